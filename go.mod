@@ -1,0 +1,3 @@
+module xsched
+
+go 1.26.8

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract between libxsched.so (inside an application) and `xsched serve`.
+ *
+ * This header is the one source. internal/wire/wire_gen.go is generated from
+ * it (make generate); the asserts at the end and the offset tests in Go hold
+ * both sides to it. The subset of C used here is what tools/wiregen reads:
+ * #define NAME integer, enum blocks, and structs of u32/u64/i32/char fields
+ * and arrays of them. No implicit padding: what is empty is named _rsv.
+ *
+ * Every field has exactly one writer. "daemon" fields are never written by the
+ * client and the other way round; "once" means before the page is shared.
+ */
+#ifndef XSCHED_WIRE_H
+#define XSCHED_WIRE_H
+
+#include <stdint.h>
+
+/* ---- limits ------------------------------------------------------------ */
+
+#define XSW_VERSION 1            /* raised when anything below changes */
+#define XSW_PAGE_MAGIC 0x58534348 /* "XSCH": first word of the shared page */
+#define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
+#define XSW_MAX_QUEUES 1024      /* queues (contexts, or streams when asked) a process */
+#define XSW_HEADER_BYTES 4096    /* header area in front of the queues */
+#define XSW_QUEUE_BYTES 128      /* two cache lines: one the daemon's, one the client's */
+#define XSW_PAGE_BYTES 135168    /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
+#define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
+#define XSW_FRAME_MAX_FDS 2
+#define XSW_MAX_RM_EVENTS 64     /* events in one frame */
+#define XSW_MAX_RM_OBJECTS 4096  /* objects of one process the daemon remembers */
+#define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
+#define XSW_COMMAND_BYTES 256
+#define XSW_REASON_BYTES 192
+#define XSW_PRIORITY_MIN (-256)  /* -256: never run */
+#define XSW_PRIORITY_MAX 255
+
+/* The daemon's engine writes the heartbeat at least this often, and a client
+ * that has seen none for the limit runs natively until the next one. */
+#define XSW_HEARTBEAT_PERIOD_NS 20000000
+#define XSW_HEARTBEAT_LIMIT_NS 100000000
+
+/* ---- shared page ------------------------------------------------------- */
+
+enum xsw_gate {
+  XSW_GATE_OPEN = 0, /* zero, so that a page of zeros holds nobody */
+  XSW_GATE_HELD = 1,
+};
+
+/* Byte 0 of the page. All times are CLOCK_MONOTONIC nanoseconds. */
+struct xsw_header {
+  /* line 0: identity, daemon, once */
+  uint32_t magic;
+  uint32_t version;
+  uint32_t page_bytes;
+  uint32_t max_queues;
+  uint64_t session_id;
+  uint64_t heartbeat_limit_ns;
+  uint64_t _rsv0[4];
+
+  /* line 1: liveness and lease, daemon */
+  uint64_t heartbeat_ns;      /* written by the engine loop itself */
+  uint64_t lease_epoch;       /* names the newest suspension; 0: none was ever made */
+  uint64_t lease_deadline_ns; /* 0: nothing suspended; else the client undoes it after this */
+  uint64_t _rsv1[5];
+
+  /* line 2: the client's answer to an expired lease, client */
+  uint64_t recovered_epoch; /* the client has undone every suspension up to this lease */
+  uint64_t recoveries;      /* how often it had to */
+  uint64_t _rsv2[6];
+
+  /* line 3: counters, client; published on idle changes, by the helper's tick and at exit */
+  uint64_t hooked_calls; /* every intercepted driver call */
+  uint64_t launches;     /* kernel and graph launches the driver accepted */
+  uint64_t copies;       /* copies and memsets the driver accepted */
+  uint64_t syncs;        /* synchronisations that returned */
+  uint64_t captured;     /* launches into a capturing stream: not work */
+  uint64_t gate_waits;   /* launches that were held at the gate */
+  uint64_t gate_wait_ns; /* and for how long in all */
+  uint64_t unhooked;     /* driver entry points asked for by name that our table knows but could not match */
+
+  uint64_t queue_count; /* queues[0 .. queue_count) were used at least once */
+  uint64_t _rsv3[7];
+};
+
+/* One schedulable queue: a context on a device, or a stream when asked. */
+struct xsw_queue {
+  /* line 0: daemon */
+  uint32_t gate;      /* enum xsw_gate; also the futex word a held launcher waits on */
+  uint32_t in_flight; /* most launches in flight while Lv1 is in force; 0: no limit */
+  uint32_t batch;     /* launches between two of our events while a limit is in force */
+  uint32_t _rsv0[13];
+
+  /* line 1: client */
+  uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so one read tells
+                            both the state and whether a change was missed */
+  uint64_t changed_ns;   /* when that was */
+  uint64_t generation;   /* 0: never used; odd: in use; even: destroyed */
+  uint32_t pci_domain;   /* which GPU, as the CUDA runtime names it */
+  uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function */
+  int32_t priority;      /* stream priority where the queue is a stream, else 0 */
+  uint32_t _rsv1;
+  uint64_t submitted;    /* work submitted, published as the counters are */
+  uint64_t _rsv2[2];
+};
+
+/* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
+
+enum xsw_frame_type {
+  XSW_FRAME_HELLO = 1,   /* client -> daemon, first */
+  XSW_FRAME_WELCOME = 2, /* daemon -> client, with the page and doorbell fds */
+  XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
+  XSW_FRAME_RM = 4,      /* client -> daemon: NVIDIA resource-manager objects */
+};
+
+/* Starts every frame; this struct never changes, so that versions can tell each other apart. */
+struct xsw_frame {
+  uint32_t magic;
+  uint32_t version;
+  uint32_t type;  /* enum xsw_frame_type */
+  uint32_t bytes; /* of the whole packet */
+};
+
+enum xsw_level {
+  XSW_LEVEL_AUTO = 0, /* the best one that the device really does */
+  XSW_LEVEL_BLOCK = 1,
+  XSW_LEVEL_DEACTIVATE = 2,
+  XSW_LEVEL_INTERRUPT = 3,
+};
+
+struct xsw_hello {
+  struct xsw_frame frame;
+  uint32_t pid; /* as the client sees it: for display; the socket's credentials decide */
+  uint32_t level;
+  int32_t priority;
+  uint32_t in_flight; /* wished limits for Lv1; 0: the daemon's default */
+  uint32_t batch;
+  uint32_t _rsv;
+  char command[XSW_COMMAND_BYTES]; /* NUL-terminated, cut if longer */
+};
+
+/* fds: the page (memfd), the doorbell (eventfd) */
+struct xsw_welcome {
+  struct xsw_frame frame;
+  uint64_t session_id;
+  uint32_t page_bytes;
+  uint32_t _rsv;
+};
+
+struct xsw_refused {
+  struct xsw_frame frame;
+  uint32_t daemon_version;
+  uint32_t client_version;
+  char reason[XSW_REASON_BYTES]; /* one line: the cause and what to do */
+};
+
+enum xsw_rm_kind {
+  XSW_RM_CLIENT = 1,    /* a new RM client; the frame carries its fd and this event alone */
+  XSW_RM_ALLOC = 2,     /* an object we care about appeared */
+  XSW_RM_FREE = 3,      /* an object (or a client: object == client) is gone, its children with it */
+  XSW_RM_TIMESLICE = 4, /* the application set a group's timeslice itself: value in us */
+};
+
+struct xsw_rm_event {
+  uint32_t kind; /* enum xsw_rm_kind */
+  uint32_t client;
+  uint32_t parent;
+  uint32_t object;
+  uint32_t object_class;
+  uint32_t _rsv;
+  uint64_t value; /* timeslice in us for XSW_RM_TIMESLICE */
+};
+
+struct xsw_rm {
+  struct xsw_frame frame;
+  uint32_t count; /* events used; the packet is cut after the last one */
+  uint32_t _rsv;
+  struct xsw_rm_event events[XSW_MAX_RM_EVENTS];
+};
+
+/* ---- both sides agree ---------------------------------------------------- */
+
+_Static_assert(sizeof(struct xsw_header) == 5 * 64, "header is five cache lines");
+_Static_assert(sizeof(struct xsw_header) <= XSW_HEADER_BYTES, "header fits its area");
+_Static_assert(sizeof(struct xsw_queue) == XSW_QUEUE_BYTES, "a queue is two cache lines");
+_Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "page size");
+_Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
+_Static_assert(sizeof(struct xsw_rm) <= XSW_FRAME_MAX_BYTES, "a full RM frame fits a packet");
+_Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");
+
+#endif /* XSCHED_WIRE_H */
