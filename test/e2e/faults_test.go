@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+	"xsched/internal/vgpu"
+)
+
+// nativeSliceNS is what the driver gives a compute group by itself.
+const nativeSliceNS = 2048000
+
+func (w *world) account(pid int) vgpu.Account {
+	w.t.Helper()
+	stats, err := w.gpu.Stats()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a, _ := stats.Client(pid)
+	return a
+}
+
+// ranIn returns how long a process held the GPU in [from, to), by the device's own timeline.
+func (w *world) ranIn(pid int, from, to int64) time.Duration {
+	w.t.Helper()
+	spans, err := w.gpu.Timeline(model.Time(from), model.Time(to))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var sum int64
+	for _, s := range spans {
+		if s.PID == pid && s.Kind == vgpu.KindRun {
+			sum += max(0, min(s.T1, to)-max(s.T0, from))
+		}
+	}
+	return time.Duration(sum)
+}
+
+// firstRun returns how long after `at` the process first held the GPU; fails after the limit.
+func (w *world) firstRun(pid int, at int64, limit time.Duration) time.Duration {
+	w.t.Helper()
+	var first int64
+	eventually(w.t, limit+time.Second, fmt.Sprintf("process %d runs again", pid), func() bool {
+		spans, err := w.gpu.Timeline(model.Time(at), model.Time(nowNS()))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, s := range spans {
+			if s.PID == pid && s.Kind == vgpu.KindRun && s.T1 > at {
+				first = max(s.T0, at)
+				return true
+			}
+		}
+		return false
+	})
+	waited := time.Duration(first - at)
+	if waited > limit {
+		w.t.Errorf("process %d ran after %v, want %v at most", pid, waited, limit)
+	}
+	return waited
+}
+
+// suspendByHand suspends and waits until the device really is free of the process.
+func (w *world) suspendByHand(p *program) {
+	w.t.Helper()
+	w.must("suspend", strconv.Itoa(p.pid()))
+	w.assertStopped(p.pid(), "after xsched suspend")
+}
+
+func (w *world) assertStopped(pid int, when string) {
+	w.t.Helper()
+	eventually(w.t, 2*time.Second, fmt.Sprintf("process %d stops (%s)", pid, when), func() bool {
+		at := nowNS()
+		time.Sleep(60 * time.Millisecond)
+		return w.ranIn(pid, at, nowNS()) == 0
+	})
+}
+
+// low is a busy tenant the daemon can stop in mid-kernel.
+func (w *world) low(o options) *program {
+	w.t.Helper()
+	p := w.tenant(o, 20000)
+	p.send("loop")
+	if !o.plain {
+		w.waitLevel(p.pid(), 3)
+	}
+	eventually(w.t, 5*time.Second, "the low makes progress", func() bool { return p.iterationsAfter(0) > 1 })
+	return p
+}
+
+func (w *world) assertNativeSlice(pid int) {
+	w.t.Helper()
+	eventually(w.t, time.Second, "the original timeslice is restored", func() bool {
+		return w.account(pid).SliceNS == nativeSliceNS
+	})
+}
+
+func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
+	w := newWorld(t)
+	high := w.tenant(options{priority: 10}, 90) // its presence gives the low a tiny slice
+	low := w.low(options{})
+	eventually(t, 2*time.Second, "the low has a tiny slice", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
+	w.suspendByHand(low)
+	at := w.killDaemon()
+	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	w.assertNativeSlice(low.pid())
+	// A new daemon: everybody joins by himself within a second.
+	w.startDaemon()
+	joined := eventually(t, time.Second, "both rejoin", func() bool {
+		return w.process(low.pid()) != nil && w.process(high.pid()) != nil
+	})
+	t.Logf("rejoined %v after the new daemon answered", joined)
+	low.finish()
+	high.finish()
+}
+
+func TestDaemonStoppedForFiveSeconds(t *testing.T) {
+	w := newWorld(t)
+	low := w.low(options{})
+	w.suspendByHand(low)
+	at := nowNS()
+	if err := w.serve.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	time.Sleep(5 * time.Second)
+	if ran := w.ranIn(low.pid(), at+int64(300*time.Millisecond), nowNS()); ran < 4*time.Second {
+		t.Errorf("ran %v of the last 4.7 s of a stopped daemon", ran)
+	}
+	if err := w.serve.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	// It still is to be held: the daemon must notice that its lease was undone.
+	w.assertStopped(low.pid(), "after the daemon went on")
+	w.must("resume", strconv.Itoa(low.pid()))
+	w.firstRun(low.pid(), nowNS(), 200*time.Millisecond)
+	low.finish()
+}
+
+func TestEngineWedged(t *testing.T) {
+	w := newWorld(t)
+	low := w.low(options{})
+	w.suspendByHand(low)
+	if _, err := w.client.Wedge(context.Background(), 1500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	at := nowNS()
+	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	time.Sleep(1500 * time.Millisecond)
+	w.assertStopped(low.pid(), "after the engine went on")
+	w.must("resume", strconv.Itoa(low.pid()))
+	low.finish()
+}
+
+func TestDaemonKilledWhileAttachedIsSuspended(t *testing.T) {
+	w := newWorld(t)
+	low := w.low(options{plain: true})
+	if p := w.process(low.pid()); p != nil {
+		t.Fatal("a process without our shim is known before it is attached")
+	}
+	w.suspendByHand(low)
+	if p := w.process(low.pid()); p == nil || !p.Attached {
+		t.Fatalf("process = %+v, want attached", p)
+	}
+	at := w.killDaemon()
+	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	w.assertNativeSlice(low.pid())
+	low.finish()
+	eventually(t, 3*time.Second, "the guardian ends", func() bool { return len(guardians(t, w.dir)) == 0 })
+}
+
+// guardians returns the pids of guardian processes of this world.
+func guardians(t *testing.T, dir string) []int {
+	t.Helper()
+	var pids []int
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), "guardian") {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+		if err != nil || !strings.Contains(string(env), "XSCHED_DIR="+dir+"\x00") {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestHighKilled(t *testing.T) {
+	w := newWorld(t, "--mode", "suspend")
+	high := w.tenant(options{priority: 10}, 20000)
+	low1, low2 := w.low(options{}), w.low(options{})
+	high.send("loop")
+	w.assertStopped(low1.pid(), "while the high works")
+	w.assertStopped(low2.pid(), "while the high works")
+	at := nowNS()
+	if err := high.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	first := func(p *program) {
+		eventually(t, 2*time.Second, "the low iterates", func() bool { return p.iterationsAfter(at) > 0 })
+	}
+	t.Logf("a low ran after %v", min(w.firstRun(low1.pid(), at, 200*time.Millisecond), w.firstRun(low2.pid(), at, 200*time.Millisecond)))
+	first(low1)
+	first(low2)
+	low1.finish()
+	low2.finish()
+}
+
+// daemonFDs counts the daemon's open files.
+func (w *world) daemonFDs() int {
+	w.t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.serve.Process.Pid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func (w *world) files() int {
+	w.t.Helper()
+	stats, err := w.gpu.Stats()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return stats.Files
+}
+
+func TestSuspendedLowIsKilled(t *testing.T) {
+	w := newWorld(t)
+	w.must("list")
+	before, files := w.daemonFDs(), w.files()
+	low := w.low(options{})
+	w.suspendByHand(low)
+	if w.files() == files {
+		t.Fatal("the device does not see the low's file")
+	}
+	if err := low.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	gone := eventually(t, 100*time.Millisecond, "the device's file is released", func() bool { return w.files() == files })
+	t.Logf("released after %v", gone)
+	eventually(t, time.Second, "no descriptor is left in the daemon", func() bool { return w.daemonFDs() <= before })
+}
+
+func TestSuspendedLowExecs(t *testing.T) {
+	path, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	files := w.files()
+	p := w.run(options{}, path, "exec", "400")
+	p.expect(`{"scenario"`, 5*time.Second)
+	w.waitLevel(p.pid(), 3)
+	if w.files() == files {
+		t.Fatal("the device does not see the program's file")
+	}
+	eventually(t, 5*time.Second, "the program becomes sleep", func() bool {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid()))
+		return strings.TrimSpace(string(name)) == "sleep"
+	})
+	gone := eventually(t, 100*time.Millisecond, "the device's file is released after exec", func() bool { return w.files() == files })
+	t.Logf("released after %v", gone)
+	if p := w.process(p.pid()); p != nil {
+		t.Error("the daemon still lists a process that became another program")
+	}
+}
+
+func TestStuckIoctlStallsNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	stuck, other := w.low(options{}), w.low(options{})
+	if err := w.gpu.SetFault("never-answer:" + strconv.Itoa(stuck.pid())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.xsched("suspend", strconv.Itoa(stuck.pid())); err != nil {
+		t.Logf("suspend of the stuck one: %v", err) // may time out; must not hang
+	}
+	w.suspendByHand(other)
+	w.must("resume", strconv.Itoa(other.pid()))
+	w.firstRun(other.pid(), nowNS(), 200*time.Millisecond)
+	eventually(t, 2*time.Second, "stats name the stuck process", func() bool {
+		stats, err := w.client.Stats(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range stats.Targets {
+			if target.PID == stuck.pid() && target.StuckForMS > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	if err := w.gpu.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	other.finish()
+}
+
+func TestGracefulStopResumesEverybody(t *testing.T) {
+	w := newWorld(t)
+	high := w.tenant(options{priority: 10}, 90)
+	low := w.low(options{})
+	w.suspendByHand(low)
+	at := nowNS()
+	if err := w.serve.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	w.firstRun(low.pid(), at, 300*time.Millisecond)
+	if err := w.serve.Wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	w.assertNativeSlice(low.pid())
+	for _, name := range []string{"xsched.sock", "control.sock"} {
+		if _, err := os.Stat(w.path(name)); err == nil {
+			t.Errorf("%s was left behind", name)
+		}
+	}
+	low.finish()
+	high.finish()
+}
+
+func TestLoseBlockIsDetected(t *testing.T) {
+	// The checksum itself must be able to fail, or "nothing lost" means nothing.
+	w := newWorld(t)
+	low := w.low(options{})
+	if err := w.gpu.SetFault("lose-block"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		w.must("suspend", strconv.Itoa(low.pid()))
+		time.Sleep(30 * time.Millisecond)
+		w.must("resume", strconv.Itoa(low.pid()))
+		time.Sleep(30 * time.Millisecond)
+	}
+	low.send("pause")
+	low.expect("P", 5*time.Second)
+	low.send("report")
+	line := strings.Fields(low.expect("S ", 5*time.Second))
+	if len(line) != 4 || line[2] == line[3] {
+		t.Errorf("a device that loses work went unnoticed: %v", line)
+	}
+}

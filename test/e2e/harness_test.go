@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e runs the built binary, the real shim and real processes on the
+// virtual GPU: what a user would do, and what must not go wrong when parts of
+// it are killed, stopped or lied to. Run it with `make test-e2e`.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+	"xsched/internal/vgpu"
+)
+
+// root of the repository, from this package's folder.
+const root = "../.."
+
+func xschedPath(t testing.TB) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(root, "bin", "xsched"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("no binary to test: run `make build` (%v)", err)
+	}
+	return path
+}
+
+func product(t testing.TB, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(root, "build", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("build product is missing: run `make build` (%v)", err)
+	}
+	return path
+}
+
+// scenarios builds testdata/scenarios.c against the stand-in driver, once.
+var scenarios = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "xsched-e2e-")
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(dir, "scenarios")
+	driver, err := filepath.Abs(filepath.Join(root, "build", "virtual", "libcuda.so.1"))
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror",
+		"-o", out, "testdata/scenarios.c", driver, "-lpthread")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build scenarios: %w\n%s", err, text)
+	}
+	return out, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := scenarios(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// nowNS is the clock of tenants, pages and the device's timeline.
+func nowNS() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}
+
+// eventually polls until ok, or fails the test with what after the limit.
+func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > limit {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// world is one private daemon with its own virtual GPU.
+type world struct {
+	t      testing.TB
+	dir    string
+	device *exec.Cmd
+	serve  *exec.Cmd
+	log    *os.File
+	client *api.Client
+	gpu    *vgpu.Client
+}
+
+// newWorld starts a device process and a daemon in a private folder; both are
+// gone when the test ends.
+func newWorld(t testing.TB, serveArgs ...string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "xs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: dir}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w.log, err = os.Create(filepath.Join(dir, "serve.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.log.Close() })
+	w.client = api.NewClient(filepath.Join(dir, "control.sock"))
+
+	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"))
+	w.device.Stderr = w.log
+	startOwn(t, w.device)
+	eventually(t, 5*time.Second, "the device process answers", func() bool {
+		w.gpu, err = vgpu.Dial(w.path("vgpu.sock"))
+		return err == nil
+	})
+	t.Cleanup(func() { _ = w.gpu.Close() })
+	w.startDaemon(serveArgs...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(filepath.Join(dir, "serve.log"))
+			if len(text) > 6000 {
+				text = text[len(text)-6000:]
+			}
+			t.Logf("log of daemon and device:\n%s", text)
+		}
+	})
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// env of everything that belongs to this world.
+func (w *world) env(extra ...string) []string {
+	return append(append(os.Environ(), "XSCHED_DIR="+w.dir), extra...)
+}
+
+// startOwn starts cmd so that it can't outlive the test.
+func startOwn(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}
+
+// startDaemon starts `xsched serve` and waits until it answers.
+func (w *world) startDaemon(args ...string) {
+	w.t.Helper()
+	w.serve = exec.Command(xschedPath(w.t), append([]string{"serve", "--virtual"}, args...)...)
+	w.serve.Env = w.env()
+	w.serve.Stderr = w.log
+	startOwn(w.t, w.serve)
+	eventually(w.t, 5*time.Second, "the daemon answers", func() bool {
+		v, err := w.client.Version(context.Background())
+		return err == nil && v.PID == w.serve.Process.Pid
+	})
+}
+
+// killDaemon is kill -9, and says when.
+func (w *world) killDaemon() int64 {
+	w.t.Helper()
+	at := nowNS()
+	if err := w.serve.Process.Kill(); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = w.serve.Wait()
+	w.client.Close()
+	return at
+}
+
+// xsched runs one command against this world's daemon.
+func (w *world) xsched(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, xschedPath(w.t), args...)
+	cmd.Env = w.env()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (w *world) must(args ...string) string {
+	w.t.Helper()
+	out, err := w.xsched(args...)
+	if err != nil {
+		w.t.Fatalf("xsched %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// process is what the daemon says of a pid; nil if it does not know it.
+func (w *world) process(pid int) *daemon.Process {
+	list, err := w.client.List(context.Background())
+	if err != nil {
+		return nil
+	}
+	for i := range list.Processes {
+		if list.Processes[i].PID == pid {
+			return &list.Processes[i]
+		}
+	}
+	return nil
+}
+
+// waitLevel waits until the daemon can control the process at this level.
+func (w *world) waitLevel(pid, level int) {
+	w.t.Helper()
+	eventually(w.t, 5*time.Second, fmt.Sprintf("process %d at level %d", pid, level), func() bool {
+		p := w.process(pid)
+		return p != nil && len(p.Queues) > 0 && p.Queues[0].Level >= level
+	})
+}
+
+// program is a running child with line-wise stdin and stdout.
+type program struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+
+	mu   sync.Mutex
+	ends []int64 // ends of finished iterations, CLOCK_MONOTONIC ns
+	err  strings.Builder
+}
+
+type options struct {
+	priority int
+	level    string
+	plain    bool // on the virtual GPU, but without our shim
+	env      []string
+	uid      uint32
+}
+
+// run starts argv on this world's virtual GPU.
+func (w *world) run(o options, argv ...string) *program {
+	w.t.Helper()
+	env := w.env(o.env...)
+	var cmd *exec.Cmd
+	if o.plain {
+		cmd = exec.Command(argv[0], argv[1:]...)
+		env = append(env, "LD_PRELOAD="+product(w.t, "virtual/libvgpu.so"),
+			"LD_LIBRARY_PATH="+filepath.Dir(product(w.t, "virtual/libcuda.so.1")),
+			"XSCHED_VGPU_SOCKET="+w.path("vgpu.sock"))
+	} else {
+		args := []string{"run", "--virtual", "--priority", strconv.Itoa(o.priority)}
+		if o.level != "" {
+			args = append(args, "--level", o.level)
+		}
+		cmd = exec.Command(xschedPath(w.t), append(append(args, "--"), argv...)...)
+	}
+	cmd.Env = env
+	if o.uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: o.uid, Gid: o.uid}}
+	}
+	p := &program{t: w.t, cmd: cmd, lines: make(chan string, 4096)}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd.Stderr = lockedWriter{p}
+	p.in = in
+	startOwn(w.t, cmd)
+	go p.read(out)
+	return p
+}
+
+type lockedWriter struct{ p *program }
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.p.err.Write(b)
+}
+
+func (p *program) stderr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err.String()
+}
+
+func (p *program) read(out io.Reader) {
+	defer close(p.lines)
+	scan := bufio.NewScanner(out)
+	for scan.Scan() {
+		line := scan.Text()
+		if rest, ok := strings.CutPrefix(line, "I "); ok {
+			if _, end, ok := strings.Cut(rest, " "); ok {
+				if n, err := strconv.ParseInt(end, 10, 64); err == nil {
+					p.mu.Lock()
+					p.ends = append(p.ends, n)
+					p.mu.Unlock()
+				}
+			}
+			continue
+		}
+		select {
+		case p.lines <- line:
+		default:
+		}
+	}
+}
+
+func (p *program) pid() int { return p.cmd.Process.Pid }
+
+func (p *program) send(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		p.t.Fatalf("tell %s: %v; stderr: %s", p.cmd.Path, err, p.stderr())
+	}
+}
+
+// expect returns the next line that starts with prefix.
+func (p *program) expect(prefix string, limit time.Duration) string {
+	p.t.Helper()
+	timeout := time.After(limit)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.t.Fatalf("program ended before %q; stderr: %s", prefix, p.stderr())
+			}
+			if strings.HasPrefix(line, prefix) {
+				return line
+			}
+		case <-timeout:
+			p.t.Fatalf("no line %q within %v; stderr: %s", prefix, limit, p.stderr())
+		}
+	}
+}
+
+// iterationsAfter counts iterations that ended after this time.
+func (p *program) iterationsAfter(at int64) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, end := range p.ends {
+		if end > at {
+			n++
+		}
+	}
+	return n
+}
+
+// wait closes stdin and returns how the program ended.
+func (p *program) wait(limit time.Duration) error {
+	_ = p.in.Close()
+	done := make(chan error, 1)
+	go func() {
+		for range p.lines { // until EOF, as Wait wants
+		}
+		done <- p.cmd.Wait()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return errors.New("did not end")
+	}
+}
+
+// tenant starts the load generator and waits until it is ready.
+func (w *world) tenant(o options, kernelUS int, args ...string) *program {
+	w.t.Helper()
+	argv := append([]string{product(w.t, "virtual/tenant"), "--name", "t", "--kernel-us", strconv.Itoa(kernelUS)}, args...)
+	p := w.run(o, argv...)
+	p.expect("R", 10*time.Second)
+	return p
+}
+
+// finish ends a tenant and insists on its checksum.
+func (p *program) finish() {
+	p.t.Helper()
+	p.send("pause")
+	p.expect("P", 10*time.Second)
+	p.send("report")
+	line := strings.Fields(p.expect("S ", 5*time.Second))
+	if len(line) != 4 || line[2] != line[3] {
+		p.t.Errorf("checksum: %v", line)
+	}
+	if err := p.wait(5 * time.Second); err != nil {
+		p.t.Errorf("tenant: %v; stderr: %s", err, p.stderr())
+	}
+}
+
+// execAs runs a command as the user nobody.
+func execAs(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return cmd
+}
