@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package model holds the values the rest of XSched talks about: devices,
 // queues, hints, plans. Values only: no I/O, no locks, no clocks.
 package model
@@ -115,6 +117,9 @@ func (q *Queue) Ready() bool { return q.Busy && !q.Held && q.Hint.Priority > Pri
 // Verdict is what a policy wants for one queue.
 type Verdict struct {
 	Run bool
+	// Limit says that the queue may be stopped for another one at any time, so that
+	// at Lv1 little of it may be in flight, now and not only when the other arrives.
+	Limit bool
 	// Slice is the hardware timeslice; 0 keeps the driver's own.
 	Slice time.Duration
 }

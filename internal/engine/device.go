@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"slices"
+
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
+
+// device is the queues of one device: they compete with each other only.
+type device struct {
+	id      model.DeviceID
+	view    policy.View
+	records []*record  // beside view.Queues
+	applied model.Plan // the verdicts in force
+	long    policy.Set // slices of which others starve
+	tiny    policy.Set // slices that need to be alone
+	chance  policy.Set // ready, and able to progress
+	next    policy.Set // scratch of account
+	wake    model.Time
+	dirty   bool // something happened since the last decision
+	moved   bool // the sets must be rebuilt and every desired state compared
+}
+
+func newDevice(id model.DeviceID) *device { return &device{id: id, wake: model.Never} }
+
+// restructure asks for a rebuild at the next decision.
+func (d *device) restructure() { d.dirty, d.moved = true, true }
+
+// readyChanged follows a change of a queue's work.
+func (d *device) readyChanged(now model.Time, r *record) {
+	d.dirty = true
+	q := &d.view.Queues[r.index]
+	if q.Ready() {
+		r.startWait(now, q)
+	}
+	if !d.moved {
+		d.view.Ready.Put(r.index, q.Ready())
+	}
+}
+
+func (d *device) insert(q model.Queue, r *record) {
+	at, _ := slices.BinarySearchFunc(d.view.Queues, &q, func(a model.Queue, b *model.Queue) int {
+		return policy.Before(&a, b)
+	})
+	d.view.Queues = slices.Insert(d.view.Queues, at, q)
+	d.records = slices.Insert(d.records, at, r)
+	d.renumber(at)
+}
+
+func (d *device) remove(at int) {
+	d.view.Queues = slices.Delete(d.view.Queues, at, at+1)
+	d.records = slices.Delete(d.records, at, at+1)
+	d.renumber(at)
+}
+
+func (d *device) renumber(from int) {
+	for i := from; i < len(d.records); i++ {
+		d.records[i].index = i
+	}
+	d.restructure()
+}
+
+// reorder sorts the queues again after a hint changed.
+func (d *device) reorder() {
+	queues := slices.Clone(d.view.Queues)
+	records := slices.Clone(d.records)
+	slices.SortFunc(records, func(a, b *record) int {
+		return policy.Before(&queues[a.index], &queues[b.index])
+	})
+	for i, r := range records {
+		d.view.Queues[i] = queues[r.index]
+	}
+	d.records = records
+	d.renumber(0)
+}
+
+// rebuild brings sets and verdicts in line with the queues and the mode.
+func (d *device) rebuild(cfg *Config) {
+	v := &d.view
+	n := len(v.Queues)
+	v.Knobs = cfg.knobs()
+	v.CanSuspend = cfg.Mode != model.ModeTimeslice
+	d.chance, d.next, d.long, d.tiny = d.chance.Reset(n), d.next.Reset(n), d.long.Reset(n), d.tiny.Reset(n)
+	d.applied = slices.Grow(d.applied[:0], n)[:n]
+	top := d.top()
+	for i, r := range d.records {
+		q := &v.Queues[i]
+		switch cfg.Mode {
+		case model.ModeTimeslice:
+			q.Slices = r.slices
+		case model.ModeLive:
+			// Who asked for Lv1 asked for the gate and nothing else, but that is about being
+			// stopped: the highest may have a slice all the same.
+			q.Slices = r.slices && (q.Level != model.LevelBlock || q.Hint.Priority == top)
+		default:
+			q.Slices = false
+		}
+		d.inForce(i, model.Verdict{Run: r.sent.Suspend == 0, Slice: r.sent.Slice, Limit: r.sent.InFlight != 0})
+		d.chance.Put(i, r.chance)
+	}
+	v.Rebuild()
+	if cfg.Mode == model.ModeOff {
+		// Priorities say nothing now; what was done by hand holds in every mode.
+		for i := range v.Queues {
+			v.Eligible.Put(i, !v.Queues[i].Held)
+		}
+	}
+	for i, r := range d.records {
+		if v.Ready.Has(i) && !r.chance {
+			v.Wait(i)
+		}
+	}
+}
+
+// top is the highest priority of a queue that may run.
+func (d *device) top() model.Priority {
+	for i := range d.view.Queues {
+		if q := &d.view.Queues[i]; !q.Held {
+			return q.Hint.Priority
+		}
+	}
+	return model.PriorityNever
+}
+
+// decideDevice asks the policy about one device and notes the changes.
+func (e *Engine) decideDevice(now model.Time, d *device) {
+	v, moved := &d.view, d.moved
+	if moved {
+		d.rebuild(&e.cfg)
+	}
+	d.dirty, d.moved = false, false
+	e.account(now, d) // so that the policy sees times up to now
+	e.stats.Decisions++
+
+	var plan model.Plan
+	if e.cfg.Mode == model.ModeOff {
+		plan, d.wake = v.Base(policy.Span{End: len(v.Queues), Verdict: model.Verdict{Run: true}}), model.Never
+	} else {
+		plan, d.wake = e.policy.Decide(now, v)
+	}
+	changed := false
+	for _, r := range v.Touched() {
+		for i := r.From; i < r.End; i++ {
+			if plan[i] != d.applied[i] || moved {
+				changed = true
+				e.apply(now, d, i, plan)
+			}
+		}
+	}
+	if changed {
+		e.account(now, d)
+	}
+	if e.cfg.Mode != model.ModeOff {
+		d.wake = min(d.wake, max(v.StarvesAt(), now+1))
+	}
+}
+
+// apply puts the plan's verdict for one queue in force.
+func (e *Engine) apply(now model.Time, d *device, i int, plan model.Plan) {
+	v, r := &d.view, d.records[i]
+	q := &v.Queues[i]
+	d.inForce(i, plan[i])
+	want := e.desired(q, plan[i])
+	if run := plan[i].Run; run != q.Running {
+		q.Running = run
+		v.Running.Put(i, run)
+		if run {
+			q.RunSince, r.flip = now, now
+		} else if v.Ready.Has(i) {
+			e.stats.Preemptions[want.Suspend]++
+			r.state.Preemptions[want.Suspend]++
+			d.blame(r, v.Ready, plan)
+		}
+	}
+	if want != r.sent {
+		r.sent = want
+		e.changes = append(e.changes, want)
+	}
+}
+
+// inForce notes a verdict and what kind of slice it has.
+func (d *device) inForce(i int, verdict model.Verdict) {
+	d.applied[i] = verdict
+	d.long.Put(i, verdict.Slice >= policy.LongSlice)
+	d.tiny.Put(i, verdict.Slice != 0 && verdict.Slice < policy.UsefulSlice)
+}
+
+// desired is a verdict in the terms of a device.
+func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
+	want := model.Desired{Queue: q.ID, Slice: verdict.Slice}
+	level := q.Level
+	if e.cfg.Mode == model.ModeLevel {
+		level = e.cfg.ForceLevel
+	}
+	if level == model.LevelAuto {
+		level = model.LevelBlock // unresolved: what every queue can do
+	}
+	if !verdict.Run {
+		want.Suspend = level
+	}
+	if verdict.Limit && level == model.LevelBlock {
+		want.InFlight, want.Batch = q.Hint.InFlight, q.Hint.Batch
+		if want.InFlight == 0 {
+			want.InFlight = e.cfg.InFlight
+		}
+		if want.Batch == 0 {
+			want.Batch = min(e.cfg.Batch, want.InFlight)
+		}
+	}
+	return want
+}
+
+// blame notes for whom a queue had to leave: the first ready one that runs.
+func (d *device) blame(r *record, ready policy.Set, plan model.Plan) {
+	r.state.PreemptedBy = 0
+	for j := ready.Next(0); j >= 0; j = ready.Next(j + 1) {
+		if j != r.index && plan[j].Run {
+			r.state.PreemptedBy = d.view.Queues[j].PID
+			d.records[j].state.Caused++
+			return
+		}
+	}
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"xsched/internal/model"
+)
+
+const (
+	us  = time.Microsecond
+	ms  = time.Millisecond
+	now = model.Time(time.Hour)
+)
+
+// ago is a time before now.
+func ago(d time.Duration) model.Time { return now.Add(-d) }
+
+// viewOf makes a view of queues in the order given, which must be theirs.
+func viewOf(queues ...model.Queue) *View {
+	for i := range queues {
+		queues[i].ID = model.QueueID{Session: model.SessionID(i + 1)}
+	}
+	v := &View{Queues: queues, CanSuspend: true, Knobs: DefaultKnobs()}
+	v.Rebuild()
+	return v
+}
+
+// queue is a sliced Lv3 queue; flags: b busy, r running, h held, n no slices.
+func queue(prio model.Priority, flags string) model.Queue {
+	return model.Queue{
+		Hint: model.Hint{Priority: prio}, Level: model.LevelInterrupt, Slices: !strings.Contains(flags, "n"),
+		Busy: strings.Contains(flags, "b"), Running: strings.Contains(flags, "r"), Held: strings.Contains(flags, "h"),
+		ChangedAt: ago(time.Second), RunSince: ago(10 * ms), WaitSince: ago(20 * ms),
+	}
+}
+
+func with(q model.Queue, change func(*model.Queue)) model.Queue {
+	change(&q)
+	return q
+}
+
+// planText writes a plan as one word a queue.
+func planText(plan model.Plan) string {
+	words := make([]string, len(plan))
+	for i, p := range plan {
+		switch {
+		case !p.Run:
+			words[i] = "-"
+		case p.Slice == 0:
+			words[i] = "native"
+		default:
+			words[i] = p.Slice.String()
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func TestRegistry(t *testing.T) {
+	if !slices.IsSorted(Names()) || len(Names()) < 2 {
+		t.Errorf("names %v", Names())
+	}
+	for _, name := range Names() {
+		p, err := New(strings.ToLower(name))
+		if err != nil || p.Name() != name {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+	_, err := New("X")
+	if want := `unknown policy "X": known are ` + strings.Join(Names(), ", "); err == nil || err.Error() != want || !errors.Is(err, ErrUnknown) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestHPF(t *testing.T) {
+	late := func(q *model.Queue) { q.RunSince = ago(60 * ms) }
+	for _, c := range []struct {
+		name   string
+		queues []model.Queue
+		want   string
+		wake   time.Duration // after now; -1: never
+	}{
+		{"nobody", nil, "", -1},
+		{"one alone", []model.Queue{queue(0, "br")}, "native", -1},
+		{"equals share natively", []model.Queue{queue(0, "br"), queue(0, "b"), queue(0, "")}, "native native native", -1},
+		{"equal background work has longer slices", []model.Queue{queue(-1, "br"), queue(-1, "b")}, "10ms 10ms", -1},
+		{"one background program", []model.Queue{queue(-1, "br")}, "native", -1},
+		{"held and never", []model.Queue{queue(3, "bh"), queue(0, "b"), queue(model.PriorityNever, "b")}, "- native -", -1},
+		{"idle high, idle lows: one enabled", []model.Queue{queue(9, "r"), queue(0, ""), queue(0, "r")}, "1s - 1µs", -1},
+		{"a low that never ran", []model.Queue{queue(9, "r"), queue(0, ""), queue(0, "")}, "1s 1µs -", -1},
+		{"busy high beside an active low", []model.Queue{queue(9, "br"), queue(0, "br"), queue(0, "b")}, "1s 1µs -", -1},
+		{"a turn goes on", []model.Queue{queue(9, "r"), queue(0, "b"), queue(0, "br")}, "1s - 1µs", 40 * ms},
+		{"a turn ends", []model.Queue{queue(9, "r"), queue(0, "b"), with(queue(0, "br"), late)}, "1s 1µs -", 50 * ms},
+		{"nobody else to turn to", []model.Queue{queue(9, "r"), queue(0, ""), with(queue(0, "br"), late)}, "1s - 1µs", -1},
+		{"a gap is held over", []model.Queue{
+			queue(9, "r"), queue(0, "b"), with(queue(0, "r"), func(q *model.Queue) { q.ChangedAt = ago(200 * us) }),
+		}, "1s - 1µs", 300 * us},
+		{"a longer gap is not", []model.Queue{
+			queue(9, "r"), queue(0, "b"), with(queue(0, "r"), func(q *model.Queue) { q.ChangedAt = ago(500 * us) }),
+		}, "1s 1µs -", -1},
+		{"the middle class goes first", []model.Queue{queue(9, "r"), queue(1, "b"), queue(0, "br")}, "1s 1µs -", -1},
+		{"the longest waiting is next", []model.Queue{
+			queue(9, "r"), queue(0, "b"), with(queue(0, "b"), func(q *model.Queue) { q.WaitSince = ago(90 * ms) }), with(queue(0, "br"), late),
+		}, "1s - 1µs -", 50 * ms},
+		{"two busy highs share", []model.Queue{queue(9, "br"), queue(9, "br"), queue(0, "br")}, "10ms 10ms 1µs", -1},
+		{"no slices: stopped while the high works", []model.Queue{queue(9, "brn"), queue(0, "brn"), queue(0, "bn")}, "native - -", -1},
+		{"no slices: one low while it is idle", []model.Queue{queue(9, "rn"), queue(0, "brn"), queue(0, "bn")}, "native native -", 40 * ms},
+		{"no slices: held over the high's gap", []model.Queue{
+			with(queue(9, "rn"), func(q *model.Queue) { q.ChangedAt = ago(100 * us) }), queue(0, "bn"),
+		}, "native -", 400 * us},
+		{"slices for the high only", []model.Queue{queue(9, "br"), queue(0, "brn")}, "1s -", -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan, wake := HPF{}.Decide(now, viewOf(c.queues...))
+			check(t, plan, wake, c.want, c.wake)
+		})
+	}
+}
+
+func check(t *testing.T, plan model.Plan, wake model.Time, want string, after time.Duration) {
+	t.Helper()
+	if got := planText(plan); got != want {
+		t.Errorf("plan %q, want %q", got, want)
+	}
+	expect := model.Never
+	if after >= 0 {
+		expect = now.Add(after)
+	}
+	if wake != expect {
+		t.Errorf("wake %v after now, want %v", wake.Sub(now), after)
+	}
+}
+
+func TestHPFTimesliceOnly(t *testing.T) {
+	for _, c := range []struct {
+		queues []model.Queue
+		want   string
+	}{
+		{[]model.Queue{queue(9, "br"), queue(0, "br")}, "1s 1µs"},
+		{[]model.Queue{queue(9, "br"), queue(0, "br"), queue(0, "")}, "1s native native"},
+		{[]model.Queue{queue(9, "brn"), queue(0, "br")}, "native native"},
+		{[]model.Queue{queue(9, "br"), queue(0, "bh"), queue(model.PriorityNever, "b")}, "native - -"},
+	} {
+		v := viewOf(c.queues...)
+		v.CanSuspend = false
+		plan, wake := HPF{}.Decide(now, v)
+		check(t, plan, wake, c.want, -1)
+	}
+}
+
+func TestFIFO(t *testing.T) {
+	first := func(q *model.Queue) { q.ChangedAt = ago(2 * time.Second) }
+	for _, c := range []struct {
+		name   string
+		queues []model.Queue
+		share  bool
+		want   string
+	}{
+		{"nobody", nil, false, ""},
+		{"all idle: one enabled", []model.Queue{queue(3, ""), queue(0, "r")}, false, "- native"},
+		{"the first", []model.Queue{queue(3, "b"), with(queue(0, "b"), first)}, false, "- native"},
+		{"a running one goes on", []model.Queue{with(queue(3, "b"), first), queue(0, "br")}, false, "- native"},
+		{"held", []model.Queue{with(queue(3, "bhr"), first), queue(0, "b")}, false, "- native"},
+		{"no stops: a long slice instead", []model.Queue{queue(3, "b"), with(queue(0, "b"), first)}, true, "native 1s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := viewOf(c.queues...)
+			v.CanSuspend = !c.share
+			plan, wake := FIFO{}.Decide(now, v)
+			check(t, plan, wake, c.want, -1)
+		})
+	}
+}
+
+func TestGuard(t *testing.T) {
+	starved := func(q *model.Queue) { q.WaitSince = ago(2 * time.Second) }
+	p, err := New("HPF")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := viewOf(queue(9, "br"), queue(0, "br"), with(queue(0, "b"), starved))
+	plan, wake := p.Decide(now, v)
+	check(t, plan, wake, "native - 10ms", 50*ms)
+	if v.Grant.Count != 1 {
+		t.Errorf("%d grants", v.Grant.Count)
+	}
+	plan, _ = p.Decide(now.Add(49*ms), v)
+	if got := planText(plan); got != "native - 10ms" {
+		t.Errorf("within the grant %q", got)
+	}
+	plan, _ = p.Decide(now.Add(50*ms), v)
+	if got := planText(plan); got != "1s 1µs -" {
+		t.Errorf("after the grant %q", got)
+	}
+
+	v = viewOf(queue(9, "brn"), with(queue(0, "bn"), starved))
+	plan, wake = p.Decide(now, v)
+	check(t, plan, wake, "native native", 50*ms)
+
+	v = viewOf(queue(9, "br"), queue(0, "br"), with(queue(0, "b"), starved))
+	v.Knobs.StarvationBound = 0
+	plan, wake = p.Decide(now, v)
+	check(t, plan, wake, "1s 1µs -", -1)
+
+	// Too many for the bound: it stretches, so that the high keeps the device.
+	many := []model.Queue{queue(9, "br"), queue(0, "br")}
+	for range 40 {
+		many = append(many, with(queue(0, "b"), starved))
+	}
+	v = viewOf(many...)
+	if plan, _ = p.Decide(now, v); v.Grant.Active || plan[0].Slice != time.Second {
+		t.Errorf("a grant with %d waiting", v.Waiting.Count())
+	}
+}
+
+// TestPaint: painting a plan over the last one gives what painting it from nothing gives.
+func TestPaint(t *testing.T) {
+	genVerdict := rapid.Custom(func(t *rapid.T) model.Verdict {
+		return model.Verdict{
+			Run: rapid.Bool().Draw(t, "run"), Limit: rapid.Bool().Draw(t, "limit"),
+			Slice: rapid.SampledFrom([]time.Duration{0, us, 10 * ms, time.Second}).Draw(t, "slice"),
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 140).Draw(t, "queues")
+		queues := make([]model.Queue, n)
+		for i := range queues {
+			queues[i] = queue(0, rapid.SampledFrom([]string{"b", "b", "bh", "bn"}).Draw(t, "flags"))
+		}
+		v := viewOf(queues...)
+		v.CanSuspend = rapid.IntRange(0, 4).Draw(t, "suspend") > 0
+		last := make(model.Plan, n)
+		for range rapid.IntRange(1, 6).Draw(t, "plans") {
+			cut := rapid.IntRange(0, n).Draw(t, "cut")
+			spans := []Span{{0, cut, genVerdict.Draw(t, "first")}, {cut, n, genVerdict.Draw(t, "second")}}
+			marks := rapid.SliceOfN(rapid.IntRange(0, n-1), 0, 3).Draw(t, "marks")
+			mark := genVerdict.Draw(t, "mark")
+			fresh := &View{Queues: queues, CanSuspend: v.CanSuspend, Knobs: v.Knobs}
+			fresh.Rebuild()
+			paint := func(v *View) model.Plan {
+				plan := v.Base(spans[0], spans[1])
+				for _, i := range marks {
+					v.Set(i, mark)
+				}
+				return plan
+			}
+			got, want := paint(v), paint(fresh)
+			if !slices.Equal(got, want) {
+				t.Fatalf("painted over %v\nfrom nothing %v", got, want)
+			}
+			for _, r := range v.Touched() {
+				copy(last[r.From:r.End], got[r.From:r.End])
+			}
+			if !slices.Equal(last, got) {
+				t.Fatalf("a change outside of what was touched")
+			}
+			for i, verdict := range got {
+				if queues[i].Held && verdict.Run || !queues[i].Slices && verdict.Slice != 0 || !v.CanSuspend && !queues[i].Held && !verdict.Run {
+					t.Fatalf("queue %d: %+v", i, verdict)
+				}
+			}
+		}
+	})
+}
+
+func TestSet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 200).Draw(t, "n")
+		var s Set
+		s = s.Reset(n)
+		in := map[int]bool{}
+		for range rapid.IntRange(0, 30).Draw(t, "changes") {
+			i, member := rapid.IntRange(0, n-1).Draw(t, "i"), rapid.Bool().Draw(t, "in")
+			s.Put(i, member)
+			in[i] = member
+		}
+		from := rapid.IntRange(0, n).Draw(t, "from")
+		end := rapid.IntRange(from, n).Draw(t, "end")
+		next, count, all := -1, 0, 0
+		for i := n - 1; i >= 0; i-- {
+			if s.Has(i) != in[i] {
+				t.Fatalf("member %d: %v", i, s.Has(i))
+			}
+			if in[i] {
+				all++
+				if i >= from {
+					next = i
+				}
+				if i >= from && i < end {
+					count++
+				}
+			}
+		}
+		if s.Next(from) != next || s.Count() != all || s.CountIn(from, end, n) != count || s.CountIn(from, end, 1) != min(1, count) {
+			t.Fatalf("next %d count %d", s.Next(from), s.Count())
+		}
+	})
+}
