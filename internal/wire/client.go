@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "xsched/internal/model"
+
+// ClientPage is a page seen from the other end: by the guardian, which answers
+// for a process that has no shim, and by tests that play a shim.
+type ClientPage struct{ *Page }
+
+// LastHeartbeat is when the engine was last known to be alive.
+func (c ClientPage) LastHeartbeat() model.Time {
+	return model.Time(load64(c.mem, OffHeaderHeartbeatNS))
+}
+
+// Lease reads the newest lease; the epoch first, as the daemon writes it last.
+func (c ClientPage) Lease() (epoch uint64, deadline model.Time) {
+	epoch = load64(c.mem, OffHeaderLeaseEpoch)
+	return epoch, model.Time(load64(c.mem, OffHeaderLeaseDeadlineNS))
+}
+
+// SetRecovered says that every suspension up to epoch was undone.
+func (c ClientPage) SetRecovered(epoch uint64) {
+	store64(c.mem, OffHeaderRecoveredEpoch, epoch)
+	store64(c.mem, OffHeaderRecoveries, load64(c.mem, OffHeaderRecoveries)+1)
+}
+
+// Gate reads the daemon's half of slot i.
+func (c ClientPage) Gate(i int) (held bool, inFlight, batch uint32) {
+	at, ok := slot(i)
+	if !ok {
+		return false, 0, 0
+	}
+	return load32(c.mem, at+OffQueueGate) == GateHeld, load32(c.mem, at+OffQueueInFlight), load32(c.mem, at+OffQueueBatch)
+}
+
+// CreateQueue puts a queue on a device into slot i.
+func (c ClientPage) CreateQueue(i int, domain, busSlot uint32) {
+	at, ok := slot(i)
+	if !ok {
+		return
+	}
+	store32(c.mem, at+OffQueuePCIDomain, domain)
+	store32(c.mem, at+OffQueuePCIBusSlot, busSlot)
+	if t := load64(c.mem, at+OffQueueTransitions); t&1 == 1 {
+		store64(c.mem, at+OffQueueTransitions, t+1)
+	}
+	store64(c.mem, at+OffQueueGeneration, load64(c.mem, at+OffQueueGeneration)|1)
+	if n := load64(c.mem, OffHeaderQueueCount); n <= uint64(i) {
+		store64(c.mem, OffHeaderQueueCount, uint64(i)+1)
+	}
+}
+
+// DestroyQueue empties slot i.
+func (c ClientPage) DestroyQueue(i int) {
+	if at, ok := slot(i); ok {
+		store64(c.mem, at+OffQueueGeneration, (load64(c.mem, at+OffQueueGeneration)|1)+1)
+	}
+}
+
+// SetBusy marks slot i busy or idle and says whether that was a change.
+func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
+	at, ok := slot(i)
+	if !ok {
+		return false
+	}
+	t := load64(c.mem, at+OffQueueTransitions)
+	if (t&1 == 1) == busy {
+		return false
+	}
+	store64(c.mem, at+OffQueueChangedNS, uint64(now))
+	store64(c.mem, at+OffQueueTransitions, t+1)
+	return true
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOffsetsMatchC asks the C compiler where everything is.
+func TestOffsetsMatchC(t *testing.T) {
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("needs gcc")
+	}
+	gen, err := os.ReadFile("wire_gen.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\s*((?:SizeOf|Off)\w+)\s*=\s*(\d+)$`).FindAllStringSubmatch(string(gen), -1) {
+		want[m[1]] = m[2]
+	}
+	var c strings.Builder
+	c.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include \"xsched/wire.h\"\nint main(void){\n")
+	hdr, err := os.ReadFile("../../shim/include/xsched/wire.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}} {
+		rt := reflect.TypeOf(st)
+		cname := "xsw_" + snake(rt.Name())
+		fmt.Fprintf(&c, "printf(\"SizeOf%s %%zu\\n\", sizeof(struct %s));\n", rt.Name(), cname)
+		if want["SizeOf"+rt.Name()] != fmt.Sprint(rt.Size()) {
+			t.Errorf("Go lays %s out in %d bytes, generated %s", rt.Name(), rt.Size(), want["SizeOf"+rt.Name()])
+		}
+		for i := range rt.NumField() {
+			f := rt.Field(i)
+			cf := snake(f.Name)
+			if strings.HasPrefix(cf, "rsv") {
+				cf = "_" + cf
+			}
+			if !bytes.Contains(hdr, []byte(cf)) {
+				t.Errorf("field %s.%s has no C name %s", rt.Name(), f.Name, cf)
+			}
+			fmt.Fprintf(&c, "printf(\"Off%s%s %%zu\\n\", offsetof(struct %s, %s));\n", rt.Name(), f.Name, cname, cf)
+			if want["Off"+rt.Name()+f.Name] != fmt.Sprint(f.Offset) {
+				t.Errorf("Go has %s.%s at %d, generated %s", rt.Name(), f.Name, f.Offset, want["Off"+rt.Name()+f.Name])
+			}
+		}
+	}
+	c.WriteString("return 0;}\n")
+	dir := t.TempDir()
+	src, bin := filepath.Join(dir, "o.c"), filepath.Join(dir, "o")
+	if err := os.WriteFile(src, []byte(c.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(gcc, "-std=c11", "-I../../shim/include", "-o", bin, src).CombinedOutput(); err != nil {
+		t.Fatalf("compile: %v\n%s", err, out)
+	}
+	out, err := exec.Command(bin).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		name, val, _ := strings.Cut(line, " ")
+		if want[name] != val {
+			t.Errorf("%s: C says %s, Go says %s", name, val, want[name])
+		}
+		n++
+	}
+	if n != len(want) {
+		t.Errorf("C printed %d values, the generated file has %d", n, len(want))
+	}
+}
+
+func snake(s string) string {
+	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS"} {
+		s = strings.ReplaceAll(s, w, w[:1]+strings.ToLower(w[1:]))
+	}
+	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(s, "${1}_${2}"))
+}
+
+func TestFrames(t *testing.T) {
+	h := Hello{PID: 7, Level: 3, Priority: -5, InFlight: 4, Batch: 2}
+	copy(h.Command[:], "a\x1b[2Jb")
+	b := EncodeHello(h)
+	got, err := DecodeHello(b)
+	if err != nil || got.PID != 7 || got.Priority != -5 || got.CommandString() != "a [2Jb" {
+		t.Fatalf("hello: %+v %v", got, err)
+	}
+	ev := []RMEvent{{Kind: RMAlloc, Client: 1, Parent: 2, Object: 3, ObjectClass: 4, Value: 5}, {Kind: RMFree}}
+	r, err := EncodeRM(ev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := DecodeRM(r)
+	if err != nil || !reflect.DeepEqual(back, ev) {
+		t.Fatalf("rm: %v %v", back, err)
+	}
+	w, err := DecodeWelcome(EncodeWelcome(9))
+	if err != nil || w.SessionID != 9 || w.PageBytes != PageBytes {
+		t.Fatalf("welcome: %+v %v", w, err)
+	}
+	ref, err := DecodeRefused(EncodeRefused(3, strings.Repeat("x", 500)))
+	if err != nil || ref.ClientVersion != 3 || len(ref.ReasonString()) != ReasonBytes-1 {
+		t.Fatalf("refused: %+v %v", ref, err)
+	}
+}
+
+func TestFramesRefuse(t *testing.T) {
+	good := EncodeHello(Hello{})
+	rm, _ := EncodeRM([]RMEvent{{Kind: RMFree}})
+	edit := func(b []byte, off int, v byte) []byte {
+		c := bytes.Clone(b)
+		c[off] = v
+		return c
+	}
+	noNUL := bytes.Clone(good)
+	for i := OffHelloCommand; i < OffHelloCommand+CommandBytes; i++ {
+		noNUL[i] = 'x'
+	}
+	for name, b := range map[string][]byte{
+		"empty": nil, "short": good[:10], "cut": good[:len(good)-1], "long": make([]byte, FrameMaxBytes+1),
+		"magic": edit(good, 0, 0), "type": edit(good, 8, 99), "bytes": edit(good, 12, 1),
+		"level": edit(good, OffHelloLevel, 4), "priority": edit(good, OffHelloPriority+1, 2), "nul": noNUL,
+	} {
+		if _, err := DecodeHello(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("hello %s: %v", name, err)
+		}
+	}
+	for name, b := range map[string][]byte{
+		"count 0": edit(rm, OffRMCount, 0), "count 65": edit(rm, OffRMCount, 65), "count 2": edit(rm, OffRMCount, 2),
+		"kind": edit(rm, OffRMEvents, 9), "hello": good,
+	} {
+		if _, err := DecodeRM(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("rm %s: %v", name, err)
+		}
+	}
+	var ve *VersionError
+	_, err := DecodeHello(edit(good, 4, 77))
+	if !errors.As(err, &ve) || ve.Theirs != 77 || ve.Ours != Version || !strings.Contains(err.Error(), "77") {
+		t.Errorf("version: %v", err)
+	}
+}
+
+func TestPage(t *testing.T) {
+	p, fd, err := NewPage(42)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, 0); err == nil {
+		t.Error("page can be truncated")
+	}
+	p2, err := MapPage(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p2.Release()
+	c := ClientPage{p2}
+	c.CreateQueue(3, 0, 1<<8|2<<3)
+	if !c.SetBusy(3, true, 1234) || c.SetBusy(3, true, 1235) {
+		t.Error("SetBusy misreports changes")
+	}
+	if p.QueueCount() != 4 {
+		t.Errorf("count %d", p.QueueCount())
+	}
+	q := p.Queue(3)
+	if !q.InUse() || !q.Busy() || q.ChangedNS != 1234 || q.Device.String() != "0000:01:02.0" {
+		t.Errorf("queue %+v", q)
+	}
+	c.DestroyQueue(3)
+	if q := p.Queue(3); q.InUse() {
+		t.Errorf("destroyed queue %+v", q)
+	}
+	p.SetGate(3, true)
+	p.SetLimits(3, 4, 2)
+	if held, in, ba := c.Gate(3); !held || in != 4 || ba != 2 {
+		t.Error("gate not seen")
+	}
+	p.SetGate(3, false)
+	p.WriteLease(5, 99)
+	if e, d := c.Lease(); e != 5 || d != 99 {
+		t.Error("lease not seen")
+	}
+	c.SetRecovered(5)
+	if p.RecoveredEpoch() != 5 || p.Recoveries() != 1 {
+		t.Error("recovery not seen")
+	}
+	// Out of range: nothing happens.
+	for _, i := range []int{-1, MaxQueues, 1 << 40} {
+		p.SetGate(i, true)
+		p.SetLimits(i, 1, 1)
+		if q := p.Queue(i); q.Generation != 0 {
+			t.Error("out of range slot reads as used")
+		}
+	}
+	store64(c.mem, OffHeaderQueueCount, 1<<63)
+	if p.QueueCount() != MaxQueues {
+		t.Errorf("count %d not bounded", p.QueueCount())
+	}
+}
+
+func TestMapPageRefusesUnsealed(t *testing.T) {
+	fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	_ = unix.Ftruncate(fd, PageBytes)
+	if _, err := MapPage(fd); err == nil {
+		t.Error("an unsealed page was mapped")
+	}
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add(EncodeHello(Hello{}))
+	rm, _ := EncodeRM([]RMEvent{{Kind: RMClient}, {Kind: RMAlloc}})
+	f.Add(rm)
+	f.Add(EncodeWelcome(1))
+	f.Add(EncodeRefused(2, "no"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := DecodeHello(b); err == nil {
+			if !bytes.Equal(EncodeHello(*h)[:OffHelloCommand], b[:OffHelloCommand]) {
+				t.Error("hello does not round-trip")
+			}
+			_ = h.CommandString()
+		}
+		if ev, err := DecodeRM(b); err == nil {
+			if len(ev) > MaxRMEvents {
+				t.Error("too many events")
+			}
+		}
+		_, _ = DecodeWelcome(b)
+		if r, err := DecodeRefused(b); err == nil {
+			_ = r.ReasonString()
+		}
+	})
+}
+
+func FuzzPage(f *testing.F) {
+	f.Add([]byte{1, 2, 3}, 0, 3)
+	f.Add(bytes.Repeat([]byte{0xff}, 512), HeaderBytes, -1)
+	p, fd, err := NewPage(1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	_ = unix.Close(fd)
+	f.Fuzz(func(t *testing.T, b []byte, at, index int) {
+		if at < 0 || at >= PageBytes {
+			at = 0
+		}
+		copy(p.mem[at:], b)
+		n := p.QueueCount()
+		if n < 0 || n > MaxQueues {
+			t.Fatalf("count %d", n)
+		}
+		for i := range n {
+			q := p.Queue(i)
+			_ = q.Device.String()
+		}
+		_ = p.Queue(index)
+		p.SetGate(index, false)
+		p.SetLimits(index, 1, 1)
+		_ = p.Counters()
+		_ = p.RecoveredEpoch()
+	})
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Wiregen writes the Go side of shim/include/xsched/wire.h.
+//
+//	go run ./tools/wiregen [-in shim/include/xsched/wire.h] [-out internal/wire/wire_gen.go]
+//
+// It reads the small subset of C that the header allows itself and refuses
+// anything else, so that the contract can't grow past what is understood here.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	in := flag.String("in", "shim/include/xsched/wire.h", "header to read")
+	out := flag.String("out", "internal/wire/wire_gen.go", "Go file to write")
+	flag.Parse()
+	if err := run(*in, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "wiregen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(in, out string) error {
+	src, err := os.ReadFile(in)
+	if err != nil {
+		return fmt.Errorf("read header: %w", err)
+	}
+	h, err := parse(string(src))
+	if err != nil {
+		return fmt.Errorf("parse %s: %w", in, err)
+	}
+	code, err := emit(h)
+	if err != nil {
+		return fmt.Errorf("generate from %s: %w", in, err)
+	}
+	if err := os.WriteFile(out, code, 0o644); err != nil {
+		return fmt.Errorf("write Go file: %w", err)
+	}
+	return nil
+}
