@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the parts of libxsched.so may ask of the core: options, log, the shared page and its queues,
- * the gate, counters, the helper thread and fork. Platform code (cuda/, later hip/) and the busy/idle
- * bookkeeping (work.h) sit above this; nothing here knows a GPU runtime.
+ * the gate, counters, the helper thread and fork. Platform code (cuda/, later hip/) and the
+ * busy/idle bookkeeping (work.h) sit above this; nothing here knows a GPU runtime.
  *
  * Guest rules: no function here exits, aborts, prints, installs a signal handler, or changes errno
- * seen by the application. Lock order: work lock -> queue lock -> rm lock -> log; never call the driver
- * or the daemon with the queue lock held.
+ * seen by the application. Lock order: work lock -> queue lock -> rm lock -> log; never call the
+ * driver or the daemon with the queue lock held.
  */
 #ifndef XSCHED_CORE_H
 #define XSCHED_CORE_H
@@ -14,13 +14,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "compat.h"
 #include "xsched/wire.h"
 
 #define XSI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define XSI_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define XSI_EXPORT __attribute__((visibility("default")))
 
-/* ---- options.c: read once from the environment ---------------------------- */
+/* ---- options.c: read once from the environment ---------------------------------- */
 
 struct xsi_options {
   bool disabled; /* XSCHED_DISABLE=1: every hook is a plain call of the real function */
@@ -31,35 +32,35 @@ struct xsi_options {
   char cuda_library[64]; /* XSCHED_CUDA_LIB, default libcuda.so.1 */
 };
 extern struct xsi_options xsi_options;
-/* Idempotent and thread-safe; the constructor calls it, and so does any hook that runs before it. */
+/* Idempotent, thread-safe; the constructor calls it, and so does any hook that runs before it. */
 void xsi_init(void);
 
-/* ---- log.c: only to the file or fd named in the environment ----------------- */
+/* ---- log.c: only to the file or fd named in the environment --------------------- */
 
 enum xsi_log_level { XSI_ERROR, XSI_WARN, XSI_INFO, XSI_DEBUG };
 extern int xsi_log_threshold; /* -1: off, the default */
 void xsi_log_write(enum xsi_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-#define xsi_log(level, ...)                                           \
-  do {                                                                \
-    if (XSI_UNLIKELY((int)(level) <= xsi_log_threshold))              \
-      xsi_log_write(level, __VA_ARGS__);                              \
+#define xsi_log(level, ...)                                                                        \
+  do {                                                                                             \
+    if (XSI_UNLIKELY((int)(level) <= xsi_log_threshold)) xsi_log_write(level, __VA_ARGS__);        \
   } while (0)
 
-/* ---- clock.c ----------------------------------------------------------------- */
+/* ---- clock.c -------------------------------------------------------------------- */
 uint64_t xsi_now_ns(void); /* CLOCK_MONOTONIC */
 
-/* ---- page.c: the shared page, at one address for the life of the process ------- */
+/* ---- page.c: the shared page, at one address for the life of the process -------- */
 
 /* Anonymous zeros until the daemon's memfd is mapped over it, and again after it goes. */
 extern unsigned char *xsi_page;
 
 static inline struct xsw_header *xsi_header(void) { return (struct xsw_header *)(void *)xsi_page; }
 static inline struct xsw_queue *xsi_slot(uint32_t index) {
-  return (struct xsw_queue *)(void *)(xsi_page + XSW_HEADER_BYTES + (uint64_t)index * XSW_QUEUE_BYTES);
+  return (struct xsw_queue *)(void *)(xsi_page + XSW_HEADER_BYTES +
+                                      (uint64_t)index * XSW_QUEUE_BYTES);
 }
 
-/* ---- queue.c: what the daemon schedules ------------------------------------------ */
+/* ---- queue.c: what the daemon schedules ----------------------------------------- */
 
 /* A queue on the GPU with this PCI address; starts the helper thread if there is none.
  * Returns its index, or -ENOSPC when all are taken (the caller then runs unscheduled). */
@@ -70,7 +71,7 @@ void xsi_queue_set_busy(int index, bool busy);
 /* Work submitted so far, for display; published lazily. */
 void xsi_queue_set_submitted(int index, uint64_t submitted);
 
-/* ---- gate.c: Lv1 -------------------------------------------------------------------- */
+/* ---- gate.c: Lv1 ---------------------------------------------------------------- */
 
 void xsi_gate_wait(int index); /* returns when open, or when the daemon has been silent too long */
 static inline void xsi_gate_pass(int index) {
@@ -78,8 +79,11 @@ static inline void xsi_gate_pass(int index) {
                    XSW_GATE_OPEN))
     xsi_gate_wait(index);
 }
+/* 1 while nothing of the daemon's is to be obeyed: not joined, or it has been silent too long. */
+extern uint32_t xsi_native;
 /* Lv1's limits as the daemon set them; 0 when none is in force or the daemon is silent. */
 static inline uint32_t xsi_in_flight_limit(int index) {
+  if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0) return 0;
   return __atomic_load_n(&xsi_slot((uint32_t)index)->in_flight, __ATOMIC_RELAXED);
 }
 
@@ -101,36 +105,38 @@ static inline struct xsi_counters *xsi_counters_mine(void) {
   return &xsi_counters_of_thread;
 }
 /* Single writer, read by the publisher: a relaxed store, no locked instruction. */
-#define xsi_count(field, amount)                                                            \
-  do {                                                                                      \
-    struct xsi_counters *mine_ = xsi_counters_mine();                                       \
-    __atomic_store_n(&mine_->field, mine_->field + (amount), __ATOMIC_RELAXED);             \
+#define xsi_count(field, amount)                                                                   \
+  do {                                                                                             \
+    struct xsi_counters *mine_ = xsi_counters_mine();                                              \
+    __atomic_store_n(&mine_->field, mine_->field + (amount), __ATOMIC_RELAXED);                    \
   } while (0)
 
-/* ---- helper.c: the one thread, started by the first xsi_queue_open ----------------------- */
+/* ---- helper.c: the one thread, started by the first xsi_queue_open -------------- */
 
-/* Called by the helper thread about when asked: returns the time (CLOCK_MONOTONIC ns) it wants to be
- * called next, UINT64_MAX for "when woken". The idle watcher of work.c is the one user. */
+/* Called by the helper thread about when asked: returns the time (CLOCK_MONOTONIC ns) it wants to
+ * be called next, UINT64_MAX for "when woken". The idle watcher of work.c is the one user. */
 typedef uint64_t (*xsi_watch_function)(uint64_t now_ns);
 void xsi_helper_set_watch(xsi_watch_function watch);
 void xsi_helper_wake(void);
 bool xsi_in_helper_thread(void);
 
-/* ---- fork.c ---------------------------------------------------------------------------------- */
+/* ---- fork.c --------------------------------------------------------------------- */
 
 /* Run in the child of a fork, in the order of registration, while it has one thread. */
 void xsi_at_fork_child(void (*reset)(void));
 /* Taken before and released after fork in the parent, so that no lock is copied held. */
 void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void));
 
-/* ---- real.c: the next definition of what we interpose in libc ---------------------------------- */
+/* ---- real.c: the next definition of what we interpose in libc ------------------- */
 
 int xsi_real_ioctl(int fd, unsigned long request, void *argument);
-/* The real dlsym/dlvsym of libc, found without dlsym (or with dlvsym(RTLD_NEXT, "dlsym", GLIBC_2.2.5 / 2.17)). */
+/* Where that goes; found by xsi_init unless it is set already (tests put a double here). */
+extern int (*xsi_next_ioctl)(int fd, unsigned long request, ...);
+/* The next dlsym/dlvsym, found without calling any by name; never null. */
 extern void *(*xsi_real_dlsym)(void *handle, const char *name);
 extern void *(*xsi_real_dlvsym)(void *handle, const char *name, const char *version);
 
-/* ---- rm/observer.c ----------------------------------------------------------------------------- */
+/* ---- rm/observer.c -------------------------------------------------------------- */
 
 /* Fail open: enables every channel of this process and restores its groups' original timeslices. */
 void xsi_rm_recover(void);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Our descriptors: close-on-exec, and above the numbers an application counts on ("the next open
+// gives 3", select's bitmaps, a shell's redirections).
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "parts.h"
+
+enum { FLOOR = 200, LOW_FLOOR = 100 };
+
+int xsi_fd_duplicate(int fd) {
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, FLOOR);
+  if (copy < 0) copy = fcntl(fd, F_DUPFD_CLOEXEC, LOW_FLOOR);
+  if (copy < 0) copy = fcntl(fd, F_DUPFD_CLOEXEC, 3); // a small RLIMIT_NOFILE
+  return copy < 0 ? -errno : copy;
+}
+
+int xsi_fd_raise(int fd) {
+  if (fd < 0 || fd >= FLOOR) return fd;
+  int copy = xsi_fd_duplicate(fd);
+  if (copy < 0) return fd; // no room above: better low than not at all
+  close(fd);
+  return copy;
+}
+
+void xsi_fd_close(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}

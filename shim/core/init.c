@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Start and end of the library in a process. Until a queue is opened it has no thread, no socket
+// and no descriptor; switched off by XSCHED_DISABLE it only knows the real functions.
+
+#include <errno.h>
+#include <sched.h>
+
+#include "parts.h"
+
+enum { FRESH, RUNNING, DONE };
+
+static int state = FRESH;
+static XSI_THREAD bool running_here;
+
+void xsi_init(void) {
+  if (XSI_LIKELY(__atomic_load_n(&state, __ATOMIC_ACQUIRE) == DONE)) return;
+  if (running_here) return; // something below called a hook of ours: it passes through
+  int saved = errno, expected = FRESH;
+  if (__atomic_compare_exchange_n(&state, &expected, RUNNING, false, __ATOMIC_ACQ_REL,
+                                  __ATOMIC_ACQUIRE)) {
+    running_here = true;
+    xsi_real_init();
+    xsi_log_init();
+    xsi_options_init();
+    if (!xsi_options.disabled) {
+      xsi_page_init();
+      xsi_counters_init();
+      xsi_fork_init();
+    }
+    running_here = false;
+    __atomic_store_n(&state, DONE, __ATOMIC_RELEASE);
+  } else {
+    while (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != DONE)
+      sched_yield();
+  }
+  errno = saved;
+}
+
+__attribute__((constructor)) static void load(void) { xsi_init(); }
+
+__attribute__((destructor)) static void unload(void) {
+  int saved = errno;
+  if (!xsi_options.disabled) xsi_counters_publish_last();
+  errno = saved;
+}

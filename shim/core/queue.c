@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Queues: our own copy is the truth, the page shows it to whichever daemon there is. One lock for
+// the table: it is taken on changes only, for a few stores, and never across a system call of the
+// hot path.
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "parts.h"
+
+struct queue {
+  uint64_t generation, transitions, changed_ns, submitted;
+  uint32_t pci_domain, pci_bus_slot;
+  int32_t priority;
+};
+
+static struct queue queues[XSW_MAX_QUEUES];
+static uint32_t used; // queues[0 .. used) were open at least once
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void xsi_queue_lock(void) { pthread_mutex_lock(&lock); }
+void xsi_queue_unlock(void) { pthread_mutex_unlock(&lock); }
+
+static bool is_open(const struct queue *queue) { return (queue->generation & 1) != 0; }
+static bool is_valid(int index) { return index >= 0 && index < XSW_MAX_QUEUES; }
+
+static void publish_transition(uint32_t index) {
+  struct xsw_queue *slot = xsi_slot(index);
+  // transitions last: who sees it sees the time that belongs to it.
+  __atomic_store_n(&slot->changed_ns, queues[index].changed_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->transitions, queues[index].transitions, __ATOMIC_RELEASE);
+}
+
+static void publish_submitted(uint32_t index) {
+  uint64_t submitted = __atomic_load_n(&queues[index].submitted, __ATOMIC_RELAXED);
+  __atomic_store_n(&xsi_slot(index)->submitted, submitted, __ATOMIC_RELAXED);
+}
+
+static void publish(uint32_t index) {
+  struct xsw_queue *slot = xsi_slot(index);
+  __atomic_store_n(&slot->pci_domain, queues[index].pci_domain, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->pci_bus_slot, queues[index].pci_bus_slot, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->priority, queues[index].priority, __ATOMIC_RELAXED);
+  publish_submitted(index);
+  publish_transition(index);
+  __atomic_store_n(&slot->generation, queues[index].generation, __ATOMIC_RELEASE);
+}
+
+static void publish_count(void) {
+  __atomic_store_n(&xsi_header()->queue_count, used, __ATOMIC_RELEASE);
+}
+
+void xsi_queue_publish_all(void) {
+  for (uint32_t i = 0; i < used; i++)
+    if (is_open(&queues[i])) publish(i);
+  publish_count();
+}
+
+int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+  int saved = errno, index = -ENOSPC;
+  xsi_init();
+  if (xsi_options.disabled) return -ENOSYS;
+  xsi_queue_lock();
+  for (uint32_t i = 0; i < XSW_MAX_QUEUES; i++) {
+    if (is_open(&queues[i])) continue;
+    queues[i].generation++;
+    queues[i].changed_ns = xsi_now_ns();
+    queues[i].pci_domain = pci_domain;
+    queues[i].pci_bus_slot = pci_bus_slot;
+    queues[i].priority = priority;
+    __atomic_store_n(&queues[i].submitted, 0, __ATOMIC_RELAXED);
+    if (i >= used) used = i + 1;
+    publish(i);
+    publish_count();
+    index = (int)i;
+    break;
+  }
+  xsi_queue_unlock();
+  if (index >= 0) {
+    xsi_helper_start();
+    xsi_doorbell_ring();
+  } else {
+    xsi_log(XSI_WARN, "all %d queues are taken: this one runs unscheduled", XSW_MAX_QUEUES);
+  }
+  errno = saved;
+  return index;
+}
+
+void xsi_queue_close(int index) {
+  if (!is_valid(index)) return;
+  xsi_queue_lock();
+  struct queue *queue = &queues[index];
+  bool was_open = is_open(queue);
+  if (was_open) {
+    queue->changed_ns = xsi_now_ns();
+    queue->transitions += queue->transitions & 1; // the slot's next queue starts idle
+    queue->generation++;
+    publish((uint32_t)index);
+  }
+  xsi_queue_unlock();
+  if (was_open) xsi_doorbell_ring();
+}
+
+void xsi_queue_set_busy(int index, bool busy) {
+  if (!is_valid(index)) return;
+  xsi_queue_lock();
+  struct queue *queue = &queues[index];
+  bool changes = is_open(queue) && (queue->transitions & 1) != (busy ? 1u : 0u);
+  if (changes) {
+    queue->changed_ns = xsi_now_ns();
+    queue->transitions++;
+    publish_transition((uint32_t)index);
+    if (!busy) publish_submitted((uint32_t)index);
+  }
+  xsi_queue_unlock();
+  if (!changes) return;
+  xsi_doorbell_ring();
+  if (!busy) xsi_counters_idle();
+}
+
+void xsi_queue_set_submitted(int index, uint64_t submitted) {
+  if (is_valid(index)) __atomic_store_n(&queues[index].submitted, submitted, __ATOMIC_RELAXED);
+}
+
+void xsi_queue_tick(void) {
+  xsi_queue_lock();
+  for (uint32_t i = 0; i < used; i++)
+    if (is_open(&queues[i])) publish_submitted(i);
+  xsi_queue_unlock();
+}
+
+void xsi_queue_wake_held(void) {
+  xsi_queue_lock();
+  uint32_t count = used;
+  xsi_queue_unlock();
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t *gate = &xsi_slot(i)->gate;
+    if (__atomic_load_n(gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN)
+      syscall(SYS_futex, gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  }
+}
+
+void xsi_queue_reset(void) {
+  memset(queues, 0, sizeof queues);
+  used = 0;
+}

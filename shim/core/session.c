@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session with the daemon: away -> greeting -> joined -> (ending) -> away, all in the helper
+// thread and never blocking. Whatever the daemon sends that is not exactly what the contract says
+// ends the session.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "frame.h"
+#include "parts.h"
+
+enum state { AWAY, GREETING, JOINED, ENDING };
+
+#define MS 1000000u
+enum { GREETING_LIMIT = 5000, TICK = 25 };
+
+// A restarted daemon finds its clients back within a second; one that refuses may be upgraded
+// meanwhile.
+struct xsi_session_retry xsi_session_retry = {.first_ms = 100, .last_ms = 500, .refused_ms = 2000};
+
+static struct {
+  enum state state;
+  int fd; // kept over failed attempts to connect: no new low number each time
+  uint64_t retry_ns, retry_ms, greeting_ns, tick_ns;
+  uint64_t epoch; // lease to be answered by the recovery under way
+  bool first;     // and whether it is more than a repetition
+  bool blocked;   // the socket is full
+  size_t out_bytes;
+  int out_fd;
+  struct xsw_rm out; // the frame being sent
+} session = {.fd = -1, .out_fd = -1};
+
+static uint32_t joined; // for all threads
+static char command[XSW_COMMAND_BYTES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void xsi_session_lock(void) { pthread_mutex_lock(&lock); }
+void xsi_session_unlock(void) { pthread_mutex_unlock(&lock); }
+bool xsi_session_joined(void) { return __atomic_load_n(&joined, __ATOMIC_ACQUIRE) != 0; }
+
+void xsi_session_prepare(void) {
+  int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  ssize_t length = read(fd, command, sizeof command - 1);
+  close(fd);
+  if (length < 0) length = 0;
+  command[length] = 0;
+  for (ssize_t i = 0; i + 1 < length; i++)
+    if (command[i] == 0) command[i] = ' ';
+}
+
+int xsi_session_poll(short *events) {
+  if (session.state != GREETING && session.state != JOINED) return -1;
+  *events = (short)(POLLIN | (session.blocked ? POLLOUT : 0));
+  return session.fd;
+}
+
+static void drop_outgoing(void) {
+  if (session.out_fd >= 0) xsi_rm_release(session.out_fd);
+  session.out_fd = -1;
+  session.out_bytes = 0;
+  session.blocked = false;
+}
+
+// Returns true if there is something to recover; then xsi_session_recovered finishes the leaving.
+static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
+  xsi_fd_close(&session.fd);
+  drop_outgoing();
+  xsi_rm_tell_none();
+  session.retry_ms = retry_ms;
+  session.retry_ns = now + retry_ms * MS;
+  if (session.state != JOINED) {
+    session.state = AWAY;
+    xsi_log(XSI_WARN, "no session: %s errno=%d", why, -error);
+    return false;
+  }
+  xsi_log(XSI_WARN, "session ended, running natively: %s errno=%d", why, -error);
+  session.state = ENDING;
+  session.epoch = xsi_liveness_epoch();
+  session.first = true;
+  xsi_liveness_leave();
+  return true;
+}
+
+static int try_connect(void) {
+  if (session.fd < 0) {
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -errno;
+    session.fd = xsi_fd_raise(fd);
+  }
+  struct sockaddr_un address;
+  int result = -ENOENT;
+  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++) {
+    if (address.sun_path[0] == 0) continue;
+    if (connect(session.fd, (struct sockaddr *)&address, sizeof address) == 0) {
+      xsi_log(XSI_DEBUG, "connected to %s", address.sun_path);
+      return 0;
+    }
+    result = -errno;
+    if (result == -EBADF || result == -ENOTSOCK || result == -EISCONN) {
+      session.fd = -1; // closed under us: not ours any more, not to be closed
+      break;
+    }
+  }
+  return result;
+}
+
+static int greet(void) {
+  struct xsw_hello hello = {
+      .frame = {XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_HELLO, sizeof hello},
+      .pid = (uint32_t)getpid(),
+      .level = xsi_options.level,
+      .priority = xsi_options.priority,
+      .in_flight = xsi_options.in_flight,
+      .batch = xsi_options.batch,
+  };
+  memcpy(hello.command, command, sizeof hello.command);
+  return xsi_frame_send(session.fd, &hello, sizeof hello, -1);
+}
+
+static void start(uint64_t now) {
+  int result = try_connect();
+  if (result == 0) {
+    result = greet();
+    if (result < 0) xsi_fd_close(&session.fd);
+  }
+  if (result == 0) {
+    session.state = GREETING;
+    session.greeting_ns = now + (uint64_t)GREETING_LIMIT * MS;
+    return;
+  }
+  xsi_log(XSI_DEBUG, "no daemon: errno=%d", -result);
+  session.retry_ns = now + session.retry_ms * MS;
+  session.retry_ms *= 2;
+  if (session.retry_ms > xsi_session_retry.last_ms) session.retry_ms = xsi_session_retry.last_ms;
+}
+
+// Sends what is known of the driver's objects as far as the socket takes it.
+static int flush_objects(void) {
+  session.blocked = false;
+  for (;;) {
+    if (session.out_bytes == 0) {
+      uint32_t count = xsi_rm_next_frame(&session.out, &session.out_fd);
+      if (count == 0) return 0;
+      session.out_bytes = offsetof(struct xsw_rm, events) + count * sizeof(struct xsw_rm_event);
+      session.out.frame = (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_RM,
+                                             (uint32_t)session.out_bytes};
+    }
+    int result = xsi_frame_send(session.fd, &session.out, session.out_bytes, session.out_fd);
+    if (result == -EAGAIN) {
+      session.blocked = true;
+      return 0;
+    }
+    if (result < 0) return result;
+    drop_outgoing();
+  }
+}
+
+static int join(const struct xsi_frame *frame, uint64_t now) {
+  const struct xsw_welcome *welcome = &frame->welcome;
+  if (frame->bytes != sizeof *welcome || welcome->frame.version != XSW_VERSION ||
+      welcome->page_bytes != XSW_PAGE_BYTES || frame->fd_count != 2)
+    return -EPROTO;
+  int result = xsi_doorbell_attach(frame->fds[1]);
+  if (result < 0) return result;
+  xsi_queue_lock();
+  result = xsi_page_join(frame->fds[0], welcome->session_id);
+  xsi_queue_unlock();
+  if (result < 0) {
+    xsi_doorbell_detach();
+    return result;
+  }
+  // From here on it is a session whose end must be recovered from. Objects go before queues, so
+  // that the daemon knows what it can do to a queue when it sees one.
+  session.state = JOINED;
+  xsi_liveness_join(now);
+  xsi_rm_tell_all();
+  result = flush_objects();
+  xsi_queue_lock();
+  xsi_queue_publish_all();
+  __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
+  xsi_queue_unlock();
+  xsi_counters_publish();
+  xsi_doorbell_ring();
+  session.tick_ns = now + TICK * MS;
+  xsi_log(XSI_INFO, "joined session=%llu", (unsigned long long)welcome->session_id);
+  return result;
+}
+
+static bool refused(const struct xsi_frame *frame, uint64_t now) {
+  if (frame->bytes >= sizeof frame->refused)
+    xsi_log(XSI_ERROR, "the daemon refuses us: %.*s",
+            (int)strnlen(frame->refused.reason, sizeof frame->refused.reason),
+            frame->refused.reason);
+  return end(now, xsi_session_retry.refused_ms, "refused", 0);
+}
+
+static bool receive(uint64_t now) {
+  struct xsi_frame frame;
+  int result = xsi_frame_receive(session.fd, &frame);
+  if (result == -EAGAIN) return false;
+  if (result == -EPIPE) return end(now, xsi_session_retry.first_ms, "the daemon went", result);
+  if (result < 0) return end(now, xsi_session_retry.last_ms, "bad frame", result);
+  bool recover;
+  if (frame.head.type == XSW_FRAME_REFUSED) {
+    recover = refused(&frame, now);
+  } else if (frame.head.type == XSW_FRAME_WELCOME && session.state == GREETING) {
+    result = join(&frame, now);
+    recover = result < 0 &&
+              end(now, result == -EPIPE ? xsi_session_retry.first_ms : xsi_session_retry.last_ms,
+                  "bad welcome", result);
+  } else {
+    recover = end(now, xsi_session_retry.last_ms, "unexpected frame", -EPROTO);
+  }
+  xsi_frame_close(&frame);
+  return recover;
+}
+
+static bool step_joined(uint64_t now, uint64_t *next_ns) {
+  if (xsi_rm_overflowed())
+    return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
+  uint64_t due = xsi_rm_due_ns();
+  if (session.out_bytes != 0 || due <= now) {
+    int result = flush_objects();
+    if (result < 0) return end(now, xsi_session_retry.first_ms, "cannot send", result);
+    due = session.blocked ? UINT64_MAX : xsi_rm_due_ns();
+  }
+  if (now >= session.tick_ns) {
+    session.tick_ns = now + TICK * MS;
+    xsi_queue_tick();
+    xsi_counters_publish();
+  }
+  bool was_native = __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0;
+  bool recover = xsi_liveness_check(now, next_ns);
+  if (due < *next_ns) *next_ns = due;
+  if (session.tick_ns < *next_ns) *next_ns = session.tick_ns;
+  if (recover) {
+    session.epoch = xsi_liveness_epoch();
+    session.first = !was_native;
+  }
+  return recover;
+}
+
+bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
+  if (session.retry_ms == 0) session.retry_ms = xsi_session_retry.first_ms;
+  if (session.state == AWAY && now >= session.retry_ns) start(now);
+  if ((revents & (POLLIN | POLLHUP | POLLERR)) != 0 && receive(now)) return true;
+  if ((revents & POLLNVAL) != 0) {
+    session.fd = -1; // the application closed it
+    if (end(now, xsi_session_retry.first_ms, "descriptor closed", -EBADF)) return true;
+  }
+  if (session.state == GREETING && now >= session.greeting_ns)
+    end(now, xsi_session_retry.last_ms, "no answer", -ETIMEDOUT);
+  if (session.state == JOINED) return step_joined(now, next_ns);
+  *next_ns = session.state == GREETING ? session.greeting_ns : session.retry_ns;
+  return false;
+}
+
+void xsi_session_recovered(uint64_t now) {
+  // While the page is still shared: a daemon that only lost the socket must know, too.
+  xsi_liveness_recovered(session.epoch, session.first);
+  xsi_log(XSI_INFO, "recovered lease_epoch=%llu", (unsigned long long)session.epoch);
+  if (session.state != ENDING) return;
+  xsi_counters_publish();
+  xsi_queue_lock();
+  __atomic_store_n(&joined, 0, __ATOMIC_RELEASE);
+  xsi_page_leave();
+  xsi_queue_unlock();
+  xsi_doorbell_detach();
+  session.state = AWAY;
+  if (session.retry_ns < now) session.retry_ns = now;
+}
+
+void xsi_session_reset(void) {
+  joined = 0;
+  session.out_fd = -1; // the RM table closes its own
+  xsi_fd_close(&session.fd);
+  memset(&session, 0, sizeof session);
+  session.fd = session.out_fd = -1;
+}

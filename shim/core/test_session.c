@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session against a stand-in daemon: joining, publishing, the gate, silence, loss, refusal.
+
+#include "test_support.h"
+
+static struct test_daemon daemon_;
+static struct test_daemon *const d = &daemon_;
+
+static uint64_t field(const uint64_t *where) { return __atomic_load_n(where, __ATOMIC_ACQUIRE); }
+
+static int first_queue;
+
+static void joins_and_publishes(void) {
+  first_queue = xsi_queue_open(1, 0x0200, 0);
+  int second = xsi_queue_open(0, 0x0308, -3);
+  CHECK(first_queue == 0 && second == 1);
+  xsi_queue_set_busy(second, true); // before anybody listens
+  xsi_queue_set_submitted(second, 77);
+  xsi_count(launches, 5);
+  test_session_start(d, 42);
+  CHECK(d->hello.pid == (uint32_t)getpid() && d->hello.priority == 9);
+  CHECK(d->hello.level == XSW_LEVEL_INTERRUPT && d->hello.in_flight == 4 && d->hello.batch == 2);
+  CHECK(strstr(d->hello.command, "session") != NULL);
+  test_heart_start(d);
+  CHECK(test_header(d)->queue_count == 2);
+  CHECK(test_slot(d, 0)->generation == 1 && test_slot(d, 0)->pci_domain == 1);
+  CHECK(test_slot(d, 0)->transitions == 0 && test_slot(d, 0)->pci_bus_slot == 0x0200);
+  CHECK(test_slot(d, 1)->generation == 1 && test_slot(d, 1)->transitions == 1);
+  CHECK(test_slot(d, 1)->priority == -3 && test_slot(d, 1)->submitted == 77);
+  EVENTUALLY(field(&test_header(d)->launches) == 5);
+
+  while (test_rung(d))
+    continue;
+  xsi_queue_set_busy(first_queue, true);
+  CHECK(test_rung(d) && test_slot(d, 0)->transitions == 1);
+  xsi_queue_set_busy(first_queue, true); // no change: no ring
+  CHECK(!test_rung(d) && test_slot(d, 0)->transitions == 1);
+  xsi_queue_set_busy(first_queue, false);
+  CHECK(test_rung(d) && test_slot(d, 0)->transitions == 2);
+  xsi_count(launches, 3); // the tick publishes it
+  xsi_queue_set_submitted(first_queue, 11);
+  EVENTUALLY(field(&test_header(d)->launches) == 8);
+  EVENTUALLY(field(&test_slot(d, 0)->submitted) == 11);
+
+  xsi_queue_close(second); // while busy
+  CHECK(test_rung(d) && test_slot(d, 1)->generation == 2 && test_slot(d, 1)->transitions == 2);
+  CHECK(xsi_queue_open(7, 0x0100, 0) == second);
+  CHECK(test_slot(d, 1)->generation == 3 && (test_slot(d, 1)->transitions & 1) == 0);
+  xsi_queue_close(second);
+}
+
+// ---- gate -----------------------------------------------------------------------
+
+static uint64_t passed_ns;
+static uint32_t passed;
+
+static void *pass(void *argument) {
+  (void)argument;
+  errno = 1234;
+  xsi_gate_pass(first_queue);
+  CHECK(errno == 1234);
+  passed_ns = xsi_now_ns();
+  __atomic_store_n(&passed, 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+
+static pthread_t launch_held(void) {
+  pthread_t thread;
+  passed = 0;
+  __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_HELD, __ATOMIC_RELEASE);
+  CHECK(pthread_create(&thread, NULL, pass, NULL) == 0);
+  test_sleep_ms(50);
+  CHECK(__atomic_load_n(&passed, __ATOMIC_ACQUIRE) == 0);
+  return thread;
+}
+
+static void gate_holds_and_opens(void) {
+  pthread_t thread = launch_held();
+  test_sleep_ms(200); // longer than the limit: it is the heartbeat that counts
+  CHECK(__atomic_load_n(&passed, __ATOMIC_ACQUIRE) == 0);
+  __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);
+  CHECK(pthread_join(thread, NULL) == 0);
+  struct xsi_counters total;
+  xsi_counters_sum(&total);
+  CHECK(total.gate_waits == 1 && total.gate_wait_ns > 200000000);
+}
+
+static void silence_opens_gate_and_recovers(void) {
+  struct xsw_header *header = test_header(d);
+  __atomic_store_n(&test_slot(d, 0)->in_flight, 6, __ATOMIC_RELEASE);
+  CHECK(xsi_in_flight_limit(0) == 6);
+  uint64_t before = field(&header->recoveries);
+  header->lease_epoch = 3;
+  __atomic_store_n(&header->lease_deadline_ns, UINT64_MAX, __ATOMIC_RELEASE);
+  pthread_t thread = launch_held();
+  test_heart_stop(d);
+  uint64_t last = field(&header->heartbeat_ns);
+  EVENTUALLY(field(&header->recovered_epoch) == 3);
+  uint64_t recovered_ns = xsi_now_ns();
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(field(&header->recoveries) == before + 1);
+  CHECK(passed_ns - last > XSW_HEARTBEAT_LIMIT_NS - 1000000);
+  // 130 ms on a quiet machine; the slack is for a loaded one.
+  CHECK(passed_ns - last < 400000000 && recovered_ns - last < 400000000);
+  printf("gate opened %.1f ms, recovered %.1f ms after the last heartbeat\n",
+         (double)(passed_ns - last) / 1e6, (double)(recovered_ns - last) / 1e6);
+  CHECK(xsi_session_joined()); // the session stays
+  CHECK(xsi_in_flight_limit(0) == 0);
+  xsi_gate_pass(0); // ignored while silent
+  // A lease made by a half-dead daemon is undone, too.
+  __atomic_store_n(&header->lease_epoch, 4, __ATOMIC_RELEASE);
+  EVENTUALLY(field(&header->recovered_epoch) == 4);
+  CHECK(field(&header->recoveries) == before + 1);
+
+  __atomic_store_n(&header->lease_deadline_ns, 0, __ATOMIC_RELEASE);
+  test_heart_start(d);
+  EVENTUALLY(xsi_in_flight_limit(0) == 6); // obeys again
+  thread = launch_held();
+  __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);
+  CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void expired_lease_recovers(void) {
+  struct xsw_header *header = test_header(d);
+  uint64_t before = field(&header->recoveries);
+  __atomic_store_n(&header->lease_epoch, 9, __ATOMIC_RELEASE);
+  __atomic_store_n(&header->lease_deadline_ns, xsi_now_ns() + 30000000, __ATOMIC_RELEASE);
+  EVENTUALLY(field(&header->recovered_epoch) == 9);
+  CHECK(xsi_now_ns() > header->lease_deadline_ns);
+  CHECK(field(&header->recoveries) == before + 1);
+  __atomic_store_n(&header->lease_deadline_ns, 0, __ATOMIC_RELEASE);
+  EVENTUALLY(__atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) == 0);
+}
+
+static void loss_recovers_and_rejoins(void) {
+  struct xsw_header *header = test_header(d);
+  uint64_t before = field(&header->recoveries);
+  __atomic_store_n(&header->lease_epoch, 12, __ATOMIC_RELEASE);
+  pthread_t thread = launch_held();
+  uint64_t lost_ns = xsi_now_ns();
+  test_daemon_hang_up(d);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(passed_ns - lost_ns < 300000000);
+  EVENTUALLY(!xsi_session_joined());
+  CHECK(field(&header->recovered_epoch) == 12 && field(&header->recoveries) == before + 1);
+  printf("gate opened %.1f ms after the socket closed\n", (double)(passed_ns - lost_ns) / 1e6);
+  CHECK(xsi_slot(0)->gate == XSW_GATE_OPEN && xsi_header()->magic == 0); // zeros again
+  uint64_t old_transitions = test_slot(d, 0)->transitions;
+  test_heart_stop(d);
+  test_daemon_drop_page(d);
+  xsi_queue_set_busy(0, true); // nobody listens: no crash, not lost
+
+  uint64_t ready_ns = xsi_now_ns();
+  test_session_start(d, 43);
+  CHECK(xsi_now_ns() - ready_ns < 1000000000);
+  CHECK(test_slot(d, 0)->generation == 1 && test_slot(d, 0)->transitions == old_transitions + 1);
+  CHECK(test_header(d)->launches == 8 && test_header(d)->recoveries == before + 1);
+  CHECK(test_header(d)->recovered_epoch == 0);
+  test_session_end(d);
+}
+
+static void refusal_is_accepted(void) {
+  test_daemon_accept(d);
+  struct xsw_refused refused = {
+      .frame = {XSW_FRAME_MAGIC, XSW_VERSION + 1, XSW_FRAME_REFUSED, sizeof refused},
+      .daemon_version = XSW_VERSION + 1,
+      .client_version = XSW_VERSION};
+  memset(refused.reason, 'r', sizeof refused.reason); // no end
+  test_send(d->socket, &refused, sizeof refused, NULL, 0);
+  uint64_t refused_ns = xsi_now_ns();
+  test_daemon_hang_up(d);
+  test_session_start(d, 44); // an upgraded one
+  CHECK(xsi_now_ns() - refused_ns > 1500000000 && xsi_now_ns() - refused_ns < 4000000000u);
+  test_session_end(d);
+}
+
+int main(void) {
+  test_daemon_place(d);
+  setenv("XSCHED_AUTO_XQUEUE_PRIORITY", "9", 1);
+  setenv("XSCHED_AUTO_XQUEUE_LEVEL", "3", 1);
+  setenv("XSCHED_AUTO_XQUEUE_THRESHOLD", "4", 1);
+  setenv("XSCHED_AUTO_XQUEUE_BATCH_SIZE", "2", 1);
+  xsi_options_init(); // the constructor ran before these were set
+  alarm(60);
+  test_daemon_listen(d);
+  joins_and_publishes();
+  gate_holds_and_opens();
+  silence_opens_gate_and_recovers();
+  expired_lease_recovers();
+  loss_recovers_and_rejoins();
+  unsigned fds = test_count_fds();
+  refusal_is_accepted();
+  test_session_start(d, 70);
+  test_session_end(d);
+  EVENTUALLY(test_count_fds() == fds);
+  CHECK(test_count_helpers() == 1);
+  test_daemon_remove(d);
+  puts("ok session");
+  return 0;
+}

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams, contexts and their changes between idle and busy. See work.h for the rules.
+
+#include "work.h"
+
+#include "compat.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM_BUCKETS 4096
+#define CONTEXT_BUCKETS 64
+#define CHUNK 64 /* records allocated at a time; never given back, so stale pointers stay readable */
+
+_Thread_local struct xsi_work_thread xsi_work_of_thread __attribute__((tls_model("initial-exec")));
+uint64_t xsi_work_epoch = 1;
+uint32_t xsi_work_captures;
+const struct xsi_work_platform *xsi_work_platform;
+struct xsi_work_context *xsi_work_contexts;
+
+static pthread_mutex_t work_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
+static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
+static struct xsi_work_stream *free_streams;
+static struct xsi_work_context *free_contexts;
+static uint64_t next_token;
+static struct xsw_queue no_slot; /* zeros: gate open, no limit */
+static bool started;
+static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static bool exit_key_made;
+
+void xsi_work_lock(void) { pthread_mutex_lock(&work_lock); }
+void xsi_work_unlock(void) { pthread_mutex_unlock(&work_lock); }
+
+// The child of a fork has no contexts of its own yet, and no watcher.
+static void reset_in_child(void) {
+  work_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  memset(stream_hash, 0, sizeof stream_hash);
+  memset(context_hash, 0, sizeof context_hash);
+  xsi_work_contexts = NULL;
+  free_streams = NULL;
+  free_contexts = NULL;
+  xsi_work_captures = 0;
+  xsi_work_epoch++;
+  xsi_work_events_reset();
+  xsi_work_watch_reset();
+}
+
+void xsi_work_start(const struct xsi_work_platform *platform) {
+  xsi_work_lock();
+  bool first = !started;
+  started = true;
+  xsi_work_platform = platform;
+  xsi_work_unlock();
+  if (first) xsi_at_fork_child(reset_in_child);
+}
+
+// ---- tables, under the work lock ------------------------------------------------------
+
+static struct xsi_work_stream **stream_bucket(uintptr_t context, uintptr_t handle, uint64_t thread) {
+  uint64_t mix = (uint64_t)(context ^ (handle << 1)) + thread * 0x9E3779B97F4A7C15u;
+  mix ^= mix >> 31;
+  mix *= 0x9E3779B97F4A7C15u;
+  return &stream_hash[(mix >> 40) % STREAM_BUCKETS];
+}
+
+static struct xsi_work_context **context_bucket(uintptr_t handle) {
+  return &context_hash[(handle >> 4 ^ handle >> 12) % CONTEXT_BUCKETS];
+}
+
+static struct xsi_work_stream *lookup(uintptr_t context, uintptr_t handle, uint64_t thread) {
+  struct xsi_work_stream *at = *stream_bucket(context, handle, thread);
+  while (at && (at->handle != handle || at->key_context != context || at->key_thread != thread))
+    at = at->hash_next;
+  return at;
+}
+
+static struct xsi_work_context *lookup_context(uintptr_t handle) {
+  struct xsi_work_context *at = *context_bucket(handle);
+  while (at && at->handle != handle) at = at->hash_next;
+  return at;
+}
+
+static struct xsi_work_stream *allocate_stream(void) {
+  if (!free_streams) {
+    struct xsi_work_stream *chunk = aligned_alloc(64, CHUNK * sizeof *chunk);
+    if (!chunk) return NULL;
+    memset(chunk, 0, CHUNK * sizeof *chunk);
+    for (int i = 0; i < CHUNK; i++) {
+      chunk[i].hash_next = free_streams;
+      free_streams = &chunk[i];
+    }
+  }
+  struct xsi_work_stream *stream = free_streams;
+  free_streams = stream->hash_next;
+  return stream;
+}
+
+static struct xsi_work_context *add_context(uintptr_t handle, const struct xsi_work_device *device) {
+  struct xsi_work_context *context = free_contexts;
+  if (context)
+    free_contexts = context->hash_next;
+  else if (!(context = calloc(1, sizeof *context)))
+    return NULL;
+  memset(context, 0, sizeof *context);
+  context->handle = handle;
+  context->queue =
+      device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
+  if (context->queue < 0) {
+    xsi_log(XSI_WARN, "context runs unscheduled: no queue (%d)", context->queue);
+    context->queue = -1;
+  }
+  struct xsi_work_context **bucket = context_bucket(handle);
+  context->hash_next = *bucket;
+  *bucket = context;
+  context->next = xsi_work_contexts;
+  if (xsi_work_contexts) xsi_work_contexts->previous = context;
+  xsi_work_contexts = context;
+  return context;
+}
+
+// Looks the context up or makes it. The driver is asked without the lock.
+static struct xsi_work_context *lock_and_find_context(uintptr_t handle) {
+  xsi_work_lock();
+  struct xsi_work_context *context = lookup_context(handle);
+  if (context) return context;
+  xsi_work_unlock();
+  struct xsi_work_device device;
+  bool known = xsi_work_platform->describe(handle, &device) == 0;
+  xsi_work_lock();
+  context = lookup_context(handle);
+  return context ? context : add_context(handle, known ? &device : NULL);
+}
+
+static void unhash(struct xsi_work_stream *stream) {
+  struct xsi_work_stream **at =
+      stream_bucket(stream->key_context, stream->handle, stream->key_thread);
+  while (*at && *at != stream) at = &(*at)->hash_next;
+  if (*at) *at = stream->hash_next;
+  stream->hash_next = NULL;
+  __atomic_fetch_add(&xsi_work_epoch, 1, __ATOMIC_RELEASE);
+}
+
+static void set_idle(struct xsi_work_stream *stream) {
+  struct xsi_work_context *context = stream->context;
+  if (stream->busy_previous)
+    stream->busy_previous->busy_next = stream->busy_next;
+  else
+    context->busy_streams = stream->busy_next;
+  if (stream->busy_next) stream->busy_next->busy_previous = stream->busy_previous;
+  stream->busy_next = stream->busy_previous = NULL;
+  uint64_t landed = xsi_work_mark(stream);
+  context->submitted += landed - stream->published;
+  stream->published = landed;
+  if (--context->busy == 0 && context->queue >= 0) {
+    xsi_queue_set_submitted(context->queue, context->submitted);
+    xsi_queue_set_busy(context->queue, false);
+  }
+}
+
+// Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from this
+// life means nothing in the next.
+static void release(struct xsi_work_stream *stream) {
+  if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+    __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
+    set_idle(stream);
+  }
+  struct xsi_work_context *context = stream->context;
+  if (stream->previous)
+    stream->previous->next = stream->next;
+  else
+    context->streams = stream->next;
+  if (stream->next) stream->next->previous = stream->previous;
+  xsi_work_limit_forget(stream);
+  if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
+  __atomic_fetch_sub(&xsi_work_captures, stream->capturing, __ATOMIC_SEQ_CST);
+  stream->capturing = 0;
+  stream->orphan = 0;
+  stream->abandoned = false;
+  stream->context = NULL;
+  stream->next = stream->previous = NULL;
+  __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
+  uint64_t landed = xsi_work_mark(stream);
+  __atomic_store_n(&stream->submitted, landed, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&stream->completed, landed, __ATOMIC_SEQ_CST);
+  stream->hash_next = free_streams;
+  free_streams = stream;
+}
+
+// Nobody names the stream any more, but its work is not over: the record ends with it.
+static void abandon(struct xsi_work_stream *stream) {
+  stream->abandoned = true;
+  // A submission that never landed has no one to withdraw it any more.
+  __atomic_store_n(&stream->submitted, xsi_work_mark(stream), __ATOMIC_SEQ_CST);
+  xsi_work_limit_forget(stream);
+}
+
+// ---- streams ----------------------------------------------------------------------------
+
+static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uintptr_t key_context,
+                                          uintptr_t handle, uint64_t thread) {
+  struct xsi_work_stream *stream = allocate_stream();
+  if (!stream) return NULL;
+  stream->context = context;
+  stream->key_context = key_context;
+  stream->handle = handle;
+  stream->key_thread = thread;
+  stream->owner = xsi_work_of_thread.token;
+  stream->queue = context->queue;
+  stream->slot = context->queue >= 0 ? xsi_slot((uint32_t)context->queue) : &no_slot;
+  stream->published = xsi_work_mark(stream);
+  __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
+  struct xsi_work_stream **bucket = stream_bucket(key_context, handle, thread);
+  stream->hash_next = *bucket;
+  *bucket = stream;
+  stream->next = context->streams;
+  if (context->streams) context->streams->previous = stream;
+  context->streams = stream;
+  return stream;
+}
+
+static void note_thread_exit(uint64_t token);
+
+struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle) {
+  int saved_errno = errno;
+  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  if (!mine->token) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
+  uint64_t thread = handle == XSI_WORK_THREAD ? mine->token : 0;
+  if (thread) note_thread_exit(thread);
+  uint64_t epoch = __atomic_load_n(&xsi_work_epoch, __ATOMIC_ACQUIRE);
+  xsi_work_lock();
+  struct xsi_work_stream *stream = lookup(context, handle, thread);
+  xsi_work_unlock();
+  if (!stream) {
+    uintptr_t owner = context ? context : xsi_work_platform->context_of(handle);
+    if (owner) {
+      struct xsi_work_context *found = lock_and_find_context(owner);
+      stream = lookup(context, handle, thread);
+      if (!stream && found) stream = add_stream(found, context, handle, thread);
+      xsi_work_unlock();
+    }
+  }
+  if (stream) {
+    if (mine->epoch != epoch) memset(mine->cache, 0, sizeof mine->cache);
+    mine->epoch = epoch;
+    unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
+    mine->cache[line].context = context;
+    mine->cache[line].handle = handle;
+    mine->cache[line].stream = stream;
+  }
+  errno = saved_errno;
+  return stream;
+}
+
+void xsi_work_stream_created(uintptr_t handle) {
+  // A stream of that handle went with something we did not see.
+  xsi_work_lock();
+  struct xsi_work_stream *stale = lookup(0, handle, 0);
+  if (stale) {
+    unhash(stale);
+    release(stale);
+  }
+  xsi_work_unlock();
+}
+
+void xsi_work_stream_destroying(uintptr_t handle) {
+  int saved_errno = errno;
+  bool orphaned = false;
+  xsi_work_exclude();
+  xsi_work_lock();
+  struct xsi_work_stream *stream = lookup(0, handle, 0);
+  if (stream) {
+    unhash(stream);
+    uintptr_t event = 0;
+    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
+        __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) {
+      // The driver lets the work run on after the stream is gone: an event of ours tells its end.
+      uintptr_t context = stream->context->handle;
+      event = xsi_work_spare_event(stream->context);
+      xsi_work_unlock();
+      orphaned = xsi_work_platform->event_record(context, &event, handle) == 0;
+      xsi_work_lock();
+    }
+    if (orphaned && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+      stream->orphan = event;
+      abandon(stream);
+    } else {
+      if (event) xsi_work_keep_event(stream->context, event);
+      release(stream);
+      orphaned = false;
+    }
+  }
+  xsi_work_unlock();
+  xsi_work_include();
+  if (orphaned) xsi_work_watch_busy(true);
+  errno = saved_errno;
+}
+
+// A thread's default streams go with it, except for work still in them.
+static void thread_exits(void *token_in_pointer) {
+  uint64_t token = (uint64_t)(uintptr_t)token_in_pointer;
+  bool left = false;
+  xsi_work_lock();
+  for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
+    struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);
+    if (!stream) continue;
+    unhash(stream);
+    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+      abandon(stream);
+      left = true;
+    } else {
+      release(stream);
+    }
+  }
+  xsi_work_unlock();
+  if (left) xsi_work_watch_busy(true);
+}
+
+static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, thread_exits) == 0; }
+
+static void note_thread_exit(uint64_t token) {
+  pthread_once(&exit_key_once, make_exit_key);
+  if (exit_key_made) pthread_setspecific(exit_key, (void *)(uintptr_t)token);
+}
+
+// ---- contexts -----------------------------------------------------------------------------
+
+void xsi_work_context_seen(uintptr_t handle) {
+  int saved_errno = errno;
+  lock_and_find_context(handle);
+  xsi_work_unlock();
+  errno = saved_errno;
+}
+
+static void drop(struct xsi_work_context *context) {
+  for (struct xsi_work_stream *stream = context->streams, *next; stream; stream = next) {
+    next = stream->next;
+    if (!stream->abandoned) unhash(stream);
+    release(stream);
+  }
+  if (context->queue >= 0) xsi_queue_close(context->queue);
+  struct xsi_work_context **at = context_bucket(context->handle);
+  while (*at && *at != context) at = &(*at)->hash_next;
+  if (*at) *at = context->hash_next;
+  if (context->previous)
+    context->previous->next = context->next;
+  else
+    xsi_work_contexts = context->next;
+  if (context->next) context->next->previous = context->previous;
+  free(context->events); // the events themselves go with the context
+  context->events = NULL;
+  context->handle = 0;
+  context->hash_next = free_contexts;
+  free_contexts = context;
+}
+
+void xsi_work_context_drop(uintptr_t handle) {
+  int saved_errno = errno;
+  xsi_work_lock();
+  struct xsi_work_context *context = lookup_context(handle);
+  if (context) drop(context);
+  xsi_work_unlock();
+  errno = saved_errno;
+}
+
+uintptr_t xsi_work_spare_event(struct xsi_work_context *context) {
+  return context->spare ? context->events[--context->spare] : 0;
+}
+
+void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event) {
+  if (context->spare == context->room) {
+    unsigned room = context->room ? 2 * context->room : 16;
+    uintptr_t *events = realloc(context->events, room * sizeof *events);
+    if (!events) return; // the event goes with its context
+    context->events = events;
+    context->room = room;
+  }
+  context->events[context->spare++] = event;
+}
+
+// ---- busy and idle ---------------------------------------------------------------------------
+
+void xsi_work_mark_busy(struct xsi_work_stream *stream) {
+  int saved_errno = errno;
+  bool wake = false;
+  xsi_work_lock();
+  struct xsi_work_context *context = stream->context;
+  if (context && !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+    __atomic_store_n(&stream->busy, 1, __ATOMIC_SEQ_CST);
+    stream->busy_next = context->busy_streams;
+    if (context->busy_streams) context->busy_streams->busy_previous = stream;
+    context->busy_streams = stream;
+    stream->busy_since_ns = stream->poll_at_ns = 0; // the watcher sets them when it comes by
+    if (context->busy++ == 0 && context->queue >= 0) xsi_queue_set_busy(context->queue, true);
+    wake = __atomic_load_n(&stream->watched, __ATOMIC_RELAXED) | xsi_work_watch_deep();
+  }
+  xsi_work_unlock();
+  xsi_work_watch_busy(wake);
+  errno = saved_errno;
+}
+
+void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
+  int saved_errno = errno;
+  xsi_work_lock();
+  if (stream->context && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
+      __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >=
+          __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
+    __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) <
+        __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
+      // Somebody submitted in between and may have seen the stream busy: it is.
+      __atomic_store_n(&stream->busy, 1, __ATOMIC_SEQ_CST);
+    } else {
+      __atomic_store_n(&stream->watched, by_watcher, __ATOMIC_RELAXED);
+      set_idle(stream);
+      if (stream->abandoned) release(stream);
+    }
+  }
+  xsi_work_unlock();
+  errno = saved_errno;
+}
+
+void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
+  uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
+  while (completed < mark && !__atomic_compare_exchange_n(&stream->completed, &completed, mark, false,
+                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  }
+  if (completed < mark) completed = mark;
+  if (completed >= __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST) &&
+      __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))
+    xsi_work_try_idle(stream, by_watcher);
+}
+
+void xsi_work_withdraw(struct xsi_work_stream *stream) {
+  uint64_t left = __atomic_sub_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >= left &&
+      __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))
+    xsi_work_try_idle(stream, false);
+}
+
+// ---- captures ------------------------------------------------------------------------------------
+
+void xsi_work_capture_begun(struct xsi_work_stream *stream) {
+  xsi_work_lock();
+  if (stream->context)
+    stream->capturing++;
+  else // gone meanwhile
+    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
+  xsi_work_unlock();
+}
+
+void xsi_work_capture_ended(struct xsi_work_stream *stream) {
+  xsi_work_lock();
+  if (stream->capturing) {
+    stream->capturing--;
+    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
+  }
+  xsi_work_unlock();
+}
+
+// ---- waiting for a whole context ------------------------------------------------------------
+
+void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t handle) {
+  marks->count = 0;
+  marks->room = sizeof marks->own / sizeof marks->own[0];
+  marks->marked = marks->own;
+  int saved_errno = errno;
+  xsi_work_lock();
+  struct xsi_work_context *context = lookup_context(handle);
+  if (context && context->busy > marks->room) {
+    struct xsi_work_marked *more = malloc(context->busy * sizeof *more);
+    if (more) {
+      marks->marked = more;
+      marks->room = context->busy;
+    }
+  }
+  // Without memory for all the watcher finds the rest.
+  for (struct xsi_work_stream *stream = context ? context->busy_streams : NULL;
+       stream && marks->count < marks->room; stream = stream->busy_next) {
+    marks->marked[marks->count].stream = stream;
+    marks->marked[marks->count++].mark = xsi_work_mark(stream);
+    __atomic_fetch_add(&stream->syncing, 1, __ATOMIC_SEQ_CST);
+  }
+  xsi_work_unlock();
+  errno = saved_errno;
+}
+
+void xsi_work_marks_done(struct xsi_work_marks *marks, bool over) {
+  for (unsigned i = 0; i < marks->count; i++) {
+    struct xsi_work_stream *stream = marks->marked[i].stream;
+    __atomic_fetch_sub(&stream->syncing, 1, __ATOMIC_SEQ_CST);
+    if (over) xsi_work_complete(stream, marks->marked[i].mark, false);
+  }
+  if (marks->marked != marks->own) {
+    int saved_errno = errno;
+    free(marks->marked);
+    errno = saved_errno;
+  }
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Busy and idle: what a process has submitted to its streams and what of it is known to be over.
+ * Platforms (cuda/) report submissions, waits and events; this decides when a queue changes between
+ * idle and busy. Nothing here knows a GPU runtime: the platform gives a few functions.
+ *
+ * A stream counts what was begun (submitted) before the driver is called, and what the driver has taken
+ * (landed) after it returned. Whoever waits for a stream takes its landed count first (a mark): a wait
+ * that succeeds completes that many. Sets of landed work only grow, so marks of several threads compare.
+ * The stream is idle when completed has caught up with submitted; work in mid-call keeps it busy.
+ *
+ * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks idle):
+ * both sequentially consistent, so at least one of the two sees the other.
+ *
+ * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called with
+ * the work lock held; the watcher calls it with the watch lock held.
+ */
+#ifndef XSCHED_WORK_H
+#define XSCHED_WORK_H
+
+#include "core.h"
+
+#define XSI_WORK_LEGACY ((uintptr_t)1) /* the context's default stream */
+#define XSI_WORK_THREAD ((uintptr_t)2) /* the calling thread's default stream */
+
+enum xsi_work_answer {
+  XSI_WORK_DONE,
+  XSI_WORK_PENDING,
+  XSI_WORK_UNKNOWN, /* could not be asked now */
+};
+
+struct xsi_work_device {
+  uint32_t pci_domain;
+  uint32_t pci_bus_slot;
+};
+
+/* What a platform can do; contexts, streams and events are its handles. None of these may fail loudly. */
+struct xsi_work_platform {
+  /* The context of a created stream; 0: unknown. */
+  uintptr_t (*context_of)(uintptr_t stream);
+  int (*describe)(uintptr_t context, struct xsi_work_device *device);
+  /* Watcher thread only: is the stream's work over? Must not disturb captures. XSI_WORK_THREAD stands
+   * for every thread's default stream in the context. */
+  enum xsi_work_answer (*query)(uintptr_t context, uintptr_t stream);
+  enum xsi_work_answer (*event_query)(uintptr_t context, uintptr_t event);
+  /* Records an event of ours, made in that context if *event is 0. */
+  int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
+  int (*event_wait)(uintptr_t event);
+  void (*watcher_starts)(void); /* on the watcher thread, once */
+};
+
+struct xsi_work_context;
+struct xsi_work_limit;
+
+struct xsi_work_stream {
+  /* first line: touched by every submission */
+  uint64_t submitted;
+  uint64_t landed_owner;  /* stored by the owner thread only: no locked instruction */
+  uint64_t landed_others; /* added by all other threads */
+  uint64_t completed;
+  struct xsw_queue *slot; /* gate and limits; a slot of zeros where the context has no queue */
+  uint64_t owner;         /* token of the thread that used the stream first */
+  uint32_t busy;
+  uint32_t syncing; /* threads waiting for it now: the watcher keeps off */
+  int32_t queue;    /* index of slot, or -1 */
+  bool watched;     /* the watcher, not the application, found the end of the last busy time */
+
+  /* under the work lock */
+  uint64_t incarnation; /* counts lives of this record; records are never freed */
+  struct xsi_work_context *context;
+  uintptr_t key_context, handle;
+  uint64_t key_thread;
+  uint32_t capturing; /* captures begun on it */
+  bool abandoned;     /* destroyed, or its thread ended, with work in it: lives until that is over */
+  uintptr_t orphan;   /* our event behind the last work of a destroyed stream */
+  uint64_t busy_since_ns, poll_at_ns, published;
+  struct xsi_work_limit *limit;
+  struct xsi_work_stream *hash_next;
+  struct xsi_work_stream *next, *previous;           /* of the context */
+  struct xsi_work_stream *busy_next, *busy_previous; /* of the context, while busy */
+} __attribute__((aligned(64)));
+
+#define XSI_WORK_CACHE 8
+
+struct xsi_work_thread {
+  uint64_t token; /* names the thread for the life of the process */
+  uint64_t epoch;
+  struct {
+    uintptr_t context, handle;
+    struct xsi_work_stream *stream;
+  } cache[XSI_WORK_CACHE];
+};
+extern _Thread_local struct xsi_work_thread xsi_work_of_thread
+    __attribute__((tls_model("initial-exec")));
+extern uint64_t xsi_work_epoch;    /* raised when a stream or context goes: empties the caches */
+extern uint32_t xsi_work_captures; /* captures in progress in this process */
+
+void xsi_work_start(const struct xsi_work_platform *platform);
+
+/* ---- streams ------------------------------------------------------------------- */
+
+struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle);
+/* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created streams,
+ * whose handle says it all. */
+static inline struct xsi_work_stream *xsi_work_find(uintptr_t context, uintptr_t handle) {
+  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
+  if (XSI_LIKELY(mine->cache[line].handle == handle && mine->cache[line].context == context &&
+                 mine->epoch == __atomic_load_n(&xsi_work_epoch, __ATOMIC_ACQUIRE)))
+    return mine->cache[line].stream;
+  return xsi_work_find_slow(context, handle);
+}
+void xsi_work_stream_created(uintptr_t handle);
+/* Forgets the stream before the driver destroys it; work still in it stays counted until it is over. */
+void xsi_work_stream_destroying(uintptr_t handle);
+
+/* ---- contexts ------------------------------------------------------------------ */
+
+void xsi_work_context_seen(uintptr_t context);
+/* Forgets the context and all its streams, with the watcher excluded. */
+void xsi_work_context_drop(uintptr_t context);
+
+/* ---- submissions --------------------------------------------------------------- */
+
+void xsi_work_mark_busy(struct xsi_work_stream *stream);
+void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher);
+void xsi_work_limit_before(struct xsi_work_stream *stream);
+void xsi_work_limit_after(struct xsi_work_stream *stream);
+
+/* Before the driver call: counts the work, then waits while the daemon holds this queue. */
+static inline void xsi_work_submit(struct xsi_work_stream *stream) {
+  __atomic_fetch_add(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+  if (XSI_UNLIKELY(!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))) xsi_work_mark_busy(stream);
+  struct xsw_queue *slot = stream->slot;
+  if (XSI_UNLIKELY(__atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN))
+    xsi_gate_wait(stream->queue);
+  if (XSI_UNLIKELY(__atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED) != 0))
+    xsi_work_limit_before(stream);
+}
+
+/* After it, when the driver took the work. */
+static inline void xsi_work_landed(struct xsi_work_stream *stream) {
+  if (XSI_LIKELY(stream->owner == xsi_work_of_thread.token))
+    __atomic_store_n(&stream->landed_owner, stream->landed_owner + 1, __ATOMIC_RELEASE);
+  else
+    __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
+  if (XSI_UNLIKELY(__atomic_load_n(&stream->slot->in_flight, __ATOMIC_RELAXED) != 0))
+    xsi_work_limit_after(stream);
+}
+
+/* After it, when the driver refused the work, or has finished it already. */
+void xsi_work_withdraw(struct xsi_work_stream *stream);
+
+/* ---- waits --------------------------------------------------------------------- */
+
+static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
+  return __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE) +
+         __atomic_load_n(&stream->landed_others, __ATOMIC_ACQUIRE);
+}
+/* Everything counted by the mark is over. */
+void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
+
+struct xsi_work_marks {
+  unsigned count, room;
+  struct xsi_work_marked {
+    struct xsi_work_stream *stream;
+    uint64_t mark;
+  } *marked, own[32];
+};
+/* Marks all busy streams of a context; done releases them, completing what they mark if it is over. */
+void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t context);
+void xsi_work_marks_done(struct xsi_work_marks *marks, bool over);
+
+/* ---- captures: the caller raises xsi_work_captures before it begins one ---------------- */
+
+void xsi_work_capture_begun(struct xsi_work_stream *stream);
+void xsi_work_capture_ended(struct xsi_work_stream *stream);
+
+/* ---- events (work_event.c) ------------------------------------------------------ */
+
+/* About to be recorded anew, or destroyed: it stands for nothing now. */
+void xsi_work_event_forget(uintptr_t event, bool destroyed);
+void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark);
+/* What the event stands for; false: nothing we know. */
+bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark);
+
+/* ---- watcher (work_watch.c) ------------------------------------------------------ */
+
+/* Keeps the watcher away from the driver: around captures and destruction. */
+void xsi_work_exclude(void);
+void xsi_work_include(void);
+/* One round: asks the driver about the busy streams that are due. Returns when to come again
+ * (UINT64_MAX: when woken). The watcher thread runs it; tests call it by hand. */
+uint64_t xsi_work_watch(uint64_t now_ns);
+extern bool xsi_work_watch_by_thread; /* tests turn it off */
+
+/* ---- between the work*.c files ---------------------------------------------------- */
+
+struct xsi_work_context {
+  uintptr_t handle;
+  int queue;
+  uint32_t busy;            /* busy streams */
+  uint64_t submitted;       /* for display */
+  uintptr_t *events;        /* spare events of ours */
+  unsigned spare, room;
+  struct xsi_work_stream *streams, *busy_streams;
+  struct xsi_work_context *hash_next, *next, *previous;
+};
+extern const struct xsi_work_platform *xsi_work_platform;
+extern struct xsi_work_context *xsi_work_contexts;
+void xsi_work_lock(void);
+void xsi_work_unlock(void);
+/* Under the work lock: an event of ours to use again (0: none), and giving one back. */
+uintptr_t xsi_work_spare_event(struct xsi_work_context *context);
+void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);
+void xsi_work_limit_forget(struct xsi_work_stream *stream); /* under the work lock */
+void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work lock */
+bool xsi_work_watch_deep(void);      /* under the work lock: must the watcher be woken? */
+void xsi_work_events_reset(void);
+void xsi_work_watch_reset(void);
+
+#endif /* XSCHED_WORK_H */

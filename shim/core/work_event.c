@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which point of which stream an application's event stands for.
+
+#include "work.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARDS 64
+#define BUCKETS 64
+
+struct entry {
+  uintptr_t event;
+  struct xsi_work_stream *stream; /* NULL: stands for nothing now */
+  uint64_t mark;
+  struct entry *next;
+};
+
+static struct shard {
+  pthread_mutex_t lock;
+  struct entry *buckets[BUCKETS];
+  struct entry *spare;
+} shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+static struct entry **find(struct shard **shard, uintptr_t event) {
+  uint64_t mix = (uint64_t)event * 0x9E3779B97F4A7C15u;
+  *shard = &shards[mix >> 58];
+  struct entry **at = &(*shard)->buckets[mix >> 52 & (BUCKETS - 1)];
+  pthread_mutex_lock(&(*shard)->lock);
+  while (*at && (*at)->event != event) at = &(*at)->next;
+  return at;
+}
+
+void xsi_work_event_forget(uintptr_t event, bool destroyed) {
+  struct shard *shard;
+  struct entry **at = find(&shard, event);
+  struct entry *entry = *at;
+  if (entry && destroyed) {
+    *at = entry->next;
+    entry->next = shard->spare;
+    shard->spare = entry;
+  } else if (entry) {
+    entry->stream = NULL;
+  }
+  pthread_mutex_unlock(&shard->lock);
+}
+
+void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark) {
+  int saved_errno = errno;
+  struct shard *shard;
+  struct entry **at = find(&shard, event);
+  struct entry *entry = *at;
+  if (!entry) {
+    if ((entry = shard->spare))
+      shard->spare = entry->next;
+    else
+      entry = malloc(sizeof *entry);
+    if (entry) {
+      entry->event = event;
+      entry->next = NULL;
+      *at = entry;
+    }
+  }
+  if (entry) { // without memory the watcher finds the end of the work
+    entry->stream = stream;
+    entry->mark = mark;
+  }
+  pthread_mutex_unlock(&shard->lock);
+  errno = saved_errno;
+}
+
+bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark) {
+  struct shard *shard;
+  struct entry *entry = *find(&shard, event);
+  bool known = entry && entry->stream;
+  if (known) {
+    *stream = entry->stream;
+    *mark = entry->mark;
+  }
+  pthread_mutex_unlock(&shard->lock);
+  return known;
+}
+
+void xsi_work_events_reset(void) {
+  for (int i = 0; i < SHARDS; i++)
+    shards[i] = (struct shard){.lock = PTHREAD_MUTEX_INITIALIZER};
+}

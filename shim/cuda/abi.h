@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of the CUDA driver's binary interface the shim touches. Names and values as in NVIDIA's cuda.h,
+ * against which test_prototypes.c holds them. What is only passed on stays incomplete.
+ */
+#ifndef XSCHED_CUDA_ABI_H
+#define XSCHED_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef int CUdevice_v1;
+typedef unsigned CUdeviceptr_v1;
+typedef unsigned long long CUdeviceptr_v2;
+typedef uint64_t cuuint64_t;
+typedef int CUstreamCaptureMode;
+typedef int CUstreamCaptureStatus;
+typedef int CUdriverProcAddressQueryResult;
+
+typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUarray_st *CUarray;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef void (*CUhostFn)(void *);
+
+typedef struct CUDA_MEMCPY2D_v1 CUDA_MEMCPY2D_v1;
+typedef struct CUDA_MEMCPY2D_v2 CUDA_MEMCPY2D_v2;
+typedef struct CUDA_MEMCPY3D_v1 CUDA_MEMCPY3D_v1;
+typedef struct CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D_v2;
+typedef struct CUDA_MEMCPY3D_PEER_v1 CUDA_MEMCPY3D_PEER_v1;
+typedef struct CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP_v1;
+typedef struct CUmemcpyAttributes_v1 CUmemcpyAttributes_v1;
+typedef struct CUmemDecompressParams CUmemDecompressParams;
+typedef struct CUgraphEdgeData CUgraphEdgeData;
+typedef struct CUexecAffinityParam CUexecAffinityParam;
+typedef struct CUctxCreateParams CUctxCreateParams;
+
+/* Passed by value: its size and classes of registers matter. */
+typedef struct CUmemLocation_v1 {
+  int type;
+  int id;
+} CUmemLocation_v1;
+
+/* Up to the stream; longer in newer drivers. */
+typedef struct CUlaunchConfig {
+  unsigned dimensions[7];
+  CUstream hStream;
+} CUlaunchConfig;
+
+/* An array of these is passed: the size matters. */
+typedef struct CUDA_LAUNCH_PARAMS_v1 {
+  CUfunction function;
+  unsigned dimensions[7];
+  CUstream hStream;
+  void **kernelParams;
+} CUDA_LAUNCH_PARAMS_v1;
+
+#endif /* XSCHED_CUDA_ABI_H */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of NVIDIA's cuda.h under names of ours, so that test_prototypes.c can compare the two.
+ */
+#ifndef XSCHED_CUDA_CONSTANTS_H
+#define XSCHED_CUDA_CONSTANTS_H
+
+enum xsi_cu_constants {
+  XSI_CU_SUCCESS = 0,
+  XSI_CU_DEINITIALIZED = 4,
+  XSI_CU_INVALID_CONTEXT = 201,
+  XSI_CU_NOT_FOUND = 500,
+  XSI_CU_NOT_READY = 600,
+  XSI_CU_CONTEXT_IS_DESTROYED = 709,
+  XSI_CU_CAPTURE_FIRST = 900, /* errors 900 to 908 are about captures */
+  XSI_CU_CAPTURE_LAST = 908,
+  XSI_CU_CAPTURE_NONE = 0,
+  XSI_CU_CAPTURE_RELAXED = 2,
+  XSI_CU_EVENT_FLAGS = 3, /* blocking sync, no timing */
+  XSI_CU_PROC_PER_THREAD = 2,
+};
+
+#endif /* XSCHED_CUDA_CONSTANTS_H */

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entry points of contexts, written by hand. A context that goes is forgotten before the driver destroys
+// it, with the watcher kept away: nothing of ours touches it afterwards.
+
+#include "account.h"
+
+#include <pthread.h>
+
+// ---- primary contexts: the driver names them by device when they go ------------------------------
+
+#define PRIMARIES 64
+
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primaries[PRIMARIES]; /* by device ordinal */
+
+static void remember_primary(CUdevice_v1 device, CUcontext context) {
+  if (device < 0 || device >= PRIMARIES) return; // forgotten when the watcher finds it gone
+  pthread_mutex_lock(&primary_lock);
+  primaries[device] = context;
+  pthread_mutex_unlock(&primary_lock);
+}
+
+static void drop_primary(CUdevice_v1 device) {
+  if (device < 0 || device >= PRIMARIES) return;
+  pthread_mutex_lock(&primary_lock);
+  CUcontext context = primaries[device];
+  pthread_mutex_unlock(&primary_lock);
+  if (context) xsi_work_context_drop((uintptr_t)context);
+}
+
+// Its queue is opened when it is first used: many programs retain the contexts of all devices.
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
+  XSI_CU_REAL(cuDevicePrimaryCtxRetain);
+  CUresult result = real(context, device);
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context) remember_primary(device, *context);
+  return result;
+}
+XSI_CU_HOOK(cuDevicePrimaryCtxRetain)
+
+static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUdevice_v1 device) {
+  if (!xsi_cu_enter()) return real(device);
+  unsigned flags;
+  int active = 1;
+  xsi_work_exclude();
+  CUresult result = real(device);
+  if (result == XSI_CU_SUCCESS &&
+      xsi_cu_call_real(cuDevicePrimaryCtxGetState, device, &flags, &active) == XSI_CU_SUCCESS &&
+      !active)
+    drop_primary(device);
+  xsi_work_include();
+  return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice_v1 device) {
+  XSI_CU_REAL(cuDevicePrimaryCtxRelease);
+  return release_primary(real, device);
+}
+XSI_CU_HOOK(cuDevicePrimaryCtxRelease)
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice_v1 device) {
+  XSI_CU_REAL(cuDevicePrimaryCtxRelease_v2);
+  return release_primary(real, device);
+}
+XSI_CU_HOOK(cuDevicePrimaryCtxRelease_v2)
+
+static CUresult reset_primary(__typeof__(&cuDevicePrimaryCtxReset) real, CUdevice_v1 device) {
+  if (xsi_cu_enter()) {
+    xsi_work_exclude();
+    drop_primary(device);
+    xsi_work_include();
+  }
+  return real(device);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice_v1 device) {
+  XSI_CU_REAL(cuDevicePrimaryCtxReset);
+  return reset_primary(real, device);
+}
+XSI_CU_HOOK(cuDevicePrimaryCtxReset)
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice_v1 device) {
+  XSI_CU_REAL(cuDevicePrimaryCtxReset_v2);
+  return reset_primary(real, device);
+}
+XSI_CU_HOOK(cuDevicePrimaryCtxReset_v2)
+
+// ---- contexts of the program's own -------------------------------------------------------------------
+
+static CUresult created(CUresult result, CUcontext *context) {
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
+    xsi_work_context_seen((uintptr_t)*context);
+  return result;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  XSI_CU_REAL(cuCtxCreate);
+  return created(real(context, flags, device), context);
+}
+XSI_CU_HOOK(cuCtxCreate)
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  XSI_CU_REAL(cuCtxCreate_v2);
+  return created(real(context, flags, device), context);
+}
+XSI_CU_HOOK(cuCtxCreate_v2)
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
+                        CUdevice_v1 device) {
+  XSI_CU_REAL(cuCtxCreate_v3);
+  return created(real(context, affinity, count, flags, device), context);
+}
+XSI_CU_HOOK(cuCtxCreate_v3)
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags,
+                        CUdevice device) {
+  XSI_CU_REAL(cuCtxCreate_v4);
+  return created(real(context, parameters, flags, device), context);
+}
+XSI_CU_HOOK(cuCtxCreate_v4)
+
+static void destroying(CUcontext context) {
+  if (!xsi_cu_enter() || !context) return;
+  xsi_work_exclude();
+  xsi_work_context_drop((uintptr_t)context);
+  xsi_work_include();
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+  XSI_CU_REAL(cuCtxDestroy);
+  destroying(context);
+  return real(context);
+}
+XSI_CU_HOOK(cuCtxDestroy)
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  XSI_CU_REAL(cuCtxDestroy_v2);
+  destroying(context);
+  return real(context);
+}
+XSI_CU_HOOK(cuCtxDestroy_v2)
+
+// Destroys it only if nobody attached to it; one that lives on is seen again at its next use.
+CUresult cuCtxDetach(CUcontext context) {
+  XSI_CU_REAL(cuCtxDetach);
+  destroying(context);
+  return real(context);
+}
+XSI_CU_HOOK(cuCtxDetach)
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  XSI_CU_REAL(cuGreenCtxDestroy);
+  CUcontext context = NULL;
+  if (xsi_cu_active() && xsi_cu_call_real(cuCtxFromGreenCtx, &context, green) == XSI_CU_SUCCESS)
+    destroying(context);
+  return real(green);
+}
+XSI_CU_HOOK(cuGreenCtxDestroy)
+
+// ---- waiting for a whole context ------------------------------------------------------------------------
+
+static CUresult synchronized(CUresult result, struct xsi_work_marks *marks) {
+  if (result == XSI_CU_SUCCESS) xsi_count(syncs, 1);
+  xsi_work_marks_done(marks, result == XSI_CU_SUCCESS);
+  return result;
+}
+
+CUresult cuCtxSynchronize(void) {
+  XSI_CU_REAL(cuCtxSynchronize);
+  if (!xsi_cu_enter()) return real();
+  struct xsi_work_marks marks;
+  xsi_work_marks_take(&marks, (uintptr_t)xsi_cu_current());
+  return synchronized(real(), &marks);
+}
+XSI_CU_HOOK(cuCtxSynchronize)
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+  XSI_CU_REAL(cuCtxSynchronize_v2);
+  if (!xsi_cu_enter()) return real(context);
+  struct xsi_work_marks marks;
+  xsi_work_marks_take(&marks, (uintptr_t)(context ? context : xsi_cu_current()));
+  return synchronized(real(context), &marks);
+}
+XSI_CU_HOOK(cuCtxSynchronize_v2)

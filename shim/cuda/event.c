@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The remaining entry points written by hand: events, launches on several devices, cuGetProcAddress.
+
+#include "account.h"
+
+// ---- events -----------------------------------------------------------------------------------------
+
+/* What an event stood for before the driver was asked about it. Only if it stands for the same afterwards
+ * was the answer about that, and not about another thread's new record. */
+struct standing {
+  bool known;
+  struct xsi_work_stream *stream;
+  uint64_t mark;
+};
+
+static void look(struct standing *standing, CUevent event, bool waiting) {
+  standing->known = xsi_work_event_find((uintptr_t)event, &standing->stream, &standing->mark);
+  if (standing->known && waiting)
+    __atomic_fetch_add(&standing->stream->syncing, 1, __ATOMIC_SEQ_CST);
+}
+
+static void conclude(const struct standing *before, CUevent event, bool waited, CUresult result) {
+  if (!before->known) return;
+  if (waited) __atomic_fetch_sub(&before->stream->syncing, 1, __ATOMIC_SEQ_CST);
+  struct standing now;
+  if (result != XSI_CU_SUCCESS) return;
+  look(&now, event, false);
+  if (now.known && now.stream == before->stream && now.mark == before->mark)
+    xsi_work_complete(now.stream, now.mark, false);
+}
+
+CUresult cuEventQuery(CUevent event) {
+  XSI_CU_REAL(cuEventQuery);
+  if (!xsi_cu_enter()) return real(event);
+  struct standing standing;
+  look(&standing, event, false);
+  CUresult result = real(event);
+  conclude(&standing, event, false, result);
+  return result;
+}
+XSI_CU_HOOK(cuEventQuery)
+
+CUresult cuEventSynchronize(CUevent event) {
+  XSI_CU_REAL(cuEventSynchronize);
+  if (!xsi_cu_enter()) return real(event);
+  struct standing standing;
+  look(&standing, event, true);
+  CUresult result = real(event);
+  if (result == XSI_CU_SUCCESS) xsi_count(syncs, 1);
+  conclude(&standing, event, true, result);
+  return result;
+}
+XSI_CU_HOOK(cuEventSynchronize)
+
+static void destroying(CUevent event) {
+  if (xsi_cu_enter()) xsi_work_event_forget((uintptr_t)event, true);
+}
+
+CUresult cuEventDestroy(CUevent event) {
+  XSI_CU_REAL(cuEventDestroy);
+  destroying(event);
+  return real(event);
+}
+XSI_CU_HOOK(cuEventDestroy)
+
+CUresult cuEventDestroy_v2(CUevent event) {
+  XSI_CU_REAL(cuEventDestroy_v2);
+  destroying(event);
+  return real(event);
+}
+XSI_CU_HOOK(cuEventDestroy_v2)
+
+// A time between two events is known only when both are over.
+static CUresult elapsed(__typeof__(&cuEventElapsedTime) real, float *milliseconds, CUevent start,
+                        CUevent end) {
+  if (!xsi_cu_enter()) return real(milliseconds, start, end);
+  struct standing first, second;
+  look(&first, start, false);
+  look(&second, end, false);
+  CUresult result = real(milliseconds, start, end);
+  conclude(&first, start, false, result);
+  conclude(&second, end, false, result);
+  return result;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+  XSI_CU_REAL(cuEventElapsedTime);
+  return elapsed(real, milliseconds, start, end);
+}
+XSI_CU_HOOK(cuEventElapsedTime)
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+  XSI_CU_REAL(cuEventElapsedTime_v2);
+  return elapsed(real, milliseconds, start, end);
+}
+XSI_CU_HOOK(cuEventElapsedTime_v2)
+
+// ---- one launch on several devices ---------------------------------------------------------------------
+
+#define MOST_DEVICES 64
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsigned count,
+                                              unsigned flags) {
+  XSI_CU_REAL(cuLaunchCooperativeKernelMultiDevice);
+  struct xsi_cu_call calls[MOST_DEVICES];
+  unsigned counted = list && count <= MOST_DEVICES ? count : 0;
+  for (unsigned i = 0; i < counted; i++)
+    calls[i] = xsi_cu_begin_work(xsi_cu_legacy(list[i].hStream));
+  CUresult result = real(list, count, flags);
+  for (unsigned i = 0; i < counted; i++) xsi_cu_end_launch(calls[i], result);
+  return result;
+}
+XSI_CU_HOOK(cuLaunchCooperativeKernelMultiDevice)
+
+// ---- cuGetProcAddress ------------------------------------------------------------------------------------
+
+static CUresult answered(CUresult result, const char *api, void **function, int version,
+                         cuuint64_t flags) {
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && api && function && *function)
+    *function = xsi_cu_match(api, version, flags, *function);
+  return result;
+}
+
+CUresult cuGetProcAddress(const char *api, void **function, int version, cuuint64_t flags) {
+  XSI_CU_REAL(cuGetProcAddress);
+  return answered(real(api, function, version, flags), api, function, version, flags);
+}
+XSI_CU_HOOK(cuGetProcAddress)
+
+CUresult cuGetProcAddress_v2(const char *api, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+  XSI_CU_REAL(cuGetProcAddress_v2);
+  return answered(real(api, function, version, flags, status), api, function, version, flags);
+}
+XSI_CU_HOOK(cuGetProcAddress_v2)

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the busy/idle bookkeeping asks of CUDA. Only real driver functions are called here, never hooks.
+
+#include "account.h"
+
+#include <errno.h>
+
+// Makes the context current for one question. The application's thread has it current already, mostly.
+static CUresult push(CUcontext context, bool *pushed) {
+  *pushed = false;
+  if (xsi_cu_current() == context) return XSI_CU_SUCCESS;
+  CUresult result = xsi_cu_call_real(cuCtxPushCurrent_v2, context);
+  *pushed = result == XSI_CU_SUCCESS;
+  return result;
+}
+
+static void pop(bool pushed) {
+  CUcontext context;
+  if (pushed) xsi_cu_call_real(cuCtxPopCurrent_v2, &context);
+}
+
+static uintptr_t context_of(uintptr_t stream) {
+  CUcontext context = NULL;
+  if (xsi_cu_call_real(cuStreamGetCtx, (CUstream)stream, &context) != XSI_CU_SUCCESS || !context)
+    context = xsi_cu_current();
+  return (uintptr_t)context;
+}
+
+// Takes hexadecimal digits up to the separator.
+static bool take_hex(const char **text, char separator, uint32_t *value) {
+  const char *at = *text;
+  *value = 0;
+  for (; *at && *at != separator; at++) {
+    char c = *at;
+    uint32_t digit;
+    if (c >= '0' && c <= '9')
+      digit = (uint32_t)(c - '0');
+    else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
+      digit = (uint32_t)((c | 0x20) - 'a' + 10);
+    else
+      return false;
+    *value = *value << 4 | digit;
+  }
+  bool any = at != *text;
+  *text = *at ? at + 1 : at;
+  return any;
+}
+
+static int describe(uintptr_t context, struct xsi_work_device *device) {
+  bool pushed;
+  CUdevice_v1 ordinal;
+  char name[32] = "";
+  if (push((CUcontext)context, &pushed) != XSI_CU_SUCCESS) return -ENODEV;
+  CUresult result = xsi_cu_call_real(cuCtxGetDevice, &ordinal);
+  if (result == XSI_CU_SUCCESS)
+    result = xsi_cu_call_real(cuDeviceGetPCIBusId, name, (int)sizeof name - 1, ordinal);
+  pop(pushed);
+  const char *at = name;
+  uint32_t domain, bus, slot, function; // domain:bus:device.function
+  if (result != XSI_CU_SUCCESS || !take_hex(&at, ':', &domain) || !take_hex(&at, ':', &bus) ||
+      !take_hex(&at, '.', &slot) || !take_hex(&at, 0, &function))
+    return -ENODEV;
+  device->pci_domain = domain;
+  device->pci_bus_slot = bus << 8 | (slot & 31) << 3 | (function & 7);
+  return 0;
+}
+
+static enum xsi_work_answer answer(CUresult result) {
+  if (result == XSI_CU_SUCCESS) return XSI_WORK_DONE;
+  if (result == XSI_CU_NOT_READY) return XSI_WORK_PENDING;
+  if (result == XSI_CU_NOT_FOUND) return XSI_WORK_UNKNOWN; // the driver lacks the question
+  if (result >= XSI_CU_CAPTURE_FIRST && result <= XSI_CU_CAPTURE_LAST) return XSI_WORK_UNKNOWN;
+  return XSI_WORK_DONE; // the stream, the context or the device failed: nothing runs there any more
+}
+
+static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
+  bool pushed;
+  CUresult result = push((CUcontext)context, &pushed);
+  if (result != XSI_CU_SUCCESS) return answer(result);
+  // Another thread's default stream has no handle here; the legacy stream waits for all of them, and its
+  // answer covers them.
+  CUstream asked = stream == XSI_WORK_THREAD ? XSI_CU_LEGACY : (CUstream)stream;
+  CUstreamCaptureStatus status = XSI_CU_CAPTURE_NONE;
+  if (stream > XSI_WORK_THREAD) result = xsi_cu_call_real(cuStreamIsCapturing, asked, &status);
+  if (result == XSI_CU_NOT_FOUND) result = XSI_CU_SUCCESS; // a driver without captures
+  enum xsi_work_answer got = XSI_WORK_UNKNOWN;
+  if (result != XSI_CU_SUCCESS)
+    got = answer(result);
+  else if (status == XSI_CU_CAPTURE_NONE)
+    got = answer(xsi_cu_call_real(cuStreamQuery, asked));
+  pop(pushed);
+  return got;
+}
+
+static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
+  bool pushed;
+  CUresult result = push((CUcontext)context, &pushed);
+  if (result == XSI_CU_SUCCESS) result = xsi_cu_call_real(cuEventQuery, (CUevent)event);
+  pop(pushed);
+  return answer(result);
+}
+
+static int event_record(uintptr_t context, uintptr_t *event, uintptr_t stream) {
+  bool pushed;
+  CUresult result = push((CUcontext)context, &pushed);
+  if (result == XSI_CU_SUCCESS && !*event) {
+    CUevent made = NULL;
+    result = xsi_cu_call_real(cuEventCreate, &made, (unsigned)XSI_CU_EVENT_FLAGS);
+    if (result == XSI_CU_SUCCESS) *event = (uintptr_t)made;
+  }
+  if (result == XSI_CU_SUCCESS)
+    result = xsi_cu_call_real(cuEventRecord, (CUevent)*event, (CUstream)stream);
+  pop(pushed);
+  return result == XSI_CU_SUCCESS ? 0 : -EIO;
+}
+
+static int event_wait(uintptr_t event) {
+  return xsi_cu_call_real(cuEventSynchronize, (CUevent)event) == XSI_CU_SUCCESS ? 0 : -EIO;
+}
+
+// What this thread asks is then never taken for a part of somebody's capture.
+static void watcher_starts(void) {
+  CUstreamCaptureMode mode = XSI_CU_CAPTURE_RELAXED;
+  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, &mode);
+}
+
+const struct xsi_work_platform xsi_cu_platform = {
+    .context_of = context_of,
+    .describe = describe,
+    .query = query,
+    .event_query = event_query,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .watcher_starts = watcher_starts,
+};

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Busy and idle, step by step: one thread, time by hand.
+
+#include "test_fake.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MS 1000000u
+
+static bool busy(int queue) { return noted[queue].busy; }
+
+// The watcher by hand, until nothing is due at that time.
+static void watch_at(uint64_t now) {
+  for (int i = 0; i < 100 && xsi_work_watch(now) <= now; i++) {
+  }
+}
+
+static CUstream other;
+static void launch_other(void) { CHECK(launch(other) == 0); }
+
+static void test_sync(void) {
+  CUstream stream = fake_stream();
+  CHECK(!busy(0));
+  CHECK(launch(stream) == 0 && busy(0));
+  CHECK(launch(stream) == 0 && busy(0) && noted[0].changes == 1);
+  // What is submitted while somebody waits is not over when the wait is.
+  other = stream;
+  fake_in_sync = launch_other;
+  CHECK(cuStreamSynchronize(stream) == 0 && busy(0));
+  CHECK(cuStreamQuery(stream) == XSI_CU_NOT_READY && busy(0));
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0) && noted[0].changes == 2);
+  CHECK(launch(stream) == 0 && busy(0));
+  fake_finish(stream);
+  CHECK(busy(0)); // nobody has looked yet
+  CHECK(cuStreamQuery(stream) == 0 && !busy(0));
+  CHECK(cuStreamDestroy_v2(stream) == 0);
+}
+
+static void test_two_streams(void) {
+  CUstream a = fake_stream(), b = fake_stream();
+  launch(a);
+  launch(b);
+  CHECK(cuStreamSynchronize(a) == 0 && busy(0));
+  CHECK(cuStreamSynchronize(b) == 0 && !busy(0));
+  launch(a);
+  launch(b);
+  other = b;
+  fake_in_sync = launch_other; // after the context's wait began
+  CHECK(cuCtxSynchronize() == 0 && busy(0));
+  CHECK(cuCtxSynchronize() == 0 && !busy(0));
+  fake_finish(a);
+  fake_finish(b);
+  cuStreamDestroy_v2(a);
+  cuStreamDestroy_v2(b);
+}
+
+static void test_failures(void) {
+  CUstream stream = fake_stream();
+  uint64_t launches = COUNTED(launches);
+  fake_launch_result = 700;
+  CHECK(launch(stream) == 700 && !busy(0) && COUNTED(launches) == launches);
+  fake_launch_result = 0;
+  launch(stream);
+  fake_launch_result = 719;
+  CHECK(launch(stream) == 719 && busy(0));
+  fake_launch_result = 0;
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0) && COUNTED(launches) == launches + 1);
+  cuStreamDestroy_v2(stream);
+  CHECK(cuLaunch(NULL) == XSI_CU_NOT_FOUND); // not in this driver
+}
+
+static void test_copies(void) {
+  uint64_t copies = COUNTED(copies), changes = noted[0].changes;
+  launch(NULL);
+  CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0 && !busy(0)); // waits for what was before it
+  CHECK(cuMemcpyDtoD_v2(0, 0, 1) == 0 && busy(0));     // does not
+  other = NULL;
+  fake_in_sync = launch_other;
+  CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0 && busy(0));
+  CHECK(cuStreamSynchronize(NULL) == 0 && !busy(0));
+  CHECK(COUNTED(copies) == copies + 3 && noted[0].changes == changes + 4);
+  CUstream stream = fake_stream();
+  CHECK(cuMemcpyHtoDAsync_v2(0, NULL, 1, stream) == 0 && busy(0));
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0));
+  cuStreamDestroy_v2(stream);
+}
+
+static void test_events(void) {
+  CUstream a = fake_stream(), b = fake_stream();
+  CUevent event = calloc(1, sizeof(struct fake_event));
+  CUevent second = calloc(1, sizeof(struct fake_event));
+  launch(a);
+  CHECK(cuEventRecord(event, a) == 0);
+  CHECK(cuEventQuery(event) == XSI_CU_NOT_READY && busy(0));
+  launch(a); // behind the event
+  ((struct fake_stream *)a)->done = 1;
+  CHECK(cuEventQuery(event) == 0 && busy(0));
+  CHECK(cuEventRecord(second, a) == 0);
+  fake_finish(a);
+  CHECK(cuEventQuery(event) == 0 && busy(0)); // the older one says nothing of the newer work
+  CHECK(cuEventSynchronize(second) == 0 && !busy(0));
+  // Recorded anew elsewhere, it no longer stands for the first stream.
+  launch(a);
+  CHECK(cuEventRecord(event, a) == 0 && cuEventRecord(event, b) == 0);
+  CHECK(cuEventQuery(event) == 0 && busy(0));
+  CHECK(cuEventDestroy_v2(event) == 0);
+  CHECK(cuEventQuery(event) == 0 && busy(0)); // stands for nothing
+  CHECK(cuStreamSynchronize(a) == 0 && !busy(0));
+  // The end of a stream and the reuse of its record take old events out of force.
+  launch(b);
+  CHECK(cuEventRecord(second, b) == 0);
+  cuStreamSynchronize(b);
+  cuStreamDestroy_v2(b);
+  CUstream c = fake_stream();
+  launch(c);
+  CHECK(cuEventQuery(second) == 0 && busy(0));
+  CHECK(cuStreamSynchronize(c) == 0 && !busy(0));
+  cuStreamDestroy_v2(a);
+  cuStreamDestroy_v2(c);
+}
+
+static void test_watcher(void) {
+  CUstream stream = fake_stream();
+  uint64_t now = 1000 * (uint64_t)MS;
+  launch(stream);
+  launch(NULL);
+  watch_at(now);
+  watch_at(now + 1 * MS);
+  CHECK(busy(0));
+  fake_finish(stream);
+  watch_at(now + 30 * MS);
+  CHECK(busy(0)); // the default stream still is
+  fake_finish(NULL);
+  CHECK(xsi_work_watch(now + 30 * MS + MS / 10) > now + 30 * MS + MS / 10);
+  CHECK(busy(0)); // not due yet
+  watch_at(now + 60 * MS);
+  CHECK(!busy(0));
+  uint64_t next = xsi_work_watch(now + 61 * MS);
+  CHECK(next == now + 71 * MS);
+  CHECK(xsi_work_watch(now + 2000 * (uint64_t)MS) == UINT64_MAX); // sleeps until woken
+  CHECK(fake_events_made == 0); // and nothing was recorded into the application's streams
+  cuStreamDestroy_v2(stream);
+}
+
+static void *launch_and_leave(void *context) {
+  void *pushed = context;
+  CUresult (*push)(CUcontext) = (CUresult(*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
+  push((CUcontext)pushed);
+  CHECK(cuLaunchKernel_ptsz(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
+  CHECK(launch((CUstream)2) == 0);
+  CHECK(busy(0));
+  CHECK(cuStreamSynchronize_ptsz(NULL) == 0 && !busy(0));
+  CHECK(cuLaunchKernel_ptsz(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
+  return NULL; // with work in its default stream
+}
+
+static void test_thread_streams(struct fake_context *context) {
+  uint64_t now = 5000 * (uint64_t)MS;
+  pthread_t thread;
+  pthread_create(&thread, NULL, launch_and_leave, context);
+  pthread_join(thread, NULL);
+  CHECK(busy(0));
+  CHECK(cuStreamSynchronize((CUstream)2) == 0 && busy(0)); // this thread's own is another stream
+  context->legacy.submitted++; // stands for the threads' streams, as in the real driver
+  watch_at(now);
+  watch_at(now + 1 * MS);
+  CHECK(busy(0));
+  fake_finish(NULL);
+  watch_at(now + 50 * MS);
+  CHECK(!busy(0));
+}
+
+static void test_destroyed_streams(void) {
+  uint64_t now = 9000 * (uint64_t)MS;
+  CUstream stream = fake_stream();
+  launch(stream);
+  struct fake_stream *inside = (struct fake_stream *)stream;
+  CHECK(cuStreamDestroy_v2(stream) == 0 && busy(0)); // its work runs on
+  watch_at(now);
+  watch_at(now + 20 * MS);
+  CHECK(busy(0));
+  inside->done = inside->submitted;
+  watch_at(now + 40 * MS);
+  CHECK(!busy(0) && fake_events_made == 1);
+  // A new stream under the same handle starts afresh; the event is used again.
+  inside->destroyed = 0;
+  CHECK(launch(stream) == 0 && busy(0));
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0));
+  launch(stream);
+  CHECK(cuStreamDestroy_v2(stream) == 0 && busy(0) && fake_events_made == 1);
+  CHECK(cuCtxSynchronize() == 0 && !busy(0)); // covers what was destroyed before it
+}
+
+static void test_many_streams(void) {
+  enum { MANY = 1000 };
+  static CUstream streams[MANY];
+  uint64_t now = 20000 * (uint64_t)MS, changes = noted[0].changes;
+  for (int i = 0; i < MANY; i++) streams[i] = fake_stream();
+  for (int round = 0; round < 3; round++)
+    for (int i = 0; i < MANY; i++) launch(streams[i]);
+  for (int i = 0; i < MANY - 1; i++) cuStreamSynchronize(streams[i]);
+  CHECK(busy(0));
+  cuStreamSynchronize(streams[MANY - 1]);
+  CHECK(!busy(0) && noted[0].changes == changes + 2);
+  for (int i = 0; i < MANY; i++) launch(streams[i]);
+  CHECK(cuCtxSynchronize() == 0 && !busy(0));
+  for (int i = 0; i < MANY; i++) fake_finish(streams[i]);
+  for (int i = 0; i < MANY; i++) launch(streams[i]);
+  for (int i = 0; i < MANY; i++) fake_finish(streams[i]);
+  watch_at(now);
+  watch_at(now + 100 * MS);
+  CHECK(!busy(0));
+  for (int i = 0; i < MANY; i++) cuStreamDestroy_v2(streams[i]);
+}
+
+static void test_captures(void) {
+  CUstream stream = fake_stream();
+  uint64_t captured = COUNTED(captured), launches = COUNTED(launches);
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0 && xsi_work_captures == 1);
+  CHECK(launch(stream) == 0 && !busy(0));
+  CHECK(COUNTED(captured) == captured + 1 && COUNTED(launches) == launches);
+  launch(NULL);
+  watch_at(30000 * (uint64_t)MS);
+  watch_at(30050 * (uint64_t)MS); // must not ask about the default stream now: the driver checks
+  CHECK(busy(0));
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 401 && xsi_work_captures == 1);
+  CHECK(cuStreamEndCapture(stream, NULL) == 0 && xsi_work_captures == 0);
+  CHECK(cuStreamEndCapture(stream, NULL) == 401 && xsi_work_captures == 0);
+  fake_finish(NULL);
+  watch_at(30100 * (uint64_t)MS);
+  CHECK(!busy(0));
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+  CHECK(cuStreamDestroy_v2(stream) == 0 && xsi_work_captures == 0); // goes with the stream
+}
+
+static void test_limit(void) {
+  CUstream stream = fake_stream();
+  struct xsw_queue *slot = xsi_slot(0);
+  slot->in_flight = 4;
+  slot->batch = 2;
+  fake_most_in_flight = 0;
+  for (int i = 0; i < 1000; i++) CHECK(launch(stream) == 0);
+  CHECK(fake_most_in_flight >= 2 && fake_most_in_flight <= 4);
+  CHECK(fake_events_made < 16); // used again
+  slot->in_flight = 0;
+  for (int i = 0; i < 20; i++) launch(stream);
+  CHECK(fake_most_in_flight > 4);
+  slot->in_flight = 1; // comes into force with much in flight
+  slot->batch = 8;
+  launch(stream);
+  CHECK(((struct fake_stream *)stream)->submitted - ((struct fake_stream *)stream)->done == 1);
+  slot->in_flight = 0;
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0));
+  slot->gate = XSW_GATE_HELD;
+  CHECK(launch(stream) == 0 && noted_gates == 1);
+  cuStreamSynchronize(stream);
+  cuStreamDestroy_v2(stream);
+}
+
+static void test_contexts(void) {
+  struct fake_context *second = fake_context();
+  CHECK(noted[1].open && !busy(1));
+  CUstream stream = fake_stream();
+  launch(stream);
+  launch(NULL);
+  CHECK(busy(1) && !busy(0));
+  CHECK(cuCtxDestroy_v2((CUcontext)second) == 0);
+  CHECK(!noted[1].open && !busy(1));
+  watch_at(40000 * (uint64_t)MS);
+  watch_at(40100 * (uint64_t)MS); // must not touch it any more: the driver checks
+  noted_room = 1; // no slot left: runs unscheduled
+  second = fake_context();
+  CHECK(launch(NULL) == 0 && !noted[1].open && cuStreamSynchronize(NULL) == 0);
+  CHECK(cuCtxDestroy_v2((CUcontext)second) == 0);
+  noted_room = NOTED_QUEUES;
+}
+
+static void test_fork(void) {
+  struct fake_context *context = fake_context();
+  launch(NULL);
+  noted_fork(); // in the child nothing of the parent's is left
+  CHECK(!noted[0].open && !noted[1].open);
+  CHECK(launch(NULL) == 0 && noted[0].open && busy(0));
+  CHECK(cuStreamSynchronize(NULL) == 0 && !busy(0));
+  CHECK(cuCtxDestroy_v2((CUcontext)context) == 0 && !noted[0].open);
+}
+
+int main(void) {
+  xsi_work_watch_by_thread = false;
+  test_now_ns = 1;
+  fake_install();
+  struct fake_context *context = fake_context();
+  CHECK(noted[0].open && COUNTED(hooked_calls) == 1);
+  test_sync();
+  test_two_streams();
+  test_failures();
+  test_copies();
+  test_watcher();
+  test_thread_streams(context);
+  test_destroyed_streams();
+  fake_events_made = 0;
+  test_events();
+  test_many_streams();
+  test_captures();
+  test_limit();
+  test_contexts();
+  test_fork();
+  if (failures) return 1;
+  printf("ok busy\n");
+  return 0;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For tests of the bookkeeping: a core that only takes notes, and a scripted driver behind the hooks.
+ */
+#ifndef XSCHED_TEST_FAKE_H
+#define XSCHED_TEST_FAKE_H
+
+#include <stdio.h>
+
+#include "account.h"
+
+extern int failures; /* atomic */
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #condition);               \
+      __atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST);                       \
+    }                                                                           \
+  } while (0)
+
+/* ---- the core's notes --------------------------------------------------------------- */
+
+#define NOTED_QUEUES 1024
+extern struct noted_queue {
+  int open, busy;
+  uint64_t changes;
+} noted[NOTED_QUEUES];
+extern int noted_room;       /* queues there are */
+extern uint32_t noted_gates; /* waits at the gate */
+extern uint64_t test_now_ns; /* what xsi_now_ns says, 0: the real clock */
+void noted_fork(void);       /* runs what was registered for the child of a fork */
+uint64_t counted(size_t offset);
+#define COUNTED(field) counted(offsetof(struct xsi_counters, field))
+
+/* ---- the driver ------------------------------------------------------------------------ */
+
+struct fake_context;
+struct fake_stream {
+  struct fake_context *context;
+  uint64_t submitted, done; /* atomic */
+  int capturing, destroyed; /* atomic */
+};
+struct fake_event {
+  struct fake_stream *stream;
+  uint64_t at;
+};
+struct fake_context {
+  struct fake_stream legacy;
+  int destroyed;
+};
+
+void fake_install(void); /* binds the driver's functions */
+struct fake_context *fake_context(void); /* a new one, current in this thread */
+CUstream fake_stream(void);
+void fake_finish(CUstream stream); /* what was submitted is over */
+struct fake_stream *fake_of_thread(void); /* the thread's default stream */
+
+extern CUresult fake_launch_result;
+extern _Thread_local void (*fake_in_sync)(void); /* runs in the middle of this thread's next wait */
+extern uint64_t fake_most_in_flight; /* of any stream, ever */
+extern uint64_t fake_events_made;
+extern uint64_t fake_launches;      /* accepted, outside of captures */
+
+static inline CUresult launch(CUstream stream) {
+  return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+#endif /* XSCHED_TEST_FAKE_H */

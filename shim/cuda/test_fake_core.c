@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "test_fake.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+int failures;
+struct noted_queue noted[NOTED_QUEUES];
+int noted_room = NOTED_QUEUES;
+uint32_t noted_gates;
+uint64_t test_now_ns;
+
+struct xsi_options xsi_options = {.cuda_library = "libcuda-not-there.so.1"};
+int xsi_log_threshold = -1;
+static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
+unsigned char *xsi_page = page;
+_Thread_local struct xsi_counters xsi_counters_of_thread __attribute__((tls_model("initial-exec")));
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct xsi_counters *blocks[64];
+static int block_count;
+static void (*child_resets[8])(void);
+static int reset_count;
+
+static void *no_dlsym(void *handle, const char *name) {
+  (void)handle, (void)name;
+  return NULL;
+}
+void *(*xsi_real_dlsym)(void *, const char *) = no_dlsym;
+
+void xsi_init(void) {}
+void xsi_log_write(enum xsi_log_level level, const char *format, ...) { (void)level, (void)format; }
+
+uint64_t xsi_now_ns(void) {
+  if (test_now_ns) return test_now_ns;
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+  CHECK(pci_domain == 0 && pci_bus_slot == (0x3bu << 8 | 1u << 3 | 2) && priority == 0);
+  pthread_mutex_lock(&lock);
+  int found = -ENOSPC;
+  for (int i = 0; i < noted_room && found < 0; i++)
+    if (!noted[i].open) found = i;
+  if (found >= 0) noted[found].open = 1;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void xsi_queue_close(int index) {
+  pthread_mutex_lock(&lock);
+  CHECK(noted[index].open && !noted[index].busy);
+  noted[index].open = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+void xsi_queue_set_busy(int index, bool busy) {
+  pthread_mutex_lock(&lock);
+  CHECK(noted[index].open && noted[index].busy != busy);
+  __atomic_store_n(&noted[index].busy, busy, __ATOMIC_SEQ_CST);
+  noted[index].changes++;
+  pthread_mutex_unlock(&lock);
+}
+
+void xsi_queue_set_submitted(int index, uint64_t submitted) { (void)index, (void)submitted; }
+
+void xsi_gate_wait(int index) {
+  noted_gates++;
+  __atomic_store_n(&xsi_slot((uint32_t)index)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);
+}
+
+void xsi_counters_enlist(void) {
+  pthread_mutex_lock(&lock);
+  if (block_count < 64) blocks[block_count++] = &xsi_counters_of_thread;
+  xsi_counters_of_thread.listed = true;
+  pthread_mutex_unlock(&lock);
+}
+
+// Only while the threads it sums are still there.
+uint64_t counted(size_t offset) {
+  uint64_t sum = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < block_count; i++)
+    sum += __atomic_load_n((uint64_t *)(void *)((char *)blocks[i] + offset), __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&lock);
+  return sum;
+}
+
+void xsi_at_fork_child(void (*reset)(void)) { child_resets[reset_count++] = reset; }
+void noted_fork(void) {
+  for (int i = 0; i < reset_count; i++) child_resets[i]();
+  memset(noted, 0, sizeof noted);
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "test_fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+CUresult fake_launch_result;
+_Thread_local void (*fake_in_sync)(void);
+uint64_t fake_most_in_flight, fake_events_made, fake_launches;
+static _Thread_local struct fake_context *current;
+static _Thread_local struct fake_stream *of_thread;
+static int capturing_streams;
+
+#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
+#define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
+
+struct fake_stream *fake_of_thread(void) {
+  if (!of_thread) of_thread = calloc(1, sizeof *of_thread);
+  of_thread->context = current;
+  return of_thread;
+}
+
+static struct fake_stream *stream_of(CUstream handle) {
+  if ((uintptr_t)handle <= 1) return &current->legacy;
+  if ((uintptr_t)handle == 2) return fake_of_thread();
+  struct fake_stream *stream = (struct fake_stream *)handle;
+  CHECK(!LOAD(stream->destroyed)); // nobody may touch a stream that was destroyed
+  CHECK(!LOAD(stream->context->destroyed));
+  return stream;
+}
+
+static uint64_t raise_to(uint64_t *value, uint64_t to) {
+  uint64_t now = LOAD(*value);
+  while (now < to && !__atomic_compare_exchange_n(value, &now, to, false, __ATOMIC_SEQ_CST,
+                                                  __ATOMIC_SEQ_CST)) {
+  }
+  return now;
+}
+
+static CUresult submit(CUstream handle) {
+  if (!current && (uintptr_t)handle <= 2) return XSI_CU_INVALID_CONTEXT;
+  struct fake_stream *stream = stream_of(handle);
+  if (LOAD(stream->capturing)) return XSI_CU_SUCCESS;
+  uint64_t submitted = __atomic_add_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+  uint64_t done = LOAD(stream->done);
+  if (submitted > done) raise_to(&fake_most_in_flight, submitted - done);
+  return XSI_CU_SUCCESS;
+}
+
+static CUresult fake_launch(CUfunction f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e,
+                            unsigned g, unsigned h, CUstream stream, void **i, void **j) {
+  (void)f, (void)a, (void)b, (void)c, (void)d, (void)e, (void)g, (void)h, (void)i, (void)j;
+  if (fake_launch_result) return fake_launch_result;
+  CUresult result = submit(stream);
+  if (!result && ((uintptr_t)stream <= 2 || !LOAD(((struct fake_stream *)stream)->capturing)))
+    __atomic_fetch_add(&fake_launches, 1, __ATOMIC_SEQ_CST);
+  return result;
+}
+static CUresult fake_launch_ptsz(CUfunction f, unsigned a, unsigned b, unsigned c, unsigned d,
+                                 unsigned e, unsigned g, unsigned h, CUstream stream, void **i,
+                                 void **j) {
+  return fake_launch(f, a, b, c, d, e, g, h, stream ? stream : (CUstream)2, i, j);
+}
+
+static CUresult wait_for(struct fake_stream *stream) {
+  if (LOAD(stream->capturing)) return XSI_CU_CAPTURE_FIRST;
+  uint64_t submitted = LOAD(stream->submitted);
+  void (*during)(void) = fake_in_sync;
+  fake_in_sync = NULL;
+  if (during) during();
+  raise_to(&stream->done, submitted);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_sync(CUstream stream) { return wait_for(stream_of(stream)); }
+static CUresult fake_sync_ptsz(CUstream stream) { return fake_sync(stream ? stream : (CUstream)2); }
+
+static CUresult fake_query(CUstream handle) {
+  struct fake_stream *stream = stream_of(handle);
+  // Breaks the capture of a real driver: nobody but the test itself may ask.
+  CHECK(!LOAD(stream->capturing));
+  CHECK((uintptr_t)handle > 2 || LOAD(capturing_streams) == 0);
+  CHECK(!LOAD(stream->destroyed));
+  return LOAD(stream->done) >= LOAD(stream->submitted) ? XSI_CU_SUCCESS : XSI_CU_NOT_READY;
+}
+
+static CUresult fake_copy_async(CUdeviceptr_v2 a, const void *b, size_t c, CUstream stream) {
+  (void)a, (void)b, (void)c;
+  return submit(stream);
+}
+static CUresult fake_copy(CUdeviceptr_v2 a, const void *b, size_t c) {
+  (void)a, (void)b, (void)c;
+  submit((CUstream)1);
+  return wait_for(&current->legacy);
+}
+static CUresult fake_copy_on_device(CUdeviceptr_v2 a, CUdeviceptr_v2 b, size_t c) {
+  (void)a, (void)b, (void)c;
+  return submit((CUstream)1);
+}
+
+static CUresult fake_event_create(CUevent *event, unsigned flags) {
+  (void)flags;
+  *event = calloc(1, sizeof(struct fake_event));
+  __atomic_fetch_add(&fake_events_made, 1, __ATOMIC_SEQ_CST);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_event_record(CUevent handle, CUstream stream) {
+  struct fake_event *event = (struct fake_event *)handle;
+  STORE(event->stream, stream_of(stream));
+  STORE(event->at, LOAD(event->stream->submitted));
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_event_query(CUevent handle) {
+  struct fake_event *event = (struct fake_event *)handle;
+  struct fake_stream *stream = LOAD(event->stream);
+  return !stream || LOAD(stream->done) >= LOAD(event->at) ? XSI_CU_SUCCESS : XSI_CU_NOT_READY;
+}
+static CUresult fake_event_sync(CUevent handle) {
+  struct fake_event *event = (struct fake_event *)handle;
+  struct fake_stream *stream = LOAD(event->stream);
+  if (stream) raise_to(&stream->done, LOAD(event->at));
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_event_destroy(CUevent event) {
+  (void)event; // kept: a stale pointer must stay readable for the checks
+  return XSI_CU_SUCCESS;
+}
+
+static CUresult fake_stream_create(CUstream *stream, unsigned flags) {
+  (void)flags;
+  struct fake_stream *made = calloc(1, sizeof *made);
+  made->context = current;
+  *stream = (CUstream)made;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_stream_destroy(CUstream handle) {
+  struct fake_stream *stream = stream_of(handle);
+  if (LOAD(stream->capturing)) __atomic_fetch_sub(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  STORE(stream->destroyed, 1);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_stream_context(CUstream stream, CUcontext *context) {
+  *context = (CUcontext)stream_of(stream)->context;
+  return XSI_CU_SUCCESS;
+}
+
+static CUresult fake_begin(CUstream handle, CUstreamCaptureMode mode) {
+  (void)mode;
+  struct fake_stream *stream = stream_of(handle);
+  if (LOAD(stream->capturing)) return 401;
+  STORE(stream->capturing, 1);
+  __atomic_fetch_add(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_end(CUstream handle, CUgraph *graph) {
+  struct fake_stream *stream = stream_of(handle);
+  if (!LOAD(stream->capturing)) return 401;
+  STORE(stream->capturing, 0);
+  __atomic_fetch_sub(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  if (graph) *graph = NULL;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_is_capturing(CUstream handle, CUstreamCaptureStatus *status) {
+  if ((uintptr_t)handle <= 1 && LOAD(capturing_streams)) return 906;
+  *status = LOAD(stream_of(handle)->capturing);
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_exchange_mode(CUstreamCaptureMode *mode) {
+  CHECK(*mode == XSI_CU_CAPTURE_RELAXED);
+  return XSI_CU_SUCCESS;
+}
+
+static CUresult fake_get_current(CUcontext *context) {
+  *context = (CUcontext)current;
+  return XSI_CU_SUCCESS;
+}
+static _Thread_local struct fake_context *below;
+static CUresult fake_push(CUcontext context) {
+  CHECK(!LOAD(((struct fake_context *)context)->destroyed));
+  below = current;
+  current = (struct fake_context *)context;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_pop(CUcontext *context) {
+  *context = (CUcontext)current;
+  current = below;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_device(CUdevice_v1 *device) {
+  *device = 3;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_pci(char *name, int bytes, CUdevice_v1 device) {
+  CHECK(device == 3 && bytes > 13);
+  strcpy(name, "0000:3B:01.2");
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_context_create(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  (void)flags, (void)device;
+  current = calloc(1, sizeof *current);
+  current->legacy.context = current;
+  *context = (CUcontext)current;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_context_destroy(CUcontext context) {
+  STORE(((struct fake_context *)context)->destroyed, 1);
+  if (current == (struct fake_context *)context) current = NULL;
+  return XSI_CU_SUCCESS;
+}
+static CUresult fake_context_sync(void) {
+  void (*during)(void) = fake_in_sync;
+  fake_in_sync = NULL;
+  if (during) during();
+  return XSI_CU_SUCCESS;
+}
+
+void fake_install(void) {
+#define BIND(symbol, function) xsi_cu_real[XSI_CU_##symbol] = (void *)function
+  BIND(cuLaunchKernel, fake_launch);
+  BIND(cuLaunchKernel_ptsz, fake_launch_ptsz);
+  BIND(cuStreamSynchronize, fake_sync);
+  BIND(cuStreamSynchronize_ptsz, fake_sync_ptsz);
+  BIND(cuStreamQuery, fake_query);
+  BIND(cuMemcpyHtoDAsync_v2, fake_copy_async);
+  BIND(cuMemcpyHtoD_v2, fake_copy);
+  BIND(cuMemcpyDtoD_v2, fake_copy_on_device);
+  BIND(cuEventCreate, fake_event_create);
+  BIND(cuEventRecord, fake_event_record);
+  BIND(cuEventQuery, fake_event_query);
+  BIND(cuEventSynchronize, fake_event_sync);
+  BIND(cuEventDestroy_v2, fake_event_destroy);
+  BIND(cuStreamCreate, fake_stream_create);
+  BIND(cuStreamDestroy_v2, fake_stream_destroy);
+  BIND(cuStreamGetCtx, fake_stream_context);
+  BIND(cuStreamBeginCapture_v2, fake_begin);
+  BIND(cuStreamEndCapture, fake_end);
+  BIND(cuStreamIsCapturing, fake_is_capturing);
+  BIND(cuThreadExchangeStreamCaptureMode, fake_exchange_mode);
+  BIND(cuCtxGetCurrent, fake_get_current);
+  BIND(cuCtxPushCurrent_v2, fake_push);
+  BIND(cuCtxPopCurrent_v2, fake_pop);
+  BIND(cuCtxGetDevice, fake_device);
+  BIND(cuDeviceGetPCIBusId, fake_pci);
+  BIND(cuCtxCreate_v2, fake_context_create);
+  BIND(cuCtxDestroy_v2, fake_context_destroy);
+  BIND(cuCtxSynchronize, fake_context_sync);
+}
+
+struct fake_context *fake_context(void) {
+  CUcontext context;
+  CHECK(cuCtxCreate_v2(&context, 0, 3) == 0);
+  return (struct fake_context *)context;
+}
+
+CUstream fake_stream(void) {
+  CUstream stream;
+  CHECK(cuStreamCreate(&stream, 0) == 0);
+  return stream;
+}
+
+void fake_finish(CUstream stream) {
+  struct fake_stream *it = stream_of(stream);
+  raise_to(&it->done, LOAD(it->submitted));
+}

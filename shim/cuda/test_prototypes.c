@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Declares every call of hooks.table after NVIDIA's cuda.h has declared it: a difference is a compile error.
+ * Compiled by `hookgen -check path/to/cuda.h` only; part of no library. */
+
+/* Also the older versions of each function. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <stddef.h>
+
+#define XSI_CU_EXPORT
+#include "hooks_gen.h"
+
+#include "constants.h"
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is " #theirs)
+SAME(XSI_CU_SUCCESS, CUDA_SUCCESS);
+SAME(XSI_CU_DEINITIALIZED, CUDA_ERROR_DEINITIALIZED);
+SAME(XSI_CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
+SAME(XSI_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+SAME(XSI_CU_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(XSI_CU_CONTEXT_IS_DESTROYED, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+SAME(XSI_CU_CAPTURE_FIRST, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+SAME(XSI_CU_CAPTURE_LAST, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+SAME(XSI_CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME(XSI_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(XSI_CU_EVENT_FLAGS, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+SAME(XSI_CU_PROC_PER_THREAD, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+
+/* The layouts of abi.h: offsets as that header gives them. */
+_Static_assert(offsetof(CUlaunchConfig, hStream) == 32, "stream of a launch configuration");
+_Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters");
+_Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
+_Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");
+_Static_assert(sizeof(CUdeviceptr_v1) == 4 && sizeof(CUdeviceptr_v2) == 8, "device pointers");
+_Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUstreamCaptureMode) == sizeof(int), "enums");
+_Static_assert((size_t)CU_STREAM_LEGACY == 1 && (size_t)CU_STREAM_PER_THREAD == 2, "default streams");

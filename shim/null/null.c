@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The null driver's functions that must answer something. Not thread-safe in its counts: a locked add
+// here would hide what the shim costs.
+
+#include "null.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define NOT_FOUND 500
+#define INVALID_VALUE 1
+
+static uint64_t calls[XSI_CU_SLOTS];
+static _Thread_local CUcontext current;
+static uintptr_t next_handle = 0x10000;
+
+CUresult xsn_called(unsigned slot) {
+  __atomic_store_n(&calls[slot], calls[slot] + 1, __ATOMIC_RELAXED);
+  return 0;
+}
+
+/* For tests: how often a function of the driver was really called. */
+EXPORT uint64_t xsn_calls(const char *symbol);
+uint64_t xsn_calls(const char *symbol) {
+  for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
+    if (strcmp(xsn_symbols[i].name, symbol) == 0) return calls[i];
+  return UINT64_MAX;
+}
+
+static void *fresh(void) {
+  return (void *)__atomic_fetch_add(&next_handle, 0x100, __ATOMIC_RELAXED);
+}
+
+// ---- not in the hook table ----------------------------------------------------------------------
+
+EXPORT CUresult cuInit(unsigned flags);
+CUresult cuInit(unsigned flags) {
+  (void)flags;
+  return 0;
+}
+EXPORT CUresult cuDriverGetVersion(int *version);
+CUresult cuDriverGetVersion(int *version) {
+  *version = XSI_CU_NEWEST;
+  return 0;
+}
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+EXPORT CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetCount(int *count) {
+  *count = 1;
+  return 0;
+}
+EXPORT CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSetCurrent(CUcontext context) {
+  current = context;
+  return 0;
+}
+
+// ---- contexts --------------------------------------------------------------------------------------
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+  *context = current;
+  return 0;
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  current = context;
+  return 0;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+  *context = current;
+  return 0;
+}
+CUresult cuCtxGetDevice(CUdevice_v1 *device) {
+  *device = 0;
+  return 0;
+}
+CUresult cuDeviceGetPCIBusId(char *name, int bytes, CUdevice_v1 device) {
+  (void)device;
+  if (bytes < 13) return INVALID_VALUE;
+  memcpy(name, "0000:3b:00.0", 13);
+  return 0;
+}
+CUresult cuDevicePrimaryCtxGetState(CUdevice_v1 device, unsigned *flags, int *active) {
+  (void)device;
+  *flags = 0;
+  *active = 0;
+  return xsn_called(XSI_CU_cuDevicePrimaryCtxGetState);
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
+  *context = (CUcontext)(uintptr_t)(0x1000 + 0x100 * device);
+  return xsn_called(XSI_CU_cuDevicePrimaryCtxRetain);
+}
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
+  (void)flags, (void)device;
+  *context = current = fresh();
+  return xsn_called(XSI_CU_cuCtxCreate_v2);
+}
+
+// ---- streams and events --------------------------------------------------------------------------------
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+  (void)flags;
+  *stream = fresh();
+  return xsn_called(XSI_CU_cuStreamCreate);
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+  (void)stream;
+  *context = current;
+  return 0;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  (void)stream;
+  *status = 0;
+  return 0;
+}
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+  (void)flags;
+  *event = fresh();
+  return xsn_called(XSI_CU_cuEventCreate);
+}
+
+// ---- cuGetProcAddress ------------------------------------------------------------------------------------
+
+// Names outside the hook table get an address of their own, never called.
+static void *stand_in(const char *name) {
+  static char blob[1 << 16];
+  uint32_t hash = 2166136261u;
+  for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+  return &blob[hash & 0xffff];
+}
+
+static void *address_of(const char *api, int version, cuuint64_t flags) {
+  bool internal = getenv("XSN_INTERNAL") != NULL, thread = flags & 2, known = false;
+  const struct xsn_symbol *best = NULL;
+  for (unsigned i = 0; i < XSI_CU_SLOTS; i++) {
+    const struct xsn_symbol *symbol = &xsn_symbols[i];
+    if (strcmp(symbol->api, api) != 0) continue;
+    known = true;
+    if (symbol->since > version || (symbol->thread && !thread)) continue;
+    if (!best || symbol->since > best->since ||
+        (symbol->since == best->since && symbol->thread > best->thread))
+      best = symbol;
+  }
+  if (best) return internal ? best->internal : best->exported;
+  return known ? NULL : stand_in(api);
+}
+
+CUresult cuGetProcAddress(const char *api, void **function, int version, cuuint64_t flags) {
+  xsn_called(XSI_CU_cuGetProcAddress);
+  *function = address_of(api, version, flags);
+  return *function ? 0 : NOT_FOUND;
+}
+
+CUresult cuGetProcAddress_v2(const char *api, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+  xsn_called(XSI_CU_cuGetProcAddress_v2);
+  *function = address_of(api, version, flags);
+  if (status) *status = *function ? 0 : 1;
+  return *function ? 0 : NOT_FOUND;
+}

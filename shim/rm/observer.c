@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ioctl, interposed: the application's call goes through unchanged, and what the driver granted is
+// noted afterwards. Any other request costs a comparison.
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "rm.h"
+
+// Creating a context makes dozens of objects: tell of them together.
+enum { GATHER_NS = 2000000 };
+
+static void on_alloc(int fd, const struct rm_alloc *call) {
+  bool root = rm_is_root(call->object_class);
+  if (!root && !rm_is_tracked(call->object_class)) return;
+  xsi_rm_lock();
+  if (root) {
+    int copy = xsi_fd_duplicate(fd);
+    if (copy < 0 || xsi_rm_add_client(call->object, copy) < 0)
+      xsi_log(XSI_WARN, "client %#x is not scheduled: %s", call->object,
+              copy < 0 ? "no descriptor" : "too many clients");
+    xsi_rm_changed(GATHER_NS);
+  } else if (xsi_rm_find_client(call->root) != NULL) {
+    if (xsi_rm_add_object(call->root, call->parent, call->object, call->object_class) < 0)
+      xsi_log(XSI_WARN, "object %#x of client %#x is not known to the daemon: too many",
+              call->object, call->root);
+    xsi_rm_changed(GATHER_NS);
+  }
+  xsi_rm_unlock();
+}
+
+// newest: the newest serial before the call. After it the handle may name an object of another
+// thread's.
+static void on_free(const struct rm_free *call, uint64_t newest) {
+  xsi_rm_lock();
+  if (xsi_rm_remove_client(call->object, newest) ||
+      xsi_rm_remove_object(call->root, call->object, newest))
+    xsi_rm_changed(0);
+  xsi_rm_unlock();
+}
+
+static void on_control(const struct rm_control *call) {
+  if (call->command == NVA06C_CTRL_CMD_GPFIFO_SCHEDULE) {
+    // CUDA sets its timeslice right after this: a daemon told of the group now would be
+    // overwritten.
+    xsi_rm_lock();
+    xsi_rm_postpone(GATHER_NS);
+    xsi_rm_unlock();
+    return;
+  }
+  struct rm_timeslice slice;
+  if (call->command != NVA06C_CTRL_CMD_SET_TIMESLICE || call->params == 0 ||
+      call->params_bytes != sizeof slice)
+    return;
+  memcpy(&slice, (const void *)(uintptr_t)call->params, sizeof slice);
+  xsi_rm_lock();
+  struct rm_object *group = xsi_rm_find_object(call->client, call->object);
+  if (group != NULL && group->object_class == KEPLER_CHANNEL_GROUP_A) {
+    group->slice_known = group->slice_asked = group->slice_own = true;
+    group->slice_told = false;
+    group->timeslice_us = slice.microseconds;
+    xsi_rm_changed(0);
+  }
+  xsi_rm_unlock();
+}
+
+// The structures are read only after the driver accepted them: they are there, in the size the
+// request says.
+static int observe(int fd, unsigned long request, void *argument) {
+  union {
+    struct rm_alloc_32 alloc_32;
+    struct rm_alloc_48 alloc_48;
+    struct rm_control control;
+    struct rm_free free;
+  } call;
+  uint64_t newest = 0;
+  if ((uint32_t)request == NV_ESC_RM_FREE) {
+    xsi_rm_lock();
+    newest = xsi_rm_newest_serial();
+    xsi_rm_unlock();
+  }
+  int result = xsi_real_ioctl(fd, request, argument);
+  if (result != 0) return result;
+  int saved = errno;
+  switch ((uint32_t)request) {
+  case NV_ESC_RM_ALLOC_32:
+    memcpy(&call.alloc_32, argument, sizeof call.alloc_32);
+    if (call.alloc_32.status == 0) on_alloc(fd, &call.alloc_32.common);
+    break;
+  case NV_ESC_RM_ALLOC_48:
+    memcpy(&call.alloc_48, argument, sizeof call.alloc_48);
+    if (call.alloc_48.status == 0) on_alloc(fd, &call.alloc_48.common);
+    break;
+  case NV_ESC_RM_CONTROL:
+    memcpy(&call.control, argument, sizeof call.control);
+    if (call.control.status == 0) on_control(&call.control);
+    break;
+  default:
+    memcpy(&call.free, argument, sizeof call.free);
+    if (call.free.status == 0) on_free(&call.free, newest);
+  }
+  errno = saved;
+  return result;
+}
+
+XSI_EXPORT int ioctl(int fd, unsigned long request, ...) {
+  va_list arguments;
+  va_start(arguments, request);
+  void *argument = va_arg(arguments, void *);
+  va_end(arguments);
+  switch ((uint32_t)request) {
+  case NV_ESC_RM_ALLOC_32:
+  case NV_ESC_RM_ALLOC_48:
+  case NV_ESC_RM_CONTROL:
+  case NV_ESC_RM_FREE:
+    xsi_init();
+    if (argument != NULL && !xsi_options.disabled) return observe(fd, request, argument);
+    break;
+  default:
+    break;
+  }
+  return xsi_real_ioctl(fd, request, argument);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fail open at the driver: every channel of this process enabled, every group with the timeslice it
+// had before a daemon came. On our own duplicate of the application's file, with its own handles
+// only.
+
+#include <errno.h>
+#include <string.h>
+
+#include "rm.h"
+
+struct group_item {
+  uint32_t group;
+  uint64_t timeslice_us;
+};
+
+// Copies of one client's handles; only the recovering thread uses them.
+static uint32_t channels[XSW_MAX_RM_OBJECTS], devices[XSW_MAX_RM_OBJECTS];
+static struct group_item groups[XSW_MAX_RM_OBJECTS];
+static struct subdevice_item { uint32_t device, subdevice; } subdevices[XSW_MAX_RM_OBJECTS];
+static unsigned channel_count, group_count, subdevice_count;
+
+int xsi_rm_call(int fd, uint32_t client, uint32_t object, uint32_t command, void *params,
+                uint32_t bytes) {
+  struct rm_control call = {
+      .client = client,
+      .object = object,
+      .command = command,
+      .params = (uint64_t)(uintptr_t)params,
+      .params_bytes = bytes,
+  };
+  if (xsi_real_ioctl(fd, NV_ESC_RM_CONTROL, &call) < 0) return -errno;
+  return call.status == 0 ? 0 : (int)(call.status & INT32_MAX);
+}
+
+static void copy_object(const struct rm_object *object) {
+  if (object->object_class == NV20_SUBDEVICE_0) {
+    for (unsigned i = 0; i < subdevice_count; i++)
+      if (subdevices[i].device == object->parent) return; // one name for it is enough
+    subdevices[subdevice_count++] = (struct subdevice_item){object->parent, object->handle};
+  } else if (object->object_class == KEPLER_CHANNEL_GROUP_A && object->slice_known) {
+    groups[group_count++] = (struct group_item){object->handle, object->timeslice_us};
+  } else if (rm_is_channel(object->object_class)) {
+    const struct rm_object *device = xsi_rm_ancestor(object, NV01_DEVICE_0);
+    devices[channel_count] = device == NULL ? 0 : device->handle;
+    channels[channel_count++] = object->handle;
+  }
+}
+
+static void copy_client(uint32_t client) {
+  struct rm_object *object;
+  channel_count = group_count = subdevice_count = 0;
+  rm_for_each(object) {
+    if (!object->gone && object->client == client) copy_object(object);
+  }
+}
+
+static int enable(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+                  uint32_t count) {
+  struct rm_disable_channels params = {.count = count};
+  for (uint32_t i = 0; i < count; i++) {
+    params.clients[i] = client;
+    params.channels[i] = handles[i];
+  }
+  return xsi_rm_call(fd, client, subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &params,
+                     sizeof params);
+}
+
+static void enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+                         uint32_t count) {
+  int status = enable(fd, client, subdevice, handles, count);
+  if (status == 0) return;
+  xsi_log(XSI_WARN, "cannot enable channels client=%#x count=%u status=%#x", client, count, status);
+  // One that the application has just freed makes the driver refuse all: the others one by one.
+  for (uint32_t i = 0; count > 1 && i < count; i++)
+    enable(fd, client, subdevice, &handles[i], 1);
+}
+
+static void recover_client(int fd, uint32_t client) {
+  for (unsigned s = 0; s < subdevice_count; s++) {
+    uint32_t chunk[RM_DISABLE_MAX_CHANNELS], count = 0;
+    for (unsigned i = 0; i < channel_count; i++) {
+      // A channel whose device we missed can only belong to the client's one and only.
+      if (devices[i] != subdevices[s].device && !(devices[i] == 0 && subdevice_count == 1))
+        continue;
+      chunk[count++] = channels[i];
+      if (count < RM_DISABLE_MAX_CHANNELS) continue;
+      enable_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+      count = 0;
+    }
+    if (count > 0) enable_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+  }
+  for (unsigned i = 0; i < group_count; i++) {
+    struct rm_timeslice slice = {groups[i].timeslice_us};
+    int status = xsi_rm_call(fd, client, groups[i].group, NVA06C_CTRL_CMD_SET_TIMESLICE, &slice,
+                             sizeof slice);
+    if (status != 0)
+      xsi_log(XSI_WARN, "cannot restore timeslice client=%#x group=%#x status=%#x", client,
+              groups[i].group, status);
+  }
+}
+
+void xsi_rm_recover(void) {
+  int saved = errno;
+  // Never waits: a recovery under way does the same work.
+  if (__atomic_exchange_n(&xsi_rm_table.recovering, 1, __ATOMIC_ACQ_REL) != 0) return;
+  for (unsigned i = 0; i < XSW_MAX_RM_CLIENTS; i++) {
+    struct rm_client *client = &xsi_rm_table.clients[i];
+    xsi_rm_lock();
+    bool due = client->handle != 0 && !client->gone && client->shared && client->fd >= 0;
+    uint32_t handle = client->handle;
+    int fd = client->fd;
+    if (due) {
+      copy_client(handle);
+      client->users++;
+    }
+    xsi_rm_unlock();
+    if (!due) continue;
+    recover_client(fd, handle); // the driver may take its time: no lock held
+    xsi_rm_lock();
+    xsi_rm_release_client(client);
+    xsi_rm_unlock();
+  }
+  __atomic_store_n(&xsi_rm_table.recovering, 0, __ATOMIC_RELEASE);
+  errno = saved;
+}

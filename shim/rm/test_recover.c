@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recovery, byte by byte: which calls reach the driver, on which file, and when none does.
+
+#include "test_driver.h"
+
+static struct test_daemon daemon_;
+static struct test_daemon *const d = &daemon_;
+static int device;
+
+static uint32_t word(const struct test_control *control, size_t offset) {
+  uint32_t value;
+  memcpy(&value, control->params + offset, sizeof value);
+  return value;
+}
+
+static unsigned recover(void) {
+  pthread_mutex_lock(&test_driver.lock);
+  test_driver.count = 0;
+  pthread_mutex_unlock(&test_driver.lock);
+  errno = 66;
+  xsi_rm_recover();
+  CHECK(errno == 66);
+  return test_driver.count;
+}
+
+// Two GPUs: 70 channels in one group on the first, two channels in a group on the second.
+static uint32_t make_client(void) {
+  uint32_t client = test_alloc(device, 0, 0, 0, 0x41);
+  test_alloc(device, client, client, 0x10, NV01_DEVICE_0);
+  test_alloc(device, client, 0x10, 0x11, NV20_SUBDEVICE_0);
+  test_alloc(device, client, 0x10, 0x12, NV20_SUBDEVICE_0); // a second name of the same
+  test_alloc(device, client, client, 0x20, NV01_DEVICE_0);
+  test_alloc(device, client, 0x20, 0x21, NV20_SUBDEVICE_0);
+  test_alloc(device, client, 0x10, 0x13, KEPLER_CHANNEL_GROUP_A);
+  test_alloc(device, client, 0x20, 0x23, KEPLER_CHANNEL_GROUP_A);
+  for (uint32_t i = 0; i < 70; i++)
+    test_alloc(device, client, 0x13, 0x100 + i, 0xC86F);
+  test_alloc(device, client, 0x23, 0x200, 0xC86F);
+  test_alloc(device, client, 0x20, 0x201, 0xC86F); // straight below its device
+  return client;
+}
+
+static void check_enable(const struct test_control *control, uint32_t client, uint32_t subdevice,
+                         uint32_t first, uint32_t count) {
+  CHECK(control->call.client == client && control->call.object == subdevice);
+  CHECK(control->call.command == 0x2080110B && control->call.flags == 0);
+  CHECK(control->call.params_bytes == 536 && control->fd != device && control->fd >= 100);
+  static unsigned char want[536];
+  memset(want, 0, sizeof want);
+  memcpy(want + 4, &count, 4);
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t channel = first + i;
+    memcpy(want + 24 + 4 * i, &client, 4);
+    memcpy(want + 280 + 4 * i, &channel, 4);
+  }
+  CHECK(memcmp(want, control->params, sizeof want) == 0);
+}
+
+static void check_slice(const struct test_control *control, uint32_t client, uint32_t group,
+                        uint64_t us) {
+  CHECK(control->call.client == client && control->call.object == group);
+  CHECK(control->call.command == 0xA06C0103 && control->call.params_bytes == 8);
+  CHECK(memcmp(control->params, &us, 8) == 0);
+}
+
+static void undoes_exactly(void) {
+  uint32_t client = make_client();
+  CHECK(recover() == 0); // no daemon ever had it: nothing to undo
+  test_turn(slice_us, 1500);
+  CHECK(xsi_queue_open(0, 0x0100, 0) == 0);
+  test_session_start(d, 1);
+  test_heart_start(d);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX); // all told
+  test_turn(slice_us, 1);                    // now the daemon has set its own
+  uint64_t own = 777;
+  test_control(device, client, 0x23, NVA06C_CTRL_CMD_SET_TIMESLICE, &own, sizeof own);
+
+  CHECK(recover() == 5);
+  check_enable(&test_driver.controls[0], client, 0x11, 0x100, 64);
+  check_enable(&test_driver.controls[1], client, 0x11, 0x140, 6);
+  check_enable(&test_driver.controls[2], client, 0x21, 0x200, 2);
+  check_slice(&test_driver.controls[3], client, 0x13, 1500); // what it was before the daemon came
+  check_slice(&test_driver.controls[4], client, 0x23, 777);  // what the application chose
+
+  // One channel the driver no longer knows: the other five one by one.
+  test_turn(refuse_channel, 0x142);
+  CHECK(recover() == 5 + 6);
+  check_enable(&test_driver.controls[2], client, 0x11, 0x140, 1);
+  check_enable(&test_driver.controls[7], client, 0x11, 0x145, 1);
+  test_turn(refuse_channel, 0);
+
+  test_turn(error, EIO); // the driver is gone: every call fails, nobody minds
+  recover();
+  test_turn(error, 0);
+  test_turn(status, 0x65);
+  recover();
+  test_turn(status, 0);
+  CHECK(word(&test_driver.controls[0], 0) == 0);
+
+  // The session's loss does the same by itself.
+  pthread_mutex_lock(&test_driver.lock);
+  test_driver.count = 0;
+  pthread_mutex_unlock(&test_driver.lock);
+  test_heart_stop(d);
+  test_session_end(d);
+  CHECK(test_driver.count == 5);
+  test_free(device, client, client);
+  CHECK(recover() == 0);
+}
+
+static unsigned counted(void) {
+  pthread_mutex_lock(&test_driver.lock);
+  unsigned count = test_driver.count;
+  pthread_mutex_unlock(&test_driver.lock);
+  return count;
+}
+
+static void silence_undoes(void) {
+  uint32_t client = make_client();
+  test_session_start(d, 2);
+  test_heart_start(d);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  pthread_mutex_lock(&test_driver.lock);
+  test_driver.count = 0;
+  pthread_mutex_unlock(&test_driver.lock);
+  test_heart_stop(d);
+  EVENTUALLY(counted() == 5);
+  test_session_end(d);
+  test_free(device, client, client);
+}
+
+int main(void) {
+  test_daemon_place(d);
+  xsi_options_init(); // the constructor ran before the socket was named
+  alarm(60);
+  xsi_session_retry.first_ms = xsi_session_retry.last_ms = 10;
+  test_driver_install();
+  device = open("/dev/null", O_RDWR | O_CLOEXEC);
+  test_daemon_listen(d);
+  undoes_exactly();
+  silence_undoes();
+  test_daemon_remove(d);
+  puts("ok recover");
+  return 0;
+}
