@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory: a first-fit heap in the VRAM that is shared with the device, copies and fills. Pinned host
+ * memory lies there too, so that the device can reach it; other host memory goes through staging.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "standin.h"
+
+#define ALIGNMENT 512u
+enum { LANE_TO_DEVICE, LANE_TO_HOST, LANE_INSIDE };
+
+static CUdeviceptr address_of(CUcontext context, uint64_t offset) {
+  return VG_DEVICE_BASE + ((uint64_t)context->index << VG_ADDRESS_BITS) + offset;
+}
+
+/* A device address, or the address of pinned memory, as an offset into the context's VRAM. */
+bool vg_offset(CUcontext context, CUdeviceptr address, uint64_t bytes, uint64_t *offset) {
+  CUdeviceptr base = address_of(context, 0), host = (uintptr_t)context->vram;
+  if (address >= base && address - base < context->vram_bytes) *offset = address - base;
+  else if (address >= host && address - host < context->vram_bytes) *offset = address - host;
+  else return false;
+  return bytes <= context->vram_bytes - *offset;
+}
+
+static CUresult heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t *offset) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > context->vram_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (!context->blocks) {
+    context->blocks = calloc(1, sizeof *context->blocks);
+    if (!context->blocks) return CUDA_ERROR_OUT_OF_MEMORY;
+    context->blocks->offset = VG_HEAP_START;
+    context->blocks->bytes = context->vram_bytes - VG_HEAP_START;
+  }
+  struct vg_block *block = context->blocks;
+  while (block && (block->used || block->bytes < bytes)) block = block->next;
+  if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (block->bytes > bytes) {
+    struct vg_block *rest = malloc(sizeof *rest);
+    if (!rest) return CUDA_ERROR_OUT_OF_MEMORY;
+    *rest = (struct vg_block){.offset = block->offset + bytes,
+                              .bytes = block->bytes - bytes,
+                              .next = block->next};
+    block->bytes = bytes;
+    block->next = rest;
+  }
+  block->used = true;
+  block->host = host;
+  context->used_bytes += bytes;
+  *offset = block->offset;
+  return CUDA_SUCCESS;
+}
+
+static CUresult heap_give(CUcontext context, uint64_t offset) {
+  struct vg_block *before = NULL, *block = context->blocks;
+  while (block && block->offset != offset) before = block, block = block->next;
+  if (!block || !block->used) return CUDA_ERROR_INVALID_VALUE;
+  block->used = false;
+  context->used_bytes -= block->bytes;
+  struct vg_block *next = block->next;
+  if (next && !next->used) {
+    block->bytes += next->bytes;
+    block->next = next->next;
+    free(next);
+  }
+  if (before && !before->used) {
+    before->bytes += block->bytes;
+    before->next = block->next;
+    free(block);
+  }
+  return CUDA_SUCCESS;
+}
+
+void vg_memory_destroy(CUcontext context) {
+  while (context->blocks) {
+    struct vg_block *next = context->blocks->next;
+    free(context->blocks);
+    context->blocks = next;
+  }
+  free(context->stamps);
+  context->stamps = NULL;
+}
+
+static CUresult allocate(uint64_t bytes, bool host, uint64_t *address) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (!address) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  result = vg_unsafe_call();
+  uint64_t offset;
+  if (result == CUDA_SUCCESS) result = heap_take(context, bytes, host, &offset);
+  if (result == CUDA_SUCCESS)
+    *address = host ? (uintptr_t)context->vram + offset : address_of(context, offset);
+  return vg_leave(result);
+}
+
+VG_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+  return allocate(bytes, false, address);
+}
+VG_EXPORT CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
+  return allocate(bytes, false, address);
+}
+VG_EXPORT CUresult cuMemAllocHost_v2(void **address, size_t bytes) {
+  return allocate(bytes, true, (uint64_t *)address);
+}
+VG_EXPORT CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags) {
+  (void)flags;
+  return allocate(bytes, true, (uint64_t *)address);
+}
+
+/* Freeing waits for what is under way, as the real one does. */
+static CUresult release(uint64_t address) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (address == 0) return vg_leave(CUDA_SUCCESS);
+  uint64_t offset;
+  for (uint32_t i = 0; !vg_offset(context, address, 0, &offset); i++) {
+    if (i == VG_MAX_CONTEXTS) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+    CUcontext other = vg_context_at(i);
+    if (other) context = other;
+  }
+  result = vg_unsafe_call();
+  if (result == CUDA_SUCCESS) result = vg_wait_all(context);
+  if (result == CUDA_SUCCESS) result = heap_give(context, offset);
+  return vg_leave(result);
+}
+
+VG_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) { return release(address); }
+VG_EXPORT CUresult cuMemFree(CUdeviceptr address) { return release(address); }
+VG_EXPORT CUresult cuMemFreeHost(void *address) { return release((uintptr_t)address); }
+
+VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (free_bytes) *free_bytes = context->vram_bytes - VG_HEAP_START - context->used_bytes;
+  if (total) *total = context->vram_bytes;
+  return vg_leave(CUDA_SUCCESS);
+}
+
+/* One copy; host says which side, if any, may be host memory. */
+static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t src, size_t bytes,
+                     int lane, bool wait) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  CUstream stream;
+  result = vg_stream(context, handle, per_thread, &stream);
+  if (result == CUDA_SUCCESS && wait) result = vg_unsafe_call();
+  if (result != CUDA_SUCCESS || bytes == 0) return vg_leave(result);
+  context = stream->context;
+  struct vg_node node = {.entry = {.op = VG_COPY, .amount = bytes, .lane = (uint32_t)lane}};
+  bool dst_here = vg_offset(context, dst, bytes, &node.entry.dst);
+  bool src_here = vg_offset(context, src, bytes, &node.entry.src);
+  if (!src_here && lane == LANE_TO_DEVICE) node.host_src = (const void *)(uintptr_t)src;
+  else if (!src_here) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!dst_here && lane == LANE_TO_HOST) node.host_dst = (void *)(uintptr_t)dst;
+  else if (!dst_here) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  result = vg_perform(stream, &node);
+  if (result == CUDA_SUCCESS && wait) result = vg_wait(context, stream->channel, stream->seq);
+  return vg_leave(result);
+}
+
+static CUresult to_device(bool per_thread, CUdeviceptr dst, const void *src, size_t bytes,
+                          CUstream stream, bool wait) {
+  return copy(per_thread, stream, dst, (uintptr_t)src, bytes, LANE_TO_DEVICE, wait);
+}
+static CUresult to_host(bool per_thread, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
+                        bool wait) {
+  return copy(per_thread, stream, (uintptr_t)dst, src, bytes, LANE_TO_HOST, wait);
+}
+static CUresult inside(bool per_thread, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                       CUstream stream, bool wait) {
+  return copy(per_thread, stream, dst, src, bytes, LANE_INSIDE, wait);
+}
+
+VG_BOTH(cuMemcpyHtoD_v2, _ptds, to_device, (CUdeviceptr dst, const void *src, size_t bytes), dst,
+        src, bytes, NULL, true)
+VG_BOTH(cuMemcpyDtoH_v2, _ptds, to_host, (void *dst, CUdeviceptr src, size_t bytes), dst, src,
+        bytes, NULL, true)
+VG_BOTH(cuMemcpyDtoD_v2, _ptds, inside, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), dst, src,
+        bytes, NULL, true)
+VG_BOTH(cuMemcpyHtoDAsync_v2, _ptsz, to_device,
+        (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), dst, src, bytes, stream,
+        false)
+VG_BOTH(cuMemcpyDtoHAsync_v2, _ptsz, to_host,
+        (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream, false)
+VG_BOTH(cuMemcpyDtoDAsync_v2, _ptsz, inside,
+        (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream,
+        false)
+
+/* Unified form: which side is the device's shows in the addresses. */
+static CUresult any(bool per_thread, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                    CUstream stream, bool wait) {
+  bool dst_device = dst >= VG_DEVICE_BASE && dst < VG_DEVICE_BASE * 5 / 4;
+  bool src_device = src >= VG_DEVICE_BASE && src < VG_DEVICE_BASE * 5 / 4;
+  int lane = dst_device && src_device ? LANE_INSIDE : dst_device ? LANE_TO_DEVICE : LANE_TO_HOST;
+  return copy(per_thread, stream, dst, src, bytes, lane, wait);
+}
+VG_BOTH(cuMemcpy, _ptds, any, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), dst, src, bytes,
+        NULL, true)
+VG_BOTH(cuMemcpyAsync, _ptsz, any,
+        (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream,
+        false)
+
+static CUresult fill(bool per_thread, CUdeviceptr dst, uint32_t value, uint32_t width, size_t count,
+                     CUstream handle) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  CUstream stream;
+  result = vg_stream(context, handle, per_thread, &stream);
+  if (result != CUDA_SUCCESS || count == 0) return vg_leave(result);
+  struct vg_node node = {.entry = {.op = VG_FILL,
+                                   .width = width,
+                                   .amount = (uint64_t)count * width,
+                                   .value = value,
+                                   .lane = LANE_INSIDE}};
+  if (count > UINT64_MAX / 4 ||
+      !vg_offset(stream->context, dst, node.entry.amount, &node.entry.dst))
+    return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  return vg_leave(vg_perform(stream, &node));
+}
+
+VG_BOTH(cuMemsetD8_v2, _ptds, fill, (CUdeviceptr dst, unsigned char value, size_t count), dst,
+        value, 1, count, NULL)
+VG_BOTH(cuMemsetD16_v2, _ptds, fill, (CUdeviceptr dst, unsigned short value, size_t count), dst,
+        value, 2, count, NULL)
+VG_BOTH(cuMemsetD32_v2, _ptds, fill, (CUdeviceptr dst, unsigned int value, size_t count), dst,
+        value, 4, count, NULL)
+VG_BOTH(cuMemsetD8Async, _ptsz, fill,
+        (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), dst, value, 1, count,
+        stream)
+VG_BOTH(cuMemsetD16Async, _ptsz, fill,
+        (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), dst, value, 2,
+        count, stream)
+VG_BOTH(cuMemsetD32Async, _ptsz, fill,
+        (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream), dst, value, 4, count,
+        stream)

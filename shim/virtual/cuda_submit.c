@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Putting work into the rings, and waiting for the fences.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+static struct vg_channel *channel_of(CUcontext context, uint32_t channel) {
+  return (void *)(context->control + VG_HEADER_BYTES + (size_t)channel * VG_CHANNEL_BYTES);
+}
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t vg_done(CUcontext context, uint32_t channel) {
+  return __atomic_load_n(&channel_of(context, channel)->done, __ATOMIC_ACQUIRE);
+}
+
+/* Has the device refused something, or gone? Errors stick to the context. */
+CUresult vg_check(CUcontext context) {
+  if (context->broken) return context->broken;
+  for (uint32_t i = 0; i < context->channels; i++)
+    if (__atomic_load_n(&channel_of(context, i)->error, __ATOMIC_RELAXED))
+      return context->broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+  return CUDA_SUCCESS;
+}
+
+/* Waits without the lock, which the caller holds before and after. */
+CUresult vg_wait(CUcontext context, uint32_t channel, uint64_t seq) {
+  struct vg_channel *c = channel_of(context, channel);
+  for (;;) {
+    if (vg_done(context, channel) >= seq) return CUDA_SUCCESS;
+    CUresult result = vg_check(context);
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_unlock(&vg_lock);
+    __atomic_fetch_add(&c->waiters, 1, __ATOMIC_SEQ_CST);
+    uint32_t seen = __atomic_load_n(&c->done32, __ATOMIC_SEQ_CST);
+    long slept = 0;
+    if (__atomic_load_n(&c->done, __ATOMIC_SEQ_CST) < seq) {
+      struct timespec limit = {0, 100000000};
+      slept = syscall(SYS_futex, &c->done32, FUTEX_WAIT, seen, &limit, NULL, 0);
+    }
+    bool late = slept != 0 && errno == ETIMEDOUT;
+    __atomic_fetch_sub(&c->waiters, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&vg_lock);
+    if (context->magic != MAGIC_CONTEXT || !context->control)
+      return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (late && vg_done(context, channel) < seq && !vg_rm_alive())
+      return context->broken = CUDA_ERROR_UNKNOWN;
+  }
+}
+
+CUresult vg_wait_all(CUcontext context) {
+  uint64_t seqs[VG_CHANNELS];
+  memcpy(seqs, context->put, sizeof seqs); /* what was submitted when the wait began */
+  CUresult result = vg_check(context);
+  for (uint32_t i = 0; i < context->channels && result == CUDA_SUCCESS; i++)
+    result = vg_wait(context, i, seqs[i]);
+  return result == CUDA_SUCCESS ? vg_check(context) : result;
+}
+
+/* Appends one entry to a channel. */
+static CUresult append(CUcontext context, uint32_t channel, const struct vg_entry *entry) {
+  CUresult result = vg_check(context);
+  if (result != CUDA_SUCCESS) return result;
+  while (context->put[channel] - vg_done(context, channel) >= VG_RING) {
+    vg_kick(context);
+    result = vg_wait(context, channel, context->put[channel] - VG_RING + 1);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  struct vg_channel *c = channel_of(context, channel);
+  struct vg_entry *ring = (void *)((unsigned char *)c + VG_HEADER_BYTES);
+  struct vg_entry *slot = &ring[context->put[channel] % VG_RING];
+  *slot = *entry;
+  slot->submit_ns = now_ns();
+  context->put[channel]++;
+  __atomic_store_n(&c->put, context->put[channel], __ATOMIC_RELEASE);
+  return CUDA_SUCCESS;
+}
+
+static CUresult append_wait(CUcontext context, uint32_t channel, uint32_t on, uint64_t seq) {
+  struct vg_entry wait = {
+      .op = VG_WAIT, .wait_channel = on, .wait_seq = seq, .dst = VG_NO_ADDRESS};
+  return append(context, channel, &wait);
+}
+
+/* The legacy stream waits for all blocking ones, and they for it. */
+static CUresult order_with_legacy(CUstream stream) {
+  CUcontext context = stream->context;
+  uint32_t home = context->legacy.channel;
+  if (stream->legacy) {
+    for (uint32_t i = 0; i < context->channels; i++) {
+      uint64_t seq = context->blocking[i];
+      if (i == home || seq <= context->legacy_waited[i] || seq <= vg_done(context, i)) continue;
+      CUresult result = append_wait(context, home, i, seq);
+      if (result != CUDA_SUCCESS) return result;
+      context->legacy_waited[i] = seq;
+    }
+  } else if (!(stream->flags & CU_STREAM_NON_BLOCKING)) {
+    uint64_t seq = context->legacy.seq;
+    if (stream->channel == home || seq <= context->waited_legacy[stream->channel] ||
+        seq <= vg_done(context, home))
+      return CUDA_SUCCESS;
+    CUresult result = append_wait(context, stream->channel, home, seq);
+    if (result != CUDA_SUCCESS) return result;
+    context->waited_legacy[stream->channel] = seq;
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Gives one entry to a stream; seq is by what its end is known. The caller kicks. */
+CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq) {
+  CUcontext context = stream->context;
+  CUresult result = order_with_legacy(stream);
+  if (result == CUDA_SUCCESS) result = append(context, stream->channel, entry);
+  if (result != CUDA_SUCCESS) return result;
+  stream->seq = context->put[stream->channel];
+  if (!stream->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING))
+    context->blocking[stream->channel] = stream->seq;
+  if (seq) *seq = stream->seq;
+  return CUDA_SUCCESS;
+}
+
+void vg_kick(CUcontext context) {
+  uint64_t one = 1;
+  ssize_t written = write(context->doorbell, &one, sizeof one);
+  (void)written; /* full: the device has not looked yet and will */
+}
+
+/* A slot of the staging memory, free. */
+static CUresult take_slot(CUcontext context, uint32_t *slot) {
+  do *slot = context->staging_next++ % VG_STAGING_SLOTS;
+  while (context->staging_busy[*slot]);
+  return vg_wait(context, context->staging_channel[*slot], context->staging_seq[*slot]);
+}
+
+/* A copy from or to memory the device cannot see, piece by piece. */
+static CUresult perform_staged(CUstream stream, const struct vg_node *node) {
+  CUcontext context = stream->context;
+  struct vg_entry entry = node->entry;
+  for (uint64_t at = 0; at < node->entry.amount; at += VG_STAGING_BYTES) {
+    uint32_t slot;
+    CUresult result = take_slot(context, &slot);
+    if (result != CUDA_SUCCESS) return result;
+    uint64_t staging = (uint64_t)slot * VG_STAGING_BYTES;
+    uint64_t left = node->entry.amount - at;
+    entry.amount = left < VG_STAGING_BYTES ? left : VG_STAGING_BYTES;
+    if (node->host_src) {
+      memcpy(context->vram + staging, (const unsigned char *)node->host_src + at, entry.amount);
+      entry.src = staging;
+      entry.dst = node->entry.dst + at;
+    } else {
+      entry.src = node->entry.src + at;
+      entry.dst = staging;
+    }
+    result = vg_submit(stream, &entry, &context->staging_seq[slot]);
+    if (result != CUDA_SUCCESS) return result;
+    context->staging_channel[slot] = stream->channel;
+    if (!node->host_dst) continue;
+    vg_kick(context);
+    context->staging_busy[slot] = true;
+    result = vg_wait(context, stream->channel, context->staging_seq[slot]);
+    context->staging_busy[slot] = false;
+    if (result != CUDA_SUCCESS) return result;
+    memcpy((unsigned char *)node->host_dst + at, context->vram + staging, entry.amount);
+  }
+  vg_kick(context);
+  return CUDA_SUCCESS;
+}
+
+/* Does one node on a stream, or records it. */
+CUresult vg_perform(CUstream stream, const struct vg_node *node) {
+  if (stream->capture) return vg_capture_add(stream->capture, stream, node);
+  CUresult result = vg_capture_implicit(stream->context, stream);
+  if (result != CUDA_SUCCESS) return result;
+  if (node->host_src || node->host_dst) return perform_staged(stream, node);
+  result = vg_submit(stream, &node->entry, NULL);
+  vg_kick(stream->context);
+  return result;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libvgpu.so: makes open("/dev/nvidiactl") lead to the virtual GPU's device process and carries
+ * ioctls on that file to it. It is the place of the kernel: below libxsched.so in LD_PRELOAD, it
+ * knows nothing of scheduling. Without XSCHED_VGPU_SOCKET it only forwards.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "symver.h"
+#include "vgpu.h"
+
+VG_OLD_SYMBOL(dlsym);
+
+#define EXPORT __attribute__((visibility("default")))
+#define DEVICE_PATH "/dev/nvidiactl"
+#define IOC_TYPE(request) ((uint32_t)(request) >> 8 & 0xff)
+#define IOC_NR(request) ((uint32_t)(request)&0xff)
+#define IOC_SIZE(request) ((uint32_t)(request) >> 16 & 0x3fff)
+#define ESC_RM_FREE 0x29
+#define ESC_RM_CONTROL 0x2A
+#define ESC_RM_ALLOC 0x2B
+
+typedef int (*open_function)(const char *path, int flags, ...);
+typedef int (*openat_function)(int directory, const char *path, int flags, ...);
+typedef int (*ioctl_function)(int fd, unsigned long request, ...);
+
+/* The name the device process bound, as getpeername says it: how its sockets are recognised, also
+ * duplicates made behind our back. Written once, before its length. */
+static struct sockaddr_un device_name;
+static uint32_t device_name_bytes;
+
+static void *next_symbol(const char *name, void **cache) {
+  void *found = __atomic_load_n(cache, __ATOMIC_ACQUIRE);
+  if (!found) {
+    found = dlsym(RTLD_NEXT, name);
+    __atomic_store_n(cache, found, __ATOMIC_RELEASE);
+  }
+  return found;
+}
+
+static int peer_name(int fd, struct sockaddr_un *name) {
+  socklen_t bytes = sizeof *name;
+  memset(name, 0, sizeof *name);
+  if (getpeername(fd, (struct sockaddr *)name, &bytes) != 0 || name->sun_family != AF_UNIX) return 0;
+  return bytes > sizeof *name ? 0 : (int)bytes;
+}
+
+/* Connects to the device process: the driver's open(). */
+static int open_device(const char *path, int flags) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  size_t length = strlen(path);
+  if (length >= sizeof name.sun_path) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  memcpy(name.sun_path, path, length + 1);
+  int type = SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0);
+  int fd = socket(AF_UNIX, type, 0);
+  if (fd < 0) return -1;
+  int result;
+  do result = connect(fd, (struct sockaddr *)&name, sizeof name);
+  while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    close(fd);
+    errno = ENODEV; /* what a machine without the device says */
+    return -1;
+  }
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  if (device_name_bytes == 0) {
+    int bytes = peer_name(fd, &device_name);
+    __atomic_store_n(&device_name_bytes, (uint32_t)bytes, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+  return fd;
+}
+
+static const char *wanted(const char *path) {
+  if (!path || strcmp(path, DEVICE_PATH) != 0) return NULL;
+  const char *socket_path = getenv("XSCHED_VGPU_SOCKET");
+  return socket_path && *socket_path ? socket_path : NULL;
+}
+
+static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
+
+static int open_by(const char *symbol, void **cache, const char *path, int flags, mode_t mode) {
+  const char *device = wanted(path);
+  if (device) return open_device(device, flags);
+  open_function next = (open_function)next_symbol(symbol, cache);
+  if (!next) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return next(path, flags, mode);
+}
+
+static int openat_by(const char *symbol, void **cache, int directory, const char *path, int flags,
+                     mode_t mode) {
+  const char *device = wanted(path);
+  if (device) return open_device(device, flags);
+  openat_function next = (openat_function)next_symbol(symbol, cache);
+  if (!next) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return next(directory, path, flags, mode);
+}
+
+#define READ_MODE(flags, mode)    \
+  mode_t mode = 0;                \
+  if (takes_mode(flags)) {        \
+    va_list rest;                 \
+    va_start(rest, flags);        \
+    mode = va_arg(rest, mode_t);  \
+    va_end(rest);                 \
+  }
+
+EXPORT int open(const char *path, int flags, ...) {
+  static void *next;
+  READ_MODE(flags, mode)
+  return open_by("open", &next, path, flags, mode);
+}
+
+EXPORT int open64(const char *path, int flags, ...) {
+  static void *next;
+  READ_MODE(flags, mode)
+  return open_by("open64", &next, path, flags, mode);
+}
+
+EXPORT int openat(int directory, const char *path, int flags, ...) {
+  static void *next;
+  READ_MODE(flags, mode)
+  return openat_by("openat", &next, directory, path, flags, mode);
+}
+
+EXPORT int openat64(int directory, const char *path, int flags, ...) {
+  static void *next;
+  READ_MODE(flags, mode)
+  return openat_by("openat64", &next, directory, path, flags, mode);
+}
+
+/* Is fd, now, a socket of the device process? Asked for requests of the driver's type only. */
+static bool is_device(int fd) {
+  uint32_t known = __atomic_load_n(&device_name_bytes, __ATOMIC_ACQUIRE);
+  if (known == 0) return false;
+  struct sockaddr_un name;
+  int bytes = peer_name(fd, &name);
+  return bytes == (int)known && memcmp(&name, &device_name, known) == 0;
+}
+
+/* Where a request has its embedded pointer and the size of what it points to. */
+static bool pointer_field(uint32_t request, size_t *pointer, size_t *size) {
+  *pointer = 16;
+  switch (IOC_NR(request)) {
+  case ESC_RM_CONTROL: *size = 24; return IOC_SIZE(request) == 32;
+  case ESC_RM_ALLOC: *size = IOC_SIZE(request) == 48 ? 32 : 24; return IOC_SIZE(request) >= 32;
+  default: return false;
+  }
+}
+
+/* The one reply; takes the descriptors that came with a mapping. Returns 0 or an errno. */
+static int read_reply(int fd, unsigned char *arg, size_t arg_bytes, void *params,
+                      size_t params_bytes, bool map) {
+  unsigned char packet[sizeof(struct vg_reply) + VG_MAX_ARG + VG_MAX_PARAMS];
+  union {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(3 * sizeof(int))];
+  } rights;
+  struct iovec part = {packet, sizeof packet};
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = rights.space,
+                           .msg_controllen = sizeof rights.space};
+  ssize_t got;
+  do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  struct vg_reply reply;
+  if (got < (ssize_t)sizeof reply) return EIO; /* 0: the device has gone */
+  memcpy(&reply, packet, sizeof reply);
+  if (reply.arg_bytes != arg_bytes || reply.params_bytes != params_bytes ||
+      (size_t)got != sizeof reply + arg_bytes + params_bytes)
+    return EIO;
+  memcpy(arg, packet + sizeof reply, arg_bytes);
+  if (params_bytes) memcpy(params, packet + sizeof reply + arg_bytes, params_bytes);
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  if (map && header && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(3 * sizeof(int)))
+    memcpy(arg + offsetof(struct vg_map, control_fd), CMSG_DATA(header), 3 * sizeof(int));
+  return reply.error;
+}
+
+/* One packet out, with an end of a fresh socket pair on which the answer comes. */
+static int call_device(int fd, uint32_t request, unsigned char *arg) {
+  unsigned char packet[sizeof(struct vg_request) + VG_MAX_ARG + VG_MAX_PARAMS];
+  size_t arg_bytes = IOC_SIZE(request), params_bytes = 0, pointer_at, size_at;
+  if (arg_bytes > VG_MAX_ARG || !arg) return EINVAL;
+  unsigned char local[VG_MAX_ARG];
+  memcpy(local, arg, arg_bytes);
+  uint64_t pointer = 0;
+  bool embeds = pointer_field(request, &pointer_at, &size_at);
+  if (embeds) {
+    uint32_t size;
+    memcpy(&pointer, local + pointer_at, sizeof pointer);
+    memcpy(&size, local + size_at, sizeof size);
+    memset(local + pointer_at, 0, sizeof pointer);
+    if (pointer) params_bytes = size;
+    else memset(local + size_at, 0, sizeof size);
+    if (params_bytes > VG_MAX_PARAMS) return EINVAL;
+  }
+  struct vg_request head = {VG_IOCTL_MAGIC, request, (uint32_t)arg_bytes, (uint32_t)params_bytes};
+  memcpy(packet, &head, sizeof head);
+  memcpy(packet + sizeof head, local, arg_bytes);
+  if (params_bytes)
+    memcpy(packet + sizeof head + arg_bytes, (const void *)(uintptr_t)pointer, params_bytes);
+
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return errno;
+  union {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof(int))];
+  } rights;
+  memset(&rights, 0, sizeof rights);
+  struct iovec part = {packet, sizeof head + arg_bytes + params_bytes};
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = rights.space,
+                           .msg_controllen = sizeof rights.space};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(header), &pair[1], sizeof(int));
+  ssize_t sent;
+  do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  close(pair[1]); /* ours: the device holds the only one now, so its death is our EOF */
+  int error = EIO;
+  if (sent == (ssize_t)part.iov_len)
+    error = read_reply(pair[0], local, arg_bytes, (void *)(uintptr_t)pointer, params_bytes,
+                       IOC_NR(request) == VG_ESC_MAP);
+  close(pair[0]);
+  if (error) return error;
+  if (embeds) memcpy(local + pointer_at, &pointer, sizeof pointer);
+  memcpy(arg, local, arg_bytes);
+  return 0;
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...) {
+  static void *cache;
+  va_list rest;
+  va_start(rest, request);
+  void *arg = va_arg(rest, void *);
+  va_end(rest);
+  if (IOC_TYPE(request) == 'F' && IOC_SIZE(request) != 0) {
+    int before = errno;
+    if (is_device(fd)) {
+      int error = call_device(fd, (uint32_t)request, arg);
+      errno = error ? error : before;
+      return error ? -1 : 0;
+    }
+    errno = before;
+  }
+  ioctl_function next = (ioctl_function)next_symbol("ioctl", &cache);
+  if (!next) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return next(fd, request, arg);
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tenant: a plain CUDA driver API program that a bench drives through its standard input. The same
+ * binary runs on a real GPU, where its kernel fills the chip, and on the virtual one.
+ *
+ *   tenant --name NAME --kernel-us N [--depth N] [--device N]
+ *   in:  rate HZ | loop | pause | report | quit
+ *   out: R | I start_ns end_ns | P | S launches checksum expected | E what
+ *
+ * The arithmetic of every launch is folded into two words of device memory whose expected values
+ * the host computes in closed form (real) or block by block (virtual): work that was lost or done
+ * twice shows. The exit code is 0 only if they agree.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vgpu.h"
+
+#define MAX_DEPTH 256
+#define THREADS 256u
+#define BLOCKS_PER_SM 8u
+#define LCG_A 6364136223846793005ull
+#define LCG_C 1442695040888963407ull
+#define SPREAD 0x9E3779B97F4A7C15ull
+#define FLUSH_NS 50000000u
+
+typedef int result;
+typedef struct handle *handle;
+
+/* The driver's calls, in the order of the table below. */
+static struct {
+  result (*cuInit)(unsigned);
+  result (*cuDeviceGet)(int *, int);
+  result (*cuDeviceGetName)(char *, int, int);
+  result (*cuDeviceGetAttribute)(int *, int, int);
+  result (*cuCtxCreate_v2)(handle *, unsigned, int);
+  result (*cuStreamCreate)(handle *, unsigned);
+  result (*cuModuleLoadData)(handle *, const void *);
+  result (*cuModuleGetFunction)(handle *, handle, const char *);
+  result (*cuMemAlloc_v2)(uint64_t *, size_t);
+  result (*cuMemsetD8_v2)(uint64_t, unsigned char, size_t);
+  result (*cuMemcpyDtoH_v2)(void *, uint64_t, size_t);
+  result (*cuLaunchKernel)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                           unsigned, handle, void **, void **);
+  result (*cuStreamSynchronize)(handle);
+  result (*cuCtxSynchronize)(void);
+  result (*cuEventCreate)(handle *, unsigned);
+  result (*cuEventRecord)(handle, handle);
+  result (*cuEventSynchronize)(handle);
+  result (*cuEventElapsedTime)(float *, handle, handle);
+} cu;
+
+static const char *const names[] = {
+    "cuInit",          "cuDeviceGet",      "cuDeviceGetName",  "cuDeviceGetAttribute",
+    "cuCtxCreate_v2",  "cuStreamCreate",   "cuModuleLoadData", "cuModuleGetFunction",
+    "cuMemAlloc_v2",   "cuMemsetD8_v2",    "cuMemcpyDtoH_v2",  "cuLaunchKernel",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventCreate", "cuEventRecord",
+    "cuEventSynchronize",  "cuEventElapsedTime"};
+
+/* Every thread iterates x = x * A + C from its own start; the first of each warp adds what came out,
+ * and counts itself. Integer arithmetic, so that the sum is exact in any order. */
+static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry xs_spin(.param .u64 p_out, .param .u32 p_iterations, .param .u32 p_seed) {\n"
+    "  .reg .pred %p<3>; .reg .b32 %r<8>; .reg .b64 %d<8>;\n"
+    "  ld.param.u64 %d1, [p_out]; ld.param.u32 %r1, [p_iterations]; ld.param.u32 %r2, [p_seed];\n"
+    "  mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x;\n"
+    "  mad.lo.u32 %r6, %r3, %r4, %r5;\n"
+    "  cvt.u64.u32 %d2, %r6; cvt.u64.u32 %d3, %r2;\n"
+    "  mad.lo.u64 %d2, %d2, 0x9E3779B97F4A7C15, %d3;\n"
+    "  setp.eq.u32 %p1, %r1, 0; @%p1 bra END;\n"
+    "LOOP:\n"
+    "  mad.lo.u64 %d2, %d2, 6364136223846793005, 1442695040888963407;\n"
+    "  sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra LOOP;\n"
+    "END:\n"
+    "  and.b32 %r7, %r5, 31; setp.ne.u32 %p2, %r7, 0; @%p2 bra DONE;\n"
+    "  cvta.to.global.u64 %d1, %d1;\n"
+    "  red.global.add.u64 [%d1], %d2;\n"
+    "  red.global.add.u64 [%d1+8], 1;\n"
+    "DONE:\n  ret;\n}\n";
+
+static struct {
+  const char *name;
+  unsigned kernel_us, depth;
+  int device;
+  bool is_virtual;
+  handle context, stream, function, events[MAX_DEPTH];
+  uint64_t memory;
+  unsigned grid;
+  uint32_t work; /* microseconds, or iterations */
+  uint64_t launches, expected, expected_count;
+} t = {.name = "tenant", .kernel_us = 1000, .depth = 1};
+
+static struct {
+  char bytes[65536];
+  size_t used;
+  uint64_t flushed_ns;
+  bool broken;
+} out;
+
+static uint64_t now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void flush(void) {
+  size_t at = 0;
+  while (at < out.used && !out.broken) {
+    ssize_t n = write(STDOUT_FILENO, out.bytes + at, out.used - at);
+    if (n > 0) at += (size_t)n;
+    else if (errno != EINTR) out.broken = true;
+  }
+  out.used = 0;
+  out.flushed_ns = now_ns();
+}
+
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
+  if (out.used + 256 > sizeof out.bytes) flush();
+  va_list rest;
+  va_start(rest, format);
+  int n = vsnprintf(out.bytes + out.used, 256, format, rest);
+  va_end(rest);
+  out.used += n < 0 ? 0 : n > 255 ? 255 : (size_t)n;
+}
+
+static void say_iteration(uint64_t start, uint64_t end) {
+  say("I %" PRIu64 " %" PRIu64 "\n", start, end);
+  if (t.kernel_us >= 2000 || end - out.flushed_ns > FLUSH_NS) flush();
+}
+
+/* Says what went wrong and ends: a tenant is nobody's host. */
+static void fail(const char *what, result code) {
+  say("E %s: %d\n", what, code);
+  flush();
+  fprintf(stderr, "tenant %s: %s: %d\n", t.name, what, code);
+  _exit(2);
+}
+#define CHECK(call)                             \
+  do {                                          \
+    result code_ = (call);                      \
+    if (code_ != 0) fail(#call, code_);         \
+  } while (0)
+
+/* What one launch adds to the expected words. */
+static void expect(uint32_t work, uint32_t seed) {
+  if (t.is_virtual) {
+    uint32_t blocks = (uint32_t)(((uint64_t)work * 1000 + VG_BLOCK_NS - 1) / VG_BLOCK_NS);
+    if (blocks == 0) blocks = 1;
+    for (uint32_t b = 0; b < blocks; b++) t.expected = vg_fold(t.expected, seed, b);
+    t.expected_count++;
+    return;
+  }
+  uint64_t a = 1, c = 0, step_a = LCG_A, step_c = LCG_C; /* n steps at once: x -> a x + c */
+  for (uint32_t n = work; n; n >>= 1) {
+    if (n & 1) {
+      c = c * step_a + step_c;
+      a *= step_a;
+    }
+    step_c = step_c * step_a + step_c;
+    step_a *= step_a;
+  }
+  uint64_t warps = (uint64_t)t.grid * THREADS / 32;
+  uint64_t starts = warps * seed + SPREAD * (32 * (warps * (warps - 1) / 2));
+  t.expected += a * starts + warps * c;
+  t.expected_count += warps;
+}
+
+static void launch(uint32_t work) {
+  uint32_t seed = (uint32_t)(t.launches * 2654435761u + 1);
+  void *params[] = {&t.memory, &work, &seed};
+  CHECK(cu.cuLaunchKernel(t.function, t.grid, 1, 1, THREADS, 1, 1, 0, t.stream, params, NULL));
+  t.launches++;
+  expect(work, seed);
+}
+
+/* Iterations for the wanted time: the shortest of a few measurements counts, others may have been
+ * disturbed. */
+static void calibrate(void) {
+  if (t.is_virtual) {
+    t.work = t.kernel_us;
+    return;
+  }
+  uint32_t work = 2000;
+  for (int round = 0; round < 12; round++) {
+    float best = 0;
+    for (int i = 0; i < 3; i++) {
+      float ms;
+      CHECK(cu.cuEventRecord(t.events[0], t.stream));
+      launch(work);
+      CHECK(cu.cuEventRecord(t.events[1], t.stream));
+      CHECK(cu.cuEventSynchronize(t.events[1]));
+      CHECK(cu.cuEventElapsedTime(&ms, t.events[0], t.events[1]));
+      if (i == 0 || ms < best) best = ms;
+    }
+    double wanted = t.kernel_us / 1000.0, factor = wanted / (best > 0.002f ? best : 0.002f);
+    if (factor > 0.98 && factor < 1.02) break;
+    if (factor > 20) factor = 20;
+    double next = work * factor;
+    work = next < 1 ? 1 : next > 4e9 ? 4000000000u : (uint32_t)next;
+  }
+  t.work = work;
+}
+
+static void set_up(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library) {
+    fprintf(stderr, "tenant %s: %s\n", t.name, dlerror());
+    _exit(2);
+  }
+  void **slots = (void **)&cu;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!(slots[i] = dlsym(library, names[i]))) fail(names[i], 500);
+  int device, processors;
+  char model[128] = "";
+  handle module;
+  CHECK(cu.cuInit(0));
+  CHECK(cu.cuDeviceGet(&device, t.device));
+  CHECK(cu.cuDeviceGetName(model, sizeof model, device));
+  CHECK(cu.cuDeviceGetAttribute(&processors, 16, device));
+  t.is_virtual = strcmp(model, "XSched virtual GPU") == 0;
+  t.grid = (unsigned)processors * BLOCKS_PER_SM;
+  CHECK(cu.cuCtxCreate_v2(&t.context, 0, device));
+  CHECK(cu.cuStreamCreate(&t.stream, 0));
+  CHECK(cu.cuModuleLoadData(&module, ptx));
+  CHECK(cu.cuModuleGetFunction(&t.function, module, "xs_spin"));
+  CHECK(cu.cuMemAlloc_v2(&t.memory, 16));
+  CHECK(cu.cuMemsetD8_v2(t.memory, 0, 16));
+  CHECK(cu.cuCtxSynchronize());
+  unsigned events = t.depth > 2 ? t.depth : 2;
+  for (unsigned i = 0; i < events; i++) CHECK(cu.cuEventCreate(&t.events[i], 0));
+  calibrate();
+}
+
+static bool report(void) {
+  uint64_t words[2];
+  CHECK(cu.cuStreamSynchronize(t.stream));
+  CHECK(cu.cuMemcpyDtoH_v2(words, t.memory, sizeof words));
+  uint64_t got = words[0] ^ words[1] * SPREAD, want = t.expected ^ t.expected_count * SPREAD;
+  say("S %" PRIu64 " %016" PRIx64 " %016" PRIx64 "\n", t.launches, got, want);
+  flush();
+  return got == want;
+}
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+enum mode { IDLE, RATE, LOOP, QUIT };
+static enum mode mode;
+static double rate_hz;
+static struct {
+  uint64_t start[MAX_DEPTH];
+  unsigned first, count;
+} flight;
+
+static void land_one(void) {
+  if (out.used && now_ns() - out.flushed_ns > FLUSH_NS) flush();
+  CHECK(cu.cuEventSynchronize(t.events[flight.first]));
+  say_iteration(flight.start[flight.first], now_ns());
+  flight.first = (flight.first + 1) % t.depth;
+  flight.count--;
+}
+
+static void command(char *line) {
+  double hz;
+  while (flight.count) land_one();
+  if (sscanf(line, "rate %lf", &hz) == 1 && hz > 0) mode = RATE, rate_hz = hz;
+  else if (strcmp(line, "loop") == 0) mode = LOOP;
+  else if (strcmp(line, "report") == 0) report();
+  else if (strcmp(line, "quit") == 0) mode = QUIT;
+  else if (strcmp(line, "pause") == 0) {
+    mode = IDLE;
+    say("P\n");
+    flush();
+  } else fail(line, 1);
+}
+
+/* Reads what has come in; waits up to timeout_ms for it (-1: for ever). */
+static bool read_commands(int timeout_ms) {
+  static char line[256];
+  static size_t used;
+  struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+  bool any = false;
+  while (mode != QUIT && poll(&input, 1, any ? 0 : timeout_ms) > 0) {
+    ssize_t n = read(STDIN_FILENO, line + used, sizeof line - 1 - used);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      while (flight.count) land_one();
+      mode = QUIT; /* end of input */
+      return true;
+    }
+    used += (size_t)n;
+    line[used] = 0;
+    char *start = line, *end;
+    while (mode != QUIT && (end = strchr(start, '\n'))) {
+      *end = 0;
+      command(start);
+      any = true;
+      start = end + 1;
+    }
+    used = strlen(start);
+    memmove(line, start, used + 1);
+    if (used == sizeof line - 1) used = 0;
+  }
+  return any;
+}
+
+static void sleep_until(uint64_t when) {
+  struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {}
+}
+
+/* Open loop: the schedule does not wait for the requests, and a latency counts from the schedule. */
+static void run_rate(void) {
+  double hz = rate_hz;
+  uint64_t begin = now_ns();
+  for (uint64_t n = 1; mode == RATE && rate_hz == hz && !out.broken; n++) {
+    uint64_t due = begin + (uint64_t)((double)n * 1e9 / hz);
+    for (uint64_t now = now_ns(); now < due; now = now_ns()) {
+      if (now - out.flushed_ns > FLUSH_NS) flush();
+      if (read_commands(0) && (mode != RATE || rate_hz != hz)) return;
+      sleep_until(due - now > 20000000 ? now + 20000000 : due);
+    }
+    launch(t.work);
+    CHECK(cu.cuStreamSynchronize(t.stream));
+    say_iteration(due, now_ns());
+    read_commands(0);
+  }
+}
+
+static void run_loop(void) {
+  while (mode == LOOP && !out.broken) {
+    if (flight.count == t.depth) land_one();
+    unsigned slot = (flight.first + flight.count) % t.depth;
+    flight.start[slot] = now_ns();
+    launch(t.work);
+    CHECK(cu.cuEventRecord(t.events[slot], t.stream));
+    flight.count++;
+    read_commands(0);
+  }
+}
+
+static void read_options(int argc, char **argv) {
+  for (int i = 1; i < argc; i += 2) {
+    const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+    if (value && strcmp(argv[i], "--name") == 0) t.name = value;
+    else if (value && strcmp(argv[i], "--kernel-us") == 0) t.kernel_us = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--depth") == 0) t.depth = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--device") == 0) t.device = atoi(value);
+    else {
+      fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N]\n");
+      _exit(64);
+    }
+  }
+  if (t.depth < 1 || t.depth > MAX_DEPTH || t.kernel_us < 1 || t.kernel_us > 60000000) {
+    fprintf(stderr, "tenant: --depth is 1..%d, --kernel-us 1..60000000\n", MAX_DEPTH);
+    _exit(64);
+  }
+}
+
+int main(int argc, char **argv) {
+  read_options(argc, argv);
+  signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+  /* What is measured is the GPU, not the queue for the CPU: go first where that is permitted. */
+  struct sched_param first = {.sched_priority = 1};
+  if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) != 0)
+    (void)setpriority(PRIO_PROCESS, 0, -15);
+  set_up();
+  say("R\n");
+  flush();
+  while (mode != QUIT && !out.broken) {
+    if (mode == RATE) run_rate();
+    else if (mode == LOOP) run_loop();
+    else read_commands(-1);
+  }
+  return report() ? 0 : 1;
+}

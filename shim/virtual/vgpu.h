@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Between the stand-in libcuda.so.1 and the virtual GPU's device process: the submission memory of
+ * a context and the one private ioctl that hands it out. internal/vgpu/area.go is the other side;
+ * a Go test reads the numbers of this header and holds it to them.
+ */
+#ifndef XSCHED_VIRTUAL_VGPU_H
+#define XSCHED_VIRTUAL_VGPU_H
+
+#include <stdint.h>
+
+#define VG_IOCTL_MAGIC 0x4F494756 /* "VGIO" */
+#define VG_MAX_ARG 64
+#define VG_MAX_PARAMS 4096
+#define VG_ESC_MAP 0xE0
+#define VG_AREA_MAGIC 0x41414756 /* "VGAA" */
+#define VG_CHANNELS 8            /* compute channels a context */
+#define VG_RING 1024             /* entries a channel */
+#define VG_HEADER_BYTES 4096
+#define VG_CHANNEL_BYTES 69632 /* VG_HEADER_BYTES + VG_RING * VG_ENTRY_BYTES */
+#define VG_ENTRY_BYTES 64
+#define VG_BLOCK_NS 10000 /* a kernel's work is done in steps of this */
+#define VG_NO_ADDRESS 0xFFFFFFFFFFFFFFFFull
+
+struct vg_request {
+  uint32_t magic;
+  uint32_t request;
+  uint32_t arg_bytes;
+  uint32_t params_bytes;
+};
+
+struct vg_reply {
+  int32_t error; /* 0, or a positive errno */
+  uint32_t arg_bytes;
+  uint32_t params_bytes;
+  uint32_t _rsv;
+};
+
+/* VG_ESC_MAP: the memory of a compute channel group. */
+struct vg_map {
+  uint32_t client;
+  uint32_t group;
+  uint32_t copy_groups[3]; /* to the device, from it, inside it */
+  uint32_t device;         /* out from here on */
+  uint32_t channels;
+  uint32_t _rsv;
+  uint64_t vram_bytes;
+  int32_t control_fd; /* the three descriptors travel with the reply */
+  int32_t vram_fd;
+  int32_t doorbell_fd;
+  uint32_t status;
+  uint64_t _rsv1;
+};
+
+/* One entry of a channel's ring; written by the client, read once by the device. */
+enum vg_op { VG_KERNEL = 1, VG_COPY = 2, VG_FILL = 3, VG_WAIT = 4, VG_MARK = 5 };
+
+struct vg_entry {
+  uint32_t op;
+  uint32_t width; /* of a fill: 1, 2 or 4 */
+  uint64_t submit_ns;
+  uint64_t amount; /* kernel: device time in ns; copy, fill: bytes */
+  uint64_t dst;    /* VRAM offset; kernel: its result, mark: its time; or VG_NO_ADDRESS */
+  uint64_t src;
+  uint32_t value; /* kernel: seed; fill: value */
+  uint32_t lane;  /* copy, fill: index into copy_groups */
+  uint32_t wait_channel;
+  uint32_t _rsv;
+  uint64_t wait_seq;
+};
+
+/* Head of a channel's block in the control memory; its ring follows at VG_HEADER_BYTES.
+ * Entry of sequence s (from 1) is in slot (s - 1) % VG_RING. */
+struct vg_channel {
+  uint64_t put;     /* client: entries written so far */
+  uint32_t waiters; /* client: threads that wait for done */
+  uint32_t _rsv0[13];
+  uint64_t done;   /* device: entries completed */
+  uint32_t done32; /* device: low half of it, the futex word */
+  uint32_t error;  /* device: not 0: a submission was bad, the channel is dead */
+  uint32_t _rsv1[12];
+};
+
+_Static_assert(sizeof(struct vg_entry) == VG_ENTRY_BYTES, "entry size");
+_Static_assert(sizeof(struct vg_channel) == 128, "two cache lines");
+_Static_assert(sizeof(struct vg_map) == VG_MAX_ARG, "map argument");
+_Static_assert(VG_CHANNEL_BYTES == VG_HEADER_BYTES + VG_RING * VG_ENTRY_BYTES, "channel size");
+
+/* What executing block number b of a kernel does to its result word. */
+static inline uint64_t vg_fold(uint64_t word, uint32_t seed, uint32_t b) {
+  word ^= (uint64_t)seed << 32 | b;
+  word = word << 23 | word >> 41;
+  return word * 0x9E3779B97F4A7C15ull + 1;
+}
+
+#endif /* XSCHED_VIRTUAL_VGPU_H */
