@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device/nvidia"
+	"xsched/internal/guardian"
+	"xsched/internal/hub"
+)
+
+const (
+	attachTime = 10 * time.Second      // to walk its handles
+	filePeriod = 50 * time.Millisecond // between two looks whether it still has its file
+)
+
+// Attach takes a process over that has no shim.
+func (d *daemon) Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+	s, err := d.find(ctx, c, r.PID)
+	switch {
+	case err == nil && s.Attached:
+		return reply(s, fmt.Sprintf("process %d was attached to before", r.PID)), nil
+	case err == nil:
+		return ProcessReply{}, fail(ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d has joined by itself", r.PID)
+	case !errors.Is(err, ErrNotFound):
+		return ProcessReply{}, err
+	}
+	if s, err = d.attach(ctx, c, r.PID); err != nil {
+		return ProcessReply{}, err
+	}
+	return reply(s, fmt.Sprintf("attached to process %d", r.PID)), nil
+}
+
+// Detach lets an attached process go.
+func (d *daemon) Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+	s, err := d.find(ctx, c, r.PID)
+	if err != nil {
+		return ProcessReply{}, err
+	}
+	if !s.Attached {
+		return ProcessReply{}, fail(ErrInvalid, "it leaves when it ends", "process %d has joined by itself", r.PID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := unavailable(d.hub.Detach(ctx, r.PID)); err != nil {
+		return ProcessReply{}, typed(err)
+	}
+	return ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free again", r.PID)}, nil
+}
+
+// attach finds a process's hardware queues, puts the guardian behind it, and
+// enters it. Nothing is done to it before the guardian knows how to undo it.
+func (d *daemon) attach(ctx context.Context, c Caller, pid int) (hub.SessionView, error) {
+	none := hub.SessionView{}
+	uid, command, err := lookUp(pid)
+	if err != nil {
+		return none, err
+	}
+	if err := d.mayChange(c, pid, uid); err != nil {
+		return none, err
+	}
+	if d.driver == nil {
+		return none, fail(ErrNotSupported, "start it with `xsched run`", "process %d has not joined and can't be attached to: %s", pid, d.noDriver)
+	}
+	d.mu.Lock()
+	_, twice := d.attaches[pid]
+	d.attaches[pid] = struct{}{}
+	d.mu.Unlock()
+	if twice {
+		return none, fail(ErrUnavailable, "try again", "process %d is being attached to", pid)
+	}
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.attaches, pid)
+	}()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return none, fail(ErrNotFound, "", "process %d has ended", pid)
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	a, err := d.driver.Attach(ctx, pid, pidfd, d.limits(), d.metrics)
+	if err != nil {
+		_ = unix.Close(pidfd)
+		return none, attachError(pid, err)
+	}
+	// The guardian's copy: the hub closes its own when the process ends.
+	guarded, err := unix.FcntlInt(uintptr(pidfd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		a.Objects.Close()
+		_ = unix.Close(pidfd)
+		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	}
+	defer func() { _ = unix.Close(guarded) }()
+	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
+	err = d.hub.Attach(ctx, s, a.Objects, a.GPUs, pidfd, func(page int) (func(), error) {
+		return d.guard(ctx, s, a, page, guarded)
+	})
+	if err != nil {
+		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	}
+	go d.watchFiles(s, a.Files)
+	d.log.Info("attached", "pid", pid, "uid", uid, "command", command)
+	return d.find(ctx, c, pid)
+}
+
+func attachError(pid int, err error) error {
+	switch {
+	case errors.Is(err, nvidia.ErrNoRights):
+		return fail(ErrNotAllowed, "run the daemon as root, or start the program with `xsched run`", "process %d can't be attached to: %v", pid, err)
+	case errors.Is(err, nvidia.ErrNoContext):
+		return fail(ErrNotFound, "attach once it uses the GPU, or start it with `xsched run`", "%v", err)
+	}
+	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+}
+
+// guard tells the guardian all it needs, and returns what ends that.
+func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(), error) {
+	w := guardian.Ward{Session: uint64(s.ID), PID: s.PID, Page: page, PIDFD: pidfd, Files: a.Files}
+	defer func() {
+		for _, fd := range w.FDs {
+			_ = unix.Close(fd)
+		}
+	}()
+	for gpu := range a.GPUs {
+		r, fds, err := a.Objects.Restores(ctx, gpu)
+		if err != nil {
+			return nil, err
+		}
+		w.Restores, w.FDs = append(w.Restores, r...), append(w.FDs, fds...)
+	}
+	if err := d.guardian.Attach(w); err != nil {
+		return nil, err
+	}
+	return func() { d.guardian.Detach(w.Session) }, nil
+}
+
+// watchFiles ends the session when the process no longer has the files: it
+// closed them or called exec, and only our duplicates keep its GPU memory.
+func (d *daemon) watchFiles(s *hub.Session, files []nvidia.Candidate) {
+	t := time.NewTicker(filePeriod)
+	defer t.Stop()
+	for range t.C {
+		if s.Ended() {
+			return
+		}
+		if !nvidia.StillHasAny(s.PID, files) {
+			s.End("the process closed its files")
+			return
+		}
+	}
+}
+
+// lookUp reads who a process is.
+func lookUp(pid int) (uid int, command string, err error) {
+	var st unix.Stat_t
+	dir := fmt.Sprintf("/proc/%d", pid)
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, "", fail(ErrNotFound, "see `xsched list`", "there is no process %d", pid)
+	}
+	b, _ := os.ReadFile(dir + "/cmdline")
+	command = strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
+	return int(st.Uid), strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, command), nil
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/hub"
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
+
+// owner says whether the caller may change what concerns everybody.
+func (d *daemon) owner(c Caller, what string) error {
+	if c.UID == 0 || c.UID == d.uid {
+		return nil
+	}
+	return fail(ErrNotAllowed, "ask its owner, or use sudo", "only uid %d (the daemon's) and root may change the %s", d.uid, what)
+}
+
+// find returns a process that the caller may change.
+func (d *daemon) find(ctx context.Context, c Caller, pid int) (hub.SessionView, error) {
+	if pid <= 0 {
+		return hub.SessionView{}, fail(ErrInvalid, "see `xsched list`", "%d is no process number", pid)
+	}
+	all, err := d.sessions(ctx)
+	if err != nil {
+		return hub.SessionView{}, err
+	}
+	for _, s := range all {
+		if s.PID == pid {
+			return s, d.mayChange(c, pid, s.UID)
+		}
+	}
+	return hub.SessionView{}, fail(ErrNotFound, "see `xsched list` for those it knows", "process %d is not known to the daemon", pid)
+}
+
+func (d *daemon) mayChange(c Caller, pid, uid int) error {
+	if c.UID == 0 || c.UID == uid {
+		return nil
+	}
+	return fail(ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
+}
+
+// Hint changes a process's hints.
+func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error) {
+	if err := checkHint(r); err != nil {
+		return HintReply{}, err
+	}
+	if _, err := d.find(ctx, c, r.PID); err != nil {
+		return HintReply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	h, err := d.hub.SetHint(ctx, r.PID, func(v hub.SessionView, h *model.Hint) error {
+		if r.Priority != nil {
+			if note := d.hub.MayHave(c.UID, model.Priority(*r.Priority)); note != "" {
+				return fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+			}
+			h.Priority = model.Priority(*r.Priority)
+		}
+		if r.Level != nil {
+			if err := d.canDo(v, model.Level(*r.Level)); err != nil {
+				return err
+			}
+			h.Level = model.Level(*r.Level)
+		}
+		if r.InFlight != nil {
+			h.InFlight = *r.InFlight
+		}
+		if r.Batch != nil {
+			h.Batch = *r.Batch
+		}
+		return nil
+	})
+	if errors.Is(err, hub.ErrUnknownPID) {
+		return HintReply{}, fail(ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
+	}
+	if err := unavailable(err); err != nil {
+		return HintReply{}, typed(err)
+	}
+	return HintReply{PID: r.PID, Priority: int32(h.Priority), Level: int(h.Level), InFlight: h.InFlight, Batch: h.Batch}, nil
+}
+
+func checkHint(r HintRequest) error {
+	const most = 1 << 20
+	switch {
+	case r.Priority != nil && (*r.Priority < int32(model.PriorityNever) || *r.Priority > int32(model.PriorityMax)):
+		return fail(ErrInvalid, fmt.Sprintf("use %d (never) to %d", model.PriorityNever, model.PriorityMax), "priority %d is out of range", *r.Priority)
+	case r.Level != nil && (*r.Level < 0 || *r.Level > int(model.LevelInterrupt)):
+		return fail(ErrInvalid, "use auto, 1, 2 or 3", "level %d is out of range", *r.Level)
+	case r.InFlight != nil && (*r.InFlight < 0 || *r.InFlight > most):
+		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "%d launches in flight is out of range", *r.InFlight)
+	case r.Batch != nil && (*r.Batch < 0 || *r.Batch > most):
+		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "batch %d is out of range", *r.Batch)
+	}
+	return nil
+}
+
+// canDo refuses a level that a process's queues can't have, with the reason.
+func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
+	if l <= model.LevelBlock {
+		if l == model.LevelBlock && v.Attached {
+			return fail(ErrNotSupported, "use level 2 or 3, or start it with `xsched run`", "process %d has no shim, and level 1 is the shim's", v.PID)
+		}
+		return nil
+	}
+	if d.driver == nil {
+		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+	}
+	for _, q := range v.Queues {
+		if c := v.Caps[q.Device]; c.MaxLevel < l {
+			reason := c.Reason
+			if reason == "" {
+				reason = q.Reason
+			}
+			return fail(ErrNotSupported, "use level 1 or auto", "process %d can't have level %d on %s: %s", v.PID, l, q.Device, reason)
+		}
+	}
+	return nil
+}
+
+// typed makes sure that an error is one of ours.
+func typed(err error) error {
+	var e *Error
+	if err == nil {
+		return nil
+	}
+	if errors.As(err, &e) {
+		return e
+	}
+	return fail(ErrUnavailable, "", "%v", err)
+}
+
+// Policy reads or changes the policy.
+func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error) {
+	if r.Name != "" {
+		if err := d.owner(c, "policy"); err != nil {
+			return PolicyReply{}, err
+		}
+	}
+	out := PolicyReply{Available: policy.Names()}
+	var bad error
+	err := d.engineDo(ctx, func(e *engine.Engine) {
+		if r.Name != "" {
+			bad = e.SetPolicy(r.Name)
+		}
+		out.Name = e.Config().Policy
+	})
+	if err != nil {
+		return PolicyReply{}, err
+	}
+	if bad != nil {
+		return PolicyReply{}, fail(ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "policy %q is not known", r.Name)
+	}
+	if r.Name != "" {
+		d.log.Info("policy changed", "policy", out.Name, "uid", c.UID)
+	}
+	return out, nil
+}
+
+// Mode reads or changes the mode.
+func (d *daemon) Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, error) {
+	var names []string
+	for _, m := range model.Modes {
+		names = append(names, string(m))
+	}
+	if r.Mode != "" {
+		if err := d.owner(c, "mode"); err != nil {
+			return ModeReply{}, err
+		}
+		if err := d.checkMode(ctx, r, names); err != nil {
+			return ModeReply{}, err
+		}
+	}
+	out := ModeReply{Available: names}
+	var bad error
+	err := d.engineDo(ctx, func(e *engine.Engine) {
+		if r.Mode != "" {
+			bad = e.SetMode(model.Mode(r.Mode), model.Level(r.Level))
+		}
+		out.Mode = string(e.Config().Mode)
+		if e.Config().Mode == model.ModeLevel {
+			out.Level = int(e.Config().ForceLevel)
+		}
+	})
+	if err != nil {
+		return ModeReply{}, err
+	}
+	if bad != nil {
+		return ModeReply{}, fail(ErrInvalid, "", "%v", bad)
+	}
+	if r.Mode != "" {
+		d.log.Info("mode changed", "mode", out.Mode, "level", out.Level, "uid", c.UID)
+	}
+	return out, nil
+}
+
+func (d *daemon) checkMode(ctx context.Context, r ModeRequest, names []string) error {
+	known := false
+	for _, n := range names {
+		known = known || n == r.Mode
+	}
+	if !known {
+		return fail(ErrInvalid, "use one of "+strings.Join(names, ", "), "mode %q is not known", r.Mode)
+	}
+	if model.Mode(r.Mode) != model.ModeLevel {
+		if r.Level != 0 {
+			return fail(ErrInvalid, "leave the level out", "mode %s takes no level", r.Mode)
+		}
+		return nil
+	}
+	l := model.Level(r.Level)
+	if l < model.LevelBlock || l > model.LevelInterrupt {
+		return fail(ErrInvalid, "use 1, 2 or 3", "mode level needs a level, not %d", r.Level)
+	}
+	if l > model.LevelBlock && d.driver == nil {
+		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+	}
+	all, err := d.sessions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		if err := d.canDo(s, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Suspend holds a process by hand; one without a shim is attached to first.
+func (d *daemon) Suspend(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+	message := fmt.Sprintf("process %d is suspended", r.PID)
+	s, err := d.find(ctx, c, r.PID)
+	if errors.Is(err, ErrNotFound) {
+		if s, err = d.attach(ctx, c, r.PID); err == nil {
+			message = fmt.Sprintf("process %d had not joined: attached to it, and suspended it", r.PID)
+		}
+	}
+	if err != nil {
+		return ProcessReply{}, err
+	}
+	return d.hold(ctx, s, true, message)
+}
+
+// Resume ends a suspension by hand.
+func (d *daemon) Resume(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+	s, err := d.find(ctx, c, r.PID)
+	if err != nil {
+		return ProcessReply{}, err
+	}
+	return d.hold(ctx, s, false, fmt.Sprintf("process %d is no longer held", r.PID))
+}
+
+func (d *daemon) hold(ctx context.Context, s hub.SessionView, held bool, message string) (ProcessReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	err := d.hub.SetHeld(ctx, s.PID, held)
+	if errors.Is(err, hub.ErrUnknownPID) {
+		return ProcessReply{}, fail(ErrNotFound, "", "process %d has ended", s.PID)
+	}
+	if err := unavailable(err); err != nil {
+		return ProcessReply{}, typed(err)
+	}
+	out := reply(s, message)
+	out.Held = held
+	if held && len(s.Queues) == 0 {
+		out.Message += "; it has no GPU context yet, and will be held when it makes one"
+	}
+	return out, nil
+}
+
+func reply(s hub.SessionView, message string) ProcessReply {
+	out := ProcessReply{PID: s.PID, Attached: s.Attached, Held: s.Held, Message: message}
+	for i, q := range s.Queues {
+		if i == 0 || int(q.Level) < out.Level {
+			out.Level = int(q.Level)
+		}
+	}
+	return out
+}
+
+// Wedge blocks the engine loop.
+func (d *daemon) Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error) {
+	const longest = time.Minute
+	if !d.opts.Virtual {
+		return WedgeReply{}, fail(ErrNotSupported, "use a daemon started with --virtual", "faults are injected into virtual GPUs only")
+	}
+	if err := d.owner(c, "engine"); err != nil {
+		return WedgeReply{}, err
+	}
+	t := time.Duration(r.DurationMS) * time.Millisecond
+	if r.DurationMS <= 0 || r.DurationMS > longest.Milliseconds() {
+		return WedgeReply{}, fail(ErrInvalid, "use 1 to 60000", "%d ms is out of range", r.DurationMS)
+	}
+	if err := unavailable(d.hub.Wedge(ctx, t)); err != nil {
+		return WedgeReply{}, typed(err)
+	}
+	return WedgeReply(r), nil
+}

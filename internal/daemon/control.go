@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// The classes of error a Control method returns; test with errors.Is. Every
+// returned error is an *Error: one line with the cause and what to do.
+var (
+	ErrNotFound     = errors.New("not found")
+	ErrNotAllowed   = errors.New("not allowed")
+	ErrNotSupported = errors.New("not supported")
+	ErrInvalid      = errors.New("invalid")
+	ErrUnavailable  = errors.New("unavailable") // the engine does not answer, or the daemon is stopping
+)
+
+// Error is a refused request.
+type Error struct {
+	Kind   error  // one of the classes above
+	Cause  string // "priority 300 is out of range"
+	Remedy string // "use -256 to 255"; may be empty
+}
+
+func (e *Error) Error() string {
+	if e.Remedy == "" {
+		return e.Cause
+	}
+	return e.Cause + "; " + e.Remedy
+}
+
+func (e *Error) Unwrap() error { return e.Kind }
+
+func fail(kind error, remedy, format string, args ...any) *Error {
+	return &Error{Kind: kind, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+// Caller is who asks, from the credentials of the control socket's peer.
+type Caller struct {
+	UID int
+	PID int
+}
+
+// Control is what the daemon offers to the control socket. Methods are safe
+// for concurrent use and check the caller's rights themselves: reading is free,
+// changing a process needs its uid or root, changing the policy or the mode
+// needs the daemon's uid or root.
+type Control interface {
+	Version(ctx context.Context, c Caller) (Version, error)
+	List(ctx context.Context, c Caller) (List, error)
+	Devices(ctx context.Context, c Caller) (Devices, error)
+	Stats(ctx context.Context, c Caller) (Stats, error)
+
+	// Hint changes what is set in the request and returns all of it as now in force.
+	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)
+	// Policy with an empty name only reads.
+	Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error)
+	// Mode with an empty mode only reads.
+	Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, error)
+
+	// Suspend and Resume act by hand; a process that has no shim is attached to first.
+	Suspend(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
+	Resume(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
+	Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
+	Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
+
+	// Wedge blocks the engine loop for a while: fault injection, only under --virtual.
+	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
+}
+
+// Version says what is running.
+type Version struct {
+	Version     string `json:"version"`
+	WireVersion int    `json:"wire_version"`
+	PID         int    `json:"pid"`
+	UID         int    `json:"uid"`
+	Dir         string `json:"dir"`
+	Virtual     bool   `json:"virtual"`
+	Policy      string `json:"policy"`
+	Mode        string `json:"mode"`
+	StartedNS   int64  `json:"started_unix_ns"`
+}
+
+// List is every process the daemon knows.
+type List struct {
+	Policy    string    `json:"policy"`
+	Mode      string    `json:"mode"`
+	Processes []Process `json:"processes"`
+}
+
+// Process is one client, or one attached process.
+type Process struct {
+	PID       int    `json:"pid"`        // as the daemon's pid namespace names it
+	ClientPID int    `json:"client_pid"` // as the process itself says
+	UID       int    `json:"uid"`
+	Command   string `json:"command"`
+	Session   uint64 `json:"session"`
+	Attached  bool   `json:"attached"` // without our shim
+	AgeMS     int64  `json:"age_ms"`   // since it joined
+
+	Priority int32 `json:"priority"`
+	// PriorityReason says that another was asked for and not granted.
+	PriorityReason string `json:"priority_reason,omitempty"`
+	// WantLevel is what was asked for (0: auto); each queue says what is in force.
+	WantLevel int  `json:"want_level"`
+	InFlight  int  `json:"in_flight"`
+	Batch     int  `json:"batch"`
+	Held      bool `json:"held"` // suspended by hand
+
+	Counters Counters `json:"counters"`
+	Queues   []Queue  `json:"queues"`
+}
+
+// Counters are what the shim counted; all zero for an attached process.
+type Counters struct {
+	HookedCalls uint64 `json:"hooked_calls"`
+	Launches    uint64 `json:"launches"`
+	Copies      uint64 `json:"copies"`
+	Syncs       uint64 `json:"syncs"`
+	Captured    uint64 `json:"captured"`
+	GateWaits   uint64 `json:"gate_waits"`
+	GateWaitNS  uint64 `json:"gate_wait_ns"`
+	Unhooked    uint64 `json:"unhooked"`
+	Recoveries  uint64 `json:"recoveries"`
+}
+
+// Queue is one context of a process on a device.
+type Queue struct {
+	Index  uint32 `json:"index"`
+	Device string `json:"device"` // PCI address
+	Busy   bool   `json:"busy"`
+	// State: idle, running, suspended, held.
+	State string `json:"state"`
+	Level int    `json:"level"` // in force: 1, 2 or 3
+	// LevelReason says why it is not the wanted, or not the highest, one.
+	LevelReason string `json:"level_reason,omitempty"`
+	SliceUS     int64  `json:"slice_us"`          // programmed by us; 0: the driver's own
+	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's own; 0: not known yet
+	Preemptions uint64 `json:"preemptions"`       // times it was suspended while busy
+	SuspendedNS int64  `json:"suspended_ns"`      // in all, while busy
+	Submitted   uint64 `json:"submitted"`
+	Transitions uint64 `json:"transitions"`
+}
+
+// Devices is every GPU seen so far.
+type Devices struct {
+	Devices []Device `json:"devices"`
+}
+
+// Device is one GPU.
+type Device struct {
+	ID          string `json:"id"` // PCI address
+	Driver      string `json:"driver"`
+	Virtual     bool   `json:"virtual"`
+	MaxLevel    int    `json:"max_level"`
+	LevelReason string `json:"level_reason,omitempty"` // why not 3
+	Slices      bool   `json:"slices"`
+	Processes   int    `json:"processes"`
+	Queues      int    `json:"queues"`
+}
+
+// HintRequest changes a process's hints; nil leaves a value as it is.
+type HintRequest struct {
+	PID      int    `json:"pid"`
+	Priority *int32 `json:"priority,omitempty"`
+	Level    *int   `json:"level,omitempty"` // 0: auto
+	InFlight *int   `json:"in_flight,omitempty"`
+	Batch    *int   `json:"batch,omitempty"`
+}
+
+// HintReply is what is in force after a HintRequest.
+type HintReply struct {
+	PID      int   `json:"pid"`
+	Priority int32 `json:"priority"`
+	Level    int   `json:"level"`
+	InFlight int   `json:"in_flight"`
+	Batch    int   `json:"batch"`
+}
+
+// PolicyRequest selects a policy.
+type PolicyRequest struct {
+	Name string `json:"name"`
+}
+
+// PolicyReply is the policy in force and what else there is.
+type PolicyReply struct {
+	Name      string   `json:"name"`
+	Available []string `json:"available"`
+}
+
+// ModeRequest selects a mode; Level only for mode "level" (1 to 3).
+type ModeRequest struct {
+	Mode  string `json:"mode"`
+	Level int    `json:"level,omitempty"`
+}
+
+// ModeReply is the mode in force.
+type ModeReply struct {
+	Mode      string   `json:"mode"`
+	Level     int      `json:"level,omitempty"`
+	Available []string `json:"available"`
+}
+
+// ProcessRequest names a process.
+type ProcessRequest struct {
+	PID int `json:"pid"`
+}
+
+// ProcessReply says what was done to it.
+type ProcessReply struct {
+	PID      int  `json:"pid"`
+	Held     bool `json:"held"`
+	Attached bool `json:"attached"` // it has no shim; the daemon controls it from outside
+	Level    int  `json:"level"`    // the lowest level in force over its queues; 0: no queue yet
+	// Message is one line for the user, e.g. that it was attached to first.
+	Message string `json:"message"`
+}
+
+// WedgeRequest blocks the engine loop.
+type WedgeRequest struct {
+	DurationMS int64 `json:"duration_ms"`
+}
+
+// WedgeReply says that the loop is going to block.
+type WedgeReply struct {
+	DurationMS int64 `json:"duration_ms"`
+}
+
+// Stats are the daemon's own figures.
+type Stats struct {
+	UptimeNS int64 `json:"uptime_ns"`
+	// Scheduling is what the engine thread got: "SCHED_FIFO 1", "nice -10", "normal (reason)".
+	Scheduling string `json:"scheduling"`
+
+	Sessions      int               `json:"sessions"`
+	Queues        int               `json:"queues"`
+	SessionsTotal uint64            `json:"sessions_total"`
+	Refused       map[string]uint64 `json:"refused"` // by reason
+	OpenFDs       int               `json:"open_fds"`
+
+	Wakes     uint64 `json:"wakes"`     // of the engine loop
+	Doorbells uint64 `json:"doorbells"` // rings seen
+	Decisions uint64 `json:"decisions"` // calls of the policy
+	// BusyToDecision is from the application's idle->busy change to the end of the decision about it.
+	BusyToDecision Histogram `json:"busy_to_decision"`
+	Decision       Histogram `json:"decision"` // the decision alone
+	// HeartbeatLate is how late heartbeats were.
+	HeartbeatLate Histogram `json:"heartbeat_late"`
+
+	Suspends      uint64 `json:"suspends"`       // operations done on hardware queues
+	Resumes       uint64 `json:"resumes"`        //
+	TimesliceSets uint64 `json:"timeslice_sets"` //
+	GateHolds     uint64 `json:"gate_holds"`     // Lv1 gates closed
+	Undone        uint64 `json:"undone"`         // suspensions undone because their lease ran out
+	DeviceErrors  uint64 `json:"device_errors"`
+
+	SuspendTime Histogram `json:"suspend_time"` // one suspend operation
+	ResumeTime  Histogram `json:"resume_time"`
+
+	Targets  []TargetStats `json:"targets"`
+	Guardian GuardianStats `json:"guardian"`
+}
+
+// Histogram summarises durations in microseconds.
+type Histogram struct {
+	Count uint64  `json:"count"`
+	P50US float64 `json:"p50_us"`
+	P90US float64 `json:"p90_us"`
+	P99US float64 `json:"p99_us"`
+	MaxUS float64 `json:"max_us"`
+}
+
+// TargetStats is one process on one device, as its reconciler sees it.
+type TargetStats struct {
+	PID          int    `json:"pid"`
+	Device       string `json:"device"`
+	Ops          uint64 `json:"ops"`
+	Errors       uint64 `json:"errors"`
+	Undone       uint64 `json:"undone"`
+	LastError    string `json:"last_error,omitempty"`
+	StuckSinceNS int64  `json:"stuck_since_ns,omitempty"` // CLOCK_MONOTONIC; 0: not stuck
+	StuckForMS   int64  `json:"stuck_for_ms,omitempty"`
+}
+
+// GuardianStats is the process that restores attached processes when the daemon dies.
+type GuardianStats struct {
+	PID      int `json:"pid"` // 0: not started, nothing is attached
+	Attached int `json:"attached"`
+	Restarts int `json:"restarts"`
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/daemon"
+	"xsched/internal/hub"
+)
+
+var ctx = context.Background()
+
+func ptr[T any](v T) *T { return &v }
+
+func TestSuspendResumeAndHints(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	pid := app.Process.Pid
+	await(t, "level 3", func() bool {
+		l, err := w.ctl.List(ctx)
+		return err == nil && len(l.Processes) == 1 && len(l.Processes[0].Queues) == 1 && l.Processes[0].Queues[0].Level == 3
+	})
+	d, err := w.ctl.Devices(ctx)
+	if err != nil || len(d.Devices) != 1 || d.Devices[0].ID != "0000:01:00.0" || d.Devices[0].MaxLevel != 3 || !d.Devices[0].Virtual {
+		t.Errorf("devices %+v %v", d, err)
+	}
+	r, err := w.ctl.Suspend(ctx, pid)
+	if err != nil || !r.Held || r.Attached || r.Level != 3 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	await(t, "channels stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	l, _ := w.ctl.List(ctx)
+	if q := l.Processes[0].Queues[0]; q.State != "held" || q.Preemptions != 1 {
+		t.Errorf("%+v", q)
+	}
+	time.Sleep(250 * time.Millisecond) // longer than the lease: it is kept alive
+	if a := w.account(t, pid); a.Disables != 1 || a.Enables != 0 {
+		t.Errorf("disables %d enables %d while held", a.Disables, a.Enables)
+	}
+	if _, err := w.ctl.Resume(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "channels run", func() bool { return w.account(t, pid).Enables == 1 })
+
+	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: ptr(int32(7)), Level: ptr(2)})
+	if err != nil || h.Priority != 7 || h.Level != 2 {
+		t.Errorf("%+v %v", h, err)
+	}
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: ptr(int32(256))})
+	wantError(t, err, daemon.ErrInvalid, "256", "255")
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: ptr(4)})
+	wantError(t, err, daemon.ErrInvalid)
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: 1 << 22, Priority: ptr(int32(1))})
+	wantError(t, err, daemon.ErrNotFound)
+	_, err = w.ctl.SetPolicy(ctx, daemon.PolicyRequest{Name: "nope"})
+	wantError(t, err, daemon.ErrInvalid, "nope", "HPF")
+	_, err = w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "nope"})
+	wantError(t, err, daemon.ErrInvalid, "live")
+	if m, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 2}); err != nil || m.Level != 2 {
+		t.Errorf("%+v %v", m, err)
+	}
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped again", func() bool { return w.account(t, pid).Disables == 2 })
+	// SIGTERM: everybody runs, sockets are gone.
+	if err := stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if a := w.account(t, pid); a.Enables != 2 {
+		t.Errorf("%d enables after the daemon's end", a.Enables)
+	}
+	for _, name := range []string{"xsched.sock", "control.sock"} {
+		if _, err := os.Lstat(filepath.Join(w.dir, name)); err == nil {
+			t.Errorf("%s left behind", name)
+		}
+	}
+}
+
+func TestSlicesAreSetAndRestored(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serve(t, nil)
+	low := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "both known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 2 })
+	native := w.account(t, low.Process.Pid).SliceNS
+	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: ptr(int32(10))}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "low's slice is short", func() bool { return w.account(t, low.Process.Pid).SliceNS == 1000 })
+	await(t, "high's slice is long", func() bool { return w.account(t, high.Process.Pid).SliceNS > native })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for _, p := range []int{low.Process.Pid, high.Process.Pid} {
+		if got := w.account(t, p).SliceNS; got != native {
+			t.Errorf("slice %d ns left, was %d", got, native)
+		}
+	}
+}
+
+func TestAttach(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	r, err := w.ctl.Suspend(ctx, pid)
+	if err != nil || !r.Attached || !r.Held || r.Level != 3 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	t.Log(r.Message)
+	await(t, "channels stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	st, err := w.ctl.Stats(ctx)
+	if err != nil || st.Guardian.PID == 0 || st.Guardian.Attached != 1 {
+		t.Fatalf("%+v %v", st.Guardian, err)
+	}
+	// The engine is blocked: the guardian sets it free; afterwards it is suspended again.
+	if _, err := w.ctl.Wedge(ctx, 400*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	took := await(t, "guardian sets it free", func() bool { return w.account(t, pid).Enables >= 1 })
+	t.Logf("free %v after the engine was blocked", took)
+	await(t, "suspended again", func() bool { return w.account(t, pid).Disables >= 2 })
+	// kill -9 of the guardian: another takes over.
+	_ = unix.Kill(st.Guardian.PID, unix.SIGKILL)
+	await(t, "another guardian", func() bool {
+		s, err := w.ctl.Stats(ctx)
+		return err == nil && s.Guardian.Restarts == 1 && s.Guardian.PID != 0 && s.Guardian.PID != st.Guardian.PID
+	})
+	before := w.account(t, pid).Enables
+	if _, err := w.ctl.Detach(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "free after detach", func() bool { return w.account(t, pid).Enables > before })
+	await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
+	_, err = w.ctl.Attach(ctx, os.Getppid())
+	wantError(t, err, daemon.ErrNotFound)
+	_, err = w.ctl.Attach(ctx, 1<<22+1)
+	wantError(t, err, daemon.ErrNotFound)
+}
+
+// What we hold of a process is let go when it dies or calls exec.
+func TestAttachedFilesAreLetGo(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	for name, end := range map[string]func(p *program){
+		"kill": func(p *program) { _ = p.Process.Kill() },
+		"exec": func(p *program) { _, _ = p.in.WriteString("exec\n") },
+	} {
+		for _, how := range [][]string{{"app", w.vgpuPath()}, {"app", w.vgpuPath(), w.sockPath()}} {
+			app := startProgram(t, how...)
+			pid := app.Process.Pid
+			await(t, "suspended", func() bool { _, err := w.ctl.Suspend(ctx, pid); return err == nil })
+			await(t, "stopped", func() bool { return w.account(t, pid).Disables > 0 })
+			end(app)
+			took := await(t, "its memory is freed", func() bool { return !w.account(t, pid).Alive })
+			t.Logf("%s, attached %v: freed after %v", name, len(how) == 2, took)
+			await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
+		}
+	}
+}
+
+// kill -9 of the daemon: an attached process runs again with its own timeslice.
+func TestKilledDaemonWithAttachedProcess(t *testing.T) {
+	w := newWorld(t)
+	d := startProgram(t, "daemon", w.dir)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	native := w.account(t, pid).SliceNS
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	st, err := w.ctl.Stats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = d.Process.Kill()
+	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables >= 1 })
+	t.Logf("free %v after kill -9 of the daemon", took)
+	await(t, "own slice", func() bool { return w.account(t, pid).SliceNS == native })
+	await(t, "the guardian ends", func() bool { return errors.Is(unix.Kill(st.Guardian.PID, 0), unix.ESRCH) || zombie(st.Guardian.PID) })
+	// A new daemon takes the place of the dead one.
+	startProgram(t, "daemon", w.dir)
+	if v, err := w.ctl.Version(ctx); err != nil || v.PID == d.Process.Pid {
+		t.Errorf("%+v %v", v, err)
+	}
+}
+
+// zombie: nobody may be there to reap an orphan in a test's container.
+func zombie(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err == nil && strings.Contains(string(b), "State:\tZ")
+}
+
+// A stopped daemon: the guardian acts; continued, the daemon starts over.
+func TestStoppedDaemonWithAttachedProcess(t *testing.T) {
+	w := newWorld(t)
+	d := startProgram(t, "daemon", w.dir)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	_ = d.Process.Signal(unix.SIGSTOP)
+	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables >= 1 })
+	t.Logf("free %v after SIGSTOP", took)
+	time.Sleep(100 * time.Millisecond)
+	_ = d.Process.Signal(unix.SIGCONT)
+	await(t, "suspended again", func() bool { return w.account(t, pid).Disables >= 2 })
+	l, err := w.ctl.List(ctx)
+	if err != nil || len(l.Processes) != 1 || !l.Processes[0].Held {
+		t.Errorf("%+v %v", l, err)
+	}
+}
+
+// A device that never answers one process: shown, and nobody else is held up.
+func TestNeverAnsweringDevice(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	bad := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	good := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	level3 := func() bool {
+		l, err := w.ctl.List(ctx)
+		n := 0
+		for _, p := range l.Processes {
+			if len(p.Queues) == 1 && p.Queues[0].Level == 3 {
+				n++
+			}
+		}
+		return err == nil && n == 2
+	}
+	await(t, "level 3", level3)
+	if err := w.device.SetFault(fmt.Sprintf("never-answer:%d", bad.Process.Pid)); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*program{bad, good} {
+		if _, err := w.ctl.Suspend(ctx, p.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "the good one is stopped", func() bool { return w.account(t, good.Process.Pid).Disables == 1 })
+	await(t, "the bad one shows", func() bool {
+		s, err := w.ctl.Stats(ctx)
+		for _, x := range s.Targets {
+			if x.PID == bad.Process.Pid && x.StuckSinceNS != 0 && x.StuckForMS > 0 {
+				return true
+			}
+		}
+		return err != nil
+	})
+	_ = bad.Process.Kill()
+	await(t, "the bad one is let go", func() bool { return !w.account(t, bad.Process.Pid).Alive })
+}
+
+func TestStartErrors(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	err := daemon.Run(ctx, options(w.dir))
+	if !errors.Is(err, hub.ErrRunning) {
+		t.Errorf("second daemon: %v", err)
+	}
+	if _, err := w.ctl.Version(ctx); err != nil {
+		t.Errorf("the first daemon is gone: %v", err)
+	}
+	o := options(t.TempDir())
+	o.Policy = "nope"
+	wantError(t, daemon.Run(ctx, o), daemon.ErrInvalid, "nope")
+}
+
+// Without a driver everything but level 1 is refused, with the reason.
+func TestNoDriver(t *testing.T) {
+	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
+		t.Skip("this machine has a driver")
+	}
+	w := newWorld(t)
+	w.serve(t, func(o *daemon.Options) { o.Virtual = false })
+	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	pid := app.Process.Pid
+	await(t, "known", func() bool {
+		l, err := w.ctl.List(ctx)
+		return err == nil && len(l.Processes) == 1 && len(l.Processes[0].Queues) == 1
+	})
+	l, _ := w.ctl.List(ctx)
+	if q := l.Processes[0].Queues[0]; q.Level != 1 || q.LevelReason == "" {
+		t.Errorf("%+v", q)
+	}
+	_, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: ptr(3)})
+	wantError(t, err, daemon.ErrNotSupported, "no NVIDIA kernel module")
+	_, err = w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 3})
+	wantError(t, err, daemon.ErrNotSupported)
+	_, err = w.ctl.Wedge(ctx, time.Second)
+	wantError(t, err, daemon.ErrNotSupported, "--virtual")
+	if r, err := w.ctl.Suspend(ctx, pid); err != nil || r.Level != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// Permissions, asked of the daemon directly: the socket's peer is always this user.
+func TestPermissions(t *testing.T) {
+	w := newWorld(t)
+	ready := make(chan daemon.Control, 1)
+	w.serve(t, func(o *daemon.Options) { r := o.Ready; o.Ready = func(c daemon.Control) { ready <- c; r(c) } })
+	c := <-ready
+	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	pid := app.Process.Pid
+	await(t, "known", func() bool {
+		l, err := c.List(ctx, daemon.Caller{UID: 12345})
+		return err == nil && len(l.Processes) == 1
+	})
+	stranger := daemon.Caller{UID: 12345, PID: 1}
+	_, err := c.Suspend(ctx, stranger, daemon.ProcessRequest{PID: pid})
+	wantError(t, err, daemon.ErrNotAllowed, "uid")
+	_, err = c.Hint(ctx, stranger, daemon.HintRequest{PID: pid, Priority: ptr(int32(1))})
+	wantError(t, err, daemon.ErrNotAllowed)
+	_, err = c.Policy(ctx, stranger, daemon.PolicyRequest{Name: "FIFO"})
+	wantError(t, err, daemon.ErrNotAllowed)
+	_, err = c.Mode(ctx, stranger, daemon.ModeRequest{Mode: "off"})
+	wantError(t, err, daemon.ErrNotAllowed)
+	_, err = c.Wedge(ctx, stranger, daemon.WedgeRequest{DurationMS: 1})
+	wantError(t, err, daemon.ErrNotAllowed)
+	if p, err := c.Policy(ctx, stranger, daemon.PolicyRequest{}); err != nil || p.Name == "" {
+		t.Errorf("reading: %+v %v", p, err)
+	}
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package daemon assembles `xsched serve`: hub, engine, device backends and
+// guardian, and the control interface that the HTTP server offers.
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// Options configure Run. The zero value is a user's daemon with defaults.
+type Options struct {
+	// Dir holds the sockets; empty: $XSCHED_DIR, /run/xsched for root, else the user's own.
+	Dir string
+	// Policy and Mode to start with; empty: the engine's defaults.
+	Policy string
+	Mode   model.Mode
+	// ModeLevel is the forced level of ModeLevel.
+	ModeLevel model.Level
+	// Quantum and StarvationBound override the engine's defaults when not 0.
+	Quantum, StarvationBound time.Duration
+
+	// Virtual accepts the virtual GPU's sockets in place of /dev/nvidiactl.
+	Virtual bool
+	// VGPUSocket is the device process's socket; empty: Dir/vgpu.sock.
+	VGPUSocket string
+
+	// AllowPriority lets non-root clients of a root daemon raise themselves above 0.
+	AllowPriority bool
+	// MaxSessions and MaxSessionsPerUID bound the clients; 0: 4096 and 1024.
+	MaxSessions, MaxSessionsPerUID int
+
+	// Version is the program's, for Control.Version.
+	Version string
+	Log     *slog.Logger
+
+	// GuardianCommand starts the guardian; empty: this executable with "guardian".
+	// The command gets its socket as file descriptor 3 and must call guardian.Main(3).
+	GuardianCommand []string
+
+	// ServeControl serves the control socket until ctx ends; nil: no control
+	// socket. It is a hook so that the HTTP server can know this package and
+	// not the other way round.
+	ServeControl func(ctx context.Context, l net.Listener, c Control) error
+
+	// Ready, when not nil, is called once the sockets accept clients.
+	Ready func(c Control)
+}

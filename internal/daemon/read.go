@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"xsched/internal/device"
+	"xsched/internal/engine"
+	"xsched/internal/hub"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// Version says what is running.
+func (d *daemon) Version(ctx context.Context, _ Caller) (Version, error) {
+	v := Version{
+		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
+		Virtual: d.opts.Virtual, StartedNS: d.started.UnixNano(),
+	}
+	err := d.engineDo(ctx, func(e *engine.Engine) {
+		v.Policy, v.Mode = e.Config().Policy, string(e.Config().Mode)
+	})
+	return v, err
+}
+
+func (d *daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	s, err := d.hub.Sessions(ctx)
+	return s, unavailable(err)
+}
+
+// List returns every process.
+func (d *daemon) List(ctx context.Context, _ Caller) (List, error) {
+	out := List{Processes: []Process{}}
+	err := d.engineDo(ctx, func(e *engine.Engine) {
+		out.Policy, out.Mode = e.Config().Policy, string(e.Config().Mode)
+	})
+	if err != nil {
+		return List{}, err
+	}
+	all, err := d.sessions(ctx)
+	if err != nil {
+		return List{}, err
+	}
+	for _, s := range all {
+		out.Processes = append(out.Processes, process(s))
+	}
+	return out, nil
+}
+
+func process(s hub.SessionView) Process {
+	p := Process{
+		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
+		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
+		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held,
+		Counters: Counters(s.Counters), Queues: []Queue{},
+	}
+	for _, q := range s.Queues {
+		state := "running"
+		switch {
+		case s.Held:
+			state = "held"
+		case q.Want.Suspend != 0 && q.Busy:
+			state = "suspended"
+		case !q.Busy:
+			state = "idle"
+		}
+		p.Queues = append(p.Queues, Queue{
+			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason,
+			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
+			SuspendedNS: q.Suspended.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
+		})
+	}
+	return p
+}
+
+// Devices returns the GPUs that processes use, and those the driver shows.
+func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
+	all, err := d.sessions(ctx)
+	if err != nil {
+		return Devices{}, err
+	}
+	byID := map[string]*Device{}
+	get := func(id string) *Device {
+		if byID[id] == nil {
+			dev := &Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
+			if d.driver != nil {
+				dev.Driver, dev.Virtual = d.driver.Version, d.driver.Virtual
+				dev.MaxLevel, dev.Slices = int(model.LevelInterrupt), true
+			}
+			byID[id] = dev
+		}
+		return byID[id]
+	}
+	if d.driver != nil && !d.driver.Virtual {
+		if entries, err := os.ReadDir("/proc/driver/nvidia/gpus"); err == nil {
+			for _, e := range entries {
+				get(e.Name())
+			}
+		}
+	}
+	for _, s := range all {
+		mine := map[string]bool{}
+		for _, q := range s.Queues {
+			get(q.Device.String()).Queues++
+			mine[q.Device.String()] = true
+		}
+		for gpu := range s.Caps {
+			mine[gpu.String()] = true
+		}
+		for id := range mine {
+			get(id).Processes++
+		}
+	}
+	out := Devices{Devices: []Device{}}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		out.Devices = append(out.Devices, *byID[id])
+	}
+	return out, nil
+}
+
+// Stats answers also while the engine is blocked.
+func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
+	h := d.hub.Stats()
+	m := d.metrics
+	st := Stats{
+		UptimeNS: time.Since(d.started).Nanoseconds(), Scheduling: h.Scheduling,
+		Sessions: h.Sessions, Queues: h.Queues, SessionsTotal: h.SessionsTotal, Refused: h.Refused, OpenFDs: openFDs(),
+		Wakes: h.Wakes, Doorbells: h.Rings, Decisions: h.Decisions,
+		BusyToDecision: histogram(h.BusyToDecision), Decision: histogram(h.Decision), HeartbeatLate: histogram(h.Late),
+		Suspends: m.Suspends.Load(), Resumes: m.Resumes.Load(), TimesliceSets: m.TimesliceSets.Load(),
+		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
+		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime), Targets: []TargetStats{},
+	}
+	now := hub.NewClock().Now()
+	for _, t := range h.Targets {
+		ts := TargetStats{
+			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
+			StuckSinceNS: int64(t.StuckSince),
+		}
+		if t.StuckSince != 0 {
+			ts.StuckForMS = now.Sub(t.StuckSince).Milliseconds()
+		}
+		st.Targets = append(st.Targets, ts)
+	}
+	st.Guardian.PID, st.Guardian.Attached, st.Guardian.Restarts = d.guardian.Stats()
+	return st, nil
+}
+
+func openFDs() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(entries) - 1 // the one that reads the directory
+}
+
+func histogram(h *device.Histogram) Histogram {
+	n, at, top := h.Quantiles(0.5, 0.9, 0.99)
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+	return Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+type page struct{ log []string }
+
+func (p *page) SetGate(slot int, held bool) { p.log = append(p.log, fmt.Sprint("gate ", slot, held)) }
+
+func (p *page) SetLimits(slot int, in, batch uint32) {
+	p.log = append(p.log, fmt.Sprint("limits ", slot, in, batch))
+}
+
+func TestGate(t *testing.T) {
+	p, m := &page{}, &device.Metrics{}
+	g := New(p, 3, m)
+	for _, want := range []model.Desired{
+		{},
+		{},
+		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
+		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
+		{Suspend: model.LevelInterrupt, InFlight: -1, Batch: 1 << 40}, // the hardware's business
+	} {
+		if err := g.Apply(context.Background(), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = g.Close()
+	want := []string{
+		"limits 3 0 0", "gate 3 false", "limits 3 4 2", "gate 3 true", "limits 3 0 1048576", "gate 3 false",
+		"limits 3 0 0", "gate 3 false",
+	}
+	if !slices.Equal(p.log, want) {
+		t.Errorf("got %q\nwant %q", p.log, want)
+	}
+	if m.GateHolds.Load() != 1 {
+		t.Error("holds not counted")
+	}
+}

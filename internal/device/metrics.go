@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Metrics count what was done to the hardware; shared by all targets.
+type Metrics struct {
+	Suspends, Resumes, TimesliceSets, GateHolds, Undone, Errors atomic.Uint64
+
+	SuspendTime, ResumeTime Histogram
+}
+
+// Histogram counts durations in buckets of at most 1/16 relative width, from
+// 1 ns up; fixed memory, any number of writers, no locks.
+type Histogram struct {
+	buckets [64 * 16]atomic.Uint64
+	max     atomic.Int64
+}
+
+func bucket(ns uint64) int {
+	if ns < 16 {
+		return int(ns)
+	}
+	e := bits.Len64(ns) - 5
+	return (e+1)*16 + int(ns>>e) - 16
+}
+
+func bucketTop(i int) time.Duration {
+	if i < 16 {
+		return time.Duration(i)
+	}
+	e := i/16 - 1
+	return time.Duration((uint64(i%16+16+1) << e) - 1)
+}
+
+// Record adds one duration; negative ones count as 0.
+func (h *Histogram) Record(d time.Duration) {
+	if d < 0 {
+		d = 0
+	}
+	h.buckets[bucket(uint64(d))].Add(1)
+	for {
+		m := h.max.Load()
+		if int64(d) <= m || h.max.CompareAndSwap(m, int64(d)) {
+			return
+		}
+	}
+}
+
+// Quantiles returns the count, the durations at the given quantiles in
+// ascending order, and the largest.
+func (h *Histogram) Quantiles(qs ...float64) (count uint64, at []time.Duration, maxD time.Duration) {
+	var counts [64 * 16]uint64
+	for i := range h.buckets {
+		counts[i] = h.buckets[i].Load()
+		count += counts[i]
+	}
+	maxD = time.Duration(h.max.Load())
+	at = make([]time.Duration, len(qs))
+	var sum uint64
+	k := 0
+	for i, n := range counts {
+		sum += n
+		for k < len(qs) && n > 0 && float64(sum) >= qs[k]*float64(count) {
+			at[k] = min(bucketTop(i), maxD)
+			k++
+		}
+	}
+	return count, at, maxD
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+// Target is one process's channels on one GPU.
+type Target struct {
+	objects *Objects
+	gpu     model.DeviceID
+}
+
+var _ device.Target = (*Target)(nil)
+
+// Target is the process on a GPU; the objects stay the caller's to close.
+func (s *Objects) Target(gpu model.DeviceID) device.Target { return &Target{s, gpu} }
+
+// Close does nothing: the files belong to the session.
+func (t *Target) Close() error { return nil }
+
+// Invalidate forgets which channels are stopped and which slices are set.
+func (t *Target) Invalidate() {
+	t.objects.mu.Lock()
+	defer t.objects.mu.Unlock()
+	for _, u := range t.objects.units(t.gpu) {
+		for _, o := range append(u.stop, u.others...) {
+			o.stale = true
+		}
+		for _, g := range u.compute {
+			g.stale = true
+		}
+	}
+}
+
+// Apply stops or continues the compute channels and sets the timeslice of
+// their groups. Channels that have appeared since get the same. Stopping comes
+// before slices: somebody is waiting for it.
+func (t *Target) Apply(ctx context.Context, want model.Desired) error {
+	level := want.Suspend
+	if level < model.LevelDeactivate {
+		level = 0
+	}
+	// New handles may have come with the wish to act on them.
+	_, err := t.objects.Resolve(ctx)
+	s := t.objects
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	s.mu.Lock()
+	us := s.units(t.gpu)
+	s.mu.Unlock()
+	for _, u := range us {
+		err = errors.Join(err, s.stopChannels(ctx, u, level))
+	}
+	for _, u := range us {
+		for _, g := range u.compute {
+			err = errors.Join(err, s.setSlice(ctx, u, g, want.Slice))
+		}
+	}
+	return err
+}
+
+// stopChannels brings a unit's channels to a level: 0 runs.
+func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) error {
+	todo := map[model.Level][]*object{}
+	s.mu.Lock()
+	for _, o := range u.stop {
+		if o.stopped != level || o.stale {
+			todo[level] = append(todo[level], o)
+		}
+	}
+	for _, o := range u.others {
+		if o.stopped != 0 || o.stale {
+			todo[0] = append(todo[0], o)
+		}
+	}
+	s.mu.Unlock()
+	var err error
+	for lv, list := range todo {
+		for len(list) > 0 {
+			n := min(len(list), s.driver.layout.disableMax)
+			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], lv))
+			list = list[n:]
+		}
+	}
+	return err
+}
+
+func (s *Objects) stopChunk(ctx context.Context, u unit, chunk []*object, level model.Level) error {
+	err := s.disable(ctx, u, chunk, level)
+	if st, ok := statusOf(err); ok && st.gone() {
+		// One of them was freed a moment ago; RM then changes nothing at all. Ask
+		// each again, and stop the rest.
+		if chunk = s.stillThere(ctx, u, chunk); len(chunk) == 0 {
+			return nil
+		}
+		err = s.disable(ctx, u, chunk, level)
+	}
+	if err != nil {
+		return fmt.Errorf("stop %d channels of %#x at level %d: %w", len(chunk), u.client.handle, level, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range chunk {
+		o.stopped, o.stale = level, false
+	}
+	return nil
+}
+
+func (s *Objects) disable(ctx context.Context, u unit, chunk []*object, level model.Level) error {
+	handles := make([]uint32, len(chunk))
+	for i, o := range chunk {
+		handles[i] = o.handle
+	}
+	params := s.driver.layout.encodeDisable(level != 0, level == model.LevelDeactivate, u.client.handle, handles)
+	start := time.Now()
+	err := s.driver.control(ctx, u.client.file, u.client.handle, u.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
+	if err != nil {
+		return err
+	}
+	if level != 0 {
+		s.metrics.Suspends.Add(1)
+		s.metrics.SuspendTime.Record(time.Since(start))
+	} else {
+		s.metrics.Resumes.Add(1)
+		s.metrics.ResumeTime.Record(time.Since(start))
+	}
+	return nil
+}
+
+func (s *Objects) stillThere(ctx context.Context, u unit, chunk []*object) []*object {
+	var keep []*object
+	for _, o := range chunk {
+		_, err := s.driver.probeObject(ctx, u.client.file, u.client.handle, o.handle, o.class)
+		s.mu.Lock()
+		if st, ok := statusOf(err); ok && !st.transient() {
+			o.proof = refuted
+		} else {
+			keep = append(keep, o)
+		}
+		s.mu.Unlock()
+	}
+	return keep
+}
+
+// setSlice sets a group's timeslice, or its own one back for 0. The own one is
+// read before the first change.
+func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Duration) error {
+	us := uint64((slice + time.Microsecond - 1) / time.Microsecond)
+	s.mu.Lock()
+	done := g.setUS == us && !g.stale || us == 0 && !g.ownKnown
+	known := g.ownKnown
+	s.mu.Unlock()
+	if done {
+		return nil
+	}
+	params := make([]byte, 8)
+	if !known {
+		if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
+			return s.groupFailed(g, "read timeslice", err)
+		}
+	}
+	// What we set is written down before the call: an event about the
+	// application's own setting that comes meanwhile then undoes the note.
+	s.mu.Lock()
+	if !g.ownKnown {
+		g.ownUS, g.ownKnown = binary.NativeEndian.Uint64(params), true
+	}
+	value := us
+	if us == 0 {
+		value = g.ownUS
+	}
+	g.setUS, g.stale = us, false
+	s.mu.Unlock()
+	binary.NativeEndian.PutUint64(params, value)
+	if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, params); err != nil {
+		return s.groupFailed(g, "set timeslice", err)
+	}
+	s.metrics.TimesliceSets.Add(1)
+	return nil
+}
+
+// groupFailed forgets a group that is gone and passes every other error on.
+func (s *Objects) groupFailed(g *object, what string, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.stale = true
+	if st, ok := statusOf(err); ok && st.gone() {
+		g.proof = refuted
+		return nil
+	}
+	return fmt.Errorf("%s of group %#x: %w", what, g.handle, err)
+}

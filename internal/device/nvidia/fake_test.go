@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+type fakeKind int
+
+const (
+	kindSub fakeKind = iota
+	kindGroup
+	kindChannel
+)
+
+type fakeObject struct {
+	kind    fakeKind
+	gpu     uint32
+	slice   uint64
+	stopped string // "", "2", "3"
+}
+
+// fakeRM answers like the driver: a client belongs to the file that made it.
+// A file is known by the inode behind it, so duplicates count as the same.
+type fakeRM struct {
+	mu      sync.Mutex
+	clients map[uint32]map[uint32]*fakeObject
+	owner   map[uint32]uint64 // client -> inode
+	calls   map[uint32]int    // by command
+	lists   []int             // channels in each FIFO_DISABLE
+	hook    func(cmd uint32)
+}
+
+var _ Transport = (*fakeRM)(nil)
+
+func newFakeRM() *fakeRM {
+	return &fakeRM{clients: map[uint32]map[uint32]*fakeObject{}, owner: map[uint32]uint64{}, calls: map[uint32]int{}}
+}
+
+func inode(fd int) uint64 {
+	var st unix.Stat_t
+	_ = unix.Fstat(fd, &st)
+	return st.Ino
+}
+
+func (r *fakeRM) Accept(int) error              { return nil }
+func (r *fakeRM) Open() (*File, error)          { return nil, os.ErrNotExist }
+func (r *fakeRM) Find(int) ([]Candidate, error) { return nil, nil }
+func (r *fakeRM) object(c, o uint32) *fakeObject {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clients[c][o]
+}
+
+func (r *fakeRM) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	return f.use(func(fd int) error {
+		cmd := binary.NativeEndian.Uint32(arg[8:])
+		if r.hook != nil {
+			r.hook(cmd)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.calls[cmd]++
+		binary.NativeEndian.PutUint32(arg[28:], uint32(r.control(fd, arg, params, cmd)))
+		return nil
+	})
+}
+
+func (r *fakeRM) control(fd int, arg, params []byte, cmd uint32) Status {
+	client, handle := binary.NativeEndian.Uint32(arg[0:]), binary.NativeEndian.Uint32(arg[4:])
+	if r.owner[client] != inode(fd) {
+		return NV_ERR_INVALID_CLIENT
+	}
+	o := r.clients[client][handle]
+	if o == nil {
+		return NV_ERR_INVALID_OBJECT_HANDLE
+	}
+	kinds := map[uint32]fakeKind{
+		NV2080_CTRL_CMD_GPU_GET_ID: kindSub, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS: kindSub, NVA06C_CTRL_CMD_GET_INFO: kindGroup,
+		NVA06C_CTRL_CMD_GET_TIMESLICE: kindGroup, NVA06C_CTRL_CMD_SET_TIMESLICE: kindGroup,
+		NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN: kindChannel,
+	}
+	if k, ok := kinds[cmd]; !ok || k != o.kind {
+		return 0x24
+	}
+	switch cmd {
+	case NV2080_CTRL_CMD_GPU_GET_ID:
+		binary.NativeEndian.PutUint32(params, o.gpu)
+	case NVA06C_CTRL_CMD_GET_TIMESLICE:
+		binary.NativeEndian.PutUint64(params, o.slice)
+	case NVA06C_CTRL_CMD_SET_TIMESLICE:
+		o.slice = binary.NativeEndian.Uint64(params)
+	case NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
+		return r.disable(params)
+	}
+	return NV_OK
+}
+
+func (r *fakeRM) disable(p []byte) Status {
+	n := int(binary.NativeEndian.Uint32(p[4:]))
+	var list []*fakeObject
+	for i := range n {
+		o := r.clients[binary.NativeEndian.Uint32(p[24+4*i:])][binary.NativeEndian.Uint32(p[280+4*i:])]
+		if o == nil || o.kind != kindChannel {
+			return NV_ERR_INVALID_OBJECT_HANDLE
+		}
+		list = append(list, o)
+	}
+	r.lists = append(r.lists, n)
+	for _, o := range list {
+		switch {
+		case p[0] == 0:
+			o.stopped = ""
+		case p[8] == 1:
+			o.stopped = "2"
+		default:
+			o.stopped = "3"
+		}
+	}
+	return NV_OK
+}
+
+// newContext makes a client with a file, device 1, subdevice 2, a compute group
+// of n channels and a copy group of two, and tells objects about it.
+func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	r.owner[client] = inode(fd)
+	objs := map[uint32]*fakeObject{2: {kind: kindSub, gpu: gpu}, 10: {kind: kindGroup, slice: 2048}, 11: {kind: kindGroup, slice: 1024}}
+	for i := range n {
+		objs[uint32(100+i)] = &fakeObject{kind: kindChannel}
+	}
+	objs[90], objs[91] = &fakeObject{kind: kindChannel}, &fakeObject{kind: kindChannel}
+	r.clients[client] = objs
+	r.mu.Unlock()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.AddClient(client, fd))
+	must(s.Alloc(client, client, 1, NV01_DEVICE_0))
+	must(s.Alloc(client, 1, 2, NV20_SUBDEVICE_0))
+	must(s.Alloc(client, 1, 11, KEPLER_CHANNEL_GROUP_A)) // the copy group comes first on purpose
+	must(s.Alloc(client, 11, 90, 0xC86F))
+	must(s.Alloc(client, 11, 91, 0xC86F))
+	must(s.Alloc(client, 1, 10, KEPLER_CHANNEL_GROUP_A))
+	for i := range n {
+		must(s.Alloc(client, 10, uint32(100+i), 0xC86F))
+	}
+	must(s.Alloc(client, 100, 9000, 0xCBC0))
+}
+
+func newFake(t *testing.T) (*fakeRM, *Objects, *device.Metrics) {
+	r, m := newFakeRM(), &device.Metrics{}
+	s := NewObjects(&Driver{transport: r, layout: &r580}, Limits{Clients: 4, Objects: 300}, m)
+	t.Cleanup(s.Close)
+	return r, s, m
+}
+
+const fakeGPU = 1 << 8 // bus 1
+
+var fakeDevice = model.MakeDeviceID(0, 1, 0, 0)

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// errClosed is an operation on a file whose process is gone.
+var errClosed = errors.New("the process is gone")
+
+// File is a duplicate of a process's control file. Holding it keeps the
+// process's GPU memory alive, so Close must take effect at once; and no call may
+// ever reach a file that got the same number afterwards. So every call holds a
+// use, and the descriptor is closed with the last one: a call that is in the
+// kernel keeps the file open there anyway.
+type File struct {
+	mu     sync.Mutex
+	fd     int
+	uses   int
+	closed bool
+}
+
+// NewFile takes fd over.
+func NewFile(fd int) *File { return &File{fd: fd} }
+
+// use calls f with the descriptor, unless the file is closed.
+func (f *File) use(call func(fd int) error) error {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return errClosed
+	}
+	f.uses++
+	f.mu.Unlock()
+	err := call(f.fd)
+	f.mu.Lock()
+	f.uses--
+	last := f.closed && f.uses == 0
+	f.mu.Unlock()
+	if last {
+		_ = unix.Close(f.fd)
+	}
+	return err
+}
+
+// Close forbids new calls and closes the descriptor, now or with the last call in flight.
+func (f *File) Close() error {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil
+	}
+	f.closed = true
+	idle := f.uses == 0
+	f.mu.Unlock()
+	if idle {
+		return unix.Close(f.fd)
+	}
+	return nil
+}
+
+// dup duplicates the descriptor. A plain number on purpose: an os.File may change
+// the blocking mode, which the application shares.
+func (f *File) dup() (n int, err error) {
+	err = f.use(func(fd int) error {
+		n, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		return err
+	})
+	return n, err
+}

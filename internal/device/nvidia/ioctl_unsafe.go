@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The control device, from nv-chardev-numbers.h.
+const (
+	nvMajor     = 195
+	nvCtlMinor  = 255
+	controlPath = "/dev/nvidiactl"
+)
+
+// argPointer is where RM_CONTROL and RM_ALLOC keep the pointer to their parameters.
+const argPointer = 16
+
+// kernelTransport is the real driver: ioctl on the character device.
+type kernelTransport struct{}
+
+var _ Transport = kernelTransport{}
+
+// Accept allows the control device and nothing else.
+func (kernelTransport) Accept(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat control file: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != nvMajor || unix.Minor(st.Rdev) != nvCtlMinor {
+		return fmt.Errorf("not %s (%d:%d)", controlPath, nvMajor, nvCtlMinor)
+	}
+	return nil
+}
+
+func (kernelTransport) Open() (*File, error) {
+	fd, err := unix.Open(controlPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", controlPath, err)
+	}
+	return NewFile(fd), nil
+}
+
+// Ioctl can't be interrupted: the context is asked only before it.
+func (kernelTransport) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return f.use(func(fd int) error {
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(&arg[0])
+		if len(params) > 0 {
+			// The kernel reads this address out of arg, where the collector doesn't
+			// see it: pinned until the call is back.
+			pin.Pin(&params[0])
+			binary.NativeEndian.PutUint64(arg[argPointer:], uint64(uintptr(unsafe.Pointer(&params[0]))))
+		}
+		for {
+			_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(&arg[0])))
+			if errno == 0 {
+				return nil
+			}
+			if !errors.Is(errno, unix.EINTR) {
+				return fmt.Errorf("ioctl %#x: %w", request, errno)
+			}
+		}
+	})
+}
+
+// Find lists the control files of a process.
+func (kernelTransport) Find(pid int) ([]Candidate, error) {
+	return candidates(pid, func(link string) bool { return link == controlPath })
+}

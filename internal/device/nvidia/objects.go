@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+// Limits bound what one process can make the daemon remember.
+type Limits struct {
+	Clients, Objects int
+}
+
+// proof is what a probe on the client's own file has shown about a handle.
+type proof uint8
+
+const (
+	unproved proof = iota
+	proved
+	refuted
+)
+
+// object is one handle of a client, as claimed; nothing is done to it before
+// it is proved.
+type object struct {
+	handle, parent, class uint32
+	order                 uint64 // of appearance
+	proof                 proof
+
+	gpu model.DeviceID // subdevice, proved: where it is
+
+	// stale: somebody else may have changed what is noted here.
+	stale bool
+
+	// Channel: how it is stopped.
+	stopped model.Level
+
+	// Group: the application's own timeslice, and the one we set (0: its own).
+	ownUS, setUS uint64
+	ownKnown     bool
+}
+
+func (o *object) isChannel() bool { return o.class > 0xFFF && o.class&0xFF == classEndChannel }
+func (o *object) isCompute() bool { return o.class > 0xFFF && o.class&0xFF == classEndCompute }
+func (o *object) isGroup() bool   { return o.class == KEPLER_CHANNEL_GROUP_A }
+
+func wanted(class uint32) bool {
+	o := object{class: class}
+	return o.isChannel() || o.isCompute() || o.isGroup() || class == NV01_DEVICE_0 || class == NV20_SUBDEVICE_0
+}
+
+type rmClient struct {
+	handle  uint32
+	file    *File
+	objects map[uint32]*object
+}
+
+// Objects is what is known of one process's RM objects, from what it said (or
+// from what an attach found) and from probes. Events only write down; probes
+// and operations, which block, are Resolve's and Apply's.
+type Objects struct {
+	driver  *Driver
+	limits  Limits
+	metrics *device.Metrics
+	// everyChannel: found by probing, parents not known: all channels are stopped.
+	everyChannel bool
+
+	ops sync.Mutex // at most one operation in flight for a process
+
+	mu      sync.Mutex
+	clients map[uint32]*rmClient
+	count   int
+	order   uint64
+	closed  bool
+	lie     string // why a client of this process was not accepted
+}
+
+// NewObjects knows nothing yet.
+func NewObjects(d *Driver, l Limits, m *device.Metrics) *Objects {
+	return &Objects{driver: d, limits: l, metrics: m, clients: map[uint32]*rmClient{}}
+}
+
+var (
+	errTooMany = errors.New("too many RM objects")
+	errUnknown = errors.New("unknown RM client")
+)
+
+// AddClient takes over fd, the file that made an RM client.
+func (s *Objects) AddClient(handle uint32, fd int) error {
+	f := NewFile(fd)
+	err := s.driver.Accept(fd)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.lie = err.Error()
+	case s.closed:
+		err = errClosed
+	case len(s.clients) >= s.limits.Clients:
+		err = errTooMany
+	}
+	if err != nil {
+		_ = f.Close()
+		return fmt.Errorf("add RM client %#x: %w", handle, err)
+	}
+	if old := s.clients[handle]; old != nil {
+		s.dropClient(old)
+	}
+	s.clients[handle] = &rmClient{handle: handle, file: f, objects: map[uint32]*object{}}
+	return nil
+}
+
+// Alloc writes down an object; classes that don't matter are ignored.
+func (s *Objects) Alloc(client, parent, handle, class uint32) error {
+	if !wanted(class) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.clients[client]
+	if c == nil {
+		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errUnknown)
+	}
+	if c.objects[handle] == nil {
+		if s.count >= s.limits.Objects {
+			return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooMany)
+		}
+		s.count++
+	}
+	s.order++
+	c.objects[handle] = &object{handle: handle, parent: parent, class: class, order: s.order}
+	return nil
+}
+
+// Free forgets an object and what is below it; the client itself when they are the same.
+func (s *Objects) Free(client, handle uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.clients[client]
+	if c == nil {
+		return
+	}
+	if client == handle {
+		s.dropClient(c)
+		return
+	}
+	// The tree is at most four deep, so a few passes find all descendants.
+	gone := map[uint32]bool{handle: true}
+	for again := true; again; {
+		again = false
+		for h, o := range c.objects {
+			if gone[o.parent] && !gone[h] {
+				gone[h], again = true, true
+			}
+		}
+	}
+	for h := range gone {
+		if c.objects[h] != nil {
+			delete(c.objects, h)
+			s.count--
+		}
+	}
+}
+
+// Timeslice notes that the application set a group's timeslice itself: ours is
+// gone from the hardware, and theirs is the one to restore.
+func (s *Objects) Timeslice(client, group uint32, us uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.clients[client]; c != nil {
+		if o := c.objects[group]; o != nil && o.isGroup() {
+			o.ownUS, o.ownKnown, o.setUS, o.stale = us, true, 0, false
+		}
+	}
+}
+
+// dropClient closes a client's file. Preconditions: s.mu is held.
+func (s *Objects) dropClient(c *rmClient) {
+	_ = c.file.Close()
+	s.count -= len(c.objects)
+	delete(s.clients, c.handle)
+}
+
+// Close lets go of every file, at once.
+func (s *Objects) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, c := range s.clients {
+		s.dropClient(c)
+	}
+}
+
+// Resolve probes what has appeared since the last time and returns what can be
+// done on which GPU. It blocks as long as the device does.
+func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]device.Capability, error) {
+	var failed error
+	for {
+		c, o := s.unproved()
+		if o == nil {
+			break
+		}
+		if err := s.probe(ctx, c, o); err != nil {
+			failed = err
+			break
+		}
+	}
+	return s.capabilities(), failed
+}
+
+// unproved finds a handle that has to be probed.
+func (s *Objects) unproved() (*rmClient, *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		for _, o := range c.objects {
+			if o.proof == unproved && (o.isChannel() || o.isGroup() || o.class == NV20_SUBDEVICE_0) {
+				return c, o
+			}
+		}
+	}
+	return nil, nil
+}
+
+// probe asks RM, on the client's own file, whether the handle is what the
+// process says. The error is one after which probing again makes sense.
+func (s *Objects) probe(ctx context.Context, c *rmClient, o *object) error {
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	gpu, err := s.driver.probeObject(ctx, c.file, c.handle, o.handle, o.class)
+	st, answered := statusOf(err)
+	if err != nil && (!answered || st.transient()) {
+		return fmt.Errorf("probe object %#x of %#x: %w", o.handle, c.handle, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.proof, o.gpu = proved, gpu
+	if err != nil {
+		o.proof = refuted
+	}
+	return nil
+}
+
+// probeObject makes the cheap control that only succeeds on the right kind of object.
+func (d *Driver) probeObject(ctx context.Context, f *File, client, handle, class uint32) (model.DeviceID, error) {
+	o := object{class: class}
+	params := make([]byte, 4)
+	switch {
+	case o.isChannel():
+		return 0, d.control(ctx, f, client, handle, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, params)
+	case o.isGroup():
+		return 0, d.control(ctx, f, client, handle, NVA06C_CTRL_CMD_GET_INFO, params)
+	default:
+		if err := d.control(ctx, f, client, handle, NV2080_CTRL_CMD_GPU_GET_ID, params); err != nil {
+			return 0, err
+		}
+		return decodeGPUID(binary.NativeEndian.Uint32(params)), nil
+	}
+}
+
+// decodeGPUID unpacks domain<<16 | bus<<8 | device: RM leaves the function out.
+func decodeGPUID(id uint32) model.DeviceID {
+	return model.MakeDeviceID(id>>16, id>>8&0xFF, id&0xFF, 0)
+}
+
+// unit is what is operated on: one client's subdevice on a GPU with its groups
+// and channels there, all proved.
+type unit struct {
+	client    *rmClient
+	subdevice uint32
+	compute   []*object // groups whose timeslice is ours to set
+	stop      []*object // channels that a suspension stops
+	others    []*object // channels that it leaves alone
+}
+
+// units collects the proved objects on one GPU. Preconditions: s.mu is held.
+func (s *Objects) units(gpu model.DeviceID) []unit {
+	var us []unit
+	for _, c := range s.clients {
+		seen := map[uint32]bool{} // devices; a second subdevice of one adds nothing
+		for _, sub := range sorted(c.objects) {
+			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] {
+				continue
+			}
+			seen[sub.parent] = true
+			if u := s.unit(c, sub); len(u.compute) > 0 {
+				us = append(us, u)
+			}
+		}
+	}
+	slices.SortFunc(us, func(a, b unit) int { return int(a.client.handle) - int(b.client.handle) })
+	return us
+}
+
+func (s *Objects) unit(c *rmClient, sub *object) unit {
+	u := unit{client: c, subdevice: sub.handle}
+	computes := map[uint32]bool{} // groups that hold a compute object
+	var groups []*object
+	all := sorted(c.objects)
+	for _, o := range all {
+		switch {
+		case o.isGroup() && o.proof == proved && (s.everyChannel || o.parent == sub.parent):
+			groups = append(groups, o)
+		case o.isCompute():
+			if ch := c.objects[o.parent]; ch != nil {
+				computes[ch.parent] = true
+			}
+		}
+	}
+	ours := map[uint32]bool{}
+	for i, g := range groups {
+		ours[g.handle] = true
+		// Where no compute object was seen the first group is the compute one.
+		if computes[g.handle] || len(computes) == 0 && i == 0 {
+			u.compute = append(u.compute, g)
+			computes[g.handle] = true
+		}
+	}
+	for _, o := range all {
+		switch {
+		case !o.isChannel() || o.proof != proved:
+		case s.everyChannel || computes[o.parent] && ours[o.parent]:
+			u.stop = append(u.stop, o)
+		case ours[o.parent]:
+			u.others = append(u.others, o)
+		}
+	}
+	return u
+}
+
+func sorted(m map[uint32]*object) []*object {
+	out := make([]*object, 0, len(m))
+	for _, o := range m {
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b *object) int { return int(int64(a.order) - int64(b.order)) })
+	return out
+}
+
+// capabilities says, for each GPU with a proved subdevice, what can be done there.
+func (s *Objects) capabilities() map[model.DeviceID]device.Capability {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[model.DeviceID]device.Capability{}
+	for _, c := range s.clients {
+		for _, o := range c.objects {
+			if o.class == NV20_SUBDEVICE_0 && o.proof == proved {
+				out[o.gpu] = device.Capability{MaxLevel: model.LevelBlock, Reason: "the process has no hardware channel on this GPU yet"}
+			}
+		}
+	}
+	for gpu := range out {
+		for _, u := range s.units(gpu) {
+			if len(u.stop) > 0 {
+				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt, Slices: true}
+			}
+		}
+	}
+	return out
+}
+
+// Why says why nothing is known about the process's hardware queues.
+func (s *Objects) Why() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lie != "":
+		return "the control file it handed over was refused: " + s.lie
+	case len(s.clients) == 0:
+		return "the process has handed over no control file yet"
+	}
+	return "no hardware queue of the process on this GPU could be proved yet"
+}
+
+// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
+func (s *Objects) OwnSlice(gpu model.DeviceID) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.units(gpu) {
+		for _, g := range u.compute {
+			if g.ownKnown {
+				return int64(min(g.ownUS, 1<<62))
+			}
+		}
+	}
+	return 0
+}

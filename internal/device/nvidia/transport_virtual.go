@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// From the virtual GPU's protocol: one ioctl is one packet on the control
+// socket, with the end of a fresh socket pair on which the one reply comes. So
+// the application and a daemon with a duplicate can both call on one socket.
+const (
+	vgMagic      = 0x4F494756 // "VGIO"
+	vgHead       = 16
+	vgMaxArg     = 64
+	vgMaxParams  = 4096
+	vgSendPause  = time.Millisecond
+	vgReplyBytes = vgHead + vgMaxArg + vgMaxParams
+)
+
+// virtualTransport carries the same bytes to the virtual GPU's process.
+type virtualTransport struct {
+	path string // of the device process's socket
+}
+
+var _ Transport = (*virtualTransport)(nil)
+
+// Accept allows packet sockets connected to the device process.
+func (t *virtualTransport) Accept(fd int) error {
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || typ != unix.SOCK_SEQPACKET {
+		return errors.New("not a virtual control file: no packet socket")
+	}
+	peer, err := unix.Getpeername(fd)
+	if err != nil {
+		return fmt.Errorf("not a virtual control file: %w", err)
+	}
+	if un, ok := peer.(*unix.SockaddrUnix); !ok || un.Name != t.path {
+		return errors.New("not a virtual control file: connected to somebody else")
+	}
+	return nil
+}
+
+func (t *virtualTransport) Open() (*File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open virtual GPU: %w", err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: t.path}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("open virtual GPU %s: %w", t.path, err)
+	}
+	return NewFile(fd), nil
+}
+
+func (t *virtualTransport) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make reply socket: %w", err)
+	}
+	ours, theirs := pair[0], pair[1]
+	defer func() { _ = unix.Close(ours) }()
+	err = t.send(ctx, f, request, arg, params, theirs)
+	_ = unix.Close(theirs)
+	if err != nil {
+		return fmt.Errorf("ioctl %#x on virtual GPU: %w", request, err)
+	}
+	reply := make([]byte, vgReplyBytes)
+	n, err := receive(ctx, ours, reply)
+	if err != nil {
+		return fmt.Errorf("ioctl %#x on virtual GPU: %w", request, err)
+	}
+	return decodeReply(reply[:n], arg, params)
+}
+
+// send holds the process's file only for attempts that don't wait, so that it
+// can be closed at any time.
+func (t *virtualTransport) send(ctx context.Context, f *File, request uint32, arg, params []byte, reply int) error {
+	packet := make([]byte, vgHead, vgHead+len(arg)+len(params))
+	binary.NativeEndian.PutUint32(packet[0:], vgMagic)
+	binary.NativeEndian.PutUint32(packet[4:], request)
+	binary.NativeEndian.PutUint32(packet[8:], uint32(len(arg)))
+	binary.NativeEndian.PutUint32(packet[12:], uint32(len(params)))
+	packet = append(append(packet, arg...), params...)
+	rights := unix.UnixRights(reply)
+	for {
+		err := f.use(func(fd int) error {
+			return unix.Sendmsg(fd, packet, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		})
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(vgSendPause):
+		}
+	}
+}
+
+// receive waits for the one reply; a device that died is an I/O error. The
+// context is looked at now and then: only tests and a stopping daemon end it.
+func receive(ctx context.Context, fd int, buf []byte) (int, error) {
+	for {
+		pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(pfd, 50)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return 0, err
+		}
+		if n > 0 {
+			n, err := unix.Read(fd, buf)
+			if err == nil && n == 0 {
+				err = unix.EIO
+			}
+			return n, err
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// decodeReply checks a reply and copies it back over arg and params.
+func decodeReply(reply, arg, params []byte) error {
+	if len(reply) < vgHead {
+		return fmt.Errorf("virtual GPU replied %d bytes", len(reply))
+	}
+	errno := int32(binary.NativeEndian.Uint32(reply[0:]))
+	na, np := binary.NativeEndian.Uint32(reply[4:]), binary.NativeEndian.Uint32(reply[8:])
+	if errno != 0 {
+		return fmt.Errorf("virtual GPU: %w", unix.Errno(errno))
+	}
+	if int(na) != len(arg) || int(np) != len(params) || len(reply) != vgHead+len(arg)+len(params) {
+		return fmt.Errorf("virtual GPU replied %d+%d bytes, want %d+%d", na, np, len(arg), len(params))
+	}
+	copy(arg, reply[vgHead:])
+	copy(params, reply[vgHead+len(arg):])
+	return nil
+}
+
+// Find lists a process's sockets: which of them is one of ours is seen only
+// on a duplicate.
+func (t *virtualTransport) Find(pid int) ([]Candidate, error) {
+	return candidates(pid, func(link string) bool { return strings.HasPrefix(link, "socket:[") })
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hub is where applications meet the daemon: the socket, who is at its
+// other end, one session with a shared page for each, and the loop that runs
+// the engine.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"xsched/internal/device"
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// Config is what a hub needs.
+type Config struct {
+	Engine   *engine.Engine
+	Listener *net.UnixListener // unixpacket
+	Log      *slog.Logger
+	Metrics  *device.Metrics
+	Clock    *Clock
+
+	// NewHardware makes the hardware side of a new session; nil: there is no driver,
+	// and NoHardware says why.
+	NewHardware func() Hardware
+	NoHardware  string
+
+	// UID is the daemon's. On a root daemon clients of other users may not raise
+	// themselves above priority 0 unless AllowPriority is set.
+	UID           int
+	AllowPriority bool
+
+	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
+}
+
+// Hub owns the sessions.
+type Hub struct {
+	cfg     Config
+	log     *slog.Logger
+	clock   *Clock
+	metrics *device.Metrics
+	reaper  *reaper
+	loop    *loop
+
+	ctx        context.Context
+	cancel     context.CancelFunc
+	handshakes chan struct{} // bounds how many are under way
+	wg         sync.WaitGroup
+	nextID     atomic.Uint64
+	total      atomic.Uint64
+
+	mu       sync.Mutex
+	closing  bool
+	sessions map[model.SessionID]*Session
+	perUID   map[int]int
+	pending  map[int]int // connections without HELLO, by uid
+	refused  map[string]uint64
+}
+
+// ErrStopped is a request to a hub that has ended.
+var ErrStopped = errors.New("the daemon is stopping")
+
+// New starts the loop and accepts clients.
+func New(cfg Config) (*Hub, error) {
+	if cfg.MaxSessions == 0 {
+		cfg.MaxSessions = 4096
+	}
+	if cfg.MaxSessionsPerUID == 0 {
+		cfg.MaxSessionsPerUID = 1024
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = NewClock()
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = &device.Metrics{}
+	}
+	r, err := newReaper()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &Hub{
+		cfg: cfg, log: cfg.Log, clock: cfg.Clock, metrics: cfg.Metrics, reaper: r,
+		ctx: ctx, cancel: cancel, handshakes: make(chan struct{}, 512),
+		sessions: map[model.SessionID]*Session{}, perUID: map[int]int{}, pending: map[int]int{}, refused: map[string]uint64{},
+	}
+	if h.loop, err = newLoop(h, cfg.Engine); err != nil {
+		r.stop()
+		cancel()
+		return nil, err
+	}
+	go h.loop.run()
+	if cfg.Listener != nil {
+		h.wg.Go(h.accept)
+	}
+	return h, nil
+}
+
+// Close ends all sessions, setting everybody free, and the loop. It waits a
+// bounded time for devices: what is left then is what clients do by themselves.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	if h.closing {
+		h.mu.Unlock()
+		return
+	}
+	h.closing = true
+	all := make([]*Session, 0, len(h.sessions))
+	for _, s := range h.sessions {
+		all = append(all, s)
+	}
+	h.mu.Unlock()
+	if h.cfg.Listener != nil {
+		_ = h.cfg.Listener.Close()
+	}
+	// Gates first: memory, done in one pass.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = h.call(ctx, func(l *loop) { l.openAll() })
+	for _, s := range all {
+		s.end(false, "daemon stops")
+	}
+	for ctx.Err() == nil && h.count() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	h.cancel()
+	h.loop.stop()
+	h.reaper.stop()
+	h.wg.Wait()
+}
+
+func (h *Hub) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.sessions)
+}
+
+// reserve counts a new session, or says why there can't be one.
+func (h *Hub) reserve(uid int) *refusal {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closing:
+		return &refusal{"stopping", "the daemon is stopping"}
+	case len(h.sessions) >= h.cfg.MaxSessions:
+		return &refusal{"full", fmt.Sprintf("the daemon has its most of %d clients", h.cfg.MaxSessions)}
+	case h.perUID[uid] >= h.cfg.MaxSessionsPerUID:
+		return &refusal{"full_uid", fmt.Sprintf("uid %d has its most of %d clients", uid, h.cfg.MaxSessionsPerUID)}
+	case h.pending[uid] >= helloPerUID:
+		return &refusal{"full_hello", fmt.Sprintf("uid %d has %d connections that say nothing", uid, helloPerUID)}
+	}
+	h.perUID[uid]++
+	return nil
+}
+
+func (h *Hub) unreserve(uid int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.perUID[uid]--; h.perUID[uid] <= 0 {
+		delete(h.perUID, uid)
+	}
+}
+
+func (h *Hub) pend(uid, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pending[uid] += n; h.pending[uid] <= 0 {
+		delete(h.pending, uid)
+	}
+}
+
+// newSession makes the parts that every session has and enters it. The caller has reserved.
+func (h *Hub) newSession(s *Session) (memfd int, err error) {
+	id := h.nextID.Add(1)
+	page, memfd, err := wire.NewPage(id)
+	if err != nil {
+		return -1, err
+	}
+	s.ID, s.hub, s.page, s.started = model.SessionID(id), h, page, time.Now()
+	s.lease = device.NewLease(page, wire.HeartbeatLimitNS)
+	s.workers = map[model.DeviceID]*device.Worker{}
+	s.queues = map[uint32]*queue{}
+	s.sent = map[model.DeviceID]model.Desired{}
+	s.kick = make(chan struct{}, 1)
+	s.ctx, s.cancel = context.WithCancel(h.ctx)
+	h.mu.Lock()
+	h.sessions[s.ID] = s
+	h.mu.Unlock()
+	h.total.Add(1)
+	return memfd, nil
+}
+
+// forget is the end of a session's end: the loop lets go of it, then its number is free.
+func (h *Hub) forget(s *Session) {
+	// Not bound to the hub's context: while the hub closes, the loop is the last to go.
+	_ = h.call(context.Background(), func(l *loop) { l.remove(s) })
+	h.mu.Lock()
+	delete(h.sessions, s.ID)
+	h.mu.Unlock()
+	h.unreserve(s.UID)
+}
+
+// post hands f to the loop. It waits while the loop's queue is full: only the
+// caller's own goroutine is held up.
+func (h *Hub) post(ctx context.Context, f func(l *loop)) error { return h.loop.post(ctx, f) }
+
+// call runs f on the loop and waits for it.
+func (h *Hub) call(ctx context.Context, f func(l *loop)) error {
+	done := make(chan struct{})
+	if err := h.loop.post(ctx, func(l *loop) { f(l); close(done) }); err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-h.loop.done:
+		return ErrStopped
+	}
+}
+
+func (h *Hub) countRefusal(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refused[name]++
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// loop is the engine's goroutine, locked to an OS thread. It waits for
+// doorbells, for requests from elsewhere and for time; it never blocks on a device or a socket.
+//
+// There is one for all devices, not one a device: a process may be on several
+// (gangs, policies across devices), its page has one lease and one heartbeat,
+// and the heartbeat must come from where decisions are made. What may hang, the
+// driver, is kept away from it by one worker for each process on a device.
+type loop struct {
+	hub    *Hub
+	engine *engine.Engine
+
+	epoll, wake, timer int
+	requests           chan func(l *loop)
+	quit               atomic.Bool
+	done               chan struct{}
+
+	fdMu   sync.RWMutex // keeps a late ring from writing to a number that is somebody else's
+	closed bool
+
+	stopping bool // no more decisions: everybody is being set free
+
+	sessions   map[model.SessionID]*Session
+	bells      map[int32]*Session
+	queueCount atomic.Int64
+	dirty      bool       // something happened that the engine must decide about
+	due        model.Time // when it wants to be asked again
+	tick       model.Time // next heartbeat
+	armed      model.Time // what the timer is set to
+
+	risen      []model.Time // idle->busy changes of this pass, as the clients dated them
+	scheduling atomic.Pointer[string]
+
+	wakes, rings, decisions        atomic.Uint64
+	busyToDecision, decision, late device.Histogram
+}
+
+// Bounds of the loop's own work.
+const (
+	queueDepth      = 1024 // requests waiting for the loop
+	requestsPerPass = 64
+	tickPeriod      = model.Time(wire.HeartbeatPeriodNS)
+	maxQueues       = 16384 // in all
+	maxGPUs         = 16    // of one process
+	addsPerTick     = 64    // queues one process may create in a heartbeat; the rest wait for the next
+)
+
+func newLoop(h *Hub, e *engine.Engine) (*loop, error) {
+	l := &loop{
+		hub: h, engine: e, epoll: -1, wake: -1, timer: -1,
+		requests: make(chan func(*loop), queueDepth), done: make(chan struct{}),
+		sessions: map[model.SessionID]*Session{}, bells: map[int32]*Session{}, due: model.Never,
+	}
+	var err error
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("create epoll: %w", err)
+	}
+	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+		l.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	}
+	if err == nil {
+		err = l.watch(l.wake, unix.EPOLLIN)
+	}
+	if err == nil {
+		err = l.watch(l.timer, unix.EPOLLIN)
+	}
+	if err != nil {
+		l.closeFDs()
+		return nil, fmt.Errorf("start engine loop: %w", err)
+	}
+	return l, nil
+}
+
+func (l *loop) closeFDs() {
+	l.fdMu.Lock()
+	defer l.fdMu.Unlock()
+	l.closed = true
+	for _, fd := range []int{l.timer, l.wake, l.epoll} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+func (l *loop) watch(fd int, events uint32) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &e)
+}
+
+func (l *loop) now() model.Time { return l.hub.clock.Now() }
+
+// post hands f to the loop from another goroutine.
+func (l *loop) post(ctx context.Context, f func(*loop)) error {
+	select {
+	case l.requests <- f:
+	default:
+		select {
+		case l.requests <- f:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.done:
+			return ErrStopped
+		}
+	}
+	l.ring()
+	return nil
+}
+
+func (l *loop) ring() {
+	l.fdMu.RLock()
+	defer l.fdMu.RUnlock()
+	if l.closed {
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(l.wake, one[:])
+}
+
+func (l *loop) stop() {
+	l.quit.Store(true)
+	l.ring()
+	<-l.done
+	l.closeFDs()
+}
+
+func (l *loop) run() {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its priority with it
+	defer close(l.done)
+	got := hurry()
+	l.scheduling.Store(&got)
+	l.hub.log.Info("engine loop runs", "scheduling", got)
+	events := make([]unix.EpollEvent, 256)
+	l.tick = l.now()
+	for !l.quit.Load() {
+		l.arm()
+		n, err := unix.EpollWait(l.epoll, events, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			l.hub.log.Error("engine loop ends", "err", err)
+			return
+		}
+		l.wakes.Add(1)
+		l.pass(events[:max(n, 0)])
+	}
+}
+
+// pass handles all that has happened: each session that rang once, a bounded
+// number of requests, the heartbeat if due, and then one decision.
+func (l *loop) pass(events []unix.EpollEvent) {
+	now := l.now()
+	called := false
+	for i := range events {
+		switch fd := events[i].Fd; {
+		case fd == int32(l.wake):
+			called = true
+		case fd == int32(l.timer):
+			// Setting it again clears it.
+			l.armed = 0
+		default:
+			if s := l.bells[fd]; s != nil {
+				l.rings.Add(1)
+				l.scan(now, s)
+			}
+		}
+	}
+	// Doorbells are decided about before requests: somebody is waiting.
+	l.decide(now)
+	if called {
+		l.serve()
+	}
+	if now = l.now(); now >= l.tick {
+		l.heartbeat(now)
+	}
+	l.decide(now)
+}
+
+func (l *loop) serve() {
+	var b [8]byte
+	_, _ = unix.Read(l.wake, b[:])
+	for range requestsPerPass {
+		select {
+		case f := <-l.requests:
+			f(l)
+		default:
+			return
+		}
+	}
+	l.ring() // the rest comes after the doorbells of the next pass
+}
+
+// heartbeat tells every client that decisions are still made, moves the leases
+// and looks whether a client had to help itself.
+func (l *loop) heartbeat(now model.Time) {
+	l.late.Record(now.Sub(l.tick))
+	l.tick = now + tickPeriod
+	for _, s := range l.sessions {
+		s.page.Heartbeat(now)
+		void := s.lease.Tick(now)
+		r := s.page.Recoveries()
+		if recovered := r != s.recoveries; void || recovered {
+			s.recoveries = r
+			for _, w := range s.workerList() {
+				if recovered {
+					w.Recovered()
+				} else {
+					w.Redo()
+				}
+			}
+		}
+		if s.adds > addsPerTick {
+			s.adds = 0
+			l.scan(now, s)
+		}
+		s.adds = 0
+	}
+}
+
+// decide asks the engine if there is anything to ask, and carries out the answer.
+func (l *loop) decide(now model.Time) {
+	if l.stopping || !l.dirty && now < l.due {
+		return
+	}
+	l.dirty = false
+	start := l.now()
+	changes, due := l.engine.Decide(now)
+	l.due = due
+	l.decisions.Add(1)
+	l.decision.Record(l.now().Sub(start))
+	for i := range changes {
+		l.publish(now, changes[i])
+	}
+	if len(l.risen) > 0 {
+		end := l.now()
+		for _, t := range l.risen {
+			// A client that writes nonsense spoils its own figure at most.
+			if d := end.Sub(t); d >= 0 && d < 10*time.Second {
+				l.busyToDecision.Record(d)
+			}
+		}
+		l.risen = l.risen[:0]
+	}
+}
+
+// arm sets the timer to the next heartbeat or the engine's wake-up.
+func (l *loop) arm() {
+	next := l.tick
+	if !l.stopping {
+		next = min(next, l.due)
+	}
+	if next == l.armed {
+		return
+	}
+	l.armed = next
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(1, int64(next)))}
+	_ = unix.TimerfdSettime(l.timer, unix.TFD_TIMER_ABSTIME, &spec, nil)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/device/gate"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// This file is the loop's: sessions and their queues, as the pages show them.
+
+// join starts listening to a session.
+func (l *loop) join(s *Session) error {
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended {
+		return errEnd
+	}
+	now := l.now()
+	s.page.Heartbeat(now)
+	if s.bell >= 0 {
+		// Edge-triggered: every ring wakes the loop once, and nobody has to read it.
+		if err := l.watch(s.bell, unix.EPOLLIN|unix.EPOLLET); err != nil {
+			return fmt.Errorf("watch doorbell: %w", err)
+		}
+		l.bells[int32(s.bell)] = s
+	}
+	l.sessions[s.ID] = s
+	s.joined = true
+	return nil
+}
+
+// remove forgets a session.
+func (l *loop) remove(s *Session) {
+	now := l.now()
+	for _, q := range s.queues {
+		l.removeQueue(now, s, q)
+	}
+	if s.bell >= 0 {
+		delete(l.bells, int32(s.bell))
+		_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, s.bell, nil)
+		_ = unix.Close(s.bell)
+		s.bell = -1
+	}
+	delete(l.sessions, s.ID)
+	s.page.Release()
+	l.dirty = true
+}
+
+// scan reads a session's page after its doorbell rang, every value once.
+func (l *loop) scan(now model.Time, s *Session) {
+	n := s.page.QueueCount()
+	for i := range n {
+		v := s.page.Queue(i)
+		q := s.queues[uint32(i)]
+		if q != nil && (v.Generation != q.generation || !v.InUse()) {
+			l.removeQueue(now, s, q)
+			q = nil
+		}
+		if q == nil {
+			if !v.InUse() {
+				continue
+			}
+			if q = l.addQueue(now, s, uint32(i), &v); q == nil {
+				continue
+			}
+		}
+		q.submitted = v.Submitted
+		if v.Transitions == q.transitions {
+			continue
+		}
+		q.transitions = v.Transitions
+		if v.Busy() != q.busy {
+			l.setBusy(now, s, q, v.Busy())
+			if q.busy {
+				l.risen = append(l.risen, model.Time(v.ChangedNS&(1<<63-1)))
+			}
+		}
+	}
+}
+
+func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool) {
+	q.busy = busy
+	if !busy && q.suspendedAt != 0 {
+		q.suspendedNS += now.Sub(q.suspendedAt)
+		q.suspendedAt = 0
+	}
+	l.engine.SetBusy(now, q.id, busy)
+	l.dirty = true
+	if len(s.queues) > 1 {
+		l.retarget(s, q.device)
+	}
+}
+
+// addQueue enters a new queue, within bounds: a client that floods its page
+// gets its queues by and by, or not at all.
+func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueView) *queue {
+	if s.adds++; s.adds > addsPerTick || l.queueCount.Load() >= maxQueues {
+		return nil
+	}
+	gpus := map[model.DeviceID]bool{v.Device: true}
+	for _, q := range s.queues {
+		gpus[q.device] = true
+	}
+	if len(gpus) > maxGPUs {
+		return nil
+	}
+	q := &queue{
+		id: model.QueueID{Session: s.ID, Index: index}, device: v.Device, generation: v.Generation,
+		transitions: v.Transitions, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
+	}
+	l.enter(now, s, q)
+	return q
+}
+
+// enter makes a queue known to the engine.
+func (l *loop) enter(now model.Time, s *Session, q *queue) {
+	s.queues[q.id.Index] = q
+	l.queueCount.Add(1)
+	c := l.capability(s, q.device)
+	q.level, q.reason = c.Resolve(s.hint.Level)
+	q.want = model.Desired{Queue: q.id}
+	if q.gate != nil {
+		_ = q.gate.Apply(context.Background(), q.want)
+	}
+	l.engine.AddQueue(now, model.Queue{
+		ID: q.id, PID: s.PID, Device: q.device, Hint: s.hint, Level: q.level, Slices: c.Slices, Busy: q.busy,
+	})
+	if s.held {
+		l.engine.SetHeld(now, s.PID, true)
+	}
+	l.dirty = true
+	l.retarget(s, q.device)
+}
+
+func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
+	l.engine.RemoveQueue(now, q.id)
+	if q.gate != nil {
+		_ = q.gate.Close()
+	}
+	delete(s.queues, q.id.Index)
+	l.queueCount.Add(-1)
+	l.dirty = true
+	l.retarget(s, q.device)
+}
+
+// capability is what can be done to a session on a device, with the reason when
+// that is not everything.
+func (l *loop) capability(s *Session, gpu model.DeviceID) device.Capability {
+	if c, ok := s.caps[gpu]; ok {
+		return c
+	}
+	why := l.hub.cfg.NoHardware
+	if s.hw != nil {
+		why = s.hw.Why()
+	}
+	return device.Capability{MaxLevel: model.LevelBlock, Reason: why}
+}
+
+// setCaps takes over what probing has shown.
+func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
+	if l.sessions[s.ID] == nil || maps.Equal(caps, s.caps) {
+		return
+	}
+	s.caps = caps
+	if s.Attached {
+		l.enterAttached(s)
+	}
+	l.relevel(s)
+	for gpu, c := range caps {
+		if c.MaxLevel > model.LevelBlock {
+			l.retarget(s, gpu)
+		}
+	}
+}
+
+// enterAttached gives an attached process one queue a GPU. Nobody tells when
+// it has work, so it always counts as having some.
+func (l *loop) enterAttached(s *Session) {
+	for gpu, c := range s.caps {
+		known := false
+		for _, q := range s.queues {
+			known = known || q.device == gpu
+		}
+		if !known && c.MaxLevel > model.LevelBlock && len(s.queues) < maxGPUs {
+			id := model.QueueID{Session: s.ID, Index: uint32(len(s.queues))}
+			l.enter(l.now(), s, &queue{id: id, device: gpu, generation: 1, transitions: 1, busy: true})
+		}
+	}
+}
+
+// relevel resolves the level of every queue of a session again.
+func (l *loop) relevel(s *Session) {
+	now := l.now()
+	for _, q := range s.queues {
+		c := l.capability(s, q.device)
+		q.level, q.reason = c.Resolve(s.hint.Level)
+		l.engine.SetLevel(now, q.id, q.level, c.Slices)
+	}
+	l.dirty = true
+}
+
+// publish carries a decision out: the gate here, the hardware through its worker.
+func (l *loop) publish(now model.Time, d model.Desired) {
+	s := l.sessions[d.Queue.Session]
+	if s == nil {
+		return
+	}
+	q := s.queues[d.Queue.Index]
+	if q == nil {
+		return
+	}
+	was := q.want.Suspend != 0
+	q.want = d
+	switch stop := d.Suspend != 0; {
+	case stop && !was && q.busy:
+		q.preemptions++
+		q.suspendedAt = now
+	case !stop && q.suspendedAt != 0:
+		q.suspendedNS += now.Sub(q.suspendedAt)
+		q.suspendedAt = 0
+	}
+	if q.gate != nil {
+		_ = q.gate.Apply(context.Background(), l.gated(s, q))
+	}
+	l.retarget(s, q.device)
+}
+
+// gated is what the gate has to do for a queue: also what hardware that isn't
+// there should have done, when a mode forces a level on everybody.
+func (l *loop) gated(s *Session, q *queue) model.Desired {
+	d := q.want
+	if d.Suspend > model.LevelBlock && l.capability(s, q.device).MaxLevel < d.Suspend {
+		d.Suspend = model.LevelBlock
+	}
+	return d
+}
+
+// retarget tells the worker of a process on a device what its queues there add
+// up to: the hardware's queues are the process's, so it stops only when all
+// that have work shall stop.
+func (l *loop) retarget(s *Session, gpu model.DeviceID) {
+	if c, ok := s.caps[gpu]; !ok || c.MaxLevel <= model.LevelBlock {
+		if _, ok := s.sent[gpu]; !ok {
+			return
+		}
+	}
+	want, any, anyBusy := model.Desired{}, false, false
+	for _, q := range s.queues {
+		if q.device != gpu || anyBusy && !q.busy {
+			continue
+		}
+		d := q.want
+		if d.Suspend == model.LevelBlock {
+			d.Suspend = 0
+		}
+		if !any || q.busy && !anyBusy {
+			want, any, anyBusy = d, true, q.busy
+			continue
+		}
+		want.Suspend = min(want.Suspend, d.Suspend)
+		want.Slice = max(want.Slice, d.Slice)
+	}
+	// The queue is only a name here; the limits are the gate's.
+	want.Queue = model.QueueID{Session: s.ID}
+	want.InFlight, want.Batch = 0, 0
+	if want == (model.Desired{Queue: want.Queue}) {
+		if _, ok := s.sent[gpu]; !ok {
+			return // never touched
+		}
+	}
+	if s.sent[gpu] == want {
+		return
+	}
+	if w := s.worker(gpu); w != nil {
+		s.sent[gpu] = want
+		w.Want(want)
+	}
+}
+
+// openAll opens every gate: the daemon stops.
+func (l *loop) openAll() {
+	l.stopping = true
+	for _, s := range l.sessions {
+		for _, q := range s.queues {
+			if q.gate != nil {
+				_ = q.gate.Close()
+			}
+		}
+	}
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/device/gate"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// Hardware is what a driver knows of one process's hardware queues. Methods
+// that write down what the process says never block; Resolve and targets do.
+type Hardware interface {
+	AddClient(handle uint32, fd int) error
+	Alloc(client, parent, handle, class uint32) error
+	Free(client, handle uint32)
+	Timeslice(client, group uint32, us uint64)
+	Resolve(ctx context.Context) (map[model.DeviceID]device.Capability, error)
+	Target(gpu model.DeviceID) device.Target
+	Why() string
+	OwnSlice(gpu model.DeviceID) int64
+	Close()
+}
+
+// Session is one life of one process at this daemon.
+type Session struct {
+	ID        model.SessionID
+	PID       int
+	ClientPID int
+	UID       int
+	Command   string
+	Attached  bool
+	// PriorityNote says that the wished priority was not granted.
+	PriorityNote string
+
+	hub     *Hub
+	started time.Time
+	conn    *net.UnixConn // nil when attached
+	pidfd   int
+	page    *wire.Page
+	bell    int      // doorbell eventfd; -1 when attached
+	hw      Hardware // nil: no driver
+	lease   *device.Lease
+	endOnce sync.Once
+	cancel  context.CancelFunc
+	ctx     context.Context
+	kick    chan struct{} // the resolver's
+
+	mu      sync.Mutex
+	ended   bool
+	onEnd   func() // attached: tells the guardian
+	workers map[model.DeviceID]*device.Worker
+
+	// The loop's alone.
+	joined     bool
+	hint       model.Hint
+	held       bool
+	queues     map[uint32]*queue
+	caps       map[model.DeviceID]device.Capability
+	sent       map[model.DeviceID]model.Desired
+	recoveries uint64
+	adds       int // queues added since the last refill
+}
+
+// queue is the loop's knowledge of one slot in use.
+type queue struct {
+	id          model.QueueID
+	device      model.DeviceID
+	generation  uint64
+	transitions uint64
+	submitted   uint64
+	busy        bool
+	level       model.Level
+	reason      string
+	want        model.Desired
+	gate        *gate.Target // nil when attached
+
+	preemptions uint64
+	suspendedAt model.Time // 0: not suspended with work
+	suspendedNS time.Duration
+}
+
+// workerList copies the workers, for callers outside the loop.
+func (s *Session) workerList() map[model.DeviceID]*device.Worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[model.DeviceID]*device.Worker, len(s.workers))
+	for d, w := range s.workers {
+		out[d] = w
+	}
+	return out
+}
+
+// pagedTarget keeps the page mapped as long as a worker may write its lease.
+type pagedTarget struct {
+	device.Target
+	page *wire.Page
+}
+
+func (t pagedTarget) Close() error {
+	err := t.Target.Close()
+	t.page.Release()
+	return err
+}
+
+// worker returns the worker of a device, started if need be; nil after the end.
+func (s *Session) worker(gpu model.DeviceID) *device.Worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.workers[gpu]; w != nil || s.ended || s.hw == nil {
+		return w
+	}
+	t := pagedTarget{s.hw.Target(gpu), s.page.Retain()}
+	w := device.StartWorker(t, s.lease, s.hub.metrics, s.hub.log.With("pid", s.PID, "device", gpu.String()), s.hub.clock.Now)
+	s.workers[gpu] = w
+	return w
+}
+
+// How long a process that lives on gets to be set free before its files are
+// closed all the same: together with the way here well below 100 ms.
+const restoreTime = 50 * time.Millisecond
+
+// end is the end of a session, from whichever goroutine sees it first. Files
+// of a dead process are closed here and now, whatever the loop or the device
+// does. One that lives on (it left, or it called exec) is set free first.
+func (s *Session) end(dead bool, why string) {
+	s.endOnce.Do(func() {
+		s.hub.log.Debug("session ends", "session", s.ID, "pid", s.PID, "why", why)
+		s.mu.Lock()
+		s.ended = true
+		workers := s.workers
+		s.mu.Unlock()
+		var done []<-chan struct{}
+		for _, w := range workers {
+			done = append(done, w.Stop(!dead))
+		}
+		if s.hw != nil && dead {
+			s.hw.Close()
+		}
+		if s.conn != nil {
+			_ = s.conn.Close()
+		}
+		go func() {
+			if !dead {
+				timer := time.NewTimer(restoreTime)
+				defer timer.Stop()
+				for _, d := range done {
+					select {
+					case <-d:
+					case <-timer.C:
+						timer.Reset(0)
+					}
+				}
+			}
+			s.cancel()
+			if s.hw != nil {
+				s.hw.Close()
+			}
+			for _, w := range workers {
+				w.Abandon()
+			}
+			s.mu.Lock()
+			onEnd := s.onEnd
+			s.mu.Unlock()
+			if onEnd != nil {
+				onEnd()
+			}
+			s.hub.reaper.remove(s)
+			s.hub.forget(s)
+		}()
+	})
+}
+
+// atEnd has f called at the end; false: it has ended already.
+func (s *Session) atEnd(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.onEnd = f
+	return true
+}
+
+// Ended says that the session has ended, or is about to.
+func (s *Session) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// End ends the session of a process that lives on.
+func (s *Session) End(why string) { s.end(false, why) }
+
+// resolve probes the process's objects whenever some have appeared, on its own
+// goroutine because a device may not answer.
+func (s *Session) resolve() {
+	wait := 20 * time.Millisecond
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.kick:
+		}
+		caps, err := s.hw.Resolve(s.ctx)
+		if s.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.hub.log.Debug("probe failed", "pid", s.PID, "err", err)
+			s.hub.metrics.Errors.Add(1)
+			time.AfterFunc(wait, s.poke)
+			wait = min(wait*2, time.Second)
+		} else {
+			wait = 20 * time.Millisecond
+		}
+		_ = s.hub.post(s.ctx, func(l *loop) { l.setCaps(s, caps) })
+		for _, w := range s.workerList() {
+			w.Redo()
+		}
+	}
+}
+
+func (s *Session) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// alive says whether the process of a pidfd still is.
+func alive(pidfd int) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 0
+}

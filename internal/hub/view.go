@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"xsched/internal/device"
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// ErrUnknownPID is a process that has no session.
+var ErrUnknownPID = errors.New("no such client")
+
+// QueueView is a queue for people to look at.
+type QueueView struct {
+	Index       uint32
+	Device      model.DeviceID
+	Busy        bool
+	Level       model.Level
+	Reason      string
+	Want        model.Desired
+	OwnSliceUS  int64
+	Preemptions uint64
+	Suspended   time.Duration
+	Submitted   uint64
+	Transitions uint64
+}
+
+// SessionView is a session for people to look at.
+type SessionView struct {
+	ID             model.SessionID
+	PID, ClientPID int
+	UID            int
+	Command        string
+	Attached       bool
+	Age            time.Duration
+	Hint           model.Hint
+	PriorityNote   string
+	Held           bool
+	Counters       wire.Counters
+	Queues         []QueueView
+	Caps           map[model.DeviceID]device.Capability
+}
+
+// Sessions returns all sessions, oldest first.
+func (h *Hub) Sessions(ctx context.Context) ([]SessionView, error) {
+	var out []SessionView
+	err := h.call(ctx, func(l *loop) {
+		now := l.now()
+		for _, s := range l.sessions {
+			out = append(out, l.view(now, s))
+		}
+	})
+	slices.SortFunc(out, func(a, b SessionView) int { return int(int64(a.ID) - int64(b.ID)) })
+	return out, err
+}
+
+func (l *loop) view(now model.Time, s *Session) SessionView {
+	v := SessionView{
+		ID: s.ID, PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Attached: s.Attached,
+		Age: time.Since(s.started), Hint: s.hint, PriorityNote: s.PriorityNote, Held: s.held,
+		Counters: s.page.Counters(), Caps: maps.Clone(s.caps),
+	}
+	for _, q := range s.queues {
+		qv := QueueView{
+			Index: q.id.Index, Device: q.device, Busy: q.busy, Level: q.level, Reason: q.reason, Want: q.want,
+			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
+		}
+		if q.suspendedAt != 0 {
+			qv.Suspended += now.Sub(q.suspendedAt)
+		}
+		if !s.Attached {
+			qv.Submitted = s.page.Queue(int(q.id.Index)).Submitted
+		}
+		// A level that a mode forces on hardware that isn't there is done by the gate.
+		if c := l.capability(s, q.device); q.want.Suspend > c.MaxLevel {
+			_, qv.Reason = c.Resolve(q.want.Suspend)
+		}
+		if s.hw != nil {
+			qv.OwnSliceUS = s.hw.OwnSlice(q.device)
+		}
+		v.Queues = append(v.Queues, qv)
+	}
+	slices.SortFunc(v.Queues, func(a, b QueueView) int { return int(a.Index) - int(b.Index) })
+	return v
+}
+
+// edit runs f on every session of a process, on the loop.
+func (h *Hub) edit(ctx context.Context, pid int, f func(l *loop, s *Session) error) error {
+	found, failed := false, error(nil)
+	err := h.call(ctx, func(l *loop) {
+		for _, s := range l.sessions {
+			if s.PID == pid {
+				found = true
+				failed = errors.Join(failed, f(l, s))
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return ErrUnknownPID
+	}
+	return failed
+}
+
+// SetHint gives a process a new hint. check sees the session and its
+// capabilities first and may refuse.
+func (h *Hub) SetHint(ctx context.Context, pid int, change func(v SessionView, hint *model.Hint) error) (model.Hint, error) {
+	var hint model.Hint
+	err := h.edit(ctx, pid, func(l *loop, s *Session) error {
+		now := l.now()
+		hint = s.hint
+		if err := change(l.view(now, s), &hint); err != nil {
+			return err
+		}
+		s.hint = hint
+		s.PriorityNote = ""
+		l.engine.SetHint(now, pid, hint)
+		l.relevel(s)
+		return nil
+	})
+	return hint, err
+}
+
+// SetHeld suspends or resumes a process by hand.
+func (h *Hub) SetHeld(ctx context.Context, pid int, held bool) error {
+	return h.edit(ctx, pid, func(l *loop, s *Session) error {
+		s.held = held
+		l.engine.SetHeld(l.now(), pid, held)
+		l.dirty = true
+		return nil
+	})
+}
+
+// Detach lets an attached process go: it is set free and forgotten.
+func (h *Hub) Detach(ctx context.Context, pid int) error {
+	return h.edit(ctx, pid, func(_ *loop, s *Session) error {
+		if !s.Attached {
+			return errors.New("the process has joined by itself")
+		}
+		go s.end(false, "detached")
+		return nil
+	})
+}
+
+// Engine runs f with the engine, on the loop, and lets it decide afterwards.
+func (h *Hub) Engine(ctx context.Context, f func(e *engine.Engine)) error {
+	return h.call(ctx, func(l *loop) {
+		f(l.engine)
+		l.dirty = true
+	})
+}
+
+// Wedge blocks the loop: fault injection.
+func (h *Hub) Wedge(ctx context.Context, d time.Duration) error {
+	return h.post(ctx, func(*loop) { time.Sleep(d) })
+}
+
+// MayHave says why a user may not have a priority; empty: may.
+func (h *Hub) MayHave(uid int, p model.Priority) string { return h.mayHave(uid, p) }
+
+// Stats are the hub's own figures.
+type Stats struct {
+	Scheduling                     string
+	Sessions, Queues               int
+	SessionsTotal                  uint64
+	Refused                        map[string]uint64
+	Wakes, Rings, Decisions        uint64
+	BusyToDecision, Decision, Late *device.Histogram
+	Targets                        []TargetStats
+}
+
+// TargetStats is one worker's account.
+type TargetStats struct {
+	PID    int
+	Device model.DeviceID
+	device.WorkerStats
+}
+
+// Stats works also while the loop is blocked: it asks it nothing.
+func (h *Hub) Stats() Stats {
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.sessions))
+	st := Stats{Sessions: len(all), Refused: maps.Clone(h.refused)}
+	h.mu.Unlock()
+	l := h.loop
+	if p := l.scheduling.Load(); p != nil {
+		st.Scheduling = *p
+	}
+	st.SessionsTotal = h.total.Load()
+	st.Queues = int(l.queueCount.Load())
+	st.Wakes, st.Rings, st.Decisions = l.wakes.Load(), l.rings.Load(), l.decisions.Load()
+	st.BusyToDecision, st.Decision, st.Late = &l.busyToDecision, &l.decision, &l.late
+	for _, s := range all {
+		for gpu, w := range s.workerList() {
+			st.Targets = append(st.Targets, TargetStats{s.PID, gpu, w.Stats()})
+		}
+	}
+	slices.SortFunc(st.Targets, func(a, b TargetStats) int { return a.PID - b.PID })
+	return st
+}
