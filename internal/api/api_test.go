@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+// fake answers every call with what it was asked, or with err.
+type fake struct {
+	daemon.Control // nil: a method that is not overridden panics
+
+	err     error
+	callers chan daemon.Caller
+	entered chan struct{} // when not nil, Stats says so here
+	release chan struct{} // and waits for this
+}
+
+func (f *fake) saw(c daemon.Caller) {
+	select {
+	case f.callers <- c:
+	default:
+	}
+}
+
+func (f *fake) Version(_ context.Context, c daemon.Caller) (daemon.Version, error) {
+	f.saw(c)
+	return daemon.Version{Version: "v1", PID: 7}, f.err
+}
+
+func (f *fake) List(context.Context, daemon.Caller) (daemon.List, error) {
+	return daemon.List{Policy: "hpf", Processes: []daemon.Process{{PID: 3, Queues: []daemon.Queue{{Level: 3}}}}}, f.err
+}
+
+func (f *fake) Devices(context.Context, daemon.Caller) (daemon.Devices, error) {
+	return daemon.Devices{Devices: []daemon.Device{{ID: "0000:01:00.0"}}}, f.err
+}
+
+func (f *fake) Stats(ctx context.Context, _ daemon.Caller) (daemon.Stats, error) {
+	if f.entered != nil {
+		close(f.entered)
+		select {
+		case <-f.release:
+		case <-ctx.Done():
+		}
+	}
+	return daemon.Stats{Sessions: 5}, f.err
+}
+
+func (f *fake) Hint(_ context.Context, _ daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
+	reply := daemon.HintReply{PID: r.PID}
+	if r.Priority != nil {
+		reply.Priority = *r.Priority
+	}
+	return reply, f.err
+}
+
+func (f *fake) Policy(_ context.Context, _ daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+	return daemon.PolicyReply{Name: "now-" + r.Name}, f.err
+}
+
+func (f *fake) Mode(_ context.Context, _ daemon.Caller, r daemon.ModeRequest) (daemon.ModeReply, error) {
+	return daemon.ModeReply{Mode: "now-" + r.Mode, Level: r.Level}, f.err
+}
+
+func (f *fake) process(what string, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return daemon.ProcessReply{PID: r.PID, Message: what}, f.err
+}
+
+func (f *fake) Suspend(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return f.process("suspend", r)
+}
+
+func (f *fake) Resume(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return f.process("resume", r)
+}
+
+func (f *fake) Attach(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return f.process("attach", r)
+}
+
+func (f *fake) Detach(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return f.process("detach", r)
+}
+
+func (f *fake) Wedge(_ context.Context, _ daemon.Caller, r daemon.WedgeRequest) (daemon.WedgeReply, error) {
+	return daemon.WedgeReply(r), f.err
+}
+
+// start serves f on a fresh socket for the length of the test.
+func start(t *testing.T, f *fake) (*Client, context.CancelFunc, <-chan error) {
+	t.Helper()
+	f.callers = make(chan daemon.Caller, 1)
+	socket := filepath.Join(t.TempDir(), "c.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(slog.New(slog.DiscardHandler))(ctx, l, f) }()
+	client := NewClient(socket)
+	t.Cleanup(func() {
+		client.Close()
+		cancel()
+	})
+	return client, cancel, done
+}
+
+func TestEveryCallReachesItsMethod(t *testing.T) {
+	f := &fake{}
+	c, _, _ := start(t, f)
+	ctx := t.Context()
+	priority := int32(9)
+
+	check := func(name string, got any, err error, want any) {
+		t.Helper()
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s = %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	version, err := c.Version(ctx)
+	check("Version", version, err, daemon.Version{Version: "v1", PID: 7})
+	list, err := c.List(ctx)
+	check("List", list.Processes[0].Queues[0].Level, err, 3)
+	devices, err := c.Devices(ctx)
+	check("Devices", devices.Devices[0].ID, err, "0000:01:00.0")
+	stats, err := c.Stats(ctx)
+	check("Stats", stats.Sessions, err, 5)
+	hint, err := c.Hint(ctx, daemon.HintRequest{PID: 4, Priority: &priority})
+	check("Hint", hint, err, daemon.HintReply{PID: 4, Priority: 9})
+	policy, err := c.Policy(ctx)
+	check("Policy", policy.Name, err, "now-")
+	policy, err = c.SetPolicy(ctx, daemon.PolicyRequest{Name: "fifo"})
+	check("SetPolicy", policy.Name, err, "now-fifo")
+	mode, err := c.Mode(ctx)
+	check("Mode", mode.Mode, err, "now-")
+	mode, err = c.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 2})
+	check("SetMode", mode, err, daemon.ModeReply{Mode: "now-level", Level: 2})
+	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
+	check("Wedge", wedge.DurationMS, err, int64(20))
+	for name, call := range map[string]func(context.Context, int) (daemon.ProcessReply, error){
+		"suspend": c.Suspend, "resume": c.Resume, "attach": c.Attach, "detach": c.Detach,
+	} {
+		reply, err := call(ctx, 11)
+		check(name, reply, err, daemon.ProcessReply{PID: 11, Message: name})
+	}
+
+	if caller := <-f.callers; caller.UID != os.Getuid() || caller.PID != os.Getpid() {
+		t.Errorf("caller = %+v, want uid %d and pid %d", caller, os.Getuid(), os.Getpid())
+	}
+}
+
+func TestErrorsCrossTheWire(t *testing.T) {
+	f := &fake{}
+	c, _, _ := start(t, f)
+	for _, kind := range []error{daemon.ErrNotFound, daemon.ErrNotAllowed, daemon.ErrNotSupported, daemon.ErrInvalid, daemon.ErrUnavailable} {
+		f.err = &daemon.Error{Kind: kind, Cause: "the cause", Remedy: "the remedy"}
+		_, err := c.List(t.Context())
+		if !errors.Is(err, kind) || err.Error() != "the cause; the remedy" {
+			t.Errorf("%v came out as %v", kind, err)
+		}
+	}
+	f.err = errors.New("something else")
+	if _, err := c.List(t.Context()); err == nil || err.Error() != "something else" {
+		t.Errorf("a plain error came out as %v", err)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale.sock")
+	l, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = l.Close()
+	for name, path := range map[string]string{"missing": filepath.Join(dir, "none.sock"), "stale": stale} {
+		_, err := NewClient(path).Version(t.Context())
+		if !errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "xsched serve") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	c, _, _ := start(t, &fake{})
+	for _, test := range []struct{ name, method, route, kind, body, code string }{
+		{"unknown route", "GET", "/nothing", "", "", "not_found"},
+		{"wrong method", "DELETE", "/policy", "", "", "not_found"},
+		{"no content type", "PUT", "/policy", "", `{"name":"x"}`, "invalid"},
+		{"not JSON", "PUT", "/policy", "application/json", `{`, "invalid"},
+		{"unknown field", "PUT", "/policy", "application/json", `{"nome":"x"}`, "invalid"},
+		{"two values", "PUT", "/policy", "application/json", `{"name":"x"}{}`, "invalid"},
+		{"too large", "PUT", "/policy", "application/json", `{"name":"` + strings.Repeat("x", maxBodyBytes) + `"}`, "invalid"},
+		{"priority beyond 32 bits", "POST", "/hint", "application/json", `{"pid":1,"priority":99999999999}`, "invalid"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), test.method, "http://x"+Prefix+test.route, strings.NewReader(test.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", test.kind)
+			answer, err := c.http.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			body := make([]byte, 4096)
+			n, _ := answer.Body.Read(body)
+			if !strings.Contains(string(body[:n]), `"code":"`+test.code+`"`) {
+				t.Errorf("answered %s %s, want code %s", answer.Status, body[:n], test.code)
+			}
+		})
+	}
+}
+
+func TestStopLetsRequestsFinish(t *testing.T) {
+	f := &fake{entered: make(chan struct{}), release: make(chan struct{})}
+	c, cancel, done := start(t, f)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := c.Stats(context.Background())
+		answer <- err
+	}()
+	<-f.entered
+	cancel()
+	close(f.release)
+	if err := <-answer; err != nil {
+		t.Errorf("request under way: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Serve = %v", err)
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	c, _, _ := start(t, &fake{})
+	if _, err := c.Version(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	var held []net.Conn
+	defer func() {
+		for _, conn := range held {
+			_ = conn.Close()
+		}
+	}()
+	for range maxConnectionsPerUID + 10 {
+		conn, err := net.Dial("unix", c.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	// One beyond the bound is closed by the server without a word.
+	last := held[len(held)-1]
+	_ = last.SetReadDeadline(time.Now().Add(4 * time.Second))
+	if _, err := last.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection beyond the bound was kept: %v", err)
+	}
+	for _, conn := range held {
+		_ = conn.Close()
+	}
+	held = nil
+	for range 100 { // places come back when the server has seen the ends
+		if _, err := c.Version(t.Context()); err == nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("places did not come back")
+}

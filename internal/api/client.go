@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+// ErrNoDaemon says that nothing listens on the control socket.
+var ErrNoDaemon = errors.New("no daemon")
+
+// Client asks the daemon behind one control socket.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the control socket at this path; it connects
+// when first used.
+func NewClient(socket string) *Client {
+	dialer := &net.Dialer{Timeout: 3 * time.Second}
+	return &Client{
+		socket: socket,
+		http: &http.Client{
+			Timeout: callTimeout + 5*time.Second,
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, "unix", socket)
+				},
+				MaxIdleConns:    2,
+				IdleConnTimeout: 10 * time.Second,
+			},
+		},
+	}
+}
+
+// Socket is the path the client was made for.
+func (c *Client) Socket() string { return c.socket }
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version says what is running.
+func (c *Client) Version(ctx context.Context) (daemon.Version, error) {
+	return do[daemon.Version](ctx, c, http.MethodGet, "/version", nil)
+}
+
+// List returns every process the daemon knows.
+func (c *Client) List(ctx context.Context) (daemon.List, error) {
+	return do[daemon.List](ctx, c, http.MethodGet, "/processes", nil)
+}
+
+// Devices returns every GPU seen so far.
+func (c *Client) Devices(ctx context.Context) (daemon.Devices, error) {
+	return do[daemon.Devices](ctx, c, http.MethodGet, "/devices", nil)
+}
+
+// Stats returns the daemon's own figures.
+func (c *Client) Stats(ctx context.Context) (daemon.Stats, error) {
+	return do[daemon.Stats](ctx, c, http.MethodGet, "/stats", nil)
+}
+
+// Hint changes what is set in the request.
+func (c *Client) Hint(ctx context.Context, r daemon.HintRequest) (daemon.HintReply, error) {
+	return do[daemon.HintReply](ctx, c, http.MethodPost, "/hint", r)
+}
+
+// Policy returns the policy in force.
+func (c *Client) Policy(ctx context.Context) (daemon.PolicyReply, error) {
+	return do[daemon.PolicyReply](ctx, c, http.MethodGet, "/policy", nil)
+}
+
+// SetPolicy selects a policy.
+func (c *Client) SetPolicy(ctx context.Context, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+	return do[daemon.PolicyReply](ctx, c, http.MethodPut, "/policy", r)
+}
+
+// Mode returns the mode in force.
+func (c *Client) Mode(ctx context.Context) (daemon.ModeReply, error) {
+	return do[daemon.ModeReply](ctx, c, http.MethodGet, "/mode", nil)
+}
+
+// SetMode selects a mode.
+func (c *Client) SetMode(ctx context.Context, r daemon.ModeRequest) (daemon.ModeReply, error) {
+	return do[daemon.ModeReply](ctx, c, http.MethodPut, "/mode", r)
+}
+
+// Suspend holds a process until Resume.
+func (c *Client) Suspend(ctx context.Context, pid int) (daemon.ProcessReply, error) {
+	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/suspend", daemon.ProcessRequest{PID: pid})
+}
+
+// Resume undoes Suspend.
+func (c *Client) Resume(ctx context.Context, pid int) (daemon.ProcessReply, error) {
+	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/resume", daemon.ProcessRequest{PID: pid})
+}
+
+// Attach takes a process under control that has no shim.
+func (c *Client) Attach(ctx context.Context, pid int) (daemon.ProcessReply, error) {
+	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/attach", daemon.ProcessRequest{PID: pid})
+}
+
+// Detach undoes Attach.
+func (c *Client) Detach(ctx context.Context, pid int) (daemon.ProcessReply, error) {
+	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/detach", daemon.ProcessRequest{PID: pid})
+}
+
+// Wedge blocks the engine loop; fault injection on the virtual GPU.
+func (c *Client) Wedge(ctx context.Context, d time.Duration) (daemon.WedgeReply, error) {
+	return do[daemon.WedgeReply](ctx, c, http.MethodPost, "/wedge", daemon.WedgeRequest{DurationMS: d.Milliseconds()})
+}
+
+func do[Reply any](ctx context.Context, c *Client, method, route string, request any) (Reply, error) {
+	var reply Reply
+	var body io.Reader
+	if request != nil {
+		encoded, err := json.Marshal(request)
+		if err != nil {
+			return reply, fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(encoded)
+	}
+	// The host is never looked up: every connection goes to the socket.
+	r, err := http.NewRequestWithContext(ctx, method, "http://xsched"+Prefix+route, body)
+	if err != nil {
+		return reply, fmt.Errorf("make request: %w", err)
+	}
+	if request != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return reply, c.explain(err)
+	}
+	defer answer.Body.Close()
+	limited := io.LimitReader(answer.Body, maxReplyBytes)
+	if answer.StatusCode != http.StatusOK {
+		var failure errorReply
+		if err := json.NewDecoder(limited).Decode(&failure); err != nil || failure.Error.Cause == "" {
+			return reply, &daemon.Error{
+				Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("%s answered %s", c.socket, answer.Status),
+				Remedy: "check that an xsched daemon of this version listens there",
+			}
+		}
+		return reply, decodeError(failure.Error)
+	}
+	if err := json.NewDecoder(limited).Decode(&reply); err != nil {
+		return reply, fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	return reply, nil
+}
+
+// explain turns a failed connection into its cause and the next step.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return &daemon.Error{
+			Kind: daemon.ErrNotAllowed, Cause: "no permission to talk to the daemon at " + c.socket,
+			Remedy: "use sudo, or start your own with `xsched serve`",
+		}
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return &daemon.Error{
+			Kind: daemon.ErrUnavailable, Cause: "the daemon at " + c.socket + " does not answer",
+			Remedy: "look at its log, then restart it; applications run natively meanwhile",
+		}
+	}
+	return &daemon.Error{
+		Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("talk to the daemon at %s: %v", c.socket, innermost(err)),
+		Remedy: "check that it is running",
+	}
+}
+
+func innermost(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/daemon"
+)
+
+// Bounds on connections to the control socket, which every user may open on a
+// root daemon: one user can't use up the daemon's file descriptors.
+const (
+	maxConnections       = 256
+	maxConnectionsPerUID = 64
+)
+
+// Serve returns a function, of the shape of daemon.Options.ServeControl, that
+// offers a Control on a unix socket until its context ends. What clients do
+// wrong goes to log.
+func Serve(log *slog.Logger) func(context.Context, net.Listener, daemon.Control) error {
+	return func(ctx context.Context, l net.Listener, c daemon.Control) error { return serve(ctx, l, c, log) }
+}
+
+func serve(ctx context.Context, l net.Listener, c daemon.Control, log *slog.Logger) error {
+	limited := &limitListener{Listener: l, perUID: map[int]int{}}
+	server := &http.Server{
+		Handler:           Handler(c, peer),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      callTimeout + 10*time.Second,
+		IdleTimeout:       30 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			if p, ok := conn.(*peerConn); ok {
+				return context.WithValue(ctx, callerKey{}, p.caller)
+			}
+			return ctx
+		},
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		// Requests under way may finish: a CLI that asks while we stop gets its answer.
+		grace, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(limited)
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("serve control socket: %w", err)
+}
+
+type callerKey struct{}
+
+// peer is the Identify of a unix socket.
+func peer(r *http.Request) (daemon.Caller, error) {
+	caller, ok := r.Context().Value(callerKey{}).(daemon.Caller)
+	if !ok {
+		return daemon.Caller{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "the peer's credentials are not known"}
+	}
+	return caller, nil
+}
+
+// peerConn is a connection whose peer is known and counted.
+type peerConn struct {
+	net.Conn
+	caller  daemon.Caller
+	release func()
+}
+
+// Close also gives the place back.
+func (c *peerConn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// limitListener accepts unix connections within the bounds, with credentials.
+type limitListener struct {
+	net.Listener
+
+	mu     sync.Mutex
+	total  int
+	perUID map[int]int
+}
+
+// Accept returns the next connection that is within the bounds; others are closed.
+func (l *limitListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		caller, err := credentials(conn)
+		if err != nil || !l.take(caller.UID) {
+			_ = conn.Close()
+			continue
+		}
+		release := sync.OnceFunc(func() { l.give(caller.UID) })
+		return &peerConn{Conn: conn, caller: caller, release: release}, nil
+	}
+}
+
+func (l *limitListener) take(uid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total >= maxConnections || l.perUID[uid] >= maxConnectionsPerUID {
+		return false
+	}
+	l.total++
+	l.perUID[uid]++
+	return true
+}
+
+func (l *limitListener) give(uid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.perUID[uid]--; l.perUID[uid] == 0 {
+		delete(l.perUID, uid)
+	}
+}
+
+// credentials asks the kernel who connected.
+func credentials(conn net.Conn) (daemon.Caller, error) {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return daemon.Caller{}, errors.New("not a socket")
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+	}
+	if credErr != nil {
+		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", credErr)
+	}
+	return daemon.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
+}

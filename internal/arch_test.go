@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package internal
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = ".."
+
+// mayImport says which packages of this module a package may know: the
+// direction model <- policy <- engine <- hub, with device and wire beside the
+// engine. A package that is not listed here fails the test, so that its place
+// is decided when it is made.
+var mayImport = map[string][]string{
+	"internal/model":    {},
+	"internal/wire":     {"internal/model"},
+	"internal/policy":   {"internal/model"},
+	"internal/engine":   {"internal/model", "internal/policy"},
+	"internal/device":   {"internal/model", "internal/wire"},
+	"internal/device/*": {"internal/model", "internal/wire", "internal/device"},
+	"internal/hub":      {"internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/device", "internal/device/*"},
+	"internal/guardian": {"internal/model", "internal/wire", "internal/device", "internal/device/*"},
+	"internal/daemon": {
+		"internal/model", "internal/wire", "internal/policy", "internal/engine",
+		"internal/device", "internal/device/*", "internal/hub", "internal/guardian",
+	},
+	"internal/api":      {"internal/model", "internal/daemon"},
+	"internal/embedded": {},
+	"internal/vgpu":     {"internal/model"},
+	"internal/bench":    {"internal/model", "internal/daemon", "internal/api", "internal/embedded", "internal/vgpu"},
+	"internal/cli": {
+		"internal/model", "internal/wire", "internal/hub", "internal/daemon", "internal/guardian",
+		"internal/api", "internal/embedded", "internal/vgpu", "internal/bench",
+	},
+	"cmd/xsched":    {"internal/cli"},
+	"tools/wiregen": {},
+	"tools/hookgen": {},
+	"tools/budgets": {"internal/api"},
+}
+
+// goFile is a parsed source file and where it lies.
+type goFile struct {
+	path    string // from the root, with slashes
+	text    string
+	ast     *ast.File
+	imports []string
+}
+
+func (f goFile) isTest() bool      { return strings.HasSuffix(f.path, "_test.go") }
+func (f goFile) isGenerated() bool { return ast.IsGenerated(f.ast) }
+
+func sources(t *testing.T) []goFile {
+	t.Helper()
+	var files []goFile
+	for _, top := range []string{"cmd", "internal", "tools", "test"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(name string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && d.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			if d.IsDir() || !strings.HasSuffix(name, ".go") {
+				return nil
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
+			if err != nil {
+				return err
+			}
+			relative, err := filepath.Rel(root, name)
+			if err != nil {
+				return err
+			}
+			f := goFile{path: filepath.ToSlash(relative), text: string(text), ast: parsed}
+			for _, spec := range parsed.Imports {
+				f.imports = append(f.imports, strings.Trim(spec.Path.Value, `"`))
+			}
+			files = append(files, f)
+			return nil
+		})
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// rule finds the entry of a package, or of the group it belongs to.
+func rule(pkg string) ([]string, bool) {
+	if allowed, ok := mayImport[pkg]; ok {
+		return allowed, true
+	}
+	allowed, ok := mayImport[path.Dir(pkg)+"/*"]
+	return allowed, ok
+}
+
+func TestImportDirection(t *testing.T) {
+	for _, f := range sources(t) {
+		pkg := path.Dir(f.path)
+		if pkg == "internal" || strings.HasPrefix(pkg, "test/") || f.isTest() {
+			continue // tests may look from above
+		}
+		allowed, ok := rule(pkg)
+		if !ok {
+			t.Errorf("%s: package %s has no place in mayImport", f.path, pkg)
+			continue
+		}
+		for _, imported := range f.imports {
+			own, ok := strings.CutPrefix(imported, "xsched/")
+			if !ok || own == pkg {
+				continue
+			}
+			if !slices.ContainsFunc(allowed, func(a string) bool { return a == own || a == path.Dir(own)+"/*" }) {
+				t.Errorf("%s: %s may not know %s", f.path, pkg, own)
+			}
+		}
+	}
+}
+
+func TestSourceRules(t *testing.T) {
+	documented := map[string]bool{}
+	for _, f := range sources(t) {
+		pkg := path.Dir(f.path)
+		for element := range strings.SplitSeq(pkg, "/") {
+			if slices.Contains([]string{"util", "utils", "common", "pkg", "helpers", "misc"}, element) {
+				t.Errorf("%s: a package is named for what it holds, not %q", f.path, element)
+			}
+		}
+		if !strings.HasPrefix(f.text, "// SPDX-License-Identifier: Apache-2.0\n") {
+			t.Errorf("%s: does not start with the licence line", f.path)
+		}
+		if slices.Contains(f.imports, "C") {
+			t.Errorf("%s: cgo; the C half is the shim", f.path)
+		}
+		if slices.Contains(f.imports, "unsafe") && !f.isTest() && !f.isGenerated() &&
+			!strings.HasSuffix(f.path, "_unsafe.go") {
+			t.Errorf("%s: unsafe belongs into a file *_unsafe.go", f.path)
+		}
+		for _, declaration := range f.ast.Decls {
+			if function, ok := declaration.(*ast.FuncDecl); ok && function.Recv == nil && function.Name.Name == "init" {
+				t.Errorf("%s: init(); register in the one map instead", f.path)
+			}
+		}
+		if !f.isTest() {
+			documented[pkg] = documented[pkg] || f.ast.Doc != nil
+		}
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("%s: the package has no doc comment", pkg)
+		}
+	}
+}
+
+// TestShimSourceRules holds C sources to the rules that a compiler does not check.
+func TestShimSourceRules(t *testing.T) {
+	forbidden := []string{"exit(", "_exit(", "abort(", "printf(", "perror(", "signal(", "sigaction("}
+	err := filepath.WalkDir(filepath.Join(root, "shim"), func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		kind := filepath.Ext(name)
+		if kind != ".c" && kind != ".h" && kind != ".S" {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		head, _, _ := strings.Cut(string(text), "\n")
+		if !strings.Contains(head, "SPDX-License-Identifier: Apache-2.0") {
+			t.Errorf("%s: does not start with the licence line", name)
+		}
+		// What is loaded into other people's programs: guests do not do this.
+		folder := filepath.Base(filepath.Dir(name))
+		if kind != ".c" || strings.HasPrefix(filepath.Base(name), "test_") || !slices.Contains([]string{"core", "rm", "cuda"}, folder) {
+			return nil
+		}
+		for number, line := range strings.Split(string(text), "\n") {
+			code, _, _ := strings.Cut(line, "//")
+			if trimmed := strings.TrimSpace(code); strings.HasPrefix(trimmed, "*") || strings.HasPrefix(trimmed, "/*") {
+				continue
+			}
+			for _, call := range forbidden {
+				if calls(code, call) {
+					t.Errorf("%s:%d: %s in an application's process", name, number+1, strings.TrimSuffix(call, "("))
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// calls says whether code calls a function of exactly this name.
+func calls(code, call string) bool {
+	for at := 0; ; {
+		i := strings.Index(code[at:], call)
+		if i < 0 {
+			return false
+		}
+		at += i
+		if at == 0 || !isWord(code[at-1]) {
+			return true
+		}
+		at += len(call)
+	}
+}
+
+func isWord(b byte) bool {
+	return b == '_' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"xsched/internal/daemon"
+)
+
+func TestEnvironmentPrepend(t *testing.T) {
+	for _, test := range []struct{ name, old, want string }{
+		{"none", "", "/c/libxsched.so:/c/libvgpu.so"},
+		{"others stay, in order", "/a.so:/b.so", "/c/libxsched.so:/c/libvgpu.so:/a.so:/b.so"},
+		{"blanks separate too", "/a.so /b.so", "/c/libxsched.so:/c/libvgpu.so:/a.so:/b.so"},
+		{"an older shim goes", "/old/libxsched.so:/a.so", "/c/libxsched.so:/c/libvgpu.so:/a.so"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEnvironment([]string{"A=1", "LD_PRELOAD=" + test.old, "LD_PRELOAD=/second.so"})
+			e.prepend("LD_PRELOAD", "/c/libxsched.so", "/c/libvgpu.so")
+			want := []string{"A=1", "LD_PRELOAD=" + test.want}
+			if got := e.list(); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+	e := newEnvironment([]string{"LD_LIBRARY_PATH=/lib dir:/x"})
+	e.prepend("LD_LIBRARY_PATH", "/v")
+	if got := e.get("LD_LIBRARY_PATH"); got != "/v:/lib dir:/x" {
+		t.Errorf("LD_LIBRARY_PATH = %q", got)
+	}
+}
+
+func TestWriteList(t *testing.T) {
+	list := daemon.List{Processes: []daemon.Process{
+		{PID: 12, Priority: 10, Command: "serve", Counters: daemon.Counters{Launches: 42}, Queues: []daemon.Queue{
+			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
+			{Device: "0000:02:00.0", State: "idle", Level: 1},
+		}},
+		{PID: 13, Priority: -3, Command: "tr\x1b[2Jain\n", Queues: []daemon.Queue{
+			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
+		}},
+		{PID: 14, Held: true, Attached: true, Command: "old"},
+	}}
+	var text strings.Builder
+	writeList(&text, list, 0)
+	want := `PID  DEVICE        PRIO  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
+12   0000:01:00.0  10    Lv3    busy   run        1s         42        serve
+12   0000:02:00.0  10    Lv1    idle   run        -          "         serve
+13   0000:01:00.0  -3    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
+14   -             0     auto   -      held       -          0         old (attached)
+`
+	if got := text.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+
+	text.Reset()
+	writeList(&text, list, 20)
+	for line := range strings.Lines(text.String()) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 20 {
+			t.Errorf("%q is %d wide", line, n)
+		}
+	}
+	text.Reset()
+	writeList(&text, daemon.List{}, 0)
+	if !strings.Contains(text.String(), "xsched run") {
+		t.Errorf("an empty list does not say what to do: %q", text.String())
+	}
+}
+
+func TestWriteStats(t *testing.T) {
+	var text strings.Builder
+	writeStats(&text, daemon.Stats{
+		Refused:     map[string]uint64{"wrong version": 3},
+		SuspendTime: daemon.Histogram{Count: 2, P50US: 600.4, P99US: 700, MaxUS: 710},
+		Targets:     []daemon.TargetStats{{PID: 9, Device: "0000:01:00.0", StuckForMS: 120}},
+	})
+	for _, want := range []string{"P50 600.4 us, P99 700.0 us, max 710.0 us (2)", "3: wrong version", "pid 9 on 0000:01:00.0 for 120 ms"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in\n%s", want, text.String())
+		}
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// environment is a list of NAME=VALUE that keeps its order; of a name that
+// occurs twice the first counts, as getenv has it.
+type environment struct{ pairs []string }
+
+func newEnvironment(pairs []string) *environment {
+	return &environment{slices.Clone(pairs)}
+}
+
+func (e *environment) list() []string { return e.pairs }
+
+func (e *environment) get(name string) string {
+	for _, pair := range e.pairs {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func (e *environment) set(name, value string) {
+	e.pairs = slices.DeleteFunc(e.pairs, func(pair string) bool { return strings.HasPrefix(pair, name+"=") })
+	e.pairs = append(e.pairs, name+"="+value)
+}
+
+// prepend puts paths in front of a list for the dynamic loader. Older entries
+// of the same file name go: a nested `xsched run`, perhaps of another version,
+// must not load two shims.
+func (e *environment) prepend(name string, paths ...string) {
+	list := slices.Clone(paths)
+	for old := range strings.FieldsFuncSeq(e.get(name), func(r rune) bool { return r == ':' || (name == "LD_PRELOAD" && r == ' ') }) {
+		same := func(path string) bool {
+			return path == old || (name == "LD_PRELOAD" && filepath.Base(path) == filepath.Base(old))
+		}
+		if !slices.ContainsFunc(paths, same) {
+			list = append(list, old)
+		}
+	}
+	e.set(name, strings.Join(list, ":"))
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+	"xsched/internal/embedded"
+	"xsched/internal/model"
+)
+
+// The shim's environment; the names are those of upstream XSched where it has them.
+const (
+	envSocket   = "XSCHED_SOCKET"
+	envVGPU     = "XSCHED_VGPU_SOCKET"
+	envPriority = "XSCHED_AUTO_XQUEUE_PRIORITY"
+	envLevel    = "XSCHED_AUTO_XQUEUE_LEVEL"
+	envInFlight = "XSCHED_AUTO_XQUEUE_THRESHOLD"
+	envBatch    = "XSCHED_AUTO_XQUEUE_BATCH_SIZE"
+
+	shimSocket = "xsched.sock"
+	vgpuSocket = "vgpu.sock"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var (
+		priority        int
+		level           string
+		inFlight, batch int
+		virtual         bool
+	)
+	c := &cobra.Command{
+		Use:   "run [flags] -- CMD [ARG...]",
+		Short: "Run a program under the scheduler",
+		Long: `Becomes CMD with the shim preloaded: exit code, signals, standard input and
+output are CMD's own, and so is its process id. Programs that CMD starts inherit
+the shim and the hints.
+
+Without a daemon CMD runs natively, with one warning; it joins a daemon that is
+started later. XSCHED_DISABLE=1 in the environment turns the shim into nothing,
+XSCHED_LOG=FILE makes it say what it does.`,
+		Example: `  xsched run --priority 10 -- python serve_model.py
+  xsched run --priority -10 --level 3 -- ./train
+  xsched run --virtual -- ./my-cuda-program`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no command given; use `xsched run [flags] -- CMD [ARG...]`")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(checkPriority(priority), checkLimits(inFlight, batch)); err != nil {
+				return err
+			}
+			want, err := parseLevel(level)
+			if err != nil {
+				return err
+			}
+			program, err := findProgram(args[0])
+			if err != nil {
+				return err
+			}
+			preload, err := unpackAll(virtual)
+			if err != nil {
+				return err
+			}
+			env := newEnvironment(os.Environ())
+			if err := a.joinDaemon(cmd.Context(), env, want, virtual); err != nil {
+				return err
+			}
+			env.prepend("LD_PRELOAD", preload.libraries...)
+			if preload.folder != "" {
+				env.prepend("LD_LIBRARY_PATH", preload.folder)
+			}
+			for _, hint := range []struct {
+				flag, name, value string
+			}{
+				{"priority", envPriority, strconv.Itoa(priority)},
+				{"level", envLevel, level},
+				{"in-flight", envInFlight, strconv.Itoa(inFlight)},
+				{"batch", envBatch, strconv.Itoa(batch)},
+			} {
+				if cmd.Flags().Changed(hint.flag) {
+					env.set(hint.name, hint.value)
+				}
+			}
+			a.warnUnpreloadable(program)
+			err = syscall.Exec(program, args, env.list()) // returns only if it failed
+			if errors.Is(err, syscall.ENOENT) {
+				return exitError{exitNotFound, fmt.Errorf("run %s: its interpreter is missing; check the first line of the script or the program's loader", args[0])}
+			}
+			return exitError{exitNotExecutable, fmt.Errorf("run %s: %w; check that it is a program for this machine", args[0], err)}
+		},
+	}
+	c.Flags().SetInterspersed(false) // what follows CMD is CMD's, with or without --
+	hintFlags(c, &priority, &level, &inFlight, &batch)
+	c.Flags().BoolVar(&virtual, "virtual", false, "give CMD the virtual GPU of a daemon started with `serve --virtual`")
+	return c
+}
+
+// findProgram resolves CMD as a shell does, with a shell's exit codes.
+func findProgram(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrDot):
+		return "", exitError{exitNotFound, fmt.Errorf("run %s: found only in the current folder; use ./%s", name, name)}
+	case errors.Is(err, fs.ErrPermission), isDirectory(name):
+		return "", exitError{exitNotExecutable, fmt.Errorf("run %s: not executable; check its mode with `ls -l`", name)}
+	default:
+		return "", exitError{exitNotFound, fmt.Errorf("run %s: command not found; check the spelling and PATH", name)}
+	}
+}
+
+func isDirectory(name string) bool {
+	info, err := os.Stat(name)
+	return strings.Contains(name, "/") && err == nil && info.IsDir()
+}
+
+// preload is what the dynamic loader has to be told.
+type preload struct {
+	libraries []string
+	folder    string // of the driver's stand-in, or empty
+}
+
+func unpackAll(virtual bool) (preload, error) {
+	names := []string{embedded.Shim}
+	if virtual {
+		names = append(names, embedded.VirtualRM)
+	}
+	var p preload
+	for _, name := range names {
+		path, err := embedded.Unpack(name)
+		if err != nil {
+			return preload{}, err
+		}
+		p.libraries = append(p.libraries, path)
+	}
+	if virtual {
+		path, err := embedded.Unpack(embedded.VirtualCUDA)
+		if err != nil {
+			return preload{}, err
+		}
+		p.folder = filepath.Dir(path)
+	}
+	for _, path := range append(p.libraries, p.folder) {
+		if strings.ContainsAny(path, ": \t\n;") {
+			return preload{}, fmt.Errorf("the cache folder %q has a blank, colon or semicolon in its name, which the loader can't take; set XSCHED_CACHE to another", path)
+		}
+	}
+	return p, nil
+}
+
+// joinDaemon looks for the daemon that CMD will find, points the shim at it
+// and refuses what it can't do. No daemon is no error.
+func (a *app) joinDaemon(ctx context.Context, env *environment, want model.Level, virtual bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if a.dir != "" {
+		env.set(envSocket, filepath.Join(a.dir, shimSocket))
+	}
+	client, running, err := a.connect(ctx)
+	if err != nil {
+		if virtual {
+			return a.virtualWithoutDaemon(env, err)
+		}
+		a.warn("running without scheduling: %s", oneLine(err.Error()))
+		return nil
+	}
+	defer client.Close()
+	if virtual {
+		if !running.Virtual {
+			return fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
+		}
+		env.set(envSocket, filepath.Join(running.Dir, shimSocket))
+		env.set(envVGPU, filepath.Join(running.Dir, vgpuSocket))
+	}
+	if want > model.LevelBlock {
+		return checkLevel(ctx, client, want)
+	}
+	return nil
+}
+
+// virtualWithoutDaemon uses a device that outlived its daemon, if there is one.
+func (a *app) virtualWithoutDaemon(env *environment, cause error) error {
+	for _, dir := range a.dirs() {
+		path := filepath.Join(dir, vgpuSocket)
+		if vgpuAnswers(path) {
+			env.set(envVGPU, path)
+			env.set(envSocket, filepath.Join(dir, shimSocket))
+			a.warn("running without scheduling: %s", oneLine(cause.Error()))
+			return nil
+		}
+	}
+	return errors.New("no virtual GPU; start one with `xsched serve --virtual`")
+}
+
+// checkLevel refuses a level that no GPU seen so far can do. A daemon that has
+// seen none yet decides when the program joins.
+func checkLevel(ctx context.Context, client *api.Client, want model.Level) error {
+	reply, err := client.Devices(ctx)
+	if err != nil || len(reply.Devices) == 0 {
+		return err
+	}
+	best := reply.Devices[0]
+	for _, d := range reply.Devices {
+		if d.MaxLevel > best.MaxLevel {
+			best = d
+		}
+	}
+	if best.MaxLevel >= int(want) {
+		return nil
+	}
+	reason := best.LevelReason
+	if reason == "" {
+		reason = "its driver offers no more"
+	}
+	return &daemon.Error{
+		Kind: daemon.ErrNotSupported, Cause: fmt.Sprintf("level %d can't be had on %s: %s", int(want), best.ID, reason),
+		Remedy: fmt.Sprintf("use --level auto or %d", best.MaxLevel),
+	}
+}
+
+// warnUnpreloadable says so when the loader is going to ignore the shim.
+func (a *app) warnUnpreloadable(path string) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && os.Geteuid() != 0 {
+		a.warn("%s changes its user or group, so the loader ignores the shim; it runs without scheduling", path)
+		return
+	}
+	file, err := elf.Open(path)
+	if err != nil {
+		return // a script, or not for us to judge
+	}
+	defer file.Close()
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			return
+		}
+	}
+	a.warn("%s is statically linked, so it can't load the shim; it runs without scheduling", path)
+}

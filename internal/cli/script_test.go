@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"xsched/internal/embedded"
+	"xsched/internal/vgpu"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"xsched": func() { os.Exit(Main(os.Args[1:])) },
+	})
+}
+
+func TestScripts(t *testing.T) {
+	if embedded.Digest(embedded.Shim) == "" && os.Getenv("XSCHED_CI") == "1" {
+		t.Fatal("the shim is not built; run `make build` first")
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
+			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
+			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
+				if client, err := vgpu.Dial(filepath.Join(env.WorkDir, "d", vgpuSocket)); err == nil {
+					_ = client.Quit()
+					_ = client.Close()
+				}
+			})
+			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			switch name {
+			case "built": // the C artefacts are inside
+				return embedded.Digest(embedded.Shim) != "" && embedded.Digest(embedded.Tenant) != "", nil
+			case "mounts": // a private mount is possible
+				return exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt").Run() == nil, nil
+			}
+			return false, errors.New("unknown condition")
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   exits,
+			"failure": failure,
+			"await":   await,
+
+			"enddevice": endDevice,
+		},
+	})
+}
+
+// exits CODE CMD...: the command ends with exactly this code.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		failed, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = failed.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// failure CODE TEXT CMD...: the command prints nothing but one line "xsched: cause; remedy"
+// that has TEXT in it, and ends with this code.
+func failure(ts *testscript.TestScript, _ bool, args []string) {
+	exits(ts, false, append([]string{args[0]}, args[2:]...))
+	text := ts.ReadFile("stderr")
+	if strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "xsched: ") {
+		ts.Fatalf("not one line of an error: %q", text)
+	}
+	if !strings.Contains(text, args[1]) {
+		ts.Fatalf("%q is not in %q", args[1], text)
+	}
+	if !strings.Contains(text, "; ") && !strings.Contains(text, ": known are ") {
+		ts.Fatalf("no remedy in %q", text)
+	}
+	if out := ts.ReadFile("stdout"); out != "" {
+		ts.Fatalf("standard output is not empty: %q", out)
+	}
+}
+
+// await CMD...: repeats the command until it succeeds, for 10 s.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	limit := time.Now().Add(10 * time.Second)
+	for {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(limit) {
+			ts.Fatalf("%s: %v", strings.Join(args, " "), err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// endDevice SOCKET: ends the virtual GPU behind the socket and waits for it.
+func endDevice(ts *testscript.TestScript, _ bool, args []string) {
+	client, err := vgpu.Dial(args[0])
+	ts.Check(err)
+	defer client.Close()
+	_ = client.Quit() // the answer may not come any more
+	for range 500 {
+		if _, err := os.Stat(args[0]); os.IsNotExist(err) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	ts.Fatalf("the device at %s did not end", args[0])
+}

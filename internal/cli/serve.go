@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+	"xsched/internal/hub"
+	"xsched/internal/model"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var (
+		o          daemon.Options
+		mode       string
+		level      string
+		devices    int
+		starvation time.Duration
+		logLevel   string
+		logJSON    bool
+	)
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon that decides who has the GPU",
+		Long: `Runs in the foreground until SIGINT or SIGTERM; then resumes every program it
+had suspended and gives every timeslice back. Root's daemon serves all users in
+/run/xsched; yours serves your own programs.
+
+If the daemon dies, however it dies, programs run on natively and join the next
+one by themselves.
+
+--virtual uses the virtual GPU, a separate process with the behaviour of a real
+one, to try everything on a machine that has none.`,
+		Example: `  sudo xsched serve
+  xsched serve --virtual
+  xsched serve --policy HPF --mode live --log-level debug`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := a.logger(logLevel, logJSON)
+			if err != nil {
+				return err
+			}
+			if o.Mode, o.ModeLevel, err = serveMode(mode, level); err != nil {
+				return err
+			}
+			if o.Quantum < 0 || starvation < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
+				return usagef("times and limits can't be negative; leave the flag out for the default")
+			}
+			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
+				o.StarvationBound = -1 // off: the daemon's own zero is its default
+			}
+			o.Dir, o.Version, o.Log, o.ServeControl = a.dirs()[0], version, log, api.Serve(log)
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return a.serve(ctx, o, devices)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Policy, "policy", "", "policy to start with (default HPF)")
+	f.StringVar(&mode, "mode", string(model.ModeLive), "mode to start with: off, timeslice, suspend, level or live")
+	f.StringVar(&level, "level", "", "with --mode level: 1, 2 or 3")
+	f.DurationVar(&o.Quantum, "quantum", 0, "turn of each program where a policy rotates (default the engine's)")
+	f.DurationVar(&starvation, "starvation-bound", 0, "longest time a program waits without progress on the GPU; 0 turns it off (default the engine's)")
+	f.BoolVar(&o.AllowPriority, "allow-priority", false, "let users of root's daemon raise their programs above priority 0")
+	f.IntVar(&o.MaxSessions, "max-sessions", 0, "most programs at once (default 4096)")
+	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "most programs of one user (default 1024)")
+	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
+	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
+	logFlags(c, &logLevel, &logJSON)
+	_ = c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modeNames(), cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func (a *app) serve(ctx context.Context, o daemon.Options, devices int) error {
+	if running, err := api.NewClient(filepath.Join(o.Dir, controlSocket)).Version(ctx); err == nil {
+		return alreadyRuns(o.Dir, running.PID)
+	}
+	if o.Virtual {
+		if err := hub.PrepareDir(o.Dir, os.Geteuid()); err != nil {
+			return err
+		}
+		o.VGPUSocket = filepath.Join(o.Dir, vgpuSocket)
+		device, err := startDevice(ctx, o.VGPUSocket, devices)
+		if err != nil {
+			return err
+		}
+		defer device.stop()
+	}
+	o.Ready = func(daemon.Control) {
+		o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version)
+	}
+	if err := daemon.Run(ctx, o); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	o.Log.Info("stopped")
+	return nil
+}
+
+func alreadyRuns(dir string, pid int) error {
+	return &daemon.Error{
+		Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("a daemon (pid %d) already runs in %s", pid, dir),
+		Remedy: "stop it, or use another --dir",
+	}
+}
+
+// serveMode reads --mode and --level together.
+func serveMode(mode, level string) (model.Mode, model.Level, error) {
+	args := []string{mode}
+	if level != "" {
+		args = append(args, level)
+	}
+	request, err := parseMode(args)
+	return model.Mode(request.Mode), model.Level(request.Level), err
+}
+
+func logFlags(c *cobra.Command, level *string, asJSON *bool) {
+	c.Flags().StringVar(level, "log-level", "info", "debug, info, warn or error")
+	c.Flags().BoolVar(asJSON, "log-json", false, "log in JSON")
+}
+
+// logger writes to standard error.
+func (a *app) logger(level string, asJSON bool) (*slog.Logger, error) {
+	var threshold slog.Level
+	if err := threshold.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("log level %q is not known; use debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: threshold}
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(a.stderr, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, options)), nil
+}

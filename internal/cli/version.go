@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"xsched/internal/daemon"
+	"xsched/internal/embedded"
+	"xsched/internal/wire"
+)
+
+// version is set by the linker (see the Makefile).
+var version = "development"
+
+// versionReply is what `version --json` prints.
+type versionReply struct {
+	Version     string          `json:"version"`
+	WireVersion int             `json:"wire_version"`
+	Go          string          `json:"go"`
+	Platform    string          `json:"platform"`
+	Shim        string          `json:"shim"` // content hash; empty: built without
+	Daemon      *daemon.Version `json:"daemon,omitempty"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:     "version",
+		Short:   "Show the version of this program and of the daemon, if one runs",
+		Example: `  xsched version --json`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			reply := versionReply{
+				Version: version, WireVersion: wire.Version, Go: runtime.Version(),
+				Platform: runtime.GOOS + "/" + runtime.GOARCH, Shim: embedded.Digest(embedded.Shim),
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+			defer cancel()
+			if client, running, err := a.connect(ctx); err == nil {
+				reply.Daemon = &running
+				client.Close()
+			}
+			if asJSON {
+				return a.printJSON(reply)
+			}
+			shim := "none: built without it"
+			if reply.Shim != "" {
+				shim = reply.Shim
+			}
+			fmt.Fprintf(a.stdout, "xsched %s (wire %d, %s, %s, shim %s)\n", reply.Version, reply.WireVersion, reply.Go, reply.Platform, shim)
+			if d := reply.Daemon; d != nil {
+				kind := ""
+				if d.Virtual {
+					kind = ", virtual GPU"
+				}
+				fmt.Fprintf(a.stdout, "daemon %s (wire %d, pid %d, uid %d%s) in %s\n", d.Version, d.WireVersion, d.PID, d.UID, kind, d.Dir)
+			}
+			return nil
+		},
+	}
+	jsonFlag(c, &asJSON)
+	return c
+}

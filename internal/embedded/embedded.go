@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package embedded carries the C halves of XSched inside the Go binary and
+// unpacks them into a cache folder, where the dynamic loader can find them.
+//
+// `make build` copies the artefacts into files/<architecture>/ before it builds the binary.
+// Without them the package still compiles; Unpack then says what to do.
+package embedded
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// The artefacts, by the name they are unpacked under.
+const (
+	Shim        = "libxsched.so" // preloaded into every application
+	VirtualRM   = "libvgpu.so"   // the virtual GPU's /dev/nvidiactl
+	VirtualCUDA = "libcuda.so.1" // the virtual GPU's driver library
+	Tenant      = "tenant"       // the load generator of bench and demo
+)
+
+// artefact says how a file is unpacked.
+type artefact struct {
+	name string
+	mode fs.FileMode
+}
+
+// registry lists every artefact; one line makes a new one known.
+var registry = []artefact{
+	{Shim, 0o444},
+	{VirtualRM, 0o444},
+	{VirtualCUDA, 0o444},
+	{Tenant, 0o555},
+}
+
+// ErrMissing says that the binary was built without the artefact.
+var ErrMissing = errors.New("built without the C artefacts; run `make build`")
+
+func lookup(name string) (artefact, []byte, error) {
+	for _, a := range registry {
+		if a.name != name {
+			continue
+		}
+		content, err := files.ReadFile(folder + name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return artefact{}, nil, fmt.Errorf("unpack %s: %w", name, ErrMissing)
+		}
+		if err != nil {
+			return artefact{}, nil, fmt.Errorf("unpack %s: %w", name, err)
+		}
+		return a, content, nil
+	}
+	return artefact{}, nil, fmt.Errorf("unpack %s: no such artefact", name)
+}
+
+// Digest names the content of an artefact, or is empty if the binary has none.
+func Digest(name string) string {
+	_, content, err := lookup(name)
+	if err != nil {
+		return ""
+	}
+	return digest(content)
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])[:16]
+}
