@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import "fmt"
+
+// Claims are the thresholds a run on the virtual GPU has to meet: what the
+// README says XSched does, as numbers that CI holds it to.
+type Claims struct {
+	LatencyCost float64 // Lv3 P99 at most alone + this, ms
+	NativeWorse float64 // native P99 at least alone + this, ms
+	KeptOfIdeal float64 // three lows keep at least this part of what the high leaves
+}
+
+// DefaultClaims are the project's.
+func DefaultClaims() Claims {
+	return Claims{LatencyCost: 1.0, NativeWorse: 2.0, KeptOfIdeal: 0.90}
+}
+
+// Check returns what the latencies do not show, one line each.
+func (c Claims) Check(r *Result) []string {
+	return c.check(r, "P99", (*Scenario).high)
+}
+
+// CheckDevice is Check on how long kernels waited for the GPU, which a busy
+// machine does not disturb.
+func (c Claims) CheckDevice(r *Result) []string {
+	return c.check(r, "GPU wait P99", (*Scenario).wait)
+}
+
+func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *Latency) []string {
+	var bad []string
+	for i := range r.Scenarios {
+		s := &r.Scenarios[i]
+		alone, native, lv3 := pick(s, ModeAlone), pick(s, ModeNative), pick(s, ModeLv3)
+		if alone == nil || native == nil || lv3 == nil {
+			bad = append(bad, fmt.Sprintf("%s: alone, native or xsched-lv3 was not measured", s.Name))
+			continue
+		}
+		if lv3.P99 > alone.P99+c.LatencyCost {
+			bad = append(bad, fmt.Sprintf("%s: Lv3 %s %.3f ms is more than alone %.3f ms + %g ms", s.Name, what, lv3.P99, alone.P99, c.LatencyCost))
+		}
+		if native.P99 < alone.P99+c.NativeWorse {
+			bad = append(bad, fmt.Sprintf("%s: native %s %.3f ms is not %g ms worse than alone %.3f ms", s.Name, what, native.P99, c.NativeWorse, alone.P99))
+		}
+		m := s.Modes[ModeLv3]
+		if m.Low == nil || m.GPU == nil {
+			bad = append(bad, fmt.Sprintf("%s: no low throughput was measured at Lv3", s.Name))
+			continue
+		}
+		if ideal := 1 - m.GPU.High; m.Low.Kept < c.KeptOfIdeal*ideal {
+			bad = append(bad, fmt.Sprintf("%s: the lows keep %.1f %% at Lv3, less than %.0f %% of the %.1f %% the high leaves",
+				s.Name, 100*m.Low.Kept, 100*c.KeptOfIdeal, 100*ideal))
+		}
+	}
+	return bad
+}
+
+func (s *Scenario) wait(mode string) *Latency {
+	if m := s.Modes[mode]; m != nil {
+		return m.Wait
+	}
+	return nil
+}

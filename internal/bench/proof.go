@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ErrProof: the run did not prove that XSched did what the modes claim. No
+// table is printed and no result is written then.
+var ErrProof = errors.New("proof failed")
+
+// Proof is why the comparison may be believed.
+type Proof struct {
+	HookedCalls     uint64  `json:"hooked_calls"`     // driver calls the shim intercepted
+	Launches        uint64  `json:"launches"`         // kernel launches the shim counted
+	ExecutedKernels uint64  `json:"executed_kernels"` // kernels the device finished
+	Preemptions     uint64  `json:"preemptions"`      // of low tenants, in mid-kernel, in the Lv3 blocks
+	ChecksumsOK     bool    `json:"checksums_ok"`
+	Checks          []Check `json:"checks"`
+}
+
+// Check is one thing that had to be true.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+// Evidence is everything the proof is made from, gathered from parties that do
+// not know of each other: the tenants, their shims, the daemon and the device.
+type Evidence struct {
+	Modes   []string
+	Tenants []TenantEvidence // the first one is the high tenant
+	Modal   map[string]ModeEvidence
+	Hold    *HoldEvidence
+	Slices  []SliceEvidence
+	// Reached is how long the high tenant's kernels waited for the device in the
+	// Lv3 blocks, sorted; empty without a device that keeps records.
+	Reached []time.Duration
+	// Recorded: the device keeps its own records (the virtual GPU); without
+	// them the checks that need the ground truth are not made.
+	Recorded bool
+}
+
+// TenantEvidence is one tenant's counts at the end of a scenario.
+type TenantEvidence struct {
+	Name     string
+	PID      int
+	Hooked   uint64 // by the shim
+	Launches uint64 // by the shim
+	Executed uint64 // by the device
+	Own      uint64 // by the tenant itself
+	Checksum bool
+	Died     error // how it ended, if not well
+}
+
+// ModeEvidence is what happened while a mode ran.
+type ModeEvidence struct {
+	Preemptions uint64 // of lows in mid-kernel, by the device's timeline
+	Suspends    uint64 // by the daemon, all levels
+	Deep        uint64 // by the daemon, at Lv2 and Lv3
+	GateWaits   uint64 // launches that were held, by the shims
+}
+
+// HoldEvidence: the low tenants were suspended by hand while they had work.
+type HoldEvidence struct {
+	Window Window // from "all are suspended" to "resume them"
+	Ran    map[int]time.Duration
+	// Resumed says that every one of them ran again afterwards.
+	Resumed bool
+	// Error is why a suspension was not confirmed, if it was not.
+	Error error
+}
+
+// SliceEvidence compares the timeslice the daemon says is in force with the
+// one the device uses.
+type SliceEvidence struct {
+	Name         string
+	PID          int
+	Plan, Device time.Duration
+}
+
+// Limits of the behavioural checks.
+const (
+	// reachLimit is above a context switch (0.2 ms) and below what any way
+	// without the hardware's own preference needs (a slice of 2 ms, or a
+	// suspension of 0.5 ms and more before the switch).
+	reachLimit = 500 * time.Microsecond
+	reachPart  = 0.99
+	// holdSlack: a suspension that is confirmed is in force; the slack is only
+	// for clocks being read at two ends.
+	holdSlack = 50 * time.Microsecond
+)
+
+// prove draws the conclusion. The error names the first check that failed.
+func prove(scenario string, ev *Evidence) (Proof, error) {
+	p := Proof{ChecksumsOK: true}
+	add := func(name string, failures []string, ok string) {
+		c := Check{Name: name, OK: len(failures) == 0, Detail: ok}
+		if !c.OK {
+			c.Detail = strings.Join(failures, "; ")
+		}
+		p.Checks = append(p.Checks, c)
+	}
+	for _, t := range ev.Tenants {
+		p.HookedCalls += t.Hooked
+		p.Launches += t.Launches
+		p.ExecutedKernels += t.Executed
+		p.ChecksumsOK = p.ChecksumsOK && t.Checksum && t.Died == nil
+	}
+	p.Preemptions = ev.Modal[ModeLv3].Preemptions
+
+	add("shim intercepts", notIntercepted(ev),
+		fmt.Sprintf("%d driver calls, %d of them launches", p.HookedCalls, p.Launches))
+	add("launches equal kernels", unequalCounts(ev),
+		fmt.Sprintf("%d launches by the shims, %d kernels by the device", p.Launches, p.ExecutedKernels))
+	add("checksums", badChecksums(ev), fmt.Sprintf("right in all %d tenants", len(ev.Tenants)))
+	add("native is native", notNative(ev), "no suspension while the mode was off")
+	if has(ev.Modes, ModeLv1) {
+		add("Lv1 holds launches", lv1Inert(ev),
+			fmt.Sprintf("%d launches held at the gate", ev.Modal[ModeLv1].GateWaits))
+	}
+	if has(ev.Modes, ModeLv3) {
+		add("Lv3 preempts", lv3Inert(ev), fmt.Sprintf("%d kernels stopped in the middle, %d suspensions by the daemon",
+			p.Preemptions, ev.Modal[ModeLv3].Deep))
+		if ev.Hold != nil {
+			add("suspended means not running", ranWhileHeld(ev),
+				fmt.Sprintf("0 ms on the GPU in %.0f ms of suspension, all ran again afterwards", ms(ev.Hold.Window.length())))
+		}
+		add("slices are in force", wrongSlices(ev), slicesText(ev))
+		if ev.Recorded {
+			add("GPU reached in time", reachedLate(ev), reachedText(ev))
+		}
+	}
+	return p, p.failure(scenario)
+}
+
+// failure is the first check that failed, in one line with the names of the others.
+func (p *Proof) failure(scenario string) error {
+	var first *Check
+	var others []string
+	for i := range p.Checks {
+		switch c := &p.Checks[i]; {
+		case c.OK:
+		case first == nil:
+			first = c
+		default:
+			others = append(others, c.Name)
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	also := ""
+	if len(others) > 0 {
+		also = " (failed too: " + strings.Join(others, ", ") + ")"
+	}
+	return fmt.Errorf("%w (%s): %s: %s%s", ErrProof, scenario, first.Name, first.Detail, also)
+}
+
+func has(list []string, name string) bool {
+	for _, v := range list {
+		if v == name {
+			return true
+		}
+	}
+	return false
+}
+
+func notIntercepted(ev *Evidence) (bad []string) {
+	for _, t := range ev.Tenants {
+		if t.Hooked == 0 || t.Launches == 0 {
+			bad = append(bad, fmt.Sprintf("the shim in %s (pid %d) is inert: %d hooked calls, %d launches", t.Name, t.PID, t.Hooked, t.Launches))
+		}
+	}
+	if len(ev.Tenants) == 0 {
+		bad = append(bad, "no tenants")
+	}
+	return bad
+}
+
+func unequalCounts(ev *Evidence) (bad []string) {
+	for _, t := range ev.Tenants {
+		if t.Launches != t.Executed {
+			bad = append(bad, fmt.Sprintf("%s (pid %d): the shim counted %d launches, the device %d kernels", t.Name, t.PID, t.Launches, t.Executed))
+		}
+		if t.Own > t.Launches {
+			bad = append(bad, fmt.Sprintf("%s (pid %d): launched %d kernels by its own count, the shim saw %d", t.Name, t.PID, t.Own, t.Launches))
+		}
+	}
+	return bad
+}
+
+func badChecksums(ev *Evidence) (bad []string) {
+	for _, t := range ev.Tenants {
+		switch {
+		case t.Died != nil:
+			bad = append(bad, fmt.Sprintf("%s (pid %d): %v", t.Name, t.PID, t.Died))
+		case !t.Checksum:
+			bad = append(bad, fmt.Sprintf("%s (pid %d): wrong checksum", t.Name, t.PID))
+		}
+	}
+	return bad
+}
+
+func notNative(ev *Evidence) (bad []string) {
+	if m := ev.Modal[ModeNative]; m.Suspends != 0 || m.GateWaits != 0 {
+		bad = append(bad, fmt.Sprintf("%d suspensions and %d held launches while the mode was off", m.Suspends, m.GateWaits))
+	}
+	return bad
+}
+
+func lv1Inert(ev *Evidence) (bad []string) {
+	m := ev.Modal[ModeLv1]
+	if m.GateWaits == 0 {
+		bad = append(bad, "no launch was held at the gate")
+	}
+	if m.Deep != 0 {
+		bad = append(bad, fmt.Sprintf("%d suspensions at Lv2 or Lv3 in mode level 1", m.Deep))
+	}
+	return bad
+}
+
+func lv3Inert(ev *Evidence) (bad []string) {
+	m := ev.Modal[ModeLv3]
+	if ev.Recorded && m.Preemptions == 0 {
+		bad = append(bad, "the device stopped no kernel in the middle")
+	}
+	// One low alone is preempted by its timeslice; several have to take turns, and
+	// that takes suspensions.
+	if len(ev.Tenants) > 2 && m.Deep == 0 {
+		bad = append(bad, "the daemon suspended nobody")
+	}
+	return bad
+}
+
+func ranWhileHeld(ev *Evidence) (bad []string) {
+	h := ev.Hold
+	if h.Error != nil {
+		return []string{h.Error.Error()}
+	}
+	for _, t := range ev.Tenants {
+		if d := h.Ran[t.PID]; d > holdSlack {
+			bad = append(bad, fmt.Sprintf("%s (pid %d) held the GPU for %.2f ms of the %.0f ms it was suspended",
+				t.Name, t.PID, ms(d), ms(h.Window.length())))
+		}
+	}
+	if !h.Resumed {
+		bad = append(bad, "a tenant did not run again after it was resumed")
+	}
+	return bad
+}
+
+func wrongSlices(ev *Evidence) (bad []string) {
+	planned := 0
+	for _, s := range ev.Slices {
+		if s.Plan > 0 {
+			planned++
+		}
+		if s.Plan != s.Device {
+			bad = append(bad, fmt.Sprintf("%s (pid %d): the daemon set %v, the device uses %v", s.Name, s.PID, s.Plan, s.Device))
+		}
+	}
+	if planned == 0 {
+		bad = append(bad, "the daemon set no timeslice")
+	}
+	return bad
+}
+
+func slicesText(ev *Evidence) string {
+	var parts []string
+	for _, s := range ev.Slices {
+		parts = append(parts, fmt.Sprintf("%s %v", s.Name, s.Device))
+	}
+	return strings.Join(parts, ", ") + ", as the daemon set them"
+}
+
+func reachedLate(ev *Evidence) (bad []string) {
+	if len(ev.Reached) == 0 {
+		return []string{"the device recorded no kernel of the high tenant"}
+	}
+	if within(ev.Reached, reachLimit) < reachPart {
+		bad = append(bad, fmt.Sprintf("only %.1f %% of the high tenant's kernels got the GPU within %v (P99 %v): its slices do not protect it",
+			100*within(ev.Reached, reachLimit), reachLimit, percentile(ev.Reached, reachPart).Round(time.Microsecond)))
+	}
+	return bad
+}
+
+func reachedText(ev *Evidence) string {
+	return fmt.Sprintf("%.2f %% of %d kernels of the high tenant got the GPU within %v (P99 %v)",
+		100*within(ev.Reached, reachLimit), len(ev.Reached), reachLimit, percentile(ev.Reached, reachPart).Round(time.Microsecond))
+}
+
+// within is the part of the sorted durations that does not exceed limit.
+func within(sorted []time.Duration, limit time.Duration) float64 {
+	n := 0
+	for n < len(sorted) && sorted[n] <= limit {
+		n++
+	}
+	return float64(n) / float64(max(len(sorted), 1))
+}

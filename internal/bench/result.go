@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bench measures what XSched does for one high-priority tenant beside
+// low-priority ones, and proves that it was XSched that did it: the modes are
+// switched live inside one loaded set of processes, and a comparison is made
+// only if launches, kernels, checksums, preemptions and the device's own
+// timeline agree (see prove).
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// The modes a scenario is measured in. Their names are part of result.json.
+const (
+	ModeAlone  = "alone"      // the high tenant with the GPU to itself
+	ModeNative = "native"     // mode off: the hardware shares as it likes
+	ModeLv1    = "xsched-lv1" // mode level 1: launches are held, kernels are not stopped
+	ModeLv3    = "xsched-lv3" // mode live: timeslices and suspension in mid-kernel
+
+	// lowAlone is the reference for "kept": one low tenant, the high one paused.
+	lowAlone = "low-alone"
+)
+
+// VirtualDevice is the device name of a run on the virtual GPU.
+const VirtualDevice = "virtual GPU"
+
+// AllModes lists the modes in the order of tables and pictures.
+func AllModes() []string { return []string{ModeAlone, ModeNative, ModeLv1, ModeLv3} }
+
+// Result is what a run found; result.json is its JSON.
+type Result struct {
+	Device    string     `json:"device"`
+	Date      time.Time  `json:"date"`
+	Machine   Machine    `json:"machine"`
+	Seed      uint64     `json:"seed"`
+	Workload  Workload   `json:"workload"`
+	Scenarios []Scenario `json:"scenarios"`
+}
+
+// Machine says where the numbers were made.
+type Machine struct {
+	CPUs   int    `json:"cpus"`
+	Model  string `json:"cpu_model,omitempty"`
+	Kernel string `json:"kernel,omitempty"`
+	// Load is the one-minute load average before the run: other people's noise.
+	Load float64 `json:"load_before"`
+}
+
+// Workload is what the tenants did.
+type Workload struct {
+	HighRate float64 `json:"high_rate_hz"`
+	HighUS   int     `json:"high_kernel_us"`
+	LowUS    int     `json:"low_kernel_us"`
+}
+
+// Scenario is one loaded set of processes, measured in every mode.
+type Scenario struct {
+	Name string `json:"name"`
+	Lows int    `json:"lows"`
+	// LowAloneRate is what one low tenant does with the GPU to itself, iterations a second.
+	LowAloneRate float64          `json:"low_alone_rate_hz"`
+	Modes        map[string]*Mode `json:"modes"`
+	Proof        Proof            `json:"proof"`
+
+	lanes []lane
+	raw   map[string]*rawMode // for the report's pictures; not in the JSON
+}
+
+// Mode is one mode of one scenario.
+type Mode struct {
+	High *Latency `json:"high,omitempty"`
+	Low  *Low     `json:"low,omitempty"`
+	// Wait is how long the high tenant's kernels waited for the GPU, by the
+	// device's own record: what is left of a latency without the CPU's noise.
+	Wait        *Latency `json:"gpu_wait,omitempty"`
+	GPU         *Split   `json:"gpu,omitempty"`
+	Preemptions uint64   `json:"preemptions"`
+	Seconds     float64  `json:"seconds"` // measured, edges of the blocks left out
+	Offered     int      `json:"offered"` // requests the schedule asked for in that time
+}
+
+// Low says how the low tenants fared.
+type Low struct {
+	// Kept is the iterations of all low tenants inside the high tenant's window
+	// over what one low tenant alone does in the same time.
+	Kept float64 `json:"kept"`
+	Rate float64 `json:"rate_hz"`
+	// Each tenant's own part of Rate: who was starved.
+	Rates []float64 `json:"rates_hz,omitempty"`
+}
+
+// Split is who had the GPU, as parts of the measured time; they add up to 1.
+type Split struct {
+	High      float64 `json:"high"`
+	Low       float64 `json:"low"`
+	Switching float64 `json:"switching"`
+	Idle      float64 `json:"idle"`
+}
+
+// rawMode is what the pictures need of a mode.
+type rawMode struct {
+	latencies []time.Duration // sorted
+	window    []Segment       // the timeline of a short window
+	from      int64           // start of that window
+	span      time.Duration
+}
+
+// WriteJSON writes the result, indented.
+func (r *Result) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}
+
+// modes returns the names of the modes that were measured, in table order.
+func (s *Scenario) modes() []string {
+	var names []string
+	for _, name := range AllModes() {
+		if s.Modes[name] != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+)
+
+// The faults a run can be given, to show that its proof notices them.
+const (
+	FaultShimInert        = "shim-inert"        // XSCHED_DISABLE=1 in the tenants
+	FaultSuspendNoop      = "suspend-noop"      // the device says yes and does not stop anybody
+	FaultTimesliceIgnored = "timeslice-ignored" // the device says yes and keeps its own slices
+)
+
+// rig is what the tenants run on: a daemon, and a device if it is a virtual one.
+type rig struct {
+	exe     string // this program
+	dir     string // sockets
+	virtual bool
+	inert   bool // FaultShimInert
+	daemon  *api.Client
+	device  Device // nil on a real GPU
+	tenant  string // path of the load generator
+	cleanup []func()
+}
+
+// close undoes everything in reverse order.
+func (r *rig) close() {
+	for i := len(r.cleanup) - 1; i >= 0; i-- {
+		r.cleanup[i]()
+	}
+}
+
+// openVirtual starts a device and a daemon of its own in a private folder, so
+// that nothing else on the machine is touched.
+func openVirtual(ctx context.Context, exe, fault string) (_ *rig, err error) {
+	r := &rig{exe: exe, virtual: true, inert: fault == FaultShimInert}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if r.dir, err = os.MkdirTemp("", "xsched-bench-"); err != nil {
+		return nil, fmt.Errorf("make a private folder: %w", err)
+	}
+	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.dir) })
+	if err := r.startDevice(ctx, fault); err != nil {
+		return nil, err
+	}
+	serve, err := r.startService("serve", "--virtual")
+	if err != nil {
+		return nil, err
+	}
+	if err := r.connect(ctx, filepath.Join(r.dir, "control.sock"), serve); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// openRunning uses the daemon that runs in dir, on a real GPU.
+func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
+	r := &rig{exe: exe, dir: dir}
+	if err := r.connect(ctx, filepath.Join(dir, "control.sock"), nil); err != nil {
+		return nil, err
+	}
+	v, err := r.daemon.Version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := r.daemon.Mode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.virtual = v.Virtual; r.virtual {
+		if err := r.dialDevice(filepath.Join(dir, "vgpu.sock")); err != nil {
+			return nil, err
+		}
+	}
+	// The user's mode comes back whatever happens.
+	r.cleanup = append(r.cleanup, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, _ = r.daemon.SetMode(ctx, daemon.ModeRequest{Mode: before.Mode, Level: before.Level})
+	})
+	return r, nil
+}
+
+// service is a child that runs until it is told to end.
+type service struct {
+	name string
+	cmd  *exec.Cmd
+	errs tailBuffer
+	done chan struct{}
+}
+
+func (r *rig) startService(args ...string) (*service, error) {
+	s := &service{name: args[0], done: make(chan struct{})}
+	s.cmd = exec.Command(r.exe, args...)
+	s.cmd.Env = withEnv("XSCHED_DIR=" + r.dir)
+	s.cmd.Stdout, s.cmd.Stderr = &s.errs, &s.errs
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start xsched %s: %w", args[0], err)
+	}
+	go func() {
+		_ = s.cmd.Wait()
+		close(s.done)
+	}()
+	r.cleanup = append(r.cleanup, s.stop)
+	return s, nil
+}
+
+func (s *service) stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(3 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	}
+}
+
+// connect waits until the daemon answers. own is the service that should, or nil.
+func (r *rig) connect(ctx context.Context, socket string, own *service) error {
+	r.daemon = api.NewClient(socket)
+	r.cleanup = append(r.cleanup, r.daemon.Close)
+	return r.until(ctx, own, func() error {
+		_, err := r.daemon.Version(ctx)
+		return err
+	})
+}
+
+// until repeats try until it works, the service is gone, or 10 s are over.
+func (r *rig) until(ctx context.Context, own *service, try func() error) error {
+	limit := time.Now().Add(10 * time.Second)
+	for {
+		err := try()
+		if err == nil || own == nil {
+			return err
+		}
+		select {
+		case <-own.done:
+			return fmt.Errorf("xsched %s ended at once%s", own.name, own.errs.suffix())
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("xsched %s does not answer: %w%s", own.name, err, own.errs.suffix())
+		}
+	}
+}
+
+// startTenant starts the i-th tenant as a user would: with `xsched run`.
+func (r *rig) startTenant(i int, w Workload) (*tenant, error) {
+	// Two kernels in flight keep the GPU busy over the low tenants' own pauses.
+	priority, us, depth := 0, w.LowUS, 2
+	if i == 0 {
+		priority, us, depth = 10, w.HighUS, 1
+	}
+	argv := []string{r.exe, "run"}
+	if r.virtual {
+		argv = append(argv, "--virtual")
+	}
+	argv = append(argv, "--priority", strconv.Itoa(priority), "--",
+		r.tenant, "--name", tenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
+	env := withEnv("XSCHED_DIR=" + r.dir)
+	if r.inert {
+		env = append(env, "XSCHED_DISABLE=1")
+	}
+	return startTenant(tenantName(i), argv, env)
+}
+
+// restoreErr joins what went wrong with what the context says.
+func restoreErr(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		return errors.Join(err, ctx.Err())
+	}
+	return err
+}

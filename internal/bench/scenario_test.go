@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+// world is a daemon and a device that say what a good run would make them
+// say, so that the course of a scenario can be tested without either.
+type world struct {
+	t       *testing.T
+	tenants []*tenant
+	mode    daemon.ModeRequest
+	modes   []string
+	held    map[int]bool
+	calls   uint64
+	// spoil changes the device's answer.
+	spoil func(map[int]DeviceProcess)
+	// deaf: suspensions are never confirmed.
+	deaf bool
+}
+
+func (w *world) SetMode(_ context.Context, r daemon.ModeRequest) (daemon.ModeReply, error) {
+	w.mode = r
+	w.modes = append(w.modes, r.Mode)
+	return daemon.ModeReply{Mode: r.Mode, Level: r.Level}, nil
+}
+
+func (w *world) List(context.Context) (daemon.List, error) {
+	w.calls++
+	var l daemon.List
+	for i, tn := range w.tenants {
+		p := daemon.Process{PID: tn.pid(), Held: w.held[tn.pid()]}
+		p.Counters = daemon.Counters{HookedCalls: 100, Launches: 1e6}
+		if w.mode.Level == 1 && i > 0 {
+			p.Counters.GateWaits = w.calls
+		}
+		q := daemon.Queue{State: "running", SliceUS: 1}
+		if p.Held && !w.deaf {
+			q.State = "held"
+		}
+		p.Queues = []daemon.Queue{q}
+		l.Processes = append(l.Processes, p)
+	}
+	return l, nil
+}
+
+func (w *world) Stats(context.Context) (daemon.Stats, error) {
+	var s daemon.Stats
+	if w.mode.Mode == "live" {
+		s.Suspends = w.calls
+	}
+	return s, nil
+}
+
+func (w *world) Suspend(_ context.Context, pid int) (daemon.ProcessReply, error) {
+	w.held[pid] = true
+	return daemon.ProcessReply{}, nil
+}
+
+func (w *world) Resume(_ context.Context, pid int) (daemon.ProcessReply, error) {
+	delete(w.held, pid)
+	return daemon.ProcessReply{}, nil
+}
+
+func (w *world) Processes(context.Context) (map[int]DeviceProcess, error) {
+	out := map[int]DeviceProcess{}
+	for _, tn := range w.tenants {
+		out[tn.pid()] = DeviceProcess{Kernels: 1e6, Preemptions: w.calls, Slice: time.Microsecond}
+	}
+	if w.spoil != nil {
+		w.spoil(out)
+	}
+	return out, nil
+}
+
+// Record gives the last millisecond of the window to each tenant in turn: that
+// is after a suspension, and the rest is idle.
+func (w *world) Record(_ context.Context, win Window) ([]Segment, []Wait, error) {
+	var segs []Segment
+	from := win.To - int64(time.Millisecond)
+	for _, tn := range w.tenants {
+		segs = append(segs, Segment{From: from, To: from + 1000, PID: tn.pid()})
+		from += 1000
+	}
+	mid := (win.From + win.To) / 2
+	return segs, []Wait{{w.tenants[0].pid(), mid, mid + 1000}}, nil
+}
+
+func runScenario(t *testing.T, lows int, w *world) (*Scenario, error) {
+	t.Helper()
+	w.t, w.held = t, map[int]bool{}
+	p := plan{
+		lows: lows, modes: AllModes(), rounds: 1, block: 300 * time.Millisecond, lowBlock: 200 * time.Millisecond,
+		edge: trim{head: 50 * time.Millisecond, tail: 10 * time.Millisecond}, holdFor: 20 * time.Millisecond,
+		seed: 1, work: Workload{HighRate: 100, HighUS: 90, LowUS: 20000}, progress: func(string) {},
+	}
+	return scenario(t.Context(), p, w, w, func(i int) (*tenant, error) {
+		tn, err := startTenant(tenantName(i), []string{os.Args[0]}, withEnv(fakeTenantEnv+"=steady"))
+		w.tenants = append(w.tenants, tn)
+		return tn, err
+	})
+}
+
+func TestScenarioFromStartToProof(t *testing.T) {
+	w := &world{}
+	s, err := runScenario(t, 2, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Name != "2 lows" || s.LowAloneRate < 0.2 || len(w.held) != 0 {
+		t.Errorf("scenario %+v, still held %v", s, w.held)
+	}
+	for _, name := range AllModes() {
+		m := s.Modes[name]
+		if m == nil || m.High == nil || m.High.N < 5 || m.GPU == nil || (m.Low != nil) != (name != ModeAlone) {
+			t.Fatalf("%s: %+v", name, m)
+		}
+		if m.Low != nil && len(m.Low.Rates) != 2 {
+			t.Errorf("%s: %+v", name, m.Low)
+		}
+	}
+	if w.modes[len(w.modes)-1] != "off" {
+		t.Errorf("the last mode is %q", w.modes[len(w.modes)-1])
+	}
+	for _, tn := range w.tenants {
+		select {
+		case <-tn.done:
+		default:
+			t.Errorf("%s still runs", tn.name)
+		}
+	}
+}
+
+func TestScenarioThatProvesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		world world
+		want  string
+	}{
+		"lost kernel":   {world{spoil: func(m map[int]DeviceProcess) { each(m, func(p *DeviceProcess) { p.Kernels-- }) }}, "launches equal kernels"},
+		"slices differ": {world{spoil: func(m map[int]DeviceProcess) { each(m, func(p *DeviceProcess) { p.Slice = 2 * time.Millisecond }) }}, "slices are in force"},
+		"never held":    {world{deaf: true}, "suspended means not running"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := c.world
+			if _, err := runScenario(t, 1, &w); !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want a failed proof of %q", err, c.want)
+			}
+			for _, tn := range w.tenants {
+				<-tn.done
+			}
+		})
+	}
+}
+
+func each(m map[int]DeviceProcess, f func(*DeviceProcess)) {
+	for pid, p := range m {
+		f(&p)
+		m[pid] = p
+	}
+}

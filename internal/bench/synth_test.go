@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// synthetic is a result with made-up but plausible numbers, for the tests of
+// table, JSON and report.
+func synthetic() *Result {
+	r := &Result{
+		Device: VirtualDevice, Date: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC),
+		Machine: Machine{CPUs: 2, Model: "Test & Co <CPU>", Load: 0.1}, Seed: 7,
+		Workload: Workload{HighRate: 100, HighUS: 90, LowUS: 20000},
+	}
+	for _, lows := range []int{1, 3} {
+		r.Scenarios = append(r.Scenarios, syntheticScenario(lows))
+	}
+	return r
+}
+
+func syntheticScenario(lows int) Scenario {
+	rng := rand.New(rand.NewPCG(uint64(lows), 1))
+	s := Scenario{
+		Name: scenarioName(lows), Lows: lows, LowAloneRate: 50,
+		Modes: map[string]*Mode{}, raw: map[string]*rawMode{}, lanes: []lane{{"high", 100}},
+	}
+	for i := range lows {
+		s.lanes = append(s.lanes, lane{tenantName(i + 1), 101 + i})
+	}
+	for _, name := range AllModes() {
+		var d []time.Duration
+		for range 360 {
+			base := 100*time.Microsecond + time.Duration(rng.ExpFloat64()*float64(8*time.Microsecond))
+			switch name {
+			case ModeNative:
+				base += time.Duration(rng.Float64() * float64(lows) * 2.3e6)
+			case ModeLv1:
+				base += time.Duration(rng.Float64() * float64(lows) * 6e6)
+			case ModeLv3:
+				base += 200*time.Microsecond + time.Duration(rng.ExpFloat64()*2e4)
+			}
+			d = append(d, base)
+		}
+		m := &Mode{High: summarize(d), Wait: &Latency{N: 360}, Seconds: 3.6, Offered: 360, GPU: &Split{High: 0.009, Idle: 0.991}}
+		raw := &rawMode{latencies: d, from: 1000, span: 100 * time.Millisecond}
+		if name != ModeAlone {
+			m.Low = &Low{Kept: 0.94, Rate: 47}
+			m.GPU = &Split{High: 0.009, Low: 0.94, Switching: 0.05, Idle: 0.001}
+			m.Preemptions = 360
+			m.Wait = &Latency{P99: 0.205, N: 360}
+		}
+		t := raw.from
+		for i := 0; t < raw.from+int64(raw.span); i++ {
+			if name == ModeAlone {
+				raw.window = append(raw.window, Segment{From: t, To: t + 90_000, PID: 100})
+				t += 10_000_000
+				continue
+			}
+			raw.window = append(raw.window,
+				Segment{From: t, To: t + 2_000_000, PID: 101 + i%lows},
+				Segment{From: t + 2_000_000, To: t + 2_200_000, PID: 100, Switch: true},
+				Segment{From: t + 2_200_000, To: t + 2_290_000, PID: 100})
+			t += 2_490_000
+		}
+		s.Modes[name], s.raw[name] = m, raw
+	}
+	s.Proof, _ = prove(s.Name, goodEvidence(lows))
+	return s
+}
+
+// goodEvidence proves everything; the proof tests spoil one thing at a time.
+func goodEvidence(lows int) *Evidence {
+	ev := &Evidence{
+		Modes:    AllModes(),
+		Recorded: true,
+		Tenants:  []TenantEvidence{{Name: "high", PID: 100, Hooked: 9000, Launches: 1500, Executed: 1500, Own: 1500, Checksum: true}},
+		Modal: map[string]ModeEvidence{
+			ModeAlone:  {},
+			ModeNative: {Preemptions: 900},
+			ModeLv1:    {Preemptions: 300, Suspends: 360, GateWaits: 170},
+			ModeLv3:    {Preemptions: 361, Suspends: 360, Deep: 360},
+		},
+		Hold:   &HoldEvidence{Window: Window{0, 200_000_000}, Ran: map[int]time.Duration{}, Resumed: true},
+		Slices: []SliceEvidence{{Name: "high", PID: 100, Plan: time.Second, Device: time.Second}},
+	}
+	for i := range lows {
+		ev.Tenants = append(ev.Tenants, TenantEvidence{
+			Name: tenantName(i + 1), PID: 101 + i, Hooked: 4000, Launches: 700, Executed: 700, Own: 700, Checksum: true,
+		})
+		ev.Slices = append(ev.Slices, SliceEvidence{Name: tenantName(i + 1), PID: 101 + i, Plan: time.Microsecond, Device: time.Microsecond})
+	}
+	for range 360 {
+		ev.Reached = append(ev.Reached, 210*time.Microsecond)
+	}
+	return ev
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable prints the comparison for people.
+func (r *Result) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s\n", r.Device, r.machineText())
+	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
+		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
+	for i := range r.Scenarios {
+		s := &r.Scenarios[i]
+		fmt.Fprintf(&b, "\n%s\n", s.Name)
+		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(tw, "mode\tP50 ms\tP99 ms\tmax ms\tP99/alone\tn\tGPU wait P99\tlow kept\thigh\tlow\tswitch\tidle\tpreempted\t")
+		for _, name := range s.modes() {
+			m := s.Modes[name]
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", name, s.latencyColumns(m), waitText(m), keptText(m), splitColumns(m))
+		}
+		if err := tw.Flush(); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+		fmt.Fprintf(&b, "  proof: %s\n", s.Proof.line())
+		for _, remark := range r.remarks(s) {
+			fmt.Fprintf(&b, "  - %s\n", remark)
+		}
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+func (r *Result) machineText() string {
+	text := fmt.Sprintf("%d-core machine", r.Machine.CPUs)
+	if r.Machine.Model != "" {
+		text += " (" + r.Machine.Model + ")"
+	}
+	return text + r.Date.Format(", 2006-01-02 15:04 MST")
+}
+
+func (s *Scenario) latencyColumns(m *Mode) string {
+	if m.High == nil {
+		return "-\t-\t-\t-\t0"
+	}
+	ratio := "-"
+	if alone := s.Modes[ModeAlone]; alone != nil && alone.High != nil && alone.High.P99 > 0 {
+		ratio = fmt.Sprintf("%.1fx", m.High.P99/alone.High.P99)
+	}
+	return fmt.Sprintf("%.3f\t%.3f\t%.3f\t%s\t%d", m.High.P50, m.High.P99, m.High.Max, ratio, m.High.N)
+}
+
+func waitText(m *Mode) string {
+	if m.Wait == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", m.Wait.P99)
+}
+
+func keptText(m *Mode) string {
+	if m.Low == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*m.Low.Kept)
+}
+
+func splitColumns(m *Mode) string {
+	if m.GPU == nil {
+		return "-\t-\t-\t-\t-"
+	}
+	return fmt.Sprintf("%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%d", 100*m.GPU.High, 100*m.GPU.Low,
+		100*m.GPU.Switching, 100*m.GPU.Idle, m.Preemptions)
+}
+
+// line is the proof in one line.
+func (p *Proof) line() string {
+	names := make([]string, 0, len(p.Checks))
+	for _, c := range p.Checks {
+		names = append(names, c.Name)
+	}
+	return fmt.Sprintf("%d launches = %d kernels, %d hooked calls, %d preemptions in mid-kernel at Lv3, checksums right (%s)",
+		p.Launches, p.ExecutedKernels, p.HookedCalls, p.Preemptions, strings.Join(names, ", "))
+}
+
+// minSamples is below what a P99 says little: it is the third-worst sample or worse.
+const minSamples = 300
+
+// noisyAlone is a P99 alone, in ms, above which the CPUs and not the GPU make
+// the tail: a request alone needs its kernel and two wake-ups.
+const noisyAlone = 1.0
+
+// remarks says what a reader should know before believing or liking the numbers.
+func (r *Result) remarks(s *Scenario) []string {
+	var out []string
+	alone, native, lv1, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv1), s.high(ModeLv3)
+	if alone != nil && native != nil && lv3 != nil {
+		out = append(out, fmt.Sprintf("Lv3 brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
+			native.P99, lv3.P99, alone.P99))
+	}
+	if native != nil && lv1 != nil {
+		switch {
+		case lv1.P99 > 1.1*native.P99:
+			out = append(out, fmt.Sprintf("Lv1 loses to native here (P99 %.2f against %.2f ms): it holds launches but waits for whole kernels of %s.",
+				lv1.P99, native.P99, usText(r.Workload.LowUS)))
+		case lv1.P99 > 0.9*native.P99:
+			out = append(out, fmt.Sprintf("Lv1 gains nothing over native at P99 (%.2f against %.2f ms): it can't stop a kernel that runs.", lv1.P99, native.P99))
+		}
+	}
+	if m := s.Modes[ModeLv3]; m != nil && m.Low != nil && m.GPU != nil {
+		out = append(out, fmt.Sprintf("At Lv3 the lows keep %.1f %% of what one alone gets; %.1f %% is the most that the high's own GPU time leaves.",
+			100*m.Low.Kept, 100*(1-m.GPU.High)))
+	}
+	if m, n := s.Modes[ModeLv1], s.Modes[ModeNative]; m != nil && n != nil && m.Low != nil && n.Low != nil && m.Low.Kept < n.Low.Kept-0.05 {
+		out = append(out, fmt.Sprintf("Lv1 costs the lows: they keep %.1f %% against %.1f %% natively.", 100*m.Low.Kept, 100*n.Low.Kept))
+	}
+	for _, name := range s.modes() {
+		m := s.Modes[name]
+		if m.High == nil {
+			continue
+		}
+		if m.High.N < minSamples {
+			out = append(out, fmt.Sprintf("%s has only %d requests: its P99 is about its sample number %d from the top.", name, m.High.N, 1+m.High.N/100))
+		}
+		if float64(m.High.N) < 0.97*float64(m.Offered) {
+			out = append(out, fmt.Sprintf("%s served %d of %d requests in time to be counted: it can't keep up, the real tail is longer.", name, m.High.N, m.Offered))
+		}
+	}
+	if alone != nil && alone.P99 > noisyAlone {
+		out = append(out, fmt.Sprintf("noisy CPUs: even alone, with the GPU to itself, the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",
+			alone.P99, usText(r.Workload.HighUS)))
+	}
+	if r.Machine.CPUs > 0 && r.Machine.Load > 0.5*float64(r.Machine.CPUs) {
+		out = append(out, fmt.Sprintf("the machine was busy before the run (load %.1f on %d cores): tails carry that noise.", r.Machine.Load, r.Machine.CPUs))
+	}
+	return out
+}
+
+func (s *Scenario) high(mode string) *Latency {
+	if m := s.Modes[mode]; m != nil {
+		return m.High
+	}
+	return nil
+}

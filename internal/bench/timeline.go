@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"sort"
+	"time"
+)
+
+// Segment is a stretch of the device's own record of who held it. Time that no
+// segment covers was idle.
+type Segment struct {
+	From, To int64
+	PID      int  // who ran, or who was switched to
+	Switch   bool // the device was changing from one process to another
+}
+
+// Wait is one kernel's way to the device: when it was handed over and when the
+// device first ran it.
+type Wait struct {
+	PID                int
+	Submitted, Started int64
+}
+
+// split adds up who had the device in the windows.
+func split(segs []Segment, ws []Window, high int) *Split {
+	t := total(ws)
+	if t <= 0 {
+		return nil
+	}
+	var highNS, lowNS, switchNS int64
+	for _, s := range segs {
+		for _, w := range ws {
+			n := w.overlap(s.From, s.To)
+			switch {
+			case s.Switch:
+				switchNS += n
+			case s.PID == high:
+				highNS += n
+			default:
+				lowNS += n
+			}
+		}
+	}
+	out := Split{
+		High:      float64(highNS) / float64(t),
+		Low:       float64(lowNS) / float64(t),
+		Switching: float64(switchNS) / float64(t),
+	}
+	out.Idle = max(1-out.High-out.Low-out.Switching, 0)
+	return &out
+}
+
+// held is how long one process ran on the device inside a window.
+func held(segs []Segment, pid int, w Window) time.Duration {
+	var n int64
+	for _, s := range segs {
+		if s.PID == pid && !s.Switch {
+			n += w.overlap(s.From, s.To)
+		}
+	}
+	return time.Duration(n)
+}
+
+// waits returns, sorted, how long the kernels of a process that were handed
+// over inside the windows waited for the device.
+func waits(all []Wait, pid int, ws []Window) []time.Duration {
+	var out []time.Duration
+	for _, k := range all {
+		for _, w := range ws {
+			if k.PID == pid && k.Submitted >= w.From && k.Submitted < w.To {
+				out = append(out, time.Duration(k.Started-k.Submitted))
+			}
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i] < out[j] })
+	return out
+}
+
+// cut returns the segments inside a window, shortened to it.
+func cut(segs []Segment, w Window) []Segment {
+	var out []Segment
+	for _, s := range segs {
+		if w.overlap(s.From, s.To) > 0 {
+			s.From, s.To = max(s.From, w.From), min(s.To, w.To)
+			out = append(out, s)
+		}
+	}
+	return out
+}
