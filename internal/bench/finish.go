@@ -171,6 +171,7 @@ func (r *run) countAll(ctx context.Context, ev *Evidence) error {
 		ev.Tenants = append(ev.Tenants, TenantEvidence{
 			Name: t.name, PID: t.pid(),
 			Hooked: c.HookedCalls, Launches: c.Launches, Executed: onDevice[t.pid()].Kernels,
+			Recoveries: c.Recoveries,
 		})
 	}
 	return nil

@@ -154,6 +154,7 @@ func Pair(ctx context.Context, o PairOptions) (*Result, error) {
 			return nil, restoreErr(ctx, err)
 		}
 		res.Scenarios = append(res.Scenarios, *s)
+		res.Machine.Nice = r.nice
 	}
 	bar.finish()
 	if o.Out != "" {

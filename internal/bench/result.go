@@ -48,6 +48,8 @@ type Machine struct {
 	Kernel string `json:"kernel,omitempty"`
 	// Load is the one-minute load average before the run: other people's noise.
 	Load float64 `json:"load_before"`
+	// Nice is what the tenants ran at: less of that noise where it is permitted.
+	Nice int `json:"tenants_nice"`
 }
 
 // Workload is what the tenants did.

@@ -33,6 +33,7 @@ type rig struct {
 	daemon  *api.Client
 	device  Device // nil on a real GPU
 	tenant  string // path of the load generator
+	nice    int    // what the tenants run at
 	cleanup []func()
 }
 
@@ -180,7 +181,13 @@ func (r *rig) startTenant(i int, w Workload) (*tenant, error) {
 	if r.inert {
 		env = append(env, "XSCHED_DISABLE=1")
 	}
-	return startTenant(tenantName(i), argv, env)
+	var t *tenant
+	nice, err := hurried(func() (err error) {
+		t, err = startTenant(tenantName(i), argv, env)
+		return err
+	})
+	r.nice = nice
+	return t, err
 }
 
 // restoreErr joins what went wrong with what the context says.

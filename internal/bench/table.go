@@ -15,6 +15,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %s\n", r.Device, r.machineText())
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
+	if r.Machine.Nice != 0 {
+		fmt.Fprintf(&b, "all tenants at nice %d, in every mode: the CPUs are not what is measured\n", r.Machine.Nice)
+	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
 		fmt.Fprintf(&b, "\n%s\n", s.Name)
@@ -101,16 +104,25 @@ func (r *Result) remarks(s *Scenario) []string {
 	var out []string
 	alone, native, lv1, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv1), s.high(ModeLv3)
 	if alone != nil && native != nil && lv3 != nil {
-		out = append(out, fmt.Sprintf("Lv3 brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
-			native.P99, lv3.P99, alone.P99))
+		if lv3.P99 < native.P99 {
+			out = append(out, fmt.Sprintf("Lv3 brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
+				native.P99, lv3.P99, alone.P99))
+		} else {
+			out = append(out, fmt.Sprintf("Lv3 does not show in the high tenant's P99 (%.2f ms, native %.2f ms).", lv3.P99, native.P99))
+		}
+	}
+	// The GPU waits, where there are any, tell a mode's doing from the CPUs' noise.
+	if a, b := s.wait(ModeNative), s.wait(ModeLv1); a != nil && b != nil {
+		native, lv1 = a, b
 	}
 	if native != nil && lv1 != nil {
 		switch {
 		case lv1.P99 > 1.1*native.P99:
-			out = append(out, fmt.Sprintf("Lv1 loses to native here (P99 %.2f against %.2f ms): it holds launches but waits for whole kernels of %s.",
+			out = append(out, fmt.Sprintf("Lv1 loses to native (%.2f against %.2f ms): it holds launches, but waits for whole kernels of %s.",
 				lv1.P99, native.P99, usText(r.Workload.LowUS)))
 		case lv1.P99 > 0.9*native.P99:
-			out = append(out, fmt.Sprintf("Lv1 gains nothing over native at P99 (%.2f against %.2f ms): it can't stop a kernel that runs.", lv1.P99, native.P99))
+			out = append(out, fmt.Sprintf("Lv1 gains nothing over native (%.2f against %.2f ms): it holds further launches, but the kernel that runs still shares the GPU turn by turn.",
+				lv1.P99, native.P99))
 		}
 	}
 	if m := s.Modes[ModeLv3]; m != nil && m.Low != nil && m.GPU != nil {
@@ -131,6 +143,9 @@ func (r *Result) remarks(s *Scenario) []string {
 		if float64(m.High.N) < 0.97*float64(m.Offered) {
 			out = append(out, fmt.Sprintf("%s served %d of %d requests in time to be counted: it can't keep up, the real tail is longer.", name, m.High.N, m.Offered))
 		}
+	}
+	if n := s.Proof.Recoveries; n > 0 {
+		out = append(out, fmt.Sprintf("the daemon got no CPU for too long: %d times a tenant gave it up and ran natively for a while, also in the xsched modes.", n))
 	}
 	if alone != nil && alone.P99 > noisyAlone {
 		out = append(out, fmt.Sprintf("noisy CPUs: even alone, with the GPU to itself, the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",

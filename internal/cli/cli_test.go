@@ -43,6 +43,9 @@ func TestWriteList(t *testing.T) {
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
 		}},
 		{PID: 14, Held: true, Attached: true, Command: "old"},
+		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []daemon.Queue{
+			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "no driver"},
+		}},
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
@@ -51,12 +54,16 @@ func TestWriteList(t *testing.T) {
 12   0000:02:00.0  10    Lv1    idle   run        -          "         serve
 13   0000:01:00.0  -3    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
 14   -             0     auto   -      held       -          0         old (attached)
+15   0000:01:00.0  0     Lv1    idle   run        -          0         x
+note: 15: priority 9 was not granted
+note: 15: Lv3 was asked for on 0000:01:00.0, Lv1 is in force: no driver
 `
 	if got := text.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 
 	text.Reset()
+	list.Processes = list.Processes[:4] // notes are not cut
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 20 {

@@ -98,6 +98,16 @@ func writeList(w io.Writer, list daemon.List, width int) {
 	for line := range strings.Lines(text.String()) {
 		fmt.Fprintln(w, cut(strings.TrimRight(line, "\n "), width))
 	}
+	for _, p := range list.Processes {
+		if p.PriorityReason != "" {
+			fmt.Fprintf(w, "note: %d: %s\n", p.PID, printable(p.PriorityReason))
+		}
+		for _, q := range p.Queues {
+			if p.WantLevel > q.Level && q.LevelReason != "" {
+				fmt.Fprintf(w, "note: %d: Lv%d was asked for on %s, Lv%d is in force: %s\n", p.PID, p.WantLevel, q.Device, q.Level, printable(q.LevelReason))
+			}
+		}
+	}
 	if len(list.Processes) == 0 {
 		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
 	}
@@ -136,6 +146,7 @@ func writeStats(w io.Writer, s daemon.Stats) {
 	line("engine thread", "%s", s.Scheduling)
 	line("programs", "%d now, %d in all, %d contexts", s.Sessions, s.SessionsTotal, s.Queues)
 	line("engine", "%d wakes, %d doorbells, %d decisions", s.Wakes, s.Doorbells, s.Decisions)
+	line("decided", "%d preemptions, %d yields to a longer slice, %d turns by the starvation bound", s.Preemptions, s.Yields, s.Grants)
 	times("busy to decision", s.BusyToDecision)
 	times("decision alone", s.Decision)
 	times("heartbeat late by", s.HeartbeatLate)

@@ -80,7 +80,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
 				return err
 			}
 			env := newEnvironment(os.Environ())
-			if err := a.joinDaemon(cmd.Context(), env, want, virtual); err != nil {
+			if err := a.joinDaemon(cmd.Context(), env, wish{priority, want, virtual}); err != nil {
 				return err
 			}
 			env.prepend("LD_PRELOAD", preload.libraries...)
@@ -167,9 +167,16 @@ func unpackAll(virtual bool) (preload, error) {
 	return p, nil
 }
 
+// wish is what the user asks of the daemon.
+type wish struct {
+	priority int
+	level    model.Level
+	virtual  bool
+}
+
 // joinDaemon looks for the daemon that CMD will find, points the shim at it
 // and refuses what it can't do. No daemon is no error.
-func (a *app) joinDaemon(ctx context.Context, env *environment, want model.Level, virtual bool) error {
+func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if a.dir != "" {
@@ -177,22 +184,28 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want model.Level
 	}
 	client, running, err := a.connect(ctx)
 	if err != nil {
-		if virtual {
+		if want.virtual {
 			return a.virtualWithoutDaemon(env, err)
 		}
 		a.warn("running without scheduling: %s", oneLine(err.Error()))
 		return nil
 	}
 	defer client.Close()
-	if virtual {
+	if want.priority > int(model.PriorityDefault) && running.UID == 0 && os.Geteuid() != 0 && !running.AllowPriority {
+		return &daemon.Error{
+			Kind: daemon.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which only root may have from root's daemon", want.priority),
+			Remedy: "lower the other programs instead, or have it started with `serve --allow-priority`",
+		}
+	}
+	if want.virtual {
 		if !running.Virtual {
 			return fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
 		}
 		env.set(envSocket, filepath.Join(running.Dir, shimSocket))
 		env.set(envVGPU, filepath.Join(running.Dir, vgpuSocket))
 	}
-	if want > model.LevelBlock {
-		return checkLevel(ctx, client, want)
+	if want.level > model.LevelBlock {
+		return checkLevel(ctx, client, want.level)
 	}
 	return nil
 }

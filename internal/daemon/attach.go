@@ -88,7 +88,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int) (hub.SessionView
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	a, err := d.driver.Attach(ctx, pid, pidfd, d.limits(), d.metrics)
+	a, err := d.driver.Attach(ctx, pid, pidfd, d.limits(uid), d.metrics)
 	if err != nil {
 		_ = unix.Close(pidfd)
 		return none, attachError(pid, err)

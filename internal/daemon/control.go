@@ -79,9 +79,11 @@ type Version struct {
 	UID         int    `json:"uid"`
 	Dir         string `json:"dir"`
 	Virtual     bool   `json:"virtual"`
-	Policy      string `json:"policy"`
-	Mode        string `json:"mode"`
-	StartedNS   int64  `json:"started_unix_ns"`
+	// AllowPriority: users of a root daemon may go above priority 0.
+	AllowPriority bool   `json:"allow_priority"`
+	Policy        string `json:"policy"`
+	Mode          string `json:"mode"`
+	StartedNS     int64  `json:"started_unix_ns"`
 }
 
 // List is every process the daemon knows.
@@ -249,6 +251,11 @@ type Stats struct {
 	Decision       Histogram `json:"decision"` // the decision alone
 	// HeartbeatLate is how late heartbeats were.
 	HeartbeatLate Histogram `json:"heartbeat_late"`
+
+	// What the engine decided, as of the last heartbeat.
+	Preemptions uint64 `json:"preemptions"` // queues with work that were stopped, at any level
+	Yields      uint64 `json:"yields"`      // queues with work that the hardware leaves for one with a longer slice
+	Grants      uint64 `json:"grants"`      // turns given by the starvation bound
 
 	Suspends      uint64 `json:"suspends"`       // operations done on hardware queues
 	Resumes       uint64 `json:"resumes"`        //

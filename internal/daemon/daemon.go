@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/device"
 	"xsched/internal/device/nvidia"
 	"xsched/internal/engine"
@@ -46,7 +48,10 @@ type daemon struct {
 	guardian *guardian.Client
 
 	mu       sync.Mutex
-	attaches map[int]struct{} // under way, by pid
+	attaches map[int]struct{}       // under way, by pid
+	budgets  map[int]*nvidia.Budget // by uid
+
+	filesPerUID int
 }
 
 var _ Control = (*daemon)(nil)
@@ -57,6 +62,7 @@ func Run(ctx context.Context, o Options) error {
 	d := &daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &device.Metrics{}, attaches: map[int]struct{}{},
+		budgets: map[int]*nvidia.Budget{}, filesPerUID: fileShare(),
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
@@ -148,8 +154,30 @@ func (d *daemon) findDriver() {
 	d.log.Info("driver found", "version", drv.Version)
 }
 
-func (d *daemon) limits() nvidia.Limits {
-	return nvidia.Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects}
+// limits bounds one process, and the files of one user: a user whose programs
+// hand over files without end must not take the descriptors of all others.
+func (d *daemon) limits(uid int) nvidia.Limits {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for u, b := range d.budgets {
+		if u != uid && !b.InUse() {
+			delete(d.budgets, u)
+		}
+	}
+	if d.budgets[uid] == nil {
+		d.budgets[uid] = &nvidia.Budget{Most: d.filesPerUID}
+	}
+	return nvidia.Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: d.budgets[uid]}
+}
+
+// fileShare is a user's share of the descriptors this process may have.
+func fileShare() int {
+	const leastShare, most = 64, 1 << 20
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return leastShare
+	}
+	return int(max(leastShare, min(lim.Cur, most)/4))
 }
 
 func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
@@ -167,7 +195,7 @@ func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, NoHardware: d.noDriver,
 	}
 	if d.driver != nil {
-		cfg.NewHardware = func() hub.Hardware { return nvidia.NewObjects(d.driver, d.limits(), d.metrics) }
+		cfg.NewHardware = func(uid int) hub.Hardware { return nvidia.NewObjects(d.driver, d.limits(uid), d.metrics) }
 	}
 	var err error
 	d.hub, err = hub.New(cfg)

@@ -20,7 +20,7 @@ import (
 func (d *daemon) Version(ctx context.Context, _ Caller) (Version, error) {
 	v := Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
-		Virtual: d.opts.Virtual, StartedNS: d.started.UnixNano(),
+		Virtual: d.opts.Virtual, AllowPriority: d.opts.AllowPriority, StartedNS: d.started.UnixNano(),
 	}
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		v.Policy, v.Mode = e.Config().Policy, string(e.Config().Mode)
@@ -138,6 +138,10 @@ func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
 		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
 		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime), Targets: []TargetStats{},
 	}
+	for _, n := range h.Engine.Preemptions {
+		st.Preemptions += n
+	}
+	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := hub.NewClock().Now()
 	for _, t := range h.Targets {
 		ts := TargetStats{

@@ -190,7 +190,7 @@ func startHub(t testing.TB, change func(*Config, *engine.Config)) *fixture {
 	}
 	ec := engine.DefaultConfig()
 	cfg := Config{Listener: l, UID: os.Geteuid(), NoHardware: "no driver here", Log: slog.New(slog.DiscardHandler)}
-	cfg.NewHardware = func() Hardware {
+	cfg.NewHardware = func(int) Hardware {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		hw := &fakeHardware{}

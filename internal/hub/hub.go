@@ -31,7 +31,7 @@ type Config struct {
 
 	// NewHardware makes the hardware side of a new session; nil: there is no driver,
 	// and NoHardware says why.
-	NewHardware func() Hardware
+	NewHardware func(uid int) Hardware
 	NoHardware  string
 
 	// UID is the daemon's. On a root daemon clients of other users may not raise

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -438,6 +439,41 @@ func TestLimits(t *testing.T) {
 	})
 	if h.mayHave(1000, 5) == "" || h.mayHave(0, 5) != "" || h.mayHave(1000, 0) != "" {
 		t.Error("priority rule")
+	}
+}
+
+// Two users on root's daemon: the other one may not raise itself.
+func TestOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to be two users")
+	}
+	h := startHub(t, nil)
+	_ = os.Chmod(filepath.Dir(h.path), 0o755)
+	_ = os.Chmod(h.path, 0o666)
+	type result struct {
+		c   *client
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		// Only this thread becomes the other user; it is not unlocked and so ends with the goroutine.
+		runtime.LockOSThread()
+		const nobody = 65534
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); e != 0 {
+			done <- result{err: e}
+			return
+		}
+		c, err := dial(h.path, wire.Hello{Priority: 9})
+		done <- result{c, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	defer r.c.close()
+	v, err := h.Sessions(context.Background())
+	if err != nil || len(v) != 1 || v[0].UID != 65534 || v[0].Hint.Priority != 0 || v[0].PriorityNote == "" {
+		t.Errorf("%+v %v", v, err)
 	}
 }
 

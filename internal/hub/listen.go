@@ -18,28 +18,41 @@ import (
 var ErrRunning = errors.New("another xsched serve is running")
 
 // Lock makes this daemon the only one on a directory until it ends. It is a
-// file lock and no pid file: it can't be stale.
-type Lock struct{ file *os.File }
+// lock on a file and no pid file: it can't be stale.
+type Lock struct {
+	file *os.File
+	path string
+}
 
 // TakeLock locks dir, or says who has it.
 func TakeLock(dir string) (*Lock, error) {
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer func() { _ = f.Close() }()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
-		b := make([]byte, 32)
-		n, _ := f.ReadAt(b, 0)
-		return nil, running(strings.TrimSpace(string(b[:n])), dir)
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer func() { _ = f.Close() }()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("lock %s: %w", dir, err)
+			}
+			b := make([]byte, 32)
+			n, _ := f.ReadAt(b, 0)
+			return nil, running(strings.TrimSpace(string(b[:n])), dir)
+		}
+		// The one before us may have removed the file between our open and our
+		// lock: then this is a lock on nothing.
+		mine, err1 := f.Stat()
+		there, err2 := os.Lstat(path)
+		if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
+			_ = f.Close()
+			continue
+		}
+		_ = f.Truncate(0)
+		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		return &Lock{f, path}, nil
 	}
-	_ = f.Truncate(0)
-	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return &Lock{f}, nil
 }
 
 func running(pid, dir string) error {
@@ -49,8 +62,11 @@ func running(pid, dir string) error {
 	return fmt.Errorf("%w (pid %s) on %s; stop it, or choose another directory with XSCHED_DIR", ErrRunning, pid, dir)
 }
 
-// Release lets the next daemon in. The file stays: removing it would let two in.
-func (l *Lock) Release() { _ = l.file.Close() }
+// Release lets the next daemon in. The file goes while it is still locked.
+func (l *Lock) Release() {
+	_ = os.Remove(l.path)
+	_ = l.file.Close()
+}
 
 // Listen opens a socket at path. One that nobody serves is replaced; one that
 // somebody serves, or anything else at that place, is an error.

@@ -52,6 +52,7 @@ type loop struct {
 	scheduling atomic.Pointer[string]
 
 	wakes, rings, decisions        atomic.Uint64
+	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
 	busyToDecision, decision, late device.Histogram
 }
 
@@ -212,6 +213,8 @@ func (l *loop) serve() {
 func (l *loop) heartbeat(now model.Time) {
 	l.late.Record(now.Sub(l.tick))
 	l.tick = now + tickPeriod
+	counts := l.engine.Stats()
+	l.counts.Store(&counts)
 	for _, s := range l.sessions {
 		s.page.Heartbeat(now)
 		void := s.lease.Tick(now)

@@ -203,7 +203,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	}
 	s.bell = bell
 	if h.cfg.NewHardware != nil {
-		s.hw = h.cfg.NewHardware()
+		s.hw = h.cfg.NewHardware(s.UID)
 	}
 	memfd, err := h.newSession(s)
 	if err != nil {

@@ -177,6 +177,8 @@ type Stats struct {
 	Wakes, Rings, Decisions        uint64
 	BusyToDecision, Decision, Late *device.Histogram
 	Targets                        []TargetStats
+	// Engine is as of the last heartbeat.
+	Engine engine.Stats
 }
 
 // TargetStats is one worker's account.
@@ -200,6 +202,9 @@ func (h *Hub) Stats() Stats {
 	st.Queues = int(l.queueCount.Load())
 	st.Wakes, st.Rings, st.Decisions = l.wakes.Load(), l.rings.Load(), l.decisions.Load()
 	st.BusyToDecision, st.Decision, st.Late = &l.busyToDecision, &l.decision, &l.late
+	if c := l.counts.Load(); c != nil {
+		st.Engine = *c
+	}
 	for _, s := range all {
 		for gpu, w := range s.workerList() {
 			st.Targets = append(st.Targets, TargetStats{s.PID, gpu, w.Stats()})

@@ -57,7 +57,8 @@ func (e *copyEngine) next() {
 		copy(e.queue[1:i+1], e.queue[:i])
 		e.queue[0] = c
 		e.active, e.moved = true, 0
-		if w := c.head(); w.progress == 0 {
+		if w := c.head(); !w.started {
+			w.started = true
 			c.sink.CopyStart(w)
 		}
 		return

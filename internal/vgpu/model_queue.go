@@ -35,7 +35,8 @@ type Work struct {
 
 	submitted model.Time
 	progress  time.Duration
-	done      int // blocks executed
+	done      int  // blocks executed
+	started   bool // of a copy: CopyStart was called
 }
 
 func (w *Work) remaining() time.Duration { return w.Duration - w.progress }
@@ -181,7 +182,7 @@ func (g *GPU) Submit(c *Channel, work Work) {
 	}
 	w := g.take()
 	*w = work
-	w.progress, w.done, w.submitted = 0, 0, g.now
+	w.progress, w.done, w.started, w.submitted = 0, 0, false, g.now
 	c.queue = append(c.queue, w)
 	if len(c.queue) == 1 {
 		g.pump(c)

@@ -40,6 +40,7 @@ type server struct {
 	timer    int
 	wake     int
 	armed    model.Time
+	woken    model.Time
 
 	gpus      []*GPU
 	timelines []*Timeline
@@ -133,6 +134,7 @@ func (s *server) loop() error {
 		}
 		now := s.now()
 		s.late.note(now, s.armed)
+		s.woken = now
 		sockets = sockets[:0]
 		for _, e := range events[:max(n, 0)] {
 			fd := int(e.Fd)
@@ -194,12 +196,17 @@ func (s *server) flush() {
 	s.dirty = s.dirty[:0]
 }
 
+// shortestSleep bounds how often the device thread wakes up by itself, whatever its clients
+// make it do: it may have real-time priority.
+const shortestSleep = 20 * time.Microsecond
+
 // arm sets the timer to the next thing that happens by itself.
 func (s *server) arm() {
 	next := model.Never
 	for _, g := range s.gpus {
 		next = min(next, g.NextEvent())
 	}
+	next = max(next, s.woken.Add(shortestSleep))
 	if next == s.armed {
 		return
 	}
@@ -226,7 +233,8 @@ func (s *server) mapArea(f *rmFile, o *object, lanes []*Group) (*area, error) {
 	a.changed = func(a *area) { s.dirty = append(s.dirty, a) }
 	a.finished = func(ch *areaChannel) {
 		s.call(func() {
-			if !a.closed {
+			// The news may be of an earlier copy than the one that is on now.
+			if !a.closed && ch.moved.Load() {
 				a.gpu.Advance(s.now())
 				a.gpu.CopyFinished(ch.channel)
 			}

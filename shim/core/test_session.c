@@ -77,7 +77,7 @@ static pthread_t launch_held(void) {
 
 static void gate_holds_and_opens(void) {
   pthread_t thread = launch_held();
-  test_sleep_ms(200); // longer than the limit: it is the heartbeat that counts
+  test_sleep_ms(200); // longer than the usual limit: it is the heartbeat that counts
   CHECK(__atomic_load_n(&passed, __ATOMIC_ACQUIRE) == 0);
   __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);
   CHECK(pthread_join(thread, NULL) == 0);
@@ -86,39 +86,57 @@ static void gate_holds_and_opens(void) {
   CHECK(total.gate_waits == 1 && total.gate_wait_ns > 200000000);
 }
 
-static void silence_opens_gate_and_recovers(void) {
+// ---- silence --------------------------------------------------------------------
+
+static uint64_t beat(void) {
+  uint64_t now = xsi_now_ns();
+  __atomic_store_n(&test_header(d)->heartbeat_ns, now, __ATOMIC_RELEASE);
+  return now;
+}
+
+static void beat_until_obeyed(void) {
+  EVENTUALLY((beat(), __atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) == 0));
+}
+
+// One silence after a last heartbeat; true if all was undone in time. A loaded machine may be late,
+// but never early.
+static bool one_silence(uint64_t epoch) {
   struct xsw_header *header = test_header(d);
-  __atomic_store_n(&test_slot(d, 0)->in_flight, 6, __ATOMIC_RELEASE);
-  CHECK(xsi_in_flight_limit(0) == 6);
-  uint64_t before = field(&header->recoveries);
-  header->lease_epoch = 3;
+  pthread_t thread;
+  beat_until_obeyed();
+  __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_HELD, __ATOMIC_RELEASE);
+  __atomic_store_n(&header->lease_epoch, epoch, __ATOMIC_RELEASE);
   __atomic_store_n(&header->lease_deadline_ns, UINT64_MAX, __ATOMIC_RELEASE);
-  pthread_t thread = launch_held();
-  test_heart_stop(d);
-  uint64_t last = field(&header->heartbeat_ns);
-  EVENTUALLY(field(&header->recovered_epoch) == 3);
+  uint64_t last = beat();
+  CHECK(pthread_create(&thread, NULL, pass, NULL) == 0);
+  EVENTUALLY(field(&header->recovered_epoch) == epoch);
   uint64_t recovered_ns = xsi_now_ns();
   CHECK(pthread_join(thread, NULL) == 0);
-  CHECK(field(&header->recoveries) == before + 1);
-  CHECK(passed_ns - last > XSW_HEARTBEAT_LIMIT_NS - 1000000);
-  // 130 ms on a quiet machine; the slack is for a loaded one.
-  CHECK(passed_ns - last < 400000000 && recovered_ns - last < 400000000);
+  CHECK(passed_ns - last >= XSW_HEARTBEAT_LIMIT_NS);
+  CHECK(recovered_ns - last >= XSW_HEARTBEAT_LIMIT_NS);
   printf("gate opened %.1f ms, recovered %.1f ms after the last heartbeat\n",
          (double)(passed_ns - last) / 1e6, (double)(recovered_ns - last) / 1e6);
-  CHECK(xsi_session_joined()); // the session stays
-  CHECK(xsi_in_flight_limit(0) == 0);
-  xsi_gate_pass(0); // ignored while silent
-  // A lease made by a half-dead daemon is undone, too.
-  __atomic_store_n(&header->lease_epoch, 4, __ATOMIC_RELEASE);
-  EVENTUALLY(field(&header->recovered_epoch) == 4);
-  CHECK(field(&header->recoveries) == before + 1);
+  return passed_ns - last < 130000000 && recovered_ns - last < 130000000;
+}
 
+static void silence_opens_gate_and_recovers(void) {
+  d->limit_ns = XSW_HEARTBEAT_LIMIT_NS;
+  test_session_start(d, 45);
+  struct xsw_header *header = test_header(d);
+  __atomic_store_n(&test_slot(d, 0)->in_flight, 6, __ATOMIC_RELEASE);
+  uint64_t epoch = 1;
+  while (!one_silence(epoch++))
+    CHECK(epoch < 20);
+  uint64_t before = field(&header->recoveries);
+  CHECK(xsi_session_joined() && xsi_in_flight_limit(0) == 0); // the session stays
+  xsi_gate_pass(0);                                           // ignored while silent
+  // A lease made by a half-dead daemon is undone, too.
+  __atomic_store_n(&header->lease_epoch, 30, __ATOMIC_RELEASE);
+  EVENTUALLY(field(&header->recovered_epoch) == 30);
+  CHECK(field(&header->recoveries) == before);
   __atomic_store_n(&header->lease_deadline_ns, 0, __ATOMIC_RELEASE);
-  test_heart_start(d);
-  EVENTUALLY(xsi_in_flight_limit(0) == 6); // obeys again
-  thread = launch_held();
-  __atomic_store_n(&test_slot(d, 0)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);
-  CHECK(pthread_join(thread, NULL) == 0);
+  EVENTUALLY((beat(), xsi_in_flight_limit(0) == 6)); // obeys again
+  test_session_end(d);
 }
 
 static void expired_lease_recovers(void) {
@@ -141,7 +159,7 @@ static void loss_recovers_and_rejoins(void) {
   uint64_t lost_ns = xsi_now_ns();
   test_daemon_hang_up(d);
   CHECK(pthread_join(thread, NULL) == 0);
-  CHECK(passed_ns - lost_ns < 300000000);
+  CHECK(passed_ns - lost_ns < 2000000000); // not by the heartbeat, which lives
   EVENTUALLY(!xsi_session_joined());
   CHECK(field(&header->recovered_epoch) == 12 && field(&header->recoveries) == before + 1);
   printf("gate opened %.1f ms after the socket closed\n", (double)(passed_ns - lost_ns) / 1e6);
@@ -186,9 +204,9 @@ int main(void) {
   test_daemon_listen(d);
   joins_and_publishes();
   gate_holds_and_opens();
-  silence_opens_gate_and_recovers();
   expired_lease_recovers();
   loss_recovers_and_rejoins();
+  silence_opens_gate_and_recovers();
   unsigned fds = test_count_fds();
   refusal_is_accepted();
   test_session_start(d, 70);

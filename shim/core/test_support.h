@@ -106,6 +106,7 @@ __attribute__((unused)) static unsigned test_count_helpers(void) {
 
 struct test_daemon {
   char path[96];
+  uint64_t limit_ns; /* of the heartbeat; long, so that a loaded machine is not a silent daemon */
   int listener, socket, memfd, doorbell;
   unsigned char *page;
   struct xsw_hello hello;
@@ -126,6 +127,7 @@ __attribute__((unused)) static struct xsw_queue *test_slot(struct test_daemon *d
  * socket. */
 __attribute__((unused)) static void test_daemon_place(struct test_daemon *daemon) {
   memset(daemon, 0, sizeof *daemon);
+  daemon->limit_ns = 9000000000u;
   daemon->listener = daemon->socket = daemon->memfd = daemon->doorbell = -1;
   strcpy(test_directory, "/tmp/xsched-test-XXXXXX");
   CHECK(mkdtemp(test_directory) != NULL);
@@ -195,7 +197,7 @@ __attribute__((unused)) static void test_daemon_make_page(struct test_daemon *da
   header->page_bytes = XSW_PAGE_BYTES;
   header->max_queues = XSW_MAX_QUEUES;
   header->session_id = id;
-  header->heartbeat_limit_ns = XSW_HEARTBEAT_LIMIT_NS;
+  header->heartbeat_limit_ns = daemon->limit_ns;
   __atomic_store_n(&header->heartbeat_ns, xsi_now_ns(), __ATOMIC_RELEASE);
 }
 

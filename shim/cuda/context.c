@@ -5,27 +5,20 @@
 
 #include "account.h"
 
-#include <pthread.h>
-
 // ---- primary contexts: the driver names them by device when they go ------------------------------
 
 #define PRIMARIES 64
 
-static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
-static CUcontext primaries[PRIMARIES]; /* by device ordinal */
+static CUcontext primaries[PRIMARIES]; /* by device ordinal; atomic */
 
 static void remember_primary(CUdevice_v1 device, CUcontext context) {
   if (device < 0 || device >= PRIMARIES) return; // forgotten when the watcher finds it gone
-  pthread_mutex_lock(&primary_lock);
-  primaries[device] = context;
-  pthread_mutex_unlock(&primary_lock);
+  __atomic_store_n(&primaries[device], context, __ATOMIC_RELEASE);
 }
 
 static void drop_primary(CUdevice_v1 device) {
   if (device < 0 || device >= PRIMARIES) return;
-  pthread_mutex_lock(&primary_lock);
-  CUcontext context = primaries[device];
-  pthread_mutex_unlock(&primary_lock);
+  CUcontext context = __atomic_load_n(&primaries[device], __ATOMIC_ACQUIRE);
   if (context) xsi_work_context_drop((uintptr_t)context);
 }
 

@@ -58,7 +58,10 @@ void xsi_cu_bind_to(unsigned slot, void *address) {
   Dl_info info;
   if (xsi_cu_library() || !dladdr(address, &info) || !info.dli_fname) return;
   void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  if (handle) __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
+  if (handle)
+    __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
+  else
+    dlerror();
 }
 
 void *xsi_cu_bind(unsigned slot) {

@@ -37,7 +37,7 @@ void *xsi_dlvsym_prepare(void) {
   return (void *)xsi_real_dlvsym;
 }
 
-/* version may be NULL: dlsym. The real call is always the last one, so that dlerror() says what it would. */
+/* version may be NULL: dlsym. The last real call decides what dlerror() says, so it is the one answered. */
 static void *ask(void *handle, const char *name, const char *version) {
   return version ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
 }
@@ -48,29 +48,30 @@ static bool driver_loaded(void) {
   return handle != NULL;
 }
 
+// Ours is in the global scope, so that directly linked programs find it: RTLD_DEFAULT and the handle of the
+// main program can answer it where they would not without us.
+static void *without_us(unsigned slot, const char *name, const char *version) {
+  if (!xsi_options.disabled && driver_loaded() && xsi_cu_bind(slot)) {
+    ask(xsi_cu_library(), name, version); // leaves no error behind
+    return xsi_cu_symbols[slot].hook;
+  }
+  return ask(RTLD_NEXT, name, version);
+}
+
 static struct xsi_dl_answer resolve(void *handle, const char *name, const char *version) {
-  struct xsi_dl_answer pass = {NULL, 0};
+  struct xsi_dl_answer answer = {NULL, 0};
   int slot = xsi_cu_find(name);
-  if (slot < 0) return pass;
+  if (slot < 0) return answer;
   xsi_init();
-  void *hook = xsi_cu_symbols[slot].hook;
-  bool loaded = driver_loaded();
-  // Ours is in the global scope, so that directly linked programs find it: RTLD_DEFAULT and the handle of
-  // the main program can answer it where they would not without us.
-  void *found = ask(handle, name, version);
-  bool ours = found && xsi_cu_in_shim(found);
-  if (ours || (!found && handle == RTLD_DEFAULT)) {
-    if (loaded && !xsi_options.disabled && xsi_cu_bind((unsigned)slot)) {
-      ask(xsi_cu_library(), name, version); // no error is left behind
-      return (struct xsi_dl_answer){hook, 1};
-    }
-    found = ask(RTLD_NEXT, name, version); // as if we were not there
+  answer.decided = 1;
+  answer.address = ask(handle, name, version);
+  if (answer.address ? xsi_cu_in_shim(answer.address) : handle == RTLD_DEFAULT)
+    answer.address = without_us((unsigned)slot, name, version);
+  if (answer.address && !xsi_options.disabled && xsi_cu_in_driver(answer.address)) {
+    xsi_cu_bind_to((unsigned)slot, answer.address);
+    answer.address = xsi_cu_symbols[slot].hook;
   }
-  if (found && !xsi_options.disabled && xsi_cu_in_driver(found)) {
-    xsi_cu_bind_to((unsigned)slot, found);
-    found = hook;
-  }
-  return (struct xsi_dl_answer){found, 1};
+  return answer;
 }
 
 struct xsi_dl_answer xsi_dlsym_resolve(void *handle, const char *name) {

@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 CUresult fake_launch_result;
 _Thread_local void (*fake_in_sync)(void);
 uint64_t fake_most_in_flight, fake_events_made, fake_launches;
 static _Thread_local struct fake_context *current;
 static _Thread_local struct fake_stream *of_thread;
+static _Thread_local bool watching; /* this is the watcher's thread */
 static int capturing_streams;
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
@@ -19,6 +21,12 @@ struct fake_stream *fake_of_thread(void) {
   if (!of_thread) of_thread = calloc(1, sizeof *of_thread);
   of_thread->context = current;
   return of_thread;
+}
+
+// The watcher dawdles in the driver, so that what must not happen meanwhile would.
+static void dawdle(void) {
+  struct timespec time = {0, 100000};
+  if (watching) nanosleep(&time, NULL);
 }
 
 static struct fake_stream *stream_of(CUstream handle) {
@@ -76,6 +84,7 @@ static CUresult fake_sync(CUstream stream) { return wait_for(stream_of(stream));
 static CUresult fake_sync_ptsz(CUstream stream) { return fake_sync(stream ? stream : (CUstream)2); }
 
 static CUresult fake_query(CUstream handle) {
+  dawdle();
   struct fake_stream *stream = stream_of(handle);
   // Breaks the capture of a real driver: nobody but the test itself may ask.
   CHECK(!LOAD(stream->capturing));
@@ -167,6 +176,7 @@ static CUresult fake_is_capturing(CUstream handle, CUstreamCaptureStatus *status
 }
 static CUresult fake_exchange_mode(CUstreamCaptureMode *mode) {
   CHECK(*mode == XSI_CU_CAPTURE_RELAXED);
+  watching = true;
   return XSI_CU_SUCCESS;
 }
 

@@ -118,6 +118,7 @@ static unsigned counted(void) {
 
 static void silence_undoes(void) {
   uint32_t client = make_client();
+  d->limit_ns = XSW_HEARTBEAT_LIMIT_NS;
   test_session_start(d, 2);
   test_heart_start(d);
   EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
@@ -125,7 +126,7 @@ static void silence_undoes(void) {
   test_driver.count = 0;
   pthread_mutex_unlock(&test_driver.lock);
   test_heart_stop(d);
-  EVENTUALLY(counted() == 5);
+  EVENTUALLY(counted() >= 5);
   test_session_end(d);
   test_free(device, client, client);
 }

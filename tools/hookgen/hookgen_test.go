@@ -48,15 +48,15 @@ func TestGeneratedFilesAreFresh(t *testing.T) {
 
 func TestTableErrors(t *testing.T) {
 	for line, want := range map[string]string{
-		"cuA cuA 2000 legacy launch 0 : int":                "no stream",
-		"cuA cuA 2000 legacy launch 3 : CUstream":           "no stream",
-		"cuA cuA 2000 legacy fly - : int":                   "unknown kind",
-		"cuA cuA 2000 legacy sync default : int":            "does not know",
-		"cuA cuA 2000 legacy event 0 : CUstream":            "takes no position",
-		"cuA cuA new legacy pass - : int":                   "since",
-		"cuA cuA 2000 mine pass - : int":                    "neither legacy nor thread",
-		"cuA cuA 2000 legacy pass : int":                    "6 fields",
-		"cuA cuA 2000 legacy pass - = cuB":                  "unknown symbol",
+		"cuA cuA 2000 legacy launch 0 : int":                 "no stream",
+		"cuA cuA 2000 legacy launch 3 : CUstream":            "no stream",
+		"cuA cuA 2000 legacy fly - : int":                    "unknown kind",
+		"cuA cuA 2000 legacy sync default : int":             "does not know",
+		"cuA cuA 2000 legacy event 0 : CUstream":             "takes no position",
+		"cuA cuA new legacy pass - : int":                    "since",
+		"cuA cuA 2000 mine pass - : int":                     "neither legacy nor thread",
+		"cuA cuA 2000 legacy pass : int":                     "6 fields",
+		"cuA cuA 2000 legacy pass - = cuB":                   "unknown symbol",
 		"cuA cuA 1 legacy pass - :\ncuA cuA 1 legacy use -:": "twice",
 	} {
 		if _, err := parseTable(line); err == nil || !strings.Contains(err.Error(), want) {

@@ -288,6 +288,18 @@ func TestFreeAndLimits(t *testing.T) {
 	if !errors.Is(err, errTooMany) || len(s.clients) != 4 {
 		t.Errorf("%d clients, %v", len(s.clients), err)
 	}
+	shared := &Budget{Most: 3}
+	for range 2 {
+		o := NewObjects(s.driver, Limits{Clients: 2, Objects: 9, Files: shared}, s.metrics)
+		defer o.Close()
+		for i := range 2 {
+			fd, _ := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
+			err = o.AddClient(uint32(i+1), fd)
+		}
+	}
+	if !errors.Is(err, errTooMany) || shared.used.Load() != 3 {
+		t.Errorf("%d files of a budget of 3, %v", shared.used.Load(), err)
+	}
 	s.Close()
 	fd, _ := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
 	if err := s.AddClient(1, fd); !errors.Is(err, errClosed) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"xsched/internal/device"
 	"xsched/internal/model"
@@ -17,7 +18,35 @@ import (
 // Limits bound what one process can make the daemon remember.
 type Limits struct {
 	Clients, Objects int
+	// Files bounds the files of many processes together, a user's say; nil: no bound.
+	Files *Budget
 }
+
+// Budget is a number of files that several processes share.
+type Budget struct {
+	Most int
+	used atomic.Int64
+}
+
+func (b *Budget) take() bool {
+	if b == nil {
+		return true
+	}
+	if b.used.Add(1) > int64(b.Most) {
+		b.used.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (b *Budget) give() {
+	if b != nil {
+		b.used.Add(-1)
+	}
+}
+
+// InUse says that the budget is not untouched.
+func (b *Budget) InUse() bool { return b.used.Load() > 0 }
 
 // proof is what a probe on the client's own file has shown about a handle.
 type proof uint8
@@ -104,7 +133,7 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 		s.lie = err.Error()
 	case s.closed:
 		err = errClosed
-	case len(s.clients) >= s.limits.Clients:
+	case len(s.clients) >= s.limits.Clients || !s.limits.Files.take():
 		err = errTooMany
 	}
 	if err != nil {
@@ -185,6 +214,7 @@ func (s *Objects) Timeslice(client, group uint32, us uint64) {
 // dropClient closes a client's file. Preconditions: s.mu is held.
 func (s *Objects) dropClient(c *rmClient) {
 	_ = c.file.Close()
+	s.limits.Files.give()
 	s.count -= len(c.objects)
 	delete(s.clients, c.handle)
 }
