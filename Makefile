@@ -181,7 +181,7 @@ demo: build ## compare native with XSched on the virtual GPU (under a minute); w
 
 .PHONY: bench
 bench: build null ## hook, decision and latency budgets; fails if one is missed
-	$(GO) run ./tools/budgets
+	bin/xsched bench overhead --null build/null
 
 .PHONY: test
 test: lint check-generated test-go test-c test-fuzz test-e2e cross ## every check there is; what CI runs
@@ -222,7 +222,7 @@ cross-build: $(CROSS_FILES)
 .PHONY: lint
 lint: ## golangci-lint and gofumpt, at the versions of go.tool.mod (built once, minutes)
 	@tools/need linters "$(GO)" "the linters" && { \
-	$(GO_TOOL) golangci-lint run ./... && \
+	$(GO_TOOL) golangci-lint run --allow-parallel-runners ./... && \
 	unformatted=$$($(GO_TOOL) gofumpt -l cmd internal test tools) && \
 	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:" $$unformatted; exit 1; fi; } || tools/need skipped $$? "the linters"
 

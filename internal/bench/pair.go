@@ -154,7 +154,7 @@ func Pair(ctx context.Context, o PairOptions) (*Result, error) {
 			return nil, restoreErr(ctx, err)
 		}
 		res.Scenarios = append(res.Scenarios, *s)
-		res.Machine.Nice = r.nice
+		res.Machine.Scheduling = r.scheduling
 	}
 	bar.finish()
 	if o.Out != "" {

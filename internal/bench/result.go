@@ -48,8 +48,9 @@ type Machine struct {
 	Kernel string `json:"kernel,omitempty"`
 	// Load is the one-minute load average before the run: other people's noise.
 	Load float64 `json:"load_before"`
-	// Nice is what the tenants ran at: less of that noise where it is permitted.
-	Nice int `json:"tenants_nice"`
+	// Scheduling is what the tenants had in every mode: where a better place on
+	// the CPUs is permitted, less of that noise reaches them.
+	Scheduling string `json:"tenants_scheduling"`
 }
 
 // Workload is what the tenants did.

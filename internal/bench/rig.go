@@ -26,15 +26,15 @@ const (
 
 // rig is what the tenants run on: a daemon, and a device if it is a virtual one.
 type rig struct {
-	exe     string // this program
-	dir     string // sockets
-	virtual bool
-	inert   bool // FaultShimInert
-	daemon  *api.Client
-	device  Device // nil on a real GPU
-	tenant  string // path of the load generator
-	nice    int    // what the tenants run at
-	cleanup []func()
+	exe        string // this program
+	dir        string // sockets
+	virtual    bool
+	inert      bool // FaultShimInert
+	daemon     *api.Client
+	device     Device // nil on a real GPU
+	tenant     string // path of the load generator
+	scheduling string // of the tenants
+	cleanup    []func()
 }
 
 // close undoes everything in reverse order.
@@ -182,11 +182,11 @@ func (r *rig) startTenant(i int, w Workload) (*tenant, error) {
 		env = append(env, "XSCHED_DISABLE=1")
 	}
 	var t *tenant
-	nice, err := hurried(func() (err error) {
+	scheduling, err := hurried(func() (err error) {
 		t, err = startTenant(tenantName(i), argv, env)
 		return err
 	})
-	r.nice = nice
+	r.scheduling = scheduling
 	return t, err
 }
 

@@ -12,7 +12,7 @@ import (
 func synthetic() *Result {
 	r := &Result{
 		Device: VirtualDevice, Date: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC),
-		Machine: Machine{CPUs: 2, Model: "Test & Co <CPU>", Load: 0.1}, Seed: 7,
+		Machine: Machine{CPUs: 2, Model: "Test & Co <CPU>", Load: 0.1, Scheduling: normalScheduling}, Seed: 7,
 		Workload: Workload{HighRate: 100, HighUS: 90, LowUS: 20000},
 	}
 	for _, lows := range []int{1, 3} {

@@ -15,8 +15,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %s\n", r.Device, r.machineText())
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
-	if r.Machine.Nice != 0 {
-		fmt.Fprintf(&b, "all tenants at nice %d, in every mode: the CPUs are not what is measured\n", r.Machine.Nice)
+	if r.Machine.Scheduling != normalScheduling {
+		fmt.Fprintf(&b, "all tenants at %s, in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
 	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
@@ -42,11 +42,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 }
 
 func (r *Result) machineText() string {
-	text := fmt.Sprintf("%d-core machine", r.Machine.CPUs)
-	if r.Machine.Model != "" {
-		text += " (" + r.Machine.Model + ")"
-	}
-	return text + r.Date.Format(", 2006-01-02 15:04 MST")
+	return r.Machine.text() + r.Date.Format(", 2006-01-02 15:04 MST")
 }
 
 func (s *Scenario) latencyColumns(m *Mode) string {

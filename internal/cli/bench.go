@@ -20,7 +20,7 @@ func (a *app) benchCommand() *cobra.Command {
 		Example: `  xsched bench pair --virtual --lows 3`,
 	}
 	onlySubcommands(c)
-	c.AddCommand(a.pairCommand())
+	c.AddCommand(a.pairCommand(), a.overheadCommand())
 	return c
 }
 

@@ -63,7 +63,7 @@ note: 15: Lv3 was asked for on 0000:01:00.0, Lv1 is in force: no driver
 	}
 
 	text.Reset()
-	list.Processes = list.Processes[:4] // notes are not cut
+	list.Processes = list.Processes[:3] // notes are not cut
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 20 {

@@ -127,11 +127,10 @@ func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
 
 // typed makes sure that an error is one of ours.
 func typed(err error) error {
-	var e *Error
 	if err == nil {
 		return nil
 	}
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return fail(ErrUnavailable, "", "%v", err)

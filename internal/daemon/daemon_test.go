@@ -20,7 +20,8 @@ import (
 
 var ctx = context.Background()
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func TestSuspendResumeAndHints(t *testing.T) {
 	w := newWorld(t)
@@ -53,15 +54,15 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	}
 	await(t, "channels run", func() bool { return w.account(t, pid).Enables == 1 })
 
-	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: ptr(int32(7)), Level: ptr(2)})
+	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: new(int32(7)), Level: new(2)})
 	if err != nil || h.Priority != 7 || h.Level != 2 {
 		t.Errorf("%+v %v", h, err)
 	}
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: ptr(int32(256))})
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: new(int32(256))})
 	wantError(t, err, daemon.ErrInvalid, "256", "255")
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: ptr(4)})
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: new(4)})
 	wantError(t, err, daemon.ErrInvalid)
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: 1 << 22, Priority: ptr(int32(1))})
+	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: 1 << 22, Priority: new(int32(1))})
 	wantError(t, err, daemon.ErrNotFound)
 	_, err = w.ctl.SetPolicy(ctx, daemon.PolicyRequest{Name: "nope"})
 	wantError(t, err, daemon.ErrInvalid, "nope", "HPF")
@@ -95,7 +96,7 @@ func TestSlicesAreSetAndRestored(t *testing.T) {
 	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	await(t, "both known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 2 })
 	native := w.account(t, low.Process.Pid).SliceNS
-	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: ptr(int32(10))}); err != nil {
+	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "low's slice is short", func() bool { return w.account(t, low.Process.Pid).SliceNS == 1000 })
@@ -297,7 +298,7 @@ func TestNoDriver(t *testing.T) {
 	if q := l.Processes[0].Queues[0]; q.Level != 1 || q.LevelReason == "" {
 		t.Errorf("%+v", q)
 	}
-	_, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: ptr(3)})
+	_, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: new(3)})
 	wantError(t, err, daemon.ErrNotSupported, "no NVIDIA kernel module")
 	_, err = w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 3})
 	wantError(t, err, daemon.ErrNotSupported)
@@ -323,7 +324,7 @@ func TestPermissions(t *testing.T) {
 	stranger := daemon.Caller{UID: 12345, PID: 1}
 	_, err := c.Suspend(ctx, stranger, daemon.ProcessRequest{PID: pid})
 	wantError(t, err, daemon.ErrNotAllowed, "uid")
-	_, err = c.Hint(ctx, stranger, daemon.HintRequest{PID: pid, Priority: ptr(int32(1))})
+	_, err = c.Hint(ctx, stranger, daemon.HintRequest{PID: pid, Priority: new(int32(1))})
 	wantError(t, err, daemon.ErrNotAllowed)
 	_, err = c.Policy(ctx, stranger, daemon.PolicyRequest{Name: "FIFO"})
 	wantError(t, err, daemon.ErrNotAllowed)

@@ -148,12 +148,11 @@ func TestEndWhileWedged(t *testing.T) {
 		defer h.hardware(0).mu.Unlock()
 		return len(h.hardware(0).files) == 1
 	})
-	beat := c.page.LastHeartbeat()
 	if err := h.Wedge(context.Background(), 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(30 * time.Millisecond)
-	beat = c.page.LastHeartbeat()
+	beat := c.page.LastHeartbeat()
 	_ = c.conn.Close()
 	start := time.Now()
 	await(t, "files closed", h.hardware(0).closed.Load)

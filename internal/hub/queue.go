@@ -35,7 +35,6 @@ func (l *loop) join(s *Session) error {
 		l.bells[int32(s.bell)] = s
 	}
 	l.sessions[s.ID] = s
-	s.joined = true
 	return nil
 }
 

@@ -179,8 +179,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	}
 	hello, err := wire.DecodeHello(packet)
 	if err != nil {
-		var version *wire.VersionError
-		if errors.As(err, &version) {
+		if _, ok := errors.AsType[*wire.VersionError](err); ok {
 			return nil, err
 		}
 		return nil, &refusal{"malformed", err.Error()}

@@ -4,6 +4,7 @@ package hub
 
 import (
 	"context"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -60,7 +61,6 @@ type Session struct {
 	workers map[model.DeviceID]*device.Worker
 
 	// The loop's alone.
-	joined     bool
 	hint       model.Hint
 	held       bool
 	queues     map[uint32]*queue
@@ -93,9 +93,7 @@ func (s *Session) workerList() map[model.DeviceID]*device.Worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make(map[model.DeviceID]*device.Worker, len(s.workers))
-	for d, w := range s.workers {
-		out[d] = w
-	}
+	maps.Copy(out, s.workers)
 	return out
 }
 

@@ -83,6 +83,9 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 		if c := l.capability(s, q.device); q.want.Suspend > c.MaxLevel {
 			_, qv.Reason = c.Resolve(q.want.Suspend)
 		}
+		if s.Attached && q.want.Suspend == model.LevelBlock {
+			qv.Reason = "it has no shim to hold its launches: level 1 does nothing to it"
+		}
 		if s.hw != nil {
 			qv.OwnSliceUS = s.hw.OwnSlice(q.device)
 		}

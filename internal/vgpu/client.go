@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"xsched/internal/model"
@@ -72,6 +74,9 @@ func (c *Client) ClearFaults() error {
 // Quit ends the device process.
 func (c *Client) Quit() error {
 	_, err := c.ask(debugRequest{Op: "quit"})
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return nil // it was faster than its answer
+	}
 	return err
 }
 

@@ -50,16 +50,21 @@ func (s *server) listen(path string) error {
 	address := &unix.SockaddrUnix{Name: path}
 	err = unix.Bind(fd, address)
 	if errors.Is(err, unix.EADDRINUSE) {
-		if unix.Connect(fd, address) == nil {
-			_ = unix.Close(fd)
-			return fmt.Errorf("listen on %s: another virtual GPU serves this socket; end it or choose another path", path)
-		}
-		if os.Remove(path) == nil {
+		info, statErr := os.Lstat(path)
+		switch connectErr := unix.Connect(fd, address); {
+		case statErr == nil && info.Mode().Type() != os.ModeSocket:
+			err = errors.New("a file that is no socket is in the way; choose another path")
+		case !errors.Is(connectErr, unix.ECONNREFUSED):
+			err = errors.New("another virtual GPU serves this socket; end it or choose another path")
+		case os.Remove(path) == nil:
 			err = unix.Bind(fd, address)
 		}
 	}
 	if err == nil {
 		err = unix.Listen(fd, 256)
+	}
+	if err == nil {
+		err = os.Chmod(path, 0o666) // as the driver's device file: the folder says who may come here
 	}
 	if err != nil {
 		_ = unix.Close(fd)

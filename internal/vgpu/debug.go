@@ -5,6 +5,7 @@ package vgpu
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -74,6 +75,7 @@ func (s *server) detach(c *conn, first []byte) {
 	_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_DEL, c.fd, nil)
 	c.closed = true
 	file := os.NewFile(uintptr(c.fd), "debug")
+	trusted := c.uid == 0 || int(c.uid) == os.Geteuid()
 	go func() {
 		nc, err := net.FileConn(file)
 		_ = file.Close()
@@ -83,7 +85,7 @@ func (s *server) detach(c *conn, first []byte) {
 		defer nc.Close()
 		packet := first
 		for {
-			if err := s.debug(nc, packet); err != nil {
+			if err := s.debug(nc, packet, trusted); err != nil {
 				return
 			}
 			buffer := make([]byte, 4096)
@@ -97,13 +99,19 @@ func (s *server) detach(c *conn, first []byte) {
 }
 
 // debug answers one request.
-func (s *server) debug(nc net.Conn, packet []byte) error {
+func (s *server) debug(nc net.Conn, packet []byte, trusted bool) error {
 	if len(packet) < 4 || binary.LittleEndian.Uint32(packet) != magicDebug {
 		return fmt.Errorf("read request: %w", ErrPacket)
 	}
 	var q debugRequest
 	if err := json.Unmarshal(packet[4:], &q); err != nil {
 		return fmt.Errorf("read request: %w", err)
+	}
+	switch q.Op {
+	case "fault", "clear-faults", "quit":
+		if !trusted {
+			return errors.New("refuse request: only root and the user of the virtual gpu may")
+		}
 	}
 	replies := make(chan debugReply, 1)
 	s.call(func() { replies <- s.ask(q) })

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // One tenant computes the right thing, and the device counts what it did.
@@ -42,119 +40,6 @@ func TestTenantChecksum(t *testing.T) {
 	}
 	t.Logf("wakes late by %v on average, at most %v, %d of %d over 100 us", time.Duration(s.WakeLateMean),
 		time.Duration(s.WakeLateMax), s.WakesOver100u, s.Wakes)
-}
-
-// attached is a duplicate of a process's driver file, with the handles found by probing: what a
-// daemon does to a process that never loaded anything of ours.
-type attached struct {
-	t                 *testing.T
-	fd                int
-	client, subdevice uint32
-	groups, channels  []uint32
-}
-
-func (d *device) attach(pid int) *attached {
-	d.t.Helper()
-	pidfd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		d.t.Skipf("pidfd_open: %v", err)
-	}
-	defer unix.Close(pidfd)
-	a := &attached{t: d.t, fd: -1, subdevice: 0x5c000003}
-	for n := 3; n < 64 && a.fd < 0; n++ {
-		fd, err := unix.PidfdGetfd(pidfd, n, 0)
-		if err == unix.EPERM || err == unix.ENOSYS {
-			d.t.Skipf("pidfd_getfd: %v", err)
-		}
-		if err != nil {
-			continue
-		}
-		if peer, err := unix.Getpeername(fd); err == nil {
-			if name, ok := peer.(*unix.SockaddrUnix); ok && name.Name == d.socket {
-				a.fd = fd
-				continue
-			}
-		}
-		_ = unix.Close(fd)
-	}
-	if a.fd < 0 {
-		d.t.Fatal("no driver file found")
-	}
-	d.t.Cleanup(a.close)
-	for c := uint32(firstClient); a.client == 0 && c < firstClient+4096; c++ {
-		if a.control(c, a.subdevice, ctrlBusGetPCIInfo, make([]byte, 16)) == nvOK {
-			a.client = c
-		}
-	}
-	for h := uint32(0x5c000000); h < 0x5c000080; h++ {
-		if a.control(a.client, h, ctrlGroupGetInfo, make([]byte, 4)) == nvOK {
-			a.groups = append(a.groups, h)
-		}
-		if a.control(a.client, h, ctrlChannelGetToken, make([]byte, 4)) == nvOK {
-			a.channels = append(a.channels, h)
-		}
-	}
-	return a
-}
-
-func (a *attached) close() {
-	if a.fd >= 0 {
-		_ = unix.Close(a.fd)
-	}
-	a.fd = -1
-}
-
-// call is one ioctl on the file; an error if no answer comes in time.
-func (a *attached) call(request uint32, arg, params []byte) ([]byte, []byte, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer unix.Close(pair[0])
-	packet := append(append(words(magicIoctl, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
-	err = unix.Sendmsg(a.fd, packet, unix.UnixRights(pair[1]), nil, unix.MSG_NOSIGNAL)
-	_ = unix.Close(pair[1])
-	if err != nil {
-		return nil, nil, err
-	}
-	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 500000})
-	reply := make([]byte, replyHeader+maxArg+maxParams)
-	n, _, err := unix.Recvfrom(pair[0], reply, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if n < replyHeader || binary.LittleEndian.Uint32(reply) != 0 {
-		return nil, nil, fmt.Errorf("reply of %d bytes, errno %d", n, binary.LittleEndian.Uint32(reply))
-	}
-	body := reply[replyHeader:n]
-	return body[:len(arg)], body[len(arg):], nil
-}
-
-func (a *attached) try(client, object, command uint32, params []byte) (uint32, error) {
-	arg := append(words(client, object, command, 0), make([]byte, 16)...)
-	binary.LittleEndian.PutUint32(arg[24:], uint32(len(params)))
-	arg, out, err := a.call(reqControl, arg, params)
-	if err != nil {
-		return 0, err
-	}
-	copy(params, out)
-	return binary.LittleEndian.Uint32(arg[28:]), nil
-}
-
-func (a *attached) control(client, object, command uint32, params []byte) uint32 {
-	a.t.Helper()
-	status, err := a.try(client, object, command, params)
-	if err != nil {
-		a.t.Fatalf("control %#x: %v", command, err)
-	}
-	return status
-}
-
-func (a *attached) disable(on byte) {
-	a.t.Helper()
-	if s := a.control(a.client, a.subdevice, ctrlFifoDisable, disable(on, a.client, a.channels[:8]...)); s != nvOK {
-		a.t.Fatalf("FIFO_DISABLE_CHANNELS: status %#x", s)
-	}
 }
 
 func (d *device) ran(pid int) time.Duration {
@@ -374,6 +259,57 @@ func TestGarbage(t *testing.T) {
 	p.say("rate 200")
 	p.expect("I")
 	p.quit(true)
+}
+
+// A second device process on one socket is refused; a dead one's socket is replaced; a file that
+// is something else stays.
+func TestSocketInUse(t *testing.T) {
+	d := startDevice(t, 1)
+	serve := func(socket string) string {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "VGPU_TEST_SERVE="+socket)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	if out := serve(d.socket); !strings.Contains(out, "another virtual GPU") {
+		t.Errorf("said %q", out)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := serve(file); !strings.Contains(out, "no socket") {
+		t.Errorf("said %q", out)
+	}
+	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Wait()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "VGPU_TEST_SERVE="+d.socket)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	var c *Client
+	for range 500 {
+		var err error
+		if c, err = Dial(d.socket); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if c == nil {
+		t.Fatal("the socket of a dead device was not replaced")
+	}
+	defer c.Close()
+	if err := c.Quit(); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("quit: %v", err)
+	}
+	if _, err := os.Stat(d.socket); err == nil {
+		t.Error("the socket was left behind")
+	}
 }
 
 // When the device process dies, its clients get an error: no hang.

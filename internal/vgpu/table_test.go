@@ -261,3 +261,43 @@ func TestControlCosts(t *testing.T) {
 		}
 	}
 }
+
+// A copy runs beside the compute engine at 25 GB/s, keeps its place in its channel, and stops with
+// the copy group that does it.
+func TestCopyBesideCompute(t *testing.T) {
+	b := &bench{gpu: NewGPU(0, DefaultCosts(), nil, nil)}
+	p := b.tenant(time.Millisecond, 0, 2)
+	lane := b.gpu.AddGroup(p.group.account, true)
+	laneChannel := b.gpu.AddChannel(lane, discard{})
+	b.gpu.Schedule(lane)
+	for _, c := range p.channels {
+		c.SetLanes([]*Group{lane})
+	}
+	at := func(seq uint64) time.Duration {
+		for _, c := range b.ended {
+			if c.seq == seq {
+				return time.Duration(c.at)
+			}
+		}
+		return 0
+	}
+	b.gpu.Submit(p.channels[0], Work{Kind: WorkCopy, Seq: 1, Bytes: 25e6}) // 1 ms
+	b.gpu.Submit(p.channels[0], Work{Kind: WorkKernel, Seq: 2, Duration: 100 * us})
+	b.gpu.Submit(p.channels[1], Work{Kind: WorkKernel, Seq: 3, Duration: 700 * us})
+	b.gpu.Advance(model.Time(500 * us))
+	b.gpu.Disable([]*Channel{laneChannel}, true, false, nil) // takes effect after a while
+	b.gpu.Advance(model.Time(5 * time.Millisecond))
+	if at(3) != 700*us+DefaultCosts().Switch || at(1) != 0 {
+		t.Errorf("kernel beside the copy done at %v, copy without its group at %v", at(3), at(1))
+	}
+	b.gpu.Disable([]*Channel{laneChannel}, false, false, nil)
+	b.gpu.Advance(model.Time(10 * time.Millisecond))
+	effect := DefaultCosts().Suspend.effect(1)
+	resumed := 5*time.Millisecond + DefaultCosts().Resume.effect(1)
+	if want := resumed + time.Millisecond - (500*us + effect); at(1) != want {
+		t.Errorf("copy done at %v, want %v", at(1), want)
+	}
+	if at(2) < at(1)+100*us {
+		t.Errorf("kernel behind the copy done at %v, copy at %v", at(2), at(1))
+	}
+}

@@ -61,7 +61,9 @@ type span struct {
 }
 
 // NewTimeline returns an empty timeline of the device with this number.
-func NewTimeline(device int) *Timeline { return &Timeline{device: device} }
+func NewTimeline(device int) *Timeline {
+	return &Timeline{device: device, spans: make([]span, 0, timelineSpans)} // never grown: that would take time
+}
 
 func (l *Timeline) add(t0, t1 model.Time, kind Kind, account *Account) {
 	if l == nil {

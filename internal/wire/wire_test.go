@@ -44,8 +44,8 @@ func TestOffsetsMatchC(t *testing.T) {
 		if want["SizeOf"+rt.Name()] != fmt.Sprint(rt.Size()) {
 			t.Errorf("Go lays %s out in %d bytes, generated %s", rt.Name(), rt.Size(), want["SizeOf"+rt.Name()])
 		}
-		for i := range rt.NumField() {
-			f := rt.Field(i)
+		for f := range rt.Fields() {
+			f := f
 			cf := snake(f.Name)
 			if strings.HasPrefix(cf, "rsv") {
 				cf = "_" + cf
@@ -73,7 +73,7 @@ func TestOffsetsMatchC(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
 		name, val, _ := strings.Cut(line, " ")
 		if want[name] != val {
 			t.Errorf("%s: C says %s, Go says %s", name, val, want[name])

@@ -13,7 +13,8 @@
 
 #define STREAM_BUCKETS 4096
 #define CONTEXT_BUCKETS 64
-#define CHUNK 64 /* records allocated at a time; never given back, so stale pointers stay readable */
+#define CHUNK                                                                                      \
+  64 /* records allocated at a time; never given back, so stale pointers stay readable */
 
 _Thread_local struct xsi_work_thread xsi_work_of_thread __attribute__((tls_model("initial-exec")));
 uint64_t xsi_work_epoch = 1;
@@ -61,7 +62,8 @@ void xsi_work_start(const struct xsi_work_platform *platform) {
 
 // ---- tables, under the work lock ------------------------------------------------------
 
-static struct xsi_work_stream **stream_bucket(uintptr_t context, uintptr_t handle, uint64_t thread) {
+static struct xsi_work_stream **stream_bucket(uintptr_t context, uintptr_t handle,
+                                              uint64_t thread) {
   uint64_t mix = (uint64_t)(context ^ (handle << 1)) + thread * 0x9E3779B97F4A7C15u;
   mix ^= mix >> 31;
   mix *= 0x9E3779B97F4A7C15u;
@@ -81,7 +83,8 @@ static struct xsi_work_stream *lookup(uintptr_t context, uintptr_t handle, uint6
 
 static struct xsi_work_context *lookup_context(uintptr_t handle) {
   struct xsi_work_context *at = *context_bucket(handle);
-  while (at && at->handle != handle) at = at->hash_next;
+  while (at && at->handle != handle)
+    at = at->hash_next;
   return at;
 }
 
@@ -100,7 +103,8 @@ static struct xsi_work_stream *allocate_stream(void) {
   return stream;
 }
 
-static struct xsi_work_context *add_context(uintptr_t handle, const struct xsi_work_device *device) {
+static struct xsi_work_context *add_context(uintptr_t handle,
+                                            const struct xsi_work_device *device) {
   struct xsi_work_context *context = free_contexts;
   if (context)
     free_contexts = context->hash_next;
@@ -108,8 +112,7 @@ static struct xsi_work_context *add_context(uintptr_t handle, const struct xsi_w
     return NULL;
   memset(context, 0, sizeof *context);
   context->handle = handle;
-  context->queue =
-      device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
+  context->queue = device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
   if (context->queue < 0) {
     xsi_log(XSI_WARN, "context runs unscheduled: no queue (%d)", context->queue);
     context->queue = -1;
@@ -139,7 +142,8 @@ static struct xsi_work_context *lock_and_find_context(uintptr_t handle) {
 static void unhash(struct xsi_work_stream *stream) {
   struct xsi_work_stream **at =
       stream_bucket(stream->key_context, stream->handle, stream->key_thread);
-  while (*at && *at != stream) at = &(*at)->hash_next;
+  while (*at && *at != stream)
+    at = &(*at)->hash_next;
   if (*at) *at = stream->hash_next;
   stream->hash_next = NULL;
   __atomic_fetch_add(&xsi_work_epoch, 1, __ATOMIC_RELEASE);
@@ -162,8 +166,8 @@ static void set_idle(struct xsi_work_stream *stream) {
   }
 }
 
-// Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from this
-// life means nothing in the next.
+// Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
+// this life means nothing in the next.
 static void release(struct xsi_work_stream *stream) {
   if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
     __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
@@ -320,7 +324,9 @@ static void thread_exits(void *token_in_pointer) {
   if (left) xsi_work_watch_busy(true);
 }
 
-static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, thread_exits) == 0; }
+static void make_exit_key(void) {
+  exit_key_made = pthread_key_create(&exit_key, thread_exits) == 0;
+}
 
 static void note_thread_exit(uint64_t token) {
   pthread_once(&exit_key_once, make_exit_key);
@@ -344,7 +350,8 @@ static void drop(struct xsi_work_context *context) {
   }
   if (context->queue >= 0) xsi_queue_close(context->queue);
   struct xsi_work_context **at = context_bucket(context->handle);
-  while (*at && *at != context) at = &(*at)->hash_next;
+  while (*at && *at != context)
+    at = &(*at)->hash_next;
   if (*at) *at = context->hash_next;
   if (context->previous)
     context->previous->next = context->next;
@@ -426,8 +433,9 @@ void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
 
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
   uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  while (completed < mark && !__atomic_compare_exchange_n(&stream->completed, &completed, mark, false,
-                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  while (completed < mark &&
+         !__atomic_compare_exchange_n(&stream->completed, &completed, mark, false, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_SEQ_CST)) {
   }
   if (completed < mark) completed = mark;
   if (completed >= __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST) &&
@@ -442,7 +450,8 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
     xsi_work_try_idle(stream, false);
 }
 
-// ---- captures ------------------------------------------------------------------------------------
+// ---- captures
+// ------------------------------------------------------------------------------------
 
 void xsi_work_capture_begun(struct xsi_work_stream *stream) {
   xsi_work_lock();

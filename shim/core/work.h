@@ -4,16 +4,17 @@
  * Platforms (cuda/) report submissions, waits and events; this decides when a queue changes between
  * idle and busy. Nothing here knows a GPU runtime: the platform gives a few functions.
  *
- * A stream counts what was begun (submitted) before the driver is called, and what the driver has taken
- * (landed) after it returned. Whoever waits for a stream takes its landed count first (a mark): a wait
- * that succeeds completes that many. Sets of landed work only grow, so marks of several threads compare.
- * The stream is idle when completed has caught up with submitted; work in mid-call keeps it busy.
+ * A stream counts what was begun (submitted) before the driver is called, and what the driver has
+ * taken (landed) after it returned. Whoever waits for a stream takes its landed count first (a
+ * mark): a wait that succeeds completes that many. Sets of landed work only grow, so marks of
+ * several threads compare. The stream is idle when completed has caught up with submitted; work in
+ * mid-call keeps it busy.
  *
- * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks idle):
- * both sequentially consistent, so at least one of the two sees the other.
+ * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks
+ * idle): both sequentially consistent, so at least one of the two sees the other.
  *
- * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called with
- * the work lock held; the watcher calls it with the watch lock held.
+ * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called
+ * with the work lock held; the watcher calls it with the watch lock held.
  */
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
@@ -34,13 +35,14 @@ struct xsi_work_device {
   uint32_t pci_bus_slot;
 };
 
-/* What a platform can do; contexts, streams and events are its handles. None of these may fail loudly. */
+/* What a platform can do; contexts, streams and events are its handles. None of these may fail
+ * loudly. */
 struct xsi_work_platform {
   /* The context of a created stream; 0: unknown. */
   uintptr_t (*context_of)(uintptr_t stream);
   int (*describe)(uintptr_t context, struct xsi_work_device *device);
-  /* Watcher thread only: is the stream's work over? Must not disturb captures. XSI_WORK_THREAD stands
-   * for every thread's default stream in the context. */
+  /* Watcher thread only: is the stream's work over? Must not disturb captures. XSI_WORK_THREAD
+   * stands for every thread's default stream in the context. */
   enum xsi_work_answer (*query)(uintptr_t context, uintptr_t stream);
   enum xsi_work_answer (*event_query)(uintptr_t context, uintptr_t event);
   /* Records an event of ours, made in that context if *event is 0. */
@@ -71,8 +73,8 @@ struct xsi_work_stream {
   uintptr_t key_context, handle;
   uint64_t key_thread;
   uint32_t capturing; /* captures begun on it */
-  bool abandoned;     /* destroyed, or its thread ended, with work in it: lives until that is over */
-  uintptr_t orphan;   /* our event behind the last work of a destroyed stream */
+  bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
+  uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
   struct xsi_work_limit *limit;
   struct xsi_work_stream *hash_next;
@@ -100,8 +102,8 @@ void xsi_work_start(const struct xsi_work_platform *platform);
 /* ---- streams ------------------------------------------------------------------- */
 
 struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle);
-/* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created streams,
- * whose handle says it all. */
+/* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created
+ * streams, whose handle says it all. */
 static inline struct xsi_work_stream *xsi_work_find(uintptr_t context, uintptr_t handle) {
   struct xsi_work_thread *mine = &xsi_work_of_thread;
   unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
@@ -111,7 +113,8 @@ static inline struct xsi_work_stream *xsi_work_find(uintptr_t context, uintptr_t
   return xsi_work_find_slow(context, handle);
 }
 void xsi_work_stream_created(uintptr_t handle);
-/* Forgets the stream before the driver destroys it; work still in it stays counted until it is over. */
+/* Forgets the stream before the driver destroys it; work still in it stays counted until it is
+ * over. */
 void xsi_work_stream_destroying(uintptr_t handle);
 
 /* ---- contexts ------------------------------------------------------------------ */
@@ -167,7 +170,8 @@ struct xsi_work_marks {
     uint64_t mark;
   } *marked, own[32];
 };
-/* Marks all busy streams of a context; done releases them, completing what they mark if it is over. */
+/* Marks all busy streams of a context; done releases them, completing what they mark if it is over.
+ */
 void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t context);
 void xsi_work_marks_done(struct xsi_work_marks *marks, bool over);
 
@@ -199,9 +203,9 @@ extern bool xsi_work_watch_by_thread; /* tests turn it off */
 struct xsi_work_context {
   uintptr_t handle;
   int queue;
-  uint32_t busy;            /* busy streams */
-  uint64_t submitted;       /* for display */
-  uintptr_t *events;        /* spare events of ours */
+  uint32_t busy;      /* busy streams */
+  uint64_t submitted; /* for display */
+  uintptr_t *events;  /* spare events of ours */
   unsigned spare, room;
   struct xsi_work_stream *streams, *busy_streams;
   struct xsi_work_context *hash_next, *next, *previous;

@@ -30,7 +30,8 @@ static struct entry **find(struct shard **shard, uintptr_t event) {
   *shard = &shards[mix >> 58];
   struct entry **at = &(*shard)->buckets[mix >> 52 & (BUCKETS - 1)];
   pthread_mutex_lock(&(*shard)->lock);
-  while (*at && (*at)->event != event) at = &(*at)->next;
+  while (*at && (*at)->event != event)
+    at = &(*at)->next;
   return at;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lv1's limit on work in flight: an event of ours every few submissions, and waiting for the oldest one
-// when there is too much in flight. In force only while the daemon says so, and never during captures.
+// Lv1's limit on work in flight: an event of ours every few submissions, and waiting for the oldest
+// one when there is too much in flight. In force only while the daemon says so, and never during
+// captures.
 
 #include "work.h"
 

@@ -2,8 +2,9 @@
 //
 // The idle watcher: for programs that never wait for their work, it asks the driver.
 //
-// It has a thread of its own, not the helper's: a driver call can block behind a launch that waits for
-// room in a suspended channel, and it is the helper that ends such a suspension when the daemon is gone.
+// It has a thread of its own, not the helper's: a driver call can block behind a launch that waits
+// for room in a suspended channel, and it is the helper that ends such a suspension when the daemon
+// is gone.
 
 #include "work.h"
 
@@ -18,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHORTEST_NS 250000u  /* between two questions about one stream */
-#define LONGEST_NS 10000000u /* also how long a sleep without busy streams lasts, at first */
+#define SHORTEST_NS 250000u   /* between two questions about one stream */
+#define LONGEST_NS 10000000u  /* also how long a sleep without busy streams lasts, at first */
 #define LINGER_NS 1000000000u /* idle for this long: sleep until woken */
 #define ROUND 64              /* streams asked about between two looks at the list */
 
@@ -78,7 +79,8 @@ uint64_t xsi_work_watch(uint64_t now) {
   bool busy = false;
   xsi_work_lock();
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
-    for (struct xsi_work_stream *stream = context->busy_streams; stream; stream = stream->busy_next) {
+    for (struct xsi_work_stream *stream = context->busy_streams; stream;
+         stream = stream->busy_next) {
       busy = true;
       if (stream->busy_since_ns == 0) {
         stream->busy_since_ns = now;
@@ -99,7 +101,8 @@ uint64_t xsi_work_watch(uint64_t now) {
     next = deep ? UINT64_MAX : now + LONGEST_NS;
   }
   xsi_work_unlock();
-  for (unsigned i = 0; i < count; i++) ask(&round[i]);
+  for (unsigned i = 0; i < count; i++)
+    ask(&round[i]);
   return next;
 }
 
@@ -132,7 +135,8 @@ static void *watch_thread(void *unused) {
 // The driver is about to be taken down by its own exit handler, which was registered before ours.
 static void stop_at_exit(void) {
   __atomic_store_n(&stopped, true, __ATOMIC_SEQ_CST);
-  // A question in progress ends soon, unless it hangs behind a suspended channel: don't hang with it.
+  // A question in progress ends soon, unless it hangs behind a suspended channel: don't hang with
+  // it.
   struct timespec limit;
   clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_nsec += 200000000;

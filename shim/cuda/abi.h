@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the CUDA driver's binary interface the shim touches. Names and values as in NVIDIA's cuda.h,
- * against which test_prototypes.c holds them. What is only passed on stays incomplete.
+ * The part of the CUDA driver's binary interface the shim touches. Names and values as in NVIDIA's
+ * cuda.h, against which test_prototypes.c holds them. What is only passed on stays incomplete.
  */
 #ifndef XSCHED_CUDA_ABI_H
 #define XSCHED_CUDA_ABI_H

@@ -16,7 +16,8 @@ bool xsi_cu_start(void) {
 
 bool xsi_cu_is_capturing(CUstream stream) {
   CUstreamCaptureStatus status = XSI_CU_CAPTURE_NONE;
-  // The legacy stream answers with an error while a stream that waits for it is captured: not captured.
+  // The legacy stream answers with an error while a stream that waits for it is captured: not
+  // captured.
   return xsi_cu_call_real(cuStreamIsCapturing, stream, &status) == XSI_CU_SUCCESS &&
          status != XSI_CU_CAPTURE_NONE;
 }
@@ -58,8 +59,8 @@ static void enter(struct xsi_cu_wait *wait) {
   wait->call.mode = xsi_cu_enter() ? XSI_CU_COUNTED : XSI_CU_PLAIN;
 }
 
-// Such a copy is work while it runs, and none when it returned: what it leaves behind is the end of what
-// was in its stream when it began.
+// Such a copy is work while it runs, and none when it returned: what it leaves behind is the end of
+// what was in its stream when it began.
 void xsi_cu_begin_wait(struct xsi_cu_wait *wait, CUstream stream) {
   wait->call = xsi_cu_begin_copy(stream);
   mark(wait);
@@ -114,9 +115,11 @@ void xsi_cu_stream_destroying(CUstream stream) {
     xsi_work_stream_destroying((uintptr_t)stream);
 }
 
-// ---- captures ------------------------------------------------------------------------------------
+// ---- captures
+// ------------------------------------------------------------------------------------
 
-// The watcher is kept away while a stream enters or leaves a capture: it must not ask about one that is in.
+// The watcher is kept away while a stream enters or leaves a capture: it must not ask about one
+// that is in.
 void xsi_cu_capture_begin(struct xsi_cu_wait *wait, CUstream stream) {
   enter(wait);
   if (wait->call.mode == XSI_CU_PLAIN) return;
@@ -146,16 +149,15 @@ void xsi_cu_capture_end(struct xsi_cu_wait *wait, CUstream stream) {
 CUresult xsi_cu_capture_end_done(struct xsi_cu_wait *wait, CUresult result) {
   if (wait->call.mode == XSI_CU_PLAIN) return result;
   // An invalidated capture ends with an error; one of another thread does not end.
-  if (wait->call.work && (result == XSI_CU_SUCCESS ||
-                     !xsi_cu_is_capturing((CUstream)(uintptr_t)wait->mark)))
+  if (wait->call.work &&
+      (result == XSI_CU_SUCCESS || !xsi_cu_is_capturing((CUstream)(uintptr_t)wait->mark)))
     xsi_work_capture_ended(wait->call.work);
   xsi_work_include();
   return result;
 }
 
 bool xsi_cu_capture_wait(void) {
-  if (!xsi_cu_enter() || __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0)
-    return false;
+  if (!xsi_cu_enter() || __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) return false;
   xsi_work_exclude();
   return true;
 }

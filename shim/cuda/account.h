@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a CUDA entry point does before and after the real call: the generated ones are made of these.
- * Streams come with stream 0 made explicit (xsi_cu_legacy, xsi_cu_thread).
+ * What a CUDA entry point does before and after the real call: the generated ones are made of
+ * these. Streams come with stream 0 made explicit (xsi_cu_legacy, xsi_cu_thread).
  */
 #ifndef XSCHED_CUDA_ACCOUNT_H
 #define XSCHED_CUDA_ACCOUNT_H

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry points of contexts, written by hand. A context that goes is forgotten before the driver destroys
-// it, with the watcher kept away: nothing of ours touches it afterwards.
+// Entry points of contexts, written by hand. A context that goes is forgotten before the driver
+// destroys it, with the watcher kept away: nothing of ours touches it afterwards.
 
 #include "account.h"
 
-// ---- primary contexts: the driver names them by device when they go ------------------------------
+// ---- primary contexts: the driver names them by device when they go
+// ------------------------------
 
 #define PRIMARIES 64
 
@@ -78,7 +79,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice_v1 device) {
 }
 XSI_CU_HOOK(cuDevicePrimaryCtxReset_v2)
 
-// ---- contexts of the program's own -------------------------------------------------------------------
+// ---- contexts of the program's own
+// -------------------------------------------------------------------
 
 static CUresult created(CUresult result, CUcontext *context) {
   if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
@@ -98,8 +100,8 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) 
 }
 XSI_CU_HOOK(cuCtxCreate_v2)
 
-CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
-                        CUdevice_v1 device) {
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
+                        unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate_v3);
   return created(real(context, affinity, count, flags, device), context);
 }
@@ -150,7 +152,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 }
 XSI_CU_HOOK(cuGreenCtxDestroy)
 
-// ---- waiting for a whole context ------------------------------------------------------------------------
+// ---- waiting for a whole context
+// ------------------------------------------------------------------------
 
 static CUresult synchronized(CUresult result, struct xsi_work_marks *marks) {
   if (result == XSI_CU_SUCCESS) xsi_count(syncs, 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dlsym and dlvsym as exported. RTLD_NEXT and RTLD_DEFAULT mean something relative to the caller, which
- * libc takes from the return address: so the real function is jumped to, never called, and the stack is as
- * the application left it. Only names that begin with "cu" are looked at by C code first (resolve.c),
- * and never for RTLD_NEXT. */
+ * dlsym and dlvsym as exported. RTLD_NEXT and RTLD_DEFAULT mean something relative to the caller,
+ * which libc takes from the return address: so the real function is jumped to, never called, and the
+ * stack is as the application left it. Only names that begin with "cu" are looked at by C code first
+ * (resolve.c), and never for RTLD_NEXT. */
 
 #if defined(__x86_64__)
 

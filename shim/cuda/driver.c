@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the real driver functions: from the driver library's own handle, so that load order and other
-// preloaded libraries can't lead back to us.
+// Finds the real driver functions: from the driver library's own handle, so that load order and
+// other preloaded libraries can't lead back to us.
 
 #include "driver.h"
 
@@ -54,7 +54,8 @@ void xsi_cu_bind_to(unsigned slot, void *address) {
   __atomic_compare_exchange_n(&xsi_cu_real[slot], &none, address, false, __ATOMIC_ACQ_REL,
                               __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&library, __ATOMIC_ACQUIRE)) return;
-  // A driver loaded under another name than the one configured: its other functions come from it too.
+  // A driver loaded under another name than the one configured: its other functions come from it
+  // too.
   Dl_info info;
   if (xsi_cu_library() || !dladdr(address, &info) || !info.dli_fname) return;
   void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
@@ -120,15 +121,16 @@ void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address
     int slot = xsi_cu_by_api[i];
     const struct xsi_cu_symbol *symbol = &xsi_cu_symbols[slot];
     if (strcmp(symbol->api, api) != 0) break;
-    if (xsi_cu_slot((unsigned)slot) == address) return symbol->hook;
+    // A driver that is linked to look for its own names may have found ours.
+    if (address == symbol->hook || xsi_cu_slot((unsigned)slot) == address) return symbol->hook;
     if (symbol->since <= version &&
         (best < 0 || symbol->since > xsi_cu_symbols[best].since ||
          (symbol->since == xsi_cu_symbols[best].since && symbol->thread == thread)) &&
         (!symbol->thread || thread))
       best = slot;
   }
-  // An address the driver does not export under a name of ours. If it has another name, or may be newer
-  // than the table, its parameters are not known to us.
+  // An address the driver does not export under a name of ours. If it has another name, or may be
+  // newer than the table, its parameters are not known to us.
   Dl_info info;
   bool named = dladdr(address, &info) && info.dli_sname && info.dli_saddr == address;
   if (best >= 0 && !named && version <= XSI_CU_NEWEST && !xsi_cu_in_shim(address)) {
@@ -136,6 +138,7 @@ void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address
     return xsi_cu_symbols[best].hook;
   }
   xsi_count(unhooked, 1);
-  xsi_log(XSI_WARN, "%s of version %d passes unhooked: the driver's answer is not known", api, version);
+  xsi_log(XSI_WARN, "%s of version %d passes unhooked: the driver's answer is not known", api,
+          version);
   return address;
 }

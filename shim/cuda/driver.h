@@ -38,24 +38,25 @@ void *xsi_cu_library(void);
 /* Does the address lie in a CUDA driver library? */
 bool xsi_cu_in_driver(void *address);
 bool xsi_cu_in_shim(void *address);
-/* The hook for what the driver answered to cuGetProcAddress(api, version, flags); or that answer. */
+/* The hook for what the driver answered to cuGetProcAddress(api, version, flags); or that answer.
+ */
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address);
 
 /* A typed call of the real function, where the application's own error does not matter. */
-#define xsi_cu_call_real(symbol, ...)                                             \
-  ({                                                                             \
-    __typeof__(&symbol) real_ = (__typeof__(&symbol))xsi_cu_slot(XSI_CU_##symbol); \
-    real_ ? real_(__VA_ARGS__) : XSI_CU_NOT_FOUND;                                \
+#define xsi_cu_call_real(symbol, ...)                                                              \
+  ({                                                                                               \
+    __typeof__(&symbol) real_ = (__typeof__(&symbol))xsi_cu_slot(XSI_CU_##symbol);                 \
+    real_ ? real_(__VA_ARGS__) : XSI_CU_NOT_FOUND;                                                 \
   })
 
 /* Begins an entry point. */
-#define XSI_CU_REAL(symbol)                                                                  \
-  __typeof__(&symbol) real = (__typeof__(&symbol))xsi_cu_slot(XSI_CU_##symbol);              \
+#define XSI_CU_REAL(symbol)                                                                        \
+  __typeof__(&symbol) real = (__typeof__(&symbol))xsi_cu_slot(XSI_CU_##symbol);                    \
   if (XSI_UNLIKELY(!real)) return XSI_CU_NOT_FOUND
 
 /* Ends one: a name for it that no other library can take over. */
-#define XSI_CU_HOOK(symbol)                                                             \
-  extern __typeof__(symbol) xsi_hook_##symbol                                           \
-      __attribute__((alias(#symbol), visibility("hidden")));
+#define XSI_CU_HIDDEN __attribute__((visibility("hidden")))
+#define XSI_CU_HOOK(symbol)                                                                        \
+  extern __typeof__(symbol) xsi_hook_##symbol XSI_CU_HIDDEN __attribute__((alias(#symbol)));
 
 #endif /* XSCHED_CUDA_DRIVER_H */

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The remaining entry points written by hand: events, launches on several devices, cuGetProcAddress.
+// The remaining entry points written by hand: events, launches on several devices,
+// cuGetProcAddress.
 
 #include "account.h"
 
-// ---- events -----------------------------------------------------------------------------------------
+// ---- events
+// -----------------------------------------------------------------------------------------
 
-/* What an event stood for before the driver was asked about it. Only if it stands for the same afterwards
- * was the answer about that, and not about another thread's new record. */
+/* What an event stood for before the driver was asked about it. Only if it stands for the same
+ * afterwards was the answer about that, and not about another thread's new record. */
 struct standing {
   bool known;
   struct xsi_work_stream *stream;
@@ -96,7 +98,8 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) 
 }
 XSI_CU_HOOK(cuEventElapsedTime_v2)
 
-// ---- one launch on several devices ---------------------------------------------------------------------
+// ---- one launch on several devices
+// ---------------------------------------------------------------------
 
 #define MOST_DEVICES 64
 
@@ -108,12 +111,14 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsig
   for (unsigned i = 0; i < counted; i++)
     calls[i] = xsi_cu_begin_work(xsi_cu_legacy(list[i].hStream));
   CUresult result = real(list, count, flags);
-  for (unsigned i = 0; i < counted; i++) xsi_cu_end_launch(calls[i], result);
+  for (unsigned i = 0; i < counted; i++)
+    xsi_cu_end_launch(calls[i], result);
   return result;
 }
 XSI_CU_HOOK(cuLaunchCooperativeKernelMultiDevice)
 
-// ---- cuGetProcAddress ------------------------------------------------------------------------------------
+// ---- cuGetProcAddress
+// ------------------------------------------------------------------------------------
 
 static CUresult answered(CUresult result, const char *api, void **function, int version,
                          cuuint64_t flags) {

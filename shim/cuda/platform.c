@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the busy/idle bookkeeping asks of CUDA. Only real driver functions are called here, never hooks.
+// What the busy/idle bookkeeping asks of CUDA. Only real driver functions are called here, never
+// hooks.
 
 #include "account.h"
 
 #include <errno.h>
 
-// Makes the context current for one question. The application's thread has it current already, mostly.
+// Makes the context current for one question. The application's thread has it current already,
+// mostly.
 static CUresult push(CUcontext context, bool *pushed) {
   *pushed = false;
   if (xsi_cu_current() == context) return XSI_CU_SUCCESS;
@@ -78,8 +80,8 @@ static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
   bool pushed;
   CUresult result = push((CUcontext)context, &pushed);
   if (result != XSI_CU_SUCCESS) return answer(result);
-  // Another thread's default stream has no handle here; the legacy stream waits for all of them, and its
-  // answer covers them.
+  // Another thread's default stream has no handle here; the legacy stream waits for all of them,
+  // and its answer covers them.
   CUstream asked = stream == XSI_WORK_THREAD ? XSI_CU_LEGACY : (CUstream)stream;
   CUstreamCaptureStatus status = XSI_CU_CAPTURE_NONE;
   if (stream > XSI_WORK_THREAD) result = xsi_cu_call_real(cuStreamIsCapturing, asked, &status);

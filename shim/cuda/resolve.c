@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What dlsym and dlvsym answer. The exported functions are in dlsym.S: they ask here only for names that
-// begin with "cu", and otherwise jump to the real function, which then sees the application as its caller.
+// What dlsym and dlvsym answer. The exported functions are in dlsym.S: they ask here only for names
+// that begin with "cu", and otherwise jump to the real function, which then sees the application as
+// its caller.
 
 #include "driver.h"
 
@@ -18,8 +19,8 @@ struct xsi_dl_answer {
   void *address;
   uintptr_t decided;
 };
-__attribute__((visibility("hidden"))) struct xsi_dl_answer
-xsi_dlsym_resolve(void *handle, const char *name);
+__attribute__((visibility("hidden"))) struct xsi_dl_answer xsi_dlsym_resolve(void *handle,
+                                                                             const char *name);
 __attribute__((visibility("hidden"))) struct xsi_dl_answer
 xsi_dlvsym_resolve(void *handle, const char *name, const char *version);
 __attribute__((visibility("hidden"))) void *xsi_dlsym_prepare(void);
@@ -37,7 +38,8 @@ void *xsi_dlvsym_prepare(void) {
   return (void *)xsi_real_dlvsym;
 }
 
-/* version may be NULL: dlsym. The last real call decides what dlerror() says, so it is the one answered. */
+/* version may be NULL: dlsym. The last real call decides what dlerror() says, so it is the one
+ * answered. */
 static void *ask(void *handle, const char *name, const char *version) {
   return version ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
 }
@@ -48,8 +50,8 @@ static bool driver_loaded(void) {
   return handle != NULL;
 }
 
-// Ours is in the global scope, so that directly linked programs find it: RTLD_DEFAULT and the handle of the
-// main program can answer it where they would not without us.
+// Ours is in the global scope, so that directly linked programs find it: RTLD_DEFAULT and the
+// handle of the main program can answer it where they would not without us.
 static void *without_us(unsigned slot, const char *name, const char *version) {
   if (!xsi_options.disabled && driver_loaded() && xsi_cu_bind(slot)) {
     ask(xsi_cu_library(), name, version); // leaves no error behind

@@ -147,7 +147,7 @@ static void test_watcher(void) {
 
 static void *launch_and_leave(void *context) {
   void *pushed = context;
-  CUresult (*push)(CUcontext) = (CUresult(*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
+  CUresult (*push)(CUcontext) = (CUresult (*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
   push((CUcontext)pushed);
   CHECK(cuLaunchKernel_ptsz(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
   CHECK(launch((CUstream)2) == 0);
@@ -198,22 +198,30 @@ static void test_many_streams(void) {
   enum { MANY = 1000 };
   static CUstream streams[MANY];
   uint64_t now = 20000 * (uint64_t)MS, changes = noted[0].changes;
-  for (int i = 0; i < MANY; i++) streams[i] = fake_stream();
+  for (int i = 0; i < MANY; i++)
+    streams[i] = fake_stream();
   for (int round = 0; round < 3; round++)
-    for (int i = 0; i < MANY; i++) launch(streams[i]);
-  for (int i = 0; i < MANY - 1; i++) cuStreamSynchronize(streams[i]);
+    for (int i = 0; i < MANY; i++)
+      launch(streams[i]);
+  for (int i = 0; i < MANY - 1; i++)
+    cuStreamSynchronize(streams[i]);
   CHECK(busy(0));
   cuStreamSynchronize(streams[MANY - 1]);
   CHECK(!busy(0) && noted[0].changes == changes + 2);
-  for (int i = 0; i < MANY; i++) launch(streams[i]);
+  for (int i = 0; i < MANY; i++)
+    launch(streams[i]);
   CHECK(cuCtxSynchronize() == 0 && !busy(0));
-  for (int i = 0; i < MANY; i++) fake_finish(streams[i]);
-  for (int i = 0; i < MANY; i++) launch(streams[i]);
-  for (int i = 0; i < MANY; i++) fake_finish(streams[i]);
+  for (int i = 0; i < MANY; i++)
+    fake_finish(streams[i]);
+  for (int i = 0; i < MANY; i++)
+    launch(streams[i]);
+  for (int i = 0; i < MANY; i++)
+    fake_finish(streams[i]);
   watch_at(now);
   watch_at(now + 100 * MS);
   CHECK(!busy(0));
-  for (int i = 0; i < MANY; i++) cuStreamDestroy_v2(streams[i]);
+  for (int i = 0; i < MANY; i++)
+    cuStreamDestroy_v2(streams[i]);
 }
 
 static void test_captures(void) {
@@ -242,11 +250,13 @@ static void test_limit(void) {
   slot->in_flight = 4;
   slot->batch = 2;
   fake_most_in_flight = 0;
-  for (int i = 0; i < 1000; i++) CHECK(launch(stream) == 0);
+  for (int i = 0; i < 1000; i++)
+    CHECK(launch(stream) == 0);
   CHECK(fake_most_in_flight >= 2 && fake_most_in_flight <= 4);
   CHECK(fake_events_made < 16); // used again
   slot->in_flight = 0;
-  for (int i = 0; i < 20; i++) launch(stream);
+  for (int i = 0; i < 20; i++)
+    launch(stream);
   CHECK(fake_most_in_flight > 4);
   slot->in_flight = 1; // comes into force with much in flight
   slot->batch = 8;
@@ -271,7 +281,7 @@ static void test_contexts(void) {
   CHECK(!noted[1].open && !busy(1));
   watch_at(40000 * (uint64_t)MS);
   watch_at(40100 * (uint64_t)MS); // must not touch it any more: the driver checks
-  noted_room = 1; // no slot left: runs unscheduled
+  noted_room = 1;                 // no slot left: runs unscheduled
   second = fake_context();
   CHECK(launch(NULL) == 0 && !noted[1].open && cuStreamSynchronize(NULL) == 0);
   CHECK(cuCtxDestroy_v2((CUcontext)second) == 0);

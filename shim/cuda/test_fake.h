@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests of the bookkeeping: a core that only takes notes, and a scripted driver behind the hooks.
+ * For tests of the bookkeeping: a core that only takes notes, and a scripted driver behind the
+ * hooks.
  */
 #ifndef XSCHED_TEST_FAKE_H
 #define XSCHED_TEST_FAKE_H
@@ -10,12 +11,12 @@
 #include "account.h"
 
 extern int failures; /* atomic */
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #condition);               \
-      __atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST);                       \
-    }                                                                           \
+#define CHECK(condition)                                                                           \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #condition);                                  \
+      __atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST);                                          \
+    }                                                                                              \
   } while (0)
 
 /* ---- the core's notes --------------------------------------------------------------- */
@@ -49,17 +50,17 @@ struct fake_context {
   int destroyed;
 };
 
-void fake_install(void); /* binds the driver's functions */
+void fake_install(void);                 /* binds the driver's functions */
 struct fake_context *fake_context(void); /* a new one, current in this thread */
 CUstream fake_stream(void);
-void fake_finish(CUstream stream); /* what was submitted is over */
+void fake_finish(CUstream stream);        /* what was submitted is over */
 struct fake_stream *fake_of_thread(void); /* the thread's default stream */
 
 extern CUresult fake_launch_result;
 extern _Thread_local void (*fake_in_sync)(void); /* runs in the middle of this thread's next wait */
-extern uint64_t fake_most_in_flight; /* of any stream, ever */
+extern uint64_t fake_most_in_flight;             /* of any stream, ever */
 extern uint64_t fake_events_made;
-extern uint64_t fake_launches;      /* accepted, outside of captures */
+extern uint64_t fake_launches; /* accepted, outside of captures */
 
 static inline CUresult launch(CUstream stream) {
   return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);

@@ -92,6 +92,7 @@ uint64_t counted(size_t offset) {
 
 void xsi_at_fork_child(void (*reset)(void)) { child_resets[reset_count++] = reset; }
 void noted_fork(void) {
-  for (int i = 0; i < reset_count; i++) child_resets[i]();
+  for (int i = 0; i < reset_count; i++)
+    child_resets[i]();
   memset(noted, 0, sizeof noted);
 }

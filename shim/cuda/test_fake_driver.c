@@ -40,8 +40,8 @@ static struct fake_stream *stream_of(CUstream handle) {
 
 static uint64_t raise_to(uint64_t *value, uint64_t to) {
   uint64_t now = LOAD(*value);
-  while (now < to && !__atomic_compare_exchange_n(value, &now, to, false, __ATOMIC_SEQ_CST,
-                                                  __ATOMIC_SEQ_CST)) {
+  while (now < to &&
+         !__atomic_compare_exchange_n(value, &now, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
   return now;
 }
@@ -56,8 +56,9 @@ static CUresult submit(CUstream handle) {
   return XSI_CU_SUCCESS;
 }
 
-static CUresult fake_launch(CUfunction f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e,
-                            unsigned g, unsigned h, CUstream stream, void **i, void **j) {
+static CUresult fake_launch(CUfunction f, unsigned a, unsigned b, unsigned c, unsigned d,
+                            unsigned e, unsigned g, unsigned h, CUstream stream, void **i,
+                            void **j) {
   (void)f, (void)a, (void)b, (void)c, (void)d, (void)e, (void)g, (void)h, (void)i, (void)j;
   if (fake_launch_result) return fake_launch_result;
   CUresult result = submit(stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Declares every call of hooks.table after NVIDIA's cuda.h has declared it: a difference is a compile error.
- * Compiled by `hookgen -check path/to/cuda.h` only; part of no library. */
+ * Declares every call of hooks.table after NVIDIA's cuda.h has declared it: a difference is a
+ * compile error. Compiled by `hookgen -check path/to/cuda.h` only; part of no library. */
 
 /* Also the older versions of each function. */
 #define __CUDA_API_VERSION_INTERNAL
@@ -33,5 +33,7 @@ _Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters")
 _Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
 _Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");
 _Static_assert(sizeof(CUdeviceptr_v1) == 4 && sizeof(CUdeviceptr_v2) == 8, "device pointers");
-_Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUstreamCaptureMode) == sizeof(int), "enums");
-_Static_assert((size_t)CU_STREAM_LEGACY == 1 && (size_t)CU_STREAM_PER_THREAD == 2, "default streams");
+_Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUstreamCaptureMode) == sizeof(int),
+               "enums");
+_Static_assert((size_t)CU_STREAM_LEGACY == 1 && (size_t)CU_STREAM_PER_THREAD == 2,
+               "default streams");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All ways of a program to the driver, on the null driver. test_preload.sh builds and runs it, with the shim
-// (XSCHED_TEST_SHIM=1) and without. -DLINKED: linked with the driver.
+// All ways of a program to the driver, on the null driver. test_preload.sh builds and runs it, with
+// the shim (XSCHED_TEST_SHIM=1) and without. -DLINKED: linked with the driver.
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -37,24 +37,25 @@ static const char *library_of(void *address) {
   return name;
 }
 
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #condition);         \
-      failures++;                                                         \
-    }                                                                     \
+#define CHECK(condition)                                                                           \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #condition);                                  \
+      failures++;                                                                                  \
+    }                                                                                              \
   } while (0)
-#define IS_IN(address, library)                                                            \
-  do {                                                                                     \
-    const char *in_ = library_of(address);                                                 \
-    if (strcmp(in_, (library)) != 0) {                                                     \
-      printf("FAIL %s:%d: %s is in %s, not in %s\n", __FILE__, __LINE__, #address, in_, (library)); \
-      failures++;                                                                          \
-    }                                                                                      \
+#define IS_IN(address, library)                                                                    \
+  do {                                                                                             \
+    const char *in_ = library_of(address);                                                         \
+    if (strcmp(in_, (library)) != 0) {                                                             \
+      printf("FAIL %s:%d: %s is in %s, not in %s\n", __FILE__, __LINE__, #address, in_,            \
+             (library));                                                                           \
+      failures++;                                                                                  \
+    }                                                                                              \
   } while (0)
 
 static uint64_t driver_calls(void *driver, const char *symbol) {
-  uint64_t (*calls)(const char *) = (uint64_t(*)(const char *))dlsym(driver, "xsn_calls");
+  uint64_t (*calls)(const char *) = (uint64_t (*)(const char *))dlsym(driver, "xsn_calls");
   return calls ? calls(symbol) : UINT64_MAX;
 }
 
@@ -65,7 +66,7 @@ static void launch_once(void *function) {
 static void make_context(void *driver) {
   CUcontext context;
   CUresult (*create)(CUcontext *, unsigned, CUdevice) =
-      (CUresult(*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
+      (CUresult (*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
   CHECK(create && create(&context, 0, 0) == 0);
 }
 
@@ -103,7 +104,8 @@ static void test_dlopen(int flags) {
   IS_IN(dlsym(driver, "cuInit"), driver_name); // not hooked: untouched
   CHECK(dlsym(driver, "cuFromTheFuture_v9") == NULL);
   const char *error = dlerror();
-  CHECK(error && strstr(error, driver_name) && strstr(error, ": undefined symbol: cuFromTheFuture_v9"));
+  CHECK(error && strstr(error, driver_name) &&
+        strstr(error, ": undefined symbol: cuFromTheFuture_v9"));
   if (flags & RTLD_GLOBAL) {
     void *anywhere = dlsym(RTLD_DEFAULT, "cuLaunchKernel");
     IS_IN(anywhere, hooked);
@@ -138,10 +140,10 @@ static void test_proc_address(void) {
   CHECK(driver_calls(driver, "cuLaunchKernel_ptsz") == thread + 1);
   // The version picks the interface: two parameters here, one there.
   CHECK(v2("cuStreamBeginCapture", &found, 10000, 0, &status) == 0);
-  ((CUresult(*)(CUstream))found)(NULL);
+  ((CUresult (*)(CUstream))found)(NULL);
   CHECK(driver_calls(driver, "cuStreamBeginCapture") == 1);
   CHECK(v2("cuStreamBeginCapture", &found, 10010, 0, &status) == 0);
-  ((CUresult(*)(CUstream, int))found)(NULL, 0);
+  ((CUresult (*)(CUstream, int))found)(NULL, 0);
   CHECK(driver_calls(driver, "cuStreamBeginCapture_v2") == 1);
   // Itself, through itself.
   CHECK(v2("cuGetProcAddress", &found, 11030, 0, &status) == 0);
@@ -157,7 +159,8 @@ static void test_proc_address(void) {
   IS_IN(found, driver_name);
 }
 
-// Every question the CUDA 13 libraries ask: the answer is the driver's own, or our hook for that very one.
+// Every question the CUDA 13 libraries ask: the answer is the driver's own, or our hook for that
+// very one.
 static void test_replay(const char *path, const char *own) {
   void *driver = dlopen(driver_name, RTLD_NOW | RTLD_LOCAL);
   void *(*real_dlsym)(void *, const char *) =
@@ -181,7 +184,8 @@ static void test_replay(const char *path, const char *own) {
       Dl_info ours, theirs;
       CHECK(dladdr(answer, &ours) && dladdr(truth, &theirs) && ours.dli_sname);
       if (!getenv("XSN_INTERNAL") && strcmp(ours.dli_sname, theirs.dli_sname) != 0) {
-        printf("FAIL %s %d %d: %s for %s\n", name, version, (int)flags, ours.dli_sname, theirs.dli_sname);
+        printf("FAIL %s %d %d: %s for %s\n", name, version, (int)flags, ours.dli_sname,
+               theirs.dli_sname);
         failures++;
       }
     }
@@ -197,7 +201,8 @@ static void test_linked(int where) {
   CHECK(driver && cuCtxCreate_v2(&context, 0, 0) == 0);
   for (int i = 0; i < 3; i++)
     CHECK(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
-  CHECK(driver_calls(driver, "cuLaunchKernel") == 3); // each once: nothing is called twice or twisted
+  CHECK(driver_calls(driver, "cuLaunchKernel") ==
+        3); // each once: nothing is called twice or twisted
   if (!where) return;
   IS_IN(dlsym(RTLD_DEFAULT, "cuLaunchKernel"), hooked);
   IS_IN(dlsym(RTLD_NEXT, "cuLaunchKernel"), hooked);
@@ -209,8 +214,7 @@ int main(int argc, char **argv) {
   disabled = getenv("XSCHED_DISABLE") != NULL;
   if (getenv("XSCHED_CUDA_LIB")) driver_name = getenv("XSCHED_CUDA_LIB");
   hooked = shim && *shim == '1' ? "libxsched.so" : driver_name;
-  if (strcmp(what, "replay") == 0 && argc > 2)
-    test_replay(argv[2], "libxsched.so");
+  if (strcmp(what, "replay") == 0 && argc > 2) test_replay(argv[2], "libxsched.so");
 #ifdef LINKED
   else if (strcmp(what, "linked") == 0)
     test_linked(1);

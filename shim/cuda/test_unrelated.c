@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A preloaded library that has nothing to do with us, and asks the linker as such libraries do. What it is
-// told must be the same with the shim and without, before and behind it. -DMEDDLER makes another one: it
-// interposes dlsym and cuLaunchKernel itself.
+// A preloaded library that has nothing to do with us, and asks the linker as such libraries do.
+// What it is told must be the same with the shim and without, before and behind it. -DMEDDLER makes
+// another one: it interposes dlsym and cuLaunchKernel itself.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -63,8 +63,17 @@ char *getenv(const char *name) {
 
 __attribute__((constructor)) static void ask(void) {
   if (!getenv("UNRELATED_ASKS")) return;
-  static const char *const names[] = {"getenv", "puts",  "cuInit",  "cuda_is_not_this", "pthread_create",
-                                      "curl_easy_init", "unrelated_answer", "cu", "c", "", "environ"};
+  static const char *const names[] = {"getenv",
+                                      "puts",
+                                      "cuInit",
+                                      "cuda_is_not_this",
+                                      "pthread_create",
+                                      "curl_easy_init",
+                                      "unrelated_answer",
+                                      "cu",
+                                      "c",
+                                      "",
+                                      "environ"};
   for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
     dlerror();
     tell("next", names[i], dlsym(RTLD_NEXT, names[i]));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The null driver's functions that must answer something. Not thread-safe in its counts: a locked add
-// here would hide what the shim costs.
+// The null driver's functions that must answer something. Not thread-safe in its counts: a locked
+// add here would hide what the shim costs.
 
 #include "null.h"
 
@@ -62,7 +62,8 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   return 0;
 }
 
-// ---- contexts --------------------------------------------------------------------------------------
+// ---- contexts
+// --------------------------------------------------------------------------------------
 
 CUresult cuCtxGetCurrent(CUcontext *context) {
   *context = current;
@@ -102,7 +103,8 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) 
   return xsn_called(XSI_CU_cuCtxCreate_v2);
 }
 
-// ---- streams and events --------------------------------------------------------------------------------
+// ---- streams and events
+// --------------------------------------------------------------------------------
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   (void)flags;
@@ -125,13 +127,15 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
   return xsn_called(XSI_CU_cuEventCreate);
 }
 
-// ---- cuGetProcAddress ------------------------------------------------------------------------------------
+// ---- cuGetProcAddress
+// ------------------------------------------------------------------------------------
 
 // Names outside the hook table get an address of their own, never called.
 static void *stand_in(const char *name) {
   static char blob[1 << 16];
   uint32_t hash = 2166136261u;
-  for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+  for (; *name; name++)
+    hash = (hash ^ (unsigned char)*name) * 16777619u;
   return &blob[hash & 0xffff];
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The null driver: a libcuda.so.1 that does nothing and says that it went well. For the cost of a hook
- * and for tests of how programs reach the driver. */
+ * The null driver: a libcuda.so.1 that does nothing and says that it went well. For the cost of a
+ * hook and for tests of how programs reach the driver. */
 #ifndef XSCHED_NULL_H
 #define XSCHED_NULL_H
 

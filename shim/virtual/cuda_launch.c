@@ -106,11 +106,6 @@ VG_EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int va
   (void)attribute, (void)value;
   return !function || function->magic != MAGIC_FUNCTION ? CUDA_ERROR_INVALID_HANDLE : vg_ready();
 }
-VG_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
-  (void)module, (void)function;
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* xs_spin's arguments, from either way of passing them. */
 static bool read_arguments(void **params, void **extra, uint64_t *out, uint32_t *us,
                            uint32_t *seed) {

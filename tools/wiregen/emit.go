@@ -16,7 +16,7 @@ var initialisms = map[string]string{
 
 func camel(s string) string {
 	var b strings.Builder
-	for _, w := range strings.Split(strings.Trim(strings.ToLower(s), "_"), "_") {
+	for w := range strings.SplitSeq(strings.Trim(strings.ToLower(s), "_"), "_") {
 		if up, ok := initialisms[w]; ok {
 			b.WriteString(up)
 		} else {

@@ -36,7 +36,6 @@ const (
 
 	classEndChannel = 0x6F
 	classEndCompute = 0xC0
-	classEndCopy    = 0xB5
 )
 
 // Control commands.
