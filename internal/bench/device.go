@@ -62,7 +62,12 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 // startDevice starts the virtual GPU and gives it its fault.
 func (r *rig) startDevice(ctx context.Context, fault string) error {
 	socket := filepath.Join(r.dir, "vgpu.sock")
-	s, err := r.startService("vgpu", "--socket", socket, "--devices", "1")
+	// A real device does not wait for a CPU: all threads of this one go first.
+	var s *service
+	_, err := hurried(func() (err error) {
+		s, err = r.startService("vgpu", "--socket", socket, "--devices", "1")
+		return err
+	})
 	if err != nil {
 		return err
 	}

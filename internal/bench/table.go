@@ -16,7 +16,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
 	if r.Machine.Scheduling != normalScheduling {
-		fmt.Fprintf(&b, "all tenants at %s, in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
+		fmt.Fprintf(&b, "tenants and device process run at %s in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
 	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]

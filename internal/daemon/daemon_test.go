@@ -21,8 +21,6 @@ import (
 var ctx = context.Background()
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 func TestSuspendResumeAndHints(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serve(t, nil)

@@ -78,14 +78,6 @@ const (
 	PriorityMax     Priority = 255
 )
 
-// Hint is what the user or the program says about a queue.
-type Hint struct {
-	Priority Priority
-	Level    Level
-	InFlight int // Lv1: most launches in flight
-	Batch    int // Lv1: launches between two completion checks
-}
-
 // Queue is the engine's knowledge of one schedulable queue; policies read it.
 type Queue struct {
 	ID     QueueID
@@ -109,6 +101,13 @@ type Queue struct {
 	Running   bool
 	RunSince  Time
 	WaitSince Time
+
+	// Rank is the priority in force: Hint.Priority as the policy reads it.
+	Rank Priority
+	// Got is the GPU time it had, as far as it can be told from who could run when.
+	Got time.Duration
+	// Memo is what the policy in force remembers about this queue.
+	Memo [2]int64
 }
 
 // Ready says that the queue could use the GPU now.

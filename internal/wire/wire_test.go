@@ -45,7 +45,6 @@ func TestOffsetsMatchC(t *testing.T) {
 			t.Errorf("Go lays %s out in %d bytes, generated %s", rt.Name(), rt.Size(), want["SizeOf"+rt.Name()])
 		}
 		for f := range rt.Fields() {
-			f := f
 			cf := snake(f.Name)
 			if strings.HasPrefix(cf, "rsv") {
 				cf = "_" + cf
