@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers from samples: the definitions are those of internal/bench.
+
+Times are CLOCK_MONOTONIC nanoseconds. A sample is (start, end); of a request the
+start is when it was due, so that waiting in line counts.
+"""
+import math
+import random
+from collections import namedtuple
+
+Block = namedtuple("Block", "mode start end")
+Window = namedtuple("Window", "start end")
+
+SWITCH_MS = 0.4  # two switches a request: what time-sharing must lose
+
+
+def percentile(values, q):
+    """Nearest rank; 0 of nothing."""
+    if not values:
+        return 0.0
+    s = sorted(values)
+    return s[min(max(math.ceil(q * len(s)), 1), len(s)) - 1]
+
+
+def median(values):
+    if not values:
+        return 0.0
+    s = sorted(values)
+    mid = len(s) // 2
+    return s[mid] if len(s) % 2 else (s[mid - 1] + s[mid]) / 2
+
+
+def windows(blocks, mode, head_ns, tail_ns):
+    """The parts of the blocks of one mode that count: at the start a mode has to come
+    into force, at the end a request in flight is finished under the next mode."""
+    out = []
+    for b in blocks:
+        w = Window(b.start + head_ns, b.end - tail_ns)
+        if b.mode == mode and w.end > w.start:
+            out.append(w)
+    return out
+
+
+def seconds(ws):
+    return sum(w.end - w.start for w in ws) / 1e9
+
+
+def latencies_ms(samples, ws):
+    """Of the requests due inside the windows, whenever they ended: leaving out the late
+    ones would flatter."""
+    return [(end - start) / 1e6 for start, end in samples
+            if any(w.start <= start < w.end for w in ws)]
+
+
+def iterations(samples, ws):
+    """Iterations inside the windows; one across an edge counts by its part inside."""
+    n = 0.0
+    for start, end in samples:
+        if end > start:
+            for w in ws:
+                n += max(min(end, w.end) - max(start, w.start), 0) / (end - start)
+    return n
+
+
+def rate(samples, ws):
+    t = seconds(ws)
+    return iterations(samples, ws) / t if t > 0 else 0.0
+
+
+def p99_interval(values, seed=1, rounds=200):
+    """95 % interval of the P99 by resampling: with 300 samples it is the third worst."""
+    if len(values) < 20:
+        return None
+    rng = random.Random(seed)
+    found = sorted(percentile(rng.choices(values, k=len(values)), 0.99) for _ in range(rounds))
+    return [round(found[int(rounds * 0.025)], 4), round(found[int(rounds * 0.975)], 4)]
+
+
+def summarize(values_ms):
+    if not values_ms:
+        return None
+    return {
+        "n": len(values_ms),
+        "mean_ms": round(sum(values_ms) / len(values_ms), 4),
+        "p50_ms": round(percentile(values_ms, 0.50), 4),
+        "p95_ms": round(percentile(values_ms, 0.95), 4),
+        "p99_ms": round(percentile(values_ms, 0.99), 4),
+        "max_ms": round(max(values_ms), 4),
+        "p99_interval_ms": p99_interval(values_ms),
+    }
+
+
+def ideal_kept(requests_per_s, gpu_ms):
+    """What time-sharing with two switches a request can leave to the lows."""
+    return max(1 - requests_per_s * (gpu_ms + SWITCH_MS) / 1000, 0.0)
+
+
+def kept(low_samples, alone_rates, ws):
+    """All lows together: each one's rate inside the windows over its own rate alone."""
+    total = 0.0
+    for samples, alone in zip(low_samples, alone_rates):
+        if alone <= 0:
+            return None
+        total += rate(samples, ws) / alone
+    return total
+
+
+def noise(samples, blocks, mode, head_ns, tail_ns):
+    """The alone blocks one by one: their spread is the CPU side of every tail."""
+    per_block = []
+    for b in blocks:
+        if b.mode == mode:
+            values = latencies_ms(samples, windows([b], mode, head_ns, tail_ns))
+            if values:
+                per_block.append((percentile(values, 0.5), percentile(values, 0.99)))
+    if not per_block:
+        return None
+    p50, p99 = [p for p, _ in per_block], [p for _, p in per_block]
+    return {"blocks": len(per_block),
+            "p50_ms": [round(min(p50), 4), round(max(p50), 4)],
+            "p99_ms": [round(min(p99), 4), round(max(p99), 4)]}
+
+
+def schedule(modes, block_s, seed):
+    """Order of the blocks: modes is [(name, seconds)]. Rounds in which every mode has its
+    part, each round shuffled, so that a drift of the machine falls on all modes alike."""
+    counts = {name: max(round(s / block_s), 1) for name, s in modes if s > 0}
+    rounds = max(counts.values(), default=0)
+    rng = random.Random(seed)
+    out = []
+    for r in range(rounds):
+        # A mode with k blocks has them in k rounds, evenly spread.
+        names = [n for n, k in counts.items() if (r * k) // rounds != ((r + 1) * k) // rounds]
+        rng.shuffle(names)
+        out += names
+    return out
+
+
+def compact(values_ms):
+    """Raw latencies for the file: microseconds, in order of arrival."""
+    return [round(v * 1000) for v in values_ms]
+
+
+def verdict(what, value, limit, at_most, unit=""):
+    """One line of `what it must show`. A value that is missing fails."""
+    ok = value is not None and (value <= limit if at_most else value >= limit)
+    return {"what": what, "value": None if value is None else round(value, 4),
+            "limit": limit, "at_most": at_most, "unit": unit, "ok": bool(ok)}

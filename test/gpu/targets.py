@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each suite must show, and how the numbers are held to it."""
+from stats import verdict
+
+# suite -> (P99 ratio to alone or None, P99 above alone in ms or None, part of the ideal kept)
+LATENCY = {
+    "micro/1 low": (None, 0.30, 0.98),
+    "micro/3 lows": (None, 0.60, 0.97),
+    "test4": (1.10, None, 0.97),
+    "gpubound": (1.05, None, 0.95),
+    "test3": (1.15, None, 0.95),
+    "twomodels": (1.15, None, 0.95),
+    "burst/poisson": (1.15, None, 0.95),
+    "burst/on-off": (1.15, None, 0.95),
+    "tenants": (1.15, None, 0.95),
+}
+MIN_N = 300  # requests for a P99 worth the name
+
+OVERHEAD = 0.01
+SHARE = {"3:1": (3.0, 0.05), "8:1": (8.0, 0.10)}
+SHARE_CHIP = 0.95
+ATTACH_MS, ATTACH_LATE_MS = 50, 2000
+RESUME_MS = 200        # after the daemon's death or silence
+HIGH_DIED_MS = 100     # lows run again
+REJOIN_MS = 1000
+MEMORY_MS = 1000       # GPU memory of a killed client is free
+PREEMPTIONS = 1000
+STREAMS = 1.10
+
+
+def judge(key, modes, mode="live"):
+    """Verdicts of a latency scenario from its summarized modes."""
+    target = LATENCY.get(key)
+    alone, ours = modes.get("alone", {}).get("high"), modes.get(mode, {})
+    high = ours.get("high")
+    if target is None or not alone or not high:
+        return []
+    ratio, above, part = target
+    out = []
+    if ratio is not None:
+        out.append(verdict("high P99 / alone", high["p99_ms"] / alone["p99_ms"], ratio, True, "x"))
+    if above is not None:
+        out.append(verdict("high P99 - alone", high["p99_ms"] - alone["p99_ms"], above, True, "ms"))
+    out.append(verdict("low kept / ideal", (ours.get("low") or {}).get("kept_of_ideal"), part, False, "x"))
+    out.append(verdict("requests behind the P99", min(high["n"], alone["n"]), MIN_N, False))
+    return out

@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch program driven through its standard input, with the tenant's line protocol.
+
+  worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4]
+  in:  rate HZ | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | loop | pause | report | quit
+       use MODEL (answers U) | gputime N (answers G mean_us median_us)
+  out: R | I start_ns end_ns | P | U model | G .. | S iterations checksum expected | E what
+
+It is a plain program: it knows nothing of XSched. Requests follow an absolute schedule and
+count from the time they were due to results ready. Every few iterations the output is
+compared, bit by bit and on the GPU, with the first one: work that was lost or done twice
+shows in the checksum. The exit code is 0 only if all were equal.
+"""
+import argparse
+import collections
+import ctypes
+import gc
+import hashlib
+import os
+import random
+import select
+import sys
+import time
+
+FLUSH_NS = 50_000_000
+SPIN_S = 0.0003  # the last part of a wait is spun: waking up costs differ from time to time
+
+
+class TorchBackend:
+    """The models, on the GPU."""
+
+    def __init__(self, models):
+        import torch
+        self.torch = torch
+        # Fixed algorithms: equal work in all modes, equal results in all processes.
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+        torch.set_grad_enabled(False)
+        self.models, self.refs, self.bads, self.hashes = {}, {}, {}, {}
+        for spec in models:
+            name, _, batch = spec.partition(":")
+            self.models[spec] = self._build(name, int(batch or 1))
+            for _ in range(3):
+                out = self.models[spec]()
+            torch.cuda.synchronize()
+            self.refs[spec] = self._bits(out).clone()
+            self.bads[spec] = torch.zeros((), dtype=torch.int64, device="cuda")
+            self.hashes[spec] = self._hash(out)
+        self.use(models[0])
+
+    def _build(self, name, batch):
+        torch = self.torch
+        torch.manual_seed(7)
+        torch.cuda.manual_seed_all(7)
+        nn = torch.nn
+        if name in ("resnet18", "resnet50"):
+            import torchvision
+            with torch.device("cuda"):
+                model = getattr(torchvision.models, name)(weights=None).eval()
+                x = torch.randn(batch, 3, 224, 224)
+            return lambda: model(x)
+        if name == "encoder":  # attention over 512 tokens, bf16: tensor cores and softmax
+            heads, width = 16, 1024
+            x = torch.randn(batch, 512, width, device="cuda", dtype=torch.bfloat16)
+            layers = [[torch.randn(width, n, device="cuda", dtype=torch.bfloat16) / width ** 0.5
+                       for n in (3 * width, width)] for _ in range(6)]
+
+            def encoder():
+                y = x
+                for qkv, out in layers:
+                    q, k, v = (y @ qkv).view(batch, 512, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+                    a = nn.functional.scaled_dot_product_attention(q, k, v)
+                    y = nn.functional.layer_norm(y + a.transpose(1, 2).reshape(batch, 512, width) @ out, (width,))
+                return y
+            return encoder
+        if name == "mlp":  # large matrix products, bf16
+            width = 8192
+            x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
+            weights = [torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width ** 0.5 for _ in range(4)]
+
+            def mlp():
+                y = x
+                for w in weights:
+                    y = nn.functional.gelu(y @ w)
+                return y
+            return mlp
+        raise ValueError("unknown model " + name)
+
+    def _bits(self, out):
+        t = self.torch
+        return out.contiguous().view({4: t.int32, 2: t.int16}[out.element_size()])
+
+    def _hash(self, out):
+        return hashlib.sha256(self._bits(out).cpu().numpy().tobytes()).hexdigest()[:16]
+
+    def use(self, spec):
+        self.spec, self.step = spec, self.models[spec]
+
+    def check(self, out):
+        self.bads[self.spec] += (self._bits(out) != self.refs[self.spec]).any()
+
+    def sync(self):
+        self.torch.cuda.synchronize()
+
+    def new_event(self):
+        return self.torch.cuda.Event()
+
+    def checksums(self):
+        """(got, expected) over all models: they differ if any output ever did."""
+        got, want = hashlib.sha256(), hashlib.sha256()
+        for spec, run in self.models.items():
+            bad = int(self.bads[spec].item())
+            got.update((self._hash(run()) + (" %d differ" % bad if bad else "")).encode())
+            want.update(self.hashes[spec].encode())
+        return got.hexdigest()[:16], want.hexdigest()[:16]
+
+    def gpu_times_us(self, n):
+        """From the first kernel to the last of single requests, by CUDA events."""
+        torch = self.torch
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        times = []
+        for _ in range(n):
+            a.record()
+            self.step()
+            b.record()
+            b.synchronize()
+            times.append(a.elapsed_time(b) * 1000)
+            time.sleep(0.005)
+        return times
+
+
+class SleepBackend:
+    """No GPU: models are `sleep:MS`. For the tests of what drives the workers."""
+
+    class Event:
+        def record(self):
+            self.at = time.monotonic()
+
+        def synchronize(self):
+            pass
+
+    def __init__(self, models):
+        self.models = {m: float(m.partition(":")[2] or 1) / 1000 for m in models}
+        self.use(models[0])
+
+    def use(self, spec):
+        self.time = self.models[spec]
+
+    def step(self):
+        time.sleep(self.time)
+        return 0
+
+    def check(self, out):
+        pass
+
+    def sync(self):
+        pass
+
+    def new_event(self):
+        return self.Event()
+
+    def checksums(self):
+        return "0" * 16, "0" * 16
+
+    def gpu_times_us(self, n):
+        return [self.time * 1e6] * n
+
+
+def arrivals(words):
+    """Due times in seconds after the start, without end."""
+    kind, hz = words[0], float(words[1])
+    if hz <= 0:
+        raise ValueError("rate must be positive")
+    if kind == "rate":
+        n = 1
+        while True:
+            yield n / hz
+            n += 1
+    elif kind == "poisson":
+        rng, t = random.Random(words[2] if len(words) > 2 else "1"), 0.0
+        while True:
+            t += rng.expovariate(hz)
+            yield t
+    elif kind == "onoff":
+        on, off = float(words[2]) / 1000, float(words[3]) / 1000
+        start = 0.0
+        while True:
+            for i in range(max(int(on * hz + 1e-9), 1)):
+                yield start + (i + 1) / hz
+            start += on + off
+    else:
+        raise ValueError("unknown arrivals " + kind)
+
+
+class Worker:
+    def __init__(self, backend, out_fd, depth, check):
+        self.backend, self.out_fd, self.depth, self.every = backend, out_fd, depth, check
+        self.mode, self.words, self.count = "idle", None, 0
+        self.lines, self.flushed, self.input = [], time.monotonic_ns(), b""
+        self.pending, self.last_end = collections.deque(), 0
+        self.events = [backend.new_event() for _ in range(depth)]
+
+    def say(self, line, now=False):
+        self.lines.append(line)
+        if now or time.monotonic_ns() - self.flushed > FLUSH_NS:
+            self.flush()
+
+    def flush(self):
+        data = ("\n".join(self.lines) + "\n").encode() if self.lines else b""
+        while data:
+            data = data[os.write(self.out_fd, data):]
+        self.lines, self.flushed = [], time.monotonic_ns()
+
+    def commands(self, timeout):
+        """Handles what has come in within timeout seconds (None: waits). True if anything."""
+        ready, _, _ = select.select([0], [], [], timeout)
+        if not ready:
+            return False
+        data = os.read(0, 4096)
+        if not data:
+            self.drain()
+            self.mode = "quit"
+            return True
+        self.input += data
+        while b"\n" in self.input and self.mode != "quit":
+            line, self.input = self.input.split(b"\n", 1)
+            self.command(line.decode().strip())
+        return True
+
+    def command(self, line):
+        self.drain()
+        words = line.split()
+        if not words:
+            return
+        kind = words[0]
+        if kind in ("rate", "poisson", "onoff"):
+            next(arrivals(words))  # wrong ones fail here
+            self.mode, self.words = "arrivals", words
+        elif kind == "loop":
+            self.mode, self.last_end = "loop", 0
+        elif kind == "pause":
+            self.mode = "idle"
+            self.backend.sync()
+            self.say("P", now=True)
+        elif kind == "use":
+            self.backend.use(words[1])
+            self.backend.step()
+            self.backend.sync()
+            self.say("U " + words[1], now=True)
+        elif kind == "gputime":
+            times = sorted(self.backend.gpu_times_us(int(words[1])))
+            self.say("G %.1f %.1f" % (sum(times) / len(times), times[len(times) // 2]), now=True)
+        elif kind == "report":
+            self.report()
+        elif kind == "quit":
+            self.mode = "quit"
+        else:
+            raise ValueError("unknown command " + line)
+
+    def report(self):
+        self.backend.sync()
+        got, want = self.backend.checksums()
+        self.say("S %d %s %s" % (self.count, got, want), now=True)
+        return got == want
+
+    def checked(self, out):
+        self.count += 1
+        if self.every and self.count % self.every == 0:
+            self.backend.check(out)
+
+    # -- requests
+
+    def run_arrivals(self):
+        words, begin = self.words, time.monotonic_ns()
+        for offset in arrivals(words):
+            due = begin + int(offset * 1e9)
+            while True:
+                left = (due - time.monotonic_ns()) / 1e9
+                if left <= SPIN_S:
+                    break
+                if self.lines and time.monotonic_ns() - self.flushed > FLUSH_NS:
+                    self.flush()
+                if self.commands(min(left - SPIN_S, 0.02)) and (self.mode != "arrivals" or self.words is not words):
+                    return
+            while time.monotonic_ns() < due:
+                pass
+            out = self.backend.step()
+            self.backend.sync()
+            end = time.monotonic_ns()
+            self.checked(out)  # after the clock
+            self.say("I %d %d" % (due, end))
+            if self.commands(0) and (self.mode != "arrivals" or self.words is not words):
+                return
+
+    # -- back to back, `depth` in flight; an iteration lasts from the end of the one before
+
+    def land(self):
+        start, event = self.pending.popleft()
+        event.synchronize()
+        end = time.monotonic_ns()
+        self.say("I %d %d" % (max(start, self.last_end), end))
+        self.last_end = end
+
+    def drain(self):
+        while self.pending:
+            self.land()
+
+    def run_loop(self):
+        n = 0
+        while self.mode == "loop":
+            if len(self.pending) == self.depth:
+                self.land()
+            start, event = time.monotonic_ns(), self.events[n % self.depth]
+            out = self.backend.step()
+            self.checked(out)
+            event.record()
+            self.pending.append((start, event))
+            n += 1
+            self.commands(0)
+
+    def run(self):
+        self.say("R", now=True)
+        while self.mode != "quit":
+            if self.mode == "arrivals":
+                self.run_arrivals()
+            elif self.mode == "loop":
+                self.run_loop()
+            else:
+                self.commands(None)
+        self.drain()
+        return 0 if self.report() else 1
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--name", default="worker")
+    p.add_argument("--models", required=True)
+    p.add_argument("--depth", type=int, default=2)
+    p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: none")
+    p.add_argument("--backend", choices=("torch", "sleep"), default="torch")
+    a = p.parse_args()
+    out_fd = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not look like our lines
+    try:
+        ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)  # PR_SET_TIMERSLACK
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    except (OSError, AttributeError):
+        pass
+    try:
+        backend = (TorchBackend if a.backend == "torch" else SleepBackend)(a.models.split(","))
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return Worker(backend, out_fd, max(a.depth, 1), a.check).run()
+    except BrokenPipeError:
+        return 1
+    except Exception as e:  # said in the protocol: whoever drives it must know
+        os.write(out_fd, ("E %s: %s\n" % (type(e).__name__, str(e).replace("\n", " ")[:300])).encode())
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())
