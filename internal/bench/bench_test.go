@@ -156,6 +156,7 @@ func TestProofHoldsAndEveryCheckCanFail(t *testing.T) {
 		{"native was not native", "native is native", edit(ModeNative, func(m *ModeEvidence) { m.Suspends = 1 })},
 		{"native held launches", "native is native", edit(ModeNative, func(m *ModeEvidence) { m.GateWaits = 1 })},
 		{"Lv1 did nothing", "Lv1 holds launches", edit(ModeLv1, func(m *ModeEvidence) { m.GateWaits = 0 })},
+		{"Lv1 was never in force", "Lv1 holds launches", edit(ModeLv1, func(m *ModeEvidence) { m.Suspends, m.GateWaits = 0, 0 })},
 		{"Lv1 was really Lv3", "Lv1 holds launches", edit(ModeLv1, func(m *ModeEvidence) { m.Deep = 1 })},
 		{"nothing was preempted", "Lv3 preempts", edit(ModeLv3, func(m *ModeEvidence) { m.Preemptions = 0 })},
 		{"the daemon did nothing", "Lv3 preempts", edit(ModeLv3, func(m *ModeEvidence) { m.Deep = 0 })},

@@ -55,8 +55,11 @@ func (w *world) List(context.Context) (daemon.List, error) {
 
 func (w *world) Stats(context.Context) (daemon.Stats, error) {
 	var s daemon.Stats
-	if w.mode.Mode == "live" {
+	switch w.mode.Mode {
+	case "live":
 		s.Suspends = w.calls
+	case "level":
+		s.GateHolds = w.calls
 	}
 	return s, nil
 }

@@ -16,7 +16,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
 	if r.Machine.Scheduling != normalScheduling {
-		fmt.Fprintf(&b, "tenants and device process run at %s in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
+		fmt.Fprintf(&b, "the tenants, and a virtual GPU of our own, run at %s in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
 	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
@@ -141,14 +141,14 @@ func (r *Result) remarks(s *Scenario) []string {
 		}
 	}
 	if n := s.Proof.Recoveries; n > 0 {
-		out = append(out, fmt.Sprintf("the daemon got no CPU for too long: %d times a tenant gave it up and ran natively for a while, also in the xsched modes.", n))
+		out = append(out, fmt.Sprintf("The daemon got no CPU for too long: %d times a tenant gave it up and ran natively for a while, also in the xsched modes.", n))
 	}
 	if alone != nil && alone.P99 > noisyAlone {
-		out = append(out, fmt.Sprintf("noisy CPUs: even alone, with the GPU to itself, the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",
+		out = append(out, fmt.Sprintf("Noisy CPUs: even alone, with the GPU to itself, the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",
 			alone.P99, usText(r.Workload.HighUS)))
 	}
 	if r.Machine.CPUs > 0 && r.Machine.Load > 0.5*float64(r.Machine.CPUs) {
-		out = append(out, fmt.Sprintf("the machine was busy before the run (load %.1f on %d cores): tails carry that noise.", r.Machine.Load, r.Machine.CPUs))
+		out = append(out, fmt.Sprintf("The machine was busy before the run (load %.1f on %d cores): tails carry that noise.", r.Machine.Load, r.Machine.CPUs))
 	}
 	return out
 }
