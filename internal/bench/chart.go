@@ -113,9 +113,11 @@ func (l logScale) ticks() []tick {
 // y axis is stretched towards 100 %, because the tail is what matters: it is
 // the logarithm of what is missing to 100 %.
 func cdfChart(s *Scenario) chart {
-	c := chart{Width: 860, Height: 330, Left: 58, Top: 12, Right: 846, Bottom: 284,
+	c := chart{
+		Width: 860, Height: 330, Left: 58, Top: 12, Right: 846, Bottom: 284,
 		XLabel: "latency of a request, ms (log)", YLabel: "requests at most this slow",
-		Title: "Latency distribution of the high tenant, " + s.Name}
+		Title: "Latency distribution of the high tenant, " + s.Name,
+	}
 	var all [][]time.Duration
 	n := 0
 	for _, name := range s.modes() {
@@ -163,8 +165,10 @@ func histogramChart(s *Scenario) chart {
 	// Above each row's bars there is room for the text at the P99 line.
 	const row, gap, head, bins = 62.0, 10.0, 14.0, 96
 	names := s.modes()
-	c := chart{Width: 860, Left: 100, Top: 6, Right: 846, XLabel: "latency of a request, ms (log)",
-		Title: "Histogram of the high tenant's latency, " + s.Name}
+	c := chart{
+		Width: 860, Left: 100, Top: 6, Right: 846, XLabel: "latency of a request, ms (log)",
+		Title: "Histogram of the high tenant's latency, " + s.Name,
+	}
 	c.Bottom = c.Top + float64(len(names))*(row+gap)
 	c.Height = c.Bottom + 46
 	var all [][]time.Duration
@@ -192,8 +196,10 @@ func histogramChart(s *Scenario) chart {
 			}
 			// One lonely sample in the tail must still be seen.
 			h := max((row-head)*float64(n)/float64(top), 1.5)
-			c.Bars = append(c.Bars, bar{X: c.Left + float64(b)*width + 0.5, Y: base - h, W: width - 1, H: h, Class: class(name),
-				Tip: fmt.Sprintf("%s: %d of %d requests", name, n, len(s.samples(name)))})
+			c.Bars = append(c.Bars, bar{
+				X: c.Left + float64(b)*width + 0.5, Y: base - h, W: width - 1, H: h, Class: class(name),
+				Tip: fmt.Sprintf("%s: %d of %d requests", name, n, len(s.samples(name))),
+			})
 		}
 		if l := s.high(name); l != nil {
 			x := xs.x(l.P99)

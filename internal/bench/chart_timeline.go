@@ -16,8 +16,10 @@ func timelineChart(s *Scenario, mode string, lanes []lane) (chart, bool) {
 		return chart{}, false
 	}
 	const row, gap = 16.0, 4.0
-	c := chart{Width: 860, Left: 100, Top: 4, Right: 846,
-		Title: fmt.Sprintf("Who had the GPU, %s, %s", s.Name, mode)}
+	c := chart{
+		Width: 860, Left: 100, Top: 4, Right: 846,
+		Title: fmt.Sprintf("Who had the GPU, %s, %s", s.Name, mode),
+	}
 	c.Bottom = c.Top + float64(len(lanes)+1)*(row+gap)
 	c.Height = c.Bottom + 22
 	x := func(t int64) float64 {
@@ -49,8 +51,10 @@ func timelineChart(s *Scenario, mode string, lanes []lane) (chart, bool) {
 		if i > 0 && cl == "gpu-low" {
 			w = max(x(seg.To)-x(seg.From), 0.4)
 		}
-		c.Bars = append(c.Bars, bar{X: x(seg.From), Y: y(i), W: w, H: row, Class: cl,
-			Tip: fmt.Sprintf("%s %.3f ms", what, ms(time.Duration(seg.To-seg.From)))})
+		c.Bars = append(c.Bars, bar{
+			X: x(seg.From), Y: y(i), W: w, H: row, Class: cl,
+			Tip: fmt.Sprintf("%s %.3f ms", what, ms(time.Duration(seg.To-seg.From))),
+		})
 	}
 	step := raw.span / 10
 	for i := range 11 {

@@ -5,6 +5,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -172,12 +173,7 @@ func (p *Proof) failure(scenario string) error {
 }
 
 func has(list []string, name string) bool {
-	for _, v := range list {
-		if v == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(list, name)
 }
 
 func notIntercepted(ev *Evidence) (bad []string) {

@@ -89,8 +89,10 @@ func (r *Result) scenarioView(s *Scenario) scenarioView {
 
 func (s *Scenario) rowView(name string) rowView {
 	m := s.Modes[name]
-	row := rowView{Name: name, P50: "–", P95: "–", P99: "–", Max: "–", Ratio: "–", Wait: "–", Kept: "–",
-		High: "–", Low: "–", Switching: "–", Idle: "–", Preemptions: m.Preemptions}
+	row := rowView{
+		Name: name, P50: "–", P95: "–", P99: "–", Max: "–", Ratio: "–", Wait: "–", Kept: "–",
+		High: "–", Low: "–", Switching: "–", Idle: "–", Preemptions: m.Preemptions,
+	}
 	if h := m.High; h != nil {
 		row.P50, row.P95, row.P99, row.Max, row.N = fmt.Sprintf("%.3f", h.P50), fmt.Sprintf("%.3f", h.P95),
 			fmt.Sprintf("%.3f", h.P99), fmt.Sprintf("%.3f", h.Max), h.N

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -39,8 +40,8 @@ type rig struct {
 
 // close undoes everything in reverse order.
 func (r *rig) close() {
-	for i := len(r.cleanup) - 1; i >= 0; i-- {
-		r.cleanup[i]()
+	for _, v := range slices.Backward(r.cleanup) {
+		v()
 	}
 }
 

@@ -3,7 +3,7 @@
 package bench
 
 import (
-	"sort"
+	"slices"
 	"time"
 )
 
@@ -73,7 +73,7 @@ func waits(all []Wait, pid int, ws []Window) []time.Duration {
 			}
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i] < out[j] })
+	slices.Sort(out)
 	return out
 }
 
