@@ -195,9 +195,6 @@ class Worker(Proc):
         """ms from since_ns to the end of the first iteration after it; None: none came."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:
-            for start, end in reversed(self.samples):
-                if end <= since_ns:
-                    break
             first = next((e for s, e in self.samples[-5000:] if e > since_ns), None)
             if first:
                 return (first - since_ns) / 1e6
@@ -227,7 +224,7 @@ class Rig:
         os.mkdir(self.logs)
         self.xsched = os.path.join(ROOT, "bin", "xsched")
         self.tenant = os.path.join(ROOT, "build", "virtual", "tenant")
-        self.helpers = os.path.join(out, "..") if False else os.environ.get("XSCHED_GPU_HELPERS", "")
+        self.helpers = os.environ.get("XSCHED_GPU_HELPERS", "")
         self.env = {k: v for k, v in os.environ.items()
                     if not k.startswith(("XSCHED_", "CUDA_MPS_", "LD_PRELOAD"))}
         self.env.update(XSCHED_DIR=self.dir, XSCHED_CACHE=os.path.join(self.tmp, "cache"),
@@ -337,13 +334,13 @@ class Rig:
         return Worker(self, name, argv, env=full, limit_s=limit_s, cores=self.cores.get(role or name),
                       tenant=tenant, shim=priority is not None)
 
-    def spin(self, name, kernel_us, priority=None, **kw):
-        return self.worker(name, [self.tenant, "--name", name, "--kernel-us", str(kernel_us)], priority,
-                           tenant=True, **kw)
+    def spin(self, name, kernel_us, priority=None, depth=1, **kw):
+        argv = [self.tenant, "--name", name, "--kernel-us", str(kernel_us), "--depth", str(depth)]
+        return self.worker(name, argv, priority, tenant=True, **kw)
 
-    def torch(self, name, models, priority=None, check=4, depth=2, backend="torch", **kw):
+    def torch(self, name, models, priority=None, check=4, depth=2, **kw):
         argv = [sys.executable, os.path.join(HERE, "worker.py"), "--name", name, "--models", ",".join(models),
-                "--check", str(check), "--depth", str(depth), "--backend", backend]
+                "--check", str(check), "--depth", str(depth), "--backend", "spin" if self.virtual else "torch"]
         return self.worker(name, argv, priority, **kw)
 
     def helper(self, name):

@@ -67,6 +67,12 @@ def rate(samples, ws):
     return iterations(samples, ws) / t if t > 0 else 0.0
 
 
+def completions(samples):
+    """From end to end: for programs with several iterations in flight, whose own spans overlap."""
+    ends = sorted(end for _, end in samples)
+    return list(zip(ends, ends[1:]))
+
+
 def p99_interval(values, seed=1, rounds=200):
     """95 % interval of the P99 by resampling: with 300 samples it is the third worst."""
     if len(values) < 20:

@@ -17,7 +17,8 @@ LATENCY = {
 MIN_N = 300  # requests for a P99 worth the name
 
 OVERHEAD = 0.01
-SHARE = {"3:1": (3.0, 0.05), "8:1": (8.0, 0.10)}
+# ratio, how far off it may be, the two shares in percent
+SHARE = {"3:1": (3.0, 0.05, (75, 25)), "8:1": (8.0, 0.10, (88, 11))}
 SHARE_CHIP = 0.95
 ATTACH_MS, ATTACH_LATE_MS = 50, 2000
 RESUME_MS = 200        # after the daemon's death or silence

@@ -130,41 +130,61 @@ class TorchBackend:
         return times
 
 
-class SleepBackend:
-    """No GPU: models are `sleep:MS`. For the tests of what drives the workers."""
+class SpinBackend:
+    """Models are `spin:US`, one kernel of that length on the virtual GPU, through the driver API:
+    to try what drives the workers, with scheduling and proof, where there is no PyTorch."""
 
     class Event:
+        def __init__(self, backend):
+            self.backend, self.handle = backend, ctypes.c_void_p()
+            backend.call("cuEventCreate", ctypes.byref(self.handle), 2)
+
         def record(self):
-            self.at = time.monotonic()
+            self.backend.call("cuEventRecord", self.handle, self.backend.stream)
 
         def synchronize(self):
-            pass
+            self.backend.call("cuEventSynchronize", self.handle)
 
     def __init__(self, models):
-        self.models = {m: float(m.partition(":")[2] or 1) / 1000 for m in models}
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.times = {m: int(m.partition(":")[2]) for m in models}
+        self.stream, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuCtxCreate_v2", ctypes.byref(ctypes.c_void_p()), 0, 0)
+        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
+        self.call("cuModuleLoadData", ctypes.byref(module), b".visible .entry xs_spin()")
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, b"xs_spin")
+        self.function, self.memory = function, ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(16))
         self.use(models[0])
 
+    def call(self, name, *args):
+        code = getattr(self.cuda, name)(*args)
+        if code:
+            raise RuntimeError("%s: %d" % (name, code))
+
     def use(self, spec):
-        self.time = self.models[spec]
+        self.us = ctypes.c_uint32(self.times[spec])
 
     def step(self):
-        time.sleep(self.time)
-        return 0
+        params = (ctypes.c_void_p * 3)(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p)
+                                         for v in (self.memory, self.us, ctypes.c_uint32(1))])
+        self.call("cuLaunchKernel", self.function, 8, 1, 1, 256, 1, 1, 0, self.stream, params, None)
 
     def check(self, out):
         pass
 
     def sync(self):
-        pass
+        self.call("cuStreamSynchronize", self.stream)
 
     def new_event(self):
-        return self.Event()
+        return self.Event(self)
 
     def checksums(self):
-        return "0" * 16, "0" * 16
+        return "0" * 16, "0" * 16  # its kernels' results are the tenant's business
 
     def gpu_times_us(self, n):
-        return [self.time * 1e6] * n
+        return [float(self.us.value)] * n
 
 
 def arrivals(words):
@@ -338,7 +358,7 @@ def main():
     p.add_argument("--models", required=True)
     p.add_argument("--depth", type=int, default=2)
     p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: none")
-    p.add_argument("--backend", choices=("torch", "sleep"), default="torch")
+    p.add_argument("--backend", choices=("torch", "spin"), default="torch")
     a = p.parse_args()
     out_fd = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like our lines
@@ -348,7 +368,7 @@ def main():
     except (OSError, AttributeError):
         pass
     try:
-        backend = (TorchBackend if a.backend == "torch" else SleepBackend)(a.models.split(","))
+        backend = (TorchBackend if a.backend == "torch" else SpinBackend)(a.models.split(","))
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suites that are lists of things that must hold: steps, overhead, streams, attach, correctness."""
+import json
+import os
+import subprocess
+import sys
+import time
+
+import stats
+import targets
+from rig import HERE, Failed, now_ns, xids
+from scene import check, ended_well
+from stats import verdict
+
+
+def counters(rig, pid):
+    """The shim's counts once they stand still: it publishes them with its tick."""
+    last = None
+    for _ in range(20):
+        found = rig.list().get(pid, {}).get("counters")
+        if found == last and found is not None:
+            return found
+        last = found
+        time.sleep(0.06)
+    return last or {}
+
+
+def steps(rig):
+    """steps.py with and without us, at the same time: results don't depend on timing."""
+    rig.start_daemon()
+    rig.mode("live")
+    argv = [sys.executable, os.path.join(HERE, "testdata/steps_stub.py" if rig.virtual else "steps.py")]
+
+    def start(name, priority, role):
+        env = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(rig.tmp, name + "-inductor"),
+               "TRITON_CACHE_DIR": os.path.join(rig.tmp, name + "-triton"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
+               "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        return rig.worker(name, argv, priority, env=env, role=role, limit_s=200)
+    plain, ours = start("steps-plain", None, "low1"), start("steps-xsched", 0, "low2")
+    limit, seen, rows, counts = time.monotonic() + 190, {plain: 0, ours: 0}, [], {}
+    while time.monotonic() < limit:
+        for w in (plain, ours):
+            asked = w.answers.get("C", [])
+            while seen[w] < len(asked):
+                name, where = asked[seen[w]]
+                seen[w] += 1
+                if w is ours:
+                    counts.setdefault(name, {})[where] = counters(rig, w.pid)
+                w.tell("go")
+        if all(w.answers.get("P") or w.ended for w in (plain, ours)):
+            break
+        time.sleep(0.01)
+    total = counters(rig, ours.pid)
+    for w in (plain, ours):
+        if not w.ended:
+            w.tell("go")
+        w.wait(10)
+    proof = [check("shim intercepts", [] if total.get("launches") else ["no launches: %s" % total],
+                   "%s launches, %s hooked calls" % (total.get("launches"), total.get("hooked_calls")))]
+    hashes = {w: {h[0]: h[1:] for h in w.answers.get("H", [])} for w in (plain, ours)}
+    errors = {w: {x[0]: " ".join(x[1:]) for x in w.answers.get("X", [])} for w in (plain, ours)}
+    for name in list(hashes[plain]) + [n for n in errors[plain] if n not in hashes[plain]]:
+        if name == "profiled":
+            continue
+        a, b = hashes[plain].get(name), hashes[ours].get(name)
+        bad = []
+        if a is None:
+            bad = ["fails without us too: " + errors[plain].get(name, "?")]
+        elif b is None:
+            bad = [errors[ours].get(name) or "not reached: " + ours.why()]
+        elif a != b:
+            bad = ["%s without us, %s with us" % (" ".join(a), " ".join(b))]
+        rows.append(check(name.replace("_", " "), bad, "bit-equal " + " ".join(a or [])[:40]))
+    if not rows:
+        raise Failed("no section came to its end: %s / %s" % (plain.why(), ours.why()))
+    profiler = []
+    for words in ours.answers.get("N", []):
+        name, launches, kernels, calls = words[0], int(words[1]), int(words[2]), words[3]
+        c = counts.get(name, {})
+        got = c.get("end", {}).get("launches", 0) - c.get("begin", {}).get("launches", 0)
+        profiler.append({"section": name, "shim": got, "profiler": launches, "kernels": kernels, "calls": calls})
+        proof.append(check("launches of %s equal torch.profiler's" % name,
+                           [] if got == launches and launches else ["%d by the shim, %d by the profiler (%s; %d kernels)"
+                                                                    % (got, launches, calls, kernels)],
+                           "%d (%s)" % (got, calls)))
+    if not profiler:
+        proof.append(check("launches equal torch.profiler's", [errors[ours].get("profiled", "the profiler did not run")]))
+    took = {w.name: {t[0]: float(t[1]) for t in w.answers.get("T", [])} for w in (plain, ours)}
+    return {"checks": rows, "rows": {"launches": profiler}, "proof": proof, "section_seconds": took}
+
+
+OVERHEAD = (("task_us", "1,000 vector-add tasks of about 1 ms", "us", True), ("launch_ns", "launch-bound loop", "ns", True),
+            ("small_copy_us", "copy-bound loop, 4 KiB", "us", True), ("bulk_copy_us", "copy of 64 MiB", "us", True),
+            ("tiny_task_us", "smallest task: launch and wait", "us", False))
+
+
+def overhead(rig):
+    """Separate processes, with and without us in turn; medians of medians."""
+    program = rig.helper("overhead")
+    rig.start_daemon()
+    tasks = str(max(int(1000 * rig.scale), 200))
+    found = {}
+
+    def one(mode):
+        argv = [program, "--tasks", tasks]
+        if mode != "plain":
+            rig.mode(mode)
+        w = rig.worker("overhead-" + mode, argv, None if mode == "plain" else 0, role="high", limit_s=40)
+        text = ""
+        # The reader thread has the pipe: it files lines by their first word.
+        if w.wait(40) is None:
+            raise Failed("overhead did not end in mode %s: %s" % (mode, w.why()))
+        for _ in range(100):
+            if w.ended:
+                break
+            time.sleep(0.01)
+        for first, rest in w.answers.items():
+            for words in rest:
+                line = " ".join([first] + words)
+                if line.startswith("{"):
+                    text = line
+        if not text:
+            raise Failed("overhead in mode %s: %s" % (mode, w.why()))
+        r = json.loads(text)
+        if not r["right"]:
+            raise Failed("overhead in mode %s computed something wrong" % mode)
+        found.setdefault(mode, []).append(r)
+    before = rig.stats()["sessions_total"]
+    reps = max(round(5 * rig.scale), 3)
+    one("plain")  # the first process of all pays for what later ones find warm
+    found.clear()
+    for i in range(reps):
+        for mode in ["plain", "live"] if i % 2 == 0 else ["live", "plain"]:
+            one(mode)
+    for mode in ("off", "suspend", "level1"):
+        one(mode)
+    joined = rig.stats()["sessions_total"] - before
+    expect = sum(len(v) for m, v in found.items() if m != "plain")
+    rows, verdicts = [], []
+    for key, label, unit, held in OVERHEAD:
+        plain = [r[key] for r in found["plain"]]
+        base = stats.median(plain)
+        row = {"what": label, "unit": unit, "plain": round(base, 3), "spread": round((max(plain) - min(plain)) / base, 4)}
+        for mode in ("live", "off", "suspend", "level1"):
+            value = stats.median([r[key] for r in found[mode]])
+            row[mode] = round(value, 3)
+            row[mode + "_over"] = round(value / base - 1, 4)
+        rows.append(row)
+        if held:
+            verdicts.append(verdict("%s: more with shim and daemon" % label, row["live_over"], targets.OVERHEAD, True, "part"))
+    proof = [check("the daemon saw the programs", [] if joined >= expect else ["%d of %d joined" % (joined, expect)],
+                   "%d sessions" % joined)]
+    return {"rows": {"overhead": rows}, "verdicts": verdicts, "proof": proof, "raw": found}
+
+
+def streams(rig):
+    """Streams of different priority in one process, with and without us, and beside a low process."""
+    program = rig.helper("streams")
+    rig.start_daemon()
+    rig.mode("live")
+    secs = str(3 * rig.scale)
+    found, queues, launched = {}, [], []
+
+    def one(kind, priority, xsched):
+        w = rig.worker("streams", [program, "--priority", str(priority), "--seconds", secs], 10 if xsched else None,
+                       role="high", limit_s=40)
+        if xsched:
+            time.sleep(1.5 + float(secs) / 2)
+            p = rig.list().get(w.pid)
+            if p:
+                queues.append(len(p["queues"]))
+                launched.append(p["counters"]["launches"])
+        if w.wait(40) is None:
+            raise Failed("streams did not end: " + w.why())
+        time.sleep(0.1)
+        line = next((" ".join([k] + words) for k, v in w.answers.items() for words in v if k.startswith("{")), None)
+        if not line:
+            raise Failed("streams: " + w.why())
+        r = json.loads(line)
+        found.setdefault(kind, {"us": [], "per_s": []})
+        found[kind]["us"] += r["latency_us"]
+        found[kind]["per_s"].append(r["long_per_s"])
+    for _ in range(2):
+        one("plain, equal priority", 0, False)
+        one("plain, different priority", 1, False)
+        one("xsched, equal priority", 0, True)
+        one("xsched, different priority", 1, True)
+    low = rig.spin("low1", 20000, 0).ready(30)
+    low.tell("loop")
+    one("xsched, different priority, beside a low process", 1, True)
+    low.pause()
+    sums = ended_well(rig.end([low]))
+    rows, raw = [], {}
+    for kind, r in found.items():
+        ms = [u / 1000 for u in r["us"]]
+        rows.append(dict({"mode": kind, "long_per_s": round(stats.median(r["per_s"]), 2)}, **stats.summarize(ms)))
+        raw[kind] = stats.compact(ms)
+    p99 = {r["mode"]: r["p99_ms"] for r in rows}
+    verdicts = [verdict("different priority: P99 with us / without", p99["xsched, different priority"] / p99["plain, different priority"],
+                        targets.STREAMS, True, "x"),
+                verdict("equal priority: P99 with us / without", p99["xsched, equal priority"] / p99["plain, equal priority"],
+                        targets.STREAMS, True, "x")]
+    proof = [check("shim intercepts", [] if launched and all(launched) else ["no launches seen: %s" % launched],
+                   "%s launches" % launched), sums]
+    notes = ["queues a process: %s; streams of one process share their context's queue and the hardware's own stream "
+             "priority decides between them" % max(queues, default=0)]
+    return {"rows": {"streams": rows}, "raw_us": raw, "verdicts": verdicts, "proof": proof, "notes": notes}
+
+
+def attach(rig):
+    """`xsched suspend PID` on a program that has nothing of ours."""
+    rig.start_daemon()
+    rig.mode("off")
+    rows, verdicts, proof, notes = [], [], [], []
+
+    def times(label, w, reps):
+        for _ in range(reps):
+            w.tell("loop")
+            time.sleep(0.15)
+            t0 = now_ns()
+            try:
+                reply = rig.http("POST", "/api/v1/suspend", {"pid": w.pid})
+            except Failed as e:
+                rows.append({"case": label, "answered_ms": round((now_ns() - t0) / 1e6, 2), "stopped_ms": None, "error": str(e)[:300]})
+                continue
+            answered = (now_ns() - t0) / 1e6
+            time.sleep(0.35)
+            t1 = now_ns()
+            rig.http("POST", "/api/v1/resume", {"pid": w.pid})
+            again = w.runs_again(t1, 2)
+            # By the program's own times: its last kernel before the resumption ended then.
+            last = max((e for _, e in w.samples if e < t1), default=0)
+            held = t1 - last > 0.3e9
+            stopped = max(last - t0, 0) / 1e6
+            rig.http("POST", "/api/v1/detach", {"pid": w.pid})
+            rows.append({"case": label, "answered_ms": round(answered, 2), "stopped_ms": round(stopped, 2) if held else None,
+                         "resumed_ms": None if again is None else round(again, 2), "level": reply.get("level"),
+                         "attached": reply.get("attached")})
+    old = rig.spin("plain-old", 2000, None, role="low1").ready(30)
+    times("fresh machine", old, 5)
+    time.sleep(0.2)
+    t0 = time.monotonic()
+    cli = rig.cli("suspend", old.pid)
+    notes.append("`xsched suspend PID` from the command line, process start included: %.0f ms (%s)"
+                 % ((time.monotonic() - t0) * 1000, cli.strip()))
+    rig.cli("resume", old.pid)
+    rig.cli("detach", old.pid)
+    late = []
+    try:
+        churn = rig.helper("rmchurn")
+        r = subprocess.run([churn, "5000"], capture_output=True, text=True, timeout=60)
+        if r.returncode != 0:
+            raise Failed(r.stderr.strip())
+        notes.append("rmchurn: " + r.stdout.strip())
+        late.append("program older than 5,000 short-lived clients")
+        times(late[0], old, 3)
+        late.append("program younger than them")
+        new = rig.spin("plain-new", 2000, None, role="low2").ready(30)
+        times(late[1], new, 3)
+        proof.append(ended_well(rig.end([new])))
+    except (Failed, subprocess.TimeoutExpired, OSError) as e:
+        notes.append("5,000 short-lived clients: not measured: %s" % e)
+    proof.append(ended_well(rig.end([old])))
+    for label, limit in [("fresh machine", targets.ATTACH_MS)] + [(n, targets.ATTACH_LATE_MS) for n in late]:
+        mine = [r for r in rows if r["case"] == label]
+        worst = None if any(r["stopped_ms"] is None for r in mine) or not mine else max(max(r["answered_ms"], r["stopped_ms"]) for r in mine)
+        v = verdict("%s: found and suspended" % label, worst, limit, True, "ms")
+        if worst is None and label in late and any(r.get("error") for r in mine):
+            # A clear error is allowed here: it must come in time and say what was the matter.
+            v = verdict("%s: refused with an error" % label, max(r["answered_ms"] for r in mine), limit, True, "ms")
+            notes.append("%s: %s" % (label, next(r["error"] for r in mine if r.get("error"))))
+        verdicts.append(v)
+    fresh = [r for r in rows if r["case"] == "fresh machine"]
+    proof.append(check("suspended means not running", ["it ran on, or was not found"] if any(r["stopped_ms"] is None for r in fresh) else [],
+                       "no kernel ended for 0.3 s, %d times" % len(fresh)))
+    proof.append(check("resumed", ["it did not run again"] if any(r.get("resumed_ms") is None for r in fresh) else [], "every time"))
+    return {"rows": {"attach": rows}, "verdicts": verdicts, "proof": proof, "notes": notes}
+
+
+def correctness(rig):
+    """A low preempted 1,000 times and more computes what it computes undisturbed."""
+    program = rig.helper("correct")
+    rig.start_daemon()
+    before = xids()
+    plain = rig.worker("correct-plain", [program], None, role="low2").ready(60)
+    want = {h[0]: h[1] for h in plain.answers.get("H", [])}
+    plain_ok = plain.quit()
+    rig.mode("off")
+    low = rig.worker("correct", [program], 0, role="low1").ready(60)
+    got = {h[0]: h[1] for h in low.answers.get("H", [])}
+    high = rig.spin("high", 90, 10).ready(30)
+    rig.joined([low, high])
+    rows = []
+
+    def disturbed(mode, hz, wanted, limit_s):
+        rig.mode(mode)
+        low.tell("loop")
+        high.tell("rate %g" % hz)
+        start, n, requests = time.monotonic(), 0, len(high.samples)
+        first = preemptions(rig, low.pid)
+        rounds = len(low.samples)
+        while time.monotonic() - start < limit_s:
+            time.sleep(0.5)
+            n = preemptions(rig, low.pid) - first
+            if wanted and n >= wanted * 1.05:
+                break
+        rig.mode("off")
+        high.pause()
+        low.pause()
+        rows.append({"mode": mode, "preemptions": n, "requests": len(high.samples) - requests,
+                     "rounds": len(low.samples) - rounds, "seconds": round(time.monotonic() - start, 1)})
+        return n
+    n = disturbed("suspend", 200, targets.PREEMPTIONS, 25)
+    disturbed("live", 200, 0, 6 * rig.scale)  # preempted by the hardware's slices: one a request that finds it busy
+    disturbed("level2", 200, 0, 4 * rig.scale)
+    sums, xid = {"correct-plain": plain_ok}, xids()
+    sums.update(rig.end([low, high]))
+    different = [k for k in want if want[k] != got.get(k)]
+    fresh = None if xid is None or before is None else [x for x in xid if x not in before]
+    checks = [check("equal with and without us", ["%s differs" % k for k in different] if want else ["no digests"], ", ".join(want)),
+              ended_well(sums),
+              check("no new Xid in the kernel log", fresh or [], "none" if fresh is not None else "the kernel log can't be read here")]
+    verdicts = [verdict("preemptions of one low (suspend)", n, targets.PREEMPTIONS, False),
+                verdict("requests that preempted by slices (live)", rows[1]["requests"], 500 * rig.scale, False)]
+    proof = [check("it was preempted", [] if n else ["no preemption was counted"], "%d times" % n), checks[1]]
+    return {"rows": {"preempted": rows}, "checks": checks, "verdicts": verdicts, "proof": proof}
+
+
+def preemptions(rig, pid):
+    return sum(q["preemptions"] for q in rig.list().get(pid, {}).get("queues", []))

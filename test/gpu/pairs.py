@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suites that load a high and lows once and switch the modes live."""
+import time
+
+import stats
+import targets
+from rig import Failed, Mps
+from scene import Mode, Scene, check, ended_well, xsched_modes
+from stats import verdict
+
+
+def finish(rig, scenarios, workers):
+    """Ends the workers; their checksums are part of every scenario's proof."""
+    sums = ended_well(rig.end(workers))
+    for s in scenarios:
+        s["proof"].append(sums)
+    return scenarios
+
+
+def micro(rig):
+    """Spin kernels: the high 90 us at 100/s, the lows 20 ms back to back."""
+    rig.start_daemon()
+    high, lows = rig.spin("high", 90, 10), [rig.spin("low1", 20000, 0)]
+    for w in [high] + lows:
+        w.ready(30)
+    rig.joined([high] + lows)
+    seconds = {"alone": 5, "native": 5, "timeslice": 5, "suspend": 5, "live": 5, "level2": 2.5, "level1": 2.5, "low alone": 2.5}
+    out = []
+    for n in (1, 3):
+        while len(lows) < n:
+            lows.append(rig.spin("low%d" % (len(lows) + 1), 20000, 0).ready(30))
+        rig.joined([high] + lows)
+        key = "micro/%d low%s" % (n, "s" if n > 1 else "")
+        out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, gpu_ms=0.09, block_s=2.5,
+                         seed=rig.seed + n).run())
+    return {"scenarios": finish(rig, out, [high] + lows)}
+
+
+# suite -> high model, low model, rate, arrivals, seconds by mode, seconds by MPS mode
+MODELS = {
+    "test3": ("resnet18:1", "resnet50:8", 10, {"test3": "rate 10"},
+              {"alone": 32, "native": 12, "live": 32, "low alone": 4},
+              None),
+    "test4": ("resnet18:1", "resnet50:1024", 20, {"test4": "rate 20"},
+              {"alone": 16, "native": 16, "live": 16, "timeslice": 8, "suspend": 8, "level1": 4, "low alone": 4},
+              {"alone": 8, "mps": 8, "mps-priority": 16, "low alone": 4}),
+    "twomodels": ("resnet18:1", "resnet50:256", 20, {"twomodels": "rate 20"},
+                  {"alone": 16, "native": 8, "live": 16, "low alone": 4},
+                  {"alone": 4, "mps": 4, "mps-priority": 8, "low alone": 4}),
+    "gpubound": ("resnet50:64", "resnet50:1024", 20, {"gpubound": "rate 20"},
+                 {"alone": 16, "native": 12, "live": 16, "suspend": 8, "low alone": 4},
+                 {"alone": 4, "mps": 4, "mps-priority": 12, "low alone": 4}),
+    "burst": ("resnet18:1", "resnet50:1024", 20,
+              {"burst/poisson": "poisson 20 SEED", "burst/on-off": "onoff 60 250 500"},
+              {"alone": 16, "native": 8, "live": 16, "low alone": 4},
+              None),
+}
+
+
+def models(rig, names, mps=True, partial=None):
+    """The reports' pairs of models: one pair of processes for all of these suites, then
+    another under MPS. {suite: result}. partial is called with what there is before MPS starts."""
+    out = {n: {"scenarios": [], "notes": []} for n in names}
+    highs = sorted({MODELS[n][0] for n in names})
+    lows = sorted({MODELS[n][1] for n in names})
+    if rig.virtual:  # the same path without PyTorch
+        table = {m: "spin:%d" % (3000 + i) for i, m in enumerate(highs)}
+        table.update({m: "spin:%d" % (20000 + i) for i, m in enumerate(lows)})
+    else:
+        table = {m: m for m in highs + lows}
+    pair, measured = [], []
+
+    def let_go():
+        """The checksums at the end of a pair's life are the proof of all it measured."""
+        finish(rig, measured, pair)
+        pair.clear()
+        measured.clear()
+    for n in names:
+        start = time.monotonic()
+        try:
+            if not pair:
+                rig.start_daemon()
+                pair += [rig.torch("high", [table[m] for m in highs], 10, check=10),
+                         rig.torch("low1", [table[m] for m in lows], 0)]
+                for w in pair:
+                    w.ready(150)
+                rig.joined(pair)
+            for key, arrivals in MODELS[n][3].items():
+                out[n]["scenarios"].append(model_scene(rig, n, key, arrivals, pair[0], pair[1:], table).run())
+            measured += out[n]["scenarios"]
+        except Failed as e:
+            out[n]["error"] = str(e)
+            let_go()  # the next suite gets a new pair
+        out[n]["seconds"] = time.monotonic() - start
+    let_go()
+    if partial:
+        partial(out)
+    under_mps = [n for n in names if MODELS[n][5]]
+    if mps and under_mps:
+        try:
+            for n, scenario in with_mps(rig, under_mps, highs, lows, table):
+                lost = [p for p in scenario["proof"] if not p["ok"]]
+                if lost:
+                    out[n]["notes"].append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
+                else:
+                    out[n]["scenarios"].append(scenario)
+        except Failed as e:
+            for n in under_mps:
+                out[n]["notes"].append("MPS was not measured: %s" % e)
+    return out
+
+
+def model_scene(rig, suite, key, arrivals, high, lows, table):
+    high_model, low_model, hz, _, seconds, _ = MODELS[suite]
+    high.ask("use " + table[high_model], "U")
+    for w in lows:
+        w.ask("use " + table[low_model], "U")
+    rig.mode("off")
+    gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
+    # A short warm-up, so that no block has the first requests after the change.
+    high.tell("rate 50")
+    time.sleep(0.5)
+    high.pause()
+    modes = xsched_modes(seconds, len(lows))
+    return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, block_s=4.0, seed=rig.seed + len(key))
+
+
+def with_mps(rig, names, highs, lows, table):
+    """MPS needs its own processes: one high, a low of equal and one of lower priority."""
+    if not rig.virtual:  # there the daemon's child is the device
+        rig.stop_daemon()
+    server = Mps(rig)
+    workers = []
+    try:
+        def client(name, specs, priority, role, check):
+            env = dict(server.env, CUDA_MPS_CLIENT_PRIORITY=str(priority))
+            w = rig.torch(name, [table[m] for m in specs], None, check=check, env=env, role=role)
+            workers.append(w)
+            return w
+        high = client("mps-high", highs, 0, "high", 10)
+        equal = client("mps-low", lows, 0, "low1", 4)
+        below = client("mps-low-priority", lows, 1, "low2", 4)
+        for w in workers:
+            w.ready(150)
+        known = server.clients()
+        missing = [w.name for w in workers if w.pid not in known]
+        if len(known) < len(workers):
+            raise Failed("the MPS server has the clients %s; missing: %s" % (known, ", ".join(missing)))
+        found = []
+        for n in names:
+            high_model, low_model, hz, arrivals, _, seconds = MODELS[n]
+            high.ask("use " + table[high_model], "U")
+            for w in (equal, below):
+                w.ask("use " + table[low_model], "U")
+            gpu_ms = float(high.ask("gputime 20", "G")[0]) / 1000
+            modes = [Mode("alone", seconds["alone"], None, [], True), Mode("mps", seconds["mps"], None, [0], True),
+                     Mode("mps-priority", seconds["mps-priority"], None, [1], True),
+                     Mode("low alone 0", seconds["low alone"], None, [0], False)]
+            key, how = next(iter(arrivals.items()))
+            found.append((n, Scene(rig, key + ", under MPS", high, [equal, below], modes, hz, how, gpu_ms,
+                                   seed=rig.seed).run()))
+        sums = ended_well(rig.end(workers))
+        proof = check("clients of the MPS server", [], "%d" % len(known))
+        for n, s in found:
+            s["proof"] += [proof, sums]
+            yield n, s
+    finally:
+        for w in workers:
+            w.close()
+        server.stop()
+
+
+def tenants(rig):
+    """One high and three lows of different models."""
+    rig.start_daemon()
+    specs = ["resnet50:256", "encoder:64", "mlp:8192"]
+    high_spec = "resnet18:1"
+    if rig.virtual:
+        specs, high_spec = ["spin:20000", "spin:25000", "spin:30000"], "spin:3000"
+    high = rig.torch("high", [high_spec], 10, check=10)
+    lows = [rig.torch("low%d" % (i + 1), [s], 0) for i, s in enumerate(specs)]
+    for w in [high] + lows:
+        w.ready(150)
+    rig.joined([high] + lows)
+    rig.mode("off")
+    gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
+    seconds = {"alone": 16, "native": 12, "live": 16, "low alone": 3}
+    scene = Scene(rig, "tenants", high, lows, xsched_modes(seconds, 3, alone_of=[0, 1, 2]), 20, gpu_ms=gpu_ms,
+                  block_s=4.0, seed=rig.seed)
+    out = scene.run()
+    out["low_models"] = specs
+    return {"scenarios": finish(rig, [out], [high] + lows)}
+
+
+def share(rig):
+    """Two saturating tenants of equal priority, shares as hardware timeslices."""
+    rig.start_daemon()
+    # Several kernels in flight: a queue that is empty between two kernels gives the rest of its slice away.
+    a, b = (rig.spin("share-" + x, 5000, 0, depth=8, role=role).ready(30) for x, role in (("a", "low1"), ("b", "low2")))
+    rig.joined([a, b])
+    policy = rig.cli("policy", "--json")
+    by_share = "UP" if "UP" in policy["available"] else None
+    able = by_share is not None and "--share" in rig.cli("hint", "--help")
+    head, tail = 0.5, 0.05
+    blocks = []
+
+    def block(name, who, length):
+        for w in (a, b):
+            if w in who:
+                w.tell("loop")
+            else:
+                w.pause()
+        start = time.monotonic_ns()
+        time.sleep(length + head + tail)
+        blocks.append(stats.Block(name, start, time.monotonic_ns()))
+
+    slices, suspends = {}, {}
+    for _ in range(2):
+        for name in ["alone", "native"] + (list(targets.SHARE) if able else []):
+            rig.mode("live" if name in targets.SHARE else "off")
+            before = rig.stats()["suspends"]
+            if name in targets.SHARE:
+                rig.cli("policy", by_share)
+                for w, part in zip((a, b), targets.SHARE[name][2]):
+                    rig.cli("hint", w.pid, "--share", part)
+            block(name, [a] if name == "alone" else [a, b], (2 if name in ("alone", "native") else 4) * rig.scale)
+            procs = rig.list()
+            slices[name] = {w.name: [q["slice_us"] for q in procs[w.pid]["queues"]] for w in (a, b)}
+            suspends[name] = suspends.get(name, 0) + rig.stats()["suspends"] - before
+    rig.mode("off")
+    rig.cli("policy", policy["name"])
+    for w in (a, b):
+        w.pause()
+    ws = {n: stats.windows(blocks, n, int(head * 1e9), int(tail * 1e9)) for n in {b.mode for b in blocks}}
+    done = {w: stats.completions(w.samples) for w in (a, b)}
+    alone = stats.rate(done[a], ws["alone"])
+    rows, verdicts = [], []
+    for name, windows in ws.items():
+        ra, rb = stats.rate(done[a], windows), stats.rate(done[b], windows)
+        rows.append({"mode": name, "a_per_s": round(ra, 3), "b_per_s": round(rb, 3),
+                     "ratio": round(ra / rb, 3) if rb else None, "chip": round((ra + rb) / alone, 4) if alone else None,
+                     "slices_us": slices.get(name), "suspends": suspends.get(name)})
+    for name, (want, within, _) in targets.SHARE.items():
+        row = next((r for r in rows if r["mode"] == name), None)
+        if row:
+            off = None if row["ratio"] is None else abs(row["ratio"] / want - 1)
+            verdicts.append(verdict("%s is off by" % name, off, within, True, "part"))
+            verdicts.append(verdict("%s, both together" % name, row["chip"], targets.SHARE_CHIP, False, "of the chip"))
+    procs = rig.list()
+    proof = [check("shim intercepts", [w.name for w in (a, b) if not procs[w.pid]["counters"]["launches"]], "both"),
+             ended_well(rig.end([a, b]))]
+    if able:
+        wrong = [n for n in targets.SHARE if not all(us for queues in slices[n].values() for us in queues)]
+        proof.append(check("shares are timeslices", ["%s: %s" % (n, slices[n]) for n in wrong], "%s" % {n: slices[n] for n in targets.SHARE}))
+    notes = [] if able else ["there is no `xsched hint --share` or no policy UP: only the driver's own 1:1 was measured"]
+    return {"rows": {"shares": sorted(rows, key=lambda r: r["mode"])}, "verdicts": verdicts, "proof": proof, "notes": notes,
+            "incomplete": not able}

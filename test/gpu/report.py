@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""results.json -> tables in Markdown, pictures in SVG, one HTML page.
+
+  report.py RESULTS.json... --out docs/results --name h200
+
+Several files (of several runs) are put together: of a suite that is in more than one the last
+one counts. A suite without proof shows why, and no numbers.
+"""
+import argparse
+import html as escape_html
+import json
+import math
+import os
+import sys
+import time
+
+COLOURS = {"alone": "#2b8a3e", "native": "#c92a2a", "live": "#1864ab", "timeslice": "#0b7285", "suspend": "#5f3dc4",
+           "level1": "#e67700", "level2": "#a61e4d", "level3": "#862e9c", "mps": "#868e96", "mps-priority": "#495057"}
+MORE = ["#1864ab", "#c92a2a", "#2b8a3e", "#e67700", "#5f3dc4", "#0b7285"]
+NAMES = {"live": "**xsched**", "timeslice": "xsched, timeslices only", "suspend": "xsched, suspend only (Lv3)",
+         "level1": "xsched Lv1", "level2": "xsched Lv2", "mps": "MPS", "mps-priority": "MPS, client priority"}
+
+
+def merge(results):
+    out = {"machines": [], "commands": [], "suites": {}, "seconds": 0}
+    for r in results:
+        out["machines"].append(r["machine"])
+        out["commands"].append(r["command"])
+        out["seconds"] += r.get("seconds", 0)
+        for name, s in r["suites"].items():
+            if s["status"] != "SKIPPED" or name not in out["suites"]:
+                out["suites"][name] = s
+    return out
+
+
+# -- text
+
+
+def number(v, digits=3):
+    if v is None:
+        return "-"
+    if isinstance(v, float):
+        return ("%.*f" % (digits, v))
+    return str(v)
+
+
+def percent(v):
+    return "-" if v is None else "%.1f %%" % (100 * v)
+
+
+def verdict_text(v):
+    return "%s %s %s (must be %s %s)" % (v["what"], number(v["value"]), v["unit"], "<=" if v["at_most"] else ">=", number(v["limit"]))
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows]) + "\n"
+
+
+def generic(rows):
+    """A table of what the rows have, in the order in which it first appears."""
+    keys = []
+    for r in rows:
+        keys += [k for k in r if k not in keys]
+
+    def cell(v):
+        if isinstance(v, (dict, list)):
+            return json.dumps(v).replace("|", "/")
+        return number(v)
+    return table([k.replace("_", " ") for k in keys], [[cell(r.get(k)) for k in keys] for r in rows])
+
+
+def scenario_table(s):
+    rows = []
+    for name, m in s["modes"].items():
+        h, low, e = m["high"] or {}, m.get("low") or {}, m.get("evidence") or {}
+        interval = h.get("p99_interval_ms")
+        rows.append([NAMES.get(name, name), h.get("n", 0), number(h.get("mean_ms"), 2), number(h.get("p50_ms")), number(h.get("p95_ms")),
+                     number(h.get("p99_ms")) + (" (%s-%s)" % (number(interval[0], 2), number(interval[1], 2)) if interval else ""),
+                     number(h.get("max_ms"), 2), number(m.get("p99_to_alone"), 2) + "x" if m.get("p99_to_alone") else "-",
+                     percent(low.get("kept")), percent(low.get("kept_of_ideal")), e.get("preemptions", "-"), e.get("suspends", "-")])
+    return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P99 / alone", "low kept", "of ideal", "preemptions", "suspends"], rows)
+
+
+def ideal_text(s):
+    parts = ["arrivals `%s`" % s["arrivals"]]
+    if s.get("gpu_ms") is not None:
+        parts.append("the high's isolated GPU time %.3f ms" % s["gpu_ms"])
+    if s.get("low_models"):
+        parts.append("lows: " + ", ".join(s["low_models"]))
+    parts.append("lows alone: " + ", ".join("%s/s" % number(r, 2) for r in s["low_alone_rates"]))
+    n = s.get("noise")
+    if n:
+        parts.append("the %d alone blocks one by one: P50 %s-%s, P99 %s-%s ms"
+                     % (n["blocks"], number(n["p50_ms"][0], 2), number(n["p50_ms"][1], 2), number(n["p99_ms"][0], 2), number(n["p99_ms"][1], 2)))
+    d = s.get("daemon")
+    if d and (d.get("busy_to_decision") or {}).get("count"):
+        parts.append("arrival to decision P50 %.0f, P99 %.0f us" % (d["busy_to_decision"]["p50_us"], d["busy_to_decision"]["p99_us"]))
+        if d["suspend_time"]["count"]:
+            parts.append("one suspend P50 %.0f, P99 %.0f us, one resume P50 %.0f us"
+                         % (d["suspend_time"]["p50_us"], d["suspend_time"]["p99_us"], d["resume_time"]["p50_us"]))
+    return "; ".join(parts) + "."
+
+
+def proven(s):
+    return s["status"] in ("OK", "MISSED", "INCOMPLETE")
+
+
+def verdict_rows(verdicts):
+    return table(["must show", "measured", "limit", ""], [[v["what"], "%s %s" % (number(v["value"]), v["unit"]),
+                 ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "met" if v["ok"] else "**missed**"] for v in verdicts])
+
+
+def sections(merged):
+    """[(suite, [blocks])]; a block is markdown text or ("svg", name, picture)."""
+    out = []
+    for name, s in merged["suites"].items():
+        blocks = ["**%s**%s (%.0f s)\n" % (s["status"], ": " + s["why"] if s["why"] else "", s.get("seconds", 0))]
+        if proven(s):
+            for sc in s.get("scenarios", []):
+                if sc["name"] != name:
+                    blocks.append("#### %s\n" % sc["name"])
+                blocks.append(scenario_table(sc))
+                blocks.append(ideal_text(sc) + "\n")
+                curves = {m: [v / 1000 for v in raw] for m, raw in sc["raw_us"].items() if raw}
+                if curves:
+                    blocks.append(("svg", sc["name"], cdf(sc["name"], curves)))
+                if sc["verdicts"]:
+                    blocks.append(verdict_rows(sc["verdicts"]))
+            for rows in s.get("rows", {}).values():
+                if rows:
+                    blocks.append(generic(rows))
+            if s.get("raw_us"):
+                curves = {m: [v / 1000 for v in raw] for m, raw in s["raw_us"].items() if raw}
+                blocks.append(("svg", name, cdf(name, curves)))
+            if s.get("checks"):
+                blocks.append(table(["check", "", ""], [[c["name"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s["checks"]]))
+            if s.get("verdicts"):
+                blocks.append(verdict_rows(s["verdicts"]))
+        proof = list(s.get("proof", [])) + [p for sc in s.get("scenarios", []) for p in sc["proof"]]
+        if proof:
+            lines = []
+            for p in proof:
+                line = "- %s: %s%s" % (p["name"], "" if p["ok"] else "**FAILED** ", p["detail"])
+                if line not in lines:
+                    lines.append(line)
+            blocks.append("Proof:\n\n" + "\n".join(lines) + "\n")
+        for note in s.get("notes", []):
+            blocks.append("Note: %s\n" % note)
+        out.append((name, blocks))
+    return out
+
+
+def summary_rows(merged):
+    rows = []
+    for name, s in merged["suites"].items():
+        if not proven(s):
+            rows.append([name, s["status"], s["why"][:160], "", "", "", ""])
+            continue
+        for sc in s.get("scenarios", []):
+            alone = (sc["modes"].get("alone") or {}).get("high") or {}
+            for mode, m in sc["modes"].items():
+                if mode == "alone":
+                    continue
+                h, low = m["high"] or {}, m.get("low") or {}
+                rows.append([sc["name"], mode, number(alone.get("p99_ms")), number(h.get("p99_ms")), number(m.get("p99_to_alone"), 2),
+                             percent(low.get("kept")), percent(low.get("kept_of_ideal"))])
+    return rows
+
+
+def summary(merged):
+    """Plain text, for a terminal: the comparison, then what must hold."""
+    head = ["suite", "mode", "alone P99", "P99 (ms)", "x alone", "kept", "of ideal"]
+    rows = [head] + summary_rows(merged)
+    widths = [max(len(str(r[i])) for r in rows) for i in range(len(head))]
+    widths[2] = min(widths[2], 12)
+    lines = ["  ".join(str(c).ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
+    lines.append("")
+    for name, s in merged["suites"].items():
+        if not proven(s):
+            continue
+        for sc in s.get("scenarios", []):
+            if sc.get("noise"):
+                low, high = sc["noise"]["p99_ms"]
+                lines.append("%s: alone blocks P50 %s..%s, P99 %s..%s ms%s" % tuple(
+                    [sc["name"]] + [number(v) for k in ("p50_ms", "p99_ms") for v in sc["noise"][k]]
+                    + [": NOISY, the ratios say little" if high > 1.5 * low else ""]))
+        for v in list(s.get("verdicts", [])) + [dict(v, what=sc["name"] + ": " + v["what"]) for sc in s.get("scenarios", []) for v in sc["verdicts"]]:
+            lines.append("%-6s %-11s %s" % ("met" if v["ok"] else "MISSED", name, verdict_text(v)))
+        for c in s.get("checks", []):
+            lines.append("%-6s %-11s %s: %s" % ("ok" if c["ok"] else "FAILED", name, c["name"], c["detail"][:120]))
+    lines += ["", "  ".join("%s %s" % (n, s["status"]) for n, s in merged["suites"].items()), "%.0f s" % merged["seconds"]]
+    return "\n".join(lines)
+
+
+def file_name(name):
+    return "".join(c if c.isalnum() else "-" for c in name).strip("-")
+
+
+def markdown(merged, pictures=True, prefix=""):
+    m = merged["machines"][0]
+    out = ["# Results\n", "%s; %s CPUs%s; kernel %s; %s.\n" % (m["device"], m["cpus"], " (%s)" % m["cpu"] if m.get("cpu") else "", m["kernel"],
+                                                             time.strftime("%Y-%m-%d", time.gmtime(m["started_unix"]))),
+           "Commands:\n", "\n".join("    " + c for c in merged["commands"]) + "\n",
+           "P99 is nearest rank; in brackets its 95 % interval by resampling. Latency counts from the scheduled arrival to results ready. "
+           "\"kept\" is the lows' rate inside the high's window over their rate alone, \"ideal\" is 1 - rate x (isolated GPU time + 0.4 ms).\n"]
+    for name, blocks in sections(merged):
+        out.append("\n## %s\n" % name)
+        for b in blocks:
+            if isinstance(b, str):
+                out.append(b)
+            elif pictures:
+                out.append("![latency of %s](%s%s.svg)\n" % (b[1], prefix, file_name(b[1])))
+    return "\n".join(out)
+
+
+def html(merged):
+    """One page with the pictures inside."""
+    out = ["<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>XSched on a GPU</title><style>"
+           "body{font:14px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}pre{overflow-x:auto}</style></head><body>"]
+    out.append("<pre>%s</pre>" % escape_html.escape(summary(merged)))
+    for name, blocks in sections(merged):
+        out.append("<h2>%s</h2>" % escape_html.escape(name))
+        for b in blocks:
+            out.append("<pre>%s</pre>" % escape_html.escape(b) if isinstance(b, str) else b[2])
+    return "\n".join(out) + "</body></html>\n"
+
+
+# -- pictures
+
+
+def ticks(low, high):
+    """1, 2, 5 times powers of ten, inside the range."""
+    out = []
+    for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        out += [k * 10.0 ** e for k in (1, 2, 5) if low <= k * 10.0 ** e <= high]
+    return out
+
+
+def cdf(title, curves, width=720, height=360):
+    """Latency on a logarithmic axis against the part of the requests that needed more, also
+    logarithmic: what matters is the tail."""
+    left, right, top, bottom = 60, 190, 34, 44
+    values = [v for c in curves.values() for v in c if v > 0]
+    if not values:
+        return ""
+    low, high = min(values) * 0.9, max(values) * 1.1
+    least = 1 / max(len(c) for c in curves.values()) / 1.5
+
+    def x(v):
+        return left + (math.log(v) - math.log(low)) / (math.log(high) - math.log(low)) * (width - left - right)
+
+    def y(part):
+        return top + (math.log(max(part, least)) / math.log(least)) * (height - top - bottom)
+    esc = escape_html.escape
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="sans-serif" font-size="12">'
+           % (width, height, width, height), '<rect width="100%" height="100%" fill="white"/>',
+           '<text x="%d" y="20" font-size="14">%s: latency of the high</text>' % (left, esc(title))]
+    for t in ticks(low, high):
+        out.append('<path d="M%.1f %d V%d" stroke="#e9ecef"/><text x="%.1f" y="%d" text-anchor="middle" fill="#495057">%g</text>'
+                   % (x(t), top, height - bottom, x(t), height - bottom + 16, t))
+    for part, label in ((1, "all"), (0.5, "P50"), (0.1, "P90"), (0.05, "P95"), (0.01, "P99"), (0.001, "P99.9")):
+        if part >= least:
+            out.append('<path d="M%d %.1f H%d" stroke="#e9ecef"/><text x="%d" y="%.1f" text-anchor="end" fill="#495057">%s</text>'
+                       % (left, y(part), width - right, left - 6, y(part) + 4, label))
+    out.append('<text x="%d" y="%d" text-anchor="middle" fill="#495057">ms, logarithmic; lower left is better</text>'
+               % ((left + width - right) // 2, height - 8))
+    for i, (name, c) in enumerate(curves.items()):
+        s = sorted(v for v in c if v > 0)
+        colour = COLOURS.get(name, MORE[i % len(MORE)])
+        points = " ".join("%.1f,%.1f" % (x(v), y(1 - k / len(s))) for k, v in enumerate(s))
+        out.append('<polyline points="%s" fill="none" stroke="%s" stroke-width="1.8"/>' % (points, colour))
+        p99 = s[max(math.ceil(0.99 * len(s)), 1) - 1]
+        out.append('<path d="M%d %d h16" stroke="%s" stroke-width="3"/><text x="%d" y="%d">%s: %.2f ms</text>'
+                   % (width - right + 10, top + 14 + 18 * i, colour, width - right + 32, top + 18 + 18 * i, esc(name[:20]), p99))
+    out.append('<text x="%d" y="%d" fill="#495057">mode: P99</text></svg>' % (width - right + 10, top - 2))
+    return "\n".join(out)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("results", nargs="+")
+    p.add_argument("--out", help="folder for NAME.md, NAME.json and NAME-*.svg; without it the summary is printed")
+    p.add_argument("--name", default="results")
+    a = p.parse_args()
+    found = []
+    for path in a.results:
+        with open(path) as f:
+            found.append(json.load(f))
+    merged = merge(found)
+    if not a.out:
+        print(summary(merged))
+        return 0
+    os.makedirs(a.out, exist_ok=True)
+    for _, blocks in sections(merged):
+        for b in blocks:
+            if not isinstance(b, str):
+                with open(os.path.join(a.out, "%s-%s.svg" % (a.name, file_name(b[1]))), "w") as f:
+                    f.write(b[2] + "\n")
+    with open(os.path.join(a.out, a.name + ".md"), "w") as f:
+        f.write(markdown(merged, prefix=a.name + "-"))
+    with open(os.path.join(a.out, a.name + ".json"), "w") as f:
+        json.dump(found, f, separators=(",", ":"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

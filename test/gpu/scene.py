@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One loaded set of processes, measured in all modes in short random blocks."""
+import time
+from collections import namedtuple
+
+import stats
+from rig import Failed, now_ns
+from stats import Block
+from targets import judge
+
+HEAD_S, TAIL_S = 0.25, 0.05
+
+# lows: the indexes of those that run; xmode: what `xsched mode` is told, None: nothing.
+Mode = namedtuple("Mode", "name seconds xmode lows high")
+
+
+def xsched_modes(seconds, lows, alone_of=None):
+    """The usual modes. seconds is {name: seconds}; native is the mode off, alone is the high
+    without lows, `low alone I` is one low without the high."""
+    everybody = list(range(lows))
+    out = []
+    for name, s in seconds.items():
+        if name == "alone":
+            out.append(Mode(name, s, "off", [], True))
+        elif name == "low alone":
+            out += [Mode("%s %d" % (name, i), s, "off", [i], False) for i in (alone_of or [0])]
+        else:
+            out.append(Mode(name, s, "off" if name == "native" else name, everybody, True))
+    return out
+
+
+class Scene:
+    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1):
+        self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
+        self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
+        self.block_s, self.seed = block_s, seed
+        self.blocks, self.evidence, self.turns, self.slices = [], {}, {}, {}
+        self.managed = [w for w in [high] + lows if w.shim]
+
+    # -- measuring
+
+    def run(self):
+        by_name = {m.name: m for m in self.modes}
+        plan = [(m.name, m.seconds * self.rig.scale) for m in self.modes]
+        for name in stats.schedule(plan, self.block_s, self.seed):
+            self.one_block(by_name[name])
+        self.settle()
+        return self.summary()
+
+    def settle(self):
+        if self.managed:
+            self.rig.mode("off")
+        for w in [self.high] + self.lows:
+            w.pause()
+
+    def one_block(self, m):
+        self.high.pause()
+        if m.xmode and self.managed:
+            self.rig.mode(m.xmode)
+        for i, w in enumerate(self.lows):
+            if i in m.lows:
+                w.tell("loop")
+            else:
+                w.pause()
+        turn = self.turns[m.name] = self.turns.get(m.name, 0) + 1
+        if m.high:
+            # The n-th block of every mode has the same arrivals.
+            self.high.tell(self.arrivals.replace("SEED", "%d-%d" % (self.seed, turn)))
+        start = now_ns()
+        time.sleep(HEAD_S)
+        before = self.counted()
+        if m.name in ("native", "timeslice", "live"):
+            self.slices.setdefault(m.name, []).append(self.read_slices())
+        time.sleep(max(self.block_s + HEAD_S + TAIL_S - (now_ns() - start) / 1e9, 0))
+        end = now_ns()
+        after = self.counted()
+        seen = self.evidence.setdefault(m.name, {})
+        for k, v in after.items():
+            seen[k] = seen.get(k, 0) + v - before[k]
+        self.blocks.append(Block(m.name, start, end))
+        for w in [self.high] + self.lows:
+            if not w.alive():
+                raise Failed("%s (pid %d) ended in mode %s: %s" % (w.name, w.pid, m.name, w.why()))
+
+    def counted(self):
+        if not self.managed:
+            return {}
+        s, procs = self.rig.stats(), self.rig.list()
+        out = {k: s[k] for k in ("suspends", "resumes", "gate_holds", "timeslice_sets", "undone", "device_errors")}
+        out["gate_waits"] = sum(procs.get(w.pid, {}).get("counters", {}).get("gate_waits", 0) for w in self.lows)
+        out["preemptions"] = sum(q["preemptions"] for w in self.lows for q in procs.get(w.pid, {}).get("queues", []))
+        return out
+
+    def read_slices(self):
+        procs = self.rig.list()
+        return {w.name: [q["slice_us"] for q in procs.get(w.pid, {}).get("queues", [])] for w in self.managed}
+
+    # -- results
+
+    def windows(self, name):
+        return stats.windows(self.blocks, name, int(HEAD_S * 1e9), int(TAIL_S * 1e9))
+
+    def summary(self):
+        alone = [stats.rate(w.samples, self.windows("low alone %d" % i)) for i, w in enumerate(self.lows)]
+        alone = [r or alone[0] for r in alone]
+        modes, raw = {}, {}
+        for m in self.modes:
+            ws = self.windows(m.name)
+            if not ws or m.name.startswith("low alone"):
+                continue
+            values = stats.latencies_ms(self.high.samples, ws)
+            out = {"seconds": round(stats.seconds(ws), 2), "high": stats.summarize(values),
+                   "evidence": self.evidence.get(m.name, {})}
+            raw[m.name] = stats.compact(values)
+            if m.lows:
+                hz = len(values) / stats.seconds(ws)
+                part = stats.kept([self.lows[i].samples for i in m.lows], [alone[i] for i in m.lows], ws)
+                low = {"rates": [round(stats.rate(self.lows[i].samples, ws), 4) for i in m.lows],
+                       "kept": None if part is None else round(part, 4)}
+                if self.gpu_ms is not None and part is not None:
+                    ideal = stats.ideal_kept(hz, self.gpu_ms)
+                    low["ideal"] = round(ideal, 4)
+                    low["kept_of_ideal"] = round(part / ideal, 4) if ideal > 0 else None
+                out["low"] = low
+            if out["high"]:
+                out["high"]["requests_per_s"] = round(len(values) / stats.seconds(ws), 2)
+            modes[m.name] = out
+        base = modes.get("alone", {}).get("high")
+        for out in modes.values():
+            if base and out["high"]:
+                out["p99_to_alone"] = round(out["high"]["p99_ms"] / base["p99_ms"], 3)
+        return {"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
+                "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
+                "slices_us": self.slices, "block_s": self.block_s, "daemon": self.daemon_times(),
+                "noise": stats.noise(self.high.samples, self.blocks, "alone", int(HEAD_S * 1e9), int(TAIL_S * 1e9)),
+                "proof": self.proof(modes), "verdicts": judge(self.key, modes)}
+
+    def daemon_times(self):
+        if not self.managed:
+            return None
+        s = self.rig.stats()
+        return {k: s.get(k) for k in ("busy_to_decision", "decision", "suspend_time", "resume_time", "scheduling")}
+
+    # -- proof
+
+    def proof(self, modes):
+        """[{name, ok, detail}]: why the numbers may be believed. Checksums at the end of the
+        workers' lives are added by who ends them."""
+        checks = [served(modes)]
+        if self.managed:
+            checks += [self.intercepted(), self.counts_equal()]
+            checks += [check for m in modes for check in self.mode_checks(m)]
+        return checks
+
+    def intercepted(self):
+        procs = self.rig.list()
+        bad, total = [], 0
+        for w in self.managed:
+            c = procs.get(w.pid, {}).get("counters", {})
+            total += c.get("launches", 0)
+            if not c.get("hooked_calls") or not c.get("launches"):
+                bad.append("%s (pid %d): %s hooked calls, %s launches" % (w.name, w.pid, c.get("hooked_calls"), c.get("launches")))
+        return check("shim intercepts", bad, "%d launches by %d programs" % (total, len(self.managed)))
+
+    def counts_equal(self):
+        """Tenants count their launches themselves."""
+        bad, n = [], 0
+        for w in (w for w in self.managed if w.tenant):
+            own = w.report()[0]
+            for _ in range(40):  # the shim publishes within a tick
+                seen = self.rig.list().get(w.pid, {}).get("counters", {}).get("launches")
+                if seen == own:
+                    break
+                time.sleep(0.05)
+            n += own
+            if seen != own:
+                bad.append("%s (pid %d): %d launches by its own count, %s by the shim" % (w.name, w.pid, own, seen))
+        return check("launches equal the program's own count", bad, "%d" % n if n else "no program here counts its own")
+
+    def mode_checks(self, name):
+        e, bad = self.evidence.get(name, {}), []
+        deep, held = e.get("suspends", 0), e.get("gate_waits", 0)
+        if e.get("device_errors"):
+            bad.append("%d device errors" % e["device_errors"])
+        wrong = [s for s in self.slices.get(name, []) if not slices_fit(name, s, self.high.name)]
+        if name in ("native", "alone") and (deep or held or e.get("gate_holds")):
+            bad.append("%d suspensions, %d held launches while the mode was off" % (deep, held))
+        if name == "native" and wrong:
+            bad.append("timeslices of ours were in force: %s" % wrong[0])
+        if name == "timeslice" and wrong and len(wrong) == len(self.slices[name]):
+            bad.append("no timeslice of ours was in force: %s" % wrong[0])
+        if name == "live" and not deep and wrong and len(wrong) == len(self.slices[name]):
+            bad.append("neither timeslices (%s) nor suspensions" % wrong[0])
+        if name in ("suspend", "level2", "level3") and not (deep and e.get("preemptions")):
+            bad.append("%d suspensions, %d preemptions of lows" % (deep, e.get("preemptions", 0)))
+        if name == "level1" and (deep or not e.get("gate_holds")):
+            bad.append("%d gate holds, %d deeper suspensions" % (e.get("gate_holds", 0), deep))
+        if name not in ("native", "alone", "timeslice", "live", "suspend", "level1", "level2", "level3"):
+            return []
+        detail = "%d suspensions, %d preemptions, %d gate waits" % (deep, e.get("preemptions", 0), held)
+        return [check("%s is %s" % (name, name), bad, detail)]
+
+
+def slices_fit(mode, found, high):
+    """In native no slice may be ours; else the high's must be, and longer than every low's
+    (0 is the driver's own: several lows that can't take turns keep it)."""
+    flat = [us for queues in found.values() for us in queues]
+    if mode == "native":
+        return not any(flat)
+    top = max(found.get(high) or [0])
+    lows = [us for name, queues in found.items() if name != high for us in queues]
+    return top > 0 and all(us < top for us in lows)
+
+
+def served(modes):
+    bad = [m for m, out in modes.items() if not out["high"]]
+    bad += [m for m, out in modes.items() if out.get("low") and not any(out["low"]["rates"])]
+    return check("both sides ran", ["nothing was finished in mode " + m for m in bad], "in %d modes" % len(modes))
+
+
+def check(name, bad, detail=""):
+    return {"name": name, "ok": not bad, "detail": "; ".join(bad) if bad else detail}
+
+
+def ended_well(sums):
+    """From Rig.end: {name: checksums agree}."""
+    return check("results equal", ["%s: wrong or missing checksum" % n for n, ok in sums.items() if not ok],
+                 "bit-equal in all %d programs" % len(sums))

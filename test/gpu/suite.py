@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs suites and writes results. See README.md; run.sh is what to call."""
+import argparse
+import copy
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import traceback
+
+import checks
+import faults
+import pairs
+import report
+from rig import Failed, Rig, ROOT
+
+# name -> (function, seconds it needs at full length). `models` are run together: one pair.
+SUITES = {
+    "micro": (pairs.micro, 90),
+    "correctness": (checks.correctness, 50),
+    "attach": (checks.attach, 30),
+    "faults": (faults.faults, 50),
+    "share": (pairs.share, 40),
+    "overhead": (checks.overhead, 75),
+    "streams": (checks.streams, 55),
+    "steps": (checks.steps, 100),
+    "tenants": (pairs.tenants, 100),
+}
+MODEL_SECONDS = {"test3": 100, "test4": 125, "twomodels": 80, "gpubound": 95, "burst": 105}
+ORDER = list(SUITES) + list(MODEL_SECONDS)
+
+
+def machine(virtual):
+    def out(*argv):
+        try:
+            return subprocess.run(argv, capture_output=True, text=True, timeout=20).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+    query = "name,driver_version,clocks.sm,clocks.max.sm,persistence_mode,mig.mode.current,compute_mode"
+    m = {"device": "virtual GPU" if virtual else out("nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader"),
+         "cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(),
+         "load": os.getloadavg()[0], "started_unix": int(time.time())}
+    try:
+        with open("/proc/cpuinfo") as f:
+            m["cpu"] = next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    text = out(os.path.join(ROOT, "bin", "xsched"), "version", "--json")
+    try:
+        m["xsched"] = json.loads(text)
+    except ValueError:
+        m["xsched"] = text
+    return m
+
+
+def concluded(r, seconds):
+    """Status from what a suite brought: error, proof, verdicts, checks."""
+    r.setdefault("seconds", seconds)
+    r["seconds"] = round(r["seconds"], 1)
+    proof = list(r.get("proof", []))
+    for s in r.get("scenarios", []):
+        proof += s["proof"]
+    lost = [p for p in proof if not p["ok"]]
+    verdicts = list(r.get("verdicts", [])) + [v for s in r.get("scenarios", []) for v in s["verdicts"]]
+    bad_checks = [c for c in r.get("checks", []) if not c["ok"]]
+    if r.get("error"):
+        r["status"], r["why"] = "FAILED", r["error"]
+    elif not proof or lost:
+        r["status"] = "FAILED"
+        r["why"] = "no proof: " + ("; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost) or "none was gathered")
+    elif r.get("incomplete"):
+        r["status"], r["why"] = "INCOMPLETE", "; ".join(r.get("notes", []))
+    elif bad_checks or not all(v["ok"] for v in verdicts):
+        r["status"] = "MISSED"
+        r["why"] = "; ".join(["%s: %s" % (c["name"], c["detail"]) for c in bad_checks]
+                             + [report.verdict_text(v) for v in verdicts if not v["ok"]])
+    else:
+        r["status"], r["why"] = "OK", ""
+    return r
+
+
+class Run:
+    def __init__(self, a):
+        self.a, self.started = a, time.monotonic()
+        os.makedirs(a.out, exist_ok=True)
+        self.rig = Rig(a.out, virtual=a.virtual, quick=a.scale, seed=a.seed)
+        self.results = {"machine": machine(a.virtual), "command": " ".join(["test/gpu/run.sh"] + sys.argv[1:]),
+                        "scale": a.scale, "seed": a.seed, "suites": {}}
+
+    def left(self):
+        return self.a.budget - (time.monotonic() - self.started)
+
+    def add(self, name, r, seconds):
+        self.results["suites"][name] = concluded(r, seconds)
+        print("%-12s %-10s %5.1f s  %s" % (name, r["status"], r["seconds"], r["why"][:400]), flush=True)
+        self.write()
+
+    def write(self):
+        path = os.path.join(self.a.out, "results.json")
+        with open(path + ".part", "w") as f:
+            json.dump(self.results, f, separators=(",", ":"))
+        os.replace(path + ".part", path)
+
+    def keep(self, found):
+        """What there is so far, in case the rest never comes."""
+        for name, r in found.items():
+            self.results["suites"][name] = concluded(copy.deepcopy(r), 0)
+        self.write()
+
+    def skip(self, name, why):
+        self.results["suites"][name] = {"status": "SKIPPED", "why": why, "seconds": 0}
+        print("%-12s SKIPPED    %s" % (name, why), flush=True)
+
+    def guarded(self, f, limit_s):
+        """A suite's result, or its failure. What it left running is ended; after limit_s all
+        its processes are, and whoever waits for them fails."""
+        def cut():
+            for p in list(self.rig.procs):
+                p.kill()
+        timer = threading.Timer(limit_s, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            return f()
+        except Failed as e:
+            return {"error": str(e)}
+        except Exception as e:
+            traceback.print_exc()
+            return {"error": "%s: %s" % (type(e).__name__, e)}
+        finally:
+            timer.cancel()
+            for p in self.rig.procs:
+                if p is not self.rig.daemon and p.alive():
+                    p.close()
+            self.rig.stop_daemon()
+
+    def suites(self, names):
+        for name in [n for n in names if n in SUITES]:
+            f, need = SUITES[name]
+            if self.left() < need * self.a.scale:
+                self.skip(name, "%.0f s left, it needs %.0f" % (self.left(), need * self.a.scale))
+                continue
+            start = time.monotonic()
+            r = self.guarded(lambda: f(self.rig), 240)
+            self.add(name, r, time.monotonic() - start)
+        chosen, room = [], self.left() - (0 if self.a.no_mps else 30)
+        for name in [n for n in names if n in MODEL_SECONDS]:
+            need = MODEL_SECONDS[name] * self.a.scale
+            if room < need:
+                self.skip(name, "%.0f s left, it needs %.0f" % (room, need))
+            else:
+                chosen.append(name)
+                room -= need
+        if chosen:
+            start = time.monotonic()
+            found = self.guarded(lambda: pairs.models(self.rig, chosen, not self.a.no_mps and not self.a.virtual, self.keep),
+                                 240 * len(chosen))
+            if "error" in found:
+                found = {n: {"error": found["error"]} for n in chosen}
+            for n in chosen:
+                self.add(n, found[n], (time.monotonic() - start) / len(chosen))
+
+    def close(self):
+        self.results["seconds"] = round(time.monotonic() - self.started, 1)
+        self.rig.stop_daemon()
+        for p in self.rig.procs:
+            p.log.close()
+        try:
+            with tarfile.open(os.path.join(self.a.out, "logs.tar.gz"), "w:gz") as t:
+                t.add(self.rig.logs, "logs", filter=lambda i: i if i.size < 8 << 20 else None)
+        except OSError as e:
+            print("logs:", e)
+        self.write()
+        self.rig.close()
+        merged = report.merge([self.results])
+        with open(os.path.join(self.a.out, "report.md"), "w") as f:
+            f.write(report.markdown(merged, pictures=False))
+        with open(os.path.join(self.a.out, "report.html"), "w") as f:
+            f.write(report.html(merged))
+        print(report.summary(merged))
+
+
+def main():
+    p = argparse.ArgumentParser(prog="run.sh", description=__doc__)
+    p.add_argument("out", metavar="OUT_DIR")
+    p.add_argument("suites", nargs="*", metavar="SUITE", help="default: all of %s" % ", ".join(ORDER))
+    p.add_argument("--quick", action="store_true", help="half the time a mode")
+    p.add_argument("--scale", type=float, default=1.0, help="part of the full time a mode")
+    p.add_argument("--budget", type=float, default=1080, help="seconds in all; suites that don't fit are left out")
+    p.add_argument("--seed", type=int, default=1, help="of the order of the blocks")
+    p.add_argument("--no-mps", action="store_true")
+    p.add_argument("--virtual", action="store_true", help="on the virtual GPU: to try the suites that need no CUDA program")
+    a = p.parse_intermixed_args()
+    a.scale = a.scale * (0.5 if a.quick else 1)
+    unknown = [s for s in a.suites if s not in ORDER]
+    if unknown:
+        p.error("unknown suite %s; there are %s" % (", ".join(unknown), ", ".join(ORDER)))
+    run = Run(a)
+    try:
+        run.suites(a.suites or ORDER)
+    finally:
+        run.close()
+    return 0 if all(s["status"] in ("OK", "SKIPPED") for s in run.results["suites"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

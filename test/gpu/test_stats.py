@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import stats
+import targets
+from stats import Block, Window
+
+MS = 1_000_000
+
+
+class Percentiles(unittest.TestCase):
+    def test_nearest_rank(self):
+        values = list(range(100, 0, -1))
+        for q, want in ((0, 1), (0.001, 1), (0.5, 50), (0.95, 95), (0.99, 99), (0.995, 100), (1, 100)):
+            self.assertEqual(stats.percentile(values, q), want)
+        self.assertEqual(stats.percentile([], 0.99), 0)
+        self.assertEqual(stats.percentile([7], 0.99), 7)
+
+    def test_summary(self):
+        s = stats.summarize([3.0, 1.0, 2.0])
+        self.assertEqual((s["n"], s["p50_ms"], s["p99_ms"], s["max_ms"], s["mean_ms"]), (3, 2.0, 3.0, 3.0, 2.0))
+        self.assertIsNone(s["p99_interval_ms"])  # too few to say
+        self.assertIsNone(stats.summarize([]))
+
+    def test_interval_holds_the_p99(self):
+        values = [i / 100 for i in range(300)]
+        low, high = stats.p99_interval(values)
+        self.assertLessEqual(low, stats.percentile(values, 0.99))
+        self.assertGreaterEqual(high, stats.percentile(values, 0.99))
+        self.assertEqual([low, high], stats.p99_interval(values))  # the same every time
+
+    def test_median(self):
+        self.assertEqual(stats.median([3, 1, 2]), 2)
+        self.assertEqual(stats.median([4, 1, 2, 3]), 2.5)
+
+
+class Windows(unittest.TestCase):
+    blocks = [Block("native", 0, 1000 * MS), Block("live", 1000 * MS, 2000 * MS), Block("native", 2000 * MS, 2100 * MS)]
+
+    def test_edges_are_dropped(self):
+        ws = stats.windows(self.blocks, "native", 100 * MS, 50 * MS)
+        self.assertEqual(ws, [Window(100 * MS, 950 * MS)])  # the last block is too short to count
+
+    def test_requests_belong_to_the_block_they_were_due_in(self):
+        ws = stats.windows(self.blocks, "native", 100 * MS, 50 * MS)
+        samples = [(99 * MS, 101 * MS), (100 * MS, 101 * MS), (949 * MS, 1200 * MS), (950 * MS, 951 * MS), (1500 * MS, 1501 * MS)]
+        self.assertEqual(stats.latencies_ms(samples, ws), [1.0, 251.0])
+
+    def test_iterations_count_fractions_at_the_edges(self):
+        ws = [Window(100, 200), Window(400, 500)]
+        samples = [(0, 50), (80, 120), (120, 160), (160, 240), (300, 400), (350, 550), (500, 600), (5, 5)]
+        self.assertAlmostEqual(stats.iterations(samples, ws), 2.5)
+        self.assertAlmostEqual(stats.rate(samples, ws), 2.5 / 200e-9, delta=1)
+        self.assertEqual(stats.rate(samples, []), 0)
+
+    def test_kept_is_the_sum_over_the_lows(self):
+        ws = [Window(0, 1_000_000_000)]
+        a = [(i * 100 * MS, (i + 1) * 100 * MS) for i in range(10)]  # 10/s
+        b = [(i * 250 * MS, (i + 1) * 250 * MS) for i in range(4)]   # 4/s
+        self.assertAlmostEqual(stats.kept([a, b], [20, 16], ws), 0.75)
+        self.assertIsNone(stats.kept([a], [0], ws))
+
+    def test_completions(self):
+        self.assertEqual(stats.completions([(0, 10), (2, 20), (4, 30)]), [(10, 20), (20, 30)])
+        self.assertEqual(stats.completions([(0, 10)]), [])
+
+    def test_ideal(self):
+        self.assertAlmostEqual(stats.ideal_kept(20, 9.6), 0.8)
+        self.assertEqual(stats.ideal_kept(1000, 9), 0)
+
+    def test_noise_is_per_block(self):
+        blocks = [Block("alone", 0, 100), Block("live", 100, 200), Block("alone", 200, 300)]
+        samples = [(10, 10 + MS), (210, 210 + 3 * MS), (110, 110 + 9 * MS)]
+        n = stats.noise(samples, blocks, "alone", 0, 0)
+        self.assertEqual((n["blocks"], n["p50_ms"], n["p99_ms"]), (2, [1.0, 3.0], [1.0, 3.0]))
+        self.assertIsNone(stats.noise([], blocks, "alone", 0, 0))
+
+
+class Schedule(unittest.TestCase):
+    def test_every_mode_has_its_blocks_spread_over_the_rounds(self):
+        modes = [("alone", 16), ("native", 16), ("live", 16), ("suspend", 8), ("low alone 0", 4)]
+        order = stats.schedule(modes, 4, 1)
+        self.assertEqual({m: order.count(m) for m, _ in modes}, {"alone": 4, "native": 4, "live": 4, "suspend": 2, "low alone 0": 1})
+        self.assertEqual(order, stats.schedule(modes, 4, 1))
+        self.assertNotEqual(order, stats.schedule(modes, 4, 2))
+        first = order[:len(order) // 2]
+        self.assertEqual(first.count("suspend"), 1)
+        self.assertEqual(first.count("alone"), 2)
+
+    def test_short_modes_get_one_block(self):
+        self.assertEqual(stats.schedule([("a", 0.1)], 4, 1), ["a"])
+        self.assertEqual(stats.schedule([("a", 0)], 4, 1), [])
+
+
+class Verdicts(unittest.TestCase):
+    def modes(self, p99, kept, n=320):
+        return {"alone": {"high": {"p99_ms": 4.0, "n": n}}, "live": {"high": {"p99_ms": p99, "n": n}, "low": {"kept_of_ideal": kept}}}
+
+    def test_ratio(self):
+        self.assertTrue(all(v["ok"] for v in targets.judge("test4", self.modes(4.4, 0.97))))
+        self.assertEqual([v["ok"] for v in targets.judge("test4", self.modes(4.5, 0.96))], [False, False, True])
+
+    def test_distance(self):
+        self.assertTrue(targets.judge("micro/1 low", self.modes(4.29, 0.99))[0]["ok"])
+        self.assertFalse(targets.judge("micro/1 low", self.modes(4.31, 0.99))[0]["ok"])
+
+    def test_few_requests_miss(self):
+        self.assertFalse(targets.judge("test4", self.modes(4.0, 1.0, n=299))[-1]["ok"])
+
+    def test_missing_values_miss(self):
+        self.assertFalse(targets.judge("test4", self.modes(4.0, None))[1]["ok"])
+        self.assertEqual(targets.judge("test4", {"alone": {"high": None}}), [])
+        self.assertFalse(stats.verdict("x", None, 1, True)["ok"])
+
+
+if __name__ == "__main__":
+    unittest.main()
