@@ -9,6 +9,7 @@ package amdlog
 
 import (
 	"bytes"
+	"encoding/binary"
 )
 
 // Era is the form of what stands between the time and the message of a line.
@@ -33,7 +34,6 @@ func (e Era) String() string {
 const (
 	maxSource  = 80 // length of the source file's name; the runtime pads it to 25
 	maxTime    = 16 // digits of the time: 10^16 us are 300 years
-	maxPrefix  = 220
 	plainColon = 28 // where the colon after a name of up to 25 letters stands
 )
 
@@ -125,6 +125,12 @@ func parseTime(b []byte, i int, h *head) (int, verdict) {
 	}
 	start = i
 	var t uint64
+	if len(b)-i >= 8 {
+		if v, ok := eightDigits(binary.LittleEndian.Uint64(b[i:])); ok {
+			t = v
+			i += 8
+		}
+	}
 	for i < len(b) && b[i]-'0' < 10 {
 		t = t*10 + uint64(b[i]-'0')
 		i++
@@ -180,7 +186,8 @@ func parseWho(b []byte, i int, h *head, last *identity) verdict {
 		h.era = era
 	}
 	h.message = i + n
-	if n > 0 && n <= len(last.text) && era != EraNone {
+	// One that ends without its blank could swallow too little the next time.
+	if n > 0 && n <= len(last.text) && era != EraNone && rest[n-1] <= ' ' {
 		copy(last.text[:], rest[:n])
 		last.n, last.pid, last.tid, last.era = n, h.pid, h.tid, era
 	}
@@ -307,6 +314,22 @@ func closing(b []byte, i int, h *head) (int, verdict) {
 		i++
 	}
 	return i, whole
+}
+
+// eightDigits is the value of eight decimal digits, the first one in the
+// lowest byte; false if one is none.
+func eightDigits(v uint64) (uint64, bool) {
+	const (
+		zeros = 0x3030303030303030
+		highs = 0xf0f0f0f0f0f0f0f0
+		sixes = 0x0606060606060606
+	)
+	if v&highs != zeros || (v+sixes)&highs != zeros {
+		return 0, false
+	}
+	v -= zeros
+	v = v*10 + v>>8 // pairs, in every second byte
+	return (v&0x000000ff000000ff*(100+1000000<<32) + v>>16&0x000000ff000000ff*(1+10000<<32)) >> 32, true
 }
 
 func isDigit(c byte) bool { return c-'0' < 10 }

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdlog
+
+import "slices"
+
+// Everything that grows with what a log names has a limit, so that no log can
+// take all memory; what is beyond is counted together.
+const (
+	maxProcesses = 256
+	maxQueues    = 1024   // in all processes
+	maxNames     = 16384  // kernels
+	maxName      = 1024   // bytes
+	maxEntries   = 400000 // of all other tables together
+	maxLife      = 1000   // per process
+	maxSWq       = 16
+	maxJump      = 24 * 3600 * 1000 * 1000 // us
+	topCount     = 20
+)
+
+// analysis takes the chunks of a log in order. It alone knows what came
+// before, so the workers need not.
+type analysis struct {
+	log       *Log
+	pid       uint32
+	eras      [eras]uint64
+	levels    [10]uint64
+	processes map[uint32]*process
+	names     map[string]int32
+	nameList  []string
+	writers   []*process // of the chunk at hand
+	queues    int
+	entries   int
+}
+
+// room says whether a table may grow by one.
+func (a *analysis) room() bool {
+	if a.entries >= maxEntries {
+		return false
+	}
+	a.entries++
+	return true
+}
+
+const (
+	noName    int32 = -1
+	otherName int32 = -2
+)
+
+type process struct {
+	out      Process
+	threads  map[uint64]int32 // the kernel that a thread named last
+	objects  map[uint64]int32 // what kernel lies at an address
+	queues   map[uint64]*queue
+	dispatch activity
+	launch   activity
+}
+
+type queue struct {
+	out      Queue
+	hwq      uint64
+	swq      []uint64
+	activity activity
+	lag      histogram
+}
+
+// activity gathers what Activity tells.
+type activity struct {
+	count     uint64
+	last      uint64
+	timed     uint64 // kernels whose time counts
+	suspect   uint64 // a time far from the others, which the next may confirm
+	jumps     uint64
+	intervals histogram
+	items     histogram
+	grids     map[gridKey]uint64
+	names     map[int32]uint64
+	without   uint64
+	line      timeline
+}
+
+type gridKey struct{ grid, group [3]uint32 }
+
+func newAnalysis(o Options) *analysis {
+	return &analysis{log: &Log{Name: o.Name}, pid: o.PID, processes: map[uint32]*process{}, names: map[string]int32{}}
+}
+
+// add takes the next chunk.
+func (a *analysis) add(c *chunk) {
+	l := a.log
+	l.Lines.add(&c.lines)
+	l.DispatchLines += c.markedLines
+	for i, n := range c.eras {
+		a.eras[i] += n
+	}
+	for i, n := range c.levels {
+		a.levels[i] += n
+	}
+	a.writers = a.writers[:0]
+	for i := range c.who {
+		w := &c.who[i]
+		p := a.process(w.pid)
+		a.writers = append(a.writers, p)
+		if p == nil {
+			continue
+		}
+		if p.out.Records == 0 {
+			p.out.FirstUS, p.out.LastUS = w.first, w.last
+		} else {
+			p.out.FirstUS, p.out.LastUS = min(p.out.FirstUS, w.first), max(p.out.LastUS, w.last)
+		}
+		p.out.Records += w.records
+		if _, known := p.threads[w.tid]; !known && a.room() {
+			p.threads[w.tid] = noName
+		}
+	}
+	for i := range c.events {
+		e := &c.events[i]
+		switch e.kind {
+		case dispatch:
+			l.Kernels++
+		case shader:
+			l.Launches++
+		case barrier:
+			l.Barriers++
+		}
+		if e.who == noWriter {
+			l.Orphans++
+			continue
+		}
+		if p := a.writers[e.who]; p != nil {
+			a.event(p, c, e)
+		} else {
+			l.Dropped++
+		}
+	}
+}
+
+// process finds the one with this pid; nil when there are too many.
+func (a *analysis) process(pid uint32) *process {
+	if pid == 0 {
+		pid = a.pid
+	}
+	p := a.processes[pid]
+	if p == nil && len(a.processes) < maxProcesses {
+		p = &process{out: Process{PID: pid}, threads: map[uint64]int32{}, objects: map[uint64]int32{}, queues: map[uint64]*queue{}}
+		a.processes[pid] = p
+	}
+	return p
+}
+
+func (a *analysis) event(p *process, c *chunk, e *event) {
+	tid := c.who[e.who].tid
+	switch e.kind {
+	case shader:
+		name := a.name(c.buf[e.name[0]:e.name[1]])
+		p.out.Launches++
+		a.kernel(&p.launch, e.time, name)
+		if _, known := p.threads[tid]; known {
+			p.threads[tid] = name
+		}
+	case dispatch:
+		// The thread names a kernel, then submits it. Replayed graphs only
+		// submit; the address of the code tells which kernel it was.
+		name := noName
+		if n, known := p.threads[tid]; known && n != noName {
+			name = n
+			p.threads[tid] = noName
+			if _, seen := p.objects[e.object]; e.object != 0 && (seen || a.room()) {
+				p.objects[e.object] = name
+			}
+		} else if n, known := p.objects[e.object]; known && e.object != 0 {
+			name = n
+		}
+		q := a.queue(p, e)
+		a.dispatch(&p.dispatch, e, name)
+		if q != nil {
+			a.dispatch(&q.activity, e, name)
+			q.pointers(e, true)
+		}
+	case barrier:
+		p.out.Barriers++
+		if q := a.queue(p, e); q != nil {
+			q.out.Barriers++
+			q.pointers(e, false)
+		}
+	default:
+		if e.cut && e.hwq == 0 {
+			return
+		}
+		if q := a.queue(p, e); q != nil {
+			a.life(p, q, e)
+		}
+	}
+}
+
+func (a *analysis) dispatch(to *activity, e *event, name int32) {
+	if a.kernel(to, e.time, name) {
+		to.line.at(e.time).kernels++
+	}
+	if !e.hasGrid {
+		to.without++
+		return
+	}
+	to.items.add(uint64(e.grid[0]) * uint64(max(e.grid[1], 1)) * uint64(max(e.grid[2], 1)))
+	key := gridKey{e.grid, e.group}
+	if _, known := to.grids[key]; known || a.room() {
+		if to.grids == nil {
+			to.grids = map[gridKey]uint64{}
+		}
+		to.grids[key]++
+	}
+}
+
+// kernel counts one and says whether its time is to be believed.
+func (a *analysis) kernel(t *activity, time uint64, name int32) bool {
+	t.count++
+	if _, known := t.names[name]; !known && name >= 0 && !a.room() {
+		name = otherName
+	}
+	if t.names == nil {
+		t.names = map[int32]uint64{}
+	}
+	t.names[name]++
+	if t.timed == 0 {
+		t.last, t.timed = time, 1
+		return true
+	}
+	switch {
+	case time >= t.last && time-t.last <= maxJump:
+		t.intervals.add(time - t.last)
+		t.last = time
+	case time < t.last && t.last-time <= maxJump:
+		// Threads write a little out of order, and logs are put together.
+		t.jumps++
+		if t.last-time > 1000*1000 {
+			t.last = time
+		}
+	case t.suspect != 0 && max(time, t.suspect)-min(time, t.suspect) <= maxJump:
+		t.jumps++ // two agree: the clock began anew
+		t.last = time
+	default:
+		t.jumps++
+		t.suspect = time
+		return false
+	}
+	t.suspect = 0
+	t.timed++
+	return true
+}
+
+// name gives a kernel's name a number.
+func (a *analysis) name(b []byte) int32 {
+	b = b[:min(len(b), maxName)]
+	if id, known := a.names[string(b)]; known {
+		return id
+	}
+	if len(a.nameList) >= maxNames || len(b) == 0 {
+		return otherName
+	}
+	id := int32(len(a.nameList))
+	s := string(b)
+	a.nameList = append(a.nameList, s)
+	a.names[s] = id
+	return id
+}
+
+// queue finds the hardware queue of an event; nil if it can't be known.
+func (a *analysis) queue(p *process, e *event) *queue {
+	if e.hwq == 0 {
+		return nil
+	}
+	q := p.queues[e.hwq]
+	if q == nil {
+		if a.queues >= maxQueues {
+			return nil
+		}
+		a.queues++
+		q = &queue{hwq: e.hwq, out: Queue{HWq: hex(e.hwq), ID: -1}}
+		p.queues[e.hwq] = q
+	}
+	if e.swq != 0 && len(q.swq) < maxSWq && !slices.Contains(q.swq, e.swq) {
+		q.swq = append(q.swq, e.swq)
+	}
+	if e.id >= 0 {
+		q.out.ID = e.id
+	}
+	if e.priority >= 0 && (e.kind == created || q.out.Priority == "") {
+		q.out.Priority = priorityName(e.priority)
+	}
+	if e.size > 0 {
+		q.out.Size = e.size
+	}
+	return q
+}
+
+// pointers notes how many packets wait in the queue.
+func (q *queue) pointers(e *event, kernel bool) {
+	if !e.hasPointers {
+		return
+	}
+	lag := e.wptr - e.rptr
+	if e.wptr < 1<<32 && e.rptr < 1<<32 {
+		lag = uint64(uint32(e.wptr) - uint32(e.rptr)) // they are 32 bits wide up to 7.0, and wrap
+	}
+	limit := uint64(1 << 24)
+	if q.out.Size > 0 {
+		limit = uint64(q.out.Size)
+	}
+	if lag > limit {
+		q.out.LagBroken++
+		return
+	}
+	q.lag.add(lag)
+	if kernel && q.activity.suspect == 0 {
+		b := q.activity.line.at(e.time)
+		b.lagSum += lag
+		b.lagCount++
+		b.lagMax = max(b.lagMax, lag)
+	}
+}
+
+// life notes what happened to the queue itself.
+func (a *analysis) life(p *process, q *queue, e *event) {
+	text := ""
+	switch e.kind {
+	case created:
+		q.out.Created++
+		text = "created"
+	case deleted:
+		q.out.Deleted++
+		text = "deleted"
+	case acquired:
+		q.out.Acquired++
+		return
+	case released:
+		q.out.Released++
+		return
+	default:
+		return
+	}
+	if p.out.LifeCount == nil {
+		p.out.LifeCount = map[string]int{}
+	}
+	p.out.LifeCount[text]++
+	if len(p.out.Life) < maxLife && a.room() {
+		l := QueueEvent{TimeUS: e.time, Kind: text, HWq: q.out.HWq}
+		if e.kind == created {
+			l.Size, l.Priority = e.size, priorityName(e.priority)
+			if e.swq != 0 {
+				l.SWq = hex(e.swq)
+			}
+		}
+		p.out.Life = append(p.out.Life, l)
+	}
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdlog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// finish makes the result.
+func (a *analysis) finish() *Log {
+	l := a.log
+	l.Prefixes, l.Levels = map[string]uint64{}, map[string]uint64{}
+	for i, n := range a.eras {
+		if n > 0 {
+			l.Prefixes[Era(i).String()] = n
+		}
+	}
+	for i, n := range a.levels {
+		if n > 0 {
+			l.Levels[strconv.Itoa(i)] = n
+		}
+	}
+	l.Processes = []*Process{}
+	for _, p := range a.processes {
+		l.Processes = append(l.Processes, a.result(p))
+	}
+	slices.SortFunc(l.Processes, func(x, y *Process) int {
+		return cmp.Or(cmp.Compare(y.Kernels, x.Kernels), cmp.Compare(x.PID, y.PID))
+	})
+	for i, p := range l.Processes {
+		if i == 0 {
+			l.FirstUS, l.LastUS = p.FirstUS, p.LastUS
+		}
+		l.FirstUS, l.LastUS = min(l.FirstUS, p.FirstUS), max(l.LastUS, p.LastUS)
+	}
+	return l
+}
+
+func (a *analysis) result(p *process) *Process {
+	out := &p.out
+	out.Threads = len(p.threads)
+	switch {
+	case p.dispatch.count > 0:
+		out.Activity, out.Basis = a.activity(&p.dispatch), "dispatch"
+	case p.launch.count > 0:
+		out.Activity, out.Basis = a.activity(&p.launch), "launch"
+		out.Kernels = 0 // named, but never seen on a queue
+	}
+	out.Queues = []*Queue{}
+	for _, q := range p.queues {
+		q.out.Activity = a.activity(&q.activity)
+		q.out.Lag = q.lag.result()
+		for _, s := range q.swq {
+			q.out.SWq = append(q.out.SWq, hex(s))
+		}
+		out.Queues = append(out.Queues, &q.out)
+	}
+	slices.SortFunc(out.Queues, func(x, y *Queue) int {
+		return cmp.Or(cmp.Compare(y.Kernels, x.Kernels), cmp.Compare(x.HWq, y.HWq))
+	})
+	if out.Life == nil {
+		out.Life = []QueueEvent{}
+	}
+	return out
+}
+
+func (a *analysis) activity(t *activity) Activity {
+	out := Activity{Kernels: t.count, TimeJumps: t.jumps, Intervals: t.intervals.result(), Timeline: t.line.result()}
+	if span := t.intervals.sum; span > 0 {
+		out.RateHz = float64(t.intervals.count) / span * 1e6
+	}
+	for id, n := range t.names {
+		out.TopKernels = append(out.TopKernels, KernelCount{a.nameOf(id), n})
+		if id >= 0 {
+			out.Names++
+		}
+	}
+	slices.SortFunc(out.TopKernels, func(x, y KernelCount) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), cmp.Compare(x.Name, y.Name))
+	})
+	out.TopKernels = slices.Clip(out.TopKernels[:min(len(out.TopKernels), topCount)])
+	if t.items.count > 0 || t.without > 0 {
+		g := &Grids{Items: t.items.result(), Distinct: len(t.grids), Without: t.without}
+		for k, n := range t.grids {
+			g.Top = append(g.Top, GridCount{k.grid, k.group, n})
+		}
+		slices.SortFunc(g.Top, func(x, y GridCount) int {
+			return cmp.Or(cmp.Compare(y.Count, x.Count), slices.Compare(x.Grid[:], y.Grid[:]), slices.Compare(x.Workgroup[:], y.Workgroup[:]))
+		})
+		g.Top = slices.Clip(g.Top[:min(len(g.Top), topCount)])
+		out.Grids = g
+	}
+	return out
+}
+
+func (a *analysis) nameOf(id int32) string {
+	switch id {
+	case noName:
+		return "(not named)"
+	case otherName:
+		return "(others)"
+	}
+	return a.nameList[id]
+}
+
+func priorityName(p int32) string {
+	switch p {
+	case 0:
+		return "low"
+	case 1:
+		return "normal"
+	case 2:
+		return "high"
+	case -1:
+		return ""
+	}
+	return strconv.Itoa(int(p))
+}
+
+func hex(v uint64) string { return fmt.Sprintf("0x%x", v) }

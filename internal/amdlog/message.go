@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdlog
+
+import "bytes"
+
+// kind is what a message tells us.
+type kind uint8
+
+const (
+	other    kind = iota
+	dispatch      // a kernel packet was written into a queue
+	barrier       // a barrier packet
+	shader        // the name of the kernel that this thread submits next
+	created       // a hardware queue was created
+	deleted
+	acquired // a stream got a hardware queue
+	released
+)
+
+// event is a message that the analysis needs.
+type event struct {
+	time, hwq, swq uint64
+	rptr, wptr     uint64 // packet numbers
+	object         uint64 // kernel_obj: where the code lies
+	grid, group    [3]uint32
+	size           uint32 // packets the queue holds
+	who            uint32 // index into chunk.who
+	name           [2]int32
+	id             int32 // HSA's counter, not the id that the kernel driver knows
+	priority       int32 // 0 low, 1 normal, 2 high, at creation
+	kind           kind
+	hasGrid        bool // clustered dispatches have none
+	hasPointers    bool // rptr and wptr are there
+	cut            bool // the message ended too early
+}
+
+const (
+	dispatchMark = "Dispatch Header"
+	barrierMark  = "Barrier"
+	headerMark   = "Header = 0x"
+	shaderMark   = "ShaderName :"
+	createdMark  = "Created SWq="
+	oldMark      = "created hardware queue 0x"
+	deletedMark  = "Deleting hardware queue 0x"
+	acquiredMark = "acquireQueue refCount: 0x"
+	selectedMark = "Selected queue refCount: 0x"
+	releasedMark = "releaseQueue refCount:0x"
+)
+
+// classify looks at the start of a message only; most messages are of no
+// interest and leave after one comparison.
+func classify(m []byte) kind {
+	if len(m) < 5 {
+		return other
+	}
+	switch m[0] {
+	case 'S':
+		switch m[1] {
+		case 'W':
+			if m[2] == 'q' && m[3] == '=' {
+				return packetKind(m)
+			}
+		case 'h':
+			if has(m, shaderMark) {
+				return shader
+			}
+		case 'e':
+			if has(m, selectedMark) {
+				return acquired
+			}
+		}
+	case 'H':
+		if m[1] == 'W' && m[2] == 'q' && m[3] == '=' {
+			return packetKind(m)
+		}
+	case 'C':
+		if has(m, createdMark) {
+			return created
+		}
+	case 'c':
+		if has(m, oldMark) {
+			return created
+		}
+	case 'D':
+		if has(m, deletedMark) {
+			return deleted
+		}
+	case 'a':
+		if has(m, acquiredMark) {
+			return acquired
+		}
+	case 'r':
+		if has(m, releasedMark) {
+			return released
+		}
+	}
+	return other
+}
+
+func has(m []byte, mark string) bool { return len(m) >= len(mark) && string(m[:len(mark)]) == mark }
+
+// packetKind tells kernels and barriers apart in a message that starts with
+// the queue. A cut one that got to neither tells nothing.
+func packetKind(m []byte) kind {
+	if bytes.Contains(m, []byte(dispatchMark)) {
+		return dispatch
+	}
+	if bytes.Contains(m, []byte(barrierMark)) {
+		return barrier
+	}
+	return other
+}
+
+// fields walks over "key=value, key=value". The order of the keys is the same
+// in all releases, so every search goes on where the last one ended.
+type fields struct{ m []byte }
+
+// find moves behind key.
+func (f *fields) find(key string) bool {
+	i := bytes.Index(f.m, []byte(key))
+	if i < 0 {
+		return false
+	}
+	f.m = f.m[i+len(key):]
+	return true
+}
+
+// hex and decimal read a number and say whether there was one.
+func (f *fields) hex() (uint64, bool) {
+	var v uint64
+	i := 0
+	for ; i < len(f.m) && i < 16; i++ {
+		d := hexDigit(f.m[i])
+		if d > 15 {
+			break
+		}
+		v = v<<4 | uint64(d)
+	}
+	f.m = f.m[i:]
+	return v, i > 0
+}
+
+func (f *fields) decimal() (uint64, bool) {
+	var v uint64
+	i := 0
+	for ; i < len(f.m) && i < 19 && isDigit(f.m[i]); i++ {
+		v = v*10 + uint64(f.m[i]-'0')
+	}
+	f.m = f.m[i:]
+	return v, i > 0
+}
+
+// hexOf and decimalOf are find and read.
+func (f *fields) hexOf(key string) (uint64, bool) {
+	if !f.find(key) {
+		return 0, false
+	}
+	return f.hex()
+}
+
+func (f *fields) decimalOf(key string) (uint64, bool) {
+	if !f.find(key) {
+		return 0, false
+	}
+	return f.decimal()
+}
+
+// triple reads "[1024, 1, 1]" behind key.
+func (f *fields) triple(key string) (out [3]uint32, ok bool) {
+	if !f.find(key) {
+		return out, false
+	}
+	for i := range out {
+		v, ok := f.decimal()
+		if !ok || v > 1<<32-1 {
+			return out, false
+		}
+		out[i] = uint32(v)
+		end := ", "
+		if i == 2 {
+			end = "]"
+		}
+		if !has(f.m, end) {
+			return out, false
+		}
+		f.m = f.m[len(end):]
+	}
+	return out, true
+}
+
+// decode reads the message m of kind e.kind into e. at is where m starts in
+// the chunk.
+func decode(m []byte, at int, e *event) {
+	e.id, e.priority = -1, -1
+	f := fields{m: m}
+	ok := true
+	switch e.kind {
+	case dispatch, barrier:
+		ok = decodePacket(&f, e)
+	case shader:
+		name := bytes.TrimSpace(m[len(shaderMark):])
+		start := at + len(shaderMark)
+		for start < at+len(m) && (m[start-at] == ' ' || m[start-at] == '\t') {
+			start++
+		}
+		e.name = [2]int32{int32(start), int32(start + len(name))}
+		ok = len(name) > 0
+	case created:
+		ok = decodeCreated(&f, e)
+	case deleted:
+		e.hwq, ok = f.hexOf("queue 0x")
+	case acquired, released:
+		if e.hwq, ok = f.hexOf("0x"); ok {
+			ok = has(f.m, " (")
+		}
+	}
+	e.cut = !ok
+}
+
+// decodePacket reads both forms of a packet: "SWq=0x.., HWq=0x.., id=1,
+// Dispatch Header = .. rptr=0, wptr=0", and the older "HWq=0x.., Dispatch
+// Header = .. completion_signal=0x0". It is false for a packet that was cut.
+func decodePacket(f *fields, e *event) bool {
+	header := bytes.Index(f.m, []byte(headerMark))
+	if header < 0 {
+		header = len(f.m)
+	}
+	queue := fields{m: f.m[:header]}
+	isNew := false
+	if v, ok := queue.hexOf("SWq=0x"); ok {
+		e.swq, isNew = v, true
+	}
+	var ok bool
+	e.hwq, ok = queue.hexOf("HWq=0x")
+	if v, found := queue.decimalOf("id="); found && v < 1<<31 {
+		e.id = int32(v)
+	}
+	if v, found := queue.decimalOf("priority="); found && v < 16 {
+		e.priority = int32(v)
+	}
+	f.m = f.m[header:]
+	if e.kind == dispatch {
+		rest := *f
+		if e.grid, e.hasGrid = rest.triple("grid=["); e.hasGrid {
+			*f = rest
+			e.group, _ = f.triple("workgroup=[")
+		} else if !bytes.Contains(f.m, []byte("cluster_count")) {
+			ok = false
+		}
+		if v, found := f.hexOf("kernel_obj=0x"); found {
+			e.object = v
+		}
+	}
+	if !f.find("completion_signal=0x") {
+		return false
+	}
+	if _, found := f.hex(); !found {
+		return false
+	}
+	if r, found := f.decimalOf("rptr="); found {
+		if w, found := f.decimalOf("wptr="); found {
+			e.rptr, e.wptr, e.hasPointers = r, w, true
+		}
+	}
+	return ok && (e.hasPointers || !isNew)
+}
+
+// decodeCreated reads "Created SWq=0x.. to map on HWq=0x.. with size 16384
+// with priority 2, cooperative: 0" and the older "created hardware queue 0x..".
+func decodeCreated(f *fields, e *event) bool {
+	ok := true
+	if f.m[0] == 'C' {
+		e.swq, _ = f.hexOf("SWq=0x")
+		e.hwq, ok = f.hexOf("HWq=0x")
+	} else {
+		e.hwq, ok = f.hexOf("queue 0x")
+	}
+	size, sized := f.decimalOf("with size ")
+	if sized && size < 1<<32 {
+		e.size = uint32(size)
+	}
+	priority, ranked := f.decimalOf("with priority ")
+	if ranked && priority < 16 {
+		e.priority = int32(priority)
+	}
+	return ok && sized && ranked && f.find("cooperative: ")
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdlog
+
+// Report is what `xsched amdlog --json` prints.
+type Report struct {
+	Kernels  uint64 `json:"kernels"`  // dispatches in all logs
+	Launches uint64 `json:"launches"` // kernels named before they were submitted; all that a log at level 3 has
+	Lines    Lines  `json:"lines"`
+	Logs     []*Log `json:"logs"`
+}
+
+// NewReport adds up logs.
+func NewReport(logs ...*Log) *Report {
+	r := &Report{Logs: logs}
+	for _, l := range logs {
+		r.Kernels += l.Kernels
+		r.Launches += l.Launches
+		r.Lines.add(&l.Lines)
+	}
+	return r
+}
+
+// Log is the analysis of one file.
+type Log struct {
+	Name          string            `json:"name"`
+	Bytes         int64             `json:"bytes"` // after decompression
+	Compressed    bool              `json:"compressed,omitempty"`
+	ReadError     string            `json:"read_error,omitempty"` // the log ends here because of it
+	Lines         Lines             `json:"lines"`
+	Prefixes      map[string]uint64 `json:"prefixes"` // records by the form of their prefix
+	Levels        map[string]uint64 `json:"levels"`   // records by their log level
+	Kernels       uint64            `json:"kernels"`
+	DispatchLines uint64            `json:"dispatch_lines"` // lines with at least one dispatch, as grep -c counts
+	Orphans       uint64            `json:"orphans"`        // kernels whose process is lost with the start of their line
+	Launches      uint64            `json:"launches"`
+	Barriers      uint64            `json:"barriers"`
+	FirstUS       uint64            `json:"first_us"`
+	LastUS        uint64            `json:"last_us"`
+	Processes     []*Process        `json:"processes"`
+	// Dropped counts processes beyond those that memory is kept for.
+	Dropped uint64 `json:"dropped,omitempty"`
+}
+
+// Process is what one process did.
+type Process struct {
+	PID       uint32         `json:"pid"` // 0: the log does not say. In a container it is the container's
+	Threads   int            `json:"threads"`
+	Records   uint64         `json:"records"`
+	FirstUS   uint64         `json:"first_us"`
+	LastUS    uint64         `json:"last_us"`
+	Launches  uint64         `json:"launches"`
+	Barriers  uint64         `json:"barriers"`
+	Activity                 // by dispatches, or by launches if there are none (see Basis)
+	Basis     string         `json:"basis"` // "dispatch", "launch" or ""
+	Queues    []*Queue       `json:"queues"`
+	Life      []QueueEvent   `json:"queue_events"`
+	LifeCount map[string]int `json:"queue_event_counts"`
+}
+
+// Activity is about kernels submitted, by a process or to a queue.
+type Activity struct {
+	Kernels    uint64        `json:"kernels"`
+	RateHz     float64       `json:"rate_hz"` // between the first kernel and the last
+	Intervals  *Distribution `json:"intervals_us,omitempty"`
+	TimeJumps  uint64        `json:"time_jumps,omitempty"` // steps back in time, or over more than a day
+	Grids      *Grids        `json:"grids,omitempty"`
+	TopKernels []KernelCount `json:"top_kernels,omitempty"`
+	Names      int           `json:"distinct_kernels"`
+	Timeline   *Timeline     `json:"timeline,omitempty"`
+}
+
+// Grids is how big the kernels were.
+type Grids struct {
+	Items    *Distribution `json:"work_items"`
+	Distinct int           `json:"distinct"`
+	Top      []GridCount   `json:"top"`
+	Without  uint64        `json:"without,omitempty"` // clustered or cut: no grid in the line
+}
+
+// GridCount is a size, in work-items, and how often it came.
+type GridCount struct {
+	Grid      [3]uint32 `json:"grid"`
+	Workgroup [3]uint32 `json:"workgroup"`
+	Count     uint64    `json:"count"`
+}
+
+// KernelCount is a kernel and how often it came.
+type KernelCount struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
+}
+
+// Queue is a hardware queue. HWq is the address of its ring, which is also in
+// the kernel driver's record of the queue.
+type Queue struct {
+	HWq      string   `json:"hwq"`
+	SWq      []string `json:"swq,omitempty"`
+	ID       int32    `json:"id"`       // HSA's counter, not the driver's queue id; -1 unknown
+	Size     uint32   `json:"size"`     // in packets, 0 unknown
+	Priority string   `json:"priority"` // low, normal, high, "" unknown
+	Created  uint64   `json:"created"`
+	Deleted  uint64   `json:"deleted"`
+	Acquired uint64   `json:"acquired"`
+	Released uint64   `json:"released"`
+	Barriers uint64   `json:"barriers"`
+	Activity
+	Lag       *Distribution `json:"lag_packets,omitempty"` // written but not read yet, as each packet was submitted
+	LagBroken uint64        `json:"lag_implausible,omitempty"`
+}
+
+// QueueEvent is a creation or deletion of a hardware queue.
+type QueueEvent struct {
+	TimeUS   uint64 `json:"time_us"`
+	Kind     string `json:"kind"` // created, deleted
+	HWq      string `json:"hwq"`
+	SWq      string `json:"swq,omitempty"`
+	Size     uint32 `json:"size,omitempty"`
+	Priority string `json:"priority,omitempty"`
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amdlog
+
+import "bytes"
+
+// maxLine is the longest line that is looked at; the runtime cuts its messages
+// at 4096. What is longer is counted and judged by its start.
+const maxLine = 64 << 10
+
+// Lines counts the lines of a log. Every line is exactly one of Records, Text
+// and Damaged; Glued and Cut say more about some of them.
+type Lines struct {
+	Total   uint64 `json:"total"`
+	Records uint64 `json:"records"` // start with a whole prefix, or have one inside
+	Text    uint64 `json:"text"`    // what the application printed in between
+	Damaged uint64 `json:"damaged"` // look like the log's, but can't be read
+	Cut     uint64 `json:"cut"`     // of the records and the damaged: ended too early
+	Glued   uint64 `json:"glued"`   // of the records: more than one record, or text before it
+	Long    uint64 `json:"long"`    // over 64 KiB
+}
+
+func (l *Lines) add(o *Lines) {
+	l.Total += o.Total
+	l.Records += o.Records
+	l.Text += o.Text
+	l.Damaged += o.Damaged
+	l.Cut += o.Cut
+	l.Glued += o.Glued
+	l.Long += o.Long
+}
+
+// writer is a thread of a process that wrote into the chunk.
+type writer struct {
+	tid         uint64
+	pid         uint32
+	records     uint64
+	first, last uint64
+}
+
+// chunk is a run of whole lines and what was found in them. The events are in
+// the order of the lines.
+type chunk struct {
+	buf           []byte
+	end           int // of the lines in buf
+	done          chan struct{}
+	lines         Lines
+	marks         uint64 // "Dispatch Header" anywhere, and
+	markedLines   uint64 // lines that have it
+	eras          [eras]uint64
+	levels        [10]uint64
+	events        []event
+	who           []writer
+	index         map[writerKey]int // of who, once it is long
+	last          identity
+	lastWho       int
+	nextMark, nul int // next place of the mark, and of a zero byte, at or after the line
+}
+
+func (c *chunk) reset() {
+	clear(c.index)
+	*c = chunk{buf: c.buf, done: c.done, events: c.events[:0], who: c.who[:0], index: c.index, lastWho: -1}
+}
+
+// scan finds what is in the lines of the chunk.
+func (c *chunk) scan() {
+	b := c.buf[:c.end]
+	c.nextMark, c.nul = markFrom(b, 0), zeroFrom(b, 0)
+	for at := 0; at < len(b); {
+		end := bytes.IndexByte(b[at:], '\n')
+		next := len(b)
+		if end < 0 {
+			end = len(b)
+		} else {
+			end += at
+			next = end + 1
+		}
+		c.line(b, at, end)
+		at = next
+	}
+}
+
+// markFrom finds the next "Dispatch Header". It looks for the second word: a
+// capital H is rare in a log, a capital D is not.
+func markFrom(b []byte, at int) int {
+	const second = len("Dispatch ")
+	for from := at; from < len(b); {
+		i := bytes.Index(b[from:], []byte("Header"))
+		if i < 0 {
+			break
+		}
+		if start := from + i - second; start >= at && string(b[start:start+len(dispatchMark)]) == dispatchMark {
+			return start
+		}
+		from += i + len("Header")
+	}
+	return len(b)
+}
+
+func zeroFrom(b []byte, at int) int {
+	if i := bytes.IndexByte(b[at:], 0); i >= 0 {
+		return at + i
+	}
+	return len(b)
+}
+
+// line looks at b[at:end].
+func (c *chunk) line(b []byte, at, end int) {
+	c.lines.Total++
+	if end > at && b[end-1] == '\r' {
+		end--
+	}
+	if end-at > maxLine {
+		c.lines.Long++
+		end = at + maxLine
+	}
+	marked := 0
+	for c.nextMark < end {
+		if c.nextMark >= at && c.nextMark+len(dispatchMark) <= end {
+			marked++
+		}
+		c.nextMark = markFrom(b, c.nextMark+1)
+	}
+	if marked > 0 {
+		c.marks += uint64(marked)
+		c.markedLines++
+	}
+	if c.nul < at {
+		c.nul = zeroFrom(b, at)
+	}
+	zeros := c.nul < end
+	line := b[at:end]
+	h, v := parseHead(line, &c.last)
+	if v == whole && !zeros {
+		if inner := nextHead(line, h.message); inner < 0 {
+			// The usual line.
+			c.lines.Records++
+			if c.record(line, at, h, marked) {
+				c.lines.Cut++
+			}
+			return
+		}
+	}
+	c.oddLine(line, at, marked, zeros)
+}
+
+// nextHead finds where another line's prefix starts in line from i on, less
+// than 0 if nowhere. A level between colons is what gives it away.
+func nextHead(line []byte, i int) int {
+	for {
+		j := bytes.IndexByte(line[i:], ':')
+		if j < 0 {
+			return -1
+		}
+		i += j
+		if len(line)-i < 12 {
+			return -1
+		}
+		if line[i+2] == ':' && isDigit(line[i+1]) {
+			var none identity
+			if _, v := parseHead(line[i:], &none); v == whole {
+				return i
+			}
+		}
+		i++
+	}
+}
+
+// oddLine takes a line apart that is not simply one record: text, several
+// records run together by writers who did not wait for each other, or damage.
+func (c *chunk) oddLine(line []byte, at, marked int, zeros bool) {
+	var none identity
+	start := nextHead(line, 0)
+	if start < 0 {
+		_, v := parseHead(line, &none)
+		switch {
+		case v == cutOff:
+			c.lines.Damaged++
+			c.lines.Cut++
+		case zeros || marked > 0 || looksBroken(line):
+			c.lines.Damaged++
+		default:
+			c.lines.Text++
+		}
+		if marked > 0 {
+			c.orphans(marked)
+		}
+		return
+	}
+	if zeros {
+		// A hole in the file: what stands beside it may be of another time.
+		c.lines.Damaged++
+		if marked > 0 {
+			c.orphans(marked)
+		}
+		return
+	}
+	c.lines.Records++
+	if before := bytes.Count(line[:start], []byte(dispatchMark)); before > 0 {
+		c.orphans(before)
+	}
+	cut, glued := false, start > 0
+	for start >= 0 {
+		part := line[start:]
+		h, _ := parseHead(part, &none)
+		next := nextHead(part, h.message)
+		if next >= 0 {
+			part, glued = part[:next], true
+		}
+		cut = c.record(part, at+start, h, bytes.Count(part, []byte(dispatchMark))) || cut
+		if next < 0 {
+			break
+		}
+		start += next
+	}
+	if glued {
+		c.lines.Glued++
+	}
+	if cut {
+		c.lines.Cut++
+	}
+}
+
+// looksBroken tells a damaged line from what an application prints.
+func looksBroken(line []byte) bool {
+	if len(line) >= 3 && line[0] == ':' && isDigit(line[1]) && line[2] == ':' {
+		return true
+	}
+	return bytes.Contains(line, []byte(" us: [pid:")) || bytes.Contains(line, []byte("HWq=0x")) ||
+		bytes.Contains(line, []byte(".cpp ")) && bytes.Contains(line, []byte(" us: "))
+}
+
+// record notes one record and says whether it was cut. marked is how often it
+// has the mark of a dispatch.
+func (c *chunk) record(part []byte, at int, h head, marked int) bool {
+	c.eras[h.era]++
+	c.levels[h.level]++
+	w := c.writer(h)
+	w.records++
+	if w.records == 1 {
+		w.first, w.last = h.time, h.time
+	} else {
+		w.first, w.last = min(w.first, h.time), max(w.last, h.time)
+	}
+	m := part[h.message:]
+	at += h.message
+	for len(m) > 0 && m[0] == ' ' {
+		m, at = m[1:], at+1
+	}
+	k := classify(m)
+	if k == other && marked == 0 {
+		// A packet that did not get to its header.
+		return len(m) >= 4 && (string(m[:4]) == "SWq=" || string(m[:4]) == "HWq=")
+	}
+	if marked > 0 {
+		k = dispatch
+	}
+	c.events = append(c.events, event{time: h.time, kind: k, who: uint32(c.lastWho)})
+	e := &c.events[len(c.events)-1]
+	decode(m, at, e)
+	cut := e.cut
+	if k == dispatch {
+		for range marked - 1 { // two packets in one message: the second is broken, but it was sent
+			c.events = append(c.events, event{time: h.time, kind: dispatch, who: uint32(c.lastWho), id: -1, priority: -1, cut: true})
+		}
+	}
+	return cut
+}
+
+// orphans notes dispatches whose time and process are lost.
+func (c *chunk) orphans(marked int) {
+	for range marked {
+		c.events = append(c.events, event{kind: dispatch, who: noWriter})
+	}
+}
+
+const noWriter = 1<<32 - 1
+
+// writer finds the entry of the line's thread; usually it is the last one.
+func (c *chunk) writer(h head) *writer {
+	if c.lastWho >= 0 {
+		if w := &c.who[c.lastWho]; w.pid == h.pid && w.tid == h.tid {
+			return w
+		}
+	}
+	key := writerKey{h.pid, h.tid}
+	if len(c.who) <= fewWriters {
+		for i := range c.who {
+			if w := &c.who[i]; w.pid == h.pid && w.tid == h.tid {
+				c.lastWho = i
+				return w
+			}
+		}
+	} else if i, ok := c.index[key]; ok {
+		c.lastWho = i
+		return &c.who[i]
+	}
+	c.lastWho = len(c.who)
+	c.who = append(c.who, writer{pid: h.pid, tid: h.tid})
+	if len(c.who) > fewWriters {
+		if len(c.index) == 0 {
+			c.index = map[writerKey]int{}
+			for i, w := range c.who {
+				c.index[writerKey{w.pid, w.tid}] = i
+			}
+		}
+		c.index[key] = c.lastWho
+	}
+	return &c.who[c.lastWho]
+}
+
+type writerKey struct {
+	pid uint32
+	tid uint64
+}
+
+// fewWriters are found faster by looking at each.
+const fewWriters = 16
