@@ -44,8 +44,8 @@ C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
 HEADERS := $(wildcard shim/*/*.h shim/include/*/*.h)
-SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/cuda/test_%, \
-	$(wildcard shim/core/*.c shim/rm/*.c shim/cuda/*.c shim/cuda/*.S))
+SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/api/test_%, \
+	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/cuda/*.c shim/cuda/*.S shim/api/*.c))
 
 # Lines "product: word..." of a list file, each as one word "product:source|source|-flag". A source
 # without a folder is in the list's own.
@@ -184,7 +184,7 @@ bench: build null ## hook, decision and latency budgets; fails if one is missed
 	bin/xsched bench overhead --null build/null
 
 .PHONY: test
-test: lint check-generated test-go test-c test-fuzz test-e2e cross ## every check there is; what CI runs
+test: lint check-generated test-go test-c test-fuzz test-e2e test-python examples amdlog-check cross ## every check there is; what CI runs
 	@echo "make test: all checks passed"
 
 .PHONY: test-go
@@ -209,6 +209,20 @@ test-fuzz: ## every fuzz target for a few seconds (FUZZ_TIME=10s)
 .PHONY: test-e2e
 test-e2e: all ## the built binary on the virtual GPU, with faults
 	$(GO) test -count 1 -timeout 8m ./test/e2e/...
+
+.PHONY: test-python
+test-python: build ## the Python package, and the analysis code of test/gpu
+	@tools/need program python3 "the Python tests" python3 && { \
+	(cd python && python3 -B -m unittest discover -s tests -t .) && \
+	python3 -B -m unittest discover -s test/gpu; } || tools/need skipped $$? "the Python tests"
+
+.PHONY: examples
+examples: build ## run every example on the virtual GPU
+	@tools/need program python3 "the examples" python3 && examples/run-all.sh || tools/need skipped $$? "the examples"
+
+.PHONY: amdlog-check
+amdlog-check: build ## counts of amdlog against grep and awk on a generated log (tools/amdlog-check.sh a b: the big ones)
+	XSCHED=bin/xsched tools/amdlog-check.sh small
 
 .PHONY: cross
 cross: ## build everything for the other architecture
@@ -239,6 +253,7 @@ fix: ## let the linters repair what they can
 generate: ## write the generated files from wire.h and the hook table
 	$(GO) run ./tools/wiregen
 	$(GO) run ./tools/hookgen
+	$(GO) run ./tools/apigen
 
 .PHONY: check-generated
 check-generated: ## fail if the generated files are not what generate writes

@@ -28,24 +28,34 @@ var mayImport = map[string][]string{
 	"internal/engine":   {"internal/model", "internal/policy"},
 	"internal/device":   {"internal/model", "internal/wire"},
 	"internal/device/*": {"internal/model", "internal/wire", "internal/device"},
-	"internal/hub":      {"internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/device", "internal/device/*"},
+	"internal/record":   {"internal/model", "internal/engine"},
+	"internal/sim":      {"internal/model", "internal/policy", "internal/engine", "internal/gpumodel", "internal/record"},
+	"internal/hub":      {"internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/device", "internal/device/*"},
 	"internal/guardian": {"internal/model", "internal/wire", "internal/device", "internal/device/*"},
 	"internal/daemon": {
 		"internal/model", "internal/wire", "internal/policy", "internal/engine",
-		"internal/device", "internal/device/*", "internal/hub", "internal/guardian",
+		"internal/device", "internal/device/*", "internal/hub", "internal/guardian", "internal/record",
 	},
-	"internal/api":      {"internal/model", "internal/daemon"},
+	"internal/api":      {"internal/model", "internal/policy", "internal/daemon"},
 	"internal/embedded": {},
-	"internal/vgpu":     {"internal/model"},
-	"internal/bench":    {"internal/model", "internal/daemon", "internal/api", "internal/embedded", "internal/vgpu"},
+	"internal/chart":    {},
+	"internal/amdlog":   {"internal/chart"},
+	"internal/doctor":   {"internal/device/*"},
+	"internal/gpumodel": {"internal/model"},
+	"internal/kfd":      {"internal/model", "internal/gpumodel"},
+	"internal/kfd/*":    {"internal/kfd"},
+	"internal/vgpu":     {"internal/model", "internal/gpumodel"},
+	"internal/bench":    {"internal/model", "internal/chart", "internal/daemon", "internal/engine", "internal/api", "internal/embedded", "internal/vgpu"},
 	"internal/cli": {
 		"internal/model", "internal/wire", "internal/hub", "internal/daemon", "internal/guardian",
-		"internal/api", "internal/embedded", "internal/vgpu", "internal/bench",
+		"internal/api", "internal/embedded", "internal/vgpu", "internal/bench", "internal/doctor", "internal/amdlog",
+		"internal/sim", "internal/record", "internal/kfd", "internal/device/amd",
 	},
-	"cmd/xsched":    {"internal/cli"},
-	"tools/wiregen": {},
-	"tools/hookgen": {},
-	"tools/budgets": {"internal/api"},
+	"cmd/xsched":      {"internal/cli"},
+	"tools/apigen":    {},
+	"tools/wiregen":   {},
+	"tools/hookgen":   {},
+	"tools/amdloggen": {},
 }
 
 // goFile is a parsed source file and where it lies.
@@ -187,7 +197,7 @@ func TestShimSourceRules(t *testing.T) {
 		}
 		// What is loaded into other people's programs: guests do not do this.
 		folder := filepath.Base(filepath.Dir(name))
-		if kind != ".c" || strings.HasPrefix(filepath.Base(name), "test_") || !slices.Contains([]string{"core", "rm", "cuda"}, folder) {
+		if kind != ".c" || strings.HasPrefix(filepath.Base(name), "test_") || !slices.Contains([]string{"core", "rm", "kfd", "cuda"}, folder) {
 			return nil
 		}
 		for number, line := range strings.Split(string(text), "\n") {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command xsched schedules the programs that share a GPU: the daemon, the
-// launcher and the tools are all this one binary.
+// launcher and the tools are all this one binary. Under the names xserver and
+// xcli it takes the command lines of those.
 package main
 
 import (
@@ -10,4 +11,4 @@ import (
 	"xsched/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:])) }
+func main() { os.Exit(cli.Main(os.Args)) }

@@ -111,6 +111,11 @@ func (c *Client) Attach(ctx context.Context, pid int) (daemon.ProcessReply, erro
 	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/attach", daemon.ProcessRequest{PID: pid})
 }
 
+// AttachWith does the same and sets what the request says about it.
+func (c *Client) AttachWith(ctx context.Context, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/attach", r)
+}
+
 // Detach undoes Attach.
 func (c *Client) Detach(ctx context.Context, pid int) (daemon.ProcessReply, error) {
 	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/detach", daemon.ProcessRequest{PID: pid})

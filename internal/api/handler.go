@@ -22,28 +22,24 @@ const callTimeout = 15 * time.Second
 // Identify says who sent a request; each listener has its own way to know.
 type Identify func(*http.Request) (daemon.Caller, error)
 
-// Handler offers c under Prefix. It knows nothing of the connection, so that
-// any listener can use it, alone or inside another mux.
+// Handler offers c: the typed routes under Prefix with their OpenAPI document
+// and the event stream, XSched's own routes, /metrics and /healthz. It knows
+// nothing of the connection, so that any listener can use it.
 func Handler(c daemon.Control, identify Identify) http.Handler {
+	return newMux(c, identify, newFeed(c))
+}
+
+func newMux(c daemon.Control, identify Identify, events *feed) http.Handler {
 	mux := http.NewServeMux()
 	h := &handler{identify: identify}
-
-	mux.HandleFunc("GET "+Prefix+"/version", read(h, c.Version))
-	mux.HandleFunc("GET "+Prefix+"/processes", read(h, c.List))
-	mux.HandleFunc("GET "+Prefix+"/devices", read(h, c.Devices))
-	mux.HandleFunc("GET "+Prefix+"/stats", read(h, c.Stats))
-
-	mux.HandleFunc("GET "+Prefix+"/policy", read(h, fixed(c.Policy)))
-	mux.HandleFunc("PUT "+Prefix+"/policy", call(h, c.Policy))
-	mux.HandleFunc("GET "+Prefix+"/mode", read(h, fixed(c.Mode)))
-	mux.HandleFunc("PUT "+Prefix+"/mode", call(h, c.Mode))
-
-	mux.HandleFunc("POST "+Prefix+"/hint", call(h, c.Hint))
-	mux.HandleFunc("POST "+Prefix+"/suspend", call(h, c.Suspend))
-	mux.HandleFunc("POST "+Prefix+"/resume", call(h, c.Resume))
-	mux.HandleFunc("POST "+Prefix+"/attach", call(h, c.Attach))
-	mux.HandleFunc("POST "+Prefix+"/detach", call(h, c.Detach))
-	mux.HandleFunc("POST "+Prefix+"/wedge", call(h, c.Wedge))
+	for _, r := range routes() {
+		mux.HandleFunc(r.method+" "+Prefix+r.path, r.handle(h, c))
+	}
+	mux.HandleFunc("GET "+Prefix+openAPIPath, h.known(serveOpenAPI))
+	mux.HandleFunc("GET "+Prefix+eventsPath, h.known(events.serve))
+	mux.HandleFunc("GET /healthz", healthz(c))
+	mux.HandleFunc("GET /metrics", h.known(metricsHandler(c).ServeHTTP))
+	(&xsched{handler: h, control: c}).register(mux)
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &daemon.Error{
@@ -56,11 +52,14 @@ func Handler(c daemon.Control, identify Identify) http.Handler {
 
 type handler struct{ identify Identify }
 
-// fixed turns a call whose zero request only reads into a reader.
-func fixed[Request, Reply any](f func(context.Context, daemon.Caller, Request) (Reply, error)) func(context.Context, daemon.Caller) (Reply, error) {
-	return func(ctx context.Context, caller daemon.Caller) (Reply, error) {
-		var none Request
-		return f(ctx, caller, none)
+// known serves only callers that can be told who they are; reading is free to all of them.
+func (h *handler) known(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := h.identify(r); err != nil {
+			writeError(w, err)
+			return
+		}
+		next(w, r)
 	}
 }
 

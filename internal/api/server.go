@@ -18,8 +18,8 @@ import (
 	"xsched/internal/daemon"
 )
 
-// Bounds on connections to the control socket, which every user may open on a
-// root daemon: one user can't use up the daemon's file descriptors.
+// Bounds on connections to a listener, which every user may open on a root
+// daemon: one user can't use up the daemon's file descriptors.
 const (
 	maxConnections       = 256
 	maxConnectionsPerUID = 64
@@ -33,22 +33,34 @@ func Serve(log *slog.Logger) func(context.Context, net.Listener, daemon.Control)
 }
 
 func serve(ctx context.Context, l net.Listener, c daemon.Control, log *slog.Logger) error {
-	limited := &limitListener{Listener: l, perUID: map[int]int{}}
+	events := newFeed(c)
+	server := newServer(newMux(c, peer, events), events, log)
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if p, ok := conn.(*peerConn); ok {
+			return context.WithValue(ctx, callerKey{}, p.caller)
+		}
+		return ctx
+	}
+	return serveUntil(ctx, server, &limitListener{Listener: l, limits: limits{perUID: map[int]int{}}}, "control socket")
+}
+
+// newServer has the bounds that every listener has.
+func newServer(h http.Handler, events *feed, log *slog.Logger) *http.Server {
 	server := &http.Server{
-		Handler:           Handler(c, peer),
+		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      callTimeout + 10*time.Second,
 		IdleTimeout:       30 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			if p, ok := conn.(*peerConn); ok {
-				return context.WithValue(ctx, callerKey{}, p.caller)
-			}
-			return ctx
-		},
 	}
+	server.RegisterOnShutdown(events.stop)
+	return server
+}
+
+// serveUntil serves until ctx ends.
+func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what string) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -59,14 +71,14 @@ func serve(ctx context.Context, l net.Listener, c daemon.Control, log *slog.Logg
 			_ = server.Close()
 		}
 	})
-	err := server.Serve(limited)
+	err := server.Serve(l)
 	if !stop() {
 		<-stopped
 	}
 	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("serve control socket: %w", err)
+	return fmt.Errorf("serve %s: %w", what, err)
 }
 
 type callerKey struct{}
@@ -96,7 +108,11 @@ func (c *peerConn) Close() error {
 // limitListener accepts unix connections within the bounds, with credentials.
 type limitListener struct {
 	net.Listener
+	limits
+}
 
+// limits counts connections, in all and by user.
+type limits struct {
 	mu     sync.Mutex
 	total  int
 	perUID map[int]int
@@ -119,7 +135,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *limitListener) take(uid int) bool {
+func (l *limits) take(uid int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.total >= maxConnections || l.perUID[uid] >= maxConnectionsPerUID {
@@ -130,7 +146,7 @@ func (l *limitListener) take(uid int) bool {
 	return true
 }
 
-func (l *limitListener) give(uid int) {
+func (l *limits) give(uid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+
+	"xsched/internal/chart"
 )
 
 //go:embed report.gohtml
@@ -25,8 +27,8 @@ type scenarioView struct {
 	*Scenario
 	Rows      []rowView
 	Headline  *headline
-	CDF, Hist chart
-	GPU       *chart
+	CDF, Hist chart.Chart
+	GPU       *chart.Chart
 	Timelines []timelineView
 	Remarks   []string
 	Modes     []string
@@ -46,12 +48,15 @@ type headline struct{ Alone, Native, Lv3, Kept, Ideal string }
 
 type timelineView struct {
 	Mode  string
-	Chart chart
+	Chart chart.Chart
 }
 
 // WriteReport writes the self-contained HTML page.
 func (r *Result) WriteReport(w io.Writer) error {
-	t, err := template.New("report").Funcs(template.FuncMap{"num": num, "us": usText}).Parse(reportPage)
+	t, err := chart.Templates(template.New("report"))
+	if err == nil {
+		t, err = t.Funcs(template.FuncMap{"us": usText}).Parse(reportPage)
+	}
 	if err != nil {
 		return fmt.Errorf("parse report template: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"xsched/internal/daemon"
+	"xsched/internal/doctor"
 )
 
 func TestEnvironmentPrepend(t *testing.T) {
@@ -39,24 +40,24 @@ func TestWriteList(t *testing.T) {
 			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
 			{Device: "0000:02:00.0", State: "idle", Level: 1},
 		}},
-		{PID: 13, Priority: -3, Command: "tr\x1b[2Jain\n", Queues: []daemon.Queue{
+		{PID: 13, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []daemon.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
 		}},
 		{PID: 14, Held: true, Attached: true, Command: "old"},
 		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []daemon.Queue{
-			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "no driver"},
+			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was asked for: no driver"},
 		}},
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
-	want := `PID  DEVICE        PRIO  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
-12   0000:01:00.0  10    Lv3    busy   run        1s         42        serve
-12   0000:02:00.0  10    Lv1    idle   run        -          "         serve
-13   0000:01:00.0  -3    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
-14   -             0     auto   -      held       -          0         old (attached)
-15   0000:01:00.0  0     Lv1    idle   run        -          0         x
+	want := `PID  DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
+12   0000:01:00.0  10    -      Lv3    busy   run        1s         42        serve
+12   0000:02:00.0  10    -      Lv1    idle   run        -          "         serve
+13   0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
+14   -             0     -      auto   -      held       -          0         old (attached)
+15   0000:01:00.0  0     -      Lv1    idle   run        -          0         x
 note: 15: priority 9 was not granted
-note: 15: Lv3 was asked for on 0000:01:00.0, Lv1 is in force: no driver
+note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
 `
 	if got := text.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -88,5 +89,30 @@ func TestWriteStats(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, text.String())
 		}
+	}
+}
+
+func TestWriteDevices(t *testing.T) {
+	var text strings.Builder
+	writeDevices(&text, daemon.Devices{Devices: []daemon.Device{
+		{ID: "0000:01:00.0", Name: "NVIDIA H200", Driver: "580.1", MaxLevel: 3, Slices: true, ComputeMode: "default"},
+		{ID: "0000:02:00.0", Driver: "580.1", MaxLevel: 1, LevelReason: "MPS: the channels belong to the MPS server", ComputeMode: "exclusive process", MIG: true},
+	}})
+	for _, want := range []string{"NVIDIA H200", "MPS: the channels belong to the MPS server; compute mode exclusive process; MIG"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in\n%s", want, text.String())
+		}
+	}
+}
+
+func TestWriteDoctor(t *testing.T) {
+	var text strings.Builder
+	writeDoctor(&text, doctor.Report{Level: 1, OK: true, Checks: []doctor.Check{
+		{Name: "driver", Status: doctor.OK, Detail: "580", Remedy: "nothing"},
+		{Name: "MPS", Status: doctor.Limited, Detail: "runs", Remedy: "end it"},
+	}})
+	want := "ok       driver  580\nlimited  MPS     runs\n                 -> end it\nlevel 1 can be had here\n"
+	if text.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 }

@@ -18,14 +18,16 @@ func (a *app) hintCommand() *cobra.Command {
 		priority        int
 		level           string
 		inFlight, batch int
+		share           int
 	)
 	c := &cobra.Command{
 		Use:   "hint PID [flags]",
-		Short: "Change a running program's priority, level or limits",
+		Short: "Change a running program's priority, share, level or limits",
 		Long: `Changes what is given and leaves the rest; without flags shows what is in force.
 You may change your own programs, root may change all. On root's daemon only
 root may go above priority 0, unless it was started with --allow-priority.`,
 		Example: `  xsched hint 4711 --priority 10
+  xsched hint 4711 --share 75
   xsched hint 4711 --level 1 --in-flight 8 --batch 4`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,6 +61,12 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 			if flags.Changed("batch") {
 				request.Batch = &batch
 			}
+			if err := checkShare(cmd, share); err != nil {
+				return err
+			}
+			if flags.Changed("share") {
+				request.Utilization = &share
+			}
 			return a.withClient(cmd.Context(), func(client *api.Client) error {
 				reply, err := client.Hint(cmd.Context(), request)
 				if err != nil {
@@ -67,13 +75,14 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 				if asJSON {
 					return a.printJSON(reply)
 				}
-				fmt.Fprintf(a.stdout, "%d: priority %d, level %s, in flight %s, batch %s\n", reply.PID, reply.Priority,
-					model.Level(reply.Level), orDefault(reply.InFlight), orDefault(reply.Batch))
+				fmt.Fprintf(a.stdout, "%d: priority %d, level %s, share %s, in flight %s, batch %s\n", reply.PID, reply.Priority,
+					model.Level(reply.Level), shareText(reply.Utilization), orDefault(reply.InFlight), orDefault(reply.Batch))
 				return nil
 			})
 		},
 	}
 	hintFlags(c, &priority, &level, &inFlight, &batch)
+	shareFlag(c, &share)
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -85,6 +94,26 @@ func hintFlags(c *cobra.Command, priority *int, level *string, inFlight, batch *
 	c.Flags().IntVar(inFlight, "in-flight", 0, "level 1: most launches in flight (0: the daemon's default)")
 	c.Flags().IntVar(batch, "batch", 0, "level 1: launches between two completion checks (0: the daemon's default)")
 	_ = c.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"auto", "1", "2", "3"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// shareFlag is for commands that give a program a share.
+func shareFlag(c *cobra.Command, share *int) {
+	c.Flags().IntVar(share, "share", 0, "share of the GPU in percent, 1 to 100, under a policy that knows shares (UP, PUP, SPUP)")
+}
+
+// checkShare holds a share that was given to its range.
+func checkShare(c *cobra.Command, share int) error {
+	if c.Flags().Changed("share") && (share < 1 || share > model.UtilizationMax) {
+		return usagef("--share %d is out of range; use 1 to %d", share, model.UtilizationMax)
+	}
+	return nil
+}
+
+func shareText(share int) string {
+	if share == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d%%", share)
 }
 
 func orDefault(n int) string {

@@ -26,6 +26,7 @@ func (a *app) listCommand() *cobra.Command {
 		Short:   "Show the programs under the daemon",
 		Long: `One line for each context of a program on a GPU.
 
+  SHARE   of the GPU in percent, where one was given
   LEVEL   how it is stopped when it must be: Lv1 holds its launches, Lv2 lets its
           slice end, Lv3 stops it in mid-kernel
   STATE   busy: it has work for the GPU
@@ -76,21 +77,21 @@ func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 
 func writeList(w io.Writer, list daemon.List, width int) {
 	var text strings.Builder
 	table := newTable(&text)
-	fmt.Fprintln(table, "PID\tDEVICE\tPRIO\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
+	fmt.Fprintln(table, "PID\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
 	for _, p := range list.Processes {
 		command := printable(p.Command)
 		if p.Attached {
 			command += " (attached)"
 		}
 		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t-\t%d\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, p.Priority, levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
+			fmt.Fprintf(table, "%d\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
 		}
 		for i, q := range p.Queues {
 			launches := fmt.Sprint(p.Counters.Launches)
 			if i > 0 {
 				launches = "\"" // counted for the process as a whole
 			}
-			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, q.Device, p.Priority, levelText(q.Level),
+			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level),
 				busyText(q.Busy), schedText(q.State, p.Held), sliceText(q), launches, command)
 		}
 	}
@@ -103,8 +104,8 @@ func writeList(w io.Writer, list daemon.List, width int) {
 			fmt.Fprintf(w, "note: %d: %s\n", p.PID, printable(p.PriorityReason))
 		}
 		for _, q := range p.Queues {
-			if p.WantLevel > q.Level && q.LevelReason != "" {
-				fmt.Fprintf(w, "note: %d: Lv%d was asked for on %s, Lv%d is in force: %s\n", p.PID, p.WantLevel, q.Device, q.Level, printable(q.LevelReason))
+			if q.LevelReason != "" {
+				fmt.Fprintf(w, "note: %d: Lv%d on %s: %s\n", p.PID, q.Level, q.Device, printable(q.LevelReason))
 			}
 		}
 	}
@@ -115,14 +116,24 @@ func writeList(w io.Writer, list daemon.List, width int) {
 
 func writeDevices(w io.Writer, reply daemon.Devices) {
 	table := newTable(w)
-	fmt.Fprintln(table, "DEVICE\tDRIVER\tMAX LEVEL\tTIMESLICES\tPROGRAMS\tNOTE")
+	fmt.Fprintln(table, "DEVICE\tNAME\tDRIVER\tMAX LEVEL\tTIMESLICES\tPROGRAMS\tNOTE")
 	for _, d := range reply.Devices {
 		note := d.LevelReason
 		if d.Virtual {
 			note = strings.TrimPrefix("virtual GPU; "+note, "; ")
 			note = strings.TrimSuffix(note, "; ")
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, d.Driver, levelText(d.MaxLevel), yesNo(d.Slices), d.Processes, note)
+		if d.ComputeMode != "" && d.ComputeMode != "default" {
+			note = strings.TrimPrefix(note+"; compute mode "+d.ComputeMode, "; ")
+		}
+		if d.MIG {
+			note = strings.TrimPrefix(note+"; MIG: its instances are scheduled as one device", "; ")
+		}
+		name := d.Name
+		if name == "" {
+			name = "-"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, levelText(d.MaxLevel), yesNo(d.Slices), d.Processes, note)
 	}
 	_ = table.Flush()
 	if len(reply.Devices) == 0 {
@@ -153,6 +164,11 @@ func writeStats(w io.Writer, s daemon.Stats) {
 	line("operations", "%d suspends, %d resumes, %d timeslices, %d gate holds", s.Suspends, s.Resumes, s.TimesliceSets, s.GateHolds)
 	times("suspend", s.SuspendTime)
 	times("resume", s.ResumeTime)
+	for level, h := range s.PreemptTime {
+		if h.Count > 0 {
+			times(fmt.Sprintf("decision to stopped, Lv%d", level), h)
+		}
+	}
 	line("undone", "%d suspensions whose lease ran out", s.Undone)
 	line("device errors", "%d", s.DeviceErrors)
 	for _, t := range s.Targets {

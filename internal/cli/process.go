@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -33,14 +34,35 @@ func (a *app) resumeCommand() *cobra.Command {
 }
 
 func (a *app) attachCommand() *cobra.Command {
-	return a.processCommand(&cobra.Command{
+	var priority, share int
+	var c *cobra.Command
+	c = a.processCommand(&cobra.Command{
 		Use:   "attach PID",
 		Short: "Take control of a program that runs without the shim",
 		Long: `Takes a program under control that was not started with ` + "`xsched run`" + `. The daemon
-can't see when it is busy, but it can stop it and give it a timeslice. Root may
-attach to all programs, others to those the kernel lets them (ptrace rules).`,
-		Example: `  sudo xsched attach 4711`,
-	}, "attached", (*api.Client).Attach)
+can stop it and give it a timeslice, but only guess when it has work: from whether
+it uses the CPU. So attach what shall wait for others; start what others shall
+wait for with ` + "`xsched run`" + `. Root may attach to all programs, others to those the
+kernel lets them (ptrace rules).`,
+		Example: `  sudo xsched attach 4711 --priority -10
+  sudo xsched attach 4711 --share 25`,
+	}, "attached", func(client *api.Client, ctx context.Context, pid int) (daemon.ProcessReply, error) {
+		request := daemon.ProcessRequest{PID: pid}
+		if c.Flags().Changed("priority") {
+			p := int32(priority)
+			request.Priority = &p
+		}
+		if c.Flags().Changed("share") {
+			request.Utilization = &share
+		}
+		return client.AttachWith(ctx, request)
+	})
+	c.PreRunE = func(*cobra.Command, []string) error {
+		return errors.Join(checkPriority(priority), checkShare(c, share))
+	}
+	c.Flags().IntVarP(&priority, "priority", "p", 0, "bigger is more important: -255 to 255; -256 never runs")
+	shareFlag(c, &share)
+	return c
 }
 
 func (a *app) detachCommand() *cobra.Command {

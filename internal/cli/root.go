@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -48,10 +49,25 @@ type exitError struct {
 // Unwrap gives the cause.
 func (e exitError) Unwrap() error { return e.error }
 
-// Main runs the command line and returns the exit code.
-func Main(args []string) int {
+// Main runs the command line and returns the exit code. Under the name of one of
+// XSched's own tools, xserver or xcli, the program is that tool.
+func Main(argv []string) int {
 	a := &app{stdout: os.Stdout, stderr: os.Stderr}
-	root := a.root()
+	name, args := "", []string(nil)
+	if len(argv) > 0 {
+		name, args = filepath.Base(argv[0]), argv[1:]
+	}
+	// A daemon starts its helpers from its own file, which may have that name.
+	helper := len(args) > 0 && (args[0] == "guardian" || args[0] == "vgpu")
+	var root *cobra.Command
+	switch {
+	case name == "xserver" && !helper:
+		root = a.xserver()
+	case name == "xcli":
+		root = a.xcli()
+	default:
+		root = a.root()
+	}
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -69,7 +85,7 @@ func Main(args []string) int {
 	if e, ok := errors.AsType[exitError](err); ok {
 		code = e.code
 	}
-	fmt.Fprintf(a.stderr, "xsched: %s%s\n", oneLine(err.Error()), remedy)
+	fmt.Fprintf(a.stderr, "%s: %s%s\n", root.Name(), oneLine(err.Error()), remedy)
 	return code
 }
 
@@ -81,10 +97,10 @@ func (a *app) usageRemedy(root *cobra.Command, args []string) string {
 	}
 	if len(args) > 0 {
 		if near := root.SuggestionsFor(args[0]); len(near) > 0 {
-			return "; did you mean `xsched " + near[0] + "`?"
+			return "; did you mean `" + root.Name() + " " + near[0] + "`?"
 		}
 	}
-	return "; see `xsched --help`"
+	return "; see `" + root.Name() + " --help`"
 }
 
 func (a *app) root() *cobra.Command {
@@ -116,9 +132,9 @@ daemon. Without a daemon every program runs as if XSched were not there.`,
 	)
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {a.serveCommand(), a.runCommand()},
-		"steer":   {a.listCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
-		"measure": {a.benchCommand(), a.demoCommand(), a.vgpuCommand()},
-		"":        {a.versionCommand(), a.guardianCommand()},
+		"steer":   {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
+		"measure": {a.amdlogCommand(), a.benchCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
+		"":        {a.doctorCommand(), a.versionCommand(), a.guardianCommand(), a.privateCommand()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group

@@ -32,6 +32,7 @@ const (
 	envLevel    = "XSCHED_AUTO_XQUEUE_LEVEL"
 	envInFlight = "XSCHED_AUTO_XQUEUE_THRESHOLD"
 	envBatch    = "XSCHED_AUTO_XQUEUE_BATCH_SIZE"
+	envShare    = "XSCHED_AUTO_XQUEUE_UTILIZATION"
 
 	shimSocket = "xsched.sock"
 	vgpuSocket = "vgpu.sock"
@@ -42,7 +43,10 @@ func (a *app) runCommand() *cobra.Command {
 		priority        int
 		level           string
 		inFlight, batch int
+		share           int
 		virtual         bool
+		local           bool
+		policy          string
 	)
 	c := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
@@ -52,10 +56,13 @@ output are CMD's own, and so is its process id. Programs that CMD starts inherit
 the shim and the hints.
 
 Without a daemon CMD runs natively, with one warning; it joins a daemon that is
-started later. XSCHED_DISABLE=1 in the environment turns the shim into nothing,
+started later. With --local (or XSCHED_SCHEDULER=LCL in the environment) CMD and
+its children get a private daemon that ends with them. XSCHED_DISABLE=1 in the environment turns the shim into nothing,
 XSCHED_LOG=FILE makes it say what it does.`,
 		Example: `  xsched run --priority 10 -- python serve_model.py
   xsched run --priority -10 --level 3 -- ./train
+  xsched run --share 75 -- ./mine   # with another at 25, under policy UP
+  xsched run --local --policy UP -- ./several-workers
   xsched run --virtual -- ./my-cuda-program`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -64,7 +71,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(checkPriority(priority), checkLimits(inFlight, batch)); err != nil {
+			if err := errors.Join(checkPriority(priority), checkLimits(inFlight, batch), checkShare(cmd, share)); err != nil {
 				return err
 			}
 			want, err := parseLevel(level)
@@ -80,6 +87,14 @@ XSCHED_LOG=FILE makes it say what it does.`,
 				return err
 			}
 			env := newEnvironment(os.Environ())
+			if private := wantsPrivate(env, local); private {
+				err = a.startPrivate(cmd.Context(), env, policy, virtual)
+			} else if policy != "" {
+				err = usagef("--policy is that of a private scheduler; add --local, or change the daemon's with `xsched policy`")
+			}
+			if err != nil {
+				return err
+			}
 			if err := a.joinDaemon(cmd.Context(), env, wish{priority, want, virtual}); err != nil {
 				return err
 			}
@@ -94,6 +109,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
 				{"level", envLevel, level},
 				{"in-flight", envInFlight, strconv.Itoa(inFlight)},
 				{"batch", envBatch, strconv.Itoa(batch)},
+				{"share", envShare, strconv.Itoa(share)},
 			} {
 				if cmd.Flags().Changed(hint.flag) {
 					env.set(hint.name, hint.value)
@@ -109,6 +125,9 @@ XSCHED_LOG=FILE makes it say what it does.`,
 	}
 	c.Flags().SetInterspersed(false) // what follows CMD is CMD's, with or without --
 	hintFlags(c, &priority, &level, &inFlight, &batch)
+	shareFlag(c, &share)
+	c.Flags().BoolVar(&local, "local", false, "start a private daemon for CMD and its children")
+	c.Flags().StringVar(&policy, "policy", "", "with --local: its policy (default XSCHED_POLICY, else HPF)")
 	c.Flags().BoolVar(&virtual, "virtual", false, "give CMD the virtual GPU of a daemon started with `serve --virtual`")
 	return c
 }

@@ -20,7 +20,9 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"xsched": func() { os.Exit(Main(os.Args[1:])) },
+		"xsched":  func() { os.Exit(Main(os.Args)) },
+		"xcli":    func() { os.Exit(Main(os.Args)) },
+		"xserver": func() { os.Exit(Main(os.Args)) },
 	})
 }
 
@@ -28,6 +30,7 @@ func TestScripts(t *testing.T) {
 	if embedded.Digest(embedded.Shim) == "" && os.Getenv("XSCHED_CI") == "1" {
 		t.Fatal("the shim is not built; run `make build` first")
 	}
+	t.Setenv("XSCHED_CACHE", t.TempDir()) // this process's own
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
@@ -56,6 +59,13 @@ func TestScripts(t *testing.T) {
 			"await":   await,
 
 			"enddevice": endDevice,
+
+			"busyport": busyPort,
+			"freeport": freePort,
+			"tool":     tool,
+			"tenant":   tenant,
+			"pause":    pause,
+			"shows":    shows,
 		},
 	})
 }

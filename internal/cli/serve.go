@@ -28,6 +28,7 @@ func (a *app) serveCommand() *cobra.Command {
 		starvation time.Duration
 		logLevel   string
 		logJSON    bool
+		web        webOptions
 	)
 	c := &cobra.Command{
 		Use:   "serve",
@@ -39,11 +40,17 @@ had suspended and gives every timeslice back. Root's daemon serves all users in
 If the daemon dies, however it dies, programs run on natively and join the next
 one by themselves.
 
+XSched's own tools, metrics and the HTTP interface are at --http; who may change
+what is decided by the user at the other end. With --virtual it is off unless
+asked for.
+
 --virtual uses the virtual GPU, a separate process with the behaviour of a real
 one, to try everything on a machine that has none.`,
 		Example: `  sudo xsched serve
   xsched serve --virtual
-  xsched serve --policy HPF --mode live --log-level debug`,
+  xsched serve --policy HPF --mode live --log-level debug
+  xsched serve --http 127.0.0.1:50001
+  xsched serve --http 0.0.0.0:50000 --http-token-file /etc/xsched/token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := a.logger(logLevel, logJSON)
@@ -59,10 +66,13 @@ one, to try everything on a machine that has none.`,
 			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
 				o.StarvationBound = -1 // off: the daemon's own zero is its default
 			}
-			o.Dir, o.Version, o.Log, o.ServeControl = a.dirs()[0], version, log, api.Serve(log)
+			if o.Virtual && !cmd.Flags().Changed("http") {
+				web.addr = webOff // several may run at once, in tests and demos
+			}
+			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, devices)
+			return a.serve(ctx, o, devices, web)
 		},
 	}
 	f := c.Flags()
@@ -76,15 +86,23 @@ one, to try everything on a machine that has none.`,
 	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "most programs of one user (default 1024)")
 	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
+	f.StringVar(&o.Record, "record", "", "file for a recording of what happens, for `xsched replay` (at most 4 files of 64 MB)")
+	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
 	_ = c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modeNames(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-func (a *app) serve(ctx context.Context, o daemon.Options, devices int) error {
+func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webOptions) error {
 	if running, err := api.NewClient(filepath.Join(o.Dir, controlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
+	http, err := web.listen(o.Log)
+	if err != nil {
+		return err
+	}
+	defer http.close()
+	o.ServeControl = http.serveWith(api.Serve(o.Log))
 	if o.Virtual {
 		if err := hub.PrepareDir(o.Dir, os.Geteuid()); err != nil {
 			return err
@@ -96,8 +114,12 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int) error {
 		}
 		defer device.stop()
 	}
-	o.Ready = func(daemon.Control) {
-		o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version)
+	ready := o.Ready
+	o.Ready = func(c daemon.Control) {
+		if ready != nil {
+			ready(c)
+		}
+		o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	}
 	if err := daemon.Run(ctx, o); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -23,6 +23,8 @@ func (a *app) vgpuCommand() *cobra.Command {
 		logLevel string
 		logJSON  bool
 		ready    int
+		platform string
+		root     string
 	)
 	c := &cobra.Command{
 		Use:   "vgpu",
@@ -32,7 +34,11 @@ harm it. ` + "`xsched serve --virtual`" + ` starts it by itself; start it by han
 it, and its timeline, over restarts of the daemon.
 
 A time on the virtual GPU is device time, not the CPU's: kernels take what they
-say they take, and really compute a checksum.`,
+say they take, and really compute a checksum.
+
+With --platform amd it plays the amdkfd driver: programs reach it through the
+preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
+` + "`xsched queues --root ROOT`" + ` reads what it shows in place of sysfs.`,
 		Example: `  xsched vgpu --devices 1
   xsched vgpu --socket /tmp/gpu.sock --exit-when-idle 10s`,
 		Args: cobra.NoArgs,
@@ -49,16 +55,22 @@ say they take, and really compute a checksum.`,
 				if idle < 0 {
 					return usagef("--exit-when-idle can't be negative; 0 stays")
 				}
+				if platform != "nvidia" && platform != "amd" {
+					return usagef("platform %q is unknown; use nvidia or amd", platform)
+				}
 				if o.Socket == "" {
 					dir := a.dirs()[0]
 					if err := hub.PrepareDir(dir, os.Geteuid()); err != nil {
 						return err
 					}
-					o.Socket = filepath.Join(dir, vgpuSocket)
+					o.Socket = filepath.Join(dir, map[string]string{"nvidia": vgpuSocket, "amd": kfdSocket}[platform])
 				}
 				o.Logger = log
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
+				if platform == "amd" {
+					return serveKFD(ctx, o, root, idle, tell)
+				}
 				if idle > 0 {
 					go func() {
 						exitWhenIdle(ctx, o.Socket, idle)
@@ -75,6 +87,8 @@ say they take, and really compute a checksum.`,
 	f := c.Flags()
 	f.StringVar(&o.Socket, "socket", "", "path of the socket (default vgpu.sock in --dir)")
 	f.IntVar(&o.Devices, "devices", 0, "number of GPUs (default 2)")
+	f.StringVar(&platform, "platform", "nvidia", "whose driver it plays: nvidia or amd")
+	f.StringVar(&root, "root", "", "with --platform amd: folder for what the driver shows in sysfs (default kfd beside the socket)")
 	f.DurationVar(&idle, "exit-when-idle", 0, "end when for this long no program and no daemon in the socket's folder was there (0: stay)")
 	f.IntVar(&ready, "ready-fd", -1, "say on this file descriptor when clients can connect")
 	_ = f.MarkHidden("ready-fd")

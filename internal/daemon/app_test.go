@@ -119,12 +119,24 @@ func pad(n int, words ...uint32) []byte {
 }
 
 // build makes what one CUDA context has, and says what the shim would say.
-func (r rm) build(gpu uint32) ([]wire.RMEvent, error) {
+func (r rm) build(gpus ...uint32) ([]wire.RMEvent, error) {
 	client, err := r.alloc(0, 0, 0x41, nil)
 	if err != nil {
 		return nil, err
 	}
 	events := []wire.RMEvent{{Kind: wire.RMClient, Client: client, Object: client}}
+	for _, gpu := range gpus {
+		more, err := r.context(client, gpu)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, more...)
+	}
+	return events, nil
+}
+
+// context makes what a client has on one GPU.
+func (r rm) context(client, gpu uint32) (events []wire.RMEvent, err error) {
 	alloc := func(parent, class uint32, params []byte) uint32 {
 		h, e := r.alloc(client, parent, class, params)
 		err = errors.Join(err, e)
@@ -157,7 +169,11 @@ func appProgram(args []string) error {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: args[0]}); err != nil {
 		return err
 	}
-	events, err := rm{fd}.build(0)
+	gpus := []uint32{0}
+	if len(args) > 1 && args[1] == "both" {
+		gpus, args = []uint32{0, 1}, args[:1]
+	}
+	events, err := rm{fd}.build(gpus...)
 	if err != nil {
 		return err
 	}
@@ -167,7 +183,14 @@ func appProgram(args []string) error {
 		}
 	}
 	fmt.Println("ready")
-	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	in := bufio.NewReader(os.Stdin)
+	line, _ := in.ReadString('\n')
+	if line == "more\n" {
+		if _, err := (rm{fd}).context(events[0].Client, 1); err != nil {
+			return err
+		}
+		line, _ = in.ReadString('\n')
+	}
 	if line == "exec\n" {
 		return unix.Exec("/bin/sleep", []string{"sleep", "30"}, os.Environ())
 	}

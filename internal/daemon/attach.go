@@ -15,28 +15,59 @@ import (
 	"xsched/internal/device/nvidia"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
+	"xsched/internal/model"
 )
 
 const (
-	attachTime = 10 * time.Second      // to walk its handles
+	attachTime = 5 * time.Second       // in all; the search has its own, shorter bound
 	filePeriod = 50 * time.Millisecond // between two looks whether it still has its file
+	scanPeriod = 2 * time.Second       // between two looks for what it has made since
 )
 
 // Attach takes a process over that has no shim.
 func (d *daemon) Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+	hint, err := d.attachHint(c, r)
+	if err != nil {
+		return ProcessReply{}, err
+	}
 	s, err := d.find(ctx, c, r.PID)
 	switch {
 	case err == nil && s.Attached:
+		if _, err := d.Hint(ctx, c, HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
+			return ProcessReply{}, err
+		}
 		return reply(s, fmt.Sprintf("process %d was attached to before", r.PID)), nil
 	case err == nil:
 		return ProcessReply{}, fail(ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d has joined by itself", r.PID)
 	case !errors.Is(err, ErrNotFound):
 		return ProcessReply{}, err
 	}
-	if s, err = d.attach(ctx, c, r.PID); err != nil {
+	start := time.Now()
+	if s, err = d.attach(ctx, c, r.PID, hint); err != nil {
 		return ProcessReply{}, err
 	}
-	return reply(s, fmt.Sprintf("attached to process %d", r.PID)), nil
+	return reply(s, fmt.Sprintf("attached to process %d in %v", r.PID, time.Since(start).Round(time.Millisecond))), nil
+}
+
+// attachHint is what a process starts with.
+func (d *daemon) attachHint(c Caller, r ProcessRequest) (model.Hint, error) {
+	var h model.Hint
+	if err := checkHint(HintRequest{PID: r.PID, Priority: r.Priority}); err != nil {
+		return h, err
+	}
+	if r.Priority != nil {
+		h.Priority = model.Priority(*r.Priority)
+		if note := d.hub.MayHave(c.UID, h.Priority); note != "" {
+			return h, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+		}
+	}
+	if r.Utilization != nil {
+		h.Utilization = *r.Utilization
+	}
+	if err := h.Check(); err != nil {
+		return h, fail(ErrInvalid, "", "%v", err)
+	}
+	return h, nil
 }
 
 // Detach lets an attached process go.
@@ -58,7 +89,7 @@ func (d *daemon) Detach(ctx context.Context, c Caller, r ProcessRequest) (Proces
 
 // attach finds a process's hardware queues, puts the guardian behind it, and
 // enters it. Nothing is done to it before the guardian knows how to undo it.
-func (d *daemon) attach(ctx context.Context, c Caller, pid int) (hub.SessionView, error) {
+func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint) (hub.SessionView, error) {
 	none := hub.SessionView{}
 	uid, command, err := lookUp(pid)
 	if err != nil {
@@ -102,13 +133,13 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int) (hub.SessionView
 	}
 	defer func() { _ = unix.Close(guarded) }()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
-	err = d.hub.Attach(ctx, s, a.Objects, a.GPUs, pidfd, func(page int) (func(), error) {
+	err = d.hub.Attach(ctx, s, hint, a.Objects, a.GPUs, pidfd, func(page int) (func(), error) {
 		return d.guard(ctx, s, a, page, guarded)
 	})
 	if err != nil {
 		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
-	go d.watchFiles(s, a.Files)
+	go d.watch(s, a)
 	d.log.Info("attached", "pid", pid, "uid", uid, "command", command)
 	return d.find(ctx, c, pid)
 }
@@ -119,6 +150,8 @@ func attachError(pid int, err error) error {
 		return fail(ErrNotAllowed, "run the daemon as root, or start the program with `xsched run`", "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, nvidia.ErrNoContext):
 		return fail(ErrNotFound, "attach once it uses the GPU, or start it with `xsched run`", "%v", err)
+	case errors.Is(err, nvidia.ErrSearch):
+		return fail(ErrUnavailable, "start it with `xsched run`, which needs no search", "%v", err)
 	}
 	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 }
@@ -131,33 +164,14 @@ func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, 
 			_ = unix.Close(fd)
 		}
 	}()
-	for gpu := range a.GPUs {
-		r, fds, err := a.Objects.Restores(ctx, gpu)
-		if err != nil {
-			return nil, err
-		}
-		w.Restores, w.FDs = append(w.Restores, r...), append(w.FDs, fds...)
+	var err error
+	if w.Restores, w.FDs, err = restores(ctx, a.Objects); err != nil {
+		return nil, err
 	}
 	if err := d.guardian.Attach(w); err != nil {
 		return nil, err
 	}
 	return func() { d.guardian.Detach(w.Session) }, nil
-}
-
-// watchFiles ends the session when the process no longer has the files: it
-// closed them or called exec, and only our duplicates keep its GPU memory.
-func (d *daemon) watchFiles(s *hub.Session, files []nvidia.Candidate) {
-	t := time.NewTicker(filePeriod)
-	defer t.Stop()
-	for range t.C {
-		if s.Ended() {
-			return
-		}
-		if !nvidia.StillHasAny(s.PID, files) {
-			s.End("the process closed its files")
-			return
-		}
-	}
 }
 
 // lookUp reads who a process is.

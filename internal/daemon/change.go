@@ -76,6 +76,18 @@ func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, 
 		if r.Batch != nil {
 			h.Batch = *r.Batch
 		}
+		if r.Utilization != nil {
+			h.Utilization = *r.Utilization
+		}
+		if r.TimesliceUS != nil {
+			h.Timeslice = time.Duration(*r.TimesliceUS) * time.Microsecond
+		}
+		if r.WindowActive != nil {
+			h.WindowActive = *r.WindowActive
+		}
+		if err := h.Check(); err != nil {
+			return fail(ErrInvalid, "", "%v", err)
+		}
 		return nil
 	})
 	if errors.Is(err, hub.ErrUnknownPID) {
@@ -84,7 +96,10 @@ func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, 
 	if err := unavailable(err); err != nil {
 		return HintReply{}, typed(err)
 	}
-	return HintReply{PID: r.PID, Priority: int32(h.Priority), Level: int(h.Level), InFlight: h.InFlight, Batch: h.Batch}, nil
+	return HintReply{
+		PID: r.PID, Priority: int32(h.Priority), Level: int(h.Level), InFlight: h.InFlight, Batch: h.Batch,
+		Utilization: h.Utilization, TimesliceUS: h.Timeslice.Microseconds(), WindowActive: h.WindowActive,
+	}, nil
 }
 
 func checkHint(r HintRequest) error {
@@ -98,6 +113,8 @@ func checkHint(r HintRequest) error {
 		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "%d launches in flight is out of range", *r.InFlight)
 	case r.Batch != nil && (*r.Batch < 0 || *r.Batch > most):
 		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "batch %d is out of range", *r.Batch)
+	case r.TimesliceUS != nil && (*r.TimesliceUS < 0 || *r.TimesliceUS > model.TimesliceMax.Microseconds()):
+		return fail(ErrInvalid, "use 100 to 10000000, or 0 (the policy's)", "timeslice %d us is out of range", *r.TimesliceUS)
 	}
 	return nil
 }
@@ -138,10 +155,14 @@ func typed(err error) error {
 
 // Policy reads or changes the policy.
 func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error) {
-	if r.Name != "" {
+	quantum := time.Duration(r.QuantumUS) * time.Microsecond
+	if r.Name != "" || r.QuantumUS != 0 {
 		if err := d.owner(c, "policy"); err != nil {
 			return PolicyReply{}, err
 		}
+	}
+	if r.QuantumUS != 0 && (r.QuantumUS < model.TimesliceMin.Microseconds() || r.QuantumUS > model.TimesliceMax.Microseconds()) {
+		return PolicyReply{}, fail(ErrInvalid, "use 100 to 10000000", "quantum %d us is out of range", r.QuantumUS)
 	}
 	out := PolicyReply{Available: policy.Names()}
 	var bad error
@@ -149,7 +170,10 @@ func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyR
 		if r.Name != "" {
 			bad = e.SetPolicy(r.Name)
 		}
-		out.Name = e.Config().Policy
+		if bad == nil && r.QuantumUS != 0 {
+			e.SetQuantum(quantum)
+		}
+		out.Name, out.QuantumUS = e.Config().Policy, e.Config().Quantum.Microseconds()
 	})
 	if err != nil {
 		return PolicyReply{}, err
@@ -157,8 +181,8 @@ func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyR
 	if bad != nil {
 		return PolicyReply{}, fail(ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "policy %q is not known", r.Name)
 	}
-	if r.Name != "" {
-		d.log.Info("policy changed", "policy", out.Name, "uid", c.UID)
+	if r.Name != "" || r.QuantumUS != 0 {
+		d.log.Info("policy changed", "policy", out.Name, "quantum_us", out.QuantumUS, "uid", c.UID)
 	}
 	return out, nil
 }
@@ -218,19 +242,7 @@ func (d *daemon) checkMode(ctx context.Context, r ModeRequest, names []string) e
 	if l < model.LevelBlock || l > model.LevelInterrupt {
 		return fail(ErrInvalid, "use 1, 2 or 3", "mode level needs a level, not %d", r.Level)
 	}
-	if l > model.LevelBlock && d.driver == nil {
-		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
-	}
-	all, err := d.sessions(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range all {
-		if err := d.canDo(s, l); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.someCanDo(ctx, l)
 }
 
 // Suspend holds a process by hand; one without a shim is attached to first.
@@ -238,7 +250,7 @@ func (d *daemon) Suspend(ctx context.Context, c Caller, r ProcessRequest) (Proce
 	message := fmt.Sprintf("process %d is suspended", r.PID)
 	s, err := d.find(ctx, c, r.PID)
 	if errors.Is(err, ErrNotFound) {
-		if s, err = d.attach(ctx, c, r.PID); err == nil {
+		if s, err = d.attach(ctx, c, r.PID, model.Hint{}); err == nil {
 			message = fmt.Sprintf("process %d had not joined: attached to it, and suspended it", r.PID)
 		}
 	}

@@ -88,9 +88,12 @@ type Version struct {
 
 // List is every process the daemon knows.
 type List struct {
-	Policy    string    `json:"policy"`
-	Mode      string    `json:"mode"`
-	Processes []Process `json:"processes"`
+	Policy string `json:"policy"`
+	Mode   string `json:"mode"`
+	// DefaultInFlight and DefaultBatch are in force where a process says 0.
+	DefaultInFlight int       `json:"default_in_flight"`
+	DefaultBatch    int       `json:"default_batch"`
+	Processes       []Process `json:"processes"`
 }
 
 // Process is one client, or one attached process.
@@ -111,6 +114,8 @@ type Process struct {
 	InFlight  int  `json:"in_flight"`
 	Batch     int  `json:"batch"`
 	Held      bool `json:"held"` // suspended by hand
+	// Utilization is its share of the GPU in percent; 0: nothing said.
+	Utilization int `json:"utilization"`
 
 	Counters Counters `json:"counters"`
 	Queues   []Queue  `json:"queues"`
@@ -143,8 +148,19 @@ type Queue struct {
 	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's own; 0: not known yet
 	Preemptions uint64 `json:"preemptions"`       // times it was suspended while busy
 	SuspendedNS int64  `json:"suspended_ns"`      // in all, while busy
+	RanNS       int64  `json:"ran_ns"`            // it had work and was allowed to run
 	Submitted   uint64 `json:"submitted"`
 	Transitions uint64 `json:"transitions"`
+	// PreemptedBy says in whose favour it had to stop how often.
+	PreemptedBy []Cause `json:"preempted_by,omitempty"`
+}
+
+// Cause is why a queue was preempted.
+type Cause struct {
+	PID   int    `json:"pid,omitempty"` // 0: Reason says what it was
+	Count uint64 `json:"count"`
+	// Reason: "process", "hand" (suspended by a person), "other".
+	Reason string `json:"reason"`
 }
 
 // Devices is every GPU seen so far.
@@ -158,10 +174,17 @@ type Device struct {
 	Driver      string `json:"driver"`
 	Virtual     bool   `json:"virtual"`
 	MaxLevel    int    `json:"max_level"`
-	LevelReason string `json:"level_reason,omitempty"` // why not 3
+	LevelReason string `json:"level_reason,omitempty"` // why not 3, or that it was not tried yet
 	Slices      bool   `json:"slices"`
+	Name        string `json:"name,omitempty"`
+	Probed      bool   `json:"probed"` // a program's own channels have shown the level
+	// ComputeMode is default, exclusive thread, exclusive process or prohibited; empty: not known.
+	ComputeMode string `json:"compute_mode,omitempty"`
+	MIG         bool   `json:"mig,omitempty"` // divided into instances
 	Processes   int    `json:"processes"`
 	Queues      int    `json:"queues"`
+	// BusyNS is for how long queues of it had work that was allowed to run.
+	BusyNS int64 `json:"busy_ns"`
 }
 
 // HintRequest changes a process's hints; nil leaves a value as it is.
@@ -171,6 +194,10 @@ type HintRequest struct {
 	Level    *int   `json:"level,omitempty"` // 0: auto
 	InFlight *int   `json:"in_flight,omitempty"`
 	Batch    *int   `json:"batch,omitempty"`
+
+	Utilization  *int   `json:"utilization,omitempty"`  // percent; 0: nothing said
+	TimesliceUS  *int64 `json:"timeslice_us,omitempty"` // 0: the policy's
+	WindowActive *bool  `json:"window_active,omitempty"`
 }
 
 // HintReply is what is in force after a HintRequest.
@@ -180,16 +207,23 @@ type HintReply struct {
 	Level    int   `json:"level"`
 	InFlight int   `json:"in_flight"`
 	Batch    int   `json:"batch"`
+
+	Utilization  int   `json:"utilization"`
+	TimesliceUS  int64 `json:"timeslice_us"`
+	WindowActive bool  `json:"window_active"`
 }
 
 // PolicyRequest selects a policy.
 type PolicyRequest struct {
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
+	// QuantumUS is a turn of each program where a policy rotates; 0 leaves it.
+	QuantumUS int64 `json:"quantum_us,omitempty"`
 }
 
 // PolicyReply is the policy in force and what else there is.
 type PolicyReply struct {
 	Name      string   `json:"name"`
+	QuantumUS int64    `json:"quantum_us"`
 	Available []string `json:"available"`
 }
 
@@ -209,6 +243,9 @@ type ModeReply struct {
 // ProcessRequest names a process.
 type ProcessRequest struct {
 	PID int `json:"pid"`
+	// Priority and Utilization are for Attach; nil: the default, or as it is.
+	Priority    *int32 `json:"priority,omitempty"`
+	Utilization *int   `json:"utilization,omitempty"`
 }
 
 // ProcessReply says what was done to it.
@@ -249,13 +286,18 @@ type Stats struct {
 	// BusyToDecision is from the application's idle->busy change to the end of the decision about it.
 	BusyToDecision Histogram `json:"busy_to_decision"`
 	Decision       Histogram `json:"decision"` // the decision alone
-	// HeartbeatLate is how late heartbeats were.
-	HeartbeatLate Histogram `json:"heartbeat_late"`
+	// HeartbeatLate is how late heartbeats were; HeartbeatAgeNS is the age of the last.
+	HeartbeatLate  Histogram `json:"heartbeat_late"`
+	HeartbeatAgeNS int64     `json:"heartbeat_age_ns"`
+	// QueueWait is how long queues that had to stop with work waited until they might run again.
+	QueueWait Histogram `json:"queue_wait"`
 
 	// What the engine decided, as of the last heartbeat.
 	Preemptions uint64 `json:"preemptions"` // queues with work that were stopped, at any level
-	Yields      uint64 `json:"yields"`      // queues with work that the hardware leaves for one with a longer slice
-	Grants      uint64 `json:"grants"`      // turns given by the starvation bound
+	// PreemptionsByLevel has the same by level; [0] is not used.
+	PreemptionsByLevel [4]uint64 `json:"preemptions_by_level"`
+	Yields             uint64    `json:"yields"` // queues with work that the hardware leaves for one with a longer slice
+	Grants             uint64    `json:"grants"` // turns given by the starvation bound
 
 	Suspends      uint64 `json:"suspends"`       // operations done on hardware queues
 	Resumes       uint64 `json:"resumes"`        //
@@ -266,6 +308,9 @@ type Stats struct {
 
 	SuspendTime Histogram `json:"suspend_time"` // one suspend operation
 	ResumeTime  Histogram `json:"resume_time"`
+	// PreemptTime is from the decision to stop a process to the end of the operation
+	// that stopped it, by level; [0] and [1] are empty, a gate has no operation.
+	PreemptTime [4]Histogram `json:"preempt_time"`
 
 	Targets  []TargetStats `json:"targets"`
 	Guardian GuardianStats `json:"guardian"`
@@ -278,6 +323,14 @@ type Histogram struct {
 	P90US float64 `json:"p90_us"`
 	P99US float64 `json:"p99_us"`
 	MaxUS float64 `json:"max_us"`
+	SumUS float64 `json:"sum_us"`
+	// Cumulative has the number of durations up to each of HistogramBoundsUS.
+	Cumulative []uint64 `json:"cumulative,omitempty"`
+}
+
+// HistogramBoundsUS are the bounds of Histogram.Cumulative.
+func HistogramBoundsUS() []float64 {
+	return []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 20e3, 50e3, 100e3, 200e3, 500e3, 1e6, 10e6}
 }
 
 // TargetStats is one process on one device, as its reconciler sees it.

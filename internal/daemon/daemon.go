@@ -21,6 +21,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
+	"xsched/internal/record"
 	"xsched/internal/wire"
 )
 
@@ -46,6 +47,7 @@ type daemon struct {
 	noDriver string
 	hub      *hub.Hub
 	guardian *guardian.Client
+	record   *record.Log // nil: no recording
 
 	mu       sync.Mutex
 	attaches map[int]struct{}       // under way, by pid
@@ -142,6 +144,7 @@ func (d *daemon) findDriver() {
 			d.opts.VGPUSocket = filepath.Join(d.opts.Dir, vgpuSocket)
 		}
 		d.driver = nvidia.NewVirtualDriver(d.opts.VGPUSocket)
+		d.cacheLevels()
 		return
 	}
 	drv, err := nvidia.NewDriver()
@@ -152,6 +155,14 @@ func (d *daemon) findDriver() {
 	}
 	d.driver = drv
 	d.log.Info("driver found", "version", drv.Version)
+	d.cacheLevels()
+}
+
+// cacheLevels remembers what GPUs were shown to do over the daemon's end.
+func (d *daemon) cacheLevels() {
+	if err := d.driver.CacheLevels(d.opts.Dir); err != nil {
+		d.log.Warn("levels are probed again", "err", err)
+	}
 }
 
 // limits bounds one process, and the files of one user: a user whose programs
@@ -191,15 +202,50 @@ func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 	}
 	d.guardian = guardian.NewClient(command, d.opts.Virtual, d.opts.VGPUSocket, d.log)
 	cfg := hub.Config{
-		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority,
+		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, NoHardware: d.noDriver,
 	}
 	if d.driver != nil {
 		cfg.NewHardware = func(uid int) hub.Hardware { return nvidia.NewObjects(d.driver, d.limits(uid), d.metrics) }
 	}
+	if err := d.startRecording(eng, &cfg); err != nil {
+		return err
+	}
 	var err error
 	d.hub, err = hub.New(cfg)
 	return err
+}
+
+// startRecording has the engine loop write down what it does, if that is wanted.
+func (d *daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
+	if d.opts.Record == "" {
+		return nil
+	}
+	device := "GPU"
+	if d.opts.Virtual {
+		device = "virtual GPU"
+	}
+	log, err := record.Create(d.opts.Record, record.Options{
+		Log: d.log,
+		Header: record.Header{
+			Program: d.opts.Version, Device: device, Started: d.started, Base: hub.NewClock().Now(), Config: eng.Config(),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	d.record, cfg.Recorder = log, log
+	return nil
+}
+
+// endRecording writes what is left of the recording.
+func (d *daemon) endRecording() {
+	if d.record == nil {
+		return
+	}
+	err := d.record.Close()
+	s := d.record.Stats()
+	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", err)
 }
 
 // serve runs until ctx ends or the control server fails, then sets everybody free.
@@ -226,6 +272,7 @@ func (d *daemon) serve(ctx context.Context, control *net.UnixListener) error {
 	// First the GPUs, then the politeness: whoever waits for us to end waits for this.
 	d.hub.Close()
 	d.guardian.Close()
+	d.endRecording()
 	if control != nil {
 		select {
 		case e := <-served:

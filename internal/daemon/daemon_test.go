@@ -34,6 +34,7 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	if err != nil || len(d.Devices) != 1 || d.Devices[0].ID != "0000:01:00.0" || d.Devices[0].MaxLevel != 3 || !d.Devices[0].Virtual {
 		t.Errorf("devices %+v %v", d, err)
 	}
+	probes := w.account(t, pid).Enables // what the GPU does was asked by enabling what ran
 	r, err := w.ctl.Suspend(ctx, pid)
 	if err != nil || !r.Held || r.Attached || r.Level != 3 {
 		t.Fatalf("%+v %v", r, err)
@@ -44,13 +45,13 @@ func TestSuspendResumeAndHints(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	time.Sleep(250 * time.Millisecond) // longer than the lease: it is kept alive
-	if a := w.account(t, pid); a.Disables != 1 || a.Enables != 0 {
+	if a := w.account(t, pid); a.Disables != 1 || a.Enables != probes {
 		t.Errorf("disables %d enables %d while held", a.Disables, a.Enables)
 	}
 	if _, err := w.ctl.Resume(ctx, pid); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "channels run", func() bool { return w.account(t, pid).Enables == 1 })
+	await(t, "channels run", func() bool { return w.account(t, pid).Enables == probes+1 })
 
 	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: new(int32(7)), Level: new(2)})
 	if err != nil || h.Priority != 7 || h.Level != 2 {
@@ -77,7 +78,7 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	if a := w.account(t, pid); a.Enables != 2 {
+	if a := w.account(t, pid); a.Enables < probes+2 { // more than one for a level 2: see docs/platforms/nvidia.md
 		t.Errorf("%d enables after the daemon's end", a.Enables)
 	}
 	for _, name := range []string{"xsched.sock", "control.sock"} {
@@ -125,10 +126,11 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("%+v %v", st.Guardian, err)
 	}
 	// The engine is blocked: the guardian sets it free; afterwards it is suspended again.
+	probes := w.account(t, pid).Enables
 	if _, err := w.ctl.Wedge(ctx, 400*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	took := await(t, "guardian sets it free", func() bool { return w.account(t, pid).Enables >= 1 })
+	took := await(t, "guardian sets it free", func() bool { return w.account(t, pid).Enables > probes })
 	t.Logf("free %v after the engine was blocked", took)
 	await(t, "suspended again", func() bool { return w.account(t, pid).Disables >= 2 })
 	// kill -9 of the guardian: another takes over.
@@ -185,8 +187,9 @@ func TestKilledDaemonWithAttachedProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	probes := w.account(t, pid).Enables
 	_ = d.Process.Kill()
-	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables >= 1 })
+	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables > probes })
 	t.Logf("free %v after kill -9 of the daemon", took)
 	await(t, "own slice", func() bool { return w.account(t, pid).SliceNS == native })
 	await(t, "the guardian ends", func() bool { return errors.Is(unix.Kill(st.Guardian.PID, 0), unix.ESRCH) || zombie(st.Guardian.PID) })
@@ -213,8 +216,9 @@ func TestStoppedDaemonWithAttachedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	probes := w.account(t, pid).Enables
 	_ = d.Process.Signal(unix.SIGSTOP)
-	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables >= 1 })
+	took := await(t, "runs again", func() bool { return w.account(t, pid).Enables > probes })
 	t.Logf("free %v after SIGSTOP", took)
 	time.Sleep(100 * time.Millisecond)
 	_ = d.Process.Signal(unix.SIGCONT)

@@ -30,6 +30,8 @@ type Options struct {
 	// VGPUSocket is the device process's socket; empty: Dir/vgpu.sock.
 	VGPUSocket string
 
+	// Private: the daemon is there for one program and its children, which may choose the policy.
+	Private bool
 	// AllowPriority lets non-root clients of a root daemon raise themselves above 0.
 	AllowPriority bool
 	// MaxSessions and MaxSessionsPerUID bound the clients; 0: 4096 and 1024.
@@ -38,6 +40,9 @@ type Options struct {
 	// Version is the program's, for Control.Version.
 	Version string
 	Log     *slog.Logger
+
+	// Record is the file into which everything goes that the engine is told and decides; empty: none.
+	Record string
 
 	// GuardianCommand starts the guardian; empty: this executable with "guardian".
 	// The command gets its socket as file descriptor 3 and must call guardian.Main(3).

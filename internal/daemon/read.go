@@ -12,7 +12,6 @@ import (
 	"xsched/internal/device"
 	"xsched/internal/engine"
 	"xsched/internal/hub"
-	"xsched/internal/model"
 	"xsched/internal/wire"
 )
 
@@ -40,6 +39,7 @@ func (d *daemon) List(ctx context.Context, _ Caller) (List, error) {
 	out := List{Processes: []Process{}}
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		out.Policy, out.Mode = e.Config().Policy, string(e.Config().Mode)
+		out.DefaultInFlight, out.DefaultBatch = e.Config().InFlight, e.Config().Batch
 	})
 	if err != nil {
 		return List{}, err
@@ -58,7 +58,7 @@ func process(s hub.SessionView) Process {
 	p := Process{
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
-		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held,
+		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
 		Counters: Counters(s.Counters), Queues: []Queue{},
 	}
 	for _, q := range s.Queues {
@@ -74,10 +74,26 @@ func process(s hub.SessionView) Process {
 		p.Queues = append(p.Queues, Queue{
 			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
-			SuspendedNS: q.Suspended.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
+			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
+			PreemptedBy: causes(q.StoppedBy),
 		})
 	}
 	return p
+}
+
+func causes(by map[int]uint64) []Cause {
+	var out []Cause
+	for _, pid := range slices.Sorted(maps.Keys(by)) {
+		c := Cause{PID: pid, Count: by[pid], Reason: "process"}
+		switch pid {
+		case hub.ByHand:
+			c.PID, c.Reason = 0, "hand"
+		case hub.ByOthers:
+			c.Reason = "other"
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // Devices returns the GPUs that processes use, and those the driver shows.
@@ -89,22 +105,11 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 	byID := map[string]*Device{}
 	get := func(id string) *Device {
 		if byID[id] == nil {
-			dev := &Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
-			if d.driver != nil {
-				dev.Driver, dev.Virtual = d.driver.Version, d.driver.Virtual
-				dev.MaxLevel, dev.Slices = int(model.LevelInterrupt), true
-			}
-			byID[id] = dev
+			byID[id] = d.describe(id)
 		}
 		return byID[id]
 	}
-	if d.driver != nil && !d.driver.Virtual {
-		if entries, err := os.ReadDir("/proc/driver/nvidia/gpus"); err == nil {
-			for _, e := range entries {
-				get(e.Name())
-			}
-		}
-	}
+	d.nameGPUs(get)
 	for _, s := range all {
 		mine := map[string]bool{}
 		for _, q := range s.Queues {
@@ -118,6 +123,14 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 			get(id).Processes++
 		}
 	}
+	times, err := d.hub.GPUTimes(ctx)
+	if err != nil {
+		return Devices{}, unavailable(err)
+	}
+	for id, t := range times {
+		get(id.String()).BusyNS = t.Nanoseconds()
+	}
+	d.underMPS(byID, all)
 	out := Devices{Devices: []Device{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		out.Devices = append(out.Devices, *byID[id])
@@ -138,11 +151,15 @@ func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
 		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
 		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime), Targets: []TargetStats{},
 	}
-	for _, n := range h.Engine.Preemptions {
+	for level, n := range h.Engine.Preemptions {
 		st.Preemptions += n
+		st.PreemptionsByLevel[level] = n
+		st.PreemptTime[level] = histogram(&m.PreemptTime[level])
 	}
+	st.QueueWait = histogram(h.Waits)
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := hub.NewClock().Now()
+	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	for _, t := range h.Targets {
 		ts := TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
@@ -168,5 +185,17 @@ func openFDs() int {
 func histogram(h *device.Histogram) Histogram {
 	n, at, top := h.Quantiles(0.5, 0.9, 0.99)
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
-	return Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
+	out := Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
+	if n == 0 {
+		return out
+	}
+	var bounds []time.Duration
+	for _, b := range HistogramBoundsUS() {
+		bounds = append(bounds, time.Duration(b*float64(time.Microsecond)))
+	}
+	cumulative, sum := h.Cumulative(bounds)
+	out.Cumulative, out.SumUS = cumulative, us(sum)
+	// Durations come in while this reads: what was counted first is what holds.
+	out.Count = max(n, cumulative[len(cumulative)-1])
+	return out
 }

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"time"
+
+	"xsched/internal/model"
 )
 
 // Metrics count what was done to the hardware; shared by all targets.
@@ -13,6 +15,9 @@ type Metrics struct {
 	Suspends, Resumes, TimesliceSets, GateHolds, Undone, Errors atomic.Uint64
 
 	SuspendTime, ResumeTime Histogram
+	// PreemptTime is from the decision to stop a process to the end of the operation
+	// that stopped it, by level; the gate's level 1 has no operation.
+	PreemptTime [model.LevelInterrupt + 1]Histogram
 }
 
 // Histogram counts durations in buckets of at most 1/16 relative width, from
@@ -20,6 +25,7 @@ type Metrics struct {
 type Histogram struct {
 	buckets [64 * 16]atomic.Uint64
 	max     atomic.Int64
+	sum     atomic.Int64
 }
 
 func bucket(ns uint64) int {
@@ -44,12 +50,28 @@ func (h *Histogram) Record(d time.Duration) {
 		d = 0
 	}
 	h.buckets[bucket(uint64(d))].Add(1)
+	h.sum.Add(int64(d))
 	for {
 		m := h.max.Load()
 		if int64(d) <= m || h.max.CompareAndSwap(m, int64(d)) {
 			return
 		}
 	}
+}
+
+// Cumulative returns how many durations were at most each bound, to within a
+// bucket's width, and their sum. The bounds are in ascending order.
+func (h *Histogram) Cumulative(bounds []time.Duration) (counts []uint64, sum time.Duration) {
+	counts = make([]uint64, len(bounds))
+	var below uint64
+	i := 0
+	for k, bound := range bounds {
+		for ; i < len(h.buckets) && bucketTop(i) <= bound; i++ {
+			below += h.buckets[i].Load()
+		}
+		counts[k] = below
+	}
+	return counts, time.Duration(h.sum.Load())
 }
 
 // Quantiles returns the count, the durations at the given quantiles in

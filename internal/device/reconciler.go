@@ -15,6 +15,9 @@ const (
 	retryMin = 20 * time.Millisecond // also how long a voided suspension waits before the next try
 	retryMax = time.Second
 	stuckAge = 100 * time.Millisecond // an operation older than this shows as stuck
+	// afterMax is how long an operation waits for those that shall come before it: several
+	// times what they take, so that one that never returns holds nobody up.
+	afterMax = 2 * time.Millisecond
 )
 
 // Worker drives one target towards the newest wanted state: a mailbox of one
@@ -33,8 +36,11 @@ type Worker struct {
 	mu       sync.Mutex
 	want     model.Desired
 	wantSeq  uint64 // of want
-	redo     bool   // apply want even if it was applied already
-	forget   bool   // and forget what is known about the hardware before
+	wantAt   model.Time
+	after    []<-chan struct{} // to be done before want
+	tried    chan struct{}     // closed when want was tried or replaced; nil: it was
+	redo     bool              // apply want even if it was applied already
+	forget   bool              // and forget what is known about the hardware before
 	stopping bool
 	restore  bool // when stopping: undo everything first
 	stats    WorkerStats
@@ -59,18 +65,56 @@ func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger
 	return w
 }
 
-// Want replaces what is wanted. It never blocks.
-func (w *Worker) Want(d model.Desired) {
+// Want replaces what is wanted. It never blocks. It is tried after the others
+// that are named, if these don't take too long; the channel that is returned is closed when
+// it was tried, or when something else is wanted instead.
+func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.trying()
+	w.after, w.tried = after, make(chan struct{})
 	w.want = d
 	w.wantSeq++
+	w.wantAt = w.now()
 	if hardware(d) {
 		w.hold.Wanted()
 	} else {
 		w.hold.Ending()
 	}
 	w.signal()
+	return w.tried
+}
+
+// trying ends the wait of those who come after want. Preconditions: w.mu is held.
+func (w *Worker) trying() {
+	if w.tried != nil {
+		close(w.tried)
+		w.tried = nil
+	}
+}
+
+// await waits for what shall come before; false: something newer is wanted.
+func (w *Worker) await(ctx context.Context, after []<-chan struct{}) bool {
+	if len(after) == 0 {
+		return true
+	}
+	limit := time.NewTimer(afterMax)
+	defer limit.Stop()
+	for _, done := range after {
+		select {
+		case <-done:
+		case <-limit.C:
+			return true
+		case <-ctx.Done():
+			return true
+		case <-w.wake:
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.signal()
+			return false
+		}
+	}
+	return true
 }
 
 // Redo applies what is wanted again: the target's objects have changed.
@@ -131,6 +175,11 @@ func (w *Worker) signal() {
 
 func (w *Worker) run(ctx context.Context) {
 	defer close(w.done)
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.trying()
+	}()
 	defer w.cancel()
 	defer func() { _ = w.target.Close() }()
 	var doneSeq uint64
@@ -147,7 +196,16 @@ func (w *Worker) run(ctx context.Context) {
 		}
 		w.mu.Lock()
 		want, seq, redo, forget, stopping, restore := w.want, w.wantSeq, w.redo, w.forget, w.stopping, w.restore
-		w.redo, w.forget = false, false
+		wantAt, after := w.wantAt, w.after
+		w.mu.Unlock()
+		if !stopping && (seq != doneSeq || redo) && !w.await(ctx, after) {
+			continue
+		}
+		w.mu.Lock()
+		if w.wantSeq == seq {
+			w.after = nil
+		}
+		w.redo, w.forget = w.redo && !redo, w.forget && !forget
 		w.mu.Unlock()
 		if stopping {
 			if restore {
@@ -162,7 +220,16 @@ func (w *Worker) run(ctx context.Context) {
 		if forget {
 			w.target.Invalidate()
 		}
-		if w.reconcile(ctx, want) {
+		held := w.reconcile(ctx, want)
+		w.mu.Lock()
+		if w.wantSeq == seq {
+			w.trying()
+		}
+		w.mu.Unlock()
+		if held {
+			if hardware(want) && seq != doneSeq {
+				w.metrics.PreemptTime[want.Suspend].Record(w.now().Sub(wantAt))
+			}
 			doneSeq, retry, wait = seq, nil, retryMin
 			continue
 		}

@@ -19,7 +19,7 @@ var newestGlibc = [2]int{2, 28}
 
 // exported are the names an application may see of the shim: the driver calls,
 // the few libc functions it interposes, and its own API.
-var exported = regexp.MustCompile(`^(cu[A-Z][A-Za-z0-9_]*|xs_[a-z0-9_]+|ioctl|__ioctl_time64|dlsym|dlvsym|dlopen)$`)
+var exported = regexp.MustCompile(`^(cu[A-Z][A-Za-z0-9_]*|xs_[a-z0-9_]+|X(Queue|Hint)[A-Z][A-Za-z]*|Hw(Queue|Command)[A-Z][A-Za-z]*|CudaQueue[A-Z][a-z]*|ioctl|__ioctl_time64|dlsym|dlvsym|dlopen)$`)
 
 // builds returns the built artefacts of that name, for each architecture there is.
 func builds(t *testing.T, name string) map[string]*elf.File {
@@ -114,7 +114,7 @@ func TestShimExportsOnlyWhatItShould(t *testing.T) {
 				t.Errorf("%s exports %s", arch, s.Name)
 			}
 		}
-		for _, must := range []string{"ioctl", "dlsym", "cuLaunchKernel", "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxSynchronize"} {
+		for _, must := range []string{"ioctl", "dlsym", "cuLaunchKernel", "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxSynchronize", "XQueueCreate", "XHintPriority", "CudaQueueCreate", "HwCommandCreateCallback", "xs_request_begin"} {
 			if !seen[must] {
 				t.Errorf("%s does not export %s: the shim would be inert", arch, must)
 			}

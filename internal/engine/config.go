@@ -25,6 +25,8 @@ type Config struct {
 
 	HighSlice, LowSlice, PeerSlice, GrantSlice, NativeSlice time.Duration
 
+	Timeslice, ShareMax, Window, Boost time.Duration
+
 	// InFlight and Batch are the Lv1 limits of a queue that names none.
 	InFlight, Batch int
 }
@@ -43,6 +45,10 @@ func DefaultConfig() Config {
 		PeerSlice:       k.PeerSlice,
 		GrantSlice:      k.GrantSlice,
 		NativeSlice:     k.NativeSlice,
+		Timeslice:       k.Timeslice,
+		ShareMax:        k.ShareMax,
+		Window:          k.Window,
+		Boost:           k.Boost,
 		InFlight:        4,
 		Batch:           2,
 	}
@@ -70,6 +76,10 @@ func (c Config) complete() (Config, error) {
 		{"peer slice", &c.PeerSlice, d.PeerSlice},
 		{"grant slice", &c.GrantSlice, d.GrantSlice},
 		{"native slice", &c.NativeSlice, d.NativeSlice},
+		{"timeslice", &c.Timeslice, d.Timeslice},
+		{"largest share's slice", &c.ShareMax, d.ShareMax},
+		{"window", &c.Window, d.Window},
+		{"boost", &c.Boost, d.Boost},
 	} {
 		if *f.value < 0 {
 			return c, fmt.Errorf("check configuration: %s is %v: must not be negative", f.name, *f.value)
@@ -95,6 +105,7 @@ func (c Config) knobs() policy.Knobs {
 		Quantum: c.Quantum, StarvationBound: c.StarvationBound, Hold: c.Hold,
 		HighSlice: c.HighSlice, LowSlice: c.LowSlice, PeerSlice: c.PeerSlice,
 		GrantSlice: c.GrantSlice, NativeSlice: c.NativeSlice,
+		Timeslice: c.Timeslice, ShareMax: c.ShareMax, Window: c.Window, Boost: c.Boost,
 	}
 }
 

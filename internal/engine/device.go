@@ -17,73 +17,102 @@ type device struct {
 	applied model.Plan // the verdicts in force
 	long    policy.Set // slices of which others starve
 	tiny    policy.Set // slices that need to be alone
-	chance  policy.Set // ready, and able to progress
 	next    policy.Set // scratch of account
 	wake    model.Time
 	dirty   bool // something happened since the last decision
 	moved   bool // the sets must be rebuilt and every desired state compared
+	// unsorted: the queues are not in order; only while moved.
+	unsorted bool
 }
 
 func newDevice(id model.DeviceID) *device { return &device{id: id, wake: model.Never} }
 
-// restructure asks for a rebuild at the next decision.
-func (d *device) restructure() { d.dirty, d.moved = true, true }
+// restructure asks for a rebuild at the next decision. Until then the queues
+// and the records know what the clocks knew.
+func (d *device) restructure() {
+	d.flush()
+	d.dirty, d.moved = true, true
+}
+
+// flush writes the clocks back, if they are newer.
+func (d *device) flush() {
+	if d.moved {
+		return
+	}
+	d.view.Flush()
+	for i, r := range d.records {
+		c := &d.view.Clocks[i]
+		r.flip, r.credit, r.v0, r.chance = c.Flip, c.Credit, c.V0, d.view.Chance.Has(i)
+	}
+}
+
+// startWait begins the wait of a queue that became ready.
+func (d *device) startWait(now model.Time, r *record) {
+	if d.moved {
+		d.view.Queues[r.index].WaitSince, r.credit = now, 0
+	} else {
+		d.view.Clocks[r.index].Wait, d.view.Clocks[r.index].Credit = now, 0
+		d.view.Rekey(r.index)
+	}
+}
 
 // readyChanged follows a change of a queue's work.
 func (d *device) readyChanged(now model.Time, r *record) {
 	d.dirty = true
 	q := &d.view.Queues[r.index]
+	if len(d.view.Services) > 0 {
+		d.view.Worked(now, q.PID, q.Busy)
+	}
 	if q.Ready() {
-		r.startWait(now, q)
+		d.startWait(now, r)
 	}
 	if !d.moved {
 		d.view.Ready.Put(r.index, q.Ready())
+		d.view.Rekey(r.index)
 	}
 }
 
+// insert and remove leave the order for the next decision: many queues come
+// and go at the same time.
 func (d *device) insert(q model.Queue, r *record) {
-	at, _ := slices.BinarySearchFunc(d.view.Queues, &q, func(a model.Queue, b *model.Queue) int {
-		return policy.Before(&a, b)
-	})
-	d.view.Queues = slices.Insert(d.view.Queues, at, q)
-	d.records = slices.Insert(d.records, at, r)
-	d.renumber(at)
+	d.restructure()
+	r.index = len(d.records)
+	d.view.Queues, d.records, d.unsorted = append(d.view.Queues, q), append(d.records, r), true
 }
 
 func (d *device) remove(at int) {
-	d.view.Queues = slices.Delete(d.view.Queues, at, at+1)
-	d.records = slices.Delete(d.records, at, at+1)
-	d.renumber(at)
-}
-
-func (d *device) renumber(from int) {
-	for i := from; i < len(d.records); i++ {
-		d.records[i].index = i
-	}
 	d.restructure()
+	last := len(d.records) - 1
+	d.view.Queues[at], d.records[at] = d.view.Queues[last], d.records[last]
+	d.records[at].index = at
+	d.records[last] = nil
+	d.view.Queues, d.records, d.unsorted = d.view.Queues[:last], d.records[:last], true
 }
 
-// reorder sorts the queues again after a hint changed.
+// reorder puts the queues in order.
 func (d *device) reorder() {
+	if !d.unsorted {
+		return
+	}
+	d.unsorted = false
 	queues := slices.Clone(d.view.Queues)
-	records := slices.Clone(d.records)
-	slices.SortFunc(records, func(a, b *record) int {
+	slices.SortFunc(d.records, func(a, b *record) int {
 		return policy.Before(&queues[a.index], &queues[b.index])
 	})
-	for i, r := range records {
+	for i, r := range d.records {
 		d.view.Queues[i] = queues[r.index]
+		r.index = i
 	}
-	d.records = records
-	d.renumber(0)
 }
 
 // rebuild brings sets and verdicts in line with the queues and the mode.
 func (d *device) rebuild(cfg *Config) {
+	d.reorder()
 	v := &d.view
 	n := len(v.Queues)
 	v.Knobs = cfg.knobs()
 	v.CanSuspend = cfg.Mode != model.ModeTimeslice
-	d.chance, d.next, d.long, d.tiny = d.chance.Reset(n), d.next.Reset(n), d.long.Reset(n), d.tiny.Reset(n)
+	d.next, d.long, d.tiny = d.next.Reset(n), d.long.Reset(n), d.tiny.Reset(n)
 	d.applied = slices.Grow(d.applied[:0], n)[:n]
 	top := d.top()
 	for i, r := range d.records {
@@ -94,20 +123,28 @@ func (d *device) rebuild(cfg *Config) {
 		case model.ModeLive:
 			// Who asked for Lv1 asked for the gate and nothing else, but that is about being
 			// stopped: the highest may have a slice all the same.
-			q.Slices = r.slices && (q.Level != model.LevelBlock || q.Hint.Priority == top)
+			q.Slices = r.slices && (q.Level != model.LevelBlock || q.Rank == top)
 		default:
 			q.Slices = false
 		}
-		d.inForce(i, model.Verdict{Run: r.sent.Suspend == 0, Slice: r.sent.Slice, Limit: r.sent.InFlight != 0})
-		d.chance.Put(i, r.chance)
 	}
 	v.Rebuild()
+	for i, r := range d.records {
+		d.inForce(i, model.Verdict{Run: r.sent.Suspend == 0, Slice: r.sent.Slice, Limit: r.sent.InFlight != 0})
+		c := &v.Clocks[i]
+		if r.chance {
+			v.Begin(i)
+		}
+		c.Flip, c.Credit, c.V0 = r.flip, r.credit, r.v0
+		v.Rekey(i)
+	}
 	if cfg.Mode == model.ModeOff {
 		// Priorities say nothing now; what was done by hand holds in every mode.
 		for i := range v.Queues {
 			v.Eligible.Put(i, !v.Queues[i].Held)
 		}
 	}
+	d.group(cfg)
 	for i, r := range d.records {
 		if v.Ready.Has(i) && !r.chance {
 			v.Wait(i)
@@ -115,11 +152,11 @@ func (d *device) rebuild(cfg *Config) {
 	}
 }
 
-// top is the highest priority of a queue that may run.
+// top is the highest rank of a queue that may run.
 func (d *device) top() model.Priority {
 	for i := range d.view.Queues {
 		if q := &d.view.Queues[i]; !q.Held {
-			return q.Hint.Priority
+			return q.Rank
 		}
 	}
 	return model.PriorityNever
@@ -128,6 +165,7 @@ func (d *device) top() model.Priority {
 // decideDevice asks the policy about one device and notes the changes.
 func (e *Engine) decideDevice(now model.Time, d *device) {
 	v, moved := &d.view, d.moved
+	v.Advance(now) // with who had a chance till now
 	if moved {
 		d.rebuild(&e.cfg)
 	}
@@ -168,7 +206,7 @@ func (e *Engine) apply(now model.Time, d *device, i int, plan model.Plan) {
 		q.Running = run
 		v.Running.Put(i, run)
 		if run {
-			q.RunSince, r.flip = now, now
+			v.Clocks[i].Run, v.Clocks[i].Flip = now, now
 		} else if v.Ready.Has(i) {
 			e.stats.Preemptions[want.Suspend]++
 			r.state.Preemptions[want.Suspend]++
@@ -186,6 +224,7 @@ func (d *device) inForce(i int, verdict model.Verdict) {
 	d.applied[i] = verdict
 	d.long.Put(i, verdict.Slice >= policy.LongSlice)
 	d.tiny.Put(i, verdict.Slice != 0 && verdict.Slice < policy.UsefulSlice)
+	d.view.SetSlice(i, verdict.Slice)
 }
 
 // desired is a verdict in the terms of a device.

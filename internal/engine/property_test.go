@@ -4,6 +4,8 @@ package engine
 
 import (
 	"cmp"
+	"flag"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -14,11 +16,45 @@ import (
 	"xsched/internal/policy"
 )
 
+// source makes choices: a rapid test, which can shrink them, or a seeded generator, which is
+// a hundred times faster.
+type source interface {
+	fataler
+	pick(what string, n int) int
+}
+
+type rapidSource struct{ *rapid.T }
+
+func (s rapidSource) pick(what string, n int) int { return rapid.IntRange(0, n-1).Draw(s.T, what) }
+
+type seeded struct {
+	*rand.Rand
+	testing.TB
+	seed uint64
+}
+
+func (s seeded) pick(_ string, n int) int { return s.IntN(n) }
+
+func (s seeded) Fatalf(format string, args ...any) {
+	s.TB.Helper()
+	s.TB.Fatalf("history %d: "+format, append([]any{s.seed}, args...)...)
+}
+
+func (s seeded) Fatal(args ...any) {
+	s.TB.Helper()
+	s.TB.Fatal(append([]any{"history", s.seed}, args...)...)
+}
+
+func pickOf[T any](s source, what string, of ...T) T { return of[s.pick(what, len(of))] }
+
 // machine is an engine, a second one that must answer the same, a third one
 // that is rebuilt all the time, and what a device would have been told.
 type machine struct {
-	e, twin *Engine
+	source
+	e       *Engine
+	twin    *Engine // may be nil, and rebuilt with it
 	rebuilt *Engine
+	only    string // the policy, if it does not change
 	now     model.Time
 	wake    model.Time
 	queues  []model.Queue
@@ -26,126 +62,209 @@ type machine struct {
 	serial  model.SessionID
 }
 
-func (m *machine) both(f func(*Engine)) { f(m.e); f(m.twin); f(m.rebuilt) }
+func newMachine(s source, only string, twins bool) *machine {
+	m := &machine{source: s, only: only, told: map[model.QueueID]model.Desired{}, now: model.Time(time.Hour), wake: model.Never}
+	cfg := m.config()
+	for _, e := range []**Engine{&m.e, &m.twin, &m.rebuilt} {
+		var err error
+		if *e, err = New(cfg); err != nil {
+			s.Fatal(err)
+		}
+		if !twins {
+			break
+		}
+	}
+	return m
+}
 
-func genConfig(t *rapid.T) Config {
+func (m *machine) all(f func(*Engine)) {
+	f(m.e)
+	if m.twin != nil {
+		f(m.twin)
+		f(m.rebuilt)
+	}
+}
+
+func (m *machine) config() Config {
 	cfg := DefaultConfig()
-	cfg.Policy = rapid.SampledFrom(policy.Names()).Draw(t, "policy")
-	cfg.Mode = rapid.SampledFrom(model.Modes).Draw(t, "mode")
-	cfg.ForceLevel = model.Level(rapid.IntRange(1, 3).Draw(t, "force"))
-	cfg.StarvationBound = rapid.SampledFrom([]time.Duration{0, 100 * time.Millisecond, 2 * time.Second}).Draw(t, "bound")
-	cfg.Hold = rapid.SampledFrom([]time.Duration{0, 500 * time.Microsecond}).Draw(t, "hold")
+	if cfg.Policy = m.only; m.only == "" {
+		cfg.Policy = pickOf(m, "policy", policy.Names()...)
+	}
+	cfg.Mode = pickOf(m, "mode", append([]model.Mode{model.ModeLive, model.ModeLive, model.ModeSuspend}, model.Modes...)...)
+	cfg.ForceLevel = model.Level(1 + m.pick("force", 3))
+	cfg.StarvationBound = pickOf(m, "bound", 0, 100*ms, 2*time.Second)
+	cfg.Hold = pickOf(m, "hold", 0, 500*us)
 	return cfg
 }
 
-func genHint(t *rapid.T) model.Hint {
-	return model.Hint{Priority: rapid.SampledFrom([]model.Priority{model.PriorityNever, -5, 0, 0, 0, 3, 10}).Draw(t, "priority")}
+func (m *machine) hint() model.Hint {
+	h := model.Hint{Priority: pickOf[model.Priority](m, "priority", model.PriorityNever, -5, 0, 0, 0, 3, 10)}
+	for range m.pick("hints", 3) {
+		switch m.pick("hint", 10) {
+		case 0:
+			h.Utilization = pickOf(m, "utilization", 1, 25, 75, 100)
+		case 1:
+			h.Deadline = pickOf(m, "deadline", ms, 50*ms)
+		case 2:
+			h.Laxity, h.CriticalPriority = pickOf(m, "laxity", ms, 50*ms), 50
+		case 3:
+			h.K = 1 + m.pick("k", 3)
+		case 4:
+			h.WindowActive = true
+		case 5:
+			h.Nice = pickOf(m, "nice", model.NiceMin, -1, 1, model.NiceMax)
+		case 6:
+			h.SLO.Latency = pickOf(m, "slo", ms, 20*ms)
+		case 7:
+			h.Timeslice = pickOf(m, "timeslice", 100*us, 20*ms, 10*time.Second)
+		case 8:
+			h.Gang = pickOf(m, "gang", "a", "b")
+		case 9:
+			h.PerQueue = true
+		}
+	}
+	return h
+}
+
+// add makes a queue, now and then a second one of a process.
+func (m *machine) add() {
+	m.serial++
+	q := model.Queue{
+		ID: model.QueueID{Session: m.serial}, PID: 100 + int(m.serial), Hint: m.hint(), Device: model.DeviceID(m.pick("device", 2)),
+		Level: model.Level(1 + m.pick("level", 3)), Slices: m.pick("slices", 4) > 0, Busy: m.pick("busy", 2) > 0,
+	}
+	if len(m.queues) > 0 && m.pick("sibling", 6) == 0 {
+		o := &m.queues[m.pick("which", len(m.queues))]
+		q.PID, q.Hint, q.Held = o.PID, o.Hint, o.Held
+		q.ID = model.QueueID{Session: o.ID.Session, Index: uint32(m.serial)}
+	}
+	m.queues = append(m.queues, q)
+	m.all(func(e *Engine) {
+		e.AddQueue(m.now, q)
+		e.SetHeld(m.now, q.PID, q.Held)
+	})
 }
 
 // step does one random thing.
-func (m *machine) step(t *rapid.T) {
+func (m *machine) step() {
 	before := m.now
-	m.now += model.Time(rapid.SampledFrom([]time.Duration{
-		0, 20 * time.Microsecond, 400 * time.Microsecond, 3 * time.Millisecond, 40 * time.Millisecond, time.Second,
-	}).Draw(t, "step"))
-	if rapid.Bool().Draw(t, "punctual") && before <= m.wake && m.wake < m.now {
+	m.now = m.now.Add(pickOf(m, "step", 0, 20*us, 400*us, 3*ms, 40*ms, time.Second))
+	if m.pick("punctual", 2) > 0 && before <= m.wake && m.wake < m.now {
 		m.now = m.wake
 	}
-	kind := rapid.IntRange(0, 15).Draw(t, "event")
-	if len(m.queues) == 0 {
-		kind = 0
+	kind := m.pick("event", 18)
+	if len(m.queues) == 0 || kind < 2 {
+		m.add()
+		return
 	}
-	pick := func() *model.Queue { return &m.queues[rapid.IntRange(0, len(m.queues)-1).Draw(t, "which")] }
+	q := &m.queues[m.pick("which", len(m.queues))]
 	switch kind {
-	case 0, 1:
-		m.serial++
-		q := model.Queue{
-			ID: model.QueueID{Session: m.serial}, PID: 100 + int(m.serial), Device: model.DeviceID(rapid.IntRange(0, 1).Draw(t, "device")),
-			Hint: genHint(t), Level: model.Level(rapid.IntRange(1, 3).Draw(t, "level")), Slices: rapid.IntRange(0, 3).Draw(t, "slices") > 0,
-			Busy: rapid.Bool().Draw(t, "busy"),
-		}
-		m.queues = append(m.queues, q)
-		m.both(func(e *Engine) { e.AddQueue(m.now, q) })
 	case 2:
-		q := *pick()
-		m.both(func(e *Engine) { e.RemoveQueue(m.now, q.ID) })
-		m.queues = slices.DeleteFunc(m.queues, func(o model.Queue) bool { return o.ID == q.ID })
-		delete(m.told, q.ID)
-	case 3:
-		q := pick()
-		q.Held = !q.Held
-		m.both(func(e *Engine) { e.SetHeld(m.now, q.PID, q.Held) })
-	case 4:
-		q := pick()
-		q.Hint = genHint(t)
-		m.both(func(e *Engine) { e.SetHint(m.now, q.PID, q.Hint) })
+		id := q.ID
+		m.all(func(e *Engine) { e.RemoveQueue(m.now, id) })
+		m.queues = slices.DeleteFunc(m.queues, func(o model.Queue) bool { return o.ID == id })
+		delete(m.told, id)
+	case 3, 4:
+		pid, held, hint := q.PID, !q.Held, m.hint()
+		for i := range m.queues {
+			if o := &m.queues[i]; o.PID == pid && kind == 3 {
+				o.Held = held
+			} else if o.PID == pid {
+				o.Hint = hint
+			}
+		}
+		m.all(func(e *Engine) {
+			if kind == 3 {
+				e.SetHeld(m.now, pid, held)
+			} else {
+				e.SetHint(m.now, pid, hint)
+			}
+		})
 	case 5:
-		cfg := genConfig(t)
-		m.both(func(e *Engine) {
+		cfg := m.config()
+		m.all(func(e *Engine) {
 			if err := e.SetMode(cfg.Mode, cfg.ForceLevel); err != nil {
-				t.Fatal(err)
+				m.Fatal(err)
 			}
 		})
 	case 6:
-		name := genConfig(t).Policy
-		m.both(func(e *Engine) {
+		name := m.config().Policy
+		m.all(func(e *Engine) {
 			if err := e.SetPolicy(name); err != nil {
-				t.Fatal(err)
+				m.Fatal(err)
 			}
 		})
 	case 7:
-		q := pick()
-		q.Level, q.Slices = model.Level(rapid.IntRange(1, 3).Draw(t, "level")), rapid.Bool().Draw(t, "slices")
-		m.both(func(e *Engine) { e.SetLevel(m.now, q.ID, q.Level, q.Slices) })
+		q.Level, q.Slices = model.Level(1+m.pick("level", 3)), m.pick("slices", 2) > 0
+		m.all(func(e *Engine) { e.SetLevel(m.now, q.ID, q.Level, q.Slices) })
+	case 8:
+		switch m.pick("rare", 3) {
+		case 0:
+			begin := m.pick("begin", 2) > 0
+			m.all(func(e *Engine) { e.MarkRequest(m.now, q.PID, begin) })
+		case 1:
+			there := m.pick("unmanaged", 2) > 0
+			m.all(func(e *Engine) { e.SetUnmanaged(m.now, q.Device, there) })
+		case 2:
+			hint := m.hint()
+			q.Hint = hint
+			q.Hint.PerQueue = true
+			m.all(func(e *Engine) { e.SetQueueHint(m.now, q.ID, hint) })
+		}
 	default:
-		q := pick()
 		q.Busy = !q.Busy
-		m.both(func(e *Engine) { e.SetBusy(m.now, q.ID, q.Busy) })
+		m.all(func(e *Engine) { e.SetBusy(m.now, q.ID, q.Busy) })
 	}
 }
 
-// decide asks both engines and carries out the changes.
-func (m *machine) decide(t *rapid.T) {
-	for k, d := range m.e.devices {
-		if d.dirty || m.now >= d.wake {
-			m.rebuilt.devices[k].restructure()
+// decide asks the engines and carries out the changes.
+func (m *machine) decide() {
+	if m.twin != nil {
+		for k, d := range m.e.devices {
+			if d.dirty || m.now >= d.wake {
+				m.rebuilt.devices[k].restructure()
+			}
 		}
 	}
 	changes, wake := m.e.Decide(m.now)
-	again, wake2 := m.twin.Decide(m.now)
-	if !slices.Equal(changes, again) || wake != wake2 {
-		t.Fatalf("not deterministic:\n%v %v\n%v %v", changes, wake, again, wake2)
-	}
 	if wake <= m.now {
-		t.Fatalf("wake %d is not after now %d", wake, m.now)
+		m.Fatalf("wake %d is not after now %d", wake, m.now)
 	}
-	seen := map[model.QueueID]bool{}
-	for _, c := range changes {
-		if seen[c.Queue] {
-			t.Fatalf("queue %v twice in one answer", c.Queue)
+	for k, c := range changes {
+		for _, o := range changes[:k] {
+			if c.Queue == o.Queue {
+				m.Fatalf("queue %v twice in one answer", c.Queue)
+			}
 		}
-		seen[c.Queue] = true
 		if old, known := m.told[c.Queue]; known && old == c {
-			t.Fatalf("%v is no change", c)
+			m.Fatalf("%v is no change", c)
 		}
 		m.told[c.Queue] = c
 	}
 	m.wake = wake
+	if m.twin == nil {
+		return
+	}
+	again, wake2 := m.twin.Decide(m.now)
+	if !slices.Equal(changes, again) || wake != wake2 {
+		m.Fatalf("not deterministic:\n%v %v\n%v %v", changes, wake, again, wake2)
+	}
 	// A rebuild from nothing must come to the same plan as the changes in place.
 	other, _ := m.rebuilt.Decide(m.now)
 	if !slices.Equal(sorted(changes), sorted(other)) {
-		t.Fatalf("in place %v, rebuilt %v", changes, other)
+		m.Fatalf("%s: in place %v, rebuilt %v", m.e, changes, other)
 	}
 }
 
 func sorted(changes []model.Desired) []model.Desired {
 	return slices.SortedFunc(slices.Values(changes), func(a, b model.Desired) int {
-		return cmp.Compare(a.Queue.Session, b.Queue.Session)
+		return cmp.Or(cmp.Compare(a.Queue.Session, b.Queue.Session), cmp.Compare(a.Queue.Index, b.Queue.Index))
 	})
 }
 
 // check holds the last decision to the rules.
-func (m *machine) check(t *rapid.T) {
+func (m *machine) check() {
+	t := m.source
 	cfg, states := m.e.Config(), m.e.Snapshot(m.now)
 	if len(states) != len(m.queues) {
 		t.Fatalf("%d queues, %d states", len(m.queues), len(states))
@@ -169,9 +288,28 @@ func (m *machine) check(t *rapid.T) {
 	for _, d := range device {
 		checkDevice(t, cfg, m.e, m.now, d)
 	}
+	m.checkGangs(cfg, states)
 }
 
-func checkMode1(t *rapid.T, cfg Config, s QueueState) {
+// checkGangs: all or none, where anybody may be stopped.
+func (m *machine) checkGangs(cfg Config, states []QueueState) {
+	if cfg.Mode == model.ModeTimeslice {
+		return
+	}
+	for i := range states {
+		a := &states[i].Queue
+		for j := range states[:i] {
+			b := &states[j].Queue
+			together := a.Hint.Gang == b.Hint.Gang && a.Hint.Gang != "" ||
+				a.Hint.Gang == "" && b.Hint.Gang == "" && a.PID == b.PID && a.Device == b.Device && !a.Hint.PerQueue && !b.Hint.PerQueue
+			if together && a.Running != b.Running {
+				m.Fatalf("not together under %s:\n%+v\n%+v", m.e, states[i], states[j])
+			}
+		}
+	}
+}
+
+func checkMode1(t source, cfg Config, s QueueState) {
 	q, d := &s.Queue, s.Desired
 	eligible := !q.Held && q.Hint.Priority > model.PriorityNever
 	switch {
@@ -194,7 +332,7 @@ func checkMode1(t *rapid.T, cfg Config, s QueueState) {
 	}
 }
 
-func checkDevice(t *rapid.T, cfg Config, e *Engine, now model.Time, states []QueueState) {
+func checkDevice(t source, cfg Config, e *Engine, now model.Time, states []QueueState) {
 	var dev *device
 	for _, d := range e.devices {
 		if d.id == states[0].Queue.Device {
@@ -202,31 +340,32 @@ func checkDevice(t *rapid.T, cfg Config, e *Engine, now model.Time, states []Que
 		}
 	}
 	granted := dev.view.Grant.Active
+	ranked := slices.Contains([]string{"HPF", "HHPF", "CHPF", "AWF"}, cfg.Policy) && len(dev.view.Groups) == 0
 	tiny, ready, served, holding := 0, 0, false, false
-	top := states[0].Queue.Hint.Priority
-	for i := len(states) - 1; i >= 0; i-- {
-		if !states[i].Queue.Held {
-			top = max(top, states[i].Queue.Hint.Priority)
+	top := model.PriorityNever
+	for i := range states {
+		if states[i].Queue.Eligible() {
+			top = max(top, states[i].Queue.Rank)
 		}
 	}
 	for i := range states {
 		s := &states[i]
 		q := &s.Queue
-		if q.Running && s.Desired.Slice != 0 && s.Desired.Slice < policy.UsefulSlice {
+		if q.Running && dev.view.Ready.Has(i) && s.Desired.Slice != 0 && s.Desired.Slice < policy.UsefulSlice {
 			tiny++
 		}
-		if q.Ready() {
+		if dev.view.Ready.Has(i) { // a gang that waits elsewhere is not
 			ready++
 			served = served || q.Running
 		} else if now < q.ChangedAt.Add(cfg.Hold) {
 			holding = true
 		}
-		if cfg.Policy != "HPF" || !q.Running || q.Hint.Priority == model.PriorityNever {
+		if !ranked || !q.Running || q.Hint.Priority == model.PriorityNever {
 			continue
 		}
 		for j := range states[:i] { // the higher ones
 			h := &states[j]
-			if !h.Queue.Ready() || h.Queue.Hint.Priority == q.Hint.Priority || granted {
+			if !h.Queue.Ready() || h.Queue.Rank == q.Rank || granted {
 				continue
 			}
 			shielded := s.Desired.Slice == cfg.LowSlice && h.Desired.Slice > cfg.NativeSlice
@@ -238,25 +377,27 @@ func checkDevice(t *rapid.T, cfg Config, e *Engine, now model.Time, states []Que
 	if tiny > 1 {
 		t.Fatalf("%d runnable queues with tiny slices: %+v", tiny, states)
 	}
-	if ready > 0 && !served && !(holding && dev.wake <= now.Add(cfg.Hold)) {
+	if cfg.Policy != "SPUP" && ready > 0 && !served && !(holding && dev.wake <= now.Add(cfg.Hold)) {
 		t.Fatalf("not work-conserving, wake in %v: %+v", dev.wake.Sub(now), states)
 	}
-	if cfg.Policy == "HPF" && cfg.Mode != model.ModeTimeslice && !granted {
+	if ranked && cfg.Mode != model.ModeTimeslice && !granted {
 		checkTurns(t, cfg, now, dev.wake, top, states)
 	}
-	checkLimits(t, cfg, states)
+	if len(dev.view.Groups) == 0 {
+		checkLimits(t, cfg, states)
+	}
 }
 
 // checkTurns: whoever has a turn while an equal waits is asked again when it ends.
-func checkTurns(t *rapid.T, cfg Config, now, wake model.Time, top model.Priority, states []QueueState) {
+func checkTurns(t source, cfg Config, now, wake model.Time, top model.Priority, states []QueueState) {
 	for i := range states {
 		q := &states[i].Queue
-		if !q.Ready() || !q.Running || states[i].Waiting || q.Hint.Priority == top {
+		if !q.Ready() || !q.Running || states[i].Waiting || q.Rank == top {
 			continue
 		}
 		for j := range states {
 			o := &states[j].Queue
-			if o.Ready() && !o.Running && o.Hint.Priority == q.Hint.Priority && wake > now.Add(cfg.Quantum) {
+			if o.Ready() && !o.Running && o.Hint.Priority > model.PriorityNever && o.Rank == q.Rank && wake > now.Add(cfg.Quantum) {
 				t.Fatalf("a turn without end: %+v", states)
 			}
 		}
@@ -264,8 +405,8 @@ func checkTurns(t *rapid.T, cfg Config, now, wake model.Time, top model.Priority
 }
 
 // checkLimits: at Lv1 the limits are there before the high has work.
-func checkLimits(t *rapid.T, cfg Config, states []QueueState) {
-	if cfg.Mode == model.ModeTimeslice {
+func checkLimits(t source, cfg Config, states []QueueState) {
+	if cfg.Mode == model.ModeTimeslice || cfg.Policy != "HPF" && cfg.Policy != "FIFO" {
 		return
 	}
 	others := 0
@@ -291,25 +432,113 @@ func checkLimits(t *rapid.T, cfg Config, states []QueueState) {
 	}
 }
 
+// stable says that one decision is all it takes: a grant or a gang may need two, and what
+// a plan stops is charged when it is in force.
+func (m *machine) stable() bool {
+	for _, d := range m.e.devices {
+		if len(d.view.Groups) > 0 {
+			return false
+		}
+	}
+	cfg := m.e.Config()
+	return cfg.StarvationBound == 0 && cfg.Policy != "MLFQ" && cfg.Policy != "SPUP"
+}
+
+// again: to be asked twice changes nothing.
+func (m *machine) again() {
+	ask := func(e *Engine) {
+		for _, d := range e.devices {
+			d.dirty = true
+		}
+	}
+	m.all(ask) // also where time alone has changed something
+	m.decide()
+	m.all(func(e *Engine) {
+		ask(e)
+		if changes, _ := e.Decide(m.now); len(changes) > 0 {
+			m.Fatalf("asked again under %s: %v", e, changes)
+		}
+	})
+	m.wake = model.Never
+	for _, d := range m.e.devices {
+		m.wake = min(m.wake, d.wake)
+	}
+}
+
+// run makes a history and checks every decision of it.
+func (m *machine) run(steps int) {
+	for range steps {
+		m.step()
+		if m.pick("decide", 4) > 0 {
+			m.decide()
+			m.check()
+			if m.stable() && m.pick("again", 8) == 0 {
+				m.again()
+			}
+		}
+	}
+}
+
 func TestRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := genConfig(t)
-		m := &machine{told: map[model.QueueID]model.Desired{}, now: model.Time(time.Hour), wake: model.Never}
-		var err error
-		if m.e, err = New(cfg); err != nil {
-			t.Fatal(err)
+		s := rapidSource{t}
+		newMachine(s, "", true).run(1 + s.pick("steps", 60))
+	})
+}
+
+var histories = flag.Int("histories", 10000, "generated histories for each policy")
+
+// TestHistories is TestRules for each policy, many times.
+func TestHistories(t *testing.T) {
+	n := *histories
+	if raceEnabled || testing.Short() {
+		n = min(n, 300)
+	}
+	for _, name := range policy.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(n) {
+				s := seeded{rand.New(rand.NewPCG(seed, uint64(policy.Number(name)))), t, seed}
+				newMachine(s, name, seed%4 == 0).run(1 + s.pick("steps", 40))
+			}
+		})
+	}
+}
+
+// FuzzHints: whatever passes the check does no harm to any policy.
+func FuzzHints(f *testing.F) {
+	f.Add(0, 50, int64(5*ms), int64(20*ms), 2, int64(ms), -3, "g", int64(20*ms), 99.0, false)
+	f.Add(-256, 100, int64(time.Second), int64(0), 0, int64(0), 19, "", int64(1), 1.0, true)
+	f.Fuzz(func(t *testing.T, prio, util int, slice, deadline int64, k int, laxity int64, nice int, gang string, slo int64, p float64, perQueue bool) {
+		h := model.Hint{
+			Priority: model.Priority(prio), Utilization: util, Timeslice: time.Duration(slice), Deadline: time.Duration(deadline), K: k,
+			Laxity: time.Duration(laxity), Nice: nice, Gang: gang, SLO: model.SLO{Latency: time.Duration(slo), Percentile: p}, PerQueue: perQueue,
 		}
-		if m.twin, err = New(cfg); err != nil {
-			t.Fatal(err)
+		if h.Check() != nil {
+			return
 		}
-		if m.rebuilt, err = New(cfg); err != nil {
-			t.Fatal(err)
-		}
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			m.step(t)
-			if rapid.IntRange(0, 3).Draw(t, "decide") > 0 {
-				m.decide(t)
-				m.check(t)
+		for _, name := range policy.Names() {
+			cfg := DefaultConfig()
+			cfg.Policy = name
+			e, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				q := model.Queue{ID: model.QueueID{Session: model.SessionID(i + 1)}, PID: i + 1, Level: model.LevelInterrupt, Slices: i > 0, Busy: true}
+				if i < 2 {
+					q.Hint = h
+				}
+				e.AddQueue(simStart, q)
+			}
+			now := simStart
+			for range 20 {
+				_, wake := e.Decide(now)
+				if wake <= now {
+					t.Fatalf("%s: wake %v is not after now", name, wake.Sub(now))
+				}
+				now = min(wake, now.Add(20*ms))
+				e.SetBusy(now, model.QueueID{Session: 1}, now%2 == 0)
 			}
 		}
 	})

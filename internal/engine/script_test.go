@@ -25,8 +25,13 @@ var update = flag.Bool("update", false, "rewrite the expected lines of testdata/
 // are what it answered to the command above; -update writes them anew.
 //
 //	config quantum=50ms bound=2s hold=500us     before anything else
-//	queue NAME [prio=N] [level=N] [slices=no] [device=N] [pid=N]
-//	at TIME busy|idle|remove|hold|release NAME... , prio NAME N , policy NAME , mode MODE [LEVEL]
+//	queue NAME [level=N] [slices=no] [device=N] [pid=N] [HINT=VALUE]...
+//	at TIME busy|idle|remove|hold|release NAME... , begin|end NAME... (a request), hint NAME [HINT=VALUE]... ,
+//	        prio NAME N , policy NAME , mode MODE [LEVEL] , unmanaged DEVICE
+//	slo                                         how the latency targets stand
+//
+// Hints are prio, util, timeslice, deadline, k, laxity, lax, critical, window, nice, slo, gang, perqueue.
+//
 //	decide                                      at the time of the last event
 //	until TIME                                  decides at every wake-up up to then
 //	list                                        everybody's state
@@ -124,6 +129,12 @@ func (s *script) do(words []string) error {
 			s.decide()
 		}
 		return nil
+	case "slo":
+		for _, st := range s.e.SLOs() {
+			fmt.Fprintf(s.out, "> pid %d %v: %s, %d requests, estimate %v, room %s; %s\n",
+				st.PID, st.Target, st.State, st.Requests, st.Estimate.Round(time.Microsecond), st.Room, st.Reason)
+		}
+		return nil
 	case "list":
 		for _, q := range s.e.Snapshot(s.now) {
 			fmt.Fprintf(s.out, "> %s\n", s.state(q))
@@ -160,26 +171,62 @@ func (s *script) queue(name string, words []string) error {
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		i, err := strconv.Atoi(value)
-		if key == "slices" {
-			q.Slices, err = value != "no", nil
-		}
-		if err != nil {
-			return err
-		}
 		switch key {
-		case "prio":
-			q.Hint.Priority = model.Priority(i)
+		case "slices":
+			q.Slices, err = value != "no", nil
 		case "level":
 			q.Level = model.Level(i)
 		case "device":
 			q.Device = model.DeviceID(i)
 		case "pid":
 			q.PID = i
+		default:
+			err = setHint(&q.Hint, w)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	s.names[name] = q
 	s.e.AddQueue(s.now, q)
 	return nil
+}
+
+// setHint sets what KEY=VALUE says.
+func setHint(h *model.Hint, word string) error {
+	key, value, _ := strings.Cut(word, "=")
+	n, notNumber := strconv.Atoi(value)
+	d, notTime := time.ParseDuration(value)
+	times := map[string]*time.Duration{
+		"timeslice": &h.Timeslice, "deadline": &h.Deadline, "laxity": &h.Laxity, "slo": &h.SLO.Latency,
+	}
+	if at := times[key]; at != nil {
+		*at = d
+		return notTime
+	}
+	switch key {
+	case "prio":
+		h.Priority = model.Priority(n)
+	case "util":
+		h.Utilization = n
+	case "k":
+		h.K = n
+	case "lax":
+		h.LaxPriority = model.Priority(n)
+	case "critical":
+		h.CriticalPriority = model.Priority(n)
+	case "nice":
+		h.Nice = n
+	case "window":
+		h.WindowActive, notNumber = true, nil
+	case "gang":
+		h.Gang, notNumber = value, nil
+	case "perqueue":
+		h.PerQueue, notNumber = true, nil
+	default:
+		return fmt.Errorf("unknown hint %s", key)
+	}
+	return cmp.Or(notNumber, h.Check())
 }
 
 func (s *script) event(what string, args []string) error {
@@ -192,6 +239,19 @@ func (s *script) event(what string, args []string) error {
 			level, _ = strconv.Atoi(args[1])
 		}
 		return s.e.SetMode(model.Mode(args[0]), model.Level(level))
+	case "hint":
+		var h model.Hint
+		for _, w := range args[1:] {
+			if err := setHint(&h, w); err != nil {
+				return err
+			}
+		}
+		s.e.SetHint(s.now, s.names[args[0]].PID, h)
+		return nil
+	case "unmanaged":
+		n, err := strconv.Atoi(args[0])
+		s.e.SetUnmanaged(s.now, model.DeviceID(n), true)
+		return err
 	case "prio":
 		p, err := strconv.Atoi(args[1])
 		s.e.SetHint(s.now, s.names[args[0]].PID, model.Hint{Priority: model.Priority(p)})
@@ -205,6 +265,8 @@ func (s *script) event(what string, args []string) error {
 		switch what {
 		case "busy", "idle":
 			s.e.SetBusy(s.now, q.ID, what == "busy")
+		case "begin", "end":
+			s.e.MarkRequest(s.now, q.PID, what == "begin")
 		case "hold", "release":
 			s.e.SetHeld(s.now, q.PID, what == "hold")
 		case "remove":

@@ -63,11 +63,12 @@ func TestStarvationBound(t *testing.T) {
 
 func genTime(of ...time.Duration) *rapid.Generator[time.Duration] { return rapid.SampledFrom(of) }
 
-// TestInversionBound: under HPF a lower tenant works while a higher one is ready for a
-// switch at most, and where the starvation bound says so for one quantum.
+// TestInversionBound: where priorities count a lower tenant works while a higher one is ready
+// for a switch at most, and where the starvation bound says so for one quantum.
 func TestInversionBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := DefaultConfig()
+		cfg.Policy = rapid.SampledFrom([]string{"HPF", "HHPF", "CHPF", "AWF", "LAX"}).Draw(t, "policy")
 		cfg.Mode = rapid.SampledFrom([]model.Mode{model.ModeLive, model.ModeSuspend}).Draw(t, "mode")
 		cfg.StarvationBound = rapid.SampledFrom([]time.Duration{0, 300 * ms}).Draw(t, "bound")
 		n := rapid.IntRange(1, 4).Draw(t, "lows")
@@ -78,10 +79,11 @@ func TestInversionBound(t *testing.T) {
 		for _, p := range tenants {
 			p.burst = rapid.SliceOfN(genTime(100*us, 3*ms, 300*ms), 1, 3).Draw(t, "burst")
 			p.gap = rapid.SliceOfN(genTime(10*us, 700*us, 5*ms), 1, 3).Draw(t, "gap")
+			p.q.Hint.Nice = -int(p.q.Hint.Priority) // the same order for CHPF
 		}
 		g := newGPU(t, cfg, tenants...)
 		g.run(3 * time.Second)
-		allowed := 300 * us
+		allowed := 500 * us // one switch, and another for one that is higher still and comes meanwhile
 		if cfg.StarvationBound > 0 {
 			allowed += cfg.Quantum
 		}

@@ -2,7 +2,10 @@
 
 package engine
 
-import "xsched/internal/model"
+import (
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
 
 // QueueState is what is known of a queue, for people to look at.
 type QueueState struct {
@@ -15,21 +18,42 @@ type QueueState struct {
 	Yields      uint64         // times the hardware left it for a longer slice
 	Caused      uint64         // preemptions and yields of others in its favour
 	PreemptedBy int            // PID in whose favour it last had to leave; 0: nobody's
+
+	// SLO is how the latency target of its process stands on this device; its zero
+	// value means that there is none.
+	SLO policy.SLOStatus
 }
 
 // Snapshot returns the state of all queues by device, priority and ID, as of the last Decide.
 func (e *Engine) Snapshot(model.Time) []QueueState {
 	all := make([]QueueState, 0, len(e.queues))
+	var slos []policy.SLOStatus
 	for _, d := range e.devices {
+		d.flush()
+		d.reorder()
+		slos = d.view.SLOs(d.id, slos[:0])
 		for i, r := range d.records {
 			s := r.state
 			s.Queue, s.Desired = d.view.Queues[i], r.sent
 			s.Queue.Slices = r.slices
 			s.Waiting = s.Queue.Ready() && !r.chance
+			for _, slo := range slos {
+				if slo.PID == s.Queue.PID {
+					s.SLO = slo
+				}
+			}
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// StoppedFor is the process in whose favour a queue last had to leave; 0: nobody's.
+func (e *Engine) StoppedFor(id model.QueueID) int {
+	if r := e.queues[id]; r != nil {
+		return r.state.PreemptedBy
+	}
+	return 0
 }
 
 // Stats returns the counts since the engine was made.
@@ -39,4 +63,13 @@ func (e *Engine) Stats() Stats {
 		s.Grants += d.view.Grant.Count
 	}
 	return s
+}
+
+// SLOs returns how the latency targets stand, by device and process.
+func (e *Engine) SLOs() []policy.SLOStatus {
+	var all []policy.SLOStatus
+	for _, d := range e.devices {
+		all = d.view.SLOs(d.id, all)
+	}
+	return all
 }

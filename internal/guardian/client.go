@@ -79,6 +79,32 @@ func (c *Client) Attach(w Ward) error {
 	return nil
 }
 
+// Update tells what has to be restored from now on; the session is guarded already.
+func (c *Client) Update(session uint64, restores []nvidia.Restore, fds []int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, ok := c.wards[session]
+	if !ok || c.closed {
+		return ErrClosed
+	}
+	w := old
+	w.Restores, w.FDs = restores, fds
+	own, err := w.duplicate()
+	if err != nil {
+		return err
+	}
+	if err = c.start(); err == nil {
+		err = c.hand(own)
+	}
+	if err != nil {
+		own.close()
+		return err
+	}
+	c.wards[session] = own
+	old.close()
+	return nil
+}
+
 // Detach ends the guarding of a session.
 func (c *Client) Detach(session uint64) {
 	c.mu.Lock()

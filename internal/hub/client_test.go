@@ -210,9 +210,20 @@ func startHub(t testing.TB, change func(*Config, *engine.Config)) *fixture {
 	return f
 }
 
+// strangers makes every client a process of its own: the queues of one process run and
+// stop together.
+func strangers(c *Config) {
+	var n atomic.Int64
+	c.peer = func(conn *net.UnixConn) (credentials, error) {
+		cr, err := peer(conn)
+		cr.pid += int(n.Add(1)) << 23
+		return cr, err
+	}
+}
+
 func (f *fixture) join(t testing.TB, priority int32, level uint32) *client {
 	t.Helper()
-	c, err := dial(f.path, wire.Hello{PID: uint32(os.Getpid()), Priority: priority, Level: level})
+	c, err := dial(f.path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintPriority | wire.HintLevel, Priority: priority, Level: level}})
 	if err != nil {
 		t.Fatal(err)
 	}

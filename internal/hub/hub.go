@@ -18,6 +18,7 @@ import (
 	"xsched/internal/device"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/record"
 	"xsched/internal/wire"
 )
 
@@ -39,7 +40,14 @@ type Config struct {
 	UID           int
 	AllowPriority bool
 
+	// Private: the daemon is there for one program and its children, which may choose the policy.
+	Private bool
+
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
+
+	Recorder record.Recorder // writes down what the engine is told and decides; nil: nobody
+
+	peer func(*net.UnixConn) (credentials, error) // tests make several processes of one
 }
 
 // Hub owns the sessions.
@@ -82,6 +90,9 @@ func New(cfg Config) (*Hub, error) {
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = NewClock()
+	}
+	if cfg.peer == nil {
+		cfg.peer = peer
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = &device.Metrics{}

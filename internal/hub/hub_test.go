@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // clientProcess joins, leaves its connection to a child too, and waits to be killed.
 func clientProcess(path string) int {
-	c, err := dial(path, wire.Hello{PID: uint32(os.Getpid()), Level: wire.LevelInterrupt})
+	c, err := dial(path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintLevel, Level: wire.LevelInterrupt}})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -55,7 +55,7 @@ func clientProcess(path string) int {
 }
 
 func TestGateFollowsPriority(t *testing.T) {
-	h := startHub(t, nil)
+	h := startHub(t, func(c *Config, _ *engine.Config) { strangers(c) })
 	low, high := h.join(t, -10, wire.LevelBlock), h.join(t, 10, wire.LevelBlock)
 	low.queue(0)
 	high.queue(0)
@@ -82,7 +82,7 @@ func TestGateFollowsPriority(t *testing.T) {
 }
 
 func TestHardwareIsUsedWhenObjectsArrive(t *testing.T) {
-	h := startHub(t, func(_ *Config, e *engine.Config) { e.Mode = model.ModeSuspend })
+	h := startHub(t, func(c *Config, e *engine.Config) { strangers(c); e.Mode = model.ModeSuspend })
 	low, high := h.join(t, -10, wire.LevelAuto), h.join(t, 10, wire.LevelAuto)
 	low.queue(0)
 	high.queue(0)
@@ -214,7 +214,7 @@ func TestKilledProcess(t *testing.T) {
 
 // A target that never answers holds up neither the loop nor the others, nor the end.
 func TestStuckDevice(t *testing.T) {
-	h := startHub(t, func(_ *Config, e *engine.Config) { e.Mode = model.ModeSuspend })
+	h := startHub(t, func(c *Config, e *engine.Config) { strangers(c); e.Mode = model.ModeSuspend })
 	stuck, low, high := h.join(t, -10, 0), h.join(t, -10, 0), h.join(t, 10, 0)
 	hang := make(chan struct{})
 	h.hardware(0).hang = hang
@@ -331,7 +331,7 @@ func TestGarbageClients(t *testing.T) {
 // A client writes rubbish into its page and rings all the time; another's
 // decisions still come.
 func TestGarbagePage(t *testing.T) {
-	h := startHub(t, nil)
+	h := startHub(t, func(c *Config, _ *engine.Config) { strangers(c) })
 	bad := h.join(t, 5, 0)
 	low, high := h.join(t, -10, wire.LevelBlock), h.join(t, 10, wire.LevelBlock)
 	done := make(chan struct{})
@@ -462,7 +462,7 @@ func TestOtherUser(t *testing.T) {
 			done <- result{err: e}
 			return
 		}
-		c, err := dial(h.path, wire.Hello{Priority: 9})
+		c, err := dial(h.path, wire.Hello{Hint: wire.Hint{Said: wire.HintPriority, Priority: 9}})
 		done <- result{c, err}
 	}()
 	r := <-done
@@ -477,7 +477,7 @@ func TestOtherUser(t *testing.T) {
 }
 
 func TestCloseSetsEverybodyFree(t *testing.T) {
-	h := startHub(t, func(_ *Config, e *engine.Config) { e.Mode = model.ModeSuspend })
+	h := startHub(t, func(c *Config, e *engine.Config) { strangers(c); e.Mode = model.ModeSuspend })
 	low, gated, high := h.join(t, -10, 0), h.join(t, -10, wire.LevelBlock), h.join(t, 10, 0)
 	low.handOver(t)
 	for _, c := range []*client{low, gated, high} {

@@ -51,6 +51,15 @@ type loop struct {
 	risen      []model.Time // idle->busy changes of this pass, as the clients dated them
 	scheduling atomic.Pointer[string]
 
+	// Of the decision that is being carried out: what was resumed on each GPU, for the stops to
+	// come after.
+	deciding bool
+	resumed  map[model.DeviceID][]<-chan struct{}
+
+	gpus  gpuTimes
+	waits device.Histogram // of queues with work that had to stop, until they may run again
+
+	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
 	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
 	busyToDecision, decision, late device.Histogram
@@ -71,6 +80,7 @@ func newLoop(h *Hub, e *engine.Engine) (*loop, error) {
 		hub: h, engine: e, epoll: -1, wake: -1, timer: -1,
 		requests: make(chan func(*loop), queueDepth), done: make(chan struct{}),
 		sessions: map[model.SessionID]*Session{}, bells: map[int32]*Session{}, due: model.Never,
+		gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -152,6 +162,9 @@ func (l *loop) run() {
 	l.hub.log.Info("engine loop runs", "scheduling", got)
 	events := make([]unix.EpollEvent, 256)
 	l.tick = l.now()
+	if r := l.hub.cfg.Recorder; r != nil {
+		r.Attach(l.engine, l.tick)
+	}
 	for !l.quit.Load() {
 		l.arm()
 		n, err := unix.EpollWait(l.epoll, events, -1)
@@ -213,10 +226,13 @@ func (l *loop) serve() {
 func (l *loop) heartbeat(now model.Time) {
 	l.late.Record(now.Sub(l.tick))
 	l.tick = now + tickPeriod
+	l.beat.Store(int64(now))
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
 	for _, s := range l.sessions {
 		s.page.Heartbeat(now)
+		l.readMarks(now, s)
+		l.tickHints(now, s)
 		void := s.lease.Tick(now)
 		r := s.page.Recoveries()
 		if recovered := r != s.recoveries; void || recovered {
@@ -248,9 +264,7 @@ func (l *loop) decide(now model.Time) {
 	l.due = due
 	l.decisions.Add(1)
 	l.decision.Record(l.now().Sub(start))
-	for i := range changes {
-		l.publish(now, changes[i])
-	}
+	l.publishAll(now, changes)
 	if len(l.risen) > 0 {
 		end := l.now()
 		for _, t := range l.risen {
@@ -261,6 +275,22 @@ func (l *loop) decide(now model.Time) {
 		}
 		l.risen = l.risen[:0]
 	}
+}
+
+// publishAll carries a decision out. Who gets the GPU goes first and who has to leave
+// it after that: the driver takes one request after the other, and the other way round the GPU
+// would be idle between the two. A stop waits for nobody else.
+func (l *loop) publishAll(now model.Time, changes []model.Desired) {
+	l.deciding = true
+	for _, stop := range []bool{false, true} {
+		for i := range changes {
+			if (changes[i].Suspend != 0) == stop {
+				l.publish(now, changes[i])
+			}
+		}
+	}
+	l.deciding = false
+	clear(l.resumed)
 }
 
 // arm sets the timer to the next heartbeat or the engine's wake-up.

@@ -35,6 +35,12 @@ func (l *loop) join(s *Session) error {
 		l.bells[int32(s.bell)] = s
 	}
 	l.sessions[s.ID] = s
+	if r := l.hub.cfg.Recorder; r != nil {
+		r.Name(s.ID, s.Command)
+	}
+	if s.policyWish != "" {
+		l.wishPolicy(s, s.policyWish)
+	}
 	return nil
 }
 
@@ -57,6 +63,7 @@ func (l *loop) remove(s *Session) {
 
 // scan reads a session's page after its doorbell rang, every value once.
 func (l *loop) scan(now model.Time, s *Session) {
+	l.readMarks(now, s)
 	n := s.page.QueueCount()
 	for i := range n {
 		v := s.page.Queue(i)
@@ -89,6 +96,7 @@ func (l *loop) scan(now model.Time, s *Session) {
 
 func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool) {
 	q.busy = busy
+	l.note(now, q)
 	if !busy && q.suspendedAt != 0 {
 		q.suspendedNS += now.Sub(q.suspendedAt)
 		q.suspendedAt = 0
@@ -115,7 +123,7 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	}
 	q := &queue{
 		id: model.QueueID{Session: s.ID, Index: index}, device: v.Device, generation: v.Generation,
-		transitions: v.Transitions, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
+		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
 	}
 	l.enter(now, s, q)
 	return q
@@ -125,17 +133,22 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 func (l *loop) enter(now model.Time, s *Session, q *queue) {
 	s.queues[q.id.Index] = q
 	l.queueCount.Add(1)
-	c := l.capability(s, q.device)
-	q.level, q.reason = c.Resolve(s.hint.Level)
+	regroup := s.countStream(q, 1)
+	c := l.abilities(s, q)
+	q.level, _ = c.Resolve(s.hint.Level)
 	q.want = model.Desired{Queue: q.id}
+	l.gpus.enter(now, q)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: s.PID, Device: q.device, Hint: s.hint, Level: q.level, Slices: c.Slices, Busy: q.busy,
+		ID: q.id, PID: s.PID, Device: q.device, Hint: l.hintOf(s, q), Level: q.level, Slices: c.Slices, Busy: q.busy,
 	})
 	if s.held {
 		l.engine.SetHeld(now, s.PID, true)
+	}
+	if regroup {
+		l.rehint(now, s)
 	}
 	l.dirty = true
 	l.retarget(s, q.device)
@@ -143,11 +156,15 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 
 func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
 	l.engine.RemoveQueue(now, q.id)
+	l.gpus.leave(now, q)
 	if q.gate != nil {
 		_ = q.gate.Close()
 	}
 	delete(s.queues, q.id.Index)
 	l.queueCount.Add(-1)
+	if s.countStream(q, -1) {
+		l.rehint(now, s)
+	}
 	l.dirty = true
 	l.retarget(s, q.device)
 }
@@ -183,7 +200,7 @@ func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
 }
 
 // enterAttached gives an attached process one queue a GPU. Nobody tells when
-// it has work, so it always counts as having some.
+// it has work, so it counts as having some until SetBusy says otherwise.
 func (l *loop) enterAttached(s *Session) {
 	for gpu, c := range s.caps {
 		known := false
@@ -201,8 +218,8 @@ func (l *loop) enterAttached(s *Session) {
 func (l *loop) relevel(s *Session) {
 	now := l.now()
 	for _, q := range s.queues {
-		c := l.capability(s, q.device)
-		q.level, q.reason = c.Resolve(s.hint.Level)
+		c := l.abilities(s, q)
+		q.level, _ = c.Resolve(s.hint.Level)
 		l.engine.SetLevel(now, q.id, q.level, c.Slices)
 	}
 	l.dirty = true
@@ -220,11 +237,19 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	}
 	was := q.want.Suspend != 0
 	q.want = d
+	if s.Attached && d.Suspend != 0 && !q.busy {
+		// That it had no work was a guess, and while it is stopped nothing can correct it:
+		// it counts as waiting, so that the starvation bound holds for it.
+		l.setBusy(now, s, q, true)
+	}
+	l.note(now, q)
 	switch stop := d.Suspend != 0; {
 	case stop && !was && q.busy:
 		q.preemptions++
+		l.blame(s, q)
 		q.suspendedAt = now
 	case !stop && q.suspendedAt != 0:
+		l.waits.Record(now.Sub(q.suspendedAt))
 		q.suspendedNS += now.Sub(q.suspendedAt)
 		q.suspendedAt = 0
 	}
@@ -238,7 +263,7 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 // there should have done, when a mode forces a level on everybody.
 func (l *loop) gated(s *Session, q *queue) model.Desired {
 	d := q.want
-	if d.Suspend > model.LevelBlock && l.capability(s, q.device).MaxLevel < d.Suspend {
+	if d.Suspend > model.LevelBlock && l.abilities(s, q).MaxLevel < d.Suspend {
 		d.Suspend = model.LevelBlock
 	}
 	return d
@@ -281,8 +306,16 @@ func (l *loop) retarget(s *Session, gpu model.DeviceID) {
 		return
 	}
 	if w := s.worker(gpu); w != nil {
+		stops, resumes := want.Suspend != 0, want.Suspend == 0 && s.sent[gpu].Suspend != 0
 		s.sent[gpu] = want
-		w.Want(want)
+		switch {
+		case stops:
+			w.Want(want, l.resumed[gpu]...)
+		case resumes && l.deciding:
+			l.resumed[gpu] = append(l.resumed[gpu], w.Want(want))
+		default:
+			w.Want(want)
+		}
 	}
 }
 

@@ -136,7 +136,7 @@ func peer(c *net.UnixConn) (credentials, error) {
 
 // handshake takes HELLO and answers WELCOME.
 func (h *Hub) handshake(c *net.UnixConn) (*Session, error) {
-	cr, err := peer(c)
+	cr, err := h.cfg.peer(c)
 	if err != nil {
 		if cr.pidfd >= 0 {
 			_ = unix.Close(cr.pidfd)
@@ -187,15 +187,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	_ = c.SetReadDeadline(time.Time{})
 	s.ClientPID = int(hello.PID)
 	s.Command = hello.CommandString()
-	s.hint = model.Hint{
-		Priority: model.Priority(hello.Priority), Level: model.Level(hello.Level),
-		InFlight: int(min(hello.InFlight, maxInFlight)), Batch: int(min(hello.Batch, maxInFlight)),
-	}
-	if note := h.mayHave(s.UID, s.hint.Priority); note != "" {
-		s.PriorityNote = note
-		s.hint.Priority = model.PriorityDefault
-		h.log.Warn("priority not granted", "pid", s.PID, "uid", s.UID, "reason", note)
-	}
+	h.introduceHint(s, hello)
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("create doorbell: %w", err)
@@ -212,8 +204,6 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	return []int{memfd, bell}, nil
 }
 
-const maxInFlight = 1 << 20
-
 // mayHave says why a user may not have a priority; empty: may.
 func (h *Hub) mayHave(uid int, p model.Priority) string {
 	if p > model.PriorityDefault && h.cfg.UID == 0 && uid != 0 && !h.cfg.AllowPriority {
@@ -229,6 +219,7 @@ func (h *Hub) welcome(s *Session, c *net.UnixConn, fds []int) error {
 	}
 	if s.hw != nil {
 		go s.resolve()
+		s.poke() // also with nothing to probe: it looks for MPS
 	}
 	var joined error
 	if err := h.call(h.ctx, func(l *loop) { joined = l.join(s) }); err != nil {
@@ -272,6 +263,9 @@ func (s *Session) read() error {
 
 // frame handles one packet and owns its descriptors. An error ends the session.
 func (s *Session) frame(packet []byte, fds []int) error {
+	if f, err := wire.DecodeFrame(packet); err == nil && f.Type == wire.FrameHint && len(fds) == 0 {
+		return s.hintFrame(packet)
+	}
 	events, err := wire.DecodeRM(packet)
 	if err != nil {
 		closeFDs(fds)
@@ -356,10 +350,10 @@ func closeFDs(fds []int) {
 }
 
 // Attach enters a process without a shim: its hardware is known, it has no
-// doorbell, and counts as busy for as long as it lives. prepare gets the page's
+// doorbell, and counts as busy unless SetBusy says otherwise. prepare gets the page's
 // file before anything is done to the process, and returns what is to be called
 // at the end. The hub takes pidfd and hardware over, also when it fails.
-func (h *Hub) Attach(ctx context.Context, s *Session, hw Hardware, caps map[model.DeviceID]device.Capability, pidfd int,
+func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]device.Capability, pidfd int,
 	prepare func(memfd int) (onEnd func(), err error),
 ) error {
 	abandon := func() {
@@ -370,7 +364,7 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hw Hardware, caps map[mode
 		abandon()
 		return r
 	}
-	s.Attached, s.hw, s.pidfd, s.bell = true, hw, pidfd, -1
+	s.Attached, s.hw, s.pidfd, s.bell, s.hint = true, hw, pidfd, -1, hint
 	memfd, err := h.newSession(s)
 	if err != nil {
 		h.unreserve(s.UID)
@@ -402,5 +396,6 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hw Hardware, caps map[mode
 		s.end(false, err.Error())
 		return err
 	}
+	go s.resolve()
 	return nil
 }

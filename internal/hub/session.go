@@ -62,6 +62,11 @@ type Session struct {
 
 	// The loop's alone.
 	hint       model.Hint
+	policyWish string // of a program with a private scheduler
+	streams    int    // queues that are one stream each
+	requests   requests
+	hinted     int  // queues told of a hint since the last heartbeat
+	stale      bool // and some were not
 	held       bool
 	queues     map[uint32]*queue
 	caps       map[model.DeviceID]device.Capability
@@ -75,17 +80,21 @@ type queue struct {
 	id          model.QueueID
 	device      model.DeviceID
 	generation  uint64
+	stream      bool      // one stream, not all of a context's
+	offset      int32     // a stream's own priority, added to the process's
+	said        wire.Hint // about this queue alone
 	transitions uint64
 	submitted   uint64
 	busy        bool
 	level       model.Level
-	reason      string
 	want        model.Desired
 	gate        *gate.Target // nil when attached
 
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work
 	suspendedNS time.Duration
+	stoppedBy   map[int]uint64 // preemptions by the PID in whose favour; see causes
+	use         queueUse
 }
 
 // workerList copies the workers, for callers outside the loop.
@@ -194,6 +203,9 @@ func (s *Session) Ended() bool {
 	defer s.mu.Unlock()
 	return s.ended
 }
+
+// Refresh has the hardware asked again what it can do: more of it was found.
+func (s *Session) Refresh() { s.poke() }
 
 // End ends the session of a process that lives on.
 func (s *Session) End(why string) { s.end(false, why) }

@@ -21,6 +21,9 @@ var ErrUnknownPID = errors.New("no such client")
 // QueueView is a queue for people to look at.
 type QueueView struct {
 	Index       uint32
+	Generation  uint64
+	Stream      bool // one stream, not all of a context's
+	Hint        model.Hint
 	Device      model.DeviceID
 	Busy        bool
 	Level       model.Level
@@ -31,6 +34,8 @@ type QueueView struct {
 	Suspended   time.Duration
 	Submitted   uint64
 	Transitions uint64
+	Ran         time.Duration  // it had work and was allowed to run
+	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
 }
 
 // SessionView is a session for people to look at.
@@ -45,8 +50,10 @@ type SessionView struct {
 	PriorityNote   string
 	Held           bool
 	Counters       wire.Counters
-	Queues         []QueueView
-	Caps           map[model.DeviceID]device.Capability
+	// Marked requests, and how many of those came too fast to be read.
+	Marked, MarksLost uint64
+	Queues            []QueueView
+	Caps              map[model.DeviceID]device.Capability
 }
 
 // Sessions returns all sessions, oldest first.
@@ -66,25 +73,20 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 	v := SessionView{
 		ID: s.ID, PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Attached: s.Attached,
 		Age: time.Since(s.started), Hint: s.hint, PriorityNote: s.PriorityNote, Held: s.held,
-		Counters: s.page.Counters(), Caps: maps.Clone(s.caps),
+		Counters: s.page.Counters(), Caps: maps.Clone(s.caps), Marked: s.requests.read, MarksLost: s.requests.lost,
 	}
 	for _, q := range s.queues {
+		level, reason := l.inForce(s, q)
 		qv := QueueView{
-			Index: q.id.Index, Device: q.device, Busy: q.busy, Level: q.level, Reason: q.reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.hintOf(s, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
 		if q.suspendedAt != 0 {
 			qv.Suspended += now.Sub(q.suspendedAt)
 		}
+		qv.Ran, qv.StoppedBy = q.use.upTo(now), maps.Clone(q.stoppedBy)
 		if !s.Attached {
 			qv.Submitted = s.page.Queue(int(q.id.Index)).Submitted
-		}
-		// A level that a mode forces on hardware that isn't there is done by the gate.
-		if c := l.capability(s, q.device); q.want.Suspend > c.MaxLevel {
-			_, qv.Reason = c.Resolve(q.want.Suspend)
-		}
-		if s.Attached && q.want.Suspend == model.LevelBlock {
-			qv.Reason = "it has no shim to hold its launches: level 1 does nothing to it"
 		}
 		if s.hw != nil {
 			qv.OwnSliceUS = s.hw.OwnSlice(q.device)
@@ -93,6 +95,21 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 	}
 	slices.SortFunc(v.Queues, func(a, b QueueView) int { return int(a.Index) - int(b.Index) })
 	return v
+}
+
+// inForce is the level of a queue with the reason when it is not the highest, or not the one
+// asked for, as of now: the mode may force another than the hint says, and why hardware is
+// not there may have changed.
+func (l *loop) inForce(s *Session, q *queue) (model.Level, string) {
+	want := s.hint.Level
+	if cfg := l.engine.Config(); cfg.Mode == model.ModeLevel {
+		want = cfg.ForceLevel
+	}
+	level, reason := l.abilities(s, q).Resolve(want)
+	if s.Attached && level == model.LevelBlock {
+		reason = "it has no shim to hold its launches: level 1 does nothing to it"
+	}
+	return level, reason
 }
 
 // edit runs f on every session of a process, on the loop.
@@ -127,11 +144,27 @@ func (h *Hub) SetHint(ctx context.Context, pid int, change func(v SessionView, h
 		}
 		s.hint = hint
 		s.PriorityNote = ""
-		l.engine.SetHint(now, pid, hint)
-		l.relevel(s)
+		l.rehint(now, s)
 		return nil
 	})
 	return hint, err
+}
+
+// SetBusy says what an attached process is taken for: whether it has work can only
+// be guessed, and never to its harm: one that is stopped counts as waiting.
+func (h *Hub) SetBusy(ctx context.Context, id model.SessionID, busy bool) error {
+	return h.post(ctx, func(l *loop) {
+		s := l.sessions[id]
+		if s == nil || !s.Attached {
+			return
+		}
+		for _, q := range s.queues {
+			if q.busy != busy && (busy || q.want.Suspend == 0) {
+				q.transitions++
+				l.setBusy(l.now(), s, q, busy)
+			}
+		}
+	})
 }
 
 // SetHeld suspends or resumes a process by hand.
@@ -179,6 +212,8 @@ type Stats struct {
 	Refused                        map[string]uint64
 	Wakes, Rings, Decisions        uint64
 	BusyToDecision, Decision, Late *device.Histogram
+	Waits                          *device.Histogram
+	Heartbeat                      model.Time // the last
 	Targets                        []TargetStats
 	// Engine is as of the last heartbeat.
 	Engine engine.Stats
@@ -205,6 +240,7 @@ func (h *Hub) Stats() Stats {
 	st.Queues = int(l.queueCount.Load())
 	st.Wakes, st.Rings, st.Decisions = l.wakes.Load(), l.rings.Load(), l.decisions.Load()
 	st.BusyToDecision, st.Decision, st.Late = &l.busyToDecision, &l.decision, &l.late
+	st.Waits, st.Heartbeat = &l.waits, model.Time(l.beat.Load())
 	if c := l.counts.Load(); c != nil {
 		st.Engine = *c
 	}

@@ -111,7 +111,10 @@ type Queue struct {
 }
 
 // Ready says that the queue could use the GPU now.
-func (q *Queue) Ready() bool { return q.Busy && !q.Held && q.Hint.Priority > PriorityNever }
+func (q *Queue) Ready() bool { return q.Busy && q.Eligible() }
+
+// Eligible says that the queue may use the GPU at all.
+func (q *Queue) Eligible() bool { return !q.Held && q.Hint.Priority > PriorityNever }
 
 // Verdict is what a policy wants for one queue.
 type Verdict struct {

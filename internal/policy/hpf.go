@@ -36,6 +36,21 @@ func (HPF) Name() string { return "HPF" }
 
 // Decide implements Policy.
 func (HPF) Decide(now model.Time, v *View) (model.Plan, model.Time) {
+	return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice}.decide(now, v)
+}
+
+// hpf is the mechanics of HPF.
+type hpf struct {
+	// high is the slice of the highest class, low that of the active low. With a useful one
+	// it runs beside the high instead of giving way.
+	high, low time.Duration
+	// lull: lows are stopped also where slices would do, and for that long after the high.
+	lull time.Duration
+}
+
+func (h hpf) beside() bool { return h.low >= UsefulSlice }
+
+func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 	n := len(v.Queues)
 	high := v.Eligible.Next(0)
 	if high < 0 {
@@ -48,20 +63,21 @@ func (HPF) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 		return v.Base(Span{0, n, only}), model.Never
 	}
 
-	highs := model.Verdict{Run: true, Slice: v.Knobs.HighSlice}
-	if v.Ready.CountIn(high, highEnd, 2) > 1 {
-		highs.Slice = v.Knobs.PeerSlice // else the second waits for all the work of the first
+	highs := model.Verdict{Run: true, Slice: h.high}
+	if v.Unmanaged || v.Ready.CountIn(high, highEnd, 2) > 1 {
+		highs.Slice = min(h.high, v.Knobs.PeerSlice) // else the second waits for all the work of the first
 	}
-	sliced := allSliced(v, high, highEnd)
-	// The stopped lows have the tiny slice already: then a turn needs no slice set.
+	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && allSliced(v, high, highEnd)
+	// The stopped lows have their slice already: then a turn needs no slice set.
 	lows := model.Verdict{Limit: true}
 	if sliced {
-		lows.Slice = v.Knobs.LowSlice
+		lows.Slice = h.low
 	}
 	if !v.CanSuspend {
 		lows.Run = true
 		if v.Eligible.Next(low+1) >= 0 {
 			lows.Slice = 0 // several that can't take turns: slices that still progress
+			highs.Slice = min(highs.Slice, v.Knobs.ShareMax)
 		}
 	}
 	plan := v.Base(Span{0, highEnd, highs}, Span{highEnd, n, lows})
@@ -69,59 +85,93 @@ func (HPF) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 		return plan, model.Never
 	}
 
-	free := now
-	if !sliced {
-		if free = highFreeAt(now, v, high, highEnd); free > now {
+	// While a high works only a low that the hardware leaves by itself may be enabled.
+	from, free := v.Ready, highFreeAt(now, v, high, highEnd, max(h.lull, v.Knobs.Hold))
+	if h.beside() {
+		free = now
+	}
+	if free > now {
+		if !sliced {
+			return plan, free
+		}
+		if from = v.readySliced(); from == nil {
+			from, free = v.Ready, model.Never // nobody waits for the high to be idle
+		} else if best := v.Ready.Next(low); best >= 0 && from.NextIn(best, v.ClassEnd(best)) < 0 {
 			return plan, free
 		}
 	}
-	active, wake := hpfActive(now, v, low)
-	if sliced && !v.Sliced.Has(active) {
-		free = highFreeAt(now, v, high, highEnd)
+	active, wake := h.active(now, v, low, from, free > now)
+	if active != activeNow(v, low) {
+		v.Clocks[active].Run = now // also if it was enabled beside others
 	}
 	if free > now {
-		return plan, free
+		if !v.Sliced.Has(active) {
+			return plan, free
+		}
+		wake = min(wake, free) // one without slices may have a turn then
 	}
 	lows.Run = true
 	v.Set(active, lows)
 	return plan, wake
 }
 
-// hpfActive picks the one low that may run, and says when to look again.
-func hpfActive(now model.Time, v *View, low int) (int, model.Time) {
+// readySliced is the ready queues with slices, nil if they all have.
+func (v *View) readySliced() Set {
+	mixed := false
+	for w := range v.some {
+		v.some[w] = v.Ready[w] & v.Sliced[w]
+		mixed = mixed || v.some[w] != v.Ready[w]
+	}
+	if mixed {
+		return v.some
+	}
+	return nil
+}
+
+// active picks the one low of those in from that may run, and says when to look again. With
+// sliced only one with slices will do.
+func (h hpf) active(now model.Time, v *View, low int, from Set, sliced bool) (int, model.Time) {
 	cur := activeNow(v, low)
-	best := v.Ready.Next(low)
+	if cur >= 0 && sliced && !v.Sliced.Has(cur) {
+		cur = -1
+	}
+	best := from.Next(low)
 	switch {
 	case best < 0 && cur < 0:
 		return low, model.Never
 	case best < 0:
 		return cur, model.Never
-	case cur < 0 || v.Queues[best].Hint.Priority > v.Queues[cur].Hint.Priority:
-		return hpfTurn(now, v, best, -1)
+	case cur < 0 || v.Queues[best].Rank > v.Queues[cur].Rank:
+		return hpfTurn(now, v, from, best)
 	}
 	q := &v.Queues[cur]
-	if !v.Ready.Has(cur) {
+	if !from.Has(cur) {
 		if end := q.ChangedAt.Add(v.Knobs.Hold); now < end {
 			return cur, end
 		}
-		return hpfTurn(now, v, best, -1)
+		return hpfTurn(now, v, from, best)
 	}
-	// best has the same priority as cur, or is cur: somebody else's turn after the quantum?
-	if v.Ready.CountIn(best, v.ClassEnd(cur), 2) < 2 || v.Ready.Next(0) < low {
+	// best has the same rank as cur, or is cur: somebody else's turn after the quantum?
+	if from.CountIn(best, v.ClassEnd(cur), 2) < 2 || !h.beside() && v.Ready.Next(0) < low {
 		return cur, model.Never // alone, or a high works: a turn would be of no use to anybody
 	}
-	if turn := q.RunSince.Add(v.Knobs.Quantum); now < turn {
+	if turn := v.Clocks[cur].Run.Add(v.Knobs.Quantum); now < turn {
 		return cur, turn
 	}
-	return hpfTurn(now, v, best, cur)
+	others := v.others(from, cur)
+	if best = others.NextIn(best, v.ClassEnd(cur)); best < 0 {
+		return cur, model.Never
+	}
+	i, _ := hpfTurn(now, v, others, best)
+	return i, now.Add(v.Knobs.Quantum)
 }
 
 // hpfTurn gives the turn to who has waited longest of the class that begins at its first
-// ready queue, but not to the one whose turn it was.
-func hpfTurn(now model.Time, v *View, best, was int) (int, model.Time) {
+// queue in from.
+func hpfTurn(now model.Time, v *View, from Set, best int) (int, model.Time) {
 	end := v.ClassEnd(best)
-	next := v.longestWaiting(best, end, was)
-	if v.Ready.CountIn(best, end, 2) < 2 {
+	next := v.longestWaiting(from, best, end)
+	if from.CountIn(best, end, 2) < 2 {
 		return next, model.Never
 	}
 	return next, now.Add(v.Knobs.Quantum)
@@ -142,21 +192,21 @@ func activeNow(v *View, low int) int {
 	return idle
 }
 
-// highFreeAt returns when the high class will have been idle for Hold: in the past or
+// highFreeAt returns when the high class will have been idle for a hold: in the past or
 // now if it has, Never while it is busy.
-func highFreeAt(now model.Time, v *View, high, end int) model.Time {
+func highFreeAt(now model.Time, v *View, high, end int, hold time.Duration) model.Time {
 	if v.Ready.NextIn(high, end) >= 0 {
 		return model.Never
 	}
 	free := now
 	for i := v.Eligible.NextIn(high, end); i >= 0; i = v.Eligible.NextIn(i+1, end) {
-		free = max(free, v.Queues[i].ChangedAt.Add(v.Knobs.Hold))
+		free = max(free, v.Queues[i].ChangedAt.Add(hold))
 	}
 	return free
 }
 
 func onlyClassSlice(v *View, from, end int) time.Duration {
-	if v.Queues[from].Hint.Priority < model.PriorityDefault && v.Eligible.CountIn(from, end, 2) > 1 {
+	if v.Queues[from].Rank < model.PriorityDefault && v.Eligible.CountIn(from, end, 2) > 1 {
 		return v.Knobs.PeerSlice
 	}
 	return 0

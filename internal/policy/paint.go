@@ -27,6 +27,9 @@ type painting struct {
 	marks   []int   // queues that were set apart from their span
 	touched []Range // what may differ from the plan before
 	sharing bool    // CanSuspend is false, and somebody was to be stopped
+
+	each   model.Plan // a verdict of its own for each queue, instead of spans
+	eachOn bool       // it is what was painted
 }
 
 func (p *painting) reset(n int) {
@@ -36,6 +39,7 @@ func (p *painting) reset(n int) {
 	p.plan = p.plan[:n]
 	clear(p.plan)
 	p.spans, p.marks, p.touched = p.spans[:0], p.marks[:0], p.touched[:0]
+	p.each, p.eachOn = p.each[:0], false
 }
 
 // Touched returns where the last plan may differ from the one before it.
@@ -49,7 +53,8 @@ func (v *View) Base(spans ...Span) model.Plan {
 	if !v.CanSuspend {
 		v.share(spans)
 	}
-	same := len(spans) == len(v.spans)
+	same := len(spans) == len(v.spans) && !v.eachOn
+	v.eachOn = false
 	for k := 0; same && k < len(spans); k++ {
 		same = spans[k].From == v.spans[k].From && spans[k].End == v.spans[k].End
 	}
@@ -59,13 +64,47 @@ func (v *View) Base(spans ...Span) model.Plan {
 		}
 	}
 	v.spans = append(v.spans[:0], spans...)
+	v.restore()
+	return v.plan
+}
+
+// Each starts a plan of which every queue has a verdict of its own: fill is
+// asked for them after a rebuild, and otherwise nothing is done.
+func (v *View) Each(fill func(i int) model.Verdict) model.Plan {
+	v.touched, v.sharing = v.touched[:0], false
+	if len(v.each) != len(v.plan) {
+		v.each = v.each[:0]
+		for i := range v.plan {
+			verdict := fill(i)
+			if !v.CanSuspend {
+				v.share1(&verdict)
+			}
+			v.each = append(v.each, verdict)
+		}
+		v.eachOn = false
+	}
+	if !v.eachOn {
+		for i := range v.plan {
+			v.plan[i] = v.checked(i, v.each[i])
+		}
+		v.touched = append(v.touched, Range{0, len(v.plan)})
+		v.eachOn, v.spans = true, v.spans[:0]
+	}
+	v.restore()
+	return v.plan
+}
+
+// restore gives those that were set apart the verdict they had without.
+func (v *View) restore() {
 	for _, i := range v.marks {
 		v.plan[i] = v.checked(i, v.spanVerdict(i))
 		v.touched = append(v.touched, Range{i, i + 1})
 	}
 	v.marks = v.marks[:0]
-	return v.plan
 }
+
+// Recheck makes the next plan look at queue i again, after its eligibility changed.
+func (v *View) Recheck(i int) { v.marks = append(v.marks, i) }
 
 // Set gives one queue another verdict than its span.
 func (v *View) Set(i int, verdict model.Verdict) {
@@ -107,6 +146,9 @@ func (v *View) checked(i int, verdict model.Verdict) model.Verdict {
 }
 
 func (v *View) spanVerdict(i int) model.Verdict {
+	if v.eachOn {
+		return v.each[i]
+	}
 	for k := range v.spans {
 		if i < v.spans[k].End {
 			return v.spans[k].Verdict

@@ -6,7 +6,9 @@
 // decision can be replayed.
 //
 // A new policy is one file with a type that implements Policy and one line in
-// registry.go. The registry puts the starvation guard around it (starve.go).
+// registry.go. What it must remember between two calls lies in the view (View.Memo,
+// Queue.Memo), where the engine keeps it. The registry puts the starvation
+// guard (starve.go) and the groups (group.go) around every policy.
 package policy
 
 import (
@@ -54,6 +56,15 @@ type Knobs struct {
 	GrantSlice time.Duration
 	// NativeSlice is what the driver gives when nobody says anything.
 	NativeSlice time.Duration
+	// Timeslice is the slice of the smallest share: 5 ms lose 4 % to switching at
+	// most, whoever of the sharers is active. ShareMax bounds the slice of the
+	// largest, and so how long a small one waits: a ratio above 10 makes the
+	// smallest shorter, down to UsefulSlice at 100.
+	Timeslice, ShareMax time.Duration
+	// Window is over which a strict utilisation holds: four turns.
+	Window time.Duration
+	// Boost is how often MLFQ forgets what it has learnt.
+	Boost time.Duration
 }
 
 // DefaultKnobs returns the defaults.
@@ -67,6 +78,10 @@ func DefaultKnobs() Knobs {
 		PeerSlice:       10 * time.Millisecond,
 		GrantSlice:      10 * time.Millisecond,
 		NativeSlice:     2 * time.Millisecond,
+		Timeslice:       5 * time.Millisecond,
+		ShareMax:        50 * time.Millisecond,
+		Window:          200 * time.Millisecond,
+		Boost:           time.Second,
 	}
 }
 

@@ -27,6 +27,7 @@ func ago(d time.Duration) model.Time { return now.Add(-d) }
 func viewOf(queues ...model.Queue) *View {
 	for i := range queues {
 		queues[i].ID = model.QueueID{Session: model.SessionID(i + 1)}
+		queues[i].Rank = queues[i].Hint.Priority
 	}
 	v := &View{Queues: queues, CanSuspend: true, Knobs: DefaultKnobs()}
 	v.Rebuild()
@@ -144,7 +145,7 @@ func TestHPFTimesliceOnly(t *testing.T) {
 		want   string
 	}{
 		{[]model.Queue{queue(9, "br"), queue(0, "br")}, "1s 1µs"},
-		{[]model.Queue{queue(9, "br"), queue(0, "br"), queue(0, "")}, "1s native native"},
+		{[]model.Queue{queue(9, "br"), queue(0, "br"), queue(0, "")}, "50ms native native"},
 		{[]model.Queue{queue(9, "brn"), queue(0, "br")}, "native native"},
 		{[]model.Queue{queue(9, "br"), queue(0, "bh"), queue(model.PriorityNever, "b")}, "native - -"},
 	} {
@@ -173,6 +174,12 @@ func TestFIFO(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			v := viewOf(c.queues...)
 			v.CanSuspend = !c.share
+			p, err := New("FIFO")
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Bind(p)
+			v.Rebuild()
 			plan, wake := FIFO{}.Decide(now, v)
 			check(t, plan, wake, c.want, -1)
 		})

@@ -73,3 +73,6 @@ func (s Set) Reset(n int) Set {
 	clear(s)
 	return s
 }
+
+// first is the index of the lowest bit of word w of a set.
+func first(w int, word uint64) int { return w<<6 + bits.TrailingZeros64(word) }

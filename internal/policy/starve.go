@@ -41,7 +41,7 @@ func (g guarded) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	}
 	grant := &v.Grant
 	if grant.Active {
-		if i := v.find(grant.Queue); i >= 0 && v.Ready.Has(i) && now < grant.Until {
+		if i := v.find(grant.Queue, grant.index); i >= 0 && v.Ready.Has(i) && now < grant.Until {
 			v.grant(plan, i)
 			return plan, min(wake, grant.Until)
 		}
@@ -57,11 +57,11 @@ func (g guarded) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	if i < 0 {
 		return plan, wake
 	}
-	if due = v.Queues[i].WaitSince.Add(v.bound()); now < due {
+	if due = v.Clocks[i].Wait.Add(v.bound()); now < due {
 		return plan, min(wake, due)
 	}
 	until := now.Add(v.Knobs.Quantum)
-	*grant = Grant{Active: true, Queue: v.Queues[i].ID, Until: until, Count: grant.Count + 1}
+	*grant = Grant{Active: true, Queue: v.Queues[i].ID, index: i, Until: until, Count: grant.Count + 1}
 	v.grant(plan, i)
 	return plan, min(wake, until)
 }
@@ -93,9 +93,9 @@ func (v *View) starved(plan model.Plan) int {
 	best := -1
 	v.OldestWait = model.Never
 	for i := v.Waiting.Next(0); i >= 0; i = v.Waiting.Next(i + 1) {
-		since := v.Queues[i].WaitSince
+		since := v.Clocks[i].Wait
 		v.OldestWait = min(v.OldestWait, since)
-		if !g.chances.Has(i) && (best < 0 || since < v.Queues[best].WaitSince) {
+		if !g.chances.Has(i) && (best < 0 || since < v.Clocks[best].Wait) {
 			best = i
 		}
 	}
@@ -118,8 +118,11 @@ func (v *View) grant(plan model.Plan, i int) {
 	v.Set(i, model.Verdict{Run: true, Limit: plan[i].Limit, Slice: v.Knobs.GrantSlice})
 }
 
-// find returns the index of a queue, or -1.
-func (v *View) find(id model.QueueID) int {
+// find returns the index of a queue that was at a place before, or -1.
+func (v *View) find(id model.QueueID, was int) int {
+	if was < len(v.Queues) && v.Queues[was].ID == id {
+		return was
+	}
 	for i := range v.Queues {
 		if v.Queues[i].ID == id {
 			return i

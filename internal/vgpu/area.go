@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/gpumodel"
 	"xsched/internal/model"
 )
 
@@ -75,7 +76,7 @@ func newArea(gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area,
 			a.close()
 		}
 	}()
-	if a.send[0], a.control, err = sharedMemory("vgpu-control", int64(headerBytes+len(group.channels)*channelBytes)); err != nil {
+	if a.send[0], a.control, err = sharedMemory("vgpu-control", int64(headerBytes+len(group.Channels())*channelBytes)); err != nil {
 		return nil, err
 	}
 	if a.send[1], a.vram, err = sharedMemory("vgpu-vram", vramBytes); err != nil {
@@ -86,9 +87,9 @@ func newArea(gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area,
 	}
 	le := binary.LittleEndian
 	le.PutUint32(a.control, areaMagic)
-	le.PutUint32(a.control[4:], uint32(len(group.channels)))
+	le.PutUint32(a.control[4:], uint32(len(group.Channels())))
 	le.PutUint32(a.control[8:], ringEntries)
-	for i, c := range group.channels {
+	for i, c := range group.Channels() {
 		ch := &areaChannel{area: a, base: headerBytes + i*channelBytes, channel: c}
 		c.SetSink(ch)
 		c.SetLanes(lanes)
@@ -199,36 +200,36 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, Work, er
 	at := model.Time(le.Uint64(e[8:]))
 	amount, dst, src := le.Uint64(e[16:]), le.Uint64(e[24:]), le.Uint64(e[32:])
 	w := Work{
-		Kind: WorkKind(op), Dst: dst, Src: src,
+		Kind: gpumodel.WorkKind(op), Dst: dst, Src: src,
 		Seed: le.Uint32(e[40:]), Width: width,
 	}
 	if at > now || at < 0 {
 		at = now
 	}
 	switch {
-	case op == 0 || op > uint32(WorkMark):
+	case op == 0 || op > uint32(gpumodel.WorkMark):
 		return 0, w, errEntry
-	case w.Kind == WorkKernel:
+	case w.Kind == gpumodel.WorkKernel:
 		if amount > uint64(longestKernel) || dst != noAddress && !a.inside(dst, 16) {
 			return 0, w, errEntry
 		}
 		w.Duration = max(time.Duration(amount), shortestKernel)
-	case w.Kind == WorkCopy, w.Kind == WorkFill:
+	case w.Kind == gpumodel.WorkCopy, w.Kind == gpumodel.WorkFill:
 		w.Bytes = int64(amount)
 		w.Lane = int(le.Uint32(e[44:]))
-		if w.Lane > 2 || !a.inside(dst, amount) || w.Kind == WorkCopy && !a.inside(src, amount) {
+		if w.Lane > 2 || !a.inside(dst, amount) || w.Kind == gpumodel.WorkCopy && !a.inside(src, amount) {
 			return 0, w, errEntry
 		}
-		if w.Kind == WorkFill && (bits.OnesCount32(width) != 1 || width > 4 || amount%uint64(width) != 0) {
+		if w.Kind == gpumodel.WorkFill && (bits.OnesCount32(width) != 1 || width > 4 || amount%uint64(width) != 0) {
 			return 0, w, errEntry
 		}
-	case w.Kind == WorkWait:
+	case w.Kind == gpumodel.WorkWait:
 		n := le.Uint32(e[48:])
 		if n >= uint32(len(a.channels)) {
 			return 0, w, errEntry
 		}
 		w.On, w.OnSeq = a.channels[n].channel, le.Uint64(e[56:])
-	case w.Kind == WorkMark:
+	case w.Kind == gpumodel.WorkMark:
 		if dst != noAddress && !a.inside(dst, 8) {
 			return 0, w, errEntry
 		}
@@ -274,12 +275,12 @@ func (ch *areaChannel) Done(w *Work, at model.Time) {
 	le := binary.LittleEndian
 	if w.Dst != noAddress {
 		switch w.Kind {
-		case WorkKernel:
+		case gpumodel.WorkKernel:
 			count := ch.area.vram[w.Dst+8 : w.Dst+16]
 			le.PutUint64(count, le.Uint64(count)+1)
-		case WorkMark:
+		case gpumodel.WorkMark:
 			le.PutUint64(ch.area.vram[w.Dst:w.Dst+8], uint64(at))
-		case WorkCopy, WorkFill, WorkWait:
+		case gpumodel.WorkCopy, gpumodel.WorkFill, gpumodel.WorkWait:
 		}
 	}
 	ch.done = w.Seq
@@ -318,7 +319,7 @@ func (ch *areaChannel) CopyReady(w *Work) bool {
 // move carries out a copy or a fill.
 func (a *area) move(w *Work) {
 	dst := a.vram[w.Dst : w.Dst+uint64(w.Bytes)]
-	if w.Kind == WorkCopy {
+	if w.Kind == gpumodel.WorkCopy {
 		copy(dst, a.vram[w.Src:w.Src+uint64(w.Bytes)])
 		return
 	}

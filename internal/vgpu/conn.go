@@ -202,6 +202,7 @@ func closeAll(fds []int) {
 type accounts struct {
 	byKey map[accountKey]*Account
 	order []accountKey
+	files map[*Account]int // open ones
 }
 
 // accountKey tells processes apart that had the same number one after the other.
@@ -210,7 +211,9 @@ type accountKey struct {
 	started string
 }
 
-func newAccounts() accounts { return accounts{byKey: map[accountKey]*Account{}} }
+func newAccounts() accounts {
+	return accounts{byKey: map[accountKey]*Account{}, files: map[*Account]int{}}
+}
 
 func (l *accounts) open(pid int) *Account {
 	name, started := process(pid)
@@ -222,14 +225,16 @@ func (l *accounts) open(pid int) *Account {
 		l.order = append(l.order, key)
 		l.trim()
 	}
-	a.files++
+	l.files[a]++
 	a.Alive = true
 	return a
 }
 
 func (l *accounts) close(a *Account) {
-	a.files--
-	a.Alive = a.files > 0
+	if l.files[a]--; l.files[a] <= 0 {
+		delete(l.files, a)
+	}
+	a.Alive = l.files[a] > 0
 }
 
 func (l *accounts) trim() {

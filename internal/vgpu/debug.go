@@ -162,7 +162,7 @@ func (s *server) ask(q debugRequest) debugReply {
 		}
 		return debugReply{Waits: waits}
 	case "fault":
-		if err := s.faults.set(q.Fault); err != nil {
+		if err := setFault(s.faults, q.Fault); err != nil {
 			return debugReply{Error: err.Error()}
 		}
 	case "clear-faults":
@@ -198,7 +198,7 @@ func (s *server) stats() *Stats {
 }
 
 // set turns a fault on by name: suspend-noop, timeslice-ignored, lose-block, never-answer:PID.
-func (f *Faults) set(name string) error {
+func setFault(f *Faults, name string) error {
 	verb, pid, _ := strings.Cut(name, ":")
 	switch verb {
 	case "suspend-noop":

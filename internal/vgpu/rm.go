@@ -204,7 +204,7 @@ func (f *rmFile) mapCall(p ioctlPacket, done answer) {
 		return
 	}
 	o := c.objects[le.Uint32(p.Arg[4:])]
-	if o == nil || o.group == nil || o.group.copy || len(o.group.channels) == 0 {
+	if o == nil || o.group == nil || o.group.Copies() || len(o.group.Channels()) == 0 {
 		status(nvInvalidObjectHandle)
 		return
 	}
@@ -215,7 +215,7 @@ func (f *rmFile) mapCall(p ioctlPacket, done answer) {
 	var lanes []*Group
 	for i := range 3 {
 		lane := c.objects[le.Uint32(p.Arg[8+4*i:])]
-		if lane == nil || lane.group == nil || !lane.group.copy || lane.device != o.device {
+		if lane == nil || lane.group == nil || !lane.group.Copies() || lane.device != o.device {
 			status(nvInvalidObjectHandle)
 			return
 		}

@@ -112,7 +112,7 @@ func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 		if o.parent.group == nil {
 			return nvInvalidObjectParent
 		}
-		if len(o.parent.group.channels) >= 64 {
+		if len(o.parent.group.Channels()) >= 64 {
 			return nvInsufficientResources
 		}
 		if o.parent.area != nil { // a channel without submission memory would be one more state
@@ -125,7 +125,7 @@ func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 		if !o.parent.isChannel() {
 			return nvInvalidObjectParent
 		}
-		if o.class&0xff == suffixCompute && o.parent.channel.group.copy {
+		if o.class&0xff == suffixCompute && o.parent.channel.Group().Copies() {
 			return nvInvalidClass
 		}
 	default:

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/gpumodel"
 	"xsched/internal/model"
 )
 
@@ -27,7 +28,7 @@ type kernel struct {
 func newKernel(t *testing.T) *kernel {
 	k := &kernel{t: t}
 	for range 2 {
-		k.gpu = append(k.gpu, NewGPU(0, DefaultCosts(), nil, nil))
+		k.gpu = append(k.gpu, gpumodel.NewGPU(0, gpumodel.DefaultCosts(), nil, nil))
 	}
 	k.rm = newResourceManager(k.gpu, &Faults{NeverAnswer: map[int]bool{}})
 	k.rm.newArea = func(*rmFile, *object, []*Group) (*area, error) { return &area{doorbell: -1, send: [2]int{-1, -1}}, nil }
@@ -188,7 +189,7 @@ func TestControls(t *testing.T) {
 	if s := k.control(f, o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client, o.channel, 0x5c0000ff)); s != nvInvalidObjectHandle {
 		t.Errorf("status %#x", s)
 	}
-	if c := f.clients[o.client].objects[o.channel].channel; !c.enabled {
+	if c := f.clients[o.client].objects[o.channel].channel; !c.Enabled() {
 		t.Error("a refused call stopped a channel")
 	}
 	many := disable(1, o.client, o.channel)
@@ -240,8 +241,8 @@ func TestObjects(t *testing.T) {
 	k.tree(f, 0)
 	f.close()
 	other.close()
-	if k.rm.objects != 0 || len(k.gpu[0].runlist) != 0 {
-		t.Errorf("%d objects and %d groups left", k.rm.objects, len(k.gpu[0].runlist))
+	if k.rm.objects != 0 || k.gpu[0].Groups() != 0 {
+		t.Errorf("%d objects and %d groups left", k.rm.objects, k.gpu[0].Groups())
 	}
 	if errno := k.ioctl(f, iowr(0x77, 16), make([]byte, 16), nil); errno != int(unix.ENOTTY) {
 		t.Errorf("unknown request: errno %d", errno)
@@ -290,13 +291,13 @@ func FuzzRing(f *testing.F) {
 	f.Add(uint64(1), make([]byte, entryBytes))
 	f.Add(uint64(ringEntries+1), []byte{1, 0, 0, 0})
 	entry := make([]byte, entryBytes)
-	entry[0] = byte(WorkCopy)
+	entry[0] = byte(gpumodel.WorkCopy)
 	for i := 16; i < 40; i++ {
 		entry[i] = 0xff
 	}
 	f.Add(uint64(2), append(entry, entry...))
 	f.Fuzz(func(t *testing.T, put uint64, data []byte) {
-		g := NewGPU(0, DefaultCosts(), nil, nil)
+		g := gpumodel.NewGPU(0, gpumodel.DefaultCosts(), nil, nil)
 		a := &area{gpu: g, account: &Account{}, doorbell: -1, send: [2]int{-1, -1}, changed: func(*area) {}}
 		a.vram = make([]byte, 1<<16)
 		a.control = make([]byte, headerBytes+channelBytes)
@@ -338,7 +339,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s is %s in vgpu.h, %d here", name, m[1], value)
 		}
 	}
-	if time.Duration(blockNS) != DefaultCosts().Block {
+	if time.Duration(blockNS) != gpumodel.DefaultCosts().Block {
 		t.Error("block times differ")
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/gpumodel"
 	"xsched/internal/model"
 )
 
@@ -79,8 +80,8 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer s.close(o.Socket)
 	for i := range o.Devices {
-		s.timelines = append(s.timelines, NewTimeline(i))
-		s.gpus = append(s.gpus, NewGPU(s.now(), DefaultCosts(), s.timelines[i], s.faults))
+		s.timelines = append(s.timelines, gpumodel.NewTimeline(i))
+		s.gpus = append(s.gpus, gpumodel.NewGPU(s.now(), gpumodel.DefaultCosts(), s.timelines[i], s.faults))
 	}
 	s.rm = newResourceManager(s.gpus, s.faults)
 	s.rm.newArea = s.mapArea

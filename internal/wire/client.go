@@ -72,3 +72,25 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 	store64(c.mem, at+OffQueueTransitions, t+1)
 	return true
 }
+
+// CreateStream puts a queue that is one stream into slot i.
+func (c ClientPage) CreateStream(i int, domain, busSlot uint32, priority int32) {
+	at, ok := slot(i)
+	if !ok {
+		return
+	}
+	store32(c.mem, at+OffQueueKind, QueueStream)
+	store32(c.mem, at+OffQueuePriority, uint32(priority))
+	c.CreateQueue(i, domain, busSlot)
+}
+
+// FinishRequest marks a request under name 0.
+func (c ClientPage) FinishRequest(begin, end model.Time) {
+	n := load64(c.mem, RequestsOffset+OffRequestsFinished)
+	at := RequestsOffset + OffRequestsRing + int(n%RequestRing)*SizeOfRequest
+	store64(c.mem, at+OffRequestBeginNS, uint64(begin))
+	store64(c.mem, at+OffRequestEndNS, uint64(end))
+	store32(c.mem, at+OffRequestName, 0)
+	store64(c.mem, at+OffRequestSequence, n+1)
+	store64(c.mem, RequestsOffset+OffRequestsFinished, n+1)
+}

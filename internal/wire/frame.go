@@ -46,7 +46,7 @@ func DecodeFrame(packet []byte) (Frame, error) {
 		return f, &VersionError{Theirs: f.Version, Ours: Version}
 	case int(f.Bytes) != len(packet):
 		return f, malformed("says %d bytes, has %d", f.Bytes, len(packet))
-	case f.Type < FrameHello || f.Type > FrameRM:
+	case f.Type < FrameHello || f.Type > FrameHint:
 		return f, malformed("type %d", f.Type)
 	}
 	return f, nil
@@ -74,12 +74,15 @@ func DecodeHello(packet []byte) (*Hello, error) {
 	h := &Hello{}
 	h.get(packet)
 	switch {
-	case h.Level > LevelInterrupt:
-		return nil, malformed("level %d", h.Level)
-	case h.Priority < PriorityMin || h.Priority > PriorityMax:
-		return nil, malformed("priority %d", h.Priority)
+	case h.Scheduler > SchedulerGlobal:
+		return nil, malformed("scheduler %d", h.Scheduler)
+	case bytes.IndexByte(h.Policy[:], 0) < 0:
+		return nil, malformed("policy is not NUL-terminated")
 	case bytes.IndexByte(h.Command[:], 0) < 0:
 		return nil, malformed("command is not NUL-terminated")
+	}
+	if err := h.Hint.check(); err != nil {
+		return nil, err
 	}
 	return h, nil
 }
@@ -165,7 +168,7 @@ func frame(typ uint32, size int) Frame {
 func EncodeHello(h Hello) []byte {
 	b := make([]byte, SizeOfHello)
 	h.Frame = frame(FrameHello, len(b))
-	h.Command[CommandBytes-1] = 0
+	h.Command[CommandBytes-1], h.Policy[PolicyBytes-1] = 0, 0
 	h.put(b)
 	return b
 }

@@ -128,6 +128,7 @@ type QueueView struct {
 	Generation  uint64
 	Device      model.DeviceID
 	Priority    int32
+	Stream      bool // one stream, not all of a context's
 	Submitted   uint64
 }
 
@@ -159,6 +160,7 @@ func (p *Page) Queue(i int) QueueView {
 	busSlot := load32(p.mem, at+OffQueuePCIBusSlot)
 	q.Device = model.MakeDeviceID(domain, busSlot>>8, busSlot>>3, busSlot)
 	q.Priority = int32(load32(p.mem, at+OffQueuePriority))
+	q.Stream = load32(p.mem, at+OffQueueKind) == QueueStream
 	q.Submitted = load64(p.mem, at+OffQueueSubmitted)
 	// Transitions before the time of the change: the client writes them the
 	// other way round, so the time read is that of this change or of a later one.

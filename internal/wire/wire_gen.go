@@ -8,7 +8,7 @@ import "encoding/binary"
 
 // Limits and magic numbers.
 const (
-	Version           = 1          // XSW_VERSION
+	Version           = 2          // XSW_VERSION
 	PageMagic         = 0x58534348 // XSW_PAGE_MAGIC
 	FrameMagic        = 0x58534652 // XSW_FRAME_MAGIC
 	MaxQueues         = 1024       // XSW_MAX_QUEUES
@@ -22,6 +22,14 @@ const (
 	MaxRMClients      = 64         // XSW_MAX_RM_CLIENTS
 	CommandBytes      = 256        // XSW_COMMAND_BYTES
 	ReasonBytes       = 192        // XSW_REASON_BYTES
+	GangBytes         = 64         // XSW_GANG_BYTES
+	PolicyBytes       = 32         // XSW_POLICY_BYTES
+	RequestsOffset    = 512        // XSW_REQUESTS_OFFSET
+	RequestNames      = 16         // XSW_REQUEST_NAMES
+	RequestNameBytes  = 48         // XSW_REQUEST_NAME_BYTES
+	RequestNamesBytes = 768        // XSW_REQUEST_NAMES_BYTES
+	RequestRing       = 64         // XSW_REQUEST_RING
+	QueueAll          = 0xffffffff // XSW_QUEUE_ALL
 	PriorityMin       = -256       // XSW_PRIORITY_MIN
 	PriorityMax       = 255        // XSW_PRIORITY_MAX
 	HeartbeatPeriodNS = 20000000   // XSW_HEARTBEAT_PERIOD_NS
@@ -34,12 +42,19 @@ const (
 	GateHeld uint32 = 1 // XSW_GATE_HELD
 )
 
+// Values of enum xsw_queue_kind.
+const (
+	QueueContext uint32 = 0 // XSW_QUEUE_CONTEXT
+	QueueStream  uint32 = 1 // XSW_QUEUE_STREAM
+)
+
 // Values of enum xsw_frame_type.
 const (
 	FrameHello   uint32 = 1 // XSW_FRAME_HELLO
 	FrameWelcome uint32 = 2 // XSW_FRAME_WELCOME
 	FrameRefused uint32 = 3 // XSW_FRAME_REFUSED
 	FrameRM      uint32 = 4 // XSW_FRAME_RM
+	FrameHint    uint32 = 5 // XSW_FRAME_HINT
 )
 
 // Values of enum xsw_level.
@@ -48,6 +63,31 @@ const (
 	LevelBlock      uint32 = 1 // XSW_LEVEL_BLOCK
 	LevelDeactivate uint32 = 2 // XSW_LEVEL_DEACTIVATE
 	LevelInterrupt  uint32 = 3 // XSW_LEVEL_INTERRUPT
+)
+
+// Values of enum xsw_scheduler.
+const (
+	SchedulerApp    uint32 = 1 // XSW_SCHEDULER_APP
+	SchedulerLocal  uint32 = 2 // XSW_SCHEDULER_LOCAL
+	SchedulerGlobal uint32 = 3 // XSW_SCHEDULER_GLOBAL
+)
+
+// Values of enum xsw_hint_field.
+const (
+	HintPriority    uint32 = 1    // XSW_HINT_PRIORITY
+	HintLevel       uint32 = 2    // XSW_HINT_LEVEL
+	HintLimits      uint32 = 4    // XSW_HINT_LIMITS
+	HintUtilization uint32 = 8    // XSW_HINT_UTILIZATION
+	HintTimeslice   uint32 = 16   // XSW_HINT_TIMESLICE
+	HintDeadline    uint32 = 32   // XSW_HINT_DEADLINE
+	HintLaxity      uint32 = 64   // XSW_HINT_LAXITY
+	HintK           uint32 = 128  // XSW_HINT_K
+	HintWindow      uint32 = 256  // XSW_HINT_WINDOW
+	HintSLO         uint32 = 512  // XSW_HINT_SLO
+	HintGang        uint32 = 1024 // XSW_HINT_GANG
+	HintPerQueue    uint32 = 2048 // XSW_HINT_PER_QUEUE
+	HintPolicy      uint32 = 4096 // XSW_HINT_POLICY
+	HintAll         uint32 = 8191 // XSW_HINT_ALL
 )
 
 // Values of enum xsw_rm_kind.
@@ -115,6 +155,46 @@ const (
 	OffHeaderRsv3             = 264
 )
 
+// Request is struct xsw_request.
+type Request struct {
+	Sequence uint64
+	BeginNS  uint64
+	EndNS    uint64
+	Name     uint32
+	Rsv      uint32
+}
+
+// Size and offsets of struct xsw_request.
+const (
+	SizeOfRequest      = 32
+	OffRequestSequence = 0
+	OffRequestBeginNS  = 8
+	OffRequestEndNS    = 16
+	OffRequestName     = 24
+	OffRequestRsv      = 28
+)
+
+// Requests is struct xsw_requests.
+type Requests struct {
+	Begun    uint64
+	Finished uint64
+	Untold   uint64
+	Rsv      [5]uint64
+	Names    [768]byte
+	Ring     [64]Request
+}
+
+// Size and offsets of struct xsw_requests.
+const (
+	SizeOfRequests      = 2880
+	OffRequestsBegun    = 0
+	OffRequestsFinished = 8
+	OffRequestsUntold   = 16
+	OffRequestsRsv      = 24
+	OffRequestsNames    = 64
+	OffRequestsRing     = 832
+)
+
 // Queue is struct xsw_queue.
 type Queue struct {
 	Gate        uint32
@@ -127,7 +207,7 @@ type Queue struct {
 	PCIDomain   uint32
 	PCIBusSlot  uint32
 	Priority    int32
-	Rsv1        uint32
+	Kind        uint32
 	Submitted   uint64
 	Rsv2        [2]uint64
 }
@@ -145,7 +225,7 @@ const (
 	OffQueuePCIDomain   = 88
 	OffQueuePCIBusSlot  = 92
 	OffQueuePriority    = 96
-	OffQueueRsv1        = 100
+	OffQueueKind        = 100
 	OffQueueSubmitted   = 104
 	OffQueueRsv2        = 112
 )
@@ -185,29 +265,112 @@ func (v *Frame) put(b []byte) {
 	binary.NativeEndian.PutUint32(b[OffFrameBytes:], v.Bytes)
 }
 
+// Hint is struct xsw_hint.
+type Hint struct {
+	Said             uint32
+	Priority         int32
+	Level            uint32
+	InFlight         uint32
+	Batch            uint32
+	Utilization      uint32
+	TimesliceUS      uint64
+	DeadlineUS       uint64
+	LaxityUS         uint64
+	LaxPriority      int32
+	CriticalPriority int32
+	K                uint32
+	WindowActive     uint32
+	SLOUS            uint64
+	SLOPercentile    uint32
+	PerQueue         uint32
+	Gang             [64]byte
+}
+
+// Size and offsets of struct xsw_hint.
+const (
+	SizeOfHint              = 144
+	OffHintSaid             = 0
+	OffHintPriority         = 4
+	OffHintLevel            = 8
+	OffHintInFlight         = 12
+	OffHintBatch            = 16
+	OffHintUtilization      = 20
+	OffHintTimesliceUS      = 24
+	OffHintDeadlineUS       = 32
+	OffHintLaxityUS         = 40
+	OffHintLaxPriority      = 48
+	OffHintCriticalPriority = 52
+	OffHintK                = 56
+	OffHintWindowActive     = 60
+	OffHintSLOUS            = 64
+	OffHintSLOPercentile    = 72
+	OffHintPerQueue         = 76
+	OffHintGang             = 80
+)
+
+// get reads v from b, which holds at least SizeOfHint bytes.
+func (v *Hint) get(b []byte) {
+	_ = b[SizeOfHint-1]
+	v.Said = binary.NativeEndian.Uint32(b[OffHintSaid:])
+	v.Priority = int32(binary.NativeEndian.Uint32(b[OffHintPriority:]))
+	v.Level = binary.NativeEndian.Uint32(b[OffHintLevel:])
+	v.InFlight = binary.NativeEndian.Uint32(b[OffHintInFlight:])
+	v.Batch = binary.NativeEndian.Uint32(b[OffHintBatch:])
+	v.Utilization = binary.NativeEndian.Uint32(b[OffHintUtilization:])
+	v.TimesliceUS = binary.NativeEndian.Uint64(b[OffHintTimesliceUS:])
+	v.DeadlineUS = binary.NativeEndian.Uint64(b[OffHintDeadlineUS:])
+	v.LaxityUS = binary.NativeEndian.Uint64(b[OffHintLaxityUS:])
+	v.LaxPriority = int32(binary.NativeEndian.Uint32(b[OffHintLaxPriority:]))
+	v.CriticalPriority = int32(binary.NativeEndian.Uint32(b[OffHintCriticalPriority:]))
+	v.K = binary.NativeEndian.Uint32(b[OffHintK:])
+	v.WindowActive = binary.NativeEndian.Uint32(b[OffHintWindowActive:])
+	v.SLOUS = binary.NativeEndian.Uint64(b[OffHintSLOUS:])
+	v.SLOPercentile = binary.NativeEndian.Uint32(b[OffHintSLOPercentile:])
+	v.PerQueue = binary.NativeEndian.Uint32(b[OffHintPerQueue:])
+	copy(v.Gang[:], b[OffHintGang:])
+}
+
+// put writes v to b, which holds at least SizeOfHint bytes.
+func (v *Hint) put(b []byte) {
+	_ = b[SizeOfHint-1]
+	binary.NativeEndian.PutUint32(b[OffHintSaid:], v.Said)
+	binary.NativeEndian.PutUint32(b[OffHintPriority:], uint32(v.Priority))
+	binary.NativeEndian.PutUint32(b[OffHintLevel:], v.Level)
+	binary.NativeEndian.PutUint32(b[OffHintInFlight:], v.InFlight)
+	binary.NativeEndian.PutUint32(b[OffHintBatch:], v.Batch)
+	binary.NativeEndian.PutUint32(b[OffHintUtilization:], v.Utilization)
+	binary.NativeEndian.PutUint64(b[OffHintTimesliceUS:], v.TimesliceUS)
+	binary.NativeEndian.PutUint64(b[OffHintDeadlineUS:], v.DeadlineUS)
+	binary.NativeEndian.PutUint64(b[OffHintLaxityUS:], v.LaxityUS)
+	binary.NativeEndian.PutUint32(b[OffHintLaxPriority:], uint32(v.LaxPriority))
+	binary.NativeEndian.PutUint32(b[OffHintCriticalPriority:], uint32(v.CriticalPriority))
+	binary.NativeEndian.PutUint32(b[OffHintK:], v.K)
+	binary.NativeEndian.PutUint32(b[OffHintWindowActive:], v.WindowActive)
+	binary.NativeEndian.PutUint64(b[OffHintSLOUS:], v.SLOUS)
+	binary.NativeEndian.PutUint32(b[OffHintSLOPercentile:], v.SLOPercentile)
+	binary.NativeEndian.PutUint32(b[OffHintPerQueue:], v.PerQueue)
+	copy(b[OffHintGang:], v.Gang[:])
+}
+
 // Hello is struct xsw_hello.
 type Hello struct {
-	Frame    Frame
-	PID      uint32
-	Level    uint32
-	Priority int32
-	InFlight uint32
-	Batch    uint32
-	Rsv      uint32
-	Command  [256]byte
+	Frame     Frame
+	PID       uint32
+	Scheduler uint32
+	Hint      Hint
+	Policy    [32]byte
+	Command   [256]byte
 }
 
 // Size and offsets of struct xsw_hello.
 const (
-	SizeOfHello      = 296
-	OffHelloFrame    = 0
-	OffHelloPID      = 16
-	OffHelloLevel    = 20
-	OffHelloPriority = 24
-	OffHelloInFlight = 28
-	OffHelloBatch    = 32
-	OffHelloRsv      = 36
-	OffHelloCommand  = 40
+	SizeOfHello       = 456
+	OffHelloFrame     = 0
+	OffHelloPID       = 16
+	OffHelloScheduler = 20
+	OffHelloHint      = 24
+	OffHelloPolicy    = 168
+	OffHelloCommand   = 200
 )
 
 // get reads v from b, which holds at least SizeOfHello bytes.
@@ -215,11 +378,9 @@ func (v *Hello) get(b []byte) {
 	_ = b[SizeOfHello-1]
 	v.Frame.get(b[OffHelloFrame:])
 	v.PID = binary.NativeEndian.Uint32(b[OffHelloPID:])
-	v.Level = binary.NativeEndian.Uint32(b[OffHelloLevel:])
-	v.Priority = int32(binary.NativeEndian.Uint32(b[OffHelloPriority:]))
-	v.InFlight = binary.NativeEndian.Uint32(b[OffHelloInFlight:])
-	v.Batch = binary.NativeEndian.Uint32(b[OffHelloBatch:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffHelloRsv:])
+	v.Scheduler = binary.NativeEndian.Uint32(b[OffHelloScheduler:])
+	v.Hint.get(b[OffHelloHint:])
+	copy(v.Policy[:], b[OffHelloPolicy:])
 	copy(v.Command[:], b[OffHelloCommand:])
 }
 
@@ -228,12 +389,53 @@ func (v *Hello) put(b []byte) {
 	_ = b[SizeOfHello-1]
 	v.Frame.put(b[OffHelloFrame:])
 	binary.NativeEndian.PutUint32(b[OffHelloPID:], v.PID)
-	binary.NativeEndian.PutUint32(b[OffHelloLevel:], v.Level)
-	binary.NativeEndian.PutUint32(b[OffHelloPriority:], uint32(v.Priority))
-	binary.NativeEndian.PutUint32(b[OffHelloInFlight:], v.InFlight)
-	binary.NativeEndian.PutUint32(b[OffHelloBatch:], v.Batch)
-	binary.NativeEndian.PutUint32(b[OffHelloRsv:], v.Rsv)
+	binary.NativeEndian.PutUint32(b[OffHelloScheduler:], v.Scheduler)
+	v.Hint.put(b[OffHelloHint:])
+	copy(b[OffHelloPolicy:], v.Policy[:])
 	copy(b[OffHelloCommand:], v.Command[:])
+}
+
+// HintFrame is struct xsw_hint_frame.
+type HintFrame struct {
+	Frame      Frame
+	Queue      uint32
+	Rsv        uint32
+	Generation uint64
+	Hint       Hint
+	Policy     [32]byte
+}
+
+// Size and offsets of struct xsw_hint_frame.
+const (
+	SizeOfHintFrame        = 208
+	OffHintFrameFrame      = 0
+	OffHintFrameQueue      = 16
+	OffHintFrameRsv        = 20
+	OffHintFrameGeneration = 24
+	OffHintFrameHint       = 32
+	OffHintFramePolicy     = 176
+)
+
+// get reads v from b, which holds at least SizeOfHintFrame bytes.
+func (v *HintFrame) get(b []byte) {
+	_ = b[SizeOfHintFrame-1]
+	v.Frame.get(b[OffHintFrameFrame:])
+	v.Queue = binary.NativeEndian.Uint32(b[OffHintFrameQueue:])
+	v.Rsv = binary.NativeEndian.Uint32(b[OffHintFrameRsv:])
+	v.Generation = binary.NativeEndian.Uint64(b[OffHintFrameGeneration:])
+	v.Hint.get(b[OffHintFrameHint:])
+	copy(v.Policy[:], b[OffHintFramePolicy:])
+}
+
+// put writes v to b, which holds at least SizeOfHintFrame bytes.
+func (v *HintFrame) put(b []byte) {
+	_ = b[SizeOfHintFrame-1]
+	v.Frame.put(b[OffHintFrameFrame:])
+	binary.NativeEndian.PutUint32(b[OffHintFrameQueue:], v.Queue)
+	binary.NativeEndian.PutUint32(b[OffHintFrameRsv:], v.Rsv)
+	binary.NativeEndian.PutUint64(b[OffHintFrameGeneration:], v.Generation)
+	v.Hint.put(b[OffHintFrameHint:])
+	copy(b[OffHintFramePolicy:], v.Policy[:])
 }
 
 // Welcome is struct xsw_welcome.

@@ -37,7 +37,7 @@ func TestOffsetsMatchC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}} {
+	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}, Hint{}, HintFrame{}, Request{}, Requests{}} {
 		rt := reflect.TypeOf(st)
 		cname := "xsw_" + snake(rt.Name())
 		fmt.Fprintf(&c, "printf(\"SizeOf%s %%zu\\n\", sizeof(struct %s));\n", rt.Name(), cname)
@@ -85,18 +85,18 @@ func TestOffsetsMatchC(t *testing.T) {
 }
 
 func snake(s string) string {
-	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS"} {
+	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS", "US", "SLO"} {
 		s = strings.ReplaceAll(s, w, w[:1]+strings.ToLower(w[1:]))
 	}
 	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(s, "${1}_${2}"))
 }
 
 func TestFrames(t *testing.T) {
-	h := Hello{PID: 7, Level: 3, Priority: -5, InFlight: 4, Batch: 2}
+	h := Hello{PID: 7, Hint: Hint{Said: HintPriority | HintLevel, Level: 3, Priority: -5}}
 	copy(h.Command[:], "a\x1b[2Jb")
 	b := EncodeHello(h)
 	got, err := DecodeHello(b)
-	if err != nil || got.PID != 7 || got.Priority != -5 || got.CommandString() != "a [2Jb" {
+	if err != nil || got.PID != 7 || got.Hint.Priority != -5 || got.CommandString() != "a [2Jb" {
 		t.Fatalf("hello: %+v %v", got, err)
 	}
 	ev := []RMEvent{{Kind: RMAlloc, Client: 1, Parent: 2, Object: 3, ObjectClass: 4, Value: 5}, {Kind: RMFree}}
@@ -133,7 +133,7 @@ func TestFramesRefuse(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty": nil, "short": good[:10], "cut": good[:len(good)-1], "long": make([]byte, FrameMaxBytes+1),
 		"magic": edit(good, 0, 0), "type": edit(good, 8, 99), "bytes": edit(good, 12, 1),
-		"level": edit(good, OffHelloLevel, 4), "priority": edit(good, OffHelloPriority+1, 2), "nul": noNUL,
+		"level": edit(good, OffHelloHint+OffHintLevel, 4), "priority": edit(good, OffHelloHint+OffHintPriority+1, 2), "nul": noNUL,
 	} {
 		if _, err := DecodeHello(b); !errors.Is(err, ErrFrame) {
 			t.Errorf("hello %s: %v", name, err)
@@ -230,17 +230,23 @@ func FuzzFrame(f *testing.F) {
 	rm, _ := EncodeRM([]RMEvent{{Kind: RMClient}, {Kind: RMAlloc}})
 	f.Add(rm)
 	f.Add(EncodeWelcome(1))
+	f.Add(EncodeHint(HintFrame{Queue: QueueAll, Hint: Hint{Said: HintAll, TimesliceUS: 100}}))
 	f.Add(EncodeRefused(2, "no"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := DecodeHello(b); err == nil {
-			if !bytes.Equal(EncodeHello(*h)[:OffHelloCommand], b[:OffHelloCommand]) {
+			if !bytes.Equal(EncodeHello(*h)[:OffHelloPolicy], b[:OffHelloPolicy]) {
 				t.Error("hello does not round-trip")
 			}
-			_ = h.CommandString()
+			_, _ = h.CommandString(), h.PolicyString()
 		}
 		if ev, err := DecodeRM(b); err == nil {
 			if len(ev) > MaxRMEvents {
 				t.Error("too many events")
+			}
+		}
+		if h, err := DecodeHint(b); err == nil {
+			if !bytes.Equal(EncodeHint(*h), b) {
+				t.Error("hint does not round-trip")
 			}
 		}
 		_, _ = DecodeWelcome(b)
@@ -276,5 +282,10 @@ func FuzzPage(f *testing.F) {
 		p.SetLimits(index, 1, 1)
 		_ = p.Counters()
 		_ = p.RecoveredEpoch()
+		seen := 0
+		count, lost := p.Marks(uint64(index), func(Mark) { seen++ })
+		if after := uint64(index); seen > RequestRing || count > after && uint64(seen)+lost != count-after {
+			t.Fatalf("%d marks, %d lost, of %d", seen, lost, count)
+		}
 	})
 }

@@ -5,7 +5,7 @@
  * busy/idle bookkeeping (work.h) sit above this; nothing here knows a GPU runtime.
  *
  * Guest rules: no function here exits, aborts, prints, installs a signal handler, or changes errno
- * seen by the application. Lock order: work lock -> queue lock -> rm lock -> log; never call the
+ * seen by the application. Lock order: work lock -> request lock -> queue lock -> rm lock -> log; never call the
  * driver or the daemon with the queue lock held.
  */
 #ifndef XSCHED_CORE_H
@@ -24,11 +24,12 @@
 /* ---- options.c: read once from the environment ---------------------------------- */
 
 struct xsi_options {
-  bool disabled; /* XSCHED_DISABLE=1: every hook is a plain call of the real function */
-  int32_t priority;
-  uint32_t level; /* enum xsw_level */
-  uint32_t in_flight;
-  uint32_t batch;
+  bool disabled;         /* XSCHED_DISABLE=1: every hook is a plain call of the real function */
+  bool automatic;        /* XSCHED_AUTO_XQUEUE: contexts are queues by themselves; default yes */
+  bool per_stream;       /* XSCHED_GRANULARITY=queue: so is every created stream */
+  uint32_t scheduler;    /* enum xsw_scheduler; what the environment says */
+  struct xsw_hint hint;  /* of the process */
+  char policy[XSW_POLICY_BYTES]; /* XSCHED_POLICY */
   char cuda_library[64]; /* XSCHED_CUDA_LIB, default libcuda.so.1 */
 };
 extern struct xsi_options xsi_options;
@@ -65,11 +66,44 @@ static inline struct xsw_queue *xsi_slot(uint32_t index) {
 /* A queue on the GPU with this PCI address; starts the helper thread if there is none.
  * Returns its index, or -ENOSPC when all are taken (the caller then runs unscheduled). */
 int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);
+/* The same for one stream; its priority is added to the process's. */
+int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);
 void xsi_queue_close(int index);
 /* Tells the daemon of a change; does nothing if it is none. Cheap: two stores and a write(2). */
 void xsi_queue_set_busy(int index, bool busy);
 /* Work submitted so far, for display; published lazily. */
 void xsi_queue_set_submitted(int index, uint64_t submitted);
+
+/* An open queue, for the program to look at; false: there is none of that number. */
+struct xsi_queue_info {
+  uint32_t kind, pci_domain, pci_bus_slot;
+  int32_t priority;
+  bool busy, held;
+  uint64_t submitted;
+};
+bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info);
+/* Says something about one queue; what was said before about other fields stays. */
+int xsi_queue_hint(int index, const struct xsw_hint *hint);
+
+/* Ranges of hints, beside those in wire.h. */
+#define XSI_HINT_MAX_US 1000000000000
+#define XSI_HINT_MAX_LAUNCHES (1 << 20)
+#define XSI_HINT_MIN_SLICE_US 100
+#define XSI_HINT_MAX_SLICE_US 10000000
+
+/* ---- hint.c, request.c: what the program says about itself ------------------------ */
+
+void xsi_hint_merge(struct xsw_hint *into, const struct xsw_hint *said);
+/* About the process; policy may be NULL. Told to the daemon there is and to all that come. */
+void xsi_hint_process(const struct xsw_hint *hint, const char *policy);
+/* Who schedules: what the environment says, unless the program chose otherwise. */
+uint32_t xsi_scheduler(void);
+void xsi_set_scheduler(uint32_t scheduler);
+bool xsi_joined(void); /* a daemon schedules this process now */
+
+/* Marks for the SLO policy: 0 is a request that could not be marked, and may be ended too. */
+uint64_t xsi_request_begin(const char *name);
+void xsi_request_end(uint64_t request);
 
 /* ---- gate.c: Lv1 ---------------------------------------------------------------- */
 

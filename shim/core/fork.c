@@ -26,8 +26,8 @@ static const struct {
   void (*unlock)(void);
 } own_locks[] = {
     {xsi_helper_lock, xsi_helper_unlock},     {xsi_session_lock, xsi_session_unlock},
-    {xsi_queue_lock, xsi_queue_unlock},       {xsi_rm_lock, xsi_rm_unlock},
-    {xsi_counters_lock, xsi_counters_unlock},
+    {xsi_request_lock, xsi_request_unlock},   {xsi_queue_lock, xsi_queue_unlock},
+    {xsi_rm_lock, xsi_rm_unlock},             {xsi_counters_lock, xsi_counters_unlock},
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
 
@@ -72,6 +72,8 @@ static void in_child(void) {
   xsi_doorbell_reset();
   xsi_helper_reset();
   xsi_queue_reset();
+  xsi_hint_reset();
+  xsi_request_reset();
   xsi_rm_reset();
   xsi_counters_reset();
   for (unsigned i = 0; i < reset_count; i++)

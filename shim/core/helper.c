@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../kfd/kfd.h"
 #include "parts.h"
 
 // Beside the thread-local storage of all libraries, which glibc takes from the stack. The watcher
@@ -98,6 +99,7 @@ static uint64_t step_session(uint64_t now, short revents) {
   xsi_session_unlock();
   if (!recover) return next;
   xsi_rm_recover();
+  if (xsi_kfd_recover != NULL) xsi_kfd_recover();
   xsi_session_lock();
   xsi_session_recovered(xsi_now_ns());
   xsi_session_unlock();
@@ -159,6 +161,7 @@ static int create_thread(void) {
 void xsi_helper_start(void) {
   static bool exit_registered;
   if (XSI_LIKELY(__atomic_load_n(&started, __ATOMIC_ACQUIRE))) return;
+  if (xsi_scheduler() == XSW_SCHEDULER_APP) return; // nobody to talk to
   int saved = errno;
   xsi_helper_lock();
   if (!started) {

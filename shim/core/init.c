@@ -23,6 +23,7 @@ void xsi_init(void) {
     xsi_real_init();
     xsi_log_init();
     xsi_options_init();
+    xsi_hint_init();
     if (!xsi_options.disabled) {
       xsi_page_init();
       xsi_counters_init();

@@ -8,13 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "parts.h"
 
-struct xsi_options xsi_options = {.cuda_library = "libcuda.so.1"};
+struct xsi_options xsi_options = {
+    .automatic = true, .scheduler = XSW_SCHEDULER_GLOBAL, .cuda_library = "libcuda.so.1"};
 
 #define PATH_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 #define SOCKET_NAME "xsched.sock"
@@ -41,7 +43,7 @@ bool xsi_parse_decimal(const char *text, long minimum, long maximum, long *value
   if (*text == 0) return false;
   long number = 0;
   for (; *text != 0; text++) {
-    if (*text < '0' || *text > '9' || number > 1000000000) return false;
+    if (*text < '0' || *text > '9' || number > 100000000000000) return false;
     number = number * 10 + (*text - '0');
   }
   if (negative) number = -number;
@@ -50,24 +52,130 @@ bool xsi_parse_decimal(const char *text, long minimum, long maximum, long *value
   return true;
 }
 
-static long number_option(const char *name, long minimum, long maximum) {
+// False: nothing was said, or nothing that can be understood (logged).
+static bool number_option(const char *name, long minimum, long maximum, long *value) {
   char text[32];
-  long value = 0;
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return 0;
-  if (!xsi_parse_decimal(text, minimum, maximum, &value))
-    xsi_log(XSI_ERROR, "%s=%s is ignored; give a number from %ld to %ld", name, text, minimum,
-            maximum);
-  return value;
+  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return false;
+  if (xsi_parse_decimal(text, minimum, maximum, value)) return true;
+  xsi_log(XSI_ERROR, "%s=%s is ignored; give a number from %ld to %ld", name, text, minimum,
+          maximum);
+  return false;
 }
 
-static uint32_t level_option(const char *name) {
+static bool same_word(const char *text, const char *word) { return strcasecmp(text, word) == 0; }
+
+// ON and OFF as upstream spells them, and what people write instead.
+static bool switch_option(const char *name, bool otherwise) {
+  char text[16];
+  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return otherwise;
+  if (same_word(text, "ON") || same_word(text, "1") || same_word(text, "true")) return true;
+  if (same_word(text, "OFF") || same_word(text, "0") || same_word(text, "false")) return false;
+  xsi_log(XSI_ERROR, "%s=%s is ignored; give ON or OFF", name, text);
+  return otherwise;
+}
+
+static void level_option(const char *name, struct xsw_hint *hint) {
   char text[32];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return XSW_LEVEL_AUTO;
-  long level;
-  if (xsi_parse_decimal(text, XSW_LEVEL_BLOCK, XSW_LEVEL_INTERRUPT, &level)) return (uint32_t)level;
-  if (strcmp(text, "auto") != 0)
+  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return;
+  long level = XSW_LEVEL_AUTO;
+  if (!same_word(text, "auto") &&
+      !xsi_parse_decimal(text, XSW_LEVEL_BLOCK, XSW_LEVEL_INTERRUPT, &level)) {
     xsi_log(XSI_ERROR, "%s=%s is ignored; give auto, 1, 2 or 3", name, text);
-  return XSW_LEVEL_AUTO;
+    return;
+  }
+  hint->level = (uint32_t)level;
+  hint->said |= XSW_HINT_LEVEL;
+}
+
+static void scheduler_option(void) {
+  static const struct {
+    const char *name;
+    uint32_t scheduler;
+  } known[] = {{"GLB", XSW_SCHEDULER_GLOBAL},
+               {"LCL", XSW_SCHEDULER_LOCAL},
+               {"APP", XSW_SCHEDULER_APP}};
+  char text[16];
+  if (!xsi_environment("XSCHED_SCHEDULER", text, sizeof text) &&
+      !xsi_environment("XSCHED_SCHED", text, sizeof text))
+    return;
+  for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
+    if (same_word(text, known[i].name)) {
+      xsi_options.scheduler = known[i].scheduler;
+      return;
+    }
+  if (text[0] != 0) xsi_log(XSI_ERROR, "XSCHED_SCHEDULER=%s is ignored; give GLB, LCL or APP", text);
+}
+
+static void granularity_option(void) {
+  char text[16];
+  if (!xsi_environment("XSCHED_GRANULARITY", text, sizeof text) || text[0] == 0) return;
+  xsi_options.per_stream = same_word(text, "queue");
+  if (!xsi_options.per_stream && !same_word(text, "process"))
+    xsi_log(XSI_ERROR, "XSCHED_GRANULARITY=%s is ignored; give process or queue", text);
+}
+
+// US, or US:LAX:CRITICAL with the priorities before and after.
+static void laxity_option(const char *name, struct xsw_hint *hint) {
+  char text[64];
+  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return;
+  long laxity, lax = hint->priority, critical = XSW_PRIORITY_MAX;
+  char *first = strchr(text, ':'), *second = first == NULL ? NULL : strchr(first + 1, ':');
+  if (first != NULL) *first = 0;
+  if (second != NULL) *second = 0;
+  if (!xsi_parse_decimal(text, 0, XSI_HINT_MAX_US, &laxity) || (first == NULL) != (second == NULL) ||
+      (first != NULL &&
+       (!xsi_parse_decimal(first + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &lax) ||
+        !xsi_parse_decimal(second + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &critical)))) {
+    xsi_log(XSI_ERROR, "%s is ignored; give microseconds, or US:LAX_PRIORITY:CRITICAL_PRIORITY",
+            name);
+    return;
+  }
+  hint->laxity_us = (uint64_t)laxity;
+  hint->lax_priority = (int32_t)lax;
+  hint->critical_priority = (int32_t)critical;
+  hint->said |= XSW_HINT_LAXITY;
+}
+
+static void hint_options(void) {
+  struct xsw_hint *hint = &xsi_options.hint;
+  long value;
+  if (number_option("XSCHED_AUTO_XQUEUE_PRIORITY", XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &value)) {
+    hint->priority = (int32_t)value;
+    hint->said |= XSW_HINT_PRIORITY;
+  }
+  level_option("XSCHED_AUTO_XQUEUE_LEVEL", hint);
+  if (number_option("XSCHED_AUTO_XQUEUE_THRESHOLD", 0, XSI_HINT_MAX_LAUNCHES, &value)) {
+    hint->in_flight = (uint32_t)value;
+    hint->said |= XSW_HINT_LIMITS;
+  }
+  if (number_option("XSCHED_AUTO_XQUEUE_BATCH_SIZE", 0, XSI_HINT_MAX_LAUNCHES, &value)) {
+    hint->batch = (uint32_t)value;
+    hint->said |= XSW_HINT_LIMITS;
+  }
+  if (number_option("XSCHED_AUTO_XQUEUE_UTILIZATION", 0, 100, &value)) {
+    hint->utilization = (uint32_t)value;
+    hint->said |= XSW_HINT_UTILIZATION;
+  }
+  if (number_option("XSCHED_AUTO_XQUEUE_TIMESLICE", XSI_HINT_MIN_SLICE_US, XSI_HINT_MAX_SLICE_US,
+                    &value)) {
+    hint->timeslice_us = (uint64_t)value;
+    hint->said |= XSW_HINT_TIMESLICE;
+  }
+  if (number_option("XSCHED_AUTO_XQUEUE_DEADLINE", 0, XSI_HINT_MAX_US, &value)) {
+    hint->deadline_us = (uint64_t)value;
+    hint->said |= XSW_HINT_DEADLINE;
+  }
+  laxity_option("XSCHED_AUTO_XQUEUE_LAXITY", hint);
+  if (number_option("XSCHED_SLO_US", 0, XSI_HINT_MAX_US, &value)) {
+    hint->slo_us = (uint64_t)value;
+    hint->said |= XSW_HINT_SLO;
+  }
+  if (xsi_environment("XSCHED_GANG", hint->gang, sizeof hint->gang) && hint->gang[0] != 0)
+    hint->said |= XSW_HINT_GANG;
+  if (xsi_options.per_stream) {
+    hint->per_queue = 1;
+    hint->said |= XSW_HINT_PER_QUEUE;
+  }
 }
 
 void xsi_options_init(void) {
@@ -78,11 +186,12 @@ void xsi_options_init(void) {
     xsi_options.disabled = text[0] != 0 && strcmp(text, "0") != 0;
   }
   if (xsi_options.disabled) return;
-  xsi_options.priority =
-      (int32_t)number_option("XSCHED_AUTO_XQUEUE_PRIORITY", XSW_PRIORITY_MIN, XSW_PRIORITY_MAX);
-  xsi_options.level = level_option("XSCHED_AUTO_XQUEUE_LEVEL");
-  xsi_options.in_flight = (uint32_t)number_option("XSCHED_AUTO_XQUEUE_THRESHOLD", 0, 1 << 20);
-  xsi_options.batch = (uint32_t)number_option("XSCHED_AUTO_XQUEUE_BATCH_SIZE", 0, 1 << 20);
+  xsi_options.automatic = switch_option("XSCHED_AUTO_XQUEUE", true);
+  granularity_option();
+  scheduler_option();
+  hint_options();
+  if (!xsi_environment("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
+    xsi_options.policy[0] = 0;
   char library[sizeof xsi_options.cuda_library];
   if (xsi_environment("XSCHED_CUDA_LIB", library, sizeof library) && library[0] != 0)
     memcpy(xsi_options.cuda_library, library, sizeof library);
@@ -92,6 +201,8 @@ void xsi_options_init(void) {
     xsi_environment("XSCHED_DIR", named_directory, sizeof named_directory);
   xsi_environment("XDG_RUNTIME_DIR", runtime_directory, sizeof runtime_directory);
 }
+
+bool xsi_place_named(void) { return place_named; }
 
 static bool in_directory(char *path, const char *directory, const char *below) {
   int length = snprintf(path, PATH_BYTES, "%s%s/" SOCKET_NAME, directory, below);
@@ -115,6 +226,7 @@ static bool socket_at(unsigned index, char *path) {
     }
     return named_directory[0] != 0 && in_directory(path, named_directory, "");
   }
+  if (xsi_options.scheduler == XSW_SCHEDULER_LOCAL) return false; // a private one has a name
   char directory[64];
   switch (index) {
   case 0:

@@ -22,6 +22,8 @@ void xsi_options_init(void);
 void xsi_log_init(void);
 /* Copies a variable; false if unset or too long (logged). Never from a set-uid environment. */
 bool xsi_environment(const char *name, char *value, unsigned bytes);
+/* Is there a daemon that was named? A private scheduler is never looked for elsewhere. */
+bool xsi_place_named(void);
 /* The whole text as a decimal number within the limits. */
 bool xsi_parse_decimal(const char *text, long minimum, long maximum, long *value);
 /* Where a daemon may listen, in order of preference: 0, or -ENOENT after the last one. */
@@ -46,6 +48,24 @@ void xsi_queue_publish_all(void); /* lock held: every open queue into a page jus
 void xsi_queue_tick(void);        /* the lazily published numbers */
 void xsi_queue_wake_held(void);   /* every launcher asleep at a gate looks again */
 void xsi_queue_reset(void);       /* in the child of a fork */
+void xsi_queue_hints_untold(void); /* lock held: a new session knows none */
+bool xsi_queue_any(void); /* was any ever opened? */
+/* The next hint of a queue that is not told yet. */
+bool xsi_queue_next_hint(struct xsw_hint_frame *frame);
+
+/* ---- hint.c --------------------------------------------------------------------- */
+void xsi_hint_init(void);                           /* from the options */
+void xsi_hint_hello(struct xsw_hello *hello);       /* all that holds now; then it is told */
+bool xsi_hint_next_frame(struct xsw_hint_frame *frame); /* what has changed since; false: nothing */
+bool xsi_hint_due(void);
+void xsi_hint_mark_due(void);
+void xsi_hint_reset(void);
+
+/* ---- request.c: the lock is above the queues' --------------------------------------- */
+void xsi_request_lock(void);
+void xsi_request_unlock(void);
+void xsi_request_publish(void); /* lock held: into a page just joined */
+void xsi_request_reset(void);
 
 /* ---- doorbell.c ----------------------------------------------------------------- */
 int xsi_doorbell_init(void);

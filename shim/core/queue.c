@@ -17,6 +17,9 @@ struct queue {
   uint64_t generation, transitions, changed_ns, submitted;
   uint32_t pci_domain, pci_bus_slot;
   int32_t priority;
+  uint32_t kind;
+  bool untold; // of the hint
+  struct xsw_hint hint;
 };
 
 static struct queue queues[XSW_MAX_QUEUES];
@@ -46,6 +49,7 @@ static void publish(uint32_t index) {
   __atomic_store_n(&slot->pci_domain, queues[index].pci_domain, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->pci_bus_slot, queues[index].pci_bus_slot, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->priority, queues[index].priority, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->kind, queues[index].kind, __ATOMIC_RELAXED);
   publish_submitted(index);
   publish_transition(index);
   __atomic_store_n(&slot->generation, queues[index].generation, __ATOMIC_RELEASE);
@@ -61,7 +65,7 @@ void xsi_queue_publish_all(void) {
   publish_count();
 }
 
-int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
   int saved = errno, index = -ENOSPC;
   xsi_init();
   if (xsi_options.disabled) return -ENOSYS;
@@ -73,6 +77,9 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
     queues[i].pci_domain = pci_domain;
     queues[i].pci_bus_slot = pci_bus_slot;
     queues[i].priority = priority;
+    queues[i].kind = kind;
+    queues[i].untold = false;
+    memset(&queues[i].hint, 0, sizeof queues[i].hint);
     __atomic_store_n(&queues[i].submitted, 0, __ATOMIC_RELAXED);
     if (i >= used) used = i + 1;
     publish(i);
@@ -89,6 +96,14 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
   }
   errno = saved;
   return index;
+}
+
+int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+  return open_queue(XSW_QUEUE_CONTEXT, pci_domain, pci_bus_slot, priority);
+}
+
+int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+  return open_queue(XSW_QUEUE_STREAM, pci_domain, pci_bus_slot, priority);
 }
 
 void xsi_queue_close(int index) {
@@ -145,7 +160,68 @@ void xsi_queue_wake_held(void) {
   }
 }
 
+bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info) {
+  xsi_queue_lock();
+  bool open = index < used && is_open(&queues[index]);
+  if (open) {
+    const struct queue *queue = &queues[index];
+    *info = (struct xsi_queue_info){
+        .kind = queue->kind,
+        .pci_domain = queue->pci_domain,
+        .pci_bus_slot = queue->pci_bus_slot,
+        .priority = queue->priority,
+        .busy = (queue->transitions & 1) != 0,
+        .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN,
+        .submitted = __atomic_load_n(&queue->submitted, __ATOMIC_RELAXED)};
+  }
+  xsi_queue_unlock();
+  return open;
+}
+
+bool xsi_queue_any(void) {
+  xsi_queue_lock();
+  bool any = used > 0;
+  xsi_queue_unlock();
+  return any;
+}
+
+// ---- hints --------------------------------------------------------------------------
+
+int xsi_queue_hint(int index, const struct xsw_hint *hint) {
+  if (!is_valid(index)) return -EINVAL;
+  xsi_queue_lock();
+  bool open = is_open(&queues[index]);
+  if (open) {
+    xsi_hint_merge(&queues[index].hint, hint);
+    queues[index].untold = true;
+    xsi_hint_mark_due();
+  }
+  xsi_queue_unlock();
+  if (open) xsi_helper_wake();
+  return open ? 0 : -ENOENT;
+}
+
+void xsi_queue_hints_untold(void) {
+  for (uint32_t i = 0; i < used; i++)
+    if (is_open(&queues[i]) && queues[i].hint.said != 0) {
+      queues[i].untold = true;
+      xsi_hint_mark_due();
+    }
+}
+
+bool xsi_queue_next_hint(struct xsw_hint_frame *frame) {
+  for (uint32_t i = 0; i < used; i++) {
+    if (!is_open(&queues[i]) || !queues[i].untold) continue;
+    queues[i].untold = false;
+    frame->queue = i;
+    frame->generation = queues[i].generation;
+    frame->hint = queues[i].hint;
+    return true;
+  }
+  return false;
+}
+
 void xsi_queue_reset(void) {
-  memset(queues, 0, sizeof queues);
+  memset(queues, 0, used * sizeof *queues);
   used = 0;
 }

@@ -33,7 +33,11 @@ static struct {
   bool blocked;   // the socket is full
   size_t out_bytes;
   int out_fd;
-  struct xsw_rm out; // the frame being sent
+  union { // the frame being sent
+    struct xsw_frame head;
+    struct xsw_rm rm;
+    struct xsw_hint_frame hint;
+  } out;
 } session = {.fd = -1, .out_fd = -1};
 
 static uint32_t joined; // for all threads
@@ -115,11 +119,9 @@ static int greet(void) {
   struct xsw_hello hello = {
       .frame = {XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_HELLO, sizeof hello},
       .pid = (uint32_t)getpid(),
-      .level = xsi_options.level,
-      .priority = xsi_options.priority,
-      .in_flight = xsi_options.in_flight,
-      .batch = xsi_options.batch,
+      .scheduler = xsi_scheduler(),
   };
+  xsi_hint_hello(&hello);
   memcpy(hello.command, command, sizeof hello.command);
   return xsi_frame_send(session.fd, &hello, sizeof hello, -1);
 }
@@ -141,17 +143,26 @@ static void start(uint64_t now) {
   if (session.retry_ms > xsi_session_retry.last_ms) session.retry_ms = xsi_session_retry.last_ms;
 }
 
-// Sends what is known of the driver's objects as far as the socket takes it.
-static int flush_objects(void) {
+static bool next_frame(void) {
+  uint32_t type = XSW_FRAME_RM, count = xsi_rm_next_frame(&session.out.rm, &session.out_fd);
+  if (count > 0) {
+    session.out_bytes = offsetof(struct xsw_rm, events) + count * sizeof(struct xsw_rm_event);
+  } else {
+    // After the join only: a hint about a queue that is not published yet would be lost.
+    if (!xsi_session_joined() || !xsi_hint_next_frame(&session.out.hint)) return false;
+    type = XSW_FRAME_HINT;
+    session.out_bytes = sizeof session.out.hint;
+  }
+  session.out.head =
+      (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, type, (uint32_t)session.out_bytes};
+  return true;
+}
+
+// Sends what is known of the driver's objects, and hints, as far as the socket takes it.
+static int flush_frames(void) {
   session.blocked = false;
   for (;;) {
-    if (session.out_bytes == 0) {
-      uint32_t count = xsi_rm_next_frame(&session.out, &session.out_fd);
-      if (count == 0) return 0;
-      session.out_bytes = offsetof(struct xsw_rm, events) + count * sizeof(struct xsw_rm_event);
-      session.out.frame = (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_RM,
-                                             (uint32_t)session.out_bytes};
-    }
+    if (session.out_bytes == 0 && !next_frame()) return 0;
     int result = xsi_frame_send(session.fd, &session.out, session.out_bytes, session.out_fd);
     if (result == -EAGAIN) {
       session.blocked = true;
@@ -169,9 +180,12 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
     return -EPROTO;
   int result = xsi_doorbell_attach(frame->fds[1]);
   if (result < 0) return result;
+  xsi_request_lock();
   xsi_queue_lock();
   result = xsi_page_join(frame->fds[0], welcome->session_id);
   xsi_queue_unlock();
+  if (result == 0) xsi_request_publish();
+  xsi_request_unlock();
   if (result < 0) {
     xsi_doorbell_detach();
     return result;
@@ -181,9 +195,10 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   session.state = JOINED;
   xsi_liveness_join(now);
   xsi_rm_tell_all();
-  result = flush_objects();
+  result = flush_frames();
   xsi_queue_lock();
   xsi_queue_publish_all();
+  xsi_queue_hints_untold();
   __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
   xsi_queue_unlock();
   xsi_counters_publish();
@@ -226,8 +241,8 @@ static bool step_joined(uint64_t now, uint64_t *next_ns) {
   if (xsi_rm_overflowed())
     return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
   uint64_t due = xsi_rm_due_ns();
-  if (session.out_bytes != 0 || due <= now) {
-    int result = flush_objects();
+  if (session.out_bytes != 0 || due <= now || xsi_hint_due()) {
+    int result = flush_frames();
     if (result < 0) return end(now, xsi_session_retry.first_ms, "cannot send", result);
     due = session.blocked ? UINT64_MAX : xsi_rm_due_ns();
   }
@@ -249,6 +264,14 @@ static bool step_joined(uint64_t now, uint64_t *next_ns) {
 
 bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
   if (session.retry_ms == 0) session.retry_ms = xsi_session_retry.first_ms;
+  if (xsi_scheduler() == XSW_SCHEDULER_APP) {
+    if ((session.state == GREETING || session.state == JOINED) &&
+        end(now, 0, "the program schedules itself", 0))
+      return true;
+    session.retry_ns = 0; // at once, should it change its mind
+    *next_ns = UINT64_MAX;
+    return false;
+  }
   if (session.state == AWAY && now >= session.retry_ns) start(now);
   if ((revents & (POLLIN | POLLHUP | POLLERR)) != 0 && receive(now)) return true;
   if ((revents & POLLNVAL) != 0) {

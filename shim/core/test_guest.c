@@ -70,8 +70,8 @@ static void log_to_broken_pipe(void) {
 }
 
 static void bad_values(void) {
-  CHECK(xsi_options.priority == 0 && xsi_options.level == XSW_LEVEL_AUTO);
-  CHECK(xsi_options.in_flight == 0 && xsi_options.batch == 17);
+  CHECK(xsi_options.hint.said == XSW_HINT_LIMITS && xsi_options.hint.level == XSW_LEVEL_AUTO);
+  CHECK(xsi_options.hint.in_flight == 0 && xsi_options.hint.batch == 17);
   CHECK(strcmp(xsi_options.cuda_library, "libcuda.so.1") == 0);
   struct sockaddr_un address;
   CHECK(xsi_socket_candidate(0, &address) == 0 && address.sun_path[0] == 0);

@@ -19,8 +19,11 @@ static void joins_and_publishes(void) {
   xsi_queue_set_submitted(second, 77);
   xsi_count(launches, 5);
   test_session_start(d, 42);
-  CHECK(d->hello.pid == (uint32_t)getpid() && d->hello.priority == 9);
-  CHECK(d->hello.level == XSW_LEVEL_INTERRUPT && d->hello.in_flight == 4 && d->hello.batch == 2);
+  CHECK(d->hello.pid == (uint32_t)getpid() && d->hello.hint.priority == 9);
+  const struct xsw_hint *hint = &d->hello.hint;
+  CHECK(hint->said == (XSW_HINT_PRIORITY | XSW_HINT_LEVEL | XSW_HINT_LIMITS));
+  CHECK(hint->level == XSW_LEVEL_INTERRUPT && hint->in_flight == 4 && hint->batch == 2);
+  CHECK(d->hello.scheduler == XSW_SCHEDULER_GLOBAL && d->hello.policy[0] == 0);
   CHECK(strstr(d->hello.command, "session") != NULL);
   test_heart_start(d);
   CHECK(test_header(d)->queue_count == 2);
@@ -200,6 +203,7 @@ int main(void) {
   setenv("XSCHED_AUTO_XQUEUE_THRESHOLD", "4", 1);
   setenv("XSCHED_AUTO_XQUEUE_BATCH_SIZE", "2", 1);
   xsi_options_init(); // the constructor ran before these were set
+  xsi_hint_init();
   alarm(60);
   test_daemon_listen(d);
   joins_and_publishes();

@@ -28,7 +28,6 @@ static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
 static struct xsi_work_stream *free_streams;
 static struct xsi_work_context *free_contexts;
 static uint64_t next_token;
-static struct xsw_queue no_slot; /* zeros: gate open, no limit */
 static bool started;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
@@ -112,10 +111,17 @@ static struct xsi_work_context *add_context(uintptr_t handle,
     return NULL;
   memset(context, 0, sizeof *context);
   context->handle = handle;
-  context->queue = device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
-  if (context->queue < 0) {
-    xsi_log(XSI_WARN, "context runs unscheduled: no queue (%d)", context->queue);
-    context->queue = -1;
+  if (device) {
+    context->known = true;
+    context->device = *device;
+  }
+  context->queue = -1; // unless it is asked for: only what the program makes a queue is one
+  if (xsi_options.automatic) {
+    context->queue = device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
+    if (context->queue < 0) {
+      xsi_log(XSI_WARN, "context runs unscheduled: no queue (%d)", context->queue);
+      context->queue = -1;
+    }
   }
   struct xsi_work_context **bucket = context_bucket(handle);
   context->hash_next = *bucket;
@@ -157,13 +163,8 @@ static void set_idle(struct xsi_work_stream *stream) {
     context->busy_streams = stream->busy_next;
   if (stream->busy_next) stream->busy_next->busy_previous = stream->busy_previous;
   stream->busy_next = stream->busy_previous = NULL;
-  uint64_t landed = xsi_work_mark(stream);
-  context->submitted += landed - stream->published;
-  stream->published = landed;
-  if (--context->busy == 0 && context->queue >= 0) {
-    xsi_queue_set_submitted(context->queue, context->submitted);
-    xsi_queue_set_busy(context->queue, false);
-  }
+  context->busy--;
+  xsi_work_count_busy(stream, false);
 }
 
 // Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
@@ -180,6 +181,8 @@ static void release(struct xsi_work_stream *stream) {
     context->streams = stream->next;
   if (stream->next) stream->next->previous = stream->previous;
   xsi_work_limit_forget(stream);
+  if (stream->own) xsi_work_take_queue(stream);
+  xsi_work_let_go(stream);
   if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
   __atomic_fetch_sub(&xsi_work_captures, stream->capturing, __ATOMIC_SEQ_CST);
   stream->capturing = 0;
@@ -214,8 +217,7 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   stream->handle = handle;
   stream->key_thread = thread;
   stream->owner = xsi_work_of_thread.token;
-  stream->queue = context->queue;
-  stream->slot = context->queue >= 0 ? xsi_slot((uint32_t)context->queue) : &no_slot;
+  xsi_work_choose_slot(stream);
   stream->published = xsi_work_mark(stream);
   __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
   struct xsi_work_stream **bucket = stream_bucket(key_context, handle, thread);
@@ -242,9 +244,14 @@ struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle) 
   if (!stream) {
     uintptr_t owner = context ? context : xsi_work_platform->context_of(handle);
     if (owner) {
+      bool own = xsi_options.per_stream && xsi_options.automatic && handle > XSI_WORK_THREAD;
+      int32_t priority = own ? xsi_work_platform->priority_of(handle) : 0;
       struct xsi_work_context *found = lock_and_find_context(owner);
       stream = lookup(context, handle, thread);
-      if (!stream && found) stream = add_stream(found, context, handle, thread);
+      if (!stream && found) {
+        stream = add_stream(found, context, handle, thread);
+        if (stream && own) xsi_work_give_queue(stream, priority);
+      }
       xsi_work_unlock();
     }
   }
@@ -402,7 +409,8 @@ void xsi_work_mark_busy(struct xsi_work_stream *stream) {
     if (context->busy_streams) context->busy_streams->busy_previous = stream;
     context->busy_streams = stream;
     stream->busy_since_ns = stream->poll_at_ns = 0; // the watcher sets them when it comes by
-    if (context->busy++ == 0 && context->queue >= 0) xsi_queue_set_busy(context->queue, true);
+    context->busy++;
+    xsi_work_count_busy(stream, true);
     wake = __atomic_load_n(&stream->watched, __ATOMIC_RELAXED) | xsi_work_watch_deep();
   }
   xsi_work_unlock();

@@ -13,6 +13,10 @@
  * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks
  * idle): both sequentially consistent, so at least one of the two sees the other.
  *
+ * A stream counts for its context's queue, or has a queue of its own: because the program made one
+ * for it (api/), or because each stream shall be one. The program may hold such a stream at a gate
+ * of its own, which is a slot that is closed for good.
+ *
  * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called
  * with the work lock held; the watcher calls it with the watch lock held.
  */
@@ -48,6 +52,12 @@ struct xsi_work_platform {
   /* Records an event of ours, made in that context if *event is 0. */
   int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
   int (*event_wait)(uintptr_t event);
+  /* From the program's threads: waits until what is in the stream is over. */
+  int (*synchronize)(uintptr_t context, uintptr_t stream);
+  /* Does what goes into the stream now become part of a graph? */
+  bool (*capturing)(uintptr_t stream);
+  /* Of a created stream; bigger is more important, 0 is the usual. */
+  int32_t (*priority_of)(uintptr_t stream);
   void (*watcher_starts)(void); /* on the watcher thread, once */
 };
 
@@ -64,8 +74,11 @@ struct xsi_work_stream {
   uint64_t owner;         /* token of the thread that used the stream first */
   uint32_t busy;
   uint32_t syncing; /* threads waiting for it now: the watcher keeps off */
-  int32_t queue;    /* index of slot, or -1 */
+  int32_t queue;    /* of the slot in force, or -1 */
   bool watched;     /* the watcher, not the application, found the end of the last busy time */
+  bool own;         /* the queue is this stream's alone; under the work lock */
+
+  uint32_t program_holds; /* and the futex word for those it holds */
 
   /* under the work lock */
   uint64_t incarnation; /* counts lives of this record; records are never freed */
@@ -76,6 +89,7 @@ struct xsi_work_stream {
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
+  uint64_t own_submitted; /* for display */
   struct xsi_work_limit *limit;
   struct xsi_work_stream *hash_next;
   struct xsi_work_stream *next, *previous;           /* of the context */
@@ -117,6 +131,22 @@ void xsi_work_stream_created(uintptr_t handle);
  * over. */
 void xsi_work_stream_destroying(uintptr_t handle);
 
+/* ---- queues of their own (work_queue.c) ---------------------------------------------- */
+
+/* A life of a stream; ended says whether that is over. */
+struct xsi_work_life {
+  struct xsi_work_stream *stream;
+  uint64_t incarnation;
+};
+/* Makes the stream a queue of its own: its slot, -EEXIST if it is one, -ENOENT if it is gone. */
+int xsi_work_own(struct xsi_work_life life, int32_t priority);
+/* It counts for its context again; whatever the program held goes on. */
+void xsi_work_disown(struct xsi_work_life life);
+/* The program's own gate. */
+int xsi_work_hold(struct xsi_work_life life, bool hold);
+bool xsi_work_lives(struct xsi_work_life life);
+struct xsi_work_life xsi_work_life_of(struct xsi_work_stream *stream);
+
 /* ---- contexts ------------------------------------------------------------------ */
 
 void xsi_work_context_seen(uintptr_t context);
@@ -129,14 +159,20 @@ void xsi_work_mark_busy(struct xsi_work_stream *stream);
 void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher);
 void xsi_work_limit_before(struct xsi_work_stream *stream);
 void xsi_work_limit_after(struct xsi_work_stream *stream);
+/* Waits at the program's own gate, then at the daemon's. */
+void xsi_work_held(struct xsi_work_stream *stream) __attribute__((cold));
+
+static inline struct xsw_queue *xsi_work_slot(const struct xsi_work_stream *stream) {
+  return __atomic_load_n(&stream->slot, __ATOMIC_ACQUIRE);
+}
 
 /* Before the driver call: counts the work, then waits while the daemon holds this queue. */
 static inline void xsi_work_submit(struct xsi_work_stream *stream) {
   __atomic_fetch_add(&stream->submitted, 1, __ATOMIC_SEQ_CST);
   if (XSI_UNLIKELY(!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))) xsi_work_mark_busy(stream);
-  struct xsw_queue *slot = stream->slot;
+  struct xsw_queue *slot = xsi_work_slot(stream);
   if (XSI_UNLIKELY(__atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN))
-    xsi_gate_wait(stream->queue);
+    xsi_work_held(stream);
   if (XSI_UNLIKELY(__atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_before(stream);
 }
@@ -147,7 +183,7 @@ static inline void xsi_work_landed(struct xsi_work_stream *stream) {
     __atomic_store_n(&stream->landed_owner, stream->landed_owner + 1, __ATOMIC_RELEASE);
   else
     __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
-  if (XSI_UNLIKELY(__atomic_load_n(&stream->slot->in_flight, __ATOMIC_RELAXED) != 0))
+  if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_after(stream);
 }
 
@@ -203,7 +239,10 @@ extern bool xsi_work_watch_by_thread; /* tests turn it off */
 struct xsi_work_context {
   uintptr_t handle;
   int queue;
+  bool known; /* its device */
+  struct xsi_work_device device;
   uint32_t busy;      /* busy streams */
+  uint32_t sharing;   /* those of them that have no queue of their own */
   uint64_t submitted; /* for display */
   uintptr_t *events;  /* spare events of ours */
   unsigned spare, room;
@@ -214,6 +253,13 @@ extern const struct xsi_work_platform *xsi_work_platform;
 extern struct xsi_work_context *xsi_work_contexts;
 void xsi_work_lock(void);
 void xsi_work_unlock(void);
+/* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
+ * its end, and the change of a stream between idle and busy. */
+int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);
+void xsi_work_take_queue(struct xsi_work_stream *stream);
+void xsi_work_let_go(struct xsi_work_stream *stream); /* whom the program holds */
+void xsi_work_choose_slot(struct xsi_work_stream *stream);
+void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy);
 /* Under the work lock: an event of ours to use again (0: none), and giving one back. */
 uintptr_t xsi_work_spare_event(struct xsi_work_context *context);
 void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);

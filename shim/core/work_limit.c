@@ -76,7 +76,7 @@ static uint64_t in_flight(const struct xsi_work_stream *stream) {
 void xsi_work_limit_before(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   for (;;) {
-    uint32_t most = __atomic_load_n(&stream->slot->in_flight, __ATOMIC_RELAXED);
+    uint32_t most = __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
     if (most == 0 || in_flight(stream) <= most ||
         __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) != 0)
       break;
@@ -114,8 +114,8 @@ void xsi_work_limit_after(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   struct xsi_work_limit *limit = limit_of(stream);
   if (limit && __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) {
-    uint32_t most = __atomic_load_n(&stream->slot->in_flight, __ATOMIC_RELAXED);
-    uint32_t batch = __atomic_load_n(&stream->slot->batch, __ATOMIC_RELAXED);
+    uint32_t most = __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
+    uint32_t batch = __atomic_load_n(&xsi_work_slot(stream)->batch, __ATOMIC_RELAXED);
     if (batch == 0 || batch > most) batch = most;
     pthread_mutex_lock(&limit->lock);
     bool due = ++limit->since >= batch && limit->count < RING;

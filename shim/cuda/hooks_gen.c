@@ -1312,6 +1312,7 @@ const struct xsi_cu_symbol xsi_cu_symbols[XSI_CU_SLOTS] = {
     {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", 0, 7000, 0},
     {"cuEventCreate", "cuEventCreate", 0, 2000, 0},
     {"cuStreamGetCtx", "cuStreamGetCtx", 0, 9020, 0},
+    {"cuStreamGetPriority", "cuStreamGetPriority", 0, 5050, 0},
     {"cuStreamIsCapturing", "cuStreamIsCapturing", 0, 10000, 0},
 };
 

@@ -193,6 +193,7 @@ enum xsi_cu_slot {
   XSI_CU_cuDevicePrimaryCtxGetState,
   XSI_CU_cuEventCreate,
   XSI_CU_cuStreamGetCtx,
+  XSI_CU_cuStreamGetPriority,
   XSI_CU_cuStreamIsCapturing,
   XSI_CU_SLOTS
 };
@@ -383,6 +384,7 @@ CUresult cuDeviceGetPCIBusId(char *, int, CUdevice_v1);
 CUresult cuDevicePrimaryCtxGetState(CUdevice_v1, unsigned *, int *);
 CUresult cuEventCreate(CUevent *, unsigned);
 CUresult cuStreamGetCtx(CUstream, CUcontext *);
+CUresult cuStreamGetPriority(CUstream, int *);
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *);
 
 /* The newest interface version in the table. */

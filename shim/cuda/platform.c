@@ -121,6 +121,24 @@ static int event_wait(uintptr_t event) {
   return xsi_cu_call_real(cuEventSynchronize, (CUevent)event) == XSI_CU_SUCCESS ? 0 : -EIO;
 }
 
+static int synchronize(uintptr_t context, uintptr_t stream) {
+  bool pushed;
+  CUresult result = push((CUcontext)context, &pushed);
+  if (result == XSI_CU_SUCCESS) result = xsi_cu_call_real(cuStreamSynchronize, (CUstream)stream);
+  pop(pushed);
+  return result == XSI_CU_SUCCESS ? 0 : -EIO;
+}
+
+static bool capturing(uintptr_t stream) { return xsi_cu_captured((CUstream)stream); }
+
+// CUDA counts downwards: -1 is more important than 0.
+static int32_t priority_of(uintptr_t stream) {
+  int priority = 0;
+  if (xsi_cu_call_real(cuStreamGetPriority, (CUstream)stream, &priority) != XSI_CU_SUCCESS)
+    return 0;
+  return priority < -XSW_PRIORITY_MAX || priority > XSW_PRIORITY_MAX ? 0 : -priority;
+}
+
 // What this thread asks is then never taken for a part of somebody's capture.
 static void watcher_starts(void) {
   CUstreamCaptureMode mode = XSI_CU_CAPTURE_RELAXED;
@@ -134,5 +152,8 @@ const struct xsi_work_platform xsi_cu_platform = {
     .event_query = event_query,
     .event_record = event_record,
     .event_wait = event_wait,
+    .synchronize = synchronize,
+    .capturing = capturing,
+    .priority_of = priority_of,
     .watcher_starts = watcher_starts,
 };

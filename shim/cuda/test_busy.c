@@ -298,6 +298,44 @@ static void test_fork(void) {
   CHECK(cuCtxDestroy_v2((CUcontext)context) == 0 && !noted[0].open);
 }
 
+// Each created stream a queue of its own: its busy times, its priority, its gate.
+static void test_stream_queues(void) {
+  xsi_options.per_stream = true;
+  CUstream low = fake_stream(), high = fake_stream();
+  ((struct fake_stream *)high)->priority = -3;
+  CHECK(launch(low) == 0 && launch(high) == 0 && launch(NULL) == 0);
+  CHECK(noted[0].busy && noted[1].busy && noted[2].busy && noted[2].priority == 3);
+  CHECK(cuStreamSynchronize(high) == 0);
+  CHECK(noted[0].busy && noted[1].busy && !noted[2].busy);
+  CHECK(cuStreamSynchronize(NULL) == 0 && !noted[0].busy && noted[1].busy);
+  uint32_t gates = noted_gates;
+  xsi_slot(2)->gate = XSW_GATE_HELD;
+  CHECK(launch(low) == 0 && noted_gates == gates);
+  CHECK(launch(high) == 0 && noted_gates == gates + 1);
+  CHECK(cuStreamSynchronize(high) == 0);
+  CHECK(cuStreamDestroy_v2(high) == 0 && !noted[2].open);
+  CHECK(cuStreamDestroy_v2(low) == 0 && noted[1].busy); // its work is not over
+  struct fake_stream *inside = (struct fake_stream *)low;
+  inside->done = inside->submitted;
+  for (int i = 0; i < 3; i++)
+    watch_at((90000 + 20 * i) * (uint64_t)MS);
+  CHECK(!noted[1].open && noted[0].open);
+
+  // A queue by hand, in the middle of work, and back.
+  xsi_options.per_stream = false;
+  CUstream stream = fake_stream();
+  CHECK(launch(stream) == 0 && noted[0].busy && !noted[1].open);
+  struct xsi_work_life life = xsi_work_life_of(xsi_work_find(0, (uintptr_t)stream));
+  CHECK(xsi_work_own(life, 2) == 1 && noted[1].busy && !noted[0].busy && noted[1].priority == 2);
+  CHECK(xsi_work_own(life, 2) == 1); // is one
+  xsi_work_disown(life);
+  CHECK(noted[0].busy && !noted[1].open);
+  CHECK(cuStreamSynchronize(stream) == 0 && !noted[0].busy);
+  CHECK(cuStreamDestroy_v2(stream) == 0);
+  CHECK(!xsi_work_lives(life) && xsi_work_own(life, 0) < 0 && xsi_work_hold(life, true) < 0);
+  xsi_work_disown(life);
+}
+
 int main(void) {
   xsi_work_watch_by_thread = false;
   test_now_ns = 1;
@@ -316,6 +354,7 @@ int main(void) {
   test_many_streams();
   test_captures();
   test_limit();
+  test_stream_queues();
   test_contexts();
   test_fork();
   if (failures) return 1;

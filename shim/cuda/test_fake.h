@@ -24,6 +24,7 @@ extern int failures; /* atomic */
 #define NOTED_QUEUES 1024
 extern struct noted_queue {
   int open, busy;
+  int32_t priority; /* of a stream's own queue */
   uint64_t changes;
 } noted[NOTED_QUEUES];
 extern int noted_room;       /* queues there are */
@@ -40,6 +41,7 @@ struct fake_stream {
   struct fake_context *context;
   uint64_t submitted, done; /* atomic */
   int capturing, destroyed; /* atomic */
+  int priority;             /* as CUDA counts: less is more important */
 };
 struct fake_event {
   struct fake_stream *stream;

@@ -13,7 +13,7 @@ int noted_room = NOTED_QUEUES;
 uint32_t noted_gates;
 uint64_t test_now_ns;
 
-struct xsi_options xsi_options = {.cuda_library = "libcuda-not-there.so.1"};
+struct xsi_options xsi_options = {.automatic = true, .cuda_library = "libcuda-not-there.so.1"};
 int xsi_log_threshold = -1;
 static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
 unsigned char *xsi_page = page;
@@ -48,6 +48,12 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
     if (!noted[i].open) found = i;
   if (found >= 0) noted[found].open = 1;
   pthread_mutex_unlock(&lock);
+  return found;
+}
+
+int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
+  int found = xsi_queue_open(pci_domain, pci_bus_slot, 0);
+  if (found >= 0) noted[found].priority = priority;
   return found;
 }
 

@@ -154,6 +154,11 @@ static CUresult fake_stream_context(CUstream stream, CUcontext *context) {
   return XSI_CU_SUCCESS;
 }
 
+static CUresult fake_stream_priority(CUstream stream, int *priority) {
+  *priority = stream_of(stream)->priority;
+  return XSI_CU_SUCCESS;
+}
+
 static CUresult fake_begin(CUstream handle, CUstreamCaptureMode mode) {
   (void)mode;
   struct fake_stream *stream = stream_of(handle);
@@ -243,6 +248,7 @@ void fake_install(void) {
   BIND(cuStreamCreate, fake_stream_create);
   BIND(cuStreamDestroy_v2, fake_stream_destroy);
   BIND(cuStreamGetCtx, fake_stream_context);
+  BIND(cuStreamGetPriority, fake_stream_priority);
   BIND(cuStreamBeginCapture_v2, fake_begin);
   BIND(cuStreamEndCapture, fake_end);
   BIND(cuStreamIsCapturing, fake_is_capturing);

@@ -1406,6 +1406,12 @@ __attribute__((weak)) CUresult cuStreamGetCtx(CUstream a0, CUcontext *a1) {
   return xsn_called(XSI_CU_cuStreamGetCtx);
 }
 static CUresult internal_cuStreamGetCtx(CUstream a0, CUcontext *a1) { return cuStreamGetCtx(a0, a1); }
+__attribute__((weak)) CUresult cuStreamGetPriority(CUstream a0, int *a1) {
+  (void)a0;
+  (void)a1;
+  return xsn_called(XSI_CU_cuStreamGetPriority);
+}
+static CUresult internal_cuStreamGetPriority(CUstream a0, int *a1) { return cuStreamGetPriority(a0, a1); }
 __attribute__((weak)) CUresult cuStreamIsCapturing(CUstream a0, CUstreamCaptureStatus *a1) {
   (void)a0;
   (void)a1;
@@ -1600,5 +1606,6 @@ const struct xsn_symbol xsn_symbols[XSI_CU_SLOTS] = {
     {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", (void *)cuDevicePrimaryCtxGetState, (void *)internal_cuDevicePrimaryCtxGetState, 7000, 0},
     {"cuEventCreate", "cuEventCreate", (void *)cuEventCreate, (void *)internal_cuEventCreate, 2000, 0},
     {"cuStreamGetCtx", "cuStreamGetCtx", (void *)cuStreamGetCtx, (void *)internal_cuStreamGetCtx, 9020, 0},
+    {"cuStreamGetPriority", "cuStreamGetPriority", (void *)cuStreamGetPriority, (void *)internal_cuStreamGetPriority, 5050, 0},
     {"cuStreamIsCapturing", "cuStreamIsCapturing", (void *)cuStreamIsCapturing, (void *)internal_cuStreamIsCapturing, 10000, 0},
 };

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "../kfd/kfd.h"
 #include "rm.h"
 
 // Creating a context makes dozens of objects: tell of them together.
@@ -119,6 +120,8 @@ XSI_EXPORT int ioctl(int fd, unsigned long request, ...) {
     if (argument != NULL && !xsi_options.disabled) return observe(fd, request, argument);
     break;
   default:
+    if (((uint32_t)request >> 8 & 0xff) == 'K' && xsi_kfd_ioctl != NULL)
+      return xsi_kfd_ioctl(fd, request, argument);
     break;
   }
   return xsi_real_ioctl(fd, request, argument);

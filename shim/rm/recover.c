@@ -55,9 +55,9 @@ static void copy_client(uint32_t client) {
   }
 }
 
-static int enable(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
-                  uint32_t count) {
-  struct rm_disable_channels params = {.count = count};
+static int set_disabled(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+                        uint32_t count, bool disable) {
+  struct rm_disable_channels params = {.disable = disable, .count = count};
   for (uint32_t i = 0; i < count; i++) {
     params.clients[i] = client;
     params.channels[i] = handles[i];
@@ -68,12 +68,24 @@ static int enable(int fd, uint32_t client, uint32_t subdevice, const uint32_t *h
 
 static void enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
                          uint32_t count) {
-  int status = enable(fd, client, subdevice, handles, count);
+  int status = set_disabled(fd, client, subdevice, handles, count, false);
   if (status == 0) return;
   xsi_log(XSI_WARN, "cannot enable channels client=%#x count=%u status=%#x", client, count, status);
   // One that the application has just freed makes the driver refuse all: the others one by one.
   for (uint32_t i = 0; count > 1 && i < count; i++)
-    enable(fd, client, subdevice, &handles[i], 1);
+    set_disabled(fd, client, subdevice, &handles[i], 1, false);
+}
+
+// Whatever a daemon has done to them. Measured on an H200 (docs/platforms/nvidia.md): the driver counts
+// disables, so a channel that a dying daemon stopped twice takes two enables, while enabling one that
+// runs changes nothing; and one that left at the end of its slice with nobody else on the chip comes
+// back only after a full stop and another enable.
+static void free_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+                       uint32_t count) {
+  enable_chunk(fd, client, subdevice, handles, count);
+  enable_chunk(fd, client, subdevice, handles, count);
+  set_disabled(fd, client, subdevice, handles, count, true);
+  enable_chunk(fd, client, subdevice, handles, count);
 }
 
 static void recover_client(int fd, uint32_t client) {
@@ -85,10 +97,10 @@ static void recover_client(int fd, uint32_t client) {
         continue;
       chunk[count++] = channels[i];
       if (count < RM_DISABLE_MAX_CHANNELS) continue;
-      enable_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+      free_chunk(fd, client, subdevices[s].subdevice, chunk, count);
       count = 0;
     }
-    if (count > 0) enable_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+    if (count > 0) free_chunk(fd, client, subdevices[s].subdevice, chunk, count);
   }
   for (unsigned i = 0; i < group_count; i++) {
     struct rm_timeslice slice = {groups[i].timeslice_us};

@@ -41,13 +41,14 @@ static uint32_t make_client(void) {
   return client;
 }
 
-static void check_enable(const struct test_control *control, uint32_t client, uint32_t subdevice,
-                         uint32_t first, uint32_t count) {
+static void check_call(const struct test_control *control, uint32_t client, uint32_t subdevice,
+                       uint32_t first, uint32_t count, unsigned char disable) {
   CHECK(control->call.client == client && control->call.object == subdevice);
   CHECK(control->call.command == 0x2080110B && control->call.flags == 0);
   CHECK(control->call.params_bytes == 536 && control->fd != device && control->fd >= 100);
   static unsigned char want[536];
   memset(want, 0, sizeof want);
+  want[0] = disable;
   memcpy(want + 4, &count, 4);
   for (uint32_t i = 0; i < count; i++) {
     uint32_t channel = first + i;
@@ -55,6 +56,15 @@ static void check_enable(const struct test_control *control, uint32_t client, ui
     memcpy(want + 280 + 4 * i, &channel, 4);
   }
   CHECK(memcmp(want, control->params, sizeof want) == 0);
+}
+
+// Enabled twice, then stopped and enabled: four calls that free it whatever was done to it.
+#define CALLS 4
+#define ALL (3 * CALLS + 2) /* three lists of channels, two timeslices */
+static void check_freed(const struct test_control *control, uint32_t client, uint32_t subdevice,
+                        uint32_t first, uint32_t count) {
+  for (unsigned i = 0; i < CALLS; i++)
+    check_call(&control[i], client, subdevice, first, count, i == 2);
 }
 
 static void check_slice(const struct test_control *control, uint32_t client, uint32_t group,
@@ -76,18 +86,18 @@ static void undoes_exactly(void) {
   uint64_t own = 777;
   test_control(device, client, 0x23, NVA06C_CTRL_CMD_SET_TIMESLICE, &own, sizeof own);
 
-  CHECK(recover() == 5);
-  check_enable(&test_driver.controls[0], client, 0x11, 0x100, 64);
-  check_enable(&test_driver.controls[1], client, 0x11, 0x140, 6);
-  check_enable(&test_driver.controls[2], client, 0x21, 0x200, 2);
-  check_slice(&test_driver.controls[3], client, 0x13, 1500); // what it was before the daemon came
-  check_slice(&test_driver.controls[4], client, 0x23, 777);  // what the application chose
+  CHECK(recover() == ALL);
+  check_freed(&test_driver.controls[0], client, 0x11, 0x100, 64);
+  check_freed(&test_driver.controls[CALLS], client, 0x11, 0x140, 6);
+  check_freed(&test_driver.controls[2 * CALLS], client, 0x21, 0x200, 2);
+  check_slice(&test_driver.controls[ALL - 2], client, 0x13, 1500); // before the daemon came
+  check_slice(&test_driver.controls[ALL - 1], client, 0x23, 777);  // what the application chose
 
-  // One channel the driver no longer knows: the other five one by one.
+  // One channel the driver no longer knows: the other five one by one, at each of the three enables.
   test_turn(refuse_channel, 0x142);
-  CHECK(recover() == 5 + 6);
-  check_enable(&test_driver.controls[2], client, 0x11, 0x140, 1);
-  check_enable(&test_driver.controls[7], client, 0x11, 0x145, 1);
+  CHECK(recover() == ALL + 3 * 6);
+  check_call(&test_driver.controls[CALLS + 1], client, 0x11, 0x140, 1, 0);
+  check_call(&test_driver.controls[CALLS + 6], client, 0x11, 0x145, 1, 0);
   test_turn(refuse_channel, 0);
 
   test_turn(error, EIO); // the driver is gone: every call fails, nobody minds
@@ -104,7 +114,7 @@ static void undoes_exactly(void) {
   pthread_mutex_unlock(&test_driver.lock);
   test_heart_stop(d);
   test_session_end(d);
-  CHECK(test_driver.count == 5);
+  CHECK(test_driver.count == ALL);
   test_free(device, client, client);
   CHECK(recover() == 0);
 }
@@ -126,7 +136,7 @@ static void silence_undoes(void) {
   test_driver.count = 0;
   pthread_mutex_unlock(&test_driver.lock);
   test_heart_stop(d);
-  EVENTUALLY(counted() >= 5);
+  EVENTUALLY(counted() >= ALL);
   test_session_end(d);
   test_free(device, client, client);
 }

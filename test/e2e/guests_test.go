@@ -203,8 +203,11 @@ func TestTwoUsers(t *testing.T) {
 	if p := w.process(mine.pid()); p == nil || p.Held || p.Priority != 0 {
 		t.Errorf("another user changed the process: %+v", p)
 	}
-	// His own program runs, at priority 0 whatever it asked for.
-	cmd := execAs(bin, "run", "--virtual", "--priority", "50", "--", tenant, "--name", "n", "--kernel-us", "500")
+	if out, err := user("run", "--virtual", "--priority", "50", "--", tenant); err == nil || strings.Count(strings.TrimSpace(out), "\n") != 0 {
+		t.Errorf("xsched run --priority 50 as another user: %v, %q; want one line that refuses", err, out)
+	}
+	// His own program runs, at priority 0 even if it asks for more behind run's back.
+	cmd := execAs(bin, "run", "--virtual", "--", "env", "XSCHED_AUTO_XQUEUE_PRIORITY=50", tenant, "--name", "n", "--kernel-us", "500")
 	cmd.Env = w.env("XSCHED_CACHE="+filepath.Join(cache, "c"), "HOME="+cache)
 	in, err := cmd.StdinPipe()
 	if err != nil {

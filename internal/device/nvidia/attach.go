@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,21 +17,32 @@ import (
 )
 
 // How far an attach looks. CUDA numbers its handles from firstHandle up, RM its
-// clients from firstClient up.
+// clients from firstClient up, over all processes and for as long as the driver is
+// loaded, and then from the start again.
 const (
 	firstHandle   = 0x5c000000
-	handles       = 0x200
+	maxHandles    = 0x1000 // looked at in one client
+	handleGap     = 0x100  // missing ones in a row after which no more are expected
 	firstClient   = 0xc1d00000
-	maxClientWalk = 4096 // client numbers below the newest
-	maxSpareWalk  = 64   // and above: others may start while we look
-	maxCandidates = 256  // open files of one process
-	maxFiles      = 8    // control files of one process
+	maxClients    = 0x100000 // client numbers there are
+	maxSpareWalk  = 64       // numbers above the newest: others may start while we look
+	maxCandidates = 256      // open files of one process
+	maxFiles      = 8        // control files of one process
+
+	// searchTime bounds the walk over client numbers.
+	searchTime = 2 * time.Second
+	// moreTime is how long the walk goes on after it has found the process's hardware
+	// queues: a process that has more than one RM client made them one soon after the other.
+	moreTime = 20 * time.Millisecond
+	// againTime is for numbers above the newest one.
+	againTime = 300 * time.Millisecond
 )
 
 // Why a process can't be attached to; tested with errors.Is.
 var (
 	ErrNoContext = errors.New("the process has no CUDA context")
 	ErrNoRights  = errors.New("not allowed to duplicate the process's files")
+	ErrSearch    = errors.New("its hardware queues were not found in time")
 )
 
 // Candidate is an open file of another process that may be a control file.
@@ -93,19 +105,13 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *device
 	if err != nil {
 		return nil, err
 	}
-	newest, err := d.newestClient(ctx)
-	if err != nil {
-		closeFiles(files)
-		return nil, err
-	}
 	objects := NewObjects(d, l, m)
 	objects.everyChannel = true
-	for _, f := range files {
-		if err := d.walkClients(ctx, f, newest, objects); err != nil {
-			closeFiles(files)
-			objects.Close()
-			return nil, err
-		}
+	w := &walk{driver: d, files: files, into: objects, budget: searchTime}
+	if err := w.clients(ctx); err != nil {
+		closeFiles(files)
+		objects.Close()
+		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
 	}
 	closeFiles(files) // the clients found have their own duplicates
 	gpus, err := objects.Resolve(ctx)
@@ -113,14 +119,16 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *device
 		objects.Close()
 		return nil, err
 	}
+	why := ""
 	for gpu, c := range gpus {
 		if c.MaxLevel < model.LevelInterrupt {
 			delete(gpus, gpu)
+			why = c.Reason
 		}
 	}
 	if len(gpus) == 0 {
 		objects.Close()
-		return nil, fmt.Errorf("attach to process %d: %w: no hardware queue was found on its files", pid, ErrNoContext)
+		return nil, fmt.Errorf("attach to process %d: %w", pid, w.nothing(why))
 	}
 	return &Attached{Objects: objects, GPUs: gpus, Files: found}, nil
 }
@@ -167,75 +175,6 @@ func (d *Driver) newestClient(ctx context.Context) (uint32, error) {
 	}
 	d.freeClient(ctx, f, h)
 	return h, nil
-}
-
-// walkClients looks for the clients of a file, the newest first.
-func (d *Driver) walkClients(ctx context.Context, f *File, newest uint32, into *Objects) error {
-	lowest := uint32(firstClient)
-	if newest > firstClient+maxClientWalk {
-		lowest = newest - maxClientWalk
-	}
-	for h := newest + maxSpareWalk; h >= lowest; h-- {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if h == newest {
-			continue // was ours
-		}
-		err := d.control(ctx, f, h, firstHandle, NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
-		st, answered := statusOf(err)
-		if err != nil && !answered {
-			return err
-		}
-		if answered && st.foreign() {
-			continue
-		}
-		if err := d.walkHandles(ctx, f, h, into); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// walkHandles finds a client's subdevices, groups and channels. Their parents
-// can't be asked for, so with several GPUs in one client nothing is taken:
-// a channel must not be stopped through another GPU's subdevice.
-func (d *Driver) walkHandles(ctx context.Context, f *File, client uint32, into *Objects) error {
-	type hit struct{ handle, class uint32 }
-	var hits []hit
-	gpus := map[model.DeviceID]bool{}
-	for h := uint32(firstHandle); h < firstHandle+handles; h++ {
-		// 0xC06F stands for any channel class: the probe is the same for all.
-		for _, class := range []uint32{NV20_SUBDEVICE_0, KEPLER_CHANNEL_GROUP_A, 0xC000 | classEndChannel} {
-			gpu, err := d.probeObject(ctx, f, client, h, class)
-			if err == nil {
-				hits = append(hits, hit{h, class})
-				if class == NV20_SUBDEVICE_0 {
-					gpus[gpu] = true
-				}
-				break
-			}
-			if _, answered := statusOf(err); !answered {
-				return err
-			}
-		}
-	}
-	if len(gpus) != 1 || len(hits) < 3 {
-		return nil
-	}
-	fd, err := f.dup()
-	if err != nil {
-		return fmt.Errorf("duplicate control file: %w", err)
-	}
-	if err := into.AddClient(client, fd); err != nil {
-		return err
-	}
-	for _, h := range hits {
-		if err := into.Alloc(client, 0, h.handle, h.class); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func closeFiles(files []*File) {

@@ -50,7 +50,7 @@ func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 		level = 0
 	}
 	// New handles may have come with the wish to act on them.
-	_, err := t.objects.Resolve(ctx)
+	err := t.objects.prove(ctx)
 	s := t.objects
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -68,28 +68,64 @@ func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 	return err
 }
 
-// stopChannels brings a unit's channels to a level: 0 runs.
+// How channels are let go. Measured on an H200 (docs/platforms/nvidia.md): RM
+// counts disables, so a channel that was stopped twice takes two enables, while
+// enabling one that runs changes nothing; and a channel that left at the end of
+// its slice (Lv2) with nobody else on the chip does not come back by being
+// enabled: it takes a full stop after that, and another enable.
+var (
+	goOn     = []model.Level{0}
+	goOnSure = []model.Level{0, 0, model.LevelInterrupt, 0}
+)
+
+// stopChannels brings a unit's channels to a level: 0 runs. No channel is ever
+// stopped twice: one that is stopped as hard already stays as it is.
 func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) error {
-	todo := map[model.Level][]*object{}
+	var plain, sure, stop []*object
+	free := func(o *object, again bool) {
+		switch {
+		case !o.stale && o.stopped == model.LevelInterrupt, again && !o.stale:
+			plain = append(plain, o)
+		default: // Lv2, or nobody knows
+			sure = append(sure, o)
+		}
+	}
 	s.mu.Lock()
 	for _, o := range u.stop {
-		if o.stopped != level || o.stale {
-			todo[level] = append(todo[level], o)
+		runs := o.stopped == 0 && !o.stale
+		switch {
+		case level == 0 && !runs:
+			free(o, false)
+		case level == 0, !o.stale && o.stopped >= level:
+		default:
+			if !runs {
+				free(o, true)
+			}
+			stop = append(stop, o)
 		}
 	}
 	for _, o := range u.others {
 		if o.stopped != 0 || o.stale {
-			todo[0] = append(todo[0], o)
+			free(o, false)
 		}
 	}
 	s.mu.Unlock()
+	return errors.Join(
+		s.apply(ctx, u, plain, goOn...),
+		s.apply(ctx, u, sure, goOnSure...),
+		s.apply(ctx, u, stop, level),
+	)
+}
+
+// apply brings channels to one level after the other, as many at a time as RM takes.
+func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...model.Level) error {
 	var err error
-	for lv, list := range todo {
-		for len(list) > 0 {
-			n := min(len(list), s.driver.layout.disableMax)
-			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], lv))
-			list = list[n:]
+	for len(list) > 0 {
+		n := min(len(list), s.driver.layout.disableMax)
+		for _, level := range steps {
+			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], level))
 		}
+		list = list[n:]
 	}
 	return err
 }

@@ -27,7 +27,8 @@ type fakeObject struct {
 	kind    fakeKind
 	gpu     uint32
 	slice   uint64
-	stopped string // "", "2", "3"
+	stopped string // "": runs; else the disables in force, newest last: "2", "3", "33"
+	parked  bool   // left by "2" with nobody else there: an enable alone does not bring it back
 }
 
 // fakeRM answers like the driver: a client belongs to the file that made it.
@@ -123,11 +124,13 @@ func (r *fakeRM) disable(p []byte) Status {
 	for _, o := range list {
 		switch {
 		case p[0] == 0:
-			o.stopped = ""
+			o.stopped = o.stopped[:max(0, len(o.stopped)-1)]
 		case p[8] == 1:
-			o.stopped = "2"
+			o.stopped += "2"
+			o.parked = true
 		default:
-			o.stopped = "3"
+			o.stopped += "3"
+			o.parked = false
 		}
 	}
 	return NV_OK

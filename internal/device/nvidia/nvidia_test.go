@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,25 +71,25 @@ func TestBytes(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	dir := t.TempDir() + "/"
-	if _, err := driverVersion(dir); err == nil {
+	if _, err := (System{Root: dir}).DriverVersion(); err == nil {
 		t.Error("a version without a driver")
 	}
 	_ = os.MkdirAll(filepath.Join(dir, "proc/driver/nvidia"), 0o755)
 	_ = os.WriteFile(filepath.Join(dir, "proc/driver/nvidia/version"),
 		[]byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC version: 12.2.0\n"), 0o644)
-	if v, err := driverVersion(dir); err != nil || v != "580.159.04" {
+	if v, err := (System{Root: dir}).DriverVersion(); err != nil || v != "580.159.04" {
 		t.Errorf("%q %v", v, err)
 	}
 	_ = os.MkdirAll(filepath.Join(dir, "sys/module/nvidia"), 0o755)
 	_ = os.WriteFile(filepath.Join(dir, "sys/module/nvidia/version"), []byte("470.1\n"), 0o644)
-	v, err := driverVersion(dir)
+	v, err := System{Root: dir}.DriverVersion()
 	if err != nil || v != "470.1" {
 		t.Errorf("%q %v", v, err)
 	}
-	if _, err := layoutFor(v); err == nil {
+	if _, err := find(v); err == nil {
 		t.Error("an unmeasured driver was accepted")
 	}
-	if l, err := layoutFor("580.159.04"); err != nil || l != &r580 {
+	if g, err := find("580.159.04"); err != nil || g.layout != &r580 {
 		t.Error(err)
 	}
 }
@@ -142,18 +143,46 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	if len(r.lists) != 3 {
 		t.Error("what is true already was done again")
 	}
+	// RM counts disables: what is stopped harder already must not be stopped again.
 	apply(t, target, model.Desired{Suspend: model.LevelDeactivate})
-	if r.object(0xc1d00001, 100).stopped != "2" {
-		t.Error("level 2 not reached")
+	if got := r.object(0xc1d00001, 100).stopped; got != "3" || len(r.lists) != 3 {
+		t.Errorf("level 3 to 2: %q", got)
 	}
 	apply(t, target, model.Desired{})
-	if r.object(0xc1d00001, 100).stopped != "" || m.Suspends.Load() != 6 || m.Resumes.Load() != 3 {
+	if r.object(0xc1d00001, 100).stopped != "" || m.Suspends.Load() != 3 || m.Resumes.Load() != 3 {
 		t.Errorf("not resumed: %d suspends, %d resumes", m.Suspends.Load(), m.Resumes.Load())
 	}
+	r.lists = nil
 	target.Invalidate()
 	apply(t, target, model.Desired{})
-	if m.Resumes.Load() != 6 { // the copy group's channels are not known to run either
-		t.Errorf("%d resumes after invalidation", m.Resumes.Load())
+	if len(r.lists) == 0 || r.object(0xc1d00001, 100).stopped != "" || r.object(0xc1d00001, 90).stopped != "" {
+		t.Error("what nobody knew to run was not let go") // the copy group's channels too
+	}
+}
+
+// Every way from one level to another, and what is not known on the way, ends with channels that run.
+func TestEveryLevelIsLeft(t *testing.T) {
+	levels := []model.Level{model.LevelDeactivate, model.LevelInterrupt}
+	for _, first := range levels {
+		for _, second := range levels {
+			for _, forget := range []bool{false, true} {
+				r, s, _ := newFake(t)
+				r.newContext(t, s, 0xc1d00001, fakeGPU, 8)
+				target := s.Target(fakeDevice)
+				apply(t, target, model.Desired{Suspend: first})
+				if forget {
+					target.Invalidate()
+				}
+				apply(t, target, model.Desired{Suspend: second})
+				if o := r.object(0xc1d00001, 100); len(o.stopped) != 1 || o.stopped < strconv.Itoa(int(second)) {
+					t.Errorf("%v, %v, forgotten %v: stopped %q", first, second, forget, o.stopped)
+				}
+				apply(t, target, model.Desired{})
+				if o := r.object(0xc1d00001, 100); o.stopped != "" || o.parked {
+					t.Errorf("%v, %v, forgotten %v, then run: stopped %q, parked %v", first, second, forget, o.stopped, o.parked)
+				}
+			}
+		}
 	}
 }
 

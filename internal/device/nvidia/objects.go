@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -68,6 +67,9 @@ type object struct {
 
 	// stale: somebody else may have changed what is noted here.
 	stale bool
+	// hidden: found by a later look at an attached process, and nothing is done to it
+	// before the guardian knows of it.
+	hidden bool
 
 	// Channel: how it is stopped.
 	stopped model.Level
@@ -99,7 +101,8 @@ type Objects struct {
 	driver  *Driver
 	limits  Limits
 	metrics *device.Metrics
-	// everyChannel: found by probing, parents not known: all channels are stopped.
+	// everyChannel: found by probing. Which group a channel is in is not known, so all of
+	// a GPU are stopped; the parent of groups and channels is a name for their GPU.
 	everyChannel bool
 
 	ops sync.Mutex // at most one operation in flight for a process
@@ -149,6 +152,11 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 
 // Alloc writes down an object; classes that don't matter are ignored.
 func (s *Objects) Alloc(client, parent, handle, class uint32) error {
+	return s.enter(client, object{handle: handle, parent: parent, class: class})
+}
+
+func (s *Objects) enter(client uint32, o object) error {
+	handle, class := o.handle, o.class
 	if !wanted(class) {
 		return nil
 	}
@@ -165,7 +173,8 @@ func (s *Objects) Alloc(client, parent, handle, class uint32) error {
 		s.count++
 	}
 	s.order++
-	c.objects[handle] = &object{handle: handle, parent: parent, class: class, order: s.order}
+	o.order = s.order
+	c.objects[handle] = &o
 	return nil
 }
 
@@ -232,18 +241,23 @@ func (s *Objects) Close() {
 // Resolve probes what has appeared since the last time and returns what can be
 // done on which GPU. It blocks as long as the device does.
 func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]device.Capability, error) {
-	var failed error
+	err := s.prove(ctx)
+	s.driver.mps.look()
+	err = errors.Join(err, s.probeLevels(ctx))
+	return s.capabilities(), err
+}
+
+// prove probes every handle that has appeared since the last time.
+func (s *Objects) prove(ctx context.Context) error {
 	for {
 		c, o := s.unproved()
 		if o == nil {
-			break
+			return nil
 		}
 		if err := s.probe(ctx, c, o); err != nil {
-			failed = err
-			break
+			return err
 		}
 	}
-	return s.capabilities(), failed
 }
 
 // unproved finds a handle that has to be probed.
@@ -299,127 +313,4 @@ func (d *Driver) probeObject(ctx context.Context, f *File, client, handle, class
 // decodeGPUID unpacks domain<<16 | bus<<8 | device: RM leaves the function out.
 func decodeGPUID(id uint32) model.DeviceID {
 	return model.MakeDeviceID(id>>16, id>>8&0xFF, id&0xFF, 0)
-}
-
-// unit is what is operated on: one client's subdevice on a GPU with its groups
-// and channels there, all proved.
-type unit struct {
-	client    *rmClient
-	subdevice uint32
-	compute   []*object // groups whose timeslice is ours to set
-	stop      []*object // channels that a suspension stops
-	others    []*object // channels that it leaves alone
-}
-
-// units collects the proved objects on one GPU. Preconditions: s.mu is held.
-func (s *Objects) units(gpu model.DeviceID) []unit {
-	var us []unit
-	for _, c := range s.clients {
-		seen := map[uint32]bool{} // devices; a second subdevice of one adds nothing
-		for _, sub := range sorted(c.objects) {
-			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] {
-				continue
-			}
-			seen[sub.parent] = true
-			if u := s.unit(c, sub); len(u.compute) > 0 {
-				us = append(us, u)
-			}
-		}
-	}
-	slices.SortFunc(us, func(a, b unit) int { return int(a.client.handle) - int(b.client.handle) })
-	return us
-}
-
-func (s *Objects) unit(c *rmClient, sub *object) unit {
-	u := unit{client: c, subdevice: sub.handle}
-	computes := map[uint32]bool{} // groups that hold a compute object
-	var groups []*object
-	all := sorted(c.objects)
-	for _, o := range all {
-		switch {
-		case o.isGroup() && o.proof == proved && (s.everyChannel || o.parent == sub.parent):
-			groups = append(groups, o)
-		case o.isCompute():
-			if ch := c.objects[o.parent]; ch != nil {
-				computes[ch.parent] = true
-			}
-		}
-	}
-	ours := map[uint32]bool{}
-	for i, g := range groups {
-		ours[g.handle] = true
-		// Where no compute object was seen the first group is the compute one.
-		if computes[g.handle] || len(computes) == 0 && i == 0 {
-			u.compute = append(u.compute, g)
-			computes[g.handle] = true
-		}
-	}
-	for _, o := range all {
-		switch {
-		case !o.isChannel() || o.proof != proved:
-		case s.everyChannel || computes[o.parent] && ours[o.parent]:
-			u.stop = append(u.stop, o)
-		case ours[o.parent]:
-			u.others = append(u.others, o)
-		}
-	}
-	return u
-}
-
-func sorted(m map[uint32]*object) []*object {
-	out := make([]*object, 0, len(m))
-	for _, o := range m {
-		out = append(out, o)
-	}
-	slices.SortFunc(out, func(a, b *object) int { return int(int64(a.order) - int64(b.order)) })
-	return out
-}
-
-// capabilities says, for each GPU with a proved subdevice, what can be done there.
-func (s *Objects) capabilities() map[model.DeviceID]device.Capability {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := map[model.DeviceID]device.Capability{}
-	for _, c := range s.clients {
-		for _, o := range c.objects {
-			if o.class == NV20_SUBDEVICE_0 && o.proof == proved {
-				out[o.gpu] = device.Capability{MaxLevel: model.LevelBlock, Reason: "the process has no hardware channel on this GPU yet"}
-			}
-		}
-	}
-	for gpu := range out {
-		for _, u := range s.units(gpu) {
-			if len(u.stop) > 0 {
-				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt, Slices: true}
-			}
-		}
-	}
-	return out
-}
-
-// Why says why nothing is known about the process's hardware queues.
-func (s *Objects) Why() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.lie != "":
-		return "the control file it handed over was refused: " + s.lie
-	case len(s.clients) == 0:
-		return "the process has handed over no control file yet"
-	}
-	return "no hardware queue of the process on this GPU could be proved yet"
-}
-
-// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
-func (s *Objects) OwnSlice(gpu model.DeviceID) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, u := range s.units(gpu) {
-		for _, g := range u.compute {
-			if g.ownKnown {
-				return int64(min(g.ownUS, 1<<62))
-			}
-		}
-	}
-	return 0
 }

@@ -28,12 +28,13 @@ type RestoreGroup struct {
 }
 
 // Restores reads the original timeslices of everything on a GPU and returns
-// what undoes whatever may be done to it, with a duplicate of each file.
+// what undoes whatever may be done to it, with a duplicate of each file. What is hidden
+// is part of it.
 func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, []int, error) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	s.mu.Lock()
-	us := s.units(gpu)
+	us := s.collect(gpu, true)
 	s.mu.Unlock()
 	var out []Restore
 	var fds []int
@@ -71,17 +72,16 @@ func closeAll(fds []int) {
 	}
 }
 
-// Restore enables all channels and sets the original timeslices. A part that
-// fails (its object is gone) doesn't keep the rest from being done.
+// Restore lets all channels go on, whatever was done to them, and sets the original
+// timeslices. A part that fails (its object is gone) doesn't keep the rest from being done.
 func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	var err error
 	for list := r.Channels; len(list) > 0; {
 		n := min(len(list), d.layout.disableMax)
-		params := d.layout.encodeDisable(false, false, r.Client, list[:n])
-		e := d.control(ctx, f, r.Client, r.Subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
+		e := d.letGo(ctx, f, r, list[:n])
 		if e != nil {
-			// One bad handle spoils the whole list: the good ones, one by one.
-			e = d.enableEach(ctx, f, r, list[:n])
+			// One bad handle spoils the whole list: without those that are gone.
+			e = d.letGo(ctx, f, r, d.present(ctx, f, r, list[:n]))
 		}
 		err = errors.Join(err, e)
 		list = list[n:]
@@ -97,14 +97,26 @@ func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	return err
 }
 
-func (d *Driver) enableEach(ctx context.Context, f *File, r Restore, channels []uint32) error {
-	var err error
-	for _, ch := range channels {
-		if e := d.control(ctx, f, r.Client, ch, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)); e != nil {
-			continue // gone: nothing to enable
-		}
-		params := d.layout.encodeDisable(false, false, r.Client, []uint32{ch})
-		err = errors.Join(err, d.control(ctx, f, r.Client, r.Subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params))
+func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint32) error {
+	if len(channels) == 0 {
+		return nil
 	}
-	return err
+	for _, level := range goOnSure {
+		params := d.layout.encodeDisable(level != 0, false, r.Client, channels)
+		if err := d.control(ctx, f, r.Client, r.Subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// present leaves out the channels that RM does not know any more.
+func (d *Driver) present(ctx context.Context, f *File, r Restore, channels []uint32) []uint32 {
+	var out []uint32
+	for _, ch := range channels {
+		if d.control(ctx, f, r.Client, ch, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)) == nil {
+			out = append(out, ch)
+		}
+	}
+	return out
 }

@@ -41,6 +41,7 @@ const (
 // Control commands.
 const (
 	NV2080_CTRL_CMD_GPU_GET_ID                    = 0x20800142
+	NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES  = 0x20800131
 	NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS         = 0x2080110B
 	NVA06C_CTRL_CMD_SET_TIMESLICE                 = 0xA06C0103
 	NVA06C_CTRL_CMD_GET_TIMESLICE                 = 0xA06C0104
@@ -93,6 +94,11 @@ func (s Status) gone() bool {
 		return true
 	}
 	return false
+}
+
+// absent statuses say that the client has no object of that number, whatever its class.
+func (s Status) absent() bool {
+	return s == NV_ERR_INVALID_OBJECT_HANDLE || s == NV_ERR_OBJECT_NOT_FOUND
 }
 
 // foreign statuses say that the client is not this file's.

@@ -29,6 +29,9 @@ type Driver struct {
 	// Version is the driver's, for display.
 	Version string
 	Virtual bool
+
+	levels *levelCache // nil: every GPU does everything, without asking
+	mps    *mpsWatch   // nil: nobody looks
 }
 
 // NewDriver is the kernel driver of this machine, if it is one that was measured.
@@ -37,16 +40,19 @@ func NewDriver() (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := layoutFor(v)
+	g, err := find(v)
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{transport: kernelTransport{}, layout: l, Version: v}, nil
+	return &Driver{
+		transport: kernelTransport{}, layout: g.layout, Version: v,
+		levels: &levelCache{}, mps: &mpsWatch{system: System{Root: "/"}},
+	}, nil
 }
 
 // NewVirtualDriver is the virtual GPU behind a socket. It speaks the layout of 580.
 func NewVirtualDriver(socket string) *Driver {
-	return &Driver{transport: &virtualTransport{path: socket}, layout: &r580, Version: "virtual", Virtual: true}
+	return &Driver{transport: &virtualTransport{path: socket}, layout: &r580, Version: "virtual", Virtual: true, levels: &levelCache{}}
 }
 
 // Accept says whether fd is a control file of this driver.

@@ -3,6 +3,7 @@
 package nvidia
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -25,42 +26,75 @@ type layout struct {
 	offChannels       int // hChannelList
 }
 
-// r580 was measured on 580.159.04 (open kernel module, H200).
+// r580 is the layout of the 580 drivers.
 var r580 = layout{
 	name: "580", disableBytes: 536, disableMax: NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES,
 	offDisable: 0, offNumChannels: 4, offOnlyScheduling: 8, offClients: 24, offChannels: 280,
 }
 
-// layouts by the driver's major version. A generation that was not measured
-// is not here: a wrong guess would reach the GPU's firmware.
-var layouts = map[int]*layout{580: &r580}
+// generation is one line of the table of drivers.
+type generation struct {
+	major    int // of the version
+	layout   *layout
+	measured string // on what it was shown to work
+}
+
+// generations is every driver whose layout is known. One that was not measured is
+// not here: a wrong guess would reach the GPU's firmware. A new one is one line, after
+// its ctrl2080fifo.h was compared and the GPU tests were run on it.
+var generations = []generation{
+	{580, &r580, "580.159.04, open kernel module, H200"},
+}
 
 var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)
 
-// layoutFor finds the layout of a driver version like 580.159.04.
-func layoutFor(version string) (*layout, error) {
+// ErrUnknownDriver is a driver that is not in the table.
+var ErrUnknownDriver = errors.New("its layout is not known")
+
+// find looks a driver version like 580.159.04 up.
+func find(version string) (*generation, error) {
 	major, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(major)
 	if err != nil {
 		return nil, fmt.Errorf("driver version %q is not a version", version)
 	}
-	l, ok := layouts[n]
-	if !ok {
-		return nil, fmt.Errorf("driver %s is not one that was measured (580): only level 1", version)
+	for i := range generations {
+		if generations[i].major == n {
+			return &generations[i], nil
+		}
 	}
-	return l, nil
+	return nil, fmt.Errorf("driver %s: %w (known: %s), so only level 1 is used", version, ErrUnknownDriver, strings.Join(KnownDrivers(), ", "))
+}
+
+// KnownDrivers lists the driver generations whose layout is known.
+func KnownDrivers() []string {
+	var names []string
+	for _, g := range generations {
+		names = append(names, fmt.Sprintf("%d.x", g.major))
+	}
+	return names
+}
+
+// Measured says on what the driver of a version was shown to work.
+func Measured(version string) (string, error) {
+	g, err := find(version)
+	if err != nil {
+		return "", err
+	}
+	return g.measured, nil
 }
 
 // DriverVersion asks the loaded kernel module.
-func DriverVersion() (string, error) { return driverVersion("/") }
+func DriverVersion() (string, error) { return System{Root: "/"}.DriverVersion() }
 
-func driverVersion(root string) (string, error) {
-	if b, err := os.ReadFile(root + "sys/module/nvidia/version"); err == nil {
+// DriverVersion asks the loaded kernel module of this machine.
+func (s System) DriverVersion() (string, error) {
+	if b, err := os.ReadFile(s.path("sys/module/nvidia/version")); err == nil {
 		if v := reVersion.FindString(string(b)); v != "" {
 			return v, nil
 		}
 	}
-	b, err := os.ReadFile(root + "proc/driver/nvidia/version")
+	b, err := os.ReadFile(s.path("proc/driver/nvidia/version"))
 	if err != nil {
 		return "", fmt.Errorf("no NVIDIA kernel module is loaded: %w", err)
 	}

@@ -18,7 +18,7 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 1            /* raised when anything below changes */
+#define XSW_VERSION 2            /* raised when anything below changes */
 #define XSW_PAGE_MAGIC 0x58534348 /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
 #define XSW_MAX_QUEUES 1024      /* queues (contexts, or streams when asked) a process */
@@ -32,6 +32,14 @@
 #define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
+#define XSW_GANG_BYTES 64        /* of a gang's name, with its NUL */
+#define XSW_POLICY_BYTES 32      /* of a policy's name, with its NUL */
+#define XSW_REQUESTS_OFFSET 512  /* struct xsw_requests in the page's header area */
+#define XSW_REQUEST_NAMES 16     /* kinds of request a process can tell apart */
+#define XSW_REQUEST_NAME_BYTES 48
+#define XSW_REQUEST_NAMES_BYTES 768
+#define XSW_REQUEST_RING 64      /* finished requests that wait to be read */
+#define XSW_QUEUE_ALL 0xffffffff /* a hint about the process, not about one queue */
 #define XSW_PRIORITY_MIN (-256)  /* -256: never run */
 #define XSW_PRIORITY_MAX 255
 
@@ -83,6 +91,31 @@ struct xsw_header {
   uint64_t _rsv3[7];
 };
 
+/* A request that a program marked as finished. */
+struct xsw_request {
+  uint64_t sequence; /* 1, 2, ...: which one this is; 0 while it is being written */
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  uint32_t name; /* index into names */
+  uint32_t _rsv;
+};
+
+/* At XSW_REQUESTS_OFFSET, client: requests as the program marks them. The ring holds the newest;
+ * what the daemon did not read in time is lost to it and only counted. */
+struct xsw_requests {
+  uint64_t begun;
+  uint64_t finished; /* written after the ring */
+  uint64_t untold;   /* not marked: too many at once, or too many names */
+  uint64_t _rsv[5];
+  char names[XSW_REQUEST_NAMES_BYTES]; /* NUL-terminated each; never change */
+  struct xsw_request ring[XSW_REQUEST_RING];              /* by (sequence - 1) % XSW_REQUEST_RING */
+};
+
+enum xsw_queue_kind {
+  XSW_QUEUE_CONTEXT = 0, /* all of a context's streams that are no queue of their own */
+  XSW_QUEUE_STREAM = 1,  /* one stream: only Lv1 can tell it from its neighbours */
+};
+
 /* One schedulable queue: a context on a device, or a stream when asked. */
 struct xsw_queue {
   /* line 0: daemon */
@@ -98,8 +131,8 @@ struct xsw_queue {
   uint64_t generation;   /* 0: never used; odd: in use; even: destroyed */
   uint32_t pci_domain;   /* which GPU, as the CUDA runtime names it */
   uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function */
-  int32_t priority;      /* stream priority where the queue is a stream, else 0 */
-  uint32_t _rsv1;
+  int32_t priority;      /* added to the process's: of a stream, bigger is more important; else 0 */
+  uint32_t kind;         /* enum xsw_queue_kind */
   uint64_t submitted;    /* work submitted, published as the counters are */
   uint64_t _rsv2[2];
 };
@@ -111,6 +144,7 @@ enum xsw_frame_type {
   XSW_FRAME_WELCOME = 2, /* daemon -> client, with the page and doorbell fds */
   XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
   XSW_FRAME_RM = 4,      /* client -> daemon: NVIDIA resource-manager objects */
+  XSW_FRAME_HINT = 5,    /* client -> daemon: hints that changed */
 };
 
 /* Starts every frame; this struct never changes, so that versions can tell each other apart. */
@@ -128,15 +162,68 @@ enum xsw_level {
   XSW_LEVEL_INTERRUPT = 3,
 };
 
+enum xsw_scheduler {
+  XSW_SCHEDULER_APP = 1, /* the program itself: it opens no session */
+  XSW_SCHEDULER_LOCAL = 2,
+  XSW_SCHEDULER_GLOBAL = 3,
+};
+
+/* Bits of xsw_hint.said. */
+enum xsw_hint_field {
+  XSW_HINT_PRIORITY = 1,
+  XSW_HINT_LEVEL = 2,
+  XSW_HINT_LIMITS = 4, /* in_flight and batch */
+  XSW_HINT_UTILIZATION = 8,
+  XSW_HINT_TIMESLICE = 16,
+  XSW_HINT_DEADLINE = 32,
+  XSW_HINT_LAXITY = 64, /* with its two priorities */
+  XSW_HINT_K = 128,
+  XSW_HINT_WINDOW = 256,
+  XSW_HINT_SLO = 512,
+  XSW_HINT_GANG = 1024,
+  XSW_HINT_PER_QUEUE = 2048,
+  XSW_HINT_POLICY = 4096, /* in a HINT frame; obeyed by a private daemon only */
+  XSW_HINT_ALL = 8191,
+};
+
+/* What a program says of itself or of one of its queues. A field that is not said keeps its value;
+ * one that is said as 0 goes back to the default. Ranges: those of the public API. */
+struct xsw_hint {
+  uint32_t said; /* enum xsw_hint_field */
+  int32_t priority;
+  uint32_t level;
+  uint32_t in_flight; /* wished limits for Lv1; 0: the daemon's default */
+  uint32_t batch;
+  uint32_t utilization; /* percent */
+  uint64_t timeslice_us;
+  uint64_t deadline_us;
+  uint64_t laxity_us;
+  int32_t lax_priority;
+  int32_t critical_priority;
+  uint32_t k;
+  uint32_t window_active;
+  uint64_t slo_us;
+  uint32_t slo_percentile; /* in hundredths of a percent; 0: the default */
+  uint32_t per_queue;      /* the queues of this process are scheduled one by one */
+  char gang[XSW_GANG_BYTES];
+};
+
 struct xsw_hello {
   struct xsw_frame frame;
   uint32_t pid; /* as the client sees it: for display; the socket's credentials decide */
-  uint32_t level;
-  int32_t priority;
-  uint32_t in_flight; /* wished limits for Lv1; 0: the daemon's default */
-  uint32_t batch;
-  uint32_t _rsv;
+  uint32_t scheduler;              /* enum xsw_scheduler */
+  struct xsw_hint hint;            /* of the process */
+  char policy[XSW_POLICY_BYTES];   /* wished of a private daemon; empty: none */
   char command[XSW_COMMAND_BYTES]; /* NUL-terminated, cut if longer */
+};
+
+struct xsw_hint_frame {
+  struct xsw_frame frame;
+  uint32_t queue; /* slot, or XSW_QUEUE_ALL */
+  uint32_t _rsv;
+  uint64_t generation; /* of the slot, so that a hint can't meet the slot's next queue */
+  struct xsw_hint hint;
+  char policy[XSW_POLICY_BYTES];
 };
 
 /* fds: the page (memfd), the doorbell (eventfd) */
@@ -181,7 +268,10 @@ struct xsw_rm {
 /* ---- both sides agree ---------------------------------------------------- */
 
 _Static_assert(sizeof(struct xsw_header) == 5 * 64, "header is five cache lines");
-_Static_assert(sizeof(struct xsw_header) <= XSW_HEADER_BYTES, "header fits its area");
+_Static_assert(sizeof(struct xsw_header) <= XSW_REQUESTS_OFFSET, "header ends before the requests");
+_Static_assert(sizeof(struct xsw_requests) <= XSW_HEADER_BYTES - XSW_REQUESTS_OFFSET, "requests");
+_Static_assert(XSW_REQUEST_NAMES_BYTES == XSW_REQUEST_NAMES * XSW_REQUEST_NAME_BYTES, "names");
+_Static_assert(sizeof(struct xsw_hint) % 8 == 0, "a hint can be nested");
 _Static_assert(sizeof(struct xsw_queue) == XSW_QUEUE_BYTES, "a queue is two cache lines");
 _Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "page size");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");

@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+. "$(dirname "$0")/../common/run.sh"
+plain app
+daemon
+
+echo "native: both share the GPU as the hardware likes"
+"$XSCHED" mode off >/dev/null
+"$XSCHED" run --virtual --priority -10 -- "$work/app" low 500 150 0 &
+low=$!
+"$XSCHED" run --virtual --priority 10 -- "$work/app" high 100 30 10
+wait $low
+
+echo "scheduled: the high one goes first"
+"$XSCHED" mode live >/dev/null
+"$XSCHED" run --virtual --priority -10 -- "$work/app" low 500 150 0 &
+low=$!
+"$XSCHED" run --virtual --priority 10 -- "$work/app" high 100 30 10
+wait $low

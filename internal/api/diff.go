@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"slices"
+
+	"xsched/internal/daemon"
+)
+
+// diff says what is different between two samples, in the order in which the
+// second lists it; what is gone comes first.
+func diff(last, now *daemon.List) []event {
+	var out []event
+	if last.Policy != now.Policy {
+		out = append(out, newEvent("policy", NameEvent{now.Policy}))
+	}
+	if last.Mode != now.Mode {
+		out = append(out, newEvent("mode", NameEvent{now.Mode}))
+	}
+	before, after := bySession(last), bySession(now)
+	for i := range last.Processes {
+		p := &last.Processes[i]
+		if after[p.Session] == nil {
+			for _, q := range p.Queues {
+				out = append(out, queueEvent("removed", p, q))
+			}
+			out = append(out, processEvent("removed", p))
+		}
+	}
+	for i := range now.Processes {
+		p := &now.Processes[i]
+		old := before[p.Session]
+		if old == nil {
+			out = append(out, processEvent("added", p))
+			for _, q := range p.Queues {
+				out = append(out, queueEvent("added", p, q))
+			}
+			continue
+		}
+		if hintsOf(old) != hintsOf(p) {
+			out = append(out, processEvent("changed", p))
+		}
+		out = append(out, diffQueues(old, p)...)
+	}
+	return out
+}
+
+func diffQueues(last, now *daemon.Process) []event {
+	var out []event
+	find := func(p *daemon.Process, index uint32) *daemon.Queue {
+		i := slices.IndexFunc(p.Queues, func(q daemon.Queue) bool { return q.Index == index })
+		if i < 0 {
+			return nil
+		}
+		return &p.Queues[i]
+	}
+	for _, q := range last.Queues {
+		if find(now, q.Index) == nil {
+			out = append(out, queueEvent("removed", last, q))
+		}
+	}
+	for _, q := range now.Queues {
+		old := find(last, q.Index)
+		// A place that was used again in between shows by counters that went back.
+		if old == nil || q.Preemptions < old.Preemptions || q.Device != old.Device {
+			out = append(out, queueEvent("added", now, q))
+			continue
+		}
+		if stateOf(*old) != stateOf(q) {
+			out = append(out, queueEvent("changed", now, q))
+		}
+		if n := q.Preemptions - old.Preemptions; n > 0 {
+			out = append(out, newEvent("preemption", PreemptionEvent{
+				Handle: handleText(handleOf(now.Session, q.Index)), PID: now.PID, Device: q.Device, Level: q.Level,
+				Count: n, Causes: newCauses(old.PreemptedBy, q.PreemptedBy),
+			}))
+		}
+	}
+	return out
+}
+
+// newCauses is what was added to the counts of causes.
+func newCauses(last, now []daemon.Cause) []daemon.Cause {
+	out := []daemon.Cause{}
+	for _, c := range now {
+		for _, o := range last {
+			if o.PID == c.PID && o.Reason == c.Reason {
+				c.Count -= min(o.Count, c.Count)
+			}
+		}
+		if c.Count > 0 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func bySession(l *daemon.List) map[uint64]*daemon.Process {
+	out := make(map[uint64]*daemon.Process, len(l.Processes))
+	for i := range l.Processes {
+		out[l.Processes[i].Session] = &l.Processes[i]
+	}
+	return out
+}
+
+func queueEvent(change string, p *daemon.Process, q daemon.Queue) event {
+	return newEvent("queue", QueueEvent{
+		Change: change, Handle: handleText(handleOf(p.Session, q.Index)), PID: p.PID, Session: p.Session, Queue: q,
+	})
+}
+
+func processEvent(change string, p *daemon.Process) event {
+	alone := *p
+	alone.Queues = []daemon.Queue{}
+	return newEvent("process", ProcessEvent{change, alone})
+}
+
+// hints is what of a process is worth an event; its counters are not.
+type hints struct {
+	priority               int32
+	level, inFlight, batch int
+	utilization            int
+	held, attached         bool
+	command, reason        string
+}
+
+func hintsOf(p *daemon.Process) hints {
+	return hints{p.Priority, p.WantLevel, p.InFlight, p.Batch, p.Utilization, p.Held, p.Attached, p.Command, p.PriorityReason}
+}
+
+// state is what of a queue is worth an event.
+type state struct {
+	busy          bool
+	state, reason string
+	level         int
+	slice, own    int64
+}
+
+func stateOf(q daemon.Queue) state {
+	return state{q.Busy, q.State, q.LevelReason, q.Level, q.SliceUS, q.OwnSliceUS}
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+const eventsPath = "/events"
+
+// Bounds of the event stream. The engine never waits for it: one goroutine
+// looks at most every samplePeriod, while anybody listens, and hands what
+// changed to each listener's own bounded buffer.
+const (
+	samplePeriod   = 100 * time.Millisecond
+	sampleShare    = 5 // a sample that takes long is taken less often: at most a fifth of the time
+	eventBuffer    = 1024
+	maxListeners   = 64
+	changesAtOnce  = 512 // more than these are told as a new snapshot
+	eventWriteTime = 5 * time.Second
+	keepAlive      = 15 * time.Second
+)
+
+// QueueEvent says that a queue came, went, or is in another state.
+type QueueEvent struct {
+	Change  string       `json:"change"` // added, changed, removed
+	Handle  string       `json:"handle"` // hexadecimal, as XSched's routes name it
+	PID     int          `json:"pid"`
+	Session uint64       `json:"session"`
+	Queue   daemon.Queue `json:"queue"`
+}
+
+// ProcessEvent says that a program came, went, or that its hints changed. Its queues have their own events.
+type ProcessEvent struct {
+	Change  string         `json:"change"`
+	Process daemon.Process `json:"process"`
+}
+
+// PreemptionEvent says how often a queue with work had to stop since the last one.
+type PreemptionEvent struct {
+	Handle string         `json:"handle"`
+	PID    int            `json:"pid"`
+	Device string         `json:"device"`
+	Level  int            `json:"level"`
+	Count  uint64         `json:"count"`
+	Causes []daemon.Cause `json:"causes"` // of these
+}
+
+// NameEvent is a new policy or mode.
+type NameEvent struct {
+	Name string `json:"name"`
+}
+
+// event is encoded once for all listeners.
+type event struct {
+	name string
+	data []byte
+}
+
+// listener is one client of the stream.
+type listener struct {
+	events chan event
+	primed bool // it has had its snapshot
+}
+
+// feed watches a Control for those who listen.
+type feed struct {
+	control daemon.Control
+	period  time.Duration
+
+	mu        sync.Mutex
+	listeners map[*listener]struct{}
+	running   bool
+	stopped   bool
+	quit      chan struct{}
+}
+
+func newFeed(c daemon.Control) *feed {
+	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, quit: make(chan struct{})}
+}
+
+// stop ends all streams, so that a server can shut down.
+func (f *feed) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return
+	}
+	f.stopped = true
+	close(f.quit)
+}
+
+func (f *feed) join() (*listener, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return nil, &daemon.Error{Kind: daemon.ErrUnavailable, Cause: "the daemon is stopping"}
+	}
+	if len(f.listeners) >= maxListeners {
+		return nil, &daemon.Error{
+			Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("%d clients listen to events already", maxListeners),
+			Remedy: "close one, or poll " + Prefix + "/processes",
+		}
+	}
+	l := &listener{events: make(chan event, eventBuffer)}
+	f.listeners[l] = struct{}{}
+	if !f.running {
+		f.running = true
+		go f.run()
+	}
+	return l, nil
+}
+
+func (f *feed) leave(l *listener) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(l)
+}
+
+// drop ends a listener. Preconditions: f.mu is held.
+func (f *feed) drop(l *listener) {
+	if _, ok := f.listeners[l]; ok {
+		delete(f.listeners, l)
+		close(l.events)
+	}
+}
+
+// run samples until nobody listens.
+func (f *feed) run() {
+	var last *daemon.List
+	for {
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		now, err := f.control.List(ctx, daemon.Caller{UID: -1})
+		cancel()
+		f.mu.Lock()
+		if err == nil {
+			f.publish(last, &now)
+			last = &now
+		}
+		if len(f.listeners) == 0 || f.stopped {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		select {
+		case <-time.After(max(f.period, sampleShare*time.Since(start))):
+		case <-f.quit:
+		}
+	}
+}
+
+// publish tells everybody what is new. Preconditions: f.mu is held.
+func (f *feed) publish(last, now *daemon.List) {
+	var changes []event
+	whole := last == nil
+	if last != nil {
+		changes = diff(last, now)
+		whole = len(changes) > changesAtOnce
+	}
+	var snapshot *event
+	for l := range f.listeners {
+		if l.primed && !whole {
+			f.send(l, changes...)
+			continue
+		}
+		if snapshot == nil {
+			e := newEvent("snapshot", now)
+			snapshot = &e
+		}
+		l.primed = true
+		f.send(l, *snapshot)
+	}
+}
+
+// send gives a listener events, or drops it when it does not keep up.
+func (f *feed) send(l *listener, events ...event) {
+	for _, e := range events {
+		select {
+		case l.events <- e:
+		default:
+			f.drop(l)
+			return
+		}
+	}
+}
+
+func newEvent(name string, value any) event {
+	data, err := json.Marshal(value)
+	if err != nil { // our own types
+		data = []byte("{}")
+	}
+	return event{name, data}
+}
+
+// serve is the handler of one listener.
+func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
+	l, err := f.join()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer f.leave(l)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // the stream has no end; a client that leaves is noticed
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	push := func(text []byte) bool {
+		_ = control.SetWriteDeadline(time.Now().Add(eventWriteTime))
+		if _, err := w.Write(text); err != nil {
+			return false
+		}
+		return control.Flush() == nil
+	}
+	if !push([]byte(": xsched events\n\n")) {
+		return
+	}
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
+	var buffer []byte
+	for id := uint64(1); ; id++ {
+		select {
+		case e, ok := <-l.events:
+			if !ok {
+				push([]byte("event: dropped\ndata: {\"reason\":\"too slow\"}\n\n"))
+				return
+			}
+			buffer = append(buffer[:0], "id: "...)
+			buffer = strconv.AppendUint(buffer, id, 10)
+			buffer = append(buffer, "\nevent: "...)
+			buffer = append(buffer, e.name...)
+			buffer = append(buffer, "\ndata: "...)
+			buffer = append(append(buffer, e.data...), "\n\n"...)
+			if !push(buffer) {
+				return
+			}
+		case <-alive.C:
+			if !push([]byte(": alive\n\n")) {
+				return
+			}
+		case <-f.quit:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+// stream reads events from a connection.
+type stream struct {
+	*bufio.Scanner
+	close func()
+}
+
+func listen(t *testing.T, url string) *stream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kind := answer.Header.Get("Content-Type"); answer.StatusCode != 200 || kind != "text/event-stream" {
+		t.Fatalf("%s %s", answer.Status, kind)
+	}
+	s := &stream{Scanner: bufio.NewScanner(answer.Body)}
+	s.Buffer(nil, 1<<20)
+	s.close = func() { cancel(); _ = answer.Body.Close() }
+	t.Cleanup(s.close)
+	return s
+}
+
+// next returns the next event.
+func (s *stream) next(t *testing.T) (name, data string) {
+	t.Helper()
+	for s.Scan() {
+		line := s.Text()
+		switch {
+		case strings.HasPrefix(line, "event: "):
+			name = line[len("event: "):]
+		case strings.HasPrefix(line, "data: "):
+			data = line[len("data: "):]
+		case line == "" && name != "":
+			return name, data
+		}
+	}
+	t.Fatalf("the stream ended: %v", s.Err())
+	return "", ""
+}
+
+func (w *world) change(f func(*daemon.List)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := w.list
+	next.Processes = append([]daemon.Process(nil), w.list.Processes...)
+	for i := range next.Processes {
+		next.Processes[i].Queues = append([]daemon.Queue(nil), next.Processes[i].Queues...)
+	}
+	f(&next)
+	w.list = next
+}
+
+func TestEvents(t *testing.T) {
+	w := newWorld()
+	f := newFeed(w)
+	f.period = time.Millisecond
+	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	defer server.Close()
+	defer f.stop()
+	s := listen(t, server.URL)
+	name, data := s.next(t)
+	var first daemon.List
+	if err := json.Unmarshal([]byte(data), &first); name != "snapshot" || err != nil || len(first.Processes) != 2 {
+		t.Fatalf("first event: %s %s", name, data)
+	}
+	expect := func(name string, parts ...string) {
+		t.Helper()
+		got, data := s.next(t)
+		for _, p := range parts {
+			if got != name || !strings.Contains(data, p) {
+				t.Errorf("%s %s, want %s with %s", got, data, name, p)
+			}
+		}
+	}
+	w.change(func(l *daemon.List) { l.Policy = "FIFO" })
+	expect("policy", `"name":"FIFO"`)
+	w.change(func(l *daemon.List) { l.Mode = "off" })
+	expect("mode", `"name":"off"`)
+	w.change(func(l *daemon.List) {
+		q := &l.Processes[1].Queues[0]
+		q.State, q.Preemptions = "running", 9
+		q.PreemptedBy = []daemon.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 8, Reason: "process"}}
+	})
+	expect("queue", `"change":"changed"`, `"handle":"0x20000"`, `"state":"running"`)
+	expect("preemption", `"count":2`, `"causes":[{"pid":101,"count":2,"reason":"process"}]`)
+	w.change(func(l *daemon.List) { l.Processes[0].Priority = 3 })
+	expect("process", `"change":"changed"`, `"priority":3`)
+	w.change(func(l *daemon.List) { l.Processes[0].Counters.Launches++ }) // no news
+	w.change(func(l *daemon.List) { l.Processes = l.Processes[:1] })
+	expect("queue", `"change":"removed"`, `"pid":202`)
+	expect("process", `"change":"removed"`, `"pid":202`)
+	w.change(func(l *daemon.List) {
+		l.Processes = append(l.Processes, daemon.Process{PID: 5, Session: 3, Queues: []daemon.Queue{{}}})
+	})
+	expect("process", `"change":"added"`, `"pid":5`)
+	expect("queue", `"change":"added"`, `"handle":"0x30000"`)
+
+	// A second listener begins with how things are now.
+	if name, data := listen(t, server.URL).next(t); name != "snapshot" || !strings.Contains(data, `"pid":5`) {
+		t.Errorf("second listener: %s %s", name, data)
+	}
+	// Too much at once is a snapshot.
+	w.change(func(l *daemon.List) {
+		for i := range changesAtOnce {
+			l.Processes = append(l.Processes, daemon.Process{PID: 1000 + i, Session: uint64(10 + i), Queues: []daemon.Queue{{}}})
+		}
+	})
+	expect("snapshot", `"pid":1000`)
+	f.stop()
+	if s.Scan() && s.Text() != "" {
+		t.Errorf("after the end: %s", s.Text())
+	}
+}
+
+// A client that reads nothing is dropped; the others and the sampling go on.
+func TestSlowListenerIsDropped(t *testing.T) {
+	w := newWorld()
+	f := newFeed(w)
+	slow, err := f.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.running = true // this test is the sampler
+	var many []event
+	for i := range eventBuffer + 2 {
+		many = append(many, newEvent("policy", NameEvent{fmt.Sprint(i)}))
+	}
+	f.send(slow, many...)
+	_, there := f.listeners[slow]
+	f.mu.Unlock()
+	if there {
+		t.Error("a listener with a full buffer was kept")
+	}
+	n := 0
+	for range slow.events {
+		n++
+	}
+	if n < eventBuffer {
+		t.Errorf("%d events were kept, want at least %d", n, eventBuffer)
+	}
+	f.stop()
+}
+
+func TestListenersAreBounded(t *testing.T) {
+	f := newFeed(newWorld())
+	f.mu.Lock()
+	f.running = true
+	f.mu.Unlock()
+	var all []*listener
+	for range maxListeners {
+		l, err := f.join()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
+	if _, err := f.join(); err == nil {
+		t.Error("one too many")
+	}
+	f.leave(all[0])
+	f.leave(all[0])
+	if _, err := f.join(); err != nil {
+		t.Error(err)
+	}
+	f.stop()
+	if _, err := f.join(); err == nil {
+		t.Error("joined after the end")
+	}
+}
+
+// Nobody listens: nothing is asked of the daemon.
+func TestFeedRests(t *testing.T) {
+	f := newFeed(newWorld())
+	f.period = time.Millisecond
+	l, err := f.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-l.events
+	f.leave(l)
+	for range 1000 {
+		f.mu.Lock()
+		running := f.running
+		f.mu.Unlock()
+		if !running {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("it still samples")
+}
+
+// The stream lives longer than the server's read and write limits, and ends with the server.
+func TestEventsOverTheServer(t *testing.T) {
+	w := newWorld()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := newFeed(w)
+	events.period = time.Millisecond
+	server := newServer(newMux(w, as(0), events), events, discard())
+	server.ReadTimeout, server.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
+	done := make(chan error, 1)
+	go func() { done <- serveUntil(ctx, server, l, "test") }()
+	s := listen(t, "http://"+l.Addr().String()+Prefix+eventsPath)
+	s.next(t)
+	time.Sleep(200 * time.Millisecond)
+	w.change(func(l *daemon.List) { l.Mode = "off" })
+	if name, _ := s.next(t); name != "mode" {
+		t.Errorf("got %s", name)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the stream kept the server from its end")
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"xsched/internal/daemon"
+	"xsched/internal/model"
+)
+
+// FuzzHint: a hint is taken with everything in range, or refused in XSched's shape.
+func FuzzHint(f *testing.F) {
+	for _, seed := range []string{
+		`{"hint_type":1,"handle":65536,"priority":10}`, `{"hint_type":2,"pid":1,"handle":0,"utilization":75}`,
+		`{"hint_type":3,"timeslice":5000}`, `{"hint_type":7,"pid":3,"display":1}`, `{}`, `null`, `{"hint_type":1e3}`, `{"hint_type":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		h, err := parseHint(body)
+		if err != nil {
+			if e, ok := errors.AsType[*xerror](err); !ok || e.status != 400 || e.text == "" {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		switch *h.Type {
+		case XHintPriority:
+			if *h.Handle == 0 || *h.Priority < int(model.PriorityNever) || *h.Priority > int(model.PriorityMax) {
+				t.Fatalf("%s", body)
+			}
+		case XHintUtilization:
+			if *h.Utilization < 0 || *h.Utilization > 100 || h.PID == nil && h.Handle == nil {
+				t.Fatalf("%s", body)
+			}
+		case XHintTimeslice:
+			if *h.Timeslice < 100 || *h.Timeslice > 10_000_000 {
+				t.Fatalf("%s", body)
+			}
+		case XHintWindowActive:
+			if *h.PID <= 0 || h.Display == nil {
+				t.Fatalf("%s", body)
+			}
+		default:
+			t.Fatalf("type %d was taken", *h.Type)
+		}
+	})
+}
+
+// FuzzRequest sends anything to every route: nothing panics, every answer is
+// JSON with a sensible status, and a refused one changes nothing.
+func FuzzRequest(f *testing.F) {
+	f.Add("POST", "/hint", "", []byte(`{"hint_type":1,"handle":65536,"priority":10}`))
+	f.Add("POST", "/config/10000", "level=1&threshold=4&batch_size=2", []byte(nil))
+	f.Add("POST", "/policy", "policy=1", []byte(nil))
+	f.Add("GET", "/xqueue/10000", "", []byte(nil))
+	f.Add("PUT", Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
+	f.Add("POST", Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
+	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
+		if strings.HasPrefix(path, Prefix+eventsPath) || !utf8.ValidString(path) {
+			return // it has no end
+		}
+		w := newWorld()
+		r := httptest.NewRequest("GET", "/", strings.NewReader(string(body)))
+		r.Method, r.URL.Path, r.URL.RawQuery = method, path, query
+		r.Header.Set("Content-Type", "application/json")
+		a := httptest.NewRecorder()
+		Handler(&anything{world: w}, as(0)).ServeHTTP(a, r)
+		if a.Code >= 300 && a.Code < 400 { // the mux cleans a path
+			return
+		}
+		if a.Code != 200 && w.taken() != "" {
+			t.Errorf("%s %s?%s: refused with %d, but something was done", method, path, query, a.Code)
+		}
+		if a.Header().Get("Content-Type") == "application/json" && !json.Valid(a.Body.Bytes()) {
+			t.Errorf("%s %s: %q", method, path, a.Body)
+		}
+		if a.Code == 500 || a.Code < 200 {
+			t.Errorf("%s %s?%s: %d %s", method, path, query, a.Code, a.Body)
+		}
+	})
+}
+
+// anything answers the calls that world leaves out.
+type anything struct {
+	*world
+	fake
+}
+
+func (a *anything) Version(c context.Context, d daemon.Caller) (daemon.Version, error) {
+	return a.world.Version(c, d)
+}
+
+func (a *anything) List(c context.Context, d daemon.Caller) (daemon.List, error) {
+	return a.world.List(c, d)
+}
+
+func (a *anything) Devices(c context.Context, d daemon.Caller) (daemon.Devices, error) {
+	return a.world.Devices(c, d)
+}
+
+func (a *anything) Stats(c context.Context, d daemon.Caller) (daemon.Stats, error) {
+	return a.world.Stats(c, d)
+}
+
+func (a *anything) Hint(c context.Context, d daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
+	return a.world.Hint(c, d, r)
+}
+
+func (a *anything) Policy(c context.Context, d daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+	return a.world.Policy(c, d, r)
+}
+
+// FuzzDiag: whatever the answer of the kernel, no panic, and only an
+// established socket that matches has an owner.
+func FuzzDiag(f *testing.F) {
+	src, dst := netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:50000")
+	good := make([]byte, 16+diagMsgBytes)
+	good[4] = sockDiagByFamily
+	good[17] = tcpEstablished
+	copy(good[20:], sockID(src, dst))
+	good[16+4+diagIDBytes+16] = 1
+	f.Add(good)
+	f.Add(good[:40])
+	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		uid, err := parseDiag(b, src, dst)
+		if (err == nil) != (uid >= 0) {
+			t.Fatalf("%d, %v", uid, err)
+		}
+		if err == nil && string(b[20:56]) != string(sockID(src, dst)[:36]) {
+			t.Fatal("another connection's owner")
+		}
+		_, _ = scanOwner(strings.NewReader(string(b)), src, dst)
+	})
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+
+	"xsched/internal/daemon"
+)
+
+const openAPIPath = "/openapi.json"
+
+// object is a JSON object.
+type object = map[string]any
+
+// OpenAPI returns the OpenAPI 3.1 document of the routes under Prefix, made from
+// the table of routes and from the Go types themselves.
+func OpenAPI() ([]byte, error) {
+	g := schemas{}
+	failure := object{
+		"description": "Refused; the code says in which class, the message why, the remedy what to do",
+		"content":     object{"application/json": object{"schema": g.of(reflect.TypeFor[errorReply]())}},
+	}
+	paths := object{}
+	add := func(method, path string, operation object) {
+		item, ok := paths[Prefix+path].(object)
+		if !ok {
+			item = object{}
+			paths[Prefix+path] = item
+		}
+		operation["operationId"] = strings.ToLower(method) + strings.ToUpper(path[1:2]) + strings.TrimSuffix(path[2:], ".json")
+		operation["responses"].(object)["default"] = object{"$ref": "#/components/responses/Failure"}
+		item[strings.ToLower(method)] = operation
+	}
+	body := func(t reflect.Type) object {
+		return object{"application/json": object{"schema": g.of(t)}}
+	}
+	for _, r := range routes() {
+		operation := object{
+			"summary":   r.summary,
+			"responses": object{"200": object{"description": "Done", "content": body(r.reply)}},
+		}
+		if r.request != nil {
+			operation["requestBody"] = object{"required": true, "content": body(r.request)}
+		}
+		add(r.method, r.path, operation)
+	}
+	add(http.MethodGet, eventsPath, object{
+		"summary": "Changes as server-sent events: first a snapshot, then what changes; a client that does not keep up is dropped",
+		"responses": object{"200": object{
+			"description": "Each event's data is one JSON value: event `snapshot` a List, `policy` and `mode` a name, the others as listed here",
+			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
+				g.of(reflect.TypeFor[daemon.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
+				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
+			}}}},
+		}},
+	})
+	add(http.MethodGet, openAPIPath, object{
+		"summary":   "This document",
+		"responses": object{"200": object{"description": "Done", "content": object{"application/json": object{"schema": object{"type": "object"}}}}},
+	})
+	return json.MarshalIndent(object{
+		"openapi": "3.1.0",
+		"info": object{
+			"title": "XSched", "version": "1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
+			"description": "Look at and steer the daemon that schedules the programs on a GPU.",
+		},
+		"servers":    []any{object{"url": "http://127.0.0.1:50000", "description": "the default of `xsched serve`"}},
+		"paths":      paths,
+		"components": object{"schemas": object(g), "responses": object{"Failure": failure}, "securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}}},
+		"security":   []any{object{}, object{"token": []any{}}},
+	}, "", "  ")
+}
+
+var openAPIOnce = sync.OnceValues(OpenAPI)
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	document, err := openAPIOnce()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(document, '\n'))
+}
+
+// schemas collects the named types met so far.
+type schemas object
+
+// of returns the JSON schema of how encoding/json writes a type; named
+// structs go to the components.
+func (g schemas) of(t reflect.Type) object {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return g.of(t.Elem())
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Float32, reflect.Float64:
+		return object{"type": "number"}
+	case reflect.Int, reflect.Int64:
+		return object{"type": "integer", "format": "int64"}
+	case reflect.Int8, reflect.Int16, reflect.Int32:
+		return object{"type": "integer", "format": "int32"}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return object{"type": "integer", "minimum": 0}
+	case reflect.Slice:
+		return object{"type": "array", "items": g.of(t.Elem())}
+	case reflect.Array:
+		return object{"type": "array", "items": g.of(t.Elem()), "minItems": t.Len(), "maxItems": t.Len()}
+	case reflect.Map:
+		return object{"type": "object", "additionalProperties": g.of(t.Elem())}
+	case reflect.Struct:
+		return g.ref(t)
+	}
+	return object{}
+}
+
+func (g schemas) ref(t reflect.Type) object {
+	name := strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
+	reference := object{"$ref": "#/components/schemas/" + name}
+	if _, known := g[name]; known {
+		return reference
+	}
+	properties := object{}
+	schema := object{"type": "object", "properties": properties, "additionalProperties": false}
+	g[name] = schema // before its fields: a type may contain itself
+	var required []string
+	for f := range t.Fields() {
+		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !f.IsExported() || tag == "-" {
+			continue
+		}
+		if tag == "" {
+			tag = f.Name
+		}
+		properties[tag] = g.of(f.Type)
+		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") {
+			required = append(required, tag)
+		}
+	}
+	if len(required) > 0 {
+		schema["required"] = required
+	}
+	return reference
+}

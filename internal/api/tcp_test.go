@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+func portOf(t *testing.T, addr string) int {
+	t.Helper()
+	_, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// serveTCP offers c on a free port of the loopback.
+func serveTCP(t *testing.T, c daemon.Control, o HTTPOptions) string {
+	t.Helper()
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1:0"
+	}
+	s, err := ListenHTTP(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, c) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	})
+	return s.Addr()
+}
+
+func do1(t *testing.T, method, url, body string, edit func(*http.Request)) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if edit != nil {
+		edit(r)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text)
+}
+
+// whoami answers Version with the caller's uid.
+type whoami struct{ *world }
+
+func (whoami) Version(_ context.Context, c daemon.Caller) (daemon.Version, error) {
+	return daemon.Version{UID: c.UID, PID: c.PID}, nil
+}
+
+func uidOf(t *testing.T, body string) int {
+	t.Helper()
+	var v daemon.Version
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v.UID
+}
+
+func TestCallerIsTheOtherEndsOwner(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "[::1]"} {
+		t.Run(host, func(t *testing.T) {
+			l, err := net.Listen("tcp", host+":0")
+			if err != nil {
+				t.Skip(err)
+			}
+			_ = l.Close()
+			addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{Addr: host + ":0"})
+			status, body := do1(t, "GET", "http://"+addr+Prefix+"/version", "", nil)
+			if status != 200 || uidOf(t, body) != os.Getuid() {
+				t.Errorf("%d %s, want uid %d", status, body, os.Getuid())
+			}
+		})
+	}
+}
+
+// TestTwoUsers runs curl's part as another user: the same binary, setuid to nobody.
+func TestTwoUsers(t *testing.T) {
+	if url := os.Getenv("XSCHED_TEST_ASK"); url != "" {
+		status, body := do1(t, os.Getenv("XSCHED_TEST_METHOD"), url, "", nil)
+		fmt.Printf("ANSWER %d %s\n", status, strings.TrimSpace(body))
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	const nobody = 65534
+	addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{})
+	// The test binary lies in a folder that only root can enter.
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	ask := func(method, path string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3", "-test.run=^TestTwoUsers$", "-test.v")
+		cmd.ExtraFiles = []*os.File{exe}
+		cmd.Dir = "/"
+		cmd.Env = []string{"XSCHED_TEST_ASK=http://" + addr + path, "XSCHED_TEST_METHOD=" + method}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Skipf("can't run as another user: %v %s", err, out)
+		}
+		_, answer, _ := strings.Cut(string(out), "ANSWER ")
+		answer, _, _ = strings.Cut(answer, "\n")
+		return answer
+	}
+	if got := ask("GET", Prefix+"/version"); !strings.HasPrefix(got, "200 ") || uidOf(t, got[4:]) != nobody {
+		t.Errorf("version: %s", got)
+	}
+	if got := ask("GET", "/xqueues"); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("reading is free: %s", got)
+	}
+	if got := ask("POST", "/policy?policy=1"); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("policy by another user: %s", got)
+	}
+	if got := ask("POST", "/config/10000?level=1"); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("config by another user: %s", got)
+	}
+	if status, body := do1(t, "POST", "http://"+addr+"/policy?policy=1", "", nil); status != 200 {
+		t.Errorf("policy by root: %d %s", status, body)
+	}
+}
+
+func TestWebPagesAreRefused(t *testing.T) {
+	addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{})
+	port := strconv.Itoa(portOf(t, addr))
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) {
+			if name == "Host" {
+				r.Host = value
+				return
+			}
+			r.Header.Set(name, value)
+		}
+	}
+	for _, test := range []struct {
+		name, value string
+		want        int
+	}{
+		{"Host", "127.0.0.1:" + port, 200},
+		{"Host", "localhost:" + port, 200},
+		{"Host", "LocalHost", 200},
+		{"Host", "[::1]:" + port, 200},
+		{"Host", "127.8.9.10", 200},
+		{"Host", "evil.example:" + port, 403},
+		{"Host", "127.0.0.1.evil.example", 403},
+		{"Host", "localhost.evil.example", 403},
+		{"Host", "192.168.1.1", 403},
+		{"Host", "0.0.0.0:" + port, 403},
+		{"Origin", "http://" + addr, 200},
+		{"Origin", "http://evil.example", 403},
+		{"Origin", "null", 403},
+		{"Origin", "http://127.0.0.1:1", 403},
+		{"Origin", "http://" + addr + ".evil.example", 403},
+		{"Sec-Fetch-Site", "same-origin", 200},
+		{"Sec-Fetch-Site", "none", 200},
+		{"Sec-Fetch-Site", "cross-site", 403},
+		{"Sec-Fetch-Site", "same-site", 403},
+		{"Authorization", "Bearer guess", 403},
+	} {
+		for _, path := range []string{Prefix + "/version", "/xqueues", "/policy", "/metrics", Prefix + "/openapi.json"} {
+			if status, body := do1(t, "GET", "http://"+addr+path, "", header(test.name, test.value)); status != test.want {
+				t.Errorf("%s with %s: %s is %d, want %d: %.200s", path, test.name, test.value, status, test.want, body)
+			}
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "token")
+	const secret = "0123456789abcdef0123"
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{TokenFile: file})
+	url := "http://" + addr + Prefix + "/version"
+	for header, want := range map[string]int{
+		"Bearer " + secret:        200,
+		"bearer " + secret:        200,
+		"Bearer " + secret + "x":  403,
+		"Bearer " + secret[:19]:   403,
+		"Basic " + secret:         403,
+		"Bearer":                  403,
+		"Bearer 0123456789abcdef": 403,
+	} {
+		status, body := do1(t, "GET", url, "", func(r *http.Request) {
+			r.Header.Set("Authorization", header)
+			r.Host = "gpu.example:50000" // the token's holder may come by any name
+		})
+		if status != want {
+			t.Errorf("%q: %d %s", header, status, body)
+		}
+		if want == 200 && uidOf(t, body) != os.Geteuid() {
+			t.Errorf("the token is not the owner's: %s", body)
+		}
+	}
+
+	c := NewXClient("127.0.0.1", portOf(t, addr))
+	defer c.Close()
+	for token, want := range map[string]bool{secret: true, "wrong": false, "": true} { // without one it is the user that counts
+		c.Token = token
+		if _, err := c.List(t.Context()); (err == nil) != want {
+			t.Errorf("XClient with token %q: %v", token, err)
+		}
+	}
+
+	// Without a token nobody but this machine's users: a connection that is not
+	// from the loopback has none.
+	g := &guard{}
+	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), tcpPeerKey{}, &tcpPeer{uid: -1}), "GET", "/", nil)
+	if _, err := g.identify(r); !errors.Is(err, daemon.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
+		t.Errorf("a stranger without a token: %v", err)
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	dir := t.TempDir()
+	token := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	port := strconv.Itoa(portOf(t, busy.Addr().String()))
+	for _, test := range []struct {
+		name string
+		o    HTTPOptions
+		want []string
+	}{
+		{"busy", HTTPOptions{Addr: busy.Addr().String()}, []string{"port " + port, "in use", "--http"}},
+		{"all addresses", HTTPOptions{Addr: "0.0.0.0:0"}, []string{"other machines", "--http-token-file"}},
+		{"no host", HTTPOptions{Addr: ":0"}, []string{"other machines", "--http-token-file"}},
+		{"IPv6 all", HTTPOptions{Addr: "[::]:0"}, []string{"--http-token-file"}},
+		{"no port", HTTPOptions{Addr: "127.0.0.1"}, []string{"host:port", "--http"}},
+		{"bad port", HTTPOptions{Addr: "127.0.0.1:http"}, []string{"host:port"}},
+		{"huge port", HTTPOptions{Addr: "127.0.0.1:70000"}, []string{"host:port"}},
+		{"no token file", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: dir + "/none"}, []string{"none"}},
+		{"open token file", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("open", "0123456789abcdef", 0o644)}, []string{"read by others", "chmod 600"}},
+		{"short token", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("short", "0123", 0o600)}, []string{"4 characters", "at least"}},
+		{"long token", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("long", strings.Repeat("x", maxTokenBytes+1), 0o600)}, []string{"characters"}},
+	} {
+		s, err := ListenHTTP(test.o)
+		if err == nil {
+			_ = s.Close()
+			t.Errorf("%s: no error", test.name)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q has no %q", test.name, err, want)
+			}
+		}
+	}
+}
+
+func TestTCPConnectionsAreBounded(t *testing.T) {
+	addr := serveTCP(t, newWorld(), HTTPOptions{})
+	var held []net.Conn
+	defer func() {
+		for _, conn := range held {
+			_ = conn.Close()
+		}
+	}()
+	for range maxConnectionsPerUID + 5 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	last := held[len(held)-1]
+	_ = last.SetReadDeadline(time.Now().Add(4 * time.Second))
+	if _, err := last.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection beyond the bound was kept: %v", err)
+	}
+}
+
+func TestSocketOwner(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	local := server.LocalAddr().(*net.TCPAddr).AddrPort()
+	remote := server.RemoteAddr().(*net.TCPAddr).AddrPort()
+	ways := map[string]func(src, dst netip.AddrPort) (int, error){"sock_diag": diagOwner, "proc": procOwner}
+	for name, find := range ways {
+		uid, err := find(remote, local)
+		if err != nil && !errors.Is(err, errNoOwner) {
+			t.Logf("%s is not to be had here: %v", name, err)
+			continue
+		}
+		if err != nil || uid != os.Getuid() {
+			t.Errorf("%s: uid %d, %v", name, uid, err)
+		}
+		// The listener itself is nobody's other end, nor is a port that nobody has.
+		for _, src := range []netip.AddrPort{local, netip.MustParseAddrPort("127.0.0.1:1")} {
+			if uid, err := find(src, remote); src != local && !errors.Is(err, errNoOwner) {
+				t.Errorf("%s of %s: uid %d, %v", name, src, uid, err)
+			}
+			if uid, err := find(src, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoOwner) {
+				t.Errorf("%s of the listener %s: uid %d, %v", name, src, uid, err)
+			}
+		}
+	}
+	// What was closed is nobody's: the kernel would say root.
+	_ = client.Close()
+	for name, find := range ways {
+		if uid, err := find(remote, local); err == nil {
+			t.Errorf("%s of a closed socket: uid %d", name, uid)
+		}
+	}
+}
+
+func TestProcTable(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:C350 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1
+   1: 0100007F:8235 0100007F:C350 06 00000000:00000000 03:00001770 00000000     0        0 0 3
+   2: 0100007F:8236 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 222 1
+   3: 0000000000000000FFFF00000100007F:8237 0000000000000000FFFF00000100007F:C350 01 00000000:00000000 00:00000000 00000000  1001        0 333 1
+   4: 0100007F:8238 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 0 1
+`
+	server := netip.MustParseAddrPort("127.0.0.1:50000")
+	for port, want := range map[uint16]int{0x8235: -1, 0x8236: 1000, 0x8237: 1001, 0x8238: -1, 0x8239: -1} {
+		uid, err := scanOwner(strings.NewReader(table), netip.AddrPortFrom(server.Addr(), port), server)
+		if uid != want || (err == nil) != (want >= 0) {
+			t.Errorf("port %x: %d, %v; want %d", port, uid, err, want)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"xsched/internal/daemon"
+)
+
+// XClient speaks XSched's own routes, with this daemon or with any other
+// server that has them.
+type XClient struct {
+	// Token is sent when not empty; a daemon on another machine asks for it.
+	Token string
+
+	base string
+	http *http.Client
+}
+
+// NewXClient returns a client of the server at host and port.
+func NewXClient(host string, port int) *XClient {
+	return &XClient{
+		base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)),
+		http: &http.Client{
+			Timeout:   callTimeout + 5*time.Second,
+			Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: 40 * time.Second}, // no proxy: it is this machine, mostly
+			// A server that sends us elsewhere is none of XSched's.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// Close drops idle connections.
+func (c *XClient) Close() { c.http.CloseIdleConnections() }
+
+// List returns all queues.
+func (c *XClient) List(ctx context.Context) (XQueues, error) {
+	var out XQueues
+	return out, c.do(ctx, http.MethodGet, "/xqueues", nil, &out)
+}
+
+// Config changes a queue; 0 for the level, -1 for the others leaves it as it is.
+func (c *XClient) Config(ctx context.Context, handle uint64, level int, threshold, batch int64) error {
+	query := url.Values{}
+	if level != 0 {
+		query.Set("level", strconv.Itoa(level))
+	}
+	if threshold != -1 {
+		query.Set("threshold", strconv.FormatInt(threshold, 10))
+	}
+	if batch != -1 {
+		query.Set("batch_size", strconv.FormatInt(batch, 10))
+	}
+	return c.do(ctx, http.MethodPost, "/config/"+handleText(handle)+"?"+query.Encode(), nil, nil)
+}
+
+// Policy returns the number of the policy in force.
+func (c *XClient) Policy(ctx context.Context) (int, error) {
+	var out struct {
+		Policy int `json:"policy"`
+	}
+	err := c.do(ctx, http.MethodGet, "/policy", nil, &out)
+	return out.Policy, err
+}
+
+// SetPolicy selects a policy by its number.
+func (c *XClient) SetPolicy(ctx context.Context, number int) error {
+	return c.do(ctx, http.MethodPost, "/policy?policy="+strconv.Itoa(number), nil, nil)
+}
+
+// Hint sends a hint.
+func (c *XClient) Hint(ctx context.Context, h XHint) error {
+	return c.do(ctx, http.MethodPost, "/hint", h, nil)
+}
+
+func (c *XClient) do(ctx context.Context, method, path string, request, reply any) error {
+	var body io.Reader
+	if request != nil {
+		encoded, err := json.Marshal(request)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(encoded)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	if request != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.Token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			return context.Canceled
+		}
+		return &daemon.Error{
+			Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("no server answers at %s: %v", c.base, innermost(err)),
+			Remedy: "start one with `xsched serve`, or name it with -a and -p",
+		}
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxReplyBytes))
+	if err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return refusedBy(answer.Status, text)
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, reply); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	return nil
+}
+
+// refusedBy takes the reason out of an answer, in XSched's shape or in ours.
+func refusedBy(status string, text []byte) error {
+	var plain struct {
+		Error string `json:"error"`
+	}
+	if json.Unmarshal(text, &plain) == nil && plain.Error != "" {
+		return fmt.Errorf("the server refused: %s (%s)", plain.Error, status)
+	}
+	var typed errorReply
+	if json.Unmarshal(text, &typed) == nil && typed.Error.Cause != "" {
+		return decodeError(typed.Error)
+	}
+	return fmt.Errorf("the server answered %s %s", status, strings.TrimSpace(string(text[:min(len(text), 200)])))
+}

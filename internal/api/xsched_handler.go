@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+
+	"xsched/internal/daemon"
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
+
+// xsched serves XSched's own routes. A hint or a configuration is the
+// program's in this daemon: what names a queue changes all queues of its program.
+type xsched struct {
+	*handler
+	control daemon.Control
+
+	mu      sync.Mutex
+	windows map[uint64]int // the program of the active window, by display
+}
+
+// maxDisplays bounds windows; a real machine has a few.
+const maxDisplays = 256
+
+// maxXThreshold is the largest threshold and batch size that XSched's tools send.
+const maxXThreshold = 0x10000
+
+// xerror is an answer in XSched's shape.
+type xerror struct {
+	status int
+	text   string
+}
+
+func (e *xerror) Error() string { return e.text }
+
+func bad(text string) error { return &xerror{http.StatusBadRequest, text} }
+
+var errNoXQueue = &xerror{http.StatusNotFound, "XQueue not found"}
+
+func (x *xsched) register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /xqueues", x.answer(x.getXQueues))
+	mux.HandleFunc("GET /xqueue/{handle}", x.answer(x.getXQueue))
+	mux.HandleFunc("POST /config/{handle}", x.answer(x.postConfig))
+	mux.HandleFunc("GET /policy", x.answer(x.getPolicy))
+	mux.HandleFunc("POST /policy", x.answer(x.postPolicy))
+	mux.HandleFunc("POST /hint", x.answer(x.postHint))
+}
+
+type xrequest struct {
+	context.Context
+	*http.Request
+	caller daemon.Caller
+}
+
+func success() any { return map[string]string{"info": "success"} }
+
+// answer writes what f returns, or its error in XSched's shape.
+func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		caller, err := x.identify(r)
+		var reply any
+		if err == nil {
+			reply, err = f(xrequest{ctx, r, caller})
+		}
+		if err == nil {
+			writeJSON(w, http.StatusOK, reply)
+			return
+		}
+		status, _ := encodeError(err)
+		if e, ok := errors.AsType[*xerror](err); ok {
+			status = e.status
+		}
+		writeJSON(w, status, map[string]string{"error": err.Error()})
+	}
+}
+
+func (x *xsched) list(r xrequest) (XQueues, error) {
+	l, err := x.control.List(r, r.caller)
+	if err != nil {
+		return XQueues{}, err
+	}
+	return xqueues(l), nil
+}
+
+func (x *xsched) getXQueues(r xrequest) (any, error) {
+	all, err := x.list(r)
+	return all, err
+}
+
+// queue finds the queue that the path names.
+func (x *xsched) queue(r xrequest) (xqueueReply, error) {
+	handle, ok := parseHandle(r.PathValue("handle"))
+	if !ok {
+		return xqueueReply{}, bad("invalid handle")
+	}
+	return x.lookUp(r, handle)
+}
+
+func (x *xsched) lookUp(r xrequest, handle uint64) (xqueueReply, error) {
+	all, err := x.list(r)
+	if err != nil {
+		return xqueueReply{}, err
+	}
+	q, ok := all.find(handle)
+	if !ok {
+		return xqueueReply{}, errNoXQueue
+	}
+	return q, nil
+}
+
+func (x *xsched) getXQueue(r xrequest) (any, error) {
+	q, err := x.queue(r)
+	return q, err
+}
+
+// number reads one parameter. XSched's xcli sends `none` for what it leaves as it is.
+func number(query url.Values, name string, none, least, most int64, text string) (*int, error) {
+	if !query.Has(name) {
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(query.Get(name), 10, 64)
+	switch {
+	case err == nil && n == none:
+		return nil, nil
+	case err != nil || n < least || n > most:
+		return nil, bad(text)
+	}
+	value := int(n)
+	return &value, nil
+}
+
+func (x *xsched) postConfig(r xrequest) (any, error) {
+	if _, ok := parseHandle(r.PathValue("handle")); !ok {
+		return nil, bad("invalid handle")
+	}
+	query := r.URL.Query()
+	level, err := number(query, "level", 0, int64(model.LevelBlock), int64(model.LevelInterrupt), "invalid level")
+	if err != nil {
+		return nil, err
+	}
+	threshold, err := number(query, "threshold", -1, 1, maxXThreshold, "invalid command threshold")
+	if err != nil {
+		return nil, err
+	}
+	batch, err := number(query, "batch_size", -1, 1, maxXThreshold, "invalid command batch size")
+	if err != nil {
+		return nil, err
+	}
+	q, err := x.queue(r)
+	if err != nil {
+		return nil, err
+	}
+	if level == nil && threshold == nil && batch == nil {
+		return map[string]string{"warning": "no change"}, nil
+	}
+	if threshold != nil {
+		q.XQueue.Threshold = int64(*threshold)
+	}
+	if batch != nil {
+		q.XQueue.BatchSize = int64(*batch)
+	}
+	if (threshold != nil || batch != nil) && q.XQueue.BatchSize >= q.XQueue.Threshold {
+		return nil, bad("batch size must be less than threshold")
+	}
+	_, err = x.control.Hint(r, r.caller, daemon.HintRequest{PID: q.Process.PID, Level: level, InFlight: threshold, Batch: batch})
+	return success(), err
+}
+
+func (x *xsched) getPolicy(r xrequest) (any, error) {
+	now, err := x.control.Policy(r, r.caller, daemon.PolicyRequest{})
+	return map[string]int{"policy": policy.Number(now.Name)}, err
+}
+
+func (x *xsched) postPolicy(r xrequest) (any, error) {
+	n, err := strconv.Atoi(r.URL.Query().Get("policy"))
+	if err != nil {
+		return nil, bad("invalid policy")
+	}
+	name := policy.NameOf(n)
+	if name == "" {
+		return nil, bad("invalid policy")
+	}
+	_, err = x.control.Policy(r, r.caller, daemon.PolicyRequest{Name: name})
+	return success(), err
+}
+
+func (x *xsched) postHint(r xrequest) (any, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, bad("invalid body")
+	}
+	hint, err := parseHint(body)
+	if err != nil {
+		return nil, err
+	}
+	switch *hint.Type {
+	case XHintPriority:
+		priority := int32(*hint.Priority)
+		return x.hint(r, hint, daemon.HintRequest{Priority: &priority})
+	case XHintUtilization:
+		// Everybody gets something here: the least that can be said is 1 %.
+		share := max(1, *hint.Utilization)
+		return x.hint(r, hint, daemon.HintRequest{Utilization: &share})
+	case XHintTimeslice:
+		_, err := x.control.Policy(r, r.caller, daemon.PolicyRequest{QuantumUS: *hint.Timeslice})
+		return success(), err
+	default:
+		return x.window(r, hint)
+	}
+}
+
+// hint changes the program that a hint names by handle or by pid.
+func (x *xsched) hint(r xrequest, h XHint, change daemon.HintRequest) (any, error) {
+	if h.Handle != nil && *h.Handle != 0 {
+		q, err := x.lookUp(r, *h.Handle)
+		if err != nil {
+			return nil, err
+		}
+		change.PID = q.Process.PID
+	} else {
+		change.PID = *h.PID
+	}
+	_, err := x.control.Hint(r, r.caller, change)
+	return success(), err
+}
+
+// window notes that a program has the active window of a display, and that the one before has it no more.
+func (x *xsched) window(r xrequest, h XHint) (any, error) {
+	yes, no := true, false
+	if _, err := x.control.Hint(r, r.caller, daemon.HintRequest{PID: *h.PID, WindowActive: &yes}); err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	if x.windows == nil || len(x.windows) >= maxDisplays {
+		x.windows = map[uint64]int{}
+	}
+	before := x.windows[*h.Display]
+	x.windows[*h.Display] = *h.PID
+	x.mu.Unlock()
+	if before != 0 && before != *h.PID {
+		// It may have ended, or be another user's: then it is not this caller's to change.
+		_, _ = x.control.Hint(r, r.caller, daemon.HintRequest{PID: before, WindowActive: &no})
+	}
+	return success(), nil
+}
+
+// parseHint reads the body of POST /hint and checks all that the type needs.
+func parseHint(body []byte) (XHint, error) {
+	var h XHint
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil || fields == nil {
+		return h, bad("invalid JSON")
+	}
+	for _, f := range []struct {
+		name string
+		into any
+		text string
+	}{
+		{"hint_type", &h.Type, "invalid hint type"},
+		{"handle", &h.Handle, "invalid handle"},
+		{"pid", &h.PID, "invalid pid"},
+		{"priority", &h.Priority, "invalid priority"},
+		{"utilization", &h.Utilization, "invalid utilization"},
+		{"timeslice", &h.Timeslice, "invalid timeslice"},
+		{"display", &h.Display, "invalid display"},
+	} {
+		if raw, ok := fields[f.name]; ok && json.Unmarshal(raw, f.into) != nil {
+			return h, bad(f.text)
+		}
+	}
+	return h, h.check()
+}
+
+// check says what is missing or out of range, in XSched's words.
+func (h *XHint) check() error {
+	if h.Type == nil {
+		return bad("missing hint type")
+	}
+	named := h.Handle != nil && *h.Handle != 0
+	pid := h.PID != nil && *h.PID != 0
+	if h.PID != nil && *h.PID < 0 {
+		return bad("invalid pid")
+	}
+	switch *h.Type {
+	case XHintPriority:
+		switch {
+		case !named:
+			return bad("invalid handle")
+		case h.Priority == nil:
+			return bad("missing priority")
+		case *h.Priority < int(model.PriorityNever) || *h.Priority > int(model.PriorityMax):
+			return bad("invalid priority")
+		}
+	case XHintUtilization:
+		switch {
+		case !named && !pid:
+			return bad("handle or pid is required")
+		case h.Utilization == nil:
+			return bad("missing utilization")
+		case *h.Utilization < 0 || *h.Utilization > model.UtilizationMax:
+			return bad("invalid utilization")
+		}
+	case XHintTimeslice:
+		switch {
+		case h.Timeslice == nil:
+			return bad("missing timeslice")
+		case *h.Timeslice < model.TimesliceMin.Microseconds() || *h.Timeslice > model.TimesliceMax.Microseconds():
+			return bad("invalid timeslice")
+		}
+	case XHintWindowActive:
+		switch {
+		case !pid:
+			return bad("missing pid")
+		case h.Display == nil:
+			return bad("missing display")
+		}
+	default:
+		return bad("invalid hint type")
+	}
+	return nil
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"xsched/internal/daemon"
+	"xsched/internal/policy"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := "testdata/" + name
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("differs from %s (go test -update writes it):\n%s", path, got)
+	}
+}
+
+// world is a Control with two programs, of uid 1000 and 2000, that notes what was changed.
+type world struct {
+	daemon.Control // nil: a method that is not overridden panics
+
+	mu     sync.Mutex
+	list   daemon.List
+	stats  daemon.Stats
+	policy string
+	notes  []string
+	silent bool // the engine does not answer
+}
+
+func newWorld() *world {
+	return &world{
+		policy: "HPF",
+		list: daemon.List{Policy: "HPF", Mode: "live", DefaultInFlight: 4, DefaultBatch: 2, Processes: []daemon.Process{
+			{
+				PID: 101, UID: 1000, Session: 1, Command: "python serve.py", Priority: 10, InFlight: 16, Batch: 8,
+				Counters: daemon.Counters{HookedCalls: 900, Launches: 500, GateWaits: 3, GateWaitNS: 1_500_000},
+				Queues: []daemon.Queue{
+					{Index: 0, Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, RanNS: 2_000_000_000},
+					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1},
+				},
+			},
+			{
+				PID: 202, UID: 2000, Session: 2, Command: "train", Queues: []daemon.Queue{{
+					Index: 0, Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 2, RanNS: 1_000_000_000, SuspendedNS: 250_000_000,
+					Preemptions: 7, PreemptedBy: []daemon.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 6, Reason: "process"}},
+				}},
+			},
+		}},
+		stats: daemon.Stats{
+			UptimeNS: 5_000_000_000, HeartbeatAgeNS: 20_000_000, Sessions: 2, SessionsTotal: 3, Queues: 3, OpenFDs: 12,
+			Refused: map[string]uint64{"full": 2}, Wakes: 40, Doorbells: 30, Decisions: 25, Preemptions: 7, PreemptionsByLevel: [4]uint64{0, 0, 7, 0},
+			Yields: 4, Grants: 1, Suspends: 7, Resumes: 6, TimesliceSets: 5, GateHolds: 0, DeviceErrors: 1,
+			Targets: []daemon.TargetStats{{PID: 202, StuckSinceNS: 5}},
+			PreemptTime: [4]daemon.Histogram{2: {
+				Count: 3, SumUS: 95, Cumulative: []uint64{0, 0, 0, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3},
+			}},
+		},
+	}
+}
+
+func (w *world) note(format string, args ...any) {
+	w.notes = append(w.notes, fmt.Sprintf(format, args...))
+}
+
+var errSilent = &daemon.Error{Kind: daemon.ErrUnavailable, Cause: "the engine does not answer"}
+
+func (w *world) List(context.Context, daemon.Caller) (daemon.List, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.silent {
+		return daemon.List{}, errSilent
+	}
+	return w.list, nil
+}
+
+func (w *world) Version(context.Context, daemon.Caller) (daemon.Version, error) {
+	return daemon.Version{Version: "v9", Virtual: true}, nil
+}
+
+func (w *world) Stats(context.Context, daemon.Caller) (daemon.Stats, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats, nil
+}
+
+func (w *world) Devices(context.Context, daemon.Caller) (daemon.Devices, error) {
+	return daemon.Devices{Devices: []daemon.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000}}}, nil
+}
+
+func (w *world) Hint(_ context.Context, c daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.list.Processes {
+		if p.PID != r.PID {
+			continue
+		}
+		if c.UID != 0 && c.UID != p.UID {
+			return daemon.HintReply{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "process belongs to another", Remedy: "use sudo"}
+		}
+		text := fmt.Sprintf("hint %d", r.PID)
+		names := []string{"level", "in_flight", "batch", "utilization"}
+		for i, v := range []*int{r.Level, r.InFlight, r.Batch, r.Utilization} {
+			if v != nil {
+				text += fmt.Sprintf(" %s=%d", names[i], *v)
+			}
+		}
+		if r.Priority != nil {
+			text += fmt.Sprintf(" priority=%d", *r.Priority)
+		}
+		if r.WindowActive != nil {
+			text += fmt.Sprintf(" window=%v", *r.WindowActive)
+		}
+		w.note("%s", text)
+		return daemon.HintReply{}, nil
+	}
+	return daemon.HintReply{}, &daemon.Error{Kind: daemon.ErrNotFound, Cause: fmt.Sprintf("process %d is not known", r.PID)}
+}
+
+func (w *world) Policy(_ context.Context, c daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Name != "" || r.QuantumUS != 0 {
+		if c.UID != 0 {
+			return daemon.PolicyReply{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "only the daemon's owner may"}
+		}
+		w.note("policy %s %d", r.Name, r.QuantumUS)
+		if r.Name != "" {
+			w.policy = r.Name
+		}
+	}
+	return daemon.PolicyReply{Name: w.policy, Available: policy.Names()}, nil
+}
+
+func (w *world) taken() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := strings.Join(w.notes, "; ")
+	w.notes = nil
+	return all
+}
+
+func as(uid int) Identify {
+	return func(*http.Request) (daemon.Caller, error) { return daemon.Caller{UID: uid}, nil }
+}
+
+// TestXSchedRoutes holds every answer of XSched's routes to the golden file.
+func TestXSchedRoutes(t *testing.T) {
+	w := newWorld()
+	root, user := Handler(w, as(0)), Handler(w, as(1000))
+	var out strings.Builder
+	ask := func(h http.Handler, who, method, target, body string) {
+		r := httptest.NewRequest(method, target, strings.NewReader(body))
+		a := httptest.NewRecorder()
+		h.ServeHTTP(a, r)
+		fmt.Fprintf(&out, "%s> %s %s %s\n%d %s", who, method, target, body, a.Code, a.Body)
+		if did := w.taken(); did != "" {
+			fmt.Fprintf(&out, "did: %s\n", did)
+		}
+		if kind := a.Header().Get("Content-Type"); kind != "application/json" {
+			t.Errorf("%s %s: content type %q", method, target, kind)
+		}
+	}
+	get := func(target string) { ask(root, "root", "GET", target, "") }
+	post := func(target string) { ask(root, "root", "POST", target, "") }
+	hint := func(body string) { ask(root, "root", "POST", "/hint", body) }
+
+	get("/xqueues")
+	get("/xqueue/10001")
+	get("/xqueue/0x20000")
+	get("/xqueue/30000")
+	get("/xqueue/0")
+	get("/xqueue/xyz")
+	get("/xqueue/1ffffffffffffffff")
+
+	post("/config/10000?level=2")
+	post("/config/0x20000?threshold=32&batch_size=16")
+	post("/config/20000?batch_size=1")
+	post("/config/10000?level=0&threshold=-1&batch_size=-1") // what XSched's xcli sends for "no change"
+	post("/config/10000?level=3&threshold=-1&batch_size=-1")
+	post("/config/10000")
+	post("/config/10000?level=4")
+	post("/config/10000?level=x")
+	post("/config/10000?threshold=0")
+	post("/config/10000?threshold=1x")
+	post("/config/10000?batch_size=0")
+	post("/config/10000?batch_size=99999999999999999999")
+	post("/config/10000?threshold=8&batch_size=8")
+	post("/config/10000?batch_size=16")
+	post("/config/30000?level=1")
+	post("/config/nothing?level=1")
+
+	get("/policy")
+	post("/policy?policy=100")
+	get("/policy")
+	post("/policy?policy=1")
+	post("/policy?policy=0")
+	post("/policy?policy=HPF")
+	post("/policy")
+
+	hint(`{"hint_type":1,"handle":65536,"priority":10}`)
+	hint(`{"hint_type":1,"handle":65536,"priority":-256}`)
+	hint(`{"hint_type":1,"handle":65536,"priority":256}`)
+	hint(`{"hint_type":1,"handle":65536}`)
+	hint(`{"hint_type":1,"priority":1}`)
+	hint(`{"hint_type":1,"handle":0,"priority":1}`)
+	hint(`{"hint_type":1,"handle":"65536","priority":1}`)
+	hint(`{"hint_type":1,"handle":7,"priority":1}`)
+	hint(`{"hint_type":2,"pid":202,"handle":0,"utilization":75}`)
+	hint(`{"hint_type":2,"pid":0,"handle":65537,"utilization":0}`)
+	hint(`{"hint_type":2,"pid":303,"handle":0,"utilization":5}`)
+	hint(`{"hint_type":2,"pid":202,"handle":0,"utilization":101}`)
+	hint(`{"hint_type":2,"pid":202}`)
+	hint(`{"hint_type":2,"utilization":5}`)
+	hint(`{"hint_type":2,"pid":-3,"utilization":5}`)
+	hint(`{"hint_type":3,"timeslice":5000}`)
+	hint(`{"hint_type":3,"timeslice":0}`)
+	hint(`{"hint_type":3,"timeslice":10000001}`)
+	hint(`{"hint_type":3}`)
+	hint(`{"hint_type":7,"pid":101,"display":1}`)
+	hint(`{"hint_type":7,"pid":202,"display":1}`)
+	hint(`{"hint_type":7,"pid":202}`)
+	hint(`{"hint_type":7,"display":1}`)
+	hint(`{"hint_type":4,"handle":65536}`)
+	hint(`{"hint_type":99}`)
+	hint(`{"hint_type":1.5}`)
+	hint(`{}`)
+	hint(`null`)
+	hint(`[]`)
+	hint(`{`)
+	hint(``)
+	hint(`{"hint_type":3,"timeslice":5000,"more":"` + strings.Repeat("x", maxBodyBytes) + `"}`)
+
+	ask(user, "uid 1000", "POST", "/hint", `{"hint_type":1,"handle":65536,"priority":1}`)
+	ask(user, "uid 1000", "POST", "/hint", `{"hint_type":1,"handle":131072,"priority":1}`)
+	ask(user, "uid 1000", "POST", "/policy?policy=1", "")
+	ask(user, "uid 1000", "POST", "/config/20000?level=1", "")
+	w.silent = true
+	get("/xqueues")
+
+	golden(t, "xsched.txt", cutLong(out.String()))
+}
+
+// cutLong keeps a huge request out of the golden file.
+func cutLong(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if len(line) > 1000 {
+			line = line[:60] + "...\n"
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
+
+func TestDevicesAndHandles(t *testing.T) {
+	for address, want := range map[string]uint64{
+		"0000:01:00.0":     2<<32 | 0x0100,
+		"0001:81:1f.7":     2<<32 | 0x1_81_ff,
+		"10000:01:00.0":    2<<32 | 0x0100, // only 32 bits of it fit
+		"nothing":          2 << 32,
+		"00000000:3b:02.1": 2<<32 | 0x3b11,
+	} {
+		if got := deviceOf(address); got != want {
+			t.Errorf("deviceOf(%s) = %x, want %x", address, got, want)
+		}
+	}
+	q := XQueue{Handle: handleOf(3, 5), Device: deviceOf("0000:01:00.0")}
+	if q.HandleText() != "0x30005" || q.DeviceText() != "GPU(0x200000100)" {
+		t.Errorf("%s %s", q.HandleText(), q.DeviceText())
+	}
+	if h, ok := parseHandle(q.HandleText()); !ok || h != q.Handle {
+		t.Errorf("parseHandle = %x, %v", h, ok)
+	}
+}
+
+// Numbers that XSched's tools send must mean the same here.
+func TestPolicyNumbers(t *testing.T) {
+	for _, name := range policy.Names() {
+		n, err := XPolicyNumber(name)
+		if err != nil || n != policy.Number(name) || XPolicyName(n) != name {
+			t.Errorf("%s: number %d (%v) in the tools, %d in the registry", name, n, err, policy.Number(name))
+		}
+	}
+	if _, err := XPolicyNumber("nonsense"); err == nil {
+		t.Error("nonsense has a number")
+	}
+}
+
+// TestXClient talks to the real handler over a real connection.
+func TestXClient(t *testing.T) {
+	w := newWorld()
+	server := httptest.NewServer(Handler(w, as(0)))
+	defer server.Close()
+	c := NewXClient("127.0.0.1", portOf(t, server.Listener.Addr().String()))
+	defer c.Close()
+	all, err := c.List(t.Context())
+	if err != nil || len(all.XQueues) != 3 || all.XQueues[0].Handle != 0x10000 || !all.XQueues[2].Suspended {
+		t.Fatalf("List = %+v, %v", all, err)
+	}
+	if err := c.Config(t.Context(), 0x10000, 2, -1, -1); err != nil {
+		t.Error(err)
+	}
+	if did := w.taken(); did != "hint 101 level=2" {
+		t.Errorf("did %q", did)
+	}
+	if err := c.Config(t.Context(), 0x10000, 0, 8, 8); err == nil || !strings.Contains(err.Error(), "batch size must be less than threshold") {
+		t.Errorf("Config = %v", err)
+	}
+	if n, err := c.Policy(t.Context()); n != 1 || err != nil {
+		t.Errorf("Policy = %d, %v", n, err)
+	}
+	if err := c.SetPolicy(t.Context(), 100); err != nil {
+		t.Error(err)
+	}
+	kind, pid := XHintUtilization, 202
+	if err := c.Hint(t.Context(), XHint{Type: &kind, PID: &pid, Utilization: &pid}); err == nil {
+		t.Error("utilization 202 was taken")
+	}
+	if _, err := NewXClient("127.0.0.1", 1).List(t.Context()); err == nil || !strings.Contains(err.Error(), "xsched serve") {
+		t.Errorf("nobody listens: %v", err)
+	}
+}

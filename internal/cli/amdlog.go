@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"xsched/internal/amdlog"
+)
+
+// amdlogMemory is where the collector starts to work harder: what an analysis
+// keeps is limited, what it leaves behind need not pile up.
+const amdlogMemory = 128 << 20
+
+func (a *app) amdlogCommand() *cobra.Command {
+	var (
+		asJSON, compare bool
+		html            string
+	)
+	c := &cobra.Command{
+		Use:   "amdlog FILE...",
+		Short: "Analyse logs of AMD's HIP runtime",
+		Long: `Reads logs that programs wrote with AMD_LOG_LEVEL=4 (ROCm 4.5 to 7) and says,
+for every process and hardware queue, which kernels were submitted, how often,
+how big they were and how many packets waited. Files may be compressed with
+gzip; - is standard input. Damaged and cut lines are counted.`,
+		Example: `  AMD_LOG_LEVEL=4 AMD_LOG_LEVEL_FILE=/tmp/hip.log python train.py; xsched amdlog /tmp/hip.log_*
+  xsched amdlog --html report.html hip.log.gz
+  xsched amdlog --compare before.log after.log`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			if compare && len(files) != 2 {
+				return usagef("--compare takes two logs, not %d", len(files))
+			}
+			debug.SetMemoryLimit(amdlogMemory)
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			var logs []*amdlog.Log
+			for _, name := range files {
+				log, err := a.readAMDLog(ctx, name)
+				if err != nil {
+					return interrupted(ctx, err)
+				}
+				logs = append(logs, log)
+			}
+			if compare {
+				return a.showAMDLog(amdlog.Compare(logs[0], logs[1]), asJSON, html)
+			}
+			return a.showAMDLog(amdlog.NewReport(logs...), asJSON, html)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&compare, "compare", false, "set two logs side by side")
+	f.StringVar(&html, "html", "", "write a page with pictures to this file")
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+// amdlogResult is a report or a comparison.
+type amdlogResult interface {
+	WriteText(io.Writer) error
+	WriteHTML(io.Writer) error
+}
+
+func (a *app) showAMDLog(r amdlogResult, asJSON bool, html string) error {
+	if html != "" {
+		if err := writeFile(html, r.WriteHTML); err != nil {
+			return err
+		}
+	}
+	if asJSON {
+		return a.printJSON(r)
+	}
+	if err := r.WriteText(a.stdout); err != nil {
+		return err
+	}
+	if html != "" {
+		fmt.Fprintf(a.stdout, "\nwritten: %s\n", html)
+	}
+	return nil
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("write page: %w; name a file in a folder that you may write to", err)
+	}
+	defer file.Close()
+	if err := write(file); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return nil
+}
+
+// readAMDLog analyses one file, with a progress bar if somebody watches.
+func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) {
+	o := amdlog.Options{Name: name, PID: pidOfName(name)}
+	file, size := os.Stdin, int64(-1)
+	if name == "-" {
+		o.Name = "standard input"
+	} else {
+		opened, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read log: %w; name a log, or - for standard input", err)
+		}
+		defer opened.Close()
+		info, err := opened.Stat()
+		if err != nil {
+			return nil, fmt.Errorf("read log: %w", err)
+		}
+		if info.IsDir() {
+			return nil, fmt.Errorf("read log: %s is a folder; name the files in it", name)
+		}
+		if info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		file = opened
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		bar := progressbar.NewOptions64(size, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionShowBytes(true),
+			progressbar.OptionSetDescription(filepath.Base(o.Name)), progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(30))
+		defer func() { _ = bar.Exit() }()
+		defer func() { _ = bar.Clear() }()
+		o.Progress = func(n int) { _ = bar.Add(n) }
+	}
+	return amdlog.Read(ctx, file, o)
+}
+
+// pidOfName finds the pid that the runtime puts behind the name it was given:
+// AMD_LOG_LEVEL_FILE=hip.log makes hip.log_4711.
+func pidOfName(name string) uint32 {
+	name = strings.TrimSuffix(filepath.Base(name), ".gz")
+	i := strings.LastIndexByte(name, '_')
+	if i < 0 {
+		return 0
+	}
+	pid, err := strconv.ParseUint(name[i+1:], 10, 32)
+	if err != nil || pid > 1<<22 { // the kernel has no greater ones
+		return 0
+	}
+	return uint32(pid)
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/daemon"
+	"xsched/internal/model"
+)
+
+// A private scheduler is a daemon for one program and its children, in a folder
+// of its own. The program must not get a child it does not know of, so `run`
+// starts `private`, which starts the daemon and ends: init inherits it.
+
+const (
+	envScheduler    = "XSCHED_SCHEDULER"
+	envSchedulerOld = "XSCHED_SCHED" // as some reports spell it
+	envPolicy       = "XSCHED_POLICY"
+	envDir          = "XSCHED_DIR"
+
+	schedulerLocal = "LCL"
+	schedulerApp   = "APP"
+
+	privatePrefix = "xsched-local-"
+	lookPeriod    = 200 * time.Millisecond // at the children that are left
+)
+
+// scheduler is what the environment asks for, in capitals.
+func (e *environment) scheduler() string {
+	for _, name := range []string{envScheduler, envSchedulerOld} {
+		if value := e.get(name); value != "" {
+			return strings.ToUpper(value)
+		}
+	}
+	return ""
+}
+
+// wantsPrivate says whether a private scheduler has to be started. A program
+// that runs under one already shares it with its children.
+func wantsPrivate(env *environment, asked bool) bool {
+	return asked || env.scheduler() == schedulerLocal && env.get(envSocket) == ""
+}
+
+// startPrivate starts a private daemon that ends with this process, whatever it
+// becomes, and points env at it.
+func (a *app) startPrivate(ctx context.Context, env *environment, policy string, virtual bool) error {
+	if policy == "" {
+		policy = env.get(envPolicy)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	args := []string{"private", "--pid", strconv.Itoa(os.Getpid()), "--policy", policy}
+	if virtual {
+		args = append(args, "--virtual")
+	}
+	cmd := exec.CommandContext(ctx, exe, args...)
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		text := strings.TrimPrefix(oneLine(complaint.String()), "xsched: ")
+		if text == "" {
+			text = err.Error()
+		}
+		return fmt.Errorf("start private scheduler: %s", text)
+	}
+	dir := strings.TrimSpace(string(out))
+	a.dir = dir
+	env.set(envScheduler, schedulerLocal)
+	env.set(envDir, dir)
+	if policy != "" {
+		env.set(envPolicy, policy)
+	}
+	return nil
+}
+
+func (a *app) privateCommand() *cobra.Command {
+	var (
+		o      daemon.Options
+		pid    int
+		folder string
+		ready  int
+	)
+	c := &cobra.Command{
+		Use:    "private",
+		Short:  "Run a private scheduler for one program (started by `run --local`)",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if folder == "" {
+				return a.launchPrivate(cmd.Context(), pid, o.Policy, o.Virtual)
+			}
+			tell := newReadiness(ready)
+			o.Dir, o.Version, o.Private = folder, version, true
+			err := a.servePrivate(cmd.Context(), o, pid, tell)
+			tell.done(err)
+			return err
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&pid, "pid", 0, "the program")
+	f.StringVar(&o.Policy, "policy", "", "policy to start with")
+	f.BoolVar(&o.Virtual, "virtual", false, "use a virtual GPU of its own")
+	f.StringVar(&folder, "folder", "", "be the daemon, in this folder")
+	f.IntVar(&ready, "ready-fd", -1, "say on this file descriptor when clients can connect")
+	return c
+}
+
+// launchPrivate starts the daemon and prints its folder when it is ready.
+func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual bool) error {
+	dir, err := privateDir()
+	if err != nil {
+		return err
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("create pipe: %w", err)
+	}
+	defer reader.Close()
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	args := []string{"private", "--pid", strconv.Itoa(pid), "--folder", dir, "--policy", policy, "--ready-fd", "3"}
+	if virtual {
+		args = append(args, "--virtual")
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.ExtraFiles = []*os.File{writer}
+	// A session of its own: an interrupt from the keyboard is for the program, and
+	// the program's end is what ends the daemon.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = writer.Close()
+	if err == nil {
+		err = awaitReady(ctx, reader)
+	}
+	if err != nil {
+		if cmd.Process != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+		_ = os.RemoveAll(dir)
+		return err
+	}
+	fmt.Fprintln(a.stdout, dir)
+	return nil
+}
+
+// privateDir makes a folder whose sockets have names short enough for the kernel.
+func privateDir() (string, error) {
+	const room = 60 // of 108, with what comes behind
+	for _, base := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
+		if base == "" || len(base) > room {
+			continue
+		}
+		if dir, err := os.MkdirTemp(base, privatePrefix); err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("no folder for a private scheduler can be made; set TMPDIR to one that can be written")
+}
+
+// servePrivate is the daemon. It stays while the program lives, or a child of
+// it that has joined.
+func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell *readiness) error {
+	defer func() { _ = os.RemoveAll(o.Dir) }()
+	program, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	defer func() { _ = unix.Close(program) }()
+	file, err := os.OpenFile(filepath.Join(o.Dir, "serve.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("create log: %w", err)
+	}
+	defer file.Close()
+	o.Log = slog.New(slog.NewTextHandler(file, nil))
+	o.Mode = model.ModeLive
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	o.Ready = func(c daemon.Control) {
+		tell.done(nil)
+		go func() {
+			defer stop()
+			awaitEnd(ctx, program)
+			for ctx.Err() == nil && hasClients(ctx, c) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(lookPeriod):
+				}
+			}
+		}()
+	}
+	return a.serve(ctx, o, 0, webOptions{addr: webOff})
+}
+
+// awaitEnd returns when the process of a pidfd has ended.
+func awaitEnd(ctx context.Context, pidfd int) {
+	for ctx.Err() == nil {
+		p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(time.Second.Milliseconds()))
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+func hasClients(ctx context.Context, c daemon.Control) bool {
+	list, err := c.List(ctx, daemon.Caller{UID: os.Geteuid()})
+	return err == nil && len(list.Processes) > 0
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+)
+
+// webOff turns the TCP listener off.
+const webOff = "off"
+
+// webOptions are the flags of the TCP listener.
+type webOptions struct{ addr, tokenFile string }
+
+func (w *webOptions) flags(c *cobra.Command) {
+	c.Flags().StringVar(&w.addr, "http", api.DefaultHTTP, "address of the HTTP interface, or off")
+	c.Flags().StringVar(&w.tokenFile, "http-token-file", "", "file with the bearer token for --http; needed when other machines can reach it")
+}
+
+// listen binds the address, unless it is off.
+func (w webOptions) listen(log *slog.Logger) (webServer, error) {
+	if w.addr == webOff || w.addr == "" {
+		if w.tokenFile != "" {
+			return webServer{}, usagef("--http-token-file needs an address; add --http HOST:PORT")
+		}
+		return webServer{}, nil
+	}
+	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, Log: log})
+	return webServer{s}, err
+}
+
+// webServer is a bound listener, or none.
+type webServer struct{ *api.HTTPServer }
+
+func (w webServer) addr() string {
+	if w.HTTPServer == nil {
+		return webOff
+	}
+	return w.Addr()
+}
+
+func (w webServer) close() {
+	if w.HTTPServer != nil {
+		_ = w.Close()
+	}
+}
+
+// serveWith serves HTTP beside the control socket; the end of one is the end of both.
+func (w webServer) serveWith(control serveControl) serveControl {
+	if w.HTTPServer == nil {
+		return control
+	}
+	return func(ctx context.Context, l net.Listener, c daemon.Control) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			defer cancel()
+			ended <- w.Serve(ctx, c)
+		}()
+		err := control(ctx, l, c)
+		cancel()
+		return errors.Join(err, <-ended)
+	}
+}
+
+type serveControl = func(context.Context, net.Listener, daemon.Control) error

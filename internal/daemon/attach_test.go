@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/api"
+	"xsched/internal/daemon"
+)
+
+// Client numbers count up for as long as the device lives: those of short-lived
+// processes lie between the newest and the one that is looked for.
+func TestAttachAfterManyClients(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: w.vgpuPath()}); err != nil {
+		t.Fatal(err)
+	}
+	r := rm{fd}
+	for range 5000 {
+		client, err := r.alloc(0, 0, 0x41, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arg := make([]byte, 16)
+		binary.NativeEndian.PutUint32(arg, client)
+		binary.NativeEndian.PutUint32(arg[8:], client)
+		if err := r.ioctl(0x29, 16, arg, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Now()
+	reply, err := w.ctl.Suspend(ctx, app.Process.Pid)
+	took := time.Since(start)
+	// A machine that is too slow for the walk gets the clear error that is promised.
+	if err != nil {
+		wantError(t, err, daemon.ErrUnavailable, "not found in time", "client numbers", "xsched run")
+		t.Skipf("this machine is too slow: %v", err)
+	}
+	if !reply.Attached || took > 3*time.Second {
+		t.Errorf("%+v after %v", reply, took)
+	}
+	t.Logf("attached past 5000 clients in %v", took)
+	await(t, "stopped", func() bool { return w.account(t, app.Process.Pid).Disables == 1 })
+}
+
+// One RM client with channels on two GPUs: each is stopped on its own GPU.
+func TestAttachTwoGPUs(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath(), "both")
+	pid := app.Process.Pid
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped on both", func() bool { return w.account(t, pid).Disables == 2 })
+	l, err := w.ctl.List(ctx)
+	if err != nil || len(l.Processes) != 1 || len(l.Processes[0].Queues) != 2 {
+		t.Fatalf("%+v %v", l, err)
+	}
+	if q := l.Processes[0].Queues; q[0].Device == q[1].Device || q[0].Level != 3 || q[1].Level != 3 {
+		t.Errorf("%+v", q)
+	}
+	if _, err := w.ctl.Detach(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
+}
+
+// The usual case: a batch job that was started without us, below a program that
+// was started with us. It is sliced, stopped while the high works where slices
+// are not used, and still gets its turns.
+func TestAttachedLowBesideShimmedHigh(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, func(o *daemon.Options) { o.StarvationBound = 300 * time.Millisecond; o.Quantum = 20 * time.Millisecond })
+	low := startProgram(t, "app", w.vgpuPath())
+	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "the high is known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 1 })
+	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
+		t.Fatal(err)
+	}
+	native := w.account(t, low.Process.Pid).SliceNS
+	r, err := w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))})
+	if err != nil || !r.Attached || r.Level != 3 || !strings.Contains(r.Message, " in ") {
+		t.Fatalf("%+v %v", r, err)
+	}
+	await(t, "the hardware prefers the high", func() bool {
+		return w.account(t, low.Process.Pid).SliceNS < native && w.account(t, high.Process.Pid).SliceNS > native
+	})
+	// Without slices it is stopped for the high, which is always busy; the bound gives it turns.
+	if _, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 3}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "own slices again", func() bool { return w.account(t, low.Process.Pid).SliceNS == native })
+	await(t, "stopped", func() bool { return w.account(t, low.Process.Pid).Disables >= 1 })
+	turns := w.account(t, low.Process.Pid).Enables
+	await(t, "turns", func() bool { return w.account(t, low.Process.Pid).Enables >= turns+2 })
+	if w.account(t, high.Process.Pid).Disables > w.account(t, low.Process.Pid).Disables {
+		t.Error("the high was stopped more often than the low")
+	}
+	if _, err := w.ctl.Detach(ctx, low.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the low is free", func() bool {
+		a := w.account(t, low.Process.Pid)
+		return a.Enables >= a.Disables && a.SliceNS == native
+	})
+	_, err = w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(999))})
+	wantError(t, err, daemon.ErrInvalid, "999")
+	_, err = w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Utilization: new(101)})
+	wantError(t, err, daemon.ErrInvalid, "101")
+}
+
+// An attached program that uses no CPU is taken for idle, so that lower ones run;
+// as soon as it is stopped it counts as waiting again.
+func TestAttachedIdleIsGuessed(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	if _, err := w.ctl.Attach(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	state := func() string {
+		l, err := w.ctl.List(ctx)
+		if err != nil || len(l.Processes) != 1 || len(l.Processes[0].Queues) != 1 {
+			return ""
+		}
+		return l.Processes[0].Queues[0].State
+	}
+	await(t, "busy at first", func() bool { return state() == "running" })
+	await(t, "idle", func() bool { return state() == "idle" })
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "busy while it is stopped", func() bool {
+		l, err := w.ctl.List(ctx)
+		return err == nil && l.Processes[0].Queues[0].Busy
+	})
+}
+
+// What a GPU does is probed once for a driver and remembered over the daemon's end.
+func TestLevelsAreProbedOnce(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serve(t, nil)
+	level3 := func(n int) func() bool {
+		return func() bool {
+			l, err := w.ctl.List(ctx)
+			k := 0
+			for _, p := range l.Processes {
+				if len(p.Queues) == 1 && p.Queues[0].Level == 3 && p.Queues[0].LevelReason == "" {
+					k++
+				}
+			}
+			return err == nil && k == n
+		}
+	}
+	first := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "first at level 3", level3(1))
+	second := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "second at level 3", level3(2))
+	if a, b := w.account(t, first.Process.Pid).Enables, w.account(t, second.Process.Pid).Enables; a != 1 || b != 0 {
+		t.Errorf("%d and %d probes, want 1 and 0", a, b)
+	}
+	d, err := w.ctl.Devices(ctx)
+	if err != nil || len(d.Devices) != 1 || !d.Devices[0].Probed || d.Devices[0].MaxLevel != 3 {
+		t.Errorf("%+v %v", d, err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(w.dir, "levels-virtual.json")); err != nil || !strings.Contains(string(b), `"0000:01:00.0"`) {
+		t.Errorf("%s %v", b, err)
+	}
+	w.ctl = api.NewClient(filepath.Join(w.dir, "control.sock"))
+	defer w.ctl.Close()
+	w.serve(t, nil)
+	third := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "third at level 3", level3(1))
+	if n := w.account(t, third.Process.Pid).Enables; n != 0 {
+		t.Errorf("%d probes although it was known", n)
+	}
+}
+
+// A forced level that a program can't have is shown with the reason.
+func TestForcedLevelIsShown(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	if _, err := w.ctl.Attach(ctx, app.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := w.ctl.List(ctx)
+	if err != nil || len(l.Processes) != 1 {
+		t.Fatal(l, err)
+	}
+	if q := l.Processes[0].Queues[0]; q.Level != 1 || !strings.Contains(q.LevelReason, "no shim") {
+		t.Errorf("%+v", q)
+	}
+}
+
+// What an attached program makes later, a context on another GPU here, is found and
+// treated like the rest; the guardian knows of it too.
+func TestAttachedMakesMore(t *testing.T) {
+	w := newWorld(t)
+	d := startProgram(t, "daemon", w.dir)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	if _, err := app.in.WriteString("more\n"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped on the other GPU too", func() bool { return w.account(t, pid).Disables == 2 })
+	before := w.account(t, pid).Enables
+	_ = d.Process.Kill()
+	await(t, "free on both", func() bool { return w.account(t, pid).Enables >= before+2 })
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"slices"
+
+	"xsched/internal/device/nvidia"
+	"xsched/internal/hub"
+	"xsched/internal/model"
+)
+
+// describe says what a GPU does, without its users.
+func (d *daemon) describe(id string) *Device {
+	dev := &Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
+	if d.driver == nil {
+		return dev
+	}
+	dev.Driver, dev.Virtual = d.driver.Version, d.driver.Virtual
+	var v nvidia.Verdict
+	if gpu, err := nvidia.ParsePCI(id); err == nil {
+		v, dev.Probed = d.driver.Verdict(gpu)
+	}
+	dev.ComputeMode, dev.LevelReason = v.Compute, v.Reason
+	switch {
+	case !dev.Probed:
+		dev.MaxLevel, dev.Slices = int(model.LevelInterrupt), true
+		dev.LevelReason = "what its driver is known for; the first program on it shows whether it is so here"
+	case v.Stop:
+		dev.MaxLevel, dev.Slices = int(model.LevelInterrupt), v.Slices
+	default:
+		dev.Slices = v.Slices
+	}
+	return dev
+}
+
+// nameGPUs enters every GPU that the driver shows.
+func (d *daemon) nameGPUs(get func(id string) *Device) {
+	if d.driver == nil || d.driver.Virtual {
+		return
+	}
+	machine := nvidia.System{Root: "/"}
+	divided := machine.MIG()
+	for _, g := range machine.GPUs() {
+		dev := get(g.PCI)
+		dev.Name, dev.MIG = g.Name, slices.Contains(divided, g.Minor)
+	}
+}
+
+// underMPS corrects what is said of GPUs whose users are clients of MPS: the
+// channels are the server's, so no program can be stopped there by itself.
+func (d *daemon) underMPS(devices map[string]*Device, all []hub.SessionView) {
+	if d.driver == nil || d.driver.MPSReason() == "" {
+		return
+	}
+	own := map[string]bool{} // somebody has channels of his own there
+	for _, s := range all {
+		for gpu, c := range s.Caps {
+			own[gpu.String()] = own[gpu.String()] || c.MaxLevel > model.LevelBlock
+		}
+	}
+	for id, dev := range devices {
+		if !own[id] {
+			dev.MaxLevel, dev.Slices, dev.LevelReason = int(model.LevelBlock), false, d.driver.MPSReason()
+		}
+	}
+}
+
+// someCanDo refuses a level that can't be had on any GPU. Where only some
+// programs can't have it, the level is forced on the others, and `list` says which not and why.
+func (d *daemon) someCanDo(ctx context.Context, l model.Level) error {
+	if l <= model.LevelBlock {
+		return nil
+	}
+	if d.driver == nil {
+		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+	}
+	reply, err := d.Devices(ctx, Caller{})
+	if err != nil {
+		return err
+	}
+	reason := ""
+	for _, dev := range reply.Devices {
+		if model.Level(dev.MaxLevel) >= l {
+			return nil
+		}
+		reason = dev.LevelReason
+	}
+	if len(reply.Devices) == 0 {
+		return nil // the first program shows what its GPU does
+	}
+	return fail(ErrNotSupported, "use level 1", "level %d can't be had on any GPU: %s", l, reason)
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kinds selects queues by what they do.
+type Kinds uint8
+
+// Compute and copy queues are stopped apart: a process whose copies go on can feed
+// a queue that is stopped.
+const (
+	ComputeQueues Kinds = 1 << iota
+	SDMAQueues
+	AllQueues = ComputeQueues | SDMAQueues
+)
+
+func (k Kinds) has(q QueueSnapshot) bool {
+	if q.SDMA() {
+		return k&SDMAQueues != 0
+	}
+	return k&ComputeQueues != 0
+}
+
+// snapshotRoom is for more queues than a process can have on several GPUs.
+const snapshotRoom = 1024
+
+// Debugger stops the queues of a process that knows nothing of us, in the role of its
+// debugger. While one is there, rocgdb can't be; when this process dies the driver
+// resumes everything.
+type Debugger struct {
+	pid       int
+	transport Transport
+	tracer    *tracer
+	events    int // read end of the pipe the driver writes to
+	readers   sync.WaitGroup
+	closing   sync.Once
+
+	// Only the tracing thread uses these.
+	runtime bool
+	stopped Kinds  // what is to stay stopped, also what comes anew
+	grace   uint32 // of the suspension in force
+	lateErr error  // of a suspension that an event caused
+	held    map[uint32]bool
+	caught  int // queues that appeared while stopped, and were stopped too
+}
+
+// AttachDebugger becomes the debugger of a process: nothing of it is stopped yet.
+func AttachDebugger(pid int, open func() (Transport, error)) (*Debugger, error) {
+	transport, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckVersion(transport); err != nil {
+		_ = transport.Close()
+		return nil, err
+	}
+	d := &Debugger{pid: pid, transport: transport, grace: GraceDefault, events: -1}
+	if d.tracer, err = trace(pid); err != nil {
+		_ = transport.Close()
+		return nil, err
+	}
+	var failed error
+	err = d.tracer.call(func() { failed = d.enable() })
+	if err = errors.Join(err, failed); err != nil {
+		d.tracer.close()
+		_ = transport.Close()
+		return nil, err
+	}
+	d.readers.Add(1)
+	go d.listen()
+	return d, nil
+}
+
+// enable starts the session: events are announced on a FIFO.
+func (d *Debugger) enable() error {
+	var fifo [2]int
+	if err := unix.Pipe2(fifo[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("create pipe: %w", err)
+	}
+	defer unix.Close(fifo[1]) // the driver holds it
+	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_ENABLE)
+	t.put64(8, KFD_EC_MASK_QUEUE_NEW|KFD_EC_MASK_PROCESS_RUNTIME)
+	t.put32(24, 16)
+	t.put32(28, uint32(fifo[1]))
+	r := t.request()
+	r.PointerAt, r.Buffer, r.File = 16, make([]byte, 16), fifo[1]
+	if _, err := d.transport.Ioctl(r); err != nil {
+		_ = unix.Close(fifo[0])
+		return trapError(fmt.Sprintf("debug process %d", d.pid), err)
+	}
+	d.runtime = r.Buffer[8] == 1
+	d.events = fifo[0]
+	return nil
+}
+
+// listen waits for the driver's announcements; the tracing thread answers them. The
+// driver closes the pipe when the session ends.
+func (d *Debugger) listen() {
+	defer d.readers.Done()
+	b := make([]byte, 256)
+	for {
+		n, err := unix.Read(d.events, b)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 || !d.tracer.post(d.answer) {
+			_ = unix.Close(d.events)
+			return
+		}
+	}
+}
+
+// answer handles all events there are: a runtime that waits for its debugger goes on,
+// and queues that appear while others are stopped are stopped too.
+func (d *Debugger) answer() {
+	for range snapshotRoom {
+		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT)
+		t.put64(8, KFD_EC_MASK_QUEUE_NEW|KFD_EC_MASK_PROCESS_RUNTIME)
+		if _, err := d.transport.Ioctl(t.request()); err != nil {
+			return // EAGAIN: no more
+		}
+		seen := t.u64(8)
+		if seen&KFD_EC_MASK_PROCESS_RUNTIME != 0 {
+			reply := newTrap(d.pid, KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT)
+			reply.put64(8, KFD_EC_MASK_PROCESS_RUNTIME)
+			if _, err := d.transport.Ioctl(reply.request()); err == nil {
+				d.runtime = true
+			}
+		}
+		if seen&KFD_EC_MASK_QUEUE_NEW != 0 && d.stopped != 0 {
+			d.stopNew()
+		}
+	}
+}
+
+// stopNew stops what has appeared since the others were stopped.
+func (d *Debugger) stopNew() {
+	before := len(d.held)
+	_, d.lateErr = d.suspend(d.stopped)
+	d.caught += max(len(d.held)-before, 0)
+}
+
+// Queues lists the process's queues, newest first.
+func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
+	failed := d.tracer.call(func() {
+		queues, err = d.snapshot()
+		// A listed queue is no longer new, so no event will tell of it.
+		if d.stopped != 0 {
+			d.stopNew()
+		}
+	})
+	return queues, errors.Join(failed, err)
+}
+
+// snapshot also marks all queues as seen, without which none can be suspended.
+func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
+	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT)
+	t.put64(8, KFD_EC_MASK_QUEUE_NEW)
+	t.put32(24, snapshotRoom)
+	t.put32(28, snapshotBytes)
+	r := t.request()
+	r.PointerAt, r.Buffer = 16, make([]byte, snapshotRoom*snapshotBytes)
+	if _, err := d.transport.Ioctl(r); err != nil {
+		return nil, trapError("list queues", err)
+	}
+	n, entry := int(t.u32(24)), int(t.u32(28))
+	if n > snapshotRoom {
+		return nil, fmt.Errorf("list queues: %d of them: %w", n, ErrIncomplete)
+	}
+	if entry != snapshotBytes {
+		return nil, fmt.Errorf("list queues: entries of %d bytes: %w", entry, ErrOldDriver)
+	}
+	return ParseSnapshot(r.Buffer[:n*snapshotBytes], snapshotBytes)
+}
+
+// Suspend stops queues and keeps stopped what appears meanwhile. It says what became of each.
+func (d *Debugger) Suspend(kinds Kinds, grace uint32) (results []QueueResult, err error) {
+	failed := d.tracer.call(func() {
+		d.grace, d.lateErr = grace, nil
+		results, err = d.suspend(kinds)
+		d.stopped = kinds // also after an error: what can be stopped is
+	})
+	return results, errors.Join(failed, err)
+}
+
+// suspend stops all queues of these kinds; one that is stopped already counts.
+func (d *Debugger) suspend(kinds Kinds) ([]QueueResult, error) {
+	queues, err := d.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	var ids []uint32
+	for _, q := range queues {
+		if kinds.has(q) {
+			ids = append(ids, q.ID)
+		}
+	}
+	d.held = map[uint32]bool{}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_SUSPEND_QUEUES)
+	t.put32(24, uint32(len(ids)))
+	t.put32(28, d.grace)
+	results, err := d.change("suspend queues", t, 16, ids)
+	for _, r := range results {
+		if r.Done() {
+			d.held[r.ID] = true
+		}
+	}
+	return results, err
+}
+
+// change makes a request whose answer is a count, with a result for each queue.
+func (d *Debugger) change(what string, t *trap, pointerAt int, ids []uint32) ([]QueueResult, error) {
+	r := t.request()
+	r.PointerAt, r.Buffer = pointerAt, encodeIDs(ids)
+	n, err := d.transport.Ioctl(r)
+	if errors.Is(err, unix.EPERM) && !d.runtime {
+		return nil, fmt.Errorf("%s of process %d: %w", what, d.pid, ErrNoRuntime)
+	}
+	if err != nil {
+		return nil, trapError(fmt.Sprintf("%s of process %d", what, d.pid), err)
+	}
+	results := parseResults(r.Buffer)
+	bad := 0
+	for _, q := range results {
+		// One that is being destroyed needs nothing from us.
+		if q.Failed {
+			bad++
+		}
+	}
+	if bad > 0 {
+		return results, fmt.Errorf("%s of process %d: %d of %d done, %d failed: %w", what, d.pid, n, len(ids), bad, ErrIncomplete)
+	}
+	return results, nil
+}
+
+// Resume lets everything go on.
+func (d *Debugger) Resume() (results []QueueResult, err error) {
+	failed := d.tracer.call(func() {
+		d.stopped = 0
+		var queues []QueueSnapshot
+		if queues, err = d.snapshot(); err != nil || len(queues) == 0 {
+			return
+		}
+		var ids []uint32
+		for _, q := range queues {
+			ids = append(ids, q.ID)
+		}
+		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_RESUME_QUEUES)
+		t.put32(16, uint32(len(ids)))
+		results, err = d.change("resume queues", t, 8, ids)
+	})
+	return results, errors.Join(failed, err)
+}
+
+// Caught is how many queues appeared while the others were stopped, and the error of the last one.
+func (d *Debugger) Caught() (n int, err error) {
+	failed := d.tracer.call(func() { n, err = d.caught, d.lateErr })
+	return n, errors.Join(failed, err)
+}
+
+// Ended is closed when the process has ended, or the debugger was closed.
+func (d *Debugger) Ended() <-chan struct{} { return d.tracer.ended }
+
+// Close ends the session: the driver resumes all queues, and the process is nobody's any more.
+func (d *Debugger) Close() error {
+	d.closing.Do(func() {
+		_ = d.tracer.call(func() {
+			d.stopped = 0
+			_, _ = d.transport.Ioctl(newTrap(d.pid, KFD_IOC_DBG_TRAP_DISABLE).request())
+		})
+		d.tracer.close()
+		_ = d.transport.Close()
+		d.awaitReaders()
+	})
+	return nil
+}
+
+// awaitReaders gives the reader of the pipe time to see its end. A driver that keeps
+// the pipe open costs a goroutine, not the caller.
+func (d *Debugger) awaitReaders() {
+	done := make(chan struct{})
+	go func() { d.readers.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(letGoTime):
+	}
+}

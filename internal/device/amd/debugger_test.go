@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/device/amd"
+	"xsched/internal/kfd"
+	"xsched/internal/kfd/kfdtest"
+	"xsched/internal/model"
+)
+
+func attach(t *testing.T, d *kfdtest.Device, pid int) *amd.Debugger {
+	t.Helper()
+	debugger, err := amd.AttachDebugger(pid, func() (amd.Transport, error) { return amd.DialVirtual(d.Socket) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = debugger.Close() })
+	return debugger
+}
+
+func TestDebuggerStopsAndResumes(t *testing.T) {
+	for _, variant := range []kfd.Variant{kfd.Upstream, kfd.DKMS} {
+		t.Run(string(variant), func(t *testing.T) {
+			config := kfd.DefaultConfig()
+			config.Variant = variant
+			d := kfdtest.Serve(t, config)
+			p := d.Target(t)
+			debugger := attach(t, d, p.PID)
+			p.Ask("w")
+			done := p.Ask("f")
+			queues, err := debugger.Queues()
+			if err != nil || len(queues) != 2 || queues[0].SDMA() || !queues[1].SDMA() {
+				t.Fatalf("%+v %v", queues, err)
+			}
+			results, err := debugger.Suspend(amd.ComputeQueues, amd.GraceDefault)
+			if err != nil || len(results) != 1 || !results[0].Done() {
+				t.Fatalf("%+v %v", results, err)
+			}
+			p.Ask("w")
+			time.Sleep(30 * time.Millisecond)
+			if got := p.Ask("r"); got != "R 1" {
+				t.Errorf("a suspended queue has %s", got)
+			}
+			// A queue that appears meanwhile is caught without being asked for.
+			p.Ask("n")
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+				n, err := debugger.Caught()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n == 1 {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatal("the new queue was not caught")
+				}
+			}
+			p.Ask("w")
+			time.Sleep(30 * time.Millisecond)
+			if got := p.Ask("r"); got != "R 1" {
+				t.Errorf("suspended queues have %s", got)
+			}
+			if results, err := debugger.Resume(); err != nil || len(results) != 3 {
+				t.Fatalf("%+v %v", results, err)
+			}
+			if got := p.Ask("f"); got == done {
+				t.Errorf("nothing was executed: %s", got)
+			}
+			if got := p.Ask("r"); got != "R 4" {
+				t.Errorf("after the resume: %s", got)
+			}
+		})
+	}
+}
+
+// TestSignalsFlow is a target under a 1 kHz SIGALRM and numbered signals: none is lost.
+func TestSignalsFlow(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	debugger := attach(t, d, p.PID)
+	const numbers = 500
+	for i := range numbers {
+		// From here, so that merging can't hide a loss: these queue.
+		if err := kfdtest.SendNumber(p.PID, i); err != nil {
+			t.Fatal(err)
+		}
+		if i%50 == 0 {
+			if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := debugger.Resume(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	var alarms, merged, expected, got, disordered int
+	if _, err := fmt.Sscanf(p.Ask("s"), "S %d %d %d %d %d", &alarms, &merged, &expected, &got, &disordered); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d alarms, %d of them merged by the kernel, %d expected; %d numbered", alarms+merged, merged, expected, got)
+	if got != numbers || disordered != 0 {
+		t.Errorf("%d of %d numbered signals, %d out of order", got, numbers, disordered)
+	}
+	if lost := expected - alarms - merged; lost < -1 || lost > 1 {
+		t.Errorf("%d alarms lost", lost)
+	}
+}
+
+// TestRuntimeStartsUnderDebugger: the runtime's start waits for the debugger's answer.
+func TestRuntimeStartsUnderDebugger(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Start(t, "late")
+	if !strings.HasPrefix(p.Line(), "before ") {
+		t.Fatal("it did not start")
+	}
+	debugger := attach(t, d, p.PID)
+	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+		t.Fatal(err) // no queue yet: nothing to do, and what comes is caught
+	}
+	if got := p.Ask("x"); !strings.HasPrefix(got, "ready ") {
+		t.Fatal(got)
+	}
+	p.Ask("w")
+	time.Sleep(20 * time.Millisecond)
+	if got := p.Ask("r"); got != "R 0" {
+		t.Error(got)
+	}
+	if err := debugger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("f")
+}
+
+func TestCloseResumesAndLetsGo(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	debugger := attach(t, d, p.PID)
+	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("w")
+	_ = debugger.Close()
+	p.Ask("f")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID))
+	if err != nil || !strings.Contains(string(status), "TracerPid:\t0\n") {
+		t.Error("still traced")
+	}
+	// A second one can come after it.
+	again := attach(t, d, p.PID)
+	if _, err := again.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneDebugger(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	attach(t, d, p.PID)
+	_, err := amd.AttachDebugger(p.PID, func() (amd.Transport, error) { return amd.DialVirtual(d.Socket) })
+	if !errors.Is(err, amd.ErrTraced) {
+		t.Errorf("a second debugger: %v", err)
+	}
+	old := kfd.DefaultConfig()
+	old.Minor = 11
+	older := kfdtest.Serve(t, old)
+	_, err = amd.AttachDebugger(p.PID, func() (amd.Transport, error) { return amd.DialVirtual(older.Socket) })
+	if !errors.Is(err, amd.ErrOldDriver) {
+		t.Errorf("an old driver: %v", err)
+	}
+}
+
+func TestTargetEnds(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	debugger := attach(t, d, p.PID)
+	_ = unix.Kill(p.PID, unix.SIGKILL)
+	select {
+	case <-debugger.Ended():
+	case <-time.After(10 * time.Second):
+		t.Fatal("its end was not seen")
+	}
+	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); !errors.Is(err, amd.ErrGone) {
+		t.Error(err)
+	}
+}
+
+func TestDebugTarget(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	var m device.Metrics
+	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.ComputeQueues, &m)
+	for range 2 { // the second is known to be true
+		if err := target.Apply(t.Context(), model.Desired{Suspend: model.LevelInterrupt}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Ask("w")
+	if err := target.Apply(t.Context(), model.Desired{}); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("f")
+	if m.Suspends.Load() != 1 || m.Resumes.Load() != 1 {
+		t.Errorf("%d suspends, %d resumes", m.Suspends.Load(), m.Resumes.Load())
+	}
+}
+
+func TestGracePeriod(t *testing.T) {
+	for d, want := range map[time.Duration]uint32{0: 1, time.Millisecond: 255, 100 * time.Microsecond: 210, time.Microsecond: 2} {
+		if got := amd.GracePeriod(d, 2100); got != want {
+			t.Errorf("%v: %d, want %d", d, got, want)
+		}
+	}
+}
+
+func FuzzSnapshot(f *testing.F) {
+	f.Add(make([]byte, 128), 64)
+	f.Fuzz(func(t *testing.T, b []byte, stride int) {
+		if q, err := amd.ParseSnapshot(b, stride); err == nil && len(q)*stride != len(b) {
+			t.Error("entries appeared")
+		}
+	})
+}

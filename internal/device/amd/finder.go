@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// Sources are the places that tell of queues.
+type Sources struct {
+	Sysfs fs.FS // /sys/class/kfd/kfd
+	Debug fs.FS // /sys/kernel/debug/kfd; root only
+	Proc  fs.FS // /proc
+}
+
+// SourcesAt are those below a root folder, "/" on a real system.
+func SourcesAt(root string) Sources {
+	return Sources{
+		Sysfs: os.DirFS(filepath.Join(root, SysfsRoot)),
+		Debug: os.DirFS(filepath.Join(root, "/sys/kernel/debug/kfd")),
+		Proc:  os.DirFS(filepath.Join(root, "/proc")),
+	}
+}
+
+// Errors of the finder; test with errors.Is.
+var (
+	ErrNoDriver  = errors.New("no amdkfd driver here")
+	ErrNotListed = errors.New("the driver does not list it")
+	ErrAmbiguous = errors.New("several processes have that number")
+)
+
+// FoundQueue is a hardware queue, as far as the readable sources tell.
+type FoundQueue struct {
+	ID     int    `json:"id"` // what ioctls take; -1: no source tells it
+	Type   string `json:"type"`
+	GPUID  uint32 `json:"gpu_id"`
+	PCI    string `json:"pci,omitempty"`
+	Target string `json:"target,omitempty"` // gfx942
+	Bytes  uint64 `json:"bytes"`
+	// Ring is the address that the runtime's log calls HWq; 0: not known.
+	Ring     uint64  `json:"ring"`
+	Read     *uint64 `json:"rptr,omitempty"` // in packets
+	Write    *uint64 `json:"wptr,omitempty"`
+	Priority *uint32 `json:"priority,omitempty"`
+	// Active: the descriptor says that the queue exists. Loaded: a hardware slot has it now.
+	Active  *bool    `json:"active,omitempty"`
+	Loaded  *bool    `json:"loaded,omitempty"`
+	Sources []string `json:"sources"`
+}
+
+// Note is something a source could not tell.
+type Note struct {
+	Source string `json:"source"`
+	Text   string `json:"text"`
+}
+
+// Found is a process with its queues.
+type Found struct {
+	PID     int          `json:"pid"`      // the host's: the driver's
+	PIDs    []int        `json:"all_pids"` // in each namespace, the host's first
+	Queues  []FoundQueue `json:"queues"`
+	Memory  []ProcGPU    `json:"memory"`
+	Notes   []Note       `json:"notes"`
+	Command string       `json:"command,omitempty"`
+}
+
+// Find joins what the sources tell of a process. The pid may be the host's or, for a
+// process in a container, the one inside. Without rights the rest is shown, and the notes say what is missing.
+func (s Sources) Find(pid int) (Found, error) {
+	f := Found{Queues: []FoundQueue{}, Notes: []Note{}}
+	if _, err := fs.Stat(s.Sysfs, "proc"); err != nil {
+		return f, fmt.Errorf("find queues: %w", ErrNoDriver)
+	}
+	var err error
+	if f.PID, f.PIDs, err = s.host(pid); err != nil {
+		return f, err
+	}
+	if b, err := fs.ReadFile(s.Proc, path.Join(strconv.Itoa(f.PID), "cmdline")); err == nil {
+		f.Command = string(bytes.TrimSpace(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
+	}
+	p, err := ReadProcess(s.Sysfs, f.PID)
+	if err != nil {
+		return f, err
+	}
+	f.Memory = p.GPUs
+	nodes, err := ReadTopology(s.Sysfs)
+	f.note("topology", err)
+	byGPU := map[uint32]Node{}
+	for _, n := range nodes {
+		byGPU[n.GPUID] = n
+	}
+	for _, q := range p.Queues {
+		found := FoundQueue{ID: q.ID, Type: q.Type.String(), GPUID: q.GPUID, Bytes: q.Bytes, Sources: []string{"sysfs"}}
+		f.Queues = append(f.Queues, found)
+	}
+	f.join(s.descriptors(&f))
+	f.load(s.slots(&f))
+	for i := range f.Queues {
+		if n, ok := byGPU[f.Queues[i].GPUID]; ok {
+			f.Queues[i].PCI, f.Queues[i].Target = n.PCI(), n.Target()
+		}
+	}
+	return f, nil
+}
+
+func (f *Found) note(source string, err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrPermission):
+		f.Notes = append(f.Notes, Note{source, "needs root"})
+	case errors.Is(err, fs.ErrNotExist):
+		f.Notes = append(f.Notes, Note{source, "not there"})
+	default:
+		f.Notes = append(f.Notes, Note{source, err.Error()})
+	}
+}
+
+// host finds the process the driver lists for a pid, and all its pids.
+func (s Sources) host(pid int) (int, []int, error) {
+	listed := func(pid int) bool {
+		_, err := fs.Stat(s.Sysfs, path.Join("proc", strconv.Itoa(pid)))
+		return err == nil
+	}
+	if listed(pid) {
+		return pid, cmpPIDs(s.pids(pid), pid), nil
+	}
+	entries, err := fs.ReadDir(s.Sysfs, "proc")
+	if err != nil {
+		return 0, nil, fmt.Errorf("find process %d: %w", pid, err)
+	}
+	var matches [][]int
+	for _, e := range entries {
+		host, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if all := s.pids(host); slices.Contains(all, pid) {
+			matches = append(matches, all)
+		}
+	}
+	switch len(matches) {
+	case 1:
+		return matches[0][0], matches[0], nil
+	case 0:
+		return 0, nil, fmt.Errorf("find process %d: %w", pid, ErrNotListed)
+	}
+	hosts := []int{}
+	for _, m := range matches {
+		hosts = append(hosts, m[0])
+	}
+	return 0, nil, fmt.Errorf("find process %d, inside a container: %w: on the host %v", pid, ErrAmbiguous, hosts)
+}
+
+func (s Sources) pids(pid int) []int {
+	b, err := fs.ReadFile(s.Proc, path.Join(strconv.Itoa(pid), "status"))
+	if err != nil {
+		return nil
+	}
+	all, _ := ParseNSpid(b)
+	return all
+}
+
+func cmpPIDs(all []int, pid int) []int {
+	if len(all) == 0 {
+		return []int{pid}
+	}
+	return all
+}
+
+// descriptors are the process's in the dump of descriptors.
+func (s Sources) descriptors(f *Found) []MQDQueue {
+	file, err := s.Debug.Open("mqds")
+	if err != nil {
+		f.note("debugfs mqds", err)
+		return nil
+	}
+	defer file.Close()
+	all, err := ParseMQDs(file)
+	f.note("debugfs mqds", err)
+	for _, p := range all {
+		if p.PID == f.PID {
+			return p.Queues
+		}
+	}
+	return nil
+}
+
+// slots are the hardware slots of all GPUs.
+func (s Sources) slots(f *Found) []HQDNode {
+	file, err := s.Debug.Open("hqds")
+	if err != nil {
+		f.note("debugfs hqds", err)
+		return nil
+	}
+	defer file.Close()
+	all, err := ParseHQDs(file)
+	f.note("debugfs hqds", err)
+	return all
+}
+
+// join adds descriptors, which have no ids, to the queues of a GPU and kind. Both sides
+// are in the order of creation as long as no number was used again: so a join by
+// order counts only if every size agrees; else a size that occurs once decides.
+func (f *Found) join(descriptors []MQDQueue) {
+	type class struct {
+		gpu     uint32
+		compute bool
+	}
+	groups := map[class][]MQDQueue{}
+	for _, d := range descriptors {
+		c := class{d.GPUID, d.Kind == KindCompute}
+		groups[c] = append(groups[c], d)
+	}
+	mine := map[class][]int{}
+	for i, q := range f.Queues {
+		c := class{q.GPUID, q.Type == "compute"}
+		mine[c] = append(mine[c], i)
+	}
+	for c, list := range groups {
+		if !c.compute {
+			continue // the dump of a copy queue is not decoded
+		}
+		places := mine[c]
+		slices.SortFunc(places, func(a, b int) int { return cmp.Compare(f.Queues[b].ID, f.Queues[a].ID) })
+		ordered := len(places) == len(list)
+		for i := 0; ordered && i < len(list); i++ {
+			ring, ok := list[i].Ring()
+			ordered = ok && ring.Bytes == f.Queues[places[i]].Bytes
+		}
+		for i, d := range list {
+			ring, ok := d.Ring()
+			if !ok {
+				continue
+			}
+			switch {
+			case ordered:
+				f.Queues[places[i]].describe(ring)
+			default:
+				f.joinBySize(places, list, ring, c.gpu)
+			}
+		}
+	}
+}
+
+func (f *Found) joinBySize(places []int, list []MQDQueue, ring Ring, gpu uint32) {
+	var at []int
+	for _, i := range places {
+		if f.Queues[i].Bytes == ring.Bytes {
+			at = append(at, i)
+		}
+	}
+	same := 0
+	for _, d := range list {
+		if r, ok := d.Ring(); ok && r.Bytes == ring.Bytes {
+			same++
+		}
+	}
+	if len(at) == 1 && same == 1 {
+		f.Queues[at[0]].describe(ring)
+		return
+	}
+	q := FoundQueue{ID: -1, Type: "compute", GPUID: gpu, Bytes: ring.Bytes}
+	q.describe(ring)
+	f.Queues = append(f.Queues, q)
+}
+
+func (q *FoundQueue) describe(r Ring) {
+	q.Ring = r.Address
+	read, write, priority, active := r.ReadPointer/packetDwords, r.WritePointer/packetDwords, r.QueuePriority, r.Active
+	q.Read, q.Write, q.Priority, q.Active = &read, &write, &priority, &active
+	q.Sources = append(q.Sources, "mqds")
+}
+
+// load notes which queues are in a hardware slot; there the pointers are newer.
+func (f *Found) load(nodes []HQDNode) {
+	if len(nodes) == 0 {
+		return
+	}
+	for i := range f.Queues {
+		q := &f.Queues[i]
+		if q.Ring == 0 {
+			continue
+		}
+		loaded := false
+		for _, n := range nodes {
+			for _, slot := range n.Slots {
+				if n.GPUID != q.GPUID || !slot.Loaded() || slot.Ring.Address != q.Ring {
+					continue
+				}
+				loaded = true
+				read, write := slot.Ring.ReadPointer/packetDwords, slot.Ring.WritePointer/packetDwords
+				q.Read, q.Write = &read, &write
+			}
+		}
+		q.Loaded = &loaded
+		q.Sources = append(q.Sources, "hqds")
+	}
+}

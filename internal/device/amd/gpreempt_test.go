@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd_test
+
+import (
+	"bufio"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/kfd"
+	"xsched/internal/kfd/kfdtest"
+)
+
+// TestLibgpreempt runs the C library's example on a process under a 1 kHz SIGALRM.
+func TestLibgpreempt(t *testing.T) {
+	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	p := d.Target(t)
+	example := kfdtest.Build(t, "gpreempt-example", "", "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
+	cmd := d.Command(t, example, fmt.Sprint(p.PID), "200")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	s := bufio.NewScanner(out)
+	for s.Scan() {
+		t.Log(s.Text())
+		if strings.HasPrefix(s.Text(), "suspended 1 ") {
+			stopped = strings.Contains(s.Text(), "is suspended")
+			p.Ask("w")
+			time.Sleep(20 * time.Millisecond)
+			if got := p.Ask("r"); got != "R 0" {
+				t.Errorf("a suspended queue has %s", got)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !stopped {
+		t.Errorf("stopped %t, %v", stopped, err)
+	}
+	p.Ask("f")
+	var alarms, merged, expected, a, b int
+	if _, err := fmt.Sscanf(p.Ask("s"), "S %d %d %d %d %d", &alarms, &merged, &expected, &a, &b); err != nil {
+		t.Fatal(err)
+	}
+	if lost := expected - alarms - merged; lost < -1 || lost > 1 {
+		t.Errorf("%d alarms lost", lost)
+	}
+	if out, err := d.Command(t, example, "999999999").CombinedOutput(); err == nil || !strings.Contains(string(out), "No such process") {
+		t.Errorf("%s %v", out, err)
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// From include/uapi/linux/kfd_ioctl.h. The header of many distributions is older than
+// the debugger's requests, so the numbers are written down here.
+const (
+	AMDKFD_IOC_GET_VERSION = 0x80084B01
+	AMDKFD_IOC_DBG_TRAP    = 0xC0204B26
+
+	// DevicePath is the driver's file.
+	DevicePath = "/dev/kfd"
+
+	minMinor = 13 // the first interface with DBG_TRAP
+	trapSize = 32
+)
+
+// Operations of DBG_TRAP.
+const (
+	KFD_IOC_DBG_TRAP_ENABLE             = 0
+	KFD_IOC_DBG_TRAP_DISABLE            = 1
+	KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT = 2
+	KFD_IOC_DBG_TRAP_SUSPEND_QUEUES     = 6
+	KFD_IOC_DBG_TRAP_RESUME_QUEUES      = 7
+	KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT  = 11
+	KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT = 13
+)
+
+// Exception masks and the bits of a queue's result.
+const (
+	KFD_EC_MASK_QUEUE_NEW       = 1 << 30
+	KFD_EC_MASK_PROCESS_RUNTIME = 1 << 47
+
+	KFD_DBG_QUEUE_ERROR_MASK   = 1 << 30
+	KFD_DBG_QUEUE_INVALID_MASK = 1 << 31
+)
+
+// Grace periods of SUSPEND_QUEUES, in units of 1024 GPU clocks.
+const (
+	GraceDefault = 0xFFFFFFFF
+	graceMax     = 255 // the hardware's field has 8 bits
+)
+
+// GracePeriod converts a time for running waves to end by themselves, as far as the
+// hardware can hold it.
+func GracePeriod(d time.Duration, clockMHz int) uint32 {
+	units := int64(d) * int64(clockMHz) / 1000 / 1000
+	return uint32(min(max(units, 1), graceMax))
+}
+
+// Errors of the debugger's route; test with errors.Is.
+var (
+	ErrNoRights   = errors.New("not allowed to trace it")
+	ErrTraced     = errors.New("another debugger has it")
+	ErrNoKFD      = errors.New("it does not use /dev/kfd")
+	ErrNoRuntime  = errors.New("its runtime has not started yet")
+	ErrOldDriver  = errors.New("the driver has no debugger interface")
+	ErrGone       = errors.New("the process has ended")
+	ErrIncomplete = errors.New("some queues could not be changed")
+)
+
+// Request is one ioctl. Buffer is what the pointer at PointerAt of Arg leads to.
+type Request struct {
+	Code      uint32
+	Arg       []byte
+	PointerAt int
+	Buffer    []byte
+	File      int // a descriptor named in Arg; -1: none
+}
+
+// Transport carries requests to the driver. A debugger's requests must come from the
+// thread that traces the target.
+type Transport interface {
+	Ioctl(r Request) (int, error)
+	Close() error
+}
+
+// trap is a DBG_TRAP argument.
+type trap [trapSize]byte
+
+func newTrap(pid int, op uint32) *trap {
+	t := &trap{}
+	t.put32(0, uint32(pid))
+	t.put32(4, op)
+	return t
+}
+
+func (t *trap) put32(at int, v uint32) { binary.LittleEndian.PutUint32(t[at:], v) }
+func (t *trap) put64(at int, v uint64) { binary.LittleEndian.PutUint64(t[at:], v) }
+func (t *trap) u32(at int) uint32      { return binary.LittleEndian.Uint32(t[at:]) }
+func (t *trap) u64(at int) uint64      { return binary.LittleEndian.Uint64(t[at:]) }
+
+func (t *trap) request() Request {
+	return Request{Code: AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}
+}
+
+// RuntimeInfo is what ENABLE tells of the target's runtime.
+type RuntimeInfo struct {
+	Debug   uint64
+	Enabled bool
+	TTMP    bool
+}
+
+// QueueSnapshot is an entry of GET_QUEUE_SNAPSHOT.
+type QueueSnapshot struct {
+	Exceptions   uint64 `json:"exceptions"`
+	Ring         uint64 `json:"ring"`
+	WritePointer uint64 `json:"wptr_address"`
+	ReadPointer  uint64 `json:"rptr_address"`
+	SaveAddress  uint64 `json:"save_address"`
+	ID           uint32 `json:"id"`
+	GPUID        uint32 `json:"gpu_id"`
+	RingBytes    uint32 `json:"ring_bytes"`
+	Type         uint32 `json:"type"` // of CREATE_QUEUE
+	SaveBytes    uint32 `json:"save_bytes"`
+}
+
+// SDMA says that the queue copies.
+func (q QueueSnapshot) SDMA() bool { return q.Type == 1 || q.Type == 3 || q.Type == 4 }
+
+const snapshotBytes = 64
+
+// ParseSnapshot reads entries that lie stride bytes apart.
+func ParseSnapshot(b []byte, stride int) ([]QueueSnapshot, error) {
+	if stride < snapshotBytes || len(b)%stride != 0 {
+		return nil, fmt.Errorf("entries of %d bytes in %d: %w", stride, len(b), ErrFormat)
+	}
+	var out []QueueSnapshot
+	for ; len(b) > 0; b = b[stride:] {
+		u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+		u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+		out = append(out, QueueSnapshot{
+			Exceptions: u64(0), Ring: u64(8), WritePointer: u64(16), ReadPointer: u64(24), SaveAddress: u64(32),
+			ID: u32(40), GPUID: u32(44), RingBytes: u32(48), Type: u32(52), SaveBytes: u32(56),
+		})
+	}
+	return out, nil
+}
+
+// QueueResult is what became of one queue in SUSPEND_QUEUES or RESUME_QUEUES.
+type QueueResult struct {
+	ID      uint32
+	Invalid bool // not there, new, or being destroyed: left alone
+	Failed  bool // the hardware did not answer
+}
+
+// Done says that the queue is as it was asked to be.
+func (r QueueResult) Done() bool { return !r.Invalid && !r.Failed }
+
+func parseResults(b []byte) []QueueResult {
+	var out []QueueResult
+	for ; len(b) >= 4; b = b[4:] {
+		v := binary.LittleEndian.Uint32(b)
+		out = append(out, QueueResult{
+			ID:      v &^ (KFD_DBG_QUEUE_ERROR_MASK | KFD_DBG_QUEUE_INVALID_MASK),
+			Invalid: v&KFD_DBG_QUEUE_INVALID_MASK != 0, Failed: v&KFD_DBG_QUEUE_ERROR_MASK != 0,
+		})
+	}
+	return out
+}
+
+func encodeIDs(ids []uint32) []byte {
+	var b []byte
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	return b
+}
+
+// CheckVersion refuses a driver without the debugger's requests.
+func CheckVersion(t Transport) error {
+	var v [8]byte
+	if _, err := t.Ioctl(Request{Code: AMDKFD_IOC_GET_VERSION, Arg: v[:], File: -1}); err != nil {
+		return fmt.Errorf("ask the driver's version: %w", err)
+	}
+	major, minor := binary.LittleEndian.Uint32(v[:]), binary.LittleEndian.Uint32(v[4:])
+	if major != 1 || minor < minMinor {
+		return fmt.Errorf("interface %d.%d, wanted 1.%d: %w", major, minor, minMinor, ErrOldDriver)
+	}
+	return nil
+}
+
+// trapError says what the driver's answer to an operation means.
+func trapError(what string, err error) error {
+	kind := err
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		kind = ErrNoKFD
+	case errors.Is(err, unix.EALREADY):
+		kind = ErrTraced
+	case errors.Is(err, unix.ENOTTY):
+		kind = ErrOldDriver
+	}
+	return fmt.Errorf("%s: %w", what, kind)
+}

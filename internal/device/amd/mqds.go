@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// ProcessMQDs is a process in /sys/kernel/debug/kfd/mqds. The pid is the
+// host's.
+type ProcessMQDs struct {
+	PID    int        `json:"pid"`
+	PASID  uint64     `json:"pasid"`
+	Queues []MQDQueue `json:"queues"` // newest first; the dump has no queue ids
+}
+
+// MQDQueue is a queue with its descriptor, one for each XCC.
+type MQDQueue struct {
+	Kind  QueueKind `json:"kind"`
+	GPUID uint32    `json:"gpu_id"`
+	Rings []Ring    `json:"rings"` // empty for SDMA, and for chips whose descriptor is not gfx9's
+}
+
+// Ring is the queue as the first XCC sees it; all have the same ring.
+func (q MQDQueue) Ring() (Ring, bool) {
+	if len(q.Rings) == 0 {
+		return Ring{}, false
+	}
+	return q.Rings[0], true
+}
+
+// ParseMQDs reads the dump of memory queue descriptors.
+func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
+	var out []ProcessMQDs
+	var words blocks
+	flush := func() {
+		if len(out) == 0 || len(out[len(out)-1].Queues) == 0 {
+			words = blocks{}
+			return
+		}
+		p := &out[len(out)-1]
+		q := &p.Queues[len(p.Queues)-1]
+		for _, b := range words.list {
+			if q.Kind != KindCompute || len(b.words) == 0 || b.words[0] != mqdHeader || len(b.words) < mqdRegisters/4 {
+				continue
+			}
+			if ring, ok := decodeRing(b.words[mqdRegisters/4:]); ok {
+				q.Rings = append(q.Rings, ring)
+			}
+		}
+		words = blocks{}
+	}
+	err := dumpLines(r, "mqds", func(text string) error {
+		if d, ok := parseDumpLine(text); ok {
+			if len(out) == 0 || len(out[len(out)-1].Queues) == 0 {
+				return fmt.Errorf("words without a queue: %w", ErrFormat)
+			}
+			return words.add(d)
+		}
+		switch trimmed := strings.TrimSpace(text); {
+		case trimmed == "":
+			return nil
+		case strings.HasPrefix(trimmed, "Process "):
+			flush()
+			p, err := parseMQDProcess(trimmed)
+			if err != nil {
+				return err
+			}
+			out = append(out, p)
+			return nil
+		case strings.Contains(trimmed, " queue on device "):
+			flush()
+			if len(out) == 0 {
+				return fmt.Errorf("a queue without a process: %w", ErrFormat)
+			}
+			q, err := parseMQDQueue(trimmed)
+			if err != nil {
+				return err
+			}
+			p := &out[len(out)-1]
+			p.Queues = append(p.Queues, q)
+			return nil
+		default:
+			return fmt.Errorf("unknown line %.60q: %w", text, ErrFormat)
+		}
+	})
+	flush()
+	return out, err
+}
+
+// parseMQDProcess reads "Process 94314 PASID 0x8001:"; AMD's own driver
+// package writes the PASID in decimal.
+func parseMQDProcess(text string) (p ProcessMQDs, err error) {
+	words := strings.Fields(strings.TrimSuffix(text, ":"))
+	if len(words) != 4 || words[2] != "PASID" {
+		return p, fmt.Errorf("unknown line %.60q: %w", text, ErrFormat)
+	}
+	pid, err := strconv.ParseUint(words[1], 10, 31)
+	if err != nil {
+		return p, fmt.Errorf("pid %.20q: %w", words[1], ErrFormat)
+	}
+	pasid, err := strconv.ParseUint(words[3], 0, 32)
+	if err != nil {
+		return p, fmt.Errorf("pasid %.20q: %w", words[3], ErrFormat)
+	}
+	return ProcessMQDs{PID: int(pid), PASID: pasid}, nil
+}
+
+// parseMQDQueue reads "Compute queue on device f7bc" and "SDMA queue on ...".
+func parseMQDQueue(text string) (q MQDQueue, err error) {
+	kind, device, _ := strings.Cut(text, " queue on device ")
+	switch strings.ToLower(kind) {
+	case "compute":
+		q.Kind = KindCompute
+	case "sdma":
+		q.Kind = KindSDMA
+	case "diq":
+		q.Kind = KindDIQ
+	default:
+		return q, fmt.Errorf("kind of queue %.20q: %w", kind, ErrFormat)
+	}
+	id, ok := parseHex(strings.TrimSuffix(strings.TrimSpace(device), ":"))
+	if !ok {
+		return q, fmt.Errorf("device %.20q: %w", device, ErrFormat)
+	}
+	q.GPUID = id
+	return q, nil
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+// refusing answers one command with a status.
+type refusing struct {
+	*fakeRM
+	cmd    uint32
+	status Status
+}
+
+func (r *refusing) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	if cmd := uint32(arg[8]) | uint32(arg[9])<<8 | uint32(arg[10])<<16 | uint32(arg[11])<<24; cmd == r.cmd {
+		r.calls[cmd]++
+		arg[28], arg[29], arg[30], arg[31] = byte(r.status), byte(r.status>>8), 0, 0
+		return nil
+	}
+	return r.fakeRM.Ioctl(ctx, f, request, arg, params)
+}
+
+func TestProbedLevels(t *testing.T) {
+	const none = 0
+	for name, c := range map[string]struct {
+		cmd    uint32
+		status Status
+		level  model.Level
+		slices bool
+		words  string
+		again  bool // nothing was learnt
+	}{
+		"all works":            {none, 0, model.LevelInterrupt, true, "", false},
+		"no stop":              {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x56, model.LevelBlock, true, "does not stop channels", false},
+		"no right to stop":     {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INSUFFICIENT_PERMISSIONS, model.LevelBlock, true, "insufficient permissions", false},
+		"another layout":       {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x3A, model.LevelBlock, true, "invalid parameter struct", false},
+		"no slices":            {NVA06C_CTRL_CMD_GET_TIMESLICE, 0x56, model.LevelInterrupt, false, "does not tell timeslices", false},
+		"busy now":             {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_BUSY_RETRY, model.LevelBlock, false, "being probed", true},
+		"gone under the probe": {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INVALID_OBJECT_HANDLE, model.LevelBlock, false, "being probed", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			fake := newFakeRM()
+			d := &Driver{transport: &refusing{fake, c.cmd, c.status}, layout: &r580, Version: "580.1", levels: &levelCache{}}
+			if err := d.CacheLevels(dir); err != nil {
+				t.Fatal(err)
+			}
+			s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+			defer s.Close()
+			fake.newContext(t, s, 0xc1d00001, fakeGPU, 4)
+			caps, err := s.Resolve(context.Background())
+			if (err != nil) != c.again {
+				t.Errorf("error %v", err)
+			}
+			got := caps[fakeDevice]
+			if got.MaxLevel != c.level || got.Slices != c.slices || !strings.Contains(got.Reason, c.words) || (c.words == "") != (got.Reason == "") {
+				t.Errorf("%+v", got)
+			}
+			// Asked once: a second look asks nothing that is known.
+			before := fake.calls[NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]
+			_, _ = s.Resolve(context.Background())
+			if again := fake.calls[NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS] > before; again != c.again {
+				t.Errorf("asked again: %v", again)
+			}
+			for h := uint32(100); h < 104; h++ {
+				if o := fake.object(0xc1d00001, h); o.stopped != "" {
+					t.Errorf("the probe stopped channel %d", h)
+				}
+			}
+			// The next daemon takes over what works, and asks again about what does not.
+			next := &Driver{Version: "580.1", levels: &levelCache{}}
+			if err := next.CacheLevels(dir); err != nil {
+				t.Fatal(err)
+			}
+			_, known := next.Verdict(fakeDevice)
+			if works := !c.again && c.level == model.LevelInterrupt && c.slices; known != works {
+				t.Errorf("known to the next daemon: %v", known)
+			}
+			other := &Driver{Version: "580.2", levels: &levelCache{}}
+			if err := other.CacheLevels(dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, known := other.Verdict(fakeDevice); known {
+				t.Error("another driver's verdict was taken")
+			}
+		})
+	}
+}
+
+func TestBadLevelCache(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "levels-580.1.json"), []byte("{nonsense"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := &Driver{Version: "580.1", levels: &levelCache{}}
+	if d.CacheLevels(dir) == nil {
+		t.Error("nonsense was read")
+	}
+	if err := d.learn(fakeDevice, Verdict{Stop: true, Slices: true}); err != nil {
+		t.Error(err)
+	}
+	again := &Driver{Version: "580.1", levels: &levelCache{}}
+	if err := again.CacheLevels(dir); err != nil {
+		t.Error(err)
+	}
+	if v, ok := again.Verdict(fakeDevice); !ok || !v.Stop {
+		t.Error("what was learnt is not in the file")
+	}
+}
+
+// Under MPS a client has no channels of its own: that is the reason, not "not yet".
+func TestMPSReason(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		_ = os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755)
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("proc/1/comm", "init\n")
+	fake := newFakeRM()
+	d := &Driver{transport: fake, layout: &r580, levels: &levelCache{}, mps: &mpsWatch{system: System{Root: root}}}
+	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+	defer s.Close()
+	_, _ = s.Resolve(context.Background())
+	if why := s.Why(); strings.Contains(why, "MPS") {
+		t.Error(why)
+	}
+	write("proc/42/comm", "nvidia-cuda-mps\n")
+	write("proc/42/cmdline", "/usr/bin/nvidia-cuda-mps-server\x00")
+	d.mps.asked = time.Time{}
+	fd, _ := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
+	fake.owner[7], fake.clients[7] = inode(fd), map[uint32]*fakeObject{2: {kind: kindSub, gpu: fakeGPU}}
+	if err := s.AddClient(7, fd); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Alloc(7, 7, 1, NV01_DEVICE_0)
+	_ = s.Alloc(7, 1, 2, NV20_SUBDEVICE_0)
+	caps, err := s.Resolve(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "MPS: the channels belong to the MPS server (pid 42)"
+	if c := caps[fakeDevice]; c.MaxLevel != model.LevelBlock || c.Reason != want {
+		t.Errorf("%+v", c)
+	}
+	if s.Why() != want || d.MPSReason() != want {
+		t.Errorf("%q, %q", s.Why(), d.MPSReason())
+	}
+}
+
+// walkFake is a walk on a fake driver with one file.
+func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
+	t.Helper()
+	fake := newFakeRM()
+	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Driver{transport: fake, layout: &r580}
+	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+	s.everyChannel = true
+	t.Cleanup(s.Close)
+	f := NewFile(fd)
+	t.Cleanup(func() { _ = f.Close() })
+	return fake, &walk{driver: d, files: []*File{f}, into: s, budget: searchTime}, &fd
+}
+
+// put gives the walk's file a client with a context.
+func (r *fakeRM) put(fd int, client, base, gpu uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owner[client] = inode(fd)
+	if r.clients[client] == nil {
+		r.clients[client] = map[uint32]*fakeObject{}
+	}
+	for i, o := range []*fakeObject{{kind: kindSub, gpu: gpu}, {kind: kindGroup, slice: 2048}, {kind: kindChannel, gpu: gpu}, {kind: kindChannel, gpu: gpu}} {
+		r.clients[client][base+uint32(i)] = o
+	}
+}
+
+func TestWalkFindsOldAndWrappedClients(t *testing.T) {
+	for name, index := range map[string]uint32{
+		"new": 19990, "the first": 0, "from before the count began again": maxClients - 3, "started while we look": 20010,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake, w, fd := walkFake(t)
+			fake.put(*fd, firstClient+index, firstHandle+5, fakeGPU)
+			if err := w.from(context.Background(), firstClient+20000); err != nil {
+				t.Fatal(err)
+			}
+			caps, err := w.into.Resolve(context.Background())
+			if err != nil || caps[fakeDevice].MaxLevel != model.LevelInterrupt {
+				t.Errorf("%+v %v after %d numbers", caps, err, w.tried)
+			}
+		})
+	}
+}
+
+func TestWalkEndsInTime(t *testing.T) {
+	_, w, _ := walkFake(t)
+	w.budget = 5 * time.Millisecond
+	start := time.Now()
+	err := w.from(context.Background(), firstClient+maxClients-100)
+	if !errors.Is(err, ErrSearch) || !strings.Contains(err.Error(), "client numbers") {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("took %v", took)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.from(ctx, firstClient+100); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if w.from(context.Background(), 5) == nil {
+		t.Error("a client number of another kind was taken")
+	}
+}
+
+// Handles that are far apart, and with other objects between them.
+func TestWalkPassesGaps(t *testing.T) {
+	fake, w, fd := walkFake(t)
+	fake.put(*fd, firstClient+3, firstHandle+200, fakeGPU)
+	if err := w.from(context.Background(), firstClient+9); err != nil {
+		t.Fatal(err)
+	}
+	if caps, err := w.into.Resolve(context.Background()); err != nil || caps[fakeDevice].MaxLevel != model.LevelInterrupt {
+		t.Errorf("%+v %v", caps, err)
+	}
+	if n := fake.calls[NV2080_CTRL_CMD_GPU_GET_ID]; n > 700 {
+		t.Errorf("%d questions", n)
+	}
+}
+
+// Channels on two GPUs in one client that both GPUs claim are left alone, and that is said.
+func TestWalkLeavesAmbiguousChannelsAlone(t *testing.T) {
+	fake, w, fd := walkFake(t)
+	fake.put(*fd, firstClient+3, firstHandle+1, fakeGPU)
+	fake.put(*fd, firstClient+3, firstHandle+11, 2<<8)
+	if err := w.from(context.Background(), firstClient+9); err != nil {
+		t.Fatal(err)
+	}
+	if w.mine != 0 || w.mixed != 1 || !strings.Contains(w.nothing("").Error(), "several GPUs") {
+		t.Errorf("%d found, %d mixed, %v", w.mine, w.mixed, w.nothing(""))
+	}
+}

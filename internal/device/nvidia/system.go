@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// System is the machine as its files show it, below a root so that tests can
+// make one.
+type System struct{ Root string }
+
+func (s System) path(name string) string { return filepath.Join(s.Root, name) }
+
+// GPU is one that the driver shows.
+type GPU struct {
+	PCI   string `json:"pci"`
+	Name  string `json:"name"`
+	Minor int    `json:"minor"` // of /dev/nvidiaN; -1: not said
+}
+
+// GPUs lists what the driver found, by PCI address.
+func (s System) GPUs() []GPU {
+	var out []GPU
+	entries, _ := os.ReadDir(s.path("proc/driver/nvidia/gpus"))
+	for _, e := range entries {
+		g := GPU{PCI: e.Name(), Minor: -1}
+		b, _ := os.ReadFile(s.path("proc/driver/nvidia/gpus/" + e.Name() + "/information"))
+		for line := range strings.Lines(string(b)) {
+			key, value, _ := strings.Cut(line, ":")
+			value = strings.TrimSpace(value)
+			switch strings.TrimSpace(key) {
+			case "Model":
+				g.Name = value
+			case "Device Minor":
+				if n, err := strconv.Atoi(value); err == nil {
+					g.Minor = n
+				}
+			}
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// MPS is what is seen of NVIDIA's multi-process service.
+type MPS struct {
+	Servers []int // processes that own the channels of all their clients
+	Control int   // the control daemon, which starts servers; 0: none seen
+}
+
+// Running says that programs that start now are its clients.
+func (m MPS) Running() bool { return len(m.Servers) > 0 || m.Control != 0 }
+
+// DefaultMPSPipe is where clients look when CUDA_MPS_PIPE_DIRECTORY says nothing.
+const DefaultMPSPipe = "/tmp/nvidia-mps"
+
+// MPS looks for the service's processes.
+func (s System) MPS() MPS {
+	var m MPS
+	entries, _ := os.ReadDir(s.path("proc"))
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// The name in comm is cut, and cheap: most processes are none.
+		comm, err := os.ReadFile(s.path("proc/" + e.Name() + "/comm"))
+		if err != nil || !strings.HasPrefix(string(comm), "nvidia-cuda-mps") {
+			continue
+		}
+		command, _ := os.ReadFile(s.path("proc/" + e.Name() + "/cmdline"))
+		name, _, _ := strings.Cut(string(command), "\x00")
+		if filepath.Base(name) == "nvidia-cuda-mps-control" {
+			m.Control = pid
+		} else {
+			m.Servers = append(m.Servers, pid)
+		}
+	}
+	slices.Sort(m.Servers)
+	return m
+}
+
+// MPSPipe says whether there is a control pipe in a folder (empty: the default). A server
+// outside this pid namespace shows by it alone; a dead one may have left it behind.
+func (s System) MPSPipe(pipeDir string) bool {
+	if pipeDir == "" {
+		pipeDir = DefaultMPSPipe
+	}
+	_, err := os.Stat(s.path(pipeDir + "/control"))
+	return err == nil
+}
+
+// MIG lists the GPUs, by minor, that are divided into instances.
+func (s System) MIG() []int {
+	var out []int
+	dirs, _ := filepath.Glob(s.path("proc/driver/nvidia/capabilities/gpu*/mig/gi*"))
+	for _, d := range dirs {
+		name := filepath.Base(filepath.Dir(filepath.Dir(d)))
+		if n, err := strconv.Atoi(strings.TrimPrefix(name, "gpu")); err == nil && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// mpsAge is for how long an answer about MPS is used.
+const mpsAge = 2 * time.Second
+
+// mpsWatch remembers whether MPS runs: looking reads a file for each process.
+type mpsWatch struct {
+	system System
+
+	mu    sync.Mutex
+	asked time.Time
+	known MPS
+}
+
+// look asks again if the last answer is old; it may block.
+func (w *mpsWatch) look() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.asked.IsZero() && time.Since(w.asked) < mpsAge {
+		return
+	}
+	w.known, w.asked = w.system.MPS(), time.Now()
+}
+
+// reason says why a process has no channels of its own, as of the last look; empty: it
+// is not MPS.
+func (w *mpsWatch) reason() string {
+	if w == nil {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case len(w.known.Servers) > 0:
+		return fmt.Sprintf("MPS: the channels belong to the MPS server (pid %d)", w.known.Servers[0])
+	case w.known.Running():
+		return "MPS: the channels belong to the MPS server"
+	}
+	return ""
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"slices"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+// unit is what is operated on: one client's subdevice on a GPU with its groups
+// and channels there, all proved.
+type unit struct {
+	client    *rmClient
+	subdevice uint32
+	compute   []*object // groups whose timeslice is ours to set
+	stop      []*object // channels that a suspension stops
+	others    []*object // channels that it leaves alone
+}
+
+// units collects the proved objects on one GPU. Preconditions: s.mu is held.
+func (s *Objects) units(gpu model.DeviceID) []unit { return s.collect(gpu, false) }
+
+// collect is units, with the hidden objects if asked for.
+func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
+	var us []unit
+	for _, c := range s.clients {
+		seen := map[uint32]bool{} // devices; a second subdevice of one adds nothing
+		for _, sub := range sorted(c.objects) {
+			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] || sub.hidden && !hidden {
+				continue
+			}
+			seen[sub.parent] = true
+			if u := s.unit(c, sub, hidden); len(u.compute) > 0 {
+				us = append(us, u)
+			}
+		}
+	}
+	slices.SortFunc(us, func(a, b unit) int { return int(a.client.handle) - int(b.client.handle) })
+	return us
+}
+
+func (s *Objects) unit(c *rmClient, sub *object, hidden bool) unit {
+	u := unit{client: c, subdevice: sub.handle}
+	computes := map[uint32]bool{} // groups that hold a compute object
+	var groups []*object
+	all := slices.DeleteFunc(sorted(c.objects), func(o *object) bool { return o.hidden && !hidden })
+	for _, o := range all {
+		switch {
+		case o.isGroup() && o.proof == proved && o.parent == sub.parent:
+			groups = append(groups, o)
+		case o.isCompute():
+			if ch := c.objects[o.parent]; ch != nil {
+				computes[ch.parent] = true
+			}
+		}
+	}
+	ours := map[uint32]bool{}
+	for i, g := range groups {
+		ours[g.handle] = true
+		// Where no compute object was seen the first group is the compute one.
+		if computes[g.handle] || len(computes) == 0 && i == 0 {
+			u.compute = append(u.compute, g)
+			computes[g.handle] = true
+		}
+	}
+	for _, o := range all {
+		switch {
+		case !o.isChannel() || o.proof != proved:
+		case s.everyChannel && o.parent == sub.parent, computes[o.parent] && ours[o.parent]:
+			u.stop = append(u.stop, o)
+		case ours[o.parent]:
+			u.others = append(u.others, o)
+		}
+	}
+	return u
+}
+
+func sorted(m map[uint32]*object) []*object {
+	out := make([]*object, 0, len(m))
+	for _, o := range m {
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b *object) int { return int(int64(a.order) - int64(b.order)) })
+	return out
+}
+
+// capabilities says, for each GPU with a proved subdevice, what can be done there.
+func (s *Objects) capabilities() map[model.DeviceID]device.Capability {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[model.DeviceID]device.Capability{}
+	for _, c := range s.clients {
+		for _, o := range c.objects {
+			if o.class == NV20_SUBDEVICE_0 && o.proof == proved && !o.hidden {
+				out[o.gpu] = device.Capability{MaxLevel: model.LevelBlock, Reason: s.noChannel("the process has no hardware channel on this GPU yet")}
+			}
+		}
+	}
+	for gpu := range out {
+		for _, u := range s.units(gpu) {
+			if len(u.stop) > 0 {
+				out[gpu] = s.driver.capability(gpu)
+			}
+		}
+	}
+	return out
+}
+
+// noChannel is why a process has no channel: MPS, if that runs.
+func (s *Objects) noChannel(otherwise string) string {
+	if why := s.driver.mps.reason(); why != "" {
+		return why
+	}
+	return otherwise
+}
+
+// Why says why nothing is known about the process's hardware queues.
+func (s *Objects) Why() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lie != "":
+		return "the control file it handed over was refused: " + s.lie
+	case len(s.clients) == 0:
+		return s.noChannel("the process has handed over no control file yet")
+	}
+	return s.noChannel("no hardware queue of the process on this GPU could be proved yet")
+}
+
+// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
+func (s *Objects) OwnSlice(gpu model.DeviceID) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.units(gpu) {
+		for _, g := range u.compute {
+			if g.ownKnown {
+				return int64(min(g.ownUS, 1<<62))
+			}
+		}
+	}
+	return 0
+}

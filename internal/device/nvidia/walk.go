@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// walk looks for the RM objects of a process on duplicates of its files. RM
+// answers only for the clients of the very file that asks, so all that is found is
+// the process's own.
+type walk struct {
+	driver *Driver
+	files  []*File
+	into   *Objects
+	budget time.Duration
+
+	tried int // client numbers
+	mine  int // clients with hardware queues
+	mixed int // clients with channels that could not be matched to a GPU
+}
+
+// clients tries client numbers, the newest first, with one control for each
+// and file; only a number that is the process's has its handles walked.
+func (w *walk) clients(ctx context.Context) error {
+	newest, err := w.driver.newestClient(ctx)
+	if err != nil {
+		return err
+	}
+	return w.from(ctx, newest)
+}
+
+func (w *walk) from(ctx context.Context, newest uint32) (err error) {
+	index := newest - firstClient
+	if index >= maxClients {
+		return fmt.Errorf("client number %#x is not one of those that are known", newest)
+	}
+	top := min(index+maxSpareWalk, maxClients-1)
+	limit := time.Now().Add(w.budget)
+	for i := range top + 1 {
+		if w.late(limit) {
+			if w.mine == 0 {
+				return fmt.Errorf("%w: %d client numbers below %#x were tried in %v", ErrSearch, w.tried, newest, w.budget)
+			}
+			return nil
+		}
+		if limit, err = w.number(ctx, firstClient+top-i, newest, limit); err != nil {
+			return err
+		}
+	}
+	// Numbers above the newest are from before the count began again, which takes a
+	// million clients: a short look.
+	if again := time.Now().Add(againTime); again.Before(limit) {
+		limit = again
+	}
+	for h := uint32(firstClient + maxClients - 1); h > firstClient+top && w.mine == 0 && !w.late(limit); h-- {
+		if limit, err = w.number(ctx, h, newest, limit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// late looks at the time now and then.
+func (w *walk) late(limit time.Time) bool { return w.tried&0xF == 0 && time.Now().After(limit) }
+
+// number tries one client number on all files. Once something is found the walk goes on
+// for a short while only: the limit that it returns.
+func (w *walk) number(ctx context.Context, h, newest uint32, limit time.Time) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return limit, err
+	}
+	w.tried++
+	if h == newest {
+		return limit, nil // was ours
+	}
+	for _, f := range w.files {
+		found, err := w.client(ctx, f, h)
+		if err != nil {
+			return limit, err
+		}
+		if more := time.Now().Add(moreTime); found && more.Before(limit) {
+			limit = more
+		}
+	}
+	return limit, nil
+}
+
+// nothing says why a walk that ended well found nothing to stop.
+func (w *walk) nothing(why string) error {
+	switch {
+	case w.driver.mps.reason() != "":
+		return fmt.Errorf("%w of its own: %s", ErrNoContext, w.driver.mps.reason())
+	case why != "":
+		return fmt.Errorf("%w that can be stopped: %s", ErrNoContext, why)
+	case w.mixed > 0:
+		return fmt.Errorf("%w that can be told apart: it uses several GPUs, and its channels could not be matched to them", ErrNoContext)
+	}
+	return fmt.Errorf("%w: no hardware queue was found on its files", ErrNoContext)
+}
+
+// client walks the handles of one client number, if it is the file's.
+func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, err error) {
+	err = w.driver.control(ctx, f, client, firstHandle, NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
+	st, answered := statusOf(err)
+	if err != nil && !answered {
+		return false, err
+	}
+	if answered && st.foreign() {
+		return false, nil
+	}
+	hits, err := w.handles(ctx, f, client)
+	if err != nil {
+		return false, err
+	}
+	if !w.attribute(ctx, f, client, hits) {
+		return false, nil
+	}
+	fd, err := f.dup()
+	if err != nil {
+		return false, fmt.Errorf("duplicate control file: %w", err)
+	}
+	if err := w.into.AddClient(client, fd); err != nil {
+		return false, err
+	}
+	for _, h := range hits {
+		if h.parent == 0 && h.class != NV20_SUBDEVICE_0 {
+			continue // of no GPU we know
+		}
+		if err := w.into.Alloc(client, h.parent, h.handle, h.class); err != nil {
+			return false, err
+		}
+	}
+	w.mine++
+	return true, nil
+}
+
+// hit is a handle that a probe was answered for.
+type hit struct {
+	handle, class uint32
+	parent        uint32 // a name for its GPU, from attribute
+	gpu           model.DeviceID
+}
+
+// anyChannel stands for all channel classes: the probe is the same.
+const anyChannel = 0xC000 | classEndChannel
+
+// handles finds a client's subdevices, groups and channels.
+func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, error) {
+	var hits []hit
+	missing := 0
+	for h := uint32(firstHandle); h < firstHandle+maxHandles && missing < handleGap; h++ {
+		missing++
+		for _, class := range []uint32{NV20_SUBDEVICE_0, KEPLER_CHANNEL_GROUP_A, anyChannel} {
+			gpu, err := w.driver.probeObject(ctx, f, client, h, class)
+			if err == nil {
+				hits = append(hits, hit{handle: h, class: class, gpu: gpu})
+				missing = 0
+				break
+			}
+			st, answered := statusOf(err)
+			if !answered {
+				return nil, err
+			}
+			if st.absent() {
+				break // there is no such object, of whatever class
+			}
+			missing = 0
+		}
+	}
+	return hits, nil
+}
+
+// attribute finds out on which GPU each group and channel is, and says whether
+// there is something to stop. Parents can't be asked for. With one GPU there is no
+// question. With several, each channel is enabled (it runs already) through the subdevice of
+// each GPU: only its own one accepts it. A group is allocated right before its channels,
+// so it is where the next channel above it is. What two GPUs claim is left alone.
+func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit) bool {
+	subdevice := map[model.DeviceID]uint32{}
+	for _, h := range hits {
+		if h.class == NV20_SUBDEVICE_0 && subdevice[h.gpu] == 0 {
+			subdevice[h.gpu] = h.handle
+		}
+	}
+	if len(subdevice) == 0 {
+		return false
+	}
+	var next uint32 // the GPU of the channel above
+	channels, groups := 0, 0
+	for i := len(hits) - 1; i >= 0; i-- {
+		h := &hits[i]
+		switch h.class {
+		case NV20_SUBDEVICE_0:
+			h.parent = subdevice[h.gpu]
+		case KEPLER_CHANNEL_GROUP_A:
+			h.parent = next
+			groups++
+		default:
+			h.parent = w.owner(ctx, f, client, h.handle, subdevice)
+			next = h.parent
+			if h.parent != 0 {
+				channels++
+			}
+		}
+	}
+	if channels == 0 && groups > 0 && len(subdevice) > 1 {
+		w.mixed++
+	}
+	return channels > 0 && groups > 0
+}
+
+// owner returns the subdevice through which a channel can be reached; 0: none, or several.
+func (w *walk) owner(ctx context.Context, f *File, client, channel uint32, subdevice map[model.DeviceID]uint32) uint32 {
+	var owner uint32
+	for _, sub := range subdevice {
+		if len(subdevice) > 1 {
+			params := w.driver.layout.encodeDisable(false, false, client, []uint32{channel})
+			if w.driver.control(ctx, f, client, sub, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params) != nil {
+				continue
+			}
+		}
+		if owner != 0 {
+			return 0
+		}
+		owner = sub
+	}
+	return owner
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+)
+
+func wantTried(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(5 * time.Second):
+		t.Fatalf("never tried: %s", what)
+	}
+}
+
+// A stop that shall come after a resume does so, but not for ever.
+func TestWantAfter(t *testing.T) {
+	for name, stuck := range map[string]bool{"resume answers": false, "resume hangs": true} {
+		t.Run(name, func(t *testing.T) {
+			hang := make(chan struct{})
+			if !stuck {
+				time.AfterFunc(afterMax/4, func() { close(hang) })
+			}
+			next := &fakeTarget{hook: func(model.Desired) error { <-hang; return nil }}
+			a, _, _ := start(t, next, &fakePage{}, &clock{})
+			b, _, _ := start(t, &fakeTarget{}, &fakePage{}, &clock{})
+			resumed := a.Want(model.Desired{Slice: time.Millisecond})
+			wantTried(t, "stop", b.Want(stop, resumed))
+			select {
+			case <-resumed:
+				if stuck {
+					t.Error("it hangs, but counts as done")
+				}
+			default:
+				if !stuck {
+					t.Log("the machine is slow: the stop did not wait any longer")
+				} else {
+					close(hang)
+				}
+			}
+			wantTried(t, "resume", resumed)
+		})
+	}
+}
+
+// A newer wish does not wait for what an older one had to come after, and whoever waits
+// for the older one goes on.
+func TestNewerWishIsNotHeldUp(t *testing.T) {
+	never := make(chan struct{})
+	target := &fakeTarget{}
+	w, _, _ := start(t, target, &fakePage{}, &clock{})
+	first := w.Want(stop, never)
+	second := w.Want(model.Desired{Slice: time.Millisecond})
+	wantTried(t, "first", first)
+	wantTried(t, "second", second)
+	if d, _ := target.last(); d.Suspend != 0 {
+		t.Errorf("the older wish is in force: %+v", d)
+	}
+	third := w.Want(stop, never)
+	<-w.Stop(false)
+	wantTried(t, "third, whose worker has ended", third)
+}

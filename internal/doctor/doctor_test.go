@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// kernel is one whose answers are set.
+type kernel struct{ pidfd, getfd, seals, peer, realtime, nice error }
+
+func (k kernel) Pidfd() error      { return k.pidfd }
+func (k kernel) PidfdGetfd() error { return k.getfd }
+func (k kernel) MemfdSeals() error { return k.seals }
+func (k kernel) PeerPidfd() error  { return k.peer }
+func (k kernel) Realtime() error   { return k.realtime }
+func (k kernel) Nice() error       { return k.nice }
+
+// file makes a file below a root.
+func file(t *testing.T, root, name, content string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// machine is a good one: an H200 with a known driver.
+func machine(t *testing.T) Machine {
+	t.Helper()
+	root := t.TempDir()
+	file(t, root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\n")
+	file(t, root, "proc/driver/nvidia/gpus/0000:19:00.0/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 130\nBus Location: \t 0000:19:00.0\nDevice Minor: \t 0\n")
+	file(t, root, "dev/nvidiactl", "")
+	file(t, root, "dev/nvidia0", "")
+	file(t, root, "run/lock", "")
+	return Machine{
+		Root: root, UID: os.Geteuid(), Getenv: func(string) string { return "" }, Kernel: kernel{},
+		Open: func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched",
+		Cache: func() (string, error) { return "/var/cache/xsched", nil },
+		Shim:  func() (string, error) { return "/var/cache/xsched/1/libxsched.so", nil },
+		Load:  func(string) error { return nil },
+		Daemon: func() (Daemon, error) {
+			return Daemon{Dir: "/run/xsched", Version: "1", Scheduling: "SCHED_FIFO 1", Devices: []Device{
+				{ID: "0000:19:00.0", ComputeMode: "default", MaxLevel: 3, Probed: true},
+			}}, nil
+		},
+	}
+}
+
+func TestEverythingIsThere(t *testing.T) {
+	r := Examine(machine(t))
+	if !r.OK || r.Level != 3 || r.Driver != "580.159.04" || len(r.GPUs) != 1 || r.GPUs[0].Name != "NVIDIA H200" {
+		t.Errorf("%+v", r)
+	}
+	for _, c := range r.Checks {
+		if c.Status != OK {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func TestWhatCanBeWrong(t *testing.T) {
+	refused := errors.New("operation not permitted")
+	for name, c := range map[string]struct {
+		change func(t *testing.T, m *Machine)
+		check  string // that must say so
+		status Status
+		words  []string
+		level  int // 0: essential
+	}{
+		"no driver": {func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver")) },
+			"driver", Missing, []string{"no NVIDIA kernel module"}, 0},
+		"no driver but a virtual GPU": {func(_ *testing.T, m *Machine) {
+			_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
+			m.Daemon = func() (Daemon, error) { return Daemon{Virtual: true, Scheduling: "nice -10"}, nil }
+		}, "driver", Note, []string{"no NVIDIA kernel module"}, 3},
+		"unknown driver": {func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "999.10\n") },
+			"driver", Limited, []string{"999.10", "580.x", "level 1"}, 1},
+		"strange driver": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/driver/nvidia/version", "NVRM version: soon\n")
+		}, "driver", Missing, nil, 0},
+		"container without the node": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, ".dockerenv", "")
+			_ = os.Remove(filepath.Join(m.Root, "dev/nvidiactl"))
+		}, "device nodes", Missing, []string{"container", "/dev/nvidiactl", "--gpus"}, 0},
+		"no node": {func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidiactl")) },
+			"device nodes", Missing, []string{"nvidia-modprobe"}, 0},
+		"a GPU of somebody else's": {func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidia0")) },
+			"device nodes", Note, []string{"/dev/nvidia0"}, 3},
+		"node not readable": {func(_ *testing.T, m *Machine) { m.Open = func(string) error { return fs.ErrPermission } },
+			"device nodes", Missing, []string{"can't be opened"}, 0},
+		"no GPU": {func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver/nvidia/gpus")) },
+			"GPUs", Missing, []string{"shows none"}, 0},
+		"MPS server": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/77/comm", "nvidia-cuda-mps\n")
+			file(t, m.Root, "proc/77/cmdline", "nvidia-cuda-mps-server\x00")
+		}, "MPS", Limited, []string{"pid 77", "belong to the server", "quit"}, 1},
+		"MPS control only": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/78/comm", "nvidia-cuda-mps\n")
+			file(t, m.Root, "proc/78/cmdline", "/usr/bin/nvidia-cuda-mps-control\x00-d\x00")
+		}, "MPS", Limited, []string{"pid 78", "start now"}, 1},
+		"MPS pipe only": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "mps/control", "")
+			m.Getenv = func(k string) string { return map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/mps"}[k] }
+		}, "MPS", Note, []string{"/mps"}, 3},
+		"MIG": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/driver/nvidia/capabilities/gpu0/mig/gi7/access", "")
+		}, "MIG", Limited, []string{"nvidia0", "one device"}, 3},
+		"exclusive": {func(_ *testing.T, m *Machine) {
+			m.Daemon = func() (Daemon, error) {
+				return Daemon{Scheduling: "nice -10", Devices: []Device{{ID: "0000:19:00.0", ComputeMode: "exclusive process", MaxLevel: 3, Probed: true}}}, nil
+			}
+		}, "compute mode", Limited, []string{"exclusive process", "nvidia-smi -c"}, 3},
+		"compute mode not known": {func(_ *testing.T, m *Machine) {
+			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
+		}, "compute mode", Note, []string{"not known"}, 3},
+		"no daemon": {func(_ *testing.T, m *Machine) {
+			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
+		}, "daemon", Note, []string{"no daemon at x", "start one"}, 3},
+		"a GPU that does not stop": {func(_ *testing.T, m *Machine) {
+			m.Daemon = func() (Daemon, error) {
+				return Daemon{Devices: []Device{{ID: "0000:19:00.0", MaxLevel: 1, LevelReason: "not supported", Probed: true}}}, nil
+			}
+		}, "level on 0000:19:00.0", Limited, []string{"not supported"}, 1},
+		"no pidfd":       {func(_ *testing.T, m *Machine) { m.Kernel = kernel{pidfd: syscall.ENOSYS} }, "pidfd", Missing, []string{"5.3"}, 0},
+		"no seals":       {func(_ *testing.T, m *Machine) { m.Kernel = kernel{seals: syscall.EINVAL} }, "memfd seals", Missing, nil, 0},
+		"no pidfd_getfd": {func(_ *testing.T, m *Machine) { m.Kernel = kernel{getfd: refused} }, "pidfd_getfd", Limited, []string{"attach"}, 3},
+		"no peer pidfd":  {func(_ *testing.T, m *Machine) { m.Kernel = kernel{peer: syscall.ENOPROTOOPT} }, "SO_PEERPIDFD", Note, nil, 3},
+		"no rights": {func(_ *testing.T, m *Machine) {
+			m.Kernel = kernel{realtime: refused, nice: refused}
+			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("none") }
+		}, "engine thread", Note, []string{"CAP_SYS_NICE"}, 3},
+		"ptrace forbidden": {func(t *testing.T, m *Machine) { file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "3\n") },
+			"attach", Limited, []string{"nobody"}, 3},
+		"ptrace of children only": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "1\n")
+			m.UID, m.Dir = 4711, "/nowhere/xsched"
+		}, "attach", Note, []string{"as root"}, 3},
+		"root without ptrace": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n")
+			m.UID, m.Dir = 0, "/nowhere/xsched"
+		}, "attach", Note, []string{"CAP_SYS_PTRACE"}, 3},
+		"folder of somebody else's": {func(_ *testing.T, m *Machine) {
+			_ = os.Mkdir(filepath.Join(m.Root, "run/xsched"), 0o755)
+			m.UID = os.Geteuid() + 1
+		}, "runtime folder", Missing, []string{"belongs to uid"}, 0},
+		"folder is a link": {func(_ *testing.T, m *Machine) { _ = os.Symlink("/tmp", filepath.Join(m.Root, "run/xsched")) },
+			"runtime folder", Missing, []string{"link"}, 0},
+		"no cache": {func(_ *testing.T, m *Machine) { m.Cache = func() (string, error) { return "", errors.New("no HOME") } },
+			"cache folder", Missing, []string{"XSCHED_CACHE"}, 0},
+		"no shim": {func(_ *testing.T, m *Machine) {
+			m.Shim = func() (string, error) { return "", errors.New("built without the C artefacts; run `make build`") }
+		}, "shim", Missing, []string{"make build"}, 0},
+		"shim can't be loaded": {func(_ *testing.T, m *Machine) {
+			m.Load = func(string) error { return errors.New("cannot be preloaded") }
+		},
+			"shim", Missing, []string{"cannot be preloaded", "noexec"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machine(t)
+			c.change(t, &m)
+			r := Examine(m)
+			if r.OK != (c.level != 0) || r.Level != c.level {
+				t.Errorf("ok %v, level %d, want level %d: %+v", r.OK, r.Level, c.level, r.Checks)
+			}
+			for _, got := range r.Checks {
+				if got.Name != c.check || got.Status != c.status {
+					continue
+				}
+				if got.Remedy == "" && !strings.HasPrefix(got.Name, "level on") {
+					t.Errorf("no remedy: %+v", got)
+				}
+				for _, w := range c.words {
+					if !strings.Contains(got.Detail+" "+got.Remedy, w) {
+						t.Errorf("%+v does not say %q", got, w)
+					}
+				}
+				return
+			}
+			t.Errorf("no check %q with status %q in %+v", c.check, c.status, r.Checks)
+		})
+	}
+}
+
+// The real questions, asked of the kernel that runs the tests: they answer, and leave nothing behind.
+func TestThisKernel(t *testing.T) {
+	before, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	k := ThisKernel{}
+	for name, ask := range map[string]func() error{
+		"pidfd": k.Pidfd, "pidfd_getfd": k.PidfdGetfd, "seals": k.MemfdSeals, "peer pidfd": k.PeerPidfd,
+		"realtime": k.Realtime, "nice": k.Nice,
+	} {
+		t.Logf("%s: %v", name, ask())
+	}
+	if OpenNode("/nowhere/at/all") == nil {
+		t.Error("a node that isn't there was opened")
+	}
+	if err := Preload("/nowhere/libnothing.so"); err == nil {
+		t.Error("a library that isn't there was loaded")
+	}
+	after, err := os.ReadDir("/proc/self/fd")
+	if err != nil || len(after) > len(before)+1 { // the runtime's own poller may have come
+		t.Errorf("%d descriptors, were %d (%v)", len(after), len(before), err)
+	}
+}

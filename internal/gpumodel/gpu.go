@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gpumodel is the pure model of a GPU: a discrete-event simulation in
+// exact nanoseconds of a compute engine that is time-sliced between channel groups,
+// with the costs that were measured on an H200. It is told the time and does no
+// I/O, so the virtual GPU drives it with the real clock and the simulator
+// with a virtual one.
+package gpumodel
+
+import (
+	"time"
+
+	"xsched/internal/model"
+)
+
+type phase uint8
+
+const (
+	phaseIdle   phase = iota // nobody has work
+	phaseRun                 // owner executes
+	phaseSwitch              // owner is being loaded (nil: the engine is only being emptied); nobody progresses
+)
+
+// GPU models one device: a compute engine time-sliced between channel groups and
+// a copy engine beside it. It is not safe for concurrent use.
+type GPU struct {
+	costs  Costs
+	faults *Faults
+	now    model.Time
+
+	runlist  []*Group // compute groups in the order of their creation
+	position int      // of the group that had the engine last
+	runnable int      // groups with something to execute
+
+	phase      phase
+	owner      *Group // see phase; when idle: whose state is still loaded, or nil
+	switchEnd  model.Time
+	sliceStart model.Time
+
+	copies  copyEngine
+	events  eventQueue
+	rpcFree model.Time // the firmware takes one request at a time
+
+	timeline *Timeline
+	started  func(account *Account, submitted, started model.Time)
+	totals   Totals
+	handled  uint64 // events
+	freed    []*Work
+}
+
+// Totals splits the device's time, and counts what happened on it.
+type Totals struct {
+	RunNS     int64  `json:"run_ns"`
+	SwitchNS  int64  `json:"switch_ns"`
+	IdleNS    int64  `json:"idle_ns"`
+	Switches  uint64 `json:"switches"`
+	MidKernel uint64 `json:"mid_kernel_preemptions"`
+	Kernels   uint64 `json:"kernels"`
+	Copies    uint64 `json:"copies"`
+}
+
+// NewGPU returns a device that is idle at start. timeline and faults may be shared
+// or nil.
+func NewGPU(start model.Time, costs Costs, timeline *Timeline, faults *Faults) *GPU {
+	if faults == nil {
+		faults = &Faults{}
+	}
+	return &GPU{costs: costs, faults: faults, now: start, timeline: timeline}
+}
+
+// OnStart has f called for every kernel that executes for the first time.
+func (g *GPU) OnStart(f func(account *Account, submitted, started model.Time)) { g.started = f }
+
+// SetTimeline changes who remembers; nil: nobody.
+func (g *GPU) SetTimeline(l *Timeline) { g.timeline = l }
+
+// Handled is how many events there were.
+func (g *GPU) Handled() uint64 { return g.handled }
+
+// Now is the time up to which the device was simulated.
+func (g *GPU) Now() model.Time { return g.now }
+
+// Totals are the sums up to Now.
+func (g *GPU) Totals() Totals { return g.totals }
+
+// Advance simulates up to t; a time before Now does nothing.
+func (g *GPU) Advance(t model.Time) {
+	for {
+		next := g.NextEvent()
+		if next > t {
+			break
+		}
+		g.elapse(next)
+		g.handle()
+	}
+	if t > g.now {
+		g.elapse(t)
+	}
+}
+
+// NextEvent is when something happens by itself; model.Never if nothing will.
+func (g *GPU) NextEvent() model.Time {
+	next := g.events.when()
+	switch g.phase {
+	case phaseIdle:
+	case phaseSwitch:
+		next = min(next, g.switchEnd)
+	case phaseRun:
+		next = min(next, g.now.Add(g.owner.current.head().remaining()))
+		if g.contested() {
+			next = min(next, g.sliceEnd())
+		}
+	}
+	return max(g.now, min(next, g.copies.when(g.now)))
+}
+
+// contested says that the end of the slice matters: somebody else wants the engine,
+// or the owner may not have another slice.
+func (g *GPU) contested() bool {
+	if g.owner.ready && g.owner.current.enabled {
+		return g.runnable > 1
+	}
+	return true
+}
+
+// sliceEnd is the first end of a slice that is not in the past. A slice that ended
+// with nobody else runnable was followed by another one.
+func (g *GPU) sliceEnd() model.Time {
+	slice := g.owner.slice
+	n := (g.now.Sub(g.sliceStart) + slice - 1) / slice
+	return g.sliceStart.Add(max(n, 1) * slice)
+}
+
+// elapse moves time to t, with no event in between.
+func (g *GPU) elapse(t model.Time) {
+	d := t.Sub(g.now)
+	if d <= 0 {
+		return
+	}
+	switch g.phase {
+	case phaseIdle:
+		g.totals.IdleNS += int64(d)
+		g.timeline.add(g.now, t, KindIdle, nil)
+	case phaseSwitch:
+		g.totals.SwitchNS += int64(d)
+		var account *Account
+		if g.owner != nil {
+			account = g.owner.account
+		}
+		g.timeline.add(g.now, t, KindSwitch, account)
+	case phaseRun:
+		g.totals.RunNS += int64(d)
+		g.owner.account.RunNS += int64(d)
+		g.timeline.add(g.now, t, KindRun, g.owner.account)
+		g.execute(g.owner.current, d)
+	}
+	g.copies.elapse(d)
+	g.now = t
+}
+
+// execute lets the kernel at the head of c run for d.
+func (g *GPU) execute(c *Channel, d time.Duration) {
+	w := c.head()
+	if w.progress == 0 {
+		g.timeline.started(c.group.account, w.submitted, g.now)
+		if g.started != nil {
+			g.started(c.group.account, w.submitted, g.now)
+		}
+	}
+	w.progress += d
+	if g.costs.Block == 0 {
+		return
+	}
+	done := int(w.progress / g.costs.Block)
+	if w.progress >= w.Duration {
+		done = w.blocks(g.costs.Block)
+	}
+	if done > w.done {
+		c.sink.Blocks(w, w.done, done)
+		w.done = done
+	}
+}
+
+// handle does what is due at g.now.
+func (g *GPU) handle() {
+	g.handled++
+	for g.events.when() <= g.now {
+		g.events.pop().do(g.now)
+	}
+	g.copies.handle(g)
+	switch g.phase {
+	case phaseIdle:
+	case phaseSwitch:
+		if g.now >= g.switchEnd {
+			g.arrive()
+		}
+	case phaseRun:
+		if c := g.owner.current; c.head().remaining() <= 0 {
+			g.totals.Kernels++
+			g.owner.account.Kernels++
+			g.complete(c)
+			g.proceed()
+		} else if g.contested() && g.now >= g.sliceEnd() {
+			g.leave()
+		}
+	}
+}
+
+// proceed goes on in the owner's slice after a kernel ended: with the next channel
+// of the group that has one, else the group gives the engine up.
+func (g *GPU) proceed() {
+	if c := g.owner.pick(); c != nil {
+		g.owner.current = c
+		return
+	}
+	g.owner.current = nil
+	g.leave()
+}
+
+// leave takes the engine from its owner and gives it to the next in turn.
+func (g *GPU) leave() {
+	out := g.owner
+	mid := out.mid()
+	next := g.next()
+	if next == out { // alone: it just goes on
+		g.start(out)
+		return
+	}
+	if mid {
+		g.totals.MidKernel++
+		out.account.Preemptions++
+		if g.faults.LoseBlock && out.current != nil {
+			out.current.head().done++ // this block is never executed
+		}
+	}
+	g.change(next, mid)
+}
+
+// change loads next (nil: only empties the engine). saved: the outgoing group was
+// stopped in the middle of a kernel.
+func (g *GPU) change(next *Group, saved bool) {
+	cost := g.costs.Switch
+	switch {
+	case saved || next != nil && next.mid():
+		cost = g.costs.MidSwitch
+	case next == nil || next == g.owner:
+		cost = 0
+	}
+	if next == nil && !saved {
+		g.phase = phaseIdle // its state stays loaded
+		return
+	}
+	g.owner = next
+	if next != nil {
+		g.position = g.indexOf(next)
+	}
+	if cost == 0 {
+		g.start(next)
+		return
+	}
+	g.totals.Switches++
+	g.phase, g.switchEnd = phaseSwitch, g.now.Add(cost)
+}
+
+// arrive ends a switch.
+func (g *GPU) arrive() {
+	switch {
+	case g.owner == nil:
+		g.phase = phaseIdle
+		g.wake()
+	case g.owner.ready:
+		g.start(g.owner)
+	default: // lost its work, or was stopped, while it was being loaded
+		mid := g.owner.mid()
+		g.change(g.next(), mid)
+	}
+}
+
+// start gives the loaded group a new slice.
+func (g *GPU) start(group *Group) {
+	g.phase, g.owner, g.sliceStart = phaseRun, group, g.now
+	if group.current == nil || !group.current.ready() {
+		group.current = group.pick()
+	}
+}
+
+// next is the group whose turn it is after the last owner; the owner itself last.
+func (g *GPU) next() *Group {
+	if g.runnable == 0 {
+		return nil
+	}
+	for i := 1; i <= len(g.runlist); i++ {
+		if group := g.runlist[(g.position+i)%len(g.runlist)]; group.ready {
+			return group
+		}
+	}
+	return nil
+}
+
+// wake gives an idle engine to whoever has work.
+func (g *GPU) wake() {
+	if g.phase == phaseIdle && g.runnable > 0 {
+		g.change(g.next(), false)
+	}
+}
+
+func (g *GPU) indexOf(group *Group) int {
+	for i, other := range g.runlist {
+		if other == group {
+			return i
+		}
+	}
+	return 0
+}
+
+// refresh notes whether a group has something to execute.
+func (g *GPU) refresh(group *Group) {
+	ready := false
+	if group.scheduled && !group.removed && !group.copy {
+		for _, c := range group.channels {
+			if c.ready() {
+				ready = true
+				break
+			}
+		}
+	}
+	if ready == group.ready {
+		return
+	}
+	group.ready = ready
+	if ready {
+		g.runnable++
+		g.wake()
+	} else {
+		g.runnable--
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+func (c *client) hint(t testing.TB, queue uint32, h wire.Hint, policy string) {
+	t.Helper()
+	f := wire.HintFrame{Queue: queue, Hint: h}
+	if queue != wire.QueueAll {
+		f.Generation = c.page.Queue(int(queue)).Generation
+	}
+	copy(f.Policy[:wire.PolicyBytes-1], policy)
+	if _, err := c.conn.Write(wire.EncodeHint(f)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *fixture) only(t testing.TB) SessionView {
+	t.Helper()
+	v, err := f.Sessions(context.Background())
+	if err != nil || len(v) != 1 {
+		t.Fatalf("%d sessions, %v", len(v), err)
+	}
+	return v[0]
+}
+
+func TestHintsOfAProcess(t *testing.T) {
+	h := startHub(t, nil)
+	hello := wire.Hello{PID: 1, Hint: wire.Hint{Said: wire.HintPriority | wire.HintGang, Priority: 4, Utilization: 9}}
+	copy(hello.Hint.Gang[:], "ranks")
+	c, err := dial(h.path, hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if v := h.only(t); v.Hint.Priority != 4 || v.Hint.Gang != "ranks" || v.Hint.Utilization != 0 {
+		t.Errorf("hello: %+v", v.Hint)
+	}
+	c.queue(0)
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization | wire.HintSLO, Utilization: 30, SLOUS: 20000, SLOPercentile: 9950}, "")
+	await(t, "the hint is taken", func() bool { return h.only(t).Hint.Utilization == 30 })
+	v := h.only(t)
+	if v.Hint.Priority != 4 || v.Hint.SLO.P() != 99.5 || v.Hint.SLO.Latency.Milliseconds() != 20 {
+		t.Errorf("%+v", v.Hint)
+	}
+	// A policy is nothing for a program to choose here.
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPolicy | wire.HintK, K: 2}, "FIFO")
+	await(t, "k is taken", func() bool { return h.only(t).Hint.K == 2 })
+	var policy string
+	if err := h.Engine(context.Background(), func(e *engine.Engine) { policy = e.Config().Policy }); err != nil || policy != "HPF" {
+		t.Errorf("policy %s, %v", policy, err)
+	}
+	for name, f := range map[string]wire.HintFrame{
+		"queue":    {Queue: wire.MaxQueues},
+		"priority": {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintPriority, Priority: 256}},
+		"slice":    {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintTimeslice, TimesliceUS: 1}},
+		"field":    {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintAll + 1}},
+		"time":     {Queue: wire.QueueAll, Hint: wire.Hint{DeadlineUS: 1 << 63}},
+	} {
+		if _, err := wire.DecodeHint(wire.EncodeHint(f)); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	// Too many at once wait, and the last one counts.
+	for i := range 1000 {
+		c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: uint32(i % 100)}, "")
+	}
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: 77}, "")
+	await(t, "the last hint is in force", func() bool {
+		return h.only(t).Hint.Utilization == 77 && len(h.only(t).Queues) == 1
+	})
+	var told model.Hint
+	await(t, "the engine knows it", func() bool {
+		_ = h.Engine(context.Background(), func(e *engine.Engine) { told = e.Snapshot(0)[0].Queue.Hint })
+		return told.Utilization == 77
+	})
+	if told.PerQueue {
+		t.Error("a hint took the process's queues apart")
+	}
+	_, _ = c.conn.Write(wire.EncodeHint(wire.HintFrame{Queue: wire.MaxQueues}))
+	await(t, "a bad hint ends the session", func() bool { return h.Stats().Sessions == 0 })
+}
+
+func TestPrivateDaemonObeys(t *testing.T) {
+	h := startHub(t, func(c *Config, _ *engine.Config) { c.Private = true })
+	policy := func() (name string) {
+		_ = h.Engine(context.Background(), func(e *engine.Engine) { name = e.Config().Policy })
+		return name
+	}
+	hello := wire.Hello{PID: 1, Scheduler: wire.SchedulerLocal}
+	copy(hello.Policy[:], "FIFO")
+	c, err := dial(h.path, hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if got := policy(); got != "FIFO" {
+		t.Errorf("policy %s", got)
+	}
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPolicy}, "nonsense")
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPolicy}, "HPF")
+	await(t, "policy is HPF", func() bool { return policy() == "HPF" })
+}
+
+// Streams of one process: each with a gate and a priority of its own, and no
+// hardware level, which would stop them all.
+func TestStreamsAreQueues(t *testing.T) {
+	h := startHub(t, nil)
+	c := h.join(t, 1, wire.LevelInterrupt)
+	c.handOver(t)
+	c.queue(0)
+	await(t, "level 3", func() bool { v := h.only(t); return len(v.Queues) == 1 && v.Queues[0].Level == model.LevelInterrupt })
+	c.page.CreateStream(1, 0, 1<<8, 3)
+	c.page.CreateStream(2, 0, 1<<8, 0)
+	c.ring()
+	await(t, "three queues", func() bool { return len(h.only(t).Queues) == 3 })
+	for i, q := range h.only(t).Queues {
+		if q.Level != model.LevelBlock || !strings.Contains(q.Reason, "one by one") || !q.Hint.PerQueue || q.Stream != (i > 0) {
+			t.Errorf("queue %d: %+v", i, q)
+		}
+		if want := []model.Priority{1, 4, 1}[i]; q.Hint.Priority != want {
+			t.Errorf("queue %d has priority %d, want %d", i, q.Hint.Priority, want)
+		}
+	}
+	c.busy(1, true)
+	c.busy(2, true)
+	await(t, "the lower stream is held", func() bool { return c.held(2) && !c.held(1) })
+	c.hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 9}, "")
+	await(t, "and the other one after a hint", func() bool { return c.held(1) && !c.held(2) })
+	// A hint about the process keeps what was said about the queue.
+	if _, err := h.SetHint(context.Background(), os.Getpid(), func(_ SessionView, hint *model.Hint) error {
+		hint.Priority = 5
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	qs := h.only(t).Queues
+	if qs[0].Hint.Priority != 5 || qs[1].Hint.Priority != 8 || qs[2].Hint.Priority != 9 {
+		t.Errorf("priorities %d, %d, %d", qs[0].Hint.Priority, qs[1].Hint.Priority, qs[2].Hint.Priority)
+	}
+	// A hint about a queue that is gone meets nobody.
+	c.busy(2, false)
+	old := wire.HintFrame{Queue: 2, Generation: c.page.Queue(2).Generation, Hint: wire.Hint{Said: wire.HintPriority, Priority: 200}}
+	c.page.DestroyQueue(2)
+	c.page.CreateStream(2, 0, 1<<8, 0)
+	c.ring()
+	_, _ = c.conn.Write(wire.EncodeHint(old))
+	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintK, K: 3}, "")
+	await(t, "the next hint is taken", func() bool { return h.only(t).Hint.K == 3 })
+	if p := h.only(t).Queues[2].Hint.Priority; p != 5 {
+		t.Errorf("the new queue has priority %d", p)
+	}
+	c.page.DestroyQueue(1)
+	c.page.DestroyQueue(2)
+	c.ring()
+	await(t, "level 3 again", func() bool { v := h.only(t); return len(v.Queues) == 1 && v.Queues[0].Level == model.LevelInterrupt })
+}
+
+func TestRequestsAreRead(t *testing.T) {
+	h := startHub(t, nil)
+	c := h.join(t, 0, 0)
+	now := testClock.Now()
+	for range 10 {
+		c.page.FinishRequest(now-1000, now)
+	}
+	await(t, "ten are read", func() bool { return h.only(t).Marked == 10 })
+	for range 200 {
+		c.page.FinishRequest(now-1000, now)
+	}
+	await(t, "the rest is counted", func() bool { return h.only(t).Marked == 210 })
+	if lost := h.only(t).MarksLost; lost > 200-wire.RequestRing {
+		t.Errorf("%d lost", lost)
+	}
+	c.page.FinishRequest(now, now-1) // ends before it begins
+	await(t, "nonsense is counted", func() bool { return h.only(t).Marked == 211 })
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"strconv"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// schedule sets the timer of the next open request.
+func (in *inst) schedule() {
+	c, a := in.cell, &in.tenant.Arrivals
+	if in.ended {
+		return
+	}
+	var at model.Time
+	switch {
+	case a.Poisson > 0:
+		at = c.now.Add(in.exponential(a.Poisson))
+	case a.Rate > 0:
+		at = in.evenly(a)
+	case a.OnOff != nil:
+		at = in.onOff(a.OnOff)
+	case a.Trace != nil:
+		if len(in.trace) == 0 {
+			return
+		}
+		at = max(c.now, epoch.Add(in.tenant.Start.D()+in.trace[0].At))
+	}
+	c.timers.push(at, timerArrival, in)
+}
+
+func (in *inst) exponential(rate float64) time.Duration {
+	return clampTime(in.random.ExpFloat64() / rate * float64(time.Second))
+}
+
+// evenly is a schedule that does not wait for anybody: the first request comes
+// somewhere in the first period.
+func (in *inst) evenly(a *Arrivals) model.Time {
+	period := float64(time.Second) / a.Rate
+	if in.nth == 0 {
+		in.onUntil = in.cell.now.Add(time.Duration(in.random.Float64() * period))
+	}
+	at := in.onUntil.Add(time.Duration(float64(in.nth) * period))
+	in.nth++
+	if a.Jitter > 0 {
+		at = at.Add(time.Duration(in.random.Float64() * a.Jitter * period))
+	}
+	return max(at, in.cell.now)
+}
+
+// onOff goes through as many pauses as there are before the next request.
+func (in *inst) onOff(o *OnOff) model.Time {
+	at := in.cell.now
+	if in.nth == 0 {
+		in.nth = 1
+		in.onUntil = at.Add(o.On.draw(in.random))
+	}
+	for range 1_000_000 { // a stream that is never on for long enough ends here
+		at = at.Add(in.exponential(o.Rate))
+		if at < in.onUntil {
+			return at
+		}
+		at = in.onUntil.Add(o.Off.draw(in.random))
+		in.onUntil = at.Add(o.On.draw(in.random))
+	}
+	return model.Never
+}
+
+// think lets a closed request come after the program's think time.
+func (in *inst) think() {
+	if in.ended {
+		return
+	}
+	var d time.Duration
+	if in.tenant.Arrivals.Trace != nil {
+		if len(in.trace) == 0 {
+			return
+		}
+		d = in.trace[0].At
+	} else {
+		d = in.tenant.Arrivals.Closed.Think.draw(in.random)
+	}
+	if d <= 0 {
+		in.arrive()
+		return
+	}
+	in.cell.timers.push(in.cell.now.Add(d), timerThink, in)
+}
+
+func gangSuffix(id model.QueueID) string { return "#" + strconv.FormatUint(uint64(id.Session), 10) }

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/gpumodel"
+	"xsched/internal/model"
+)
+
+// cell is devices that depend on each other and the tenants on them, with an
+// engine of their own. It is a discrete-event simulation: time jumps from one
+// event to the next, and what happens at one time happens in the order of
+// devices, timers, engine.
+type cell struct {
+	plan   *plan
+	engine *engine.Engine
+	end    model.Time
+
+	gpus  []*gpumodel.GPU
+	ids   []model.DeviceID
+	nexts []model.Time // of each GPU
+	stale []bool       // nexts must be read again
+
+	insts []*inst
+	ranks []*rank // of session number index+1
+
+	now    model.Time
+	random *rand.Rand // of the host
+	timers timerHeap
+	bell   model.Time // when the daemon looks at the queues that changed
+	wake   model.Time // when the engine wants to be asked again
+	rung   []*rank    // changed since the daemon looked
+	done   []*rank    // a kernel each has ended
+	dirty  bool
+
+	classes []classSum
+	devices []gpumodel.Totals // at the end of the warm-up
+	events  uint64
+
+	picture *gpumodel.Timeline // of the first device, while it is drawn
+	spans   []gpumodel.Span
+}
+
+// classSum is what the tenants of one entry of the scenario had in this cell.
+type classSum struct {
+	latency, wait           Histogram
+	offered, done, kernels  uint64
+	late                    uint64 // over its deadline or its SLO's latency
+	run                     time.Duration
+	least, most             time.Duration // run of a single one
+	instances               int
+	preemptions, timeslices uint64
+}
+
+// epoch is when a simulation begins: the engine takes time 0 for "never happened".
+const epoch = model.Time(time.Second)
+
+// cancelEvery is how many steps pass between two looks at the context.
+const cancelEvery = 4096
+
+func newCell(p *plan, member cellPlan) (*cell, error) {
+	e, err := engine.New(p.engine)
+	if err != nil {
+		return nil, err
+	}
+	c := &cell{
+		plan: p, engine: e, now: epoch, bell: model.Never, wake: model.Never,
+		random: rand.New(rand.NewPCG(p.seed, 1<<63|uint64(member.devices[0]))),
+		end:    epoch.Add(p.duration), classes: make([]classSum, len(p.scenario.Tenants)),
+	}
+	if p.record != nil {
+		p.record.Attach(e, epoch)
+	}
+	local := map[int]int{}
+	for i, device := range member.devices {
+		local[device] = i
+		g := gpumodel.NewGPU(epoch, p.costs, nil, nil)
+		c.gpus = append(c.gpus, g)
+		c.ids = append(c.ids, model.DeviceID(device+1))
+	}
+	c.nexts = make([]model.Time, len(c.gpus))
+	c.stale = make([]bool, len(c.gpus))
+	for i := range c.nexts {
+		c.nexts[i] = model.Never
+	}
+	c.devices = make([]gpumodel.Totals, len(c.gpus))
+	if member.drawn && p.draw > 0 {
+		c.picture = gpumodel.NewTimeline(0)
+		c.gpus[0].SetTimeline(c.picture)
+	}
+	for _, m := range member.instances {
+		c.addInst(m, local)
+	}
+	for _, g := range c.gpus {
+		g.OnStart(c.started)
+	}
+	return c, nil
+}
+
+// run simulates to the end.
+func (c *cell) run(ctx context.Context) error {
+	warm := epoch.Add(c.plan.warmup)
+	drawn := warm.Add(c.plan.draw)
+	measuring := false
+	for steps := 1; ; steps++ {
+		if steps%cancelEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		t := min(c.timers.when(), c.bell, c.wake)
+		for _, next := range c.nexts {
+			t = min(t, next)
+		}
+		if !measuring && t >= warm {
+			measuring = true
+			c.beginMeasuring(warm)
+		}
+		if c.picture != nil && t >= drawn {
+			c.spans = c.takePicture(warm, drawn)
+		}
+		if t >= c.end {
+			break
+		}
+		c.step(t)
+	}
+	c.finish()
+	return nil
+}
+
+// step does what is due at t.
+func (c *cell) step(t model.Time) {
+	c.now = t
+	for i, next := range c.nexts {
+		if next <= t {
+			c.advance(i)
+		}
+	}
+	c.land()
+	for c.timers.when() <= t {
+		c.events++
+		c.fire(c.timers.pop())
+	}
+	if c.bell <= t {
+		c.bell = model.Never
+		c.scan()
+	}
+	if c.dirty || c.wake <= t {
+		c.decide()
+	}
+	c.land()
+	for i, stale := range c.stale {
+		if stale {
+			c.stale[i] = false
+			c.nexts[i] = c.gpus[i].NextEvent()
+		}
+	}
+}
+
+// advance brings a GPU up to now; it must be before anything is done to it.
+func (c *cell) advance(i int) *gpumodel.GPU {
+	g := c.gpus[i]
+	if g.Now() < c.now || c.nexts[i] <= c.now {
+		g.Advance(c.now)
+	}
+	c.stale[i] = true
+	return g
+}
+
+// land follows the kernels that have ended, in that order.
+func (c *cell) land() {
+	for i := 0; i < len(c.done); i++ {
+		c.done[i].kernelDone()
+	}
+	c.done = c.done[:0]
+}
+
+// ring notes that the busy state of a rank may have changed.
+func (c *cell) ring(r *rank) {
+	if r.busy() == r.seen || r.rung {
+		return
+	}
+	r.rung = true
+	c.rung = append(c.rung, r)
+	c.bell = min(c.bell, c.now.Add(c.plan.reaction))
+}
+
+// scan is the daemon reading the pages of those that rang. A queue that changed
+// and changed back meanwhile looks as before.
+func (c *cell) scan() {
+	c.events++
+	for _, r := range c.rung {
+		r.rung = false
+		if busy := r.busy(); busy != r.seen && r.joined {
+			r.seen = busy
+			c.engine.SetBusy(c.now, r.id, busy)
+			c.dirty = true
+		}
+	}
+	c.rung = c.rung[:0]
+}
+
+// decide asks the engine and hands its wishes on.
+func (c *cell) decide() {
+	c.events++
+	c.dirty = false
+	changes, wake := c.engine.Decide(c.now)
+	c.wake = max(wake, c.now+1)
+	// Workers are goroutines that the loop wakes one after the other: of those that were
+	// woken the last one runs first.
+	at := c.now.Add(c.plan.dispatch.draw(c.random))
+	for i := len(changes) - 1; i >= 0; i-- {
+		if c.ranks[changes[i].Queue.Session-1].desire(&changes[i], at) {
+			at = at.Add(c.plan.dispatch.draw(c.random))
+		}
+	}
+}
+
+// started is a kernel's first moment on the device.
+func (c *cell) started(account *gpumodel.Account, submitted, started model.Time) {
+	if submitted >= epoch.Add(c.plan.warmup) {
+		c.classes[c.ranks[account.PID].inst.class].wait.Add(started.Sub(submitted))
+	}
+}
+
+// beginMeasuring forgets what the devices counted till now.
+func (c *cell) beginMeasuring(at model.Time) {
+	for i, g := range c.gpus {
+		g.Advance(at - 1) // what happens at that very moment counts
+		c.devices[i] = g.Totals()
+	}
+	for _, r := range c.ranks {
+		r.base = *r.account
+	}
+}
+
+func (c *cell) takePicture(from, to model.Time) []gpumodel.Span {
+	c.gpus[0].Advance(to - 1)
+	spans := c.picture.Spans(from, to)
+	c.gpus[0].SetTimeline(nil)
+	c.picture = nil
+	return spans
+}
+
+// finish brings everything up to the end and sums it up.
+func (c *cell) finish() {
+	c.now = c.end
+	for i, g := range c.gpus {
+		g.Advance(c.end)
+		c.events += g.Handled()
+		t, base := g.Totals(), c.devices[i]
+		c.devices[i] = gpumodel.Totals{
+			RunNS: t.RunNS - base.RunNS, SwitchNS: t.SwitchNS - base.SwitchNS, IdleNS: t.IdleNS - base.IdleNS,
+			Switches: t.Switches - base.Switches, MidKernel: t.MidKernel - base.MidKernel, Kernels: t.Kernels - base.Kernels,
+		}
+	}
+	for _, in := range c.insts {
+		sum := &c.classes[in.class]
+		var run time.Duration
+		for _, r := range in.ranks {
+			run += time.Duration(r.account.RunNS - r.base.RunNS)
+			sum.kernels += r.account.Kernels - r.base.Kernels
+			sum.preemptions += r.account.Preemptions - r.base.Preemptions
+			sum.timeslices += r.account.Timeslices - r.base.Timeslices
+		}
+		if sum.instances == 0 || run < sum.least {
+			sum.least = run
+		}
+		sum.most = max(sum.most, run)
+		sum.run += run
+		sum.instances++
+	}
+}
+
+// timer is something that happens to an instance at a time.
+type timer struct {
+	at   model.Time
+	age  uint64
+	kind timerKind
+	inst *inst
+}
+
+type timerKind uint8
+
+const (
+	timerArrival timerKind = iota // an open request
+	timerThink                    // a closed request after its think time
+	timerLaunch                   // the next kernel of the request being launched
+	timerReturn                   // the program learns that a request is done
+	timerWork                     // a worker of the daemon asks the driver
+	timerJoin                     // the program starts
+	timerLeave                    // and ends
+)
+
+// timerHeap orders timers by time, then by age.
+type timerHeap struct {
+	heap []timer
+	age  uint64
+}
+
+func (a *timer) before(b *timer) bool { return a.at < b.at || a.at == b.at && a.age < b.age }
+
+func (q *timerHeap) when() model.Time {
+	if len(q.heap) == 0 {
+		return model.Never
+	}
+	return q.heap[0].at
+}
+
+func (q *timerHeap) push(at model.Time, kind timerKind, in *inst) {
+	q.age++
+	q.heap = append(q.heap, timer{at, q.age, kind, in})
+	h := q.heap
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !h[i].before(&h[parent]) {
+			break
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+}
+
+func (q *timerHeap) pop() timer {
+	h := q.heap
+	first, last := h[0], len(h)-1
+	h[0] = h[last]
+	h[last] = timer{}
+	h = h[:last]
+	q.heap = h
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= last {
+			break
+		}
+		if child+1 < last && h[child+1].before(&h[child]) {
+			child++
+		}
+		if !h[child].before(&h[i]) {
+			break
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+	return first
+}

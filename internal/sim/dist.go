@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// Duration is a time in a scenario: "20ms".
+type Duration time.Duration
+
+// D is the time.Duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// distKind is the kind of a Dist.
+type distKind uint8
+
+const (
+	distFixed distKind = iota
+	distUniform
+	distExponential
+	distLogNormal
+)
+
+// Dist is a length of time: fixed, or drawn anew each time.
+type Dist struct {
+	kind distKind
+	a    time.Duration // fixed value, lower end, mean, median
+	b    time.Duration // upper end
+	s    float64       // sigma of the logarithm
+}
+
+// Fixed is always d.
+func Fixed(d time.Duration) Dist { return Dist{kind: distFixed, a: d} }
+
+// Uniform is any length from lo to hi.
+func Uniform(lo, hi time.Duration) Dist { return Dist{kind: distUniform, a: lo, b: hi} }
+
+// Exponential has this mean.
+func Exponential(mean time.Duration) Dist { return Dist{kind: distExponential, a: mean} }
+
+// LogNormal has this median, and sigma is the standard deviation of its logarithm.
+func LogNormal(median time.Duration, sigma float64) Dist {
+	return Dist{kind: distLogNormal, a: median, s: sigma}
+}
+
+// longest bounds what is drawn, so that a tail can't become a device's whole life.
+const longest = time.Hour
+
+// draw returns a length; a kernel takes at least a nanosecond.
+func (d *Dist) draw(r *rand.Rand) time.Duration {
+	switch d.kind {
+	case distFixed:
+		return d.a
+	case distUniform:
+		return d.a + time.Duration(r.Int64N(int64(d.b-d.a)+1))
+	case distExponential:
+		return clampTime(float64(d.a) * r.ExpFloat64())
+	case distLogNormal:
+		return clampTime(float64(d.a) * math.Exp(d.s*r.NormFloat64()))
+	}
+	return 0
+}
+
+func clampTime(f float64) time.Duration {
+	return time.Duration(min(max(f, 1), float64(longest)))
+}
+
+// zero says that it is always 0.
+func (d *Dist) zero() bool { return d.kind == distFixed && d.a == 0 }
+
+// check says what is wrong with the numbers, "" if nothing is.
+func (d *Dist) check(least time.Duration) string {
+	switch {
+	case d.a < least || d.kind == distUniform && d.b < d.a:
+		if d.kind == distUniform && d.b < d.a {
+			return "its upper end is below its lower end"
+		}
+		if least > 0 {
+			return "must be above 0"
+		}
+		return "must not be negative"
+	case d.a > longest || d.b > longest:
+		return "must be an hour at most"
+	case d.kind == distLogNormal && !(d.s >= 0 && d.s <= 5):
+		return "sigma must be in 0..5"
+	}
+	return ""
+}

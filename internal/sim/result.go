@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/gpumodel"
+	"xsched/internal/model"
+)
+
+// Result is what a simulation found. The same scenario, policies and seed give
+// the same Result, byte by byte.
+type Result struct {
+	Scenario  string      `json:"scenario"`
+	About     string      `json:"about,omitempty"`
+	Seed      uint64      `json:"seed"`
+	DurationS float64     `json:"duration_s"`
+	WarmupS   float64     `json:"warmup_s"`
+	Devices   int         `json:"devices"`
+	Tenants   int         `json:"tenants"`
+	Runs      []RunResult `json:"runs"`
+	// Events is how many the simulator handled in all runs: device events, arrivals, answers of
+	// the driver, looks at queues and decisions.
+	Events uint64 `json:"events"`
+}
+
+// RunResult is one policy.
+type RunResult struct {
+	Name    string     `json:"name"`
+	Policy  string     `json:"policy"`
+	Mode    model.Mode `json:"mode"`
+	Classes []Class    `json:"tenants"`
+	GPU     Split      `json:"gpu"`
+	Engine  Decisions  `json:"engine"`
+	Events  uint64     `json:"events"`
+
+	lanes []string
+	spans []gpumodel.Span // of the first device
+	draw  time.Duration
+}
+
+// Class is one entry of the scenario's tenants: all programs of it together.
+type Class struct {
+	Name     string   `json:"name"`
+	Count    int      `json:"count"`
+	Priority int      `json:"priority"`
+	Latency  *Latency `json:"latency,omitempty"`
+	// Wait is from the hand-over of a kernel to its first moment on the device.
+	Wait       *Latency `json:"gpu_wait,omitempty"`
+	Offered    uint64   `json:"offered"`
+	Done       uint64   `json:"done"`
+	Unfinished uint64   `json:"unfinished"` // came and were not done at the end
+	Rate       float64  `json:"rate_hz"`
+	// Late is the part of the requests over their deadline, or over the SLO's latency.
+	Late *float64 `json:"late,omitempty"`
+	// GPU is the part of the time of one device that all of them had together.
+	GPU float64 `json:"gpu_devices"`
+	// Kept is the throughput: of a closed tenant the GPU time over what each would have had
+	// alone on a device, of an open one the requests done over those that came.
+	Kept float64 `json:"kept"`
+	// Least and Most are the GPU time of the single programs, as a part of a device.
+	Least float64 `json:"least"`
+	Most  float64 `json:"most"`
+	// Alone is one of them with a device to itself.
+	Alone       *Latency `json:"alone,omitempty"`
+	Preemptions uint64   `json:"preemptions"` // in the middle of a kernel
+
+	open      bool
+	perSecond float64 // of each, GPU time
+	wait      *Histogram
+}
+
+// Split is how the devices spent their time; the parts add up to 1.
+type Split struct {
+	Run      float64 `json:"run"`
+	Switch   float64 `json:"switch"`
+	Idle     float64 `json:"idle"`
+	Switches uint64  `json:"switches"`
+}
+
+// Decisions are the engine's counts, warm-up included.
+type Decisions struct {
+	Decisions   uint64 `json:"decisions"`
+	Preemptions uint64 `json:"preemptions"`
+	Yields      uint64 `json:"yields"`
+	Grants      uint64 `json:"grants"`
+}
+
+func (d *Decisions) add(s engine.Stats) {
+	d.Decisions += s.Decisions
+	for _, n := range s.Preemptions {
+		d.Preemptions += n
+	}
+	d.Yields += s.Yields
+	d.Grants += s.Grants
+}
+
+// WaitQuantile is the wait in milliseconds that a part q of its kernels does not exceed.
+func (c *Class) WaitQuantile(q float64) float64 { return ms(c.wait.Quantile(q)) }
+
+// compare puts the figures of one program alone beside.
+func (c *Class) compare(alone *Class) {
+	c.Alone = alone.Latency
+	switch {
+	case c.open && c.Offered > 0:
+		c.Kept = float64(c.Done) / float64(c.Offered)
+	case !c.open && alone.perSecond > 0 && c.Count > 0:
+		c.Kept = c.GPU / float64(c.Count) / alone.perSecond
+	}
+}
+
+// sum adds up cells, in their order.
+type sum struct {
+	plan    *plan
+	classes []classSum
+	gpu     gpumodel.Totals
+	run     RunResult
+}
+
+func newSum(p *plan) *sum { return &sum{plan: p, classes: make([]classSum, len(p.scenario.Tenants))} }
+
+func (s *sum) add(c *cell) {
+	for i := range c.classes {
+		from, to := &c.classes[i], &s.classes[i]
+		if from.instances == 0 {
+			continue
+		}
+		to.latency.Merge(&from.latency)
+		to.wait.Merge(&from.wait)
+		to.offered += from.offered
+		to.done += from.done
+		to.kernels += from.kernels
+		to.late += from.late
+		to.run += from.run
+		to.preemptions += from.preemptions
+		if to.instances == 0 || from.least < to.least {
+			to.least = from.least
+		}
+		to.most = max(to.most, from.most)
+		to.instances += from.instances
+	}
+	for _, t := range c.devices {
+		s.gpu.RunNS += t.RunNS
+		s.gpu.SwitchNS += t.SwitchNS
+		s.gpu.IdleNS += t.IdleNS
+		s.gpu.Switches += t.Switches
+	}
+	s.run.Engine.add(c.engine.Stats())
+	s.run.Events += c.events
+	if c.spans != nil {
+		s.run.spans, s.run.draw = c.spans, s.plan.draw
+		for _, r := range c.ranks {
+			name := ""
+			if r.gpu == 0 {
+				name = c.plan.scenario.Tenants[r.inst.class].Name
+			}
+			s.run.lanes = append(s.run.lanes, name)
+		}
+	}
+}
+
+func (s *sum) result() *RunResult {
+	window := float64(s.plan.duration - s.plan.warmup)
+	for i := range s.classes {
+		from, t := &s.classes[i], &s.plan.scenario.Tenants[i]
+		c := Class{
+			Name: t.Name, Count: from.instances, Priority: t.Hint.Priority, Latency: from.latency.Latency(), Wait: from.wait.Latency(),
+			Offered: from.offered, Done: from.done, Unfinished: from.offered - from.done, Rate: float64(from.done) / window * 1e9,
+			GPU: float64(from.run) / window, Least: float64(from.least) / window, Most: float64(from.most) / window,
+			Preemptions: from.preemptions, wait: &from.wait, open: t.Arrivals.Closed == nil,
+		}
+		if t.Arrivals.Closed != nil {
+			c.Unfinished = 0 // it always has some
+		}
+		if (t.Hint.Deadline > 0 || t.Hint.SLO.Latency > 0) && from.done > 0 {
+			late := float64(from.late) / float64(from.done)
+			c.Late = &late
+		}
+		if from.instances > 0 {
+			c.perSecond = c.GPU / float64(from.instances)
+		}
+		s.run.Classes = append(s.run.Classes, c)
+	}
+	if all := float64(s.gpu.RunNS + s.gpu.SwitchNS + s.gpu.IdleNS); all > 0 {
+		s.run.GPU = Split{
+			Run: float64(s.gpu.RunNS) / all, Switch: float64(s.gpu.SwitchNS) / all, Idle: float64(s.gpu.IdleNS) / all,
+			Switches: s.gpu.Switches,
+		}
+	}
+	return &s.run
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sim runs the real engine and the real policies on a virtual clock,
+// against the GPU model that the virtual GPU uses: thousands of tenants in
+// seconds, and the same result for the same seed.
+//
+// A scenario (scenario.go, yaml.go) is tenants on devices. Devices that share no
+// tenant and no gang are independent cells (cell.go), each with an engine of its own, and
+// run on all cores (run.go). Replay (replay.go) makes a scenario of a recording.
+package sim
+
+import (
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/gpumodel"
+	"xsched/internal/model"
+)
+
+// Scenario is what is simulated. Zero values mean the defaults.
+type Scenario struct {
+	Name  string `yaml:"name"`
+	About string `yaml:"about"`
+
+	Duration Duration  `yaml:"duration"` // default 10 s
+	Warmup   *Duration `yaml:"warmup"`   // left out of all figures; default a twentieth of duration
+	Seed     uint64    `yaml:"seed"`     // default 1
+	Devices  int       `yaml:"devices"`  // default 1
+
+	Policy string     `yaml:"policy"` // default HPF
+	Mode   model.Mode `yaml:"mode"`   // default live
+	Level  int        `yaml:"level"`  // of mode level
+	Engine Knobs      `yaml:"engine"`
+
+	GPU     GPU      `yaml:"gpu"`
+	Host    Host     `yaml:"host"`
+	Tenants []Tenant `yaml:"tenants"`
+
+	firstNumber int // of the programs: it picks their random numbers
+}
+
+// Knobs are the engine's; nil: its own default.
+type Knobs struct {
+	Quantum         *Duration `yaml:"quantum"`
+	StarvationBound *Duration `yaml:"starvation_bound"`
+	Hold            *Duration `yaml:"hold"`
+	HighSlice       *Duration `yaml:"high_slice"`
+	LowSlice        *Duration `yaml:"low_slice"`
+	PeerSlice       *Duration `yaml:"peer_slice"`
+	GrantSlice      *Duration `yaml:"grant_slice"`
+	InFlight        int       `yaml:"in_flight"`
+	Batch           int       `yaml:"batch"`
+}
+
+// GPU is the device; nil: as measured on an H200.
+type GPU struct {
+	Slice     *Duration `yaml:"slice"`      // the driver's own
+	MidSwitch *Duration `yaml:"mid_switch"` // from or to a kernel stopped in the middle
+	Switch    *Duration `yaml:"switch"`     // any other
+	Suspend   RPC       `yaml:"suspend"`
+	Resume    RPC       `yaml:"resume"`
+	SetSlice  RPC       `yaml:"set_slice"`
+	Channels  int       `yaml:"channels"` // compute channels a process has; default 8
+	Level     int       `yaml:"level"`    // the most that can be done; default 3
+	Slices    *bool     `yaml:"slices"`   // has hardware timeslices; default yes
+}
+
+// RPC is the price of a request to the device's firmware.
+type RPC struct {
+	Reply  *Duration `yaml:"reply"`  // until the caller has its answer, and the next one can start
+	Effect *Duration `yaml:"effect"` // until the device does it
+}
+
+// Host is what the CPUs add.
+type Host struct {
+	// Reaction is the time from a queue's change to the decision about it.
+	Reaction *Duration `yaml:"reaction"`
+	// Dispatch is the time from the decision till the worker of a process asks the driver.
+	Dispatch *Dist `yaml:"dispatch"`
+	// Return is the time from the end of the last kernel till the program knows.
+	Return *Duration `yaml:"return"`
+}
+
+// Tenant is a program, or Count of them.
+type Tenant struct {
+	Name  string `yaml:"name"`
+	Count int    `yaml:"count"` // default 1
+	// On is the device of each, in turn; default all of them in turn.
+	On []int `yaml:"on"`
+	// Ranks is how many devices each one uses: every request has the same kernels on all
+	// of them and is done when all are. They are processes of one gang, or one process.
+	Ranks      int  `yaml:"ranks"`
+	OneProcess bool `yaml:"one_process"`
+
+	Hint     Hint     `yaml:"hint"`
+	Arrivals Arrivals `yaml:"arrivals"`
+	Kernel   Dist     `yaml:"kernel"`  // length of a kernel
+	Kernels  int      `yaml:"kernels"` // of a request; default 1
+	Launch   Duration `yaml:"launch"`  // CPU time between two launches
+
+	Start Duration `yaml:"start"`
+	Stop  Duration `yaml:"stop"` // 0: stays
+
+	pid int // of a replay: queues with the same one are one process
+}
+
+// Hint is model.Hint as a scenario writes it.
+type Hint struct {
+	Priority         int      `yaml:"priority"`
+	Level            int      `yaml:"level"`
+	InFlight         int      `yaml:"in_flight"`
+	Batch            int      `yaml:"batch"`
+	Utilization      int      `yaml:"utilization"`
+	Timeslice        Duration `yaml:"timeslice"`
+	Deadline         Duration `yaml:"deadline"`
+	K                int      `yaml:"k"`
+	Laxity           Duration `yaml:"laxity"`
+	LaxPriority      int      `yaml:"lax_priority"`
+	CriticalPriority int      `yaml:"critical_priority"`
+	WindowActive     bool     `yaml:"window_active"`
+	Nice             int      `yaml:"nice"`
+	SLO              SLO      `yaml:"slo"`
+	Gang             string   `yaml:"gang"`
+	PerQueue         bool     `yaml:"per_queue"`
+}
+
+// SLO is a target: of the requests P percent within Latency.
+type SLO struct {
+	P       float64  `yaml:"p"`
+	Latency Duration `yaml:"latency"`
+}
+
+// model turns it into what the engine takes.
+func (h *Hint) model() model.Hint {
+	return model.Hint{
+		Priority: model.Priority(h.Priority), Level: model.Level(h.Level), InFlight: h.InFlight, Batch: h.Batch,
+		Utilization: h.Utilization, Timeslice: h.Timeslice.D(), Deadline: h.Deadline.D(), K: h.K,
+		Laxity: h.Laxity.D(), LaxPriority: model.Priority(h.LaxPriority), CriticalPriority: model.Priority(h.CriticalPriority),
+		WindowActive: h.WindowActive, Nice: h.Nice, SLO: model.SLO{Percentile: h.SLO.P, Latency: h.SLO.Latency.D()},
+		Gang: h.Gang, PerQueue: h.PerQueue,
+	}
+}
+
+// Arrivals says when requests come. Exactly one kind is set.
+type Arrivals struct {
+	Poisson float64 // requests a second, at random
+	Rate    float64 // requests a second, evenly
+	OnOff   *OnOff
+	Trace   []Request // from a file
+	Closed  *Closed
+	// Jitter moves each request of Rate by a random part of the period, 0..1.
+	Jitter float64
+
+	tracePath string
+	traceLine int
+}
+
+// OnOff is a Poisson stream that comes and goes.
+type OnOff struct {
+	Rate float64 `yaml:"rate"`
+	On   Dist    `yaml:"on"`
+	Off  Dist    `yaml:"off"`
+}
+
+// Closed is a program that waits for its own requests: Depth are in flight, and Think passes
+// between the end of one and the next.
+type Closed struct {
+	Depth int  `yaml:"depth"`
+	Think Dist `yaml:"think"`
+}
+
+// Request is one of a trace.
+type Request struct {
+	At      time.Duration // since the tenant's start; of a closed trace: think time before it
+	Work    time.Duration // GPU time of each kernel; 0: the tenant's Kernel
+	Kernels int           // 0: the tenant's Kernels
+}
+
+// Limits of a scenario: what is beyond is a mistake and would only cost memory.
+const (
+	maxDevices   = 100_000
+	maxInstances = 1_000_000
+	maxKernels   = 100_000
+	maxDuration  = 24 * time.Hour
+)
+
+func orElse(d *Duration, other time.Duration) time.Duration {
+	if d == nil {
+		return other
+	}
+	return d.D()
+}
+
+// costs are the device's. The price of the channels is put into the fixed part: one
+// channel stands for all of a process.
+func (g *GPU) costs() gpumodel.Costs {
+	c := gpumodel.DefaultCosts()
+	c.Block = 0
+	c.ComputeSlice = orElse(g.Slice, c.ComputeSlice)
+	c.MidSwitch = orElse(g.MidSwitch, c.MidSwitch)
+	c.Switch = orElse(g.Switch, c.Switch)
+	channels := time.Duration(8)
+	if g.Channels > 0 {
+		channels = time.Duration(g.Channels)
+	}
+	fold := func(r gpumodel.RPC, with RPC) gpumodel.RPC {
+		return gpumodel.RPC{
+			Reply:  orElse(with.Reply, r.Reply+channels*r.ReplyPerChannel),
+			Effect: orElse(with.Effect, r.Effect+channels*r.EffectPerChannel),
+		}
+	}
+	c.Suspend, c.Resume, c.SetSlice = fold(c.Suspend, g.Suspend), fold(c.Resume, g.Resume), fold(c.SetSlice, g.SetSlice)
+	return c
+}
+
+// engineConfig is the engine's configuration for a policy and a mode.
+func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
+	c := engine.DefaultConfig()
+	c.Policy, c.Mode = policy, mode
+	if mode == model.ModeLevel {
+		c.ForceLevel = model.Level(s.Level)
+	}
+	k := &s.Engine
+	c.Quantum = orElse(k.Quantum, c.Quantum)
+	c.StarvationBound = orElse(k.StarvationBound, c.StarvationBound)
+	c.Hold = orElse(k.Hold, c.Hold)
+	c.HighSlice = orElse(k.HighSlice, c.HighSlice)
+	c.LowSlice = orElse(k.LowSlice, c.LowSlice)
+	c.PeerSlice = orElse(k.PeerSlice, c.PeerSlice)
+	c.GrantSlice = orElse(k.GrantSlice, c.GrantSlice)
+	if k.InFlight > 0 {
+		c.InFlight = k.InFlight
+	}
+	if k.Batch > 0 {
+		c.Batch = k.Batch
+	}
+	return c
+}
+
+// defaultReaction is from the change of a queue to the decision: a doorbell and a thread that
+// wakes up. defaultDispatch is the most from there to the driver: another thread.
+const (
+	defaultReaction = 40 * time.Microsecond
+	defaultDispatch = 40 * time.Microsecond
+)
+
+// complete puts the defaults where nothing was said.
+func (s *Scenario) complete() {
+	set := func(v *int, to int) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	if s.Name == "" {
+		s.Name = "scenario"
+	}
+	if s.Duration == 0 {
+		s.Duration = Duration(10 * time.Second)
+	}
+	if s.Warmup == nil {
+		w := s.Duration / 20
+		s.Warmup = &w
+	}
+	if s.Seed == 0 {
+		s.Seed = 1
+	}
+	if s.Policy == "" {
+		s.Policy = "HPF"
+	}
+	if s.Mode == "" {
+		s.Mode = model.ModeLive
+	}
+	set(&s.Devices, 1)
+	set(&s.GPU.Level, int(model.LevelInterrupt))
+	for i := range s.Tenants {
+		t := &s.Tenants[i]
+		set(&t.Count, 1)
+		set(&t.Ranks, 1)
+		set(&t.Kernels, 1)
+		if c := t.Arrivals.Closed; c != nil {
+			set(&c.Depth, 1)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library, as far as this package uses it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Optional
+
+API_VERSION = 1
+
+
+class CHint(ctypes.Structure):
+    """struct xs_hint."""
+
+    _fields_ = [
+        ("bytes", ctypes.c_uint32),
+        ("said", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("utilization", ctypes.c_uint32),
+        ("timeslice_us", ctypes.c_uint64),
+        ("deadline_us", ctypes.c_uint64),
+        ("laxity_us", ctypes.c_uint64),
+        ("lax_priority", ctypes.c_int32),
+        ("critical_priority", ctypes.c_int32),
+        ("k", ctypes.c_uint32),
+        ("window_active", ctypes.c_uint32),
+        ("slo_us", ctypes.c_uint64),
+        ("slo_percentile", ctypes.c_uint32),
+        ("per_queue", ctypes.c_uint32),
+        ("in_flight", ctypes.c_uint32),
+        ("batch", ctypes.c_uint32),
+        ("gang", ctypes.c_char_p),
+        ("policy", ctypes.c_char_p),
+    ]
+
+
+class CQueue(ctypes.Structure):
+    """struct xs_queue_info."""
+
+    _fields_ = [
+        ("index", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("pci_domain", ctypes.c_uint32),
+        ("pci_bus_slot", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("busy", ctypes.c_uint32),
+        ("held", ctypes.c_uint32),
+        ("rsv", ctypes.c_uint32),
+        ("submitted", ctypes.c_uint64),
+    ]
+
+
+class Library:
+    """The functions, with their types."""
+
+    def __init__(self, handle: ctypes.CDLL) -> None:
+        self.api_version = handle.xs_api_version
+        self.api_version.restype = ctypes.c_uint32
+        self.api_version.argtypes = []
+        version = int(self.api_version())
+        if version < API_VERSION:
+            raise ImportError(
+                f"libxsched.so has interface {version}, this package needs {API_VERSION}: "
+                "use those of one release"
+            )
+        self.hint_set = handle.xs_hint_set
+        self.hint_set.restype = ctypes.c_int
+        self.hint_set.argtypes = [ctypes.c_uint64, ctypes.POINTER(CHint)]
+        self.request_begin = handle.xs_request_begin
+        self.request_begin.restype = ctypes.c_uint64
+        self.request_begin.argtypes = [ctypes.c_char_p]
+        self.request_end = handle.xs_request_end
+        self.request_end.restype = None
+        self.request_end.argtypes = [ctypes.c_uint64]
+        self.queues = handle.xs_queues
+        self.queues.restype = ctypes.c_uint32
+        self.queues.argtypes = [ctypes.POINTER(CQueue), ctypes.c_uint32]
+        self.available = handle.xs_available
+        self.available.restype = ctypes.c_int
+        self.available.argtypes = []
+        self.scheduler = handle.xs_scheduler
+        self.scheduler.restype = ctypes.c_int
+        self.scheduler.argtypes = []
+        self.set_scheduler = handle.XHintSetScheduler
+        self.set_scheduler.restype = ctypes.c_int
+        self.set_scheduler.argtypes = [ctypes.c_int, ctypes.c_int]
+
+
+_lock = threading.Lock()
+_searched = False
+_found: Optional[Library] = None
+
+
+def _open() -> Optional[Library]:
+    named = os.environ.get("XSCHED_LIB")
+    if named:
+        # A library that was named and can't be had is an error, not a reason to go on without.
+        return Library(ctypes.CDLL(named))
+    process = ctypes.CDLL(None)  # what is preloaded is visible to everybody
+    if not hasattr(process, "xs_api_version"):
+        return None
+    return Library(process)
+
+
+def library() -> Optional[Library]:
+    """The library of this process, looked for once; None if there is none."""
+    global _searched, _found
+    if not _searched:
+        with _lock:
+            if not _searched:
+                _found = _open()
+                _searched = True
+    return _found

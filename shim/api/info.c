@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the program can ask, and the marks of its requests.
+
+#include "api.h"
+
+XSI_EXPORT uint64_t xs_request_begin(const char *name) {
+  xsi_init();
+  return name == NULL || xsi_options.disabled ? 0 : xsi_request_begin(name);
+}
+
+XSI_EXPORT void xs_request_end(uint64_t request) {
+  if (request != 0) xsi_request_end(request);
+}
+
+XSI_EXPORT uint32_t xs_queues(xs_queue_info *list, uint32_t room) {
+  uint32_t count = 0;
+  struct xsi_queue_info found;
+  xsi_init();
+  for (uint32_t i = 0; i < XSW_MAX_QUEUES; i++) {
+    if (!xsi_queue_describe(i, &found)) continue;
+    if (list != NULL && count < room)
+      list[count] = (xs_queue_info){.index = i,
+                                    .kind = found.kind,
+                                    .pci_domain = found.pci_domain,
+                                    .pci_bus_slot = found.pci_bus_slot,
+                                    .priority = found.priority,
+                                    .busy = found.busy,
+                                    .held = found.held,
+                                    .submitted = found.submitted};
+    count++;
+  }
+  return count;
+}
+
+XSI_EXPORT int xs_available(void) {
+  xsi_init();
+  return xsi_joined() ? 1 : 0;
+}
+
+XSI_EXPORT int xs_scheduler(void) {
+  xsi_init();
+  return (int)xsi_scheduler();
+}
+
+XSI_EXPORT uint32_t xs_api_version(void) { return XS_API_VERSION; }

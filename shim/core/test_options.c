@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the environment can say, well and badly; and how hints add up.
+
+#include "test_support.h"
+
+static const char *const names[] = {
+    "XSCHED_AUTO_XQUEUE",
+    "XSCHED_AUTO_XQUEUE_PRIORITY",
+    "XSCHED_AUTO_XQUEUE_LEVEL",
+    "XSCHED_AUTO_XQUEUE_THRESHOLD",
+    "XSCHED_AUTO_XQUEUE_BATCH_SIZE",
+    "XSCHED_AUTO_XQUEUE_UTILIZATION",
+    "XSCHED_AUTO_XQUEUE_TIMESLICE",
+    "XSCHED_AUTO_XQUEUE_DEADLINE",
+    "XSCHED_AUTO_XQUEUE_LAXITY",
+    "XSCHED_SLO_US",
+    "XSCHED_GANG",
+    "XSCHED_GRANULARITY",
+    "XSCHED_SCHEDULER",
+    "XSCHED_SCHED",
+    "XSCHED_POLICY",
+    "XSCHED_SOCKET",
+    "XSCHED_DIR",
+};
+
+static void start_over(void) {
+  for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+    unsetenv(names[i]);
+  xsi_options = (struct xsi_options){.automatic = true, .scheduler = XSW_SCHEDULER_GLOBAL};
+}
+
+static const struct xsw_hint *read_with(const char *name, const char *value) {
+  start_over();
+  setenv(name, value, 1);
+  xsi_options_init();
+  return &xsi_options.hint;
+}
+
+static void nothing_said(void) {
+  start_over();
+  xsi_options_init();
+  CHECK(xsi_options.hint.said == 0 && xsi_options.automatic && !xsi_options.per_stream);
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_GLOBAL && xsi_options.policy[0] == 0);
+}
+
+static void each_alone(void) {
+  const struct xsw_hint *hint = read_with("XSCHED_AUTO_XQUEUE_PRIORITY", "-256");
+  CHECK(hint->said == XSW_HINT_PRIORITY && hint->priority == -256);
+  hint = read_with("XSCHED_AUTO_XQUEUE_LEVEL", "auto");
+  CHECK(hint->said == XSW_HINT_LEVEL && hint->level == XSW_LEVEL_AUTO);
+  hint = read_with("XSCHED_AUTO_XQUEUE_UTILIZATION", "75");
+  CHECK(hint->said == XSW_HINT_UTILIZATION && hint->utilization == 75);
+  hint = read_with("XSCHED_AUTO_XQUEUE_TIMESLICE", "100");
+  CHECK(hint->said == XSW_HINT_TIMESLICE && hint->timeslice_us == 100);
+  hint = read_with("XSCHED_AUTO_XQUEUE_DEADLINE", "1000000000000");
+  CHECK(hint->said == XSW_HINT_DEADLINE && hint->deadline_us == 1000000000000);
+  hint = read_with("XSCHED_AUTO_XQUEUE_LAXITY", "500");
+  CHECK(hint->said == XSW_HINT_LAXITY && hint->laxity_us == 500 && hint->lax_priority == 0);
+  CHECK(hint->critical_priority == XSW_PRIORITY_MAX);
+  hint = read_with("XSCHED_AUTO_XQUEUE_LAXITY", "500:-20:30");
+  CHECK(hint->laxity_us == 500 && hint->lax_priority == -20 && hint->critical_priority == 30);
+  hint = read_with("XSCHED_SLO_US", "20000");
+  CHECK(hint->said == XSW_HINT_SLO && hint->slo_us == 20000);
+  hint = read_with("XSCHED_GANG", "ranks");
+  CHECK(hint->said == XSW_HINT_GANG && strcmp(hint->gang, "ranks") == 0);
+  hint = read_with("XSCHED_GRANULARITY", "queue");
+  CHECK(hint->said == XSW_HINT_PER_QUEUE && hint->per_queue == 1 && xsi_options.per_stream);
+  read_with("XSCHED_AUTO_XQUEUE", "OFF");
+  CHECK(!xsi_options.automatic);
+  read_with("XSCHED_AUTO_XQUEUE", "on");
+  CHECK(xsi_options.automatic);
+  read_with("XSCHED_POLICY", "UP");
+  CHECK(strcmp(xsi_options.policy, "UP") == 0);
+}
+
+static void nonsense_is_ignored(void) {
+  static const char *const bad[][2] = {
+      {"XSCHED_AUTO_XQUEUE_PRIORITY", "256"},     {"XSCHED_AUTO_XQUEUE_PRIORITY", "high"},
+      {"XSCHED_AUTO_XQUEUE_LEVEL", "0"},          {"XSCHED_AUTO_XQUEUE_UTILIZATION", "101"},
+      {"XSCHED_AUTO_XQUEUE_UTILIZATION", "-1"},   {"XSCHED_AUTO_XQUEUE_TIMESLICE", "99"},
+      {"XSCHED_AUTO_XQUEUE_TIMESLICE", "5ms"},    {"XSCHED_AUTO_XQUEUE_DEADLINE", "1000000000001"},
+      {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2"},       {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:999"},
+      {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:3:4"},   {"XSCHED_AUTO_XQUEUE_LAXITY", ":1:2"},
+      {"XSCHED_SLO_US", "20ms"},                  {"XSCHED_GANG", ""},
+      {"XSCHED_GRANULARITY", "stream"},           {"XSCHED_AUTO_XQUEUE_DEADLINE", "-1"},
+      {"XSCHED_AUTO_XQUEUE_THRESHOLD", "9999999"}};
+  for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
+    CHECK(read_with(bad[i][0], bad[i][1])->said == 0);
+  char name[200];
+  memset(name, 'x', sizeof name - 1);
+  name[sizeof name - 1] = 0;
+  CHECK(read_with("XSCHED_GANG", name)->said == 0);
+  read_with("XSCHED_POLICY", name);
+  CHECK(xsi_options.policy[0] == 0);
+  read_with("XSCHED_AUTO_XQUEUE", "perhaps");
+  CHECK(xsi_options.automatic);
+}
+
+static void schedulers(void) {
+  static const struct {
+    const char *name, *value;
+    uint32_t scheduler;
+  } cases[] = {{"XSCHED_SCHEDULER", "GLB", XSW_SCHEDULER_GLOBAL},
+               {"XSCHED_SCHEDULER", "lcl", XSW_SCHEDULER_LOCAL},
+               {"XSCHED_SCHED", "APP", XSW_SCHEDULER_APP},
+               {"XSCHED_SCHEDULER", "none", XSW_SCHEDULER_GLOBAL}};
+  for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+    read_with(cases[i].name, cases[i].value);
+    CHECK(xsi_options.scheduler == cases[i].scheduler);
+  }
+  // A private scheduler that was not named is nowhere: never somebody else's.
+  struct sockaddr_un address;
+  read_with("XSCHED_SCHEDULER", "LCL");
+  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++)
+    CHECK(address.sun_path[0] == 0);
+  start_over();
+  setenv("XSCHED_SCHEDULER", "LCL", 1);
+  setenv("XSCHED_SOCKET", "/nowhere/xsched.sock", 1);
+  xsi_options_init();
+  CHECK(xsi_place_named() && xsi_socket_candidate(0, &address) == 0);
+  CHECK(strcmp(address.sun_path, "/nowhere/xsched.sock") == 0);
+}
+
+static void hints_add_up(void) {
+  struct xsw_hint all = {.said = XSW_HINT_PRIORITY, .priority = 3};
+  struct xsw_hint more = {
+      .said = XSW_HINT_GANG | XSW_HINT_LIMITS, .priority = 99, .in_flight = 8, .gang = "g"};
+  xsi_hint_merge(&all, &more);
+  CHECK(all.priority == 3 && all.in_flight == 8 && strcmp(all.gang, "g") == 0);
+  CHECK(all.said == (XSW_HINT_PRIORITY | XSW_HINT_GANG | XSW_HINT_LIMITS));
+  struct xsw_hint last = {.said = XSW_HINT_GANG | XSW_HINT_PRIORITY, .priority = -1};
+  xsi_hint_merge(&all, &last);
+  CHECK(all.priority == -1 && all.gang[0] == 0 && all.in_flight == 8);
+}
+
+int main(void) {
+  alarm(60);
+  nothing_said();
+  each_alone();
+  nonsense_is_ignored();
+  schedulers();
+  hints_add_up();
+  puts("ok options");
+  return 0;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which queue a stream counts for: its context's, or one of its own. And the program's own gate,
+// for programs that schedule their streams themselves.
+
+#include "work.h"
+
+#include "compat.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct xsw_queue no_slot;                             /* zeros: gate open, no limit */
+static struct xsw_queue closed_slot = {.gate = XSW_GATE_HELD}; /* what the program holds */
+
+// The queue first: who sees the slot sees an index that belongs to it or to a later one.
+void xsi_work_choose_slot(struct xsi_work_stream *stream) {
+  int32_t queue = stream->own ? stream->queue : stream->context->queue;
+  struct xsw_queue *slot = queue >= 0 ? xsi_slot((uint32_t)queue) : &no_slot;
+  if (__atomic_load_n(&stream->program_holds, __ATOMIC_RELAXED)) slot = &closed_slot;
+  __atomic_store_n(&stream->queue, queue, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->slot, slot, __ATOMIC_RELEASE);
+}
+
+static void publish_submitted(struct xsi_work_stream *stream) {
+  struct xsi_work_context *context = stream->context;
+  uint64_t landed = xsi_work_mark(stream), more = landed - stream->published;
+  stream->published = landed;
+  if (stream->own) {
+    stream->own_submitted += more;
+    xsi_queue_set_submitted(stream->queue, stream->own_submitted);
+    return;
+  }
+  context->submitted += more;
+  if (context->queue >= 0) xsi_queue_set_submitted(context->queue, context->submitted);
+}
+
+void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy) {
+  struct xsi_work_context *context = stream->context;
+  if (!busy) publish_submitted(stream);
+  if (stream->own) {
+    xsi_queue_set_busy(stream->queue, busy);
+    return;
+  }
+  bool changes = busy ? context->sharing++ == 0 : --context->sharing == 0;
+  if (changes && context->queue >= 0) xsi_queue_set_busy(context->queue, busy);
+}
+
+int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority) {
+  struct xsi_work_context *context = stream->context;
+  if (stream->own) return -EEXIST;
+  if (!context->known) return -ENODEV;
+  int index = xsi_queue_open_stream(context->device.pci_domain, context->device.pci_bus_slot,
+                                    priority);
+  if (index < 0) return index;
+  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
+  if (busy) xsi_work_count_busy(stream, false);
+  stream->own = true;
+  stream->own_submitted = 0;
+  __atomic_store_n(&stream->queue, index, __ATOMIC_RELAXED);
+  xsi_work_choose_slot(stream);
+  if (busy) xsi_work_count_busy(stream, true);
+  return index;
+}
+
+void xsi_work_let_go(struct xsi_work_stream *stream) {
+  if (__atomic_exchange_n(&stream->program_holds, 0, __ATOMIC_SEQ_CST) == 0) return;
+  syscall(SYS_futex, &stream->program_holds, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void xsi_work_take_queue(struct xsi_work_stream *stream) {
+  int saved_errno = errno, index = stream->queue;
+  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
+  if (busy) xsi_work_count_busy(stream, false);
+  stream->own = false;
+  xsi_work_let_go(stream);
+  xsi_work_choose_slot(stream);
+  if (busy) xsi_work_count_busy(stream, true);
+  xsi_queue_close(index);
+  errno = saved_errno;
+}
+
+// ---- from the program's side --------------------------------------------------------------
+
+struct xsi_work_life xsi_work_life_of(struct xsi_work_stream *stream) {
+  xsi_work_lock();
+  struct xsi_work_life life = {stream, stream->incarnation};
+  xsi_work_unlock();
+  return life;
+}
+
+// Under the work lock.
+static bool lives(struct xsi_work_life life) {
+  return life.stream && life.stream->incarnation == life.incarnation && life.stream->context &&
+         !life.stream->abandoned;
+}
+
+bool xsi_work_lives(struct xsi_work_life life) {
+  xsi_work_lock();
+  bool alive = lives(life);
+  xsi_work_unlock();
+  return alive;
+}
+
+int xsi_work_own(struct xsi_work_life life, int32_t priority) {
+  xsi_work_lock();
+  int result = lives(life) ? xsi_work_give_queue(life.stream, priority) : -ENOENT;
+  if (result == -EEXIST) result = life.stream->queue; // each stream is one already
+  xsi_work_unlock();
+  return result;
+}
+
+void xsi_work_disown(struct xsi_work_life life) {
+  xsi_work_lock();
+  if (lives(life) && life.stream->own && !(xsi_options.per_stream && xsi_options.automatic))
+    xsi_work_take_queue(life.stream);
+  else if (lives(life)) {
+    xsi_work_let_go(life.stream);
+    xsi_work_choose_slot(life.stream);
+  }
+  xsi_work_unlock();
+}
+
+int xsi_work_hold(struct xsi_work_life life, bool hold) {
+  int saved_errno = errno;
+  xsi_work_lock();
+  bool alive = lives(life);
+  if (alive && hold) {
+    __atomic_store_n(&life.stream->program_holds, 1, __ATOMIC_SEQ_CST);
+    xsi_work_choose_slot(life.stream);
+  } else if (alive) {
+    // The gate before the sleepers: who wakes up finds the daemon's slot.
+    __atomic_store_n(&life.stream->program_holds, 0, __ATOMIC_SEQ_CST);
+    xsi_work_choose_slot(life.stream);
+    syscall(SYS_futex, &life.stream->program_holds, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  }
+  xsi_work_unlock();
+  errno = saved_errno;
+  return alive ? 0 : -ENOENT;
+}
+
+void xsi_work_held(struct xsi_work_stream *stream) {
+  int saved_errno = errno;
+  if (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST)) {
+    // What the program holds is not work that waits for the GPU: nobody else shall stop for it.
+    xsi_work_withdraw(stream);
+    while (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST))
+      syscall(SYS_futex, &stream->program_holds, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    __atomic_fetch_add(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) xsi_work_mark_busy(stream);
+  }
+  struct xsw_queue *slot = xsi_work_slot(stream);
+  if (slot != &closed_slot && __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN)
+    xsi_gate_wait(__atomic_load_n(&stream->queue, __ATOMIC_RELAXED));
+  errno = saved_errno;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For programs that include upstream's headers one by one.
+ */
+#ifndef XSCHED_TYPES_H
+#define XSCHED_TYPES_H
+
+#include "xsched/xsched.h"
+
+#endif /* XSCHED_TYPES_H */

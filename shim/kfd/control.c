@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only the owner of a queue may do to it: pause and continue, priority, compute units. What is
+// wanted is kept apart from what the driver has; a queue is brought from one to the other whenever
+// either changes.
+
+#include <errno.h>
+#include <string.h>
+
+#include "../core/parts.h"
+#include "table.h"
+
+#define table xsi_kfd_table
+
+static void lock(void) { pthread_mutex_lock(&table.lock); }
+static void unlock(void) { pthread_mutex_unlock(&table.lock); }
+
+// ---- wishes ----------------------------------------------------------------------
+
+static struct kfd_wish *wish_of(uint32_t gpu_id) {
+  for (unsigned i = 0; i < table.wish_count; i++)
+    if (table.wishes[i].gpu_id == gpu_id) return &table.wishes[i];
+  if (table.wish_count == KFD_GPUS) return NULL;
+  struct kfd_wish *wish = &table.wishes[table.wish_count++];
+  *wish = (struct kfd_wish){.gpu_id = gpu_id, .priority = -1};
+  return wish;
+}
+
+struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id) {
+  struct kfd_wish sum = {.gpu_id = gpu_id, .priority = -1};
+  for (unsigned i = 0; i < table.wish_count; i++) {
+    const struct kfd_wish *wish = &table.wishes[i];
+    if (wish->gpu_id != 0 && wish->gpu_id != gpu_id) continue;
+    sum.paused |= wish->paused;
+    // What is said of one GPU goes before what is said of all.
+    if (wish->priority >= 0 && (sum.priority < 0 || wish->gpu_id != 0)) sum.priority = wish->priority;
+    if (wish->mask.bits != 0 && (sum.mask.bits == 0 || wish->gpu_id != 0)) {
+      sum.mask = wish->mask;
+      sum.mask_serial = wish->mask_serial;
+    }
+  }
+  return sum;
+}
+
+struct kfd_update_queue xsi_kfd_wanted(const struct kfd_queue *queue,
+                                       const struct kfd_update_queue *own) {
+  struct kfd_wish wish = xsi_kfd_wish_for(queue->gpu_id);
+  struct kfd_update_queue sent = *own;
+  // What the driver would refuse stays as it is. Above the percentage's byte is the target XCC.
+  if ((wish.paused & xsi_kfd_kind(queue->type)) != 0 &&
+      (own->percentage & 0xff) <= KFD_MAX_PERCENTAGE)
+    sent.percentage &= ~0xffu;
+  if (wish.priority >= 0 && own->priority <= KFD_MAX_PRIORITY)
+    sent.priority = (uint32_t)wish.priority;
+  return sent;
+}
+
+struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_mask *ours) {
+  struct kfd_mask both = *ours;
+  if (own->bits == 0) return both;
+  uint32_t any = 0;
+  if (own->bits < both.bits) both.bits = own->bits;
+  for (unsigned i = 0; i < both.bits / 32; i++)
+    any |= both.words[i] &= own->words[i];
+  return any != 0 ? both : *ours;
+}
+
+// ---- towards what is wanted ------------------------------------------------------
+
+static int send_mask(struct kfd_queue *queue, const struct kfd_mask *mask, uint64_t serial) {
+  struct kfd_mask copy = *mask;
+  struct kfd_set_cu_mask call = {queue->id, copy.bits, (uint64_t)(uintptr_t)copy.words};
+  int fd = table.fd;
+  unlock();
+  int result = xsi_real_ioctl(fd, AMDKFD_IOC_SET_CU_MASK, &call) < 0 ? -errno : 0;
+  lock();
+  if (result == 0) {
+    queue->mask_ours = serial != 0;
+    queue->mask_serial = serial;
+  }
+  return result;
+}
+
+static int sync_mask(struct kfd_queue *queue) {
+  if (xsi_kfd_kind(queue->type) != XSI_KFD_COMPUTE) return 0;
+  struct kfd_wish wish = xsi_kfd_wish_for(queue->gpu_id);
+  if (wish.mask.bits != 0) {
+    if (queue->mask_ours && queue->mask_serial == wish.mask_serial) return 0;
+    struct kfd_mask both = xsi_kfd_mask_for(&queue->own_mask, &wish.mask);
+    return send_mask(queue, &both, wish.mask_serial);
+  }
+  if (!queue->mask_ours) return 0;
+  struct kfd_mask original = queue->own_mask;
+  if (original.bits == 0) { // it never had one: all there are
+    original.bits = KFD_MAX_CU_BITS;
+    memset(original.words, 0xff, sizeof original.words);
+  }
+  return send_mask(queue, &original, 0);
+}
+
+int xsi_kfd_sync(struct kfd_queue *queue) {
+  enum { ATTEMPTS = 16 }; // wishes that change all the time are somebody else's loop to end
+  for (int i = 0; i < ATTEMPTS; i++) {
+    struct kfd_update_queue sent = xsi_kfd_wanted(queue, &queue->own);
+    if (sent.percentage == queue->percentage_now && sent.priority == queue->priority_now)
+      return sync_mask(queue);
+    int fd = table.fd;
+    unlock();
+    struct kfd_update_queue call = sent;
+    int result = xsi_real_ioctl(fd, AMDKFD_IOC_UPDATE_QUEUE, &call) < 0 ? -errno : 0;
+    lock();
+    if (result < 0) {
+      xsi_log(XSI_WARN, "cannot update queue %u: errno=%d", queue->id, -result);
+      return result;
+    }
+    queue->percentage_now = sent.percentage;
+    queue->priority_now = sent.priority;
+  }
+  return -EAGAIN;
+}
+
+// Brings every queue of a GPU (0: of all) to what is wanted now. The lock is held.
+static int sync_all(uint32_t gpu_id) {
+  int good = 0, first = 0;
+  for (unsigned i = 0; i < table.used; i++) {
+    struct kfd_queue *queue = &table.queues[i];
+    if (!queue->used || queue->dying || (gpu_id != 0 && queue->gpu_id != gpu_id)) continue;
+    queue = xsi_kfd_take(queue->id);
+    if (queue == NULL) continue; // gone while we waited for it
+    int result = xsi_kfd_sync(queue);
+    xsi_kfd_release(queue);
+    if (result == 0) good++;
+    else if (first == 0) first = result;
+  }
+  return first < 0 ? first : good;
+}
+
+static int change(uint32_t gpu_id, void (*apply)(struct kfd_wish *wish, const void *what),
+                  const void *what) {
+  int saved = errno;
+  lock();
+  struct kfd_wish *wish = wish_of(gpu_id);
+  int result = -ENOSPC;
+  if (wish != NULL) {
+    apply(wish, what);
+    result = sync_all(gpu_id);
+  }
+  unlock();
+  errno = saved;
+  return result;
+}
+
+static void add_pause(struct kfd_wish *wish, const void *kinds) {
+  wish->paused |= *(const uint32_t *)kinds;
+}
+static void drop_pause(struct kfd_wish *wish, const void *kinds) {
+  wish->paused &= ~*(const uint32_t *)kinds;
+}
+static void take_priority(struct kfd_wish *wish, const void *priority) {
+  wish->priority = *(const int32_t *)priority;
+}
+static void take_mask(struct kfd_wish *wish, const void *mask) {
+  static uint64_t serial; // under the lock
+  wish->mask = *(const struct kfd_mask *)mask;
+  wish->mask_serial = ++serial;
+}
+
+int xsi_kfd_pause(uint32_t gpu_id, uint32_t kinds) { return change(gpu_id, add_pause, &kinds); }
+int xsi_kfd_resume(uint32_t gpu_id, uint32_t kinds) { return change(gpu_id, drop_pause, &kinds); }
+
+int xsi_kfd_set_priority(uint32_t gpu_id, int32_t priority) {
+  if (priority < -1 || priority > KFD_MAX_PRIORITY) return -EINVAL;
+  return change(gpu_id, take_priority, &priority);
+}
+
+int xsi_kfd_set_cu_mask(uint32_t gpu_id, const uint32_t *words, uint32_t bits) {
+  if (bits % 32 != 0 || bits > KFD_MAX_CU_BITS || (bits != 0 && words == NULL)) return -EINVAL;
+  struct kfd_mask mask = {.bits = bits};
+  if (bits != 0) memcpy(mask.words, words, bits / 8);
+  return change(gpu_id, take_mask, &mask);
+}
+
+void xsi_kfd_recover(void) {
+  int saved = errno;
+  lock();
+  table.wish_count = 0;
+  int result = sync_all(0);
+  unlock();
+  if (result < 0) xsi_log(XSI_WARN, "not every queue is restored: errno=%d", -result);
+  errno = saved;
+}

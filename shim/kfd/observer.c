@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Watches the application's own requests: learns queues when the driver has made them, forgets them
+// before they end, and keeps a pause in force when the application changes a paused queue (its
+// runtime sends 100 percent with every change of priority).
+
+#include <errno.h>
+#include <string.h>
+
+#include "../core/parts.h"
+#include "table.h"
+
+struct kfd_table xsi_kfd_table = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .free = PTHREAD_COND_INITIALIZER,
+    .fd = -1,
+};
+#define table xsi_kfd_table
+
+static void lock(void) { pthread_mutex_lock(&table.lock); }
+static void unlock(void) { pthread_mutex_unlock(&table.lock); }
+
+// The driver's files do not work in a child, and its queues are the parent's.
+static void in_child(void) {
+  int fd = table.fd;
+  memset(&table, 0, sizeof table);
+  pthread_mutex_init(&table.lock, NULL);
+  pthread_cond_init(&table.free, NULL);
+  table.fd = fd;
+  xsi_fd_close(&table.fd);
+}
+
+static void register_fork(void) { pthread_atfork(lock, unlock, in_child); }
+
+uint32_t xsi_kfd_kind(uint32_t type) { return type == 0 || type == 2 ? XSI_KFD_COMPUTE : XSI_KFD_SDMA; }
+
+// Not one that is being destroyed: the driver may have given its number to the next already.
+static struct kfd_queue *find(uint32_t id) {
+  for (unsigned i = 0; i < table.used; i++) {
+    struct kfd_queue *queue = &table.queues[i];
+    if (queue->used && !queue->dying && queue->id == id) return queue;
+  }
+  return NULL;
+}
+
+struct kfd_queue *xsi_kfd_take(uint32_t id) {
+  for (;;) {
+    struct kfd_queue *queue = find(id);
+    if (queue == NULL) return NULL;
+    if (!queue->busy) {
+      queue->busy = true;
+      return queue;
+    }
+    pthread_cond_wait(&table.free, &table.lock);
+  }
+}
+
+void xsi_kfd_release(struct kfd_queue *queue) {
+  queue->busy = false;
+  pthread_cond_broadcast(&table.free);
+}
+
+static struct kfd_queue *place(void) {
+  for (unsigned i = 0; i < table.used; i++)
+    if (!table.queues[i].used) return &table.queues[i];
+  return table.used < KFD_QUEUES ? &table.queues[table.used++] : NULL;
+}
+
+static void on_create(int fd, const struct kfd_create_queue *made) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_fork);
+  lock();
+  if (table.fd < 0) table.fd = xsi_fd_duplicate(fd);
+  struct kfd_queue *queue = table.fd < 0 ? NULL : place();
+  if (queue == NULL) {
+    unlock();
+    xsi_log(XSI_WARN, "queue %u is not scheduled: no room", made->queue_id);
+    return;
+  }
+  // The driver raises a smaller ring to this.
+  uint32_t bytes = made->ring_bytes < 1024 ? 1024 : made->ring_bytes;
+  *queue = (struct kfd_queue){
+      .used = true,
+      .busy = true,
+      .id = made->queue_id,
+      .gpu_id = made->gpu_id,
+      .type = made->type,
+      .own = {made->ring, made->queue_id, bytes, made->percentage, made->priority},
+      .percentage_now = made->percentage,
+      .priority_now = made->priority,
+  };
+  // Before the application can use it: one made while paused never runs.
+  int result = xsi_kfd_sync(queue);
+  xsi_kfd_release(queue);
+  unlock();
+  if (result < 0) xsi_log(XSI_WARN, "queue %u: errno=%d", made->queue_id, -result);
+}
+
+static int create(int fd, unsigned long request, void *argument) {
+  int result = xsi_real_ioctl(fd, request, argument);
+  if (result != 0) return result;
+  int saved = errno;
+  struct kfd_create_queue made;
+  memcpy(&made, argument, sizeof made);
+  on_create(fd, &made);
+  errno = saved;
+  return result;
+}
+
+static int destroy(int fd, unsigned long request, void *argument) {
+  struct kfd_destroy_queue call;
+  memcpy(&call, argument, sizeof call);
+  lock();
+  struct kfd_queue *queue = xsi_kfd_take(call.queue_id);
+  if (queue != NULL) queue->dying = true;
+  unlock();
+  int result = xsi_real_ioctl(fd, request, argument);
+  int saved = errno;
+  if (queue != NULL) {
+    lock();
+    if (result == 0) queue->used = false;
+    queue->dying = false;
+    // What was wanted of it meanwhile has passed it by.
+    if (result != 0) xsi_kfd_sync(queue);
+    xsi_kfd_release(queue);
+    unlock();
+  }
+  errno = saved;
+  return result;
+}
+
+static int update(int fd, unsigned long request, void *argument) {
+  struct kfd_update_queue own, sent;
+  memcpy(&own, argument, sizeof own);
+  lock();
+  struct kfd_queue *queue = xsi_kfd_take(own.queue_id);
+  if (queue == NULL) {
+    unlock();
+    return xsi_real_ioctl(fd, request, argument);
+  }
+  sent = xsi_kfd_wanted(queue, &own);
+  unlock();
+  int result = xsi_real_ioctl(fd, request, &sent);
+  int saved = errno;
+  lock();
+  if (result == 0) {
+    queue->own = own;
+    if (own.ring_bytes < 1024) queue->own.ring_bytes = 1024;
+    queue->percentage_now = sent.percentage;
+    queue->priority_now = sent.priority;
+    xsi_kfd_sync(queue); // wanted otherwise meanwhile
+  }
+  xsi_kfd_release(queue);
+  unlock();
+  errno = saved;
+  return result;
+}
+
+// As it is: a refusal is the application's to see. What is wanted beside it comes behind.
+static int set_mask(int fd, unsigned long request, void *argument) {
+  struct kfd_set_cu_mask call;
+  memcpy(&call, argument, sizeof call);
+  lock();
+  struct kfd_queue *queue = xsi_kfd_take(call.queue_id);
+  unlock();
+  int result = xsi_real_ioctl(fd, request, argument);
+  int saved = errno;
+  if (queue != NULL) {
+    lock();
+    if (result == 0) { // so the driver has read all of it
+      queue->own_mask.bits = call.bits > KFD_MAX_CU_BITS ? KFD_MAX_CU_BITS : call.bits;
+      memcpy(queue->own_mask.words, (const void *)(uintptr_t)call.mask, queue->own_mask.bits / 8);
+      queue->mask_ours = false;
+      queue->mask_serial = 0;
+      xsi_kfd_sync(queue);
+    }
+    xsi_kfd_release(queue);
+    unlock();
+  }
+  errno = saved;
+  return result;
+}
+
+int xsi_kfd_ioctl(int fd, unsigned long request, void *argument) {
+  xsi_init();
+  if (argument == NULL || xsi_options.disabled) return xsi_real_ioctl(fd, request, argument);
+  switch ((uint32_t)request) {
+  case AMDKFD_IOC_CREATE_QUEUE_88:
+  case AMDKFD_IOC_CREATE_QUEUE_96: return create(fd, request, argument);
+  case AMDKFD_IOC_DESTROY_QUEUE: return destroy(fd, request, argument);
+  case AMDKFD_IOC_UPDATE_QUEUE: return update(fd, request, argument);
+  case AMDKFD_IOC_SET_CU_MASK: return set_mask(fd, request, argument);
+  default: return xsi_real_ioctl(fd, request, argument);
+  }
+}
+
+unsigned xsi_kfd_list(struct xsi_kfd_queue *list, unsigned room) {
+  unsigned count = 0;
+  lock();
+  for (unsigned i = 0; i < table.used; i++) {
+    const struct kfd_queue *queue = &table.queues[i];
+    if (!queue->used) continue;
+    if (count < room)
+      list[count] = (struct xsi_kfd_queue){
+          .id = queue->id,
+          .gpu_id = queue->gpu_id,
+          .kind = xsi_kfd_kind(queue->type),
+          .type = queue->type,
+          .ring = queue->own.ring,
+          .ring_bytes = queue->own.ring_bytes,
+          .percentage = queue->own.percentage,
+          .priority = queue->own.priority,
+          .paused = (queue->percentage_now & 0xff) == 0 && (queue->own.percentage & 0xff) != 0,
+          .priority_now = queue->priority_now,
+      };
+    count++;
+  }
+  unlock();
+  return count;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The queues of this process, between observer.c and control.c.
+ *
+ * The lock is never held over a call of the driver. A queue has at most one call under way, the
+ * application's or ours (busy); one that is being destroyed is left alone, so that its number can't
+ * name another queue while we use it.
+ */
+#ifndef XSCHED_KFD_TABLE_H
+#define XSCHED_KFD_TABLE_H
+
+#include <pthread.h>
+
+#include "kfd.h"
+
+enum { KFD_QUEUES = 2048, KFD_GPUS = 32 };
+
+struct kfd_mask {
+  uint32_t bits; /* 0: none */
+  uint32_t words[KFD_CU_WORDS];
+};
+
+struct kfd_queue {
+  bool used, busy, dying;
+  uint32_t id, gpu_id, type;
+  struct kfd_update_queue own; /* as the application wants it */
+  struct kfd_mask own_mask;
+  uint32_t percentage_now, priority_now; /* as the driver has it */
+  bool mask_ours;                        /* the driver has a mask of ours */
+  uint64_t mask_serial;                  /* which one */
+};
+
+struct kfd_wish {
+  uint32_t gpu_id;
+  uint32_t paused; /* kinds */
+  int32_t priority;
+  struct kfd_mask mask;
+  uint64_t mask_serial;
+};
+
+struct kfd_table {
+  pthread_mutex_t lock;
+  pthread_cond_t free; /* a queue is no longer busy */
+  int fd;              /* our duplicate of the driver's file */
+  struct kfd_queue queues[KFD_QUEUES];
+  unsigned used; /* queues[0 .. used) were used at least once */
+  struct kfd_wish wishes[KFD_GPUS];
+  unsigned wish_count;
+};
+extern struct kfd_table xsi_kfd_table;
+
+uint32_t xsi_kfd_kind(uint32_t type);
+/* With the lock held, as all below: waits until no call is under way on it; null if it is gone. */
+struct kfd_queue *xsi_kfd_take(uint32_t id);
+void xsi_kfd_release(struct kfd_queue *queue);
+/* The wish in force for a GPU. */
+struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id);
+/* What the driver is to be told, from what the application wants. */
+struct kfd_update_queue xsi_kfd_wanted(const struct kfd_queue *queue,
+                                       const struct kfd_update_queue *own);
+/* Brings a queue that the caller took to what is wanted; drops the lock over calls. 0 or -errno. */
+int xsi_kfd_sync(struct kfd_queue *queue);
+/* The mask to send: the application's and ours, or ours if they have nothing in common. */
+struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_mask *ours);
+
+#endif /* XSCHED_KFD_TABLE_H */
