@@ -43,7 +43,7 @@ C_FLAGS := $(C_BASE) -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
 C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
-HEADERS := $(wildcard shim/*/*.h shim/include/*/*.h)
+HEADERS := $(wildcard shim/*/*.h shim/include/*.h shim/include/*/*.h)
 SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/api/test_%, \
 	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/cuda/*.c shim/cuda/*.S shim/api/*.c))
 
@@ -60,6 +60,7 @@ maps_of = $(patsubst --version-script=%,%,$(filter --version-script=%,$(subst -W
 
 VIRTUAL := $(call list,shim/virtual/SOURCES.txt)
 NULL := $(call list,shim/null/SOURCES.txt)
+GPREEMPT := $(call list,shim/gpreempt/SOURCES.txt)
 TESTS := $(call list,shim/tests.txt)
 
 # $(call objects,folder,sources): where the objects of sources go
@@ -125,10 +126,12 @@ $(eval $(call shim_rules,$(CROSS_DIR),$(CROSS_CC)))
 $(foreach line,$(VIRTUAL),$(eval $(call product_rule,build/virtual,$(CC),$(line))))
 $(foreach line,$(VIRTUAL),$(eval $(call product_rule,$(CROSS_DIR)/virtual,$(CROSS_CC),$(line))))
 $(foreach line,$(NULL),$(eval $(call product_rule,build/null,$(CC),$(line))))
+$(foreach line,$(GPREEMPT),$(eval $(call product_rule,build/gpreempt,$(CC),$(line))))
 $(foreach variant,plain asan tsan,$(eval $(call variant_rules,$(variant))))
 
 VIRTUAL_NAMES := $(foreach line,$(VIRTUAL),$(call name_of,$(line)))
 NULL_NAMES := $(foreach line,$(NULL),$(call name_of,$(line)))
+GPREEMPT_NAMES := $(foreach line,$(GPREEMPT),$(call name_of,$(line)))
 TEST_NAMES := $(foreach line,$(TESTS),$(call name_of,$(line)))
 
 # What the binary carries, per architecture.
@@ -175,6 +178,9 @@ virtual: toolchain $(addprefix build/virtual/,$(VIRTUAL_NAMES)) ## the virtual G
 .PHONY: null
 null: toolchain $(addprefix build/null/,$(NULL_NAMES)) ## the null driver, for the cost of a hook
 
+.PHONY: gpreempt
+gpreempt: toolchain $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## libgpreempt.so for AMD GPUs, and its example
+
 .PHONY: demo
 demo: build ## compare native with XSched on the virtual GPU (under a minute); writes out/demo
 	bin/xsched demo --out out/demo
@@ -189,6 +195,7 @@ test: lint check-generated test-go test-c test-fuzz test-e2e test-python example
 
 .PHONY: test-go
 test-go: build ## Go tests with the race detector
+	@tools/need library hsakmt.h -lhsakmt "the tests over AMD's own thunk" libhsakmt-dev || tools/need skipped $$? "the tests over AMD's own thunk"
 	CGO_ENABLED=1 $(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v '/test/e2e$$')
 
 .PHONY: test-c

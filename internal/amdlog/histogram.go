@@ -92,8 +92,10 @@ func (h *histogram) result() *Distribution {
 	if h.count == 0 {
 		return nil
 	}
-	d := &Distribution{Count: h.count, Min: h.min, Mean: h.sum / float64(h.count), Max: h.max,
-		P50: h.quantile(0.5), P90: h.quantile(0.9), P99: h.quantile(0.99)}
+	d := &Distribution{
+		Count: h.count, Min: h.min, Mean: h.sum / float64(h.count), Max: h.max,
+		P50: h.quantile(0.5), P90: h.quantile(0.9), P99: h.quantile(0.99),
+	}
 	for i, n := range h.bins {
 		if n > 0 {
 			d.Buckets = append(d.Buckets, Bucket{binStart(i), binStart(i + 1), n})

@@ -61,8 +61,10 @@ func (r *Report) WriteHTML(w io.Writer) error {
 
 // WriteHTML writes the self-contained page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
-	v := pageView{Title: "Two logs side by side", Comparison: c, Kernels: count(c.Kernels), Lines: count(c.A.Lines.Total + c.B.Lines.Total),
-		Logs: []logView{c.A.view("A"), c.B.view("B")}}
+	v := pageView{
+		Title: "Two logs side by side", Comparison: c, Kernels: count(c.Kernels), Lines: count(c.A.Lines.Total + c.B.Lines.Total),
+		Logs: []logView{c.A.view("A"), c.B.view("B")},
+	}
 	var intervals, sizes []curve
 	for i, l := range []*Log{c.A, c.B} {
 		if len(l.Processes) > 0 {
@@ -88,8 +90,10 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 func (v *pageView) write(w io.Writer) error {
 	t, err := chart.Templates(template.New("page"))
 	if err == nil {
-		t, err = t.Funcs(template.FuncMap{"count": count, "clean": clean, "us": microseconds, "size": size3,
-			"float": func(n uint64) float64 { return float64(n) }}).Parse(pageSource)
+		t, err = t.Funcs(template.FuncMap{
+			"count": count, "clean": clean, "us": microseconds, "size": size3,
+			"float": func(n uint64) float64 { return float64(n) },
+		}).Parse(pageSource)
 	}
 	if err != nil {
 		return fmt.Errorf("parse page template: %w", err)
@@ -149,8 +153,10 @@ func (p *Process) view() processView {
 }
 
 func (q *Queue) view() queueView {
-	v := queueView{Queue: q, Priority: dash(q.Priority), Size: sizeText(q.Size), Kernels: count(q.Activity.Kernels), Rate: rate(q.RateHz), Barriers: count(q.Barriers),
-		P50: "–", P99: "–", Lag50: "–", Lag99: "–", LagMax: "–"}
+	v := queueView{
+		Queue: q, Priority: dash(q.Priority), Size: sizeText(q.Size), Kernels: count(q.Activity.Kernels), Rate: rate(q.RateHz), Barriers: count(q.Barriers),
+		P50: "–", P99: "–", Lag50: "–", Lag99: "–", LagMax: "–",
+	}
 	if d := q.Intervals; d != nil {
 		v.P50, v.P99 = microseconds(d.P50), microseconds(d.P99)
 	}

@@ -57,8 +57,10 @@ func distributionChart(title, unit string, label func(float64) string, rows []cu
 		for _, b := range r.d.Buckets {
 			from, to := xs.X(math.Max(float64(b.From), 0.7)), xs.X(float64(b.To))
 			h := max((row-14)*float64(b.Count)/float64(top), 1.5) // one lonely kernel must still be seen
-			c.Bars = append(c.Bars, chart.Bar{X: from, Y: base - h, W: max(to-from-0.6, 0.8), H: h, Class: r.class,
-				Tip: fmt.Sprintf("%s to %s: %s of %s", label(float64(b.From)), label(float64(b.To)), count(b.Count), count(r.d.Count))})
+			c.Bars = append(c.Bars, chart.Bar{
+				X: from, Y: base - h, W: max(to-from-0.6, 0.8), H: h, Class: r.class,
+				Tip: fmt.Sprintf("%s to %s: %s of %s", label(float64(b.From)), label(float64(b.To)), count(b.Count), count(r.d.Count)),
+			})
 		}
 		x := xs.X(r.d.P99)
 		anchor, dx := "start", 5.0
@@ -141,8 +143,10 @@ func topChart(title string, names []string, counts []uint64, total uint64) *char
 		y += 17
 		w := max(float64(counts[i])/float64(top)*(c.Right-c.Left-150), 1)
 		c.Bars = append(c.Bars, chart.Bar{X: c.Left, Y: y, W: w, H: row - 8, Class: "c0", Tip: name})
-		c.Marks = append(c.Marks, chart.Mark{X: c.Left + w + 8, Y: y + 9, Anchor: "start", Class: "note",
-			Text: fmt.Sprintf("%s · %.1f %%", count(counts[i]), 100*float64(counts[i])/float64(max(total, 1)))})
+		c.Marks = append(c.Marks, chart.Mark{
+			X: c.Left + w + 8, Y: y + 9, Anchor: "start", Class: "note",
+			Text: fmt.Sprintf("%s · %.1f %%", count(counts[i]), 100*float64(counts[i])/float64(max(total, 1))),
+		})
 		y += row - 8 + gap
 	}
 	c.Bottom = y

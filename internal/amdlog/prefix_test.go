@@ -20,7 +20,7 @@ func TestParseHead(t *testing.T) {
 		{"5.2.3", ":1:rocdevice.cpp            :424 : 1584434587 us: 29491: [tid:0x7f6ffe861740] hsa_init failed.", head{time: 1584434587, pid: 29491, tid: 0x7f6ffe861740, level: 1, era: EraColon}, "hsa_init failed."},
 		{"6.2", ":3:rocdevice.cpp            :468 : 5697037855 us: [pid:2539  tid:0x7fffd49786c0] Init", head{time: 5697037855, pid: 2539, tid: 0x7fffd49786c0, level: 3, era: EraPidTid}, "Init"},
 		{"6.4 stray d", ":3:rocdevice.cpp            :468 : 1917470247183d us:  Init", head{time: 1917470247183, level: 3, era: EraStrayD}, "Init"},
-		{"no pid", ":3:rocdevice.cpp            :480 : 6306213494 us:  Initalizing", head{time: 6306213494, level: 3, era: EraNone}, "Initalizing"},
+		{"no pid", ":3:rocdevice.cpp            :480 : 6306213494 us:  Initializing", head{time: 6306213494, level: 3, era: EraNone}, "Initializing"},
 		{"7.0", ":3:rocdevice.cpp            :2967: 20159561937 us: [pid:459769 tid: 0x7f8edc1c4400] Number", head{time: 20159561937, pid: 459769, tid: 0x7f8edc1c4400, level: 3, era: EraPidTid}, "Number"},
 		{"2026, hashed thread", ":4:rocvirtual.cpp           :2967: 20159561937 us: [pid:459769 tid: 0xa01bc] Number", head{time: 20159561937, pid: 459769, tid: 0xa01bc, level: 4, era: EraPidTid}, "Number"},
 		{"no file and line", ":3:                         :0   : 0006306213 us:  x", head{time: 6306213, level: 3, era: EraNone}, "x"},
@@ -54,9 +54,11 @@ func TestParseHead(t *testing.T) {
 			}
 		})
 	}
-	for _, line := range []string{"", "x", "=====", "3:rocdevice.cpp", ":x:rocdevice.cpp            :480 : 6306213494 us:  x",
+	for _, line := range []string{
+		"", "x", "=====", "3:rocdevice.cpp", ":x:rocdevice.cpp            :480 : 6306213494 us:  x",
 		":3:rocdevice.cpp            :480 : 6306213494 ms:  x", ":3:rocdevice.cpp            :4#0 : 6306213494 us:  x",
-		":3:rocdevice.cpp            :480 : 63062134941234567 us:  x", ":3:rocdevice.cpp            :480 : 6306213494 us: [pid:x tid: 0x1] x"} {
+		":3:rocdevice.cpp            :480 : 63062134941234567 us:  x", ":3:rocdevice.cpp            :480 : 6306213494 us: [pid:x tid: 0x1] x",
+	} {
 		var none identity
 		if _, v := parseHead([]byte(line), &none); v != foreign {
 			t.Errorf("%q: verdict %d", line, v)

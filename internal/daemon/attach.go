@@ -98,6 +98,9 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 	if err := d.mayChange(c, pid, uid); err != nil {
 		return none, err
 	}
+	if driver := d.amdDriver(); driver.Lists(pid) {
+		return d.attachAMD(ctx, c, driver, pid, uid, command, hint)
+	}
 	if d.driver == nil {
 		return none, fail(ErrNotSupported, "start it with `xsched run`", "process %d has not joined and can't be attached to: %s", pid, d.noDriver)
 	}

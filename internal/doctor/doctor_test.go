@@ -78,14 +78,22 @@ func TestWhatCanBeWrong(t *testing.T) {
 		words  []string
 		level  int // 0: essential
 	}{
-		"no driver": {func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver")) },
-			"driver", Missing, []string{"no NVIDIA kernel module"}, 0},
+		"no driver": {
+			func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver")) },
+			"driver", Missing,
+			[]string{"no NVIDIA kernel module"},
+			0,
+		},
 		"no driver but a virtual GPU": {func(_ *testing.T, m *Machine) {
 			_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
 			m.Daemon = func() (Daemon, error) { return Daemon{Virtual: true, Scheduling: "nice -10"}, nil }
 		}, "driver", Note, []string{"no NVIDIA kernel module"}, 3},
-		"unknown driver": {func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "999.10\n") },
-			"driver", Limited, []string{"999.10", "580.x", "level 1"}, 1},
+		"unknown driver": {
+			func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "999.10\n") },
+			"driver", Limited,
+			[]string{"999.10", "580.x", "level 1"},
+			1,
+		},
 		"strange driver": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/driver/nvidia/version", "NVRM version: soon\n")
 		}, "driver", Missing, nil, 0},
@@ -93,14 +101,30 @@ func TestWhatCanBeWrong(t *testing.T) {
 			file(t, m.Root, ".dockerenv", "")
 			_ = os.Remove(filepath.Join(m.Root, "dev/nvidiactl"))
 		}, "device nodes", Missing, []string{"container", "/dev/nvidiactl", "--gpus"}, 0},
-		"no node": {func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidiactl")) },
-			"device nodes", Missing, []string{"nvidia-modprobe"}, 0},
-		"a GPU of somebody else's": {func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidia0")) },
-			"device nodes", Note, []string{"/dev/nvidia0"}, 3},
-		"node not readable": {func(_ *testing.T, m *Machine) { m.Open = func(string) error { return fs.ErrPermission } },
-			"device nodes", Missing, []string{"can't be opened"}, 0},
-		"no GPU": {func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver/nvidia/gpus")) },
-			"GPUs", Missing, []string{"shows none"}, 0},
+		"no node": {
+			func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidiactl")) },
+			"device nodes", Missing,
+			[]string{"nvidia-modprobe"},
+			0,
+		},
+		"a GPU of somebody else's": {
+			func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidia0")) },
+			"device nodes", Note,
+			[]string{"/dev/nvidia0"},
+			3,
+		},
+		"node not readable": {
+			func(_ *testing.T, m *Machine) { m.Open = func(string) error { return fs.ErrPermission } },
+			"device nodes", Missing,
+			[]string{"can't be opened"},
+			0,
+		},
+		"no GPU": {
+			func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver/nvidia/gpus")) },
+			"GPUs", Missing,
+			[]string{"shows none"},
+			0,
+		},
 		"MPS server": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/77/comm", "nvidia-cuda-mps\n")
 			file(t, m.Root, "proc/77/cmdline", "nvidia-cuda-mps-server\x00")
@@ -140,8 +164,12 @@ func TestWhatCanBeWrong(t *testing.T) {
 			m.Kernel = kernel{realtime: refused, nice: refused}
 			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("none") }
 		}, "engine thread", Note, []string{"CAP_SYS_NICE"}, 3},
-		"ptrace forbidden": {func(t *testing.T, m *Machine) { file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "3\n") },
-			"attach", Limited, []string{"nobody"}, 3},
+		"ptrace forbidden": {
+			func(t *testing.T, m *Machine) { file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "3\n") },
+			"attach", Limited,
+			[]string{"nobody"},
+			3,
+		},
 		"ptrace of children only": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "1\n")
 			m.UID, m.Dir = 4711, "/nowhere/xsched"
@@ -154,17 +182,29 @@ func TestWhatCanBeWrong(t *testing.T) {
 			_ = os.Mkdir(filepath.Join(m.Root, "run/xsched"), 0o755)
 			m.UID = os.Geteuid() + 1
 		}, "runtime folder", Missing, []string{"belongs to uid"}, 0},
-		"folder is a link": {func(_ *testing.T, m *Machine) { _ = os.Symlink("/tmp", filepath.Join(m.Root, "run/xsched")) },
-			"runtime folder", Missing, []string{"link"}, 0},
-		"no cache": {func(_ *testing.T, m *Machine) { m.Cache = func() (string, error) { return "", errors.New("no HOME") } },
-			"cache folder", Missing, []string{"XSCHED_CACHE"}, 0},
+		"folder is a link": {
+			func(_ *testing.T, m *Machine) { _ = os.Symlink("/tmp", filepath.Join(m.Root, "run/xsched")) },
+			"runtime folder", Missing,
+			[]string{"link"},
+			0,
+		},
+		"no cache": {
+			func(_ *testing.T, m *Machine) { m.Cache = func() (string, error) { return "", errors.New("no HOME") } },
+			"cache folder", Missing,
+			[]string{"XSCHED_CACHE"},
+			0,
+		},
 		"no shim": {func(_ *testing.T, m *Machine) {
 			m.Shim = func() (string, error) { return "", errors.New("built without the C artefacts; run `make build`") }
 		}, "shim", Missing, []string{"make build"}, 0},
-		"shim can't be loaded": {func(_ *testing.T, m *Machine) {
-			m.Load = func(string) error { return errors.New("cannot be preloaded") }
+		"shim can't be loaded": {
+			func(_ *testing.T, m *Machine) {
+				m.Load = func(string) error { return errors.New("cannot be preloaded") }
+			},
+			"shim", Missing,
+			[]string{"cannot be preloaded", "noexec"},
+			0,
 		},
-			"shim", Missing, []string{"cannot be preloaded", "noexec"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machine(t)

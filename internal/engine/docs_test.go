@@ -63,7 +63,7 @@ func (s scene) picture(t *testing.T, name string) string {
 	tenants := make([]*tenant, len(s.actors))
 	for i, a := range s.actors {
 		p := tenantOf(0, a.work, a.gap)
-		for _, w := range strings.Fields(a.hint) {
+		for w := range strings.FieldsSeq(a.hint) {
 			if err := setHint(&p.q.Hint, w); err != nil {
 				t.Fatal(err)
 			}

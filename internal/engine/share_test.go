@@ -73,11 +73,16 @@ func TestIdleShares(t *testing.T) {
 		least    float64 // of the chip, for the one that works
 		noneOver float64
 	}{
-		{"UP", model.ModeLive, 0.99, 1}, {"UP", model.ModeSuspend, 0.99, 1},
-		{"PUP", model.ModeLive, 0.99, 1}, {"PUP", model.ModeSuspend, 0.99, 1},
-		{"CFS", model.ModeLive, 0.99, 1}, {"CFS", model.ModeSuspend, 0.99, 1},
-		{"RR", model.ModeLive, 0.99, 1}, {"RR", model.ModeSuspend, 0.99, 1},
-		{"SPUP", model.ModeLive, 0.24, 0.255}, {"SPUP", model.ModeSuspend, 0.24, 0.255},
+		{"UP", model.ModeLive, 0.99, 1},
+		{"UP", model.ModeSuspend, 0.99, 1},
+		{"PUP", model.ModeLive, 0.99, 1},
+		{"PUP", model.ModeSuspend, 0.99, 1},
+		{"CFS", model.ModeLive, 0.99, 1},
+		{"CFS", model.ModeSuspend, 0.99, 1},
+		{"RR", model.ModeLive, 0.99, 1},
+		{"RR", model.ModeSuspend, 0.99, 1},
+		{"SPUP", model.ModeLive, 0.24, 0.255},
+		{"SPUP", model.ModeSuspend, 0.24, 0.255},
 	} {
 		t.Run(fmt.Sprintf("%s-%s", c.policy, c.mode), func(t *testing.T) {
 			cfg := DefaultConfig()

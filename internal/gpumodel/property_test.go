@@ -19,7 +19,6 @@ type recorder struct {
 	submitted uint64
 	completed uint64
 	block     int // of the kernel at the head: the next one to come
-	durations map[uint64]time.Duration
 	ran       time.Duration
 	last      model.Time
 }

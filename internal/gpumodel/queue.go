@@ -3,6 +3,7 @@
 package gpumodel
 
 import (
+	"slices"
 	"time"
 
 	"xsched/internal/model"
@@ -242,10 +243,8 @@ func (g *GPU) pump(c *Channel) {
 			return
 		case WorkWait:
 			if on := w.On; on != nil && !on.removed && on.completed < w.OnSeq {
-				for _, other := range on.waiting {
-					if other == c {
-						return
-					}
+				if slices.Contains(on.waiting, c) {
+					return
 				}
 				on.waiting = append(on.waiting, c)
 				return

@@ -83,11 +83,9 @@ type Kernel struct {
 
 // gpu is one device and what executes on it.
 type gpu struct {
-	id       uint32
-	number   int
-	model    *gpumodel.GPU
-	timeline *gpumodel.Timeline
-	remaps   uint64
+	id     uint32
+	number int
+	model  *gpumodel.GPU
 }
 
 // Process is a kfd_process: it lives as long as the process, not as long as its files.
@@ -138,8 +136,7 @@ func costs() gpumodel.Costs {
 func NewKernel(config Config, system System) *Kernel {
 	k := &Kernel{config: config, system: system, processes: map[int]*Process{}}
 	for i := range config.GPUs {
-		l := gpumodel.NewTimeline(i)
-		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, timeline: l, model: gpumodel.NewGPU(system.Now(), costs(), l, nil)})
+		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), nil, nil)})
 	}
 	return k
 }

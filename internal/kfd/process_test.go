@@ -74,15 +74,45 @@ func (d *device) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+func needThunk(t *testing.T) {
+	t.Helper()
+	if linksThunk() {
+		return
+	}
+	if os.Getenv("XSCHED_CI") == "1" {
+		t.Fatal("libhsakmt-dev can't be skipped in CI; apt-get install libhsakmt-dev")
+	}
+	t.Skip("no libhsakmt here; apt-get install libhsakmt-dev")
+}
+
+// TestOwner puts the shim's observer between the thunk and the double.
+func TestOwner(t *testing.T) {
+	needThunk(t)
+	d := serve(t, DefaultConfig())
+	program := filepath.Join(t.TempDir(), "owner")
+	sources := []string{"../../shim/kfd/test_owner.c", "../../shim/kfd/observer.c", "../../shim/kfd/control.c"}
+	for _, folder := range []string{"core", "rm"} {
+		all, err := filepath.Glob("../../shim/" + folder + "/*.c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range all {
+			if base := filepath.Base(name); !strings.HasPrefix(base, "test_") && !strings.HasPrefix(base, "work") {
+				sources = append(sources, name)
+			}
+		}
+	}
+	compile(t, program, "-rdynamic", append(sources, "-lhsakmt", "-ldl", "-lpthread")...)
+	out, err := d.command(t, program).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ok owner") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
 // TestThunk runs AMD's own libhsakmt over the double.
 func TestThunk(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hsakmt")
-	if !linksThunk() {
-		if os.Getenv("XSCHED_CI") == "1" {
-			t.Fatal("libhsakmt-dev can't be skipped in CI; apt-get install libhsakmt-dev")
-		}
-		t.Skip("no libhsakmt here; apt-get install libhsakmt-dev")
-	}
+	needThunk(t)
 	d := serve(t, DefaultConfig())
 	compile(t, program, "", sourceDir+"test_hsakmt.c", "-lhsakmt")
 	out, err := d.command(t, program).CombinedOutput()

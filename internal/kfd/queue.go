@@ -265,7 +265,6 @@ func (k *Kernel) remap(g *gpu, changed *queue, done func(ok bool)) {
 		g.model.After(0, func(model.Time) { done(false) })
 		return
 	}
-	g.remaps++
 	var all, on, off []*gpumodel.Channel
 	for _, p := range k.processes {
 		for _, q := range p.queues {

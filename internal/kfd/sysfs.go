@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -153,8 +154,8 @@ func (t tree) writeMQDs(config Config, all map[int]*Process) error {
 		} else {
 			fmt.Fprintf(&b, "Process %d PASID 0x%x:\n", p.PID, 0x8000+p.PID%0x7fff)
 		}
-		for i := len(p.queues) - 1; i >= 0; i-- {
-			q := p.queues[i]
+		for _, q := range slices.Backward(p.queues) {
+
 			if !q.compute() {
 				fmt.Fprintf(&b, "  SDMA queue on device %x\n", q.gpu)
 				continue

@@ -62,7 +62,7 @@ type Reader struct {
 // Open opens the recording at path, with path.1 and so on before it.
 func Open(path string) (*Reader, error) {
 	r := &Reader{open: func(name string) (io.ReadCloser, error) { return os.Open(name) }}
-	for i := 0; i < 10_000; i++ {
+	for i := range 10_000 {
 		name := numbered(path, i)
 		if _, err := os.Stat(name); err != nil {
 			if i == 0 {

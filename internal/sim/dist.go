@@ -68,9 +68,6 @@ func clampTime(f float64) time.Duration {
 	return time.Duration(min(max(f, 1), float64(longest)))
 }
 
-// zero says that it is always 0.
-func (d *Dist) zero() bool { return d.kind == distFixed && d.a == 0 }
-
 // check says what is wrong with the numbers, "" if nothing is.
 func (d *Dist) check(least time.Duration) string {
 	switch {

@@ -153,7 +153,10 @@ func TestTimeAddsUp(t *testing.T) {
 				ten.Start, ten.Stop = Duration(50*time.Millisecond), Duration(200*time.Millisecond)
 			}
 			ten.Arrivals = rapid.SampledFrom([]Arrivals{
-				{Poisson: 50}, {Rate: 30, Jitter: 0.5}, {Closed: &Closed{Depth: 2}}, {Closed: &Closed{Depth: 1, Think: Fixed(time.Millisecond)}},
+				{Poisson: 50},
+				{Rate: 30, Jitter: 0.5},
+				{Closed: &Closed{Depth: 2}},
+				{Closed: &Closed{Depth: 1, Think: Fixed(time.Millisecond)}},
 				{OnOff: &OnOff{Rate: 200, On: Fixed(20 * time.Millisecond), Off: Exponential(30 * time.Millisecond)}},
 				{Trace: []Request{{At: 0}, {At: time.Millisecond, Work: 2 * time.Millisecond, Kernels: 4}}},
 			}).Draw(t, "arrivals")
@@ -253,7 +256,7 @@ func TestHistogram(t *testing.T) {
 			t.Errorf("P%g of the halves is %v, of all %v", 100*q, a.Quantile(q), h.Quantile(q))
 		}
 	}
-	for d := time.Duration(0); d < 5000; d++ {
+	for d := range time.Duration(5000) {
 		o, bin := binOf(d)
 		if m := middle(o, bin); math.Abs(float64(m-d)) > 0.004*float64(d)+0.5 {
 			t.Fatalf("%d is counted as %d", d, m)

@@ -157,8 +157,8 @@ func kindName(kind string) string {
 
 func fieldNames(t reflect.Type) []string {
 	var out []string
-	for i := range t.NumField() {
-		if tag := t.Field(i).Tag.Get("yaml"); tag != "" {
+	for field := range t.Fields() {
+		if tag := field.Tag.Get("yaml"); tag != "" {
 			out = append(out, tag)
 		}
 	}

@@ -67,12 +67,20 @@ struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_ma
 
 // ---- towards what is wanted ------------------------------------------------------
 
+// Without the lock. A signal of the application's may meet it: this can be its thread.
+static int call_driver(int fd, unsigned long request, void *argument) {
+  int result;
+  do result = xsi_real_ioctl(fd, request, argument);
+  while (result < 0 && errno == EINTR);
+  return result < 0 ? -errno : 0;
+}
+
 static int send_mask(struct kfd_queue *queue, const struct kfd_mask *mask, uint64_t serial) {
   struct kfd_mask copy = *mask;
   struct kfd_set_cu_mask call = {queue->id, copy.bits, (uint64_t)(uintptr_t)copy.words};
   int fd = table.fd;
   unlock();
-  int result = xsi_real_ioctl(fd, AMDKFD_IOC_SET_CU_MASK, &call) < 0 ? -errno : 0;
+  int result = call_driver(fd, AMDKFD_IOC_SET_CU_MASK, &call);
   lock();
   if (result == 0) {
     queue->mask_ours = serial != 0;
@@ -107,7 +115,7 @@ int xsi_kfd_sync(struct kfd_queue *queue) {
     int fd = table.fd;
     unlock();
     struct kfd_update_queue call = sent;
-    int result = xsi_real_ioctl(fd, AMDKFD_IOC_UPDATE_QUEUE, &call) < 0 ? -errno : 0;
+    int result = call_driver(fd, AMDKFD_IOC_UPDATE_QUEUE, &call);
     lock();
     if (result < 0) {
       xsi_log(XSI_WARN, "cannot update queue %u: errno=%d", queue->id, -result);

@@ -53,12 +53,14 @@ type generator struct {
 func newGenerator(w *bufio.Writer, seed uint64, broken int, forms []form) *generator {
 	g := &generator{w: w, state: seed*0x9E3779B97F4A7C15 + 1, now: 20159560448, broken: broken, forms: forms, form: forms[0]}
 	g.programs = []*program{
-		{pid: 459769, tids: []uint64{0x7f8edc1c4400, 0x7f8ec07fe640}, grids: [][3]int{{1024, 1, 1}, {50176, 1, 1}, {256, 64, 1}, {12544, 4, 1}, {64, 64, 8}},
+		{
+			pid: 459769, tids: []uint64{0x7f8edc1c4400, 0x7f8ec07fe640}, grids: [][3]int{{1024, 1, 1}, {50176, 1, 1}, {256, 64, 1}, {12544, 4, 1}, {64, 64, 8}},
 			names: []string{
 				"void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, std::array<char*, 3> >(int, at::native::AddFunctor<float>, std::array<char*, 3>)",
 				"miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1.kd", "Cijk_Ailk_Bljk_SB_MT64x64x16_SN_K1.kd", "MIOpenBatchNormFwdInferSpatialEst.kd",
 				"void at::native::(anonymous namespace)::max_pool_forward_nchw<float, int>(int, float const*, int, int)", "igemm_fwd_gtcx3_nhwc_fp32_bx0_ex1.kd",
-			}},
+			},
+		},
 		{pid: 459770, tids: []uint64{0x7fd2aa1c4400}, grids: [][3]int{{8388608, 1, 1}, {401408, 64, 1}, {1605632, 1, 1}}, names: []string{
 			"Cijk_Ailk_Bljk_SB_MT256x128x32_MI32x32x2_SN_1LDSB0.kd", "miopenSp3AsmConv_v30_3_1_gfx9_fp32_f3x2_stride1.kd", "dummy_kernel(int*, int)",
 		}},
@@ -107,7 +109,7 @@ func (g *generator) start() {
 		g.text("/opt/amdgpu/share/libdrm/amdgpu.ids: No such file or directory")
 	}
 	for n, p := range g.programs {
-		g.emit(3, "rocdevice.cpp", 480, p, 0, "Initalizing runtime stack, Enumerated GPU agents = 1")
+		g.emit(3, "rocdevice.cpp", 480, p, 0, "Initializing runtime stack, Enumerated GPU agents = 1")
 		for i := range 4 {
 			s := &stream{swq: uint64(0x7f8edc1a8000 - 0x6000*i + n<<32), hwq: uint64(0x7f8acd200000 - 0x600000*i + n<<32), priority: 1, lag: 1 + 12*n}
 			if i == 0 {
@@ -137,7 +139,7 @@ func (g *generator) kernel(p *program, s *stream, end int) {
 		s.rptr = s.wptr - uint64(g.random(s.lag+1))
 	}
 	grid := p.grids[g.random(len(p.grids))]
-	g.dispatch(p, t, s, g.form.dispatch(s, grid, uint64(len(name))))
+	g.dispatch(p, t, g.form.dispatch(s, grid, uint64(len(name))))
 	if g.random(3) == 0 {
 		g.emit(4, "rocvirtual.cpp", 1267, p, t, g.form.barrier(s))
 		s.wptr++
@@ -154,7 +156,7 @@ func (g *generator) kernel(p *program, s *stream, end int) {
 
 // dispatch writes the packet's line, once in a while cut behind its mark or
 // without its start: the kernel was submitted all the same.
-func (g *generator) dispatch(p *program, t int, s *stream, message string) {
+func (g *generator) dispatch(p *program, t int, message string) {
 	g.counts.Kernels++
 	if g.broken == 0 || g.random(200) > 0 {
 		g.emit(4, "rocvirtual.cpp", 1083, p, t, message)

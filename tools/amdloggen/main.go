@@ -61,7 +61,7 @@ func run(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var sink io.Writer = stdout
+	sink := stdout
 	if *out != "-" {
 		file, err := os.Create(*out)
 		if err != nil {

@@ -90,7 +90,7 @@ func parseLine(line string, known map[string]*call) (call, error) {
 	default:
 		return call{}, fmt.Errorf("default stream %q is neither legacy nor thread", field[3])
 	}
-	for _, t := range strings.Split(params, ",") {
+	for t := range strings.SplitSeq(params, ",") {
 		if t = strings.TrimSpace(t); t != "" && t != "void" {
 			c.types = append(c.types, t)
 		}

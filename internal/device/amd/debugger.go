@@ -45,9 +45,9 @@ type Debugger struct {
 
 	// Only the tracing thread uses these.
 	runtime bool
-	stopped Kinds  // what is to stay stopped, also what comes anew
-	grace   uint32 // of the suspension in force
-	lateErr error  // of a suspension that an event caused
+	stopped map[uint32]Kinds // by gpu_id: what is to stay stopped, also what comes anew
+	grace   uint32           // of the suspension in force
+	lateErr error            // of a suspension that an event caused
 	held    map[uint32]bool
 	caught  int // queues that appeared while stopped, and were stopped too
 }
@@ -62,7 +62,7 @@ func AttachDebugger(pid int, open func() (Transport, error)) (*Debugger, error) 
 		_ = transport.Close()
 		return nil, err
 	}
-	d := &Debugger{pid: pid, transport: transport, grace: GraceDefault, events: -1}
+	d := &Debugger{pid: pid, transport: transport, grace: GraceDefault, events: -1, stopped: map[uint32]Kinds{}}
 	if d.tracer, err = trace(pid); err != nil {
 		_ = transport.Close()
 		return nil, err
@@ -135,7 +135,7 @@ func (d *Debugger) answer() {
 				d.runtime = true
 			}
 		}
-		if seen&KFD_EC_MASK_QUEUE_NEW != 0 && d.stopped != 0 {
+		if seen&KFD_EC_MASK_QUEUE_NEW != 0 && len(d.stopped) > 0 {
 			d.stopNew()
 		}
 	}
@@ -144,7 +144,7 @@ func (d *Debugger) answer() {
 // stopNew stops what has appeared since the others were stopped.
 func (d *Debugger) stopNew() {
 	before := len(d.held)
-	_, d.lateErr = d.suspend(d.stopped)
+	_, d.lateErr = d.suspend()
 	d.caught += max(len(d.held)-before, 0)
 }
 
@@ -153,7 +153,7 @@ func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
 	failed := d.tracer.call(func() {
 		queues, err = d.snapshot()
 		// A listed queue is no longer new, so no event will tell of it.
-		if d.stopped != 0 {
+		if len(d.stopped) > 0 {
 			d.stopNew()
 		}
 	})
@@ -181,25 +181,29 @@ func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
 	return ParseSnapshot(r.Buffer[:n*snapshotBytes], snapshotBytes)
 }
 
-// Suspend stops queues and keeps stopped what appears meanwhile. It says what became of each.
-func (d *Debugger) Suspend(kinds Kinds, grace uint32) (results []QueueResult, err error) {
+// AllGPUs in place of a gpu_id means every one.
+const AllGPUs = 0
+
+// Suspend stops a GPU's queues and keeps stopped what appears meanwhile. It says what
+// became of each queue that is to be stopped now.
+func (d *Debugger) Suspend(gpu uint32, kinds Kinds, grace uint32) (results []QueueResult, err error) {
 	failed := d.tracer.call(func() {
 		d.grace, d.lateErr = grace, nil
-		results, err = d.suspend(kinds)
-		d.stopped = kinds // also after an error: what can be stopped is
+		d.stopped[gpu] = kinds // also after an error: what can be stopped is
+		results, err = d.suspend()
 	})
 	return results, errors.Join(failed, err)
 }
 
-// suspend stops all queues of these kinds; one that is stopped already counts.
-func (d *Debugger) suspend(kinds Kinds) ([]QueueResult, error) {
+// suspend stops all queues that are to be stopped; one that is already counts.
+func (d *Debugger) suspend() ([]QueueResult, error) {
 	queues, err := d.snapshot()
 	if err != nil {
 		return nil, err
 	}
 	var ids []uint32
 	for _, q := range queues {
-		if kinds.has(q) {
+		if (d.stopped[AllGPUs] | d.stopped[q.GPUID]).has(q) {
 			ids = append(ids, q.ID)
 		}
 	}
@@ -244,17 +248,25 @@ func (d *Debugger) change(what string, t *trap, pointerAt int, ids []uint32) ([]
 	return results, nil
 }
 
-// Resume lets everything go on.
-func (d *Debugger) Resume() (results []QueueResult, err error) {
+// Resume lets a GPU's queues go on.
+func (d *Debugger) Resume(gpu uint32) (results []QueueResult, err error) {
 	failed := d.tracer.call(func() {
-		d.stopped = 0
+		if gpu == AllGPUs {
+			clear(d.stopped)
+		}
+		delete(d.stopped, gpu)
 		var queues []QueueSnapshot
-		if queues, err = d.snapshot(); err != nil || len(queues) == 0 {
+		if queues, err = d.snapshot(); err != nil {
 			return
 		}
 		var ids []uint32
 		for _, q := range queues {
-			ids = append(ids, q.ID)
+			if (gpu == AllGPUs || q.GPUID == gpu) && !(d.stopped[AllGPUs] | d.stopped[q.GPUID]).has(q) {
+				ids = append(ids, q.ID)
+			}
+		}
+		if len(ids) == 0 {
+			return
 		}
 		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_RESUME_QUEUES)
 		t.put32(16, uint32(len(ids)))
@@ -276,7 +288,7 @@ func (d *Debugger) Ended() <-chan struct{} { return d.tracer.ended }
 func (d *Debugger) Close() error {
 	d.closing.Do(func() {
 		_ = d.tracer.call(func() {
-			d.stopped = 0
+			clear(d.stopped)
 			_, _ = d.transport.Ioctl(newTrap(d.pid, KFD_IOC_DBG_TRAP_DISABLE).request())
 		})
 		d.tracer.close()

@@ -29,6 +29,23 @@ func attach(t *testing.T, d *kfdtest.Device, pid int) *amd.Debugger {
 	return debugger
 }
 
+// awaitCaught waits until queues that appeared meanwhile are stopped too.
+func awaitCaught(t *testing.T, d *amd.Debugger, want int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, err := d.Caught()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n >= want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d new queues were caught", n, want)
+		}
+	}
+}
+
 func TestDebuggerStopsAndResumes(t *testing.T) {
 	for _, variant := range []kfd.Variant{kfd.Upstream, kfd.DKMS} {
 		t.Run(string(variant), func(t *testing.T) {
@@ -43,7 +60,7 @@ func TestDebuggerStopsAndResumes(t *testing.T) {
 			if err != nil || len(queues) != 2 || queues[0].SDMA() || !queues[1].SDMA() {
 				t.Fatalf("%+v %v", queues, err)
 			}
-			results, err := debugger.Suspend(amd.ComputeQueues, amd.GraceDefault)
+			results, err := debugger.Suspend(amd.AllGPUs, amd.ComputeQueues, amd.GraceDefault)
 			if err != nil || len(results) != 1 || !results[0].Done() {
 				t.Fatalf("%+v %v", results, err)
 			}
@@ -54,24 +71,13 @@ func TestDebuggerStopsAndResumes(t *testing.T) {
 			}
 			// A queue that appears meanwhile is caught without being asked for.
 			p.Ask("n")
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-				n, err := debugger.Caught()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if n == 1 {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatal("the new queue was not caught")
-				}
-			}
+			awaitCaught(t, debugger, 1)
 			p.Ask("w")
 			time.Sleep(30 * time.Millisecond)
 			if got := p.Ask("r"); got != "R 1" {
 				t.Errorf("suspended queues have %s", got)
 			}
-			if results, err := debugger.Resume(); err != nil || len(results) != 3 {
+			if results, err := debugger.Resume(amd.AllGPUs); err != nil || len(results) != 3 {
 				t.Fatalf("%+v %v", results, err)
 			}
 			if got := p.Ask("f"); got == done {
@@ -96,10 +102,10 @@ func TestSignalsFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%50 == 0 {
-			if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+			if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := debugger.Resume(); err != nil {
+			if _, err := debugger.Resume(amd.AllGPUs); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -127,12 +133,13 @@ func TestRuntimeStartsUnderDebugger(t *testing.T) {
 		t.Fatal("it did not start")
 	}
 	debugger := attach(t, d, p.PID)
-	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
 		t.Fatal(err) // no queue yet: nothing to do, and what comes is caught
 	}
 	if got := p.Ask("x"); !strings.HasPrefix(got, "ready ") {
 		t.Fatal(got)
 	}
+	awaitCaught(t, debugger, 2) // from outside that is never at once
 	p.Ask("w")
 	time.Sleep(20 * time.Millisecond)
 	if got := p.Ask("r"); got != "R 0" {
@@ -148,7 +155,7 @@ func TestCloseResumesAndLetsGo(t *testing.T) {
 	d := kfdtest.Serve(t, kfd.DefaultConfig())
 	p := d.Target(t)
 	debugger := attach(t, d, p.PID)
-	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
 		t.Fatal(err)
 	}
 	p.Ask("w")
@@ -160,7 +167,7 @@ func TestCloseResumesAndLetsGo(t *testing.T) {
 	}
 	// A second one can come after it.
 	again := attach(t, d, p.PID)
-	if _, err := again.Suspend(amd.AllQueues, amd.GraceDefault); err != nil {
+	if _, err := again.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,7 +199,7 @@ func TestTargetEnds(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("its end was not seen")
 	}
-	if _, err := debugger.Suspend(amd.AllQueues, amd.GraceDefault); !errors.Is(err, amd.ErrGone) {
+	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); !errors.Is(err, amd.ErrGone) {
 		t.Error(err)
 	}
 }
@@ -201,7 +208,7 @@ func TestDebugTarget(t *testing.T) {
 	d := kfdtest.Serve(t, kfd.DefaultConfig())
 	p := d.Target(t)
 	var m device.Metrics
-	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.ComputeQueues, &m)
+	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.AllGPUs, &m)
 	for range 2 { // the second is known to be true
 		if err := target.Apply(t.Context(), model.Desired{Suspend: model.LevelInterrupt}); err != nil {
 			t.Fatal(err)

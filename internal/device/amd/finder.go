@@ -22,12 +22,17 @@ type Sources struct {
 	Proc  fs.FS // /proc
 }
 
-// SourcesAt are those below a root folder, "/" on a real system.
+// SourcesAt are those below a root folder, "/" on a real system. A root without
+// processes of its own, as a double's, is about those of this machine.
 func SourcesAt(root string) Sources {
+	proc := filepath.Join(root, "/proc")
+	if _, err := os.Stat(proc); err != nil {
+		proc = "/proc"
+	}
 	return Sources{
 		Sysfs: os.DirFS(filepath.Join(root, SysfsRoot)),
 		Debug: os.DirFS(filepath.Join(root, "/sys/kernel/debug/kfd")),
-		Proc:  os.DirFS(filepath.Join(root, "/proc")),
+		Proc:  os.DirFS(proc),
 	}
 }
 

@@ -15,9 +15,16 @@ import (
 
 // TestLibgpreempt runs the C library's example on a process under a 1 kHz SIGALRM.
 func TestLibgpreempt(t *testing.T) {
+	for name, flags := range map[string]string{"plain": "", "asan": "-fsanitize=address,undefined -fno-sanitize-recover=all"} {
+		t.Run(name, func(t *testing.T) { tryLibgpreempt(t, flags) })
+	}
+}
+
+func tryLibgpreempt(t *testing.T, flags string) {
 	d := kfdtest.Serve(t, kfd.DefaultConfig())
 	p := d.Target(t)
-	example := kfdtest.Build(t, "gpreempt-example", "", "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
+	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
+	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the double's library is preloaded before it
 	cmd := d.Command(t, example, fmt.Sprint(p.PID), "200")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

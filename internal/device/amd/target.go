@@ -4,8 +4,10 @@ package amd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"xsched/internal/device"
 	"xsched/internal/model"
@@ -13,30 +15,29 @@ import (
 
 var _ device.Target = (*DebugTarget)(nil)
 
-// DebugTarget drives a process through its debugger: Lv3 by suspending its queues.
-// The driver has no timeslice per process, so a wish for one is no error and no effect.
+// DebugTarget drives a process on one GPU through its debugger: Lv3 by suspending its
+// compute queues. The driver has no timeslice per process: a wish for one is no
+// error and has no effect.
 type DebugTarget struct {
 	debugger *Debugger
+	gpu      uint32
 	metrics  *device.Metrics
-	kinds    Kinds
 
 	mu    sync.Mutex
 	known bool
 	state bool // suspended
 }
 
-// NewDebugTarget takes the debugger over.
-func NewDebugTarget(d *Debugger, kinds Kinds, metrics *device.Metrics) *DebugTarget {
-	return &DebugTarget{debugger: d, kinds: kinds, metrics: metrics}
-}
-
-// Capability is what this route does.
-func (t *DebugTarget) Capability() device.Capability {
-	return device.Capability{MaxLevel: model.LevelInterrupt}
+// NewDebugTarget uses the debugger, which stays the caller's.
+func NewDebugTarget(d *Debugger, gpu uint32, metrics *device.Metrics) *DebugTarget {
+	return &DebugTarget{debugger: d, gpu: gpu, metrics: metrics}
 }
 
 // Apply suspends or resumes.
-func (t *DebugTarget) Apply(_ context.Context, want model.Desired) error {
+func (t *DebugTarget) Apply(ctx context.Context, want model.Desired) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	suspend := want.Suspend >= model.LevelDeactivate
@@ -44,16 +45,19 @@ func (t *DebugTarget) Apply(_ context.Context, want model.Desired) error {
 		return nil
 	}
 	t.known = false
+	start := time.Now()
 	if suspend {
-		if _, err := t.debugger.Suspend(t.kinds, GraceDefault); err != nil {
+		if _, err := t.debugger.Suspend(t.gpu, ComputeQueues, GraceDefault); err != nil {
 			return fmt.Errorf("suspend: %w", err)
 		}
 		t.metrics.Suspends.Add(1)
+		t.metrics.SuspendTime.Record(time.Since(start))
 	} else {
-		if _, err := t.debugger.Resume(); err != nil {
+		if _, err := t.debugger.Resume(t.gpu); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 		t.metrics.Resumes.Add(1)
+		t.metrics.ResumeTime.Record(time.Since(start))
 	}
 	t.known, t.state = true, suspend
 	return nil
@@ -66,5 +70,111 @@ func (t *DebugTarget) Invalidate() {
 	t.known = false
 }
 
-// Close ends the session, which resumes everything.
-func (t *DebugTarget) Close() error { return t.debugger.Close() }
+// Close leaves the queues as they are.
+func (t *DebugTarget) Close() error { return nil }
+
+// ErrNoQueues says that a process has none yet.
+var ErrNoQueues = errors.New("it has no compute queue yet")
+
+// Driver is how this machine's KFD is reached.
+type Driver struct {
+	Sources Sources
+	Open    func() (Transport, error)
+}
+
+// Lists says whether the driver knows a process.
+func (d Driver) Lists(pid int) bool {
+	_, err := ReadProcess(d.Sources.Sysfs, pid)
+	return err == nil
+}
+
+// Attach becomes the debugger of a process that uses the driver.
+func (d Driver) Attach(pid int, metrics *device.Metrics) (*Attached, error) {
+	nodes, err := ReadTopology(d.Sources.Sysfs)
+	if err != nil {
+		return nil, err
+	}
+	a := &Attached{metrics: metrics, ids: map[model.DeviceID]uint32{}}
+	for _, n := range nodes {
+		if n.IsGPU() {
+			a.ids[n.Device()] = n.GPUID
+		}
+	}
+	if a.debugger, err = AttachDebugger(pid, d.Open); err != nil {
+		return nil, err
+	}
+	gpus, err := a.Resolve(context.Background())
+	if err == nil && len(gpus) == 0 {
+		err = ErrNoQueues
+	}
+	if err != nil {
+		a.Close()
+		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
+	}
+	a.GPUs = gpus
+	return a, nil
+}
+
+// Device is the GPU's PCI address as the rest of the program names it.
+func (n Node) Device() model.DeviceID {
+	location := uint32(n.Properties["location_id"])
+	return model.MakeDeviceID(uint32(n.Properties["domain"]), location>>8, location>>3, location)
+}
+
+// Attached is a process taken over from outside, as the hub sees its hardware. There are no
+// resource-manager objects here, so what is said about those is refused or nothing.
+type Attached struct {
+	GPUs map[model.DeviceID]device.Capability
+
+	debugger *Debugger
+	metrics  *device.Metrics
+	ids      map[model.DeviceID]uint32
+}
+
+// Ended is closed when the process has ended or was let go.
+func (a *Attached) Ended() <-chan struct{} { return a.debugger.Ended() }
+
+// Resolve looks on which GPUs the process has queues.
+func (a *Attached) Resolve(context.Context) (map[model.DeviceID]device.Capability, error) {
+	queues, err := a.debugger.Queues()
+	if err != nil {
+		return nil, err
+	}
+	out := map[model.DeviceID]device.Capability{}
+	for gpu, id := range a.ids {
+		for _, q := range queues {
+			if q.GPUID == id && !q.SDMA() {
+				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt}
+			}
+		}
+	}
+	return out, nil
+}
+
+// Target is the process on one GPU.
+func (a *Attached) Target(gpu model.DeviceID) device.Target {
+	return NewDebugTarget(a.debugger, a.ids[gpu], a.metrics)
+}
+
+// Why says why a GPU is missing in Resolve.
+func (a *Attached) Why() string { return "the process has no compute queue there" }
+
+// OwnSlice is not known.
+func (a *Attached) OwnSlice(model.DeviceID) int64 { return 0 }
+
+// Close ends the session: everything goes on.
+func (a *Attached) Close() { _ = a.debugger.Close() }
+
+var errNoObjects = errors.New("no resource-manager objects on this driver")
+
+// AddClient refuses.
+func (a *Attached) AddClient(uint32, int) error { return errNoObjects }
+
+// Alloc refuses.
+func (a *Attached) Alloc(_, _, _, _ uint32) error { return errNoObjects }
+
+// Free does nothing.
+func (a *Attached) Free(_, _ uint32) {}
+
+// Timeslice does nothing.
+func (a *Attached) Timeslice(_, _ uint32, _ uint64) {}

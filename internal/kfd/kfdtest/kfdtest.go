@@ -26,7 +26,6 @@ type Device struct {
 	Socket string
 	Root   string // sys/... lies below it
 	Env    []string
-	dir    string
 }
 
 // repository is where the sources are.
@@ -55,12 +54,17 @@ func Build(t testing.TB, name, flags string, sources ...string) string {
 // Serve starts a double that ends with the test.
 func Serve(t testing.TB, config kfd.Config) *Device {
 	t.Helper()
+	return ServeIn(t, config, t.TempDir())
+}
+
+// ServeIn starts a double where a daemon with that folder looks for it.
+func ServeIn(t testing.TB, config kfd.Config, dir string) *Device {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("builds C code and runs processes")
 	}
 	library := Build(t, "libvkfd.so", "-fPIC -shared -fvisibility=hidden", "shim/virtual/libvkfd.c", "-ldl")
-	d := &Device{dir: t.TempDir()}
-	d.Socket, d.Root = filepath.Join(d.dir, "kfd.sock"), filepath.Join(d.dir, "root")
+	d := &Device{Socket: filepath.Join(dir, "kfd.sock"), Root: filepath.Join(dir, "kfd")}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {

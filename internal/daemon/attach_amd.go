@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device/amd"
+	"xsched/internal/hub"
+	"xsched/internal/model"
+)
+
+// Where the double of AMD's driver is, beside the daemon's own sockets.
+const (
+	kfdSocket = "kfd.sock"
+	kfdRoot   = "kfd"
+)
+
+// amdDriver is AMD's driver; under --virtual its double.
+func (d *daemon) amdDriver() amd.Driver {
+	if !d.opts.Virtual {
+		return amd.Driver{Sources: amd.SourcesAt("/"), Open: amd.OpenDevice}
+	}
+	socket := filepath.Join(d.opts.Dir, kfdSocket)
+	return amd.Driver{
+		Sources: amd.SourcesAt(filepath.Join(d.opts.Dir, kfdRoot)),
+		Open:    func() (amd.Transport, error) { return amd.DialVirtual(socket) },
+	}
+}
+
+// claim keeps others from attaching to a process at the same time.
+func (d *daemon) claim(pid int) (release func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, twice := d.attaches[pid]; twice {
+		return nil, fail(ErrUnavailable, "try again", "process %d is being attached to", pid)
+	}
+	d.attaches[pid] = struct{}{}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.attaches, pid)
+	}, nil
+}
+
+// attachAMD takes a process over as its debugger. No guardian is needed: the driver
+// resumes everything itself when the debugger dies.
+func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid, uid int, command string, hint model.Hint) (hub.SessionView, error) {
+	none := hub.SessionView{}
+	release, err := d.claim(pid)
+	if err != nil {
+		return none, err
+	}
+	defer release()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return none, fail(ErrNotFound, "", "process %d has ended", pid)
+	}
+	a, err := driver.Attach(pid, d.metrics)
+	if err != nil {
+		_ = unix.Close(pidfd)
+		return none, amdError(pid, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
+	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(int) (func(), error) { return func() {}, nil })
+	if err != nil {
+		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	}
+	go d.watchAMD(s, a)
+	d.log.Info("attached as debugger", "pid", pid, "uid", uid, "command", command)
+	return d.find(ctx, c, pid)
+}
+
+func amdError(pid int, err error) error {
+	const run = "start it with `xsched run`"
+	switch {
+	case errors.Is(err, amd.ErrNoRights), errors.Is(err, unix.EACCES):
+		return fail(ErrNotAllowed, "run the daemon as root, or "+run, "process %d can't be attached to: %v", pid, err)
+	case errors.Is(err, amd.ErrTraced):
+		return fail(ErrUnavailable, "end that debugger, or "+run, "process %d can't be attached to: %v", pid, err)
+	case errors.Is(err, amd.ErrOldDriver):
+		return fail(ErrNotSupported, run, "process %d can't be attached to: %v", pid, err)
+	case errors.Is(err, amd.ErrNoQueues), errors.Is(err, amd.ErrNoKFD), errors.Is(err, amd.ErrNoRuntime):
+		return fail(ErrNotFound, "attach once it uses the GPU, or "+run, "%v", err)
+	case errors.Is(err, amd.ErrGone):
+		return fail(ErrNotFound, "", "process %d has ended", pid)
+	}
+	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+}
+
+// watchAMD guesses whether an attached process has work, and finds GPUs that it starts to use.
+func (d *daemon) watchAMD(s *hub.Session, a *amd.Attached) {
+	t := time.NewTicker(filePeriod)
+	defer t.Stop()
+	var guess workGuess
+	for n := 1; ; n++ {
+		select {
+		case <-a.Ended():
+			s.End("the debugger's session ended")
+			return
+		case <-t.C:
+		}
+		if s.Ended() {
+			return
+		}
+		if busy, changed := guess.look(time.Now(), cpuTicks(s.PID)); changed {
+			_ = d.hub.SetBusy(context.Background(), s.ID, busy)
+		}
+		if n%20 == 0 {
+			s.Refresh()
+		}
+	}
+}

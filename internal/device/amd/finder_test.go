@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// realMachine is the recorded dump with the sysfs that belongs to it: five compute
+// queues and one for copies; the process is 12 in its container.
+func realMachine(t testing.TB) Sources {
+	t.Helper()
+	sysfs := fstest.MapFS{
+		"topology/nodes/0/gpu_id":     file("0\n"),
+		"topology/nodes/0/properties": file("simd_count 0\n"),
+		"topology/nodes/2/gpu_id":     file("63420\n"),
+		"topology/nodes/2/properties": file("simd_count 320\ngfx_target_version 90402\nlocation_id 1280\ndomain 0\n"),
+		"proc/94314/pasid":            file("0\n"),
+		"proc/94314/vram_63420":       file("1048576\n"),
+	}
+	for id, size := range []int{4096, 1 << 20, 1 << 20, 1 << 20, 1 << 20} {
+		for name, text := range map[string]string{"size": fmt.Sprint(size), "type": "0", "gpuid": "63420"} {
+			sysfs[fmt.Sprintf("proc/94314/queues/%d/%s", id, name)] = file(text)
+		}
+	}
+	for name, text := range map[string]string{"size": "65536", "type": "1", "gpuid": "63420"} {
+		sysfs["proc/94314/queues/5/"+name] = file(text)
+	}
+	return Sources{
+		Sysfs: sysfs,
+		Debug: fstest.MapFS{"mqds": {Data: unpack(t, "mi308x-mqds.txt.gz")}, "hqds": {Data: unpack(t, "mi308x-hqds.txt.gz")}},
+		Proc:  fstest.MapFS{"94314/status": file("Name:\tpython\nNSpid:\t94314\t12\n"), "94314/cmdline": file("python\x00app.py\x00")},
+	}
+}
+
+func TestFindJoinsRealDump(t *testing.T) {
+	s := realMachine(t)
+	for _, pid := range []int{94314, 12} { // the host's and the container's
+		f, err := s.Find(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.PID != 94314 || len(f.PIDs) != 2 || f.PIDs[1] != 12 || f.Command != "python app.py" || len(f.Notes) != 0 {
+			t.Errorf("%+v", f)
+		}
+		if len(f.Queues) != 6 {
+			t.Fatalf("%d queues", len(f.Queues))
+		}
+		rings := map[uint64]bool{}
+		for _, q := range f.Queues[:5] {
+			if q.Ring == 0 || q.Read == nil || q.Write == nil || q.Priority == nil || q.Loaded == nil || strings.Join(q.Sources, " ") != "sysfs mqds hqds" {
+				t.Errorf("queue %d is not joined: %+v", q.ID, q)
+			}
+			rings[q.Ring] = true
+		}
+		if len(rings) != 5 || f.Queues[0].Bytes != 4096 || f.Queues[5].Ring != 0 || f.Queues[5].Type != "sdma" {
+			t.Errorf("%+v", f.Queues)
+		}
+		if f.Queues[0].Target != "gfx942" || f.Queues[0].PCI != "0000:05:00.0" {
+			t.Errorf("%s %s", f.Queues[0].Target, f.Queues[0].PCI)
+		}
+	}
+}
+
+func TestFindWithoutRights(t *testing.T) {
+	s := realMachine(t)
+	s.Debug = denied{}
+	f, err := s.Find(94314)
+	if err != nil || len(f.Queues) != 6 || len(f.Notes) != 2 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	for _, n := range f.Notes {
+		if n.Text != "needs root" {
+			t.Errorf("%+v", n)
+		}
+	}
+	if f.Queues[0].Ring != 0 || f.Queues[0].Active != nil {
+		t.Error("what is not known is made up")
+	}
+}
+
+type denied struct{}
+
+func (denied) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+}
+
+// TestFindUnorderedJoin: sizes that don't agree in order are joined only where they are unique.
+func TestFindUnorderedJoin(t *testing.T) {
+	s := realMachine(t)
+	sysfs := s.Sysfs.(fstest.MapFS)
+	sysfs["proc/94314/queues/0/size"], sysfs["proc/94314/queues/3/size"] = file("1048576"), file("4096")
+	f, err := s.Find(94314)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, apart := 0, 0
+	for _, q := range f.Queues {
+		switch {
+		case q.ID < 0:
+			apart++
+		case q.Ring != 0:
+			joined++
+			if q.Bytes != 4096 {
+				t.Errorf("joined by chance: %+v", q)
+			}
+		}
+	}
+	if joined != 1 || apart != 4 {
+		t.Errorf("%d joined, %d apart", joined, apart)
+	}
+}
+
+func TestFindFailures(t *testing.T) {
+	if _, err := (Sources{Sysfs: fstest.MapFS{}, Debug: fstest.MapFS{}, Proc: fstest.MapFS{}}).Find(1); !errors.Is(err, ErrNoDriver) {
+		t.Error(err)
+	}
+	s := realMachine(t)
+	if _, err := s.Find(4711); !errors.Is(err, ErrNotListed) {
+		t.Error(err)
+	}
+	s.Sysfs.(fstest.MapFS)["proc/555/pasid"] = file("0\n")
+	s.Proc.(fstest.MapFS)["555/status"] = file("NSpid:\t555\t12\n")
+	if _, err := s.Find(12); !errors.Is(err, ErrAmbiguous) {
+		t.Error(err)
+	}
+}
+
+func FuzzFind(f *testing.F) {
+	f.Add("94314\t12", "0", "4096", "Process 1 PASID 0x8001:\n  SDMA queue on device f7bc\n")
+	f.Fuzz(func(t *testing.T, pids, kind, size, mqds string) {
+		s := Sources{
+			Sysfs: fstest.MapFS{"proc/1/queues/0/type": file(kind), "proc/1/queues/0/size": file(size), "proc/1/queues/0/gpuid": file("63420")},
+			Debug: fstest.MapFS{"mqds": file(mqds)},
+			Proc:  fstest.MapFS{"1/status": file("NSpid:\t" + pids + "\n")},
+		}
+		if found, err := s.Find(1); err == nil && found.PID != 1 {
+			t.Error(found.PID)
+		}
+	})
+}
