@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ func (a *app) queuesCommand() *cobra.Command {
 		format string
 		watch  time.Duration
 		root   string
+		logs   []string
 	)
 	c := &cobra.Command{
 		Use:   "queues PID",
@@ -41,6 +43,8 @@ func (a *app) queuesCommand() *cobra.Command {
 address, pointers and priority from the driver's dumps (debugfs, needs root). RING
 is what the runtime's log calls HWq. PID may be the host's, or the one inside a
 container. LOADED says whether a hardware slot has the queue now.
+
+With --log the runtime's own log (AMD_LOG_LEVEL=4) adds streams and kernel counts, by ring address.
 
 Of a program under a daemon, on any GPU: its contexts as the daemon schedules them.
 
@@ -67,7 +71,7 @@ What could not be read is named, and the rest is shown.`,
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			for {
-				reply, err := a.findQueues(ctx, amd.SourcesAt(root), pid)
+				reply, err := a.findQueues(ctx, amd.SourcesAt(root), pid, logs)
 				if err != nil {
 					return err
 				}
@@ -87,6 +91,7 @@ What could not be read is named, and the rest is shown.`,
 	}
 	f := c.Flags()
 	f.StringVar(&format, "format", "table", "table, json or python")
+	f.StringSliceVar(&logs, "log", nil, "a log of the program's HIP runtime; may be given more than once")
 	f.DurationVar(&watch, "watch", 0, "show them again every so often, until interrupted")
 	f.StringVar(&root, "root", "/", "folder that has sys and proc in it: the virtual GPU's, or a copy of another machine's")
 	_ = f.MarkHidden("root")
@@ -95,11 +100,14 @@ What could not be read is named, and the rest is shown.`,
 }
 
 // findQueues asks every source; it fails only if none knows the process.
-func (a *app) findQueues(ctx context.Context, s amd.Sources, pid int) (queuesReply, error) {
+func (a *app) findQueues(ctx context.Context, s amd.Sources, pid int, logs []string) (queuesReply, error) {
 	reply := queuesReply{Asked: pid, Notes: []amd.Note{}}
 	found, err := s.Find(pid)
 	switch {
 	case err == nil:
+		if err := a.joinLogs(ctx, &found, logs); err != nil {
+			return reply, err
+		}
 		reply.AMD = &found
 		reply.Notes = append(reply.Notes, found.Notes...)
 	case errors.Is(err, amd.ErrAmbiguous):
@@ -178,7 +186,7 @@ func writeQueues(w io.Writer, reply queuesReply) {
 		}
 		fmt.Fprintln(w)
 		table := newTable(w)
-		fmt.Fprintln(table, "QUEUE\tTYPE\tGPU\tPCI\tTARGET\tRING\tBYTES\tREAD\tWRITE\tPRIO\tACTIVE\tLOADED\tFROM")
+		fmt.Fprintln(table, "QUEUE\tTYPE\tGPU\tPCI\tTARGET\tRING\tBYTES\tREAD\tWRITE\tPRIO\tACTIVE\tLOADED\tKERNELS\tFROM")
 		for _, q := range f.Queues {
 			id, ring := "-", "-"
 			if q.ID >= 0 {
@@ -187,8 +195,8 @@ func writeQueues(w io.Writer, reply queuesReply) {
 			if q.Ring != 0 {
 				ring = fmt.Sprintf("%#x", q.Ring)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, q.GPUID, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
-				known(q.Read), known(q.Write), known(q.Priority), knownYesNo(q.Active), knownYesNo(q.Loaded), strings.Join(q.Sources, "+"))
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, q.GPUID, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
+				known(q.Read), known(q.Write), known(q.Priority), knownYesNo(q.Active), knownYesNo(q.Loaded), loggedKernels(q), strings.Join(q.Sources, "+"))
 		}
 		_ = table.Flush()
 		if len(f.Queues) == 0 {
@@ -206,6 +214,38 @@ func writeQueues(w io.Writer, reply queuesReply) {
 	for _, n := range reply.Notes {
 		fmt.Fprintf(w, "note: %s: %s\n", n.Source, printable(n.Text))
 	}
+}
+
+func loggedKernels(q amd.FoundQueue) string {
+	if q.Log == nil {
+		return "-"
+	}
+	return strconv.FormatUint(q.Log.Kernels, 10)
+}
+
+// joinLogs reads the runtime's logs; a log may name the process by any of its numbers.
+func (a *app) joinLogs(ctx context.Context, f *amd.Found, names []string) error {
+	var all []amd.LoggedQueue
+	for _, name := range names {
+		log, err := a.readAMDLog(ctx, name)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		for _, p := range log.Processes {
+			if p.PID != 0 && !slices.Contains(f.PIDs, int(p.PID)) {
+				continue
+			}
+			for _, q := range p.Queues {
+				ring, err := strconv.ParseUint(strings.TrimPrefix(q.HWq, "0x"), 16, 64)
+				if err != nil {
+					continue
+				}
+				all = append(all, amd.LoggedQueue{Ring: ring, Software: q.SWq, HSAID: q.ID, Priority: q.Priority, Kernels: q.Kernels})
+			}
+		}
+	}
+	f.JoinLog(all)
+	return nil
 }
 
 func orDash(s string) string {

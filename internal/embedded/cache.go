@@ -99,8 +99,9 @@ func unpackInto(root string, a artefact, content []byte) (string, error) {
 	return path, nil
 }
 
-// ancestors checks that nobody can swap the cache folder for another: no
-// folder above it is writable by everybody, unless only owners may rename there.
+// ancestors checks that nobody can swap the cache folder for another: every
+// folder above it is root's or ours, and nobody else may write to it, unless only
+// owners may rename there. Our own group counts as us: many a home is writable to it.
 func ancestors(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -111,8 +112,13 @@ func ancestors(path string) error {
 		if err != nil {
 			return err
 		}
-		if info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-			return fmt.Errorf("everybody may write to %s", path)
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
+			return fmt.Errorf("%s belongs to another user", path)
+		}
+		others := info.Mode()&0o002 != 0 || info.Mode()&0o020 != 0 && int(owner.Gid) != os.Getegid()
+		if others && info.Mode()&fs.ModeSticky == 0 {
+			return fmt.Errorf("others may write to %s", path)
 		}
 		if path == "/" {
 			return nil

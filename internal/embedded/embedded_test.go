@@ -124,7 +124,15 @@ func TestUnpackRefuses(t *testing.T) {
 			if err := os.Chmod(filepath.Dir(root), 0o777); err != nil {
 				t.Fatal(err)
 			}
-		}, "everybody may write"},
+		}, "others may write"},
+		{"another user's above", func(t *testing.T, root string) {
+			if os.Geteuid() != 0 {
+				t.Skip("needs root to give a folder away")
+			}
+			if err := os.Chown(filepath.Dir(root), 12345, 12345); err != nil {
+				t.Fatal(err)
+			}
+		}, "belongs to another user"},
 		{"another user's", func(t *testing.T, root string) {
 			if os.Geteuid() != 0 {
 				t.Skip("needs root to give a folder away")

@@ -43,7 +43,6 @@ const (
 	// Below KFD 1.13 there is no debugger, below 1.17 the older form of CREATE_QUEUE.
 	minorDebugger = 13
 	minorRingTest = 17
-	lastOldNR     = 0x24
 
 	// Not of the driver: work for a queue, in place of packets and doorbells.
 	nrSubmit  = 0xE0 // queue_id/4 0, count/4 4, duration ns 8, seed/4 16
@@ -86,36 +85,34 @@ const (
 
 // Operations of DBG_TRAP.
 const (
-	opEnable                  = 0
-	opDisable                 = 1
-	opSendRuntimeEvent        = 2
-	opSetExceptions           = 3
-	opLaunchOverride          = 4
-	opLaunchMode              = 5
-	opSuspendQueues           = 6
-	opResumeQueues            = 7
-	opSetWatch                = 8
-	opClearWatch              = 9
-	opSetFlags                = 10
-	opQueryEvent              = 11
-	opQueryExceptionInfo      = 12
-	opQueueSnapshot           = 13
-	opDeviceSnapshot          = 14
-	maxSuspend                = 1024
-	snapshotEntry             = 64
-	deviceEntry               = 120
-	runtimeInfo               = 16
-	contextHeader             = 40
-	queueError                = 1 << 30
-	queueInvalid              = 1 << 31
-	ecQueueNew                = 1 << 30
-	ecProcessRuntime          = 1 << 47
-	classQueue                = 0x607f803f
-	classDevice               = 0xf80000000
-	classProcess              = 0x1800000000000
-	runtimeDisabled           = 0
-	runtimeEnabled            = 1
-	runtimeModeEnable         = 1
-	runtimeModeTTMP           = 2
-	eventDot             byte = '.'
+	opEnable                = 0
+	opDisable               = 1
+	opSendRuntimeEvent      = 2
+	opSetExceptions         = 3
+	opLaunchOverride        = 4
+	opLaunchMode            = 5
+	opSuspendQueues         = 6
+	opResumeQueues          = 7
+	opSetWatch              = 8
+	opClearWatch            = 9
+	opSetFlags              = 10
+	opQueryEvent            = 11
+	opQueueSnapshot         = 13
+	opDeviceSnapshot        = 14
+	maxSuspend              = 1024
+	snapshotEntry           = 64
+	deviceEntry             = 120
+	runtimeInfo             = 16
+	contextHeader           = 40
+	queueError              = 1 << 30
+	queueInvalid            = 1 << 31
+	ecQueueNew              = 1 << 30
+	ecProcessRuntime        = 1 << 47
+	classQueue              = 0x607f803f
+	classProcess            = 0x1800000000000
+	runtimeDisabled         = 0
+	runtimeEnabled          = 1
+	runtimeModeEnable       = 1
+	runtimeModeTTMP         = 2
+	eventDot           byte = '.'
 )

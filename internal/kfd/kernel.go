@@ -191,7 +191,7 @@ func (k *Kernel) Exit(pid int) {
 		k.disable(p)
 	}
 	for _, q := range p.queues {
-		k.drop(p, q)
+		k.drop(q)
 	}
 	p.queues = nil
 	for id, group := range p.groups {

@@ -15,10 +15,7 @@ type memory struct {
 	gpus           []uint32 // it is mapped to
 }
 
-const (
-	vramBytes = 64 << 30
-	flagVRAM  = 1
-)
+const vramBytes = 64 << 30
 
 // mapped says whether a GPU mapping starts at address and is exactly this long, in pages.
 func (p *Process) mapped(address, bytes uint64) bool {

@@ -106,7 +106,7 @@ func (k *Kernel) createQueue(c *call) {
 	c.put32(52, q.id)
 	c.put64(24, mmapDoorbell|uint64(id)<<mmapGPUShift|uint64(q.doorbell))
 	k.system.Changed(p)
-	k.raise(p, ecQueueNew, q.id)
+	k.raise(p, ecQueueNew)
 	k.remap(g, q, func(bool) { c.done(0) })
 }
 
@@ -153,7 +153,7 @@ func (k *Kernel) destroyQueue(c *call) {
 				break
 			}
 		}
-		k.drop(p, q)
+		k.drop(q)
 		k.system.Changed(p)
 		k.remap(g, nil, func(bool) { c.done(0) })
 	}
@@ -169,7 +169,7 @@ func (k *Kernel) destroyQueue(c *call) {
 }
 
 // drop takes a queue off its device.
-func (k *Kernel) drop(_ *Process, q *queue) {
+func (k *Kernel) drop(q *queue) {
 	if q.channel != nil {
 		k.gpu(q.gpu).model.RemoveChannel(q.channel)
 		q.sink.release()

@@ -106,7 +106,7 @@ func (s *Scenario) cells() []cellPlan {
 	for i := range parent {
 		parent[i] = i
 	}
-	var find func(int) int = func(i int) int {
+	find := func(i int) int {
 		for parent[i] != i {
 			parent[i] = parent[parent[i]]
 			i = parent[i]

@@ -103,8 +103,21 @@ static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
   return answer(result);
 }
 
+// Around calls of ours on an application's thread: in relaxed mode they can't break a capture that another
+// thread has just begun.
+static void relax(CUstreamCaptureMode *mode) {
+  *mode = XSI_CU_CAPTURE_RELAXED;
+  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, mode);
+}
+
+static void unrelax(CUstreamCaptureMode *mode) {
+  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, mode);
+}
+
 static int event_record(uintptr_t context, uintptr_t *event, uintptr_t stream) {
   bool pushed;
+  CUstreamCaptureMode mode;
+  relax(&mode);
   CUresult result = push((CUcontext)context, &pushed);
   if (result == XSI_CU_SUCCESS && !*event) {
     CUevent made = NULL;
@@ -114,11 +127,16 @@ static int event_record(uintptr_t context, uintptr_t *event, uintptr_t stream) {
   if (result == XSI_CU_SUCCESS)
     result = xsi_cu_call_real(cuEventRecord, (CUevent)*event, (CUstream)stream);
   pop(pushed);
+  unrelax(&mode);
   return result == XSI_CU_SUCCESS ? 0 : -EIO;
 }
 
 static int event_wait(uintptr_t event) {
-  return xsi_cu_call_real(cuEventSynchronize, (CUevent)event) == XSI_CU_SUCCESS ? 0 : -EIO;
+  CUstreamCaptureMode mode;
+  relax(&mode);
+  CUresult result = xsi_cu_call_real(cuEventSynchronize, (CUevent)event);
+  unrelax(&mode);
+  return result == XSI_CU_SUCCESS ? 0 : -EIO;
 }
 
 static int synchronize(uintptr_t context, uintptr_t stream) {
@@ -141,8 +159,8 @@ static int32_t priority_of(uintptr_t stream) {
 
 // What this thread asks is then never taken for a part of somebody's capture.
 static void watcher_starts(void) {
-  CUstreamCaptureMode mode = XSI_CU_CAPTURE_RELAXED;
-  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, &mode);
+  CUstreamCaptureMode mode;
+  relax(&mode); // for the rest of its life
 }
 
 const struct xsi_work_platform xsi_cu_platform = {

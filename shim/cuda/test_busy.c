@@ -262,6 +262,11 @@ static void test_limit(void) {
   slot->batch = 8;
   launch(stream);
   CHECK(((struct fake_stream *)stream)->submitted - ((struct fake_stream *)stream)->done == 1);
+  xsi_native = 1; // a daemon that fell silent limits nobody, whatever it left in the page
+  for (int i = 0; i < 20; i++)
+    launch(stream);
+  CHECK(((struct fake_stream *)stream)->submitted - ((struct fake_stream *)stream)->done == 21);
+  xsi_native = 0;
   slot->in_flight = 0;
   CHECK(cuStreamSynchronize(stream) == 0 && !busy(0));
   slot->gate = XSW_GATE_HELD;

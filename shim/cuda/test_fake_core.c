@@ -17,6 +17,7 @@ struct xsi_options xsi_options = {.automatic = true, .cuda_library = "libcuda-no
 int xsi_log_threshold = -1;
 static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
 unsigned char *xsi_page = page;
+uint32_t xsi_native; /* tests set it: the daemon is silent */
 _Thread_local struct xsi_counters xsi_counters_of_thread __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xsi_counters *blocks[64];

@@ -23,7 +23,15 @@
 // From include/uapi/linux/kfd_ioctl.h.
 #define AMDKFD_IOC_GET_VERSION 0x80084B01u
 #define AMDKFD_IOC_DBG_TRAP 0xC0204B26u
-enum { ENABLE = 0, DISABLE = 1, SEND_EVENT = 2, SUSPEND = 6, RESUME = 7, QUERY = 11, SNAPSHOT = 13 };
+enum {
+  ENABLE = 0,
+  DISABLE = 1,
+  SEND_EVENT = 2,
+  SUSPEND = 6,
+  RESUME = 7,
+  QUERY = 11,
+  SNAPSHOT = 13,
+};
 #define EC_QUEUE_NEW 0x40000000u
 #define EC_PROCESS_RUNTIME 0x800000000000u
 #define QUEUE_ERROR 0x40000000u
@@ -184,8 +192,14 @@ static int change(void) {
   if (command.count == 0) return 0;
   struct trap trap = {.op = suspend ? SUSPEND : RESUME};
   uint64_t ids = (uint64_t)(uintptr_t)command.ids;
-  if (suspend) trap.suspend.ids = ids, trap.suspend.count = command.count, trap.suspend.grace = command.grace;
-  else trap.resume.ids = ids, trap.resume.count = command.count;
+  if (suspend) {
+    trap.suspend.ids = ids;
+    trap.suspend.count = command.count;
+    trap.suspend.grace = command.grace;
+  } else {
+    trap.resume.ids = ids;
+    trap.resume.count = command.count;
+  }
   int result = trap_call(&trap);
   if (result < 0) return result;
   answer.count = command.count;

@@ -33,7 +33,8 @@ struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id) {
     if (wish->gpu_id != 0 && wish->gpu_id != gpu_id) continue;
     sum.paused |= wish->paused;
     // What is said of one GPU goes before what is said of all.
-    if (wish->priority >= 0 && (sum.priority < 0 || wish->gpu_id != 0)) sum.priority = wish->priority;
+    if (wish->priority >= 0 && (sum.priority < 0 || wish->gpu_id != 0))
+      sum.priority = wish->priority;
     if (wish->mask.bits != 0 && (sum.mask.bits == 0 || wish->gpu_id != 0)) {
       sum.mask = wish->mask;
       sum.mask_serial = wish->mask_serial;

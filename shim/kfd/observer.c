@@ -32,7 +32,9 @@ static void in_child(void) {
 
 static void register_fork(void) { pthread_atfork(lock, unlock, in_child); }
 
-uint32_t xsi_kfd_kind(uint32_t type) { return type == 0 || type == 2 ? XSI_KFD_COMPUTE : XSI_KFD_SDMA; }
+uint32_t xsi_kfd_kind(uint32_t type) {
+  return type == 0 || type == 2 ? XSI_KFD_COMPUTE : XSI_KFD_SDMA;
+}
 
 // Not one that is being destroyed: the driver may have given its number to the next already.
 static struct kfd_queue *find(uint32_t id) {

@@ -93,7 +93,8 @@ static int driver_ioctl(int fd, unsigned long request, ...) {
 
 static uint32_t create(uint32_t gpu, uint32_t type, uint64_t ring) {
   struct { struct kfd_create_queue call; uint64_t engine; } a = {
-      .call = {.ring = ring, .ring_bytes = 4096, .gpu_id = gpu, .type = type, .percentage = 100, .priority = 7}};
+      .call = {.ring = ring, .ring_bytes = 4096, .gpu_id = gpu, .type = type,
+               .percentage = 100, .priority = 7}};
   CHECK(ioctl(kfd, AMDKFD_IOC_CREATE_QUEUE_96, &a) == 0);
   return a.call.queue_id;
 }
@@ -187,7 +188,8 @@ static void *churn(void *argument) {
   uint64_t ring = 0x10000 * (1 + (uint64_t)(uintptr_t)argument);
   for (int i = 0; i < 300; i++) {
     uint32_t id = create(GPU, (uint32_t)i % 3, ring + 0x1000 * (uint64_t)(i % 8));
-    struct kfd_update_queue own = {ring + 0x1000 * (uint64_t)(i % 8), id, 4096, 100, (uint32_t)i % 16};
+    struct kfd_update_queue own = {ring + 0x1000 * (uint64_t)(i % 8), id, 4096, 100,
+                                   (uint32_t)i % 16};
     CHECK(ioctl(kfd, AMDKFD_IOC_UPDATE_QUEUE, &own) == 0);
     destroy(id);
   }

@@ -101,7 +101,10 @@ static void start_alarm(void) {
   clock_gettime(CLOCK_MONOTONIC, &started);
   struct itimerspec period = {{0, PERIOD_NS}, started};
   period.it_value.tv_nsec += PERIOD_NS;
-  if (period.it_value.tv_nsec >= 1000000000) period.it_value.tv_sec++, period.it_value.tv_nsec -= 1000000000;
+  if (period.it_value.tv_nsec >= 1000000000) {
+    period.it_value.tv_sec++;
+    period.it_value.tv_nsec -= 1000000000;
+  }
   timer_settime(timer, TIMER_ABSTIME, &period, NULL);
 }
 

@@ -34,7 +34,8 @@ static uint32_t get32(unsigned at) {
 }
 static uint64_t pointer(const void *p) { return (uint64_t)(uintptr_t)p; }
 
-static uint32_t create(int kfd, uint64_t ring, uint32_t bytes, uint32_t type, unsigned long request) {
+static uint32_t create(int kfd, uint64_t ring, uint32_t bytes, uint32_t type,
+                       unsigned long request) {
   memset(arg, 0, sizeof arg);
   put64(0, ring), put32(32, bytes), put32(36, 63420), put32(40, type), put32(44, 100), put32(48, 7);
   EXPECT(ioctl(kfd, request, arg) == 0);

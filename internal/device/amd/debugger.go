@@ -87,7 +87,7 @@ func (d *Debugger) enable() error {
 	}
 	defer unix.Close(fifo[1]) // the driver holds it
 	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_ENABLE)
-	t.put64(8, KFD_EC_MASK_QUEUE_NEW|KFD_EC_MASK_PROCESS_RUNTIME)
+	t.putMask(KFD_EC_MASK_QUEUE_NEW | KFD_EC_MASK_PROCESS_RUNTIME)
 	t.put32(24, 16)
 	t.put32(28, uint32(fifo[1]))
 	r := t.request()
@@ -123,14 +123,14 @@ func (d *Debugger) listen() {
 func (d *Debugger) answer() {
 	for range snapshotRoom {
 		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT)
-		t.put64(8, KFD_EC_MASK_QUEUE_NEW|KFD_EC_MASK_PROCESS_RUNTIME)
+		t.putMask(KFD_EC_MASK_QUEUE_NEW | KFD_EC_MASK_PROCESS_RUNTIME)
 		if _, err := d.transport.Ioctl(t.request()); err != nil {
 			return // EAGAIN: no more
 		}
-		seen := t.u64(8)
+		seen := t.mask()
 		if seen&KFD_EC_MASK_PROCESS_RUNTIME != 0 {
 			reply := newTrap(d.pid, KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT)
-			reply.put64(8, KFD_EC_MASK_PROCESS_RUNTIME)
+			reply.putMask(KFD_EC_MASK_PROCESS_RUNTIME)
 			if _, err := d.transport.Ioctl(reply.request()); err == nil {
 				d.runtime = true
 			}
@@ -163,7 +163,7 @@ func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
 // snapshot also marks all queues as seen, without which none can be suspended.
 func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
 	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT)
-	t.put64(8, KFD_EC_MASK_QUEUE_NEW)
+	t.putMask(KFD_EC_MASK_QUEUE_NEW)
 	t.put32(24, snapshotRoom)
 	t.put32(28, snapshotBytes)
 	r := t.request()

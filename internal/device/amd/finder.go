@@ -60,6 +60,34 @@ type FoundQueue struct {
 	Active  *bool    `json:"active,omitempty"`
 	Loaded  *bool    `json:"loaded,omitempty"`
 	Sources []string `json:"sources"`
+	// Log is what the runtime's log says of the queue with this ring.
+	Log *LoggedQueue `json:"log,omitempty"`
+}
+
+// LoggedQueue is a queue in the runtime's log, where the ring's address is its name.
+type LoggedQueue struct {
+	Ring     uint64   `json:"-"`
+	Software []string `json:"swq,omitempty"` // streams that were mapped to it
+	HSAID    int32    `json:"hsa_id"`        // the runtime's counter, not the driver's number
+	Priority string   `json:"priority,omitempty"`
+	Kernels  uint64   `json:"kernels"`
+}
+
+// JoinLog adds what a log says, by ring address, and notes what finds no partner.
+func (f *Found) JoinLog(logged []LoggedQueue) {
+	apart := 0
+	for _, l := range logged {
+		i := slices.IndexFunc(f.Queues, func(q FoundQueue) bool { return q.Ring != 0 && q.Ring == l.Ring })
+		if i < 0 {
+			apart++
+			continue
+		}
+		f.Queues[i].Log = &l
+		f.Queues[i].Sources = append(f.Queues[i].Sources, "log")
+	}
+	if apart > 0 {
+		f.Notes = append(f.Notes, Note{"log", fmt.Sprintf("%d of its %d queues are at no ring that is known here: gone, of another run, or the rings need root", apart, len(logged))})
+	}
 }
 
 // Note is something a source could not tell.

@@ -67,6 +67,20 @@ func TestFindJoinsRealDump(t *testing.T) {
 	}
 }
 
+func TestJoinLog(t *testing.T) {
+	f, err := realMachine(t).Find(94314)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.JoinLog([]LoggedQueue{{Ring: f.Queues[2].Ring, Kernels: 7}, {Ring: 0xdead}})
+	if f.Queues[2].Log == nil || f.Queues[2].Log.Kernels != 7 || f.Queues[1].Log != nil {
+		t.Errorf("%+v", f.Queues)
+	}
+	if len(f.Notes) != 1 || f.Notes[0].Source != "log" {
+		t.Errorf("%+v", f.Notes)
+	}
+}
+
 func TestFindWithoutRights(t *testing.T) {
 	s := realMachine(t)
 	s.Debug = denied{}

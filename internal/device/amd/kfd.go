@@ -95,9 +95,9 @@ func newTrap(pid int, op uint32) *trap {
 }
 
 func (t *trap) put32(at int, v uint32) { binary.LittleEndian.PutUint32(t[at:], v) }
-func (t *trap) put64(at int, v uint64) { binary.LittleEndian.PutUint64(t[at:], v) }
+func (t *trap) putMask(v uint64)       { binary.LittleEndian.PutUint64(t[8:], v) }
 func (t *trap) u32(at int) uint32      { return binary.LittleEndian.Uint32(t[at:]) }
-func (t *trap) u64(at int) uint64      { return binary.LittleEndian.Uint64(t[at:]) }
+func (t *trap) mask() uint64           { return binary.LittleEndian.Uint64(t[8:]) }
 
 func (t *trap) request() Request {
 	return Request{Code: AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}

@@ -221,6 +221,19 @@ static void forever(unsigned us) {
   }
 }
 
+static void *exec_later(void *argument) {
+  sleep_us(*(int *)argument * 1000L);
+  execlp("sleep", "sleep", "30", (char *)NULL);
+  exit(1);
+}
+
+/* Becomes another program after n ms, whatever its work is doing then. */
+static void exec_while_busy(int n) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, exec_later, &n) != 0) exit(1);
+  forever(20000);
+}
+
 int main(int argc, char **argv) {
   if (argc < 3) {
     fprintf(stderr, "usage: scenarios NAME N [DEVICE]\n");
@@ -241,11 +254,8 @@ int main(int argc, char **argv) {
     else if (strcmp(name, "many-streams") == 0) many_streams(n);
     else if (strcmp(name, "work") == 0) work(n);
     else if (strcmp(name, "forever") == 0) forever((unsigned)n);
-    else if (strcmp(name, "exec") == 0) {
-      work(n);
-      execlp("sleep", "sleep", "30", (char *)NULL);
-      return 1;
-    } else return 2;
+    else if (strcmp(name, "exec") == 0) exec_while_busy(n);
+    else return 2;
   }
   /* Wait for a line (or EOF) so that a test can look at us while we are idle. */
   printf("{\"done\":true}\n");
