@@ -74,14 +74,15 @@ static uint64_t in_flight(const struct xsi_work_stream *stream) {
 
 // A daemon that is silent limits nobody.
 static uint32_t limit_now(const struct xsi_work_stream *stream) {
-  return stream->queue < 0 ? 0 : xsi_in_flight_limit(stream->queue);
+  if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0) return 0;
+  return __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
 }
 
 // The caller's own submission is counted already, hence "more than".
 void xsi_work_limit_before(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   for (;;) {
-    uint32_t most = __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
+    uint32_t most = limit_now(stream);
     if (most == 0 || in_flight(stream) <= most ||
         __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) != 0)
       break;
@@ -119,7 +120,7 @@ void xsi_work_limit_after(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   struct xsi_work_limit *limit = limit_now(stream) == 0 ? NULL : limit_of(stream);
   if (limit && __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) {
-    uint32_t most = __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
+    uint32_t most = limit_now(stream);
     uint32_t batch = __atomic_load_n(&xsi_work_slot(stream)->batch, __ATOMIC_RELAXED);
     if (batch == 0 || batch > most) batch = most;
     pthread_mutex_lock(&limit->lock);
