@@ -81,7 +81,12 @@ func (d *daemon) Detach(ctx context.Context, c Caller, r ProcessRequest) (Proces
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if err := unavailable(d.hub.Detach(ctx, r.PID)); err != nil {
+	err = d.hub.Detach(ctx, r.PID)
+	if errors.Is(err, hub.ErrNotFreed) {
+		return ProcessReply{}, fail(ErrUnavailable, "nothing: it is set free as soon as the device answers",
+			"process %d was detached, but %v", r.PID, err)
+	}
+	if err := unavailable(err); err != nil {
 		return ProcessReply{}, typed(err)
 	}
 	return ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free again", r.PID)}, nil
@@ -136,7 +141,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 	}
 	defer func() { _ = unix.Close(guarded) }()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
-	err = d.hub.Attach(ctx, s, hint, a.Objects, a.GPUs, pidfd, func(page int) (func(), error) {
+	err = d.hub.Attach(ctx, s, hint, a.Objects, a.GPUs, pidfd, func(page int) (func(bool), error) {
 		return d.guard(ctx, s, a, page, guarded)
 	})
 	if err != nil {
@@ -160,7 +165,7 @@ func attachError(pid int, err error) error {
 }
 
 // guard tells the guardian all it needs, and returns what ends that.
-func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(), error) {
+func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(bool), error) {
 	w := guardian.Ward{Session: uint64(s.ID), PID: s.PID, Page: page, PIDFD: pidfd, Files: a.Files}
 	defer func() {
 		for _, fd := range w.FDs {
@@ -174,7 +179,7 @@ func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, 
 	if err := d.guardian.Attach(w); err != nil {
 		return nil, err
 	}
-	return func() { d.guardian.Detach(w.Session) }, nil
+	return func(restored bool) { d.guardian.Detach(w.Session, restored) }, nil
 }
 
 // lookUp reads who a process is.

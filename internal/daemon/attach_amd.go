@@ -68,8 +68,8 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
-	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(int) (func(), error) { return func() {}, nil })
+	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command, FreedByClose: true}
+	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(int) (func(bool), error) { return func(bool) {}, nil })
 	if err != nil {
 		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}

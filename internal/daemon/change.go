@@ -55,15 +55,16 @@ func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, 
 	if _, err := d.find(ctx, c, r.PID); err != nil {
 		return HintReply{}, err
 	}
+	var priority *model.Priority
+	if r.Priority != nil {
+		priority = new(model.Priority(*r.Priority))
+		if note := d.hub.MayHave(c.UID, *priority); note != "" {
+			return HintReply{}, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	h, err := d.hub.SetHint(ctx, r.PID, func(v hub.SessionView, h *model.Hint) error {
-		if r.Priority != nil {
-			if note := d.hub.MayHave(c.UID, model.Priority(*r.Priority)); note != "" {
-				return fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
-			}
-			h.Priority = model.Priority(*r.Priority)
-		}
+	h, err := d.hub.SetHint(ctx, r.PID, priority, func(v hub.SessionView, h *model.Hint) error {
 		if r.Level != nil {
 			if err := d.canDo(v, model.Level(*r.Level)); err != nil {
 				return err

@@ -50,8 +50,8 @@ type daemon struct {
 	record   *record.Log // nil: no recording
 
 	mu       sync.Mutex
-	attaches map[int]struct{}       // under way, by pid
-	budgets  map[int]*nvidia.Budget // by uid
+	attaches map[int]struct{} // under way, by pid
+	budgets  map[int]*budget  // by uid
 
 	filesPerUID int
 }
@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	d := &daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &device.Metrics{}, attaches: map[int]struct{}{},
-		budgets: map[int]*nvidia.Budget{}, filesPerUID: fileShare(),
+		budgets: map[int]*budget{}, filesPerUID: fileShare(),
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
@@ -170,16 +170,29 @@ func (d *daemon) cacheLevels() {
 func (d *daemon) limits(uid int) nvidia.Limits {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now := time.Now()
 	for u, b := range d.budgets {
-		if u != uid && !b.InUse() {
+		if u != uid && !b.InUse() && now.Sub(b.asked) > budgetAge {
 			delete(d.budgets, u)
 		}
 	}
 	if d.budgets[uid] == nil {
-		d.budgets[uid] = &nvidia.Budget{Most: d.filesPerUID}
+		d.budgets[uid] = &budget{Budget: nvidia.Budget{Most: d.filesPerUID}}
 	}
-	return nvidia.Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: d.budgets[uid]}
+	b := d.budgets[uid]
+	b.asked = now
+	return nvidia.Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: &b.Budget}
 }
+
+// budget is a user's files. It stays while a process of the user's may take from it: a second
+// one would be a second share.
+type budget struct {
+	nvidia.Budget
+	asked time.Time // for the last time
+}
+
+// budgetAge is longer than it takes from asking for limits to their use.
+const budgetAge = time.Minute
 
 // fileShare is a user's share of the descriptors this process may have.
 func fileShare() int {

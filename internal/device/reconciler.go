@@ -18,6 +18,7 @@ const (
 	// afterMax is how long an operation waits for those that shall come before it: several
 	// times what they take, so that one that never returns holds nobody up.
 	afterMax = 2 * time.Millisecond
+	freeTry  = time.Second // for one attempt to undo everything, where a device can be given up on
 )
 
 // Worker drives one target towards the newest wanted state: a mailbox of one
@@ -43,6 +44,8 @@ type Worker struct {
 	forget   bool              // and forget what is known about the hardware before
 	stopping bool
 	restore  bool // when stopping: undo everything first
+	restored bool // and that was done
+	doubt    bool // run's alone: a suspension failed and may be in force all the same
 	stats    WorkerStats
 	opSince  model.Time
 }
@@ -72,6 +75,11 @@ func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trying()
+	if w.stopping {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
 	w.after, w.tried = after, make(chan struct{})
 	w.want = d
 	w.wantSeq++
@@ -133,9 +141,10 @@ func (w *Worker) Recovered() {
 	w.signal()
 }
 
-// Stop ends the worker, after undoing everything when restore is set. The
-// returned channel is closed when the target is closed, which an operation
-// that never returns can hold up for ever.
+// Stop ends the worker, after undoing everything when restore is set: that is tried
+// until it succeeds or Abandon is called. The returned channel is closed when the target is
+// closed, which an operation that never returns can hold up for ever; Restored then says
+// how it went.
 func (w *Worker) Stop(restore bool) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,6 +156,13 @@ func (w *Worker) Stop(restore bool) <-chan struct{} {
 	}
 	w.signal()
 	return w.done
+}
+
+// Restored says that the worker has ended with nothing of what it did left in force.
+func (w *Worker) Restored() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.restored
 }
 
 // Abandon gives up waiting: an operation in flight is cancelled where that can be done.
@@ -209,8 +225,7 @@ func (w *Worker) run(ctx context.Context) {
 		w.mu.Unlock()
 		if stopping {
 			if restore {
-				_ = w.op(ctx, model.Desired{Queue: want.Queue})
-				w.hold.End()
+				w.free(ctx, model.Desired{Queue: want.Queue})
 			}
 			return
 		}
@@ -249,6 +264,7 @@ func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
 		}
 	}
 	if !hardware(want) {
+		w.settle()
 		if err := w.op(ctx, want); err != nil {
 			return false
 		}
@@ -257,6 +273,7 @@ func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
 	}
 	w.hold.Begin(w.now())
 	err := w.op(ctx, want)
+	w.doubt = w.doubt || err != nil
 	if !w.hold.Valid(w.now()) {
 		w.undo(ctx, want)
 		return false
@@ -270,10 +287,44 @@ func (w *Worker) undo(ctx context.Context, want model.Desired) {
 	w.mu.Lock()
 	w.stats.Undone++
 	w.mu.Unlock()
-	w.target.Invalidate()
+	w.doubt = true
+	w.settle()
 	want.Suspend = 0
 	if w.op(ctx, want) == nil {
 		w.hold.End()
+	}
+}
+
+// settle has the next operation done whatever the target believes, after one of which
+// nobody knows how far it came.
+func (w *Worker) settle() {
+	if w.doubt {
+		w.target.Invalidate()
+		w.doubt = false
+	}
+}
+
+// free undoes everything, for good.
+func (w *Worker) free(ctx context.Context, run model.Desired) {
+	w.doubt = w.doubt || w.hold.Held() && !w.hold.Valid(w.now())
+	for wait := retryMin; ; wait = min(wait*2, retryMax) {
+		w.settle()
+		once, cancel := context.WithTimeout(ctx, freeTry)
+		err := w.op(once, run)
+		cancel()
+		if err == nil {
+			w.hold.End()
+			w.mu.Lock()
+			w.restored = true
+			w.mu.Unlock()
+			return
+		}
+		w.doubt = true
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
 	}
 }
 

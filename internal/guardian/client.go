@@ -26,6 +26,7 @@ type Client struct {
 
 	mu       sync.Mutex
 	sock     int // -1: not started
+	seq      uint64
 	cmd      *exec.Cmd
 	exited   chan struct{}
 	wards    map[uint64]Ward
@@ -48,8 +49,10 @@ type Ward struct {
 // ErrClosed is a guardian of a daemon that is stopping.
 var ErrClosed = errors.New("guardian is closed")
 
-// answerTime is how long the guardian may take to answer.
-const answerTime = 2 * time.Second
+const (
+	answerTime = 2 * time.Second // that the guardian may take to answer
+	endTime    = 3 * time.Second // that Close waits for its last work
+)
 
 // NewClient prepares; nothing is started. command is the program and its
 // arguments; it gets its socket as descriptor 3.
@@ -72,6 +75,8 @@ func (c *Client) Attach(w Ward) error {
 		return err
 	}
 	if err := c.hand(own); err != nil {
+		// It may have it all the same, by an answer that came too late; nothing was done to it yet.
+		_ = c.tell(message{Op: "detach", Session: w.Session, Restored: true}, nil)
 		own.close()
 		return err
 	}
@@ -105,8 +110,9 @@ func (c *Client) Update(session uint64, restores []nvidia.Restore, fds []int) er
 	return nil
 }
 
-// Detach ends the guarding of a session.
-func (c *Client) Detach(session uint64) {
+// Detach ends the guarding of a session. restored says that its process is known to be
+// free; otherwise the guardian goes on until it has set it free.
+func (c *Client) Detach(session uint64, restored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, ok := c.wards[session]
@@ -114,13 +120,26 @@ func (c *Client) Detach(session uint64) {
 		return
 	}
 	delete(c.wards, session)
-	w.close()
-	if c.sock >= 0 {
-		_ = c.ask(message{Op: "detach", Session: session}, nil)
+	defer w.close()
+	var err error
+	if c.sock < 0 {
+		if restored {
+			return
+		}
+		if err = c.start(); err == nil {
+			err = c.hand(w)
+		}
+	}
+	if err == nil {
+		err = c.ask(message{Op: "detach", Session: session, Restored: restored}, nil)
+	}
+	if err != nil && !restored {
+		c.log.Error("process left without a guardian", "pid", w.PID, "err", err)
 	}
 }
 
-// Close ends the guardian, after everybody was set free and detached.
+// Close ends the guardian. Whom it still has it sets free first; if that takes long, it
+// outlives us.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -137,9 +156,8 @@ func (c *Client) Close() {
 	if exited != nil {
 		select {
 		case <-exited:
-		case <-time.After(finalTime + time.Second):
-			_ = cmd.Process.Kill()
-			<-exited
+		case <-time.After(endTime):
+			c.log.Warn("guardian is still setting processes free", "guardian", cmd.Process.Pid)
 		}
 	}
 }
@@ -167,6 +185,7 @@ func (c *Client) start() error {
 	defer func() { _ = theirs.Close() }()
 	tv := unix.NsecToTimeval(int64(answerTime))
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
 	cmd := exec.Command(c.command[0], c.command[1:]...)
 	cmd.ExtraFiles = []*os.File{theirs}
 	// A session of its own: the terminal's signals are for the daemon.
@@ -224,19 +243,32 @@ func (c *Client) hand(w Ward) error {
 	return c.ask(m, append([]int{w.Page, w.PIDFD}, w.FDs...))
 }
 
-// ask sends a message and waits for the answer. Preconditions: c.mu is held.
+// ask sends a message and waits for its answer. Preconditions: c.mu is held.
 func (c *Client) ask(m message, fds []int) error {
-	if err := send(c.sock, m, fds); err != nil {
+	if err := c.tell(m, fds); err != nil {
 		return err
 	}
-	var r reply
-	if _, err := receive(c.sock, &r); err != nil {
-		return fmt.Errorf("guardian: %w", err)
+	for end := time.Now().Add(answerTime); ; {
+		var r reply
+		if _, err := receive(c.sock, &r); err != nil {
+			return fmt.Errorf("guardian: %w", err)
+		}
+		switch {
+		case r.Seq == c.seq && r.Error != "":
+			return fmt.Errorf("guardian: %s", r.Error)
+		case r.Seq == c.seq:
+			return nil
+		case time.Now().After(end): // this was the answer to one that was given up
+			return errors.New("guardian: no answer in time")
+		}
 	}
-	if r.Error != "" {
-		return fmt.Errorf("guardian: %s", r.Error)
-	}
-	return nil
+}
+
+// tell sends a message whose answer nobody may wait for. Preconditions: c.mu is held.
+func (c *Client) tell(m message, fds []int) error {
+	c.seq++
+	m.Seq = c.seq
+	return send(c.sock, m, fds)
 }
 
 func (w Ward) duplicate() (Ward, error) {

@@ -17,12 +17,21 @@ import (
 )
 
 const (
-	lookPeriod = 20 * time.Millisecond // between two looks at heartbeat and leases
-	filePeriod = 50 * time.Millisecond // between two looks whether a process still has its file
-	finalTime  = 2 * time.Second       // to restore after the daemon is gone
+	lookPeriod  = 20 * time.Millisecond  // between two looks at heartbeat and leases
+	filePeriod  = 50 * time.Millisecond  // between two looks whether a process still has its file
+	tryTime     = time.Second            // for one attempt, where a device can be given up on
+	retryMax    = 500 * time.Millisecond // between two attempts that fail
+	repeatAfter = time.Second            // an operation of a half-stuck daemon may land after ours
+	finalTime   = 30 * time.Second       // to restore after the daemon is gone
 )
 
-// ward is one attached process.
+// restorer is what of a driver is needed here.
+type restorer interface {
+	Restore(ctx context.Context, f *nvidia.File, r nvidia.Restore) error
+}
+
+// ward is one attached process. The guardian's one goroutine owns it; an attempt to
+// restore, which blocks as long as the device does, has a goroutine of its own.
 type ward struct {
 	pid      int
 	pidfd    int
@@ -30,13 +39,23 @@ type ward struct {
 	files    []*nvidia.File
 	restores []nvidia.Restore
 	found    []nvidia.Candidate
-	silent   bool // restored already in this silence
+
+	attempt chan error // of the restoring under way; nil: none
+	epoch   uint64     // that it answers
+	retry   time.Time  // not before, after one that failed
+	wait    time.Duration
+
+	silent  bool      // restored already in this silence
+	freed   uint64    // the epoch that was answered
+	again   time.Time // when to repeat it
+	leaving bool      // forgotten once it is free
 }
 
 type guardian struct {
-	sock   int
-	driver *nvidia.Driver
-	wards  map[uint64]*ward
+	sock    int
+	driver  restorer
+	wards   map[uint64]*ward
+	leaving map[*ward]struct{} // no session's any more, but not free yet
 }
 
 // Main is the guardian's whole life: it obeys the daemon at the other end of
@@ -46,14 +65,14 @@ func Main(fd int) error {
 	// process ends when the daemon does, after its work.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	unix.CloseOnExec(fd)
-	g := &guardian{sock: fd, wards: map[uint64]*ward{}}
+	g := &guardian{sock: fd, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}
 	defer g.end()
 	nextFiles := time.Now()
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		// Nobody to guard: only the daemon can change that.
 		timeout := -1
-		if len(g.wards) > 0 {
+		if len(g.wards)+len(g.leaving) > 0 {
 			timeout = int(lookPeriod / time.Millisecond)
 		}
 		n, err := unix.Poll(fds, timeout)
@@ -77,11 +96,15 @@ func Main(fd int) error {
 
 // end restores everybody whose process still lives: the daemon is gone.
 func (g *guardian) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), finalTime)
-	defer cancel()
-	for id, w := range g.wards {
-		g.restore(ctx, w)
-		g.drop(id)
+	for id := range g.wards {
+		g.drop(id, false)
+	}
+	for end := time.Now().Add(finalTime); ; time.Sleep(time.Millisecond) {
+		g.look()
+		g.checkFiles()
+		if len(g.leaving) == 0 || time.Now().After(end) {
+			return
+		}
 	}
 }
 
@@ -91,7 +114,7 @@ func (g *guardian) obey() error {
 	if err != nil {
 		return err
 	}
-	var r reply
+	r := reply{Seq: m.Seq}
 	if err := g.do(m, fds); err != nil {
 		r.Error = err.Error()
 	}
@@ -111,7 +134,7 @@ func (g *guardian) do(m message, fds []int) error {
 	case m.Op == "attach":
 		return g.attach(m, fds)
 	case m.Op == "detach":
-		g.drop(m.Session)
+		g.drop(m.Session, m.Restored)
 	default:
 		closeFDs(fds)
 		return fmt.Errorf("unknown request %q", m.Op)
@@ -134,18 +157,30 @@ func (g *guardian) attach(m message, fds []int) error {
 	for _, fd := range fds[2:] {
 		w.files = append(w.files, nvidia.NewFile(fd))
 	}
-	g.drop(m.Session)
+	// The new one restores what the old one did: that has only to finish what it began.
+	g.drop(m.Session, true)
 	g.wards[m.Session] = w
 	return nil
 }
 
-// drop closes what is held for a process.
-func (g *guardian) drop(id uint64) {
+// drop ends the guarding of a session: at once if its process is free, else once it is.
+// An attempt that is under way has to come to its end, which may lie behind a stop.
+func (g *guardian) drop(id uint64, free bool) {
 	w := g.wards[id]
 	if w == nil {
 		return
 	}
 	delete(g.wards, id)
+	if free && w.attempt == nil {
+		w.close()
+		return
+	}
+	w.leaving = true
+	g.leaving[w] = struct{}{}
+}
+
+// close closes what is held for a process.
+func (w *ward) close() {
 	for _, f := range w.files {
 		_ = f.Close()
 	}
@@ -153,46 +188,91 @@ func (g *guardian) drop(id uint64) {
 	w.page.Release()
 }
 
+// prune closes and forgets the wards of which over says that there is nothing left to do.
+func (g *guardian) prune(over func(w *ward) bool) {
+	for id, w := range g.wards {
+		if over(w) {
+			delete(g.wards, id)
+			w.close()
+		}
+	}
+	for w := range g.leaving {
+		if over(w) {
+			delete(g.leaving, w)
+			w.close()
+		}
+	}
+}
+
 // look does for each ward what a shim's helper does for its own process.
 func (g *guardian) look() {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	now := model.Time(ts.Nano())
-	for id, w := range g.wards {
-		if ended(w.pidfd) {
-			g.drop(id)
-			continue
+	g.prune(func(w *ward) bool {
+		if ended(w.pidfd) || w.collect() && w.leaving {
+			return true
 		}
-		_, deadline := w.page.Lease()
-		late := now.Sub(w.page.LastHeartbeat()) > wire.HeartbeatLimitNS || deadline != 0 && now > deadline
-		if late && !w.silent {
-			ctx, cancel := context.WithTimeout(context.Background(), finalTime)
-			g.restore(ctx, w)
-			cancel()
+		if w.due(now) {
+			g.restore(w)
 		}
-		w.silent = late
-	}
+		return false
+	})
 }
 
-// restore sets a process free. The epoch is read before: a suspension that the
-// daemon makes meanwhile is newer than what is said to be undone.
-func (g *guardian) restore(ctx context.Context, w *ward) {
-	epoch, _ := w.page.Lease()
-	for i, r := range w.restores {
-		// What can't be restored is gone with its process.
-		_ = g.driver.Restore(ctx, w.files[i], r)
+// due says whether a process has to be set free now.
+func (w *ward) due(now model.Time) bool {
+	epoch, deadline := w.page.Lease()
+	late := now.Sub(w.page.LastHeartbeat()) > wire.HeartbeatLimitNS || deadline != 0 && now > deadline
+	w.silent = w.silent && late
+	switch {
+	case w.attempt != nil || time.Now().Before(w.retry):
+		return false
+	case w.leaving:
+		return true
 	}
-	w.page.SetRecovered(epoch)
+	return late && (!w.silent || epoch > w.freed || time.Now().After(w.again))
+}
+
+// restore starts to set a process free. The epoch is read before: a suspension
+// that the daemon makes meanwhile is newer than what is said to be undone.
+func (g *guardian) restore(w *ward) {
+	w.epoch, _ = w.page.Lease()
+	done := make(chan error, 1)
+	w.attempt = done
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), tryTime)
+		defer cancel()
+		var err error
+		for i, r := range w.restores {
+			err = errors.Join(err, g.driver.Restore(ctx, w.files[i], r))
+		}
+		done <- err
+	}()
+}
+
+// collect takes note of an attempt that has ended; true: the process is free.
+func (w *ward) collect() bool {
+	select {
+	case err := <-w.attempt:
+		w.attempt = nil
+		if err != nil {
+			w.wait = min(max(2*w.wait, lookPeriod), retryMax)
+			w.retry = time.Now().Add(w.wait)
+			return false
+		}
+		w.page.SetRecovered(w.epoch)
+		w.silent, w.freed, w.wait, w.again = true, w.epoch, 0, time.Now().Add(repeatAfter)
+		return true
+	default:
+		return false
+	}
 }
 
 // checkFiles lets go of processes that no longer have the file: they closed it
 // or called exec, and only our duplicate keeps their GPU memory.
 func (g *guardian) checkFiles() {
-	for id, w := range g.wards {
-		if !nvidia.StillHasAny(w.pid, w.found) {
-			g.drop(id)
-		}
-	}
+	g.prune(func(w *ward) bool { return !nvidia.StillHasAny(w.pid, w.found) })
 }
 
 func ended(pidfd int) bool {

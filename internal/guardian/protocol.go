@@ -18,7 +18,8 @@ import (
 
 // message is one packet from the daemon, as JSON.
 type message struct {
-	Op string `json:"op"` // start, attach, detach
+	Op  string `json:"op"`  // start, attach, detach
+	Seq uint64 `json:"seq"` // comes back in the reply
 
 	// start: which driver
 	Virtual    bool   `json:"virtual,omitempty"`
@@ -29,6 +30,9 @@ type message struct {
 	PID      int                `json:"pid,omitempty"`
 	Restores []nvidia.Restore   `json:"restores,omitempty"`
 	Files    []nvidia.Candidate `json:"files,omitempty"`
+
+	// detach: the daemon has set the process free. Otherwise it is done here.
+	Restored bool `json:"restored,omitempty"`
 }
 
 const (
@@ -36,8 +40,9 @@ const (
 	maxFDs     = 66
 )
 
-// reply answers every message.
+// reply answers every message, in order; one that came too late is told by its number.
 type reply struct {
+	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`
 }
 

@@ -3,6 +3,8 @@
 package hub
 
 import (
+	"strconv"
+
 	"xsched/internal/device"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -36,9 +38,9 @@ func (h *Hub) grant(s *Session, hint *model.Hint) {
 
 func (h *Hub) limit(s *Session, hint *model.Hint) (note string) {
 	for _, p := range []*model.Priority{&hint.Priority, &hint.LaxPriority, &hint.CriticalPriority} {
-		if n := h.mayHave(s.UID, *p); n != "" {
+		if n := h.mayHave(s.UID, *p); n != "" && *p > s.granted {
 			note = n
-			*p = model.PriorityDefault
+			*p = max(model.PriorityDefault, s.granted)
 		}
 	}
 	return note
@@ -84,7 +86,7 @@ func (l *loop) takeHint(s *Session, f *wire.HintFrame) {
 	q.said.Apply(&said)
 	l.hub.grant(s, &said)
 	if s.mayHint(1) {
-		l.engine.SetQueueHint(now, q.id, l.hintOf(s, q))
+		l.engine.SetQueueHint(now, q.id, s.told(l.hintOf(s, q)))
 		l.dirty = true
 	}
 }
@@ -114,11 +116,11 @@ func (l *loop) tickHints(now model.Time, s *Session) {
 
 // rehint tells the engine the hint of every queue of a session again.
 func (l *loop) rehint(now model.Time, s *Session) {
-	base := s.hint
+	base := s.told(s.hint)
 	base.PerQueue = base.PerQueue || s.streams > 0
 	l.engine.SetHint(now, s.PID, base)
 	for _, q := range s.queues {
-		if h := l.hintOf(s, q); h != base {
+		if h := s.told(l.hintOf(s, q)); h != base {
 			l.engine.SetQueueHint(now, q.id, h)
 		}
 	}
@@ -152,6 +154,15 @@ func (l *loop) hintOf(s *Session, q *queue) model.Hint {
 	l.hub.limit(s, &h)
 	h.Level = s.hint.Level // one level for all: the hardware's queues are the process's
 	h.PerQueue = h.PerQueue || s.streams > 0
+	return h
+}
+
+// told is a hint as the engine gets it: a gang is one user's, so that nobody runs with
+// a stranger's priority, or stops a stranger, by using its gang's name.
+func (s *Session) told(h model.Hint) model.Hint {
+	if h.Gang != "" {
+		h.Gang = strconv.Itoa(s.UID) + "/" + h.Gang
+	}
 	return h
 }
 

@@ -10,10 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"xsched/internal/device"
 	"xsched/internal/engine"
@@ -127,11 +131,7 @@ func (h *Hub) Close() {
 		h.mu.Unlock()
 		return
 	}
-	h.closing = true
-	all := make([]*Session, 0, len(h.sessions))
-	for _, s := range h.sessions {
-		all = append(all, s)
-	}
+	h.closing = true // from here on newSession enters nobody
 	h.mu.Unlock()
 	if h.cfg.Listener != nil {
 		_ = h.cfg.Listener.Close()
@@ -140,7 +140,7 @@ func (h *Hub) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = h.call(ctx, func(l *loop) { l.openAll() })
-	for _, s := range all {
+	for _, s := range h.all() {
 		s.end(false, "daemon stops")
 	}
 	for ctx.Err() == nil && h.count() > 0 {
@@ -148,8 +148,17 @@ func (h *Hub) Close() {
 	}
 	h.cancel()
 	h.loop.stop()
+	for _, s := range h.all() { // nobody reads a connection for good, whatever happened meanwhile
+		s.end(false, "daemon stops")
+	}
 	h.reaper.stop()
 	h.wg.Wait()
+}
+
+func (h *Hub) all() []*Session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Values(h.sessions))
 }
 
 func (h *Hub) count() int {
@@ -158,13 +167,15 @@ func (h *Hub) count() int {
 	return len(h.sessions)
 }
 
+func errStopping() *refusal { return &refusal{"stopping", "the daemon is stopping"} }
+
 // reserve counts a new session, or says why there can't be one.
 func (h *Hub) reserve(uid int) *refusal {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closing:
-		return &refusal{"stopping", "the daemon is stopping"}
+		return errStopping()
 	case len(h.sessions) >= h.cfg.MaxSessions:
 		return &refusal{"full", fmt.Sprintf("the daemon has its most of %d clients", h.cfg.MaxSessions)}
 	case h.perUID[uid] >= h.cfg.MaxSessionsPerUID:
@@ -203,12 +214,23 @@ func (h *Hub) newSession(s *Session) (memfd int, err error) {
 	s.lease = device.NewLease(page, wire.HeartbeatLimitNS)
 	s.workers = map[model.DeviceID]*device.Worker{}
 	s.queues = map[uint32]*queue{}
+	s.onGPU = map[model.DeviceID]int{}
 	s.sent = map[model.DeviceID]model.Desired{}
 	s.kick = make(chan struct{}, 1)
+	s.freed = make(chan struct{})
 	s.ctx, s.cancel = context.WithCancel(h.ctx)
 	h.mu.Lock()
-	h.sessions[s.ID] = s
+	closing := h.closing
+	if !closing {
+		h.sessions[s.ID] = s
+	}
 	h.mu.Unlock()
+	if closing { // HELLO came after Close had ended everybody
+		s.cancel()
+		page.Release()
+		_ = unix.Close(memfd)
+		return -1, errStopping()
+	}
 	h.total.Add(1)
 	return memfd, nil
 }

@@ -24,12 +24,17 @@ type Lock struct {
 	path string
 }
 
-// TakeLock locks dir, or says who has it.
+// TakeLock locks dir, or says who has it. The file is nobody else's to open: whoever can,
+// can lock it.
 func TakeLock(dir string) (*Lock, error) {
 	path := filepath.Join(dir, "lock")
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, lockMode)
 		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		if err := closeToOthers(f); err != nil {
+			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -53,6 +58,28 @@ func TakeLock(dir string) (*Lock, error) {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 		return &Lock{f, path}, nil
 	}
+}
+
+const lockMode = 0o600
+
+// closeToOthers checks that a file that may have been there before is ours, and ours alone.
+func closeToOthers(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("%s is no plain file; remove it", f.Name())
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to uid %d, not %d; remove it", f.Name(), st.Uid, os.Geteuid())
+	case st.Mode&0o7777 == lockMode:
+		return nil
+	}
+	if err := f.Chmod(lockMode); err != nil {
+		return fmt.Errorf("set mode of %s: %w", f.Name(), err)
+	}
+	return nil
 }
 
 func running(pid, dir string) error {

@@ -53,8 +53,11 @@ type loop struct {
 
 	// Of the decision that is being carried out: what was resumed on each GPU, for the stops to
 	// come after.
-	deciding bool
-	resumed  map[model.DeviceID][]<-chan struct{}
+	deciding  bool
+	unsettled []*Session // whose workers are yet to be told
+	resumed   map[model.DeviceID][]<-chan struct{}
+
+	retargets uint64 // how often a worker's wish was added up
 
 	gpus  gpuTimes
 	waits device.Histogram // of queues with work that had to stop, until they may run again
@@ -245,11 +248,11 @@ func (l *loop) heartbeat(now model.Time) {
 				}
 			}
 		}
-		if s.adds > addsPerTick {
-			s.adds = 0
-			l.scan(now, s)
-		}
+		waiting := s.adds > addsPerTick
 		s.adds = 0
+		if waiting {
+			l.scan(now, s) // which may leave some for the next time again
+		}
 	}
 }
 
@@ -288,6 +291,11 @@ func (l *loop) publishAll(now model.Time, changes []model.Desired) {
 				l.publish(now, changes[i])
 			}
 		}
+		for i, s := range l.unsettled {
+			l.settle(s)
+			l.unsettled[i] = nil
+		}
+		l.unsettled = l.unsettled[:0]
 	}
 	l.deciding = false
 	clear(l.resumed)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -92,8 +93,25 @@ func (l *loop) scan(now model.Time, s *Session) {
 			}
 		}
 	}
+	l.settle(s)
 }
 
+// touch notes that a worker has to be told again: once, however many queues change.
+func (s *Session) touch(gpu model.DeviceID) {
+	if !slices.Contains(s.changed, gpu) {
+		s.changed = append(s.changed, gpu)
+	}
+}
+
+// settle tells the workers what has changed.
+func (l *loop) settle(s *Session) {
+	for _, gpu := range s.changed {
+		l.retarget(s, gpu)
+	}
+	s.changed = s.changed[:0]
+}
+
+// setBusy notes that a queue has work or none; the caller settles.
 func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool) {
 	q.busy = busy
 	l.note(now, q)
@@ -104,7 +122,7 @@ func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool) {
 	l.engine.SetBusy(now, q.id, busy)
 	l.dirty = true
 	if len(s.queues) > 1 {
-		l.retarget(s, q.device)
+		s.touch(q.device)
 	}
 }
 
@@ -114,11 +132,7 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	if s.adds++; s.adds > addsPerTick || l.queueCount.Load() >= maxQueues {
 		return nil
 	}
-	gpus := map[model.DeviceID]bool{v.Device: true}
-	for _, q := range s.queues {
-		gpus[q.device] = true
-	}
-	if len(gpus) > maxGPUs {
+	if s.onGPU[v.Device] == 0 && len(s.onGPU) >= maxGPUs {
 		return nil
 	}
 	q := &queue{
@@ -129,9 +143,10 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	return q
 }
 
-// enter makes a queue known to the engine.
+// enter makes a queue known to the engine; the caller settles.
 func (l *loop) enter(now model.Time, s *Session, q *queue) {
 	s.queues[q.id.Index] = q
+	s.onGPU[q.device]++
 	l.queueCount.Add(1)
 	regroup := s.countStream(q, 1)
 	c := l.abilities(s, q)
@@ -142,7 +157,7 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: s.PID, Device: q.device, Hint: l.hintOf(s, q), Level: q.level, Slices: c.Slices, Busy: q.busy,
+		ID: q.id, PID: s.PID, Device: q.device, Hint: s.told(l.hintOf(s, q)), Level: q.level, Slices: c.Slices, Busy: q.busy,
 	})
 	if s.held {
 		l.engine.SetHeld(now, s.PID, true)
@@ -151,9 +166,10 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 		l.rehint(now, s)
 	}
 	l.dirty = true
-	l.retarget(s, q.device)
+	s.touch(q.device)
 }
 
+// removeQueue forgets a queue; the caller settles.
 func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
 	l.engine.RemoveQueue(now, q.id)
 	l.gpus.leave(now, q)
@@ -161,12 +177,15 @@ func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
 		_ = q.gate.Close()
 	}
 	delete(s.queues, q.id.Index)
+	if s.onGPU[q.device]--; s.onGPU[q.device] == 0 {
+		delete(s.onGPU, q.device)
+	}
 	l.queueCount.Add(-1)
 	if s.countStream(q, -1) {
 		l.rehint(now, s)
 	}
 	l.dirty = true
-	l.retarget(s, q.device)
+	s.touch(q.device)
 }
 
 // capability is what can be done to a session on a device, with the reason when
@@ -203,15 +222,12 @@ func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
 // it has work, so it counts as having some until SetBusy says otherwise.
 func (l *loop) enterAttached(s *Session) {
 	for gpu, c := range s.caps {
-		known := false
-		for _, q := range s.queues {
-			known = known || q.device == gpu
-		}
-		if !known && c.MaxLevel > model.LevelBlock && len(s.queues) < maxGPUs {
+		if s.onGPU[gpu] == 0 && c.MaxLevel > model.LevelBlock && len(s.queues) < maxGPUs {
 			id := model.QueueID{Session: s.ID, Index: uint32(len(s.queues))}
 			l.enter(l.now(), s, &queue{id: id, device: gpu, generation: 1, transitions: 1, busy: true})
 		}
 	}
+	l.settle(s)
 }
 
 // relevel resolves the level of every queue of a session again.
@@ -225,7 +241,8 @@ func (l *loop) relevel(s *Session) {
 	l.dirty = true
 }
 
-// publish carries a decision out: the gate here, the hardware through its worker.
+// publish carries a decision out: the gate here, the hardware through its worker, which
+// publishAll tells.
 func (l *loop) publish(now model.Time, d model.Desired) {
 	s := l.sessions[d.Queue.Session]
 	if s == nil {
@@ -235,6 +252,10 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	if q == nil {
 		return
 	}
+	if len(s.changed) == 0 {
+		l.unsettled = append(l.unsettled, s)
+	}
+	s.touch(q.device)
 	was := q.want.Suspend != 0
 	q.want = d
 	if s.Attached && d.Suspend != 0 && !q.busy {
@@ -256,7 +277,6 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), l.gated(s, q))
 	}
-	l.retarget(s, q.device)
 }
 
 // gated is what the gate has to do for a queue: also what hardware that isn't
@@ -278,6 +298,7 @@ func (l *loop) retarget(s *Session, gpu model.DeviceID) {
 			return
 		}
 	}
+	l.retargets++
 	want, any, anyBusy := model.Desired{}, false, false
 	for _, q := range s.queues {
 		if q.device != gpu || anyBusy && !q.busy {

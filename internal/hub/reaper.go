@@ -101,6 +101,9 @@ func (r *reaper) stop() {
 	one := [8]byte{1}
 	_, _ = unix.Write(r.quit, one[:])
 	<-r.done
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	_ = unix.Close(r.quit)
 	_ = unix.Close(r.epoll)
+	r.epoll = -1 // sessions may still end, and the number may be somebody else's by then
 }

@@ -199,6 +199,9 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	memfd, err := h.newSession(s)
 	if err != nil {
 		_ = unix.Close(bell)
+		if s.hw != nil {
+			s.hw.Close()
+		}
 		return nil, err
 	}
 	return []int{memfd, bell}, nil
@@ -354,7 +357,7 @@ func closeFDs(fds []int) {
 // file before anything is done to the process, and returns what is to be called
 // at the end. The hub takes pidfd and hardware over, also when it fails.
 func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]device.Capability, pidfd int,
-	prepare func(memfd int) (onEnd func(), err error),
+	prepare func(memfd int) (onEnd func(restored bool), err error),
 ) error {
 	abandon := func() {
 		hw.Close()
@@ -365,6 +368,7 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardwa
 		return r
 	}
 	s.Attached, s.hw, s.pidfd, s.bell, s.hint = true, hw, pidfd, -1, hint
+	s.granted = hint.Priority // the caller was asked whether it may
 	memfd, err := h.newSession(s)
 	if err != nil {
 		h.unreserve(s.UID)
@@ -377,9 +381,9 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardwa
 		err = h.call(ctx, func(l *loop) { s.page.Heartbeat(l.now()) })
 	}
 	if err == nil {
-		var onEnd func()
+		var onEnd func(restored bool)
 		if onEnd, err = prepare(memfd); err == nil && !s.atEnd(onEnd) {
-			onEnd()
+			onEnd(true) // nothing was done to it
 			err = errEnd
 		}
 	}

@@ -39,6 +39,8 @@ type Session struct {
 	UID       int
 	Command   string
 	Attached  bool
+	// FreedByClose: closing its hardware sets the process free, whatever was done to it.
+	FreedByClose bool
 	// PriorityNote says that the wished priority was not granted.
 	PriorityNote string
 
@@ -57,13 +59,15 @@ type Session struct {
 
 	mu      sync.Mutex
 	ended   bool
-	onEnd   func() // attached: tells the guardian
+	onEnd   func(restored bool) // attached: tells the guardian
+	freed   chan struct{}       // closed when everything was undone; never if it was not
 	workers map[model.DeviceID]*device.Worker
 
 	// The loop's alone.
 	hint       model.Hint
-	policyWish string // of a program with a private scheduler
-	streams    int    // queues that are one stream each
+	granted    model.Priority // the highest that somebody who may has given it; below 0: as its user may
+	policyWish string         // of a program with a private scheduler
+	streams    int            // queues that are one stream each
 	requests   requests
 	hinted     int  // queues told of a hint since the last heartbeat
 	stale      bool // and some were not
@@ -72,7 +76,9 @@ type Session struct {
 	caps       map[model.DeviceID]device.Capability
 	sent       map[model.DeviceID]model.Desired
 	recoveries uint64
-	adds       int // queues added since the last refill
+	adds       int                    // queues added since the last refill
+	onGPU      map[model.DeviceID]int // queues there
+	changed    []model.DeviceID       // where the queues have changed and the worker was not told
 }
 
 // queue is the loop's knowledge of one slot in use.
@@ -131,9 +137,13 @@ func (s *Session) worker(gpu model.DeviceID) *device.Worker {
 	return w
 }
 
-// How long a process that lives on gets to be set free before its files are
-// closed all the same: together with the way here well below 100 ms.
-const restoreTime = 50 * time.Millisecond
+// How long a process that lives on gets to be set free before its session counts as
+// ended all the same: together with the way here well below 100 ms. Its files stay open longer: an
+// operation that is in flight may stop it after that, and must be undone.
+const (
+	restoreTime = 50 * time.Millisecond
+	lateTime    = 6 * time.Second
+)
 
 // end is the end of a session, from whichever goroutine sees it first. Files
 // of a dead process are closed here and now, whatever the loop or the device
@@ -156,29 +166,21 @@ func (s *Session) end(dead bool, why string) {
 			_ = s.conn.Close()
 		}
 		go func() {
-			if !dead {
-				timer := time.NewTimer(restoreTime)
-				defer timer.Stop()
-				for _, d := range done {
-					select {
-					case <-d:
-					case <-timer.C:
-						timer.Reset(0)
-					}
-				}
-			}
+			over := dead || waitAll(done, restoreTime, nil)
 			s.cancel()
-			if s.hw != nil {
-				s.hw.Close()
+			pidfd := -1
+			if !over && s.hw != nil && !s.FreedByClose {
+				pidfd, _ = unix.FcntlInt(uintptr(s.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 			}
-			for _, w := range workers {
-				w.Abandon()
-			}
-			s.mu.Lock()
-			onEnd := s.onEnd
-			s.mu.Unlock()
-			if onEnd != nil {
-				onEnd()
+			if pidfd < 0 {
+				s.close(workers, dead)
+			} else {
+				s.hub.log.Warn("process is not free yet: an operation has not returned", "pid", s.PID)
+				go func() {
+					defer func() { _ = unix.Close(pidfd) }()
+					waitAll(done, lateTime, func() bool { return !alive(pidfd) })
+					s.close(workers, !alive(pidfd))
+				}()
 			}
 			s.hub.reaper.remove(s)
 			s.hub.forget(s)
@@ -186,8 +188,54 @@ func (s *Session) end(dead bool, why string) {
 	})
 }
 
+// close lets go of the process and says whether it is free. The workers have ended, or
+// nobody waits for them any more.
+func (s *Session) close(workers map[model.DeviceID]*device.Worker, dead bool) {
+	restored := true
+	for _, w := range workers {
+		restored = restored && w.Restored()
+	}
+	if s.hw != nil {
+		s.hw.Close()
+	}
+	for _, w := range workers {
+		w.Abandon()
+	}
+	s.mu.Lock()
+	onEnd := s.onEnd
+	s.mu.Unlock()
+	if onEnd != nil {
+		onEnd(restored)
+	}
+	if restored || dead || s.FreedByClose {
+		close(s.freed)
+	}
+}
+
+// waitAll waits until all are closed; false: not in time, or stop said so.
+func waitAll(done []<-chan struct{}, limit time.Duration, stop func() bool) bool {
+	timer, look := time.NewTimer(limit), time.NewTicker(10*time.Millisecond)
+	defer timer.Stop()
+	defer look.Stop()
+	for _, d := range done {
+		for waiting := true; waiting; {
+			select {
+			case <-d:
+				waiting = false
+			case <-timer.C:
+				return false
+			case <-look.C:
+				if stop != nil && stop() {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
 // atEnd has f called at the end; false: it has ended already.
-func (s *Session) atEnd(f func()) bool {
+func (s *Session) atEnd(f func(restored bool)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {

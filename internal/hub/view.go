@@ -132,18 +132,25 @@ func (h *Hub) edit(ctx context.Context, pid int, f func(l *loop, s *Session) err
 	return failed
 }
 
-// SetHint gives a process a new hint. check sees the session and its
-// capabilities first and may refuse.
-func (h *Hub) SetHint(ctx context.Context, pid int, change func(v SessionView, hint *model.Hint) error) (model.Hint, error) {
+// SetHint gives a process a new hint. change sees the session and its
+// capabilities first and may refuse. A priority (nil: as before) is one that the caller may
+// give, whatever the user of the process may have; it is the highest from then on.
+func (h *Hub) SetHint(ctx context.Context, pid int, priority *model.Priority, change func(v SessionView, hint *model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	err := h.edit(ctx, pid, func(l *loop, s *Session) error {
 		now := l.now()
 		hint = s.hint
+		if priority != nil {
+			hint.Priority = *priority
+		}
 		if err := change(l.view(now, s), &hint); err != nil {
 			return err
 		}
 		s.hint = hint
-		s.PriorityNote = ""
+		if priority != nil {
+			s.granted = *priority
+			s.PriorityNote = ""
+		}
 		l.rehint(now, s)
 		return nil
 	})
@@ -164,6 +171,7 @@ func (h *Hub) SetBusy(ctx context.Context, id model.SessionID, busy bool) error 
 				l.setBusy(l.now(), s, q, busy)
 			}
 		}
+		l.settle(s)
 	})
 }
 
@@ -177,15 +185,36 @@ func (h *Hub) SetHeld(ctx context.Context, pid int, held bool) error {
 	})
 }
 
-// Detach lets an attached process go: it is set free and forgotten.
+// ErrNotFreed is a process that was let go while the device does not answer. It is set free
+// as soon as that does.
+var ErrNotFreed = errors.New("the device has not answered: the process is not free yet")
+
+// detachTime is how long a device may take to set a process free before Detach says that it doesn't.
+const detachTime = 2 * time.Second
+
+// Detach ends the session of an attached process. Without an error the process is free.
 func (h *Hub) Detach(ctx context.Context, pid int) error {
-	return h.edit(ctx, pid, func(_ *loop, s *Session) error {
+	var freed <-chan struct{}
+	err := h.edit(ctx, pid, func(_ *loop, s *Session) error {
 		if !s.Attached {
 			return errors.New("the process has joined by itself")
 		}
+		freed = s.freed
 		go s.end(false, "detached")
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(detachTime)
+	defer timer.Stop()
+	select {
+	case <-freed:
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ErrNotFreed
 }
 
 // Engine runs f with the engine, on the loop, and lets it decide afterwards.

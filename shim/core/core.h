@@ -172,7 +172,8 @@ extern void *(*xsi_real_dlvsym)(void *handle, const char *name, const char *vers
 
 /* ---- rm/observer.c -------------------------------------------------------------- */
 
-/* Fail open: enables every channel of this process and restores its groups' original timeslices. */
-void xsi_rm_recover(void);
+/* Fail open: enables every channel of this process and restores its groups' original timeslices.
+ * 0, or -EAGAIN if a channel may still be stopped. */
+int xsi_rm_recover(void);
 
 #endif /* XSCHED_CORE_H */

@@ -98,10 +98,10 @@ static uint64_t step_session(uint64_t now, short revents) {
   bool recover = xsi_session_step(now, revents, &next);
   xsi_session_unlock();
   if (!recover) return next;
-  xsi_rm_recover();
+  bool done = xsi_rm_recover() == 0;
   if (xsi_kfd_recover != NULL) xsi_kfd_recover();
   xsi_session_lock();
-  xsi_session_recovered(xsi_now_ns());
+  xsi_session_recovered(xsi_now_ns(), done);
   xsi_session_unlock();
   return now;
 }

@@ -6,7 +6,7 @@
 
 #include "parts.h"
 
-enum { CHECK_PERIOD_NS = 25000000, REPEAT_NS = 1000000000 };
+enum { CHECK_PERIOD_NS = 25000000, REPEAT_NS = 1000000000, RETRY_NS = 100000000 };
 #define LIMIT_MAX_NS 10000000000u
 
 uint32_t xsi_native = 1;
@@ -14,6 +14,7 @@ uint32_t xsi_native = 1;
 static uint64_t limit_ns = XSW_HEARTBEAT_LIMIT_NS; // of this session; read by launchers
 static uint64_t joined_ns;                         // counts as a first heartbeat for the helper
 static uint64_t recovered_epoch, recoveries, repeat_ns;
+static bool failed; // the last recovery
 
 static uint64_t load(const uint64_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
 
@@ -23,6 +24,7 @@ void xsi_liveness_join(uint64_t now) {
   __atomic_store_n(&limit_ns, limit, __ATOMIC_RELAXED);
   joined_ns = now;
   recovered_epoch = 0; // epochs are the session's own
+  failed = false;
   __atomic_store_n(&xsi_header()->recoveries, recoveries, __ATOMIC_RELEASE);
   __atomic_store_n(&xsi_native, 0, __ATOMIC_RELEASE);
 }
@@ -69,7 +71,7 @@ bool xsi_liveness_check(uint64_t now, uint64_t *next_ns) {
     xsi_log(XSI_WARN, "no sign of the daemon for %llu ms: running natively",
             (unsigned long long)((now - (heartbeat < now ? heartbeat : now)) / 1000000));
     xsi_liveness_leave();
-  } else if (epoch <= recovered_epoch && now < repeat_ns) {
+  } else if ((epoch <= recovered_epoch || failed) && now < repeat_ns) {
     return false;
   }
   // Repeated while it lasts: an operation of a half-stuck daemon may land after ours.
@@ -81,13 +83,20 @@ uint64_t xsi_liveness_epoch(void) { return load(&xsi_header()->lease_epoch); }
 
 void xsi_liveness_recovered(uint64_t epoch, bool first) {
   recovered_epoch = epoch;
+  failed = false;
   if (first) recoveries++;
   // The count first: who sees the epoch sees it counted.
   __atomic_store_n(&xsi_header()->recoveries, recoveries, __ATOMIC_RELEASE);
   __atomic_store_n(&xsi_header()->recovered_epoch, epoch, __ATOMIC_RELEASE);
 }
 
+void xsi_liveness_failed(uint64_t now) {
+  failed = true;
+  repeat_ns = now + RETRY_NS;
+}
+
 void xsi_liveness_reset(void) {
+  failed = false;
   xsi_native = 1;
   limit_ns = XSW_HEARTBEAT_LIMIT_NS;
   joined_ns = recovered_epoch = recoveries = repeat_ns = 0;

@@ -85,6 +85,7 @@ bool xsi_liveness_check(uint64_t now_ns, uint64_t *next_ns);
 /* Before and after that restoring. */
 uint64_t xsi_liveness_epoch(void);
 void xsi_liveness_recovered(uint64_t epoch, bool first);
+void xsi_liveness_failed(uint64_t now_ns); /* it is to be tried again soon */
 void xsi_liveness_reset(void);
 
 /* ---- counters.c ----------------------------------------------------------------- */
@@ -102,9 +103,9 @@ void xsi_session_unlock(void);
 void xsi_session_prepare(void); /* in the application's thread, before the helper starts */
 int xsi_session_poll(short *events);
 /* One step. True if the caller must drop the lock, call xsi_rm_recover and then
- * xsi_session_recovered. */
+ * xsi_session_recovered, with what became of it. */
 bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns);
-void xsi_session_recovered(uint64_t now_ns);
+void xsi_session_recovered(uint64_t now_ns, bool done);
 bool xsi_session_joined(void); /* any thread */
 void xsi_session_reset(void);
 

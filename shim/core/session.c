@@ -20,6 +20,11 @@ enum state { AWAY, GREETING, JOINED, ENDING };
 #define MS 1000000u
 enum { GREETING_LIMIT = 5000, TICK = 25 };
 
+// After the end of a session that had a lease, the recovery is repeated: an operation that its
+// daemon had in flight may stop the channels after the first.
+static const uint32_t repeat_ms[] = {200, 1000, 5000};
+enum { REPEATS = sizeof repeat_ms / sizeof *repeat_ms };
+
 // A restarted daemon finds its clients back within a second; one that refuses may be upgraded
 // meanwhile.
 struct xsi_session_retry xsi_session_retry = {.first_ms = 100, .last_ms = 500, .refused_ms = 2000};
@@ -30,7 +35,11 @@ static struct {
   uint64_t retry_ns, retry_ms, greeting_ns, tick_ns;
   uint64_t epoch; // lease to be answered by the recovery under way
   bool first;     // and whether it is more than a repetition
+  bool failed;    // the last one that was has failed
   bool blocked;   // the socket is full
+  // Recoveries planned since the last session ended, and the next; UINT64_MAX: no more.
+  unsigned repeats;
+  uint64_t ended_ns, repeat_ns;
   size_t out_bytes;
   int out_fd;
   union { // the frame being sent
@@ -38,7 +47,7 @@ static struct {
     struct xsw_rm rm;
     struct xsw_hint_frame hint;
   } out;
-} session = {.fd = -1, .out_fd = -1};
+} session = {.fd = -1, .out_fd = -1, .repeat_ns = UINT64_MAX};
 
 static uint32_t joined; // for all threads
 static char command[XSW_COMMAND_BYTES];
@@ -193,6 +202,8 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   // From here on it is a session whose end must be recovered from. Objects go before queues, so
   // that the daemon knows what it can do to a queue when it sees one.
   session.state = JOINED;
+  session.failed = false;
+  session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go
   xsi_liveness_join(now);
   xsi_rm_tell_all();
   result = flush_frames();
@@ -257,12 +268,12 @@ static bool step_joined(uint64_t now, uint64_t *next_ns) {
   if (session.tick_ns < *next_ns) *next_ns = session.tick_ns;
   if (recover) {
     session.epoch = xsi_liveness_epoch();
-    session.first = !was_native;
+    session.first = !was_native || session.failed;
   }
   return recover;
 }
 
-bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
+static bool step(uint64_t now, short revents, uint64_t *next_ns) {
   if (session.retry_ms == 0) session.retry_ms = xsi_session_retry.first_ms;
   if (xsi_scheduler() == XSW_SCHEDULER_APP) {
     if ((session.state == GREETING || session.state == JOINED) &&
@@ -285,11 +296,39 @@ bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
   return false;
 }
 
-void xsi_session_recovered(uint64_t now) {
+bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
+  if (now >= session.repeat_ns) return true; // never while joined; what came is read next time
+  if (step(now, revents, next_ns)) return true;
+  if (session.repeat_ns < *next_ns) *next_ns = session.repeat_ns;
+  return false;
+}
+
+// When to recover next after the session's end: a few times, and on until it has worked.
+static void plan_repeat(uint64_t now, bool done) {
+  if (session.repeats == REPEATS) {
+    session.repeat_ns = done ? UINT64_MAX : now + (uint64_t)repeat_ms[REPEATS - 1] * MS;
+    return;
+  }
+  session.repeat_ns = session.ended_ns + (uint64_t)repeat_ms[session.repeats++] * MS;
+}
+
+void xsi_session_recovered(uint64_t now, bool done) {
+  if (session.state != JOINED && session.state != ENDING) {
+    plan_repeat(now, done);
+    return;
+  }
   // While the page is still shared: a daemon that only lost the socket must know, too.
-  xsi_liveness_recovered(session.epoch, session.first);
-  xsi_log(XSI_INFO, "recovered lease_epoch=%llu", (unsigned long long)session.epoch);
+  if (done)
+    xsi_liveness_recovered(session.epoch, session.first);
+  else
+    xsi_liveness_failed(now);
+  session.failed = !done && session.first;
+  xsi_log(done ? XSI_INFO : XSI_WARN, "%s lease_epoch=%llu", done ? "recovered" : "cannot recover",
+          (unsigned long long)session.epoch);
   if (session.state != ENDING) return;
+  session.repeats = 0;
+  session.ended_ns = now;
+  if (session.epoch != 0 || !done) plan_repeat(now, done);
   xsi_counters_publish();
   xsi_queue_lock();
   __atomic_store_n(&joined, 0, __ATOMIC_RELEASE);
@@ -306,4 +345,5 @@ void xsi_session_reset(void) {
   xsi_fd_close(&session.fd);
   memset(&session, 0, sizeof session);
   session.fd = session.out_fd = -1;
+  session.repeat_ns = UINT64_MAX;
 }

@@ -9,6 +9,8 @@
 
 #include "rm.h"
 
+enum { LAST_TRIES = 3 }; // for the enable that follows a stop
+
 struct group_item {
   uint32_t group;
   uint64_t timeslice_us;
@@ -66,29 +68,43 @@ static int set_disabled(int fd, uint32_t client, uint32_t subdevice, const uint3
                      sizeof params);
 }
 
-static void enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+// Enabling is possible no more, because the object is not there: nothing is left stopped.
+static bool gone(int status) {
+  return status == 0x23 || status == 0x31 || status == 0x33 || status == 0x39 || status == 0x57;
+}
+
+static bool enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
                          uint32_t count) {
   int status = set_disabled(fd, client, subdevice, handles, count, false);
-  if (status == 0) return;
+  if (status == 0) return true;
   xsi_log(XSI_WARN, "cannot enable channels client=%#x count=%u status=%#x", client, count, status);
+  if (count == 1) return gone(status);
   // One that the application has just freed makes the driver refuse all: the others one by one.
-  for (uint32_t i = 0; count > 1 && i < count; i++)
-    set_disabled(fd, client, subdevice, &handles[i], 1, false);
+  bool all = true;
+  for (uint32_t i = 0; i < count; i++) {
+    status = set_disabled(fd, client, subdevice, &handles[i], 1, false);
+    if (status != 0 && !gone(status)) all = false;
+  }
+  return all;
 }
 
 // Whatever a daemon has done to them. Measured on an H200 (docs/platforms/nvidia.md): the driver counts
 // disables, so a channel that a dying daemon stopped twice takes two enables, while enabling one that
 // runs changes nothing; and one that left at the end of its slice with nobody else on the chip comes
 // back only after a full stop and another enable.
-static void free_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
+static bool free_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
                        uint32_t count) {
-  enable_chunk(fd, client, subdevice, handles, count);
-  enable_chunk(fd, client, subdevice, handles, count);
+  bool done = enable_chunk(fd, client, subdevice, handles, count);
+  if (!enable_chunk(fd, client, subdevice, handles, count)) return false;
+  // Only where enabling has just worked: the stop must not be the last thing that does.
   set_disabled(fd, client, subdevice, handles, count, true);
-  enable_chunk(fd, client, subdevice, handles, count);
+  for (int i = 0; i < LAST_TRIES; i++)
+    if (enable_chunk(fd, client, subdevice, handles, count)) return done;
+  return false;
 }
 
-static void recover_client(int fd, uint32_t client) {
+static bool recover_client(int fd, uint32_t client) {
+  bool done = true;
   for (unsigned s = 0; s < subdevice_count; s++) {
     uint32_t chunk[RM_DISABLE_MAX_CHANNELS], count = 0;
     for (unsigned i = 0; i < channel_count; i++) {
@@ -97,10 +113,10 @@ static void recover_client(int fd, uint32_t client) {
         continue;
       chunk[count++] = channels[i];
       if (count < RM_DISABLE_MAX_CHANNELS) continue;
-      free_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+      done = free_chunk(fd, client, subdevices[s].subdevice, chunk, count) && done;
       count = 0;
     }
-    if (count > 0) free_chunk(fd, client, subdevices[s].subdevice, chunk, count);
+    if (count > 0) done = free_chunk(fd, client, subdevices[s].subdevice, chunk, count) && done;
   }
   for (unsigned i = 0; i < group_count; i++) {
     struct rm_timeslice slice = {groups[i].timeslice_us};
@@ -110,12 +126,14 @@ static void recover_client(int fd, uint32_t client) {
       xsi_log(XSI_WARN, "cannot restore timeslice client=%#x group=%#x status=%#x", client,
               groups[i].group, status);
   }
+  return done;
 }
 
-void xsi_rm_recover(void) {
+int xsi_rm_recover(void) {
   int saved = errno;
+  bool done = true;
   // Never waits: a recovery under way does the same work.
-  if (__atomic_exchange_n(&xsi_rm_table.recovering, 1, __ATOMIC_ACQ_REL) != 0) return;
+  if (__atomic_exchange_n(&xsi_rm_table.recovering, 1, __ATOMIC_ACQ_REL) != 0) return -EAGAIN;
   for (unsigned i = 0; i < XSW_MAX_RM_CLIENTS; i++) {
     struct rm_client *client = &xsi_rm_table.clients[i];
     xsi_rm_lock();
@@ -128,11 +146,12 @@ void xsi_rm_recover(void) {
     }
     xsi_rm_unlock();
     if (!due) continue;
-    recover_client(fd, handle); // the driver may take its time: no lock held
+    done = recover_client(fd, handle) && done; // the driver may take its time: no lock held
     xsi_rm_lock();
     xsi_rm_release_client(client);
     xsi_rm_unlock();
   }
   __atomic_store_n(&xsi_rm_table.recovering, 0, __ATOMIC_RELEASE);
   errno = saved;
+  return done ? 0 : -EAGAIN;
 }

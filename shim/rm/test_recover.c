@@ -14,6 +14,13 @@ static uint32_t word(const struct test_control *control, size_t offset) {
   return value;
 }
 
+static unsigned counted(void) {
+  pthread_mutex_lock(&test_driver.lock);
+  unsigned count = test_driver.count;
+  pthread_mutex_unlock(&test_driver.lock);
+  return count;
+}
+
 static unsigned recover(void) {
   pthread_mutex_lock(&test_driver.lock);
   test_driver.count = 0;
@@ -102,10 +109,17 @@ static void undoes_exactly(void) {
 
   test_turn(error, EIO); // the driver is gone: every call fails, nobody minds
   recover();
+  CHECK(xsi_rm_recover() == -EAGAIN);
   test_turn(error, 0);
   test_turn(status, 0x65);
   recover();
+  for (unsigned i = 0; i < counted(); i++) // no stop where enabling does not work
+    CHECK(test_driver.controls[i].call.command != 0x2080110B ||
+          test_driver.controls[i].params[0] == 0);
+  CHECK(xsi_rm_recover() == -EAGAIN);
   test_turn(status, 0);
+  CHECK(xsi_rm_recover() == 0);
+  recover();
   CHECK(word(&test_driver.controls[0], 0) == 0);
 
   // The session's loss does the same by itself.
@@ -117,13 +131,6 @@ static void undoes_exactly(void) {
   CHECK(test_driver.count == ALL);
   test_free(device, client, client);
   CHECK(recover() == 0);
-}
-
-static unsigned counted(void) {
-  pthread_mutex_lock(&test_driver.lock);
-  unsigned count = test_driver.count;
-  pthread_mutex_unlock(&test_driver.lock);
-  return count;
 }
 
 static void silence_undoes(void) {
@@ -141,6 +148,66 @@ static void silence_undoes(void) {
   test_free(device, client, client);
 }
 
+static void forget_calls(void) {
+  pthread_mutex_lock(&test_driver.lock);
+  test_driver.count = 0;
+  pthread_mutex_unlock(&test_driver.lock);
+}
+
+// A recovery that did not work is not said to be one, and is tried again.
+static void failure_is_no_recovery(void) {
+  uint32_t client = make_client();
+  d->limit_ns = XSW_HEARTBEAT_LIMIT_NS;
+  test_session_start(d, 3);
+  test_heart_start(d);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  struct xsw_header *header = test_header(d);
+  uint64_t before = __atomic_load_n(&header->recoveries, __ATOMIC_ACQUIRE);
+  __atomic_store_n(&header->lease_epoch, 5, __ATOMIC_RELEASE);
+  test_turn(status, 0x3);
+  test_heart_stop(d);
+  forget_calls();
+  EVENTUALLY(counted() >= 4 * 70); // several tries
+  CHECK(__atomic_load_n(&header->recovered_epoch, __ATOMIC_ACQUIRE) == 0);
+  test_turn(status, 0);
+  EVENTUALLY(__atomic_load_n(&header->recovered_epoch, __ATOMIC_ACQUIRE) == 5);
+  CHECK(__atomic_load_n(&header->recoveries, __ATOMIC_ACQUIRE) == before + 1);
+  test_heart_start(d);
+  EVENTUALLY(__atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) == 0);
+
+  // The end of a session with a lease: what lands after the recovery is undone by the next.
+  test_heart_stop(d);
+  forget_calls();
+  test_turn(error, EIO);
+  test_session_end(d); // fails
+  CHECK(counted() == 0);
+  test_turn(error, 0);
+  EVENTUALLY(counted() == ALL);
+  forget_calls();
+  EVENTUALLY(counted() == ALL);
+
+  // A new session ends the repeating.
+  test_session_start(d, 4);
+  test_heart_start(d);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  __atomic_store_n(&test_header(d)->lease_epoch, 1, __ATOMIC_RELEASE);
+  forget_calls();
+  test_heart_stop(d);
+  test_session_end(d);
+  CHECK(counted() >= ALL);
+  d->limit_ns = 9000000000u;
+  test_session_start(d, 5);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  forget_calls();
+  test_sleep_ms(1500);
+  CHECK(counted() == 0);
+  test_session_end(d); // it had no lease
+  forget_calls();
+  test_sleep_ms(400);
+  CHECK(counted() == 0);
+  test_free(device, client, client);
+}
+
 int main(void) {
   test_daemon_place(d);
   xsi_options_init(); // the constructor ran before the socket was named
@@ -151,6 +218,7 @@ int main(void) {
   test_daemon_listen(d);
   undoes_exactly();
   silence_undoes();
+  failure_is_no_recovery();
   test_daemon_remove(d);
   puts("ok recover");
   return 0;

@@ -30,10 +30,11 @@ def cpu_sets(count=None):
     cores = sorted(os.sched_getaffinity(0)) if count is None else list(range(count))
     if len(cores) < 12:
         return {}
-    rest = cores[3:-1]
-    part = len(rest) // 4
-    sets = {"daemon": cores[:3], "driver": cores[-1:]}
-    for i, role in enumerate(("high", "low1", "low2", "low3")):
+    # The high's begin and end at even numbers: two of a pair may be threads of one real core.
+    sets = {"daemon": cores[:2], "high": cores[2:6], "driver": cores[-1:]}
+    rest = cores[6:-1]
+    part = len(rest) // 3
+    for i, role in enumerate(("low1", "low2", "low3")):
         sets[role] = rest[i * part:(i + 1) * part]
     return sets
 

@@ -209,6 +209,7 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 	s.mu.Lock()
 	if !g.ownKnown {
 		g.ownUS, g.ownKnown = binary.NativeEndian.Uint64(params), true
+		s.showSlices()
 	}
 	value := us
 	if us == 0 {

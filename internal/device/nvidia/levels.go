@@ -171,18 +171,13 @@ func (s *Objects) unjudged() map[model.DeviceID]unit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[model.DeviceID]unit{}
-	for _, c := range s.clients {
-		for _, o := range c.objects {
-			if o.class != NV20_SUBDEVICE_0 || o.proof != proved {
-				continue
-			}
-			if _, ok := s.driver.Verdict(o.gpu); ok {
-				continue
-			}
-			for _, u := range s.units(o.gpu) {
-				if len(u.stop) > 0 {
-					out[o.gpu] = u
-				}
+	for gpu := range s.gpus() {
+		if _, ok := s.driver.Verdict(gpu); ok {
+			continue
+		}
+		for _, u := range s.units(gpu) {
+			if len(u.stop) > 0 {
+				out[gpu] = u
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -23,8 +24,9 @@ type Limits struct {
 
 // Budget is a number of files that several processes share.
 type Budget struct {
-	Most int
-	used atomic.Int64
+	Most  int
+	used  atomic.Int64
+	users atomic.Int64 // processes that may take files from it
 }
 
 func (b *Budget) take() bool {
@@ -44,8 +46,14 @@ func (b *Budget) give() {
 	}
 }
 
-// InUse says that the budget is not untouched.
-func (b *Budget) InUse() bool { return b.used.Load() > 0 }
+func (b *Budget) use(by int64) {
+	if b != nil {
+		b.users.Add(by)
+	}
+}
+
+// InUse says that a process has files of the budget, or may yet take some.
+func (b *Budget) InUse() bool { return b.users.Load() > 0 || b.used.Load() > 0 }
 
 // proof is what a probe on the client's own file has shown about a handle.
 type proof uint8
@@ -61,6 +69,7 @@ const (
 type object struct {
 	handle, parent, class uint32
 	order                 uint64 // of appearance
+	depth                 int    // claimed parents above it, itself included
 	proof                 proof
 
 	gpu model.DeviceID // subdevice, proved: where it is
@@ -92,6 +101,7 @@ type rmClient struct {
 	handle  uint32
 	file    *File
 	objects map[uint32]*object
+	below   map[uint32]map[uint32]*object // by the parent they claim, known or not
 }
 
 // Objects is what is known of one process's RM objects, from what it said (or
@@ -113,16 +123,27 @@ type Objects struct {
 	order   uint64
 	closed  bool
 	lie     string // why a client of this process was not accepted
+
+	// What the engine loop asks for. It never waits for mu, which what a process sends decides
+	// how long is held.
+	shown atomic.Pointer[shown]
 }
 
 // NewObjects knows nothing yet.
 func NewObjects(d *Driver, l Limits, m *device.Metrics) *Objects {
-	return &Objects{driver: d, limits: l, metrics: m, clients: map[uint32]*rmClient{}}
+	l.Files.use(1)
+	s := &Objects{driver: d, limits: l, metrics: m, clients: map[uint32]*rmClient{}}
+	s.shown.Store(&shown{})
+	return s
 }
+
+// maxDepth is how deep objects may claim to be: device, group, channel and compute object are four.
+const maxDepth = 6
 
 var (
 	errTooMany = errors.New("too many RM objects")
 	errUnknown = errors.New("unknown RM client")
+	errTooDeep = fmt.Errorf("RM objects are at most %d deep", maxDepth)
 )
 
 // AddClient takes over fd, the file that made an RM client.
@@ -131,6 +152,7 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 	err := s.driver.Accept(fd)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.showClients()
 	switch {
 	case err != nil:
 		s.lie = err.Error()
@@ -146,7 +168,7 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 	if old := s.clients[handle]; old != nil {
 		s.dropClient(old)
 	}
-	s.clients[handle] = &rmClient{handle: handle, file: f, objects: map[uint32]*object{}}
+	s.clients[handle] = &rmClient{handle: handle, file: f, objects: map[uint32]*object{}, below: map[uint32]map[uint32]*object{}}
 	return nil
 }
 
@@ -166,16 +188,76 @@ func (s *Objects) enter(client uint32, o object) error {
 	if c == nil {
 		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errUnknown)
 	}
-	if c.objects[handle] == nil {
-		if s.count >= s.limits.Objects {
-			return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooMany)
+	if old := c.objects[handle]; old != nil {
+		if old.parent != o.parent || old.class != o.class {
+			s.forget(c, handle) // its number has gone to something else
+		} else {
+			c.remove(old)
+			s.count--
 		}
-		s.count++
+	}
+	if s.count >= s.limits.Objects {
+		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooMany)
+	}
+	if !c.settle(&o) {
+		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooDeep)
 	}
 	s.order++
 	o.order = s.order
-	c.objects[handle] = &o
+	c.add(&o)
+	s.count++
 	return nil
+}
+
+func (c *rmClient) add(o *object) {
+	c.objects[o.handle] = o
+	if c.below[o.parent] == nil {
+		c.below[o.parent] = map[uint32]*object{}
+	}
+	c.below[o.parent][o.handle] = o
+}
+
+func (c *rmClient) remove(o *object) {
+	delete(c.objects, o.handle)
+	delete(c.below[o.parent], o.handle)
+	if len(c.below[o.parent]) == 0 {
+		delete(c.below, o.parent)
+	}
+}
+
+// settle says how deep a new object is, and then what claims to be below it; false: too deep,
+// and nothing is changed. A circle is too deep.
+func (c *rmClient) settle(o *object) bool {
+	o.depth = 1
+	if up := c.objects[o.parent]; up != nil && o.parent != o.handle { // an attached process's subdevice names itself
+		o.depth = up.depth + 1
+	}
+	if o.depth > maxDepth {
+		return false
+	}
+	level, depth := c.below[o.handle], o.depth+1
+	if len(level) == 0 {
+		return true
+	}
+	deeper := map[*object]int{}
+	for len(level) > 0 {
+		if depth > maxDepth {
+			return false
+		}
+		next := map[uint32]*object{}
+		for _, child := range level {
+			if child.handle == o.parent {
+				return false // a circle
+			}
+			deeper[child] = depth
+			maps.Copy(next, c.below[child.handle])
+		}
+		level, depth = next, depth+1
+	}
+	for child, depth := range deeper {
+		child.depth = depth
+	}
+	return true
 }
 
 // Free forgets an object and what is below it; the client itself when they are the same.
@@ -188,22 +270,23 @@ func (s *Objects) Free(client, handle uint32) {
 	}
 	if client == handle {
 		s.dropClient(c)
+		s.showClients()
 		return
 	}
-	// The tree is at most four deep, so a few passes find all descendants.
-	gone := map[uint32]bool{handle: true}
-	for again := true; again; {
-		again = false
-		for h, o := range c.objects {
-			if gone[o.parent] && !gone[h] {
-				gone[h], again = true, true
-			}
-		}
-	}
-	for h := range gone {
-		if c.objects[h] != nil {
-			delete(c.objects, h)
+	s.forget(c, handle)
+}
+
+// forget removes an object and all below it, each of them once. Preconditions: s.mu is held.
+func (s *Objects) forget(c *rmClient, handle uint32) {
+	for gone := []uint32{handle}; len(gone) > 0; {
+		h := gone[len(gone)-1]
+		gone = gone[:len(gone)-1]
+		if o := c.objects[h]; o != nil {
+			c.remove(o)
 			s.count--
+		}
+		for child := range c.below[h] {
+			gone = append(gone, child)
 		}
 	}
 }
@@ -232,10 +315,15 @@ func (s *Objects) dropClient(c *rmClient) {
 func (s *Objects) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	s.closed = true
 	for _, c := range s.clients {
 		s.dropClient(c)
 	}
+	s.showClients()
+	s.limits.Files.use(-1)
 }
 
 // Resolve probes what has appeared since the last time and returns what can be
@@ -244,34 +332,55 @@ func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]device.Capabi
 	err := s.prove(ctx)
 	s.driver.mps.look()
 	err = errors.Join(err, s.probeLevels(ctx))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.showSlices()
 	return s.capabilities(), err
 }
 
 // prove probes every handle that has appeared since the last time.
 func (s *Objects) prove(ctx context.Context) error {
 	for {
-		c, o := s.unproved()
-		if o == nil {
+		list := s.unproved()
+		if len(list) == 0 {
 			return nil
 		}
-		if err := s.probe(ctx, c, o); err != nil {
-			return err
+		for _, u := range list {
+			if !s.has(u.c, u.o) {
+				continue
+			}
+			if err := s.probe(ctx, u.c, u.o); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// unproved finds a handle that has to be probed.
-func (s *Objects) unproved() (*rmClient, *object) {
+type claim struct {
+	c *rmClient
+	o *object
+}
+
+// unproved finds the handles that have to be probed.
+func (s *Objects) unproved() []claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var out []claim
 	for _, c := range s.clients {
 		for _, o := range c.objects {
 			if o.proof == unproved && (o.isChannel() || o.isGroup() || o.class == NV20_SUBDEVICE_0) {
-				return c, o
+				out = append(out, claim{c, o})
 			}
 		}
 	}
-	return nil, nil
+	return out
+}
+
+// has says that an object was not freed since.
+func (s *Objects) has(c *rmClient, o *object) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clients[c.handle] == c && c.objects[o.handle] == o
 }
 
 // probe asks RM, on the client's own file, whether the handle is what the

@@ -4,6 +4,8 @@ package nvidia
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"xsched/internal/model"
 )
@@ -42,7 +44,7 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 	known := make([]*object, len(hits))
 	for i, h := range hits {
 		if known[i] = c.objects[h.handle]; known[i] != nil && known[i].class != h.class {
-			delete(c.objects, h.handle) // its number has gone to something else
+			c.remove(known[i]) // its number has gone to something else
 			s.count--
 			known[i] = nil
 		}
@@ -102,21 +104,12 @@ func (s *Objects) Release() {
 			o.hidden = false
 		}
 	}
+	s.showSlices()
 }
 
 // GPUs lists where the process has a proved subdevice, hidden ones too.
 func (s *Objects) GPUs() []model.DeviceID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	seen := map[model.DeviceID]bool{}
-	var out []model.DeviceID
-	for _, c := range s.clients {
-		for _, o := range c.objects {
-			if o.class == NV20_SUBDEVICE_0 && o.proof == proved && !seen[o.gpu] {
-				seen[o.gpu] = true
-				out = append(out, o.gpu)
-			}
-		}
-	}
-	return out
+	return slices.Collect(maps.Keys(s.gpus()))
 }

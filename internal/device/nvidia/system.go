@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -121,7 +122,7 @@ type mpsWatch struct {
 
 	mu    sync.Mutex
 	asked time.Time
-	known MPS
+	known atomic.Pointer[MPS] // read without waiting for a look that is under way
 }
 
 // look asks again if the last answer is old; it may block.
@@ -134,7 +135,9 @@ func (w *mpsWatch) look() {
 	if !w.asked.IsZero() && time.Since(w.asked) < mpsAge {
 		return
 	}
-	w.known, w.asked = w.system.MPS(), time.Now()
+	known := w.system.MPS()
+	w.known.Store(&known)
+	w.asked = time.Now()
 }
 
 // reason says why a process has no channels of its own, as of the last look; empty: it
@@ -143,12 +146,11 @@ func (w *mpsWatch) reason() string {
 	if w == nil {
 		return ""
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case len(w.known.Servers) > 0:
-		return fmt.Sprintf("MPS: the channels belong to the MPS server (pid %d)", w.known.Servers[0])
-	case w.known.Running():
+	switch known := w.known.Load(); {
+	case known == nil:
+	case len(known.Servers) > 0:
+		return fmt.Sprintf("MPS: the channels belong to the MPS server (pid %d)", known.Servers[0])
+	case known.Running():
 		return "MPS: the channels belong to the MPS server"
 	}
 	return ""

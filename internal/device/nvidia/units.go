@@ -27,12 +27,13 @@ func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
 	var us []unit
 	for _, c := range s.clients {
 		seen := map[uint32]bool{} // devices; a second subdevice of one adds nothing
-		for _, sub := range sorted(c.objects) {
-			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] || sub.hidden && !hidden {
+		all := slices.DeleteFunc(sorted(c.objects), func(o *object) bool { return o.hidden && !hidden })
+		for _, sub := range all {
+			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] {
 				continue
 			}
 			seen[sub.parent] = true
-			if u := s.unit(c, sub, hidden); len(u.compute) > 0 {
+			if u := s.unit(c, sub, all); len(u.compute) > 0 {
 				us = append(us, u)
 			}
 		}
@@ -41,11 +42,10 @@ func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
 	return us
 }
 
-func (s *Objects) unit(c *rmClient, sub *object, hidden bool) unit {
+func (s *Objects) unit(c *rmClient, sub *object, all []*object) unit {
 	u := unit{client: c, subdevice: sub.handle}
 	computes := map[uint32]bool{} // groups that hold a compute object
 	var groups []*object
-	all := slices.DeleteFunc(sorted(c.objects), func(o *object) bool { return o.hidden && !hidden })
 	for _, o := range all {
 		switch {
 		case o.isGroup() && o.proof == proved && o.parent == sub.parent:
@@ -87,9 +87,8 @@ func sorted(m map[uint32]*object) []*object {
 }
 
 // capabilities says, for each GPU with a proved subdevice, what can be done there.
+// Preconditions: s.mu is held.
 func (s *Objects) capabilities() map[model.DeviceID]device.Capability {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	out := map[model.DeviceID]device.Capability{}
 	for _, c := range s.clients {
 		for _, o := range c.objects {
@@ -116,23 +115,41 @@ func (s *Objects) noChannel(otherwise string) string {
 	return otherwise
 }
 
-// Why says why nothing is known about the process's hardware queues.
-func (s *Objects) Why() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.lie != "":
-		return "the control file it handed over was refused: " + s.lie
-	case len(s.clients) == 0:
-		return s.noChannel("the process has handed over no control file yet")
-	}
-	return s.noChannel("no hardware queue of the process on this GPU could be proved yet")
+// shown is what others see of the objects without waiting for anybody; it is never changed.
+type shown struct {
+	lie     string
+	clients int
+	slices  map[model.DeviceID]int64 // the application's own, in microseconds
 }
 
-// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
-func (s *Objects) OwnSlice(gpu model.DeviceID) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// showClients tells others which clients there are. Preconditions: s.mu is held.
+func (s *Objects) showClients() {
+	s.shown.Store(&shown{s.lie, len(s.clients), s.shown.Load().slices})
+}
+
+// showSlices tells others the application's own timeslices. Preconditions: s.mu is held.
+func (s *Objects) showSlices() {
+	own := map[model.DeviceID]int64{}
+	for gpu := range s.gpus() {
+		own[gpu] = s.ownSlice(gpu)
+	}
+	s.shown.Store(&shown{s.lie, len(s.clients), own})
+}
+
+// gpus is where the process has a proved subdevice, hidden ones too. Preconditions: s.mu is held.
+func (s *Objects) gpus() map[model.DeviceID]bool {
+	out := map[model.DeviceID]bool{}
+	for _, c := range s.clients {
+		for _, o := range c.objects {
+			if o.class == NV20_SUBDEVICE_0 && o.proof == proved {
+				out[o.gpu] = true
+			}
+		}
+	}
+	return out
+}
+
+func (s *Objects) ownSlice(gpu model.DeviceID) int64 {
 	for _, u := range s.units(gpu) {
 		for _, g := range u.compute {
 			if g.ownKnown {
@@ -142,3 +159,18 @@ func (s *Objects) OwnSlice(gpu model.DeviceID) int64 {
 	}
 	return 0
 }
+
+// Why says why nothing is known about the process's hardware queues. It never waits.
+func (s *Objects) Why() string {
+	switch now := s.shown.Load(); {
+	case now.lie != "":
+		return "the control file it handed over was refused: " + now.lie
+	case now.clients == 0:
+		return s.noChannel("the process has handed over no control file yet")
+	}
+	return s.noChannel("no hardware queue of the process on this GPU could be proved yet")
+}
+
+// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
+// It never waits.
+func (s *Objects) OwnSlice(gpu model.DeviceID) int64 { return s.shown.Load().slices[gpu] }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/daemon"
+)
+
+// silence has a suspended process whose device answers nothing from now on.
+func silence(t *testing.T, w *world, pid int) {
+	t.Helper()
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	if err := w.device.SetFault(fmt.Sprintf("never-answer:%d", pid)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// set free: it was enabled twice, stopped and enabled, once the device answered again.
+func awaitFree(t *testing.T, w *world, pid int) {
+	t.Helper()
+	before := w.account(t, pid).Enables
+	time.Sleep(300 * time.Millisecond)
+	if err := w.device.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	took := await(t, "free", func() bool { a := w.account(t, pid); return a.Enables >= before+3 && a.Enables > a.Disables })
+	t.Logf("free %v after the device answered again", took)
+}
+
+// Detaching from a process while its device does not answer: nobody says that it is
+// free before it is, and it is in the end.
+func TestDetachWhileDeviceIsSilent(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	silence(t, w, pid)
+	_, err := w.ctl.Detach(ctx, pid)
+	wantError(t, err, daemon.ErrUnavailable, "not free yet")
+	awaitFree(t, w, pid)
+	await(t, "the guardian lets go", func() bool {
+		s, err := w.ctl.Stats(ctx)
+		return err == nil && s.Guardian.Attached == 0
+	})
+	if l, err := w.ctl.List(ctx); err != nil || len(l.Processes) != 0 {
+		t.Errorf("%+v %v", l, err)
+	}
+}
+
+// The same when the daemon is told to end: the guardian outlives it until the process is free.
+func TestDaemonEndsWhileDeviceIsSilent(t *testing.T) {
+	w := newWorld(t)
+	d := startProgram(t, "daemon", w.dir)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	silence(t, w, pid)
+	s, err := w.ctl.Stats(ctx)
+	if err != nil || s.Guardian.PID == 0 {
+		t.Fatalf("%+v %v", s.Guardian, err)
+	}
+	_ = d.Process.Signal(unix.SIGTERM)
+	_, _ = d.Process.Wait()
+	awaitFree(t, w, pid)
+	await(t, "the guardian ends", func() bool { return unix.Kill(s.Guardian.PID, 0) != nil || zombie(s.Guardian.PID) })
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"testing"
+	"time"
+
+	"xsched/internal/device"
+	"xsched/internal/device/nvidia"
+)
+
+// A user's share of files is one as long as any of its processes may take from it.
+func TestBudgetStaysWithItsSessions(t *testing.T) {
+	d := &daemon{budgets: map[int]*budget{}, filesPerUID: 4}
+	old := func() {
+		for _, b := range d.budgets {
+			b.asked = b.asked.Add(-2 * budgetAge)
+		}
+	}
+	first := d.limits(1000)
+	open := nvidia.NewObjects(nil, first, &device.Metrics{}) // no file handed over yet
+	old()
+	_ = d.limits(1001)
+	if d.limits(1000).Files != first.Files {
+		t.Error("the user of an open session got a second share")
+	}
+	open.Close()
+	asked := d.limits(1000) // and not used yet
+	_ = d.limits(1001)
+	if d.limits(1000).Files != asked.Files {
+		t.Error("a share was forgotten between asking and use")
+	}
+	old()
+	_ = d.limits(1002)
+	if len(d.budgets) != 1 || time.Since(d.budgets[1002].asked) > budgetAge {
+		t.Errorf("%d budgets are kept", len(d.budgets))
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guardian
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device/nvidia"
+	"xsched/internal/wire"
+)
+
+// fakeDriver answers by client; one that is missing succeeds.
+type fakeDriver struct {
+	mu    sync.Mutex
+	calls map[uint32]int
+	does  map[uint32]func(n int) error
+}
+
+func (d *fakeDriver) Restore(_ context.Context, _ *nvidia.File, r nvidia.Restore) error {
+	d.mu.Lock()
+	d.calls[r.Client]++
+	n, f := d.calls[r.Client], d.does[r.Client]
+	d.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(n)
+}
+
+func (d *fakeDriver) count(client uint32) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.calls[client]
+}
+
+func newGuardian(does map[uint32]func(n int) error) (*guardian, *fakeDriver) {
+	d := &fakeDriver{calls: map[uint32]int{}, does: does}
+	return &guardian{driver: d, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
+}
+
+// guard attaches to a process that sleeps. Its page has no heartbeat: the daemon is silent.
+func guard(t *testing.T, g *guardian, session uint64) *wire.Page {
+	t.Helper()
+	page, memfd, err := wire.NewPage(session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(page.Release)
+	page.WriteLease(7, 1)
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := message{Op: "attach", Session: session, PID: cmd.Process.Pid, Restores: []nvidia.Restore{{Client: uint32(session)}}}
+	if err := g.do(m, []int{memfd, pidfd, open(t)}); err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+func lookUntil(t *testing.T, g *guardian, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+		g.look()
+	}
+}
+
+// What fails is tried again, and is not said to be done before it is.
+func TestRestoreIsRetried(t *testing.T) {
+	var page *wire.Page
+	g, d := newGuardian(map[uint32]func(int) error{1: func(n int) error {
+		if page.RecoveredEpoch() != 0 {
+			return errors.New("said to be done before it was")
+		}
+		if n < 4 {
+			return nvidia.NV_ERR_BUSY_RETRY
+		}
+		return nil
+	}})
+	page = guard(t, g, 1)
+	lookUntil(t, g, "recovered", func() bool { return page.RecoveredEpoch() == 7 })
+	if n := d.count(1); n != 4 {
+		t.Errorf("%d attempts", n)
+	}
+	// Once in this silence; a suspension that is made all the same is undone, too.
+	for range 5 {
+		g.look()
+	}
+	if n := d.count(1); n != 4 {
+		t.Errorf("%d attempts", n)
+	}
+	g.wards[1].freed = 6
+	g.driver.(*fakeDriver).does[1] = nil
+	lookUntil(t, g, "again", func() bool { return d.count(1) == 5 })
+}
+
+// One whose device never answers holds up nobody else, nor the daemon's requests.
+func TestStuckWardIsAlone(t *testing.T) {
+	hang := make(chan struct{})
+	g, _ := newGuardian(map[uint32]func(int) error{1: func(int) error { <-hang; return nil }})
+	stuck := guard(t, g, 1)
+	lookUntil(t, g, "stuck", func() bool { return g.wards[1].attempt != nil })
+	free := guard(t, g, 2)
+	lookUntil(t, g, "the other is free", func() bool { return free.RecoveredEpoch() == 7 })
+	if stuck.RecoveredEpoch() != 0 {
+		t.Error("the stuck one is said to be free")
+	}
+	// An attempt under way comes to its end before the files are closed.
+	_ = g.do(message{Op: "detach", Session: 1, Restored: true}, nil)
+	g.look()
+	if len(g.wards) != 1 || len(g.leaving) != 1 {
+		t.Errorf("%d wards, %d leaving", len(g.wards), len(g.leaving))
+	}
+	close(hang)
+	lookUntil(t, g, "let go", func() bool { return len(g.leaving) == 0 })
+}
+
+// Detaching restores, unless the daemon has done that.
+func TestDetachRestores(t *testing.T) {
+	g, d := newGuardian(map[uint32]func(int) error{1: func(n int) error {
+		if n < 3 {
+			return nvidia.NV_ERR_TIMEOUT
+		}
+		return nil
+	}})
+	guard(t, g, 1)
+	_ = g.do(message{Op: "detach", Session: 1}, nil)
+	lookUntil(t, g, "let go", func() bool { return len(g.leaving) == 0 })
+	guard(t, g, 2)
+	_ = g.do(message{Op: "detach", Session: 2, Restored: true}, nil)
+	g.look()
+	if d.count(1) != 3 || d.count(2) != 0 || len(g.wards)+len(g.leaving) != 0 {
+		t.Errorf("%v, %d leaving", d.calls, len(g.leaving))
+	}
+}
+
+// The answer to a request that was given up is not taken for that to the next.
+func TestLateAnswer(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pair[0]); _ = unix.Close(pair[1]) }()
+	tv := unix.NsecToTimeval(int64(50 * time.Millisecond))
+	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	c := NewClient(nil, true, "", slog.New(slog.DiscardHandler))
+	c.sock = pair[0]
+	w := Ward{Session: 1, PID: os.Getpid(), Page: open(t), PIDFD: open(t)}
+	defer w.close()
+	if err := c.Attach(w); err == nil {
+		t.Fatal("nobody has answered")
+	}
+	go func() {
+		for i := 0; ; i++ {
+			var m message
+			fds, err := receive(pair[1], &m)
+			closeFDs(fds)
+			if err != nil {
+				return
+			}
+			r := reply{Seq: m.Seq}
+			if m.Op == "attach" && i > 0 {
+				r.Error = "no"
+			}
+			_ = send(pair[1], r, nil)
+			if m.Op == "attach" && i > 0 {
+				return
+			}
+		}
+	}()
+	if err := c.Attach(w); err == nil {
+		t.Error("the guardian has refused it")
+	}
+	if len(c.wards) != 0 {
+		t.Errorf("%d guarded", len(c.wards))
+	}
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+)
+
+// attachFake attaches to this process, with hardware in memory, and suspends it with an operation
+// that does not return until hang is closed.
+func attachFake(t *testing.T, h *fixture) (hw *fakeHardware, hang chan struct{}, ended chan bool) {
+	t.Helper()
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang, ended = make(chan struct{}), make(chan bool, 1)
+	hw = &fakeHardware{hang: hang}
+	caps := map[model.DeviceID]device.Capability{testGPU: {MaxLevel: model.LevelInterrupt}}
+	hw.caps = caps
+	s := &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	err = h.Attach(context.Background(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) {
+		return func(restored bool) { ended <- restored }, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.SetHeld(context.Background(), os.Getpid(), true); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "an operation in flight", func() bool { return h.Stats().Targets[0].StuckSince != 0 })
+	return hw, hang, ended
+}
+
+// A suspension that lands after the end of the session is undone: the files stay open for it, and
+// nobody says before that the process is free.
+func TestLateSuspensionIsUndone(t *testing.T) {
+	h := startHub(t, nil)
+	hw, hang, ended := attachFake(t, h)
+	detached := make(chan error, 1)
+	go func() { detached <- h.Detach(context.Background(), os.Getpid()) }()
+	await(t, "the session is over", func() bool { return h.count() == 0 })
+	time.Sleep(2 * restoreTime)
+	select {
+	case err := <-detached:
+		t.Errorf("detached: %v", err)
+	case <-ended:
+		t.Error("the guardian lets go")
+	default:
+	}
+	if hw.closed.Load() {
+		t.Error("files are closed")
+	}
+	close(hang)
+	if err := <-detached; err != nil {
+		t.Errorf("detached: %v", err)
+	}
+	if !<-ended || !hw.closed.Load() || hw.now().Suspend != 0 {
+		t.Errorf("left at %+v, closed %v", hw.now(), hw.closed.Load())
+	}
+}
+
+// A device that does not answer in time: Detach says so.
+func TestDetachTellsTheTruth(t *testing.T) {
+	h := startHub(t, nil)
+	_, hang, ended := attachFake(t, h)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if err := h.Detach(ctx, os.Getpid()); !errors.Is(err, ErrNotFreed) {
+		t.Errorf("detached: %v", err)
+	}
+	close(hang)
+	<-ended
+}
