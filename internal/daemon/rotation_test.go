@@ -199,8 +199,9 @@ func TestShares(t *testing.T) {
 	if ratio < 2.5 || ratio > 3.5 {
 		t.Errorf("%.2f to 1, want 3 to 1", ratio)
 	}
-	if a := w.account(t, small.Process.Pid); a.Disables != 0 {
-		t.Errorf("%d stops; shares need none", a.Disables)
+	// By the daemon's own count: a guardian that finds the daemon late on a busy machine stops and starts too.
+	if stats, err := w.ctl.Stats(ctx); err != nil || stats.Suspends != 0 {
+		t.Errorf("%d stops, %v; shares need none", stats.Suspends, err)
 	}
 	// Changed live, both ways.
 	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: small.Process.Pid, Utilization: new(75)})
