@@ -33,14 +33,24 @@ def micro(rig):
         key = "micro/%d low%s" % (n, "s" if n > 1 else "")
         out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, gpu_ms=0.09, block_s=2.5,
                          seed=rig.seed + n).run())
-    return {"scenarios": finish(rig, out, [high] + lows)}
+    result = {"scenarios": finish(rig, out, [high] + lows)}
+
+    def start(client):
+        client(rig.spin, "mps-high", 90, 0, "high")
+        client(rig.spin, "mps-low", 20000, 0, "low1")
+        client(rig.spin, "mps-low-priority", 20000, 1, "low2")
+
+    def measure(high, others):
+        modes = mps_modes({"alone": 5, "mps": 5, "mps-priority": 5, "low alone": 2.5}, [0], [1])
+        return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, gpu_ms=0.09, block_s=2.5, seed=rig.seed).run())]
+    return beside_mps(rig, result, start, measure)
 
 
 # suite -> high model, low model, rate, arrivals, seconds by mode, seconds by MPS mode
 MODELS = {
     "test3": ("resnet18:1", "resnet50:8", 10, {"test3": "rate 10"},
               {"alone": 32, "native": 12, "live": 32, "low alone": 4},
-              None),
+              {"alone": 8, "mps": 4, "mps-priority": 12, "low alone": 4}),
     "test4": ("resnet18:1", "resnet50:1024", 20, {"test4": "rate 20"},
               {"alone": 16, "native": 16, "live": 16, "timeslice": 8, "suspend": 8, "level1": 4, "low alone": 4},
               {"alone": 8, "mps": 8, "mps-priority": 16, "low alone": 4}),
@@ -52,8 +62,8 @@ MODELS = {
                  {"alone": 4, "mps": 4, "mps-priority": 12, "low alone": 4}),
     "burst": ("resnet18:1", "resnet50:1024", 20,
               {"burst/poisson": "poisson 20 SEED", "burst/on-off": "onoff 60 250 500"},
-              {"alone": 16, "native": 8, "live": 16, "low alone": 4},
-              None),
+              {"alone": 20, "native": 12, "live": 20, "low alone": 4},
+              {"alone": 8, "mps": 4, "mps-priority": 12, "low alone": 4}),
 }
 
 
@@ -95,17 +105,17 @@ def models(rig, names, mps=True, partial=None):
     let_go()
     if partial:
         partial(out)
-    under_mps = [n for n in names if MODELS[n][5]]
-    if mps and under_mps:
+    to_compare = [n for n in names if MODELS[n][5]]
+    if mps and to_compare:
         try:
-            for n, scenario in with_mps(rig, under_mps, highs, lows, table):
+            for n, scenario in with_mps(rig, to_compare, highs, lows, table):
                 lost = [p for p in scenario["proof"] if not p["ok"]]
                 if lost:
                     out[n]["notes"].append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
                 else:
                     out[n]["scenarios"].append(scenario)
         except Failed as e:
-            for n in under_mps:
+            for n in to_compare:
                 out[n]["notes"].append("MPS was not measured: %s" % e)
     return out
 
@@ -125,49 +135,80 @@ def model_scene(rig, suite, key, arrivals, high, lows, table):
     return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, block_s=4.0, seed=rig.seed + len(key))
 
 
-def with_mps(rig, names, highs, lows, table):
-    """MPS needs its own processes: one high, a low of equal and one of lower priority."""
+def under_mps(rig, start, measure):
+    """MPS needs its own processes. start(client) makes them with client(spawn, priority, ...), high
+    first; measure(high, lows) gives [(suite, scenario)], each of which gets its proof."""
     if not rig.virtual:  # there the daemon's child is the device
         rig.stop_daemon()
     server = Mps(rig)
     workers = []
+
+    def client(spawn, name, what, priority, role, **kw):
+        env = dict(server.env, CUDA_MPS_CLIENT_PRIORITY=str(priority))
+        workers.append(spawn(name, what, None, env=env, role=role, **kw))
     try:
-        def client(name, specs, priority, role, check):
-            env = dict(server.env, CUDA_MPS_CLIENT_PRIORITY=str(priority))
-            w = rig.torch(name, [table[m] for m in specs], None, check=check, env=env, role=role)
-            workers.append(w)
-            return w
-        high = client("mps-high", highs, 0, "high", 10)
-        equal = client("mps-low", lows, 0, "low1", 4)
-        below = client("mps-low-priority", lows, 1, "low2", 4)
+        start(client)
         for w in workers:
             w.ready(150)
         known = server.clients()
         missing = [w.name for w in workers if w.pid not in known]
         if len(known) < len(workers):
             raise Failed("the MPS server has the clients %s; missing: %s" % (known, ", ".join(missing)))
-        found = []
-        for n in names:
-            high_model, low_model, hz, arrivals, _, seconds = MODELS[n]
-            high.ask("use " + table[high_model], "U")
-            for w in (equal, below):
-                w.ask("use " + table[low_model], "U")
-            gpu_ms = float(high.ask("gputime 20", "G")[0]) / 1000
-            modes = [Mode("alone", seconds["alone"], None, [], True), Mode("mps", seconds["mps"], None, [0], True),
-                     Mode("mps-priority", seconds["mps-priority"], None, [1], True),
-                     Mode("low alone 0", seconds["low alone"], None, [0], False)]
-            key, how = next(iter(arrivals.items()))
-            found.append((n, Scene(rig, key + ", under MPS", high, [equal, below], modes, hz, how, gpu_ms,
-                                   seed=rig.seed).run()))
+        found = measure(workers[0], workers[1:])
         sums = ended_well(rig.end(workers))
         proof = check("clients of the MPS server", [], "%d" % len(known))
-        for n, s in found:
+        for _, s in found:
             s["proof"] += [proof, sums]
-            yield n, s
+        return found
     finally:
         for w in workers:
             w.close()
         server.stop()
+
+
+def with_mps(rig, names, highs, lows, table):
+    """The pairs of models: one high, a low of equal and one of lower priority."""
+    def start(client):
+        client(rig.torch, "mps-high", [table[m] for m in highs], 0, "high", check=10)
+        client(rig.torch, "mps-low", [table[m] for m in lows], 0, "low1")
+        client(rig.torch, "mps-low-priority", [table[m] for m in lows], 1, "low2")
+
+    def measure(high, others):
+        found = []
+        for n in names:
+            high_model, low_model, hz, arrivals, _, seconds = MODELS[n]
+            high.ask("use " + table[high_model], "U")
+            for w in others:
+                w.ask("use " + table[low_model], "U")
+            gpu_ms = float(high.ask("gputime 20", "G")[0]) / 1000
+            key, how = next(iter(arrivals.items()))
+            found.append((n, Scene(rig, key + ", under MPS", high, others, mps_modes(seconds, [0], [1]), hz, how, gpu_ms,
+                                   seed=rig.seed).run()))
+        return found
+    return under_mps(rig, start, measure)
+
+
+def mps_modes(seconds, equal, below):
+    """equal and below: the lows of equal and of lower priority."""
+    which = {"alone": [], "mps": equal, "mps-priority": below, "low alone": equal or below}
+    names = {"low alone": "low alone %d" % which["low alone"][0]}
+    return [Mode(names.get(n, n), s, None, which[n], n != "low alone") for n, s in seconds.items()]
+
+
+def beside_mps(rig, out, start, measure):
+    """Adds scenarios under MPS to a suite's result; why there are none is a note, not a failure."""
+    if rig.virtual or not rig.mps:
+        return out
+    try:
+        for _, s in under_mps(rig, start, measure):
+            lost = [p for p in s["proof"] if not p["ok"]]
+            if lost:
+                out.setdefault("notes", []).append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
+            else:
+                out["scenarios"].append(s)
+    except Failed as e:
+        out.setdefault("notes", []).append("MPS was not measured: %s" % e)
+    return out
 
 
 def tenants(rig):
@@ -189,7 +230,19 @@ def tenants(rig):
                   block_s=4.0, seed=rig.seed)
     out = scene.run()
     out["low_models"] = specs
-    return {"scenarios": finish(rig, [out], [high] + lows)}
+    result = {"scenarios": finish(rig, [out], [high] + lows)}
+
+    def start(client):
+        client(rig.torch, "mps-high", [high_spec], 0, "high", check=10)
+        for i, spec in enumerate(specs):
+            client(rig.torch, "mps-low%d" % (i + 1), [spec], 1, "low%d" % (i + 1))
+
+    def measure(high, others):
+        every = list(range(len(others)))
+        modes = [Mode("alone", 4, None, [], True), Mode("mps-priority", 8, None, every, True)]
+        modes += [Mode("low alone %d" % i, 2, None, [i], False) for i in every]
+        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, gpu_ms=gpu_ms, block_s=4.0, seed=rig.seed).run())]
+    return beside_mps(rig, result, start, measure)
 
 
 def share(rig):

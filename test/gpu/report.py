@@ -83,6 +83,19 @@ def scenario_table(s):
     return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P99 / alone", "low kept", "of ideal", "preemptions", "suspends"], rows)
 
 
+def parts_table(s):
+    """Where the latency comes from; None if the program did not say."""
+    rows = []
+    for name, m in s["modes"].items():
+        p = m.get("parts")
+        if p:
+            rows.append([NAMES.get(name, name)] + [number(p[side][k]) for side in ("device", "cpu") for k in ("p50_ms", "p99_ms", "max_ms")]
+                        + [number(m.get("device_p99_more_ms")), number(s.get("stolen_s", {}).get(name), 2)])
+    if not rows:
+        return None
+    return table(["mode", "device P50", "P99", "max (ms)", "CPU P50", "P99", "max (ms)", "device P99 over alone", "CPU stolen (s)"], rows)
+
+
 def ideal_text(s):
     parts = ["arrivals `%s`" % s["arrivals"]]
     if s.get("gpu_ms") is not None:
@@ -122,6 +135,10 @@ def sections(merged):
                 if sc["name"] != name:
                     blocks.append("#### %s\n" % sc["name"])
                 blocks.append(scenario_table(sc))
+                parts = parts_table(sc)
+                if parts:
+                    blocks.append("Device: what it still had to do when all was submitted. CPU: the rest (starting, submitting, waking up).\n")
+                    blocks.append(parts)
                 blocks.append(ideal_text(sc) + "\n")
                 curves = {m: [v / 1000 for v in raw] for m, raw in sc["raw_us"].items() if raw}
                 if curves:
@@ -181,6 +198,9 @@ def summary(merged):
         if not proven(s):
             continue
         for sc in s.get("scenarios", []):
+            for mode, m in sc["modes"].items():
+                if m.get("parts") and mode in ("alone", "native", "live"):
+                    lines.append("%s, %s: device P99 %s, CPU P99 %s ms" % (sc["name"], mode, number(m["parts"]["device"]["p99_ms"]), number(m["parts"]["cpu"]["p99_ms"])))
             if sc.get("noise"):
                 low, high = sc["noise"]["p99_ms"]
                 lines.append("%s: alone blocks P50 %s..%s, P99 %s..%s ms%s" % tuple(

@@ -116,7 +116,7 @@ class Worker(Proc):
 
     def __init__(self, *args, tenant=False, shim=True, **kwargs):
         self.tenant, self.shim = tenant, shim
-        self.samples, self.answers, self.sums, self.extra = [], {}, None, []
+        self.samples, self.parts, self.answers, self.sums = [], {}, {}, None
         self.cond = threading.Condition()
         self.ended = False
         super().__init__(*args, **kwargs)
@@ -127,8 +127,10 @@ class Worker(Proc):
             words = raw.decode(errors="replace").split()
             if not words:
                 continue
-            if words[0] == "I" and len(words) == 3:
+            if words[0] == "I" and len(words) in (3, 6):
                 self.samples.append((int(words[1]), int(words[2])))
+                if len(words) == 6:
+                    self.parts[int(words[1])] = tuple(int(w) for w in words[2:])
                 continue
             with self.cond:
                 if words[0] == "S" and len(words) == 4:
@@ -216,8 +218,8 @@ class Worker(Proc):
 class Rig:
     """One run: private folders, one daemon at a time, and everything that was started."""
 
-    def __init__(self, out, virtual=False, quick=1.0, seed=1):
-        self.out, self.virtual, self.scale, self.seed = out, virtual, quick, seed
+    def __init__(self, out, virtual=False, quick=1.0, seed=1, mps=True):
+        self.out, self.virtual, self.scale, self.seed, self.mps = out, virtual, quick, seed, mps
         self.tmp = tempfile.mkdtemp(prefix="xsched-gpu.")
         self.dir = os.path.join(self.tmp, "run")
         os.mkdir(self.dir, 0o700)
@@ -309,6 +311,15 @@ class Rig:
                 return procs
             time.sleep(0.05)
         raise Failed("not under the daemon: " + ", ".join(w.name for w in workers if not procs.get(w.pid, {}).get("queues")))
+
+    def stolen_s(self):
+        """Seconds the hypervisor took from the high's cores so far; None: it does not say."""
+        names = {"cpu%d" % c for c in self.cores.get("high", [])} or {"cpu"}
+        try:
+            with open("/proc/stat") as f:
+                return sum(int(line.split()[8]) for line in f if line.split()[0] in names) / os.sysconf("SC_CLK_TCK")
+        except (OSError, IndexError, ValueError):
+            return None
 
     # -- programs
 

@@ -34,7 +34,7 @@ class Scene:
         self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
         self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
         self.block_s, self.seed = block_s, seed
-        self.blocks, self.evidence, self.turns, self.slices = [], {}, {}, {}
+        self.blocks, self.evidence, self.turns, self.slices, self.stolen = [], {}, {}, {}, {}
         self.managed = [w for w in [high] + lows if w.shim]
 
     # -- measuring
@@ -67,6 +67,7 @@ class Scene:
             # The n-th block of every mode has the same arrivals.
             self.high.tell(self.arrivals.replace("SEED", "%d-%d" % (self.seed, turn)))
         start = now_ns()
+        stolen = self.rig.stolen_s()
         time.sleep(HEAD_S)
         before = self.counted()
         if m.name in ("native", "timeslice", "live"):
@@ -78,6 +79,9 @@ class Scene:
         for k, v in after.items():
             seen[k] = seen.get(k, 0) + v - before[k]
         self.blocks.append(Block(m.name, start, end))
+        took = self.rig.stolen_s()
+        if stolen is not None and took is not None:
+            self.stolen[m.name] = self.stolen.get(m.name, 0) + took - stolen
         for w in [self.high] + self.lows:
             if not w.alive():
                 raise Failed("%s (pid %d) ended in mode %s: %s" % (w.name, w.pid, m.name, w.why()))
@@ -112,6 +116,9 @@ class Scene:
             out = {"seconds": round(stats.seconds(ws), 2), "high": stats.summarize(values),
                    "evidence": self.evidence.get(m.name, {})}
             raw[m.name] = stats.compact(values)
+            parts = stats.parts_of(self.high.parts, ws)
+            if parts:
+                out["parts"] = parts
             if m.lows:
                 hz = len(values) / stats.seconds(ws)
                 part = stats.kept([self.lows[i].samples for i in m.lows], [alone[i] for i in m.lows], ws)
@@ -126,13 +133,18 @@ class Scene:
                 out["high"]["requests_per_s"] = round(len(values) / stats.seconds(ws), 2)
             modes[m.name] = out
         base = modes.get("alone", {}).get("high")
+        at_alone = modes.get("alone", {}).get("parts")
         for out in modes.values():
+            if at_alone and out.get("parts"):
+                # What the device adds to the tail, whatever the CPU did.
+                out["device_p99_more_ms"] = round(out["parts"]["device"]["p99_ms"] - at_alone["device"]["p99_ms"], 4)
             if base and out["high"]:
                 out["p99_to_alone"] = round(out["high"]["p99_ms"] / base["p99_ms"], 3)
         return {"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
                 "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
                 "slices_us": self.slices, "block_s": self.block_s, "daemon": self.daemon_times(),
                 "noise": stats.noise(self.high.samples, self.blocks, "alone", int(HEAD_S * 1e9), int(TAIL_S * 1e9)),
+                "stolen_s": {m: round(t, 3) for m, t in self.stolen.items()},
                 "proof": self.proof(modes), "verdicts": judge(self.key, modes)}
 
     def daemon_times(self):

@@ -52,6 +52,31 @@ def latencies_ms(samples, ws):
             if any(w.start <= start < w.end for w in ws)]
 
 
+Parts = namedtuple("Parts", "cpu_ms device_ms")
+
+
+def split(due, end, begun, submitted, done):
+    """A request's latency in two. The device's part is what it still had to do when the last of the
+    request was submitted; all else is the CPU's: starting late, submitting, waking up. A CPU that stalls
+    in submitting shortens the device's part and never lengthens it."""
+    done = min(max(done, submitted), end)  # the two clocks agree to some microseconds
+    device = done - submitted
+    return Parts((end - due - device) / 1e6, device / 1e6)
+
+
+def parts_of(parts, ws):
+    """parts is {due: (end, begun, submitted, done)}; summaries of both parts, None without any."""
+    found = [split(due, *rest) for due, rest in parts.items() if any(w.start <= due < w.end for w in ws)]
+    if not found:
+        return None
+    out = {}
+    for name in Parts._fields:
+        values = [getattr(p, name) for p in found]
+        out[name[:-3]] = {"p50_ms": round(percentile(values, 0.5), 4), "p99_ms": round(percentile(values, 0.99), 4),
+                          "max_ms": round(max(values), 4), "p99_interval_ms": p99_interval(values)}
+    return out
+
+
 def iterations(samples, ws):
     """Iterations inside the windows; one across an edge counts by its part inside."""
     n = 0.0

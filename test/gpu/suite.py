@@ -17,11 +17,13 @@ import checks
 import faults
 import pairs
 import report
+import truth
 from rig import Failed, Rig, ROOT
 
 # name -> (function, seconds it needs at full length). `models` are run together: one pair.
 SUITES = {
-    "micro": (pairs.micro, 90),
+    "micro": (pairs.micro, 115),
+    "truth": (truth.truth, 50),
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),
     "faults": (faults.faults, 50),
@@ -29,9 +31,9 @@ SUITES = {
     "overhead": (checks.overhead, 75),
     "streams": (checks.streams, 55),
     "steps": (checks.steps, 100),
-    "tenants": (pairs.tenants, 100),
+    "tenants": (pairs.tenants, 145),
 }
-MODEL_SECONDS = {"test3": 100, "test4": 125, "twomodels": 80, "gpubound": 95, "burst": 105}
+MODEL_SECONDS = {"test3": 100, "test4": 125, "twomodels": 80, "gpubound": 95, "burst": 120}
 ORDER = list(SUITES) + list(MODEL_SECONDS)
 
 
@@ -88,7 +90,7 @@ class Run:
     def __init__(self, a):
         self.a, self.started = a, time.monotonic()
         os.makedirs(a.out, exist_ok=True)
-        self.rig = Rig(a.out, virtual=a.virtual, quick=a.scale, seed=a.seed)
+        self.rig = Rig(a.out, virtual=a.virtual, quick=a.scale, seed=a.seed, mps=not a.no_mps)
         self.results = {"machine": machine(a.virtual), "command": " ".join(["test/gpu/run.sh"] + sys.argv[1:]),
                         "scale": a.scale, "seed": a.seed, "suites": {}}
 

@@ -27,6 +27,7 @@ REJOIN_MS = 1000
 MEMORY_MS = 1000       # GPU memory of a killed client is free
 PREEMPTIONS = 1000
 STREAMS = 1.10
+TRUTH = 0.9             # of the requests ran inside a low's stopped kernel, by the device's clock
 
 
 def judge(key, modes, mode="live"):

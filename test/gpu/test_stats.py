@@ -37,6 +37,31 @@ class Percentiles(unittest.TestCase):
         self.assertEqual(stats.median([4, 1, 2, 3]), 2.5)
 
 
+class Splitting(unittest.TestCase):
+    def test_latency_is_the_sum(self):
+        p = stats.split(due=0, begun=1 * MS, submitted=4 * MS, done=9 * MS, end=10 * MS)
+        self.assertEqual((p.cpu_ms, p.device_ms), (5.0, 5.0))
+
+    def test_a_stall_of_the_cpu_is_the_cpus(self):
+        before = stats.split(0, 10 * MS, 0, 4 * MS, 10 * MS)
+        late = stats.split(0, 20 * MS, 0, 19 * MS, 20 * MS)  # 15 ms lost while submitting
+        self.assertEqual(late.cpu_ms, 19)
+        self.assertLess(late.device_ms, before.device_ms)
+
+    def test_a_wait_for_the_device_is_the_devices(self):
+        self.assertEqual(stats.split(0, 30 * MS, 0, 4 * MS, 30 * MS), stats.Parts(4.0, 26.0))
+
+    def test_clocks_that_disagree_a_little(self):
+        self.assertEqual(stats.split(0, 10 * MS, 0, 4 * MS, 3 * MS).device_ms, 0)
+        self.assertEqual(stats.split(0, 10 * MS, 0, 4 * MS, 11 * MS).device_ms, 6)
+
+    def test_only_inside_the_windows(self):
+        parts = {0: (10 * MS, 0, 4 * MS, 9 * MS), 50 * MS: (90 * MS, 50 * MS, 51 * MS, 89 * MS)}
+        got = stats.parts_of(parts, [Window(0, 20 * MS)])
+        self.assertEqual((got["device"]["max_ms"], got["cpu"]["max_ms"]), (5.0, 5.0))
+        self.assertIsNone(stats.parts_of(parts, [Window(20 * MS, 30 * MS)]))
+
+
 class Windows(unittest.TestCase):
     blocks = [Block("native", 0, 1000 * MS), Block("live", 1000 * MS, 2000 * MS), Block("native", 2000 * MS, 2100 * MS)]
 

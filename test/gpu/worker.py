@@ -5,10 +5,12 @@
   worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4]
   in:  rate HZ | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | loop | pause | report | quit
        use MODEL (answers U) | gputime N (answers G mean_us median_us)
-  out: R | I start_ns end_ns | P | U model | G .. | S iterations checksum expected | E what
+  out: R | I start_ns end_ns [begun_ns submitted_ns done_ns] | P | U model | G .. | S iterations checksum expected | E what
 
 It is a plain program: it knows nothing of XSched. Requests follow an absolute schedule and
-count from the time they were due to results ready. Every few iterations the output is
+count from the time they were due to results ready; begun and submitted are when the program
+started and had submitted all of a request, done is when the device had finished it, by the
+device's clock. Every few iterations the output is
 compared, bit by bit and on the GPU, with the first one: work that was lost or done twice
 shows in the checksum. The exit code is 0 only if all were equal.
 """
@@ -115,6 +117,9 @@ class TorchBackend:
             want.update(self.hashes[spec].encode())
         return got.hexdigest()[:16], want.hexdigest()[:16]
 
+    def clock(self):
+        return DeviceClock(self.torch)
+
     def gpu_times_us(self, n):
         """From the first kernel to the last of single requests, by CUDA events."""
         torch = self.torch
@@ -128,6 +133,31 @@ class TorchBackend:
             times.append(a.elapsed_time(b) * 1000)
             time.sleep(0.005)
         return times
+
+
+class DeviceClock:
+    """When the device reached a point of the stream, in this machine's time: an event's time after
+    one whose own time is known. Taken anew for every schedule, so that drift does not matter."""
+
+    def __init__(self, torch):
+        self.torch, self.end = torch, torch.cuda.Event(enable_timing=True)
+        best = None
+        for _ in range(8):
+            event = torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            before = time.monotonic_ns()
+            event.record()
+            event.synchronize()
+            after = time.monotonic_ns()
+            if best is None or after - before < best[0]:
+                best = (after - before, (before + after) // 2, event)
+        _, self.reference_ns, self.reference = best
+
+    def mark(self):
+        self.end.record()
+
+    def done_ns(self):
+        return self.reference_ns + int(self.reference.elapsed_time(self.end) * 1e6)
 
 
 class SpinBackend:
@@ -182,6 +212,9 @@ class SpinBackend:
 
     def checksums(self):
         return "0" * 16, "0" * 16  # its kernels' results are the tenant's business
+
+    def clock(self):
+        return None  # its events have no times
 
     def gpu_times_us(self, n):
         return [float(self.us.value)] * n
@@ -292,7 +325,7 @@ class Worker:
     # -- requests
 
     def run_arrivals(self):
-        words, begin = self.words, time.monotonic_ns()
+        words, clock, begin = self.words, self.backend.clock(), time.monotonic_ns()
         for offset in arrivals(words):
             due = begin + int(offset * 1e9)
             while True:
@@ -305,11 +338,18 @@ class Worker:
                     return
             while time.monotonic_ns() < due:
                 pass
+            begun = time.monotonic_ns()
             out = self.backend.step()
+            if clock:
+                clock.mark()
+            submitted = time.monotonic_ns()
             self.backend.sync()
             end = time.monotonic_ns()
             self.checked(out)  # after the clock
-            self.say("I %d %d" % (due, end))
+            if clock:
+                self.say("I %d %d %d %d %d" % (due, end, begun, submitted, clock.done_ns()))
+            else:
+                self.say("I %d %d" % (due, end))
             if self.commands(0) and (self.mode != "arrivals" or self.words is not words):
                 return
 

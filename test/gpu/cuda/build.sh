@@ -8,7 +8,7 @@ nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 mkdir -p "$out"
 gcc -O2 -Wall -Wextra -o "$out/rmchurn" "$here/rmchurn.c" || echo "rmchurn: not built"
 pids=()
-for name in overhead correct streams; do
+for name in overhead correct streams truth; do
   ( timeout -s KILL 150 "$nvcc" -O2 -std=c++17 -arch=sm_90 -o "$out/$name.part" "$here/$name.cu" \
       && mv "$out/$name.part" "$out/$name" || echo "$name: not built" ) &
   pids+=($!)
