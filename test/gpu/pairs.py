@@ -46,6 +46,35 @@ def micro(rig):
     return beside_mps(rig, result, start, measure)
 
 
+QUANTA_MS = (5, 20, 50, 200)
+
+
+def strategy(rig):
+    """What was weighed for one high and three lows: the driver's slices, slices alone, stopping all on
+    arrival, and one low at a time with a tiny slice, by the length of its turn. Also a high that comes
+    back after half a millisecond: does each of its kernels pay again?"""
+    rig.start_daemon()
+    high, lows = rig.spin("high", 90, 10), [rig.spin("low%d" % i, 20000, 0) for i in (1, 2, 3)]
+    for w in [high] + lows:
+        w.ready(30)
+    rig.joined([high] + lows)
+    policy = rig.cli("policy", "--json")
+    scenarios = []
+    turns = [Mode("turns of %d ms" % q, 3, "live", [0, 1, 2], True) for q in QUANTA_MS]
+
+    def prepare(mode):
+        q = next((q for q in QUANTA_MS if mode.name == "turns of %d ms" % q), None)
+        rig.http("PUT", "/api/v1/policy", {"name": policy["name"], "quantum_us": q * 1000 if q else policy["quantum_us"]})
+    try:
+        for key, hz in (("strategy/100 requests a second", 100), ("strategy/a request every millisecond", 1000)):
+            seconds = {"alone": 3, "native": 3, "timeslice": 3, "suspend": 3, "low alone": 3}
+            modes = xsched_modes(seconds, 3) + (turns if hz == 100 else [Mode("live", 3, "live", [0, 1, 2], True)])
+            scenarios.append(Scene(rig, key, high, lows, modes, hz, gpu_ms=0.09, block_s=1.5, seed=rig.seed, prepare=prepare).run())
+    finally:
+        prepare(Mode("", 0, None, [], True))
+    return {"scenarios": finish(rig, scenarios, [high] + lows)}
+
+
 # suite -> high model, low model, rate, arrivals, seconds by mode, seconds by MPS mode
 MODELS = {
     "test3": ("resnet18:1", "resnet50:8", 10, {"test3": "rate 10"},

@@ -30,7 +30,8 @@ def xsched_modes(seconds, lows, alone_of=None):
 
 
 class Scene:
-    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1):
+    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1, prepare=None):
+        self.prepare = prepare  # told of every mode before its block
         self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
         self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
         self.block_s, self.seed = block_s, seed
@@ -55,6 +56,8 @@ class Scene:
 
     def one_block(self, m):
         self.high.pause()
+        if self.prepare:
+            self.prepare(m)
         if m.xmode and self.managed:
             self.rig.mode(m.xmode)
         for i, w in enumerate(self.lows):

@@ -24,6 +24,7 @@ from rig import Failed, Rig, ROOT
 SUITES = {
     "micro": (pairs.micro, 115),
     "truth": (truth.truth, 50),
+    "strategy": (pairs.strategy, 60),
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),
     "faults": (faults.faults, 50),
