@@ -44,8 +44,8 @@ C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
 HEADERS := $(wildcard shim/*/*.h shim/include/*.h shim/include/*/*.h)
-SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/api/test_%, \
-	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/cuda/*.c shim/cuda/*.S shim/api/*.c))
+SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/hip/test_% shim/api/test_%, \
+	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/dl/*.c shim/dl/*.S shim/cuda/*.c shim/hip/*.c shim/api/*.c))
 
 # Lines "product: word..." of a list file, each as one word "product:source|source|-flag". A source
 # without a folder is in the list's own.
@@ -135,7 +135,7 @@ GPREEMPT_NAMES := $(foreach line,$(GPREEMPT),$(call name_of,$(line)))
 TEST_NAMES := $(foreach line,$(TESTS),$(call name_of,$(line)))
 
 # What the binary carries, per architecture.
-EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 tenant
+EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant
 internal/embedded/files/$(HOST_ARCH)/%: build/%
 	@install -m 644 $< $@
 internal/embedded/files/$(HOST_ARCH)/%: build/virtual/%
@@ -185,18 +185,29 @@ gpreempt: toolchain $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## libgpreemp
 demo: build ## compare native with XSched on the virtual GPU (under a minute); writes out/demo
 	bin/xsched demo --out out/demo
 
+.PHONY: demo-amd
+demo-amd: build ## the same with HIP programs over the double of AMD's driver; writes out/demo-amd
+	bin/xsched demo --platform amd --out out/demo-amd
+
 .PHONY: bench
 bench: build null ## hook, decision and latency budgets; fails if one is missed
 	bin/xsched bench overhead --null build/null
 
 .PHONY: test
-test: lint check-generated test-go test-c test-fuzz test-e2e test-python examples amdlog-check cross ## every check there is; what CI runs
+test: lint check-generated test-go test-histories test-c test-fuzz test-e2e test-python examples amdlog-check cross ## every check there is; what CI runs
 	@echo "make test: all checks passed"
 
 .PHONY: test-go
 test-go: build ## Go tests with the race detector
 	@tools/need library hsakmt.h -lhsakmt "the tests over AMD's own thunk" libhsakmt-dev || tools/need skipped $$? "the tests over AMD's own thunk"
+	@tools/need shared libamdhip64.so.5 "the tests over AMD's own runtime" libamdhip64-5 || tools/need skipped $$? "the tests over AMD's own runtime"
 	CGO_ENABLED=1 $(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v '/test/e2e$$')
+
+# Under the race detector a sample of them is all there is time for.
+HISTORIES ?= 10000
+.PHONY: test-histories
+test-histories: ## 10,000 generated histories for each property of each policy, and decisions among 10,000 queues
+	$(GO) test -count 1 -timeout 8m -run 'Histories|ManyQueues' ./internal/engine -histories $(HISTORIES)
 
 .PHONY: test-c
 test-c: toolchain ## C tests: plain, with ASan+UBSan and with TSan
@@ -258,10 +269,16 @@ fix: ## let the linters repair what they can
 	$(GO_TOOL) golangci-lint run --fix ./...
 
 .PHONY: generate
-generate: ## write the generated files from wire.h and the hook table
+generate: ## write the generated files: wire contract, hooks, enums, hints, pictures
 	$(GO) run ./tools/wiregen
 	$(GO) run ./tools/hookgen
 	$(GO) run ./tools/apigen
+	$(GO) run ./tools/hintgen
+	$(GO) run ./tools/pictures
+
+.PHONY: pictures
+pictures: ## simulate the scenes of docs/policies and draw their timelines
+	$(GO) run ./tools/pictures
 
 .PHONY: check-generated
 check-generated: ## fail if the generated files are not what generate writes

@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/kfd":      {"internal/model", "internal/gpumodel"},
 	"internal/kfd/*":    {"internal/kfd"},
 	"internal/vgpu":     {"internal/model", "internal/gpumodel"},
-	"internal/bench":    {"internal/model", "internal/chart", "internal/daemon", "internal/engine", "internal/api", "internal/embedded", "internal/vgpu"},
+	"internal/bench":    {"internal/model", "internal/policy", "internal/chart", "internal/daemon", "internal/engine", "internal/api", "internal/embedded", "internal/vgpu", "internal/kfd", "internal/record"},
 	"internal/cli": {
 		"internal/model", "internal/wire", "internal/hub", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/vgpu", "internal/bench", "internal/doctor", "internal/amdlog",
@@ -53,6 +53,8 @@ var mayImport = map[string][]string{
 	},
 	"cmd/xsched":      {"internal/cli"},
 	"tools/apigen":    {},
+	"tools/hintgen":   {"internal/model"},
+	"tools/pictures":  {"internal/sim", "internal/policy", "internal/record"},
 	"tools/wiregen":   {},
 	"tools/hookgen":   {},
 	"tools/amdloggen": {},

@@ -95,6 +95,10 @@ func (f *fake) Detach(_ context.Context, _ daemon.Caller, r daemon.ProcessReques
 	return f.process("detach", r)
 }
 
+func (f *fake) Queues(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.HardwareQueues, error) {
+	return daemon.HardwareQueues{PID: r.PID, Queues: []daemon.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", AMD: &daemon.AMDQueue{ID: 2}}}}, f.err
+}
+
 func (f *fake) Wedge(_ context.Context, _ daemon.Caller, r daemon.WedgeRequest) (daemon.WedgeReply, error) {
 	return daemon.WedgeReply(r), f.err
 }
@@ -140,7 +144,7 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	stats, err := c.Stats(ctx)
 	check("Stats", stats.Sessions, err, 5)
 	hint, err := c.Hint(ctx, daemon.HintRequest{PID: 4, Priority: &priority})
-	check("Hint", hint, err, daemon.HintReply{PID: 4, Priority: 9})
+	check("Hint", hint, err, daemon.HintReply{PID: 4, Hints: daemon.Hints{Priority: 9}})
 	policy, err := c.Policy(ctx)
 	check("Policy", policy.Name, err, "now-")
 	policy, err = c.SetPolicy(ctx, daemon.PolicyRequest{Name: "fifo"})
@@ -149,6 +153,8 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("Mode", mode.Mode, err, "now-")
 	mode, err = c.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 2})
 	check("SetMode", mode, err, daemon.ModeReply{Mode: "now-level", Level: 2})
+	queues, err := c.Queues(ctx, 11)
+	check("Queues", queues.Queues[0].AMD.ID, err, uint32(2))
 	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
 	check("Wedge", wedge.DurationMS, err, int64(20))
 	for name, call := range map[string]func(context.Context, int) (daemon.ProcessReply, error){

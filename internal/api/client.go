@@ -121,6 +121,11 @@ func (c *Client) Detach(ctx context.Context, pid int) (daemon.ProcessReply, erro
 	return do[daemon.ProcessReply](ctx, c, http.MethodPost, "/detach", daemon.ProcessRequest{PID: pid})
 }
 
+// Queues lists a program's hardware queues.
+func (c *Client) Queues(ctx context.Context, pid int) (daemon.HardwareQueues, error) {
+	return do[daemon.HardwareQueues](ctx, c, http.MethodPost, "/queues", daemon.ProcessRequest{PID: pid})
+}
+
 // Wedge blocks the engine loop; fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (daemon.WedgeReply, error) {
 	return do[daemon.WedgeReply](ctx, c, http.MethodPost, "/wedge", daemon.WedgeRequest{DurationMS: d.Milliseconds()})

@@ -118,15 +118,15 @@ func processEvent(change string, p *daemon.Process) event {
 
 // hints is what of a process is worth an event; its counters are not.
 type hints struct {
-	priority               int32
-	level, inFlight, batch int
-	utilization            int
-	held, attached         bool
-	command, reason        string
+	said            daemon.Hints
+	nice            int
+	priority        int32
+	held, attached  bool
+	command, reason string
 }
 
 func hintsOf(p *daemon.Process) hints {
-	return hints{p.Priority, p.WantLevel, p.InFlight, p.Batch, p.Utilization, p.Held, p.Attached, p.Command, p.PriorityReason}
+	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason}
 }
 
 // state is what of a queue is worth an event.
@@ -135,8 +135,9 @@ type state struct {
 	state, reason string
 	level         int
 	slice, own    int64
+	said          daemon.Hints
 }
 
 func stateOf(q daemon.Queue) state {
-	return state{q.Busy, q.State, q.LevelReason, q.Level, q.SliceUS, q.OwnSliceUS}
+	return state{q.Busy, q.State, q.LevelReason, q.Level, q.SliceUS, q.OwnSliceUS, q.Hints}
 }

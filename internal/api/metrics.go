@@ -77,7 +77,7 @@ var (
 	metricFDs         = gauge("open_fds", "File descriptors the daemon holds.")
 
 	metricWakes     = counter("engine_wakes_total", "Times the engine loop woke up.")
-	metricDoorbells = counter("doorbells_total", "Rings of programs that became busy or idle.")
+	metricDoorbells = counter("doorbells_total", "Rings of programs that became busy or idle; one that has its GPU to itself does not ring.")
 	metricDecisions = counter("decisions_total", "Times the engine decided.")
 	metricDecision  = counter("decision_seconds", "One decision.")
 	metricReaction  = counter("busy_to_decision_seconds", "From a program's first launch when idle to the end of the decision about it.")

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"xsched/internal/daemon"
+	"xsched/internal/model"
 )
 
 const openAPIPath = "/openapi.json"
@@ -121,6 +122,25 @@ func (g schemas) of(t reflect.Type) object {
 	return object{}
 }
 
+// describeHint adds the range of a hint to its schema, from the table that the checks read.
+func describeHint(name string, schema object) {
+	f := model.FieldOf(name)
+	if f == nil {
+		return
+	}
+	schema["description"] = f.Help + ": " + f.Range()
+	least := min(f.Min, 0) // 0 goes back to the default
+	switch f.Kind {
+	case model.HintName:
+		schema["maxLength"] = f.Max
+	case model.HintPercentile:
+		schema["minimum"], schema["maximum"] = float64(least)/100, float64(f.Max)/100
+	case model.HintSwitch:
+	default:
+		schema["minimum"], schema["maximum"] = least, f.Max
+	}
+}
+
 func (g schemas) ref(t reflect.Type) object {
 	name := strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
 	reference := object{"$ref": "#/components/schemas/" + name}
@@ -131,15 +151,18 @@ func (g schemas) ref(t reflect.Type) object {
 	schema := object{"type": "object", "properties": properties, "additionalProperties": false}
 	g[name] = schema // before its fields: a type may contain itself
 	var required []string
-	for f := range t.Fields() {
+	for _, f := range reflect.VisibleFields(t) { // those of embedded structs are the struct's own in JSON
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if !f.IsExported() || tag == "-" {
+		if !f.IsExported() || tag == "-" || f.Anonymous {
 			continue
 		}
 		if tag == "" {
 			tag = f.Name
 		}
 		properties[tag] = g.of(f.Type)
+		if strings.Contains(t.Name(), "Hint") {
+			describeHint(tag, properties[tag].(object))
+		}
 		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") {
 			required = append(required, tag)
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"xsched/internal/daemon"
+	"xsched/internal/model"
 )
 
 // document is the OpenAPI document as a client reads it.
@@ -125,6 +126,19 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 	if valid(doc, schema, object{"name": 7.0}) == nil || valid(doc, schema, object{"nome": "x"}) == nil {
 		t.Error("nonsense is valid")
 	}
+	// Every hint is described with its range, and one beyond it is refused by the schema as by the daemon.
+	schema = at(t, doc, "components", "schemas", "HintRequest").(object)
+	for _, f := range model.HintFields() {
+		property, ok := at(t, schema, "properties").(object)[f.Name].(object)
+		if !ok || !strings.Contains(fmt.Sprint(property["description"]), f.Range()) {
+			t.Errorf("%s is not described: %v", f.Name, property)
+		}
+		if f.Kind == model.HintNumber || f.Kind == model.HintTime {
+			if valid(doc, schema, object{"pid": 1.0, f.Name: float64(f.Max + 1)}) == nil || valid(doc, schema, object{"pid": 1.0, f.Name: float64(f.Max)}) != nil {
+				t.Errorf("%s: the schema's range is not the daemon's", f.Name)
+			}
+		}
+	}
 }
 
 // fill sets everything to something.
@@ -156,9 +170,23 @@ func fill(v reflect.Value) {
 		fill(value)
 		v.SetMapIndex(reflect.ValueOf("x"), value)
 	case reflect.Struct:
-		for _, f := range v.Fields() {
-			fill(f)
+		for f, value := range v.Fields() {
+			fill(value)
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if hint := model.FieldOf(tag); hint != nil && strings.Contains(v.Type().Name(), "Hint") {
+				largest(reflect.Indirect(value), hint)
+			}
 		}
+	}
+}
+
+// largest is the last value in a hint's range.
+func largest(v reflect.Value, f *model.HintField) {
+	switch {
+	case v.CanInt():
+		v.SetInt(f.Max)
+	case v.CanFloat():
+		v.SetFloat(float64(f.Max) / 100)
 	}
 }
 
@@ -240,6 +268,9 @@ func valid(doc, schema object, value any) error {
 		}
 		if least, ok := schema["minimum"].(float64); ok && n < least {
 			return fmt.Errorf("%v is less than %v", n, least)
+		}
+		if most, ok := schema["maximum"].(float64); ok && n > most {
+			return fmt.Errorf("%v is more than %v", n, most)
 		}
 	default:
 		return fmt.Errorf("schema %v says nothing", schema)

@@ -35,6 +35,7 @@ func routes() []route {
 		writer("POST", "/resume", "Let a held program go on", daemon.Control.Resume),
 		writer("POST", "/attach", "Take a program under control that has no shim", daemon.Control.Attach),
 		writer("POST", "/detach", "Give an attached program back", daemon.Control.Detach),
+		writer("POST", "/queues", "The hardware queues of a program; for its user and root", daemon.Control.Queues),
 		writer("POST", "/wedge", "Block the engine for a while; virtual GPUs only", daemon.Control.Wedge),
 	}
 }

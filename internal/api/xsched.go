@@ -28,6 +28,9 @@ type XQueue struct {
 	BatchSize int64  `json:"batch_size"`
 	Ready     bool   `json:"ready"`
 	Suspended bool   `json:"suspended"`
+
+	index uint32
+	own   bool // it is scheduled by itself, not with the others of its program
 }
 
 // XProcess is a program as XSched's routes show it.
@@ -130,6 +133,7 @@ func xqueues(l daemon.List) XQueues {
 				Handle: handleOf(p.Session, q.Index), Device: deviceOf(q.Device), Level: q.Level, PID: p.PID,
 				Threshold: int64(threshold), BatchSize: int64(batch),
 				Ready: q.Busy, Suspended: q.State == "suspended" || q.State == "held",
+				index: q.Index, own: q.Hints.PerQueue,
 			})
 		}
 	}

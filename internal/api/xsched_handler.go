@@ -17,8 +17,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// xsched serves XSched's own routes. A hint or a configuration is the
-// program's in this daemon: what names a queue changes all queues of its program.
+// xsched serves XSched's own routes. A configuration is the program's in this daemon; so is a
+// hint, unless the program's queues are scheduled one by one.
 type xsched struct {
 	*handler
 	control daemon.Control
@@ -228,6 +228,9 @@ func (x *xsched) hint(r xrequest, h XHint, change daemon.HintRequest) (any, erro
 			return nil, err
 		}
 		change.PID = q.Process.PID
+		if q.XQueue.own {
+			change.Queue = &q.XQueue.index
+		}
 	} else {
 		change.PID = *h.PID
 	}

@@ -61,7 +61,7 @@ func newWorld() *world {
 				Counters: daemon.Counters{HookedCalls: 900, Launches: 500, GateWaits: 3, GateWaitNS: 1_500_000},
 				Queues: []daemon.Queue{
 					{Index: 0, Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, RanNS: 2_000_000_000},
-					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1},
+					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1, Stream: true, Hints: daemon.Hints{PerQueue: true}},
 				},
 			},
 			{
@@ -123,6 +123,9 @@ func (w *world) Hint(_ context.Context, c daemon.Caller, r daemon.HintRequest) (
 			return daemon.HintReply{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "process belongs to another", Remedy: "use sudo"}
 		}
 		text := fmt.Sprintf("hint %d", r.PID)
+		if r.Queue != nil {
+			text += fmt.Sprintf(" queue %d", *r.Queue)
+		}
 		names := []string{"level", "in_flight", "batch", "utilization"}
 		for i, v := range []*int{r.Level, r.InFlight, r.Batch, r.Utilization} {
 			if v != nil {

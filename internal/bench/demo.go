@@ -17,6 +17,9 @@ type DemoOptions struct {
 	Stdout   io.Writer // the table
 	Progress *os.File  // the progress bar; quiet if not a terminal
 	Seed     uint64
+	// Platform is whose driver the virtual GPU plays; default nvidia. On amd one more scenario has a low
+	// tenant without the shim.
+	Platform string
 
 	// For tests: a shorter run, and one with a fault that the proof must notice.
 	Seconds float64
@@ -51,7 +54,7 @@ func Demo(ctx context.Context, o DemoOptions) error {
 		}
 	}
 	res, err := Pair(ctx, PairOptions{
-		Virtual: true, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
+		Virtual: true, Platform: o.Platform, Attached: o.Platform == PlatformAMD, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
 		Out: o.Out, Progress: o.Progress, Fault: o.Fault, Exe: o.Exe,
 	})
 	if err != nil {

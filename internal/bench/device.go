@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"xsched/internal/kfd"
 	"xsched/internal/model"
 	"xsched/internal/vgpu"
 )
@@ -61,11 +62,11 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 
 // startDevice starts the virtual GPU and gives it its fault.
 func (r *rig) startDevice(ctx context.Context, fault string) error {
-	socket := filepath.Join(r.dir, "vgpu.sock")
+	socket := r.deviceSocket()
 	// A real device does not wait for a CPU: all threads of this one go first.
 	var s *service
 	_, err := hurried(func() (err error) {
-		s, err = r.startService("vgpu", "--socket", socket, "--devices", "1")
+		s, err = r.startService("vgpu", "--platform", r.platform, "--socket", socket, "--devices", "1")
 		return err
 	})
 	if err != nil {
@@ -83,7 +84,18 @@ func (r *rig) startDevice(ctx context.Context, fault string) error {
 	return nil
 }
 
+// deviceSocket is the virtual GPU's.
+func (r *rig) deviceSocket() string {
+	if r.platform == PlatformAMD {
+		return filepath.Join(r.dir, "kfd.sock")
+	}
+	return filepath.Join(r.dir, "vgpu.sock")
+}
+
 func (r *rig) dialDevice(socket string) error {
+	if r.platform == PlatformAMD {
+		socket += kfd.WatchSuffix
+	}
 	client, err := vgpu.Dial(socket)
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ func (r *run) holdLows(ctx context.Context) error {
 	if err := high.pause(ctx); err != nil {
 		return err
 	}
-	if _, err := r.daemon.SetMode(ctx, modeOf(ModeLv3)); err != nil {
+	if _, err := r.daemon.SetMode(ctx, modeOf(r.deep)); err != nil {
 		return fmt.Errorf("set mode: %w", err)
 	}
 	for _, t := range lows {
@@ -123,7 +123,7 @@ func (r *run) finish(ctx context.Context) (*Evidence, error) {
 			return nil, err
 		}
 	}
-	ev := &Evidence{Modes: r.modes, Modal: r.modal, Hold: r.hold, Slices: r.slices, Recorded: r.device != nil}
+	ev := &Evidence{Modes: r.modes, Modal: r.modal, Hold: r.hold, Slices: r.compared, Recorded: r.device != nil, Deep: r.deep, NoSlices: r.noSlices}
 	// The shims publish their counts within a tick; what is unequal after that
 	// stays unequal.
 	limit := time.Now().Add(2 * time.Second)
@@ -149,7 +149,7 @@ func (r *run) finish(ctx context.Context) (*Evidence, error) {
 		}
 	}
 	if r.device != nil {
-		ev.Reached = waits(r.waits, r.tenants[0].pid(), windows(r.blocks, ModeLv3, r.edge))
+		ev.Reached = waits(r.waits, r.tenants[0].pid(), windows(r.blocks, r.deep, r.edge))
 	}
 	return ev, nil
 }
@@ -171,7 +171,7 @@ func (r *run) countAll(ctx context.Context, ev *Evidence) error {
 		ev.Tenants = append(ev.Tenants, TenantEvidence{
 			Name: t.name, PID: t.pid(),
 			Hooked: c.HookedCalls, Launches: c.Launches, Executed: onDevice[t.pid()].Kernels,
-			Recoveries: c.Recoveries,
+			Recoveries: c.Recoveries, Attached: procs[t.pid()].Attached,
 		})
 	}
 	return nil
@@ -179,11 +179,12 @@ func (r *run) countAll(ctx context.Context, ev *Evidence) error {
 
 // summary computes the numbers from what was gathered.
 func (r *run) summary() *Scenario {
-	s := &Scenario{Name: scenarioName(r.lows), Lows: r.lows, Modes: map[string]*Mode{}, raw: map[string]*rawMode{}}
+	s := &Scenario{Name: r.name(), Lows: r.lows, Deep: r.deep, Attached: r.attached, Modes: map[string]*Mode{}, raw: map[string]*rawMode{}}
 	sort.Slice(r.segments, func(i, j int) bool { return r.segments[i].From < r.segments[j].From })
 	for _, t := range r.tenants {
 		s.lanes = append(s.lanes, lane{t.name, t.pid()})
 	}
+	s.Remaps, s.HighStops = r.modal[r.deep].Remaps, r.modal[r.deep].HighStops
 	high, lows := r.tenants[0], r.tenants[1:]
 	s.LowAloneRate = rate(lows[0].taken(), windows(r.blocks, lowAlone, r.edge))
 	for _, name := range r.modes {

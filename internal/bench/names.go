@@ -11,6 +11,14 @@ func scenarioName(lows int) string {
 	return fmt.Sprintf("%d lows", lows)
 }
 
+// name is the scenario's.
+func (p *plan) name() string {
+	if p.attached {
+		return scenarioName(p.lows) + " without the shim"
+	}
+	return scenarioName(p.lows)
+}
+
 // tenantName names the i-th tenant: 0 is the high one.
 func tenantName(i int) string {
 	if i == 0 {

@@ -45,6 +45,7 @@ type OverheadOptions struct {
 type Overhead struct {
 	Machine  Machine      `json:"machine"`
 	Hook     HookCost     `json:"hook"`
+	Pair     PairCost     `json:"pair"`
 	Wake     WakeCost     `json:"wake"`
 	Decision DecisionCost `json:"decision"`
 }
@@ -58,8 +59,8 @@ type HookCost struct {
 	OK        bool      `json:"ok"`
 }
 
-// WakeCost is from an application's idle->busy change to the daemon's decision,
-// while another process spins on one of the cores.
+// WakeCost is from an application's idle->busy change to the daemon's decision, beside another
+// tenant that could use the device, while a process spins on one of the cores.
 type WakeCost struct {
 	Count      uint64  `json:"count"`
 	P50US      float64 `json:"p50_us"`
@@ -79,9 +80,9 @@ type DecisionCost struct {
 }
 
 // OK says whether every budget is kept.
-func (o *Overhead) OK() bool { return o.Hook.OK && o.Wake.OK && o.Decision.OK }
+func (o *Overhead) OK() bool { return o.Hook.OK && o.Pair.OK && o.Wake.OK && o.Decision.OK }
 
-// MeasureOverhead measures all three, one after the other.
+// MeasureOverhead measures all of it, one after the other.
 func MeasureOverhead(ctx context.Context, o OverheadOptions) (*Overhead, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -91,7 +92,7 @@ func MeasureOverhead(ctx context.Context, o OverheadOptions) (*Overhead, error) 
 	if out.Decision, err = measureDecision(); err != nil {
 		return nil, err
 	}
-	r, err := openVirtual(ctx, exe, "")
+	r, err := openVirtual(ctx, exe, PlatformNVIDIA, "")
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +101,9 @@ func MeasureOverhead(ctx context.Context, o OverheadOptions) (*Overhead, error) 
 		return nil, err
 	}
 	if out.Hook, err = r.measureHook(ctx, o); err != nil {
+		return nil, err
+	}
+	if out.Pair, err = r.measurePair(ctx, o); err != nil {
 		return nil, err
 	}
 	out.Wake, err = r.measureWake(ctx, o.Seconds)
@@ -176,13 +180,20 @@ func (r *rig) measureWake(ctx context.Context, seconds float64) (WakeCost, error
 	if err := unix.SchedSetaffinity(spin.Process.Pid, &core); err != nil {
 		return WakeCost{}, fmt.Errorf("pin the spinning process: %w", err)
 	}
-	t, err := r.startTenant(0, Workload{HighUS: 90})
-	if err != nil {
-		return WakeCost{}, err
-	}
-	defer t.kill()
-	if err := t.await(ctx, "R", 30*time.Second); err != nil {
-		return WakeCost{}, err
+	// The second has no work, but a tenant by itself would not ring: nobody waits for its changes.
+	var t *tenant
+	for i := range 2 {
+		started, err := r.startTenant(i, Workload{HighUS: 90, LowUS: 90})
+		if err != nil {
+			return WakeCost{}, err
+		}
+		defer started.kill()
+		if err := started.await(ctx, "R", 30*time.Second); err != nil {
+			return WakeCost{}, err
+		}
+		if i == 0 {
+			t = started
+		}
 	}
 	if err := t.tell("rate 200"); err != nil {
 		return WakeCost{}, err
@@ -256,10 +267,14 @@ func (o *Overhead) WriteTable(w io.Writer) error {
 
                                      measured   budget
 hook on a busy queue, a launch     %7.1f ns    %3d ns  %s   (%d launches on the null driver, %d pairs; best without %.1f, with %.1f ns)
+busy and idle again, alone: launch %7.1f ns    %3.0f ns  %s   (%d launches that are waited for at once, %d runs; best past the shim %.1f, through it %.1f ns; a clock reading takes %.1f ns; waiting for the whole device adds %.1f ns)
+                              copy %7.1f ns    %3.0f ns  %s   (copies that wait; best past the shim %.1f, through it %.1f ns)
 idle->busy to decision, P99        %7.1f us    %3d us  %s   (%d changes, P50 %.1f us, max %.1f us; one core spins; engine thread: %s)
 decision with %d queues, P50     %7.2f us    %3d us  %s   (mean %.2f us, P99 %.2f us)
 `, o.Machine.text(), time.Now().UTC().Format("2006-01-02 15:04 UTC"),
 		o.Hook.AddedNS, HookBudgetNS, verdict(o.Hook.OK), o.Hook.Launches, len(o.Hook.WithNS), lowest(o.Hook.WithoutNS), lowest(o.Hook.WithNS),
+		o.Pair.AddedNS, o.Pair.BudgetNS, verdict(o.Pair.AddedNS <= o.Pair.BudgetNS), o.Pair.Pairs, len(o.Pair.WithNS), lowest(o.Pair.PlainNS), lowest(o.Pair.WithNS), o.Pair.ClockNS, o.Pair.TaskAddedNS,
+		o.Pair.CopyAddedNS, o.Pair.BudgetNS, verdict(o.Pair.CopyAddedNS <= o.Pair.BudgetNS), lowest(o.Pair.CopyPlainNS), lowest(o.Pair.CopyWithNS),
 		o.Wake.P99US, WakeBudgetUS, verdict(o.Wake.OK), o.Wake.Count, o.Wake.P50US, o.Wake.MaxUS, o.Wake.Scheduling,
 		o.Decision.Queues, o.Decision.P50US, DecisionBudgetUS, verdict(o.Decision.OK), o.Decision.MeanUS, o.Decision.P99US)
 	return err

@@ -23,7 +23,9 @@ import (
 type PairOptions struct {
 	Virtual bool   // own daemon on the virtual GPU; else the one in Dir
 	Dir     string // sockets of the running daemon
-	Lows    []int  // one scenario each; default 1
+	// Platform is whose driver the virtual GPU plays; default nvidia.
+	Platform string
+	Lows     []int // one scenario each; default 1
 
 	Rate    float64       // the high tenant's requests a second; default 100
 	HighUS  int           // length of its kernels; default 90
@@ -31,7 +33,9 @@ type PairOptions struct {
 	Seconds float64       // time per mode; default 4
 	Block   time.Duration // length of a block; default 2 s
 	Modes   []string      // default all
-	Seed    uint64        // of the order of the blocks; 0: a new one
+	// Attached adds a scenario with one low tenant that has no shim and is stopped from outside.
+	Attached bool
+	Seed     uint64 // of the order of the blocks; 0: a new one
 
 	Out      string   // folder for result.json and report.html; empty: none
 	Progress *os.File // where the progress bar goes; quiet if not a terminal
@@ -46,20 +50,21 @@ func (o *PairOptions) defaults() error {
 	if len(o.Lows) == 0 {
 		o.Lows = []int{1}
 	}
+	setDefault(&o.Platform, PlatformNVIDIA)
 	setDefault(&o.Rate, 100)
 	setDefault(&o.HighUS, 90)
 	setDefault(&o.LowUS, 20000)
 	setDefault(&o.Seconds, 4)
 	setDefault(&o.Block, 2*time.Second)
 	if len(o.Modes) == 0 {
-		o.Modes = AllModes()
+		o.Modes = ModesOf(o.Platform)
 	}
 	for o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32())
 	}
 	for _, m := range o.Modes {
-		if !has(AllModes(), m) {
-			return fmt.Errorf("unknown mode %q; use %v", m, AllModes())
+		if !has(ModesOf(o.Platform), m) {
+			return fmt.Errorf("unknown mode %q; use %v", m, ModesOf(o.Platform))
 		}
 	}
 	for _, n := range o.Lows {
@@ -68,6 +73,10 @@ func (o *PairOptions) defaults() error {
 		}
 	}
 	switch {
+	case o.Platform != PlatformNVIDIA && o.Platform != PlatformAMD:
+		return fmt.Errorf("platform %q is unknown; use %s or %s", o.Platform, PlatformNVIDIA, PlatformAMD)
+	case o.Attached && o.Platform != PlatformAMD:
+		return errors.New("low tenants without the shim are measured on the virtual AMD GPU only; add --platform amd")
 	case o.Rate <= 0 || o.Rate > 10000:
 		return fmt.Errorf("rate %g is out of range; use up to 10000 requests a second", o.Rate)
 	case o.HighUS < 1 || o.LowUS < 1 || o.HighUS > 10_000_000 || o.LowUS > 10_000_000:
@@ -107,10 +116,27 @@ func (o *PairOptions) plan(lows int, progress func(string)) plan {
 		edge:    trim{head: 200 * time.Millisecond, tail: 50 * time.Millisecond},
 		holdFor: 200 * time.Millisecond, seed: o.Seed,
 		work:     Workload{HighRate: o.Rate, HighUS: o.HighUS, LowUS: o.LowUS},
-		progress: progress,
+		progress: progress, deep: ModeLv3, noSlices: o.Platform == PlatformAMD,
+	}
+	if o.Platform == PlatformAMD {
+		p.deep = ModeLv2
 	}
 	p.rounds = max(int(o.Seconds/o.Block.Seconds()+0.5), 1)
 	return p
+}
+
+// plans are those of all scenarios.
+func (o *PairOptions) plans(progress func(string)) (all []plan) {
+	for _, lows := range o.Lows {
+		all = append(all, o.plan(lows, progress))
+	}
+	if o.Attached {
+		p := o.plan(1, progress)
+		p.attached, p.deep = true, ModeLv3
+		p.modes = []string{ModeAlone, ModeNative, ModeLv3}
+		all = append(all, p)
+	}
+	return all
 }
 
 // Pair measures. A result comes back only if its proof holds: else the error
@@ -129,7 +155,7 @@ func Pair(ctx context.Context, o PairOptions) (*Result, error) {
 	}
 	open := func() (*rig, error) { return openRunning(ctx, o.Exe, o.Dir) }
 	if o.Virtual {
-		open = func() (*rig, error) { return openVirtual(ctx, o.Exe, o.Fault) }
+		open = func() (*rig, error) { return openVirtual(ctx, o.Exe, o.Platform, o.Fault) }
 	}
 	r, err := open()
 	if err != nil {
@@ -138,17 +164,17 @@ func Pair(ctx context.Context, o PairOptions) (*Result, error) {
 	defer r.close()
 	r.tenant = tenantPath
 	if r.virtual {
-		res.Device = VirtualDevice
+		res.Device, res.Platform = VirtualDevice, r.platform
 	}
 	steps := 0
-	for _, lows := range o.Lows {
-		p := o.plan(lows, nil)
-		steps += p.steps()
+	plans := o.plans(nil)
+	for i := range plans {
+		steps += plans[i].steps()
 	}
 	bar := newMeter(o.Progress, steps)
 	defer bar.finish()
-	for _, lows := range o.Lows {
-		p := o.plan(lows, bar.step)
+	for _, p := range o.plans(bar.step) {
+		r.attached = p.attached
 		s, err := scenario(ctx, p, r.daemon, r.device, func(i int) (*tenant, error) { return r.startTenant(i, p.work) })
 		if err != nil {
 			return nil, restoreErr(ctx, err)

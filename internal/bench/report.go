@@ -81,10 +81,10 @@ func (r *Result) scenarioView(s *Scenario) scenarioView {
 			v.Timelines = append(v.Timelines, timelineView{name, c})
 		}
 	}
-	alone, native, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv3)
+	alone, native, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(s.deep())
 	if alone != nil && native != nil && lv3 != nil {
 		v.Headline = &headline{Alone: short(alone.P99), Native: short(native.P99), Lv3: short(lv3.P99)}
-		if m := s.Modes[ModeLv3]; m.Low != nil && m.GPU != nil {
+		if m := s.Modes[s.deep()]; m.Low != nil && m.GPU != nil {
 			v.Headline.Kept = fmt.Sprintf("%.1f", 100*m.Low.Kept)
 			v.Headline.Ideal = fmt.Sprintf("%.1f", 100*(1-m.GPU.High))
 		}

@@ -19,21 +19,40 @@ const (
 	ModeAlone  = "alone"      // the high tenant with the GPU to itself
 	ModeNative = "native"     // mode off: the hardware shares as it likes
 	ModeLv1    = "xsched-lv1" // mode level 1: launches are held, kernels are not stopped
-	ModeLv3    = "xsched-lv3" // mode live: timeslices and suspension in mid-kernel
+	ModeLv2    = "xsched-lv2" // mode live on AMD: the low tenants' own shims pause their queues
+	ModeLv3    = "xsched-lv3" // mode live: timeslices and suspension in mid-kernel; on AMD through the debugger
 
 	// lowAlone is the reference for "kept": one low tenant, the high one paused.
 	lowAlone = "low-alone"
 )
 
+// The platforms of the virtual GPU.
+const (
+	PlatformNVIDIA = "nvidia"
+	PlatformAMD    = "amd"
+)
+
+// onTheDouble is said with every figure from the virtual AMD GPU: nobody has measured its costs on a real one.
+const onTheDouble = "verified on the double of AMD's driver, with assumed costs; no claim about AMD hardware"
+
 // VirtualDevice is the device name of a run on the virtual GPU.
 const VirtualDevice = "virtual GPU"
 
 // AllModes lists the modes in the order of tables and pictures.
-func AllModes() []string { return []string{ModeAlone, ModeNative, ModeLv1, ModeLv3} }
+func AllModes() []string { return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2, ModeLv3} }
+
+// ModesOf lists those that a platform has.
+func ModesOf(platform string) []string {
+	if platform == PlatformAMD {
+		return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2}
+	}
+	return []string{ModeAlone, ModeNative, ModeLv1, ModeLv3}
+}
 
 // Result is what a run found; result.json is its JSON.
 type Result struct {
 	Device    string     `json:"device"`
+	Platform  string     `json:"platform,omitempty"` // of a virtual GPU
 	Date      time.Time  `json:"date"`
 	Machine   Machine    `json:"machine"`
 	Seed      uint64     `json:"seed"`
@@ -68,6 +87,15 @@ type Scenario struct {
 	LowAloneRate float64          `json:"low_alone_rate_hz"`
 	Modes        map[string]*Mode `json:"modes"`
 	Proof        Proof            `json:"proof"`
+
+	// Deep is the mode in which the low tenants are stopped in mid-kernel, and Attached says that
+	// they had no shim.
+	Deep     string `json:"deep_mode"`
+	Attached bool   `json:"attached"`
+	// Remaps is how often all queues of the GPU were taken off it and put back in the Deep mode (AMD
+	// with its older firmware scheduler), and HighStops how often that met a kernel of the high tenant.
+	Remaps    uint64 `json:"remaps,omitempty"`
+	HighStops uint64 `json:"high_stops,omitempty"`
 
 	lanes []lane
 	raw   map[string]*rawMode // for the report's pictures; not in the JSON

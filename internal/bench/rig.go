@@ -30,11 +30,14 @@ type rig struct {
 	exe        string // this program
 	dir        string // sockets
 	virtual    bool
-	inert      bool // FaultShimInert
+	platform   string // of the virtual GPU: PlatformNVIDIA or PlatformAMD
+	attached   bool   // low tenants get no shim
+	inert      bool   // FaultShimInert
 	daemon     *api.Client
 	device     Device // nil on a real GPU
 	tenant     string // path of the load generator
 	scheduling string // of the tenants
+	serve      *service
 	cleanup    []func()
 }
 
@@ -47,8 +50,8 @@ func (r *rig) close() {
 
 // openVirtual starts a device and a daemon of its own in a private folder, so
 // that nothing else on the machine is touched.
-func openVirtual(ctx context.Context, exe, fault string) (_ *rig, err error) {
-	r := &rig{exe: exe, virtual: true, inert: fault == FaultShimInert}
+func openVirtual(ctx context.Context, exe, platform, fault string, serveFlags ...string) (_ *rig, err error) {
+	r := &rig{exe: exe, virtual: true, platform: platform, inert: fault == FaultShimInert}
 	defer func() {
 		if err != nil {
 			r.close()
@@ -61,10 +64,11 @@ func openVirtual(ctx context.Context, exe, fault string) (_ *rig, err error) {
 	if err := r.startDevice(ctx, fault); err != nil {
 		return nil, err
 	}
-	serve, err := r.startService("serve", "--virtual")
+	serve, err := r.startService(append([]string{"serve", "--virtual", "--platform", platform}, serveFlags...)...)
 	if err != nil {
 		return nil, err
 	}
+	r.serve = serve
 	if err := r.connect(ctx, filepath.Join(r.dir, "control.sock"), serve); err != nil {
 		return nil, err
 	}
@@ -86,7 +90,8 @@ func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
 		return nil, err
 	}
 	if r.virtual = v.Virtual; r.virtual {
-		if err := r.dialDevice(filepath.Join(dir, "vgpu.sock")); err != nil {
+		r.platform = v.Platform
+		if err := r.dialDevice(r.deviceSocket()); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +183,21 @@ func (r *rig) startTenant(i int, w Workload) (*tenant, error) {
 	}
 	argv = append(argv, "--priority", strconv.Itoa(priority), "--",
 		r.tenant, "--name", tenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
+	if r.platform == PlatformAMD {
+		argv = append(argv, "--api", "hip")
+	}
 	env := withEnv("XSCHED_DIR=" + r.dir)
+	if i > 0 && r.attached {
+		for len(argv) > 0 && argv[0] != "--" { // the shim's part
+			argv = argv[1:]
+		}
+		argv = argv[1:]
+		more, err := r.deviceEnv()
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, more...)
+	}
 	if r.inert {
 		env = append(env, "XSCHED_DISABLE=1")
 	}

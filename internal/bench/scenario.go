@@ -51,6 +51,10 @@ type plan struct {
 	seed     uint64
 	work     Workload
 	progress func(step string)
+
+	deep     string // the mode that stops in mid-kernel; default ModeLv3
+	noSlices bool   // the device has no hardware timeslices
+	attached bool   // the low tenants have no shim
 }
 
 // steps is how often progress is called.
@@ -67,7 +71,7 @@ type run struct {
 	segments []Segment
 	waits    []Wait
 	modal    map[string]ModeEvidence
-	slices   []SliceEvidence
+	compared []SliceEvidence
 	hold     *HoldEvidence
 }
 
@@ -76,7 +80,7 @@ func modeOf(name string) daemon.ModeRequest {
 	switch name {
 	case ModeLv1:
 		return daemon.ModeRequest{Mode: string(model.ModeLevel), Level: int(model.LevelBlock)}
-	case ModeLv3:
+	case ModeLv2, ModeLv3:
 		return daemon.ModeRequest{Mode: string(model.ModeLive)}
 	default:
 		return daemon.ModeRequest{Mode: string(model.ModeOff)}
@@ -86,6 +90,7 @@ func modeOf(name string) daemon.ModeRequest {
 // scenario measures one set of tenants in all modes and proves it. start must
 // start the i-th tenant; 0 is the high one.
 func scenario(ctx context.Context, p plan, d Daemon, dev Device, start func(i int) (*tenant, error)) (*Scenario, error) {
+	setDefault(&p.deep, ModeLv3)
 	r := &run{plan: p, daemon: d, device: dev, modal: map[string]ModeEvidence{}}
 	defer func() {
 		for _, t := range r.tenants {
@@ -104,24 +109,27 @@ func scenario(ctx context.Context, p plan, d Daemon, dev Device, start func(i in
 			return nil, err
 		}
 	}
+	if err := r.attachLows(ctx); err != nil {
+		return nil, err
+	}
 	if err := r.joined(ctx); err != nil {
 		return nil, err
 	}
 	for _, mode := range schedule(append(append([]string(nil), p.modes...), lowAlone), p.rounds, p.seed) {
-		p.progress(scenarioName(p.lows) + ", " + mode)
+		p.progress(p.name() + ", " + mode)
 		if err := r.oneBlock(ctx, mode); err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", scenarioName(p.lows), mode, err)
+			return nil, fmt.Errorf("%s, %s: %w", p.name(), mode, err)
 		}
 	}
-	p.progress(scenarioName(p.lows) + ", proof")
-	if has(p.modes, ModeLv3) && r.device != nil {
+	p.progress(p.name() + ", proof")
+	if has(p.modes, p.deep) && r.device != nil {
 		if err := r.holdLows(ctx); err != nil {
-			return nil, fmt.Errorf("%s, suspension by hand: %w", scenarioName(p.lows), err)
+			return nil, fmt.Errorf("%s, suspension by hand: %w", p.name(), err)
 		}
 	}
 	ev, err := r.finish(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", scenarioName(p.lows), err)
+		return nil, fmt.Errorf("%s: %w", p.name(), err)
 	}
 	s := r.summary()
 	s.Proof, err = prove(s.Name, ev)
@@ -139,7 +147,7 @@ func (r *run) joined(ctx context.Context) error {
 		}
 		var missing *tenant
 		for _, t := range r.tenants {
-			if procs[t.pid()].Counters.HookedCalls == 0 && missing == nil {
+			if !r.known(procs[t.pid()], t) && missing == nil {
 				missing = t
 			}
 		}
@@ -148,7 +156,7 @@ func (r *run) joined(ctx context.Context) error {
 		}
 		if time.Now().After(limit) {
 			return fmt.Errorf("%w (%s): shim intercepts: the shim in %s (pid %d) is inert: the program uses the GPU and the daemon does not know it",
-				ErrProof, scenarioName(r.lows), missing.name, missing.pid())
+				ErrProof, r.name(), missing.name, missing.pid())
 		}
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
@@ -189,7 +197,7 @@ func (r *run) oneBlock(ctx context.Context, mode string) error {
 	if err != nil {
 		return err
 	}
-	if mode == ModeLv3 {
+	if mode == r.deep && !r.noSlices {
 		if err := r.compareSlices(ctx); err != nil {
 			return err
 		}
@@ -222,6 +230,8 @@ func (m ModeEvidence) plus(before, after ModeEvidence) ModeEvidence {
 		Suspends:    m.Suspends + after.Suspends - before.Suspends,
 		Deep:        m.Deep + after.Deep - before.Deep,
 		GateWaits:   m.GateWaits + after.GateWaits - before.GateWaits,
+		HighStops:   m.HighStops + after.HighStops - before.HighStops,
+		Remaps:      m.Remaps + after.Remaps - before.Remaps,
 	}
 }
 
@@ -242,6 +252,12 @@ func (r *run) counted(ctx context.Context) (ModeEvidence, error) {
 	if r.device != nil {
 		if onDevice, err = r.device.Processes(ctx); err != nil {
 			return m, fmt.Errorf("read the device's figures: %w", err)
+		}
+		m.HighStops = onDevice[r.tenants[0].pid()].Preemptions
+		if d, ok := r.device.(virtualDevice); ok {
+			if m.Remaps, err = d.client.Remaps(); err != nil {
+				return m, fmt.Errorf("read the device's figures: %w", err)
+			}
 		}
 	}
 	for _, t := range r.tenants[1:] {
@@ -295,7 +311,7 @@ func (r *run) compareSlices(ctx context.Context) error {
 			}
 			found = append(found, SliceEvidence{Name: t.name, PID: t.pid(), Plan: want, Device: onDevice[t.pid()].Slice})
 		}
-		r.slices = found
+		r.compared = found
 		if len(wrongSlices(&Evidence{Slices: found})) == 0 {
 			return nil
 		}

@@ -30,7 +30,7 @@ func syntheticScenario(lows int) Scenario {
 	for i := range lows {
 		s.lanes = append(s.lanes, lane{tenantName(i + 1), 101 + i})
 	}
-	for _, name := range AllModes() {
+	for _, name := range ModesOf(PlatformNVIDIA) {
 		var d []time.Duration
 		for range 360 {
 			base := 100*time.Microsecond + time.Duration(rng.ExpFloat64()*float64(8*time.Microsecond))
@@ -74,7 +74,7 @@ func syntheticScenario(lows int) Scenario {
 // goodEvidence proves everything; the proof tests spoil one thing at a time.
 func goodEvidence(lows int) *Evidence {
 	ev := &Evidence{
-		Modes:    AllModes(),
+		Modes:    ModesOf(PlatformNVIDIA),
 		Recorded: true,
 		Tenants:  []TenantEvidence{{Name: "high", PID: 100, Hooked: 9000, Launches: 1500, Executed: 1500, Own: 1500, Checksum: true}},
 		Modal: map[string]ModeEvidence{

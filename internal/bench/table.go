@@ -12,9 +12,12 @@ import (
 // WriteTable prints the comparison for people.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s\n", r.Device, r.machineText())
+	fmt.Fprintf(&b, "%s, %s\n", r.deviceText(), r.machineText())
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS), r.Seed)
+	if r.Platform == PlatformAMD {
+		fmt.Fprintln(&b, onTheDouble)
+	}
 	if r.Machine.Scheduling != normalScheduling {
 		fmt.Fprintf(&b, "the tenants, and a virtual GPU of our own, run at %s in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
 	}
@@ -30,7 +33,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		if err := tw.Flush(); err != nil {
 			return fmt.Errorf("write table: %w", err)
 		}
-		fmt.Fprintf(&b, "  proof: %s\n", s.Proof.line())
+		fmt.Fprintf(&b, "  proof: %s\n", s.Proof.line(levelText(s.deep())))
 		for _, remark := range r.remarks(s) {
 			fmt.Fprintf(&b, "  - %s\n", remark)
 		}
@@ -39,6 +42,13 @@ func (r *Result) WriteTable(w io.Writer) error {
 		return fmt.Errorf("write table: %w", err)
 	}
 	return nil
+}
+
+func (r *Result) deviceText() string {
+	if r.Platform == PlatformAMD {
+		return r.Device + " (AMD)"
+	}
+	return r.Device
 }
 
 func (r *Result) machineText() string {
@@ -79,13 +89,13 @@ func splitColumns(m *Mode) string {
 }
 
 // line is the proof in one line.
-func (p *Proof) line() string {
+func (p *Proof) line(level string) string {
 	names := make([]string, 0, len(p.Checks))
 	for _, c := range p.Checks {
 		names = append(names, c.Name)
 	}
-	return fmt.Sprintf("%d launches = %d kernels, %d hooked calls, %d preemptions in mid-kernel at Lv3, checksums right (%s)",
-		p.Launches, p.ExecutedKernels, p.HookedCalls, p.Preemptions, strings.Join(names, ", "))
+	return fmt.Sprintf("%d launches = %d kernels, %d hooked calls, %d preemptions in mid-kernel at %s, checksums right (%s)",
+		p.Launches, p.ExecutedKernels, p.HookedCalls, p.Preemptions, level, strings.Join(names, ", "))
 }
 
 // minSamples is below what a P99 says little: it is the third-worst sample or worse.
@@ -98,13 +108,13 @@ const noisyAlone = 1.0
 // remarks says what a reader should know before believing or liking the numbers.
 func (r *Result) remarks(s *Scenario) []string {
 	var out []string
-	alone, native, lv1, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv1), s.high(ModeLv3)
+	alone, native, lv1, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv1), s.high(s.deep())
 	if alone != nil && native != nil && lv3 != nil {
 		if lv3.P99 < native.P99 {
-			out = append(out, fmt.Sprintf("Lv3 brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
-				native.P99, lv3.P99, alone.P99))
+			out = append(out, fmt.Sprintf("%s brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
+				levelText(s.deep()), native.P99, lv3.P99, alone.P99))
 		} else {
-			out = append(out, fmt.Sprintf("Lv3 does not show in the high tenant's P99 (%.2f ms, native %.2f ms).", lv3.P99, native.P99))
+			out = append(out, fmt.Sprintf("%s does not show in the high tenant's P99 (%.2f ms, native %.2f ms).", levelText(s.deep()), lv3.P99, native.P99))
 		}
 	}
 	// The GPU waits, where there are any, tell a mode's doing from the CPUs' noise.
@@ -121,12 +131,16 @@ func (r *Result) remarks(s *Scenario) []string {
 				lv1.P99, native.P99))
 		}
 	}
-	if m := s.Modes[ModeLv3]; m != nil && m.Low != nil && m.GPU != nil {
-		out = append(out, fmt.Sprintf("At Lv3 the lows keep %.1f %% of what one alone gets; %.1f %% is the most that the high's own GPU time leaves.",
-			100*m.Low.Kept, 100*(1-m.GPU.High)))
+	if m := s.Modes[s.deep()]; m != nil && m.Low != nil && m.GPU != nil {
+		out = append(out, fmt.Sprintf("At %s the lows keep %.1f %% of what one alone gets; %.1f %% is the most that the high's own GPU time leaves.",
+			levelText(s.deep()), 100*m.Low.Kept, 100*(1-m.GPU.High)))
 	}
 	if m, n := s.Modes[ModeLv1], s.Modes[ModeNative]; m != nil && n != nil && m.Low != nil && n.Low != nil && m.Low.Kept < n.Low.Kept-0.05 {
 		out = append(out, fmt.Sprintf("Lv1 costs the lows: they keep %.1f %% against %.1f %% natively.", 100*m.Low.Kept, 100*n.Low.Kept))
+	}
+	if s.Remaps > 0 {
+		out = append(out, fmt.Sprintf("The firmware scheduler took all queues off the GPU %d times at %s, everybody's: it met a kernel of the high tenant %d times.",
+			s.Remaps, levelText(s.deep()), s.HighStops))
 	}
 	for _, name := range s.modes() {
 		m := s.Modes[name]

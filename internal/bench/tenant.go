@@ -22,7 +22,8 @@ import (
 // tells about every iteration on its stdout.
 type tenant struct {
 	name string
-	cmd  *exec.Cmd
+	cmd  *exec.Cmd // nil: somebody else's child, with this pid
+	id   int
 	in   io.WriteCloser
 	errs tailBuffer
 
@@ -33,6 +34,10 @@ type tenant struct {
 	samples []Sample
 	final   *finalLine
 	ended   error
+
+	// Of one that schedules itself: what the library counted, and when it had suspended itself.
+	submitted uint64
+	holds     []Window
 }
 
 // finalLine is a tenant's own account: S launches checksum expected.
@@ -67,7 +72,12 @@ func startTenant(name string, argv, env []string) (*tenant, error) {
 }
 
 // pid is the tenant's: `xsched run` replaces itself by the command.
-func (t *tenant) pid() int { return t.cmd.Process.Pid }
+func (t *tenant) pid() int {
+	if t.cmd == nil {
+		return t.id
+	}
+	return t.cmd.Process.Pid
+}
 
 func (t *tenant) read(out io.Reader) {
 	defer close(t.done)
@@ -86,15 +96,40 @@ func (t *tenant) read(out io.Reader) {
 			t.final = &f
 			t.mu.Unlock()
 		}
+		if t.parseOwn(string(line)) {
+			continue
+		}
 		select {
 		case t.events <- string(line):
 		default: // nobody waits: a tenant must never block on us
 		}
 	}
+	if t.cmd == nil {
+		return
+	}
 	err := t.cmd.Wait()
 	t.mu.Lock()
 	t.ended = err
 	t.mu.Unlock()
+}
+
+// parseOwn reads "Q submitted" and "H from to".
+func (t *tenant) parseOwn(line string) bool {
+	var n uint64
+	var w Window
+	_, count := fmt.Sscanf(line, "Q %d", &n)
+	_, hold := fmt.Sscanf(line, "H %d %d", &w.From, &w.To)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case count == nil:
+		t.submitted = n
+	case hold == nil:
+		t.holds = append(t.holds, w)
+	default:
+		return false
+	}
+	return true
 }
 
 // parseSample reads "I start end".
@@ -180,7 +215,16 @@ func (t *tenant) quit(limit time.Duration) error {
 // kill ends the tenant whatever it does and reaps it.
 func (t *tenant) kill() {
 	_ = t.in.Close()
-	_ = t.cmd.Process.Kill()
+	select {
+	case <-t.done: // and the number may be somebody else's by now
+		return
+	default:
+	}
+	if t.cmd != nil {
+		_ = t.cmd.Process.Kill()
+	} else {
+		_ = syscall.Kill(t.id, syscall.SIGKILL)
+	}
 	<-t.done
 }
 

@@ -19,11 +19,12 @@ func (a *app) overheadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "overhead",
 		Short: "What XSched itself costs: a launch, a wake-up, a decision",
-		Long: `Measures three things on this machine, beside their budgets, and fails if one is
+		Long: `Measures four things on this machine, beside their budgets, and fails if one is
 missed: what the hook adds to a launch (a loop on a driver that does nothing,
-with and without the shim, in pairs), how long the daemon takes from a
-program's first launch to its decision (with one core kept busy by another
-process), and the decision itself with 1,000 queues.
+with and without the shim, in pairs), what it adds to work that is waited for
+at once by a program that has the device to itself, how long the daemon takes
+from a program's first launch to its decision (beside another program, with one
+core kept busy), and the decision itself with 1,000 queues.
 
 Needs the null driver of the source tree: ` + "`make bench`" + ` builds it and runs this.`,
 		Example: `  xsched bench overhead --null build/null`,

@@ -4,6 +4,8 @@ package cli
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,20 +16,25 @@ import (
 
 func (a *app) hintCommand() *cobra.Command {
 	var (
-		asJSON          bool
-		priority        int
-		level           string
-		inFlight, batch int
-		share           int
+		asJSON bool
+		queue  uint32
+		hints  hintFlags
 	)
 	c := &cobra.Command{
 		Use:   "hint PID [flags]",
-		Short: "Change a running program's priority, share, level or limits",
+		Short: "Say what a running program, or one of its queues, is worth",
 		Long: `Changes what is given and leaves the rest; without flags shows what is in force.
+0 (or an empty name) goes back to the default. With --queue it is about one of the
+program's queues, by its number in ` + "`xsched list --json`" + `, which is scheduled by
+itself from then on; level and granularity are the program's.
+
 You may change your own programs, root may change all. On root's daemon only
 root may go above priority 0, unless it was started with --allow-priority.`,
 		Example: `  xsched hint 4711 --priority 10
   xsched hint 4711 --share 75
+  xsched hint 4711 --slo 20ms --slo-percentile 99
+  xsched hint 4711 --laxity 25ms --lax-priority -1 --critical-priority 50
+  xsched hint 4711 --queue 1 --deadline 30ms
   xsched hint 4711 --level 1 --in-flight 8 --batch 4`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,36 +43,11 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 				return err
 			}
 			request := daemon.HintRequest{PID: pid}
-			flags := cmd.Flags()
-			if flags.Changed("priority") {
-				if err := checkPriority(priority); err != nil {
-					return err
-				}
-				p := int32(priority)
-				request.Priority = &p
+			if cmd.Flags().Changed("queue") {
+				request.Queue = &queue
 			}
-			if flags.Changed("level") {
-				l, err := parseLevel(level)
-				if err != nil {
-					return err
-				}
-				number := int(l)
-				request.Level = &number
-			}
-			if err := checkLimits(inFlight, batch); err != nil {
+			if err := hints.read(cmd, request.Set); err != nil {
 				return err
-			}
-			if flags.Changed("in-flight") {
-				request.InFlight = &inFlight
-			}
-			if flags.Changed("batch") {
-				request.Batch = &batch
-			}
-			if err := checkShare(cmd, share); err != nil {
-				return err
-			}
-			if flags.Changed("share") {
-				request.Utilization = &share
 			}
 			return a.withClient(cmd.Context(), func(client *api.Client) error {
 				reply, err := client.Hint(cmd.Context(), request)
@@ -75,38 +57,112 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 				if asJSON {
 					return a.printJSON(reply)
 				}
-				fmt.Fprintf(a.stdout, "%d: priority %d, level %s, share %s, in flight %s, batch %s\n", reply.PID, reply.Priority,
-					model.Level(reply.Level), shareText(reply.Utilization), orDefault(reply.InFlight), orDefault(reply.Batch))
+				whose := fmt.Sprint(reply.PID)
+				if reply.Queue != nil {
+					whose += fmt.Sprintf(", queue %d", *reply.Queue)
+				}
+				fmt.Fprintf(a.stdout, "%s: %s\n", whose, hintsText(&reply.Hints, "priority", "level"))
 				return nil
 			})
 		},
 	}
-	hintFlags(c, &priority, &level, &inFlight, &batch)
-	shareFlag(c, &share)
+	hints.add(c)
+	c.Flags().Uint32Var(&queue, "queue", 0, "number of the queue that is meant (default: all of the program)")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// hintFlags are the flags that `hint` and `run` share.
-func hintFlags(c *cobra.Command, priority *int, level *string, inFlight, batch *int) {
-	c.Flags().IntVarP(priority, "priority", "p", 0, "bigger is more important: -255 to 255; -256 never runs")
-	c.Flags().StringVarP(level, "level", "l", "auto", "how to stop it: auto, 1 (hold launches), 2 (end of slice), 3 (mid-kernel)")
-	c.Flags().IntVar(inFlight, "in-flight", 0, "level 1: most launches in flight (0: the daemon's default)")
-	c.Flags().IntVar(batch, "batch", 0, "level 1: launches between two completion checks (0: the daemon's default)")
+// hintFlags are the flags of the hints, from their table; what was written is read when the
+// command runs, so that a mistake is one line.
+type hintFlags struct{ given []hintFlag }
+
+type hintFlag struct {
+	field model.HintField
+	text  *textValue
+}
+
+// textValue is a flag's value as it was written.
+type textValue struct{ text, kind string }
+
+func (v *textValue) String() string { return v.text }
+func (v *textValue) Type() string   { return v.kind }
+func (v *textValue) Set(text string) error {
+	v.text = text
+	return nil
+}
+
+// add registers the flags; names are those of model.HintFields, none: all.
+func (h *hintFlags) add(c *cobra.Command, names ...string) {
+	kinds := map[model.HintKind]string{
+		model.HintNumber: "int", model.HintTime: "duration", model.HintPercentile: "percent",
+		model.HintSwitch: "bool", model.HintLevel: "level", model.HintName: "name",
+	}
+	short := map[string]string{"priority": "p", "level": "l"}
+	for _, f := range model.HintFields() {
+		if len(names) > 0 && !slices.Contains(names, f.Name) {
+			continue
+		}
+		v := &textValue{kind: kinds[f.Kind]}
+		help := f.Help
+		if f.Kind != model.HintLevel && f.Kind != model.HintSwitch {
+			help += ": " + f.Range()
+		}
+		flag := c.Flags().VarPF(v, f.Flag, short[f.Name], help)
+		if f.Kind == model.HintSwitch {
+			flag.NoOptDefVal = "true"
+		}
+		h.given = append(h.given, hintFlag{f, v})
+	}
 	_ = c.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"auto", "1", "2", "3"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// shareFlag is for commands that give a program a share.
-func shareFlag(c *cobra.Command, share *int) {
-	c.Flags().IntVar(share, "share", 0, "share of the GPU in percent, 1 to 100, under a policy that knows shares (UP, PUP, SPUP)")
-}
-
-// checkShare holds a share that was given to its range.
-func checkShare(c *cobra.Command, share int) error {
-	if c.Flags().Changed("share") && (share < 1 || share > model.UtilizationMax) {
-		return usagef("--share %d is out of range; use 1 to %d", share, model.UtilizationMax)
+// read hands on what was given.
+func (h *hintFlags) read(c *cobra.Command, take func(*model.HintField, model.HintValue)) error {
+	limits := map[string]int64{}
+	for i := range h.given {
+		g := &h.given[i]
+		if !c.Flags().Changed(g.field.Flag) {
+			continue
+		}
+		value, err := g.field.Parse(g.text.text)
+		if err != nil {
+			return usagef("%s", strings.Replace(err.Error(), "utilization", "--share", 1))
+		}
+		limits[g.field.Name] = value.Number
+		take(&g.field, value)
+	}
+	if most := limits["in_flight"]; most != 0 && limits["batch"] > most {
+		return usagef("--batch %d is more than --in-flight %d; use at most as many", limits["batch"], most)
+	}
+	if limits["slo_percentile"] != 0 && limits["slo_us"] == 0 && c.Name() == "run" {
+		return usagef("--slo-percentile alone is no target; add --slo")
 	}
 	return nil
+}
+
+// hintsText shows what is said, and the named ones in any case.
+func hintsText(h *daemon.Hints, always ...string) string {
+	var parts []string
+	for _, f := range model.HintFields() {
+		v := h.Value(&f)
+		if v == (model.HintValue{}) && !slices.Contains(always, f.Name) {
+			continue
+		}
+		if f.Name == "utilization" {
+			parts = append(parts, fmt.Sprintf("share %d%%", v.Number))
+			continue
+		}
+		if f.Kind == model.HintSwitch {
+			parts = append(parts, strings.ReplaceAll(f.Flag, "-", " "))
+			continue
+		}
+		text := printable(f.Format(v))
+		if f.Kind == model.HintLevel {
+			text = model.Level(v.Number).String()
+		}
+		parts = append(parts, strings.ReplaceAll(f.Flag, "-", " ")+" "+text)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func shareText(share int) string {
@@ -114,11 +170,4 @@ func shareText(share int) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d%%", share)
-}
-
-func orDefault(n int) string {
-	if n == 0 {
-		return "default"
-	}
-	return fmt.Sprint(n)
 }

@@ -16,6 +16,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/daemon"
+	"xsched/internal/device/amd"
 )
 
 func (a *app) listCommand() *cobra.Command {
@@ -91,7 +92,7 @@ func writeList(w io.Writer, list daemon.List, width int) {
 			if i > 0 {
 				launches = "\"" // counted for the process as a whole
 			}
-			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level),
+			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
 				busyText(q.Busy), schedText(q.State, p.Held), sliceText(q), launches, command)
 		}
 	}
@@ -108,9 +109,24 @@ func writeList(w io.Writer, list daemon.List, width int) {
 				fmt.Fprintf(w, "note: %d: Lv%d on %s: %s\n", p.PID, q.Level, q.Device, printable(q.LevelReason))
 			}
 		}
+		writeHints(w, &p)
 	}
 	if len(list.Processes) == 0 {
 		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
+	}
+}
+
+// writeHints prints what the table has no column for.
+func writeHints(w io.Writer, p *daemon.Process) {
+	rest := p.Hints
+	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
+	if text := hintsText(&rest); text != "" {
+		fmt.Fprintf(w, "hints: %d: %s\n", p.PID, text)
+	}
+	for _, q := range p.Queues {
+		if q.Hints != p.Hints {
+			fmt.Fprintf(w, "hints: %d, queue %d: %s\n", p.PID, q.Index, hintsText(&q.Hints, "priority"))
+		}
 	}
 }
 
@@ -128,6 +144,9 @@ func writeDevices(w io.Writer, reply daemon.Devices) {
 		}
 		if d.MIG {
 			note = strings.TrimPrefix(note+"; MIG: its instances are scheduled as one device", "; ")
+		}
+		if d.Others > 0 {
+			note = strings.TrimPrefix(fmt.Sprintf("%s; %d programs that are not managed", note, d.Others), "; ")
 		}
 		name := d.Name
 		if name == "" {
@@ -187,6 +206,14 @@ func levelText(level int) string {
 		return "auto"
 	}
 	return fmt.Sprintf("Lv%d", level)
+}
+
+// routeText names the way a level is reached where a GPU has more than one.
+func routeText(route string) string {
+	if route == amd.RouteOwner || route == amd.RouteDebugger {
+		return " " + route
+	}
+	return ""
 }
 
 func busyText(busy bool) string {

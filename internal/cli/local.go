@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -141,6 +142,8 @@ func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual
 	if virtual {
 		args = append(args, "--virtual")
 	}
+	// What the user's shell had open is the program's: a pipe that the daemon holds as well would not end with it.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	cmd := exec.Command(exe, args...)
 	cmd.ExtraFiles = []*os.File{writer}
 	// A session of its own: an interrupt from the keyboard is for the program, and

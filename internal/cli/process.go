@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,9 @@ func (a *app) resumeCommand() *cobra.Command {
 }
 
 func (a *app) attachCommand() *cobra.Command {
-	var priority, share int
+	var hints hintFlags
 	var c *cobra.Command
+	var request daemon.HintRequest
 	c = a.processCommand(&cobra.Command{
 		Use:   "attach PID",
 		Short: "Take control of a program that runs without the shim",
@@ -47,21 +47,10 @@ kernel lets them (ptrace rules).`,
 		Example: `  sudo xsched attach 4711 --priority -10
   sudo xsched attach 4711 --share 25`,
 	}, "attached", func(client *api.Client, ctx context.Context, pid int) (daemon.ProcessReply, error) {
-		request := daemon.ProcessRequest{PID: pid}
-		if c.Flags().Changed("priority") {
-			p := int32(priority)
-			request.Priority = &p
-		}
-		if c.Flags().Changed("share") {
-			request.Utilization = &share
-		}
-		return client.AttachWith(ctx, request)
+		return client.AttachWith(ctx, daemon.ProcessRequest{PID: pid, Priority: request.Priority, Utilization: request.Utilization})
 	})
-	c.PreRunE = func(*cobra.Command, []string) error {
-		return errors.Join(checkPriority(priority), checkShare(c, share))
-	}
-	c.Flags().IntVarP(&priority, "priority", "p", 0, "bigger is more important: -255 to 255; -256 never runs")
-	shareFlag(c, &share)
+	c.PreRunE = func(*cobra.Command, []string) error { return hints.read(c, request.Set) }
+	hints.add(c, "priority", "utilization")
 	return c
 }
 

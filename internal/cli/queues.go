@@ -25,7 +25,9 @@ type queuesReply struct {
 	AMD   *amd.Found `json:"amd,omitempty"`
 	// Daemon is what a daemon knows of the process: its contexts, on any GPU.
 	Daemon *daemon.Process `json:"daemon,omitempty"`
-	Notes  []amd.Note      `json:"notes"`
+	// NVIDIA is its channel groups and channels, as the daemon knows them.
+	NVIDIA []daemon.HardwareQueue `json:"nvidia,omitempty"`
+	Notes  []amd.Note             `json:"notes"`
 }
 
 func (a *app) queuesCommand() *cobra.Command {
@@ -46,7 +48,9 @@ container. LOADED says whether a hardware slot has the queue now.
 
 With --log the runtime's own log (AMD_LOG_LEVEL=4) adds streams and kernel counts, by ring address.
 
-Of a program under a daemon, on any GPU: its contexts as the daemon schedules them.
+Of a program under a daemon, on any GPU: its contexts as the daemon schedules them, its
+AMD queues as its own library announced them, and its NVIDIA channel groups and channels.
+Hardware queues are told to the program's user and root only.
 
 What could not be read is named, and the rest is shown.`,
 		Example: `  sudo xsched queues 4711
@@ -119,9 +123,8 @@ func (a *app) findQueues(ctx context.Context, s amd.Sources, pid int, logs []str
 	if err != nil {
 		reply.Notes = append(reply.Notes, amd.Note{Source: "daemon", Text: oneLine(err.Error())})
 	}
-	reply.Daemon = process
-	if process != nil && reply.AMD == nil {
-		reply.Notes = append(reply.Notes, amd.Note{Source: "daemon", Text: "tells contexts only; channel groups and channels are not in its answers"})
+	if reply.Daemon = process; process != nil {
+		a.joinDaemonQueues(ctx, &reply)
 	}
 	if reply.AMD == nil && process == nil {
 		var why []string
@@ -207,10 +210,11 @@ func writeQueues(w io.Writer, reply queuesReply) {
 		table := newTable(w)
 		fmt.Fprintln(table, "CONTEXT\tDEVICE\tLEVEL\tSTATE\tSCHED\tSLICE")
 		for _, q := range p.Queues {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, levelText(q.Level), busyText(q.Busy), schedText(q.State, p.Held), sliceText(q))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, levelText(q.Level)+routeText(q.Route), busyText(q.Busy), schedText(q.State, p.Held), sliceText(q))
 		}
 		_ = table.Flush()
 	}
+	writeChannels(w, reply.NVIDIA)
 	for _, n := range reply.Notes {
 		fmt.Fprintf(w, "note: %s: %s\n", n.Source, printable(n.Text))
 	}
@@ -294,6 +298,7 @@ func writeQueuesPython(w io.Writer, reply queuesReply) {
 		}
 	}
 	fmt.Fprintln(w, "]")
+	writeChannelsPython(w, reply.NVIDIA)
 }
 
 func pythonNumber[T uint32 | uint64](v *T) string {

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +42,7 @@ needed is not in a recording: the output says what is estimated.`,
 				return err
 			}
 			if policy == "" && !asJSON {
-				_, err := fmt.Fprint(a.stdout, rec.Summary())
+				_, err := fmt.Fprintf(a.stdout, "%s\n`--policy P` shows what P would have done: native, %s\n", rec.Summary(), strings.Join(sim.Policies(), ", "))
 				return err
 			}
 			if policy == "" {

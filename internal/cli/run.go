@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,19 +19,13 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/daemon"
-	"xsched/internal/embedded"
 	"xsched/internal/model"
 )
 
 // The shim's environment; the names are those of upstream XSched where it has them.
 const (
-	envSocket   = "XSCHED_SOCKET"
-	envVGPU     = "XSCHED_VGPU_SOCKET"
-	envPriority = "XSCHED_AUTO_XQUEUE_PRIORITY"
-	envLevel    = "XSCHED_AUTO_XQUEUE_LEVEL"
-	envInFlight = "XSCHED_AUTO_XQUEUE_THRESHOLD"
-	envBatch    = "XSCHED_AUTO_XQUEUE_BATCH_SIZE"
-	envShare    = "XSCHED_AUTO_XQUEUE_UTILIZATION"
+	envSocket = "XSCHED_SOCKET"
+	envVGPU   = "XSCHED_VGPU_SOCKET"
 
 	shimSocket = "xsched.sock"
 	vgpuSocket = "vgpu.sock"
@@ -40,13 +33,10 @@ const (
 
 func (a *app) runCommand() *cobra.Command {
 	var (
-		priority        int
-		level           string
-		inFlight, batch int
-		share           int
-		virtual         bool
-		local           bool
-		policy          string
+		hints   hintFlags
+		virtual bool
+		local   bool
+		policy  string
 	)
 	c := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
@@ -62,6 +52,8 @@ XSCHED_LOG=FILE makes it say what it does.`,
 		Example: `  xsched run --priority 10 -- python serve_model.py
   xsched run --priority -10 --level 3 -- ./train
   xsched run --share 75 -- ./mine   # with another at 25, under policy UP
+  xsched run --slo 20ms -- python serve_model.py   # under policy SLO
+  xsched run --gang ranks -- python train.py --rank 0
   xsched run --local --policy UP -- ./several-workers
   xsched run --virtual -- ./my-cuda-program`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -71,10 +63,17 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(checkPriority(priority), checkLimits(inFlight, batch), checkShare(cmd, share)); err != nil {
-				return err
-			}
-			want, err := parseLevel(level)
+			want := wish{virtual: virtual}
+			said := map[string]string{} // by variable
+			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) {
+				said[f.Env] = f.EnvText(v)
+				switch f.Name {
+				case "level":
+					want.level = model.Level(v.Number)
+				case "priority", "lax_priority", "critical_priority":
+					want.priority = max(want.priority, int(v.Number))
+				}
+			})
 			if err != nil {
 				return err
 			}
@@ -82,8 +81,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			if err != nil {
 				return err
 			}
-			preload, err := unpackAll(virtual)
-			if err != nil {
+			if _, err := unpackFor(""); err != nil { // before anything is started
 				return err
 			}
 			env := newEnvironment(os.Environ())
@@ -95,25 +93,20 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			if err != nil {
 				return err
 			}
-			if err := a.joinDaemon(cmd.Context(), env, wish{priority, want, virtual}); err != nil {
+			platform, err := a.joinDaemon(cmd.Context(), env, want)
+			if err != nil {
+				return err
+			}
+			preload, err := unpackFor(platform)
+			if err != nil {
 				return err
 			}
 			env.prepend("LD_PRELOAD", preload.libraries...)
 			if preload.folder != "" {
 				env.prepend("LD_LIBRARY_PATH", preload.folder)
 			}
-			for _, hint := range []struct {
-				flag, name, value string
-			}{
-				{"priority", envPriority, strconv.Itoa(priority)},
-				{"level", envLevel, level},
-				{"in-flight", envInFlight, strconv.Itoa(inFlight)},
-				{"batch", envBatch, strconv.Itoa(batch)},
-				{"share", envShare, strconv.Itoa(share)},
-			} {
-				if cmd.Flags().Changed(hint.flag) {
-					env.set(hint.name, hint.value)
-				}
+			for name, value := range said {
+				env.set(name, value)
 			}
 			a.warnUnpreloadable(program)
 			err = syscall.Exec(program, args, env.list()) // returns only if it failed
@@ -124,8 +117,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
 		},
 	}
 	c.Flags().SetInterspersed(false) // what follows CMD is CMD's, with or without --
-	hintFlags(c, &priority, &level, &inFlight, &batch)
-	shareFlag(c, &share)
+	hints.add(c)
 	c.Flags().BoolVar(&local, "local", false, "start a private daemon for CMD and its children")
 	c.Flags().StringVar(&policy, "policy", "", "with --local: its policy (default XSCHED_POLICY, else HPF)")
 	c.Flags().BoolVar(&virtual, "virtual", false, "give CMD the virtual GPU of a daemon started with `serve --virtual`")
@@ -158,34 +150,6 @@ type preload struct {
 	folder    string // of the driver's stand-in, or empty
 }
 
-func unpackAll(virtual bool) (preload, error) {
-	names := []string{embedded.Shim}
-	if virtual {
-		names = append(names, embedded.VirtualRM)
-	}
-	var p preload
-	for _, name := range names {
-		path, err := embedded.Unpack(name)
-		if err != nil {
-			return preload{}, err
-		}
-		p.libraries = append(p.libraries, path)
-	}
-	if virtual {
-		path, err := embedded.Unpack(embedded.VirtualCUDA)
-		if err != nil {
-			return preload{}, err
-		}
-		p.folder = filepath.Dir(path)
-	}
-	for _, path := range append(p.libraries, p.folder) {
-		if strings.ContainsAny(path, ": \t\n;") {
-			return preload{}, fmt.Errorf("the cache folder %q has a blank, colon or semicolon in its name, which the loader can't take; set XSCHED_CACHE to another", path)
-		}
-	}
-	return p, nil
-}
-
 // wish is what the user asks of the daemon.
 type wish struct {
 	priority int
@@ -194,8 +158,9 @@ type wish struct {
 }
 
 // joinDaemon looks for the daemon that CMD will find, points the shim at it
-// and refuses what it can't do. No daemon is no error.
-func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) error {
+// and refuses what it can't do. No daemon is no error. platform is that of the virtual
+// GPU that CMD gets, if it gets one.
+func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (platform string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if a.dir != "" {
@@ -207,40 +172,40 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) error
 			return a.virtualWithoutDaemon(env, err)
 		}
 		a.warn("running without scheduling: %s", oneLine(err.Error()))
-		return nil
+		return "", nil
 	}
 	defer client.Close()
 	if want.priority > int(model.PriorityDefault) && running.UID == 0 && os.Geteuid() != 0 && !running.AllowPriority {
-		return &daemon.Error{
+		return "", &daemon.Error{
 			Kind: daemon.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which only root may have from root's daemon", want.priority),
 			Remedy: "lower the other programs instead, or have it started with `serve --allow-priority`",
 		}
 	}
 	if want.virtual {
 		if !running.Virtual {
-			return fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
+			return "", fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
 		}
 		env.set(envSocket, filepath.Join(running.Dir, shimSocket))
-		env.set(envVGPU, filepath.Join(running.Dir, vgpuSocket))
+		platform = running.Platform
+		pointAt(env, running.Dir, platform)
 	}
 	if want.level > model.LevelBlock {
-		return checkLevel(ctx, client, want.level)
+		return platform, checkLevel(ctx, client, want.level)
 	}
-	return nil
+	return platform, nil
 }
 
 // virtualWithoutDaemon uses a device that outlived its daemon, if there is one.
-func (a *app) virtualWithoutDaemon(env *environment, cause error) error {
+func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error) {
 	for _, dir := range a.dirs() {
-		path := filepath.Join(dir, vgpuSocket)
-		if vgpuAnswers(path) {
-			env.set(envVGPU, path)
+		if platform := answeringDevice(dir); platform != "" {
+			pointAt(env, dir, platform)
 			env.set(envSocket, filepath.Join(dir, shimSocket))
 			a.warn("running without scheduling: %s", oneLine(cause.Error()))
-			return nil
+			return platform, nil
 		}
 	}
-	return errors.New("no virtual GPU; start one with `xsched serve --virtual`")
+	return "", errors.New("no virtual GPU; start one with `xsched serve --virtual`")
 }
 
 // checkLevel refuses a level that no GPU seen so far can do. A daemon that has

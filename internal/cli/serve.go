@@ -66,6 +66,12 @@ one, to try everything on a machine that has none.`,
 			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
 				o.StarvationBound = -1 // off: the daemon's own zero is its default
 			}
+			if err := checkPlatform(o.Platform); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("platform") && !o.Virtual {
+				return usagef("--platform is the virtual GPU's; add --virtual")
+			}
 			if o.Virtual && !cmd.Flags().Changed("http") {
 				web.addr = webOff // several may run at once, in tests and demos
 			}
@@ -86,6 +92,7 @@ one, to try everything on a machine that has none.`,
 	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "most programs of one user (default 1024)")
 	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
+	f.StringVar(&o.Platform, "platform", platformNVIDIA, "with --virtual: whose driver the virtual GPU plays, nvidia or amd")
 	f.StringVar(&o.Record, "record", "", "file for a recording of what happens, for `xsched replay` (at most 4 files of 64 MB)")
 	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
@@ -107,8 +114,8 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		if err := hub.PrepareDir(o.Dir, os.Geteuid()); err != nil {
 			return err
 		}
-		o.VGPUSocket = filepath.Join(o.Dir, vgpuSocket)
-		device, err := startDevice(ctx, o.VGPUSocket, devices)
+		o.VGPUSocket = deviceSocket(o.Dir, o.Platform)
+		device, err := startDevice(ctx, o.VGPUSocket, o.Platform, devices)
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ func (a *app) simCommand() *cobra.Command {
 		o              sim.Options
 		asJSON         bool
 		csv, svg, html string
+		timeline       string
 		recordTo       string
 	)
 	c := &cobra.Command{
@@ -38,6 +39,7 @@ without XSched. "kept" is a tenant's throughput over what it has alone on a GPU.
 docs/simulator.md describes scenarios and what the model leaves out.`,
 		Example: `  xsched sim examples/scenarios/inference.yaml --compare native,FIFO,HPF
   xsched sim examples/scenarios/inference.yaml --compare native,HPF:suspend,HPF --svg inference.svg
+  xsched sim examples/scenarios/inference.yaml --timeline inference.svg --draw 100ms
   xsched sim examples/scenarios/fleet.yaml --csv fleet.csv`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,7 +47,10 @@ docs/simulator.md describes scenarios and what the model leaves out.`,
 			if err != nil {
 				return err
 			}
-			if svg != "" || html != "" {
+			if timeline != "" && len(o.Policies) > 1 {
+				return usagef("a timeline is of one policy; use --compare with one, or --svg for several")
+			}
+			if svg != "" || html != "" || timeline != "" {
 				if o.Draw <= 0 {
 					return usagef("the timeline's length must be above 0; use e.g. --draw 60ms")
 				}
@@ -71,7 +76,7 @@ docs/simulator.md describes scenarios and what the model leaves out.`,
 				return interrupted(ctx, err)
 			}
 			took := time.Since(start)
-			for path, write := range map[string]func(io.Writer) error{csv: res.WriteCSV, svg: res.WriteSVG, html: res.WriteHTML} {
+			for path, write := range map[string]func(io.Writer) error{csv: res.WriteCSV, svg: res.WriteSVG, html: res.WriteHTML, timeline: res.WriteTimeline} {
 				if path != "" {
 					if err := a.writeOut(path, write); err != nil {
 						return err
@@ -98,6 +103,7 @@ docs/simulator.md describes scenarios and what the model leaves out.`,
 	f.StringVar(&csv, "csv", "", "file for one line a policy and tenant; - is standard output, instead of the table")
 	f.StringVar(&svg, "svg", "", "file for one picture of the comparison")
 	f.StringVar(&html, "html", "", "file for the table and the picture")
+	f.StringVar(&timeline, "timeline", "", "file for a picture of who has the GPU, who waits and who is stopped, under one policy")
 	f.StringVar(&recordTo, "record", "", "file for a recording, as a daemon would make it, for `xsched replay`; one policy, one GPU")
 	f.DurationVar(&o.Draw, "draw", 60*time.Millisecond, "length of the timeline in the picture")
 	jsonFlag(c, &asJSON)

@@ -55,27 +55,27 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 				if idle < 0 {
 					return usagef("--exit-when-idle can't be negative; 0 stays")
 				}
-				if platform != "nvidia" && platform != "amd" {
-					return usagef("platform %q is unknown; use nvidia or amd", platform)
+				if err := checkPlatform(platform); err != nil {
+					return err
 				}
 				if o.Socket == "" {
 					dir := a.dirs()[0]
 					if err := hub.PrepareDir(dir, os.Geteuid()); err != nil {
 						return err
 					}
-					o.Socket = filepath.Join(dir, map[string]string{"nvidia": vgpuSocket, "amd": kfdSocket}[platform])
+					o.Socket = deviceSocket(dir, platform)
 				}
 				o.Logger = log
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
-				if platform == "amd" {
-					return serveKFD(ctx, o, root, idle, tell)
-				}
 				if idle > 0 {
 					go func() {
-						exitWhenIdle(ctx, o.Socket, idle)
+						exitWhenIdle(ctx, watchSocket(o.Socket, platform), idle)
 						stop()
 					}()
+				}
+				if platform == platformAMD {
+					return serveKFD(ctx, o, root, tell)
 				}
 				o.Ready = func() { tell.done(nil) }
 				return vgpu.Serve(ctx, o)

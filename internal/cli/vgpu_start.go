@@ -44,8 +44,8 @@ type device struct {
 // startDevice makes sure that a virtual GPU serves the socket. One that it
 // starts is in a session of its own: it survives a kill -9 of the daemon, as a
 // real GPU does, and ends by itself when nobody needs it any more.
-func startDevice(ctx context.Context, socket string, devices int) (*device, error) {
-	if vgpuAnswers(socket) {
+func startDevice(ctx context.Context, socket, platform string, devices int) (*device, error) {
+	if vgpuAnswers(watchSocket(socket, platform)) {
 		return &device{}, nil
 	}
 	exe, err := os.Executable()
@@ -58,6 +58,9 @@ func startDevice(ctx context.Context, socket string, devices int) (*device, erro
 	}
 	defer reader.Close()
 	args := []string{"vgpu", "--socket", socket, "--exit-when-idle", idleLimit.String(), "--ready-fd", "3"}
+	if platform == platformAMD {
+		args = append(args, "--platform", platform)
+	}
 	if devices != 0 {
 		args = append(args, "--devices", strconv.Itoa(devices))
 	}

@@ -52,21 +52,17 @@ func (d *daemon) Attach(ctx context.Context, c Caller, r ProcessRequest) (Proces
 // attachHint is what a process starts with.
 func (d *daemon) attachHint(c Caller, r ProcessRequest) (model.Hint, error) {
 	var h model.Hint
-	if err := checkHint(HintRequest{PID: r.PID, Priority: r.Priority}); err != nil {
+	request := HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
+	change, err := request.Change()
+	if err != nil {
 		return h, err
 	}
-	if r.Priority != nil {
-		h.Priority = model.Priority(*r.Priority)
-		if note := d.hub.MayHave(c.UID, h.Priority); note != "" {
+	if p, said := change.Top(); said {
+		if note := d.hub.MayHave(c.UID, p); note != "" {
 			return h, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
 		}
 	}
-	if r.Utilization != nil {
-		h.Utilization = *r.Utilization
-	}
-	if err := h.Check(); err != nil {
-		return h, fail(ErrInvalid, "", "%v", err)
-	}
+	change.Apply(&h)
 	return h, nil
 }
 
@@ -148,6 +144,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)
+	d.lookAgain()
 	d.log.Info("attached", "pid", pid, "uid", uid, "command", command)
 	return d.find(ctx, c, pid)
 }

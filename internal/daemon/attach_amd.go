@@ -48,8 +48,8 @@ func (d *daemon) claim(pid int) (release func(), err error) {
 	}, nil
 }
 
-// attachAMD takes a process over as its debugger. No guardian is needed: the driver
-// resumes everything itself when the debugger dies.
+// attachAMD takes a process over as its debugger. The guardian can't help here, only the debugger
+// may: the driver resumes everything itself when that dies, and leaseGuard when the engine is silent.
 func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid, uid int, command string, hint model.Hint) (hub.SessionView, error) {
 	none := hub.SessionView{}
 	release, err := d.claim(pid)
@@ -69,7 +69,7 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command, FreedByClose: true}
-	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(int) (func(bool), error) { return func(bool) {}, nil })
+	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(page int) (func(bool), error) { return d.guardAMD(a, page) })
 	if err != nil {
 		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
@@ -93,6 +93,36 @@ func amdError(pid int, err error) error {
 		return fail(ErrNotFound, "", "process %d has ended", pid)
 	}
 	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+}
+
+// watchBare guesses whether programs have work that no hook of the library sees.
+func (d *daemon) watchBare(ctx context.Context) {
+	t := time.NewTicker(filePeriod)
+	defer t.Stop()
+	guesses := map[model.SessionID]*workGuess{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		bare, err := d.hub.Bare(ctx)
+		if err != nil {
+			continue
+		}
+		now := map[model.SessionID]*workGuess{}
+		for _, s := range bare {
+			guess := guesses[s.ID]
+			if guess == nil {
+				guess = &workGuess{idle: true}
+			}
+			now[s.ID] = guess
+			if busy, changed := guess.look(time.Now(), cpuTicks(s.PID)); changed {
+				_ = d.hub.SetBusy(ctx, s.ID, busy)
+			}
+		}
+		guesses = now
+	}
 }
 
 // watchAMD guesses whether an attached process has work, and finds GPUs that it starts to use.

@@ -66,6 +66,10 @@ func TestAttachAMDDaemonKilled(t *testing.T) {
 	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "suspended", func() bool {
+		stats, err := w.ctl.Stats(ctx)
+		return err == nil && stats.Suspends == 1
+	})
 	p.Ask("w")
 	time.Sleep(30 * time.Millisecond)
 	if got := p.Ask("r"); got != "R 0" {

@@ -47,79 +47,6 @@ func (d *daemon) mayChange(c Caller, pid, uid int) error {
 	return fail(ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
 }
 
-// Hint changes a process's hints.
-func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error) {
-	if err := checkHint(r); err != nil {
-		return HintReply{}, err
-	}
-	if _, err := d.find(ctx, c, r.PID); err != nil {
-		return HintReply{}, err
-	}
-	var priority *model.Priority
-	if r.Priority != nil {
-		priority = new(model.Priority(*r.Priority))
-		if note := d.hub.MayHave(c.UID, *priority); note != "" {
-			return HintReply{}, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	h, err := d.hub.SetHint(ctx, r.PID, priority, func(v hub.SessionView, h *model.Hint) error {
-		if r.Level != nil {
-			if err := d.canDo(v, model.Level(*r.Level)); err != nil {
-				return err
-			}
-			h.Level = model.Level(*r.Level)
-		}
-		if r.InFlight != nil {
-			h.InFlight = *r.InFlight
-		}
-		if r.Batch != nil {
-			h.Batch = *r.Batch
-		}
-		if r.Utilization != nil {
-			h.Utilization = *r.Utilization
-		}
-		if r.TimesliceUS != nil {
-			h.Timeslice = time.Duration(*r.TimesliceUS) * time.Microsecond
-		}
-		if r.WindowActive != nil {
-			h.WindowActive = *r.WindowActive
-		}
-		if err := h.Check(); err != nil {
-			return fail(ErrInvalid, "", "%v", err)
-		}
-		return nil
-	})
-	if errors.Is(err, hub.ErrUnknownPID) {
-		return HintReply{}, fail(ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
-	}
-	if err := unavailable(err); err != nil {
-		return HintReply{}, typed(err)
-	}
-	return HintReply{
-		PID: r.PID, Priority: int32(h.Priority), Level: int(h.Level), InFlight: h.InFlight, Batch: h.Batch,
-		Utilization: h.Utilization, TimesliceUS: h.Timeslice.Microseconds(), WindowActive: h.WindowActive,
-	}, nil
-}
-
-func checkHint(r HintRequest) error {
-	const most = 1 << 20
-	switch {
-	case r.Priority != nil && (*r.Priority < int32(model.PriorityNever) || *r.Priority > int32(model.PriorityMax)):
-		return fail(ErrInvalid, fmt.Sprintf("use %d (never) to %d", model.PriorityNever, model.PriorityMax), "priority %d is out of range", *r.Priority)
-	case r.Level != nil && (*r.Level < 0 || *r.Level > int(model.LevelInterrupt)):
-		return fail(ErrInvalid, "use auto, 1, 2 or 3", "level %d is out of range", *r.Level)
-	case r.InFlight != nil && (*r.InFlight < 0 || *r.InFlight > most):
-		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "%d launches in flight is out of range", *r.InFlight)
-	case r.Batch != nil && (*r.Batch < 0 || *r.Batch > most):
-		return fail(ErrInvalid, fmt.Sprintf("use 0 (the default) to %d", most), "batch %d is out of range", *r.Batch)
-	case r.TimesliceUS != nil && (*r.TimesliceUS < 0 || *r.TimesliceUS > model.TimesliceMax.Microseconds()):
-		return fail(ErrInvalid, "use 100 to 10000000, or 0 (the policy's)", "timeslice %d us is out of range", *r.TimesliceUS)
-	}
-	return nil
-}
-
 // canDo refuses a level that a process's queues can't have, with the reason.
 func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
 	if l <= model.LevelBlock {
@@ -128,7 +55,7 @@ func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
 		}
 		return nil
 	}
-	if d.driver == nil {
+	if d.driver == nil && len(v.Caps) == 0 {
 		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
 	}
 	for _, q := range v.Queues {

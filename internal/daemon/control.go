@@ -67,6 +67,9 @@ type Control interface {
 	Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 	Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 
+	// Queues lists a program's hardware queues; their addresses are for its user and root only.
+	Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error)
+
 	// Wedge blocks the engine loop for a while: fault injection, only under --virtual.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
 }
@@ -79,6 +82,8 @@ type Version struct {
 	UID         int    `json:"uid"`
 	Dir         string `json:"dir"`
 	Virtual     bool   `json:"virtual"`
+	// Platform is whose driver the virtual GPU plays, nvidia or amd; empty: it has none.
+	Platform string `json:"platform,omitempty"`
 	// AllowPriority: users of a root daemon may go above priority 0.
 	AllowPriority bool   `json:"allow_priority"`
 	Policy        string `json:"policy"`
@@ -116,6 +121,13 @@ type Process struct {
 	Held      bool `json:"held"` // suspended by hand
 	// Utilization is its share of the GPU in percent; 0: nothing said.
 	Utilization int `json:"utilization"`
+	// Hints is all that is said of it; Nice its CPU nice value, which CHPF and CFS read.
+	Hints Hints `json:"hints"`
+	Nice  int   `json:"nice"`
+
+	// QueuesCaught is how many of its hardware queues appeared while the others were stopped, and
+	// were stopped too.
+	QueuesCaught uint64 `json:"queues_caught"`
 
 	Counters Counters `json:"counters"`
 	Queues   []Queue  `json:"queues"`
@@ -134,9 +146,10 @@ type Counters struct {
 	Recoveries  uint64 `json:"recoveries"`
 }
 
-// Queue is one context of a process on a device.
+// Queue is one context of a process on a device, or one of its streams.
 type Queue struct {
 	Index  uint32 `json:"index"`
+	Stream bool   `json:"stream"`
 	Device string `json:"device"` // PCI address
 	Busy   bool   `json:"busy"`
 	// State: idle, running, suspended, held.
@@ -144,6 +157,10 @@ type Queue struct {
 	Level int    `json:"level"` // in force: 1, 2 or 3
 	// LevelReason says why it is not the wanted, or not the highest, one.
 	LevelReason string `json:"level_reason,omitempty"`
+	// Route is how it is stopped at that level: gate (its launches are held), channels (NVIDIA's
+	// driver), owner (the program's own library pauses its queues on AMD GPUs) or debugger (they are
+	// suspended from outside).
+	Route       string `json:"route"`
 	SliceUS     int64  `json:"slice_us"`          // programmed by us; 0: the driver's own
 	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's own; 0: not known yet
 	Preemptions uint64 `json:"preemptions"`       // times it was suspended while busy
@@ -151,6 +168,8 @@ type Queue struct {
 	RanNS       int64  `json:"ran_ns"`            // it had work and was allowed to run
 	Submitted   uint64 `json:"submitted"`
 	Transitions uint64 `json:"transitions"`
+	// Hints is what holds for it: the process's, and what was said about this queue alone.
+	Hints Hints `json:"hints"`
 	// PreemptedBy says in whose favour it had to stop how often.
 	PreemptedBy []Cause `json:"preempted_by,omitempty"`
 }
@@ -183,34 +202,10 @@ type Device struct {
 	MIG         bool   `json:"mig,omitempty"` // divided into instances
 	Processes   int    `json:"processes"`
 	Queues      int    `json:"queues"`
+	// Others is how many programs use it without being managed, as far as the daemon may see.
+	Others int `json:"others"`
 	// BusyNS is for how long queues of it had work that was allowed to run.
 	BusyNS int64 `json:"busy_ns"`
-}
-
-// HintRequest changes a process's hints; nil leaves a value as it is.
-type HintRequest struct {
-	PID      int    `json:"pid"`
-	Priority *int32 `json:"priority,omitempty"`
-	Level    *int   `json:"level,omitempty"` // 0: auto
-	InFlight *int   `json:"in_flight,omitempty"`
-	Batch    *int   `json:"batch,omitempty"`
-
-	Utilization  *int   `json:"utilization,omitempty"`  // percent; 0: nothing said
-	TimesliceUS  *int64 `json:"timeslice_us,omitempty"` // 0: the policy's
-	WindowActive *bool  `json:"window_active,omitempty"`
-}
-
-// HintReply is what is in force after a HintRequest.
-type HintReply struct {
-	PID      int   `json:"pid"`
-	Priority int32 `json:"priority"`
-	Level    int   `json:"level"`
-	InFlight int   `json:"in_flight"`
-	Batch    int   `json:"batch"`
-
-	Utilization  int   `json:"utilization"`
-	TimesliceUS  int64 `json:"timeslice_us"`
-	WindowActive bool  `json:"window_active"`
 }
 
 // PolicyRequest selects a policy.
@@ -308,6 +303,10 @@ type Stats struct {
 
 	SuspendTime Histogram `json:"suspend_time"` // one suspend operation
 	ResumeTime  Histogram `json:"resume_time"`
+	// DriverSuspendTime and DriverResumeTime are the driver's part of those, where a program does
+	// it itself (AMD).
+	DriverSuspendTime Histogram `json:"driver_suspend_time"`
+	DriverResumeTime  Histogram `json:"driver_resume_time"`
 	// PreemptTime is from the decision to stop a process to the end of the operation
 	// that stopped it, by level; [0] and [1] are empty, a gate has no operation.
 	PreemptTime [4]Histogram `json:"preempt_time"`

@@ -21,6 +21,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
+	"xsched/internal/model"
 	"xsched/internal/record"
 	"xsched/internal/wire"
 )
@@ -53,6 +54,9 @@ type daemon struct {
 	attaches map[int]struct{} // under way, by pid
 	budgets  map[int]*budget  // by uid
 
+	outsiders map[model.DeviceID][]int // programs without a session
+
+	look        chan struct{} // asks for a look at those now
 	filesPerUID int
 }
 
@@ -64,7 +68,7 @@ func Run(ctx context.Context, o Options) error {
 	d := &daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &device.Metrics{}, attaches: map[int]struct{}{},
-		budgets: map[int]*budget{}, filesPerUID: fileShare(),
+		budgets: map[int]*budget{}, filesPerUID: fileShare(), look: make(chan struct{}, 1),
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
@@ -139,6 +143,10 @@ func (d *daemon) newEngine() (*engine.Engine, error) {
 }
 
 func (d *daemon) findDriver() {
+	if d.opts.Virtual && d.opts.Platform == "amd" {
+		d.noDriver = "the virtual GPU here plays AMD's driver"
+		return
+	}
 	if d.opts.Virtual {
 		if d.opts.VGPUSocket == "" {
 			d.opts.VGPUSocket = filepath.Join(d.opts.Dir, vgpuSocket)
@@ -218,9 +226,7 @@ func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, NoHardware: d.noDriver,
 	}
-	if d.driver != nil {
-		cfg.NewHardware = func(uid int) hub.Hardware { return nvidia.NewObjects(d.driver, d.limits(uid), d.metrics) }
-	}
+	cfg.NewHardware = d.newHardware
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
@@ -269,6 +275,8 @@ func (d *daemon) serve(ctx context.Context, control *net.UnixListener) error {
 	if control != nil {
 		go func() { served <- d.opts.ServeControl(ctx, control, d) }()
 	}
+	go d.watchOutsiders(ctx)
+	go d.watchBare(ctx)
 	if d.opts.Ready != nil {
 		d.opts.Ready(d)
 	}

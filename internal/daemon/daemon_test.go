@@ -16,6 +16,7 @@ import (
 
 	"xsched/internal/daemon"
 	"xsched/internal/hub"
+	"xsched/internal/model"
 )
 
 var ctx = context.Background()
@@ -326,8 +327,14 @@ func TestPermissions(t *testing.T) {
 	stranger := daemon.Caller{UID: 12345, PID: 1}
 	_, err := c.Suspend(ctx, stranger, daemon.ProcessRequest{PID: pid})
 	wantError(t, err, daemon.ErrNotAllowed, "uid")
-	_, err = c.Hint(ctx, stranger, daemon.HintRequest{PID: pid, Priority: new(int32(1))})
-	wantError(t, err, daemon.ErrNotAllowed)
+	for _, f := range model.HintFields() {
+		for _, queue := range []*uint32{nil, new(uint32(0))} {
+			r := daemon.HintRequest{PID: pid, Queue: queue}
+			r.Set(&f, model.HintValue{Number: f.Max, Text: "x"})
+			_, err = c.Hint(ctx, stranger, r)
+			wantError(t, err, daemon.ErrNotAllowed)
+		}
+	}
 	_, err = c.Policy(ctx, stranger, daemon.PolicyRequest{Name: "FIFO"})
 	wantError(t, err, daemon.ErrNotAllowed)
 	_, err = c.Mode(ctx, stranger, daemon.ModeRequest{Mode: "off"})

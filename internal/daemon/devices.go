@@ -13,6 +13,9 @@ import (
 
 // describe says what a GPU does, without its users.
 func (d *daemon) describe(id string) *Device {
+	if n, ok := d.amdGPUs()[id]; ok && (d.driver == nil || !d.driver.Virtual) {
+		return d.describeAMD(id, n)
+	}
 	dev := &Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
 	if d.driver == nil {
 		return dev
@@ -37,7 +40,13 @@ func (d *daemon) describe(id string) *Device {
 
 // nameGPUs enters every GPU that the driver shows.
 func (d *daemon) nameGPUs(get func(id string) *Device) {
-	if d.driver == nil || d.driver.Virtual {
+	if d.driver != nil && d.driver.Virtual {
+		return
+	}
+	for id := range d.amdGPUs() {
+		get(id)
+	}
+	if d.driver == nil {
 		return
 	}
 	machine := nvidia.System{Root: "/"}
@@ -73,7 +82,7 @@ func (d *daemon) someCanDo(ctx context.Context, l model.Level) error {
 	if l <= model.LevelBlock {
 		return nil
 	}
-	if d.driver == nil {
+	if d.driver == nil && len(d.amdGPUs()) == 0 {
 		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
 	}
 	reply, err := d.Devices(ctx, Caller{})

@@ -27,6 +27,8 @@ type Options struct {
 
 	// Virtual accepts the virtual GPU's sockets in place of /dev/nvidiactl.
 	Virtual bool
+	// Platform is whose driver the virtual GPU plays: nvidia (empty too) or amd.
+	Platform string
 	// VGPUSocket is the device process's socket; empty: Dir/vgpu.sock.
 	VGPUSocket string
 

@@ -19,7 +19,7 @@ import (
 func (d *daemon) Version(ctx context.Context, _ Caller) (Version, error) {
 	v := Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
-		Virtual: d.opts.Virtual, AllowPriority: d.opts.AllowPriority, StartedNS: d.started.UnixNano(),
+		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.opts.AllowPriority, StartedNS: d.started.UnixNano(),
 	}
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		v.Policy, v.Mode = e.Config().Policy, string(e.Config().Mode)
@@ -59,7 +59,8 @@ func process(s hub.SessionView) Process {
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
-		Counters: Counters(s.Counters), Queues: []Queue{},
+		Hints: hintsOf(&s.Hint), Nice: s.Hint.Nice,
+		QueuesCaught: s.Caught, Counters: Counters(s.Counters), Queues: []Queue{},
 	}
 	for _, q := range s.Queues {
 		state := "running"
@@ -72,9 +73,10 @@ func process(s hub.SessionView) Process {
 			state = "idle"
 		}
 		p.Queues = append(p.Queues, Queue{
-			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason,
+			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
 			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
+			Hints: hintsOf(&q.Hint), Stream: q.Stream,
 			PreemptedBy: causes(q.StoppedBy),
 		})
 	}
@@ -116,8 +118,11 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 			get(q.Device.String()).Queues++
 			mine[q.Device.String()] = true
 		}
-		for gpu := range s.Caps {
+		for gpu, c := range s.Caps {
 			mine[gpu.String()] = true
+			if dev := get(gpu.String()); c.Route != "" && int(c.MaxLevel) > dev.MaxLevel { // attached to
+				dev.MaxLevel, dev.LevelReason = int(c.MaxLevel), amdLevel
+			}
 		}
 		for id := range mine {
 			get(id).Processes++
@@ -129,6 +134,9 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 	}
 	for id, t := range times {
 		get(id.String()).BusyNS = t.Nanoseconds()
+	}
+	for id, n := range d.others() {
+		get(id).Others = n
 	}
 	d.underMPS(byID, all)
 	out := Devices{Devices: []Device{}}
@@ -149,7 +157,8 @@ func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
 		BusyToDecision: histogram(h.BusyToDecision), Decision: histogram(h.Decision), HeartbeatLate: histogram(h.Late),
 		Suspends: m.Suspends.Load(), Resumes: m.Resumes.Load(), TimesliceSets: m.TimesliceSets.Load(),
 		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
-		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime), Targets: []TargetStats{},
+		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime),
+		DriverSuspendTime: histogram(&m.DriverSuspendTime), DriverResumeTime: histogram(&m.DriverResumeTime), Targets: []TargetStats{},
 	}
 	for level, n := range h.Engine.Preemptions {
 		st.Preemptions += n

@@ -29,6 +29,10 @@ type Capability struct {
 	Slices   bool
 	// Reason says why MaxLevel is not the highest; empty when it is.
 	Reason string
+	// Route names the way to levels 2 and 3 where there are several; empty: the driver's channels.
+	Route string
+	// Bare: there may be work that no hook sees, so that queues alone show that the GPU is used.
+	Bare bool
 }
 
 // Resolve picks the level in force for a wanted one: the best for LevelAuto. A

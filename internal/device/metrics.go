@@ -15,6 +15,9 @@ type Metrics struct {
 	Suspends, Resumes, TimesliceSets, GateHolds, Undone, Errors atomic.Uint64
 
 	SuspendTime, ResumeTime Histogram
+	// DriverSuspendTime and DriverResumeTime are the driver's part alone, where the process
+	// that does it tells.
+	DriverSuspendTime, DriverResumeTime Histogram
 	// PreemptTime is from the decision to stop a process to the end of the operation
 	// that stopped it, by level; the gate's level 1 has no operation.
 	PreemptTime [model.LevelInterrupt + 1]Histogram

@@ -19,7 +19,7 @@ var newestGlibc = [2]int{2, 28}
 
 // exported are the names an application may see of the shim: the driver calls,
 // the few libc functions it interposes, and its own API.
-var exported = regexp.MustCompile(`^(cu[A-Z][A-Za-z0-9_]*|xs_[a-z0-9_]+|X(Queue|Hint)[A-Z][A-Za-z]*|Hw(Queue|Command)[A-Z][A-Za-z]*|CudaQueue[A-Z][a-z]*|ioctl|__ioctl_time64|dlsym|dlvsym|dlopen)$`)
+var exported = regexp.MustCompile(`^(cu[A-Z][A-Za-z0-9_]*|hip[A-Z][A-Za-z0-9_]*|_Z24hip[A-Za-z0-9_]+|xs_[a-z0-9_]+|X(Queue|Hint)[A-Z][A-Za-z]*|Hw(Queue|Command)[A-Z][A-Za-z]*|CudaQueue[A-Z][a-z]*|ioctl|__ioctl_time64|dlsym|dlvsym|dlopen)$`)
 
 // builds returns the built artefacts of that name, for each architecture there is.
 func builds(t *testing.T, name string) map[string]*elf.File {
@@ -63,7 +63,7 @@ func glibcVersion(version string) (parsed [2]int, ok bool) {
 }
 
 func TestPreloadedLibrariesNeedOldGlibc(t *testing.T) {
-	for _, name := range []string{Shim, VirtualRM, VirtualCUDA} {
+	for _, name := range []string{Shim, VirtualRM, VirtualCUDA, VirtualKFD, VirtualHIP} {
 		for arch, file := range builds(t, name) {
 			symbols, err := file.ImportedSymbols()
 			if err != nil {

@@ -20,7 +20,9 @@ const (
 	Shim        = "libxsched.so" // preloaded into every application
 	VirtualRM   = "libvgpu.so"   // the virtual GPU's /dev/nvidiactl
 	VirtualCUDA = "libcuda.so.1" // the virtual GPU's driver library
-	Tenant      = "tenant"       // the load generator of bench and demo
+	VirtualKFD  = "libvkfd.so"   // the virtual AMD GPU's /dev/kfd
+	VirtualHIP  = "libamdhip64.so.6"
+	Tenant      = "tenant" // the load generator of bench and demo
 )
 
 // artefact says how a file is unpacked.
@@ -34,6 +36,8 @@ var registry = []artefact{
 	{Shim, 0o444},
 	{VirtualRM, 0o444},
 	{VirtualCUDA, 0o444},
+	{VirtualKFD, 0o444},
+	{VirtualHIP, 0o444},
 	{Tenant, 0o555},
 }
 

@@ -44,13 +44,15 @@ func (e *Engine) account(now model.Time, d *device) {
 		}
 		v.Waiting[w] = waiting
 	}
+	d.round = v.Round()
 }
 
-// chanceEnded notes what a queue got from its chance.
+// chanceEnded notes what a queue got from its chance, for certain: beside others, whose
+// slices are a round with its own, all of theirs may have come first.
 func (e *Engine) chanceEnded(now model.Time, d *device, i int) {
 	v := &d.view
 	c := &v.Clocks[i]
-	c.Credit += max(0, now.Sub(c.Flip)-switchCost)
+	c.Credit += max(0, now.Sub(c.Flip)-switchCost-max(0, d.round-v.SliceOf(i)))
 	c.Flip = now
 	if c.Credit >= realProgress {
 		c.Wait, c.Credit = now, 0

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"slices"
+	"time"
 
 	"xsched/internal/model"
 	"xsched/internal/policy"
@@ -18,9 +19,12 @@ type device struct {
 	long    policy.Set // slices of which others starve
 	tiny    policy.Set // slices that need to be alone
 	next    policy.Set // scratch of account
-	wake    model.Time
-	dirty   bool // something happened since the last decision
-	moved   bool // the sets must be rebuilt and every desired state compared
+	flips   []*record  // queues that became busy or idle since the last decision
+	// round is the slices of all that had a chance since the clocks were last brought up to date.
+	round time.Duration
+	wake  model.Time
+	dirty bool // something happened since the last decision
+	moved bool // the sets must be rebuilt and every desired state compared
 	// unsorted: the queues are not in order; only while moved.
 	unsorted bool
 }
@@ -69,6 +73,7 @@ func (d *device) readyChanged(now model.Time, r *record) {
 	if !d.moved {
 		d.view.Ready.Put(r.index, q.Ready())
 		d.view.Rekey(r.index)
+		d.flips = append(d.flips, r)
 	}
 }
 
@@ -130,7 +135,7 @@ func (d *device) rebuild(cfg *Config) {
 	}
 	v.Rebuild()
 	for i, r := range d.records {
-		d.inForce(i, model.Verdict{Run: r.sent.Suspend == 0, Slice: r.sent.Slice, Limit: r.sent.InFlight != 0})
+		d.inForce(i, r.verdict)
 		c := &v.Clocks[i]
 		if r.chance {
 			v.Begin(i)
@@ -188,6 +193,12 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 			}
 		}
 	}
+	for _, r := range d.flips {
+		if !moved { // else all were compared
+			e.send(r, plan[r.index])
+		}
+	}
+	d.flips = d.flips[:0]
 	if changed {
 		e.account(now, d)
 	}
@@ -205,15 +216,22 @@ func (e *Engine) apply(now model.Time, d *device, i int, plan model.Plan) {
 	if run := plan[i].Run; run != q.Running {
 		q.Running = run
 		v.Running.Put(i, run)
-		if run {
+		switch {
+		case run && v.GoesOn(i): // the pause is taken off its turn when it has a chance again
+		case run:
 			v.Clocks[i].Run, v.Clocks[i].Flip = now, now
-		} else if v.Ready.Has(i) {
+		case v.Ready.Has(i):
 			e.stats.Preemptions[want.Suspend]++
 			r.state.Preemptions[want.Suspend]++
 			d.blame(r, v.Ready, plan)
 		}
 	}
-	if want != r.sent {
+	e.send(r, plan[i])
+}
+
+// send asks for what a verdict means for a queue now, if that is not what it has.
+func (e *Engine) send(r *record, verdict model.Verdict) {
+	if want := e.desired(&r.dev.view.Queues[r.index], verdict); want != r.sent {
 		r.sent = want
 		e.changes = append(e.changes, want)
 	}
@@ -221,7 +239,7 @@ func (e *Engine) apply(now model.Time, d *device, i int, plan model.Plan) {
 
 // inForce notes a verdict and what kind of slice it has.
 func (d *device) inForce(i int, verdict model.Verdict) {
-	d.applied[i] = verdict
+	d.applied[i], d.records[i].verdict = verdict, verdict
 	d.long.Put(i, verdict.Slice >= policy.LongSlice)
 	d.tiny.Put(i, verdict.Slice != 0 && verdict.Slice < policy.UsefulSlice)
 	d.view.SetSlice(i, verdict.Slice)
@@ -237,8 +255,15 @@ func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
 	if level == model.LevelAuto {
 		level = model.LevelBlock // unresolved: what every queue can do
 	}
-	if !verdict.Run {
+	switch {
+	case verdict.Run:
+	case q.Busy || q.Held || level == model.LevelBlock:
 		want.Suspend = level
+	default:
+		// What looks idle may have work of the driver's own: a context being made, a module being
+		// loaded. Stopped in that it would never have work of which we know, so its turn would
+		// never come; and two with tiny slices would keep each other from it.
+		want.Slice = 0
 	}
 	if verdict.Limit && level == model.LevelBlock {
 		want.InFlight, want.Batch = q.Hint.InFlight, q.Hint.Batch

@@ -62,8 +62,9 @@ type record struct {
 	v0     float64
 	chance bool
 
-	sent  model.Desired
-	state QueueState // the counters of it
+	verdict model.Verdict // in force; sent is what it means while the queue is busy, or idle
+	sent    model.Desired
+	state   QueueState // the counters of it
 }
 
 // New returns an engine without queues.
@@ -161,7 +162,7 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	if q.ChangedAt > now || q.Busy && q.ChangedAt == 0 {
 		q.ChangedAt = now // what a client says about the future counts for nothing
 	}
-	r := &record{dev: e.devices[at], slices: q.Slices, flip: now, v0: e.devices[at].view.V, sent: model.Desired{Queue: q.ID}}
+	r := &record{dev: e.devices[at], slices: q.Slices, flip: now, v0: e.devices[at].view.V, sent: model.Desired{Queue: q.ID}, verdict: model.Verdict{Run: true}}
 	e.queues[q.ID] = r
 	r.dev.insert(q, r)
 	e.regrouping, e.anyGang = true, e.anyGang || q.Hint.Gang != ""

@@ -40,6 +40,7 @@ type gpu struct {
 	now     model.Time
 	wake    model.Time
 	cur     int // holder of the chip, -1: nobody
+	last    int // who had it last: an idle chip goes on behind it
 	slice   time.Duration
 	cost    time.Duration // switching to go before cur works
 	switchT time.Duration
@@ -67,7 +68,7 @@ func newGPU(t fataler, cfg Config, tenants ...*tenant) *gpu {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gpu{t: t, e: e, tenants: tenants, now: simStart, cur: -1, switchT: 200 * time.Microsecond}
+	g := &gpu{t: t, e: e, tenants: tenants, now: simStart, cur: -1, last: len(tenants) - 1, switchT: 200 * time.Microsecond}
 	for i, p := range tenants {
 		p.q.ID = model.QueueID{Session: model.SessionID(i + 1)}
 		p.q.PID = i + 1
@@ -117,10 +118,13 @@ func (g *gpu) choose() {
 	if g.cur >= 0 && g.tenants[g.cur].runnable() && g.slice > 0 {
 		return
 	}
+	if g.cur >= 0 {
+		g.last = g.cur
+	}
 	old := g.cur
 	g.cur = -1
 	for k := 1; k <= n; k++ {
-		if i := (old + k + n) % n; g.tenants[i].runnable() {
+		if i := (g.last + k) % n; g.tenants[i].runnable() {
 			g.cur = i
 			break
 		}

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"xsched/internal/model"
 )
 
@@ -98,38 +96,4 @@ func TestIdleShares(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestShareError: whatever the weights of saturating tenants, nobody's part of the device is further from
-// its share than two turns of the time that went by, or a twentieth of the share by slices.
-func TestShareError(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		cfg := DefaultConfig()
-		cfg.Policy = rapid.SampledFrom([]string{"UP", "PUP", "CFS", "RR"}).Draw(t, "policy")
-		cfg.Mode = rapid.SampledFrom([]model.Mode{model.ModeLive, model.ModeSuspend, model.ModeTimeslice}).Draw(t, "mode")
-		n := rapid.IntRange(1, 6).Draw(t, "tenants")
-		tenants, sum := make([]*tenant, n), 0
-		for i := range tenants {
-			u := rapid.IntRange(1, 100).Draw(t, "utilization")
-			if cfg.Policy == "RR" {
-				u = 1
-			}
-			tenants[i] = saturating(model.Hint{Utilization: u})
-			sum += u
-		}
-		g := newGPU(t, cfg, tenants...)
-		const length = 30 * time.Second
-		g.run(length)
-		var all time.Duration
-		for _, p := range tenants {
-			all += p.ran
-		}
-		for i, p := range tenants {
-			share := float64(p.q.Hint.Utilization) / float64(sum)
-			slack := 0.05*share + float64(2*cfg.Quantum)/float64(length)
-			if got := p.ran.Seconds() / all.Seconds(); math.Abs(got-share) > slack {
-				t.Fatalf("tenant %d has %.4f of the device, its share is %.4f; %s", i, got, share, g.e)
-			}
-		}
-	})
 }

@@ -139,72 +139,14 @@ func (g *GPU) Preempt(group *Group) {
 }
 
 // After calls do at a simulated time.
-func (g *GPU) After(d time.Duration, do func(model.Time)) { g.events.push(g.now.Add(d), do) }
+func (g *GPU) After(d time.Duration, do func(model.Time)) { g.events.Push(g.now.Add(d), do) }
 
 // rpc passes a request to the firmware, which takes one at a time.
 func (g *GPU) rpc(cost RPC, channels int, effect func(), replied func(model.Time)) {
 	start := max(g.now, g.rpcFree)
 	g.rpcFree = start.Add(cost.reply(channels))
-	g.events.push(start.Add(cost.effect(channels)), func(model.Time) { effect() })
+	g.events.Push(start.Add(cost.effect(channels)), func(model.Time) { effect() })
 	if replied != nil {
-		g.events.push(g.rpcFree, replied)
+		g.events.Push(g.rpcFree, replied)
 	}
-}
-
-// eventQueue orders events by time, then by age: a binary heap.
-type eventQueue struct {
-	heap []event
-	age  uint64
-}
-
-type event struct {
-	at  model.Time
-	age uint64
-	do  func(model.Time)
-}
-
-func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.age < o.age }
-
-func (q *eventQueue) push(at model.Time, do func(model.Time)) {
-	q.age++
-	q.heap = append(q.heap, event{at, q.age, do})
-	h := q.heap
-	for i := len(h) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !h[i].before(&h[parent]) {
-			break
-		}
-		h[i], h[parent] = h[parent], h[i]
-		i = parent
-	}
-}
-
-func (q *eventQueue) pop() event {
-	h := q.heap
-	first, last := h[0], len(h)-1
-	h[0], h[last] = h[last], event{}
-	h = h[:last]
-	q.heap = h
-	for i := 0; ; {
-		child := 2*i + 1
-		if child >= last {
-			break
-		}
-		if child+1 < last && h[child+1].before(&h[child]) {
-			child++
-		}
-		if !h[child].before(&h[i]) {
-			break
-		}
-		h[i], h[child] = h[child], h[i]
-		i = child
-	}
-	return first
-}
-
-func (q *eventQueue) when() model.Time {
-	if len(q.heap) == 0 {
-		return model.Never
-	}
-	return q.heap[0].at
 }

@@ -38,7 +38,7 @@ type GPU struct {
 	sliceStart model.Time
 
 	copies  copyEngine
-	events  eventQueue
+	events  Agenda[func(model.Time)]
 	rpcFree model.Time // the firmware takes one request at a time
 
 	timeline *Timeline
@@ -100,7 +100,7 @@ func (g *GPU) Advance(t model.Time) {
 
 // NextEvent is when something happens by itself; model.Never if nothing will.
 func (g *GPU) NextEvent() model.Time {
-	next := g.events.when()
+	next := g.events.When()
 	switch g.phase {
 	case phaseIdle:
 	case phaseSwitch:
@@ -184,8 +184,8 @@ func (g *GPU) execute(c *Channel, d time.Duration) {
 // handle does what is due at g.now.
 func (g *GPU) handle() {
 	g.handled++
-	for g.events.when() <= g.now {
-		g.events.pop().do(g.now)
+	for g.events.When() <= g.now {
+		g.events.Pop()(g.now)
 	}
 	g.copies.handle(g)
 	switch g.phase {

@@ -78,7 +78,7 @@ func (c *client) ring() {
 }
 
 func (c *client) busy(slot int, on bool) {
-	if c.page.SetBusy(slot, on, testClock.Now()) {
+	if c.page.SetBusy(slot, on, testClock.Now()) && !c.page.Quiet(slot) {
 		c.ring()
 	}
 }

@@ -37,7 +37,10 @@ func attachFake(t *testing.T, h *fixture) (hw *fakeHardware, hang chan struct{},
 	if err := h.SetHeld(context.Background(), os.Getpid(), true); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "an operation in flight", func() bool { return h.Stats().Targets[0].StuckSince != 0 })
+	await(t, "an operation in flight", func() bool {
+		targets := h.Stats().Targets // none before the decision is carried out
+		return len(targets) == 1 && targets[0].StuckSince != 0
+	})
 	return hw, hang, ended
 }
 

@@ -22,6 +22,7 @@ type requests struct {
 // introduceHint takes over the hint of HELLO.
 func (h *Hub) introduceHint(s *Session, hello *wire.Hello) {
 	hello.Hint.Apply(&s.hint)
+	s.hint.Nice = niceOf(s.PID)
 	h.grant(s, &s.hint)
 	if hello.Scheduler == wire.SchedulerLocal {
 		s.policyWish = hello.PolicyString()
@@ -30,17 +31,17 @@ func (h *Hub) introduceHint(s *Session, hello *wire.Hello) {
 
 // grant takes away what the user of a session may not have, and notes it.
 func (h *Hub) grant(s *Session, hint *model.Hint) {
-	if note := h.limit(s, hint); note != "" {
+	if note := h.limit(s, s.granted, hint); note != "" {
 		s.PriorityNote = note
 		h.log.Warn("priority not granted", "pid", s.PID, "uid", s.UID, "reason", note)
 	}
 }
 
-func (h *Hub) limit(s *Session, hint *model.Hint) (note string) {
+func (h *Hub) limit(s *Session, granted model.Priority, hint *model.Hint) (note string) {
 	for _, p := range []*model.Priority{&hint.Priority, &hint.LaxPriority, &hint.CriticalPriority} {
-		if n := h.mayHave(s.UID, *p); n != "" && *p > s.granted {
+		if n := h.mayHave(s.UID, *p); n != "" && *p > granted {
 			note = n
-			*p = max(model.PriorityDefault, s.granted)
+			*p = max(model.PriorityDefault, granted)
 		}
 	}
 	return note
@@ -81,7 +82,9 @@ func (l *loop) takeHint(s *Session, f *wire.HintFrame) {
 			return
 		}
 	}
-	q.said = f.Hint
+	change := f.Hint.Change()
+	q.set = q.set.Without(&q.said, &change) // who spoke last counts
+	q.said = change
 	var said model.Hint
 	q.said.Apply(&said)
 	l.hub.grant(s, &said)
@@ -151,7 +154,9 @@ func (l *loop) hintOf(s *Session, q *queue) model.Hint {
 		}
 	}
 	q.said.Apply(&h)
-	l.hub.limit(s, &h)
+	l.hub.limit(s, s.granted, &h)
+	q.set.Apply(&h)
+	l.hub.limit(s, max(s.granted, q.granted), &h)
 	h.Level = s.hint.Level // one level for all: the hardware's queues are the process's
 	h.PerQueue = h.PerQueue || s.streams > 0
 	return h
@@ -170,11 +175,24 @@ func (s *Session) told(h model.Hint) model.Hint {
 // hardware queues, so only the gate can tell them apart.
 func (l *loop) abilities(s *Session, q *queue) device.Capability {
 	c := l.capability(s, q.device)
-	if (s.streams > 0 || s.hint.PerQueue) && c.MaxLevel > model.LevelBlock {
+	if (s.streams > 0 || s.hint.PerQueue || s.apart(q.device)) && c.MaxLevel > model.LevelBlock {
 		c.MaxLevel = model.LevelBlock
 		c.Reason = "the queues of this process are scheduled one by one, which only level 1 can"
 	}
 	return c
+}
+
+// apart says that somebody told the queues of a process on a device apart.
+func (s *Session) apart(gpu model.DeviceID) bool {
+	if s.onGPU[gpu] < 2 {
+		return false // alone there, the hardware's queues are its own
+	}
+	for _, q := range s.queues {
+		if q.device == gpu && !q.set.Empty() {
+			return true
+		}
+	}
+	return false
 }
 
 // countStream keeps s.streams; true if that changes what its other queues can have.

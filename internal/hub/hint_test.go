@@ -4,6 +4,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -25,7 +26,12 @@ func (c *client) hint(t testing.TB, queue uint32, h wire.Hint, policy string) {
 	}
 }
 
-func asIs(SessionView, *model.Hint) error { return nil }
+func toPriority(p model.Priority) func(SessionView, *model.Hint) error {
+	return func(_ SessionView, h *model.Hint) error {
+		h.Priority = p
+		return nil
+	}
+}
 
 func (f *fixture) only(t testing.TB) SessionView {
 	t.Helper()
@@ -140,7 +146,7 @@ func TestStreamsAreQueues(t *testing.T) {
 	c.hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 9}, "")
 	await(t, "and the other one after a hint", func() bool { return c.held(1) && !c.held(2) })
 	// A hint about the process keeps what was said about the queue.
-	if _, err := h.SetHint(context.Background(), os.Getpid(), new(model.Priority(5)), asIs); err != nil {
+	if _, err := h.SetHint(context.Background(), os.Getpid(), true, toPriority(5)); err != nil {
 		t.Fatal(err)
 	}
 	qs := h.only(t).Queues
@@ -158,6 +164,22 @@ func TestStreamsAreQueues(t *testing.T) {
 	await(t, "the next hint is taken", func() bool { return h.only(t).Hint.K == 3 })
 	if p := h.only(t).Queues[2].Hint.Priority; p != 5 {
 		t.Errorf("the new queue has priority %d", p)
+	}
+	// Somebody else's word about a queue counts until the program says something else about the same.
+	ok := func(*model.Hint) error { return nil }
+	var change model.HintChange
+	change.Set("priority", model.HintValue{Number: 40})
+	change.Set("deadline_us", model.HintValue{Number: 7000})
+	if got, err := h.SetQueueHint(context.Background(), os.Getpid(), 2, true, change, ok); err != nil || got.Priority != 40 || got.Deadline.Milliseconds() != 7 || got.K != 3 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := h.SetQueueHint(context.Background(), os.Getpid(), 77, true, change, ok); !errors.Is(err, ErrUnknownQueue) {
+		t.Errorf("a queue that is not there: %v", err)
+	}
+	c.hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 11}, "")
+	await(t, "the program's newer word counts", func() bool { return h.only(t).Queues[2].Hint.Priority == 11 })
+	if q := h.only(t).Queues[2]; q.Hint.Deadline.Milliseconds() != 7 {
+		t.Errorf("what the program did not speak of is gone: %+v", q.Hint)
 	}
 	c.page.DestroyQueue(1)
 	c.page.DestroyQueue(2)

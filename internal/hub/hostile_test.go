@@ -160,7 +160,7 @@ func TestGrantedPriority(t *testing.T) {
 	pid := h.only(t).PID
 	give := func(p model.Priority) {
 		t.Helper()
-		if _, err := h.SetHint(ctx, pid, &p, asIs); err != nil {
+		if _, err := h.SetHint(ctx, pid, true, toPriority(p)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,6 +120,7 @@ func New(cfg Config) (*Hub, error) {
 	if cfg.Listener != nil {
 		h.wg.Go(h.accept)
 	}
+	h.wg.Go(h.watchNice)
 	return h, nil
 }
 

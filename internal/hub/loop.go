@@ -43,10 +43,13 @@ type loop struct {
 	sessions   map[model.SessionID]*Session
 	bells      map[int32]*Session
 	queueCount atomic.Int64
-	dirty      bool       // something happened that the engine must decide about
-	due        model.Time // when it wants to be asked again
-	tick       model.Time // next heartbeat
-	armed      model.Time // what the timer is set to
+	bare       atomic.Int64 // queues whose work is only guessed; see bare.go
+	dirty      bool         // something happened that the engine must decide about
+	due        model.Time   // when it wants to be asked again
+	tick       model.Time   // next heartbeat
+	armed      model.Time   // what the timer is set to
+
+	quiet map[*queue]*Session // whose doorbells are silent
 
 	risen      []model.Time // idle->busy changes of this pass, as the clients dated them
 	scheduling atomic.Pointer[string]
@@ -83,7 +86,7 @@ func newLoop(h *Hub, e *engine.Engine) (*loop, error) {
 		hub: h, engine: e, epoll: -1, wake: -1, timer: -1,
 		requests: make(chan func(*loop), queueDepth), done: make(chan struct{}),
 		sessions: map[model.SessionID]*Session{}, bells: map[int32]*Session{}, due: model.Never,
-		gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
+		quiet: map[*queue]*Session{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -232,6 +235,7 @@ func (l *loop) heartbeat(now model.Time) {
 	l.beat.Store(int64(now))
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
+	l.sample(now)
 	for _, s := range l.sessions {
 		s.page.Heartbeat(now)
 		l.readMarks(now, s)
@@ -261,6 +265,7 @@ func (l *loop) decide(now model.Time) {
 	if l.stopping || !l.dirty && now < l.due {
 		return
 	}
+	l.rouse(now)
 	l.dirty = false
 	start := l.now()
 	changes, due := l.engine.Decide(now)
@@ -268,6 +273,7 @@ func (l *loop) decide(now model.Time) {
 	l.decisions.Add(1)
 	l.decision.Record(l.now().Sub(start))
 	l.publishAll(now, changes)
+	l.hush(now)
 	if len(l.risen) > 0 {
 		end := l.now()
 		for _, t := range l.risen {

@@ -72,6 +72,7 @@ func (l *loop) scan(now model.Time, s *Session) {
 		if q != nil && (v.Generation != q.generation || !v.InUse()) {
 			l.removeQueue(now, s, q)
 			q = nil
+			v = s.page.Queue(i) // it may have been quiet till now
 		}
 		if q == nil {
 			if !v.InUse() {
@@ -81,19 +82,33 @@ func (l *loop) scan(now model.Time, s *Session) {
 				continue
 			}
 		}
-		q.submitted = v.Submitted
-		if v.Transitions == q.transitions {
-			continue
-		}
-		q.transitions = v.Transitions
-		if v.Busy() != q.busy {
-			l.setBusy(now, s, q, v.Busy())
-			if q.busy {
-				l.risen = append(l.risen, model.Time(v.ChangedNS&(1<<63-1)))
-			}
-		}
+		l.follow(now, s, q, &v)
 	}
 	l.settle(s)
+}
+
+// follow takes over what a page shows of a queue; the caller settles.
+func (l *loop) follow(now model.Time, s *Session, q *queue, v *wire.QueueView) {
+	q.submitted = v.Submitted
+	if q.quiet {
+		l.gpus.worked(now, q, v.Worked(now))
+	}
+	if v.Transitions == q.transitions {
+		return
+	}
+	q.transitions = v.Transitions
+	switch {
+	case v.Busy() != q.busy:
+		l.setBusy(now, s, q, v.Busy())
+		if q.busy && !q.quiet {
+			l.risen = append(l.risen, model.Time(v.ChangedNS&(1<<63-1)))
+		}
+	case q.quiet:
+		// It was otherwise in between: its work, or its rest, is not as old as the engine thinks.
+		l.engine.SetBusy(now, q.id, !q.busy)
+		l.engine.SetBusy(now, q.id, q.busy)
+		l.dirty = true
+	}
 }
 
 // touch notes that a worker has to be told again: once, however many queues change.
@@ -135,6 +150,7 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	if s.onGPU[v.Device] == 0 && len(s.onGPU) >= maxGPUs {
 		return nil
 	}
+	l.hook(s, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: s.ID, Index: index}, device: v.Device, generation: v.Generation,
 		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
@@ -171,12 +187,14 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 
 // removeQueue forgets a queue; the caller settles.
 func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
+	l.loud(now, s, q)
 	l.engine.RemoveQueue(now, q.id)
 	l.gpus.leave(now, q)
 	if q.gate != nil {
 		_ = q.gate.Close()
 	}
 	delete(s.queues, q.id.Index)
+	l.forgetBare(s, q)
 	if s.onGPU[q.device]--; s.onGPU[q.device] == 0 {
 		delete(s.onGPU, q.device)
 	}
@@ -209,6 +227,8 @@ func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
 	s.caps = caps
 	if s.Attached {
 		l.enterAttached(s)
+	} else {
+		l.enterBare(s)
 	}
 	l.relevel(s)
 	for gpu, c := range caps {
@@ -258,7 +278,7 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	s.touch(q.device)
 	was := q.want.Suspend != 0
 	q.want = d
-	if s.Attached && d.Suspend != 0 && !q.busy {
+	if q.guessed() && d.Suspend != 0 && !q.busy {
 		// That it had no work was a guess, and while it is stopped nothing can correct it:
 		// it counts as waiting, so that the starvation bound holds for it.
 		l.setBusy(now, s, q, true)

@@ -195,6 +195,9 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	s.bell = bell
 	if h.cfg.NewHardware != nil {
 		s.hw = h.cfg.NewHardware(s.UID)
+		if q, ok := s.hw.(QueueHardware); ok {
+			q.Connect(s.order)
+		}
 	}
 	memfd, err := h.newSession(s)
 	if err != nil {
@@ -256,60 +259,16 @@ func (s *Session) read() error {
 		if tokens--; tokens < 0 {
 			time.Sleep(time.Duration(-tokens * float64(time.Second) / frameRate))
 		}
-		if err := s.frame(packet, fds); err != nil {
+		awaited, err := s.frame(packet, fds)
+		if awaited {
+			tokens++ // it was asked for
+		}
+		if err != nil {
 			s.hub.countRefusal("malformed")
 			s.hub.log.Warn("client ended", "pid", s.PID, "err", err)
 			return err
 		}
 	}
-}
-
-// frame handles one packet and owns its descriptors. An error ends the session.
-func (s *Session) frame(packet []byte, fds []int) error {
-	if f, err := wire.DecodeFrame(packet); err == nil && f.Type == wire.FrameHint && len(fds) == 0 {
-		return s.hintFrame(packet)
-	}
-	events, err := wire.DecodeRM(packet)
-	if err != nil {
-		closeFDs(fds)
-		return err
-	}
-	carries := len(events) == 1 && events[0].Kind == wire.RMClient
-	if carries && len(fds) == 1 {
-		if s.hw == nil {
-			closeFDs(fds)
-			return nil
-		}
-		if err := s.hw.AddClient(events[0].Client, fds[0]); err != nil {
-			// Not an end: it only stays at level 1, and `list` says why.
-			s.hub.log.Warn("control file refused", "pid", s.PID, "err", err)
-		}
-		s.poke()
-		return nil
-	}
-	closeFDs(fds)
-	if len(fds) > 0 || carries {
-		return fmt.Errorf("%w: %d descriptors with %d RM events", wire.ErrFrame, len(fds), len(events))
-	}
-	if s.hw == nil {
-		return nil
-	}
-	for _, e := range events {
-		switch e.Kind {
-		case wire.RMClient:
-			return fmt.Errorf("%w: RM client without its file", wire.ErrFrame)
-		case wire.RMAlloc:
-			if err := s.hw.Alloc(e.Client, e.Parent, e.Object, e.ObjectClass); err != nil {
-				s.hub.log.Debug("object ignored", "pid", s.PID, "err", err)
-			}
-		case wire.RMFree:
-			s.hw.Free(e.Client, e.Object)
-		case wire.RMTimeslice:
-			s.hw.Timeslice(e.Client, e.Object, e.Value)
-		}
-	}
-	s.poke()
-	return nil
 }
 
 var errEnd = errors.New("connection closed")
@@ -368,6 +327,7 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardwa
 		return r
 	}
 	s.Attached, s.hw, s.pidfd, s.bell, s.hint = true, hw, pidfd, -1, hint
+	s.hint.Nice = niceOf(s.PID)
 	s.granted = hint.Priority // the caller was asked whether it may
 	memfd, err := h.newSession(s)
 	if err != nil {

@@ -31,6 +31,15 @@ type Hardware interface {
 	Close()
 }
 
+// QueueHardware is hardware whose queues obey only the process that made them: it
+// announces them, and carries out orders. None of the methods blocks.
+type QueueHardware interface {
+	Connect(send func(wire.Order) error)
+	Queue(e wire.KFDEvent)
+	Answer(d wire.Done) bool // false: nobody waits for it
+	Disconnect()             // the process hears nothing any more, and sets itself free
+}
+
 // Session is one life of one process at this daemon.
 type Session struct {
 	ID        model.SessionID
@@ -76,9 +85,11 @@ type Session struct {
 	caps       map[model.DeviceID]device.Capability
 	sent       map[model.DeviceID]model.Desired
 	recoveries uint64
-	adds       int                    // queues added since the last refill
-	onGPU      map[model.DeviceID]int // queues there
-	changed    []model.DeviceID       // where the queues have changed and the worker was not told
+	adds       int                       // queues added since the last refill
+	onGPU      map[model.DeviceID]int    // queues there
+	hooked     map[model.DeviceID]bool   // it has announced a queue there itself
+	bare       map[model.DeviceID]*queue // it has not, but uses the GPU; see bare.go
+	changed    []model.DeviceID          // where the queues have changed and the worker was not told
 }
 
 // queue is the loop's knowledge of one slot in use.
@@ -86,9 +97,11 @@ type queue struct {
 	id          model.QueueID
 	device      model.DeviceID
 	generation  uint64
-	stream      bool      // one stream, not all of a context's
-	offset      int32     // a stream's own priority, added to the process's
-	said        wire.Hint // about this queue alone
+	stream      bool             // one stream, not all of a context's
+	offset      int32            // a stream's own priority, added to the process's
+	said        model.HintChange // by the program, about this queue alone
+	set         model.HintChange // and by others, newer than that
+	granted     model.Priority   // with that; as the session's
 	transitions uint64
 	submitted   uint64
 	busy        bool
@@ -101,6 +114,10 @@ type queue struct {
 	suspendedNS time.Duration
 	stoppedBy   map[int]uint64 // preemptions by the PID in whose favour; see causes
 	use         queueUse
+
+	quiet    bool          // it does not ring; see quiet.go
+	worked   time.Duration // then: how much of what the client added up is in use
+	workedAt model.Time    // and when it was read
 }
 
 // workerList copies the workers, for callers outside the loop.
@@ -164,6 +181,9 @@ func (s *Session) end(dead bool, why string) {
 		}
 		if s.conn != nil {
 			_ = s.conn.Close()
+		}
+		if q, ok := s.hw.(QueueHardware); ok {
+			q.Disconnect()
 		}
 		go func() {
 			over := dead || waitAll(done, restoreTime, nil)

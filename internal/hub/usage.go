@@ -56,8 +56,14 @@ func (g gpuTimes) leave(now model.Time, q *queue) {
 
 // note brings the account of a queue and of its device up to now.
 func (g gpuTimes) note(now model.Time, q *queue) {
-	active, was := q.busy && q.want.Suspend == 0, q.use.since != 0
-	if active == was {
+	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.quiet)
+}
+
+// pause ends the account of a queue whose client keeps it from now on.
+func (g gpuTimes) pause(now model.Time, q *queue) { g.set(now, q, false) }
+
+func (g gpuTimes) set(now model.Time, q *queue, active bool) {
+	if active == (q.use.since != 0) {
 		return
 	}
 	t := g[q.device]
@@ -72,6 +78,15 @@ func (g gpuTimes) note(now model.Time, q *queue) {
 	if t.active--; t.active == 0 {
 		t.use.total, t.use.since = t.use.upTo(now), 0
 	}
+}
+
+// worked takes over what the client of a queue has added up, which is then the only queue of its
+// GPU. No more than the time that has passed: the rest, if it was true, comes with the next reading.
+func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
+	more := min(max(0, total-q.worked), max(0, now.Sub(q.workedAt)))
+	q.worked, q.workedAt = q.worked+more, max(now, q.workedAt)
+	q.use.total += more
+	g[q.device].use.total += more
 }
 
 func (l *loop) note(now model.Time, q *queue) { l.gpus.note(now, q) }
@@ -105,6 +120,7 @@ func (h *Hub) GPUTimes(ctx context.Context) (map[model.DeviceID]time.Duration, e
 	out := map[model.DeviceID]time.Duration{}
 	err := h.call(ctx, func(l *loop) {
 		now := l.now()
+		l.sample(now)
 		for id, t := range l.gpus {
 			out[id] = t.use.upTo(now)
 		}

@@ -28,6 +28,7 @@ type QueueView struct {
 	Busy        bool
 	Level       model.Level
 	Reason      string
+	Route       string // how it is stopped at that level
 	Want        model.Desired
 	OwnSliceUS  int64
 	Preemptions uint64
@@ -53,6 +54,7 @@ type SessionView struct {
 	// Marked requests, and how many of those came too fast to be read.
 	Marked, MarksLost uint64
 	Queues            []QueueView
+	Caught            uint64 // hardware queues that appeared while the others were stopped
 	Caps              map[model.DeviceID]device.Capability
 }
 
@@ -61,6 +63,7 @@ func (h *Hub) Sessions(ctx context.Context) ([]SessionView, error) {
 	var out []SessionView
 	err := h.call(ctx, func(l *loop) {
 		now := l.now()
+		l.sample(now)
 		for _, s := range l.sessions {
 			out = append(out, l.view(now, s))
 		}
@@ -75,12 +78,16 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 		Age: time.Since(s.started), Hint: s.hint, PriorityNote: s.PriorityNote, Held: s.held,
 		Counters: s.page.Counters(), Caps: maps.Clone(s.caps), Marked: s.requests.read, MarksLost: s.requests.lost,
 	}
+	if c, ok := s.hw.(device.Catcher); ok {
+		v.Caught = c.Caught()
+	}
 	for _, q := range s.queues {
 		level, reason := l.inForce(s, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.hintOf(s, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
+		qv.Route = l.route(s, q, level)
 		if q.suspendedAt != 0 {
 			qv.Suspended += now.Sub(q.suspendedAt)
 		}
@@ -106,10 +113,46 @@ func (l *loop) inForce(s *Session, q *queue) (model.Level, string) {
 		want = cfg.ForceLevel
 	}
 	level, reason := l.abilities(s, q).Resolve(want)
-	if s.Attached && level == model.LevelBlock {
+	switch {
+	case s.Attached && level == model.LevelBlock:
 		reason = "it has no shim to hold its launches: level 1 does nothing to it"
+	case q.guessed() && level == model.LevelBlock:
+		reason = "its runtime is not hooked, so nothing holds its launches: level 1 does nothing to it"
 	}
 	return level, reason
+}
+
+// route is how a queue is stopped at a level.
+func (l *loop) route(s *Session, q *queue, level model.Level) string {
+	switch route := s.caps[q.device].Route; {
+	case level <= model.LevelBlock:
+		return "gate"
+	case route != "":
+		return route
+	}
+	return "channels"
+}
+
+// HardwareQueues asks the hardware of a process; it may take as long as the device does.
+func (h *Hub) HardwareQueues(ctx context.Context, pid int) ([]device.HardwareQueue, error) {
+	found, out := false, []device.HardwareQueue(nil)
+	for _, s := range h.all() {
+		if s.PID != pid {
+			continue
+		}
+		found = true
+		if l, ok := s.hw.(device.QueueLister); ok {
+			more, err := l.HardwareQueues(ctx)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, more...)
+		}
+	}
+	if !found {
+		return nil, ErrUnknownPID
+	}
+	return out, nil
 }
 
 // edit runs f on every session of a process, on the loop.
@@ -133,22 +176,19 @@ func (h *Hub) edit(ctx context.Context, pid int, f func(l *loop, s *Session) err
 }
 
 // SetHint gives a process a new hint. change sees the session and its
-// capabilities first and may refuse. A priority (nil: as before) is one that the caller may
-// give, whatever the user of the process may have; it is the highest from then on.
-func (h *Hub) SetHint(ctx context.Context, pid int, priority *model.Priority, change func(v SessionView, hint *model.Hint) error) (model.Hint, error) {
+// capabilities first and may refuse. raises: the priorities are ones that the caller may
+// give, whatever the user of the process may have; they are the highest from then on.
+func (h *Hub) SetHint(ctx context.Context, pid int, raises bool, change func(v SessionView, hint *model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	err := h.edit(ctx, pid, func(l *loop, s *Session) error {
 		now := l.now()
 		hint = s.hint
-		if priority != nil {
-			hint.Priority = *priority
-		}
 		if err := change(l.view(now, s), &hint); err != nil {
 			return err
 		}
 		s.hint = hint
-		if priority != nil {
-			s.granted = *priority
+		if raises {
+			s.granted = top(&hint)
 			s.PriorityNote = ""
 		}
 		l.rehint(now, s)
@@ -157,16 +197,55 @@ func (h *Hub) SetHint(ctx context.Context, pid int, priority *model.Priority, ch
 	return hint, err
 }
 
+func top(h *model.Hint) model.Priority {
+	return max(h.Priority, h.LaxPriority, h.CriticalPriority)
+}
+
+// ErrUnknownQueue is a queue that a process does not have.
+var ErrUnknownQueue = errors.New("no such queue")
+
+// SetQueueHint changes the hint of one queue, which is scheduled on its own from then on. check
+// sees the hint as it would be and may refuse; raises is as for SetHint.
+func (h *Hub) SetQueueHint(ctx context.Context, pid int, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
+	var hint model.Hint
+	found := false
+	err := h.edit(ctx, pid, func(l *loop, s *Session) error {
+		now := l.now()
+		q := s.queues[index]
+		if q == nil {
+			return nil
+		}
+		found = true
+		hint = l.hintOf(s, q)
+		change.Apply(&hint)
+		if err := check(&hint); err != nil {
+			return err
+		}
+		q.set.Merge(&change)
+		if raises {
+			q.granted = top(&hint)
+		}
+		hint = l.hintOf(s, q)
+		l.engine.SetQueueHint(now, q.id, s.told(hint))
+		l.relevel(s) // queues told apart can have less
+		return nil
+	})
+	if err == nil && !found {
+		err = ErrUnknownQueue
+	}
+	return hint, err
+}
+
 // SetBusy says what an attached process is taken for: whether it has work can only
 // be guessed, and never to its harm: one that is stopped counts as waiting.
 func (h *Hub) SetBusy(ctx context.Context, id model.SessionID, busy bool) error {
 	return h.post(ctx, func(l *loop) {
 		s := l.sessions[id]
-		if s == nil || !s.Attached {
+		if s == nil {
 			return
 		}
 		for _, q := range s.queues {
-			if q.busy != busy && (busy || q.want.Suspend == 0) {
+			if q.guessed() && q.busy != busy && (busy || q.want.Suspend == 0) {
 				q.transitions++
 				l.setBusy(l.now(), s, q, busy)
 			}
@@ -220,6 +299,7 @@ func (h *Hub) Detach(ctx context.Context, pid int) error {
 // Engine runs f with the engine, on the loop, and lets it decide afterwards.
 func (h *Hub) Engine(ctx context.Context, f func(e *engine.Engine)) error {
 	return h.call(ctx, func(l *loop) {
+		l.sample(l.now())
 		f(l.engine)
 		l.dirty = true
 	})

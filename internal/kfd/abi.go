@@ -45,7 +45,7 @@ const (
 	minorRingTest = 17
 
 	// Not of the driver: work for a queue, in place of packets and doorbells.
-	nrSubmit  = 0xE0 // queue_id/4 0, count/4 4, duration ns 8, seed/4 16
+	nrSubmit  = 0xE0 // struct vk_submit of shim/virtual/vkfd.h
 	nrRetired = 0xE1 // queue_id/4 0, wait/4 4, sequence 8; out: retired 16, checksum 24
 )
 
@@ -56,7 +56,7 @@ var sizes = map[uint32]int{
 	nrWaitEvents: 24, nrSetScratch: 16, nrGetTileConfig: 40, nrSetTrapHandler: 24, nrGetAperturesNew: 16,
 	nrAcquireVM: 8, nrAllocMemory: 40, nrFreeMemory: 8, nrMapMemory: 24, nrUnmapMemory: 24, nrSetCUMask: 16,
 	nrAllocGWS: 16, nrSetXNACK: 4, nrAvailableMemory: 16, nrRuntimeEnable: 16, nrDebugTrap: 32,
-	nrSubmit: 24, nrRetired: 32,
+	nrSubmit: 64, nrRetired: 32,
 }
 
 // Types of CREATE_QUEUE.

@@ -49,7 +49,8 @@ func DefaultConfig() Config {
 
 // Faults make the double misbehave.
 type Faults struct {
-	UnmapFails bool // the firmware does not answer: bit 30 in suspend, ETIME in update
+	UnmapFails  bool // the firmware does not answer: bit 30 in suspend, ETIME in update
+	SuspendNoop bool // queues are said to be taken off the hardware, and run on
 }
 
 // System is what the double asks of the machine it runs on.
@@ -78,6 +79,8 @@ type Kernel struct {
 	mu        sync.Mutex
 	gpus      []*gpu
 	processes map[int]*Process
+	accounts  []*gpumodel.Account // of all processes there were
+	remaps    uint64
 	faults    Faults
 }
 
@@ -86,6 +89,8 @@ type gpu struct {
 	id     uint32
 	number int
 	model  *gpumodel.GPU
+
+	timeline *gpumodel.Timeline
 }
 
 // Process is a kfd_process: it lives as long as the process, not as long as its files.
@@ -94,6 +99,7 @@ type Process struct {
 	account *gpumodel.Account
 	queues  []*queue // in the order of creation
 	vms     map[uint32]int32
+	vram    map[uint32]vram // by GPU: the memory that work reads and writes
 	groups  map[uint32]*gpumodel.Group
 	memory  map[uint64]*memory
 	events  map[uint32]*event
@@ -136,7 +142,8 @@ func costs() gpumodel.Costs {
 func NewKernel(config Config, system System) *Kernel {
 	k := &Kernel{config: config, system: system, processes: map[int]*Process{}}
 	for i := range config.GPUs {
-		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), nil, nil)})
+		timeline := gpumodel.NewTimeline(i)
+		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), timeline, nil), timeline: timeline})
 	}
 	return k
 }
@@ -163,10 +170,11 @@ func (k *Kernel) open(pid int, name string) *Process {
 	if p == nil {
 		p = &Process{
 			PID: pid, account: &gpumodel.Account{PID: pid, Name: name, Alive: true},
-			vms: map[uint32]int32{}, groups: map[uint32]*gpumodel.Group{}, memory: map[uint64]*memory{}, events: map[uint32]*event{},
+			vms: map[uint32]int32{}, vram: map[uint32]vram{}, groups: map[uint32]*gpumodel.Group{}, memory: map[uint64]*memory{}, events: map[uint32]*event{},
 			debug: debugState{fd: -1},
 		}
 		k.processes[pid] = p
+		k.enlist(p.account)
 		k.system.Changed(p)
 	}
 	return p
@@ -196,6 +204,9 @@ func (k *Kernel) Exit(pid int) {
 	p.queues = nil
 	for id, group := range p.groups {
 		k.gpu(id).model.RemoveGroup(group)
+	}
+	for _, v := range p.vram {
+		k.system.CloseFD(v.fd)
 	}
 	p.account.Alive = false
 	k.system.Changed(p)

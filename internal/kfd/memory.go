@@ -38,6 +38,7 @@ func (k *Kernel) acquireVM(c *call) {
 		c.done(fails(unix.EBUSY))
 	default:
 		p.vms[id] = int32(c.u32(0))
+		p.keep(id, c)
 		c.done(0)
 	}
 }

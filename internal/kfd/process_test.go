@@ -90,7 +90,7 @@ func TestOwner(t *testing.T) {
 	needThunk(t)
 	d := serve(t, DefaultConfig())
 	program := filepath.Join(t.TempDir(), "owner")
-	sources := []string{"../../shim/kfd/test_owner.c", "../../shim/kfd/observer.c", "../../shim/kfd/control.c"}
+	sources := []string{"../../shim/kfd/test_owner.c", "../../shim/kfd/observer.c", "../../shim/kfd/control.c", "../../shim/kfd/publish.c"}
 	for _, folder := range []string{"core", "rm"} {
 		all, err := filepath.Glob("../../shim/" + folder + "/*.c")
 		if err != nil {

@@ -98,7 +98,7 @@ func (k *Kernel) createQueue(c *call) {
 	}
 	q.doorbell = q.id * 8
 	if q.compute() {
-		q.sink = &retirement{}
+		q.sink = &retirement{memory: p.memoryOf(id), account: p.account, effects: map[uint64]effect{}}
 		q.channel = g.model.AddChannel(p.group(g), q.sink)
 		q.mapped = true
 	}
@@ -265,6 +265,7 @@ func (k *Kernel) remap(g *gpu, changed *queue, done func(ok bool)) {
 		g.model.After(0, func(model.Time) { done(false) })
 		return
 	}
+	k.remaps++
 	var all, on, off []*gpumodel.Channel
 	for _, p := range k.processes {
 		for _, q := range p.queues {
@@ -274,7 +275,7 @@ func (k *Kernel) remap(g *gpu, changed *queue, done func(ok bool)) {
 			if q.mapped {
 				all = append(all, q.channel)
 			}
-			if q.mapped = q.active(); q.mapped {
+			if q.mapped = q.active() || k.faults.SuspendNoop; q.mapped {
 				on = append(on, q.channel)
 			} else {
 				off = append(off, q.channel)

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +20,9 @@ import (
 
 	"xsched/internal/model"
 )
+
+// sparePs is for open files, each of which has a goroutine in a system call.
+const sparePs = 32
 
 // Options of the device process.
 type Options struct {
@@ -37,7 +42,7 @@ type server struct {
 	tree     tree
 	start    time.Time
 	startNS  int64
-	timer    *time.Timer
+	timer    *alarm
 	listener int
 
 	mu       sync.Mutex
@@ -58,6 +63,11 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Config.GPUs < 1 || o.Config.GPUs > 7 {
 		return fmt.Errorf("create %d GPUs: not between 1 and 7", o.Config.GPUs)
 	}
+	// A goroutine that waits for a request keeps its processor until the runtime notices, up to 10 ms:
+	// whoever is asked meanwhile must find a free one.
+	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
+	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read clock: %w", err)
@@ -67,13 +77,24 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	defer os.RemoveAll(filepath.Join(o.Root, "sys"))
-	s.timer = time.AfterFunc(time.Hour, func() { s.kernel.Advance() })
-	defer s.timer.Stop()
+	var err error
+	if s.timer, err = newAlarm(); err != nil {
+		return err
+	}
+	defer s.timer.stop()
 	s.kernel = NewKernel(o.Config, s)
+	go s.timer.run(s.kernel.Advance)
 	if err := s.listen(o.Socket); err != nil {
 		return err
 	}
 	defer os.Remove(o.Socket)
+	_ = os.Remove(o.Socket + WatchSuffix) // nobody listens there: the driver's own name was free
+	watch, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: o.Socket + WatchSuffix, Net: "unixpacket"})
+	if err != nil {
+		return fmt.Errorf("listen beside %s: %w", o.Socket, err)
+	}
+	defer watch.Close()
+	go s.watchers(watch)
 	defer context.AfterFunc(ctx, s.shutdown)()
 	if o.Kernel != nil {
 		o.Kernel(s.kernel)
@@ -255,11 +276,7 @@ func (s *server) Now() model.Time { return model.Time(s.startNS + int64(time.Sin
 
 // Timer sets when the devices have something to do.
 func (s *server) Timer(at model.Time) {
-	if at == model.Never {
-		s.timer.Stop()
-		return
-	}
-	s.timer.Reset(max(at.Sub(s.Now()), 20*time.Microsecond))
+	s.timer.set(at)
 }
 
 // Exists says whether there is such a process.

@@ -87,35 +87,20 @@ var ErrHint = errors.New("bad hint")
 // Check says what is wrong with a hint, nil if nothing is. Whoever takes hints
 // from outside asks it before they reach the engine.
 func (h *Hint) Check() error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrHint, fmt.Sprintf(format, args...))
-	}
-	for _, p := range []Priority{h.Priority, h.LaxPriority, h.CriticalPriority} {
-		if p < PriorityNever || p > PriorityMax {
-			return bad("priority %d is not in %d..%d", p, PriorityNever, PriorityMax)
+	for i := range hintFields {
+		f := &hintFields[i]
+		if f.Kind == HintName {
+			continue // names of the engine's own are longer: they have their user in front
+		}
+		if err := f.Check(f.value(h)); err != nil {
+			return err
 		}
 	}
 	switch {
-	case h.Level < LevelAuto || h.Level > LevelInterrupt:
-		return bad("level %d is not in 0..3", int(h.Level))
-	case h.InFlight < 0 || h.Batch < 0:
-		return bad("limits must not be negative")
-	case h.Utilization < 0 || h.Utilization > UtilizationMax:
-		return bad("utilization %d is not in 0..%d", h.Utilization, UtilizationMax)
-	case h.Timeslice != 0 && (h.Timeslice < TimesliceMin || h.Timeslice > TimesliceMax):
-		return bad("timeslice %v is not in %v..%v", h.Timeslice, TimesliceMin, TimesliceMax)
-	case h.Deadline < 0 || h.Laxity < 0:
-		return bad("deadline and laxity must not be negative")
-	case h.K < 0:
-		return bad("k %d must not be negative", h.K)
 	case h.Nice < NiceMin || h.Nice > NiceMax:
-		return bad("nice %d is not in %d..%d", h.Nice, NiceMin, NiceMax)
-	case h.SLO.Latency < 0:
-		return bad("SLO latency %v must not be negative", h.SLO.Latency)
-	case h.SLO.Percentile != 0 && !(h.SLO.Percentile >= 1 && h.SLO.Percentile < 100):
-		return bad("SLO percentile %v is not in [1, 100)", h.SLO.Percentile)
+		return &RangeError{fmt.Sprintf("nice %d is out of range", h.Nice), fmt.Sprintf("%d to %d", NiceMin, NiceMax)}
 	case len(h.Gang) > GangNameMax:
-		return bad("gang name has %d bytes, at most %d", len(h.Gang), GangNameMax)
+		return &RangeError{fmt.Sprintf("gang has %d bytes", len(h.Gang)), fmt.Sprintf("up to %d", GangNameMax)}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // slices, one enabled low means that one stop is enough when the high arrives.
 //
 // The active low keeps its turn for a quantum of time in which it could
-// progress, over gaps shorter than Hold; then the equal that has waited longest is
+// progress, over gaps shorter than Hold and over the work of a high; then the equal that has waited longest is
 // next. A lower one is active only while no higher low is ready.
 //
 // Without slices the active low is stopped as well while a high has work, and for Hold
@@ -100,8 +100,12 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 			return plan, free
 		}
 	}
-	active, wake := h.active(now, v, low, from, free > now)
-	if active != activeNow(v, low) {
+	cur, cut := activeNow(v, low), -1
+	if cur < 0 {
+		cut = v.cutShort(now, low, from)
+	}
+	active, wake := h.active(now, v, low, from, free > now, cut)
+	if active != cur && active != cut {
 		v.Clocks[active].Run = now // also if it was enabled beside others
 	}
 	if free > now {
@@ -112,7 +116,34 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 	}
 	lows.Run = true
 	v.Set(active, lows)
+	v.turn, v.turnAt = v.Queues[active].ID, active
+	if active == cut {
+		v.goesOn = v.turn
+	}
 	return plan, wake
+}
+
+// cutShort is the low whose turn a high has ended before its quantum, if it may go on; -1: none. Without that a
+// high that comes at regular times could leave the same low the end of every interval.
+func (v *View) cutShort(now model.Time, low int, from Set) int {
+	if v.turn == (model.QueueID{}) {
+		return -1
+	}
+	i := v.find(v.turn, v.turnAt)
+	if i < low || !from.Has(i) || v.Chance.Has(i) || now >= v.turnEnd(now, i) {
+		return -1
+	}
+	return i
+}
+
+// turnEnd is when the turn of queue i is over if it goes on now. Time in which it had no chance does not count.
+func (v *View) turnEnd(now model.Time, i int) model.Time {
+	c := &v.Clocks[i]
+	end := c.Run.Add(v.Knobs.Quantum)
+	if !v.Chance.Has(i) {
+		end += now - c.Flip
+	}
+	return end
 }
 
 // readySliced is the ready queues with slices, nil if they all have.
@@ -129,9 +160,12 @@ func (v *View) readySliced() Set {
 }
 
 // active picks the one low of those in from that may run, and says when to look again. With
-// sliced only one with slices will do.
-func (h hpf) active(now model.Time, v *View, low int, from Set, sliced bool) (int, model.Time) {
+// sliced only one with slices will do. cut is whose turn was cut short, or -1.
+func (h hpf) active(now model.Time, v *View, low int, from Set, sliced bool, cut int) (int, model.Time) {
 	cur := activeNow(v, low)
+	if cut >= 0 {
+		cur = cut
+	}
 	if cur >= 0 && sliced && !v.Sliced.Has(cur) {
 		cur = -1
 	}
@@ -155,7 +189,11 @@ func (h hpf) active(now model.Time, v *View, low int, from Set, sliced bool) (in
 	if from.CountIn(best, v.ClassEnd(cur), 2) < 2 || !h.beside() && v.Ready.Next(0) < low {
 		return cur, model.Never // alone, or a high works: a turn would be of no use to anybody
 	}
-	if turn := v.Clocks[cur].Run.Add(v.Knobs.Quantum); now < turn {
+	turn := v.Clocks[cur].Run.Add(v.Knobs.Quantum)
+	if cur == cut {
+		turn = v.turnEnd(now, cut)
+	}
+	if now < turn {
 		return cur, turn
 	}
 	others := v.others(from, cur)

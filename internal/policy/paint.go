@@ -49,7 +49,7 @@ func (v *View) Touched() []Range { return v.touched }
 // that are not eligible are stopped whatever their span says, and slices are left
 // out where there are none.
 func (v *View) Base(spans ...Span) model.Plan {
-	v.touched, v.sharing = v.touched[:0], false
+	v.touched, v.sharing, v.goesOn = v.touched[:0], false, model.QueueID{}
 	if !v.CanSuspend {
 		v.share(spans)
 	}

@@ -24,7 +24,7 @@ func (PUP) Name() string { return "PUP" }
 // Decide implements Policy.
 func (PUP) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	if v.slicesShare() {
-		return pupShares(v), model.Never
+		return pupShares(v, v.Knobs.Timeslice), model.Never
 	}
 	return fair(now, v, utilization)
 }
@@ -44,9 +44,9 @@ func (PUP) Charge(v *View, i int, used time.Duration) {
 }
 
 // pupShares gives every queue the slice of its process, and those with working
-// siblings their part of it.
-func pupShares(v *View) model.Plan {
-	plan := v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax)
+// siblings their part of it. The smallest is least.
+func pupShares(v *View, least time.Duration) model.Plan {
+	plan := v.shareOut(utilization, least, v.Knobs.ShareMax)
 	for _, i := range v.Kindred {
 		if n := v.readyKin(i); n > 1 && v.Ready.Has(i) {
 			verdict := plan[i]

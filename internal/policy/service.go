@@ -75,6 +75,10 @@ func (v *View) SetSlice(i int, slice time.Duration) {
 	}
 }
 
+// Round is the slices of all that have a chance, and SliceOf that of queue i.
+func (v *View) Round() time.Duration        { return time.Duration(v.sum) }
+func (v *View) SliceOf(i int) time.Duration { return time.Duration(v.Clocks[i].slice) }
+
 // Settle charges a queue for what it had since the last time.
 func (v *View) Settle(i int) {
 	c := &v.Clocks[i]

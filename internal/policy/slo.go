@@ -12,7 +12,7 @@ import (
 // of the chip away. Services rank above all others. How much room the others have
 // beside them is one of a few steps, from none to more than their share:
 //
-//	closed     lows are stopped while a service works, and for a lull after it
+//	closed     lows are stopped while a service works, and for a lull after it, 5 ms at most
 //	protected  as HPF: one low at a time, which the hardware leaves for the service
 //	narrow     one low at a time, with the driver's slice beside ten times that of the service
 //	wide       the same beside five times
@@ -66,8 +66,8 @@ func (r room) slices(k *Knobs) (service, low time.Duration) {
 }
 
 const (
-	// lull is how long lows stay stopped after a service, when there is no room at all.
-	lull = 5 * time.Millisecond
+	// lullMost is how long lows stay stopped after a service at most, when there is no room at all.
+	lullMost = 5 * time.Millisecond
 	// firstRetry is how long a step that failed is left alone at first, lastRetry at last.
 	firstRetry = 30 * time.Second
 	lastRetry  = 10 * time.Minute
@@ -116,10 +116,20 @@ func (SLO) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	case c.room == roomProtected:
 		return HPF{}.Decide(now, v)
 	case c.room == roomClosed:
-		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, lull: lull}.decide(now, v)
+		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, lull: v.lull()}.decide(now, v)
 	}
 	service, low := c.room.slices(&v.Knobs)
 	return hpf{high: service, low: low}.decide(now, v)
+}
+
+// lull is how long lows stay stopped after a service, when there is no room at all: as long as a gap within a request
+// may be that a target can bear, a tenth of the strictest one.
+func (v *View) lull() time.Duration {
+	lull := lullMost
+	for _, s := range v.Services {
+		lull = min(lull, s.Target.Latency/10)
+	}
+	return max(lull, v.Knobs.Hold)
 }
 
 // adjust looks at the step after a request has ended.
@@ -134,8 +144,9 @@ func (c *control) adjust(now model.Time, v *View) {
 			}
 		}
 		fails := h.missed() > s.allowed()
-		// Few requests: two misses are enough to leave a step that was only tried.
-		missing = missing || fails && (h.samples >= enough || h.misses >= 2 && c.room > roomProtected)
+		// One miss among few requests says nothing of a percentile and would cost the lows half a minute. Two are
+		// enough to leave a step that was only tried.
+		missing = missing || fails && h.misses >= 2 && (h.samples >= enough || c.room > roomProtected)
 		ready = ready && (h.samples >= 2*enough || s.busy == 0 && h.samples == 0)
 		spared = spared && !fails && float64(h.value(s.Target.P())) <= spare*float64(s.Target.Latency)
 	}

@@ -45,7 +45,7 @@ func (s SPUP) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	var plan model.Plan
 	wake, turn := model.Never, -1
 	if v.slicesShare() {
-		plan = pupShares(v)
+		plan = pupShares(v, spupSlice(v))
 	} else {
 		plan, turn, wake = s.turn(now, v)
 	}
@@ -95,13 +95,17 @@ func (s SPUP) pick(now model.Time, v *View, from Set) (int, model.Time) {
 	if cur >= 0 && v.spent.Has(cur) {
 		cur = -1
 	}
+	wanted := 0.0 // of the device, in percent, by all processes with work
+	for i := v.Ready.Next(0); i >= 0; i = v.Ready.Next(i + 1) {
+		wanted += float64(utilization(v, i)) / float64(v.readyKin(i))
+	}
 	if cur >= 0 {
 		if from.Next(0) < 0 {
 			return cur, model.Never
 		}
 		end := v.Queues[cur].ChangedAt.Add(v.Knobs.Hold)
 		if v.Ready.Has(cur) {
-			end = v.Clocks[cur].Run.Add(turnLength(v, cur))
+			end = s.until(now, v, cur, wanted)
 		}
 		if now < end {
 			return cur, end
@@ -117,13 +121,34 @@ func (s SPUP) pick(now model.Time, v *View, from Set) (int, model.Time) {
 	if best < 0 {
 		return cur, model.Never
 	}
-	if best != cur {
-		v.Clocks[best].Run = now
-	}
+	v.Clocks[best].Run = now // a new turn, also if it is the same queue's
 	if from.CountIn(0, len(v.Queues), 2) > 1 {
-		return best, now.Add(turnLength(v, best))
+		return best, s.until(now, v, best, wanted)
 	}
 	return best, model.Never
+}
+
+// until is when the turn of queue i ends: after a quantum, or sooner if it has had its part of
+// this window by then. A window has few turns; without that who comes first would have one too many in each.
+func (s SPUP) until(now model.Time, v *View, i int, wanted float64) model.Time {
+	part := time.Duration(float64(v.Knobs.Window) * float64(utilization(v, i)) / max(wanted, model.UtilizationMax))
+	began, least := v.Clocks[i].Run, max(UsefulSlice, min(part, v.Knobs.Timeslice))
+	return max(began.Add(least), min(began.Add(turnLength(v, i)), now.Add(part-s.used(v, i))))
+}
+
+// spupSlice is the slice of the smallest share: a quarter of what it may have in a window, so that
+// what the slices give is what is charged, but not more than a timeslice.
+func spupSlice(v *View) time.Duration {
+	if len(v.each) == len(v.plan) {
+		return 0 // the slices are there already
+	}
+	least := model.UtilizationMax
+	for i := range v.Queues {
+		if v.Queues[i].Eligible() {
+			least = min(least, utilization(v, i))
+		}
+	}
+	return min(v.Knobs.Timeslice, max(UsefulSlice, v.Knobs.Window*time.Duration(least)/model.UtilizationMax/4))
 }
 
 // used is what the process of queue i had in this window.

@@ -75,9 +75,10 @@ type View struct {
 	sched    *Scheduler
 	turn     model.QueueID // of turns: who has it
 	turnAt   int
-	leastKey int64   // of turns: the least one when it last looked
-	heavy    int     // cache of heaviest; 0: unknown
-	sum      float64 // of the slices of those with a chance
+	goesOn   model.QueueID // whose turn, cut short before, goes on by this plan
+	leastKey int64         // of turns: the least one when it last looked
+	heavy    int           // cache of heaviest; 0: unknown
+	sum      float64       // of the slices of those with a chance
 	at       model.Time
 	rest     Set // scratch of others
 	some     Set // scratch of a policy
@@ -157,6 +158,11 @@ func (v *View) relate() {
 			v.Kindred = append(v.Kindred, i)
 		}
 	}
+}
+
+// GoesOn says that queue i, if the plan starts it, does not begin a turn but goes on with one.
+func (v *View) GoesOn(i int) bool {
+	return v.goesOn != model.QueueID{} && v.goesOn == v.Queues[i].ID
 }
 
 // Wait puts queue i among the waiting ones.

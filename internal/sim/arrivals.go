@@ -29,7 +29,7 @@ func (in *inst) schedule() {
 		}
 		at = max(c.now, epoch.Add(in.tenant.Start.D()+in.trace[0].At))
 	}
-	c.timers.push(at, timerArrival, in)
+	c.timers.Push(at, timer{timerArrival, in})
 }
 
 func (in *inst) exponential(rate float64) time.Duration {
@@ -87,7 +87,7 @@ func (in *inst) think() {
 		in.arrive()
 		return
 	}
-	in.cell.timers.push(in.cell.now.Add(d), timerThink, in)
+	in.cell.timers.Push(in.cell.now.Add(d), timer{timerThink, in})
 }
 
 func gangSuffix(id model.QueueID) string { return "#" + strconv.FormatUint(uint64(id.Session), 10) }

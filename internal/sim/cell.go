@@ -31,19 +31,23 @@ type cell struct {
 
 	now    model.Time
 	random *rand.Rand // of the host
-	timers timerHeap
+	timers gpumodel.Agenda[timer]
 	bell   model.Time // when the daemon looks at the queues that changed
 	wake   model.Time // when the engine wants to be asked again
 	rung   []*rank    // changed since the daemon looked
 	done   []*rank    // a kernel each has ended
-	dirty  bool
+
+	resuming []*rank // by the decision that is being carried out
+	dirty    bool
 
 	classes []classSum
 	devices []gpumodel.Totals // at the end of the warm-up
 	events  uint64
 
-	picture *gpumodel.Timeline // of the first device, while it is drawn
+	picture []*gpumodel.Timeline // of the devices, while they are drawn
+	sketch  *sketch
 	spans   []gpumodel.Span
+	tracks  []lane
 }
 
 // classSum is what the tenants of one entry of the scenario had in this cell.
@@ -89,12 +93,15 @@ func newCell(p *plan, member cellPlan) (*cell, error) {
 		c.nexts[i] = model.Never
 	}
 	c.devices = make([]gpumodel.Totals, len(c.gpus))
-	if member.drawn && p.draw > 0 {
-		c.picture = gpumodel.NewTimeline(0)
-		c.gpus[0].SetTimeline(c.picture)
-	}
 	for _, m := range member.instances {
 		c.addInst(m, local)
+	}
+	if member.drawn && p.draw > 0 {
+		for i, g := range c.gpus {
+			c.picture = append(c.picture, gpumodel.NewTimeline(i))
+			g.SetTimeline(c.picture[i])
+		}
+		c.sketch = newSketch(len(c.ranks))
 	}
 	for _, g := range c.gpus {
 		g.OnStart(c.started)
@@ -111,7 +118,7 @@ func (c *cell) run(ctx context.Context) error {
 		if steps%cancelEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		t := min(c.timers.when(), c.bell, c.wake)
+		t := min(c.timers.When(), c.bell, c.wake)
 		for _, next := range c.nexts {
 			t = min(t, next)
 		}
@@ -119,8 +126,8 @@ func (c *cell) run(ctx context.Context) error {
 			measuring = true
 			c.beginMeasuring(warm)
 		}
-		if c.picture != nil && t >= drawn {
-			c.spans = c.takePicture(warm, drawn)
+		if c.sketch != nil && t >= drawn {
+			c.takePicture(warm, drawn)
 		}
 		if t >= c.end {
 			break
@@ -140,9 +147,9 @@ func (c *cell) step(t model.Time) {
 		}
 	}
 	c.land()
-	for c.timers.when() <= t {
+	for c.timers.When() <= t {
 		c.events++
-		c.fire(c.timers.pop())
+		c.fire(c.timers.Pop())
 	}
 	if c.bell <= t {
 		c.bell = model.Never
@@ -157,6 +164,9 @@ func (c *cell) step(t model.Time) {
 			c.stale[i] = false
 			c.nexts[i] = c.gpus[i].NextEvent()
 		}
+	}
+	if c.sketch != nil {
+		c.sketch.look(c)
 	}
 }
 
@@ -209,20 +219,27 @@ func (c *cell) decide() {
 	c.dirty = false
 	changes, wake := c.engine.Decide(c.now)
 	c.wake = max(wake, c.now+1)
+	// Who gets the GPU goes first; who has to leave it waits until the driver has answered that.
 	// Workers are goroutines that the loop wakes one after the other: of those that were
 	// woken the last one runs first.
 	at := c.now.Add(c.plan.dispatch.draw(c.random))
-	for i := len(changes) - 1; i >= 0; i-- {
-		if c.ranks[changes[i].Queue.Session-1].desire(&changes[i], at) {
-			at = at.Add(c.plan.dispatch.draw(c.random))
+	for _, stop := range []bool{false, true} {
+		for i := len(changes) - 1; i >= 0; i-- {
+			if (changes[i].Suspend != 0) == stop && c.ranks[changes[i].Queue.Session-1].desire(&changes[i], at) {
+				at = at.Add(c.plan.dispatch.draw(c.random))
+			}
 		}
 	}
+	for _, r := range c.resuming {
+		r.resuming = false
+	}
+	c.resuming = c.resuming[:0]
 }
 
 // started is a kernel's first moment on the device.
 func (c *cell) started(account *gpumodel.Account, submitted, started model.Time) {
 	if submitted >= epoch.Add(c.plan.warmup) {
-		c.classes[c.ranks[account.PID].inst.class].wait.Add(started.Sub(submitted))
+		c.classes[c.ranks[account.PID-1].inst.class].wait.Add(started.Sub(submitted))
 	}
 }
 
@@ -237,12 +254,15 @@ func (c *cell) beginMeasuring(at model.Time) {
 	}
 }
 
-func (c *cell) takePicture(from, to model.Time) []gpumodel.Span {
-	c.gpus[0].Advance(to - 1)
-	spans := c.picture.Spans(from, to)
-	c.gpus[0].SetTimeline(nil)
-	c.picture = nil
-	return spans
+// takePicture keeps what was drawn.
+func (c *cell) takePicture(from, to model.Time) {
+	for i, g := range c.gpus {
+		g.Advance(to - 1)
+		c.spans = append(c.spans, c.picture[i].Spans(from, to)...)
+		g.SetTimeline(nil)
+	}
+	c.tracks = c.sketch.lanes(c, c.spans, from, to)
+	c.picture, c.sketch = nil, nil
 }
 
 // finish brings everything up to the end and sums it up.
@@ -277,8 +297,6 @@ func (c *cell) finish() {
 
 // timer is something that happens to an instance at a time.
 type timer struct {
-	at   model.Time
-	age  uint64
 	kind timerKind
 	inst *inst
 }
@@ -291,59 +309,7 @@ const (
 	timerLaunch                   // the next kernel of the request being launched
 	timerReturn                   // the program learns that a request is done
 	timerWork                     // a worker of the daemon asks the driver
+	timerHurry                    // and doesn't wait for the others any more
 	timerJoin                     // the program starts
 	timerLeave                    // and ends
 )
-
-// timerHeap orders timers by time, then by age.
-type timerHeap struct {
-	heap []timer
-	age  uint64
-}
-
-func (a *timer) before(b *timer) bool { return a.at < b.at || a.at == b.at && a.age < b.age }
-
-func (q *timerHeap) when() model.Time {
-	if len(q.heap) == 0 {
-		return model.Never
-	}
-	return q.heap[0].at
-}
-
-func (q *timerHeap) push(at model.Time, kind timerKind, in *inst) {
-	q.age++
-	q.heap = append(q.heap, timer{at, q.age, kind, in})
-	h := q.heap
-	for i := len(h) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !h[i].before(&h[parent]) {
-			break
-		}
-		h[i], h[parent] = h[parent], h[i]
-		i = parent
-	}
-}
-
-func (q *timerHeap) pop() timer {
-	h := q.heap
-	first, last := h[0], len(h)-1
-	h[0] = h[last]
-	h[last] = timer{}
-	h = h[:last]
-	q.heap = h
-	for i := 0; ; {
-		child := 2*i + 1
-		if child >= last {
-			break
-		}
-		if child+1 < last && h[child+1].before(&h[child]) {
-			child++
-		}
-		if !h[child].before(&h[i]) {
-			break
-		}
-		h[i], h[child] = h[child], h[i]
-		i = child
-	}
-	return first
-}

@@ -56,13 +56,17 @@ func (c *canvas) line(x1, y1, x2, y2 float64, class string) {
 func (r *Result) WriteSVG(w io.Writer) error {
 	c := &canvas{y: 28}
 	c.text(14, c.y, "start", "h", r.head())
-	c.y += 22
+	c.y += 32
 	r.drawLatency(c)
 	r.drawKept(c)
 	r.drawTimelines(c)
 	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img" aria-label="%s">
-<style>text{font:12px system-ui,sans-serif;fill:#222}.h{font-weight:600;font-size:14px}.s{font-size:11px;fill:#555}.g{stroke:#ddd}.a{stroke:#888}</style>
-<rect width="100%%" height="100%%" fill="#fff"/>
+<style>
+svg{--bg:#fff;--fg:#1f2328;--dim:#59636e;--grid:#e3e6ea}
+text{font:12px system-ui,sans-serif;fill:var(--fg)}.h{font-weight:600;font-size:14px}.s{font-size:11px;fill:var(--dim)}.g{stroke:var(--grid)}.bg{fill:var(--bg)}
+@media (prefers-color-scheme:dark){svg{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--grid:#2a3038}}
+</style>
+<rect width="100%%" height="100%%" class="bg"/>
 %s</svg>
 `, chartWidth, c.y+10, chartWidth, c.y+10, html.EscapeString(r.head()), c.String())
 	if err != nil {
@@ -163,9 +167,9 @@ func (r *Result) drawTimelines(c *canvas) {
 		}
 		lanes := map[int]int{}
 		var names []string
-		for pid, name := range run.lanes {
+		for i, name := range run.lanes {
 			if name != "" && len(names) < maxLanes {
-				lanes[pid] = len(names)
+				lanes[i+1] = len(names)
 				names = append(names, name)
 			}
 		}

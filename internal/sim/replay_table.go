@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"path"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 )
@@ -52,51 +55,128 @@ func (r *Recording) Summary() string {
 // maxRows is how many queues a table shows; JSON has all.
 const maxRows = 40
 
-// WriteTable prints the comparison for people.
+// WriteTable prints the comparison for people: first what would change for each queue, then how far the
+// model is to be trusted.
 func (r *ReplayResult) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tw, "\t\t\trecorded\t\t\tmodel, %s\t\t\tmodel, %s\t\t\tdifference\t\t\t\n", r.Recorded, r.Policy)
-	fmt.Fprintln(tw, "queue\tpriority\tdemand\tP50 ms\tP99 ms\tGPU\tP50 ms\tP99 ms\tGPU\tP50 ms\tP99 ms\tGPU\tP50\tP99\tGPU\t")
-	for i := range r.Queues[:min(len(r.Queues), maxRows)] {
-		q := &r.Queues[i]
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", q.Name, q.Priority, q.Demand, q.Recorded.columns(), q.Model.columns(), q.Other.columns(),
-			change(q.Model.Latency, q.Other.Latency, func(l *Latency) float64 { return l.P50 }),
-			change(q.Model.Latency, q.Other.Latency, func(l *Latency) float64 { return l.P99 }), percent(q.Model.GPU, q.Other.GPU))
+	rows := r.Queues[:min(len(r.Queues), maxRows)]
+	fmt.Fprintf(&b, "%s instead of %s would have changed, by the model:\n\n", r.Policy, r.Recorded)
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "QUEUE\tPRIORITY\tLATENCY P50 ms\t\tLATENCY P99 ms\t\tGPU TIME\t")
+	for i := range rows {
+		q := &rows[i]
+		fmt.Fprintf(tw, "%s\t%d", q.label(), q.Priority)
+		for _, of := range []func(*Latency) float64{func(l *Latency) float64 { return l.P50 }, func(l *Latency) float64 { return l.P99 }} {
+			if q.Demand != "open" || q.Model.Latency == nil || q.Other.Latency == nil {
+				fmt.Fprint(tw, "\t-\t")
+				continue
+			}
+			was, is := of(q.Model.Latency), of(q.Other.Latency)
+			fmt.Fprintf(tw, "\t%s -> %s\t%s", short(was), short(is), times(was, is))
+		}
+		fmt.Fprintf(tw, "\t%.1f %% -> %.1f %%\t%s\n", 100*q.Model.GPU, 100*q.Other.GPU, times(q.Model.GPU, q.Other.GPU))
 	}
+	var was, is float64
+	for i := range r.Queues {
+		was, is = was+r.Queues[i].Model.GPU, is+r.Queues[i].Other.GPU
+	}
+	fmt.Fprintf(tw, "in all\t\t\t\t\t\t%.1f %% -> %.1f %%\t%s\n", 100*was, 100*is, times(was, is))
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
 	if n := len(r.Queues) - maxRows; n > 0 {
 		fmt.Fprintf(&b, "and %d more queues: see --json\n", n)
 	}
-	b.WriteString("\nThe difference is between the two models; how far the first one is from what was recorded says how good it is.\nEstimated:\n")
-	for _, e := range r.Estimated {
-		fmt.Fprintf(&b, "  - %s\n", e)
+	fmt.Fprintf(&b, "\nHow good the model is: what was recorded under %s, and what it makes of that.\n\n", r.Recorded)
+	tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "QUEUE\tDEMAND\tRECORDED P50, P99 ms\tMODEL\tRECORDED GPU\tMODEL")
+	for i := range rows {
+		q := &rows[i]
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.1f %%\t%.1f %%\n", q.label(), q.Demand, q.pair(&q.Recorded), q.pair(&q.Model), 100*q.Recorded.GPU, 100*q.Model.GPU)
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	b.WriteString("\nEstimated, because a recording does not have it:\n")
+	for _, e := range r.Estimated {
+		b.WriteString(wrap(e, "  - ", 100))
+	}
+	text := regexp.MustCompile(` +\n`).ReplaceAllString(b.String(), "\n")
+	if _, err := io.WriteString(w, text); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
 	return nil
 }
 
-func (o *Outcome) columns() string {
-	if o.Latency == nil {
-		return fmt.Sprintf("-\t-\t%.1f %%", 100*o.GPU)
+// wrap breaks a text into lines; those after the first are indented as far as the mark in front.
+func wrap(text, mark string, width int) string {
+	var b strings.Builder
+	b.WriteString(mark)
+	at := len(mark)
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i > 0 && at+1+len(word) > width:
+			b.WriteString("\n" + strings.Repeat(" ", len(mark)))
+			at = len(mark)
+		case i > 0:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
 	}
-	return fmt.Sprintf("%.3f\t%.3f\t%.1f %%", o.Latency.P50, o.Latency.P99, 100*o.GPU)
+	b.WriteByte('\n')
+	return b.String()
 }
 
-func change(a, b *Latency, of func(*Latency) float64) string {
-	if a == nil || b == nil {
-		return "-"
+// labelWidth is how much of a command line a table shows.
+const labelWidth = 36
+
+// label is a queue's program without its folder, and its process.
+func (q *ReplayQueue) label() string {
+	pid := fmt.Sprintf(" (%d)", q.PID)
+	name, queue, named := strings.Cut(q.Name, pid)
+	if !named {
+		return q.Name
 	}
-	return percent(of(a), of(b))
+	program, rest, _ := strings.Cut(name, " ")
+	return shorten(strings.TrimSpace(path.Base(program)+" "+rest), labelWidth) + pid + queue
 }
 
-func percent(a, b float64) string {
-	if a == 0 {
+// pair is the latencies of requests; a queue that always has work has none.
+func (q *ReplayQueue) pair(o *Outcome) string {
+	if o.Latency == nil || q.Demand != "open" {
 		return "-"
 	}
-	return fmt.Sprintf("%+.0f %%", 100*(b/a-1))
+	return short(o.Latency.P50) + ", " + short(o.Latency.P99)
+}
+
+// short is a number with three digits that count.
+func short(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+// times is a change, in percent while that is easy to grasp.
+func times(was, is float64) string {
+	switch {
+	case was <= 0 || is <= 0:
+		return ""
+	case is >= 3*was:
+		return "x" + short(is/was)
+	case was >= 3*is:
+		return "/" + short(was/is)
+	}
+	percent := math.Round(100 * (is/was - 1))
+	if percent == 0 {
+		return "same"
+	}
+	return fmt.Sprintf("%+.0f %%", percent)
 }

@@ -98,7 +98,7 @@ func TestReplayModels(t *testing.T) {
 			}
 			check("GPU time of the lows", lows, truth.Classes[1].GPU, c.gpu)
 			var b bytes.Buffer
-			if err := res.WriteTable(&b); err != nil || !strings.Contains(b.String(), "Estimated:") {
+			if err := res.WriteTable(&b); err != nil || !strings.Contains(b.String(), "Estimated, because") {
 				t.Errorf("%v\n%s", err, b.String())
 			}
 		})

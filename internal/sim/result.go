@@ -37,8 +37,10 @@ type RunResult struct {
 	Events  uint64     `json:"events"`
 
 	lanes []string
-	spans []gpumodel.Span // of the first device
+	spans []gpumodel.Span
 	draw  time.Duration
+
+	tracks []lane
 }
 
 // Class is one entry of the scenario's tenants: all programs of it together.
@@ -150,7 +152,7 @@ func (s *sum) add(c *cell) {
 	s.run.Engine.add(c.engine.Stats())
 	s.run.Events += c.events
 	if c.spans != nil {
-		s.run.spans, s.run.draw = c.spans, s.plan.draw
+		s.run.spans, s.run.draw, s.run.tracks = c.spans, s.plan.draw, c.tracks
 		for _, r := range c.ranks {
 			name := ""
 			if r.gpu == 0 {

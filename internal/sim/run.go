@@ -13,6 +13,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/record"
 )
 
@@ -31,6 +32,9 @@ type Options struct {
 	// Progress, when not nil, is told the part that is done, 0..1. Calls do not overlap.
 	Progress func(part float64)
 }
+
+// Policies are those that can be simulated.
+func Policies() []string { return policy.Names() }
 
 // plan is what all cells of one run share; nothing in it changes.
 type plan struct {

@@ -30,7 +30,7 @@ type inst struct {
 	// begun. A rank serves them in that order.
 	first, next uint64
 	active      []request // first..next
-	backlog     []pending // have come, not begun
+	backlog     backlog   // have come, not begun
 	launching   uint64    // number of the request whose kernels are being launched
 	returning   []request // done on the device, not known to the program
 	waiting     bool      // a launch timer is set
@@ -41,6 +41,27 @@ type pending struct {
 	at      model.Time
 	work    time.Duration
 	kernels int32
+}
+
+// backlog is pending requests in their order. It may grow long where a policy lets nobody else in.
+type backlog struct {
+	list  []pending
+	first int
+}
+
+func (b *backlog) empty() bool { return b.first == len(b.list) }
+
+func (b *backlog) push(p pending) {
+	if b.first > len(b.list)/2 { // as much is gone as would be moved
+		b.list = b.list[:copy(b.list, b.list[b.first:])]
+		b.first = 0
+	}
+	b.list = append(b.list, p)
+}
+
+func (b *backlog) pop() pending {
+	b.first++
+	return b.list[b.first-1]
 }
 
 // request is one that has begun.
@@ -71,8 +92,15 @@ type rank struct {
 	wants hardware // the engine's newest wish
 	has   hardware // what the device was told
 	doing bool     // an operation is in flight
+	steps []bool   // more of it to come: stops and lets go
 
 	called bool // the worker is on its way
+
+	// Hand-overs: a stop waits for the resumes that were decided with it.
+	resuming bool
+	after    int // of those, that are not answered yet
+	hurry    model.Time
+	waiters  []*rank // who waits for this one
 }
 
 // gate is Lv1: memory, so it changes at once.
@@ -104,16 +132,16 @@ func (c *cell) addInst(m instance, local map[int]int) {
 	}
 	for _, device := range m.devices {
 		r := &rank{
-			inst: in, gpu: local[device], account: &gpumodel.Account{PID: len(c.ranks)}, serving: 1,
+			inst: in, gpu: local[device], account: &gpumodel.Account{PID: len(c.ranks) + 1}, serving: 1,
 			id: model.QueueID{Session: model.SessionID(len(c.ranks) + 1)},
 		}
 		c.ranks = append(c.ranks, r)
 		in.ranks = append(in.ranks, r)
 	}
 	c.insts = append(c.insts, in)
-	c.timers.push(epoch.Add(t.Start.D()), timerJoin, in)
+	c.timers.Push(epoch.Add(t.Start.D()), timer{timerJoin, in})
 	if t.Stop > 0 {
-		c.timers.push(epoch.Add(t.Stop.D()), timerLeave, in)
+		c.timers.Push(epoch.Add(t.Stop.D()), timer{timerLeave, in})
 	}
 }
 
@@ -133,9 +161,13 @@ func (c *cell) fire(t timer) {
 	case timerLaunch:
 		in.waiting = false
 		in.launch()
-	case timerWork:
+	case timerWork, timerHurry:
 		for _, r := range in.ranks {
-			if r.called && !r.doing {
+			if t.kind == timerHurry && r.after > 0 && c.now >= r.hurry {
+				r.after = 0
+				r.called = true
+			}
+			if r.called && !r.doing && r.after == 0 {
 				r.work()
 			}
 		}
@@ -193,7 +225,7 @@ func (in *inst) join() {
 func (in *inst) leave() {
 	c := in.cell
 	in.ended = true
-	in.active, in.backlog, in.returning = nil, nil, nil
+	in.active, in.backlog, in.returning = nil, backlog{}, nil
 	in.first, in.launching = in.next, in.next
 	for _, r := range in.ranks {
 		c.engine.RemoveQueue(c.now, r.id)
@@ -225,16 +257,17 @@ func (in *inst) arrive() {
 	if c.now >= epoch.Add(c.plan.warmup) {
 		c.classes[in.class].offered++
 	}
-	in.backlog = append(in.backlog, p)
+	if c.sketch != nil && in.tenant.Arrivals.Closed == nil {
+		c.sketch.came(in)
+	}
+	in.backlog.push(p)
 	in.begin()
 }
 
 // begin starts requests as far as the program does several at a time.
 func (in *inst) begin() {
-	for len(in.backlog) > 0 && len(in.active)+len(in.returning) < in.width {
-		p := in.backlog[0]
-		in.backlog = append(in.backlog[:0], in.backlog[1:]...)
-		in.active = append(in.active, request{pending: p, ranks: int32(len(in.ranks))})
+	for !in.backlog.empty() && len(in.active)+len(in.returning) < in.width {
+		in.active = append(in.active, request{pending: in.backlog.pop(), ranks: int32(len(in.ranks))})
 		in.next++
 	}
 	if !in.waiting {
@@ -261,7 +294,7 @@ func (in *inst) launch() {
 		}
 		if in.tenant.Launch > 0 && in.launching < in.next {
 			in.waiting = true
-			in.cell.timers.push(in.cell.now.Add(in.tenant.Launch.D()), timerLaunch, in)
+			in.cell.timers.Push(in.cell.now.Add(in.tenant.Launch.D()), timer{timerLaunch, in})
 			return
 		}
 	}
@@ -340,7 +373,7 @@ func (r *rank) kernelDone() {
 	in.first++
 	if ret := in.cell.plan.ret; ret > 0 {
 		in.returning = append(in.returning, done)
-		in.cell.timers.push(in.cell.now.Add(ret), timerReturn, in)
+		in.cell.timers.Push(in.cell.now.Add(ret), timer{timerReturn, in})
 		return
 	}
 	in.complete(&done)

@@ -3,6 +3,8 @@
 package sim
 
 import (
+	"time"
+
 	"xsched/internal/gpumodel"
 	"xsched/internal/model"
 )
@@ -27,17 +29,67 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 	if r.gate != was && len(r.held) > 0 {
 		r.drain()
 	}
+	stopped := r.wants.suspend != 0
 	r.wants = hardware{slice: d.Slice}
 	if level >= model.LevelDeactivate {
 		r.wants.suspend = level
 	}
+	r.answered() // of what was wanted before
+	r.after = 0
+	switch {
+	case r.wants.suspend != 0:
+		r.wait()
+	case stopped:
+		r.resuming = true
+		c.resuming = append(c.resuming, r)
+	}
 	if r.doing || r.called || r.wants == r.has {
 		return false
 	}
+	if r.after > 0 {
+		return false // whoever it waits for calls it
+	}
 	r.called = true
-	c.timers.push(at, timerWork, r.inst)
+	c.timers.Push(at, timer{timerWork, r.inst})
 	return true
 }
+
+// afterMax is how long an operation waits for those that shall come before it.
+const afterMax = 2 * time.Millisecond
+
+// wait has a stop come after the resumes of the same decision on its device.
+func (r *rank) wait() {
+	c := r.inst.cell
+	for _, o := range c.resuming {
+		if o.gpu == r.gpu && o != r && o.wants != o.has {
+			o.waiters = append(o.waiters, r)
+			r.after++
+		}
+	}
+	if r.after > 0 {
+		r.hurry = c.now.Add(afterMax)
+		c.timers.Push(r.hurry, timer{timerHurry, r.inst})
+	}
+}
+
+// answered lets those go on that waited for this one's wish.
+func (r *rank) answered() {
+	c := r.inst.cell
+	for _, o := range r.waiters {
+		if o.after == 0 {
+			continue // it wants something else by now
+		}
+		if o.after--; o.after == 0 && !o.doing && !o.called && o.wants != o.has {
+			o.called = true
+			c.timers.Push(c.now.Add(c.plan.dispatch.draw(c.random)), timer{timerWork, o.inst})
+		}
+	}
+	r.waiters = r.waiters[:0]
+}
+
+// goOnSure is how the daemon lets a channel go that left at the end of its slice: enabled twice, stopped and enabled
+// again, because with nobody else on the chip it would not come back. True stops.
+var goOnSure = []bool{false, false, true, false}
 
 // work asks the driver for the next thing that differs: stopping comes before slices,
 // somebody waits for it.
@@ -51,9 +103,19 @@ func (r *rank) work() {
 		c.events++
 		r.work()
 	}
+	if len(r.steps) > 0 { // of a letting go that takes several
+		stop := r.steps[0]
+		r.steps = r.steps[1:]
+		r.doing = true
+		c.device(r).Disable([]*gpumodel.Channel{r.channel}, stop, false, replied)
+		return
+	}
 	switch want := r.wants; {
 	case want.suspend != r.has.suspend:
 		r.doing = true
+		if want.suspend == 0 && r.has.suspend == model.LevelDeactivate {
+			r.steps = goOnSure[1:]
+		}
 		r.has.suspend = want.suspend
 		c.device(r).Disable([]*gpumodel.Channel{r.channel}, want.suspend != 0, want.suspend == model.LevelDeactivate, replied)
 	case want.slice != r.has.slice:
@@ -64,6 +126,8 @@ func (r *rank) work() {
 			slice = c.plan.costs.ComputeSlice
 		}
 		c.device(r).SetSlice(r.group, slice, replied)
+	default:
+		r.answered()
 	}
 }
 

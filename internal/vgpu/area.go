@@ -68,15 +68,16 @@ type areaChannel struct {
 	moved   atomic.Bool // the copy on the engine has been carried out
 }
 
-// newArea makes the memory for the channels of one compute group.
-func newArea(gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area, err error) {
+// newArea makes the memory for the channels of one compute group. The name is what /proc shows
+// of a process that has mapped it, as it shows the device file of a real GPU.
+func newArea(name string, gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area, err error) {
 	a := &area{gpu: gpu, account: account, doorbell: -1, send: [2]int{-1, -1}}
 	defer func() {
 		if err != nil {
 			a.close()
 		}
 	}()
-	if a.send[0], a.control, err = sharedMemory("vgpu-control", int64(headerBytes+len(group.Channels())*channelBytes)); err != nil {
+	if a.send[0], a.control, err = sharedMemory(name, int64(headerBytes+len(group.Channels())*channelBytes)); err != nil {
 		return nil, err
 	}
 	if a.send[1], a.vram, err = sharedMemory("vgpu-vram", vramBytes); err != nil {

@@ -46,6 +46,15 @@ func (c *Client) Stats() (*Stats, error) {
 	return reply.Stats, nil
 }
 
+// Remaps is how often all queues of a GPU were taken off it and put back; 0 where no driver does that.
+func (c *Client) Remaps() (uint64, error) {
+	stats, err := c.Stats()
+	if err != nil {
+		return 0, err
+	}
+	return stats.Remaps, nil
+}
+
 // Timeline returns who held the devices between two times, oldest first for each device.
 func (c *Client) Timeline(from, to model.Time) ([]Span, error) {
 	reply, err := c.ask(debugRequest{Op: "timeline", From: int64(from), To: int64(to)})

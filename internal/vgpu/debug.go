@@ -47,6 +47,9 @@ type Stats struct {
 	Devices []Totals  `json:"devices"`
 	Clients []Account `json:"clients"` // in the order of their first connection
 
+	// Remaps is told by the double of AMD's driver only.
+	Remaps uint64 `json:"remaps,omitempty"`
+
 	Files    int `json:"files"`    // open connections to the driver
 	Objects  int `json:"objects"`  // RM objects
 	Contexts int `json:"contexts"` // submission memories mapped

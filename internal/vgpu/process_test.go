@@ -59,22 +59,31 @@ func buildC(t *testing.T) string {
 	return built.dir
 }
 
-const sourceDir = "../../shim/virtual"
+const (
+	repository = "../.."
+	sourceDir  = repository + "/shim/virtual"
+)
 
 func compile(compiler, dir string) error {
 	list, err := os.ReadFile(filepath.Join(sourceDir, "SOURCES.txt"))
 	if err != nil {
 		return fmt.Errorf("read list of sources: %w", err)
 	}
-	flags := strings.Fields("-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fvisibility=hidden")
+	flags := strings.Fields("-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fvisibility=hidden -Ishim -Ishim/include")
 	for line := range strings.Lines(string(list)) {
 		target, rest, found := strings.Cut(strings.TrimSpace(line), ":")
 		if !found || strings.HasPrefix(target, "#") {
 			continue
 		}
 		args := append(append([]string(nil), flags...), "-o", filepath.Join(dir, target))
-		cmd := exec.Command(compiler, append(args, strings.Fields(rest)...)...)
-		cmd.Dir = sourceDir
+		for word := range strings.FieldsSeq(rest) {
+			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "/") {
+				word = "shim/virtual/" + word
+			}
+			args = append(args, word)
+		}
+		cmd := exec.Command(compiler, args...)
+		cmd.Dir = repository
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", target, err, out)
 		}

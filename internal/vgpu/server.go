@@ -38,6 +38,7 @@ type server struct {
 	startNS  int64
 	epoll    int
 	listener int
+	socket   string
 	timer    int
 	wake     int
 	armed    model.Time
@@ -72,7 +73,7 @@ func Serve(ctx context.Context, o Options) error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &server{
-		log: o.Logger, start: time.Now(), startNS: monotonic(),
+		log: o.Logger, socket: o.Socket, start: time.Now(), startNS: monotonic(),
 		epoll: -1, listener: -1, timer: -1, wake: -1,
 		faults: &Faults{NeverAnswer: map[int]bool{}},
 		conns:  map[int]*conn{}, doorbells: map[int]*area{}, accounts: newAccounts(),
@@ -224,9 +225,14 @@ func drain(fd int) {
 	_, _ = unix.Read(fd, b[:])
 }
 
+// maxMemfdName is the kernel's bound.
+const maxMemfdName = 249
+
 // mapArea makes the shared memory of a context.
 func (s *server) mapArea(f *rmFile, o *object, lanes []*Group) (*area, error) {
-	a, err := newArea(s.gpus[o.device], f.account, o.group, lanes)
+	gpu := model.MakeDeviceID(0, uint32(o.device)+1, 0, 0)
+	name := fmt.Sprintf("vgpu:%d:%v:%s", os.Getpid(), gpu, s.socket)
+	a, err := newArea(name[:min(len(name), maxMemfdName)], s.gpus[o.device], f.account, o.group, lanes)
 	if err != nil {
 		s.log.Warn("map context", "pid", f.account.PID, "err", err)
 		return nil, err

@@ -43,6 +43,7 @@ func (c ClientPage) CreateQueue(i int, domain, busSlot uint32) {
 	store32(c.mem, at+OffQueuePCIDomain, domain)
 	store32(c.mem, at+OffQueuePCIBusSlot, busSlot)
 	if t := load64(c.mem, at+OffQueueTransitions); t&1 == 1 {
+		store64(c.mem, at+OffQueueBusyNS, 0) // it went with its work
 		store64(c.mem, at+OffQueueTransitions, t+1)
 	}
 	store64(c.mem, at+OffQueueGeneration, load64(c.mem, at+OffQueueGeneration)|1)
@@ -68,9 +69,22 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 	if (t&1 == 1) == busy {
 		return false
 	}
+	worked := load64(c.mem, at+OffQueueBusyNS)
+	if busy {
+		worked -= uint64(now)
+	} else {
+		worked += uint64(now)
+	}
 	store64(c.mem, at+OffQueueChangedNS, uint64(now))
+	store64(c.mem, at+OffQueueBusyNS, worked)
 	store64(c.mem, at+OffQueueTransitions, t+1)
 	return true
+}
+
+// Quiet says that the daemon is not to be rung for a change of slot i. It is asked after the change.
+func (c ClientPage) Quiet(i int) bool {
+	at, ok := slot(i)
+	return ok && load32(c.mem, at+OffQueueQuiet) != 0
 }
 
 // CreateStream puts a queue that is one stream into slot i.

@@ -46,7 +46,7 @@ func DecodeFrame(packet []byte) (Frame, error) {
 		return f, &VersionError{Theirs: f.Version, Ours: Version}
 	case int(f.Bytes) != len(packet):
 		return f, malformed("says %d bytes, has %d", f.Bytes, len(packet))
-	case f.Type < FrameHello || f.Type > FrameHint:
+	case f.Type < FrameHello || f.Type > FrameDone:
 		return f, malformed("type %d", f.Type)
 	}
 	return f, nil

@@ -5,76 +5,84 @@ package wire
 import (
 	"bytes"
 	"fmt"
-	"time"
 
 	"xsched/internal/model"
 )
 
-// Longest time and most launches that a hint may speak of; both far beyond use,
-// and far below what overflows.
-const (
-	maxHintUS       = uint64(1e12)
-	maxHintLaunches = 1 << 20
-)
-
 // check bounds what a client says, said or not: nobody reads these twice.
 func (v *Hint) check() error {
-	for _, p := range []int32{v.Priority, v.LaxPriority, v.CriticalPriority} {
-		if p < PriorityMin || p > PriorityMax {
-			return malformed("priority %d", p)
-		}
-	}
 	switch {
 	case v.Said&^HintAll != 0:
 		return malformed("hints %#x", v.Said)
-	case v.Level > LevelInterrupt:
-		return malformed("level %d", v.Level)
-	case v.InFlight > maxHintLaunches || v.Batch > maxHintLaunches:
-		return malformed("limits %d, %d", v.InFlight, v.Batch)
-	case v.TimesliceUS > maxHintUS || v.DeadlineUS > maxHintUS || v.LaxityUS > maxHintUS || v.SLOUS > maxHintUS:
-		return malformed("a time beyond %v", time.Duration(maxHintUS)*time.Microsecond)
-	case v.K > MaxQueues:
-		return malformed("k %d", v.K)
-	case v.WindowActive > 1 || v.PerQueue > 1:
-		return malformed("neither yes nor no")
 	case bytes.IndexByte(v.Gang[:], 0) < 0:
 		return malformed("gang is not NUL-terminated")
 	}
-	var h model.Hint
-	v.Apply(&h)
-	if err := h.Check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrFrame, err)
+	for _, f := range model.HintFields() {
+		if _, value := v.field(f.Name); f.Name != "gang" || v.Said&HintGang != 0 {
+			if err := f.Check(value); err != nil {
+				return fmt.Errorf("%w: %w", ErrFrame, err)
+			}
+		}
 	}
 	return nil
 }
 
-// Apply changes in h what v says.
-func (v *Hint) Apply(h *model.Hint) {
-	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
-	for _, f := range []struct {
-		said uint32
-		do   func()
-	}{
-		{HintPriority, func() { h.Priority = model.Priority(v.Priority) }},
-		{HintLevel, func() { h.Level = model.Level(v.Level) }},
-		{HintLimits, func() { h.InFlight, h.Batch = int(v.InFlight), int(v.Batch) }},
-		{HintUtilization, func() { h.Utilization = int(v.Utilization) }},
-		{HintTimeslice, func() { h.Timeslice = us(v.TimesliceUS) }},
-		{HintDeadline, func() { h.Deadline = us(v.DeadlineUS) }},
-		{HintLaxity, func() {
-			h.Laxity = us(v.LaxityUS)
-			h.LaxPriority, h.CriticalPriority = model.Priority(v.LaxPriority), model.Priority(v.CriticalPriority)
-		}},
-		{HintK, func() { h.K = int(v.K) }},
-		{HintWindow, func() { h.WindowActive = v.WindowActive != 0 }},
-		{HintSLO, func() { h.SLO = model.SLO{Percentile: float64(v.SLOPercentile) / 100, Latency: us(v.SLOUS)} }},
-		{HintGang, func() { h.Gang = cString(v.Gang[:]) }},
-		{HintPerQueue, func() { h.PerQueue = v.PerQueue != 0 }},
-	} {
-		if v.Said&f.said != 0 {
-			f.do()
+// field is the bit that says a field, and its value.
+func (v *Hint) field(name string) (bit uint32, value model.HintValue) {
+	number := func(bit uint32, n int64) (uint32, model.HintValue) { return bit, model.HintValue{Number: n} }
+	long := func(bit uint32, n uint64) (uint32, model.HintValue) { return number(bit, int64(min(n, 1<<62))) }
+	switch name {
+	case "priority":
+		return number(HintPriority, int64(v.Priority))
+	case "level":
+		return number(HintLevel, int64(v.Level))
+	case "in_flight":
+		return number(HintLimits, int64(v.InFlight))
+	case "batch":
+		return number(HintLimits, int64(v.Batch))
+	case "utilization":
+		return number(HintUtilization, int64(v.Utilization))
+	case "timeslice_us":
+		return long(HintTimeslice, v.TimesliceUS)
+	case "deadline_us":
+		return long(HintDeadline, v.DeadlineUS)
+	case "laxity_us":
+		return long(HintLaxity, v.LaxityUS)
+	case "lax_priority":
+		return number(HintLaxity, int64(v.LaxPriority))
+	case "critical_priority":
+		return number(HintLaxity, int64(v.CriticalPriority))
+	case "k":
+		return number(HintK, int64(v.K))
+	case "window_active":
+		return number(HintWindow, int64(v.WindowActive))
+	case "slo_us":
+		return long(HintSLO, v.SLOUS)
+	case "slo_percentile":
+		return number(HintSLO, int64(v.SLOPercentile))
+	case "gang":
+		return HintGang, model.HintValue{Text: cString(v.Gang[:])}
+	case "per_queue":
+		return number(HintPerQueue, int64(v.PerQueue))
+	}
+	return 0, model.HintValue{}
+}
+
+// Change is what v says.
+func (v *Hint) Change() model.HintChange {
+	var c model.HintChange
+	for _, f := range model.HintFields() {
+		if bit, value := v.field(f.Name); v.Said&bit != 0 {
+			c.Set(f.Name, value)
 		}
 	}
+	return c
+}
+
+// Apply changes in h what v says.
+func (v *Hint) Apply(h *model.Hint) {
+	c := v.Change()
+	c.Apply(h)
 }
 
 // DecodeHint reads a HINT packet.

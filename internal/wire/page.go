@@ -5,6 +5,7 @@ package wire
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,6 +131,7 @@ type QueueView struct {
 	Priority    int32
 	Stream      bool // one stream, not all of a context's
 	Submitted   uint64
+	BusyNS      int64 // as in the page: Worked reads it
 }
 
 // InUse says that the slot holds a queue now.
@@ -137,6 +139,14 @@ func (q *QueueView) InUse() bool { return q.Generation&1 == 1 }
 
 // Busy says that the queue has work.
 func (q *QueueView) Busy() bool { return q.Transitions&1 == 1 }
+
+// Worked is for how long the queue had work up to now, as its client says.
+func (q *QueueView) Worked(now model.Time) time.Duration {
+	if q.BusyNS < 0 {
+		return time.Duration(q.BusyNS + int64(now))
+	}
+	return time.Duration(q.BusyNS)
+}
 
 func slot(i int) (int, bool) {
 	if i < 0 || i >= MaxQueues {
@@ -166,7 +176,24 @@ func (p *Page) Queue(i int) QueueView {
 	// other way round, so the time read is that of this change or of a later one.
 	q.Transitions = load64(p.mem, at+OffQueueTransitions)
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
+	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
 	return q
+}
+
+// Hush has the client of slot i not ring when its queue changes.
+func (p *Page) Hush(i int) {
+	if at, ok := slot(i); ok {
+		store32(p.mem, at+OffQueueQuiet, 1)
+	}
+}
+
+// Listen has it ring again, and reads the slot after that: a change that the client did not ring
+// for is one that is seen here.
+func (p *Page) Listen(i int) QueueView {
+	if at, ok := slot(i); ok {
+		store32(p.mem, at+OffQueueQuiet, 0)
+	}
+	return p.Queue(i)
 }
 
 // SetGate opens or closes the gate of slot i and wakes launchers when it opens.

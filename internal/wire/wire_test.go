@@ -37,7 +37,7 @@ func TestOffsetsMatchC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}, Hint{}, HintFrame{}, Request{}, Requests{}} {
+	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}, Hint{}, HintFrame{}, Request{}, Requests{}, KFDEvent{}, KFD{}, Order{}, Done{}} {
 		rt := reflect.TypeOf(st)
 		cname := "xsw_" + snake(rt.Name())
 		fmt.Fprintf(&c, "printf(\"SizeOf%s %%zu\\n\", sizeof(struct %s));\n", rt.Name(), cname)
@@ -85,7 +85,7 @@ func TestOffsetsMatchC(t *testing.T) {
 }
 
 func snake(s string) string {
-	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS", "US", "SLO"} {
+	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS", "US", "SLO", "KFD", "GPU"} {
 		s = strings.ReplaceAll(s, w, w[:1]+strings.ToLower(w[1:]))
 	}
 	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(s, "${1}_${2}"))
@@ -151,6 +151,55 @@ func TestFramesRefuse(t *testing.T) {
 	_, err := DecodeHello(edit(good, 4, 77))
 	if !errors.As(err, &ve) || ve.Theirs != 77 || ve.Ours != Version || !strings.Contains(err.Error(), "77") {
 		t.Errorf("version: %v", err)
+	}
+}
+
+func TestQueueFrames(t *testing.T) {
+	queue := KFDEvent{Kind: KFDQueue, ID: 3, GPUID: 63420, Type: 2, Ring: 0x7f0000000000, RingBytes: 4096, Priority: 7, Late: 1}
+	b, err := EncodeKFD([]KFDEvent{queue, {Kind: KFDGone, ID: 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := DecodeKFD(b)
+	if err != nil || len(back) != 2 || back[0] != queue || back[1].ID != 4 {
+		t.Fatalf("kfd: %+v %v", back, err)
+	}
+	o, err := DecodeOrder(EncodeOrder(Order{Sequence: 9, Kind: OrderPause, GPUID: 1, Queues: OrderCompute}))
+	if err != nil || o.Sequence != 9 || o.GPUID != 1 {
+		t.Fatalf("order: %+v %v", o, err)
+	}
+	d, err := DecodeDone(EncodeDone(Done{Sequence: 9, Result: -110, BeginNS: 1, EndNS: 2}))
+	if err != nil || d.Result != -110 || d.EndNS != 2 {
+		t.Fatalf("done: %+v %v", d, err)
+	}
+	for name, e := range map[string]KFDEvent{
+		"kind": {Kind: 3}, "no GPU": {Kind: KFDQueue, RingBytes: 4096}, "type": {Kind: KFDQueue, GPUID: 1, Type: 64, RingBytes: 4096},
+		"ring": {Kind: KFDQueue, GPUID: 1, RingBytes: 4097}, "no ring": {Kind: KFDQueue, GPUID: 1},
+		"priority": {Kind: KFDQueue, GPUID: 1, RingBytes: 4096, Priority: 16}, "late": {Kind: KFDQueue, GPUID: 1, RingBytes: 4096, Late: 2},
+	} {
+		b, _ := EncodeKFD([]KFDEvent{e})
+		if _, err := DecodeKFD(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("queue with bad %s: %v", name, err)
+		}
+	}
+	for name, o := range map[string]Order{
+		"kind": {Kind: 9}, "queues": {Kind: OrderPause, Queues: 4}, "no queues": {Kind: OrderResume},
+		"priority": {Kind: OrderPriority, Priority: 16}, "mask": {Kind: OrderCUMask, MaskBits: 33}, "long mask": {Kind: OrderCUMask, MaskBits: 2048},
+	} {
+		if _, err := DecodeOrder(EncodeOrder(o)); !errors.Is(err, ErrFrame) {
+			t.Errorf("order with bad %s: %v", name, err)
+		}
+	}
+	for _, result := range []int32{MaxKFDQueues + 1, -4096} {
+		if _, err := DecodeDone(EncodeDone(Done{Result: result})); !errors.Is(err, ErrFrame) {
+			t.Errorf("result %d: %v", result, err)
+		}
+	}
+	cut := bytes.Clone(b[:len(b)-1])
+	for name, b := range map[string][]byte{"cut": cut, "empty": b[:OffKFDEvents], "hello": EncodeHello(Hello{})} {
+		if _, err := DecodeKFD(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("kfd %s: %v", name, err)
+		}
 	}
 }
 
@@ -232,6 +281,10 @@ func FuzzFrame(f *testing.F) {
 	f.Add(EncodeWelcome(1))
 	f.Add(EncodeHint(HintFrame{Queue: QueueAll, Hint: Hint{Said: HintAll, TimesliceUS: 100}}))
 	f.Add(EncodeRefused(2, "no"))
+	kfd, _ := EncodeKFD([]KFDEvent{{Kind: KFDQueue, GPUID: 1, RingBytes: 4096}, {Kind: KFDGone}})
+	f.Add(kfd)
+	f.Add(EncodeOrder(Order{Kind: OrderCUMask, MaskBits: 64}))
+	f.Add(EncodeDone(Done{Result: 3}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := DecodeHello(b); err == nil {
 			if !bytes.Equal(EncodeHello(*h)[:OffHelloPolicy], b[:OffHelloPolicy]) {
@@ -248,6 +301,17 @@ func FuzzFrame(f *testing.F) {
 			if !bytes.Equal(EncodeHint(*h), b) {
 				t.Error("hint does not round-trip")
 			}
+		}
+		if ev, err := DecodeKFD(b); err == nil {
+			if again, err := EncodeKFD(ev); err != nil || len(again) != len(b) {
+				t.Error("queue events do not round-trip")
+			}
+		}
+		if o, err := DecodeOrder(b); err == nil && !bytes.Equal(EncodeOrder(*o), b) {
+			t.Error("order does not round-trip")
+		}
+		if d, err := DecodeDone(b); err == nil && !bytes.Equal(EncodeDone(*d), b) {
+			t.Error("answer does not round-trip")
 		}
 		_, _ = DecodeWelcome(b)
 		if r, err := DecodeRefused(b); err == nil {

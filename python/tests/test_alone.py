@@ -43,6 +43,9 @@ class Alone(unittest.TestCase):
             {"slo_ms": 1, "slo_percentile": 100},
             {"slo_percentile": 99},
             {"gang": "x" * 64},
+            {"gang": "a\nb"},
+            {"slo_ms": float("inf")},
+            {"slo_ms": 1, "slo_percentile": float("nan")},
             {"in_flight": -1},
             {"policy": "x" * 32},
         ]
@@ -50,7 +53,14 @@ class Alone(unittest.TestCase):
             with self.subTest(arguments), self.assertRaises(ValueError) as caught:
                 xsched.hint(**arguments)
             self.assertEqual(caught.exception.result, xsched.Result.ERROR_INVALID_VALUE)
-        for arguments in [{}, {"priority": "high"}, {"priority": True}, {"gang": 3}]:
+        for arguments in [
+            {},
+            {"priority": "high"},
+            {"priority": True},
+            {"gang": 3},
+            {"slo_ms": "1"},
+            {"k": 1, "queue": "first"},
+        ]:
             with self.subTest(arguments), self.assertRaises(TypeError):
                 xsched.hint(**arguments)
         for name in ["", "a\0b", None]:

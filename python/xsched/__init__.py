@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import math
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, List, Optional, Type, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, Type, TypeVar, Union, cast
 
 from . import enums_gen as _numbers
 from ._library import CHint, CQueue, library
 from .enums_gen import HintField, Level, Policy, QueueKind, Result, Scheduler
+from .hints_gen import FIELDS
 
 __all__ = [
     "HardwareError",
@@ -39,10 +41,6 @@ __all__ = [
     "set_scheduler",
 ]
 
-_MAX_TIME_US = 10**12
-_MAX_LAUNCHES = 1 << 20
-_MAX_K = 1024
-_MAX_GANG_BYTES = 63
 _MAX_POLICY_BYTES = 31
 
 
@@ -97,11 +95,26 @@ def _check(code: int, what: str) -> None:
     raise _ERRORS.get(result, XSchedError)(f"{what}: {result.name.lower()}", result)
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _value(name: str, value: Any) -> Any:
+    """A hint as C has it, held to the range in the table."""
+    field = FIELDS[name]
+    if field.kind == "switch":
+        return 1 if value else 0
+    if field.kind == "name":
+        return _name(name, value, field.most)
+    if field.kind == "percentile":
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+        value = round(value * 100) if math.isfinite(value) else -1
+    elif isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise XSchedValueError(f"{name} {value} is not in {low}..{high}")
+    if value != 0 and not field.least <= value <= field.most:
+        unit = 100 if field.kind == "percentile" else 1
+        raise XSchedValueError(
+            f"{name} {value / unit if unit > 1 else value} is not in "
+            f"{field.least / unit if unit > 1 else field.least}.."
+            f"{field.most / unit if unit > 1 else field.most}"
+        )
     return value
 
 
@@ -109,8 +122,8 @@ def _name(name: str, value: Any, most: int) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     encoded = value.encode()
-    if len(encoded) > most or b"\0" in encoded:
-        raise XSchedValueError(f"{name} has more than {most} bytes, or a NUL")
+    if len(encoded) > most or any(byte < 0x20 or byte == 0x7F for byte in encoded):
+        raise XSchedValueError(f"{name} has more than {most} bytes, or a control character")
     return encoded
 
 
@@ -137,6 +150,26 @@ def set_scheduler(who: Scheduler, policy: Policy = Policy.UNKNOWN) -> None:
         _check(lib.set_scheduler(who, policy), f"scheduler {who.name} with policy {policy.name}")
 
 
+# Which bit of xs_hint.said a hint belongs to; those of one bit are said together.
+_BITS = {
+    "priority": HintField.PRIORITY,
+    "utilization": HintField.UTILIZATION,
+    "timeslice_us": HintField.TIMESLICE,
+    "deadline_us": HintField.DEADLINE,
+    "laxity_us": HintField.LAXITY,
+    "lax_priority": HintField.LAXITY,
+    "critical_priority": HintField.LAXITY,
+    "k": HintField.K,
+    "window_active": HintField.WINDOW_ACTIVE,
+    "slo_us": HintField.SLO,
+    "slo_percentile": HintField.SLO,
+    "gang": HintField.GANG,
+    "per_queue": HintField.PER_QUEUE,
+    "in_flight": HintField.LIMITS,
+    "batch": HintField.LIMITS,
+}
+
+
 def hint(
     *,
     priority: Optional[int] = None,
@@ -155,68 +188,65 @@ def hint(
     in_flight: Optional[int] = None,
     batch: Optional[int] = None,
     policy: Optional[str] = None,
+    queue: Union["Queue", int, None] = None,
 ) -> None:
-    """Says something about this process; what is left out stays as it is.
+    """Says something about this process, or about one of its queues (as ``queues()`` has them,
+    or its index); what is left out stays as it is. 0, or an empty name, goes back to the default.
 
     All of it is taken or, with an exception, none. Whether the user may have a priority above 0
     is the daemon's decision: ``xsched list`` shows what was granted.
     """
+    values: Dict[str, Any] = {
+        "priority": priority,
+        "utilization": utilization,
+        "timeslice_us": timeslice_us,
+        "deadline_us": deadline_us,
+        "laxity_us": laxity_us,
+        "k": k,
+        "window_active": window_active,
+        "slo_us": None if slo_ms is None else _microseconds("slo_ms", slo_ms),
+        "slo_percentile": slo_percentile,
+        "gang": gang,
+        "per_queue": per_queue,
+        "in_flight": in_flight,
+        "batch": batch,
+    }
+    if laxity_us is not None:
+        values.update(lax_priority=lax_priority, critical_priority=critical_priority)
+    if slo_percentile is not None and slo_ms is None:
+        raise XSchedValueError("slo_percentile needs slo_ms")
     said = HintField(0)
     c = CHint(bytes=ctypes.sizeof(CHint))
-    if priority is not None:
-        said |= HintField.PRIORITY
-        c.priority = _integer(
-            "priority", priority, _numbers.PRIORITY_NO_EXECUTE, _numbers.PRIORITY_MAX
-        )
-    if utilization is not None:
-        said |= HintField.UTILIZATION
-        c.utilization = _integer("utilization", utilization, 0, _numbers.UTILIZATION_MAX)
-    if timeslice_us is not None:
-        said |= HintField.TIMESLICE
-        if timeslice_us != 0:
-            _integer("timeslice_us", timeslice_us, _numbers.TIMESLICE_MIN, _numbers.TIMESLICE_MAX)
-        c.timeslice_us = timeslice_us
-    if deadline_us is not None:
-        said |= HintField.DEADLINE
-        c.deadline_us = _integer("deadline_us", deadline_us, 0, _MAX_TIME_US)
-    if laxity_us is not None:
-        said |= HintField.LAXITY
-        low, high = _numbers.PRIORITY_NO_EXECUTE, _numbers.PRIORITY_MAX
-        c.laxity_us = _integer("laxity_us", laxity_us, 0, _MAX_TIME_US)
-        c.lax_priority = _integer("lax_priority", lax_priority, low, high)
-        c.critical_priority = _integer("critical_priority", critical_priority, low, high)
-    if k is not None:
-        said |= HintField.K
-        c.k = _integer("k", k, 0, _MAX_K)
-    if window_active is not None:
-        said |= HintField.WINDOW_ACTIVE
-        c.window_active = 1 if window_active else 0
-    if slo_ms is not None:
-        said |= HintField.SLO
-        c.slo_us = _integer("slo_ms", round(slo_ms * 1000), 0, _MAX_TIME_US)
-        if slo_percentile is not None:
-            c.slo_percentile = _integer("slo_percentile", round(slo_percentile * 100), 100, 9999)
-    elif slo_percentile is not None:
-        raise XSchedValueError("slo_percentile needs slo_ms")
-    if gang is not None:
-        said |= HintField.GANG
-        c.gang = _name("gang", gang, _MAX_GANG_BYTES)
-    if per_queue is not None:
-        said |= HintField.PER_QUEUE
-        c.per_queue = 1 if per_queue else 0
-    if in_flight is not None or batch is not None:
-        said |= HintField.LIMITS
-        c.in_flight = _integer("in_flight", in_flight or 0, 0, _MAX_LAUNCHES)
-        c.batch = _integer("batch", batch or 0, 0, _MAX_LAUNCHES)
+    for name, value in values.items():
+        if value is not None:
+            said |= _BITS[name]
+            setattr(c, name, _value(name, value))
     if policy is not None:
         said |= HintField.POLICY
         c.policy = _name("policy", policy, _MAX_POLICY_BYTES)
     if not said:
         raise TypeError("hint() needs at least one thing to say")
     c.said = int(said)
+    index = queue.index if isinstance(queue, Queue) else queue
+    if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
+        raise TypeError(f"queue must be a Queue or its index, not {type(queue).__name__}")
     lib = library()
-    if lib is not None:
+    if lib is None:
+        return
+    if index is None:
         _check(lib.hint_set(0, ctypes.byref(c)), "hint")
+    elif 0 <= index < 1 << 32:
+        _check(lib.queue_hint(index, ctypes.byref(c)), f"hint about queue {index}")
+    else:
+        raise NotFoundError(f"no queue {index}", Result.ERROR_NOT_FOUND)
+
+
+def _microseconds(name: str, milliseconds: Any) -> int:
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
+        raise TypeError(f"{name} must be a number, not {type(milliseconds).__name__}")
+    if not math.isfinite(milliseconds):
+        raise XSchedValueError(f"{name} {milliseconds} is no time")
+    return round(milliseconds * 1000)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

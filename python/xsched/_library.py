@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Optional
 
-API_VERSION = 1
+API_VERSION = 2
 
 
 class CHint(ctypes.Structure):
@@ -68,6 +68,9 @@ class Library:
         self.hint_set = handle.xs_hint_set
         self.hint_set.restype = ctypes.c_int
         self.hint_set.argtypes = [ctypes.c_uint64, ctypes.POINTER(CHint)]
+        self.queue_hint = handle.xs_queue_hint
+        self.queue_hint.restype = ctypes.c_int
+        self.queue_hint.argtypes = [ctypes.c_uint32, ctypes.POINTER(CHint)]
         self.request_begin = handle.xs_request_begin
         self.request_begin.restype = ctypes.c_uint64
         self.request_begin.argtypes = [ctypes.c_char_p]

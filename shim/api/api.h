@@ -18,6 +18,7 @@ struct xsi_api_object {
   uint32_t generation;
   union {
     struct {
+      const struct xsi_work_platform *platform;
       uintptr_t context, stream; /* the platform's; stream as work.h names it */
       uint64_t queue;            /* handle, or 0 */
     } hardware;

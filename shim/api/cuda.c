@@ -18,7 +18,8 @@ static bool locate(CUstream stream, uintptr_t *context, uintptr_t *handle) {
 }
 
 XSI_EXPORT XResult CudaQueueCreate(HwQueueHandle *hwq, CUstream stream) {
-  struct xsi_api_object hardware = {.kind = XSI_API_HARDWARE};
+  struct xsi_api_object hardware = {.kind = XSI_API_HARDWARE,
+                                    .hardware.platform = &xsi_cu_platform};
   if (hwq == NULL) return kXSchedErrorInvalidValue;
   // Without a driver or a context there can be no such stream.
   if (!locate(stream, &hardware.hardware.context, &hardware.hardware.stream))

@@ -7,6 +7,20 @@
 #include <string.h>
 
 #include "api.h"
+#include "core/hints_gen.h"
+
+// The public header, the wire contract and the table of hints say the same.
+_Static_assert(XSI_HINT_PRIORITY_MIN == PRIORITY_NO_EXECUTE &&
+                   XSI_HINT_PRIORITY_MAX == PRIORITY_MAX &&
+                   XSI_HINT_PRIORITY_MIN == XSW_PRIORITY_MIN &&
+                   XSI_HINT_PRIORITY_MAX == XSW_PRIORITY_MAX,
+               "priorities");
+_Static_assert(XSI_HINT_UTILIZATION_MAX == UTILIZATION_MAX, "utilization");
+_Static_assert(XSI_HINT_TIMESLICE_US_MIN == TIMESLICE_MIN &&
+                   XSI_HINT_TIMESLICE_US_MAX == TIMESLICE_MAX,
+               "timeslices");
+_Static_assert(XSI_HINT_K_MAX == XSW_MAX_QUEUES && XSI_HINT_GANG_MAX + 1 == XSW_GANG_BYTES,
+               "bounds");
 
 XResult xsi_api_hint(XQueueHandle xq, const struct xsw_hint *hint) {
   struct xsi_api_object queue;
@@ -20,57 +34,48 @@ XResult xsi_api_hint(XQueueHandle xq, const struct xsw_hint *hint) {
   return kXSchedSuccess;
 }
 
-static bool is_priority(int64_t value) {
-  return value >= PRIORITY_NO_EXECUTE && value <= PRIORITY_MAX;
-}
-
-static bool is_timeslice(uint64_t us) {
-  return us == 0 || (us >= TIMESLICE_MIN && us <= TIMESLICE_MAX);
+// Says one thing, if it is in range.
+static XResult hint_one(XQueueHandle xq, const struct xsw_hint *hint) {
+  return xsi_hint_sound(hint) ? xsi_api_hint(xq, hint) : kXSchedErrorInvalidValue;
 }
 
 XSI_EXPORT XResult XHintPriority(XQueueHandle xq, Priority prio) {
-  if (!is_priority(prio)) return kXSchedErrorInvalidValue;
   struct xsw_hint hint = {.said = XSW_HINT_PRIORITY, .priority = prio};
-  return xsi_api_hint(xq, &hint);
+  return hint_one(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintUtilization(XQueueHandle xq, Utilization util) {
-  if (util < UTILIZATION_MIN || util > UTILIZATION_MAX) return kXSchedErrorInvalidValue;
+  if (util < UTILIZATION_MIN) return kXSchedErrorInvalidValue;
   struct xsw_hint hint = {.said = XSW_HINT_UTILIZATION, .utilization = (uint32_t)util};
-  return xsi_api_hint(xq, &hint);
+  return hint_one(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintTimeslice(Timeslice ts_us) {
-  if (ts_us < 0 || !is_timeslice((uint64_t)ts_us)) return kXSchedErrorInvalidValue;
   struct xsw_hint hint = {.said = XSW_HINT_TIMESLICE, .timeslice_us = (uint64_t)ts_us};
-  return xsi_api_hint(0, &hint);
+  return hint_one(0, &hint);
 }
 
 XSI_EXPORT XResult XHintLaxity(XQueueHandle xq, Laxity lax_us, Priority lax_prio,
                                Priority crit_prio) {
-  if (lax_us < NO_LAXITY || lax_us > XSI_HINT_MAX_US || !is_priority(lax_prio) ||
-      !is_priority(crit_prio))
-    return kXSchedErrorInvalidValue;
-  struct xsw_hint hint = {.said = XSW_HINT_LAXITY};
-  if (lax_us != NO_LAXITY) {
-    hint.laxity_us = (uint64_t)lax_us;
-    hint.lax_priority = lax_prio;
-    hint.critical_priority = crit_prio;
-  }
+  struct xsw_hint hint = {.said = XSW_HINT_LAXITY,
+                          .laxity_us = lax_us == NO_LAXITY ? 0 : (uint64_t)lax_us,
+                          .lax_priority = lax_prio,
+                          .critical_priority = crit_prio};
+  if (!xsi_hint_sound(&hint)) return kXSchedErrorInvalidValue;
+  if (lax_us == NO_LAXITY) hint.lax_priority = hint.critical_priority = 0;
   return xsi_api_hint(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintDeadline(XQueueHandle xq, Deadline ddl_us) {
-  if (ddl_us < NO_DEADLINE || ddl_us > XSI_HINT_MAX_US) return kXSchedErrorInvalidValue;
   struct xsw_hint hint = {.said = XSW_HINT_DEADLINE,
                           .deadline_us = ddl_us == NO_DEADLINE ? 0 : (uint64_t)ddl_us};
-  return xsi_api_hint(xq, &hint);
+  return hint_one(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintKDeadline(size_t k) {
-  if (k > XSW_MAX_QUEUES) return kXSchedErrorInvalidValue;
+  if (k > XSI_HINT_K_MAX) return kXSchedErrorInvalidValue;
   struct xsw_hint hint = {.said = XSW_HINT_K, .k = (uint32_t)k};
-  return xsi_api_hint(0, &hint);
+  return hint_one(0, &hint);
 }
 
 // ---- scheduler --------------------------------------------------------------------------------
@@ -124,31 +129,12 @@ XSI_EXPORT XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType polic
 
 // ---- ours ---------------------------------------------------------------------------------------
 
-static bool is_sound(const xs_hint *hint) {
-  if (hint->bytes != sizeof *hint || (hint->said & ~(uint32_t)XSW_HINT_ALL) != 0 ||
-      (hint->said & XSW_HINT_LEVEL) != 0)
+// Turns what the program says into what the daemon is told; false: something is out of range.
+static bool to_wire(const xs_hint *said, struct xsw_hint *hint) {
+  if (said == NULL || said->bytes != sizeof *said || (said->said & ~(uint32_t)XSW_HINT_ALL) != 0 ||
+      (said->said & XSW_HINT_LEVEL) != 0)
     return false;
-  return is_priority(hint->priority) && is_priority(hint->lax_priority) &&
-         is_priority(hint->critical_priority) && hint->utilization <= UTILIZATION_MAX &&
-         is_timeslice(hint->timeslice_us) && hint->deadline_us <= XSI_HINT_MAX_US &&
-         hint->laxity_us <= XSI_HINT_MAX_US && hint->slo_us <= XSI_HINT_MAX_US &&
-         (hint->slo_percentile == 0 ||
-          (hint->slo_percentile >= 100 && hint->slo_percentile < 10000)) &&
-         hint->k <= XSW_MAX_QUEUES && hint->window_active <= 1 && hint->per_queue <= 1 &&
-         hint->in_flight <= XSI_HINT_MAX_LAUNCHES && hint->batch <= XSI_HINT_MAX_LAUNCHES &&
-         ((hint->said & XSW_HINT_GANG) == 0 ||
-          (hint->gang != NULL && strlen(hint->gang) < XSW_GANG_BYTES)) &&
-         ((hint->said & XSW_HINT_POLICY) == 0 ||
-          (hint->policy != NULL && strlen(hint->policy) < XSW_POLICY_BYTES));
-}
-
-XSI_EXPORT XResult xs_hint_set(XQueueHandle xq, const xs_hint *said) {
-  if (said == NULL || !is_sound(said)) return kXSchedErrorInvalidValue;
-  bool policy = (said->said & XSW_HINT_POLICY) != 0;
-  xsi_init();
-  if (policy && (xq != 0 || xsi_options.scheduler != XSW_SCHEDULER_LOCAL) && !xsi_options.disabled)
-    return kXSchedErrorNotSupported; // the policy is the daemon's, and this one is not ours alone
-  struct xsw_hint hint = {
+  *hint = (struct xsw_hint){
       .said = said->said & ~(uint32_t)XSW_HINT_POLICY,
       .priority = said->priority,
       .in_flight = said->in_flight,
@@ -165,7 +151,34 @@ XSI_EXPORT XResult xs_hint_set(XQueueHandle xq, const xs_hint *said) {
       .slo_percentile = said->slo_percentile,
       .per_queue = said->per_queue,
   };
-  if ((said->said & XSW_HINT_GANG) != 0) memcpy(hint.gang, said->gang, strlen(said->gang) + 1);
+  if ((said->said & XSW_HINT_GANG) != 0) {
+    if (said->gang == NULL || strlen(said->gang) > XSI_HINT_GANG_MAX) return false;
+    memcpy(hint->gang, said->gang, strlen(said->gang) + 1);
+  }
+  if ((said->said & XSW_HINT_POLICY) != 0 &&
+      (said->policy == NULL || strlen(said->policy) >= XSW_POLICY_BYTES))
+    return false;
+  return xsi_hint_sound(hint);
+}
+
+XSI_EXPORT XResult xs_hint_set(XQueueHandle xq, const xs_hint *said) {
+  struct xsw_hint hint;
+  if (!to_wire(said, &hint)) return kXSchedErrorInvalidValue;
+  bool policy = (said->said & XSW_HINT_POLICY) != 0;
+  xsi_init();
+  if (policy && (xq != 0 || xsi_options.scheduler != XSW_SCHEDULER_LOCAL) && !xsi_options.disabled)
+    return kXSchedErrorNotSupported; // the policy is the daemon's, and this one is not ours alone
   if (policy && !xsi_options.disabled) xsi_hint_process(&hint, said->policy);
   return policy ? kXSchedSuccess : xsi_api_hint(xq, &hint);
+}
+
+XSI_EXPORT XResult xs_queue_hint(uint32_t index, const xs_hint *said) {
+  struct xsw_hint hint;
+  if (!to_wire(said, &hint)) return kXSchedErrorInvalidValue;
+  if ((said->said & (XSW_HINT_POLICY | XSW_HINT_PER_QUEUE)) != 0)
+    return kXSchedErrorNotSupported; // those are the process's
+  xsi_init();
+  if (xsi_options.disabled) return kXSchedSuccess;
+  return index < XSW_MAX_QUEUES && xsi_queue_hint((int)index, &hint) == 0 ? kXSchedSuccess
+                                                                          : kXSchedErrorNotFound;
 }

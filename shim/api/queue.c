@@ -7,18 +7,19 @@
 #include <errno.h>
 
 #include "api.h"
+#include "core/hints_gen.h"
 
 // ---- what is in a stream ---------------------------------------------------------------------
 
 // Waits until it is over. The platform's own call: our hook would count a synchronisation that the
 // program did not make.
 static XResult synchronize(const struct xsi_api_object *hardware, struct xsi_work_life life) {
-  if (xsi_work_platform == NULL) return kXSchedSuccess; // no driver was ever seen
+  if (!xsi_work_started()) return kXSchedSuccess; // no driver was ever seen
   bool counted = xsi_work_lives(life);
   uint64_t mark = counted ? xsi_work_mark(life.stream) : 0;
   if (counted) __atomic_fetch_add(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
   int result =
-      xsi_work_platform->synchronize(hardware->hardware.context, hardware->hardware.stream);
+      hardware->hardware.platform->synchronize(hardware->hardware.context, hardware->hardware.stream);
   if (counted) {
     __atomic_fetch_sub(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
     if (result == 0) xsi_work_complete(life.stream, mark, false);
@@ -48,10 +49,11 @@ XSI_EXPORT XResult XQueueCreate(XQueueHandle *xq, HwQueueHandle hwq, int64_t lev
   if (hardware.hardware.queue != 0) return kXSchedErrorNotAllowed; // it has one
   queue.queue.hardware = hwq;
   queue.queue.slot = -1;
-  if (!xsi_options.disabled && xsi_work_platform != NULL) {
+  if (!xsi_options.disabled && xsi_work_started()) {
     uintptr_t stream = hardware.hardware.stream;
     struct xsi_work_stream *work =
-        xsi_work_find(stream > XSI_WORK_THREAD ? 0 : hardware.hardware.context, stream);
+        xsi_work_find(hardware.hardware.platform,
+                      stream > XSI_WORK_THREAD ? 0 : hardware.hardware.context, stream);
     if (work != NULL) {
       queue.queue.life = xsi_work_life_of(work);
       queue.queue.slot = xsi_work_own(queue.queue.life, 0);
@@ -110,7 +112,7 @@ XSI_EXPORT XResult XQueueSetPreemptLevel(XQueueHandle xq, XPreemptLevel level) {
 
 XSI_EXPORT XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int64_t batch_size) {
   struct xsi_api_object queue;
-  if (threshold < 1 || threshold > XSI_HINT_MAX_LAUNCHES || batch_size < 1 ||
+  if (threshold < 1 || threshold > XSI_HINT_IN_FLIGHT_MAX || batch_size < 1 ||
       batch_size > threshold)
     return kXSchedErrorInvalidValue;
   if (!xsi_api_get(xq, XSI_API_QUEUE, &queue)) return kXSchedErrorNotFound;
@@ -155,7 +157,7 @@ XSI_EXPORT XResult XQueueSubmit(XQueueHandle xq, HwCommandHandle hw_cmd) {
   HwQueueHandle hwq = queue.queue.hardware;
   struct xsi_work_life life = queue.queue.life;
   XResult result;
-  if (xsi_work_lives(life) && !xsi_work_platform->capturing(hardware.hardware.stream)) {
+  if (xsi_work_lives(life) && !hardware.hardware.platform->capturing(hardware.hardware.stream)) {
     result = submit(life.stream, hwq, &command);
     command.command.life = life;
     command.command.mark = xsi_work_mark(life.stream);
@@ -195,7 +197,7 @@ XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   struct xsi_work_stream *work = queue.queue.life.stream;
   if (!__atomic_load_n(&work->busy, __ATOMIC_SEQ_CST)) return kXSchedSuccess;
   uint64_t mark = xsi_work_mark(work);
-  if (xsi_work_platform->query(hardware.hardware.context, hardware.hardware.stream) ==
+  if (hardware.hardware.platform->query(hardware.hardware.context, hardware.hardware.stream) ==
       XSI_WORK_DONE)
     xsi_work_complete(work, mark, false);
   if (__atomic_load_n(&work->busy, __ATOMIC_SEQ_CST)) *state = kQueueStateReady;

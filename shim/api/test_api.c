@@ -246,6 +246,22 @@ static void joins_with_hints(void) {
   CHECK(frame.hint.timeslice_us == 2000);
   CHECK(XHintKDeadline(2) == kXSchedSuccess);
   CHECK(next_hint().hint.k == 2);
+
+  // By its number, as xs_queues shows it.
+  xs_hint more = {
+      .bytes = sizeof more, .said = kHintDeadline | kHintSLO, .deadline_us = 900, .slo_us = 5};
+  CHECK(xs_queue_hint(slot_of(&two), &more) == kXSchedSuccess);
+  frame = next_hint();
+  CHECK(frame.queue == slot_of(&two) && frame.hint.deadline_us == 900 && frame.hint.slo_us == 5);
+  CHECK(frame.hint.priority == -4); // what was said before stays
+  CHECK(xs_queue_hint(77, &more) == kXSchedErrorNotFound);
+  CHECK(xs_queue_hint(UINT32_MAX, &more) == kXSchedErrorNotFound);
+  more.deadline_us = UINT64_MAX;
+  CHECK(xs_queue_hint(slot_of(&two), &more) == kXSchedErrorInvalidValue);
+  more = (xs_hint){.bytes = sizeof more, .said = kHintPerQueue, .per_queue = 1};
+  CHECK(xs_queue_hint(slot_of(&two), &more) == kXSchedErrorNotSupported);
+  more = (xs_hint){.bytes = sizeof more, .said = kHintGang, .gang = "a\nb"};
+  CHECK(xs_hint_set(0, &more) == kXSchedErrorInvalidValue);
 }
 
 static void gates_are_per_queue(void) {

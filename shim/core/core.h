@@ -31,6 +31,7 @@ struct xsi_options {
   struct xsw_hint hint;  /* of the process */
   char policy[XSW_POLICY_BYTES]; /* XSCHED_POLICY */
   char cuda_library[64]; /* XSCHED_CUDA_LIB, default libcuda.so.1 */
+  char hip_library[64];  /* XSCHED_HIP_LIB: the runtime's file name, if it is not libamdhip64* */
 };
 extern struct xsi_options xsi_options;
 /* Idempotent, thread-safe; the constructor calls it, and so does any hook that runs before it. */
@@ -69,7 +70,9 @@ int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority)
 /* The same for one stream; its priority is added to the process's. */
 int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);
 void xsi_queue_close(int index);
-/* Tells the daemon of a change; does nothing if it is none. Cheap: two stores and a write(2). */
+/* Tells the daemon of a change; does nothing if it is none. Cheap: a few stores, and a write(2)
+ * unless the queue is quiet. Calls about one queue, these and its end, come one after the other: the
+ * work lock sees to that. */
 void xsi_queue_set_busy(int index, bool busy);
 /* Work submitted so far, for display; published lazily. */
 void xsi_queue_set_submitted(int index, uint64_t submitted);
@@ -85,15 +88,11 @@ bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info);
 /* Says something about one queue; what was said before about other fields stays. */
 int xsi_queue_hint(int index, const struct xsw_hint *hint);
 
-/* Ranges of hints, beside those in wire.h. */
-#define XSI_HINT_MAX_US 1000000000000
-#define XSI_HINT_MAX_LAUNCHES (1 << 20)
-#define XSI_HINT_MIN_SLICE_US 100
-#define XSI_HINT_MAX_SLICE_US 10000000
-
 /* ---- hint.c, request.c: what the program says about itself ------------------------ */
 
 void xsi_hint_merge(struct xsw_hint *into, const struct xsw_hint *said);
+/* Whether every field is in its range, said or not. */
+bool xsi_hint_sound(const struct xsw_hint *hint);
 /* About the process; policy may be NULL. Told to the daemon there is and to all that come. */
 void xsi_hint_process(const struct xsw_hint *hint, const char *policy);
 /* Who schedules: what the environment says, unless the program chose otherwise. */

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
+#include "../kfd/kfd.h"
 #include "parts.h"
 
 enum { MAX_REGISTERED = 8 };
@@ -27,7 +28,8 @@ static const struct {
 } own_locks[] = {
     {xsi_helper_lock, xsi_helper_unlock},     {xsi_session_lock, xsi_session_unlock},
     {xsi_request_lock, xsi_request_unlock},   {xsi_queue_lock, xsi_queue_unlock},
-    {xsi_rm_lock, xsi_rm_unlock},             {xsi_counters_lock, xsi_counters_unlock},
+    {xsi_rm_lock, xsi_rm_unlock},             {xsi_kfd_lock, xsi_kfd_unlock},
+    {xsi_counters_lock, xsi_counters_unlock},
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
 
@@ -46,13 +48,13 @@ static void before(void) {
   for (unsigned i = 0; i < lock_count; i++)
     locks[i].lock();
   for (unsigned i = 0; i < OWN_LOCKS; i++)
-    own_locks[i].lock();
+    if (own_locks[i].lock != NULL) own_locks[i].lock();
   errno = saved;
 }
 
 static void unlock_all(void) {
   for (unsigned i = OWN_LOCKS; i-- > 0;)
-    own_locks[i].unlock();
+    if (own_locks[i].unlock != NULL) own_locks[i].unlock();
   for (unsigned i = lock_count; i-- > 0;)
     locks[i].unlock();
 }
@@ -75,6 +77,7 @@ static void in_child(void) {
   xsi_hint_reset();
   xsi_request_reset();
   xsi_rm_reset();
+  if (xsi_kfd_reset != NULL) xsi_kfd_reset();
   xsi_counters_reset();
   for (unsigned i = 0; i < reset_count; i++)
     resets[i]();

@@ -14,6 +14,7 @@ struct xsi_frame {
     struct xsw_frame head;
     struct xsw_welcome welcome;
     struct xsw_refused refused;
+    struct xsw_order order;
     unsigned char bytes_[XSW_FRAME_MAX_BYTES];
   };
   size_t bytes;

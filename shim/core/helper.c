@@ -89,17 +89,34 @@ static void at_exit(void) {
     nanosleep(&pause, NULL);
 }
 
+static uint64_t obey(const struct xsw_order *order, uint64_t now) {
+  struct xsw_done answer = {
+      .frame = {XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_DONE, sizeof answer},
+      .sequence = order->sequence,
+      .begin_ns = xsi_now_ns(),
+  };
+  answer.result = xsi_kfd_obey(order);
+  answer.end_ns = xsi_now_ns();
+  xsi_session_lock();
+  xsi_session_answer(&answer);
+  xsi_session_unlock();
+  return now; // the next step sends it
+}
+
 static uint64_t step_session(uint64_t now, short revents) {
   uint64_t next;
   // This and the recovery call the driver, which may take its time: no lock held, or a fork would
   // wait for it. Before a welcome is read, so that joining can tell of everything at once.
   if (xsi_session_joined() ? xsi_rm_due_ns() <= now : revents != 0) xsi_rm_learn();
   xsi_session_lock();
+  struct xsw_order order;
   bool recover = xsi_session_step(now, revents, &next);
+  bool ordered = !recover && xsi_session_order(&order);
   xsi_session_unlock();
+  if (ordered) return obey(&order, now);
   if (!recover) return next;
   bool done = xsi_rm_recover() == 0;
-  if (xsi_kfd_recover != NULL) xsi_kfd_recover();
+  if (xsi_kfd_recover != NULL && xsi_kfd_recover() != 0) done = false;
   xsi_session_lock();
   xsi_session_recovered(xsi_now_ns(), done);
   xsi_session_unlock();

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "hints_gen.h"
 #include "parts.h"
 
 // Under the queue lock.
@@ -19,26 +20,38 @@ static void copy_name(char *to, const char *from, unsigned room) {
 }
 
 void xsi_hint_merge(struct xsw_hint *into, const struct xsw_hint *said) {
-#define TAKE(bit, field)                                                                           \
-  if ((said->said & (bit)) != 0) into->field = said->field
-  TAKE(XSW_HINT_PRIORITY, priority);
-  TAKE(XSW_HINT_LEVEL, level);
-  TAKE(XSW_HINT_LIMITS, in_flight);
-  TAKE(XSW_HINT_LIMITS, batch);
-  TAKE(XSW_HINT_UTILIZATION, utilization);
-  TAKE(XSW_HINT_TIMESLICE, timeslice_us);
-  TAKE(XSW_HINT_DEADLINE, deadline_us);
-  TAKE(XSW_HINT_LAXITY, laxity_us);
-  TAKE(XSW_HINT_LAXITY, lax_priority);
-  TAKE(XSW_HINT_LAXITY, critical_priority);
-  TAKE(XSW_HINT_K, k);
-  TAKE(XSW_HINT_WINDOW, window_active);
-  TAKE(XSW_HINT_SLO, slo_us);
-  TAKE(XSW_HINT_SLO, slo_percentile);
-  TAKE(XSW_HINT_PER_QUEUE, per_queue);
+#define TAKE(field, bit, variable, kind, least, most)                                              \
+  if ((said->said & (bit)) != 0) into->field = said->field;
+#define TAKE_NAME(field, bit, variable, kind, least, most)                                         \
+  if ((said->said & (bit)) != 0) copy_name(into->field, said->field, sizeof into->field);
+  XSI_HINT_FIELDS(TAKE, TAKE_NAME)
 #undef TAKE
-  if ((said->said & XSW_HINT_GANG) != 0) copy_name(into->gang, said->gang, sizeof into->gang);
+#undef TAKE_NAME
   into->said |= said->said;
+}
+
+static bool in_range(int64_t value, int64_t least, int64_t most) {
+  return value == 0 || (value >= least && value <= most);
+}
+
+// Names are shown to people: no control characters.
+static bool is_name(const char *text, size_t most) {
+  size_t length = strnlen(text, most + 1);
+  for (size_t i = 0; i < length; i++)
+    if ((unsigned char)text[i] < ' ' || text[i] == 0x7f) return false;
+  return length <= most;
+}
+
+bool xsi_hint_sound(const struct xsw_hint *hint) {
+  // What is above INT64_MAX becomes negative, and no field but the priorities may be that.
+#define CHECK_RANGE(field, bit, variable, kind, least, most)                                       \
+  if (!in_range((int64_t)hint->field, least, most)) return false;
+#define CHECK_NAME(field, bit, variable, kind, least, most)                                        \
+  if (!is_name(hint->field, most)) return false;
+  XSI_HINT_FIELDS(CHECK_RANGE, CHECK_NAME)
+#undef CHECK_RANGE
+#undef CHECK_NAME
+  return true;
 }
 
 void xsi_hint_init(void) {

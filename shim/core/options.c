@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "hints_gen.h"
 #include "parts.h"
 
 struct xsi_options xsi_options = {
@@ -74,26 +75,12 @@ static bool switch_option(const char *name, bool otherwise) {
   return otherwise;
 }
 
-static void level_option(const char *name, struct xsw_hint *hint) {
-  char text[32];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return;
-  long level = XSW_LEVEL_AUTO;
-  if (!same_word(text, "auto") &&
-      !xsi_parse_decimal(text, XSW_LEVEL_BLOCK, XSW_LEVEL_INTERRUPT, &level)) {
-    xsi_log(XSI_ERROR, "%s=%s is ignored; give auto, 1, 2 or 3", name, text);
-    return;
-  }
-  hint->level = (uint32_t)level;
-  hint->said |= XSW_HINT_LEVEL;
-}
-
 static void scheduler_option(void) {
   static const struct {
     const char *name;
     uint32_t scheduler;
-  } known[] = {{"GLB", XSW_SCHEDULER_GLOBAL},
-               {"LCL", XSW_SCHEDULER_LOCAL},
-               {"APP", XSW_SCHEDULER_APP}};
+  } known[] = {
+      {"GLB", XSW_SCHEDULER_GLOBAL}, {"LCL", XSW_SCHEDULER_LOCAL}, {"APP", XSW_SCHEDULER_APP}};
   char text[16];
   if (!xsi_environment("XSCHED_SCHEDULER", text, sizeof text) &&
       !xsi_environment("XSCHED_SCHED", text, sizeof text))
@@ -103,7 +90,8 @@ static void scheduler_option(void) {
       xsi_options.scheduler = known[i].scheduler;
       return;
     }
-  if (text[0] != 0) xsi_log(XSI_ERROR, "XSCHED_SCHEDULER=%s is ignored; give GLB, LCL or APP", text);
+  if (text[0] != 0)
+    xsi_log(XSI_ERROR, "XSCHED_SCHEDULER=%s is ignored; give GLB, LCL or APP", text);
 }
 
 static void granularity_option(void) {
@@ -114,68 +102,100 @@ static void granularity_option(void) {
     xsi_log(XSI_ERROR, "XSCHED_GRANULARITY=%s is ignored; give process or queue", text);
 }
 
-// US, or US:LAX:CRITICAL with the priorities before and after.
-static void laxity_option(const char *name, struct xsw_hint *hint) {
+// ---- hints: one variable a field of the table
+// ----------------------------------------------------
+
+// A decimal fraction of at most two digits, in hundredths.
+static bool parse_percentile(const char *text, long minimum, long maximum, long *value) {
+  char whole[16];
+  const char *point = strchr(text, '.');
+  size_t length = point == NULL ? strlen(text) : (size_t)(point - text);
+  long percent, part = 0;
+  if (length == 0 || length >= sizeof whole) return false;
+  memcpy(whole, text, length);
+  whole[length] = 0;
+  if (!xsi_parse_decimal(whole, 0, 100, &percent)) return false;
+  if (point != NULL) {
+    size_t digits = strlen(point + 1);
+    if (digits < 1 || digits > 2 || !xsi_parse_decimal(point + 1, 0, 99, &part)) return false;
+    if (digits == 1) part *= 10;
+  }
+  *value = percent * 100 + part;
+  return *value >= minimum && *value <= maximum;
+}
+
+static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, long most,
+                       long *value) {
+  char text[32];
+  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return false;
+  *value = 0;
+  switch (kind) {
+  case XSI_HINT_SWITCH: // of queue and process for the granularity, read before
+    if (strcmp(name, "XSCHED_GRANULARITY") == 0) {
+      *value = xsi_options.per_stream ? 1 : 0;
+      return xsi_options.per_stream || same_word(text, "process");
+    }
+    *value = switch_option(name, false) ? 1 : 0;
+    return *value == 1 || switch_option(name, true) == false;
+  case XSI_HINT_LEVEL:
+    if (same_word(text, "auto") || xsi_parse_decimal(text, XSW_LEVEL_BLOCK, most, value))
+      return true;
+    xsi_log(XSI_ERROR, "%s=%s is ignored; give auto, 1, 2 or 3", name, text);
+    return false;
+  case XSI_HINT_PERCENTILE:
+    if (parse_percentile(text, least, most, value)) return true;
+    xsi_log(XSI_ERROR, "%s=%s is ignored; give a percentile from 1 to 99.99", name, text);
+    return false;
+  default:
+    return xsi_parse_decimal(text, 0, 0, value) || number_option(name, least, most, value);
+  }
+}
+
+// US:LAX:CRITICAL, as one variable; the plain form is the table's.
+static bool laxity_triple(const char *name, struct xsw_hint *hint) {
   char text[64];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return;
-  long laxity, lax = hint->priority, critical = XSW_PRIORITY_MAX;
-  char *first = strchr(text, ':'), *second = first == NULL ? NULL : strchr(first + 1, ':');
-  if (first != NULL) *first = 0;
+  if (!xsi_environment(name, text, sizeof text) || strchr(text, ':') == NULL) return false;
+  long laxity, lax, critical;
+  char *first = strchr(text, ':'), *second = strchr(first + 1, ':');
+  *first = 0;
   if (second != NULL) *second = 0;
-  if (!xsi_parse_decimal(text, 0, XSI_HINT_MAX_US, &laxity) || (first == NULL) != (second == NULL) ||
-      (first != NULL &&
-       (!xsi_parse_decimal(first + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &lax) ||
-        !xsi_parse_decimal(second + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &critical)))) {
+  if (second == NULL || !xsi_parse_decimal(text, 0, XSI_HINT_LAXITY_US_MAX, &laxity) ||
+      !xsi_parse_decimal(first + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &lax) ||
+      !xsi_parse_decimal(second + 1, XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &critical)) {
     xsi_log(XSI_ERROR, "%s is ignored; give microseconds, or US:LAX_PRIORITY:CRITICAL_PRIORITY",
             name);
-    return;
+    return true;
   }
   hint->laxity_us = (uint64_t)laxity;
   hint->lax_priority = (int32_t)lax;
   hint->critical_priority = (int32_t)critical;
   hint->said |= XSW_HINT_LAXITY;
+  return true;
 }
 
 static void hint_options(void) {
   struct xsw_hint *hint = &xsi_options.hint;
   long value;
-  if (number_option("XSCHED_AUTO_XQUEUE_PRIORITY", XSW_PRIORITY_MIN, XSW_PRIORITY_MAX, &value)) {
-    hint->priority = (int32_t)value;
-    hint->said |= XSW_HINT_PRIORITY;
+#define READ(field, bit, variable, kind, least, most)                                              \
+  if (strcmp(variable, "XSCHED_AUTO_XQUEUE_LAXITY") == 0 && laxity_triple(variable, hint)) {       \
+  } else if (hint_value(variable, kind, least, most, &value)) {                                    \
+    if ((bit) == XSW_HINT_LAXITY && (hint->said & XSW_HINT_LAXITY) == 0) { /* unless said */       \
+      hint->lax_priority = hint->priority;                                                         \
+      hint->critical_priority = XSW_PRIORITY_MAX;                                                  \
+    }                                                                                              \
+    hint->field = (__typeof__(hint->field))value;                                                  \
+    hint->said |= (bit);                                                                           \
   }
-  level_option("XSCHED_AUTO_XQUEUE_LEVEL", hint);
-  if (number_option("XSCHED_AUTO_XQUEUE_THRESHOLD", 0, XSI_HINT_MAX_LAUNCHES, &value)) {
-    hint->in_flight = (uint32_t)value;
-    hint->said |= XSW_HINT_LIMITS;
+#define READ_NAME(field, bit, variable, kind, least, most)                                         \
+  if (xsi_environment(variable, hint->field, sizeof hint->field) && hint->field[0] != 0) {         \
+    if (xsi_hint_sound(hint))                                                                      \
+      hint->said |= (bit);                                                                         \
+    else                                                                                           \
+      hint->field[0] = 0;                                                                          \
   }
-  if (number_option("XSCHED_AUTO_XQUEUE_BATCH_SIZE", 0, XSI_HINT_MAX_LAUNCHES, &value)) {
-    hint->batch = (uint32_t)value;
-    hint->said |= XSW_HINT_LIMITS;
-  }
-  if (number_option("XSCHED_AUTO_XQUEUE_UTILIZATION", 0, 100, &value)) {
-    hint->utilization = (uint32_t)value;
-    hint->said |= XSW_HINT_UTILIZATION;
-  }
-  if (number_option("XSCHED_AUTO_XQUEUE_TIMESLICE", XSI_HINT_MIN_SLICE_US, XSI_HINT_MAX_SLICE_US,
-                    &value)) {
-    hint->timeslice_us = (uint64_t)value;
-    hint->said |= XSW_HINT_TIMESLICE;
-  }
-  if (number_option("XSCHED_AUTO_XQUEUE_DEADLINE", 0, XSI_HINT_MAX_US, &value)) {
-    hint->deadline_us = (uint64_t)value;
-    hint->said |= XSW_HINT_DEADLINE;
-  }
-  laxity_option("XSCHED_AUTO_XQUEUE_LAXITY", hint);
-  if (number_option("XSCHED_SLO_US", 0, XSI_HINT_MAX_US, &value)) {
-    hint->slo_us = (uint64_t)value;
-    hint->said |= XSW_HINT_SLO;
-  }
-  if (xsi_environment("XSCHED_GANG", hint->gang, sizeof hint->gang) && hint->gang[0] != 0)
-    hint->said |= XSW_HINT_GANG;
-  if (xsi_options.per_stream) {
-    hint->per_queue = 1;
-    hint->said |= XSW_HINT_PER_QUEUE;
-  }
+  XSI_HINT_FIELDS(READ, READ_NAME)
+#undef READ
+#undef READ_NAME
 }
 
 void xsi_options_init(void) {
@@ -195,6 +215,8 @@ void xsi_options_init(void) {
   char library[sizeof xsi_options.cuda_library];
   if (xsi_environment("XSCHED_CUDA_LIB", library, sizeof library) && library[0] != 0)
     memcpy(xsi_options.cuda_library, library, sizeof library);
+  if (!xsi_environment("XSCHED_HIP_LIB", xsi_options.hip_library, sizeof xsi_options.hip_library))
+    xsi_options.hip_library[0] = 0;
 
   place_named = secure_getenv("XSCHED_SOCKET") != NULL || secure_getenv("XSCHED_DIR") != NULL;
   if (!xsi_environment("XSCHED_SOCKET", named_socket, sizeof named_socket))

@@ -106,6 +106,9 @@ int xsi_session_poll(short *events);
  * xsi_session_recovered, with what became of it. */
 bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns);
 void xsi_session_recovered(uint64_t now_ns, bool done);
+/* An order that came: to be carried out with the lock dropped, and answered. */
+bool xsi_session_order(struct xsw_order *order);
+void xsi_session_answer(const struct xsw_done *answer);
 bool xsi_session_joined(void); /* any thread */
 void xsi_session_reset(void);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Queues: our own copy is the truth, the page shows it to whichever daemon there is. One lock for
-// the table: it is taken on changes only, for a few stores, and never across a system call of the
-// hot path.
+// the table: it is taken when queues come and go and for what the daemon is told of all of them,
+// but not for a change between idle and busy. Those of one queue come one after the other; who
+// shows all queues to a new daemon meanwhile looks again afterwards.
 
 #include <errno.h>
 #include <limits.h>
@@ -14,7 +15,8 @@
 #include "parts.h"
 
 struct queue {
-  uint64_t generation, transitions, changed_ns, submitted;
+  uint64_t generation, submitted;
+  uint64_t transitions, changed_ns, busy_ns; // as in the page; they go on over the slot's lives
   uint32_t pci_domain, pci_bus_slot;
   int32_t priority;
   uint32_t kind;
@@ -32,11 +34,39 @@ void xsi_queue_unlock(void) { pthread_mutex_unlock(&lock); }
 static bool is_open(const struct queue *queue) { return (queue->generation & 1) != 0; }
 static bool is_valid(int index) { return index >= 0 && index < XSW_MAX_QUEUES; }
 
-static void publish_transition(uint32_t index) {
+static uint64_t transitions_of(const struct queue *queue) {
+  return __atomic_load_n(&queue->transitions, __ATOMIC_SEQ_CST);
+}
+static bool is_busy(const struct queue *queue) { return (transitions_of(queue) & 1) != 0; }
+
+static void show(uint32_t index, uint64_t transitions, uint64_t changed_ns, uint64_t busy_ns) {
   struct xsw_queue *slot = xsi_slot(index);
-  // transitions last: who sees it sees the time that belongs to it.
-  __atomic_store_n(&slot->changed_ns, queues[index].changed_ns, __ATOMIC_RELAXED);
-  __atomic_store_n(&slot->transitions, queues[index].transitions, __ATOMIC_RELEASE);
+  // transitions last: who sees it sees the time that belongs to it. And before any look at quiet.
+  __atomic_store_n(&slot->changed_ns, changed_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->busy_ns, busy_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->transitions, transitions, __ATOMIC_SEQ_CST);
+}
+
+// The queue has work from now on, or none. Our own copy first: who shows it sees that it has to
+// once more, or the page gets the newer one after the older.
+static void change(uint32_t index) {
+  struct queue *queue = &queues[index];
+  uint64_t now = xsi_now_ns(), transitions = queue->transitions + 1;
+  uint64_t busy_ns = queue->busy_ns + ((transitions & 1) != 0 ? -now : now);
+  __atomic_store_n(&queue->changed_ns, now, __ATOMIC_RELAXED);
+  __atomic_store_n(&queue->busy_ns, busy_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&queue->transitions, transitions, __ATOMIC_RELEASE);
+  show(index, transitions, now, busy_ns);
+}
+
+static void publish_transition(uint32_t index) {
+  const struct queue *queue = &queues[index];
+  uint64_t transitions;
+  do {
+    transitions = transitions_of(queue);
+    show(index, transitions, __atomic_load_n(&queue->changed_ns, __ATOMIC_RELAXED),
+         __atomic_load_n(&queue->busy_ns, __ATOMIC_RELAXED));
+  } while (transitions_of(queue) != transitions);
 }
 
 static void publish_submitted(uint32_t index) {
@@ -73,7 +103,7 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
   for (uint32_t i = 0; i < XSW_MAX_QUEUES; i++) {
     if (is_open(&queues[i])) continue;
     queues[i].generation++;
-    queues[i].changed_ns = xsi_now_ns();
+    __atomic_store_n(&queues[i].changed_ns, xsi_now_ns(), __ATOMIC_RELAXED);
     queues[i].pci_domain = pci_domain;
     queues[i].pci_bus_slot = pci_bus_slot;
     queues[i].priority = priority;
@@ -112,8 +142,7 @@ void xsi_queue_close(int index) {
   struct queue *queue = &queues[index];
   bool was_open = is_open(queue);
   if (was_open) {
-    queue->changed_ns = xsi_now_ns();
-    queue->transitions += queue->transitions & 1; // the slot's next queue starts idle
+    if (is_busy(queue)) change((uint32_t)index); // the slot's next queue starts idle
     queue->generation++;
     publish((uint32_t)index);
   }
@@ -123,17 +152,13 @@ void xsi_queue_close(int index) {
 
 void xsi_queue_set_busy(int index, bool busy) {
   if (!is_valid(index)) return;
-  xsi_queue_lock();
   struct queue *queue = &queues[index];
-  bool changes = is_open(queue) && (queue->transitions & 1) != (busy ? 1u : 0u);
-  if (changes) {
-    queue->changed_ns = xsi_now_ns();
-    queue->transitions++;
-    publish_transition((uint32_t)index);
-    if (!busy) publish_submitted((uint32_t)index);
-  }
-  xsi_queue_unlock();
-  if (!changes) return;
+  if (!is_open(queue) || is_busy(queue) == busy) return;
+  change((uint32_t)index);
+  // After the change, as wire.h says. Nobody waits for a quiet queue's counters either: the
+  // helper's tick publishes them.
+  if (__atomic_load_n(&xsi_slot((uint32_t)index)->quiet, __ATOMIC_SEQ_CST) != 0) return;
+  if (!busy) publish_submitted((uint32_t)index);
   xsi_doorbell_ring();
   if (!busy) xsi_counters_idle();
 }
@@ -170,7 +195,7 @@ bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info) {
         .pci_domain = queue->pci_domain,
         .pci_bus_slot = queue->pci_bus_slot,
         .priority = queue->priority,
-        .busy = (queue->transitions & 1) != 0,
+        .busy = is_busy(queue),
         .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN,
         .submitted = __atomic_load_n(&queue->submitted, __ATOMIC_RELAXED)};
   }

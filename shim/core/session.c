@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../kfd/kfd.h"
 #include "frame.h"
 #include "parts.h"
 
@@ -46,7 +47,12 @@ static struct {
     struct xsw_frame head;
     struct xsw_rm rm;
     struct xsw_hint_frame hint;
+    struct xsw_kfd kfd;
+    struct xsw_done done;
   } out;
+  bool ordered, answered; // there is an order to carry out; an answer to send
+  struct xsw_order order;
+  struct xsw_done answer;
 } session = {.fd = -1, .out_fd = -1, .repeat_ns = UINT64_MAX};
 
 static uint32_t joined; // for all threads
@@ -70,7 +76,8 @@ void xsi_session_prepare(void) {
 
 int xsi_session_poll(short *events) {
   if (session.state != GREETING && session.state != JOINED) return -1;
-  *events = (short)(POLLIN | (session.blocked ? POLLOUT : 0));
+  // No further order while the last answer waits for room.
+  *events = (short)((session.answered ? 0 : POLLIN) | (session.blocked ? POLLOUT : 0));
   return session.fd;
 }
 
@@ -81,11 +88,19 @@ static void drop_outgoing(void) {
   session.blocked = false;
 }
 
+static void tell_kfd(bool all) {
+  if (all && xsi_kfd_tell_all != NULL) xsi_kfd_tell_all();
+  if (!all && xsi_kfd_tell_none != NULL) xsi_kfd_tell_none();
+}
+static bool kfd_due(void) { return xsi_kfd_due != NULL && xsi_kfd_due(); }
+
 // Returns true if there is something to recover; then xsi_session_recovered finishes the leaving.
 static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   xsi_fd_close(&session.fd);
   drop_outgoing();
   xsi_rm_tell_none();
+  tell_kfd(false);
+  session.ordered = session.answered = false;
   session.retry_ms = retry_ms;
   session.retry_ns = now + retry_ms * MS;
   if (session.state != JOINED) {
@@ -153,9 +168,17 @@ static void start(uint64_t now) {
 }
 
 static bool next_frame(void) {
-  uint32_t type = XSW_FRAME_RM, count = xsi_rm_next_frame(&session.out.rm, &session.out_fd);
-  if (count > 0) {
+  uint32_t type = XSW_FRAME_DONE, count;
+  if (session.answered) { // first: somebody waits for it
+    session.answered = false;
+    session.out.done = session.answer;
+    session.out_bytes = sizeof session.out.done;
+  } else if ((count = xsi_rm_next_frame(&session.out.rm, &session.out_fd)) > 0) {
+    type = XSW_FRAME_RM;
     session.out_bytes = offsetof(struct xsw_rm, events) + count * sizeof(struct xsw_rm_event);
+  } else if (kfd_due() && (count = xsi_kfd_next_frame(&session.out.kfd)) > 0) {
+    type = XSW_FRAME_KFD;
+    session.out_bytes = offsetof(struct xsw_kfd, events) + count * sizeof(struct xsw_kfd_event);
   } else {
     // After the join only: a hint about a queue that is not published yet would be lost.
     if (!xsi_session_joined() || !xsi_hint_next_frame(&session.out.hint)) return false;
@@ -206,6 +229,7 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go
   xsi_liveness_join(now);
   xsi_rm_tell_all();
+  tell_kfd(true);
   result = flush_frames();
   xsi_queue_lock();
   xsi_queue_publish_all();
@@ -227,6 +251,30 @@ static bool refused(const struct xsi_frame *frame, uint64_t now) {
   return end(now, xsi_session_retry.refused_ms, "refused", 0);
 }
 
+// Takes an order; the helper carries it out with no lock held.
+static int take_order(const struct xsi_frame *frame) {
+  const struct xsw_order *order = &frame->order;
+  if (frame->bytes != sizeof *order || order->frame.version != XSW_VERSION ||
+      frame->fd_count != 0 || xsi_kfd_order_valid == NULL || !xsi_kfd_order_valid(order))
+    return -EPROTO;
+  session.order = *order;
+  session.ordered = true;
+  return 0;
+}
+
+bool xsi_session_order(struct xsw_order *order) {
+  if (session.state != JOINED || !session.ordered) return false;
+  *order = session.order;
+  session.ordered = false;
+  return true;
+}
+
+void xsi_session_answer(const struct xsw_done *answer) {
+  if (session.state != JOINED || answer->sequence != session.order.sequence) return;
+  session.answer = *answer;
+  session.answered = true;
+}
+
 static bool receive(uint64_t now) {
   struct xsi_frame frame;
   int result = xsi_frame_receive(session.fd, &frame);
@@ -241,6 +289,9 @@ static bool receive(uint64_t now) {
     recover = result < 0 &&
               end(now, result == -EPIPE ? xsi_session_retry.first_ms : xsi_session_retry.last_ms,
                   "bad welcome", result);
+  } else if (frame.head.type == XSW_FRAME_ORDER && session.state == JOINED) {
+    result = take_order(&frame);
+    recover = result < 0 && end(now, xsi_session_retry.last_ms, "bad order", result);
   } else {
     recover = end(now, xsi_session_retry.last_ms, "unexpected frame", -EPROTO);
   }
@@ -249,10 +300,10 @@ static bool receive(uint64_t now) {
 }
 
 static bool step_joined(uint64_t now, uint64_t *next_ns) {
-  if (xsi_rm_overflowed())
+  if (xsi_rm_overflowed() || (xsi_kfd_overflowed != NULL && xsi_kfd_overflowed()))
     return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
   uint64_t due = xsi_rm_due_ns();
-  if (session.out_bytes != 0 || due <= now || xsi_hint_due()) {
+  if (session.out_bytes != 0 || due <= now || xsi_hint_due() || session.answered || kfd_due()) {
     int result = flush_frames();
     if (result < 0) return end(now, xsi_session_retry.first_ms, "cannot send", result);
     due = session.blocked ? UINT64_MAX : xsi_rm_due_ns();

@@ -14,7 +14,12 @@ static const char *const names[] = {
     "XSCHED_AUTO_XQUEUE_TIMESLICE",
     "XSCHED_AUTO_XQUEUE_DEADLINE",
     "XSCHED_AUTO_XQUEUE_LAXITY",
+    "XSCHED_AUTO_XQUEUE_LAX_PRIORITY",
+    "XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY",
+    "XSCHED_K",
+    "XSCHED_WINDOW_ACTIVE",
     "XSCHED_SLO_US",
+    "XSCHED_SLO_PERCENTILE",
     "XSCHED_GANG",
     "XSCHED_GRANULARITY",
     "XSCHED_SCHEDULER",
@@ -60,6 +65,24 @@ static void each_alone(void) {
   CHECK(hint->critical_priority == XSW_PRIORITY_MAX);
   hint = read_with("XSCHED_AUTO_XQUEUE_LAXITY", "500:-20:30");
   CHECK(hint->laxity_us == 500 && hint->lax_priority == -20 && hint->critical_priority == 30);
+  hint = read_with("XSCHED_AUTO_XQUEUE_LAX_PRIORITY", "-7");
+  CHECK(hint->said == XSW_HINT_LAXITY && hint->lax_priority == -7 && hint->laxity_us == 0);
+  hint = read_with("XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY", "9");
+  CHECK(hint->said == XSW_HINT_LAXITY && hint->critical_priority == 9);
+  hint = read_with("XSCHED_K", "1024");
+  CHECK(hint->said == XSW_HINT_K && hint->k == 1024);
+  hint = read_with("XSCHED_WINDOW_ACTIVE", "on");
+  CHECK(hint->said == XSW_HINT_WINDOW && hint->window_active == 1);
+  hint = read_with("XSCHED_WINDOW_ACTIVE", "OFF");
+  CHECK(hint->said == XSW_HINT_WINDOW && hint->window_active == 0);
+  hint = read_with("XSCHED_SLO_PERCENTILE", "99.9");
+  CHECK(hint->said == XSW_HINT_SLO && hint->slo_percentile == 9990);
+  hint = read_with("XSCHED_SLO_PERCENTILE", "50");
+  CHECK(hint->slo_percentile == 5000);
+  hint = read_with("XSCHED_AUTO_XQUEUE_TIMESLICE", "0");
+  CHECK(hint->said == XSW_HINT_TIMESLICE && hint->timeslice_us == 0);
+  hint = read_with("XSCHED_GRANULARITY", "process");
+  CHECK(hint->said == XSW_HINT_PER_QUEUE && hint->per_queue == 0);
   hint = read_with("XSCHED_SLO_US", "20000");
   CHECK(hint->said == XSW_HINT_SLO && hint->slo_us == 20000);
   hint = read_with("XSCHED_GANG", "ranks");
@@ -75,16 +98,36 @@ static void each_alone(void) {
 }
 
 static void nonsense_is_ignored(void) {
-  static const char *const bad[][2] = {
-      {"XSCHED_AUTO_XQUEUE_PRIORITY", "256"},     {"XSCHED_AUTO_XQUEUE_PRIORITY", "high"},
-      {"XSCHED_AUTO_XQUEUE_LEVEL", "0"},          {"XSCHED_AUTO_XQUEUE_UTILIZATION", "101"},
-      {"XSCHED_AUTO_XQUEUE_UTILIZATION", "-1"},   {"XSCHED_AUTO_XQUEUE_TIMESLICE", "99"},
-      {"XSCHED_AUTO_XQUEUE_TIMESLICE", "5ms"},    {"XSCHED_AUTO_XQUEUE_DEADLINE", "1000000000001"},
-      {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2"},       {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:999"},
-      {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:3:4"},   {"XSCHED_AUTO_XQUEUE_LAXITY", ":1:2"},
-      {"XSCHED_SLO_US", "20ms"},                  {"XSCHED_GANG", ""},
-      {"XSCHED_GRANULARITY", "stream"},           {"XSCHED_AUTO_XQUEUE_DEADLINE", "-1"},
-      {"XSCHED_AUTO_XQUEUE_THRESHOLD", "9999999"}};
+  static const char *const bad[][2] = {{"XSCHED_AUTO_XQUEUE_PRIORITY", "256"},
+                                       {"XSCHED_AUTO_XQUEUE_PRIORITY", "high"},
+                                       {"XSCHED_AUTO_XQUEUE_LEVEL", "0"},
+                                       {"XSCHED_AUTO_XQUEUE_UTILIZATION", "101"},
+                                       {"XSCHED_AUTO_XQUEUE_UTILIZATION", "-1"},
+                                       {"XSCHED_AUTO_XQUEUE_TIMESLICE", "99"},
+                                       {"XSCHED_AUTO_XQUEUE_TIMESLICE", "5ms"},
+                                       {"XSCHED_AUTO_XQUEUE_DEADLINE", "1000000000001"},
+                                       {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2"},
+                                       {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:999"},
+                                       {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:3:4"},
+                                       {"XSCHED_AUTO_XQUEUE_LAXITY", ":1:2"},
+                                       {"XSCHED_SLO_US", "20ms"},
+                                       {"XSCHED_GANG", ""},
+                                       {"XSCHED_GRANULARITY", "stream"},
+                                       {"XSCHED_AUTO_XQUEUE_DEADLINE", "-1"},
+                                       {"XSCHED_AUTO_XQUEUE_THRESHOLD", "9999999"},
+                                       {"XSCHED_K", "1025"},
+                                       {"XSCHED_K", "-1"},
+                                       {"XSCHED_WINDOW_ACTIVE", "perhaps"},
+                                       {"XSCHED_SLO_PERCENTILE", "100"},
+                                       {"XSCHED_SLO_PERCENTILE", "99.999"},
+                                       {"XSCHED_SLO_PERCENTILE", "0.5"},
+                                       {"XSCHED_SLO_PERCENTILE", "P99"},
+                                       {"XSCHED_SLO_PERCENTILE", "99."},
+                                       {"XSCHED_SLO_PERCENTILE", ".5"},
+                                       {"XSCHED_SLO_PERCENTILE", "99.-1"},
+                                       {"XSCHED_GANG", "a\nb"},
+                                       {"XSCHED_AUTO_XQUEUE_LAX_PRIORITY", "256"},
+                                       {"XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY", "x"}};
   for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
     CHECK(read_with(bad[i][0], bad[i][1])->said == 0);
   char name[200];
@@ -95,6 +138,18 @@ static void nonsense_is_ignored(void) {
   CHECK(xsi_options.policy[0] == 0);
   read_with("XSCHED_AUTO_XQUEUE", "perhaps");
   CHECK(xsi_options.automatic);
+}
+
+// The three of a laxity, each with a variable of its own.
+static void laxity_in_parts(void) {
+  start_over();
+  setenv("XSCHED_AUTO_XQUEUE_LAXITY", "500", 1);
+  setenv("XSCHED_AUTO_XQUEUE_LAX_PRIORITY", "-3", 1);
+  setenv("XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY", "40", 1);
+  xsi_options_init();
+  const struct xsw_hint *hint = &xsi_options.hint;
+  CHECK(hint->said == XSW_HINT_LAXITY && hint->laxity_us == 500 && hint->lax_priority == -3 &&
+        hint->critical_priority == 40);
 }
 
 static void schedulers(void) {
@@ -139,6 +194,7 @@ int main(void) {
   nothing_said();
   each_alone();
   nonsense_is_ignored();
+  laxity_in_parts();
   schedulers();
   hints_add_up();
   puts("ok options");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, contexts and their changes between idle and busy. See work.h for the rules.
+// The tables of streams and contexts. See work.h for the rules.
 
 #include "work.h"
 
@@ -19,26 +19,23 @@
 _Thread_local struct xsi_work_thread xsi_work_of_thread __attribute__((tls_model("initial-exec")));
 uint64_t xsi_work_epoch = 1;
 uint32_t xsi_work_captures;
-const struct xsi_work_platform *xsi_work_platform;
+const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS];
 struct xsi_work_context *xsi_work_contexts;
 
-static pthread_mutex_t work_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
 static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
 static struct xsi_work_stream *free_streams;
 static struct xsi_work_context *free_contexts;
 static uint64_t next_token;
-static bool started;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool exit_key_made;
 
-void xsi_work_lock(void) { pthread_mutex_lock(&work_lock); }
-void xsi_work_unlock(void) { pthread_mutex_unlock(&work_lock); }
+struct xsi_lock xsi_work_the_lock;
 
 // The child of a fork has no contexts of its own yet, and no watcher.
 static void reset_in_child(void) {
-  work_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  xsi_work_the_lock = (struct xsi_lock){0};
   memset(stream_hash, 0, sizeof stream_hash);
   memset(context_hash, 0, sizeof context_hash);
   xsi_work_contexts = NULL;
@@ -52,11 +49,17 @@ static void reset_in_child(void) {
 
 void xsi_work_start(const struct xsi_work_platform *platform) {
   xsi_work_lock();
-  bool first = !started;
-  started = true;
-  xsi_work_platform = platform;
+  bool first = !xsi_work_started();
+  unsigned at = 0;
+  while (at < XSI_WORK_PLATFORMS - 1 && xsi_work_platforms[at] && xsi_work_platforms[at] != platform)
+    at++;
+  __atomic_store_n(&xsi_work_platforms[at], platform, __ATOMIC_RELEASE);
   xsi_work_unlock();
   if (first) xsi_at_fork_child(reset_in_child);
+}
+
+bool xsi_work_started(void) {
+  return __atomic_load_n(&xsi_work_platforms[0], __ATOMIC_ACQUIRE) != NULL;
 }
 
 // ---- tables, under the work lock ------------------------------------------------------
@@ -80,7 +83,7 @@ static struct xsi_work_stream *lookup(uintptr_t context, uintptr_t handle, uint6
   return at;
 }
 
-static struct xsi_work_context *lookup_context(uintptr_t handle) {
+struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle) {
   struct xsi_work_context *at = *context_bucket(handle);
   while (at && at->handle != handle)
     at = at->hash_next;
@@ -102,7 +105,8 @@ static struct xsi_work_stream *allocate_stream(void) {
   return stream;
 }
 
-static struct xsi_work_context *add_context(uintptr_t handle,
+static struct xsi_work_context *add_context(const struct xsi_work_platform *platform,
+                                            uintptr_t handle,
                                             const struct xsi_work_device *device) {
   struct xsi_work_context *context = free_contexts;
   if (context)
@@ -110,6 +114,7 @@ static struct xsi_work_context *add_context(uintptr_t handle,
   else if (!(context = calloc(1, sizeof *context)))
     return NULL;
   memset(context, 0, sizeof *context);
+  context->platform = platform;
   context->handle = handle;
   if (device) {
     context->known = true;
@@ -133,16 +138,17 @@ static struct xsi_work_context *add_context(uintptr_t handle,
 }
 
 // Looks the context up or makes it. The driver is asked without the lock.
-static struct xsi_work_context *lock_and_find_context(uintptr_t handle) {
+static struct xsi_work_context *lock_and_find_context(const struct xsi_work_platform *platform,
+                                                      uintptr_t handle) {
   xsi_work_lock();
-  struct xsi_work_context *context = lookup_context(handle);
+  struct xsi_work_context *context = xsi_work_lookup_context(handle);
   if (context) return context;
   xsi_work_unlock();
   struct xsi_work_device device;
-  bool known = xsi_work_platform->describe(handle, &device) == 0;
+  bool known = platform->describe(handle, &device) == 0;
   xsi_work_lock();
-  context = lookup_context(handle);
-  return context ? context : add_context(handle, known ? &device : NULL);
+  context = xsi_work_lookup_context(handle);
+  return context ? context : add_context(platform, handle, known ? &device : NULL);
 }
 
 static void unhash(struct xsi_work_stream *stream) {
@@ -155,24 +161,12 @@ static void unhash(struct xsi_work_stream *stream) {
   __atomic_fetch_add(&xsi_work_epoch, 1, __ATOMIC_RELEASE);
 }
 
-static void set_idle(struct xsi_work_stream *stream) {
-  struct xsi_work_context *context = stream->context;
-  if (stream->busy_previous)
-    stream->busy_previous->busy_next = stream->busy_next;
-  else
-    context->busy_streams = stream->busy_next;
-  if (stream->busy_next) stream->busy_next->busy_previous = stream->busy_previous;
-  stream->busy_next = stream->busy_previous = NULL;
-  context->busy--;
-  xsi_work_count_busy(stream, false);
-}
-
 // Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
 // this life means nothing in the next.
-static void release(struct xsi_work_stream *stream) {
+void xsi_work_release(struct xsi_work_stream *stream) {
   if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
     __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
-    set_idle(stream);
+    xsi_work_set_idle(stream);
   }
   struct xsi_work_context *context = stream->context;
   if (stream->previous)
@@ -212,6 +206,7 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
                                           uintptr_t handle, uint64_t thread) {
   struct xsi_work_stream *stream = allocate_stream();
   if (!stream) return NULL;
+  stream->platform = context->platform;
   stream->context = context;
   stream->key_context = key_context;
   stream->handle = handle;
@@ -231,7 +226,8 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
 
 static void note_thread_exit(uint64_t token);
 
-struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle) {
+struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
+                                           uintptr_t context, uintptr_t handle) {
   int saved_errno = errno;
   struct xsi_work_thread *mine = &xsi_work_of_thread;
   if (!mine->token) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
@@ -242,11 +238,11 @@ struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle) 
   struct xsi_work_stream *stream = lookup(context, handle, thread);
   xsi_work_unlock();
   if (!stream) {
-    uintptr_t owner = context ? context : xsi_work_platform->context_of(handle);
+    uintptr_t owner = context ? context : platform->context_of(handle);
     if (owner) {
       bool own = xsi_options.per_stream && xsi_options.automatic && handle > XSI_WORK_THREAD;
-      int32_t priority = own ? xsi_work_platform->priority_of(handle) : 0;
-      struct xsi_work_context *found = lock_and_find_context(owner);
+      int32_t priority = own ? platform->priority_of(handle) : 0;
+      struct xsi_work_context *found = lock_and_find_context(platform, owner);
       stream = lookup(context, handle, thread);
       if (!stream && found) {
         stream = add_stream(found, context, handle, thread);
@@ -273,7 +269,7 @@ void xsi_work_stream_created(uintptr_t handle) {
   struct xsi_work_stream *stale = lookup(0, handle, 0);
   if (stale) {
     unhash(stale);
-    release(stale);
+    xsi_work_release(stale);
   }
   xsi_work_unlock();
 }
@@ -293,7 +289,7 @@ void xsi_work_stream_destroying(uintptr_t handle) {
       uintptr_t context = stream->context->handle;
       event = xsi_work_spare_event(stream->context);
       xsi_work_unlock();
-      orphaned = xsi_work_platform->event_record(context, &event, handle) == 0;
+      orphaned = stream->platform->event_record(context, &event, handle) == 0;
       xsi_work_lock();
     }
     if (orphaned && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
@@ -301,7 +297,7 @@ void xsi_work_stream_destroying(uintptr_t handle) {
       abandon(stream);
     } else {
       if (event) xsi_work_keep_event(stream->context, event);
-      release(stream);
+      xsi_work_release(stream);
       orphaned = false;
     }
   }
@@ -320,11 +316,12 @@ static void thread_exits(void *token_in_pointer) {
     struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);
     if (!stream) continue;
     unhash(stream);
-    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
+    if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
+        !context->platform->waits_at_thread_exit) {
       abandon(stream);
       left = true;
     } else {
-      release(stream);
+      xsi_work_release(stream);
     }
   }
   xsi_work_unlock();
@@ -342,9 +339,9 @@ static void note_thread_exit(uint64_t token) {
 
 // ---- contexts -----------------------------------------------------------------------------
 
-void xsi_work_context_seen(uintptr_t handle) {
+void xsi_work_context_seen(const struct xsi_work_platform *platform, uintptr_t handle) {
   int saved_errno = errno;
-  lock_and_find_context(handle);
+  lock_and_find_context(platform, handle);
   xsi_work_unlock();
   errno = saved_errno;
 }
@@ -353,7 +350,7 @@ static void drop(struct xsi_work_context *context) {
   for (struct xsi_work_stream *stream = context->streams, *next; stream; stream = next) {
     next = stream->next;
     if (!stream->abandoned) unhash(stream);
-    release(stream);
+    xsi_work_release(stream);
   }
   if (context->queue >= 0) xsi_queue_close(context->queue);
   struct xsi_work_context **at = context_bucket(context->handle);
@@ -375,7 +372,7 @@ static void drop(struct xsi_work_context *context) {
 void xsi_work_context_drop(uintptr_t handle) {
   int saved_errno = errno;
   xsi_work_lock();
-  struct xsi_work_context *context = lookup_context(handle);
+  struct xsi_work_context *context = xsi_work_lookup_context(handle);
   if (context) drop(context);
   xsi_work_unlock();
   errno = saved_errno;
@@ -394,127 +391,4 @@ void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event) {
     context->room = room;
   }
   context->events[context->spare++] = event;
-}
-
-// ---- busy and idle ---------------------------------------------------------------------------
-
-void xsi_work_mark_busy(struct xsi_work_stream *stream) {
-  int saved_errno = errno;
-  bool wake = false;
-  xsi_work_lock();
-  struct xsi_work_context *context = stream->context;
-  if (context && !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
-    __atomic_store_n(&stream->busy, 1, __ATOMIC_SEQ_CST);
-    stream->busy_next = context->busy_streams;
-    if (context->busy_streams) context->busy_streams->busy_previous = stream;
-    context->busy_streams = stream;
-    stream->busy_since_ns = stream->poll_at_ns = 0; // the watcher sets them when it comes by
-    context->busy++;
-    xsi_work_count_busy(stream, true);
-    wake = __atomic_load_n(&stream->watched, __ATOMIC_RELAXED) | xsi_work_watch_deep();
-  }
-  xsi_work_unlock();
-  xsi_work_watch_busy(wake);
-  errno = saved_errno;
-}
-
-void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
-  int saved_errno = errno;
-  xsi_work_lock();
-  if (stream->context && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
-      __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >=
-          __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
-    __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) <
-        __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
-      // Somebody submitted in between and may have seen the stream busy: it is.
-      __atomic_store_n(&stream->busy, 1, __ATOMIC_SEQ_CST);
-    } else {
-      __atomic_store_n(&stream->watched, by_watcher, __ATOMIC_RELAXED);
-      set_idle(stream);
-      if (stream->abandoned) release(stream);
-    }
-  }
-  xsi_work_unlock();
-  errno = saved_errno;
-}
-
-void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
-  uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  while (completed < mark &&
-         !__atomic_compare_exchange_n(&stream->completed, &completed, mark, false, __ATOMIC_SEQ_CST,
-                                      __ATOMIC_SEQ_CST)) {
-  }
-  if (completed < mark) completed = mark;
-  if (completed >= __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST) &&
-      __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))
-    xsi_work_try_idle(stream, by_watcher);
-}
-
-void xsi_work_withdraw(struct xsi_work_stream *stream) {
-  uint64_t left = __atomic_sub_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >= left &&
-      __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))
-    xsi_work_try_idle(stream, false);
-}
-
-// ---- captures
-// ------------------------------------------------------------------------------------
-
-void xsi_work_capture_begun(struct xsi_work_stream *stream) {
-  xsi_work_lock();
-  if (stream->context)
-    stream->capturing++;
-  else // gone meanwhile
-    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
-  xsi_work_unlock();
-}
-
-void xsi_work_capture_ended(struct xsi_work_stream *stream) {
-  xsi_work_lock();
-  if (stream->capturing) {
-    stream->capturing--;
-    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
-  }
-  xsi_work_unlock();
-}
-
-// ---- waiting for a whole context ------------------------------------------------------------
-
-void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t handle) {
-  marks->count = 0;
-  marks->room = sizeof marks->own / sizeof marks->own[0];
-  marks->marked = marks->own;
-  int saved_errno = errno;
-  xsi_work_lock();
-  struct xsi_work_context *context = lookup_context(handle);
-  if (context && context->busy > marks->room) {
-    struct xsi_work_marked *more = malloc(context->busy * sizeof *more);
-    if (more) {
-      marks->marked = more;
-      marks->room = context->busy;
-    }
-  }
-  // Without memory for all the watcher finds the rest.
-  for (struct xsi_work_stream *stream = context ? context->busy_streams : NULL;
-       stream && marks->count < marks->room; stream = stream->busy_next) {
-    marks->marked[marks->count].stream = stream;
-    marks->marked[marks->count++].mark = xsi_work_mark(stream);
-    __atomic_fetch_add(&stream->syncing, 1, __ATOMIC_SEQ_CST);
-  }
-  xsi_work_unlock();
-  errno = saved_errno;
-}
-
-void xsi_work_marks_done(struct xsi_work_marks *marks, bool over) {
-  for (unsigned i = 0; i < marks->count; i++) {
-    struct xsi_work_stream *stream = marks->marked[i].stream;
-    __atomic_fetch_sub(&stream->syncing, 1, __ATOMIC_SEQ_CST);
-    if (over) xsi_work_complete(stream, marks->marked[i].mark, false);
-  }
-  if (marks->marked != marks->own) {
-    int saved_errno = errno;
-    free(marks->marked);
-    errno = saved_errno;
-  }
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Busy and idle: what a process has submitted to its streams and what of it is known to be over.
- * Platforms (cuda/) report submissions, waits and events; this decides when a queue changes between
- * idle and busy. Nothing here knows a GPU runtime: the platform gives a few functions.
+ * Platforms (cuda/, hip/) report submissions, waits and events; this decides when a queue changes
+ * between idle and busy. Nothing here knows a GPU runtime: each platform gives a few functions, and
+ * every context and stream belongs to one. Handles of two platforms are never the same: all are
+ * addresses in this process.
  *
  * A stream counts what was begun (submitted) before the driver is called, and what the driver has
  * taken (landed) after it returned. Whoever waits for a stream takes its landed count first (a
@@ -23,7 +25,10 @@
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
 
+#include <stddef.h>
+
 #include "core.h"
+#include "lock.h"
 
 #define XSI_WORK_LEGACY ((uintptr_t)1) /* the context's default stream */
 #define XSI_WORK_THREAD ((uintptr_t)2) /* the calling thread's default stream */
@@ -58,7 +63,8 @@ struct xsi_work_platform {
   bool (*capturing)(uintptr_t stream);
   /* Of a created stream; bigger is more important, 0 is the usual. */
   int32_t (*priority_of)(uintptr_t stream);
-  void (*watcher_starts)(void); /* on the watcher thread, once */
+  void (*watcher_starts)(void); /* on the watcher thread, before it asks anything */
+  bool waits_at_thread_exit;    /* what is in a thread's default streams is over when it ends */
 };
 
 struct xsi_work_context;
@@ -77,11 +83,13 @@ struct xsi_work_stream {
   int32_t queue;    /* of the slot in force, or -1 */
   bool watched;     /* the watcher, not the application, found the end of the last busy time */
   bool own;         /* the queue is this stream's alone; under the work lock */
+  bool owner_syncs; /* as syncing, of the owner thread: no locked instruction */
 
   uint32_t program_holds; /* and the futex word for those it holds */
 
   /* under the work lock */
   uint64_t incarnation; /* counts lives of this record; records are never freed */
+  const struct xsi_work_platform *platform;
   struct xsi_work_context *context;
   uintptr_t key_context, handle;
   uint64_t key_thread;
@@ -89,6 +97,7 @@ struct xsi_work_stream {
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
+  uint64_t looked_at; /* the watcher's: submissions when it last came by */
   uint64_t own_submitted; /* for display */
   struct xsi_work_limit *limit;
   struct xsi_work_stream *hash_next;
@@ -101,6 +110,7 @@ struct xsi_work_stream {
 struct xsi_work_thread {
   uint64_t token; /* names the thread for the life of the process */
   uint64_t epoch;
+  struct xsi_work_stream *syncs; /* the one it waits for as its owner */
   struct {
     uintptr_t context, handle;
     struct xsi_work_stream *stream;
@@ -112,19 +122,22 @@ extern uint64_t xsi_work_epoch;    /* raised when a stream or context goes: empt
 extern uint32_t xsi_work_captures; /* captures in progress in this process */
 
 void xsi_work_start(const struct xsi_work_platform *platform);
+bool xsi_work_started(void); /* by any platform */
 
 /* ---- streams ------------------------------------------------------------------- */
 
-struct xsi_work_stream *xsi_work_find_slow(uintptr_t context, uintptr_t handle);
+struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
+                                           uintptr_t context, uintptr_t handle);
 /* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created
  * streams, whose handle says it all. */
-static inline struct xsi_work_stream *xsi_work_find(uintptr_t context, uintptr_t handle) {
+static inline struct xsi_work_stream *xsi_work_find(const struct xsi_work_platform *platform,
+                                                    uintptr_t context, uintptr_t handle) {
   struct xsi_work_thread *mine = &xsi_work_of_thread;
   unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
   if (XSI_LIKELY(mine->cache[line].handle == handle && mine->cache[line].context == context &&
                  mine->epoch == __atomic_load_n(&xsi_work_epoch, __ATOMIC_ACQUIRE)))
     return mine->cache[line].stream;
-  return xsi_work_find_slow(context, handle);
+  return xsi_work_find_slow(platform, context, handle);
 }
 void xsi_work_stream_created(uintptr_t handle);
 /* Forgets the stream before the driver destroys it; work still in it stays counted until it is
@@ -149,7 +162,7 @@ struct xsi_work_life xsi_work_life_of(struct xsi_work_stream *stream);
 
 /* ---- contexts ------------------------------------------------------------------ */
 
-void xsi_work_context_seen(uintptr_t context);
+void xsi_work_context_seen(const struct xsi_work_platform *platform, uintptr_t context);
 /* Forgets the context and all its streams, with the watcher excluded. */
 void xsi_work_context_drop(uintptr_t context);
 
@@ -199,6 +212,26 @@ static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
 /* Everything counted by the mark is over. */
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
 
+/* Around a wait for one stream. The record may have another owner when it returns. */
+static inline void xsi_work_sync_begins(struct xsi_work_stream *stream) {
+  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  if (XSI_LIKELY(stream->owner == mine->token && !mine->syncs)) {
+    mine->syncs = stream;
+    __atomic_store_n(&stream->owner_syncs, true, __ATOMIC_RELAXED);
+  } else {
+    __atomic_fetch_add(&stream->syncing, 1, __ATOMIC_SEQ_CST);
+  }
+}
+static inline void xsi_work_sync_ends(struct xsi_work_stream *stream) {
+  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  if (XSI_LIKELY(mine->syncs == stream)) {
+    mine->syncs = NULL;
+    __atomic_store_n(&stream->owner_syncs, false, __ATOMIC_RELAXED);
+  } else {
+    __atomic_fetch_sub(&stream->syncing, 1, __ATOMIC_SEQ_CST);
+  }
+}
+
 struct xsi_work_marks {
   unsigned count, room;
   struct xsi_work_marked {
@@ -224,6 +257,17 @@ void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, ui
 /* What the event stands for; false: nothing we know. */
 bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark);
 
+/* What an event stood for before the driver was asked about it. Only if it stands for the same
+ * afterwards was the answer about that, and not about another thread's new record. */
+struct xsi_work_standing {
+  bool known;
+  struct xsi_work_stream *stream;
+  uint64_t mark;
+};
+void xsi_work_event_look(struct xsi_work_standing *standing, uintptr_t event, bool waiting);
+void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t event, bool waited,
+                             bool over);
+
 /* ---- watcher (work_watch.c) ------------------------------------------------------ */
 
 /* Keeps the watcher away from the driver: around captures and destruction. */
@@ -237,6 +281,7 @@ extern bool xsi_work_watch_by_thread; /* tests turn it off */
 /* ---- between the work*.c files ---------------------------------------------------- */
 
 struct xsi_work_context {
+  const struct xsi_work_platform *platform;
   uintptr_t handle;
   int queue;
   bool known; /* its device */
@@ -249,10 +294,16 @@ struct xsi_work_context {
   struct xsi_work_stream *streams, *busy_streams;
   struct xsi_work_context *hash_next, *next, *previous;
 };
-extern const struct xsi_work_platform *xsi_work_platform;
+#define XSI_WORK_PLATFORMS 4
+extern const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS]; /* started ones */
 extern struct xsi_work_context *xsi_work_contexts;
-void xsi_work_lock(void);
-void xsi_work_unlock(void);
+extern struct xsi_lock xsi_work_the_lock;
+static inline void xsi_work_lock(void) { xsi_lock_take(&xsi_work_the_lock); }
+static inline void xsi_work_unlock(void) { xsi_lock_give(&xsi_work_the_lock); }
+/* Under the work lock: in work.c the tables, in work_busy.c the end of a busy time. */
+struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle);
+void xsi_work_release(struct xsi_work_stream *stream);
+void xsi_work_set_idle(struct xsi_work_stream *stream);
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
  * its end, and the change of a stream between idle and busy. */
 int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);

@@ -85,6 +85,23 @@ bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint6
   return known;
 }
 
+void xsi_work_event_look(struct xsi_work_standing *standing, uintptr_t event, bool waiting) {
+  standing->known = xsi_work_event_find(event, &standing->stream, &standing->mark);
+  if (standing->known && waiting)
+    __atomic_fetch_add(&standing->stream->syncing, 1, __ATOMIC_SEQ_CST);
+}
+
+void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t event, bool waited,
+                             bool over) {
+  if (!before->known) return;
+  if (waited) __atomic_fetch_sub(&before->stream->syncing, 1, __ATOMIC_SEQ_CST);
+  if (!over) return;
+  struct xsi_work_standing now;
+  xsi_work_event_look(&now, event, false);
+  if (now.known && now.stream == before->stream && now.mark == before->mark)
+    xsi_work_complete(now.stream, now.mark, false);
+}
+
 void xsi_work_events_reset(void) {
   for (int i = 0; i < SHARDS; i++)
     shards[i] = (struct shard){.lock = PTHREAD_MUTEX_INITIALIZER};

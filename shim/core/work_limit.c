@@ -52,7 +52,7 @@ static int record(struct xsi_work_stream *stream, struct xsi_work_limit *limit) 
   xsi_work_unlock();
   if (!handle) return -ENOENT;
   uint64_t mark = xsi_work_mark(stream);
-  int error = xsi_work_platform->event_record(handle, &event, at);
+  int error = stream->platform->event_record(handle, &event, at);
   pthread_mutex_lock(&limit->lock);
   if (error == 0 && limit->count < RING) {
     uint32_t tail = (limit->head + limit->count++) % RING;
@@ -107,7 +107,7 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
       continue;
     }
     __atomic_fetch_add(&stream->syncing, 1, __ATOMIC_SEQ_CST);
-    int error = xsi_work_platform->event_wait(event);
+    int error = stream->platform->event_wait(event);
     __atomic_fetch_sub(&stream->syncing, 1, __ATOMIC_SEQ_CST);
     if (error == 0) xsi_work_complete(stream, mark, false);
     keep(stream, incarnation, event);

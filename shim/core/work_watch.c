@@ -19,10 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHORTEST_NS 250000u   /* between two questions about one stream */
-#define LONGEST_NS 10000000u  /* also how long a sleep without busy streams lasts, at first */
-#define LINGER_NS 1000000000u /* idle for this long: sleep until woken */
-#define ROUND 64              /* streams asked about between two looks at the list */
+#define SHORTEST_NS 250000u    /* between two questions about one stream */
+#define SUBMITTING_NS 2000000u /* between two looks, at most, while it is submitting */
+#define LONGEST_NS 10000000u   /* also how long a sleep without busy streams lasts, at first */
+#define LINGER_NS 1000000000u  /* idle for this long: sleep until woken */
+#define ROUND 64               /* streams asked about between two looks at the list */
 
 bool xsi_work_watch_by_thread = true;
 
@@ -49,7 +50,9 @@ static uint64_t interval(const struct xsi_work_stream *stream, uint64_t now) {
 // Under the work lock: is this stream one to ask about now?
 static bool askable(const struct xsi_work_stream *stream) {
   if (!stream->context || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) return false;
-  if (__atomic_load_n(&stream->syncing, __ATOMIC_SEQ_CST) && !stream->abandoned) return false;
+  if (!stream->abandoned && (__atomic_load_n(&stream->syncing, __ATOMIC_SEQ_CST) ||
+                             __atomic_load_n(&stream->owner_syncs, __ATOMIC_RELAXED)))
+    return false;
   // Asking about a default stream breaks captures of any stream that waits for it.
   return stream->orphan || stream->handle > XSI_WORK_THREAD ||
          __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0;
@@ -63,11 +66,12 @@ static void ask(const struct asked *asked) {
              stream->incarnation == asked->incarnation && askable(stream);
   uintptr_t context = ask ? stream->context->handle : 0;
   uintptr_t handle = stream->handle, orphan = stream->orphan;
+  const struct xsi_work_platform *platform = stream->platform;
   uint64_t mark = xsi_work_mark(stream);
   xsi_work_unlock();
   // The watch lock keeps stream and context alive in the driver, and captures from beginning.
-  if (ask && (orphan ? xsi_work_platform->event_query(context, orphan)
-                     : xsi_work_platform->query(context, handle)) == XSI_WORK_DONE)
+  if (ask && (orphan ? platform->event_query(context, orphan) : platform->query(context, handle)) ==
+                 XSI_WORK_DONE)
     xsi_work_complete(stream, mark, true);
   xsi_work_include();
 }
@@ -85,13 +89,21 @@ uint64_t xsi_work_watch(uint64_t now) {
       if (stream->busy_since_ns == 0) {
         stream->busy_since_ns = now;
         stream->poll_at_ns = now + SHORTEST_NS;
+        stream->looked_at = xsi_work_mark(stream);
       } else if (stream->poll_at_ns <= now) {
+        // Who is still submitting is busy, and a question now would take the driver's locks from
+        // it.
+        bool submits = stream->looked_at != xsi_work_mark(stream);
+        stream->looked_at = xsi_work_mark(stream);
         if (count == ROUND) {
           next = now; // the rest in another round, at once
           continue;
         }
-        stream->poll_at_ns = now + interval(stream, now);
-        if (askable(stream)) round[count++] = (struct asked){stream, stream->incarnation};
+        uint64_t wait = interval(stream, now);
+        // A pause between two launches must not slip through.
+        stream->poll_at_ns = now + (submits && wait > SUBMITTING_NS ? SUBMITTING_NS : wait);
+        if (!submits && askable(stream))
+          round[count++] = (struct asked){stream, stream->incarnation};
       }
       if (stream->poll_at_ns < next) next = stream->poll_at_ns;
     }
@@ -123,8 +135,14 @@ static void sleep_until(uint64_t time_ns, uint32_t seen) {
 static void *watch_thread(void *unused) {
   (void)unused;
   pthread_setname_np(pthread_self(), "xsched-watch");
-  xsi_work_platform->watcher_starts();
+  unsigned greeted = 0; // platforms start one after the other, and none ends
   while (!__atomic_load_n(&stopped, __ATOMIC_SEQ_CST)) {
+    const struct xsi_work_platform *platform;
+    while (greeted < XSI_WORK_PLATFORMS &&
+           (platform = __atomic_load_n(&xsi_work_platforms[greeted], __ATOMIC_ACQUIRE))) {
+      platform->watcher_starts();
+      greeted++;
+    }
     uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
     uint64_t next = xsi_work_watch(xsi_now_ns());
     if (next > xsi_now_ns()) sleep_until(next, seen);
@@ -169,9 +187,11 @@ static void start_thread(void) {
 
 void xsi_work_watch_busy(bool wake) {
   if (!wake || !xsi_work_watch_by_thread) return;
+  int saved_errno = errno;
   if (!__atomic_load_n(&running, __ATOMIC_SEQ_CST)) start_thread();
   __atomic_fetch_add(&wakes, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  errno = saved_errno;
 }
 
 void xsi_work_watch_reset(void) {

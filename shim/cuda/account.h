@@ -38,6 +38,8 @@ struct xsi_cu_wait {
   uint64_t mark;
 };
 
+extern const struct xsi_work_platform xsi_cu_platform; /* platform.c */
+
 static inline CUcontext xsi_cu_current(void) {
   CUcontext context = NULL;
   return xsi_cu_call_real(cuCtxGetCurrent, &context) == XSI_CU_SUCCESS ? context : NULL;
@@ -45,9 +47,9 @@ static inline CUcontext xsi_cu_current(void) {
 
 static inline struct xsi_work_stream *xsi_cu_work(CUstream stream) {
   uintptr_t handle = (uintptr_t)stream;
-  if (handle > XSI_WORK_THREAD) return xsi_work_find(0, handle);
+  if (handle > XSI_WORK_THREAD) return xsi_work_find(&xsi_cu_platform, 0, handle);
   uintptr_t context = (uintptr_t)xsi_cu_current();
-  return XSI_LIKELY(context) ? xsi_work_find(context, handle) : NULL;
+  return XSI_LIKELY(context) ? xsi_work_find(&xsi_cu_platform, context, handle) : NULL;
 }
 
 /* Asked only while there are captures: does what goes into the stream become part of a graph? */
@@ -119,9 +121,5 @@ void xsi_cu_capture_end(struct xsi_cu_wait *wait, CUstream stream);
 CUresult xsi_cu_capture_end_done(struct xsi_cu_wait *wait, CUresult result);
 bool xsi_cu_capture_wait(void);
 CUresult xsi_cu_capture_wait_done(bool excluded, CUresult result);
-
-/* ---- platform.c ------------------------------------------------------------------------ */
-
-extern const struct xsi_work_platform xsi_cu_platform;
 
 #endif /* XSCHED_CUDA_ACCOUNT_H */

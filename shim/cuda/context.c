@@ -84,7 +84,7 @@ XSI_CU_HOOK(cuDevicePrimaryCtxReset_v2)
 
 static CUresult created(CUresult result, CUcontext *context) {
   if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
-    xsi_work_context_seen((uintptr_t)*context);
+    xsi_work_context_seen(&xsi_cu_platform, (uintptr_t)*context);
   return result;
 }
 

@@ -38,6 +38,8 @@ void *xsi_cu_library(void);
 /* Does the address lie in a CUDA driver library? */
 bool xsi_cu_in_driver(void *address);
 bool xsi_cu_in_shim(void *address);
+/* What dlsym (version NULL) or dlvsym says about one of our names; see dl/dl.h. */
+void *xsi_cu_resolve(unsigned slot, void *handle, const char *version);
 /* The hook for what the driver answered to cuGetProcAddress(api, version, flags); or that answer.
  */
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address);

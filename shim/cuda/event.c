@@ -8,37 +8,13 @@
 // ---- events
 // -----------------------------------------------------------------------------------------
 
-/* What an event stood for before the driver was asked about it. Only if it stands for the same
- * afterwards was the answer about that, and not about another thread's new record. */
-struct standing {
-  bool known;
-  struct xsi_work_stream *stream;
-  uint64_t mark;
-};
-
-static void look(struct standing *standing, CUevent event, bool waiting) {
-  standing->known = xsi_work_event_find((uintptr_t)event, &standing->stream, &standing->mark);
-  if (standing->known && waiting)
-    __atomic_fetch_add(&standing->stream->syncing, 1, __ATOMIC_SEQ_CST);
-}
-
-static void conclude(const struct standing *before, CUevent event, bool waited, CUresult result) {
-  if (!before->known) return;
-  if (waited) __atomic_fetch_sub(&before->stream->syncing, 1, __ATOMIC_SEQ_CST);
-  struct standing now;
-  if (result != XSI_CU_SUCCESS) return;
-  look(&now, event, false);
-  if (now.known && now.stream == before->stream && now.mark == before->mark)
-    xsi_work_complete(now.stream, now.mark, false);
-}
-
 CUresult cuEventQuery(CUevent event) {
   XSI_CU_REAL(cuEventQuery);
   if (!xsi_cu_enter()) return real(event);
-  struct standing standing;
-  look(&standing, event, false);
+  struct xsi_work_standing standing;
+  xsi_work_event_look(&standing, (uintptr_t)event, false);
   CUresult result = real(event);
-  conclude(&standing, event, false, result);
+  xsi_work_event_conclude(&standing, (uintptr_t)event, false, result == XSI_CU_SUCCESS);
   return result;
 }
 XSI_CU_HOOK(cuEventQuery)
@@ -46,11 +22,11 @@ XSI_CU_HOOK(cuEventQuery)
 CUresult cuEventSynchronize(CUevent event) {
   XSI_CU_REAL(cuEventSynchronize);
   if (!xsi_cu_enter()) return real(event);
-  struct standing standing;
-  look(&standing, event, true);
+  struct xsi_work_standing standing;
+  xsi_work_event_look(&standing, (uintptr_t)event, true);
   CUresult result = real(event);
   if (result == XSI_CU_SUCCESS) xsi_count(syncs, 1);
-  conclude(&standing, event, true, result);
+  xsi_work_event_conclude(&standing, (uintptr_t)event, true, result == XSI_CU_SUCCESS);
   return result;
 }
 XSI_CU_HOOK(cuEventSynchronize)
@@ -77,12 +53,12 @@ XSI_CU_HOOK(cuEventDestroy_v2)
 static CUresult elapsed(__typeof__(&cuEventElapsedTime) real, float *milliseconds, CUevent start,
                         CUevent end) {
   if (!xsi_cu_enter()) return real(milliseconds, start, end);
-  struct standing first, second;
-  look(&first, start, false);
-  look(&second, end, false);
+  struct xsi_work_standing first, second;
+  xsi_work_event_look(&first, (uintptr_t)start, false);
+  xsi_work_event_look(&second, (uintptr_t)end, false);
   CUresult result = real(milliseconds, start, end);
-  conclude(&first, start, false, result);
-  conclude(&second, end, false, result);
+  xsi_work_event_conclude(&first, (uintptr_t)start, false, result == XSI_CU_SUCCESS);
+  xsi_work_event_conclude(&second, (uintptr_t)end, false, result == XSI_CU_SUCCESS);
   return result;
 }
 

@@ -5,6 +5,8 @@
 
 #include "account.h"
 
+#include "core/pci.h"
+
 #include <errno.h>
 
 // Makes the context current for one question. The application's thread has it current already,
@@ -29,26 +31,6 @@ static uintptr_t context_of(uintptr_t stream) {
   return (uintptr_t)context;
 }
 
-// Takes hexadecimal digits up to the separator.
-static bool take_hex(const char **text, char separator, uint32_t *value) {
-  const char *at = *text;
-  *value = 0;
-  for (; *at && *at != separator; at++) {
-    char c = *at;
-    uint32_t digit;
-    if (c >= '0' && c <= '9')
-      digit = (uint32_t)(c - '0');
-    else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
-      digit = (uint32_t)((c | 0x20) - 'a' + 10);
-    else
-      return false;
-    *value = *value << 4 | digit;
-  }
-  bool any = at != *text;
-  *text = *at ? at + 1 : at;
-  return any;
-}
-
 static int describe(uintptr_t context, struct xsi_work_device *device) {
   bool pushed;
   CUdevice_v1 ordinal;
@@ -58,14 +40,8 @@ static int describe(uintptr_t context, struct xsi_work_device *device) {
   if (result == XSI_CU_SUCCESS)
     result = xsi_cu_call_real(cuDeviceGetPCIBusId, name, (int)sizeof name - 1, ordinal);
   pop(pushed);
-  const char *at = name;
-  uint32_t domain, bus, slot, function; // domain:bus:device.function
-  if (result != XSI_CU_SUCCESS || !take_hex(&at, ':', &domain) || !take_hex(&at, ':', &bus) ||
-      !take_hex(&at, '.', &slot) || !take_hex(&at, 0, &function))
-    return -ENODEV;
-  device->pci_domain = domain;
-  device->pci_bus_slot = bus << 8 | (slot & 31) << 3 | (function & 7);
-  return 0;
+  if (result != XSI_CU_SUCCESS) return -ENODEV;
+  return xsi_pci_parse(name, &device->pci_domain, &device->pci_bus_slot);
 }
 
 static enum xsi_work_answer answer(CUresult result) {

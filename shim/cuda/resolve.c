@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What dlsym and dlvsym answer. The exported functions are in dlsym.S: they ask here only for names
-// that begin with "cu", and otherwise jump to the real function, which then sees the application as
-// its caller.
+// What dlsym and dlvsym answer for names of CUDA; dl/ asks.
 
 #include "driver.h"
 
@@ -10,33 +8,6 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
-
-/* Where dlsym.S jumps to; NULL until the library is initialised. */
-__attribute__((visibility("hidden"))) void *xsi_dlsym_target, *xsi_dlvsym_target;
-
-/* In two registers: the answer, and whether it is one. */
-struct xsi_dl_answer {
-  void *address;
-  uintptr_t decided;
-};
-__attribute__((visibility("hidden"))) struct xsi_dl_answer xsi_dlsym_resolve(void *handle,
-                                                                             const char *name);
-__attribute__((visibility("hidden"))) struct xsi_dl_answer
-xsi_dlvsym_resolve(void *handle, const char *name, const char *version);
-__attribute__((visibility("hidden"))) void *xsi_dlsym_prepare(void);
-__attribute__((visibility("hidden"))) void *xsi_dlvsym_prepare(void);
-
-void *xsi_dlsym_prepare(void) {
-  xsi_init();
-  __atomic_store_n(&xsi_dlsym_target, (void *)xsi_real_dlsym, __ATOMIC_RELEASE);
-  return (void *)xsi_real_dlsym;
-}
-
-void *xsi_dlvsym_prepare(void) {
-  xsi_init();
-  __atomic_store_n(&xsi_dlvsym_target, (void *)xsi_real_dlvsym, __ATOMIC_RELEASE);
-  return (void *)xsi_real_dlvsym;
-}
 
 /* version may be NULL: dlsym. The last real call decides what dlerror() says, so it is the one
  * answered. */
@@ -60,27 +31,15 @@ static void *without_us(unsigned slot, const char *name, const char *version) {
   return ask(RTLD_NEXT, name, version);
 }
 
-static struct xsi_dl_answer resolve(void *handle, const char *name, const char *version) {
-  struct xsi_dl_answer answer = {NULL, 0};
-  int slot = xsi_cu_find(name);
-  if (slot < 0) return answer;
+void *xsi_cu_resolve(unsigned slot, void *handle, const char *version) {
+  const char *name = xsi_cu_symbols[slot].name;
   xsi_init();
-  answer.decided = 1;
-  answer.address = ask(handle, name, version);
-  if (answer.address ? xsi_cu_in_shim(answer.address) : handle == RTLD_DEFAULT)
-    answer.address = without_us((unsigned)slot, name, version);
-  if (answer.address && !xsi_options.disabled && xsi_cu_in_driver(answer.address)) {
-    xsi_cu_bind_to((unsigned)slot, answer.address);
-    answer.address = xsi_cu_symbols[slot].hook;
+  void *address = ask(handle, name, version);
+  if (address ? xsi_cu_in_shim(address) : handle == RTLD_DEFAULT)
+    address = without_us(slot, name, version);
+  if (address && !xsi_options.disabled && xsi_cu_in_driver(address)) {
+    xsi_cu_bind_to(slot, address);
+    address = xsi_cu_symbols[slot].hook;
   }
-  return answer;
-}
-
-struct xsi_dl_answer xsi_dlsym_resolve(void *handle, const char *name) {
-  return resolve(handle, name, NULL);
-}
-
-struct xsi_dl_answer xsi_dlvsym_resolve(void *handle, const char *name, const char *version) {
-  if (!version) return (struct xsi_dl_answer){NULL, 0};
-  return resolve(handle, name, version);
+  return address;
 }

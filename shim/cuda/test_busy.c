@@ -26,6 +26,7 @@ static void test_sync(void) {
   CHECK(!busy(0));
   CHECK(launch(stream) == 0 && busy(0));
   CHECK(launch(stream) == 0 && busy(0) && noted[0].changes == 1);
+  CHECK(noted[0].function == 2);
   // What is submitted while somebody waits is not over when the wait is.
   other = stream;
   fake_in_sync = launch_other;
@@ -330,7 +331,7 @@ static void test_stream_queues(void) {
   xsi_options.per_stream = false;
   CUstream stream = fake_stream();
   CHECK(launch(stream) == 0 && noted[0].busy && !noted[1].open);
-  struct xsi_work_life life = xsi_work_life_of(xsi_work_find(0, (uintptr_t)stream));
+  struct xsi_work_life life = xsi_work_life_of(xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)stream));
   CHECK(xsi_work_own(life, 2) == 1 && noted[1].busy && !noted[0].busy && noted[1].priority == 2);
   CHECK(xsi_work_own(life, 2) == 1); // is one
   xsi_work_disown(life);

@@ -42,12 +42,15 @@ uint64_t xsi_now_ns(void) {
 }
 
 int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
-  CHECK(pci_domain == 0 && pci_bus_slot == (0x3bu << 8 | 1u << 3 | 2) && priority == 0);
+  CHECK(pci_domain == 0 && (pci_bus_slot & ~7u) == (0x3bu << 8 | 1u << 3) && priority == 0);
   pthread_mutex_lock(&lock);
   int found = -ENOSPC;
   for (int i = 0; i < noted_room && found < 0; i++)
     if (!noted[i].open) found = i;
-  if (found >= 0) noted[found].open = 1;
+  if (found >= 0) {
+    noted[found].open = 1;
+    noted[found].function = (int)(pci_bus_slot & 7);
+  }
   pthread_mutex_unlock(&lock);
   return found;
 }

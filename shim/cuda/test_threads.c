@@ -184,7 +184,7 @@ static void test_handshake(struct fake_context *context) {
   pthread_t thread;
   stop = 0;
   pthread_create(&thread, NULL, sync_beside, context);
-  struct xsi_work_stream *work = xsi_work_find(0, (uintptr_t)shared[0]);
+  struct xsi_work_stream *work = xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)shared[0]);
   int wrong = 0;
   for (int i = 0; i < 300000 / SCALE; i++) {
     CHECK(launch(shared[0]) == 0);

@@ -128,10 +128,11 @@ int xsi_kfd_sync(struct kfd_queue *queue) {
   return -EAGAIN;
 }
 
-// Brings every queue of a GPU (0: of all) to what is wanted now. The lock is held.
+// Brings every queue of a GPU (0: of all) to what is wanted now. The lock is held. The newest come
+// first: each takes a call, and what a runtime makes first is its own, mostly idle queue.
 static int sync_all(uint32_t gpu_id) {
   int good = 0, first = 0;
-  for (unsigned i = 0; i < table.used; i++) {
+  for (unsigned i = table.used; i-- > 0;) {
     struct kfd_queue *queue = &table.queues[i];
     if (!queue->used || queue->dying || (gpu_id != 0 && queue->gpu_id != gpu_id)) continue;
     queue = xsi_kfd_take(queue->id);
@@ -189,7 +190,7 @@ int xsi_kfd_set_cu_mask(uint32_t gpu_id, const uint32_t *words, uint32_t bits) {
   return change(gpu_id, take_mask, &mask);
 }
 
-void xsi_kfd_recover(void) {
+int xsi_kfd_recover(void) {
   int saved = errno;
   lock();
   table.wish_count = 0;
@@ -197,4 +198,5 @@ void xsi_kfd_recover(void) {
   unlock();
   if (result < 0) xsi_log(XSI_WARN, "not every queue is restored: errno=%d", -result);
   errno = saved;
+  return result < 0 ? -EAGAIN : 0;
 }

@@ -20,8 +20,11 @@ struct kfd_table xsi_kfd_table = {
 static void lock(void) { pthread_mutex_lock(&table.lock); }
 static void unlock(void) { pthread_mutex_unlock(&table.lock); }
 
+void xsi_kfd_lock(void) { lock(); }
+void xsi_kfd_unlock(void) { unlock(); }
+
 // The driver's files do not work in a child, and its queues are the parent's.
-static void in_child(void) {
+void xsi_kfd_reset(void) {
   int fd = table.fd;
   memset(&table, 0, sizeof table);
   pthread_mutex_init(&table.lock, NULL);
@@ -29,8 +32,6 @@ static void in_child(void) {
   table.fd = fd;
   xsi_fd_close(&table.fd);
 }
-
-static void register_fork(void) { pthread_atfork(lock, unlock, in_child); }
 
 uint32_t xsi_kfd_kind(uint32_t type) {
   return type == 0 || type == 2 ? XSI_KFD_COMPUTE : XSI_KFD_SDMA;
@@ -69,8 +70,6 @@ static struct kfd_queue *place(void) {
 }
 
 static void on_create(int fd, const struct kfd_create_queue *made) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, register_fork);
   lock();
   if (table.fd < 0) table.fd = xsi_fd_duplicate(fd);
   struct kfd_queue *queue = table.fd < 0 ? NULL : place();
@@ -91,11 +90,14 @@ static void on_create(int fd, const struct kfd_create_queue *made) {
       .percentage_now = made->percentage,
       .priority_now = made->priority,
   };
+  queue->late = (xsi_kfd_wish_for(made->gpu_id).paused & xsi_kfd_kind(made->type)) != 0;
   // Before the application can use it: one made while paused never runs.
   int result = xsi_kfd_sync(queue);
   xsi_kfd_release(queue);
+  xsi_kfd_changed();
   unlock();
   if (result < 0) xsi_log(XSI_WARN, "queue %u: errno=%d", made->queue_id, -result);
+  xsi_helper_start(); // a program may have queues and no runtime that we know
 }
 
 static int create(int fd, unsigned long request, void *argument) {
@@ -120,10 +122,13 @@ static int destroy(int fd, unsigned long request, void *argument) {
   int saved = errno;
   if (queue != NULL) {
     lock();
-    if (result == 0) queue->used = false;
+    if (result == 0) xsi_kfd_ended(queue);
     queue->dying = false;
     // What was wanted of it meanwhile has passed it by.
-    if (result != 0) xsi_kfd_sync(queue);
+    if (result != 0) {
+      xsi_kfd_sync(queue);
+      xsi_kfd_changed();
+    }
     xsi_kfd_release(queue);
     unlock();
   }
@@ -148,6 +153,8 @@ static int update(int fd, unsigned long request, void *argument) {
   if (result == 0) {
     queue->own = own;
     if (own.ring_bytes < 1024) queue->own.ring_bytes = 1024;
+    queue->told = false;
+    xsi_kfd_changed();
     queue->percentage_now = sent.percentage;
     queue->priority_now = sent.priority;
     xsi_kfd_sync(queue); // wanted otherwise meanwhile

@@ -12,8 +12,9 @@
 #include <pthread.h>
 
 #include "kfd.h"
+#include "xsched/wire.h"
 
-enum { KFD_QUEUES = 2048, KFD_GPUS = 32 };
+enum { KFD_QUEUES = XSW_MAX_KFD_QUEUES, KFD_GPUS = 32, KFD_GONE = 1024 };
 
 struct kfd_mask {
   uint32_t bits; /* 0: none */
@@ -28,6 +29,8 @@ struct kfd_queue {
   uint32_t percentage_now, priority_now; /* as the driver has it */
   bool mask_ours;                        /* the driver has a mask of ours */
   uint64_t mask_serial;                  /* which one */
+  bool told;                             /* the daemon knows it, as it is */
+  bool late;                             /* made while its kind was paused */
 };
 
 struct kfd_wish {
@@ -46,10 +49,19 @@ struct kfd_table {
   unsigned used; /* queues[0 .. used) were used at least once */
   struct kfd_wish wishes[KFD_GPUS];
   unsigned wish_count;
+  /* what the daemon is yet to be told */
+  bool listening;          /* there is one */
+  uint32_t due;            /* 1: something; read without the lock */
+  uint32_t overflowed;     /* 1: more ended than can be remembered */
+  uint32_t gone[KFD_GONE]; /* queues it knows that have ended */
+  unsigned gone_count;
 };
 extern struct kfd_table xsi_kfd_table;
 
 uint32_t xsi_kfd_kind(uint32_t type);
+/* publish.c, with the lock held: there is something to tell; the queue has ended. */
+void xsi_kfd_changed(void);
+void xsi_kfd_ended(struct kfd_queue *queue);
 /* With the lock held, as all below: waits until no call is under way on it; null if it is gone. */
 struct kfd_queue *xsi_kfd_take(uint32_t id);
 void xsi_kfd_release(struct kfd_queue *queue);

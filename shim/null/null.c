@@ -30,6 +30,14 @@ uint64_t xsn_calls(const char *symbol) {
   return UINT64_MAX;
 }
 
+/* The function itself, whatever dlsym says. */
+EXPORT void *xsn_plain(const char *symbol);
+void *xsn_plain(const char *symbol) {
+  for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
+    if (strcmp(xsn_symbols[i].name, symbol) == 0) return xsn_symbols[i].exported;
+  return NULL;
+}
+
 static void *fresh(void) {
   return (void *)__atomic_fetch_add(&next_handle, 0x100, __ATOMIC_RELAXED);
 }

@@ -30,6 +30,16 @@ struct launch_config {
   unsigned int attribute_count;
 };
 
+/* The code goes to the device over the context's own channel: work that no hook sees. */
+static CUresult upload(CUcontext context) {
+  struct vg_entry entry = {.op = VG_MARK, .dst = VG_NO_ADDRESS};
+  CUresult result = vg_append(context, 0, &entry);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t seq = context->put[0];
+  vg_kick(context);
+  return vg_wait(context, 0, seq);
+}
+
 static CUresult load(CUmodule *module, const void *image) {
   CUcontext context;
   CUresult result = vg_enter(&context);
@@ -40,6 +50,11 @@ static CUresult load(CUmodule *module, const void *image) {
   CUmodule made = calloc(1, sizeof *made);
   if (!made) return vg_leave(CUDA_ERROR_OUT_OF_MEMORY);
   made->magic = MAGIC_MODULE;
+  result = upload(context);
+  if (result != CUDA_SUCCESS) {
+    free(made);
+    return vg_leave(result);
+  }
   *module = made;
   return vg_leave(CUDA_SUCCESS);
 }
@@ -150,16 +165,15 @@ static CUresult launch(bool per_thread, CUfunction function, unsigned int grid_x
   return vg_leave(vg_perform(stream, &node));
 }
 
-#define LAUNCH_PARAMETERS                                                                     \
-  (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,        \
-   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, \
+#define LAUNCH_PARAMETERS                                                                          \
+  (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,             \
+   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,    \
    CUstream stream, void **params, void **extra)
 
 static CUresult launch_kernel(bool per_thread, CUfunction function, unsigned int grid_x,
                               unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-                              unsigned int block_y, unsigned int block_z,
-                              unsigned int shared_bytes, CUstream stream, void **params,
-                              void **extra) {
+                              unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                              CUstream stream, void **params, void **extra) {
   (void)shared_bytes;
   if (!grid_y || !grid_z || !block_y || !block_z) return CUDA_ERROR_INVALID_VALUE;
   return launch(per_thread, function, grid_x, block_x, stream, params, extra);

@@ -46,6 +46,8 @@ struct rm_control {
   uint32_t params_bytes, status;
 };
 
+const char vg_visible_variable[] = "CUDA_VISIBLE_DEVICES";
+
 static int rm_fd = -1;
 static uint32_t rm_client;
 static uint32_t next_handle = 0x5c000002;

@@ -56,10 +56,10 @@ CUresult vg_enter(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* CUDA_VISIBLE_DEVICES: numbers or GPU-<uuid>, in the order the application shall see; the first
+/* vg_visible_variable: numbers or GPU-<uuid>, in the order the application shall see; the first
  * one that names no device ends the list. */
 static void read_visible(int existing) {
-  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  const char *list = getenv(vg_visible_variable);
   visible_count = 0;
   if (!list) {
     for (; visible_count < existing; visible_count++) visible[visible_count] = visible_count;

@@ -18,9 +18,11 @@ void vg_streams_init(CUcontext context) {
     CUstream stream = &context->threads[i];
     stream->magic = MAGIC_STREAM;
     stream->context = context;
-    stream->channel = 1 + i % (VG_CHANNELS - 1);
+    int usual = 0;
+    stream->channel = vg_pick_channel(context, &usual);
     stream->id = 2;
   }
+  context->stream_count = 0;
 }
 
 /* The stream behind a handle. */
@@ -58,12 +60,12 @@ VG_EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags,
   if (!stream) return vg_leave(CUDA_ERROR_OUT_OF_MEMORY);
   *stream = (struct vg_stream){.magic = MAGIC_STREAM,
                                .context = context,
-                               .channel = 1 + context->stream_count++ % (VG_CHANNELS - 1),
+                               .channel = vg_pick_channel(context, &priority),
                                .flags = flags,
-                               .priority = priority > 0 ? 0 : priority < -5 ? -5 : priority,
                                .id = 3 + ids++,
                                .created = true,
                                .next = context->streams};
+  stream->priority = priority;
   context->streams = stream;
   *out = stream;
   return vg_leave(CUDA_SUCCESS);

@@ -188,19 +188,24 @@ int vg_device_count(void);
 int vg_device_ordinal(CUdevice device); /* as the kernel counts; -1: no such device */
 CUcontext vg_context_at(uint32_t index);
 
-/* cuda_rm.c: the sequence of requests that makes a context */
+/* cuda_rm.c: the sequence of requests that makes a context (HIP's: hip_kfd.c) */
+extern const char vg_visible_variable[]; /* of the environment: which devices, in what order */
 int vg_rm_open(void);
 int vg_rm_device_exists(uint32_t ordinal);
 CUresult vg_rm_create(CUcontext context, uint32_t ordinal);
 void vg_rm_destroy(CUcontext context);
 bool vg_rm_alive(void);
 
-/* cuda_submit.c */
-CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq);
+/* cuda_ring.c, or what takes its place in another runtime's stand-in (hip_kfd.c): channels */
+uint32_t vg_pick_channel(CUcontext context, int *priority); /* for a new stream; bounds the priority */
+CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *entry);
 void vg_kick(CUcontext context);
 uint64_t vg_done(CUcontext context, uint32_t channel);
 CUresult vg_check(CUcontext context);
 CUresult vg_wait(CUcontext context, uint32_t channel, uint64_t seq); /* drops the lock */
+
+/* cuda_submit.c */
+CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq);
 CUresult vg_wait_all(CUcontext context);
 CUresult vg_perform(CUstream stream, const struct vg_node *node);
 

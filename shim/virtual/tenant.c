@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tenant: a plain CUDA driver API program that a bench drives through its standard input. The same
- * binary runs on a real GPU, where its kernel fills the chip, and on the virtual one.
+ * binary runs on a real GPU, where its kernel fills the chip, and on the virtual one; with --api hip
+ * it is a HIP program, for the virtual GPU only.
  *
- *   tenant --name NAME --kernel-us N [--depth N] [--device N]
+ *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
+ *          [--urgent FD | --background FD]   with another one: see tenant_app.h
  *   in:  rate HZ | loop | pause | report | quit
  *   out: R | I start_ns end_ns | P | S launches checksum expected | E what
+ *        Q submitted, H from_ns to_ns (before S, of one that schedules itself)
  *
  * The arithmetic of every launch is folded into two words of device memory whose expected values
  * the host computes in closed form (real) or block by block (virtual): work that was lost or done
@@ -27,6 +30,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tenant_api.h"
+#include "tenant_app.h"
 #include "vgpu.h"
 
 #define MAX_DEPTH 256
@@ -37,65 +42,13 @@
 #define SPREAD 0x9E3779B97F4A7C15ull
 #define FLUSH_NS 50000000u
 
-typedef int result;
-typedef struct handle *handle;
-
-/* The driver's calls, in the order of the table below. */
-static struct {
-  result (*cuInit)(unsigned);
-  result (*cuDeviceGet)(int *, int);
-  result (*cuDeviceGetName)(char *, int, int);
-  result (*cuDeviceGetAttribute)(int *, int, int);
-  result (*cuCtxCreate_v2)(handle *, unsigned, int);
-  result (*cuStreamCreate)(handle *, unsigned);
-  result (*cuModuleLoadData)(handle *, const void *);
-  result (*cuModuleGetFunction)(handle *, handle, const char *);
-  result (*cuMemAlloc_v2)(uint64_t *, size_t);
-  result (*cuMemsetD8_v2)(uint64_t, unsigned char, size_t);
-  result (*cuMemcpyDtoH_v2)(void *, uint64_t, size_t);
-  result (*cuLaunchKernel)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                           unsigned, handle, void **, void **);
-  result (*cuStreamSynchronize)(handle);
-  result (*cuCtxSynchronize)(void);
-  result (*cuEventCreate)(handle *, unsigned);
-  result (*cuEventRecord)(handle, handle);
-  result (*cuEventSynchronize)(handle);
-  result (*cuEventElapsedTime)(float *, handle, handle);
-} cu;
-
-static const char *const names[] = {
-    "cuInit",          "cuDeviceGet",      "cuDeviceGetName",  "cuDeviceGetAttribute",
-    "cuCtxCreate_v2",  "cuStreamCreate",   "cuModuleLoadData", "cuModuleGetFunction",
-    "cuMemAlloc_v2",   "cuMemsetD8_v2",    "cuMemcpyDtoH_v2",  "cuLaunchKernel",
-    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventCreate", "cuEventRecord",
-    "cuEventSynchronize",  "cuEventElapsedTime"};
-
-/* Every thread iterates x = x * A + C from its own start; the first of each warp adds what came out,
- * and counts itself. Integer arithmetic, so that the sum is exact in any order. */
-static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry xs_spin(.param .u64 p_out, .param .u32 p_iterations, .param .u32 p_seed) {\n"
-    "  .reg .pred %p<3>; .reg .b32 %r<8>; .reg .b64 %d<8>;\n"
-    "  ld.param.u64 %d1, [p_out]; ld.param.u32 %r1, [p_iterations]; ld.param.u32 %r2, [p_seed];\n"
-    "  mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x;\n"
-    "  mad.lo.u32 %r6, %r3, %r4, %r5;\n"
-    "  cvt.u64.u32 %d2, %r6; cvt.u64.u32 %d3, %r2;\n"
-    "  mad.lo.u64 %d2, %d2, 0x9E3779B97F4A7C15, %d3;\n"
-    "  setp.eq.u32 %p1, %r1, 0; @%p1 bra END;\n"
-    "LOOP:\n"
-    "  mad.lo.u64 %d2, %d2, 6364136223846793005, 1442695040888963407;\n"
-    "  sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra LOOP;\n"
-    "END:\n"
-    "  and.b32 %r7, %r5, 31; setp.ne.u32 %p2, %r7, 0; @%p2 bra DONE;\n"
-    "  cvta.to.global.u64 %d1, %d1;\n"
-    "  red.global.add.u64 [%d1], %d2;\n"
-    "  red.global.add.u64 [%d1+8], 1;\n"
-    "DONE:\n  ret;\n}\n";
-
 static struct {
   const char *name;
   unsigned kernel_us, depth;
   int device;
-  bool is_virtual;
+  int peer; /* socket to the other tenant of an application that schedules itself; 0: none */
+  bool urgent;
+  bool is_virtual, hip;
   handle context, stream, function, events[MAX_DEPTH];
   uint64_t memory;
   unsigned grid;
@@ -214,25 +167,37 @@ static void calibrate(void) {
   t.work = work;
 }
 
+/* HIP has no contexts to make: the thread says which device it means. */
+static result use_device(int device) {
+  if (t.hip) return ((result(*)(int))(void *)cu.cuCtxCreate_v2)(device);
+  return cu.cuCtxCreate_v2(&t.context, 0, device);
+}
+
 static void set_up(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *library = NULL;
+  static const char *const runtimes[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+  for (size_t i = 0; t.hip && !library && i < sizeof runtimes / sizeof *runtimes; i++)
+    library = dlopen(runtimes[i], RTLD_NOW);
+  if (!t.hip) library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) {
     fprintf(stderr, "tenant %s: %s\n", t.name, dlerror());
     _exit(2);
   }
   void **slots = (void **)&cu;
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!(slots[i] = dlsym(library, names[i]))) fail(names[i], 500);
+  const char *const *wanted = t.hip ? hip_names : names;
+  for (size_t i = 0; i < CALLS; i++)
+    if (!(slots[i] = dlsym(library, wanted[i]))) fail(wanted[i], 500);
   int device, processors;
   char model[128] = "";
   handle module;
   CHECK(cu.cuInit(0));
   CHECK(cu.cuDeviceGet(&device, t.device));
   CHECK(cu.cuDeviceGetName(model, sizeof model, device));
-  CHECK(cu.cuDeviceGetAttribute(&processors, 16, device));
+  CHECK(cu.cuDeviceGetAttribute(&processors, t.hip ? 63 : 16, device));
   t.is_virtual = strcmp(model, "XSched virtual GPU") == 0;
   t.grid = (unsigned)processors * BLOCKS_PER_SM;
-  CHECK(cu.cuCtxCreate_v2(&t.context, 0, device));
+  if (t.hip && !t.is_virtual) fail("--api hip is for the virtual GPU", 801);
+  CHECK(use_device(device));
   CHECK(cu.cuStreamCreate(&t.stream, 0));
   CHECK(cu.cuModuleLoadData(&module, ptx));
   CHECK(cu.cuModuleGetFunction(&t.function, module, "xs_spin"));
@@ -242,6 +207,10 @@ static void set_up(void) {
   unsigned events = t.depth > 2 ? t.depth : 2;
   for (unsigned i = 0; i < events; i++) CHECK(cu.cuEventCreate(&t.events[i], 0));
   calibrate();
+  if (t.peer > 0) {
+    const char *missing = app_begin(t.peer, t.urgent, t.stream);
+    if (missing) fail(missing, 1);
+  }
 }
 
 static bool report(void) {
@@ -249,6 +218,9 @@ static bool report(void) {
   CHECK(cu.cuStreamSynchronize(t.stream));
   CHECK(cu.cuMemcpyDtoH_v2(words, t.memory, sizeof words));
   uint64_t got = words[0] ^ words[1] * SPREAD, want = t.expected ^ t.expected_count * SPREAD;
+  if (t.peer > 0) say("Q %" PRIu64 "\n", app_submitted());
+  uint64_t from, to;
+  for (unsigned i = 0; app_suspended(i, &from, &to); i++) say("H %" PRIu64 " %" PRIu64 "\n", from, to);
   say("S %" PRIu64 " %016" PRIx64 " %016" PRIx64 "\n", t.launches, got, want);
   flush();
   return got == want;
@@ -332,9 +304,11 @@ static void run_rate(void) {
       if (read_commands(0) && (mode != RATE || rate_hz != hz)) return;
       sleep_until(due - now > 20000000 ? now + 20000000 : due);
     }
+    app_request(true);
     launch(t.work);
     CHECK(cu.cuStreamSynchronize(t.stream));
     say_iteration(due, now_ns());
+    app_request(false);
     read_commands(0);
   }
 }
@@ -358,8 +332,13 @@ static void read_options(int argc, char **argv) {
     else if (value && strcmp(argv[i], "--kernel-us") == 0) t.kernel_us = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--depth") == 0) t.depth = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--device") == 0) t.device = atoi(value);
+    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "hip") == 0) t.hip = true;
+    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "cuda") == 0) t.hip = false;
+    else if (value && strcmp(argv[i], "--urgent") == 0) t.peer = atoi(value), t.urgent = true;
+    else if (value && strcmp(argv[i], "--background") == 0) t.peer = atoi(value);
     else {
-      fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N]\n");
+      fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
+                      "[--api cuda|hip] [--urgent FD | --background FD]\n");
       _exit(64);
     }
   }

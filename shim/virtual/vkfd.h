@@ -25,13 +25,24 @@ struct vk_reply {
 };
 
 /* Requests that only the double knows: work for a queue, in place of packets and doorbells. */
-#define VK_IOC_SUBMIT 0xC0184BE0u
+#define VK_IOC_SUBMIT 0xC0404BE0u
 #define VK_IOC_RETIRED 0xC0204BE1u
 
+/* Copies and fills are done by compute queues, as the runtime's own kernels for them do. */
+enum vk_op { VK_KERNEL = 0, VK_COPY = 1, VK_FILL = 2, VK_WAIT = 3, VK_MARK = 4 };
+
+/* Places are offsets into the file that ACQUIRE_VM named (the GPU's memory), plus 1; 0: none. */
 struct vk_submit {
-  uint32_t queue_id, count;
-  uint64_t duration_ns;
-  uint32_t seed, _rsv;
+  uint32_t queue_id, count; /* each is the next in the queue's sequence, which begins with 1 */
+  uint64_t duration_ns;     /* of a kernel; copy, fill: bytes */
+  uint32_t seed;            /* of a kernel; fill: the value */
+  uint32_t op;
+  uint64_t dst; /* kernel: its two result words; mark: its time */
+  uint64_t src;
+  uint32_t width;      /* of a fill: 1, 2 or 4 */
+  uint32_t wait_queue; /* of a wait: until this queue of the same GPU is that far */
+  uint64_t wait_sequence;
+  uint64_t _rsv;
 };
 
 struct vk_retired {
@@ -41,6 +52,6 @@ struct vk_retired {
 };
 
 _Static_assert(sizeof(struct vk_request) == 32 && sizeof(struct vk_reply) == 16, "headers");
-_Static_assert(sizeof(struct vk_submit) == 24 && sizeof(struct vk_retired) == 32, "arguments");
+_Static_assert(sizeof(struct vk_submit) == 64 && sizeof(struct vk_retired) == 32, "arguments");
 
 #endif /* XSCHED_VIRTUAL_VKFD_H */

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -79,17 +80,17 @@ func TestUpstreamProgram(t *testing.T) {
 // or not, such a program goes on.
 func TestStreamsThatWaitForEachOther(t *testing.T) {
 	streams := compile(t, "gcc", "streams.c", "-std=c11")
-	for _, granularity := range []string{"process", "queue"} {
-		t.Run(granularity, func(t *testing.T) {
+	for _, c := range []struct{ granularity, level string }{{"process", "3"}, {"process", "1"}, {"queue", "1"}} {
+		t.Run(c.granularity+" Lv"+c.level, func(t *testing.T) {
 			w := newWorld(t)
 			high := w.tenant(options{priority: 10}, 300)
 			high.send("rate 500")
-			p := w.run(options{level: "1", env: []string{"XSCHED_GRANULARITY=" + granularity}}, streams)
+			p := w.run(options{level: c.level, env: []string{"XSCHED_GRANULARITY=" + c.granularity}}, streams)
 			p.expect("dot", 20*time.Second)
-			want := map[string]int{"process": 1, "queue": 5}[granularity]
+			want := map[string]int{"process": 1, "queue": 5}[c.granularity]
 			eventually(t, 10*time.Second, "the queues are known", func() bool {
 				known := w.process(p.pid())
-				return known != nil && len(known.Queues) == want
+				return known != nil && len(known.Queues) == want && strconv.Itoa(known.Queues[0].Level) == c.level
 			})
 			for _, name := range policy.Names() {
 				w.must("policy", name)
@@ -116,10 +117,16 @@ func TestPrivateScheduler(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	w := &world{t: t, dir: base}
+	given, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = given.Close(), other.Close() }()
 	start := func() (*program, string) {
 		t.Helper()
 		cmd := exec.Command(xschedPath(t), "run", "--virtual", "--local", "--policy", "RR", "--", product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "500")
 		cmd.Env = append(w.env(), "XDG_RUNTIME_DIR="+base)
+		cmd.ExtraFiles = []*os.File{nil, nil, given} // beyond those that a starter might use itself
 		p := &program{t: t, cmd: cmd, lines: make(chan string, 4096)}
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -155,6 +162,13 @@ func TestPrivateScheduler(t *testing.T) {
 		if out, err := w.xsched("policy", "--dir", dir); err != nil || !strings.Contains(out, "RR") {
 			t.Errorf("policy: %v\n%s", err, out)
 		}
+		// What else the program was given is not the daemon's: it would keep a pipe from ending.
+		if !keeps(t, p.pid(), given) {
+			t.Error("the program has not got its file")
+		}
+		if keeps(t, serverOf(t, dir), given) {
+			t.Error("the private scheduler has a file of the program's")
+		}
 		p.finish()
 		gone(dir)
 	})
@@ -184,6 +198,25 @@ func TestPrivateScheduler(t *testing.T) {
 	})
 }
 
+// keeps says whether a process has a file of ours open.
+func keeps(t *testing.T, pid int, file *os.File) bool {
+	t.Helper()
+	ours, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil || len(links) == 0 {
+		t.Fatalf("files of %d: %v", pid, err)
+	}
+	for _, link := range links {
+		if theirs, err := os.Readlink(link); err == nil && theirs == ours {
+			return true
+		}
+	}
+	return false
+}
+
 // serverOf finds the private daemon of a folder.
 func serverOf(t *testing.T, dir string) int {
 	t.Helper()
@@ -203,4 +236,37 @@ func serverOf(t *testing.T, dir string) int {
 	}
 	t.Fatal("no private scheduler is there")
 	return 0
+}
+
+// TestSchedulerByEnvironment: who schedules a program is chosen by XSCHED_SCHEDULER, also as reports spell it.
+func TestSchedulerByEnvironment(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"XSCHED_SCHEDULER", "XSCHED_SCHED"} {
+		for _, value := range []string{"GLB", "LCL", "APP"} {
+			t.Run(name+"="+value, func(t *testing.T) {
+				p := w.tenant(options{env: []string{name + "=" + value, "XDG_RUNTIME_DIR=" + w.dir}}, 500)
+				p.send("loop")
+				eventually(t, 5*time.Second, "it works", func() bool { return p.iterationsAfter(0) > 10 })
+				if value == "GLB" {
+					w.waitLevel(p.pid(), 3)
+				} else if w.process(p.pid()) != nil {
+					t.Errorf("the daemon of all has it")
+				}
+				private, err := filepath.Glob(filepath.Join(w.dir, "xsched-local-*"))
+				if err != nil || (len(private) == 1) != (value == "LCL") {
+					t.Errorf("private folders %v, %v", private, err)
+				}
+				if value == "LCL" {
+					if out, err := w.xsched("list", "--dir", private[0]); err != nil || !strings.Contains(out, strconv.Itoa(p.pid())) {
+						t.Errorf("its own daemon: %v\n%s", err, out)
+					}
+				}
+				p.finish()
+				eventually(t, 10*time.Second, "a private scheduler ends with its program", func() bool {
+					left, err := filepath.Glob(filepath.Join(w.dir, "xsched-local-*"))
+					return err == nil && len(left) == 0
+				})
+			})
+		}
+	}
 }

@@ -257,7 +257,8 @@ type program struct {
 type options struct {
 	priority int
 	level    string
-	plain    bool // on the virtual GPU, but without our shim
+	plain    bool     // on the virtual GPU, but without our shim
+	args     []string // more flags of run
 	env      []string
 	uid      uint32
 }
@@ -277,12 +278,27 @@ func (w *world) run(o options, argv ...string) *program {
 		if o.level != "" {
 			args = append(args, "--level", o.level)
 		}
+		args = append(args, o.args...)
 		cmd = exec.Command(xschedPath(w.t), append(append(args, "--"), argv...)...)
 	}
 	cmd.Env = env
 	if o.uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: o.uid, Gid: o.uid}}
 	}
+	return w.drive(cmd)
+}
+
+// exec starts a program that is no tenant of ours.
+func (w *world) exec(argv ...string) *program {
+	w.t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = w.env()
+	return w.drive(cmd)
+}
+
+// drive starts a program whose standard input and output are ours.
+func (w *world) drive(cmd *exec.Cmd) *program {
+	w.t.Helper()
 	p := &program{t: w.t, cmd: cmd, lines: make(chan string, 4096)}
 	in, err := cmd.StdinPipe()
 	if err != nil {

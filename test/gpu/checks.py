@@ -89,68 +89,71 @@ def steps(rig):
     return {"checks": rows, "rows": {"launches": profiler}, "proof": proof, "section_seconds": took}
 
 
-OVERHEAD = (("task_us", "1,000 vector-add tasks of about 1 ms", "us", True), ("launch_ns", "launch-bound loop", "ns", True),
-            ("small_copy_us", "copy-bound loop, 4 KiB", "us", True), ("bulk_copy_us", "copy of 64 MiB", "us", True),
-            ("tiny_task_us", "smallest task: launch and wait", "us", False))
+# kind of block, what it is, unit, held to the target
+OVERHEAD = (("task", "vector-add tasks of about 1 ms", "us", True), ("launch", "launch-bound loop", "ns", True),
+            ("copy", "copy-bound loop, 4 KiB", "us", True), ("bulk", "copy of 64 MiB", "us", True),
+            ("tiny", "smallest task: launch and wait", "us", False), ("synccopy", "4 KiB copies, each waited for", "us", False))
+BLOCK_MS, PAIRS, OTHER_PAIRS = 50, 40, 10
 
 
 def overhead(rig):
-    """Separate processes, with and without us in turn; medians of medians."""
+    """Two processes, one of them under us, take turns in short blocks on one core; neighbours are compared."""
     program = rig.helper("overhead")
     rig.start_daemon()
-    tasks = str(max(int(1000 * rig.scale), 200))
-    found = {}
+    rig.mode("live")
+    core = (rig.cores.get("high") or sorted(os.sched_getaffinity(0)))[-1]
 
-    def one(mode):
-        argv = [program, "--tasks", tasks]
-        if mode != "plain":
-            rig.mode(mode)
-        w = rig.worker("overhead-" + mode, argv, None if mode == "plain" else 0, role="high", limit_s=40)
-        text = ""
-        # The reader thread has the pipe: it files lines by their first word.
-        if w.wait(40) is None:
-            raise Failed("overhead did not end in mode %s: %s" % (mode, w.why()))
-        for _ in range(100):
-            if w.ended:
-                break
-            time.sleep(0.01)
-        for first, rest in w.answers.items():
-            for words in rest:
-                line = " ".join([first] + words)
-                if line.startswith("{"):
-                    text = line
-        if not text:
-            raise Failed("overhead in mode %s: %s" % (mode, w.why()))
-        r = json.loads(text)
-        if not r["right"]:
-            raise Failed("overhead in mode %s computed something wrong" % mode)
-        found.setdefault(mode, []).append(r)
-    before = rig.stats()["sessions_total"]
-    reps = max(round(5 * rig.scale), 3)
-    one("plain")  # the first process of all pays for what later ones find warm
-    found.clear()
-    for i in range(reps):
-        for mode in ["plain", "live"] if i % 2 == 0 else ["live", "plain"]:
-            one(mode)
+    def start(name, priority):
+        return rig.worker(name, [program, "--core", str(core)], priority, role="high", limit_s=120)
+    plain, ours = start("overhead-plain", None).ready(40), start("overhead-xsched", 0).ready(40)
+    rig.joined([ours] if not rig.virtual else [])
+    found = {mode: {kind: [] for kind, _, _, _ in OVERHEAD} for mode in ("live", "off", "suspend", "level1")}
+
+    def one(worker, kind):
+        words = worker.ask("block %s %d" % (kind, BLOCK_MS), "B", 20)
+        if words[0] != kind or int(words[2]) < 3:
+            raise Failed("%s answered %s to a block of %s" % (worker.name, words, kind))
+        return float(words[1])
+
+    def pair(mode, kind, i):
+        order = [plain, ours] if i % 2 == 0 else [ours, plain]
+        value = {w: one(w, kind) for w in order}
+        found[mode][kind].append([value[plain], value[ours]])
+    for kind, _, _, _ in OVERHEAD:  # what a process does for the first time is not what it costs
+        one(plain, kind), one(ours, kind)
+    before, begun = rig.stats(), counters(rig, ours.pid)
+    for i in range(max(round(PAIRS * rig.scale), 10)):
+        for kind, _, _, _ in OVERHEAD:
+            pair("live", kind, i)
+    after, counted = rig.stats(), counters(rig, ours.pid)
     for mode in ("off", "suspend", "level1"):
-        one(mode)
-    joined = rig.stats()["sessions_total"] - before
-    expect = sum(len(v) for m, v in found.items() if m != "plain")
+        rig.mode(mode)
+        for i in range(max(round(OTHER_PAIRS * rig.scale), 6)):
+            for kind, _, _, _ in OVERHEAD:
+                pair(mode, kind, i)
+    rig.mode("live")
+    sums = ended_well(rig.end([plain, ours]))
     rows, verdicts = [], []
-    for key, label, unit, held in OVERHEAD:
-        plain = [r[key] for r in found["plain"]]
-        base = stats.median(plain)
-        row = {"what": label, "unit": unit, "plain": round(base, 3), "spread": round((max(plain) - min(plain)) / base, 4)}
-        for mode in ("live", "off", "suspend", "level1"):
-            value = stats.median([r[key] for r in found[mode]])
-            row[mode] = round(value, 3)
-            row[mode + "_over"] = round(value / base - 1, 4)
+    for kind, label, unit, held in OVERHEAD:
+        base = [a for a, _ in found["live"][kind]]
+        more, interval = stats.paired(found["live"][kind])
+        row = {"what": label, "unit": unit, "pairs": len(base), "plain": round(stats.median(base), 3),
+               "xsched": round(stats.median([b for _, b in found["live"][kind]]), 3),
+               "more_%": None if more is None else round(100 * more, 2),
+               "95_%_interval": "" if interval is None else "%+.2f .. %+.2f" % tuple(100 * x for x in interval)}
+        for mode in ("off", "suspend", "level1"):
+            other, _ = stats.paired(found[mode][kind])
+            row["more_%% in mode %s" % mode] = None if other is None else round(100 * other, 2)
         rows.append(row)
         if held:
-            verdicts.append(verdict("%s: more with shim and daemon" % label, row["live_over"], targets.OVERHEAD, True, "part"))
-    proof = [check("the daemon saw the programs", [] if joined >= expect else ["%d of %d joined" % (joined, expect)],
-                   "%d sessions" % joined)]
-    return {"rows": {"overhead": rows}, "verdicts": verdicts, "proof": proof, "raw": found}
+            verdicts.append(verdict("%s: more with shim and daemon" % label, more, targets.OVERHEAD, True, "part"))
+    launches = counted.get("launches", 0) - begun.get("launches", 0)
+    rings = after["doorbells"] - before["doorbells"]
+    proof = [check("the shim counts what was launched", [] if launches or rig.virtual else ["no launches: %s" % counted],
+                   "%d launches" % launches), sums]
+    notes = ["%d rings of the doorbell for %d waits of the program under us in mode live: by itself it need not ring"
+             % (rings, counted.get("syncs", 0) - begun.get("syncs", 0))]
+    return {"rows": {"overhead": rows}, "verdicts": verdicts, "proof": proof, "notes": notes, "raw": found}
 
 
 def streams(rig):

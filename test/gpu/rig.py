@@ -189,6 +189,8 @@ class Worker(Proc):
             pass
         code = self.wait(timeout)
         self.timer.cancel()
+        with self.cond:  # its last line may still be in the pipe
+            self.cond.wait_for(lambda: self.ended, 5)
         return code == 0 and self.sums is not None and self.sums[1] == self.sums[2]
 
     def last_end(self):

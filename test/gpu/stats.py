@@ -107,6 +107,17 @@ def p99_interval(values, seed=1, rounds=200):
     return [round(found[int(rounds * 0.025)], 4), round(found[int(rounds * 0.975)], 4)]
 
 
+def paired(pairs, seed=1, rounds=1000):
+    """How much more the second of each pair is, as a part: the median over the pairs, and its 95 % interval by
+    resampling the pairs. Neighbours in time are compared, so that a drift of the machine falls on both."""
+    more = [b / a - 1 for a, b in pairs if a > 0 and b > 0]
+    if len(more) < 5:
+        return None, None
+    rng = random.Random(seed)
+    found = sorted(median(rng.choices(more, k=len(more))) for _ in range(rounds))
+    return median(more), [found[int(rounds * 0.025)], found[int(rounds * 0.975)]]
+
+
 def summarize(values_ms):
     if not values_ms:
         return None

@@ -17,6 +17,7 @@ import checks
 import faults
 import pairs
 import report
+import situations
 import truth
 from rig import Failed, Rig, ROOT
 
@@ -28,6 +29,8 @@ SUITES = {
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),
     "faults": (faults.faults, 50),
+    "starts": (situations.starts, 20),
+    "situations": (situations.situations, 25),
     "share": (pairs.share, 40),
     "overhead": (checks.overhead, 75),
     "streams": (checks.streams, 55),
@@ -47,7 +50,7 @@ def machine(virtual):
     query = "name,driver_version,clocks.sm,clocks.max.sm,persistence_mode,mig.mode.current,compute_mode"
     m = {"device": "virtual GPU" if virtual else out("nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader"),
          "cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(),
-         "load": os.getloadavg()[0], "started_unix": int(time.time())}
+         "load": os.getloadavg()[0], "clock": clock(), "started_unix": int(time.time())}
     try:
         with open("/proc/cpuinfo") as f:
             m["cpu"] = next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
@@ -59,6 +62,15 @@ def machine(virtual):
     except ValueError:
         m["xsched"] = text
     return m
+
+
+def clock():
+    """Which one the kernel uses, and what a reading costs a C program is in the overhead suite."""
+    try:
+        with open("/sys/devices/system/clocksource/clocksource0/current_clocksource") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
 
 
 def concluded(r, seconds):

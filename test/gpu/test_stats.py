@@ -32,6 +32,20 @@ class Percentiles(unittest.TestCase):
         self.assertGreaterEqual(high, stats.percentile(values, 0.99))
         self.assertEqual([low, high], stats.p99_interval(values))  # the same every time
 
+    def test_pairs_are_compared_with_their_neighbour(self):
+        drift = [100.0 * 1.05 ** i for i in range(20)]  # the machine gets slower all the time, by far more than what is sought
+        more, (low, high) = stats.paired([(v, v * 1.02) for v in drift])
+        self.assertAlmostEqual(more, 0.02)
+        self.assertLessEqual(low, more)
+        self.assertGreaterEqual(high, more)
+        spoilt = [(100.0, 101.0)] * 15 + [(100.0, 300.0), (400.0, 101.0)]  # a disturbed block is one of many
+        self.assertAlmostEqual(stats.paired(spoilt)[0], 0.01)
+        low, high = stats.paired([(100.0, 100.0 + i) for i in range(-5, 6)])[1]
+        self.assertLess(low, 0)
+        self.assertGreater(high, 0)
+        self.assertEqual(stats.paired([(1, 1)] * 4), (None, None))  # too few to say
+        self.assertEqual(stats.paired([(0, 1)] * 40), (None, None))
+
     def test_median(self):
         self.assertEqual(stats.median([3, 1, 2]), 2)
         self.assertEqual(stats.median([4, 1, 2, 3]), 2.5)

@@ -22,7 +22,7 @@ func table(t *testing.T) []call {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := parseTable(string(text))
+	calls, err := parseTable(cuda, string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,13 +30,12 @@ func table(t *testing.T) []call {
 }
 
 func TestGeneratedFilesAreFresh(t *testing.T) {
-	calls := table(t)
-	for path, want := range map[string][]byte{
-		"shim/cuda/hooks_gen.h": header(calls),
-		"shim/cuda/hooks_gen.c": entryPoints(calls),
-		"shim/null/null_gen.c":  nullDriver(calls),
-	} {
-		have, err := os.ReadFile(filepath.Join(root, path))
+	files, err := generate(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range files {
+		have, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +58,7 @@ func TestTableErrors(t *testing.T) {
 		"cuA cuA 2000 legacy pass - = cuB":                   "unknown symbol",
 		"cuA cuA 1 legacy pass - :\ncuA cuA 1 legacy use -:": "twice",
 	} {
-		if _, err := parseTable(line); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseTable(cuda, line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: have error %v, want one with %q", line, err, want)
 		}
 	}
@@ -71,9 +70,9 @@ func TestPrototypes(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler")
 	}
-	cuda := cudaHeader(t)
+	vendor := cudaHeader(t)
 	dir := filepath.Join(root, "shim/cuda")
-	if err := checkPrototypes(dir, cuda); err != nil {
+	if err := checkPrototypes(dir, vendor); err != nil {
 		t.Fatal(err)
 	}
 	// And the check can fail: a table with one wrong parameter.
@@ -93,10 +92,10 @@ func TestPrototypes(t *testing.T) {
 			calls[i].types = []string{"CUdeviceptr_v2", "const void *", "size_t"} // those of _v2
 		}
 	}
-	if err := os.WriteFile(filepath.Join(broken, "hooks_gen.h"), header(calls), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(broken, "hooks_gen.h"), header(cuda, calls), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkPrototypes(broken, cuda); err == nil || !strings.Contains(err.Error(), "cuMemcpyHtoD") {
+	if err := checkPrototypes(broken, vendor); err == nil || !strings.Contains(err.Error(), "cuMemcpyHtoD") {
 		t.Errorf("a wrong prototype was not found: %v", err)
 	}
 }

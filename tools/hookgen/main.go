@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hookgen writes the CUDA entry points of the shim, and those of the null
-// driver, from shim/cuda/hooks.table.
+// Hookgen writes the CUDA and HIP entry points of the shim, and those of the null
+// driver, from shim/cuda/hooks.table and shim/hip/hooks.table.
 //
 //	go run ./tools/hookgen                       write the generated files
 //	go run ./tools/hookgen -check path/cuda.h    compile our prototypes against NVIDIA's
+//	go run ./tools/hookgen -check path/hip/hip_runtime_api.h    against AMD's
 package main
 
 import (
@@ -27,39 +28,58 @@ func main() {
 func run(args []string) error {
 	flags := flag.NewFlagSet("hookgen", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the repository")
-	check := flags.String("check", "", "compile the prototypes against this cuda.h instead of writing files")
+	check := flags.String("check", "", "compile the prototypes against this cuda.h or hip_runtime_api.h instead of writing files")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	dir := filepath.Join(*root, "shim", "cuda")
 	if *check != "" {
-		return checkPrototypes(dir, *check)
+		d := cuda
+		if filepath.Base(*check) == "hip_runtime_api.h" {
+			d = hip
+		}
+		return checkPrototypes(filepath.Join(*root, "shim", d.dir), *check)
 	}
-	path := filepath.Join(dir, "hooks.table")
-	text, err := os.ReadFile(path)
+	files, err := generate(*root)
 	if err != nil {
-		return fmt.Errorf("read table: %w", err)
+		return err
 	}
-	calls, err := parseTable(string(text))
-	if err != nil {
-		return fmt.Errorf("parse %s: %w", path, err)
-	}
-	for _, file := range []struct {
-		path string
-		text []byte
-	}{
-		{filepath.Join(dir, "hooks_gen.h"), header(calls)},
-		{filepath.Join(dir, "hooks_gen.c"), entryPoints(calls)},
-		{filepath.Join(*root, "shim", "null", "null_gen.c"), nullDriver(calls)},
-	} {
-		if err := writeIfChanged(file.path, file.text); err != nil {
+	for path, text := range files {
+		if err := writeIfChanged(path, text); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// generate returns every generated file by its path.
+func generate(root string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, d := range []dialect{cuda, hip} {
+		dir := filepath.Join(root, "shim", d.dir)
+		path := filepath.Join(dir, "hooks.table")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read table: %w", err)
+		}
+		calls, err := parseTable(d, string(text))
+		if err != nil {
+			return nil, fmt.Errorf("parse %s: %w", path, err)
+		}
+		files[filepath.Join(dir, "hooks_gen.h")] = header(d, calls)
+		files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
+		null := filepath.Join(root, "shim", "null")
+		if d.dir == cuda.dir {
+			files[filepath.Join(null, "null_gen.c")] = nullDriver(calls)
+		} else {
+			files[filepath.Join(null, "null_hip_gen.c")] = nullRuntime(calls)
+			files[filepath.Join(null, "null_hip_gen.map")] = versionMap(calls)
+			files[filepath.Join(dir, "test_invoke_gen.c")] = invocations(calls)
+		}
+	}
+	return files, nil
 }
 
 // writeIfChanged leaves the file's time alone where nothing changed, so that make does not rebuild.
@@ -80,8 +100,12 @@ func checkPrototypes(dir, header string) error {
 	if compiler == "" {
 		compiler = "cc"
 	}
+	include := filepath.Dir(header)
+	if filepath.Base(dir) == hip.dir {
+		include = filepath.Dir(include)
+	}
 	cmd := exec.Command(compiler, "-std=c11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-		"-Wno-deprecated-declarations", "-isystem", filepath.Dir(header), "-I", dir,
+		"-Wno-deprecated-declarations", "-isystem", include, "-I", dir,
 		filepath.Join(dir, "test_prototypes.c"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {

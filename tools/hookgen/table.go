@@ -11,18 +11,42 @@ import (
 
 // call is one line of the table.
 type call struct {
+	dialect
 	symbol string
-	api    string
+	api    string // of CUDA: what cuGetProcAddress calls it, and from which version on
 	since  int
-	thread bool // stream 0 is the calling thread's own
+	node   string // of HIP: the symbol's version
+	thread bool   // stream 0 is the calling thread's own
 	kind   string
 	detail string
 	types  []string // of the parameters; empty for void
 }
 
+// dialect is what differs between the runtimes' tables and code.
+type dialect struct {
+	dir    string // of table and generated files, below shim
+	upper  string // begins names: XSI_CU_
+	lower  string // xsi_cu_
+	result string // type of what a call returns
+	stream string // type of a stream
+	fields int    // before the parameters
+	guard  string // at the beginning of an entry point; symbol and arguments for %s
+	done   string // around the real call; the call for %s
+}
+
+var cuda = dialect{dir: "cuda", upper: "XSI_CU_", lower: "xsi_cu_", result: "CUresult", stream: "CUstream", fields: 6, done: "%s"}
+
+// The HIP runtime calls its own entry points, and says nowhere else that there is a device.
+var hip = dialect{
+	dir: "hip", upper: "XSI_HIP_", lower: "xsi_hip_", result: "hipError_t", stream: "hipStream_t", fields: 5,
+	guard: "  XSI_HIP_GUARD(%s);\n",
+	done:  "xsi_hip_done(%s)",
+}
+
 // details lists what each kind may say; "N" stands for a parameter's position.
 var details = map[string][]string{
 	"launch":  {"N", "config", "default"},
+	"ext":     {},
 	"work":    {"N"},
 	"copy":    {"N", "default", "wait"},
 	"sync":    {"N"},
@@ -30,13 +54,13 @@ var details = map[string][]string{
 	"stream":  {"create", "destroy"},
 	"capture": {"begin", "end", "wait"},
 	"hand":    {"-"},
-	"pass":    {"-"},
+	"pass":    {"-", "look"},
 	"use":     {"-"},
 }
 
 // parseTable returns the calls sorted by symbol, the hooked ones first: the
 // order of the slots, which the shim searches by bisection.
-func parseTable(text string) ([]call, error) {
+func parseTable(d dialect, text string) ([]call, error) {
 	var calls []call
 	bySymbol := map[string]*call{}
 	for number, line := range strings.Split(text, "\n") {
@@ -44,7 +68,7 @@ func parseTable(text string) ([]call, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		c, err := parseLine(line, bySymbol)
+		c, err := parseLine(d, line, bySymbol)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
@@ -63,7 +87,7 @@ func parseTable(text string) ([]call, error) {
 	return calls, nil
 }
 
-func parseLine(line string, known map[string]*call) (call, error) {
+func parseLine(d dialect, line string, known map[string]*call) (call, error) {
 	head, params, own := strings.Cut(line, ":")
 	if !own {
 		var other string
@@ -75,20 +99,25 @@ func parseLine(line string, known map[string]*call) (call, error) {
 		params = strings.Join(same.types, ",")
 	}
 	field := strings.Fields(head)
-	if len(field) != 6 {
-		return call{}, fmt.Errorf("want 6 fields before the parameters, have %d", len(field))
+	if len(field) != d.fields {
+		return call{}, fmt.Errorf("want %d fields before the parameters, have %d", d.fields, len(field))
 	}
-	c := call{symbol: field[0], api: field[1], kind: field[4], detail: field[5]}
-	var err error
-	if c.since, err = strconv.Atoi(field[2]); err != nil {
-		return call{}, fmt.Errorf("since: %w", err)
+	c := call{dialect: d, symbol: field[0], kind: field[d.fields-2], detail: field[d.fields-1]}
+	if d.fields == cuda.fields {
+		var err error
+		if c.since, err = strconv.Atoi(field[2]); err != nil {
+			return call{}, fmt.Errorf("since: %w", err)
+		}
+		c.api = field[1]
+	} else {
+		c.node = field[1]
 	}
-	switch field[3] {
+	switch field[d.fields-3] {
 	case "legacy":
 	case "thread":
 		c.thread = true
 	default:
-		return call{}, fmt.Errorf("default stream %q is neither legacy nor thread", field[3])
+		return call{}, fmt.Errorf("default stream %q is neither legacy nor thread", field[d.fields-3])
 	}
 	for t := range strings.SplitSeq(params, ",") {
 		if t = strings.TrimSpace(t); t != "" && t != "void" {
@@ -103,17 +132,46 @@ func checkDetail(c call) error {
 	if !ok {
 		return fmt.Errorf("unknown kind %q", c.kind)
 	}
+	if parts := strings.Split(c.detail, "/"); len(parts) > 1 {
+		return checkParts(c, parts)
+	}
 	if position, err := strconv.Atoi(c.detail); err == nil {
 		if !slices.Contains(allowed, "N") {
 			return fmt.Errorf("kind %s takes no position", c.kind)
 		}
-		if position >= len(c.types) || c.types[position] != "CUstream" {
-			return fmt.Errorf("parameter %d of %s is no stream", position, c.symbol)
-		}
-		return nil
+		return c.isOf(position, c.dialect.stream)
 	}
 	if !slices.Contains(allowed, c.detail) || c.detail == "N" {
 		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
+	}
+	return nil
+}
+
+// isOf says that a parameter has a type.
+func (c call) isOf(position int, want string) error {
+	if position >= len(c.types) || c.types[position] != want {
+		return fmt.Errorf("parameter %d of %s is no %s", position, c.symbol, map[bool]string{true: "stream", false: want}[want == c.dialect.stream])
+	}
+	return nil
+}
+
+// checkParts looks at the details that only HIP's table has.
+func checkParts(c call, parts []string) error {
+	want := map[string][]string{"ext": {c.dialect.stream, "hipEvent_t", "hipEvent_t"}, "copy": {c.dialect.stream, "hipMemcpyKind"}}[c.kind]
+	if c.dialect.dir != hip.dir || len(parts) != len(want) {
+		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
+	}
+	for i, part := range parts {
+		if c.kind == "copy" && (i == 0 && part == "default" || i == 1 && part == "wait") {
+			continue
+		}
+		position, err := strconv.Atoi(part)
+		if err != nil {
+			return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
+		}
+		if err := c.isOf(position, want[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -143,6 +201,14 @@ func (c call) arguments() string {
 	return strings.Join(out, ", ")
 }
 
+// returns is the type of the answer.
+func (c call) returns() string {
+	if c.symbol == "hipGetStreamDeviceId" {
+		return "int"
+	}
+	return c.result
+}
+
 // prototype is the list of a declaration: types alone.
 func (c call) prototype() string {
 	if len(c.types) == 0 {
@@ -151,23 +217,24 @@ func (c call) prototype() string {
 	return strings.Join(c.types, ", ")
 }
 
-// stream is the C expression of the stream the call works on, stream 0 made explicit.
-func (c call) stream() string {
+// on is the C expression of the stream the call works on, stream 0 made explicit.
+func (c call) on() string {
 	which := "legacy"
 	if c.thread {
 		which = "thread"
 	}
-	switch c.detail {
+	first, _, _ := strings.Cut(c.detail, "/")
+	switch first {
 	case "default", "wait":
-		return "XSI_CU_" + strings.ToUpper(which)
+		return c.upper + strings.ToUpper(which)
 	case "config":
-		return "xsi_cu_" + which + "(xsi_cu_config_stream(a0))"
+		return c.lower + which + "(" + c.lower + "config_stream(a0))"
 	case "record":
-		return "xsi_cu_" + which + "(a1)"
+		return c.lower + which + "(a1)"
 	case "begin", "end":
-		return "xsi_cu_" + which + "(a0)"
+		return c.lower + which + "(a0)"
 	}
-	return "xsi_cu_" + which + "(a" + c.detail + ")"
+	return c.lower + which + "(a" + first + ")"
 }
 
 func b2i(b bool) int {

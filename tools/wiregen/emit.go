@@ -11,7 +11,7 @@ import (
 
 // Words that Go spells in capitals.
 var initialisms = map[string]string{
-	"id": "ID", "ns": "NS", "pid": "PID", "pci": "PCI", "rm": "RM", "fds": "FDs", "us": "US", "slo": "SLO",
+	"id": "ID", "ns": "NS", "pid": "PID", "pci": "PCI", "rm": "RM", "fds": "FDs", "us": "US", "slo": "SLO", "kfd": "KFD", "gpu": "GPU", "cu": "CU",
 }
 
 func camel(s string) string {

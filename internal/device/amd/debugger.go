@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +50,8 @@ type Debugger struct {
 	grace   uint32           // of the suspension in force
 	lateErr error            // of a suspension that an event caused
 	held    map[uint32]bool
-	caught  int // queues that appeared while stopped, and were stopped too
+
+	caught atomic.Int64 // queues that appeared while stopped, and were stopped too
 }
 
 // AttachDebugger becomes the debugger of a process: nothing of it is stopped yet.
@@ -145,7 +147,7 @@ func (d *Debugger) answer() {
 func (d *Debugger) stopNew() {
 	before := len(d.held)
 	_, d.lateErr = d.suspend()
-	d.caught += max(len(d.held)-before, 0)
+	d.caught.Add(int64(max(len(d.held)-before, 0)))
 }
 
 // Queues lists the process's queues, newest first.
@@ -277,7 +279,7 @@ func (d *Debugger) Resume(gpu uint32) (results []QueueResult, err error) {
 
 // Caught is how many queues appeared while the others were stopped, and the error of the last one.
 func (d *Debugger) Caught() (n int, err error) {
-	failed := d.tracer.call(func() { n, err = d.caught, d.lateErr })
+	failed := d.tracer.call(func() { n, err = int(d.caught.Load()), d.lateErr })
 	return n, errors.Join(failed, err)
 }
 

@@ -144,7 +144,7 @@ func (a *Attached) Resolve(context.Context) (map[model.DeviceID]device.Capabilit
 	for gpu, id := range a.ids {
 		for _, q := range queues {
 			if q.GPUID == id && !q.SDMA() {
-				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt}
+				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt, Route: RouteDebugger}
 			}
 		}
 	}
@@ -154,6 +154,44 @@ func (a *Attached) Resolve(context.Context) (map[model.DeviceID]device.Capabilit
 // Target is the process on one GPU.
 func (a *Attached) Target(gpu model.DeviceID) device.Target {
 	return NewDebugTarget(a.debugger, a.ids[gpu], a.metrics)
+}
+
+var (
+	_ device.QueueLister = (*Attached)(nil)
+	_ device.Catcher     = (*Attached)(nil)
+)
+
+// HardwareQueues asks the driver.
+func (a *Attached) HardwareQueues(context.Context) ([]device.HardwareQueue, error) {
+	queues, err := a.debugger.Queues()
+	if err != nil {
+		return nil, err
+	}
+	var out []device.HardwareQueue
+	for _, q := range queues {
+		hq := device.HardwareQueue{Kind: "compute", ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.RingBytes}
+		if q.SDMA() {
+			hq.Kind = "copy"
+		}
+		for gpu, id := range a.ids {
+			if id == q.GPUID {
+				hq.Device = gpu
+			}
+		}
+		out = append(out, hq)
+	}
+	return out, nil
+}
+
+// Caught is how many queues appeared while the others were stopped.
+func (a *Attached) Caught() uint64 {
+	return uint64(a.debugger.caught.Load())
+}
+
+// ResumeAll lets everything go on, whatever the targets believe.
+func (a *Attached) ResumeAll() error {
+	_, err := a.debugger.Resume(AllGPUs)
+	return err
 }
 
 // Why says why a GPU is missing in Resolve.

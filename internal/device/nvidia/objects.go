@@ -124,6 +124,8 @@ type Objects struct {
 	closed  bool
 	lie     string // why a client of this process was not accepted
 
+	caught atomic.Uint64 // channels that appeared while others were stopped
+
 	// What the engine loop asks for. It never waits for mu, which what a process sends decides
 	// how long is held.
 	shown atomic.Pointer[shown]
@@ -202,6 +204,7 @@ func (s *Objects) enter(client uint32, o object) error {
 	if !c.settle(&o) {
 		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooDeep)
 	}
+	s.catch(c, &o)
 	s.order++
 	o.order = s.order
 	c.add(&o)

@@ -18,7 +18,7 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 2            /* raised when anything below changes */
+#define XSW_VERSION 3            /* raised when anything below changes */
 #define XSW_PAGE_MAGIC 0x58534348 /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
 #define XSW_MAX_QUEUES 1024      /* queues (contexts, or streams when asked) a process */
@@ -30,6 +30,9 @@
 #define XSW_MAX_RM_EVENTS 64     /* events in one frame */
 #define XSW_MAX_RM_OBJECTS 4096  /* objects of one process the daemon remembers */
 #define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
+#define XSW_MAX_KFD_EVENTS 64    /* queues in one frame */
+#define XSW_MAX_KFD_QUEUES 2048  /* AMD hardware queues of one process */
+#define XSW_KFD_MASK_WORDS 32    /* of compute units: 1024 bits, the most that the driver takes */
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
 #define XSW_GANG_BYTES 64        /* of a gang's name, with its NUL */
@@ -122,7 +125,10 @@ struct xsw_queue {
   uint32_t gate;      /* enum xsw_gate; also the futex word a held launcher waits on */
   uint32_t in_flight; /* most launches in flight while Lv1 is in force; 0: no limit */
   uint32_t batch;     /* launches between two of our events while a limit is in force */
-  uint32_t _rsv0[13];
+  uint32_t quiet;     /* 1: no decision depends on this queue's work, so the doorbell stays silent.
+                         The client changes transitions and then looks here, the daemon changes this
+                         and then looks there, both sequentially consistent: one sees the other */
+  uint32_t _rsv0[12];
 
   /* line 1: client */
   uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so one read tells
@@ -134,7 +140,10 @@ struct xsw_queue {
   int32_t priority;      /* added to the process's: of a stream, bigger is more important; else 0 */
   uint32_t kind;         /* enum xsw_queue_kind */
   uint64_t submitted;    /* work submitted, published as the counters are */
-  uint64_t _rsv2[2];
+  uint64_t busy_ns;      /* signed: for how long it had work in all. While it has some, less the time
+                            at which that began, and so negative: the reader adds its own time.
+                            One word, so that no reading can be torn */
+  uint64_t _rsv2[1];
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
@@ -145,6 +154,9 @@ enum xsw_frame_type {
   XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
   XSW_FRAME_RM = 4,      /* client -> daemon: NVIDIA resource-manager objects */
   XSW_FRAME_HINT = 5,    /* client -> daemon: hints that changed */
+  XSW_FRAME_KFD = 6,     /* client -> daemon: AMD hardware queues that came, changed or went */
+  XSW_FRAME_ORDER = 7,   /* daemon -> client: what only the owner of those may do to them */
+  XSW_FRAME_DONE = 8,    /* client -> daemon: what became of an order */
 };
 
 /* Starts every frame; this struct never changes, so that versions can tell each other apart. */
@@ -265,6 +277,68 @@ struct xsw_rm {
   struct xsw_rm_event events[XSW_MAX_RM_EVENTS];
 };
 
+/* AMD: a queue obeys only the process that made it, so the daemon's wish is carried out by the
+ * client's helper thread. Orders are carried out in their order, at once, one at a time; each is
+ * answered. A pause is obeyed only under a lease that still runs. */
+
+enum xsw_kfd_kind {
+  XSW_KFD_QUEUE = 1, /* it is there, and is like this now */
+  XSW_KFD_GONE = 2,  /* only the id counts */
+};
+
+struct xsw_kfd_event {
+  uint32_t kind; /* enum xsw_kfd_kind */
+  uint32_t id;   /* as the driver numbers it; used again after its end */
+  uint32_t gpu_id;
+  uint32_t type; /* of CREATE_QUEUE: 0 and 2 compute, 1, 3 and 4 copy */
+  uint64_t ring;
+  uint32_t ring_bytes;
+  uint32_t priority; /* the application's own, 0 to 15 */
+  uint32_t late;     /* 1: it was made while its GPU was paused, and is paused too */
+  uint32_t _rsv;
+};
+
+struct xsw_kfd {
+  struct xsw_frame frame;
+  uint32_t count; /* events used; the packet is cut after the last one */
+  uint32_t _rsv;
+  struct xsw_kfd_event events[XSW_MAX_KFD_EVENTS];
+};
+
+enum xsw_order_kind {
+  XSW_ORDER_PAUSE = 1,    /* and keep paused what appears, until resumed */
+  XSW_ORDER_RESUME = 2,
+  XSW_ORDER_PRIORITY = 3, /* of the driver, 0 to 15; -1: the application's own */
+  XSW_ORDER_CU_MASK = 4,  /* compute units that compute queues may use; mask_bits 0: all */
+};
+
+enum xsw_order_queues {
+  XSW_ORDER_COMPUTE = 1,
+  XSW_ORDER_COPY = 2,
+  XSW_ORDER_BOTH = 3,
+};
+
+struct xsw_order {
+  struct xsw_frame frame;
+  uint64_t sequence;
+  uint32_t kind;   /* enum xsw_order_kind */
+  uint32_t gpu_id; /* 0: all */
+  uint32_t queues; /* enum xsw_order_queues, for pause and resume */
+  int32_t priority;
+  uint32_t mask_bits; /* a multiple of 32 */
+  uint32_t _rsv;
+  uint32_t mask[XSW_KFD_MASK_WORDS];
+};
+
+struct xsw_done {
+  struct xsw_frame frame;
+  uint64_t sequence;
+  int32_t result; /* queues that are as wanted, or -errno: -ESTALE for a pause without a lease */
+  uint32_t _rsv;
+  uint64_t begin_ns; /* when the client turned to it, and when the driver had answered */
+  uint64_t end_ns;
+};
+
 /* ---- both sides agree ---------------------------------------------------- */
 
 _Static_assert(sizeof(struct xsw_header) == 5 * 64, "header is five cache lines");
@@ -277,5 +351,7 @@ _Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_B
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
 _Static_assert(sizeof(struct xsw_rm) <= XSW_FRAME_MAX_BYTES, "a full RM frame fits a packet");
 _Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");
+_Static_assert(sizeof(struct xsw_kfd_event) == 40, "a queue of AMD's");
+_Static_assert(sizeof(struct xsw_kfd) <= XSW_FRAME_MAX_BYTES, "a full KFD frame fits a packet");
 
 #endif /* XSCHED_WIRE_H */

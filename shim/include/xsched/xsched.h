@@ -228,6 +228,9 @@ typedef struct xs_hint {
 } xs_hint;
 
 XResult xs_hint_set(XQueueHandle xq, const xs_hint *hint);
+/* The same about a queue that xs_queues shows, by its index; from then on it is scheduled by itself.
+ * kXSchedErrorNotFound: there is none. */
+XResult xs_queue_hint(uint32_t index, const xs_hint *hint);
 
 /* A request of the program begins, and ends: what the SLO policy measures. Up to 16 names, up to
  * 1024 requests at once; beyond that begin returns 0, which end ignores. */
@@ -260,7 +263,7 @@ int xs_available(void);
 /* An XSchedulerType. */
 int xs_scheduler(void);
 /* Of this interface; grows with it. */
-#define XS_API_VERSION 1
+#define XS_API_VERSION 2
 uint32_t xs_api_version(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one process pays: 1,000 vector-add tasks, a loop bound by launches, a loop bound by copies. Prints
-// one JSON line of medians. Run with and without the shim, alternating.
+// What one process pays, in blocks on demand, so that two of these, one of them under the shim, can take
+// turns on one core and one GPU:
+//   block KIND MS   runs KIND for that long; answers "B KIND value count", the median of what it measured
+//   quit            answers "S blocks sum expected"
+// Kinds: task (about 1 ms of kernels, then a wait), tiny (the smallest kernel and its wait), launch (ns a
+// launch), copy (4 KiB, many and then a wait), synccopy (4 KiB that wait one by one), bulk (64 MiB); us.
+#include <sched.h>
+
 #include "common.cuh"
 
 __global__ void add(const float *a, const float *b, float *c, size_t n) {
@@ -14,63 +20,99 @@ __global__ void fill(float *x, size_t n, float scale) {
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) x[i] = (float)(i % 1021) * scale;
 }
 
-int main(int argc, char **argv) {
-  int tasks = atoi(option(argc, argv, "--tasks", "1000"));
-  const size_t n = 16u << 20;
-  const int adds = 20;
-  float *a, *b, *c;
-  CHECK(cudaMalloc(&a, n * sizeof(float)));
-  CHECK(cudaMalloc(&b, n * sizeof(float)));
-  CHECK(cudaMalloc(&c, n * sizeof(float)));
-  fill<<<1024, 256>>>(a, n, 0.5f);
-  fill<<<1024, 256>>>(b, n, 0.25f);
-  CHECK(cudaDeviceSynchronize());
-  std::vector<double> task_us, tiny_us, launch_ns, copy_us, bulk_us;
+static const size_t n = 16u << 20, bulk_bytes = 64u << 20;
+static const int adds = 20, launches = 1000, copies = 200;
+static float *a, *b, *c, *d; /* d is what copies go to */
+static char *host;
 
-  for (int i = -50; i < tasks; i++) { // about a millisecond of work, then its result is awaited
-    uint64_t t = now_ns();
+/* One measurement of a kind; below 0: there is no such kind. */
+static double measure(const std::string &kind) {
+  uint64_t t = now_ns();
+  if (kind == "task") {
     for (int k = 0; k < adds; k++) add<<<1024, 256>>>(a, b, c, n);
     CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());
-    if (i >= 0) task_us.push_back((now_ns() - t) / 1e3);
-  }
-  for (int i = -50; i < tasks; i++) { // the smallest task: every one makes the queue busy and idle again
-    uint64_t t = now_ns();
+  } else if (kind == "tiny") {
     add<<<64, 256>>>(a, b, c, 1u << 16);
     CHECK(cudaDeviceSynchronize());
-    if (i >= 0) tiny_us.push_back((now_ns() - t) / 1e3);
-  }
-  for (int chunk = -5; chunk < 60; chunk++) {
-    uint64_t t = now_ns();
-    for (int k = 0; k < 1000; k++) nothing<<<1, 32>>>();
+  } else if (kind == "launch") {
+    for (int k = 0; k < launches; k++) nothing<<<1, 32>>>();
     uint64_t launched = now_ns();
     CHECK(cudaDeviceSynchronize());
-    if (chunk >= 0) launch_ns.push_back((launched - t) / 1000.0);
-  }
-  char *host;
-  CHECK(cudaMallocHost(&host, 64u << 20));
-  memset(host, 1, 64u << 20);
-  for (int chunk = -5; chunk < 60; chunk++) {
-    uint64_t t = now_ns();
-    for (int k = 0; k < 200; k++) CHECK(cudaMemcpyAsync((char *)c + k * 4096, host + k * 4096, 4096, cudaMemcpyHostToDevice, 0));
+    return (double)(launched - t) / launches;
+  } else if (kind == "copy") {
+    for (int k = 0; k < copies; k++)
+      CHECK(cudaMemcpyAsync((char *)d + k * 4096, host + k * 4096, 4096, cudaMemcpyHostToDevice, 0));
     CHECK(cudaDeviceSynchronize());
-    if (chunk >= 0) copy_us.push_back((now_ns() - t) / 1e3 / 200);
+    return (double)(now_ns() - t) / 1e3 / copies;
+  } else if (kind == "synccopy") {
+    CHECK(cudaMemcpy(d, host, 4096, cudaMemcpyHostToDevice));
+  } else if (kind == "bulk") {
+    CHECK(cudaMemcpy(host, d, bulk_bytes, cudaMemcpyDeviceToHost));
+  } else {
+    return -1;
   }
-  for (int i = -2; i < 20; i++) {
-    uint64_t t = now_ns();
-    CHECK(cudaMemcpy(host, c, 64u << 20, cudaMemcpyDeviceToHost));
-    if (i >= 0) bulk_us.push_back((now_ns() - t) / 1e3);
+  return (double)(now_ns() - t) / 1e3;
+}
+
+/* The first tenth warms caches and clocks up after the other process's turn. */
+static void block(const std::string &kind, double ms) {
+  std::vector<double> found;
+  uint64_t begin = now_ns(), count = begin + (uint64_t)(ms * 1e5), end = begin + (uint64_t)(ms * 1e6);
+  for (;;) {
+    uint64_t started = now_ns();
+    if (started >= end && found.size() >= 3) break;
+    double value = measure(kind);
+    if (value < 0) break;
+    if (started >= count) found.push_back(value);
   }
+  printf("B %s %.4f %zu\n", kind.c_str(), median_of(found), found.size());
+  fflush(stdout);
+}
+
+static bool right() {
+  add<<<1024, 256>>>(a, b, c, n);
   std::vector<float> back(1024);
   CHECK(cudaMemcpy(back.data(), c + n - 1024, 1024 * sizeof(float), cudaMemcpyDeviceToHost));
-  bool right = true;
   for (size_t i = 0; i < 1024; i++) {
     float x = (float)((n - 1024 + i) % 1021);
-    right = right && back[i] == x * 0.5f + x * 0.25f;
+    if (back[i] != x * 0.5f + x * 0.25f) return false;
   }
-  printf("{\"task_us\": %.3f, \"tiny_task_us\": %.3f, \"launch_ns\": %.2f, \"small_copy_us\": %.4f, "
-         "\"bulk_copy_us\": %.2f, \"tasks\": %d, \"right\": %s}\n",
-         median_of(task_us), median_of(tiny_us), median_of(launch_ns), median_of(copy_us), median_of(bulk_us), tasks,
-         right ? "true" : "false");
-  return right ? 0 : 1;
+  return true;
+}
+
+int main(int argc, char **argv) {
+  int core = atoi(option(argc, argv, "--core", "-1"));
+  for (float **p : {&a, &b, &c, &d}) CHECK(cudaMalloc(p, n * sizeof(float)));
+  CHECK(cudaMallocHost(&host, bulk_bytes));
+  memset(host, 1, bulk_bytes);
+  fill<<<1024, 256>>>(a, n, 0.5f);
+  fill<<<1024, 256>>>(b, n, 0.25f);
+  CHECK(cudaDeviceSynchronize());
+  if (core >= 0) { // this thread alone: the driver's threads, and whatever else there is, have cores of their own
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) perror("overhead: core");
+  }
+  printf("R\n");
+  fflush(stdout);
+  int blocks = 0;
+  for (;;)
+    for (const std::string &line : read_lines(-1)) {
+      char kind[32];
+      double ms;
+      if (line == "quit") {
+        bool ok = right();
+        printf("S %d %s right\n", blocks, ok ? "right" : "wrong");
+        return ok ? 0 : 1;
+      }
+      if (sscanf(line.c_str(), "block %31s %lf", kind, &ms) == 2) {
+        block(kind, ms);
+        blocks++;
+      } else {
+        printf("E unknown command\n");
+        fflush(stdout);
+      }
+    }
 }

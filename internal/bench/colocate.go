@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"xsched/internal/daemon"
+	"xsched/internal/embedded"
+)
+
+// ColocateOptions is an online and an offline program on one GPU. Zero values mean the defaults.
+type ColocateOptions struct {
+	Online, Offline string // commands, for a shell
+	Virtual         bool
+	Platform        string        // of the virtual GPU; default nvidia
+	Attach          bool          // the offline program runs without the shim and is controlled from outside
+	Slice           time.Duration // the longest the offline program stands still; 0: the daemon's own bound
+	Alone           time.Duration // how long the offline program is measured alone; default 2 s
+	Together        time.Duration // how long at most beside the online one; 0: until that ends
+	Linger          time.Duration // how long the offline program may go on by itself afterwards; default 10 s
+	Out             string        // folder for pair.json and pair.md; empty: none
+	Output          io.Writer     // what the programs write; nil: nowhere
+	Exe             string        // the xsched program; empty: this one
+}
+
+// The priorities by which the programs of the two sides are told apart: the daemon is theirs alone.
+const (
+	onlinePriority  = 10
+	offlinePriority = -10
+
+	joinLimit  = 30 * time.Second // for a program to use the GPU
+	samplePace = 50 * time.Millisecond
+	settleTime = 300 * time.Millisecond
+	endLimit   = 3 * time.Second // after SIGTERM
+)
+
+func (o *ColocateOptions) defaults() error {
+	setDefault(&o.Platform, PlatformNVIDIA)
+	setDefault(&o.Alone, 2*time.Second)
+	setDefault(&o.Linger, 10*time.Second)
+	switch {
+	case strings.TrimSpace(o.Online) == "" || strings.TrimSpace(o.Offline) == "":
+		return errors.New("both commands are needed; use --online CMD --offline CMD")
+	case o.Slice < 0 || o.Alone < 0 || o.Together < 0 || o.Linger < 0:
+		return errors.New("times can't be negative")
+	case o.Slice != 0 && o.Slice < time.Millisecond:
+		return fmt.Errorf("a slice of %v is too short; use at least 1ms", o.Slice)
+	}
+	if o.Exe == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		o.Exe = exe
+	}
+	return nil
+}
+
+// colocation is one run.
+type colocation struct {
+	ColocateOptions
+	rig    *rig
+	record string
+	report *ColocateReport
+
+	online, offline *side
+	alone, together progress
+	lastPIDs        map[int]bool // of the online program
+}
+
+// side is one program and its children.
+type side struct {
+	name string
+	cmd  *exec.Cmd
+	errs tailBuffer
+	done chan struct{}
+	err  error // of its end
+	// ended: it was ended by us, so that its exit code says nothing.
+	ended bool
+	pids  map[int]bool // of its processes that use the GPU
+}
+
+// progress is how far the offline program came in a stretch of time.
+type progress struct {
+	from, to         int64
+	ran              time.Duration // on the GPU, by its own record
+	launches         uint64        // by the shim
+	onlineRan        time.Duration
+	recorded, hooked bool
+}
+
+// Colocate runs the offline program, then the online one beside it, and reports what it cost both. A
+// report comes back only if it is proved that the offline program was stopped for the online one.
+func Colocate(ctx context.Context, o ColocateOptions) (*ColocateReport, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	c := &colocation{ColocateOptions: o, lastPIDs: map[int]bool{}}
+	if err := c.run(ctx); err != nil {
+		return nil, restoreErr(ctx, err)
+	}
+	if err := c.prove(); err != nil {
+		return nil, err
+	}
+	if o.Out != "" {
+		if err := c.report.save(o.Out); err != nil {
+			return nil, err
+		}
+	}
+	return c.report, nil
+}
+
+func (c *colocation) run(ctx context.Context) error {
+	folder, err := os.MkdirTemp("", "xsched-pair-")
+	if err != nil {
+		return fmt.Errorf("make a private folder: %w", err)
+	}
+	defer os.RemoveAll(folder)
+	c.record = filepath.Join(folder, "recording")
+	flags := []string{"--record", c.record, "--policy", "HPF", "--mode", "suspend"}
+	if c.Slice > 0 {
+		flags = append(flags, "--starvation-bound", c.Slice.String())
+	}
+	if c.Virtual {
+		c.rig, err = openVirtual(ctx, c.Exe, c.Platform, "", flags...)
+	} else {
+		c.rig, err = openOwn(ctx, c.Exe, flags...)
+	}
+	if err != nil {
+		return err
+	}
+	defer c.rig.close()
+	c.report = &ColocateReport{
+		Device: "GPU", Date: time.Now(), Machine: thisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: ms(c.Slice),
+	}
+	if c.Virtual {
+		c.report.Device, c.report.Platform = VirtualDevice, c.Platform
+	}
+	defer c.endAll()
+	if err := c.runAlone(ctx); err != nil {
+		return err
+	}
+	if err := c.runTogether(ctx); err != nil {
+		return err
+	}
+	if err := c.finish(ctx); err != nil {
+		return err
+	}
+	c.rig.serve.stop() // writes the end of the recording
+	return c.readRecording()
+}
+
+// openOwn starts a daemon of its own on the GPUs of this machine.
+func openOwn(ctx context.Context, exe string, serveFlags ...string) (_ *rig, err error) {
+	r := &rig{exe: exe}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if r.dir, err = os.MkdirTemp("", "xsched-bench-"); err != nil {
+		return nil, fmt.Errorf("make a private folder: %w", err)
+	}
+	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.dir) })
+	if r.serve, err = r.startService(append([]string{"serve", "--http", "off"}, serveFlags...)...); err != nil {
+		return nil, err
+	}
+	return r, r.connect(ctx, filepath.Join(r.dir, "control.sock"), r.serve)
+}
+
+// start runs a command: under the daemon, or as if there was none.
+func (c *colocation) start(name, command string, priority int, bare bool) (*side, error) {
+	s := &side{name: name, done: make(chan struct{}), pids: map[int]bool{}}
+	argv := []string{c.Exe, "run", "--priority", strconv.Itoa(priority)}
+	if c.Virtual {
+		argv = append(argv, "--virtual")
+	}
+	argv = append(argv, "--", "/bin/sh", "-c", command)
+	env := withEnv("XSCHED_DIR=" + c.rig.dir)
+	if bare {
+		argv = []string{"/bin/sh", "-c", command}
+		if c.Virtual {
+			more, err := c.rig.deviceEnv()
+			if err != nil {
+				return nil, err
+			}
+			env = append(env, more...)
+		}
+	}
+	s.cmd = exec.Command(argv[0], argv[1:]...)
+	s.cmd.Env, s.cmd.Stderr, s.cmd.Stdout = env, &s.errs, c.Output
+	if c.Output != nil {
+		s.cmd.Stderr = io.MultiWriter(&s.errs, c.Output)
+	}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	s.cmd.WaitDelay = endLimit
+	if _, err := hurried(s.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start the %s program: %w", name, err)
+	}
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.done)
+	}()
+	return s, nil
+}
+
+// deviceEnv leads a program to the virtual GPU without our shim.
+func (r *rig) deviceEnv() ([]string, error) {
+	kernel, vendor, env := embedded.VirtualRM, embedded.VirtualCUDA, []string{"XSCHED_VGPU_SOCKET=" + r.deviceSocket()}
+	if r.platform == PlatformAMD {
+		kernel, vendor = embedded.VirtualKFD, embedded.VirtualHIP
+		env = []string{"XSCHED_VKFD_SOCKET=" + r.deviceSocket(), "XSCHED_VKFD_ROOT=" + filepath.Join(r.dir, "kfd")}
+	}
+	below, err := embedded.Unpack(kernel)
+	if err != nil {
+		return nil, err
+	}
+	library, err := embedded.Unpack(vendor)
+	if err != nil {
+		return nil, err
+	}
+	return append(env, "LD_PRELOAD="+below, "LD_LIBRARY_PATH="+filepath.Dir(library)), nil
+}
+
+// stop ends a program and its children: politely, then not.
+func (s *side) stop() {
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.done:
+		return
+	default:
+	}
+	s.ended = true
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(endLimit):
+	}
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	<-s.done
+}
+
+func (c *colocation) endAll() {
+	c.online.stop()
+	c.offline.stop()
+}
+
+// running says whether a program still is.
+func (s *side) running() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *side) gone() error {
+	err := s.err
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("the %s program ended too early (%w)%s; try it by itself with `xsched run`, or see what it writes with --output", s.name, err, s.errs.suffix())
+}
+
+// isOnline tells the two sides apart.
+func isOnline(p daemon.Process) bool { return p.Priority > 0 }

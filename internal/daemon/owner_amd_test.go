@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/daemon"
+	"xsched/internal/embedded"
+	"xsched/internal/kfd"
+	"xsched/internal/kfd/kfdtest"
+)
+
+// owned starts the test program over the double with our library in it.
+func owned(t *testing.T, w *world, d *kfdtest.Device, extra ...string) *kfdtest.Program {
+	t.Helper()
+	shim, err := embedded.Unpack(embedded.Shim)
+	if errors.Is(err, embedded.ErrMissing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := d.Command(t, kfdtest.Build(t, "kfdtarget", "", "shim/virtual/kfdtarget.c"))
+	for _, kv := range d.Env {
+		if library, ok := strings.CutPrefix(kv, "LD_PRELOAD="); ok {
+			kv = "LD_PRELOAD=" + shim + ":" + library
+		}
+		extra = append(extra, kv)
+	}
+	cmd.Env = append(extra, "XSCHED_SOCKET="+filepath.Join(w.dir, "xsched.sock"))
+	p := d.Run(t, cmd)
+	if line := p.Line(); !strings.HasPrefix(line, "ready ") {
+		t.Fatal(line)
+	}
+	return p
+}
+
+func processOf(t *testing.T, w *world, pid int) *daemon.Process {
+	t.Helper()
+	list, err := w.ctl.List(ctx)
+	if err != nil {
+		return nil
+	}
+	for i := range list.Processes {
+		if list.Processes[i].PID == pid {
+			return &list.Processes[i]
+		}
+	}
+	return nil
+}
+
+func level2(t *testing.T, w *world, pid int) {
+	t.Helper()
+	await(t, "level 2 through its owner", func() bool {
+		p := processOf(t, w, pid)
+		return p != nil && len(p.Queues) == 1 && p.Queues[0].Level == 2 && p.Queues[0].Route == "owner"
+	})
+}
+
+// A program on AMD's driver with our library and a runtime that it does not hook: its
+// queues alone put it under the daemon, which has them paused by the program itself.
+func TestOwnerAMD(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	p := owned(t, w, d)
+	level2(t, w, p.PID)
+	if q := processOf(t, w, p.PID).Queues[0]; q.Device != "0000:01:00.0" || q.LevelReason == "" {
+		t.Errorf("%+v", q)
+	}
+	reply, err := w.ctl.Suspend(ctx, p.PID)
+	if err != nil || reply.Attached || reply.Level != 2 {
+		t.Fatalf("%+v %v", reply, err)
+	}
+	paused := func() bool {
+		stats, err := w.ctl.Stats(ctx)
+		return err == nil && stats.Suspends == stats.Resumes+1
+	}
+	await(t, "paused", paused)
+	p.Ask("w")
+	p.Ask("n") // a queue made meanwhile never runs either
+	p.Ask("w")
+	time.Sleep(30 * time.Millisecond)
+	if got := p.Ask("r"); got != "R 0" {
+		t.Errorf("a paused process has %s", got)
+	}
+	await(t, "the new queue is counted", func() bool { return processOf(t, w, p.PID).QueuesCaught == 1 })
+	queues, err := w.ctl.Queues(ctx, p.PID)
+	if err != nil || len(queues.Queues) != 3 || !queues.Queues[2].AMD.Late || queues.Queues[0].Kind != "copy" || queues.Queues[1].AMD.Ring == 0 {
+		t.Errorf("%+v %v", queues, err)
+	}
+	if _, err := w.ctl.Resume(ctx, p.PID); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("f")
+	if got := p.Ask("r"); got != "R 3" {
+		t.Errorf("all work is done: %s", got)
+	}
+	stats, err := w.ctl.Stats(ctx)
+	if err != nil || stats.SuspendTime.Count == 0 || stats.DriverSuspendTime.Count == 0 {
+		t.Errorf("%+v %v", stats, err)
+	}
+	// Attaching to it is refused: it has joined by itself.
+	if _, err := w.ctl.Attach(ctx, p.PID); !errors.Is(err, daemon.ErrInvalid) {
+		t.Errorf("attach: %v", err)
+	}
+	p.Send("q")
+	await(t, "gone with its end", func() bool { return processOf(t, w, p.PID) == nil })
+}
+
+// Whatever becomes of the daemon, the program runs: killed, stopped, or with an engine
+// that hangs.
+func TestOwnerAMDFailsOpen(t *testing.T) {
+	w := newWorld(t)
+	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	server := startProgram(t, "daemon", w.dir)
+	p := owned(t, w, d)
+	hold := func() {
+		t.Helper()
+		level2(t, w, p.PID)
+		if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
+			t.Fatal(err)
+		}
+		before := p.Ask("r")
+		await(t, "paused", func() bool {
+			p.Ask("w")
+			time.Sleep(10 * time.Millisecond)
+			now := p.Ask("r")
+			same := now == before
+			before = now
+			return same
+		})
+	}
+	hold()
+	if err := server.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("f") // silent for too long: it helps itself
+	if err := server.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ctl.Resume(ctx, p.PID); err != nil {
+		t.Fatal(err)
+	}
+	hold()
+	_ = server.Process.Kill()
+	p.Ask("f")
+	_, _ = server.Process.Wait()
+	_ = os.Remove(filepath.Join(w.dir, "control.sock"))
+	server = startProgram(t, "daemon", w.dir)
+	hold() // it has joined the next one
+	_ = server.Process.Signal(unix.SIGTERM)
+	p.Ask("f") // an orderly end sets it free, too
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Announced is a queue as the program's own library told a daemon.
+type Announced struct {
+	ID, GPUID uint32
+	Copies    bool
+	PCI       string
+	Ring      uint64
+	Bytes     uint32
+	Priority  *uint32 // nil: not told
+}
+
+// JoinAnnounced adds what the program's library knows, by the driver's number of a queue: what
+// it saw at the making of a queue is certain, where a dump is only joined by order and size.
+func (f *Found) JoinAnnounced(all []Announced) {
+	for _, a := range all {
+		at := -1
+		for i, q := range f.Queues {
+			if q.ID == int(a.ID) {
+				at = i
+			}
+		}
+		if at < 0 {
+			q := FoundQueue{ID: int(a.ID), Type: "compute", GPUID: a.GPUID, Bytes: uint64(a.Bytes)}
+			if a.Copies {
+				q.Type = "sdma"
+			}
+			f.Queues = append(f.Queues, q)
+			at = len(f.Queues) - 1
+		}
+		q := &f.Queues[at]
+		if q.Ring != 0 && q.Ring != a.Ring {
+			f.Notes = append(f.Notes, Note{"debugfs mqds", fmt.Sprintf("queue %d: the dump was joined to another ring; the program's own is shown", a.ID)})
+			q.Read, q.Write, q.Active, q.Loaded = nil, nil, nil, nil
+		}
+		q.Ring = a.Ring
+		if q.PCI == "" {
+			q.PCI = a.PCI
+		}
+		if a.Priority != nil && q.Priority == nil {
+			q.Priority = a.Priority
+		}
+		q.Sources = append(q.Sources, "shim")
+	}
+	f.dropApart()
+}
+
+// dropApart removes descriptors without a number whose ring turned out to be a known queue's,
+// after giving that what they tell.
+func (f *Found) dropApart() {
+	known := map[uint64]bool{} // rings of descriptors that found their queue
+	for _, q := range f.Queues {
+		if q.ID < 0 && f.take(q) {
+			known[q.Ring] = true
+		}
+	}
+	f.Queues = slices.DeleteFunc(f.Queues, func(q FoundQueue) bool { return q.ID < 0 && known[q.Ring] })
+}
+
+func (f *Found) take(d FoundQueue) bool {
+	for i := range f.Queues {
+		q := &f.Queues[i]
+		if q.ID < 0 || q.Ring != d.Ring || q.GPUID != d.GPUID {
+			continue
+		}
+		q.Read, q.Write, q.Active, q.Loaded = d.Read, d.Write, d.Active, d.Loaded
+		q.Sources = append(q.Sources, d.Sources...)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// twoNodes is a machine with one GPU, and one divided into two partitions that share an address.
+var twoNodes = fstest.MapFS{
+	"topology/nodes/0/gpu_id":     file("0\n"),
+	"topology/nodes/0/properties": file("cpu_cores_count 2\n"),
+	"topology/nodes/1/gpu_id":     file("100\n"),
+	"topology/nodes/1/properties": file("location_id 256\ndomain 0\n"),
+	"topology/nodes/2/gpu_id":     file("200\n"),
+	"topology/nodes/2/properties": file("location_id 512\ndomain 1\n"),
+	"topology/nodes/3/gpu_id":     file("201\n"),
+	"topology/nodes/3/properties": file("location_id 512\ndomain 1\n"),
+}
+
+func announce(o *Owner, id, gpu, kind uint32) {
+	o.Queue(wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: gpu, Type: kind, Ring: uint64(id) << 12, RingBytes: 4096, Priority: 7})
+}
+
+func TestOwnerPlaces(t *testing.T) {
+	o := NewOwner(twoNodes, &device.Metrics{})
+	if o.Known() || len(o.Resolve()) != 0 || o.Why() == "" {
+		t.Error("something is known before anything was said")
+	}
+	announce(o, 0, 100, 2)
+	announce(o, 1, 100, 1)
+	announce(o, 2, 201, 0)
+	first, second := model.MakeDeviceID(0, 1, 0, 0), model.MakeDeviceID(1, 2, 0, 0)
+	caps := o.Resolve()
+	if len(caps) != 2 || caps[first].MaxLevel != model.LevelDeactivate || caps[second].Route != RouteOwner || caps[first].Reason == "" {
+		t.Fatalf("%+v", caps)
+	}
+	queues, late := o.Queues()
+	if len(queues) != 3 || late != 0 || queues[1].Type != "sdma" || queues[2].Device != second {
+		t.Errorf("%+v", queues)
+	}
+	o.Queue(wire.KFDEvent{Kind: wire.KFDGone, ID: 0})
+	if caps := o.Resolve(); len(caps) != 1 {
+		t.Errorf("a copy queue alone gives level 2: %+v", caps)
+	}
+	announce(o, 5, 999, 2)
+	o.Resolve()
+	if why := o.Why(); !strings.Contains(why, "999") {
+		t.Errorf("%q does not name the GPU that is not there", why)
+	}
+	blind := NewOwner(fstest.MapFS{}, &device.Metrics{})
+	announce(blind, 0, 100, 2)
+	if len(blind.Resolve()) != 0 || !strings.Contains(blind.Why(), "topology") {
+		t.Errorf("%q", blind.Why())
+	}
+}
+
+// fakeShim answers orders at once, in the way results says, one after the other.
+func fakeShim(o *Owner, results ...int32) *[]wire.Order {
+	var told []wire.Order
+	o.Connect(func(order wire.Order) error {
+		told = append(told, order)
+		result := int32(1)
+		if len(results) > 0 {
+			result, results = results[0], results[1:]
+		}
+		if !o.Answer(wire.Done{Sequence: order.Sequence, Result: result, BeginNS: 1, EndNS: 2001}) {
+			return errors.New("nobody waits for the answer")
+		}
+		return nil
+	})
+	return &told
+}
+
+func TestOwnerTarget(t *testing.T) {
+	metrics := &device.Metrics{}
+	o := NewOwner(twoNodes, metrics)
+	announce(o, 2, 200, 2)
+	o.Resolve()
+	gpu := model.MakeDeviceID(1, 2, 0, 0)
+	told := fakeShim(o)
+	target := o.Target(gpu)
+	stop, run := model.Desired{Suspend: model.LevelDeactivate}, model.Desired{}
+	ctx := context.Background()
+	if err := target.Apply(ctx, stop); err != nil {
+		t.Fatal(err)
+	}
+	// Both partitions, compute queues only; once more does nothing.
+	if err := target.Apply(ctx, stop); err != nil || len(*told) != 2 {
+		t.Fatalf("%v %+v", err, *told)
+	}
+	for i, id := range []uint32{200, 201} {
+		if w := (*told)[i]; w.Kind != wire.OrderPause || w.GPUID != id || w.Queues != wire.OrderCompute {
+			t.Errorf("%+v", w)
+		}
+	}
+	target.Invalidate()
+	if err := errors.Join(target.Apply(ctx, stop), target.Apply(ctx, run)); err != nil || len(*told) != 6 || (*told)[5].Kind != wire.OrderResume {
+		t.Errorf("%v %+v", err, *told)
+	}
+	if metrics.Suspends.Load() != 2 || metrics.Resumes.Load() != 1 {
+		t.Errorf("%d suspends, %d resumes", metrics.Suspends.Load(), metrics.Resumes.Load())
+	}
+	fakeShim(o, -int32(unix.ESTALE), -int32(unix.ETIME))
+	if err := target.Apply(ctx, stop); !errors.Is(err, ErrStale) {
+		t.Errorf("stale: %v", err)
+	}
+	if err := target.Apply(ctx, stop); !errors.Is(err, unix.ETIME) {
+		t.Errorf("the driver's error: %v", err)
+	}
+	// An order nobody answers ends with the connection: then it is not stopped, and free.
+	o.Connect(func(wire.Order) error { return nil })
+	late := make(chan error, 1)
+	go func() { late <- target.Apply(ctx, stop) }()
+	time.Sleep(10 * time.Millisecond)
+	o.Disconnect()
+	o.Disconnect()
+	if err := <-late; !errors.Is(err, ErrLeft) {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := target.Apply(ctx, run); err != nil {
+		t.Errorf("it has set itself free: %v", err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := target.Apply(short, stop); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if o.Answer(wire.Done{Sequence: 1}) {
+		t.Error("an answer was taken twice")
+	}
+}
+
+func TestJoinAnnounced(t *testing.T) {
+	seven := uint32(7)
+	read := uint64(3)
+	f := Found{Queues: []FoundQueue{
+		{ID: 0, Type: "compute", GPUID: 100, Bytes: 4096, Sources: []string{"sysfs"}},
+		{ID: 1, Type: "compute", GPUID: 100, Bytes: 4096, Ring: 0x9000, Read: &read, Sources: []string{"sysfs", "mqds"}},
+		{ID: -1, Type: "compute", GPUID: 100, Bytes: 4096, Ring: 0x1000, Read: &read, Sources: []string{"mqds"}},
+	}}
+	f.JoinAnnounced([]Announced{
+		{ID: 0, GPUID: 100, Ring: 0x1000, Bytes: 4096, PCI: "0000:01:00.0", Priority: &seven},
+		{ID: 1, GPUID: 100, Ring: 0x2000, Bytes: 4096},
+		{ID: 2, GPUID: 100, Ring: 0x3000, Bytes: 4096, Copies: true},
+	})
+	if len(f.Queues) != 3 {
+		t.Fatalf("%+v", f.Queues)
+	}
+	// The descriptor without a number is queue 0's: its ring says so.
+	if q := f.Queues[0]; q.Ring != 0x1000 || q.Read == nil || *q.Priority != 7 || q.PCI == "" || strings.Join(q.Sources, "+") != "sysfs+shim+mqds" {
+		t.Errorf("%+v", q)
+	}
+	// A dump that was joined by order to the wrong ring is corrected, and said so.
+	if q := f.Queues[1]; q.Ring != 0x2000 || q.Read != nil || len(f.Notes) != 1 {
+		t.Errorf("%+v %+v", q, f.Notes)
+	}
+	if q := f.Queues[2]; q.ID != 2 || q.Type != "sdma" {
+		t.Errorf("%+v", q)
+	}
+}
+
+// FuzzOwner: whatever a program says of its queues and answers, the daemon's knowledge stays bounded.
+func FuzzOwner(f *testing.F) {
+	f.Add([]byte{1, 0, 100, 2, 2, 0, 0, 0, 3, 1, 1, 1})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		o := NewOwner(twoNodes, &device.Metrics{})
+		told := fakeShim(o)
+		for len(script) >= 4 {
+			op, id, gpu, kind := script[0]%4, uint32(script[1]), uint32(script[2]), uint32(script[3])
+			script = script[4:]
+			switch op {
+			case 0:
+				o.Queue(wire.KFDEvent{Kind: wire.KFDGone, ID: id})
+			case 1:
+				o.Queue(wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: gpu, Type: kind, RingBytes: 4096, Late: kind & 1})
+			case 2:
+				if o.Answer(wire.Done{Sequence: uint64(id), Result: int32(gpu)}) {
+					t.Error("an answer to nothing was taken")
+				}
+			default:
+				for gpu := range o.Resolve() {
+					if err := o.Target(gpu).Apply(context.Background(), model.Desired{Suspend: model.Level(kind % 4)}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if queues, _ := o.Queues(); len(queues) > 256 {
+				t.Fatal("more queues than were announced")
+			}
+		}
+		for _, order := range *told {
+			if order.GPUID == 0 {
+				t.Error("an order for every GPU")
+			}
+		}
+	})
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"testing"
+
+	"xsched/internal/model"
+)
+
+// What is listed are groups with their channels, and a channel that comes while others are stopped is counted.
+func TestHardwareQueues(t *testing.T) {
+	r, s, _ := newFake(t)
+	const c = 0xc1d00001
+	r.newContext(t, s, c, fakeGPU, 1)
+	apply(t, s.Target(fakeDevice), model.Desired{})
+	if s.Caught() != 0 {
+		t.Error("something was caught while nothing was stopped")
+	}
+	apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
+	r.mu.Lock()
+	r.clients[c][101] = &fakeObject{kind: kindChannel}
+	r.mu.Unlock()
+	if err := s.Alloc(c, 10, 101, 0xC86F); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
+	if n := s.Caught(); n != 1 {
+		t.Errorf("%d channels caught, want 1", n)
+	}
+	all, err := s.HardwareQueues(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, stopped := map[string]int{}, 0
+	for _, q := range all {
+		kinds[q.Kind]++
+		if q.Device != fakeDevice || q.Client != c || q.Handle == 0 || q.Class == 0 || q.Kind == "compute" && q.Group == 0 {
+			t.Errorf("%+v", q)
+		}
+		if q.Stopped {
+			stopped++
+		}
+	}
+	if kinds["group"] == 0 || kinds["compute"] < 2 || stopped != kinds["compute"] {
+		t.Errorf("%v, %d stopped", kinds, stopped)
+	}
+}

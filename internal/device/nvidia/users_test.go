@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"xsched/internal/model"
+)
+
+// TestUsers: who has a GPU's own memory mapped uses it; managed programs, their children and those
+// that only talk to the driver are left out.
+func TestUsers(t *testing.T) {
+	root := t.TempDir()
+	put := func(pid, parent int, maps string) {
+		dir := filepath.Join(root, "proc", fmt.Sprint(pid))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"maps": maps, "stat": fmt.Sprintf("%d (a (b) c) S %d 1 1", pid, parent)} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if maps != "" {
+			_ = os.Symlink("/bin/program", filepath.Join(dir, "exe"))
+		}
+	}
+	const line = "7f00-7f01 rw-s 00000000 00:06 42                  %s\n"
+	gpu0, gpu1 := fmt.Sprintf(line, "/dev/nvidia0"), fmt.Sprintf(line, "/dev/nvidia1")
+	put(2, 0, "")                                      // a kernel thread
+	put(10, 1, gpu0+gpu0+gpu1)                         // a stranger on both
+	put(11, 1, fmt.Sprintf(line, "/dev/nvidiactl"))    // only asks
+	put(20, 1, gpu0)                                   // managed
+	put(21, 20, gpu0)                                  // its child
+	put(22, 21, gpu0)                                  // and that one's
+	put(30, 1, fmt.Sprintf(line, "/tmp/dev/nvidia00")) // a file of somebody's
+	byName := map[string]model.DeviceID{"/dev/nvidia0": 7, "/dev/nvidia1": 8}
+	got := System{Root: root}.users(map[int]bool{20: true}, func(_ int, name string) (model.DeviceID, bool) {
+		id, ok := byName[name]
+		return id, ok
+	})
+	if want := map[model.DeviceID][]int{7: {10}, 8: {10}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestVirtualMapping(t *testing.T) {
+	v := &virtualTransport{path: "/run/x/vgpu.sock"}
+	for name, want := range map[string]bool{
+		"/memfd:vgpu:77:0000:02:00.0:/run/x/vgpu.sock (deleted)": true,
+		"/memfd:vgpu:42:0000:02:00.0:/run/x/vgpu.sock (deleted)": false, // the device process itself
+		"/memfd:vgpu:77:0000:02:00.0:/run/y/vgpu.sock (deleted)": false, // another one's
+		"/memfd:vgpu:77:":  false,
+		"/memfd:vgpu-vram": false,
+		"/dev/nvidia0":     false,
+	} {
+		if id, ok := v.mapped(42, name); ok != want || ok && id != model.MakeDeviceID(0, 2, 0, 0) {
+			t.Errorf("%s: %v, %v", name, id, ok)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
+
+// TestAlone: whatever a queue that is alone does, at whatever time, nothing is decided
+// differently, and it stays alone.
+func TestAlone(t *testing.T) {
+	n := min(*histories/4, 2000)
+	if raceEnabled || testing.Short() {
+		n = 100
+	}
+	for _, name := range policy.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := 0
+			for seed := range uint64(n) {
+				s := seeded{rand.New(rand.NewPCG(seed, uint64(policy.Number(name)))), t, seed}
+				m := newMachine(s, name, false)
+				for range 1 + s.pick("steps", 20) {
+					m.step()
+					m.decide()
+					found += m.flip()
+				}
+			}
+			if found < n/4 {
+				t.Errorf("only %d queues were alone in %d histories", found, n)
+			}
+		})
+	}
+}
+
+// flip lets the queues that are alone work now and then.
+func (m *machine) flip() int {
+	var alone []model.QueueID
+	m.e.EachAlone(func(id model.QueueID) { alone = append(alone, id) })
+	for _, id := range alone {
+		told := m.told[id]
+		for range 1 + m.pick("flips", 6) {
+			m.now = m.now.Add(pickOf(m, "gap", 0, us, 20*us, 3*ms, 40*ms, 3*time.Second))
+			for i := range m.queues {
+				if q := &m.queues[i]; q.ID == id {
+					q.Busy = !q.Busy
+					m.e.SetBusy(m.now, id, q.Busy)
+				}
+			}
+			m.decide()
+			if m.told[id] != told || !m.e.Alone(id) {
+				m.Fatalf("%s: alone, told %+v, now %+v, alone %v", m.e, told, m.told[id], m.e.Alone(id))
+			}
+		}
+	}
+	return len(alone)
+}
+
+func TestNotAlone(t *testing.T) {
+	first := model.QueueID{Session: 1}
+	for name, c := range map[string]struct {
+		hint model.Hint
+		do   func(e *Engine)
+		want bool
+	}{
+		"by itself":       {want: true},
+		"its own size":    {hint: model.Hint{Timeslice: ms, Nice: 3, WindowActive: true, Utilization: 100}, want: true},
+		"another device":  {do: func(e *Engine) { e.AddQueue(1, model.Queue{ID: model.QueueID{Session: 2}, PID: 2, Device: 9}) }, want: true},
+		"another process": {do: func(e *Engine) { e.AddQueue(1, model.Queue{ID: model.QueueID{Session: 2}, PID: 2, Device: 8}) }},
+		"its own other queue": {do: func(e *Engine) {
+			e.AddQueue(1, model.Queue{ID: model.QueueID{Session: 1, Index: 1}, PID: 1, Device: 8})
+		}},
+		"somebody unknown":     {do: func(e *Engine) { e.SetUnmanaged(1, 8, true) }, want: true},
+		"held":                 {do: func(e *Engine) { e.SetHeld(1, 1, true) }},
+		"observed":             {do: func(e *Engine) { e.Observe(func(*Event) {}) }},
+		"removed":              {do: func(e *Engine) { e.RemoveQueue(1, first) }},
+		"a target":             {hint: model.Hint{SLO: model.SLO{Latency: ms}}},
+		"a gang":               {hint: model.Hint{Gang: "g"}},
+		"a share":              {hint: model.Hint{Utilization: 30}},
+		"a deadline":           {hint: model.Hint{Deadline: ms}},
+		"a laxity":             {hint: model.Hint{Laxity: ms}},
+		"of a priority to die": {hint: model.Hint{Priority: model.PriorityNever}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := New(DefaultConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.AddQueue(0, model.Queue{ID: first, PID: 1, Device: 8, Hint: c.hint, Level: model.LevelBlock, Busy: true})
+			if e.Alone(first) {
+				t.Error("alone before anything was decided")
+			}
+			e.Decide(0)
+			if c.do != nil {
+				c.do(e)
+			}
+			e.Decide(1)
+			each := 0
+			e.EachAlone(func(id model.QueueID) {
+				if id == first {
+					each++
+				}
+			})
+			if got := e.Alone(first); got != c.want || each != map[bool]int{true: 1}[c.want] {
+				t.Errorf("alone %v, listed %d times, want %v", got, each, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// measuredPair is a scenario of docs/results/h200.json, as far as it is compared.
+type measuredPair struct {
+	Name  string
+	Hz    float64
+	GPUms float64              `json:"gpu_ms"`
+	Lows  []float64            `json:"low_alone_rates"`
+	Raw   map[string][]float64 `json:"raw_us"`
+	Modes map[string]struct {
+		High struct {
+			N        int
+			P50      float64    `json:"p50_ms"`
+			P99      float64    `json:"p99_ms"`
+			Interval [2]float64 `json:"p99_interval_ms"`
+		}
+		Low struct{ Kept float64 }
+	}
+}
+
+// TestH200Results holds the simulator to the measurements of docs/results within 15 %: what the lows keep in
+// every mode, the high's P50 where lows leave at once or the hardware decides alone, and its P99 (the measured
+// one's 95 % interval) where no suspension is in its way: that of a request that meets a hand-over depends on how
+// often the policy makes one, and it makes them otherwise since that was measured. What the program takes beside its kernel is not the simulator's to know: it
+// is measured as well, by the latencies alone, and added. Levels 1 and 2 are held to what is kept: an
+// H200 lets a channel go sooner than at the end of its slice, and had 251 requests in that mode.
+func TestH200Results(t *testing.T) {
+	const tolerance = 0.15
+	compared := 0
+	for _, pair := range measuredPairs(t) {
+		for mode, m := range pair.Modes {
+			if mode == "alone" || m.High.N < 200 {
+				continue
+			}
+			t.Run(pair.Name+"/"+mode, func(t *testing.T) {
+				res, err := Run(t.Context(), pair.scenario(t, mode), Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				high, kept := res.Runs[0].Classes[0], res.Runs[0].Classes[1].Kept*float64(len(pair.Lows))
+				check := func(what string, got, low, want, high float64) {
+					t.Logf("%s %.3f, measured %.3f: %+.1f %%", what, got, want, 100*(got/want-1))
+					if got < low*(1-tolerance) || got > high*(1+tolerance) || math.IsNaN(got) {
+						t.Errorf("%s is more than %.0f %% off", what, 100*tolerance)
+					}
+				}
+				if !strings.HasPrefix(mode, "level") {
+					latency := pair.latencies(&high)
+					check("P50", quantileOf(latency, 0.50), m.High.P50, m.High.P50, m.High.P50)
+				}
+				if mode == "native" || mode == "timeslice" || mode == "live" {
+					latency := pair.latencies(&high)
+					check("P99", quantileOf(latency, 0.99), m.High.Interval[0], m.High.P99, m.High.Interval[1])
+				}
+				check("kept", kept, m.Low.Kept, m.Low.Kept, m.Low.Kept)
+			})
+			compared++
+		}
+	}
+	if compared < 10 {
+		t.Errorf("only %d rows to compare with", compared)
+	}
+}
+
+// latencies are the simulated waits, each with each of what the program took alone.
+func (p *measuredPair) latencies(high *Class) []float64 {
+	const steps = 500
+	var out []float64
+	for i := range steps {
+		wait := high.WaitQuantile((float64(i) + 0.5) / steps)
+		for _, us := range p.Raw["alone"] {
+			out = append(out, wait+us/1000)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// quantileOf is by nearest rank, as the measurement's.
+func quantileOf(sorted []float64, q float64) float64 {
+	return sorted[min(len(sorted)-1, int(math.Ceil(q*float64(len(sorted))))-1)]
+}
+
+// measuredPairs are the micro scenarios of the newest run that has them.
+func measuredPairs(t *testing.T) []measuredPair {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/results/h200.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []struct {
+		Suites map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(text, &runs); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range slices.Backward(runs) {
+		var micro struct{ Scenarios []measuredPair }
+		if json.Unmarshal(run.Suites["micro"], &micro) == nil && len(micro.Scenarios) > 0 {
+			return micro.Scenarios
+		}
+	}
+	t.Fatal("docs/results/h200.json has no micro suite")
+	return nil
+}
+
+func (p *measuredPair) scenario(t *testing.T, mode string) *Scenario {
+	t.Helper()
+	work := time.Duration(p.GPUms * float64(time.Millisecond))
+	s := &Scenario{
+		Name: p.Name, Duration: Duration(60 * time.Second), Policy: "HPF",
+		Tenants: []Tenant{{
+			Name: "high", Hint: Hint{Priority: 10}, Kernel: Fixed(work), Arrivals: Arrivals{Rate: p.Hz, Jitter: 0.02},
+		}, {
+			Name: "low", Count: len(p.Lows), Kernel: Fixed(time.Duration(float64(time.Second) / p.Lows[0])), Arrivals: Arrivals{Closed: &Closed{Depth: 2}},
+		}},
+	}
+	switch mode {
+	case "native":
+		s.Mode = model.ModeOff
+	case "level1", "level2", "level3":
+		s.Mode, s.Level = model.ModeLevel, int(mode[len(mode)-1]-'0')
+	default:
+		s.Mode = model.Mode(mode)
+	}
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestScenarioHasEveryHint: what a program can say of itself a scenario can say too.
+func TestScenarioHasEveryHint(t *testing.T) {
+	known := map[string]bool{}
+	for f := range reflect.TypeFor[Hint]().Fields() {
+		known[f.Tag.Get("yaml")] = true
+	}
+	for _, f := range model.HintFields() {
+		if name := strings.TrimSuffix(f.Name, "_us"); !known[name] && f.Name != "slo_percentile" { // that is slo.p
+			t.Errorf("a scenario can't say %s", name)
+		}
+	}
+}

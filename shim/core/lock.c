@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The slow half of lock.h.
+
+#include "lock.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// Sections are a few dozen nanoseconds long: whoever is not in one by then does not run.
+enum { SPINS = 100, LOOK_AGAIN_NS = 100000 };
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static bool try_take(struct xsi_lock *lock) {
+  return __atomic_load_n(&lock->held, __ATOMIC_RELAXED) == 0 &&
+         __atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+void xsi_lock_wait(struct xsi_lock *lock) {
+  for (int i = 0; i < SPINS; i++) {
+    if (try_take(lock)) return;
+    relax();
+  }
+  int saved = errno;
+  const struct timespec limit = {.tv_nsec = LOOK_AGAIN_NS};
+  __atomic_add_fetch(&lock->waiters, 1, __ATOMIC_SEQ_CST);
+  while (!try_take(lock))
+    syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0);
+  __atomic_sub_fetch(&lock->waiters, 1, __ATOMIC_SEQ_CST);
+  errno = saved;
+}
+
+void xsi_lock_wake(struct xsi_lock *lock) {
+  int saved = errno;
+  syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  errno = saved;
+}

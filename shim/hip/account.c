@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of the HIP entry points that are not on the way of a launch.
+
+#include "account.h"
+
+int xsi_hip_state = XSI_HIP_FRESH;
+_Thread_local bool xsi_hip_entered __attribute__((tls_model("initial-exec")));
+_Thread_local hipStream_t xsi_hip_early __attribute__((tls_model("initial-exec")));
+bool xsi_hip_alive;
+
+// The runtime does not survive a fork; a child that starts one anew begins like any process.
+static void reset_in_child(void) {
+  xsi_hip_entered = false;
+  xsi_hip_alive = false;
+  xsi_hip_streams_reset();
+}
+
+void xsi_hip_first(hipError_t result) {
+  hipStream_t early = xsi_hip_early;
+  xsi_hip_early = NULL;
+  if (result != XSI_HIP_SUCCESS) return;
+  xsi_hip_entered = true;
+  __atomic_store_n(&xsi_hip_alive, true, __ATOMIC_RELEASE);
+  struct xsi_work_stream *work = early ? xsi_hip_work(early) : NULL;
+  if (!work) return;
+  xsi_work_submit(work);
+  xsi_work_landed(work);
+}
+
+bool xsi_hip_start(void) {
+  static bool registered;
+  xsi_init();
+  if (!xsi_options.disabled) {
+    xsi_work_start(&xsi_hip_platform);
+    if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
+      xsi_at_fork_child(reset_in_child);
+  }
+  int state = xsi_options.disabled ? XSI_HIP_DISABLED : XSI_HIP_ACTIVE;
+  __atomic_store_n(&xsi_hip_state, state, __ATOMIC_RELEASE);
+  return state == XSI_HIP_ACTIVE;
+}
+
+bool xsi_hip_is_capturing(hipStream_t stream) {
+  hipStreamCaptureStatus status = XSI_HIP_CAPTURE_NONE;
+  return xsi_hip_call_real(hipStreamIsCapturing, xsi_hip_plain((uintptr_t)stream), &status) ==
+             XSI_HIP_SUCCESS &&
+         status != XSI_HIP_CAPTURE_NONE;
+}
+
+struct xsi_hip_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop) {
+  struct xsi_hip_call call = xsi_hip_begin_launch(stream);
+  if (call.mode == XSI_HIP_PLAIN) return call;
+  if (start) xsi_work_event_forget((uintptr_t)start, false);
+  if (stop) xsi_work_event_forget((uintptr_t)stop, false);
+  return call;
+}
+
+hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t result) {
+  xsi_hip_end_launch(call, result);
+  if (call.work && stop && result == XSI_HIP_SUCCESS)
+    xsi_work_event_recorded((uintptr_t)stop, call.work, xsi_work_mark(call.work));
+  return result;
+}
+
+#define P(name) xsi_hip_##name
+#define C(name) XSI_HIP_##name
+#define XSI_RESULT hipError_t
+#define XSI_STREAM hipStream_t
+#define XSI_EVENT hipEvent_t
+#define XSI_DONE XSI_HIP_SUCCESS
+#include "core/account.inc"

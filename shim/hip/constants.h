@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of AMD's hip_runtime_api.h under names of ours, so that test_prototypes.c can compare the
+ * two.
+ */
+#ifndef XSCHED_HIP_CONSTANTS_H
+#define XSCHED_HIP_CONSTANTS_H
+
+enum xsi_hip_constants {
+  XSI_HIP_SUCCESS = 0,
+  XSI_HIP_NOT_FOUND = 500,
+  XSI_HIP_NOT_READY = 600,
+  XSI_HIP_CAPTURE_FIRST = 900, /* errors 900 to 908 are about captures */
+  XSI_HIP_CAPTURE_LAST = 908,
+  XSI_HIP_CAPTURE_NONE = 0,
+  XSI_HIP_CAPTURE_RELAXED = 2,
+  XSI_HIP_EVENT_FLAGS = 3, /* blocking sync, no timing */
+  XSI_HIP_HOST_TO_DEVICE = 1,
+  XSI_HIP_DEVICE_TO_HOST = 2,
+};
+
+#endif /* XSCHED_HIP_CONSTANTS_H */

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds the real runtime: the libamdhip64 that is loaded, whatever its version, its folder and its
+// scope. Programs load it by different names (libamdhip64.so.5, .6, .7, a wheel's own copy), and
+// Python loads it for itself alone, where RTLD_NEXT does not look.
+
+#include "account.h"
+
+#include "core/compat.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stddef.h>
+#include <string.h>
+
+#define RUNTIME "libamdhip64"
+
+void *xsi_hip_real[XSI_HIP_SLOTS];
+static bool missing[XSI_HIP_SLOTS]; /* the runtime was asked and has none */
+static void *library;
+static void *base; /* of the copy that is hooked */
+uint32_t xsi_hip_several;
+static const struct xsi_hip_code nothing;
+const struct xsi_hip_code *xsi_hip_code = &nothing;
+
+// libamdhip64.so, .so.6 and .so.6.2.41134, or libamdhip64-1a2b3c.so as repaired wheels name it.
+static bool is_runtime_file(const char *path) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  if (xsi_options.hip_library[0]) {
+    slash = strrchr(xsi_options.hip_library, '/');
+    if (strcmp(name, slash ? slash + 1 : xsi_options.hip_library) == 0) return true;
+  }
+  size_t length = strlen(RUNTIME);
+  return strncmp(name, RUNTIME, length) == 0 && (name[length] == '.' || name[length] == '-') &&
+         strstr(name + length, ".so") != NULL;
+}
+
+static void *base_of(void *address) {
+  Dl_info info;
+  return dladdr(address, &info) ? info.dli_fbase : NULL;
+}
+
+bool xsi_hip_in_shim(void *address) {
+  void *theirs = base_of(address);
+  return theirs && theirs == base_of((void *)xsi_hip_symbols);
+}
+
+bool xsi_hip_in_runtime(void *address) {
+  Dl_info info;
+  return dladdr(address, &info) && info.dli_fname && is_runtime_file(info.dli_fname);
+}
+
+/* A runtime, or the object with this address; where it lies, and how many runtimes there are. */
+struct search {
+  void *inside;
+  char path[4096];
+  uintptr_t start, bytes;
+  unsigned runtimes;
+};
+
+static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
+  (void)size;
+  struct search *search = argument;
+  uintptr_t first = UINTPTR_MAX, end = 0;
+  for (unsigned i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+    if (part->p_type != PT_LOAD) continue;
+    uintptr_t start = object->dlpi_addr + part->p_vaddr;
+    if (start < first) first = start;
+    if (start + part->p_memsz > end) end = start + part->p_memsz;
+  }
+  const char *name = object->dlpi_name ? object->dlpi_name : "";
+  uintptr_t at = (uintptr_t)search->inside;
+  if (search->inside ? at < first || at >= end : !is_runtime_file(name)) return 0;
+  if (strlen(name) >= sizeof search->path) return 0;
+  if (search->runtimes++ == 0) {
+    strcpy(search->path, name);
+    search->start = first;
+    search->bytes = end - first;
+  }
+  return search->inside != NULL;
+}
+
+static void note_code(void *address) {
+  static struct xsi_hip_code found;
+  static bool noting;
+  struct search runtime = {.inside = address}, shim = {.inside = (void *)xsi_hip_symbols};
+  if (__atomic_exchange_n(&noting, true, __ATOMIC_ACQ_REL)) return;
+  if (!dl_iterate_phdr(visit, &runtime) || !dl_iterate_phdr(visit, &shim)) return;
+  found = (struct xsi_hip_code){runtime.start, runtime.bytes, shim.start, shim.bytes};
+  __atomic_store_n(&xsi_hip_code, &found, __ATOMIC_RELEASE);
+}
+
+void *xsi_hip_library(void) {
+  void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+  if (handle) return handle;
+  xsi_init();
+  struct search search = {.inside = NULL};
+  // By the very path the loader has it under: any other could load it once more. A relative one may
+  // mean something else by now; then by the library's own name.
+  static const char *const names[] = {RUNTIME ".so.7", RUNTIME ".so.6", RUNTIME ".so.5"};
+  dl_iterate_phdr(visit, &search);
+  if (search.runtimes > 0) {
+    handle = dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD);
+    for (unsigned i = 0; !handle && i < sizeof names / sizeof *names; i++)
+      handle = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle) dlerror(); // ours, not the application's
+  }
+  if (handle) __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
+  return handle;
+}
+
+// The copy that is met first is the one; whatever else is asked of the runtime is asked of it.
+static bool adopt(void *address) {
+  Dl_info info;
+  void *none = NULL;
+  if (!dladdr(address, &info)) return false;
+  if (!__atomic_compare_exchange_n(&base, &none, info.dli_fbase, false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
+    return none == info.dli_fbase;
+  void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle)
+    __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
+  else
+    dlerror();
+  return true;
+}
+
+bool xsi_hip_bind_to(unsigned slot, void *address) {
+  if (!adopt(address)) {
+    xsi_count(unhooked, 1);
+    xsi_log(XSI_WARN, "%s of a second copy of the HIP runtime passes unhooked",
+            xsi_hip_symbols[slot].name);
+    return false;
+  }
+  void *unbound = NULL;
+  if (!__atomic_compare_exchange_n(&xsi_hip_real[slot], &unbound, address, false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
+    return true;
+  note_code(address);
+  return true;
+}
+
+// HIP is also an interface that others than AMD implement. Their functions are called as if we were
+// not there: what we know of the runtime holds for AMD's only.
+static void *of_another_make(unsigned slot) {
+  void *real = xsi_real_dlsym(RTLD_NEXT, xsi_hip_symbols[slot].name);
+  if (!real) {
+    dlerror();
+    return NULL;
+  }
+  if (__atomic_exchange_n(&xsi_hip_state, XSI_HIP_DISABLED, __ATOMIC_ACQ_REL) != XSI_HIP_DISABLED)
+    xsi_log(XSI_WARN, "a HIP runtime that is not AMD's runs unscheduled");
+  __atomic_store_n(&xsi_hip_real[slot], real, __ATOMIC_RELEASE);
+  return real;
+}
+
+void *xsi_hip_bind(unsigned slot) {
+  void *real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
+  if (real || __atomic_load_n(&missing[slot], __ATOMIC_RELAXED)) return real;
+  int saved_errno = errno;
+  void *handle = xsi_hip_library();
+  if (handle) {
+    // Without a version: the newest one the library has under that name, and there is but one.
+    real = xsi_real_dlsym(handle, xsi_hip_symbols[slot].name);
+    if (!real) dlerror();
+    if (real && xsi_hip_in_shim(real)) real = NULL; // a runtime that is us is none
+    if (!real || !xsi_hip_bind_to(slot, real))
+      __atomic_store_n(&missing[slot], true, __ATOMIC_RELAXED);
+    real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
+  } else {
+    real = of_another_make(slot);
+  }
+  errno = saved_errno;
+  return real;
+}
+
+int xsi_hip_find(const char *symbol) {
+  int low = 0, high = XSI_HIP_HOOKS;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    int order = strcmp(symbol, xsi_hip_symbols[middle].name);
+    if (order == 0) return middle;
+    if (order < 0)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return -1;
+}
+
+// The runtime looks for NAME_spt first where per-thread streams are asked for. It may have asked
+// the loader, which asked us: then the answer is a hook already.
+void *xsi_hip_match(const char *symbol, bool per_thread, void *address) {
+  char spt[128];
+  size_t length = strlen(symbol);
+  for (int plain = !per_thread; plain <= 1; plain++) {
+    const char *name = symbol;
+    if (!plain) {
+      if (length + sizeof "_spt" > sizeof spt) continue;
+      memcpy(spt, symbol, length);
+      memcpy(spt + length, "_spt", sizeof "_spt");
+      name = spt;
+    }
+    int slot = xsi_hip_find(name);
+    if (slot >= 0 && xsi_hip_slot((unsigned)slot) == address) return xsi_hip_symbols[slot].hook;
+  }
+  return address;
+}
+
+// ---- a second copy ----------------------------------------------------------------------------
+
+// How many libraries were ever loaded, which the loader tells with each of them.
+static int read_loads(struct dl_phdr_info *object, size_t size, void *loads) {
+  if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof object->dlpi_adds)
+    *(uint64_t *)loads = object->dlpi_adds;
+  return 1;
+}
+
+void xsi_hip_look(void) {
+  static uint64_t seen;
+  uint64_t loads = 0;
+  if (__atomic_load_n(&xsi_hip_several, __ATOMIC_RELAXED)) return;
+  dl_iterate_phdr(read_loads, &loads);
+  if (loads != 0 && __atomic_exchange_n(&seen, loads, __ATOMIC_RELAXED) == loads) return;
+  struct search search = {.inside = NULL};
+  dl_iterate_phdr(visit, &search);
+  if (search.runtimes < 2) return;
+  __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED);
+  xsi_log(XSI_WARN, "%u copies of the HIP runtime are loaded; one of them is scheduled",
+          search.runtimes);
+}
+
+// What the calling object and the libraries it needs have under that name; ours is not among them.
+void *xsi_hip_foreign(unsigned slot, void *return_address) {
+  static _Thread_local uintptr_t start, bytes; // of the last caller that is no user of another copy
+  if ((uintptr_t)return_address - start < bytes) return NULL;
+  int saved_errno = errno;
+  struct search caller = {.inside = return_address};
+  void *found = NULL;
+  if (dl_iterate_phdr(visit, &caller) && caller.path[0]) { // "" is the program: it sees us first
+    void *handle = dlopen(caller.path, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle) found = xsi_real_dlsym(handle, xsi_hip_symbols[slot].name);
+    if (!found) dlerror();
+    if (handle) dlclose(handle);
+  }
+  if (found &&
+      (!xsi_hip_in_runtime(found) || base_of(found) == __atomic_load_n(&base, __ATOMIC_ACQUIRE)))
+    found = NULL;
+  if (found) {
+    xsi_count(unhooked, 1);
+  } else {
+    start = caller.start;
+    bytes = caller.bytes;
+  }
+  errno = saved_errno;
+  return found;
+}

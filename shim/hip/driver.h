@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The real HIP runtime: where its functions are, and which of them are hooked.
+ */
+#ifndef XSCHED_HIP_DRIVER_H
+#define XSCHED_HIP_DRIVER_H
+
+#include "abi.h"
+#include "constants.h"
+#include "core/core.h"
+
+#define XSI_HIP_EXPORT XSI_EXPORT
+#include "hooks_gen.h"
+
+struct xsi_hip_symbol {
+  const char *name;
+  void *hook; /* NULL: not hooked */
+};
+extern const struct xsi_hip_symbol xsi_hip_symbols[XSI_HIP_SLOTS];
+
+extern void *xsi_hip_real[XSI_HIP_SLOTS]; /* NULL until it is asked for */
+void *xsi_hip_bind(unsigned slot);        /* finds the real function; NULL: the runtime has none */
+static inline void *xsi_hip_slot(unsigned slot) {
+  void *real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
+  return XSI_LIKELY(real != NULL) ? real : xsi_hip_bind(slot);
+}
+
+/* The hook of that symbol, or -1. */
+int xsi_hip_find(const char *symbol);
+/* The runtime library if it is loaded, kept loaded from then on. It is never loaded by us, neither
+ * again nor anew: a second copy would know nothing of the first one's streams. */
+void *xsi_hip_library(void);
+/* Takes an address of the runtime for the real function; false: another copy of the runtime is
+ * the one that is hooked, and this one stays as it is. */
+bool xsi_hip_bind_to(unsigned slot, void *address);
+bool xsi_hip_in_runtime(void *address); /* in any copy */
+bool xsi_hip_in_shim(void *address);
+/* The hook for what the runtime answered when asked for a name, or that answer. */
+void *xsi_hip_match(const char *symbol, bool per_thread, void *address);
+/* What dlsym (version NULL) or dlvsym says about one of our names; see dl/dl.h. */
+void *xsi_hip_resolve(unsigned slot, void *handle, const char *version);
+
+/* Where the runtime's code and ours lie; empty until it is bound. */
+struct xsi_hip_code {
+  uintptr_t runtime, runtime_bytes, shim, shim_bytes;
+};
+extern const struct xsi_hip_code *xsi_hip_code;
+/* Is this a call of the runtime by itself? It uses its own exported names, directly or by a jump
+ * out of a function that we called. What the program asked for is counted already. */
+static inline bool xsi_hip_inside(const void *return_address) {
+  const struct xsi_hip_code *code = __atomic_load_n(&xsi_hip_code, __ATOMIC_ACQUIRE);
+  uintptr_t at = (uintptr_t)return_address;
+  return at - code->runtime < code->runtime_bytes || at - code->shim < code->shim_bytes;
+}
+
+/* A program may have loaded a second copy of the runtime, whose users' calls come here too: they
+ * are told by who calls, and go where they would have gone. Looked for where programs come by
+ * before they have work, as loading a library is not seen by us. */
+extern uint32_t xsi_hip_several; /* there is more than one */
+void xsi_hip_look(void);
+void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user of another copy */
+
+/* At the beginning of every entry point. */
+#define XSI_HIP_GUARD(symbol, ...)                                                                 \
+  do {                                                                                             \
+    if (XSI_UNLIKELY(xsi_hip_inside(__builtin_return_address(0)))) return real(__VA_ARGS__);       \
+    if (XSI_UNLIKELY(__atomic_load_n(&xsi_hip_several, __ATOMIC_RELAXED))) {                       \
+      __typeof__(real) other_ =                                                                    \
+          (__typeof__(real))xsi_hip_foreign(XSI_HIP_##symbol, __builtin_return_address(0));        \
+      if (other_) return other_(__VA_ARGS__);                                                      \
+    }                                                                                              \
+  } while (0)
+
+/* A typed call of the real function, where the application's own error does not matter. */
+#define xsi_hip_call_real(symbol, ...)                                                             \
+  ({                                                                                               \
+    __typeof__(&symbol) real_ = (__typeof__(&symbol))xsi_hip_slot(XSI_HIP_##symbol);               \
+    real_ ? real_(__VA_ARGS__) : XSI_HIP_NOT_FOUND;                                                \
+  })
+
+/* Begins an entry point. */
+#define XSI_HIP_REAL(symbol)                                                                       \
+  __typeof__(&symbol) real = (__typeof__(&symbol))xsi_hip_slot(XSI_HIP_##symbol);                  \
+  if (XSI_UNLIKELY(!real)) return XSI_HIP_NOT_FOUND
+
+/* Ends one: a name for it that no other library can take over. */
+#define XSI_HIP_HIDDEN __attribute__((visibility("hidden")))
+#define XSI_HIP_HOOK(symbol)                                                                       \
+  extern __typeof__(symbol) xsi_hook_##symbol XSI_HIP_HIDDEN __attribute__((alias(#symbol)));
+
+#endif /* XSCHED_HIP_DRIVER_H */

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA and HIP in one process: contexts, streams, events and captures of the two do not meet, and
+// the watcher asks each runtime about its own. Then threads of both at once.
+
+#include "../cuda/test_fake.h"
+#include "hip/account.h"
+#include "null/null_hip.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define ROUNDS 400
+
+static bool busy(int queue) { return __atomic_load_n(&noted[queue].busy, __ATOMIC_SEQ_CST); }
+
+static hipError_t hip_launch(hipStream_t stream) {
+  return hipModuleLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+static void watch(void) {
+  for (int i = 0; i < 4; i++)
+    xsi_work_watch(test_now_ns += 20000000);
+}
+
+static void test_apart(void) {
+  test_now_ns = 1000000000;
+  CUstream cuda = fake_stream();
+  hipStream_t hip;
+  CHECK(hipSetDevice(0) == 0 && hipStreamCreate(&hip) == 0);
+  CHECK(launch(cuda) == 0 && hip_launch(hip) == 0 && busy(0) && busy(1));
+  CHECK(hipDeviceSynchronize() == 0 && busy(0) && !busy(1));
+  CHECK(hip_launch(hip) == 0 && cuCtxSynchronize() == 0 && !busy(0) && busy(1));
+  // One is done and the other is not.
+  CHECK(launch(cuda) == 0);
+  watch();
+  CHECK(busy(0) && !busy(1));
+  xsn_busy(true);
+  CHECK(hip_launch(hip) == 0 && hip_launch(NULL) == 0);
+  fake_finish(cuda);
+  watch();
+  CHECK(!busy(0) && busy(1));
+  xsn_busy(false);
+  watch();
+  CHECK(!busy(0) && !busy(1));
+  // An event of one says nothing of the other.
+  CHECK(launch(cuda) == 0 && hip_launch(hip) == 0);
+  struct fake_event record = {0};
+  CUevent event = (CUevent)&record;
+  CHECK(hipEventRecord((hipEvent_t)0x90000, hip) == 0);
+  CHECK(cuEventRecord(event, cuda) == 0);
+  CHECK(hipEventSynchronize((hipEvent_t)0x90000) == 0 && busy(0) && !busy(1));
+  CHECK(cuEventSynchronize(event) == 0 && !busy(0));
+  CHECK(hipDeviceReset() == 0);
+  CHECK(launch(cuda) == 0 && busy(0) && cuStreamSynchronize(cuda) == 0);
+  CHECK(cuStreamDestroy_v2(cuda) == 0);
+  test_now_ns = 0;
+}
+
+static void *cuda_thread(void *context) {
+  (void)context;
+  fake_context();
+  for (int i = 0; i < ROUNDS; i++) {
+    CUstream stream = fake_stream();
+    CHECK(launch(stream) == 0 && launch(NULL) == 0);
+    if (i % 3) CHECK(cuStreamSynchronize(stream) == 0 && cuCtxSynchronize() == 0);
+    fake_finish(stream);
+    CHECK(cuStreamDestroy_v2(stream) == 0);
+  }
+  CHECK(cuCtxSynchronize() == 0);
+  return NULL;
+}
+
+static void *hip_thread(void *device) {
+  CHECK(hipSetDevice((int)(intptr_t)device) == 0);
+  for (int i = 0; i < ROUNDS; i++) {
+    hipStream_t stream;
+    CHECK(hipStreamCreate(&stream) == 0 && hip_launch(stream) == 0 && hip_launch(NULL) == 0);
+    CHECK(hipMemcpyAsync_spt(NULL, NULL, 0, 3, NULL) == 0);
+    if (i % 3) CHECK(hipStreamSynchronize(stream) == 0 && hipDeviceSynchronize() == 0);
+    CHECK(hipStreamDestroy(stream) == 0);
+  }
+  CHECK(hipDeviceSynchronize() == 0);
+  return NULL;
+}
+
+static void test_threads(void) {
+  pthread_t threads[4];
+  xsi_work_watch_by_thread = true;
+  for (intptr_t i = 0; i < 4; i++)
+    CHECK(pthread_create(&threads[i], NULL, i % 2 ? hip_thread : cuda_thread, (void *)(i / 2)) ==
+          0);
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
+  // The watcher ends what nobody waited for.
+  int still = 1;
+  for (int wait = 0; still && wait < 2000; wait++) {
+    still = 0;
+    for (int i = 0; i < NOTED_QUEUES; i++)
+      still += busy(i);
+    struct timespec time = {0, 1000000};
+    nanosleep(&time, NULL);
+  }
+  CHECK(still == 0);
+}
+
+int main(void) {
+  xsi_work_watch_by_thread = false;
+  fake_install();
+  for (int i = 0; i < XSI_HIP_SLOTS; i++)
+    xsi_hip_real[i] = xsn_plain(xsi_hip_symbols[i].name);
+  fake_context();
+  test_apart();
+  test_threads();
+  if (failures == 0) printf("ok hip and cuda\n");
+  return failures != 0;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The null HIP runtime: a libamdhip64.so that does nothing and says that it went well, or whatever
+ * a test wants it to say. -DXSN_STATIC: linked into a test, beside the hooks. */
+#ifndef XSCHED_NULL_HIP_H
+#define XSCHED_NULL_HIP_H
+
+#include <stdbool.h>
+
+#include "hip/abi.h"
+
+#ifndef XSI_HIP_EXPORT
+#define XSI_HIP_EXPORT
+#endif
+#ifdef XSN_STATIC
+#define XSN_NAME(name) null_##name
+#define XSN_EXPORT
+#include "hip/hooks_gen.h"
+#else
+#define XSN_NAME(name) name
+#define XSN_EXPORT __attribute__((visibility("default")))
+#pragma GCC visibility push(default)
+#include "hip/hooks_gen.h"
+#endif
+
+struct xsn_symbol {
+  const char *name;
+  void *function;
+};
+extern const struct xsn_symbol xsn_symbols[XSI_HIP_SLOTS] __attribute__((visibility("hidden")));
+
+/* Counts a call of that function and answers what tests want. */
+int xsn_called(unsigned slot) __attribute__((visibility("hidden")));
+
+/* For tests: how often a function of the runtime was really called; what all of them answer from
+ * now on; whether streams and events are done; which device is current; the bus of device 0. */
+XSN_EXPORT uint64_t xsn_calls(const char *symbol);
+XSN_EXPORT void xsn_answer(int code);
+XSN_EXPORT void xsn_busy(bool busy);
+XSN_EXPORT void *xsn_plain(const char *symbol);
+
+#endif /* XSCHED_NULL_HIP_H */

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/kfd"
+	"xsched/internal/vgpu"
+)
+
+// amdWorld is a daemon over the double of AMD's driver, and its record of what it did.
+func amdWorld(t *testing.T) *world {
+	t.Helper()
+	w := hipWorld(t)
+	eventually(t, 5*time.Second, "the double tells what it did", func() (ok bool) {
+		gpu, err := vgpu.Dial(w.path("kfd.sock") + kfd.WatchSuffix)
+		if ok = err == nil; ok {
+			w.gpu = gpu
+		}
+		return ok
+	})
+	t.Cleanup(func() { _ = w.gpu.Close() })
+	return w
+}
+
+// TestAMDQueues: `xsched queues` joins what the driver shows with what the shim knows, in every form.
+func TestAMDQueues(t *testing.T) {
+	w := amdWorld(t)
+	p := w.tenant(options{}, 500, "--api", "hip")
+	p.send("rate 50")
+	w.waitLevel(p.pid(), 2)
+	pid := strconv.Itoa(p.pid())
+	type reply struct {
+		AMD struct {
+			Queues []struct {
+				ID      int      `json:"id"`
+				Ring    uint64   `json:"ring"`
+				Bytes   uint64   `json:"bytes"`
+				Sources []string `json:"sources"`
+			} `json:"queues"`
+		} `json:"amd"`
+		Notes []struct{ Source, Text string } `json:"notes"`
+	}
+	read := func(args ...string) (r reply) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(w.must(append([]string{"queues", pid, "--json"}, args...)...)), &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	both, shim := read("--root", w.path("kfd")), read()
+	if len(both.AMD.Queues) < 2 || len(shim.AMD.Queues) != len(both.AMD.Queues) {
+		t.Fatalf("%+v\n%+v", both, shim)
+	}
+	for i, q := range shim.AMD.Queues {
+		d := both.AMD.Queues[i]
+		// What the shim saw at the making of a queue is what the driver's dump has.
+		if q.ID != d.ID || q.Ring == 0 || q.Ring != d.Ring || q.Bytes != d.Bytes || strings.Join(q.Sources, "+") != "shim" || strings.Join(d.Sources, "+") != "sysfs+mqds+shim" {
+			t.Errorf("%+v\n%+v", q, d)
+		}
+	}
+	if len(shim.Notes) == 0 || shim.Notes[0].Source != "amdkfd" {
+		t.Errorf("nothing says that the driver was not asked: %+v", shim.Notes)
+	}
+	if text := w.must("queues", pid); !strings.Contains(text, "Lv2 owner") || !strings.Contains(text, "1048576") {
+		t.Error(text)
+	}
+	if text := w.must("queues", pid, "--format", "python"); !strings.Contains(text, "QUEUE_IDS = [0, 1") {
+		t.Error(text)
+	}
+	if text := w.must("list"); !strings.Contains(text, "Lv2 owner") {
+		t.Error(text)
+	}
+	if text := w.must("list", "--devices"); !strings.Contains(text, "amdkfd") || !strings.Contains(text, "gfx942") {
+		t.Error(text)
+	}
+	p.finish()
+}
+
+// TestQueuesOfAnother: without rights the contexts are shown, the rings are not, and it is said why.
+func TestQueuesOfAnother(t *testing.T) {
+	cache := asNobody(t)
+	w := amdWorld(t)
+	for name, mode := range map[string]os.FileMode{"": 0o755, "control.sock": 0o666} {
+		if err := os.Chmod(w.path(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := copyFor(t, cache, xschedPath(t))
+	p := w.tenant(options{}, 500, "--api", "hip")
+	w.waitLevel(p.pid(), 2)
+	cmd := execAs(bin, "queues", strconv.Itoa(p.pid()))
+	cmd.Env = w.env("HOME=" + cache)
+	out, err := cmd.CombinedOutput()
+	if text := string(out); err != nil || !strings.Contains(text, "Lv2 owner") || strings.Contains(text, "1048576") || !strings.Contains(text, "belongs to uid 0") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	p.finish()
+}
+
+// TestAMDDaemonKilled: whatever becomes of the daemon, a HIP program that it paused goes on, with right
+// results; the next daemon finds it back.
+func TestAMDDaemonKilled(t *testing.T) {
+	w := amdWorld(t)
+	p := w.tenant(options{}, 2000, "--api", "hip")
+	p.send("loop")
+	for _, end := range []func(){
+		func() { w.killDaemon(); w.startDaemon("--platform", "amd") },
+		func() { _ = w.serve.Process.Signal(unix.SIGSTOP); time.Sleep(300 * time.Millisecond) },
+	} {
+		w.waitLevel(p.pid(), 2)
+		w.suspendByHand(p)
+		w.assertStopped(p.pid(), "suspended")
+		before := w.account(p.pid()).Kernels
+		end()
+		eventually(t, 5*time.Second, "it runs again", func() bool { return w.account(p.pid()).Kernels > before+10 })
+	}
+	_ = w.serve.Process.Signal(unix.SIGCONT)
+	w.must("resume", strconv.Itoa(p.pid()))
+	p.finish()
+}
+
+// TestNVIDIAChannels: on the other platform the same command shows channel groups and channels.
+func TestNVIDIAChannels(t *testing.T) {
+	w := newWorld(t)
+	p := w.tenant(options{}, 500)
+	p.send("rate 50")
+	w.waitLevel(p.pid(), 3)
+	pid := strconv.Itoa(p.pid())
+	var r struct {
+		NVIDIA []struct {
+			Kind   string `json:"kind"`
+			NVIDIA struct {
+				Handle, Group, Class uint32
+				SliceUS              int64 `json:"slice_us"`
+			} `json:"nvidia"`
+		} `json:"nvidia"`
+	}
+	if err := json.Unmarshal([]byte(w.must("queues", pid, "--json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{}
+	for _, q := range r.NVIDIA {
+		kinds[q.Kind]++
+		if q.NVIDIA.Handle == 0 || q.NVIDIA.Class == 0 || q.Kind == "compute" && q.NVIDIA.Group == 0 {
+			t.Errorf("%+v", q)
+		}
+	}
+	if kinds["group"] < 2 || kinds["compute"] < 1 || kinds["copy"] < 1 {
+		t.Errorf("%v", kinds)
+	}
+	if text := w.must("queues", pid); !strings.Contains(text, "CHANNEL") || !strings.Contains(text, "0xa06c") {
+		t.Error(text)
+	}
+	p.finish()
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+	"xsched/internal/policy"
+	"xsched/internal/vgpu"
+)
+
+// held is who had the device in a window, by the device's own timeline.
+type held struct {
+	window time.Duration
+	run    map[int]time.Duration
+	idle   time.Duration // nobody had work that might run
+	change time.Duration // from one process to another
+}
+
+// heldIn adds up [from, to). What the device has forgotten is no idle time but a failure.
+func (w *world) heldIn(from, to int64) held {
+	w.t.Helper()
+	spans, err := w.gpu.Timeline(model.Time(from), model.Time(to))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	h := held{window: time.Duration(to - from), run: map[int]time.Duration{}}
+	at := from
+	for _, s := range spans {
+		if s.Device != 0 {
+			continue
+		}
+		if s.T0 > at {
+			w.t.Fatalf("the device's timeline has a hole of %v", time.Duration(s.T0-at))
+		}
+		at = s.T1
+		d := time.Duration(min(s.T1, to) - max(s.T0, from))
+		switch s.Kind {
+		case vgpu.KindRun:
+			h.run[s.PID] += d
+		case vgpu.KindSwitch:
+			h.change += d
+		default:
+			h.idle += d
+		}
+	}
+	return h
+}
+
+// saturating starts a tenant that always has most of a second of work waiting on the device, so that what
+// else this machine does shows nowhere.
+func (w *world) saturating(o options) *program {
+	w.t.Helper()
+	p := w.tenant(o, 20000, "--depth", "32")
+	p.send("loop")
+	w.waitLevel(p.pid(), 3)
+	eventually(w.t, 5*time.Second, "the tenant makes progress", func() bool { return p.iterationsAfter(0) > 0 })
+	return p
+}
+
+// TestSharesOnTheDevice: two saturating tenants at 75 and 25 have the device 3 to 1, and lose little of it to
+// switching, where the hardware's slices divide it and where turns do. Where they do the daemon's calls take time on
+// this machine's clock, so that the ratio is its business too.
+func TestSharesOnTheDevice(t *testing.T) {
+	for _, c := range []struct {
+		mode   string
+		within float64
+	}{{"live", 0.03}, {"suspend", 0.10}} {
+		t.Run(c.mode, func(t *testing.T) {
+			w := newWorld(t, "--policy", "UP", "--mode", c.mode)
+			most := w.saturating(options{args: []string{"--share", "75"}})
+			least := w.saturating(options{args: []string{"--share", "25"}})
+			if c.mode == "live" {
+				eventually(t, 5*time.Second, "the slices are in force", func() bool {
+					return w.account(most.pid()).SliceNS == 3*w.account(least.pid()).SliceNS
+				})
+			}
+			from := nowNS()
+			time.Sleep(4 * time.Second)
+			h := w.heldIn(from, nowNS())
+			a, b := h.run[most.pid()], h.run[least.pid()]
+			ratio, kept := a.Seconds()/b.Seconds(), (a+b).Seconds()/h.window.Seconds()
+			t.Logf("75:25 got %v and %v of %v, %.3f to 1; kept %.1f %%, switching %.1f %%, idle %.1f %%", a.Round(time.Millisecond), b.Round(time.Millisecond),
+				h.window.Round(time.Millisecond), ratio, 100*kept, 100*h.change.Seconds()/h.window.Seconds(), 100*h.idle.Seconds()/h.window.Seconds())
+			if math.Abs(ratio/3-1) > c.within {
+				t.Errorf("the device was shared %.3f to 1, want 3 to 1 within %.0f %%", ratio, 100*c.within)
+			}
+			if kept < 0.95 {
+				t.Errorf("%.1f %% of the device was kept, want 95 %%", 100*kept)
+			}
+			most.finish()
+			least.finish()
+		})
+	}
+}
+
+// TestPolicyChangesUnderLoad goes through every policy, twice and in both orders, while programs that hold many kinds of
+// hints work: the new policy is in force when the command returns, everybody progresses under each, and no
+// result is wrong at the end.
+func TestPolicyChangesUnderLoad(t *testing.T) {
+	w := newWorld(t, "--starvation-bound", "300ms")
+	tenants := []*program{
+		w.tenant(options{priority: 10, env: []string{"XSCHED_SLO_US=20000", "XSCHED_AUTO_XQUEUE_DEADLINE=20000"}}, 2000),
+		w.tenant(options{priority: 0, args: []string{"--share", "75"}}, 5000, "--depth", "4"),
+		w.tenant(options{priority: -5, args: []string{"--share", "25"}, env: []string{"XSCHED_AUTO_XQUEUE_LAXITY=5000"}}, 20000, "--depth", "2"),
+		w.tenant(options{priority: -5, level: "1", env: []string{"XSCHED_GANG=crew"}}, 1000, "--depth", "4"),
+		w.tenant(options{priority: -5, env: []string{"XSCHED_GANG=crew"}}, 1000, "--depth", "4"),
+	}
+	tenants[0].send("rate 50")
+	for _, p := range tenants[1:] {
+		p.send("loop")
+	}
+	names := policy.Names()
+	order := append([]string{}, names...)
+	for i := range names {
+		order = append(order, names[len(names)-1-i])
+	}
+	for _, name := range order {
+		w.must("policy", name)
+		at := nowNS()
+		list, err := w.client.List(t.Context())
+		if err != nil || list.Policy != name || len(list.Processes) != len(tenants) {
+			t.Fatalf("after policy %s: %v, %s with %d programs", name, err, list.Policy, len(list.Processes))
+		}
+		for i, p := range tenants {
+			// SPUP holds who had its share; the bound is for those that a policy starves.
+			eventually(t, 10*time.Second, "tenant "+strconv.Itoa(i)+" progresses under "+name, func() bool { return w.ranIn(p.pid(), at, nowNS()) > time.Millisecond })
+		}
+	}
+	for _, p := range tenants {
+		if known := w.process(p.pid()); known == nil {
+			t.Errorf("process %d is lost", p.pid())
+		}
+		p.finish()
+	}
+}

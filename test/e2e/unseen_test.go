@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// Work that no hook sees, such as the upload of a module, must not wait behind programs whose
+// work is seen: a program that looks idle is not stopped, and it has a slice that is of use.
+func TestUnseenWorkGoesOn(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	w := newWorld(t)
+	high := w.tenant(options{priority: 10}, 90)
+	first, second := w.tenant(options{}, 20000), w.tenant(options{}, 20000)
+	late := []*program{
+		w.run(options{}, "python3", "-B", "testdata/late_load.py"),
+		w.run(options{}, "python3", "-B", "testdata/late_load.py"),
+	}
+	for _, p := range late {
+		p.expect("R", 10*time.Second)
+		eventually(t, 5*time.Second, "a queue", func() bool {
+			at := w.process(p.pid())
+			return at != nil && len(at.Queues) > 0
+		})
+	}
+	for _, busy := range []bool{false, true} {
+		if busy {
+			first.send("loop")
+			second.send("loop")
+			high.send("rate 50")
+			time.Sleep(300 * time.Millisecond) // the lows take turns by now
+		}
+		for _, p := range late {
+			p.send("load")
+		}
+		for _, p := range late {
+			t.Logf("lows busy %v: loaded after %s ms", busy, p.expect("L", 5*time.Second)[2:])
+		}
+	}
+	for _, p := range []*program{high, first, second} {
+		p.finish()
+	}
+}

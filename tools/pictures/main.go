@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Pictures draws the timelines of the documentation: each scene of docs/policies/scenes, simulated under its
+// policy, becomes docs/policies/NAME_gen.svg. It also keeps the worked example of docs/simulator.md true.
+//
+//	go run ./tools/pictures [-root .]
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"xsched/internal/record"
+	"xsched/internal/sim"
+)
+
+func main() {
+	root := flag.String("root", ".", "of the repository")
+	flag.Parse()
+	if err := run(*root); err != nil {
+		fmt.Fprintln(os.Stderr, "pictures:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string) error {
+	all, err := pictures(root)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if err := os.WriteFile(filepath.Join(root, name), all[name], 0o644); err != nil {
+			return fmt.Errorf("write picture: %w", err)
+		}
+	}
+	return nil
+}
+
+// longest is how much of a scene is shown.
+const longest = time.Second
+
+// pictures draws every scene, by the file it goes to.
+func pictures(root string) (map[string][]byte, error) {
+	scenes, err := filepath.Glob(filepath.Join(root, "docs/policies/scenes/*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("find scenes: %w", err)
+	}
+	out := map[string][]byte{}
+	for _, scene := range scenes {
+		s, err := sim.Load(scene)
+		if err != nil {
+			return nil, err
+		}
+		res, err := sim.Run(context.Background(), s, sim.Options{Draw: min(s.Duration.D()-s.Warmup.D(), longest)})
+		if err != nil {
+			return nil, fmt.Errorf("simulate %s: %w", scene, err)
+		}
+		var b bytes.Buffer
+		if err := res.WriteTimeline(&b); err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(scene), ".yaml")
+		out[filepath.Join("docs/policies", name+"_gen.svg")] = b.Bytes()
+	}
+	return out, example(root, out)
+}
+
+// example is the one that docs/simulator.md explains: its table, its picture, and its replay.
+func example(root string, out map[string][]byte) error {
+	const page = "docs/simulator.md"
+	s, err := sim.Load(filepath.Join(root, "examples/scenarios/inference.yaml"))
+	if err != nil {
+		return err
+	}
+	res, err := sim.Run(context.Background(), s, sim.Options{Policies: []string{"native", "HPF:suspend", "HPF"}, Draw: 60 * time.Millisecond})
+	if err != nil {
+		return fmt.Errorf("simulate example: %w", err)
+	}
+	var table, picture, replay bytes.Buffer
+	if err := errors.Join(res.WriteTable(&table), res.WriteSVG(&picture), replayed(s, &replay)); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		return fmt.Errorf("read page: %w", err)
+	}
+	for name, block := range map[string]string{"inference": table.String(), "replay": replay.String()} {
+		begin := "<!-- by make pictures: " + name + " -->\n"
+		head, rest, found := strings.Cut(string(text), begin)
+		_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
+		if !found || !ends {
+			return fmt.Errorf("%s has no place for %q", page, name)
+		}
+		text = []byte(head + begin + "```\n" + block + "```\n<!-- end -->\n" + tail)
+	}
+	out[page], out["docs/simulator-inference_gen.svg"] = text, picture.Bytes()
+	return nil
+}
+
+// replayed records the example and replays it natively.
+func replayed(s *sim.Scenario, w io.Writer) error {
+	dir, err := os.MkdirTemp("", "pictures")
+	if err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file, o := filepath.Join(dir, "inference.rec"), sim.Options{}
+	log, err := record.Create(file, record.Options{Header: s.RecordHeader("1.0", o)})
+	if err != nil {
+		return err
+	}
+	o.Record = log
+	if _, err := sim.Run(context.Background(), s, o); err != nil {
+		return fmt.Errorf("record example: %w", err)
+	}
+	if err := log.Close(); err != nil {
+		return err
+	}
+	r, err := record.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	rec, err := sim.ReadRecording(r)
+	if err != nil {
+		return err
+	}
+	res, err := sim.Replay(context.Background(), rec, "native")
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w, rec.Summary()); err != nil {
+		return err
+	}
+	return res.WriteTable(w)
+}
