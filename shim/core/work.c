@@ -21,6 +21,7 @@ uint64_t xsi_work_epoch = 1;
 uint32_t xsi_work_captures;
 const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS];
 struct xsi_work_context *xsi_work_contexts;
+uintptr_t xsi_work_only;
 
 static struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
 static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
@@ -30,6 +31,7 @@ static uint64_t next_token;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool exit_key_made;
+static bool only_was_wrong;
 
 struct xsi_lock xsi_work_the_lock;
 
@@ -39,6 +41,7 @@ static void reset_in_child(void) {
   memset(stream_hash, 0, sizeof stream_hash);
   memset(context_hash, 0, sizeof context_hash);
   xsi_work_contexts = NULL;
+  xsi_work_only = 0;
   free_streams = NULL;
   free_contexts = NULL;
   xsi_work_captures = 0;
@@ -51,7 +54,8 @@ void xsi_work_start(const struct xsi_work_platform *platform) {
   xsi_work_lock();
   bool first = !xsi_work_started();
   unsigned at = 0;
-  while (at < XSI_WORK_PLATFORMS - 1 && xsi_work_platforms[at] && xsi_work_platforms[at] != platform)
+  while (at < XSI_WORK_PLATFORMS - 1 && xsi_work_platforms[at] &&
+         xsi_work_platforms[at] != platform)
     at++;
   __atomic_store_n(&xsi_work_platforms[at], platform, __ATOMIC_RELEASE);
   xsi_work_unlock();
@@ -105,6 +109,19 @@ static struct xsi_work_stream *allocate_stream(void) {
   return stream;
 }
 
+static void find_only(void) {
+  struct xsi_work_context *first = xsi_work_contexts;
+  bool one = first && !first->next && first->platform->has_current && !only_was_wrong;
+  __atomic_store_n(&xsi_work_only, one ? first->handle : 0, __ATOMIC_RELEASE);
+}
+
+void xsi_work_only_is_wrong(void) {
+  xsi_work_lock();
+  only_was_wrong = true;
+  find_only();
+  xsi_work_unlock();
+}
+
 static struct xsi_work_context *add_context(const struct xsi_work_platform *platform,
                                             uintptr_t handle,
                                             const struct xsi_work_device *device) {
@@ -134,6 +151,7 @@ static struct xsi_work_context *add_context(const struct xsi_work_platform *plat
   context->next = xsi_work_contexts;
   if (xsi_work_contexts) xsi_work_contexts->previous = context;
   xsi_work_contexts = context;
+  find_only();
   return context;
 }
 
@@ -362,6 +380,7 @@ static void drop(struct xsi_work_context *context) {
   else
     xsi_work_contexts = context->next;
   if (context->next) context->next->previous = context->previous;
+  find_only();
   free(context->events); // the events themselves go with the context
   context->events = NULL;
   context->handle = 0;

@@ -64,6 +64,7 @@ struct xsi_work_platform {
   /* Of a created stream; bigger is more important, 0 is the usual. */
   int32_t (*priority_of)(uintptr_t stream);
   void (*watcher_starts)(void); /* on the watcher thread, before it asks anything */
+  bool has_current;             /* threads have a current context, and asking which costs time */
   bool waits_at_thread_exit;    /* what is in a thread's default streams is over when it ends */
 };
 
@@ -97,7 +98,7 @@ struct xsi_work_stream {
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
-  uint64_t looked_at; /* the watcher's: submissions when it last came by */
+  uint64_t looked_at;     /* the watcher's: submissions when it last came by */
   uint64_t own_submitted; /* for display */
   struct xsi_work_limit *limit;
   struct xsi_work_stream *hash_next;
@@ -111,6 +112,7 @@ struct xsi_work_thread {
   uint64_t token; /* names the thread for the life of the process */
   uint64_t epoch;
   struct xsi_work_stream *syncs; /* the one it waits for as its owner */
+  unsigned believed;             /* how often xsi_work_only was taken for the current context */
   struct {
     uintptr_t context, handle;
     struct xsi_work_stream *stream;
@@ -120,6 +122,12 @@ extern _Thread_local struct xsi_work_thread xsi_work_of_thread
     __attribute__((tls_model("initial-exec")));
 extern uint64_t xsi_work_epoch;    /* raised when a stream or context goes: empties the caches */
 extern uint32_t xsi_work_captures; /* captures in progress in this process */
+
+/* The only context of the process, 0 if there are several: then it is every thread's current one. A
+ * driver can have contexts that we have not seen, so whoever believes it looks now and then. */
+extern uintptr_t xsi_work_only;
+void xsi_work_only_is_wrong(void) __attribute__((cold)); /* for the rest of the process's life */
+#define XSI_WORK_BELIEVE 64                              /* times between two looks of a thread */
 
 void xsi_work_start(const struct xsi_work_platform *platform);
 bool xsi_work_started(void); /* by any platform */
@@ -237,7 +245,7 @@ struct xsi_work_marks {
   struct xsi_work_marked {
     struct xsi_work_stream *stream;
     uint64_t mark;
-  } *marked, own[32];
+  } * marked, own[32];
 };
 /* Marks all busy streams of a context; done releases them, completing what they mark if it is over.
  */

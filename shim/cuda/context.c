@@ -165,7 +165,7 @@ CUresult cuCtxSynchronize(void) {
   XSI_CU_REAL(cuCtxSynchronize);
   if (!xsi_cu_enter()) return real();
   struct xsi_work_marks marks;
-  xsi_work_marks_take(&marks, (uintptr_t)xsi_cu_current());
+  xsi_work_marks_take(&marks, (uintptr_t)xsi_cu_context());
   return synchronized(real(), &marks);
 }
 XSI_CU_HOOK(cuCtxSynchronize)
@@ -174,7 +174,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
   XSI_CU_REAL(cuCtxSynchronize_v2);
   if (!xsi_cu_enter()) return real(context);
   struct xsi_work_marks marks;
-  xsi_work_marks_take(&marks, (uintptr_t)(context ? context : xsi_cu_current()));
+  xsi_work_marks_take(&marks, (uintptr_t)(context ? context : xsi_cu_context()));
   return synchronized(real(context), &marks);
 }
 XSI_CU_HOOK(cuCtxSynchronize_v2)

@@ -79,8 +79,8 @@ static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
   return answer(result);
 }
 
-// Around calls of ours on an application's thread: in relaxed mode they can't break a capture that another
-// thread has just begun.
+// Around calls of ours on an application's thread: in relaxed mode they can't break a capture that
+// another thread has just begun.
 static void relax(CUstreamCaptureMode *mode) {
   *mode = XSI_CU_CAPTURE_RELAXED;
   xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, mode);
@@ -150,4 +150,5 @@ const struct xsi_work_platform xsi_cu_platform = {
     .capturing = capturing,
     .priority_of = priority_of,
     .watcher_starts = watcher_starts,
+    .has_current = true,
 };

@@ -24,7 +24,7 @@ extern int failures; /* atomic */
 #define NOTED_QUEUES 1024
 extern struct noted_queue {
   int open, busy;
-  int function; /* the last digit of its PCI address */
+  int function;     /* the last digit of its PCI address */
   int32_t priority; /* of a stream's own queue */
   uint64_t changes;
 } noted[NOTED_QUEUES];
@@ -53,12 +53,14 @@ struct fake_context {
   int destroyed;
 };
 
-void fake_install(void);                 /* binds the driver's functions */
-struct fake_context *fake_context(void); /* a new one, current in this thread */
+void fake_install(void);                        /* binds the driver's functions */
+struct fake_context *fake_context(void);        /* a new one, current in this thread */
+struct fake_context *fake_unseen_context(void); /* the same, past our hooks */
 CUstream fake_stream(void);
 void fake_finish(CUstream stream);        /* what was submitted is over */
 struct fake_stream *fake_of_thread(void); /* the thread's default stream */
 
+extern _Thread_local uint64_t fake_asked_current; /* times the driver was asked for it */
 extern CUresult fake_launch_result;
 extern _Thread_local void (*fake_in_sync)(void); /* runs in the middle of this thread's next wait */
 extern uint64_t fake_most_in_flight;             /* of any stream, ever */

@@ -186,7 +186,9 @@ static CUresult fake_exchange_mode(CUstreamCaptureMode *mode) {
   return XSI_CU_SUCCESS;
 }
 
+_Thread_local uint64_t fake_asked_current;
 static CUresult fake_get_current(CUcontext *context) {
+  fake_asked_current++;
   *context = (CUcontext)current;
   return XSI_CU_SUCCESS;
 }
@@ -261,6 +263,12 @@ void fake_install(void) {
   BIND(cuCtxCreate_v2, fake_context_create);
   BIND(cuCtxDestroy_v2, fake_context_destroy);
   BIND(cuCtxSynchronize, fake_context_sync);
+}
+
+struct fake_context *fake_unseen_context(void) {
+  CUcontext context;
+  CHECK(fake_context_create(&context, 0, 3) == 0);
+  return (struct fake_context *)context;
 }
 
 struct fake_context *fake_context(void) {

@@ -220,7 +220,8 @@ static bool report(void) {
   uint64_t got = words[0] ^ words[1] * SPREAD, want = t.expected ^ t.expected_count * SPREAD;
   if (t.peer > 0) say("Q %" PRIu64 "\n", app_submitted());
   uint64_t from, to;
-  for (unsigned i = 0; app_suspended(i, &from, &to); i++) say("H %" PRIu64 " %" PRIu64 "\n", from, to);
+  for (unsigned i = 0; app_suspended(i, &from, &to); i++)
+    say("H %" PRIu64 " %" PRIu64 "\n", from, to);
   say("S %" PRIu64 " %016" PRIx64 " %016" PRIx64 "\n", t.launches, got, want);
   flush();
   return got == want;
