@@ -19,11 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHORTEST_NS 250000u    /* between two questions about one stream */
-#define SUBMITTING_NS 2000000u /* between two looks, at most, while it is submitting */
-#define LONGEST_NS 10000000u   /* also how long a sleep without busy streams lasts, at first */
-#define LINGER_NS 1000000000u  /* idle for this long: sleep until woken */
-#define ROUND 64               /* streams asked about between two looks at the list */
+#define SHORTEST_NS 250000u   /* between two questions about one stream */
+#define EASY_NS 2000000u      /* while it is submitting, or alone: between two looks */
+#define LONGEST_NS 10000000u  /* also how long a sleep without busy streams lasts, at first */
+#define LINGER_NS 1000000000u /* idle for this long: sleep until woken */
+#define ROUND 64              /* streams asked about between two looks at the list */
 
 bool xsi_work_watch_by_thread = true;
 
@@ -42,9 +42,14 @@ struct asked {
   uint64_t incarnation;
 };
 
+// Nobody waits to hear of a program that has its device to itself.
+static uint64_t shortest(const struct xsi_work_stream *stream) {
+  return __atomic_load_n(&xsi_work_slot(stream)->quiet, __ATOMIC_RELAXED) ? EASY_NS : SHORTEST_NS;
+}
+
 static uint64_t interval(const struct xsi_work_stream *stream, uint64_t now) {
-  uint64_t eighth = (now - stream->busy_since_ns) / 8;
-  return eighth < SHORTEST_NS ? SHORTEST_NS : eighth > LONGEST_NS ? LONGEST_NS : eighth;
+  uint64_t eighth = (now - stream->busy_since_ns) / 8, least = shortest(stream);
+  return eighth < least ? least : eighth > LONGEST_NS ? LONGEST_NS : eighth;
 }
 
 // Under the work lock: is this stream one to ask about now?
@@ -88,7 +93,7 @@ uint64_t xsi_work_watch(uint64_t now) {
       busy = true;
       if (stream->busy_since_ns == 0) {
         stream->busy_since_ns = now;
-        stream->poll_at_ns = now + SHORTEST_NS;
+        stream->poll_at_ns = now + shortest(stream);
         stream->looked_at = xsi_work_mark(stream);
       } else if (stream->poll_at_ns <= now) {
         // Who is still submitting is busy, and a question now would take the driver's locks from
@@ -101,7 +106,7 @@ uint64_t xsi_work_watch(uint64_t now) {
         }
         uint64_t wait = interval(stream, now);
         // A pause between two launches must not slip through.
-        stream->poll_at_ns = now + (submits && wait > SUBMITTING_NS ? SUBMITTING_NS : wait);
+        stream->poll_at_ns = now + (submits && wait > EASY_NS ? EASY_NS : wait);
         if (!submits && askable(stream))
           round[count++] = (struct asked){stream, stream->incarnation};
       }

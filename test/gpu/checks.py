@@ -93,7 +93,7 @@ def steps(rig):
 OVERHEAD = (("task", "vector-add tasks of about 1 ms", "us", True), ("launch", "launch-bound loop", "ns", True),
             ("copy", "copy-bound loop, 4 KiB", "us", True), ("bulk", "copy of 64 MiB", "us", True),
             ("tiny", "smallest task: launch and wait", "us", False), ("synccopy", "4 KiB copies, each waited for", "us", False))
-BLOCK_MS, PAIRS, OTHER_PAIRS = 50, 40, 10
+BLOCK_MS, PAIRS, OTHER_PAIRS = 50, 64, 10
 
 
 def overhead(rig):
@@ -101,10 +101,11 @@ def overhead(rig):
     program = rig.helper("overhead")
     rig.start_daemon()
     rig.mode("live")
-    core = (rig.cores.get("high") or sorted(os.sched_getaffinity(0)))[-1]
+    cores = rig.cores.get("high") or sorted(os.sched_getaffinity(0))
+    core, rig.cores["beside"] = cores[-1], cores[:-1]  # what else a process does has other cores than its main thread
 
     def start(name, priority):
-        return rig.worker(name, [program, "--core", str(core)], priority, role="high", limit_s=120)
+        return rig.worker(name, [program, "--core", str(core)], priority, role="beside", limit_s=150)
     plain, ours = start("overhead-plain", None).ready(40), start("overhead-xsched", 0).ready(40)
     rig.joined([ours] if not rig.virtual else [])
     found = {mode: {kind: [] for kind, _, _, _ in OVERHEAD} for mode in ("live", "off", "suspend", "level1")}
@@ -183,7 +184,7 @@ def streams(rig):
         found.setdefault(kind, {"us": [], "per_s": []})
         found[kind]["us"] += r["latency_us"]
         found[kind]["per_s"].append(r["long_per_s"])
-    for _ in range(2):
+    for _ in range(3):
         one("plain, equal priority", 0, False)
         one("plain, different priority", 1, False)
         one("xsched, equal priority", 0, True)
@@ -198,10 +199,11 @@ def streams(rig):
         ms = [u / 1000 for u in r["us"]]
         rows.append(dict({"mode": kind, "long_per_s": round(stats.median(r["per_s"]), 2)}, **stats.summarize(ms)))
         raw[kind] = stats.compact(ms)
-    p99 = {r["mode"]: r["p99_ms"] for r in rows}
-    verdicts = [verdict("different priority: P99 with us / without", p99["xsched, different priority"] / p99["plain, different priority"],
+    # The P99 of some hundred requests of 0.4 ms is a hiccup of the machine: see its interval.
+    p95 = {r["mode"]: r["p95_ms"] for r in rows}
+    verdicts = [verdict("different priority: P95 with us / without", p95["xsched, different priority"] / p95["plain, different priority"],
                         targets.STREAMS, True, "x"),
-                verdict("equal priority: P99 with us / without", p99["xsched, equal priority"] / p99["plain, equal priority"],
+                verdict("equal priority: P95 with us / without", p95["xsched, equal priority"] / p95["plain, equal priority"],
                         targets.STREAMS, True, "x")]
     proof = [check("shim intercepts", [] if launched and all(launched) else ["no launches seen: %s" % launched],
                    "%s launches" % launched), sums]

@@ -32,8 +32,8 @@ SUITES = {
     "starts": (situations.starts, 20),
     "situations": (situations.situations, 25),
     "share": (pairs.share, 40),
-    "overhead": (checks.overhead, 75),
-    "streams": (checks.streams, 55),
+    "overhead": (checks.overhead, 90),
+    "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
     "tenants": (pairs.tenants, 145),
 }
