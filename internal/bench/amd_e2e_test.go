@@ -177,8 +177,9 @@ func TestPairSlice(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := Colocate(ctx, ColocateOptions{
-		Online:  fmt.Sprintf("{ sleep 0.3; echo loop; sleep 2; echo pause; sleep 0.2; echo quit; } | %s --api hip --kernel-us 2000 --depth 4 >/dev/null", tenant),
-		Offline: fmt.Sprintf("{ echo loop; sleep 6; echo quit; } | %s --api hip --kernel-us 5000 --depth 2 >/dev/null", tenant),
+		// Two requests: on a busy machine the first may begin before both are measured, and does not count then.
+		Online:  fmt.Sprintf("{ for i in 1 2; do sleep 1.5; echo loop; sleep 1.5; echo pause; done; sleep 0.2; echo quit; } | %s --api hip --kernel-us 2000 --depth 4 >/dev/null", tenant),
+		Offline: fmt.Sprintf("{ echo loop; sleep 12; echo quit; } | %s --api hip --kernel-us 5000 --depth 2 >/dev/null", tenant),
 		Virtual: true, Platform: PlatformAMD, Slice: 50 * time.Millisecond, Alone: time.Second, Exe: exe,
 	})
 	if err != nil {

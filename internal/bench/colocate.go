@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/daemon"
 	"xsched/internal/embedded"
 )
@@ -209,10 +211,32 @@ func (c *colocation) start(name, command string, priority int, bare bool) (*side
 		return nil, fmt.Errorf("start the %s program: %w", name, err)
 	}
 	go func() {
+		s.endChildren()
 		s.err = s.cmd.Wait()
 		close(s.done)
 	}()
 	return s, nil
+}
+
+// endChildren waits until a program has ended and ends what it has left behind. Until the program is
+// waited for its number is nobody else's, and so is that of its group.
+func (s *side) endChildren() {
+	pid := s.cmd.Process.Pid
+	for {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	for limit, told := time.Now().Add(endLimit), false; len(groupOf(pid)) > 0; time.Sleep(samplePace / 5) {
+		switch {
+		case time.Now().After(limit):
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+			return
+		case !told:
+			told = true
+			_ = syscall.Kill(-pid, syscall.SIGTERM)
+		}
+	}
 }
 
 // deviceEnv leads a program to the virtual GPU without our shim.
@@ -247,6 +271,7 @@ func (s *side) stop() {
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
 	select {
 	case <-s.done:
+		return
 	case <-time.After(endLimit):
 	}
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)

@@ -75,7 +75,7 @@ func (c *colocation) attach(ctx context.Context) error {
 	return fmt.Errorf("the offline program can't be attached to: %w", last)
 }
 
-// groupOf returns the processes of a process group.
+// groupOf returns the processes of a process group that have not ended.
 func groupOf(group int) (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -89,7 +89,7 @@ func groupOf(group int) (pids []int) {
 		}
 		// The name may hold anything, so count from its end: state, parent, group.
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if len(fields) > 2 && fields[2] == strconv.Itoa(group) {
+		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" {
 			pids = append(pids, pid)
 		}
 	}

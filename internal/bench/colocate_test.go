@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,5 +154,32 @@ func TestPairRefusesWithoutProof(t *testing.T) {
 func TestGroupOf(t *testing.T) {
 	if !slices.Contains(groupOf(syscall.Getpgrp()), os.Getpid()) {
 		t.Error("this process is not in its own group")
+	}
+}
+
+// A program that ends before what it has started leaves nothing behind.
+func TestSideEndsItsChildren(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "pid")
+	c := &colocation{rig: &rig{dir: t.TempDir()}}
+	s, err := c.start("offline", "sleep 300 & echo $! > "+note, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.done
+	s.stop()
+	b, err := os.ReadFile(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(groupOf(s.cmd.Process.Pid), child) {
+		_ = syscall.Kill(child, syscall.SIGKILL)
+		t.Error("a child goes on")
+	}
+	if s.err != nil || s.ended {
+		t.Errorf("it ended by itself, and well: %v, ended by us: %v", s.err, s.ended)
 	}
 }

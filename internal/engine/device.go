@@ -257,13 +257,16 @@ func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
 	}
 	switch {
 	case verdict.Run:
-	case q.Busy || q.Held || level == model.LevelBlock:
+	case q.Busy || q.Held || q.Guessed || level == model.LevelBlock:
 		want.Suspend = level
 	default:
 		// What looks idle may have work of the driver's own: a context being made, a module being
 		// loaded. Stopped in that it would never have work of which we know, so its turn would
 		// never come; and two with tiny slices would keep each other from it.
 		want.Slice = 0
+		if q.Level == model.LevelBlock {
+			want.Suspend = model.LevelBlock // a level forced on what has only the gate: open, it lets every first launch through
+		}
 	}
 	if verdict.Limit && level == model.LevelBlock {
 		want.InFlight, want.Batch = q.Hint.InFlight, q.Hint.Batch

@@ -157,3 +157,43 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// A level is forced on a queue that has only the gate: its launches are held while it is idle too, or
+// a program that waits for each of them would never meet a closed gate.
+func TestForcedLevelHoldsTheGate(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Mode, cfg.ForceLevel = model.ModeLevel, model.LevelDeactivate
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	high, gated, low := model.QueueID{Session: 1}, model.QueueID{Session: 2}, model.QueueID{Session: 3}
+	e.AddQueue(0, model.Queue{ID: high, PID: 1, Device: 8, Hint: model.Hint{Priority: 5}, Level: model.LevelDeactivate, Busy: true})
+	e.AddQueue(0, model.Queue{ID: gated, PID: 2, Device: 8, Level: model.LevelBlock})
+	e.AddQueue(0, model.Queue{ID: low, PID: 3, Device: 8, Level: model.LevelDeactivate})
+	told := map[model.QueueID]model.Level{}
+	decide := func(now model.Time) {
+		changes, _ := e.Decide(now)
+		for _, d := range changes {
+			told[d.Queue] = d.Suspend
+		}
+	}
+	decide(0)
+	if told[gated] != model.LevelBlock || told[low] != 0 {
+		t.Errorf("idle beside a high: %v", told)
+	}
+	e.SetBusy(1, gated, true)
+	e.SetBusy(1, low, true)
+	decide(1)
+	if told[gated] != model.LevelDeactivate || told[low] != model.LevelDeactivate {
+		t.Errorf("with work beside a high: %v", told)
+	}
+	e.SetBusy(2, gated, false)
+	e.SetBusy(2, low, false)
+	e.SetBusy(2, high, false)
+	decide(2)
+	decide(model.Time(time.Second))
+	if told[gated] != 0 || told[low] != 0 {
+		t.Errorf("after the high: %v", told)
+	}
+}

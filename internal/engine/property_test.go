@@ -131,7 +131,7 @@ func (m *machine) add() {
 	m.serial++
 	q := model.Queue{
 		ID: model.QueueID{Session: m.serial}, PID: 100 + int(m.serial), Hint: m.hint(), Device: model.DeviceID(m.pick("device", 2)),
-		Level: model.Level(1 + m.pick("level", 3)), Slices: m.pick("slices", 4) > 0, Busy: m.pick("busy", 2) > 0,
+		Level: model.Level(1 + m.pick("level", 3)), Slices: m.pick("slices", 4) > 0, Busy: m.pick("busy", 2) > 0, Guessed: m.pick("guessed", 8) == 1,
 	}
 	if len(m.queues) > 0 && m.pick("sibling", 6) == 0 {
 		o := &m.queues[m.pick("which", len(m.queues))]
@@ -275,11 +275,11 @@ func (m *machine) check() {
 			t.Fatalf("device was told %+v, engine wants %+v", told, s.Desired)
 		}
 		stopped := s.Desired.Suspend != 0
-		if s.Queue.Running && stopped || !s.Queue.Running && !stopped && (s.Queue.Busy || s.Queue.Held) {
+		if s.Queue.Running && stopped || !s.Queue.Running && !stopped && (s.Queue.Busy || s.Queue.Held || s.Queue.Guessed) {
 			t.Fatalf("running %v, busy %v, but desired %+v", s.Queue.Running, s.Queue.Busy, s.Desired)
 		}
 		// What looks idle may have work of the driver's own, which must not wait for ever.
-		if s.Desired.Suspend > model.LevelBlock && !s.Queue.Busy && !s.Queue.Held {
+		if s.Desired.Suspend > model.LevelBlock && !s.Queue.Busy && !s.Queue.Held && !s.Queue.Guessed {
 			t.Fatalf("idle and stopped by hardware: %+v", s)
 		}
 		device[s.Queue.Device] = append(device[s.Queue.Device], s)
@@ -328,7 +328,7 @@ func checkMode1(t source, cfg Config, s QueueState) {
 		t.Fatalf("mode timeslice stops or limits: %+v", d)
 	case (cfg.Mode == model.ModeSuspend || cfg.Mode == model.ModeLevel) && d.Slice != 0:
 		t.Fatalf("mode %s sets slices: %+v", cfg.Mode, d)
-	case cfg.Mode == model.ModeLevel && d.Suspend != 0 && d.Suspend != cfg.ForceLevel:
+	case cfg.Mode == model.ModeLevel && d.Suspend != 0 && d.Suspend != cfg.ForceLevel && (q.Busy || q.Level != model.LevelBlock || d.Suspend != model.LevelBlock):
 		t.Fatalf("forced level %v: %+v", cfg.ForceLevel, d)
 	case cfg.Mode != model.ModeLevel && d.Suspend != 0 && d.Suspend != q.Level:
 		t.Fatalf("level %v: %+v", q.Level, d)

@@ -205,3 +205,35 @@ func TestRequestsAreRead(t *testing.T) {
 	c.page.FinishRequest(now, now-1) // ends before it begins
 	await(t, "nonsense is counted", func() bool { return h.only(t).Marked == 211 })
 }
+
+// A queue that was told apart shares the hardware's queues from the moment its process has a second
+// one there, and until that has gone.
+func TestQueueToldApartGetsCompany(t *testing.T) {
+	h := startHub(t, nil)
+	c := h.join(t, 1, wire.LevelInterrupt)
+	c.handOver(t)
+	c.queue(0)
+	levels := func() (levels []model.Level) {
+		_ = h.Engine(context.Background(), func(e *engine.Engine) {
+			for _, q := range e.Snapshot(0) {
+				levels = append(levels, q.Queue.Level)
+			}
+		})
+		return levels
+	}
+	level3 := func() bool { l := levels(); return len(l) == 1 && l[0] == model.LevelInterrupt }
+	await(t, "level 3", level3)
+	var change model.HintChange
+	change.Set("utilization", model.HintValue{Number: 30})
+	if _, err := h.SetQueueHint(context.Background(), os.Getpid(), 0, false, change, func(*model.Hint) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !level3() {
+		t.Errorf("alone on its GPU it has %v", levels())
+	}
+	c.queue(1)
+	await(t, "both at level 1", func() bool { l := levels(); return len(l) == 2 && l[0] == model.LevelBlock && l[1] == model.LevelBlock })
+	c.page.DestroyQueue(1)
+	c.ring()
+	await(t, "level 3 again", level3)
+}

@@ -173,13 +173,16 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: s.PID, Device: q.device, Hint: s.told(l.hintOf(s, q)), Level: q.level, Slices: c.Slices, Busy: q.busy,
+		ID: q.id, PID: s.PID, Device: q.device, Hint: s.told(l.hintOf(s, q)), Level: q.level, Slices: c.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
 	if s.held {
 		l.engine.SetHeld(now, s.PID, true)
 	}
-	if regroup {
+	switch {
+	case regroup:
 		l.rehint(now, s)
+	case s.onGPU[q.device] == 2 && s.apart(q.device):
+		l.relevel(s) // the first has the hardware's queues no longer to itself
 	}
 	l.dirty = true
 	s.touch(q.device)
@@ -187,6 +190,7 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 
 // removeQueue forgets a queue; the caller settles.
 func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
+	apart := s.onGPU[q.device] == 2 && s.apart(q.device)
 	l.loud(now, s, q)
 	l.engine.RemoveQueue(now, q.id)
 	l.gpus.leave(now, q)
@@ -199,8 +203,11 @@ func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
 		delete(s.onGPU, q.device)
 	}
 	l.queueCount.Add(-1)
-	if s.countStream(q, -1) {
+	switch {
+	case s.countStream(q, -1):
 		l.rehint(now, s)
+	case apart:
+		l.relevel(s)
 	}
 	l.dirty = true
 	s.touch(q.device)

@@ -91,6 +91,7 @@ type Queue struct {
 
 	Busy      bool // work submitted and not known to be finished
 	ChangedAt Time // when Busy last changed
+	Guessed   bool // Busy is a guess: nobody tells when it has work
 
 	// Held: suspended by hand (xsched suspend PID); no policy may run it.
 	Held bool

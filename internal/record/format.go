@@ -100,7 +100,7 @@ func (c *encoder) event(b []byte, ev *engine.Event) []byte {
 		b = appendID(b, q.ID)
 		b = binary.AppendVarint(b, int64(q.PID))
 		b = binary.AppendUvarint(b, uint64(q.Device))
-		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held))
+		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held, q.Guessed))
 		b = binary.AppendVarint(b, int64(q.ChangedAt-at))
 		b = c.appendHint(b, &q.Hint)
 	case engine.EventRemove:
@@ -287,7 +287,7 @@ func (d *decoder) event(kind engine.EventKind, last model.Time) *engine.Event {
 	case engine.EventAdd:
 		q := &model.Queue{ID: d.id(), PID: d.pid(), Device: model.DeviceID(d.uvarint()), Level: d.level()}
 		f := d.byte()
-		q.Slices, q.Busy, q.Held = f&1 != 0, f&2 != 0, f&4 != 0
+		q.Slices, q.Busy, q.Held, q.Guessed = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
 		changed := at + d.varint()
 		if changed < 0 || changed > maxTime {
 			d.fail("time is out of range")
