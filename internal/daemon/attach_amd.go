@@ -24,13 +24,9 @@ const (
 // amdDriver is AMD's driver; under --virtual its double.
 func (d *daemon) amdDriver() amd.Driver {
 	if !d.opts.Virtual {
-		return amd.Driver{Sources: amd.SourcesAt("/"), Open: amd.OpenDevice}
+		return amd.Driver{Sources: amd.SourcesAt("/")}
 	}
-	socket := filepath.Join(d.opts.Dir, kfdSocket)
-	return amd.Driver{
-		Sources: amd.SourcesAt(filepath.Join(d.opts.Dir, kfdRoot)),
-		Open:    func() (amd.Transport, error) { return amd.DialVirtual(socket) },
-	}
+	return amd.Driver{Sources: amd.SourcesAt(filepath.Join(d.opts.Dir, kfdRoot))}
 }
 
 // claim keeps others from attaching to a process at the same time.
@@ -48,8 +44,8 @@ func (d *daemon) claim(pid int) (release func(), err error) {
 	}, nil
 }
 
-// attachAMD takes a process over as its debugger. The guardian can't help here, only the debugger
-// may: the driver resumes everything itself when that dies, and leaseGuard when the engine is silent.
+// attachAMD takes a process over through a tracer, a process of its own: only a debugger may stop and resume
+// here, and it must do that also when this one is stopped. Should the tracer die the driver resumes everything.
 func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid, uid int, command string, hint model.Hint) (hub.SessionView, error) {
 	none := hub.SessionView{}
 	release, err := d.claim(pid)
@@ -61,7 +57,11 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 	if err != nil {
 		return none, fail(ErrNotFound, "", "process %d has ended", pid)
 	}
-	a, err := driver.Attach(pid, d.metrics)
+	tracer, err := d.guardian.Trace(pid, filepath.Join(d.opts.Dir, kfdSocket))
+	var a *amd.Attached
+	if err == nil {
+		a, err = driver.Attach(tracer, d.metrics)
+	}
 	if err != nil {
 		_ = unix.Close(pidfd)
 		return none, amdError(pid, err)
@@ -69,7 +69,9 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command, FreedByClose: true}
-	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(page int) (func(bool), error) { return d.guardAMD(a, page) })
+	err = d.hub.Attach(ctx, s, hint, a, a.GPUs, pidfd, func(page int) (func(bool), error) {
+		return func(bool) {}, tracer.Guard(page)
+	})
 	if err != nil {
 		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
@@ -88,7 +90,7 @@ func amdError(pid int, err error) error {
 	case errors.Is(err, amd.ErrOldDriver):
 		return fail(ErrNotSupported, run, "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, amd.ErrNoQueues), errors.Is(err, amd.ErrNoKFD), errors.Is(err, amd.ErrNoRuntime):
-		return fail(ErrNotFound, "attach once it uses the GPU, or "+run, "%v", err)
+		return fail(ErrNotFound, "attach once it uses the GPU, or "+run, "attach to process %d: %v", pid, err)
 	case errors.Is(err, amd.ErrGone):
 		return fail(ErrNotFound, "", "process %d has ended", pid)
 	}

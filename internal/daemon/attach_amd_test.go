@@ -56,25 +56,3 @@ func TestAttachAMD(t *testing.T) {
 		return err == nil && len(list.Processes) == 0
 	})
 }
-
-// A daemon that is killed leaves nobody suspended: the driver sees to it.
-func TestAttachAMDDaemonKilled(t *testing.T) {
-	w := newWorld(t)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
-	p := d.Target(t)
-	server := startProgram(t, "daemon", w.dir)
-	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "suspended", func() bool {
-		stats, err := w.ctl.Stats(ctx)
-		return err == nil && stats.Suspends == 1
-	})
-	p.Ask("w")
-	time.Sleep(30 * time.Millisecond)
-	if got := p.Ask("r"); got != "R 0" {
-		t.Errorf("a suspended process has %s", got)
-	}
-	_ = server.Process.Kill()
-	p.Ask("f")
-}

@@ -47,7 +47,8 @@ type Options struct {
 	Record string
 
 	// GuardianCommand starts the guardian; empty: this executable with "guardian".
-	// The command gets its socket as file descriptor 3 and must call guardian.Main(3).
+	// The command gets its socket as file descriptor 3 and must call guardian.Main(3). A tracer is started
+	// by the same command with arguments that only say so.
 	GuardianCommand []string
 
 	// ServeControl serves the control socket until ctx ends; nil: no control

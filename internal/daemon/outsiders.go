@@ -15,9 +15,14 @@ import (
 // be about to join. Looks at a machine with many processes are further apart.
 const (
 	outsiderPeriod     = time.Second
-	outsiderPeriodMost = 4 * time.Second
-	outsiderShare      = 20 // of the time at most one part in so many is spent looking
+	outsiderPeriodMost = 20 * time.Second // for looks of a second: some 5,000 processes
+	outsiderShare      = 20               // of the time at most one part in so many is spent looking
 )
+
+// untilNextLook is how long to wait after a look that took so long.
+func untilNextLook(looked time.Duration) time.Duration {
+	return min(max(outsiderPeriod, outsiderShare*looked), outsiderPeriodMost)
+}
 
 // watchOutsiders tells the engine which GPUs are used by programs that have no session: beside
 // those the tiny slice of a low gets nothing done, and a long one of a high keeps them out.
@@ -33,7 +38,7 @@ func (d *daemon) watchOutsiders(ctx context.Context) {
 		case <-d.look:
 		case <-time.After(wait):
 		}
-		wait = min(max(outsiderPeriod, outsiderShare*d.lookForOutsiders(ctx, told, seen)), outsiderPeriodMost)
+		wait = untilNextLook(d.lookForOutsiders(ctx, told, seen))
 	}
 }
 

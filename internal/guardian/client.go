@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +23,8 @@ type Client struct {
 	virtual    bool
 	vgpuSocket string
 	log        *slog.Logger
+
+	traced, traceRestarts atomic.Int64 // processes with a tracer, and how often one was replaced
 
 	mu       sync.Mutex
 	sock     int // -1: not started
@@ -162,14 +164,15 @@ func (c *Client) Close() {
 	}
 }
 
-// Stats returns the guardian's pid (0: not running), how many it guards, and how often it was replaced.
+// Stats returns the guardian's pid (0: not running), how many processes it and the tracers guard, and how often
+// one of them was replaced.
 func (c *Client) Stats() (pid, attached, restarts int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sock >= 0 {
 		pid = c.cmd.Process.Pid
 	}
-	return pid, len(c.wards), c.restarts
+	return pid, len(c.wards) + int(c.traced.Load()), c.restarts + int(c.traceRestarts.Load())
 }
 
 // start starts the process if there is none. Preconditions: c.mu is held.
@@ -177,25 +180,14 @@ func (c *Client) start() error {
 	if c.sock >= 0 {
 		return nil
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	sock, cmd, err := spawn(c.command)
 	if err != nil {
 		return fmt.Errorf("start guardian: %w", err)
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "guardian")
-	defer func() { _ = theirs.Close() }()
 	tv := unix.NsecToTimeval(int64(answerTime))
-	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-	cmd := exec.Command(c.command[0], c.command[1:]...)
-	cmd.ExtraFiles = []*os.File{theirs}
-	// A session of its own: the terminal's signals are for the daemon.
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		_ = unix.Close(pair[0])
-		return fmt.Errorf("start guardian: %w", err)
-	}
-	c.sock, c.cmd, c.exited = pair[0], cmd, make(chan struct{})
-	go c.wait(cmd, pair[0], c.exited)
+	_ = unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	c.sock, c.cmd, c.exited = sock, cmd, make(chan struct{})
+	go c.wait(cmd, sock, c.exited)
 	if err := c.ask(message{Op: "start", Virtual: c.virtual, VGPUSocket: c.vgpuSocket}, nil); err != nil {
 		c.drop()
 		return fmt.Errorf("start guardian: %w", err)

@@ -59,7 +59,8 @@ type guardian struct {
 }
 
 // Main is the guardian's whole life: it obeys the daemon at the other end of
-// the socket fd until that ends, restores everybody, and returns.
+// the socket fd until that ends, restores everybody, and returns. A request to trace
+// makes it a tracer instead.
 func Main(fd int) error {
 	// The daemon's terminal and its service manager signal whole groups; this
 	// process ends when the daemon does, after its work.
@@ -113,6 +114,10 @@ func (g *guardian) obey() error {
 	fds, err := receive(g.sock, &m)
 	if err != nil {
 		return err
+	}
+	if m.Op == "trace" {
+		closeFDs(fds)
+		return trace(g.sock, m)
 	}
 	r := reply{Seq: m.Seq}
 	if err := g.do(m, fds); err != nil {

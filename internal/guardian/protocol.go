@@ -3,7 +3,8 @@
 // Package guardian is the tiny process that answers for processes without our
 // shim. The daemon controls those through duplicates of their files; should it
 // die or fall silent, nobody inside them would set them free. The guardian
-// holds duplicates too, knows what has to be restored, and does it.
+// holds duplicates too, knows what has to be restored, and does it. On AMD's driver
+// only a process's debugger can do that, so there it is the debugger; see trace.go.
 package guardian
 
 import (
@@ -18,12 +19,13 @@ import (
 
 // message is one packet from the daemon, as JSON.
 type message struct {
-	Op  string `json:"op"`  // start, attach, detach
+	Op  string `json:"op"`  // start, attach, detach; those of a tracer
 	Seq uint64 `json:"seq"` // comes back in the reply
 
 	// start: which driver
 	Virtual    bool   `json:"virtual,omitempty"`
 	VGPUSocket string `json:"vgpu_socket,omitempty"`
+	KFDSocket  string `json:"kfd_socket,omitempty"` // trace
 
 	// attach: with descriptors [page, pidfd, one file for each restore]
 	Session  uint64             `json:"session,omitempty"`
@@ -33,10 +35,12 @@ type message struct {
 
 	// detach: the daemon has set the process free. Otherwise it is done here.
 	Restored bool `json:"restored,omitempty"`
+
+	order
 }
 
 const (
-	maxMessage = 64 << 10
+	maxMessage = 128 << 10
 	maxFDs     = 66
 )
 
@@ -44,6 +48,7 @@ const (
 type reply struct {
 	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`
+	traced
 }
 
 func send(sock int, v any, fds []int) error {
@@ -72,9 +77,20 @@ func send(sock int, v any, fds []int) error {
 
 var errEOF = errors.New("the other side is gone")
 
-func receive(sock int, v any) ([]int, error) {
-	buf := make([]byte, maxMessage)
-	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
+func receive(sock int, v any) ([]int, error) { return newInbox(sock).receive(v) }
+
+// inbox is the room for what comes from a socket, for whoever receives much.
+type inbox struct {
+	sock     int
+	buf, oob []byte
+}
+
+func newInbox(sock int) *inbox {
+	return &inbox{sock, make([]byte, maxMessage), make([]byte, unix.CmsgSpace(maxFDs*4))}
+}
+
+func (i *inbox) receive(v any) ([]int, error) {
+	sock, buf, oob := i.sock, i.buf, i.oob
 	for {
 		n, oobn, flags, _, err := unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC)
 		if errors.Is(err, unix.EINTR) {

@@ -5,6 +5,8 @@ package e2e
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -161,4 +163,50 @@ func TestNVIDIAChannels(t *testing.T) {
 		t.Error(text)
 	}
 	p.finish()
+}
+
+// TestAMDAttachedDaemonStopped: a HIP program without our library that the daemon has suspended from outside
+// runs while the daemon is stopped, is suspended again when it goes on, and loses nothing; so does one whose
+// tracer or daemon is killed.
+func TestAMDAttachedDaemonStopped(t *testing.T) {
+	w := amdWorld(t)
+	cmd := exec.Command(product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
+	cmd.Env = w.env("LD_PRELOAD="+product(t, "virtual/libvkfd.so"),
+		"LD_LIBRARY_PATH="+filepath.Dir(product(t, "virtual/libamdhip64.so.6")),
+		"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
+	low := w.drive(cmd)
+	low.expect("R", 10*time.Second)
+	low.send("loop")
+	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
+	w.suspendByHand(low)
+	if p := w.process(low.pid()); p == nil || !p.Attached {
+		t.Fatalf("process = %+v, want attached", p)
+	}
+	tracers := guardians(t, w.dir)
+	if len(tracers) != 1 {
+		t.Fatalf("tracers %v, want one", tracers)
+	}
+	at := nowNS()
+	if err := w.serve.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ran again %v after the daemon was stopped", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	time.Sleep(time.Second)
+	if ran := w.ranIn(low.pid(), at+int64(300*time.Millisecond), nowNS()); ran < 500*time.Millisecond {
+		t.Errorf("ran %v of the last 0.7 s of a stopped daemon", ran)
+	}
+	if err := w.serve.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	w.assertStopped(low.pid(), "after the daemon went on")
+	at = nowNS()
+	if err := unix.Kill(tracers[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ran again %v after its tracer was killed", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	w.assertStopped(low.pid(), "by another tracer")
+	at = w.killDaemon()
+	t.Logf("ran again %v after the daemon was killed", w.firstRun(low.pid(), at, 200*time.Millisecond))
+	low.finish()
+	eventually(t, 3*time.Second, "the tracer ends", func() bool { return len(guardians(t, w.dir)) == 0 })
 }

@@ -283,6 +283,9 @@ func (d *Debugger) Caught() (n int, err error) {
 	return n, errors.Join(failed, err)
 }
 
+// CaughtSoFar is the same number, and never waits.
+func (d *Debugger) CaughtSoFar() uint64 { return uint64(d.caught.Load()) }
+
 // Ended is closed when the process has ended, or the debugger was closed.
 func (d *Debugger) Ended() <-chan struct{} { return d.tracer.ended }
 

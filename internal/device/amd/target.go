@@ -13,13 +13,26 @@ import (
 	"xsched/internal/model"
 )
 
-var _ device.Target = (*DebugTarget)(nil)
+var (
+	_ device.Target = (*DebugTarget)(nil)
+	_ Session       = (*Debugger)(nil)
+)
+
+// Session is the debugging of a process: a Debugger, or what stands for one in another process.
+type Session interface {
+	Queues() ([]QueueSnapshot, error)
+	Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error)
+	Resume(gpu uint32) ([]QueueResult, error)
+	CaughtSoFar() uint64    // never waits
+	Ended() <-chan struct{} // closed when the process has ended or was let go
+	Close() error           // everything goes on
+}
 
 // DebugTarget drives a process on one GPU through its debugger: Lv3 by suspending its
 // compute queues. The driver has no timeslice per process: a wish for one is no
 // error and has no effect.
 type DebugTarget struct {
-	debugger *Debugger
+	debugger Session
 	gpu      uint32
 	metrics  *device.Metrics
 
@@ -29,7 +42,7 @@ type DebugTarget struct {
 }
 
 // NewDebugTarget uses the debugger, which stays the caller's.
-func NewDebugTarget(d *Debugger, gpu uint32, metrics *device.Metrics) *DebugTarget {
+func NewDebugTarget(d Session, gpu uint32, metrics *device.Metrics) *DebugTarget {
 	return &DebugTarget{debugger: d, gpu: gpu, metrics: metrics}
 }
 
@@ -79,7 +92,6 @@ var ErrNoQueues = errors.New("it has no compute queue yet")
 // Driver is how this machine's KFD is reached.
 type Driver struct {
 	Sources Sources
-	Open    func() (Transport, error)
 }
 
 // Lists says whether the driver knows a process.
@@ -88,20 +100,19 @@ func (d Driver) Lists(pid int) bool {
 	return err == nil
 }
 
-// Attach becomes the debugger of a process that uses the driver.
-func (d Driver) Attach(pid int, metrics *device.Metrics) (*Attached, error) {
+// Attach takes over a process that uses the driver and is being debugged. The session is ended with it, and
+// when it fails.
+func (d Driver) Attach(debugging Session, metrics *device.Metrics) (*Attached, error) {
+	a := &Attached{debugger: debugging, metrics: metrics, ids: map[model.DeviceID]uint32{}}
 	nodes, err := ReadTopology(d.Sources.Sysfs)
 	if err != nil {
+		a.Close()
 		return nil, err
 	}
-	a := &Attached{metrics: metrics, ids: map[model.DeviceID]uint32{}}
 	for _, n := range nodes {
 		if n.IsGPU() {
 			a.ids[n.Device()] = n.GPUID
 		}
-	}
-	if a.debugger, err = AttachDebugger(pid, d.Open); err != nil {
-		return nil, err
 	}
 	gpus, err := a.Resolve(context.Background())
 	if err == nil && len(gpus) == 0 {
@@ -109,7 +120,7 @@ func (d Driver) Attach(pid int, metrics *device.Metrics) (*Attached, error) {
 	}
 	if err != nil {
 		a.Close()
-		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
+		return nil, err
 	}
 	a.GPUs = gpus
 	return a, nil
@@ -126,7 +137,7 @@ func (n Node) Device() model.DeviceID {
 type Attached struct {
 	GPUs map[model.DeviceID]device.Capability
 
-	debugger *Debugger
+	debugger Session
 	metrics  *device.Metrics
 	ids      map[model.DeviceID]uint32
 }
@@ -185,13 +196,7 @@ func (a *Attached) HardwareQueues(context.Context) ([]device.HardwareQueue, erro
 
 // Caught is how many queues appeared while the others were stopped.
 func (a *Attached) Caught() uint64 {
-	return uint64(a.debugger.caught.Load())
-}
-
-// ResumeAll lets everything go on, whatever the targets believe.
-func (a *Attached) ResumeAll() error {
-	_, err := a.debugger.Resume(AllGPUs)
-	return err
+	return a.debugger.CaughtSoFar()
 }
 
 // Why says why a GPU is missing in Resolve.

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"testing"
+	"time"
+)
+
+// Looking at thousands of processes stays a twentieth of one CPU.
+func TestLooksAreFarEnoughApart(t *testing.T) {
+	for looked := time.Millisecond; looked <= time.Second; looked += time.Millisecond {
+		if wait := untilNextLook(looked); wait < outsiderShare*looked || wait < outsiderPeriod {
+			t.Fatalf("a look of %v, then %v", looked, wait)
+		}
+	}
+	if wait := untilNextLook(time.Minute); wait != outsiderPeriodMost {
+		t.Errorf("a stranger is seen only after %v", wait)
+	}
+}
