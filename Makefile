@@ -207,7 +207,7 @@ test-go: build ## Go tests with the race detector
 HISTORIES ?= 10000
 .PHONY: test-histories
 test-histories: ## 10,000 generated histories for each property of each policy, and decisions among 10,000 queues
-	$(GO) test -count 1 -timeout 8m -run 'Histories|ManyQueues' ./internal/engine -histories $(HISTORIES)
+	$(GO) test -count 1 -timeout 8m -run 'Histories|ManyQueues|Alone' ./internal/engine -histories $(HISTORIES)
 
 .PHONY: test-c
 test-c: toolchain ## C tests: plain, with ASan+UBSan and with TSan

@@ -29,6 +29,9 @@ func (d *device) alone() bool {
 	if d.moved || len(d.records) != 1 || len(d.view.Services) > 0 {
 		return false
 	}
+	if d.view.Grant.Active {
+		return false // from when it was not: it ends with the queue's work
+	}
 	q, sent := &d.view.Queues[0], &d.records[0].sent
 	return q.Eligible() && sent.Suspend == 0 && sent.InFlight == 0 && !aboutWork(&q.Hint)
 }

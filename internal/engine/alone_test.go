@@ -112,3 +112,32 @@ func TestNotAlone(t *testing.T) {
 		})
 	}
 }
+
+// A quantum that the starvation bound gave ends with the queue's work, also if all others have left.
+func TestNotAloneInAGrant(t *testing.T) {
+	e, err := New(DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	high, low := model.QueueID{Session: 1}, model.QueueID{Session: 2}
+	e.AddQueue(0, model.Queue{ID: high, PID: 1, Device: 8, Hint: model.Hint{Priority: 10}, Level: model.LevelInterrupt, Slices: true, Busy: true})
+	e.AddQueue(0, model.Queue{ID: low, PID: 2, Device: 8, Level: model.LevelInterrupt, Slices: true, Busy: true})
+	now := model.Time(0)
+	for _, wake := e.Decide(now); !e.devices[0].view.Grant.Active; _, wake = e.Decide(now) {
+		if now = wake; now > model.Time(time.Minute) {
+			t.Fatal("it starves")
+		}
+	}
+	now++
+	e.RemoveQueue(now, high)
+	_, wake := e.Decide(now)
+	if e.Alone(low) || wake == model.Never {
+		t.Errorf("alone %v in the middle of its quantum, which is looked at again at %v", e.Alone(low), wake)
+	}
+	for limit := now.Add(time.Minute); !e.Alone(low) && wake < limit; {
+		_, wake = e.Decide(wake)
+	}
+	if !e.Alone(low) {
+		t.Error("not alone after it")
+	}
+}

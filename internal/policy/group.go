@@ -102,7 +102,7 @@ func (v *View) pin(plan model.Plan, group *Group) {
 		}
 		rank := v.Queues[i].Rank
 		for j := range plan {
-			if !plan[j].Run || v.Queues[j].Rank > rank || v.inGang(j) || v.Grant.Active && v.Grant.Queue == v.Queues[j].ID {
+			if !plan[j].Run || v.Queues[j].Rank > rank || v.inGang(j) || v.granted(j) {
 				continue
 			}
 			turn.Slice = max(turn.Slice, plan[j].Slice)
@@ -120,6 +120,15 @@ func (v *View) pin(plan model.Plan, group *Group) {
 func (v *View) inGang(i int) bool {
 	k := v.GroupOf[i]
 	return k >= 0 && v.Groups[k].Run && v.Groups[k].Name != ""
+}
+
+// granted says whether a queue has a grant, or one that runs with it.
+func (v *View) granted(i int) bool {
+	if !v.Grant.Active {
+		return false
+	}
+	j := v.find(v.Grant.Queue, v.Grant.index)
+	return j >= 0 && (i == j || v.GroupOf[i] >= 0 && v.GroupOf[i] == v.GroupOf[j])
 }
 
 // SetGroups says which queues of the view run and stop together.

@@ -106,7 +106,7 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 	}
 	active, wake := h.active(now, v, low, from, free > now, cut)
 	if active != cur && active != cut {
-		v.Clocks[active].Run = now // also if it was enabled beside others
+		v.startTurn(now, active) // also if it was enabled beside others
 	}
 	if free > now {
 		if !v.Sliced.Has(active) {
@@ -134,6 +134,15 @@ func (v *View) cutShort(now model.Time, low int, from Set) int {
 		return -1
 	}
 	return i
+}
+
+// startTurn begins the turn of queue i. What it waited before, also if it was enabled, is no pause of that turn.
+func (v *View) startTurn(now model.Time, i int) {
+	c := &v.Clocks[i]
+	c.Run = now
+	if !v.Chance.Has(i) {
+		c.Flip = now
+	}
 }
 
 // turnEnd is when the turn of queue i is over if it goes on now. Time in which it had no chance does not count.

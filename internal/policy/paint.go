@@ -71,7 +71,7 @@ func (v *View) Base(spans ...Span) model.Plan {
 // Each starts a plan of which every queue has a verdict of its own: fill is
 // asked for them after a rebuild, and otherwise nothing is done.
 func (v *View) Each(fill func(i int) model.Verdict) model.Plan {
-	v.touched, v.sharing = v.touched[:0], false
+	v.touched, v.sharing, v.goesOn = v.touched[:0], false, model.QueueID{}
 	if len(v.each) != len(v.plan) {
 		v.each = v.each[:0]
 		for i := range v.plan {

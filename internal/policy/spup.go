@@ -121,7 +121,7 @@ func (s SPUP) pick(now model.Time, v *View, from Set) (int, model.Time) {
 	if best < 0 {
 		return cur, model.Never
 	}
-	v.Clocks[best].Run = now // a new turn, also if it is the same queue's
+	v.startTurn(now, best) // a new one, also if it is the same queue's
 	if from.CountIn(0, len(v.Queues), 2) > 1 {
 		return best, s.until(now, v, best, wanted)
 	}

@@ -43,7 +43,7 @@ func (t turns) decide(now model.Time, v *View) (model.Plan, int, model.Time) {
 	}
 	i, wake := t.pick(now, v, first, cur)
 	if i != cur {
-		v.Clocks[i].Run = now // also if it was enabled beside others, under another policy
+		v.startTurn(now, i) // also if it was enabled beside others, under another policy
 	}
 	v.turn, v.turnAt = v.Queues[i].ID, i
 	turn := model.Verdict{Run: true, Limit: rest.Limit, Slice: t.slice}

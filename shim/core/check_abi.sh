@@ -18,6 +18,7 @@ others=$(readelf -d -W "$library" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' |
 [ -z "$others" ] || fail "$library needs more than libc: $others"
 exported=$(readelf --dyn-syms -W "$library" |
   awk '$7 != "UND" && $7 != "Ndx" && ($5 == "GLOBAL" || $5 == "WEAK") { sub(/@.*/, "", $8); print $8 }' |
-  grep -v -x -e ioctl -e dlsym -e dlvsym -e 'cu[A-Z].*' -e 'xs_.*' -e 'X[A-Z].*' || true)
+  grep -v -x -e ioctl -e dlsym -e dlvsym -e 'cu[A-Z].*' -e 'hip[A-Z].*' -e '_Z24hip.*' -e 'xs_.*' -e 'X[A-Z].*' \
+    -e 'Hw[A-Z].*' -e 'CudaQueue.*' || true)
 [ -z "$exported" ] || fail "$library exports $exported"
 echo "ok abi"

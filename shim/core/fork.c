@@ -26,9 +26,12 @@ static const struct {
   void (*lock)(void);
   void (*unlock)(void);
 } own_locks[] = {
-    {xsi_helper_lock, xsi_helper_unlock},     {xsi_session_lock, xsi_session_unlock},
-    {xsi_request_lock, xsi_request_unlock},   {xsi_queue_lock, xsi_queue_unlock},
-    {xsi_rm_lock, xsi_rm_unlock},             {xsi_kfd_lock, xsi_kfd_unlock},
+    {xsi_helper_lock, xsi_helper_unlock},
+    {xsi_session_lock, xsi_session_unlock},
+    {xsi_request_lock, xsi_request_unlock},
+    {xsi_queue_lock, xsi_queue_unlock},
+    {xsi_rm_lock, xsi_rm_unlock},
+    {xsi_kfd_lock, xsi_kfd_unlock},
     {xsi_counters_lock, xsi_counters_unlock},
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
@@ -40,7 +43,9 @@ void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void)) {
 }
 
 void xsi_at_fork_child(void (*reset)(void)) {
-  if (reset_count < MAX_REGISTERED) resets[reset_count++] = reset;
+  // Two runtimes can start in two threads at once.
+  unsigned at = __atomic_fetch_add(&reset_count, 1, __ATOMIC_RELAXED);
+  if (at < MAX_REGISTERED) __atomic_store_n(&resets[at], reset, __ATOMIC_RELEASE);
 }
 
 static void before(void) {
@@ -79,8 +84,8 @@ static void in_child(void) {
   xsi_rm_reset();
   if (xsi_kfd_reset != NULL) xsi_kfd_reset();
   xsi_counters_reset();
-  for (unsigned i = 0; i < reset_count; i++)
-    resets[i]();
+  for (unsigned i = 0; i < MAX_REGISTERED; i++)
+    if (resets[i]) resets[i]();
   errno = saved;
 }
 

@@ -32,6 +32,7 @@ static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool exit_key_made;
 static bool only_was_wrong;
+static uintptr_t named; /* a context that there is, whether it was used or not */
 
 struct xsi_lock xsi_work_the_lock;
 
@@ -41,7 +42,7 @@ static void reset_in_child(void) {
   memset(stream_hash, 0, sizeof stream_hash);
   memset(context_hash, 0, sizeof context_hash);
   xsi_work_contexts = NULL;
-  xsi_work_only = 0;
+  xsi_work_only = named = 0;
   free_streams = NULL;
   free_contexts = NULL;
   xsi_work_captures = 0;
@@ -111,13 +112,23 @@ static struct xsi_work_stream *allocate_stream(void) {
 
 static void find_only(void) {
   struct xsi_work_context *first = xsi_work_contexts;
-  bool one = first && !first->next && first->platform->has_current && !only_was_wrong;
+  bool one = first && !first->next && first->platform->has_current && !only_was_wrong &&
+             (!named || named == first->handle);
   __atomic_store_n(&xsi_work_only, one ? first->handle : 0, __ATOMIC_RELEASE);
 }
 
 void xsi_work_only_is_wrong(void) {
   xsi_work_lock();
   only_was_wrong = true;
+  find_only();
+  xsi_work_unlock();
+}
+
+void xsi_work_context_named(uintptr_t handle) {
+  if (__atomic_load_n(&xsi_work_only, __ATOMIC_ACQUIRE) == handle) return;
+  xsi_work_lock();
+  if (named && named != handle) only_was_wrong = true;
+  named = handle;
   find_only();
   xsi_work_unlock();
 }
@@ -380,6 +391,7 @@ static void drop(struct xsi_work_context *context) {
   else
     xsi_work_contexts = context->next;
   if (context->next) context->next->previous = context->previous;
+  if (named == context->handle) named = 0;
   find_only();
   free(context->events); // the events themselves go with the context
   context->events = NULL;

@@ -66,6 +66,7 @@ struct xsi_work_platform {
   void (*watcher_starts)(void); /* on the watcher thread, before it asks anything */
   bool has_current;             /* threads have a current context, and asking which costs time */
   bool waits_at_thread_exit;    /* what is in a thread's default streams is over when it ends */
+  bool query_joins;             /* asking about the default stream makes it wait for all others */
 };
 
 struct xsi_work_context;
@@ -171,6 +172,8 @@ struct xsi_work_life xsi_work_life_of(struct xsi_work_stream *stream);
 /* ---- contexts ------------------------------------------------------------------ */
 
 void xsi_work_context_seen(const struct xsi_work_platform *platform, uintptr_t context);
+/* There is such a context, and it may become a thread's current one before it is seen. */
+void xsi_work_context_named(uintptr_t context);
 /* Forgets the context and all its streams, with the watcher excluded. */
 void xsi_work_context_drop(uintptr_t context);
 

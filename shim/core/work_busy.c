@@ -34,7 +34,8 @@ void xsi_work_mark_busy(struct xsi_work_stream *stream) {
     stream->busy_since_ns = stream->poll_at_ns = 0; // the watcher sets them when it comes by
     context->busy++;
     xsi_work_count_busy(stream, true);
-    wake = __atomic_load_n(&stream->watched, __ATOMIC_RELAXED) | xsi_work_watch_deep();
+    wake = xsi_work_watch_deep(); // always: it is no longer when this returns
+    wake = wake || __atomic_load_n(&stream->watched, __ATOMIC_RELAXED);
   }
   xsi_work_unlock();
   if (XSI_UNLIKELY(wake)) xsi_work_watch_busy(true);
@@ -80,10 +81,10 @@ void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_wa
 }
 
 void xsi_work_withdraw(struct xsi_work_stream *stream) {
-  uint64_t left = __atomic_sub_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >= left &&
-      __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))
-    xsi_work_try_idle(stream, false);
+  __atomic_sub_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+  // Only under the lock is it known whether that was all: who completes the rest at this moment
+  // neither orders its store with this nor leaves busy alone.
+  xsi_work_try_idle(stream, false);
 }
 
 // ---- captures

@@ -58,6 +58,10 @@ static bool askable(const struct xsi_work_stream *stream) {
   if (!stream->abandoned && (__atomic_load_n(&stream->syncing, __ATOMIC_SEQ_CST) ||
                              __atomic_load_n(&stream->owner_syncs, __ATOMIC_RELAXED)))
     return false;
+  // The queue is busy with the others anyway; they are asked about first.
+  if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY &&
+      stream->context->busy > 1)
+    return false;
   // Asking about a default stream breaks captures of any stream that waits for it.
   return stream->orphan || stream->handle > XSI_WORK_THREAD ||
          __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0;
@@ -137,24 +141,6 @@ static void sleep_until(uint64_t time_ns, uint32_t seen) {
           NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-static void *watch_thread(void *unused) {
-  (void)unused;
-  pthread_setname_np(pthread_self(), "xsched-watch");
-  unsigned greeted = 0; // platforms start one after the other, and none ends
-  while (!__atomic_load_n(&stopped, __ATOMIC_SEQ_CST)) {
-    const struct xsi_work_platform *platform;
-    while (greeted < XSI_WORK_PLATFORMS &&
-           (platform = __atomic_load_n(&xsi_work_platforms[greeted], __ATOMIC_ACQUIRE))) {
-      platform->watcher_starts();
-      greeted++;
-    }
-    uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
-    uint64_t next = xsi_work_watch(xsi_now_ns());
-    if (next > xsi_now_ns()) sleep_until(next, seen);
-  }
-  return NULL;
-}
-
 // The driver is about to be taken down by its own exit handler, which was registered before ours.
 static void stop_at_exit(void) {
   __atomic_store_n(&stopped, true, __ATOMIC_SEQ_CST);
@@ -168,6 +154,25 @@ static void stop_at_exit(void) {
     limit.tv_nsec -= 1000000000;
   }
   if (pthread_mutex_timedlock(&watch_lock, &limit) == 0) pthread_mutex_unlock(&watch_lock);
+}
+
+static void *watch_thread(void *unused) {
+  (void)unused;
+  pthread_setname_np(pthread_self(), "xsched-watch");
+  unsigned greeted = 0; // platforms start one after the other, and none ends
+  while (!__atomic_load_n(&stopped, __ATOMIC_SEQ_CST)) {
+    const struct xsi_work_platform *platform;
+    while (greeted < XSI_WORK_PLATFORMS &&
+           (platform = __atomic_load_n(&xsi_work_platforms[greeted], __ATOMIC_ACQUIRE))) {
+      platform->watcher_starts();
+      // One that was loaded after this thread began is taken down before what was registered then.
+      if (greeted++ > 0) atexit(stop_at_exit);
+    }
+    uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
+    uint64_t next = xsi_work_watch(xsi_now_ns());
+    if (next > xsi_now_ns()) sleep_until(next, seen);
+  }
+  return NULL;
 }
 
 static void start_thread(void) {

@@ -48,7 +48,7 @@ static inline CUcontext xsi_cu_current(void) {
 /* The same for accounting: asking the driver costs several times what the rest of a launch does. */
 static inline CUcontext xsi_cu_context(void) {
   uintptr_t only = __atomic_load_n(&xsi_work_only, __ATOMIC_ACQUIRE);
-  if (XSI_LIKELY(only && ++xsi_work_of_thread.believed % XSI_WORK_BELIEVE)) return (CUcontext)only;
+  if (XSI_LIKELY(only && xsi_work_of_thread.believed++ % XSI_WORK_BELIEVE)) return (CUcontext)only;
   CUcontext current = xsi_cu_current();
   if (XSI_UNLIKELY(only && current && current != (CUcontext)only)) xsi_work_only_is_wrong();
   return current;

@@ -27,7 +27,10 @@ static void drop_primary(CUdevice_v1 device) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxRetain);
   CUresult result = real(context, device);
-  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context) remember_primary(device, *context);
+  if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context) {
+    remember_primary(device, *context);
+    xsi_work_context_named((uintptr_t)*context);
+  }
   return result;
 }
 XSI_CU_HOOK(cuDevicePrimaryCtxRetain)

@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static uint64_t asked_for(int launches) {
   uint64_t before = fake_asked_current;
@@ -20,7 +22,75 @@ static void *another_thread(void *context) {
   return NULL;
 }
 
+// ---- primary contexts of two devices: had for the asking, seen when used --------------------
+
+static CUcontext primary_of[2];
+
+static CUresult fake_retain(CUcontext *context, CUdevice_v1 device) {
+  *context = primary_of[device];
+  return 0;
+}
+
+static CUresult make_current(CUcontext context) {
+  return xsi_cu_call_real(cuCtxPushCurrent_v2, context);
+}
+
+// Uses the second device, and only a few times.
+static void *briefly(void *context) {
+  CHECK(make_current(context) == 0);
+  CHECK(launch(NULL) == 0 && noted[1].busy && !noted[0].busy);
+  CHECK(cuCtxSynchronize() == 0 && !noted[1].busy);
+  return NULL;
+}
+
+// In processes of their own: each begins with a belief.
+static int test_new_thread(void) {
+  fake_install();
+  fake_context();
+  CHECK(launch(NULL) == 0 && noted[0].busy);
+  CHECK(cuCtxSynchronize() == 0 && !noted[0].busy);
+  CUcontext first = xsi_cu_current(), unseen = (CUcontext)fake_unseen_context();
+  CHECK(make_current(first) == 0);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, briefly, unseen) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  return failures != 0;
+}
+
+static int test_primaries(void) {
+  fake_install();
+  __atomic_store_n(&xsi_cu_real[XSI_CU_cuDevicePrimaryCtxRetain], (void *)fake_retain,
+                   __ATOMIC_RELEASE);
+  CUcontext context;
+  for (int i = 0; i < 2; i++)
+    primary_of[i] = (CUcontext)fake_unseen_context();
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0 && make_current(context) == 0);
+  CHECK(launch(NULL) == 0 && noted[0].busy);
+  CHECK(asked_for(600) <= 11);
+  // A wait for the second device's says nothing of the first one's work.
+  CHECK(cuDevicePrimaryCtxRetain(&context, 1) == 0 && make_current(context) == 0);
+  CHECK(cuCtxSynchronize() == 0 && noted[0].busy);
+  CHECK(launch(NULL) == 0 && noted[1].busy);
+  CHECK(make_current(primary_of[0]) == 0 && cuCtxSynchronize() == 0);
+  CHECK(!noted[0].busy && noted[1].busy);
+  return failures != 0;
+}
+
+static void alone(int (*test)(void)) {
+  pid_t child = fork();
+  if (child == 0) {
+    int failed = test();
+    fflush(stdout);
+    _exit(failed);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(void) {
+  xsi_work_watch_by_thread = false;
+  alone(test_new_thread);
+  alone(test_primaries);
   fake_install();
   struct fake_context *first = fake_context();
   CHECK(launch(NULL) == 0 && noted[0].busy);

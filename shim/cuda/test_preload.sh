@@ -79,10 +79,5 @@ check "meddler behind us" env XSCHED_TEST_SHIM=1 "LD_PRELOAD=$shim:$work/libmedd
 
 # A program without a GPU gets no thread and no socket; and the exports are the intended ones.
 check "plain program" env "LD_PRELOAD=$shim" "$work/nothing"
-exports() {
-  nm -D --defined-only "$shim" | awk '{print $3}' | grep -vE '^(cu[A-Z]\w*|hip[A-Z]\w*|_Z24hip\w+|dlsym|dlvsym|ioctl|xs_\w+|X\w+|Hw\w+|CudaQueue\w+)$' && return 1
-  objdump -T "$shim" | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | awk -F. '$2 > 28 { print; bad = 1 } END { exit bad }'
-}
-export -f exports
-check "exports and glibc" bash -c exports
+check "exports and glibc" sh shim/core/check_abi.sh "$shim"
 exit $failed

@@ -6,6 +6,7 @@
 #include "test_fake.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -203,6 +204,56 @@ static void test_handshake(struct fake_context *context) {
   cuStreamDestroy_v2(shared[0]);
 }
 
+// ---- one thread's work ends while another's is refused
+// ------------------------------------------------------------
+
+enum { ROUNDS = 400000 / SCALE };
+static struct xsi_work_stream *refused;
+static int round_begun, round_ended;
+
+static void await(const int *value, int wanted) {
+  for (int i = 0; __atomic_load_n(value, __ATOMIC_ACQUIRE) != wanted; i++)
+    if (i > 10000) sched_yield();
+}
+
+static void dally(volatile int loops) {
+  while (loops > 0)
+    loops = loops - 1;
+}
+
+static void *refuse(void *unused) {
+  for (int i = 1; i <= ROUNDS; i++) {
+    await(&round_begun, i);
+    xsi_work_withdraw(refused);
+    __atomic_store_n(&round_ended, i, __ATOMIC_RELEASE);
+  }
+  return unused;
+}
+
+// Whichever comes last marks the stream idle, without the watcher's help.
+static void test_refused(void) {
+  CUstream stream = fake_stream();
+  refused = xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)stream);
+  pthread_t thread;
+  pthread_create(&thread, NULL, refuse, NULL);
+  int left_busy = 0;
+  for (int i = 1; i <= ROUNDS; i++) {
+    xsi_work_submit(refused);
+    xsi_work_landed(refused);
+    uint64_t mark = xsi_work_mark(refused);
+    xsi_work_submit(refused);
+    __atomic_store_n(&round_begun, i, __ATOMIC_RELEASE);
+    dally(i % 128); // the other has to see the new round first
+    xsi_work_complete(refused, mark, false);
+    await(&round_ended, i);
+    left_busy += __atomic_load_n(&refused->busy, __ATOMIC_SEQ_CST) != 0;
+    xsi_work_try_idle(refused, false);
+  }
+  pthread_join(thread, NULL);
+  CHECK(left_busy == 0);
+  CHECK(cuStreamDestroy_v2(stream) == 0);
+}
+
 // ---- contexts that go while the watcher is at it
 // ------------------------------------------------------------
 
@@ -232,6 +283,7 @@ static void test_contexts(void) {
 int main(void) {
   fake_install();
   struct fake_context *context = fake_context();
+  test_refused();
   test_never_waits();
   test_captures(context);
   test_hammer(context);

@@ -48,18 +48,23 @@ bool xsi_hip_is_capturing(hipStream_t stream) {
          status != XSI_HIP_CAPTURE_NONE;
 }
 
+/* What had landed in the stream when this thread's launch with events began. */
+static _Thread_local uint64_t before_ext __attribute__((tls_model("initial-exec")));
+
 struct xsi_hip_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop) {
   struct xsi_hip_call call = xsi_hip_begin_launch(stream);
   if (call.mode == XSI_HIP_PLAIN) return call;
   if (start) xsi_work_event_forget((uintptr_t)start, false);
   if (stop) xsi_work_event_forget((uintptr_t)stop, false);
+  if (call.work) before_ext = xsi_work_mark(call.work);
   return call;
 }
 
 hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t result) {
   xsi_hip_end_launch(call, result);
+  // What other threads have put behind the kernel meanwhile is not over when the event is.
   if (call.work && stop && result == XSI_HIP_SUCCESS)
-    xsi_work_event_recorded((uintptr_t)stop, call.work, xsi_work_mark(call.work));
+    xsi_work_event_recorded((uintptr_t)stop, call.work, before_ext + 1);
   return result;
 }
 

@@ -129,6 +129,7 @@ static bool adopt(void *address) {
 
 bool xsi_hip_bind_to(unsigned slot, void *address) {
   if (!adopt(address)) {
+    __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED); // its own calls of itself meet us too
     xsi_count(unhooked, 1);
     xsi_log(XSI_WARN, "%s of a second copy of the HIP runtime passes unhooked",
             xsi_hip_symbols[slot].name);
@@ -161,6 +162,7 @@ void *xsi_hip_bind(unsigned slot) {
   if (real || __atomic_load_n(&missing[slot], __ATOMIC_RELAXED)) return real;
   int saved_errno = errno;
   void *handle = xsi_hip_library();
+  xsi_hip_look(); // who calls may be a second copy
   if (handle) {
     // Without a version: the newest one the library has under that name, and there is but one.
     real = xsi_real_dlsym(handle, xsi_hip_symbols[slot].name);
@@ -250,7 +252,7 @@ void *xsi_hip_foreign(unsigned slot, void *return_address) {
     found = NULL;
   if (found) {
     xsi_count(unhooked, 1);
-  } else {
+  } else if (__atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE)) { // else nobody may have it
     start = caller.start;
     bytes = caller.bytes;
   }

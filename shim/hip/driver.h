@@ -60,9 +60,13 @@ extern uint32_t xsi_hip_several; /* there is more than one */
 void xsi_hip_look(void);
 void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user of another copy */
 
-/* At the beginning of every entry point. */
+/* At the beginning of every entry point. What the hooked copy does not have another may. */
 #define XSI_HIP_GUARD(symbol, ...)                                                                 \
   do {                                                                                             \
+    if (XSI_UNLIKELY(!real)) {                                                                     \
+      real = (__typeof__(real))xsi_hip_foreign(XSI_HIP_##symbol, __builtin_return_address(0));     \
+      return real ? real(__VA_ARGS__) : XSI_HIP_NOT_FOUND;                                         \
+    }                                                                                              \
     if (XSI_UNLIKELY(xsi_hip_inside(__builtin_return_address(0)))) return real(__VA_ARGS__);       \
     if (XSI_UNLIKELY(__atomic_load_n(&xsi_hip_several, __ATOMIC_RELAXED))) {                       \
       __typeof__(real) other_ =                                                                    \
@@ -78,10 +82,9 @@ void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user 
     real_ ? real_(__VA_ARGS__) : XSI_HIP_NOT_FOUND;                                                \
   })
 
-/* Begins an entry point. */
+/* Begins an entry point; XSI_HIP_GUARD follows. */
 #define XSI_HIP_REAL(symbol)                                                                       \
-  __typeof__(&symbol) real = (__typeof__(&symbol))xsi_hip_slot(XSI_HIP_##symbol);                  \
-  if (XSI_UNLIKELY(!real)) return XSI_HIP_NOT_FOUND
+  __typeof__(&symbol) real = (__typeof__(&symbol))xsi_hip_slot(XSI_HIP_##symbol)
 
 /* Ends one: a name for it that no other library can take over. */
 #define XSI_HIP_HIDDEN __attribute__((visibility("hidden")))

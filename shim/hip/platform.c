@@ -151,4 +151,5 @@ const struct xsi_work_platform xsi_hip_platform = {
     .priority_of = priority_of,
     .watcher_starts = watcher_starts,
     .waits_at_thread_exit = true,
+    .query_joins = true, // by a marker, and the others' next work waits for that
 };

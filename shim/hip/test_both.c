@@ -8,7 +8,10 @@
 #include "null/null_hip.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define ROUNDS 400
 
@@ -26,7 +29,7 @@ static void watch(void) {
 static void test_apart(void) {
   test_now_ns = 1000000000;
   CUstream cuda = fake_stream();
-  hipStream_t hip;
+  hipStream_t hip = NULL;
   CHECK(hipSetDevice(0) == 0 && hipStreamCreate(&hip) == 0);
   CHECK(launch(cuda) == 0 && hip_launch(hip) == 0 && busy(0) && busy(1));
   CHECK(hipDeviceSynchronize() == 0 && busy(0) && !busy(1));
@@ -104,11 +107,57 @@ static void test_threads(void) {
   CHECK(still == 0);
 }
 
+// ---- the end of the process ---------------------------------------------------------------------
+
+static int gone, asked;
+
+static hipError_t ask_at_the_end(hipStream_t stream) {
+  (void)stream;
+  if (__atomic_load_n(&gone, __ATOMIC_SEQ_CST)) _exit(9);
+  __atomic_store_n(&asked, 1, __ATOMIC_SEQ_CST);
+  return XSI_HIP_NOT_READY;
+}
+
+static void pause_ms(long ms) {
+  struct timespec time = {0, ms * 1000000};
+  nanosleep(&time, NULL);
+}
+
+// What a runtime that is loaded after the watcher has started does at exit, first of all.
+static void take_hip_down(void) {
+  __atomic_store_n(&gone, 1, __ATOMIC_SEQ_CST);
+  pause_ms(50);
+}
+
+static void end_with_work(void) {
+  xsi_work_watch_by_thread = true;
+  fake_context();
+  CHECK(launch(fake_stream()) == 0); // starts the watcher
+  pause_ms(20);
+  CHECK(atexit(take_hip_down) == 0);
+  xsi_hip_real[XSI_HIP_hipStreamQuery] = (void *)ask_at_the_end;
+  hipStream_t stream = NULL;
+  CHECK(hipSetDevice(0) == 0 && hipStreamCreate(&stream) == 0 && hip_launch(stream) == 0);
+  for (int i = 0; i < 2000 && !__atomic_load_n(&asked, __ATOMIC_SEQ_CST); i++)
+    pause_ms(1);
+  CHECK(asked);
+  exit(failures != 0);
+}
+
+// The watcher asks a runtime nothing once that runtime's exit handlers have begun.
+static void test_exit(void) {
+  pid_t child = fork();
+  if (child == 0) end_with_work();
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(void) {
   xsi_work_watch_by_thread = false;
   fake_install();
   for (int i = 0; i < XSI_HIP_SLOTS; i++)
     xsi_hip_real[i] = xsn_plain(xsi_hip_symbols[i].name);
+  test_exit(); // before this process has threads
   fake_context();
   test_apart();
   test_threads();

@@ -80,8 +80,15 @@ done
 cp "$work/6/libamdhip64.so.6" "$work/libother_runtime.so"
 check "named by XSCHED_HIP_LIB" env XSCHED_HIP_LIB=libother_runtime.so XSCHED_TEST_RUNTIME=libother_runtime.so \
   "LD_LIBRARY_PATH=$work" XSCHED_TEST_SHIM=1 "LD_PRELOAD=$shim" "$work/reach" proc
-check "two copies" bash -c 'run "$@"' - 6 1 "$work/reach" two "$work/7/libamdhip64.so.7"
-for first in 5 6; do
+for with in 1 0 off; do
+  check "two copies, $with" bash -c 'run "$@"' - 6 $with "$work/reach" two "$work/7/libamdhip64.so.7"
+done
+mkdir "$work/old"
+sed '/hipMemcpyBatchAsync;/d' shim/null/null_hip_gen.map >"$work/old.map"
+"${cc[@]}" -fPIC -shared -O1 -fvisibility=hidden -Wl,-soname,libamdhip64.so.4 -Wl,--version-script="$work/old.map" \
+  -o "$work/old/libamdhip64.so.4" shim/null/null_hip.c shim/null/null_hip_gen.c || exit 1
+ln -s old "$work/4"
+for first in 4 5 6; do
   for with in 1 0 off; do
     check "linked with a second copy, .so.$first first, $with" bash -c 'run "$@"' - $first $with \
       "$work/reach" foreign "$work/libextension7.so" libamdhip64.so.7

@@ -185,6 +185,9 @@ static void test_two(const char *path) {
   CHECK(call(second, "hipModuleLaunchKernel") == 0);
   CHECK(calls_of(second, "hipModuleLaunchKernel") == 1);
   CHECK(calls_of(first, "hipModuleLaunchKernel") == 0);
+  // Nor does it leave itself where it uses its own names, which lead to us.
+  CHECK(call(second, "hipMemcpyDtoD") == 0);
+  CHECK(calls_of(second, "hipMemcpy") == 1 && calls_of(first, "hipMemcpy") == 0);
 }
 
 // And a library that is linked with the second reaches the second, though its names lead to us.
@@ -201,6 +204,9 @@ static void test_foreign(const char *path, const char *second_name) {
   CHECK(second && calls_of(second, "hipLaunchKernel") == 10);
   CHECK(calls_of(second, "hipSetDevice") == 2 && calls_of(second, "hipStreamCreate") == 2);
   CHECK(calls_of(first, "hipLaunchKernel") == 0 && calls_of(first, "hipSetDevice") == 1);
+  // Even what the first is too old to have.
+  int (*batch)(void) = (int (*)(void))dlsym(extension, "extension_batch");
+  CHECK(batch && batch() == 0 && calls_of(second, "hipMemcpyBatchAsync") == 1);
   // The first is scheduled as before.
   CHECK(call(first, "hipMemcpyAsync") == 0 && call(first, "hipStreamSynchronize") == 0);
   CHECK(submitted() == (shim_is_here() ? 2 : 0));
@@ -237,6 +243,9 @@ int extension_work(int count) {
   for (int i = 0; i < count; i++)
     result |= hipLaunchKernel(NULL, one, one, NULL, 0, stream);
   return result | hipStreamSynchronize(stream);
+}
+int extension_batch(void) {
+  return hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, NULL, NULL);
 }
 #endif
 

@@ -27,7 +27,7 @@ void xsi_kfd_changed(void) {
 
 void xsi_kfd_ended(struct kfd_queue *queue) {
   queue->used = false;
-  if (!table.listening || !queue->told) return;
+  if (!table.listening || !queue->known) return;
   if (table.gone_count < KFD_GONE)
     table.gone[table.gone_count++] = queue->id;
   else
@@ -40,7 +40,7 @@ static void start_over(bool listening) {
   table.listening = listening;
   table.gone_count = 0;
   for (unsigned i = 0; i < table.used; i++)
-    table.queues[i].told = false;
+    table.queues[i].known = table.queues[i].told = false;
   set(&table.overflowed, 0);
   set(&table.due, listening && table.used > 0);
   unlock();
@@ -72,7 +72,7 @@ uint32_t xsi_kfd_next_frame(struct xsw_kfd *frame) {
     struct kfd_queue *queue = &table.queues[i];
     if (!queue->used || queue->dying || queue->told) continue;
     describe(&frame->events[frame->count++], queue);
-    queue->told = true;
+    queue->known = queue->told = true;
   }
   if (frame->count == 0) set(&table.due, 0);
   unlock();

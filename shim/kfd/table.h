@@ -29,6 +29,7 @@ struct kfd_queue {
   uint32_t percentage_now, priority_now; /* as the driver has it */
   bool mask_ours;                        /* the driver has a mask of ours */
   uint64_t mask_serial;                  /* which one */
+  bool known;                            /* to the daemon */
   bool told;                             /* the daemon knows it, as it is */
   bool late;                             /* made while its kind was paused */
 };

@@ -209,6 +209,30 @@ static void refuses_nonsense(void) {
   }
 }
 
+static void change_then_destroy(uint32_t id) {
+  struct kfd_update_queue own = {driver[id].state.ring, id, 4096, 100, 9};
+  CHECK(ioctl(kfd, AMDKFD_IOC_UPDATE_QUEUE, &own) == 0);
+  destroy(id);
+}
+
+// A queue that ends before its last change could be told has still ended.
+static void ends_after_a_change(void) {
+  join(4);
+  struct xsw_kfd frame;
+  CHECK(read_frame(&frame, sizeof frame, XSW_FRAME_KFD) > 0);
+  for (int i = 0; i < 20; i++) {
+    uint32_t id = create(GPU, 2, 0x5000);
+    CHECK(read_event().id == id);
+    xsi_session_lock(); // the helper can't tell anything meanwhile
+    change_then_destroy(id);
+    xsi_session_unlock();
+    struct xsw_kfd_event e = read_event();
+    CHECK(e.kind == XSW_KFD_GONE && e.id == id);
+  }
+  test_heart_stop(d);
+  test_session_end(d);
+}
+
 // More queues than a frame holds, and more ends than are remembered while nobody reads.
 static void many(void) {
   join(3);
@@ -245,6 +269,7 @@ int main(void) {
   fails_open();
   goes_with_the_session();
   refuses_nonsense();
+  ends_after_a_change();
   many();
   destroy(compute), destroy(copy);
   CHECK(wrong == 0);

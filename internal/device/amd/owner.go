@@ -169,40 +169,47 @@ func computes(e wire.KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 
 // Resolve says on which GPUs the process has compute queues.
 func (o *Owner) Resolve() map[model.DeviceID]device.Capability {
+	o.locate()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := map[model.DeviceID]device.Capability{}
 	for _, e := range o.queues {
-		if !computes(e) {
-			continue
-		}
-		if gpu, ok := o.place(e.GPUID); ok {
+		if gpu, ok := o.devices[e.GPUID]; ok && computes(e) {
 			out[gpu] = device.Capability{MaxLevel: model.LevelDeactivate, Route: RouteOwner, Reason: ownerReason, Bare: true}
 		}
 	}
 	return out
 }
 
-// place finds a GPU by the driver's number. Preconditions: o.mu is held.
-func (o *Owner) place(id uint32) (model.DeviceID, bool) {
-	if gpu, ok := o.devices[id]; ok {
-		return gpu, true
+// locate reads the topology, once and without the lock, if a queue is on a GPU that is not known: the
+// engine's loop takes the lock, and neither a slow kernel nor a program that makes up GPUs may stop that.
+func (o *Owner) locate() {
+	o.mu.Lock()
+	unknown := uint32(0)
+	for _, e := range o.queues {
+		if _, ok := o.devices[e.GPUID]; !ok && computes(e) {
+			unknown = max(unknown, e.GPUID)
+		}
+	}
+	o.mu.Unlock()
+	if unknown == 0 {
+		return
 	}
 	nodes, err := ReadTopology(o.sysfs)
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if err != nil {
 		o.why = "which GPU its queues are on can't be told: " + err.Error()
-		return 0, false
+		return
 	}
 	for _, n := range nodes {
 		if n.IsGPU() {
 			o.devices[n.GPUID] = n.Device()
 		}
 	}
-	gpu, ok := o.devices[id]
-	if !ok {
-		o.why = fmt.Sprintf("the driver's topology has no GPU %d", id)
+	if _, ok := o.devices[unknown]; !ok {
+		o.why = fmt.Sprintf("the driver's topology has no GPU %d", unknown)
 	}
-	return gpu, ok
 }
 
 // Has says whether the process has announced queues on a GPU.

@@ -5,7 +5,9 @@ package amd
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -63,6 +65,51 @@ func TestOwnerPlaces(t *testing.T) {
 	announce(blind, 0, 100, 2)
 	if len(blind.Resolve()) != 0 || !strings.Contains(blind.Why(), "topology") {
 		t.Errorf("%q", blind.Why())
+	}
+}
+
+// slowTopology counts how often it was read, and lets nobody past before it is told to.
+type slowTopology struct {
+	fs.FS
+	reads   atomic.Int32
+	reading chan struct{}
+	goOn    chan struct{}
+}
+
+func (s *slowTopology) ReadDir(name string) ([]fs.DirEntry, error) {
+	if s.reads.Add(1) == 1 {
+		close(s.reading)
+		<-s.goOn
+	}
+	return fs.ReadDir(s.FS, name)
+}
+
+// A program may announce queues on GPUs that it makes up: that costs one look, and nobody who asks
+// meanwhile waits for it.
+func TestOwnerOnUnknownGPUs(t *testing.T) {
+	topology := &slowTopology{FS: twoNodes, reading: make(chan struct{}), goOn: make(chan struct{})}
+	o := NewOwner(topology, &device.Metrics{})
+	for id := range uint32(wire.MaxKFDQueues) {
+		announce(o, id, 1000+id, 2)
+	}
+	resolved := make(chan int)
+	go func() { resolved <- len(o.Resolve()) }()
+	<-topology.reading
+	asked := make(chan struct{})
+	go func() {
+		o.Caught()
+		o.Known()
+		o.Why()
+		close(asked)
+	}()
+	select {
+	case <-asked:
+	case <-time.After(10 * time.Second):
+		t.Error("who asks waits for the kernel")
+	}
+	close(topology.goOn)
+	if n := <-resolved; n != 0 || topology.reads.Load() != 1 {
+		t.Errorf("%d GPUs after %d looks at the topology", n, topology.reads.Load())
 	}
 }
 
