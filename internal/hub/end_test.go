@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,9 +57,11 @@ func TestLateSuspensionIsUndone(t *testing.T) {
 	time.Sleep(2 * restoreTime)
 	select {
 	case err := <-detached:
-		t.Errorf("detached: %v", err)
+		close(hang)
+		t.Fatalf("detached: %v", err)
 	case <-ended:
-		t.Error("the guardian lets go")
+		close(hang)
+		t.Fatal("the guardian lets go")
 	default:
 	}
 	if hw.closed.Load() {
@@ -83,4 +87,35 @@ func TestDetachTellsTheTruth(t *testing.T) {
 	}
 	close(hang)
 	<-ended
+}
+
+// A signal to the thread that asks, and Go's runtime sends itself many, is not the end of a process.
+func TestAliveUnderSignals(t *testing.T) {
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	tid, stop := unix.Gettid(), make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
+			}
+		}
+	})
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if !alive(pidfd) {
+			t.Error("taken for dead")
+			break
+		}
+	}
+	close(stop)
+	sender.Wait()
 }

@@ -4,6 +4,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"sync"
@@ -317,6 +318,10 @@ func (s *Session) poke() {
 // alive says whether the process of a pidfd still is.
 func alive(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 0
+	for {
+		// A signal to this thread, such as the runtime's own, says nothing about the process.
+		if n, err := unix.Poll(p, 0); !errors.Is(err, unix.EINTR) {
+			return err == nil && n == 0
+		}
+	}
 }
