@@ -140,7 +140,7 @@ static void end_with_work(void) {
   CHECK(hipSetDevice(0) == 0 && hipStreamCreate(&stream) == 0 && hip_launch(stream) == 0);
   for (int i = 0; i < 2000 && !__atomic_load_n(&asked, __ATOMIC_SEQ_CST); i++)
     pause_ms(1);
-  CHECK(asked);
+  CHECK(__atomic_load_n(&asked, __ATOMIC_SEQ_CST));
   exit(failures != 0);
 }
 
