@@ -201,7 +201,9 @@ test: lint check-generated test-go test-histories test-c test-fuzz test-e2e test
 test-go: build ## Go tests with the race detector
 	@tools/need library hsakmt.h -lhsakmt "the tests over AMD's own thunk" libhsakmt-dev || tools/need skipped $$? "the tests over AMD's own thunk"
 	@tools/need shared libamdhip64.so.5 "the tests over AMD's own runtime" libamdhip64-5 || tools/need skipped $$? "the tests over AMD's own runtime"
-	CGO_ENABLED=1 $(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v '/test/e2e$$')
+	CGO_ENABLED=1 $(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v -e '/test/e2e$$' -e '/internal/bench$$')
+	@# It measures: nothing may run beside it.
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./internal/bench
 
 # Under the race detector a sample of them is all there is time for.
 HISTORIES ?= 10000

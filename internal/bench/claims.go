@@ -8,7 +8,7 @@ import "fmt"
 // README says XSched does, as numbers that CI holds it to.
 type Claims struct {
 	LatencyCost float64 // Lv3 P99 at most alone + this, ms
-	NativeWorse float64 // native P99 at least alone + this, ms
+	NativeWorse float64 // native P99 at least the median alone + this, ms
 	KeptOfIdeal float64 // three lows keep at least this part of what the high leaves
 }
 
@@ -54,8 +54,9 @@ func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *Late
 		if lv3.P99 > alone.P99+c.LatencyCost {
 			bad = append(bad, fmt.Sprintf("%s: %s %s %.3f ms is more than alone %.3f ms + %g ms", s.Name, levelText(s.deep()), what, lv3.P99, alone.P99, c.LatencyCost))
 		}
-		if native.P99 < alone.P99+c.NativeWorse {
-			bad = append(bad, fmt.Sprintf("%s: native %s %.3f ms is not %g ms worse than alone %.3f ms", s.Name, what, native.P99, c.NativeWorse, alone.P99))
+		// Against alone's median: alone's tail is the machine's own, and native's slowest have that too.
+		if native.P99 < alone.P50+c.NativeWorse {
+			bad = append(bad, fmt.Sprintf("%s: native %s %.3f ms is not %g ms worse than alone's median %.3f ms", s.Name, what, native.P99, c.NativeWorse, alone.P50))
 		}
 		m := s.Modes[s.deep()]
 		if m.Low == nil || m.GPU == nil {
