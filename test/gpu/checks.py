@@ -302,11 +302,11 @@ def correctness(rig):
         low.tell("loop")
         high.tell("rate %g" % hz)
         start, n, requests = time.monotonic(), 0, len(high.samples)
-        first = preemptions(rig, low.pid)
+        first = rig.preemptions([low])
         rounds = len(low.samples)
         while time.monotonic() - start < limit_s:
             time.sleep(0.5)
-            n = preemptions(rig, low.pid) - first
+            n = rig.preemptions([low]) - first
             if wanted and n >= wanted * 1.05:
                 break
         rig.mode("off")
@@ -329,7 +329,3 @@ def correctness(rig):
                 verdict("requests that preempted by slices (live)", rows[1]["requests"], 500 * rig.scale, False)]
     proof = [check("it was preempted", [] if n else ["no preemption was counted"], "%d times" % n), checks[1]]
     return {"rows": {"preempted": rows}, "checks": checks, "verdicts": verdicts, "proof": proof}
-
-
-def preemptions(rig, pid):
-    return sum(q["preemptions"] for q in rig.list().get(pid, {}).get("queues", []))

@@ -43,7 +43,7 @@ def micro(rig):
     def measure(high, others):
         modes = mps_modes({"alone": 5, "mps": 5, "mps-priority": 5, "low alone": 2.5}, [0], [1])
         return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, gpu_ms=0.09, block_s=2.5, seed=rig.seed).run())]
-    return beside_mps(rig, result, start, measure)
+    return beside_mps(rig, "micro", result, start, measure)
 
 
 QUANTA_MS = (5, 20, 50, 200)
@@ -136,16 +136,7 @@ def models(rig, names, mps=True, partial=None):
         partial(out)
     to_compare = [n for n in names if MODELS[n][5]]
     if mps and to_compare:
-        try:
-            for n, scenario in with_mps(rig, to_compare, highs, lows, table):
-                lost = [p for p in scenario["proof"] if not p["ok"]]
-                if lost:
-                    out[n]["notes"].append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
-                else:
-                    out[n]["scenarios"].append(scenario)
-        except Failed as e:
-            for n in to_compare:
-                out[n]["notes"].append("MPS was not measured: %s" % e)
+        add_mps(out, lambda: with_mps(rig, to_compare, highs, lows, table), to_compare)
     return out
 
 
@@ -226,19 +217,24 @@ def mps_modes(seconds, equal, below):
     return [Mode(names.get(n, n), s, None, which[n], n != "low alone") for n, s in seconds.items()]
 
 
-def beside_mps(rig, out, start, measure):
-    """Adds scenarios under MPS to a suite's result; why there are none is a note, not a failure."""
-    if rig.virtual or not rig.mps:
-        return out
+def add_mps(results, measured, names):
+    """Adds what measured() gives under MPS to results, {suite: result}; why there is none is a note, not a failure."""
     try:
-        for _, s in under_mps(rig, start, measure):
+        for n, s in measured():
             lost = [p for p in s["proof"] if not p["ok"]]
             if lost:
-                out.setdefault("notes", []).append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
+                results[n].setdefault("notes", []).append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
             else:
-                out["scenarios"].append(s)
+                results[n]["scenarios"].append(s)
     except Failed as e:
-        out.setdefault("notes", []).append("MPS was not measured: %s" % e)
+        for n in names:
+            results[n].setdefault("notes", []).append("MPS was not measured: %s" % e)
+
+
+def beside_mps(rig, name, out, start, measure):
+    """The same for a suite with processes of its own."""
+    if rig.mps and not rig.virtual:
+        add_mps({name: out}, lambda: under_mps(rig, start, measure), [name])
     return out
 
 
@@ -273,7 +269,7 @@ def tenants(rig):
         modes = [Mode("alone", 4, None, [], True), Mode("mps-priority", 8, None, every, True)]
         modes += [Mode("low alone %d" % i, 2, None, [i], False) for i in every]
         return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, gpu_ms=gpu_ms, block_s=4.0, seed=rig.seed).run())]
-    return beside_mps(rig, result, start, measure)
+    return beside_mps(rig, "tenants", result, start, measure)
 
 
 def share(rig):

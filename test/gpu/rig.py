@@ -304,6 +304,11 @@ class Rig:
     def stats(self):
         return self.cli("list", "--stats", "--json")
 
+    def preemptions(self, workers):
+        """How often they were stopped with work, by the daemon's count."""
+        procs = self.list()
+        return sum(q["preemptions"] for w in workers for q in procs.get(w.pid, {}).get("queues", []))
+
     def joined(self, workers, timeout=10):
         """Waits until the daemon lists them all with a queue."""
         limit = time.monotonic() + timeout

@@ -95,7 +95,7 @@ class Scene:
         s, procs = self.rig.stats(), self.rig.list()
         out = {k: s[k] for k in ("suspends", "resumes", "gate_holds", "timeslice_sets", "undone", "device_errors")}
         out["gate_waits"] = sum(procs.get(w.pid, {}).get("counters", {}).get("gate_waits", 0) for w in self.lows)
-        out["preemptions"] = sum(q["preemptions"] for w in self.lows for q in procs.get(w.pid, {}).get("queues", []))
+        out["preemptions"] = self.rig.preemptions(self.lows)
         return out
 
     def read_slices(self):

@@ -98,12 +98,12 @@ def truth(rig):
             for w in lows:
                 w.tell("loop")
             time.sleep(0.3)
-            before = preemptions(rig, lows)
+            before = rig.preemptions(lows)
             latency = len(high.samples)
             high.tell("rate 100")
             time.sleep(3 * rig.scale)
             high.pause()
-            counted = preemptions(rig, lows) - before
+            counted = rig.preemptions(lows) - before
             rig.mode("off")
             for w in lows:
                 w.pause()
@@ -125,8 +125,3 @@ def truth(rig):
                         r["in_a_stopped_low_kernel"] / r["requests"], targets.TRUTH, False, "part") for r in ours]
     notes = ["K and O lines of cuda/truth.cu: a low kernel of 20 ms notes every jump of %globaltimer above 15 us; low_stop_to_high and high_end_to_low are the two switches of a request."]
     return {"rows": {"truth": rows}, "verdicts": verdicts, "proof": proof, "notes": notes}
-
-
-def preemptions(rig, workers):
-    procs = rig.list()
-    return sum(q["preemptions"] for w in workers for q in procs.get(w.pid, {}).get("queues", []))
