@@ -5,7 +5,7 @@ import time
 import stats
 import targets
 from rig import Failed, Mps
-from scene import Mode, Scene, check, ended_well, xsched_modes
+from scene import Mode, Scene, check, ended_well, wall_s, xsched_modes
 from stats import verdict
 
 
@@ -31,7 +31,7 @@ def micro(rig):
             lows.append(rig.spin("low%d" % (len(lows) + 1), 20000, 0).ready(30))
         rig.joined([high] + lows)
         key = "micro/%d low%s" % (n, "s" if n > 1 else "")
-        out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, gpu_ms=0.09, block_s=2.5,
+        out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, gpu_ms=0.09, block_s=1.25,
                          seed=rig.seed + n).run())
     result = {"scenarios": finish(rig, out, [high] + lows)}
 
@@ -42,7 +42,7 @@ def micro(rig):
 
     def measure(high, others):
         modes = mps_modes({"alone": 5, "mps": 5, "mps-priority": 5, "low alone": 2.5}, [0], [1])
-        return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, gpu_ms=0.09, block_s=2.5, seed=rig.seed).run())]
+        return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, gpu_ms=0.09, block_s=1.25, seed=rig.seed).run())]
     return beside_mps(rig, "micro", result, start, measure)
 
 
@@ -75,25 +75,38 @@ def strategy(rig):
     return {"scenarios": finish(rig, scenarios, [high] + lows)}
 
 
+# Five of the 750 ms of the on/off arrivals, so that a block has whole bursts; 75 requests at 20/s. At 10/s it would
+# have 37 or 38: there it is 3 s, and 30.
+BLOCK_S = {20: 3.75, 10: 3.0}
+
 # suite -> high model, low model, rate, arrivals, seconds by mode, seconds by MPS mode
 MODELS = {
     "test3": ("resnet18:1", "resnet50:8", 10, {"test3": "rate 10"},
-              {"alone": 32, "native": 12, "live": 32, "low alone": 4},
-              {"alone": 8, "mps": 4, "mps-priority": 12, "low alone": 4}),
+              {"alone": 30, "native": 6, "live": 30, "low alone": 2},
+              {"alone": 9, "mps": 3, "mps-priority": 12, "low alone": 2}),
     "test4": ("resnet18:1", "resnet50:1024", 20, {"test4": "rate 20"},
-              {"alone": 16, "native": 16, "live": 16, "timeslice": 8, "suspend": 8, "level1": 4, "low alone": 4},
-              {"alone": 8, "mps": 8, "mps-priority": 16, "low alone": 4}),
+              {"alone": 30, "native": 11.25, "live": 30, "timeslice": 3.75, "suspend": 3.75, "level1": 3.75, "low alone": 2},
+              {"alone": 15, "mps": 7.5, "mps-priority": 15, "low alone": 2}),
     "twomodels": ("resnet18:1", "resnet50:256", 20, {"twomodels": "rate 20"},
-                  {"alone": 16, "native": 8, "live": 16, "low alone": 4},
-                  {"alone": 4, "mps": 4, "mps-priority": 8, "low alone": 4}),
+                  {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
+                  {"alone": 7.5, "mps": 3.75, "mps-priority": 7.5, "low alone": 2}),
     "gpubound": ("resnet50:64", "resnet50:1024", 20, {"gpubound": "rate 20"},
-                 {"alone": 16, "native": 12, "live": 16, "suspend": 8, "low alone": 4},
-                 {"alone": 4, "mps": 4, "mps-priority": 12, "low alone": 4}),
+                 {"alone": 30, "native": 11.25, "live": 30, "suspend": 3.75, "low alone": 2},
+                 {"alone": 11.25, "mps": 3.75, "mps-priority": 11.25, "low alone": 2}),
     "burst": ("resnet18:1", "resnet50:1024", 20,
               {"burst/poisson": "poisson 20 SEED", "burst/on-off": "onoff 60 250 500"},
-              {"alone": 20, "native": 12, "live": 20, "low alone": 4},
-              {"alone": 8, "mps": 4, "mps-priority": 12, "low alone": 4}),
+              {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
+              {"alone": 11.25, "mps": 3.75, "mps-priority": 11.25, "low alone": 2}),
 }
+LOAD_S = 17   # of a pair of processes with all models, and their end
+SETUP_S = 0.8  # of one scenario
+
+
+def model_seconds(name, mps, scale=1.0):
+    """How long a suite of models takes without loading, about."""
+    _, _, hz, arrivals, seconds, beside = MODELS[name]
+    out = len(arrivals) * (SETUP_S + wall_s(xsched_modes(seconds, 1), BLOCK_S[hz], scale))
+    return out + (SETUP_S + wall_s(mps_modes(beside, [0], [1]), BLOCK_S[hz], scale) if mps else 0)
 
 
 def models(rig, names, mps=True, partial=None):
@@ -152,7 +165,7 @@ def model_scene(rig, suite, key, arrivals, high, lows, table):
     time.sleep(0.5)
     high.pause()
     modes = xsched_modes(seconds, len(lows))
-    return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, block_s=4.0, seed=rig.seed + len(key))
+    return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, BLOCK_S[hz], seed=rig.seed + len(key))
 
 
 def under_mps(rig, start, measure):
@@ -205,7 +218,7 @@ def with_mps(rig, names, highs, lows, table):
             gpu_ms = float(high.ask("gputime 20", "G")[0]) / 1000
             key, how = next(iter(arrivals.items()))
             found.append((n, Scene(rig, key + ", under MPS", high, others, mps_modes(seconds, [0], [1]), hz, how, gpu_ms,
-                                   seed=rig.seed).run()))
+                                   BLOCK_S[hz], seed=rig.seed).run()))
         return found
     return under_mps(rig, start, measure)
 
@@ -252,9 +265,9 @@ def tenants(rig):
     rig.joined([high] + lows)
     rig.mode("off")
     gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
-    seconds = {"alone": 16, "native": 12, "live": 16, "low alone": 3}
+    seconds = {"alone": 30, "native": 11.25, "live": 30, "low alone": 2}
     scene = Scene(rig, "tenants", high, lows, xsched_modes(seconds, 3, alone_of=[0, 1, 2]), 20, gpu_ms=gpu_ms,
-                  block_s=4.0, seed=rig.seed)
+                  block_s=BLOCK_S[20], seed=rig.seed)
     out = scene.run()
     out["low_models"] = specs
     result = {"scenarios": finish(rig, [out], [high] + lows)}
@@ -266,9 +279,9 @@ def tenants(rig):
 
     def measure(high, others):
         every = list(range(len(others)))
-        modes = [Mode("alone", 4, None, [], True), Mode("mps-priority", 8, None, every, True)]
+        modes = [Mode("alone", 7.5, None, [], True), Mode("mps-priority", 7.5, None, every, True)]
         modes += [Mode("low alone %d" % i, 2, None, [i], False) for i in every]
-        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, gpu_ms=gpu_ms, block_s=4.0, seed=rig.seed).run())]
+        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, gpu_ms=gpu_ms, block_s=BLOCK_S[20], seed=rig.seed).run())]
     return beside_mps(rig, "tenants", result, start, measure)
 
 

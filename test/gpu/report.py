@@ -4,8 +4,9 @@
 
   report.py RESULTS.json... --out docs/results --name h200
 
-Several files (of several runs) are put together: of a suite that is in more than one the last
-one counts. A suite without proof shows why, and no numbers.
+Several files (of several runs, or of one page's raw data) are put together: of a suite that is in more than one the
+last one counts, and so it is with each of its scenarios: one that the last run of the suite left out stays, with the
+number of its command. A suite without proof shows why, and no numbers.
 """
 import argparse
 import html as escape_html
@@ -24,14 +25,34 @@ NAMES = {"live": "**xsched**", "timeslice": "xsched, timeslices only", "suspend"
 
 def merge(results):
     out = {"machines": [], "commands": [], "suites": {}, "seconds": 0}
-    for r in results:
+    for number_of, r in enumerate(results, 1):
         out["machines"].append(r["machine"])
         out["commands"].append(r["command"])
         out["seconds"] += r.get("seconds", 0)
         for name, s in r["suites"].items():
             if s["status"] != "SKIPPED" or name not in out["suites"]:
-                out["suites"][name] = s
+                out["suites"][name] = over(out["suites"].get(name), s, number_of)
     return out
+
+
+def over(earlier, s, command):
+    """The suite s of a later run, with what only the earlier has. A failed one keeps nothing: it says why."""
+    s = dict(s, command=command)
+    if "scenarios" in s:
+        s["scenarios"] = [dict(sc, command=command) for sc in s["scenarios"]]
+    if not earlier or not proven(s) or not proven(earlier):
+        return s
+    names = {sc["name"] for sc in s.get("scenarios", [])}
+    kept = [sc for sc in earlier.get("scenarios", []) if sc["name"] not in names]
+    if not kept:
+        return s
+    s["scenarios"] = s.get("scenarios", []) + kept
+    missed = ["%s, by command %d: %s" % (sc["name"], sc["command"], verdict_text(v))
+              for sc in kept for v in sc["verdicts"] if not v["ok"]]
+    if missed:
+        s["status"] = "MISSED" if s["status"] == "OK" else s["status"]
+        s["why"] = "; ".join(([s["why"]] if s["why"] else []) + missed)
+    return s
 
 
 # -- text
@@ -45,12 +66,24 @@ def number(v, digits=3):
     return str(v)
 
 
+def times(v):
+    return "-" if not v else number(v, 2) + "x"
+
+
 def percent(v):
     return "-" if v is None else "%.1f %%" % (100 * v)
 
 
 def verdict_text(v):
-    return "%s %s %s (must be %s %s)" % (v["what"], number(v["value"]), v["unit"], "<=" if v["at_most"] else ">=", number(v["limit"]))
+    noise = ", within noise" if v.get("within_noise") else ""
+    return "%s %s%s %s (must be %s %s%s)" % (v["what"], number(v["value"]), interval_text(v.get("interval")), v["unit"],
+                                            "<=" if v["at_most"] else ">=", number(v["limit"]), noise)
+
+
+def interval_text(interval, digits=2):
+    if not interval:
+        return ""
+    return " (%s%s%s)" % (number(interval[0], digits), "-" if interval[0] >= 0 else " to ", number(interval[1], digits))
 
 
 def table(head, rows):
@@ -75,12 +108,12 @@ def scenario_table(s):
     rows = []
     for name, m in s["modes"].items():
         h, low, e = m["high"] or {}, m.get("low") or {}, m.get("evidence") or {}
-        interval = h.get("p99_interval_ms")
+        ratio = (m.get("p99_compared") or {}).get("ratio")
         rows.append([NAMES.get(name, name), h.get("n", 0), number(h.get("mean_ms"), 2), number(h.get("p50_ms")), number(h.get("p95_ms")),
-                     number(h.get("p99_ms")) + (" (%s-%s)" % (number(interval[0], 2), number(interval[1], 2)) if interval else ""),
-                     number(h.get("max_ms"), 2), number(m.get("p99_to_alone"), 2) + "x" if m.get("p99_to_alone") else "-",
+                     number(h.get("p99_ms")) + interval_text(h.get("p99_interval_ms")), number(h.get("max_ms"), 2),
+                     times(m.get("p95_to_alone")), times(m.get("p99_to_alone")) + interval_text(ratio),
                      percent(low.get("kept")), percent(low.get("kept_of_ideal")), e.get("preemptions", "-"), e.get("suspends", "-")])
-    return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P99 / alone", "low kept", "of ideal", "preemptions", "suspends"], rows)
+    return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P95 / alone", "P99 / alone (95 %)", "low kept", "of ideal", "preemptions", "suspends"], rows)
 
 
 def parts_table(s):
@@ -97,7 +130,8 @@ def parts_table(s):
 
 
 def ideal_text(s):
-    parts = ["arrivals `%s`" % s["arrivals"]]
+    parts = ["Command %d" % s["command"]] if s.get("command") else []
+    parts.append("arrivals `%s`" % s["arrivals"])
     if s.get("gpu_ms") is not None:
         parts.append("the high's isolated GPU time %.3f ms" % s["gpu_ms"])
     if s.get("low_models"):
@@ -121,15 +155,17 @@ def proven(s):
 
 
 def verdict_rows(verdicts):
-    return table(["must show", "measured", "limit", ""], [[v["what"], "%s %s" % (number(v["value"]), v["unit"]),
-                 ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "met" if v["ok"] else "**missed**"] for v in verdicts])
+    return table(["must show", "measured", "limit", ""],
+                 [[v["what"], "%s%s %s" % (number(v["value"]), interval_text(v.get("interval")), v["unit"]),
+                   ("<= " if v["at_most"] else ">= ") + number(v["limit"]),
+                   ("met" if v["ok"] else "**missed**") + (", within noise" if v.get("within_noise") else "")] for v in verdicts])
 
 
 def sections(merged):
     """[(suite, [blocks])]; a block is markdown text or ("svg", name, picture)."""
     out = []
     for name, s in merged["suites"].items():
-        blocks = ["**%s**%s (%.0f s)\n" % (s["status"], ": " + s["why"] if s["why"] else "", s.get("seconds", 0))]
+        blocks = ["**%s**%s (command %d, %.0f s)\n" % (s["status"], ": " + s["why"] if s["why"] else "", s["command"], s.get("seconds", 0))]
         if proven(s):
             for sc in s.get("scenarios", []):
                 if sc["name"] != name:
@@ -222,8 +258,9 @@ def markdown(merged, pictures=True, prefix=""):
     m = merged["machines"][0]
     out = ["# Results\n", "%s; %s CPUs%s; kernel %s; %s.\n" % (m["device"], m["cpus"], " (%s)" % m["cpu"] if m.get("cpu") else "", m["kernel"],
                                                              time.strftime("%Y-%m-%d", time.gmtime(m["started_unix"]))),
-           "Commands:\n", "\n".join("    " + c for c in merged["commands"]) + "\n",
-           "P99 is nearest rank; in brackets its 95 % interval by resampling. Latency counts from the scheduled arrival to results ready. "
+           "Commands:\n", "\n".join("%d. `%s`" % numbered for numbered in enumerate(merged["commands"], 1)) + "\n",
+           "P99 is nearest rank over all blocks of a mode; in brackets its 95 % interval by resampling requests, and that of the ratio to alone by "
+           "resampling blocks. \"within noise\": the limit is inside that interval; met and missed go by the measured value. Latency counts from the scheduled arrival to results ready. "
            "\"kept\" is the lows' rate inside the high's window over their rate alone, \"ideal\" is 1 - rate x (isolated GPU time + 0.4 ms).\n"]
     for name, blocks in sections(merged):
         out.append("\n## %s\n" % name)
@@ -307,7 +344,8 @@ def main():
     found = []
     for path in a.results:
         with open(path) as f:
-            found.append(json.load(f))
+            data = json.load(f)
+        found += data if isinstance(data, list) else [data]
     merged = merge(found)
     if not a.out:
         print(summary(merged))

@@ -357,10 +357,13 @@ class Rig:
         argv = [self.tenant, "--name", name, "--kernel-us", str(kernel_us), "--depth", str(depth)]
         return self.worker(name, argv, priority, tenant=True, **kw)
 
-    def torch(self, name, models, priority=None, check=4, depth=2, **kw):
+    def torch(self, name, models, priority=None, check=4, depth=2, limit_s=700, **kw):
+        """A PyTorch program. A high's main thread has one of its cores for itself, so that it does not move about."""
+        own = self.cores.get("high", []) if kw.get("role", name) == "high" else []
         argv = [sys.executable, os.path.join(HERE, "worker.py"), "--name", name, "--models", ",".join(models),
                 "--check", str(check), "--depth", str(depth), "--backend", "spin" if self.virtual else "torch"]
-        return self.worker(name, argv, priority, **kw)
+        argv += ["--core", str(own[-1])] if own else []
+        return self.worker(name, argv, priority, limit_s=limit_s, **kw)
 
     def helper(self, name):
         path = os.path.join(self.helpers, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One loaded set of processes, measured in all modes in short random blocks."""
+"""One loaded set of processes, measured in all modes in short blocks."""
 import time
 from collections import namedtuple
 
@@ -8,7 +8,12 @@ from rig import Failed, now_ns
 from stats import Block
 from targets import judge
 
-HEAD_S, TAIL_S = 0.25, 0.05
+# A block's first part, in which its mode comes into force, and its last, in which what was due is begun, do not count.
+HEAD_S, TAIL_S = 0.2, 0.05
+CHANGE_S = 0.1  # from block to block, about: lows finish what they have in flight, the mode is told
+
+# What is compared with each other comes as neighbours in time.
+TOGETHER = ("alone", "native", "live", "mps", "mps-priority")
 
 # lows: the indexes of those that run; xmode: what `xsched mode` is told, None: nothing.
 Mode = namedtuple("Mode", "name seconds xmode lows high")
@@ -29,6 +34,16 @@ def xsched_modes(seconds, lows, alone_of=None):
     return out
 
 
+def block_s_of(mode, block_s, scale):
+    """Lows alone need no more than they ask for; what has requests has whole blocks, with equal arrivals."""
+    return block_s if mode.high else min(block_s, mode.seconds * scale)
+
+
+def wall_s(modes, block_s, scale=1.0):
+    """How long a scene takes, about."""
+    return sum(stats.block_count(m.seconds * scale, block_s) * (block_s_of(m, block_s, scale) + HEAD_S + TAIL_S + CHANGE_S) for m in modes)
+
+
 class Scene:
     def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1, prepare=None):
         self.prepare = prepare  # told of every mode before its block
@@ -43,7 +58,7 @@ class Scene:
     def run(self):
         by_name = {m.name: m for m in self.modes}
         plan = [(m.name, m.seconds * self.rig.scale) for m in self.modes]
-        for name in stats.schedule(plan, self.block_s, self.seed):
+        for name in stats.schedule(plan, self.block_s, self.seed, TOGETHER):
             self.one_block(by_name[name])
         self.settle()
         return self.summary()
@@ -71,13 +86,15 @@ class Scene:
             self.high.tell(self.arrivals.replace("SEED", "%d-%d" % (self.seed, turn)))
         start = now_ns()
         stolen = self.rig.stolen_s()
+        counts_until = start + int((HEAD_S + block_s_of(m, self.block_s, self.rig.scale)) * 1e9)
+        end = counts_until + int(TAIL_S * 1e9)
         time.sleep(HEAD_S)
         before = self.counted()
         if m.name in ("native", "timeslice", "live"):
             self.slices.setdefault(m.name, []).append(self.read_slices())
-        time.sleep(max(self.block_s + HEAD_S + TAIL_S - (now_ns() - start) / 1e9, 0))
-        end = now_ns()
+        sleep_until(counts_until)
         after = self.counted()
+        sleep_until(end)
         seen = self.evidence.setdefault(m.name, {})
         for k, v in after.items():
             seen[k] = seen.get(k, 0) + v - before[k]
@@ -110,12 +127,13 @@ class Scene:
     def summary(self):
         alone = [stats.rate(w.samples, self.windows("low alone %d" % i)) for i, w in enumerate(self.lows)]
         alone = [r or alone[0] for r in alone]
-        modes, raw = {}, {}
+        modes, raw, blocks = {}, {}, {}
         for m in self.modes:
             ws = self.windows(m.name)
             if not ws or m.name.startswith("low alone"):
                 continue
-            values = stats.latencies_ms(self.high.samples, ws)
+            blocks[m.name] = [stats.latencies_ms(self.high.samples, [w]) for w in ws]
+            values = [v for block in blocks[m.name] for v in block]
             out = {"seconds": round(stats.seconds(ws), 2), "high": stats.summarize(values),
                    "evidence": self.evidence.get(m.name, {})}
             raw[m.name] = stats.compact(values)
@@ -137,14 +155,18 @@ class Scene:
             modes[m.name] = out
         base = modes.get("alone", {}).get("high")
         at_alone = modes.get("alone", {}).get("parts")
-        for out in modes.values():
+        for name, out in modes.items():
             if at_alone and out.get("parts"):
                 # What the device adds to the tail, whatever the CPU did.
                 out["device_p99_more_ms"] = round(out["parts"]["device"]["p99_ms"] - at_alone["device"]["p99_ms"], 4)
             if base and out["high"]:
+                out["p95_to_alone"] = round(out["high"]["p95_ms"] / base["p95_ms"], 3)
                 out["p99_to_alone"] = round(out["high"]["p99_ms"] / base["p99_ms"], 3)
+                if name != "alone":
+                    out["p99_compared"] = stats.p99_compared(blocks["alone"], blocks[name])
         return {"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
                 "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
+                "order": [b.mode for b in self.blocks], "block_requests": {m: [len(b) for b in bs] for m, bs in blocks.items()},
                 "slices_us": self.slices, "block_s": self.block_s, "daemon": self.daemon_times(),
                 "noise": stats.noise(self.high.samples, self.blocks, "alone", int(HEAD_S * 1e9), int(TAIL_S * 1e9)),
                 "stolen_s": {m: round(t, 3) for m, t in self.stolen.items()},
@@ -214,6 +236,10 @@ class Scene:
             return []
         detail = "%d suspensions, %d preemptions, %d gate waits" % (deep, e.get("preemptions", 0), held)
         return [check("%s is %s" % (name, name), bad, detail)]
+
+
+def sleep_until(ns):
+    time.sleep(max((ns - now_ns()) / 1e9, 0))
 
 
 def slices_fit(mode, found, high):

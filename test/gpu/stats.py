@@ -11,6 +11,7 @@ from collections import namedtuple
 Block = namedtuple("Block", "mode start end")
 Window = namedtuple("Window", "start end")
 
+MIN_BLOCKS = 4  # to resample
 SWITCH_MS = 0.4  # two switches a request: what time-sharing must lose
 
 
@@ -103,8 +104,35 @@ def p99_interval(values, seed=1, rounds=200):
     if len(values) < 20:
         return None
     rng = random.Random(seed)
-    found = sorted(percentile(rng.choices(values, k=len(values)), 0.99) for _ in range(rounds))
-    return [round(found[int(rounds * 0.025)], 4), round(found[int(rounds * 0.975)], 4)]
+    return middle([percentile(rng.choices(values, k=len(values)), 0.99) for _ in range(rounds)], 4)
+
+
+def p99_compared(alone, ours, seed=1, rounds=500):
+    """95 % intervals of how the P99 of ours compares with alone's, as a ratio and as a distance. Both are lists of
+    blocks of latencies; blocks are resampled, not requests, because a machine's noise comes in spells. Where each
+    mode has as many blocks, the n-th ones are neighbours in time and are drawn together."""
+    alone, ours = [b for b in alone if b], [b for b in ours if b]
+    if min(len(alone), len(ours)) < MIN_BLOCKS:
+        return None
+    rng = random.Random(seed)
+
+    def p99(blocks, drawn):
+        return percentile([v for i in drawn for v in blocks[i]], 0.99)
+    ratios, more = [], []
+    for _ in range(rounds):
+        mine = theirs = rng.choices(range(len(ours)), k=len(ours))
+        if len(alone) != len(ours):
+            theirs = rng.choices(range(len(alone)), k=len(alone))
+        a, b = p99(alone, theirs), p99(ours, mine)
+        ratios.append(b / a)
+        more.append(b - a)
+    return {"ratio": middle(ratios, 4), "more_ms": middle(more, 4)}
+
+
+def middle(found, digits):
+    """The 95 % in the middle."""
+    s = sorted(found)
+    return [round(s[int(len(s) * 0.025)], digits), round(s[int(len(s) * 0.975)], digits)]
 
 
 def paired(pairs, seed=1, rounds=1000):
@@ -163,18 +191,27 @@ def noise(samples, blocks, mode, head_ns, tail_ns):
             "p99_ms": [round(min(p99), 4), round(max(p99), 4)]}
 
 
-def schedule(modes, block_s, seed):
-    """Order of the blocks: modes is [(name, seconds)]. Rounds in which every mode has its
-    part, each round shuffled, so that a drift of the machine falls on all modes alike."""
-    counts = {name: max(round(s / block_s), 1) for name, s in modes if s > 0}
+def block_count(seconds, block_s):
+    return max(round(seconds / block_s), 1) if seconds > 0 else 0
+
+
+def schedule(modes, block_s, seed, together=()):
+    """Order of the blocks: modes is [(name, seconds)]. Rounds in which every mode has its part, so that a drift of
+    the machine falls on all modes alike. In a round those that are compared with each other, `together`, are
+    neighbours; among them, and among the others after them, the order is random."""
+    counts = {name: block_count(s, block_s) for name, s in modes if s > 0}
     rounds = max(counts.values(), default=0)
     rng = random.Random(seed)
     out = []
+
+    def before(r, k):
+        return (2 * r * k + rounds) // (2 * rounds)
     for r in range(rounds):
-        # A mode with k blocks has them in k rounds, evenly spread.
-        names = [n for n, k in counts.items() if (r * k) // rounds != ((r + 1) * k) // rounds]
-        rng.shuffle(names)
-        out += names
+        # A mode with k blocks has them in k rounds, evenly spread and around the middle.
+        names = [n for n, k in counts.items() if before(r, k) != before(r + 1, k)]
+        for group in ([n for n in names if n in together], [n for n in names if n not in together]):
+            rng.shuffle(group)
+            out += group
     return out
 
 
@@ -183,8 +220,12 @@ def compact(values_ms):
     return [round(v * 1000) for v in values_ms]
 
 
-def verdict(what, value, limit, at_most, unit=""):
-    """One line of `what it must show`. A value that is missing fails."""
+def verdict(what, value, limit, at_most, unit="", interval=None):
+    """One line of `what it must show`. A value that is missing fails. The value alone decides; an interval with the
+    limit inside says that another run might decide otherwise."""
     ok = value is not None and (value <= limit if at_most else value >= limit)
-    return {"what": what, "value": None if value is None else round(value, 4),
-            "limit": limit, "at_most": at_most, "unit": unit, "ok": bool(ok)}
+    out = {"what": what, "value": None if value is None else round(value, 4),
+           "limit": limit, "at_most": at_most, "unit": unit, "ok": bool(ok)}
+    if interval:
+        out["interval"], out["within_noise"] = interval, interval[0] < limit < interval[1]
+    return out

@@ -38,11 +38,12 @@ def judge(key, modes, mode="live"):
     if target is None or not alone or not high:
         return []
     ratio, above, part = target
+    spread = ours.get("p99_compared") or {}
     out = []
     if ratio is not None:
-        out.append(verdict("high P99 / alone", high["p99_ms"] / alone["p99_ms"], ratio, True, "x"))
+        out.append(verdict("high P99 / alone", high["p99_ms"] / alone["p99_ms"], ratio, True, "x", spread.get("ratio")))
     if above is not None:
-        out.append(verdict("high P99 - alone", high["p99_ms"] - alone["p99_ms"], above, True, "ms"))
+        out.append(verdict("high P99 - alone", high["p99_ms"] - alone["p99_ms"], above, True, "ms", spread.get("more_ms")))
     out.append(verdict("low kept / ideal", (ours.get("low") or {}).get("kept_of_ideal"), part, False, "x"))
     out.append(verdict("requests behind the P99", min(high["n"], alone["n"]), MIN_N, False))
     return out

@@ -9,16 +9,16 @@ import report
 import suite
 
 
-def scenario(ok=True):
+def scenario(ok=True, name="test4", **more):
     high = {"n": 320, "mean_ms": 3.0, "p50_ms": 3.0, "p95_ms": 4.0, "p99_ms": 4.2, "max_ms": 5.0, "p99_interval_ms": [4.0, 4.6]}
-    return {"name": "test4", "arrivals": "rate 20", "gpu_ms": 2.9, "low_alone_rates": [7.5],
+    return dict({"name": name, "arrivals": "rate 20", "gpu_ms": 2.9, "low_alone_rates": [7.5],
             "noise": {"blocks": 4, "p50_ms": [3.0, 3.1], "p99_ms": [4.0, 4.4]},
             "modes": {"alone": {"high": high, "p99_to_alone": 1.0},
                       "live": {"high": high, "p99_to_alone": 1.0, "low": {"kept": 0.92, "kept_of_ideal": 0.99, "rates": [6.9]},
                                "evidence": {"preemptions": 300, "suspends": 300}}},
             "raw_us": {"alone": [3000, 3100, 4200], "live": [3000, 3300, 4100]},
             "proof": [{"name": "shim intercepts <&>", "ok": ok, "detail": "12345 launches" if ok else "0 launches"}],
-            "verdicts": [{"what": "high P99 / alone", "value": 1.0, "limit": 1.1, "at_most": True, "unit": "x", "ok": True}]}
+            "verdicts": [{"what": "high P99 / alone", "value": 1.0, "limit": 1.1, "at_most": True, "unit": "x", "ok": True}]}, **more)
 
 
 def results(**suites):
@@ -62,6 +62,54 @@ class Pages(unittest.TestCase):
         m = report.merge([results(test4={"scenarios": [scenario()]}), skipped])
         self.assertEqual(m["suites"]["test4"]["status"], "OK")
         self.assertEqual(len(m["commands"]), 2)
+
+    def test_merge_takes_the_last_of_each_scenario(self):
+        with_mps = results(test4={"scenarios": [scenario(), scenario(name="test4, under MPS")]}, burst={"scenarios": [scenario(name="burst")]})
+        without = results(test4={"scenarios": [scenario(arrivals="rate 21")]})
+        m = report.merge([with_mps, without])
+        found = m["suites"]["test4"]["scenarios"]
+        self.assertEqual([(s["name"], s["command"], s["arrivals"]) for s in found], [("test4", 2, "rate 21"), ("test4, under MPS", 1, "rate 20")])
+        self.assertEqual(m["suites"]["burst"]["command"], 1)
+        self.assertNotIn("command", without["suites"]["test4"]["scenarios"][0])  # what was measured is left as it is
+        text = report.markdown(m)
+        for want in ("1. `test/gpu/run.sh OUT`\n2. `test/gpu/run.sh OUT`", "**OK** (command 2, 5 s)", "Command 2; arrivals `rate 21`",
+                     "#### test4, under MPS", "Command 1; arrivals `rate 20`"):
+            self.assertIn(want, text)
+        again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
+        self.assertEqual([s["command"] for s in again], [3, 3])
+
+    def test_merge_keeps_nothing_beside_a_failure(self):
+        good = results(test4={"scenarios": [scenario(), scenario(name="test4, under MPS")]})
+        bad = results(test4={"scenarios": [scenario(ok=False)]})
+        failed = report.merge([good, bad])["suites"]["test4"]
+        self.assertEqual((failed["status"], len(failed["scenarios"])), ("FAILED", 1))
+        self.assertEqual(len(report.merge([bad, good])["suites"]["test4"]["scenarios"]), 2)
+        extra = dict(scenario(name="other"), proof=[{"name": "p", "ok": False, "detail": ""}])
+        self.assertEqual(len(report.merge([results(test4={"scenarios": [extra]}), good])["suites"]["test4"]["scenarios"]), 2)
+
+    def test_what_an_earlier_run_missed_stays_missed(self):
+        missed = scenario(name="burst/on-off")
+        missed["verdicts"] = [dict(missed["verdicts"][0], ok=False, value=1.3)]
+        both = results(burst={"scenarios": [scenario(name="burst/poisson"), missed]})
+        one = results(burst={"scenarios": [scenario(name="burst/poisson")]})
+        s = report.merge([both, one])["suites"]["burst"]
+        self.assertEqual(s["status"], "MISSED")
+        self.assertIn("burst/on-off, by command 1: high P99 / alone 1.300", s["why"])
+        self.assertEqual(one["suites"]["burst"]["status"], "OK")
+
+    def test_noise_is_said_beside_the_verdict(self):
+        s = scenario()
+        s["modes"]["live"].update(p95_to_alone=1.02, p99_to_alone=1.13, p99_compared={"ratio": [0.98, 1.31], "more_ms": [-0.1, 1.2]})
+        v = dict(s["verdicts"][0], value=1.13, ok=False, interval=[0.98, 1.31], within_noise=True)
+        s["verdicts"] = [v, dict(v, value=1.07, ok=True), dict(v, value=1.4, interval=[1.2, 1.6], within_noise=False)]
+        m = report.merge([results(test4={"scenarios": [s]})])
+        text = report.markdown(m)
+        for want in ("| 1.02x | 1.13x (0.98-1.31) |", "| 1.130 (0.98-1.31) x | <= 1.100 | **missed**, within noise |",
+                     "| 1.070 (0.98-1.31) x | <= 1.100 | met, within noise |", "| 1.400 (1.20-1.60) x | <= 1.100 | **missed** |"):
+            self.assertIn(want, text)
+        self.assertIn("(must be <= 1.100, within noise)", report.summary(m))
+        self.assertEqual(report.interval_text([-0.1, 0.3]), " (-0.10 to 0.30)")
+        self.assertEqual(m["suites"]["test4"]["status"], "MISSED")
 
     def test_pictures_are_well_formed(self):
         root = ET.fromstring(report.cdf("a <b> & c", {"alone": [1.0, 2.0, 3.0], "live": [1.5, 0.0, 40.0], "x<y": [0.2]}))

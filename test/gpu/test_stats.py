@@ -32,6 +32,22 @@ class Percentiles(unittest.TestCase):
         self.assertGreaterEqual(high, stats.percentile(values, 0.99))
         self.assertEqual([low, high], stats.p99_interval(values))  # the same every time
 
+    def test_blocks_are_resampled_together(self):
+        # Each spell of the machine lasts a block and its neighbour: it says nothing about the ratio.
+        spells = [1.0, 5.0, 2.0, 9.0, 1.5, 3.0]
+        alone = [[s * (1 + i / 1000) for i in range(75)] for s in spells]
+        got = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone])
+        self.assertEqual(got["ratio"], [1.1, 1.1])
+        self.assertLess(got["more_ms"][0], got["more_ms"][1])
+        low, high = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone[:4]])["ratio"]  # no neighbours
+        self.assertLess(low, 1)
+        self.assertGreater(high, 1.1)
+        # One bad block of ten makes the tail: the interval knows it need not have been there.
+        low, high = stats.p99_compared([[1.0] * 75] * 10, [[1.0] * 75] * 9 + [[1.0] * 60 + [2.0] * 15])["ratio"]
+        self.assertEqual((low, high), (1.0, 2.0))
+        self.assertIsNone(stats.p99_compared(alone[:3], alone))
+        self.assertIsNone(stats.p99_compared(alone[:3] + [[]], alone))
+
     def test_pairs_are_compared_with_their_neighbour(self):
         drift = [100.0 * 1.05 ** i for i in range(20)]  # the machine gets slower all the time, by far more than what is sought
         more, (low, high) = stats.paired([(v, v * 1.02) for v in drift])
@@ -129,6 +145,18 @@ class Schedule(unittest.TestCase):
         self.assertEqual(first.count("suspend"), 1)
         self.assertEqual(first.count("alone"), 2)
 
+    def test_what_is_compared_are_neighbours(self):
+        modes = [("alone", 32), ("native", 12), ("live", 32), ("suspend", 8), ("level1", 4), ("low alone 0", 2)]
+        order = stats.schedule(modes, 4, 3, ("alone", "native", "live"))
+        for a, b in zip([i for i, m in enumerate(order) if m == "alone"], [i for i, m in enumerate(order) if m == "live"]):
+            self.assertLessEqual(abs(a - b), 2)
+            self.assertTrue(abs(a - b) == 1 or order[(a + b) // 2] == "native")
+        self.assertEqual(order.count("native"), 3)
+        firsts = [next(m for m in stats.schedule(modes, 4, seed, ("alone", "live")) if m in ("alone", "live")) for seed in range(20)]
+        self.assertEqual(set(firsts), {"alone", "live"})  # who is first is chance
+        at = order.index("level1")  # a single block is in the middle, not at an end
+        self.assertTrue(len(order) / 4 < at < 3 * len(order) / 4)
+
     def test_short_modes_get_one_block(self):
         self.assertEqual(stats.schedule([("a", 0.1)], 4, 1), ["a"])
         self.assertEqual(stats.schedule([("a", 0)], 4, 1), [])
@@ -148,6 +176,17 @@ class Verdicts(unittest.TestCase):
 
     def test_few_requests_miss(self):
         self.assertFalse(targets.judge("test4", self.modes(4.0, 1.0, n=299))[-1]["ok"])
+
+    def test_the_value_decides_and_noise_is_said(self):
+        for p99, interval, ok, noise in ((4.3, [0.98, 1.2], True, True), (4.5, [0.98, 1.2], False, True),
+                                         (4.3, [1.0, 1.09], True, False), (4.9, [1.15, 1.4], False, False)):
+            modes = self.modes(p99, 1.0)
+            modes["live"]["p99_compared"] = {"ratio": interval, "more_ms": [0, 9]}
+            v = targets.judge("test4", modes)[0]
+            self.assertEqual((v["ok"], v["within_noise"], v["interval"]), (ok, noise, interval))
+        self.assertNotIn("within_noise", targets.judge("test4", self.modes(4.0, 1.0))[0])  # nobody knows
+        modes["live"]["p99_compared"]["more_ms"] = [0.2, 0.4]
+        self.assertTrue(targets.judge("micro/1 low", modes)[0]["within_noise"])
 
     def test_missing_values_miss(self):
         self.assertFalse(targets.judge("test4", self.modes(4.0, None))[1]["ok"])

@@ -2,6 +2,7 @@
 import itertools
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pairs
 import rig
 import scene
+import stats
 import worker
 
 
@@ -29,8 +31,17 @@ class Arrivals(unittest.TestCase):
 
     def test_onoff_keeps_off_empty(self):
         due = self.take("onoff 60 250 500", 45)
-        self.assertEqual(len([t for t in due if t <= 0.2500001]), 15)
-        self.assertFalse([t for t in due if 0.2500001 < t < 0.75])
+        self.assertEqual(len([t for t in due if 0.5 < t <= 0.7500001]), 15)
+        self.assertFalse([t for t in due if t <= 0.5 or 0.7500001 < t <= 1.25])
+
+    def test_a_block_has_whole_bursts(self):
+        due = self.take("onoff 60 250 500", 200)
+        for late in (0, 0.05, 0.19):  # the schedule begins a little after the block
+            begin = scene.HEAD_S - late
+            inside = [t for t in due if begin <= t < begin + pairs.BLOCK_S[20]]
+            self.assertEqual(len(inside), 75)
+            self.assertGreater(inside[0] - begin, 0.25)
+            self.assertGreater(begin + pairs.BLOCK_S[20] - inside[-1], 0)
 
     def test_wrong_ones_fail(self):
         for line in ("rate 0", "bogus 3", "onoff 3"):
@@ -152,6 +163,82 @@ class Protocol(unittest.TestCase):
         self.assertGreater(self.backend.checks, 0)
 
 
+class Cores(unittest.TestCase):
+    PROGRAM = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+import worker
+every, done = os.sched_getaffinity(0), threading.Event()
+core = max(every)
+made = []
+def make():
+    made.append(threading.Thread(target=done.wait, daemon=True))
+    made[-1].start()
+def masks():
+    return [os.sched_getaffinity(0) == {core}] + [core in os.sched_getaffinity(t.native_id) or not os.sched_getaffinity(t.native_id) for t in made]
+make()
+worker.keep_core(core, every - {core})
+first = masks()
+make()
+inherited = masks()[-1]
+worker.keep_core(core, every - {core})
+print(first, inherited, masks())
+"""
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core")
+    def test_the_main_thread_has_its_own(self):
+        r = subprocess.run([sys.executable, "-B", "-c", self.PROGRAM, os.path.dirname(os.path.abspath(__file__))],
+                           capture_output=True, text=True, timeout=20)
+        self.assertEqual(r.stdout.strip(), "[True, False] True [True, False, False]", r.stderr)
+
+
+class FakeRig:
+    scale = 1.0
+
+    def stolen_s(self):
+        return None
+
+
+class FakeProgram:
+    """Every request takes 1 ms; its schedule begins 3 ms after it was told."""
+    shim = False
+
+    def __init__(self):
+        self.samples, self.parts, self.told = [], {}, []
+
+    def alive(self):
+        return True
+
+    def tell(self, line):
+        self.pause()
+        self.told.append(line)
+        begin, step = time.monotonic_ns() + 3_000_000, 1_000_000
+        offsets = itertools.islice(worker.arrivals(line.split()), 40) if line != "loop" else (i / 1000 for i in range(2000))
+        self.samples += [(begin + int(t * 1e9), begin + int(t * 1e9) + step) for t in offsets]
+
+    def pause(self):
+        now = time.monotonic_ns()
+        self.samples = [s for s in self.samples if s[0] < now]
+
+
+class Scenes(unittest.TestCase):
+    def test_blocks_have_equal_requests_and_neighbours_are_compared(self):
+        high, low = FakeProgram(), FakeProgram()
+        modes = pairs.mps_modes({"alone": 0.4, "mps": 0.1, "mps-priority": 0.4, "low alone": 0.05}, [0], [0])
+        s = scene.Scene(FakeRig(), "x, under MPS", high, [low], modes, 20, block_s=0.1)
+        r = s.run()
+        self.assertEqual([w.end - w.start for w in s.windows("alone")], [100_000_000] * 4)  # however late it woke up
+        self.assertEqual(r["block_requests"], {"alone": [2] * 4, "mps": [2], "mps-priority": [2] * 4})
+        plan = [(m.name, m.seconds) for m in modes]
+        self.assertEqual(r["order"], stats.schedule(plan, 0.1, 1, ("alone", "mps", "mps-priority")))
+        self.assertNotEqual(r["order"], stats.schedule(plan, 0.1, 1))
+        self.assertEqual(r["modes"]["mps-priority"]["p99_compared"]["ratio"], [1.0, 1.0])
+        self.assertIsNone(r["modes"]["mps"]["p99_compared"])  # one block says nothing about others
+        self.assertEqual(r["modes"]["mps-priority"]["p95_to_alone"], 1.0)
+        self.assertEqual(high.told, ["rate 20"] * 9)
+        self.assertAlmostEqual(r["modes"]["mps"]["low"]["kept"], 1.0, delta=0.05)
+
+
 class Rules(unittest.TestCase):
     def test_cores_are_apart(self):
         sets = rig.cpu_sets(16)
@@ -181,7 +268,28 @@ class Rules(unittest.TestCase):
         for suite, (_, _, _, arrivals, seconds, _) in pairs.MODELS.items():
             for key in arrivals:
                 self.assertIn(key, LATENCY)
-            self.assertGreaterEqual(pairs.MODELS[suite][2] * min(seconds["alone"], seconds["live"]), 300)
+            hz, block_s = pairs.MODELS[suite][2], pairs.BLOCK_S[pairs.MODELS[suite][2]]
+            self.assertAlmostEqual(hz * block_s, round(hz * block_s))  # or blocks would differ by a request
+            for mode, s in seconds.items():
+                self.assertTrue(mode == "low alone" or (s / block_s).is_integer(), (suite, mode))
+            self.assertEqual(seconds["alone"], seconds["live"])
+            self.assertGreaterEqual(hz * seconds["alone"], 300 if hz == 10 else 600)
+
+    def test_suites_of_models_fit_one_call(self):
+        self.assertLess(pairs.LOAD_S + sum(pairs.model_seconds(n, False) for n in pairs.MODELS), 520)
+        self.assertLess(pairs.model_seconds("test4", False), pairs.model_seconds("test4", True))
+        self.assertLess(pairs.model_seconds("test4", False, 0.5), 0.6 * pairs.model_seconds("test4", False))
+
+    def test_a_high_gets_a_core_of_its_own(self):
+        r = rig.Rig.__new__(rig.Rig)
+        r.cores, r.virtual, said = rig.cpu_sets(16), False, []
+        r.worker = lambda name, argv, priority, **kw: said.append(argv)
+        r.torch("high", ["m"], 10)
+        r.torch("mps-high", ["m"], None, role="high")
+        r.torch("low1", ["m"], 0)
+        r.cores = {}
+        r.torch("high", ["m"], 10)
+        self.assertEqual([a[a.index("--core") + 1] if "--core" in a else None for a in said], ["5", "5", None, None])
 
 
 if __name__ == "__main__":

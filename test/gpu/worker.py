@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch program driven through its standard input, with the tenant's line protocol.
 
-  worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4]
+  worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4] [--core N]
   in:  rate HZ | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | loop | pause | report | quit
        use MODEL (answers U) | gputime N (answers G mean_us median_us)
   out: R | I start_ns end_ns [begun_ns submitted_ns done_ns] | P | U model | G .. | S iterations checksum expected | E what
@@ -236,19 +236,34 @@ def arrivals(words):
             t += rng.expovariate(hz)
             yield t
     elif kind == "onoff":
+        # The pause comes first: a measurement that begins soon after the schedule cuts no burst.
         on, off = float(words[2]) / 1000, float(words[3]) / 1000
         start = 0.0
         while True:
             for i in range(max(int(on * hz + 1e-9), 1)):
-                yield start + (i + 1) / hz
+                yield start + off + (i + 1) / hz
             start += on + off
     else:
         raise ValueError("unknown arrivals " + kind)
 
 
+def keep_core(core, rest):
+    """The main thread gets the core for itself, the process's other threads stay off it. Done again before every
+    schedule: a thread the main thread has made since has inherited its core, and gets the rest."""
+    for tid in map(int, os.listdir("/proc/self/task")):
+        try:
+            had = os.sched_getaffinity(tid)
+            wanted = {core} if tid == os.getpid() else had - {core} or rest
+            if wanted != had:
+                os.sched_setaffinity(tid, wanted)
+        except OSError:
+            pass  # it has ended
+
+
 class Worker:
-    def __init__(self, backend, out_fd, depth, check):
+    def __init__(self, backend, out_fd, depth, check, core=None):
         self.backend, self.out_fd, self.depth, self.every = backend, out_fd, depth, check
+        self.core, self.rest = core, os.sched_getaffinity(0) - {core}
         self.mode, self.words, self.count = "idle", None, 0
         self.lines, self.flushed, self.input = [], time.monotonic_ns(), b""
         self.pending, self.last_end = collections.deque(), 0
@@ -325,6 +340,8 @@ class Worker:
     # -- requests
 
     def run_arrivals(self):
+        if self.core is not None and self.rest:
+            keep_core(self.core, self.rest)
         words, clock, begin = self.words, self.backend.clock(), time.monotonic_ns()
         for offset in arrivals(words):
             due = begin + int(offset * 1e9)
@@ -398,6 +415,7 @@ def main():
     p.add_argument("--models", required=True)
     p.add_argument("--depth", type=int, default=2)
     p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: none")
+    p.add_argument("--core", type=int, help="of the main thread while requests come; other threads get the others")
     p.add_argument("--backend", choices=("torch", "spin"), default="torch")
     a = p.parse_args()
     out_fd = os.dup(1)
@@ -412,7 +430,7 @@ def main():
         gc.collect()
         gc.freeze()
         gc.disable()
-        return Worker(backend, out_fd, max(a.depth, 1), a.check).run()
+        return Worker(backend, out_fd, max(a.depth, 1), a.check, a.core).run()
     except BrokenPipeError:
         return 1
     except Exception as e:  # said in the protocol: whoever drives it must know
