@@ -43,7 +43,7 @@ C_FLAGS := $(C_BASE) -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
 C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
-HEADERS := $(wildcard shim/*/*.h shim/include/*.h shim/include/*/*.h)
+HEADERS := $(wildcard shim/*/*.h shim/*/*.inc shim/include/*.h shim/include/*/*.h)
 SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/hip/test_% shim/api/test_%, \
 	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/dl/*.c shim/dl/*.S shim/cuda/*.c shim/hip/*.c shim/api/*.c))
 
@@ -116,6 +116,7 @@ endef
 # $(call test_rule,variant,line): a test with macros of its own has objects of its own
 define test_rule
 build/test/$(1)/$(call name_of,$(2)): shim/tests.txt Makefile $(if $(filter -D%,$(call flags_of,$(2))),$(call sources_of,$(2)) $(HEADERS),$(patsubst %,build/test/$(1)/obj/%.o,$(call sources_of,$(2))))
+	@mkdir -p $$(@D)
 	$$(call short,BUILD,$$@)
 	$(Q)$(CC) $(C_BASE) $(TEST_FLAGS_$(1)) -o $$@ $$(filter %.o %.c %.S,$$^) $(call flags_of,$(2)) $(C_LIBS)
 endef

@@ -50,9 +50,10 @@ type daemon struct {
 	guardian *guardian.Client
 	record   *record.Log // nil: no recording
 
-	mu       sync.Mutex
-	attaches map[int]struct{} // under way, by pid
-	budgets  map[int]*budget  // by uid
+	mu        sync.Mutex
+	attaches  map[int]struct{}              // under way, by pid
+	questions map[model.SessionID]*question // to the hardware, under way
+	budgets   map[int]*budget               // by uid
 
 	outsiders map[model.DeviceID][]int // programs without a session
 
@@ -67,7 +68,7 @@ var _ Control = (*daemon)(nil)
 func Run(ctx context.Context, o Options) error {
 	d := &daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
-		metrics: &device.Metrics{}, attaches: map[int]struct{}{},
+		metrics: &device.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		budgets: map[int]*budget{}, filesPerUID: fileShare(), look: make(chan struct{}, 1),
 	}
 	if d.log == nil {

@@ -31,14 +31,27 @@ func (d *daemon) watchOutsiders(ctx context.Context) {
 		return
 	}
 	told, seen := map[model.DeviceID]bool{}, map[int]bool{}
-	for wait := outsiderPeriod; ; {
+	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx, told, seen) })
+}
+
+// paceLooks looks now and then, and when asked. look says how long it took; who asks all the time
+// gets no more than the share either.
+func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Duration) {
+	wait, rest := outsiderPeriod, time.Duration(0)
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.look:
-		case <-time.After(wait):
+		case <-time.After(rest):
 		}
-		wait = untilNextLook(d.lookForOutsiders(ctx, told, seen))
+		select {
+		case <-ctx.Done():
+			return
+		case <-asked:
+		case <-time.After(wait - rest):
+		}
+		looked := look()
+		wait, rest = untilNextLook(looked), min(outsiderShare*looked, outsiderPeriodMost)
 	}
 }
 

@@ -5,10 +5,10 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"xsched/internal/hub"
+	"xsched/internal/model"
 )
 
 // HardwareQueues is what the hardware schedules of a program.
@@ -47,39 +47,59 @@ type NVIDIAChannel struct {
 	SliceUS int64  `json:"slice_us"` // of a group, in force; 0: not known
 }
 
-// queuesTime bounds the question: a device may not answer.
+// queuesTime bounds the wait for an answer: a device may give none.
 const queuesTime = 2 * time.Second
+
+// question is one that was put to the hardware of a session.
+type question struct {
+	answered chan struct{}
+	queues   []HardwareQueue
+	err      error
+}
+
+// ask joins the question that is under way for a session, or puts one: on a device that hangs there is
+// one, however many ask, and the next stop of the program comes after no more than that.
+func (d *daemon) ask(session model.SessionID, pid int) *question {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q := d.questions[session]; q != nil {
+		return q
+	}
+	q := &question{answered: make(chan struct{})}
+	d.questions[session] = q
+	go func() {
+		q.queues, q.err = d.hardwareQueues(context.Background(), pid) // for whoever waits, not for the first
+		d.mu.Lock()
+		delete(d.questions, session)
+		d.mu.Unlock()
+		close(q.answered)
+	}()
+	return q
+}
 
 // Queues asks the hardware of a program.
 func (d *daemon) Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error) {
 	out := HardwareQueues{PID: r.PID, Queues: []HardwareQueue{}}
-	if _, err := d.find(ctx, c, r.PID); err != nil {
+	s, err := d.find(ctx, c, r.PID)
+	if err != nil {
 		return out, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, queuesTime)
 	defer cancel()
-	type answer struct {
-		all []HardwareQueue
-		err error
-	}
-	asked := make(chan answer, 1)
-	go func() {
-		all, err := d.hardwareQueues(ctx, r.PID)
-		asked <- answer{all, err}
-	}()
+	q := d.ask(s.ID, r.PID)
 	select {
-	case a := <-asked:
-		switch {
-		case errors.Is(a.err, hub.ErrUnknownPID):
-			return out, fail(ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
-		case a.err != nil:
-			return out, fail(ErrUnavailable, "", "list queues of process %d: %v", r.PID, a.err)
-		}
-		out.Queues = append(out.Queues, a.all...)
-		return out, nil
+	case <-q.answered:
 	case <-ctx.Done():
-		return out, fail(ErrUnavailable, "", "%s", fmt.Sprintf("list queues of process %d: the device does not answer", r.PID))
+		return out, fail(ErrUnavailable, "", "list queues of process %d: the device does not answer", r.PID)
 	}
+	switch {
+	case errors.Is(q.err, hub.ErrUnknownPID):
+		return out, fail(ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
+	case q.err != nil:
+		return out, fail(ErrUnavailable, "", "list queues of process %d: %v", r.PID, q.err)
+	}
+	out.Queues = append(out.Queues, q.queues...)
+	return out, nil
 }
 
 func (d *daemon) hardwareQueues(ctx context.Context, pid int) ([]HardwareQueue, error) {

@@ -192,7 +192,15 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 }
 
 // SetBusy says that a queue has work, or has none any more.
-func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) {
+func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) { e.setBusy(now, id, busy, 0) }
+
+// SetIdle says that a queue has no work any more, and for how long its program had been submitting
+// before it waited for the rest; 0: that is not known.
+func (e *Engine) SetIdle(now model.Time, id model.QueueID, fed time.Duration) {
+	e.setBusy(now, id, false, fed)
+}
+
+func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed time.Duration) {
 	r := e.queues[id]
 	if r == nil {
 		return
@@ -201,8 +209,13 @@ func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) {
 	if q.Busy == busy {
 		return
 	}
+	if len(d.records) == 1 {
+		fed = 0 // of one that is alone changes may be left out, so nothing may be learnt from them
+	}
+	fed = min(fed, now.Sub(q.ChangedAt))
+	q.WasFed(now, fed)
 	q.Busy, q.ChangedAt = busy, now
-	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy})
+	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed})
 	d.readyChanged(now, r)
 	if r.gang != nil {
 		e.gangChanged(now, r.gang)

@@ -16,7 +16,7 @@ type EventKind uint8
 const (
 	EventAdd       EventKind = iota + 1 // Queue
 	EventRemove                         // ID
-	EventBusy                           // ID, On
+	EventBusy                           // ID, On; Length: how long it was fed, if that is known
 	EventHint                           // PID, Hint
 	EventQueueHint                      // ID, Hint
 	EventHeld                           // PID, On
@@ -69,7 +69,7 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 	case EventRemove:
 		e.RemoveQueue(ev.At, ev.ID)
 	case EventBusy:
-		e.SetBusy(ev.At, ev.ID, ev.On)
+		e.setBusy(ev.At, ev.ID, ev.On, ev.Length)
 	case EventHint:
 		e.SetHint(ev.At, ev.PID, *ev.Hint)
 	case EventQueueHint:

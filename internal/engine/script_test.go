@@ -26,7 +26,8 @@ var update = flag.Bool("update", false, "rewrite the expected lines of testdata/
 //
 //	config quantum=50ms bound=2s hold=500us     before anything else
 //	queue NAME [level=N] [slices=no] [device=N] [pid=N] [HINT=VALUE]...
-//	at TIME busy|idle|remove|hold|release NAME... , begin|end NAME... (a request), hint NAME [HINT=VALUE]... ,
+//	at TIME busy|idle|remove|hold|release NAME... , begin|end NAME... (a request), fed|waited NAME... (idle; was submitting
+//	        till then, or waiting) , hint NAME [HINT=VALUE]... ,
 //	        prio NAME N , policy NAME , mode MODE [LEVEL] , unmanaged DEVICE
 //	slo                                         how the latency targets stand
 //
@@ -265,6 +266,10 @@ func (s *script) event(what string, args []string) error {
 		switch what {
 		case "busy", "idle":
 			s.e.SetBusy(s.now, q.ID, what == "busy")
+		case "fed":
+			s.e.SetIdle(s.now, q.ID, time.Hour)
+		case "waited":
+			s.e.SetIdle(s.now, q.ID, 1)
 		case "begin", "end":
 			s.e.MarkRequest(s.now, q.PID, what == "begin")
 		case "hold", "release":

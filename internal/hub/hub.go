@@ -140,7 +140,13 @@ func (h *Hub) Close() {
 	// Gates first: memory, done in one pass.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = h.call(ctx, func(l *loop) { l.openAll() })
+	opened := make(chan struct{})
+	if h.post(ctx, func(l *loop) { l.openAll(); close(opened) }) == nil { // also late
+		select {
+		case <-opened:
+		case <-ctx.Done():
+		}
+	}
 	for _, s := range h.all() {
 		s.end(false, "daemon stops")
 	}
@@ -250,20 +256,33 @@ func (h *Hub) forget(s *Session) {
 // caller's own goroutine is held up.
 func (h *Hub) post(ctx context.Context, f func(l *loop)) error { return h.loop.post(ctx, f) }
 
-// call runs f on the loop and waits for it.
+// call runs f on the loop and waits for it. With an error f was not run and never will be: what it
+// writes is the caller's again.
 func (h *Hub) call(ctx context.Context, f func(l *loop)) error {
+	var taken atomic.Bool // by the loop, or by the caller who gives up
 	done := make(chan struct{})
-	if err := h.loop.post(ctx, func(l *loop) { f(l); close(done) }); err != nil {
+	err := h.loop.post(ctx, func(l *loop) {
+		if taken.CompareAndSwap(false, true) {
+			f(l)
+			close(done)
+		}
+	})
+	if err != nil {
 		return err
 	}
 	select {
 	case <-done:
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	case <-h.loop.done:
-		return ErrStopped
+		err = ErrStopped
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
+	if taken.CompareAndSwap(false, true) {
+		return err
+	}
+	<-done // it runs, or has run
+	return nil
 }
 
 func (h *Hub) countRefusal(name string) {

@@ -51,6 +51,13 @@ type loop struct {
 
 	quiet map[*queue]*Session // whose doorbells are silent
 
+	// How much doorbells take, see pace.go.
+	accounts  map[int]*account // by uid
+	rang      []*account       // in this pass, once a ring
+	deaf      []*Session       // not listened to in this window
+	window    uint64
+	windowEnd model.Time
+
 	risen      []model.Time // idle->busy changes of this pass, as the clients dated them
 	scheduling atomic.Pointer[string]
 
@@ -86,7 +93,7 @@ func newLoop(h *Hub, e *engine.Engine) (*loop, error) {
 		hub: h, engine: e, epoll: -1, wake: -1, timer: -1,
 		requests: make(chan func(*loop), queueDepth), done: make(chan struct{}),
 		sessions: map[model.SessionID]*Session{}, bells: map[int32]*Session{}, due: model.Never,
-		quiet: map[*queue]*Session{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
+		quiet: map[*queue]*Session{}, accounts: map[int]*account{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -187,6 +194,7 @@ func (l *loop) run() {
 // number of requests, the heartbeat if due, and then one decision.
 func (l *loop) pass(events []unix.EpollEvent) {
 	now := l.now()
+	l.listen(now)
 	called := false
 	for i := range events {
 		switch fd := events[i].Fd; {
@@ -198,12 +206,18 @@ func (l *loop) pass(events []unix.EpollEvent) {
 		default:
 			if s := l.bells[fd]; s != nil {
 				l.rings.Add(1)
-				l.scan(now, s)
+				l.answer(now, s)
 			}
 		}
 	}
 	// Doorbells are decided about before requests: somebody is waiting.
-	l.decide(now)
+	if len(l.rang) == 0 {
+		l.decide(now)
+	} else {
+		start := l.now()
+		l.decide(now)
+		l.charge(l.now().Sub(start))
+	}
 	if called {
 		l.serve()
 	}
@@ -312,6 +326,9 @@ func (l *loop) arm() {
 	next := l.tick
 	if !l.stopping {
 		next = min(next, l.due)
+	}
+	if len(l.deaf) > 0 {
+		next = min(next, l.windowEnd)
 	}
 	if next == l.armed {
 		return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +37,7 @@ func (l *loop) join(s *Session) error {
 		l.bells[int32(s.bell)] = s
 	}
 	l.sessions[s.ID] = s
+	l.open(s)
 	if r := l.hub.cfg.Recorder; r != nil {
 		r.Name(s.ID, s.Command)
 	}
@@ -58,6 +60,7 @@ func (l *loop) remove(s *Session) {
 		s.bell = -1
 	}
 	delete(l.sessions, s.ID)
+	l.closeAccount(s)
 	s.page.Release()
 	l.dirty = true
 }
@@ -96,10 +99,14 @@ func (l *loop) follow(now model.Time, s *Session, q *queue, v *wire.QueueView) {
 	if v.Transitions == q.transitions {
 		return
 	}
-	q.transitions = v.Transitions
+	fed := time.Duration(0)
+	if v.Transitions == q.transitions+1 { // else its busy time is not the one that we know of
+		fed = v.Fed(q.began)
+	}
+	q.transitions, q.began = v.Transitions, v.ChangedNS
 	switch {
 	case v.Busy() != q.busy:
-		l.setBusy(now, s, q, v.Busy())
+		l.setBusy(now, s, q, v.Busy(), fed)
 		if q.busy && !q.quiet {
 			l.risen = append(l.risen, model.Time(v.ChangedNS&(1<<63-1)))
 		}
@@ -126,15 +133,19 @@ func (l *loop) settle(s *Session) {
 	s.changed = s.changed[:0]
 }
 
-// setBusy notes that a queue has work or none; the caller settles.
-func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool) {
+// setBusy notes that a queue has work or none, fed as for engine.SetIdle; the caller settles.
+func (l *loop) setBusy(now model.Time, s *Session, q *queue, busy bool, fed time.Duration) {
 	q.busy = busy
 	l.note(now, q)
 	if !busy && q.suspendedAt != 0 {
 		q.suspendedNS += now.Sub(q.suspendedAt)
 		q.suspendedAt = 0
 	}
-	l.engine.SetBusy(now, q.id, busy)
+	if busy {
+		l.engine.SetBusy(now, q.id, true)
+	} else {
+		l.engine.SetIdle(now, q.id, fed)
+	}
 	l.dirty = true
 	if len(s.queues) > 1 {
 		s.touch(q.device)
@@ -153,7 +164,7 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	l.hook(s, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: s.ID, Index: index}, device: v.Device, generation: v.Generation,
-		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
+		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: v.ChangedNS, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
 	}
 	l.enter(now, s, q)
 	return q
@@ -288,7 +299,7 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	if q.guessed() && d.Suspend != 0 && !q.busy {
 		// That it had no work was a guess, and while it is stopped nothing can correct it:
 		// it counts as waiting, so that the starvation bound holds for it.
-		l.setBusy(now, s, q, true)
+		l.setBusy(now, s, q, true, 0)
 	}
 	l.note(now, q)
 	switch stop := d.Suspend != 0; {

@@ -74,6 +74,7 @@ type Session struct {
 	workers map[model.DeviceID]*device.Worker
 
 	// The loop's alone.
+	account    *account // of its user
 	hint       model.Hint
 	granted    model.Priority // the highest that somebody who may has given it; below 0: as its user may
 	policyWish string         // of a program with a private scheduler
@@ -104,6 +105,7 @@ type queue struct {
 	set         model.HintChange // and by others, newer than that
 	granted     model.Priority   // with that; as the session's
 	transitions uint64
+	began       uint64 // when it last changed, by its client's word
 	submitted   uint64
 	busy        bool
 	level       model.Level

@@ -247,7 +247,7 @@ func (h *Hub) SetBusy(ctx context.Context, id model.SessionID, busy bool) error 
 		for _, q := range s.queues {
 			if q.guessed() && q.busy != busy && (busy || q.want.Suspend == 0) {
 				q.transitions++
-				l.setBusy(l.now(), s, q, busy)
+				l.setBusy(l.now(), s, q, busy, 0)
 			}
 		}
 		l.settle(s)

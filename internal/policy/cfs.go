@@ -34,10 +34,11 @@ func (CFS) Name() string { return "CFS" }
 
 // Decide implements Policy.
 func (CFS) Decide(now model.Time, v *View) (model.Plan, model.Time) {
-	if !v.slicesShare() {
-		return fair(now, v, cfsWeight)
+	if v.slicesShare() {
+		v.want()
+		return v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), model.Never
 	}
-	return v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), model.Never
+	return fair(now, v, cfsWeight)
 }
 
 // Key implements Keyer.

@@ -21,7 +21,8 @@ import (
 // next. A lower one is active only while no higher low is ready.
 //
 // Without slices the active low is stopped as well while a high has work, and for Hold
-// after that, so that the high's next kernel does not pay for another stop.
+// after that, so that the high's next kernel does not pay for another stop. That is also better than slices for
+// requests that are fed to the device kernel by kernel (fed.go).
 //
 // Where all queues have one priority nobody is stopped. Equals at or above the
 // default priority keep the driver's slices: longer ones would save up to 8 %
@@ -68,6 +69,12 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 		highs.Slice = min(h.high, v.Knobs.PeerSlice) // else the second waits for all the work of the first
 	}
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && allSliced(v, high, highEnd)
+	hold, fedUntil := max(h.lull, v.Knobs.Hold), model.Never
+	if sliced && v.CanSuspend && !h.beside() {
+		if fedUntil = v.fedUntil(now, high, highEnd); fedUntil > now {
+			sliced, hold = false, min(hold, FedHold)
+		}
+	}
 	// The stopped lows have their slice already: then a turn needs no slice set.
 	lows := model.Verdict{Limit: true}
 	if sliced {
@@ -86,13 +93,13 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 	}
 
 	// While a high works only a low that the hardware leaves by itself may be enabled.
-	from, free := v.Ready, highFreeAt(now, v, high, highEnd, max(h.lull, v.Knobs.Hold))
-	if h.beside() {
-		free = now
+	from, free := v.Ready, highFreeAt(now, v, high, highEnd, hold)
+	if h.beside() || free != model.Never && activeNow(v, low) >= 0 {
+		free = now // nothing to keep up: no low is stopped
 	}
 	if free > now {
 		if !sliced {
-			return plan, free
+			return plan, min(free, fedUntil)
 		}
 		if from = v.readySliced(); from == nil {
 			from, free = v.Ready, model.Never // nobody waits for the high to be idle

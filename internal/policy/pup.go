@@ -24,6 +24,7 @@ func (PUP) Name() string { return "PUP" }
 // Decide implements Policy.
 func (PUP) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	if v.slicesShare() {
+		v.want()
 		return pupShares(v, v.Knobs.Timeslice), model.Never
 	}
 	return fair(now, v, utilization)

@@ -49,16 +49,14 @@ func (g guarded) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 		grant.Rest = now.Add(v.Knobs.Quantum)
 	}
 
-	due := v.StarvesAt()
-	if now < due {
-		return plan, min(wake, due)
-	}
-	i := v.starved(plan)
-	if i < 0 {
+	// When to look again at those that still wait the engine asks when the plan is in force: most of
+	// those that wait now may run by it.
+	if now < v.StarvesAt() {
 		return plan, wake
 	}
-	if due = v.Clocks[i].Wait.Add(v.bound()); now < due {
-		return plan, min(wake, due)
+	i := v.starved(plan)
+	if i < 0 || now < v.Clocks[i].Wait.Add(v.bound()) {
+		return plan, wake
 	}
 	until := now.Add(v.Knobs.Quantum)
 	*grant = Grant{Active: true, Queue: v.Queues[i].ID, index: i, Until: until, Count: grant.Count + 1}

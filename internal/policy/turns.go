@@ -58,9 +58,6 @@ func (t turns) decide(now model.Time, v *View) (model.Plan, int, model.Time) {
 // nobody has had it, and cur is -1.
 func (t turns) pick(now model.Time, v *View, first, cur int) (int, model.Time) {
 	best := v.least(v.Ready)
-	if best >= 0 {
-		v.leastKey = v.Keys[best]
-	}
 	switch {
 	case best < 0 && cur < 0:
 		return first, model.Never
@@ -147,16 +144,31 @@ func (v *View) heaviest(weight func(v *View, i int) int) int {
 }
 
 // fair serves who had least for its weight, in turns. The key is what a queue had,
-// divided by its weight; View.Memo[0] is the least key of those that want
-// something, so that nobody saves up time by being idle.
+// divided by its weight; View.Memo[0] is the least key of those that wanted
+// something till now, so that nobody saves up time by being idle. Who begins to want something
+// now does not count: it is behind by all that the others had meanwhile.
 func fair(now model.Time, v *View, weight func(v *View, i int) int) (model.Plan, model.Time) {
-	v.settleFew()
+	v.SettleAll() // one, or a few; all of them where they shared the device till now
+	if i := v.least(v.wanted); i >= 0 {
+		v.Memo[0] = max(v.Memo[0], v.Keys[i])
+	}
+	v.want()
 	plan, i, wake := turns{compete: true, length: turnLength, weight: weight, hold: true}.decide(now, v)
 	if i >= 0 && v.Ready.Has(i) {
-		v.Memo[0] = max(v.Memo[0], v.leastKey)
 		v.lift(i)
 	}
 	return plan, wake
+}
+
+// want notes who has work now, also while slices share the device. Queue.Memo[1] keeps it over a rebuild.
+func (v *View) want() {
+	for w := range v.Ready {
+		for set := v.wanted[w] ^ v.Ready[w]; set != 0; set &= set - 1 {
+			i := first(w, set)
+			v.Queues[i].Memo[1] = int64(b2i(v.Ready.Has(i)))
+		}
+		v.wanted[w] = v.Ready[w]
+	}
 }
 
 // lift raises a queue that was away to where the others are.

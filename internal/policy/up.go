@@ -25,6 +25,7 @@ func (UP) Name() string { return "UP" }
 // Decide implements Policy.
 func (UP) Decide(now model.Time, v *View) (model.Plan, model.Time) {
 	if v.slicesShare() {
+		v.want()
 		return v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), model.Never
 	}
 	return fair(now, v, utilization)

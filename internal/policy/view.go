@@ -71,20 +71,20 @@ type View struct {
 	GroupOf []int32 // index of each queue's group, -1: none
 
 	painting
-	guard    guardScratch
-	sched    *Scheduler
-	turn     model.QueueID // of turns: who has it
-	turnAt   int
-	goesOn   model.QueueID // whose turn, cut short before, goes on by this plan
-	leastKey int64         // of turns: the least one when it last looked
-	heavy    int           // cache of heaviest; 0: unknown
-	sum      float64       // of the slices of those with a chance
-	at       model.Time
-	rest     Set // scratch of others
-	some     Set // scratch of a policy
-	spent    Set // of SPUP: those that had their share
-	strict   Set // those with a utilisation below 100
-	pids     map[int]int32
+	guard  guardScratch
+	sched  *Scheduler
+	turn   model.QueueID // of turns: who has it
+	turnAt int
+	goesOn model.QueueID // whose turn, cut short before, goes on by this plan
+	heavy  int           // cache of heaviest; 0: unknown
+	sum    float64       // of the slices of those with a chance
+	at     model.Time
+	rest   Set // scratch of others
+	some   Set // scratch of a policy
+	spent  Set // of SPUP: those that had their share
+	wanted Set // of fair: those that had work when it last decided
+	strict Set // those with a utilisation below 100
+	pids   map[int]int32
 }
 
 // Rebuild recomputes the sets from Queues, which must be in order. Waiting
@@ -94,7 +94,7 @@ func (v *View) Rebuild() {
 	v.Eligible, v.Ready, v.Running = v.Eligible.Reset(n), v.Ready.Reset(n), v.Running.Reset(n)
 	v.Waiting, v.Sliced = v.Waiting.Reset(n), v.Sliced.Reset(n)
 	v.Chance, v.some, v.strict, v.rest = v.Chance.Reset(n), v.some.Reset(n), v.strict.Reset(n), v.rest.Reset(n)
-	v.spent = v.spent.Reset(n)
+	v.spent, v.wanted = v.spent.Reset(n), v.wanted.Reset(n)
 	v.painting.reset(n)
 	v.guard.reset(n)
 	v.Clocks = slices.Grow(v.Clocks[:0], n)[:n]
@@ -114,6 +114,7 @@ func (v *View) Rebuild() {
 		v.Eligible.Put(i, q.Eligible())
 		v.Ready.Put(i, q.Ready())
 		v.Running.Put(i, q.Running)
+		v.wanted.Put(i, q.Memo[1] != 0)
 		v.Sliced.Put(i, q.Slices)
 		if q.Ready() && !q.Running {
 			v.Wait(i)

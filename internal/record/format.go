@@ -100,13 +100,19 @@ func (c *encoder) event(b []byte, ev *engine.Event) []byte {
 		b = appendID(b, q.ID)
 		b = binary.AppendVarint(b, int64(q.PID))
 		b = binary.AppendUvarint(b, uint64(q.Device))
-		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held, q.Guessed))
+		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held, q.Guessed, q.Feeding > 0))
+		if q.Feeding > 0 {
+			b = binary.AppendUvarint(b, uint64(q.Feeding))
+		}
 		b = binary.AppendVarint(b, int64(q.ChangedAt-at))
 		b = c.appendHint(b, &q.Hint)
 	case engine.EventRemove:
 		b = appendID(b, ev.ID)
 	case engine.EventBusy:
-		b = append(appendID(b, ev.ID), flags(ev.On))
+		b = append(appendID(b, ev.ID), flags(ev.On, ev.Length > 0))
+		if ev.Length > 0 {
+			b = binary.AppendUvarint(b, min(uint64(ev.Length), maxSlice))
+		}
 	case engine.EventHint:
 		b = binary.AppendVarint(b, int64(ev.PID))
 		b = c.appendHint(b, ev.Hint)
@@ -288,6 +294,9 @@ func (d *decoder) event(kind engine.EventKind, last model.Time) *engine.Event {
 		q := &model.Queue{ID: d.id(), PID: d.pid(), Device: model.DeviceID(d.uvarint()), Level: d.level()}
 		f := d.byte()
 		q.Slices, q.Busy, q.Held, q.Guessed = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
+		if f&16 != 0 {
+			q.Feeding = time.Duration(d.upTo(maxSlice, "time"))
+		}
 		changed := at + d.varint()
 		if changed < 0 || changed > maxTime {
 			d.fail("time is out of range")
@@ -297,7 +306,11 @@ func (d *decoder) event(kind engine.EventKind, last model.Time) *engine.Event {
 	case engine.EventRemove:
 		ev.ID = d.id()
 	case engine.EventBusy:
-		ev.ID, ev.On = d.id(), d.byte() != 0
+		ev.ID = d.id()
+		f := d.byte()
+		if ev.On = f&1 != 0; f&2 != 0 {
+			ev.Length = time.Duration(d.upTo(maxSlice, "time"))
+		}
 	case engine.EventHint:
 		ev.PID, ev.Hint = d.pid(), d.hint()
 	case engine.EventQueueHint:

@@ -102,6 +102,8 @@ func (s *life) step(pick func(n int) int) {
 		_ = s.e.SetPolicy([]string{"HPF", "FIFO"}[pick(2)])
 	case 7:
 		_ = s.e.SetMode(model.Modes[pick(len(model.Modes))], model.Level(1+pick(3)))
+	case 8:
+		s.e.SetIdle(s.now, anyID(), time.Duration(pick(10_000_000)))
 	default:
 		s.e.SetBusy(s.now, anyID(), pick(2) == 0)
 	}

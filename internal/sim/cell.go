@@ -194,6 +194,9 @@ func (c *cell) ring(r *rank) {
 		return
 	}
 	r.rung = true
+	if !r.seen {
+		r.began = c.now
+	}
 	c.rung = append(c.rung, r)
 	c.bell = min(c.bell, c.now.Add(c.plan.reaction))
 }
@@ -206,7 +209,11 @@ func (c *cell) scan() {
 		r.rung = false
 		if busy := r.busy(); busy != r.seen && r.joined {
 			r.seen = busy
-			c.engine.SetBusy(c.now, r.id, busy)
+			if busy {
+				c.engine.SetBusy(c.now, r.id, true)
+			} else { // its program launches what it has and then waits
+				c.engine.SetIdle(c.now, r.id, max(1, r.inst.fed.Sub(r.began)))
+			}
 			c.dirty = true
 		}
 	}

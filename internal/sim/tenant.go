@@ -29,11 +29,12 @@ type inst struct {
 	// Requests have numbers: those up to first are done, those up to next are
 	// begun. A rank serves them in that order.
 	first, next uint64
-	active      []request // first..next
-	backlog     backlog   // have come, not begun
-	launching   uint64    // number of the request whose kernels are being launched
-	returning   []request // done on the device, not known to the program
-	waiting     bool      // a launch timer is set
+	active      []request  // first..next
+	backlog     backlog    // have come, not begun
+	launching   uint64     // number of the request whose kernels are being launched
+	fed         model.Time // when it last launched one
+	returning   []request  // done on the device, not known to the program
+	waiting     bool       // a launch timer is set
 }
 
 // pending is a request that has come and not begun.
@@ -82,7 +83,8 @@ type rank struct {
 	base    gpumodel.Account // at the end of the warm-up
 	joined  bool
 
-	seen, rung bool // what the daemon knows
+	seen, rung bool       // what the daemon knows
+	began      model.Time // when it got work
 	serving    uint64
 	ended      int32           // kernels of that request
 	held       []time.Duration // kernels at the gate
@@ -286,6 +288,7 @@ func (in *inst) launch() {
 		if d == 0 {
 			d = max(1, in.tenant.Kernel.draw(in.works))
 		}
+		in.fed = in.cell.now
 		for _, rank := range in.ranks {
 			rank.push(d)
 		}

@@ -81,6 +81,13 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 	return true
 }
 
+// SetFed says that the program of slot i begins to wait for its queue.
+func (c ClientPage) SetFed(i int, now model.Time) {
+	if at, ok := slot(i); ok {
+		store64(c.mem, at+OffQueueFedNS, uint64(now))
+	}
+}
+
 // Quiet says that the daemon is not to be rung for a change of slot i. It is asked after the change.
 func (c ClientPage) Quiet(i int) bool {
 	at, ok := slot(i)

@@ -131,7 +131,8 @@ type QueueView struct {
 	Priority    int32
 	Stream      bool // one stream, not all of a context's
 	Submitted   uint64
-	BusyNS      int64 // as in the page: Worked reads it
+	BusyNS      int64  // as in the page: Worked reads it
+	FedNS       uint64 // as in the page: Fed reads it
 }
 
 // InUse says that the slot holds a queue now.
@@ -146,6 +147,15 @@ func (q *QueueView) Worked(now model.Time) time.Duration {
 		return time.Duration(q.BusyNS + int64(now))
 	}
 	return time.Duration(q.BusyNS)
+}
+
+// Fed is for how long the program of a queue that is idle now had been submitting, in a busy time that began
+// at a time, before it waited for the rest; 0: that is not known.
+func (q *QueueView) Fed(began uint64) time.Duration {
+	if q.Busy() || q.FedNS < began || q.FedNS > q.ChangedNS {
+		return 0
+	}
+	return max(1, time.Duration((q.FedNS-began)&(1<<63-1)))
 }
 
 func slot(i int) (int, bool) {
@@ -177,6 +187,7 @@ func (p *Page) Queue(i int) QueueView {
 	q.Transitions = load64(p.mem, at+OffQueueTransitions)
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
 	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
+	q.FedNS = load64(p.mem, at+OffQueueFedNS)
 	return q
 }
 

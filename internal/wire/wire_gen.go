@@ -238,7 +238,7 @@ type Queue struct {
 	Kind        uint32
 	Submitted   uint64
 	BusyNS      uint64
-	Rsv2        [1]uint64
+	FedNS       uint64
 }
 
 // Size and offsets of struct xsw_queue.
@@ -258,7 +258,7 @@ const (
 	OffQueueKind        = 100
 	OffQueueSubmitted   = 104
 	OffQueueBusyNS      = 112
-	OffQueueRsv2        = 120
+	OffQueueFedNS       = 120
 )
 
 // Frame is struct xsw_frame.

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -199,6 +200,32 @@ func TestQueueFrames(t *testing.T) {
 	for name, b := range map[string][]byte{"cut": cut, "empty": b[:OffKFDEvents], "hello": EncodeHello(Hello{})} {
 		if _, err := DecodeKFD(b); !errors.Is(err, ErrFrame) {
 			t.Errorf("kfd %s: %v", name, err)
+		}
+	}
+}
+
+// What a client says about when it began to wait is believed only inside the busy time that it belongs to.
+func TestFed(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		began, fed, changed uint64
+		busy                bool
+		want                time.Duration
+	}{
+		{name: "submitting, then waiting", began: 1000, fed: 3000, changed: 4000, want: 2000},
+		{name: "waiting from the start", began: 1000, fed: 1000, changed: 4000, want: 1},
+		{name: "waited for an earlier one", began: 1000, fed: 999, changed: 4000},
+		{name: "never waited", began: 1000, changed: 4000},
+		{name: "from the future", began: 1000, fed: 4001, changed: 4000},
+		{name: "busy", began: 1000, fed: 3000, changed: 4000, busy: true},
+		{name: "nonsense", began: 1, fed: 1<<64 - 1, changed: 1<<64 - 1, want: 1<<63 - 2},
+	} {
+		q := QueueView{ChangedNS: c.changed, FedNS: c.fed}
+		if c.busy {
+			q.Transitions = 1
+		}
+		if got := q.Fed(c.began); got != c.want {
+			t.Errorf("%s: fed for %d, want %d", c.name, got, c.want)
 		}
 	}
 }

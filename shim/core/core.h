@@ -12,6 +12,7 @@
 #define XSCHED_CORE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "compat.h"
@@ -123,19 +124,47 @@ static inline uint32_t xsi_in_flight_limit(int index) {
 /* ---- counters.c: one block a thread, summed into the page; no shared line on the hot path - */
 
 struct xsi_counters {
-  uint64_t hooked_calls, launches, copies, syncs, captured, gate_waits, gate_wait_ns, unhooked;
+  uint64_t copies, syncs, captured, gate_waits, gate_wait_ns, unhooked;
   struct xsi_counters *next, *previous; /* list of live blocks */
+  /* what a launch touches begins here */
+  uint64_t hooked_calls, launches;
   bool listed;
 };
-extern _Thread_local struct xsi_counters xsi_counters_of_thread
-    __attribute__((tls_model("initial-exec")));
+
+/* Of work.h; here because a driver's launch walks through most of the cache, and each line of ours
+ * has to be fetched again. */
+struct xsi_work_stream;
+struct xsi_work_seen {
+  uintptr_t key; /* says which stream of which context: xsi_work_key */
+  struct xsi_work_stream *stream;
+};
+#define XSI_WORK_CACHE 8
+struct xsi_work_thread {
+  uint64_t token; /* names the thread for the life of the process; 0: it has used no stream */
+  uint64_t epoch; /* in which it saw what it has seen */
+  struct xsi_work_seen last;
+  uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
+  /* what a launch touches ends here */
+  struct xsi_work_stream *syncs; /* the one it waits for as its owner */
+  struct xsi_work_seen cache[XSI_WORK_CACHE];
+};
+
+struct xsi_thread {
+  struct xsi_counters counters;
+  struct xsi_work_thread work;
+} __attribute__((aligned(64)));
+_Static_assert(offsetof(struct xsi_thread, counters.hooked_calls) == 64 &&
+                   offsetof(struct xsi_thread, work.syncs) <= 128,
+               "a launch touches one line of it");
+extern _Thread_local struct xsi_thread xsi_thread __attribute__((tls_model("initial-exec")));
+
 void xsi_counters_enlist(void); /* slow path of the first count in a thread */
 void xsi_counters_publish(void);
 void xsi_counters_sum(struct xsi_counters *total);
 
 static inline struct xsi_counters *xsi_counters_mine(void) {
-  if (XSI_UNLIKELY(!xsi_counters_of_thread.listed)) xsi_counters_enlist();
-  return &xsi_counters_of_thread;
+  if (XSI_UNLIKELY(!xsi_thread.counters.listed)) xsi_counters_enlist();
+  return &xsi_thread.counters;
 }
 /* Single writer, read by the publisher: a relaxed store, no locked instruction. */
 #define xsi_count(field, amount)                                                                   \

@@ -19,7 +19,7 @@
 // With more threads than this, walking them on every idle change would cost more than it shows.
 enum { FEW_THREADS = 16, LAST_ROUND = 4 };
 
-XSI_THREAD struct xsi_counters xsi_counters_of_thread;
+XSI_THREAD struct xsi_thread xsi_thread;
 static XSI_THREAD unsigned rounds; // how often this thread's end was announced
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,7 +63,7 @@ void xsi_counters_init(void) { key_made = pthread_key_create(&key, thread_ends) 
 
 void xsi_counters_enlist(void) {
   int saved = errno;
-  struct xsi_counters *block = &xsi_counters_of_thread;
+  struct xsi_counters *block = &xsi_thread.counters;
   xsi_init();
   block->listed = true;
   if (key_made && pthread_setspecific(key, block) == 0) {
@@ -125,7 +125,7 @@ void xsi_counters_publish_last(void) {
 }
 
 void xsi_counters_reset(void) {
-  struct xsi_counters *mine = &xsi_counters_of_thread;
+  struct xsi_counters *mine = &xsi_thread.counters;
   bool was_listed = mine->listed && rounds < LAST_ROUND;
   memset(mine, 0, sizeof *mine);
   memset(&ended, 0, sizeof ended);

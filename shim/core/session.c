@@ -76,8 +76,9 @@ void xsi_session_prepare(void) {
 
 int xsi_session_poll(short *events) {
   if (session.state != GREETING && session.state != JOINED) return -1;
-  // No further order while the last answer waits for room.
-  *events = (short)((session.answered ? 0 : POLLIN) | (session.blocked ? POLLOUT : 0));
+  // No further order while the last one waits to be carried out, or its answer for room.
+  *events = (short)((session.ordered || session.answered ? 0 : POLLIN) |
+                    (session.blocked ? POLLOUT : 0));
   return session.fd;
 }
 

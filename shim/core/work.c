@@ -16,12 +16,9 @@
 #define CHUNK                                                                                      \
   64 /* records allocated at a time; never given back, so stale pointers stay readable */
 
-_Thread_local struct xsi_work_thread xsi_work_of_thread __attribute__((tls_model("initial-exec")));
-uint64_t xsi_work_epoch = 1;
-uint32_t xsi_work_captures;
+struct xsi_work_hot xsi_work_hot = {.epoch = 1};
 const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS];
 struct xsi_work_context *xsi_work_contexts;
-uintptr_t xsi_work_only;
 
 static struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
 static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
@@ -42,16 +39,18 @@ static void reset_in_child(void) {
   memset(stream_hash, 0, sizeof stream_hash);
   memset(context_hash, 0, sizeof context_hash);
   xsi_work_contexts = NULL;
-  xsi_work_only = named = 0;
+  xsi_work_hot.only = named = 0;
   free_streams = NULL;
   free_contexts = NULL;
-  xsi_work_captures = 0;
-  xsi_work_epoch++;
+  xsi_work_hot.captures = 0;
+  xsi_work_hot.epoch++;
+  xsi_work_owners_start();
   xsi_work_events_reset();
   xsi_work_watch_reset();
 }
 
 void xsi_work_start(const struct xsi_work_platform *platform) {
+  xsi_work_owners_start();
   xsi_work_lock();
   bool first = !xsi_work_started();
   unsigned at = 0;
@@ -114,7 +113,7 @@ static void find_only(void) {
   struct xsi_work_context *first = xsi_work_contexts;
   bool one = first && !first->next && first->platform->has_current && !only_was_wrong &&
              (!named || named == first->handle);
-  __atomic_store_n(&xsi_work_only, one ? first->handle : 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&xsi_work_hot.only, one ? first->handle : 0, __ATOMIC_RELEASE);
 }
 
 void xsi_work_only_is_wrong(void) {
@@ -125,7 +124,7 @@ void xsi_work_only_is_wrong(void) {
 }
 
 void xsi_work_context_named(uintptr_t handle) {
-  if (__atomic_load_n(&xsi_work_only, __ATOMIC_ACQUIRE) == handle) return;
+  if (__atomic_load_n(&xsi_work_hot.only, __ATOMIC_ACQUIRE) == handle) return;
   xsi_work_lock();
   if (named && named != handle) only_was_wrong = true;
   named = handle;
@@ -187,7 +186,15 @@ static void unhash(struct xsi_work_stream *stream) {
     at = &(*at)->hash_next;
   if (*at) *at = stream->hash_next;
   stream->hash_next = NULL;
-  __atomic_fetch_add(&xsi_work_epoch, 1, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&xsi_work_hot.epoch, 1, __ATOMIC_RELEASE);
+}
+
+// What never landed has no one to take it back any more.
+static void forget_unlanded(struct xsi_work_stream *stream) {
+  uint64_t owner = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
+  uint64_t others = __atomic_load_n(&stream->landed_others, __ATOMIC_ACQUIRE);
+  __atomic_store_n(&stream->submitted_owner, owner, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&stream->submitted_others, others, __ATOMIC_SEQ_CST);
 }
 
 // Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
@@ -207,16 +214,15 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   if (stream->own) xsi_work_take_queue(stream);
   xsi_work_let_go(stream);
   if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
-  __atomic_fetch_sub(&xsi_work_captures, stream->capturing, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&xsi_work_hot.captures, stream->capturing, __ATOMIC_SEQ_CST);
   stream->capturing = 0;
   stream->orphan = 0;
   stream->abandoned = false;
   stream->context = NULL;
   stream->next = stream->previous = NULL;
   __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
-  uint64_t landed = xsi_work_mark(stream);
-  __atomic_store_n(&stream->submitted, landed, __ATOMIC_SEQ_CST);
-  __atomic_store_n(&stream->completed, landed, __ATOMIC_SEQ_CST);
+  forget_unlanded(stream);
+  __atomic_store_n(&stream->completed, xsi_work_mark(stream), __ATOMIC_SEQ_CST);
   stream->hash_next = free_streams;
   free_streams = stream;
 }
@@ -224,8 +230,7 @@ void xsi_work_release(struct xsi_work_stream *stream) {
 // Nobody names the stream any more, but its work is not over: the record ends with it.
 static void abandon(struct xsi_work_stream *stream) {
   stream->abandoned = true;
-  // A submission that never landed has no one to withdraw it any more.
-  __atomic_store_n(&stream->submitted, xsi_work_mark(stream), __ATOMIC_SEQ_CST);
+  forget_unlanded(stream);
   xsi_work_limit_forget(stream);
 }
 
@@ -240,7 +245,10 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   stream->key_context = key_context;
   stream->handle = handle;
   stream->key_thread = thread;
-  stream->owner = xsi_work_of_thread.token;
+  uint64_t owner = xsi_work_owners() ? xsi_thread.work.token : XSI_WORK_NOBODY;
+  __atomic_store_n(&stream->owner, owner, __ATOMIC_RELAXED);
+  stream->met = 0;
+  stream->met_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
   xsi_work_choose_slot(stream);
   stream->published = xsi_work_mark(stream);
   __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
@@ -258,11 +266,11 @@ static void note_thread_exit(uint64_t token);
 struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
                                            uintptr_t context, uintptr_t handle) {
   int saved_errno = errno;
-  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  struct xsi_work_thread *mine = &xsi_thread.work;
   if (!mine->token) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
   uint64_t thread = handle == XSI_WORK_THREAD ? mine->token : 0;
   if (thread) note_thread_exit(thread);
-  uint64_t epoch = __atomic_load_n(&xsi_work_epoch, __ATOMIC_ACQUIRE);
+  uint64_t epoch = __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE);
   xsi_work_lock();
   struct xsi_work_stream *stream = lookup(context, handle, thread);
   xsi_work_unlock();
@@ -283,10 +291,8 @@ struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platf
   if (stream) {
     if (mine->epoch != epoch) memset(mine->cache, 0, sizeof mine->cache);
     mine->epoch = epoch;
-    unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
-    mine->cache[line].context = context;
-    mine->cache[line].handle = handle;
-    mine->cache[line].stream = stream;
+    uintptr_t key = xsi_work_key(context, handle);
+    mine->last = *xsi_work_line(key) = (struct xsi_work_seen){key, stream};
   }
   errno = saved_errno;
   return stream;
@@ -313,7 +319,7 @@ void xsi_work_stream_destroying(uintptr_t handle) {
     unhash(stream);
     uintptr_t event = 0;
     if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
-        __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) {
+        __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0) {
       // The driver lets the work run on after the stream is gone: an event of ours tells its end.
       uintptr_t context = stream->context->handle;
       event = xsi_work_spare_event(stream->context);

@@ -13,7 +13,20 @@
  * mid-call keeps it busy.
  *
  * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks
- * idle): both sequentially consistent, so at least one of the two sees the other.
+ * idle): at least one of the two has to see the other. A locked instruction would do that, but it
+ * comes right behind the driver's write to the device and waits until that has arrived: it is
+ * several times what all the rest of a hook costs. So the thread that used a stream first is its
+ * owner. It counts in words that only it stores, with plain stores, and only the compiler is kept
+ * from swapping them. All other threads count in words of their own, with sequentially consistent
+ * additions. Whoever marks a stream idle that another thread owns has the kernel make every running
+ * thread pass a barrier (membarrier) between the two steps: what the owner did before that is seen
+ * here, what it does later sees busy = 0.
+ *
+ * Such a barrier costs up to a few microseconds. A stream whose end is always found by others,
+ * after a few launches each, loses its owner: behind a barrier, while busy = 0. When it is busy
+ * the word says for whom: the owner's token or nobody's. A former owner that has not noticed still
+ * counts in its own words, which nobody else stores in this life of the record; then it finds that
+ * busy is not its token and takes the lock. Without membarrier no stream has an owner.
  *
  * A stream counts for its context's queue, or has a queue of its own: because the program made one
  * for it (api/), or because each stream shall be one. The program may hold such a stream at a gate
@@ -24,8 +37,6 @@
  */
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
-
-#include <stddef.h>
 
 #include "core.h"
 #include "lock.h"
@@ -74,19 +85,20 @@ struct xsi_work_limit;
 
 struct xsi_work_stream {
   /* first line: touched by every submission */
-  uint64_t submitted;
-  uint64_t landed_owner;  /* stored by the owner thread only: no locked instruction */
-  uint64_t landed_others; /* added by all other threads */
-  uint64_t completed;
+  uint64_t submitted_owner; /* stored by the owner thread only */
+  uint64_t landed_owner;
+  uint64_t submitted_others; /* added by all other threads */
+  uint64_t landed_others;
   struct xsw_queue *slot; /* gate and limits; a slot of zeros where the context has no queue */
-  uint64_t owner;         /* token of the thread that used the stream first */
-  uint32_t busy;
-  uint32_t syncing; /* threads waiting for it now: the watcher keeps off */
-  int32_t queue;    /* of the slot in force, or -1 */
+  uint64_t owner;         /* token of the thread that used the stream first, or XSI_WORK_NOBODY */
+  uint64_t busy;          /* 0, or what owner was when it became so */
+  int32_t queue;          /* of the slot in force, or -1 */
   bool watched;     /* the watcher, not the application, found the end of the last busy time */
   bool own;         /* the queue is this stream's alone; under the work lock */
   bool owner_syncs; /* as syncing, of the owner thread: no locked instruction */
 
+  uint64_t completed;
+  uint32_t syncing;       /* threads waiting for it now: the watcher keeps off */
   uint32_t program_holds; /* and the futex word for those it holds */
 
   /* under the work lock */
@@ -96,6 +108,8 @@ struct xsi_work_stream {
   uintptr_t key_context, handle;
   uint64_t key_thread;
   uint32_t capturing; /* captures begun on it */
+  uint32_t met;       /* times in a row that its end cost a barrier and was not worth it */
+  uint64_t met_at;    /* what of the owner's work had landed the last time */
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
@@ -107,26 +121,19 @@ struct xsi_work_stream {
   struct xsi_work_stream *busy_next, *busy_previous; /* of the context, while busy */
 } __attribute__((aligned(64)));
 
-#define XSI_WORK_CACHE 8
+_Static_assert(offsetof(struct xsi_work_stream, completed) == 64, "the first line is full");
 
-struct xsi_work_thread {
-  uint64_t token; /* names the thread for the life of the process */
-  uint64_t epoch;
-  struct xsi_work_stream *syncs; /* the one it waits for as its owner */
-  unsigned believed;             /* how often xsi_work_only was taken for the current context */
-  struct {
-    uintptr_t context, handle;
-    struct xsi_work_stream *stream;
-  } cache[XSI_WORK_CACHE];
-};
-extern _Thread_local struct xsi_work_thread xsi_work_of_thread
-    __attribute__((tls_model("initial-exec")));
-extern uint64_t xsi_work_epoch;    /* raised when a stream or context goes: empties the caches */
-extern uint32_t xsi_work_captures; /* captures in progress in this process */
+#define XSI_WORK_NOBODY UINT64_MAX /* no thread's token */
 
-/* The only context of the process, 0 if there are several: then it is every thread's current one. A
- * driver can have contexts that we have not seen, so whoever believes it looks now and then. */
-extern uintptr_t xsi_work_only;
+/* What every launch reads of the process, in one line that hardly ever changes. */
+struct xsi_work_hot {
+  uint64_t epoch; /* raised when a stream or context goes: empties the caches */
+  /* The only context of the process, 0 if there are several: then it is every thread's current one.
+   * A driver can have contexts that we have not seen, so whoever believes it looks now and then. */
+  uintptr_t only;
+  uint32_t captures; /* in progress in this process */
+} __attribute__((aligned(64)));
+extern struct xsi_work_hot xsi_work_hot;
 void xsi_work_only_is_wrong(void) __attribute__((cold)); /* for the rest of the process's life */
 #define XSI_WORK_BELIEVE 64                              /* times between two looks of a thread */
 
@@ -137,16 +144,34 @@ bool xsi_work_started(void); /* by any platform */
 
 struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platform,
                                            uintptr_t context, uintptr_t handle);
+/* Created streams are aligned addresses; the default ones are not. */
+static inline uintptr_t xsi_work_key(uintptr_t context, uintptr_t handle) {
+  return context << 2 | handle;
+}
+static inline struct xsi_work_seen *xsi_work_line(uintptr_t key) {
+  return &xsi_thread.work.cache[(key ^ key >> 4 ^ key >> 12) % XSI_WORK_CACHE];
+}
 /* The record of a stream, made on first sight; NULL: run it unscheduled. context is 0 for created
  * streams, whose handle says it all. */
 static inline struct xsi_work_stream *xsi_work_find(const struct xsi_work_platform *platform,
                                                     uintptr_t context, uintptr_t handle) {
-  struct xsi_work_thread *mine = &xsi_work_of_thread;
-  unsigned line = (unsigned)((handle >> 4 ^ handle >> 12) % XSI_WORK_CACHE);
-  if (XSI_LIKELY(mine->cache[line].handle == handle && mine->cache[line].context == context &&
-                 mine->epoch == __atomic_load_n(&xsi_work_epoch, __ATOMIC_ACQUIRE)))
-    return mine->cache[line].stream;
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  struct xsi_work_seen *line = xsi_work_line(xsi_work_key(context, handle));
+  if (XSI_LIKELY(line->key == xsi_work_key(context, handle) &&
+                 mine->epoch == __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE))) {
+    mine->last = *line;
+    return line->stream;
+  }
   return xsi_work_find_slow(platform, context, handle);
+}
+/* The same if it is the one this thread used last and nothing is being captured; else NULL. */
+static inline struct xsi_work_stream *xsi_work_same(uintptr_t context, uintptr_t handle) {
+  const struct xsi_work_thread *mine = &xsi_thread.work;
+  return XSI_LIKELY(mine->last.key == xsi_work_key(context, handle) &&
+                    mine->epoch == __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE) &&
+                    __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
+             ? mine->last.stream
+             : NULL;
 }
 void xsi_work_stream_created(uintptr_t handle);
 /* Forgets the stream before the driver destroys it; work still in it stays counted until it is
@@ -190,10 +215,36 @@ static inline struct xsw_queue *xsi_work_slot(const struct xsi_work_stream *stre
   return __atomic_load_n(&stream->slot, __ATOMIC_ACQUIRE);
 }
 
+static inline bool xsi_work_owned(const struct xsi_work_stream *stream) {
+  return XSI_LIKELY(__atomic_load_n(&stream->owner, __ATOMIC_RELAXED) == xsi_thread.work.token);
+}
+
+/* For threads that do not own it. */
+void xsi_work_count_other(struct xsi_work_stream *stream);
+void xsi_work_landed_other(struct xsi_work_stream *stream);
+/* Counts the work; the stream is busy from then on. */
+static inline void xsi_work_count(struct xsi_work_stream *stream) {
+  if (xsi_work_owned(stream)) {
+    uint64_t count = __atomic_load_n(&stream->submitted_owner, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (XSI_UNLIKELY(__atomic_load_n(&stream->busy, __ATOMIC_ACQUIRE) != xsi_thread.work.token))
+      xsi_work_mark_busy(stream);
+  } else {
+    xsi_work_count_other(stream);
+  }
+}
+
+static inline uint64_t xsi_work_submitted(const struct xsi_work_stream *stream) {
+  // The others' first: an owner that loses the stream in mid-call and is then refused by the driver
+  // counted in its own word and takes that back in theirs, never the other way round.
+  uint64_t others = __atomic_load_n(&stream->submitted_others, __ATOMIC_SEQ_CST);
+  return others + __atomic_load_n(&stream->submitted_owner, __ATOMIC_SEQ_CST);
+}
+
 /* Before the driver call: counts the work, then waits while the daemon holds this queue. */
 static inline void xsi_work_submit(struct xsi_work_stream *stream) {
-  __atomic_fetch_add(&stream->submitted, 1, __ATOMIC_SEQ_CST);
-  if (XSI_UNLIKELY(!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))) xsi_work_mark_busy(stream);
+  xsi_work_count(stream);
   struct xsw_queue *slot = xsi_work_slot(stream);
   if (XSI_UNLIKELY(__atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN))
     xsi_work_held(stream);
@@ -203,10 +254,12 @@ static inline void xsi_work_submit(struct xsi_work_stream *stream) {
 
 /* After it, when the driver took the work. */
 static inline void xsi_work_landed(struct xsi_work_stream *stream) {
-  if (XSI_LIKELY(stream->owner == xsi_work_of_thread.token))
-    __atomic_store_n(&stream->landed_owner, stream->landed_owner + 1, __ATOMIC_RELEASE);
-  else
-    __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
+  if (xsi_work_owned(stream)) {
+    uint64_t count = __atomic_load_n(&stream->landed_owner, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&stream->landed_owner, count, __ATOMIC_RELEASE);
+  } else {
+    xsi_work_landed_other(stream);
+  }
   if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_after(stream);
 }
@@ -223,10 +276,18 @@ static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
 /* Everything counted by the mark is over. */
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
 
+/* The program begins to wait for it; wire.h says what that is good for. */
+static inline void xsi_work_fed(struct xsi_work_stream *stream) {
+  struct xsw_queue *slot = xsi_work_slot(stream);
+  if (__atomic_load_n(&slot->quiet, __ATOMIC_RELAXED) == 0)
+    __atomic_store_n(&slot->fed_ns, xsi_now_ns(), __ATOMIC_RELAXED);
+}
+
 /* Around a wait for one stream. The record may have another owner when it returns. */
 static inline void xsi_work_sync_begins(struct xsi_work_stream *stream) {
-  struct xsi_work_thread *mine = &xsi_work_of_thread;
-  if (XSI_LIKELY(stream->owner == mine->token && !mine->syncs)) {
+  xsi_work_fed(stream);
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  if (xsi_work_owned(stream) && XSI_LIKELY(!mine->syncs)) {
     mine->syncs = stream;
     __atomic_store_n(&stream->owner_syncs, true, __ATOMIC_RELAXED);
   } else {
@@ -234,7 +295,7 @@ static inline void xsi_work_sync_begins(struct xsi_work_stream *stream) {
   }
 }
 static inline void xsi_work_sync_ends(struct xsi_work_stream *stream) {
-  struct xsi_work_thread *mine = &xsi_work_of_thread;
+  struct xsi_work_thread *mine = &xsi_thread.work;
   if (XSI_LIKELY(mine->syncs == stream)) {
     mine->syncs = NULL;
     __atomic_store_n(&stream->owner_syncs, false, __ATOMIC_RELAXED);
@@ -255,7 +316,7 @@ struct xsi_work_marks {
 void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t context);
 void xsi_work_marks_done(struct xsi_work_marks *marks, bool over);
 
-/* ---- captures: the caller raises xsi_work_captures before it begins one ---------------- */
+/* ---- captures: the caller raises xsi_work_hot.captures before it begins one ------------- */
 
 void xsi_work_capture_begun(struct xsi_work_stream *stream);
 void xsi_work_capture_ended(struct xsi_work_stream *stream);
@@ -315,6 +376,8 @@ static inline void xsi_work_unlock(void) { xsi_lock_give(&xsi_work_the_lock); }
 struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle);
 void xsi_work_release(struct xsi_work_stream *stream);
 void xsi_work_set_idle(struct xsi_work_stream *stream);
+bool xsi_work_owners(void);       /* may streams have owners? */
+void xsi_work_owners_start(void); /* finds out; without a lock, it can take milliseconds */
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
  * its end, and the change of a stream between idle and busy. */
 int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);

@@ -4,8 +4,59 @@
 
 #include "work.h"
 
+#include "compat.h"
+
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// A barrier is worth as many launches of the owner without a locked instruction; and so many times
+// in a row it may be had in vain.
+enum { WORTH = 64, MET_IN_VAIN = 16 };
+
+// ---- owners, and the barrier that everybody else passes for them -------------------------------
+
+static bool barrier_is_there;
+
+// Keeps errno.
+static bool barrier(int command) {
+  int saved_errno = errno;
+  bool done = syscall(SYS_membarrier, command, 0, 0) == 0;
+  errno = saved_errno;
+  return done;
+}
+
+void xsi_work_owners_start(void) {
+  bool there = barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+  __atomic_store_n(&barrier_is_there, there, __ATOMIC_RELEASE);
+}
+
+bool xsi_work_owners(void) { return __atomic_load_n(&barrier_is_there, __ATOMIC_ACQUIRE); }
+
+// What the owner counted before this is seen afterwards; what it counts later finds busy = 0. Under
+// the work lock, with busy = 0.
+static void meet_owner(struct xsi_work_stream *stream) {
+  if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+  // The program took the call away meanwhile. At most one launch of the owner that happens at this
+  // very moment is taken for idleness.
+  xsi_log(XSI_WARN, "membarrier is refused: launches cost more from now on");
+  __atomic_store_n(&barrier_is_there, false, __ATOMIC_RELEASE);
+  __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
+}
+
+// The barrier of this busy time was had, and the stream is idle: shall it go on like that?
+static void weigh_owner(struct xsi_work_stream *stream) {
+  uint64_t landed = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
+  bool worth = landed - stream->met_at >= WORTH;
+  stream->met_at = landed;
+  stream->met = worth ? 0 : stream->met + 1;
+  if (stream->met == MET_IN_VAIN)
+    __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
+}
+
+// ---- busy and idle ------------------------------------------------------------------------------
 
 void xsi_work_set_idle(struct xsi_work_stream *stream) {
   struct xsi_work_context *context = stream->context;
@@ -19,6 +70,15 @@ void xsi_work_set_idle(struct xsi_work_stream *stream) {
   xsi_work_count_busy(stream, false);
 }
 
+void xsi_work_count_other(struct xsi_work_stream *stream) {
+  __atomic_fetch_add(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
+  if (XSI_UNLIKELY(!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST))) xsi_work_mark_busy(stream);
+}
+
+void xsi_work_landed_other(struct xsi_work_stream *stream) {
+  __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
+}
+
 // Neither of these two touches errno: what may, keeps it by itself. They are on the way of every
 // launch that is waited for.
 void xsi_work_mark_busy(struct xsi_work_stream *stream) {
@@ -27,7 +87,7 @@ void xsi_work_mark_busy(struct xsi_work_stream *stream) {
   struct xsi_work_context *context = stream->context;
   if (context && !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) {
     // Only its end has to be ordered with submissions.
-    __atomic_store_n(&stream->busy, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_RELEASE);
     stream->busy_next = context->busy_streams;
     if (context->busy_streams) context->busy_streams->busy_previous = stream;
     context->busy_streams = stream;
@@ -42,15 +102,20 @@ void xsi_work_mark_busy(struct xsi_work_stream *stream) {
 }
 
 static void try_idle(struct xsi_work_stream *stream, bool by_watcher) {
+  uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
   if (stream->context && __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
-      __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) >=
-          __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
+      completed >= xsi_work_submitted(stream)) {
     __atomic_store_n(&stream->busy, 0, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST) <
-        __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST)) {
+    bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
+    if (meet) meet_owner(stream);
+    if (completed < xsi_work_submitted(stream)) {
       // Somebody submitted in between and may have seen the stream busy: it is.
-      __atomic_store_n(&stream->busy, 1, __ATOMIC_SEQ_CST);
+      __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_SEQ_CST);
     } else {
+      if (!meet)
+        stream->met = 0;
+      else if (!by_watcher)
+        weigh_owner(stream);
       __atomic_store_n(&stream->watched, by_watcher, __ATOMIC_RELAXED);
       xsi_work_set_idle(stream);
       if (XSI_UNLIKELY(stream->abandoned)) {
@@ -70,7 +135,7 @@ void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
 
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
   uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  if (completed >= mark && (completed < __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST) ||
+  if (completed >= mark && (completed < xsi_work_submitted(stream) ||
                             !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)))
     return; // somebody else was here
   xsi_work_lock();
@@ -81,7 +146,12 @@ void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_wa
 }
 
 void xsi_work_withdraw(struct xsi_work_stream *stream) {
-  __atomic_sub_fetch(&stream->submitted, 1, __ATOMIC_SEQ_CST);
+  if (xsi_work_owned(stream)) {
+    uint64_t count = __atomic_load_n(&stream->submitted_owner, __ATOMIC_RELAXED) - 1;
+    __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
+  } else {
+    __atomic_sub_fetch(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
+  }
   // Only under the lock is it known whether that was all: who completes the rest at this moment
   // neither orders its store with this nor leaves busy alone.
   xsi_work_try_idle(stream, false);
@@ -95,7 +165,7 @@ void xsi_work_capture_begun(struct xsi_work_stream *stream) {
   if (stream->context)
     stream->capturing++;
   else // gone meanwhile
-    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
   xsi_work_unlock();
 }
 
@@ -103,7 +173,7 @@ void xsi_work_capture_ended(struct xsi_work_stream *stream) {
   xsi_work_lock();
   if (stream->capturing) {
     stream->capturing--;
-    __atomic_fetch_sub(&xsi_work_captures, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
   }
   xsi_work_unlock();
 }

@@ -87,8 +87,10 @@ bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint6
 
 void xsi_work_event_look(struct xsi_work_standing *standing, uintptr_t event, bool waiting) {
   standing->known = xsi_work_event_find(event, &standing->stream, &standing->mark);
-  if (standing->known && waiting)
+  if (standing->known && waiting) {
+    xsi_work_fed(standing->stream);
     __atomic_fetch_add(&standing->stream->syncing, 1, __ATOMIC_SEQ_CST);
+  }
 }
 
 void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t event, bool waited,

@@ -66,9 +66,11 @@ static int record(struct xsi_work_stream *stream, struct xsi_work_limit *limit) 
   return error;
 }
 
-static uint64_t in_flight(const struct xsi_work_stream *stream) {
+static uint64_t in_flight(struct xsi_work_stream *stream) {
   uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  uint64_t submitted = __atomic_load_n(&stream->submitted, __ATOMIC_SEQ_CST);
+  // A locked look, as the owner counted with a plain store: of two that come at once one sees both.
+  uint64_t submitted = __atomic_fetch_add(&stream->submitted_others, 0, __ATOMIC_SEQ_CST);
+  submitted += __atomic_load_n(&stream->submitted_owner, __ATOMIC_SEQ_CST);
   return submitted > completed ? submitted - completed : 0;
 }
 
@@ -84,7 +86,7 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
   for (;;) {
     uint32_t most = limit_now(stream);
     if (most == 0 || in_flight(stream) <= most ||
-        __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) != 0)
+        __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0)
       break;
     struct xsi_work_limit *limit = limit_of(stream);
     if (!limit) break;
@@ -119,7 +121,7 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
 void xsi_work_limit_after(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   struct xsi_work_limit *limit = limit_now(stream) == 0 ? NULL : limit_of(stream);
-  if (limit && __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0) {
+  if (limit && __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0) {
     uint32_t most = limit_now(stream);
     uint32_t batch = __atomic_load_n(&xsi_work_slot(stream)->batch, __ATOMIC_RELAXED);
     if (batch == 0 || batch > most) batch = most;

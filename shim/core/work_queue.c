@@ -149,8 +149,7 @@ void xsi_work_held(struct xsi_work_stream *stream) {
     xsi_work_withdraw(stream);
     while (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST))
       syscall(SYS_futex, &stream->program_holds, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
-    __atomic_fetch_add(&stream->submitted, 1, __ATOMIC_SEQ_CST);
-    if (!__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) xsi_work_mark_busy(stream);
+    xsi_work_count(stream);
   }
   struct xsw_queue *slot = xsi_work_slot(stream);
   if (slot != &closed_slot && __atomic_load_n(&slot->gate, __ATOMIC_ACQUIRE) != XSW_GATE_OPEN)

@@ -64,7 +64,7 @@ static bool askable(const struct xsi_work_stream *stream) {
     return false;
   // Asking about a default stream breaks captures of any stream that waits for it.
   return stream->orphan || stream->handle > XSI_WORK_THREAD ||
-         __atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0;
+         __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0;
 }
 
 static void ask(const struct asked *asked) {

@@ -35,6 +35,12 @@ void xsi_cu_stream_destroying(CUstream stream) {
     xsi_work_stream_destroying((uintptr_t)stream);
 }
 
+// Without a context there is nothing to account for.
+static void xsi_cu_unknown(CUstream stream) { (void)stream; }
+
+// The driver keeps no last error.
+static bool xsi_cu_still_capturing(CUstream stream) { return xsi_cu_is_capturing(stream); }
+
 #define P(name) xsi_cu_##name
 #define C(name) XSI_CU_##name
 #define XSI_RESULT CUresult

@@ -47,8 +47,8 @@ static inline CUcontext xsi_cu_current(void) {
 
 /* The same for accounting: asking the driver costs several times what the rest of a launch does. */
 static inline CUcontext xsi_cu_context(void) {
-  uintptr_t only = __atomic_load_n(&xsi_work_only, __ATOMIC_ACQUIRE);
-  if (XSI_LIKELY(only && xsi_work_of_thread.believed++ % XSI_WORK_BELIEVE)) return (CUcontext)only;
+  uintptr_t only = __atomic_load_n(&xsi_work_hot.only, __ATOMIC_ACQUIRE);
+  if (XSI_LIKELY(only && xsi_thread.work.believed++ % XSI_WORK_BELIEVE)) return (CUcontext)only;
   CUcontext current = xsi_cu_current();
   if (XSI_UNLIKELY(only && current && current != (CUcontext)only)) xsi_work_only_is_wrong();
   return current;
@@ -64,7 +64,7 @@ static inline struct xsi_work_stream *xsi_cu_work(CUstream stream) {
 /* Asked only while there are captures: does what goes into the stream become part of a graph? */
 bool xsi_cu_is_capturing(CUstream stream) __attribute__((cold));
 static inline bool xsi_cu_captured(CUstream stream) {
-  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) != 0) &&
+  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) &&
          xsi_cu_is_capturing(stream);
 }
 
@@ -79,15 +79,27 @@ static inline bool xsi_cu_enter(void) {
 
 #define XSI_CU_INLINE static inline __attribute__((always_inline))
 
-/* Launches have it inlined, the rest calls it. */
+struct xsi_cu_call xsi_cu_begin_work(CUstream stream);
+CUresult xsi_cu_end_work(struct xsi_cu_call call, CUresult result);
+
+/* The stream's record if it is the one this thread used last: then it is active, too. */
+XSI_CU_INLINE struct xsi_work_stream *xsi_cu_same(CUstream stream) {
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  uintptr_t handle = (uintptr_t)stream;
+  if (handle > XSI_WORK_THREAD) return xsi_work_same(0, handle);
+  uintptr_t only = __atomic_load_n(&xsi_work_hot.only, __ATOMIC_ACQUIRE);
+  struct xsi_work_stream *work = only ? xsi_work_same(only, handle) : NULL;
+  if (XSI_UNLIKELY(!work || mine->believed % XSI_WORK_BELIEVE == 0)) return NULL;
+  mine->believed++;
+  return work;
+}
+
+/* Launches have it inlined, as far as it is the same stream again and again. */
 XSI_CU_INLINE struct xsi_cu_call xsi_cu_begin_launch(CUstream stream) {
-  struct xsi_cu_call call = {NULL, XSI_CU_PLAIN};
-  if (XSI_UNLIKELY(!xsi_cu_enter())) return call;
-  call.mode = XSI_CU_CAPTURED;
-  if (xsi_cu_captured(stream)) return call;
-  call.mode = XSI_CU_COUNTED;
-  call.work = xsi_cu_work(stream);
-  if (XSI_LIKELY(call.work != NULL)) xsi_work_submit(call.work);
+  struct xsi_cu_call call = {xsi_cu_same(stream), XSI_CU_COUNTED};
+  if (XSI_UNLIKELY(!call.work)) return xsi_cu_begin_work(stream);
+  xsi_count(hooked_calls, 1);
+  xsi_work_submit(call.work);
   return call;
 }
 
@@ -104,8 +116,6 @@ XSI_CU_INLINE CUresult xsi_cu_end_launch(struct xsi_cu_call call, CUresult resul
   return result;
 }
 
-struct xsi_cu_call xsi_cu_begin_work(CUstream stream);
-CUresult xsi_cu_end_work(struct xsi_cu_call call, CUresult result);
 struct xsi_cu_call xsi_cu_begin_copy(CUstream stream);
 CUresult xsi_cu_end_copy(struct xsi_cu_call call, CUresult result);
 

@@ -11,18 +11,29 @@
 
 // Makes the context current for one question. The application's thread has it current already,
 // mostly.
-static CUresult push(CUcontext context, bool *pushed) {
-  *pushed = false;
-  if (xsi_cu_current() == context) return XSI_CU_SUCCESS;
-  CUresult result = xsi_cu_call_real(cuCtxPushCurrent_v2, context);
+static CUresult turn_to(uintptr_t context, int *pushed) {
+  *pushed = 0;
+  if ((uintptr_t)xsi_cu_current() == context) return XSI_CU_SUCCESS;
+  CUresult result = xsi_cu_call_real(cuCtxPushCurrent_v2, (CUcontext)context);
   *pushed = result == XSI_CU_SUCCESS;
   return result;
 }
 
-static void pop(bool pushed) {
+static void turn_back(int pushed) {
   CUcontext context;
   if (pushed) xsi_cu_call_real(cuCtxPopCurrent_v2, &context);
 }
+
+#define P(name) xsi_cu_##name
+#define C(name) XSI_CU_##name
+#define REAL(name, ...) xsi_cu_call_real(cu##name, __VA_ARGS__)
+#define XSI_RESULT CUresult
+#define XSI_STREAM CUstream
+#define XSI_EVENT CUevent
+#define XSI_CAPTURE_MODE CUstreamCaptureMode
+#define XSI_EVENT_CREATE(event, flags) REAL(EventCreate, event, flags)
+#define XSI_HANDLE(stream) (CUstream)(stream)
+#include "core/platform.inc"
 
 static uintptr_t context_of(uintptr_t stream) {
   CUcontext context = NULL;
@@ -32,29 +43,21 @@ static uintptr_t context_of(uintptr_t stream) {
 }
 
 static int describe(uintptr_t context, struct xsi_work_device *device) {
-  bool pushed;
+  int pushed;
   CUdevice_v1 ordinal;
   char name[32] = "";
-  if (push((CUcontext)context, &pushed) != XSI_CU_SUCCESS) return -ENODEV;
+  if (turn_to(context, &pushed) != XSI_CU_SUCCESS) return -ENODEV;
   CUresult result = xsi_cu_call_real(cuCtxGetDevice, &ordinal);
   if (result == XSI_CU_SUCCESS)
     result = xsi_cu_call_real(cuDeviceGetPCIBusId, name, (int)sizeof name - 1, ordinal);
-  pop(pushed);
+  turn_back(pushed);
   if (result != XSI_CU_SUCCESS) return -ENODEV;
   return xsi_pci_parse(name, &device->pci_domain, &device->pci_bus_slot);
 }
 
-static enum xsi_work_answer answer(CUresult result) {
-  if (result == XSI_CU_SUCCESS) return XSI_WORK_DONE;
-  if (result == XSI_CU_NOT_READY) return XSI_WORK_PENDING;
-  if (result == XSI_CU_NOT_FOUND) return XSI_WORK_UNKNOWN; // the driver lacks the question
-  if (result >= XSI_CU_CAPTURE_FIRST && result <= XSI_CU_CAPTURE_LAST) return XSI_WORK_UNKNOWN;
-  return XSI_WORK_DONE; // the stream, the context or the device failed: nothing runs there any more
-}
-
 static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
-  bool pushed;
-  CUresult result = push((CUcontext)context, &pushed);
+  int pushed;
+  CUresult result = turn_to(context, &pushed);
   if (result != XSI_CU_SUCCESS) return answer(result);
   // Another thread's default stream has no handle here; the legacy stream waits for all of them,
   // and its answer covers them.
@@ -67,76 +70,16 @@ static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
     got = answer(result);
   else if (status == XSI_CU_CAPTURE_NONE)
     got = answer(xsi_cu_call_real(cuStreamQuery, asked));
-  pop(pushed);
+  turn_back(pushed);
   return got;
 }
 
 static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
-  bool pushed;
-  CUresult result = push((CUcontext)context, &pushed);
+  int pushed;
+  CUresult result = turn_to(context, &pushed);
   if (result == XSI_CU_SUCCESS) result = xsi_cu_call_real(cuEventQuery, (CUevent)event);
-  pop(pushed);
+  turn_back(pushed);
   return answer(result);
-}
-
-// Around calls of ours on an application's thread: in relaxed mode they can't break a capture that
-// another thread has just begun.
-static void relax(CUstreamCaptureMode *mode) {
-  *mode = XSI_CU_CAPTURE_RELAXED;
-  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, mode);
-}
-
-static void unrelax(CUstreamCaptureMode *mode) {
-  xsi_cu_call_real(cuThreadExchangeStreamCaptureMode, mode);
-}
-
-static int event_record(uintptr_t context, uintptr_t *event, uintptr_t stream) {
-  bool pushed;
-  CUstreamCaptureMode mode;
-  relax(&mode);
-  CUresult result = push((CUcontext)context, &pushed);
-  if (result == XSI_CU_SUCCESS && !*event) {
-    CUevent made = NULL;
-    result = xsi_cu_call_real(cuEventCreate, &made, (unsigned)XSI_CU_EVENT_FLAGS);
-    if (result == XSI_CU_SUCCESS) *event = (uintptr_t)made;
-  }
-  if (result == XSI_CU_SUCCESS)
-    result = xsi_cu_call_real(cuEventRecord, (CUevent)*event, (CUstream)stream);
-  pop(pushed);
-  unrelax(&mode);
-  return result == XSI_CU_SUCCESS ? 0 : -EIO;
-}
-
-static int event_wait(uintptr_t event) {
-  CUstreamCaptureMode mode;
-  relax(&mode);
-  CUresult result = xsi_cu_call_real(cuEventSynchronize, (CUevent)event);
-  unrelax(&mode);
-  return result == XSI_CU_SUCCESS ? 0 : -EIO;
-}
-
-static int synchronize(uintptr_t context, uintptr_t stream) {
-  bool pushed;
-  CUresult result = push((CUcontext)context, &pushed);
-  if (result == XSI_CU_SUCCESS) result = xsi_cu_call_real(cuStreamSynchronize, (CUstream)stream);
-  pop(pushed);
-  return result == XSI_CU_SUCCESS ? 0 : -EIO;
-}
-
-static bool capturing(uintptr_t stream) { return xsi_cu_captured((CUstream)stream); }
-
-// CUDA counts downwards: -1 is more important than 0.
-static int32_t priority_of(uintptr_t stream) {
-  int priority = 0;
-  if (xsi_cu_call_real(cuStreamGetPriority, (CUstream)stream, &priority) != XSI_CU_SUCCESS)
-    return 0;
-  return priority < -XSW_PRIORITY_MAX || priority > XSW_PRIORITY_MAX ? 0 : -priority;
-}
-
-// What this thread asks is then never taken for a part of somebody's capture.
-static void watcher_starts(void) {
-  CUstreamCaptureMode mode;
-  relax(&mode); // for the rest of its life
 }
 
 const struct xsi_work_platform xsi_cu_platform = {

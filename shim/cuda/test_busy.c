@@ -40,6 +40,34 @@ static void test_sync(void) {
   CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
+// When the program began to wait is told, by every kind of wait, unless nobody listens.
+static void test_fed(void) {
+  struct xsw_queue *slot = xsi_slot(0);
+  CUstream stream = fake_stream();
+  CUevent event = calloc(1, sizeof(struct fake_event));
+  for (int kind = 0; kind < 5; kind++) {
+    slot->fed_ns = 0;
+    slot->quiet = kind == 4;
+    test_now_ns = 10 * MS;
+    launch(stream);
+    test_now_ns = 12 * MS;
+    cuEventRecord(event, stream);
+    CHECK(slot->fed_ns == 0);
+    test_now_ns = (14 + (uint64_t)kind) * MS;
+    CHECK((kind == 0   ? cuCtxSynchronize()
+           : kind == 1 ? cuEventSynchronize(event)
+           : kind == 2 ? cuMemcpyHtoD_v2(0, NULL, 4)
+                       : cuStreamSynchronize(stream)) == 0);
+    if (kind == 2) cuStreamSynchronize(stream);
+    CHECK(slot->fed_ns == (kind == 4 ? 0 : test_now_ns));
+    CHECK(!busy(0));
+  }
+  slot->quiet = 0;
+  test_now_ns = 1;
+  free(event);
+  cuStreamDestroy_v2(stream);
+}
+
 static void test_two_streams(void) {
   CUstream a = fake_stream(), b = fake_stream();
   launch(a);
@@ -228,21 +256,21 @@ static void test_many_streams(void) {
 static void test_captures(void) {
   CUstream stream = fake_stream();
   uint64_t captured = COUNTED(captured), launches = COUNTED(launches);
-  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0 && xsi_work_captures == 1);
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0 && xsi_work_hot.captures == 1);
   CHECK(launch(stream) == 0 && !busy(0));
   CHECK(COUNTED(captured) == captured + 1 && COUNTED(launches) == launches);
   launch(NULL);
   watch_at(30000 * (uint64_t)MS);
   watch_at(30050 * (uint64_t)MS); // must not ask about the default stream now: the driver checks
   CHECK(busy(0));
-  CHECK(cuStreamBeginCapture_v2(stream, 0) == 401 && xsi_work_captures == 1);
-  CHECK(cuStreamEndCapture(stream, NULL) == 0 && xsi_work_captures == 0);
-  CHECK(cuStreamEndCapture(stream, NULL) == 401 && xsi_work_captures == 0);
+  CHECK(cuStreamBeginCapture_v2(stream, 0) == 401 && xsi_work_hot.captures == 1);
+  CHECK(cuStreamEndCapture(stream, NULL) == 0 && xsi_work_hot.captures == 0);
+  CHECK(cuStreamEndCapture(stream, NULL) == 401 && xsi_work_hot.captures == 0);
   fake_finish(NULL);
   watch_at(30100 * (uint64_t)MS);
   CHECK(!busy(0));
   CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
-  CHECK(cuStreamDestroy_v2(stream) == 0 && xsi_work_captures == 0); // goes with the stream
+  CHECK(cuStreamDestroy_v2(stream) == 0 && xsi_work_hot.captures == 0); // goes with the stream
 }
 
 static void test_limit(void) {
@@ -349,6 +377,7 @@ int main(void) {
   struct fake_context *context = fake_context();
   CHECK(noted[0].open && COUNTED(hooked_calls) == 1);
   test_sync();
+  test_fed();
   test_two_streams();
   test_failures();
   test_copies();

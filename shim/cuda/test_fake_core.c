@@ -18,7 +18,7 @@ int xsi_log_threshold = -1;
 static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
 unsigned char *xsi_page = page;
 uint32_t xsi_native; /* tests set it: the daemon is silent */
-_Thread_local struct xsi_counters xsi_counters_of_thread __attribute__((tls_model("initial-exec")));
+_Thread_local struct xsi_thread xsi_thread __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct xsi_counters *blocks[64];
 static int block_count;
@@ -85,8 +85,8 @@ void xsi_gate_wait(int index) {
 
 void xsi_counters_enlist(void) {
   pthread_mutex_lock(&lock);
-  if (block_count < 64) blocks[block_count++] = &xsi_counters_of_thread;
-  xsi_counters_of_thread.listed = true;
+  if (block_count < 64) blocks[block_count++] = &xsi_thread.counters;
+  xsi_thread.counters.listed = true;
   pthread_mutex_unlock(&lock);
 }
 

@@ -80,4 +80,5 @@ check "meddler behind us" env XSCHED_TEST_SHIM=1 "LD_PRELOAD=$shim:$work/libmedd
 # A program without a GPU gets no thread and no socket; and the exports are the intended ones.
 check "plain program" env "LD_PRELOAD=$shim" "$work/nothing"
 check "exports and glibc" sh shim/core/check_abi.sh "$shim"
+check "nothing locked on the way of a launch" sh shim/core/check_launch.sh "$shim"
 exit $failed

@@ -91,7 +91,7 @@ static void test_captures(struct fake_context *context) {
     pthread_join(captures[i], NULL);
   __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
   pthread_join(beside, NULL);
-  CHECK(__atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) == 0);
+  CHECK(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0);
   CHECK(becomes_idle(0));
 }
 
@@ -176,8 +176,7 @@ static void *sync_beside(void *context) {
 
 static bool idle_with_work(const struct xsi_work_stream *work) {
   return !__atomic_load_n(&work->busy, __ATOMIC_SEQ_CST) &&
-         __atomic_load_n(&work->completed, __ATOMIC_SEQ_CST) <
-             __atomic_load_n(&work->submitted, __ATOMIC_SEQ_CST);
+         __atomic_load_n(&work->completed, __ATOMIC_SEQ_CST) < xsi_work_submitted(work);
 }
 
 static void test_handshake(struct fake_context *context) {

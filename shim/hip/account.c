@@ -4,6 +4,10 @@
 
 #include "account.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
 int xsi_hip_state = XSI_HIP_FRESH;
 _Thread_local bool xsi_hip_entered __attribute__((tls_model("initial-exec")));
 _Thread_local hipStream_t xsi_hip_early __attribute__((tls_model("initial-exec")));
@@ -48,6 +52,37 @@ bool xsi_hip_is_capturing(hipStream_t stream) {
          status != XSI_HIP_CAPTURE_NONE;
 }
 
+struct question {
+  hipStream_t stream;
+  bool capturing;
+};
+static void *ask(void *argument) {
+  struct question *question = argument;
+  question->capturing = xsi_hip_is_capturing(question->stream);
+  return NULL;
+}
+
+// What hipGetLastError says is a thread's own, and in some versions a call that succeeds changes
+// it: the question is put by a thread that nobody else has. A thread's own default stream is known
+// to that thread alone.
+static bool xsi_hip_still_capturing(hipStream_t stream) {
+  struct question question = {stream, true};
+  pthread_t thread;
+  sigset_t all, before;
+  int saved_errno = errno;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool alone = (uintptr_t)stream <= XSI_WORK_THREAD ||
+               pthread_create(&thread, NULL, ask, &question) != 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (alone)
+    ask(&question);
+  else
+    pthread_join(thread, NULL);
+  errno = saved_errno;
+  return question.capturing;
+}
+
 /* What had landed in the stream when this thread's launch with events began. */
 static _Thread_local uint64_t before_ext __attribute__((tls_model("initial-exec")));
 
@@ -66,6 +101,10 @@ hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t
   if (call.work && stop && result == XSI_HIP_SUCCESS)
     xsi_work_event_recorded((uintptr_t)stop, call.work, before_ext + 1);
   return result;
+}
+
+static void xsi_hip_unknown(hipStream_t stream) {
+  if ((uintptr_t)stream <= XSI_WORK_THREAD) xsi_hip_early = stream;
 }
 
 #define P(name) xsi_hip_##name

@@ -95,7 +95,7 @@ static inline struct xsi_work_stream *xsi_hip_work(hipStream_t stream) {
 /* Asked only while there are captures: does what goes into the stream become part of a graph? */
 bool xsi_hip_is_capturing(hipStream_t stream) __attribute__((cold));
 static inline bool xsi_hip_captured(hipStream_t stream) {
-  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_captures, __ATOMIC_SEQ_CST) != 0) &&
+  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) &&
          xsi_hip_is_capturing(stream);
 }
 
@@ -103,18 +103,18 @@ static inline bool xsi_hip_captured(hipStream_t stream) {
 
 #define XSI_HIP_INLINE static inline __attribute__((always_inline))
 
-/* Launches have it inlined, the rest calls it. */
+struct xsi_hip_call xsi_hip_begin_work(hipStream_t stream);
+hipError_t xsi_hip_end_work(struct xsi_hip_call call, hipError_t result);
+
+/* Launches have it inlined, as far as it is the same stream again and again. Whose a default stream
+ * is has to be asked every time. */
 XSI_HIP_INLINE struct xsi_hip_call xsi_hip_begin_launch(hipStream_t stream) {
-  struct xsi_hip_call call = {NULL, XSI_HIP_PLAIN};
-  if (XSI_UNLIKELY(!xsi_hip_enter())) return call;
-  call.mode = XSI_HIP_CAPTURED;
-  if (xsi_hip_captured(stream)) return call;
-  call.mode = XSI_HIP_COUNTED;
-  call.work = xsi_hip_work(stream);
-  if (XSI_LIKELY(call.work != NULL))
-    xsi_work_submit(call.work);
-  else if ((uintptr_t)stream <= XSI_WORK_THREAD)
-    xsi_hip_early = stream;
+  uintptr_t handle = (uintptr_t)stream;
+  struct xsi_hip_call call = {NULL, XSI_HIP_COUNTED};
+  if (handle > XSI_WORK_THREAD && xsi_hip_active()) call.work = xsi_work_same(0, handle);
+  if (XSI_UNLIKELY(!call.work)) return xsi_hip_begin_work(stream);
+  xsi_count(hooked_calls, 1);
+  xsi_work_submit(call.work);
   return call;
 }
 
@@ -135,8 +135,6 @@ XSI_HIP_INLINE hipError_t xsi_hip_end_launch(struct xsi_hip_call call, hipError_
 struct xsi_hip_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop);
 hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t result);
 
-struct xsi_hip_call xsi_hip_begin_work(hipStream_t stream);
-hipError_t xsi_hip_end_work(struct xsi_hip_call call, hipError_t result);
 struct xsi_hip_call xsi_hip_begin_copy(hipStream_t stream);
 hipError_t xsi_hip_end_copy(struct xsi_hip_call call, hipError_t result);
 

@@ -18,19 +18,6 @@ uintptr_t xsi_hip_context(int device) {
 
 static int device_of(uintptr_t context) { return (int)((const char *)context - places); }
 
-static uintptr_t context_of(uintptr_t stream) {
-  // Of a stream that we did not see being made nothing is known, not even that it is one.
-  return xsi_hip_context(xsi_hip_stream_device((hipStream_t)stream));
-}
-
-static int describe(uintptr_t context, struct xsi_work_device *device) {
-  char name[64] = "";
-  if (xsi_hip_call_real(hipDeviceGetPCIBusId, name, (int)sizeof name - 1, device_of(context)) !=
-      XSI_HIP_SUCCESS)
-    return -ENODEV;
-  return xsi_pci_parse(name, &device->pci_domain, &device->pci_bus_slot);
-}
-
 // Makes the device the thread's for one question, where that matters.
 static hipError_t turn_to(uintptr_t context, int *before) {
   int device = device_of(context);
@@ -46,12 +33,28 @@ static void turn_back(int before) {
   if (before >= 0) xsi_hip_call_real(hipSetDevice, before);
 }
 
-static enum xsi_work_answer answer(hipError_t result) {
-  if (result == XSI_HIP_SUCCESS) return XSI_WORK_DONE;
-  if (result == XSI_HIP_NOT_READY) return XSI_WORK_PENDING;
-  if (result == XSI_HIP_NOT_FOUND) return XSI_WORK_UNKNOWN; // the runtime lacks the question
-  if (result >= XSI_HIP_CAPTURE_FIRST && result <= XSI_HIP_CAPTURE_LAST) return XSI_WORK_UNKNOWN;
-  return XSI_WORK_DONE; // the stream or the device failed: nothing runs there any more
+#define P(name) xsi_hip_##name
+#define C(name) XSI_HIP_##name
+#define REAL(name, ...) xsi_hip_call_real(hip##name, __VA_ARGS__)
+#define XSI_RESULT hipError_t
+#define XSI_STREAM hipStream_t
+#define XSI_EVENT hipEvent_t
+#define XSI_CAPTURE_MODE hipStreamCaptureMode
+#define XSI_EVENT_CREATE(event, flags) REAL(EventCreateWithFlags, event, flags)
+#define XSI_HANDLE(stream) xsi_hip_plain(stream)
+#include "core/platform.inc"
+
+static uintptr_t context_of(uintptr_t stream) {
+  // Of a stream that we did not see being made nothing is known, not even that it is one.
+  return xsi_hip_context(xsi_hip_stream_device((hipStream_t)stream));
+}
+
+static int describe(uintptr_t context, struct xsi_work_device *device) {
+  char name[64] = "";
+  if (xsi_hip_call_real(hipDeviceGetPCIBusId, name, (int)sizeof name - 1, device_of(context)) !=
+      XSI_HIP_SUCCESS)
+    return -ENODEV;
+  return xsi_pci_parse(name, &device->pci_domain, &device->pci_bus_slot);
 }
 
 static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
@@ -75,68 +78,6 @@ static enum xsi_work_answer query(uintptr_t context, uintptr_t stream) {
 static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
   (void)context;
   return answer(xsi_hip_call_real(hipEventQuery, (hipEvent_t)event));
-}
-
-// Around calls of ours on an application's thread: in relaxed mode they can't break a capture that
-// another thread has just begun.
-static void relax(hipStreamCaptureMode *mode) {
-  *mode = XSI_HIP_CAPTURE_RELAXED;
-  xsi_hip_call_real(hipThreadExchangeStreamCaptureMode, mode);
-}
-
-static void unrelax(hipStreamCaptureMode *mode) {
-  xsi_hip_call_real(hipThreadExchangeStreamCaptureMode, mode);
-}
-
-// An event belongs to the device it was made on.
-static int event_record(uintptr_t context, uintptr_t *event, uintptr_t stream) {
-  int before;
-  hipStreamCaptureMode mode;
-  relax(&mode);
-  hipError_t result = turn_to(context, &before);
-  if (result == XSI_HIP_SUCCESS && !*event) {
-    hipEvent_t made = NULL;
-    result = xsi_hip_call_real(hipEventCreateWithFlags, &made, (unsigned)XSI_HIP_EVENT_FLAGS);
-    if (result == XSI_HIP_SUCCESS) *event = (uintptr_t)made;
-  }
-  if (result == XSI_HIP_SUCCESS)
-    result = xsi_hip_call_real(hipEventRecord, (hipEvent_t)*event, xsi_hip_plain(stream));
-  turn_back(before);
-  unrelax(&mode);
-  return result == XSI_HIP_SUCCESS ? 0 : -EIO;
-}
-
-static int event_wait(uintptr_t event) {
-  hipStreamCaptureMode mode;
-  relax(&mode);
-  hipError_t result = xsi_hip_call_real(hipEventSynchronize, (hipEvent_t)event);
-  unrelax(&mode);
-  return result == XSI_HIP_SUCCESS ? 0 : -EIO;
-}
-
-static int synchronize(uintptr_t context, uintptr_t stream) {
-  int before;
-  hipError_t result = turn_to(context, &before);
-  if (result == XSI_HIP_SUCCESS)
-    result = xsi_hip_call_real(hipStreamSynchronize, xsi_hip_plain(stream));
-  turn_back(before);
-  return result == XSI_HIP_SUCCESS ? 0 : -EIO;
-}
-
-static bool capturing(uintptr_t stream) { return xsi_hip_captured((hipStream_t)stream); }
-
-// HIP counts downwards: -1 is more important than 0, and 0 than 1.
-static int32_t priority_of(uintptr_t stream) {
-  int priority = 0;
-  if (xsi_hip_call_real(hipStreamGetPriority, (hipStream_t)stream, &priority) != XSI_HIP_SUCCESS)
-    return 0;
-  return priority < -XSW_PRIORITY_MAX || priority > XSW_PRIORITY_MAX ? 0 : -priority;
-}
-
-// What this thread asks is then never taken for a part of somebody's capture.
-static void watcher_starts(void) {
-  hipStreamCaptureMode mode;
-  relax(&mode); // for the rest of its life
 }
 
 const struct xsi_work_platform xsi_hip_platform = {

@@ -149,19 +149,50 @@ static void test_capture(const struct invocation *call) {
   CHECK(hipStreamCreate(&with.stream) == 0);
   hipStream_t made = with.stream;
   if (strcmp(call->detail, "begin") == 0) {
-    CHECK(invoke(call) == 0 && xsi_work_captures == 1);
-    CHECK(hipStreamEndCapture(made, NULL) == 0 && xsi_work_captures == 0);
+    CHECK(invoke(call) == 0 && xsi_work_hot.captures == 1);
+    CHECK(hipStreamEndCapture(made, NULL) == 0 && xsi_work_hot.captures == 0);
     xsn_answer(REFUSED);
-    CHECK(invoke(call) == REFUSED && xsi_work_captures == 0);
+    CHECK(invoke(call) == REFUSED && xsi_work_hot.captures == 0);
     xsn_answer(0);
   } else if (strcmp(call->detail, "end") == 0) {
-    CHECK(hipStreamBeginCapture(made, 0) == 0 && xsi_work_captures == 1);
-    CHECK(invoke(call) == 0 && xsi_work_captures == 0);
+    CHECK(hipStreamBeginCapture(made, 0) == 0 && xsi_work_hot.captures == 1);
+    CHECK(invoke(call) == 0 && xsi_work_hot.captures == 0);
   } else {
     struct counts before = counts_of(call);
     CHECK(invoke(call) == 0);
     expect(call, before, 0, 0, false);
   }
+  CHECK(hipStreamDestroy(made) == 0);
+}
+
+// The end of a capture fails: what we ask then is no business of the program's last error, which the
+// runtime keeps by thread.
+static _Thread_local hipError_t last_error;
+static bool still_capturing;
+static hipError_t end_fails(hipStream_t stream, hipGraph_t *graph) {
+  (void)stream, (void)graph;
+  return last_error = REFUSED;
+}
+static hipError_t is_capturing(hipStream_t stream, hipStreamCaptureStatus *status) {
+  (void)stream;
+  *status = still_capturing;
+  return last_error = 0;
+}
+static void test_capture_end_fails(void) {
+  void *end = xsi_hip_real[XSI_HIP_hipStreamEndCapture];
+  void *ask = xsi_hip_real[XSI_HIP_hipStreamIsCapturing];
+  hipStream_t made;
+  CHECK(hipStreamCreate(&made) == 0 && hipStreamBeginCapture(made, 0) == 0);
+  xsi_hip_real[XSI_HIP_hipStreamEndCapture] = (void *)end_fails;
+  xsi_hip_real[XSI_HIP_hipStreamIsCapturing] = (void *)is_capturing;
+  for (int i = 1; i >= 0; i--) {
+    still_capturing = i;
+    last_error = 0;
+    CHECK(hipStreamEndCapture(made, NULL) == REFUSED && last_error == REFUSED);
+    CHECK(xsi_work_hot.captures == (uint32_t)i);
+  }
+  xsi_hip_real[XSI_HIP_hipStreamEndCapture] = end;
+  xsi_hip_real[XSI_HIP_hipStreamIsCapturing] = ask;
   CHECK(hipStreamDestroy(made) == 0);
 }
 
@@ -370,6 +401,7 @@ int main(void) {
       test_work(call);
   }
   test_configured();
+  test_capture_end_fails();
   test_ext_events();
   test_ext_overtaken();
   test_devices();

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "../core/parts.h"
 #include "table.h"
@@ -111,9 +113,29 @@ static int create(int fd, unsigned long request, void *argument) {
   return result;
 }
 
+// Is the word around it readable? The kernel reads a set of signals before it finds that nothing is
+// to be done with it: no descriptor, nothing changed, and no sandbox forbids it.
+static bool readable(uintptr_t address) {
+  enum { NO_ACTION = 99 };
+  const uintptr_t word = sizeof(uint64_t);
+  return syscall(SYS_rt_sigprocmask, NO_ACTION, address & ~(word - 1), NULL, word) == 0 ||
+         errno != EFAULT;
+}
+
+// Copies what the driver has not accepted yet. False: it is not there, which is for the driver to
+// say. At most two pages, so its ends speak for all of it.
+static bool look(void *copy, const void *argument, size_t bytes) {
+  int saved = errno;
+  uintptr_t first = (uintptr_t)argument;
+  bool there = readable(first) && readable(first + bytes - 1);
+  errno = saved;
+  if (there) memcpy(copy, argument, bytes);
+  return there;
+}
+
 static int destroy(int fd, unsigned long request, void *argument) {
   struct kfd_destroy_queue call;
-  memcpy(&call, argument, sizeof call);
+  if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
   lock();
   struct kfd_queue *queue = xsi_kfd_take(call.queue_id);
   if (queue != NULL) queue->dying = true;
@@ -138,7 +160,7 @@ static int destroy(int fd, unsigned long request, void *argument) {
 
 static int update(int fd, unsigned long request, void *argument) {
   struct kfd_update_queue own, sent;
-  memcpy(&own, argument, sizeof own);
+  if (!look(&own, argument, sizeof own)) return xsi_real_ioctl(fd, request, argument);
   lock();
   struct kfd_queue *queue = xsi_kfd_take(own.queue_id);
   if (queue == NULL) {
@@ -168,7 +190,7 @@ static int update(int fd, unsigned long request, void *argument) {
 // As it is: a refusal is the application's to see. What is wanted beside it comes behind.
 static int set_mask(int fd, unsigned long request, void *argument) {
   struct kfd_set_cu_mask call;
-  memcpy(&call, argument, sizeof call);
+  if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
   lock();
   struct kfd_queue *queue = xsi_kfd_take(call.queue_id);
   unlock();

@@ -93,14 +93,18 @@ bool xsi_kfd_order_valid(const struct xsw_order *order) {
   }
 }
 
-// A pause needs a lease that runs: nobody would end it otherwise. What only changes priorities or
-// masks is undone with the heartbeat, so it needs that.
+// A pause needs a lease that runs: nobody would end it otherwise. One that we have given back does
+// not, whatever its deadline says: the daemon counts that pause as undone. What only changes
+// priorities or masks is undone with the heartbeat, so it needs that.
 static bool allowed(const struct xsw_order *order) {
   uint64_t now = xsi_now_ns();
   if (order->kind == XSW_ORDER_RESUME) return true;
   if (!xsi_session_joined() || xsi_liveness_silent(now)) return false;
-  uint64_t deadline = __atomic_load_n(&xsi_header()->lease_deadline_ns, __ATOMIC_ACQUIRE);
-  return order->kind != XSW_ORDER_PAUSE || (deadline != 0 && now <= deadline);
+  if (order->kind != XSW_ORDER_PAUSE) return true;
+  const struct xsw_header *header = xsi_header();
+  uint64_t deadline = __atomic_load_n(&header->lease_deadline_ns, __ATOMIC_ACQUIRE);
+  uint64_t recovered = __atomic_load_n(&header->recovered_epoch, __ATOMIC_RELAXED); // ours
+  return deadline != 0 && now <= deadline && xsi_liveness_epoch() > recovered;
 }
 
 int xsi_kfd_obey(const struct xsw_order *order) {

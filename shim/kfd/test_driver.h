@@ -24,6 +24,7 @@ struct driver_queue {
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 unsigned updates, wrong;
 int refuse; // the next UPDATE fails with this
+const void *refuse_pointer; // arguments here are not readable, as the kernel sees it
 static int kfd;
 
 static int driver_call(uint32_t request, void *argument) {
@@ -92,7 +93,8 @@ static int driver_ioctl(int fd, unsigned long request, ...) {
   va_end(rest);
   (void)fd;
   pthread_mutex_lock(&driver_lock);
-  int result = driver_call((uint32_t)request, argument);
+  bool bad = argument == refuse_pointer && argument != NULL;
+  int result = bad ? -EFAULT : driver_call((uint32_t)request, argument);
   pthread_mutex_unlock(&driver_lock);
   if (result < 0) errno = -result;
   return result < 0 ? -1 : result;

@@ -83,6 +83,37 @@ static void test_fork(void) {
   destroy(id);
 }
 
+// A pointer to nothing is the driver's to refuse, also one whose end is missing.
+static void test_bad_pointers(void) {
+  const unsigned long requests[] = {AMDKFD_IOC_CREATE_QUEUE_96, AMDKFD_IOC_DESTROY_QUEUE,
+                                    AMDKFD_IOC_UPDATE_QUEUE, AMDKFD_IOC_SET_CU_MASK};
+  uint32_t id = create(GPU, 2, 0x1000);
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *two = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(two != MAP_FAILED && mprotect(two + page, page, PROT_NONE) == 0);
+  const uintptr_t places[] = {1, 8, (uintptr_t)(two + page), (uintptr_t)(two + page - 4),
+                              UINTPTR_MAX - 3};
+  for (unsigned i = 0; i < sizeof requests / sizeof *requests; i++)
+    for (unsigned j = 0; j < sizeof places / sizeof *places; j++) {
+      errno = 0;
+      refuse_pointer = (void *)places[j];
+      CHECK(ioctl(kfd, requests[i], (void *)places[j]) == -1 && errno == EFAULT);
+    }
+  refuse_pointer = NULL;
+  // The last bytes there are, at whatever address, are enough.
+  struct kfd_update_queue own = {0x1000, id, 4096, 100, 12};
+  char *last = two + page - sizeof own;
+  memcpy(last, &own, sizeof own);
+  errno = 55;
+  CHECK(ioctl(kfd, AMDKFD_IOC_UPDATE_QUEUE, last) == 0 && errno == 55);
+  CHECK(driver[id].state.priority == 12);
+  struct kfd_destroy_queue end = {.queue_id = id};
+  last = two + page - sizeof end;
+  memcpy(last, &end, sizeof end);
+  CHECK(ioctl(kfd, AMDKFD_IOC_DESTROY_QUEUE, last) == 0);
+  CHECK(munmap(two, 2 * page) == 0 && xsi_kfd_list(NULL, 0) == 0 && wrong == 0);
+}
+
 // Queues come and go in several threads while another pauses and resumes.
 static bool stop;
 static void *churn(void *argument) {
@@ -123,6 +154,7 @@ int main(void) {
   test_pause();
   test_levers();
   test_fork();
+  test_bad_pointers();
   test_threads();
   close(kfd);
   printf("ok kfd-observer\n");

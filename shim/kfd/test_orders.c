@@ -148,9 +148,22 @@ static void fails_open(void) {
   CHECK(order(XSW_ORDER_PAUSE, GPU) == -ESTALE && percentage(compute) == 100);
 }
 
+// A pause that comes after its lease was given back, with the heartbeat there again and the deadline
+// still ahead: the daemon would have to undo it.
+static void pauses_too_late(void) {
+  test_heart_start(d);
+  lease(4, later());
+  EVENTUALLY(!xsi_liveness_silent(xsi_now_ns()));
+  CHECK(order(XSW_ORDER_PAUSE, GPU) == -ESTALE && percentage(compute) == 100);
+  lease(5, later());
+  CHECK(order(XSW_ORDER_PAUSE, GPU) == 2 && percentage(compute) == 0);
+  CHECK(order(XSW_ORDER_RESUME, GPU) == 2);
+  test_heart_stop(d);
+}
+
 static void goes_with_the_session(void) {
   test_heart_start(d);
-  lease(5, later());
+  lease(6, later());
   EVENTUALLY(order(XSW_ORDER_PAUSE, GPU) == 2);
   test_heart_stop(d);
   test_session_end(d); // as a daemon that is killed
@@ -207,6 +220,31 @@ static void refuses_nonsense(void) {
     test_daemon_hang_up(d);
     test_daemon_drop_page(d);
   }
+}
+
+// One order is at hand when the lease runs out, the next comes meanwhile: both are answered.
+static void loses_no_order(void) {
+  join(5);
+  struct xsw_kfd frame;
+  CHECK(read_frame(&frame, sizeof frame, XSW_FRAME_KFD) > 0);
+  lease(1, later());
+  CHECK(order(XSW_ORDER_PAUSE, GPU) == 2);
+  xsi_session_lock();
+  lease(1, xsi_now_ns());
+  struct xsw_order both[] = {new_order(XSW_ORDER_RESUME, GPU),
+                             new_order(XSW_ORDER_RESUME, OTHER_GPU)};
+  test_send(d->socket, &both[0], sizeof both[0], NULL, 0);
+  test_send(d->socket, &both[1], sizeof both[1], NULL, 0);
+  test_sleep_ms(1); // the lease is over, whatever the clock's grain
+  xsi_session_unlock();
+  for (int i = 0; i < 2; i++) {
+    struct xsw_done done;
+    CHECK(read_frame(&done, sizeof done, XSW_FRAME_DONE) == sizeof done);
+    CHECK(done.sequence == both[i].sequence && done.result >= 0);
+  }
+  CHECK(percentage(compute) == 100);
+  test_heart_stop(d);
+  test_session_end(d);
 }
 
 static void change_then_destroy(uint32_t id) {
@@ -267,9 +305,11 @@ int main(void) {
   obeys();
   child_is_apart();
   fails_open();
+  pauses_too_late();
   goes_with_the_session();
   refuses_nonsense();
   ends_after_a_change();
+  loses_no_order();
   many();
   destroy(compute), destroy(copy);
   CHECK(wrong == 0);

@@ -6,10 +6,8 @@
  * LD_PRELOAD, it knows nothing of scheduling. Without XSCHED_VKFD_SOCKET it only forwards.
  */
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,84 +18,17 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "symver.h"
+#include "interpose.h"
 #include "vkfd.h"
 
-VG_OLD_SYMBOL(dlsym);
-
-#define EXPORT __attribute__((visibility("default")))
-#define IOC_TYPE(request) ((uint32_t)(request) >> 8 & 0xff)
-#define IOC_NR(request) ((uint32_t)(request) & 0xff)
-#define IOC_SIZE(request) ((uint32_t)(request) >> 16 & 0x3fff)
 enum { PATH_BYTES = 512 };
 
-typedef int (*open_function)(const char *path, int flags, ...);
-typedef int (*openat_function)(int directory, const char *path, int flags, ...);
-typedef int (*ioctl_function)(int fd, unsigned long request, ...);
 typedef void *(*mmap_function)(void *address, size_t bytes, int protection, int flags, int fd,
                                off_t offset);
 typedef FILE *(*fopen_function)(const char *path, const char *mode);
 typedef DIR *(*opendir_function)(const char *path);
-
-/* The name the device process bound, as getpeername says it: how its sockets are recognised, also
- * duplicates made behind our back. Written once, before its length. */
-static struct sockaddr_un device_name;
-static uint32_t device_name_bytes;
-
-static void *next_symbol(const char *name, void **cache) {
-  void *found = __atomic_load_n(cache, __ATOMIC_ACQUIRE);
-  if (!found) {
-    found = dlsym(RTLD_NEXT, name);
-    __atomic_store_n(cache, found, __ATOMIC_RELEASE);
-  }
-  return found;
-}
-
-static int peer_name(int fd, struct sockaddr_un *name) {
-  socklen_t bytes = sizeof *name;
-  memset(name, 0, sizeof *name);
-  if (getpeername(fd, (struct sockaddr *)name, &bytes) != 0 || name->sun_family != AF_UNIX)
-    return 0;
-  return bytes > sizeof *name ? 0 : (int)bytes;
-}
-
-static int open_device(const char *path, int flags) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX};
-  size_t length = strlen(path);
-  if (length >= sizeof name.sun_path) {
-    errno = ENAMETOOLONG;
-    return -1;
-  }
-  memcpy(name.sun_path, path, length + 1);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0), 0);
-  if (fd < 0) return -1;
-  int result;
-  do result = connect(fd, (struct sockaddr *)&name, sizeof name);
-  while (result != 0 && errno == EINTR);
-  if (result != 0) {
-    close(fd);
-    errno = ENODEV; /* what a machine without the device says */
-    return -1;
-  }
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&lock);
-  if (device_name_bytes == 0) {
-    int bytes = peer_name(fd, &device_name);
-    __atomic_store_n(&device_name_bytes, (uint32_t)bytes, __ATOMIC_RELEASE);
-  }
-  pthread_mutex_unlock(&lock);
-  return fd;
-}
-
-static bool is_device(int fd) {
-  uint32_t known = __atomic_load_n(&device_name_bytes, __ATOMIC_ACQUIRE);
-  if (known == 0) return false;
-  struct sockaddr_un name;
-  return peer_name(fd, &name) == (int)known && memcmp(&name, &device_name, known) == 0;
-}
 
 /* ---- files ------------------------------------------------------------------------ */
 
@@ -129,17 +60,6 @@ static int open_special(enum what what, int flags) {
   if (what == DEVICE) return open_device(getenv("XSCHED_VKFD_SOCKET"), flags);
   return memfd_create("vkfd-render", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
 }
-
-static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
-
-#define READ_MODE(flags, mode)                                                                     \
-  mode_t mode = 0;                                                                                 \
-  if (takes_mode(flags)) {                                                                         \
-    va_list rest;                                                                                  \
-    va_start(rest, flags);                                                                         \
-    mode = va_arg(rest, mode_t);                                                                   \
-    va_end(rest);                                                                                  \
-  }
 
 #define DEFINE_OPEN(name)                                                                          \
   EXPORT int name(const char *path, int flags, ...) {                                              \

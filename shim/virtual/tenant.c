@@ -5,6 +5,7 @@
  * it is a HIP program, for the virtual GPU only.
  *
  *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
+ *          [--feed N]                        a request is N kernels, each after ten times as long on the CPU
  *          [--urgent FD | --background FD]   with another one: see tenant_app.h
  *   in:  rate HZ | loop | pause | report | quit
  *   out: R | I start_ns end_ns | P | S launches checksum expected | E what
@@ -44,7 +45,7 @@
 
 static struct {
   const char *name;
-  unsigned kernel_us, depth;
+  unsigned kernel_us, depth, feed;
   int device;
   int peer; /* socket to the other tenant of an application that schedules itself; 0: none */
   bool urgent;
@@ -307,6 +308,10 @@ static void run_rate(void) {
     }
     app_request(true);
     launch(t.work);
+    for (unsigned more = 1; more < t.feed; more++) {
+      for (uint64_t until = now_ns() + 10000ull * t.kernel_us; now_ns() < until;) {}
+      launch(t.work);
+    }
     CHECK(cu.cuStreamSynchronize(t.stream));
     say_iteration(due, now_ns());
     app_request(false);
@@ -333,13 +338,14 @@ static void read_options(int argc, char **argv) {
     else if (value && strcmp(argv[i], "--kernel-us") == 0) t.kernel_us = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--depth") == 0) t.depth = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--device") == 0) t.device = atoi(value);
+    else if (value && strcmp(argv[i], "--feed") == 0) t.feed = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "hip") == 0) t.hip = true;
     else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "cuda") == 0) t.hip = false;
     else if (value && strcmp(argv[i], "--urgent") == 0) t.peer = atoi(value), t.urgent = true;
     else if (value && strcmp(argv[i], "--background") == 0) t.peer = atoi(value);
     else {
       fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
-                      "[--api cuda|hip] [--urgent FD | --background FD]\n");
+                      "[--api cuda|hip] [--feed N] [--urgent FD | --background FD]\n");
       _exit(64);
     }
   }

@@ -143,7 +143,8 @@ struct xsw_queue {
   uint64_t busy_ns;      /* signed: for how long it had work in all. While it has some, less the time
                             at which that began, and so negative: the reader adds its own time.
                             One word, so that no reading can be torn */
-  uint64_t _rsv2[1];
+  uint64_t fed_ns;       /* when the program last began to wait for this queue: of its work there was
+                            no more to come before that wait was over. Not kept while it is quiet */
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A look can be asked for, and comes at once, but asking all the time buys no more than the share.
+func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 10 * time.Millisecond
+		ctx, cancel := context.WithCancel(context.Background())
+		d := &daemon{look: make(chan struct{}, 1)}
+		var looks atomic.Int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			paceLooks(ctx, d.look, func() time.Duration { looks.Add(1); time.Sleep(took); return took })
+		}()
+		synctest.Wait()
+		d.lookAgain()
+		time.Sleep(took)
+		synctest.Wait()
+		if n := looks.Load(); n != 1 {
+			t.Errorf("%d looks after the first was asked for", n)
+		}
+		start := time.Now()
+		looks.Store(0)
+		for time.Since(start) < 10*time.Second {
+			d.lookAgain()
+			time.Sleep(time.Millisecond)
+		}
+		if n := looks.Load(); time.Duration(n)*took > 10*time.Second/outsiderShare+took || n < 40 {
+			t.Errorf("%d looks of %v in 10 s", n, took)
+		}
+		// Left alone it looks as before.
+		time.Sleep(outsiderPeriod)
+		looks.Store(0)
+		time.Sleep(10*outsiderPeriod + outsiderPeriod/2)
+		if n := looks.Load(); n < 9 || n > 11 {
+			t.Errorf("%d looks in ten periods", n)
+		}
+		cancel()
+		<-done
+	})
+}

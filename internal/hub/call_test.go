@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// Who gives up on a loop that is late has nothing done in his name later, and what the request would
+// have written is his own again.
+func TestAnAbandonedRequestIsNotCarriedOut(t *testing.T) {
+	h := startHub(t, nil)
+	c := h.join(t, 0, 0)
+	c.queue(0)
+	await(t, "it is known", func() bool { return h.Stats().Queues == 1 })
+	if err := h.Wedge(context.Background(), 60*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := h.SetHeld(short, os.Getpid(), true); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("held by a loop that is blocked: %v", err)
+	}
+	all, err := h.Sessions(context.Background()) // after the loop goes on
+	if err != nil || len(all) != 1 || all[0].Held {
+		t.Errorf("%+v %v", all, err)
+	}
+}
+
+// Callers give up at any moment, also while the loop is at their request.
+func TestGivingUpRacesWithNothing(t *testing.T) {
+	h := startHub(t, nil)
+	h.join(t, 0, 0).queue(0)
+	await(t, "it is known", func() bool { return h.Stats().Queues == 1 })
+	for i := range 2000 {
+		short, cancel := context.WithTimeout(context.Background(), time.Duration(i%100)*time.Microsecond)
+		_, _ = h.Sessions(short)
+		_, _ = h.SetHint(short, os.Getpid(), false, func(_ SessionView, hint *model.Hint) error { hint.Priority = 0; return nil })
+		cancel()
+	}
+	if _, err := h.Sessions(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

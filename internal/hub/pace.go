@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+)
+
+// This file bounds what doorbells may take of the loop. A client can ring as often as it likes, and the
+// loop may run before everybody else on its CPU: without a bound one program takes that CPU, and as
+// soon as the kernel puts a stop to it the heartbeat of all others is late. So the programs of a user
+// have a share of the loop's time. Beyond it their doorbells are not listened to till the next window,
+// in which their pages are read as they are then: nothing is lost, it is seen later.
+const (
+	paceWindow = time.Millisecond
+	paceShare  = paceWindow / 4
+	paceFree   = 2                    // rings of a user in a window that are heard beyond the share
+	paceFreeTo = 2 * paceShare        // unless that much was taken
+	paceDebt   = 8 * paceShare        // most that is remembered: the loop may have been kept from its CPU
+	paceAgain  = 64                   // doorbells listened to again in a window: that costs time, too
+	paceWake   = 5 * time.Microsecond // of the kernel, for waking the loop
+)
+
+// account is what the doorbells of one user have taken.
+type account struct {
+	sessions int
+	window   uint64 // the last in which one rang
+	rings    int    // in that
+	spent    time.Duration
+}
+
+// open finds the account of a session that joins.
+func (l *loop) open(s *Session) {
+	if l.accounts[s.UID] == nil {
+		l.accounts[s.UID] = &account{window: l.window}
+	}
+	s.account = l.accounts[s.UID]
+	s.account.sessions++
+}
+
+func (l *loop) closeAccount(s *Session) {
+	if s.account == nil {
+		return
+	}
+	if s.account.sessions--; s.account.sessions == 0 {
+		delete(l.accounts, s.UID)
+	}
+	s.account = nil
+}
+
+// answer reads the page of a session that rang, unless its user has had his share.
+func (l *loop) answer(now model.Time, s *Session) {
+	a := s.account
+	if passed := l.window - a.window; passed > 0 {
+		a.window, a.rings = l.window, 0
+		a.spent = max(0, a.spent-time.Duration(min(passed, 1<<20))*paceShare)
+	}
+	if a.spent >= paceShare && (a.rings >= paceFree || a.spent >= paceFreeTo) {
+		l.deafen(s)
+		return
+	}
+	a.rings++
+	l.rang = append(l.rang, a)
+	start := l.now()
+	l.scan(now, s)
+	a.spend(l.now().Sub(start))
+}
+
+func (a *account) spend(t time.Duration) { a.spent = min(a.spent+t, paceDebt) }
+
+// charge divides what waking up and the decision took among those whose doorbells led to it.
+func (l *loop) charge(decision time.Duration) {
+	for i, a := range l.rang {
+		a.spend((paceWake + decision) / time.Duration(len(l.rang)))
+		l.rang[i] = nil
+	}
+	l.rang = l.rang[:0]
+}
+
+func (l *loop) deafen(s *Session) {
+	if l.watchAgain(s, unix.EPOLLET) {
+		l.deaf = append(l.deaf, s)
+	}
+}
+
+// listen begins a window if one is over, and listens again to those that had to wait for it. One that has
+// rung meanwhile, or ever, then rings at once.
+func (l *loop) listen(now model.Time) {
+	if now < l.windowEnd {
+		return
+	}
+	l.window += uint64(now.Sub(l.windowEnd)/paceWindow) + 1
+	l.windowEnd = now.Add(paceWindow)
+	n := min(len(l.deaf), paceAgain)
+	for _, s := range l.deaf[:n] {
+		l.watchAgain(s, unix.EPOLLIN|unix.EPOLLET)
+	}
+	rest := copy(l.deaf, l.deaf[n:])
+	clear(l.deaf[rest:])
+	l.deaf = l.deaf[:rest]
+}
+
+func (l *loop) watchAgain(s *Session, events uint32) bool {
+	if s.bell < 0 { // it has ended
+		return false
+	}
+	e := unix.EpollEvent{Events: events, Fd: int32(s.bell)}
+	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, s.bell, &e) == nil
+}
