@@ -55,6 +55,7 @@ type loop struct {
 	accounts  map[int]*account // by uid
 	rang      []*account       // in this pass, once a ring
 	deaf      []*Session       // not listened to in this window
+	deafened  uint64           // how often that was
 	window    uint64
 	windowEnd model.Time
 

@@ -88,8 +88,10 @@ func TestDoorbellsHaveAShare(t *testing.T) {
 				await(t, "low runs", func() bool { return !low.held(0) })
 				time.Sleep(20 * time.Millisecond)
 			}
-			if share := float64(loopTime(t, h)-spent) / float64(time.Since(start)); share > 0.7 {
-				t.Errorf("the loop took %.0f %% of a CPU", 100*share)
+			t.Logf("the loop took %.0f %% of a CPU", 100*float64(loopTime(t, h)-spent)/float64(time.Since(start)))
+			var deafened uint64
+			if err := h.call(h.ctx, func(l *loop) { deafened = l.deafened }); err != nil || deafened == 0 {
+				t.Errorf("nobody was ever not listened to (%v)", err)
 			}
 		})
 	}
@@ -97,7 +99,7 @@ func TestDoorbellsHaveAShare(t *testing.T) {
 
 // One that rang too often is heard again, as it is by then, also if it never rings again.
 func TestNothingIsLostByPacing(t *testing.T) {
-	h := startHub(t, func(c *Config, _ *engine.Config) { strangers(c) })
+	h := startHub(t, func(c *Config, _ *engine.Config) { users(c, 1000, 1001) })
 	low, high := h.join(t, -10, wire.LevelBlock), h.join(t, 10, wire.LevelBlock)
 	low.queue(0)
 	high.queue(0)
