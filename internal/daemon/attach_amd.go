@@ -97,11 +97,11 @@ func amdError(pid int, err error) error {
 	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
 }
 
-// watchBare guesses whether programs have work that no hook of the library sees.
+// watchBare looks whether programs work whose work no hook of the library sees.
 func (d *daemon) watchBare(ctx context.Context) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
-	guesses := map[model.SessionID]*workGuess{}
+	meters := map[model.SessionID]*cpuMeter{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -112,26 +112,22 @@ func (d *daemon) watchBare(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		now := map[model.SessionID]*workGuess{}
+		now := map[model.SessionID]*cpuMeter{}
 		for _, s := range bare {
-			guess := guesses[s.ID]
-			if guess == nil {
-				guess = &workGuess{idle: true}
+			if now[s.ID] = meters[s.ID]; now[s.ID] == nil {
+				now[s.ID] = &cpuMeter{}
 			}
-			now[s.ID] = guess
-			if busy, changed := guess.look(time.Now(), cpuTicks(s.PID)); changed {
-				_ = d.hub.SetBusy(ctx, s.ID, busy)
-			}
+			d.observe(ctx, now[s.ID], s.ID, s.PID)
 		}
-		guesses = now
+		meters = now
 	}
 }
 
-// watchAMD guesses whether an attached process has work, and finds GPUs that it starts to use.
+// watchAMD looks whether an attached process works, and finds GPUs that it starts to use.
 func (d *daemon) watchAMD(s *hub.Session, a *amd.Attached) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
-	var guess workGuess
+	var meter cpuMeter
 	for n := 1; ; n++ {
 		select {
 		case <-a.Ended():
@@ -142,9 +138,7 @@ func (d *daemon) watchAMD(s *hub.Session, a *amd.Attached) {
 		if s.Ended() {
 			return
 		}
-		if busy, changed := guess.look(time.Now(), cpuTicks(s.PID)); changed {
-			_ = d.hub.SetBusy(context.Background(), s.ID, busy)
-		}
+		d.observe(context.Background(), &meter, s.ID, s.PID)
 		if n%20 == 0 {
 			s.Refresh()
 		}

@@ -3,18 +3,15 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/device/nvidia"
 	"xsched/internal/hub"
+	"xsched/internal/model"
 )
 
 // This file looks after attached processes, which tell nothing by themselves.
@@ -62,12 +59,12 @@ func (d *daemon) rescan(s *hub.Session, o *nvidia.Objects) {
 }
 
 // watch ends the session when the process no longer has the files (it closed
-// them or called exec, and only our duplicates keep its GPU memory), and guesses
-// meanwhile whether it has work.
+// them or called exec, and only our duplicates keep its GPU memory), and looks
+// meanwhile whether it works.
 func (d *daemon) watch(s *hub.Session, a *nvidia.Attached) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
-	var guess workGuess
+	var meter cpuMeter
 	scanned := time.Now()
 	for range t.C {
 		if s.Ended() {
@@ -81,46 +78,52 @@ func (d *daemon) watch(s *hub.Session, a *nvidia.Attached) {
 			d.rescan(s, a.Objects)
 			scanned = time.Now()
 		}
-		if busy, changed := guess.look(time.Now(), cpuTicks(s.PID)); changed {
-			_ = d.hub.SetBusy(context.Background(), s.ID, busy)
-		}
+		d.observe(context.Background(), &meter, s.ID, s.PID)
 	}
 }
 
-// idleAfter is how long a process must have used no CPU to be taken for idle.
-const idleAfter = time.Second
+// A program that does nothing still wakes up now and then: one thread of CUDA's every 100 ms, for
+// some microseconds each time. So little does not count, unless it comes at once.
+const (
+	restShare = 5000                   // a 5000th of the time is no work: 0.2 ms a second
+	restBurst = 100 * time.Microsecond // nor is that much beyond it
+)
 
-// workGuess guesses from a process's CPU time whether it has GPU work: a program
-// that submits or waits for work spins or at least runs now and then, one that nobody
-// asks for anything does not. A program that sleeps while long kernels run is taken for
-// idle; the hub sees to it that this never costs it its turn.
-type workGuess struct {
-	ticks uint64
-	moved time.Time // when ticks last changed
-	idle  bool
+// cpuMeter tells from a process's CPU time whether it works: a program that submits or waits
+// for GPU work spins or at least runs now and then, one that nobody asks for anything does not.
+type cpuMeter struct {
+	at     time.Time
+	cpu    time.Duration
+	beyond time.Duration // what it used beyond its rest
 }
 
-func (g *workGuess) look(now time.Time, ticks uint64) (busy, changed bool) {
-	if ticks != g.ticks || g.moved.IsZero() {
-		g.ticks, g.moved = ticks, now
+func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked bool) {
+	if err != nil {
+		return true // nobody is taken for idle because we can't see him
 	}
-	idle := now.Sub(g.moved) >= idleAfter
-	changed = idle != g.idle
-	g.idle = idle
-	return !idle, changed
+	if m.at.IsZero() {
+		m.at, m.cpu = now, cpu
+	}
+	m.beyond = max(0, m.beyond-now.Sub(m.at)/restShare) + max(0, cpu-m.cpu)
+	m.at, m.cpu = now, cpu
+	worked = m.beyond >= restBurst
+	m.beyond = min(m.beyond, restBurst)
+	return worked
 }
 
-// cpuTicks reads the CPU time of all threads of a process, in clock ticks.
-func cpuTicks(pid int) uint64 {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name may hold anything, so count from its end: utime and stime are fields 14 and 15.
-	_, rest, _ := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), " ")
-	fields := strings.Fields(rest)
-	const utime, stime = 11, 12
-	if len(fields) <= stime {
-		return 0
+// observe tells the hub whether a process works.
+func (d *daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
+	cpu, err := cpuTime(pid)
+	_ = d.hub.Observe(ctx, id, m.look(time.Now(), cpu, err))
+}
+
+// cpuTime is the CPU time of all threads of a process. /proc has it in ticks of 10 ms only, which a
+// program that sleeps until a kernel ends may not use in a minute.
+func cpuTime(pid int) (time.Duration, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED; clock_getcpuclockid makes its clocks like this
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid)<<3|scheduled, &t); err != nil {
+		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
 	}
-	u, _ := strconv.ParseUint(fields[utime], 10, 64)
-	t, _ := strconv.ParseUint(fields[stime], 10, 64)
-	return u + t
+	return time.Duration(t.Nano()), nil
 }

@@ -3,44 +3,82 @@
 package daemon
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
 )
 
-func TestWorkGuess(t *testing.T) {
-	var g workGuess
-	start := time.Unix(1000, 0)
-	for _, step := range []struct {
-		after         time.Duration
-		ticks         uint64
-		busy, changed bool
+// What programs use that do nothing is no work; what one that sleeps through its kernels uses is.
+func TestCPUMeter(t *testing.T) {
+	const look = 50 * time.Millisecond
+	for _, test := range []struct {
+		name   string
+		used   time.Duration // each time it wakes up
+		every  time.Duration
+		first  time.Duration // when it is seen to work at the latest; 0: never
+		always bool          // and at every look in which it used some from then on
 	}{
-		{0, 5, true, false}, // it counts as busy until something says otherwise
-		{900 * time.Millisecond, 5, true, false},
-		{time.Second, 5, false, true},
-		{3 * time.Second, 5, false, false},
-		{3050 * time.Millisecond, 6, true, true},
-		{4 * time.Second, 6, true, false},
-		{4050 * time.Millisecond, 6, false, true},
+		{"sleeps", 0, time.Hour, 0, false},
+		{"a thread of CUDA's polls", 10 * time.Microsecond, 100 * time.Millisecond, 0, false},
+		{"a timer a second", 80 * time.Microsecond, time.Second, 0, false},
+		{"spins", look, look, look, true},
+		{"launches and sleeps, 20 ms", 30 * time.Microsecond, 20 * time.Millisecond, 150 * time.Millisecond, true},
+		{"launches and sleeps, 100 ms", 60 * time.Microsecond, 100 * time.Millisecond, 500 * time.Millisecond, true},
+		{"a request a second", 5 * time.Millisecond, time.Second, time.Second, true},
 	} {
-		busy, changed := g.look(start.Add(step.after), step.ticks)
-		if busy != step.busy || changed != step.changed {
-			t.Errorf("at %v with %d ticks: busy %v, changed %v", step.after, step.ticks, busy, changed)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			var m cpuMeter
+			start := time.Unix(1000, 0)
+			cpu, seen := time.Duration(0), time.Duration(0)
+			m.look(start, cpu, nil)
+			for at := look; at < 20*time.Second; at += look {
+				used := time.Duration(at/test.every-(at-look)/test.every) * test.used
+				cpu += used
+				switch worked := m.look(start.Add(at), cpu, nil); {
+				case worked && seen == 0:
+					seen = at
+				case worked && used == 0:
+					t.Fatalf("at %v: works without CPU time", at)
+				case !worked && used > 0 && seen > 0 && test.always:
+					t.Fatalf("at %v: does not work any more", at)
+				}
+			}
+			if (seen > 0) != (test.first > 0) || seen > test.first {
+				t.Errorf("seen to work at %v, want %v", seen, test.first)
+			}
+		})
 	}
 }
 
-func TestCPUTicks(t *testing.T) {
-	before := cpuTicks(os.Getpid())
-	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+func TestCPUMeterSeesNothing(t *testing.T) {
+	var m cpuMeter
+	if !m.look(time.Unix(1000, 0), 0, errors.New("no such clock")) {
+		t.Error("a process that can't be seen is taken for idle")
 	}
-	for limit := time.Now().Add(5 * time.Second); cpuTicks(os.Getpid()) <= before; {
-		if time.Now().After(limit) {
-			t.Fatalf("%d ticks before and after work", before)
+}
+
+// Less than a tick of /proc is seen, of all threads and of other processes.
+func TestCPUTime(t *testing.T) {
+	before, err := cpuTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
 		}
+		close(done)
+	}()
+	<-done
+	after, err := cpuTime(os.Getpid())
+	if used := after - before; err != nil || used < 100*time.Microsecond || used%(10*time.Millisecond) == 0 {
+		t.Errorf("used %v, %v", used, err)
 	}
-	if n := cpuTicks(1 << 30); n != 0 {
-		t.Errorf("%d ticks of nobody", n)
+	if parent, err := cpuTime(os.Getppid()); err != nil || parent <= 0 {
+		t.Errorf("parent used %v, %v", parent, err)
+	}
+	if _, err := cpuTime(1 << 22); err == nil {
+		t.Error("nobody has CPU time")
 	}
 }

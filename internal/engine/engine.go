@@ -213,7 +213,7 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed time.D
 		fed = 0 // of one that is alone changes may be left out, so nothing may be learnt from them
 	}
 	fed = min(fed, now.Sub(q.ChangedAt))
-	q.WasFed(now, fed)
+	q.Feeding.Learn(fed, now.Sub(q.ChangedAt))
 	q.Busy, q.ChangedAt = busy, now
 	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed})
 	d.readyChanged(now, r)

@@ -12,7 +12,7 @@ import (
 // This file is about programs that joined and whose work no hook sees: they use hardware
 // queues through a runtime that the library does not know. Such a program gets one queue a
 // GPU, as an attached one does, until it announces one there itself. It has no work before
-// SetBusy says so.
+// it uses CPU time.
 
 // BareSession is a session with queues whose work can only be guessed.
 type BareSession struct {

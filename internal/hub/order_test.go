@@ -261,7 +261,7 @@ func TestBareQueues(t *testing.T) {
 	if err != nil || len(bare) != 1 {
 		t.Fatalf("%+v %v", bare, err)
 	}
-	if err := h.SetBusy(context.Background(), bare[0].ID, true); err != nil {
+	if err := h.Observe(context.Background(), bare[0].ID, true); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "busy", func() bool { q := queues(); return len(q) == 1 && q[0].Busy })

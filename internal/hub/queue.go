@@ -179,6 +179,7 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 	c := l.abilities(s, q)
 	q.level, _ = c.Resolve(s.hint.Level)
 	q.want = model.Desired{Queue: q.id}
+	q.guess = guess{idle: !q.busy, counted: now}
 	l.gpus.enter(now, q)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
@@ -257,7 +258,7 @@ func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
 }
 
 // enterAttached gives an attached process one queue a GPU. Nobody tells when
-// it has work, so it counts as having some until SetBusy says otherwise.
+// it has work, so it counts as having some until it showed none for a while.
 func (l *loop) enterAttached(s *Session) {
 	for gpu, c := range s.caps {
 		if s.onGPU[gpu] == 0 && c.MaxLevel > model.LevelBlock && len(s.queues) < maxGPUs {
@@ -296,10 +297,8 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	s.touch(q.device)
 	was := q.want.Suspend != 0
 	q.want = d
-	if q.guessed() && d.Suspend != 0 && !q.busy {
-		// That it had no work was a guess, and while it is stopped nothing can correct it:
-		// it counts as waiting, so that the starvation bound holds for it.
-		l.setBusy(now, s, q, true, 0)
+	if stop := d.Suspend != 0; q.guessed() && stop != was {
+		l.guessStop(now, s, q, stop)
 	}
 	l.note(now, q)
 	switch stop := d.Suspend != 0; {

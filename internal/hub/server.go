@@ -312,7 +312,7 @@ func closeFDs(fds []int) {
 }
 
 // Attach enters a process without a shim: its hardware is known, it has no
-// doorbell, and counts as busy unless SetBusy says otherwise. prepare gets the page's
+// doorbell, and counts as busy until it has shown no work for a while. prepare gets the page's
 // file before anything is done to the process, and returns what is to be called
 // at the end. The hub takes pidfd and hardware over, also when it fails.
 func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]device.Capability, pidfd int,

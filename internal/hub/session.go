@@ -111,6 +111,7 @@ type queue struct {
 	level       model.Level
 	want        model.Desired
 	gate        *gate.Target // nil when attached
+	guess       guess        // then, and of bare ones: see guess.go
 
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work

@@ -236,24 +236,6 @@ func (h *Hub) SetQueueHint(ctx context.Context, pid int, index uint32, raises bo
 	return hint, err
 }
 
-// SetBusy says what an attached process is taken for: whether it has work can only
-// be guessed, and never to its harm: one that is stopped counts as waiting.
-func (h *Hub) SetBusy(ctx context.Context, id model.SessionID, busy bool) error {
-	return h.post(ctx, func(l *loop) {
-		s := l.sessions[id]
-		if s == nil {
-			return
-		}
-		for _, q := range s.queues {
-			if q.guessed() && q.busy != busy && (busy || q.want.Suspend == 0) {
-				q.transitions++
-				l.setBusy(l.now(), s, q, busy, 0)
-			}
-		}
-		l.settle(s)
-	})
-}
-
 // SetHeld suspends or resumes a process by hand.
 func (h *Hub) SetHeld(ctx context.Context, pid int, held bool) error {
 	return h.edit(ctx, pid, func(l *loop, s *Session) error {

@@ -92,9 +92,8 @@ type Queue struct {
 	Busy      bool // work submitted and not known to be finished
 	ChangedAt Time // when Busy last changed
 	Guessed   bool // Busy is a guess: nobody tells when it has work
-	// Feeding is for how long its program may be submitting, kernel by kernel, in its next
-	// busy time, by what the last ones were; 0: it waits for the device, or nothing is known.
-	Feeding time.Duration
+	// Feeding is what its busy times tell about how its program submits.
+	Feeding Feeding
 
 	// Held: suspended by hand (xsched suspend PID); no policy may run it.
 	Held bool
@@ -112,19 +111,6 @@ type Queue struct {
 	Got time.Duration
 	// Memo is what the policy in force remembers about this queue.
 	Memo [2]int64
-}
-
-// WasFed learns from a busy time that ends now, of which the program was submitting for the time fed; 0: that is not
-// known. Feeding is nearly the longest of the last few, because a short one often comes between two long
-// ones. Only those count in which the device had little left to do when all was submitted.
-func (q *Queue) WasFed(now Time, fed time.Duration) {
-	if fed <= 0 {
-		return
-	}
-	q.Feeding -= q.Feeding / 4
-	if length := now.Sub(q.ChangedAt); fed >= length-length/4 {
-		q.Feeding = max(q.Feeding, min(length, time.Minute))
-	}
 }
 
 // Ready says that the queue could use the GPU now.

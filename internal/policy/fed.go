@@ -15,14 +15,11 @@ import (
 // nothing, and from then on nothing comes between its kernels.
 //
 // A stop and a continue cost the low some 0.4 ms more than two switches. A request shorter than
-// FedMin is over before a stop takes effect; for one of FedMax or more the switches are a few percent.
-const (
-	FedMin = time.Millisecond
-	FedMax = 8 * time.Millisecond
-	// FedHold is for how long a low stays stopped after such a request: one that reads a value back in its
-	// middle goes on at once.
-	FedHold = 200 * time.Microsecond
-)
+// model.FedMin is over before a stop takes effect; for one of model.FedMax or more the switches are a few percent.
+
+// FedHold is for how long a low stays stopped after such a request: one that reads a value back in its
+// middle goes on at once.
+const FedHold = 200 * time.Microsecond
 
 // fedUntil is till when slices are not to be used for what the queues of [from, end) do, because all of them
 // are fed kernel by kernel; now: not at all, Never: as long as nothing changes.
@@ -30,11 +27,11 @@ func (v *View) fedUntil(now model.Time, from, end int) model.Time {
 	until := model.Never
 	for i := v.Eligible.NextIn(from, end); i >= 0; i = v.Eligible.NextIn(i+1, end) {
 		q := &v.Queues[i]
-		if q.Feeding < FedMin || q.Feeding >= FedMax {
+		if !q.Feeding.Expected() {
 			return now
 		}
 		if q.Busy {
-			until = min(until, q.ChangedAt.Add(FedMax)) // it is none if it takes longer
+			until = min(until, q.ChangedAt.Add(model.FedMax)) // it is none if it takes longer
 		}
 	}
 	return max(until, now)

@@ -100,9 +100,9 @@ func (c *encoder) event(b []byte, ev *engine.Event) []byte {
 		b = appendID(b, q.ID)
 		b = binary.AppendVarint(b, int64(q.PID))
 		b = binary.AppendUvarint(b, uint64(q.Device))
-		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held, q.Guessed, q.Feeding > 0))
-		if q.Feeding > 0 {
-			b = binary.AppendUvarint(b, uint64(q.Feeding))
+		b = append(b, byte(q.Level), flags(q.Slices, q.Busy, q.Held, q.Guessed, q.Feeding.InRow > 0))
+		if q.Feeding.InRow > 0 {
+			b = append(binary.AppendUvarint(b, uint64(q.Feeding.Length)), byte(q.Feeding.InRow))
 		}
 		b = binary.AppendVarint(b, int64(q.ChangedAt-at))
 		b = c.appendHint(b, &q.Hint)
@@ -295,7 +295,7 @@ func (d *decoder) event(kind engine.EventKind, last model.Time) *engine.Event {
 		f := d.byte()
 		q.Slices, q.Busy, q.Held, q.Guessed = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
 		if f&16 != 0 {
-			q.Feeding = time.Duration(d.upTo(maxSlice, "time"))
+			q.Feeding = model.Feeding{Length: time.Duration(d.upTo(maxSlice, "time")), InRow: int8(d.byte() & 127)}
 		}
 		changed := at + d.varint()
 		if changed < 0 || changed > maxTime {

@@ -65,7 +65,7 @@ func (s *state) apply(ev *engine.Event) {
 		}
 	case engine.EventBusy:
 		if q := s.queues[ev.ID]; q != nil {
-			q.WasFed(ev.At, ev.Length)
+			q.Feeding.Learn(ev.Length, ev.At.Sub(q.ChangedAt))
 			q.Busy, q.ChangedAt = ev.On, ev.At
 		}
 	case engine.EventHint:

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// This file guesses when programs have work of which nobody tells: attached ones, and those of
+// bare.go. All that is known is whether they use CPU time. One that sleeps until the GPU is
+// done can't show that while it is stopped. If it counted as waiting all that time, an idle program
+// would take every second turn; if it never did, one that waits for a long kernel would be lost. So
+// what it showed while it could run is remembered, and one that showed nothing gets a turn to
+// do so now and then.
+
+const (
+	// idleAfter is how long a program must have been able to run without using CPU time to be
+	// taken for idle. Time in which it is stopped does not count.
+	idleAfter = time.Second
+	// showTime is how long a turn in which it can show that it has work may be, and firstPause the
+	// time until the first of them. Each one in vain doubles the pause, up to the
+	// starvation bound, or longestPause where there is none.
+	showTime     = 50 * time.Millisecond
+	firstPause   = 50 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
+// guess is what a queue is taken for.
+type guess struct {
+	idle    bool          // it showed no work when it could have
+	waits   bool          // it counts as waiting all the same, for a turn to show some
+	stopped bool          // it can't run
+	ran     time.Duration // how long it could, since it last worked or began to wait
+	counted model.Time    // up to when ran is counted
+	pause   time.Duration // before the last turn in vain
+	retry   model.Time    // when it waits again, while it is stopped
+}
+
+// guessTimes depend on the configuration.
+type guessTimes struct{ show, pause time.Duration }
+
+func (l *loop) guessTimes() guessTimes {
+	cfg := l.engine.Config()
+	t := guessTimes{show: min(showTime, cfg.Quantum), pause: cfg.StarvationBound}
+	if t.pause == 0 {
+		t.pause = longestPause
+	}
+	return t
+}
+
+func (g *guess) busy() bool { return !g.idle || g.waits }
+
+func (g *guess) count(now model.Time) {
+	if !g.stopped {
+		g.ran += now.Sub(g.counted)
+	}
+	g.counted = now
+}
+
+// look takes over whether the program has worked since the last look.
+func (g *guess) look(now model.Time, worked bool, t guessTimes) {
+	g.count(now)
+	switch {
+	case worked:
+		*g = guess{stopped: g.stopped, counted: now}
+	case !g.idle:
+		if g.idle = g.ran >= idleAfter; g.idle && g.stopped {
+			g.rest(now, t)
+		}
+	case g.waits:
+		g.waits = g.stopped || g.ran < t.show
+	case g.stopped && now >= g.retry:
+		g.waits, g.ran = true, 0
+	}
+}
+
+// stop is the end of a turn. One that was too short to show anything goes on later.
+func (g *guess) stop(now model.Time, t guessTimes) {
+	g.count(now)
+	g.stopped = true
+	if g.idle && g.ran >= t.show {
+		g.rest(now, t)
+	}
+}
+
+func (g *guess) resume(now model.Time) {
+	g.count(now)
+	g.stopped = false
+}
+
+func (g *guess) rest(now model.Time, t guessTimes) {
+	g.waits, g.ran = false, 0
+	g.pause = min(max(2*g.pause, firstPause), t.pause)
+	g.retry = now.Add(g.pause)
+}
+
+// Observe says whether a program used CPU time since the last call, of which there shall
+// be one every 50 ms or so.
+func (h *Hub) Observe(ctx context.Context, id model.SessionID, worked bool) error {
+	return h.post(ctx, func(l *loop) {
+		s := l.sessions[id]
+		if s == nil {
+			return
+		}
+		now, times := l.now(), l.guessTimes()
+		for _, q := range s.queues {
+			if q.guessed() {
+				q.guess.look(now, worked, times)
+				l.takeGuess(now, s, q)
+			}
+		}
+		l.settle(s)
+	})
+}
+
+// guessStop notes that a queue is stopped from now on, or goes on; the caller settles.
+func (l *loop) guessStop(now model.Time, s *Session, q *queue, stop bool) {
+	if stop {
+		q.guess.stop(now, l.guessTimes())
+	} else {
+		q.guess.resume(now)
+	}
+	l.takeGuess(now, s, q)
+}
+
+// takeGuess has the engine know what a queue is taken for; the caller settles.
+func (l *loop) takeGuess(now model.Time, s *Session, q *queue) {
+	if q.guess.busy() == q.busy {
+		return
+	}
+	q.transitions++
+	l.setBusy(now, s, q, !q.busy, 0)
+	if q.busy && q.guess.stopped {
+		q.suspendedAt = now
+	}
+}

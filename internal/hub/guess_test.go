@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"testing"
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// guessed is a program of which nobody tells when it has work, beside a low that always has, and a high.
+type guessed struct {
+	kernel time.Duration // it sleeps through kernels of this length; 0: it has no work
+	from   time.Duration // since when
+	high   time.Duration // how much of each 25 ms the high works
+	phase  time.Duration // of the looks
+}
+
+// after is what happens after a time: how much of the GPU the program and the low had, how long
+// the program was without it at most, and how long until it had it first.
+type after struct {
+	had, low, gap, first time.Duration
+}
+
+func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
+	t.Helper()
+	e, err := engine.New(engine.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := (&loop{engine: e}).guessTimes()
+	id := func(i int) model.QueueID { return model.QueueID{Session: model.SessionID(i)} }
+	for i, rank := range []model.Priority{10, -5, -5} {
+		e.AddQueue(1, model.Queue{
+			ID: id(i), PID: 10 + i, Device: 1, Hint: model.Hint{Priority: rank},
+			Level: model.LevelInterrupt, Busy: i > 0, Guessed: i == 2,
+		})
+	}
+	const high, low, mine = 0, 1, 2
+	const step = time.Millisecond
+	var q guess
+	busy, stopped := true, map[model.QueueID]bool{}
+	took, idle, worked := time.Duration(0), time.Duration(0), false
+	first := false
+	for at := step; at < to; at += step {
+		now := model.Time(at)
+		if busy != q.busy() {
+			busy = q.busy()
+			e.SetBusy(now, id(mine), busy)
+		}
+		highWorks := at%(25*time.Millisecond) < g.high
+		e.SetBusy(now, id(high), highWorks)
+		changes, _ := e.Decide(now)
+		for _, d := range changes {
+			if stop := d.Suspend != 0; stop != stopped[d.Queue] {
+				stopped[d.Queue] = stop
+				switch {
+				case d.Queue != id(mine):
+				case stop:
+					q.stop(now, times)
+				default:
+					q.resume(now)
+				}
+			}
+		}
+		runs := !stopped[id(mine)]
+		if g.kernel > 0 && at >= g.from {
+			worked = worked || at < g.from+step // it submits
+			if runs {
+				if took += step; took >= g.kernel {
+					took, worked = 0, true
+				}
+			}
+		}
+		if (at+g.phase)%(50*time.Millisecond) == 0 {
+			q.look(now, worked, times)
+			worked = false
+		}
+		if idle += step; runs {
+			idle = 0
+		}
+		if at >= from {
+			a.gap = max(a.gap, idle)
+			switch {
+			case runs:
+				a.had += step
+				first = true
+			case !stopped[id(low)]:
+				a.low += step
+			}
+			if !first {
+				a.first += step
+			}
+		}
+	}
+	return a
+}
+
+func TestGuess(t *testing.T) {
+	const second, ms = time.Second, time.Millisecond
+	for _, test := range []struct {
+		name        string
+		g           guessed
+		from        time.Duration
+		least, most int // percent of what it and the low had
+		gap, first  time.Duration
+	}{
+		{"idle", guessed{}, 6 * second, 1, 4, 2150 * ms, 2150 * ms},
+		{"idle below a high", guessed{high: 8 * ms}, 6 * second, 3, 4, 2500 * ms, 2500 * ms},
+		{"idle below a high that never rests", guessed{high: 25 * ms}, 60 * second, 30, 70, 4300 * ms, 4300 * ms},
+		{"short kernels", guessed{kernel: 30 * ms}, 6 * second, 45, 55, 60 * ms, 60 * ms},
+		{"long kernels", guessed{kernel: 700 * ms}, 6 * second, 45, 55, 60 * ms, 60 * ms},
+		{"one very long kernel", guessed{kernel: 3600 * second}, 6 * second, 1, 4, 2150 * ms, 2150 * ms},
+		{"idle till now", guessed{kernel: 30 * ms, from: 9123 * ms}, 9123 * ms, 45, 55, 3 * second, 150 * ms},
+		{"long kernels from now on", guessed{kernel: 700 * ms, from: 9123 * ms}, 9123 * ms, 45, 55, 3 * second, 150 * ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for phase := time.Duration(0); phase < 50*ms; phase += 7 * ms {
+				g := test.g
+				g.phase = phase
+				a := g.run(t, test.from, test.from+20*second)
+				share := int(100 * a.had / max(1, a.had+a.low))
+				if share < test.least || share > test.most || a.gap > test.gap || a.first > test.first {
+					t.Errorf("looks at %v: %d %% of the GPU, want %d to %d; %+v", phase, share, test.least, test.most, a)
+				}
+			}
+		})
+	}
+}
+
+// What was found while a queue could run holds while it is stopped, until it shall show again.
+func TestGuessIsKept(t *testing.T) {
+	h := amdHub(t)
+	c := &shim{client: h.join(t, 0, wire.LevelAuto)}
+	_ = c.conn.SetReadDeadline(time.Time{})
+	go c.obey()
+	c.announce(t, computeQueue(0))
+	var s BareSession
+	await(t, "a bare session", func() bool {
+		all, err := h.Bare(t.Context())
+		if err != nil || len(all) != 1 {
+			return false
+		}
+		s = all[0]
+		return true
+	})
+	busy := func() bool {
+		v, err := h.Sessions(t.Context())
+		if err != nil || len(v) != 1 || len(v[0].Queues) != 1 {
+			t.Fatalf("%+v %v", v, err)
+		}
+		return v[0].Queues[0].Busy
+	}
+	look := func(worked bool) {
+		if err := h.Observe(t.Context(), s.ID, worked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold := func(on bool) {
+		if err := h.SetHeld(t.Context(), s.PID, on); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "obeyed", func() bool { return c.isPaused() == on })
+	}
+	time.Sleep(showTime) // in which it can run, and does not
+	hold(true)
+	if busy() {
+		t.Error("an idle program counts as busy because it was stopped")
+	}
+	await(t, "shall show whether it has work", func() bool { look(false); return busy() })
+	hold(false)
+	await(t, "showed that it has none", func() bool { look(false); return !busy() })
+	hold(true)
+	if busy() {
+		t.Error("a turn in vain was for nothing")
+	}
+	look(true)
+	if !busy() {
+		t.Error("a program that works while it is stopped is taken for idle")
+	}
+	hold(false)
+	hold(true)
+	look(false)
+	if !busy() {
+		t.Error("a program that worked just now is taken for idle")
+	}
+}

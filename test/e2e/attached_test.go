@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestAttachedIdleTakesNoTurns: an attached program that does nothing leaves the GPU to a busy one of its
+// priority; it has its half soon after it begins to work.
+func TestAttachedIdleTakesNoTurns(t *testing.T) {
+	t.Run("nvidia", func(t *testing.T) {
+		w := newWorld(t)
+		testAttachedIdle(t, w, w.tenant(options{plain: true}, 20000))
+	})
+	t.Run("amd", func(t *testing.T) {
+		w := amdWorld(t)
+		cmd := exec.Command(product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
+		cmd.Env = w.env("LD_PRELOAD="+product(t, "virtual/libvkfd.so"),
+			"LD_LIBRARY_PATH="+filepath.Dir(product(t, "virtual/libamdhip64.so.6")),
+			"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
+		idle := w.drive(cmd)
+		idle.expect("R", 10*time.Second)
+		testAttachedIdle(t, w, idle, "--api", "hip")
+	})
+}
+
+func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
+	t.Helper()
+	high := w.tenant(options{priority: 10}, 2000, api...) // lows take turns only below somebody
+	low := w.tenant(options{priority: -5}, 5000, api...)
+	low.send("loop")
+	w.waitLevel(low.pid(), 2)
+	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
+	// percent of a window in which a program held the GPU.
+	percent := func(p *program, window time.Duration) int {
+		from := nowNS()
+		time.Sleep(window)
+		return int(100 * w.ranIn(p.pid(), from, from+int64(window)) / window)
+	}
+	alone := percent(low, 2*time.Second)
+	w.must("attach", strconv.Itoa(idle.pid()), "--priority", "-5")
+	// It takes some seconds until it is known for idle; a busy machine may need another try.
+	kept := 0
+	eventually(t, 25*time.Second, "the low keeps 90 %", func() bool {
+		kept = percent(low, 3*time.Second)
+		t.Logf("the low has %d %%, %d %% alone", kept, alone)
+		return kept >= 90*alone/100
+	})
+	at := nowNS()
+	idle.send("loop")
+	t.Logf("a turn %v after it began to work", w.firstRun(idle.pid(), at, 2500*time.Millisecond))
+	time.Sleep(2500*time.Millisecond - time.Duration(nowNS()-at))
+	eventually(t, 15*time.Second, "it has half of the time", func() bool {
+		mine := percent(idle, 2*time.Second)
+		t.Logf("it has %d %%", mine)
+		return mine >= 35*alone/100 && mine <= 65*alone/100
+	})
+	w.must("detach", strconv.Itoa(idle.pid()))
+	for _, p := range []*program{idle, low, high} {
+		p.finish()
+	}
+}
