@@ -20,11 +20,11 @@ func TestCPUMeter(t *testing.T) {
 		always bool          // and at every look in which it used some from then on
 	}{
 		{"sleeps", 0, time.Hour, 0, false},
-		{"a thread of CUDA's polls", 10 * time.Microsecond, 100 * time.Millisecond, 0, false},
+		{"PyTorch at rest", 92 * time.Microsecond, 100 * time.Millisecond, 0, false},
 		{"a timer a second", 80 * time.Microsecond, time.Second, 0, false},
 		{"spins", look, look, look, true},
-		{"launches and sleeps, 20 ms", 30 * time.Microsecond, 20 * time.Millisecond, 150 * time.Millisecond, true},
-		{"launches and sleeps, 100 ms", 60 * time.Microsecond, 100 * time.Millisecond, 500 * time.Millisecond, true},
+		{"launches and sleeps, 20 ms", 50 * time.Microsecond, 20 * time.Millisecond, 250 * time.Millisecond, true},
+		{"launches and sleeps, 100 ms", 160 * time.Microsecond, 100 * time.Millisecond, time.Second, true},
 		{"a request a second", 5 * time.Millisecond, time.Second, time.Second, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

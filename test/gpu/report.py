@@ -10,11 +10,14 @@ number of its command. A suite without proof shows why, and no numbers.
 """
 import argparse
 import html as escape_html
+import itertools
 import json
 import math
 import os
 import sys
 import time
+
+import stats
 
 COLOURS = {"alone": "#2b8a3e", "native": "#c92a2a", "live": "#1864ab", "timeslice": "#0b7285", "suspend": "#5f3dc4",
            "level1": "#e67700", "level2": "#a61e4d", "level3": "#862e9c", "mps": "#868e96", "mps-priority": "#495057"}
@@ -24,7 +27,7 @@ NAMES = {"live": "**xsched**", "timeslice": "xsched, timeslices only", "suspend"
 
 
 def merge(results):
-    out = {"machines": [], "commands": [], "suites": {}, "seconds": 0}
+    out = {"machines": [], "commands": [], "suites": {}, "seconds": 0, "runs": {}}
     for number_of, r in enumerate(results, 1):
         out["machines"].append(r["machine"])
         out["commands"].append(r["command"])
@@ -32,7 +35,28 @@ def merge(results):
         for name, s in r["suites"].items():
             if s["status"] != "SKIPPED" or name not in out["suites"]:
                 out["suites"][name] = over(out["suites"].get(name), s, number_of)
+            for sc in s.get("scenarios", []) if proven(s) else []:
+                alone, live = (sc["modes"].get(m) or {} for m in ("alone", "live"))
+                if alone.get("high") and live.get("high"):
+                    p95 = live["high"]["p95_ms"] / alone["high"]["p95_ms"]
+                    out["runs"].setdefault(sc["name"], []).append(dict(live, p95_to_alone=p95, halves=halves(sc), command=number_of))
     return out
+
+
+def halves(sc):
+    """The P99 of one half of the blocks of `alone` over that of the other: the middle 90 % of all ways to halve them. Nothing
+    but the machine differs between them, so a ratio inside this says nothing about XSched."""
+    sizes, raw = (sc.get("block_requests") or {}).get("alone"), sc["raw_us"].get("alone")
+    if not sizes or len(sizes) < 4:
+        return None
+    ends = list(itertools.accumulate(sizes))
+    blocks = [raw[end - n:end] for n, end in zip(sizes, ends)]
+    which = set(range(len(blocks)))
+
+    def p99(of):
+        return stats.percentile([v for i in of for v in blocks[i]], 0.99)
+    found = sorted(p99(one) / p99(which - set(one)) for one in itertools.combinations(sorted(which), len(blocks) // 2))
+    return [found[int(len(found) * 0.05)], found[int(len(found) * 0.95)]]
 
 
 def over(earlier, s, command):
@@ -114,6 +138,14 @@ def scenario_table(s):
                      times(m.get("p95_to_alone")), times(m.get("p99_to_alone")) + interval_text(ratio),
                      percent(low.get("kept")), percent(low.get("kept_of_ideal")), e.get("preemptions", "-"), e.get("suspends", "-")])
     return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P95 / alone", "P99 / alone (95 %)", "low kept", "of ideal", "preemptions", "suspends"], rows)
+
+
+def runs_table(runs):
+    """What was measured more than once, every time: one run is one draw from the machine's noise."""
+    rows = [[name, m["command"], m["high"]["n"], times(m.get("p95_to_alone")), times(m["p99_to_alone"]) + interval_text((m.get("p99_compared") or {}).get("ratio")),
+             "%.2f-%.2f" % tuple(m["halves"]) if m["halves"] else "-", number(m.get("device_p99_more_ms")), percent((m.get("low") or {}).get("kept_of_ideal"))]
+            for name, found in runs.items() if len(found) > 1 for m in found]
+    return rows and table(["scenario", "command", "n", "P95 / alone", "P99 / alone (95 %)", "alone / alone (90 %)", "device P99 over alone (ms)", "kept of ideal"], rows)
 
 
 def parts_table(s):
@@ -262,6 +294,10 @@ def markdown(merged, pictures=True, prefix=""):
            "P99 is nearest rank over all blocks of a mode; in brackets its 95 % interval by resampling requests, and that of the ratio to alone by "
            "resampling blocks. \"within noise\": the limit is inside that interval; met and missed go by the measured value. Latency counts from the scheduled arrival to results ready. "
            "\"kept\" is the lows' rate inside the high's window over their rate alone, \"ideal\" is 1 - rate x (isolated GPU time + 0.4 ms).\n"]
+    again = runs_table(merged["runs"])
+    if again:
+        out += ["\n## Every run\n", "XSched in all runs, also those of earlier versions. Below, the last run of a scenario counts. \"alone / alone\": the P99 of one half of alone's own blocks over that "
+                "of the other; a ratio to alone inside that is the machine's noise.\n", again]
     for name, blocks in sections(merged):
         out.append("\n## %s\n" % name)
         for b in blocks:

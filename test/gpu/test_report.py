@@ -73,10 +73,19 @@ class Pages(unittest.TestCase):
         self.assertNotIn("command", without["suites"]["test4"]["scenarios"][0])  # what was measured is left as it is
         text = report.markdown(m)
         for want in ("1. `test/gpu/run.sh OUT`\n2. `test/gpu/run.sh OUT`", "**OK** (command 2, 5 s)", "Command 2; arrivals `rate 21`",
-                     "#### test4, under MPS", "Command 1; arrivals `rate 20`"):
+                     "#### test4, under MPS", "Command 1; arrivals `rate 20`", "## Every run",
+                     "| test4 | 1 | 320 | 1.00x | 1.00x | - | - | 99.0 % |\n| test4 | 2 | 320 | 1.00x | 1.00x | - | - | 99.0 % |"):
             self.assertIn(want, text)
+        self.assertNotIn("| burst | 1 |", text)  # what was measured once is below
         again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
         self.assertEqual([s["command"] for s in again], [3, 3])
+
+    def test_alone_against_itself(self):
+        same = scenario(block_requests={"alone": [2, 2, 2, 2]}, raw_us={"alone": [3, 4] * 4})
+        self.assertEqual(report.halves(same), [1, 1])
+        noisy = scenario(block_requests={"alone": [2, 2, 2, 2]}, raw_us={"alone": [3, 4, 3, 4, 3, 8, 3, 4]})
+        self.assertEqual(report.halves(noisy), [0.5, 2])
+        self.assertIsNone(report.halves(scenario()))
 
     def test_merge_keeps_nothing_beside_a_failure(self):
         good = results(test4={"scenarios": [scenario(), scenario(name="test4, under MPS")]})
