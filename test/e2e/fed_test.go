@@ -4,12 +4,10 @@ package e2e
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
 
-	"xsched/internal/model"
 	"xsched/internal/vgpu"
 )
 
@@ -17,21 +15,7 @@ import (
 // and how many requests there were.
 func (w *world) interruptions(pid, kernels int, from, to int64) (float64, int) {
 	w.t.Helper()
-	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	spans, err := w.gpu.Timeline(model.Time(from), model.Time(to))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var at []int64
-	for _, a := range arrivals {
-		if a.PID == pid {
-			at = append(at, a.Submitted)
-		}
-	}
-	slices.Sort(at)
+	at, spans := w.recorded(pid, from, to)
 	total, n := 0, 0
 	for i := 0; i+kernels <= len(at); i, n = i+kernels, n+1 {
 		for _, s := range spans {

@@ -20,21 +20,11 @@ type request struct{ arrived, ended int64 }
 // device's own record: what runs between two arrivals is the first one's.
 func (w *world) requests(pid int, from, to int64) []request {
 	w.t.Helper()
-	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	spans, err := w.gpu.Timeline(model.Time(from), model.Time(to))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	arrived, spans := w.recorded(pid, from, to)
 	var out []request
-	for _, a := range arrivals {
-		if a.PID == pid {
-			out = append(out, request{arrived: a.Submitted})
-		}
+	for _, at := range arrived {
+		out = append(out, request{arrived: at})
 	}
-	slices.SortFunc(out, func(a, b request) int { return int(a.arrived - b.arrived) })
 	at := 0
 	for _, s := range spans {
 		if s.PID != pid || s.Kind != vgpu.KindRun {
@@ -49,6 +39,25 @@ func (w *world) requests(pid int, from, to int64) []request {
 	}
 	// The last one may not be over.
 	return out[:max(0, len(out)-1)]
+}
+
+// recorded is when the kernels of a process arrived at the device in [from, to), in order, and who had it.
+func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []vgpu.Span) {
+	w.t.Helper()
+	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if spans, err = w.gpu.Timeline(model.Time(from), model.Time(to)); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, a := range arrivals {
+		if a.PID == pid {
+			arrived = append(arrived, a.Submitted)
+		}
+	}
+	slices.Sort(arrived)
+	return arrived, spans
 }
 
 // p99 is the nearest-rank percentile of how long requests took.
