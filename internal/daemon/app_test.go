@@ -135,6 +135,8 @@ func (r rm) build(gpus ...uint32) ([]wire.RMEvent, error) {
 	return events, nil
 }
 
+const computeChannels = 8
+
 // context makes what a client has on one GPU.
 func (r rm) context(client, gpu uint32) (events []wire.RMEvent, err error) {
 	alloc := func(parent, class uint32, params []byte) uint32 {
@@ -147,7 +149,7 @@ func (r rm) context(client, gpu uint32) (events []wire.RMEvent, err error) {
 	alloc(dev, 0x2080, pad(4))
 	compute := alloc(dev, 0xA06C, pad(20, 0, 0, 0, 1))
 	var first uint32
-	for i := range 8 {
+	for i := range computeChannels {
 		ch := alloc(compute, 0xC86F, nil)
 		if i == 0 {
 			first = ch
@@ -362,6 +364,25 @@ func (w *world) account(t *testing.T, pid int) vgpu.Account {
 	}
 	a, _ := st.Client(pid)
 	return a
+}
+
+// stopped says that a process is on so many GPUs. How often it was stopped says less: a daemon that gets no CPU for
+// as long as a lease finds it running, and stops it again.
+func (w *world) stopped(t *testing.T, pid, gpus int) func() bool {
+	var last vgpu.Account
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last seen: %+v", last)
+		}
+	})
+	return func() bool {
+		last = w.account(t, pid)
+		return last.Stopped >= gpus*computeChannels
+	}
+}
+
+func (w *world) free(t *testing.T, pid int) func() bool {
+	return func() bool { return w.account(t, pid).Stopped == 0 }
 }
 
 func await(t *testing.T, what string, cond func() bool) time.Duration {

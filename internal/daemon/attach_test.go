@@ -55,7 +55,7 @@ func TestAttachAfterManyClients(t *testing.T) {
 		t.Errorf("%+v after %v", reply, took)
 	}
 	t.Logf("attached past 5000 clients in %v", took)
-	await(t, "stopped", func() bool { return w.account(t, app.Process.Pid).Disables == 1 })
+	await(t, "stopped", w.stopped(t, app.Process.Pid, 1))
 }
 
 // One RM client with channels on two GPUs: each is stopped on its own GPU.
@@ -67,7 +67,7 @@ func TestAttachTwoGPUs(t *testing.T) {
 	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "stopped on both", func() bool { return w.account(t, pid).Disables == 2 })
+	await(t, "stopped on both", w.stopped(t, pid, 2))
 	l, err := w.ctl.List(ctx)
 	if err != nil || len(l.Processes) != 1 || len(l.Processes[0].Queues) != 2 {
 		t.Fatalf("%+v %v", l, err)
@@ -226,12 +226,11 @@ func TestAttachedMakesMore(t *testing.T) {
 	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	await(t, "stopped", w.stopped(t, pid, 1))
 	if _, err := app.in.WriteString("more\n"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "stopped on the other GPU too", func() bool { return w.account(t, pid).Disables == 2 })
-	before := w.account(t, pid).Enables
+	await(t, "stopped on the other GPU too", w.stopped(t, pid, 2))
 	_ = d.Process.Kill()
-	await(t, "free on both", func() bool { return w.account(t, pid).Enables >= before+2 })
+	await(t, "free on both", w.free(t, pid))
 }

@@ -18,7 +18,7 @@ func silence(t *testing.T, w *world, pid int) {
 	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "stopped", func() bool { return w.account(t, pid).Disables == 1 })
+	await(t, "stopped", w.stopped(t, pid, 1))
 	if err := w.device.SetFault(fmt.Sprintf("never-answer:%d", pid)); err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (d *daemon) watch(s *hub.Session, a *nvidia.Attached) {
 // second (driver 580.159.04). So little does not count, unless it comes at once.
 const (
 	restShare = 800                    // an 800th of the time is no work: 1.25 ms a second
-	restBurst = 250 * time.Microsecond // nor is that much beyond it
+	restBurst = 100 * time.Microsecond // nor is that much beyond it
 )
 
 // cpuMeter tells from a process's CPU time whether it works: a program that submits or waits

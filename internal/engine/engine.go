@@ -127,6 +127,9 @@ func (e *Engine) SetMode(mode model.Mode, level model.Level) error {
 // it has work already. A queue of a process that is held is held too. A known ID is replaced.
 func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	e.RemoveQueue(now, q.ID)
+	if q.ChangedAt > now || q.Busy && q.ChangedAt == 0 {
+		q.ChangedAt = now // what a client says about the future counts for nothing
+	}
 	if e.observer != nil {
 		added := q // on the heap only where somebody looks
 		e.saw(Event{Kind: EventAdd, At: now, Queue: &added})
@@ -159,9 +162,6 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	// Until a verdict says otherwise a queue runs: nobody has stopped it.
 	q.Running, q.RunSince, q.WaitSince = true, now, now
 	q.Rank = e.policy.Rank(&q, q.Hint.Priority)
-	if q.ChangedAt > now || q.Busy && q.ChangedAt == 0 {
-		q.ChangedAt = now // what a client says about the future counts for nothing
-	}
 	r := &record{dev: e.devices[at], slices: q.Slices, flip: now, v0: e.devices[at].view.V, sent: model.Desired{Queue: q.ID}, verdict: model.Verdict{Run: true}}
 	e.queues[q.ID] = r
 	r.dev.insert(q, r)

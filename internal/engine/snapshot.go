@@ -48,6 +48,32 @@ func (e *Engine) Snapshot(model.Time) []QueueState {
 	return all
 }
 
+// Kept says that a queue would get nothing done under the plan in force if it had work: it is stopped, or
+// slices of others that have some keep it from that.
+func (e *Engine) Kept(id model.QueueID) bool {
+	r := e.queues[id]
+	if r == nil || r.dev.moved { // then it is about to be decided anew
+		return false
+	}
+	d := r.dev
+	for i := d.view.Ready.Next(0); i >= 0; i = d.view.Ready.Next(i + 1) {
+		if i != r.index && d.view.Running.Has(i) && (d.tiny.Has(r.index) || d.long.Has(i) && !d.long.Has(r.index)) {
+			return true
+		}
+	}
+	return !r.verdict.Run
+}
+
+// WaitsSince says that a queue has work, can't progress now and did not since a time.
+func (e *Engine) WaitsSince(id model.QueueID, since model.Time) bool {
+	r := e.queues[id]
+	if r == nil || r.dev.moved {
+		return false
+	}
+	v := &r.dev.view
+	return v.Ready.Has(r.index) && !v.Chance.Has(r.index) && v.Clocks[r.index].Wait <= since
+}
+
 // StoppedFor is the process in whose favour a queue last had to leave; 0: nobody's.
 func (e *Engine) StoppedFor(id model.QueueID) int {
 	if r := e.queues[id]; r != nil {

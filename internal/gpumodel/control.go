@@ -110,7 +110,10 @@ func (g *GPU) enable(c *Channel, on bool) {
 	}
 	c.enabled = on
 	if on {
+		c.group.account.Stopped--
 		g.pump(c)
+	} else {
+		c.group.account.Stopped++
 	}
 	g.refresh(c.group)
 }

@@ -60,6 +60,9 @@ func TestDisablesAsOnTheH200(t *testing.T) {
 				g.Disable([]*Channel{channel}, s.disable, s.onlyScheduling, nil)
 				pass(30 * time.Millisecond)
 			}
+			if stopped := account.Stopped == 1; stopped == channel.Enabled() {
+				t.Errorf("%s, beside another %v: %d channels are stopped", c.name, beside, account.Stopped)
+			}
 			before := account.RunNS
 			pass(400 * time.Millisecond)
 			want := c.alone
@@ -68,6 +71,9 @@ func TestDisablesAsOnTheH200(t *testing.T) {
 			}
 			if ran := account.RunNS > before; ran != want {
 				t.Errorf("%s, beside another %v: runs %v, want %v", c.name, beside, ran, want)
+			}
+			if g.RemoveChannel(channel); account.Stopped != 0 {
+				t.Errorf("%s: %d channels are stopped that are not there", c.name, account.Stopped)
 			}
 		}
 	}

@@ -155,6 +155,9 @@ func (g *GPU) RemoveChannel(c *Channel) {
 	}
 	running := g.phase == phaseRun && g.owner == c.group && c.group.current == c
 	mid := running && c.group.mid()
+	if !c.enabled {
+		c.group.account.Stopped--
+	}
 	c.removed, c.enabled = true, false
 	g.copies.remove(c)
 	c.queue = nil

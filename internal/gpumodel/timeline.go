@@ -24,6 +24,7 @@ type Account struct {
 	Preemptions uint64 `json:"preemptions"` // in the middle of a kernel
 	Disables    uint64 `json:"disables"`    // FIFO_DISABLE_CHANNELS calls accepted
 	Enables     uint64 `json:"enables"`
+	Stopped     int    `json:"stopped"`    // channels that are disabled now
 	Timeslices  uint64 `json:"timeslices"` // SET_TIMESLICE calls carried out
 	RunNS       int64  `json:"run_ns"`
 	SliceNS     int64  `json:"slice_ns"` // in force for its newest compute group

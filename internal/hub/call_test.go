@@ -19,15 +19,14 @@ func TestAnAbandonedRequestIsNotCarriedOut(t *testing.T) {
 	c := h.join(t, 0, 0)
 	c.queue(0)
 	await(t, "it is known", func() bool { return h.Stats().Queues == 1 })
-	if err := h.Wedge(context.Background(), 60*time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	release := h.block(t)
 	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if err := h.SetHeld(short, os.Getpid(), true); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("held by a loop that is blocked: %v", err)
 	}
-	all, err := h.Sessions(context.Background()) // after the loop goes on
+	release()
+	all, err := h.Sessions(context.Background())
 	if err != nil || len(all) != 1 || all[0].Held {
 		t.Errorf("%+v %v", all, err)
 	}

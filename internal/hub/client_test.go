@@ -257,6 +257,19 @@ func await(t testing.TB, what string, cond func() bool) {
 	}
 }
 
+// block stops the loop until it is released, or the test ends.
+func (f *fixture) block(t testing.TB) (release func()) {
+	t.Helper()
+	blocked, released := make(chan struct{}), make(chan struct{})
+	if err := f.post(context.Background(), func(*loop) { close(blocked); <-released }); err != nil {
+		t.Fatal(err)
+	}
+	<-blocked
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release)
+	return release
+}
+
 func openFDs(t testing.TB) int {
 	t.Helper()
 	e, err := os.ReadDir("/proc/self/fd")

@@ -80,9 +80,12 @@ func TestLateSuspensionIsUndone(t *testing.T) {
 func TestDetachTellsTheTruth(t *testing.T) {
 	h := startHub(t, nil)
 	_, hang, ended := attachFake(t, h)
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	if err := h.Detach(ctx, os.Getpid()); !errors.Is(err, ErrNotFreed) {
+	ctx, cancel := context.WithCancel(context.Background())
+	detached := make(chan error, 1)
+	go func() { detached <- h.Detach(ctx, os.Getpid()) }()
+	await(t, "the session is over", func() bool { return h.count() == 0 })
+	cancel()
+	if err := <-detached; !errors.Is(err, ErrNotFreed) {
 		t.Errorf("detached: %v", err)
 	}
 	close(hang)

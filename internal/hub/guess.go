@@ -36,7 +36,16 @@ type guess struct {
 	ran     time.Duration // how long it could, since it last worked or began to wait
 	counted model.Time    // up to when ran is counted
 	pause   time.Duration // before the last turn in vain
-	retry   model.Time    // when it waits again, while it is stopped
+	retry   model.Time    // when it waits again, while it is stopped or kept
+	since   model.Time    // when it last worked or began to wait
+	starved bool          // from then till the last look
+}
+
+// standing is what the engine knows of a queue: not only a stop keeps it from the GPU, slices do as well, and a high
+// that comes back too soon.
+type standing struct {
+	kept    bool // it would get nothing done now
+	starved bool // it waits, and got nothing done since it last worked or began to wait
 }
 
 // guessTimes depend on the configuration.
@@ -61,27 +70,34 @@ func (g *guess) count(now model.Time) {
 }
 
 // look takes over whether the program has worked since the last look.
-func (g *guess) look(now model.Time, worked bool, t guessTimes) {
+func (g *guess) look(now model.Time, worked bool, at standing, t guessTimes) {
 	g.count(now)
+	if g.starved {
+		g.ran = 0 // if it had its turn since the last look, then not for all of that time
+	}
+	g.starved = at.starved && !g.stopped
 	switch {
 	case worked:
-		*g = guess{stopped: g.stopped, counted: now}
+		*g = guess{stopped: g.stopped, counted: now, since: now}
 	case !g.idle:
-		if g.idle = g.ran >= idleAfter; g.idle && g.stopped {
+		if g.idle = g.ran >= idleAfter && !at.starved; g.idle && g.stopped {
 			g.rest(now, t)
 		}
 	case g.waits:
-		g.waits = g.stopped || g.ran < t.show
-	case g.stopped && now >= g.retry:
-		g.waits, g.ran = true, 0
+		if g.waits = g.stopped || at.starved || g.ran < t.show; !g.waits && at.kept {
+			g.rest(now, t) // it is not stopped for that
+		}
+	case (g.stopped || at.kept) && now >= g.retry:
+		g.waits, g.ran, g.since = true, 0, now
 	}
 }
 
-// stop is the end of a turn. One that was too short to show anything goes on later.
-func (g *guess) stop(now model.Time, t guessTimes) {
+// stop is the end of a turn. One that was too short to show anything goes on later, and many that were too short
+// to get anything done are none.
+func (g *guess) stop(now model.Time, starved bool, t guessTimes) {
 	g.count(now)
-	g.stopped = true
-	if g.idle && g.ran >= t.show {
+	g.stopped, g.starved = true, false
+	if g.idle && g.ran >= t.show && !starved {
 		g.rest(now, t)
 	}
 }
@@ -108,7 +124,7 @@ func (h *Hub) Observe(ctx context.Context, id model.SessionID, worked bool) erro
 		now, times := l.now(), l.guessTimes()
 		for _, q := range s.queues {
 			if q.guessed() {
-				q.guess.look(now, worked, times)
+				q.guess.look(now, worked, standing{l.engine.Kept(q.id), l.engine.WaitsSince(q.id, q.guess.since)}, times)
 				l.takeGuess(now, s, q)
 			}
 		}
@@ -119,7 +135,7 @@ func (h *Hub) Observe(ctx context.Context, id model.SessionID, worked bool) erro
 // guessStop notes that a queue is stopped from now on, or goes on; the caller settles.
 func (l *loop) guessStop(now model.Time, s *Session, q *queue, stop bool) {
 	if stop {
-		q.guess.stop(now, l.guessTimes())
+		q.guess.stop(now, l.engine.WaitsSince(q.id, q.guess.since), l.guessTimes())
 	} else {
 		q.guess.resume(now)
 	}

@@ -3,11 +3,16 @@
 package hub
 
 import (
+	"os"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/device"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/wire"
 )
 
@@ -16,13 +21,17 @@ type guessed struct {
 	kernel time.Duration // it sleeps through kernels of this length; 0: it has no work
 	from   time.Duration // since when
 	high   time.Duration // how much of each 25 ms the high works
+	pair   bool          // the low has no work
+	slices bool          // where the hardware has slices one with a tiny one progresses no more than if it were stopped
 	phase  time.Duration // of the looks
+	period time.Duration // instead of 25 ms
 }
 
 // after is what happens after a time: how much of the GPU the program and the low had, how long
 // the program was without it at most, and how long until it had it first.
 type after struct {
 	had, low, gap, first time.Duration
+	grants               uint64
 }
 
 func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
@@ -36,37 +45,34 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 	for i, rank := range []model.Priority{10, -5, -5} {
 		e.AddQueue(1, model.Queue{
 			ID: id(i), PID: 10 + i, Device: 1, Hint: model.Hint{Priority: rank},
-			Level: model.LevelInterrupt, Busy: i > 0, Guessed: i == 2,
+			Level: model.LevelInterrupt, Busy: i == 2 || i == 1 && !g.pair, Guessed: i == 2, Slices: g.slices,
 		})
 	}
 	const high, low, mine = 0, 1, 2
-	const step = time.Millisecond
-	var q guess
-	busy, stopped := true, map[model.QueueID]bool{}
+	step, period := time.Millisecond, 25*time.Millisecond
+	if g.period > 0 {
+		step, period = g.period/25, g.period
+	}
+	q := guess{since: 1}
+	tell := func(now model.Time) { e.SetBusy(now, id(mine), q.busy()) }
 	took, idle, worked := time.Duration(0), time.Duration(0), false
 	first := false
 	for at := step; at < to; at += step {
 		now := model.Time(at)
-		if busy != q.busy() {
-			busy = q.busy()
-			e.SetBusy(now, id(mine), busy)
-		}
-		highWorks := at%(25*time.Millisecond) < g.high
+		tell(now)
+		highWorks := at%period < g.high
 		e.SetBusy(now, id(high), highWorks)
 		changes, _ := e.Decide(now)
 		for _, d := range changes {
-			if stop := d.Suspend != 0; stop != stopped[d.Queue] {
-				stopped[d.Queue] = stop
-				switch {
-				case d.Queue != id(mine):
-				case stop:
-					q.stop(now, times)
-				default:
+			if d.Queue == id(mine) && (d.Suspend != 0) != q.stopped {
+				if q.stopped {
 					q.resume(now)
+				} else {
+					q.stop(now, e.WaitsSince(d.Queue, q.since), times)
 				}
 			}
 		}
-		runs := !stopped[id(mine)]
+		runs := !e.Kept(id(mine))
 		if g.kernel > 0 && at >= g.from {
 			worked = worked || at < g.from+step // it submits
 			if runs {
@@ -76,19 +82,22 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 			}
 		}
 		if (at+g.phase)%(50*time.Millisecond) == 0 {
-			q.look(now, worked, times)
+			q.look(now, worked, standing{e.Kept(id(mine)), e.WaitsSince(id(mine), q.since)}, times)
 			worked = false
+			tell(now)
 		}
 		if idle += step; runs {
 			idle = 0
 		}
-		if at >= from {
+		if at < from {
+			a.grants = e.Stats().Grants
+		} else {
 			a.gap = max(a.gap, idle)
 			switch {
 			case runs:
 				a.had += step
 				first = true
-			case !stopped[id(low)]:
+			case !g.pair && !e.Kept(id(low)):
 				a.low += step
 			}
 			if !first {
@@ -96,7 +105,17 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 			}
 		}
 	}
+	a.grants = e.Stats().Grants - a.grants
 	return a
+}
+
+// A high that comes back before a low got anything done starves it, however often that may run.
+func TestGuessInUselessGaps(t *testing.T) {
+	const us = time.Microsecond
+	g := guessed{pair: true, high: 1700 * us, period: 2500 * us}
+	if a := g.run(t, 6*time.Second, 26*time.Second); a.grants < 4 {
+		t.Errorf("%d grants in 20 s", a.grants)
+	}
 }
 
 func TestGuess(t *testing.T) {
@@ -111,6 +130,12 @@ func TestGuess(t *testing.T) {
 		{"idle", guessed{}, 6 * second, 1, 4, 2150 * ms, 2150 * ms},
 		{"idle below a high", guessed{high: 8 * ms}, 6 * second, 3, 4, 2500 * ms, 2500 * ms},
 		{"idle below a high that never rests", guessed{high: 25 * ms}, 60 * second, 30, 70, 4300 * ms, 4300 * ms},
+		{"idle below a high that never rests, with slices", guessed{high: 25 * ms, slices: true}, 60 * second, 20, 70, 4300 * ms, 4300 * ms},
+		{"alone below a high that never rests", guessed{high: 25 * ms, pair: true, kernel: 3600 * second}, 6 * second, 100, 100, 4300 * ms, 4300 * ms},
+		{"the same with slices", guessed{high: 25 * ms, pair: true, slices: true, kernel: 3600 * second}, 6 * second, 100, 100, 4300 * ms, 4300 * ms},
+		{"short kernels, the same", guessed{high: 25 * ms, pair: true, slices: true, kernel: 30 * ms}, 6 * second, 100, 100, 2150 * ms, 2150 * ms},
+		{"short kernels, with slices", guessed{kernel: 30 * ms, slices: true, high: 8 * ms}, 6 * second, 45, 55, 120 * ms, 120 * ms},
+		{"idle with slices", guessed{slices: true, high: 8 * ms}, 6 * second, 1, 4, 2500 * ms, 2500 * ms},
 		{"short kernels", guessed{kernel: 30 * ms}, 6 * second, 45, 55, 60 * ms, 60 * ms},
 		{"long kernels", guessed{kernel: 700 * ms}, 6 * second, 45, 55, 60 * ms, 60 * ms},
 		{"one very long kernel", guessed{kernel: 3600 * second}, 6 * second, 1, 4, 2150 * ms, 2150 * ms},
@@ -186,5 +211,42 @@ func TestGuessIsKept(t *testing.T) {
 	look(false)
 	if !busy() {
 		t.Error("a program that worked just now is taken for idle")
+	}
+}
+
+// One with a tiny slice beside a high that never rests can no more show its work than one that is stopped.
+func TestGuessBesideALongSlice(t *testing.T) {
+	knobs := policy.DefaultKnobs()
+	h := startHub(t, func(c *Config, e *engine.Config) {
+		strangers(c)
+		e.StarvationBound = 200 * time.Millisecond
+	})
+	high := h.join(t, 10, wire.LevelAuto)
+	high.handOver(t)
+	high.queue(0)
+	high.busy(0, true)
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caps := map[model.DeviceID]device.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
+	hw, s := &fakeHardware{caps: caps}, &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	err = h.Attach(t.Context(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) { return func(bool) {}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a tiny slice", func() bool { return hw.now().Slice == knobs.LowSlice })
+	look := func() (idle bool) {
+		if err := h.Observe(t.Context(), s.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		err := h.call(h.ctx, func(l *loop) { idle = s.queues[0].guess.idle })
+		return err == nil && idle
+	}
+	await(t, "it is taken for idle", look)
+	await(t, "no turn", func() bool { look(); return hw.now().Slice == knobs.LowSlice })
+	for range 2 {
+		await(t, "a turn", func() bool { look(); return hw.now().Slice == knobs.GrantSlice })
+		await(t, "its end", func() bool { look(); return hw.now().Slice == knobs.LowSlice })
 	}
 }

@@ -100,10 +100,11 @@ func (l *loop) follow(now model.Time, s *Session, q *queue, v *wire.QueueView) {
 		return
 	}
 	fed := time.Duration(0)
-	if v.Transitions == q.transitions+1 { // else its busy time is not the one that we know of
+	at := seenAt(now, v)
+	if v.Transitions == q.transitions+1 && at != seenLate { // else its busy time is not the one that we know of
 		fed = v.Fed(q.began)
 	}
-	q.transitions, q.began = v.Transitions, v.ChangedNS
+	q.transitions, q.began = v.Transitions, at
 	switch {
 	case v.Busy() != q.busy:
 		l.setBusy(now, s, q, v.Busy(), fed)
@@ -164,7 +165,7 @@ func (l *loop) addQueue(now model.Time, s *Session, index uint32, v *wire.QueueV
 	l.hook(s, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: s.ID, Index: index}, device: v.Device, generation: v.Generation,
-		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: v.ChangedNS, busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
+		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(s.page, int(index), l.hub.metrics),
 	}
 	l.enter(now, s, q)
 	return q
@@ -179,7 +180,7 @@ func (l *loop) enter(now model.Time, s *Session, q *queue) {
 	c := l.abilities(s, q)
 	q.level, _ = c.Resolve(s.hint.Level)
 	q.want = model.Desired{Queue: q.id}
-	q.guess = guess{idle: !q.busy, counted: now}
+	q.guess = guess{idle: !q.busy, counted: now, since: now}
 	l.gpus.enter(now, q)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)

@@ -39,7 +39,7 @@ func (l *loop) hush(now model.Time) {
 			return // its doorbell rings already
 		}
 		l.gpus.pause(now, q)
-		q.quiet, q.worked, q.workedAt = true, v.Worked(now), now
+		q.quiet, q.worked, q.workedAt = true, v.Worked(now)-q.owed, now
 		l.quiet[q] = s
 		s.page.Hush(int(id.Index))
 	})
@@ -57,7 +57,7 @@ func (l *loop) loud(now model.Time, s *Session, q *queue) {
 		l.gpus.worked(now, q, v.Worked(now)) // it ended: the slot goes on counting
 	}
 	delete(l.quiet, q)
-	q.quiet = false
+	q.quiet, q.owed = false, v.Worked(now)-q.worked
 	l.note(now, q)
 }
 

@@ -105,7 +105,7 @@ type queue struct {
 	set         model.HintChange // and by others, newer than that
 	granted     model.Priority   // with that; as the session's
 	transitions uint64
-	began       uint64 // when it last changed, by its client's word
+	began       uint64 // when it last changed, by its client's word; see seenAt
 	submitted   uint64
 	busy        bool
 	level       model.Level
@@ -122,6 +122,7 @@ type queue struct {
 	quiet    bool          // it does not ring; see quiet.go
 	worked   time.Duration // then: how much of what the client added up is in use
 	workedAt model.Time    // and when it was read
+	owed     time.Duration // what was not taken over when quiet ended; below 0: taken too early
 }
 
 // workerList copies the workers, for callers outside the loop.

@@ -81,7 +81,9 @@ func (g gpuTimes) set(now model.Time, q *queue, active bool) {
 }
 
 // worked takes over what the client of a queue has added up, which is then the only queue of its
-// GPU. No more than the time that has passed: the rest, if it was true, comes with the next reading.
+// GPU. No more than the time that has passed: the rest, if it was true, comes with the next reading,
+// which may be one of the next time it is quiet. So a client that is held up between looking at the
+// clock and writing the page loses nothing, and what was counted too early meanwhile counts once.
 func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
 	more := min(max(0, total-q.worked), max(0, now.Sub(q.workedAt)))
 	q.worked, q.workedAt = q.worked+more, max(now, q.workedAt)

@@ -94,8 +94,8 @@ func (h hpf) decide(now model.Time, v *View) (model.Plan, model.Time) {
 
 	// While a high works only a low that the hardware leaves by itself may be enabled.
 	from, free := v.Ready, highFreeAt(now, v, high, highEnd, hold)
-	if h.beside() || free != model.Never && activeNow(v, low) >= 0 {
-		free = now // nothing to keep up: no low is stopped
+	if cur := activeNow(v, low); h.beside() || free != model.Never && cur >= 0 && !(sliced && v.Sliced.Has(cur)) {
+		free = now // nothing to keep up: one that must not run beside the high does already
 	}
 	if free > now {
 		if !sliced {

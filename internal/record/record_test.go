@@ -159,6 +159,12 @@ func TestRoundTrip(t *testing.T) {
 		if st := l.Stats(); st.Dropped != 0 {
 			t.Fatalf("%d records dropped", st.Dropped)
 		}
+		for _, st := range s.e.Snapshot(s.now) { // what a checkpoint would say now
+			q := l.state.queues[st.Queue.ID]
+			if q == nil || q.Busy != st.Queue.Busy || q.ChangedAt != st.Queue.ChangedAt || q.Feeding != st.Queue.Feeding {
+				t.Fatalf("a checkpoint has %+v, the engine %+v", q, st.Queue)
+			}
+		}
 		items, r := readAll(t, path)
 		e, err := engine.New(r.Header.Config)
 		if err != nil {

@@ -17,7 +17,10 @@ static XResult synchronize(const struct xsi_api_object *hardware, struct xsi_wor
   if (!xsi_work_started()) return kXSchedSuccess; // no driver was ever seen
   bool counted = xsi_work_lives(life);
   uint64_t mark = counted ? xsi_work_mark(life.stream) : 0;
-  if (counted) __atomic_fetch_add(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
+  if (counted) {
+    xsi_work_fed(life.stream);
+    __atomic_fetch_add(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
+  }
   int result =
       hardware->hardware.platform->synchronize(hardware->hardware.context, hardware->hardware.stream);
   if (counted) {
@@ -188,6 +191,14 @@ XSI_EXPORT XResult XQueueWaitAll(XQueueHandle xq) {
   return synchronize(&hardware, queue.queue.life);
 }
 
+// In the lock: who finds the end of a stream says so before it has made sure.
+static bool is_busy(const struct xsi_work_stream *work) {
+  xsi_work_lock();
+  bool busy = __atomic_load_n(&work->busy, __ATOMIC_SEQ_CST) != 0;
+  xsi_work_unlock();
+  return busy;
+}
+
 XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   struct xsi_api_object queue, hardware;
   if (state == NULL) return kXSchedErrorInvalidValue;
@@ -195,12 +206,12 @@ XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   *state = kQueueStateIdle;
   if (!xsi_work_lives(queue.queue.life)) return kXSchedSuccess;
   struct xsi_work_stream *work = queue.queue.life.stream;
-  if (!__atomic_load_n(&work->busy, __ATOMIC_SEQ_CST)) return kXSchedSuccess;
+  if (!is_busy(work)) return kXSchedSuccess;
   uint64_t mark = xsi_work_mark(work);
   if (hardware.hardware.platform->query(hardware.hardware.context, hardware.hardware.stream) ==
       XSI_WORK_DONE)
     xsi_work_complete(work, mark, false);
-  if (__atomic_load_n(&work->busy, __ATOMIC_SEQ_CST)) *state = kQueueStateReady;
+  if (is_busy(work)) *state = kQueueStateReady;
   return kXSchedSuccess;
 }
 

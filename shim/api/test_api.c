@@ -5,6 +5,7 @@
 
 #include "core/test_support.h"
 
+#include "core/work.h"
 #include "cuda/abi.h"
 #include "xsched/xsched.h"
 
@@ -14,6 +15,7 @@ struct fake_context *fake_context(void);
 void fake_install(void);
 void fake_finish(CUstream stream);
 extern uint64_t fake_launches;
+extern _Thread_local void (*fake_in_sync)(void);
 CUresult cuStreamCreate(CUstream *, unsigned);
 CUresult cuStreamDestroy_v2(CUstream);
 CUresult cuStreamSynchronize(CUstream);
@@ -89,6 +91,37 @@ static void works_alone(void) {
   CHECK(queues == 2 && info[0].kind == kQueueKindContext && info[1].kind == kQueueKindStream);
   CHECK(info[1].pci_bus_slot == (0x3b << 8 | 1 << 3 | 2) && info[1].submitted == 2);
   CHECK(xs_queues(NULL, 0) == 2);
+}
+
+static struct xsi_work_stream *looked_at;
+static pthread_t looking;
+static uint32_t between;
+
+// As who finds the end of a stream does, and is held up before it has looked whether that is true.
+static void *look_again(void *unused) {
+  xsi_work_lock();
+  uint64_t busy = __atomic_exchange_n(&looked_at->busy, 0, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&between, 1, __ATOMIC_SEQ_CST);
+  test_sleep_ms(20);
+  __atomic_store_n(&looked_at->busy, busy, __ATOMIC_SEQ_CST);
+  xsi_work_unlock();
+  return unused;
+}
+
+static void begin_to_look(void) {
+  CHECK(pthread_create(&looking, NULL, look_again, NULL) == 0);
+  EVENTUALLY(__atomic_load_n(&between, __ATOMIC_SEQ_CST) == 1);
+}
+
+static void is_not_idle_in_between(void) {
+  XQueueState state;
+  CHECK(XQueueSubmit(one.xq, one.command) == kXSchedSuccess);
+  looked_at = xsi_thread.work.last.stream;
+  CHECK(looked_at != NULL && looked_at->handle == (uintptr_t)one.stream && looked_at->busy != 0);
+  fake_in_sync = begin_to_look;
+  CHECK(XQueueQuery(one.xq, &state) == kXSchedSuccess && state == kQueueStateReady);
+  CHECK(pthread_join(looking, NULL) == 0);
+  CHECK(XQueueWaitAll(one.xq) == kXSchedSuccess);
 }
 
 static void refuses_nonsense(void) {
@@ -378,6 +411,30 @@ static void program_takes_over(void) {
   CHECK(next_hint().queue == slot_of(&two));
 }
 
+static void waits_are_told(void) {
+  const struct xsw_queue *slot = test_slot(d, slot_of(&one));
+  CHECK(XQueueSubmit(one.xq, one.command) == kXSchedSuccess);
+  uint64_t before = xsi_now_ns();
+  CHECK(slot->quiet == 0 && slot->fed_ns < before);
+  CHECK(XQueueWaitAll(one.xq) == kXSchedSuccess && slot->fed_ns >= before);
+}
+
+static void *launch_cancelled(void *queue) {
+  CHECK(pthread_cancel(pthread_self()) == 0);
+  launch_thread(queue);
+  pthread_testcancel();
+  return NULL;
+}
+
+// A launch is no place to be cancelled at, least of all with our lock held.
+static void launches_are_not_cancelled(void) {
+  pthread_t thread;
+  __atomic_store_n(&passed, 0, __ATOMIC_SEQ_CST);
+  CHECK(pthread_create(&thread, NULL, launch_cancelled, &one) == 0);
+  CHECK(pthread_join(thread, NULL) == 0 && __atomic_load_n(&passed, __ATOMIC_SEQ_CST) == 1);
+  CHECK(XQueueWaitAll(one.xq) == kXSchedSuccess);
+}
+
 static void child_starts_afresh(void) {
   pid_t pid = fork();
   CHECK(pid >= 0);
@@ -400,6 +457,7 @@ int main(void) {
   fake_install();
   fake_context();
   works_alone();
+  is_not_idle_in_between();
   refuses_nonsense();
   make(&two);
   program_suspends();
@@ -407,6 +465,8 @@ int main(void) {
   gates_are_per_queue();
   turns_do_not_deadlock();
   requests_are_marked();
+  waits_are_told();
+  launches_are_not_cancelled();
   program_takes_over();
   child_starts_afresh();
   end(&one);

@@ -146,6 +146,8 @@ struct xsi_work_thread {
   uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
   /* what a launch touches ends here */
   struct xsi_work_stream *syncs; /* the one it waits for as its owner */
+  uint64_t fed;                  /* launches and copies of the thread when it last began to wait, */
+  uint64_t fed_ns;               /* and when that was, for the first time after the last of them */
   struct xsi_work_seen cache[XSI_WORK_CACHE];
 };
 

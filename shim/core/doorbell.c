@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "parts.h"
@@ -76,8 +77,9 @@ void xsi_doorbell_ring(void) {
   if (!xsi_session_joined()) return;
   int saved = errno;
   uint64_t one = 1;
-  // EAGAIN means that it rings already.
-  if (write(__atomic_load_n(&bell, __ATOMIC_ACQUIRE), &one, sizeof one) < 0) errno = saved;
+  // EAGAIN means that it rings already. Not write(): a thread can be cancelled there, and this one
+  // holds locks.
+  syscall(SYS_write, __atomic_load_n(&bell, __ATOMIC_ACQUIRE), &one, sizeof one);
   errno = saved;
 }
 

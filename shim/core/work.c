@@ -197,6 +197,12 @@ static void forget_unlanded(struct xsi_work_stream *stream) {
   __atomic_store_n(&stream->submitted_others, others, __ATOMIC_SEQ_CST);
 }
 
+// Nothing is in the stream, as far as this life of its record goes.
+static void start_counts(struct xsi_work_stream *stream) {
+  forget_unlanded(stream);
+  __atomic_store_n(&stream->completed, xsi_work_mark(stream), __ATOMIC_SEQ_CST);
+}
+
 // Ends the record's life. Its counts go on from where they are, so that a mark kept somewhere from
 // this life means nothing in the next.
 void xsi_work_release(struct xsi_work_stream *stream) {
@@ -221,8 +227,7 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   stream->context = NULL;
   stream->next = stream->previous = NULL;
   __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
-  forget_unlanded(stream);
-  __atomic_store_n(&stream->completed, xsi_work_mark(stream), __ATOMIC_SEQ_CST);
+  start_counts(stream);
   stream->hash_next = free_streams;
   free_streams = stream;
 }
@@ -245,6 +250,7 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   stream->key_context = key_context;
   stream->handle = handle;
   stream->key_thread = thread;
+  start_counts(stream); // what was in mid-call when the last life ended has come back since
   uint64_t owner = xsi_work_owners() ? xsi_thread.work.token : XSI_WORK_NOBODY;
   __atomic_store_n(&stream->owner, owner, __ATOMIC_RELAXED);
   stream->met = 0;

@@ -276,11 +276,19 @@ static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
 /* Everything counted by the mark is over. */
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
 
-/* The program begins to wait for it; wire.h says what that is good for. */
+/* The program begins to wait for it; wire.h says what that is good for. All that a thread had to
+ * submit was there when the first of several waits began; one that submits nothing can't say. */
 static inline void xsi_work_fed(struct xsi_work_stream *stream) {
   struct xsw_queue *slot = xsi_work_slot(stream);
-  if (__atomic_load_n(&slot->quiet, __ATOMIC_RELAXED) == 0)
-    __atomic_store_n(&slot->fed_ns, xsi_now_ns(), __ATOMIC_RELAXED);
+  if (__atomic_load_n(&slot->quiet, __ATOMIC_RELAXED) != 0) return;
+  const struct xsi_counters *counters = &xsi_thread.counters;
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  if (mine->fed != counters->launches + counters->copies) {
+    mine->fed = counters->launches + counters->copies;
+    mine->fed_ns = xsi_now_ns();
+  }
+  if (mine->fed_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
+    __atomic_store_n(&slot->fed_ns, mine->fed_ns, __ATOMIC_RELAXED);
 }
 
 /* Around a wait for one stream. The record may have another owner when it returns. */

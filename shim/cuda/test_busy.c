@@ -68,6 +68,47 @@ static void test_fed(void) {
   cuStreamDestroy_v2(stream);
 }
 
+static void *wait_elsewhere(void *event) {
+  CHECK(cuEventSynchronize(event) == 0);
+  return NULL;
+}
+
+// All was submitted before the first of several waits, and who only waits knows nothing of what is
+// to come: a request whose end is waited for bit by bit is not one that is fed to its end.
+static void test_fed_once(void) {
+  struct xsw_queue *slot = xsi_slot(0);
+  CUstream a = fake_stream(), b = fake_stream();
+  CUevent event = calloc(1, sizeof(struct fake_event));
+  slot->fed_ns = 0;
+  test_now_ns = 10 * MS;
+  launch(a);
+  launch(b);
+  cuEventRecord(event, b);
+  test_now_ns = 11 * MS;
+  CHECK(cuStreamSynchronize(a) == 0 && slot->fed_ns == 11 * MS && busy(0));
+  test_now_ns = 12 * MS;
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, wait_elsewhere, event) == 0);
+  CHECK(pthread_join(thread, NULL) == 0 && slot->fed_ns == 11 * MS && !busy(0));
+  launch(b);
+  launch(a);
+  cuEventRecord(event, b);
+  test_now_ns = 13 * MS;
+  CHECK(cuEventSynchronize(event) == 0 && slot->fed_ns == 13 * MS && busy(0));
+  test_now_ns = 14 * MS;
+  CHECK(cuCtxSynchronize() == 0 && slot->fed_ns == 13 * MS && !busy(0));
+  CHECK(cuStreamSynchronize(a) == 0 && slot->fed_ns == 13 * MS); // nothing there to wait for
+  test_now_ns = 15 * MS;
+  CHECK(cuMemcpyHtoD_v2(0, NULL, 4) == 0 && slot->fed_ns == 15 * MS); // which is work, too
+  test_now_ns = 16 * MS;
+  CHECK(cuMemcpyHtoD_v2(0, NULL, 4) == 0 && slot->fed_ns == 16 * MS);
+  test_now_ns = 1;
+  slot->fed_ns = 0;
+  free(event);
+  cuStreamDestroy_v2(a);
+  cuStreamDestroy_v2(b);
+}
+
 static void test_two_streams(void) {
   CUstream a = fake_stream(), b = fake_stream();
   launch(a);
@@ -378,6 +419,7 @@ int main(void) {
   CHECK(noted[0].open && COUNTED(hooked_calls) == 1);
   test_sync();
   test_fed();
+  test_fed_once();
   test_two_streams();
   test_failures();
   test_copies();

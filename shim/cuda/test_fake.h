@@ -62,7 +62,7 @@ struct fake_stream *fake_of_thread(void); /* the thread's default stream */
 
 extern _Thread_local uint64_t fake_asked_current; /* times the driver was asked for it */
 extern CUresult fake_launch_result;
-extern _Thread_local void (*fake_in_sync)(void); /* runs in the middle of this thread's next wait */
+extern _Thread_local void (*fake_in_sync)(void); /* runs in this thread's next wait or query */
 extern uint64_t fake_most_in_flight;             /* of any stream, ever */
 extern uint64_t fake_events_made;
 extern uint64_t fake_launches; /* accepted, outside of captures */

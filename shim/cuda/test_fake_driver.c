@@ -17,6 +17,12 @@ static int capturing_streams;
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
 
+static void meanwhile(void) {
+  void (*during)(void) = fake_in_sync;
+  fake_in_sync = NULL;
+  if (during) during();
+}
+
 struct fake_stream *fake_of_thread(void) {
   if (!of_thread) of_thread = calloc(1, sizeof *of_thread);
   of_thread->context = current;
@@ -75,9 +81,7 @@ static CUresult fake_launch_ptsz(CUfunction f, unsigned a, unsigned b, unsigned 
 static CUresult wait_for(struct fake_stream *stream) {
   if (LOAD(stream->capturing)) return XSI_CU_CAPTURE_FIRST;
   uint64_t submitted = LOAD(stream->submitted);
-  void (*during)(void) = fake_in_sync;
-  fake_in_sync = NULL;
-  if (during) during();
+  meanwhile();
   raise_to(&stream->done, submitted);
   return XSI_CU_SUCCESS;
 }
@@ -86,6 +90,7 @@ static CUresult fake_sync_ptsz(CUstream stream) { return fake_sync(stream ? stre
 
 static CUresult fake_query(CUstream handle) {
   dawdle();
+  meanwhile();
   struct fake_stream *stream = stream_of(handle);
   // Breaks the capture of a real driver: nobody but the test itself may ask.
   CHECK(!LOAD(stream->capturing));
@@ -226,9 +231,7 @@ static CUresult fake_context_destroy(CUcontext context) {
   return XSI_CU_SUCCESS;
 }
 static CUresult fake_context_sync(void) {
-  void (*during)(void) = fake_in_sync;
-  fake_in_sync = NULL;
-  if (during) during();
+  meanwhile();
   return XSI_CU_SUCCESS;
 }
 

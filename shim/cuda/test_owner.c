@@ -264,6 +264,32 @@ static void test_counts_of_both(void) {
   CHECK(cuStreamDestroy_v2(handle) == 0);
 }
 
+// A context is reset while a launch is in mid-call, which then fails, or lands all the same: the
+// next stream with that record begins with nothing.
+static void test_ends_after_its_life(void) {
+  for (int lands = 0; lands < 2; lands++) {
+    struct fake_context *context = fake_context();
+    find(fake_stream());
+    struct xsi_work_stream *before = stream;
+    xsi_work_submit(stream);
+    CHECK(cuCtxDestroy_v2((CUcontext)context) == 0);
+    if (lands)
+      xsi_work_landed(stream);
+    else
+      xsi_work_withdraw(stream);
+    context = fake_context();
+    CUstream handle = fake_stream();
+    find(handle);
+    CHECK(stream == before && busy() == 0 && sound());
+    CHECK(launch(handle) == 0 && busy() != 0 && sound());
+    uint64_t mark = xsi_work_mark(stream);
+    CHECK(launch(handle) == 0);
+    xsi_work_complete(stream, mark, false); // of the first
+    CHECK(busy() != 0 && cuStreamSynchronize(handle) == 0 && busy() == 0 && sound());
+    CHECK(cuCtxDestroy_v2((CUcontext)context) == 0);
+  }
+}
+
 // Contexts may be neighbours; streams are told apart all the same.
 static void test_keys(void) {
   uintptr_t context = 0x1001;
@@ -381,6 +407,7 @@ int main(void) {
   test_race(false);
   test_race(true);
   test_race_for_owner();
+  test_ends_after_its_life();
   if (failures) return 1;
   printf("ok owner\n");
   return 0;

@@ -69,7 +69,9 @@ static bool xsi_hip_still_capturing(hipStream_t stream) {
   struct question question = {stream, true};
   pthread_t thread;
   sigset_t all, before;
-  int saved_errno = errno;
+  int saved_errno = errno, cancellable;
+  // A thread can be cancelled while it waits for another: not this one, which holds a lock.
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   bool alone = (uintptr_t)stream <= XSI_WORK_THREAD ||
@@ -79,6 +81,7 @@ static bool xsi_hip_still_capturing(hipStream_t stream) {
     ask(&question);
   else
     pthread_join(thread, NULL);
+  pthread_setcancelstate(cancellable, &cancellable);
   errno = saved_errno;
   return question.capturing;
 }

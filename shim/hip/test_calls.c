@@ -8,6 +8,7 @@
 #include "null/null_hip.h"
 #include "test_invoke.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #define REFUSED 719
@@ -178,6 +179,14 @@ static hipError_t is_capturing(hipStream_t stream, hipStreamCaptureStatus *statu
   *status = still_capturing;
   return last_error = 0;
 }
+static bool came_back;
+static void *end_cancelled(void *stream) {
+  CHECK(pthread_cancel(pthread_self()) == 0);
+  CHECK(hipStreamEndCapture(stream, NULL) == REFUSED);
+  came_back = true;
+  pthread_testcancel();
+  return NULL;
+}
 static void test_capture_end_fails(void) {
   void *end = xsi_hip_real[XSI_HIP_hipStreamEndCapture];
   void *ask = xsi_hip_real[XSI_HIP_hipStreamIsCapturing];
@@ -191,6 +200,10 @@ static void test_capture_end_fails(void) {
     CHECK(hipStreamEndCapture(made, NULL) == REFUSED && last_error == REFUSED);
     CHECK(xsi_work_hot.captures == (uint32_t)i);
   }
+  // It is not where a thread is cancelled, with our locks held.
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, end_cancelled, made) == 0);
+  CHECK(pthread_join(thread, NULL) == 0 && came_back);
   xsi_hip_real[XSI_HIP_hipStreamEndCapture] = end;
   xsi_hip_real[XSI_HIP_hipStreamIsCapturing] = ask;
   CHECK(hipStreamDestroy(made) == 0);

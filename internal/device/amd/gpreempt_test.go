@@ -25,31 +25,11 @@ func tryLibgpreempt(t *testing.T, flags string) {
 	p := d.Target(t)
 	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
 	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the double's library is preloaded before it
-	cmd := d.Command(t, example, fmt.Sprint(p.PID), "200")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stopped := false
-	s := bufio.NewScanner(out)
-	for s.Scan() {
-		t.Log(s.Text())
-		if strings.HasPrefix(s.Text(), "suspended 1 ") {
-			stopped = strings.Contains(s.Text(), "is suspended")
-			p.Ask("w")
-			time.Sleep(20 * time.Millisecond)
-			if got := p.Ask("r"); got != "R 0" {
-				t.Errorf("a suspended queue has %s", got)
-			}
+	for hold := 500 * time.Millisecond; !suspendOnce(t, d, p, example, hold); hold *= 2 {
+		if hold > 10*time.Second {
+			t.Fatal("never looked at in time")
 		}
 	}
-	if err := cmd.Wait(); err != nil || !stopped {
-		t.Errorf("stopped %t, %v", stopped, err)
-	}
-	p.Ask("f")
 	var alarms, merged, expected, a, b int
 	if _, err := fmt.Sscanf(p.Ask("s"), "S %d %d %d %d %d", &alarms, &merged, &expected, &a, &b); err != nil {
 		t.Fatal(err)
@@ -60,4 +40,38 @@ func tryLibgpreempt(t *testing.T, flags string) {
 	if out, err := d.Command(t, example, "999999999").CombinedOutput(); err == nil || !strings.Contains(string(out), "No such process") {
 		t.Errorf("%s %v", out, err)
 	}
+}
+
+// suspendOnce has the example hold the queues of p for a time, and says whether they were looked at meanwhile: it
+// lets them go that long after its start at the soonest.
+func suspendOnce(t *testing.T, d *kfdtest.Device, p *kfdtest.Program, example string, hold time.Duration) bool {
+	t.Helper()
+	before, start := p.Ask("r"), time.Now()
+	cmd := d.Command(t, example, fmt.Sprint(p.PID), fmt.Sprint(hold.Milliseconds()))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped, looked := false, false
+	s := bufio.NewScanner(out)
+	for s.Scan() {
+		t.Log(s.Text())
+		if strings.HasPrefix(s.Text(), "suspended 1 ") {
+			stopped = strings.Contains(s.Text(), "is suspended")
+			p.Ask("w")
+			time.Sleep(20 * time.Millisecond)
+			got := p.Ask("r")
+			if looked = time.Since(start) < hold; looked && got != before {
+				t.Errorf("a suspended queue has %s, had %s", got, before)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !stopped {
+		t.Fatalf("stopped %t, %v", stopped, err)
+	}
+	p.Ask("f")
+	return looked
 }

@@ -143,8 +143,9 @@ struct xsw_queue {
   uint64_t busy_ns;      /* signed: for how long it had work in all. While it has some, less the time
                             at which that began, and so negative: the reader adds its own time.
                             One word, so that no reading can be torn */
-  uint64_t fed_ns;       /* when the program last began to wait for this queue: of its work there was
-                            no more to come before that wait was over. Not kept while it is quiet */
+  uint64_t fed_ns;       /* when a thread of the program last began to wait for this queue after
+                            it had submitted something: of its work there was no more to come before
+                            its waits were over. Not kept while the queue is quiet */
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
