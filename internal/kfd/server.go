@@ -50,6 +50,9 @@ type server struct {
 	conns    map[int]struct{}
 	closing  bool
 	finished sync.WaitGroup
+
+	showing sync.Mutex
+	over    bool // nothing is shown any more: whose end is seen now leaves no file behind
 }
 
 // Serve runs the double until ctx ends.
@@ -106,6 +109,9 @@ func Serve(ctx context.Context, o Options) error {
 	s.accept()
 	s.shutdown()
 	s.finished.Wait()
+	s.showing.Lock()
+	s.over = true
+	s.showing.Unlock()
 	return nil
 }
 
@@ -311,6 +317,11 @@ func (s *server) CloseFD(fd int) { _ = unix.Close(fd) }
 
 // Changed writes a process's files anew.
 func (s *server) Changed(p *Process) {
+	s.showing.Lock()
+	defer s.showing.Unlock()
+	if s.over {
+		return
+	}
 	_, alive := s.kernel.processes[p.PID]
 	err := s.tree.writeProcess(p, s.kernel.gpus, !alive)
 	if err == nil {
