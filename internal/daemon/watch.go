@@ -83,7 +83,7 @@ func (d *daemon) watch(s *hub.Session, a *nvidia.Attached) {
 }
 
 // A program that does nothing still wakes up now and then: a PyTorch process that sleeps uses 0.92 ms of CPU a
-// second (driver 580.159.04). So little does not count, unless it comes at once.
+// second (once, by time.process_time over 4 s; driver 580.159.04). So little does not count, unless it comes at once.
 const (
 	restShare = 800                    // an 800th of the time is no work: 1.25 ms a second
 	restBurst = 100 * time.Microsecond // nor is that much beyond it

@@ -9,12 +9,12 @@ import (
 )
 
 // A request that is fed to the device kernel by kernel leaves it empty between them. The hardware
-// then goes to the low with the tiny slice, and the next kernel pays for the way back, again and again: on an
-// H200 0.35 ms more in the median of a request of 2.3 ms. Beside such a high the lows keep the driver's slice and
+// then goes to the low with the tiny slice, and the next kernel pays for the way back, again and again
+// (docs/platforms/nvidia.md has the figures). Beside such a high the lows keep the driver's slice and
 // are stopped when it begins. The stop takes effect while the program still submits, so that it costs the high
 // nothing, and from then on nothing comes between its kernels.
 //
-// A stop and a continue cost the low some 0.4 ms more than two switches. A request shorter than
+// A stop and a continue cost the low more than two switches. A request shorter than
 // model.FedMin is over before a stop takes effect; for one of model.FedMax or more the switches are a few percent.
 
 // FedHold is for how long a low stays stopped after such a request: one that reads a value back in its

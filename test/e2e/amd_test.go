@@ -167,17 +167,24 @@ func TestNVIDIAChannels(t *testing.T) {
 	p.finish()
 }
 
+// plainHIP is a HIP program without our library.
+func (w *world) plainHIP() *program {
+	w.t.Helper()
+	cmd := exec.Command(product(w.t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
+	cmd.Env = w.env("LD_PRELOAD="+product(w.t, "virtual/libvkfd.so"),
+		"LD_LIBRARY_PATH="+filepath.Dir(product(w.t, "virtual/libamdhip64.so.6")),
+		"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
+	p := w.drive(cmd)
+	p.expect("R", 10*time.Second)
+	return p
+}
+
 // TestAMDAttachedDaemonStopped: a HIP program without our library that the daemon has suspended from outside
 // runs while the daemon is stopped, is suspended again when it goes on, and loses nothing; so does one whose
 // tracer or daemon is killed.
 func TestAMDAttachedDaemonStopped(t *testing.T) {
 	w := amdWorld(t)
-	cmd := exec.Command(product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
-	cmd.Env = w.env("LD_PRELOAD="+product(t, "virtual/libvkfd.so"),
-		"LD_LIBRARY_PATH="+filepath.Dir(product(t, "virtual/libamdhip64.so.6")),
-		"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
-	low := w.drive(cmd)
-	low.expect("R", 10*time.Second)
+	low := w.plainHIP()
 	low.send("loop")
 	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
 	w.suspendByHand(low)

@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -19,13 +17,7 @@ func TestAttachedIdleTakesNoTurns(t *testing.T) {
 	})
 	t.Run("amd", func(t *testing.T) {
 		w := amdWorld(t)
-		cmd := exec.Command(product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
-		cmd.Env = w.env("LD_PRELOAD="+product(t, "virtual/libvkfd.so"),
-			"LD_LIBRARY_PATH="+filepath.Dir(product(t, "virtual/libamdhip64.so.6")),
-			"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
-		idle := w.drive(cmd)
-		idle.expect("R", 10*time.Second)
-		testAttachedIdle(t, w, idle, "--api", "hip")
+		testAttachedIdle(t, w, w.plainHIP(), "--api", "hip")
 	})
 }
 

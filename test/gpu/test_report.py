@@ -5,6 +5,7 @@ import unittest
 import xml.etree.ElementTree as ET
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import picture
 import report
 import suite
 
@@ -121,9 +122,9 @@ class Pages(unittest.TestCase):
         self.assertEqual(m["suites"]["test4"]["status"], "MISSED")
 
     def test_pictures_are_well_formed(self):
-        root = ET.fromstring(report.cdf("a <b> & c", {"alone": [1.0, 2.0, 3.0], "live": [1.5, 0.0, 40.0], "x<y": [0.2]}))
+        root = ET.fromstring(picture.cdf("a <b> & c", {"alone": [1.0, 2.0, 3.0], "live": [1.5, 0.0, 40.0], "x<y": [0.2]}))
         self.assertEqual(len(root.findall("{http://www.w3.org/2000/svg}polyline")), 3)
-        self.assertEqual(report.cdf("nothing", {"alone": []}), "")
+        self.assertEqual(picture.cdf("nothing", {"alone": []}), "")
 
     def test_page_is_escaped(self):
         page = report.html(report.merge([results(test4={"scenarios": [scenario()]})]))
