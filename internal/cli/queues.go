@@ -16,7 +16,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/daemon"
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 )
 
 // queuesReply is what `xsched queues --json` prints.

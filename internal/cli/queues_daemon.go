@@ -10,7 +10,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/daemon"
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 )
 
 // joinDaemonQueues adds what the daemon knows of the process's hardware queues: those of AMD's that

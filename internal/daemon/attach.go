@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
 	"xsched/internal/model"

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
@@ -43,7 +43,7 @@ type daemon struct {
 	log      *slog.Logger
 	uid      int
 	started  time.Time
-	metrics  *device.Metrics
+	metrics  *driver.Metrics
 	driver   *nvidia.Driver // nil: noDriver says why
 	noDriver string
 	hub      *hub.Hub
@@ -68,7 +68,7 @@ var _ Control = (*daemon)(nil)
 func Run(ctx context.Context, o Options) error {
 	d := &daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
-		metrics: &device.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
+		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		budgets: map[int]*budget{}, filesPerUID: fileShare(), look: make(chan struct{}, 1),
 	}
 	if d.log == nil {

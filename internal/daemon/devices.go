@@ -6,7 +6,7 @@ import (
 	"context"
 	"slices"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )

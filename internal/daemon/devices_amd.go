@@ -3,7 +3,7 @@
 package daemon
 
 import (
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 	"xsched/internal/model"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/amd"
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/driver/amd"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
@@ -71,20 +71,20 @@ func (h *hardware) Timeslice(client, group uint32, us uint64) {
 }
 
 // Resolve says what can be done to the program, by GPU.
-func (h *hardware) Resolve(ctx context.Context) (caps map[model.DeviceID]device.Capability, err error) {
+func (h *hardware) Resolve(ctx context.Context) (caps map[model.DeviceID]driver.Capability, err error) {
 	if h.objects != nil {
 		caps, err = h.objects.Resolve(ctx)
 	}
 	out := maps.Clone(caps)
 	if out == nil {
-		out = map[model.DeviceID]device.Capability{}
+		out = map[model.DeviceID]driver.Capability{}
 	}
 	maps.Copy(out, h.Owner.Resolve())
 	return out, err
 }
 
 // Target is the program on one GPU.
-func (h *hardware) Target(gpu model.DeviceID) device.Target {
+func (h *hardware) Target(gpu model.DeviceID) driver.Target {
 	if h.objects == nil || h.Has(gpu) {
 		return h.Owner.Target(gpu)
 	}
@@ -111,10 +111,10 @@ func (h *hardware) OwnSlice(gpu model.DeviceID) int64 {
 }
 
 // HardwareQueues lists what the program has on GPUs of either vendor.
-func (h *hardware) HardwareQueues(ctx context.Context) ([]device.HardwareQueue, error) {
+func (h *hardware) HardwareQueues(ctx context.Context) ([]driver.HardwareQueue, error) {
 	all, err := h.Owner.HardwareQueues(ctx)
 	if h.objects != nil && err == nil {
-		var more []device.HardwareQueue
+		var more []driver.HardwareQueue
 		more, err = h.objects.HardwareQueues(ctx)
 		all = append(all, more...)
 	}

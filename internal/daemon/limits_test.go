@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/device"
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia"
 )
 
 // A user's share of files is one as long as any of its processes may take from it.
@@ -19,7 +19,7 @@ func TestBudgetStaysWithItsSessions(t *testing.T) {
 		}
 	}
 	first := d.limits(1000)
-	open := nvidia.NewObjects(nil, first, &device.Metrics{}) // no file handed over yet
+	open := nvidia.NewObjects(nil, first, &driver.Metrics{}) // no file handed over yet
 	old()
 	_ = d.limits(1001)
 	if d.limits(1000).Files != first.Files {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/hub"
 	"xsched/internal/wire"
@@ -191,7 +191,7 @@ func openFDs() int {
 	return len(entries) - 1 // the one that reads the directory
 }
 
-func histogram(h *device.Histogram) Histogram {
+func histogram(h *driver.Histogram) Histogram {
 	n, at, top := h.Quantiles(0.5, 0.9, 0.99)
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 	out := Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}

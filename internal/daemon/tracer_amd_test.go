@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
 	"xsched/internal/kfd"

@@ -8,7 +8,7 @@ package doctor
 import (
 	"path/filepath"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 )
 
 // Status of one check.

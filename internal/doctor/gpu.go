@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 )
 
 func (e *examination) driver() {

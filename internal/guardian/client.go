@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 )
 
 // Client is the daemon's end. The guardian is started with the first process

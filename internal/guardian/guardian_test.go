@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/wire"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/nvidia"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )

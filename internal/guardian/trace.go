@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 )
 
 // A guardian that is told to trace becomes the debugger of one process on AMD's driver, for good:

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )

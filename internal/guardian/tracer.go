@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 )
 
 var _ amd.Session = (*Tracer)(nil)

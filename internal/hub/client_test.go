@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -101,7 +101,7 @@ type fakeHardware struct {
 	mu     sync.Mutex
 	files  []int
 	state  model.Desired
-	caps   map[model.DeviceID]device.Capability
+	caps   map[model.DeviceID]driver.Capability
 	hang   chan struct{} // operations wait for it when not nil
 	closed atomic.Bool
 	slices []uint64
@@ -111,7 +111,7 @@ func (f *fakeHardware) AddClient(_ uint32, fd int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.files = append(f.files, fd)
-	f.caps = map[model.DeviceID]device.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
+	f.caps = map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
 	return nil
 }
 func (f *fakeHardware) Alloc(uint32, uint32, uint32, uint32) error { return nil }
@@ -122,12 +122,12 @@ func (f *fakeHardware) Timeslice(_, _ uint32, us uint64) {
 	f.slices = append(f.slices, us)
 }
 
-func (f *fakeHardware) Resolve(context.Context) (map[model.DeviceID]device.Capability, error) {
+func (f *fakeHardware) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.caps, nil
 }
-func (f *fakeHardware) Target(model.DeviceID) device.Target { return fakeTarget{f} }
+func (f *fakeHardware) Target(model.DeviceID) driver.Target { return fakeTarget{f} }
 func (f *fakeHardware) Why() string                         { return "nothing handed over yet" }
 func (f *fakeHardware) OwnSlice(model.DeviceID) int64       { return 2048 }
 func (f *fakeHardware) Close() {

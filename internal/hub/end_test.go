@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -27,7 +27,7 @@ func attachFake(t *testing.T, h *fixture) (hw *fakeHardware, hang chan struct{},
 	}
 	hang, ended = make(chan struct{}), make(chan bool, 1)
 	hw = &fakeHardware{hang: hang}
-	caps := map[model.DeviceID]device.Capability{testGPU: {MaxLevel: model.LevelInterrupt}}
+	caps := map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt}}
 	hw.caps = caps
 	s := &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
 	err = h.Attach(context.Background(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/policy"
@@ -229,7 +229,7 @@ func TestGuessBesideALongSlice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caps := map[model.DeviceID]device.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
+	caps := map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
 	hw, s := &fakeHardware{caps: caps}, &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
 	err = h.Attach(t.Context(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) { return func(bool) {}, nil })
 	if err != nil {

@@ -5,7 +5,7 @@ package hub
 import (
 	"strconv"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -173,7 +173,7 @@ func (s *Session) told(h model.Hint) model.Hint {
 
 // abilities is what can be done to a queue. Streams of one process share its
 // hardware queues, so only the gate can tell them apart.
-func (l *loop) abilities(s *Session, q *queue) device.Capability {
+func (l *loop) abilities(s *Session, q *queue) driver.Capability {
 	c := l.capability(s, q.device)
 	if (s.streams > 0 || s.hint.PerQueue || s.apart(q.device)) && c.MaxLevel > model.LevelBlock {
 		c.MaxLevel = model.LevelBlock

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/record"
@@ -31,7 +31,7 @@ type Config struct {
 	Engine   *engine.Engine
 	Listener *net.UnixListener // unixpacket
 	Log      *slog.Logger
-	Metrics  *device.Metrics
+	Metrics  *driver.Metrics
 	Clock    *Clock
 
 	// NewHardware makes the hardware side of a new session; nil: there is no driver,
@@ -59,7 +59,7 @@ type Hub struct {
 	cfg     Config
 	log     *slog.Logger
 	clock   *Clock
-	metrics *device.Metrics
+	metrics *driver.Metrics
 	reaper  *reaper
 	loop    *loop
 
@@ -99,7 +99,7 @@ func New(cfg Config) (*Hub, error) {
 		cfg.peer = peer
 	}
 	if cfg.Metrics == nil {
-		cfg.Metrics = &device.Metrics{}
+		cfg.Metrics = &driver.Metrics{}
 	}
 	r, err := newReaper()
 	if err != nil {
@@ -218,8 +218,8 @@ func (h *Hub) newSession(s *Session) (memfd int, err error) {
 		return -1, err
 	}
 	s.ID, s.hub, s.page, s.started = model.SessionID(id), h, page, time.Now()
-	s.lease = device.NewLease(page, wire.HeartbeatLimitNS)
-	s.workers = map[model.DeviceID]*device.Worker{}
+	s.lease = driver.NewLease(page, wire.HeartbeatLimitNS)
+	s.workers = map[model.DeviceID]*driver.Worker{}
 	s.queues = map[uint32]*queue{}
 	s.onGPU = map[model.DeviceID]int{}
 	s.sent = map[model.DeviceID]model.Desired{}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -71,12 +71,12 @@ type loop struct {
 	retargets uint64 // how often a worker's wish was added up
 
 	gpus  gpuTimes
-	waits device.Histogram // of queues with work that had to stop, until they may run again
+	waits driver.Histogram // of queues with work that had to stop, until they may run again
 
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
 	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
-	busyToDecision, decision, late device.Histogram
+	busyToDecision, decision, late driver.Histogram
 }
 
 // Bounds of the loop's own work.

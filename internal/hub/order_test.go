@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/amd"
+	"xsched/internal/driver"
+	"xsched/internal/driver/amd"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -31,7 +31,7 @@ func (ownerHardware) Free(uint32, uint32)                        {}
 func (ownerHardware) Timeslice(uint32, uint32, uint64)           {}
 func (ownerHardware) OwnSlice(model.DeviceID) int64              { return 0 }
 func (o ownerHardware) Close()                                   { o.Disconnect() }
-func (o ownerHardware) Resolve(context.Context) (map[model.DeviceID]device.Capability, error) {
+func (o ownerHardware) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	return o.Owner.Resolve(), nil
 }
 
@@ -42,7 +42,7 @@ func amdHub(t *testing.T) *fixture {
 		"topology/nodes/1/gpu_id":     {Data: []byte("63420\n")},
 		"topology/nodes/1/properties": {Data: []byte("location_id 256\ndomain 0\n")},
 	}
-	metrics := &device.Metrics{}
+	metrics := &driver.Metrics{}
 	return startHub(t, func(c *Config, e *engine.Config) {
 		strangers(c)
 		e.Mode = model.ModeSuspend

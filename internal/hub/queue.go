@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/gate"
+	"xsched/internal/driver"
+	"xsched/internal/driver/gate"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -228,7 +228,7 @@ func (l *loop) removeQueue(now model.Time, s *Session, q *queue) {
 
 // capability is what can be done to a session on a device, with the reason when
 // that is not everything.
-func (l *loop) capability(s *Session, gpu model.DeviceID) device.Capability {
+func (l *loop) capability(s *Session, gpu model.DeviceID) driver.Capability {
 	if c, ok := s.caps[gpu]; ok {
 		return c
 	}
@@ -236,11 +236,11 @@ func (l *loop) capability(s *Session, gpu model.DeviceID) device.Capability {
 	if s.hw != nil {
 		why = s.hw.Why()
 	}
-	return device.Capability{MaxLevel: model.LevelBlock, Reason: why}
+	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
 }
 
 // setCaps takes over what probing has shown.
-func (l *loop) setCaps(s *Session, caps map[model.DeviceID]device.Capability) {
+func (l *loop) setCaps(s *Session, caps map[model.DeviceID]driver.Capability) {
 	if l.sessions[s.ID] == nil || maps.Equal(caps, s.caps) {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -315,7 +315,7 @@ func closeFDs(fds []int) {
 // doorbell, and counts as busy until it has shown no work for a while. prepare gets the page's
 // file before anything is done to the process, and returns what is to be called
 // at the end. The hub takes pidfd and hardware over, also when it fails.
-func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]device.Capability, pidfd int,
+func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]driver.Capability, pidfd int,
 	prepare func(memfd int) (onEnd func(restored bool), err error),
 ) error {
 	abandon := func() {

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/gate"
+	"xsched/internal/driver"
+	"xsched/internal/driver/gate"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -25,8 +25,8 @@ type Hardware interface {
 	Alloc(client, parent, handle, class uint32) error
 	Free(client, handle uint32)
 	Timeslice(client, group uint32, us uint64)
-	Resolve(ctx context.Context) (map[model.DeviceID]device.Capability, error)
-	Target(gpu model.DeviceID) device.Target
+	Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error)
+	Target(gpu model.DeviceID) driver.Target
 	Why() string
 	OwnSlice(gpu model.DeviceID) int64
 	Close()
@@ -61,7 +61,7 @@ type Session struct {
 	page    *wire.Page
 	bell    int      // doorbell eventfd; -1 when attached
 	hw      Hardware // nil: no driver
-	lease   *device.Lease
+	lease   *driver.Lease
 	endOnce sync.Once
 	cancel  context.CancelFunc
 	ctx     context.Context
@@ -71,7 +71,7 @@ type Session struct {
 	ended   bool
 	onEnd   func(restored bool) // attached: tells the guardian
 	freed   chan struct{}       // closed when everything was undone; never if it was not
-	workers map[model.DeviceID]*device.Worker
+	workers map[model.DeviceID]*driver.Worker
 
 	// The loop's alone.
 	account    *account // of its user
@@ -84,7 +84,7 @@ type Session struct {
 	stale      bool // and some were not
 	held       bool
 	queues     map[uint32]*queue
-	caps       map[model.DeviceID]device.Capability
+	caps       map[model.DeviceID]driver.Capability
 	sent       map[model.DeviceID]model.Desired
 	recoveries uint64
 	adds       int                       // queues added since the last refill
@@ -126,17 +126,17 @@ type queue struct {
 }
 
 // workerList copies the workers, for callers outside the loop.
-func (s *Session) workerList() map[model.DeviceID]*device.Worker {
+func (s *Session) workerList() map[model.DeviceID]*driver.Worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[model.DeviceID]*device.Worker, len(s.workers))
+	out := make(map[model.DeviceID]*driver.Worker, len(s.workers))
 	maps.Copy(out, s.workers)
 	return out
 }
 
 // pagedTarget keeps the page mapped as long as a worker may write its lease.
 type pagedTarget struct {
-	device.Target
+	driver.Target
 	page *wire.Page
 }
 
@@ -147,14 +147,14 @@ func (t pagedTarget) Close() error {
 }
 
 // worker returns the worker of a device, started if need be; nil after the end.
-func (s *Session) worker(gpu model.DeviceID) *device.Worker {
+func (s *Session) worker(gpu model.DeviceID) *driver.Worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.workers[gpu]; w != nil || s.ended || s.hw == nil {
 		return w
 	}
 	t := pagedTarget{s.hw.Target(gpu), s.page.Retain()}
-	w := device.StartWorker(t, s.lease, s.hub.metrics, s.hub.log.With("pid", s.PID, "device", gpu.String()), s.hub.clock.Now)
+	w := driver.StartWorker(t, s.lease, s.hub.metrics, s.hub.log.With("pid", s.PID, "device", gpu.String()), s.hub.clock.Now)
 	s.workers[gpu] = w
 	return w
 }
@@ -215,7 +215,7 @@ func (s *Session) end(dead bool, why string) {
 
 // close lets go of the process and says whether it is free. The workers have ended, or
 // nobody waits for them any more.
-func (s *Session) close(workers map[model.DeviceID]*device.Worker, dead bool) {
+func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	restored := true
 	for _, w := range workers {
 		restored = restored && w.Restored()

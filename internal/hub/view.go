@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -55,7 +55,7 @@ type SessionView struct {
 	Marked, MarksLost uint64
 	Queues            []QueueView
 	Caught            uint64 // hardware queues that appeared while the others were stopped
-	Caps              map[model.DeviceID]device.Capability
+	Caps              map[model.DeviceID]driver.Capability
 }
 
 // Sessions returns all sessions, oldest first.
@@ -78,7 +78,7 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 		Age: time.Since(s.started), Hint: s.hint, PriorityNote: s.PriorityNote, Held: s.held,
 		Counters: s.page.Counters(), Caps: maps.Clone(s.caps), Marked: s.requests.read, MarksLost: s.requests.lost,
 	}
-	if c, ok := s.hw.(device.Catcher); ok {
+	if c, ok := s.hw.(driver.Catcher); ok {
 		v.Caught = c.Caught()
 	}
 	for _, q := range s.queues {
@@ -134,14 +134,14 @@ func (l *loop) route(s *Session, q *queue, level model.Level) string {
 }
 
 // HardwareQueues asks the hardware of a process; it may take as long as the device does.
-func (h *Hub) HardwareQueues(ctx context.Context, pid int) ([]device.HardwareQueue, error) {
-	found, out := false, []device.HardwareQueue(nil)
+func (h *Hub) HardwareQueues(ctx context.Context, pid int) ([]driver.HardwareQueue, error) {
+	found, out := false, []driver.HardwareQueue(nil)
 	for _, s := range h.all() {
 		if s.PID != pid {
 			continue
 		}
 		found = true
-		if l, ok := s.hw.(device.QueueLister); ok {
+		if l, ok := s.hw.(driver.QueueLister); ok {
 			more, err := l.HardwareQueues(ctx)
 			if err != nil {
 				return nil, err
@@ -302,8 +302,8 @@ type Stats struct {
 	SessionsTotal                  uint64
 	Refused                        map[string]uint64
 	Wakes, Rings, Decisions        uint64
-	BusyToDecision, Decision, Late *device.Histogram
-	Waits                          *device.Histogram
+	BusyToDecision, Decision, Late *driver.Histogram
+	Waits                          *driver.Histogram
 	Heartbeat                      model.Time // the last
 	Targets                        []TargetStats
 	// Engine is as of the last heartbeat.
@@ -314,7 +314,7 @@ type Stats struct {
 type TargetStats struct {
 	PID    int
 	Device model.DeviceID
-	device.WorkerStats
+	driver.WorkerStats
 }
 
 // Stats works also while the loop is blocked: it asks it nothing.

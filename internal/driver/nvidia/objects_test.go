@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -29,7 +29,7 @@ func newClient(t testing.TB, s *Objects, handle uint32) {
 }
 
 func newObjects(t testing.TB, l Limits) *Objects {
-	s := NewObjects(&Driver{transport: newFakeRM(), layout: &r580}, l, &device.Metrics{})
+	s := NewObjects(&Driver{transport: newFakeRM(), layout: &r580}, l, &driver.Metrics{})
 	t.Cleanup(s.Close)
 	return s
 }

@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
 var (
-	_ device.Target = (*DebugTarget)(nil)
+	_ driver.Target = (*DebugTarget)(nil)
 	_ Session       = (*Debugger)(nil)
 )
 
@@ -34,7 +34,7 @@ type Session interface {
 type DebugTarget struct {
 	debugger Session
 	gpu      uint32
-	metrics  *device.Metrics
+	metrics  *driver.Metrics
 
 	mu    sync.Mutex
 	known bool
@@ -42,7 +42,7 @@ type DebugTarget struct {
 }
 
 // NewDebugTarget uses the debugger, which stays the caller's.
-func NewDebugTarget(d Session, gpu uint32, metrics *device.Metrics) *DebugTarget {
+func NewDebugTarget(d Session, gpu uint32, metrics *driver.Metrics) *DebugTarget {
 	return &DebugTarget{debugger: d, gpu: gpu, metrics: metrics}
 }
 
@@ -102,7 +102,7 @@ func (d Driver) Lists(pid int) bool {
 
 // Attach takes over a process that uses the driver and is being debugged. The session is ended with it, and
 // when it fails.
-func (d Driver) Attach(debugging Session, metrics *device.Metrics) (*Attached, error) {
+func (d Driver) Attach(debugging Session, metrics *driver.Metrics) (*Attached, error) {
 	a := &Attached{debugger: debugging, metrics: metrics, ids: map[model.DeviceID]uint32{}}
 	nodes, err := ReadTopology(d.Sources.Sysfs)
 	if err != nil {
@@ -135,10 +135,10 @@ func (n Node) Device() model.DeviceID {
 // Attached is a process taken over from outside, as the hub sees its hardware. There are no
 // resource-manager objects here, so what is said about those is refused or nothing.
 type Attached struct {
-	GPUs map[model.DeviceID]device.Capability
+	GPUs map[model.DeviceID]driver.Capability
 
 	debugger Session
-	metrics  *device.Metrics
+	metrics  *driver.Metrics
 	ids      map[model.DeviceID]uint32
 }
 
@@ -146,16 +146,16 @@ type Attached struct {
 func (a *Attached) Ended() <-chan struct{} { return a.debugger.Ended() }
 
 // Resolve looks on which GPUs the process has queues.
-func (a *Attached) Resolve(context.Context) (map[model.DeviceID]device.Capability, error) {
+func (a *Attached) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	queues, err := a.debugger.Queues()
 	if err != nil {
 		return nil, err
 	}
-	out := map[model.DeviceID]device.Capability{}
+	out := map[model.DeviceID]driver.Capability{}
 	for gpu, id := range a.ids {
 		for _, q := range queues {
 			if q.GPUID == id && !q.SDMA() {
-				out[gpu] = device.Capability{MaxLevel: model.LevelInterrupt, Route: RouteDebugger}
+				out[gpu] = driver.Capability{MaxLevel: model.LevelInterrupt, Route: RouteDebugger}
 			}
 		}
 	}
@@ -163,24 +163,24 @@ func (a *Attached) Resolve(context.Context) (map[model.DeviceID]device.Capabilit
 }
 
 // Target is the process on one GPU.
-func (a *Attached) Target(gpu model.DeviceID) device.Target {
+func (a *Attached) Target(gpu model.DeviceID) driver.Target {
 	return NewDebugTarget(a.debugger, a.ids[gpu], a.metrics)
 }
 
 var (
-	_ device.QueueLister = (*Attached)(nil)
-	_ device.Catcher     = (*Attached)(nil)
+	_ driver.QueueLister = (*Attached)(nil)
+	_ driver.Catcher     = (*Attached)(nil)
 )
 
 // HardwareQueues asks the driver.
-func (a *Attached) HardwareQueues(context.Context) ([]device.HardwareQueue, error) {
+func (a *Attached) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	queues, err := a.debugger.Queues()
 	if err != nil {
 		return nil, err
 	}
-	var out []device.HardwareQueue
+	var out []driver.HardwareQueue
 	for _, q := range queues {
-		hq := device.HardwareQueue{Kind: "compute", ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.RingBytes}
+		hq := driver.HardwareQueue{Kind: "compute", ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.RingBytes}
 		if q.SDMA() {
 			hq.Kind = "copy"
 		}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -110,7 +110,7 @@ type rmClient struct {
 type Objects struct {
 	driver  *Driver
 	limits  Limits
-	metrics *device.Metrics
+	metrics *driver.Metrics
 	// everyChannel: found by probing. Which group a channel is in is not known, so all of
 	// a GPU are stopped; the parent of groups and channels is a name for their GPU.
 	everyChannel bool
@@ -132,7 +132,7 @@ type Objects struct {
 }
 
 // NewObjects knows nothing yet.
-func NewObjects(d *Driver, l Limits, m *device.Metrics) *Objects {
+func NewObjects(d *Driver, l Limits, m *driver.Metrics) *Objects {
 	l.Files.use(1)
 	s := &Objects{driver: d, limits: l, metrics: m, clients: map[uint32]*rmClient{}}
 	s.shown.Store(&shown{})
@@ -331,7 +331,7 @@ func (s *Objects) Close() {
 
 // Resolve probes what has appeared since the last time and returns what can be
 // done on which GPU. It blocks as long as the device does.
-func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]device.Capability, error) {
+func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error) {
 	err := s.prove(ctx)
 	s.driver.mps.look()
 	err = errors.Join(err, s.probeLevels(ctx))

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -37,7 +37,7 @@ const ownerReason = "its own library pauses its queues (UPDATE_QUEUE); level 3 i
 // the process that made them: it announces them, and carries out orders.
 type Owner struct {
 	sysfs   fs.FS
-	metrics *device.Metrics
+	metrics *driver.Metrics
 
 	mu       sync.Mutex
 	send     func(wire.Order) error
@@ -52,7 +52,7 @@ type Owner struct {
 }
 
 // NewOwner knows no queue yet; the topology below sysfs tells which GPU a queue is on.
-func NewOwner(sysfs fs.FS, metrics *device.Metrics) *Owner {
+func NewOwner(sysfs fs.FS, metrics *driver.Metrics) *Owner {
 	return &Owner{
 		sysfs: sysfs, metrics: metrics, waiting: map[uint64]chan wire.Done{}, queues: map[uint32]wire.KFDEvent{},
 		devices: map[uint32]model.DeviceID{}, left: make(chan struct{}), why: "it has no compute queue on this GPU yet",
@@ -107,21 +107,21 @@ func (o *Owner) Answer(d wire.Done) bool {
 }
 
 var (
-	_ device.QueueLister = (*Owner)(nil)
-	_ device.Catcher     = (*Owner)(nil)
+	_ driver.QueueLister = (*Owner)(nil)
+	_ driver.Catcher     = (*Owner)(nil)
 )
 
 // HardwareQueues are those announced.
-func (o *Owner) HardwareQueues(context.Context) ([]device.HardwareQueue, error) {
+func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	o.Resolve() // finds the places of new ones
 	all, _ := o.Queues()
-	var out []device.HardwareQueue
+	var out []driver.HardwareQueue
 	for _, q := range all {
 		kind := q.Type
 		if kind == "sdma" {
 			kind = "copy"
 		}
-		out = append(out, device.HardwareQueue{
+		out = append(out, driver.HardwareQueue{
 			Device: q.Device, Kind: kind, ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.Bytes, Priority: q.Priority, Late: q.Late,
 		})
 	}
@@ -168,14 +168,14 @@ func (o *Owner) Queues() (queues []OwnedQueue, late uint64) {
 func computes(e wire.KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 
 // Resolve says on which GPUs the process has compute queues.
-func (o *Owner) Resolve() map[model.DeviceID]device.Capability {
+func (o *Owner) Resolve() map[model.DeviceID]driver.Capability {
 	o.locate()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := map[model.DeviceID]device.Capability{}
+	out := map[model.DeviceID]driver.Capability{}
 	for _, e := range o.queues {
 		if gpu, ok := o.devices[e.GPUID]; ok && computes(e) {
-			out[gpu] = device.Capability{MaxLevel: model.LevelDeactivate, Route: RouteOwner, Reason: ownerReason, Bare: true}
+			out[gpu] = driver.Capability{MaxLevel: model.LevelDeactivate, Route: RouteOwner, Reason: ownerReason, Bare: true}
 		}
 	}
 	return out
@@ -285,9 +285,9 @@ func (o *Owner) Order(ctx context.Context, order wire.Order) (queues int, took t
 }
 
 // Target is the process on one GPU.
-func (o *Owner) Target(gpu model.DeviceID) device.Target { return &OwnerTarget{owner: o, gpu: gpu} }
+func (o *Owner) Target(gpu model.DeviceID) driver.Target { return &OwnerTarget{owner: o, gpu: gpu} }
 
-var _ device.Target = (*OwnerTarget)(nil)
+var _ driver.Target = (*OwnerTarget)(nil)
 
 // OwnerTarget drives a process on one GPU by orders: its compute queues are paused and
 // continued; copies go on. The driver has no timeslice per process: a wish for one is no

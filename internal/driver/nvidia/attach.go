@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -93,14 +93,14 @@ func StillHasAny(pid int, list []Candidate) bool {
 // Attached is a process that was taken over from outside.
 type Attached struct {
 	Objects *Objects
-	GPUs    map[model.DeviceID]device.Capability
+	GPUs    map[model.DeviceID]driver.Capability
 	Files   []Candidate // what was duplicated, to see when the process lets go
 }
 
 // Attach finds the RM objects of a process that has no shim: it duplicates its
 // control files and walks client numbers and handles with cheap probes, which
 // answer only for what belongs to that very file.
-func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *device.Metrics) (*Attached, error) {
+func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver.Metrics) (*Attached, error) {
 	files, found, err := d.duplicate(pid, pidfd)
 	if err != nil {
 		return nil, err

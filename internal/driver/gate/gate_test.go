@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -21,7 +21,7 @@ func (p *page) SetLimits(slot int, in, batch uint32) {
 }
 
 func TestGate(t *testing.T) {
-	p, m := &page{}, &device.Metrics{}
+	p, m := &page{}, &driver.Metrics{}
 	g := New(p, 3, m)
 	for _, want := range []model.Desired{
 		{},

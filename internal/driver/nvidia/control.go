@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -19,10 +19,10 @@ type Target struct {
 	gpu     model.DeviceID
 }
 
-var _ device.Target = (*Target)(nil)
+var _ driver.Target = (*Target)(nil)
 
 // Target is the process on a GPU; the objects stay the caller's to close.
-func (s *Objects) Target(gpu model.DeviceID) device.Target { return &Target{s, gpu} }
+func (s *Objects) Target(gpu model.DeviceID) driver.Target { return &Target{s, gpu} }
 
 // Close does nothing: the files belong to the session.
 func (t *Target) Close() error { return nil }

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -126,15 +126,15 @@ func (d *Driver) learn(gpu model.DeviceID, v Verdict) error {
 }
 
 // capability is what can be done to a process that has channels on a GPU.
-func (d *Driver) capability(gpu model.DeviceID) device.Capability {
+func (d *Driver) capability(gpu model.DeviceID) driver.Capability {
 	v, ok := d.Verdict(gpu)
 	switch {
 	case !ok:
-		return device.Capability{MaxLevel: model.LevelBlock, Reason: "what this GPU does is being probed"}
+		return driver.Capability{MaxLevel: model.LevelBlock, Reason: "what this GPU does is being probed"}
 	case !v.Stop:
-		return device.Capability{MaxLevel: model.LevelBlock, Slices: v.Slices, Reason: v.Reason}
+		return driver.Capability{MaxLevel: model.LevelBlock, Slices: v.Slices, Reason: v.Reason}
 	}
-	return device.Capability{MaxLevel: model.LevelInterrupt, Slices: v.Slices, Reason: v.Reason}
+	return driver.Capability{MaxLevel: model.LevelInterrupt, Slices: v.Slices, Reason: v.Reason}
 }
 
 // MPSReason says that MPS owns the channels of programs that start now; empty: it does not.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/device/amd"
+	"xsched/internal/driver/amd"
 	"xsched/internal/kfd"
 	"xsched/internal/kfd/kfdtest"
 )

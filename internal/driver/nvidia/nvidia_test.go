@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -115,7 +115,7 @@ func TestKernelTransportAcceptsOnlyTheDevice(t *testing.T) {
 	}
 }
 
-func apply(t *testing.T, target device.Target, d model.Desired) {
+func apply(t *testing.T, target driver.Target, d model.Desired) {
 	t.Helper()
 	if err := target.Apply(context.Background(), d); err != nil {
 		t.Fatal(err)

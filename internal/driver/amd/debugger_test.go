@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
-	"xsched/internal/device/amd"
+	"xsched/internal/driver"
+	"xsched/internal/driver/amd"
 	"xsched/internal/kfd"
 	"xsched/internal/kfd/kfdtest"
 	"xsched/internal/model"
@@ -207,7 +207,7 @@ func TestTargetEnds(t *testing.T) {
 func TestDebugTarget(t *testing.T) {
 	d := kfdtest.Serve(t, kfd.DefaultConfig())
 	p := d.Target(t)
-	var m device.Metrics
+	var m driver.Metrics
 	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.AllGPUs, &m)
 	for range 2 { // the second is known to be true
 		if err := target.Apply(t.Context(), model.Desired{Suspend: model.LevelInterrupt}); err != nil {

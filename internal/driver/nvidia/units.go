@@ -5,7 +5,7 @@ package nvidia
 import (
 	"slices"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -88,12 +88,12 @@ func sorted(m map[uint32]*object) []*object {
 
 // capabilities says, for each GPU with a proved subdevice, what can be done there.
 // Preconditions: s.mu is held.
-func (s *Objects) capabilities() map[model.DeviceID]device.Capability {
-	out := map[model.DeviceID]device.Capability{}
+func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
+	out := map[model.DeviceID]driver.Capability{}
 	for _, c := range s.clients {
 		for _, o := range c.objects {
 			if o.class == NV20_SUBDEVICE_0 && o.proof == proved && !o.hidden {
-				out[o.gpu] = device.Capability{MaxLevel: model.LevelBlock, Reason: s.noChannel("the process has no hardware channel on this GPU yet")}
+				out[o.gpu] = driver.Capability{MaxLevel: model.LevelBlock, Reason: s.noChannel("the process has no hardware channel on this GPU yet")}
 			}
 		}
 	}

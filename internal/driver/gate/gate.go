@@ -7,7 +7,7 @@ package gate
 import (
 	"context"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -23,17 +23,17 @@ type Page interface {
 type Target struct {
 	page    Page
 	slot    int
-	metrics *device.Metrics
+	metrics *driver.Metrics
 
 	known           bool
 	held            bool
 	inFlight, batch uint32
 }
 
-var _ device.Target = (*Target)(nil)
+var _ driver.Target = (*Target)(nil)
 
 // New is the gate of a slot, whose state is not known yet.
-func New(page Page, slot int, metrics *device.Metrics) *Target {
+func New(page Page, slot int, metrics *driver.Metrics) *Target {
 	return &Target{page: page, slot: slot, metrics: metrics}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -58,7 +58,7 @@ func TestProbedLevels(t *testing.T) {
 			if err := d.CacheLevels(dir); err != nil {
 				t.Fatal(err)
 			}
-			s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+			s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 			defer s.Close()
 			fake.newContext(t, s, 0xc1d00001, fakeGPU, 4)
 			caps, err := s.Resolve(context.Background())
@@ -133,7 +133,7 @@ func TestMPSReason(t *testing.T) {
 	write("proc/1/comm", "init\n")
 	fake := newFakeRM()
 	d := &Driver{transport: fake, layout: &r580, levels: &levelCache{}, mps: &mpsWatch{system: System{Root: root}}}
-	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	defer s.Close()
 	_, _ = s.Resolve(context.Background())
 	if why := s.Why(); strings.Contains(why, "MPS") {
@@ -171,7 +171,7 @@ func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
 		t.Fatal(err)
 	}
 	d := &Driver{transport: fake, layout: &r580}
-	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &device.Metrics{})
+	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	s.everyChannel = true
 	t.Cleanup(s.Close)
 	f := NewFile(fd)

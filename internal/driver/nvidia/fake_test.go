@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
@@ -172,8 +172,8 @@ func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int)
 	must(s.Alloc(client, 100, 9000, 0xCBC0))
 }
 
-func newFake(t *testing.T) (*fakeRM, *Objects, *device.Metrics) {
-	r, m := newFakeRM(), &device.Metrics{}
+func newFake(t *testing.T) (*fakeRM, *Objects, *driver.Metrics) {
+	r, m := newFakeRM(), &driver.Metrics{}
 	s := NewObjects(&Driver{transport: r, layout: &r580}, Limits{Clients: 4, Objects: 300}, m)
 	t.Cleanup(s.Close)
 	return r, s, m

@@ -6,26 +6,26 @@ import (
 	"context"
 	"slices"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 )
 
 var (
-	_ device.QueueLister = (*Objects)(nil)
-	_ device.Catcher     = (*Objects)(nil)
+	_ driver.QueueLister = (*Objects)(nil)
+	_ driver.Catcher     = (*Objects)(nil)
 )
 
 // HardwareQueues lists the channel groups and channels that were proved, by GPU.
-func (s *Objects) HardwareQueues(context.Context) ([]device.HardwareQueue, error) {
+func (s *Objects) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []device.HardwareQueue
+	var out []driver.HardwareQueue
 	for gpu := range s.gpus() {
 		for _, u := range s.units(gpu) {
 			out = append(out, u.list(gpu)...)
 		}
 	}
-	slices.SortFunc(out, func(a, b device.HardwareQueue) int {
+	slices.SortFunc(out, func(a, b driver.HardwareQueue) int {
 		switch {
 		case a.Device != b.Device:
 			return int(int64(a.Device) - int64(b.Device))
@@ -37,7 +37,7 @@ func (s *Objects) HardwareQueues(context.Context) ([]device.HardwareQueue, error
 	return out, nil
 }
 
-func (u *unit) list(gpu model.DeviceID) (out []device.HardwareQueue) {
+func (u *unit) list(gpu model.DeviceID) (out []driver.HardwareQueue) {
 	listed := map[uint32]bool{}
 	group := func(g *object) {
 		if g == nil || !g.isGroup() || listed[g.handle] {
@@ -48,7 +48,7 @@ func (u *unit) list(gpu model.DeviceID) (out []device.HardwareQueue) {
 		if g.setUS != 0 {
 			slice = g.setUS
 		}
-		out = append(out, device.HardwareQueue{Device: gpu, Kind: "group", Client: u.client.handle, Handle: g.handle, Class: g.class, SliceUS: int64(min(slice, 1<<62))})
+		out = append(out, driver.HardwareQueue{Device: gpu, Kind: "group", Client: u.client.handle, Handle: g.handle, Class: g.class, SliceUS: int64(min(slice, 1<<62))})
 	}
 	for _, g := range u.compute {
 		group(g)
@@ -58,7 +58,7 @@ func (u *unit) list(gpu model.DeviceID) (out []device.HardwareQueue) {
 	}
 	for kind, channels := range map[string][]*object{"compute": u.stop, "copy": u.others} {
 		for _, c := range channels {
-			q := device.HardwareQueue{Device: gpu, Kind: kind, Client: u.client.handle, Handle: c.handle, Class: c.class, Stopped: c.stopped != 0}
+			q := driver.HardwareQueue{Device: gpu, Kind: kind, Client: u.client.handle, Handle: c.handle, Class: c.class, Stopped: c.stopped != 0}
 			if parent := u.client.objects[c.parent]; parent != nil && parent.isGroup() {
 				q.Group = parent.handle
 			}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/device"
+	"xsched/internal/driver"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -36,7 +36,7 @@ func announce(o *Owner, id, gpu, kind uint32) {
 }
 
 func TestOwnerPlaces(t *testing.T) {
-	o := NewOwner(twoNodes, &device.Metrics{})
+	o := NewOwner(twoNodes, &driver.Metrics{})
 	if o.Known() || len(o.Resolve()) != 0 || o.Why() == "" {
 		t.Error("something is known before anything was said")
 	}
@@ -61,7 +61,7 @@ func TestOwnerPlaces(t *testing.T) {
 	if why := o.Why(); !strings.Contains(why, "999") {
 		t.Errorf("%q does not name the GPU that is not there", why)
 	}
-	blind := NewOwner(fstest.MapFS{}, &device.Metrics{})
+	blind := NewOwner(fstest.MapFS{}, &driver.Metrics{})
 	announce(blind, 0, 100, 2)
 	if len(blind.Resolve()) != 0 || !strings.Contains(blind.Why(), "topology") {
 		t.Errorf("%q", blind.Why())
@@ -88,7 +88,7 @@ func (s *slowTopology) ReadDir(name string) ([]fs.DirEntry, error) {
 // meanwhile waits for it.
 func TestOwnerOnUnknownGPUs(t *testing.T) {
 	topology := &slowTopology{FS: twoNodes, reading: make(chan struct{}), goOn: make(chan struct{})}
-	o := NewOwner(topology, &device.Metrics{})
+	o := NewOwner(topology, &driver.Metrics{})
 	for id := range uint32(wire.MaxKFDQueues) {
 		announce(o, id, 1000+id, 2)
 	}
@@ -131,7 +131,7 @@ func fakeShim(o *Owner, results ...int32) *[]wire.Order {
 }
 
 func TestOwnerTarget(t *testing.T) {
-	metrics := &device.Metrics{}
+	metrics := &driver.Metrics{}
 	o := NewOwner(twoNodes, metrics)
 	announce(o, 2, 200, 2)
 	o.Resolve()
@@ -222,7 +222,7 @@ func TestJoinAnnounced(t *testing.T) {
 func FuzzOwner(f *testing.F) {
 	f.Add([]byte{1, 0, 100, 2, 2, 0, 0, 0, 3, 1, 1, 1})
 	f.Fuzz(func(t *testing.T, script []byte) {
-		o := NewOwner(twoNodes, &device.Metrics{})
+		o := NewOwner(twoNodes, &driver.Metrics{})
 		told := fakeShim(o)
 		for len(script) >= 4 {
 			op, id, gpu, kind := script[0]%4, uint32(script[1]), uint32(script[2]), uint32(script[3])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device is what can be done to a process's work on a GPU: stop it,
+// Package driver is what can be done to a process's work on a GPU: stop it,
 // let it go on, give it a hardware timeslice. Backends implement Target; a
 // Worker drives one target towards the newest state the engine wants.
-package device
+package driver
 
 import (
 	"context"
