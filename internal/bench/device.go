@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"time"
 
-	"xsched/internal/kfd"
 	"xsched/internal/model"
-	"xsched/internal/vgpu"
+	vamd "xsched/internal/virtual/amd"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // virtualDevice reads the virtual GPU's own records.
-type virtualDevice struct{ client *vgpu.Client }
+type virtualDevice struct{ client *vnvidia.Client }
 
 var _ Device = virtualDevice{}
 
@@ -41,8 +41,8 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 	var segs []Segment
 	for _, s := range spans {
 		// The tenants use the first device.
-		if s.Device == 0 && s.Kind != vgpu.KindIdle {
-			segs = append(segs, Segment{From: s.T0, To: s.T1, PID: s.PID, Switch: s.Kind == vgpu.KindSwitch})
+		if s.Device == 0 && s.Kind != vnvidia.KindIdle {
+			segs = append(segs, Segment{From: s.T0, To: s.T1, PID: s.PID, Switch: s.Kind == vnvidia.KindSwitch})
 		}
 	}
 	records, err := d.client.Waits(model.Time(w.From), model.Time(w.To))
@@ -94,9 +94,9 @@ func (r *rig) deviceSocket() string {
 
 func (r *rig) dialDevice(socket string) error {
 	if r.platform == PlatformAMD {
-		socket += kfd.WatchSuffix
+		socket += vamd.WatchSuffix
 	}
-	client, err := vgpu.Dial(socket)
+	client, err := vnvidia.Dial(socket)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"xsched/internal/embedded"
-	"xsched/internal/kfd"
+	vamd "xsched/internal/virtual/amd"
 )
 
 // Whose driver the virtual GPU plays.
@@ -41,7 +41,7 @@ func deviceSocket(dir, platform string) string {
 // watchSocket is where a virtual GPU tells what it did.
 func watchSocket(socket, platform string) string {
 	if platform == platformAMD {
-		return socket + kfd.WatchSuffix
+		return socket + vamd.WatchSuffix
 	}
 	return socket
 }

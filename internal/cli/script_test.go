@@ -15,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"xsched/internal/embedded"
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
 			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
-				if client, err := vgpu.Dial(filepath.Join(env.WorkDir, "d", vgpuSocket)); err == nil {
+				if client, err := vnvidia.Dial(filepath.Join(env.WorkDir, "d", vgpuSocket)); err == nil {
 					_ = client.Quit()
 					_ = client.Close()
 				}
@@ -123,7 +123,7 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 
 // endDevice SOCKET: ends the virtual GPU behind the socket and waits for it.
 func endDevice(ts *testscript.TestScript, _ bool, args []string) {
-	client, err := vgpu.Dial(args[0])
+	client, err := vnvidia.Dial(args[0])
 	ts.Check(err)
 	defer client.Close()
 	_ = client.Quit() // the answer may not come any more

@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/hub"
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 func (a *app) vgpuCommand() *cobra.Command {
 	var (
-		o        vgpu.Options
+		o        vnvidia.Options
 		idle     time.Duration
 		logLevel string
 		logJSON  bool
@@ -49,8 +49,8 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 				if err != nil {
 					return err
 				}
-				if o.Devices < 0 || o.Devices > vgpu.MaxDevices {
-					return usagef("%d devices are out of range; use 1 to %d", o.Devices, vgpu.MaxDevices)
+				if o.Devices < 0 || o.Devices > vnvidia.MaxDevices {
+					return usagef("%d devices are out of range; use 1 to %d", o.Devices, vnvidia.MaxDevices)
 				}
 				if idle < 0 {
 					return usagef("--exit-when-idle can't be negative; 0 stays")
@@ -78,7 +78,7 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 					return serveKFD(ctx, o, root, tell)
 				}
 				o.Ready = func() { tell.done(nil) }
-				return vgpu.Serve(ctx, o)
+				return vnvidia.Serve(ctx, o)
 			}()
 			tell.done(err)
 			return err
@@ -118,7 +118,7 @@ func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
 // openFiles is how many programs use the device. None if it can't be asked: a
 // socket whose folder was removed can't be found by anybody else either.
 func openFiles(socket string) int {
-	client, err := vgpu.Dial(socket)
+	client, err := vnvidia.Dial(socket)
 	if err != nil {
 		return 0
 	}

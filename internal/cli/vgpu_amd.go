@@ -6,18 +6,18 @@ import (
 	"context"
 	"path/filepath"
 
-	"xsched/internal/kfd"
-	"xsched/internal/vgpu"
+	vamd "xsched/internal/virtual/amd"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // serveKFD runs the double of the amdkfd driver.
-func serveKFD(ctx context.Context, o vgpu.Options, root string, tell *readiness) error {
-	config := kfd.DefaultConfig()
+func serveKFD(ctx context.Context, o vnvidia.Options, root string, tell *readiness) error {
+	config := vamd.DefaultConfig()
 	if o.Devices > 0 {
 		config.GPUs = o.Devices
 	}
 	if root == "" {
 		root = filepath.Join(filepath.Dir(o.Socket), kfdRoot)
 	}
-	return kfd.Serve(ctx, kfd.Options{Socket: o.Socket, Root: root, Config: config, Logger: o.Logger, Ready: func() { tell.done(nil) }})
+	return vamd.Serve(ctx, vamd.Options{Socket: o.Socket, Root: root, Config: config, Logger: o.Logger, Ready: func() { tell.done(nil) }})
 }

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // idleLimit is how long a device that we started outlives its last user when
@@ -26,7 +26,7 @@ const startLimit = 10 * time.Second
 
 // vgpuAnswers says whether a virtual GPU serves this socket.
 func vgpuAnswers(socket string) bool {
-	client, err := vgpu.Dial(socket)
+	client, err := vnvidia.Dial(socket)
 	if err != nil {
 		return false
 	}

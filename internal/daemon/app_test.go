@@ -24,7 +24,7 @@ import (
 	"xsched/internal/daemon"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 	"xsched/internal/wire"
 )
 
@@ -289,7 +289,7 @@ func startProgram(t *testing.T, args ...string) *program {
 // world is a virtual GPU with a directory for a daemon.
 type world struct {
 	dir    string
-	device *vgpu.Client
+	device *vnvidia.Client
 	ctl    *api.Client
 }
 
@@ -307,7 +307,7 @@ func newWorld(t *testing.T) *world {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- vgpu.Serve(ctx, vgpu.Options{Socket: w.vgpuPath(), Ready: func() { close(ready) }})
+		done <- vnvidia.Serve(ctx, vnvidia.Options{Socket: w.vgpuPath(), Ready: func() { close(ready) }})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	select {
@@ -316,7 +316,7 @@ func newWorld(t *testing.T) *world {
 		done <- err
 		t.Fatal(err)
 	}
-	if w.device, err = vgpu.Dial(w.vgpuPath()); err != nil {
+	if w.device, err = vnvidia.Dial(w.vgpuPath()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.device.Close() })
@@ -356,7 +356,7 @@ func (w *world) serve(t *testing.T, change func(*daemon.Options)) (stop func() e
 	return stop
 }
 
-func (w *world) account(t *testing.T, pid int) vgpu.Account {
+func (w *world) account(t *testing.T, pid int) vnvidia.Account {
 	t.Helper()
 	st, err := w.device.Stats()
 	if err != nil {
@@ -369,7 +369,7 @@ func (w *world) account(t *testing.T, pid int) vgpu.Account {
 // stopped says that a process is on so many GPUs. How often it was stopped says less: a daemon that gets no CPU for
 // as long as a lease finds it running, and stops it again.
 func (w *world) stopped(t *testing.T, pid, gpus int) func() bool {
-	var last vgpu.Account
+	var last vnvidia.Account
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("last seen: %+v", last)

@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // A process on AMD's driver, without our shim: suspended, resumed and let go by hand.
 func TestAttachAMD(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
 	reply, err := w.ctl.Suspend(ctx, p.PID)
 	if err != nil || !reply.Attached || reply.Level != 3 {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // An engine that hangs leaves nobody suspended, a debugged process neither; when it is back the
@@ -15,7 +15,7 @@ import (
 func TestAttachAMDEngineWedged(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
 	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
 		t.Fatal(err)

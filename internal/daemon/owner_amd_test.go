@@ -14,8 +14,8 @@ import (
 
 	"xsched/internal/daemon"
 	"xsched/internal/embedded"
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // owned starts the test program over the double with our library in it.
@@ -70,7 +70,7 @@ func level2(t *testing.T, w *world, pid int) {
 func TestOwnerAMD(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := owned(t, w, d)
 	level2(t, w, p.PID)
 	if q := processOf(t, w, p.PID).Queues[0]; q.Device != "0000:01:00.0" || q.LevelReason == "" {
@@ -120,7 +120,7 @@ func TestOwnerAMD(t *testing.T) {
 // that hangs.
 func TestOwnerAMDFailsOpen(t *testing.T) {
 	w := newWorld(t)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	server := startProgram(t, "daemon", w.dir)
 	p := owned(t, w, d)
 	hold := func() {

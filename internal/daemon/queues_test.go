@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // goroutinesIn counts the goroutines that are in a function.
@@ -26,7 +26,7 @@ func goroutinesIn(function string) int {
 // pile up neither here nor in front of the next stop of the same program.
 func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	w := newWorld(t)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
 	w.serve(t, nil)
 	if _, err := w.ctl.Attach(ctx, p.PID); err != nil {

@@ -19,7 +19,7 @@ import (
 	"xsched/internal/embedded"
 	"xsched/internal/hub"
 	"xsched/internal/model"
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // tenant is a real program on the stand-in driver, with or without the shim.
@@ -122,10 +122,10 @@ func TestRotationLeavesNoGap(t *testing.T) {
 		switch {
 		case s.Device != 0:
 			continue
-		case s.Kind == vgpu.KindIdle:
+		case s.Kind == vnvidia.KindIdle:
 			between += d
 			idle += d
-		case s.Kind == vgpu.KindRun:
+		case s.Kind == vnvidia.KindRun:
 			if last != 0 && last != s.PID {
 				gaps = append(gaps, between)
 			}
@@ -160,7 +160,7 @@ func (w *world) held(t *testing.T, d time.Duration) map[int]time.Duration {
 	}
 	out := map[int]time.Duration{}
 	for _, s := range spans {
-		if s.Device == 0 && s.Kind == vgpu.KindRun {
+		if s.Device == 0 && s.Kind == vnvidia.KindRun {
 			out[s.PID] += time.Duration(s.T1 - s.T0)
 		}
 	}

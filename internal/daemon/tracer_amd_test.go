@@ -19,8 +19,8 @@ import (
 	"xsched/internal/driver/amd"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 	"xsched/internal/wire"
 )
 
@@ -84,7 +84,7 @@ func isStopped(p *kfdtest.Program) bool {
 func traceWorld(t *testing.T) (w *world, server *program, p *kfdtest.Program) {
 	t.Helper()
 	w = newWorld(t)
-	d := kfdtest.ServeIn(t, kfd.DefaultConfig(), w.dir)
+	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p = d.Target(t)
 	server = startProgram(t, "daemon", w.dir)
 	// The first time opens files that stay.
@@ -238,7 +238,7 @@ func TestAttachAMDDaemonKilled(t *testing.T) {
 // TestTracerTargetsOfThePOC: the way over another process leaves suspend and resume as fast as they have to
 // be. Medians, because the machine is shared.
 func TestTracerTargetsOfThePOC(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	self, err := os.Executable()
 	if err != nil {

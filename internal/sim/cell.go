@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"xsched/internal/engine"
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // cell is devices that depend on each other and the tenants on them, with an

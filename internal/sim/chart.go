@@ -11,7 +11,7 @@ import (
 	"math"
 	"strings"
 
-	"xsched/internal/gpumodel"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // The picture is written as plain SVG: no script, nothing to load. It has the

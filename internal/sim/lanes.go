@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // laneState is what a program does at a time.

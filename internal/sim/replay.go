@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 type costsOf = gpumodel.Costs

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"xsched/internal/engine"
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // Result is what a simulation found. The same scenario, policies and seed give

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"xsched/internal/engine"
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 	"xsched/internal/record"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // Options of Run.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"xsched/internal/engine"
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // Scenario is what is simulated. Zero values mean the defaults.

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // inst is one program: requests in, kernels out, on one rank or several.

@@ -5,8 +5,8 @@ package sim
 import (
 	"time"
 
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // This file is the model of the daemon's device side: the gate changes at once, the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The observer between AMD's real thunk library and the double: this program exports ioctl in front
-// of both. Built and run by the Go test of internal/kfd.
+// of both. Built and run by the Go test of internal/virtual/amd.
 
 #include <fcntl.h>
 #include <hsakmt.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * AMD's real thunk library over the double: topology, memory, and the life of a queue. Built by
- * the Go test of internal/kfd where the library is installed.
+ * the Go test of internal/virtual/amd where the library is installed.
  */
 #include <hsakmt.h>
 #include <stdint.h>

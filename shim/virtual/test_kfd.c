@@ -2,7 +2,7 @@
  *
  * The double through libvkfd.so, as a program sees it: numbers and offsets written out by hand,
  * copies from bad addresses, files after fork, and the acceptance sequence of a self-debugging
- * process. Built and run by the Go test of internal/kfd.
+ * process. Built and run by the Go test of internal/virtual/amd.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Between the stand-in libcuda.so.1 and the virtual GPU's device process: the submission memory of
- * a context and the one private ioctl that hands it out. internal/vgpu/area.go is the other side;
+ * a context and the one private ioctl that hands it out. internal/virtual/nvidia/area.go is the other side;
  * a Go test reads the numbers of this header and holds it to them.
  */
 #ifndef XSCHED_VIRTUAL_VGPU_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between libvkfd.so and the process that plays the amdkfd driver; internal/kfd is the other side.
+ * Between libvkfd.so and the process that plays the amdkfd driver; internal/virtual/amd is the other side.
  */
 #ifndef XSCHED_VIRTUAL_VKFD_H
 #define XSCHED_VIRTUAL_VKFD_H

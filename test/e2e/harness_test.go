@@ -25,7 +25,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/daemon"
-	"xsched/internal/vgpu"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // root of the repository, from this package's folder.
@@ -110,7 +110,7 @@ type world struct {
 	serve  *exec.Cmd
 	log    *os.File
 	client *api.Client
-	gpu    *vgpu.Client
+	gpu    *vnvidia.Client
 }
 
 // newWorld starts a device process and a daemon in a private folder; both are
@@ -134,7 +134,7 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
 	eventually(t, 5*time.Second, "the device process answers", func() bool {
-		w.gpu, err = vgpu.Dial(w.path("vgpu.sock"))
+		w.gpu, err = vnvidia.Dial(w.path("vgpu.sock"))
 		return err == nil
 	})
 	t.Cleanup(func() { _ = w.gpu.Close() })

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/gpumodel"
 	"xsched/internal/model"
-	"xsched/internal/vgpu"
+	gpumodel "xsched/internal/virtual/model"
+	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // request is one kernel of a program that has one at a time, in device time.
@@ -27,7 +27,7 @@ func (w *world) requests(pid int, from, to int64) []request {
 	}
 	at := 0
 	for _, s := range spans {
-		if s.PID != pid || s.Kind != vgpu.KindRun {
+		if s.PID != pid || s.Kind != vnvidia.KindRun {
 			continue
 		}
 		for at+1 < len(out) && s.T0 >= out[at+1].arrived {
@@ -42,7 +42,7 @@ func (w *world) requests(pid int, from, to int64) []request {
 }
 
 // recorded is when the kernels of a process arrived at the device in [from, to), in order, and who had it.
-func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []vgpu.Span) {
+func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []vnvidia.Span) {
 	w.t.Helper()
 	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
 	if err != nil {

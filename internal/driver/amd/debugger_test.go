@@ -14,9 +14,9 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/amd"
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
 	"xsched/internal/model"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 func attach(t *testing.T, d *kfdtest.Device, pid int) *amd.Debugger {
@@ -47,9 +47,9 @@ func awaitCaught(t *testing.T, d *amd.Debugger, want int) {
 }
 
 func TestDebuggerStopsAndResumes(t *testing.T) {
-	for _, variant := range []kfd.Variant{kfd.Upstream, kfd.DKMS} {
+	for _, variant := range []vamd.Variant{vamd.Upstream, vamd.DKMS} {
 		t.Run(string(variant), func(t *testing.T) {
-			config := kfd.DefaultConfig()
+			config := vamd.DefaultConfig()
 			config.Variant = variant
 			d := kfdtest.Serve(t, config)
 			p := d.Target(t)
@@ -92,7 +92,7 @@ func TestDebuggerStopsAndResumes(t *testing.T) {
 
 // TestSignalsFlow is a target under a 1 kHz SIGALRM and numbered signals: none is lost.
 func TestSignalsFlow(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	debugger := attach(t, d, p.PID)
 	const numbers = 500
@@ -127,7 +127,7 @@ func TestSignalsFlow(t *testing.T) {
 
 // TestRuntimeStartsUnderDebugger: the runtime's start waits for the debugger's answer.
 func TestRuntimeStartsUnderDebugger(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Start(t, "late")
 	if !strings.HasPrefix(p.Line(), "before ") {
 		t.Fatal("it did not start")
@@ -152,7 +152,7 @@ func TestRuntimeStartsUnderDebugger(t *testing.T) {
 }
 
 func TestCloseResumesAndLetsGo(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	debugger := attach(t, d, p.PID)
 	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
@@ -173,14 +173,14 @@ func TestCloseResumesAndLetsGo(t *testing.T) {
 }
 
 func TestOneDebugger(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	attach(t, d, p.PID)
 	_, err := amd.AttachDebugger(p.PID, func() (amd.Transport, error) { return amd.DialVirtual(d.Socket) })
 	if !errors.Is(err, amd.ErrTraced) {
 		t.Errorf("a second debugger: %v", err)
 	}
-	old := kfd.DefaultConfig()
+	old := vamd.DefaultConfig()
 	old.Minor = 11
 	older := kfdtest.Serve(t, old)
 	_, err = amd.AttachDebugger(p.PID, func() (amd.Transport, error) { return amd.DialVirtual(older.Socket) })
@@ -190,7 +190,7 @@ func TestOneDebugger(t *testing.T) {
 }
 
 func TestTargetEnds(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	debugger := attach(t, d, p.PID)
 	_ = unix.Kill(p.PID, unix.SIGKILL)
@@ -205,7 +205,7 @@ func TestTargetEnds(t *testing.T) {
 }
 
 func TestDebugTarget(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	var m driver.Metrics
 	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.AllGPUs, &m)

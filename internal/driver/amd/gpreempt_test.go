@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // TestLibgpreempt runs the C library's example on a process under a 1 kHz SIGALRM.
@@ -21,7 +21,7 @@ func TestLibgpreempt(t *testing.T) {
 }
 
 func tryLibgpreempt(t *testing.T, flags string) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
 	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the double's library is preloaded before it

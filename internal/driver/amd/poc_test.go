@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"xsched/internal/driver/amd"
-	"xsched/internal/kfd"
-	"xsched/internal/kfd/kfdtest"
+	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual/amd/kfdtest"
 )
 
 // TestTargetsOfThePOC: an online request stops the offline process, runs, and lets it
 // go on; on the double, whose costs are assumed. Medians, because the machine is shared.
 func TestTargetsOfThePOC(t *testing.T) {
-	d := kfdtest.Serve(t, kfd.DefaultConfig())
+	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	online, offline := d.Target(t), d.Target(t)
 	debugger := attach(t, d, offline.PID)
 	const requests, backlog = 20, 100
@@ -55,7 +55,7 @@ func TestTargetsOfThePOC(t *testing.T) {
 	sum := uint64(0)
 	for range backlog {
 		for b := range uint32(time.Millisecond / (10 * time.Microsecond)) {
-			sum = kfd.Fold(sum, 1, b)
+			sum = vamd.Fold(sum, 1, b)
 		}
 	}
 	if got, want := offline.Ask("f"), fmt.Sprintf("F %016x", sum); got != want {

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vamd
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// debugState is a process as its debugger sees it.
+type debugState struct {
+	enabled  bool
+	debugger *Process // nil: the process itself
+	fd       int      // events are announced on it
+	mask     uint64   // exceptions that are announced
+	pending  uint64   // of the process
+	runtime  uint32
+	rDebug   uint64
+	ttmp     uint32
+	blocked  []*call // RUNTIME_ENABLE calls that wait for the debugger
+}
+
+// debugTrap checks in the driver's order and carries out one operation.
+func (k *Kernel) debugTrap(c *call) {
+	pid, op := int(int32(c.u32(0))), c.u32(4)
+	if k.config.Scheduler == NoHWS {
+		c.done(fails(unix.EINVAL))
+		return
+	}
+	if pid <= 0 || !k.system.Exists(pid) {
+		c.done(fails(unix.ESRCH))
+		return
+	}
+	traces := k.system.Tracer(pid) == c.tid && c.tid != 0
+	target := k.processes[pid]
+	if target == nil && op == opEnable && traces {
+		target = k.open(pid, "")
+	}
+	if target == nil {
+		c.done(fails(unix.ESRCH))
+		return
+	}
+	registered := k.config.Variant == Upstream && target.debug.enabled && target.debug.debugger == c.process
+	if target != c.process && !traces && !registered && op != opDisable {
+		c.done(fails(unix.EPERM))
+		return
+	}
+	d := &target.debug
+	if op != opEnable && !d.enabled {
+		c.done(fails(unix.EINVAL))
+		return
+	}
+	switch op {
+	case opSuspendQueues, opResumeQueues, opLaunchOverride, opLaunchMode, opSetWatch, opClearWatch, opSetFlags:
+		if d.runtime != runtimeEnabled {
+			c.done(fails(unix.EPERM))
+			return
+		}
+	}
+	switch op {
+	case opEnable:
+		k.enable(c, target)
+	case opDisable:
+		k.disable(target)
+		c.done(0)
+	case opSendRuntimeEvent:
+		k.sendRuntimeEvent(c, target)
+	case opSetExceptions:
+		d.mask = c.u64(8)
+		if k.waitingEvents(target) != 0 {
+			k.announce(target)
+		}
+		c.done(0)
+	case opSuspendQueues:
+		k.suspend(c, target)
+	case opResumeQueues:
+		k.resume(c, target)
+	case opQueryEvent:
+		k.queryEvent(c, target)
+	case opQueueSnapshot:
+		k.snapshot(c, target)
+	case opDeviceSnapshot:
+		k.deviceSnapshot(c)
+	default: // unknown, or of waves and watch points, which the double has not
+		c.done(fails(unix.EINVAL))
+	}
+}
+
+func (k *Kernel) enable(c *call, target *Process) {
+	d := &target.debug
+	gws := slices.ContainsFunc(target.queues, func(q *queue) bool { return q.gws })
+	switch {
+	case d.enabled:
+		c.done(fails(unix.EALREADY))
+		return
+	case c.fd < 0:
+		c.done(fails(unix.EBADF))
+		return
+	case k.config.GFX < 90000:
+		c.done(fails(unix.ENODEV))
+		return
+	case gws:
+		c.done(fails(unix.EBUSY))
+		return
+	case c.fault && c.u32(24) > 0:
+		c.done(fails(unix.EFAULT))
+		return
+	}
+	*d = debugState{enabled: true, fd: c.fd, mask: c.u64(8), runtime: d.runtime, rDebug: d.rDebug, ttmp: d.ttmp}
+	c.fd = -1
+	if target != c.process {
+		d.debugger = c.process
+	}
+	var info [runtimeInfo]byte
+	binary.LittleEndian.PutUint64(info[:], d.rDebug)
+	binary.LittleEndian.PutUint32(info[8:], d.runtime)
+	binary.LittleEndian.PutUint32(info[12:], d.ttmp)
+	copy(c.params, info[:])
+	c.put32(24, runtimeInfo)
+	c.done(0)
+}
+
+// disable ends a session: everything goes on, and nobody waits for the debugger.
+func (k *Kernel) disable(target *Process) {
+	d := &target.debug
+	if !d.enabled {
+		return
+	}
+	k.resumeQueues(target, target.queues, func(bool) {})
+	k.system.CloseFD(d.fd)
+	blocked := d.blocked
+	*d = debugState{fd: -1, runtime: d.runtime, rDebug: d.rDebug, ttmp: d.ttmp}
+	for _, c := range blocked {
+		c.done(0)
+	}
+}
+
+func (k *Kernel) sendRuntimeEvent(c *call, target *Process) {
+	d := &target.debug
+	if c.u64(8)&ecProcessRuntime != 0 {
+		d.pending &^= ecProcessRuntime
+		blocked := d.blocked
+		d.blocked = nil
+		for _, waiter := range blocked {
+			waiter.done(0)
+		}
+	}
+	c.done(0)
+}
+
+func (k *Kernel) runtimeEnable(c *call) {
+	p := c.process
+	d := &p.debug
+	if c.u32(8)&runtimeModeEnable != 0 {
+		switch {
+		case len(p.queues) > 0:
+			c.done(fails(unix.EEXIST))
+			return
+		case d.runtime != runtimeDisabled:
+			c.done(fails(unix.EBUSY))
+			return
+		}
+		d.runtime, d.rDebug, d.ttmp = runtimeEnabled, c.u64(0), c.u32(8)&runtimeModeTTMP>>1
+	} else {
+		d.runtime, d.rDebug, d.ttmp = runtimeDisabled, 0, 0
+	}
+	if !d.enabled {
+		c.done(0)
+		return
+	}
+	d.pending |= ecProcessRuntime
+	d.blocked = append(d.blocked, c)
+	k.announce(p)
+}
+
+// raise notes an exception of a queue and announces it if the debugger asked for it.
+func (k *Kernel) raise(p *Process, mask uint64) {
+	if p.debug.enabled && p.debug.mask&mask != 0 {
+		k.announce(p)
+	}
+}
+
+func (k *Kernel) announce(p *Process) { k.system.Notify(p.debug.fd, eventDot) }
+
+// waitingEvents are the enabled exceptions that nobody has queried.
+func (k *Kernel) waitingEvents(p *Process) uint64 {
+	all := p.debug.pending
+	for _, q := range p.queues {
+		all |= q.exceptions
+	}
+	return all & p.debug.mask
+}
+
+func (k *Kernel) queryEvent(c *call, target *Process) {
+	d := &target.debug
+	clear := c.u64(8)
+	for _, q := range slices.Backward(target.queues) {
+		if found := q.exceptions & d.mask & classQueue; found != 0 {
+			q.exceptions &^= clear
+			c.put64(8, found)
+			c.put32(16, q.gpu)
+			c.put32(20, q.id)
+			c.done(0)
+			return
+		}
+	}
+	if found := d.pending & d.mask & classProcess; found != 0 {
+		d.pending &^= clear
+		c.put64(8, found)
+		c.put32(16, 0)
+		c.put32(20, 0)
+		c.done(0)
+		return
+	}
+	c.done(fails(unix.EAGAIN))
+}
+
+// ids reads the array of queue ids, all marked invalid.
+func (c *call) ids() []uint32 {
+	out := make([]uint32, len(c.params)/4)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint32(c.params[4*i:])&^uint32(queueError|queueInvalid) | queueInvalid
+	}
+	return out
+}
+
+func (c *call) putIDs(ids []uint32) {
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(c.params[4*i:], id)
+	}
+}
+
+func (k *Kernel) suspend(c *call, target *Process) {
+	n, pointer := c.u32(24), c.u64(16)
+	if k.config.Variant == Upstream && (pointer == 0 && n > 0 || n > maxSuspend) {
+		c.done(fails(unix.EINVAL))
+		return
+	}
+	if n > 0 && (c.fault || len(c.params) < 4*int(n)) {
+		c.done(fails(unix.EFAULT))
+		return
+	}
+	c.params = c.params[:4*n]
+	ids := c.ids()
+	var mine []*queue
+	byGPU := map[uint32]bool{}
+	for i, id := range ids {
+		q := target.queue(id &^ queueInvalid)
+		if q == nil || q.destroying || q.exceptions&ecQueueNew != 0 {
+			continue
+		}
+		if k.faults.UnmapFails {
+			ids[i] = q.id | queueError
+			continue
+		}
+		ids[i] = q.id
+		mine = append(mine, q)
+		if !q.suspended {
+			q.suspended = true
+			byGPU[q.gpu] = true
+		}
+	}
+	clear := c.u64(8)
+	finish := func() {
+		for _, q := range mine {
+			q.exceptions &^= clear
+			if q.saveAddress != 0 {
+				k.system.Write(target.PID, q.saveAddress, q.contextHeader())
+			}
+		}
+		c.putIDs(ids)
+		c.done(len(mine))
+	}
+	k.remapAll(byGPU, mine, func(bool) { finish() })
+}
+
+// contextHeader is what the driver writes where a queue's waves were saved.
+func (q *queue) contextHeader() []byte {
+	b := make([]byte, contextHeader)
+	put := func(at int, v uint32) { binary.LittleEndian.PutUint32(b[at:], v) }
+	put(0, contextHeader)
+	put(4, 0)
+	put(8, q.ctlBytes)
+	put(12, 0)
+	put(16, q.saveBytes)
+	return b
+}
+
+func (k *Kernel) resume(c *call, target *Process) {
+	n, pointer := c.u32(16), c.u64(8)
+	if pointer == 0 { // everything
+		all := slices.Clone(target.queues)
+		k.resumeQueues(target, all, func(bool) { c.done(len(all)) })
+		return
+	}
+	if k.config.Variant == Upstream && n > maxSuspend {
+		c.done(fails(unix.EINVAL))
+		return
+	}
+	if n > 0 && (c.fault || len(c.params) < 4*int(n)) {
+		c.done(fails(unix.EFAULT))
+		return
+	}
+	c.params = c.params[:4*n]
+	ids := c.ids()
+	var mine []*queue
+	for i, id := range ids {
+		q := target.queue(id &^ queueInvalid)
+		if q == nil {
+			continue
+		}
+		if k.faults.UnmapFails {
+			ids[i] = q.id | queueError
+			continue
+		}
+		ids[i] = q.id
+		mine = append(mine, q)
+	}
+	k.resumeQueues(target, mine, func(bool) {
+		c.putIDs(ids)
+		c.done(len(mine))
+	})
+}
+
+// resumeQueues lets queues go on and destroys those whose owner waits for that.
+func (k *Kernel) resumeQueues(target *Process, queues []*queue, done func(bool)) {
+	byGPU := map[uint32]bool{}
+	for _, q := range queues {
+		if q.suspended {
+			q.suspended = false
+			byGPU[q.gpu] = true
+		}
+	}
+	k.remapAll(byGPU, queues, func(ok bool) {
+		waiting := target.waiting
+		target.waiting = nil
+		for _, f := range waiting {
+			f()
+		}
+		done(ok)
+	})
+}
+
+// remapAll remaps several devices, each once (with MES: each queue once).
+func (k *Kernel) remapAll(gpus map[uint32]bool, queues []*queue, done func(bool)) {
+	left, good := 0, true
+	type step struct {
+		g *gpu
+		q *queue
+	}
+	var steps []step
+	for _, g := range k.gpus {
+		if !gpus[g.id] {
+			continue
+		}
+		if k.config.Scheduler != MES {
+			steps = append(steps, step{g, nil})
+			continue
+		}
+		for _, q := range queues {
+			if q.gpu == g.id {
+				steps = append(steps, step{g, q})
+			}
+		}
+	}
+	if left = len(steps); left == 0 {
+		done(true)
+		return
+	}
+	for _, s := range steps {
+		k.remap(s.g, s.q, func(ok bool) {
+			good = good && ok
+			if left--; left == 0 {
+				done(good)
+			}
+		})
+	}
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vamd
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
+)
+
+// Variant is whose driver is imitated, where they differ.
+type Variant string
+
+// The variants: Linux's own, and AMD's driver package.
+const (
+	Upstream Variant = "upstream"
+	DKMS     Variant = "dkms"
+)
+
+// Scheduler is what maps queues to the hardware.
+type Scheduler string
+
+// HWS remaps everybody's queues when one changes; MES only that one. NoHWS is the
+// driver without firmware scheduling.
+const (
+	HWS   Scheduler = "hws"
+	MES   Scheduler = "mes"
+	NoHWS Scheduler = "none"
+)
+
+// Config is what the double imitates.
+type Config struct {
+	GPUs      int
+	Minor     uint32 // of the interface: 1.Minor
+	Variant   Variant
+	Scheduler Scheduler
+	GFX       uint32 // gfx_target_version: 90402 is gfx942
+}
+
+// DefaultConfig is two gfx942 with the interface of Linux 6.12.
+func DefaultConfig() Config {
+	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402}
+}
+
+// Faults make the double misbehave.
+type Faults struct {
+	UnmapFails  bool // the firmware does not answer: bit 30 in suspend, ETIME in update
+	SuspendNoop bool // queues are said to be taken off the hardware, and run on
+}
+
+// System is what the double asks of the machine it runs on.
+type System interface {
+	Now() model.Time
+	// Tracer is the thread that traces the leader of a process; 0: nobody.
+	Tracer(pid int) int
+	// Exists says whether there is such a process.
+	Exists(pid int) bool
+	// Write puts bytes into a process's memory; best effort.
+	Write(pid int, address uint64, data []byte)
+	// Notify writes one byte to a descriptor that the caller handed over.
+	Notify(fd int, b byte)
+	CloseFD(fd int)
+	// Changed says that the process's queues are to be shown anew.
+	Changed(p *Process)
+	// Timer wants Advance called at a time.
+	Timer(at model.Time)
+}
+
+// Kernel is the driver's state. Every method takes its lock.
+type Kernel struct {
+	config Config
+	system System
+
+	mu        sync.Mutex
+	gpus      []*gpu
+	processes map[int]*Process
+	accounts  []*gpumodel.Account // of all processes there were
+	remaps    uint64
+	faults    Faults
+}
+
+// gpu is one device and what executes on it.
+type gpu struct {
+	id     uint32
+	number int
+	model  *gpumodel.GPU
+
+	timeline *gpumodel.Timeline
+}
+
+// Process is a kfd_process: it lives as long as the process, not as long as its files.
+type Process struct {
+	PID     int
+	account *gpumodel.Account
+	queues  []*queue // in the order of creation
+	vms     map[uint32]int32
+	vram    map[uint32]vram // by GPU: the memory that work reads and writes
+	groups  map[uint32]*gpumodel.Group
+	memory  map[uint64]*memory
+	events  map[uint32]*event
+	handles uint64
+	debug   debugState
+	wedged  bool // a lock inside the driver was never released
+	waiting []func()
+}
+
+// call is one ioctl under way. done is called once, with the kernel's lock held.
+type call struct {
+	process *Process
+	tid     int
+	nr      uint32
+	arg     []byte
+	params  []byte // what the embedded pointer refers to
+	fault   bool   // the embedded pointer leads nowhere
+	fd      int    // that came with the request; -1: none
+	done    func(result int)
+}
+
+func (c *call) u32(at int) uint32          { return binary.LittleEndian.Uint32(c.arg[at:]) }
+func (c *call) u64(at int) uint64          { return binary.LittleEndian.Uint64(c.arg[at:]) }
+func (c *call) put32(at int, value uint32) { binary.LittleEndian.PutUint32(c.arg[at:], value) }
+func (c *call) put64(at int, value uint64) { binary.LittleEndian.PutUint64(c.arg[at:], value) }
+func fails(e unix.Errno) int               { return -int(e) }
+
+// costs of the double. Nobody has published a measurement of a remap; these are
+// in the range the traces of the driver suggest (a queue is created in about 150 us).
+func costs() gpumodel.Costs {
+	const us = time.Microsecond
+	c := gpumodel.DefaultCosts()
+	c.ComputeSlice = 10 * time.Millisecond // the quantum of a process in the runlist
+	c.Suspend = gpumodel.RPC{Effect: 100 * us, Reply: 150 * us}
+	c.Resume = gpumodel.RPC{Effect: 100 * us, Reply: 150 * us}
+	return c
+}
+
+// NewKernel returns a driver with nobody in it.
+func NewKernel(config Config, system System) *Kernel {
+	k := &Kernel{config: config, system: system, processes: map[int]*Process{}}
+	for i := range config.GPUs {
+		timeline := gpumodel.NewTimeline(i)
+		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), timeline, nil), timeline: timeline})
+	}
+	return k
+}
+
+// gpuID is a hash on a real system; the first is that of the recorded dumps.
+func gpuID(i int) uint32 { return uint32(63420 + i) }
+
+// SetFaults changes how the double misbehaves.
+func (k *Kernel) SetFaults(f Faults) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.faults = f
+}
+
+// Open is open("/dev/kfd"): a second one leads to the same process.
+func (k *Kernel) Open(pid int, name string) *Process {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.open(pid, name)
+}
+
+func (k *Kernel) open(pid int, name string) *Process {
+	p := k.processes[pid]
+	if p == nil {
+		p = &Process{
+			PID: pid, account: &gpumodel.Account{PID: pid, Name: name, Alive: true},
+			vms: map[uint32]int32{}, vram: map[uint32]vram{}, groups: map[uint32]*gpumodel.Group{}, memory: map[uint64]*memory{}, events: map[uint32]*event{},
+			debug: debugState{fd: -1},
+		}
+		k.processes[pid] = p
+		k.enlist(p.account)
+		k.system.Changed(p)
+	}
+	return p
+}
+
+// Exit is the end of a process: its queues go, what it debugged goes on.
+func (k *Kernel) Exit(pid int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.processes[pid]
+	if p == nil {
+		return
+	}
+	k.advance()
+	delete(k.processes, pid)
+	for _, other := range k.processes {
+		if other.debug.debugger == p {
+			k.disable(other)
+		}
+	}
+	if p.debug.enabled {
+		k.disable(p)
+	}
+	for _, q := range p.queues {
+		k.drop(q)
+	}
+	p.queues = nil
+	for id, group := range p.groups {
+		k.gpu(id).model.RemoveGroup(group)
+	}
+	for _, v := range p.vram {
+		k.system.CloseFD(v.fd)
+	}
+	p.account.Alive = false
+	k.system.Changed(p)
+	k.arm()
+}
+
+func (k *Kernel) gpu(id uint32) *gpu {
+	for _, g := range k.gpus {
+		if g.id == id {
+			return g
+		}
+	}
+	return nil
+}
+
+// Ioctl carries out one request of a process; done is called once, perhaps later.
+func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params []byte, fault bool, fd int, done func(result int, arg, params []byte)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.advance()
+	defer k.arm()
+	nr := request & 0xff
+	size, known := sizes[nr]
+	if nr == nrDebugTrap || nr == nrRuntimeEnable {
+		known = k.config.Minor >= minorDebugger
+	}
+	given := len(arg)
+	c := &call{process: p, tid: tid, nr: nr, arg: make([]byte, max(size, given)), params: append([]byte(nil), params...), fault: fault, fd: fd}
+	copy(c.arg, arg)
+	answered := false
+	c.done = func(result int) {
+		if answered {
+			return
+		}
+		answered = true
+		if c.fd >= 0 {
+			k.system.CloseFD(c.fd)
+		}
+		done(result, c.arg[:given], c.params)
+	}
+	switch {
+	case caller != p.PID: // inherited over a fork
+		c.done(fails(unix.EBADF))
+	case request>>8&0xff != 'K' || !known:
+		c.done(fails(unix.ENOTTY))
+	default:
+		k.dispatch(c)
+	}
+}
+
+func (k *Kernel) dispatch(c *call) {
+	handlers := map[uint32]func(*call){
+		nrGetVersion: k.getVersion, nrCreateQueue: k.createQueue, nrDestroyQueue: k.destroyQueue, nrUpdateQueue: k.updateQueue,
+		nrSetCUMask: k.setCUMask, nrAllocGWS: k.allocGWS, nrAcquireVM: k.acquireVM, nrGetApertures: k.getApertures,
+		nrGetAperturesNew: k.getAperturesNew, nrAllocMemory: k.allocMemory, nrFreeMemory: k.freeMemory, nrMapMemory: k.mapMemory,
+		nrUnmapMemory: k.unmapMemory, nrGetClockCounters: k.getClocks, nrAvailableMemory: k.available,
+		nrCreateEvent: k.createEvent, nrDestroyEvent: k.destroyEvent, nrSetEvent: k.setEvent, nrResetEvent: k.resetEvent,
+		nrWaitEvents: k.waitEvents, nrRuntimeEnable: k.runtimeEnable, nrDebugTrap: k.debugTrap,
+		nrSubmit: k.submit, nrRetired: k.retired,
+	}
+	if f := handlers[c.nr]; f != nil {
+		f(c)
+		return
+	}
+	switch c.nr {
+	case nrSetMemoryPolicy, nrSetScratch, nrSetTrapHandler:
+		c.done(0) // of no consequence here
+	default:
+		c.done(fails(unix.EINVAL))
+	}
+}
+
+func (k *Kernel) getVersion(c *call) {
+	c.put32(0, 1)
+	c.put32(4, k.config.Minor)
+	c.done(0)
+}
+
+// Advance lets the devices go on to now.
+func (k *Kernel) Advance() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.advance()
+	k.arm()
+}
+
+func (k *Kernel) advance() {
+	now := k.system.Now()
+	for _, g := range k.gpus {
+		g.model.Advance(now)
+	}
+}
+
+func (k *Kernel) arm() {
+	next := model.Never
+	for _, g := range k.gpus {
+		next = min(next, g.model.NextEvent())
+	}
+	k.system.Timer(next)
+}

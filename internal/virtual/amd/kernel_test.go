@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vamd
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+)
+
+// machine is a system in plain memory, with a clock that tests move.
+type machine struct {
+	now     model.Time
+	tracers map[int]int
+	dead    map[int]bool
+	dots    int
+	closed  int
+	written map[uint64][]byte
+}
+
+func (m *machine) Now() model.Time                  { return m.now }
+func (m *machine) Tracer(pid int) int               { return m.tracers[pid] }
+func (m *machine) Exists(pid int) bool              { return !m.dead[pid] }
+func (m *machine) Write(_ int, at uint64, b []byte) { m.written[at] = b }
+func (m *machine) Notify(int, byte)                 { m.dots++ }
+func (m *machine) CloseFD(int)                      { m.closed++ }
+func (m *machine) Changed(*Process)                 {}
+func (m *machine) Timer(model.Time)                 {}
+
+// bench is a kernel with one process that has a VM on the first GPU.
+type bench struct {
+	t *testing.T
+	*Kernel
+	m *machine
+	p *Process
+}
+
+const (
+	self   = 100
+	gpu0   = 63420
+	ringAt = 0x10000
+)
+
+func newBench(t *testing.T, change func(*Config)) *bench {
+	config := DefaultConfig()
+	if change != nil {
+		change(&config)
+	}
+	m := &machine{now: 1, tracers: map[int]int{}, dead: map[int]bool{}, written: map[uint64][]byte{}}
+	b := &bench{t: t, Kernel: NewKernel(config, m), m: m}
+	b.p = b.Open(self, "self")
+	b.bind(b.p)
+	return b
+}
+
+func (b *bench) bind(p *Process) {
+	if r := b.as(p, p.PID, words(8, 3, gpu0), 0x40084B15, nil, 3); r.result != 0 {
+		b.t.Fatal("acquire vm:", r.result)
+	}
+	// A buffer at ringAt, mapped.
+	r := b.as(p, p.PID, arg(40, at64(0, ringAt), at64(8, 4096), at32(32, gpu0), at32(36, 2)), 0xC0284B16, nil, -1)
+	handle := binary.LittleEndian.Uint64(r.arg[16:])
+	if r := b.as(p, p.PID, arg(24, at64(0, handle), at64(8, 1), at32(16, 1)), 0xC0184B18, words(4, gpu0), -1); r.result != 0 {
+		b.t.Fatal("map:", r.result)
+	}
+}
+
+type put struct {
+	at, size int
+	value    uint64
+}
+
+func at32(at int, v uint32) put { return put{at, 4, uint64(v)} }
+func at64(at int, v uint64) put { return put{at, 8, v} }
+
+func arg(size int, puts ...put) []byte {
+	b := make([]byte, size)
+	for _, p := range puts {
+		if p.size == 4 {
+			binary.LittleEndian.PutUint32(b[p.at:], uint32(p.value))
+		} else {
+			binary.LittleEndian.PutUint64(b[p.at:], p.value)
+		}
+	}
+	return b
+}
+
+func words(size int, list ...uint32) []byte {
+	b := make([]byte, size)
+	for i, v := range list {
+		binary.LittleEndian.PutUint32(b[4*i:], v)
+	}
+	return b
+}
+
+type outcome struct {
+	answered bool
+	result   int
+	arg      []byte
+	params   []byte
+}
+
+// begin starts a request and lets a second pass.
+func (b *bench) begin(p *Process, tid int, a []byte, request uint32, params []byte, fault bool, fd int) *outcome {
+	o := &outcome{}
+	b.Ioctl(p, p.PID, tid, request, a, params, fault, fd, func(result int, arg, params []byte) {
+		*o = outcome{true, result, arg, params}
+	})
+	b.pass(time.Second)
+	return o
+}
+
+func (b *bench) pass(d time.Duration) {
+	b.m.now = b.m.now.Add(d)
+	b.Advance()
+}
+
+func (b *bench) as(p *Process, tid int, a []byte, request uint32, params []byte, fd int) outcome {
+	b.t.Helper()
+	o := b.begin(p, tid, a, request, params, false, fd)
+	if !o.answered {
+		b.t.Fatalf("%#x: no answer", request)
+	}
+	return *o
+}
+
+func (b *bench) call(request uint32, a, params []byte) outcome {
+	b.t.Helper()
+	return b.as(b.p, self, a, request, params, -1)
+}
+
+func (b *bench) expect(what string, o outcome, want unix.Errno) {
+	b.t.Helper()
+	if o.result != -int(want) {
+		b.t.Errorf("%s: %d, want -%d (%v)", what, o.result, int(want), want)
+	}
+}
+
+func (b *bench) create(puts ...put) outcome {
+	b.t.Helper()
+	all := append([]put{at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(40, typeComputeAQL), at32(44, 100), at32(48, 7), at64(72, 0x5000)}, puts...)
+	return b.call(0xC0604B02, arg(96, all...), nil)
+}
+
+func (b *bench) update(puts ...put) outcome {
+	b.t.Helper()
+	all := append([]put{at64(0, ringAt), at32(12, 4096), at32(16, 100), at32(20, 7)}, puts...)
+	return b.call(0x40184B07, arg(24, all...), nil)
+}
+
+func (b *bench) trap(pid int, op uint32, puts ...put) outcome {
+	b.t.Helper()
+	return b.call(0xC0204B26, arg(32, append(puts, at32(0, uint32(pid)), at32(4, op))...), nil)
+}
+
+func (b *bench) enableSelf() {
+	b.t.Helper()
+	b.expect("runtime", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), 0)
+	b.expect("enable", b.as(b.p, self, arg(32, at32(0, self), at32(24, 16)), 0xC0204B26, make([]byte, 16), 5), 0)
+}
+
+func (b *bench) suspend(ids ...uint32) outcome {
+	b.t.Helper()
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opSuspendQueues), at64(16, 1), at32(24, uint32(len(ids)))), words(4*len(ids), ids...))
+}
+
+func (b *bench) snapshot() outcome {
+	b.t.Helper()
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at64(16, 1), at32(24, 4), at32(28, 64)), make([]byte, 256))
+}
+
+func (b *bench) resume(ids ...uint32) outcome {
+	b.t.Helper()
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opResumeQueues), at64(8, 1), at32(16, uint32(len(ids)))), words(4*len(ids), ids...))
+}
+
+func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+
+func TestDispatch(t *testing.T) {
+	b := newBench(t, nil)
+	b.expect("unknown number", b.call(0xC0084B7E, nil, nil), unix.ENOTTY)
+	b.expect("wrong type", b.call(0x80084601, make([]byte, 8), nil), unix.ENOTTY)
+	var got outcome
+	b.Ioctl(b.p, 200, 200, 0x80084B01, make([]byte, 8), nil, false, -1, func(r int, _, _ []byte) { got.result = r })
+	b.expect("a child's call", got, unix.EBADF)
+	old := newBench(t, func(c *Config) { c.Minor = 11 })
+	old.expect("debugger of 1.11", old.trap(self, opEnable), unix.ENOTTY)
+	if o := old.create(); o.result != 0 {
+		t.Error("queue of 1.11", o.result)
+	}
+}
+
+func TestCreateErrors(t *testing.T) {
+	b := newBench(t, nil)
+	b.expect("percentage", b.create(at32(44, 101)), unix.EINVAL)
+	b.expect("priority", b.create(at32(48, 16)), unix.EINVAL)
+	b.expect("ring", b.create(at32(32, 4097)), unix.EINVAL)
+	b.expect("type", b.create(at32(40, 9)), eNOTSUPP)
+	b.expect("gpu", b.create(at32(36, 1)), unix.EINVAL)
+	b.expect("no vm", b.create(at32(36, gpu0+1)), unix.ENODEV)
+	b.expect("bits above the percentage", b.create(at32(44, 100|2<<8)), 0)
+	for i := 1; i < 255; i++ {
+		b.expect("one of many", b.create(), 0)
+	}
+	b.expect("too many", b.create(), unix.ENOSPC)
+	b.expect("destroy", b.call(0xC0084B03, words(8, 7), nil), 0)
+	if o := b.create(); o.result != 0 || u32(o.arg, 52) != 7 {
+		t.Errorf("the lowest free number is taken: %d", u32(o.arg, 52))
+	}
+	b.expect("destroy nothing", b.call(0xC0084B03, words(8, 4000), nil), unix.EINVAL)
+}
+
+func TestUpdateErrors(t *testing.T) {
+	b := newBench(t, nil)
+	b.create()
+	b.expect("percentage first", b.update(at32(16, 101), at32(8, 99)), unix.EINVAL)
+	b.expect("priority", b.update(at32(20, 16)), unix.EINVAL)
+	b.expect("ring", b.update(at32(12, 3000)), unix.EINVAL)
+	b.expect("unknown queue", b.update(at32(8, 99)), unix.EFAULT)
+	b.expect("wrong address", b.update(at64(0, ringAt+4096)), unix.EFAULT)
+	b.expect("wrong size", b.update(at32(12, 8192)), unix.EFAULT)
+	b.expect("right", b.update(), 0)
+	b.expect("address 0 is no mapping's and turns it off", b.update(at64(0, 0)), 0)
+	if b.p.queues[0].active() {
+		t.Error("active without a ring")
+	}
+	b.expect("size 0 becomes 1024", b.update(at64(0, 0), at32(12, 0)), 0)
+	if b.p.queues[0].bytes != 1024 {
+		t.Error(b.p.queues[0].bytes)
+	}
+	b.p.queues[0].reset = true
+	b.expect("reset queue", b.update(), unix.EACCES)
+	b.p.queues[0].reset = false
+	b.SetFaults(Faults{UnmapFails: true})
+	b.expect("hung firmware", b.update(), unix.ETIME)
+
+	older := newBench(t, func(c *Config) { c.Minor = 15 })
+	older.create()
+	older.expect("no address check before 1.17", older.update(at64(0, 0x999000)), 0)
+
+	dkms := newBench(t, func(c *Config) { c.Variant = DKMS })
+	dkms.create()
+	dkms.expect("wrong address", dkms.update(at64(0, 0x999000)), unix.EFAULT)
+	if o := dkms.begin(dkms.p, self, arg(24, at64(0, ringAt), at32(12, 4096), at32(16, 100)), 0x40184B07, nil, false, -1); o.answered {
+		t.Error("the lock that AMD's driver loses is not lost")
+	}
+}
+
+func TestCUMaskErrors(t *testing.T) {
+	b := newBench(t, nil)
+	b.create()
+	mask := func(b *bench, queue, bits uint32, params []byte) outcome {
+		return b.call(0x40104B1A, arg(16, at32(0, queue), at32(4, bits), at64(8, 1)), params)
+	}
+	b.expect("odd", mask(b, 0, 33, make([]byte, 8)), unix.EINVAL)
+	b.expect("none", mask(b, 0, 0, nil), unix.EINVAL)
+	b.expect("unreadable", mask(b, 0, 64, nil), unix.EFAULT)
+	b.expect("unknown queue", mask(b, 9, 32, words(4, 1)), unix.EFAULT)
+	b.expect("cut to 1024", mask(b, 0, 2048, make([]byte, 128)), 0)
+	b.expect("mask", mask(b, 0, 32, words(4, 0xf)), 0)
+	if b.p.queues[0].units() != 4 {
+		t.Error(b.p.queues[0].units())
+	}
+	pairs := newBench(t, func(c *Config) { c.GFX = 110000 })
+	pairs.create()
+	pairs.expect("half a pair", mask(pairs, 0, 32, words(4, 1)), unix.EINVAL)
+	pairs.expect("a pair", mask(pairs, 0, 32, words(4, 3)), 0)
+}
+
+// TestTrapOrder: each check with all later ones failing too.
+func TestTrapOrder(t *testing.T) {
+	none := newBench(t, func(c *Config) { c.Scheduler = NoHWS })
+	none.expect("1 no firmware scheduling", none.trap(-1, 99), unix.EINVAL)
+	for _, variant := range []Variant{Upstream, DKMS} {
+		b := newBench(t, func(c *Config) { c.Variant = variant })
+		b.m.dead[4711] = true
+		b.expect("2 no process", b.trap(4711, 99), unix.ESRCH)
+		b.expect("2 no kfd process", b.trap(300, opSuspendQueues), unix.ESRCH)
+		other := b.Open(400, "other")
+		b.expect("3 not its tracer", b.trap(400, 99), unix.EPERM)
+		b.expect("3 disable needs none", b.trap(400, opDisable), unix.EINVAL)
+		b.m.tracers[400] = self + 1
+		b.expect("3 traced by another thread", b.trap(400, opSuspendQueues), unix.EPERM)
+		b.m.tracers[400] = self
+		b.expect("4 not enabled", b.trap(400, opSuspendQueues), unix.EINVAL)
+		b.expect("6 bad file", b.trap(400, opEnable), unix.EBADF)
+		enable := arg(32, at32(0, 400), at32(24, 16), at64(16, 8))
+		if o := b.begin(b.p, self, enable, 0xC0204B26, nil, true, 5); o.result != -int(unix.EFAULT) {
+			t.Error("6 bad address:", o.result)
+		}
+		if other.debug.enabled {
+			t.Error("enabled in spite of the error")
+		}
+		b.expect("6 enable", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), 0)
+		b.expect("6 twice", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), unix.EALREADY)
+		for _, op := range []uint32{opSuspendQueues, opResumeQueues, opLaunchOverride, opSetWatch, opSetFlags} {
+			b.expect("5 no runtime", b.trap(400, op), unix.EPERM)
+		}
+		b.expect("unknown op", b.trap(400, 77), unix.EINVAL)
+		b.m.tracers[400] = 0
+		want := unix.EPERM
+		if variant == Upstream { // the registered debugger stays one
+			want = unix.EAGAIN
+		}
+		b.expect("3 no longer its tracer", b.trap(400, opQueryEvent), want)
+		b.expect("disable", b.trap(400, opDisable), 0)
+		if b.m.closed == 0 {
+			t.Error("the file is still held")
+		}
+	}
+	created := newBench(t, nil)
+	created.m.tracers[500] = self
+	created.expect("a tracer makes the kfd process", created.as(created.p, self, arg(32, at32(0, 500)), 0xC0204B26, nil, 5), 0)
+	old := newBench(t, func(c *Config) { c.GFX = 80003 })
+	old.expect("6 too old a GPU", old.as(old.p, self, arg(32, at32(0, self)), 0xC0204B26, nil, 5), unix.ENODEV)
+	gws := newBench(t, nil)
+	gws.create()
+	gws.expect("gws", gws.call(0xC0104B1E, words(16, 0, 1), nil), 0)
+	gws.expect("6 global wave sync", gws.as(gws.p, self, arg(32, at32(0, self)), 0xC0204B26, nil, 5), unix.EBUSY)
+}
+
+// TestAcceptance is kfdtest's SuspendQueues.
+func TestAcceptance(t *testing.T) {
+	b := newBench(t, nil)
+	b.enableSelf()
+	b.create()
+	if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<31 {
+		t.Errorf("before NEW is cleared: %d, %#x", o.result, u32(o.params, 0))
+	}
+	if o := b.snapshot(); o.result != 0 || u32(o.arg, 24) != 1 || u32(o.arg, 28) != 64 || u32(o.params, 0) != ecQueueNew {
+		t.Errorf("snapshot: %+v", o)
+	}
+	for range 2 { // already suspended is success
+		if o := b.suspend(0, 44); o.result != 1 || u32(o.params, 0) != 0 || u32(o.params, 4) != 44|1<<31 {
+			t.Errorf("suspend: %+v", o)
+		}
+	}
+	if len(b.m.written[0x5000]) != contextHeader {
+		t.Error("no header in the save area")
+	}
+	b.expect("100 percent does not wake it", b.update(), 0)
+	if b.p.queues[0].active() {
+		t.Error("it runs")
+	}
+	destroying := b.begin(b.p, self, words(8, 0), 0xC0084B03, nil, false, -1)
+	if destroying.answered {
+		t.Error("a suspended queue was destroyed")
+	}
+	if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<31 {
+		t.Errorf("while it is destroyed: %+v", o)
+	}
+	if o := b.resume(0); o.result != 1 {
+		t.Errorf("resume: %+v", o)
+	}
+	b.pass(time.Second)
+	if !destroying.answered || destroying.result != 0 || len(b.p.queues) != 0 {
+		t.Error("it was not destroyed after the resume")
+	}
+}
+
+func TestSuspendArguments(t *testing.T) {
+	for variant, want := range map[Variant]unix.Errno{Upstream: unix.EINVAL, DKMS: unix.EFAULT} {
+		b := newBench(t, func(c *Config) { c.Variant = variant })
+		b.enableSelf()
+		b.create()
+		b.expect("null array", b.trap(self, opSuspendQueues, at32(24, 1)), want)
+		b.expect("too many", b.trap(self, opSuspendQueues, at64(16, 1), at32(24, 1025)), want)
+		b.snapshot()
+		b.suspend(0)
+		if o := b.trap(self, opResumeQueues); o.result != 1 || b.p.queues[0].suspended {
+			t.Error("a null array resumes everything", o.result)
+		}
+		if o := b.resume(0); o.result != 1 {
+			t.Error("a running queue counts as resumed")
+		}
+		b.expect("entry size 0", b.trap(self, opQueueSnapshot, at64(16, 1), at32(24, 1)), unix.EINVAL)
+		b.SetFaults(Faults{UnmapFails: true})
+		if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<30 {
+			t.Errorf("hung firmware: %+v", o)
+		}
+	}
+}
+
+func TestRuntimeHandshake(t *testing.T) {
+	b := newBench(t, nil)
+	b.create()
+	b.expect("queues exist", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), unix.EEXIST)
+	b.call(0xC0084B03, words(8, 0), nil)
+	b.expect("enable", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), 0)
+	b.expect("twice", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), unix.EBUSY)
+	b.expect("debug", b.as(b.p, self, arg(32, at32(0, self), at64(8, ecProcessRuntime)), 0xC0204B26, nil, 5), 0)
+	off := b.begin(b.p, self, arg(16), 0xC0104B25, nil, false, -1)
+	if off.answered || b.m.dots != 1 {
+		t.Fatal("it did not wait for the debugger")
+	}
+	if o := b.trap(self, opQueryEvent, at64(8, ecProcessRuntime)); o.result != 0 || binary.LittleEndian.Uint64(o.arg[8:]) != ecProcessRuntime {
+		t.Errorf("event: %+v", o)
+	}
+	b.expect("no more", b.trap(self, opQueryEvent), unix.EAGAIN)
+	b.expect("send", b.trap(self, opSendRuntimeEvent, at64(8, ecProcessRuntime)), 0)
+	if !off.answered {
+		t.Error("it still waits")
+	}
+}
+
+func TestDebuggerDies(t *testing.T) {
+	b := newBench(t, nil)
+	target := b.Open(400, "target")
+	b.bind(target)
+	b.as(target, 400, arg(16, at32(8, 1)), 0xC0104B25, nil, -1)
+	b.as(target, 400, arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), 0xC0604B02, nil, -1)
+	b.m.tracers[400] = self
+	b.expect("enable", b.as(b.p, self, arg(32, at32(0, 400)), 0xC0204B26, nil, 5), 0)
+	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at32(28, 64)), nil)
+	// One entry must fit for NEW to be cleared.
+	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at64(16, 1), at32(24, 1), at32(28, 64)), make([]byte, 64))
+	o := b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opSuspendQueues), at64(16, 1), at32(24, 1)), words(4, 0))
+	if o.result != 1 || !target.queues[0].suspended {
+		t.Fatal(o.result)
+	}
+	b.Exit(self)
+	if target.queues[0].suspended || target.debug.enabled {
+		t.Error("the target stays suspended")
+	}
+}
+
+// TestPauseStopsWork: neither scheduler runs a paused queue, and nothing is lost.
+func TestPauseStopsWork(t *testing.T) {
+	for _, s := range []Scheduler{HWS, MES} {
+		b := newBench(t, func(c *Config) { c.Scheduler = s })
+		b.create()
+		b.call(0xC0184BE0, arg(24, at32(4, 1), at64(8, uint64(10*time.Second)), at32(16, 5)), nil)
+		b.expect("pause", b.update(at32(16, 0)), 0)
+		b.pass(time.Minute)
+		if o := b.call(0xC0204BE1, arg(32), nil); u32(o.arg, 16) != 0 {
+			t.Error(s, "a paused queue finished")
+		}
+		b.expect("continue", b.update(), 0)
+		b.pass(time.Minute)
+		o := b.call(0xC0204BE1, arg(32), nil)
+		want := uint64(0)
+		for i := range uint32(10 * time.Second / (10 * time.Microsecond)) {
+			want = Fold(want, 5, i)
+		}
+		if u32(o.arg, 16) != 1 || binary.LittleEndian.Uint64(o.arg[24:]) != want {
+			t.Errorf("%s: %+v", s, o)
+		}
+	}
+}
+
+// TestRemapTouchesEverybody: with HWS a neighbour is interrupted by another's pause, with MES not.
+func TestRemapTouchesEverybody(t *testing.T) {
+	for s, want := range map[Scheduler]bool{HWS: true, MES: false} {
+		b := newBench(t, func(c *Config) { c.Scheduler = s })
+		b.create()
+		neighbour := b.Open(400, "neighbour")
+		b.bind(neighbour)
+		b.as(neighbour, 400, arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), 0xC0604B02, nil, -1)
+		b.as(neighbour, 400, arg(24, at32(4, 1), at64(8, uint64(time.Minute))), 0xC0184BE0, nil, -1)
+		before := neighbour.account.Preemptions
+		b.update(at32(16, 0))
+		if got := neighbour.account.Preemptions > before; got != want {
+			t.Errorf("%s: the neighbour was interrupted: %t", s, got)
+		}
+	}
+}
+
+func FuzzIoctl(f *testing.F) {
+	f.Add(uint32(0xC0204B26), arg(32, at32(0, self), at32(4, opSuspendQueues), at64(16, 1), at32(24, 1)), words(4, 0), false)
+	f.Add(uint32(0xC0604B02), arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), []byte{}, false)
+	f.Add(uint32(0x40184B07), arg(24, at64(0, ringAt), at32(12, 4096)), []byte{}, true)
+	f.Fuzz(func(t *testing.T, request uint32, a, params []byte, fault bool) {
+		if len(a) > maxArg || len(params) > maxParams {
+			return
+		}
+		b := newBench(t, nil)
+		b.enableSelf()
+		b.create()
+		o := b.begin(b.p, self, a, request&0xffff00ff|'K'<<8, params, fault, -1)
+		if o.answered && (len(o.arg) != len(a) || o.result < -4095) {
+			t.Errorf("%#x: %d, %d of %d bytes", request, o.result, len(o.arg), len(a))
+		}
+	})
+}
+
+func FuzzPacket(f *testing.F) {
+	f.Add(make([]byte, requestHeader))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, err := decode(b); err == nil && requestHeader+len(p.arg)+len(p.params) != len(b) {
+			t.Error("bytes appeared")
+		}
+	})
+}

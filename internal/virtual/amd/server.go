@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vamd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+)
+
+// sparePs is for open files, each of which has a goroutine in a system call.
+const sparePs = 32
+
+// Options of the device process.
+type Options struct {
+	Socket string // path of the SOCK_SEQPACKET socket
+	Root   string // folder under which the driver's text appears as sys/...
+	Config Config
+	Logger *slog.Logger
+	Ready  func() // called once clients can connect; may be nil
+	// Kernel is called with the driver's state, for tests; may be nil.
+	Kernel func(*Kernel)
+}
+
+// server connects the driver's state with clients and the clock.
+type server struct {
+	log      *slog.Logger
+	kernel   *Kernel
+	tree     tree
+	start    time.Time
+	startNS  int64
+	timer    *alarm
+	listener int
+
+	mu       sync.Mutex
+	watched  map[int]bool
+	conns    map[int]struct{}
+	closing  bool
+	finished sync.WaitGroup
+
+	showing sync.Mutex
+	over    bool // nothing is shown any more: whose end is seen now leaves no file behind
+}
+
+// Serve runs the double until ctx ends.
+func Serve(ctx context.Context, o Options) error {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Config == (Config{}) {
+		o.Config = DefaultConfig()
+	}
+	if o.Config.GPUs < 1 || o.Config.GPUs > 7 {
+		return fmt.Errorf("create %d GPUs: not between 1 and 7", o.Config.GPUs)
+	}
+	// A goroutine that waits for a request keeps its processor until the runtime notices, up to 10 ms:
+	// whoever is asked meanwhile must find a free one.
+	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read clock: %w", err)
+	}
+	s := &server{log: o.Logger, tree: tree{o.Root}, start: time.Now(), startNS: now.Nano(), watched: map[int]bool{}, conns: map[int]struct{}{}}
+	if err := s.tree.writeTopology(o.Config); err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Join(o.Root, "sys"))
+	var err error
+	if s.timer, err = newAlarm(); err != nil {
+		return err
+	}
+	defer s.timer.stop()
+	s.kernel = NewKernel(o.Config, s)
+	go s.timer.run(s.kernel.Advance)
+	if err := s.listen(o.Socket); err != nil {
+		return err
+	}
+	defer os.Remove(o.Socket)
+	_ = os.Remove(o.Socket + WatchSuffix) // nobody listens there: the driver's own name was free
+	watch, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: o.Socket + WatchSuffix, Net: "unixpacket"})
+	if err != nil {
+		return fmt.Errorf("listen beside %s: %w", o.Socket, err)
+	}
+	defer watch.Close()
+	go s.watchers(watch)
+	defer context.AfterFunc(ctx, s.shutdown)()
+	if o.Kernel != nil {
+		o.Kernel(s.kernel)
+	}
+	s.log.Info("virtual kfd", "socket", o.Socket, "root", o.Root, "gpus", o.Config.GPUs)
+	if o.Ready != nil {
+		o.Ready()
+	}
+	s.accept()
+	s.shutdown()
+	s.finished.Wait()
+	s.showing.Lock()
+	s.over = true
+	s.showing.Unlock()
+	return nil
+}
+
+func (s *server) listen(path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("create socket: %w", err)
+	}
+	// Who really sends a packet: a file does not work in another process than that which opened it.
+	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err == nil {
+		address := &unix.SockaddrUnix{Name: path}
+		if err = unix.Bind(fd, address); errors.Is(err, unix.EADDRINUSE) && errors.Is(unix.Connect(fd, address), unix.ECONNREFUSED) && os.Remove(path) == nil {
+			err = unix.Bind(fd, address)
+		}
+	}
+	if err == nil {
+		err = unix.Listen(fd, 128)
+	}
+	if err == nil {
+		err = os.Chmod(path, 0o666) // as the device file: the folder says who may come here
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	s.listener = fd
+	return nil
+}
+
+func (s *server) shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return
+	}
+	s.closing = true
+	_ = unix.Shutdown(s.listener, unix.SHUT_RDWR)
+	for fd := range s.conns {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	}
+}
+
+func (s *server) accept() {
+	defer unix.Close(s.listener)
+	for {
+		fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNABORTED) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		if s.closing {
+			_ = unix.Close(fd)
+		} else {
+			s.conns[fd] = struct{}{}
+			s.finished.Go(func() { s.serve(fd) })
+		}
+		s.mu.Unlock()
+	}
+}
+
+// serve reads the requests of one open file.
+func (s *server) serve(fd int) {
+	defer func() {
+		s.mu.Lock()
+		delete(s.conns, fd)
+		s.mu.Unlock()
+		_ = unix.Close(fd)
+	}()
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return
+	}
+	p := s.kernel.Open(int(peer.Pid), processName(int(peer.Pid)))
+	if !s.watch(p.PID) {
+		return
+	}
+	data, oob := make([]byte, maxRequest+1), make([]byte, 256)
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(fd, data, oob, unix.MSG_CMSG_CLOEXEC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		sender, fds := control(oob[:oobn])
+		request, err := decode(data[:n])
+		if err != nil || len(fds) < 1 || len(fds) > 2 || sender == 0 {
+			for _, f := range fds {
+				_ = unix.Close(f)
+			}
+			s.log.Warn("end connection", "pid", p.PID, "err", err)
+			return
+		}
+		reply, other := fds[0], -1
+		if len(fds) == 2 {
+			other = fds[1]
+		}
+		s.kernel.Ioctl(p, sender, request.tid, request.request, request.arg, request.params, request.fault, other, func(result int, arg, params []byte) {
+			_, _ = unix.SendmsgN(reply, encodeReply(result, arg, params), nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			_ = unix.Close(reply)
+		})
+	}
+}
+
+// watch ends a process's part when it exits; false if it has already.
+func (s *server) watch(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watched[pid] {
+		return true
+	}
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		s.kernel.Exit(pid)
+		return false
+	}
+	s.watched[pid] = true
+	go func() {
+		defer unix.Close(pidfd)
+		poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		for {
+			n, err := unix.Poll(poll, 500)
+			if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+				break
+			}
+			s.mu.Lock()
+			closing := s.closing
+			s.mu.Unlock()
+			if closing {
+				return
+			}
+		}
+		s.mu.Lock()
+		delete(s.watched, pid)
+		s.mu.Unlock()
+		s.kernel.Exit(pid)
+	}()
+	return true
+}
+
+// control reads who sent a packet and the descriptors that came with it.
+func control(oob []byte) (sender int, fds []int) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return 0, nil
+	}
+	for i := range messages {
+		if c, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			sender = int(c.Pid)
+		} else if more, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, more...)
+		}
+	}
+	return sender, fds
+}
+
+func processName(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(b))
+}
+
+// Now is CLOCK_MONOTONIC.
+func (s *server) Now() model.Time { return model.Time(s.startNS + int64(time.Since(s.start))) }
+
+// Timer sets when the devices have something to do.
+func (s *server) Timer(at model.Time) {
+	s.timer.set(at)
+}
+
+// Exists says whether there is such a process.
+func (s *server) Exists(pid int) bool { return unix.Kill(pid, 0) == nil || processName(pid) != "" }
+
+// Tracer reads the tracing thread of a process's leader.
+func (s *server) Tracer(pid int) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(b), "TracerPid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	tid, _ := strconv.Atoi(strings.TrimSpace(line))
+	return tid
+}
+
+// Write puts bytes into a process's memory, where the machine allows it.
+func (s *server) Write(pid int, address uint64, data []byte) {
+	local := []unix.Iovec{{Base: &data[0]}}
+	local[0].SetLen(len(data))
+	_, _ = unix.ProcessVMWritev(pid, local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(data)}}, 0)
+}
+
+// Notify announces an event. A full pipe has news in it already.
+func (s *server) Notify(fd int, b byte) {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	if n, _ := unix.Poll(poll, 0); n == 1 && poll[0].Revents&unix.POLLOUT != 0 {
+		_, _ = unix.Write(fd, []byte{b})
+	}
+}
+
+// CloseFD closes a descriptor that a client handed over.
+func (s *server) CloseFD(fd int) { _ = unix.Close(fd) }
+
+// Changed writes a process's files anew.
+func (s *server) Changed(p *Process) {
+	s.showing.Lock()
+	defer s.showing.Unlock()
+	if s.over {
+		return
+	}
+	_, alive := s.kernel.processes[p.PID]
+	err := s.tree.writeProcess(p, s.kernel.gpus, !alive)
+	if err == nil {
+		err = s.tree.writeMQDs(s.kernel.config, s.kernel.processes)
+	}
+	if err != nil {
+		s.log.Warn("show queues", "pid", p.PID, "err", err)
+	}
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vnvidia
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
+)
+
+// The layout of shim/virtual/vgpu.h; a test compares the two.
+const (
+	ringEntries    = 1024
+	headerBytes    = 4096
+	entryBytes     = 64
+	channelBytes   = headerBytes + ringEntries*entryBytes
+	areaMagic      = 0x41414756
+	noAddress      = ^uint64(0)
+	blockNS        = 10000
+	offsetPut      = 0
+	offsetWaiters  = 8
+	offsetDone     = 64
+	offsetDone32   = 72
+	offsetError    = 76
+	vramBytes      = 4 << 30 // sparse: costs what is touched
+	longestKernel  = time.Hour
+	shortestKernel = time.Microsecond
+	inlineCopy     = 256 << 10 // larger ones are moved in the background
+)
+
+// area is the memory a context shares with the device: control block with the rings,
+// and VRAM. Everything in it may change under us at any time.
+type area struct {
+	control  []byte
+	vram     []byte
+	doorbell int
+	send     [2]int // control and vram descriptors, until they were sent
+	gpu      *GPU
+	account  *Account
+	channels []*areaChannel
+
+	movers   sync.WaitGroup
+	finished func(*areaChannel) // called from a mover
+	changed  func(*area)        // a fence has to be published
+	forget   func()             // the doorbell is about to be closed
+	dirty    bool
+	closed   bool
+}
+
+// areaChannel is a channel's ring and the Sink of its work.
+type areaChannel struct {
+	area    *area
+	base    int // of its block in control
+	channel *Channel
+	fetched uint64
+	done    uint64
+	dirty   bool
+	dead    bool
+	moved   atomic.Bool // the copy on the engine has been carried out
+}
+
+// newArea makes the memory for the channels of one compute group. The name is what /proc shows
+// of a process that has mapped it, as it shows the device file of a real GPU.
+func newArea(name string, gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area, err error) {
+	a := &area{gpu: gpu, account: account, doorbell: -1, send: [2]int{-1, -1}}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if a.send[0], a.control, err = sharedMemory(name, int64(headerBytes+len(group.Channels())*channelBytes)); err != nil {
+		return nil, err
+	}
+	if a.send[1], a.vram, err = sharedMemory("vgpu-vram", vramBytes); err != nil {
+		return nil, err
+	}
+	if a.doorbell, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("create doorbell: %w", err)
+	}
+	le := binary.LittleEndian
+	le.PutUint32(a.control, areaMagic)
+	le.PutUint32(a.control[4:], uint32(len(group.Channels())))
+	le.PutUint32(a.control[8:], ringEntries)
+	for i, c := range group.Channels() {
+		ch := &areaChannel{area: a, base: headerBytes + i*channelBytes, channel: c}
+		c.SetSink(ch)
+		c.SetLanes(lanes)
+		a.channels = append(a.channels, ch)
+	}
+	return a, nil
+}
+
+// sharedMemory returns zeroed memory of a size that nobody can change any more.
+func sharedMemory(name string, size int64) (int, []byte, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, nil, fmt.Errorf("create %s: %w", name, err)
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return fd, nil, fmt.Errorf("size %s: %w", name, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return fd, nil, fmt.Errorf("seal %s: %w", name, err)
+	}
+	memory, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return fd, nil, fmt.Errorf("map %s: %w", name, err)
+	}
+	return fd, memory, nil
+}
+
+// fds are the descriptors for the client.
+func (a *area) fds() []int { return []int{a.send[0], a.send[1], a.doorbell} }
+
+// sent closes what only the client needs from now on.
+func (a *area) sent() {
+	for i, fd := range a.send {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+			a.send[i] = -1
+		}
+	}
+}
+
+func (a *area) close() {
+	if a.closed {
+		return
+	}
+	a.closed = true
+	a.sent()
+	if a.forget != nil {
+		a.forget()
+	}
+	if a.doorbell >= 0 {
+		_ = unix.Close(a.doorbell)
+	}
+	a.movers.Wait()
+	if a.control != nil {
+		_ = unix.Munmap(a.control)
+	}
+	if a.vram != nil {
+		_ = unix.Munmap(a.vram)
+	}
+	a.control, a.vram = nil, nil
+}
+
+// submission is work read from a ring.
+type submission struct {
+	at   model.Time
+	area *area
+	ch   *areaChannel
+	work Work
+}
+
+var errEntry = errors.New("bad entry")
+
+// collect reads what the client has put into its rings since the last time. Every word
+// is read once; what makes no sense kills the channel.
+func (a *area) collect(now model.Time, out []submission) []submission {
+	for _, ch := range a.channels {
+		if ch.dead {
+			continue
+		}
+		put := load64(a.control, ch.base+offsetPut)
+		if put < ch.fetched || put > ch.done+ringEntries {
+			ch.kill()
+			continue
+		}
+		var last model.Time
+		for ch.fetched < put {
+			var e [entryBytes]byte
+			slot := ch.base + headerBytes + int(ch.fetched%ringEntries)*entryBytes
+			copy(e[:], a.control[slot:slot+entryBytes])
+			at, work, err := a.decode(&e, now)
+			if err != nil {
+				ch.kill()
+				break
+			}
+			ch.fetched++
+			work.Seq = ch.fetched
+			last = max(last, at)
+			out = append(out, submission{last, a, ch, work})
+		}
+	}
+	return out
+}
+
+// decode reads one entry of a ring; every address is inside VRAM afterwards.
+func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, Work, error) {
+	le := binary.LittleEndian
+	op, width := le.Uint32(e[0:]), le.Uint32(e[4:])
+	at := model.Time(le.Uint64(e[8:]))
+	amount, dst, src := le.Uint64(e[16:]), le.Uint64(e[24:]), le.Uint64(e[32:])
+	w := Work{
+		Kind: gpumodel.WorkKind(op), Dst: dst, Src: src,
+		Seed: le.Uint32(e[40:]), Width: width,
+	}
+	if at > now || at < 0 {
+		at = now
+	}
+	switch {
+	case op == 0 || op > uint32(gpumodel.WorkMark):
+		return 0, w, errEntry
+	case w.Kind == gpumodel.WorkKernel:
+		if amount > uint64(longestKernel) || dst != noAddress && !a.inside(dst, 16) {
+			return 0, w, errEntry
+		}
+		w.Duration = max(time.Duration(amount), shortestKernel)
+	case w.Kind == gpumodel.WorkCopy, w.Kind == gpumodel.WorkFill:
+		w.Bytes = int64(amount)
+		w.Lane = int(le.Uint32(e[44:]))
+		if w.Lane > 2 || !a.inside(dst, amount) || w.Kind == gpumodel.WorkCopy && !a.inside(src, amount) {
+			return 0, w, errEntry
+		}
+		if w.Kind == gpumodel.WorkFill && (bits.OnesCount32(width) != 1 || width > 4 || amount%uint64(width) != 0) {
+			return 0, w, errEntry
+		}
+	case w.Kind == gpumodel.WorkWait:
+		n := le.Uint32(e[48:])
+		if n >= uint32(len(a.channels)) {
+			return 0, w, errEntry
+		}
+		w.On, w.OnSeq = a.channels[n].channel, le.Uint64(e[56:])
+	case w.Kind == gpumodel.WorkMark:
+		if dst != noAddress && !a.inside(dst, 8) {
+			return 0, w, errEntry
+		}
+	}
+	return at, w, nil
+}
+
+// inside says that an address and what follows it lie in VRAM. Words are aligned by
+// accident only; nothing here needs them to be.
+func (a *area) inside(offset, bytes uint64) bool {
+	return offset <= uint64(len(a.vram)) && bytes <= uint64(len(a.vram))-offset
+}
+
+// kill ends a channel: its client sees the error word.
+func (ch *areaChannel) kill() {
+	ch.dead = true
+	ch.area.account.Faults++
+	store32(ch.area.control, ch.base+offsetError, 1)
+	wakeAll(ch.area.control, ch.base+offsetDone32)
+}
+
+// fold is what executing one block does to a kernel's result word (vg_fold in vgpu.h).
+func fold(word uint64, seed, block uint32) uint64 {
+	word ^= uint64(seed)<<32 | uint64(block)
+	return bits.RotateLeft64(word, 23)*0x9E3779B97F4A7C15 + 1
+}
+
+// Blocks implements Sink.
+func (ch *areaChannel) Blocks(w *Work, from, to int) {
+	if w.Dst == noAddress {
+		return
+	}
+	at := ch.area.vram[w.Dst : w.Dst+8]
+	word := binary.LittleEndian.Uint64(at)
+	for b := from; b < to; b++ {
+		word = fold(word, w.Seed, uint32(b))
+	}
+	binary.LittleEndian.PutUint64(at, word)
+}
+
+// Done implements Sink: the result is complete, the fence goes out with the next flush.
+func (ch *areaChannel) Done(w *Work, at model.Time) {
+	le := binary.LittleEndian
+	if w.Dst != noAddress {
+		switch w.Kind {
+		case gpumodel.WorkKernel:
+			count := ch.area.vram[w.Dst+8 : w.Dst+16]
+			le.PutUint64(count, le.Uint64(count)+1)
+		case gpumodel.WorkMark:
+			le.PutUint64(ch.area.vram[w.Dst:w.Dst+8], uint64(at))
+		case gpumodel.WorkCopy, gpumodel.WorkFill, gpumodel.WorkWait:
+		}
+	}
+	ch.done = w.Seq
+	ch.dirty = true
+	if !ch.area.dirty {
+		ch.area.dirty = true
+		ch.area.changed(ch.area)
+	}
+}
+
+// CopyStart implements Sink.
+func (ch *areaChannel) CopyStart(w *Work) {
+	if w.Bytes <= inlineCopy {
+		return
+	}
+	ch.moved.Store(false)
+	job := *w
+	ch.area.movers.Add(1)
+	go func() {
+		ch.area.move(&job)
+		ch.moved.Store(true)
+		ch.area.movers.Done() // first: close waits for it, in the thread that finished needs
+		ch.area.finished(ch)
+	}()
+}
+
+// CopyReady implements Sink.
+func (ch *areaChannel) CopyReady(w *Work) bool {
+	if w.Bytes <= inlineCopy {
+		ch.area.move(w)
+		return true
+	}
+	return ch.moved.Load()
+}
+
+// move carries out a copy or a fill.
+func (a *area) move(w *Work) {
+	dst := a.vram[w.Dst : w.Dst+uint64(w.Bytes)]
+	if w.Kind == gpumodel.WorkCopy {
+		copy(dst, a.vram[w.Src:w.Src+uint64(w.Bytes)])
+		return
+	}
+	if len(dst) == 0 {
+		return
+	}
+	var pattern [4]byte
+	binary.LittleEndian.PutUint32(pattern[:], w.Seed)
+	n := copy(dst, pattern[:w.Width])
+	for n < len(dst) { // double what is there
+		n += copy(dst[n:], dst[:n])
+	}
+}
+
+// flush publishes the fences.
+func (a *area) flush() {
+	a.dirty = false
+	if a.closed {
+		return
+	}
+	for _, ch := range a.channels {
+		if !ch.dirty {
+			continue
+		}
+		ch.dirty = false
+		store64(a.control, ch.base+offsetDone, ch.done)
+		store32(a.control, ch.base+offsetDone32, uint32(ch.done))
+		if load32(a.control, ch.base+offsetWaiters) != 0 {
+			wakeAll(a.control, ch.base+offsetDone32)
+		}
+	}
+}
+
+// discard is the Sink of a channel that has no memory: nothing can be submitted to it.
+type discard struct{}
+
+func (discard) Blocks(*Work, int, int) {}
+func (discard) CopyStart(*Work)        {}
+func (discard) CopyReady(*Work) bool   { return true }
+func (discard) Done(*Work, model.Time) {}

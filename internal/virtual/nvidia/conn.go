@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vnvidia
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxConns    = 8192
+	maxReplies  = 256 // requests of one file under way
+	maxAccounts = 4096
+)
+
+// conn is a connection: an open file of the driver, once it has made a request.
+type conn struct {
+	fd      int
+	pid     int
+	uid     uint32
+	file    *rmFile
+	replies map[int]bool // descriptors on which an answer is due
+	closed  bool
+}
+
+// listen opens the socket and what the loop waits for. A socket file that nobody serves
+// any more is replaced.
+func (s *server) listen(path string) error {
+	var err error
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("create epoll: %w", err)
+	}
+	if s.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		return fmt.Errorf("create timer: %w", err)
+	}
+	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("create eventfd: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("create socket: %w", err)
+	}
+	address := &unix.SockaddrUnix{Name: path}
+	err = unix.Bind(fd, address)
+	if errors.Is(err, unix.EADDRINUSE) {
+		info, statErr := os.Lstat(path)
+		switch connectErr := unix.Connect(fd, address); {
+		case statErr == nil && info.Mode().Type() != os.ModeSocket:
+			err = errors.New("a file that is no socket is in the way; choose another path")
+		case !errors.Is(connectErr, unix.ECONNREFUSED):
+			err = errors.New("another virtual GPU serves this socket; end it or choose another path")
+		case os.Remove(path) == nil:
+			err = unix.Bind(fd, address)
+		}
+	}
+	if err == nil {
+		err = unix.Listen(fd, 256)
+	}
+	if err == nil {
+		err = os.Chmod(path, 0o666) // as the driver's device file: the folder says who may come here
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	s.listener = fd
+	for _, fd := range []int{s.timer, s.wake, s.listener} {
+		if err := s.watch(fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) accept() {
+	for {
+		fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			return
+		}
+		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || len(s.conns) >= maxConns || s.watch(fd) != nil {
+			_ = unix.Close(fd)
+			continue
+		}
+		s.conns[fd] = &conn{fd: fd, pid: int(peer.Pid), uid: peer.Uid, replies: map[int]bool{}}
+	}
+}
+
+// receive handles what has arrived on one connection, a bounded number of packets.
+func (s *server) receive(c *conn) {
+	var data [maxRequest + 1]byte
+	var oob [128]byte
+	for range 64 {
+		if c.closed {
+			return
+		}
+		n, oobn, _, _, err := unix.Recvmsg(c.fd, data[:], oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			return
+		}
+		fds := rights(oob[:max(oobn, 0)])
+		if err != nil || n == 0 {
+			closeAll(fds)
+			s.hangUp(c)
+			return
+		}
+		if c.file == nil && n >= 4 && binary.LittleEndian.Uint32(data[:]) == magicDebug {
+			closeAll(fds)
+			first := append([]byte(nil), data[:n]...)
+			s.detach(c, first)
+			return
+		}
+		packet, err := decodeIoctl(data[:n])
+		if err != nil || len(fds) != 1 || len(c.replies) >= maxReplies {
+			closeAll(fds)
+			s.log.Warn("end connection", "pid", c.pid, "err", cmpErr(err, errors.New("wrong descriptors or too many requests")))
+			s.hangUp(c)
+			return
+		}
+		s.perform(c, packet, fds[0])
+	}
+}
+
+func cmpErr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// perform carries out one request and answers on reply.
+func (s *server) perform(c *conn, p ioctlPacket, reply int) {
+	if c.file == nil {
+		account := s.accounts.open(c.pid)
+		c.file = s.rm.open(account, c.uid)
+	}
+	p.Arg, p.Params = append([]byte(nil), p.Arg...), append([]byte(nil), p.Params...)
+	c.replies[reply] = true
+	c.file.ioctl(p, func(errno int, fds ...int) {
+		if !c.replies[reply] {
+			return // the connection has gone meanwhile
+		}
+		var oob []byte
+		if len(fds) > 0 {
+			oob = unix.UnixRights(fds...)
+		}
+		_ = unix.Sendmsg(reply, encodeReply(p, errno), oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		delete(c.replies, reply)
+		_ = unix.Close(reply)
+	})
+}
+
+// hangUp ends a connection and frees what its file had.
+func (s *server) hangUp(c *conn) {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	delete(s.conns, c.fd)
+	_ = unix.Close(c.fd)
+	for reply := range c.replies {
+		_ = unix.Close(reply)
+	}
+	clear(c.replies)
+	if c.file != nil {
+		c.file.close()
+		s.accounts.close(c.file.account)
+	}
+}
+
+// rights are the descriptors in a control message.
+func rights(oob []byte) []int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	var all []int
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			all = append(all, fds...)
+		}
+	}
+	return all
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// accounts are the processes the device has seen, the newest maxAccounts of the dead
+// ones included.
+type accounts struct {
+	byKey map[accountKey]*Account
+	order []accountKey
+	files map[*Account]int // open ones
+}
+
+// accountKey tells processes apart that had the same number one after the other.
+type accountKey struct {
+	pid     int
+	started string
+}
+
+func newAccounts() accounts {
+	return accounts{byKey: map[accountKey]*Account{}, files: map[*Account]int{}}
+}
+
+func (l *accounts) open(pid int) *Account {
+	name, started := process(pid)
+	key := accountKey{pid, started}
+	a := l.byKey[key]
+	if a == nil {
+		a = &Account{PID: pid, Name: name}
+		l.byKey[key] = a
+		l.order = append(l.order, key)
+		l.trim()
+	}
+	l.files[a]++
+	a.Alive = true
+	return a
+}
+
+func (l *accounts) close(a *Account) {
+	if l.files[a]--; l.files[a] <= 0 {
+		delete(l.files, a)
+	}
+	a.Alive = l.files[a] > 0
+}
+
+func (l *accounts) trim() {
+	for i := 0; len(l.order) > maxAccounts && i < len(l.order); {
+		if l.byKey[l.order[i]].Alive {
+			i++
+			continue
+		}
+		delete(l.byKey, l.order[i])
+		l.order = append(l.order[:i], l.order[i+1:]...)
+	}
+}
+
+// process reads a process's name and when it started.
+func process(pid int) (name, started string) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return "", ""
+	}
+	stat := string(b)
+	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return "", ""
+	}
+	fields := strings.Fields(stat[end+1:])
+	if len(fields) > 19 {
+		started = fields[19]
+	}
+	return stat[open+1 : end], started
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vnvidia
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// From nvstatus.h / nvstatuscodes.h:
+const (
+	nvOK                      = 0x00
+	nvInsertDuplicateName     = 0x19
+	nvInsufficientResources   = 0x1A
+	nvInsufficientPermissions = 0x1B
+	nvInvalidArgument         = 0x1F
+	nvInvalidClass            = 0x22
+	nvInvalidClient           = 0x23
+	nvInvalidCommand          = 0x24
+	nvInvalidDevice           = 0x26
+	nvInvalidObjectHandle     = 0x33
+	nvInvalidObjectParent     = 0x36
+	nvInvalidParamStruct      = 0x3A
+	nvInvalidState            = 0x40
+	nvNotSupported            = 0x56
+)
+
+// From nv_escape.h and nv-ioctl-numbers.h:
+const (
+	escRMFree    = 0x29
+	escRMControl = 0x2A
+	escRMAlloc   = 0x2B
+	// escVGMap is ours: the submission memory of a channel group, which on hardware is
+	// mapped through several ioctls and mmap.
+	escVGMap = 0xE0
+)
+
+// iowr is _IOWR('F', nr, bytes).
+func iowr(nr, bytes uint32) uint32 { return 3<<30 | bytes<<16 | 'F'<<8 | nr }
+
+var (
+	reqAlloc32 = iowr(escRMAlloc, 32)
+	reqAlloc48 = iowr(escRMAlloc, 48)
+	reqFree    = iowr(escRMFree, 16)
+	reqControl = iowr(escRMControl, 32)
+	reqVGMap   = iowr(escVGMap, 64)
+)
+
+// From cl0000.h, cl0041.h, cl0080.h, cl2080.h, cla06c.h and the classes' suffixes:
+const (
+	classRoot       = 0x0000
+	classRootClient = 0x0041
+	classDevice     = 0x0080
+	classSubdevice  = 0x2080
+	classGroup      = 0xA06C
+	suffixChannel   = 0x6F
+	suffixCompute   = 0xC0
+	suffixCopy      = 0xB5
+)
+
+// Sizes of the allocation parameters, and where the copy engines begin in
+// NV2080_ENGINE_TYPE.
+const (
+	bytesDeviceAlloc    = 56
+	bytesSubdeviceAlloc = 4
+	bytesGroupAlloc     = 20
+	engineTypeCopy0     = 9
+	engineTypeCopyLast  = 28
+)
+
+const (
+	firstClient = 0xc1d00000
+	firstObject = 0x5c000001
+	maxObjects  = 4096 // a file
+	maxClients  = 64   // a file
+)
+
+// object is an RM object; a client is the object at the root.
+type object struct {
+	handle   uint32
+	class    uint32
+	parent   *object
+	children []*object
+	device   int
+
+	group   *Group   // of a channel group
+	channel *Channel // of a channel
+	area    *area    // of a compute group whose memory was mapped
+	token   uint32   // work-submit token of a channel, id of a group
+}
+
+func (o *object) isChannel() bool { return o.channel != nil }
+
+// client is an RM client: it belongs to the file that created it.
+type client struct {
+	object
+	objects map[uint32]*object
+	next    uint32 // handle to try when the kernel picks
+}
+
+// rmFile is an open file of the driver.
+type rmFile struct {
+	rm      *resourceManager
+	account *Account
+	uid     uint32
+	clients map[uint32]*client
+	objects int
+}
+
+// resourceManager is the kernel driver: all files' clients and the devices.
+type resourceManager struct {
+	gpus       []*GPU
+	nextClient uint32
+	taken      map[uint32]bool // client handles in use, in all files
+	tokens     uint32
+	objects    int
+	areas      int
+	faults     *Faults
+	// newArea makes the shared memory of a context; set by the server.
+	newArea func(f *rmFile, o *object, lanes []*Group) (*area, error)
+}
+
+func newResourceManager(gpus []*GPU, faults *Faults) *resourceManager {
+	return &resourceManager{gpus: gpus, nextClient: firstClient, taken: map[uint32]bool{}, faults: faults}
+}
+
+func (rm *resourceManager) open(account *Account, uid uint32) *rmFile {
+	return &rmFile{rm: rm, account: account, uid: uid, clients: map[uint32]*client{}}
+}
+
+// close frees everything the file had.
+func (f *rmFile) close() {
+	for _, c := range f.clients {
+		f.freeClient(c)
+	}
+}
+
+// answer finishes one request: errno as of the ioctl, descriptors to pass along.
+type answer func(errno int, fds ...int)
+
+// ioctl performs one request. The reply is p with its bytes changed in place; done is
+// called exactly once, now or later, unless the file never answers.
+func (f *rmFile) ioctl(p ioctlPacket, done answer) {
+	le := binary.LittleEndian
+	bytes := int(p.Request >> 16 & 0x3fff)
+	if len(p.Arg) != bytes {
+		done(int(unix.EINVAL))
+		return
+	}
+	switch p.Request {
+	case reqAlloc32:
+		f.allocCall(p, 24, 28, done)
+	case reqAlloc48:
+		f.allocCall(p, 32, 40, done)
+	case reqFree:
+		le.PutUint32(p.Arg[12:], f.free(le.Uint32(p.Arg), le.Uint32(p.Arg[8:])))
+		done(0)
+	case reqControl:
+		if f.rm.faults.NeverAnswer[f.account.PID] {
+			return
+		}
+		if int(le.Uint32(p.Arg[24:])) != len(p.Params) {
+			done(int(unix.EFAULT))
+			return
+		}
+		f.control(p, func(status uint32) {
+			le.PutUint32(p.Arg[28:], status)
+			done(0)
+		})
+	case reqVGMap:
+		f.mapCall(p, done)
+	default:
+		done(int(unix.ENOTTY))
+	}
+}
+
+func (f *rmFile) allocCall(p ioctlPacket, sizeAt, statusAt int, done answer) {
+	le := binary.LittleEndian
+	if int(le.Uint32(p.Arg[sizeAt:])) != len(p.Params) {
+		done(int(unix.EFAULT))
+		return
+	}
+	handle, status := f.alloc(le.Uint32(p.Arg), le.Uint32(p.Arg[4:]), le.Uint32(p.Arg[8:]), le.Uint32(p.Arg[12:]), p.Params)
+	if status == nvOK {
+		le.PutUint32(p.Arg[8:], handle)
+	}
+	le.PutUint32(p.Arg[statusAt:], status)
+	done(0)
+}
+
+// mapCall gives out the submission memory of a compute group: hClient 0, hGroup 4, three
+// copy groups 8; replies the device number 20, channels 24, VRAM bytes 32, and three
+// descriptors (control, VRAM, doorbell) whose numbers the caller's side puts at 40, 44, 48.
+func (f *rmFile) mapCall(p ioctlPacket, done answer) {
+	le := binary.LittleEndian
+	status := func(code uint32) {
+		le.PutUint32(p.Arg[52:], code)
+		done(0)
+	}
+	c := f.clients[le.Uint32(p.Arg)]
+	if c == nil {
+		status(nvInvalidClient)
+		return
+	}
+	o := c.objects[le.Uint32(p.Arg[4:])]
+	if o == nil || o.group == nil || o.group.Copies() || len(o.group.Channels()) == 0 {
+		status(nvInvalidObjectHandle)
+		return
+	}
+	if o.area != nil {
+		status(nvInvalidState)
+		return
+	}
+	var lanes []*Group
+	for i := range 3 {
+		lane := c.objects[le.Uint32(p.Arg[8+4*i:])]
+		if lane == nil || lane.group == nil || !lane.group.Copies() || lane.device != o.device {
+			status(nvInvalidObjectHandle)
+			return
+		}
+		lanes = append(lanes, lane.group)
+	}
+	a, err := f.rm.newArea(f, o, lanes)
+	if err != nil {
+		status(nvInsufficientResources)
+		return
+	}
+	o.area = a
+	f.rm.areas++
+	le.PutUint32(p.Arg[20:], uint32(o.device))
+	le.PutUint32(p.Arg[24:], uint32(len(a.channels)))
+	le.PutUint64(p.Arg[32:], uint64(len(a.vram)))
+	le.PutUint32(p.Arg[52:], nvOK)
+	done(0, a.fds()...)
+	a.sent()
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vnvidia
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+	gpumodel "xsched/internal/virtual/model"
+)
+
+// Options of the device process.
+type Options struct {
+	Socket  string // path of the SOCK_SEQPACKET socket
+	Devices int    // 0: two
+	Logger  *slog.Logger
+	// Ready is called once clients can connect; may be nil.
+	Ready func()
+}
+
+// MaxDevices is how many devices one process can have (their PCI bus numbers are 1 to it).
+const MaxDevices = 64
+
+// server is the device process: one thread does everything that has to do with time.
+type server struct {
+	log      *slog.Logger
+	start    time.Time // of the monotonic clock
+	startNS  int64
+	epoll    int
+	listener int
+	socket   string
+	timer    int
+	wake     int
+	armed    model.Time
+	woken    model.Time
+
+	gpus      []*GPU
+	timelines []*Timeline
+	faults    *Faults
+	rm        *resourceManager
+
+	conns     map[int]*conn
+	doorbells map[int]*area
+	accounts  accounts
+	dirty     []*area
+	pending   []submission
+	late      lateness
+
+	calls chan func() // from debug connections and movers
+	ended chan struct{}
+	quit  bool
+}
+
+// Serve runs the device until ctx ends or a client asks it to quit.
+func Serve(ctx context.Context, o Options) error {
+	if o.Devices == 0 {
+		o.Devices = 2
+	}
+	if o.Devices < 1 || o.Devices > MaxDevices {
+		return fmt.Errorf("create %d devices: not between 1 and %d", o.Devices, MaxDevices)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &server{
+		log: o.Logger, socket: o.Socket, start: time.Now(), startNS: monotonic(),
+		epoll: -1, listener: -1, timer: -1, wake: -1,
+		faults: &Faults{NeverAnswer: map[int]bool{}},
+		conns:  map[int]*conn{}, doorbells: map[int]*area{}, accounts: newAccounts(),
+		calls: make(chan func(), 64), ended: make(chan struct{}),
+	}
+	defer s.close(o.Socket)
+	for i := range o.Devices {
+		s.timelines = append(s.timelines, gpumodel.NewTimeline(i))
+		s.gpus = append(s.gpus, gpumodel.NewGPU(s.now(), gpumodel.DefaultCosts(), s.timelines[i], s.faults))
+	}
+	s.rm = newResourceManager(s.gpus, s.faults)
+	s.rm.newArea = s.mapArea
+	if err := s.listen(o.Socket); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { s.call(func() { s.quit = true }) })()
+	raiseFileLimit()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends, and its priority with it
+		s.log.Info("virtual gpu", "socket", o.Socket, "devices", o.Devices, "scheduling", hurry())
+		if o.Ready != nil {
+			o.Ready()
+		}
+		err := s.loop()
+		close(s.ended)
+		done <- err
+	}()
+	return <-done
+}
+
+// now is CLOCK_MONOTONIC, without a system call.
+func (s *server) now() model.Time { return model.Time(s.startNS + int64(time.Since(s.start))) }
+
+func monotonic() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// call has f run by the device's thread, soon.
+func (s *server) call(f func()) {
+	select {
+	case s.calls <- f:
+	case <-s.ended:
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(s.wake, one[:])
+}
+
+func (s *server) loop() error {
+	events := make([]unix.EpollEvent, 128)
+	var sockets []int
+	for !s.quit {
+		s.arm()
+		n, err := unix.EpollWait(s.epoll, events, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for events: %w", err)
+		}
+		now := s.now()
+		s.late.note(now, s.armed)
+		s.woken = now
+		sockets = sockets[:0]
+		for _, e := range events[:max(n, 0)] {
+			fd := int(e.Fd)
+			switch a := s.doorbells[fd]; {
+			case a != nil:
+				drain(fd)
+				s.pending = a.collect(now, s.pending)
+			case fd == s.timer, fd == s.wake:
+				drain(fd)
+			default:
+				sockets = append(sockets, fd)
+			}
+		}
+		s.advance(now)
+		s.flush()
+		for _, fd := range sockets {
+			if fd == s.listener {
+				s.accept()
+			} else if c := s.conns[fd]; c != nil {
+				s.receive(c)
+			}
+		}
+		for more := true; more; {
+			select {
+			case f := <-s.calls:
+				f()
+			default:
+				more = false
+			}
+		}
+		s.flush()
+	}
+	return nil
+}
+
+// advance feeds what was submitted, each at its time, and simulates up to now.
+func (s *server) advance(now model.Time) {
+	if len(s.pending) > 1 {
+		slices.SortStableFunc(s.pending, func(a, b submission) int { return cmp.Compare(a.at, b.at) })
+	}
+	for i := range s.pending {
+		p := &s.pending[i]
+		p.area.gpu.Advance(min(p.at, now))
+		p.area.gpu.Submit(p.ch.channel, p.work)
+		p.area = nil
+	}
+	s.pending = s.pending[:0]
+	for _, g := range s.gpus {
+		g.Advance(now)
+	}
+}
+
+// flush publishes the fences of what completed.
+func (s *server) flush() {
+	for i, a := range s.dirty {
+		a.flush()
+		s.dirty[i] = nil
+	}
+	s.dirty = s.dirty[:0]
+}
+
+// shortestSleep bounds how often the device thread wakes up by itself, whatever its clients
+// make it do: it may have real-time priority.
+const shortestSleep = 20 * time.Microsecond
+
+// arm sets the timer to the next thing that happens by itself.
+func (s *server) arm() {
+	next := model.Never
+	for _, g := range s.gpus {
+		next = min(next, g.NextEvent())
+	}
+	next = max(next, s.woken.Add(shortestSleep))
+	if next == s.armed {
+		return
+	}
+	s.armed = next
+	var spec unix.ItimerSpec
+	if next != model.Never {
+		spec.Value = unix.NsecToTimespec(max(1, int64(next)))
+	}
+	_ = unix.TimerfdSettime(s.timer, unix.TFD_TIMER_ABSTIME, &spec, nil)
+}
+
+func drain(fd int) {
+	var b [8]byte
+	_, _ = unix.Read(fd, b[:])
+}
+
+// maxMemfdName is the kernel's bound.
+const maxMemfdName = 249
+
+// mapArea makes the shared memory of a context.
+func (s *server) mapArea(f *rmFile, o *object, lanes []*Group) (*area, error) {
+	gpu := model.MakeDeviceID(0, uint32(o.device)+1, 0, 0)
+	name := fmt.Sprintf("vgpu:%d:%v:%s", os.Getpid(), gpu, s.socket)
+	a, err := newArea(name[:min(len(name), maxMemfdName)], s.gpus[o.device], f.account, o.group, lanes)
+	if err != nil {
+		s.log.Warn("map context", "pid", f.account.PID, "err", err)
+		return nil, err
+	}
+	a.changed = func(a *area) { s.dirty = append(s.dirty, a) }
+	a.finished = func(ch *areaChannel) {
+		s.call(func() {
+			// The news may be of an earlier copy than the one that is on now.
+			if !a.closed && ch.moved.Load() {
+				a.gpu.Advance(s.now())
+				a.gpu.CopyFinished(ch.channel)
+			}
+		})
+	}
+	a.forget = func() { delete(s.doorbells, a.doorbell) }
+	if err := s.watch(a.doorbell); err != nil {
+		a.close()
+		return nil, err
+	}
+	s.doorbells[a.doorbell] = a
+	return a, nil
+}
+
+func (s *server) watch(fd int) error {
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+		return fmt.Errorf("watch descriptor: %w", err)
+	}
+	return nil
+}
+
+func (s *server) close(socket string) {
+	for _, c := range s.conns {
+		s.hangUp(c)
+	}
+	if s.listener >= 0 {
+		_ = os.Remove(socket)
+	}
+	for _, fd := range []int{s.listener, s.timer, s.wake, s.epoll} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// lateness measures how late the device wakes up, which is what its clients see of the
+// machine it runs on.
+type lateness struct {
+	count, sumNS, maxNS, over100us uint64
+}
+
+func (l *lateness) note(now, armed model.Time) {
+	if armed == 0 || armed == model.Never || now < armed {
+		return
+	}
+	d := uint64(now - armed)
+	l.count++
+	l.sumNS += d
+	l.maxNS = max(l.maxNS, d)
+	if d > 100_000 {
+		l.over100us++
+	}
+}
