@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libc's own dlvsym. The library exports dlsym and dlvsym, so asking for either by name would find
-// ourselves; the symbol table of the loaded libc.so.6 (before glibc 2.34: libdl.so.2) can't lie.
+// Finds libc's own dlsym and dlvsym by reading libc's symbol table. The library exports both names,
+// so asking for them by name would return our own.
+//
+// This runs inside the first dlsym of a process. A sanitizer makes that call before it has bound the
+// functions that it replaces, and it replaces most of libc. So this file calls nothing: it walks
+// the loader's list of objects and compares strings itself.
 
 #include <elf.h>
 #include <link.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "parts.h"
 
-struct search {
-  const char *name;
-  const char *library;
-  void *found;
-};
+// Keeps the compiler from turning a loop into a call of strlen or memset.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
+
+static bool same(const char *a, const char *b) {
+  for (; *a == *b; a++, b++)
+    if (*a == 0) return true;
+  return false;
+}
+
+static const char *base_name(const char *path) {
+  const char *base = path;
+  for (; *path != 0; path++)
+    if (*path == '/') base = path + 1;
+  return base;
+}
 
 static uint32_t gnu_hash(const char *name) {
   uint32_t hash = 5381;
@@ -23,23 +38,17 @@ static uint32_t gnu_hash(const char *name) {
   return hash;
 }
 
-// The loader adds the base to addresses in the dynamic section, except where that section is
-// read-only.
-static const void *address(const struct dl_phdr_info *object, ElfW(Addr) value) {
-  return (const void *)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
+// The loader relocates addresses in the dynamic section, except where that section is read-only.
+static const void *address(const struct link_map *object, ElfW(Addr) value) {
+  return (const void *)(value < object->l_addr ? value + object->l_addr : value);
 }
 
-static void *lookup(const struct dl_phdr_info *object, const char *name) {
-  const ElfW(Dyn) *dynamic = NULL;
-  for (unsigned i = 0; i < object->dlpi_phnum; i++)
-    if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
-      dynamic = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-  if (dynamic == NULL) return NULL;
-
+static void *lookup(const struct link_map *object, const char *name) {
   const ElfW(Sym) *symbols = NULL;
   const char *strings = NULL;
   const uint32_t *table = NULL;
-  for (; dynamic->d_tag != DT_NULL; dynamic++) {
+  for (const ElfW(Dyn) *dynamic = object->l_ld; dynamic != NULL && dynamic->d_tag != DT_NULL;
+       dynamic++) {
     if (dynamic->d_tag == DT_SYMTAB) symbols = address(object, dynamic->d_un.d_ptr);
     if (dynamic->d_tag == DT_STRTAB) strings = address(object, dynamic->d_un.d_ptr);
     if (dynamic->d_tag == DT_GNU_HASH) table = address(object, dynamic->d_un.d_ptr);
@@ -54,30 +63,21 @@ static void *lookup(const struct dl_phdr_info *object, const char *name) {
     uint32_t entry = chain[i - first];
     const ElfW(Sym) *symbol = symbols + i;
     if ((entry | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-        (symbol->st_info & 0xf) == STT_FUNC && strcmp(strings + symbol->st_name, name) == 0)
-      return (void *)(object->dlpi_addr + symbol->st_value);
+        (symbol->st_info & 0xf) == STT_FUNC && same(strings + symbol->st_name, name))
+      return (void *)(object->l_addr + symbol->st_value);
     if ((entry & 1) != 0) break;
   }
   return NULL;
 }
 
-static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
-  (void)size;
-  struct search *search = argument;
-  const char *path = object->dlpi_name;
-  if (path == NULL) return 0;
-  const char *slash = strrchr(path, '/');
-  if (strcmp(slash == NULL ? path : slash + 1, search->library) != 0) return 0;
-  search->found = lookup(object, search->name);
-  return search->found != NULL;
-}
-
+// libc was loaded at program start and is never unloaded, so its place in the list is stable.
 void *xsi_elf_libc_function(const char *name) {
   static const char *const libraries[] = {"libc.so.6", "libdl.so.2"};
-  struct search search = {.name = name};
-  for (unsigned i = 0; i < sizeof libraries / sizeof *libraries && search.found == NULL; i++) {
-    search.library = libraries[i];
-    dl_iterate_phdr(visit, &search);
-  }
-  return search.found;
+  for (unsigned i = 0; i < sizeof libraries / sizeof *libraries; i++)
+    for (const struct link_map *object = _r_debug.r_map; object != NULL; object = object->l_next) {
+      if (object->l_name == NULL || !same(base_name(object->l_name), libraries[i])) continue;
+      void *found = lookup(object, name);
+      if (found != NULL) return found;
+    }
+  return NULL;
 }

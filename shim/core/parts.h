@@ -13,10 +13,13 @@
 /* Variables a hook reads in every thread: no call to find them. */
 #define XSI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 
-/* ---- elf.c: a function of libc, found by reading its symbol table, not by asking a dlsym ---- */
+/* ---- elf.c: a function of libc, found without calling any other function --------- */
 void *xsi_elf_libc_function(const char *name);
 
 /* ---- real.c, options.c, log.c: run by xsi_init, once ---------------------------- */
+/* The first dlsym of a process calls this and nothing more: a sanitizer asks before libc is usable.
+ */
+void xsi_real_find_dlsym(void);
 void xsi_real_init(void);
 void xsi_options_init(void);
 void xsi_log_init(void);

@@ -28,18 +28,27 @@ void *(*xsi_real_dlsym)(void *handle, const char *name) = no_dlsym;
 void *(*xsi_real_dlvsym)(void *handle, const char *name, const char *version) = no_dlvsym;
 int (*xsi_next_ioctl)(int fd, unsigned long request, ...);
 
-void xsi_real_init(void) {
+void xsi_real_find_dlsym(void) {
+  static uint32_t found;
+  if (__atomic_load_n(&found, __ATOMIC_ACQUIRE) != 0) return;
+  // Two threads that get here at once store the same addresses.
   dlvsym_function libc_dlvsym = (dlvsym_function)xsi_elf_libc_function("dlvsym");
   if (libc_dlvsym == NULL) return;
   // RTLD_NEXT is relative to the caller of the real function, which is this library.
   dlsym_function next_dlsym = (dlsym_function)libc_dlvsym(RTLD_NEXT, "dlsym", XSI_GLIBC_BASE);
   dlvsym_function next_dlvsym = (dlvsym_function)libc_dlvsym(RTLD_NEXT, "dlvsym", XSI_GLIBC_BASE);
   if (next_dlsym == NULL) next_dlsym = (dlsym_function)xsi_elf_libc_function("dlsym");
-  xsi_real_dlvsym = next_dlvsym != NULL ? next_dlvsym : libc_dlvsym;
+  if (next_dlvsym == NULL) next_dlvsym = libc_dlvsym;
+  __atomic_store_n(&xsi_real_dlvsym, next_dlvsym, __ATOMIC_RELEASE);
   if (next_dlsym == NULL) return;
-  xsi_real_dlsym = next_dlsym;
+  __atomic_store_n(&xsi_real_dlsym, next_dlsym, __ATOMIC_RELEASE);
+  __atomic_store_n(&found, 1, __ATOMIC_RELEASE);
+}
+
+void xsi_real_init(void) {
+  xsi_real_find_dlsym();
   if (__atomic_load_n(&xsi_next_ioctl, __ATOMIC_ACQUIRE) != NULL) return;
-  ioctl_function next_ioctl = (ioctl_function)next_dlsym(RTLD_NEXT, "ioctl");
+  ioctl_function next_ioctl = (ioctl_function)xsi_real_dlsym(RTLD_NEXT, "ioctl");
   __atomic_store_n(&xsi_next_ioctl, next_ioctl, __ATOMIC_RELEASE);
 }
 

@@ -6,7 +6,7 @@
 
 #include "dl.h"
 #include "core/compat.h"
-#include "core/core.h"
+#include "core/parts.h"
 
 #include <stddef.h>
 
@@ -25,14 +25,15 @@ xsi_dlvsym_resolve(void *handle, const char *name, const char *version);
 __attribute__((visibility("hidden"))) void *xsi_dlsym_prepare(void);
 __attribute__((visibility("hidden"))) void *xsi_dlvsym_prepare(void);
 
+// The rest of the library starts later: in its constructor, or in the first hook that needs it.
 void *xsi_dlsym_prepare(void) {
-  xsi_init();
+  xsi_real_find_dlsym();
   __atomic_store_n(&xsi_dlsym_target, (void *)xsi_real_dlsym, __ATOMIC_RELEASE);
   return (void *)xsi_real_dlsym;
 }
 
 void *xsi_dlvsym_prepare(void) {
-  xsi_init();
+  xsi_real_find_dlsym();
   __atomic_store_n(&xsi_dlvsym_target, (void *)xsi_real_dlvsym, __ATOMIC_RELEASE);
   return (void *)xsi_real_dlvsym;
 }
