@@ -85,7 +85,7 @@ $(1)/obj/sources: always
 
 $(1)/libxsched.so: $(call objects,$(1),$(SHIM_SOURCES)) shim/libxsched.map $(1)/obj/sources
 	$$(call short,LINK,$$@)
-	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-soname,libxsched.so -Wl,--version-script=shim/libxsched.map \
+	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-z,nodelete -Wl,-soname,libxsched.so -Wl,--version-script=shim/libxsched.map \
 		-o $$@ $$(filter %.o,$$^) $(C_LIBS)
 
 -include $(patsubst %.o,%.d,$(call objects,$(1),$(SHIM_SOURCES)))
