@@ -66,6 +66,7 @@ XSI_OLD(pthread_rwlock_tryrdlock, XSI_GLIBC_BASE);
 XSI_OLD(pthread_rwlock_wrlock, XSI_GLIBC_BASE);
 XSI_OLD(pthread_rwlock_trywrlock, XSI_GLIBC_BASE);
 XSI_OLD(pthread_rwlock_unlock, XSI_GLIBC_BASE);
+XSI_OLD(pthread_setcancelstate, XSI_GLIBC_BASE);
 XSI_OLD(pthread_setname_np, XSI_GLIBC_2_12);
 XSI_OLD(sem_init, XSI_GLIBC_BASE);
 XSI_OLD(sem_post, XSI_GLIBC_BASE);

@@ -188,6 +188,13 @@ bool xsi_in_helper_thread(void);
 
 /* Run in the child of a fork, in the order of registration, while it has one thread. */
 void xsi_at_fork_child(void (*reset)(void));
+/* Zeroes memory for such a reset, but stores only where it is not zero: a store copies a page that
+ * the child otherwise shares with its parent. */
+static inline void xsi_clear_used(void *memory, size_t bytes) {
+  uint64_t *word = memory;
+  for (size_t i = 0; i < bytes / sizeof *word; i++)
+    if (word[i] != 0) word[i] = 0;
+}
 /* Taken before and released after fork in the parent, so that no lock is copied held. */
 void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void));
 

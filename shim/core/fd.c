@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "parts.h"
@@ -22,11 +23,12 @@ int xsi_fd_raise(int fd) {
   if (fd < 0 || fd >= FLOOR) return fd;
   int copy = xsi_fd_duplicate(fd);
   if (copy < 0) return fd; // no room above: better low than not at all
-  close(fd);
+  xsi_fd_close(&fd);
   return copy;
 }
 
 void xsi_fd_close(int *fd) {
-  if (*fd >= 0) close(*fd);
+  // Not close(), which is a cancellation point: callers hold locks.
+  if (*fd >= 0) syscall(SYS_close, *fd);
   *fd = -1;
 }

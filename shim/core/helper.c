@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,7 +46,8 @@ void xsi_helper_wake(void) {
   if (fd < 0 || __atomic_exchange_n(&wake_pending, 1, __ATOMIC_ACQ_REL) != 0) return;
   int saved = errno;
   uint64_t one = 1;
-  if (write(fd, &one, sizeof one) < 0) errno = saved;
+  // Not write(), which is a cancellation point: callers hold locks.
+  syscall(SYS_write, fd, &one, sizeof one);
   errno = saved;
 }
 
@@ -179,7 +181,8 @@ void xsi_helper_start(void) {
   static bool exit_registered;
   if (XSI_LIKELY(__atomic_load_n(&started, __ATOMIC_ACQUIRE))) return;
   if (xsi_scheduler() == XSW_SCHEDULER_APP) return; // nobody to talk to
-  int saved = errno;
+  int saved = errno, cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); // the lock must not be left held
   xsi_helper_lock();
   if (!started) {
     int result = wake_fd >= 0 ? 0 : make_wake_fd();
@@ -196,6 +199,7 @@ void xsi_helper_start(void) {
     }
   }
   xsi_helper_unlock();
+  pthread_setcancelstate(cancel_state, NULL);
   errno = saved;
 }
 

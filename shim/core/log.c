@@ -81,7 +81,8 @@ static void write_quietly(int fd, const char *line, size_t bytes) {
 }
 
 void xsi_log_write(enum xsi_log_level level, const char *format, ...) {
-  int saved = errno;
+  int saved = errno, cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); // callers hold locks
   char line[512];
   uint64_t now = xsi_now_ns();
   int length = snprintf(
@@ -104,5 +105,6 @@ void xsi_log_write(enum xsi_log_level level, const char *format, ...) {
   }
   if (fd >= 0) write_quietly(fd, line, (size_t)length);
   if (fd >= 0 && fd != inherited) close(fd);
+  pthread_setcancelstate(cancel_state, NULL);
   errno = saved;
 }

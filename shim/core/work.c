@@ -36,8 +36,8 @@ struct xsi_lock xsi_work_the_lock;
 // The child of a fork has no contexts of its own yet, and no watcher.
 static void reset_in_child(void) {
   xsi_work_the_lock = (struct xsi_lock){0};
-  memset(stream_hash, 0, sizeof stream_hash);
-  memset(context_hash, 0, sizeof context_hash);
+  xsi_clear_used(stream_hash, sizeof stream_hash);
+  xsi_clear_used(context_hash, sizeof context_hash);
   xsi_work_contexts = NULL;
   xsi_work_hot.only = named = 0;
   free_streams = NULL;

@@ -75,7 +75,7 @@ void xsi_hip_streams_forget(int device) {
 // Another thread may have been in here: its entries are left to themselves.
 void xsi_hip_streams_reset(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-  memset(buckets, 0, sizeof buckets);
+  xsi_clear_used(buckets, sizeof buckets);
 }
 
 hipError_t xsi_hip_stream_created(hipError_t result, hipStream_t *stream) {

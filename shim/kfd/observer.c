@@ -5,6 +5,8 @@
 // runtime sends 100 percent with every change of priority).
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +16,6 @@
 
 struct kfd_table xsi_kfd_table = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
-    .free = PTHREAD_COND_INITIALIZER,
     .fd = -1,
 };
 #define table xsi_kfd_table
@@ -27,11 +28,11 @@ void xsi_kfd_unlock(void) { unlock(); }
 
 // The driver's files do not work in a child, and its queues are the parent's.
 void xsi_kfd_reset(void) {
-  int fd = table.fd;
-  memset(&table, 0, sizeof table);
-  pthread_mutex_init(&table.lock, NULL);
-  pthread_cond_init(&table.free, NULL);
-  table.fd = fd;
+  // Clear only what was written: each page that is touched here is copied for the child.
+  if (table.used > 0) memset(table.queues, 0, table.used * sizeof *table.queues);
+  table.used = table.wish_count = table.gone_count = 0;
+  table.listening = false;
+  table.due = table.overflowed = table.waiters = 0;
   xsi_fd_close(&table.fd);
 }
 
@@ -56,13 +57,23 @@ struct kfd_queue *xsi_kfd_take(uint32_t id) {
       queue->busy = true;
       return queue;
     }
-    pthread_cond_wait(&table.free, &table.lock);
+    // Not pthread_cond_wait(), which is a cancellation point and returns with the lock held.
+    uint32_t seen = table.releases;
+    table.waiters++;
+    unlock();
+    syscall(SYS_futex, &table.releases, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    lock();
+    table.waiters--;
   }
 }
 
 void xsi_kfd_release(struct kfd_queue *queue) {
   queue->busy = false;
-  pthread_cond_broadcast(&table.free);
+  __atomic_store_n(&table.releases, table.releases + 1, __ATOMIC_RELAXED);
+  if (table.waiters == 0) return;
+  int saved = errno;
+  syscall(SYS_futex, &table.releases, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  errno = saved;
 }
 
 static struct kfd_queue *place(void) {

@@ -44,7 +44,8 @@ struct kfd_wish {
 
 struct kfd_table {
   pthread_mutex_t lock;
-  pthread_cond_t free; /* a queue is no longer busy */
+  uint32_t releases; /* futex: changes when a queue is no longer busy */
+  uint32_t waiters;
   int fd;              /* our duplicate of the driver's file */
   struct kfd_queue queues[KFD_QUEUES];
   unsigned used; /* queues[0 .. used) were used at least once */

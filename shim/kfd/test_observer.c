@@ -3,6 +3,7 @@
 // The observer over a stand-in for the driver that checks what it is sent: a wrong ring address or
 // size, or a request for a queue that is gone, fails the test.
 
+#include "table.h"
 #include "test_driver.h"
 
 enum { THREADS = 4 };
@@ -147,6 +148,39 @@ static void test_threads(void) {
   CHECK(wrong == 0 && xsi_kfd_list(NULL, 0) == 0);
 }
 
+// A thread with a pending cancellation goes through the hook and waits for a queue that is in use.
+// It must not end in there: it would keep the lock.
+static uint32_t through;
+static void *cancelled(void *argument) {
+  uint32_t id = *(uint32_t *)argument;
+  CHECK(pthread_cancel(pthread_self()) == 0);
+  destroy(id);
+  __atomic_store_n(&through, 1, __ATOMIC_RELEASE);
+  pthread_testcancel();
+  return NULL;
+}
+static void test_cancelled(void) {
+  uint32_t id = create(GPU, 0, 0x7000);
+  xsi_kfd_lock();
+  struct kfd_queue *queue = xsi_kfd_take(id);
+  xsi_kfd_unlock();
+  CHECK(queue != NULL);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, cancelled, &id) == 0);
+  uint32_t waiters = 0;
+  while (waiters == 0) {
+    xsi_kfd_lock();
+    waiters = xsi_kfd_table.waiters;
+    xsi_kfd_unlock();
+  }
+  xsi_kfd_lock();
+  xsi_kfd_release(queue);
+  xsi_kfd_unlock();
+  void *result;
+  CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+  CHECK(__atomic_load_n(&through, __ATOMIC_ACQUIRE) == 1 && xsi_kfd_list(NULL, 0) == 0);
+}
+
 int main(void) {
   CHECK(setenv("XSCHED_SOCKET", "/nonexistent/xsched.sock", 1) == 0); // no daemon
   xsi_options_init();
@@ -156,6 +190,7 @@ int main(void) {
   test_fork();
   test_bad_pointers();
   test_threads();
+  test_cancelled();
   close(kfd);
   printf("ok kfd-observer\n");
   return 0;

@@ -4,7 +4,6 @@
 // a daemon and then freed stays as "gone" until that was told, too.
 
 #include <string.h>
-#include <unistd.h>
 
 #include "rm.h"
 
@@ -186,7 +185,7 @@ void xsi_rm_forget_gone(void) {
 // ---- clients --------------------------------------------------------------------
 
 static void clear_client(struct rm_client *client) {
-  if (client->fd >= 0) close(client->fd);
+  xsi_fd_close(&client->fd);
   memset(client, 0, sizeof *client);
   client->fd = -1;
 }
@@ -209,7 +208,7 @@ int xsi_rm_add_client(uint32_t handle, int fd) {
   struct rm_client *client = free_client();
   if (client == NULL && any_client_gone() && make_room()) client = free_client();
   if (client == NULL) {
-    close(fd);
+    xsi_fd_close(&fd);
     return -1;
   }
   *client = (struct rm_client){.handle = handle, .fd = fd, .serial = ++last_serial};
@@ -234,10 +233,7 @@ bool xsi_rm_remove_client(uint32_t handle, uint64_t serial) {
       drop(object, false);
   }
   client->gone = true;
-  if (client->users == 0) {
-    close(client->fd); // at once: it keeps the file open
-    client->fd = -1;
-  }
+  if (client->users == 0) xsi_fd_close(&client->fd); // at once: it keeps the file open
   if (!client->told || !xsi_rm_table.listening) xsi_rm_forget_client(client);
   return true;
 }
@@ -246,9 +242,8 @@ void xsi_rm_release_client(struct rm_client *client) {
   if (--client->users != 0) return;
   if (client->handle == 0) {
     clear_client(client);
-  } else if (client->gone && client->fd >= 0) {
-    close(client->fd);
-    client->fd = -1;
+  } else if (client->gone) {
+    xsi_fd_close(&client->fd);
   }
 }
 
@@ -266,13 +261,15 @@ void xsi_rm_release(int fd) {
 void xsi_rm_reset(void) {
   for (unsigned i = 0; i < XSW_MAX_RM_CLIENTS; i++) {
     struct rm_client *client = &xsi_rm_table.clients[i];
-    if ((client->handle != 0 || client->users != 0) && client->fd >= 0) close(client->fd);
+    if (client->handle == 0 && client->users == 0) continue;
+    xsi_fd_close(&client->fd);
+    memset(client, 0, sizeof *client);
   }
-  // Only what was ever written: the table of a process that never met the driver stays untouched
-  // memory.
-  if (touched != 0) memset(xsi_rm_table.objects, 0, touched * sizeof *xsi_rm_table.objects);
-  memset(xsi_rm_table.clients, 0, sizeof xsi_rm_table.clients);
-  memset(buckets, 0, sizeof buckets);
+  // Clear only what was written: each page that is touched here is copied for the child.
+  if (touched != 0) {
+    memset(xsi_rm_table.objects, 0, touched * sizeof *xsi_rm_table.objects);
+    memset(buckets, 0, sizeof buckets);
+  }
   free_places = touched = 0;
   gone_objects = 0;
   xsi_rm_table.oldest = xsi_rm_table.newest = RM_NONE;

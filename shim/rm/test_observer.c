@@ -225,6 +225,33 @@ static void threads_at_once(void) {
   EVENTUALLY(test_count_fds() <= fds + 1); // the next attempt's socket may be there already
 }
 
+// ---- a thread that is cancelled ---------------------------------------------------
+
+// The hook takes locks, closes descriptors and wakes the helper: a pending cancellation must wait.
+static uint32_t through;
+static void *cancelled(void *argument) {
+  (void)argument;
+  CHECK(pthread_cancel(pthread_self()) == 0);
+  uint32_t client = test_alloc(device, 0, 0, 0, 0x41);
+  test_alloc(device, client, client, 1, NV01_DEVICE_0);
+  test_free(device, client, client);
+  __atomic_store_n(&through, 1, __ATOMIC_RELEASE);
+  pthread_testcancel();
+  return NULL;
+}
+
+static void cancelled_thread(void) {
+  test_session_start(d, 6);
+  pthread_t thread;
+  void *result;
+  CHECK(pthread_create(&thread, NULL, cancelled, NULL) == 0);
+  CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+  CHECK(__atomic_load_n(&through, __ATOMIC_ACQUIRE) == 1);
+  xsi_rm_lock();
+  xsi_rm_unlock();
+  test_session_end(d);
+}
+
 int main(void) {
   test_daemon_place(d);
   xsi_options_init(); // the constructor ran before the socket was named
@@ -240,6 +267,7 @@ int main(void) {
   tells_the_daemon();
   unread_socket();
   threads_at_once();
+  cancelled_thread();
   test_daemon_remove(d);
   puts("ok observer");
   return 0;
