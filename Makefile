@@ -43,9 +43,10 @@ C_FLAGS := $(C_BASE) -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
 C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
-HEADERS := $(wildcard shim/*/*.h shim/*/*.inc shim/include/*.h shim/include/*/*.h)
-SHIM_SOURCES := $(filter-out shim/core/test_% shim/rm/test_% shim/kfd/test_% shim/cuda/test_% shim/hip/test_% shim/api/test_%, \
-	$(wildcard shim/core/*.c shim/rm/*.c shim/kfd/*.c shim/dl/*.c shim/dl/*.S shim/cuda/*.c shim/hip/*.c shim/api/*.c))
+HEADERS := $(shell find shim -name '*.h' -o -name '*.inc')
+# What libxsched.so is made of. A new driver or runtime is a new folder.
+SHIM_SOURCES := $(filter-out $(wildcard shim/*/test_* shim/*/*/test_*), \
+	$(wildcard shim/core/*.c shim/driver/*.c shim/driver/*/*.c shim/runtime/*.c shim/runtime/*/*.c shim/runtime/*/*.S shim/api/*.c))
 
 # Lines "product: word..." of a list file, each as one word "product:source|source|-flag". A source
 # without a folder is in the list's own.

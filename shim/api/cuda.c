@@ -3,7 +3,7 @@
 // CUDA streams as hardware queues.
 
 #include "api.h"
-#include "cuda/account.h"
+#include "runtime/cuda/account.h"
 
 // The context and stream as the bookkeeping names them.
 static bool locate(CUstream stream, uintptr_t *context, uintptr_t *handle) {

@@ -6,7 +6,7 @@
 #include "core/test_support.h"
 
 #include "core/work.h"
-#include "cuda/abi.h"
+#include "runtime/cuda/abi.h"
 #include "xsched/xsched.h"
 
 // Of the scripted driver; its own header has checks that do not stop.

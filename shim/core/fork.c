@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#include "../kfd/kfd.h"
+#include "driver/kfd/kfd.h"
 #include "parts.h"
 
 enum { MAX_REGISTERED = 8 };

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../kfd/kfd.h"
+#include "driver/kfd/kfd.h"
 #include "parts.h"
 
 // Beside the thread-local storage of all libraries, which glibc takes from the stack. The watcher

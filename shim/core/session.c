@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../kfd/kfd.h"
+#include "driver/kfd/kfd.h"
 #include "frame.h"
 #include "parts.h"
 

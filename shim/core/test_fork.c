@@ -7,7 +7,7 @@
 #include <spawn.h>
 #include <sys/ioctl.h>
 
-#include "../rm/rm.h"
+#include "driver/rm/rm.h"
 #include "test_support.h"
 
 enum { FORKS = 200, LOADS = 4 };

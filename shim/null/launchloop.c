@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/abi.h"
+#include "runtime/cuda/abi.h"
 
 #define ROUNDS 10
 

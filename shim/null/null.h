@@ -5,11 +5,11 @@
 #ifndef XSCHED_NULL_H
 #define XSCHED_NULL_H
 
-#include "cuda/abi.h"
+#include "runtime/cuda/abi.h"
 
 #define XSI_CU_EXPORT __attribute__((visibility("default")))
 #pragma GCC visibility push(default)
-#include "cuda/hooks_gen.h"
+#include "runtime/cuda/hooks_gen.h"
 #pragma GCC visibility pop
 
 struct xsn_symbol {

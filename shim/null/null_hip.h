@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "hip/abi.h"
+#include "runtime/hip/abi.h"
 
 #ifndef XSI_HIP_EXPORT
 #define XSI_HIP_EXPORT
@@ -15,12 +15,12 @@
 #ifdef XSN_STATIC
 #define XSN_NAME(name) null_##name
 #define XSN_EXPORT
-#include "hip/hooks_gen.h"
+#include "runtime/hip/hooks_gen.h"
 #else
 #define XSN_NAME(name) name
 #define XSN_EXPORT __attribute__((visibility("default")))
 #pragma GCC visibility push(default)
-#include "hip/hooks_gen.h"
+#include "runtime/hip/hooks_gen.h"
 #endif
 
 struct xsn_symbol {

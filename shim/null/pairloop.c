@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda/abi.h"
+#include "runtime/cuda/abi.h"
 
 #define BLOCKS 100 /* of each kind */
 

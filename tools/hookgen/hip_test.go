@@ -16,7 +16,7 @@ var notWork = regexp.MustCompile(`^(hipStream(Get|Set|Copy|IsCapturing|UpdateCap
 
 // TestHIPTableIsComplete holds the table against what the real libraries export.
 func TestHIPTableIsComplete(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "shim/hip/testdata/names.txt"))
+	text, err := os.ReadFile(filepath.Join(root, "shim/runtime/hip/testdata/names.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ const root = "../.."
 
 func table(t *testing.T, d dialect) []call {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "shim", d.dir, "hooks.table"))
+	text, err := os.ReadFile(filepath.Join(root, "shim", "runtime", d.dir, "hooks.table"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hookgen writes the CUDA and HIP entry points of the shim, and those of the null
-// driver, from shim/cuda/hooks.table and shim/hip/hooks.table.
+// driver, from shim/runtime/cuda/hooks.table and shim/runtime/hip/hooks.table.
 //
 //	go run ./tools/hookgen                       write the generated files
 //	go run ./tools/hookgen -check path/cuda.h    compile our prototypes against NVIDIA's
@@ -40,7 +40,7 @@ func run(args []string) error {
 		if filepath.Base(*check) == "hip_runtime_api.h" {
 			d = hip
 		}
-		return checkPrototypes(filepath.Join(*root, "shim", d.dir), *check)
+		return checkPrototypes(filepath.Join(*root, "shim", "runtime", d.dir), *check)
 	}
 	files, err := generate(*root)
 	if err != nil {
@@ -58,7 +58,7 @@ func run(args []string) error {
 func generate(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, d := range []dialect{cuda, hip} {
-		dir := filepath.Join(root, "shim", d.dir)
+		dir := filepath.Join(root, "shim", "runtime", d.dir)
 		path := filepath.Join(dir, "hooks.table")
 		text, err := os.ReadFile(path)
 		if err != nil {

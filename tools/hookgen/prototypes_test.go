@@ -31,7 +31,7 @@ func TestPrototypes(t *testing.T) {
 	} {
 		t.Run(c.dir, func(t *testing.T) {
 			vendor := c.vendor(t)
-			dir := filepath.Join(root, "shim", c.dir)
+			dir := filepath.Join(root, "shim", "runtime", c.dir)
 			if err := checkPrototypes(dir, vendor); err != nil {
 				t.Fatal(err)
 			}

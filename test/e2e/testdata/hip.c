@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hip/abi.h"
+#include "runtime/hip/abi.h"
 #define XSI_HIP_EXPORT
-#include "hip/hooks_gen.h"
+#include "runtime/hip/hooks_gen.h"
 #include "virtual/vgpu.h"
 
 hipError_t hipModuleGetFunction(hipFunction_t *function, hipModule_t module, const char *name);

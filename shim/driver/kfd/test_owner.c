@@ -11,7 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "../virtual/vkfd.h"
+#include "virtual/vkfd.h"
 #include "kfd.h"
 
 #define EXPECT(condition)                                                                          \

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
-#include "../core/test_support.h"
+#include "core/test_support.h"
 #include "rm.h"
 
 struct test_control {

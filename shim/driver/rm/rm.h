@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../core/parts.h"
+#include "core/parts.h"
 
 /* From nv_escape.h and nv-ioctl-numbers.h: _IOWR('F', number, size). */
 #define NV_ESC_RM_FREE 0xC0104629u

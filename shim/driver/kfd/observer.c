@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../core/parts.h"
+#include "core/parts.h"
 #include "table.h"
 
 struct kfd_table xsi_kfd_table = {

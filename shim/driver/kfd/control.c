@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../core/parts.h"
+#include "core/parts.h"
 #include "table.h"
 
 #define table xsi_kfd_table

@@ -7,7 +7,7 @@
 set -uo pipefail
 
 shim=$PWD/build/libxsched.so
-names=$PWD/shim/hip/testdata/names.txt
+names=$PWD/shim/runtime/hip/testdata/names.txt
 library=$(/sbin/ldconfig -p 2>/dev/null | sed -n 's/.*libamdhip64\.so\.5 .*=> //p' | head -n 1)
 [ -n "$library" ] || { echo "no libamdhip64.so.5 here; apt-get install libamdhip64-5"; exit 77; }
 [ -e "$shim" ] || { echo "FAIL real: $shim is missing: make build/libxsched.so"; exit 1; }
@@ -15,8 +15,8 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 # Whatever the header of the table does not have in 5.2.3 is looked up at run time.
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/hip)
-test=(shim/hip/test_real.c shim/hip/test_invoke_gen.c -ldl)
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/hip)
+test=(shim/runtime/hip/test_real.c shim/runtime/hip/test_invoke_gen.c -ldl)
 "${cc[@]}" -o "$work/opened" "${test[@]}" || exit 1
 "${cc[@]}" -DLINKED -o "$work/linked" "${test[@]}" "$library" -Wl,--allow-shlib-undefined || exit 1
 readelf -V "$work/linked" | grep -q hip_4.2 || { echo "FAIL real: the program names no versions"; exit 1; }

@@ -13,8 +13,8 @@ for need in "$shim" "$null/libamdhip64.so.6"; do
   [ -e "$need" ] || { echo "FAIL preload: $need is missing: make build/libxsched.so null"; exit 1; }
 done
 
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/hip)
-test=(shim/hip/test_reach.c shim/hip/test_invoke_gen.c -ldl)
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/hip)
+test=(shim/runtime/hip/test_reach.c shim/runtime/hip/test_invoke_gen.c -ldl)
 "${cc[@]}" -o "$work/reach" "${test[@]}" || exit 1
 for version in 5 6 7; do
   mkdir "$work/$version"

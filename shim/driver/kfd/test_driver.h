@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 
-#include "../core/test_support.h"
+#include "core/test_support.h"
 #include "kfd.h"
 
 enum { GPU = 63420, OTHER_GPU = 63421, DRIVER_QUEUES = 64 };

@@ -7,18 +7,18 @@ set -uo pipefail
 
 shim=$PWD/build/libxsched.so
 null=$PWD/build/null
-data=$PWD/shim/cuda/testdata/cuda13-getprocaddress.txt
+data=$PWD/shim/runtime/cuda/testdata/cuda13-getprocaddress.txt
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 for need in "$shim" "$null/libcuda.so.1"; do
   [ -e "$need" ] || { echo "FAIL preload: $need is missing: make build/libxsched.so null"; exit 1; }
 done
 
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/cuda)
-"${cc[@]}" -o "$work/reach" shim/cuda/test_reach.c -ldl || exit 1
-"${cc[@]}" -DLINKED -o "$work/linked" shim/cuda/test_reach.c "$null/libcuda.so.1" -ldl || exit 1
-"${cc[@]}" -fPIC -shared -o "$work/libunrelated.so" shim/cuda/test_unrelated.c -ldl || exit 1
-"${cc[@]}" -fPIC -shared -DMEDDLER -o "$work/libmeddler.so" shim/cuda/test_unrelated.c -ldl || exit 1
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/cuda)
+"${cc[@]}" -o "$work/reach" shim/runtime/cuda/test_reach.c -ldl || exit 1
+"${cc[@]}" -DLINKED -o "$work/linked" shim/runtime/cuda/test_reach.c "$null/libcuda.so.1" -ldl || exit 1
+"${cc[@]}" -fPIC -shared -o "$work/libunrelated.so" shim/runtime/cuda/test_unrelated.c -ldl || exit 1
+"${cc[@]}" -fPIC -shared -DMEDDLER -o "$work/libmeddler.so" shim/runtime/cuda/test_unrelated.c -ldl || exit 1
 printf 'int main(void) { return 0; }\n' >"$work/nothing.c"
 "${cc[@]}" -o "$work/nothing" "$work/nothing.c" || exit 1
 

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "../kfd/kfd.h"
+#include "driver/kfd/kfd.h"
 #include "rm.h"
 
 // Creating a context makes dozens of objects: tell of them together.

@@ -3,8 +3,8 @@
 // Every line of hooks.table, called through its hook on the null runtime: what it counts as, what
 // it leaves busy, and that a refusal comes back as it is and counts as nothing.
 
-#include "../cuda/test_fake.h"
-#include "hip/account.h"
+#include "runtime/cuda/test_fake.h"
+#include "runtime/hip/account.h"
 #include "null/null_hip.h"
 #include "test_invoke.h"
 
