@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -121,7 +122,7 @@ func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) e
 func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...model.Level) error {
 	var err error
 	for len(list) > 0 {
-		n := min(len(list), s.driver.layout.disableMax)
+		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
 		for _, level := range steps {
 			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], level))
 		}
@@ -156,9 +157,9 @@ func (s *Objects) disable(ctx context.Context, u unit, chunk []*object, level mo
 	for i, o := range chunk {
 		handles[i] = o.handle
 	}
-	params := s.driver.layout.encodeDisable(level != 0, level == model.LevelDeactivate, u.client.handle, handles)
+	params := disableChannels(level != 0, level == model.LevelDeactivate, u.client.handle, handles)
 	start := time.Now()
-	err := s.driver.control(ctx, u.client.file, u.client.handle, u.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
+	err := s.driver.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
 	if err != nil {
 		return err
 	}
@@ -200,7 +201,7 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 	}
 	params := make([]byte, 8)
 	if !known {
-		if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
+		if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
 			return s.groupFailed(g, "read timeslice", err)
 		}
 	}
@@ -218,7 +219,7 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 	g.setUS, g.stale = us, false
 	s.mu.Unlock()
 	binary.NativeEndian.PutUint64(params, value)
-	if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, params); err != nil {
+	if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, params); err != nil {
 		return s.groupFailed(g, "set timeslice", err)
 	}
 	s.metrics.TimesliceSets.Add(1)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -90,21 +91,21 @@ func (r *fakeRM) control(fd int, arg, params []byte, cmd uint32) Status {
 		return NV_ERR_INVALID_OBJECT_HANDLE
 	}
 	kinds := map[uint32]fakeKind{
-		NV2080_CTRL_CMD_GPU_GET_ID: kindSub, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS: kindSub, NVA06C_CTRL_CMD_GET_INFO: kindGroup,
-		NVA06C_CTRL_CMD_GET_TIMESLICE: kindGroup, NVA06C_CTRL_CMD_SET_TIMESLICE: kindGroup,
-		NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN: kindChannel,
+		abi.NV2080_CTRL_CMD_GPU_GET_ID: kindSub, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS: kindSub, abi.NVA06C_CTRL_CMD_GET_INFO: kindGroup,
+		abi.NVA06C_CTRL_CMD_GET_TIMESLICE: kindGroup, abi.NVA06C_CTRL_CMD_SET_TIMESLICE: kindGroup,
+		abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN: kindChannel,
 	}
 	if k, ok := kinds[cmd]; !ok || k != o.kind {
 		return 0x24
 	}
 	switch cmd {
-	case NV2080_CTRL_CMD_GPU_GET_ID:
+	case abi.NV2080_CTRL_CMD_GPU_GET_ID:
 		binary.NativeEndian.PutUint32(params, o.gpu)
-	case NVA06C_CTRL_CMD_GET_TIMESLICE:
+	case abi.NVA06C_CTRL_CMD_GET_TIMESLICE:
 		binary.NativeEndian.PutUint64(params, o.slice)
-	case NVA06C_CTRL_CMD_SET_TIMESLICE:
+	case abi.NVA06C_CTRL_CMD_SET_TIMESLICE:
 		o.slice = binary.NativeEndian.Uint64(params)
-	case NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
+	case abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
 		return r.disable(params)
 	}
 	return NV_OK
@@ -160,12 +161,12 @@ func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int)
 		}
 	}
 	must(s.AddClient(client, fd))
-	must(s.Alloc(client, client, 1, NV01_DEVICE_0))
-	must(s.Alloc(client, 1, 2, NV20_SUBDEVICE_0))
-	must(s.Alloc(client, 1, 11, KEPLER_CHANNEL_GROUP_A)) // the copy group comes first on purpose
+	must(s.Alloc(client, client, 1, abi.NV01_DEVICE_0))
+	must(s.Alloc(client, 1, 2, abi.NV20_SUBDEVICE_0))
+	must(s.Alloc(client, 1, 11, abi.KEPLER_CHANNEL_GROUP_A)) // the copy group comes first on purpose
 	must(s.Alloc(client, 11, 90, 0xC86F))
 	must(s.Alloc(client, 11, 91, 0xC86F))
-	must(s.Alloc(client, 1, 10, KEPLER_CHANNEL_GROUP_A))
+	must(s.Alloc(client, 1, 10, abi.KEPLER_CHANNEL_GROUP_A))
 	for i := range n {
 		must(s.Alloc(client, 10, uint32(100+i), 0xC86F))
 	}
@@ -174,7 +175,7 @@ func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int)
 
 func newFake(t *testing.T) (*fakeRM, *Objects, *driver.Metrics) {
 	r, m := newFakeRM(), &driver.Metrics{}
-	s := NewObjects(&Driver{transport: r, layout: &r580}, Limits{Clients: 4, Objects: 300}, m)
+	s := NewObjects(&Driver{transport: r}, Limits{Clients: 4, Objects: 300}, m)
 	t.Cleanup(s.Close)
 	return r, s, m
 }

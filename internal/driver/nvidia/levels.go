@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -201,14 +202,14 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 		return false, nil
 	}
 	var err error
-	if v.Slices, err = ask(u.compute[0].handle, NVA06C_CTRL_CMD_GET_TIMESLICE, make([]byte, 8)); err != nil {
+	if v.Slices, err = ask(u.compute[0].handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, make([]byte, 8)); err != nil {
 		return v, err
 	}
 	if !v.Slices {
 		v.Reason = fmt.Sprintf("driver %s does not tell timeslices here: %s", d.Version, v.Reason)
 	}
-	one := d.layout.encodeDisable(false, false, u.client.handle, []uint32{u.stop[0].handle})
-	if v.Stop, err = ask(u.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, one); err != nil {
+	one := disableChannels(false, false, u.client.handle, []uint32{u.stop[0].handle})
+	if v.Stop, err = ask(u.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, one); err != nil {
 		return v, err
 	}
 	if !v.Stop {
@@ -216,7 +217,7 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 	}
 	// Only for people to read: whatever the answer, nothing depends on it.
 	rules := make([]byte, 4)
-	if d.control(ctx, u.client.file, u.client.handle, u.subdevice, NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES, rules) == nil {
+	if d.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES, rules) == nil {
 		v.Compute = computeModes[binary.NativeEndian.Uint32(rules)]
 	}
 	return v, nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -44,17 +45,17 @@ func TestProbedLevels(t *testing.T) {
 		again  bool // nothing was learnt
 	}{
 		"all works":            {none, 0, model.LevelInterrupt, true, "", false},
-		"no stop":              {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x56, model.LevelBlock, true, "does not stop channels", false},
-		"no right to stop":     {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INSUFFICIENT_PERMISSIONS, model.LevelBlock, true, "insufficient permissions", false},
-		"another layout":       {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x3A, model.LevelBlock, true, "invalid parameter struct", false},
-		"no slices":            {NVA06C_CTRL_CMD_GET_TIMESLICE, 0x56, model.LevelInterrupt, false, "does not tell timeslices", false},
-		"busy now":             {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_BUSY_RETRY, model.LevelBlock, false, "being probed", true},
-		"gone under the probe": {NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INVALID_OBJECT_HANDLE, model.LevelBlock, false, "being probed", true},
+		"no stop":              {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x56, model.LevelBlock, true, "does not stop channels", false},
+		"no right to stop":     {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INSUFFICIENT_PERMISSIONS, model.LevelBlock, true, "insufficient permissions", false},
+		"another layout":       {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x3A, model.LevelBlock, true, "invalid parameter struct", false},
+		"no slices":            {abi.NVA06C_CTRL_CMD_GET_TIMESLICE, 0x56, model.LevelInterrupt, false, "does not tell timeslices", false},
+		"busy now":             {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_BUSY_RETRY, model.LevelBlock, false, "being probed", true},
+		"gone under the probe": {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INVALID_OBJECT_HANDLE, model.LevelBlock, false, "being probed", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			fake := newFakeRM()
-			d := &Driver{transport: &refusing{fake, c.cmd, c.status}, layout: &r580, Version: "580.1", levels: &levelCache{}}
+			d := &Driver{transport: &refusing{fake, c.cmd, c.status}, Version: "580.1", levels: &levelCache{}}
 			if err := d.CacheLevels(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -70,9 +71,9 @@ func TestProbedLevels(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 			// Asked once: a second look asks nothing that is known.
-			before := fake.calls[NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]
+			before := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]
 			_, _ = s.Resolve(context.Background())
-			if again := fake.calls[NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS] > before; again != c.again {
+			if again := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS] > before; again != c.again {
 				t.Errorf("asked again: %v", again)
 			}
 			for h := uint32(100); h < 104; h++ {
@@ -132,7 +133,7 @@ func TestMPSReason(t *testing.T) {
 	}
 	write("proc/1/comm", "init\n")
 	fake := newFakeRM()
-	d := &Driver{transport: fake, layout: &r580, levels: &levelCache{}, mps: &mpsWatch{system: System{Root: root}}}
+	d := &Driver{transport: fake, levels: &levelCache{}, mps: &mpsWatch{system: System{Root: root}}}
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	defer s.Close()
 	_, _ = s.Resolve(context.Background())
@@ -147,8 +148,8 @@ func TestMPSReason(t *testing.T) {
 	if err := s.AddClient(7, fd); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Alloc(7, 7, 1, NV01_DEVICE_0)
-	_ = s.Alloc(7, 1, 2, NV20_SUBDEVICE_0)
+	_ = s.Alloc(7, 7, 1, abi.NV01_DEVICE_0)
+	_ = s.Alloc(7, 1, 2, abi.NV20_SUBDEVICE_0)
 	caps, err := s.Resolve(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +171,7 @@ func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{transport: fake, layout: &r580}
+	d := &Driver{transport: fake}
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	s.everyChannel = true
 	t.Cleanup(s.Close)
@@ -241,7 +242,7 @@ func TestWalkPassesGaps(t *testing.T) {
 	if caps, err := w.into.Resolve(context.Background()); err != nil || caps[fakeDevice].MaxLevel != model.LevelInterrupt {
 		t.Errorf("%+v %v", caps, err)
 	}
-	if n := fake.calls[NV2080_CTRL_CMD_GPU_GET_ID]; n > 700 {
+	if n := fake.calls[abi.NV2080_CTRL_CMD_GPU_GET_ID]; n > 700 {
 		t.Errorf("%d questions", n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -88,13 +89,13 @@ type object struct {
 	ownKnown     bool
 }
 
-func (o *object) isChannel() bool { return o.class > 0xFFF && o.class&0xFF == classEndChannel }
-func (o *object) isCompute() bool { return o.class > 0xFFF && o.class&0xFF == classEndCompute }
-func (o *object) isGroup() bool   { return o.class == KEPLER_CHANNEL_GROUP_A }
+func (o *object) isChannel() bool { return o.class > 0xFFF && o.class&0xFF == abi.ClassEndChannel }
+func (o *object) isCompute() bool { return o.class > 0xFFF && o.class&0xFF == abi.ClassEndCompute }
+func (o *object) isGroup() bool   { return o.class == abi.KEPLER_CHANNEL_GROUP_A }
 
 func wanted(class uint32) bool {
 	o := object{class: class}
-	return o.isChannel() || o.isCompute() || o.isGroup() || class == NV01_DEVICE_0 || class == NV20_SUBDEVICE_0
+	return o.isChannel() || o.isCompute() || o.isGroup() || class == abi.NV01_DEVICE_0 || class == abi.NV20_SUBDEVICE_0
 }
 
 type rmClient struct {
@@ -371,7 +372,7 @@ func (s *Objects) unproved() []claim {
 	var out []claim
 	for _, c := range s.clients {
 		for _, o := range c.objects {
-			if o.proof == unproved && (o.isChannel() || o.isGroup() || o.class == NV20_SUBDEVICE_0) {
+			if o.proof == unproved && (o.isChannel() || o.isGroup() || o.class == abi.NV20_SUBDEVICE_0) {
 				out = append(out, claim{c, o})
 			}
 		}
@@ -411,11 +412,11 @@ func (d *Driver) probeObject(ctx context.Context, f *File, client, handle, class
 	params := make([]byte, 4)
 	switch {
 	case o.isChannel():
-		return 0, d.control(ctx, f, client, handle, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, params)
+		return 0, d.control(ctx, f, client, handle, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, params)
 	case o.isGroup():
-		return 0, d.control(ctx, f, client, handle, NVA06C_CTRL_CMD_GET_INFO, params)
+		return 0, d.control(ctx, f, client, handle, abi.NVA06C_CTRL_CMD_GET_INFO, params)
 	default:
-		if err := d.control(ctx, f, client, handle, NV2080_CTRL_CMD_GPU_GET_ID, params); err != nil {
+		if err := d.control(ctx, f, client, handle, abi.NV2080_CTRL_CMD_GPU_GET_ID, params); err != nil {
 			return 0, err
 		}
 		return decodeGPUID(binary.NativeEndian.Uint32(params)), nil

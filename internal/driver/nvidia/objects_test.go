@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -29,7 +30,7 @@ func newClient(t testing.TB, s *Objects, handle uint32) {
 }
 
 func newObjects(t testing.TB, l Limits) *Objects {
-	s := NewObjects(&Driver{transport: newFakeRM(), layout: &r580}, l, &driver.Metrics{})
+	s := NewObjects(&Driver{transport: newFakeRM()}, l, &driver.Metrics{})
 	t.Cleanup(s.Close)
 	return s
 }
@@ -182,7 +183,7 @@ func FuzzObjects(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newObjects(t, Limits{Clients: 3, Objects: 40})
 		fake := s.driver.transport.(*fakeRM)
-		classes := []uint32{NV01_DEVICE_0, NV20_SUBDEVICE_0, KEPLER_CHANNEL_GROUP_A, 0xC86F, 0xCBC0, 0x1234}
+		classes := []uint32{abi.NV01_DEVICE_0, abi.NV20_SUBDEVICE_0, abi.KEPLER_CHANNEL_GROUP_A, 0xC86F, 0xCBC0, 0x1234}
 		for ; len(b) >= 5 && t.Context().Err() == nil; b = b[5:] {
 			client, handle, parent := uint32(b[1]&3), uint32(b[2]&31), uint32(b[3]&31)
 			class := classes[int(b[4])%len(classes)]
@@ -197,7 +198,7 @@ func FuzzObjects(f *testing.F) {
 				_ = s.AddClient(client, fd)
 			case 1, 2:
 				if known := fake.clients[client]; known != nil && b[0]&64 == 0 { // mostly the truth
-					kind := map[uint32]fakeKind{NV20_SUBDEVICE_0: kindSub, KEPLER_CHANNEL_GROUP_A: kindGroup, 0xC86F: kindChannel}
+					kind := map[uint32]fakeKind{abi.NV20_SUBDEVICE_0: kindSub, abi.KEPLER_CHANNEL_GROUP_A: kindGroup, 0xC86F: kindChannel}
 					known[handle] = &fakeObject{kind: kind[class], gpu: fakeGPU}
 				}
 				_ = s.Alloc(client, parent, handle, class)

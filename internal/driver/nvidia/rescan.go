@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -56,12 +57,12 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 	}
 	subdevice := map[model.DeviceID]uint32{}
 	for i, h := range hits {
-		if h.class == NV20_SUBDEVICE_0 && known[i] != nil {
+		if h.class == abi.NV20_SUBDEVICE_0 && known[i] != nil {
 			subdevice[h.gpu] = known[i].parent
 		}
 	}
 	for _, h := range hits {
-		if h.class == NV20_SUBDEVICE_0 && subdevice[h.gpu] == 0 {
+		if h.class == abi.NV20_SUBDEVICE_0 && subdevice[h.gpu] == 0 {
 			subdevice[h.gpu] = h.handle
 		}
 	}
@@ -71,9 +72,9 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 		switch {
 		case known[i] != nil: // never asked again: it may be stopped, and asking enables it
 			h.parent = known[i].parent
-		case h.class == NV20_SUBDEVICE_0:
+		case h.class == abi.NV20_SUBDEVICE_0:
 			h.parent = subdevice[h.gpu]
-		case h.class == KEPLER_CHANNEL_GROUP_A:
+		case h.class == abi.KEPLER_CHANNEL_GROUP_A:
 			h.parent = next
 		default:
 			h.parent = w.owner(ctx, c.file, c.handle, h.handle, subdevice)

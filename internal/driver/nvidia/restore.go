@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -46,7 +47,7 @@ func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, 
 		}
 		for _, g := range u.compute {
 			params := make([]byte, 8)
-			if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
+			if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
 				closeAll(fds)
 				return nil, nil, err
 			}
@@ -80,7 +81,7 @@ func closeAll(fds []int) {
 func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	var err error
 	for list := r.Channels; len(list) > 0; {
-		n := min(len(list), d.layout.disableMax)
+		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
 		e := d.letGo(ctx, f, r, list[:n])
 		if isGone(e) {
 			// One bad handle spoils the whole list: without those that are gone.
@@ -92,7 +93,7 @@ func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	for _, g := range r.Groups {
 		params := make([]byte, 8)
 		binary.NativeEndian.PutUint64(params, g.OwnUS)
-		if e := d.control(ctx, f, r.Client, g.Handle, NVA06C_CTRL_CMD_SET_TIMESLICE, params); !isGone(e) {
+		if e := d.control(ctx, f, r.Client, g.Handle, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, params); !isGone(e) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -115,8 +116,8 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 		return nil
 	}
 	set := func(ctx context.Context, level model.Level) error {
-		params := d.layout.encodeDisable(level != 0, false, r.Client, channels)
-		return d.control(ctx, f, r.Client, r.Subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
+		params := disableChannels(level != 0, false, r.Client, channels)
+		return d.control(ctx, f, r.Client, r.Subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
 	}
 	var stopped error
 	for _, level := range goOnSure[:len(goOnSure)-1] {
@@ -141,7 +142,7 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 func (d *Driver) present(ctx context.Context, f *File, r Restore, channels []uint32) []uint32 {
 	var out []uint32
 	for _, ch := range channels {
-		if err := d.control(ctx, f, r.Client, ch, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)); !isGone(err) {
+		if err := d.control(ctx, f, r.Client, ch, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)); !isGone(err) {
 			out = append(out, ch)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -21,10 +22,10 @@ func (f *flaky) Ioctl(ctx context.Context, file *File, request uint32, arg, para
 	cmd := uint32(arg[8]) | uint32(arg[9])<<8 | uint32(arg[10])<<16 | uint32(arg[11])<<24
 	st := NV_OK
 	switch cmd {
-	case NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
+	case abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
 		f.disables++
 		st = f.answer(true, f.disables)
-	case NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN:
+	case abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN:
 		f.tokens++
 		st = f.answer(false, f.tokens)
 	}

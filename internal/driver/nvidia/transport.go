@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"xsched/internal/driver/nvidia/abi"
 )
 
 // Transport carries RM requests to whoever answers them: the kernel driver,
@@ -22,10 +24,9 @@ type Transport interface {
 	Find(pid int) ([]Candidate, error)
 }
 
-// Driver is a transport and the layout of what it carries.
+// Driver is a transport and what is known of whoever is behind it.
 type Driver struct {
 	transport Transport
-	layout    *layout
 	// Version is the driver's, for display.
 	Version string
 	Virtual bool
@@ -40,19 +41,18 @@ func NewDriver() (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := find(v)
-	if err != nil {
+	if _, err := find(v); err != nil {
 		return nil, err
 	}
 	return &Driver{
-		transport: kernelTransport{}, layout: g.layout, Version: v,
+		transport: kernelTransport{}, Version: v,
 		levels: &levelCache{}, mps: &mpsWatch{system: System{Root: "/"}},
 	}, nil
 }
 
-// NewVirtualDriver is the virtual GPU behind a socket. It speaks the layout of 580.
+// NewVirtualDriver is the virtual GPU behind a socket.
 func NewVirtualDriver(socket string) *Driver {
-	return &Driver{transport: &virtualTransport{path: socket}, layout: &r580, Version: "virtual", Virtual: true, levels: &levelCache{}}
+	return &Driver{transport: &virtualTransport{path: socket}, Version: "virtual", Virtual: true, levels: &levelCache{}}
 }
 
 // Accept says whether fd is a control file of this driver.
@@ -60,11 +60,11 @@ func (d *Driver) Accept(fd int) error { return d.transport.Accept(fd) }
 
 // control makes one RM_CONTROL. The error is a Status where RM answered.
 func (d *Driver) control(ctx context.Context, f *File, client, object, cmd uint32, params []byte) error {
-	arg := encodeControl(client, object, cmd, len(params))
-	if err := d.transport.Ioctl(ctx, f, iowr(nvEscRMControl, nvControlBytes), arg, params); err != nil {
+	arg := abi.NVOS54{HClient: client, HObject: object, Cmd: cmd, ParamsSize: uint32(len(params))}
+	if err := d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_CONTROL, abi.Size[abi.NVOS54]()), abi.Bytes(&arg), params); err != nil {
 		return err
 	}
-	if s := controlStatus(arg); s != NV_OK {
+	if s := Status(arg.Status); s != NV_OK {
 		return s
 	}
 	return nil
@@ -72,20 +72,20 @@ func (d *Driver) control(ctx context.Context, f *File, client, object, cmd uint3
 
 // newClient allocates an RM client on a file of our own; the kernel picks its number.
 func (d *Driver) newClient(ctx context.Context, f *File) (uint32, error) {
-	arg := encodeAlloc(0, 0, 0, NV01_ROOT_CLIENT)
-	if err := d.transport.Ioctl(ctx, f, iowr(nvEscRMAlloc, nvAllocBytes), arg, nil); err != nil {
+	arg := abi.NVOS21{HClass: abi.NV01_ROOT_CLIENT}
+	if err := d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_ALLOC, abi.Size[abi.NVOS21]()), abi.Bytes(&arg), nil); err != nil {
 		return 0, fmt.Errorf("allocate RM client: %w", err)
 	}
-	h, s := allocResult(arg)
-	if s != NV_OK {
+	if s := Status(arg.Status); s != NV_OK {
 		return 0, fmt.Errorf("allocate RM client: %w", s)
 	}
-	return h, nil
+	return arg.HObjectNew, nil
 }
 
 func (d *Driver) freeClient(ctx context.Context, f *File, client uint32) {
 	// The file is closed next, which frees it anyway.
-	_ = d.transport.Ioctl(ctx, f, iowr(nvEscRMFree, nvFreeBytes), encodeFree(client, 0, client), nil)
+	arg := abi.NVOS00{HRoot: client, HObjectOld: client}
+	_ = d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_FREE, abi.Size[abi.NVOS00]()), abi.Bytes(&arg), nil)
 }
 
 // statusOf returns the RM status in err, if that is what it is.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -29,7 +30,7 @@ func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
 		seen := map[uint32]bool{} // devices; a second subdevice of one adds nothing
 		all := slices.DeleteFunc(sorted(c.objects), func(o *object) bool { return o.hidden && !hidden })
 		for _, sub := range all {
-			if sub.class != NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] {
+			if sub.class != abi.NV20_SUBDEVICE_0 || sub.proof != proved || sub.gpu != gpu || seen[sub.parent] {
 				continue
 			}
 			seen[sub.parent] = true
@@ -92,7 +93,7 @@ func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
 	out := map[model.DeviceID]driver.Capability{}
 	for _, c := range s.clients {
 		for _, o := range c.objects {
-			if o.class == NV20_SUBDEVICE_0 && o.proof == proved && !o.hidden {
+			if o.class == abi.NV20_SUBDEVICE_0 && o.proof == proved && !o.hidden {
 				out[o.gpu] = driver.Capability{MaxLevel: model.LevelBlock, Reason: s.noChannel("the process has no hardware channel on this GPU yet")}
 			}
 		}
@@ -141,7 +142,7 @@ func (s *Objects) gpus() map[model.DeviceID]bool {
 	out := map[model.DeviceID]bool{}
 	for _, c := range s.clients {
 		for _, o := range c.objects {
-			if o.class == NV20_SUBDEVICE_0 && o.proof == proved {
+			if o.class == abi.NV20_SUBDEVICE_0 && o.proof == proved {
 				out[o.gpu] = true
 			}
 		}

@@ -11,31 +11,9 @@ import (
 	"strings"
 )
 
-// layout is where a driver generation keeps the fields of the structs that
-// are not the same for ever.
-type layout struct {
-	name string
-
-	// NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS, from ctrl2080fifo.h
-	disableBytes      int
-	disableMax        int
-	offDisable        int // bDisable, u8
-	offNumChannels    int // numChannels, u32
-	offOnlyScheduling int // bOnlyDisableScheduling, u8; bRewindGpPut follows
-	offClients        int // hClientList
-	offChannels       int // hChannelList
-}
-
-// r580 is the layout of the 580 drivers.
-var r580 = layout{
-	name: "580", disableBytes: 536, disableMax: NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES,
-	offDisable: 0, offNumChannels: 4, offOnlyScheduling: 8, offClients: 24, offChannels: 280,
-}
-
 // generation is one line of the table of drivers.
 type generation struct {
-	major    int // of the version
-	layout   *layout
+	major    int    // of the version
 	measured string // on what it was shown to work
 }
 
@@ -43,7 +21,7 @@ type generation struct {
 // not here: a wrong guess would reach the GPU's firmware. A new one is one line, after
 // its ctrl2080fifo.h was compared and the GPU tests were run on it.
 var generations = []generation{
-	{580, &r580, "580.159.04, open kernel module, H200"},
+	{580, "580.159.04, open kernel module, H200"},
 }
 
 var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)

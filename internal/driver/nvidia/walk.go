@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
@@ -105,7 +106,7 @@ func (w *walk) nothing(why string) error {
 
 // client walks the handles of one client number, if it is the file's.
 func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, err error) {
-	err = w.driver.control(ctx, f, client, firstHandle, NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
+	err = w.driver.control(ctx, f, client, firstHandle, abi.NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
 	st, answered := statusOf(err)
 	if err != nil && !answered {
 		return false, err
@@ -128,7 +129,7 @@ func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, 
 		return false, err
 	}
 	for _, h := range hits {
-		if h.parent == 0 && h.class != NV20_SUBDEVICE_0 {
+		if h.parent == 0 && h.class != abi.NV20_SUBDEVICE_0 {
 			continue // of no GPU we know
 		}
 		if err := w.into.Alloc(client, h.parent, h.handle, h.class); err != nil {
@@ -147,7 +148,7 @@ type hit struct {
 }
 
 // anyChannel stands for all channel classes: the probe is the same.
-const anyChannel = 0xC000 | classEndChannel
+const anyChannel = 0xC000 | abi.ClassEndChannel
 
 // handles finds a client's subdevices, groups and channels.
 func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, error) {
@@ -155,7 +156,7 @@ func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, erro
 	missing := 0
 	for h := uint32(firstHandle); h < firstHandle+maxHandles && missing < handleGap; h++ {
 		missing++
-		for _, class := range []uint32{NV20_SUBDEVICE_0, KEPLER_CHANNEL_GROUP_A, anyChannel} {
+		for _, class := range []uint32{abi.NV20_SUBDEVICE_0, abi.KEPLER_CHANNEL_GROUP_A, anyChannel} {
 			gpu, err := w.driver.probeObject(ctx, f, client, h, class)
 			if err == nil {
 				hits = append(hits, hit{handle: h, class: class, gpu: gpu})
@@ -183,7 +184,7 @@ func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, erro
 func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit) bool {
 	subdevice := map[model.DeviceID]uint32{}
 	for _, h := range hits {
-		if h.class == NV20_SUBDEVICE_0 && subdevice[h.gpu] == 0 {
+		if h.class == abi.NV20_SUBDEVICE_0 && subdevice[h.gpu] == 0 {
 			subdevice[h.gpu] = h.handle
 		}
 	}
@@ -195,9 +196,9 @@ func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit
 	for i := len(hits) - 1; i >= 0; i-- {
 		h := &hits[i]
 		switch h.class {
-		case NV20_SUBDEVICE_0:
+		case abi.NV20_SUBDEVICE_0:
 			h.parent = subdevice[h.gpu]
-		case KEPLER_CHANNEL_GROUP_A:
+		case abi.KEPLER_CHANNEL_GROUP_A:
 			h.parent = next
 			groups++
 		default:
@@ -219,8 +220,8 @@ func (w *walk) owner(ctx context.Context, f *File, client, channel uint32, subde
 	var owner uint32
 	for _, sub := range subdevice {
 		if len(subdevice) > 1 {
-			params := w.driver.layout.encodeDisable(false, false, client, []uint32{channel})
-			if w.driver.control(ctx, f, client, sub, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params) != nil {
+			params := disableChannels(false, false, client, []uint32{channel})
+			if w.driver.control(ctx, f, client, sub, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params) != nil {
 				continue
 			}
 		}

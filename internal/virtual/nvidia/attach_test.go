@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/nvidia/abi"
 )
 
 // attached is a duplicate of a process's driver file, with the handles found by probing: what a
@@ -48,15 +50,15 @@ func (d *device) attach(pid int) *attached {
 	}
 	d.t.Cleanup(a.close)
 	for c := uint32(firstClient); a.client == 0 && c < firstClient+4096; c++ {
-		if a.control(c, a.subdevice, ctrlBusGetPCIInfo, make([]byte, 16)) == nvOK {
+		if a.control(c, a.subdevice, ctrlBusGetPCIInfo, make([]byte, 16)) == abi.NV_OK {
 			a.client = c
 		}
 	}
 	for h := uint32(0x5c000000); h < 0x5c000080; h++ {
-		if a.control(a.client, h, ctrlGroupGetInfo, make([]byte, 4)) == nvOK {
+		if a.control(a.client, h, abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4)) == abi.NV_OK {
 			a.groups = append(a.groups, h)
 		}
-		if a.control(a.client, h, ctrlChannelGetToken, make([]byte, 4)) == nvOK {
+		if a.control(a.client, h, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)) == abi.NV_OK {
 			a.channels = append(a.channels, h)
 		}
 	}
@@ -121,7 +123,7 @@ func (a *attached) control(client, object, command uint32, params []byte) uint32
 
 func (a *attached) disable(on byte) {
 	a.t.Helper()
-	if s := a.control(a.client, a.subdevice, ctrlFifoDisable, disable(on, a.client, a.channels[:8]...)); s != nvOK {
+	if s := a.control(a.client, a.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(on, a.client, a.channels[:8]...)); s != abi.NV_OK {
 		a.t.Fatalf("FIFO_DISABLE_CHANNELS: status %#x", s)
 	}
 }

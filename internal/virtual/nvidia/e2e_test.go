@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"xsched/internal/driver/nvidia/abi"
 )
 
 // One tenant computes the right thing, and the device counts what it did.
@@ -102,7 +104,7 @@ func TestTimesliceOfProcess(t *testing.T) {
 	a := d.attach(p.pid())
 	get := func(group uint32) uint64 {
 		b := make([]byte, 8)
-		if s := a.control(a.client, group, ctrlGroupGetTimeslice, b); s != nvOK {
+		if s := a.control(a.client, group, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, b); s != abi.NV_OK {
 			t.Fatalf("status %#x", s)
 		}
 		return binary.LittleEndian.Uint64(b)
@@ -113,7 +115,7 @@ func TestTimesliceOfProcess(t *testing.T) {
 		}
 	}
 	set := func(us uint64) {
-		a.control(a.client, a.groups[0], ctrlGroupSetTimeslice, binary.LittleEndian.AppendUint64(nil, us))
+		a.control(a.client, a.groups[0], abi.NVA06C_CTRL_CMD_SET_TIMESLICE, binary.LittleEndian.AppendUint64(nil, us))
 	}
 	if set(1); get(a.groups[0]) != 1 {
 		t.Errorf("got %d us", get(a.groups[0]))
@@ -127,7 +129,7 @@ func TestTimesliceOfProcess(t *testing.T) {
 	if err := d.SetFault("never-answer:" + strconv.Itoa(p.pid())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.try(a.client, a.groups[0], ctrlGroupGetInfo, make([]byte, 4)); err == nil {
+	if _, err := a.try(a.client, a.groups[0], abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4)); err == nil {
 		t.Error("a file that never answers has answered")
 	}
 	if err := d.SetFault("nonsense"); err == nil {
@@ -146,7 +148,7 @@ func TestVisibleDevices(t *testing.T) {
 	q := d.tenant([]string{"CUDA_VISIBLE_DEVICES=1"}, "--kernel-us", "300", "--device", "0")
 	a := d.attach(p.pid())
 	id := make([]byte, 4)
-	a.control(a.client, a.subdevice, ctrlGPUGetID, id)
+	a.control(a.client, a.subdevice, abi.NV2080_CTRL_CMD_GPU_GET_ID, id)
 	if got := binary.LittleEndian.Uint32(id); got != 0x200 {
 		t.Errorf("gpu id %#x, want that of 0000:02:00.0", got)
 	}
@@ -231,7 +233,7 @@ func TestObjectsLiveAsLongAsTheFile(t *testing.T) {
 	if s, err := d.Stats(); err != nil || s.Contexts != 1 {
 		t.Errorf("%v, stats %+v", err, s)
 	}
-	if s := a.control(a.client, a.groups[0], ctrlGroupGetInfo, make([]byte, 4)); s != nvOK {
+	if s := a.control(a.client, a.groups[0], abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4)); s != abi.NV_OK {
 		t.Errorf("status %#x", s)
 	}
 	a.close()

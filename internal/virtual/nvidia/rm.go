@@ -6,57 +6,20 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/nvidia/abi"
 )
 
-// From nvstatus.h / nvstatuscodes.h:
-const (
-	nvOK                      = 0x00
-	nvInsertDuplicateName     = 0x19
-	nvInsufficientResources   = 0x1A
-	nvInsufficientPermissions = 0x1B
-	nvInvalidArgument         = 0x1F
-	nvInvalidClass            = 0x22
-	nvInvalidClient           = 0x23
-	nvInvalidCommand          = 0x24
-	nvInvalidDevice           = 0x26
-	nvInvalidObjectHandle     = 0x33
-	nvInvalidObjectParent     = 0x36
-	nvInvalidParamStruct      = 0x3A
-	nvInvalidState            = 0x40
-	nvNotSupported            = 0x56
-)
-
-// From nv_escape.h and nv-ioctl-numbers.h:
-const (
-	escRMFree    = 0x29
-	escRMControl = 0x2A
-	escRMAlloc   = 0x2B
-	// escVGMap is ours: the submission memory of a channel group, which on hardware is
-	// mapped through several ioctls and mmap.
-	escVGMap = 0xE0
-)
-
-// iowr is _IOWR('F', nr, bytes).
-func iowr(nr, bytes uint32) uint32 { return 3<<30 | bytes<<16 | 'F'<<8 | nr }
+// escVGMap is ours: the submission memory of a channel group, which on hardware is
+// mapped through several ioctls and mmap.
+const escVGMap = 0xE0
 
 var (
-	reqAlloc32 = iowr(escRMAlloc, 32)
-	reqAlloc48 = iowr(escRMAlloc, 48)
-	reqFree    = iowr(escRMFree, 16)
-	reqControl = iowr(escRMControl, 32)
-	reqVGMap   = iowr(escVGMap, 64)
-)
-
-// From cl0000.h, cl0041.h, cl0080.h, cl2080.h, cla06c.h and the classes' suffixes:
-const (
-	classRoot       = 0x0000
-	classRootClient = 0x0041
-	classDevice     = 0x0080
-	classSubdevice  = 0x2080
-	classGroup      = 0xA06C
-	suffixChannel   = 0x6F
-	suffixCompute   = 0xC0
-	suffixCopy      = 0xB5
+	reqAlloc32 = abi.Request(abi.NV_ESC_RM_ALLOC, abi.Size[abi.NVOS21]())
+	reqAlloc48 = abi.Request(abi.NV_ESC_RM_ALLOC, abi.Size[abi.NVOS64]())
+	reqFree    = abi.Request(abi.NV_ESC_RM_FREE, abi.Size[abi.NVOS00]())
+	reqControl = abi.Request(abi.NV_ESC_RM_CONTROL, abi.Size[abi.NVOS54]())
+	reqVGMap   = abi.Request(escVGMap, 64)
 )
 
 // Sizes of the allocation parameters, and where the copy engines begin in
@@ -182,7 +145,7 @@ func (f *rmFile) allocCall(p ioctlPacket, sizeAt, statusAt int, done answer) {
 		return
 	}
 	handle, status := f.alloc(le.Uint32(p.Arg), le.Uint32(p.Arg[4:]), le.Uint32(p.Arg[8:]), le.Uint32(p.Arg[12:]), p.Params)
-	if status == nvOK {
+	if status == abi.NV_OK {
 		le.PutUint32(p.Arg[8:], handle)
 	}
 	le.PutUint32(p.Arg[statusAt:], status)
@@ -200,30 +163,30 @@ func (f *rmFile) mapCall(p ioctlPacket, done answer) {
 	}
 	c := f.clients[le.Uint32(p.Arg)]
 	if c == nil {
-		status(nvInvalidClient)
+		status(abi.NV_ERR_INVALID_CLIENT)
 		return
 	}
 	o := c.objects[le.Uint32(p.Arg[4:])]
 	if o == nil || o.group == nil || o.group.Copies() || len(o.group.Channels()) == 0 {
-		status(nvInvalidObjectHandle)
+		status(abi.NV_ERR_INVALID_OBJECT_HANDLE)
 		return
 	}
 	if o.area != nil {
-		status(nvInvalidState)
+		status(abi.NV_ERR_INVALID_STATE)
 		return
 	}
 	var lanes []*Group
 	for i := range 3 {
 		lane := c.objects[le.Uint32(p.Arg[8+4*i:])]
 		if lane == nil || lane.group == nil || !lane.group.Copies() || lane.device != o.device {
-			status(nvInvalidObjectHandle)
+			status(abi.NV_ERR_INVALID_OBJECT_HANDLE)
 			return
 		}
 		lanes = append(lanes, lane.group)
 	}
 	a, err := f.rm.newArea(f, o, lanes)
 	if err != nil {
-		status(nvInsufficientResources)
+		status(abi.NV_ERR_INSUFFICIENT_RESOURCES)
 		return
 	}
 	o.area = a
@@ -231,7 +194,7 @@ func (f *rmFile) mapCall(p ioctlPacket, done answer) {
 	le.PutUint32(p.Arg[20:], uint32(o.device))
 	le.PutUint32(p.Arg[24:], uint32(len(a.channels)))
 	le.PutUint64(p.Arg[32:], uint64(len(a.vram)))
-	le.PutUint32(p.Arg[52:], nvOK)
+	le.PutUint32(p.Arg[52:], abi.NV_OK)
 	done(0, a.fds()...)
 	a.sent()
 }

@@ -6,24 +6,17 @@ import (
 	"encoding/binary"
 	"time"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
-// From ctrla06c.h, ctrl2080fifo.h, ctrl2080gpu.h, ctrl2080bus.h and ctrlc36f.h:
+// Commands that only programs use, from ctrla06c.h and ctrl2080bus.h.
 const (
-	ctrlGroupSchedule      = 0xA06C0101
-	ctrlGroupSetTimeslice  = 0xA06C0103
-	ctrlGroupGetTimeslice  = 0xA06C0104
 	ctrlGroupPreempt       = 0xA06C0105
-	ctrlGroupGetInfo       = 0xA06C0106
 	ctrlGroupSetInterleave = 0xA06C0107
-	ctrlFifoDisable        = 0x2080110B
-	ctrlGPUGetID           = 0x20800142
 	ctrlBusGetPCIInfo      = 0x20801801
-	ctrlChannelGetToken    = 0xC36F0108
 
-	fifoDisableMax = 64
-	maxSliceUS     = 1 << 40
+	maxSliceUS = 1 << 40
 )
 
 // controlCall is a control being performed.
@@ -36,7 +29,7 @@ type controlCall struct {
 }
 
 // at answers once the device says so.
-func (c *controlCall) at(model.Time) { c.reply(nvOK) }
+func (c *controlCall) at(model.Time) { c.reply(abi.NV_OK) }
 
 // controls: what kind of object a command is for, the size of its parameters, and how it is done.
 var controls = map[uint32]struct {
@@ -44,40 +37,40 @@ var controls = map[uint32]struct {
 	bytes int
 	do    func(*controlCall)
 }{
-	ctrlGroupSchedule:      {isGroup, 3, doSchedule},
-	ctrlGroupSetTimeslice:  {isGroup, 8, doSetTimeslice},
-	ctrlGroupGetTimeslice:  {isGroup, 8, doGetTimeslice},
-	ctrlGroupPreempt:       {isGroup, 8, doPreempt},
-	ctrlGroupGetInfo:       {isGroup, 4, doGetToken},
-	ctrlGroupSetInterleave: {isGroup, 4, doSetInterleave},
-	ctrlFifoDisable:        {isSubdevice, 536, doFifoDisable},
-	ctrlGPUGetID:           {isSubdevice, 4, doGetID},
-	ctrlBusGetPCIInfo:      {isSubdevice, 16, doGetPCIInfo},
-	ctrlChannelGetToken:    {(*object).isChannel, 4, doGetToken},
+	abi.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE:              {isGroup, 3, doSchedule},
+	abi.NVA06C_CTRL_CMD_SET_TIMESLICE:                {isGroup, abi.Size[abi.Timeslice](), doSetTimeslice},
+	abi.NVA06C_CTRL_CMD_GET_TIMESLICE:                {isGroup, abi.Size[abi.Timeslice](), doGetTimeslice},
+	ctrlGroupPreempt:                                 {isGroup, 8, doPreempt},
+	abi.NVA06C_CTRL_CMD_GET_INFO:                     {isGroup, abi.Size[abi.GroupInfo](), doGetToken},
+	ctrlGroupSetInterleave:                           {isGroup, 4, doSetInterleave},
+	abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:        {isSubdevice, abi.Size[abi.DisableChannels](), doFifoDisable},
+	abi.NV2080_CTRL_CMD_GPU_GET_ID:                   {isSubdevice, abi.Size[abi.GPUID](), doGetID},
+	ctrlBusGetPCIInfo:                                {isSubdevice, 16, doGetPCIInfo},
+	abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN: {(*object).isChannel, abi.Size[abi.WorkSubmitToken](), doGetToken},
 }
 
 func isGroup(o *object) bool     { return o.group != nil }
-func isSubdevice(o *object) bool { return o.class == classSubdevice }
+func isSubdevice(o *object) bool { return o.class == abi.NV20_SUBDEVICE_0 }
 
 // control performs a RM_CONTROL whose parameters were brought along.
 func (f *rmFile) control(p ioctlPacket, reply func(status uint32)) {
 	le := binary.LittleEndian
 	c := f.clients[le.Uint32(p.Arg)]
 	if c == nil {
-		reply(nvInvalidClient)
+		reply(abi.NV_ERR_INVALID_CLIENT)
 		return
 	}
 	o := c.objects[le.Uint32(p.Arg[4:])]
 	if o == nil {
-		reply(nvInvalidObjectHandle)
+		reply(abi.NV_ERR_INVALID_OBJECT_HANDLE)
 		return
 	}
 	control, known := controls[le.Uint32(p.Arg[8:])]
 	switch {
 	case !known, !control.fits(o):
-		reply(nvInvalidCommand)
+		reply(abi.NV_ERR_INVALID_COMMAND)
 	case len(p.Params) != control.bytes:
-		reply(nvInvalidParamStruct)
+		reply(abi.NV_ERR_INVALID_PARAM_STRUCT)
 	default:
 		control.do(&controlCall{f, f.rm.gpus[o.device], o, p.Params, reply})
 	}
@@ -87,13 +80,13 @@ func doSchedule(c *controlCall) {
 	if c.params[0] != 0 {
 		c.gpu.Schedule(c.object.group)
 	}
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 func doSetTimeslice(c *controlCall) {
 	value := binary.LittleEndian.Uint64(c.params)
 	if value == 0 || value > maxSliceUS {
-		c.reply(nvInvalidArgument)
+		c.reply(abi.NV_ERR_INVALID_ARGUMENT)
 		return
 	}
 	c.gpu.SetSlice(c.object.group, time.Duration(value)*time.Microsecond, c.at)
@@ -101,34 +94,34 @@ func doSetTimeslice(c *controlCall) {
 
 func doGetTimeslice(c *controlCall) {
 	binary.LittleEndian.PutUint64(c.params, uint64(c.gpu.Slice(c.object.group)/time.Microsecond))
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 func doPreempt(c *controlCall) {
 	c.gpu.Preempt(c.object.group)
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 func doGetToken(c *controlCall) {
 	binary.LittleEndian.PutUint32(c.params, c.object.token)
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 // doSetInterleave: accepted from root, and without effect, as measured.
 func doSetInterleave(c *controlCall) {
 	switch {
 	case c.file.uid != 0:
-		c.reply(nvInsufficientPermissions)
+		c.reply(abi.NV_ERR_INSUFFICIENT_PERMISSIONS)
 	case binary.LittleEndian.Uint32(c.params) > 2:
-		c.reply(nvInvalidArgument)
+		c.reply(abi.NV_ERR_INVALID_ARGUMENT)
 	default:
-		c.reply(nvOK)
+		c.reply(abi.NV_OK)
 	}
 }
 
 func doGetID(c *controlCall) {
 	binary.LittleEndian.PutUint32(c.params, uint32(c.object.device+1)<<8)
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 func doGetPCIInfo(c *controlCall) {
@@ -137,40 +130,39 @@ func doGetPCIInfo(c *controlCall) {
 	le.PutUint32(c.params[4:], 0x18BE10DE)
 	le.PutUint32(c.params[8:], 0xA1)
 	le.PutUint32(c.params[12:], 0x2335)
-	c.reply(nvOK)
+	c.reply(abi.NV_OK)
 }
 
 // doFifoDisable checks every pair before it changes anything.
 func doFifoDisable(c *controlCall) {
-	le := binary.LittleEndian
-	disable, only, rewind := c.params[0] != 0, c.params[8] != 0, c.params[9] != 0
-	n := le.Uint32(c.params[4:])
-	if n == 0 || n > fifoDisableMax || le.Uint64(c.params[16:]) != 0 {
-		c.reply(nvInvalidArgument)
+	p, _ := abi.Decode[abi.DisableChannels](c.params) // the size was checked
+	if p.NumChannels == 0 || p.NumChannels > abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES || p.PRunlistPreemptEvent != 0 {
+		c.reply(abi.NV_ERR_INVALID_ARGUMENT)
 		return
 	}
-	if rewind {
-		c.reply(nvNotSupported)
+	if p.BRewindGpPut != 0 {
+		c.reply(abi.NV_ERR_NOT_SUPPORTED)
 		return
 	}
-	channels := make([]*Channel, n)
+	channels := make([]*Channel, p.NumChannels)
 	for i := range channels {
-		owner := c.file.clients[le.Uint32(c.params[24+4*i:])]
+		owner := c.file.clients[p.HClientList[i]]
 		if owner == nil {
-			c.reply(nvInvalidClient)
+			c.reply(abi.NV_ERR_INVALID_CLIENT)
 			return
 		}
-		o := owner.objects[le.Uint32(c.params[280+4*i:])]
+		o := owner.objects[p.HChannelList[i]]
 		if o == nil || !o.isChannel() || o.device != c.object.device {
-			c.reply(nvInvalidObjectHandle)
+			c.reply(abi.NV_ERR_INVALID_OBJECT_HANDLE)
 			return
 		}
 		channels[i] = o.channel
 	}
+	disable := p.BDisable != 0
 	if disable {
 		c.file.account.Disables++
 	} else {
 		c.file.account.Enables++
 	}
-	c.gpu.Disable(channels, disable, only, c.at)
+	c.gpu.Disable(channels, disable, p.BOnlyDisableScheduling != 0, c.at)
 }

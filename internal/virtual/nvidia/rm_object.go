@@ -2,29 +2,33 @@
 
 package vnvidia
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"xsched/internal/driver/nvidia/abi"
+)
 
 // alloc creates an object and returns its handle.
 func (f *rmFile) alloc(hRoot, hParent, hNew, class uint32, params []byte) (uint32, uint32) {
-	if class == classRoot || class == classRootClient {
+	if class == abi.NV01_ROOT || class == abi.NV01_ROOT_CLIENT {
 		return f.allocClient(hNew)
 	}
 	c := f.clients[hRoot]
 	if c == nil {
-		return 0, nvInvalidClient
+		return 0, abi.NV_ERR_INVALID_CLIENT
 	}
 	parent := c.objects[hParent]
 	if parent == nil {
-		return 0, nvInvalidObjectParent
+		return 0, abi.NV_ERR_INVALID_OBJECT_PARENT
 	}
 	if hNew != 0 && c.objects[hNew] != nil {
-		return 0, nvInsertDuplicateName
+		return 0, abi.NV_ERR_INSERT_DUPLICATE_NAME
 	}
 	if f.objects >= maxObjects {
-		return 0, nvInsufficientResources
+		return 0, abi.NV_ERR_INSUFFICIENT_RESOURCES
 	}
 	o := &object{handle: hNew, class: class, parent: parent, device: parent.device}
-	if status := f.construct(c, o, params); status != nvOK {
+	if status := f.construct(c, o, params); status != abi.NV_OK {
 		return 0, status
 	}
 	if o.handle == 0 {
@@ -37,13 +41,13 @@ func (f *rmFile) alloc(hRoot, hParent, hNew, class uint32, params []byte) (uint3
 	parent.children = append(parent.children, o)
 	f.objects++
 	f.rm.objects++
-	return o.handle, nvOK
+	return o.handle, abi.NV_OK
 }
 
 func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 	rm := f.rm
 	if len(f.clients) >= maxClients {
-		return 0, nvInsufficientResources
+		return 0, abi.NV_ERR_INSUFFICIENT_RESOURCES
 	}
 	handle := hNew
 	if handle == 0 {
@@ -54,51 +58,51 @@ func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 		rm.nextClient++
 	}
 	if rm.taken[handle] {
-		return 0, nvInsertDuplicateName
+		return 0, abi.NV_ERR_INSERT_DUPLICATE_NAME
 	}
-	c := &client{object: object{handle: handle, class: classRootClient, device: -1}, objects: map[uint32]*object{}, next: firstObject}
+	c := &client{object: object{handle: handle, class: abi.NV01_ROOT_CLIENT, device: -1}, objects: map[uint32]*object{}, next: firstObject}
 	c.objects[handle] = &c.object
 	rm.taken[handle] = true
 	f.clients[handle] = c
 	rm.objects++
-	return handle, nvOK
+	return handle, abi.NV_OK
 }
 
 // construct fills a new object according to its class.
 func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 	rm := f.rm
 	switch {
-	case o.class == classDevice:
+	case o.class == abi.NV01_DEVICE_0:
 		if o.parent != &c.object {
-			return nvInvalidObjectParent
+			return abi.NV_ERR_INVALID_OBJECT_PARENT
 		}
 		if len(params) != 0 && len(params) != bytesDeviceAlloc {
-			return nvInvalidParamStruct
+			return abi.NV_ERR_INVALID_PARAM_STRUCT
 		}
 		o.device = 0
 		if len(params) > 0 {
 			id := binary.LittleEndian.Uint32(params)
 			if id >= uint32(len(rm.gpus)) {
-				return nvInvalidDevice
+				return abi.NV_ERR_INVALID_DEVICE
 			}
 			o.device = int(id)
 		}
-	case o.class == classSubdevice:
-		if o.parent.class != classDevice {
-			return nvInvalidObjectParent
+	case o.class == abi.NV20_SUBDEVICE_0:
+		if o.parent.class != abi.NV01_DEVICE_0 {
+			return abi.NV_ERR_INVALID_OBJECT_PARENT
 		}
 		if len(params) != 0 && len(params) != bytesSubdeviceAlloc {
-			return nvInvalidParamStruct
+			return abi.NV_ERR_INVALID_PARAM_STRUCT
 		}
 		if len(params) > 0 && binary.LittleEndian.Uint32(params) != 0 {
-			return nvInvalidArgument
+			return abi.NV_ERR_INVALID_ARGUMENT
 		}
-	case o.class == classGroup:
-		if o.parent.class != classDevice {
-			return nvInvalidObjectParent
+	case o.class == abi.KEPLER_CHANNEL_GROUP_A:
+		if o.parent.class != abi.NV01_DEVICE_0 {
+			return abi.NV_ERR_INVALID_OBJECT_PARENT
 		}
 		if len(params) != 0 && len(params) != bytesGroupAlloc {
-			return nvInvalidParamStruct
+			return abi.NV_ERR_INVALID_PARAM_STRUCT
 		}
 		copyGroup := false
 		if len(params) > 0 {
@@ -108,45 +112,45 @@ func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 		rm.tokens++
 		o.token = rm.tokens
 		o.group = rm.gpus[o.device].AddGroup(f.account, copyGroup)
-	case o.class&0xff == suffixChannel && o.class > 0xff:
+	case o.class&0xff == abi.ClassEndChannel && o.class > 0xff:
 		if o.parent.group == nil {
-			return nvInvalidObjectParent
+			return abi.NV_ERR_INVALID_OBJECT_PARENT
 		}
 		if len(o.parent.group.Channels()) >= 64 {
-			return nvInsufficientResources
+			return abi.NV_ERR_INSUFFICIENT_RESOURCES
 		}
 		if o.parent.area != nil { // a channel without submission memory would be one more state
-			return nvInvalidState
+			return abi.NV_ERR_INVALID_STATE
 		}
 		rm.tokens++
 		o.token = rm.tokens
 		o.channel = rm.gpus[o.device].AddChannel(o.parent.group, discard{})
-	case o.class&0xff == suffixCompute && o.class > 0xff, o.class&0xff == suffixCopy && o.class > 0xff:
+	case o.class&0xff == abi.ClassEndCompute && o.class > 0xff, o.class&0xff == abi.ClassEndCopy && o.class > 0xff:
 		if !o.parent.isChannel() {
-			return nvInvalidObjectParent
+			return abi.NV_ERR_INVALID_OBJECT_PARENT
 		}
-		if o.class&0xff == suffixCompute && o.parent.channel.Group().Copies() {
-			return nvInvalidClass
+		if o.class&0xff == abi.ClassEndCompute && o.parent.channel.Group().Copies() {
+			return abi.NV_ERR_INVALID_CLASS
 		}
 	default:
-		return nvInvalidClass
+		return abi.NV_ERR_INVALID_CLASS
 	}
-	return nvOK
+	return abi.NV_OK
 }
 
 // free removes an object and all that hangs on it.
 func (f *rmFile) free(hRoot, hObject uint32) uint32 {
 	c := f.clients[hRoot]
 	if c == nil {
-		return nvInvalidClient
+		return abi.NV_ERR_INVALID_CLIENT
 	}
 	if hObject == hRoot {
 		f.freeClient(c)
-		return nvOK
+		return abi.NV_OK
 	}
 	o := c.objects[hObject]
 	if o == nil {
-		return nvInvalidObjectHandle
+		return abi.NV_ERR_INVALID_OBJECT_HANDLE
 	}
 	siblings := o.parent.children
 	for i, other := range siblings {
@@ -156,7 +160,7 @@ func (f *rmFile) free(hRoot, hObject uint32) uint32 {
 		}
 	}
 	f.destroy(c, o)
-	return nvOK
+	return abi.NV_OK
 }
 
 func (f *rmFile) freeClient(c *client) {

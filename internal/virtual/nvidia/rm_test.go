@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -79,7 +80,7 @@ func (k *kernel) alloc(f *rmFile, root, parent, object, class uint32, params []b
 
 func (k *kernel) must(handle, status uint32) uint32 {
 	k.t.Helper()
-	if status != nvOK {
+	if status != abi.NV_OK {
 		k.t.Fatalf("status %#x", status)
 	}
 	return handle
@@ -110,10 +111,10 @@ type tree struct{ client, device, subdevice, group, channel uint32 }
 func (k *kernel) tree(f *rmFile, device uint32) tree {
 	k.t.Helper()
 	var o tree
-	o.client = k.must(k.alloc(f, 0, 0, 0, classRootClient, nil))
-	o.device = k.must(k.alloc(f, o.client, o.client, 0x5c000002, classDevice, append(words(device), make([]byte, 52)...)))
-	o.subdevice = k.must(k.alloc(f, o.client, o.device, 0x5c000003, classSubdevice, words(0)))
-	o.group = k.must(k.alloc(f, o.client, o.device, 0x5c000004, classGroup, make([]byte, bytesGroupAlloc)))
+	o.client = k.must(k.alloc(f, 0, 0, 0, abi.NV01_ROOT_CLIENT, nil))
+	o.device = k.must(k.alloc(f, o.client, o.client, 0x5c000002, abi.NV01_DEVICE_0, append(words(device), make([]byte, 52)...)))
+	o.subdevice = k.must(k.alloc(f, o.client, o.device, 0x5c000003, abi.NV20_SUBDEVICE_0, words(0)))
+	o.group = k.must(k.alloc(f, o.client, o.device, 0x5c000004, abi.KEPLER_CHANNEL_GROUP_A, make([]byte, bytesGroupAlloc)))
 	o.channel = k.must(k.alloc(f, o.client, o.group, 0x5c000005, 0xC86F, nil))
 	k.must(k.alloc(f, o.client, o.channel, 0x5c000006, 0xCBC0, nil))
 	return o
@@ -136,7 +137,7 @@ func TestControls(t *testing.T) {
 	o := k.tree(f, 1)
 	slice := func() uint64 {
 		p := make([]byte, 8)
-		if s := k.control(f, o.client, o.group, ctrlGroupGetTimeslice, p); s != nvOK {
+		if s := k.control(f, o.client, o.group, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, p); s != abi.NV_OK {
 			t.Fatalf("status %#x", s)
 		}
 		return binary.LittleEndian.Uint64(p)
@@ -145,12 +146,12 @@ func TestControls(t *testing.T) {
 		t.Errorf("timeslice %d", got)
 	}
 	for _, us := range []uint64{1, 777, 1000000} {
-		if s := k.control(f, o.client, o.group, ctrlGroupSetTimeslice, binary.LittleEndian.AppendUint64(nil, us)); s != nvOK || slice() != us {
+		if s := k.control(f, o.client, o.group, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, binary.LittleEndian.AppendUint64(nil, us)); s != abi.NV_OK || slice() != us {
 			t.Errorf("set %d: status %#x, got %d", us, s, slice())
 		}
 	}
 	id := make([]byte, 4)
-	if s := k.control(f, o.client, o.subdevice, ctrlGPUGetID, id); s != nvOK || binary.LittleEndian.Uint32(id) != 0x200 {
+	if s := k.control(f, o.client, o.subdevice, abi.NV2080_CTRL_CMD_GPU_GET_ID, id); s != abi.NV_OK || binary.LittleEndian.Uint32(id) != 0x200 {
 		t.Errorf("gpu id %#x of the second device", id)
 	}
 	table := []struct {
@@ -160,25 +161,25 @@ func TestControls(t *testing.T) {
 		params         []byte
 		want           uint32
 	}{
-		{"schedule", o.client, o.group, ctrlGroupSchedule, []byte{1, 0, 0}, nvOK},
-		{"group probe", o.client, o.group, ctrlGroupGetInfo, make([]byte, 4), nvOK},
-		{"group probe of a channel", o.client, o.channel, ctrlGroupGetInfo, make([]byte, 4), nvInvalidCommand},
-		{"channel probe", o.client, o.channel, ctrlChannelGetToken, make([]byte, 4), nvOK},
-		{"channel probe of a group", o.client, o.group, ctrlChannelGetToken, make([]byte, 4), nvInvalidCommand},
-		{"pci probe", o.client, o.subdevice, ctrlBusGetPCIInfo, make([]byte, 16), nvOK},
-		{"preempt", o.client, o.group, ctrlGroupPreempt, make([]byte, 8), nvOK},
-		{"interleave by a user", o.client, o.group, ctrlGroupSetInterleave, words(1), nvInsufficientPermissions},
-		{"no such client", o.client + 1, o.group, ctrlGroupGetInfo, make([]byte, 4), nvInvalidClient},
-		{"no such object", o.client, 0x5c0000ff, ctrlGroupGetInfo, make([]byte, 4), nvInvalidObjectHandle},
-		{"no such command", o.client, o.group, 0xA06C01FF, nil, nvInvalidCommand},
-		{"timeslice 0", o.client, o.group, ctrlGroupSetTimeslice, make([]byte, 8), nvInvalidArgument},
-		{"timeslice of 4 bytes", o.client, o.group, ctrlGroupSetTimeslice, make([]byte, 4), nvInvalidParamStruct},
-		{"disable", o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client, o.channel), nvOK},
-		{"enable", o.client, o.subdevice, ctrlFifoDisable, disable(0, o.client, o.channel), nvOK},
-		{"disable nothing", o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client), nvInvalidArgument},
-		{"disable short", o.client, o.subdevice, ctrlFifoDisable, make([]byte, 535), nvInvalidParamStruct},
-		{"disable a foreign client's", o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client+7, o.channel), nvInvalidClient},
-		{"disable a group", o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client, o.group), nvInvalidObjectHandle},
+		{"schedule", o.client, o.group, abi.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, []byte{1, 0, 0}, abi.NV_OK},
+		{"group probe", o.client, o.group, abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4), abi.NV_OK},
+		{"group probe of a channel", o.client, o.channel, abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4), abi.NV_ERR_INVALID_COMMAND},
+		{"channel probe", o.client, o.channel, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4), abi.NV_OK},
+		{"channel probe of a group", o.client, o.group, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4), abi.NV_ERR_INVALID_COMMAND},
+		{"pci probe", o.client, o.subdevice, ctrlBusGetPCIInfo, make([]byte, 16), abi.NV_OK},
+		{"preempt", o.client, o.group, ctrlGroupPreempt, make([]byte, 8), abi.NV_OK},
+		{"interleave by a user", o.client, o.group, ctrlGroupSetInterleave, words(1), abi.NV_ERR_INSUFFICIENT_PERMISSIONS},
+		{"no such client", o.client + 1, o.group, abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4), abi.NV_ERR_INVALID_CLIENT},
+		{"no such object", o.client, 0x5c0000ff, abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4), abi.NV_ERR_INVALID_OBJECT_HANDLE},
+		{"no such command", o.client, o.group, 0xA06C01FF, nil, abi.NV_ERR_INVALID_COMMAND},
+		{"timeslice 0", o.client, o.group, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, make([]byte, 8), abi.NV_ERR_INVALID_ARGUMENT},
+		{"timeslice of 4 bytes", o.client, o.group, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, make([]byte, 4), abi.NV_ERR_INVALID_PARAM_STRUCT},
+		{"disable", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(1, o.client, o.channel), abi.NV_OK},
+		{"enable", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(0, o.client, o.channel), abi.NV_OK},
+		{"disable nothing", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(1, o.client), abi.NV_ERR_INVALID_ARGUMENT},
+		{"disable short", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, make([]byte, 535), abi.NV_ERR_INVALID_PARAM_STRUCT},
+		{"disable a foreign client's", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(1, o.client+7, o.channel), abi.NV_ERR_INVALID_CLIENT},
+		{"disable a group", o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(1, o.client, o.group), abi.NV_ERR_INVALID_OBJECT_HANDLE},
 	}
 	for _, row := range table {
 		if got := k.control(f, row.client, row.object, row.command, row.params); got != row.want {
@@ -186,7 +187,7 @@ func TestControls(t *testing.T) {
 		}
 	}
 	// One bad pair: nothing changes.
-	if s := k.control(f, o.client, o.subdevice, ctrlFifoDisable, disable(1, o.client, o.channel, 0x5c0000ff)); s != nvInvalidObjectHandle {
+	if s := k.control(f, o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable(1, o.client, o.channel, 0x5c0000ff)); s != abi.NV_ERR_INVALID_OBJECT_HANDLE {
 		t.Errorf("status %#x", s)
 	}
 	if c := f.clients[o.client].objects[o.channel].channel; !c.Enabled() {
@@ -194,7 +195,7 @@ func TestControls(t *testing.T) {
 	}
 	many := disable(1, o.client, o.channel)
 	binary.LittleEndian.PutUint32(many[4:], 65)
-	if s := k.control(f, o.client, o.subdevice, ctrlFifoDisable, many); s != nvInvalidArgument {
+	if s := k.control(f, o.client, o.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, many); s != abi.NV_ERR_INVALID_ARGUMENT {
 		t.Errorf("65 channels: status %#x", s)
 	}
 }
@@ -206,7 +207,7 @@ func TestObjects(t *testing.T) {
 	if o.client != firstClient {
 		t.Errorf("first client %#x", o.client)
 	}
-	second := k.must(k.alloc(other, 0, 0, 0, classRoot, nil))
+	second := k.must(k.alloc(other, 0, 0, 0, abi.NV01_ROOT, nil))
 	if second != firstClient+1 {
 		t.Errorf("second client %#x", second)
 	}
@@ -219,20 +220,20 @@ func TestObjects(t *testing.T) {
 		got  uint32
 		want uint32
 	}{
-		{"client of another file", status(other, o.client, o.client, 0, classDevice, nil), nvInvalidClient},
-		{"third device", status(f, o.client, o.client, 0, classDevice, append(words(2), make([]byte, 52)...)), nvInvalidDevice},
-		{"device of 8 bytes", status(f, o.client, o.client, 0, classDevice, make([]byte, 8)), nvInvalidParamStruct},
-		{"handle in use", status(f, o.client, o.client, o.group, classDevice, nil), nvInsertDuplicateName},
-		{"subdevice of a group", status(f, o.client, o.group, 0, classSubdevice, nil), nvInvalidObjectParent},
-		{"channel of a device", status(f, o.client, o.device, 0, 0xC86F, nil), nvInvalidObjectParent},
-		{"no such parent", status(f, o.client, 0x99, 0, classGroup, nil), nvInvalidObjectParent},
-		{"no such class", status(f, o.client, o.device, 0, 0x1234, nil), nvInvalidClass},
-		{"free unknown", k.free(f, o.client, 0x99), nvInvalidObjectHandle},
-		{"free in another file", k.free(other, o.client, o.group), nvInvalidClient},
-		{"free a group", k.free(f, o.client, o.group), nvOK},
-		{"its channel is gone", k.control(f, o.client, o.channel, ctrlChannelGetToken, make([]byte, 4)), nvInvalidObjectHandle},
-		{"free the client", k.free(f, o.client, o.client), nvOK},
-		{"it is gone", k.free(f, o.client, o.client), nvInvalidClient},
+		{"client of another file", status(other, o.client, o.client, 0, abi.NV01_DEVICE_0, nil), abi.NV_ERR_INVALID_CLIENT},
+		{"third device", status(f, o.client, o.client, 0, abi.NV01_DEVICE_0, append(words(2), make([]byte, 52)...)), abi.NV_ERR_INVALID_DEVICE},
+		{"device of 8 bytes", status(f, o.client, o.client, 0, abi.NV01_DEVICE_0, make([]byte, 8)), abi.NV_ERR_INVALID_PARAM_STRUCT},
+		{"handle in use", status(f, o.client, o.client, o.group, abi.NV01_DEVICE_0, nil), abi.NV_ERR_INSERT_DUPLICATE_NAME},
+		{"subdevice of a group", status(f, o.client, o.group, 0, abi.NV20_SUBDEVICE_0, nil), abi.NV_ERR_INVALID_OBJECT_PARENT},
+		{"channel of a device", status(f, o.client, o.device, 0, 0xC86F, nil), abi.NV_ERR_INVALID_OBJECT_PARENT},
+		{"no such parent", status(f, o.client, 0x99, 0, abi.KEPLER_CHANNEL_GROUP_A, nil), abi.NV_ERR_INVALID_OBJECT_PARENT},
+		{"no such class", status(f, o.client, o.device, 0, 0x1234, nil), abi.NV_ERR_INVALID_CLASS},
+		{"free unknown", k.free(f, o.client, 0x99), abi.NV_ERR_INVALID_OBJECT_HANDLE},
+		{"free in another file", k.free(other, o.client, o.group), abi.NV_ERR_INVALID_CLIENT},
+		{"free a group", k.free(f, o.client, o.group), abi.NV_OK},
+		{"its channel is gone", k.control(f, o.client, o.channel, abi.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, make([]byte, 4)), abi.NV_ERR_INVALID_OBJECT_HANDLE},
+		{"free the client", k.free(f, o.client, o.client), abi.NV_OK},
+		{"it is gone", k.free(f, o.client, o.client), abi.NV_ERR_INVALID_CLIENT},
 	} {
 		if row.got != row.want {
 			t.Errorf("%s: status %#x, want %#x", row.name, row.got, row.want)
@@ -244,7 +245,7 @@ func TestObjects(t *testing.T) {
 	if k.rm.objects != 0 || k.gpu[0].Groups() != 0 {
 		t.Errorf("%d objects and %d groups left", k.rm.objects, k.gpu[0].Groups())
 	}
-	if errno := k.ioctl(f, iowr(0x77, 16), make([]byte, 16), nil); errno != int(unix.ENOTTY) {
+	if errno := k.ioctl(f, abi.Request(0x77, 16), make([]byte, 16), nil); errno != int(unix.ENOTTY) {
 		t.Errorf("unknown request: errno %d", errno)
 	}
 	if errno := k.ioctl(f, reqControl, make([]byte, 16), nil); errno != int(unix.EINVAL) {
@@ -257,9 +258,9 @@ func FuzzPacket(f *testing.F) {
 	head := func(request uint32, arg, params []byte) []byte {
 		return append(append(words(magicIoctl, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
 	}
-	alloc := append(words(0, 0, 0, classRootClient), make([]byte, 32)...)
+	alloc := append(words(0, 0, 0, abi.NV01_ROOT_CLIENT), make([]byte, 32)...)
 	f.Add(head(reqAlloc48, alloc, nil))
-	f.Add(head(reqControl, append(words(firstClient, 0x5c000003, ctrlFifoDisable, 0, 0, 0, 536), 0, 0, 0, 0), disable(1, firstClient, 0x5c000005)))
+	f.Add(head(reqControl, append(words(firstClient, 0x5c000003, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0, 0, 0, 536), 0, 0, 0, 0), disable(1, firstClient, 0x5c000005)))
 	f.Add(head(reqFree, words(firstClient, 0, firstClient, 0), nil))
 	f.Add([]byte("VGIO"))
 	f.Fuzz(func(t *testing.T, data []byte) {
