@@ -33,11 +33,13 @@ var mayImport = map[string][]string{
 	"internal/sim":             {"internal/model", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record"},
 	"internal/hub":             {"internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/driver", "internal/driver/*"},
 	"internal/guardian":        {"internal/model", "internal/wire", "internal/driver", "internal/driver/*"},
+	"internal/control":         {"internal/model"},
+	"internal/control/*":       {"internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {
-		"internal/model", "internal/wire", "internal/policy", "internal/engine",
+		"internal/control", "internal/model", "internal/wire", "internal/policy", "internal/engine",
 		"internal/driver", "internal/driver/*", "internal/hub", "internal/guardian", "internal/record",
 	},
-	"internal/api":            {"internal/model", "internal/policy", "internal/daemon"},
+	"internal/api":            {"internal/model", "internal/policy", "internal/control", "internal/control/*"},
 	"internal/embedded":       {},
 	"internal/chart":          {},
 	"internal/amdlog":         {"internal/chart"},
@@ -46,9 +48,9 @@ var mayImport = map[string][]string{
 	"internal/virtual/*":      {"internal/model", "internal/virtual/model"},
 	"internal/virtual/nvidia": {"internal/model", "internal/virtual/model", "internal/driver/nvidia/*"},
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
-	"internal/bench":          {"internal/model", "internal/policy", "internal/chart", "internal/daemon", "internal/engine", "internal/api", "internal/embedded", "internal/virtual/*", "internal/record"},
+	"internal/bench":          {"internal/model", "internal/policy", "internal/chart", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/virtual/*", "internal/record"},
 	"internal/cli": {
-		"internal/model", "internal/wire", "internal/hub", "internal/daemon", "internal/guardian",
+		"internal/model", "internal/wire", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/virtual/*", "internal/bench", "internal/doctor", "internal/amdlog",
 		"internal/sim", "internal/record", "internal/driver/amd",
 	},
@@ -142,6 +144,18 @@ func TestImportDirection(t *testing.T) {
 			if !slices.ContainsFunc(allowed, func(a string) bool { return a == own || a == path.Dir(own)+"/*" }) {
 				t.Errorf("%s: %s may not know %s", f.path, pkg, own)
 			}
+		}
+	}
+}
+
+// TestDaemonImporters holds everything but the command line to package control: a request
+// type must not bring the daemon with it. Tests of the daemon itself may import it.
+func TestDaemonImporters(t *testing.T) {
+	for _, f := range sources(t) {
+		pkg := path.Dir(f.path)
+		if slices.Contains(f.imports, "xsched/internal/daemon") &&
+			!strings.HasPrefix(pkg, "cmd/") && pkg != "internal/cli" && pkg != "internal/daemon" {
+			t.Errorf("%s: %s imports the daemon; use internal/control", f.path, pkg)
 		}
 	}
 }

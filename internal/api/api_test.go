@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,40 +18,41 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 // fake answers every call with what it was asked, or with err.
 type fake struct {
-	daemon.Control // nil: a method that is not overridden panics
+	control.Control // nil: a method that is not overridden panics
 
 	err     error
-	callers chan daemon.Caller
+	callers chan control.Caller
 	entered chan struct{} // when not nil, Stats says so here
 	release chan struct{} // and waits for this
 }
 
-func (f *fake) saw(c daemon.Caller) {
+func (f *fake) saw(c control.Caller) {
 	select {
 	case f.callers <- c:
 	default:
 	}
 }
 
-func (f *fake) Version(_ context.Context, c daemon.Caller) (daemon.Version, error) {
+func (f *fake) Version(_ context.Context, c control.Caller) (control.Version, error) {
 	f.saw(c)
-	return daemon.Version{Version: "v1", PID: 7}, f.err
+	return control.Version{Version: "v1", PID: 7}, f.err
 }
 
-func (f *fake) List(context.Context, daemon.Caller) (daemon.List, error) {
-	return daemon.List{Policy: "hpf", Processes: []daemon.Process{{PID: 3, Queues: []daemon.Queue{{Level: 3}}}}}, f.err
+func (f *fake) List(context.Context, control.Caller) (control.List, error) {
+	return control.List{Policy: "hpf", Processes: []control.Process{{PID: 3, Queues: []control.Queue{{Level: 3}}}}}, f.err
 }
 
-func (f *fake) Devices(context.Context, daemon.Caller) (daemon.Devices, error) {
-	return daemon.Devices{Devices: []daemon.Device{{ID: "0000:01:00.0"}}}, f.err
+func (f *fake) Devices(context.Context, control.Caller) (control.Devices, error) {
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0"}}}, f.err
 }
 
-func (f *fake) Stats(ctx context.Context, _ daemon.Caller) (daemon.Stats, error) {
+func (f *fake) Stats(ctx context.Context, _ control.Caller) (control.Stats, error) {
 	if f.entered != nil {
 		close(f.entered)
 		select {
@@ -58,57 +60,57 @@ func (f *fake) Stats(ctx context.Context, _ daemon.Caller) (daemon.Stats, error)
 		case <-ctx.Done():
 		}
 	}
-	return daemon.Stats{Sessions: 5}, f.err
+	return control.Stats{Sessions: 5}, f.err
 }
 
-func (f *fake) Hint(_ context.Context, _ daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
-	reply := daemon.HintReply{PID: r.PID}
+func (f *fake) Hint(_ context.Context, _ control.Caller, r control.HintRequest) (control.HintReply, error) {
+	reply := control.HintReply{PID: r.PID}
 	if r.Priority != nil {
 		reply.Priority = *r.Priority
 	}
 	return reply, f.err
 }
 
-func (f *fake) Policy(_ context.Context, _ daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
-	return daemon.PolicyReply{Name: "now-" + r.Name}, f.err
+func (f *fake) Policy(_ context.Context, _ control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
+	return control.PolicyReply{Name: "now-" + r.Name}, f.err
 }
 
-func (f *fake) Mode(_ context.Context, _ daemon.Caller, r daemon.ModeRequest) (daemon.ModeReply, error) {
-	return daemon.ModeReply{Mode: "now-" + r.Mode, Level: r.Level}, f.err
+func (f *fake) Mode(_ context.Context, _ control.Caller, r control.ModeRequest) (control.ModeReply, error) {
+	return control.ModeReply{Mode: "now-" + r.Mode, Level: r.Level}, f.err
 }
 
-func (f *fake) process(what string, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
-	return daemon.ProcessReply{PID: r.PID, Message: what}, f.err
+func (f *fake) process(what string, r control.ProcessRequest) (control.ProcessReply, error) {
+	return control.ProcessReply{PID: r.PID, Message: what}, f.err
 }
 
-func (f *fake) Suspend(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+func (f *fake) Suspend(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	return f.process("suspend", r)
 }
 
-func (f *fake) Resume(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+func (f *fake) Resume(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	return f.process("resume", r)
 }
 
-func (f *fake) Attach(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+func (f *fake) Attach(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	return f.process("attach", r)
 }
 
-func (f *fake) Detach(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.ProcessReply, error) {
+func (f *fake) Detach(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	return f.process("detach", r)
 }
 
-func (f *fake) Queues(_ context.Context, _ daemon.Caller, r daemon.ProcessRequest) (daemon.HardwareQueues, error) {
-	return daemon.HardwareQueues{PID: r.PID, Queues: []daemon.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", AMD: &daemon.AMDQueue{ID: 2}}}}, f.err
+func (f *fake) Queues(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
+	return control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", AMD: &control.AMDQueue{ID: 2}}}}, f.err
 }
 
-func (f *fake) Wedge(_ context.Context, _ daemon.Caller, r daemon.WedgeRequest) (daemon.WedgeReply, error) {
-	return daemon.WedgeReply(r), f.err
+func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
+	return control.WedgeReply(r), f.err
 }
 
 // start serves f on a fresh socket for the length of the test.
-func start(t *testing.T, f *fake) (*Client, context.CancelFunc, <-chan error) {
+func start(t *testing.T, f *fake) (*client.Client, context.CancelFunc, <-chan error) {
 	t.Helper()
-	f.callers = make(chan daemon.Caller, 1)
+	f.callers = make(chan control.Caller, 1)
 	socket := filepath.Join(t.TempDir(), "c.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -116,8 +118,8 @@ func start(t *testing.T, f *fake) (*Client, context.CancelFunc, <-chan error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(slog.New(slog.DiscardHandler))(ctx, l, f) }()
-	client := NewClient(socket)
+	go func() { done <- Serve(ctx, l, f, slog.New(slog.DiscardHandler)) }()
+	client := client.New(socket)
 	t.Cleanup(func() {
 		client.Close()
 		cancel()
@@ -138,32 +140,32 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 		}
 	}
 	version, err := c.Version(ctx)
-	check("Version", version, err, daemon.Version{Version: "v1", PID: 7})
+	check("Version", version, err, control.Version{Version: "v1", PID: 7})
 	list, err := c.List(ctx)
 	check("List", list.Processes[0].Queues[0].Level, err, 3)
 	devices, err := c.Devices(ctx)
 	check("Devices", devices.Devices[0].ID, err, "0000:01:00.0")
 	stats, err := c.Stats(ctx)
 	check("Stats", stats.Sessions, err, 5)
-	hint, err := c.Hint(ctx, daemon.HintRequest{PID: 4, Priority: &priority})
-	check("Hint", hint, err, daemon.HintReply{PID: 4, Hints: daemon.Hints{Priority: 9}})
+	hint, err := c.Hint(ctx, control.HintRequest{PID: 4, Priority: &priority})
+	check("Hint", hint, err, control.HintReply{PID: 4, Hints: control.Hints{Priority: 9}})
 	policy, err := c.Policy(ctx)
 	check("Policy", policy.Name, err, "now-")
-	policy, err = c.SetPolicy(ctx, daemon.PolicyRequest{Name: "fifo"})
+	policy, err = c.SetPolicy(ctx, control.PolicyRequest{Name: "fifo"})
 	check("SetPolicy", policy.Name, err, "now-fifo")
 	mode, err := c.Mode(ctx)
 	check("Mode", mode.Mode, err, "now-")
-	mode, err = c.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 2})
-	check("SetMode", mode, err, daemon.ModeReply{Mode: "now-level", Level: 2})
+	mode, err = c.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 2})
+	check("SetMode", mode, err, control.ModeReply{Mode: "now-level", Level: 2})
 	queues, err := c.Queues(ctx, 11)
 	check("Queues", queues.Queues[0].AMD.ID, err, uint32(2))
 	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
 	check("Wedge", wedge.DurationMS, err, int64(20))
-	for name, call := range map[string]func(context.Context, int) (daemon.ProcessReply, error){
+	for name, call := range map[string]func(context.Context, int) (control.ProcessReply, error){
 		"suspend": c.Suspend, "resume": c.Resume, "attach": c.Attach, "detach": c.Detach,
 	} {
 		reply, err := call(ctx, 11)
-		check(name, reply, err, daemon.ProcessReply{PID: 11, Message: name})
+		check(name, reply, err, control.ProcessReply{PID: 11, Message: name})
 	}
 
 	if caller := <-f.callers; caller.UID != os.Getuid() || caller.PID != os.Getpid() {
@@ -174,8 +176,8 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 func TestErrorsCrossTheWire(t *testing.T) {
 	f := &fake{}
 	c, _, _ := start(t, f)
-	for _, kind := range []error{daemon.ErrNotFound, daemon.ErrNotAllowed, daemon.ErrNotSupported, daemon.ErrInvalid, daemon.ErrUnavailable} {
-		f.err = &daemon.Error{Kind: kind, Cause: "the cause", Remedy: "the remedy"}
+	for _, kind := range []error{control.ErrNotFound, control.ErrNotAllowed, control.ErrNotSupported, control.ErrInvalid, control.ErrUnavailable} {
+		f.err = &control.Error{Kind: kind, Cause: "the cause", Remedy: "the remedy"}
 		_, err := c.List(t.Context())
 		if !errors.Is(err, kind) || err.Error() != "the cause; the remedy" {
 			t.Errorf("%v came out as %v", kind, err)
@@ -187,25 +189,8 @@ func TestErrorsCrossTheWire(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
-	dir := t.TempDir()
-	stale := filepath.Join(dir, "stale.sock")
-	l, err := net.Listen("unix", stale)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	_ = l.Close()
-	for name, path := range map[string]string{"missing": filepath.Join(dir, "none.sock"), "stale": stale} {
-		_, err := NewClient(path).Version(t.Context())
-		if !errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "xsched serve") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestBadRequests(t *testing.T) {
-	c, _, _ := start(t, &fake{})
+	h := Handler(&fake{}, as(0))
 	for _, test := range []struct{ name, method, route, kind, body, code string }{
 		{"unknown route", "GET", "/nothing", "", "", "not_found"},
 		{"wrong method", "DELETE", "/policy", "", "", "not_found"},
@@ -217,20 +202,12 @@ func TestBadRequests(t *testing.T) {
 		{"priority beyond 32 bits", "POST", "/hint", "application/json", `{"pid":1,"priority":99999999999}`, "invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r, err := http.NewRequestWithContext(t.Context(), test.method, "http://x"+Prefix+test.route, strings.NewReader(test.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := httptest.NewRequestWithContext(t.Context(), test.method, control.Prefix+test.route, strings.NewReader(test.body))
 			r.Header.Set("Content-Type", test.kind)
-			answer, err := c.http.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer answer.Body.Close()
-			body := make([]byte, 4096)
-			n, _ := answer.Body.Read(body)
-			if !strings.Contains(string(body[:n]), `"code":"`+test.code+`"`) {
-				t.Errorf("answered %s %s, want code %s", answer.Status, body[:n], test.code)
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, r)
+			if body := answer.Body.String(); !strings.Contains(body, `"code":"`+test.code+`"`) {
+				t.Errorf("answered %d %s, want code %s", answer.Code, body, test.code)
 			}
 		})
 	}
@@ -283,7 +260,7 @@ func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := fmt.Fprintf(conn, "GET %s/version HTTP/1.1\r\nHost: localhost\r\n\r\n", Prefix); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET %s/version HTTP/1.1\r\nHost: localhost\r\n\r\n", control.Prefix); err != nil {
 			return err
 		}
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)

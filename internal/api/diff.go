@@ -5,12 +5,13 @@ package api
 import (
 	"slices"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 )
 
 // diff says what is different between two samples, in the order in which the
 // second lists it; what is gone comes first.
-func diff(last, now *daemon.List) []event {
+func diff(last, now *control.List) []event {
 	var out []event
 	if last.Policy != now.Policy {
 		out = append(out, newEvent("policy", NameEvent{now.Policy}))
@@ -46,10 +47,10 @@ func diff(last, now *daemon.List) []event {
 	return out
 }
 
-func diffQueues(last, now *daemon.Process) []event {
+func diffQueues(last, now *control.Process) []event {
 	var out []event
-	find := func(p *daemon.Process, index uint32) *daemon.Queue {
-		i := slices.IndexFunc(p.Queues, func(q daemon.Queue) bool { return q.Index == index })
+	find := func(p *control.Process, index uint32) *control.Queue {
+		i := slices.IndexFunc(p.Queues, func(q control.Queue) bool { return q.Index == index })
 		if i < 0 {
 			return nil
 		}
@@ -72,7 +73,7 @@ func diffQueues(last, now *daemon.Process) []event {
 		}
 		if n := q.Preemptions - old.Preemptions; n > 0 {
 			out = append(out, newEvent("preemption", PreemptionEvent{
-				Handle: handleText(handleOf(now.Session, q.Index)), PID: now.PID, Device: q.Device, Level: q.Level,
+				Handle: upstream.HandleText(upstream.HandleOf(now.Session, q.Index)), PID: now.PID, Device: q.Device, Level: q.Level,
 				Count: n, Causes: newCauses(old.PreemptedBy, q.PreemptedBy),
 			}))
 		}
@@ -81,8 +82,8 @@ func diffQueues(last, now *daemon.Process) []event {
 }
 
 // newCauses is what was added to the counts of causes.
-func newCauses(last, now []daemon.Cause) []daemon.Cause {
-	out := []daemon.Cause{}
+func newCauses(last, now []control.Cause) []control.Cause {
+	out := []control.Cause{}
 	for _, c := range now {
 		for _, o := range last {
 			if o.PID == c.PID && o.Reason == c.Reason {
@@ -96,36 +97,36 @@ func newCauses(last, now []daemon.Cause) []daemon.Cause {
 	return out
 }
 
-func bySession(l *daemon.List) map[uint64]*daemon.Process {
-	out := make(map[uint64]*daemon.Process, len(l.Processes))
+func bySession(l *control.List) map[uint64]*control.Process {
+	out := make(map[uint64]*control.Process, len(l.Processes))
 	for i := range l.Processes {
 		out[l.Processes[i].Session] = &l.Processes[i]
 	}
 	return out
 }
 
-func queueEvent(change string, p *daemon.Process, q daemon.Queue) event {
+func queueEvent(change string, p *control.Process, q control.Queue) event {
 	return newEvent("queue", QueueEvent{
-		Change: change, Handle: handleText(handleOf(p.Session, q.Index)), PID: p.PID, Session: p.Session, Queue: q,
+		Change: change, Handle: upstream.HandleText(upstream.HandleOf(p.Session, q.Index)), PID: p.PID, Session: p.Session, Queue: q,
 	})
 }
 
-func processEvent(change string, p *daemon.Process) event {
+func processEvent(change string, p *control.Process) event {
 	alone := *p
-	alone.Queues = []daemon.Queue{}
+	alone.Queues = []control.Queue{}
 	return newEvent("process", ProcessEvent{change, alone})
 }
 
 // hints is what of a process is worth an event; its counters are not.
 type hints struct {
-	said            daemon.Hints
+	said            control.Hints
 	nice            int
 	priority        int32
 	held, attached  bool
 	command, reason string
 }
 
-func hintsOf(p *daemon.Process) hints {
+func hintsOf(p *control.Process) hints {
 	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason}
 }
 
@@ -135,9 +136,9 @@ type state struct {
 	state, reason string
 	level         int
 	slice, own    int64
-	said          daemon.Hints
+	said          control.Hints
 }
 
-func stateOf(q daemon.Queue) state {
+func stateOf(q control.Queue) state {
 	return state{q.Busy, q.State, q.LevelReason, q.Level, q.SliceUS, q.OwnSliceUS, q.Hints}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 const eventsPath = "/events"
@@ -31,27 +31,27 @@ const (
 
 // QueueEvent says that a queue came, went, or is in another state.
 type QueueEvent struct {
-	Change  string       `json:"change"` // added, changed, removed
-	Handle  string       `json:"handle"` // hexadecimal, as XSched's routes name it
-	PID     int          `json:"pid"`
-	Session uint64       `json:"session"`
-	Queue   daemon.Queue `json:"queue"`
+	Change  string        `json:"change"` // added, changed, removed
+	Handle  string        `json:"handle"` // hexadecimal, as XSched's routes name it
+	PID     int           `json:"pid"`
+	Session uint64        `json:"session"`
+	Queue   control.Queue `json:"queue"`
 }
 
 // ProcessEvent says that a program came, went, or that its hints changed. Its queues have their own events.
 type ProcessEvent struct {
-	Change  string         `json:"change"`
-	Process daemon.Process `json:"process"`
+	Change  string          `json:"change"`
+	Process control.Process `json:"process"`
 }
 
 // PreemptionEvent says how often a queue with work had to stop since the last one.
 type PreemptionEvent struct {
-	Handle string         `json:"handle"`
-	PID    int            `json:"pid"`
-	Device string         `json:"device"`
-	Level  int            `json:"level"`
-	Count  uint64         `json:"count"`
-	Causes []daemon.Cause `json:"causes"` // of these
+	Handle string          `json:"handle"`
+	PID    int             `json:"pid"`
+	Device string          `json:"device"`
+	Level  int             `json:"level"`
+	Count  uint64          `json:"count"`
+	Causes []control.Cause `json:"causes"` // of these
 }
 
 // NameEvent is a new policy or mode.
@@ -73,7 +73,7 @@ type listener struct {
 
 // feed watches a Control for those who listen.
 type feed struct {
-	control daemon.Control
+	control control.Control
 	period  time.Duration
 
 	mu        sync.Mutex
@@ -83,7 +83,7 @@ type feed struct {
 	quit      chan struct{}
 }
 
-func newFeed(c daemon.Control) *feed {
+func newFeed(c control.Control) *feed {
 	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, quit: make(chan struct{})}
 }
 
@@ -102,12 +102,12 @@ func (f *feed) join() (*listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped {
-		return nil, &daemon.Error{Kind: daemon.ErrUnavailable, Cause: "the daemon is stopping"}
+		return nil, &control.Error{Kind: control.ErrUnavailable, Cause: "the daemon is stopping"}
 	}
 	if len(f.listeners) >= maxListeners {
-		return nil, &daemon.Error{
-			Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("%d clients listen to events already", maxListeners),
-			Remedy: "close one, or poll " + Prefix + "/processes",
+		return nil, &control.Error{
+			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("%d clients listen to events already", maxListeners),
+			Remedy: "close one, or poll " + control.Prefix + "/processes",
 		}
 	}
 	l := &listener{events: make(chan event, eventBuffer)}
@@ -135,11 +135,11 @@ func (f *feed) drop(l *listener) {
 
 // run samples until nobody listens.
 func (f *feed) run() {
-	var last *daemon.List
+	var last *control.List
 	for {
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		now, err := f.control.List(ctx, daemon.Caller{UID: -1})
+		ctx, cancel := context.WithTimeout(context.Background(), control.CallTimeout)
+		now, err := f.control.List(ctx, control.Caller{UID: -1})
 		cancel()
 		f.mu.Lock()
 		if err == nil {
@@ -160,7 +160,7 @@ func (f *feed) run() {
 }
 
 // publish tells everybody what is new. Preconditions: f.mu is held.
-func (f *feed) publish(last, now *daemon.List) {
+func (f *feed) publish(last, now *control.List) {
 	var changes []event
 	whole := last == nil
 	if last != nil {
@@ -210,18 +210,18 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.leave(l)
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // the stream has no end; a client that leaves is noticed
+	response := http.NewResponseController(w)
+	_ = response.SetReadDeadline(time.Time{}) // the stream has no end; a client that leaves is noticed
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	push := func(text []byte) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(eventWriteTime))
+		_ = response.SetWriteDeadline(time.Now().Add(eventWriteTime))
 		if _, err := w.Write(text); err != nil {
 			return false
 		}
-		return control.Flush() == nil
+		return response.Flush() == nil
 	}
 	if !push([]byte(": xsched events\n\n")) {
 		return

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // stream reads events from a connection.
@@ -62,13 +62,13 @@ func (s *stream) next(t *testing.T) (name, data string) {
 	return "", ""
 }
 
-func (w *world) change(f func(*daemon.List)) {
+func (w *world) change(f func(*control.List)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	next := w.list
-	next.Processes = append([]daemon.Process(nil), w.list.Processes...)
+	next.Processes = append([]control.Process(nil), w.list.Processes...)
 	for i := range next.Processes {
-		next.Processes[i].Queues = append([]daemon.Queue(nil), next.Processes[i].Queues...)
+		next.Processes[i].Queues = append([]control.Queue(nil), next.Processes[i].Queues...)
 	}
 	f(&next)
 	w.list = next
@@ -83,7 +83,7 @@ func TestEvents(t *testing.T) {
 	defer f.stop()
 	s := listen(t, server.URL)
 	name, data := s.next(t)
-	var first daemon.List
+	var first control.List
 	if err := json.Unmarshal([]byte(data), &first); name != "snapshot" || err != nil || len(first.Processes) != 2 {
 		t.Fatalf("first event: %s %s", name, data)
 	}
@@ -96,25 +96,25 @@ func TestEvents(t *testing.T) {
 			}
 		}
 	}
-	w.change(func(l *daemon.List) { l.Policy = "FIFO" })
+	w.change(func(l *control.List) { l.Policy = "FIFO" })
 	expect("policy", `"name":"FIFO"`)
-	w.change(func(l *daemon.List) { l.Mode = "off" })
+	w.change(func(l *control.List) { l.Mode = "off" })
 	expect("mode", `"name":"off"`)
-	w.change(func(l *daemon.List) {
+	w.change(func(l *control.List) {
 		q := &l.Processes[1].Queues[0]
 		q.State, q.Preemptions = "running", 9
-		q.PreemptedBy = []daemon.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 8, Reason: "process"}}
+		q.PreemptedBy = []control.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 8, Reason: "process"}}
 	})
 	expect("queue", `"change":"changed"`, `"handle":"0x20000"`, `"state":"running"`)
 	expect("preemption", `"count":2`, `"causes":[{"pid":101,"count":2,"reason":"process"}]`)
-	w.change(func(l *daemon.List) { l.Processes[0].Priority = 3 })
+	w.change(func(l *control.List) { l.Processes[0].Priority = 3 })
 	expect("process", `"change":"changed"`, `"priority":3`)
-	w.change(func(l *daemon.List) { l.Processes[0].Counters.Launches++ }) // no news
-	w.change(func(l *daemon.List) { l.Processes = l.Processes[:1] })
+	w.change(func(l *control.List) { l.Processes[0].Counters.Launches++ }) // no news
+	w.change(func(l *control.List) { l.Processes = l.Processes[:1] })
 	expect("queue", `"change":"removed"`, `"pid":202`)
 	expect("process", `"change":"removed"`, `"pid":202`)
-	w.change(func(l *daemon.List) {
-		l.Processes = append(l.Processes, daemon.Process{PID: 5, Session: 3, Queues: []daemon.Queue{{}}})
+	w.change(func(l *control.List) {
+		l.Processes = append(l.Processes, control.Process{PID: 5, Session: 3, Queues: []control.Queue{{}}})
 	})
 	expect("process", `"change":"added"`, `"pid":5`)
 	expect("queue", `"change":"added"`, `"handle":"0x30000"`)
@@ -124,9 +124,9 @@ func TestEvents(t *testing.T) {
 		t.Errorf("second listener: %s %s", name, data)
 	}
 	// Too much at once is a snapshot.
-	w.change(func(l *daemon.List) {
+	w.change(func(l *control.List) {
 		for i := range changesAtOnce {
-			l.Processes = append(l.Processes, daemon.Process{PID: 1000 + i, Session: uint64(10 + i), Queues: []daemon.Queue{{}}})
+			l.Processes = append(l.Processes, control.Process{PID: 1000 + i, Session: uint64(10 + i), Queues: []control.Queue{{}}})
 		}
 	})
 	expect("snapshot", `"pid":1000`)
@@ -193,7 +193,7 @@ func TestListenersAreBounded(t *testing.T) {
 	}
 }
 
-// Nobody listens: nothing is asked of the daemon.
+// Nobody listens: nothing is asked of the control.
 func TestFeedRests(t *testing.T) {
 	f := newFeed(newWorld())
 	f.period = time.Millisecond
@@ -230,10 +230,10 @@ func TestEventsOverTheServer(t *testing.T) {
 	server.ReadTimeout, server.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
 	done := make(chan error, 1)
 	go func() { done <- serveUntil(ctx, server, l, "test") }()
-	s := listen(t, "http://"+l.Addr().String()+Prefix+eventsPath)
+	s := listen(t, "http://"+l.Addr().String()+control.Prefix+eventsPath)
 	s.next(t)
 	time.Sleep(200 * time.Millisecond)
-	w.change(func(l *daemon.List) { l.Mode = "off" })
+	w.change(func(l *control.List) { l.Mode = "off" })
 	if name, _ := s.next(t); name != "mode" {
 		t.Errorf("got %s", name)
 	}

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 	"xsched/internal/model"
 )
 
@@ -33,19 +34,19 @@ func FuzzHint(f *testing.F) {
 			return
 		}
 		switch *h.Type {
-		case XHintPriority:
+		case upstream.HintPriority:
 			if *h.Handle == 0 || *h.Priority < int(model.PriorityNever) || *h.Priority > int(model.PriorityMax) {
 				t.Fatalf("%s", body)
 			}
-		case XHintUtilization:
+		case upstream.HintUtilization:
 			if *h.Utilization < 0 || *h.Utilization > 100 || h.PID == nil && h.Handle == nil {
 				t.Fatalf("%s", body)
 			}
-		case XHintTimeslice:
+		case upstream.HintTimeslice:
 			if *h.Timeslice < 100 || *h.Timeslice > 10_000_000 {
 				t.Fatalf("%s", body)
 			}
-		case XHintWindowActive:
+		case upstream.HintWindowActive:
 			if *h.PID <= 0 || h.Display == nil {
 				t.Fatalf("%s", body)
 			}
@@ -62,10 +63,10 @@ func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/config/10000", "level=1&threshold=4&batch_size=2", []byte(nil))
 	f.Add("POST", "/policy", "policy=1", []byte(nil))
 	f.Add("GET", "/xqueue/10000", "", []byte(nil))
-	f.Add("PUT", Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
-	f.Add("POST", Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
+	f.Add("PUT", control.Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
+	f.Add("POST", control.Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
-		if strings.HasPrefix(path, Prefix+eventsPath) || !utf8.ValidString(path) {
+		if strings.HasPrefix(path, control.Prefix+eventsPath) || !utf8.ValidString(path) {
 			return // it has no end
 		}
 		w := newWorld()
@@ -95,27 +96,27 @@ type anything struct {
 	fake
 }
 
-func (a *anything) Version(c context.Context, d daemon.Caller) (daemon.Version, error) {
+func (a *anything) Version(c context.Context, d control.Caller) (control.Version, error) {
 	return a.world.Version(c, d)
 }
 
-func (a *anything) List(c context.Context, d daemon.Caller) (daemon.List, error) {
+func (a *anything) List(c context.Context, d control.Caller) (control.List, error) {
 	return a.world.List(c, d)
 }
 
-func (a *anything) Devices(c context.Context, d daemon.Caller) (daemon.Devices, error) {
+func (a *anything) Devices(c context.Context, d control.Caller) (control.Devices, error) {
 	return a.world.Devices(c, d)
 }
 
-func (a *anything) Stats(c context.Context, d daemon.Caller) (daemon.Stats, error) {
+func (a *anything) Stats(c context.Context, d control.Caller) (control.Stats, error) {
 	return a.world.Stats(c, d)
 }
 
-func (a *anything) Hint(c context.Context, d daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
+func (a *anything) Hint(c context.Context, d control.Caller, r control.HintRequest) (control.HintReply, error) {
 	return a.world.Hint(c, d, r)
 }
 
-func (a *anything) Policy(c context.Context, d daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+func (a *anything) Policy(c context.Context, d control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	return a.world.Policy(c, d, r)
 }
 

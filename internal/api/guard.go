@@ -14,7 +14,7 @@ import (
 	"os"
 	"strings"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // guard decides who may talk to a TCP listener, and as whom.
@@ -30,43 +30,43 @@ type guard struct {
 }
 
 func refuse(format string, args ...any) error {
-	return &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: fmt.Sprintf(format, args...)}
+	return &control.Error{Kind: control.ErrNotAllowed, Cause: fmt.Sprintf(format, args...)}
 }
 
 // errNoToken asks for a token.
-var errNoToken = &daemon.Error{
-	Kind: daemon.ErrNotAllowed, Cause: "a connection from another machine needs the token",
+var errNoToken = &control.Error{
+	Kind: control.ErrNotAllowed, Cause: "a connection from another machine needs the token",
 	Remedy: "send `Authorization: Bearer TOKEN` with what --http-token-file names",
 }
 
 // identify is the guard's Identify; the connection's own caller was found when it was accepted.
-func (g *guard) identify(r *http.Request) (daemon.Caller, error) {
+func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	if authorization := r.Header.Get("Authorization"); authorization != "" {
 		return g.byToken(authorization)
 	}
 	peer, _ := r.Context().Value(tcpPeerKey{}).(*tcpPeer)
 	switch {
 	case peer == nil:
-		return daemon.Caller{}, refuse("the peer is not known")
+		return control.Caller{}, refuse("the peer is not known")
 	case !peer.local:
-		return daemon.Caller{}, errNoToken
+		return control.Caller{}, errNoToken
 	case peer.err != nil:
-		return daemon.Caller{}, refuse("who is at the other end can't be told: %v", peer.err)
+		return control.Caller{}, refuse("who is at the other end can't be told: %v", peer.err)
 	}
-	return daemon.Caller{UID: peer.uid}, nil
+	return control.Caller{UID: peer.uid}, nil
 }
 
-func (g *guard) byToken(authorization string) (daemon.Caller, error) {
+func (g *guard) byToken(authorization string) (control.Caller, error) {
 	scheme, token, _ := strings.Cut(authorization, " ")
 	if g.token == nil {
-		return daemon.Caller{}, refuse("this daemon has no token; leave out the Authorization header")
+		return control.Caller{}, refuse("this daemon has no token; leave out the Authorization header")
 	}
 	// Hashes of equal length: how long the comparison takes says nothing.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
-		return daemon.Caller{}, refuse("the token is wrong")
+		return control.Caller{}, refuse("the token is wrong")
 	}
-	return daemon.Caller{UID: g.owner}, nil
+	return control.Caller{UID: g.owner}, nil
 }
 
 // wrap refuses what comes from a web page of somebody else's.
@@ -133,8 +133,8 @@ func readToken(path string) (*[sha256.Size]byte, error) {
 		return nil, fmt.Errorf("read token: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, &daemon.Error{
-			Kind: daemon.ErrInvalid, Cause: fmt.Sprintf("token file %s can be read by others (mode %04o)", path, info.Mode().Perm()),
+		return nil, &control.Error{
+			Kind: control.ErrInvalid, Cause: fmt.Sprintf("token file %s can be read by others (mode %04o)", path, info.Mode().Perm()),
 			Remedy: "chmod 600 " + path,
 		}
 	}
@@ -144,8 +144,8 @@ func readToken(path string) (*[sha256.Size]byte, error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minTokenBytes || len(token) > maxTokenBytes {
-		return nil, &daemon.Error{
-			Kind: daemon.ErrInvalid, Cause: fmt.Sprintf("the token in %s has %d characters", path, len(token)),
+		return nil, &control.Error{
+			Kind: control.ErrInvalid, Cause: fmt.Sprintf("the token in %s has %d characters", path, len(token)),
 			Remedy: fmt.Sprintf("use at least %d, for example from `openssl rand -hex 32`", minTokenBytes),
 		}
 	}

@@ -10,40 +10,35 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
-// callTimeout bounds one request in the daemon; attaching to a process that
-// holds thousands of handles is the slowest.
-const callTimeout = 15 * time.Second
-
 // Identify says who sent a request; each listener has its own way to know.
-type Identify func(*http.Request) (daemon.Caller, error)
+type Identify func(*http.Request) (control.Caller, error)
 
-// Handler offers c: the typed routes under Prefix with their OpenAPI document
+// Handler offers c: the typed routes under control.Prefix with their OpenAPI document
 // and the event stream, XSched's own routes, /metrics and /healthz. It knows
 // nothing of the connection, so that any listener can use it.
-func Handler(c daemon.Control, identify Identify) http.Handler {
+func Handler(c control.Control, identify Identify) http.Handler {
 	return newMux(c, identify, newFeed(c))
 }
 
-func newMux(c daemon.Control, identify Identify, events *feed) http.Handler {
+func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 	mux := http.NewServeMux()
 	h := &handler{identify: identify}
 	for _, r := range routes() {
-		mux.HandleFunc(r.method+" "+Prefix+r.path, r.handle(h, c))
+		mux.HandleFunc(r.method+" "+control.Prefix+r.path, r.handle(h, c))
 	}
-	mux.HandleFunc("GET "+Prefix+openAPIPath, h.known(serveOpenAPI))
-	mux.HandleFunc("GET "+Prefix+eventsPath, h.known(events.serve))
+	mux.HandleFunc("GET "+control.Prefix+openAPIPath, h.known(serveOpenAPI))
+	mux.HandleFunc("GET "+control.Prefix+eventsPath, h.known(events.serve))
 	mux.HandleFunc("GET /healthz", healthz(c))
 	mux.HandleFunc("GET /metrics", h.known(metricsHandler(c).ServeHTTP))
 	(&xsched{handler: h, control: c}).register(mux)
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, &daemon.Error{
-			Kind: daemon.ErrNotFound, Cause: fmt.Sprintf("no route %s %s", r.Method, r.URL.Path),
+		writeError(w, &control.Error{
+			Kind: control.ErrNotFound, Cause: fmt.Sprintf("no route %s %s", r.Method, r.URL.Path),
 			Remedy: "use the same version of xsched on both sides",
 		})
 	})
@@ -63,14 +58,14 @@ func (h *handler) known(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func read[Reply any](h *handler, f func(context.Context, daemon.Caller) (Reply, error)) http.HandlerFunc {
+func read[Reply any](h *handler, f func(context.Context, control.Caller) (Reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		caller, err := h.identify(r)
 		if err != nil {
 			writeError(w, err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
 		defer cancel()
 		reply, err := f(ctx, caller)
 		if err != nil {
@@ -81,14 +76,14 @@ func read[Reply any](h *handler, f func(context.Context, daemon.Caller) (Reply, 
 	}
 }
 
-func call[Request, Reply any](h *handler, f func(context.Context, daemon.Caller, Request) (Reply, error)) http.HandlerFunc {
+func call[Request, Reply any](h *handler, f func(context.Context, control.Caller, Request) (Reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var request Request
 		if err := readJSON(w, r, &request); err != nil {
 			writeError(w, err)
 			return
 		}
-		read(h, func(ctx context.Context, caller daemon.Caller) (Reply, error) {
+		read(h, func(ctx context.Context, caller control.Caller) (Reply, error) {
 			return f(ctx, caller, request)
 		})(w, r)
 	}
@@ -98,7 +93,7 @@ func call[Request, Reply any](h *handler, f func(context.Context, daemon.Caller,
 // asked for because a web page can't send it to another origin unasked.
 func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	invalid := func(format string, args ...any) error {
-		return &daemon.Error{Kind: daemon.ErrInvalid, Cause: fmt.Sprintf(format, args...)}
+		return &control.Error{Kind: control.ErrInvalid, Cause: fmt.Sprintf(format, args...)}
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return invalid("content type %q is not application/json", r.Header.Get("Content-Type"))
@@ -115,7 +110,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 }
 
 func writeError(w http.ResponseWriter, err error) {
-	status, body := encodeError(err)
+	status, body := control.EncodeError(err)
 	writeJSON(w, status, body)
 }
 

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // freshHeartbeat is how old the engine's last heartbeat may be. Applications
@@ -19,13 +19,13 @@ const freshHeartbeat = time.Second
 // healthz answers 200 only while the engine decides. It asks the engine
 // nothing, so that it also answers when that hangs, and tells nobody anything
 // else, so that it needs no rights.
-func healthz(c daemon.Control) http.HandlerFunc {
+func healthz(c control.Control) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
 		defer cancel()
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		stats, err := c.Stats(ctx, daemon.Caller{UID: -1})
+		stats, err := c.Stats(ctx, control.Caller{UID: -1})
 		if err != nil {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintln(w, "the daemon does not answer")

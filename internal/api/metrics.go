@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // maxMetricQueues bounds what one scrape says about single queues; the busiest
@@ -24,19 +24,19 @@ const maxMetricQueues = 1000
 const scrapeTime = 3 * time.Second
 
 // metricsHandler serves /metrics from its own registry. Nothing is counted
-// here: each scrape asks the daemon.
-func metricsHandler(c daemon.Control) http.Handler {
+// here: each scrape asks the control.
+func metricsHandler(c control.Control) http.Handler {
 	return promhttp.HandlerFor(metricsRegistry(c), promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorHandling: promhttp.HTTPErrorOnError})
 }
 
-func metricsRegistry(c daemon.Control) *prometheus.Registry {
+func metricsRegistry(c control.Control) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(&collector{control: c})
 	return r
 }
 
 // collector makes const metrics of what the daemon says.
-type collector struct{ control daemon.Control }
+type collector struct{ control control.Control }
 
 var _ prometheus.Collector = (*collector)(nil)
 
@@ -114,11 +114,11 @@ var (
 // Describe sends nothing: which series there are depends on the programs.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect asks the daemon.
+// Collect asks the control.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	nobody := daemon.Caller{UID: -1}
+	nobody := control.Caller{UID: -1}
 	stats, err := c.control.Stats(ctx, nobody)
 	if err != nil {
 		out <- metricUp.is(0)
@@ -142,7 +142,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 
 func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 
-func daemonMetrics(out chan<- prometheus.Metric, s daemon.Stats) {
+func daemonMetrics(out chan<- prometheus.Metric, s control.Stats) {
 	up := 0.0
 	if s.HeartbeatAgeNS <= freshHeartbeat.Nanoseconds() {
 		up = 1
@@ -190,9 +190,9 @@ func daemonMetrics(out chan<- prometheus.Metric, s daemon.Stats) {
 	out <- metricRestarts.is(float64(s.Guardian.Restarts))
 }
 
-func (m metric) histogram(h daemon.Histogram, labels ...string) prometheus.Metric {
+func (m metric) histogram(h control.Histogram, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}
-	for i, bound := range daemon.HistogramBoundsUS() {
+	for i, bound := range control.HistogramBoundsUS() {
 		n := uint64(0)
 		if i < len(h.Cumulative) {
 			n = h.Cumulative[i]
@@ -204,7 +204,7 @@ func (m metric) histogram(h daemon.Histogram, labels ...string) prometheus.Metri
 
 // processMetrics tells about single programs and queues, the busiest first when
 // there are more than a scrape should hold.
-func processMetrics(out chan<- prometheus.Metric, all []daemon.Process) {
+func processMetrics(out chan<- prometheus.Metric, all []control.Process) {
 	all = mergePIDs(all)
 	total := 0
 	for _, p := range all {
@@ -212,7 +212,7 @@ func processMetrics(out chan<- prometheus.Metric, all []daemon.Process) {
 	}
 	if len(all) > maxMetricQueues || total > maxMetricQueues {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b daemon.Process) int { return int(ran(b) - ran(a)) })
+		slices.SortStableFunc(all, func(a, b control.Process) int { return int(ran(b) - ran(a)) })
 	}
 	shown := 0
 	for i, p := range all {
@@ -234,7 +234,7 @@ func processMetrics(out chan<- prometheus.Metric, all []daemon.Process) {
 	out <- metricNotShown.is(float64(total - shown))
 }
 
-func queueMetrics(out chan<- prometheus.Metric, pid string, q daemon.Queue) {
+func queueMetrics(out chan<- prometheus.Metric, pid string, q control.Queue) {
 	labels := []string{pid, strconv.FormatUint(uint64(q.Index), 10), q.Device}
 	busy := 0.0
 	if q.Busy {
@@ -254,7 +254,7 @@ func queueMetrics(out chan<- prometheus.Metric, pid string, q daemon.Queue) {
 
 // mergePIDs keeps one session a pid, the newest: two may overlap when a program
 // joins again, and a series may be told only once.
-func mergePIDs(all []daemon.Process) []daemon.Process {
+func mergePIDs(all []control.Process) []control.Process {
 	newest := map[int]int{}
 	twice := false
 	for i, p := range all {
@@ -265,7 +265,7 @@ func mergePIDs(all []daemon.Process) []daemon.Process {
 	if !twice {
 		return all
 	}
-	var out []daemon.Process
+	var out []control.Process
 	for i, p := range all {
 		if newest[p.PID] == i {
 			out = append(out, p)
@@ -274,7 +274,7 @@ func mergePIDs(all []daemon.Process) []daemon.Process {
 	return out
 }
 
-func ran(p daemon.Process) int64 {
+func ran(p control.Process) int64 {
 	var ns int64
 	for _, q := range p.Queues {
 		ns += q.RanNS

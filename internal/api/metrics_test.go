@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -60,7 +60,7 @@ func TestMetricsOfASilentEngine(t *testing.T) {
 func TestMetricsAreBounded(t *testing.T) {
 	w := newWorld()
 	for i := range 3 * maxMetricQueues {
-		w.list.Processes = append(w.list.Processes, daemon.Process{PID: 1000 + i, Queues: []daemon.Queue{{Device: "0000:01:00.0", RanNS: int64(i)}}})
+		w.list.Processes = append(w.list.Processes, control.Process{PID: 1000 + i, Queues: []control.Queue{{Device: "0000:01:00.0", RanNS: int64(i)}}})
 	}
 	// Two sessions of one process must not be told twice.
 	w.list.Processes = append(w.list.Processes, w.list.Processes[0])

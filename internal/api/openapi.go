@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/model"
 )
 
@@ -24,14 +24,14 @@ func OpenAPI() ([]byte, error) {
 	g := schemas{}
 	failure := object{
 		"description": "Refused; the code says in which class, the message why, the remedy what to do",
-		"content":     object{"application/json": object{"schema": g.of(reflect.TypeFor[errorReply]())}},
+		"content":     object{"application/json": object{"schema": g.of(reflect.TypeFor[control.ErrorReply]())}},
 	}
 	paths := object{}
 	add := func(method, path string, operation object) {
-		item, ok := paths[Prefix+path].(object)
+		item, ok := paths[control.Prefix+path].(object)
 		if !ok {
 			item = object{}
-			paths[Prefix+path] = item
+			paths[control.Prefix+path] = item
 		}
 		operation["operationId"] = strings.ToLower(method) + strings.ToUpper(path[1:2]) + strings.TrimSuffix(path[2:], ".json")
 		operation["responses"].(object)["default"] = object{"$ref": "#/components/responses/Failure"}
@@ -55,7 +55,7 @@ func OpenAPI() ([]byte, error) {
 		"responses": object{"200": object{
 			"description": "Each event's data is one JSON value: event `snapshot` a List, `policy` and `mode` a name, the others as listed here",
 			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
-				g.of(reflect.TypeFor[daemon.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
+				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
 				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
 			}}}},
 		}},

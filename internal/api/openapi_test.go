@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/model"
 )
 
@@ -21,7 +21,7 @@ import (
 func document(t *testing.T) object {
 	t.Helper()
 	a := httptest.NewRecorder()
-	Handler(newWorld(), as(0)).ServeHTTP(a, httptest.NewRequest("GET", Prefix+openAPIPath, nil))
+	Handler(newWorld(), as(0)).ServeHTTP(a, httptest.NewRequest("GET", control.Prefix+openAPIPath, nil))
 	var doc object
 	if err := json.Unmarshal(a.Body.Bytes(), &doc); err != nil || a.Code != http.StatusOK {
 		t.Fatalf("%d, %v", a.Code, err)
@@ -64,16 +64,16 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 			}
 		}
 	}
-	served := map[string]bool{"GET " + Prefix + openAPIPath: true, "GET " + Prefix + eventsPath: true}
+	served := map[string]bool{"GET " + control.Prefix + openAPIPath: true, "GET " + control.Prefix + eventsPath: true}
 	for _, r := range routes() {
-		served[r.method+" "+Prefix+r.path] = true
+		served[r.method+" "+control.Prefix+r.path] = true
 	}
 	if !maps.Equal(said, served) {
 		t.Errorf("documented %v\nserved     %v", slices.Sorted(maps.Keys(said)), slices.Sorted(maps.Keys(served)))
 	}
 	// And the mux really has them: each known path with a method of its own is
 	// answered by something else than "no route".
-	mux := Handler(newWorld(), func(*http.Request) (daemon.Caller, error) { return daemon.Caller{}, errSilent })
+	mux := Handler(newWorld(), func(*http.Request) (control.Caller, error) { return control.Caller{}, errSilent })
 	for route := range served {
 		method, path, _ := strings.Cut(route, " ")
 		r := httptest.NewRequest(method, path, strings.NewReader("{}"))
@@ -114,19 +114,19 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 	}
 	for _, r := range routes() {
 		where := r.method + " " + r.path
-		operation := at(t, doc, "paths", Prefix+r.path, strings.ToLower(r.method))
+		operation := at(t, doc, "paths", control.Prefix+r.path, strings.ToLower(r.method))
 		check(where, r.reply, at(t, operation, "responses", "200", "content"))
 		if r.request != nil {
 			check(where, r.request, at(t, operation, "requestBody", "content"))
 		}
 	}
-	check("failure", reflect.TypeFor[errorReply](), at(t, doc, "components", "responses", "Failure", "content"))
+	check("failure", reflect.TypeFor[control.ErrorReply](), at(t, doc, "components", "responses", "Failure", "content"))
 	// The validator itself says no.
 	schema := at(t, doc, "components", "schemas", "PolicyRequest").(object)
 	if valid(doc, schema, object{"name": 7.0}) == nil || valid(doc, schema, object{"nome": "x"}) == nil {
 		t.Error("nonsense is valid")
 	}
-	// Every hint is described with its range, and one beyond it is refused by the schema as by the daemon.
+	// Every hint is described with its range, and one beyond it is refused by the schema as by the control.
 	schema = at(t, doc, "components", "schemas", "HintRequest").(object)
 	for _, f := range model.HintFields() {
 		property, ok := at(t, schema, "properties").(object)[f.Name].(object)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // Bounds on connections to a listener, which every user may open on a root
@@ -25,14 +25,8 @@ const (
 	maxConnectionsPerUID = 64
 )
 
-// Serve returns a function, of the shape of daemon.Options.ServeControl, that
-// offers a Control on a unix socket until its context ends. What clients do
-// wrong goes to log.
-func Serve(log *slog.Logger) func(context.Context, net.Listener, daemon.Control) error {
-	return func(ctx context.Context, l net.Listener, c daemon.Control) error { return serve(ctx, l, c, log) }
-}
-
-func serve(ctx context.Context, l net.Listener, c daemon.Control, log *slog.Logger) error {
+// Serve offers a Control on a unix socket until ctx ends. Clients' mistakes go to log.
+func Serve(ctx context.Context, l net.Listener, c control.Control, log *slog.Logger) error {
 	events := newFeed(c)
 	server := newServer(newMux(c, peer, events), events, log)
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -50,7 +44,7 @@ func newServer(h http.Handler, events *feed, log *slog.Logger) *http.Server {
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      callTimeout + 10*time.Second,
+		WriteTimeout:      control.CallTimeout + 10*time.Second,
 		IdleTimeout:       30 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -84,10 +78,10 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 type callerKey struct{}
 
 // peer is the Identify of a unix socket.
-func peer(r *http.Request) (daemon.Caller, error) {
-	caller, ok := r.Context().Value(callerKey{}).(daemon.Caller)
+func peer(r *http.Request) (control.Caller, error) {
+	caller, ok := r.Context().Value(callerKey{}).(control.Caller)
 	if !ok {
-		return daemon.Caller{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "the peer's credentials are not known"}
+		return control.Caller{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "the peer's credentials are not known"}
 	}
 	return caller, nil
 }
@@ -95,7 +89,7 @@ func peer(r *http.Request) (daemon.Caller, error) {
 // peerConn is a connection whose peer is known and counted.
 type peerConn struct {
 	net.Conn
-	caller  daemon.Caller
+	caller  control.Caller
 	release func()
 }
 
@@ -156,24 +150,24 @@ func (l *limits) give(uid int) {
 }
 
 // credentials asks the kernel who connected.
-func credentials(conn net.Conn) (daemon.Caller, error) {
+func credentials(conn net.Conn) (control.Caller, error) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return daemon.Caller{}, errors.New("not a socket")
+		return control.Caller{}, errors.New("not a socket")
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+		return control.Caller{}, fmt.Errorf("read peer credentials: %w", err)
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+		return control.Caller{}, fmt.Errorf("read peer credentials: %w", err)
 	}
 	if credErr != nil {
-		return daemon.Caller{}, fmt.Errorf("read peer credentials: %w", credErr)
+		return control.Caller{}, fmt.Errorf("read peer credentials: %w", credErr)
 	}
-	return daemon.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
+	return control.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
 }

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // DefaultHTTP is where `serve` listens unless told otherwise.
@@ -38,7 +38,7 @@ type HTTPServer struct {
 // ListenHTTP binds the address, or says why that can't be.
 func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	invalid := func(remedy, format string, args ...any) error {
-		return &daemon.Error{Kind: daemon.ErrInvalid, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
+		return &control.Error{Kind: control.ErrInvalid, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
 	}
 	host, port, err := net.SplitHostPort(o.Addr)
 	if n, portErr := strconv.Atoi(port); err != nil || portErr != nil || n < 0 || n > 65535 {
@@ -68,13 +68,13 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(addresses[0].String(), port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, &daemon.Error{
-			Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("port %s on %s is in use by another program", port, addresses[0]),
+		return nil, &control.Error{
+			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("port %s on %s is in use by another program", port, addresses[0]),
 			Remedy: "use another with --http HOST:PORT, or none with --http off",
 		}
 	case errors.Is(err, syscall.EACCES):
-		return nil, &daemon.Error{
-			Kind: daemon.ErrNotAllowed, Cause: fmt.Sprintf("port %s needs rights this user has not", port),
+		return nil, &control.Error{
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("port %s needs rights this user has not", port),
 			Remedy: "use one above 1023 with --http HOST:PORT, or none with --http off",
 		}
 	case err != nil:
@@ -122,7 +122,7 @@ func (s *HTTPServer) Addr() string { return s.listener.Addr().String() }
 func (s *HTTPServer) Close() error { return s.listener.Close() }
 
 // Serve offers c until ctx ends.
-func (s *HTTPServer) Serve(ctx context.Context, c daemon.Control) error {
+func (s *HTTPServer) Serve(ctx context.Context, c control.Control) error {
 	events := newFeed(c)
 	server := newServer(s.guard.wrap(newMux(c, s.guard.identify, events)), events, s.log)
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {

@@ -20,7 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 )
 
 func portOf(t *testing.T, addr string) int {
@@ -37,7 +38,7 @@ func portOf(t *testing.T, addr string) int {
 }
 
 // serveTCP offers c on a free port of the loopback.
-func serveTCP(t *testing.T, c daemon.Control, o HTTPOptions) string {
+func serveTCP(t *testing.T, c control.Control, o HTTPOptions) string {
 	t.Helper()
 	if o.Addr == "" {
 		o.Addr = "127.0.0.1:0"
@@ -80,13 +81,13 @@ func do1(t *testing.T, method, url, body string, edit func(*http.Request)) (int,
 // whoami answers Version with the caller's uid.
 type whoami struct{ *world }
 
-func (whoami) Version(_ context.Context, c daemon.Caller) (daemon.Version, error) {
-	return daemon.Version{UID: c.UID, PID: c.PID}, nil
+func (whoami) Version(_ context.Context, c control.Caller) (control.Version, error) {
+	return control.Version{UID: c.UID, PID: c.PID}, nil
 }
 
 func uidOf(t *testing.T, body string) int {
 	t.Helper()
-	var v daemon.Version
+	var v control.Version
 	if err := json.Unmarshal([]byte(body), &v); err != nil {
 		t.Fatalf("%v in %s", err, body)
 	}
@@ -102,7 +103,7 @@ func TestCallerIsTheOtherEndsOwner(t *testing.T) {
 			}
 			_ = l.Close()
 			addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{Addr: host + ":0"})
-			status, body := do1(t, "GET", "http://"+addr+Prefix+"/version", "", nil)
+			status, body := do1(t, "GET", "http://"+addr+control.Prefix+"/version", "", nil)
 			if status != 200 || uidOf(t, body) != os.Getuid() {
 				t.Errorf("%d %s, want uid %d", status, body, os.Getuid())
 			}
@@ -143,7 +144,7 @@ func TestTwoUsers(t *testing.T) {
 		answer, _, _ = strings.Cut(answer, "\n")
 		return answer
 	}
-	if got := ask("GET", Prefix+"/version"); !strings.HasPrefix(got, "200 ") || uidOf(t, got[4:]) != nobody {
+	if got := ask("GET", control.Prefix+"/version"); !strings.HasPrefix(got, "200 ") || uidOf(t, got[4:]) != nobody {
 		t.Errorf("version: %s", got)
 	}
 	if got := ask("GET", "/xqueues"); !strings.HasPrefix(got, "200 ") {
@@ -197,7 +198,7 @@ func TestWebPagesAreRefused(t *testing.T) {
 		{"Sec-Fetch-Site", "same-site", 403},
 		{"Authorization", "Bearer guess", 403},
 	} {
-		for _, path := range []string{Prefix + "/version", "/xqueues", "/policy", "/metrics", Prefix + "/openapi.json"} {
+		for _, path := range []string{control.Prefix + "/version", "/xqueues", "/policy", "/metrics", control.Prefix + "/openapi.json"} {
 			if status, body := do1(t, "GET", "http://"+addr+path, "", header(test.name, test.value)); status != test.want {
 				t.Errorf("%s with %s: %s is %d, want %d: %.200s", path, test.name, test.value, status, test.want, body)
 			}
@@ -213,7 +214,7 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{TokenFile: file})
-	url := "http://" + addr + Prefix + "/version"
+	url := "http://" + addr + control.Prefix + "/version"
 	for header, want := range map[string]int{
 		"Bearer " + secret:        200,
 		"bearer " + secret:        200,
@@ -235,7 +236,7 @@ func TestToken(t *testing.T) {
 		}
 	}
 
-	c := NewXClient("127.0.0.1", portOf(t, addr))
+	c := upstream.New("127.0.0.1", portOf(t, addr))
 	defer c.Close()
 	for token, want := range map[string]bool{secret: true, "wrong": false, "": true} { // without one it is the user that counts
 		c.Token = token
@@ -248,7 +249,7 @@ func TestToken(t *testing.T) {
 	// from the loopback has none.
 	g := &guard{}
 	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), tcpPeerKey{}, &tcpPeer{uid: -1}), "GET", "/", nil)
-	if _, err := g.identify(r); !errors.Is(err, daemon.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
+	if _, err := g.identify(r); !errors.Is(err, control.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
 		t.Errorf("a stranger without a token: %v", err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"strconv"
 	"sync"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 )
@@ -21,7 +22,7 @@ import (
 // hint, unless the program's queues are scheduled one by one.
 type xsched struct {
 	*handler
-	control daemon.Control
+	control control.Control
 
 	mu      sync.Mutex
 	windows map[uint64]int // the program of the active window, by display
@@ -57,7 +58,7 @@ func (x *xsched) register(mux *http.ServeMux) {
 type xrequest struct {
 	context.Context
 	*http.Request
-	caller daemon.Caller
+	caller control.Caller
 }
 
 func success() any { return map[string]string{"info": "success"} }
@@ -65,7 +66,7 @@ func success() any { return map[string]string{"info": "success"} }
 // answer writes what f returns, or its error in XSched's shape.
 func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
 		defer cancel()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 		caller, err := x.identify(r)
@@ -77,7 +78,7 @@ func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 			writeJSON(w, http.StatusOK, reply)
 			return
 		}
-		status, _ := encodeError(err)
+		status, _ := control.EncodeError(err)
 		if e, ok := errors.AsType[*xerror](err); ok {
 			status = e.status
 		}
@@ -85,12 +86,12 @@ func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	}
 }
 
-func (x *xsched) list(r xrequest) (XQueues, error) {
+func (x *xsched) list(r xrequest) (upstream.Queues, error) {
 	l, err := x.control.List(r, r.caller)
 	if err != nil {
-		return XQueues{}, err
+		return upstream.Queues{}, err
 	}
-	return xqueues(l), nil
+	return upstream.FromList(l), nil
 }
 
 func (x *xsched) getXQueues(r xrequest) (any, error) {
@@ -99,22 +100,22 @@ func (x *xsched) getXQueues(r xrequest) (any, error) {
 }
 
 // queue finds the queue that the path names.
-func (x *xsched) queue(r xrequest) (xqueueReply, error) {
-	handle, ok := parseHandle(r.PathValue("handle"))
+func (x *xsched) queue(r xrequest) (upstream.QueueReply, error) {
+	handle, ok := upstream.ParseHandle(r.PathValue("handle"))
 	if !ok {
-		return xqueueReply{}, bad("invalid handle")
+		return upstream.QueueReply{}, bad("invalid handle")
 	}
 	return x.lookUp(r, handle)
 }
 
-func (x *xsched) lookUp(r xrequest, handle uint64) (xqueueReply, error) {
+func (x *xsched) lookUp(r xrequest, handle uint64) (upstream.QueueReply, error) {
 	all, err := x.list(r)
 	if err != nil {
-		return xqueueReply{}, err
+		return upstream.QueueReply{}, err
 	}
-	q, ok := all.find(handle)
+	q, ok := all.Find(handle)
 	if !ok {
-		return xqueueReply{}, errNoXQueue
+		return upstream.QueueReply{}, errNoXQueue
 	}
 	return q, nil
 }
@@ -141,7 +142,7 @@ func number(query url.Values, name string, none, least, most int64, text string)
 }
 
 func (x *xsched) postConfig(r xrequest) (any, error) {
-	if _, ok := parseHandle(r.PathValue("handle")); !ok {
+	if _, ok := upstream.ParseHandle(r.PathValue("handle")); !ok {
 		return nil, bad("invalid handle")
 	}
 	query := r.URL.Query()
@@ -165,20 +166,20 @@ func (x *xsched) postConfig(r xrequest) (any, error) {
 		return map[string]string{"warning": "no change"}, nil
 	}
 	if threshold != nil {
-		q.XQueue.Threshold = int64(*threshold)
+		q.Queue.Threshold = int64(*threshold)
 	}
 	if batch != nil {
-		q.XQueue.BatchSize = int64(*batch)
+		q.Queue.BatchSize = int64(*batch)
 	}
-	if (threshold != nil || batch != nil) && q.XQueue.BatchSize >= q.XQueue.Threshold {
+	if (threshold != nil || batch != nil) && q.Queue.BatchSize >= q.Queue.Threshold {
 		return nil, bad("batch size must be less than threshold")
 	}
-	_, err = x.control.Hint(r, r.caller, daemon.HintRequest{PID: q.Process.PID, Level: level, InFlight: threshold, Batch: batch})
+	_, err = x.control.Hint(r, r.caller, control.HintRequest{PID: q.Process.PID, Level: level, InFlight: threshold, Batch: batch})
 	return success(), err
 }
 
 func (x *xsched) getPolicy(r xrequest) (any, error) {
-	now, err := x.control.Policy(r, r.caller, daemon.PolicyRequest{})
+	now, err := x.control.Policy(r, r.caller, control.PolicyRequest{})
 	return map[string]int{"policy": policy.Number(now.Name)}, err
 }
 
@@ -191,7 +192,7 @@ func (x *xsched) postPolicy(r xrequest) (any, error) {
 	if name == "" {
 		return nil, bad("invalid policy")
 	}
-	_, err = x.control.Policy(r, r.caller, daemon.PolicyRequest{Name: name})
+	_, err = x.control.Policy(r, r.caller, control.PolicyRequest{Name: name})
 	return success(), err
 }
 
@@ -205,15 +206,15 @@ func (x *xsched) postHint(r xrequest) (any, error) {
 		return nil, err
 	}
 	switch *hint.Type {
-	case XHintPriority:
+	case upstream.HintPriority:
 		priority := int32(*hint.Priority)
-		return x.hint(r, hint, daemon.HintRequest{Priority: &priority})
-	case XHintUtilization:
+		return x.hint(r, hint, control.HintRequest{Priority: &priority})
+	case upstream.HintUtilization:
 		// Everybody gets something here: the least that can be said is 1 %.
 		share := max(1, *hint.Utilization)
-		return x.hint(r, hint, daemon.HintRequest{Utilization: &share})
-	case XHintTimeslice:
-		_, err := x.control.Policy(r, r.caller, daemon.PolicyRequest{QuantumUS: *hint.Timeslice})
+		return x.hint(r, hint, control.HintRequest{Utilization: &share})
+	case upstream.HintTimeslice:
+		_, err := x.control.Policy(r, r.caller, control.PolicyRequest{QuantumUS: *hint.Timeslice})
 		return success(), err
 	default:
 		return x.window(r, hint)
@@ -221,16 +222,14 @@ func (x *xsched) postHint(r xrequest) (any, error) {
 }
 
 // hint changes the program that a hint names by handle or by pid.
-func (x *xsched) hint(r xrequest, h XHint, change daemon.HintRequest) (any, error) {
+func (x *xsched) hint(r xrequest, h upstream.Hint, change control.HintRequest) (any, error) {
 	if h.Handle != nil && *h.Handle != 0 {
 		q, err := x.lookUp(r, *h.Handle)
 		if err != nil {
 			return nil, err
 		}
 		change.PID = q.Process.PID
-		if q.XQueue.own {
-			change.Queue = &q.XQueue.index
-		}
+		change.Queue = q.Queue.Own()
 	} else {
 		change.PID = *h.PID
 	}
@@ -239,9 +238,9 @@ func (x *xsched) hint(r xrequest, h XHint, change daemon.HintRequest) (any, erro
 }
 
 // window notes that a program has the active window of a display, and that the one before has it no more.
-func (x *xsched) window(r xrequest, h XHint) (any, error) {
+func (x *xsched) window(r xrequest, h upstream.Hint) (any, error) {
 	yes, no := true, false
-	if _, err := x.control.Hint(r, r.caller, daemon.HintRequest{PID: *h.PID, WindowActive: &yes}); err != nil {
+	if _, err := x.control.Hint(r, r.caller, control.HintRequest{PID: *h.PID, WindowActive: &yes}); err != nil {
 		return nil, err
 	}
 	x.mu.Lock()
@@ -253,14 +252,14 @@ func (x *xsched) window(r xrequest, h XHint) (any, error) {
 	x.mu.Unlock()
 	if before != 0 && before != *h.PID {
 		// It may have ended, or be another user's: then it is not this caller's to change.
-		_, _ = x.control.Hint(r, r.caller, daemon.HintRequest{PID: before, WindowActive: &no})
+		_, _ = x.control.Hint(r, r.caller, control.HintRequest{PID: before, WindowActive: &no})
 	}
 	return success(), nil
 }
 
 // parseHint reads the body of POST /hint and checks all that the type needs.
-func parseHint(body []byte) (XHint, error) {
-	var h XHint
+func parseHint(body []byte) (upstream.Hint, error) {
+	var h upstream.Hint
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) != nil || fields == nil {
 		return h, bad("invalid JSON")
@@ -282,11 +281,11 @@ func parseHint(body []byte) (XHint, error) {
 			return h, bad(f.text)
 		}
 	}
-	return h, h.check()
+	return h, checkHint(h)
 }
 
-// check says what is missing or out of range, in XSched's words.
-func (h *XHint) check() error {
+// checkHint says what is missing or out of range, in XSched's words.
+func checkHint(h upstream.Hint) error {
 	if h.Type == nil {
 		return bad("missing hint type")
 	}
@@ -296,7 +295,7 @@ func (h *XHint) check() error {
 		return bad("invalid pid")
 	}
 	switch *h.Type {
-	case XHintPriority:
+	case upstream.HintPriority:
 		switch {
 		case !named:
 			return bad("invalid handle")
@@ -305,7 +304,7 @@ func (h *XHint) check() error {
 		case *h.Priority < int(model.PriorityNever) || *h.Priority > int(model.PriorityMax):
 			return bad("invalid priority")
 		}
-	case XHintUtilization:
+	case upstream.HintUtilization:
 		switch {
 		case !named && !pid:
 			return bad("handle or pid is required")
@@ -314,14 +313,14 @@ func (h *XHint) check() error {
 		case *h.Utilization < 0 || *h.Utilization > model.UtilizationMax:
 			return bad("invalid utilization")
 		}
-	case XHintTimeslice:
+	case upstream.HintTimeslice:
 		switch {
 		case h.Timeslice == nil:
 			return bad("missing timeslice")
 		case *h.Timeslice < model.TimesliceMin.Microseconds() || *h.Timeslice > model.TimesliceMax.Microseconds():
 			return bad("invalid timeslice")
 		}
-	case XHintWindowActive:
+	case upstream.HintWindowActive:
 		switch {
 		case !pid:
 			return bad("missing pid")

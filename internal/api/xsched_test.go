@@ -13,7 +13,8 @@ import (
 	"sync"
 	"testing"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 	"xsched/internal/policy"
 )
 
@@ -42,11 +43,11 @@ func golden(t *testing.T, name, got string) {
 
 // world is a Control with two programs, of uid 1000 and 2000, that notes what was changed.
 type world struct {
-	daemon.Control // nil: a method that is not overridden panics
+	control.Control // nil: a method that is not overridden panics
 
 	mu     sync.Mutex
-	list   daemon.List
-	stats  daemon.Stats
+	list   control.List
+	stats  control.Stats
 	policy string
 	notes  []string
 	silent bool // the engine does not answer
@@ -55,28 +56,28 @@ type world struct {
 func newWorld() *world {
 	return &world{
 		policy: "HPF",
-		list: daemon.List{Policy: "HPF", Mode: "live", DefaultInFlight: 4, DefaultBatch: 2, Processes: []daemon.Process{
+		list: control.List{Policy: "HPF", Mode: "live", DefaultInFlight: 4, DefaultBatch: 2, Processes: []control.Process{
 			{
 				PID: 101, UID: 1000, Session: 1, Command: "python serve.py", Priority: 10, InFlight: 16, Batch: 8,
-				Counters: daemon.Counters{HookedCalls: 900, Launches: 500, GateWaits: 3, GateWaitNS: 1_500_000},
-				Queues: []daemon.Queue{
+				Counters: control.Counters{HookedCalls: 900, Launches: 500, GateWaits: 3, GateWaitNS: 1_500_000},
+				Queues: []control.Queue{
 					{Index: 0, Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, RanNS: 2_000_000_000},
-					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1, Stream: true, Hints: daemon.Hints{PerQueue: true}},
+					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1, Stream: true, Hints: control.Hints{PerQueue: true}},
 				},
 			},
 			{
-				PID: 202, UID: 2000, Session: 2, Command: "train", Queues: []daemon.Queue{{
+				PID: 202, UID: 2000, Session: 2, Command: "train", Queues: []control.Queue{{
 					Index: 0, Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 2, RanNS: 1_000_000_000, SuspendedNS: 250_000_000,
-					Preemptions: 7, PreemptedBy: []daemon.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 6, Reason: "process"}},
+					Preemptions: 7, PreemptedBy: []control.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 6, Reason: "process"}},
 				}},
 			},
 		}},
-		stats: daemon.Stats{
+		stats: control.Stats{
 			UptimeNS: 5_000_000_000, HeartbeatAgeNS: 20_000_000, Sessions: 2, SessionsTotal: 3, Queues: 3, OpenFDs: 12,
 			Refused: map[string]uint64{"full": 2}, Wakes: 40, Doorbells: 30, Decisions: 25, Preemptions: 7, PreemptionsByLevel: [4]uint64{0, 0, 7, 0},
 			Yields: 4, Grants: 1, Suspends: 7, Resumes: 6, TimesliceSets: 5, GateHolds: 0, DeviceErrors: 1,
-			Targets: []daemon.TargetStats{{PID: 202, StuckSinceNS: 5}},
-			PreemptTime: [4]daemon.Histogram{2: {
+			Targets: []control.TargetStats{{PID: 202, StuckSinceNS: 5}},
+			PreemptTime: [4]control.Histogram{2: {
 				Count: 3, SumUS: 95, Cumulative: []uint64{0, 0, 0, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3},
 			}},
 		},
@@ -87,32 +88,32 @@ func (w *world) note(format string, args ...any) {
 	w.notes = append(w.notes, fmt.Sprintf(format, args...))
 }
 
-var errSilent = &daemon.Error{Kind: daemon.ErrUnavailable, Cause: "the engine does not answer"}
+var errSilent = &control.Error{Kind: control.ErrUnavailable, Cause: "the engine does not answer"}
 
-func (w *world) List(context.Context, daemon.Caller) (daemon.List, error) {
+func (w *world) List(context.Context, control.Caller) (control.List, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.silent {
-		return daemon.List{}, errSilent
+		return control.List{}, errSilent
 	}
 	return w.list, nil
 }
 
-func (w *world) Version(context.Context, daemon.Caller) (daemon.Version, error) {
-	return daemon.Version{Version: "v9", Virtual: true}, nil
+func (w *world) Version(context.Context, control.Caller) (control.Version, error) {
+	return control.Version{Version: "v9", Virtual: true}, nil
 }
 
-func (w *world) Stats(context.Context, daemon.Caller) (daemon.Stats, error) {
+func (w *world) Stats(context.Context, control.Caller) (control.Stats, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stats, nil
 }
 
-func (w *world) Devices(context.Context, daemon.Caller) (daemon.Devices, error) {
-	return daemon.Devices{Devices: []daemon.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000}}}, nil
+func (w *world) Devices(context.Context, control.Caller) (control.Devices, error) {
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000}}}, nil
 }
 
-func (w *world) Hint(_ context.Context, c daemon.Caller, r daemon.HintRequest) (daemon.HintReply, error) {
+func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.list.Processes {
@@ -120,7 +121,7 @@ func (w *world) Hint(_ context.Context, c daemon.Caller, r daemon.HintRequest) (
 			continue
 		}
 		if c.UID != 0 && c.UID != p.UID {
-			return daemon.HintReply{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "process belongs to another", Remedy: "use sudo"}
+			return control.HintReply{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "process belongs to another", Remedy: "use sudo"}
 		}
 		text := fmt.Sprintf("hint %d", r.PID)
 		if r.Queue != nil {
@@ -139,24 +140,24 @@ func (w *world) Hint(_ context.Context, c daemon.Caller, r daemon.HintRequest) (
 			text += fmt.Sprintf(" window=%v", *r.WindowActive)
 		}
 		w.note("%s", text)
-		return daemon.HintReply{}, nil
+		return control.HintReply{}, nil
 	}
-	return daemon.HintReply{}, &daemon.Error{Kind: daemon.ErrNotFound, Cause: fmt.Sprintf("process %d is not known", r.PID)}
+	return control.HintReply{}, &control.Error{Kind: control.ErrNotFound, Cause: fmt.Sprintf("process %d is not known", r.PID)}
 }
 
-func (w *world) Policy(_ context.Context, c daemon.Caller, r daemon.PolicyRequest) (daemon.PolicyReply, error) {
+func (w *world) Policy(_ context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Name != "" || r.QuantumUS != 0 {
 		if c.UID != 0 {
-			return daemon.PolicyReply{}, &daemon.Error{Kind: daemon.ErrNotAllowed, Cause: "only the daemon's owner may"}
+			return control.PolicyReply{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "only the daemon's owner may"}
 		}
 		w.note("policy %s %d", r.Name, r.QuantumUS)
 		if r.Name != "" {
 			w.policy = r.Name
 		}
 	}
-	return daemon.PolicyReply{Name: w.policy, Available: policy.Names()}, nil
+	return control.PolicyReply{Name: w.policy, Available: policy.Names()}, nil
 }
 
 func (w *world) taken() string {
@@ -168,7 +169,7 @@ func (w *world) taken() string {
 }
 
 func as(uid int) Identify {
-	return func(*http.Request) (daemon.Caller, error) { return daemon.Caller{UID: uid}, nil }
+	return func(*http.Request) (control.Caller, error) { return control.Caller{UID: uid}, nil }
 }
 
 // TestXSchedRoutes holds every answer of XSched's routes to the golden file.
@@ -280,49 +281,15 @@ func cutLong(text string) string {
 	return out.String()
 }
 
-func TestDevicesAndHandles(t *testing.T) {
-	for address, want := range map[string]uint64{
-		"0000:01:00.0":     2<<32 | 0x0100,
-		"0001:81:1f.7":     2<<32 | 0x1_81_ff,
-		"10000:01:00.0":    2<<32 | 0x0100, // only 32 bits of it fit
-		"nothing":          2 << 32,
-		"00000000:3b:02.1": 2<<32 | 0x3b11,
-	} {
-		if got := deviceOf(address); got != want {
-			t.Errorf("deviceOf(%s) = %x, want %x", address, got, want)
-		}
-	}
-	q := XQueue{Handle: handleOf(3, 5), Device: deviceOf("0000:01:00.0")}
-	if q.HandleText() != "0x30005" || q.DeviceText() != "GPU(0x200000100)" {
-		t.Errorf("%s %s", q.HandleText(), q.DeviceText())
-	}
-	if h, ok := parseHandle(q.HandleText()); !ok || h != q.Handle {
-		t.Errorf("parseHandle = %x, %v", h, ok)
-	}
-}
-
-// Numbers that XSched's tools send must mean the same here.
-func TestPolicyNumbers(t *testing.T) {
-	for _, name := range policy.Names() {
-		n, err := XPolicyNumber(name)
-		if err != nil || n != policy.Number(name) || XPolicyName(n) != name {
-			t.Errorf("%s: number %d (%v) in the tools, %d in the registry", name, n, err, policy.Number(name))
-		}
-	}
-	if _, err := XPolicyNumber("nonsense"); err == nil {
-		t.Error("nonsense has a number")
-	}
-}
-
 // TestXClient talks to the real handler over a real connection.
 func TestXClient(t *testing.T) {
 	w := newWorld()
 	server := httptest.NewServer(Handler(w, as(0)))
 	defer server.Close()
-	c := NewXClient("127.0.0.1", portOf(t, server.Listener.Addr().String()))
+	c := upstream.New("127.0.0.1", portOf(t, server.Listener.Addr().String()))
 	defer c.Close()
 	all, err := c.List(t.Context())
-	if err != nil || len(all.XQueues) != 3 || all.XQueues[0].Handle != 0x10000 || !all.XQueues[2].Suspended {
+	if err != nil || len(all.Queues) != 3 || all.Queues[0].Handle != 0x10000 || !all.Queues[2].Suspended {
 		t.Fatalf("List = %+v, %v", all, err)
 	}
 	if err := c.Config(t.Context(), 0x10000, 2, -1, -1); err != nil {
@@ -340,11 +307,11 @@ func TestXClient(t *testing.T) {
 	if err := c.SetPolicy(t.Context(), 100); err != nil {
 		t.Error(err)
 	}
-	kind, pid := XHintUtilization, 202
-	if err := c.Hint(t.Context(), XHint{Type: &kind, PID: &pid, Utilization: &pid}); err == nil {
+	kind, pid := upstream.HintUtilization, 202
+	if err := c.Hint(t.Context(), upstream.Hint{Type: &kind, PID: &pid, Utilization: &pid}); err == nil {
 		t.Error("utilization 202 was taken")
 	}
-	if _, err := NewXClient("127.0.0.1", 1).List(t.Context()); err == nil || !strings.Contains(err.Error(), "xsched serve") {
+	if _, err := upstream.New("127.0.0.1", 1).List(t.Context()); err == nil || !strings.Contains(err.Error(), "xsched serve") {
 		t.Errorf("nobody listens: %v", err)
 	}
 }

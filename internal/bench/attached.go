@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // attacher is a Daemon that can take over programs without a shim.
 type attacher interface {
-	Attach(ctx context.Context, pid int) (daemon.ProcessReply, error)
+	Attach(ctx context.Context, pid int) (control.ProcessReply, error)
 }
 
 // attachLows puts low tenants without a shim under the daemon.
@@ -44,7 +44,7 @@ func (r *run) attachLows(ctx context.Context) error {
 }
 
 // known says whether the daemon has a tenant under control: through its shim, or from outside.
-func (r *run) known(p daemon.Process, t *tenant) bool {
+func (r *run) known(p control.Process, t *tenant) bool {
 	if r.attached && t != r.tenants[0] {
 		return p.Attached
 	}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 )
 
@@ -178,7 +178,7 @@ func openOwn(ctx context.Context, exe string, serveFlags ...string) (_ *rig, err
 	if r.serve, err = r.startService(append([]string{"serve", "--http", "off"}, serveFlags...)...); err != nil {
 		return nil, err
 	}
-	return r, r.connect(ctx, filepath.Join(r.dir, "control.sock"), r.serve)
+	return r, r.connect(ctx, filepath.Join(r.dir, control.ControlSocket), r.serve)
 }
 
 // start runs a command: under the daemon, or as if there was none.
@@ -302,4 +302,4 @@ func (s *side) gone() error {
 }
 
 // isOnline tells the two sides apart.
-func isOnline(p daemon.Process) bool { return p.Priority > 0 }
+func isOnline(p control.Process) bool { return p.Priority > 0 }

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // ColocateReport is what an online and an offline program did to each other; pair.json is its JSON.
@@ -98,7 +98,7 @@ const (
 )
 
 // note takes over what the list says of a process while it is there.
-func (r *ColocateReport) note(p daemon.Process) {
+func (r *ColocateReport) note(p control.Process) {
 	if isOnline(p) {
 		return
 	}
@@ -108,11 +108,11 @@ func (r *ColocateReport) note(p daemon.Process) {
 	}
 }
 
-func operation(h daemon.Histogram) Operation {
+func operation(h control.Histogram) Operation {
 	return Operation{N: h.Count, P50: h.P50US / 1000, P99: h.P99US / 1000, Max: h.MaxUS / 1000}
 }
 
-func (r *ColocateReport) operations(s daemon.Stats) {
+func (r *ColocateReport) operations(s control.Stats) {
 	if s.DriverSuspendTime.Count > 0 {
 		suspend, resume := operation(s.DriverSuspendTime), operation(s.DriverResumeTime)
 		r.DriverSuspend, r.DriverResume = &suspend, &resume

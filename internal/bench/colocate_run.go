@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // runAlone starts the offline program, waits until it uses the GPU and measures it alone.
@@ -26,7 +26,7 @@ func (c *colocation) runAlone(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := c.await(ctx, c.offline, func(p daemon.Process) bool { return !isOnline(p) && works(p) }); err != nil {
+	if err := c.await(ctx, c.offline, func(p control.Process) bool { return !isOnline(p) && works(p) }); err != nil {
 		return err
 	}
 	if err := sleep(ctx, settleTime); err != nil {
@@ -42,7 +42,7 @@ func (c *colocation) runAlone(ctx context.Context) (err error) {
 }
 
 // works says that a process has handed work to the GPU, as far as anybody can tell.
-func works(p daemon.Process) bool {
+func works(p control.Process) bool {
 	for _, q := range p.Queues {
 		if p.Attached || p.Counters.Launches > 0 || q.Submitted > 0 || q.Route == "owner" {
 			return true
@@ -60,11 +60,11 @@ func (c *colocation) attach(ctx context.Context) error {
 			return c.offline.gone()
 		}
 		for _, pid := range groupOf(c.offline.cmd.Process.Pid) {
-			_, err := c.rig.daemon.AttachWith(ctx, daemon.ProcessRequest{PID: pid, Priority: &priority})
+			_, err := c.rig.daemon.AttachWith(ctx, control.ProcessRequest{PID: pid, Priority: &priority})
 			if err == nil {
 				return nil
 			}
-			if !errors.Is(err, daemon.ErrNotFound) || last == nil {
+			if !errors.Is(err, control.ErrNotFound) || last == nil {
 				last = err
 			}
 		}
@@ -97,7 +97,7 @@ func groupOf(group int) (pids []int) {
 }
 
 // await waits until a process of a side is as wanted.
-func (c *colocation) await(ctx context.Context, s *side, wanted func(daemon.Process) bool) error {
+func (c *colocation) await(ctx context.Context, s *side, wanted func(control.Process) bool) error {
 	for limit := time.Now().Add(joinLimit); ; {
 		list, err := c.rig.daemon.List(ctx)
 		if err != nil {
@@ -123,7 +123,7 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 	if c.online, err = c.start("online", c.Online, onlinePriority, false); err != nil {
 		return err
 	}
-	if err := c.await(ctx, c.online, func(p daemon.Process) bool { return isOnline(p) && works(p) }); err != nil {
+	if err := c.await(ctx, c.online, func(p control.Process) bool { return isOnline(p) && works(p) }); err != nil {
 		return err
 	}
 	if err := sleep(ctx, settleTime); err != nil {
@@ -150,9 +150,9 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 }
 
 // between sums up what was added to a histogram; the percentiles are those of all of it.
-func between(before, after daemon.Histogram, limit float64) Operation {
-	within := func(h daemon.Histogram) uint64 {
-		for i, bound := range daemon.HistogramBoundsUS() {
+func between(before, after control.Histogram, limit float64) Operation {
+	within := func(h control.Histogram) uint64 {
+		for i, bound := range control.HistogramBoundsUS() {
 			if bound == limit*1000 && i < len(h.Cumulative) {
 				return h.Cumulative[i]
 			}

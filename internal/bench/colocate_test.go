@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 )
@@ -84,9 +84,9 @@ func TestThroughput(t *testing.T) {
 }
 
 func TestBetween(t *testing.T) {
-	counts := func(at5ms, all uint64) daemon.Histogram {
-		h := daemon.Histogram{Count: all}
-		for _, bound := range daemon.HistogramBoundsUS() {
+	counts := func(at5ms, all uint64) control.Histogram {
+		h := control.Histogram{Count: all}
+		for _, bound := range control.HistogramBoundsUS() {
 			if bound < 5000 {
 				h.Cumulative = append(h.Cumulative, 0)
 			} else {
@@ -102,7 +102,7 @@ func TestBetween(t *testing.T) {
 	if o := between(counts(3, 5), counts(101, 105), suspendTarget); o.met() {
 		t.Errorf("2 of 100 are late: %+v", o)
 	}
-	if o := between(daemon.Histogram{}, daemon.Histogram{}, resumeTarget); o.met() {
+	if o := between(control.Histogram{}, control.Histogram{}, resumeTarget); o.met() {
 		t.Error("none is met")
 	}
 }

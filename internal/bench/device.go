@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/model"
 	vamd "xsched/internal/virtual/amd"
 	vnvidia "xsched/internal/virtual/nvidia"
@@ -87,9 +88,9 @@ func (r *rig) startDevice(ctx context.Context, fault string) error {
 // deviceSocket is the virtual GPU's.
 func (r *rig) deviceSocket() string {
 	if r.platform == PlatformAMD {
-		return filepath.Join(r.dir, "kfd.sock")
+		return filepath.Join(r.dir, control.VirtualKFDSocket)
 	}
-	return filepath.Join(r.dir, "vgpu.sock")
+	return filepath.Join(r.dir, control.VirtualSocket)
 }
 
 func (r *rig) dialDevice(socket string) error {

@@ -17,7 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/api"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 // family is one program of two processes: an urgent one and one in the background. It is
@@ -28,7 +29,7 @@ type family struct {
 	errs    tailBuffer
 	high    *tenant
 	low     *tenant
-	daemon  *api.Client // its own (LCL), or the one of all
+	daemon  *client.Client // its own (LCL), or the one of all
 	device  Device
 	gone    chan struct{} // closed when it has ended; nil: it was never there
 	ended   error
@@ -153,7 +154,7 @@ func (f *family) findPrivate(r *rig) error {
 	if err := own.dialDevice(own.deviceSocket()); err != nil {
 		return err
 	}
-	f.daemon, f.device = api.NewClient(filepath.Join(found[0], "control.sock")), own.device
+	f.daemon, f.device = client.New(filepath.Join(found[0], control.ControlSocket)), own.device
 	f.cleanup = append(f.cleanup, own.close, f.daemon.Close)
 	return nil
 }

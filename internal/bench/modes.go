@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 	"xsched/internal/policy"
 )
@@ -243,12 +243,12 @@ func (row *SchedulerRow) finish(alone float64) {
 }
 
 // known says which of the program's processes a daemon knows.
-func (f *family) known(ctx context.Context, d Daemon) ([]daemon.Process, error) {
+func (f *family) known(ctx context.Context, d Daemon) ([]control.Process, error) {
 	list, err := d.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the daemon's list: %w", err)
 	}
-	var out []daemon.Process
+	var out []control.Process
 	for _, p := range list.Processes {
 		if p.PID == f.high.pid() || p.PID == f.low.pid() {
 			out = append(out, p)

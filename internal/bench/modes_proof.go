@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // turnEvidence is what the parties say about one turn of a mode: the tenants, the library in them, the
@@ -32,7 +32,7 @@ type turnEvidence struct {
 	checksum bool
 	ended    error
 
-	before, others daemon.Stats
+	before, others control.Stats
 }
 
 // begin looks at the daemons before the load.
@@ -107,7 +107,7 @@ func (ev *turnEvidence) end(ctx context.Context, r *rig, f *family) error {
 	return nil
 }
 
-func operations(s daemon.Stats) uint64 { return s.Suspends + s.GateHolds + s.TimesliceSets }
+func operations(s control.Stats) uint64 { return s.Suspends + s.GateHolds + s.TimesliceSets }
 
 // record is what the device did for a program that schedules itself.
 func (f *family) record(ctx context.Context) ([]Segment, error) {

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 // The faults a run can be given, to show that its proof notices them.
@@ -33,7 +33,7 @@ type rig struct {
 	platform   string // of the virtual GPU: PlatformNVIDIA or PlatformAMD
 	attached   bool   // low tenants get no shim
 	inert      bool   // FaultShimInert
-	daemon     *api.Client
+	daemon     *client.Client
 	device     Device // nil on a real GPU
 	tenant     string // path of the load generator
 	scheduling string // of the tenants
@@ -69,7 +69,7 @@ func openVirtual(ctx context.Context, exe, platform, fault string, serveFlags ..
 		return nil, err
 	}
 	r.serve = serve
-	if err := r.connect(ctx, filepath.Join(r.dir, "control.sock"), serve); err != nil {
+	if err := r.connect(ctx, filepath.Join(r.dir, control.ControlSocket), serve); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -78,7 +78,7 @@ func openVirtual(ctx context.Context, exe, platform, fault string, serveFlags ..
 // openRunning uses the daemon that runs in dir, on a real GPU.
 func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
 	r := &rig{exe: exe, dir: dir}
-	if err := r.connect(ctx, filepath.Join(dir, "control.sock"), nil); err != nil {
+	if err := r.connect(ctx, filepath.Join(dir, control.ControlSocket), nil); err != nil {
 		return nil, err
 	}
 	v, err := r.daemon.Version(ctx)
@@ -99,7 +99,7 @@ func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
 	r.cleanup = append(r.cleanup, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_, _ = r.daemon.SetMode(ctx, daemon.ModeRequest{Mode: before.Mode, Level: before.Level})
+		_, _ = r.daemon.SetMode(ctx, control.ModeRequest{Mode: before.Mode, Level: before.Level})
 	})
 	return r, nil
 }
@@ -141,7 +141,7 @@ func (s *service) stop() {
 
 // connect waits until the daemon answers. own is the service that should, or nil.
 func (r *rig) connect(ctx context.Context, socket string, own *service) error {
-	r.daemon = api.NewClient(socket)
+	r.daemon = client.New(socket)
 	r.cleanup = append(r.cleanup, r.daemon.Close)
 	return r.until(ctx, own, func() error {
 		_, err := r.daemon.Version(ctx)

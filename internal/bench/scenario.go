@@ -10,17 +10,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/model"
 )
 
-// Daemon is what a run needs of `xsched serve`; *api.Client is one.
+// Daemon is what a run needs of `xsched serve`; *client.Client is one.
 type Daemon interface {
-	SetMode(ctx context.Context, r daemon.ModeRequest) (daemon.ModeReply, error)
-	List(ctx context.Context) (daemon.List, error)
-	Stats(ctx context.Context) (daemon.Stats, error)
-	Suspend(ctx context.Context, pid int) (daemon.ProcessReply, error)
-	Resume(ctx context.Context, pid int) (daemon.ProcessReply, error)
+	SetMode(ctx context.Context, r control.ModeRequest) (control.ModeReply, error)
+	List(ctx context.Context) (control.List, error)
+	Stats(ctx context.Context) (control.Stats, error)
+	Suspend(ctx context.Context, pid int) (control.ProcessReply, error)
+	Resume(ctx context.Context, pid int) (control.ProcessReply, error)
 }
 
 // Device is the ground truth: what the device itself recorded. Only the
@@ -76,14 +76,14 @@ type run struct {
 }
 
 // modeOf is the daemon's mode for one of ours.
-func modeOf(name string) daemon.ModeRequest {
+func modeOf(name string) control.ModeRequest {
 	switch name {
 	case ModeLv1:
-		return daemon.ModeRequest{Mode: string(model.ModeLevel), Level: int(model.LevelBlock)}
+		return control.ModeRequest{Mode: string(model.ModeLevel), Level: int(model.LevelBlock)}
 	case ModeLv2, ModeLv3:
-		return daemon.ModeRequest{Mode: string(model.ModeLive)}
+		return control.ModeRequest{Mode: string(model.ModeLive)}
 	default:
-		return daemon.ModeRequest{Mode: string(model.ModeOff)}
+		return control.ModeRequest{Mode: string(model.ModeOff)}
 	}
 }
 
@@ -268,12 +268,12 @@ func (r *run) counted(ctx context.Context) (ModeEvidence, error) {
 }
 
 // counters are the daemon's processes by pid.
-func (r *run) counters(ctx context.Context) (map[int]daemon.Process, error) {
+func (r *run) counters(ctx context.Context) (map[int]control.Process, error) {
 	list, err := r.daemon.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the daemon's list: %w", err)
 	}
-	out := map[int]daemon.Process{}
+	out := map[int]control.Process{}
 	for _, p := range list.Processes {
 		out[p.PID] = p
 	}

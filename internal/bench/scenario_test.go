@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // world is a daemon and a device that say what a good run would make them
@@ -18,7 +18,7 @@ import (
 type world struct {
 	t       *testing.T
 	tenants []*tenant
-	mode    daemon.ModeRequest
+	mode    control.ModeRequest
 	modes   []string
 	held    map[int]bool
 	calls   uint64
@@ -28,33 +28,33 @@ type world struct {
 	deaf bool
 }
 
-func (w *world) SetMode(_ context.Context, r daemon.ModeRequest) (daemon.ModeReply, error) {
+func (w *world) SetMode(_ context.Context, r control.ModeRequest) (control.ModeReply, error) {
 	w.mode = r
 	w.modes = append(w.modes, r.Mode)
-	return daemon.ModeReply{Mode: r.Mode, Level: r.Level}, nil
+	return control.ModeReply{Mode: r.Mode, Level: r.Level}, nil
 }
 
-func (w *world) List(context.Context) (daemon.List, error) {
+func (w *world) List(context.Context) (control.List, error) {
 	w.calls++
-	var l daemon.List
+	var l control.List
 	for i, tn := range w.tenants {
-		p := daemon.Process{PID: tn.pid(), Held: w.held[tn.pid()]}
-		p.Counters = daemon.Counters{HookedCalls: 100, Launches: 1e6}
+		p := control.Process{PID: tn.pid(), Held: w.held[tn.pid()]}
+		p.Counters = control.Counters{HookedCalls: 100, Launches: 1e6}
 		if w.mode.Level == 1 && i > 0 {
 			p.Counters.GateWaits = w.calls
 		}
-		q := daemon.Queue{State: "running", SliceUS: 1}
+		q := control.Queue{State: "running", SliceUS: 1}
 		if p.Held && !w.deaf {
 			q.State = "held"
 		}
-		p.Queues = []daemon.Queue{q}
+		p.Queues = []control.Queue{q}
 		l.Processes = append(l.Processes, p)
 	}
 	return l, nil
 }
 
-func (w *world) Stats(context.Context) (daemon.Stats, error) {
-	var s daemon.Stats
+func (w *world) Stats(context.Context) (control.Stats, error) {
+	var s control.Stats
 	switch w.mode.Mode {
 	case "live":
 		s.Suspends = w.calls
@@ -64,14 +64,14 @@ func (w *world) Stats(context.Context) (daemon.Stats, error) {
 	return s, nil
 }
 
-func (w *world) Suspend(_ context.Context, pid int) (daemon.ProcessReply, error) {
+func (w *world) Suspend(_ context.Context, pid int) (control.ProcessReply, error) {
 	w.held[pid] = true
-	return daemon.ProcessReply{}, nil
+	return control.ProcessReply{}, nil
 }
 
-func (w *world) Resume(_ context.Context, pid int) (daemon.ProcessReply, error) {
+func (w *world) Resume(_ context.Context, pid int) (control.ProcessReply, error) {
 	delete(w.held, pid)
-	return daemon.ProcessReply{}, nil
+	return control.ProcessReply{}, nil
 }
 
 func (w *world) Processes(context.Context) (map[int]DeviceProcess, error) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/doctor"
 )
 
@@ -35,16 +35,16 @@ func TestEnvironmentPrepend(t *testing.T) {
 }
 
 func TestWriteList(t *testing.T) {
-	list := daemon.List{Processes: []daemon.Process{
-		{PID: 12, Priority: 10, Command: "serve", Counters: daemon.Counters{Launches: 42}, Queues: []daemon.Queue{
+	list := control.List{Processes: []control.Process{
+		{PID: 12, Priority: 10, Command: "serve", Counters: control.Counters{Launches: 42}, Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
 			{Device: "0000:02:00.0", State: "idle", Level: 1},
 		}},
-		{PID: 13, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []daemon.Queue{
+		{PID: 13, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
 		}},
 		{PID: 14, Held: true, Attached: true, Command: "old"},
-		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []daemon.Queue{
+		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
 			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was asked for: no driver"},
 		}},
 	}}
@@ -72,7 +72,7 @@ note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
 		}
 	}
 	text.Reset()
-	writeList(&text, daemon.List{}, 0)
+	writeList(&text, control.List{}, 0)
 	if !strings.Contains(text.String(), "xsched run") {
 		t.Errorf("an empty list does not say what to do: %q", text.String())
 	}
@@ -80,10 +80,10 @@ note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
 
 func TestWriteStats(t *testing.T) {
 	var text strings.Builder
-	writeStats(&text, daemon.Stats{
+	writeStats(&text, control.Stats{
 		Refused:     map[string]uint64{"wrong version": 3},
-		SuspendTime: daemon.Histogram{Count: 2, P50US: 600.4, P99US: 700, MaxUS: 710},
-		Targets:     []daemon.TargetStats{{PID: 9, Device: "0000:01:00.0", StuckForMS: 120}},
+		SuspendTime: control.Histogram{Count: 2, P50US: 600.4, P99US: 700, MaxUS: 710},
+		Targets:     []control.TargetStats{{PID: 9, Device: "0000:01:00.0", StuckForMS: 120}},
 	})
 	for _, want := range []string{"P50 600.4 us, P99 700.0 us, max 710.0 us (2)", "3: wrong version", "pid 9 on 0000:01:00.0 for 120 ms"} {
 		if !strings.Contains(text.String(), want) {
@@ -94,7 +94,7 @@ func TestWriteStats(t *testing.T) {
 
 func TestWriteDevices(t *testing.T) {
 	var text strings.Builder
-	writeDevices(&text, daemon.Devices{Devices: []daemon.Device{
+	writeDevices(&text, control.Devices{Devices: []control.Device{
 		{ID: "0000:01:00.0", Name: "NVIDIA H200", Driver: "580.1", MaxLevel: 3, Slices: true, ComputeMode: "default"},
 		{ID: "0000:02:00.0", Driver: "580.1", MaxLevel: 1, LevelReason: "MPS: the channels belong to the MPS server", ComputeMode: "exclusive process", MIG: true},
 	}})

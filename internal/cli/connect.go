@@ -10,12 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
-	"xsched/internal/hub"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
-
-const controlSocket = "control.sock"
 
 // dirs are the folders where this user's daemon may be, in the order the shim
 // looks: the one asked for, else the user's own, else the system's.
@@ -23,8 +20,8 @@ func (a *app) dirs() []string {
 	if a.dir != "" {
 		return []string{a.dir}
 	}
-	own := hub.DefaultDir(os.Geteuid(), os.Getenv)
-	system := hub.DefaultDir(0, func(string) string { return "" })
+	own := control.DefaultDir(os.Geteuid(), os.Getenv)
+	system := control.DefaultDir(0, func(string) string { return "" })
 	if own == system || os.Getenv("XSCHED_DIR") != "" {
 		return []string{own}
 	}
@@ -32,29 +29,29 @@ func (a *app) dirs() []string {
 }
 
 // connect finds the first daemon that answers; it also says in which folder.
-func (a *app) connect(ctx context.Context) (*api.Client, daemon.Version, error) {
+func (a *app) connect(ctx context.Context) (*client.Client, control.Version, error) {
 	var tried []string
 	for _, dir := range a.dirs() {
-		client := api.NewClient(filepath.Join(dir, controlSocket))
-		version, err := client.Version(ctx)
+		c := client.New(filepath.Join(dir, control.ControlSocket))
+		version, err := c.Version(ctx)
 		if err == nil {
-			return client, version, nil
+			return c, version, nil
 		}
-		client.Close()
-		if !errors.Is(err, api.ErrNoDaemon) {
-			return nil, daemon.Version{}, err
+		c.Close()
+		if !errors.Is(err, client.ErrNoDaemon) {
+			return nil, control.Version{}, err
 		}
-		tried = append(tried, client.Socket())
+		tried = append(tried, c.Socket())
 	}
-	return nil, daemon.Version{}, fmt.Errorf("%w at %s; start one with `xsched serve`", api.ErrNoDaemon, strings.Join(tried, " or "))
+	return nil, control.Version{}, fmt.Errorf("%w at %s; start one with `xsched serve`", client.ErrNoDaemon, strings.Join(tried, " or "))
 }
 
 // withClient runs f with a connected client.
-func (a *app) withClient(ctx context.Context, f func(*api.Client) error) error {
-	client, _, err := a.connect(ctx)
+func (a *app) withClient(ctx context.Context, f func(*client.Client) error) error {
+	c, _, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	return f(client)
+	defer c.Close()
+	return f(c)
 }

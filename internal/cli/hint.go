@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/model"
 )
 
@@ -42,14 +42,14 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 			if err != nil {
 				return err
 			}
-			request := daemon.HintRequest{PID: pid}
+			request := control.HintRequest{PID: pid}
 			if cmd.Flags().Changed("queue") {
 				request.Queue = &queue
 			}
 			if err := hints.read(cmd, request.Set); err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(client *api.Client) error {
+			return a.withClient(cmd.Context(), func(client *client.Client) error {
 				reply, err := client.Hint(cmd.Context(), request)
 				if err != nil {
 					return err
@@ -141,7 +141,7 @@ func (h *hintFlags) read(c *cobra.Command, take func(*model.HintField, model.Hin
 }
 
 // hintsText shows what is said, and the named ones in any case.
-func hintsText(h *daemon.Hints, always ...string) string {
+func hintsText(h *control.Hints, always ...string) string {
 	var parts []string
 	for _, f := range model.HintFields() {
 		v := h.Value(&f)

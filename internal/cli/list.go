@@ -14,9 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
-	"xsched/internal/driver/amd"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 func (a *app) listCommand() *cobra.Command {
@@ -39,7 +38,7 @@ func (a *app) listCommand() *cobra.Command {
   xsched list --stats`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withClient(cmd.Context(), func(client *api.Client) error {
+			return a.withClient(cmd.Context(), func(client *client.Client) error {
 				switch {
 				case devices:
 					reply, err := client.Devices(cmd.Context())
@@ -75,7 +74,7 @@ func (a *app) show(reply any, err error, asJSON bool, words func(io.Writer)) err
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
 
 // writeList prints the table; width 0 cuts nothing.
-func writeList(w io.Writer, list daemon.List, width int) {
+func writeList(w io.Writer, list control.List, width int) {
 	var text strings.Builder
 	table := newTable(&text)
 	fmt.Fprintln(table, "PID\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
@@ -117,7 +116,7 @@ func writeList(w io.Writer, list daemon.List, width int) {
 }
 
 // writeHints prints what the table has no column for.
-func writeHints(w io.Writer, p *daemon.Process) {
+func writeHints(w io.Writer, p *control.Process) {
 	rest := p.Hints
 	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
 	if text := hintsText(&rest); text != "" {
@@ -130,7 +129,7 @@ func writeHints(w io.Writer, p *daemon.Process) {
 	}
 }
 
-func writeDevices(w io.Writer, reply daemon.Devices) {
+func writeDevices(w io.Writer, reply control.Devices) {
 	table := newTable(w)
 	fmt.Fprintln(table, "DEVICE\tNAME\tDRIVER\tMAX LEVEL\tTIMESLICES\tPROGRAMS\tNOTE")
 	for _, d := range reply.Devices {
@@ -160,12 +159,12 @@ func writeDevices(w io.Writer, reply daemon.Devices) {
 	}
 }
 
-func writeStats(w io.Writer, s daemon.Stats) {
+func writeStats(w io.Writer, s control.Stats) {
 	table := newTable(w)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(table, "%s\t"+format+"\n", append([]any{name}, args...)...)
 	}
-	times := func(name string, h daemon.Histogram) {
+	times := func(name string, h control.Histogram) {
 		if h.Count == 0 {
 			line(name, "-")
 			return
@@ -210,10 +209,11 @@ func levelText(level int) string {
 
 // routeText names the way a level is reached where a GPU has more than one.
 func routeText(route string) string {
-	if route == amd.RouteOwner || route == amd.RouteDebugger {
-		return " " + route
+	switch route {
+	case "", control.RouteGate, control.RouteChannels:
+		return ""
 	}
-	return ""
+	return " " + route
 }
 
 func busyText(busy bool) string {
@@ -239,7 +239,7 @@ func schedText(state string, held bool) string {
 	return heldText(held || state == "held")
 }
 
-func sliceText(q daemon.Queue) string {
+func sliceText(q control.Queue) string {
 	switch {
 	case q.SliceUS > 0:
 		return microseconds(q.SliceUS)

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/daemon"
 	"xsched/internal/model"
 )
@@ -198,7 +199,7 @@ func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell 
 	o.Mode = model.ModeLive
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	o.Ready = func(c daemon.Control) {
+	ready := func(c control.Control) {
 		tell.done(nil)
 		go func() {
 			defer stop()
@@ -211,7 +212,7 @@ func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell 
 			}
 		}()
 	}
-	return a.serve(ctx, o, 0, webOptions{addr: webOff})
+	return a.serve(ctx, o, 0, webOptions{addr: webOff}, ready)
 }
 
 // awaitEnd returns when the process of a pidfd has ended.
@@ -225,7 +226,7 @@ func awaitEnd(ctx context.Context, pidfd int) {
 	}
 }
 
-func hasClients(ctx context.Context, c daemon.Control) bool {
-	list, err := c.List(ctx, daemon.Caller{UID: os.Geteuid()})
+func hasClients(ctx context.Context, c control.Control) bool {
+	list, err := c.List(ctx, control.Caller{UID: os.Geteuid()})
 	return err == nil && len(list.Processes) > 0
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/model"
 )
 
@@ -37,8 +37,8 @@ Needs the daemon's user or root.`,
 			if err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(client *api.Client) error {
-				var reply daemon.ModeReply
+			return a.withClient(cmd.Context(), func(client *client.Client) error {
+				var reply control.ModeReply
 				if request.Mode == "" {
 					reply, err = client.Mode(cmd.Context())
 				} else {
@@ -75,11 +75,11 @@ func modeText(mode string, level int) string {
 }
 
 // parseMode reads the arguments of `mode`; none gives the zero request, which reads.
-func parseMode(args []string) (daemon.ModeRequest, error) {
+func parseMode(args []string) (control.ModeRequest, error) {
 	if len(args) == 0 {
-		return daemon.ModeRequest{}, nil
+		return control.ModeRequest{}, nil
 	}
-	request := daemon.ModeRequest{Mode: args[0]}
+	request := control.ModeRequest{Mode: args[0]}
 	if !contains(modeNames(), args[0]) {
 		return request, usagef("unknown mode %q; use %s", args[0], "off, timeslice, suspend, level N or live")
 	}

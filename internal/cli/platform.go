@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 	vamd "xsched/internal/virtual/amd"
 )
@@ -18,9 +19,6 @@ const (
 
 	envKFD     = "XSCHED_VKFD_SOCKET"
 	envKFDRoot = "XSCHED_VKFD_ROOT"
-
-	kfdSocket = "kfd.sock"
-	kfdRoot   = "kfd"
 )
 
 func checkPlatform(name string) error {
@@ -33,9 +31,9 @@ func checkPlatform(name string) error {
 // deviceSocket is the virtual GPU's in a daemon's folder.
 func deviceSocket(dir, platform string) string {
 	if platform == platformAMD {
-		return filepath.Join(dir, kfdSocket)
+		return filepath.Join(dir, control.VirtualKFDSocket)
 	}
-	return filepath.Join(dir, vgpuSocket)
+	return filepath.Join(dir, control.VirtualSocket)
 }
 
 // watchSocket is where a virtual GPU tells what it did.
@@ -50,7 +48,7 @@ func watchSocket(socket, platform string) string {
 func pointAt(env *environment, dir, platform string) {
 	if platform == platformAMD {
 		env.set(envKFD, deviceSocket(dir, platform))
-		env.set(envKFDRoot, filepath.Join(dir, kfdRoot))
+		env.set(envKFDRoot, filepath.Join(dir, control.VirtualKFDRoot))
 		return
 	}
 	env.set(envVGPU, deviceSocket(dir, platformNVIDIA))

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 func (a *app) policyCommand() *cobra.Command {
@@ -23,13 +23,13 @@ With a name: select it, at once and for all programs. Needs the daemon's user or
   xsched policy hpf`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd.Context(), func(client *api.Client) error {
-				var reply daemon.PolicyReply
+			return a.withClient(cmd.Context(), func(client *client.Client) error {
+				var reply control.PolicyReply
 				var err error
 				if len(args) == 0 {
 					reply, err = client.Policy(cmd.Context())
 				} else {
-					reply, err = client.SetPolicy(cmd.Context(), daemon.PolicyRequest{Name: args[0]})
+					reply, err = client.SetPolicy(cmd.Context(), control.PolicyRequest{Name: args[0]})
 				}
 				if err != nil {
 					return err

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 )
 
 func (a *app) suspendCommand() *cobra.Command {
@@ -20,7 +20,7 @@ func (a *app) suspendCommand() *cobra.Command {
 ` + "`xsched resume`" + ` or until the daemon goes. Nothing is lost. A program that was
 not started with ` + "`xsched run`" + ` is attached to first.`,
 		Example: `  xsched suspend 4711`,
-	}, "suspended", (*api.Client).Suspend)
+	}, "suspended", (*client.Client).Suspend)
 }
 
 func (a *app) resumeCommand() *cobra.Command {
@@ -29,13 +29,13 @@ func (a *app) resumeCommand() *cobra.Command {
 		Short:   "Undo `suspend`",
 		Long:    "Lets a program that was suspended by hand run again, as the policy decides.",
 		Example: `  xsched resume 4711`,
-	}, "resumed", (*api.Client).Resume)
+	}, "resumed", (*client.Client).Resume)
 }
 
 func (a *app) attachCommand() *cobra.Command {
 	var hints hintFlags
 	var c *cobra.Command
-	var request daemon.HintRequest
+	var request control.HintRequest
 	c = a.processCommand(&cobra.Command{
 		Use:   "attach PID",
 		Short: "Take control of a program that runs without the shim",
@@ -46,8 +46,8 @@ wait for with ` + "`xsched run`" + `. Root may attach to all programs, others to
 kernel lets them (ptrace rules).`,
 		Example: `  sudo xsched attach 4711 --priority -10
   sudo xsched attach 4711 --share 25`,
-	}, "attached", func(client *api.Client, ctx context.Context, pid int) (daemon.ProcessReply, error) {
-		return client.AttachWith(ctx, daemon.ProcessRequest{PID: pid, Priority: request.Priority, Utilization: request.Utilization})
+	}, "attached", func(client *client.Client, ctx context.Context, pid int) (control.ProcessReply, error) {
+		return client.AttachWith(ctx, control.ProcessRequest{PID: pid, Priority: request.Priority, Utilization: request.Utilization})
 	})
 	c.PreRunE = func(*cobra.Command, []string) error { return hints.read(c, request.Set) }
 	hints.add(c, "priority", "utilization")
@@ -60,10 +60,10 @@ func (a *app) detachCommand() *cobra.Command {
 		Short:   "Undo `attach`",
 		Long:    "Gives an attached program back as it was: running, with its own timeslice.",
 		Example: `  sudo xsched detach 4711`,
-	}, "detached", (*api.Client).Detach)
+	}, "detached", (*client.Client).Detach)
 }
 
-type processCall func(*api.Client, context.Context, int) (daemon.ProcessReply, error)
+type processCall func(*client.Client, context.Context, int) (control.ProcessReply, error)
 
 func (a *app) processCommand(c *cobra.Command, done string, call processCall) *cobra.Command {
 	var asJSON bool
@@ -73,7 +73,7 @@ func (a *app) processCommand(c *cobra.Command, done string, call processCall) *c
 		if err != nil {
 			return err
 		}
-		return a.withClient(cmd.Context(), func(client *api.Client) error {
+		return a.withClient(cmd.Context(), func(client *client.Client) error {
 			reply, err := call(client, cmd.Context(), pid)
 			if err != nil {
 				return err

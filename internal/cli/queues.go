@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/driver/amd"
 )
 
@@ -24,10 +24,10 @@ type queuesReply struct {
 	Asked int        `json:"asked_pid"`
 	AMD   *amd.Found `json:"amd,omitempty"`
 	// Daemon is what a daemon knows of the process: its contexts, on any GPU.
-	Daemon *daemon.Process `json:"daemon,omitempty"`
+	Daemon *control.Process `json:"daemon,omitempty"`
 	// NVIDIA is its channel groups and channels, as the daemon knows them.
-	NVIDIA []daemon.HardwareQueue `json:"nvidia,omitempty"`
-	Notes  []amd.Note             `json:"notes"`
+	NVIDIA []control.HardwareQueue `json:"nvidia,omitempty"`
+	Notes  []amd.Note              `json:"notes"`
 }
 
 func (a *app) queuesCommand() *cobra.Command {
@@ -146,11 +146,11 @@ func lastCause(err error) string {
 }
 
 // processOf asks the daemon for the process under any of its numbers.
-func (a *app) processOf(ctx context.Context, pid int, found *amd.Found) (*daemon.Process, error) {
+func (a *app) processOf(ctx context.Context, pid int, found *amd.Found) (*control.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	var process *daemon.Process
-	err := a.withClient(ctx, func(client *api.Client) error {
+	var process *control.Process
+	err := a.withClient(ctx, func(client *client.Client) error {
 		list, err := client.List(ctx)
 		if err != nil {
 			return err

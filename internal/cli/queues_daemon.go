@@ -8,8 +8,8 @@ import (
 	"io"
 	"time"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/driver/amd"
 )
 
@@ -18,8 +18,8 @@ import (
 func (a *app) joinDaemonQueues(ctx context.Context, reply *queuesReply) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	var known daemon.HardwareQueues
-	err := a.withClient(ctx, func(client *api.Client) (err error) {
+	var known control.HardwareQueues
+	err := a.withClient(ctx, func(client *client.Client) (err error) {
 		known, err = client.Queues(ctx, reply.Daemon.PID)
 		return err
 	})
@@ -54,7 +54,7 @@ func (a *app) joinDaemonQueues(ctx context.Context, reply *queuesReply) {
 	reply.Notes = append(reply.Notes, reply.AMD.Notes[before:]...)
 }
 
-func writeChannels(w io.Writer, all []daemon.HardwareQueue) {
+func writeChannels(w io.Writer, all []control.HardwareQueue) {
 	if len(all) == 0 {
 		return
 	}
@@ -77,7 +77,7 @@ func writeChannels(w io.Writer, all []daemon.HardwareQueue) {
 }
 
 // writeChannelsPython prints NVIDIA's channels for a test framework.
-func writeChannelsPython(w io.Writer, all []daemon.HardwareQueue) {
+func writeChannelsPython(w io.Writer, all []control.HardwareQueue) {
 	if len(all) == 0 {
 		return
 	}

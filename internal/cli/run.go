@@ -17,8 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/model"
 )
 
@@ -26,9 +26,6 @@ import (
 const (
 	envSocket = "XSCHED_SOCKET"
 	envVGPU   = "XSCHED_VGPU_SOCKET"
-
-	shimSocket = "xsched.sock"
-	vgpuSocket = "vgpu.sock"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -164,7 +161,7 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if a.dir != "" {
-		env.set(envSocket, filepath.Join(a.dir, shimSocket))
+		env.set(envSocket, filepath.Join(a.dir, control.ClientSocket))
 	}
 	client, running, err := a.connect(ctx)
 	if err != nil {
@@ -176,8 +173,8 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	}
 	defer client.Close()
 	if want.priority > int(model.PriorityDefault) && running.UID == 0 && os.Geteuid() != 0 && !running.AllowPriority {
-		return "", &daemon.Error{
-			Kind: daemon.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which only root may have from root's daemon", want.priority),
+		return "", &control.Error{
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which only root may have from root's daemon", want.priority),
 			Remedy: "lower the other programs instead, or have it started with `serve --allow-priority`",
 		}
 	}
@@ -185,7 +182,7 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 		if !running.Virtual {
 			return "", fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)
 		}
-		env.set(envSocket, filepath.Join(running.Dir, shimSocket))
+		env.set(envSocket, filepath.Join(running.Dir, control.ClientSocket))
 		platform = running.Platform
 		pointAt(env, running.Dir, platform)
 	}
@@ -200,7 +197,7 @@ func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error
 	for _, dir := range a.dirs() {
 		if platform := answeringDevice(dir); platform != "" {
 			pointAt(env, dir, platform)
-			env.set(envSocket, filepath.Join(dir, shimSocket))
+			env.set(envSocket, filepath.Join(dir, control.ClientSocket))
 			a.warn("running without scheduling: %s", oneLine(cause.Error()))
 			return platform, nil
 		}
@@ -210,7 +207,7 @@ func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error
 
 // checkLevel refuses a level that no GPU seen so far can do. A daemon that has
 // seen none yet decides when the program joins.
-func checkLevel(ctx context.Context, client *api.Client, want model.Level) error {
+func checkLevel(ctx context.Context, client *client.Client, want model.Level) error {
 	reply, err := client.Devices(ctx)
 	if err != nil || len(reply.Devices) == 0 {
 		return err
@@ -228,8 +225,8 @@ func checkLevel(ctx context.Context, client *api.Client, want model.Level) error
 	if reason == "" {
 		reason = "its driver offers no more"
 	}
-	return &daemon.Error{
-		Kind: daemon.ErrNotSupported, Cause: fmt.Sprintf("level %d can't be had on %s: %s", int(want), best.ID, reason),
+	return &control.Error{
+		Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d can't be had on %s: %s", int(want), best.ID, reason),
 		Remedy: fmt.Sprintf("use --level auto or %d", best.MaxLevel),
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
 			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
-				if client, err := vnvidia.Dial(filepath.Join(env.WorkDir, "d", vgpuSocket)); err == nil {
+				if client, err := vnvidia.Dial(filepath.Join(env.WorkDir, "d", control.VirtualSocket)); err == nil {
 					_ = client.Quit()
 					_ = client.Close()
 				}

@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/api"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/daemon"
-	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
@@ -78,7 +79,7 @@ one, to try everything on a machine that has none.`,
 			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, devices, web)
+			return a.serve(ctx, o, devices, web, nil)
 		},
 	}
 	f := c.Flags()
@@ -100,8 +101,10 @@ one, to try everything on a machine that has none.`,
 	return c
 }
 
-func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webOptions) error {
-	if running, err := api.NewClient(filepath.Join(o.Dir, controlSocket)).Version(ctx); err == nil {
+// serve runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
+// nil, once clients can connect.
+func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
+	if running, err := client.New(filepath.Join(o.Dir, control.ControlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
 	http, err := web.listen(o.Log)
@@ -109,9 +112,8 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		return err
 	}
 	defer http.close()
-	o.ServeControl = http.serveWith(api.Serve(o.Log))
 	if o.Virtual {
-		if err := hub.PrepareDir(o.Dir, os.Geteuid()); err != nil {
+		if err := control.PrepareDir(o.Dir, os.Geteuid()); err != nil {
 			return err
 		}
 		o.VGPUSocket = deviceSocket(o.Dir, o.Platform)
@@ -121,14 +123,33 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		}
 		defer device.stop()
 	}
-	ready := o.Ready
-	o.Ready = func(c daemon.Control) {
-		if ready != nil {
-			ready(c)
-		}
-		o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
+	d, err := daemon.Start(o)
+	if err != nil {
+		return err
 	}
-	if err := daemon.Run(ctx, o); err != nil && !errors.Is(err, context.Canceled) {
+	defer d.Close()
+	l, err := d.ListenControl()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		defer cancel()
+		served <- http.serveBeside(ctx, d, func(ctx context.Context) error { return api.Serve(ctx, l, d, o.Log) })
+	}()
+	if ready != nil {
+		ready(d)
+	}
+	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
+	<-ctx.Done()
+	d.Close() // first the GPUs; requests under way may take longer
+	select {
+	case err = <-served:
+	case <-time.After(2 * time.Second):
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	o.Log.Info("stopped")
@@ -136,8 +157,8 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 }
 
 func alreadyRuns(dir string, pid int) error {
-	return &daemon.Error{
-		Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("a daemon (pid %d) already runs in %s", pid, dir),
+	return &control.Error{
+		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("a daemon (pid %d) already runs in %s", pid, dir),
 		Remedy: "stop it, or use another --dir",
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 
 	"github.com/spf13/cobra"
 
 	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // webOff turns the TCP listener off.
@@ -53,23 +52,19 @@ func (w webServer) close() {
 	}
 }
 
-// serveWith serves HTTP beside the control socket; the end of one is the end of both.
-func (w webServer) serveWith(control serveControl) serveControl {
+// serveBeside serves HTTP beside another server; the end of one is the end of both.
+func (w webServer) serveBeside(ctx context.Context, c control.Control, other func(context.Context) error) error {
 	if w.HTTPServer == nil {
-		return control
+		return other(ctx)
 	}
-	return func(ctx context.Context, l net.Listener, c daemon.Control) error {
-		ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
 		defer cancel()
-		ended := make(chan error, 1)
-		go func() {
-			defer cancel()
-			ended <- w.Serve(ctx, c)
-		}()
-		err := control(ctx, l, c)
-		cancel()
-		return errors.Join(err, <-ended)
-	}
+		ended <- w.Serve(ctx, c)
+	}()
+	err := other(ctx)
+	cancel()
+	return errors.Join(err, <-ended)
 }
-
-type serveControl = func(context.Context, net.Listener, daemon.Control) error

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 	"xsched/internal/wire"
 )
@@ -20,12 +20,12 @@ var version = "development"
 
 // versionReply is what `version --json` prints.
 type versionReply struct {
-	Version     string          `json:"version"`
-	WireVersion int             `json:"wire_version"`
-	Go          string          `json:"go"`
-	Platform    string          `json:"platform"`
-	Shim        string          `json:"shim"` // content hash; empty: built without
-	Daemon      *daemon.Version `json:"daemon,omitempty"`
+	Version     string           `json:"version"`
+	WireVersion int              `json:"wire_version"`
+	Go          string           `json:"go"`
+	Platform    string           `json:"platform"`
+	Shim        string           `json:"shim"` // content hash; empty: built without
+	Daemon      *control.Version `json:"daemon,omitempty"`
 }
 
 func (a *app) versionCommand() *cobra.Command {

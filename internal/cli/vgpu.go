@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/hub"
+	"xsched/internal/control"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
@@ -60,7 +60,7 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 				}
 				if o.Socket == "" {
 					dir := a.dirs()[0]
-					if err := hub.PrepareDir(dir, os.Geteuid()); err != nil {
+					if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
 						return err
 					}
 					o.Socket = deviceSocket(dir, platform)
@@ -100,7 +100,7 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 // a program with an open file nor a daemon beside it. The daemon that started
 // the device may be long gone, and another one may have taken its place.
 func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
-	control := filepath.Join(filepath.Dir(socket), controlSocket)
+	daemonSocket := filepath.Join(filepath.Dir(socket), control.ControlSocket)
 	tick := time.NewTicker(max(limit/8, 50*time.Millisecond))
 	defer tick.Stop()
 	for last := time.Now(); time.Since(last) < limit; {
@@ -109,7 +109,7 @@ func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
 			return
 		case <-tick.C:
 		}
-		if openFiles(socket) > 0 || accepts(control) {
+		if openFiles(socket) > 0 || accepts(daemonSocket) {
 			last = time.Now()
 		}
 	}

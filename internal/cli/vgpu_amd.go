@@ -6,6 +6,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"xsched/internal/control"
 	vamd "xsched/internal/virtual/amd"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
@@ -17,7 +18,7 @@ func serveKFD(ctx context.Context, o vnvidia.Options, root string, tell *readine
 		config.GPUs = o.Devices
 	}
 	if root == "" {
-		root = filepath.Join(filepath.Dir(o.Socket), kfdRoot)
+		root = filepath.Join(filepath.Dir(o.Socket), control.VirtualKFDRoot)
 	}
 	return vamd.Serve(ctx, vamd.Options{Socket: o.Socket, Root: root, Config: config, Logger: o.Logger, Ready: func() { tell.done(nil) }})
 }

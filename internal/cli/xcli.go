@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
+	"xsched/internal/control/upstream"
 	"xsched/internal/model"
 )
 
@@ -69,16 +69,16 @@ routes. For a daemon on another machine, XSCHED_HTTP_TOKEN_FILE names the file w
 	root.CompletionOptions.DisableDefaultCmd = true
 	// Not persistent: `hint -p` is the priority.
 	root.Flags().StringVarP(&x.addr, "addr", "a", "127.0.0.1", "address of the server")
-	root.Flags().IntVarP(&x.port, "port", "p", api.DefaultPort, "port of the server, 1 to 65535")
+	root.Flags().IntVarP(&x.port, "port", "p", upstream.DefaultPort, "port of the server, 1 to 65535")
 	root.TraverseChildren = true
 	root.AddCommand(x.topCommand(), x.listCommand(), x.configCommand(), x.policyCommand(), x.hintCommand())
 	return root
 }
 
-func (x *xcli) with(ctx context.Context, f func(context.Context, *api.XClient) error) error {
+func (x *xcli) with(ctx context.Context, f func(context.Context, *upstream.Client) error) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	client := api.NewXClient(x.addr, x.port)
+	client := upstream.New(x.addr, x.port)
 	defer client.Close()
 	if path := os.Getenv(tokenFileVariable); path != "" {
 		token, err := os.ReadFile(path)
@@ -99,7 +99,7 @@ func (x *xcli) listCommand() *cobra.Command {
 	}
 }
 
-func (x *xcli) list(ctx context.Context, client *api.XClient) error {
+func (x *xcli) list(ctx context.Context, client *upstream.Client) error {
 	all, err := client.List(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (x *xcli) topCommand() *cobra.Command {
 			if !(hertz >= minHertz && hertz <= maxHertz) {
 				return usagef("frequency %v is out of range; use %v to %v", hertz, minHertz, maxHertz)
 			}
-			return x.with(cmd.Context(), func(ctx context.Context, client *api.XClient) error {
+			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				return x.top(ctx, client, time.Duration(float64(time.Second)/hertz))
 			})
 		},
@@ -126,7 +126,7 @@ func (x *xcli) topCommand() *cobra.Command {
 	return c
 }
 
-func (x *xcli) top(ctx context.Context, client *api.XClient, every time.Duration) error {
+func (x *xcli) top(ctx context.Context, client *upstream.Client, every time.Duration) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	width := columns(x.stdout)
@@ -159,17 +159,17 @@ func (x *xcli) top(ctx context.Context, client *api.XClient, every time.Duration
 }
 
 // writeXQueues prints the table; a width above 0 is a terminal's.
-func writeXQueues(w io.Writer, all api.XQueues, width int) {
+func writeXQueues(w io.Writer, all upstream.Queues, width int) {
 	const maxCommand = 60
 	commands := map[int]string{}
 	for _, p := range all.Processes {
 		commands[p.PID] = printable(p.CmdLine)
 	}
-	slices.SortStableFunc(all.XQueues, func(a, b api.XQueue) int { return a.PID - b.PID })
+	slices.SortStableFunc(all.Queues, func(a, b upstream.Queue) int { return a.PID - b.PID })
 	var text strings.Builder
 	table := newTable(&text)
 	fmt.Fprintln(table, "PID\tDEV\tXQUEUE\tSTAT\tSCHED\tLV\tCMD")
-	for _, q := range all.XQueues {
+	for _, q := range all.Queues {
 		stat, sched := "IDL", "RUN"
 		if q.Ready {
 			stat = "RDY"
@@ -223,7 +223,7 @@ func (x *xcli) configCommand() *cobra.Command {
 			case !changed("level") && !changed("threshold") && !changed("batch-size"):
 				return usagef("nothing to change; use -l, -t or -b")
 			}
-			return x.with(cmd.Context(), func(ctx context.Context, client *api.XClient) error {
+			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				if err := client.Config(ctx, uint64(handle), level, threshold, batch); err != nil {
 					return err
 				}
@@ -252,18 +252,18 @@ func (x *xcli) policyCommand() *cobra.Command {
 			case set && name == "":
 				return usagef("which policy is not said; use -s -n NAME")
 			}
-			return x.with(cmd.Context(), func(ctx context.Context, client *api.XClient) error {
+			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				if query {
 					return x.showPolicy(ctx, client)
 				}
-				number, err := api.XPolicyNumber(name)
+				number, err := upstream.PolicyNumber(name)
 				if err != nil {
 					return usagef("%v; see `xcli policy -q`", err)
 				}
 				if err := client.SetPolicy(ctx, number); err != nil {
 					return err
 				}
-				fmt.Fprintf(x.stdout, "Policy set to %s\n", api.XPolicyName(number))
+				fmt.Fprintf(x.stdout, "Policy set to %s\n", upstream.PolicyName(number))
 				return nil
 			})
 		},
@@ -274,17 +274,17 @@ func (x *xcli) policyCommand() *cobra.Command {
 	return c
 }
 
-func (x *xcli) showPolicy(ctx context.Context, client *api.XClient) error {
+func (x *xcli) showPolicy(ctx context.Context, client *upstream.Client) error {
 	number, err := client.Policy(ctx)
 	if err != nil {
 		return err
 	}
-	name := api.XPolicyName(number)
+	name := upstream.PolicyName(number)
 	if name == "" {
 		name = "number " + strconv.Itoa(number)
 	}
 	fmt.Fprintf(x.stdout, "Current policy:\n  %s\nKnown policies:\n", name)
-	for _, p := range api.XPolicies() {
+	for _, p := range upstream.Policies() {
 		fmt.Fprintf(x.stdout, "  %s\n", p)
 	}
 	return nil

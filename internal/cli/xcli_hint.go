@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
+	"xsched/internal/control/upstream"
 	"xsched/internal/model"
 )
 
@@ -48,7 +48,7 @@ func (x *xcli) hintCommand() *cobra.Command {
 			case slice && (timeslice < least || timeslice > most):
 				return usagef("timeslice %d is out of range; use %d to %d", timeslice, least, most)
 			}
-			return x.with(cmd.Context(), func(ctx context.Context, client *api.XClient) error {
+			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				switch {
 				case slice:
 					return x.timeslice(ctx, client, timeslice)
@@ -68,18 +68,18 @@ func (x *xcli) hintCommand() *cobra.Command {
 	return c
 }
 
-func (x *xcli) timeslice(ctx context.Context, client *api.XClient, us int64) error {
-	kind := api.XHintTimeslice
-	if err := client.Hint(ctx, api.XHint{Type: &kind, Timeslice: &us}); err != nil {
+func (x *xcli) timeslice(ctx context.Context, client *upstream.Client, us int64) error {
+	kind := upstream.HintTimeslice
+	if err := client.Hint(ctx, upstream.Hint{Type: &kind, Timeslice: &us}); err != nil {
 		return err
 	}
 	fmt.Fprintf(x.stdout, "Timeslice set to %dus\n", us)
 	return nil
 }
 
-func (x *xcli) utilization(ctx context.Context, client *api.XClient, handle uint64, pid, share int) error {
-	kind := api.XHintUtilization
-	if err := client.Hint(ctx, api.XHint{Type: &kind, PID: &pid, Handle: &handle, Utilization: &share}); err != nil {
+func (x *xcli) utilization(ctx context.Context, client *upstream.Client, handle uint64, pid, share int) error {
+	kind := upstream.HintUtilization
+	if err := client.Hint(ctx, upstream.Hint{Type: &kind, PID: &pid, Handle: &handle, Utilization: &share}); err != nil {
 		return err
 	}
 	whose := fmt.Sprintf("process %d", pid)
@@ -91,7 +91,7 @@ func (x *xcli) utilization(ctx context.Context, client *api.XClient, handle uint
 }
 
 // priority is a queue's in XSched's routes, so that a program's is that of all its queues.
-func (x *xcli) priority(ctx context.Context, client *api.XClient, handle uint64, pid, priority int) error {
+func (x *xcli) priority(ctx context.Context, client *upstream.Client, handle uint64, pid, priority int) error {
 	handles := []uint64{handle}
 	if handle == 0 {
 		all, err := client.List(ctx)
@@ -99,7 +99,7 @@ func (x *xcli) priority(ctx context.Context, client *api.XClient, handle uint64,
 			return err
 		}
 		handles = nil
-		for _, q := range all.XQueues {
+		for _, q := range all.Queues {
 			if q.PID == pid {
 				handles = append(handles, q.Handle)
 			}
@@ -108,9 +108,9 @@ func (x *xcli) priority(ctx context.Context, client *api.XClient, handle uint64,
 			return fmt.Errorf("process %d has no queue; `xcli list` shows those that have", pid)
 		}
 	}
-	kind := api.XHintPriority
+	kind := upstream.HintPriority
 	for _, h := range handles {
-		if err := client.Hint(ctx, api.XHint{Type: &kind, Handle: &h, Priority: &priority}); err != nil {
+		if err := client.Hint(ctx, upstream.Hint{Type: &kind, Handle: &h, Priority: &priority}); err != nil {
 			return err
 		}
 		fmt.Fprintf(x.stdout, "Priority of XQueue 0x%x set to %d\n", h, priority)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/api"
+	"xsched/internal/control/upstream"
 	"xsched/internal/daemon"
 )
 
@@ -36,7 +36,7 @@ func (a *app) xserver() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			port := api.DefaultPort
+			port := upstream.DefaultPort
 			if len(args) > 1 {
 				if port, err = parsePort(args[1]); err != nil {
 					return err
@@ -48,7 +48,7 @@ func (a *app) xserver() *cobra.Command {
 			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
+			return a.serve(ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)
 		},
 	}
 	c.CompletionOptions.DisableDefaultCmd = true

@@ -15,12 +15,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/api"
+	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
@@ -55,16 +57,36 @@ func options(dir string) daemon.Options {
 	self, _ := os.Executable()
 	return daemon.Options{
 		Dir: dir, Virtual: true, Version: "test", GuardianCommand: []string{self, "guardian"},
-		ServeControl: api.Serve(slog.New(slog.DiscardHandler)),
 	}
 }
 
 func daemonProgram(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	o := options(dir)
-	o.Ready = func(daemon.Control) { fmt.Println("ready") }
-	return daemon.Run(ctx, o)
+	d, served, err := startDaemon(ctx, options(dir))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	<-ctx.Done()
+	d.Close()
+	return <-served
+}
+
+// startDaemon starts a daemon and a server of its control socket, which ends with ctx.
+func startDaemon(ctx context.Context, o daemon.Options) (*daemon.Daemon, <-chan error, error) {
+	d, err := daemon.Start(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := d.ListenControl()
+	if err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, l, d, slog.New(slog.DiscardHandler)) }()
+	return d, served, nil
 }
 
 // rm speaks to the virtual GPU as an application's driver library does.
@@ -290,7 +312,8 @@ func startProgram(t *testing.T, args ...string) *program {
 type world struct {
 	dir    string
 	device *vnvidia.Client
-	ctl    *api.Client
+	ctl    *client.Client
+	daemon *daemon.Daemon // the last that was served
 }
 
 func (w *world) vgpuPath() string { return filepath.Join(w.dir, "vgpu.sock") }
@@ -320,7 +343,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.device.Close() })
-	w.ctl = api.NewClient(filepath.Join(dir, "control.sock"))
+	w.ctl = client.New(filepath.Join(dir, "control.sock"))
 	t.Cleanup(w.ctl.Close)
 	return w
 }
@@ -329,29 +352,21 @@ func newWorld(t *testing.T) *world {
 func (w *world) serve(t *testing.T, change func(*daemon.Options)) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ready, done := make(chan struct{}), make(chan error, 1)
 	o := options(w.dir)
-	o.Ready = func(daemon.Control) { close(ready) }
 	if change != nil {
 		change(&o)
 	}
-	go func() { done <- daemon.Run(ctx, o) }()
-	select {
-	case <-ready:
-	case err := <-done:
+	d, served, err := startDaemon(ctx, o)
+	if err != nil {
 		cancel()
 		t.Fatal(err)
 	}
-	var err error
-	stopped := false
-	stop = func() error {
-		if !stopped {
-			stopped = true
-			cancel()
-			err = <-done
-		}
-		return err
-	}
+	w.daemon = d
+	stop = sync.OnceValue(func() error {
+		cancel()
+		d.Close()
+		return <-served
+	})
 	t.Cleanup(func() { _ = stop() })
 	return stop
 }

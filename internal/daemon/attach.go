@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/driver/nvidia"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
@@ -25,41 +26,41 @@ const (
 )
 
 // Attach takes a process over that has no shim.
-func (d *daemon) Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	hint, err := d.attachHint(c, r)
 	if err != nil {
-		return ProcessReply{}, err
+		return control.ProcessReply{}, err
 	}
 	s, err := d.find(ctx, c, r.PID)
 	switch {
 	case err == nil && s.Attached:
-		if _, err := d.Hint(ctx, c, HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
-			return ProcessReply{}, err
+		if _, err := d.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
+			return control.ProcessReply{}, err
 		}
 		return reply(s, fmt.Sprintf("process %d was attached to before", r.PID)), nil
 	case err == nil:
-		return ProcessReply{}, fail(ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d has joined by itself", r.PID)
-	case !errors.Is(err, ErrNotFound):
-		return ProcessReply{}, err
+		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d has joined by itself", r.PID)
+	case !errors.Is(err, control.ErrNotFound):
+		return control.ProcessReply{}, err
 	}
 	start := time.Now()
 	if s, err = d.attach(ctx, c, r.PID, hint); err != nil {
-		return ProcessReply{}, err
+		return control.ProcessReply{}, err
 	}
 	return reply(s, fmt.Sprintf("attached to process %d in %v", r.PID, time.Since(start).Round(time.Millisecond))), nil
 }
 
 // attachHint is what a process starts with.
-func (d *daemon) attachHint(c Caller, r ProcessRequest) (model.Hint, error) {
+func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.Hint, error) {
 	var h model.Hint
-	request := HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
+	request := control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
 	change, err := request.Change()
 	if err != nil {
 		return h, err
 	}
 	if p, said := change.Top(); said {
 		if note := d.hub.MayHave(c.UID, p); note != "" {
-			return h, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+			return h, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
 		}
 	}
 	change.Apply(&h)
@@ -67,30 +68,30 @@ func (d *daemon) attachHint(c Caller, r ProcessRequest) (model.Hint, error) {
 }
 
 // Detach lets an attached process go.
-func (d *daemon) Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := d.find(ctx, c, r.PID)
 	if err != nil {
-		return ProcessReply{}, err
+		return control.ProcessReply{}, err
 	}
 	if !s.Attached {
-		return ProcessReply{}, fail(ErrInvalid, "it leaves when it ends", "process %d has joined by itself", r.PID)
+		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "it leaves when it ends", "process %d has joined by itself", r.PID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	err = d.hub.Detach(ctx, r.PID)
 	if errors.Is(err, hub.ErrNotFreed) {
-		return ProcessReply{}, fail(ErrUnavailable, "nothing: it is set free as soon as the device answers",
+		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "nothing: it is set free as soon as the device answers",
 			"process %d was detached, but %v", r.PID, err)
 	}
 	if err := unavailable(err); err != nil {
-		return ProcessReply{}, typed(err)
+		return control.ProcessReply{}, typed(err)
 	}
-	return ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free again", r.PID)}, nil
+	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free again", r.PID)}, nil
 }
 
 // attach finds a process's hardware queues, puts the guardian behind it, and
 // enters it. Nothing is done to it before the guardian knows how to undo it.
-func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint) (hub.SessionView, error) {
+func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (hub.SessionView, error) {
 	none := hub.SessionView{}
 	uid, command, err := lookUp(pid)
 	if err != nil {
@@ -103,14 +104,14 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 		return d.attachAMD(ctx, c, driver, pid, uid, command, hint)
 	}
 	if d.driver == nil {
-		return none, fail(ErrNotSupported, "start it with `xsched run`", "process %d has not joined and can't be attached to: %s", pid, d.noDriver)
+		return none, control.Errorf(control.ErrNotSupported, "start it with `xsched run`", "process %d has not joined and can't be attached to: %s", pid, d.noDriver)
 	}
 	d.mu.Lock()
 	_, twice := d.attaches[pid]
 	d.attaches[pid] = struct{}{}
 	d.mu.Unlock()
 	if twice {
-		return none, fail(ErrUnavailable, "try again", "process %d is being attached to", pid)
+		return none, control.Errorf(control.ErrUnavailable, "try again", "process %d is being attached to", pid)
 	}
 	defer func() {
 		d.mu.Lock()
@@ -119,7 +120,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 	}()
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return none, fail(ErrNotFound, "", "process %d has ended", pid)
+		return none, control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
@@ -133,7 +134,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 	if err != nil {
 		a.Objects.Close()
 		_ = unix.Close(pidfd)
-		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	defer func() { _ = unix.Close(guarded) }()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
@@ -141,7 +142,7 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 		return d.guard(ctx, s, a, page, guarded)
 	})
 	if err != nil {
-		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)
 	d.lookAgain()
@@ -152,17 +153,17 @@ func (d *daemon) attach(ctx context.Context, c Caller, pid int, hint model.Hint)
 func attachError(pid int, err error) error {
 	switch {
 	case errors.Is(err, nvidia.ErrNoRights):
-		return fail(ErrNotAllowed, "run the daemon as root, or start the program with `xsched run`", "process %d can't be attached to: %v", pid, err)
+		return control.Errorf(control.ErrNotAllowed, "run the daemon as root, or start the program with `xsched run`", "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, nvidia.ErrNoContext):
-		return fail(ErrNotFound, "attach once it uses the GPU, or start it with `xsched run`", "%v", err)
+		return control.Errorf(control.ErrNotFound, "attach once it uses the GPU, or start it with `xsched run`", "%v", err)
 	case errors.Is(err, nvidia.ErrSearch):
-		return fail(ErrUnavailable, "start it with `xsched run`, which needs no search", "%v", err)
+		return control.Errorf(control.ErrUnavailable, "start it with `xsched run`, which needs no search", "%v", err)
 	}
-	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	return control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 }
 
 // guard tells the guardian all it needs, and returns what ends that.
-func (d *daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(bool), error) {
+func (d *Daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(bool), error) {
 	w := guardian.Ward{Session: uint64(s.ID), PID: s.PID, Page: page, PIDFD: pidfd, Files: a.Files}
 	defer func() {
 		for _, fd := range w.FDs {
@@ -184,7 +185,7 @@ func lookUp(pid int) (uid int, command string, err error) {
 	var st unix.Stat_t
 	dir := fmt.Sprintf("/proc/%d", pid)
 	if err := unix.Stat(dir, &st); err != nil {
-		return 0, "", fail(ErrNotFound, "see `xsched list`", "there is no process %d", pid)
+		return 0, "", control.Errorf(control.ErrNotFound, "see `xsched list`", "there is no process %d", pid)
 	}
 	b, _ := os.ReadFile(dir + "/cmdline")
 	command = strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))

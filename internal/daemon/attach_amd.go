@@ -10,31 +10,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/driver/amd"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
-// Where the double of AMD's driver is, beside the daemon's own sockets.
-const (
-	kfdSocket = "kfd.sock"
-	kfdRoot   = "kfd"
-)
-
 // amdDriver is AMD's driver; under --virtual its double.
-func (d *daemon) amdDriver() amd.Driver {
+func (d *Daemon) amdDriver() amd.Driver {
 	if !d.opts.Virtual {
 		return amd.Driver{Sources: amd.SourcesAt("/")}
 	}
-	return amd.Driver{Sources: amd.SourcesAt(filepath.Join(d.opts.Dir, kfdRoot))}
+	return amd.Driver{Sources: amd.SourcesAt(filepath.Join(d.opts.Dir, control.VirtualKFDRoot))}
 }
 
 // claim keeps others from attaching to a process at the same time.
-func (d *daemon) claim(pid int) (release func(), err error) {
+func (d *Daemon) claim(pid int) (release func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, twice := d.attaches[pid]; twice {
-		return nil, fail(ErrUnavailable, "try again", "process %d is being attached to", pid)
+		return nil, control.Errorf(control.ErrUnavailable, "try again", "process %d is being attached to", pid)
 	}
 	d.attaches[pid] = struct{}{}
 	return func() {
@@ -46,7 +41,7 @@ func (d *daemon) claim(pid int) (release func(), err error) {
 
 // attachAMD takes a process over through a tracer, a process of its own: only a debugger may stop and resume
 // here, and it must do that also when this one is stopped. Should the tracer die the driver resumes everything.
-func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid, uid int, command string, hint model.Hint) (hub.SessionView, error) {
+func (d *Daemon) attachAMD(ctx context.Context, c control.Caller, driver amd.Driver, pid, uid int, command string, hint model.Hint) (hub.SessionView, error) {
 	none := hub.SessionView{}
 	release, err := d.claim(pid)
 	if err != nil {
@@ -55,9 +50,9 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 	defer release()
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return none, fail(ErrNotFound, "", "process %d has ended", pid)
+		return none, control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
 	}
-	tracer, err := d.guardian.Trace(pid, filepath.Join(d.opts.Dir, kfdSocket))
+	tracer, err := d.guardian.Trace(pid, filepath.Join(d.opts.Dir, control.VirtualKFDSocket))
 	var a *amd.Attached
 	if err == nil {
 		a, err = driver.Attach(tracer, d.metrics)
@@ -73,7 +68,7 @@ func (d *daemon) attachAMD(ctx context.Context, c Caller, driver amd.Driver, pid
 		return func(bool) {}, tracer.Guard(page)
 	})
 	if err != nil {
-		return none, fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watchAMD(s, a)
 	d.log.Info("attached as debugger", "pid", pid, "uid", uid, "command", command)
@@ -84,21 +79,21 @@ func amdError(pid int, err error) error {
 	const run = "start it with `xsched run`"
 	switch {
 	case errors.Is(err, amd.ErrNoRights), errors.Is(err, unix.EACCES):
-		return fail(ErrNotAllowed, "run the daemon as root, or "+run, "process %d can't be attached to: %v", pid, err)
+		return control.Errorf(control.ErrNotAllowed, "run the daemon as root, or "+run, "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, amd.ErrTraced):
-		return fail(ErrUnavailable, "end that debugger, or "+run, "process %d can't be attached to: %v", pid, err)
+		return control.Errorf(control.ErrUnavailable, "end that debugger, or "+run, "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, amd.ErrOldDriver):
-		return fail(ErrNotSupported, run, "process %d can't be attached to: %v", pid, err)
+		return control.Errorf(control.ErrNotSupported, run, "process %d can't be attached to: %v", pid, err)
 	case errors.Is(err, amd.ErrNoQueues), errors.Is(err, amd.ErrNoKFD), errors.Is(err, amd.ErrNoRuntime):
-		return fail(ErrNotFound, "attach once it uses the GPU, or "+run, "attach to process %d: %v", pid, err)
+		return control.Errorf(control.ErrNotFound, "attach once it uses the GPU, or "+run, "attach to process %d: %v", pid, err)
 	case errors.Is(err, amd.ErrGone):
-		return fail(ErrNotFound, "", "process %d has ended", pid)
+		return control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
 	}
-	return fail(ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	return control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 }
 
 // watchBare looks whether programs work whose work no hook of the library sees.
-func (d *daemon) watchBare(ctx context.Context) {
+func (d *Daemon) watchBare(ctx context.Context) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
 	meters := map[model.SessionID]*cpuMeter{}
@@ -124,7 +119,7 @@ func (d *daemon) watchBare(ctx context.Context) {
 }
 
 // watchAMD looks whether an attached process works, and finds GPUs that it starts to use.
-func (d *daemon) watchAMD(s *hub.Session, a *amd.Attached) {
+func (d *Daemon) watchAMD(s *hub.Session, a *amd.Attached) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
 	var meter cpuMeter

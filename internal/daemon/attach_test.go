@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/api"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 )
 
@@ -48,7 +49,7 @@ func TestAttachAfterManyClients(t *testing.T) {
 	took := time.Since(start)
 	// A machine that is too slow for the walk gets the clear error that is promised.
 	if err != nil {
-		wantError(t, err, daemon.ErrUnavailable, "not found in time", "client numbers", "xsched run")
+		wantError(t, err, control.ErrUnavailable, "not found in time", "client numbers", "xsched run")
 		t.Skipf("this machine is too slow: %v", err)
 	}
 	if !reply.Attached || took > 3*time.Second {
@@ -90,11 +91,11 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 	low := startProgram(t, "app", w.vgpuPath())
 	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	await(t, "the high is known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 1 })
-	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
+	if _, err := w.ctl.Hint(ctx, control.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
 		t.Fatal(err)
 	}
 	native := w.account(t, low.Process.Pid).SliceNS
-	r, err := w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))})
+	r, err := w.ctl.AttachWith(ctx, control.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))})
 	if err != nil || !r.Attached || r.Level != 3 || !strings.Contains(r.Message, " in ") {
 		t.Fatalf("%+v %v", r, err)
 	}
@@ -102,7 +103,7 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 		return w.account(t, low.Process.Pid).SliceNS < native && w.account(t, high.Process.Pid).SliceNS > native
 	})
 	// Without slices it is stopped for the high, which is always busy; the bound gives it turns.
-	if _, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 3}); err != nil {
+	if _, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 3}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "own slices again", func() bool { return w.account(t, low.Process.Pid).SliceNS == native })
@@ -119,10 +120,10 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 		a := w.account(t, low.Process.Pid)
 		return a.Enables >= a.Disables && a.SliceNS == native
 	})
-	_, err = w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(999))})
-	wantError(t, err, daemon.ErrInvalid, "999")
-	_, err = w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Utilization: new(101)})
-	wantError(t, err, daemon.ErrInvalid, "101")
+	_, err = w.ctl.AttachWith(ctx, control.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(999))})
+	wantError(t, err, control.ErrInvalid, "999")
+	_, err = w.ctl.AttachWith(ctx, control.ProcessRequest{PID: low.Process.Pid, Utilization: new(101)})
+	wantError(t, err, control.ErrInvalid, "101")
 }
 
 // An attached program that uses no CPU is taken for idle, so that lower ones run;
@@ -186,7 +187,7 @@ func TestLevelsAreProbedOnce(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(w.dir, "levels-virtual.json")); err != nil || !strings.Contains(string(b), `"0000:01:00.0"`) {
 		t.Errorf("%s %v", b, err)
 	}
-	w.ctl = api.NewClient(filepath.Join(w.dir, "control.sock"))
+	w.ctl = client.New(filepath.Join(w.dir, "control.sock"))
 	defer w.ctl.Close()
 	w.serve(t, nil)
 	third := startProgram(t, "app", w.vgpuPath(), w.sockPath())
@@ -204,7 +205,7 @@ func TestForcedLevelIsShown(t *testing.T) {
 	if _, err := w.ctl.Attach(ctx, app.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 1}); err != nil {
+	if _, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := w.ctl.List(ctx)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/engine"
 	"xsched/internal/hub"
 	"xsched/internal/model"
@@ -16,17 +17,17 @@ import (
 )
 
 // owner says whether the caller may change what concerns everybody.
-func (d *daemon) owner(c Caller, what string) error {
+func (d *Daemon) owner(c control.Caller, what string) error {
 	if c.UID == 0 || c.UID == d.uid {
 		return nil
 	}
-	return fail(ErrNotAllowed, "ask its owner, or use sudo", "only uid %d (the daemon's) and root may change the %s", d.uid, what)
+	return control.Errorf(control.ErrNotAllowed, "ask its owner, or use sudo", "only uid %d (the daemon's) and root may change the %s", d.uid, what)
 }
 
 // find returns a process that the caller may change.
-func (d *daemon) find(ctx context.Context, c Caller, pid int) (hub.SessionView, error) {
+func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (hub.SessionView, error) {
 	if pid <= 0 {
-		return hub.SessionView{}, fail(ErrInvalid, "see `xsched list`", "%d is no process number", pid)
+		return hub.SessionView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is no process number", pid)
 	}
 	all, err := d.sessions(ctx)
 	if err != nil {
@@ -37,26 +38,26 @@ func (d *daemon) find(ctx context.Context, c Caller, pid int) (hub.SessionView, 
 			return s, d.mayChange(c, pid, s.UID)
 		}
 	}
-	return hub.SessionView{}, fail(ErrNotFound, "see `xsched list` for those it knows", "process %d is not known to the daemon", pid)
+	return hub.SessionView{}, control.Errorf(control.ErrNotFound, "see `xsched list` for those it knows", "process %d is not known to the daemon", pid)
 }
 
-func (d *daemon) mayChange(c Caller, pid, uid int) error {
+func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
 	if c.UID == 0 || c.UID == uid {
 		return nil
 	}
-	return fail(ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
+	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
 }
 
 // canDo refuses a level that a process's queues can't have, with the reason.
-func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
+func (d *Daemon) canDo(v hub.SessionView, l model.Level) error {
 	if l <= model.LevelBlock {
 		if l == model.LevelBlock && v.Attached {
-			return fail(ErrNotSupported, "use level 2 or 3, or start it with `xsched run`", "process %d has no shim, and level 1 is the shim's", v.PID)
+			return control.Errorf(control.ErrNotSupported, "use level 2 or 3, or start it with `xsched run`", "process %d has no shim, and level 1 is the shim's", v.PID)
 		}
 		return nil
 	}
 	if d.driver == nil && len(v.Caps) == 0 {
-		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
 	}
 	for _, q := range v.Queues {
 		if c := v.Caps[q.Device]; c.MaxLevel < l {
@@ -64,7 +65,7 @@ func (d *daemon) canDo(v hub.SessionView, l model.Level) error {
 			if reason == "" {
 				reason = q.Reason
 			}
-			return fail(ErrNotSupported, "use level 1 or auto", "process %d can't have level %d on %s: %s", v.PID, l, q.Device, reason)
+			return control.Errorf(control.ErrNotSupported, "use level 1 or auto", "process %d can't have level %d on %s: %s", v.PID, l, q.Device, reason)
 		}
 	}
 	return nil
@@ -75,24 +76,24 @@ func typed(err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e, ok := errors.AsType[*control.Error](err); ok {
 		return e
 	}
-	return fail(ErrUnavailable, "", "%v", err)
+	return control.Errorf(control.ErrUnavailable, "", "%v", err)
 }
 
 // Policy reads or changes the policy.
-func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error) {
+func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	quantum := time.Duration(r.QuantumUS) * time.Microsecond
 	if r.Name != "" || r.QuantumUS != 0 {
 		if err := d.owner(c, "policy"); err != nil {
-			return PolicyReply{}, err
+			return control.PolicyReply{}, err
 		}
 	}
 	if r.QuantumUS != 0 && (r.QuantumUS < model.TimesliceMin.Microseconds() || r.QuantumUS > model.TimesliceMax.Microseconds()) {
-		return PolicyReply{}, fail(ErrInvalid, "use 100 to 10000000", "quantum %d us is out of range", r.QuantumUS)
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use 100 to 10000000", "quantum %d us is out of range", r.QuantumUS)
 	}
-	out := PolicyReply{Available: policy.Names()}
+	out := control.PolicyReply{Available: policy.Names()}
 	var bad error
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		if r.Name != "" {
@@ -104,10 +105,10 @@ func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyR
 		out.Name, out.QuantumUS = e.Config().Policy, e.Config().Quantum.Microseconds()
 	})
 	if err != nil {
-		return PolicyReply{}, err
+		return control.PolicyReply{}, err
 	}
 	if bad != nil {
-		return PolicyReply{}, fail(ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "policy %q is not known", r.Name)
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "policy %q is not known", r.Name)
 	}
 	if r.Name != "" || r.QuantumUS != 0 {
 		d.log.Info("policy changed", "policy", out.Name, "quantum_us", out.QuantumUS, "uid", c.UID)
@@ -116,20 +117,20 @@ func (d *daemon) Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyR
 }
 
 // Mode reads or changes the mode.
-func (d *daemon) Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, error) {
+func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeRequest) (control.ModeReply, error) {
 	var names []string
 	for _, m := range model.Modes {
 		names = append(names, string(m))
 	}
 	if r.Mode != "" {
 		if err := d.owner(c, "mode"); err != nil {
-			return ModeReply{}, err
+			return control.ModeReply{}, err
 		}
 		if err := d.checkMode(ctx, r, names); err != nil {
-			return ModeReply{}, err
+			return control.ModeReply{}, err
 		}
 	}
-	out := ModeReply{Available: names}
+	out := control.ModeReply{Available: names}
 	var bad error
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		if r.Mode != "" {
@@ -141,10 +142,10 @@ func (d *daemon) Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, 
 		}
 	})
 	if err != nil {
-		return ModeReply{}, err
+		return control.ModeReply{}, err
 	}
 	if bad != nil {
-		return ModeReply{}, fail(ErrInvalid, "", "%v", bad)
+		return control.ModeReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
 	}
 	if r.Mode != "" {
 		d.log.Info("mode changed", "mode", out.Mode, "level", out.Level, "uid", c.UID)
@@ -152,60 +153,60 @@ func (d *daemon) Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, 
 	return out, nil
 }
 
-func (d *daemon) checkMode(ctx context.Context, r ModeRequest, names []string) error {
+func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, names []string) error {
 	known := false
 	for _, n := range names {
 		known = known || n == r.Mode
 	}
 	if !known {
-		return fail(ErrInvalid, "use one of "+strings.Join(names, ", "), "mode %q is not known", r.Mode)
+		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(names, ", "), "mode %q is not known", r.Mode)
 	}
 	if model.Mode(r.Mode) != model.ModeLevel {
 		if r.Level != 0 {
-			return fail(ErrInvalid, "leave the level out", "mode %s takes no level", r.Mode)
+			return control.Errorf(control.ErrInvalid, "leave the level out", "mode %s takes no level", r.Mode)
 		}
 		return nil
 	}
 	l := model.Level(r.Level)
 	if l < model.LevelBlock || l > model.LevelInterrupt {
-		return fail(ErrInvalid, "use 1, 2 or 3", "mode level needs a level, not %d", r.Level)
+		return control.Errorf(control.ErrInvalid, "use 1, 2 or 3", "mode level needs a level, not %d", r.Level)
 	}
 	return d.someCanDo(ctx, l)
 }
 
 // Suspend holds a process by hand; one without a shim is attached to first.
-func (d *daemon) Suspend(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	message := fmt.Sprintf("process %d is suspended", r.PID)
 	s, err := d.find(ctx, c, r.PID)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, control.ErrNotFound) {
 		if s, err = d.attach(ctx, c, r.PID, model.Hint{}); err == nil {
 			message = fmt.Sprintf("process %d had not joined: attached to it, and suspended it", r.PID)
 		}
 	}
 	if err != nil {
-		return ProcessReply{}, err
+		return control.ProcessReply{}, err
 	}
 	return d.hold(ctx, s, true, message)
 }
 
 // Resume ends a suspension by hand.
-func (d *daemon) Resume(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error) {
+func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := d.find(ctx, c, r.PID)
 	if err != nil {
-		return ProcessReply{}, err
+		return control.ProcessReply{}, err
 	}
 	return d.hold(ctx, s, false, fmt.Sprintf("process %d is no longer held", r.PID))
 }
 
-func (d *daemon) hold(ctx context.Context, s hub.SessionView, held bool, message string) (ProcessReply, error) {
+func (d *Daemon) hold(ctx context.Context, s hub.SessionView, held bool, message string) (control.ProcessReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	err := d.hub.SetHeld(ctx, s.PID, held)
 	if errors.Is(err, hub.ErrUnknownPID) {
-		return ProcessReply{}, fail(ErrNotFound, "", "process %d has ended", s.PID)
+		return control.ProcessReply{}, control.Errorf(control.ErrNotFound, "", "process %d has ended", s.PID)
 	}
 	if err := unavailable(err); err != nil {
-		return ProcessReply{}, typed(err)
+		return control.ProcessReply{}, typed(err)
 	}
 	out := reply(s, message)
 	out.Held = held
@@ -215,8 +216,8 @@ func (d *daemon) hold(ctx context.Context, s hub.SessionView, held bool, message
 	return out, nil
 }
 
-func reply(s hub.SessionView, message string) ProcessReply {
-	out := ProcessReply{PID: s.PID, Attached: s.Attached, Held: s.Held, Message: message}
+func reply(s hub.SessionView, message string) control.ProcessReply {
+	out := control.ProcessReply{PID: s.PID, Attached: s.Attached, Held: s.Held, Message: message}
 	for i, q := range s.Queues {
 		if i == 0 || int(q.Level) < out.Level {
 			out.Level = int(q.Level)
@@ -226,20 +227,20 @@ func reply(s hub.SessionView, message string) ProcessReply {
 }
 
 // Wedge blocks the engine loop.
-func (d *daemon) Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error) {
+func (d *Daemon) Wedge(ctx context.Context, c control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	const longest = time.Minute
 	if !d.opts.Virtual {
-		return WedgeReply{}, fail(ErrNotSupported, "use a daemon started with --virtual", "faults are injected into virtual GPUs only")
+		return control.WedgeReply{}, control.Errorf(control.ErrNotSupported, "use a daemon started with --virtual", "faults are injected into virtual GPUs only")
 	}
 	if err := d.owner(c, "engine"); err != nil {
-		return WedgeReply{}, err
+		return control.WedgeReply{}, err
 	}
 	t := time.Duration(r.DurationMS) * time.Millisecond
 	if r.DurationMS <= 0 || r.DurationMS > longest.Milliseconds() {
-		return WedgeReply{}, fail(ErrInvalid, "use 1 to 60000", "%d ms is out of range", r.DurationMS)
+		return control.WedgeReply{}, control.Errorf(control.ErrInvalid, "use 1 to 60000", "%d ms is out of range", r.DurationMS)
 	}
 	if err := unavailable(d.hub.Wedge(ctx, t)); err != nil {
-		return WedgeReply{}, typed(err)
+		return control.WedgeReply{}, typed(err)
 	}
-	return WedgeReply(r), nil
+	return control.WedgeReply(r), nil
 }

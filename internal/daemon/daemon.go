@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia"
 	"xsched/internal/engine"
@@ -26,19 +28,13 @@ import (
 	"xsched/internal/wire"
 )
 
-// Names of the sockets in the daemon's directory.
-const (
-	clientSocket  = "xsched.sock"
-	controlSocket = "control.sock"
-	vgpuSocket    = "vgpu.sock"
-)
-
 // sparePs is how many goroutines can be inside the driver at once without any
 // delay for the engine: a goroutine in a blocking call keeps its processor
 // until the runtime notices, and the engine thread must find a free one.
 const sparePs = 8
 
-type daemon struct {
+// Daemon is a running daemon. It implements control.Control; a server offers that to clients.
+type Daemon struct {
 	opts     Options
 	log      *slog.Logger
 	uid      int
@@ -59,70 +55,98 @@ type daemon struct {
 
 	look        chan struct{} // asks for a look at those now
 	filesPerUID int
+
+	// shutdown undoes Start, in this order.
+	shutdown []func()
 }
 
-var _ Control = (*daemon)(nil)
+var _ control.Control = (*Daemon)(nil)
 
-// Run is the daemon: it returns when ctx ends, after everybody was set free,
-// or with the reason why it could not start.
-func Run(ctx context.Context, o Options) error {
-	d := &daemon{
+// Start starts a daemon. On success the client socket accepts programs; the caller serves the
+// control interface and calls Close.
+func Start(o Options) (_ *Daemon, err error) {
+	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		budgets: map[int]*budget{}, filesPerUID: fileShare(), look: make(chan struct{}, 1),
 	}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	if d.opts.Dir == "" {
-		d.opts.Dir = hub.DefaultDir(d.uid, os.Getenv)
+		d.opts.Dir = control.DefaultDir(d.uid, os.Getenv)
 	}
-	dir, err := filepath.Abs(d.opts.Dir)
-	if err != nil {
-		return fmt.Errorf("find directory: %w", err)
+	if d.opts.Dir, err = filepath.Abs(d.opts.Dir); err != nil {
+		return nil, fmt.Errorf("find directory: %w", err)
 	}
-	d.opts.Dir = dir
 	eng, err := d.newEngine()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := hub.PrepareDir(dir, d.uid); err != nil {
-		return err
+	if err := control.PrepareDir(d.opts.Dir, d.uid); err != nil {
+		return nil, err
 	}
-	lock, err := hub.TakeLock(dir)
+	lock, err := hub.TakeLock(d.opts.Dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer lock.Release()
-	// The client's socket is open to everybody on a root daemon: who is at the
-	// other end is asked of the kernel, not of the file's mode.
+	d.onClose(lock.Release)
+	clients, err := d.listen("unixpacket", control.ClientSocket)
+	if err != nil {
+		return nil, err
+	}
+	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
+		before := runtime.GOMAXPROCS(n)
+		d.onClose(func() { runtime.GOMAXPROCS(before) })
+	}
+	d.findDriver()
+	if err := d.assemble(eng, clients); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.onClose(cancel)
+	go d.watchOutsiders(ctx)
+	go d.watchBare(ctx)
+	return d, nil
+}
+
+// onClose has f called by Close, before everything that was registered earlier.
+func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
+
+// Close resumes every program, restores every timeslice and releases the directory.
+func (d *Daemon) Close() {
+	for _, f := range slices.Backward(d.shutdown) {
+		f()
+	}
+	d.shutdown = nil
+}
+
+// ListenControl opens the control socket, until Close.
+func (d *Daemon) ListenControl() (net.Listener, error) {
+	return d.listen("unix", control.ControlSocket)
+}
+
+// listen opens a socket in the directory. On a root daemon every user may connect: the kernel's
+// peer credentials identify a client, not the file's mode.
+func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 	mode := os.FileMode(0o600)
 	if d.uid == 0 {
 		mode = 0o666
 	}
-	clients, err := hub.Listen("unixpacket", filepath.Join(dir, clientSocket), mode)
+	l, err := hub.Listen(network, filepath.Join(d.opts.Dir, name), mode)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = clients.Close() }()
-	var control *net.UnixListener
-	if o.ServeControl != nil {
-		if control, err = hub.Listen("unix", filepath.Join(dir, controlSocket), mode); err != nil {
-			return err
-		}
-		defer func() { _ = control.Close() }()
-	}
-	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
-	}
-	d.findDriver()
-	if err := d.assemble(eng, clients); err != nil {
-		return err
-	}
-	return d.serve(ctx, control)
+	d.onClose(func() { _ = l.Close() })
+	return l, nil
 }
 
-func (d *daemon) newEngine() (*engine.Engine, error) {
+func (d *Daemon) newEngine() (*engine.Engine, error) {
 	cfg := engine.DefaultConfig()
 	if d.opts.Policy != "" {
 		cfg.Policy = d.opts.Policy
@@ -138,19 +162,19 @@ func (d *daemon) newEngine() (*engine.Engine, error) {
 	}
 	e, err := engine.New(cfg)
 	if err != nil {
-		return nil, &Error{Kind: ErrInvalid, Cause: err.Error()}
+		return nil, &control.Error{Kind: control.ErrInvalid, Cause: err.Error()}
 	}
 	return e, nil
 }
 
-func (d *daemon) findDriver() {
+func (d *Daemon) findDriver() {
 	if d.opts.Virtual && d.opts.Platform == "amd" {
 		d.noDriver = "the virtual GPU here plays AMD's driver"
 		return
 	}
 	if d.opts.Virtual {
 		if d.opts.VGPUSocket == "" {
-			d.opts.VGPUSocket = filepath.Join(d.opts.Dir, vgpuSocket)
+			d.opts.VGPUSocket = filepath.Join(d.opts.Dir, control.VirtualSocket)
 		}
 		d.driver = nvidia.NewVirtualDriver(d.opts.VGPUSocket)
 		d.cacheLevels()
@@ -168,7 +192,7 @@ func (d *daemon) findDriver() {
 }
 
 // cacheLevels remembers what GPUs were shown to do over the daemon's end.
-func (d *daemon) cacheLevels() {
+func (d *Daemon) cacheLevels() {
 	if err := d.driver.CacheLevels(d.opts.Dir); err != nil {
 		d.log.Warn("levels are probed again", "err", err)
 	}
@@ -176,7 +200,7 @@ func (d *daemon) cacheLevels() {
 
 // limits bounds one process, and the files of one user: a user whose programs
 // hand over files without end must not take the descriptors of all others.
-func (d *daemon) limits(uid int) nvidia.Limits {
+func (d *Daemon) limits(uid int) nvidia.Limits {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -213,7 +237,7 @@ func fileShare() int {
 	return int(max(leastShare, min(lim.Cur, most)/4))
 }
 
-func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
+func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 	command := d.opts.GuardianCommand
 	if len(command) == 0 {
 		exe, err := os.Executable()
@@ -222,7 +246,6 @@ func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 		}
 		command = []string{exe, "guardian"}
 	}
-	d.guardian = guardian.NewClient(command, d.opts.Virtual, d.opts.VGPUSocket, d.log)
 	cfg := hub.Config{
 		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, NoHardware: d.noDriver,
@@ -231,13 +254,18 @@ func (d *daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
+	d.guardian = guardian.NewClient(command, d.opts.Virtual, d.opts.VGPUSocket, d.log)
+	d.onClose(d.guardian.Close)
 	var err error
-	d.hub, err = hub.New(cfg)
-	return err
+	if d.hub, err = hub.New(cfg); err != nil {
+		return err
+	}
+	d.onClose(d.hub.Close)
+	return nil
 }
 
 // startRecording has the engine loop write down what it does, if that is wanted.
-func (d *daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
+func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 	if d.opts.Record == "" {
 		return nil
 	}
@@ -255,60 +283,19 @@ func (d *daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 		return err
 	}
 	d.record, cfg.Recorder = log, log
+	d.onClose(d.endRecording)
 	return nil
 }
 
 // endRecording writes what is left of the recording.
-func (d *daemon) endRecording() {
-	if d.record == nil {
-		return
-	}
+func (d *Daemon) endRecording() {
 	err := d.record.Close()
 	s := d.record.Stats()
 	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", err)
 }
 
-// serve runs until ctx ends or the control server fails, then sets everybody free.
-func (d *daemon) serve(ctx context.Context, control *net.UnixListener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	served := make(chan error, 1)
-	if control != nil {
-		go func() { served <- d.opts.ServeControl(ctx, control, d) }()
-	}
-	go d.watchOutsiders(ctx)
-	go d.watchBare(ctx)
-	if d.opts.Ready != nil {
-		d.opts.Ready(d)
-	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-served:
-		if errors.Is(err, context.Canceled) {
-			err = nil
-		}
-		served <- nil
-	}
-	cancel()
-	// First the GPUs, then the politeness: whoever waits for us to end waits for this.
-	d.hub.Close()
-	d.guardian.Close()
-	d.endRecording()
-	if control != nil {
-		select {
-		case e := <-served:
-			if err == nil && !errors.Is(e, context.Canceled) {
-				err = e
-			}
-		case <-time.After(2 * time.Second):
-		}
-	}
-	return err
-}
-
 // engineDo runs f on the engine loop; a loop that doesn't answer is an error, not a hang.
-func (d *daemon) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
+func (d *Daemon) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	return unavailable(d.hub.Engine(ctx, f))
@@ -321,9 +308,9 @@ func unavailable(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fail(ErrUnavailable, "see `xsched list --stats`; restart the daemon if it stays", "the engine does not answer")
+		return control.Errorf(control.ErrUnavailable, "see `xsched list --stats`; restart the daemon if it stays", "the engine does not answer")
 	case errors.Is(err, hub.ErrStopped), errors.Is(err, context.Canceled):
-		return fail(ErrUnavailable, "", "the daemon is stopping")
+		return control.Errorf(control.ErrUnavailable, "", "the daemon is stopping")
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/control"
 	"xsched/internal/daemon"
 	"xsched/internal/hub"
 	"xsched/internal/model"
@@ -60,21 +61,21 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	}
 	await(t, "channels run", w.free(t, pid))
 
-	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: new(int32(7)), Level: new(2)})
+	h, err := w.ctl.Hint(ctx, control.HintRequest{PID: pid, Priority: new(int32(7)), Level: new(2)})
 	if err != nil || h.Priority != 7 || h.Level != 2 {
 		t.Errorf("%+v %v", h, err)
 	}
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Priority: new(int32(256))})
-	wantError(t, err, daemon.ErrInvalid, "256", "255")
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: new(4)})
-	wantError(t, err, daemon.ErrInvalid)
-	_, err = w.ctl.Hint(ctx, daemon.HintRequest{PID: 1 << 22, Priority: new(int32(1))})
-	wantError(t, err, daemon.ErrNotFound)
-	_, err = w.ctl.SetPolicy(ctx, daemon.PolicyRequest{Name: "nope"})
-	wantError(t, err, daemon.ErrInvalid, "nope", "HPF")
-	_, err = w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "nope"})
-	wantError(t, err, daemon.ErrInvalid, "live")
-	if m, err := w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 2}); err != nil || m.Level != 2 {
+	_, err = w.ctl.Hint(ctx, control.HintRequest{PID: pid, Priority: new(int32(256))})
+	wantError(t, err, control.ErrInvalid, "256", "255")
+	_, err = w.ctl.Hint(ctx, control.HintRequest{PID: pid, Level: new(4)})
+	wantError(t, err, control.ErrInvalid)
+	_, err = w.ctl.Hint(ctx, control.HintRequest{PID: 1 << 22, Priority: new(int32(1))})
+	wantError(t, err, control.ErrNotFound)
+	_, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "nope"})
+	wantError(t, err, control.ErrInvalid, "nope", "HPF")
+	_, err = w.ctl.SetMode(ctx, control.ModeRequest{Mode: "nope"})
+	wantError(t, err, control.ErrInvalid, "live")
+	if m, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 2}); err != nil || m.Level != 2 {
 		t.Errorf("%+v %v", m, err)
 	}
 	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
@@ -102,7 +103,7 @@ func TestSlicesAreSetAndRestored(t *testing.T) {
 	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	await(t, "both known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 2 })
 	native := w.account(t, low.Process.Pid).SliceNS
-	if _, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
+	if _, err := w.ctl.Hint(ctx, control.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "low's slice is short", func() bool { return w.account(t, low.Process.Pid).SliceNS == 1000 })
@@ -152,9 +153,9 @@ func TestAttach(t *testing.T) {
 	await(t, "free after detach", func() bool { return w.account(t, pid).Stopped == 0 })
 	await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
 	_, err = w.ctl.Attach(ctx, os.Getppid())
-	wantError(t, err, daemon.ErrNotFound)
+	wantError(t, err, control.ErrNotFound)
 	_, err = w.ctl.Attach(ctx, 1<<22+1)
-	wantError(t, err, daemon.ErrNotFound)
+	wantError(t, err, control.ErrNotFound)
 }
 
 // What we hold of a process is let go when it dies or calls exec.
@@ -277,7 +278,7 @@ func TestNeverAnsweringDevice(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
-	err := daemon.Run(ctx, options(w.dir))
+	_, err := daemon.Start(options(w.dir))
 	if !errors.Is(err, hub.ErrRunning) {
 		t.Errorf("second daemon: %v", err)
 	}
@@ -286,7 +287,8 @@ func TestStartErrors(t *testing.T) {
 	}
 	o := options(t.TempDir())
 	o.Policy = "nope"
-	wantError(t, daemon.Run(ctx, o), daemon.ErrInvalid, "nope")
+	_, err = daemon.Start(o)
+	wantError(t, err, control.ErrInvalid, "nope")
 }
 
 // Without a driver everything but level 1 is refused, with the reason.
@@ -306,12 +308,12 @@ func TestNoDriver(t *testing.T) {
 	if q := l.Processes[0].Queues[0]; q.Level != 1 || q.LevelReason == "" {
 		t.Errorf("%+v", q)
 	}
-	_, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: pid, Level: new(3)})
-	wantError(t, err, daemon.ErrNotSupported, "no NVIDIA kernel module")
-	_, err = w.ctl.SetMode(ctx, daemon.ModeRequest{Mode: "level", Level: 3})
-	wantError(t, err, daemon.ErrNotSupported)
+	_, err := w.ctl.Hint(ctx, control.HintRequest{PID: pid, Level: new(3)})
+	wantError(t, err, control.ErrNotSupported, "no NVIDIA kernel module")
+	_, err = w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 3})
+	wantError(t, err, control.ErrNotSupported)
 	_, err = w.ctl.Wedge(ctx, time.Second)
-	wantError(t, err, daemon.ErrNotSupported, "--virtual")
+	wantError(t, err, control.ErrNotSupported, "--virtual")
 	if r, err := w.ctl.Suspend(ctx, pid); err != nil || r.Level != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -320,33 +322,32 @@ func TestNoDriver(t *testing.T) {
 // Permissions, asked of the daemon directly: the socket's peer is always this user.
 func TestPermissions(t *testing.T) {
 	w := newWorld(t)
-	ready := make(chan daemon.Control, 1)
-	w.serve(t, func(o *daemon.Options) { r := o.Ready; o.Ready = func(c daemon.Control) { ready <- c; r(c) } })
-	c := <-ready
+	w.serve(t, nil)
+	c := w.daemon
 	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	pid := app.Process.Pid
 	await(t, "known", func() bool {
-		l, err := c.List(ctx, daemon.Caller{UID: 12345})
+		l, err := c.List(ctx, control.Caller{UID: 12345})
 		return err == nil && len(l.Processes) == 1
 	})
-	stranger := daemon.Caller{UID: 12345, PID: 1}
-	_, err := c.Suspend(ctx, stranger, daemon.ProcessRequest{PID: pid})
-	wantError(t, err, daemon.ErrNotAllowed, "uid")
+	stranger := control.Caller{UID: 12345, PID: 1}
+	_, err := c.Suspend(ctx, stranger, control.ProcessRequest{PID: pid})
+	wantError(t, err, control.ErrNotAllowed, "uid")
 	for _, f := range model.HintFields() {
 		for _, queue := range []*uint32{nil, new(uint32(0))} {
-			r := daemon.HintRequest{PID: pid, Queue: queue}
+			r := control.HintRequest{PID: pid, Queue: queue}
 			r.Set(&f, model.HintValue{Number: f.Max, Text: "x"})
 			_, err = c.Hint(ctx, stranger, r)
-			wantError(t, err, daemon.ErrNotAllowed)
+			wantError(t, err, control.ErrNotAllowed)
 		}
 	}
-	_, err = c.Policy(ctx, stranger, daemon.PolicyRequest{Name: "FIFO"})
-	wantError(t, err, daemon.ErrNotAllowed)
-	_, err = c.Mode(ctx, stranger, daemon.ModeRequest{Mode: "off"})
-	wantError(t, err, daemon.ErrNotAllowed)
-	_, err = c.Wedge(ctx, stranger, daemon.WedgeRequest{DurationMS: 1})
-	wantError(t, err, daemon.ErrNotAllowed)
-	if p, err := c.Policy(ctx, stranger, daemon.PolicyRequest{}); err != nil || p.Name == "" {
+	_, err = c.Policy(ctx, stranger, control.PolicyRequest{Name: "FIFO"})
+	wantError(t, err, control.ErrNotAllowed)
+	_, err = c.Mode(ctx, stranger, control.ModeRequest{Mode: "off"})
+	wantError(t, err, control.ErrNotAllowed)
+	_, err = c.Wedge(ctx, stranger, control.WedgeRequest{DurationMS: 1})
+	wantError(t, err, control.ErrNotAllowed)
+	if p, err := c.Policy(ctx, stranger, control.PolicyRequest{}); err != nil || p.Name == "" {
 		t.Errorf("reading: %+v %v", p, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
 // silence has a suspended process whose device answers nothing from now on.
@@ -45,7 +45,7 @@ func TestDetachWhileDeviceIsSilent(t *testing.T) {
 	pid := app.Process.Pid
 	silence(t, w, pid)
 	_, err := w.ctl.Detach(ctx, pid)
-	wantError(t, err, daemon.ErrUnavailable, "not free yet")
+	wantError(t, err, control.ErrUnavailable, "not free yet")
 	awaitFree(t, w, pid)
 	await(t, "the guardian lets go", func() bool {
 		s, err := w.ctl.Stats(ctx)

@@ -6,17 +6,18 @@ import (
 	"context"
 	"slices"
 
+	"xsched/internal/control"
 	"xsched/internal/driver/nvidia"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
 // describe says what a GPU does, without its users.
-func (d *daemon) describe(id string) *Device {
+func (d *Daemon) describe(id string) *control.Device {
 	if n, ok := d.amdGPUs()[id]; ok && (d.driver == nil || !d.driver.Virtual) {
 		return d.describeAMD(id, n)
 	}
-	dev := &Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
+	dev := &control.Device{ID: id, MaxLevel: int(model.LevelBlock), LevelReason: d.noDriver}
 	if d.driver == nil {
 		return dev
 	}
@@ -39,7 +40,7 @@ func (d *daemon) describe(id string) *Device {
 }
 
 // nameGPUs enters every GPU that the driver shows.
-func (d *daemon) nameGPUs(get func(id string) *Device) {
+func (d *Daemon) nameGPUs(get func(id string) *control.Device) {
 	if d.driver != nil && d.driver.Virtual {
 		return
 	}
@@ -59,7 +60,7 @@ func (d *daemon) nameGPUs(get func(id string) *Device) {
 
 // underMPS corrects what is said of GPUs whose users are clients of MPS: the
 // channels are the server's, so no program can be stopped there by itself.
-func (d *daemon) underMPS(devices map[string]*Device, all []hub.SessionView) {
+func (d *Daemon) underMPS(devices map[string]*control.Device, all []hub.SessionView) {
 	if d.driver == nil || d.driver.MPSReason() == "" {
 		return
 	}
@@ -78,14 +79,14 @@ func (d *daemon) underMPS(devices map[string]*Device, all []hub.SessionView) {
 
 // someCanDo refuses a level that can't be had on any GPU. Where only some
 // programs can't have it, the level is forced on the others, and `list` says which not and why.
-func (d *daemon) someCanDo(ctx context.Context, l model.Level) error {
+func (d *Daemon) someCanDo(ctx context.Context, l model.Level) error {
 	if l <= model.LevelBlock {
 		return nil
 	}
 	if d.driver == nil && len(d.amdGPUs()) == 0 {
-		return fail(ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
 	}
-	reply, err := d.Devices(ctx, Caller{})
+	reply, err := d.Devices(ctx, control.Caller{})
 	if err != nil {
 		return err
 	}
@@ -99,5 +100,5 @@ func (d *daemon) someCanDo(ctx context.Context, l model.Level) error {
 	if len(reply.Devices) == 0 {
 		return nil // the first program shows what its GPU does
 	}
-	return fail(ErrNotSupported, "use level 1", "level %d can't be had on any GPU: %s", l, reason)
+	return control.Errorf(control.ErrNotSupported, "use level 1", "level %d can't be had on any GPU: %s", l, reason)
 }

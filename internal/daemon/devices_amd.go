@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"xsched/internal/control"
 	"xsched/internal/driver/amd"
 	"xsched/internal/model"
 )
@@ -10,7 +11,7 @@ import (
 const amdLevel = "a program under `xsched run` is paused by its own library; level 3 takes `xsched attach`"
 
 // platform is whose driver the virtual GPU plays.
-func (d *daemon) platform() string {
+func (d *Daemon) platform() string {
 	switch {
 	case !d.opts.Virtual:
 		return ""
@@ -21,7 +22,7 @@ func (d *daemon) platform() string {
 }
 
 // amdGPUs are the GPUs of AMD's driver, by PCI address.
-func (d *daemon) amdGPUs() map[string]amd.Node {
+func (d *Daemon) amdGPUs() map[string]amd.Node {
 	nodes, err := amd.ReadTopology(d.amdDriver().Sources.Sysfs)
 	if err != nil {
 		return nil
@@ -36,12 +37,12 @@ func (d *daemon) amdGPUs() map[string]amd.Node {
 }
 
 // describeAMD says what a GPU of AMD's does, without its users.
-func (d *daemon) describeAMD(id string, n amd.Node) *Device {
+func (d *Daemon) describeAMD(id string, n amd.Node) *control.Device {
 	name := n.Target()
 	if n.Name != "" {
 		name += " " + n.Name
 	}
-	return &Device{
+	return &control.Device{
 		ID: id, Driver: "amdkfd", Virtual: d.opts.Virtual, Name: name,
 		MaxLevel: int(model.LevelDeactivate), LevelReason: amdLevel,
 	}

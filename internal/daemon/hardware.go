@@ -29,7 +29,7 @@ var (
 	_ hub.QueueHardware = (*hardware)(nil)
 )
 
-func (d *daemon) newHardware(uid int) hub.Hardware {
+func (d *Daemon) newHardware(uid int) hub.Hardware {
 	h := &hardware{Owner: amd.NewOwner(d.amdDriver().Sources.Sysfs, d.metrics), reason: d.noDriver}
 	if d.driver != nil {
 		h.objects = nvidia.NewObjects(d.driver, d.limits(uid), d.metrics)

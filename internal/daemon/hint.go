@@ -6,183 +6,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"reflect"
 	"slices"
 	"strings"
 
+	"xsched/internal/control"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
-// HintRequest changes hints of a process, or of one of its queues; nil leaves a value as it is. The
-// fields after Queue are those of model.HintFields: names, ranges and what 0 means are there.
-type HintRequest struct {
-	PID int `json:"pid"`
-	// Queue is the index of the queue that is meant; nil: the process.
-	Queue *uint32 `json:"queue,omitempty"`
-
-	Priority         *int32   `json:"priority,omitempty"`
-	Level            *int     `json:"level,omitempty"` // 0: auto
-	InFlight         *int     `json:"in_flight,omitempty"`
-	Batch            *int     `json:"batch,omitempty"`
-	Utilization      *int     `json:"utilization,omitempty"` // percent
-	TimesliceUS      *int64   `json:"timeslice_us,omitempty"`
-	DeadlineUS       *int64   `json:"deadline_us,omitempty"`
-	LaxityUS         *int64   `json:"laxity_us,omitempty"`
-	LaxPriority      *int32   `json:"lax_priority,omitempty"`
-	CriticalPriority *int32   `json:"critical_priority,omitempty"`
-	K                *int     `json:"k,omitempty"`
-	WindowActive     *bool    `json:"window_active,omitempty"`
-	SLOUS            *int64   `json:"slo_us,omitempty"`
-	SLOPercentile    *float64 `json:"slo_percentile,omitempty"`
-	Gang             *string  `json:"gang,omitempty"`
-	PerQueue         *bool    `json:"per_queue,omitempty"`
-}
-
-// Hints is all that is said of a process or a queue.
-type Hints struct {
-	Priority         int32   `json:"priority"`
-	Level            int     `json:"level"`
-	InFlight         int     `json:"in_flight"`
-	Batch            int     `json:"batch"`
-	Utilization      int     `json:"utilization"`
-	TimesliceUS      int64   `json:"timeslice_us"`
-	DeadlineUS       int64   `json:"deadline_us"`
-	LaxityUS         int64   `json:"laxity_us"`
-	LaxPriority      int32   `json:"lax_priority"`
-	CriticalPriority int32   `json:"critical_priority"`
-	K                int     `json:"k"`
-	WindowActive     bool    `json:"window_active"`
-	SLOUS            int64   `json:"slo_us"`
-	SLOPercentile    float64 `json:"slo_percentile"`
-	Gang             string  `json:"gang"`
-	PerQueue         bool    `json:"per_queue"`
-}
-
-// HintReply is what is in force after a HintRequest.
-type HintReply struct {
-	PID   int     `json:"pid"`
-	Queue *uint32 `json:"queue,omitempty"`
-	Hints
-}
-
-// Where model.HintFields are in the two structs.
-var (
-	requestNames = hintNames(reflect.TypeFor[HintRequest]())
-	shownNames   = hintNames(reflect.TypeFor[Hints]())
-)
-
-// hintNames finds the fields of a struct by their name in JSON.
-func hintNames(t reflect.Type) map[string]int {
-	out := map[string]int{}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		out[name] = i
-	}
-	return out
-}
-
-// Change reads what a request says.
-func (r *HintRequest) Change() (model.HintChange, error) {
-	var c model.HintChange
-	v := reflect.ValueOf(r).Elem()
-	for _, f := range model.HintFields() {
-		p := v.Field(requestNames[f.Name])
-		if p.IsNil() {
-			continue
-		}
-		value := model.HintValue{}
-		switch e := p.Elem(); e.Kind() {
-		case reflect.Bool:
-			if e.Bool() {
-				value.Number = 1
-			}
-		case reflect.Float64:
-			value.Number = -1
-			if n := math.Round(e.Float() * 100); n >= 0 && n < 1e9 {
-				value.Number = int64(n)
-			}
-		case reflect.String:
-			value.Text = e.String()
-		default:
-			value.Number = e.Int()
-		}
-		if err := f.Check(value); err != nil {
-			if bad, ok := errors.AsType[*model.RangeError](err); ok {
-				return c, fail(ErrInvalid, "use "+bad.Remedy, "%s", bad.Cause)
-			}
-			return c, fail(ErrInvalid, "", "%v", err)
-		}
-		c.Set(f.Name, value)
-	}
-	if r.SLOUS != nil && *r.SLOUS == 0 && r.SLOPercentile == nil {
-		c.Set("slo_percentile", model.HintValue{}) // it goes with its target
-	}
-	return c, nil
-}
-
-// Set enters a value that model.HintField.Parse has read.
-func (r *HintRequest) Set(f *model.HintField, value model.HintValue) {
-	v := reflect.ValueOf(r).Elem()
-	p := v.Field(requestNames[f.Name])
-	p.Set(reflect.New(p.Type().Elem()))
-	put(p.Elem(), value)
-}
-
-func put(v reflect.Value, value model.HintValue) {
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(value.Number != 0)
-	case reflect.Float64:
-		v.SetFloat(float64(value.Number) / 100)
-	case reflect.String:
-		v.SetString(value.Text)
-	default:
-		v.SetInt(value.Number)
-	}
-}
-
-// Value is the way back: what is said here.
-func (h *Hints) Value(f *model.HintField) model.HintValue {
-	v := reflect.ValueOf(h).Elem()
-	switch p := v.Field(shownNames[f.Name]); p.Kind() {
-	case reflect.Bool:
-		if p.Bool() {
-			return model.HintValue{Number: 1}
-		}
-		return model.HintValue{}
-	case reflect.Float64:
-		return model.HintValue{Number: int64(math.Round(p.Float() * 100))}
-	case reflect.String:
-		return model.HintValue{Text: p.String()}
-	default:
-		return model.HintValue{Number: p.Int()}
-	}
-}
-
-// hintsOf shows a hint.
-func hintsOf(h *model.Hint) Hints {
-	var out Hints
-	v := reflect.ValueOf(&out).Elem()
-	for _, f := range model.HintFields() {
-		put(v.Field(shownNames[f.Name]), f.Value(h))
-	}
-	return out
-}
-
 // Hint changes hints of a process or of one of its queues.
-func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error) {
+func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	change, err := r.Change()
 	if err != nil {
-		return HintReply{}, err
+		return control.HintReply{}, err
 	}
 	if _, err := d.find(ctx, c, r.PID); err != nil {
-		return HintReply{}, err
+		return control.HintReply{}, err
 	}
 	top, raises := change.Top()
 	if note := d.hub.MayHave(c.UID, top); raises && note != "" {
-		return HintReply{}, fail(ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -202,25 +45,25 @@ func (d *daemon) Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, 
 	}
 	switch {
 	case errors.Is(err, hub.ErrUnknownPID):
-		return HintReply{}, fail(ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
+		return control.HintReply{}, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
 	case errors.Is(err, hub.ErrUnknownQueue):
-		return HintReply{}, fail(ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
+		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
 	}
 	if err := unavailable(err); err != nil {
-		return HintReply{}, typed(err)
+		return control.HintReply{}, typed(err)
 	}
-	return HintReply{PID: r.PID, Queue: r.Queue, Hints: hintsOf(&hint)}, nil
+	return control.HintReply{PID: r.PID, Queue: r.Queue, Hints: control.HintsOf(&hint)}, nil
 }
 
 // queueHint changes one queue. What the hardware does to all queues of a process alike is the process's.
-func (d *daemon) queueHint(ctx context.Context, r *HintRequest, raises bool, change model.HintChange) (model.Hint, error) {
+func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises bool, change model.HintChange) (model.Hint, error) {
 	for _, name := range []string{"level", "per_queue"} {
 		if change.Has(name) {
-			return model.Hint{}, fail(ErrInvalid, "leave the queue out", "%s is a process's, not a queue's", strings.ReplaceAll(name, "_", " "))
+			return model.Hint{}, control.Errorf(control.ErrInvalid, "leave the queue out", "%s is a process's, not a queue's", strings.ReplaceAll(name, "_", " "))
 		}
 	}
 	if change.Empty() { // only asks
-		s, err := d.find(ctx, Caller{}, r.PID)
+		s, err := d.find(ctx, control.Caller{}, r.PID)
 		if err != nil {
 			return model.Hint{}, err
 		}
@@ -240,9 +83,9 @@ func together(change model.HintChange) func(*model.Hint) error {
 	return func(h *model.Hint) error {
 		switch {
 		case has("in_flight", "batch") && h.InFlight != 0 && h.Batch > h.InFlight:
-			return fail(ErrInvalid, "use at most as many", "batch %d is more than %d in flight", h.Batch, h.InFlight)
+			return control.Errorf(control.ErrInvalid, "use at most as many", "batch %d is more than %d in flight", h.Batch, h.InFlight)
 		case has("slo_percentile") && h.SLO.Percentile != 0 && !h.SLO.Said():
-			return fail(ErrInvalid, fmt.Sprintf("say also how long %v %% of the requests may take (slo)", h.SLO.Percentile), "a percentile alone is no target")
+			return control.Errorf(control.ErrInvalid, fmt.Sprintf("say also how long %v %% of the requests may take (slo)", h.SLO.Percentile), "a percentile alone is no target")
 		}
 		return nil
 	}

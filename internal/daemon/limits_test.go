@@ -12,7 +12,7 @@ import (
 
 // A user's share of files is one as long as any of its processes may take from it.
 func TestBudgetStaysWithItsSessions(t *testing.T) {
-	d := &daemon{budgets: map[int]*budget{}, filesPerUID: 4}
+	d := &Daemon{budgets: map[int]*budget{}, filesPerUID: 4}
 	old := func() {
 		for _, b := range d.budgets {
 			b.asked = b.asked.Add(-2 * budgetAge)

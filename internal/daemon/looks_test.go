@@ -15,7 +15,7 @@ func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(context.Background())
-		d := &daemon{look: make(chan struct{}, 1)}
+		d := &Daemon{look: make(chan struct{}, 1)}
 		var looks atomic.Int64
 		done := make(chan struct{})
 		go func() {

@@ -5,15 +5,13 @@
 package daemon
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"time"
 
 	"xsched/internal/model"
 )
 
-// Options configure Run. The zero value is a user's daemon with defaults.
+// Options configure Start. The zero value is a user's daemon with defaults.
 type Options struct {
 	// Dir holds the sockets; empty: $XSCHED_DIR, /run/xsched for root, else the user's own.
 	Dir string
@@ -50,12 +48,4 @@ type Options struct {
 	// The command gets its socket as file descriptor 3 and must call guardian.Main(3). A tracer is started
 	// by the same command with arguments that only say so.
 	GuardianCommand []string
-
-	// ServeControl serves the control socket until ctx ends; nil: no control
-	// socket. It is a hook so that the HTTP server can know this package and
-	// not the other way round.
-	ServeControl func(ctx context.Context, l net.Listener, c Control) error
-
-	// Ready, when not nil, is called once the sockets accept clients.
-	Ready func(c Control)
 }

@@ -26,7 +26,7 @@ func untilNextLook(looked time.Duration) time.Duration {
 
 // watchOutsiders tells the engine which GPUs are used by programs that have no session: beside
 // those the tiny slice of a low gets nothing done, and a long one of a high keeps them out.
-func (d *daemon) watchOutsiders(ctx context.Context) {
+func (d *Daemon) watchOutsiders(ctx context.Context) {
 	if d.driver == nil {
 		return
 	}
@@ -57,7 +57,7 @@ func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Dura
 
 // lookForOutsiders looks once, and says how long it had to look. told is what the engine knows, seen
 // who was there the last time.
-func (d *daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
+func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
 	users := map[model.DeviceID][]int{}
 	if managed := d.hub.PIDs(); len(managed) > 0 { // else nobody is scheduled
 		began := time.Now()
@@ -91,7 +91,7 @@ func (d *daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 }
 
 // others is how many programs without a session use a GPU, by its address.
-func (d *daemon) others() map[string]int {
+func (d *Daemon) others() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := make(map[string]int, len(d.outsiders))
@@ -102,7 +102,7 @@ func (d *daemon) others() map[string]int {
 }
 
 // lookAgain has the next look at once: a program has come under control.
-func (d *daemon) lookAgain() {
+func (d *Daemon) lookAgain() {
 	select {
 	case d.look <- struct{}{}:
 	default:

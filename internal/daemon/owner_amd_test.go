@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/embedded"
 	vamd "xsched/internal/virtual/amd"
 	"xsched/internal/virtual/amd/kfdtest"
@@ -43,7 +43,7 @@ func owned(t *testing.T, w *world, d *kfdtest.Device, extra ...string) *kfdtest.
 	return p
 }
 
-func processOf(t *testing.T, w *world, pid int) *daemon.Process {
+func processOf(t *testing.T, w *world, pid int) *control.Process {
 	t.Helper()
 	list, err := w.ctl.List(ctx)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestOwnerAMD(t *testing.T) {
 		t.Errorf("%+v %v", stats, err)
 	}
 	// Attaching to it is refused: it has joined by itself.
-	if _, err := w.ctl.Attach(ctx, p.PID); !errors.Is(err, daemon.ErrInvalid) {
+	if _, err := w.ctl.Attach(ctx, p.PID); !errors.Is(err, control.ErrInvalid) {
 		t.Errorf("attach: %v", err)
 	}
 	p.Send("q")

@@ -48,7 +48,7 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 		if err == nil {
 			t.Fatal("a device that hangs has answered")
 		}
-		most = max(most, goroutinesIn("daemon).hardwareQueues"))
+		most = max(most, goroutinesIn("Daemon).hardwareQueues"))
 	}
 	if most != 1 {
 		t.Errorf("%d questions were under way at once, want 1", most)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/hub"
@@ -16,8 +17,8 @@ import (
 )
 
 // Version says what is running.
-func (d *daemon) Version(ctx context.Context, _ Caller) (Version, error) {
-	v := Version{
+func (d *Daemon) Version(ctx context.Context, _ control.Caller) (control.Version, error) {
+	v := control.Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
 		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.opts.AllowPriority, StartedNS: d.started.UnixNano(),
 	}
@@ -27,7 +28,7 @@ func (d *daemon) Version(ctx context.Context, _ Caller) (Version, error) {
 	return v, err
 }
 
-func (d *daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
+func (d *Daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	s, err := d.hub.Sessions(ctx)
@@ -35,18 +36,18 @@ func (d *daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
 }
 
 // List returns every process.
-func (d *daemon) List(ctx context.Context, _ Caller) (List, error) {
-	out := List{Processes: []Process{}}
+func (d *Daemon) List(ctx context.Context, _ control.Caller) (control.List, error) {
+	out := control.List{Processes: []control.Process{}}
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		out.Policy, out.Mode = e.Config().Policy, string(e.Config().Mode)
 		out.DefaultInFlight, out.DefaultBatch = e.Config().InFlight, e.Config().Batch
 	})
 	if err != nil {
-		return List{}, err
+		return control.List{}, err
 	}
 	all, err := d.sessions(ctx)
 	if err != nil {
-		return List{}, err
+		return control.List{}, err
 	}
 	for _, s := range all {
 		out.Processes = append(out.Processes, process(s))
@@ -54,13 +55,13 @@ func (d *daemon) List(ctx context.Context, _ Caller) (List, error) {
 	return out, nil
 }
 
-func process(s hub.SessionView) Process {
-	p := Process{
+func process(s hub.SessionView) control.Process {
+	p := control.Process{
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
-		Hints: hintsOf(&s.Hint), Nice: s.Hint.Nice,
-		QueuesCaught: s.Caught, Counters: Counters(s.Counters), Queues: []Queue{},
+		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice,
+		QueuesCaught: s.Caught, Counters: control.Counters(s.Counters), Queues: []control.Queue{},
 	}
 	for _, q := range s.Queues {
 		state := "running"
@@ -72,21 +73,21 @@ func process(s hub.SessionView) Process {
 		case !q.Busy:
 			state = "idle"
 		}
-		p.Queues = append(p.Queues, Queue{
+		p.Queues = append(p.Queues, control.Queue{
 			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
 			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
-			Hints: hintsOf(&q.Hint), Stream: q.Stream,
+			Hints: control.HintsOf(&q.Hint), Stream: q.Stream,
 			PreemptedBy: causes(q.StoppedBy),
 		})
 	}
 	return p
 }
 
-func causes(by map[int]uint64) []Cause {
-	var out []Cause
+func causes(by map[int]uint64) []control.Cause {
+	var out []control.Cause
 	for _, pid := range slices.Sorted(maps.Keys(by)) {
-		c := Cause{PID: pid, Count: by[pid], Reason: "process"}
+		c := control.Cause{PID: pid, Count: by[pid], Reason: "process"}
 		switch pid {
 		case hub.ByHand:
 			c.PID, c.Reason = 0, "hand"
@@ -99,13 +100,13 @@ func causes(by map[int]uint64) []Cause {
 }
 
 // Devices returns the GPUs that processes use, and those the driver shows.
-func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
+func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices, error) {
 	all, err := d.sessions(ctx)
 	if err != nil {
-		return Devices{}, err
+		return control.Devices{}, err
 	}
-	byID := map[string]*Device{}
-	get := func(id string) *Device {
+	byID := map[string]*control.Device{}
+	get := func(id string) *control.Device {
 		if byID[id] == nil {
 			byID[id] = d.describe(id)
 		}
@@ -130,7 +131,7 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 	}
 	times, err := d.hub.GPUTimes(ctx)
 	if err != nil {
-		return Devices{}, unavailable(err)
+		return control.Devices{}, unavailable(err)
 	}
 	for id, t := range times {
 		get(id.String()).BusyNS = t.Nanoseconds()
@@ -139,7 +140,7 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 		get(id).Others = n
 	}
 	d.underMPS(byID, all)
-	out := Devices{Devices: []Device{}}
+	out := control.Devices{Devices: []control.Device{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		out.Devices = append(out.Devices, *byID[id])
 	}
@@ -147,10 +148,10 @@ func (d *daemon) Devices(ctx context.Context, _ Caller) (Devices, error) {
 }
 
 // Stats answers also while the engine is blocked.
-func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
+func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 	h := d.hub.Stats()
 	m := d.metrics
-	st := Stats{
+	st := control.Stats{
 		UptimeNS: time.Since(d.started).Nanoseconds(), Scheduling: h.Scheduling,
 		Sessions: h.Sessions, Queues: h.Queues, SessionsTotal: h.SessionsTotal, Refused: h.Refused, OpenFDs: openFDs(),
 		Wakes: h.Wakes, Doorbells: h.Rings, Decisions: h.Decisions,
@@ -158,7 +159,7 @@ func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
 		Suspends: m.Suspends.Load(), Resumes: m.Resumes.Load(), TimesliceSets: m.TimesliceSets.Load(),
 		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
 		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime),
-		DriverSuspendTime: histogram(&m.DriverSuspendTime), DriverResumeTime: histogram(&m.DriverResumeTime), Targets: []TargetStats{},
+		DriverSuspendTime: histogram(&m.DriverSuspendTime), DriverResumeTime: histogram(&m.DriverResumeTime), Targets: []control.TargetStats{},
 	}
 	for level, n := range h.Engine.Preemptions {
 		st.Preemptions += n
@@ -170,7 +171,7 @@ func (d *daemon) Stats(context.Context, Caller) (Stats, error) {
 	now := hub.NewClock().Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	for _, t := range h.Targets {
-		ts := TargetStats{
+		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
 			StuckSinceNS: int64(t.StuckSince),
 		}
@@ -191,15 +192,15 @@ func openFDs() int {
 	return len(entries) - 1 // the one that reads the directory
 }
 
-func histogram(h *driver.Histogram) Histogram {
+func histogram(h *driver.Histogram) control.Histogram {
 	n, at, top := h.Quantiles(0.5, 0.9, 0.99)
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
-	out := Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
+	out := control.Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
 	if n == 0 {
 		return out
 	}
 	var bounds []time.Duration
-	for _, b := range HistogramBoundsUS() {
+	for _, b := range control.HistogramBoundsUS() {
 		bounds = append(bounds, time.Duration(b*float64(time.Microsecond)))
 	}
 	cumulative, sum := h.Cumulative(bounds)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/daemon"
 	"xsched/internal/embedded"
 	"xsched/internal/hub"
@@ -175,7 +176,7 @@ func TestShares(t *testing.T) {
 	w.serve(t, func(o *daemon.Options) { o.Policy = "UP" })
 	big := w.tenant(t, "big", 5*time.Millisecond, true, "XSCHED_AUTO_XQUEUE_UTILIZATION=75")
 	small := w.tenant(t, "small", 5*time.Millisecond, false)
-	if _, err := w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: small.Process.Pid, Utilization: new(25)}); err != nil {
+	if _, err := w.ctl.AttachWith(ctx, control.ProcessRequest{PID: small.Process.Pid, Utilization: new(25)}); err != nil {
 		t.Fatal(err)
 	}
 	big.say(t, "loop")
@@ -209,7 +210,7 @@ func TestShares(t *testing.T) {
 		t.Errorf("%d stops, %v; shares need none", stats.Suspends-before.Suspends, err)
 	}
 	// Changed live, both ways.
-	h, err := w.ctl.Hint(ctx, daemon.HintRequest{PID: small.Process.Pid, Utilization: new(75)})
+	h, err := w.ctl.Hint(ctx, control.HintRequest{PID: small.Process.Pid, Utilization: new(75)})
 	if err != nil || h.Utilization != 75 {
 		t.Fatalf("%+v %v", h, err)
 	}
@@ -227,7 +228,7 @@ func TestAttachedLowAtWork(t *testing.T) {
 	low := w.tenant(t, "low", 5*time.Millisecond, false)
 	low.say(t, "loop")
 	high := w.tenant(t, "high", 200*time.Microsecond, true, prio(10))
-	if _, err := w.ctl.AttachWith(ctx, daemon.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))}); err != nil {
+	if _, err := w.ctl.AttachWith(ctx, control.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))}); err != nil {
 		t.Fatal(err)
 	}
 	high.say(t, "rate 100")

@@ -33,7 +33,7 @@ func restores(ctx context.Context, o *nvidia.Objects) (all []nvidia.Restore, fds
 
 // rescan takes over what an attached process has made since, after the guardian
 // knows how to undo what will be done to it.
-func (d *daemon) rescan(s *hub.Session, o *nvidia.Objects) {
+func (d *Daemon) rescan(s *hub.Session, o *nvidia.Objects) {
 	ctx, cancel := context.WithTimeout(context.Background(), attachTime)
 	defer cancel()
 	found, err := o.Rescan(ctx)
@@ -61,7 +61,7 @@ func (d *daemon) rescan(s *hub.Session, o *nvidia.Objects) {
 // watch ends the session when the process no longer has the files (it closed
 // them or called exec, and only our duplicates keep its GPU memory), and looks
 // meanwhile whether it works.
-func (d *daemon) watch(s *hub.Session, a *nvidia.Attached) {
+func (d *Daemon) watch(s *hub.Session, a *nvidia.Attached) {
 	t := time.NewTicker(filePeriod)
 	defer t.Stop()
 	var meter cpuMeter
@@ -112,7 +112,7 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 }
 
 // observe tells the hub whether a process works.
-func (d *daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
+func (d *Daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
 	cpu, err := cpuTime(pid)
 	_ = d.hub.Observe(ctx, id, m.look(time.Now(), cpu, err))
 }

@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/api"
-	"xsched/internal/daemon"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
@@ -109,7 +109,7 @@ type world struct {
 	device *exec.Cmd
 	serve  *exec.Cmd
 	log    *os.File
-	client *api.Client
+	client *client.Client
 	gpu    *vnvidia.Client
 }
 
@@ -128,7 +128,7 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.log.Close() })
-	w.client = api.NewClient(filepath.Join(dir, "control.sock"))
+	w.client = client.New(filepath.Join(dir, "control.sock"))
 
 	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"))
 	w.device.Stderr = w.log
@@ -220,7 +220,7 @@ func (w *world) must(args ...string) string {
 }
 
 // process is what the daemon says of a pid; nil if it does not know it.
-func (w *world) process(pid int) *daemon.Process {
+func (w *world) process(pid int) *control.Process {
 	list, err := w.client.List(context.Background())
 	if err != nil {
 		return nil

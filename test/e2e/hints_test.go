@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/model"
 )
 
@@ -59,7 +59,7 @@ type hinted struct {
 // arrived waits until the daemon has these values, for the process or one of its queues.
 func (h hinted) arrived(t *testing.T, queue int, fields []model.HintField) {
 	t.Helper()
-	var last daemon.Hints
+	var last control.Hints
 	eventually(t, 5*time.Second, fmt.Sprintf("%s of queue %d arrives", fields[0].Name, queue), func() bool {
 		p := h.w.process(h.pid())
 		if p == nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/api"
+	"xsched/internal/control/client"
 )
 
 // hipWorld is a daemon over the double of AMD's driver.
@@ -22,7 +22,7 @@ func hipWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w := &world{t: t, dir: dir, client: api.NewClient(filepath.Join(dir, "control.sock"))}
+	w := &world{t: t, dir: dir, client: client.New(filepath.Join(dir, "control.sock"))}
 	if w.log, err = os.Create(w.path("serve.log")); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 	"xsched/internal/policy"
 )
 
@@ -34,9 +34,9 @@ func rss(t testing.TB, pid int) int64 {
 }
 
 // inside is how many of the durations between two looks at a histogram were up to a bound, and how many there were.
-func inside(t testing.TB, before, after daemon.Histogram, boundUS float64) (in, all uint64) {
+func inside(t testing.TB, before, after control.Histogram, boundUS float64) (in, all uint64) {
 	t.Helper()
-	for i, b := range daemon.HistogramBoundsUS() {
+	for i, b := range control.HistogramBoundsUS() {
 		if b == boundUS {
 			in = after.Cumulative[i]
 			if before.Cumulative != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hub
+package control
 
 import (
 	"errors"
@@ -9,6 +9,18 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+)
+
+// Names in the daemon's directory. The shim knows ClientSocket too (see wire.h).
+const (
+	ClientSocket  = "xsched.sock" // the shim's protocol
+	ControlSocket = "control.sock"
+	LockFile      = "lock"
+
+	// A virtual device listens on one of these; VirtualKFDRoot holds its sysfs tree.
+	VirtualSocket    = "vgpu.sock"
+	VirtualKFDSocket = "kfd.sock"
+	VirtualKFDRoot   = "kfd"
 )
 
 // DefaultDir is where the sockets are when nobody says otherwise.

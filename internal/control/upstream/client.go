@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package api
+package upstream
 
 import (
 	"bytes"
@@ -16,12 +16,12 @@ import (
 	"strings"
 	"time"
 
-	"xsched/internal/daemon"
+	"xsched/internal/control"
 )
 
-// XClient speaks XSched's own routes, with this daemon or with any other
+// Client speaks XSched's own routes, with this daemon or with any other
 // server that has them.
-type XClient struct {
+type Client struct {
 	// Token is sent when not empty; a daemon on another machine asks for it.
 	Token string
 
@@ -29,12 +29,12 @@ type XClient struct {
 	http *http.Client
 }
 
-// NewXClient returns a client of the server at host and port.
-func NewXClient(host string, port int) *XClient {
-	return &XClient{
+// New returns a client of the server at host and port.
+func New(host string, port int) *Client {
+	return &Client{
 		base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)),
 		http: &http.Client{
-			Timeout:   callTimeout + 5*time.Second,
+			Timeout:   control.CallTimeout + 5*time.Second,
 			Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: 40 * time.Second}, // no proxy: it is this machine, mostly
 			// A server that sends us elsewhere is none of XSched's.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -43,16 +43,16 @@ func NewXClient(host string, port int) *XClient {
 }
 
 // Close drops idle connections.
-func (c *XClient) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // List returns all queues.
-func (c *XClient) List(ctx context.Context) (XQueues, error) {
-	var out XQueues
+func (c *Client) List(ctx context.Context) (Queues, error) {
+	var out Queues
 	return out, c.do(ctx, http.MethodGet, "/xqueues", nil, &out)
 }
 
 // Config changes a queue; 0 for the level, -1 for the others leaves it as it is.
-func (c *XClient) Config(ctx context.Context, handle uint64, level int, threshold, batch int64) error {
+func (c *Client) Config(ctx context.Context, handle uint64, level int, threshold, batch int64) error {
 	query := url.Values{}
 	if level != 0 {
 		query.Set("level", strconv.Itoa(level))
@@ -63,11 +63,11 @@ func (c *XClient) Config(ctx context.Context, handle uint64, level int, threshol
 	if batch != -1 {
 		query.Set("batch_size", strconv.FormatInt(batch, 10))
 	}
-	return c.do(ctx, http.MethodPost, "/config/"+handleText(handle)+"?"+query.Encode(), nil, nil)
+	return c.do(ctx, http.MethodPost, "/config/"+HandleText(handle)+"?"+query.Encode(), nil, nil)
 }
 
 // Policy returns the number of the policy in force.
-func (c *XClient) Policy(ctx context.Context) (int, error) {
+func (c *Client) Policy(ctx context.Context) (int, error) {
 	var out struct {
 		Policy int `json:"policy"`
 	}
@@ -76,16 +76,16 @@ func (c *XClient) Policy(ctx context.Context) (int, error) {
 }
 
 // SetPolicy selects a policy by its number.
-func (c *XClient) SetPolicy(ctx context.Context, number int) error {
+func (c *Client) SetPolicy(ctx context.Context, number int) error {
 	return c.do(ctx, http.MethodPost, "/policy?policy="+strconv.Itoa(number), nil, nil)
 }
 
 // Hint sends a hint.
-func (c *XClient) Hint(ctx context.Context, h XHint) error {
+func (c *Client) Hint(ctx context.Context, h Hint) error {
 	return c.do(ctx, http.MethodPost, "/hint", h, nil)
 }
 
-func (c *XClient) do(ctx context.Context, method, path string, request, reply any) error {
+func (c *Client) do(ctx context.Context, method, path string, request, reply any) error {
 	var body io.Reader
 	if request != nil {
 		encoded, err := json.Marshal(request)
@@ -109,13 +109,13 @@ func (c *XClient) do(ctx context.Context, method, path string, request, reply an
 		if errors.Is(err, context.Canceled) {
 			return context.Canceled
 		}
-		return &daemon.Error{
-			Kind: daemon.ErrUnavailable, Cause: fmt.Sprintf("no server answers at %s: %v", c.base, innermost(err)),
+		return &control.Error{
+			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("no server answers at %s: %v", c.base, control.Innermost(err)),
 			Remedy: "start one with `xsched serve`, or name it with -a and -p",
 		}
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxReplyBytes))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, control.MaxReplyBytes))
 	if err != nil {
 		return fmt.Errorf("read the server's answer: %w", err)
 	}
@@ -139,9 +139,9 @@ func refusedBy(status string, text []byte) error {
 	if json.Unmarshal(text, &plain) == nil && plain.Error != "" {
 		return fmt.Errorf("the server refused: %s (%s)", plain.Error, status)
 	}
-	var typed errorReply
+	var typed control.ErrorReply
 	if json.Unmarshal(text, &typed) == nil && typed.Error.Cause != "" {
-		return decodeError(typed.Error)
+		return control.DecodeError(typed.Error)
 	}
 	return fmt.Errorf("the server answered %s %s", status, strings.TrimSpace(string(text[:min(len(text), 200)])))
 }

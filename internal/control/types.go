@@ -1,78 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
-
-import (
-	"context"
-	"errors"
-	"fmt"
-)
-
-// The classes of error a Control method returns; test with errors.Is. Every
-// returned error is an *Error: one line with the cause and what to do.
-var (
-	ErrNotFound     = errors.New("not found")
-	ErrNotAllowed   = errors.New("not allowed")
-	ErrNotSupported = errors.New("not supported")
-	ErrInvalid      = errors.New("invalid")
-	ErrUnavailable  = errors.New("unavailable") // the engine does not answer, or the daemon is stopping
-)
-
-// Error is a refused request.
-type Error struct {
-	Kind   error  // one of the classes above
-	Cause  string // "priority 300 is out of range"
-	Remedy string // "use -256 to 255"; may be empty
-}
-
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Cause
-	}
-	return e.Cause + "; " + e.Remedy
-}
-
-func (e *Error) Unwrap() error { return e.Kind }
-
-func fail(kind error, remedy, format string, args ...any) *Error {
-	return &Error{Kind: kind, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
-}
-
-// Caller is who asks, from the credentials of the control socket's peer.
-type Caller struct {
-	UID int
-	PID int
-}
-
-// Control is what the daemon offers to the control socket. Methods are safe
-// for concurrent use and check the caller's rights themselves: reading is free,
-// changing a process needs its uid or root, changing the policy or the mode
-// needs the daemon's uid or root.
-type Control interface {
-	Version(ctx context.Context, c Caller) (Version, error)
-	List(ctx context.Context, c Caller) (List, error)
-	Devices(ctx context.Context, c Caller) (Devices, error)
-	Stats(ctx context.Context, c Caller) (Stats, error)
-
-	// Hint changes what is set in the request and returns all of it as now in force.
-	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)
-	// Policy with an empty name only reads.
-	Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error)
-	// Mode with an empty mode only reads.
-	Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, error)
-
-	// Suspend and Resume act by hand; a process that has no shim is attached to first.
-	Suspend(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
-	Resume(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
-	Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
-	Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
-
-	// Queues lists a program's hardware queues; their addresses are for its user and root only.
-	Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error)
-
-	// Wedge blocks the engine loop for a while: fault injection, only under --virtual.
-	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
-}
+package control
 
 // Version says what is running.
 type Version struct {
@@ -173,6 +101,13 @@ type Queue struct {
 	// PreemptedBy says in whose favour it had to stop how often.
 	PreemptedBy []Cause `json:"preempted_by,omitempty"`
 }
+
+// Routes that every level 1 (RouteGate) and every NVIDIA GPU (RouteChannels) has; others name
+// themselves in `xsched list`.
+const (
+	RouteGate     = "gate"
+	RouteChannels = "channels"
+)
 
 // Cause is why a queue was preempted.
 type Cause struct {

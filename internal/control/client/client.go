@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package client is the typed client of the daemon's control socket. Its methods return
+// the errors of package control, so errors.Is works as it does inside the control.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"xsched/internal/control"
+)
+
+// ErrNoDaemon says that nothing listens on the control socket.
+var ErrNoDaemon = errors.New("no daemon")
+
+// Client asks the daemon behind one control socket.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client of the control socket at this path; it connects
+// when first used.
+func New(socket string) *Client {
+	dialer := &net.Dialer{Timeout: 3 * time.Second}
+	return &Client{
+		socket: socket,
+		http: &http.Client{
+			Timeout: control.CallTimeout + 5*time.Second,
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, "unix", socket)
+				},
+				MaxIdleConns:    2,
+				IdleConnTimeout: 10 * time.Second,
+			},
+		},
+	}
+}
+
+// Socket is the path the client was made for.
+func (c *Client) Socket() string { return c.socket }
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version says what is running.
+func (c *Client) Version(ctx context.Context) (control.Version, error) {
+	return do[control.Version](ctx, c, http.MethodGet, "/version", nil)
+}
+
+// List returns every process the daemon knows.
+func (c *Client) List(ctx context.Context) (control.List, error) {
+	return do[control.List](ctx, c, http.MethodGet, "/processes", nil)
+}
+
+// Devices returns every GPU seen so far.
+func (c *Client) Devices(ctx context.Context) (control.Devices, error) {
+	return do[control.Devices](ctx, c, http.MethodGet, "/devices", nil)
+}
+
+// Stats returns the daemon's own figures.
+func (c *Client) Stats(ctx context.Context) (control.Stats, error) {
+	return do[control.Stats](ctx, c, http.MethodGet, "/stats", nil)
+}
+
+// Hint changes what is set in the request.
+func (c *Client) Hint(ctx context.Context, r control.HintRequest) (control.HintReply, error) {
+	return do[control.HintReply](ctx, c, http.MethodPost, "/hint", r)
+}
+
+// Policy returns the policy in force.
+func (c *Client) Policy(ctx context.Context) (control.PolicyReply, error) {
+	return do[control.PolicyReply](ctx, c, http.MethodGet, "/policy", nil)
+}
+
+// SetPolicy selects a policy.
+func (c *Client) SetPolicy(ctx context.Context, r control.PolicyRequest) (control.PolicyReply, error) {
+	return do[control.PolicyReply](ctx, c, http.MethodPut, "/policy", r)
+}
+
+// Mode returns the mode in force.
+func (c *Client) Mode(ctx context.Context) (control.ModeReply, error) {
+	return do[control.ModeReply](ctx, c, http.MethodGet, "/mode", nil)
+}
+
+// SetMode selects a mode.
+func (c *Client) SetMode(ctx context.Context, r control.ModeRequest) (control.ModeReply, error) {
+	return do[control.ModeReply](ctx, c, http.MethodPut, "/mode", r)
+}
+
+// Suspend holds a process until Resume.
+func (c *Client) Suspend(ctx context.Context, pid int) (control.ProcessReply, error) {
+	return do[control.ProcessReply](ctx, c, http.MethodPost, "/suspend", control.ProcessRequest{PID: pid})
+}
+
+// Resume undoes Suspend.
+func (c *Client) Resume(ctx context.Context, pid int) (control.ProcessReply, error) {
+	return do[control.ProcessReply](ctx, c, http.MethodPost, "/resume", control.ProcessRequest{PID: pid})
+}
+
+// Attach takes a process under control that has no shim.
+func (c *Client) Attach(ctx context.Context, pid int) (control.ProcessReply, error) {
+	return do[control.ProcessReply](ctx, c, http.MethodPost, "/attach", control.ProcessRequest{PID: pid})
+}
+
+// AttachWith does the same and sets what the request says about it.
+func (c *Client) AttachWith(ctx context.Context, r control.ProcessRequest) (control.ProcessReply, error) {
+	return do[control.ProcessReply](ctx, c, http.MethodPost, "/attach", r)
+}
+
+// Detach undoes Attach.
+func (c *Client) Detach(ctx context.Context, pid int) (control.ProcessReply, error) {
+	return do[control.ProcessReply](ctx, c, http.MethodPost, "/detach", control.ProcessRequest{PID: pid})
+}
+
+// Queues lists a program's hardware queues.
+func (c *Client) Queues(ctx context.Context, pid int) (control.HardwareQueues, error) {
+	return do[control.HardwareQueues](ctx, c, http.MethodPost, "/queues", control.ProcessRequest{PID: pid})
+}
+
+// Wedge blocks the engine loop; fault injection on the virtual GPU.
+func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
+	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})
+}
+
+func do[Reply any](ctx context.Context, c *Client, method, route string, request any) (Reply, error) {
+	var reply Reply
+	var body io.Reader
+	if request != nil {
+		encoded, err := json.Marshal(request)
+		if err != nil {
+			return reply, fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(encoded)
+	}
+	// The host is never looked up: every connection goes to the socket.
+	r, err := http.NewRequestWithContext(ctx, method, "http://xsched"+control.Prefix+route, body)
+	if err != nil {
+		return reply, fmt.Errorf("make request: %w", err)
+	}
+	if request != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return reply, c.explain(err)
+	}
+	defer answer.Body.Close()
+	limited := io.LimitReader(answer.Body, control.MaxReplyBytes)
+	if answer.StatusCode != http.StatusOK {
+		var failure control.ErrorReply
+		if err := json.NewDecoder(limited).Decode(&failure); err != nil || failure.Error.Cause == "" {
+			return reply, &control.Error{
+				Kind: control.ErrUnavailable, Cause: fmt.Sprintf("%s answered %s", c.socket, answer.Status),
+				Remedy: "check that an xsched daemon of this version listens there",
+			}
+		}
+		return reply, control.DecodeError(failure.Error)
+	}
+	if err := json.NewDecoder(limited).Decode(&reply); err != nil {
+		return reply, fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	return reply, nil
+}
+
+// explain turns a failed connection into its cause and the next step.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return &control.Error{
+			Kind: control.ErrNotAllowed, Cause: "no permission to talk to the daemon at " + c.socket,
+			Remedy: "use sudo, or start your own with `xsched serve`",
+		}
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return &control.Error{
+			Kind: control.ErrUnavailable, Cause: "the daemon at " + c.socket + " does not answer",
+			Remedy: "look at its log, then restart it; applications run natively meanwhile",
+		}
+	}
+	return &control.Error{
+		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("talk to the daemon at %s: %v", c.socket, control.Innermost(err)),
+		Remedy: "check that it is running",
+	}
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client_test
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"xsched/internal/control/client"
+)
+
+func TestNobodyListens(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale.sock")
+	l, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = l.Close()
+	for name, path := range map[string]string{"missing": filepath.Join(dir, "none.sock"), "stale": stale} {
+		_, err := client.New(path).Version(t.Context())
+		if !errors.Is(err, client.ErrNoDaemon) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "xsched serve") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
