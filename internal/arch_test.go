@@ -23,6 +23,7 @@ const root = ".."
 // is decided when it is made.
 var mayImport = map[string][]string{
 	"internal/model":           {},
+	"internal/clock":           {"internal/model"},
 	"internal/wire":            {"internal/model"},
 	"internal/policy":          {"internal/model"},
 	"internal/engine":          {"internal/model", "internal/policy"},
@@ -31,12 +32,12 @@ var mayImport = map[string][]string{
 	"internal/driver/nvidia/*": {},
 	"internal/record":          {"internal/model", "internal/engine"},
 	"internal/sim":             {"internal/model", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record"},
-	"internal/hub":             {"internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/driver", "internal/driver/*"},
-	"internal/guardian":        {"internal/model", "internal/wire", "internal/driver", "internal/driver/*"},
+	"internal/hub":             {"internal/clock", "internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/driver", "internal/driver/*"},
+	"internal/guardian":        {"internal/clock", "internal/model", "internal/wire", "internal/driver", "internal/driver/*"},
 	"internal/control":         {"internal/model"},
 	"internal/control/*":       {"internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {
-		"internal/control", "internal/model", "internal/wire", "internal/policy", "internal/engine",
+		"internal/clock", "internal/control", "internal/model", "internal/wire", "internal/policy", "internal/engine",
 		"internal/driver", "internal/driver/*", "internal/hub", "internal/guardian", "internal/record",
 	},
 	"internal/api":            {"internal/model", "internal/policy", "internal/control", "internal/control/*"},
@@ -45,10 +46,10 @@ var mayImport = map[string][]string{
 	"internal/amdlog":         {"internal/chart"},
 	"internal/doctor":         {"internal/driver/*"},
 	"internal/virtual/model":  {"internal/model"},
-	"internal/virtual/*":      {"internal/model", "internal/virtual/model"},
-	"internal/virtual/nvidia": {"internal/model", "internal/virtual/model", "internal/driver/nvidia/*"},
+	"internal/virtual/*":      {"internal/clock", "internal/model", "internal/virtual/model"},
+	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/virtual/model", "internal/driver/nvidia/*"},
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
-	"internal/bench":          {"internal/model", "internal/policy", "internal/chart", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/virtual/*", "internal/record"},
+	"internal/bench":          {"internal/clock", "internal/model", "internal/policy", "internal/chart", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/virtual/*", "internal/record"},
 	"internal/cli": {
 		"internal/model", "internal/wire", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/virtual/*", "internal/bench", "internal/doctor", "internal/amdlog",

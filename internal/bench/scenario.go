@@ -8,8 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/model"
 )
@@ -357,10 +356,7 @@ var errNotConfirmed = errors.New("the daemon did not confirm the suspension with
 
 // monotonic is the clock of the tenants, the daemon and the device.
 func monotonic() int64 {
-	var ts unix.Timespec
-	// CLOCK_MONOTONIC with a valid pointer can't fail.
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return ts.Nano()
+	return int64(clock.Now())
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

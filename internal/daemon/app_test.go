@@ -22,10 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/api"
+	"xsched/internal/clock"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/guardian"
-	"xsched/internal/hub"
 	vnvidia "xsched/internal/virtual/nvidia"
 	"xsched/internal/wire"
 )
@@ -267,7 +267,7 @@ func join(path string, control int, events []wire.RMEvent) error {
 	}
 	c := wire.ClientPage{Page: page}
 	c.CreateQueue(0, 0, 1<<8)
-	c.SetBusy(0, true, hub.NewClock().Now())
+	c.SetBusy(0, true, clock.Now())
 	_, err = unix.Write(fds[1], []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	return err
 }

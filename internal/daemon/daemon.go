@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia"
@@ -276,7 +277,7 @@ func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 	log, err := record.Create(d.opts.Record, record.Options{
 		Log: d.log,
 		Header: record.Header{
-			Program: d.opts.Version, Device: device, Started: d.started, Base: hub.NewClock().Now(), Config: eng.Config(),
+			Program: d.opts.Version, Device: device, Started: d.started, Base: clock.Now(), Config: eng.Config(),
 		},
 	})
 	if err != nil {

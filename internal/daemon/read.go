@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
@@ -168,7 +169,7 @@ func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 	}
 	st.QueueWait = histogram(h.Waits)
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
-	now := hub.NewClock().Now()
+	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	for _, t := range h.Targets {
 		ts := control.TargetStats{

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/daemon"
 	"xsched/internal/embedded"
-	"xsched/internal/hub"
 	"xsched/internal/model"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
@@ -109,9 +109,9 @@ func TestRotationLeavesNoGap(t *testing.T) {
 		p.say(t, "loop")
 	}
 	await(t, "both had turns", func() bool { return w.account(t, lows[0].Process.Pid).Disables > 2 })
-	from := hub.NewClock().Now()
+	from := clock.Now()
 	time.Sleep(1500 * time.Millisecond)
-	spans, err := w.device.Timeline(from, hub.NewClock().Now())
+	spans, err := w.device.Timeline(from, clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,9 +153,9 @@ func TestRotationLeavesNoGap(t *testing.T) {
 // held says for how long each process held GPU 0, from the device's own record.
 func (w *world) held(t *testing.T, d time.Duration) map[int]time.Duration {
 	t.Helper()
-	from := hub.NewClock().Now()
+	from := clock.Now()
 	time.Sleep(d)
-	spans, err := w.device.Timeline(from, hub.NewClock().Now())
+	spans, err := w.device.Timeline(from, clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,13 +233,13 @@ func TestAttachedLowAtWork(t *testing.T) {
 	}
 	high.say(t, "rate 100")
 	await(t, "the high works", func() bool { return w.account(t, high.Process.Pid).Kernels > 10 })
-	from := hub.NewClock().Now()
+	from := clock.Now()
 	got := w.held(t, time.Second)
 	t.Logf("the high held the GPU for %v, the low for %v", got[high.Process.Pid], got[low.Process.Pid])
 	if got[low.Process.Pid] < 700*time.Millisecond {
 		t.Error("the low did not get the rest")
 	}
-	waits, err := w.device.Waits(from, hub.NewClock().Now())
+	waits, err := w.device.Waits(from, clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver/amd"
 	"xsched/internal/guardian"
-	"xsched/internal/hub"
 	vamd "xsched/internal/virtual/amd"
 	"xsched/internal/virtual/amd/kfdtest"
 	"xsched/internal/wire"
@@ -264,7 +264,6 @@ func TestTracerTargetsOfThePOC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clock := hub.NewClock()
 	var suspend, resume []time.Duration
 	for range 20 {
 		page.Heartbeat(clock.Now())

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver/nvidia"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -211,9 +212,7 @@ func (g *guardian) prune(over func(w *ward) bool) {
 
 // look does for each ward what a shim's helper does for its own process.
 func (g *guardian) look() {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	now := model.Time(ts.Nano())
+	now := clock.Now()
 	g.prune(func(w *ward) bool {
 		if ended(w.pidfd) || w.collect() && w.leaving {
 			return true

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver/amd"
-	"xsched/internal/model"
 	"xsched/internal/wire"
 )
 
@@ -181,9 +181,7 @@ func (t *tracer) resume(gpu uint32) ([]amd.QueueResult, error) {
 
 // late says that the lease has run out, was ended, or that the daemon is silent. Preconditions: t.mu is held.
 func (t *tracer) late() bool {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	now := model.Time(ts.Nano())
+	now := clock.Now()
 	_, deadline := t.page.Lease()
 	return deadline == 0 || now > deadline || now.Sub(t.page.LastHeartbeat()) > wire.HeartbeatLimitNS
 }

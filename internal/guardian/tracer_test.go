@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver/amd"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -43,12 +44,6 @@ func (d *fakeDebugger) Resume(gpu uint32) ([]amd.QueueResult, error) {
 		clear(d.stopped)
 	}
 	return nil, nil
-}
-
-func now() model.Time {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return model.Time(ts.Nano())
 }
 
 // tracing is a tracer with a page; far is later than any test.
@@ -91,7 +86,7 @@ func TestTracerObeysUnderALeaseOnly(t *testing.T) {
 	}{
 		{"nothing is suspended", far, 0, false},
 		{"the lease has run out", far, 1, false},
-		{"the daemon is silent", now() - 2*wire.HeartbeatLimitNS, far, false},
+		{"the daemon is silent", clock.Now() - 2*wire.HeartbeatLimitNS, far, false},
 		{"all is well", far, far, true},
 	} {
 		page.Heartbeat(c.heartbeat)
@@ -109,7 +104,7 @@ func TestTracerObeysUnderALeaseOnly(t *testing.T) {
 // is not made again under it.
 func TestTracerRecovers(t *testing.T) {
 	for name, fall := range map[string]func(p *wire.Page){
-		"silent": func(p *wire.Page) { p.Heartbeat(now() - 2*wire.HeartbeatLimitNS) },
+		"silent": func(p *wire.Page) { p.Heartbeat(clock.Now() - 2*wire.HeartbeatLimitNS) },
 		"late":   func(p *wire.Page) { p.WriteLeaseDeadline(1) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
@@ -29,8 +30,6 @@ type client struct {
 	bell int
 	id   uint64
 }
-
-var testClock = NewClock()
 
 // dial connects and says HELLO; a refusal is an error with its reason.
 func dial(path string, h wire.Hello) (*client, error) {
@@ -78,7 +77,7 @@ func (c *client) ring() {
 }
 
 func (c *client) busy(slot int, on bool) {
-	if c.page.SetBusy(slot, on, testClock.Now()) && !c.page.Quiet(slot) {
+	if c.page.SetBusy(slot, on, clock.Now()) && !c.page.Quiet(slot) {
 		c.ring()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -190,7 +191,7 @@ func TestStreamsAreQueues(t *testing.T) {
 func TestRequestsAreRead(t *testing.T) {
 	h := startHub(t, nil)
 	c := h.join(t, 0, 0)
-	now := testClock.Now()
+	now := clock.Now()
 	for range 10 {
 		c.page.FinishRequest(now-1000, now)
 	}

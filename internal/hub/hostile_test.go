@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -87,7 +88,7 @@ func TestGangsAreAUsersOwn(t *testing.T) {
 	})
 	var names []string
 	_ = h.Engine(ctx, func(e *engine.Engine) {
-		for _, q := range e.Snapshot(testClock.Now()) {
+		for _, q := range e.Snapshot(clock.Now()) {
 			names = append(names, q.Queue.Hint.Gang)
 		}
 	})
@@ -148,7 +149,7 @@ func TestGrantedPriority(t *testing.T) {
 		t.Helper()
 		v := h.only(t)
 		var told model.Priority
-		_ = h.Engine(ctx, func(e *engine.Engine) { told = e.Snapshot(testClock.Now())[0].Queue.Hint.Priority })
+		_ = h.Engine(ctx, func(e *engine.Engine) { told = e.Snapshot(clock.Now())[0].Queue.Hint.Priority })
 		if told != v.Hint.Priority || told != v.Queues[0].Hint.Priority {
 			t.Errorf("the engine has %d, the process %d, the queue %d", told, v.Hint.Priority, v.Queues[0].Hint.Priority)
 		}

@@ -32,7 +32,6 @@ type Config struct {
 	Listener *net.UnixListener // unixpacket
 	Log      *slog.Logger
 	Metrics  *driver.Metrics
-	Clock    *Clock
 
 	// NewHardware makes the hardware side of a new session; nil: there is no driver,
 	// and NoHardware says why.
@@ -58,7 +57,6 @@ type Config struct {
 type Hub struct {
 	cfg     Config
 	log     *slog.Logger
-	clock   *Clock
 	metrics *driver.Metrics
 	reaper  *reaper
 	loop    *loop
@@ -92,9 +90,6 @@ func New(cfg Config) (*Hub, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Clock == nil {
-		cfg.Clock = NewClock()
-	}
 	if cfg.peer == nil {
 		cfg.peer = peer
 	}
@@ -107,7 +102,7 @@ func New(cfg Config) (*Hub, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &Hub{
-		cfg: cfg, log: cfg.Log, clock: cfg.Clock, metrics: cfg.Metrics, reaper: r,
+		cfg: cfg, log: cfg.Log, metrics: cfg.Metrics, reaper: r,
 		ctx: ctx, cancel: cancel, handshakes: make(chan struct{}, 512),
 		sessions: map[model.SessionID]*Session{}, perUID: map[int]int{}, pending: map[int]int{}, refused: map[string]uint64{},
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -101,7 +102,7 @@ func TestHeldByHand(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	h := startHub(t, nil)
 	c := h.join(t, 0, 0)
-	if now := testClock.Now(); now.Sub(c.page.LastHeartbeat()) > time.Second {
+	if now := clock.Now(); now.Sub(c.page.LastHeartbeat()) > time.Second {
 		t.Error("no heartbeat before the welcome")
 	}
 	last := c.page.LastHeartbeat()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
@@ -132,7 +133,7 @@ func (l *loop) watch(fd int, events uint32) error {
 	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &e)
 }
 
-func (l *loop) now() model.Time { return l.hub.clock.Now() }
+func (l *loop) now() model.Time { return clock.Now() }
 
 // post hands f to the loop from another goroutine.
 func (l *loop) post(ctx context.Context, f func(*loop)) error {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/driver/amd"
 	"xsched/internal/engine"
@@ -76,7 +77,7 @@ func (s *shim) obey() {
 		s.orders++
 		result := s.result
 		if o.Kind == wire.OrderPause {
-			if _, deadline := s.page.Lease(); deadline == 0 || testClock.Now() > deadline {
+			if _, deadline := s.page.Lease(); deadline == 0 || clock.Now() > deadline {
 				result = -int32(unix.ESTALE)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/wire"
 )
@@ -35,7 +36,7 @@ func storm(clients []*client, toggle bool, slots int) (stop func()) {
 			for _, c := range clients {
 				for slot := range slots {
 					if toggle {
-						c.page.SetBusy(slot, on, testClock.Now())
+						c.page.SetBusy(slot, on, clock.Now())
 					}
 				}
 				c.ring()

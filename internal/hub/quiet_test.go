@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/clock"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/record"
@@ -50,9 +51,9 @@ func TestQuietWhileAlone(t *testing.T) {
 		t.Errorf("busy %v after %d changes", q.Busy, q.Transitions)
 	}
 	high := h.join(t, 10, wire.LevelBlock)
-	high.page.SetBusy(0, true, testClock.Now()) // it comes with work
+	high.page.SetBusy(0, true, clock.Now()) // it comes with work
 	high.page.CreateQueue(0, 0, 1<<8)
-	high.page.SetBusy(0, true, testClock.Now())
+	high.page.SetBusy(0, true, clock.Now())
 	high.ring()
 	await(t, "low is held", func() bool { return low.held(0) })
 	if low.page.Quiet(0) || high.page.Quiet(0) {
@@ -173,7 +174,7 @@ func TestQuietLosesNothing(t *testing.T) {
 		go func() {
 			for n := 0; first.page.Quiet(0); n++ {
 				first.busy(0, n%2 == 0)
-				for pause := testClock.Now() + 500; testClock.Now() < pause; {
+				for pause := clock.Now() + 500; clock.Now() < pause; {
 					// So that its last change most likely is a silent one.
 				}
 			}
@@ -228,9 +229,9 @@ func TestQuietTimeIsExact(t *testing.T) {
 	h.awaitQuiet(t, c, true)
 	var worked time.Duration
 	period := func(length time.Duration) (end model.Time) {
-		begin := testClock.Now()
+		begin := clock.Now()
 		c.page.SetBusy(0, true, begin)
-		end = testClock.Now().Add(length)
+		end = clock.Now().Add(length)
 		c.page.SetBusy(0, false, end)
 		worked += end.Sub(begin)
 		return end
@@ -245,7 +246,7 @@ func TestQuietTimeIsExact(t *testing.T) {
 	// next periods has been counted. So one follows that is longer than that and says its end in time.
 	for length := 10 * time.Millisecond; ; length *= 2 {
 		seen := h.sees(t, 0).Ran
-		if end := period(length); testClock.Now() <= end && seen <= worked {
+		if end := period(length); clock.Now() <= end && seen <= worked {
 			break
 		}
 	}
@@ -275,9 +276,9 @@ func TestQuietTimeComesLate(t *testing.T) {
 	h.awaitQuiet(t, c, true)
 	var worked time.Duration
 	for range 3 {
-		begin := testClock.Now()
+		begin := clock.Now()
 		time.Sleep(100 * time.Millisecond)
-		end := testClock.Now()
+		end := clock.Now()
 		// On the loop, which has just seen it idle and sees nothing between the two.
 		if err := h.Engine(context.Background(), func(*engine.Engine) {
 			c.page.SetBusy(0, true, begin)

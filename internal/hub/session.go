@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
 	"xsched/internal/model"
@@ -154,7 +155,7 @@ func (s *Session) worker(gpu model.DeviceID) *driver.Worker {
 		return w
 	}
 	t := pagedTarget{s.hw.Target(gpu), s.page.Retain()}
-	w := driver.StartWorker(t, s.lease, s.hub.metrics, s.hub.log.With("pid", s.PID, "device", gpu.String()), s.hub.clock.Now)
+	w := driver.StartWorker(t, s.lease, s.hub.metrics, s.hub.log.With("pid", s.PID, "device", gpu.String()), clock.Now)
 	s.workers[gpu] = w
 	return w
 }

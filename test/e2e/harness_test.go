@@ -21,8 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	vnvidia "xsched/internal/virtual/nvidia"
@@ -84,9 +83,7 @@ func TestMain(m *testing.M) {
 
 // nowNS is the clock of tenants, pages and the device's timeline.
 func nowNS() int64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return ts.Nano()
+	return int64(clock.Now())
 }
 
 // eventually polls until ok, or fails the test with what after the limit.

@@ -14,10 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/model"
 )
 
@@ -40,8 +40,6 @@ type server struct {
 	log      *slog.Logger
 	kernel   *Kernel
 	tree     tree
-	start    time.Time
-	startNS  int64
 	timer    *alarm
 	listener int
 
@@ -71,11 +69,7 @@ func Serve(ctx context.Context, o Options) error {
 	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("read clock: %w", err)
-	}
-	s := &server{log: o.Logger, tree: tree{o.Root}, start: time.Now(), startNS: now.Nano(), watched: map[int]bool{}, conns: map[int]struct{}{}}
+	s := &server{log: o.Logger, tree: tree{o.Root}, watched: map[int]bool{}, conns: map[int]struct{}{}}
 	if err := s.tree.writeTopology(o.Config); err != nil {
 		return err
 	}
@@ -278,7 +272,7 @@ func processName(pid int) string {
 }
 
 // Now is CLOCK_MONOTONIC.
-func (s *server) Now() model.Time { return model.Time(s.startNS + int64(time.Since(s.start))) }
+func (s *server) Now() model.Time { return clock.Now() }
 
 // Timer sets when the devices have something to do.
 func (s *server) Timer(at model.Time) {

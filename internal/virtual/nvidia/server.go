@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -34,8 +35,6 @@ const MaxDevices = 64
 // server is the device process: one thread does everything that has to do with time.
 type server struct {
 	log      *slog.Logger
-	start    time.Time // of the monotonic clock
-	startNS  int64
 	epoll    int
 	listener int
 	socket   string
@@ -73,7 +72,7 @@ func Serve(ctx context.Context, o Options) error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &server{
-		log: o.Logger, socket: o.Socket, start: time.Now(), startNS: monotonic(),
+		log: o.Logger, socket: o.Socket,
 		epoll: -1, listener: -1, timer: -1, wake: -1,
 		faults: &Faults{NeverAnswer: map[int]bool{}},
 		conns:  map[int]*conn{}, doorbells: map[int]*area{}, accounts: newAccounts(),
@@ -105,14 +104,7 @@ func Serve(ctx context.Context, o Options) error {
 	return <-done
 }
 
-// now is CLOCK_MONOTONIC, without a system call.
-func (s *server) now() model.Time { return model.Time(s.startNS + int64(time.Since(s.start))) }
-
-func monotonic() int64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return t.Nano()
-}
+func (s *server) now() model.Time { return clock.Now() }
 
 // call has f run by the device's thread, soon.
 func (s *server) call(f func()) {
