@@ -63,6 +63,7 @@ var mayImport = map[string][]string{
 	"tools/hookgen":    {},
 	"tools/amdloggen":  {},
 	"tools/rmlayout":   {"tools/rmlayout/*"},
+	"tools/runtests":   {},
 	"tools/rmlayout/*": {},
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func list(t *testing.T, suite, text string) *skips {
+	t.Helper()
+	s, err := parseSkips(suite, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSkipsFailInCIUnlessListed(t *testing.T) {
+	const text = "# comment\n\ngo:internal/a.TestX needs two users\nc:tsan/core-a slow\n"
+	for _, c := range []struct {
+		suite, name string
+		refused     bool
+	}{
+		{"go", "internal/a.TestX", false},
+		{"go", "internal/a.TestX/sub/case", false},
+		{"go", "internal/a.TestXY", true},
+		{"go", "internal/b.TestX", true},
+		{"c", "tsan/core-a", false},
+		{"c", "plain/core-a", true},
+		{"python", "internal/a.TestX", true},
+	} {
+		for _, ci := range []bool{true, false} {
+			s := list(t, c.suite, text)
+			s.add(c.name, "the\nreason")
+			var out strings.Builder
+			if err := s.report(&out, ci); (err != nil) != (c.refused && ci) {
+				t.Errorf("%s:%s in CI %v: %v", c.suite, c.name, ci, err)
+			}
+			if want := "SKIP " + c.suite + ":" + c.name + ": the reason"; !strings.Contains(out.String(), want) {
+				t.Errorf("%q, want %q", out.String(), want)
+			}
+		}
+	}
+}
+
+func TestSkipsNeedASuiteAndAReason(t *testing.T) {
+	for _, line := range []string{"go:TestX", "TestX reason", "rust:TestX reason", "go:TestX  "} {
+		if _, err := parseSkips("go", line); err == nil {
+			t.Errorf("%q was accepted", line)
+		}
+	}
+}
+
+func TestGoEvents(t *testing.T) {
+	const events = `{"Action":"start","Package":"xsched/a"}
+{"Action":"run","Package":"xsched/a","Test":"TestGood"}
+{"Action":"output","Package":"xsched/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"output","Package":"xsched/a","Test":"TestGood","Output":"noise\n"}
+{"Action":"pass","Package":"xsched/a","Test":"TestGood"}
+{"Action":"output","Package":"xsched/a","Test":"TestSkip","Output":"    a_test.go:7: no compiler: gcc\n"}
+{"Action":"output","Package":"xsched/a","Test":"TestSkip","Output":"--- SKIP: TestSkip (0.00s)\n"}
+{"Action":"skip","Package":"xsched/a","Test":"TestSkip"}
+{"Action":"output","Package":"xsched/a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
+{"Action":"output","Package":"xsched/a","Test":"TestBad","Output":"    a_test.go:9: wrong\n"}
+{"Action":"fail","Package":"xsched/a","Test":"TestBad"}
+{"Action":"output","Package":"xsched/a","Test":"TestHung","Output":"panic: timed out\n"}
+{"Action":"output","Package":"xsched/a","Output":"FAIL\txsched/a\t1.0s\n"}
+{"Action":"fail","Package":"xsched/a"}
+{"ImportPath":"xsched/b","Action":"build-output","Output":"b.go:1: syntax error\n"}
+a line of the go command
+{"Action":"output","Package":"xsched/c","Output":"PASS\n"}
+{"Action":"output","Package":"xsched/c","Output":"ok  \txsched/c\t0.1s\n"}
+{"Action":"pass","Package":"xsched/c"}
+{"Action":"skip","Package":"xsched/d"}
+`
+	const want = "    a_test.go:9: wrong\n" + "FAIL\txsched/a\t1.0s\n" + "panic: timed out\n" + "b.go:1: syntax error\n" +
+		"a line of the go command\n" + "ok  \txsched/c\t0.1s\n"
+	var out strings.Builder
+	s := list(t, "go", "")
+	if err := readEvents(strings.NewReader(events), &out, s); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != want {
+		t.Errorf("printed:\n%swant:\n%s", out.String(), want)
+	}
+	if len(s.seen) != 1 || s.seen[0] != (skip{"a.TestSkip", "no compiler: gcc"}) {
+		t.Errorf("skips %+v", s.seen)
+	}
+}
+
+func TestUnittestOutput(t *testing.T) {
+	const text = `test_a (tests.test_x.X.test_a) ... ok
+test_b (tests.test_x.X.test_b) ... skipped 'no library'
+test_c (test_y.Y)
+What it checks. ... skipped "isn't built"
+`
+	s := list(t, "python", "")
+	readUnittest(text, s)
+	if len(s.seen) != 2 || s.seen[0] != (skip{"tests.test_x.X.test_b", "no library"}) || s.seen[1] != (skip{"test_y.Y.test_c", "isn't built"}) {
+		t.Errorf("skips %+v", s.seen)
+	}
+}
+
+// TestCPrograms runs shell scripts in place of C tests: one passes, one fails, two skip.
+func TestCPrograms(t *testing.T) {
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip("no sh")
+	}
+	t.Chdir(t.TempDir())
+	dir := filepath.Join("build", "test", "plain")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"good": "exit 0", "bad": "echo broken; exit 3", "part": "echo 'skipped: no seccomp'; exit 0", "none": "echo no GPU; exit 77",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	s := list(t, "c", "")
+	if err := runC(t.Context(), &out, s, []string{"-variants", "plain", "-jobs", "2", "good", "part", "none"}); err != nil {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if len(s.seen) != 2 {
+		t.Errorf("skips %+v", s.seen)
+	}
+	out.Reset()
+	if err := runC(context.Background(), &out, s, []string{"-variants", "plain", "good", "bad"}); !errors.Is(err, errTests) || !strings.Contains(out.String(), "broken") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
