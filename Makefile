@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Needs Go, gcc, make and git. Whatever else a target needs it installs or
-# builds itself, and says so; what can't be had is skipped with one line, or
-# fails when XSCHED_CI=1.
+# Builds need Go, gcc, make and git. Tests need more, which `make setup` installs. A check whose
+# tools are missing is skipped with one line; with XSCHED_CI=1 it fails.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,21 +16,22 @@ HOST_ARCH := $(shell $(GO) env GOHOSTARCH)
 ifeq ($(HOST_ARCH),arm64)
 CROSS_ARCH := amd64
 CROSS_CC ?= x86_64-linux-gnu-gcc
-CROSS_PACKAGES := gcc-x86-64-linux-gnu libc6-dev-amd64-cross
 else
 CROSS_ARCH := arm64
 CROSS_CC ?= aarch64-linux-gnu-gcc
-CROSS_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 endif
 
-# Commands are shown in short; V=1 shows them whole.
+# Recipes print a short form of each command; V=1 prints it in full.
 Q := $(if $(filter-out 0,$(V)),,@)
 short = $(if $(Q),@printf '  %-5s %s\n' '$(1)' '$(2)')
 
 export CGO_ENABLED := 0
 LDFLAGS := -s -w -X xsched/internal/cli.version=$(VERSION)
-GO_BUILD := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
-GO_TOOL := $(GO) tool -modfile=go.tool.mod
+# Only release builds trim paths: builds, tests and linters then share one build cache.
+TRIM ?=
+GO_BUILD = $(GO) build $(TRIM) -ldflags '$(LDFLAGS)'
+RUN_TESTS := $(GO) run ./tools/runtests
+SETUP_BIN := .setup/bin
 
 # ---- C ------------------------------------------------------------------------
 
@@ -156,72 +156,99 @@ always:
 
 .PHONY: help
 help: ## list the targets
-	@echo "XSched. The usual: make demo, make test, make build."
+	@echo "XSched. Start with: make demo, make test, make build."
 	@echo
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-16s %s\n' "$$name" "$$text"; done
 
 .PHONY: all
-all: build null ## everything that is built
+all: build null ## build everything
 
 .PHONY: build
-build: toolchain $(EMBEDDED_FILES) ## bin/xsched with the shim and the virtual GPU inside
+build: $(EMBEDDED_FILES) ## build bin/xsched, which contains the shim and the virtual GPU
 	$(GO_BUILD) -o bin/xsched ./cmd/xsched
 
-.PHONY: toolchain
-toolchain:
-	@tools/need cc "$(CC)" "the C half" libc6-dev
-
 .PHONY: shim
-shim: toolchain build/libxsched.so ## build/libxsched.so
+shim: build/libxsched.so ## build the C library, build/libxsched.so
 
 .PHONY: virtual
-virtual: toolchain $(addprefix build/virtual/,$(VIRTUAL_NAMES)) ## the virtual GPU's driver stand-ins and the tenant
+virtual: $(addprefix build/virtual/,$(VIRTUAL_NAMES)) ## build the virtual GPU's driver libraries and its load generator
 
 .PHONY: null
-null: toolchain $(addprefix build/null/,$(NULL_NAMES)) ## the null driver, for the cost of a hook
+null: $(addprefix build/null/,$(NULL_NAMES)) ## build the null driver, which measures the cost of a hook
 
 .PHONY: gpreempt
-gpreempt: toolchain $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## libgpreempt.so for AMD GPUs, and its example
+gpreempt: $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## build libgpreempt.so for AMD GPUs, and its example
 
 .PHONY: demo
-demo: build ## compare native with XSched on the virtual GPU (under a minute); writes out/demo
+demo: build ## compare native scheduling with XSched on the virtual GPU; writes out/demo in under a minute
 	bin/xsched demo --out out/demo
 
 .PHONY: demo-amd
-demo-amd: build ## the same with HIP programs over the double of AMD's driver; writes out/demo-amd
+demo-amd: build ## run the demo with HIP programs on the virtual AMD GPU; writes out/demo-amd
 	bin/xsched demo --platform amd --out out/demo-amd
 
 .PHONY: bench
-bench: build null ## hook, decision and latency budgets; fails if one is missed
+bench: build null ## measure hook, decision and latency; fails if one exceeds its budget
 	bin/xsched bench overhead --null build/null
 
+.PHONY: setup
+setup: ## install what tests and linters need; prints what it installs
+	@CC='$(CC)' CROSS_CC='$(CROSS_CC)' GO='$(GO)' tools/setup
+
+# ---- tests ----------------------------------------------------------------------
+
+# $(call skip,reason): the check cannot run here
+skip = { echo "SKIP $@: $(1)"; [ "$${XSCHED_CI:-}" != 1 ]; }
+
+# $(call steps,targets): run targets in order and print the time of each. Nothing is downloaded: GOPROXY is off.
+define steps
+	@export GOPROXY=off; summary=; all=$$SECONDS; \
+	for step in $(1); do \
+		echo "== $$step"; start=$$SECONDS; \
+		$(MAKE) --no-print-directory $$step || { echo "make $@: $$step FAILED"; exit 1; }; \
+		summary+="$$(printf '  %-16s %4d s' $$step $$((SECONDS - start)))"$$'\n'; \
+	done; \
+	printf '%s' "$$summary"; echo "make $@: all checks passed in $$((SECONDS - all)) s"
+endef
+
 .PHONY: test
-test: lint check-generated test-go test-histories test-c test-fuzz test-e2e test-python examples amdlog-check cross ## every check there is; what CI runs
-	@echo "make test: all checks passed"
+test: setup ## run the checks for every change (10 minutes on two cores)
+	$(call steps,lint check-generated check-commits build test-go test-c test-e2e test-python examples amdlog-check cross)
+
+.PHONY: test-long
+test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak
+	$(call steps,test-race test-histories test-fuzz test-e2e-long test-soak)
+
+# A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
+# internal/bench measures, so no other package runs beside it.
+unit = $(filter-out %/test/e2e %/internal/bench,$(shell $(GO) list ./...))
 
 .PHONY: test-go
-test-go: build ## Go tests with the race detector
-	@tools/need library hsakmt.h -lhsakmt "the tests over AMD's own thunk" libhsakmt-dev || tools/need skipped $$? "the tests over AMD's own thunk"
-	@tools/need shared libamdhip64.so.5 "the tests over AMD's own runtime" libamdhip64-5 || tools/need skipped $$? "the tests over AMD's own runtime"
-	CGO_ENABLED=1 $(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v -e '/test/e2e$$' -e '/internal/bench$$')
-	@# It measures: nothing may run beside it.
-	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./internal/bench
+test-go: all ## run the Go unit tests
+	@$(RUN_TESTS) go -timeout 8m -skip '^TestLong' $(unit)
+	@$(RUN_TESTS) go -timeout 8m -skip '^TestLong' ./internal/bench
 
-# Under the race detector a sample of them is all there is time for.
+.PHONY: test-race
+test-race: all ## run the Go unit tests with the race detector, the long ones included
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 20m $(unit)
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 10m ./internal/bench
+
 HISTORIES ?= 10000
 .PHONY: test-histories
-test-histories: ## 10,000 generated histories for each property of each policy, and decisions among 10,000 queues
-	$(GO) test -count 1 -timeout 8m -run 'Histories|ManyQueues|Alone' ./internal/engine -histories $(HISTORIES)
+test-histories: ## check every policy's properties on 10,000 generated histories
+	@$(RUN_TESTS) go -count 1 -timeout 15m -run 'Histories|ManyQueues|Alone' ./internal/engine -histories $(HISTORIES)
 
+JOBS ?= $(shell nproc)
+VARIANTS := plain asan tsan
 .PHONY: test-c
-test-c: toolchain ## C tests: plain, with ASan+UBSan and with TSan
-	@$(MAKE) --no-print-directory $(foreach v,plain asan tsan,$(addprefix build/test/$(v)/,$(TEST_NAMES)))
-	@tools/run-c-tests $(TEST_NAMES)
+test-c: ## run the C tests: plain, with ASan and UBSan, with TSan
+	@$(MAKE) --no-print-directory -j $(JOBS) $(foreach v,$(VARIANTS),$(addprefix build/test/$(v)/,$(TEST_NAMES)))
+	@$(RUN_TESTS) c -jobs $(JOBS) $(TEST_NAMES)
 
-# A count, not a time: a run that ends by the clock can fail by the clock ("context deadline exceeded").
+# A count, not a duration: a run limited by time can fail with "context deadline exceeded".
 FUZZ_TIME ?= 20000x
 .PHONY: test-fuzz
-test-fuzz: ## every fuzz target for a few seconds (FUZZ_TIME=20000x)
+test-fuzz: ## run every fuzz target for FUZZ_TIME (20000x) inputs; `make test` runs the seeds
 	@for package in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./internal/... ./tools/...); do \
 		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$($(GO) list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $$package) | sed 's/func //' || true); do \
 			echo "fuzz $$package $$target $(FUZZ_TIME)"; \
@@ -230,47 +257,76 @@ test-fuzz: ## every fuzz target for a few seconds (FUZZ_TIME=20000x)
 	done
 
 .PHONY: test-e2e
-test-e2e: all ## the built binary on the virtual GPU, with faults
-	$(GO) test -count 1 -timeout 8m ./test/e2e/...
+test-e2e: all ## run the built binary on the virtual GPU, with injected faults
+	@$(RUN_TESTS) go -count 1 -timeout 10m -skip '^TestLong' ./test/e2e/...
+
+.PHONY: test-e2e-long
+test-e2e-long: all ## run the end-to-end tests of scale and of the simulator's accuracy
+	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./test/e2e/...
+
+SOAK_ROUNDS ?= 3
+.PHONY: test-soak
+test-soak: all ## repeat the fault-injection tests SOAK_ROUNDS (3) times
+	@$(RUN_TESTS) go -count $(SOAK_ROUNDS) -timeout 30m -run 'Killed|Stopped|Wedged|Stuck|Execs|Graceful|Garbage|ShortClients' ./test/e2e
 
 .PHONY: test-python
-test-python: build ## the Python package, and the analysis code of test/gpu
-	@tools/need program python3 "the Python tests" python3 && { \
-	(cd python && python3 -B -m unittest discover -s tests -t .) && \
-	python3 -B -m unittest discover -s test/gpu; } || tools/need skipped $$? "the Python tests"
+test-python: build ## test the Python package and the analysis code of test/gpu
+	@$(RUN_TESTS) python python/tests:python test/gpu
 
 .PHONY: examples
 examples: build ## run every example on the virtual GPU
-	@tools/need program python3 "the examples" python3 && examples/run-all.sh || tools/need skipped $$? "the examples"
+	@if command -v python3 >/dev/null; then examples/run-all.sh; else $(call skip,no python3); fi
 
 .PHONY: amdlog-check
-amdlog-check: build ## counts of amdlog against grep and awk on a generated log (tools/amdlog-check.sh a b: the big ones)
+amdlog-check: build ## compare amdlog's counts with grep and awk on a generated log
 	XSCHED=bin/xsched tools/amdlog-check.sh small
 
 .PHONY: cross
 cross: ## build everything for the other architecture
-	@tools/need cross "$(CROSS_CC)" "the $(CROSS_ARCH) build" $(CROSS_PACKAGES) && $(MAKE) --no-print-directory cross-build || tools/need skipped $$? "the $(CROSS_ARCH) build"
+	@if command -v $(CROSS_CC) >/dev/null; then $(MAKE) --no-print-directory -j $(JOBS) cross-build; else $(call skip,no $(CROSS_CC)); fi
 
 .PHONY: cross-build
 cross-build: $(CROSS_FILES)
 	GOARCH=$(CROSS_ARCH) $(GO_BUILD) -o bin/xsched-$(CROSS_ARCH) ./cmd/xsched
 	GOARCH=$(CROSS_ARCH) $(GO) vet ./...
 
+.PHONY: cover
+cover: all ## measure the coverage of the Go unit tests; writes out/coverage.html
+	@mkdir -p out
+	@$(RUN_TESTS) go -timeout 15m -skip '^TestLong' -coverpkg ./internal/...,./cmd/... -coverprofile out/coverage.txt $(filter-out %/test/e2e,$(shell $(GO) list ./...))
+	@$(GO) tool cover -html out/coverage.txt -o out/coverage.html
+	@$(GO) tool cover -func out/coverage.txt | tail -n 1
+
 .PHONY: lint
-lint: ## golangci-lint and gofumpt, at the versions of go.tool.mod (built once, minutes)
-	@tools/need linters "$(GO)" "the linters" && { \
-	$(GO_TOOL) golangci-lint run --allow-parallel-runners ./... && \
-	unformatted=$$($(GO_TOOL) gofumpt -l cmd internal test tools) && \
-	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:" $$unformatted; exit 1; fi; } || tools/need skipped $$? "the linters"
+lint: lint-go lint-c ## run the Go and C linters
+
+.PHONY: lint-go
+lint-go: ## run golangci-lint and gofumpt, at the versions of go.tool.mod
+	@if [ ! -x $(SETUP_BIN)/golangci-lint ]; then $(call skip,no golangci-lint; run make setup); else \
+	$(SETUP_BIN)/golangci-lint run --allow-parallel-runners ./... && \
+	unformatted=$$($(SETUP_BIN)/gofumpt -l cmd internal test tools) && \
+	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:" $$unformatted; exit 1; fi; fi
+
+# The compiler knows these macros; cppcheck does not read the system headers.
+CPPCHECK := cppcheck --quiet --error-exitcode=1 --enable=warning,portability,performance --inline-suppr --std=c11 \
+	-D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__LP64__=1 '-DElfW(x)=Elf64_\#\#x' -Ishim -Ishim/include
+.PHONY: lint-c
+lint-c: ## run cppcheck on the C library
+	@if ! command -v cppcheck >/dev/null; then $(call skip,no cppcheck; run make setup); else \
+	$(CPPCHECK) -j $(JOBS) $(filter %.c,$(SHIM_SOURCES)); fi
 
 .PHONY: fmt
-fmt: ## format Go (gofumpt) and, where clang-format exists, C
-	$(GO_TOOL) gofumpt -w cmd internal test tools
-	@if command -v clang-format >/dev/null; then clang-format -i $$(git ls-files 'shim/*.c' 'shim/*.h' | grep -v _gen); else echo "fmt: C left alone, no clang-format here"; fi
+fmt: ## format the Go sources, and the C sources where clang-format exists
+	$(SETUP_BIN)/gofumpt -w cmd internal test tools
+	@if command -v clang-format >/dev/null; then clang-format -i $$(git ls-files 'shim/*.c' 'shim/*.h' | grep -v _gen); else echo "fmt: C sources unchanged, no clang-format"; fi
 
 .PHONY: fix
-fix: ## let the linters repair what they can
-	$(GO_TOOL) golangci-lint run --fix ./...
+fix: ## apply the fixes that the Go linters suggest
+	$(SETUP_BIN)/golangci-lint run --fix ./...
+
+.PHONY: check-commits
+check-commits: ## check the subject lines of recent commits
+	@tools/check-commits
 
 .PHONY: generate
 generate: ## write the generated files: wire contract, hooks, enums, hints, pictures
@@ -281,11 +337,11 @@ generate: ## write the generated files: wire contract, hooks, enums, hints, pict
 	$(GO) run ./tools/pictures
 
 .PHONY: pictures
-pictures: ## simulate the scenes of docs/policies and draw their timelines
+pictures: ## draw the timelines of docs/policies from simulated scenes
 	$(GO) run ./tools/pictures
 
 .PHONY: check-generated
-check-generated: ## fail if the generated files are not what generate writes
+check-generated: ## fail if a generated file differs from what `make generate` writes
 	@before=$$(git ls-files -co --exclude-standard '*_gen.*' | sort | xargs sha256sum); \
 	$(MAKE) --no-print-directory generate; \
 	after=$$(git ls-files -co --exclude-standard '*_gen.*' | sort | xargs sha256sum); \
@@ -293,7 +349,8 @@ check-generated: ## fail if the generated files are not what generate writes
 	@if [ "$${XSCHED_CI:-}" = 1 ]; then git diff --exit-code -- '*_gen.*'; fi
 
 .PHONY: dist
-dist: build cross ## archives for both architectures in out/dist
+dist: export TRIM := -trimpath
+dist: build cross ## write archives for both architectures to out/dist
 	@mkdir -p out/dist
 	tar -C bin -czf out/dist/xsched-$(VERSION)-linux-$(HOST_ARCH).tar.gz --transform 's,^,xsched-$(VERSION)/,' xsched -C .. LICENSE README.md
 	@if [ -x bin/xsched-$(CROSS_ARCH) ]; then \
@@ -301,6 +358,6 @@ dist: build cross ## archives for both architectures in out/dist
 	@cd out/dist && sha256sum *.tar.gz > SHA256SUMS && ls -l
 
 .PHONY: clean
-clean: ## remove everything that was built
+clean: ## remove everything built; keeps what `make setup` installed
 	rm -rf bin build out
 	find internal/embedded/files -type f ! -name README -delete
