@@ -8,55 +8,61 @@ import (
 	"time"
 )
 
-// Hint is what the user or the program says about a queue, or about all queues
-// of a process. A zero value means that nothing was said.
+// Hint holds what a user or a program states about a queue, or about all queues of a process. The
+// zero value of a field means unset.
+//
+// This struct is the single definition of every hint. A field with a `hint` tag is a hint; its type
+// decides how a value is written. tools/hintgen writes the C, wire, Python and HTTP forms from the
+// tags, and the command line, the environment and the simulator read them at run time. The tags:
+//
+//	hint   name in JSON, Python and C
+//	flag   name of the flag of `xsched hint` and `xsched run`
+//	env    environment variable
+//	bit    bit of the wire format, with its name; fields of one bit are set together
+//	range  smallest and largest value (microseconds for durations, bytes for names)
+//	zero   what 0 means, where that needs a word
+//	scope  "process": not allowed for a single queue
+//	help   one line for --help
+//
+// Append new fields at the end: the order is that of the wire format.
 type Hint struct {
-	Priority Priority
-	Level    Level
-	InFlight int // Lv1: most launches in flight
-	Batch    int // Lv1: launches between two completion checks
+	Priority Priority `hint:"priority" flag:"priority" env:"XSCHED_AUTO_XQUEUE_PRIORITY" bit:"0 PRIORITY" range:"-256..255" help:"larger is more important; -256 never runs"`
+	Level    Level    `hint:"level" flag:"level" env:"XSCHED_AUTO_XQUEUE_LEVEL" bit:"1 LEVEL" range:"0..3" scope:"process" help:"preemption level: auto, 1 (hold launches), 2 (end of timeslice), 3 (mid-kernel)"`
+	InFlight int      `hint:"in_flight" flag:"in-flight" env:"XSCHED_AUTO_XQUEUE_THRESHOLD" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: maximum launches in flight"`
+	Batch    int      `hint:"batch" flag:"batch" env:"XSCHED_AUTO_XQUEUE_BATCH_SIZE" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: launches between two completion checks"`
 
-	// Utilization is the share of a device in percent, 1..100, and the weight
-	// against the others where the shares do not add up.
-	Utilization int
-	// Timeslice is how long one turn on the device may last.
-	Timeslice time.Duration
+	// Utilization is a weight where the shares do not add up to 100.
+	Utilization int           `hint:"utilization" flag:"share" env:"XSCHED_AUTO_XQUEUE_UTILIZATION" bit:"3 UTILIZATION" range:"1..100" zero:"unset" help:"share of the GPU in percent (UP, PUP, SPUP, CFS)"`
+	Timeslice   time.Duration `hint:"timeslice_us" flag:"timeslice" env:"XSCHED_AUTO_XQUEUE_TIMESLICE" bit:"4 TIMESLICE" range:"100..10000000" zero:"policy default" help:"length of one turn on the GPU"`
+	Deadline    time.Duration `hint:"deadline_us" flag:"deadline" env:"XSCHED_AUTO_XQUEUE_DEADLINE" bit:"5 DEADLINE" range:"0..1000000000000" zero:"none" help:"deadline of work, counted from the start of a busy period (EDF, KEDF)"`
 
-	// Deadline is when work must be done, counted from when the queue became
-	// busy. K is how many of the earliest deadlines may run at the same time.
-	Deadline time.Duration
-	K        int
+	// Until Laxity ends the queue has LaxPriority, afterwards CriticalPriority.
+	Laxity           time.Duration `hint:"laxity_us" flag:"laxity" env:"XSCHED_AUTO_XQUEUE_LAXITY" bit:"6 LAXITY" range:"0..1000000000000" zero:"none" help:"how long work may be deferred (LAX)"`
+	LaxPriority      Priority      `hint:"lax_priority" flag:"lax-priority" env:"XSCHED_AUTO_XQUEUE_LAX_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority until the laxity ends"`
+	CriticalPriority Priority      `hint:"critical_priority" flag:"critical-priority" env:"XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority after the laxity ended"`
 
-	// Laxity is how long after it became busy a queue may still be put off. Until
-	// then it has LaxPriority, after that CriticalPriority.
-	Laxity           time.Duration
-	LaxPriority      Priority
-	CriticalPriority Priority
+	K            int  `hint:"k" flag:"k" env:"XSCHED_K" bit:"7 K" range:"0..1024" zero:"policy default" help:"how many of the earliest deadlines may run together (KEDF)"`
+	WindowActive bool `hint:"window_active" flag:"window-active" env:"XSCHED_WINDOW_ACTIVE" bit:"8 WINDOW_ACTIVE" help:"the user looks at a window of this program (AWF)"`
+	SLO          SLO
+	// Gang names queues that are scheduled together, across processes and devices.
+	Gang string `hint:"gang" flag:"gang" env:"XSCHED_GANG" bit:"10 GANG" range:"0..63" zero:"none" help:"programs with the same name are suspended and resumed together"`
+	// PerQueue: without it the queues of one process on one device are scheduled together.
+	PerQueue bool `hint:"per_queue" flag:"per-queue" env:"XSCHED_GRANULARITY" bit:"11 PER_QUEUE" scope:"process" help:"schedule each queue by itself, at Lv1"`
 
-	// WindowActive: the user looks at a window of this process now.
-	WindowActive bool
-	// Nice is the CPU nice value of the process, -20 (important) to 19.
+	// Nice is the CPU nice value of the process. The daemon reads it from the system.
 	Nice int
-	// SLO is the latency that the requests of this process shall have.
-	SLO SLO
-	// Gang: queues with the same name run and stop together, whatever their
-	// process and device.
-	Gang string
-	// PerQueue: the queues of this process are scheduled one by one. Without it
-	// those of one process on one device run and stop together.
-	PerQueue bool
 }
 
-// SLO is a target: of the requests Percentile percent are done within Latency.
+// SLO is a latency target: Percentile percent of the requests finish within Latency.
 type SLO struct {
-	Percentile float64
-	Latency    time.Duration
+	Latency    time.Duration `hint:"slo_us" flag:"slo" env:"XSCHED_SLO_US" bit:"9 SLO" range:"0..1000000000000" zero:"none" help:"latency target of requests (SLO)"`
+	Percentile float64       `hint:"slo_percentile" flag:"slo-percentile" env:"XSCHED_SLO_PERCENTILE" bit:"9 SLO" range:"100..9999" zero:"99" help:"percentile the SLO applies to"`
 }
 
-// Said says whether there is a target at all.
+// Said reports whether there is a target.
 func (s SLO) Said() bool { return s.Latency > 0 }
 
-// P is the percentile with its default, 99.
+// P returns the percentile, 99 by default.
 func (s SLO) P() float64 {
 	if s.Percentile == 0 {
 		return 99
@@ -71,28 +77,28 @@ func (s SLO) String() string {
 	return fmt.Sprintf("P%v <= %v", s.P(), s.Latency)
 }
 
-// Ranges of what a hint may say.
+// Ranges that other packages need as constants. A test compares them with the tags.
 const (
 	UtilizationMax = 100
 	TimesliceMin   = 100 * time.Microsecond
 	TimesliceMax   = 10 * time.Second
 	NiceMin        = -20
 	NiceMax        = 19
-	GangNameMax    = 128
+	GangNameMax    = 128 // the engine prefixes gang names with their user
 )
 
-// ErrHint is what Check returns errors of.
+// ErrHint is the class of all errors about hint values.
 var ErrHint = errors.New("bad hint")
 
-// Check says what is wrong with a hint, nil if nothing is. Whoever takes hints
-// from outside asks it before they reach the engine.
+// Check returns an error for the first value out of range. Hints from outside must pass it before
+// they reach the engine.
 func (h *Hint) Check() error {
 	for i := range hintFields {
 		f := &hintFields[i]
 		if f.Kind == HintName {
-			continue // names of the engine's own are longer: they have their user in front
+			continue // checked below: names inside the engine carry their user
 		}
-		if err := f.Check(f.value(h)); err != nil {
+		if err := f.Check(f.Value(h)); err != nil {
 			return err
 		}
 	}

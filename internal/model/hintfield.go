@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// HintKind is how a value of a hint is written.
+// HintKind is the form of a hint's values.
 type HintKind int
 
-// The kinds. In a HintValue a time is in microseconds, a percentile in hundredths of a percent,
-// a switch 0 or 1; only a name is text.
+// In a HintValue a duration is in microseconds, a percentile in hundredths of a percent, a switch is
+// 0 or 1, and only a name is text.
 const (
 	HintNumber HintKind = iota
 	HintTime
@@ -31,107 +33,111 @@ type HintValue struct {
 	Text   string
 }
 
-// HintField is one thing that a hint can say. The table of them is the one place for names and
-// ranges: the command line, the HTTP interface and the checks read it, and tools/hintgen writes it
-// down for C and Python. 0 (or an empty name) is always allowed and goes back to the default.
+// HintField describes one hint, as the tags of Hint define it. 0 (or an empty name) is always allowed
+// and restores the default.
 type HintField struct {
 	Name     string // in JSON, Python and C
 	Flag     string // of `xsched hint` and `xsched run`
 	Env      string
-	Bit      string // of enum xsw_hint_field, without XSW_HINT_: fields of one bit are said together
+	Bit      string // name of its wire bit; fields with the same bit are set together
+	Mask     uint32 // that bit
 	Kind     HintKind
-	Min, Max int64  // of a name: Max bytes
-	Zero     string // what 0 means where that needs a word
+	Priority bool  // a priority, which needs permission above 0
+	Process  bool  // applies to a whole process only
+	Min, Max int64 // of a name: Max bytes
+	Zero     string
 	Help     string
 
-	value func(*Hint) HintValue
-	put   func(*Hint, HintValue)
+	index []int // path in Hint
 }
 
-const (
-	hintTimeMax     = int64(1e12) // far beyond use, and far below what overflows
-	hintLaunchesMax = 1 << 20
-	hintKMax        = 1024 // queues of a process
-	hintGangMax     = 63   // XSW_GANG_BYTES with its NUL
-)
+var hintFields = hintFieldsOf(reflect.TypeFor[Hint](), nil)
 
-var hintFields = [...]HintField{
-	number("priority", "priority", "XSCHED_AUTO_XQUEUE_PRIORITY", "PRIORITY", int64(PriorityNever), int64(PriorityMax), "", "bigger is more important; -256 never runs",
-		func(h *Hint) *Priority { return &h.Priority }),
-	{
-		Name: "level", Flag: "level", Env: "XSCHED_AUTO_XQUEUE_LEVEL", Bit: "LEVEL", Kind: HintLevel, Max: int64(LevelInterrupt),
-		Help:  "how to stop it: auto, 1 (hold launches), 2 (end of slice), 3 (mid-kernel)",
-		value: func(h *Hint) HintValue { return HintValue{Number: int64(h.Level)} },
-		put:   func(h *Hint, v HintValue) { h.Level = Level(v.Number) },
-	},
-	number("in_flight", "in-flight", "XSCHED_AUTO_XQUEUE_THRESHOLD", "LIMITS", 0, hintLaunchesMax, "the daemon's default", "level 1: most launches in flight",
-		func(h *Hint) *int { return &h.InFlight }),
-	number("batch", "batch", "XSCHED_AUTO_XQUEUE_BATCH_SIZE", "LIMITS", 0, hintLaunchesMax, "the daemon's default", "level 1: launches between two completion checks",
-		func(h *Hint) *int { return &h.Batch }),
-	number("utilization", "share", "XSCHED_AUTO_XQUEUE_UTILIZATION", "UTILIZATION", 1, UtilizationMax, "nothing said", "share of the GPU in percent (UP, PUP, SPUP, CFS)",
-		func(h *Hint) *int { return &h.Utilization }),
-	length("timeslice_us", "timeslice", "XSCHED_AUTO_XQUEUE_TIMESLICE", "TIMESLICE", TimesliceMin.Microseconds(), TimesliceMax.Microseconds(), "the policy's", "one turn on the GPU",
-		func(h *Hint) *time.Duration { return &h.Timeslice }),
-	length("deadline_us", "deadline", "XSCHED_AUTO_XQUEUE_DEADLINE", "DEADLINE", 0, hintTimeMax, "none", "when work must be done, from when there is some (EDF, KEDF)",
-		func(h *Hint) *time.Duration { return &h.Deadline }),
-	length("laxity_us", "laxity", "XSCHED_AUTO_XQUEUE_LAXITY", "LAXITY", 0, hintTimeMax, "none", "how long work may be put off (LAX)",
-		func(h *Hint) *time.Duration { return &h.Laxity }),
-	number("lax_priority", "lax-priority", "XSCHED_AUTO_XQUEUE_LAX_PRIORITY", "LAXITY", int64(PriorityNever), int64(PriorityMax), "", "priority until the laxity is over",
-		func(h *Hint) *Priority { return &h.LaxPriority }),
-	number("critical_priority", "critical-priority", "XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY", "LAXITY", int64(PriorityNever), int64(PriorityMax), "", "priority after that",
-		func(h *Hint) *Priority { return &h.CriticalPriority }),
-	number("k", "k", "XSCHED_K", "K", 0, hintKMax, "the policy's", "how many of the earliest deadlines may run together (KEDF)",
-		func(h *Hint) *int { return &h.K }),
-	yesNo("window_active", "window-active", "XSCHED_WINDOW_ACTIVE", "WINDOW", "the user looks at a window of it now (AWF)",
-		func(h *Hint) *bool { return &h.WindowActive }),
-	length("slo_us", "slo", "XSCHED_SLO_US", "SLO", 0, hintTimeMax, "none", "requests shall take no longer (SLO)",
-		func(h *Hint) *time.Duration { return &h.SLO.Latency }),
-	{
-		Name: "slo_percentile", Flag: "slo-percentile", Env: "XSCHED_SLO_PERCENTILE", Bit: "SLO", Kind: HintPercentile, Min: 100, Max: 9999,
-		Zero: "99", Help: "of so many percent of them",
-		value: func(h *Hint) HintValue { return HintValue{Number: hundredths(h.SLO.Percentile)} },
-		put:   func(h *Hint, v HintValue) { h.SLO.Percentile = float64(v.Number) / 100 },
-	},
-	{
-		Name: "gang", Flag: "gang", Env: "XSCHED_GANG", Bit: "GANG", Kind: HintName, Max: hintGangMax,
-		Zero: "none", Help: "programs of one name run and stop together",
-		value: func(h *Hint) HintValue { return HintValue{Text: h.Gang} },
-		put:   func(h *Hint, v HintValue) { h.Gang = v.Text },
-	},
-	yesNo("per_queue", "per-queue", "XSCHED_GRANULARITY", "PER_QUEUE", "schedule its queues one by one, at level 1",
-		func(h *Hint) *bool { return &h.PerQueue }),
-}
-
-func number[T ~int | ~int32](name, flag, env, bit string, least, most int64, zero, help string, in func(*Hint) *T) HintField {
-	return HintField{
-		Name: name, Flag: flag, Env: env, Bit: bit, Kind: HintNumber, Min: least, Max: most, Zero: zero, Help: help,
-		value: func(h *Hint) HintValue { return HintValue{Number: int64(*in(h))} },
-		put:   func(h *Hint, v HintValue) { *in(h) = T(v.Number) },
-	}
-}
-
-func length(name, flag, env, bit string, least, most int64, zero, help string, in func(*Hint) *time.Duration) HintField {
-	return HintField{
-		Name: name, Flag: flag, Env: env, Bit: bit, Kind: HintTime, Min: least, Max: most, Zero: zero, Help: help,
-		value: func(h *Hint) HintValue { return HintValue{Number: microseconds(*in(h))} },
-		put:   func(h *Hint, v HintValue) { *in(h) = time.Duration(v.Number) * time.Microsecond },
-	}
-}
-
-func yesNo(name, flag, env, bit, help string, in func(*Hint) *bool) HintField {
-	return HintField{
-		Name: name, Flag: flag, Env: env, Bit: bit, Kind: HintSwitch, Max: 1, Help: help,
-		value: func(h *Hint) HintValue {
-			if *in(h) {
-				return HintValue{Number: 1}
+// hintFieldsOf reads the tags of a struct. A malformed tag is a programming error and panics when
+// the program starts.
+func hintFieldsOf(t reflect.Type, path []int) []HintField {
+	var out []HintField
+	for i := range t.NumField() {
+		s := t.Field(i)
+		index := append(slices.Clone(path), i)
+		name, ok := s.Tag.Lookup("hint")
+		if !ok {
+			if s.Type.Kind() == reflect.Struct {
+				out = append(out, hintFieldsOf(s.Type, index)...)
 			}
-			return HintValue{}
-		},
-		put: func(h *Hint, v HintValue) { *in(h) = v.Number != 0 },
+			continue
+		}
+		f := HintField{
+			Name: name, Flag: s.Tag.Get("flag"), Env: s.Tag.Get("env"), Zero: s.Tag.Get("zero"), Help: s.Tag.Get("help"),
+			Process: s.Tag.Get("scope") == "process", Kind: kindOf(s.Type), Max: 1, index: index,
+			Priority: s.Type == reflect.TypeFor[Priority](),
+		}
+		bit := 0
+		if _, err := fmt.Sscanf(s.Tag.Get("bit"), "%d %s", &bit, &f.Bit); err != nil {
+			panic(fmt.Sprintf("hint %s: bit: %v", name, err))
+		}
+		f.Mask = 1 << bit
+		if f.Kind != HintSwitch {
+			if _, err := fmt.Sscanf(s.Tag.Get("range"), "%d..%d", &f.Min, &f.Max); err != nil {
+				panic(fmt.Sprintf("hint %s: range: %v", name, err))
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func kindOf(t reflect.Type) HintKind {
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		return HintTime
+	case t == reflect.TypeFor[Level]():
+		return HintLevel
+	case t.Kind() == reflect.Bool:
+		return HintSwitch
+	case t.Kind() == reflect.Float64:
+		return HintPercentile
+	case t.Kind() == reflect.String:
+		return HintName
+	}
+	return HintNumber
+}
+
+// Value returns the field's value in h.
+func (f *HintField) Value(h *Hint) HintValue {
+	switch v := reflect.ValueOf(h).Elem().FieldByIndex(f.index); f.Kind {
+	case HintName:
+		return HintValue{Text: v.String()}
+	case HintTime:
+		return HintValue{Number: microseconds(time.Duration(v.Int()))}
+	case HintPercentile:
+		return HintValue{Number: hundredths(v.Float())}
+	case HintSwitch:
+		if v.Bool() {
+			return HintValue{Number: 1}
+		}
+		return HintValue{}
+	default:
+		return HintValue{Number: v.Int()}
 	}
 }
 
-// microseconds rounds away from 0, so that what is out of range stays so.
+func (f *HintField) put(h *Hint, value HintValue) {
+	switch v := reflect.ValueOf(h).Elem().FieldByIndex(f.index); f.Kind {
+	case HintName:
+		v.SetString(value.Text)
+	case HintTime:
+		v.SetInt(int64(time.Duration(value.Number) * time.Microsecond))
+	case HintPercentile:
+		v.SetFloat(float64(value.Number) / 100)
+	case HintSwitch:
+		v.SetBool(value.Number != 0)
+	default:
+		v.SetInt(value.Number)
+	}
+}
+
+// microseconds rounds away from 0, so that a value out of range stays out of range.
 func microseconds(d time.Duration) int64 {
 	n, rest := int64(d/time.Microsecond), d%time.Microsecond
 	switch {
@@ -143,7 +149,7 @@ func microseconds(d time.Duration) int64 {
 	return n
 }
 
-// hundredths of a percentile; one that is none is out of range.
+// hundredths converts a percentile. NaN and absurd values become -1, which is out of range.
 func hundredths(p float64) int64 {
 	if !(p >= 0 && p <= 1000) {
 		return -1
@@ -151,13 +157,10 @@ func hundredths(p float64) int64 {
 	return int64(math.Round(p * 100))
 }
 
-// HintFields is the table.
-func HintFields() []HintField {
-	all := hintFields
-	return all[:]
-}
+// HintFields returns the descriptions of all hints, in wire order.
+func HintFields() []HintField { return slices.Clone(hintFields) }
 
-// FieldOf finds a field by its name; nil: there is none.
+// FieldOf returns the field with this name, or nil.
 func FieldOf(name string) *HintField {
 	for i := range hintFields {
 		if hintFields[i].Name == name {
@@ -167,15 +170,12 @@ func FieldOf(name string) *HintField {
 	return nil
 }
 
-// Value is what a hint says here.
-func (f *HintField) Value(h *Hint) HintValue { return f.value(h) }
-
-// label is the name without its unit.
+// label returns the name without its unit, for messages.
 func (f *HintField) label() string {
 	return strings.ReplaceAll(strings.TrimSuffix(f.Name, "_us"), "_", " ")
 }
 
-// Range says which values there are.
+// Range describes the allowed values.
 func (f *HintField) Range() string {
 	text := ""
 	switch f.Kind {
@@ -198,7 +198,7 @@ func (f *HintField) Range() string {
 	return text
 }
 
-// Format writes a value as the command line has it.
+// Format writes a value in the form of the command line.
 func (f *HintField) Format(v HintValue) string {
 	switch f.Kind {
 	case HintName:
@@ -217,21 +217,21 @@ func (f *HintField) Format(v HintValue) string {
 	return strconv.FormatInt(v.Number, 10)
 }
 
-// RangeError is a value that a field can't have.
+// RangeError reports a value that is not allowed, and which are.
 type RangeError struct {
 	Cause, Remedy string
 }
 
 func (e *RangeError) Error() string { return e.Cause + "; use " + e.Remedy }
 
-// Unwrap makes it an ErrHint.
+// Unwrap makes every RangeError an ErrHint.
 func (e *RangeError) Unwrap() error { return ErrHint }
 
 func (f *HintField) refuse(text string) error {
 	return &RangeError{fmt.Sprintf("%s %s is out of range", f.label(), text), f.Range()}
 }
 
-// Check holds a value to its range.
+// Check returns an error if v is out of range.
 func (f *HintField) Check(v HintValue) error {
 	if f.Kind == HintName {
 		switch {
@@ -248,7 +248,7 @@ func (f *HintField) Check(v HintValue) error {
 	return nil
 }
 
-// Parse reads what a person writes: times as 20ms or in microseconds, levels also as auto.
+// Parse reads a value from text. A duration is a Go duration (20ms) or a number of microseconds.
 func (f *HintField) Parse(text string) (HintValue, error) {
 	v, err := HintValue{}, error(nil)
 	switch f.Kind {
@@ -282,18 +282,18 @@ func (f *HintField) Parse(text string) (HintValue, error) {
 		return HintValue{}, f.refuse(text)
 	}
 	if err != nil {
-		return HintValue{}, &RangeError{fmt.Sprintf("%s %q can't be read", f.label(), text), f.Range()}
+		return HintValue{}, &RangeError{fmt.Sprintf("%s %q can't be parsed", f.label(), text), f.Range()}
 	}
 	return v, f.Check(v)
 }
 
-// HintChange is some of what a hint says.
+// HintChange is a set of hints to change; unset fields keep their value.
 type HintChange struct {
-	said uint32 // by place in the table
+	said uint32 // by index in hintFields
 	hint Hint
 }
 
-// Set adds a field.
+// Set adds a field to the change.
 func (c *HintChange) Set(name string, v HintValue) {
 	for i := range hintFields {
 		if f := &hintFields[i]; f.Name == name {
@@ -303,10 +303,10 @@ func (c *HintChange) Set(name string, v HintValue) {
 	}
 }
 
-// Empty says that there is nothing to change.
+// Empty reports whether the change is empty.
 func (c *HintChange) Empty() bool { return c.said == 0 }
 
-// Has says whether a field is said.
+// Has reports whether the change sets a field.
 func (c *HintChange) Has(name string) bool {
 	for i := range hintFields {
 		if hintFields[i].Name == name {
@@ -316,48 +316,45 @@ func (c *HintChange) Has(name string) bool {
 	return false
 }
 
-// Apply changes in h what c says.
+// Apply writes the change into h.
 func (c *HintChange) Apply(h *Hint) {
 	for i := range hintFields {
 		if c.said&(1<<i) != 0 {
-			hintFields[i].put(h, hintFields[i].value(&c.hint))
+			hintFields[i].put(h, hintFields[i].Value(&c.hint))
 		}
 	}
 }
 
-// Merge adds what other says; the other wins.
+// Merge adds other to c. Fields of other win.
 func (c *HintChange) Merge(other *HintChange) {
 	other.Apply(&c.hint)
 	c.said |= other.said
 }
 
-// Without is c less what newer says anew: what it says that old did not, or not so.
+// Without returns c less the fields that newer changes with respect to old.
 func (c *HintChange) Without(old, newer *HintChange) HintChange {
 	out := *c
 	for i := range hintFields {
 		f := &hintFields[i]
-		if newer.said&(1<<i) != 0 && (old.said&(1<<i) == 0 || f.value(&old.hint) != f.value(&newer.hint)) {
+		if newer.said&(1<<i) != 0 && (old.said&(1<<i) == 0 || f.Value(&old.hint) != f.Value(&newer.hint)) {
 			out.said &^= 1 << i
 		}
 	}
 	return out
 }
 
-// Top is the highest priority that c asks for; false: it asks for none.
+// Top returns the highest priority that c sets, and whether it sets one.
 func (c *HintChange) Top() (Priority, bool) {
-	top, said := PriorityNever, false
-	for _, p := range []struct {
-		name  string
-		value Priority
-	}{{"priority", c.hint.Priority}, {"lax_priority", c.hint.LaxPriority}, {"critical_priority", c.hint.CriticalPriority}} {
-		if c.Has(p.name) {
-			top, said = max(top, p.value), true
+	top, set := PriorityNever, false
+	for i := range hintFields {
+		if f := &hintFields[i]; f.Priority && c.said&(1<<i) != 0 {
+			top, set = max(top, Priority(f.Value(&c.hint).Number)), true
 		}
 	}
-	return top, said
+	return top, set
 }
 
-// EnvText writes a value as the environment has it: times in microseconds, switches as ON and OFF.
+// EnvText writes a value in the form of the environment: microseconds, and ON or OFF.
 func (f *HintField) EnvText(v HintValue) string {
 	switch {
 	case f.Name == "per_queue" && v.Number != 0:
