@@ -11,65 +11,20 @@ import (
 	"xsched/internal/model"
 )
 
-// HintRequest changes hints of a process, or of one of its queues; nil leaves a value as it is. The
-// fields after Queue are those of model.HintFields: names, ranges and what 0 means are there.
-type HintRequest struct {
-	PID int `json:"pid"`
-	// Queue is the index of the queue that is meant; nil: the process.
-	Queue *uint32 `json:"queue,omitempty"`
-
-	Priority         *int32   `json:"priority,omitempty"`
-	Level            *int     `json:"level,omitempty"` // 0: auto
-	InFlight         *int     `json:"in_flight,omitempty"`
-	Batch            *int     `json:"batch,omitempty"`
-	Utilization      *int     `json:"utilization,omitempty"` // percent
-	TimesliceUS      *int64   `json:"timeslice_us,omitempty"`
-	DeadlineUS       *int64   `json:"deadline_us,omitempty"`
-	LaxityUS         *int64   `json:"laxity_us,omitempty"`
-	LaxPriority      *int32   `json:"lax_priority,omitempty"`
-	CriticalPriority *int32   `json:"critical_priority,omitempty"`
-	K                *int     `json:"k,omitempty"`
-	WindowActive     *bool    `json:"window_active,omitempty"`
-	SLOUS            *int64   `json:"slo_us,omitempty"`
-	SLOPercentile    *float64 `json:"slo_percentile,omitempty"`
-	Gang             *string  `json:"gang,omitempty"`
-	PerQueue         *bool    `json:"per_queue,omitempty"`
-}
-
-// Hints is all that is said of a process or a queue.
-type Hints struct {
-	Priority         int32   `json:"priority"`
-	Level            int     `json:"level"`
-	InFlight         int     `json:"in_flight"`
-	Batch            int     `json:"batch"`
-	Utilization      int     `json:"utilization"`
-	TimesliceUS      int64   `json:"timeslice_us"`
-	DeadlineUS       int64   `json:"deadline_us"`
-	LaxityUS         int64   `json:"laxity_us"`
-	LaxPriority      int32   `json:"lax_priority"`
-	CriticalPriority int32   `json:"critical_priority"`
-	K                int     `json:"k"`
-	WindowActive     bool    `json:"window_active"`
-	SLOUS            int64   `json:"slo_us"`
-	SLOPercentile    float64 `json:"slo_percentile"`
-	Gang             string  `json:"gang"`
-	PerQueue         bool    `json:"per_queue"`
-}
-
-// HintReply is what is in force after a HintRequest.
+// HintReply holds the hints in force after a HintRequest.
 type HintReply struct {
 	PID   int     `json:"pid"`
 	Queue *uint32 `json:"queue,omitempty"`
 	Hints
 }
 
-// Where model.HintFields are in the two structs.
+// Field indices of the hints in the two structs.
 var (
 	requestNames = hintNames(reflect.TypeFor[HintRequest]())
 	shownNames   = hintNames(reflect.TypeFor[Hints]())
 )
 
-// hintNames finds the fields of a struct by their name in JSON.
+// hintNames maps the JSON names of a struct to field indices.
 func hintNames(t reflect.Type) map[string]int {
 	out := map[string]int{}
 	for i := range t.NumField() {
@@ -79,7 +34,7 @@ func hintNames(t reflect.Type) map[string]int {
 	return out
 }
 
-// Change reads what a request says.
+// Change converts a request and checks its ranges.
 func (r *HintRequest) Change() (model.HintChange, error) {
 	var c model.HintChange
 	v := reflect.ValueOf(r).Elem()
@@ -118,7 +73,7 @@ func (r *HintRequest) Change() (model.HintChange, error) {
 	return c, nil
 }
 
-// Set enters a value that model.HintField.Parse has read.
+// Set stores a value that model.HintField.Parse returned.
 func (r *HintRequest) Set(f *model.HintField, value model.HintValue) {
 	v := reflect.ValueOf(r).Elem()
 	p := v.Field(requestNames[f.Name])

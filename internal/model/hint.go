@@ -22,12 +22,13 @@ import (
 //	range  smallest and largest value (microseconds for durations, bytes for names)
 //	zero   what 0 means, where that needs a word
 //	scope  "process": not allowed for a single queue
+//	api    "no": a program can't set it through the C and Python interfaces
 //	help   one line for --help
 //
 // Append new fields at the end: the order is that of the wire format.
 type Hint struct {
 	Priority Priority `hint:"priority" flag:"priority" env:"XSCHED_AUTO_XQUEUE_PRIORITY" bit:"0 PRIORITY" range:"-256..255" help:"larger is more important; -256 never runs"`
-	Level    Level    `hint:"level" flag:"level" env:"XSCHED_AUTO_XQUEUE_LEVEL" bit:"1 LEVEL" range:"0..3" scope:"process" help:"preemption level: auto, 1 (hold launches), 2 (end of timeslice), 3 (mid-kernel)"`
+	Level    Level    `hint:"level" flag:"level" env:"XSCHED_AUTO_XQUEUE_LEVEL" bit:"1 LEVEL" range:"0..3" scope:"process" api:"no" help:"preemption level: auto, 1 (hold launches), 2 (end of timeslice), 3 (mid-kernel)"`
 	InFlight int      `hint:"in_flight" flag:"in-flight" env:"XSCHED_AUTO_XQUEUE_THRESHOLD" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: maximum launches in flight"`
 	Batch    int      `hint:"batch" flag:"batch" env:"XSCHED_AUTO_XQUEUE_BATCH_SIZE" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: launches between two completion checks"`
 

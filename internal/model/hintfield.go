@@ -44,6 +44,7 @@ type HintField struct {
 	Kind     HintKind
 	Priority bool  // a priority, which needs permission above 0
 	Process  bool  // applies to a whole process only
+	API      bool  // part of the C and Python interfaces
 	Min, Max int64 // of a name: Max bytes
 	Zero     string
 	Help     string
@@ -69,7 +70,7 @@ func hintFieldsOf(t reflect.Type, path []int) []HintField {
 		}
 		f := HintField{
 			Name: name, Flag: s.Tag.Get("flag"), Env: s.Tag.Get("env"), Zero: s.Tag.Get("zero"), Help: s.Tag.Get("help"),
-			Process: s.Tag.Get("scope") == "process", Kind: kindOf(s.Type), Max: 1, index: index,
+			Process: s.Tag.Get("scope") == "process", API: s.Tag.Get("api") != "no", Kind: kindOf(s.Type), Max: 1, index: index,
 			Priority: s.Type == reflect.TypeFor[Priority](),
 		}
 		bit := 0

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestHintFields: the table holds together: names are unique, a value that is put is there, ranges end where they say.
+// TestHintFields checks that names are unique, values round-trip and ranges hold.
 func TestHintFields(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range HintFields() {
@@ -44,7 +44,23 @@ func TestHintFields(t *testing.T) {
 	}
 }
 
-// TestHintChange: who spoke last counts, field by field.
+// TestHintConstants compares the exported constants with the tags.
+func TestHintConstants(t *testing.T) {
+	share, slice, priority := FieldOf("utilization"), FieldOf("timeslice_us"), FieldOf("priority")
+	if share.Max != UtilizationMax || slice.Min != TimesliceMin.Microseconds() || slice.Max != TimesliceMax.Microseconds() ||
+		priority.Min != int64(PriorityNever) || priority.Max != int64(PriorityMax) {
+		t.Errorf("constants and tags differ: %+v %+v %+v", share, slice, priority)
+	}
+	names := map[uint32]string{}
+	for _, f := range HintFields() {
+		if known, ok := names[f.Mask]; ok && known != f.Bit {
+			t.Errorf("bit %#x is %s and %s", f.Mask, known, f.Bit)
+		}
+		names[f.Mask] = f.Bit
+	}
+}
+
+// TestHintChange: the last change of a field wins.
 func TestHintChange(t *testing.T) {
 	var said, set, newer HintChange
 	said.Set("priority", HintValue{Number: 1})

@@ -5,74 +5,69 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"reflect"
+	"strings"
 
 	"xsched/internal/model"
 )
 
-// check bounds what a client says, said or not: nobody reads these twice.
+// check validates all fields, set or not, so that readers need not.
 func (v *Hint) check() error {
-	switch {
-	case v.Said&^HintAll != 0:
+	if v.Said&^HintAll != 0 {
 		return malformed("hints %#x", v.Said)
-	case bytes.IndexByte(v.Gang[:], 0) < 0:
-		return malformed("gang is not NUL-terminated")
 	}
-	for _, f := range model.HintFields() {
-		if _, value := v.field(f.Name); f.Name != "gang" || v.Said&HintGang != 0 {
-			if err := f.Check(value); err != nil {
-				return fmt.Errorf("%w: %w", ErrFrame, err)
-			}
+	for i := range hintFields {
+		f := &hintFields[i]
+		value, ok := f.read(v)
+		if !ok {
+			return malformed("%s is not NUL-terminated", f.Name)
+		}
+		if f.Kind == model.HintName && v.Said&f.Mask == 0 {
+			continue
+		}
+		if err := f.Check(value); err != nil {
+			return fmt.Errorf("%w: %w", ErrFrame, err)
 		}
 	}
 	return nil
 }
 
-// field is the bit that says a field, and its value.
-func (v *Hint) field(name string) (bit uint32, value model.HintValue) {
-	number := func(bit uint32, n int64) (uint32, model.HintValue) { return bit, model.HintValue{Number: n} }
-	long := func(bit uint32, n uint64) (uint32, model.HintValue) { return number(bit, int64(min(n, 1<<62))) }
-	switch name {
-	case "priority":
-		return number(HintPriority, int64(v.Priority))
-	case "level":
-		return number(HintLevel, int64(v.Level))
-	case "in_flight":
-		return number(HintLimits, int64(v.InFlight))
-	case "batch":
-		return number(HintLimits, int64(v.Batch))
-	case "utilization":
-		return number(HintUtilization, int64(v.Utilization))
-	case "timeslice_us":
-		return long(HintTimeslice, v.TimesliceUS)
-	case "deadline_us":
-		return long(HintDeadline, v.DeadlineUS)
-	case "laxity_us":
-		return long(HintLaxity, v.LaxityUS)
-	case "lax_priority":
-		return number(HintLaxity, int64(v.LaxPriority))
-	case "critical_priority":
-		return number(HintLaxity, int64(v.CriticalPriority))
-	case "k":
-		return number(HintK, int64(v.K))
-	case "window_active":
-		return number(HintWindow, int64(v.WindowActive))
-	case "slo_us":
-		return long(HintSLO, v.SLOUS)
-	case "slo_percentile":
-		return number(HintSLO, int64(v.SLOPercentile))
-	case "gang":
-		return HintGang, model.HintValue{Text: cString(v.Gang[:])}
-	case "per_queue":
-		return number(HintPerQueue, int64(v.PerQueue))
-	}
-	return 0, model.HintValue{}
+// hintField is a hint with its place in the frame.
+type hintField struct {
+	model.HintField
+	index int // of the field in Hint
 }
 
-// Change is what v says.
+var hintFields = func() []hintField {
+	var out []hintField
+	t := reflect.TypeFor[Hint]()
+	for _, f := range model.HintFields() {
+		at, ok := t.FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, strings.ReplaceAll(f.Name, "_", "")) })
+		if !ok {
+			panic("wire: no field for hint " + f.Name + "; run make generate")
+		}
+		out = append(out, hintField{f, at.Index[0]})
+	}
+	return out
+}()
+
+// read returns the field's value; false means a name without its NUL.
+func (f *hintField) read(v *Hint) (model.HintValue, bool) {
+	at := reflect.ValueOf(v).Elem().Field(f.index)
+	if f.Kind != model.HintName {
+		return model.HintValue{Number: at.Int()}, true
+	}
+	text := at.Slice(0, at.Len()).Bytes()
+	return model.HintValue{Text: cString(text)}, bytes.IndexByte(text, 0) >= 0
+}
+
+// Change returns the fields that v sets.
 func (v *Hint) Change() model.HintChange {
 	var c model.HintChange
-	for _, f := range model.HintFields() {
-		if bit, value := v.field(f.Name); v.Said&bit != 0 {
+	for i := range hintFields {
+		f := &hintFields[i]
+		if v.Said&f.Mask != 0 {
+			value, _ := f.read(v)
 			c.Set(f.Name, value)
 		}
 	}

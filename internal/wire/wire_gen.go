@@ -80,20 +80,20 @@ const (
 
 // Values of enum xsw_hint_field.
 const (
-	HintPriority    uint32 = 1    // XSW_HINT_PRIORITY
-	HintLevel       uint32 = 2    // XSW_HINT_LEVEL
-	HintLimits      uint32 = 4    // XSW_HINT_LIMITS
-	HintUtilization uint32 = 8    // XSW_HINT_UTILIZATION
-	HintTimeslice   uint32 = 16   // XSW_HINT_TIMESLICE
-	HintDeadline    uint32 = 32   // XSW_HINT_DEADLINE
-	HintLaxity      uint32 = 64   // XSW_HINT_LAXITY
-	HintK           uint32 = 128  // XSW_HINT_K
-	HintWindow      uint32 = 256  // XSW_HINT_WINDOW
-	HintSLO         uint32 = 512  // XSW_HINT_SLO
-	HintGang        uint32 = 1024 // XSW_HINT_GANG
-	HintPerQueue    uint32 = 2048 // XSW_HINT_PER_QUEUE
-	HintPolicy      uint32 = 4096 // XSW_HINT_POLICY
-	HintAll         uint32 = 8191 // XSW_HINT_ALL
+	HintPriority     uint32 = 1    // XSW_HINT_PRIORITY
+	HintLevel        uint32 = 2    // XSW_HINT_LEVEL
+	HintLimits       uint32 = 4    // XSW_HINT_LIMITS
+	HintUtilization  uint32 = 8    // XSW_HINT_UTILIZATION
+	HintTimeslice    uint32 = 16   // XSW_HINT_TIMESLICE
+	HintDeadline     uint32 = 32   // XSW_HINT_DEADLINE
+	HintLaxity       uint32 = 64   // XSW_HINT_LAXITY
+	HintK            uint32 = 128  // XSW_HINT_K
+	HintWindowActive uint32 = 256  // XSW_HINT_WINDOW_ACTIVE
+	HintSLO          uint32 = 512  // XSW_HINT_SLO
+	HintGang         uint32 = 1024 // XSW_HINT_GANG
+	HintPerQueue     uint32 = 2048 // XSW_HINT_PER_QUEUE
+	HintPolicy       uint32 = 4096 // XSW_HINT_POLICY
+	HintAll          uint32 = 8191 // XSW_HINT_ALL
 )
 
 // Values of enum xsw_rm_kind.
@@ -299,88 +299,92 @@ func (v *Frame) put(b []byte) {
 // Hint is struct xsw_hint.
 type Hint struct {
 	Said             uint32
-	Priority         int32
-	Level            uint32
-	InFlight         uint32
-	Batch            uint32
-	Utilization      uint32
-	TimesliceUS      uint64
-	DeadlineUS       uint64
-	LaxityUS         uint64
-	LaxPriority      int32
-	CriticalPriority int32
-	K                uint32
-	WindowActive     uint32
-	SLOUS            uint64
-	SLOPercentile    uint32
-	PerQueue         uint32
+	Rsv              uint32
+	Priority         int64
+	Level            int64
+	InFlight         int64
+	Batch            int64
+	Utilization      int64
+	TimesliceUS      int64
+	DeadlineUS       int64
+	LaxityUS         int64
+	LaxPriority      int64
+	CriticalPriority int64
+	K                int64
+	WindowActive     int64
+	SLOUS            int64
+	SLOPercentile    int64
 	Gang             [64]byte
+	PerQueue         int64
 }
 
 // Size and offsets of struct xsw_hint.
 const (
-	SizeOfHint              = 144
+	SizeOfHint              = 192
 	OffHintSaid             = 0
-	OffHintPriority         = 4
-	OffHintLevel            = 8
-	OffHintInFlight         = 12
-	OffHintBatch            = 16
-	OffHintUtilization      = 20
-	OffHintTimesliceUS      = 24
-	OffHintDeadlineUS       = 32
-	OffHintLaxityUS         = 40
-	OffHintLaxPriority      = 48
-	OffHintCriticalPriority = 52
-	OffHintK                = 56
-	OffHintWindowActive     = 60
-	OffHintSLOUS            = 64
-	OffHintSLOPercentile    = 72
-	OffHintPerQueue         = 76
-	OffHintGang             = 80
+	OffHintRsv              = 4
+	OffHintPriority         = 8
+	OffHintLevel            = 16
+	OffHintInFlight         = 24
+	OffHintBatch            = 32
+	OffHintUtilization      = 40
+	OffHintTimesliceUS      = 48
+	OffHintDeadlineUS       = 56
+	OffHintLaxityUS         = 64
+	OffHintLaxPriority      = 72
+	OffHintCriticalPriority = 80
+	OffHintK                = 88
+	OffHintWindowActive     = 96
+	OffHintSLOUS            = 104
+	OffHintSLOPercentile    = 112
+	OffHintGang             = 120
+	OffHintPerQueue         = 184
 )
 
 // get reads v from b, which holds at least SizeOfHint bytes.
 func (v *Hint) get(b []byte) {
 	_ = b[SizeOfHint-1]
 	v.Said = binary.NativeEndian.Uint32(b[OffHintSaid:])
-	v.Priority = int32(binary.NativeEndian.Uint32(b[OffHintPriority:]))
-	v.Level = binary.NativeEndian.Uint32(b[OffHintLevel:])
-	v.InFlight = binary.NativeEndian.Uint32(b[OffHintInFlight:])
-	v.Batch = binary.NativeEndian.Uint32(b[OffHintBatch:])
-	v.Utilization = binary.NativeEndian.Uint32(b[OffHintUtilization:])
-	v.TimesliceUS = binary.NativeEndian.Uint64(b[OffHintTimesliceUS:])
-	v.DeadlineUS = binary.NativeEndian.Uint64(b[OffHintDeadlineUS:])
-	v.LaxityUS = binary.NativeEndian.Uint64(b[OffHintLaxityUS:])
-	v.LaxPriority = int32(binary.NativeEndian.Uint32(b[OffHintLaxPriority:]))
-	v.CriticalPriority = int32(binary.NativeEndian.Uint32(b[OffHintCriticalPriority:]))
-	v.K = binary.NativeEndian.Uint32(b[OffHintK:])
-	v.WindowActive = binary.NativeEndian.Uint32(b[OffHintWindowActive:])
-	v.SLOUS = binary.NativeEndian.Uint64(b[OffHintSLOUS:])
-	v.SLOPercentile = binary.NativeEndian.Uint32(b[OffHintSLOPercentile:])
-	v.PerQueue = binary.NativeEndian.Uint32(b[OffHintPerQueue:])
+	v.Rsv = binary.NativeEndian.Uint32(b[OffHintRsv:])
+	v.Priority = int64(binary.NativeEndian.Uint64(b[OffHintPriority:]))
+	v.Level = int64(binary.NativeEndian.Uint64(b[OffHintLevel:]))
+	v.InFlight = int64(binary.NativeEndian.Uint64(b[OffHintInFlight:]))
+	v.Batch = int64(binary.NativeEndian.Uint64(b[OffHintBatch:]))
+	v.Utilization = int64(binary.NativeEndian.Uint64(b[OffHintUtilization:]))
+	v.TimesliceUS = int64(binary.NativeEndian.Uint64(b[OffHintTimesliceUS:]))
+	v.DeadlineUS = int64(binary.NativeEndian.Uint64(b[OffHintDeadlineUS:]))
+	v.LaxityUS = int64(binary.NativeEndian.Uint64(b[OffHintLaxityUS:]))
+	v.LaxPriority = int64(binary.NativeEndian.Uint64(b[OffHintLaxPriority:]))
+	v.CriticalPriority = int64(binary.NativeEndian.Uint64(b[OffHintCriticalPriority:]))
+	v.K = int64(binary.NativeEndian.Uint64(b[OffHintK:]))
+	v.WindowActive = int64(binary.NativeEndian.Uint64(b[OffHintWindowActive:]))
+	v.SLOUS = int64(binary.NativeEndian.Uint64(b[OffHintSLOUS:]))
+	v.SLOPercentile = int64(binary.NativeEndian.Uint64(b[OffHintSLOPercentile:]))
 	copy(v.Gang[:], b[OffHintGang:])
+	v.PerQueue = int64(binary.NativeEndian.Uint64(b[OffHintPerQueue:]))
 }
 
 // put writes v to b, which holds at least SizeOfHint bytes.
 func (v *Hint) put(b []byte) {
 	_ = b[SizeOfHint-1]
 	binary.NativeEndian.PutUint32(b[OffHintSaid:], v.Said)
-	binary.NativeEndian.PutUint32(b[OffHintPriority:], uint32(v.Priority))
-	binary.NativeEndian.PutUint32(b[OffHintLevel:], v.Level)
-	binary.NativeEndian.PutUint32(b[OffHintInFlight:], v.InFlight)
-	binary.NativeEndian.PutUint32(b[OffHintBatch:], v.Batch)
-	binary.NativeEndian.PutUint32(b[OffHintUtilization:], v.Utilization)
-	binary.NativeEndian.PutUint64(b[OffHintTimesliceUS:], v.TimesliceUS)
-	binary.NativeEndian.PutUint64(b[OffHintDeadlineUS:], v.DeadlineUS)
-	binary.NativeEndian.PutUint64(b[OffHintLaxityUS:], v.LaxityUS)
-	binary.NativeEndian.PutUint32(b[OffHintLaxPriority:], uint32(v.LaxPriority))
-	binary.NativeEndian.PutUint32(b[OffHintCriticalPriority:], uint32(v.CriticalPriority))
-	binary.NativeEndian.PutUint32(b[OffHintK:], v.K)
-	binary.NativeEndian.PutUint32(b[OffHintWindowActive:], v.WindowActive)
-	binary.NativeEndian.PutUint64(b[OffHintSLOUS:], v.SLOUS)
-	binary.NativeEndian.PutUint32(b[OffHintSLOPercentile:], v.SLOPercentile)
-	binary.NativeEndian.PutUint32(b[OffHintPerQueue:], v.PerQueue)
+	binary.NativeEndian.PutUint32(b[OffHintRsv:], v.Rsv)
+	binary.NativeEndian.PutUint64(b[OffHintPriority:], uint64(v.Priority))
+	binary.NativeEndian.PutUint64(b[OffHintLevel:], uint64(v.Level))
+	binary.NativeEndian.PutUint64(b[OffHintInFlight:], uint64(v.InFlight))
+	binary.NativeEndian.PutUint64(b[OffHintBatch:], uint64(v.Batch))
+	binary.NativeEndian.PutUint64(b[OffHintUtilization:], uint64(v.Utilization))
+	binary.NativeEndian.PutUint64(b[OffHintTimesliceUS:], uint64(v.TimesliceUS))
+	binary.NativeEndian.PutUint64(b[OffHintDeadlineUS:], uint64(v.DeadlineUS))
+	binary.NativeEndian.PutUint64(b[OffHintLaxityUS:], uint64(v.LaxityUS))
+	binary.NativeEndian.PutUint64(b[OffHintLaxPriority:], uint64(v.LaxPriority))
+	binary.NativeEndian.PutUint64(b[OffHintCriticalPriority:], uint64(v.CriticalPriority))
+	binary.NativeEndian.PutUint64(b[OffHintK:], uint64(v.K))
+	binary.NativeEndian.PutUint64(b[OffHintWindowActive:], uint64(v.WindowActive))
+	binary.NativeEndian.PutUint64(b[OffHintSLOUS:], uint64(v.SLOUS))
+	binary.NativeEndian.PutUint64(b[OffHintSLOPercentile:], uint64(v.SLOPercentile))
 	copy(b[OffHintGang:], v.Gang[:])
+	binary.NativeEndian.PutUint64(b[OffHintPerQueue:], uint64(v.PerQueue))
 }
 
 // Hello is struct xsw_hello.
@@ -395,13 +399,13 @@ type Hello struct {
 
 // Size and offsets of struct xsw_hello.
 const (
-	SizeOfHello       = 456
+	SizeOfHello       = 504
 	OffHelloFrame     = 0
 	OffHelloPID       = 16
 	OffHelloScheduler = 20
 	OffHelloHint      = 24
-	OffHelloPolicy    = 168
-	OffHelloCommand   = 200
+	OffHelloPolicy    = 216
+	OffHelloCommand   = 248
 )
 
 // get reads v from b, which holds at least SizeOfHello bytes.
@@ -438,13 +442,13 @@ type HintFrame struct {
 
 // Size and offsets of struct xsw_hint_frame.
 const (
-	SizeOfHintFrame        = 208
+	SizeOfHintFrame        = 256
 	OffHintFrameFrame      = 0
 	OffHintFrameQueue      = 16
 	OffHintFrameRsv        = 20
 	OffHintFrameGeneration = 24
 	OffHintFrameHint       = 32
-	OffHintFramePolicy     = 176
+	OffHintFramePolicy     = 224
 )
 
 // get reads v from b, which holds at least SizeOfHintFrame bytes.

@@ -34,9 +34,13 @@ func TestOffsetsMatchC(t *testing.T) {
 	}
 	var c strings.Builder
 	c.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include \"xsched/wire.h\"\nint main(void){\n")
-	hdr, err := os.ReadFile("../../shim/include/xsched/wire.h")
-	if err != nil {
-		t.Fatal(err)
+	var hdr []byte
+	for _, name := range []string{"wire.h", "wire_hints_gen.h"} {
+		text, err := os.ReadFile("../../shim/include/xsched/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hdr = append(hdr, text...)
 	}
 	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}, Hint{}, HintFrame{}, Request{}, Requests{}, KFDEvent{}, KFD{}, Order{}, Done{}} {
 		rt := reflect.TypeOf(st)

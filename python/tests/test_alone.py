@@ -8,7 +8,7 @@ import re
 import unittest
 
 import xsched
-from xsched import _library, enums_gen
+from xsched import _library, enums_gen, hints_gen
 
 HEADER = os.path.join(
     os.path.dirname(__file__), "..", "..", "shim", "include", "xsched", "xsched.h"
@@ -93,8 +93,11 @@ class Header(unittest.TestCase):
     def setUp(self) -> None:
         if not os.path.exists(HEADER):
             self.skipTest("not in the repository")
-        with open(HEADER, encoding="utf-8") as file:
-            self.text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+        text = ""
+        for name in (HEADER, os.path.join(os.path.dirname(HEADER), "hints_gen.h")):
+            with open(name, encoding="utf-8") as file:
+                text += file.read()
+        self.text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
 
     def test_enums(self) -> None:
         for ctype, kind, prefix in [
@@ -103,7 +106,7 @@ class Header(unittest.TestCase):
             ("XQueueState", enums_gen.QueueState, "kQueueState"),
             ("XSchedulerType", enums_gen.Scheduler, "kScheduler"),
             ("XPolicyType", enums_gen.Policy, "kPolicy"),
-            ("XSHintField", enums_gen.HintField, "kHint"),
+            ("XSHintField", hints_gen.HintField, "kHint"),
             ("XSQueueKind", enums_gen.QueueKind, "kQueueKind"),
         ]:
             body = re.search(r"typedef enum \{([^}]*)\} " + ctype + ";", self.text).group(1)
@@ -115,9 +118,9 @@ class Header(unittest.TestCase):
             self.assertEqual({int(v) for v in kind}, want, ctype)
 
     def test_structs(self) -> None:
-        sizes = {"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "const char *": 8}
+        sizes = {"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "int64_t": 8, "const char *": 8}
         for ctype, structure in [
-            ("xs_hint", _library.CHint),
+            ("xs_hint", hints_gen.CHint),
             ("xs_queue_info", _library.CQueue),
         ]:
             body = re.search(r"typedef struct " + ctype + r" \{([^}]*)\}", self.text).group(1)

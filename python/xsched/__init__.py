@@ -13,12 +13,15 @@ import inspect
 import math
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Type, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Type, TypeVar, Union, cast
 
 from . import enums_gen as _numbers
-from ._library import CHint, CQueue, library
-from .enums_gen import HintField, Level, Policy, QueueKind, Result, Scheduler
-from .hints_gen import FIELDS
+from ._library import CQueue, library
+from .enums_gen import Level, Policy, QueueKind, Result, Scheduler
+from .hints_gen import FIELDS, CHint, HintField, Hints
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "HardwareError",
@@ -150,77 +153,40 @@ def set_scheduler(who: Scheduler, policy: Policy = Policy.UNKNOWN) -> None:
         _check(lib.set_scheduler(who, policy), f"scheduler {who.name} with policy {policy.name}")
 
 
-# Which bit of xs_hint.said a hint belongs to; those of one bit are said together.
-_BITS = {
-    "priority": HintField.PRIORITY,
-    "utilization": HintField.UTILIZATION,
-    "timeslice_us": HintField.TIMESLICE,
-    "deadline_us": HintField.DEADLINE,
-    "laxity_us": HintField.LAXITY,
-    "lax_priority": HintField.LAXITY,
-    "critical_priority": HintField.LAXITY,
-    "k": HintField.K,
-    "window_active": HintField.WINDOW_ACTIVE,
-    "slo_us": HintField.SLO,
-    "slo_percentile": HintField.SLO,
-    "gang": HintField.GANG,
-    "per_queue": HintField.PER_QUEUE,
-    "in_flight": HintField.LIMITS,
-    "batch": HintField.LIMITS,
-}
-
-
 def hint(
     *,
-    priority: Optional[int] = None,
-    utilization: Optional[int] = None,
-    timeslice_us: Optional[int] = None,
-    deadline_us: Optional[int] = None,
-    laxity_us: Optional[int] = None,
-    lax_priority: int = _numbers.PRIORITY_DEFAULT,
-    critical_priority: int = _numbers.PRIORITY_MAX,
-    k: Optional[int] = None,
-    window_active: Optional[bool] = None,
     slo_ms: Optional[float] = None,
-    slo_percentile: Optional[float] = None,
-    gang: Optional[str] = None,
-    per_queue: Optional[bool] = None,
-    in_flight: Optional[int] = None,
-    batch: Optional[int] = None,
     policy: Optional[str] = None,
     queue: Union["Queue", int, None] = None,
+    **hints: Unpack[Hints],
 ) -> None:
-    """Says something about this process, or about one of its queues (as ``queues()`` has them,
-    or its index); what is left out stays as it is. 0, or an empty name, goes back to the default.
+    """Sets hints of this process, or of one of its queues (from ``queues()``, or its index).
 
-    All of it is taken or, with an exception, none. Whether the user may have a priority above 0
-    is the daemon's decision: ``xsched list`` shows what was granted.
+    The keyword arguments are those of ``hints_gen.Hints``; ``slo_ms`` is ``slo_us`` in
+    milliseconds. Hints that are left out keep their value. 0, or an empty name, restores the
+    default. Either all values are taken or, with an exception, none.
+
+    The daemon decides whether a user may have a priority above 0: ``xsched list`` shows what was
+    granted.
     """
-    values: Dict[str, Any] = {
-        "priority": priority,
-        "utilization": utilization,
-        "timeslice_us": timeslice_us,
-        "deadline_us": deadline_us,
-        "laxity_us": laxity_us,
-        "k": k,
-        "window_active": window_active,
-        "slo_us": None if slo_ms is None else _microseconds("slo_ms", slo_ms),
-        "slo_percentile": slo_percentile,
-        "gang": gang,
-        "per_queue": per_queue,
-        "in_flight": in_flight,
-        "batch": batch,
-    }
-    if laxity_us is not None:
-        values.update(lax_priority=lax_priority, critical_priority=critical_priority)
-    if slo_percentile is not None and slo_ms is None:
+    values: Dict[str, Any] = {name: value for name, value in hints.items() if value is not None}
+    unknown = [name for name in values if name not in FIELDS]
+    if unknown:
+        raise TypeError(f"hint() got an unexpected keyword argument {unknown[0]!r}")
+    if slo_ms is not None:
+        values["slo_us"] = _microseconds("slo_ms", slo_ms)
+    if "laxity_us" in values:
+        values.setdefault("lax_priority", _numbers.PRIORITY_DEFAULT)
+        values.setdefault("critical_priority", _numbers.PRIORITY_MAX)
+    elif "lax_priority" in values or "critical_priority" in values:
+        raise XSchedValueError("lax_priority and critical_priority need laxity_us")
+    if "slo_percentile" in values and "slo_us" not in values:
         raise XSchedValueError("slo_percentile needs slo_ms")
     said = HintField(0)
     c = CHint(bytes=ctypes.sizeof(CHint))
     for name, value in values.items():
-        if value is not None:
-            said |= _BITS[name]
-            setattr(c, name, _value(name, value))
+        said |= FIELDS[name].bit
+        setattr(c, name, _value(name, value))
     if policy is not None:
         said |= HintField.POLICY
         c.policy = _name("policy", policy, _MAX_POLICY_BYTES)

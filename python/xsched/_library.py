@@ -8,32 +8,9 @@ import os
 import threading
 from typing import Optional
 
+from .hints_gen import CHint
+
 API_VERSION = 2
-
-
-class CHint(ctypes.Structure):
-    """struct xs_hint."""
-
-    _fields_ = [
-        ("bytes", ctypes.c_uint32),
-        ("said", ctypes.c_uint32),
-        ("priority", ctypes.c_int32),
-        ("utilization", ctypes.c_uint32),
-        ("timeslice_us", ctypes.c_uint64),
-        ("deadline_us", ctypes.c_uint64),
-        ("laxity_us", ctypes.c_uint64),
-        ("lax_priority", ctypes.c_int32),
-        ("critical_priority", ctypes.c_int32),
-        ("k", ctypes.c_uint32),
-        ("window_active", ctypes.c_uint32),
-        ("slo_us", ctypes.c_uint64),
-        ("slo_percentile", ctypes.c_uint32),
-        ("per_queue", ctypes.c_uint32),
-        ("in_flight", ctypes.c_uint32),
-        ("batch", ctypes.c_uint32),
-        ("gang", ctypes.c_char_p),
-        ("policy", ctypes.c_char_p),
-    ]
 
 
 class CQueue(ctypes.Structure):

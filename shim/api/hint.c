@@ -46,19 +46,19 @@ XSI_EXPORT XResult XHintPriority(XQueueHandle xq, Priority prio) {
 
 XSI_EXPORT XResult XHintUtilization(XQueueHandle xq, Utilization util) {
   if (util < UTILIZATION_MIN) return kXSchedErrorInvalidValue;
-  struct xsw_hint hint = {.said = XSW_HINT_UTILIZATION, .utilization = (uint32_t)util};
+  struct xsw_hint hint = {.said = XSW_HINT_UTILIZATION, .utilization = util};
   return hint_one(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintTimeslice(Timeslice ts_us) {
-  struct xsw_hint hint = {.said = XSW_HINT_TIMESLICE, .timeslice_us = (uint64_t)ts_us};
+  struct xsw_hint hint = {.said = XSW_HINT_TIMESLICE, .timeslice_us = ts_us};
   return hint_one(0, &hint);
 }
 
 XSI_EXPORT XResult XHintLaxity(XQueueHandle xq, Laxity lax_us, Priority lax_prio,
                                Priority crit_prio) {
   struct xsw_hint hint = {.said = XSW_HINT_LAXITY,
-                          .laxity_us = lax_us == NO_LAXITY ? 0 : (uint64_t)lax_us,
+                          .laxity_us = lax_us == NO_LAXITY ? 0 : lax_us,
                           .lax_priority = lax_prio,
                           .critical_priority = crit_prio};
   if (!xsi_hint_sound(&hint)) return kXSchedErrorInvalidValue;
@@ -68,13 +68,13 @@ XSI_EXPORT XResult XHintLaxity(XQueueHandle xq, Laxity lax_us, Priority lax_prio
 
 XSI_EXPORT XResult XHintDeadline(XQueueHandle xq, Deadline ddl_us) {
   struct xsw_hint hint = {.said = XSW_HINT_DEADLINE,
-                          .deadline_us = ddl_us == NO_DEADLINE ? 0 : (uint64_t)ddl_us};
+                          .deadline_us = ddl_us == NO_DEADLINE ? 0 : ddl_us};
   return hint_one(xq, &hint);
 }
 
 XSI_EXPORT XResult XHintKDeadline(size_t k) {
   if (k > XSI_HINT_K_MAX) return kXSchedErrorInvalidValue;
-  struct xsw_hint hint = {.said = XSW_HINT_K, .k = (uint32_t)k};
+  struct xsw_hint hint = {.said = XSW_HINT_K, .k = (int64_t)k};
   return hint_one(0, &hint);
 }
 
@@ -134,27 +134,16 @@ static bool to_wire(const xs_hint *said, struct xsw_hint *hint) {
   if (said == NULL || said->bytes != sizeof *said || (said->said & ~(uint32_t)XSW_HINT_ALL) != 0 ||
       (said->said & XSW_HINT_LEVEL) != 0)
     return false;
-  *hint = (struct xsw_hint){
-      .said = said->said & ~(uint32_t)XSW_HINT_POLICY,
-      .priority = said->priority,
-      .in_flight = said->in_flight,
-      .batch = said->batch,
-      .utilization = said->utilization,
-      .timeslice_us = said->timeslice_us,
-      .deadline_us = said->deadline_us,
-      .laxity_us = said->laxity_us,
-      .lax_priority = said->lax_priority,
-      .critical_priority = said->critical_priority,
-      .k = said->k,
-      .window_active = said->window_active,
-      .slo_us = said->slo_us,
-      .slo_percentile = said->slo_percentile,
-      .per_queue = said->per_queue,
-  };
-  if ((said->said & XSW_HINT_GANG) != 0) {
-    if (said->gang == NULL || strlen(said->gang) > XSI_HINT_GANG_MAX) return false;
-    memcpy(hint->gang, said->gang, strlen(said->gang) + 1);
+  *hint = (struct xsw_hint){.said = said->said & ~(uint32_t)XSW_HINT_POLICY};
+#define COPY(field, bit) hint->field = said->field;
+#define COPY_NAME(field, bit)                                                                      \
+  if ((said->said & (bit)) != 0) {                                                                 \
+    if (said->field == NULL || strlen(said->field) >= sizeof hint->field) return false;            \
+    memcpy(hint->field, said->field, strlen(said->field) + 1);                                     \
   }
+  XSI_HINT_API_FIELDS(COPY, COPY_NAME)
+#undef COPY
+#undef COPY_NAME
   if ((said->said & XSW_HINT_POLICY) != 0 &&
       (said->policy == NULL || strlen(said->policy) >= XSW_POLICY_BYTES))
     return false;

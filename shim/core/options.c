@@ -166,9 +166,9 @@ static bool laxity_triple(const char *name, struct xsw_hint *hint) {
             name);
     return true;
   }
-  hint->laxity_us = (uint64_t)laxity;
-  hint->lax_priority = (int32_t)lax;
-  hint->critical_priority = (int32_t)critical;
+  hint->laxity_us = laxity;
+  hint->lax_priority = lax;
+  hint->critical_priority = critical;
   hint->said |= XSW_HINT_LAXITY;
   return true;
 }
@@ -183,7 +183,7 @@ static void hint_options(void) {
       hint->lax_priority = hint->priority;                                                         \
       hint->critical_priority = XSW_PRIORITY_MAX;                                                  \
     }                                                                                              \
-    hint->field = (__typeof__(hint->field))value;                                                  \
+    hint->field = value;                                                                           \
     hint->said |= (bit);                                                                           \
   }
 #define READ_NAME(field, bit, variable, kind, least, most)                                         \

@@ -24,7 +24,7 @@ func TestGeneratedIsCurrent(t *testing.T) {
 	if string(got) != want {
 		t.Error("python/xsched/enums_gen.py is stale; run `go run ./tools/apigen`")
 	}
-	for _, line := range []string{"    ERROR_NOT_SUPPORTED = 5\n", "    SLO = 512\n", "    CPU_HIGHEST_PRIORITY_FIRST = 3\n", "PRIORITY_MIN = -255\n"} {
+	for _, line := range []string{"    ERROR_NOT_SUPPORTED = 5\n", "    CPU_HIGHEST_PRIORITY_FIRST = 3\n", "PRIORITY_MIN = -255\n"} {
 		if !strings.Contains(want, line) {
 			t.Errorf("no line %q", line)
 		}

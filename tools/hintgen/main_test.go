@@ -12,7 +12,11 @@ import (
 )
 
 func TestGeneratedIsCurrent(t *testing.T) {
-	for name, want := range files() {
+	all, err := files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range all {
 		got, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil {
 			t.Fatal(err)
@@ -23,7 +27,7 @@ func TestGeneratedIsCurrent(t *testing.T) {
 	}
 }
 
-// TestDocumented: the page for programmers has every hint, in every way to say it.
+// TestDocumented checks that docs/programming.md has every form of every hint.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/programming.md")
 	if err != nil {

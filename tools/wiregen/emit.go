@@ -27,7 +27,7 @@ func camel(s string) string {
 }
 
 var goTypes = map[string]string{
-	"uint32_t": "uint32", "int32_t": "int32", "uint64_t": "uint64", "char": "byte",
+	"uint32_t": "uint32", "int32_t": "int32", "uint64_t": "uint64", "int64_t": "int64", "char": "byte",
 }
 
 func (f field) goType() string {
@@ -144,10 +144,11 @@ func emitField(p func(string, ...any), name string, f field, get bool) {
 		p("copy(%s[:], b[%s:])", v, at)
 	case f.ctype == "char":
 		p("copy(b[%s:], %s[:])", at, v)
-	case f.ctype == "int32_t" && get:
-		p("%s = int32(binary.NativeEndian.Uint32(b[%s:]))", v, at)
-	case f.ctype == "int32_t":
-		p("binary.NativeEndian.PutUint32(b[%s:], uint32(%s))", at, v)
+	case strings.HasPrefix(f.ctype, "int") && get:
+		p("%s = %s(binary.NativeEndian.Uint%d(b[%s:]))", v, goTypes[f.ctype], scalars[f.ctype]*8, at)
+	case strings.HasPrefix(f.ctype, "int"):
+		bits := scalars[f.ctype] * 8
+		p("binary.NativeEndian.PutUint%d(b[%s:], uint%d(%s))", bits, at, bits, v)
 	case get:
 		p("%s = binary.NativeEndian.Uint%d(b[%s:])", v, scalars[f.ctype]*8, at)
 	default:

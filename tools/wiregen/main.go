@@ -12,6 +12,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 )
 
 func main() {
@@ -25,11 +27,11 @@ func main() {
 }
 
 func run(in, out string) error {
-	src, err := os.ReadFile(in)
+	src, err := read(in)
 	if err != nil {
 		return fmt.Errorf("read header: %w", err)
 	}
-	h, err := parse(string(src))
+	h, err := parse(src)
 	if err != nil {
 		return fmt.Errorf("parse %s: %w", in, err)
 	}
@@ -41,4 +43,22 @@ func run(in, out string) error {
 		return fmt.Errorf("write Go file: %w", err)
 	}
 	return nil
+}
+
+var reInclude = regexp.MustCompile(`(?m)^#include "xsched/(\w+\.h)".*$`)
+
+// read returns a header with the contract's own headers in place of their #include lines.
+func read(name string) (string, error) {
+	src, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	text := reInclude.ReplaceAllStringFunc(string(src), func(line string) string {
+		included, e := read(filepath.Join(filepath.Dir(name), reInclude.FindStringSubmatch(line)[1]))
+		if e != nil {
+			err = e
+		}
+		return included
+	})
+	return text, err
 }

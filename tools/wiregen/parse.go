@@ -42,15 +42,16 @@ type field struct {
 	bytes  int // of the whole field
 }
 
-var scalars = map[string]int{"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "char": 1}
+var scalars = map[string]int{"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "int64_t": 8, "char": 1}
 
 var (
 	reComment = regexp.MustCompile(`(?s)/\*.*?\*/`)
 	reDefine  = regexp.MustCompile(`^#define\s+XSW_(\w+)\s+\(?(-?(?:0x[0-9a-fA-F]+|[0-9]+))\)?$`)
+	reGuard   = regexp.MustCompile(`^#define XSCHED_\w+_H$`)
 	reAssert  = regexp.MustCompile(`^_Static_assert\(.*\);$`)
 	reOpen    = regexp.MustCompile(`^(enum|struct)\s+xsw_(\w+)\s*\{$`)
 	reMember  = regexp.MustCompile(`^XSW_(\w+)\s*=\s*(-?[0-9]+),$`)
-	reField   = regexp.MustCompile(`^(?:(uint32_t|int32_t|uint64_t|char)|struct\s+xsw_(\w+))\s+(\w+)(?:\[(\w+)\])?;$`)
+	reField   = regexp.MustCompile(`^(?:(uint32_t|int32_t|uint64_t|int64_t|char)|struct\s+xsw_(\w+))\s+(\w+)(?:\[(\w+)\])?;$`)
 )
 
 func parse(src string) (*header, error) {
@@ -104,7 +105,7 @@ func parse(src string) (*header, error) {
 				st = &structure{name: m[2], align: 1}
 			}
 		case strings.HasPrefix(line, "#include"), strings.HasPrefix(line, "#ifndef"),
-			strings.HasPrefix(line, "#endif"), line == "#define XSCHED_WIRE_H", reAssert.MatchString(line):
+			strings.HasPrefix(line, "#endif"), reGuard.MatchString(line), reAssert.MatchString(line):
 		default:
 			return nil, bad("not understood")
 		}

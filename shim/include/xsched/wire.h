@@ -182,45 +182,9 @@ enum xsw_scheduler {
   XSW_SCHEDULER_GLOBAL = 3,
 };
 
-/* Bits of xsw_hint.said. */
-enum xsw_hint_field {
-  XSW_HINT_PRIORITY = 1,
-  XSW_HINT_LEVEL = 2,
-  XSW_HINT_LIMITS = 4, /* in_flight and batch */
-  XSW_HINT_UTILIZATION = 8,
-  XSW_HINT_TIMESLICE = 16,
-  XSW_HINT_DEADLINE = 32,
-  XSW_HINT_LAXITY = 64, /* with its two priorities */
-  XSW_HINT_K = 128,
-  XSW_HINT_WINDOW = 256,
-  XSW_HINT_SLO = 512,
-  XSW_HINT_GANG = 1024,
-  XSW_HINT_PER_QUEUE = 2048,
-  XSW_HINT_POLICY = 4096, /* in a HINT frame; obeyed by a private daemon only */
-  XSW_HINT_ALL = 8191,
-};
-
-/* What a program says of itself or of one of its queues. A field that is not said keeps its value;
- * one that is said as 0 goes back to the default. Ranges: those of the public API. */
-struct xsw_hint {
-  uint32_t said; /* enum xsw_hint_field */
-  int32_t priority;
-  uint32_t level;
-  uint32_t in_flight; /* wished limits for Lv1; 0: the daemon's default */
-  uint32_t batch;
-  uint32_t utilization; /* percent */
-  uint64_t timeslice_us;
-  uint64_t deadline_us;
-  uint64_t laxity_us;
-  int32_t lax_priority;
-  int32_t critical_priority;
-  uint32_t k;
-  uint32_t window_active;
-  uint64_t slo_us;
-  uint32_t slo_percentile; /* in hundredths of a percent; 0: the default */
-  uint32_t per_queue;      /* the queues of this process are scheduled one by one */
-  char gang[XSW_GANG_BYTES];
-};
+/* struct xsw_hint and enum xsw_hint_field: what a program states about itself or one of its queues. An
+ * unset field keeps its value; a field set to 0 returns to its default. */
+#include "xsched/wire_hints_gen.h"
 
 struct xsw_hello {
   struct xsw_frame frame;

@@ -189,43 +189,8 @@ XResult XHintKDeadline(size_t k);
 
 /* ---- ours ------------------------------------------------------------------------- */
 
-/* Bits of xs_hint.said. */
-typedef enum {
-  kHintPriority = 1,
-  kHintLimits = 4,
-  kHintUtilization = 8,
-  kHintTimeslice = 16,
-  kHintDeadline = 32,
-  kHintLaxity = 64,
-  kHintK = 128,
-  kHintWindowActive = 256,
-  kHintSLO = 512,
-  kHintGang = 1024,
-  kHintPerQueue = 2048,
-  kHintPolicy = 4096,
-} XSHintField;
-
-/* Several hints at once: all are taken, or none. */
-typedef struct xs_hint {
-  uint32_t bytes; /* sizeof(struct xs_hint) */
-  uint32_t said;  /* which of the fields below count */
-  int32_t priority;
-  uint32_t utilization;
-  uint64_t timeslice_us;
-  uint64_t deadline_us;
-  uint64_t laxity_us;
-  int32_t lax_priority;
-  int32_t critical_priority;
-  uint32_t k;
-  uint32_t window_active;
-  uint64_t slo_us;         /* requests shall take no longer; 0: no target */
-  uint32_t slo_percentile; /* of so many hundredths of a percent; 0: 99 % */
-  uint32_t per_queue;
-  uint32_t in_flight;
-  uint32_t batch;
-  const char *gang;   /* processes of one name run and stop together; "": none */
-  const char *policy; /* by name, for a private daemon */
-} xs_hint;
+/* struct xs_hint sets several hints at once: all are taken, or none. */
+#include "xsched/hints_gen.h"
 
 XResult xs_hint_set(XQueueHandle xq, const xs_hint *hint);
 /* The same about a queue that xs_queues shows, by its index; from then on it is scheduled by itself.
