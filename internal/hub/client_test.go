@@ -222,7 +222,7 @@ func strangers(c *Config) {
 
 func (f *fixture) join(t testing.TB, priority int32, level uint32) *client {
 	t.Helper()
-	c, err := dial(f.path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintPriority | wire.HintLevel, Priority: priority, Level: level}})
+	c, err := dial(f.path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintPriority | wire.HintLevel, Priority: int64(priority), Level: int64(level)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestHintsOfAProcess(t *testing.T) {
 		"priority": {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintPriority, Priority: 256}},
 		"slice":    {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintTimeslice, TimesliceUS: 1}},
 		"field":    {Queue: wire.QueueAll, Hint: wire.Hint{Said: wire.HintAll + 1}},
-		"time":     {Queue: wire.QueueAll, Hint: wire.Hint{DeadlineUS: 1 << 63}},
+		"time":     {Queue: wire.QueueAll, Hint: wire.Hint{DeadlineUS: 1 << 62}},
 	} {
 		if _, err := wire.DecodeHint(wire.EncodeHint(f)); err == nil {
 			t.Errorf("%s was taken", name)
@@ -82,7 +82,7 @@ func TestHintsOfAProcess(t *testing.T) {
 	}
 	// Too many at once wait, and the last one counts.
 	for i := range 1000 {
-		c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: uint32(i % 100)}, "")
+		c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: int64(i % 100)}, "")
 	}
 	c.hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: 77}, "")
 	await(t, "the last hint is in force", func() bool {

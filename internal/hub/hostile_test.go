@@ -33,7 +33,7 @@ func users(c *Config, uids ...int) {
 
 func (f *fixture) joinGang(t testing.TB, gang string, priority int32) *client {
 	t.Helper()
-	hello := wire.Hello{Hint: wire.Hint{Said: wire.HintPriority | wire.HintLevel | wire.HintGang, Priority: priority, Level: wire.LevelBlock}}
+	hello := wire.Hello{Hint: wire.Hint{Said: wire.HintPriority | wire.HintLevel | wire.HintGang, Priority: int64(priority), Level: int64(wire.LevelBlock)}}
 	copy(hello.Hint.Gang[:], gang)
 	c, err := dial(f.path, hello)
 	if err != nil {
@@ -174,7 +174,7 @@ func TestGrantedPriority(t *testing.T) {
 		t.Helper()
 		k++
 		w.Said |= wire.HintK
-		w.K = k
+		w.K = int64(k)
 		c.hint(t, wire.QueueAll, w, "")
 		await(t, "the hint is taken", func() bool { return h.only(t).Hint.K == int(k) })
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // clientProcess joins, leaves its connection to a child too, and waits to be killed.
 func clientProcess(path string) int {
-	c, err := dial(path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintLevel, Level: wire.LevelInterrupt}})
+	c, err := dial(path, wire.Hello{PID: uint32(os.Getpid()), Hint: wire.Hint{Said: wire.HintLevel, Level: int64(wire.LevelInterrupt)}})
 	if err != nil {
 		fmt.Println(err)
 		return 1

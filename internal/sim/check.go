@@ -143,7 +143,7 @@ func (t *Tenant) check(s *Scenario, bad func(cause, remedy string, path ...any) 
 	if err := hint.Check(); err != nil {
 		return bad(err.Error(), "see the hints in docs/simulator.md", "hint")
 	}
-	if t.Hint.Level > s.GPU.Level {
+	if int(t.Hint.Level) > s.GPU.Level {
 		return bad(fmt.Sprintf("level %d can't be had: the device does %d", t.Hint.Level, s.GPU.Level), "ask for less, or raise gpu level", "hint", "level")
 	}
 	return t.Arrivals.check(bad)

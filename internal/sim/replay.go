@@ -201,15 +201,11 @@ func (r *Recording) scenario() (*Scenario, []*demand) {
 	return s, demands
 }
 
-// hintOf is the hint of a queue with its level in force.
+// hintOf returns the hint of a queue with its effective level.
 func hintOf(q *model.Queue) Hint {
-	h := q.Hint
-	return Hint{
-		Priority: int(h.Priority), Level: int(q.Level), InFlight: h.InFlight, Batch: h.Batch, Utilization: h.Utilization,
-		Timeslice: Duration(h.Timeslice), Deadline: Duration(h.Deadline), K: h.K, Laxity: Duration(h.Laxity),
-		LaxPriority: int(h.LaxPriority), CriticalPriority: int(h.CriticalPriority), WindowActive: h.WindowActive, Nice: h.Nice,
-		SLO: SLO{P: h.SLO.Percentile, Latency: Duration(h.SLO.Latency)}, Gang: h.Gang, PerQueue: h.PerQueue,
-	}
+	h := Hint(q.Hint)
+	h.Level = q.Level
+	return h
 }
 
 // newDemand finds out how a queue's requests came and where their GPU time can be known from.

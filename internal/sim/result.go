@@ -168,7 +168,7 @@ func (s *sum) result() *RunResult {
 	for i := range s.classes {
 		from, t := &s.classes[i], &s.plan.scenario.Tenants[i]
 		c := Class{
-			Name: t.Name, Count: from.instances, Priority: t.Hint.Priority, Latency: from.latency.Latency(), Wait: from.wait.Latency(),
+			Name: t.Name, Count: from.instances, Priority: int(t.Hint.Priority), Latency: from.latency.Latency(), Wait: from.wait.Latency(),
 			Offered: from.offered, Done: from.done, Unfinished: from.offered - from.done, Rate: float64(from.done) / window * 1e9,
 			GPU: float64(from.run) / window, Least: float64(from.least) / window, Most: float64(from.most) / window,
 			Preemptions: from.preemptions, wait: &from.wait, open: t.Arrivals.Closed == nil,

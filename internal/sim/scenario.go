@@ -104,43 +104,6 @@ type Tenant struct {
 	pid int // of a replay: queues with the same one are one process
 }
 
-// Hint is model.Hint as a scenario writes it.
-type Hint struct {
-	Priority         int      `yaml:"priority"`
-	Level            int      `yaml:"level"`
-	InFlight         int      `yaml:"in_flight"`
-	Batch            int      `yaml:"batch"`
-	Utilization      int      `yaml:"utilization"`
-	Timeslice        Duration `yaml:"timeslice"`
-	Deadline         Duration `yaml:"deadline"`
-	K                int      `yaml:"k"`
-	Laxity           Duration `yaml:"laxity"`
-	LaxPriority      int      `yaml:"lax_priority"`
-	CriticalPriority int      `yaml:"critical_priority"`
-	WindowActive     bool     `yaml:"window_active"`
-	Nice             int      `yaml:"nice"`
-	SLO              SLO      `yaml:"slo"`
-	Gang             string   `yaml:"gang"`
-	PerQueue         bool     `yaml:"per_queue"`
-}
-
-// SLO is a target: of the requests P percent within Latency.
-type SLO struct {
-	P       float64  `yaml:"p"`
-	Latency Duration `yaml:"latency"`
-}
-
-// model turns it into what the engine takes.
-func (h *Hint) model() model.Hint {
-	return model.Hint{
-		Priority: model.Priority(h.Priority), Level: model.Level(h.Level), InFlight: h.InFlight, Batch: h.Batch,
-		Utilization: h.Utilization, Timeslice: h.Timeslice.D(), Deadline: h.Deadline.D(), K: h.K,
-		Laxity: h.Laxity.D(), LaxPriority: model.Priority(h.LaxPriority), CriticalPriority: model.Priority(h.CriticalPriority),
-		WindowActive: h.WindowActive, Nice: h.Nice, SLO: model.SLO{Percentile: h.SLO.P, Latency: h.SLO.Latency.D()},
-		Gang: h.Gang, PerQueue: h.PerQueue,
-	}
-}
-
 // Arrivals says when requests come. Exactly one kind is set.
 type Arrivals struct {
 	Poisson float64 // requests a second, at random

@@ -143,7 +143,7 @@ func TestTimeAddsUp(t *testing.T) {
 				Name: string(rune('a' + i)), Count: rapid.IntRange(1, 3).Draw(t, "count"), Ranks: rapid.IntRange(1, s.Devices).Draw(t, "ranks"),
 				Kernels: rapid.IntRange(1, 3).Draw(t, "kernels"), OneProcess: rapid.Bool().Draw(t, "one process"),
 				Kernel: rapid.SampledFrom([]Dist{Fixed(90 * time.Microsecond), Uniform(time.Millisecond, 5*time.Millisecond), LogNormal(3*time.Millisecond, 1), Exponential(20 * time.Millisecond)}).Draw(t, "kernel"),
-				Hint:   Hint{Priority: rapid.IntRange(-2, 2).Draw(t, "priority"), Utilization: rapid.IntRange(0, 50).Draw(t, "utilization")},
+				Hint:   Hint{Priority: model.Priority(rapid.IntRange(-2, 2).Draw(t, "priority")), Utilization: rapid.IntRange(0, 50).Draw(t, "utilization")},
 				Launch: Duration(rapid.SampledFrom([]time.Duration{0, 10 * time.Microsecond}).Draw(t, "launch")),
 			}
 			if rapid.IntRange(0, 3).Draw(t, "gang") == 0 {

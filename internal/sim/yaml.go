@@ -100,6 +100,10 @@ var (
 // yamlError says what the YAML reader found in our words: the first mistake, and how many more
 // there are.
 func yamlError(file string, err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.File = file
+		return e
+	}
 	text, more := strings.TrimPrefix(err.Error(), "yaml: "), 0
 	if t, ok := errors.AsType[*yaml.TypeError](err); ok && len(t.Errors) > 0 {
 		text, more = t.Errors[0], len(t.Errors)-1
@@ -112,7 +116,7 @@ func yamlError(file string, err error) error {
 	switch f, t := fieldPattern.FindStringSubmatch(e.Cause), typePattern.FindStringSubmatch(e.Cause); {
 	case f != nil:
 		e.Cause = fmt.Sprintf("unknown field %q", f[1])
-		for _, v := range []any{Scenario{}, Knobs{}, GPU{}, RPC{}, Host{}, Tenant{}, Hint{}, SLO{}} {
+		for _, v := range []any{Scenario{}, Knobs{}, GPU{}, RPC{}, Host{}, Tenant{}} {
 			if t := reflect.TypeOf(v); t.Name() == f[2] {
 				e.Remedy = "known here are " + strings.Join(fieldNames(t), ", ")
 			}
