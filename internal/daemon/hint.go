@@ -57,9 +57,9 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 
 // queueHint changes one queue. What the hardware does to all queues of a process alike is the process's.
 func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises bool, change model.HintChange) (model.Hint, error) {
-	for _, name := range []string{"level", "per_queue"} {
-		if change.Has(name) {
-			return model.Hint{}, control.Errorf(control.ErrInvalid, "leave the queue out", "%s is a process's, not a queue's", strings.ReplaceAll(name, "_", " "))
+	for _, f := range model.HintFields() {
+		if f.Process && change.Has(f.Name) {
+			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
 		}
 	}
 	if change.Empty() { // only asks

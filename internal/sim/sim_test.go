@@ -286,7 +286,7 @@ func TestMistakes(t *testing.T) {
 		{"uniform", "tenants:\n  - name: a\n    kernel: {uniform: [2ms, 1ms]}\n    arrivals: closed\n", "f.yaml:3: tenant a: kernel length its upper end is below its lower end"},
 		{"device", tenant + "    on: [0, 3]\n", "f.yaml:6: tenant a: there is no device 3; use 0 to 0"},
 		{"ranks", tenant + "    ranks: 2\n", "f.yaml:6: tenant a: 2 ranks on 1 devices"},
-		{"hint", tenant + "    hint: {priority: 300}\n", "f.yaml:6: tenant a: priority 300 is out of range; use -256 to 255; see the hints in docs/simulator.md"},
+		{"hint", tenant + "    hint: {priority: 300}\n", "f.yaml:6: priority 300 is out of range; use -256 to 255"},
 		{"same name", tenant + "  - name: a\n    kernel: 1ms\n    arrivals: closed\n", "f.yaml:6: tenant a: another tenant has the same name"},
 		{"type", "devices: many" + tenant, `f.yaml:1: "many" is not what belongs here; it takes a whole number`},
 		{"trace", "tenants:\n  - name: a\n    kernel: 1ms\n    arrivals: {trace: none.csv}\n", "f.yaml:4: open trace: file does not exist; name a file"},
