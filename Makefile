@@ -137,7 +137,7 @@ GPREEMPT_NAMES := $(foreach line,$(GPREEMPT),$(call name_of,$(line)))
 TEST_NAMES := $(foreach line,$(TESTS),$(call name_of,$(line)))
 
 # What the binary carries, per architecture.
-EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant
+EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant selftest
 internal/embedded/files/$(HOST_ARCH)/%: build/%
 	@install -m 644 $< $@
 internal/embedded/files/$(HOST_ARCH)/%: build/virtual/%

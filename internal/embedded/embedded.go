@@ -22,7 +22,8 @@ const (
 	VirtualCUDA = "libcuda.so.1" // the virtual GPU's driver library
 	VirtualKFD  = "libvkfd.so"   // the virtual AMD GPU's /dev/kfd
 	VirtualHIP  = "libamdhip64.so.6"
-	Tenant      = "tenant" // the load generator of bench and demo
+	Tenant      = "tenant"   // the load generator of bench and demo
+	SelfTest    = "selftest" // the program of `xsched doctor --self-test`
 )
 
 // artefact says how a file is unpacked.
@@ -39,6 +40,7 @@ var registry = []artefact{
 	{VirtualKFD, 0o444},
 	{VirtualHIP, 0o444},
 	{Tenant, 0o555},
+	{SelfTest, 0o555},
 }
 
 // ErrMissing says that the binary was built without the artefact.

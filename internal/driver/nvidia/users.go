@@ -64,7 +64,7 @@ func (s System) users(managed map[int]bool, m mapping) map[model.DeviceID][]int 
 	parents := map[int]int{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || managed[pid] {
+		if err != nil || managed[pid] || s.isSelfTest(pid) {
 			continue
 		}
 		for id := range s.mapsOf(pid, m) {

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
+	"xsched/internal/model"
+)
+
+// Time limits of a self-test. Its kernel is short, so that programs on the same GPU lose
+// little; every wait is bounded, so that a GPU that misbehaves delays nothing but the test.
+const (
+	testTime    = 60 * time.Second      // for one GPU
+	openTime    = 30 * time.Second      // to create a context and compile the kernel
+	answerTime  = 5 * time.Second       // for any other answer of the program
+	kernelTime  = 60 * time.Millisecond // wanted length of the kernel
+	kernelLeast = 30 * time.Millisecond // shorter ones end before they are suspended
+	kernelMost  = 5 * time.Second       // to the end of a kernel, suspensions aside
+	pollPause   = time.Millisecond
+	settleTime  = 5 * time.Millisecond   // writes of the kernel that are still under way
+	sliceTime   = 100 * time.Millisecond // for Lv2: until the running timeslice has ended
+	holdTime    = 50 * time.Millisecond  // for which a suspended kernel must stand still
+	testSlice   = 3 * time.Millisecond   // not the driver's own 2 ms
+
+	firstWork  = 20000 // iterations, or microseconds on the virtual GPU
+	mostGrowth = 32    // of the work in one step of the calibration
+	mostWork   = 1 << 31
+	testSeed   = 7
+)
+
+// errMissed is a kernel that ended before it could be suspended.
+var errMissed = errors.New("the kernel ended before it was suspended")
+
+// selfTest is a test in progress.
+type selfTest struct {
+	driver  *Driver
+	gpu     model.DeviceID
+	program *testProgram
+	objects *Objects
+	target  driver.Target
+	onStep  func(driver.SelfTestStep)
+	result  driver.SelfTest
+	others  int // processes on the GPU beside the test
+
+	work uint32
+	want kernelResult
+	wall time.Duration // of the undisturbed kernel
+}
+
+// selfTestOne tests one GPU. The test always ends, and whatever it suspended ends with it.
+func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, key driver.SelfTestKey, o driver.SelfTestOptions) driver.SelfTest {
+	// Without evidence the driver would refuse what the test is to show.
+	t := &selfTest{driver: &Driver{transport: d.transport, Version: d.Version, Virtual: d.Virtual}, gpu: gpu}
+	t.result = driver.SelfTest{SelfTestKey: key, Outcome: driver.OutcomeInconclusive, When: time.Now().UTC().Truncate(time.Second)}
+	t.onStep = func(s driver.SelfTestStep) {
+		if o.OnStep != nil {
+			o.OnStep(gpu, s)
+		}
+	}
+	t.others = len(d.Users(nil)[gpu])
+	ctx, cancel := context.WithTimeout(ctx, testTime)
+	defer cancel()
+	if why := d.MPSReason(); why != "" {
+		t.step("start", func() (string, error) {
+			return "", fmt.Errorf("%s: suspending the test would suspend all its clients", why)
+		})
+		return t.result
+	}
+	started := t.step("start", func() (detail string, err error) {
+		t.program, detail, err = startTest(ctx, gpu, o.Program)
+		return detail, err
+	})
+	if t.program == nil {
+		return t.result
+	}
+	// A call into the driver can't be interrupted: the test is abandoned with it.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if started {
+			t.run(ctx)
+		}
+	}()
+	select {
+	case <-done:
+		t.program.stop()
+		t.close()
+		return t.result
+	case <-ctx.Done():
+	}
+	t.program.stop() // pending answers fail, the test ends
+	select {
+	case <-done:
+		t.close()
+		return t.result
+	case <-time.After(answerTime):
+	}
+	return driver.SelfTest{
+		SelfTestKey: key, Outcome: driver.OutcomeFailed, When: t.result.When,
+		Reason: fmt.Sprintf("the driver did not answer within %v; the process of the test was killed", testTime),
+	}
+}
+
+func (t *selfTest) close() {
+	if t.objects != nil {
+		t.objects.Close()
+	}
+}
+
+// step performs one step and notes it.
+func (t *selfTest) step(name string, do func() (string, error)) bool {
+	start := time.Now()
+	detail, err := do()
+	s := driver.SelfTestStep{Name: name, OK: err == nil, Detail: detail, MS: float64(time.Since(start).Microseconds()) / 1000}
+	if err != nil {
+		s.Detail = err.Error()
+		if detail != "" {
+			s.Detail += " (" + detail + ")"
+		}
+		if t.result.Reason == "" {
+			t.result.Reason = name + ": " + err.Error()
+		}
+	}
+	t.result.Steps = append(t.result.Steps, s)
+	t.onStep(s)
+	return err == nil
+}
+
+// run performs the steps on a GPU that is open. The first ones prepare; a failure of the
+// later ones says something about the GPU.
+func (t *selfTest) run(ctx context.Context) {
+	if !t.step("find channels", func() (string, error) { return t.find(ctx) }) {
+		return
+	}
+	if !t.step("undisturbed run", func() (string, error) { return t.reference(ctx) }) {
+		return
+	}
+	t.result.Slices = t.step("timeslice", func() (string, error) { return t.timeslice(ctx) })
+	t.result.Stop = true
+	for _, level := range []model.Level{model.LevelInterrupt, model.LevelDeactivate} {
+		err := t.preempt(ctx, level)
+		if errors.Is(err, errMissed) || ctx.Err() != nil {
+			t.result.Stop = false
+			return // inconclusive
+		}
+		t.result.Stop = t.result.Stop && err == nil
+	}
+	t.result.Outcome = driver.OutcomeFailed
+	if t.result.Stop && t.result.Slices {
+		t.result.Outcome = driver.OutcomePassed
+	}
+}
+
+// find takes over the program's control files and finds its channels as an attach does.
+func (t *selfTest) find(ctx context.Context) (string, error) {
+	fds, err := t.program.files(ctx)
+	if err != nil {
+		return "", err
+	}
+	var files []*File
+	for _, fd := range fds {
+		if t.driver.Accept(fd) != nil {
+			closeAll([]int{fd})
+			continue
+		}
+		files = append(files, NewFile(fd))
+	}
+	defer closeFiles(files)
+	if len(files) == 0 {
+		return "", fmt.Errorf("%w: it has no control file open", ErrNoContext)
+	}
+	t.objects = NewObjects(t.driver, Limits{Clients: maxFiles, Objects: maxHandles}, &driver.Metrics{})
+	t.objects.everyChannel = true
+	w := &walk{driver: t.driver, files: files, into: t.objects, budget: searchTime}
+	if err := w.clients(ctx); err != nil {
+		return "", err
+	}
+	caps, err := t.objects.Resolve(ctx)
+	if err != nil {
+		return "", err
+	}
+	if caps[t.gpu].MaxLevel < model.LevelInterrupt {
+		return "", w.nothing(caps[t.gpu].Reason)
+	}
+	t.target = t.objects.Target(t.gpu)
+	queues, err := t.objects.HardwareQueues(ctx)
+	groups := slices.DeleteFunc(slices.Clone(queues), func(q driver.HardwareQueue) bool { return q.Kind != "group" })
+	return fmt.Sprintf("%d channels, %d compute groups; %d other processes use this GPU", len(queues)-len(groups), len(groups), t.others), err
+}
+
+// reference finds out how much work takes kernelTime, and what its result is.
+func (t *selfTest) reference(ctx context.Context) (string, error) {
+	t.work = firstWork
+	for range 8 {
+		start := time.Now()
+		if err := t.program.launch(ctx, t.work); err != nil {
+			return "", err
+		}
+		if err := t.finish(ctx, kernelMost); err != nil {
+			return "", err
+		}
+		t.wall = time.Since(start)
+		if t.wall >= kernelLeast || t.work >= mostWork {
+			break
+		}
+		growth := min(mostGrowth, max(2, float64(kernelTime)/float64(t.wall)))
+		t.work = uint32(min(mostWork, float64(t.work)*growth))
+	}
+	if t.wall < kernelLeast {
+		return "", fmt.Errorf("%d iterations took only %v", t.work, t.wall)
+	}
+	var err error
+	t.want, err = t.program.result(ctx)
+	return fmt.Sprintf("%d iterations in %.1f ms, result %x", t.work, milliseconds(t.wall), t.want), err
+}
+
+// read asks for the kernel's progress. The virtual GPU executes when somebody calls: the
+// request before it brings its memory up to date, and costs a real one nothing.
+func (t *selfTest) read(ctx context.Context) (progress, error) {
+	if _, err := t.slices(ctx); err != nil {
+		return progress{}, err
+	}
+	return t.program.read(ctx)
+}
+
+// finish waits for the end of the kernel.
+func (t *selfTest) finish(ctx context.Context, limit time.Duration) error {
+	var last progress
+	for start := time.Now(); time.Since(start) < limit; time.Sleep(pollPause) {
+		p, err := t.read(ctx)
+		if err != nil || p.done {
+			return err
+		}
+		last = p
+	}
+	return fmt.Errorf("the kernel did not end within %v (last progress %x)", limit, last.words)
+}
+
+// units is what the test operates on.
+func (t *selfTest) units() []unit {
+	t.objects.mu.Lock()
+	defer t.objects.mu.Unlock()
+	return t.objects.units(t.gpu)
+}
+
+// slices reads the timeslices of all compute groups.
+func (t *selfTest) slices(ctx context.Context) ([]time.Duration, error) {
+	var out []time.Duration
+	for _, u := range t.units() {
+		for _, g := range u.compute {
+			var p abi.Timeslice
+			if err := t.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, abi.Bytes(&p)); err != nil {
+				return nil, fmt.Errorf("read timeslice of group %#x: %w", g.handle, err)
+			}
+			out = append(out, time.Duration(p.TimesliceUs)*time.Microsecond)
+		}
+	}
+	return out, nil
+}
+
+// timeslice sets a timeslice and the program's own again, and reads both back.
+func (t *selfTest) timeslice(ctx context.Context) (string, error) {
+	own, err := t.slices(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := t.target.Apply(ctx, model.Desired{Slice: testSlice}); err != nil {
+		return "", err
+	}
+	set, err := t.slices(ctx)
+	if err == nil && slices.ContainsFunc(set, func(s time.Duration) bool { return s != testSlice }) {
+		err = fmt.Errorf("set to %v, reads back as %v", testSlice, set)
+	}
+	if e := t.target.Apply(ctx, model.Desired{}); e != nil {
+		return "", errors.Join(err, e)
+	}
+	if err != nil {
+		return "", err
+	}
+	again, err := t.slices(ctx)
+	if err == nil && !slices.Equal(own, again) {
+		err = fmt.Errorf("was %v, restored it reads back as %v", own, again)
+	}
+	return fmt.Sprintf("%v, set to %v and restored", own, testSlice), err
+}
+
+// preempt suspends the kernel while it runs, makes sure that it stands still, resumes it
+// and compares its result with that of the undisturbed run.
+func (t *selfTest) preempt(ctx context.Context, level model.Level) (err error) {
+	suspended := t.step(fmt.Sprintf("suspend at level %d", level), func() (detail string, e error) {
+		detail, e = t.suspend(ctx, level)
+		err = e
+		return detail, e
+	})
+	// Resumed in any case: the next step needs channels that run.
+	resumed := t.step(fmt.Sprintf("resume from level %d", level), func() (detail string, e error) {
+		detail, e = t.resume(ctx)
+		if err == nil {
+			err = e
+		}
+		return detail, e
+	})
+	if !suspended || !resumed {
+		return err
+	}
+	return nil
+}
+
+func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, error) {
+	if err := t.program.launch(ctx, t.work); err != nil {
+		return "", err
+	}
+	before, err := t.underway(ctx)
+	if err != nil {
+		return "", err
+	}
+	start := time.Now()
+	if err := t.target.Apply(ctx, model.Desired{Suspend: level}); err != nil {
+		return "", err
+	}
+	took := time.Since(start)
+	at, err := t.settled(ctx, level)
+	if err != nil {
+		return fmt.Sprintf("the call took %.2f ms", milliseconds(took)), err
+	}
+	hold := holdTime
+	if t.others > 0 {
+		hold = max(hold, 3*t.wall) // it may stand still because others run
+	}
+	for start := time.Now(); time.Since(start) < hold; time.Sleep(settleTime) {
+		p, err := t.read(ctx)
+		if err != nil {
+			return "", err
+		}
+		if p != at {
+			return "", fmt.Errorf("it made progress while suspended: %x, then %x", at.words, p.words)
+		}
+	}
+	return fmt.Sprintf("the call took %.2f ms; no progress for %v at %x, before %x", milliseconds(took), hold.Round(time.Millisecond), at.words, before.words), nil
+}
+
+// underway waits until the kernel has made progress.
+func (t *selfTest) underway(ctx context.Context) (progress, error) {
+	for start := time.Now(); time.Since(start) < kernelMost; time.Sleep(pollPause) {
+		p, err := t.read(ctx)
+		switch {
+		case err != nil:
+			return p, err
+		case p.done:
+			return p, errMissed
+		case p.words[0] != 0:
+			return p, nil
+		}
+	}
+	return progress{}, fmt.Errorf("the kernel made no progress within %v", kernelMost)
+}
+
+// settled waits until the kernel stands still: at level 3 at once, at level 2 with the end
+// of the timeslice.
+func (t *selfTest) settled(ctx context.Context, level model.Level) (progress, error) {
+	limit := settleTime
+	if level == model.LevelDeactivate {
+		limit = sliceTime
+	}
+	var last progress
+	for start := time.Now(); ; {
+		time.Sleep(settleTime)
+		late := time.Since(start) > limit
+		p, err := t.read(ctx)
+		switch {
+		case err != nil:
+			return p, err
+		case p.done:
+			return p, errors.New("the kernel ran to its end although the driver reported it suspended")
+		case p == last:
+			return p, nil
+		case late && last != progress{}:
+			return p, fmt.Errorf("it still makes progress %v after the call: %x, then %x", time.Since(start).Round(time.Millisecond), last.words, p.words)
+		}
+		last = p
+	}
+}
+
+func (t *selfTest) resume(ctx context.Context) (string, error) {
+	start := time.Now()
+	if err := t.target.Apply(ctx, model.Desired{}); err != nil {
+		return "", err
+	}
+	took := time.Since(start)
+	if err := t.finish(ctx, kernelMost); err != nil {
+		return "", err
+	}
+	ended := time.Since(start)
+	detail := fmt.Sprintf("the call took %.2f ms, the kernel ended %.1f ms later", milliseconds(took), milliseconds(ended-took))
+	got, err := t.program.result(ctx)
+	if err != nil {
+		return detail, err
+	}
+	if got != t.want {
+		return detail, fmt.Errorf("its result is %x, undisturbed it was %x", got, t.want)
+	}
+	return detail + " with the same result", nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// testName is what the kernel shows of the test program: it is nobody's tenant.
+const testName = "xsched-selftest"
+
+// isSelfTest recognizes the process of a self-test, of this daemon or of `xsched doctor`.
+func (s System) isSelfTest(pid int) bool {
+	comm, err := os.ReadFile(s.path(fmt.Sprintf("proc/%d/comm", pid)))
+	return err == nil && string(comm) == testName+"\n"
+}
