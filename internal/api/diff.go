@@ -9,8 +9,7 @@ import (
 	"xsched/internal/control/upstream"
 )
 
-// diff says what is different between two samples, in the order in which the
-// second lists it; what is gone comes first.
+// diff returns the changes between two samples: removals first, then the order of the second.
 func diff(last, now *control.List) []event {
 	var out []event
 	if last.Policy != now.Policy {
@@ -63,7 +62,7 @@ func diffQueues(last, now *control.Process) []event {
 	}
 	for _, q := range now.Queues {
 		old := find(last, q.Index)
-		// A place that was used again in between shows by counters that went back.
+		// Counters that decrease show a slot that was reused between the samples.
 		if old == nil || q.Preemptions < old.Preemptions || q.Device != old.Device {
 			out = append(out, queueEvent("added", now, q))
 			continue
@@ -81,7 +80,7 @@ func diffQueues(last, now *control.Process) []event {
 	return out
 }
 
-// newCauses is what was added to the counts of causes.
+// newCauses returns the increase of each cause.
 func newCauses(last, now []control.Cause) []control.Cause {
 	out := []control.Cause{}
 	for _, c := range now {
@@ -117,7 +116,7 @@ func processEvent(change string, p *control.Process) event {
 	return newEvent("process", ProcessEvent{change, alone})
 }
 
-// hints is what of a process is worth an event; its counters are not.
+// hints are the fields of a process whose change is an event; counters are not.
 type hints struct {
 	said            control.Hints
 	nice            int
@@ -130,7 +129,7 @@ func hintsOf(p *control.Process) hints {
 	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason}
 }
 
-// state is what of a queue is worth an event.
+// state is the fields of a queue whose change is an event.
 type state struct {
 	busy          bool
 	state, reason string

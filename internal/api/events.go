@@ -16,42 +16,42 @@ import (
 
 const eventsPath = "/events"
 
-// Bounds of the event stream. The engine never waits for it: one goroutine
-// looks at most every samplePeriod, while anybody listens, and hands what
-// changed to each listener's own bounded buffer.
+// Bounds of the event stream. While a client listens, one goroutine samples the daemon every
+// samplePeriod and puts the changes into each listener's bounded buffer.
 const (
 	samplePeriod   = 100 * time.Millisecond
-	sampleShare    = 5 // a sample that takes long is taken less often: at most a fifth of the time
+	sampleShare    = 5 // sampling takes at most a fifth of the time
 	eventBuffer    = 1024
 	maxListeners   = 64
-	changesAtOnce  = 512 // more than these are told as a new snapshot
+	changesAtOnce  = 512 // more changes are sent as a new snapshot
 	eventWriteTime = 5 * time.Second
 	keepAlive      = 15 * time.Second
 )
 
-// QueueEvent says that a queue came, went, or is in another state.
+// QueueEvent reports a queue that was added, changed or removed.
 type QueueEvent struct {
 	Change  string        `json:"change"` // added, changed, removed
-	Handle  string        `json:"handle"` // hexadecimal, as XSched's routes name it
+	Handle  string        `json:"handle"` // hexadecimal, as in upstream's routes
 	PID     int           `json:"pid"`
 	Session uint64        `json:"session"`
 	Queue   control.Queue `json:"queue"`
 }
 
-// ProcessEvent says that a program came, went, or that its hints changed. Its queues have their own events.
+// ProcessEvent reports a program that was added or removed, or whose hints changed. Queues have
+// events of their own.
 type ProcessEvent struct {
 	Change  string          `json:"change"`
 	Process control.Process `json:"process"`
 }
 
-// PreemptionEvent says how often a queue with work had to stop since the last one.
+// PreemptionEvent reports the preemptions of a busy queue since the last such event.
 type PreemptionEvent struct {
 	Handle string          `json:"handle"`
 	PID    int             `json:"pid"`
 	Device string          `json:"device"`
 	Level  int             `json:"level"`
 	Count  uint64          `json:"count"`
-	Causes []control.Cause `json:"causes"` // of these
+	Causes []control.Cause `json:"causes"`
 }
 
 // NameEvent is a new policy or mode.
@@ -65,13 +65,13 @@ type event struct {
 	data []byte
 }
 
-// listener is one client of the stream.
+// listener is one client of the event stream.
 type listener struct {
 	events chan event
-	primed bool // it has had its snapshot
+	primed bool // the snapshot was sent
 }
 
-// feed watches a Control for those who listen.
+// feed samples a Control on behalf of the listeners.
 type feed struct {
 	control control.Control
 	period  time.Duration
@@ -87,7 +87,7 @@ func newFeed(c control.Control) *feed {
 	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, quit: make(chan struct{})}
 }
 
-// stop ends all streams, so that a server can shut down.
+// stop ends all streams so that the server can shut down.
 func (f *feed) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *feed) join() (*listener, error) {
 	}
 	if len(f.listeners) >= maxListeners {
 		return nil, &control.Error{
-			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("%d clients listen to events already", maxListeners),
+			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("event listener limit reached (%d)", maxListeners),
 			Remedy: "close one, or poll " + control.Prefix + "/processes",
 		}
 	}
@@ -133,7 +133,7 @@ func (f *feed) drop(l *listener) {
 	}
 }
 
-// run samples until nobody listens.
+// run samples until the last listener leaves.
 func (f *feed) run() {
 	var last *control.List
 	for {
@@ -159,7 +159,7 @@ func (f *feed) run() {
 	}
 }
 
-// publish tells everybody what is new. Preconditions: f.mu is held.
+// publish sends the changes to all listeners. Preconditions: f.mu is held.
 func (f *feed) publish(last, now *control.List) {
 	var changes []event
 	whole := last == nil
@@ -182,7 +182,7 @@ func (f *feed) publish(last, now *control.List) {
 	}
 }
 
-// send gives a listener events, or drops it when it does not keep up.
+// send queues events for a listener and drops it if its buffer is full.
 func (f *feed) send(l *listener, events ...event) {
 	for _, e := range events {
 		select {
@@ -211,7 +211,7 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	defer f.leave(l)
 	response := http.NewResponseController(w)
-	_ = response.SetReadDeadline(time.Time{}) // the stream has no end; a client that leaves is noticed
+	_ = response.SetReadDeadline(time.Time{}) // the stream has no end
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")

@@ -140,6 +140,6 @@ func FuzzDiag(f *testing.F) {
 		if err == nil && string(b[20:56]) != string(sockID(src, dst)[:36]) {
 			t.Fatal("another connection's owner")
 		}
-		_, _ = scanOwner(strings.NewReader(string(b)), src, dst)
+		_, _ = scanOwner(string(b), src, dst)
 	})
 }

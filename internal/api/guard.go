@@ -17,43 +17,42 @@ import (
 	"xsched/internal/control"
 )
 
-// guard decides who may talk to a TCP listener, and as whom.
+// guard authenticates requests to a TCP listener.
 //
-// Within the machine the kernel says which user owns the other end, and a
-// request that a web page could have made is refused: its Host must be a name
-// of this machine's loopback (a name of the attacker's that leads here is none)
-// and its Origin, if it has one, the same. From elsewhere only the token counts.
+// For loopback connections the kernel names the user at the other end. The guard rejects requests
+// that a web page could have made: Host must be a loopback name, which defeats DNS rebinding, and
+// Origin, if present, must equal it. Requests from other machines need the token.
 type guard struct {
-	token *[sha256.Size]byte // nil: none is accepted
-	owner int                // uid whose rights the token has
-	host  string             // what the listener was bound to, when that is a name
+	token *[sha256.Size]byte // nil: no token is accepted
+	owner int                // uid that the token acts as
+	host  string             // the bound host, if it is a name
 }
 
 func refuse(format string, args ...any) error {
 	return &control.Error{Kind: control.ErrNotAllowed, Cause: fmt.Sprintf(format, args...)}
 }
 
-// errNoToken asks for a token.
+// errNoToken is the refusal of a remote request without a token.
 var errNoToken = &control.Error{
-	Kind: control.ErrNotAllowed, Cause: "a connection from another machine needs the token",
-	Remedy: "send `Authorization: Bearer TOKEN` with what --http-token-file names",
+	Kind: control.ErrNotAllowed, Cause: "a request from another machine needs the token",
+	Remedy: "send `Authorization: Bearer TOKEN` with the content of --http-token-file",
 }
 
-// identify is the guard's Identify; the connection's own caller was found when it was accepted.
+// identify implements Identify.
 func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	if authorization := r.Header.Get("Authorization"); authorization != "" {
 		return g.byToken(authorization)
 	}
-	peer, _ := r.Context().Value(tcpPeerKey{}).(*tcpPeer)
+	p, ok := r.Context().Value(peerKey{}).(peer)
 	switch {
-	case peer == nil:
+	case !ok:
 		return control.Caller{}, refuse("the peer is not known")
-	case !peer.local:
+	case !p.local:
 		return control.Caller{}, errNoToken
-	case peer.err != nil:
-		return control.Caller{}, refuse("who is at the other end can't be told: %v", peer.err)
+	case p.err != nil:
+		return control.Caller{}, refuse("the peer's user can't be determined: %v", p.err)
 	}
-	return control.Caller{UID: peer.uid}, nil
+	return p.Caller, nil
 }
 
 func (g *guard) byToken(authorization string) (control.Caller, error) {
@@ -61,7 +60,7 @@ func (g *guard) byToken(authorization string) (control.Caller, error) {
 	if g.token == nil {
 		return control.Caller{}, refuse("this daemon has no token; leave out the Authorization header")
 	}
-	// Hashes of equal length: how long the comparison takes says nothing.
+	// Hashes of equal length keep the comparison time constant.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
 		return control.Caller{}, refuse("the token is wrong")
@@ -69,7 +68,7 @@ func (g *guard) byToken(authorization string) (control.Caller, error) {
 	return control.Caller{UID: g.owner}, nil
 }
 
-// wrap refuses what comes from a web page of somebody else's.
+// wrap rejects cross-site requests.
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -83,20 +82,20 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 
 func (g *guard) check(r *http.Request) error {
 	withToken := g.token != nil && r.Header.Get("Authorization") != ""
-	// A page of another site can't know the token, so that any name will do then.
+	// Another site can't know the token, so a request with it may use any name.
 	if !withToken && !g.knownHost(r.Host) && r.URL.Path != "/healthz" {
-		return refuse("host %q is not this machine's loopback", r.Host)
+		return refuse("host %q is not a loopback name of this machine", r.Host)
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
 		if err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-			return refuse("origin %q is another site", origin)
+			return refuse("cross-site request from origin %q", origin)
 		}
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); site {
 	case "", "same-origin", "none":
 	default:
-		return refuse("a request from another site (%s)", site)
+		return refuse("cross-site request (Sec-Fetch-Site: %s)", site)
 	}
 	return nil
 }
@@ -121,7 +120,7 @@ const (
 	maxTokenBytes = 4096
 )
 
-// readToken reads the file of --http-token-file; others must not be able to read it.
+// readToken reads the file of --http-token-file, which only its owner may read.
 func readToken(path string) (*[sha256.Size]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -134,7 +133,7 @@ func readToken(path string) (*[sha256.Size]byte, error) {
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, &control.Error{
-			Kind: control.ErrInvalid, Cause: fmt.Sprintf("token file %s can be read by others (mode %04o)", path, info.Mode().Perm()),
+			Kind: control.ErrInvalid, Cause: fmt.Sprintf("other users can read token file %s (mode %04o)", path, info.Mode().Perm()),
 			Remedy: "chmod 600 " + path,
 		}
 	}

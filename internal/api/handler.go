@@ -14,12 +14,11 @@ import (
 	"xsched/internal/control"
 )
 
-// Identify says who sent a request; each listener has its own way to know.
+// Identify returns the sender of a request; each listener has its own method.
 type Identify func(*http.Request) (control.Caller, error)
 
-// Handler offers c: the typed routes under control.Prefix with their OpenAPI document
-// and the event stream, XSched's own routes, /metrics and /healthz. It knows
-// nothing of the connection, so that any listener can use it.
+// Handler serves c: the typed routes under control.Prefix with their OpenAPI document and the
+// event stream, upstream XSched's routes, /metrics and /healthz.
 func Handler(c control.Control, identify Identify) http.Handler {
 	return newMux(c, identify, newFeed(c))
 }
@@ -39,7 +38,7 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &control.Error{
 			Kind: control.ErrNotFound, Cause: fmt.Sprintf("no route %s %s", r.Method, r.URL.Path),
-			Remedy: "use the same version of xsched on both sides",
+			Remedy: "see " + control.Prefix + openAPIPath + " for the routes of this version",
 		})
 	})
 	return mux
@@ -47,7 +46,7 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 
 type handler struct{ identify Identify }
 
-// known serves only callers that can be told who they are; reading is free to all of them.
+// known rejects callers that identify does not know. All others may read.
 func (h *handler) known(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, err := h.identify(r); err != nil {
@@ -89,8 +88,8 @@ func call[Request, Reply any](h *handler, f func(context.Context, control.Caller
 	}
 }
 
-// readJSON reads exactly one JSON value with known fields. The content type is
-// asked for because a web page can't send it to another origin unasked.
+// readJSON reads exactly one JSON value with known fields. It requires the JSON content type,
+// which a web page can't send to another origin without a preflight request.
 func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	invalid := func(format string, args ...any) error {
 		return &control.Error{Kind: control.ErrInvalid, Cause: fmt.Sprintf(format, args...)}
@@ -116,11 +115,11 @@ func writeError(w http.ResponseWriter, err error) {
 
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	body, err := json.Marshal(value)
-	if err != nil { // our own types: a NaN in a histogram, at worst
+	if err != nil { // at worst a NaN in a histogram
 		status, body = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"encode reply"}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the peer may be gone; nobody is left to tell
+	_, _ = w.Write(append(body, '\n')) // the peer may have closed the connection
 }

@@ -11,14 +11,12 @@ import (
 	"xsched/internal/control"
 )
 
-// freshHeartbeat is how old the engine's last heartbeat may be. Applications
-// stop trusting it after a tenth of this; whoever restarts a daemon for being
-// ill should have seen more than one bad moment.
+// freshHeartbeat is the largest healthy age of the engine's last heartbeat. Applications resume
+// themselves after a tenth of this; a restart should need more than one late heartbeat.
 const freshHeartbeat = time.Second
 
-// healthz answers 200 only while the engine decides. It asks the engine
-// nothing, so that it also answers when that hangs, and tells nobody anything
-// else, so that it needs no rights.
+// healthz answers 200 only while the engine runs. It does not wait for the engine, so it answers
+// when the engine hangs. It reveals nothing else, so it needs no permission.
 func healthz(c control.Control) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)

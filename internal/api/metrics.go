@@ -15,16 +15,15 @@ import (
 	"xsched/internal/control"
 )
 
-// maxMetricQueues bounds what one scrape says about single queues; the busiest
-// are told, and xs_queues_not_shown says how many are not.
+// maxMetricQueues bounds the queues in one scrape. The busiest are reported;
+// xs_queues_not_shown counts the rest.
 const maxMetricQueues = 1000
 
-// scrapeTime bounds how long a scrape waits for the engine; what the engine
-// must be asked for is left out when it does not answer.
+// scrapeTime bounds how long a scrape waits for the engine. Without an answer, a scrape has only
+// the metrics that need none.
 const scrapeTime = 3 * time.Second
 
-// metricsHandler serves /metrics from its own registry. Nothing is counted
-// here: each scrape asks the control.
+// metricsHandler serves /metrics from a registry of its own. Each scrape queries the control.
 func metricsHandler(c control.Control) http.Handler {
 	return promhttp.HandlerFor(metricsRegistry(c), promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorHandling: promhttp.HTTPErrorOnError})
 }
@@ -35,7 +34,7 @@ func metricsRegistry(c control.Control) *prometheus.Registry {
 	return r
 }
 
-// collector makes const metrics of what the daemon says.
+// collector converts the daemon's replies into constant metrics.
 type collector struct{ control control.Control }
 
 var _ prometheus.Collector = (*collector)(nil)
@@ -43,7 +42,7 @@ var _ prometheus.Collector = (*collector)(nil)
 // queueLabels name one queue.
 var queueLabels = []string{"pid", "queue", "device"}
 
-// metric is a description and how its value is told.
+// metric is a description and a value type.
 type metric struct {
 	*prometheus.Desc
 	kind prometheus.ValueType
@@ -61,70 +60,89 @@ func (m metric) is(value float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(m.Desc, m.kind, value, labels...)
 }
 
-// What there is. Help texts say what is really measured.
+// daemonMetrics are the figures of the daemon itself.
+var daemonMetrics = []struct {
+	metric
+	value func(*control.Stats) float64
+}{
+	{gauge("up", "1 while the engine's last heartbeat is younger than a second."), func(s *control.Stats) float64 {
+		return number01(s.HeartbeatAgeNS <= freshHeartbeat.Nanoseconds())
+	}},
+	{gauge("uptime_seconds", "Time since the daemon started."), func(s *control.Stats) float64 { return seconds(s.UptimeNS) }},
+	{gauge("heartbeat_age_seconds", "Age of the engine's last heartbeat."), func(s *control.Stats) float64 { return seconds(s.HeartbeatAgeNS) }},
+	{gauge("sessions", "Connected programs."), func(s *control.Stats) float64 { return float64(s.Sessions) }},
+	{counter("sessions_total", "Programs that connected since the daemon started."), func(s *control.Stats) float64 { return float64(s.SessionsTotal) }},
+	{gauge("queues", "GPU contexts of connected programs."), func(s *control.Stats) float64 { return float64(s.Queues) }},
+	{gauge("open_fds", "Open file descriptors of the daemon."), func(s *control.Stats) float64 { return float64(s.OpenFDs) }},
+	{counter("engine_wakes_total", "Wake-ups of the engine loop."), func(s *control.Stats) float64 { return float64(s.Wakes) }},
+	{counter("doorbells_total", "Busy and idle notifications; a program alone on its GPU sends none."), func(s *control.Stats) float64 { return float64(s.Doorbells) }},
+	{counter("decisions_total", "Scheduling decisions."), func(s *control.Stats) float64 { return float64(s.Decisions) }},
+	{counter("yields_total", "Busy queues that the hardware preempted in favour of a longer timeslice."), func(s *control.Stats) float64 { return float64(s.Yields) }},
+	{counter("starvation_grants_total", "Turns granted by the starvation bound."), func(s *control.Stats) float64 { return float64(s.Grants) }},
+	{counter("device_errors_total", "Failed operations on hardware queues."), func(s *control.Stats) float64 { return float64(s.DeviceErrors) }},
+	{counter("suspensions_undone_total", "Suspensions undone because their lease expired."), func(s *control.Stats) float64 { return float64(s.Undone) }},
+	{gauge("device_operations_stuck", "Operations that have been running for longer than 100 ms."), func(s *control.Stats) float64 {
+		stuck := 0.0
+		for _, t := range s.Targets {
+			stuck += number01(t.StuckSinceNS != 0)
+		}
+		return stuck
+	}},
+	{gauge("guardian_attached", "Attached programs that the guardian protects."), func(s *control.Stats) float64 { return float64(s.Guardian.Attached) }},
+	{counter("guardian_restarts_total", "Restarts of the guardian."), func(s *control.Stats) float64 { return float64(s.Guardian.Restarts) }},
+}
+
+// daemonHistograms are durations without a label.
+var daemonHistograms = []struct {
+	metric
+	value func(*control.Stats) control.Histogram
+}{
+	{counter("heartbeat_late_seconds", "Delay of heartbeats."), func(s *control.Stats) control.Histogram { return s.HeartbeatLate }},
+	{counter("decision_seconds", "Duration of one decision."), func(s *control.Stats) control.Histogram { return s.Decision }},
+	{counter("busy_to_decision_seconds", "Time from an idle queue's first launch to the end of the decision about it."), func(s *control.Stats) control.Histogram { return s.BusyToDecision }},
+	{counter("queue_wait_seconds", "Time that preempted queues with work waited until they could run again."), func(s *control.Stats) control.Histogram { return s.QueueWait }},
+}
+
+// Metrics with labels.
 var (
-	metricUp          = gauge("up", "1 while the engine's heartbeat is younger than a second.")
-	metricInfo        = gauge("build_info", "Always 1; what runs.", "version", "virtual")
-	metricPolicy      = gauge("policy_info", "1 for the policy and the mode in force.", "policy", "mode")
-	metricUptime      = gauge("uptime_seconds", "Since the daemon started.")
-	metricBeatAge     = gauge("heartbeat_age_seconds", "Age of the engine's last heartbeat.")
-	metricBeatLate    = counter("heartbeat_late_seconds", "How late heartbeats were.")
-	metricSessions    = gauge("sessions", "Programs that have joined.")
-	metricSessionsAll = counter("sessions_total", "Programs that joined since the start.")
-	metricQueues      = gauge("queues", "Contexts of programs on GPUs.")
-	metricNotShown    = gauge("queues_not_shown", "Queues left out of this scrape to bound its size.")
-	metricRefused     = counter("sessions_refused_total", "Programs that were refused, by reason.", "reason")
-	metricFDs         = gauge("open_fds", "File descriptors the daemon holds.")
+	metricInfo     = gauge("build_info", "Always 1; the running version.", "version", "virtual")
+	metricPolicy   = gauge("policy_info", "1 for the policy and the mode in force.", "policy", "mode")
+	metricNotShown = gauge("queues_not_shown", "Queues omitted to bound the size of a scrape.")
+	metricRefused  = counter("sessions_refused_total", "Refused programs, by reason.", "reason")
+	metricStops    = counter("engine_preemptions_total", "Preempted queues that had work, by level.", "level")
+	metricLatency  = counter("preemption_latency_seconds", "Time from the decision to preempt a program to the end of that operation, by level; level 1 has no operation.", "level")
+	metricOps      = counter("device_operations_total", "Completed operations, by kind.", "operation")
+	metricOpTime   = counter("device_operation_seconds", "Duration of one operation on a hardware queue, by kind.", "operation")
+	metricGPUBusy  = counter("gpu_busy_seconds_total", "Time that programs had work on a GPU and were allowed to run.", "device")
+	metricGPUUsed  = gauge("gpu_queues", "Queues on a GPU.", "device")
 
-	metricWakes     = counter("engine_wakes_total", "Times the engine loop woke up.")
-	metricDoorbells = counter("doorbells_total", "Rings of programs that became busy or idle; one that has its GPU to itself does not ring.")
-	metricDecisions = counter("decisions_total", "Times the engine decided.")
-	metricDecision  = counter("decision_seconds", "One decision.")
-	metricReaction  = counter("busy_to_decision_seconds", "From a program's first launch when idle to the end of the decision about it.")
-
-	metricStops    = counter("engine_preemptions_total", "Queues with work that were stopped, by level.", "level")
-	metricYields   = counter("yields_total", "Queues with work that the hardware left for one with a longer slice.")
-	metricGrants   = counter("starvation_grants_total", "Turns given by the starvation bound.")
-	metricLatency  = counter("preemption_latency_seconds", "From the decision to stop a program to the end of the operation that stopped it, by level; level 1 closes a gate and has no operation.", "level")
-	metricWait     = counter("queue_wait_seconds", "How long queues that had to stop with work waited until they might run again.")
-	metricOps      = counter("device_operations_total", "Operations done, by kind.", "operation")
-	metricOpTime   = counter("device_operation_seconds", "One operation on a hardware queue, by kind.", "operation")
-	metricOpErrors = counter("device_errors_total", "Operations on hardware queues that failed.")
-	metricUndone   = counter("suspensions_undone_total", "Suspensions undone because their lease ran out.")
-	metricStuck    = gauge("device_operations_stuck", "Operations under way for longer than 100 ms.")
-	metricGuardian = gauge("guardian_attached", "Programs without a shim that the guardian watches over.")
-	metricRestarts = counter("guardian_restarts_total", "Times the guardian had to be started again.")
-
-	metricGPUBusy = counter("gpu_busy_seconds_total", "Time in which programs had work on a GPU and were allowed to run.", "device")
-	metricGPUUsed = gauge("gpu_queues", "Queues on a GPU.", "device")
-
-	metricIntercepted = counter("intercepted_calls_total", "Driver calls that went through the shim.", "pid")
+	metricIntercepted = counter("intercepted_calls_total", "Driver calls intercepted by the shim.", "pid")
 	metricLaunches    = counter("launches_total", "Kernel launches.", "pid")
-	metricGateWaits   = counter("gate_waits_total", "Launches that were held at the gate.", "pid")
-	metricGateWait    = counter("gate_wait_seconds_total", "Time launches were held at the gate.", "pid")
-	metricRecoveries  = counter("recoveries_total", "Times a program freed itself because the daemon was silent.", "pid")
+	metricGateWaits   = counter("gate_waits_total", "Launches delayed at the gate.", "pid")
+	metricGateWait    = counter("gate_wait_seconds_total", "Time launches were delayed at the gate.", "pid")
+	metricRecoveries  = counter("recoveries_total", "Times a program resumed itself because the daemon's heartbeat stopped.", "pid")
 	metricPriority    = gauge("priority", "Priority of a program.", "pid")
 
-	metricPreempted = counter("preemptions_total", "Times a queue with work had to stop, by cause: the pid it stopped for, hand, or other.", append(slices.Clone(queueLabels), "cause")...)
-	metricSuspended = counter("suspended_seconds_total", "Time a queue had work and was stopped.", queueLabels...)
+	metricPreempted = counter("preemptions_total", "Preemptions of a busy queue, by cause: the preempting PID, hand (xsched suspend), or other.", append(slices.Clone(queueLabels), "cause")...)
+	metricSuspended = counter("suspended_seconds_total", "Time a queue had work and was suspended.", queueLabels...)
 	metricRan       = counter("queue_run_seconds_total", "Time a queue had work and was allowed to run.", queueLabels...)
 	metricBusy      = gauge("queue_busy", "1 while a queue has work.", queueLabels...)
 )
 
-// Describe sends nothing: which series there are depends on the programs.
+// Describe sends nothing, because the series depend on the running programs.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect asks the control.
+// Collect queries the control.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	nobody := control.Caller{UID: -1}
 	stats, err := c.control.Stats(ctx, nobody)
 	if err != nil {
-		out <- metricUp.is(0)
+		out <- daemonMetrics[0].is(0)
 		return
 	}
-	daemonMetrics(out, stats)
+	collectDaemon(out, stats)
 	if version, err := c.control.Version(ctx, nobody); err == nil {
 		out <- metricInfo.is(1, version.Version, strconv.FormatBool(version.Virtual))
 	}
@@ -142,52 +160,35 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 
 func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 
-func daemonMetrics(out chan<- prometheus.Metric, s control.Stats) {
-	up := 0.0
-	if s.HeartbeatAgeNS <= freshHeartbeat.Nanoseconds() {
-		up = 1
+// collectDaemon reports the figures of the daemon itself.
+func collectDaemon(out chan<- prometheus.Metric, s control.Stats) {
+	for _, m := range daemonMetrics {
+		out <- m.is(m.value(&s))
 	}
-	stuck := 0
-	for _, t := range s.Targets {
-		if t.StuckSinceNS != 0 {
-			stuck++
-		}
+	for _, m := range daemonHistograms {
+		out <- m.histogram(m.value(&s))
 	}
-	out <- metricUp.is(up)
-	out <- metricUptime.is(seconds(s.UptimeNS))
-	out <- metricBeatAge.is(seconds(s.HeartbeatAgeNS))
-	out <- metricSessions.is(float64(s.Sessions))
-	out <- metricSessionsAll.is(float64(s.SessionsTotal))
-	out <- metricQueues.is(float64(s.Queues))
 	for reason, n := range s.Refused {
 		out <- metricRefused.is(float64(n), reason)
 	}
-	out <- metricFDs.is(float64(s.OpenFDs))
-	out <- metricWakes.is(float64(s.Wakes))
-	out <- metricDoorbells.is(float64(s.Doorbells))
-	out <- metricDecisions.is(float64(s.Decisions))
-	out <- metricYields.is(float64(s.Yields))
-	out <- metricGrants.is(float64(s.Grants))
 	for level := 1; level < len(s.PreemptionsByLevel); level++ {
 		out <- metricStops.is(float64(s.PreemptionsByLevel[level]), strconv.Itoa(level))
 	}
 	for level := 2; level < len(s.PreemptTime); level++ {
 		out <- metricLatency.histogram(s.PreemptTime[level], strconv.Itoa(level))
 	}
-	out <- metricBeatLate.histogram(s.HeartbeatLate)
-	out <- metricDecision.histogram(s.Decision)
-	out <- metricReaction.histogram(s.BusyToDecision)
-	out <- metricWait.histogram(s.QueueWait)
 	for kind, n := range map[string]uint64{"suspend": s.Suspends, "resume": s.Resumes, "timeslice": s.TimesliceSets, "gate": s.GateHolds} {
 		out <- metricOps.is(float64(n), kind)
 	}
 	out <- metricOpTime.histogram(s.SuspendTime, "suspend")
 	out <- metricOpTime.histogram(s.ResumeTime, "resume")
-	out <- metricOpErrors.is(float64(s.DeviceErrors))
-	out <- metricUndone.is(float64(s.Undone))
-	out <- metricStuck.is(float64(stuck))
-	out <- metricGuardian.is(float64(s.Guardian.Attached))
-	out <- metricRestarts.is(float64(s.Guardian.Restarts))
+}
+
+func number01(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 func (m metric) histogram(h control.Histogram, labels ...string) prometheus.Metric {
@@ -202,8 +203,7 @@ func (m metric) histogram(h control.Histogram, labels ...string) prometheus.Metr
 	return prometheus.MustNewConstHistogram(m.Desc, h.Count, h.SumUS/1e6, buckets, labels...)
 }
 
-// processMetrics tells about single programs and queues, the busiest first when
-// there are more than a scrape should hold.
+// processMetrics reports programs and queues, the busiest first if there are too many.
 func processMetrics(out chan<- prometheus.Metric, all []control.Process) {
 	all = mergePIDs(all)
 	total := 0
@@ -236,11 +236,7 @@ func processMetrics(out chan<- prometheus.Metric, all []control.Process) {
 
 func queueMetrics(out chan<- prometheus.Metric, pid string, q control.Queue) {
 	labels := []string{pid, strconv.FormatUint(uint64(q.Index), 10), q.Device}
-	busy := 0.0
-	if q.Busy {
-		busy = 1
-	}
-	out <- metricBusy.is(busy, labels...)
+	out <- metricBusy.is(number01(q.Busy), labels...)
 	out <- metricRan.is(seconds(q.RanNS), labels...)
 	out <- metricSuspended.is(seconds(q.SuspendedNS), labels...)
 	for _, c := range q.PreemptedBy {
@@ -252,8 +248,8 @@ func queueMetrics(out chan<- prometheus.Metric, pid string, q control.Queue) {
 	}
 }
 
-// mergePIDs keeps one session a pid, the newest: two may overlap when a program
-// joins again, and a series may be told only once.
+// mergePIDs keeps the newest session of each PID. Sessions overlap when a program reconnects, and
+// Prometheus rejects duplicate series.
 func mergePIDs(all []control.Process) []control.Process {
 	newest := map[int]int{}
 	twice := false

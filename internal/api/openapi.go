@@ -18,12 +18,12 @@ const openAPIPath = "/openapi.json"
 // object is a JSON object.
 type object = map[string]any
 
-// OpenAPI returns the OpenAPI 3.1 document of the routes under Prefix, made from
-// the table of routes and from the Go types themselves.
+// OpenAPI returns the OpenAPI 3.1 document of the routes under control.Prefix, derived from the
+// table of routes and the Go types.
 func OpenAPI() ([]byte, error) {
 	g := schemas{}
 	failure := object{
-		"description": "Refused; the code says in which class, the message why, the remedy what to do",
+		"description": "Refused: code is the error class, message the cause, remedy the next step",
 		"content":     object{"application/json": object{"schema": g.of(reflect.TypeFor[control.ErrorReply]())}},
 	}
 	paths := object{}
@@ -51,9 +51,9 @@ func OpenAPI() ([]byte, error) {
 		add(r.method, r.path, operation)
 	}
 	add(http.MethodGet, eventsPath, object{
-		"summary": "Changes as server-sent events: first a snapshot, then what changes; a client that does not keep up is dropped",
+		"summary": "Server-sent events: a snapshot, then every change; the server drops slow clients",
 		"responses": object{"200": object{
-			"description": "Each event's data is one JSON value: event `snapshot` a List, `policy` and `mode` a name, the others as listed here",
+			"description": "The data of each event is one JSON value: a List for `snapshot`, a name for `policy` and `mode`, else as listed here",
 			"content": object{"text/event-stream": object{"schema": object{"oneOf": []any{
 				g.of(reflect.TypeFor[control.List]()), g.of(reflect.TypeFor[QueueEvent]()), g.of(reflect.TypeFor[ProcessEvent]()),
 				g.of(reflect.TypeFor[PreemptionEvent]()), g.of(reflect.TypeFor[NameEvent]()),
@@ -68,9 +68,9 @@ func OpenAPI() ([]byte, error) {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "XSched", "version": "1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
-			"description": "Look at and steer the daemon that schedules the programs on a GPU.",
+			"description": "Control interface of the XSched GPU scheduler.",
 		},
-		"servers":    []any{object{"url": "http://127.0.0.1:50000", "description": "the default of `xsched serve`"}},
+		"servers":    []any{object{"url": "http://127.0.0.1:50000", "description": "default address of `xsched serve`"}},
 		"paths":      paths,
 		"components": object{"schemas": object(g), "responses": object{"Failure": failure}, "securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}}},
 		"security":   []any{object{}, object{"token": []any{}}},
@@ -89,11 +89,11 @@ func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(document, '\n'))
 }
 
-// schemas collects the named types met so far.
+// schemas holds the named types found so far.
 type schemas object
 
-// of returns the JSON schema of how encoding/json writes a type; named
-// structs go to the components.
+// of returns the JSON schema of a type as encoding/json writes it. Named structs become
+// components.
 func (g schemas) of(t reflect.Type) object {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -122,14 +122,14 @@ func (g schemas) of(t reflect.Type) object {
 	return object{}
 }
 
-// describeHint adds the range of a hint to its schema, from the table that the checks read.
+// describeHint adds the range of a hint to its schema, from the table of hints.
 func describeHint(name string, schema object) {
 	f := model.FieldOf(name)
 	if f == nil {
 		return
 	}
 	schema["description"] = f.Help + ": " + f.Range()
-	least := min(f.Min, 0) // 0 goes back to the default
+	least := min(f.Min, 0) // 0 restores the default
 	switch f.Kind {
 	case model.HintName:
 		schema["maxLength"] = f.Max
@@ -149,9 +149,9 @@ func (g schemas) ref(t reflect.Type) object {
 	}
 	properties := object{}
 	schema := object{"type": "object", "properties": properties, "additionalProperties": false}
-	g[name] = schema // before its fields: a type may contain itself
+	g[name] = schema // before its fields, because a type may contain itself
 	var required []string
-	for _, f := range reflect.VisibleFields(t) { // those of embedded structs are the struct's own in JSON
+	for _, f := range reflect.VisibleFields(t) { // JSON promotes the fields of embedded structs
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if !f.IsExported() || tag == "-" || f.Anonymous {
 			continue

@@ -10,8 +10,8 @@ import (
 	"xsched/internal/control"
 )
 
-// route is one typed call under Prefix; the table below makes both the mux and
-// the OpenAPI document, so that they can't differ.
+// route is one typed call under control.Prefix. The mux and the OpenAPI document are both built
+// from the table below, so they cannot differ.
 type route struct {
 	method, path, summary string
 	request, reply        reflect.Type // request nil: no body
@@ -20,27 +20,27 @@ type route struct {
 
 func routes() []route {
 	return []route{
-		reader("/version", "What is running", control.Control.Version),
-		reader("/processes", "Every program the daemon knows, with its queues", control.Control.List),
-		reader("/devices", "Every GPU seen so far", control.Control.Devices),
-		reader("/stats", "The daemon's own figures; answers also while the engine is blocked", control.Control.Stats),
+		reader("/version", "Version and configuration of the daemon", control.Control.Version),
+		reader("/processes", "All managed programs and their queues", control.Control.List),
+		reader("/devices", "All known GPUs", control.Control.Devices),
+		reader("/stats", "Statistics of the daemon; answers even while the engine is blocked", control.Control.Stats),
 
 		reader("/policy", "The policy in force", reading(control.Control.Policy)),
 		writer("PUT", "/policy", "Select a policy, or set its quantum", control.Control.Policy),
 		reader("/mode", "The mode in force", reading(control.Control.Mode)),
 		writer("PUT", "/mode", "Select a mode", control.Control.Mode),
 
-		writer("POST", "/hint", "Change what is given, answer what is in force", control.Control.Hint),
-		writer("POST", "/suspend", "Hold a program's GPU work until it is resumed", control.Control.Suspend),
-		writer("POST", "/resume", "Let a held program go on", control.Control.Resume),
-		writer("POST", "/attach", "Take a program under control that has no shim", control.Control.Attach),
-		writer("POST", "/detach", "Give an attached program back", control.Control.Detach),
-		writer("POST", "/queues", "The hardware queues of a program; for its user and root", control.Control.Queues),
-		writer("POST", "/wedge", "Block the engine for a while; virtual GPUs only", control.Control.Wedge),
+		writer("POST", "/hint", "Change scheduling hints; the reply has all hints in force", control.Control.Hint),
+		writer("POST", "/suspend", "Suspend a program's GPU work until it is resumed", control.Control.Suspend),
+		writer("POST", "/resume", "Resume a suspended program", control.Control.Resume),
+		writer("POST", "/attach", "Manage a running program that has no shim", control.Control.Attach),
+		writer("POST", "/detach", "Stop managing an attached program", control.Control.Detach),
+		writer("POST", "/queues", "Hardware queues of a program; only for its user and root", control.Control.Queues),
+		writer("POST", "/wedge", "Block the engine (fault injection; virtual GPUs only)", control.Control.Wedge),
 	}
 }
 
-// reading turns a call whose zero request only reads into a reader.
+// reading adapts a call whose zero request only reads.
 func reading[Request, Reply any](f func(control.Control, context.Context, control.Caller, Request) (Reply, error)) func(control.Control, context.Context, control.Caller) (Reply, error) {
 	return func(c control.Control, ctx context.Context, caller control.Caller) (Reply, error) {
 		var none Request

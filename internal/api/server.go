@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +17,8 @@ import (
 	"xsched/internal/control"
 )
 
-// Bounds on connections to a listener, which every user may open on a root
-// daemon: one user can't use up the daemon's file descriptors.
+// Bounds on connections to a listener. Every user may connect to a root daemon; no user may use
+// up its file descriptors.
 const (
 	maxConnections       = 256
 	maxConnectionsPerUID = 64
@@ -28,17 +27,11 @@ const (
 // Serve offers a Control on a unix socket until ctx ends. Clients' mistakes go to log.
 func Serve(ctx context.Context, l net.Listener, c control.Control, log *slog.Logger) error {
 	events := newFeed(c)
-	server := newServer(newMux(c, peer, events), events, log)
-	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if p, ok := conn.(*peerConn); ok {
-			return context.WithValue(ctx, callerKey{}, p.caller)
-		}
-		return ctx
-	}
-	return serveUntil(ctx, server, &limitListener{Listener: l, limits: limits{perUID: map[int]int{}}}, "control socket")
+	server := newServer(newMux(c, identifyPeer, events), events, log)
+	return serveUntil(ctx, server, newLimitListener(l, unixPeer), "control socket")
 }
 
-// newServer has the bounds that every listener has.
+// newServer returns a server with the limits that all listeners share.
 func newServer(h http.Handler, events *feed, log *slog.Logger) *http.Server {
 	server := &http.Server{
 		Handler:           h,
@@ -47,6 +40,7 @@ func newServer(h http.Handler, events *feed, log *slog.Logger) *http.Server {
 		WriteTimeout:      control.CallTimeout + 10*time.Second,
 		IdleTimeout:       30 * time.Second,
 		MaxHeaderBytes:    16 << 10,
+		ConnContext:       keepPeer,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	server.RegisterOnShutdown(events.stop)
@@ -58,7 +52,7 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		// Requests under way may finish: a CLI that asks while we stop gets its answer.
+		// Requests under way may finish, so that a CLI call during shutdown gets its reply.
 		grace, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
@@ -75,61 +69,77 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 	return fmt.Errorf("serve %s: %w", what, err)
 }
 
-type callerKey struct{}
+// peer is what a listener knows of a connection's other end.
+type peer struct {
+	control.Caller
+	local bool  // on this machine
+	err   error // why the uid is not known; UID is -1 then
+}
 
-// peer is the Identify of a unix socket.
-func peer(r *http.Request) (control.Caller, error) {
-	caller, ok := r.Context().Value(callerKey{}).(control.Caller)
-	if !ok {
-		return control.Caller{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "the peer's credentials are not known"}
+type peerKey struct{}
+
+// keepPeer makes the peer of a connection available to its requests.
+func keepPeer(ctx context.Context, conn net.Conn) context.Context {
+	if c, ok := conn.(*peerConn); ok {
+		return context.WithValue(ctx, peerKey{}, c.peer)
 	}
-	return caller, nil
+	return ctx
+}
+
+// identifyPeer is the Identify of a unix socket.
+func identifyPeer(r *http.Request) (control.Caller, error) {
+	p, ok := r.Context().Value(peerKey{}).(peer)
+	if !ok {
+		return control.Caller{}, refuse("the peer's credentials are not known")
+	}
+	return p.Caller, nil
 }
 
 // peerConn is a connection whose peer is known and counted.
 type peerConn struct {
 	net.Conn
-	caller  control.Caller
+	peer    peer
 	release func()
 }
 
-// Close also gives the place back.
+// Close also releases the connection's place.
 func (c *peerConn) Close() error {
 	c.release()
 	return c.Conn.Close()
 }
 
-// limitListener accepts unix connections within the bounds, with credentials.
+// limitListener accepts connections within the bounds, in all and by user.
 type limitListener struct {
 	net.Listener
-	limits
-}
+	// identify runs once, when the connection is new: it can't change hands later.
+	identify func(net.Conn) (peer, error)
 
-// limits counts connections, in all and by user.
-type limits struct {
 	mu     sync.Mutex
 	total  int
 	perUID map[int]int
 }
 
-// Accept returns the next connection that is within the bounds; others are closed.
+func newLimitListener(l net.Listener, identify func(net.Conn) (peer, error)) *limitListener {
+	return &limitListener{Listener: l, identify: identify, perUID: map[int]int{}}
+}
+
+// Accept returns the next connection that is within the bounds; it closes others.
 func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		caller, err := credentials(conn)
-		if err != nil || !l.take(caller.UID) {
+		p, err := l.identify(conn)
+		if err != nil || !l.take(p.UID) {
 			_ = conn.Close()
 			continue
 		}
-		release := sync.OnceFunc(func() { l.give(caller.UID) })
-		return &peerConn{Conn: conn, caller: caller, release: release}, nil
+		return &peerConn{Conn: conn, peer: p, release: sync.OnceFunc(func() { l.give(p.UID) })}, nil
 	}
 }
 
-func (l *limits) take(uid int) bool {
+func (l *limitListener) take(uid int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.total >= maxConnections || l.perUID[uid] >= maxConnectionsPerUID {
@@ -140,7 +150,7 @@ func (l *limits) take(uid int) bool {
 	return true
 }
 
-func (l *limits) give(uid int) {
+func (l *limitListener) give(uid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
@@ -149,25 +159,22 @@ func (l *limits) give(uid int) {
 	}
 }
 
-// credentials asks the kernel who connected.
-func credentials(conn net.Conn) (control.Caller, error) {
-	sc, ok := conn.(syscall.Conn)
+// unixPeer asks the kernel who connected.
+func unixPeer(conn net.Conn) (peer, error) {
+	c, ok := conn.(*net.UnixConn)
 	if !ok {
-		return control.Caller{}, errors.New("not a socket")
+		return peer{}, errors.New("not a unix socket")
 	}
-	raw, err := sc.SyscallConn()
+	raw, err := c.SyscallConn()
 	if err != nil {
-		return control.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+		return peer{}, fmt.Errorf("read peer credentials: %w", err)
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return control.Caller{}, fmt.Errorf("read peer credentials: %w", err)
+	}); errors.Join(err, credErr) != nil {
+		return peer{}, fmt.Errorf("read peer credentials: %w", errors.Join(err, credErr))
 	}
-	if credErr != nil {
-		return control.Caller{}, fmt.Errorf("read peer credentials: %w", credErr)
-	}
-	return control.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
+	return peer{Caller: control.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, local: true}, nil
 }

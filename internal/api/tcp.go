@@ -11,16 +11,15 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"xsched/internal/control"
 )
 
-// DefaultHTTP is where `serve` listens unless told otherwise.
+// DefaultHTTP is the default address of `xsched serve`.
 const DefaultHTTP = "127.0.0.1:50000"
 
-// HTTPOptions say where the HTTP interface is offered, and to whom.
+// HTTPOptions configure the HTTP listener.
 type HTTPOptions struct {
 	Addr string // host:port
 	// TokenFile holds the bearer token; needed when Addr is not a loopback address.
@@ -30,12 +29,12 @@ type HTTPOptions struct {
 
 // HTTPServer is a bound TCP listener.
 type HTTPServer struct {
-	listener *tcpListener
+	listener net.Listener
 	guard    *guard
 	log      *slog.Logger
 }
 
-// ListenHTTP binds the address, or says why that can't be.
+// ListenHTTP binds the address.
 func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	invalid := func(remedy, format string, args ...any) error {
 		return &control.Error{Kind: control.ErrInvalid, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
@@ -63,7 +62,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	}
 	if !loopback && g.token == nil {
 		return nil, invalid("add --http-token-file FILE, or use --http "+net.JoinHostPort("127.0.0.1", port),
-			"--http %s can be reached from other machines, and no token is set", o.Addr)
+			"--http %s is reachable from other machines, and no token is set", o.Addr)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(addresses[0].String(), port))
 	switch {
@@ -74,7 +73,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 		}
 	case errors.Is(err, syscall.EACCES):
 		return nil, &control.Error{
-			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("port %s needs rights this user has not", port),
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("no permission to bind port %s", port),
 			Remedy: "use one above 1023 with --http HOST:PORT, or none with --http off",
 		}
 	case err != nil:
@@ -84,10 +83,10 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &HTTPServer{listener: &tcpListener{Listener: l, limits: limits{perUID: map[int]int{}}}, guard: g, log: log}, nil
+	return &HTTPServer{listener: newLimitListener(l, tcpPeer), guard: g, log: log}, nil
 }
 
-// resolve returns the addresses of a host to bind; none given means all.
+// resolve returns the addresses of a host; an empty host means all interfaces.
 func resolve(host string) ([]netip.Addr, error) {
 	if host == "" {
 		return []netip.Addr{netip.IPv6Unspecified()}, nil
@@ -105,7 +104,7 @@ func resolve(host string) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, err
 		}
-		// IPv4 first: XSched's tools know no other.
+		// IPv4 first, because upstream's tools support no other.
 		if a = a.Unmap(); a.Is4() {
 			out = append([]netip.Addr{a}, out...)
 		} else {
@@ -115,84 +114,33 @@ func resolve(host string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// Addr is where it listens.
+// Addr is the bound address.
 func (s *HTTPServer) Addr() string { return s.listener.Addr().String() }
 
-// Close gives the port back; only needed when Serve is not called.
+// Close releases the port if Serve is not called.
 func (s *HTTPServer) Close() error { return s.listener.Close() }
 
-// Serve offers c until ctx ends.
+// Serve serves c until ctx ends.
 func (s *HTTPServer) Serve(ctx context.Context, c control.Control) error {
 	events := newFeed(c)
 	server := newServer(s.guard.wrap(newMux(c, s.guard.identify, events)), events, s.log)
-	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if t, ok := conn.(*tcpConn); ok {
-			return context.WithValue(ctx, tcpPeerKey{}, t.peer)
-		}
-		return ctx
-	}
 	return serveUntil(ctx, server, s.listener, "HTTP")
 }
 
-type tcpPeerKey struct{}
-
-// tcpPeer is what is known about the other end of a connection.
-type tcpPeer struct {
-	local bool // on this machine's loopback
-	uid   int
-	err   error // why the uid is not known
-}
-
-type tcpConn struct {
-	net.Conn
-	peer    *tcpPeer
-	release func()
-}
-
-// Close also gives the place back.
-func (c *tcpConn) Close() error {
-	c.release()
-	return c.Conn.Close()
-}
-
-// tcpListener accepts connections within the bounds and finds who is behind them.
-type tcpListener struct {
-	net.Listener
-	limits
-}
-
-// Accept returns the next connection that is within the bounds; others are closed.
-func (l *tcpListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		peer := findPeer(conn)
-		// Those whose uid is not known, as all from other machines, share the places of one.
-		if !l.take(peer.uid) {
-			_ = conn.Close()
-			continue
-		}
-		release := sync.OnceFunc(func() { l.give(peer.uid) })
-		return &tcpConn{Conn: conn, peer: peer, release: release}, nil
-	}
-}
-
-// findPeer asks once, when the connection is new: it can't change hands later.
-func findPeer(conn net.Conn) *tcpPeer {
+// tcpPeer finds the user behind a loopback connection. Connections from other machines, and
+// those whose user is unknown, share the limits of one user.
+func tcpPeer(conn net.Conn) (peer, error) {
+	p := peer{Caller: control.Caller{UID: -1}}
 	local, localOK := conn.LocalAddr().(*net.TCPAddr)
 	remote, remoteOK := conn.RemoteAddr().(*net.TCPAddr)
-	if !localOK || !remoteOK {
-		return &tcpPeer{uid: -1}
+	if !localOK || !remoteOK || !remote.IP.IsLoopback() || !local.IP.IsLoopback() {
+		return p, nil
 	}
-	from, to := remote.AddrPort(), local.AddrPort()
-	if !from.Addr().Unmap().IsLoopback() || !to.Addr().Unmap().IsLoopback() {
-		return &tcpPeer{uid: -1}
+	p.local = true
+	if uid, err := socketOwner(local.AddrPort(), remote.AddrPort()); err != nil {
+		p.err = err
+	} else {
+		p.UID = uid
 	}
-	uid, err := socketOwner(to, from)
-	if err != nil {
-		uid = -1
-	}
-	return &tcpPeer{local: true, uid: uid, err: err}
+	return p, nil
 }

@@ -248,7 +248,7 @@ func TestToken(t *testing.T) {
 	// Without a token nobody but this machine's users: a connection that is not
 	// from the loopback has none.
 	g := &guard{}
-	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), tcpPeerKey{}, &tcpPeer{uid: -1}), "GET", "/", nil)
+	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{}), "GET", "/", nil)
 	if _, err := g.identify(r); !errors.Is(err, control.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
 		t.Errorf("a stranger without a token: %v", err)
 	}
@@ -282,7 +282,7 @@ func TestListenErrors(t *testing.T) {
 		{"bad port", HTTPOptions{Addr: "127.0.0.1:http"}, []string{"host:port"}},
 		{"huge port", HTTPOptions{Addr: "127.0.0.1:70000"}, []string{"host:port"}},
 		{"no token file", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: dir + "/none"}, []string{"none"}},
-		{"open token file", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("open", "0123456789abcdef", 0o644)}, []string{"read by others", "chmod 600"}},
+		{"open token file", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("open", "0123456789abcdef", 0o644)}, []string{"other users can read", "chmod 600"}},
 		{"short token", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("short", "0123", 0o600)}, []string{"4 characters", "at least"}},
 		{"long token", HTTPOptions{Addr: "0.0.0.0:0", TokenFile: token("long", strings.Repeat("x", maxTokenBytes+1), 0o600)}, []string{"characters"}},
 	} {
@@ -360,7 +360,7 @@ func TestProcTable(t *testing.T) {
 `
 	server := netip.MustParseAddrPort("127.0.0.1:50000")
 	for port, want := range map[uint16]int{0x8235: -1, 0x8236: 1000, 0x8237: 1001, 0x8238: -1, 0x8239: -1} {
-		uid, err := scanOwner(strings.NewReader(table), netip.AddrPortFrom(server.Addr(), port), server)
+		uid, err := scanOwner(table, netip.AddrPortFrom(server.Addr(), port), server)
 		if uid != want || (err == nil) != (want >= 0) {
 			t.Errorf("port %x: %d, %v; want %d", port, uid, err, want)
 		}

@@ -3,12 +3,9 @@
 package api
 
 import (
-	"bufio"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strconv"
@@ -18,16 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file finds the user who owns the other end of a TCP connection within
-// this machine. Only a connection that is established and still has its socket
-// counts: the kernel shows one that a program has closed already as root's.
+// errNoOwner: the peer is not, or no longer, a visible socket of this machine.
+var errNoOwner = errors.New("the connection's peer socket was not found")
 
-// errNoOwner says that the other end is not, or no longer, a socket of this
-// machine that we can see.
-var errNoOwner = errors.New("the other end of the connection is not found")
-
-// socketOwner returns the uid that owns the socket whose own address is remote
-// and whose peer is local: the other end of our connection.
+// socketOwner returns the uid that owns the other end of a TCP connection within this machine:
+// the socket whose own address is remote and whose peer is local. Only an established connection
+// counts, because the kernel shows a socket that its program closed as root's.
 func socketOwner(local, remote netip.AddrPort) (int, error) {
 	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
@@ -35,7 +28,7 @@ func socketOwner(local, remote netip.AddrPort) (int, error) {
 	if err == nil || errors.Is(err, errNoOwner) {
 		return uid, err
 	}
-	// The kernel has no sock_diag, or we may not ask it.
+	// A kernel without sock_diag, or a sandbox that forbids netlink sockets.
 	uid, procErr := procOwner(remote, local)
 	if procErr != nil && !errors.Is(procErr, errNoOwner) {
 		return -1, fmt.Errorf("ask who owns a connection: %w", errors.Join(err, procErr))
@@ -139,44 +132,26 @@ func parseDiag(b []byte, src, dst netip.AddrPort) (int, error) {
 	return int(uid), nil
 }
 
-// procOwner looks the socket up in /proc/net.
+// procOwner looks the socket up in /proc/net. An IPv6 socket may have IPv4 addresses.
 func procOwner(src, dst netip.AddrPort) (int, error) {
-	tables := []string{"/proc/net/tcp", "/proc/net/tcp6"}
-	if src.Addr().Is6() {
-		tables = tables[1:]
-	}
-	var failed error
-	for _, path := range tables {
-		f, err := os.Open(path)
-		if err != nil {
-			failed = err
-			continue
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return -1, fmt.Errorf("read connections: %w", err)
 		}
-		uid, err := scanOwner(f, src, dst)
-		_ = f.Close()
-		if err == nil || !errors.Is(err, errNoOwner) {
+		if uid, err := scanOwner(string(text), src, dst); !errors.Is(err, errNoOwner) {
 			return uid, err
 		}
-	}
-	if failed != nil && !errors.Is(failed, os.ErrNotExist) {
-		return -1, failed
 	}
 	return -1, errNoOwner
 }
 
 // scanOwner reads a table in the format of /proc/net/tcp.
-func scanOwner(r io.Reader, src, dst netip.AddrPort) (int, error) {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
+func scanOwner(table string, src, dst netip.AddrPort) (int, error) {
+	for line := range strings.Lines(table) {
 		// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
-		f := strings.Fields(lines.Text())
-		if len(f) < 10 || f[3] != "01" || f[9] == "0" {
-			continue
-		}
-		if l, ok := procAddr(f[1]); !ok || l != src {
-			continue
-		}
-		if d, ok := procAddr(f[2]); !ok || d != dst {
+		f := strings.Fields(line)
+		if len(f) < 10 || f[3] != "01" || f[9] == "0" || !isProcAddr(f[1], src) || !isProcAddr(f[2], dst) {
 			continue
 		}
 		uid, err := strconv.ParseUint(f[7], 10, 32)
@@ -185,23 +160,15 @@ func scanOwner(r io.Reader, src, dst netip.AddrPort) (int, error) {
 		}
 		return int(uid), nil
 	}
-	if err := lines.Err(); err != nil {
-		return -1, fmt.Errorf("read connections: %w", err)
-	}
 	return -1, errNoOwner
 }
 
-// procAddr reads ADDRESS:PORT in hexadecimal, the address as words in host order.
-func procAddr(text string) (netip.AddrPort, bool) {
-	address, port, ok := strings.Cut(text, ":")
-	raw, err := hex.DecodeString(address)
-	n, portErr := strconv.ParseUint(port, 16, 16)
-	if !ok || err != nil || portErr != nil || len(raw) != 4 && len(raw) != 16 {
-		return netip.AddrPort{}, false
+// isProcAddr compares ADDRESS:PORT of /proc/net/tcp, hexadecimal words in host order, with a.
+func isProcAddr(text string, a netip.AddrPort) bool {
+	long := a.Addr().As16()
+	for i := 0; i < len(long); i += 4 {
+		binary.NativeEndian.PutUint32(long[i:], binary.BigEndian.Uint32(long[i:]))
 	}
-	for i := 0; i < len(raw); i += 4 {
-		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
-	}
-	a, _ := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
+	whole := fmt.Sprintf("%X:%04X", long, a.Port())
+	return text == whole || a.Addr().Is4() && text == whole[24:]
 }

@@ -18,23 +18,23 @@ import (
 	"xsched/internal/policy"
 )
 
-// xsched serves XSched's own routes. A configuration is the program's in this daemon; so is a
-// hint, unless the program's queues are scheduled one by one.
+// xsched serves upstream XSched's routes. Configuration and hints apply to the whole program,
+// except for hints on queues that are scheduled individually.
 type xsched struct {
 	*handler
 	control control.Control
 
 	mu      sync.Mutex
-	windows map[uint64]int // the program of the active window, by display
+	windows map[uint64]int // PID of the active window's program, by display
 }
 
 // maxDisplays bounds windows; a real machine has a few.
 const maxDisplays = 256
 
-// maxXThreshold is the largest threshold and batch size that XSched's tools send.
+// maxXThreshold is the largest threshold and batch size that upstream's tools send.
 const maxXThreshold = 0x10000
 
-// xerror is an answer in XSched's shape.
+// xerror is an error in upstream's format.
 type xerror struct {
 	status int
 	text   string
@@ -63,7 +63,7 @@ type xrequest struct {
 
 func success() any { return map[string]string{"info": "success"} }
 
-// answer writes what f returns, or its error in XSched's shape.
+// answer writes f's reply, or its error in upstream's format.
 func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
@@ -99,7 +99,7 @@ func (x *xsched) getXQueues(r xrequest) (any, error) {
 	return all, err
 }
 
-// queue finds the queue that the path names.
+// queue finds the queue named in the path.
 func (x *xsched) queue(r xrequest) (upstream.QueueReply, error) {
 	handle, ok := upstream.ParseHandle(r.PathValue("handle"))
 	if !ok {
@@ -125,7 +125,7 @@ func (x *xsched) getXQueue(r xrequest) (any, error) {
 	return q, err
 }
 
-// number reads one parameter. XSched's xcli sends `none` for what it leaves as it is.
+// number reads one parameter. Upstream's xcli sends `none` for a value that should not change.
 func number(query url.Values, name string, none, least, most int64, text string) (*int, error) {
 	if !query.Has(name) {
 		return nil, nil
@@ -210,7 +210,7 @@ func (x *xsched) postHint(r xrequest) (any, error) {
 		priority := int32(*hint.Priority)
 		return x.hint(r, hint, control.HintRequest{Priority: &priority})
 	case upstream.HintUtilization:
-		// Everybody gets something here: the least that can be said is 1 %.
+		// Upstream allows a share of 0; the smallest share here is 1 %.
 		share := max(1, *hint.Utilization)
 		return x.hint(r, hint, control.HintRequest{Utilization: &share})
 	case upstream.HintTimeslice:
@@ -221,7 +221,7 @@ func (x *xsched) postHint(r xrequest) (any, error) {
 	}
 }
 
-// hint changes the program that a hint names by handle or by pid.
+// hint changes the program that a hint names by handle or PID.
 func (x *xsched) hint(r xrequest, h upstream.Hint, change control.HintRequest) (any, error) {
 	if h.Handle != nil && *h.Handle != 0 {
 		q, err := x.lookUp(r, *h.Handle)
@@ -237,7 +237,7 @@ func (x *xsched) hint(r xrequest, h upstream.Hint, change control.HintRequest) (
 	return success(), err
 }
 
-// window notes that a program has the active window of a display, and that the one before has it no more.
+// window marks a program as the active window of a display and unmarks the previous one.
 func (x *xsched) window(r xrequest, h upstream.Hint) (any, error) {
 	yes, no := true, false
 	if _, err := x.control.Hint(r, r.caller, control.HintRequest{PID: *h.PID, WindowActive: &yes}); err != nil {
@@ -251,7 +251,7 @@ func (x *xsched) window(r xrequest, h upstream.Hint) (any, error) {
 	x.windows[*h.Display] = *h.PID
 	x.mu.Unlock()
 	if before != 0 && before != *h.PID {
-		// It may have ended, or be another user's: then it is not this caller's to change.
+		// Ignore errors: the program may have ended or belong to another user.
 		_, _ = x.control.Hint(r, r.caller, control.HintRequest{PID: before, WindowActive: &no})
 	}
 	return success(), nil
@@ -284,7 +284,7 @@ func parseHint(body []byte) (upstream.Hint, error) {
 	return h, checkHint(h)
 }
 
-// checkHint says what is missing or out of range, in XSched's words.
+// checkHint validates a hint and answers with upstream's texts.
 func checkHint(h upstream.Hint) error {
 	if h.Type == nil {
 		return bad("missing hint type")
