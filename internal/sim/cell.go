@@ -9,6 +9,7 @@ import (
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/report"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -46,13 +47,12 @@ type cell struct {
 
 	picture []*gpumodel.Timeline // of the devices, while they are drawn
 	sketch  *sketch
-	spans   []gpumodel.Span
-	tracks  []lane
+	tracks  []report.Lane
 }
 
 // classSum is what the tenants of one entry of the scenario had in this cell.
 type classSum struct {
-	latency, wait           Histogram
+	latency, wait           report.Histogram
 	offered, done, kernels  uint64
 	late                    uint64 // over its deadline or its SLO's latency
 	run                     time.Duration
@@ -246,7 +246,7 @@ func (c *cell) decide() {
 // started is a kernel's first moment on the device.
 func (c *cell) started(account *gpumodel.Account, submitted, started model.Time) {
 	if submitted >= epoch.Add(c.plan.warmup) {
-		c.classes[c.ranks[account.PID-1].inst.class].wait.Add(started.Sub(submitted))
+		c.classes[c.ranks[account.PID-1].inst.class].wait.Add(uint64(started.Sub(submitted)))
 	}
 }
 
@@ -263,12 +263,13 @@ func (c *cell) beginMeasuring(at model.Time) {
 
 // takePicture keeps what was drawn.
 func (c *cell) takePicture(from, to model.Time) {
+	var spans []gpumodel.Span
 	for i, g := range c.gpus {
 		g.Advance(to - 1)
-		c.spans = append(c.spans, c.picture[i].Spans(from, to)...)
+		spans = append(spans, c.picture[i].Spans(from, to)...)
 		g.SetTimeline(nil)
 	}
-	c.tracks = c.sketch.lanes(c, c.spans, from, to)
+	c.tracks = c.sketch.lanes(c, spans, from, to)
 	c.picture, c.sketch = nil, nil
 }
 

@@ -9,33 +9,9 @@ import (
 	"time"
 
 	"xsched/internal/model"
+	"xsched/internal/report"
 	gpumodel "xsched/internal/virtual/model"
 )
-
-// laneState is what a program does at a time.
-type laneState uint8
-
-const (
-	laneIdle    laneState = iota // has no work
-	laneRun                      // has the device
-	laneSwitch                   // is being loaded
-	laneWait                     // has work and may run; somebody else has the device
-	laneStopped                  // has work and is stopped
-)
-
-// lane is one program on one device, for the picture.
-type lane struct {
-	name, note string
-	gpu, class int
-	pieces     []piece
-	arrivals   []model.Time // of requests, where they come by themselves
-}
-
-// piece is a time in one state.
-type piece struct {
-	from, to model.Time
-	state    laneState
-}
 
 // sketch notes, while a picture is drawn, what the devices don't know: who has work, and
 // whether it is stopped.
@@ -75,25 +51,28 @@ func (s *sketch) came(in *inst) {
 }
 
 // lanes puts that together with who had the devices.
-func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []lane {
-	out := make([]lane, 0, len(c.ranks))
+func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []report.Lane {
+	out := make([]report.Lane, 0, len(c.ranks))
 	for i, r := range c.ranks {
 		t := r.inst.tenant
-		l := lane{name: t.Name, note: hintNote(&t.Hint), gpu: r.gpu, class: r.inst.class}
+		l := report.Lane{Name: t.Name, Note: hintNote(&t.Hint), Class: fmt.Sprintf("c%d", r.inst.class%8)}
+		if len(c.gpus) > 1 {
+			l.Group = fmt.Sprintf("GPU %d", r.gpu)
+		}
 		for _, at := range s.arrivals[i] {
 			if at >= from && at < to {
-				l.arrivals = append(l.arrivals, at)
+				l.Arrivals = append(l.Arrivals, at.Sub(from))
 			}
 		}
 		at := from
-		add := func(end model.Time, state laneState) {
+		add := func(end model.Time, state report.State) {
 			if end = min(end, to); end <= at {
 				return
 			}
-			if n := len(l.pieces); n > 0 && l.pieces[n-1].state == state {
-				l.pieces[n-1].to = end
+			if n := len(l.Pieces); n > 0 && l.Pieces[n-1].State == state {
+				l.Pieces[n-1].To = end.Sub(from)
 			} else {
-				l.pieces = append(l.pieces, piece{at, end, state})
+				l.Pieces = append(l.Pieces, report.Piece{From: at.Sub(from), To: end.Sub(from), State: state})
 			}
 			at = end
 		}
@@ -108,11 +87,11 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []la
 				case ch.at >= end:
 					return
 				case !ch.busy:
-					add(until, laneIdle)
+					add(until, report.Idle)
 				case ch.stopped:
-					add(until, laneStopped)
+					add(until, report.Suspended)
 				default:
-					add(until, laneWait)
+					add(until, report.Waiting)
 				}
 			}
 		}
@@ -122,18 +101,18 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []la
 			}
 			fill(model.Time(span.T0))
 			if at < model.Time(span.T0) {
-				add(model.Time(span.T0), laneIdle) // before anything was known
+				add(model.Time(span.T0), report.Idle) // before anything was known
 			}
-			state := laneRun
+			state := report.Running
 			if span.Kind == gpumodel.KindSwitch {
-				state = laneSwitch
+				state = report.Switching
 			}
 			add(model.Time(span.T1), state)
 		}
 		fill(to)
 		out = append(out, l)
 	}
-	slices.SortStableFunc(out, func(a, b lane) int { return a.gpu - b.gpu })
+	slices.SortStableFunc(out, func(a, b report.Lane) int { return strings.Compare(a.Group, b.Group) })
 	return out
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/model"
+	"xsched/internal/report"
 )
 
 const handOvers = `
@@ -29,27 +29,27 @@ func TestHandOver(t *testing.T) {
 	least := costs.Resume.Reply - costs.Resume.Effect + costs.Suspend.Effect
 	most := least + 2*defaultDispatch + costs.MidSwitch // it may be on its way in when the stop comes
 	seen := 0
-	ends := map[model.Time]bool{} // of stops, of either
+	ends := map[time.Duration]bool{} // of stops, of either
 	for _, l := range run.tracks[1:] {
-		for i := 1; i < len(l.pieces); i++ {
-			if l.pieces[i-1].state == laneStopped {
-				ends[l.pieces[i].from] = true
+		for i := 1; i < len(l.Pieces); i++ {
+			if l.Pieces[i-1].State == report.Suspended {
+				ends[l.Pieces[i].From] = true
 			}
 		}
 	}
 	for _, l := range run.tracks[1:] {
-		for i, p := range l.pieces {
-			if p.state != laneStopped || p.from < epoch.Add(100*time.Millisecond) || i == 0 {
+		for i, p := range l.Pieces {
+			if p.State != report.Suspended || p.From < 100*time.Millisecond || i == 0 {
 				continue
 			}
 			overlap := time.Duration(-1)
 			for end := range ends {
-				if d := p.from.Sub(end); d >= 0 && d < time.Millisecond {
+				if d := p.From - end; d >= 0 && d < time.Millisecond {
 					overlap = d
 				}
 			}
 			if overlap < least || overlap > most {
-				t.Errorf("at %v one is stopped %v after the other was let go, not %v to %v", p.from.Sub(epoch), overlap, least, most)
+				t.Errorf("at %v one is stopped %v after the other was let go, not %v to %v", p.From, overlap, least, most)
 			}
 			seen++
 		}
@@ -64,32 +64,32 @@ func TestTimeline(t *testing.T) {
 	s := parse(t, handOvers)
 	const draw = 500 * time.Millisecond
 	res := run(t, s, Options{Draw: draw})
-	running := map[model.Time]int{}
+	running := map[time.Duration]int{}
 	for _, l := range res.Runs[0].tracks {
-		at := epoch
-		for _, p := range l.pieces {
-			if p.from != at || p.to <= p.from {
-				t.Fatalf("%s: a gap from %v to %v", l.name, at, p.from)
+		at := time.Duration(0)
+		for _, p := range l.Pieces {
+			if p.From != at || p.To <= p.From {
+				t.Fatalf("%s: a gap from %v to %v", l.Name, at, p.From)
 			}
-			at = p.to
-			if p.state == laneRun {
-				running[p.from]++
+			at = p.To
+			if p.State == report.Running {
+				running[p.From]++
 			}
 		}
-		if at != epoch.Add(draw) {
-			t.Errorf("%s ends at %v", l.name, at.Sub(epoch))
+		if at != draw {
+			t.Errorf("%s ends at %v", l.Name, at)
 		}
 	}
 	for at, n := range running {
 		if n > 1 {
-			t.Errorf("%d have the device from %v on", n, at.Sub(epoch))
+			t.Errorf("%d have the device from %v on", n, at)
 		}
 	}
 	var b bytes.Buffer
 	if err := res.WriteTimeline(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{">high</text>", ">priority 10</text>", ">low</text>", `class="t"`, `class="x"`, ">500 ms</text>", "<path d="} {
+	for _, part := range []string{">high</text>", ">priority 10</text>", ">low</text>", `class="stop"`, `class="switch"`, `class="wait"`, ">500 ms</text>", `class="arrival"`} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("no %q in the picture", part)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"xsched/internal/model"
+	"xsched/internal/report"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -52,7 +53,7 @@ type ReplayQueue struct {
 // Outcome is how a queue fared.
 type Outcome struct {
 	// Latency is of its busy periods: from submission till nothing is left to do.
-	Latency *Latency `json:"latency,omitempty"`
+	Latency *report.Latency `json:"latency,omitempty"`
 	Done    uint64   `json:"done"`
 	GPU     float64  `json:"gpu"` // part of a device
 }
@@ -142,7 +143,7 @@ func (d *demand) kind() string {
 
 // recorded is how the queue really fared.
 func (d *demand) recorded(r *Recording) Outcome {
-	var h Histogram
+	var h report.Histogram
 	var gpu time.Duration
 	for i, q := range d.requests(d.usage.from) {
 		p := d.usage.periods[i]
@@ -151,7 +152,7 @@ func (d *demand) recorded(r *Recording) Outcome {
 			continue
 		}
 		gpu += min(q.Work, p.to.Sub(p.from))
-		h.Add(p.to.Sub(p.from))
+		h.Add(uint64(max(p.to.Sub(p.from), 0)))
 	}
 	o := Outcome{Latency: h.Latency(), Done: h.N()}
 	if span := r.To.Sub(r.From); span > 0 {
@@ -305,17 +306,17 @@ func fit(ctx context.Context, s *Scenario, demands []*demand, v variant) (*RunRe
 		for i, b := range brackets {
 			l := run.Classes[i].Latency
 			d := demands[i]
-			if l == nil || math.Abs(l.P50/ms(d.median)-1) < fitClose {
+			if l == nil || math.Abs(l.P50/report.MS(d.median)-1) < fitClose {
 				continue
 			}
 			done = false
-			if l.P50 > ms(d.median) {
+			if l.P50 > report.MS(d.median) {
 				b.hi = d.fitted
 			} else {
 				b.lo = d.fitted
 			}
 			// Latency grows by what the work grows by, once per share of the device.
-			next := d.fitted + time.Duration((ms(d.median)-l.P50)*1e6)
+			next := d.fitted + time.Duration((report.MS(d.median)-l.P50)*1e6)
 			if next <= b.lo || next >= b.hi {
 				next = (b.lo + b.hi) / 2
 			}

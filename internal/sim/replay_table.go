@@ -3,31 +3,24 @@
 package sim
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"path"
-	"regexp"
+	"strconv"
 	"strings"
-	"text/tabwriter"
+
+	"xsched/internal/report"
 )
 
 // WriteJSON writes the result, indented.
-func (r *ReplayResult) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("write replay: %w", err)
-	}
-	return nil
-}
+func (r *ReplayResult) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
 // Summary says what a recording is and whether its decisions came out again, in a few lines.
 func (r *Recording) Summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "recorded: %.3f s by xsched %s, %s, %s\n", r.To.Sub(r.From).Seconds(), r.Header.Program, r.Policy+" in mode "+string(r.Mode),
-		plural(len(r.ordered), "queue"))
+		report.Plural(len(r.ordered), "queue"))
 	switch {
 	case r.Decisions == 0:
 		fmt.Fprintln(&b, "decisions: none")
@@ -52,57 +45,47 @@ func (r *Recording) Summary() string {
 	return b.String()
 }
 
-// maxRows is how many queues a table shows; JSON has all.
+// maxRows limits the queues of a table; the JSON has all.
 const maxRows = 40
 
-// WriteTable prints the comparison for people: first what would change for each queue, then how far the
-// model is to be trusted.
+// WriteTable writes the comparison as text: first the change for each queue, then the accuracy of
+// the model.
 func (r *ReplayResult) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	rows := r.Queues[:min(len(r.Queues), maxRows)]
-	fmt.Fprintf(&b, "%s instead of %s would have changed, by the model:\n\n", r.Policy, r.Recorded)
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "QUEUE\tPRIORITY\tLATENCY P50 ms\t\tLATENCY P99 ms\t\tGPU TIME\t")
-	for i := range rows {
-		q := &rows[i]
-		fmt.Fprintf(tw, "%s\t%d", q.label(), q.Priority)
-		for _, of := range []func(*Latency) float64{func(l *Latency) float64 { return l.P50 }, func(l *Latency) float64 { return l.P99 }} {
-			if q.Demand != "open" || q.Model.Latency == nil || q.Other.Latency == nil {
-				fmt.Fprint(tw, "\t-\t")
-				continue
-			}
-			was, is := of(q.Model.Latency), of(q.Other.Latency)
-			fmt.Fprintf(tw, "\t%s -> %s\t%s", short(was), short(is), times(was, is))
-		}
-		fmt.Fprintf(tw, "\t%.1f %% -> %.1f %%\t%s\n", 100*q.Model.GPU, 100*q.Other.GPU, times(q.Model.GPU, q.Other.GPU))
+	change := report.Table{Left: 2, Head: []string{"queue", "priority", "latency P50 ms", "", "latency P99 ms", "", "GPU time", ""}}
+	model := report.Table{Left: 2, Head: []string{"queue", "demand", "recorded P50, P99 ms", "model", "recorded GPU", "model"}}
+	arrow := func(was, is float64, text func(float64) string) []string {
+		return []string{text(was) + " -> " + text(is), times(was, is)}
 	}
 	var was, is float64
 	for i := range r.Queues {
-		was, is = was+r.Queues[i].Model.GPU, is+r.Queues[i].Other.GPU
+		q := &r.Queues[i]
+		was, is = was+q.Model.GPU, is+q.Other.GPU
+		if i >= maxRows {
+			continue
+		}
+		row := []string{q.label(), strconv.Itoa(q.Priority)}
+		if a, b := q.Model.Latency, q.Other.Latency; q.Demand == "open" && a != nil && b != nil {
+			row = append(append(row, arrow(a.P50, b.P50, report.Short)...), arrow(a.P99, b.P99, report.Short)...)
+		} else {
+			row = append(row, "-", "", "-", "")
+		}
+		change.Add(append(row, arrow(q.Model.GPU, q.Other.GPU, report.Percent)...)...)
+		model.Add(q.label(), q.Demand, q.pair(&q.Recorded), q.pair(&q.Model), report.Percent(q.Recorded.GPU), report.Percent(q.Model.GPU))
 	}
-	fmt.Fprintf(tw, "in all\t\t\t\t\t\t%.1f %% -> %.1f %%\t%s\n", 100*was, 100*is, times(was, is))
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
+	change.Add(append([]string{"all", "", "", "", "", ""}, arrow(was, is, report.Percent)...)...)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s instead of %s would have changed, according to the model:\n\n", r.Policy, r.Recorded)
+	_ = change.WriteText(&b, "")
 	if n := len(r.Queues) - maxRows; n > 0 {
 		fmt.Fprintf(&b, "and %d more queues: see --json\n", n)
 	}
-	fmt.Fprintf(&b, "\nHow good the model is: what was recorded under %s, and what it makes of that.\n\n", r.Recorded)
-	tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "QUEUE\tDEMAND\tRECORDED P50, P99 ms\tMODEL\tRECORDED GPU\tMODEL")
-	for i := range rows {
-		q := &rows[i]
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.1f %%\t%.1f %%\n", q.label(), q.Demand, q.pair(&q.Recorded), q.pair(&q.Model), 100*q.Recorded.GPU, 100*q.Model.GPU)
-	}
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
-	b.WriteString("\nEstimated, because a recording does not have it:\n")
+	fmt.Fprintf(&b, "\nAccuracy of the model: what was recorded under %s, and the model's result for it.\n\n", r.Recorded)
+	_ = model.WriteText(&b, "")
+	b.WriteString("\nEstimated, because a recording does not contain it:\n")
 	for _, e := range r.Estimated {
 		b.WriteString(wrap(e, "  - ", 100))
 	}
-	text := regexp.MustCompile(` +\n`).ReplaceAllString(b.String(), "\n")
-	if _, err := io.WriteString(w, text); err != nil {
+	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
 	return nil
@@ -140,7 +123,7 @@ func (q *ReplayQueue) label() string {
 		return q.Name
 	}
 	program, rest, _ := strings.Cut(name, " ")
-	return shorten(strings.TrimSpace(path.Base(program)+" "+rest), labelWidth) + pid + queue
+	return report.Shorten(strings.TrimSpace(path.Base(program)+" "+rest), labelWidth) + pid + queue
 }
 
 // pair is the latencies of requests; a queue that always has work has none.
@@ -148,20 +131,7 @@ func (q *ReplayQueue) pair(o *Outcome) string {
 	if o.Latency == nil || q.Demand != "open" {
 		return "-"
 	}
-	return short(o.Latency.P50) + ", " + short(o.Latency.P99)
-}
-
-// short is a number with three digits that count.
-func short(v float64) string {
-	switch {
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	case v >= 1:
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.3f", v)
+	return report.Short(o.Latency.P50) + ", " + report.Short(o.Latency.P99)
 }
 
 // times is a change, in percent while that is easy to grasp.
@@ -170,9 +140,9 @@ func times(was, is float64) string {
 	case was <= 0 || is <= 0:
 		return ""
 	case is >= 3*was:
-		return "x" + short(is/was)
+		return "x" + report.Short(is/was)
 	case was >= 3*is:
-		return "/" + short(was/is)
+		return "/" + report.Short(was/is)
 	}
 	percent := math.Round(100 * (is/was - 1))
 	if percent == 0 {

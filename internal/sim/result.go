@@ -7,6 +7,7 @@ import (
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/report"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -36,11 +37,8 @@ type RunResult struct {
 	Engine  Decisions  `json:"engine"`
 	Events  uint64     `json:"events"`
 
-	lanes []string
-	spans []gpumodel.Span
-	draw  time.Duration
-
-	tracks []lane
+	draw   time.Duration
+	tracks []report.Lane
 }
 
 // Class is one entry of the scenario's tenants: all programs of it together.
@@ -48,9 +46,9 @@ type Class struct {
 	Name     string   `json:"name"`
 	Count    int      `json:"count"`
 	Priority int      `json:"priority"`
-	Latency  *Latency `json:"latency,omitempty"`
+	Latency  *report.Latency `json:"latency,omitempty"`
 	// Wait is from the hand-over of a kernel to its first moment on the device.
-	Wait       *Latency `json:"gpu_wait,omitempty"`
+	Wait       *report.Latency `json:"gpu_wait,omitempty"`
 	Offered    uint64   `json:"offered"`
 	Done       uint64   `json:"done"`
 	Unfinished uint64   `json:"unfinished"` // came and were not done at the end
@@ -66,12 +64,12 @@ type Class struct {
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
 	// Alone is one of them with a device to itself.
-	Alone       *Latency `json:"alone,omitempty"`
+	Alone       *report.Latency `json:"alone,omitempty"`
 	Preemptions uint64   `json:"preemptions"` // in the middle of a kernel
 
 	open      bool
 	perSecond float64 // of each, GPU time
-	wait      *Histogram
+	wait      *report.Histogram
 }
 
 // Split is how the devices spent their time; the parts add up to 1.
@@ -100,7 +98,7 @@ func (d *Decisions) add(s engine.Stats) {
 }
 
 // WaitQuantile is the wait in milliseconds that a part q of its kernels does not exceed.
-func (c *Class) WaitQuantile(q float64) float64 { return ms(c.wait.Quantile(q)) }
+func (c *Class) WaitQuantile(q float64) float64 { return c.wait.Quantile(q) / 1e6 }
 
 // compare puts the figures of one program alone beside.
 func (c *Class) compare(alone *Class) {
@@ -151,15 +149,8 @@ func (s *sum) add(c *cell) {
 	}
 	s.run.Engine.add(c.engine.Stats())
 	s.run.Events += c.events
-	if c.spans != nil {
-		s.run.spans, s.run.draw, s.run.tracks = c.spans, s.plan.draw, c.tracks
-		for _, r := range c.ranks {
-			name := ""
-			if r.gpu == 0 {
-				name = c.plan.scenario.Tenants[r.inst.class].Name
-			}
-			s.run.lanes = append(s.run.lanes, name)
-		}
+	if c.tracks != nil {
+		s.run.draw, s.run.tracks = s.plan.draw, c.tracks
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,39 +227,6 @@ tenants:
 	want := [][]int{{0, 2}, {1}, {3}, {4, 5}}
 	if !slices.EqualFunc(got, want, slices.Equal[[]int]) {
 		t.Errorf("cells %v, want %v", got, want)
-	}
-}
-
-func TestHistogram(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	var h, a, b Histogram
-	var all []time.Duration
-	for i := range 20_000 {
-		d := time.Duration(math.Exp(r.Float64()*20 + 2))
-		all = append(all, d)
-		h.Add(d)
-		if i%2 == 0 {
-			a.Add(d)
-		} else {
-			b.Add(d)
-		}
-	}
-	slices.Sort(all)
-	a.Merge(&b)
-	for _, q := range []float64{0.001, 0.5, 0.9, 0.99, 0.999, 1} {
-		want := float64(all[int(math.Ceil(q*float64(len(all))))-1])
-		if got := float64(h.Quantile(q)); math.Abs(got/want-1) > 0.005 {
-			t.Errorf("P%g is %v, want %v", 100*q, got, want)
-		}
-		if a.Quantile(q) != h.Quantile(q) {
-			t.Errorf("P%g of the halves is %v, of all %v", 100*q, a.Quantile(q), h.Quantile(q))
-		}
-	}
-	for d := range time.Duration(5000) {
-		o, bin := binOf(d)
-		if m := middle(o, bin); math.Abs(float64(m-d)) > 0.004*float64(d)+0.5 {
-			t.Fatalf("%d is counted as %d", d, m)
-		}
 	}
 }
 

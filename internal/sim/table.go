@@ -4,47 +4,47 @@ package sim
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
+
+	"xsched/internal/report"
 )
 
 // WriteJSON writes the result, indented.
-func (r *Result) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
-}
+func (r *Result) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
-// head says what was simulated, in one line.
+// head summarizes the simulation in one line.
 func (r *Result) head() string {
 	return fmt.Sprintf("simulated: %s, %s on %s, %g s (%g s warm-up left out), seed %d",
-		r.Scenario, plural(r.Tenants, "tenant"), plural(r.Devices, "GPU"), r.DurationS, r.WarmupS, r.Seed)
+		r.Scenario, report.Plural(r.Tenants, "tenant"), report.Plural(r.Devices, "GPU"), r.DurationS, r.WarmupS, r.Seed)
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
-}
-
-// WriteTable prints the comparison for people.
+// WriteTable writes the comparison as text.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintln(&b, r.head())
 	if r.About != "" {
 		fmt.Fprintln(&b, strings.Join(strings.Fields(r.About), " "))
 	}
+	latency, devices := r.tables()
 	b.WriteByte('\n')
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "policy\ttenant\tn\tP50 ms\tP99 ms\tmax ms\tP99/alone\trequests/s\tunfinished\tlate\tkept\tGPU each (least..most)\t")
+	_ = latency.WriteText(&b, "")
+	b.WriteByte('\n')
+	_ = devices.WriteText(&b, "")
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// tables are the tenants' latency and throughput, and the devices' time.
+func (r *Result) tables() (tenants, devices *report.Table) {
+	tenants = &report.Table{Left: 2, Head: []string{
+		"policy", "tenant", "n", "P50 ms", "P99 ms", "max ms", "P99/alone", "requests/s", "unfinished", "late", "kept", "GPU each (min..max)",
+	}}
+	devices = &report.Table{Left: 1, Head: []string{"policy", "GPU busy", "switching", "idle", "switches", "decisions", "preemptions", "yields", "grants"}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		for j := range run.Classes {
@@ -52,45 +52,32 @@ func (r *Result) WriteTable(w io.Writer) error {
 			if j == 0 {
 				name = run.Name
 			}
-			fmt.Fprintf(tw, "%s\t%s\t\n", name, run.Classes[j].columns())
+			tenants.Add(append([]string{name}, run.Classes[j].columns()...)...)
 		}
-	}
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
-	b.WriteByte('\n')
-	tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "policy\tGPU busy\tswitching\tidle\tswitches\tdecisions\tstops\tyields\tgrants\t")
-	for i := range r.Runs {
-		run := &r.Runs[i]
 		e := &run.Engine
-		fmt.Fprintf(tw, "%s\t%.1f %%\t%.1f %%\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t\n", run.Name, 100*run.GPU.Run, 100*run.GPU.Switch,
-			100*run.GPU.Idle, run.GPU.Switches, e.Decisions, e.Preemptions, e.Yields, e.Grants)
+		row := []string{run.Name, report.Percent(run.GPU.Run), report.Percent(run.GPU.Switch), report.Percent(run.GPU.Idle)}
+		for _, n := range []uint64{run.GPU.Switches, e.Decisions, e.Preemptions, e.Yields, e.Grants} {
+			row = append(row, strconv.FormatUint(n, 10))
+		}
+		devices.Add(row...)
 	}
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
-	return nil
+	return tenants, devices
 }
 
-func (c *Class) columns() string {
-	latency := "-\t-\t-\t-"
-	if c.Latency != nil {
-		ratio := "-"
+func (c *Class) columns() []string {
+	row := []string{c.Name, strconv.Itoa(c.Count), "-", "-", "-", "-"}
+	if l := c.Latency; l != nil {
+		row[2], row[3], row[4] = fmt.Sprintf("%.3f", l.P50), fmt.Sprintf("%.3f", l.P99), fmt.Sprintf("%.3f", l.Max)
 		if c.Alone != nil && c.Alone.P99 > 0 {
-			ratio = fmt.Sprintf("%.2fx", c.Latency.P99/c.Alone.P99)
+			row[5] = fmt.Sprintf("%.2fx", l.P99/c.Alone.P99)
 		}
-		latency = fmt.Sprintf("%.3f\t%.3f\t%.3f\t%s", c.Latency.P50, c.Latency.P99, c.Latency.Max, ratio)
 	}
 	late := "-"
 	if c.Late != nil {
 		late = fmt.Sprintf("%.2f %%", 100**c.Late)
 	}
-	return fmt.Sprintf("%s\t%d\t%s\t%.1f\t%d\t%s\t%.1f %%\t%.1f..%.1f %%", c.Name, c.Count, latency, c.Rate, c.Unfinished, late,
-		100*c.Kept, 100*c.Least, 100*c.Most)
+	return append(row, fmt.Sprintf("%.1f", c.Rate), strconv.FormatUint(c.Unfinished, 10), late, report.Percent(c.Kept),
+		fmt.Sprintf("%.1f..%.1f %%", 100*c.Least, 100*c.Most))
 }
 
 // WriteCSV writes one line for each policy and tenant.
@@ -112,7 +99,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 			}
 			rows = append(rows, []string{
 				r.Scenario, strconv.FormatUint(r.Seed, 10), run.Name, string(run.Mode), c.Name, strconv.Itoa(c.Count), strconv.Itoa(c.Priority),
-				f(l.P50), f(l.P95), f(l.P99), f(l.Max), f(l.Mean), strconv.FormatUint(l.N, 10), f(wait.P50), f(wait.P99), f(alone.P50), f(alone.P99),
+				f(l.P50), f(l.P95), f(l.P99), f(l.Max), f(l.Mean), strconv.Itoa(l.N), f(wait.P50), f(wait.P99), f(alone.P50), f(alone.P99),
 				strconv.FormatUint(c.Offered, 10), strconv.FormatUint(c.Done, 10), f(c.Rate), late, f(c.GPU), f(c.Kept), f(c.Least), f(c.Most),
 				strconv.FormatUint(c.Preemptions, 10),
 			})
@@ -124,9 +111,9 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	return nil
 }
 
-func orNone(l *Latency) Latency {
+func orNone(l *report.Latency) report.Latency {
 	if l == nil {
-		return Latency{}
+		return report.Latency{}
 	}
 	return *l
 }

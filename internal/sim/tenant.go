@@ -309,7 +309,7 @@ func (in *inst) complete(r *request) {
 	if r.at >= epoch.Add(c.plan.warmup) {
 		sum := &c.classes[in.class]
 		latency := c.now.Sub(r.at)
-		sum.latency.Add(latency)
+		sum.latency.Add(uint64(latency))
 		sum.done++
 		if in.limit > 0 && latency > in.limit {
 			sum.late++

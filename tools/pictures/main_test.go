@@ -46,7 +46,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 		if !strings.Contains(name, "policies/") {
 			continue
 		}
-		for _, part := range []string{"prefers-color-scheme:dark", "has the GPU", "stopped by XSched", " ms</text>", "aria-label", `class="r c0"`} {
+		for _, part := range []string{"prefers-color-scheme: dark", "on the GPU", " ms</text>", "aria-label", `class="c0"`} {
 			if !bytes.Contains(want, []byte(part)) {
 				t.Errorf("%s has no %q", name, part)
 			}
