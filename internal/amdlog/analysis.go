@@ -2,6 +2,8 @@
 
 package amdlog
 
+import "xsched/internal/report"
+
 import "slices"
 
 // Everything that grows with what a log names has a limit, so that no log can
@@ -61,7 +63,7 @@ type queue struct {
 	hwq      uint64
 	swq      []uint64
 	activity activity
-	lag      histogram
+	lag      report.Histogram
 }
 
 // activity gathers what Activity tells.
@@ -71,8 +73,8 @@ type activity struct {
 	timed     uint64 // kernels whose time counts
 	suspect   uint64 // a time far from the others, which the next may confirm
 	jumps     uint64
-	intervals histogram
-	items     histogram
+	intervals report.Histogram
+	items     report.Histogram
 	grids     map[gridKey]uint64
 	names     map[int32]uint64
 	without   uint64
@@ -202,7 +204,7 @@ func (a *analysis) dispatch(to *activity, e *event, name int32) {
 		to.without++
 		return
 	}
-	to.items.add(uint64(e.grid[0]) * uint64(max(e.grid[1], 1)) * uint64(max(e.grid[2], 1)))
+	to.items.Add(uint64(e.grid[0]) * uint64(max(e.grid[1], 1)) * uint64(max(e.grid[2], 1)))
 	key := gridKey{e.grid, e.group}
 	if _, known := to.grids[key]; known || a.room() {
 		if to.grids == nil {
@@ -228,7 +230,7 @@ func (a *analysis) kernel(t *activity, time uint64, name int32) bool {
 	}
 	switch {
 	case time >= t.last && time-t.last <= maxJump:
-		t.intervals.add(time - t.last)
+		t.intervals.Add(time - t.last)
 		t.last = time
 	case time < t.last && t.last-time <= maxJump:
 		// Threads write a little out of order, and logs are put together.
@@ -311,7 +313,7 @@ func (q *queue) pointers(e *event, kernel bool) {
 		q.out.LagBroken++
 		return
 	}
-	q.lag.add(lag)
+	q.lag.Add(lag)
 	if kernel && q.activity.suspect == 0 {
 		b := q.activity.line.at(e.time)
 		b.lagSum += lag

@@ -52,7 +52,7 @@ func (a *analysis) result(p *process) *Process {
 	out.Queues = []*Queue{}
 	for _, q := range p.queues {
 		q.out.Activity = a.activity(&q.activity)
-		q.out.Lag = q.lag.result()
+		q.out.Lag = q.lag.Distribution()
 		for _, s := range q.swq {
 			q.out.SWq = append(q.out.SWq, hex(s))
 		}
@@ -68,9 +68,9 @@ func (a *analysis) result(p *process) *Process {
 }
 
 func (a *analysis) activity(t *activity) Activity {
-	out := Activity{Kernels: t.count, TimeJumps: t.jumps, Intervals: t.intervals.result(), Timeline: t.line.result()}
-	if span := t.intervals.sum; span > 0 {
-		out.RateHz = float64(t.intervals.count) / span * 1e6
+	out := Activity{Kernels: t.count, TimeJumps: t.jumps, Intervals: t.intervals.Distribution(), Timeline: t.line.result()}
+	if span := t.intervals.Sum(); span > 0 {
+		out.RateHz = float64(t.intervals.N()) / span * 1e6
 	}
 	for id, n := range t.names {
 		out.TopKernels = append(out.TopKernels, KernelCount{a.nameOf(id), n})
@@ -82,8 +82,8 @@ func (a *analysis) activity(t *activity) Activity {
 		return cmp.Or(cmp.Compare(y.Count, x.Count), cmp.Compare(x.Name, y.Name))
 	})
 	out.TopKernels = slices.Clip(out.TopKernels[:min(len(out.TopKernels), topCount)])
-	if t.items.count > 0 || t.without > 0 {
-		g := &Grids{Items: t.items.result(), Distinct: len(t.grids), Without: t.without}
+	if t.items.N() > 0 || t.without > 0 {
+		g := &Grids{Items: t.items.Distribution(), Distinct: len(t.grids), Without: t.without}
 		for k, n := range t.grids {
 			g.Top = append(g.Top, GridCount{k.grid, k.group, n})
 		}

@@ -3,167 +3,138 @@
 package amdlog
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
+	"maps"
+	"slices"
 
-	"xsched/internal/chart"
+	"xsched/internal/report"
 )
 
-//go:embed page.gohtml
-var pageSource string
-
-type pageView struct {
-	Title      string
-	Comparison *Comparison
-	Both       []*chart.Chart // intervals and sizes of two logs
-	Kernels    string
-	Lines      string
-	Logs       []logView
-}
-
-type logView struct {
-	*Log
-	Letter    string
-	Notes     []string
-	Span      string
-	Rate      string
-	Processes []processView
-}
-
-type processView struct {
-	*Process
-	Name      string
-	Count     string
-	Rate      string
-	Time      *chart.Chart
-	Lag       *chart.Chart
-	Intervals *chart.Chart
-	Grids     *chart.Chart
-	Top       *chart.Chart
-	Queues    []queueView
-}
-
-type queueView struct {
-	*Queue
-	Priority, Size, Kernels, Rate, P50, P99, Lag50, Lag99, LagMax, Barriers string
-}
+// about says what a log can show.
+const about = "From the log of AMD's HIP runtime. A kernel counts when the runtime writes its packet into a hardware queue. " +
+	"The log does not contain how long it then ran on the GPU."
 
 // WriteHTML writes the self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
-	v := pageView{Title: "What was submitted to the GPU", Kernels: count(r.Kernels), Lines: count(r.Lines.Total)}
+	p := &report.Page{Title: "What was submitted to the GPU"}
+	p.Add(report.Block{Soft: about})
 	for _, l := range r.Logs {
-		v.Logs = append(v.Logs, l.view(""))
+		l.page(p, "")
 	}
-	return v.write(w)
+	return p.Write(w)
 }
 
 // WriteHTML writes the self-contained page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
-	v := pageView{
-		Title: "Two logs side by side", Comparison: c, Kernels: count(c.Kernels), Lines: count(c.A.Lines.Total + c.B.Lines.Total),
-		Logs: []logView{c.A.view("A"), c.B.view("B")},
-	}
-	var intervals, sizes []curve
+	p := &report.Page{Title: "Comparison of two logs"}
+	p.Add(report.Block{Soft: about}, report.Block{Table: c.table()})
+	var intervals, sizes []report.Row
 	for i, l := range []*Log{c.A, c.B} {
 		if len(l.Processes) > 0 {
-			p := l.Processes[0]
-			name, class := fmt.Sprintf("%c: %s", 'A'+i, pidText(p.PID)), fmt.Sprintf("c%d", i)
-			intervals = append(intervals, curve{name, class, p.Intervals})
-			if p.Grids != nil {
-				sizes = append(sizes, curve{name, class, p.Grids.Items})
+			busiest := l.Processes[0]
+			row := report.Row{Name: fmt.Sprintf("%c: %s", 'A'+i, pidText(busiest.PID)), Class: fmt.Sprintf("c%d", i), Dist: busiest.Intervals}
+			intervals = append(intervals, row)
+			if busiest.Grids != nil {
+				row.Dist = busiest.Grids.Items
+				sizes = append(sizes, row)
 			}
 		}
 	}
-	for _, pic := range []*chart.Chart{
-		distributionChart("Time between kernels of both logs", "time between kernels of the busiest process (log)", microseconds, intervals),
-		distributionChart("Size of kernels of both logs", "work-items of a kernel (log)", floatCount, sizes),
-	} {
-		if pic != nil {
-			v.Both = append(v.Both, pic)
-		}
-	}
-	return v.write(w)
+	p.AddChart(report.Distributions("Time between kernels of the busiest process", "time (log)", report.Micros, intervals), "")
+	p.AddChart(report.Distributions("Kernel size of the busiest process", "work-items (log)", report.Count, sizes), "")
+	c.A.page(p, "A: ")
+	c.B.page(p, "B: ")
+	return p.Write(w)
 }
 
-func (v *pageView) write(w io.Writer) error {
-	t, err := chart.Templates(template.New("page"))
-	if err == nil {
-		t, err = t.Funcs(template.FuncMap{
-			"count": count, "clean": clean, "us": microseconds, "size": size3,
-			"float": func(n uint64) float64 { return float64(n) },
-		}).Parse(pageSource)
+func (l *Log) page(p *report.Page, letter string) {
+	perSecond := 0.0
+	for _, proc := range l.Processes {
+		perSecond += proc.RateHz
 	}
-	if err != nil {
-		return fmt.Errorf("parse page template: %w", err)
+	n, what := l.kernels()
+	forms := l.Lines.text()
+	for _, form := range slices.Sorted(maps.Keys(l.Prefixes)) {
+		forms += fmt.Sprintf(" · prefix %s: %s", form, count(l.Prefixes[form]))
 	}
-	if err := t.Execute(w, v); err != nil {
-		return fmt.Errorf("write page: %w", err)
+	p.Add(report.Block{
+		Section: letter + report.Clean(l.Name), Soft: forms,
+		Cards: []report.Card{
+			{Value: count(n), Name: what},
+			{Value: rate(perSecond) + " /s", Name: "while kernels were submitted"},
+			{Value: l.span(), Name: "covered"},
+			{Value: fmt.Sprint(len(l.Processes)), Name: "processes"},
+			{Value: count(l.Lines.Total), Name: "lines"},
+		},
+	})
+	for _, note := range l.notes() {
+		p.Add(report.Block{Notice: note})
 	}
-	return nil
+	for _, proc := range l.Processes {
+		proc.page(p)
+	}
 }
 
-func (l *Log) view(letter string) logView {
-	v := logView{Log: l, Letter: letter, Notes: l.notes(), Span: microseconds(float64(l.LastUS - l.FirstUS))}
-	sum := 0.0
-	for _, p := range l.Processes {
-		sum += p.RateHz
-		v.Processes = append(v.Processes, p.view())
+func (p *Process) page(page *report.Page) {
+	n, what := p.kernels()
+	page.Add(report.Block{Section: "Process " + pidText(p.PID), Soft: fmt.Sprintf("%s %s, %s/s, %s", count(n), what, rate(p.RateHz), report.Plural(p.Threads, "thread"))})
+	if len(p.Queues) > 0 {
+		page.Add(report.Block{Heading: "Hardware queues", Table: p.queueTable()})
 	}
-	v.Rate = rate(sum)
-	return v
-}
-
-func (p *Process) view() processView {
-	v := processView{Process: p, Name: pidText(p.PID), Count: count(p.basisCount()), Rate: rate(p.RateHz)}
-	kernels := []lane{{"all", "c0", p.Timeline}}
-	var lags []lane
-	rows := []curve{{"all", "c0", p.Intervals}}
+	intervals := []report.Row{{Name: "all", Class: "c0", Dist: p.Intervals}}
+	overTime := []report.Row{areaRow("all", "c0", p.Timeline, false)}
+	var lags []report.Row
 	for i, q := range p.Queues {
-		v.Queues = append(v.Queues, q.view())
-		if q.RateHz == 0 && q.Activity.Kernels == 0 {
-			continue
-		}
 		class := fmt.Sprintf("c%d", 1+i%3)
-		if len(p.Queues) > 1 {
-			kernels = append(kernels, lane{q.HWq, class, q.Timeline})
-			if len(rows) < 9 {
-				rows = append(rows, curve{q.HWq, class, q.Intervals})
+		if len(p.Queues) > 1 && q.Kernels > 0 {
+			overTime = append(overTime, areaRow(q.HWq, class, q.Timeline, false))
+			if len(intervals) < 9 {
+				intervals = append(intervals, report.Row{Name: q.HWq, Class: class, Dist: q.Intervals})
 			}
 		}
 		if q.Timeline != nil && q.Timeline.LagMean != nil {
-			lags = append(lags, lane{q.HWq, class, q.Timeline})
+			lags = append(lags, areaRow(q.HWq, class, q.Timeline, true))
 		}
 	}
-	v.Time = timeChart("Kernels over time", kernels, func(t *Timeline, i int) float64 { return float64(t.Kernels[i]) / float64(t.BinUS) * 1e6 },
-		func(n float64) string { return rate(n) + "/s" })
-	v.Lag = timeChart("Packets waiting over time", lags, func(t *Timeline, i int) float64 { return t.LagMean[i] }, func(n float64) string { return fmt.Sprintf("%.1f", n) })
-	v.Intervals = distributionChart("Time between kernels", "time between kernels (log)", microseconds, rows)
-	if p.Grids != nil {
-		v.Grids = distributionChart("Size of kernels", "work-items of a kernel (log)", floatCount, []curve{{"kernels", "c0", p.Grids.Items}})
+	const since = "time since the first kernel"
+	page.AddChart(report.Areas("Kernels per second", since, func(v float64) string { return rate(v) + "/s" }, overTime), "Each row is scaled to its own maximum.")
+	page.AddChart(report.Areas("Packets waiting in the queue", since, func(v float64) string { return fmt.Sprintf("%.1f", v) }, lags),
+		"Packets written but not yet read by the GPU (wptr − rptr) when a kernel was submitted, mean.")
+	page.AddChart(report.Distributions("Time between kernels", "time (log)", report.Micros, intervals), "Each row is scaled to its highest bar; the vertical line is the P99.")
+	if g := p.Grids; g != nil {
+		page.AddChart(report.Distributions("Kernel size", "work-items (log)", report.Count, []report.Row{{Name: "kernels", Class: "c0", Dist: g.Items}}), "")
+		t := &report.Table{Left: 1, Head: []string{"grid", "workgroup", "kernels"}}
+		for _, c := range g.Top {
+			t.Add(size3(c.Grid), size3(c.Workgroup), count(c.Count))
+		}
+		page.Add(report.Block{Table: t})
 	}
-	var names []string
-	var counts []uint64
-	for _, k := range p.TopKernels[:min(len(p.TopKernels), 12)] {
-		names, counts = append(names, clean(k.Name)), append(counts, k.Count)
+	if len(p.TopKernels) > 0 {
+		page.Add(report.Block{Heading: "Most frequent kernels", Table: p.topTable(12, 110)})
 	}
-	v.Top = topChart("Most frequent kernels", names, counts, p.basisCount())
-	return v
+	if len(p.Life) > 0 {
+		t := &report.Table{Left: 3, Head: []string{"time, us", "event", "ring (HWq)", "size", "priority"}}
+		for _, e := range p.Life {
+			t.Add(fmt.Sprint(e.TimeUS), e.Kind, e.HWq, known(e.Size > 0, e.Size), known(e.Priority != "", e.Priority))
+		}
+		page.Add(report.Block{Heading: "Queue creation and deletion", Table: t})
+	}
 }
 
-func (q *Queue) view() queueView {
-	v := queueView{
-		Queue: q, Priority: dash(q.Priority), Size: sizeText(q.Size), Kernels: count(q.Activity.Kernels), Rate: rate(q.RateHz), Barriers: count(q.Barriers),
-		P50: "–", P99: "–", Lag50: "–", Lag99: "–", LagMax: "–",
+// areaRow is a timeline as a row: kernels per second, or the mean lag.
+func areaRow(name, class string, t *Timeline, lag bool) report.Row {
+	row := report.Row{Name: name, Class: class}
+	if t == nil {
+		return row
 	}
-	if d := q.Intervals; d != nil {
-		v.P50, v.P99 = microseconds(d.P50), microseconds(d.P99)
+	row.Start, row.Step = float64(t.StartUS), float64(t.BinUS)
+	for i, n := range t.Kernels {
+		v := float64(n) / float64(t.BinUS) * 1e6
+		if lag {
+			v = t.LagMean[i]
+		}
+		row.Values = append(row.Values, v)
 	}
-	if d := q.Lag; d != nil {
-		v.Lag50, v.Lag99, v.LagMax = floatCount(d.P50), floatCount(d.P99), count(d.Max)
-	}
-	return v
+	return row
 }
-
-func floatCount(v float64) string { return count(uint64(v + 0.5)) }

@@ -2,6 +2,8 @@
 
 package amdlog
 
+import "xsched/internal/report"
+
 // Report is what `xsched amdlog --json` prints.
 type Report struct {
 	Kernels  uint64 `json:"kernels"`  // dispatches in all logs
@@ -60,22 +62,22 @@ type Process struct {
 
 // Activity is about kernels submitted, by a process or to a queue.
 type Activity struct {
-	Kernels    uint64        `json:"kernels"`
-	RateHz     float64       `json:"rate_hz"` // between the first kernel and the last
-	Intervals  *Distribution `json:"intervals_us,omitempty"`
-	TimeJumps  uint64        `json:"time_jumps,omitempty"` // steps back in time, or over more than a day
-	Grids      *Grids        `json:"grids,omitempty"`
-	TopKernels []KernelCount `json:"top_kernels,omitempty"`
-	Names      int           `json:"distinct_kernels"`
-	Timeline   *Timeline     `json:"timeline,omitempty"`
+	Kernels    uint64               `json:"kernels"`
+	RateHz     float64              `json:"rate_hz"` // between the first kernel and the last
+	Intervals  *report.Distribution `json:"intervals_us,omitempty"`
+	TimeJumps  uint64               `json:"time_jumps,omitempty"` // steps back in time, or over more than a day
+	Grids      *Grids               `json:"grids,omitempty"`
+	TopKernels []KernelCount        `json:"top_kernels,omitempty"`
+	Names      int                  `json:"distinct_kernels"`
+	Timeline   *Timeline            `json:"timeline,omitempty"`
 }
 
 // Grids is how big the kernels were.
 type Grids struct {
-	Items    *Distribution `json:"work_items"`
-	Distinct int           `json:"distinct"`
-	Top      []GridCount   `json:"top"`
-	Without  uint64        `json:"without,omitempty"` // clustered or cut: no grid in the line
+	Items    *report.Distribution `json:"work_items"`
+	Distinct int                  `json:"distinct"`
+	Top      []GridCount          `json:"top"`
+	Without  uint64               `json:"without,omitempty"` // clustered or cut: no grid in the line
 }
 
 // GridCount is a size, in work-items, and how often it came.
@@ -105,8 +107,8 @@ type Queue struct {
 	Released uint64   `json:"released"`
 	Barriers uint64   `json:"barriers"`
 	Activity
-	Lag       *Distribution `json:"lag_packets,omitempty"` // written but not read yet, as each packet was submitted
-	LagBroken uint64        `json:"lag_implausible,omitempty"`
+	Lag       *report.Distribution `json:"lag_packets,omitempty"` // written but not read yet, as each packet was submitted
+	LagBroken uint64               `json:"lag_implausible,omitempty"`
 }
 
 // QueueEvent is a creation or deletion of a hardware queue.
