@@ -5,7 +5,6 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"io"
 	"math"
@@ -15,35 +14,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-func TestPercentileIsNearestRank(t *testing.T) {
-	var d []time.Duration
-	for i := 1; i <= 100; i++ {
-		d = append(d, time.Duration(i)*time.Millisecond)
-	}
-	for _, c := range []struct {
-		q    float64
-		want int
-	}{{0, 1}, {0.001, 1}, {0.5, 50}, {0.95, 95}, {0.99, 99}, {0.995, 100}, {1, 100}} {
-		if got := percentile(d, c.q); got != time.Duration(c.want)*time.Millisecond {
-			t.Errorf("percentile %g = %v, want %d ms", c.q, got, c.want)
-		}
-	}
-	if got := percentile(d[:1], 0.99); got != time.Millisecond {
-		t.Errorf("percentile of one sample = %v", got)
-	}
-	if got := percentile(nil, 0.99); got != 0 {
-		t.Errorf("percentile of nothing = %v", got)
-	}
-	if summarize(nil) != nil {
-		t.Error("summary of nothing is not nil")
-	}
-	l := summarize([]time.Duration{3e6, 1e6, 2e6})
-	if l.N != 3 || l.P50 != 2 || l.P99 != 3 || l.Max != 3 || l.Mean != 2 {
-		t.Errorf("summary = %+v", l)
-	}
-}
+	"xsched/internal/report"
+)
 
 func TestIterationsCountFractionsAtTheEdges(t *testing.T) {
 	ws := []Window{{100, 200}, {400, 500}}
@@ -258,7 +231,8 @@ func TestTableSaysWhatItIs(t *testing.T) {
 	t.Log("\n" + buf.String())
 }
 
-func TestReportIsOneWellFormedPage(t *testing.T) {
+// TestReportHasEveryPart: internal/report checks that a page is well-formed and self-contained.
+func TestReportHasEveryPart(t *testing.T) {
 	var buf bytes.Buffer
 	if err := synthetic().WriteReport(&buf); err != nil {
 		t.Fatal(err)
@@ -268,44 +242,33 @@ func TestReportIsOneWellFormedPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page := buf.String()
-	classes := map[string]int{}
-	dec := xml.NewDecoder(strings.NewReader(strings.Replace(page, "<!DOCTYPE html>", "", 1)))
-	dec.Entity = xml.HTMLEntity
-	for {
-		tok, err := dec.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatalf("not well-formed: %v", err)
-		}
-		if e, ok := tok.(xml.StartElement); ok {
-			for _, a := range e.Attr {
-				if a.Name.Local == "class" {
-					classes[a.Value]++
-				}
-				if a.Name.Local == "href" || a.Name.Local == "src" {
-					t.Errorf("the page refers to %q", a.Value)
-				}
-			}
-		}
-	}
-	for class, want := range map[string]int{
-		"cdf": 2, "histogram": 2, "timeline": 8, "gpu-split": 2, "proof": 2, "howto": 1, "numbers": 2,
-		"curve m-xsched-lv3": 4, "gpu-high": -1, "gpu-switching": -1,
+	for part, want := range map[string]int{
+		">Latency distribution<": 2, ">Latency histogram<": 2, ">Who has the GPU: ": 8, ">GPU time<": 2, ">Proof<": 2, ">How to read this report<": 1,
+		">P99 with XSched Lv3<": 2, `class="wait"`: -1, `class="switch"`: -1, `class="arrival"`: -1, "Test &amp; Co &lt;CPU&gt;": 1,
 	} {
-		if got := classes[class]; got == 0 || want > 0 && got != want {
-			t.Errorf("%d elements of class %q, want %d", got, class, want)
+		if got := strings.Count(buf.String(), part); got == 0 || want > 0 && got != want {
+			t.Errorf("%d times %q, want %d", got, part, want)
 		}
 	}
-	for _, bad := range []string{"http://", "https://", "ZgotmplZ", "NaN", "Inf", "url("} {
-		if strings.Contains(page, bad) {
-			t.Errorf("the page has %q", bad)
-		}
+}
+
+// TestLanesShowWaiting: in native sharing the high tenant waits for a timeslice, and a low tenant that
+// does not run waits. Alone, a paused low tenant does not.
+func TestLanesShowWaiting(t *testing.T) {
+	tenants := []*tenant{{name: "high", id: 1}, {name: "low", id: 2}}
+	segs := []Segment{{From: 100, To: 130, PID: 2}, {From: 130, To: 150, PID: 1, Switch: true}, {From: 150, To: 160, PID: 1}}
+	waits := []Wait{{PID: 1, Submitted: 110, Started: 150}, {PID: 2, Submitted: 90, Started: 100}, {PID: 1, Submitted: 300, Started: 310}}
+	lanes := lanesOf(tenants, segs, waits, Window{100, 200}, false)
+	want := []report.Piece{{From: 10, To: 50, State: report.Waiting}, {From: 30, To: 50, State: report.Switching}, {From: 50, To: 60, State: report.Running}}
+	if !slices.Equal(lanes[0].Pieces, want) || !slices.Equal(lanes[0].Arrivals, []time.Duration{10}) {
+		t.Errorf("high: %+v", lanes[0])
 	}
-	if !strings.Contains(page, "Test &amp; Co &lt;CPU&gt;") {
-		t.Error("text is not escaped")
+	want = []report.Piece{{To: 100, State: report.Waiting}, {To: 30, State: report.Running}}
+	if !slices.Equal(lanes[1].Pieces, want) {
+		t.Errorf("low: %+v", lanes[1].Pieces)
+	}
+	if alone := lanesOf(tenants, nil, nil, Window{100, 200}, true); len(alone[1].Pieces) != 0 {
+		t.Errorf("a paused tenant: %+v", alone[1].Pieces)
 	}
 }
 

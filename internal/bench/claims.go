@@ -2,7 +2,11 @@
 
 package bench
 
-import "fmt"
+import (
+	"fmt"
+
+	"xsched/internal/report"
+)
 
 // Claims are the thresholds a run on the virtual GPU has to meet: what the
 // README says XSched does, as numbers that CI holds it to.
@@ -42,7 +46,7 @@ func (c Claims) CheckDevice(r *Result) []string {
 	return c.check(r, "GPU wait P99", (*Scenario).wait)
 }
 
-func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *Latency) []string {
+func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *report.Latency) []string {
 	var bad []string
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
@@ -79,7 +83,7 @@ func (s *Scenario) deep() string {
 	return s.Deep
 }
 
-func (s *Scenario) wait(mode string) *Latency {
+func (s *Scenario) wait(mode string) *report.Latency {
 	if m := s.Modes[mode]; m != nil {
 		return m.Wait
 	}

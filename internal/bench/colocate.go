@@ -19,6 +19,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/embedded"
+	"xsched/internal/report"
 )
 
 // ColocateOptions is an online and an offline program on one GPU. Zero values mean the defaults.
@@ -144,7 +145,7 @@ func (c *colocation) run(ctx context.Context) error {
 	}
 	defer c.rig.close()
 	c.report = &ColocateReport{
-		Device: "GPU", Date: time.Now(), Machine: thisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: ms(c.Slice),
+		Device: "GPU", Date: time.Now(), Machine: thisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: report.MS(c.Slice),
 	}
 	if c.Virtual {
 		c.report.Device, c.report.Platform = VirtualDevice, c.Platform

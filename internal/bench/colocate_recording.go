@@ -11,6 +11,7 @@ import (
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/record"
+	"xsched/internal/report"
 )
 
 // history follows the daemon's recording: when the online program had work, and when the offline
@@ -50,7 +51,7 @@ func (c *colocation) readRecording() error {
 			h.follow(item.Event)
 		}
 	}
-	c.report.Requests = summarize(h.requests)
+	c.report.Requests = report.Summarize(h.requests)
 	c.report.Suspensions, c.report.AfterRequest, c.report.AfterSlice = h.suspensions, h.afterRequest, h.afterSlice
 	return nil
 }

@@ -3,17 +3,13 @@
 package bench
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/report"
 )
 
 // ColocateReport is what an online and an offline program did to each other; pair.json is its JSON.
@@ -29,7 +25,7 @@ type ColocateReport struct {
 	SliceMS  float64   `json:"slice_ms"` // the longest the offline program was to stand still; 0: the daemon's own bound
 
 	// Requests are times in which the online program had work, from its arrival to its end.
-	Requests *Latency `json:"online_requests"`
+	Requests *report.Latency `json:"online_requests"`
 	// Suspend and Resume are the operations, from the daemon's call to the answer; the driver's part
 	// alone where the program that does it tells.
 	Suspend       Operation  `json:"suspend"`
@@ -206,14 +202,7 @@ func (r *ColocateReport) Met() bool {
 }
 
 // WriteJSON writes the report, indented.
-func (r *ColocateReport) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
-}
+func (r *ColocateReport) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
 // WriteTable writes the report for people.
 func (r *ColocateReport) WriteTable(w io.Writer) error {
@@ -226,17 +215,16 @@ func (r *ColocateReport) WriteTable(w io.Writer) error {
 		fmt.Fprintln(w, onTheDouble)
 	}
 	fmt.Fprintln(w)
-	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "TARGET\tWANTED\tGOT\tMET")
+	table := report.Table{Left: 4, Head: []string{"TARGET", "WANTED", "GOT", "MET"}}
 	for _, t := range r.Targets {
 		met := "no"
 		if t.Met {
 			met = "yes"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", t.Name, t.Wanted, t.Got, met)
+		table.Add(t.Name, t.Wanted, t.Got, met)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
+	if err := table.WriteText(w, ""); err != nil {
+		return err
 	}
 	q, th := r.Requests, r.Throughput
 	fmt.Fprintf(w, "\nonline: %d requests, P50 %.2f ms, P95 %.2f ms, P99 %.2f ms, max %.2f ms\n", q.N, q.P50, q.P95, q.P99, q.Max)
@@ -259,19 +247,14 @@ func (r *ColocateReport) WriteTable(w io.Writer) error {
 	return err
 }
 
-// save writes pair.json and pair.md; a file appears whole or not at all.
+// save writes pair.json and pair.md.
 func (r *ColocateReport) save(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make output folder: %w", err)
-	}
-	return errors.Join(
-		writeFile(filepath.Join(dir, "pair.json"), r.WriteJSON),
-		writeFile(filepath.Join(dir, "pair.md"), func(w io.Writer) error {
-			fmt.Fprintf(w, "# Online and offline on one GPU\n\n%s\n\n    online:  %s\n    offline: %s\n\n```\n", r.Date.Format(time.RFC3339), r.Online, r.Offline)
-			if err := r.WriteTable(w); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintln(w, "```")
+	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "pair.md": func(w io.Writer) error {
+		fmt.Fprintf(w, "# Online and offline on one GPU\n\n%s\n\n    online:  %s\n    offline: %s\n\n```\n", r.Date.Format(time.RFC3339), r.Online, r.Offline)
+		if err := r.WriteTable(w); err != nil {
 			return err
-		}))
+		}
+		_, err := fmt.Fprintln(w, "```")
+		return err
+	}})
 }

@@ -17,6 +17,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/report"
 )
 
 // A request lasts from the first queue that gets work to the last that has none left; a resume while
@@ -112,7 +113,7 @@ func finished(online, offline error, ended bool) *colocation {
 	return &colocation{
 		online: &side{name: "online", err: online}, offline: &side{name: "offline", err: offline, ended: ended},
 		report: &ColocateReport{
-			Route: "owner", Suspensions: 3, Requests: &Latency{P99: 2, N: 3},
+			Route: "owner", Suspensions: 3, Requests: &report.Latency{P99: 2, N: 3},
 			Suspend: Operation{N: 3, Within: 3}, Resume: Operation{N: 3, Within: 3},
 		},
 		alone:    progress{to: int64(time.Second), ran: time.Second, recorded: true},

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sort"
 	"time"
+
+	"xsched/internal/report"
 )
 
 // pictureSpan is how much of a mode the report's timeline shows.
@@ -181,16 +183,13 @@ func (r *run) countAll(ctx context.Context, ev *Evidence) error {
 func (r *run) summary() *Scenario {
 	s := &Scenario{Name: r.name(), Lows: r.lows, Deep: r.deep, Attached: r.attached, Modes: map[string]*Mode{}, raw: map[string]*rawMode{}}
 	sort.Slice(r.segments, func(i, j int) bool { return r.segments[i].From < r.segments[j].From })
-	for _, t := range r.tenants {
-		s.lanes = append(s.lanes, lane{t.name, t.pid()})
-	}
 	s.Remaps, s.HighStops = r.modal[r.deep].Remaps, r.modal[r.deep].HighStops
 	high, lows := r.tenants[0], r.tenants[1:]
 	s.LowAloneRate = rate(lows[0].taken(), windows(r.blocks, lowAlone, r.edge))
 	for _, name := range r.modes {
 		ws := windows(r.blocks, name, r.edge)
 		d := latencies(high.taken(), ws)
-		m := &Mode{High: summarize(d), Seconds: total(ws).Seconds(), Preemptions: r.modal[name].Preemptions}
+		m := &Mode{High: report.Summarize(d), Seconds: total(ws).Seconds(), Preemptions: r.modal[name].Preemptions}
 		m.Offered = int(m.Seconds * r.work.HighRate)
 		if name != ModeAlone && s.LowAloneRate > 0 {
 			m.Low = &Low{}
@@ -204,10 +203,10 @@ func (r *run) summary() *Scenario {
 		raw := &rawMode{latencies: d}
 		if r.device != nil && len(ws) > 0 {
 			m.GPU = split(r.segments, ws, high.pid())
-			m.Wait = summarize(waits(r.waits, high.pid(), ws))
+			m.Wait = report.Summarize(waits(r.waits, high.pid(), ws))
 			mid := ws[0].From + (ws[0].To-ws[0].From-int64(pictureSpan))/2
-			raw.from, raw.span = mid, pictureSpan
-			raw.window = cut(r.segments, Window{mid, mid + int64(pictureSpan)})
+			w := Window{mid, mid + int64(pictureSpan)}
+			raw.span, raw.lanes = pictureSpan, lanesOf(r.tenants, cut(r.segments, w), r.waits, w, name == ModeAlone)
 		}
 		s.Modes[name], s.raw[name] = m, raw
 	}

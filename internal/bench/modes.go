@@ -15,6 +15,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/embedded"
 	"xsched/internal/policy"
+	"xsched/internal/report"
 )
 
 // Who can schedule a program. The names are part of the JSON.
@@ -96,8 +97,8 @@ type Modes struct {
 
 // SchedulerRow is one mode.
 type SchedulerRow struct {
-	Name string   `json:"name"`
-	High *Latency `json:"high"`
+	Name string          `json:"name"`
+	High *report.Latency `json:"high"`
 	// Kept is the background's iterations beside the requests over what it does alone.
 	Kept        float64 `json:"kept"`
 	GPU         *Split  `json:"gpu"`
@@ -228,7 +229,7 @@ func (o *ModesOptions) window(ctx context.Context, length time.Duration) (Window
 
 // finish computes the row from what its turns brought.
 func (row *SchedulerRow) finish(alone float64) {
-	row.High = summarize(row.latencies)
+	row.High = report.Summarize(row.latencies)
 	row.Seconds = total(row.windows).Seconds()
 	if alone > 0 && row.Seconds > 0 {
 		row.Kept = row.low / row.Seconds / alone

@@ -9,13 +9,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
 	"xsched/internal/embedded"
+	"xsched/internal/report"
 )
 
 // PairOptions is one measurement: one high tenant and some low ones. Zero
@@ -184,43 +184,11 @@ func Pair(ctx context.Context, o PairOptions) (*Result, error) {
 	}
 	bar.finish()
 	if o.Out != "" {
-		if err := res.save(o.Out); err != nil {
+		if err := report.Save(o.Out, map[string]func(io.Writer) error{"result.json": res.WriteJSON, "report.html": res.WriteReport}); err != nil {
 			return nil, err
 		}
 	}
 	return res, nil
-}
-
-// save writes result.json and report.html; a file appears whole or not at all.
-func (r *Result) save(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make output folder: %w", err)
-	}
-	for name, write := range map[string]func(io.Writer) error{"result.json": r.WriteJSON, "report.html": r.WriteReport} {
-		if err := writeFile(filepath.Join(dir, name), write); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("create %s: %w", path, err)
-	}
-	defer os.Remove(f.Name())
-	if err := write(f); err != nil {
-		_ = f.Close()
-		return err
-	}
-	if err := errors.Join(f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }
 
 // meter is the progress bar; nil inside where nobody watches.

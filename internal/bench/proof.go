@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"xsched/internal/report"
 )
 
 // ErrProof: the run did not prove that XSched did what the modes claim. No
@@ -167,7 +169,7 @@ func prove(scenario string, ev *Evidence) (Proof, error) {
 			p.Preemptions, ev.Modal[ev.deep()].Deep))
 		if ev.Hold != nil {
 			add("suspended means not running", ranWhileHeld(ev),
-				fmt.Sprintf("0 ms on the GPU in %.0f ms of suspension, all ran again afterwards", ms(ev.Hold.Window.length())))
+				fmt.Sprintf("0 ms on the GPU in %.0f ms of suspension, all ran again afterwards", report.MS(ev.Hold.Window.length())))
 		}
 		if !ev.NoSlices {
 			add("slices are in force", wrongSlices(ev), slicesText(ev))
@@ -292,7 +294,7 @@ func ranWhileHeld(ev *Evidence) (bad []string) {
 	for _, t := range ev.Tenants {
 		if d := h.Ran[t.PID]; d > holdSlack {
 			bad = append(bad, fmt.Sprintf("%s (pid %d) held the GPU for %.2f ms of the %.0f ms it was suspended",
-				t.Name, t.PID, ms(d), ms(h.Window.length())))
+				t.Name, t.PID, report.MS(d), report.MS(h.Window.length())))
 		}
 	}
 	if !h.Resumed {
@@ -335,7 +337,7 @@ func reachedLate(ev *Evidence) (bad []string) {
 	}
 	if within(ev.Reached, limit) < reachPart {
 		bad = append(bad, fmt.Sprintf("only %.1f %% of the high tenant's kernels got the GPU within %v (P95 %v): it is not protected",
-			100*within(ev.Reached, limit), limit, percentile(ev.Reached, 0.95).Round(time.Microsecond)))
+			100*within(ev.Reached, limit), limit, report.Quantile(ev.Reached, 0.95).Round(time.Microsecond)))
 	}
 	return bad
 }
@@ -346,7 +348,7 @@ func reachedText(ev *Evidence) string {
 		limit = reachBySuspension
 	}
 	return fmt.Sprintf("%.2f %% of %d kernels of the high tenant got the GPU within %v (P99 %v)",
-		100*within(ev.Reached, limit), len(ev.Reached), limit, percentile(ev.Reached, 0.99).Round(time.Microsecond))
+		100*within(ev.Reached, limit), len(ev.Reached), limit, report.Quantile(ev.Reached, 0.99).Round(time.Microsecond))
 }
 
 // within is the part of the sorted durations that does not exceed limit.

@@ -3,117 +3,139 @@
 package bench
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
+	"slices"
+	"time"
 
-	"xsched/internal/chart"
+	"xsched/internal/report"
 )
 
-//go:embed report.gohtml
-var reportPage string
-
-// reportView is what the template sees.
-type reportView struct {
-	*Result
-	Machine   string
-	Date      string
-	Virtual   bool
-	Scenarios []scenarioView
-}
-
-type scenarioView struct {
-	*Scenario
-	Rows      []rowView
-	Headline  *headline
-	CDF, Hist chart.Chart
-	GPU       *chart.Chart
-	Timelines []timelineView
-	Remarks   []string
-	Modes     []string
-}
-
-type rowView struct {
-	Name                             string
-	P50, P95, P99, Max, Ratio        string
-	N                                int
-	Wait                             string
-	Kept, High, Low, Switching, Idle string
-	Preemptions                      uint64
-}
-
-// headline is the scenario in three numbers.
-type headline struct{ Alone, Native, Lv3, Kept, Ideal string }
-
-type timelineView struct {
-	Mode  string
-	Chart chart.Chart
+// rawMode is what the charts need of a mode; it is not in the JSON.
+type rawMode struct {
+	latencies []time.Duration // ascending
+	lanes     []report.Lane   // of a short window
+	span      time.Duration
 }
 
 // WriteReport writes the self-contained HTML page.
 func (r *Result) WriteReport(w io.Writer) error {
-	t, err := chart.Templates(template.New("report"))
-	if err == nil {
-		t, err = t.Funcs(template.FuncMap{"us": usText}).Parse(reportPage)
+	p := &report.Page{Title: "One GPU, a latency-critical service and best-effort tenants"}
+	p.Add(report.Block{
+		Soft: fmt.Sprintf("%s · %s · order seed %d", r.deviceText(), r.machineText(), r.Seed),
+		Text: fmt.Sprintf("The high-priority tenant submits one %s kernel %g times a second. Low-priority tenants run %s kernels back to back. "+
+			"The report shows the latency of a request and the throughput that the low tenants keep.",
+			usText(r.Workload.HighUS), r.Workload.HighRate, usText(r.Workload.LowUS)),
+	})
+	if r.Device == VirtualDevice {
+		p.Add(report.Block{Notice: "Measured on XSched's virtual GPU: shim, daemon, policies and driver calls are the real ones; the device is a process whose " +
+			"kernels take a stated device time. The figures show scheduling, not the speed of any chip."})
 	}
-	if err != nil {
-		return fmt.Errorf("parse report template: %w", err)
-	}
-	v := reportView{Result: r, Machine: r.machineText(), Date: r.Date.Format("2006-01-02 15:04 MST"), Virtual: r.Device == VirtualDevice}
 	for i := range r.Scenarios {
-		v.Scenarios = append(v.Scenarios, r.scenarioView(&r.Scenarios[i]))
+		r.addScenario(p, &r.Scenarios[i])
 	}
-	if err := t.Execute(w, v); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	p.Add(report.Block{Section: "How to read this report", List: []string{
+		"Modes. alone: the low tenants are paused. native: XSched is off; the hardware shares the GPU in timeslices of 2 ms. xsched-lv1: further launches of the low " +
+			"tenants are held; running kernels continue. xsched-lv2 and xsched-lv3: low tenants are preempted in mid-kernel.",
+		"Each scenario starts its tenants once and switches the modes live, in short blocks in random order. Drift of the machine affects all modes alike. The edges of a block are dropped.",
+		"Latency counts from the time a request was due, so queueing is included. Percentiles are exact samples (nearest rank).",
+		"GPU wait is the time from submitting a kernel to its first instruction, from the device's own record. It excludes CPU noise.",
+		"Low kept is the number of iterations of all low tenants in the measured time, relative to one low tenant alone. The high tenant's own GPU time limits it.",
+		"A context switch between processes costs the device about 0.2 ms.",
+	}})
+	return p.Write(w)
 }
 
-func (r *Result) scenarioView(s *Scenario) scenarioView {
-	v := scenarioView{Scenario: s, CDF: cdfChart(s), Hist: histogramChart(s), Remarks: r.remarks(s), Modes: s.modes()}
-	if c := splitChart(s); len(c.Bars) > 0 {
-		v.GPU = &c
-	}
-	for _, name := range s.modes() {
-		v.Rows = append(v.Rows, s.rowView(name))
-		if c, ok := timelineChart(s, name, s.lanes); ok {
-			v.Timelines = append(v.Timelines, timelineView{name, c})
-		}
-	}
-	alone, native, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(s.deep())
-	if alone != nil && native != nil && lv3 != nil {
-		v.Headline = &headline{Alone: short(alone.P99), Native: short(native.P99), Lv3: short(lv3.P99)}
+func (r *Result) addScenario(p *report.Page, s *Scenario) {
+	block := report.Block{Section: s.Name}
+	alone, native, deep := s.high(ModeAlone), s.high(ModeNative), s.high(s.deep())
+	if alone != nil && native != nil && deep != nil {
+		ms := func(l *report.Latency) string { return report.Short(l.P99) + " ms" }
+		block.Cards = []report.Card{{Value: ms(alone), Name: "P99 alone"}, {Value: ms(native), Name: "P99 native"}, {Value: ms(deep), Name: "P99 with XSched " + levelText(s.deep())}}
 		if m := s.Modes[s.deep()]; m.Low != nil && m.GPU != nil {
-			v.Headline.Kept = fmt.Sprintf("%.1f", 100*m.Low.Kept)
-			v.Headline.Ideal = fmt.Sprintf("%.1f", 100*(1-m.GPU.High))
+			block.Cards = append(block.Cards, report.Card{Value: report.Percent(m.Low.Kept), Name: "kept by the low tenants, of at most " + report.Percent(1-m.GPU.High)})
 		}
 	}
-	return v
+	p.Add(block, report.Block{Table: s.table()}, report.Block{List: r.remarks(s)})
+	var curves []report.Curve
+	var dists, split []report.Row
+	for i, name := range s.modes() {
+		class := report.ModeClass(name, i)
+		row := report.Row{Name: name, Class: class}
+		if raw := s.raw[name]; raw != nil {
+			var h report.Histogram
+			curve := report.Curve{Name: name, Class: class}
+			for _, d := range raw.latencies {
+				curve.Values = append(curve.Values, report.MS(d))
+				h.Add(uint64(d / time.Microsecond))
+			}
+			curves = append(curves, curve)
+			row.Dist = h.Distribution()
+			dists = append(dists, row)
+		}
+		if g := s.Modes[name].GPU; g != nil {
+			row.Parts = []report.Part{
+				{Value: g.High, Class: "c0", Name: "high"}, {Value: g.Low, Class: "low", Name: "low"},
+				{Value: g.Switching, Class: "switch", Name: "context switches"}, {Value: g.Idle, Class: "idle", Name: "idle"},
+			}
+			split = append(split, row)
+		}
+	}
+	p.AddChart(report.CDF("Latency distribution", "latency of a request, ms (log)", curves),
+		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
+	p.AddChart(report.Distributions("Latency histogram", "latency of a request (log)", report.Micros, dists),
+		"The same requests, one row per mode, each scaled to its highest bar. The vertical line is the P99.")
+	for _, name := range s.modes() {
+		if raw := s.raw[name]; raw != nil && raw.span > 0 {
+			p.AddChart(report.Timeline("Who has the GPU: "+name, raw.span, raw.lanes), "")
+		}
+	}
+	if len(split) > 0 {
+		p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.Percent, split), "From the device's own record.")
+	}
+	proof := &report.Table{Left: 3, Head: []string{"check", "", "evidence"}}
+	for _, c := range s.Proof.Checks {
+		mark := "✗"
+		if c.OK {
+			mark = "✓"
+		}
+		proof.Add(c.Name, mark, c.Detail)
+	}
+	p.Add(report.Block{Heading: "Proof", Table: proof, Soft: "A failed check suppresses the report."})
 }
 
-func (s *Scenario) rowView(name string) rowView {
-	m := s.Modes[name]
-	row := rowView{
-		Name: name, P50: "–", P95: "–", P99: "–", Max: "–", Ratio: "–", Wait: "–", Kept: "–",
-		High: "–", Low: "–", Switching: "–", Idle: "–", Preemptions: m.Preemptions,
-	}
-	if h := m.High; h != nil {
-		row.P50, row.P95, row.P99, row.Max, row.N = fmt.Sprintf("%.3f", h.P50), fmt.Sprintf("%.3f", h.P95),
-			fmt.Sprintf("%.3f", h.P99), fmt.Sprintf("%.3f", h.Max), h.N
-		if a := s.high(ModeAlone); a != nil && a.P99 > 0 {
-			row.Ratio = fmt.Sprintf("%.1f×", h.P99/a.P99)
+// lanesOf turns the device's record of a window into lanes: who ran, and who had work and waited. A
+// low tenant is loaded all the time in every mode but alone. The high tenant waits from a kernel's
+// submission to its start.
+func lanesOf(tenants []*tenant, segs []Segment, waits []Wait, w Window, alone bool) []report.Lane {
+	at := func(t int64) time.Duration { return time.Duration(min(max(t, w.From), w.To) - w.From) }
+	var lanes []report.Lane
+	for i, t := range tenants {
+		l := report.Lane{Name: t.name, Class: "low"}
+		switch {
+		case i == 0:
+			l.Class = "c0"
+			for _, k := range waits {
+				if k.PID == t.pid() && w.overlap(k.Submitted, k.Started+1) > 0 {
+					l.Pieces = append(l.Pieces, report.Piece{From: at(k.Submitted), To: at(k.Started), State: report.Waiting})
+					if k.Submitted >= w.From {
+						l.Arrivals = append(l.Arrivals, at(k.Submitted))
+					}
+				}
+			}
+		case !alone: // drawn below what follows
+			l.Pieces = append(l.Pieces, report.Piece{To: w.length(), State: report.Waiting})
 		}
+		for _, s := range segs {
+			if s.PID == t.pid() {
+				state := report.Running
+				if s.Switch {
+					state = report.Switching
+				}
+				l.Pieces = append(l.Pieces, report.Piece{From: at(s.From), To: at(s.To), State: state})
+			}
+		}
+		lanes = append(lanes, l)
 	}
-	if m.Wait != nil {
-		row.Wait = fmt.Sprintf("%.3f", m.Wait.P99)
-	}
-	if m.Low != nil {
-		row.Kept = fmt.Sprintf("%.1f %%", 100*m.Low.Kept)
-	}
-	if g := m.GPU; g != nil {
-		pc := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
-		row.High, row.Low, row.Switching, row.Idle = pc(g.High), pc(g.Low), pc(g.Switching), pc(g.Idle)
-	}
-	return row
+	return slices.Clip(lanes)
 }

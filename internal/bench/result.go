@@ -8,10 +8,10 @@
 package bench
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"time"
+
+	"xsched/internal/report"
 )
 
 // The modes a scenario is measured in. Their names are part of result.json.
@@ -97,21 +97,20 @@ type Scenario struct {
 	Remaps    uint64 `json:"remaps,omitempty"`
 	HighStops uint64 `json:"high_stops,omitempty"`
 
-	lanes []lane
-	raw   map[string]*rawMode // for the report's pictures; not in the JSON
+	raw map[string]*rawMode // for the charts; not in the JSON
 }
 
 // Mode is one mode of one scenario.
 type Mode struct {
-	High *Latency `json:"high,omitempty"`
-	Low  *Low     `json:"low,omitempty"`
+	High *report.Latency `json:"high,omitempty"`
+	Low  *Low            `json:"low,omitempty"`
 	// Wait is how long the high tenant's kernels waited for the GPU, by the
 	// device's own record: what is left of a latency without the CPU's noise.
-	Wait        *Latency `json:"gpu_wait,omitempty"`
-	GPU         *Split   `json:"gpu,omitempty"`
-	Preemptions uint64   `json:"preemptions"`
-	Seconds     float64  `json:"seconds"` // measured, edges of the blocks left out
-	Offered     int      `json:"offered"` // requests the schedule asked for in that time
+	Wait        *report.Latency `json:"gpu_wait,omitempty"`
+	GPU         *Split          `json:"gpu,omitempty"`
+	Preemptions uint64          `json:"preemptions"`
+	Seconds     float64         `json:"seconds"` // measured, edges of the blocks left out
+	Offered     int             `json:"offered"` // requests the schedule asked for in that time
 }
 
 // Low says how the low tenants fared.
@@ -132,23 +131,8 @@ type Split struct {
 	Idle      float64 `json:"idle"`
 }
 
-// rawMode is what the pictures need of a mode.
-type rawMode struct {
-	latencies []time.Duration // sorted
-	window    []Segment       // the timeline of a short window
-	from      int64           // start of that window
-	span      time.Duration
-}
-
 // WriteJSON writes the result, indented.
-func (r *Result) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
-}
+func (r *Result) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
 // modes returns the names of the modes that were measured, in table order.
 func (s *Scenario) modes() []string {

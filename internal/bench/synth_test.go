@@ -5,6 +5,8 @@ package bench
 import (
 	"math/rand/v2"
 	"time"
+
+	"xsched/internal/report"
 )
 
 // synthetic is a result with made-up but plausible numbers, for the tests of
@@ -25,10 +27,11 @@ func syntheticScenario(lows int) Scenario {
 	rng := rand.New(rand.NewPCG(uint64(lows), 1))
 	s := Scenario{
 		Name: scenarioName(lows), Lows: lows, LowAloneRate: 50,
-		Modes: map[string]*Mode{}, raw: map[string]*rawMode{}, lanes: []lane{{"high", 100}},
+		Modes: map[string]*Mode{}, raw: map[string]*rawMode{},
 	}
+	tenants := []*tenant{{name: "high", id: 100}}
 	for i := range lows {
-		s.lanes = append(s.lanes, lane{tenantName(i + 1), 101 + i})
+		tenants = append(tenants, &tenant{name: tenantName(i + 1), id: 101 + i})
 	}
 	for _, name := range ModesOf(PlatformNVIDIA) {
 		var d []time.Duration
@@ -44,27 +47,31 @@ func syntheticScenario(lows int) Scenario {
 			}
 			d = append(d, base)
 		}
-		m := &Mode{High: summarize(d), Wait: &Latency{N: 360}, Seconds: 3.6, Offered: 360, GPU: &Split{High: 0.009, Idle: 0.991}}
-		raw := &rawMode{latencies: d, from: 1000, span: 100 * time.Millisecond}
+		m := &Mode{High: report.Summarize(d), Wait: &report.Latency{N: 360}, Seconds: 3.6, Offered: 360, GPU: &Split{High: 0.009, Idle: 0.991}}
+		raw := &rawMode{latencies: d, span: 100 * time.Millisecond}
 		if name != ModeAlone {
 			m.Low = &Low{Kept: 0.94, Rate: 47}
 			m.GPU = &Split{High: 0.009, Low: 0.94, Switching: 0.05, Idle: 0.001}
 			m.Preemptions = 360
-			m.Wait = &Latency{P99: 0.205, N: 360}
+			m.Wait = &report.Latency{P99: 0.205, N: 360}
 		}
-		t := raw.from
-		for i := 0; t < raw.from+int64(raw.span); i++ {
+		w := Window{1000, 1000 + int64(raw.span)}
+		var segs []Segment
+		var waits []Wait
+		for i, t := 0, w.From; t < w.To; i++ {
 			if name == ModeAlone {
-				raw.window = append(raw.window, Segment{From: t, To: t + 90_000, PID: 100})
+				segs = append(segs, Segment{From: t, To: t + 90_000, PID: 100})
 				t += 10_000_000
 				continue
 			}
-			raw.window = append(raw.window,
+			segs = append(segs,
 				Segment{From: t, To: t + 2_000_000, PID: 101 + i%lows},
 				Segment{From: t + 2_000_000, To: t + 2_200_000, PID: 100, Switch: true},
 				Segment{From: t + 2_200_000, To: t + 2_290_000, PID: 100})
+			waits = append(waits, Wait{PID: 100, Submitted: t + 500_000, Started: t + 2_200_000})
 			t += 2_490_000
 		}
+		raw.lanes = lanesOf(tenants, segs, waits, w, name == ModeAlone)
 		s.Modes[name], s.raw[name] = m, raw
 	}
 	s.Proof, _ = prove(s.Name, goodEvidence(lows))

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+
+	"xsched/internal/report"
 )
 
 // WriteTable prints the comparison for people.
@@ -24,15 +25,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
 		fmt.Fprintf(&b, "\n%s\n", s.Name)
-		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(tw, "mode\tP50 ms\tP99 ms\tmax ms\tP99/alone\tn\tGPU wait P99\tlow kept\thigh\tlow\tswitch\tidle\tpreempted\t")
-		for _, name := range s.modes() {
-			m := s.Modes[name]
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", name, s.latencyColumns(m), waitText(m), keptText(m), splitColumns(m))
-		}
-		if err := tw.Flush(); err != nil {
-			return fmt.Errorf("write table: %w", err)
-		}
+		_ = s.table().WriteText(&b, "  ")
 		fmt.Fprintf(&b, "  proof: %s\n", s.Proof.line(levelText(s.deep())))
 		for _, remark := range r.remarks(s) {
 			fmt.Fprintf(&b, "  - %s\n", remark)
@@ -55,37 +48,32 @@ func (r *Result) machineText() string {
 	return r.Machine.text() + r.Date.Format(", 2006-01-02 15:04 MST")
 }
 
-func (s *Scenario) latencyColumns(m *Mode) string {
-	if m.High == nil {
-		return "-\t-\t-\t-\t0"
+// table has a row for each mode.
+func (s *Scenario) table() *report.Table {
+	t := &report.Table{Left: 1, Head: []string{
+		"mode", "P50 ms", "P99 ms", "max ms", "P99/alone", "n", "GPU wait P99", "low kept", "high", "low", "switch", "idle", "preempted",
+	}}
+	for _, name := range s.modes() {
+		m := s.Modes[name]
+		row := []string{name, "-", "-", "-", "-", "0", "-", "-", "-", "-", "-", "-", fmt.Sprint(m.Preemptions)}
+		if h := m.High; h != nil {
+			row[1], row[2], row[3], row[5] = fmt.Sprintf("%.3f", h.P50), fmt.Sprintf("%.3f", h.P99), fmt.Sprintf("%.3f", h.Max), fmt.Sprint(h.N)
+			if alone := s.high(ModeAlone); alone != nil && alone.P99 > 0 {
+				row[4] = fmt.Sprintf("%.1fx", h.P99/alone.P99)
+			}
+		}
+		if m.Wait != nil {
+			row[6] = fmt.Sprintf("%.3f", m.Wait.P99)
+		}
+		if m.Low != nil {
+			row[7] = report.Percent(m.Low.Kept)
+		}
+		if g := m.GPU; g != nil {
+			row[8], row[9], row[10], row[11] = report.Percent(g.High), report.Percent(g.Low), report.Percent(g.Switching), report.Percent(g.Idle)
+		}
+		t.Add(row...)
 	}
-	ratio := "-"
-	if alone := s.Modes[ModeAlone]; alone != nil && alone.High != nil && alone.High.P99 > 0 {
-		ratio = fmt.Sprintf("%.1fx", m.High.P99/alone.High.P99)
-	}
-	return fmt.Sprintf("%.3f\t%.3f\t%.3f\t%s\t%d", m.High.P50, m.High.P99, m.High.Max, ratio, m.High.N)
-}
-
-func waitText(m *Mode) string {
-	if m.Wait == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.3f", m.Wait.P99)
-}
-
-func keptText(m *Mode) string {
-	if m.Low == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f %%", 100*m.Low.Kept)
-}
-
-func splitColumns(m *Mode) string {
-	if m.GPU == nil {
-		return "-\t-\t-\t-\t-"
-	}
-	return fmt.Sprintf("%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%d", 100*m.GPU.High, 100*m.GPU.Low,
-		100*m.GPU.Switching, 100*m.GPU.Idle, m.Preemptions)
+	return t
 }
 
 // line is the proof in one line.
@@ -167,7 +155,7 @@ func (r *Result) remarks(s *Scenario) []string {
 	return out
 }
 
-func (s *Scenario) high(mode string) *Latency {
+func (s *Scenario) high(mode string) *report.Latency {
 	if m := s.Modes[mode]; m != nil {
 		return m.High
 	}

@@ -54,8 +54,8 @@ type ReplayQueue struct {
 type Outcome struct {
 	// Latency is of its busy periods: from submission till nothing is left to do.
 	Latency *report.Latency `json:"latency,omitempty"`
-	Done    uint64   `json:"done"`
-	GPU     float64  `json:"gpu"` // part of a device
+	Done    uint64          `json:"done"`
+	GPU     float64         `json:"gpu"` // part of a device
 }
 
 // What Service says.

@@ -43,16 +43,16 @@ type RunResult struct {
 
 // Class is one entry of the scenario's tenants: all programs of it together.
 type Class struct {
-	Name     string   `json:"name"`
-	Count    int      `json:"count"`
-	Priority int      `json:"priority"`
+	Name     string          `json:"name"`
+	Count    int             `json:"count"`
+	Priority int             `json:"priority"`
 	Latency  *report.Latency `json:"latency,omitempty"`
 	// Wait is from the hand-over of a kernel to its first moment on the device.
 	Wait       *report.Latency `json:"gpu_wait,omitempty"`
-	Offered    uint64   `json:"offered"`
-	Done       uint64   `json:"done"`
-	Unfinished uint64   `json:"unfinished"` // came and were not done at the end
-	Rate       float64  `json:"rate_hz"`
+	Offered    uint64          `json:"offered"`
+	Done       uint64          `json:"done"`
+	Unfinished uint64          `json:"unfinished"` // came and were not done at the end
+	Rate       float64         `json:"rate_hz"`
 	// Late is the part of the requests over their deadline, or over the SLO's latency.
 	Late *float64 `json:"late,omitempty"`
 	// GPU is the part of the time of one device that all of them had together.
@@ -65,7 +65,7 @@ type Class struct {
 	Most  float64 `json:"most"`
 	// Alone is one of them with a device to itself.
 	Alone       *report.Latency `json:"alone,omitempty"`
-	Preemptions uint64   `json:"preemptions"` // in the middle of a kernel
+	Preemptions uint64          `json:"preemptions"` // in the middle of a kernel
 
 	open      bool
 	perSecond float64 // of each, GPU time
