@@ -45,7 +45,7 @@ func (c *colocation) readRecording() error {
 			return fmt.Errorf("read the recording: %w", err)
 		}
 		switch {
-		case item.Gap != nil:
+		case item.State != nil && item.State.Gap:
 			return errors.New("read the recording: the daemon could not write all of it; the machine is too busy")
 		case item.Event != nil:
 			h.follow(item.Event)

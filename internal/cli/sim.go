@@ -59,21 +59,25 @@ docs/simulator.md describes scenarios and what the model leaves out.`,
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
+			endRecording := func() error { return nil }
 			if recordTo != "" {
-				log, err := record.Create(recordTo, record.Options{Header: s.RecordHeader(version, o)})
+				log, err := record.Create(recordTo, record.Options{Header: s.RecordHeader(version, o), Wait: true})
 				if err != nil {
 					return err
 				}
-				defer func() { _ = log.Close() }()
-				o.Record = log
+				o.Record, endRecording = log, log.Close
 			}
 			var done func()
 			o.Progress, done = a.simProgress()
 			start := time.Now()
 			res, err := sim.Run(ctx, s, o)
 			done()
+			ended := endRecording()
 			if err != nil {
 				return interrupted(ctx, err)
+			}
+			if ended != nil {
+				return ended
 			}
 			took := time.Since(start)
 			for path, write := range map[string]func(io.Writer) error{csv: res.WriteCSV, svg: res.WriteSVG, html: res.WriteHTML, timeline: res.WriteTimeline} {

@@ -290,9 +290,9 @@ func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 
 // endRecording writes what is left of the recording.
 func (d *Daemon) endRecording() {
-	err := d.record.Close()
+	_ = d.record.Close() // in Stats
 	s := d.record.Stats()
-	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", err)
+	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", s.Err)
 }
 
 // engineDo runs f on the engine loop; a loop that doesn't answer is an error, not a hang.

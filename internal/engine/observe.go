@@ -4,47 +4,75 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
 )
 
-// EventKind says what was done to an engine. The numbers are in recordings: they stay.
+// EventKind is the type of an Event.
 type EventKind uint8
 
-// The kinds of an Event and the fields each uses, beside At.
+// Event kinds, with the fields that each uses beside At.
 const (
 	EventAdd       EventKind = iota + 1 // Queue
 	EventRemove                         // ID
-	EventBusy                           // ID, On; Length: how long it was fed, if that is known
+	EventBusy                           // ID, On, Length: submission time of the busy period, if known
 	EventHint                           // PID, Hint
 	EventQueueHint                      // ID, Hint
 	EventHeld                           // PID, On
-	EventLevel                          // ID, Level, On: has slices
+	EventLevel                          // ID, Level, On: has timeslices
 	EventPolicy                         // Name
 	EventMode                           // Name, Level
 	EventQuantum                        // Length
 	EventUnmanaged                      // Device, On
-	EventMark                           // PID, On: a request begins, or ends
+	EventMark                           // PID, On: a request begins or ends
 	EventDecide                         // Changes, Wake
 )
 
-// Event is one thing that was done to an engine, or one decision of it. All that an
-// engine does follows from its Config and its events.
+// kindNames are part of the recording format.
+var kindNames = [...]string{
+	EventAdd: "add", EventRemove: "remove", EventBusy: "busy", EventHint: "hint", EventQueueHint: "queue_hint", EventHeld: "held",
+	EventLevel: "level", EventPolicy: "policy", EventMode: "mode", EventQuantum: "quantum", EventUnmanaged: "unmanaged",
+	EventMark: "mark", EventDecide: "decide",
+}
+
+func (k EventKind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind %d", int(k))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (k EventKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *EventKind) UnmarshalText(text []byte) error {
+	i := slices.Index(kindNames[:], string(text))
+	if i <= 0 {
+		return fmt.Errorf("unknown event kind %q", text)
+	}
+	*k = EventKind(i)
+	return nil
+}
+
+// Event is one input of an engine or one of its decisions. An engine's behavior follows from
+// its Config and its events alone.
 type Event struct {
-	Kind    EventKind
-	At      model.Time
-	ID      model.QueueID
-	PID     int
-	Device  model.DeviceID
-	On      bool
-	Level   model.Level
-	Length  time.Duration
-	Name    string
-	Hint    *model.Hint
-	Queue   *model.Queue
-	Changes []model.Desired
-	Wake    model.Time
+	Kind    EventKind       `json:"kind"`
+	At      model.Time      `json:"at,omitempty"`
+	ID      model.QueueID   `json:"id,omitzero"`
+	PID     int             `json:"pid,omitempty"`
+	Device  model.DeviceID  `json:"device,omitempty"`
+	On      bool            `json:"on,omitempty"`
+	Level   model.Level     `json:"level,omitempty"`
+	Length  time.Duration   `json:"length,omitempty"`
+	Name    string          `json:"name,omitempty"`
+	Hint    *model.Hint     `json:"hint,omitempty"`
+	Queue   *model.Queue    `json:"queue,omitempty"`
+	Changes []model.Desired `json:"changes,omitempty"`
+	Wake    model.Time      `json:"wake,omitempty"`
 }
 
 // Observe has f called after everything that is done to the engine, in order, from the

@@ -178,7 +178,7 @@ func (l *loop) run() {
 	events := make([]unix.EpollEvent, 256)
 	l.tick = l.now()
 	if r := l.hub.cfg.Recorder; r != nil {
-		r.Attach(l.engine, l.tick)
+		r.Attach(l.engine, l.tick, l.programOf)
 	}
 	for !l.quit.Load() {
 		l.arm()

@@ -38,13 +38,18 @@ func (l *loop) join(s *Session) error {
 	}
 	l.sessions[s.ID] = s
 	l.open(s)
-	if r := l.hub.cfg.Recorder; r != nil {
-		r.Name(s.ID, s.Command)
-	}
 	if s.policyWish != "" {
 		l.wishPolicy(s, s.policyWish)
 	}
 	return nil
+}
+
+// programOf returns the command line of a session's process, for the recording.
+func (l *loop) programOf(id model.SessionID) string {
+	if s := l.sessions[id]; s != nil {
+		return s.Command
+	}
+	return ""
 }
 
 // remove forgets a session.

@@ -45,8 +45,8 @@ type SessionID uint64
 
 // QueueID names a schedulable queue: a process's context on a device.
 type QueueID struct {
-	Session SessionID
-	Index   uint32 // slot in the session's page
+	Session SessionID `json:"session"`
+	Index   uint32    `json:"index,omitempty"` // slot in the session's page
 }
 
 // Level is what can be done to a running queue.
@@ -80,37 +80,37 @@ const (
 
 // Queue is the engine's knowledge of one schedulable queue; policies read it.
 type Queue struct {
-	ID     QueueID
-	PID    int
-	Device DeviceID
-	Hint   Hint
+	ID     QueueID  `json:"id"`
+	PID    int      `json:"pid"`
+	Device DeviceID `json:"device"`
+	Hint   Hint     `json:"hint"`
 	// Level is the one in force: Hint.Level resolved against what the device does.
-	Level Level
+	Level Level `json:"level"`
 	// Slices says that the device has hardware timeslices for this queue.
-	Slices bool
+	Slices bool `json:"slices,omitempty"`
 
-	Busy      bool // work submitted and not known to be finished
-	ChangedAt Time // when Busy last changed
-	Guessed   bool // Busy is a guess: nobody tells when it has work
+	Busy      bool `json:"busy,omitempty"`       // work submitted and not known to be finished
+	ChangedAt Time `json:"changed_at,omitempty"` // when Busy last changed
+	Guessed   bool `json:"guessed,omitempty"`    // Busy is a guess: nobody tells when it has work
 	// Feeding is what its busy times tell about how its program submits.
-	Feeding Feeding
+	Feeding Feeding `json:"feeding,omitzero"`
 
 	// Held: suspended by hand (xsched suspend PID); no policy may run it.
-	Held bool
+	Held bool `json:"held,omitempty"`
 
 	// Running is the verdict in force; RunSince and WaitSince tell for how long it
 	// has run, or has been ready without making progress on the GPU. Policies
 	// that rotate read these instead of keeping state of their own.
-	Running   bool
-	RunSince  Time
-	WaitSince Time
+	Running   bool `json:"-"`
+	RunSince  Time `json:"-"`
+	WaitSince Time `json:"-"`
 
 	// Rank is the priority in force: Hint.Priority as the policy reads it.
-	Rank Priority
+	Rank Priority `json:"-"`
 	// Got is the GPU time it had, as far as it can be told from who could run when.
-	Got time.Duration
+	Got time.Duration `json:"-"`
 	// Memo is what the policy in force remembers about this queue.
-	Memo [2]int64
+	Memo [2]int64 `json:"-"`
 }
 
 // Ready says that the queue could use the GPU now.
@@ -134,11 +134,12 @@ type Plan []Verdict
 
 // Desired is what the engine wants a device to make true for one queue.
 type Desired struct {
-	Queue   QueueID
-	Suspend Level         // 0: running; else stopped at this level
-	Slice   time.Duration // 0: the driver's own
+	Queue   QueueID       `json:"queue"`
+	Suspend Level         `json:"suspend,omitempty"` // 0: running; else stopped at this level
+	Slice   time.Duration `json:"slice,omitempty"`   // 0: the driver's own
 	// InFlight and Batch are the Lv1 limits; 0: none.
-	InFlight, Batch int
+	InFlight int `json:"in_flight,omitempty"`
+	Batch    int `json:"batch,omitempty"`
 }
 
 // Mode is how much of a plan is carried out; it switches live.

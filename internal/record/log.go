@@ -3,7 +3,8 @@
 package record
 
 import (
-	"encoding/binary"
+	"bufio"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,109 +16,134 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/engine"
 	"xsched/internal/model"
 )
 
-// Recorder is what the engine loop knows of a recording.
+// Recorder is the engine loop's view of a recording.
 type Recorder interface {
-	// Attach begins to listen to an engine. It must be called from the engine's goroutine.
-	Attach(e *engine.Engine, now model.Time)
-	// Name says what the program behind a session is called.
-	Name(session model.SessionID, name string)
+	// Attach starts recording an engine; program names the process behind a session. Both are
+	// used on the engine's goroutine only, which must be the caller's.
+	Attach(e *engine.Engine, now model.Time, program func(model.SessionID) string)
 }
 
-// Options of Create.
+// Options of Create. Zero values select the defaults.
 type Options struct {
-	Header Header
-	// FileBytes is the size at which a new file is begun, Files how many are kept.
-	FileBytes int64 // 0: 64 MB
-	Files     int   // 0: 4
-	RingBytes int   // 0: 4 MB
-	Log       *slog.Logger
+	Header    Header
+	FileBytes int64 // start a new file at the first checkpoint beyond this size; default 64 MB
+	Files     int   // files kept; default 4
+	Queue     int   // events between the engine and the writer; default 16384
+	// Wait makes a full queue block the engine instead of dropping events. For simulations.
+	Wait bool
+	Log  *slog.Logger
 }
 
 const (
-	defaultFileBytes = 64 << 20
-	defaultFiles     = 4
-	defaultRing      = 4 << 20
-	minRing          = 4 << 10
-	flushPeriod      = 20 * time.Millisecond
+	flushPeriod = 100 * time.Millisecond
+	maxProgram  = 256 // bytes of a program's name
 )
 
-// Log is a recording that is being written. What the engine's goroutine calls only
-// copies into a ring of bounded size; one goroutine writes. If it can't keep up,
-// records are lost, counted, and the recording says so and what the state is after.
+// Log writes a recording. The engine's goroutine sends copies of events to a channel of bounded
+// length; another goroutine encodes, compresses and writes them. Events that do not fit are
+// dropped and counted, and a checkpoint follows as soon as there is room.
 type Log struct {
-	ring   *ring
-	kick   chan struct{}
-	quit   chan struct{}
-	closed chan struct{}
-	once   sync.Once
+	path  string
+	o     Options
+	queue chan entry
+	kick  chan struct{}
+	quit  chan struct{}
+	done  chan struct{}
+	once  sync.Once
 
-	// The engine's goroutine.
-	engine  *engine.Engine
-	enc     encoder
-	body    []byte
-	frame   []byte
-	lost    uint64 // not said yet
-	dropped atomic.Uint64
+	// Owned by the engine's goroutine.
+	engine    *engine.Engine
+	program   func(model.SessionID) string
+	unmanaged map[model.DeviceID]bool
+	lost      uint64 // dropped since the last checkpoint
 
-	// The writer's.
-	path    string
-	o       Options
-	log     *slog.Logger
-	file    *os.File
-	bytes   int64
-	fresh   bool // the file has only its beginning
-	part    int
-	state   state
-	failed  atomic.Pointer[string]
-	records atomic.Uint64
-	written atomic.Int64
+	// Owned by the writer's goroutine.
+	file countingFile
+	zip  *gzip.Writer
+	buf  *bufio.Writer
+	json *json.Encoder
+	part int
+	full bool // the file has reached its size and waits for a checkpoint
+
+	wantState        atomic.Bool
+	records, dropped atomic.Uint64
+	bytes            atomic.Int64
+	failed           atomic.Pointer[error]
 }
 
 var _ Recorder = (*Log)(nil)
+
+// entry is an event by value, to spare the engine an allocation, or a checkpoint.
+type entry struct {
+	event   engine.Event
+	program string
+	state   *State
+}
 
 // Stats of a recording.
 type Stats struct {
 	Records, Dropped uint64
 	Bytes            int64
-	Failed           string // why nothing is written any more
+	Err              error // ended the recording early
 }
 
-// Create begins a recording at path; older files of that name go, path.1 and so on too.
+// Create starts a recording at path and removes an older one there. It refuses anything but a
+// regular file: a symbolic link could have been planted by another user.
 func Create(path string, o Options) (*Log, error) {
-	if o.FileBytes == 0 {
-		o.FileBytes = defaultFileBytes
-	}
-	if o.Files == 0 {
-		o.Files = defaultFiles
-	}
-	if o.RingBytes == 0 {
-		o.RingBytes = defaultRing
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	l := &Log{
-		ring: newRing(max(o.RingBytes, minRing)), kick: make(chan struct{}, 1), quit: make(chan struct{}), closed: make(chan struct{}),
-		path: path, o: o, log: o.Log, state: newState(o.Header.Config),
-	}
-	l.enc.last = o.Header.Base
-	l.state.at = o.Header.Base
-	for i := 1; i < o.Files; i++ {
-		if err := os.Remove(numbered(path, i)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("remove old recording: %w", err)
-		}
-	}
-	if err := l.begin(); err != nil {
-		return nil, err
+	l, err := create(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("create recording: %w", err)
 	}
 	go l.run()
 	return l, nil
 }
 
+// create is Create without the writer's goroutine.
+func create(path string, o Options) (*Log, error) {
+	if o.FileBytes == 0 {
+		o.FileBytes = 64 << 20
+	}
+	if o.Files == 0 {
+		o.Files = 4
+	}
+	o.Files = max(o.Files, 2)
+	if o.Queue == 0 {
+		o.Queue = 16384
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	l := &Log{
+		path: path, o: o, queue: make(chan entry, o.Queue), kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+		unmanaged: map[model.DeviceID]bool{},
+	}
+	l.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails only for an unknown level
+	l.buf = bufio.NewWriterSize(l.zip, 64<<10)
+	l.json = json.NewEncoder(l.buf)
+	l.json.SetEscapeHTML(false)
+	for i := 0; ; i++ {
+		info, err := os.Lstat(numbered(path, i))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			return l, l.begin(nil)
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s exists and is not a regular file; remove it or choose another name", numbered(path, i))
+		}
+		if err := os.Remove(numbered(path, i)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// numbered returns the name of the i-th newest file.
 func numbered(path string, i int) string {
 	if i == 0 {
 		return path
@@ -125,191 +151,182 @@ func numbered(path string, i int) string {
 	return fmt.Sprintf("%s.%d", path, i)
 }
 
-// Attach implements Recorder. Queues that exist already are part of the first checkpoint.
-func (l *Log) Attach(e *engine.Engine, now model.Time) {
-	l.engine = e
+// Attach implements Recorder. Existing queues go into a checkpoint.
+func (l *Log) Attach(e *engine.Engine, now model.Time, program func(model.SessionID) string) {
+	l.engine, l.program = e, program
 	if len(e.Snapshot(now)) > 0 {
 		l.checkpoint(now)
 	}
 	e.Observe(l.event)
 }
 
-// Name implements Recorder.
-func (l *Log) Name(session model.SessionID, name string) {
-	const most = 256
-	b := append(l.body[:0], kindName, 0) // no time has passed
-	b = binary.AppendUvarint(b, uint64(session))
-	l.body = append(b, name[:min(len(name), most)]...)
-	l.push(l.enc.last)
-}
-
 // event is the engine's observer.
 func (l *Log) event(ev *engine.Event) {
-	if l.lost > 0 && !l.resume(ev) {
-		l.drop()
-		return
+	en := entry{event: *ev}
+	switch ev.Kind {
+	case engine.EventAdd:
+		q := *ev.Queue
+		en.event.Queue, en.program = &q, l.name(q.ID)
+	case engine.EventHint, engine.EventQueueHint:
+		h := *ev.Hint
+		en.event.Hint = &h
+	case engine.EventUnmanaged:
+		if ev.On {
+			l.unmanaged[ev.Device] = true
+		} else {
+			delete(l.unmanaged, ev.Device)
+		}
+	case engine.EventDecide:
+		en.event.Changes = slices.Clone(ev.Changes)
 	}
-	l.body = l.enc.event(l.body[:0], ev)
-	l.push(max(ev.At, l.enc.last))
+	if l.lost > 0 || !l.push(en) {
+		l.lost++
+		l.dropped.Add(1)
+	}
+	if ev.Kind == engine.EventDecide && (l.wantState.Load() || l.lost > 0 && len(l.queue) <= l.o.Queue/4) {
+		l.checkpoint(ev.At)
+	}
 }
 
-func (l *Log) drop() {
-	l.lost++
-	l.dropped.Add(1)
+func (l *Log) name(id model.QueueID) string {
+	name := l.program(id.Session)
+	return name[:min(len(name), maxProgram)]
 }
 
-// push hands the body to the writer; at is its time.
-func (l *Log) push(at model.Time) {
-	l.frame = frame(l.frame[:0], l.body)
-	if !l.ring.push(l.frame) {
-		l.drop()
-		l.wake()
-		return
+// push queues an entry unless the queue is full. The writer polls: waking it costs the engine
+// more than sending, so push wakes it only once the queue is half full.
+func (l *Log) push(en entry) bool {
+	if len(l.queue) >= l.o.Queue/2 {
+		select {
+		case l.kick <- struct{}{}:
+		default:
+		}
 	}
-	l.enc.last = at
-	if l.ring.free() < len(l.ring.buf)/2 {
-		l.wake()
+	if l.o.Wait {
+		l.queue <- en
+		return true
 	}
-}
-
-func (l *Log) wake() {
 	select {
-	case l.kick <- struct{}{}:
+	case l.queue <- en:
+		return true
 	default:
-	}
-}
-
-// resume goes on after a loss, once there is room again: how much was lost, and the state
-// as it is. The event under way is part of that state, unless it is a decision.
-func (l *Log) resume(ev *engine.Event) bool {
-	if l.engine == nil || ev.Kind != engine.EventDecide || l.ring.free() < len(l.ring.buf)*3/4 {
 		return false
 	}
-	l.checkpoint(ev.At)
-	return l.lost == 0
 }
 
-// checkpoint writes what was lost and the state.
+// checkpoint queues the engine's state.
 func (l *Log) checkpoint(now model.Time) {
-	all, cfg := l.engine.Snapshot(now), l.engine.Config()
-	s := newState(cfg)
-	s.at = max(now, l.enc.last)
-	for i := range all {
-		q := all[i].Queue
-		s.queues[q.ID] = &q
+	s := &State{At: now, Lost: l.lost}
+	put := func(ev engine.Event, program string) {
+		ev.At = now
+		s.Items = append(s.Items, Item{Event: &ev, Program: program})
 	}
-	var b []byte
-	before := l.enc.last
-	if l.lost > 0 {
-		body := append(l.body[:0], kindGap)
-		body = binary.AppendVarint(body, int64(s.at-l.enc.last))
-		b = frame(b, binary.AppendUvarint(body, l.lost))
-		l.enc.last = s.at
+	cfg := l.engine.Config()
+	put(engine.Event{Kind: engine.EventPolicy, Name: cfg.Policy}, "")
+	put(engine.Event{Kind: engine.EventMode, Name: string(cfg.Mode), Level: cfg.ForceLevel}, "")
+	if cfg.Quantum > 0 {
+		put(engine.Event{Kind: engine.EventQuantum, Length: cfg.Quantum}, "")
 	}
-	if b = s.append(b, &l.enc); l.ring.push(b) {
+	for _, id := range slices.Sorted(maps.Keys(l.unmanaged)) {
+		put(engine.Event{Kind: engine.EventUnmanaged, Device: id, On: true}, "")
+	}
+	for _, q := range l.engine.Snapshot(now) {
+		put(engine.Event{Kind: engine.EventAdd, Queue: &q.Queue}, l.name(q.Queue.ID))
+	}
+	if l.push(entry{state: s}) {
 		l.lost = 0
-		return
+		l.wantState.Store(false)
 	}
-	l.enc.last = before
-	l.wake()
 }
 
 // Stats returns the counts so far.
 func (l *Log) Stats() Stats {
-	s := Stats{Records: l.records.Load(), Dropped: l.dropped.Load(), Bytes: l.written.Load()}
-	if why := l.failed.Load(); why != nil {
-		s.Failed = *why
+	s := Stats{Records: l.records.Load(), Dropped: l.dropped.Load(), Bytes: l.bytes.Load()}
+	if err := l.failed.Load(); err != nil {
+		s.Err = *err
 	}
 	return s
 }
 
-// Close writes what is left and ends the recording. The engine must not be used meanwhile.
+// Close writes what is queued and ends the recording. The engine must have stopped.
 func (l *Log) Close() error {
 	l.once.Do(func() { close(l.quit) })
-	<-l.closed
-	if why := l.failed.Load(); why != nil {
-		return errors.New(*why)
+	<-l.done
+	return l.Stats().Err
+}
+
+// run is the writer's goroutine.
+func (l *Log) run() {
+	defer close(l.done)
+	tick := time.NewTicker(flushPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.flush()
+		case <-l.kick:
+			l.flush()
+		case <-l.quit:
+			l.flush()
+			l.fail(l.file.Close())
+			return
+		}
+	}
+}
+
+// fail ends the recording; the daemon goes on without it.
+func (l *Log) fail(err error) {
+	if err == nil || l.failed.Load() != nil {
+		return
+	}
+	err = fmt.Errorf("write recording: %w", err)
+	l.failed.Store(&err)
+	l.o.Log.Error("recording ended", "file", l.path, "err", err)
+}
+
+// flush writes what is queued to the file.
+func (l *Log) flush() {
+	if len(l.queue) == 0 {
+		return
+	}
+	for range len(l.queue) {
+		if en := <-l.queue; l.failed.Load() == nil {
+			l.fail(l.write(&en))
+		}
+	}
+	if l.failed.Load() == nil {
+		l.fail(l.endMember())
+	}
+}
+
+func (l *Log) write(en *entry) error {
+	if en.state != nil && l.full {
+		return l.rotate(en.state)
+	}
+	item := Item{Event: &en.event, Program: en.program}
+	if en.state != nil {
+		item = Item{State: en.state}
+	}
+	l.records.Add(1)
+	return l.json.Encode(&item)
+}
+
+// endMember completes the gzip member, so that what was written is readable and checked.
+func (l *Log) endMember() error {
+	if err := errors.Join(l.buf.Flush(), l.zip.Close()); err != nil {
+		return err
+	}
+	l.zip.Reset(&l.file)
+	if !l.full && l.file.size >= l.o.FileBytes {
+		l.full = true
+		l.wantState.Store(true)
 	}
 	return nil
 }
 
-// run is the writer.
-func (l *Log) run() {
-	defer close(l.closed)
-	tick := time.NewTicker(flushPeriod)
-	defer tick.Stop()
-	var buf []byte
-	for done := false; !done; {
-		select {
-		case <-l.quit:
-			done = true
-		case <-tick.C:
-		case <-l.kick:
-		}
-		buf = l.ring.take(buf[:0])
-		if err := l.write(buf); err != nil {
-			l.giveUp(err)
-		}
-	}
-	if l.file != nil {
-		if err := l.file.Close(); err != nil {
-			l.giveUp(err)
-		}
-	}
-}
-
-// giveUp ends writing: the daemon goes on without.
-func (l *Log) giveUp(err error) {
-	if l.failed.Load() != nil {
-		return
-	}
-	why := fmt.Sprintf("write recording: %v", err)
-	l.failed.Store(&why)
-	l.log.Error("recording ends", "file", l.path, "err", err)
-}
-
-// write appends whole records to the file, and begins a new one where it is full.
-func (l *Log) write(b []byte) error {
-	if l.failed.Load() != nil {
-		return nil
-	}
-	start, at := 0, 0
-	flush := func() error {
-		if at == start {
-			return nil
-		}
-		n, err := l.file.Write(b[start:at])
-		l.bytes += int64(n)
-		l.written.Add(int64(n))
-		start = at
-		return err
-	}
-	for at < len(b) {
-		body, n, err := unframe(b[at:])
-		if err != nil {
-			return fmt.Errorf("read own record: %w", err)
-		}
-		if l.bytes+int64(at-start+n) > l.o.FileBytes && !l.fresh && !l.state.inCheckpoint {
-			if err := flush(); err != nil {
-				return err
-			}
-			if err := l.rotate(); err != nil {
-				return err
-			}
-		}
-		if err := l.state.follow(body); err != nil {
-			return fmt.Errorf("follow own record: %w", err)
-		}
-		at += n
-		l.fresh = false
-		l.records.Add(1)
-	}
-	return flush()
-}
-
-// rotate begins the next file. The oldest one goes.
-func (l *Log) rotate() error {
-	if err := l.file.Close(); err != nil {
+// rotate starts the next file with a checkpoint and drops the oldest file.
+func (l *Log) rotate(s *State) error {
+	if err := errors.Join(l.endMember(), l.file.Close()); err != nil {
 		return err
 	}
 	for i := min(l.part+1, l.o.Files-1); i > 0; i-- {
@@ -318,79 +335,43 @@ func (l *Log) rotate() error {
 		}
 	}
 	l.part++
-	return l.begin()
+	return l.begin(s)
 }
 
-// begin opens a file and writes its header and, but for the first, the state.
-func (l *Log) begin() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+// begin creates a file and writes its header and the checkpoint, if any.
+func (l *Log) begin(s *State) error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("create recording: %w", err)
+		return err
 	}
-	l.file, l.fresh = f, true
+	l.file, l.full = countingFile{File: f, total: &l.bytes}, false
 	h := l.o.Header
-	h.Part, h.Base = l.part, l.state.at
-	text, err := json.Marshal(h)
-	if err != nil {
-		return fmt.Errorf("write header: %w", err)
+	h.Version, h.Part = version, l.part
+	items := []Item{{Header: &h}}
+	if s != nil {
+		h.Base = s.At
+		items = append(items, Item{State: s})
+		l.records.Add(1)
 	}
-	b := frame([]byte(magic), append([]byte{kindHeader}, text...))
-	if l.part > 0 {
-		b = l.state.append(b, &encoder{last: l.state.at})
+	l.zip.Reset(&l.file)
+	for i := range items {
+		if err := l.json.Encode(&items[i]); err != nil {
+			return err
+		}
 	}
-	n, err := f.Write(b)
-	l.bytes = int64(n)
-	l.written.Add(int64(n))
-	if err != nil {
-		return fmt.Errorf("write header: %w", err)
-	}
-	return nil
+	return l.endMember()
 }
 
-// state is what a reader must know to go on from a place in the middle.
-type state struct {
-	at           model.Time
-	policy       string
-	mode         model.Mode
-	level        model.Level
-	quantum      time.Duration
-	queues       map[model.QueueID]*model.Queue
-	names        map[model.SessionID]string
-	unmanaged    map[model.DeviceID]bool
-	inCheckpoint bool
+// countingFile counts what the compressor writes.
+type countingFile struct {
+	*os.File
+	size  int64
+	total *atomic.Int64
 }
 
-func newState(c engine.Config) state {
-	return state{
-		policy: c.Policy, mode: c.Mode, level: c.ForceLevel, quantum: c.Quantum,
-		queues: map[model.QueueID]*model.Queue{}, names: map[model.SessionID]string{}, unmanaged: map[model.DeviceID]bool{},
-	}
-}
-
-// append writes the state as a checkpoint: enc.last must be s.at already or is moved there.
-func (s *state) append(b []byte, enc *encoder) []byte {
-	body := binary.AppendVarint([]byte{kindCheckpoint}, int64(s.at-enc.last))
-	b = frame(b, body)
-	enc.last = s.at
-	put := func(ev *engine.Event) {
-		ev.At = s.at
-		body = enc.event(body[:0], ev)
-		b = frame(b, body)
-	}
-	put(&engine.Event{Kind: engine.EventPolicy, Name: s.policy})
-	put(&engine.Event{Kind: engine.EventMode, Name: string(s.mode), Level: s.level})
-	if s.quantum > 0 {
-		put(&engine.Event{Kind: engine.EventQuantum, Length: s.quantum})
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.unmanaged)) {
-		put(&engine.Event{Kind: engine.EventUnmanaged, Device: id, On: true})
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.names)) {
-		body = binary.AppendUvarint(append(body[:0], kindName, 0), uint64(id))
-		b = frame(b, append(body, s.names[id]...))
-	}
-	for _, q := range slices.SortedFunc(maps.Values(s.queues), byID) {
-		put(&engine.Event{Kind: engine.EventAdd, Queue: q})
-	}
-	return frame(b, append(body[:0], kindEnd, 0))
+func (f *countingFile) Write(b []byte) (int, error) {
+	n, err := f.File.Write(b)
+	f.size += int64(n)
+	f.total.Add(int64(n))
+	return n, err
 }

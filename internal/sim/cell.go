@@ -78,7 +78,7 @@ func newCell(p *plan, member cellPlan) (*cell, error) {
 		end:    epoch.Add(p.duration), classes: make([]classSum, len(p.scenario.Tenants)),
 	}
 	if p.record != nil {
-		p.record.Attach(e, epoch)
+		p.record.Attach(e, epoch, c.programOf)
 	}
 	local := map[int]int{}
 	for i, device := range member.devices {

@@ -18,11 +18,11 @@ import (
 // Recording is what a recording tells: whether the engine of this program decides
 // as the recorded one did, and what the queues wanted.
 type Recording struct {
-	Header         record.Header
-	From, To       model.Time
-	Gaps           int
-	Lost           uint64 // records that are missing, as far as that is known
-	TruncatedBytes int64
+	Header    record.Header
+	From, To  model.Time
+	Gaps      int
+	Lost      uint64 // events known to be missing
+	Truncated bool
 
 	// Decisions were recorded; Checked are those before which nothing is missing, and Same of
 	// them came out again exactly. FirstOther says what the first other one was.
@@ -101,7 +101,7 @@ func ReadRecording(r *record.Reader) (*Recording, error) {
 			return nil, fmt.Errorf("read recording: %w", err)
 		}
 	}
-	c.TruncatedBytes = r.Truncated
+	c.Truncated = r.Truncated
 	c.finish()
 	return &c.Recording, nil
 }
@@ -127,31 +127,30 @@ type collector struct {
 
 func (c *collector) item(it *record.Item) error {
 	switch {
-	case it.Gap != nil:
-		c.Gaps++
-		c.Lost += it.Gap.Records
-		c.exact = false
-	case it.Name != nil:
-		c.names[it.Name.Session] = it.Name.Name
 	case it.State != nil:
 		return c.state(it.State)
-	case it.Event != nil:
-		return c.event(it.Event)
+	case it.Program != "":
+		c.names[it.Event.ID.Session] = it.Program
 	}
-	return nil
+	return c.event(it.Event)
 }
 
 // state begins anew from a checkpoint. What the queues had before stays theirs.
 func (c *collector) state(s *record.State) error {
+	if s.Gap {
+		c.Gaps++
+		c.Lost += s.Lost
+		c.exact = false
+	}
 	e, err := engine.New(c.Header.Config)
 	if err != nil {
 		return err
 	}
 	c.engine = e
 	known := map[model.QueueID]bool{}
-	for _, ev := range s.Events {
-		if ev.Kind == engine.EventAdd {
-			known[ev.Queue.ID] = true
+	for _, it := range s.Items {
+		if it.Event.Kind == engine.EventAdd {
+			known[it.Event.ID] = true
 		}
 	}
 	for id, u := range c.queues {
@@ -159,8 +158,8 @@ func (c *collector) state(s *record.State) error {
 			c.remove(s.At, u)
 		}
 	}
-	for _, ev := range s.Events {
-		if err := c.event(ev); err != nil {
+	for i := range s.Items {
+		if err := c.item(&s.Items[i]); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ type ReplayResult struct {
 	Seconds   float64       `json:"seconds"`
 	Gaps      int           `json:"gaps"`
 	Lost      uint64        `json:"lost_records"`
-	Truncated int64         `json:"truncated_bytes"`
+	Truncated bool          `json:"truncated"`
 	Decisions int           `json:"decisions"`
 	Checked   int           `json:"decisions_checked"`
 	Same      int           `json:"decisions_same"`
@@ -90,7 +90,7 @@ const (
 // (POLICY or POLICY:MODE).
 func Replay(ctx context.Context, r *Recording, policy string) (*ReplayResult, error) {
 	res := &ReplayResult{
-		Program: r.Header.Program, Seconds: r.To.Sub(r.From).Seconds(), Gaps: r.Gaps, Lost: r.Lost, Truncated: r.TruncatedBytes,
+		Program: r.Header.Program, Seconds: r.To.Sub(r.From).Seconds(), Gaps: r.Gaps, Lost: r.Lost, Truncated: r.Truncated,
 		Decisions: r.Decisions, Checked: r.Checked, Same: r.Same, FirstDiff: r.FirstOther, Estimated: estimates(),
 	}
 	s, demands := r.scenario()

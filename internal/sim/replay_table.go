@@ -39,8 +39,8 @@ func (r *Recording) Summary() string {
 	if r.Gaps > 0 {
 		fmt.Fprintf(&b, "gaps: %d, at least %d records are missing\n", r.Gaps, r.Lost)
 	}
-	if r.TruncatedBytes > 0 {
-		fmt.Fprintf(&b, "the recording was cut off: its last %d bytes are no whole record\n", r.TruncatedBytes)
+	if r.Truncated {
+		b.WriteString("truncated: the recording ends within a record\n")
 	}
 	return b.String()
 }

@@ -19,7 +19,7 @@ func recorded(t *testing.T, s *Scenario, name string) (*Recording, *RunResult) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rec")
 	o := Options{Policies: []string{name}}
-	l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", o)})
+	l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", o), Wait: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestReplayReproduces(t *testing.T) {
 				s := load(t, file)
 				cut(s, 2e9)
 				rec, _ := recorded(t, s, name)
-				if rec.Decisions < 2 || rec.Same != rec.Decisions || rec.Gaps != 0 || rec.TruncatedBytes != 0 {
+				if rec.Decisions < 2 || rec.Same != rec.Decisions || rec.Gaps != 0 || rec.Truncated {
 					t.Errorf("%s", rec.Summary())
 				}
 			})
@@ -108,7 +108,7 @@ func TestReplayModels(t *testing.T) {
 func TestReplayOfNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rec")
 	s := load(t, "inference.yaml")
-	l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", Options{})})
+	l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", Options{}), Wait: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func FuzzRecording(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed int64, cutAt uint16, other bool) {
 		s := parse(t, "duration: 30ms\ntenants:\n  - {name: a, count: 2, kernel: 1ms, arrivals: {poisson: 300}, hint: {priority: 1}}\n  - {name: b, kernel: 3ms, arrivals: closed}\n")
 		path := filepath.Join(t.TempDir(), "rec")
-		l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", Options{})})
+		l, err := record.Create(path, record.Options{Header: s.RecordHeader("test", Options{}), Wait: true})
 		if err != nil {
 			t.Fatal(err)
 		}

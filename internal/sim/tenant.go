@@ -147,6 +147,9 @@ func (c *cell) addInst(m instance, local map[int]int) {
 	}
 }
 
+// programOf names a tenant for the recording.
+func (c *cell) programOf(id model.SessionID) string { return c.ranks[id-1].inst.tenant.Name }
+
 // fire does what a timer was set for.
 func (c *cell) fire(t timer) {
 	in := t.inst
@@ -207,9 +210,6 @@ func (in *inst) join() {
 		q := model.Queue{ID: r.id, PID: pid, Device: c.ids[r.gpu], Hint: hint, Level: level, Slices: c.plan.slices}
 		if len(in.ranks) > 1 && !t.OneProcess && q.Hint.Gang == "" {
 			q.Hint.Gang = t.Name + gangSuffix(in.ranks[0].id)
-		}
-		if c.plan.record != nil {
-			c.plan.record.Name(r.id.Session, t.Name)
 		}
 		c.engine.AddQueue(c.now, q)
 	}

@@ -115,7 +115,7 @@ func replayed(s *sim.Scenario, w io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	file, o := filepath.Join(dir, "inference.rec"), sim.Options{}
-	log, err := record.Create(file, record.Options{Header: s.RecordHeader("1.0", o)})
+	log, err := record.Create(file, record.Options{Header: s.RecordHeader("1.0", o), Wait: true})
 	if err != nil {
 		return err
 	}
