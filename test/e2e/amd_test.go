@@ -35,6 +35,7 @@ func amdWorld(t *testing.T) *world {
 
 // TestAMDQueues: `xsched queues` joins what the driver shows with what the shim knows, in every form.
 func TestAMDQueues(t *testing.T) {
+	t.Parallel()
 	w := amdWorld(t)
 	p := w.tenant(options{}, 500, "--api", "hip")
 	p.send("rate 50")
@@ -91,6 +92,7 @@ func TestAMDQueues(t *testing.T) {
 
 // TestQueuesOfAnother: without rights the contexts are shown, the rings are not, and it is said why.
 func TestQueuesOfAnother(t *testing.T) {
+	t.Parallel()
 	cache := asNobody(t)
 	w := amdWorld(t)
 	for name, mode := range map[string]os.FileMode{"": 0o755, "control.sock": 0o666} {
@@ -113,12 +115,13 @@ func TestQueuesOfAnother(t *testing.T) {
 // TestAMDDaemonKilled: whatever becomes of the daemon, a HIP program that it paused goes on, with right
 // results; the next daemon finds it back.
 func TestAMDDaemonKilled(t *testing.T) {
+	t.Parallel()
 	w := amdWorld(t)
 	p := w.tenant(options{}, 2000, "--api", "hip")
 	p.send("loop")
 	for _, end := range []func(){
 		func() { w.killDaemon(); w.startDaemon("--platform", "amd") },
-		func() { _ = w.serve.Process.Signal(unix.SIGSTOP); time.Sleep(300 * time.Millisecond) },
+		func() { _ = w.serve.Process.Signal(unix.SIGSTOP) },
 	} {
 		w.waitLevel(p.pid(), 2)
 		w.suspendByHand(p)
@@ -134,6 +137,7 @@ func TestAMDDaemonKilled(t *testing.T) {
 
 // TestNVIDIAChannels: on the other platform the same command shows channel groups and channels.
 func TestNVIDIAChannels(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.tenant(options{}, 500)
 	p.send("rate 50")
@@ -183,6 +187,7 @@ func (w *world) plainHIP() *program {
 // runs while the daemon is stopped, is suspended again when it goes on, and loses nothing; so does one whose
 // tracer or daemon is killed.
 func TestAMDAttachedDaemonStopped(t *testing.T) {
+	t.Parallel()
 	w := amdWorld(t)
 	low := w.plainHIP()
 	low.send("loop")
@@ -200,10 +205,7 @@ func TestAMDAttachedDaemonStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ran again %v after the daemon was stopped", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	time.Sleep(time.Second)
-	if ran := w.ranIn(low.pid(), at+int64(300*time.Millisecond), nowNS()); ran < 500*time.Millisecond {
-		t.Errorf("ran %v of the last 0.7 s of a stopped daemon", ran)
-	}
+	eventually(t, 5*time.Second, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 20 })
 	if err := w.serve.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ func compile(t *testing.T, compiler, source string, args ...string) string {
 // TestUpstreamProgram: a program written for upstream's interface compiles, and runs with and
 // without a daemon, switched off, and with the library opened by hand.
 func TestUpstreamProgram(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	plain := []string{
 		"LD_PRELOAD=" + product(t, "virtual/libvgpu.so"), "XSCHED_VGPU_SOCKET=" + w.path("vgpu.sock"),
@@ -79,9 +80,11 @@ func TestUpstreamProgram(t *testing.T) {
 // TestStreamsThatWaitForEachOther: beside a competitor, under every policy and with streams as queues
 // or not, such a program goes on.
 func TestStreamsThatWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	streams := compile(t, "gcc", "streams.c", "-std=c11")
 	for _, c := range []struct{ granularity, level string }{{"process", "3"}, {"process", "1"}, {"queue", "1"}} {
 		t.Run(c.granularity+" Lv"+c.level, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			high := w.tenant(options{priority: 10}, 300)
 			high.send("rate 500")
@@ -111,6 +114,7 @@ func TestStreamsThatWaitForEachOther(t *testing.T) {
 // TestPrivateScheduler: it is there for one program, ends with it however that ends, and its own
 // end leaves the program running.
 func TestPrivateScheduler(t *testing.T) {
+	t.Parallel()
 	base, err := os.MkdirTemp("", "xs")
 	if err != nil {
 		t.Fatal(err)
@@ -240,6 +244,7 @@ func serverOf(t *testing.T, dir string) int {
 
 // TestSchedulerByEnvironment: who schedules a program is chosen by XSCHED_SCHEDULER, also as reports spell it.
 func TestSchedulerByEnvironment(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, name := range []string{"XSCHED_SCHEDULER", "XSCHED_SCHED"} {
 		for _, value := range []string{"GLB", "LCL", "APP"} {

@@ -70,7 +70,7 @@ func (w *world) firstRunOf(at int64, limit time.Duration, pids ...int) time.Dura
 		}
 		return false
 	})
-	waited := time.Duration(first - at)
+	waited := elapsed(at, first)
 	if waited > limit {
 		w.t.Errorf("%v ran after %v, want %v at most", pids, waited, limit)
 	}
@@ -113,6 +113,7 @@ func (w *world) assertNativeSlice(pid int) {
 }
 
 func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	high := w.tenant(options{priority: 10}, 90) // its presence gives the low a tiny slice
 	low := w.low(options{})
@@ -121,7 +122,7 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 	at := w.killDaemon()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
 	w.assertNativeSlice(low.pid())
-	if took := time.Duration(nowNS() - at); took > 200*time.Millisecond {
+	if took := elapsed(at, nowNS()); took > 200*time.Millisecond {
 		t.Errorf("its own timeslice was back %v after the kill, want 200 ms at most", took)
 	}
 	// A new daemon: everybody joins by himself within a second.
@@ -134,7 +135,8 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 	high.finish()
 }
 
-func TestDaemonStoppedForFiveSeconds(t *testing.T) {
+func TestDaemonStopped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{})
 	w.suspendByHand(low)
@@ -143,10 +145,7 @@ func TestDaemonStoppedForFiveSeconds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	time.Sleep(5 * time.Second)
-	if ran := w.ranIn(low.pid(), at+int64(300*time.Millisecond), nowNS()); ran < 4*time.Second {
-		t.Errorf("ran %v of the last 4.7 s of a stopped daemon", ran)
-	}
+	eventually(t, 5*time.Second, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 50 })
 	if err := w.serve.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -158,21 +157,23 @@ func TestDaemonStoppedForFiveSeconds(t *testing.T) {
 }
 
 func TestEngineWedged(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{})
 	w.suspendByHand(low)
-	if _, err := w.client.Wedge(context.Background(), 1500*time.Millisecond); err != nil {
+	if _, err := w.client.Wedge(context.Background(), time.Second); err != nil {
 		t.Fatal(err)
 	}
 	at := nowNS()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	time.Sleep(1500 * time.Millisecond)
+	eventually(t, 2*time.Second, "the low runs on beside a wedged engine", func() bool { return low.iterationsAfter(at) > 10 })
 	w.assertStopped(low.pid(), "after the engine went on")
 	w.must("resume", strconv.Itoa(low.pid()))
 	low.finish()
 }
 
 func TestDaemonKilledWhileAttachedIsSuspended(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{plain: true})
 	if p := w.process(low.pid()); p != nil {
@@ -214,6 +215,7 @@ func guardians(t *testing.T, dir string) []int {
 }
 
 func TestHighKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "--mode", "suspend")
 	high := w.tenant(options{priority: 10}, 20000)
 	low1, low2 := w.low(options{}), w.low(options{})
@@ -255,6 +257,7 @@ func (w *world) files() int {
 }
 
 func TestSuspendedLowIsKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.must("list")
 	before, files := w.daemonFDs(), w.files()
@@ -272,6 +275,7 @@ func TestSuspendedLowIsKilled(t *testing.T) {
 }
 
 func TestSuspendedLowExecs(t *testing.T) {
+	t.Parallel()
 	path, err := scenarios()
 	if err != nil {
 		t.Fatal(err)
@@ -295,6 +299,7 @@ func TestSuspendedLowExecs(t *testing.T) {
 }
 
 func TestStuckIoctlStallsNobodyElse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	stuck, other := w.low(options{}), w.low(options{})
 	if err := w.gpu.SetFault("never-answer:" + strconv.Itoa(stuck.pid())); err != nil {
@@ -325,6 +330,7 @@ func TestStuckIoctlStallsNobodyElse(t *testing.T) {
 }
 
 func TestGracefulStopResumesEverybody(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	high := w.tenant(options{priority: 10}, 90)
 	low := w.low(options{})
@@ -348,6 +354,7 @@ func TestGracefulStopResumesEverybody(t *testing.T) {
 }
 
 func TestLoseBlockIsDetected(t *testing.T) {
+	t.Parallel()
 	// The checksum itself must be able to fail, or "nothing lost" means nothing.
 	w := newWorld(t)
 	low := w.low(options{})
@@ -355,10 +362,10 @@ func TestLoseBlockIsDetected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		w.must("suspend", strconv.Itoa(low.pid()))
-		time.Sleep(30 * time.Millisecond)
+		w.suspendByHand(low)
 		w.must("resume", strconv.Itoa(low.pid()))
-		time.Sleep(30 * time.Millisecond)
+		at := nowNS()
+		eventually(t, 5*time.Second, "the low runs on", func() bool { return low.iterationsAfter(at) > 1 })
 	}
 	low.send("pause")
 	low.expect("P", 5*time.Second)

@@ -43,7 +43,7 @@ func TestFedRequests(t *testing.T) {
 	for _, mode := range []string{"timeslice", "live"} {
 		w.must("mode", mode)
 		high.send("rate 20")
-		time.Sleep(500 * time.Millisecond) // what is learnt is learnt by then
+		high.iterates(10) // the policy has learnt by then
 		high.send("pause")
 		high.expect("P", 5*time.Second)
 		before, err := w.client.Stats(context.Background())
@@ -52,7 +52,7 @@ func TestFedRequests(t *testing.T) {
 		}
 		from := nowNS()
 		high.send("rate 20")
-		time.Sleep(2 * time.Second)
+		high.iterates(30)
 		high.send("pause")
 		high.expect("P", 5*time.Second)
 		after, err := w.client.Stats(context.Background())
@@ -81,7 +81,7 @@ func TestWaitedForRequestsStopNobody(t *testing.T) {
 	w.waitLevel(low.pid(), 3)
 	low.send("loop")
 	high.send("rate 20")
-	time.Sleep(1500 * time.Millisecond)
+	high.iterates(20)
 	st, err := w.client.Stats(context.Background())
 	if err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func (w *world) rawJoin() *rawClient {
 
 // TestGarbageHurtsNobodyElse: pages and sockets full of noise, beside a low that must go on being scheduled.
 func TestGarbageHurtsNobodyElse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{})
 	for i := range 20 {
@@ -100,6 +101,7 @@ func TestGarbageHurtsNobodyElse(t *testing.T) {
 
 // TestOtherClientsHandlesAreRefused: naming another process's channels gets nobody anything.
 func TestOtherClientsHandlesAreRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{})
 	before := w.account(low.pid())
@@ -169,6 +171,7 @@ func asNobody(t *testing.T) (cache string) {
 
 // TestTwoUsers: on root's daemon another user can't raise himself, nor touch what isn't his.
 func TestTwoUsers(t *testing.T) {
+	t.Parallel()
 	cache := asNobody(t)
 	w := newWorld(t)
 	if err := os.Chmod(w.dir, 0o755); err != nil {

@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	vnvidia "xsched/internal/virtual/nvidia"
@@ -79,24 +78,6 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)
-}
-
-// nowNS is the clock of tenants, pages and the device's timeline.
-func nowNS() int64 {
-	return int64(clock.Now())
-}
-
-// eventually polls until ok, or fails the test with what after the limit.
-func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) > limit {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	return time.Since(start)
 }
 
 // world is one private daemon with its own virtual GPU.
@@ -387,6 +368,13 @@ func (p *program) iterationsAfter(at int64) int {
 		}
 	}
 	return n
+}
+
+// iterates waits until the program has finished so many more iterations.
+func (p *program) iterates(n int) {
+	p.t.Helper()
+	at := nowNS()
+	eventually(p.t, time.Minute, fmt.Sprintf("%d iterations", n), func() bool { return p.iterationsAfter(at) >= n })
 }
 
 // wait closes stdin and returns how the program ended.

@@ -170,6 +170,7 @@ func (w *world) postTo(t *testing.T, route string, body any) (int, string) {
 // TestEveryHintEveryWay: each hint arrives at the daemon from the environment, from `xsched run`, from
 // `xsched hint`, over HTTP, from C and from Python; about the process and about one queue.
 func TestEveryHintEveryWay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	library := filepath.Dir(product(t, "libxsched.so"))
 	c := compile(t, "gcc", "hints.c", "-std=c11", "-L"+library, "-Wl,--no-as-needed", "-lxsched")
@@ -250,6 +251,7 @@ func TestEveryHintEveryWay(t *testing.T) {
 
 // TestBadHintsChangeNothing: each is refused with its cause, and everything is as before.
 func TestBadHintsChangeNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.tenant(options{priority: 3}, 200)
 	w.waitLevel(p.pid(), 1)
@@ -293,6 +295,7 @@ func TestBadHintsChangeNothing(t *testing.T) {
 // TestStrangersAreSeen: beside a program that is not managed lows have no tiny slices, in which they would
 // get nothing done; the list of devices says that it is there.
 func TestStrangersAreSeen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	high, low := w.tenant(options{priority: 10}, 200), w.tenant(options{}, 2000, "--depth", "2")
 	w.waitLevel(high.pid(), 3)

@@ -71,6 +71,7 @@ func (w *world) python(what string, shim bool) (found, beside string) {
 
 // TestHIP: HIP programs in Python find the same with the shim as without, and the shim counts what they do.
 func TestHIP(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")
 	}
@@ -121,6 +122,7 @@ func TestHIP(t *testing.T) {
 
 // TestHIPProgram: a linked C program, in each way of being scheduled.
 func TestHIPProgram(t *testing.T) {
+	t.Parallel()
 	w := hipWorld(t)
 	program := filepath.Join(t.TempDir(), "hip")
 	build := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-I"+root+"/shim", "-I"+root+"/shim/include",

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ func (w *world) endWell(p *program) {
 }
 
 func TestIdleByPollingEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "poll-events", "50")
 	if n := w.settled(p, 10*time.Second); n != 50 {
@@ -63,17 +65,24 @@ func TestIdleByPollingEvents(t *testing.T) {
 }
 
 func TestIdleWithoutAnySync(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	p := w.start(options{}, "never-sync", "50")
-	// The watcher alone ends these; 18 ms between kernels is time enough for each.
-	if n := w.settled(p, 10*time.Second); n != 50 {
-		t.Errorf("%d busy periods, want 50", n)
+	const kernels = 50
+	p := w.start(options{}, "never-sync", strconv.Itoa(kernels))
+	for i := range kernels {
+		p.send("")
+		eventually(t, 5*time.Second, fmt.Sprintf("the watcher sees the end of kernel %d", i), func() bool {
+			s := w.process(p.pid())
+			return s != nil && len(s.Queues) == 1 && !s.Queues[0].Busy && s.Queues[0].Transitions == uint64(2*(i+1))
+		})
 	}
-	w.assertProof(p, 50)
+	w.settled(p, 10*time.Second)
+	w.assertProof(p, kernels)
 	w.endWell(p)
 }
 
 func TestCaptureWhileWatcherRuns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "capture", "10000")
 	w.settled(p, 60*time.Second)
@@ -84,6 +93,7 @@ func TestCaptureWhileWatcherRuns(t *testing.T) {
 }
 
 func TestStreamsDestroyedWithWorkPending(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "destroy-pending", "200")
 	w.settled(p, 20*time.Second)
@@ -92,6 +102,7 @@ func TestStreamsDestroyedWithWorkPending(t *testing.T) {
 }
 
 func TestThousandStreamsOfAllKinds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "many-streams", "1000")
 	w.settled(p, 30*time.Second)
@@ -100,6 +111,7 @@ func TestThousandStreamsOfAllKinds(t *testing.T) {
 }
 
 func TestForkBeforeAndAfterCUDA(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "fork", "40")
 	p.expect(`{"done"`, 10*time.Second)
@@ -108,6 +120,7 @@ func TestForkBeforeAndAfterCUDA(t *testing.T) {
 }
 
 func TestSecondDeviceIsFoundByPCIAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []struct{ visible, ordinal, device string }{
 		{"0,1", "0", "0000:01:00.0"},
@@ -127,6 +140,7 @@ func TestSecondDeviceIsFoundByPCIAddress(t *testing.T) {
 }
 
 func TestShellUnderPreloadGetsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	script := `ls /proc/$$/task | wc -l; ls -l /proc/$$/fd | grep -c socket; echo end`
 	cmd := exec.Command("sh", "-c", script)
@@ -141,6 +155,7 @@ func TestShellUnderPreloadGetsNothing(t *testing.T) {
 }
 
 func TestDisabledShimIsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{env: []string{"XSCHED_DISABLE=1"}}, "work", "20")
 	p.expect(`{"done"`, 10*time.Second)
@@ -166,6 +181,7 @@ func threads(t *testing.T, pid int) int {
 }
 
 func TestLogGoesOnlyWhereItIsTold(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	file := filepath.Join(w.dir, "shim.log")
 	p := w.start(options{env: []string{"XSCHED_LOG=" + file, "XSCHED_LOG_LEVEL=debug"}}, "work", "5")

@@ -102,6 +102,7 @@ func TestSharesOnTheDevice(t *testing.T) {
 // hints work: the new policy is in force when the command returns, everybody progresses under each, and no
 // result is wrong at the end.
 func TestPolicyChangesUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "--starvation-bound", "300ms")
 	tenants := []*program{
 		w.tenant(options{priority: 10, env: []string{"XSCHED_SLO_US=20000", "XSCHED_AUTO_XQUEUE_DEADLINE=20000"}}, 2000),

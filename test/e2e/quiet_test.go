@@ -26,7 +26,7 @@ func TestQuietWhileAlone(t *testing.T) {
 	before, from := w.rings(), nowNS()
 	at := w.process(low.pid()).Queues[0]
 	low.send("loop")
-	time.Sleep(2 * time.Second)
+	low.iterates(300)
 	low.send("pause")
 	low.expect("P", 5*time.Second)
 	to := nowNS()

@@ -17,14 +17,14 @@ import (
 	"xsched/internal/sim"
 )
 
-// TestSimulatorAgreesWithVirtualGPU runs one scenario twice: simulated, and with real processes, the real
+// TestLongSimulatorAgreesWithVirtualGPU runs one scenario twice: simulated, and with real processes, the real
 // shim and the real daemon on the virtual GPU. What the device itself recorded must agree within 10 %: how
 // long the high tenant's kernels waited for it, P50 and P99, and what the lows kept. One run decides.
 //
 // A percentile of n samples is one of the percentiles around it: the measured P99 of 1,000 lies between the true
 // P98.2 and P99.8 in 99 of 100 runs. So it is compared with the simulator's waits over that range; where the
 // distribution is flat that is a plain 10 %.
-func TestSimulatorAgreesWithVirtualGPU(t *testing.T) {
+func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 	const tolerance, sigmas = 0.10, 2.58
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -86,13 +86,17 @@ func pairScenario(t *testing.T, o *bench.PairOptions, lows int, mode model.Mode)
 // TestRecordAndReplay records a real daemon with real programs, kills it without warning, and replays: the
 // decisions come out again, and what the GPU alone would have done is told apart.
 func TestRecordAndReplay(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "day.rec")
 	w := newWorld(t, "--record", file)
 	for range 2 {
 		w.tenant(options{}, 20000, "--depth", "2").send("loop")
 	}
 	w.tenant(options{priority: 10}, 90).send("rate 100")
-	time.Sleep(3 * time.Second)
+	eventually(t, 20*time.Second, "300 decisions", func() bool {
+		st, err := w.client.Stats(t.Context())
+		return err == nil && st.Decision.Count >= 300
+	})
 	w.killDaemon()
 
 	text := w.must("replay", file)

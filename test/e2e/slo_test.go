@@ -105,7 +105,7 @@ func TestSLOOnTheDevice(t *testing.T) {
 	}
 	alone := start()
 	from := nowNS()
-	time.Sleep(2500 * time.Millisecond)
+	alone.iterates(30)
 	isolated := p99(w.requests(alone.pid(), from, nowNS()))
 	alone.finish()
 	target := isolated * 3 / 2
@@ -116,7 +116,7 @@ func TestSLOOnTheDevice(t *testing.T) {
 		lows = append(lows, w.saturating(options{}))
 	}
 	from = nowNS()
-	time.Sleep(10 * time.Second)
+	service.iterates(100)
 	to := nowNS()
 	served, h := w.requests(service.pid(), from, to), w.heldIn(from, to)
 	got := p99(served)

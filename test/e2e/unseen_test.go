@@ -11,6 +11,7 @@ import (
 // Work that no hook sees, such as the upload of a module, must not wait behind programs whose
 // work is seen: a program that looks idle is not stopped, and it has a slice that is of use.
 func TestUnseenWorkGoesOn(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")
 	}
@@ -33,7 +34,10 @@ func TestUnseenWorkGoesOn(t *testing.T) {
 			first.send("loop")
 			second.send("loop")
 			high.send("rate 50")
-			time.Sleep(300 * time.Millisecond) // the lows take turns by now
+			at := nowNS()
+			eventually(t, 5*time.Second, "the lows take turns", func() bool {
+				return first.iterationsAfter(at) > 3 && second.iterationsAfter(at) > 3
+			})
 		}
 		for _, p := range late {
 			p.send("load")

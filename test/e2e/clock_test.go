@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/clock"
+)
+
+// Limits in these tests exclude the time that other load takes from this machine: a bound of 200 ms
+// holds for 200 ms in which a runnable thread really runs. An idle machine excludes nothing.
+
+// nowNS is the clock of tenants, pages and the device's timeline.
+func nowNS() int64 {
+	return int64(clock.Now())
+}
+
+// delay is a period at whose end a thread was ready but did not run.
+type delay struct{ from, to int64 }
+
+// delays measures how long a thread waits for a processor: whatever a short sleep takes too long.
+type delays struct {
+	mu   sync.Mutex
+	seen []delay // in order of time
+}
+
+// machine measures the load while the tests run.
+var machine = sync.OnceValue(func() *delays {
+	d := &delays{}
+	go func() {
+		runtime.LockOSThread()
+		const step, usual = 2 * time.Millisecond, 500 * time.Microsecond
+		for {
+			due := nowNS() + int64(step)
+			pause := unix.NsecToTimespec(int64(step))
+			_ = unix.Nanosleep(&pause, nil)
+			if now := nowNS(); now > due+int64(usual) {
+				d.mu.Lock()
+				d.seen = append(d.seen, delay{due, now})
+				d.mu.Unlock()
+			}
+		}
+	}()
+	return d
+})
+
+// in adds up the delays in [from, to).
+func (d *delays) in(from, to int64) (sum time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := len(d.seen) - 1; i >= 0 && d.seen[i].to > from; i-- {
+		sum += time.Duration(max(0, min(d.seen[i].to, to)-max(d.seen[i].from, from)))
+	}
+	return sum
+}
+
+// elapsed is the time in [from, to) without delays by other load.
+func elapsed(from, to int64) time.Duration {
+	return time.Duration(to-from) - machine().in(from, to)
+}
+
+// eventually polls until ok. It fails the test after the limit, or when the machine is hopelessly slow.
+func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	const hopeless = time.Minute
+	start := nowNS()
+	for !ok() {
+		now := nowNS()
+		if elapsed(start, now) > limit || time.Duration(now-start) > limit+hopeless {
+			t.Fatalf("not within %v (%v with delays by other load): %s", limit, time.Duration(now-start).Round(time.Millisecond), what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return elapsed(start, nowNS())
+}
+
+func TestDelaysAreExcluded(t *testing.T) {
+	d := &delays{seen: []delay{{100, 200}, {300, 400}, {900, 1000}}}
+	for _, c := range []struct{ from, to, want int64 }{{0, 50, 0}, {0, 1000, 300}, {150, 350, 100}, {400, 900, 0}, {950, 2000, 50}} {
+		if got := d.in(c.from, c.to); int64(got) != c.want {
+			t.Errorf("[%d, %d): %d, want %d", c.from, c.to, got, c.want)
+		}
+	}
+}
