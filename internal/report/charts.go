@@ -13,12 +13,18 @@ import (
 
 // Curve is a set of samples with its name.
 type Curve struct {
-	Name, Class string
-	Values      []float64 // ascending
+	Name   string    `json:"name"`
+	Class  string    `json:"class,omitempty"`
+	Values []float64 `json:"values"` // ascending
 }
 
 // Plain formats a number for an axis.
-func Plain(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+func Plain(v float64) string {
+	if v >= 1000 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
 
 // CDF draws the cumulative distribution of each curve over a logarithmic axis. The vertical axis is
 // the logarithm of what is missing to 100 %, because the tail matters most. The legend has the P99.
@@ -76,7 +82,7 @@ func CDF(title, unit string, curves []Curve) *Chart {
 // Row is one row of a chart. Which fields count depends on the chart.
 type Row struct {
 	Name, Note, Class string
-	Group             string // drawn in front of the first row that has it
+	Group             string // drawn in front of the first row that has it; at most two lines
 	Dist              *Distribution
 	Low, High, Most   float64   // Ranges
 	Parts             []Part    // Bars
@@ -141,7 +147,9 @@ func (c *Chart) rows(left float64, rows []Row) (tops []float64) {
 			c.height += 8
 		}
 		if r.Group != "" && (i == 0 || r.Group != rows[i-1].Group) {
-			c.text(14, c.height+14, "k", r.Group)
+			first, second, _ := strings.Cut(r.Group, "\n")
+			c.text(14, c.height+14, "k", first)
+			c.text(14, c.height+14+rowHeight-3, "n", second)
 		}
 		c.text(left-10, c.height+14, "e", r.Name)
 		tops = append(tops, c.height)
@@ -183,7 +191,10 @@ func Bars(title, unit string, lo, hi float64, log bool, label func(float64) stri
 	if len(rows) == 0 {
 		return c
 	}
-	if rows[0].Group != "" {
+	switch {
+	case strings.Contains(rows[0].Group, "\n"):
+		left = 230
+	case rows[0].Group != "":
 		left = 210
 	}
 	if parts := rows[0].Parts; len(parts) > 1 {
@@ -203,12 +214,15 @@ func Bars(title, unit string, lo, hi float64, log bool, label func(float64) stri
 			from, to := xs.x(sum), xs.x(sum+p.Value)
 			sum += p.Value
 			c.rect(from, tops[i]+3, max(to-from, 0.5), rowHeight-6, p.Class, p.Name+" "+label(p.Value))
-			text := strings.TrimSpace(label(p.Value) + "  " + r.Note)
+			text := label(p.Value)
+			if r.Note != "" {
+				text += ", " + r.Note
+			}
 			switch {
 			case len(r.Parts) == 1 && to+6+width(text) > chartWidth:
-				c.text(to-6, tops[i]+14, "n e on-"+p.Class, text)
+				c.text(to-6, tops[i]+14, "e on-"+p.Class, text)
 			case len(r.Parts) == 1:
-				c.text(to+6, tops[i]+14, "n k", text)
+				c.text(to+6, tops[i]+14, "k", text)
 			case to-from > 46:
 				c.text((from+to)/2, tops[i]+14, "n m on-"+p.Class, label(p.Value))
 			}

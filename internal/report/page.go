@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 )
 
 //go:embed page.gohtml
@@ -16,25 +17,30 @@ var pageTemplate = template.Must(template.New("page").Parse(pageSource))
 
 // Page is a self-contained HTML report: blocks below each other.
 type Page struct {
-	Title  string
-	Blocks []Block
+	Title  string  `json:"title"`
+	Blocks []Block `json:"blocks"`
 }
 
-// Block is a piece of a page. Every field may be empty; the order is that of the fields.
+// Block is a piece of a page. Every field may be empty; the page shows them in this order.
 type Block struct {
-	Section, Heading string
-	Text             string
-	Soft             string // text in a softer colour
-	Notice           string
-	Cards            []Card
-	List             []string
-	Table            *Table
-	Chart            *Chart
-	Caption          string
+	Section string   `json:"section,omitempty"`
+	Heading string   `json:"heading,omitempty"`
+	Text    string   `json:"text,omitempty"`
+	Soft    string   `json:"soft,omitempty"` // text in a softer colour
+	Notice  string   `json:"notice,omitempty"`
+	Cards   []Card   `json:"cards,omitempty"`
+	List    []string `json:"list,omitempty"`
+	Table   *Table   `json:"table,omitempty"`
+	Curves  []Curve  `json:"curves,omitempty"` // becomes Chart by DrawCurves
+	Chart   *Chart   `json:"-"`
+	Caption string   `json:"caption,omitempty"`
 }
 
 // Card is a figure that stands out.
-type Card struct{ Value, Name string }
+type Card struct {
+	Value string `json:"value"`
+	Name  string `json:"name"`
+}
 
 // Add appends blocks.
 func (p *Page) Add(blocks ...Block) { p.Blocks = append(p.Blocks, blocks...) }
@@ -44,6 +50,25 @@ func (p *Page) AddChart(c *Chart, caption string) {
 	if c != nil {
 		p.Add(Block{Heading: c.Title, Chart: c, Caption: caption})
 	}
+}
+
+// DrawCurves turns the curves of every block into a chart and returns the charts.
+func (p *Page) DrawCurves(unit string) (charts []*Chart) {
+	for i := range p.Blocks {
+		b := &p.Blocks[i]
+		if len(b.Curves) == 0 {
+			continue
+		}
+		for k := range b.Curves {
+			slices.Sort(b.Curves[k].Values)
+			if b.Curves[k].Class == "" {
+				b.Curves[k].Class = ModeClass(b.Curves[k].Name, k)
+			}
+		}
+		b.Chart = CDF(b.Heading, unit, b.Curves)
+		charts = append(charts, b.Chart)
+	}
+	return charts
 }
 
 // Write writes the page.

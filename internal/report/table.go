@@ -15,9 +15,9 @@ import (
 // Table is a table for a terminal or a page. The first Left columns are aligned left, the others
 // right.
 type Table struct {
-	Head []string
-	Rows [][]string
-	Left int
+	Head []string   `json:"head"`
+	Rows [][]string `json:"rows"`
+	Left int        `json:"left"`
 }
 
 // Add appends a row.

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"math"
 	"os"
@@ -14,7 +15,7 @@ import (
 	"xsched/internal/model"
 )
 
-// measuredPair is a scenario of docs/results/h200.json, as far as it is compared.
+// measuredPair is a scenario of docs/results/h200.json.gz, as far as it is compared.
 type measuredPair struct {
 	Name  string
 	Hz    float64
@@ -104,14 +105,19 @@ func quantileOf(sorted []float64, q float64) float64 {
 // measuredPairs are the micro scenarios, each from the newest run in which the machine was quiet.
 func measuredPairs(t *testing.T) []measuredPair {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/results/h200.json")
+	f, err := os.Open("../../docs/results/h200.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var runs []struct {
 		Suites map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(text, &runs); err != nil {
+	if err := json.NewDecoder(z).Decode(&runs); err != nil {
 		t.Fatal(err)
 	}
 	names := []string{"micro/1 low", "micro/3 lows"}
@@ -128,7 +134,7 @@ func measuredPairs(t *testing.T) []measuredPair {
 		}
 	}
 	if len(out) != len(names) {
-		t.Fatalf("docs/results/h200.json has %d of %v in a quiet run", len(out), names)
+		t.Fatalf("docs/results/h200.json.gz has %d of %v in a quiet run", len(out), names)
 	}
 	return out
 }

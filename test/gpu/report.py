@@ -9,15 +9,17 @@ last one counts, and so it is with each of its scenarios: one that the last run 
 number of its command. A suite without proof shows why, and no numbers.
 """
 import argparse
-import html as escape_html
+import gzip
 import itertools
 import json
 import os
+import subprocess
 import sys
 import time
 
 import stats
-from picture import cdf
+
+XSCHED = os.environ.get("XSCHED") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bin", "xsched")
 
 NAMES = {"live": "**xsched**", "timeslice": "xsched, timeslices only", "suspend": "xsched, suspend only (Lv3)",
          "level1": "xsched Lv1", "level2": "xsched Lv2", "mps": "MPS", "mps-priority": "MPS, client priority"}
@@ -107,9 +109,38 @@ def interval_text(interval, digits=2):
     return " (%s%s%s)" % (number(interval[0], digits), "-" if interval[0] >= 0 else " to ", number(interval[1], digits))
 
 
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows]) + "\n"
+class Table:
+    """A table, as Markdown or as a block of a page."""
+
+    def __init__(self, head, rows):
+        self.head, self.rows = head, [[str(c) for c in row] for row in rows]
+
+    def block(self):
+        return {"table": {"head": self.head, "rows": [[c.replace("**", "") for c in row] for row in self.rows], "left": 1}}
+
+    def __str__(self):
+        lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
+        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows]) + "\n"
+
+
+class Chart:
+    """Latencies of each mode, as curves."""
+
+    def __init__(self, name, raw_us):
+        self.name = name
+        self.curves = [{"name": m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
+
+    def block(self):
+        return {"heading": "Latency of the high tenant: " + self.name, "curves": self.curves}
+
+    def svg(self):
+        return render(self.name + ": latency of the high tenant", [self.block()], "--svg")
+
+
+def render(title, blocks, *flags):
+    """The page as HTML, or its charts as SVG: xsched has the one renderer."""
+    done = subprocess.run([XSCHED, "render", *flags], input=json.dumps({"title": title, "blocks": blocks}), stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
 
 
 def generic(rows):
@@ -122,7 +153,7 @@ def generic(rows):
         if isinstance(v, (dict, list)):
             return json.dumps(v).replace("|", "/")
         return number(v)
-    return table([k.replace("_", " ") for k in keys], [[cell(r.get(k)) for k in keys] for r in rows])
+    return Table([k.replace("_", " ") for k in keys], [[cell(r.get(k)) for k in keys] for r in rows])
 
 
 def scenario_table(s):
@@ -134,7 +165,7 @@ def scenario_table(s):
                      number(h.get("p99_ms")) + interval_text(h.get("p99_interval_ms")), number(h.get("max_ms"), 2),
                      times(m.get("p95_to_alone")), times(m.get("p99_to_alone")) + interval_text(ratio),
                      percent(low.get("kept")), percent(low.get("kept_of_ideal")), e.get("preemptions", "-"), e.get("suspends", "-")])
-    return table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P95 / alone", "P99 / alone (95 %)", "low kept", "of ideal", "preemptions", "suspends"], rows)
+    return Table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P95 / alone", "P99 / alone (95 %)", "low kept", "of ideal", "preemptions", "suspends"], rows)
 
 
 def runs_table(runs):
@@ -142,7 +173,7 @@ def runs_table(runs):
     rows = [[name, m["command"], m["high"]["n"], times(m.get("p95_to_alone")), times(m["p99_to_alone"]) + interval_text((m.get("p99_compared") or {}).get("ratio")),
              "%.2f-%.2f" % tuple(m["halves"]) if m["halves"] else "-", number(m.get("device_p99_more_ms")), percent((m.get("low") or {}).get("kept_of_ideal"))]
             for name, found in runs.items() if len(found) > 1 for m in found]
-    return rows and table(["scenario", "command", "n", "P95 / alone", "P99 / alone (95 %)", "alone / alone (90 %)", "device P99 over alone (ms)", "kept of ideal"], rows)
+    return rows and Table(["scenario", "command", "n", "P95 / alone", "P99 / alone (95 %)", "alone / alone (90 %)", "device P99 over alone (ms)", "kept of ideal"], rows)
 
 
 def parts_table(s):
@@ -155,7 +186,7 @@ def parts_table(s):
                         + [number(m.get("device_p99_more_ms")), number(s.get("stolen_s", {}).get(name), 2)])
     if not rows:
         return None
-    return table(["mode", "device P50", "P99", "max (ms)", "CPU P50", "P99", "max (ms)", "device P99 over alone", "CPU stolen (s)"], rows)
+    return Table(["mode", "device P50", "P99", "max (ms)", "CPU P50", "P99", "max (ms)", "device P99 over alone", "CPU stolen (s)"], rows)
 
 
 def ideal_text(s):
@@ -184,14 +215,14 @@ def proven(s):
 
 
 def verdict_rows(verdicts):
-    return table(["must show", "measured", "limit", ""],
+    return Table(["must show", "measured", "limit", ""],
                  [[v["what"], "%s%s %s" % (number(v["value"]), interval_text(v.get("interval")), v["unit"]),
                    ("<= " if v["at_most"] else ">= ") + number(v["limit"]),
                    ("met" if v["ok"] else "**missed**") + (", within noise" if v.get("within_noise") else "")] for v in verdicts])
 
 
 def sections(merged):
-    """[(suite, [blocks])]; a block is markdown text or ("svg", name, picture)."""
+    """[(suite, [blocks])]; a block is Markdown text, a Table or a Chart."""
     out = []
     for name, s in merged["suites"].items():
         blocks = ["**%s**%s (command %d, %.0f s)\n" % (s["status"], ": " + s["why"] if s["why"] else "", s["command"], s.get("seconds", 0))]
@@ -205,19 +236,17 @@ def sections(merged):
                     blocks.append("Device: what it still had to do when all was submitted. CPU: the rest (starting, submitting, waking up).\n")
                     blocks.append(parts)
                 blocks.append(ideal_text(sc) + "\n")
-                curves = {m: [v / 1000 for v in raw] for m, raw in sc["raw_us"].items() if raw}
-                if curves:
-                    blocks.append(("svg", sc["name"], cdf(sc["name"], curves)))
+                if any(sc["raw_us"].values()):
+                    blocks.append(Chart(sc["name"], sc["raw_us"]))
                 if sc["verdicts"]:
                     blocks.append(verdict_rows(sc["verdicts"]))
             for rows in s.get("rows", {}).values():
                 if rows:
                     blocks.append(generic(rows))
             if s.get("raw_us"):
-                curves = {m: [v / 1000 for v in raw] for m, raw in s["raw_us"].items() if raw}
-                blocks.append(("svg", name, cdf(name, curves)))
+                blocks.append(Chart(name, s["raw_us"]))
             if s.get("checks"):
-                blocks.append(table(["check", "", ""], [[c["name"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s["checks"]]))
+                blocks.append(Table(["check", "", ""], [[c["name"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s["checks"]]))
             if s.get("verdicts"):
                 blocks.append(verdict_rows(s["verdicts"]))
         proof = list(s.get("proof", [])) + [p for sc in s.get("scenarios", []) for p in sc["proof"]]
@@ -298,34 +327,40 @@ def markdown(merged, pictures=True, prefix=""):
     for name, blocks in sections(merged):
         out.append("\n## %s\n" % name)
         for b in blocks:
-            if isinstance(b, str):
-                out.append(b)
+            if not isinstance(b, Chart):
+                out.append(str(b))
             elif pictures:
-                out.append("![latency of %s](%s%s.svg)\n" % (b[1], prefix, file_name(b[1])))
-    return "\n".join(out)
+                out.append("![latency of %s](%s%s.svg)\n" % (b.name, prefix, file_name(b.name)))
+    return "\n".join(str(b) for b in out)
 
 
 def html(merged):
-    """One page with the pictures inside."""
-    out = ["<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>XSched on a GPU</title><style>"
-           "body{font:14px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}pre{overflow-x:auto}</style></head><body>"]
-    out.append("<pre>%s</pre>" % escape_html.escape(summary(merged)))
-    for name, blocks in sections(merged):
-        out.append("<h2>%s</h2>" % escape_html.escape(name))
-        for b in blocks:
-            out.append("<pre>%s</pre>" % escape_html.escape(b) if isinstance(b, str) else b[2])
-    return "\n".join(out) + "</body></html>\n"
+    """One page with the charts inside."""
+    head = ["suite", "mode", "alone P99", "P99 (ms)", "x alone", "kept", "of ideal"]
+    blocks = [dict(Table(head, summary_rows(merged)).block(), text=merged["machines"][0]["device"])]
+    for name, found in sections(merged):
+        blocks.append({"section": name})
+        for b in found:
+            if not isinstance(b, str):
+                blocks.append(b.block())
+            elif b.startswith("#### "):
+                blocks.append({"heading": b[5:].strip()})
+            elif b.startswith("Proof:"):
+                blocks.append({"heading": "Proof", "list": [line[2:] for line in b.split("\n") if line.startswith("- ")]})
+            else:
+                blocks.append({"soft": b.replace("**", "").strip()})
+    return render("XSched on a GPU", blocks)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("results", nargs="+")
-    p.add_argument("--out", help="folder for NAME.md, NAME.json and NAME-*.svg; without it the summary is printed")
+    p.add_argument("--out", help="directory for NAME.md, NAME.json.gz and NAME-*.svg; without it the summary is printed")
     p.add_argument("--name", default="results")
     a = p.parse_args()
     found = []
     for path in a.results:
-        with open(path) as f:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rt") as f:
             data = json.load(f)
         found += data if isinstance(data, list) else [data]
     merged = merge(found)
@@ -335,13 +370,15 @@ def main():
     os.makedirs(a.out, exist_ok=True)
     for _, blocks in sections(merged):
         for b in blocks:
-            if not isinstance(b, str):
-                with open(os.path.join(a.out, "%s-%s.svg" % (a.name, file_name(b[1]))), "w") as f:
-                    f.write(b[2] + "\n")
+            if isinstance(b, Chart):
+                with open(os.path.join(a.out, "%s-%s.svg" % (a.name, file_name(b.name))), "w") as f:
+                    f.write(b.svg())
     with open(os.path.join(a.out, a.name + ".md"), "w") as f:
         f.write(markdown(merged, prefix=a.name + "-"))
-    with open(os.path.join(a.out, a.name + ".json"), "w") as f:
-        json.dump(found, f, separators=(",", ":"))
+    # No name and no time in the header: the same data gives the same bytes.
+    with open(os.path.join(a.out, a.name + ".json.gz"), "wb") as f:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=0) as z:
+            z.write(json.dumps(found, separators=(",", ":")).encode())
     return 0
 
 

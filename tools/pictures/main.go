@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pictures draws the timelines of the documentation: each scene of docs/policies/scenes, simulated under its
-// policy, becomes docs/policies/NAME_gen.svg. It also keeps the worked example of docs/simulator.md true.
+// Pictures draws the charts of the documentation. Each scene of docs/policies/scenes, simulated under its policy, becomes
+// docs/policies/NAME_gen.svg. The measurements of docs/results/h200.json.gz become docs/result.svg. It also updates the
+// example of docs/simulator.md.
 //
 //	go run ./tools/pictures [-root .]
 package main
@@ -72,7 +73,7 @@ func pictures(root string) (map[string][]byte, error) {
 		name := strings.TrimSuffix(filepath.Base(scene), ".yaml")
 		out[filepath.Join("docs/policies", name+"_gen.svg")] = b.Bytes()
 	}
-	return out, example(root, out)
+	return out, errors.Join(example(root, out), result(root, out))
 }
 
 // example is the one that docs/simulator.md explains: its table, its picture, and its replay.

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"xsched/internal/report"
+)
+
+// gpuRun is one run of test/gpu/run.sh, as far as the chart needs it.
+type gpuRun struct {
+	Suites map[string]struct {
+		Status    string
+		Scenarios []gpuScenario
+	}
+}
+
+type gpuScenario struct {
+	Name  string
+	Modes map[string]struct {
+		Ratio float64 `json:"p99_to_alone"`
+		Low   *struct{ Kept float64 }
+	}
+	Noise struct {
+		P99 [2]float64 `json:"p99_ms"` // least and greatest of the blocks alone
+	}
+}
+
+// usable: the run was proven, has both modes, and its blocks alone agree well enough for a ratio.
+func (s *gpuScenario) usable(status string) bool {
+	native, live := s.Modes["native"], s.Modes["live"]
+	return (status == "OK" || status == "MISSED") && native.Low != nil && live.Low != nil && s.Noise.P99[1] <= 1.5*s.Noise.P99[0]
+}
+
+// result draws the P99 of the main H200 scenarios relative to alone, and what the low tenants kept.
+func result(root string, out map[string][]byte) error {
+	f, err := os.Open(filepath.Join(root, "docs/results/h200.json.gz"))
+	if err != nil {
+		return fmt.Errorf("read measurements: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return fmt.Errorf("read measurements: %w", err)
+	}
+	var runs []gpuRun
+	if err := json.NewDecoder(z).Decode(&runs); err != nil {
+		return fmt.Errorf("read measurements: %w", err)
+	}
+	var rows []report.Row
+	for _, want := range []struct{ name, group string }{
+		{"micro/1 low", "90 us kernels, 100/s\nbeside 1 x 20 ms kernels"},
+		{"micro/3 lows", "90 us kernels, 100/s\nbeside 3 x 20 ms kernels"},
+		{"gpubound", "ResNet-50 b64, 20/s\nbeside ResNet-50 b1024"},
+		{"tenants", "ResNet-18 b1, 20/s\nbeside 3 training jobs"},
+		{"test4", "ResNet-18 b1, 20/s\nbeside ResNet-50 b1024"},
+	} {
+		found := newest(runs, want.name)
+		if found == nil {
+			return fmt.Errorf("docs/results/h200.json.gz has no quiet run of %s", want.name)
+		}
+		for i, mode := range []string{"native", "live"} {
+			m := found.Modes[mode]
+			class := fmt.Sprintf("c%d", 1-i)
+			rows = append(rows, report.Row{
+				Group: want.group, Name: []string{"native", "XSched"}[i], Note: "low tenants keep " + report.Percent(m.Low.Kept),
+				Parts: []report.Part{{Value: m.Ratio, Class: class, Name: mode}},
+			})
+		}
+	}
+	chart := report.Bars("P99", "P99 latency of the high-priority tenant, relative to running alone (log)", 0.8, 40, true, func(v float64) string {
+		if v == 1 {
+			return "1× = alone"
+		}
+		return report.Plain(v) + "×"
+	}, rows)
+	var b bytes.Buffer
+	err = report.WriteSVG(&b, "NVIDIA H200: tail latency of a service that shares the GPU",
+		"P99 as a multiple of the P99 alone, and the throughput that the low-priority tenants keep. Raw data: docs/results/h200.json.gz", chart)
+	out["docs/result.svg"] = b.Bytes()
+	return err
+}
+
+// newest returns a scenario of the last run in which it is usable.
+func newest(runs []gpuRun, name string) *gpuScenario {
+	for _, run := range slices.Backward(runs) {
+		for _, suite := range run.Suites {
+			for i := range suite.Scenarios {
+				if s := &suite.Scenarios[i]; s.Name == name && s.usable(suite.Status) {
+					return s
+				}
+			}
+		}
+	}
+	return nil
+}
