@@ -17,10 +17,9 @@ import (
 
 const root = ".."
 
-// mayImport says which packages of this module a package may know: the
-// direction model <- policy <- engine <- hub, with device and wire beside the
-// engine. A package that is not listed here fails the test, so that its place
-// is decided when it is made.
+// mayImport lists the packages of this module that a package may import. Imports point from decisions
+// outwards: model <- policy <- engine <- the loop and the simulator. A package without an entry
+// fails the test, so that adding a package decides its place. "x/*" stands for the packages in folder x.
 var mayImport = map[string][]string{
 	"internal/model":           {},
 	"internal/clock":           {"internal/model"},
@@ -67,7 +66,7 @@ var mayImport = map[string][]string{
 	"tools/rmlayout/*": {},
 }
 
-// goFile is a parsed source file and where it lies.
+// goFile is a parsed source file.
 type goFile struct {
 	path    string // from the root, with slashes
 	text    string
@@ -118,7 +117,7 @@ func sources(t *testing.T) []goFile {
 	return files
 }
 
-// rule finds the entry of a package, or of the group it belongs to.
+// rule finds the entry of a package, or of its folder.
 func rule(pkg string) ([]string, bool) {
 	if allowed, ok := mayImport[pkg]; ok {
 		return allowed, true
@@ -131,11 +130,11 @@ func TestImportDirection(t *testing.T) {
 	for _, f := range sources(t) {
 		pkg := path.Dir(f.path)
 		if pkg == "internal" || strings.HasPrefix(pkg, "test/") || f.isTest() {
-			continue // tests may look from above
+			continue // tests may import anything
 		}
 		allowed, ok := rule(pkg)
 		if !ok {
-			t.Errorf("%s: package %s has no place in mayImport", f.path, pkg)
+			t.Errorf("%s: package %s has no entry in mayImport", f.path, pkg)
 			continue
 		}
 		for _, imported := range f.imports {
@@ -144,7 +143,7 @@ func TestImportDirection(t *testing.T) {
 				continue
 			}
 			if !slices.ContainsFunc(allowed, func(a string) bool { return a == own || a == path.Dir(own)+"/*" }) {
-				t.Errorf("%s: %s may not know %s", f.path, pkg, own)
+				t.Errorf("%s: %s may not import %s", f.path, pkg, own)
 			}
 		}
 	}
@@ -168,14 +167,14 @@ func TestSourceRules(t *testing.T) {
 		pkg := path.Dir(f.path)
 		for element := range strings.SplitSeq(pkg, "/") {
 			if slices.Contains([]string{"util", "utils", "common", "pkg", "helpers", "misc"}, element) {
-				t.Errorf("%s: a package is named for what it holds, not %q", f.path, element)
+				t.Errorf("%s: name the package for its content, not %q", f.path, element)
 			}
 		}
 		if !strings.HasPrefix(f.text, "// SPDX-License-Identifier: Apache-2.0\n") {
-			t.Errorf("%s: does not start with the licence line", f.path)
+			t.Errorf("%s: the first line is not the SPDX licence identifier", f.path)
 		}
 		if slices.Contains(f.imports, "C") {
-			t.Errorf("%s: cgo; the C half is the shim", f.path)
+			t.Errorf("%s: imports C; C code belongs into shim/", f.path)
 		}
 		if slices.Contains(f.imports, "unsafe") && !f.isTest() && !f.isGenerated() &&
 			!strings.HasSuffix(f.path, "_unsafe.go") {
@@ -183,12 +182,18 @@ func TestSourceRules(t *testing.T) {
 		}
 		for _, declaration := range f.ast.Decls {
 			if function, ok := declaration.(*ast.FuncDecl); ok && function.Recv == nil && function.Name.Name == "init" {
-				t.Errorf("%s: init(); register in the one map instead", f.path)
+				t.Errorf("%s: has an init function; use an explicit registry", f.path)
 			}
 		}
-		if !f.isTest() {
-			documented[pkg] = documented[pkg] || f.ast.Doc != nil
+		if f.isTest() {
+			for _, command := range []string{`"apt-get"`, `"pip"`, `"curl"`, `"wget"`} {
+				if pkg != "internal" && strings.Contains(f.text, command) {
+					t.Errorf("%s: runs %s; tests do not download, see tools/setup", f.path, command)
+				}
+			}
+			continue
 		}
+		documented[pkg] = documented[pkg] || f.ast.Doc != nil
 	}
 	for pkg, ok := range documented {
 		if !ok {
@@ -197,7 +202,7 @@ func TestSourceRules(t *testing.T) {
 	}
 }
 
-// TestShimSourceRules holds C sources to the rules that a compiler does not check.
+// TestShimSourceRules checks the rules for C sources that a compiler does not check.
 func TestShimSourceRules(t *testing.T) {
 	forbidden := []string{"exit(", "_exit(", "abort(", "printf(", "perror(", "signal(", "sigaction("}
 	err := filepath.WalkDir(filepath.Join(root, "shim"), func(name string, d fs.DirEntry, err error) error {
@@ -214,7 +219,7 @@ func TestShimSourceRules(t *testing.T) {
 		}
 		head, _, _ := strings.Cut(string(text), "\n")
 		if !strings.Contains(head, "SPDX-License-Identifier: Apache-2.0") {
-			t.Errorf("%s: does not start with the licence line", name)
+			t.Errorf("%s: the first line is not the SPDX licence identifier", name)
 		}
 		// What is loaded into other people's programs: guests do not do this.
 		if kind != ".c" || strings.HasPrefix(filepath.Base(name), "test_") || !guest(name) {
@@ -245,7 +250,7 @@ func guest(name string) bool {
 	return err == nil && slices.Contains([]string{"core", "driver", "runtime", "api"}, part)
 }
 
-// calls says whether code calls a function of exactly this name.
+// calls reports whether code calls a function of exactly this name.
 func calls(code, call string) bool {
 	for at := 0; ; {
 		i := strings.Index(code[at:], call)
