@@ -4,10 +4,10 @@ package sim
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,168 +19,158 @@ import (
 	"xsched/internal/model"
 )
 
-// locate finds the line of the part of a document that a path leads to, or of the
-// nearest part above it.
-func locate(n *yaml.Node, path []any) int {
+// locate returns the line of the node at a path such as "tenants.2.hint", or of its nearest
+// existing parent.
+func locate(n *yaml.Node, path string) int {
 	if n == nil {
 		return 0
 	}
-	line := n.Line
-	for _, step := range path {
+	for step := range strings.SplitSeq(path, ".") {
 		var next *yaml.Node
-		switch step := step.(type) {
-		case string:
-			for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		switch n.Kind {
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
 				if n.Content[i].Value == step {
 					next = n.Content[i+1]
 				}
 			}
-		case int:
-			if n.Kind == yaml.SequenceNode && step < len(n.Content) {
-				next = n.Content[step]
+		case yaml.SequenceNode:
+			if i, err := strconv.Atoi(step); err == nil && i < len(n.Content) {
+				next = n.Content[i]
 			}
 		}
 		if next == nil {
 			break
 		}
-		n, line = next, next.Line
+		n = next
 	}
-	return line
+	return n.Line
 }
 
-// Check says what is wrong with a scenario that was made by a program.
+// checker collects the first mistake in a scenario.
+type checker struct {
+	root *yaml.Node // nil: not from a file
+	at   string     // path of what is checked now
+	name string     // of the tenant checked now
+	err  error
+}
+
+// require notes a mistake unless ok.
+func (c *checker) require(ok bool, path, cause, remedy string) {
+	if !ok && c.err == nil {
+		c.err = &Error{Line: locate(c.root, c.at+path), Cause: c.name + cause, Remedy: remedy}
+	}
+}
+
+// within requires an integer in a range.
+func (c *checker) within(path string, v, lo, hi int) {
+	c.require(v >= lo && v <= hi, path, fmt.Sprintf("%s %d is out of range", path, v), fmt.Sprintf("use %d to %d", lo, hi))
+}
+
+// dist requires a valid distribution of at least the given length.
+func (c *checker) dist(path string, d *Dist, least time.Duration) {
+	why := d.check(least)
+	c.require(why == "", path, path+" "+why, distRemedy)
+}
+
+// Check validates a scenario that a program made.
 func (s *Scenario) Check() error {
 	s.complete()
-	return s.check(s.Name, nil)
+	err := s.check(nil)
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.File = s.Name
+	}
+	return err
 }
 
-// check says what is wrong with the values.
-func (s *Scenario) check(file string, root *yaml.Node) error {
-	bad := func(cause, remedy string, path ...any) error {
-		return &Error{File: file, Line: locate(root, path), Cause: cause, Remedy: remedy}
-	}
-	switch {
-	case len(s.Tenants) == 0:
-		return bad("there are no tenants", "list them under `tenants:`", "tenants")
-	case s.Devices < 1 || s.Devices > maxDevices:
-		return bad(fmt.Sprintf("%d devices are out of range", s.Devices), fmt.Sprintf("use 1 to %d", maxDevices), "devices")
-	case s.Duration.D() > maxDuration:
-		return bad(fmt.Sprintf("duration %v is out of range", s.Duration.D()), "use 24h at most", "duration")
-	case *s.Warmup >= s.Duration:
-		return bad(fmt.Sprintf("warmup %v leaves nothing of duration %v", s.Warmup.D(), s.Duration.D()), "make it shorter", "warmup")
-	case s.GPU.Level < 1 || s.GPU.Level > 3:
-		return bad(fmt.Sprintf("gpu level %d is out of range", s.GPU.Level), "use 1 to 3", "gpu", "level")
-	case s.GPU.Channels < 0 || s.GPU.Channels > 64:
-		return bad(fmt.Sprintf("%d channels are out of range", s.GPU.Channels), "use 1 to 64", "gpu", "channels")
-	case s.GPU.Slice != nil && s.GPU.Slice.D() < time.Microsecond:
-		return bad(fmt.Sprintf("gpu slice %v is too short", s.GPU.Slice.D()), "use at least 1us", "gpu", "slice")
-	}
-	if d := s.Host.Dispatch; d != nil {
-		if why := d.check(0); why != "" {
-			return bad("dispatch "+why, distRemedy, "host", "dispatch")
-		}
+// check validates the values.
+func (s *Scenario) check(root *yaml.Node) error {
+	c := &checker{root: root}
+	c.require(len(s.Tenants) > 0, "tenants", "there are no tenants", "list them under `tenants:`")
+	c.within("devices", s.Devices, 1, maxDevices)
+	c.require(s.Duration.D() <= maxDuration, "duration", fmt.Sprintf("duration %v is out of range", s.Duration.D()), "use at most 24h")
+	c.require(*s.Warmup < s.Duration, "warmup", fmt.Sprintf("warmup %v is not shorter than duration %v", s.Warmup.D(), s.Duration.D()), "")
+	c.within("gpu.level", s.GPU.Level, 1, 3)
+	c.within("gpu.channels", s.GPU.Channels, 0, 64)
+	c.require(s.GPU.Slice == nil || s.GPU.Slice.D() >= time.Microsecond, "gpu.slice", "gpu.slice is too short", "use at least 1us")
+	if s.Host.Dispatch != nil {
+		c.dist("host.dispatch", s.Host.Dispatch, 0)
 	}
 	if _, err := engine.New(s.engineConfig(s.Policy, s.Mode)); err != nil {
 		field := "policy"
 		if strings.Contains(err.Error(), "mode") {
 			field = "mode"
 		}
-		return bad(err.Error(), "see `xsched sim --help`", field)
+		c.require(false, field, err.Error(), "see `xsched sim --help`")
 	}
-	total := 0
-	for i := range s.Tenants {
+	total, names := 0, map[string]bool{}
+	for i := 0; i < len(s.Tenants) && c.err == nil; i++ {
 		t := &s.Tenants[i]
-		at := func(cause, remedy string, path ...any) error {
-			name := t.Name
-			if name == "" {
-				name = strconv.Itoa(i + 1)
-			}
-			return bad("tenant "+name+": "+cause, remedy, append([]any{"tenants", i}, path...)...)
-		}
-		if err := t.check(s, at); err != nil {
-			return err
-		}
-		for j := range i {
-			if s.Tenants[j].Name == t.Name {
-				return at("another tenant has the same name", "give each entry its own; use count for several alike", "name")
-			}
-		}
-		if total += t.Count * t.Ranks; total > maxInstances {
-			return at(fmt.Sprintf("more than %d programs in all", maxInstances), "lower a count", "count")
-		}
+		c.at, c.name = fmt.Sprintf("tenants.%d.", i), "tenant "+cmp.Or(t.Name, strconv.Itoa(i+1))+": "
+		t.check(s, c)
+		c.require(!names[t.Name], "name", "duplicate name", "use count for identical tenants")
+		names[t.Name] = true
+		total += t.Count * t.Ranks
+		c.require(total <= maxInstances, "count", fmt.Sprintf("more than %d programs in total", maxInstances), "lower a count")
 	}
-	return nil
+	return c.err
 }
 
-func (t *Tenant) check(s *Scenario, bad func(cause, remedy string, path ...any) error) error {
-	switch {
-	case t.Name == "" || len(t.Name) > 64 || strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' }):
-		return bad("it has no usable name", "give it a `name:` of up to 64 characters", "name")
-	case t.Count < 1 || t.Count > maxInstances:
-		return bad(fmt.Sprintf("count %d is out of range", t.Count), fmt.Sprintf("use 1 to %d", maxInstances), "count")
-	case t.Ranks < 1 || t.Ranks > s.Devices:
-		return bad(fmt.Sprintf("%d ranks on %d devices", t.Ranks, s.Devices), "each rank needs a device of its own", "ranks")
-	case t.Kernels < 1 || t.Kernels > maxKernels:
-		return bad(fmt.Sprintf("%d kernels a request are out of range", t.Kernels), fmt.Sprintf("use 1 to %d", maxKernels), "kernels")
-	case t.Stop > 0 && t.Stop <= t.Start:
-		return bad("it stops before it starts", "make stop later than start", "stop")
-	}
+func (t *Tenant) check(s *Scenario, c *checker) {
+	usable := t.Name != "" && len(t.Name) <= 64 && !strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' })
+	c.require(usable, "name", "no valid name", "set `name:`, up to 64 characters")
+	c.within("count", t.Count, 1, maxInstances)
+	c.within("ranks", t.Ranks, 1, s.Devices)
+	c.within("kernels", t.Kernels, 1, maxKernels)
+	c.require(t.Stop == 0 || t.Stop > t.Start, "stop", "stop is not later than start", "")
 	for i, d := range t.On {
-		if d < 0 || d >= s.Devices {
-			return bad(fmt.Sprintf("there is no device %d", d), fmt.Sprintf("use 0 to %d", s.Devices-1), "on", i)
-		}
+		c.require(d >= 0 && d < s.Devices, fmt.Sprintf("on.%d", i), fmt.Sprintf("there is no device %d", d), fmt.Sprintf("use 0 to %d", s.Devices-1))
 	}
-	if len(t.On) > 0 && t.Ranks > 1 {
-		sorted := slices.Compact(slices.Sorted(slices.Values(t.On)))
-		if len(t.On)%t.Ranks != 0 || len(sorted) != len(t.On) {
-			return bad("its ranks do not fit on its devices", "list as many different devices as one program has ranks, or a multiple of that", "on")
-		}
+	if c.err == nil && len(t.On) > 0 && t.Ranks > 1 {
+		different := slices.Compact(slices.Sorted(slices.Values(t.On)))
+		c.require(len(t.On)%t.Ranks == 0 && len(different) == len(t.On), "on", "the ranks do not fit on the devices", "list a multiple of ranks different devices")
 	}
-	if why := t.Kernel.check(1); why != "" && (t.Arrivals.Trace == nil || t.needsKernel()) {
-		return bad("kernel length "+why, distRemedy, "kernel")
+	if t.Arrivals.Trace == nil || slices.ContainsFunc(t.Arrivals.Trace, func(r Request) bool { return r.Work == 0 }) {
+		c.dist("kernel", &t.Kernel, 1)
 	}
 	hint := t.Hint.model()
 	if err := hint.Check(); err != nil {
-		return bad(err.Error(), "see the hints in docs/simulator.md", "hint")
+		c.require(false, "hint", err.Error(), "see the hints in docs/simulator.md")
 	}
-	if int(t.Hint.Level) > s.GPU.Level {
-		return bad(fmt.Sprintf("level %d can't be had: the device does %d", t.Hint.Level, s.GPU.Level), "ask for less, or raise gpu level", "hint", "level")
-	}
-	return t.Arrivals.check(bad)
+	c.require(int(t.Hint.Level) <= s.GPU.Level, "hint.level", fmt.Sprintf("level %d is above gpu.level %d", t.Hint.Level, s.GPU.Level), "")
+	t.Arrivals.check(c)
 }
 
-func (t *Tenant) needsKernel() bool {
-	return slices.ContainsFunc(t.Arrivals.Trace, func(r Request) bool { return r.Work == 0 })
-}
-
-func (a *Arrivals) check(bad func(cause, remedy string, path ...any) error) error {
+func (a *Arrivals) check(c *checker) {
 	const maxRate = 1e6
-	rate := func(v float64) bool { return v > 0 && v <= maxRate && !math.IsNaN(v) }
-	switch {
-	case a.Jitter < 0 || a.Jitter > 1 || math.IsNaN(a.Jitter):
-		return bad(fmt.Sprintf("jitter %v is out of range", a.Jitter), "use 0 to 1", "arrivals", "jitter")
-	case a.OnOff != nil:
-		if why := a.OnOff.On.check(1); why != "" {
-			return bad("on "+why, distRemedy, "arrivals", "onoff", "on")
-		}
-		if why := a.OnOff.Off.check(0); why != "" {
-			return bad("off "+why, distRemedy, "arrivals", "onoff", "off")
-		}
-		if !rate(a.OnOff.Rate) {
-			return bad(fmt.Sprintf("rate %v is out of range", a.OnOff.Rate), "use up to 1000000 requests a second", "arrivals", "onoff", "rate")
-		}
-	case a.Closed != nil:
-		if a.Closed.Depth < 1 || a.Closed.Depth > 1024 {
-			return bad(fmt.Sprintf("depth %d is out of range", a.Closed.Depth), "use 1 to 1024", "arrivals", "closed", "depth")
-		}
-		if why := a.Closed.Think.check(0); why != "" {
-			return bad("think time "+why, distRemedy, "arrivals", "closed", "think")
-		}
-	case a.Trace != nil:
-	case !rate(a.Poisson) && !rate(a.Rate):
-		return bad("nothing says when its requests come, or the rate is out of range", arrivalsRemedy, "arrivals")
+	rate := func(path string, v float64) {
+		c.require(v > 0 && v <= maxRate, path, fmt.Sprintf("rate %v is out of range", v), "use up to 1000000 requests per second")
 	}
-	return nil
+	c.require(a.Jitter >= 0 && a.Jitter <= 1, "arrivals.jitter", fmt.Sprintf("jitter %v is out of range", a.Jitter), "use 0 to 1")
+	kinds := 0
+	if a.Poisson != 0 {
+		kinds++
+		rate("arrivals.poisson", a.Poisson)
+	}
+	if a.Rate != 0 {
+		kinds++
+		rate("arrivals.rate", a.Rate)
+	}
+	if a.OnOff != nil {
+		kinds++
+		c.dist("arrivals.onoff.on", &a.OnOff.On, 1)
+		c.dist("arrivals.onoff.off", &a.OnOff.Off, 0)
+		rate("arrivals.onoff.rate", a.OnOff.Rate)
+	}
+	if a.Closed != nil {
+		kinds++
+		c.within("arrivals.closed.depth", a.Closed.Depth, 1, 1024)
+		c.dist("arrivals.closed.think", &a.Closed.Think, 0)
+	}
+	if a.TraceFile != "" || a.Trace != nil && a.Closed == nil {
+		kinds++
+	}
+	c.require(kinds == 1, "arrivals", fmt.Sprintf("%d kinds of arrivals", kinds), arrivalsRemedy)
 }
 
 // Bounds of a trace.
@@ -189,24 +179,28 @@ const (
 	maxTrace     = 10_000_000
 )
 
-// readTrace reads the trace that was named, if one was.
-func (a *Arrivals) readTrace(scenario string, open func(string) (io.ReadCloser, error)) error {
-	if a.tracePath == "" {
-		return nil
-	}
-	if open == nil {
-		return &Error{File: scenario, Line: a.traceLine, Cause: "traces can't be read here"}
-	}
-	f, err := open(a.tracePath)
-	if err != nil {
-		return &Error{
-			File: scenario, Line: a.traceLine, Cause: fmt.Sprintf("open trace: %v", err),
-			Remedy: "name a file beside the scenario",
+// readTraces reads the trace files that tenants name.
+func (s *Scenario) readTraces(root *yaml.Node, open func(string) (io.ReadCloser, error)) error {
+	for i := range s.Tenants {
+		a := &s.Tenants[i].Arrivals
+		if a.TraceFile == "" {
+			continue
+		}
+		err := errors.New("not available here")
+		var f io.ReadCloser
+		if open != nil {
+			f, err = open(a.TraceFile)
+		}
+		if err != nil {
+			return &Error{Line: locate(root, fmt.Sprintf("tenants.%d.arrivals.trace", i)), Cause: fmt.Sprintf("open trace: %v", err)}
+		}
+		a.Trace, err = ReadTrace(a.TraceFile, f)
+		_ = f.Close()
+		if err != nil {
+			return err
 		}
 	}
-	defer func() { _ = f.Close() }()
-	a.Trace, err = ReadTrace(a.tracePath, f)
-	return err
+	return nil
 }
 
 // ReadTrace reads lines "seconds[,kernel microseconds[,kernels]]", in order of time; what

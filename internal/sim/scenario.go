@@ -104,18 +104,16 @@ type Tenant struct {
 	pid int // of a replay: queues with the same one are one process
 }
 
-// Arrivals says when requests come. Exactly one kind is set.
+// Arrivals defines when requests arrive. Exactly one kind is set.
 type Arrivals struct {
-	Poisson float64 // requests a second, at random
-	Rate    float64 // requests a second, evenly
-	OnOff   *OnOff
-	Trace   []Request // from a file
-	Closed  *Closed
-	// Jitter moves each request of Rate by a random part of the period, 0..1.
-	Jitter float64
-
-	tracePath string
-	traceLine int
+	Poisson   float64   `yaml:"poisson"` // mean requests per second
+	Rate      float64   `yaml:"rate"`    // requests per second at regular intervals
+	OnOff     *OnOff    `yaml:"onoff"`
+	Closed    *Closed   `yaml:"closed"`
+	TraceFile string    `yaml:"trace"`
+	Trace     []Request `yaml:"-"` // contents of TraceFile, or set by a program
+	// Jitter delays each request of Rate by a random part of the period, 0 to 1.
+	Jitter float64 `yaml:"jitter"`
 }
 
 // OnOff is a Poisson stream that comes and goes.

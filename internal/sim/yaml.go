@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,25 +18,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Error is a mistake in a scenario or a trace: where it is, what it is, what to do.
+// Error is a mistake in a scenario or a trace: its place, its cause and a remedy.
 type Error struct {
 	File          string
-	Line          int // 0: not known
+	Line          int // 0: unknown
 	Cause, Remedy string
 }
 
 func (e *Error) Error() string {
-	where := e.File
+	text := e.File
 	if e.Line > 0 {
-		where += ":" + strconv.Itoa(e.Line)
+		text += ":" + strconv.Itoa(e.Line)
 	}
-	if e.Remedy == "" {
-		return where + ": " + e.Cause
+	text += ": " + e.Cause
+	if e.Remedy != "" {
+		text += "; " + e.Remedy
 	}
-	return where + ": " + e.Cause + "; " + e.Remedy
+	return text
 }
 
-// maxFile bounds what is read of a scenario.
+// maxFile bounds the size of a scenario in bytes.
 const maxFile = 4 << 20
 
 // Load reads a scenario and the traces it names.
@@ -51,7 +52,7 @@ func Load(path string) (*Scenario, error) {
 		return nil, fmt.Errorf("read scenario: %w", err)
 	}
 	if len(text) > maxFile {
-		return nil, &Error{File: path, Cause: "the file has more than 4 MB", Remedy: "use count for tenants that are alike"}
+		return nil, &Error{File: path, Cause: "the file is larger than 4 MB", Remedy: "use count for identical tenants"}
 	}
 	return Parse(path, text, func(name string) (io.ReadCloser, error) {
 		if !filepath.IsAbs(name) {
@@ -61,158 +62,128 @@ func Load(path string) (*Scenario, error) {
 	})
 }
 
-// Parse reads a scenario; open opens the traces it names, and file is its name in errors.
+// Parse reads a scenario. Errors call it file; open opens the traces that it names.
 func Parse(file string, text []byte, open func(name string) (io.ReadCloser, error)) (*Scenario, error) {
-	var root yaml.Node
-	if err := yaml.Unmarshal(text, &root); err != nil {
-		return nil, yamlError(file, err)
+	s, root, err := decode(text)
+	if err == nil {
+		err = s.readTraces(root, open)
 	}
-	if len(root.Content) == 0 {
-		return nil, &Error{File: file, Cause: "the scenario is empty", Remedy: "give it at least `tenants:`"}
+	if err == nil {
+		s.complete()
+		err = s.check(root)
 	}
-	s := &Scenario{}
+	if e, ok := errors.AsType[*Error](err); ok && e.File == "" {
+		e.File = file
+	}
+	return s, err
+}
+
+// decode parses the text twice: into nodes, which know their lines, and then into the scenario.
+func decode(text []byte) (*Scenario, *yaml.Node, error) {
+	var document yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(s); err != nil {
-		return nil, yamlError(file, err)
+	switch err := d.Decode(&document); {
+	case errors.Is(err, io.EOF) || err == nil && len(document.Content) == 0:
+		return nil, nil, &Error{Cause: "the scenario is empty", Remedy: "give it at least `tenants:`"}
+	case err != nil:
+		return nil, nil, &Error{Cause: strings.TrimPrefix(err.Error(), "yaml: ")}
 	}
 	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, &Error{File: file, Cause: "there is more than one document in the file", Remedy: "remove what follows `---`"}
+		return nil, nil, &Error{Cause: "the file contains more than one document", Remedy: "remove everything after `---`"}
 	}
-	for i := range s.Tenants {
-		if err := s.Tenants[i].Arrivals.readTrace(file, open); err != nil {
-			return nil, err
+	root, s := document.Content[0], &Scenario{}
+	if err := fits(root, reflect.TypeOf(*s)); err != nil {
+		return nil, nil, err
+	}
+	if err := root.Decode(s); err != nil {
+		if _, ok := errors.AsType[*Error](err); !ok {
+			err = &Error{Cause: strings.TrimPrefix(err.Error(), "yaml: ")}
 		}
+		return nil, nil, err
 	}
-	s.complete()
-	if err := s.check(file, root.Content[0]); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, root, nil
 }
 
-var (
-	linePattern  = regexp.MustCompile(`line (\d+): (.*)`)
-	fieldPattern = regexp.MustCompile(`field (\S+) not found in type sim\.(\w+)`)
-	typePattern  = regexp.MustCompile("cannot unmarshal !!(\\w+)(?: `([^`]*)`)? into (\\S+)")
-)
-
-// yamlError says what the YAML reader found in our words: the first mistake, and how many more
-// there are.
-func yamlError(file string, err error) error {
-	if e, ok := errors.AsType[*Error](err); ok {
-		e.File = file
-		return e
+// fits reports the first node whose form is not that of the type, or which the type does not
+// know. yaml's own KnownFields ends at every UnmarshalYAML, and its errors do not carry lines.
+// An alias is checked where its anchor is.
+func fits(n *yaml.Node, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	text, more := strings.TrimPrefix(err.Error(), "yaml: "), 0
-	if t, ok := errors.AsType[*yaml.TypeError](err); ok && len(t.Errors) > 0 {
-		text, more = t.Errors[0], len(t.Errors)-1
-	}
-	e := &Error{File: file, Cause: text}
-	if m := linePattern.FindStringSubmatch(text); m != nil {
-		e.Line, _ = strconv.Atoi(m[1])
-		e.Cause = m[2]
-	}
-	switch f, t := fieldPattern.FindStringSubmatch(e.Cause), typePattern.FindStringSubmatch(e.Cause); {
-	case f != nil:
-		e.Cause = fmt.Sprintf("unknown field %q", f[1])
-		for _, v := range []any{Scenario{}, Knobs{}, GPU{}, RPC{}, Host{}, Tenant{}} {
-			if t := reflect.TypeOf(v); t.Name() == f[2] {
-				e.Remedy = "known here are " + strings.Join(fieldNames(t), ", ")
+	names := fieldNames(t)
+	custom := reflect.PointerTo(t).Implements(reflect.TypeFor[yaml.Unmarshaler]())
+	switch {
+	case n.Kind == yaml.AliasNode || n.Tag == "!!null" || custom && (len(names) == 0 || n.Kind != yaml.MappingNode):
+		return nil
+	case t.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			at := slices.Index(names, key.Value)
+			if at < 0 && key.Tag != "!!merge" {
+				return unknownField(key, slices.DeleteFunc(names, func(s string) bool { return s == "" || s == "-" }))
+			}
+			if at >= 0 {
+				if err := fits(n.Content[i+1], t.Field(at).Type); err != nil {
+					return err
+				}
 			}
 		}
-	case t != nil:
-		e.Cause = fmt.Sprintf("%s is not what belongs here", describe(t[1], t[2]))
-		e.Remedy = "it takes " + kindName(t[3])
-	case e.Cause == text && e.Line == 0:
-		e.Remedy = "check the YAML"
+		return nil
+	case t.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
+		for _, item := range n.Content {
+			if err := fits(item, t.Elem()); err != nil {
+				return err
+			}
+		}
+		return nil
+	case n.Kind == yaml.ScalarNode && n.Decode(reflect.New(t).Interface()) == nil:
+		return nil
 	}
-	if more > 0 {
-		e.Cause += fmt.Sprintf(" (and %d more mistakes)", more)
-	}
-	return e
+	what := map[yaml.Kind]string{yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: strconv.Quote(n.Value)}[n.Kind]
+	return &Error{Line: n.Line, Cause: fmt.Sprintf("%s is not %s", what, kindName(t.Kind()))}
 }
 
-func describe(kind, value string) string {
-	switch kind {
-	case "map":
-		return "a mapping"
-	case "seq":
-		return "a list"
-	}
-	return strconv.Quote(value)
-}
-
-func kindName(kind string) string {
+func kindName(k reflect.Kind) string {
 	switch {
-	case strings.HasPrefix(kind, "[]"):
+	case k == reflect.Slice:
 		return "a list"
-	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
-		return "a whole number"
-	case strings.HasPrefix(kind, "float"):
-		return "a number"
-	case kind == "bool":
-		return "true or false"
-	case strings.HasPrefix(kind, "sim."):
+	case k == reflect.Struct:
 		return "a mapping"
+	case k == reflect.Bool:
+		return "true or false"
+	case k >= reflect.Int && k <= reflect.Uint64:
+		return "a whole number"
+	case k == reflect.Float64:
+		return "a number"
 	}
-	return "a text"
+	return "a string"
 }
 
+// fieldNames returns the YAML name of each field, "" for one without.
 func fieldNames(t reflect.Type) []string {
-	var out []string
-	for field := range t.Fields() {
-		if tag := field.Tag.Get("yaml"); tag != "" {
-			out = append(out, tag)
-		}
+	if t.Kind() != reflect.Struct {
+		return nil
 	}
-	return out
-}
-
-// mistake is an error at a node that the YAML reader collects.
-func mistake(n *yaml.Node, cause, remedy string) error {
-	text := fmt.Sprintf("line %d: %s", n.Line, cause)
-	if remedy != "" {
-		text += "; " + remedy
+	names, any := make([]string, t.NumField()), false
+	for i := range names {
+		names[i] = t.Field(i).Tag.Get("yaml")
+		any = any || names[i] != ""
 	}
-	return &yaml.TypeError{Errors: []string{text}}
-}
-
-// strict decodes a mapping into a struct and refuses what it does not know: a node's
-// own Decode has forgotten that it should.
-func strict(n *yaml.Node, into any) error {
-	if n.Kind != yaml.MappingNode {
-		return mistake(n, "a mapping belongs here", "")
+	if !any {
+		return nil
 	}
-	known := fieldNames(reflect.TypeOf(into).Elem())
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		found := false
-		for _, k := range known {
-			found = found || k == n.Content[i].Value
-		}
-		if !found {
-			return mistake(n.Content[i], fmt.Sprintf("unknown field %q", n.Content[i].Value), "known here are "+strings.Join(known, ", "))
-		}
-	}
-	return n.Decode(into)
+	return names
 }
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
-	const remedy = "write it with a unit: 90us, 20ms, 10s"
-	if n.Kind != yaml.ScalarNode {
-		return mistake(n, "a length of time belongs here", remedy)
-	}
-	if n.Value == "0" {
-		*d = 0
-		return nil
-	}
 	v, err := time.ParseDuration(n.Value)
-	if err != nil {
-		return mistake(n, fmt.Sprintf("%q is not a length of time", n.Value), remedy)
-	}
-	if v < 0 {
-		return mistake(n, fmt.Sprintf("%q is negative", n.Value), "time goes forward here")
+	switch {
+	case n.Kind != yaml.ScalarNode || err != nil:
+		return &Error{Line: n.Line, Cause: fmt.Sprintf("%q is not a duration", n.Value), Remedy: "write it with a unit: 90us, 20ms, 10s"}
+	case v < 0:
+		return &Error{Line: n.Line, Cause: fmt.Sprintf("duration %q is negative", n.Value)}
 	}
 	*d = Duration(v)
 	return nil
@@ -222,94 +193,57 @@ const distRemedy = "write 20ms, {uniform: [1ms, 5ms]}, {exponential: 2ms} or {lo
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (d *Dist) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind == yaml.ScalarNode {
-		var v Duration
-		if err := v.UnmarshalYAML(n); err != nil {
-			return err
-		}
-		*d = Fixed(v.D())
-		return nil
-	}
-	if n.Kind != yaml.MappingNode || len(n.Content) != 2 {
-		return mistake(n, "not a length of time, fixed or drawn", distRemedy)
-	}
-	value := n.Content[1]
-	switch n.Content[0].Value {
-	case "fixed", "exponential":
-		var v Duration
-		if err := v.UnmarshalYAML(value); err != nil {
-			return err
-		}
-		*d = Fixed(v.D())
-		if n.Content[0].Value == "exponential" {
-			*d = Exponential(v.D())
-		}
-	case "uniform":
-		var ends []Duration
-		if err := value.Decode(&ends); err != nil {
-			return err
-		}
-		if len(ends) != 2 {
-			return mistake(value, "uniform takes two lengths", distRemedy)
-		}
-		*d = Uniform(ends[0].D(), ends[1].D())
-	case "lognormal":
-		var v struct {
+	var v struct {
+		Fixed       Duration   `yaml:"fixed"`
+		Uniform     []Duration `yaml:"uniform"`
+		Exponential Duration   `yaml:"exponential"`
+		LogNormal   struct {
 			Median Duration `yaml:"median"`
 			Sigma  float64  `yaml:"sigma"`
+		} `yaml:"lognormal"`
+	}
+	if n.Kind == yaml.ScalarNode {
+		err := v.Fixed.UnmarshalYAML(n)
+		*d = Fixed(v.Fixed.D())
+		return err
+	}
+	if err := fits(n, reflect.TypeOf(v)); err != nil {
+		return err
+	}
+	if err := n.Decode(&v); err != nil {
+		return err
+	}
+	bad := &Error{Line: n.Line, Cause: "not a duration or a distribution", Remedy: distRemedy}
+	if len(n.Content) != 2 {
+		return bad
+	}
+	switch n.Content[0].Value {
+	case "fixed":
+		*d = Fixed(v.Fixed.D())
+	case "exponential":
+		*d = Exponential(v.Exponential.D())
+	case "lognormal":
+		*d = LogNormal(v.LogNormal.Median.D(), v.LogNormal.Sigma)
+	case "uniform":
+		if len(v.Uniform) != 2 {
+			return bad
 		}
-		if err := strict(value, &v); err != nil {
-			return err
-		}
-		*d = LogNormal(v.Median.D(), v.Sigma)
-	default:
-		return mistake(n.Content[0], fmt.Sprintf("%q is no way to draw a length", n.Content[0].Value), distRemedy)
+		*d = Uniform(v.Uniform[0].D(), v.Uniform[1].D())
 	}
 	return nil
 }
 
-const arrivalsRemedy = "write one of {poisson: 100}, {rate: 100}, {onoff: {rate: 100, on: 1s, off: 1s}}, {trace: file.csv}, closed or {closed: {depth: 2, think: 1ms}}"
+const arrivalsRemedy = "use one of {poisson: 100}, {rate: 100}, {onoff: {rate: 100, on: 1s, off: 1s}}, {trace: file.csv}, closed or {closed: {depth: 2, think: 1ms}}"
 
-// UnmarshalYAML implements yaml.Unmarshaler.
+// UnmarshalYAML implements yaml.Unmarshaler: `closed` alone is short for `{closed: {depth: 1}}`.
 func (a *Arrivals) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Value == "closed" {
-		a.Closed = &Closed{Depth: 1}
+		a.Closed = &Closed{}
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		return mistake(n, "not a way for requests to come", arrivalsRemedy)
+		return &Error{Line: n.Line, Cause: "unknown kind of arrivals", Remedy: arrivalsRemedy}
 	}
-	kinds := 0
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		kinds++
-		var err error
-		switch key.Value {
-		case "poisson":
-			err = value.Decode(&a.Poisson)
-		case "rate":
-			err = value.Decode(&a.Rate)
-		case "jitter":
-			kinds--
-			err = value.Decode(&a.Jitter)
-		case "onoff":
-			a.OnOff = &OnOff{}
-			err = strict(value, a.OnOff)
-		case "closed":
-			a.Closed = &Closed{Depth: 1}
-			err = strict(value, a.Closed)
-		case "trace":
-			a.traceLine = value.Line
-			err = value.Decode(&a.tracePath)
-		default:
-			err = mistake(key, fmt.Sprintf("unknown way for requests to come %q", key.Value), arrivalsRemedy)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if kinds != 1 {
-		return mistake(n, fmt.Sprintf("%d ways for requests to come", kinds), arrivalsRemedy)
-	}
-	return nil
+	type plain Arrivals
+	return n.Decode((*plain)(a))
 }
