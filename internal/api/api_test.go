@@ -100,7 +100,7 @@ func (f *fake) Detach(_ context.Context, _ control.Caller, r control.ProcessRequ
 }
 
 func (f *fake) Queues(_ context.Context, _ control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
-	return control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", AMD: &control.AMDQueue{ID: 2}}}}, f.err
+	return control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", ID: 2}}}, f.err
 }
 
 func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
@@ -158,7 +158,7 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	mode, err = c.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 2})
 	check("SetMode", mode, err, control.ModeReply{Mode: "now-level", Level: 2})
 	queues, err := c.Queues(ctx, 11)
-	check("Queues", queues.Queues[0].AMD.ID, err, uint32(2))
+	check("Queues", queues.Queues[0].ID, err, uint64(2))
 	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
 	check("Wedge", wedge.DurationMS, err, int64(20))
 	for name, call := range map[string]func(context.Context, int) (control.ProcessReply, error){

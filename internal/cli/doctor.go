@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/doctor"
+	"xsched/internal/driver/registry"
 	"xsched/internal/embedded"
 )
 
@@ -50,7 +51,8 @@ rights this user has, the folders, the shim and the daemon. Changes nothing.
 func (a *app) machine(ctx context.Context) doctor.Machine {
 	return doctor.Machine{
 		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode,
-		Dir: a.dirs()[0], Cache: embedded.CacheDir,
+		Drivers: registry.All(),
+		Dir:     a.dirs()[0], Cache: embedded.CacheDir,
 		Shim:   func() (string, error) { return embedded.Unpack(embedded.Shim) },
 		Load:   doctor.Preload,
 		Daemon: func() (doctor.Daemon, error) { return a.askDaemon(ctx) },

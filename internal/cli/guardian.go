@@ -5,6 +5,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
 )
 
@@ -14,6 +15,6 @@ func (a *app) guardianCommand() *cobra.Command {
 		Short:  "Restore attached programs when the daemon dies (started by the daemon)",
 		Hidden: true,
 		Args:   cobra.ArbitraryArgs, // for whoever reads a list of processes: "trace PID"
-		RunE:   func(*cobra.Command, []string) error { return guardian.Main(3) },
+		RunE:   func(*cobra.Command, []string) error { return guardian.Main(3, registry.All()) },
 	}
 }

@@ -29,15 +29,11 @@ func (a *app) joinDaemonQueues(ctx context.Context, reply *queuesReply) {
 	}
 	var announced []amd.Announced
 	for _, q := range known.Queues {
-		if q.NVIDIA != nil {
+		if q.Driver != amd.Name {
 			reply.NVIDIA = append(reply.NVIDIA, q)
 			continue
 		}
-		told := amd.Announced{ID: q.AMD.ID, GPUID: q.AMD.GPUID, Copies: q.Kind == "copy", PCI: q.Device, Ring: q.AMD.Ring, Bytes: q.AMD.Bytes}
-		if !reply.Daemon.Attached { // a debugger is not told the priority
-			told.Priority = &q.AMD.Priority
-		}
-		announced = append(announced, told)
+		announced = append(announced, amd.AnnouncedQueue(q.Device, q.Kind, q.Details))
 	}
 	if len(announced) == 0 {
 		return
@@ -54,6 +50,11 @@ func (a *app) joinDaemonQueues(ctx context.Context, reply *queuesReply) {
 	reply.Notes = append(reply.Notes, reply.AMD.Notes[before:]...)
 }
 
+// detail is a number among a driver's own fields.
+func detail(q control.HardwareQueue, name string) int64 {
+	return int64(min(q.Details[name], 1<<62))
+}
+
 func writeChannels(w io.Writer, all []control.HardwareQueue) {
 	if len(all) == 0 {
 		return
@@ -61,17 +62,17 @@ func writeChannels(w io.Writer, all []control.HardwareQueue) {
 	table := newTable(w)
 	fmt.Fprintln(table, "CHANNEL\tKIND\tDEVICE\tCLIENT\tGROUP\tCLASS\tSLICE\tSTOPPED")
 	for _, q := range all {
-		c, group, slice, stopped := q.NVIDIA, "-", "-", "-"
-		if c.Group != 0 {
-			group = fmt.Sprintf("%#x", c.Group)
+		group, slice, stopped := "-", "-", "-"
+		if n := detail(q, "group"); n != 0 {
+			group = fmt.Sprintf("%#x", n)
 		}
-		if c.SliceUS > 0 {
-			slice = microseconds(c.SliceUS)
+		if us := detail(q, "slice_us"); us > 0 {
+			slice = microseconds(us)
 		}
 		if q.Kind != "group" {
 			stopped = yesNo(q.Stopped)
 		}
-		fmt.Fprintf(table, "%#x\t%s\t%s\t%#x\t%s\t%#x\t%s\t%s\n", c.Handle, q.Kind, q.Device, c.Client, group, c.Class, slice, stopped)
+		fmt.Fprintf(table, "%#x\t%s\t%s\t%#x\t%s\t%#x\t%s\t%s\n", q.ID, q.Kind, q.Device, detail(q, "client"), group, detail(q, "class"), slice, stopped)
 	}
 	_ = table.Flush()
 }
@@ -83,9 +84,8 @@ func writeChannelsPython(w io.Writer, all []control.HardwareQueue) {
 	}
 	fmt.Fprintln(w, "CHANNELS = [  # of NVIDIA's driver")
 	for _, q := range all {
-		c := q.NVIDIA
 		fmt.Fprintf(w, "    {\"handle\": %#x, \"kind\": \"%s\", \"device\": \"%s\", \"client\": %#x, \"group\": %#x, \"class\": %#x, \"slice_us\": %d},\n",
-			c.Handle, q.Kind, q.Device, c.Client, c.Group, c.Class, c.SliceUS)
+			q.ID, q.Kind, q.Device, detail(q, "client"), detail(q, "group"), detail(q, "class"), detail(q, "slice_us"))
 	}
 	fmt.Fprintln(w, "]")
 }

@@ -25,6 +25,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
+	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
 	vnvidia "xsched/internal/virtual/nvidia"
 	"xsched/internal/wire"
@@ -36,9 +37,9 @@ func TestMain(m *testing.M) {
 		var err error
 		switch os.Args[1] {
 		case "guardian":
-			err = guardian.Main(3)
+			err = guardian.Main(3, registry.All())
 		case "daemon":
-			err = daemonProgram(os.Args[2])
+			err = daemonProgram(os.Args[2], os.Args[3:]...)
 		case "app":
 			err = appProgram(os.Args[2:])
 		default:
@@ -60,10 +61,15 @@ func options(dir string) daemon.Options {
 	}
 }
 
-func daemonProgram(dir string) error {
+// onAMD makes the virtual GPU an AMD one.
+func onAMD(o *daemon.Options) { o.Platform = "amd" }
+
+func daemonProgram(dir string, platform ...string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	d, served, err := startDaemon(ctx, options(dir))
+	o := options(dir)
+	o.Platform = strings.Join(platform, "")
+	d, served, err := startDaemon(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -13,16 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
-	"xsched/internal/driver/nvidia"
-	"xsched/internal/guardian"
+	"xsched/internal/driver"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
 const (
-	attachTime = 5 * time.Second       // in all; the search has its own, shorter bound
-	filePeriod = 50 * time.Millisecond // between two looks whether it still has its file
-	scanPeriod = 2 * time.Second       // between two looks for what it has made since
+	attachTime = 5 * time.Second       // in all; a driver's search has its own, shorter bound
+	pollPeriod = 50 * time.Millisecond // between two looks at an attached process
 )
 
 // Attach takes a process over that has no shim.
@@ -100,48 +98,26 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	if err := d.mayChange(c, pid, uid); err != nil {
 		return none, err
 	}
-	if driver := d.amdDriver(); driver.Lists(pid) {
-		return d.attachAMD(ctx, c, driver, pid, uid, command, hint)
+	release, err := d.claim(pid)
+	if err != nil {
+		return none, err
 	}
-	if d.driver == nil {
-		return none, control.Errorf(control.ErrNotSupported, "start it with `xsched run`", "process %d has not joined and can't be attached to: %s", pid, d.noDriver)
-	}
-	d.mu.Lock()
-	_, twice := d.attaches[pid]
-	d.attaches[pid] = struct{}{}
-	d.mu.Unlock()
-	if twice {
-		return none, control.Errorf(control.ErrUnavailable, "try again", "process %d is being attached to", pid)
-	}
-	defer func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.attaches, pid)
-	}()
+	defer release()
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return none, control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	a, err := d.driver.Attach(ctx, pid, pidfd, d.limits(uid), d.metrics)
+	a, err := d.drivers.Attach(ctx, driver.AttachRequest{
+		PID: pid, PIDFD: pidfd, UID: uid, Log: d.log.With("pid", pid), Guardian: d.guardian,
+	})
 	if err != nil {
 		_ = unix.Close(pidfd)
 		return none, attachError(pid, err)
 	}
-	// The guardian's copy: the hub closes its own when the process ends.
-	guarded, err := unix.FcntlInt(uintptr(pidfd), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		a.Objects.Close()
-		_ = unix.Close(pidfd)
-		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
-	}
-	defer func() { _ = unix.Close(guarded) }()
 	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
-	err = d.hub.Attach(ctx, s, hint, a.Objects, a.GPUs, pidfd, func(page int) (func(bool), error) {
-		return d.guard(ctx, s, a, page, guarded)
-	})
-	if err != nil {
+	if err := d.hub.Attach(ctx, s, hint, a, pidfd); err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)
@@ -150,34 +126,38 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	return d.find(ctx, c, pid)
 }
 
-func attachError(pid int, err error) error {
-	switch {
-	case errors.Is(err, nvidia.ErrNoRights):
-		return control.Errorf(control.ErrNotAllowed, "run the daemon as root, or start the program with `xsched run`", "process %d can't be attached to: %v", pid, err)
-	case errors.Is(err, nvidia.ErrNoContext):
-		return control.Errorf(control.ErrNotFound, "attach once it uses the GPU, or start it with `xsched run`", "%v", err)
-	case errors.Is(err, nvidia.ErrSearch):
-		return control.Errorf(control.ErrUnavailable, "start it with `xsched run`, which needs no search", "%v", err)
+// claim keeps others from attaching to a process at the same time.
+func (d *Daemon) claim(pid int) (release func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, twice := d.attaches[pid]; twice {
+		return nil, control.Errorf(control.ErrUnavailable, "try again", "process %d is being attached to", pid)
 	}
-	return control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
+	d.attaches[pid] = struct{}{}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.attaches, pid)
+	}, nil
 }
 
-// guard tells the guardian all it needs, and returns what ends that.
-func (d *Daemon) guard(ctx context.Context, s *hub.Session, a *nvidia.Attached, page, pidfd int) (func(bool), error) {
-	w := guardian.Ward{Session: uint64(s.ID), PID: s.PID, Page: page, PIDFD: pidfd, Files: a.Files}
-	defer func() {
-		for _, fd := range w.FDs {
-			_ = unix.Close(fd)
-		}
-	}()
-	var err error
-	if w.Restores, w.FDs, err = restores(ctx, a.Objects); err != nil {
-		return nil, err
+// attachError turns a driver's refusal into a reply.
+func attachError(pid int, err error) error {
+	var refused *driver.AttachError
+	if !errors.As(err, &refused) {
+		return control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
-	if err := d.guardian.Attach(w); err != nil {
-		return nil, err
+	kind := map[driver.Refusal]error{
+		driver.RefusedNotUsed: control.ErrNotFound, driver.RefusedRights: control.ErrNotAllowed,
+		driver.RefusedSupport: control.ErrNotSupported, driver.RefusedGone: control.ErrNotFound,
+	}[refused.Refusal]
+	if kind == nil {
+		kind = control.ErrUnavailable
 	}
-	return func(restored bool) { d.guardian.Detach(w.Session, restored) }, nil
+	if refused.Refusal == driver.RefusedGone {
+		return control.Errorf(kind, "", "process %d has ended", pid)
+	}
+	return control.Errorf(kind, refused.Remedy, "process %d can't be attached to: %v", pid, err)
 }
 
 // lookUp reads who a process is.

@@ -13,7 +13,7 @@ import (
 // A process on AMD's driver, without our shim: suspended, resumed and let go by hand.
 func TestAttachAMD(t *testing.T) {
 	w := newWorld(t)
-	w.serve(t, nil)
+	w.serve(t, onAMD)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
 	reply, err := w.ctl.Suspend(ctx, p.PID)

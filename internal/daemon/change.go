@@ -56,8 +56,8 @@ func (d *Daemon) canDo(v hub.SessionView, l model.Level) error {
 		}
 		return nil
 	}
-	if d.driver == nil && len(v.Caps) == 0 {
-		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is not to be had: %s", l, d.noDriver)
+	if d.drivers.Empty() && len(v.Caps) == 0 {
+		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is unavailable: %s", l, d.drivers.Absent())
 	}
 	for _, q := range v.Queues {
 		if c := v.Caps[q.Device]; c.MaxLevel < l {

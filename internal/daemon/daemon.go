@@ -15,18 +15,15 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/driver"
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver/registry"
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 	"xsched/internal/record"
-	"xsched/internal/wire"
 )
 
 // sparePs is how many goroutines can be inside the driver at once without any
@@ -41,8 +38,7 @@ type Daemon struct {
 	uid      int
 	started  time.Time
 	metrics  *driver.Metrics
-	driver   *nvidia.Driver // nil: noDriver says why
-	noDriver string
+	drivers  *driver.Set
 	hub      *hub.Hub
 	guardian *guardian.Client
 	record   *record.Log // nil: no recording
@@ -50,12 +46,9 @@ type Daemon struct {
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // under way, by pid
 	questions map[model.SessionID]*question // to the hardware, under way
-	budgets   map[int]*budget               // by uid
+	outsiders map[model.DeviceID][]int      // programs without a session
 
-	outsiders map[model.DeviceID][]int // programs without a session
-
-	look        chan struct{} // asks for a look at those now
-	filesPerUID int
+	look chan struct{} // asks for a look at those now
 
 	// shutdown undoes Start, in this order.
 	shutdown []func()
@@ -69,7 +62,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		budgets: map[int]*budget{}, filesPerUID: fileShare(), look: make(chan struct{}, 1),
+		look: make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -105,8 +98,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		before := runtime.GOMAXPROCS(n)
 		d.onClose(func() { runtime.GOMAXPROCS(before) })
 	}
-	d.findDriver()
-	if err := d.assemble(eng, clients); err != nil {
+	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -168,77 +160,29 @@ func (d *Daemon) newEngine() (*engine.Engine, error) {
 	return e, nil
 }
 
-func (d *Daemon) findDriver() {
-	if d.opts.Virtual && d.opts.Platform == "amd" {
-		d.noDriver = "the virtual GPU here plays AMD's driver"
-		return
+// openDrivers detects the drivers of this host, or the virtual one that was asked for.
+func (d *Daemon) openDrivers() driver.Place {
+	all := registry.All()
+	if d.opts.Platform == "" {
+		d.opts.Platform = all[0].Name()
 	}
-	if d.opts.Virtual {
-		if d.opts.VGPUSocket == "" {
-			d.opts.VGPUSocket = filepath.Join(d.opts.Dir, control.VirtualSocket)
-		}
-		d.driver = nvidia.NewVirtualDriver(d.opts.VGPUSocket)
-		d.cacheLevels()
-		return
+	place := driver.Place{Dir: d.opts.Dir, Virtual: d.opts.Virtual, Socket: d.opts.VGPUSocket}
+	d.drivers = driver.OpenAll(all, driver.Options{Place: place, Log: d.log, Metrics: d.metrics}, d.opts.Platform)
+	if d.drivers.Empty() {
+		d.log.Warn("no driver: only level 1", "reason", d.drivers.Absent())
 	}
-	drv, err := nvidia.NewDriver()
-	if err != nil {
-		d.noDriver = err.Error()
-		d.log.Warn("no hardware preemption: only level 1", "err", err)
-		return
-	}
-	d.driver = drv
-	d.log.Info("driver found", "version", drv.Version)
-	d.cacheLevels()
+	return place
 }
 
-// cacheLevels remembers what GPUs were shown to do over the daemon's end.
-func (d *Daemon) cacheLevels() {
-	if err := d.driver.CacheLevels(d.opts.Dir); err != nil {
-		d.log.Warn("levels are probed again", "err", err)
+// platform is the driver that the virtual GPU implements; empty on real GPUs.
+func (d *Daemon) platform() string {
+	if !d.opts.Virtual {
+		return ""
 	}
+	return d.opts.Platform
 }
 
-// limits bounds one process, and the files of one user: a user whose programs
-// hand over files without end must not take the descriptors of all others.
-func (d *Daemon) limits(uid int) nvidia.Limits {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	for u, b := range d.budgets {
-		if u != uid && !b.InUse() && now.Sub(b.asked) > budgetAge {
-			delete(d.budgets, u)
-		}
-	}
-	if d.budgets[uid] == nil {
-		d.budgets[uid] = &budget{Budget: nvidia.Budget{Most: d.filesPerUID}}
-	}
-	b := d.budgets[uid]
-	b.asked = now
-	return nvidia.Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: &b.Budget}
-}
-
-// budget is a user's files. It stays while a process of the user's may take from it: a second
-// one would be a second share.
-type budget struct {
-	nvidia.Budget
-	asked time.Time // for the last time
-}
-
-// budgetAge is longer than it takes from asking for limits to their use.
-const budgetAge = time.Minute
-
-// fileShare is a user's share of the descriptors this process may have.
-func fileShare() int {
-	const leastShare, most = 64, 1 << 20
-	var lim unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
-		return leastShare
-	}
-	return int(max(leastShare, min(lim.Cur, most)/4))
-}
-
-func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
+func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
 	command := d.opts.GuardianCommand
 	if len(command) == 0 {
 		exe, err := os.Executable()
@@ -249,13 +193,13 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener) error {
 	}
 	cfg := hub.Config{
 		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
-		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID, NoHardware: d.noDriver,
+		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
+		NewHardware: d.drivers.NewSession,
 	}
-	cfg.NewHardware = d.newHardware
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
-	d.guardian = guardian.NewClient(command, d.opts.Virtual, d.opts.VGPUSocket, d.log)
+	d.guardian = guardian.NewClient(command, place, d.log)
 	d.onClose(d.guardian.Close)
 	var err error
 	if d.hub, err = hub.New(cfg); err != nil {

@@ -14,7 +14,7 @@ import (
 // suspension is made anew.
 func TestAttachAMDEngineWedged(t *testing.T) {
 	w := newWorld(t)
-	w.serve(t, nil)
+	w.serve(t, onAMD)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
 	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {

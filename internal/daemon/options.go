@@ -23,11 +23,11 @@ type Options struct {
 	// Quantum and StarvationBound override the engine's defaults when not 0.
 	Quantum, StarvationBound time.Duration
 
-	// Virtual accepts the virtual GPU's sockets in place of /dev/nvidiactl.
+	// Virtual uses a virtual GPU in place of the kernel drivers.
 	Virtual bool
-	// Platform is whose driver the virtual GPU plays: nvidia (empty too) or amd.
+	// Platform names the driver that the virtual GPU implements; empty: the first of the registry.
 	Platform string
-	// VGPUSocket is the device process's socket; empty: Dir/vgpu.sock.
+	// VGPUSocket is the device process's socket; empty: the driver's default name in Dir.
 	VGPUSocket string
 
 	// Private: the daemon is there for one program and its children, which may choose the policy.

@@ -27,7 +27,7 @@ func untilNextLook(looked time.Duration) time.Duration {
 // watchOutsiders tells the engine which GPUs are used by programs that have no session: beside
 // those the tiny slice of a low gets nothing done, and a long one of a high keeps them out.
 func (d *Daemon) watchOutsiders(ctx context.Context) {
-	if d.driver == nil {
+	if d.drivers.Empty() {
 		return
 	}
 	told, seen := map[model.DeviceID]bool{}, map[int]bool{}
@@ -61,7 +61,7 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 	users := map[model.DeviceID][]int{}
 	if managed := d.hub.PIDs(); len(managed) > 0 { // else nobody is scheduled
 		began := time.Now()
-		users = d.driver.Users(managed)
+		users = d.drivers.Users(managed)
 		looked = time.Since(began)
 	}
 	known := maps.Clone(seen)
@@ -90,13 +90,13 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 	return looked
 }
 
-// others is how many programs without a session use a GPU, by its address.
-func (d *Daemon) others() map[string]int {
+// others is how many programs without a session use a GPU.
+func (d *Daemon) others() map[model.DeviceID]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := make(map[string]int, len(d.outsiders))
+	out := make(map[model.DeviceID]int, len(d.outsiders))
 	for gpu, pids := range d.outsiders {
-		out[gpu.String()] = len(pids)
+		out[gpu] = len(pids)
 	}
 	return out
 }

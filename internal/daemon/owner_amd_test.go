@@ -69,7 +69,7 @@ func level2(t *testing.T, w *world, pid int) {
 // queues alone put it under the daemon, which has them paused by the program itself.
 func TestOwnerAMD(t *testing.T) {
 	w := newWorld(t)
-	w.serve(t, nil)
+	w.serve(t, onAMD)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := owned(t, w, d)
 	level2(t, w, p.PID)
@@ -94,7 +94,7 @@ func TestOwnerAMD(t *testing.T) {
 	}
 	await(t, "the new queue is counted", func() bool { return processOf(t, w, p.PID).QueuesCaught == 1 })
 	queues, err := w.ctl.Queues(ctx, p.PID)
-	if err != nil || len(queues.Queues) != 3 || !queues.Queues[2].AMD.Late || queues.Queues[0].Kind != "copy" || queues.Queues[1].AMD.Ring == 0 {
+	if err != nil || len(queues.Queues) != 3 || queues.Queues[2].Details["late"] != 1 || queues.Queues[0].Kind != "copy" || queues.Queues[1].Details["ring"] == 0 {
 		t.Errorf("%+v %v", queues, err)
 	}
 	if _, err := w.ctl.Resume(ctx, p.PID); err != nil {
@@ -121,7 +121,7 @@ func TestOwnerAMD(t *testing.T) {
 func TestOwnerAMDFailsOpen(t *testing.T) {
 	w := newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
-	server := startProgram(t, "daemon", w.dir)
+	server := startProgram(t, "daemon", w.dir, "amd")
 	p := owned(t, w, d)
 	hold := func() {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestOwnerAMDFailsOpen(t *testing.T) {
 	p.Ask("f")
 	_, _ = server.Process.Wait()
 	_ = os.Remove(filepath.Join(w.dir, "control.sock"))
-	server = startProgram(t, "daemon", w.dir)
+	server = startProgram(t, "daemon", w.dir, "amd")
 	hold() // it has joined the next one
 	_ = server.Process.Signal(unix.SIGTERM)
 	p.Ask("f") // an orderly end sets it free, too

@@ -71,13 +71,9 @@ func (d *Daemon) hardwareQueues(ctx context.Context, pid int) ([]control.Hardwar
 	all, err := d.hub.HardwareQueues(ctx, pid)
 	var out []control.HardwareQueue
 	for _, q := range all {
-		hq := control.HardwareQueue{Device: q.Device.String(), Kind: q.Kind, Stopped: q.Stopped}
-		if q.Class != 0 {
-			hq.NVIDIA = &control.NVIDIAChannel{Client: q.Client, Handle: q.Handle, Group: q.Group, Class: q.Class, SliceUS: q.SliceUS}
-		} else {
-			hq.AMD = &control.AMDQueue{ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.Bytes, Priority: q.Priority, Late: q.Late}
-		}
-		out = append(out, hq)
+		out = append(out, control.HardwareQueue{
+			Driver: q.Driver, Device: q.Device.String(), Kind: q.Kind, ID: q.ID, Stopped: q.Stopped, Details: q.Details,
+		})
 	}
 	return out, err
 }

@@ -28,7 +28,7 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	w := newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
-	w.serve(t, nil)
+	w.serve(t, onAMD)
 	if _, err := w.ctl.Attach(ctx, p.PID); err != nil {
 		t.Fatal(err)
 	}

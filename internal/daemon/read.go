@@ -14,6 +14,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/hub"
+	"xsched/internal/model"
 	"xsched/internal/wire"
 )
 
@@ -106,25 +107,24 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 	if err != nil {
 		return control.Devices{}, err
 	}
-	byID := map[string]*control.Device{}
-	get := func(id string) *control.Device {
+	byID := map[model.DeviceID]*control.Device{}
+	get := func(id model.DeviceID) *control.Device {
 		if byID[id] == nil {
-			byID[id] = d.describe(id)
+			byID[id] = d.describe(id, all)
 		}
 		return byID[id]
 	}
-	d.nameGPUs(get)
+	for _, id := range d.drivers.Devices() {
+		get(id)
+	}
 	for _, s := range all {
-		mine := map[string]bool{}
+		mine := map[model.DeviceID]bool{}
 		for _, q := range s.Queues {
-			get(q.Device.String()).Queues++
-			mine[q.Device.String()] = true
+			get(q.Device).Queues++
+			mine[q.Device] = true
 		}
-		for gpu, c := range s.Caps {
-			mine[gpu.String()] = true
-			if dev := get(gpu.String()); c.Route != "" && int(c.MaxLevel) > dev.MaxLevel { // attached to
-				dev.MaxLevel, dev.LevelReason = int(c.MaxLevel), amdLevel
-			}
+		for gpu := range s.Caps {
+			mine[gpu] = true
 		}
 		for id := range mine {
 			get(id).Processes++
@@ -135,12 +135,11 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 		return control.Devices{}, unavailable(err)
 	}
 	for id, t := range times {
-		get(id.String()).BusyNS = t.Nanoseconds()
+		get(id).BusyNS = t.Nanoseconds()
 	}
 	for id, n := range d.others() {
 		get(id).Others = n
 	}
-	d.underMPS(byID, all)
 	out := control.Devices{Devices: []control.Device{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		out.Devices = append(out.Devices, *byID[id])

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
+	"xsched/internal/driver"
 	"xsched/internal/driver/amd"
 	"xsched/internal/guardian"
 	vamd "xsched/internal/virtual/amd"
@@ -86,7 +87,7 @@ func traceWorld(t *testing.T) (w *world, server *program, p *kfdtest.Program) {
 	w = newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p = d.Target(t)
-	server = startProgram(t, "daemon", w.dir)
+	server = startProgram(t, "daemon", w.dir, "amd")
 	// The first time opens files that stay.
 	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
 		t.Fatal(err)
@@ -235,18 +236,18 @@ func TestAttachAMDDaemonKilled(t *testing.T) {
 	}
 }
 
-// TestTracerTargetsOfThePOC: the way over another process leaves suspend and resume as fast as they have to
-// be. Medians, because the machine is shared.
-func TestTracerTargetsOfThePOC(t *testing.T) {
+// A supervisor suspends and resumes under a lease, through another process, and errors keep their
+// meaning on the way. The durations are logged: what they may be is for the benchmarks.
+func TestTracerSuspendsAndResumes(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := guardian.NewClient([]string{self, "guardian"}, true, "", slog.New(slog.DiscardHandler))
+	c := guardian.NewClient([]string{self, "guardian"}, driver.Place{}, slog.New(slog.DiscardHandler))
 	defer c.Close()
-	tracer, err := c.Trace(p.PID, d.Socket)
+	tracer, err := amd.StartTracer(c, slog.New(slog.DiscardHandler), p.PID, d.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,16 +285,13 @@ func TestTracerTargetsOfThePOC(t *testing.T) {
 	}
 	slices.Sort(suspend)
 	slices.Sort(resume)
-	t.Logf("verified on the double: suspend median %v, resume %v", suspend[10], resume[10])
-	if suspend[10] > 5*time.Millisecond || resume[10] > 10*time.Millisecond {
-		t.Errorf("suspend %v, resume %v, wanted 5 ms and 10 ms at most", suspend[10], resume[10])
-	}
+	t.Logf("on the virtual GPU: suspend median %v, resume %v", suspend[10], resume[10])
 	queues, err := tracer.Queues()
 	if err != nil || len(queues) != 2 || queues[0].SDMA() || queues[0].Ring == 0 || !queues[1].SDMA() {
 		t.Errorf("%+v %v", queues, err)
 	}
 	// Errors keep their meaning on the way.
-	if _, err := c.Trace(p.PID, d.Socket); !errors.Is(err, amd.ErrTraced) {
+	if _, err := amd.StartTracer(c, slog.New(slog.DiscardHandler), p.PID, d.Socket); !errors.Is(err, amd.ErrTraced) {
 		t.Errorf("a second tracer: %v", err)
 	}
 	_ = unix.Kill(p.PID, unix.SIGKILL)

@@ -9,74 +9,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver"
 	"xsched/internal/hub"
 	"xsched/internal/model"
 )
 
-// This file looks after attached processes, which tell nothing by themselves.
+// This file observes attached processes, which report nothing by themselves.
 
-// restores is what undoes all that may be done to a process, on whatever GPU.
-func restores(ctx context.Context, o *nvidia.Objects) (all []nvidia.Restore, fds []int, err error) {
-	for _, gpu := range o.GPUs() {
-		r, more, err := o.Restores(ctx, gpu)
-		if err != nil {
-			for _, fd := range fds {
-				_ = unix.Close(fd)
-			}
-			return nil, nil, err
-		}
-		all, fds = append(all, r...), append(fds, more...)
-	}
-	return all, fds, nil
-}
-
-// rescan takes over what an attached process has made since, after the guardian
-// knows how to undo what will be done to it.
-func (d *Daemon) rescan(s *hub.Session, o *nvidia.Objects) {
-	ctx, cancel := context.WithTimeout(context.Background(), attachTime)
-	defer cancel()
-	found, err := o.Rescan(ctx)
-	if err != nil || !found {
-		if err != nil && !s.Ended() {
-			d.log.Debug("rescan failed", "pid", s.PID, "err", err)
-		}
-		return
-	}
-	all, fds, err := restores(ctx, o)
-	if err == nil {
-		err = d.guardian.Update(uint64(s.ID), all, fds)
-	}
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
-	if err != nil {
-		d.log.Warn("new hardware queues of an attached process are left alone", "pid", s.PID, "err", err)
-		return
-	}
-	o.Release()
-	s.Refresh()
-}
-
-// watch ends the session when the process no longer has the files (it closed
-// them or called exec, and only our duplicates keep its GPU memory), and looks
-// meanwhile whether it works.
-func (d *Daemon) watch(s *hub.Session, a *nvidia.Attached) {
-	t := time.NewTicker(filePeriod)
+// watch polls an attached process through its driver, and observes whether it works.
+func (d *Daemon) watch(s *hub.Session, a driver.Attached) {
+	t := time.NewTicker(pollPeriod)
 	defer t.Stop()
 	var meter cpuMeter
-	scanned := time.Now()
 	for range t.C {
 		if s.Ended() {
 			return
 		}
-		if !nvidia.StillHasAny(s.PID, a.Files) {
-			s.End("the process closed its files")
+		changed, err := a.Poll(context.Background())
+		if err != nil {
+			s.End(err.Error())
 			return
 		}
-		if time.Since(scanned) >= scanPeriod {
-			d.rescan(s, a.Objects)
-			scanned = time.Now()
+		if changed {
+			s.Refresh()
 		}
 		d.observe(context.Background(), &meter, s.ID, s.PID)
 	}

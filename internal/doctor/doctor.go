@@ -1,41 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor looks at a machine and says what XSched can do there, what is
-// in the way, and what to do about it. All that it looks at is handed in, so
-// that every case can be made in a test; it changes nothing.
+// Package doctor examines a host and reports what XSched can do there, what is
+// in the way, and the remedy. It checks what every driver needs; each driver
+// adds its own checks. Everything it looks at is handed in, so that tests can
+// make every case; it changes nothing.
 package doctor
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 
-	"xsched/internal/driver/nvidia"
-)
-
-// Status of one check.
-type Status string
-
-// A missing check is essential: without it nothing is scheduled here.
-const (
-	OK      Status = "ok"
-	Note    Status = "note"    // as it should be, or a matter of taste
-	Limited Status = "limited" // something works less well, or not at all; the rest does
-	Missing Status = "missing"
+	"xsched/internal/driver"
 )
 
 // Check is one line of the report.
-type Check struct {
-	Name   string `json:"name"`
-	Status Status `json:"status"`
-	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"`
-}
+type Check = driver.Check
+
+// Status of one check.
+type Status = driver.Status
+
+// A missing check is essential: without it nothing is scheduled here.
+const (
+	OK      = driver.OK
+	Note    = driver.Note
+	Limited = driver.Limited
+	Missing = driver.Missing
+)
 
 // Report is everything that was looked at.
 type Report struct {
 	OK     bool         `json:"ok"`    // nothing essential is missing
 	Level  int          `json:"level"` // the best that can be expected; 0: none
 	Driver string       `json:"driver,omitempty"`
-	GPUs   []nvidia.GPU `json:"gpus"`
+	GPUs   []driver.GPU `json:"gpus"`
 	Checks []Check      `json:"checks"`
 }
 
@@ -59,6 +57,8 @@ type Machine struct {
 	UID    int
 	Getenv func(string) string
 	Kernel Kernel
+	// Drivers are those to examine.
+	Drivers []driver.Driver
 	// Open tries to open a device node for reading and writing.
 	Open func(path string) error
 	// Dir is the daemon's folder; Cache where the shim is unpacked, or why not.
@@ -84,21 +84,19 @@ type Kernel interface {
 // examination is a report in the making.
 type examination struct {
 	Machine
-	system nvidia.System
 	report Report
 	daemon *Daemon // nil: none answers
 }
 
 // Examine looks at everything.
 func Examine(m Machine) Report {
-	e := &examination{Machine: m, system: nvidia.System{Root: m.Root}, report: Report{GPUs: []nvidia.GPU{}, Level: 1}}
+	e := &examination{Machine: m, report: Report{GPUs: []driver.GPU{}, Level: 1}}
 	d, err := m.Daemon()
 	if err == nil {
 		e.daemon = &d
 	}
 	for _, look := range []func(){
-		e.kernel, e.driver, e.nodes, e.gpus, e.mps, e.mig, e.computeMode,
-		e.attach, e.scheduling, e.runtimeDir, e.cacheDir, e.shim, func() { e.service(err) },
+		e.kernel, e.drivers, e.attach, e.scheduling, e.runtimeDir, e.cacheDir, e.shim, func() { e.service(err) },
 	} {
 		look()
 	}
@@ -112,15 +110,77 @@ func Examine(m Machine) Report {
 }
 
 func (e *examination) add(name string, s Status, detail, remedy string) {
-	e.report.Checks = append(e.report.Checks, Check{name, s, detail, remedy})
+	e.report.Checks = append(e.report.Checks, Check{Name: name, Status: s, Detail: detail, Remedy: remedy})
 }
+
+// drivers examines each driver. One that is not loaded is no defect while another is.
+func (e *examination) drivers() {
+	h := driver.Host{
+		Root: e.Root, UID: e.UID, Getenv: e.Getenv, Open: e.Open, InContainer: e.inContainer(), ComputeModes: map[string]string{},
+	}
+	if e.daemon != nil {
+		for _, d := range e.daemon.Devices {
+			h.ComputeModes[d.ID] = d.ComputeMode
+		}
+	}
+	var absent, remedies, versions []string
+	var loaded []driver.Diagnosis
+	works := false
+	for _, d := range e.Drivers {
+		x := d.Diagnose(h)
+		if !x.Loaded {
+			absent, remedies = append(absent, x.Absent), append(remedies, x.Remedy)
+			continue
+		}
+		fine := !lacks(x.Checks)
+		if fine || e.virtual() {
+			e.report.Level = max(e.report.Level, int(x.Level))
+		}
+		works = works || fine
+		loaded, versions = append(loaded, x), append(versions, x.Version)
+	}
+	e.report.Driver = strings.Join(versions, ", ")
+	for _, x := range loaded {
+		e.report.GPUs = append(e.report.GPUs, x.GPUs...)
+		for _, c := range x.Checks {
+			switch {
+			case c.Status == Missing && e.virtual():
+				c.Status = Note
+			case c.Status == Missing && works:
+				c.Status = Limited // another driver has what this one lacks
+			}
+			e.report.Checks = append(e.report.Checks, c)
+		}
+	}
+	if len(loaded) > 0 {
+		return
+	}
+	status := Missing
+	if e.virtual() {
+		status, e.report.Level = Note, 3
+	}
+	e.add("driver", status, strings.Join(absent, "; "), strings.Join(remedies, ", or ")+"; `xsched serve --virtual` works without one")
+}
+
+func lacks(checks []Check) bool {
+	for _, c := range checks {
+		if c.Status == Missing {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *examination) inContainer() bool {
+	for _, name := range []string{".dockerenv", "run/.containerenv"} {
+		if _, err := os.Stat(e.path(name)); err == nil {
+			return true
+		}
+	}
+	return e.Getenv("container") != "" || e.Getenv("KUBERNETES_SERVICE_HOST") != ""
+}
+
+// virtual: the daemon uses a virtual GPU, so a real one may be missing.
+func (e *examination) virtual() bool { return e.daemon != nil && e.daemon.Virtual }
 
 func (e *examination) path(name string) string { return filepath.Join(e.Root, name) }
-
-// essential is Missing, unless a virtual GPU is in use: then a real one may be missing.
-func (e *examination) essential() Status {
-	if e.daemon != nil && e.daemon.Virtual {
-		return Note
-	}
-	return Missing
-}

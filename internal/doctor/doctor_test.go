@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"xsched/internal/driver/registry"
 )
 
 // kernel is one whose answers are set.
@@ -45,7 +47,8 @@ func machine(t *testing.T) Machine {
 	file(t, root, "run/lock", "")
 	return Machine{
 		Root: root, UID: os.Geteuid(), Getenv: func(string) string { return "" }, Kernel: kernel{},
-		Open: func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched",
+		Drivers: registry.All(),
+		Open:    func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched",
 		Cache: func() (string, error) { return "/var/cache/xsched", nil },
 		Shim:  func() (string, error) { return "/var/cache/xsched/1/libxsched.so", nil },
 		Load:  func(string) error { return nil },
@@ -81,7 +84,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 		"no driver": {
 			func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver")) },
 			"driver", Missing,
-			[]string{"no NVIDIA kernel module"},
+			[]string{"no NVIDIA kernel module", "no amdkfd driver", "modprobe amdgpu", "serve --virtual"},
 			0,
 		},
 		"no driver but a virtual GPU": {func(_ *testing.T, m *Machine) {
@@ -147,7 +150,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 		}, "compute mode", Limited, []string{"exclusive process", "nvidia-smi -c"}, 3},
 		"compute mode not known": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
-		}, "compute mode", Note, []string{"not known"}, 3},
+		}, "compute mode", Note, []string{"unknown"}, 3},
 		"no daemon": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
 		}, "daemon", Note, []string{"no daemon at x", "start one"}, 3},
@@ -229,6 +232,128 @@ func TestWhatCanBeWrong(t *testing.T) {
 			}
 			t.Errorf("no check %q with status %q in %+v", c.check, c.status, r.Checks)
 		})
+	}
+}
+
+// amdMachine is a host with one AMD GPU and no other driver.
+func amdMachine(t *testing.T) Machine {
+	t.Helper()
+	m := machine(t)
+	for _, name := range []string{"proc/driver", "dev/nvidiactl", "dev/nvidia0"} {
+		if err := os.RemoveAll(filepath.Join(m.Root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	amdGPU(t, m.Root)
+	m.Daemon = func() (Daemon, error) {
+		return Daemon{Dir: "/run/xsched", Version: "1", Scheduling: "SCHED_FIFO 1"}, nil
+	}
+	return m
+}
+
+func amdGPU(t *testing.T, root string) {
+	t.Helper()
+	const nodes = "sys/class/kfd/kfd/topology/nodes/"
+	file(t, root, nodes+"0/gpu_id", "0\n")
+	file(t, root, nodes+"0/properties", "cpu_cores_count 64\n")
+	file(t, root, nodes+"1/gpu_id", "63420\n")
+	file(t, root, nodes+"1/name", "ip discovery\n")
+	file(t, root, nodes+"1/properties", "capability 536905344\ngfx_target_version 90402\nlocation_id 1280\ndomain 0\ndrm_render_minor 128\n")
+	file(t, root, "sys/module/amdgpu/version", "6.10.5\n")
+	file(t, root, "dev/kfd", "")
+	file(t, root, "dev/dri/renderD128", "")
+}
+
+func TestAMDOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(m *Machine)
+		level  int
+		check  string // that is not OK; empty: none
+		words  []string
+	}{
+		"everything is there": {func(*Machine) {}, 3, "", nil},
+		"no debugging": {func(m *Machine) {
+			file(t, m.Root, "sys/class/kfd/kfd/topology/nodes/1/properties", "capability 0\nlocation_id 1280\n")
+		}, 2, "debugging", []string{"0000:05:00.0", "xsched run"}},
+		"node not readable": {func(m *Machine) {
+			m.Open = func(path string) error {
+				if strings.HasSuffix(path, "/dev/kfd") {
+					return fs.ErrPermission
+				}
+				return nil
+			}
+		}, 0, "device nodes", []string{"/dev/kfd", "render"}},
+		"container without the node": {func(m *Machine) {
+			file(t, m.Root, ".dockerenv", "")
+			_ = os.Remove(filepath.Join(m.Root, "dev/kfd"))
+		}, 0, "device nodes", []string{"--device /dev/kfd"}},
+		"no GPU": {func(m *Machine) {
+			_ = os.RemoveAll(filepath.Join(m.Root, "sys/class/kfd/kfd/topology/nodes/1"))
+		}, 0, "GPUs", []string{"shows none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := amdMachine(t)
+			c.change(&m)
+			r := Examine(m)
+			if r.OK != (c.level != 0) || r.Level != c.level || r.Driver != "amdkfd 6.10.5" {
+				t.Errorf("%+v", r)
+			}
+			found := c.check == ""
+			for _, got := range r.Checks {
+				if strings.Contains(got.Detail+got.Remedy, "NVIDIA") {
+					t.Errorf("an AMD host is told of another driver: %+v", got)
+				}
+				switch {
+				case got.Name == c.check && got.Status != OK:
+					found = true
+					for _, w := range c.words {
+						if !strings.Contains(got.Detail+" "+got.Remedy, w) {
+							t.Errorf("%+v does not say %q", got, w)
+						}
+					}
+				case c.check == "" && got.Status != OK:
+					t.Errorf("%+v", got)
+				}
+			}
+			if !found {
+				t.Errorf("no check %q in %+v", c.check, r.Checks)
+			}
+		})
+	}
+}
+
+// One driver that works is enough: what the other lacks is a limit, no failure.
+func TestBothDrivers(t *testing.T) {
+	m := machine(t)
+	amdGPU(t, m.Root)
+	if r := Examine(m); !r.OK || r.Level != 3 || len(r.GPUs) != 2 || r.Driver != "580.159.04, amdkfd 6.10.5" {
+		t.Errorf("%+v", r)
+	}
+	_ = os.Remove(filepath.Join(m.Root, "dev/kfd"))
+	r := Examine(m)
+	limited := 0
+	for _, c := range r.Checks {
+		if c.Status == Limited {
+			limited++
+		}
+	}
+	if !r.OK || r.Level != 3 || limited != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A host without any driver is told so once.
+func TestNoDriver(t *testing.T) {
+	m := machine(t)
+	_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
+	n := 0
+	for _, c := range Examine(m).Checks {
+		if c.Status == Missing {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d checks are missing, want 1", n)
 	}
 }
 

@@ -3,50 +3,43 @@
 package guardian
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/seqpacket"
 )
 
 // Client is the daemon's end. The guardian is started with the first process
 // that needs it, and again should it die.
 type Client struct {
-	command    []string
-	virtual    bool
-	vgpuSocket string
-	log        *slog.Logger
+	command []string
+	place   driver.Place
+	log     *slog.Logger
 
-	traced, traceRestarts atomic.Int64 // processes with a tracer, and how often one was replaced
+	supervised, replaced atomic.Int64 // processes with a supervisor, and how often one was replaced
 
 	mu       sync.Mutex
 	sock     int // -1: not started
 	seq      uint64
 	cmd      *exec.Cmd
 	exited   chan struct{}
-	wards    map[uint64]Ward
+	wards    map[uint64]driver.Ward
 	restarts int
 	closed   bool
 }
 
-// Ward is a process to guard. The descriptors stay the caller's during Attach;
-// the client keeps duplicates, for a guardian that has to be replaced.
-type Ward struct {
-	Session  uint64
-	PID      int
-	Page     int // memory file
-	PIDFD    int
-	Restores []nvidia.Restore
-	FDs      []int // one for each restore
-	Files    []nvidia.Candidate
-}
+var _ driver.Guardian = (*Client)(nil)
 
 // ErrClosed is a guardian of a daemon that is stopping.
 var ErrClosed = errors.New("guardian is closed")
@@ -58,12 +51,13 @@ const (
 
 // NewClient prepares; nothing is started. command is the program and its
 // arguments; it gets its socket as descriptor 3.
-func NewClient(command []string, virtual bool, vgpuSocket string, log *slog.Logger) *Client {
-	return &Client{command: command, virtual: virtual, vgpuSocket: vgpuSocket, log: log, sock: -1, wards: map[uint64]Ward{}}
+func NewClient(command []string, place driver.Place, log *slog.Logger) *Client {
+	return &Client{command: command, place: place, log: log, sock: -1, wards: map[uint64]driver.Ward{}}
 }
 
-// Attach has a process guarded; nothing may be done to it before this returned nil.
-func (c *Client) Attach(w Ward) error {
+// Keep has a process guarded; nothing may be done to it before this returned
+// nil. The client keeps duplicates, for a guardian that has to be replaced.
+func (c *Client) Keep(w driver.Ward) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -72,14 +66,14 @@ func (c *Client) Attach(w Ward) error {
 	if err := c.start(); err != nil {
 		return err
 	}
-	own, err := w.duplicate()
+	own, err := duplicate(w)
 	if err != nil {
 		return err
 	}
 	if err := c.hand(own); err != nil {
 		// It may have it all the same, by an answer that came too late; nothing was done to it yet.
 		_ = c.tell(message{Op: "detach", Session: w.Session, Restored: true}, nil)
-		own.close()
+		closeWard(own)
 		return err
 	}
 	c.wards[w.Session] = own
@@ -87,7 +81,7 @@ func (c *Client) Attach(w Ward) error {
 }
 
 // Update tells what has to be restored from now on; the session is guarded already.
-func (c *Client) Update(session uint64, restores []nvidia.Restore, fds []int) error {
+func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, ok := c.wards[session]
@@ -95,8 +89,8 @@ func (c *Client) Update(session uint64, restores []nvidia.Restore, fds []int) er
 		return ErrClosed
 	}
 	w := old
-	w.Restores, w.FDs = restores, fds
-	own, err := w.duplicate()
+	w.State, w.FDs = state, fds
+	own, err := duplicate(w)
 	if err != nil {
 		return err
 	}
@@ -104,17 +98,17 @@ func (c *Client) Update(session uint64, restores []nvidia.Restore, fds []int) er
 		err = c.hand(own)
 	}
 	if err != nil {
-		own.close()
+		closeWard(own)
 		return err
 	}
 	c.wards[session] = own
-	old.close()
+	closeWard(old)
 	return nil
 }
 
-// Detach ends the guarding of a session. restored says that its process is known to be
-// free; otherwise the guardian goes on until it has set it free.
-func (c *Client) Detach(session uint64, restored bool) {
+// Drop ends the guarding of a session. Unless its process is known to run
+// natively, the guardian goes on until it has restored it.
+func (c *Client) Drop(session uint64, restored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, ok := c.wards[session]
@@ -122,7 +116,7 @@ func (c *Client) Detach(session uint64, restored bool) {
 		return
 	}
 	delete(c.wards, session)
-	defer w.close()
+	defer closeWard(w)
 	var err error
 	if c.sock < 0 {
 		if restored {
@@ -146,7 +140,7 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	for id, w := range c.wards {
-		w.close()
+		closeWard(w)
 		delete(c.wards, id)
 	}
 	if c.sock >= 0 {
@@ -164,7 +158,7 @@ func (c *Client) Close() {
 	}
 }
 
-// Stats returns the guardian's pid (0: not running), how many processes it and the tracers guard, and how often
+// Stats returns the guardian's pid (0: not running), how many processes it and supervisors guard, and how often
 // one of them was replaced.
 func (c *Client) Stats() (pid, attached, restarts int) {
 	c.mu.Lock()
@@ -172,7 +166,7 @@ func (c *Client) Stats() (pid, attached, restarts int) {
 	if c.sock >= 0 {
 		pid = c.cmd.Process.Pid
 	}
-	return pid, len(c.wards) + int(c.traced.Load()), c.restarts + int(c.traceRestarts.Load())
+	return pid, len(c.wards) + int(c.supervised.Load()), c.restarts + int(c.replaced.Load())
 }
 
 // start starts the process if there is none. Preconditions: c.mu is held.
@@ -188,7 +182,7 @@ func (c *Client) start() error {
 	_ = unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 	c.sock, c.cmd, c.exited = sock, cmd, make(chan struct{})
 	go c.wait(cmd, sock, c.exited)
-	if err := c.ask(message{Op: "start", Virtual: c.virtual, VGPUSocket: c.vgpuSocket}, nil); err != nil {
+	if err := c.ask(message{Op: "start", Place: c.place}, nil); err != nil {
 		c.drop()
 		return fmt.Errorf("start guardian: %w", err)
 	}
@@ -230,8 +224,8 @@ func (c *Client) drop() {
 }
 
 // hand tells the guardian about a process. Preconditions: c.mu is held.
-func (c *Client) hand(w Ward) error {
-	m := message{Op: "attach", Session: w.Session, PID: w.PID, Restores: w.Restores, Files: w.Files}
+func (c *Client) hand(w driver.Ward) error {
+	m := message{Op: "attach", Session: w.Session, Driver: w.Driver, PID: w.PID, State: w.State}
 	return c.ask(m, append([]int{w.Page, w.PIDFD}, w.FDs...))
 }
 
@@ -242,7 +236,7 @@ func (c *Client) ask(m message, fds []int) error {
 	}
 	for end := time.Now().Add(answerTime); ; {
 		var r reply
-		if _, err := receive(c.sock, &r); err != nil {
+		if _, err := seqpacket.Receive(c.sock, &r); err != nil {
 			return fmt.Errorf("guardian: %w", err)
 		}
 		switch {
@@ -260,17 +254,17 @@ func (c *Client) ask(m message, fds []int) error {
 func (c *Client) tell(m message, fds []int) error {
 	c.seq++
 	m.Seq = c.seq
-	return send(c.sock, m, fds)
+	return seqpacket.Send(c.sock, m, fds)
 }
 
-func (w Ward) duplicate() (Ward, error) {
+func duplicate(w driver.Ward) (driver.Ward, error) {
 	all := append([]int{w.Page, w.PIDFD}, w.FDs...)
 	own := make([]int, 0, len(all))
 	for _, fd := range all {
 		n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			closeFDs(own)
-			return Ward{}, fmt.Errorf("duplicate descriptor: %w", err)
+			seqpacket.CloseAll(own)
+			return driver.Ward{}, fmt.Errorf("duplicate descriptor: %w", err)
 		}
 		own = append(own, n)
 	}
@@ -278,8 +272,40 @@ func (w Ward) duplicate() (Ward, error) {
 	return w, nil
 }
 
-func (w Ward) close() {
+func closeWard(w driver.Ward) {
 	_ = unix.Close(w.Page)
 	_ = unix.Close(w.PIDFD)
-	closeFDs(w.FDs)
+	seqpacket.CloseAll(w.FDs)
+}
+
+// Guarding counts processes with a supervisor.
+func (c *Client) Guarding(delta int) { c.supervised.Add(int64(delta)) }
+
+// Replaced counts supervisors that ended and were replaced.
+func (c *Client) Replaced() { c.replaced.Add(1) }
+
+// Spawn starts a guardian process for one driver alone.
+func (c *Client) Spawn(args ...string) (sock int, cmd *exec.Cmd, err error) {
+	return spawn(append(slices.Clone(c.command), args...))
+}
+
+// spawn starts a process with one end of a socket as its descriptor 3.
+func spawn(command []string) (sock int, cmd *exec.Cmd, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "guardian")
+	defer func() { _ = theirs.Close() }()
+	tv := unix.NsecToTimeval(int64(answerTime))
+	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
+	cmd = exec.Command(command[0], command[1:]...)
+	cmd.ExtraFiles = []*os.File{theirs}
+	// A session of its own: the terminal's signals are for the daemon.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		_ = unix.Close(pair[0])
+		return -1, nil, err
+	}
+	return pair[0], cmd, nil
 }

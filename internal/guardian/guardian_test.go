@@ -3,13 +3,13 @@
 package guardian
 
 import (
-	"errors"
 	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/driver/registry"
 	"xsched/internal/wire"
 )
 
@@ -34,16 +34,17 @@ func count(t *testing.T) int {
 }
 
 func TestBadRequestsLeakNothing(t *testing.T) {
-	g := &guardian{wards: map[uint64]*ward{}}
+	g := &guardian{wards: map[uint64]*ward{}, drivers: registry.All()}
 	before := count(t)
 	for name, m := range map[string]message{
 		"unknown request":    {Op: "dance"},
-		"attach first":       {Op: "attach", Restores: []nvidia.Restore{{}}},
-		"too few":            {Op: "attach", Restores: []nvidia.Restore{{}, {}, {}}},
-		"page is not sealed": {Op: "attach", Restores: []nvidia.Restore{{}}},
+		"attach first":       {Op: "attach", Driver: "nvidia", State: []byte("{}")},
+		"unknown driver":     {Op: "attach", Driver: "none", State: []byte("{}")},
+		"page is not sealed": {Op: "attach", Driver: "nvidia", State: []byte("{}")},
 	} {
-		if name != "attach first" {
-			g.driver = nvidia.NewVirtualDriver("/nowhere")
+		g.place = &driver.Place{Virtual: true, Socket: "/nowhere"}
+		if name == "attach first" {
+			g.place = nil
 		}
 		if err := g.do(m, []int{open(t), open(t), open(t)}); err == nil {
 			t.Errorf("%s was accepted", name)
@@ -56,7 +57,7 @@ func TestBadRequestsLeakNothing(t *testing.T) {
 
 // A process that has ended is let go at the next look.
 func TestEndedProcess(t *testing.T) {
-	g := &guardian{wards: map[uint64]*ward{}, driver: nvidia.NewVirtualDriver("/nowhere")}
+	g := &guardian{wards: map[uint64]*ward{}, drivers: registry.All(), place: &driver.Place{Virtual: true, Socket: "/nowhere"}}
 	before := count(t)
 	page, memfd, err := wire.NewPage(1)
 	if err != nil {
@@ -71,7 +72,7 @@ func TestEndedProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.do(message{Op: "attach", Session: 1, PID: p.Pid, Restores: []nvidia.Restore{{}}}, []int{memfd, pidfd, open(t)}); err != nil {
+	if err := g.do(message{Op: "attach", Session: 1, Driver: "nvidia", PID: p.Pid, State: []byte(`{"restores": [{}]}`)}, []int{memfd, pidfd, open(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Wait(); err != nil {
@@ -80,32 +81,5 @@ func TestEndedProcess(t *testing.T) {
 	g.look()
 	if n := count(t); len(g.wards) != 0 || n != before {
 		t.Errorf("%d wards, %d descriptors, were %d", len(g.wards), n, before)
-	}
-}
-
-func TestPackets(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(pair[1]) }()
-	fd := open(t)
-	if err := send(pair[0], message{Op: "detach", Session: 7}, []int{fd}); err != nil {
-		t.Fatal(err)
-	}
-	_ = unix.Close(fd)
-	var m message
-	fds, err := receive(pair[1], &m)
-	if err != nil || m.Session != 7 || len(fds) != 1 {
-		t.Fatalf("%+v %v %v", m, fds, err)
-	}
-	closeFDs(fds)
-	_, _ = unix.Write(pair[0], []byte("no json"))
-	if _, err := receive(pair[1], &m); err == nil {
-		t.Error("rubbish was accepted")
-	}
-	_ = unix.Close(pair[0])
-	if _, err := receive(pair[1], &m); !errors.Is(err, errEOF) {
-		t.Errorf("end: %v", err)
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -26,20 +27,13 @@ const (
 	finalTime   = 30 * time.Second       // to restore after the daemon is gone
 )
 
-// restorer is what of a driver is needed here.
-type restorer interface {
-	Restore(ctx context.Context, f *nvidia.File, r nvidia.Restore) error
-}
-
 // ward is one attached process. The guardian's one goroutine owns it; an attempt to
 // restore, which blocks as long as the device does, has a goroutine of its own.
 type ward struct {
 	pid      int
 	pidfd    int
 	page     wire.ClientPage
-	files    []*nvidia.File
-	restores []nvidia.Restore
-	found    []nvidia.Candidate
+	restorer driver.Restoration
 
 	attempt chan error // of the restoring under way; nil: none
 	epoch   uint64     // that it answers
@@ -54,20 +48,21 @@ type ward struct {
 
 type guardian struct {
 	sock    int
-	driver  restorer
+	drivers []driver.Driver
+	place   *driver.Place // nil: not started
 	wards   map[uint64]*ward
 	leaving map[*ward]struct{} // no session's any more, but not free yet
 }
 
 // Main is the guardian's whole life: it obeys the daemon at the other end of
-// the socket fd until that ends, restores everybody, and returns. A request to trace
-// makes it a tracer instead.
-func Main(fd int) error {
+// the socket fd until that ends, restores everybody, and returns. A request to
+// supervise hands the process over to a driver instead.
+func Main(fd int, drivers []driver.Driver) error {
 	// The daemon's terminal and its service manager signal whole groups; this
 	// process ends when the daemon does, after its work.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	unix.CloseOnExec(fd)
-	g := &guardian{sock: fd, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}
+	g := &guardian{sock: fd, drivers: drivers, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}
 	defer g.end()
 	nextFiles := time.Now()
 	for {
@@ -82,7 +77,7 @@ func Main(fd int) error {
 			return fmt.Errorf("wait for daemon: %w", err)
 		}
 		if n > 0 {
-			if err := g.obey(); errors.Is(err, errEOF) {
+			if err := g.obey(); errors.Is(err, seqpacket.ErrClosed) {
 				return nil
 			} else if err != nil {
 				return err
@@ -112,56 +107,71 @@ func (g *guardian) end() {
 
 func (g *guardian) obey() error {
 	var m message
-	fds, err := receive(g.sock, &m)
+	fds, err := seqpacket.Receive(g.sock, &m)
 	if err != nil {
 		return err
 	}
-	if m.Op == "trace" {
-		closeFDs(fds)
-		return trace(g.sock, m)
+	if m.Op == driver.OpSupervise {
+		seqpacket.CloseAll(fds)
+		return g.supervise(m)
 	}
 	r := reply{Seq: m.Seq}
 	if err := g.do(m, fds); err != nil {
 		r.Error = err.Error()
 	}
-	return send(g.sock, r, nil)
+	return seqpacket.Send(g.sock, r, nil)
+}
+
+// supervise gives the rest of this process's life to a driver.
+func (g *guardian) supervise(m message) error {
+	d, ok := g.driver(m.Driver).(driver.Supervisor)
+	if !ok {
+		return fmt.Errorf("driver %q supervises nothing", m.Driver)
+	}
+	return d.Supervise(g.sock, m.First)
+}
+
+func (g *guardian) driver(name string) driver.Driver {
+	for _, d := range g.drivers {
+		if d.Name() == name {
+			return d
+		}
+	}
+	return nil
 }
 
 func (g *guardian) do(m message, fds []int) error {
-	switch {
-	case m.Op == "start" && m.Virtual:
-		g.driver = nvidia.NewVirtualDriver(m.VGPUSocket)
-	case m.Op == "start":
-		d, err := nvidia.NewDriver()
-		if err != nil {
-			return err
-		}
-		g.driver = d
-	case m.Op == "attach":
+	switch m.Op {
+	case "start":
+		g.place = &m.Place
+	case "attach":
 		return g.attach(m, fds)
-	case m.Op == "detach":
+	case "detach":
 		g.drop(m.Session, m.Restored)
 	default:
-		closeFDs(fds)
+		seqpacket.CloseAll(fds)
 		return fmt.Errorf("unknown request %q", m.Op)
 	}
 	return nil
 }
 
 func (g *guardian) attach(m message, fds []int) error {
-	if g.driver == nil || len(fds) != 2+len(m.Restores) {
-		closeFDs(fds)
-		return fmt.Errorf("attach with %d descriptors for %d clients", len(fds), len(m.Restores))
+	d, ok := g.driver(m.Driver).(driver.Restorer)
+	if g.place == nil || len(fds) < 2 || !ok {
+		seqpacket.CloseAll(fds)
+		return fmt.Errorf("attach with %d descriptors on driver %q", len(fds), m.Driver)
 	}
 	page, err := wire.MapPage(fds[0])
 	_ = unix.Close(fds[0])
 	if err != nil {
-		closeFDs(fds[1:])
+		seqpacket.CloseAll(fds[1:])
 		return err
 	}
-	w := &ward{pid: m.PID, pidfd: fds[1], page: wire.ClientPage{Page: page}, restores: m.Restores, found: m.Files}
-	for _, fd := range fds[2:] {
-		w.files = append(w.files, nvidia.NewFile(fd))
+	w := &ward{pid: m.PID, pidfd: fds[1], page: wire.ClientPage{Page: page}}
+	if w.restorer, err = d.Restoration(*g.place, m.PID, m.State, fds[2:]); err != nil {
+		_ = unix.Close(w.pidfd)
+		page.Release()
+		return err
 	}
 	// The new one restores what the old one did: that has only to finish what it began.
 	g.drop(m.Session, true)
@@ -187,9 +197,7 @@ func (g *guardian) drop(id uint64, free bool) {
 
 // close closes what is held for a process.
 func (w *ward) close() {
-	for _, f := range w.files {
-		_ = f.Close()
-	}
+	w.restorer.Close()
 	_ = unix.Close(w.pidfd)
 	w.page.Release()
 }
@@ -218,7 +226,7 @@ func (g *guardian) look() {
 			return true
 		}
 		if w.due(now) {
-			g.restore(w)
+			w.restore()
 		}
 		return false
 	})
@@ -240,18 +248,14 @@ func (w *ward) due(now model.Time) bool {
 
 // restore starts to set a process free. The epoch is read before: a suspension
 // that the daemon makes meanwhile is newer than what is said to be undone.
-func (g *guardian) restore(w *ward) {
+func (w *ward) restore() {
 	w.epoch, _ = w.page.Lease()
 	done := make(chan error, 1)
 	w.attempt = done
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), tryTime)
 		defer cancel()
-		var err error
-		for i, r := range w.restores {
-			err = errors.Join(err, g.driver.Restore(ctx, w.files[i], r))
-		}
-		done <- err
+		done <- w.restorer.Restore(ctx)
 	}()
 }
 
@@ -276,7 +280,7 @@ func (w *ward) collect() bool {
 // checkFiles lets go of processes that no longer have the file: they closed it
 // or called exec, and only our duplicate keeps their GPU memory.
 func (g *guardian) checkFiles() {
-	g.prune(func(w *ward) bool { return !nvidia.StillHasAny(w.pid, w.found) })
+	g.prune(func(w *ward) bool { return w.restorer.Gone() })
 }
 
 func ended(pidfd int) bool {

@@ -4,7 +4,9 @@ package guardian
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -14,21 +16,39 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/driver/nvidia"
+	"xsched/internal/driver"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
-// fakeDriver answers by client; one that is missing succeeds.
+var errBusy = errors.New("busy")
+
+// fakeDriver answers by session; one that is missing succeeds.
 type fakeDriver struct {
+	driver.Driver
 	mu    sync.Mutex
-	calls map[uint32]int
-	does  map[uint32]func(n int) error
+	calls map[uint64]int
+	does  map[uint64]func(n int) error
 }
 
-func (d *fakeDriver) Restore(_ context.Context, _ *nvidia.File, r nvidia.Restore) error {
+func (d *fakeDriver) Name() string { return "fake" }
+
+func (d *fakeDriver) Restoration(_ driver.Place, _ int, state json.RawMessage, fds []int) (driver.Restoration, error) {
+	r := &fakeRestoration{driver: d, fds: fds}
+	return r, json.Unmarshal(state, &r.session)
+}
+
+type fakeRestoration struct {
+	driver  *fakeDriver
+	session uint64
+	fds     []int
+}
+
+func (r *fakeRestoration) Restore(context.Context) error {
+	d := r.driver
 	d.mu.Lock()
-	d.calls[r.Client]++
-	n, f := d.calls[r.Client], d.does[r.Client]
+	d.calls[r.session]++
+	n, f := d.calls[r.session], d.does[r.session]
 	d.mu.Unlock()
 	if f == nil {
 		return nil
@@ -36,15 +56,18 @@ func (d *fakeDriver) Restore(_ context.Context, _ *nvidia.File, r nvidia.Restore
 	return f(n)
 }
 
-func (d *fakeDriver) count(client uint32) int {
+func (r *fakeRestoration) Gone() bool { return false }
+func (r *fakeRestoration) Close()     { seqpacket.CloseAll(r.fds) }
+
+func (d *fakeDriver) count(session uint64) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.calls[client]
+	return d.calls[session]
 }
 
-func newGuardian(does map[uint32]func(n int) error) (*guardian, *fakeDriver) {
-	d := &fakeDriver{calls: map[uint32]int{}, does: does}
-	return &guardian{driver: d, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
+func newGuardian(does map[uint64]func(n int) error) (*guardian, *fakeDriver) {
+	d := &fakeDriver{calls: map[uint64]int{}, does: does}
+	return &guardian{drivers: []driver.Driver{d}, place: &driver.Place{}, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
 }
 
 // guard attaches to a process that sleeps. Its page has no heartbeat: the daemon is silent.
@@ -65,7 +88,7 @@ func guard(t *testing.T, g *guardian, session uint64) *wire.Page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := message{Op: "attach", Session: session, PID: cmd.Process.Pid, Restores: []nvidia.Restore{{Client: uint32(session)}}}
+	m := message{Op: "attach", Session: session, Driver: "fake", PID: cmd.Process.Pid, State: json.RawMessage(fmt.Sprint(session))}
 	if err := g.do(m, []int{memfd, pidfd, open(t)}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,12 +108,12 @@ func lookUntil(t *testing.T, g *guardian, what string, cond func() bool) {
 // What fails is tried again, and is not said to be done before it is.
 func TestRestoreIsRetried(t *testing.T) {
 	var page *wire.Page
-	g, d := newGuardian(map[uint32]func(int) error{1: func(n int) error {
+	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if page.RecoveredEpoch() != 0 {
 			return errors.New("said to be done before it was")
 		}
 		if n < 4 {
-			return nvidia.NV_ERR_BUSY_RETRY
+			return errBusy
 		}
 		return nil
 	}})
@@ -107,14 +130,14 @@ func TestRestoreIsRetried(t *testing.T) {
 		t.Errorf("%d attempts", n)
 	}
 	g.wards[1].freed = 6
-	g.driver.(*fakeDriver).does[1] = nil
+	d.does[1] = nil
 	lookUntil(t, g, "again", func() bool { return d.count(1) == 5 })
 }
 
 // One whose device never answers holds up nobody else, nor the daemon's requests.
 func TestStuckWardIsAlone(t *testing.T) {
 	hang := make(chan struct{})
-	g, _ := newGuardian(map[uint32]func(int) error{1: func(int) error { <-hang; return nil }})
+	g, _ := newGuardian(map[uint64]func(int) error{1: func(int) error { <-hang; return nil }})
 	stuck := guard(t, g, 1)
 	lookUntil(t, g, "stuck", func() bool { return g.wards[1].attempt != nil })
 	free := guard(t, g, 2)
@@ -134,9 +157,9 @@ func TestStuckWardIsAlone(t *testing.T) {
 
 // Detaching restores, unless the daemon has done that.
 func TestDetachRestores(t *testing.T) {
-	g, d := newGuardian(map[uint32]func(int) error{1: func(n int) error {
+	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if n < 3 {
-			return nvidia.NV_ERR_TIMEOUT
+			return errBusy
 		}
 		return nil
 	}})
@@ -160,18 +183,18 @@ func TestLateAnswer(t *testing.T) {
 	defer func() { _ = unix.Close(pair[0]); _ = unix.Close(pair[1]) }()
 	tv := unix.NsecToTimeval(int64(50 * time.Millisecond))
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	c := NewClient(nil, true, "", slog.New(slog.DiscardHandler))
+	c := NewClient(nil, driver.Place{}, slog.New(slog.DiscardHandler))
 	c.sock = pair[0]
-	w := Ward{Session: 1, PID: os.Getpid(), Page: open(t), PIDFD: open(t)}
-	defer w.close()
-	if err := c.Attach(w); err == nil {
+	w := driver.Ward{Session: 1, PID: os.Getpid(), Page: open(t), PIDFD: open(t)}
+	defer closeWard(w)
+	if err := c.Keep(w); err == nil {
 		t.Fatal("nobody has answered")
 	}
 	go func() {
 		for i := 0; ; i++ {
 			var m message
-			fds, err := receive(pair[1], &m)
-			closeFDs(fds)
+			fds, err := seqpacket.Receive(pair[1], &m)
+			seqpacket.CloseAll(fds)
 			if err != nil {
 				return
 			}
@@ -179,13 +202,13 @@ func TestLateAnswer(t *testing.T) {
 			if m.Op == "attach" && i > 0 {
 				r.Error = "no"
 			}
-			_ = send(pair[1], r, nil)
+			_ = seqpacket.Send(pair[1], r, nil)
 			if m.Op == "attach" && i > 0 {
 				return
 			}
 		}
 	}()
-	if err := c.Attach(w); err == nil {
+	if err := c.Keep(w); err == nil {
 		t.Error("the guardian has refused it")
 	}
 	if len(c.wards) != 0 {

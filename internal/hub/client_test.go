@@ -4,6 +4,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -60,7 +62,7 @@ func welcome(conn *net.UnixConn) (*client, error) {
 	}
 	w, err := wire.DecodeWelcome(packet)
 	if err != nil || len(fds) != 2 {
-		closeFDs(fds)
+		seqpacket.CloseAll(fds)
 		return nil, fmt.Errorf("welcome with %d descriptors: %w", len(fds), err)
 	}
 	page, err := wire.MapPage(fds[0])
@@ -106,19 +108,29 @@ type fakeHardware struct {
 	slices []uint64
 }
 
-func (f *fakeHardware) AddClient(_ uint32, fd int) error {
+// Frame takes frames of the fake driver, which are those of a real one: the
+// first descriptor makes it capable, timeslices are counted.
+func (f *fakeHardware) Frame(packet []byte, fds []int) (bool, error) {
+	events, err := wire.DecodeRM(packet)
+	if err != nil || len(fds) > 1 {
+		seqpacket.CloseAll(fds)
+		return false, errors.Join(err, wire.ErrFrame)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.files = append(f.files, fd)
-	f.caps = map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
-	return nil
-}
-func (f *fakeHardware) Alloc(uint32, uint32, uint32, uint32) error { return nil }
-func (f *fakeHardware) Free(uint32, uint32)                        {}
-func (f *fakeHardware) Timeslice(_, _ uint32, us uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.slices = append(f.slices, us)
+	if len(fds) == 1 {
+		f.files = append(f.files, fds[0])
+		f.caps = map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
+	}
+	for _, e := range events {
+		switch {
+		case e.Kind == wire.RMClient && len(fds) == 0:
+			return false, wire.ErrFrame
+		case e.Kind == wire.RMTimeslice:
+			f.slices = append(f.slices, e.Value)
+		}
+	}
+	return false, nil
 }
 
 func (f *fakeHardware) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
@@ -127,8 +139,14 @@ func (f *fakeHardware) Resolve(context.Context) (map[model.DeviceID]driver.Capab
 	return f.caps, nil
 }
 func (f *fakeHardware) Target(model.DeviceID) driver.Target { return fakeTarget{f} }
-func (f *fakeHardware) Why() string                         { return "nothing handed over yet" }
-func (f *fakeHardware) OwnSlice(model.DeviceID) int64       { return 2048 }
+func (f *fakeHardware) Why() (string, bool)                 { return "nothing handed over yet", false }
+func (f *fakeHardware) Caught() uint64                      { return 0 }
+func (f *fakeHardware) Disconnect()                         {}
+func (f *fakeHardware) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
+	return nil, nil
+}
+
+func (f *fakeHardware) OwnSlice(model.DeviceID) int64 { return 2048 }
 func (f *fakeHardware) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,6 +156,19 @@ func (f *fakeHardware) Close() {
 	f.files = nil
 	f.closed.Store(true)
 }
+
+// fakeAttached is fakeHardware of a process without the shim.
+type fakeAttached struct {
+	*fakeHardware
+	ended func(restored bool)
+}
+
+func (f fakeAttached) Capabilities() map[model.DeviceID]driver.Capability { return f.caps }
+func (f fakeAttached) Guard(context.Context, uint64, int) (func(bool), error) {
+	return f.ended, nil
+}
+func (f fakeAttached) RestoredByClose() bool              { return false }
+func (f fakeAttached) Poll(context.Context) (bool, error) { return false, nil }
 
 func (f *fakeHardware) now() model.Desired {
 	f.mu.Lock()
@@ -188,8 +219,8 @@ func startHub(t testing.TB, change func(*Config, *engine.Config)) *fixture {
 		t.Fatal(err)
 	}
 	ec := engine.DefaultConfig()
-	cfg := Config{Listener: l, UID: os.Geteuid(), NoHardware: "no driver here", Log: slog.New(slog.DiscardHandler)}
-	cfg.NewHardware = func(int) Hardware {
+	cfg := Config{Listener: l, UID: os.Geteuid(), Log: slog.New(slog.DiscardHandler)}
+	cfg.NewHardware = func(driver.SessionOptions) driver.Session {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		hw := &fakeHardware{}

@@ -30,9 +30,7 @@ func attachFake(t *testing.T, h *fixture) (hw *fakeHardware, hang chan struct{},
 	caps := map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt}}
 	hw.caps = caps
 	s := &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
-	err = h.Attach(context.Background(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) {
-		return func(restored bool) { ended <- restored }, nil
-	})
+	err = h.Attach(context.Background(), s, model.Hint{}, fakeAttached{hw, func(restored bool) { ended <- restored }}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}

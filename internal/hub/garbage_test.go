@@ -17,6 +17,7 @@ import (
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -82,7 +83,7 @@ func TestGarbageClients(t *testing.T) {
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("garbage %d was not answered with an end", i)
 				}
-				closeFDs(fds)
+				seqpacket.CloseAll(fds)
 				break
 			}
 		}

@@ -231,7 +231,7 @@ func TestGuessBesideALongSlice(t *testing.T) {
 	}
 	caps := map[model.DeviceID]driver.Capability{testGPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
 	hw, s := &fakeHardware{caps: caps}, &Session{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
-	err = h.Attach(t.Context(), s, model.Hint{}, hw, caps, pidfd, func(int) (func(bool), error) { return func(bool) {}, nil })
+	err = h.Attach(t.Context(), s, model.Hint{}, fakeAttached{hw, func(bool) {}}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}

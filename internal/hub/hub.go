@@ -33,10 +33,8 @@ type Config struct {
 	Log      *slog.Logger
 	Metrics  *driver.Metrics
 
-	// NewHardware makes the hardware side of a new session; nil: there is no driver,
-	// and NoHardware says why.
-	NewHardware func(uid int) Hardware
-	NoHardware  string
+	// NewHardware makes the drivers' side of a new session; nil: there is no driver.
+	NewHardware func(driver.SessionOptions) driver.Session
 
 	// UID is the daemon's. On a root daemon clients of other users may not raise
 	// themselves above priority 0 unless AllowPriority is set.
@@ -95,6 +93,9 @@ func New(cfg Config) (*Hub, error) {
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = &driver.Metrics{}
+	}
+	if cfg.NewHardware == nil {
+		cfg.NewHardware = func(driver.SessionOptions) driver.Session { return driver.Combine("no driver") }
 	}
 	r, err := newReaper()
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,37 +18,32 @@ import (
 	"xsched/internal/driver/amd"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
 const testGPUID = 63420
 
-// ownerHardware is the queues of AMD's driver alone.
-type ownerHardware struct{ *amd.Owner }
-
-func (ownerHardware) AddClient(_ uint32, fd int) error           { return unix.Close(fd) }
-func (ownerHardware) Alloc(uint32, uint32, uint32, uint32) error { return nil }
-func (ownerHardware) Free(uint32, uint32)                        {}
-func (ownerHardware) Timeslice(uint32, uint32, uint64)           {}
-func (ownerHardware) OwnSlice(model.DeviceID) int64              { return 0 }
-func (o ownerHardware) Close()                                   { o.Disconnect() }
-func (o ownerHardware) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
-	return o.Owner.Resolve(), nil
-}
-
 // amdHub is a hub on a machine with one GPU of AMD's at testGPU.
 func amdHub(t *testing.T) *fixture {
 	t.Helper()
-	sysfs := fstest.MapFS{
-		"topology/nodes/1/gpu_id":     {Data: []byte("63420\n")},
-		"topology/nodes/1/properties": {Data: []byte("location_id 256\ndomain 0\n")},
+	root := t.TempDir()
+	node := filepath.Join(root, amd.VirtualRoot, amd.SysfsRoot, "topology/nodes/1")
+	if err := os.MkdirAll(node, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"gpu_id": "63420\n", "properties": "location_id 256\ndomain 0\n"} {
+		if err := os.WriteFile(filepath.Join(node, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	metrics := &driver.Metrics{}
 	return startHub(t, func(c *Config, e *engine.Config) {
 		strangers(c)
 		e.Mode = model.ModeSuspend
 		c.Metrics = metrics
-		c.NewHardware = func(int) Hardware { return ownerHardware{amd.NewOwner(sysfs, metrics)} }
+		place := driver.Place{Dir: root, Virtual: true}
+		c.NewHardware = driver.OpenAll([]driver.Driver{amd.New()}, driver.Options{Place: place, Metrics: metrics}, amd.Name).NewSession
 	})
 }
 
@@ -65,7 +60,7 @@ type shim struct {
 func (s *shim) obey() {
 	for {
 		packet, fds, err := receive(s.conn, make([]byte, wire.FrameMaxBytes+1))
-		closeFDs(fds)
+		seqpacket.CloseAll(fds)
 		if err != nil {
 			return
 		}
@@ -226,8 +221,10 @@ func TestHostileQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hw := func() ownerHardware { return h.all()[0].hw.(ownerHardware) }
-	await(t, "all read", func() bool { q, _ := hw().Queues(); return len(q) == wire.MaxKFDQueues })
+	await(t, "all read", func() bool {
+		q, err := h.all()[0].hw.HardwareQueues(context.Background())
+		return err == nil && len(q) == wire.MaxKFDQueues
+	})
 	for i := range uint32(4) { // of a GPU that is not there, and of none of its kinds
 		c.announce(t, wire.KFDEvent{Kind: wire.KFDGone, ID: i}, wire.KFDEvent{Kind: wire.KFDQueue, ID: i, GPUID: 1 + i, Type: 5 + i, RingBytes: 1 << 31})
 	}

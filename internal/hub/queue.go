@@ -237,10 +237,7 @@ func (l *loop) capability(s *Session, gpu model.DeviceID) driver.Capability {
 	if c, ok := s.caps[gpu]; ok {
 		return c
 	}
-	why := l.hub.cfg.NoHardware
-	if s.hw != nil {
-		why = s.hw.Why()
-	}
+	why, _ := s.hw.Why()
 	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -87,7 +88,7 @@ func linger(c *net.UnixConn) {
 	buf := make([]byte, wire.FrameMaxBytes)
 	for range 16 {
 		_, fds, err := receive(c, buf)
-		closeFDs(fds)
+		seqpacket.CloseAll(fds)
 		if err != nil && !errors.Is(err, wire.ErrFrame) {
 			break
 		}
@@ -173,7 +174,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(helloTime))
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	packet, fds, err := receive(c, buf)
-	closeFDs(fds)
+	seqpacket.CloseAll(fds)
 	if err != nil {
 		return nil, &refusal{"no_hello", "no HELLO came: " + err.Error()}
 	}
@@ -193,18 +194,11 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 		return nil, fmt.Errorf("create doorbell: %w", err)
 	}
 	s.bell = bell
-	if h.cfg.NewHardware != nil {
-		s.hw = h.cfg.NewHardware(s.UID)
-		if q, ok := s.hw.(QueueHardware); ok {
-			q.Connect(s.order)
-		}
-	}
+	s.hw = h.cfg.NewHardware(driver.SessionOptions{UID: s.UID, Log: h.log.With("pid", s.PID), Send: s.send})
 	memfd, err := h.newSession(s)
 	if err != nil {
 		_ = unix.Close(bell)
-		if s.hw != nil {
-			s.hw.Close()
-		}
+		s.hw.Close()
 		return nil, err
 	}
 	return []int{memfd, bell}, nil
@@ -223,10 +217,8 @@ func (h *Hub) welcome(s *Session, c *net.UnixConn, fds []int) error {
 	if err := h.reaper.add(s); err != nil {
 		return err
 	}
-	if s.hw != nil {
-		go s.resolve()
-		s.poke() // also with nothing to probe: it looks for MPS
-	}
+	go s.resolve()
+	s.poke() // also before the first frame: the reason for a missing level may be the host's
 	var joined error
 	if err := h.call(h.ctx, func(l *loop) { joined = l.join(s) }); err != nil {
 		return err
@@ -249,7 +241,7 @@ func (s *Session) read() error {
 	for {
 		packet, fds, err := receive(s.conn, buf)
 		if err != nil {
-			closeFDs(fds)
+			seqpacket.CloseAll(fds)
 			return err
 		}
 		// Frames beyond the rate wait in the client's own socket buffer.
@@ -277,7 +269,7 @@ var errEnd = errors.New("connection closed")
 func receive(c *net.UnixConn, buf []byte) ([]byte, []int, error) {
 	var oob [256]byte
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob[:])
-	fds := rights(oob[:max(oobn, 0)])
+	fds := seqpacket.Rights(oob[:max(oobn, 0)])
 	switch {
 	case err != nil:
 		return nil, fds, err
@@ -291,33 +283,10 @@ func receive(c *net.UnixConn, buf []byte) ([]byte, []int, error) {
 	return buf[:n], fds, nil
 }
 
-func rights(oob []byte) []int {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	var all []int
-	for i := range msgs {
-		if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil {
-			all = append(all, fds...)
-		}
-	}
-	return all
-}
-
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
-}
-
-// Attach enters a process without a shim: its hardware is known, it has no
-// doorbell, and counts as busy until it has shown no work for a while. prepare gets the page's
-// file before anything is done to the process, and returns what is to be called
-// at the end. The hub takes pidfd and hardware over, also when it fails.
-func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardware, caps map[model.DeviceID]driver.Capability, pidfd int,
-	prepare func(memfd int) (onEnd func(restored bool), err error),
-) error {
+// Attach enters a process without a shim. It has no doorbell, and counts as busy
+// until it has shown no work for a while. The hub takes pidfd and hardware over,
+// also when it fails.
+func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw driver.Attached, pidfd int) error {
 	abandon := func() {
 		hw.Close()
 		_ = unix.Close(pidfd)
@@ -342,7 +311,7 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardwa
 	}
 	if err == nil {
 		var onEnd func(restored bool)
-		if onEnd, err = prepare(memfd); err == nil && !s.atEnd(onEnd) {
+		if onEnd, err = hw.Guard(ctx, uint64(s.ID), memfd); err == nil && !s.atEnd(onEnd) {
 			onEnd(true) // nothing was done to it
 			err = errEnd
 		}
@@ -351,7 +320,7 @@ func (h *Hub) Attach(ctx context.Context, s *Session, hint model.Hint, hw Hardwa
 		var joined error
 		err = h.call(ctx, func(l *loop) {
 			if joined = l.join(s); joined == nil {
-				l.setCaps(s, caps)
+				l.setCaps(s, hw.Capabilities())
 			}
 		})
 		err = errors.Join(err, joined)

@@ -19,29 +19,6 @@ import (
 	"xsched/internal/wire"
 )
 
-// Hardware is what a driver knows of one process's hardware queues. Methods
-// that write down what the process says never block; Resolve and targets do.
-type Hardware interface {
-	AddClient(handle uint32, fd int) error
-	Alloc(client, parent, handle, class uint32) error
-	Free(client, handle uint32)
-	Timeslice(client, group uint32, us uint64)
-	Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error)
-	Target(gpu model.DeviceID) driver.Target
-	Why() string
-	OwnSlice(gpu model.DeviceID) int64
-	Close()
-}
-
-// QueueHardware is hardware whose queues obey only the process that made them: it
-// announces them, and carries out orders. None of the methods blocks.
-type QueueHardware interface {
-	Connect(send func(wire.Order) error)
-	Queue(e wire.KFDEvent)
-	Answer(d wire.Done) bool // false: nobody waits for it
-	Disconnect()             // the process hears nothing any more, and sets itself free
-}
-
 // Session is one life of one process at this daemon.
 type Session struct {
 	ID        model.SessionID
@@ -50,8 +27,6 @@ type Session struct {
 	UID       int
 	Command   string
 	Attached  bool
-	// FreedByClose: closing its hardware sets the process free, whatever was done to it.
-	FreedByClose bool
 	// PriorityNote says that the wished priority was not granted.
 	PriorityNote string
 
@@ -60,8 +35,8 @@ type Session struct {
 	conn    *net.UnixConn // nil when attached
 	pidfd   int
 	page    *wire.Page
-	bell    int      // doorbell eventfd; -1 when attached
-	hw      Hardware // nil: no driver
+	bell    int // doorbell eventfd; -1 when attached
+	hw      driver.Session
 	lease   *driver.Lease
 	endOnce sync.Once
 	cancel  context.CancelFunc
@@ -151,7 +126,7 @@ func (t pagedTarget) Close() error {
 func (s *Session) worker(gpu model.DeviceID) *driver.Worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.workers[gpu]; w != nil || s.ended || s.hw == nil {
+	if w := s.workers[gpu]; w != nil || s.ended {
 		return w
 	}
 	t := pagedTarget{s.hw.Target(gpu), s.page.Retain()}
@@ -182,20 +157,18 @@ func (s *Session) end(dead bool, why string) {
 		for _, w := range workers {
 			done = append(done, w.Stop(!dead))
 		}
-		if s.hw != nil && dead {
+		if dead {
 			s.hw.Close()
 		}
 		if s.conn != nil {
 			_ = s.conn.Close()
 		}
-		if q, ok := s.hw.(QueueHardware); ok {
-			q.Disconnect()
-		}
+		s.hw.Disconnect()
 		go func() {
 			over := dead || waitAll(done, restoreTime, nil)
 			s.cancel()
 			pidfd := -1
-			if !over && s.hw != nil && !s.FreedByClose {
+			if !over && !s.restoredByClose() {
 				pidfd, _ = unix.FcntlInt(uintptr(s.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 			}
 			if pidfd < 0 {
@@ -221,9 +194,7 @@ func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	for _, w := range workers {
 		restored = restored && w.Restored()
 	}
-	if s.hw != nil {
-		s.hw.Close()
-	}
+	s.hw.Close()
 	for _, w := range workers {
 		w.Abandon()
 	}
@@ -233,9 +204,15 @@ func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	if onEnd != nil {
 		onEnd(restored)
 	}
-	if restored || dead || s.FreedByClose {
+	if restored || dead || s.restoredByClose() {
 		close(s.freed)
 	}
+}
+
+// restoredByClose: closing its hardware resumes the process, whatever was done to it.
+func (s *Session) restoredByClose() bool {
+	a, ok := s.hw.(driver.Attached)
+	return ok && a.RestoredByClose()
 }
 
 // waitAll waits until all are closed; false: not in time, or stop said so.

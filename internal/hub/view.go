@@ -77,9 +77,7 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 		ID: s.ID, PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Attached: s.Attached,
 		Age: time.Since(s.started), Hint: s.hint, PriorityNote: s.PriorityNote, Held: s.held,
 		Counters: s.page.Counters(), Caps: maps.Clone(s.caps), Marked: s.requests.read, MarksLost: s.requests.lost,
-	}
-	if c, ok := s.hw.(driver.Catcher); ok {
-		v.Caught = c.Caught()
+		Caught: s.hw.Caught(),
 	}
 	for _, q := range s.queues {
 		level, reason := l.inForce(s, q)
@@ -95,9 +93,7 @@ func (l *loop) view(now model.Time, s *Session) SessionView {
 		if !s.Attached {
 			qv.Submitted = s.page.Queue(int(q.id.Index)).Submitted
 		}
-		if s.hw != nil {
-			qv.OwnSliceUS = s.hw.OwnSlice(q.device)
-		}
+		qv.OwnSliceUS = s.hw.OwnSlice(q.device)
 		v.Queues = append(v.Queues, qv)
 	}
 	slices.SortFunc(v.Queues, func(a, b QueueView) int { return int(a.Index) - int(b.Index) })
@@ -124,13 +120,10 @@ func (l *loop) inForce(s *Session, q *queue) (model.Level, string) {
 
 // route is how a queue is stopped at a level.
 func (l *loop) route(s *Session, q *queue, level model.Level) string {
-	switch route := s.caps[q.device].Route; {
-	case level <= model.LevelBlock:
+	if level <= model.LevelBlock {
 		return "gate"
-	case route != "":
-		return route
 	}
-	return "channels"
+	return s.caps[q.device].Route
 }
 
 // HardwareQueues asks the hardware of a process; it may take as long as the device does.
@@ -141,13 +134,11 @@ func (h *Hub) HardwareQueues(ctx context.Context, pid int) ([]driver.HardwareQue
 			continue
 		}
 		found = true
-		if l, ok := s.hw.(driver.QueueLister); ok {
-			more, err := l.HardwareQueues(ctx)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, more...)
+		more, err := s.hw.HardwareQueues(ctx)
+		if err != nil {
+			return nil, err
 		}
+		out = append(out, more...)
 	}
 	if !found {
 		return nil, ErrUnknownPID

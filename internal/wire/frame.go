@@ -46,11 +46,17 @@ func DecodeFrame(packet []byte) (Frame, error) {
 		return f, &VersionError{Theirs: f.Version, Ours: Version}
 	case int(f.Bytes) != len(packet):
 		return f, malformed("says %d bytes, has %d", f.Bytes, len(packet))
-	case f.Type < FrameHello || f.Type > FrameDone:
+	case f.Type < FrameHello || f.Type > FrameHint && GroupOf(f.Type) == 0 || GroupOf(f.Type) > maxGroup:
 		return f, malformed("type %d", f.Type)
 	}
 	return f, nil
 }
+
+// maxGroup bounds the number of drivers.
+const maxGroup = 255
+
+// GroupOf is the driver that a frame type belongs to; 0: none.
+func GroupOf(typ uint32) uint32 { return typ / FrameGroup }
 
 func decode(packet []byte, typ uint32, size int) error {
 	f, err := DecodeFrame(packet)

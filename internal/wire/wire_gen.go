@@ -8,7 +8,7 @@ import "encoding/binary"
 
 // Limits and magic numbers.
 const (
-	Version           = 3          // XSW_VERSION
+	Version           = 4          // XSW_VERSION
 	PageMagic         = 0x58534348 // XSW_PAGE_MAGIC
 	FrameMagic        = 0x58534652 // XSW_FRAME_MAGIC
 	MaxQueues         = 1024       // XSW_MAX_QUEUES
@@ -17,6 +17,7 @@ const (
 	PageBytes         = 135168     // XSW_PAGE_BYTES
 	FrameMaxBytes     = 4096       // XSW_FRAME_MAX_BYTES
 	FrameMaxFDs       = 2          // XSW_FRAME_MAX_FDS
+	FrameGroup        = 256        // XSW_FRAME_GROUP
 	MaxRMEvents       = 64         // XSW_MAX_RM_EVENTS
 	MaxRMObjects      = 4096       // XSW_MAX_RM_OBJECTS
 	MaxRMClients      = 64         // XSW_MAX_RM_CLIENTS
@@ -53,14 +54,14 @@ const (
 
 // Values of enum xsw_frame_type.
 const (
-	FrameHello   uint32 = 1 // XSW_FRAME_HELLO
-	FrameWelcome uint32 = 2 // XSW_FRAME_WELCOME
-	FrameRefused uint32 = 3 // XSW_FRAME_REFUSED
-	FrameRM      uint32 = 4 // XSW_FRAME_RM
-	FrameHint    uint32 = 5 // XSW_FRAME_HINT
-	FrameKFD     uint32 = 6 // XSW_FRAME_KFD
-	FrameOrder   uint32 = 7 // XSW_FRAME_ORDER
-	FrameDone    uint32 = 8 // XSW_FRAME_DONE
+	FrameHello   uint32 = 1   // XSW_FRAME_HELLO
+	FrameWelcome uint32 = 2   // XSW_FRAME_WELCOME
+	FrameRefused uint32 = 3   // XSW_FRAME_REFUSED
+	FrameHint    uint32 = 4   // XSW_FRAME_HINT
+	FrameRM      uint32 = 256 // XSW_FRAME_RM
+	FrameKFD     uint32 = 512 // XSW_FRAME_KFD
+	FrameOrder   uint32 = 513 // XSW_FRAME_ORDER
+	FrameDone    uint32 = 514 // XSW_FRAME_DONE
 )
 
 // Values of enum xsw_level.

@@ -145,11 +145,9 @@ func TestNVIDIAChannels(t *testing.T) {
 	pid := strconv.Itoa(p.pid())
 	var r struct {
 		NVIDIA []struct {
-			Kind   string `json:"kind"`
-			NVIDIA struct {
-				Handle, Group, Class uint32
-				SliceUS              int64 `json:"slice_us"`
-			} `json:"nvidia"`
+			ID      uint64
+			Kind    string
+			Details struct{ Group, Class uint64 }
 		} `json:"nvidia"`
 	}
 	if err := json.Unmarshal([]byte(w.must("queues", pid, "--json")), &r); err != nil {
@@ -158,7 +156,7 @@ func TestNVIDIAChannels(t *testing.T) {
 	kinds := map[string]int{}
 	for _, q := range r.NVIDIA {
 		kinds[q.Kind]++
-		if q.NVIDIA.Handle == 0 || q.NVIDIA.Class == 0 || q.Kind == "compute" && q.NVIDIA.Group == 0 {
+		if q.ID == 0 || q.Details.Class == 0 || q.Kind == "compute" && q.Details.Group == 0 {
 			t.Errorf("%+v", q)
 		}
 	}

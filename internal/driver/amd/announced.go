@@ -17,6 +17,19 @@ type Announced struct {
 	Priority  *uint32 // nil: not told
 }
 
+// AnnouncedQueue reads a queue as a daemon reports it. A debugger does not learn the priority.
+func AnnouncedQueue(pci, kind string, details map[string]uint64) Announced {
+	a := Announced{
+		ID: uint32(details["id"]), GPUID: uint32(details["gpu_id"]), Copies: kind == "copy", PCI: pci,
+		Ring: details["ring"], Bytes: uint32(details["bytes"]),
+	}
+	if n, told := details["priority"]; told {
+		p := uint32(n)
+		a.Priority = &p
+	}
+	return a
+}
+
 // JoinAnnounced adds what the program's library knows, by the driver's number of a queue: what
 // it saw at the making of a queue is certain, where a dump is only joined by order and size.
 func (f *Found) JoinAnnounced(all []Announced) {

@@ -106,14 +106,14 @@ func (o *Owner) Answer(d wire.Done) bool {
 	return ok
 }
 
-var (
-	_ driver.QueueLister = (*Owner)(nil)
-	_ driver.Catcher     = (*Owner)(nil)
-)
+// details are the driver's own fields of a hardware queue.
+func details(id, gpu uint32, ring uint64, bytes uint32) map[string]uint64 {
+	return map[string]uint64{"id": uint64(id), "gpu_id": uint64(gpu), "ring": ring, "bytes": uint64(bytes)}
+}
 
 // HardwareQueues are those announced.
 func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
-	o.Resolve() // finds the places of new ones
+	o.locate()
 	all, _ := o.Queues()
 	var out []driver.HardwareQueue
 	for _, q := range all {
@@ -121,9 +121,12 @@ func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) 
 		if kind == "sdma" {
 			kind = "copy"
 		}
-		out = append(out, driver.HardwareQueue{
-			Device: q.Device, Kind: kind, ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.Bytes, Priority: q.Priority, Late: q.Late,
-		})
+		d := details(q.ID, q.GPUID, q.Ring, q.Bytes)
+		d["priority"] = uint64(q.Priority)
+		if q.Late { // made, and suspended, while the others were
+			d["late"] = 1
+		}
+		out = append(out, driver.HardwareQueue{Driver: Name, Device: q.Device, Kind: kind, ID: uint64(q.ID), Details: d})
 	}
 	return out, nil
 }
@@ -168,7 +171,7 @@ func (o *Owner) Queues() (queues []OwnedQueue, late uint64) {
 func computes(e wire.KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 
 // Resolve says on which GPUs the process has compute queues.
-func (o *Owner) Resolve() map[model.DeviceID]driver.Capability {
+func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	o.locate()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -178,7 +181,7 @@ func (o *Owner) Resolve() map[model.DeviceID]driver.Capability {
 			out[gpu] = driver.Capability{MaxLevel: model.LevelDeactivate, Route: RouteOwner, Reason: ownerReason, Bare: true}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // locate reads the topology, once and without the lock, if a queue is on a GPU that is not known: the
@@ -212,9 +215,6 @@ func (o *Owner) locate() {
 	}
 }
 
-// Has says whether the process has announced queues on a GPU.
-func (o *Owner) Has(gpu model.DeviceID) bool { return len(o.on(gpu)) > 0 }
-
 // on returns the driver's numbers of a GPU: with partitions there can be several.
 func (o *Owner) on(gpu model.DeviceID) []uint32 {
 	o.mu.Lock()
@@ -229,18 +229,11 @@ func (o *Owner) on(gpu model.DeviceID) []uint32 {
 	return ids
 }
 
-// Known says whether any queue was announced.
-func (o *Owner) Known() bool {
+// Why says why a GPU is missing in Resolve. known: the process has announced queues.
+func (o *Owner) Why() (reason string, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.queues) > 0
-}
-
-// Why says why a GPU is missing in Resolve.
-func (o *Owner) Why() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.why
+	return o.why, len(o.queues) > 0
 }
 
 // Order has the process do something and waits for its answer: how many queues are as

@@ -31,20 +31,35 @@ var twoNodes = fstest.MapFS{
 	"topology/nodes/3/properties": file("location_id 512\ndomain 1\n"),
 }
 
+func resolve(o *Owner) map[model.DeviceID]driver.Capability {
+	caps, _ := o.Resolve(context.Background())
+	return caps
+}
+
+func why(o *Owner) string {
+	reason, _ := o.Why()
+	return reason
+}
+
+func known(o *Owner) bool {
+	_, known := o.Why()
+	return known
+}
+
 func announce(o *Owner, id, gpu, kind uint32) {
 	o.Queue(wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: gpu, Type: kind, Ring: uint64(id) << 12, RingBytes: 4096, Priority: 7})
 }
 
 func TestOwnerPlaces(t *testing.T) {
 	o := NewOwner(twoNodes, &driver.Metrics{})
-	if o.Known() || len(o.Resolve()) != 0 || o.Why() == "" {
+	if known(o) || len(resolve(o)) != 0 || why(o) == "" {
 		t.Error("something is known before anything was said")
 	}
 	announce(o, 0, 100, 2)
 	announce(o, 1, 100, 1)
 	announce(o, 2, 201, 0)
 	first, second := model.MakeDeviceID(0, 1, 0, 0), model.MakeDeviceID(1, 2, 0, 0)
-	caps := o.Resolve()
+	caps := resolve(o)
 	if len(caps) != 2 || caps[first].MaxLevel != model.LevelDeactivate || caps[second].Route != RouteOwner || caps[first].Reason == "" {
 		t.Fatalf("%+v", caps)
 	}
@@ -53,18 +68,18 @@ func TestOwnerPlaces(t *testing.T) {
 		t.Errorf("%+v", queues)
 	}
 	o.Queue(wire.KFDEvent{Kind: wire.KFDGone, ID: 0})
-	if caps := o.Resolve(); len(caps) != 1 {
+	if caps := resolve(o); len(caps) != 1 {
 		t.Errorf("a copy queue alone gives level 2: %+v", caps)
 	}
 	announce(o, 5, 999, 2)
-	o.Resolve()
-	if why := o.Why(); !strings.Contains(why, "999") {
+	resolve(o)
+	if why := why(o); !strings.Contains(why, "999") {
 		t.Errorf("%q does not name the GPU that is not there", why)
 	}
 	blind := NewOwner(fstest.MapFS{}, &driver.Metrics{})
 	announce(blind, 0, 100, 2)
-	if len(blind.Resolve()) != 0 || !strings.Contains(blind.Why(), "topology") {
-		t.Errorf("%q", blind.Why())
+	if len(resolve(blind)) != 0 || !strings.Contains(why(blind), "topology") {
+		t.Errorf("%q", why(blind))
 	}
 }
 
@@ -93,13 +108,13 @@ func TestOwnerOnUnknownGPUs(t *testing.T) {
 		announce(o, id, 1000+id, 2)
 	}
 	resolved := make(chan int)
-	go func() { resolved <- len(o.Resolve()) }()
+	go func() { resolved <- len(resolve(o)) }()
 	<-topology.reading
 	asked := make(chan struct{})
 	go func() {
 		o.Caught()
-		o.Known()
-		o.Why()
+		known(o)
+		why(o)
 		close(asked)
 	}()
 	select {
@@ -134,7 +149,7 @@ func TestOwnerTarget(t *testing.T) {
 	metrics := &driver.Metrics{}
 	o := NewOwner(twoNodes, metrics)
 	announce(o, 2, 200, 2)
-	o.Resolve()
+	resolve(o)
 	gpu := model.MakeDeviceID(1, 2, 0, 0)
 	told := fakeShim(o)
 	target := o.Target(gpu)
@@ -237,7 +252,7 @@ func FuzzOwner(f *testing.F) {
 					t.Error("an answer to nothing was taken")
 				}
 			default:
-				for gpu := range o.Resolve() {
+				for gpu := range resolve(o) {
 					if err := o.Target(gpu).Apply(context.Background(), model.Desired{Suspend: model.Level(kind % 4)}); err != nil {
 						t.Error(err)
 					}

@@ -11,15 +11,17 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 )
 
 var (
-	_ driver.Target = (*DebugTarget)(nil)
-	_ Session       = (*Debugger)(nil)
+	_ driver.Attached = (*Attached)(nil)
+	_ driver.Target   = (*DebugTarget)(nil)
+	_ Debugging       = (*Debugger)(nil)
 )
 
-// Session is the debugging of a process: a Debugger, or what stands for one in another process.
-type Session interface {
+// Debugging is the debugging of a process: by a Debugger, or by one in another process.
+type Debugging interface {
 	Queues() ([]QueueSnapshot, error)
 	Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error)
 	Resume(gpu uint32) ([]QueueResult, error)
@@ -32,7 +34,7 @@ type Session interface {
 // compute queues. The driver has no timeslice per process: a wish for one is no
 // error and has no effect.
 type DebugTarget struct {
-	debugger Session
+	debugger Debugging
 	gpu      uint32
 	metrics  *driver.Metrics
 
@@ -42,7 +44,7 @@ type DebugTarget struct {
 }
 
 // NewDebugTarget uses the debugger, which stays the caller's.
-func NewDebugTarget(d Session, gpu uint32, metrics *driver.Metrics) *DebugTarget {
+func NewDebugTarget(d Debugging, gpu uint32, metrics *driver.Metrics) *DebugTarget {
 	return &DebugTarget{debugger: d, gpu: gpu, metrics: metrics}
 }
 
@@ -102,7 +104,7 @@ func (d Driver) Lists(pid int) bool {
 
 // Attach takes over a process that uses the driver and is being debugged. The session is ended with it, and
 // when it fails.
-func (d Driver) Attach(debugging Session, metrics *driver.Metrics) (*Attached, error) {
+func (d Driver) Attach(debugging Debugging, metrics *driver.Metrics) (*Attached, error) {
 	a := &Attached{debugger: debugging, metrics: metrics, ids: map[model.DeviceID]uint32{}}
 	nodes, err := ReadTopology(d.Sources.Sysfs)
 	if err != nil {
@@ -132,12 +134,14 @@ func (n Node) Device() model.DeviceID {
 	return model.MakeDeviceID(uint32(n.Properties["domain"]), location>>8, location>>3, location)
 }
 
-// Attached is a process taken over from outside, as the hub sees its hardware. There are no
-// resource-manager objects here, so what is said about those is refused or nothing.
+// Attached is a process that runs without the shim, under a debugger.
 type Attached struct {
 	GPUs map[model.DeviceID]driver.Capability
 
-	debugger Session
+	guard func(page int) error
+	polls int
+
+	debugger Debugging
 	metrics  *driver.Metrics
 	ids      map[model.DeviceID]uint32
 }
@@ -167,11 +171,6 @@ func (a *Attached) Target(gpu model.DeviceID) driver.Target {
 	return NewDebugTarget(a.debugger, a.ids[gpu], a.metrics)
 }
 
-var (
-	_ driver.QueueLister = (*Attached)(nil)
-	_ driver.Catcher     = (*Attached)(nil)
-)
-
 // HardwareQueues asks the driver.
 func (a *Attached) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	queues, err := a.debugger.Queues()
@@ -180,7 +179,7 @@ func (a *Attached) HardwareQueues(context.Context) ([]driver.HardwareQueue, erro
 	}
 	var out []driver.HardwareQueue
 	for _, q := range queues {
-		hq := driver.HardwareQueue{Kind: "compute", ID: q.ID, GPUID: q.GPUID, Ring: q.Ring, Bytes: q.RingBytes}
+		hq := driver.HardwareQueue{Driver: Name, Kind: "compute", ID: uint64(q.ID), Details: details(q.ID, q.GPUID, q.Ring, q.RingBytes)}
 		if q.SDMA() {
 			hq.Kind = "copy"
 		}
@@ -200,24 +199,49 @@ func (a *Attached) Caught() uint64 {
 }
 
 // Why says why a GPU is missing in Resolve.
-func (a *Attached) Why() string { return "the process has no compute queue there" }
+func (a *Attached) Why() (string, bool) { return "the process has no compute queue there", true }
 
-// OwnSlice is not known.
+// OwnSlice is unknown: the driver has no timeslice per process.
 func (a *Attached) OwnSlice(model.DeviceID) int64 { return 0 }
 
-// Close ends the session: everything goes on.
+// Frame refuses: a process without the shim sends nothing.
+func (a *Attached) Frame(_ []byte, fds []int) (bool, error) {
+	seqpacket.CloseAll(fds)
+	return false, errNoShim
+}
+
+var errNoShim = errors.New("the process runs without the shim")
+
+// Disconnect changes nothing.
+func (a *Attached) Disconnect() {}
+
+// Close ends the debugging: everything is resumed.
 func (a *Attached) Close() { _ = a.debugger.Close() }
 
-var errNoObjects = errors.New("no resource-manager objects on this driver")
+// RestoredByClose: the driver resumes everything when the debugger goes.
+func (a *Attached) RestoredByClose() bool { return true }
 
-// AddClient refuses.
-func (a *Attached) AddClient(uint32, int) error { return errNoObjects }
+// Capabilities is what Resolve returned first.
+func (a *Attached) Capabilities() map[model.DeviceID]driver.Capability { return a.GPUs }
 
-// Alloc refuses.
-func (a *Attached) Alloc(_, _, _, _ uint32) error { return errNoObjects }
+// Guard gives the supervisor the page; it suspends only under a lease there.
+func (a *Attached) Guard(_ context.Context, _ uint64, page int) (func(restored bool), error) {
+	if a.guard == nil {
+		return nil, errors.New("nobody supervises the process")
+	}
+	return func(bool) {}, a.guard(page)
+}
 
-// Free does nothing.
-func (a *Attached) Free(_, _ uint32) {}
+// resolveEvery is how many polls there are between two looks for GPUs that the process starts to use.
+const resolveEvery = 20
 
-// Timeslice does nothing.
-func (a *Attached) Timeslice(_, _ uint32, _ uint64) {}
+// Poll ends the session with the debugging.
+func (a *Attached) Poll(context.Context) (changed bool, err error) {
+	select {
+	case <-a.debugger.Ended():
+		return false, errors.New("the debugging ended")
+	default:
+	}
+	a.polls++
+	return a.polls%resolveEvery == 0, nil
+}

@@ -135,7 +135,7 @@ func (d *Driver) capability(gpu model.DeviceID) driver.Capability {
 	case !v.Stop:
 		return driver.Capability{MaxLevel: model.LevelBlock, Slices: v.Slices, Reason: v.Reason}
 	}
-	return driver.Capability{MaxLevel: model.LevelInterrupt, Slices: v.Slices, Reason: v.Reason}
+	return driver.Capability{MaxLevel: model.LevelInterrupt, Slices: v.Slices, Reason: v.Reason, Route: RouteChannels}
 }
 
 // MPSReason says that MPS owns the channels of programs that start now; empty: it does not.

@@ -137,7 +137,7 @@ func TestMPSReason(t *testing.T) {
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	defer s.Close()
 	_, _ = s.Resolve(context.Background())
-	if why := s.Why(); strings.Contains(why, "MPS") {
+	if why, _ := s.Why(); strings.Contains(why, "MPS") {
 		t.Error(why)
 	}
 	write("proc/42/comm", "nvidia-cuda-mps\n")
@@ -158,8 +158,8 @@ func TestMPSReason(t *testing.T) {
 	if c := caps[fakeDevice]; c.MaxLevel != model.LevelBlock || c.Reason != want {
 		t.Errorf("%+v", c)
 	}
-	if s.Why() != want || d.MPSReason() != want {
-		t.Errorf("%q, %q", s.Why(), d.MPSReason())
+	if why, _ := s.Why(); why != want || d.MPSReason() != want {
+		t.Errorf("%q, %q", why, d.MPSReason())
 	}
 }
 

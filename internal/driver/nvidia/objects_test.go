@@ -149,7 +149,7 @@ func TestLoopNeverWaits(t *testing.T) {
 	defer s.driver.mps.mu.Unlock()
 	done := make(chan int64, 1)
 	go func() {
-		_ = s.Why()
+		_, _ = s.Why()
 		done <- s.OwnSlice(fakeDevice)
 	}()
 	select {

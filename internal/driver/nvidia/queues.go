@@ -3,6 +3,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -10,12 +11,13 @@ import (
 	"xsched/internal/model"
 )
 
-var (
-	_ driver.QueueLister = (*Objects)(nil)
-	_ driver.Catcher     = (*Objects)(nil)
-)
+// channel is a hardware queue: an object of the resource manager.
+type channel struct {
+	handle, class, group uint32
+	sliceUS              uint64 // of a group, in force; 0: unknown
+}
 
-// HardwareQueues lists the channel groups and channels that were proved, by GPU.
+// HardwareQueues lists the proved channel groups and channels, by GPU.
 func (s *Objects) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,19 +28,19 @@ func (s *Objects) HardwareQueues(context.Context) ([]driver.HardwareQueue, error
 		}
 	}
 	slices.SortFunc(out, func(a, b driver.HardwareQueue) int {
-		switch {
-		case a.Device != b.Device:
-			return int(int64(a.Device) - int64(b.Device))
-		case a.Client != b.Client:
-			return int(int64(a.Client) - int64(b.Client))
-		}
-		return int(int64(a.Handle) - int64(b.Handle))
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Details["client"], b.Details["client"]), cmp.Compare(a.ID, b.ID))
 	})
 	return out, nil
 }
 
 func (u *unit) list(gpu model.DeviceID) (out []driver.HardwareQueue) {
 	listed := map[uint32]bool{}
+	add := func(kind string, stopped bool, c channel) {
+		out = append(out, driver.HardwareQueue{
+			Driver: Name, Device: gpu, Kind: kind, ID: uint64(c.handle), Stopped: stopped,
+			Details: map[string]uint64{"client": uint64(u.client.handle), "handle": uint64(c.handle), "group": uint64(c.group), "class": uint64(c.class), "slice_us": c.sliceUS},
+		})
+	}
 	group := func(g *object) {
 		if g == nil || !g.isGroup() || listed[g.handle] {
 			return
@@ -48,7 +50,7 @@ func (u *unit) list(gpu model.DeviceID) (out []driver.HardwareQueue) {
 		if g.setUS != 0 {
 			slice = g.setUS
 		}
-		out = append(out, driver.HardwareQueue{Device: gpu, Kind: "group", Client: u.client.handle, Handle: g.handle, Class: g.class, SliceUS: int64(min(slice, 1<<62))})
+		add("group", false, channel{handle: g.handle, class: g.class, sliceUS: slice})
 	}
 	for _, g := range u.compute {
 		group(g)
@@ -58,11 +60,11 @@ func (u *unit) list(gpu model.DeviceID) (out []driver.HardwareQueue) {
 	}
 	for kind, channels := range map[string][]*object{"compute": u.stop, "copy": u.others} {
 		for _, c := range channels {
-			q := driver.HardwareQueue{Device: gpu, Kind: kind, Client: u.client.handle, Handle: c.handle, Class: c.class, Stopped: c.stopped != 0}
+			d := channel{handle: c.handle, class: c.class}
 			if parent := u.client.objects[c.parent]; parent != nil && parent.isGroup() {
-				q.Group = parent.handle
+				d.group = parent.handle
 			}
-			out = append(out, q)
+			add(kind, c.stopped != 0, d)
 		}
 	}
 	return out

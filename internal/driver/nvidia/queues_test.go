@@ -36,7 +36,8 @@ func TestHardwareQueues(t *testing.T) {
 	kinds, stopped := map[string]int{}, 0
 	for _, q := range all {
 		kinds[q.Kind]++
-		if q.Device != fakeDevice || q.Client != c || q.Handle == 0 || q.Class == 0 || q.Kind == "compute" && q.Group == 0 {
+		d := func(name string) uint64 { return q.Details[name] }
+		if q.Device != fakeDevice || d("client") != c || q.ID != d("handle") || q.ID == 0 || d("class") == 0 || q.Kind == "compute" && d("group") == 0 {
 			t.Errorf("%+v", q)
 		}
 		if q.Stopped {

@@ -161,15 +161,15 @@ func (s *Objects) ownSlice(gpu model.DeviceID) int64 {
 	return 0
 }
 
-// Why says why nothing is known about the process's hardware queues. It never waits.
-func (s *Objects) Why() string {
+// Why says why no hardware queue is known. Lock-free, because clients control how long mu is held.
+func (s *Objects) Why() (reason string, known bool) {
 	switch now := s.shown.Load(); {
 	case now.lie != "":
-		return "the control file it handed over was refused: " + now.lie
+		return "the control file it handed over was refused: " + now.lie, true
 	case now.clients == 0:
-		return s.noChannel("the process has handed over no control file yet")
+		return s.noChannel("the process has handed over no control file yet"), false
 	}
-	return s.noChannel("no hardware queue of the process on this GPU could be proved yet")
+	return s.noChannel("no hardware queue of the process on this GPU could be proved yet"), true
 }
 
 // OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.

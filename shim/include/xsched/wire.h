@@ -18,7 +18,7 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 3            /* raised when anything below changes */
+#define XSW_VERSION 4            /* raised when anything below changes */
 #define XSW_PAGE_MAGIC 0x58534348 /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
 #define XSW_MAX_QUEUES 1024      /* queues (contexts, or streams when asked) a process */
@@ -27,6 +27,7 @@
 #define XSW_PAGE_BYTES 135168    /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
 #define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
+#define XSW_FRAME_GROUP 256      /* frame types of one driver */
 #define XSW_MAX_RM_EVENTS 64     /* events in one frame */
 #define XSW_MAX_RM_OBJECTS 4096  /* objects of one process the daemon remembers */
 #define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
@@ -154,11 +155,12 @@ enum xsw_frame_type {
   XSW_FRAME_HELLO = 1,   /* client -> daemon, first */
   XSW_FRAME_WELCOME = 2, /* daemon -> client, with the page and doorbell fds */
   XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
-  XSW_FRAME_RM = 4,      /* client -> daemon: NVIDIA resource-manager objects */
-  XSW_FRAME_HINT = 5,    /* client -> daemon: hints that changed */
-  XSW_FRAME_KFD = 6,     /* client -> daemon: AMD hardware queues that came, changed or went */
-  XSW_FRAME_ORDER = 7,   /* daemon -> client: what only the owner of those may do to them */
-  XSW_FRAME_DONE = 8,    /* client -> daemon: what became of an order */
+  XSW_FRAME_HINT = 4,    /* client -> daemon: hints that changed */
+  /* From XSW_FRAME_GROUP on: frames of drivers, XSW_FRAME_GROUP types each. */
+  XSW_FRAME_RM = 256,    /* client -> daemon: NVIDIA resource-manager objects */
+  XSW_FRAME_KFD = 512,   /* client -> daemon: AMD hardware queues that came, changed or went */
+  XSW_FRAME_ORDER = 513, /* daemon -> client: what only the owner of those may do to them */
+  XSW_FRAME_DONE = 514,  /* client -> daemon: what became of an order */
 };
 
 /* Starts every frame; this struct never changes, so that versions can tell each other apart. */

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package nvidia
 
 import (
 	"testing"
 	"time"
 
 	"xsched/internal/driver"
-	"xsched/internal/driver/nvidia"
 )
 
 // A user's share of files is one as long as any of its processes may take from it.
 func TestBudgetStaysWithItsSessions(t *testing.T) {
-	d := &Daemon{budgets: map[int]*budget{}, filesPerUID: 4}
+	d := &instance{budgets: map[int]*budget{}, filesPerUID: 4}
 	old := func() {
 		for _, b := range d.budgets {
 			b.asked = b.asked.Add(-2 * budgetAge)
 		}
 	}
 	first := d.limits(1000)
-	open := nvidia.NewObjects(nil, first, &driver.Metrics{}) // no file handed over yet
+	open := NewObjects(nil, first, &driver.Metrics{}) // no file handed over yet
 	old()
 	_ = d.limits(1001)
 	if d.limits(1000).Files != first.Files {

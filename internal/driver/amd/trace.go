@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guardian
+package amd
 
 import (
 	"encoding/binary"
@@ -8,23 +8,41 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"xsched/internal/driver/amd"
 )
 
-// A guardian that is told to trace becomes the debugger of one process on AMD's driver, for good:
-// only that may stop and resume the queues, and only the thread that traces. So that it can do so
-// while the daemon is stopped it is a process of its own, one for each target. It gets the page
-// of the session and suspends under a lease alone.
+// The driver accepts suspend and resume only from a process's debugger, and
+// only from the thread that traces it. So each attached process gets a
+// supervisor: a guardian process that becomes its debugger and can resume it
+// while the daemon is stopped. The supervisor gets the session's page and
+// suspends only under a lease.
 //
-// Requests: trace (pid), page (with the page's file), ping, queues, suspend and resume (of a GPU).
-// The end of the socket is the end of the session.
+// Requests: trace (pid), page (with the page's file), ping, queues, suspend and
+// resume (of a GPU). The end of the socket is the end of the session.
+
+// message is a request of the daemon.
+type message struct {
+	Op  string `json:"op"`
+	Seq uint64 `json:"seq"` // comes back in the reply
+
+	// trace
+	PID    int    `json:"pid,omitempty"`
+	Socket string `json:"socket,omitempty"` // of the virtual device; empty: the real one
+
+	order
+}
+
+// reply answers a request; one that came too late is recognised by its number.
+type reply struct {
+	Seq   uint64 `json:"seq"`
+	Error string `json:"error,omitempty"`
+	traced
+}
 
 // order is what suspend and resume need.
 type order struct {
-	GPU   uint32    `json:"gpu,omitempty"`
-	Kinds amd.Kinds `json:"kinds,omitempty"`
-	Grace uint32    `json:"grace,omitempty"`
+	GPU   uint32 `json:"gpu,omitempty"`
+	Kinds Kinds  `json:"kinds,omitempty"`
+	Grace uint32 `json:"grace,omitempty"`
 }
 
 // traced is what a tracer's answer has besides. Lists are packed: a process may have a thousand queues.
@@ -39,8 +57,8 @@ type traced struct {
 // errorKinds are the errors that keep their meaning on the way, the first that fits.
 func errorKinds() []error {
 	return []error{
-		amd.ErrNoRights, amd.ErrTraced, amd.ErrNoKFD, amd.ErrNoRuntime, amd.ErrOldDriver, amd.ErrGone,
-		amd.ErrIncomplete, amd.ErrStale, amd.ErrFormat, unix.EACCES,
+		ErrNoRights, ErrTraced, ErrNoKFD, ErrNoRuntime, ErrOldDriver, ErrGone,
+		ErrIncomplete, ErrStale, ErrFormat, unix.EACCES,
 	}
 }
 
@@ -78,7 +96,7 @@ func (r reply) failure() error {
 	return errors.New(r.Error)
 }
 
-func pack[T any](list []T) ([]byte, error) {
+func packList[T any](list []T) ([]byte, error) {
 	b, err := binary.Append(nil, binary.LittleEndian, list)
 	if err != nil {
 		return nil, fmt.Errorf("encode list: %w", err)
@@ -86,7 +104,7 @@ func pack[T any](list []T) ([]byte, error) {
 	return b, nil
 }
 
-func unpack[T any](b []byte) ([]T, error) {
+func unpackList[T any](b []byte) ([]T, error) {
 	var one T
 	size := binary.Size(one)
 	if len(b)%size != 0 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guardian
+package amd
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -12,28 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
-	"xsched/internal/driver/amd"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
 const (
-	partTime = 2 * time.Second // to let the process go in order; the end of this one does it else
+	leasePeriod = 20 * time.Millisecond // between two looks at heartbeat and lease
+	partTime    = 2 * time.Second       // to let the process go in order; the end of this one does it else
 	// sparePs is for goroutines in a system call, which keep their processor until the runtime notices.
 	sparePs = 8
 )
 
-// debugger is what of amd.Debugger is needed here.
-type debugger interface {
-	Queues() ([]amd.QueueSnapshot, error)
-	Suspend(gpu uint32, kinds amd.Kinds, grace uint32) ([]amd.QueueResult, error)
-	Resume(gpu uint32) ([]amd.QueueResult, error)
+// suspender is the part of Debugger that a supervisor uses.
+type suspender interface {
+	Queues() ([]QueueSnapshot, error)
+	Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error)
+	Resume(gpu uint32) ([]QueueResult, error)
 	CaughtSoFar() uint64
 }
 
-// tracer is the guardian of one process on AMD's driver, and its debugger.
-type tracer struct {
+// supervisor is the guardian of one process, and its debugger.
+type supervisor struct {
 	sock     int
-	debugger debugger
+	debugger suspender
 
 	mu      sync.Mutex          // of one operation: what was looked at before it is true while it is made
 	page    wire.ClientPage     // Page is nil: not there yet
@@ -41,35 +43,39 @@ type tracer struct {
 	undone  uint64              // the newest lease that was ended here
 }
 
-// trace is the rest of this process's life: errEOF when the daemon or the process has gone.
-func trace(sock int, m message) error {
+// Supervise is the supervisor's life. It ends when the daemon or the process has gone.
+func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
+	var m message
+	if err := json.Unmarshal(first, &m); err != nil || m.Op != "trace" {
+		return fmt.Errorf("supervise: not a trace request: %w", err)
+	}
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), runtime.NumCPU()+sparePs))
-	d, err := amd.AttachDebugger(m.PID, func() (amd.Transport, error) {
-		if m.Virtual {
-			return amd.DialVirtual(m.KFDSocket)
+	d, err := AttachDebugger(m.PID, func() (Transport, error) {
+		if m.Socket != "" {
+			return DialVirtual(m.Socket)
 		}
-		return amd.OpenDevice()
+		return OpenDevice()
 	})
 	if err != nil {
-		_ = send(sock, reply{Seq: m.Seq, Error: err.Error(), traced: traced{Kind: kindOf(err)}}, nil)
-		return errEOF
+		_ = seqpacket.Send(sock, reply{Seq: m.Seq, Error: err.Error(), traced: traced{Kind: kindOf(err)}}, nil)
+		return seqpacket.ErrClosed
 	}
 	defer part(d)
-	if err := send(sock, reply{Seq: m.Seq}, nil); err != nil {
+	if err := seqpacket.Send(sock, reply{Seq: m.Seq}, nil); err != nil {
 		return err
 	}
-	t := &tracer{sock: sock, debugger: d, stopped: map[uint32]struct{}{}}
+	t := &supervisor{sock: sock, debugger: d, stopped: map[uint32]struct{}{}}
 	go t.watch()
 	go func() {
 		<-d.Ended()
-		_ = send(sock, reply{traced: traced{Ended: true}}, nil)
+		_ = seqpacket.Send(sock, reply{traced: traced{Ended: true}}, nil)
 		_ = unix.Shutdown(sock, unix.SHUT_RD)
 	}()
 	return t.serve()
 }
 
 // part lets the process go: everything of it runs, and nobody traces it.
-func part(d *amd.Debugger) {
+func part(d *Debugger) {
 	done := make(chan struct{})
 	go func() { _ = d.Close(); close(done) }()
 	select {
@@ -79,40 +85,40 @@ func part(d *amd.Debugger) {
 }
 
 // serve takes the daemon's requests until the end.
-func (t *tracer) serve() error {
+func (t *supervisor) serve() error {
 	end := make(chan error, 1)
-	go t.next(newInbox(t.sock), end)
+	go t.next(seqpacket.NewInbox(t.sock), end)
 	return <-end
 }
 
 // next takes requests up to one that may wait for the driver. That is carried out here, which is the shortest
 // way; somebody else takes the next ones meanwhile, and can say that this process is alive.
-func (t *tracer) next(in *inbox, end chan<- error) {
+func (t *supervisor) next(in *seqpacket.Inbox, end chan<- error) {
 	for {
 		var m message
-		fds, err := in.receive(&m)
+		fds, err := in.Receive(&m)
 		if err != nil {
 			end <- err
 			return
 		}
 		if m.Op != "ping" {
 			go t.next(in, end)
-			_ = send(t.sock, t.do(m, fds), nil)
+			_ = seqpacket.Send(t.sock, t.do(m, fds), nil)
 			return
 		}
-		closeFDs(fds)
-		_ = send(t.sock, reply{Seq: m.Seq, traced: traced{Caught: t.debugger.CaughtSoFar()}}, nil)
+		seqpacket.CloseAll(fds)
+		_ = seqpacket.Send(t.sock, reply{Seq: m.Seq, traced: traced{Caught: t.debugger.CaughtSoFar()}}, nil)
 	}
 }
 
 // do carries out one request.
-func (t *tracer) do(m message, fds []int) reply {
-	defer closeFDs(fds)
+func (t *supervisor) do(m message, fds []int) reply {
+	defer seqpacket.CloseAll(fds)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := reply{Seq: m.Seq}
-	var queues []amd.QueueSnapshot
-	var results []amd.QueueResult
+	var queues []QueueSnapshot
+	var results []QueueResult
 	var err error
 	switch m.Op {
 	case "page":
@@ -127,8 +133,8 @@ func (t *tracer) do(m message, fds []int) reply {
 		err = fmt.Errorf("unknown request %q", m.Op)
 	}
 	var packed [2]error
-	r.Queues, packed[0] = pack(queues)
-	r.Results, packed[1] = pack(results)
+	r.Queues, packed[0] = packList(queues)
+	r.Results, packed[1] = packList(results)
 	r.Caught = t.debugger.CaughtSoFar()
 	if err = errors.Join(err, packed[0], packed[1]); err != nil {
 		r.Error, r.Kind = err.Error(), kindOf(err)
@@ -138,7 +144,7 @@ func (t *tracer) do(m message, fds []int) reply {
 
 // setPage begins to watch over the session. Nothing is suspended at this moment, so whatever was
 // by a tracer before this one is void. Preconditions: t.mu is held.
-func (t *tracer) setPage(fds []int) error {
+func (t *supervisor) setPage(fds []int) error {
 	if len(fds) != 1 || t.page.Page != nil {
 		return fmt.Errorf("page with %d descriptors, or a second one", len(fds))
 	}
@@ -155,23 +161,23 @@ func (t *tracer) setPage(fds []int) error {
 
 // suspend obeys only under a lease that still runs: a daemon that was stopped may ask for what is long
 // void. Preconditions: t.mu is held.
-func (t *tracer) suspend(o order) ([]amd.QueueResult, error) {
+func (t *supervisor) suspend(o order) ([]QueueResult, error) {
 	if t.page.Page == nil {
 		return nil, errors.New("suspend before the page is there")
 	}
 	if epoch, _ := t.page.Lease(); epoch <= t.undone || t.late() {
-		return nil, amd.ErrStale
+		return nil, ErrStale
 	}
 	t.stopped[o.GPU] = struct{}{} // also after an error: some of it may be
 	return t.debugger.Suspend(o.GPU, o.Kinds, o.Grace)
 }
 
 // resume lets a GPU's queues go on. Preconditions: t.mu is held.
-func (t *tracer) resume(gpu uint32) ([]amd.QueueResult, error) {
+func (t *supervisor) resume(gpu uint32) ([]QueueResult, error) {
 	results, err := t.debugger.Resume(gpu)
 	switch {
 	case err != nil:
-	case gpu == amd.AllGPUs:
+	case gpu == AllGPUs:
 		clear(t.stopped)
 	default:
 		delete(t.stopped, gpu)
@@ -180,22 +186,22 @@ func (t *tracer) resume(gpu uint32) ([]amd.QueueResult, error) {
 }
 
 // late says that the lease has run out, was ended, or that the daemon is silent. Preconditions: t.mu is held.
-func (t *tracer) late() bool {
+func (t *supervisor) late() bool {
 	now := clock.Now()
 	_, deadline := t.page.Lease()
 	return deadline == 0 || now > deadline || now.Sub(t.page.LastHeartbeat()) > wire.HeartbeatLimitNS
 }
 
 // watch does for the process what a shim's helper does for its own.
-func (t *tracer) watch() {
-	for range time.Tick(lookPeriod) {
+func (t *supervisor) watch() {
+	for range time.Tick(leasePeriod) {
 		t.look()
 	}
 }
 
 // look ends a suspension that nobody answers for; one that the driver refuses to end is tried again
 // at the next look.
-func (t *tracer) look() {
+func (t *supervisor) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.stopped) == 0 || !t.late() {
@@ -203,13 +209,13 @@ func (t *tracer) look() {
 	}
 	// Read before: a lease that the daemon begins meanwhile is newer than what is said to be undone.
 	epoch, _ := t.page.Lease()
-	if _, err := t.resume(amd.AllGPUs); err == nil {
+	if _, err := t.resume(AllGPUs); err == nil {
 		t.recovered(epoch)
 	}
 }
 
 // recovered tells the daemon. Preconditions: t.mu is held.
-func (t *tracer) recovered(epoch uint64) {
+func (t *supervisor) recovered(epoch uint64) {
 	t.undone = epoch
 	t.page.SetRecovered(epoch)
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guardian
+package amd
 
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
+	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"xsched/internal/driver/amd"
+	"xsched/internal/driver"
 )
 
-var _ amd.Session = (*Tracer)(nil)
+var _ Debugging = (*Tracer)(nil)
 
 const (
 	pingPeriod = 100 * time.Millisecond
@@ -31,16 +30,19 @@ const (
 	deathsTime = 10 * time.Second
 )
 
-// errNoTracer is a request while there is none.
-var errNoTracer = errors.New("its tracer has ended")
+var (
+	errNoTracer     = errors.New("its supervisor has ended")
+	errTracerClosed = errors.New("its supervisor is closed")
+)
 
 // Tracer is the daemon's end of the process that debugs another one. Methods that make a request
 // block as long as the driver does.
 type Tracer struct {
-	client  *Client
-	start   message
-	ended   chan struct{}
-	closing chan struct{}
+	guardian driver.Guardian
+	log      *slog.Logger
+	start    message
+	ended    chan struct{}
+	closing  chan struct{}
 
 	ops    sync.Mutex // one request at a time, as the driver's one thread takes them
 	caught atomic.Uint64
@@ -52,18 +54,18 @@ type Tracer struct {
 	closed bool
 }
 
-// Trace starts a tracer of a process: nothing of it is stopped by that. kfdSocket is where the
-// double of the driver is, under --virtual.
-func (c *Client) Trace(pid int, kfdSocket string) (*Tracer, error) {
+// StartTracer starts a supervisor of a process: nothing of it is stopped by
+// that. socket is the virtual device's; empty: the real one.
+func StartTracer(g driver.Guardian, log *slog.Logger, pid int, socket string) (*Tracer, error) {
 	t := &Tracer{
-		client: c, ended: make(chan struct{}), closing: make(chan struct{}), page: -1,
-		start: message{Op: "trace", PID: pid, Virtual: c.virtual, KFDSocket: kfdSocket},
+		guardian: g, log: log, ended: make(chan struct{}), closing: make(chan struct{}), page: -1,
+		start: message{Op: "trace", PID: pid, Socket: socket},
 	}
 	var err error
 	if t.child, err = t.launch(); err != nil {
 		return nil, err
 	}
-	c.traced.Add(1)
+	g.Guarding(1)
 	go t.supervise(t.child)
 	return t, nil
 }
@@ -78,7 +80,7 @@ func (t *Tracer) Guard(page int) error {
 	if t.closed || t.page >= 0 {
 		t.mu.Unlock()
 		_ = unix.Close(own)
-		return ErrClosed
+		return errTracerClosed
 	}
 	t.page = own
 	c := t.child
@@ -91,27 +93,27 @@ func (t *Tracer) Guard(page int) error {
 }
 
 // Queues lists the process's queues, newest first.
-func (t *Tracer) Queues() ([]amd.QueueSnapshot, error) {
+func (t *Tracer) Queues() ([]QueueSnapshot, error) {
 	r, err := t.ask(message{Op: "queues"})
 	if err != nil {
 		return nil, err
 	}
-	return unpack[amd.QueueSnapshot](r.Queues)
+	return unpackList[QueueSnapshot](r.Queues)
 }
 
 // Suspend stops a GPU's queues, under the lease that is in the page.
-func (t *Tracer) Suspend(gpu uint32, kinds amd.Kinds, grace uint32) ([]amd.QueueResult, error) {
+func (t *Tracer) Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error) {
 	return t.change("suspend", order{GPU: gpu, Kinds: kinds, Grace: grace})
 }
 
 // Resume lets a GPU's queues go on.
-func (t *Tracer) Resume(gpu uint32) ([]amd.QueueResult, error) {
+func (t *Tracer) Resume(gpu uint32) ([]QueueResult, error) {
 	return t.change("resume", order{GPU: gpu})
 }
 
-func (t *Tracer) change(op string, o order) ([]amd.QueueResult, error) {
+func (t *Tracer) change(op string, o order) ([]QueueResult, error) {
 	r, err := t.ask(message{Op: op, order: o})
-	results, bad := unpack[amd.QueueResult](r.Results)
+	results, bad := unpackList[QueueResult](r.Results)
 	return results, errors.Join(err, bad)
 }
 
@@ -142,7 +144,7 @@ func (t *Tracer) ask(m message) (reply, error) {
 	if c == nil {
 		select {
 		case <-t.ended:
-			return reply{}, fmt.Errorf("process %d: %w", t.start.PID, amd.ErrGone)
+			return reply{}, fmt.Errorf("process %d: %w", t.start.PID, ErrGone)
 		default:
 			return reply{}, errNoTracer
 		}
@@ -157,7 +159,7 @@ func (t *Tracer) count(c *child) { t.caught.Store(t.before.Load() + c.caught.Loa
 
 // supervise sees to it that there is a tracer until the session ends.
 func (t *Tracer) supervise(c *child) {
-	log := t.client.log.With("pid", t.start.PID)
+	log := t.log
 	defer func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -165,7 +167,7 @@ func (t *Tracer) supervise(c *child) {
 		if t.page >= 0 {
 			_ = unix.Close(t.page)
 		}
-		t.client.traced.Add(-1)
+		t.guardian.Guarding(-1)
 		close(t.ended)
 	}()
 	var deaths []time.Time
@@ -182,15 +184,15 @@ func (t *Tracer) supervise(c *child) {
 		}
 		deaths = append(deaths, time.Now())
 		if n := len(deaths); n > deathsMost && time.Since(deaths[n-1-deathsMost]) < deathsTime {
-			log.Error("tracer ended too often: the process is not scheduled any more")
+			log.Error("supervisor ended too often: the process is no longer scheduled")
 			return
 		}
-		log.Warn("tracer ended, starting another", "how", how)
-		t.client.traceRestarts.Add(1)
+		log.Warn("supervisor ended, starting another", "how", how)
+		t.guardian.Replaced()
 		var err error
 		if c, err = t.replace(); c == nil {
-			if err != nil && !errors.Is(err, amd.ErrGone) {
-				log.Error("tracer not replaced: the process is not scheduled any more", "err", err)
+			if err != nil && !errors.Is(err, ErrGone) {
+				log.Error("supervisor not replaced: the process is no longer scheduled", "err", err)
 			}
 			return
 		}
@@ -207,7 +209,7 @@ func (t *Tracer) replace() (*child, error) {
 			}
 			c.end()
 		}
-		if errors.Is(err, amd.ErrGone) || time.Now().After(end) {
+		if errors.Is(err, ErrGone) || time.Now().After(end) {
 			return nil, err
 		}
 		select {
@@ -254,7 +256,7 @@ func (t *Tracer) beat(c *child) {
 			lost = 0
 		}
 		if lost > pingsLost {
-			t.client.log.Warn("tracer does not answer, ending it", "pid", t.start.PID, "tracer", c.cmd.Process.Pid)
+			t.log.Warn("supervisor does not answer, ending it", "supervisor", c.cmd.Process.Pid)
 			_ = c.cmd.Process.Kill()
 			lost = 0
 		}
@@ -265,44 +267,22 @@ func (t *Tracer) beat(c *child) {
 
 // launch starts the process and has it seize the target.
 func (t *Tracer) launch() (*child, error) {
-	command := append(append([]string(nil), t.client.command...), "trace", strconv.Itoa(t.start.PID))
-	sock, cmd, err := spawn(command)
+	sock, cmd, err := t.guardian.Spawn("trace", strconv.Itoa(t.start.PID))
 	if err != nil {
-		return nil, fmt.Errorf("start tracer: %w", err)
+		return nil, fmt.Errorf("start supervisor: %w", err)
 	}
 	c := &child{sock: sock, cmd: cmd, pending: map[uint64]chan<- reply{}}
 	c.exited, c.gone, c.over = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { _ = cmd.Wait(); close(c.exited) }()
 	go c.read()
 	late := time.AfterFunc(launchTime, func() { _ = cmd.Process.Kill() })
-	_, err = c.ask(t.start, nil)
+	_, err = c.begin(t.start)
 	if !late.Stop() {
-		err = errors.New("start tracer: no answer in time")
+		err = errors.New("start supervisor: no answer in time")
 	}
 	if err != nil {
 		c.end()
 		return nil, err
 	}
 	return c, nil
-}
-
-// spawn starts a helper of the daemon, with one end of a socket as its descriptor 3.
-func spawn(command []string) (sock int, cmd *exec.Cmd, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, nil, err
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "guardian")
-	defer func() { _ = theirs.Close() }()
-	tv := unix.NsecToTimeval(int64(answerTime))
-	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-	cmd = exec.Command(command[0], command[1:]...)
-	cmd.ExtraFiles = []*os.File{theirs}
-	// A session of its own: the terminal's signals are for the daemon.
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		_ = unix.Close(pair[0])
-		return -1, nil, err
-	}
-	return pair[0], cmd, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guardian
+package amd
 
 import (
 	"encoding/json"
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
-	"xsched/internal/driver/amd"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -26,31 +26,40 @@ type fakeDebugger struct {
 	resumes int
 }
 
-func (d *fakeDebugger) Queues() ([]amd.QueueSnapshot, error) { return nil, nil }
-func (d *fakeDebugger) CaughtSoFar() uint64                  { return 3 }
+func (d *fakeDebugger) Queues() ([]QueueSnapshot, error) { return nil, nil }
+func (d *fakeDebugger) CaughtSoFar() uint64              { return 3 }
 
-func (d *fakeDebugger) Suspend(gpu uint32, _ amd.Kinds, _ uint32) ([]amd.QueueResult, error) {
+func (d *fakeDebugger) Suspend(gpu uint32, _ Kinds, _ uint32) ([]QueueResult, error) {
 	d.stopped[gpu] = true
-	return []amd.QueueResult{{ID: 5}}, nil
+	return []QueueResult{{ID: 5}}, nil
 }
 
-func (d *fakeDebugger) Resume(gpu uint32) ([]amd.QueueResult, error) {
+func (d *fakeDebugger) Resume(gpu uint32) ([]QueueResult, error) {
 	d.resumes++
 	if d.refuse != nil {
 		return nil, d.refuse
 	}
 	delete(d.stopped, gpu)
-	if gpu == amd.AllGPUs {
+	if gpu == AllGPUs {
 		clear(d.stopped)
 	}
 	return nil, nil
 }
 
+func memoryFile(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
 // tracing is a tracer with a page; far is later than any test.
-func tracing(t *testing.T, prepare func(*wire.Page)) (*tracer, *fakeDebugger, *wire.Page) {
+func tracing(t *testing.T, prepare func(*wire.Page)) (*supervisor, *fakeDebugger, *wire.Page) {
 	t.Helper()
 	d := &fakeDebugger{stopped: map[uint32]bool{}}
-	tr := &tracer{debugger: d, stopped: map[uint32]struct{}{}}
+	tr := &supervisor{debugger: d, stopped: map[uint32]struct{}{}}
 	page, memfd, err := wire.NewPage(1)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +80,8 @@ func tracing(t *testing.T, prepare func(*wire.Page)) (*tracer, *fakeDebugger, *w
 
 const far = model.Time(1) << 62
 
-func suspendGPU(tr *tracer, gpu uint32) error {
-	return tr.do(message{Op: "suspend", order: order{GPU: gpu, Kinds: amd.ComputeQueues}}, nil).failure()
+func suspendGPU(tr *supervisor, gpu uint32) error {
+	return tr.do(message{Op: "suspend", order: order{GPU: gpu, Kinds: ComputeQueues}}, nil).failure()
 }
 
 // A suspension is made only under a lease that runs, of a daemon that is heard.
@@ -91,7 +100,7 @@ func TestTracerObeysUnderALeaseOnly(t *testing.T) {
 	} {
 		page.Heartbeat(c.heartbeat)
 		page.WriteLease(1, c.deadline)
-		if err := suspendGPU(tr, 7); (err == nil) != c.fine || err != nil && !errors.Is(err, amd.ErrStale) {
+		if err := suspendGPU(tr, 7); (err == nil) != c.fine || err != nil && !errors.Is(err, ErrStale) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		if d.stopped[7] != c.fine {
@@ -134,7 +143,7 @@ func TestTracerRecovers(t *testing.T) {
 			}
 			page.Heartbeat(far)
 			page.WriteLeaseDeadline(far)
-			if err := suspendGPU(tr, 7); !errors.Is(err, amd.ErrStale) || len(d.stopped) != 0 {
+			if err := suspendGPU(tr, 7); !errors.Is(err, ErrStale) || len(d.stopped) != 0 {
 				t.Errorf("under the lease that was ended: %v", err)
 			}
 			page.WriteLease(2, far)
@@ -159,10 +168,10 @@ func TestTracerVoidsWhatWas(t *testing.T) {
 	if page.RecoveredEpoch() != 9 || page.Recoveries() != 1 {
 		t.Errorf("epoch %d, %d recoveries", page.RecoveredEpoch(), page.Recoveries())
 	}
-	if err := suspendGPU(tr, 7); !errors.Is(err, amd.ErrStale) {
+	if err := suspendGPU(tr, 7); !errors.Is(err, ErrStale) {
 		t.Errorf("under the old lease: %v", err)
 	}
-	if r := tr.do(message{Op: "page"}, []int{open(t)}); r.Error == "" {
+	if r := tr.do(message{Op: "page"}, []int{memoryFile(t)}); r.Error == "" {
 		t.Error("a second page was taken")
 	}
 	if _, _, first := tracing(t, nil); first.Recoveries() != 0 {
@@ -172,16 +181,16 @@ func TestTracerVoidsWhatWas(t *testing.T) {
 
 // As many queues as a process can have fit into an answer, and errors keep their meaning.
 func TestTracerAnswers(t *testing.T) {
-	queues := slices.Repeat([]amd.QueueSnapshot{{Exceptions: 1 << 63, Ring: 1<<64 - 1, SaveAddress: 7, ID: 1<<32 - 1, SaveBytes: 3}}, 1024)
-	results := slices.Repeat([]amd.QueueResult{{ID: 1<<32 - 1, Invalid: true}}, 1024)
+	queues := slices.Repeat([]QueueSnapshot{{Exceptions: 1 << 63, Ring: 1<<64 - 1, SaveAddress: 7, ID: 1<<32 - 1, SaveBytes: 3}}, 1024)
+	results := slices.Repeat([]QueueResult{{ID: 1<<32 - 1, Invalid: true}}, 1024)
 	r := reply{Seq: 1<<64 - 1}
 	var err, err2 error
-	r.Queues, err = pack(queues)
-	r.Results, err2 = pack(results)
+	r.Queues, err = packList(queues)
+	r.Results, err2 = packList(results)
 	if err = errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := json.Marshal(r); err != nil || len(b) > maxMessage {
+	if b, err := json.Marshal(r); err != nil || len(b) > seqpacket.MaxMessage {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -189,20 +198,20 @@ func TestTracerAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(pair[0]); _ = unix.Close(pair[1]) }()
-	if err := send(pair[0], r, nil); err != nil {
+	if err := seqpacket.Send(pair[0], r, nil); err != nil {
 		t.Fatal(err)
 	}
 	var got reply
-	if _, err := receive(pair[1], &got); err != nil {
+	if _, err := seqpacket.Receive(pair[1], &got); err != nil {
 		t.Fatal(err)
 	}
-	if q, err := unpack[amd.QueueSnapshot](got.Queues); err != nil || !slices.Equal(q, queues) {
+	if q, err := unpackList[QueueSnapshot](got.Queues); err != nil || !slices.Equal(q, queues) {
 		t.Errorf("%d queues, %v", len(q), err)
 	}
-	if q, err := unpack[amd.QueueResult](got.Results); err != nil || !slices.Equal(q, results) {
+	if q, err := unpackList[QueueResult](got.Results); err != nil || !slices.Equal(q, results) {
 		t.Errorf("%d results, %v", len(q), err)
 	}
-	if _, err := unpack[amd.QueueResult](make([]byte, 7)); err == nil {
+	if _, err := unpackList[QueueResult](make([]byte, 7)); err == nil {
 		t.Error("a part of an entry was taken")
 	}
 	for _, kind := range errorKinds() {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guardian
+package amd
 
 import (
+	"encoding/json"
+	"fmt"
 	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+	"xsched/internal/seqpacket"
 )
 
 // child is one tracer process.
@@ -27,12 +32,36 @@ type child struct {
 	pending map[uint64]chan<- reply
 }
 
+// begin makes the guardian process a supervisor, and has it trace.
+func (c *child) begin(m message) (reply, error) {
+	answer := make(chan reply, 1)
+	m.Seq = 1
+	first, err := json.Marshal(m)
+	if err != nil {
+		return reply{}, fmt.Errorf("encode request: %w", err)
+	}
+	c.mu.Lock()
+	c.seq = m.Seq
+	c.pending[m.Seq] = answer
+	err = seqpacket.Send(c.sock, driver.SuperviseRequest(Name, first), nil)
+	c.mu.Unlock()
+	if err != nil {
+		return reply{}, err
+	}
+	return c.await(answer)
+}
+
 // ask makes a request and waits for the answer, as long as the tracer lives.
 func (c *child) ask(m message, fds []int) (reply, error) {
 	answer := make(chan reply, 1)
 	if err := c.tell(m, fds, answer); err != nil {
 		return reply{}, err
 	}
+	return c.await(answer)
+}
+
+// await waits for an answer, as long as the supervisor lives.
+func (c *child) await(answer <-chan reply) (reply, error) {
 	select {
 	case r := <-answer:
 		return r, r.failure()
@@ -58,7 +87,7 @@ func (c *child) tell(m message, fds []int, answer chan<- reply) error {
 	if answer != nil {
 		c.pending[m.Seq] = answer
 	}
-	err := send(c.sock, m, fds)
+	err := seqpacket.Send(c.sock, m, fds)
 	if err != nil {
 		delete(c.pending, m.Seq)
 	}
@@ -68,10 +97,10 @@ func (c *child) tell(m message, fds []int, answer chan<- reply) error {
 // read takes the answers until the end. It alone closes the socket.
 func (c *child) read() {
 	defer close(c.gone)
-	for in := newInbox(c.sock); ; {
+	for in := seqpacket.NewInbox(c.sock); ; {
 		var r reply
-		fds, err := in.receive(&r)
-		closeFDs(fds)
+		fds, err := in.Receive(&r)
+		seqpacket.CloseAll(fds)
 		if err != nil {
 			break
 		}

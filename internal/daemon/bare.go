@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// watchBare observes programs that joined and whose work no hook sees.
+func (d *Daemon) watchBare(ctx context.Context) {
+	t := time.NewTicker(pollPeriod)
+	defer t.Stop()
+	meters := map[model.SessionID]*cpuMeter{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		bare, err := d.hub.Bare(ctx)
+		if err != nil {
+			continue
+		}
+		now := map[model.SessionID]*cpuMeter{}
+		for _, s := range bare {
+			if now[s.ID] = meters[s.ID]; now[s.ID] == nil {
+				now[s.ID] = &cpuMeter{}
+			}
+			d.observe(ctx, now[s.ID], s.ID, s.PID)
+		}
+		meters = now
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package amd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"xsched/internal/driver"
+	"xsched/internal/model"
+)
+
+// Diagnose examines the kernel driver, its device nodes, its GPUs and whether
+// they can be debugged, which `xsched attach` needs.
+func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
+	d := driver.Diagnosis{Level: model.LevelBlock}
+	if _, err := os.Stat(h.Path(SysfsRoot)); err != nil {
+		d.Absent, d.Remedy = "no amdkfd driver is loaded", "install the AMD driver and `modprobe amdgpu`"
+		return d
+	}
+	d.Loaded, d.Version = true, "amdkfd"
+	if b, err := os.ReadFile(h.Path("sys/module/amdgpu/version")); err == nil {
+		d.Version += " " + strings.TrimSpace(string(b))
+	}
+	d.Add("driver", driver.OK, d.Version, "")
+	var found []Node
+	nodes, err := ReadTopology(SourcesAt(h.Root).Sysfs)
+	for _, n := range nodes {
+		if n.IsGPU() {
+			found = append(found, n)
+		}
+	}
+	checkNodes(&d, h, found)
+	switch {
+	case err != nil:
+		d.Add("GPUs", driver.Missing, err.Error(), "look at `dmesg`")
+		return d
+	case len(found) == 0:
+		d.Add("GPUs", driver.Missing, "the driver shows none", "look at `dmesg` and `lspci`")
+		return d
+	}
+	for _, n := range found {
+		name := strings.TrimSpace(n.Target() + " " + n.Name)
+		d.GPUs = append(d.GPUs, driver.GPU{PCI: n.PCI(), Name: name, Driver: Name})
+		d.Add("GPU "+n.PCI(), driver.OK, name, "")
+	}
+	d.Level = model.LevelDeactivate
+	checkDebugging(&d, found)
+	return d
+}
+
+func checkNodes(d *driver.Diagnosis, h driver.Host, gpus []Node) {
+	names := []string{DevicePath}
+	for _, n := range gpus {
+		if minor := n.Properties["drm_render_minor"]; minor != 0 {
+			names = append(names, fmt.Sprintf("/dev/dri/renderD%d", minor))
+		}
+	}
+	bad := 0
+	for _, name := range names {
+		status := driver.Note // a GPU that is not ours is merely absent
+		if name == DevicePath {
+			status = driver.Missing
+		}
+		err := h.Open(h.Path(name))
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
+			d.Add("device nodes", status, "this container has no "+name, "start it with `--device /dev/kfd --device /dev/dri`")
+		case errors.Is(err, fs.ErrNotExist):
+			d.Add("device nodes", status, name+" is not there", "look at `dmesg`; udev makes it when the driver loads")
+		case errors.Is(err, fs.ErrPermission):
+			d.Add("device nodes", status, name+" can't be opened by this user", "join its group, `render` on most systems (see `ls -l "+name+"`)")
+		default:
+			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "look at `dmesg`")
+		}
+		bad++
+	}
+	if bad == 0 {
+		d.Add("device nodes", driver.OK, strings.Join(names, ", "), "")
+	}
+}
+
+// checkDebugging looks for the trap handler and the firmware that `attach` relies on.
+func checkDebugging(d *driver.Diagnosis, gpus []Node) {
+	const name = "debugging"
+	var lacking []string
+	for _, n := range gpus {
+		if c := n.Properties["capability"]; c&CapTrapDebug == 0 || c&CapDebugFirmware == 0 {
+			lacking = append(lacking, n.PCI())
+		}
+	}
+	if len(lacking) == 0 {
+		d.Level = model.LevelInterrupt
+		d.Add(name, driver.OK, "every GPU supports it: `xsched attach` reaches level 3", "")
+		return
+	}
+	d.Add(name, driver.Limited, strings.Join(lacking, ", ")+" lacks the trap handler or its firmware: `xsched attach` does not work there",
+		"use `xsched run`, which reaches level 2; newer GPU firmware may add it")
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// Part is one driver's session in a combined one.
+type Part struct {
+	Frames  uint32 // group of frame types
+	Session Session
+}
+
+// Combine is the session of a process that may use several drivers. absent is
+// the reason to give where there is no driver at all.
+func Combine(absent string, parts ...Part) Session {
+	return &combined{absent: absent, parts: parts}
+}
+
+type combined struct {
+	absent string
+	parts  []Part
+
+	mu    sync.Mutex
+	owner map[model.DeviceID]Session // as of the last Resolve
+}
+
+// Frame passes a packet to the driver it belongs to. A packet for a driver
+// that this host does not have is dropped.
+func (c *combined) Frame(packet []byte, fds []int) (awaited bool, err error) {
+	f, err := wire.DecodeFrame(packet)
+	if err == nil {
+		for _, p := range c.parts {
+			if p.Frames == wire.GroupOf(f.Type) {
+				return p.Session.Frame(packet, fds)
+			}
+		}
+	}
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+	if err == nil && wire.GroupOf(f.Type) == 0 {
+		err = fmt.Errorf("%w: type %d is no driver's", wire.ErrFrame, f.Type)
+	}
+	return false, err
+}
+
+// Resolve joins what the drivers find. A GPU of several drivers is the last one's.
+func (c *combined) Resolve(ctx context.Context) (map[model.DeviceID]Capability, error) {
+	all, owner := map[model.DeviceID]Capability{}, map[model.DeviceID]Session{}
+	var failed error
+	for _, p := range c.parts {
+		caps, err := p.Session.Resolve(ctx)
+		failed = errors.Join(failed, err)
+		maps.Copy(all, caps)
+		for gpu := range caps {
+			owner[gpu] = p.Session
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owner = owner
+	return all, failed
+}
+
+// Target is the process on a GPU. Before Resolve named the GPU there is nothing to act on.
+func (c *combined) Target(gpu model.DeviceID) Target {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.owner[gpu]; s != nil {
+		return s.Target(gpu)
+	}
+	return noTarget{}
+}
+
+// Why prefers the driver of which the process has shown something.
+func (c *combined) Why() (string, bool) {
+	reason := ""
+	for _, p := range c.parts {
+		why, known := p.Session.Why()
+		if known {
+			return why, true
+		}
+		if reason == "" {
+			reason = why
+		}
+	}
+	if reason == "" {
+		reason = c.absent
+	}
+	return reason, false
+}
+
+func (c *combined) OwnSlice(gpu model.DeviceID) int64 {
+	for _, p := range c.parts {
+		if us := p.Session.OwnSlice(gpu); us != 0 {
+			return us
+		}
+	}
+	return 0
+}
+
+func (c *combined) HardwareQueues(ctx context.Context) ([]HardwareQueue, error) {
+	var all []HardwareQueue
+	for _, p := range c.parts {
+		more, err := p.Session.HardwareQueues(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	return all, nil
+}
+
+func (c *combined) Caught() (n uint64) {
+	for _, p := range c.parts {
+		n += p.Session.Caught()
+	}
+	return n
+}
+
+func (c *combined) Disconnect() {
+	for _, p := range c.parts {
+		p.Session.Disconnect()
+	}
+}
+
+func (c *combined) Close() {
+	for _, p := range c.parts {
+		p.Session.Close()
+	}
+}
+
+// noTarget has nothing to act on.
+type noTarget struct{}
+
+func (noTarget) Apply(context.Context, model.Desired) error { return nil }
+func (noTarget) Invalidate()                                {}
+func (noTarget) Close() error                               { return nil }

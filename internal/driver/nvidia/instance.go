@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// Name identifies the driver.
+const Name = "nvidia"
+
+// RouteChannels names how levels 2 and 3 are reached: the daemon disables channels.
+const RouteChannels = "channels"
+
+// VirtualSocket is the virtual device's default name in the daemon's folder.
+const VirtualSocket = "vgpu.sock"
+
+// New is the driver for the registry.
+func New() driver.Driver { return kernelDriver{} }
+
+type kernelDriver struct{}
+
+var _ driver.Restorer = kernelDriver{}
+
+func (kernelDriver) Name() string   { return Name }
+func (kernelDriver) Frames() uint32 { return wire.GroupOf(wire.FrameRM) }
+
+// Open detects the kernel module, or takes the virtual device.
+func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
+	d, err := openAt(o.Place)
+	if err != nil {
+		return nil, err
+	}
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	log.Info("driver found", "driver", Name, "version", d.Version)
+	if o.Dir != "" {
+		if err := d.CacheLevels(o.Dir); err != nil {
+			log.Warn("probed levels are not cached", "err", err)
+		}
+	}
+	metrics := o.Metrics
+	if metrics == nil {
+		metrics = &driver.Metrics{}
+	}
+	return &instance{Driver: d, metrics: metrics, filesPerUID: fileShare(), budgets: map[int]*budget{}}, nil
+}
+
+func openAt(p driver.Place) (*Driver, error) {
+	if !p.Virtual {
+		return NewDriver()
+	}
+	if p.Socket == "" {
+		p.Socket = filepath.Join(p.Dir, VirtualSocket)
+	}
+	return NewVirtualDriver(p.Socket), nil
+}
+
+// instance is the detected driver as the daemon uses it.
+type instance struct {
+	*Driver
+	metrics     *driver.Metrics
+	filesPerUID int
+
+	mu      sync.Mutex
+	budgets map[int]*budget // by uid
+}
+
+var _ driver.Instance = (*instance)(nil)
+
+// Devices lists what the kernel module shows; the virtual device shows nothing by itself.
+func (i *instance) Devices() []model.DeviceID {
+	if i.Virtual {
+		return nil
+	}
+	var out []model.DeviceID
+	for _, g := range (System{Root: "/"}).GPUs() {
+		if id, err := ParsePCI(g.PCI); err == nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// Describe returns what the probes have shown, or what this driver version is expected to do.
+func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, listed bool) {
+	d = driver.Device{Driver: i.Version, Virtual: i.Virtual, MaxLevel: model.LevelBlock}
+	if !i.Virtual {
+		machine := System{Root: "/"}
+		for _, g := range machine.GPUs() {
+			if gpu, err := ParsePCI(g.PCI); err == nil && gpu == id {
+				d.Name, d.Divided, listed = g.Name, slices.Contains(machine.MIG(), g.Minor), true
+			}
+		}
+	}
+	v, probed := i.Verdict(id)
+	d.Probed, d.ComputeMode, d.Reason, d.Slices = probed, v.Compute, v.Reason, v.Slices
+	switch {
+	case !probed:
+		d.MaxLevel, d.Slices = model.LevelInterrupt, true
+		d.Reason = "expected for this driver; not yet probed"
+	case v.Stop:
+		d.MaxLevel = model.LevelInterrupt
+	}
+	// Under MPS the channels belong to the server: no process can be suspended alone.
+	if why := i.MPSReason(); why != "" && !owned {
+		d.MaxLevel, d.Slices, d.Reason = model.LevelBlock, false, why
+	}
+	return d, listed
+}
+
+// NewSession prepares for a process that joined.
+func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &session{Objects: NewObjects(i.Driver, i.limits(o.UID), i.metrics), log: log}
+}
+
+// limits bounds one process, and the files of one user: a user whose programs
+// hand over files without end must not take the descriptors of all others.
+func (i *instance) limits(uid int) Limits {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	for u, b := range i.budgets {
+		if u != uid && !b.InUse() && now.Sub(b.asked) > budgetAge {
+			delete(i.budgets, u)
+		}
+	}
+	if i.budgets[uid] == nil {
+		i.budgets[uid] = &budget{Budget: Budget{Most: i.filesPerUID}}
+	}
+	b := i.budgets[uid]
+	b.asked = now
+	return Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: &b.Budget}
+}
+
+// budget is a user's share of files. It stays while a process of that user may
+// draw on it: a second budget would be a second share.
+type budget struct {
+	Budget
+	asked time.Time // for the last time
+}
+
+// budgetAge is longer than it takes from asking for limits to their use.
+const budgetAge = time.Minute
+
+// fileShare is a user's share of the descriptors this process may have.
+func fileShare() int {
+	const leastShare, most = 64, 1 << 20
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return leastShare
+	}
+	return int(max(leastShare, min(lim.Cur, most)/4))
+}
+
+// refuse classifies why a process can't be attached to.
+func refuse(err error) *driver.AttachError {
+	e := &driver.AttachError{Err: err}
+	switch {
+	case errors.Is(err, ErrNoRights):
+		e.Refusal, e.Remedy = driver.RefusedRights, "run the daemon as root, or start the program with `xsched run`"
+	case errors.Is(err, ErrNoContext):
+		e.Refusal, e.Remedy = driver.RefusedNotUsed, "attach once it uses the GPU, or start it with `xsched run`"
+	case errors.Is(err, ErrSearch):
+		e.Remedy = "start it with `xsched run`, which needs no search"
+	}
+	return e
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"fmt"
+	"log/slog"
+
+	"xsched/internal/driver"
+	"xsched/internal/wire"
+)
+
+// session is the RM objects of a process that announces them itself.
+type session struct {
+	*Objects
+	log *slog.Logger
+}
+
+var _ driver.Session = (*session)(nil)
+
+// Frame handles an RM frame: one new client with its control file, or events without files.
+func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
+	events, err := wire.DecodeRM(packet)
+	if err != nil {
+		closeAll(fds)
+		return false, err
+	}
+	carries := len(events) == 1 && events[0].Kind == wire.RMClient
+	if carries && len(fds) == 1 {
+		if err := s.AddClient(events[0].Client, fds[0]); err != nil {
+			// The session goes on at level 1, and `list` gives the reason.
+			s.log.Warn("control file refused", "err", err)
+		}
+		return false, nil
+	}
+	closeAll(fds)
+	if len(fds) > 0 || carries {
+		return false, fmt.Errorf("%w: %d descriptors with %d RM events", wire.ErrFrame, len(fds), len(events))
+	}
+	for _, e := range events {
+		switch e.Kind {
+		case wire.RMClient:
+			return false, fmt.Errorf("%w: RM client without its file", wire.ErrFrame)
+		case wire.RMAlloc:
+			if err := s.Alloc(e.Client, e.Parent, e.Object, e.ObjectClass); err != nil {
+				s.log.Debug("object ignored", "err", err)
+			}
+		case wire.RMFree:
+			s.Free(e.Client, e.Object)
+		case wire.RMTimeslice:
+			s.Timeslice(e.Client, e.Object, e.Value)
+		}
+	}
+	return false, nil
+}
+
+// Disconnect changes nothing: the daemon acts through its own duplicates.
+func (s *Objects) Disconnect() {}

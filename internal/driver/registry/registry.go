@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registry lists the drivers. A new driver is one folder and one line here.
+package registry
+
+import (
+	"xsched/internal/driver"
+	"xsched/internal/driver/amd"
+	"xsched/internal/driver/nvidia"
+)
+
+// All returns every driver, in the order in which they are asked.
+func All() []driver.Driver {
+	return []driver.Driver{
+		nvidia.New(),
+		amd.New(),
+	}
+}
