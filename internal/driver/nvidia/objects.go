@@ -280,9 +280,10 @@ func (s *Objects) Free(client, handle uint32) {
 	s.forget(c, handle)
 }
 
-// forget removes an object and all below it, each of them once. Preconditions: s.mu is held.
-func (s *Objects) forget(c *rmClient, handle uint32) {
-	for gone := []uint32{handle}; len(gone) > 0; {
+// forget removes an object and all below it, and returns how many handles it
+// visited. Preconditions: s.mu is held.
+func (s *Objects) forget(c *rmClient, handle uint32) (visits int) {
+	for gone := []uint32{handle}; len(gone) > 0; visits++ {
 		h := gone[len(gone)-1]
 		gone = gone[:len(gone)-1]
 		if o := c.objects[h]; o != nil {
@@ -293,6 +294,7 @@ func (s *Objects) forget(c *rmClient, handle uint32) {
 			gone = append(gone, child)
 		}
 	}
+	return visits
 }
 
 // Timeslice notes that the application set a group's timeslice itself: ours is
