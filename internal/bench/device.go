@@ -12,11 +12,12 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/model"
 	vamd "xsched/internal/virtual/amd"
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // virtualDevice reads the virtual GPU's own records.
-type virtualDevice struct{ client *vnvidia.Client }
+type virtualDevice struct{ client *vdevice.Client }
 
 var _ Device = virtualDevice{}
 
@@ -42,8 +43,8 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 	var segs []Segment
 	for _, s := range spans {
 		// The tenants use the first device.
-		if s.Device == 0 && s.Kind != vnvidia.KindIdle {
-			segs = append(segs, Segment{From: s.T0, To: s.T1, PID: s.PID, Switch: s.Kind == vnvidia.KindSwitch})
+		if s.Device == 0 && s.Kind != gpumodel.KindIdle {
+			segs = append(segs, Segment{From: s.T0, To: s.T1, PID: s.PID, Switch: s.Kind == gpumodel.KindSwitch})
 		}
 	}
 	records, err := d.client.Waits(model.Time(w.From), model.Time(w.To))
@@ -97,7 +98,7 @@ func (r *rig) dialDevice(socket string) error {
 	if r.platform == PlatformAMD {
 		socket += vamd.WatchSuffix
 	}
-	client, err := vnvidia.Dial(socket)
+	client, err := vdevice.Dial(socket)
 	if err != nil {
 		return err
 	}

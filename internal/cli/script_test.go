@@ -16,7 +16,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/embedded"
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
 			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
-				if client, err := vnvidia.Dial(filepath.Join(env.WorkDir, "d", control.VirtualSocket)); err == nil {
+				if client, err := vdevice.Dial(filepath.Join(env.WorkDir, "d", control.VirtualSocket)); err == nil {
 					_ = client.Quit()
 					_ = client.Close()
 				}
@@ -124,7 +124,7 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 
 // endDevice SOCKET: ends the virtual GPU behind the socket and waits for it.
 func endDevice(ts *testscript.TestScript, _ bool, args []string) {
-	client, err := vnvidia.Dial(args[0])
+	client, err := vdevice.Dial(args[0])
 	ts.Check(err)
 	defer client.Close()
 	_ = client.Quit() // the answer may not come any more

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/control"
+	vdevice "xsched/internal/virtual/device"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
@@ -118,7 +119,7 @@ func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
 // openFiles is how many programs use the device. None if it can't be asked: a
 // socket whose folder was removed can't be found by anybody else either.
 func openFiles(socket string) int {
-	client, err := vnvidia.Dial(socket)
+	client, err := vdevice.Dial(socket)
 	if err != nil {
 		return 0
 	}

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // idleLimit is how long a device that we started outlives its last user when
@@ -26,7 +26,7 @@ const startLimit = 10 * time.Second
 
 // vgpuAnswers says whether a virtual GPU serves this socket.
 func vgpuAnswers(socket string) bool {
-	client, err := vnvidia.Dial(socket)
+	client, err := vdevice.Dial(socket)
 	if err != nil {
 		return false
 	}

@@ -27,6 +27,8 @@ import (
 	"xsched/internal/daemon"
 	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 	vnvidia "xsched/internal/virtual/nvidia"
 	"xsched/internal/wire"
 )
@@ -317,7 +319,7 @@ func startProgram(t *testing.T, args ...string) *program {
 // world is a virtual GPU with a directory for a daemon.
 type world struct {
 	dir    string
-	device *vnvidia.Client
+	device *vdevice.Client
 	ctl    *client.Client
 	daemon *daemon.Daemon // the last that was served
 }
@@ -345,7 +347,7 @@ func newWorld(t *testing.T) *world {
 		done <- err
 		t.Fatal(err)
 	}
-	if w.device, err = vnvidia.Dial(w.vgpuPath()); err != nil {
+	if w.device, err = vdevice.Dial(w.vgpuPath()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.device.Close() })
@@ -377,7 +379,7 @@ func (w *world) serve(t *testing.T, change func(*daemon.Options)) (stop func() e
 	return stop
 }
 
-func (w *world) account(t *testing.T, pid int) vnvidia.Account {
+func (w *world) account(t *testing.T, pid int) gpumodel.Account {
 	t.Helper()
 	st, err := w.device.Stats()
 	if err != nil {
@@ -390,7 +392,7 @@ func (w *world) account(t *testing.T, pid int) vnvidia.Account {
 // stopped says that a process is on so many GPUs. How often it was stopped says less: a daemon that gets no CPU for
 // as long as a lease finds it running, and stops it again.
 func (w *world) stopped(t *testing.T, pid, gpus int) func() bool {
-	var last vnvidia.Account
+	var last gpumodel.Account
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("last seen: %+v", last)

@@ -20,7 +20,7 @@ import (
 	"xsched/internal/daemon"
 	"xsched/internal/embedded"
 	"xsched/internal/model"
-	vnvidia "xsched/internal/virtual/nvidia"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // tenant is a real program on the stand-in driver, with or without the shim.
@@ -123,10 +123,10 @@ func TestRotationLeavesNoGap(t *testing.T) {
 		switch {
 		case s.Device != 0:
 			continue
-		case s.Kind == vnvidia.KindIdle:
+		case s.Kind == gpumodel.KindIdle:
 			between += d
 			idle += d
-		case s.Kind == vnvidia.KindRun:
+		case s.Kind == gpumodel.KindRun:
 			if last != 0 && last != s.PID {
 				gaps = append(gaps, between)
 			}
@@ -161,7 +161,7 @@ func (w *world) held(t *testing.T, d time.Duration) map[int]time.Duration {
 	}
 	out := map[int]time.Duration{}
 	for _, s := range spans {
-		if s.Device == 0 && s.Kind == vnvidia.KindRun {
+		if s.Device == 0 && s.Kind == gpumodel.KindRun {
 			out[s.PID] += time.Duration(s.T1 - s.T0)
 		}
 	}

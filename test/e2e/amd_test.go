@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	vamd "xsched/internal/virtual/amd"
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // amdWorld is a daemon over the double of AMD's driver, and its record of what it did.
@@ -23,7 +23,7 @@ func amdWorld(t *testing.T) *world {
 	t.Helper()
 	w := hipWorld(t)
 	eventually(t, 5*time.Second, "the double tells what it did", func() (ok bool) {
-		gpu, err := vnvidia.Dial(w.path("kfd.sock") + vamd.WatchSuffix)
+		gpu, err := vdevice.Dial(w.path("kfd.sock") + vamd.WatchSuffix)
 		if ok = err == nil; ok {
 			w.gpu = gpu
 		}

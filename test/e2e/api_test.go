@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"xsched/internal/policy"
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // compile builds a program of testdata into a folder of its own.
@@ -195,7 +195,7 @@ func TestPrivateScheduler(t *testing.T) {
 		eventually(t, 10*time.Second, "the program goes on", func() bool { return p.iterationsAfter(at+int64(500*time.Millisecond)) > 10 })
 		p.finish()
 		// The device outlives its daemon, as a real one would.
-		if gpu, err := vnvidia.Dial(filepath.Join(dir, "vgpu.sock")); err == nil {
+		if gpu, err := vdevice.Dial(filepath.Join(dir, "vgpu.sock")); err == nil {
 			_ = gpu.Quit()
 			_ = gpu.Close()
 		}

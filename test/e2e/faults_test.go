@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"xsched/internal/model"
-	vnvidia "xsched/internal/virtual/nvidia"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // nativeSliceNS is what the driver gives a compute group by itself.
 const nativeSliceNS = 2048000
 
-func (w *world) account(pid int) vnvidia.Account {
+func (w *world) account(pid int) gpumodel.Account {
 	w.t.Helper()
 	stats, err := w.gpu.Stats()
 	if err != nil {
@@ -40,7 +40,7 @@ func (w *world) ranIn(pid int, from, to int64) time.Duration {
 	}
 	var sum int64
 	for _, s := range spans {
-		if s.PID == pid && s.Kind == vnvidia.KindRun {
+		if s.PID == pid && s.Kind == gpumodel.KindRun {
 			sum += max(0, min(s.T1, to)-max(s.T0, from))
 		}
 	}
@@ -63,7 +63,7 @@ func (w *world) firstRunOf(at int64, limit time.Duration, pids ...int) time.Dura
 			w.t.Fatal(err)
 		}
 		for _, s := range spans {
-			if slices.Contains(pids, s.PID) && s.Kind == vnvidia.KindRun && s.T1 > at {
+			if slices.Contains(pids, s.PID) && s.Kind == gpumodel.KindRun && s.T1 > at {
 				first = max(s.T0, at)
 				return true
 			}

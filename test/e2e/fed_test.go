@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	vnvidia "xsched/internal/virtual/nvidia"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // interruptions is how often somebody else had the device in the middle of a request of so many kernels, on average,
@@ -19,7 +19,7 @@ func (w *world) interruptions(pid, kernels int, from, to int64) (float64, int) {
 	total, n := 0, 0
 	for i := 0; i+kernels <= len(at); i, n = i+kernels, n+1 {
 		for _, s := range spans {
-			if s.PID != pid && s.Kind == vnvidia.KindRun && s.T0 >= at[i] && s.T0 < at[i+kernels-1] {
+			if s.PID != pid && s.Kind == gpumodel.KindRun && s.T0 >= at[i] && s.T0 < at[i+kernels-1] {
 				total++
 			}
 		}

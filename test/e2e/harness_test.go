@@ -23,7 +23,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
-	vnvidia "xsched/internal/virtual/nvidia"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // root of the repository, from this package's folder.
@@ -88,7 +88,7 @@ type world struct {
 	serve  *exec.Cmd
 	log    *os.File
 	client *client.Client
-	gpu    *vnvidia.Client
+	gpu    *vdevice.Client
 }
 
 // newWorld starts a device process and a daemon in a private folder; both are
@@ -112,7 +112,7 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
 	eventually(t, 5*time.Second, "the device process answers", func() bool {
-		w.gpu, err = vnvidia.Dial(w.path("vgpu.sock"))
+		w.gpu, err = vdevice.Dial(w.path("vgpu.sock"))
 		return err == nil
 	})
 	t.Cleanup(func() { _ = w.gpu.Close() })

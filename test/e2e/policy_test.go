@@ -10,7 +10,7 @@ import (
 
 	"xsched/internal/model"
 	"xsched/internal/policy"
-	vnvidia "xsched/internal/virtual/nvidia"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // held is who had the device in a window, by the device's own timeline.
@@ -40,9 +40,9 @@ func (w *world) heldIn(from, to int64) held {
 		at = s.T1
 		d := time.Duration(min(s.T1, to) - max(s.T0, from))
 		switch s.Kind {
-		case vnvidia.KindRun:
+		case gpumodel.KindRun:
 			h.run[s.PID] += d
-		case vnvidia.KindSwitch:
+		case gpumodel.KindSwitch:
 			h.change += d
 		default:
 			h.idle += d

@@ -10,7 +10,6 @@ import (
 
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
-	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // request is one kernel of a program that has one at a time, in device time.
@@ -27,7 +26,7 @@ func (w *world) requests(pid int, from, to int64) []request {
 	}
 	at := 0
 	for _, s := range spans {
-		if s.PID != pid || s.Kind != vnvidia.KindRun {
+		if s.PID != pid || s.Kind != gpumodel.KindRun {
 			continue
 		}
 		for at+1 < len(out) && s.T0 >= out[at+1].arrived {
@@ -42,7 +41,7 @@ func (w *world) requests(pid int, from, to int64) []request {
 }
 
 // recorded is when the kernels of a process arrived at the device in [from, to), in order, and who had it.
-func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []vnvidia.Span) {
+func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []gpumodel.Span) {
 	w.t.Helper()
 	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
 	if err != nil {

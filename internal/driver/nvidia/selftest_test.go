@@ -14,11 +14,12 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/embedded"
 	"xsched/internal/model"
+	vdevice "xsched/internal/virtual/device"
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 // virtualGPU starts a virtual GPU and returns a driver for it.
-func virtualGPU(t *testing.T) (*Driver, *vnvidia.Client, driver.SelfTestOptions) {
+func virtualGPU(t *testing.T) (*Driver, *vdevice.Client, driver.SelfTestOptions) {
 	t.Helper()
 	unpack := func(name string) string {
 		path, err := embedded.Unpack(name)
@@ -44,7 +45,7 @@ func virtualGPU(t *testing.T) (*Driver, *vnvidia.Client, driver.SelfTestOptions)
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	device, err := vnvidia.Dial(socket)
+	device, err := vdevice.Dial(socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -474,7 +474,7 @@ func FuzzIoctl(f *testing.F) {
 	f.Add(uint32(0xC0604B02), arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), []byte{}, false)
 	f.Add(uint32(0x40184B07), arg(24, at64(0, ringAt), at32(12, 4096)), []byte{}, true)
 	f.Fuzz(func(t *testing.T, request uint32, a, params []byte, fault bool) {
-		if len(a) > maxArg || len(params) > maxParams {
+		if len(a) > format.MaxArg || len(params) > format.MaxParams {
 			return
 		}
 		b := newBench(t, nil)
@@ -488,9 +488,9 @@ func FuzzIoctl(f *testing.F) {
 }
 
 func FuzzPacket(f *testing.F) {
-	f.Add(make([]byte, requestHeader))
+	f.Add(make([]byte, format.Header))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if p, err := decode(b); err == nil && requestHeader+len(p.arg)+len(p.params) != len(b) {
+		if p, err := format.Decode(b); err == nil && format.Header+len(p.Arg)+len(p.Params) != len(b) {
 			t.Error("bytes appeared")
 		}
 	})

@@ -4,6 +4,7 @@ package vamd
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +20,14 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/model"
+	vdevice "xsched/internal/virtual/device"
 )
+
+// format of the packets that carry ioctls; shim/virtual/vkfd.h is the other side. Each header
+// ends with the calling thread and flags.
+var format = vdevice.Format{Magic: 0x4F494B56, Header: 32, MaxArg: 512, MaxParams: 65536} // "VKIO"
+
+const flagFault = 1 // the pointer in the argument is invalid
 
 // sparePs is for open files, each of which has a goroutine in a system call.
 const sparePs = 32
@@ -81,7 +89,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer s.timer.stop()
 	s.kernel = NewKernel(o.Config, s)
 	go s.timer.run(s.kernel.Advance)
-	if err := s.listen(o.Socket); err != nil {
+	if s.listener, err = vdevice.Listen(o.Socket, 0); err != nil {
 		return err
 	}
 	defer os.Remove(o.Socket)
@@ -106,32 +114,6 @@ func Serve(ctx context.Context, o Options) error {
 	s.showing.Lock()
 	s.over = true
 	s.showing.Unlock()
-	return nil
-}
-
-func (s *server) listen(path string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("create socket: %w", err)
-	}
-	// Who really sends a packet: a file does not work in another process than that which opened it.
-	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err == nil {
-		address := &unix.SockaddrUnix{Name: path}
-		if err = unix.Bind(fd, address); errors.Is(err, unix.EADDRINUSE) && errors.Is(unix.Connect(fd, address), unix.ECONNREFUSED) && os.Remove(path) == nil {
-			err = unix.Bind(fd, address)
-		}
-	}
-	if err == nil {
-		err = unix.Listen(fd, 128)
-	}
-	if err == nil {
-		err = os.Chmod(path, 0o666) // as the device file: the folder says who may come here
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	s.listener = fd
 	return nil
 }
 
@@ -185,7 +167,7 @@ func (s *server) serve(fd int) {
 	if !s.watch(p.PID) {
 		return
 	}
-	data, oob := make([]byte, maxRequest+1), make([]byte, 256)
+	data, oob := make([]byte, format.MaxRequest()+1), make([]byte, 256)
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(fd, data, oob, unix.MSG_CMSG_CLOEXEC)
 		if errors.Is(err, unix.EINTR) {
@@ -194,12 +176,10 @@ func (s *server) serve(fd int) {
 		if err != nil || n == 0 {
 			return
 		}
-		sender, fds := control(oob[:oobn])
-		request, err := decode(data[:n])
+		sender, fds := vdevice.Control(oob[:oobn])
+		request, err := format.Decode(data[:n])
 		if err != nil || len(fds) < 1 || len(fds) > 2 || sender == 0 {
-			for _, f := range fds {
-				_ = unix.Close(f)
-			}
+			vdevice.CloseAll(fds)
 			s.log.Warn("end connection", "pid", p.PID, "err", err)
 			return
 		}
@@ -207,8 +187,9 @@ func (s *server) serve(fd int) {
 		if len(fds) == 2 {
 			other = fds[1]
 		}
-		s.kernel.Ioctl(p, sender, request.tid, request.request, request.arg, request.params, request.fault, other, func(result int, arg, params []byte) {
-			_, _ = unix.SendmsgN(reply, encodeReply(result, arg, params), nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		tid, fault := int(int32(binary.LittleEndian.Uint32(request.Extra))), binary.LittleEndian.Uint32(request.Extra[4:])&flagFault != 0
+		s.kernel.Ioctl(p, sender, tid, request.Request, request.Arg, request.Params, fault, other, func(result int, arg, params []byte) {
+			_, _ = unix.SendmsgN(reply, vdevice.EncodeReply(result, arg, params), nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			_ = unix.Close(reply)
 		})
 	}
@@ -248,22 +229,6 @@ func (s *server) watch(pid int) bool {
 		s.kernel.Exit(pid)
 	}()
 	return true
-}
-
-// control reads who sent a packet and the descriptors that came with it.
-func control(oob []byte) (sender int, fds []int) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return 0, nil
-	}
-	for i := range messages {
-		if c, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
-			sender = int(c.Pid)
-		} else if more, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			fds = append(fds, more...)
-		}
-	}
-	return sender, fds
 }
 
 func processName(pid int) string {

@@ -44,8 +44,8 @@ type area struct {
 	vram     []byte
 	doorbell int
 	send     [2]int // control and vram descriptors, until they were sent
-	gpu      *GPU
-	account  *Account
+	gpu      *gpumodel.GPU
+	account  *gpumodel.Account
 	channels []*areaChannel
 
 	movers   sync.WaitGroup
@@ -60,7 +60,7 @@ type area struct {
 type areaChannel struct {
 	area    *area
 	base    int // of its block in control
-	channel *Channel
+	channel *gpumodel.Channel
 	fetched uint64
 	done    uint64
 	dirty   bool
@@ -70,7 +70,7 @@ type areaChannel struct {
 
 // newArea makes the memory for the channels of one compute group. The name is what /proc shows
 // of a process that has mapped it, as it shows the device file of a real GPU.
-func newArea(name string, gpu *GPU, account *Account, group *Group, lanes []*Group) (_ *area, err error) {
+func newArea(name string, gpu *gpumodel.GPU, account *gpumodel.Account, group *gpumodel.Group, lanes []*gpumodel.Group) (_ *area, err error) {
 	a := &area{gpu: gpu, account: account, doorbell: -1, send: [2]int{-1, -1}}
 	defer func() {
 		if err != nil {
@@ -158,7 +158,7 @@ type submission struct {
 	at   model.Time
 	area *area
 	ch   *areaChannel
-	work Work
+	work gpumodel.Work
 }
 
 var errEntry = errors.New("bad entry")
@@ -195,12 +195,12 @@ func (a *area) collect(now model.Time, out []submission) []submission {
 }
 
 // decode reads one entry of a ring; every address is inside VRAM afterwards.
-func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, Work, error) {
+func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel.Work, error) {
 	le := binary.LittleEndian
 	op, width := le.Uint32(e[0:]), le.Uint32(e[4:])
 	at := model.Time(le.Uint64(e[8:]))
 	amount, dst, src := le.Uint64(e[16:]), le.Uint64(e[24:]), le.Uint64(e[32:])
-	w := Work{
+	w := gpumodel.Work{
 		Kind: gpumodel.WorkKind(op), Dst: dst, Src: src,
 		Seed: le.Uint32(e[40:]), Width: width,
 	}
@@ -259,7 +259,7 @@ func fold(word uint64, seed, block uint32) uint64 {
 }
 
 // Blocks implements Sink.
-func (ch *areaChannel) Blocks(w *Work, from, to int) {
+func (ch *areaChannel) Blocks(w *gpumodel.Work, from, to int) {
 	if w.Dst == noAddress {
 		return
 	}
@@ -272,7 +272,7 @@ func (ch *areaChannel) Blocks(w *Work, from, to int) {
 }
 
 // Done implements Sink: the result is complete, the fence goes out with the next flush.
-func (ch *areaChannel) Done(w *Work, at model.Time) {
+func (ch *areaChannel) Done(w *gpumodel.Work, at model.Time) {
 	le := binary.LittleEndian
 	if w.Dst != noAddress {
 		switch w.Kind {
@@ -293,7 +293,7 @@ func (ch *areaChannel) Done(w *Work, at model.Time) {
 }
 
 // CopyStart implements Sink.
-func (ch *areaChannel) CopyStart(w *Work) {
+func (ch *areaChannel) CopyStart(w *gpumodel.Work) {
 	if w.Bytes <= inlineCopy {
 		return
 	}
@@ -309,7 +309,7 @@ func (ch *areaChannel) CopyStart(w *Work) {
 }
 
 // CopyReady implements Sink.
-func (ch *areaChannel) CopyReady(w *Work) bool {
+func (ch *areaChannel) CopyReady(w *gpumodel.Work) bool {
 	if w.Bytes <= inlineCopy {
 		ch.area.move(w)
 		return true
@@ -318,7 +318,7 @@ func (ch *areaChannel) CopyReady(w *Work) bool {
 }
 
 // move carries out a copy or a fill.
-func (a *area) move(w *Work) {
+func (a *area) move(w *gpumodel.Work) {
 	dst := a.vram[w.Dst : w.Dst+uint64(w.Bytes)]
 	if w.Kind == gpumodel.WorkCopy {
 		copy(dst, a.vram[w.Src:w.Src+uint64(w.Bytes)])
@@ -357,7 +357,7 @@ func (a *area) flush() {
 // discard is the Sink of a channel that has no memory: nothing can be submitted to it.
 type discard struct{}
 
-func (discard) Blocks(*Work, int, int) {}
-func (discard) CopyStart(*Work)        {}
-func (discard) CopyReady(*Work) bool   { return true }
-func (discard) Done(*Work, model.Time) {}
+func (discard) Blocks(*gpumodel.Work, int, int) {}
+func (discard) CopyStart(*gpumodel.Work)        {}
+func (discard) CopyReady(*gpumodel.Work) bool   { return true }
+func (discard) Done(*gpumodel.Work, model.Time) {}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver/nvidia/abi"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // attached is a duplicate of a process's driver file, with the handles found by probing: what a
@@ -79,14 +80,14 @@ func (a *attached) call(request uint32, arg, params []byte) ([]byte, []byte, err
 		return nil, nil, err
 	}
 	defer unix.Close(pair[0])
-	packet := append(append(words(magicIoctl, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
+	packet := append(append(words(format.Magic, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
 	err = unix.Sendmsg(a.fd, packet, unix.UnixRights(pair[1]), nil, unix.MSG_NOSIGNAL)
 	_ = unix.Close(pair[1])
 	if err != nil {
 		return nil, nil, err
 	}
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 500000})
-	reply := make([]byte, replyHeader+maxArg+maxParams)
+	reply := make([]byte, vdevice.ReplyHeader+format.MaxArg+format.MaxParams)
 	n, _, err := unix.Recvfrom(pair[0], reply, 0)
 	for err == unix.EINTR { // the Go runtime signals its threads
 		n, _, err = unix.Recvfrom(pair[0], reply, 0)
@@ -94,10 +95,10 @@ func (a *attached) call(request uint32, arg, params []byte) ([]byte, []byte, err
 	if err != nil {
 		return nil, nil, err
 	}
-	if n < replyHeader || binary.LittleEndian.Uint32(reply) != 0 {
+	if n < vdevice.ReplyHeader || binary.LittleEndian.Uint32(reply) != 0 {
 		return nil, nil, fmt.Errorf("reply of %d bytes, errno %d", n, binary.LittleEndian.Uint32(reply))
 	}
-	body := reply[replyHeader:n]
+	body := reply[vdevice.ReplyHeader:n]
 	return body[:len(arg)], body[len(arg):], nil
 }
 

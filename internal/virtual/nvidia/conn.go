@@ -3,6 +3,7 @@
 package vnvidia
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +13,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 const (
@@ -43,34 +47,9 @@ func (s *server) listen(path string) error {
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("create eventfd: %w", err)
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return fmt.Errorf("create socket: %w", err)
+	if s.listener, err = vdevice.Listen(path, unix.SOCK_NONBLOCK); err != nil {
+		return err
 	}
-	address := &unix.SockaddrUnix{Name: path}
-	err = unix.Bind(fd, address)
-	if errors.Is(err, unix.EADDRINUSE) {
-		info, statErr := os.Lstat(path)
-		switch connectErr := unix.Connect(fd, address); {
-		case statErr == nil && info.Mode().Type() != os.ModeSocket:
-			err = errors.New("a file that is no socket is in the way; choose another path")
-		case !errors.Is(connectErr, unix.ECONNREFUSED):
-			err = errors.New("another virtual GPU serves this socket; end it or choose another path")
-		case os.Remove(path) == nil:
-			err = unix.Bind(fd, address)
-		}
-	}
-	if err == nil {
-		err = unix.Listen(fd, 256)
-	}
-	if err == nil {
-		err = os.Chmod(path, 0o666) // as the driver's device file: the folder says who may come here
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	s.listener = fd
 	for _, fd := range []int{s.timer, s.wake, s.listener} {
 		if err := s.watch(fd); err != nil {
 			return err
@@ -96,32 +75,32 @@ func (s *server) accept() {
 
 // receive handles what has arrived on one connection, a bounded number of packets.
 func (s *server) receive(c *conn) {
-	var data [maxRequest + 1]byte
+	data := make([]byte, format.MaxRequest()+1)
 	var oob [128]byte
 	for range 64 {
 		if c.closed {
 			return
 		}
-		n, oobn, _, _, err := unix.Recvmsg(c.fd, data[:], oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		n, oobn, _, _, err := unix.Recvmsg(c.fd, data, oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			return
 		}
-		fds := rights(oob[:max(oobn, 0)])
+		_, fds := vdevice.Control(oob[:max(oobn, 0)])
 		if err != nil || n == 0 {
-			closeAll(fds)
+			vdevice.CloseAll(fds)
 			s.hangUp(c)
 			return
 		}
-		if c.file == nil && n >= 4 && binary.LittleEndian.Uint32(data[:]) == magicDebug {
-			closeAll(fds)
+		if c.file == nil && n >= 4 && binary.LittleEndian.Uint32(data) == vdevice.TruthMagic {
+			vdevice.CloseAll(fds)
 			first := append([]byte(nil), data[:n]...)
 			s.detach(c, first)
 			return
 		}
-		packet, err := decodeIoctl(data[:n])
+		packet, err := format.Decode(data[:n])
 		if err != nil || len(fds) != 1 || len(c.replies) >= maxReplies {
-			closeAll(fds)
-			s.log.Warn("end connection", "pid", c.pid, "err", cmpErr(err, errors.New("wrong descriptors or too many requests")))
+			vdevice.CloseAll(fds)
+			s.log.Warn("end connection", "pid", c.pid, "err", cmp.Or(err, errors.New("wrong descriptors or too many requests")))
 			s.hangUp(c)
 			return
 		}
@@ -129,15 +108,8 @@ func (s *server) receive(c *conn) {
 	}
 }
 
-func cmpErr(err, other error) error {
-	if err != nil {
-		return err
-	}
-	return other
-}
-
 // perform carries out one request and answers on reply.
-func (s *server) perform(c *conn, p ioctlPacket, reply int) {
+func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 	if c.file == nil {
 		account := s.accounts.open(c.pid)
 		c.file = s.rm.open(account, c.uid)
@@ -152,7 +124,7 @@ func (s *server) perform(c *conn, p ioctlPacket, reply int) {
 		if len(fds) > 0 {
 			oob = unix.UnixRights(fds...)
 		}
-		_ = unix.Sendmsg(reply, encodeReply(p, errno), oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		_ = unix.Sendmsg(reply, vdevice.EncodeReply(errno, p.Arg, p.Params), oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		delete(c.replies, reply)
 		_ = unix.Close(reply)
 	})
@@ -176,33 +148,12 @@ func (s *server) hangUp(c *conn) {
 	}
 }
 
-// rights are the descriptors in a control message.
-func rights(oob []byte) []int {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	var all []int
-	for i := range messages {
-		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			all = append(all, fds...)
-		}
-	}
-	return all
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
-}
-
 // accounts are the processes the device has seen, the newest maxAccounts of the dead
 // ones included.
 type accounts struct {
-	byKey map[accountKey]*Account
+	byKey map[accountKey]*gpumodel.Account
 	order []accountKey
-	files map[*Account]int // open ones
+	files map[*gpumodel.Account]int // open ones
 }
 
 // accountKey tells processes apart that had the same number one after the other.
@@ -212,15 +163,15 @@ type accountKey struct {
 }
 
 func newAccounts() accounts {
-	return accounts{byKey: map[accountKey]*Account{}, files: map[*Account]int{}}
+	return accounts{byKey: map[accountKey]*gpumodel.Account{}, files: map[*gpumodel.Account]int{}}
 }
 
-func (l *accounts) open(pid int) *Account {
+func (l *accounts) open(pid int) *gpumodel.Account {
 	name, started := process(pid)
 	key := accountKey{pid, started}
 	a := l.byKey[key]
 	if a == nil {
-		a = &Account{PID: pid, Name: name}
+		a = &gpumodel.Account{PID: pid, Name: name}
 		l.byKey[key] = a
 		l.order = append(l.order, key)
 		l.trim()
@@ -230,7 +181,7 @@ func (l *accounts) open(pid int) *Account {
 	return a
 }
 
-func (l *accounts) close(a *Account) {
+func (l *accounts) close(a *gpumodel.Account) {
 	if l.files[a]--; l.files[a] <= 0 {
 		delete(l.files, a)
 	}

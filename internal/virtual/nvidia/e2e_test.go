@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"xsched/internal/driver/nvidia/abi"
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // One tenant computes the right thing, and the device counts what it did.
@@ -32,7 +34,7 @@ func TestTenantChecksum(t *testing.T) {
 		p.expect("I")
 	}
 	launches := p.quit(true)
-	s := d.statsWhen("the client to go", func(s *Stats) bool { return s.Contexts == 0 })
+	s := d.statsWhen("the client to go", func(s *vdevice.Stats) bool { return s.Contexts == 0 })
 	a, ok := s.Client(p.pid())
 	if !ok || a.Kernels != launches || a.Alive || s.Objects != 0 {
 		t.Errorf("launched %d; account %+v, %d objects left", launches, a, s.Objects)
@@ -169,7 +171,7 @@ func TestVisibleDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range spans {
-		if s.Kind == KindRun && (s.Device != 1 || s.PID != p.pid() && s.PID != q.pid() || s.Name != "tenant") {
+		if s.Kind == gpumodel.KindRun && (s.Device != 1 || s.PID != p.pid() && s.PID != q.pid() || s.Name != "tenant") {
 			t.Errorf("span %+v", s)
 		}
 	}
@@ -206,7 +208,7 @@ func TestKilledClients(t *testing.T) {
 		_ = p.cmd.Wait()
 		_ = p.in.Close()
 	}
-	s := d.statsWhen("everything to be freed", func(s *Stats) bool { return s.Objects == 0 && s.Contexts == 0 && s.Files == 0 })
+	s := d.statsWhen("everything to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && s.Contexts == 0 && s.Files == 0 })
 	if len(s.Clients) != 50 {
 		t.Errorf("%d clients remembered", len(s.Clients))
 	}
@@ -237,7 +239,7 @@ func TestObjectsLiveAsLongAsTheFile(t *testing.T) {
 		t.Errorf("status %#x", s)
 	}
 	a.close()
-	d.statsWhen("the objects to be freed", func(s *Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
+	d.statsWhen("the objects to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
 }
 
 // Garbage ends the connection it came on, and nothing else.
@@ -280,7 +282,7 @@ func TestSocketInUse(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := serve(file); !strings.Contains(out, "no socket") {
+	if out := serve(file); !strings.Contains(out, "not a socket") {
 		t.Errorf("said %q", out)
 	}
 	_ = d.cmd.Process.Kill()
@@ -291,10 +293,10 @@ func TestSocketInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill() }()
-	var c *Client
+	var c *vdevice.Client
 	for range 500 {
 		var err error
-		if c, err = Dial(d.socket); err == nil {
+		if c, err = vdevice.Dial(d.socket); err == nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -341,7 +343,7 @@ func TestDriverAPI(t *testing.T) {
 	if err != nil || strings.Contains(string(out), "FAIL") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	d.statsWhen("everything to be freed", func(s *Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
+	d.statsWhen("everything to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
 }
 
 // What is preloaded into applications needs no new libc and exports nothing else; it also builds

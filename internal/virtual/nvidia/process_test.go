@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	vdevice "xsched/internal/virtual/device"
 )
 
 // The test binary is also the device process.
@@ -93,7 +94,7 @@ func compile(compiler, dir string) error {
 
 // device is a device process.
 type device struct {
-	*Client
+	*vdevice.Client
 	t      *testing.T
 	socket string
 	cmd    *exec.Cmd
@@ -125,7 +126,7 @@ func startDevice(t *testing.T, devices int) *device {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
 		t.Fatalf("device said %q, %v", line, err)
 	}
-	if d.Client, err = Dial(d.socket); err != nil {
+	if d.Client, err = vdevice.Dial(d.socket); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
@@ -141,9 +142,9 @@ func (d *device) environment(more ...string) []string {
 }
 
 // statsWhen polls until ok accepts the stats.
-func (d *device) statsWhen(what string, ok func(*Stats) bool) *Stats {
+func (d *device) statsWhen(what string, ok func(*vdevice.Stats) bool) *vdevice.Stats {
 	d.t.Helper()
-	var s *Stats
+	var s *vdevice.Stats
 	for range 500 {
 		var err error
 		if s, err = d.Stats(); err != nil {

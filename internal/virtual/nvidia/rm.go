@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver/nvidia/abi"
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // escVGMap is ours: the submission memory of a channel group, which on hardware is
@@ -47,10 +49,10 @@ type object struct {
 	children []*object
 	device   int
 
-	group   *Group   // of a channel group
-	channel *Channel // of a channel
-	area    *area    // of a compute group whose memory was mapped
-	token   uint32   // work-submit token of a channel, id of a group
+	group   *gpumodel.Group   // of a channel group
+	channel *gpumodel.Channel // of a channel
+	area    *area             // of a compute group whose memory was mapped
+	token   uint32            // work-submit token of a channel, id of a group
 }
 
 func (o *object) isChannel() bool { return o.channel != nil }
@@ -65,7 +67,7 @@ type client struct {
 // rmFile is an open file of the driver.
 type rmFile struct {
 	rm      *resourceManager
-	account *Account
+	account *gpumodel.Account
 	uid     uint32
 	clients map[uint32]*client
 	objects int
@@ -73,22 +75,22 @@ type rmFile struct {
 
 // resourceManager is the kernel driver: all files' clients and the devices.
 type resourceManager struct {
-	gpus       []*GPU
+	gpus       []*gpumodel.GPU
 	nextClient uint32
 	taken      map[uint32]bool // client handles in use, in all files
 	tokens     uint32
 	objects    int
 	areas      int
-	faults     *Faults
+	faults     *gpumodel.Faults
 	// newArea makes the shared memory of a context; set by the server.
-	newArea func(f *rmFile, o *object, lanes []*Group) (*area, error)
+	newArea func(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error)
 }
 
-func newResourceManager(gpus []*GPU, faults *Faults) *resourceManager {
+func newResourceManager(gpus []*gpumodel.GPU, faults *gpumodel.Faults) *resourceManager {
 	return &resourceManager{gpus: gpus, nextClient: firstClient, taken: map[uint32]bool{}, faults: faults}
 }
 
-func (rm *resourceManager) open(account *Account, uid uint32) *rmFile {
+func (rm *resourceManager) open(account *gpumodel.Account, uid uint32) *rmFile {
 	return &rmFile{rm: rm, account: account, uid: uid, clients: map[uint32]*client{}}
 }
 
@@ -104,7 +106,7 @@ type answer func(errno int, fds ...int)
 
 // ioctl performs one request. The reply is p with its bytes changed in place; done is
 // called exactly once, now or later, unless the file never answers.
-func (f *rmFile) ioctl(p ioctlPacket, done answer) {
+func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
 	le := binary.LittleEndian
 	bytes := int(p.Request >> 16 & 0x3fff)
 	if len(p.Arg) != bytes {
@@ -138,7 +140,7 @@ func (f *rmFile) ioctl(p ioctlPacket, done answer) {
 	}
 }
 
-func (f *rmFile) allocCall(p ioctlPacket, sizeAt, statusAt int, done answer) {
+func (f *rmFile) allocCall(p vdevice.Packet, sizeAt, statusAt int, done answer) {
 	le := binary.LittleEndian
 	if int(le.Uint32(p.Arg[sizeAt:])) != len(p.Params) {
 		done(int(unix.EFAULT))
@@ -155,7 +157,7 @@ func (f *rmFile) allocCall(p ioctlPacket, sizeAt, statusAt int, done answer) {
 // mapCall gives out the submission memory of a compute group: hClient 0, hGroup 4, three
 // copy groups 8; replies the device number 20, channels 24, VRAM bytes 32, and three
 // descriptors (control, VRAM, doorbell) whose numbers the caller's side puts at 40, 44, 48.
-func (f *rmFile) mapCall(p ioctlPacket, done answer) {
+func (f *rmFile) mapCall(p vdevice.Packet, done answer) {
 	le := binary.LittleEndian
 	status := func(code uint32) {
 		le.PutUint32(p.Arg[52:], code)
@@ -175,7 +177,7 @@ func (f *rmFile) mapCall(p ioctlPacket, done answer) {
 		status(abi.NV_ERR_INVALID_STATE)
 		return
 	}
-	var lanes []*Group
+	var lanes []*gpumodel.Group
 	for i := range 3 {
 		lane := c.objects[le.Uint32(p.Arg[8+4*i:])]
 		if lane == nil || lane.group == nil || !lane.group.Copies() || lane.device != o.device {

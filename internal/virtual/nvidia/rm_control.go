@@ -8,6 +8,8 @@ import (
 
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
+	vdevice "xsched/internal/virtual/device"
+	gpumodel "xsched/internal/virtual/model"
 )
 
 // Commands that only programs use, from ctrla06c.h and ctrl2080bus.h.
@@ -22,7 +24,7 @@ const (
 // controlCall is a control being performed.
 type controlCall struct {
 	file   *rmFile
-	gpu    *GPU
+	gpu    *gpumodel.GPU
 	object *object
 	params []byte
 	reply  func(status uint32)
@@ -53,7 +55,7 @@ func isGroup(o *object) bool     { return o.group != nil }
 func isSubdevice(o *object) bool { return o.class == abi.NV20_SUBDEVICE_0 }
 
 // control performs a RM_CONTROL whose parameters were brought along.
-func (f *rmFile) control(p ioctlPacket, reply func(status uint32)) {
+func (f *rmFile) control(p vdevice.Packet, reply func(status uint32)) {
 	le := binary.LittleEndian
 	c := f.clients[le.Uint32(p.Arg)]
 	if c == nil {
@@ -144,7 +146,7 @@ func doFifoDisable(c *controlCall) {
 		c.reply(abi.NV_ERR_NOT_SUPPORTED)
 		return
 	}
-	channels := make([]*Channel, p.NumChannels)
+	channels := make([]*gpumodel.Channel, p.NumChannels)
 	for i := range channels {
 		owner := c.file.clients[p.HClientList[i]]
 		if owner == nil {

@@ -16,6 +16,7 @@ import (
 
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
+	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -23,7 +24,7 @@ import (
 type kernel struct {
 	t   *testing.T
 	rm  *resourceManager
-	gpu []*GPU
+	gpu []*gpumodel.GPU
 }
 
 func newKernel(t *testing.T) *kernel {
@@ -31,18 +32,20 @@ func newKernel(t *testing.T) *kernel {
 	for range 2 {
 		k.gpu = append(k.gpu, gpumodel.NewGPU(0, gpumodel.DefaultCosts(), nil, nil))
 	}
-	k.rm = newResourceManager(k.gpu, &Faults{NeverAnswer: map[int]bool{}})
-	k.rm.newArea = func(*rmFile, *object, []*Group) (*area, error) { return &area{doorbell: -1, send: [2]int{-1, -1}}, nil }
+	k.rm = newResourceManager(k.gpu, &gpumodel.Faults{NeverAnswer: map[int]bool{}})
+	k.rm.newArea = func(*rmFile, *object, []*gpumodel.Group) (*area, error) {
+		return &area{doorbell: -1, send: [2]int{-1, -1}}, nil
+	}
 	return k
 }
 
-func (k *kernel) open() *rmFile { return k.rm.open(&Account{PID: 1}, 1000) }
+func (k *kernel) open() *rmFile { return k.rm.open(&gpumodel.Account{PID: 1}, 1000) }
 
 // ioctl performs a request to its end and returns errno.
 func (k *kernel) ioctl(f *rmFile, request uint32, arg, params []byte) int {
 	k.t.Helper()
 	errno, answered := 0, 0
-	f.ioctl(ioctlPacket{request, arg, params}, func(e int, _ ...int) { errno, answered = e, answered+1 })
+	f.ioctl(vdevice.Packet{Request: request, Arg: arg, Params: params}, func(e int, _ ...int) { errno, answered = e, answered+1 })
 	for _, g := range k.gpu {
 		g.Advance(g.Now().Add(10 * time.Millisecond))
 	}
@@ -256,7 +259,7 @@ func TestObjects(t *testing.T) {
 // FuzzPacket feeds packets to the decoder and the driver: nothing a client sends may crash it.
 func FuzzPacket(f *testing.F) {
 	head := func(request uint32, arg, params []byte) []byte {
-		return append(append(words(magicIoctl, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
+		return append(append(words(format.Magic, request, uint32(len(arg)), uint32(len(params))), arg...), params...)
 	}
 	alloc := append(words(0, 0, 0, abi.NV01_ROOT_CLIENT), make([]byte, 32)...)
 	f.Add(head(reqAlloc48, alloc, nil))
@@ -268,12 +271,12 @@ func FuzzPacket(f *testing.F) {
 		file := k.open()
 		o := k.tree(file, 0)
 		_ = o
-		p, err := decodeIoctl(data)
+		p, err := format.Decode(data)
 		if err != nil {
 			return
 		}
 		file.ioctl(p, func(errno int, _ ...int) {
-			if got := len(encodeReply(p, errno)); got != replyHeader+len(p.Arg)+len(p.Params) {
+			if got := len(vdevice.EncodeReply(errno, p.Arg, p.Params)); got != vdevice.ReplyHeader+len(p.Arg)+len(p.Params) {
 				t.Fatalf("reply of %d bytes", got)
 			}
 		})
@@ -299,7 +302,7 @@ func FuzzRing(f *testing.F) {
 	f.Add(uint64(2), append(entry, entry...))
 	f.Fuzz(func(t *testing.T, put uint64, data []byte) {
 		g := gpumodel.NewGPU(0, gpumodel.DefaultCosts(), nil, nil)
-		a := &area{gpu: g, account: &Account{}, doorbell: -1, send: [2]int{-1, -1}, changed: func(*area) {}}
+		a := &area{gpu: g, account: &gpumodel.Account{}, doorbell: -1, send: [2]int{-1, -1}, changed: func(*area) {}}
 		a.vram = make([]byte, 1<<16)
 		a.control = make([]byte, headerBytes+channelBytes)
 		group := g.AddGroup(a.account, false)
@@ -325,7 +328,7 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]uint64{
-		"VG_IOCTL_MAGIC": magicIoctl, "VG_MAX_ARG": maxArg, "VG_MAX_PARAMS": maxParams, "VG_ESC_MAP": escVGMap,
+		"VG_IOCTL_MAGIC": uint64(format.Magic), "VG_MAX_ARG": uint64(format.MaxArg), "VG_MAX_PARAMS": uint64(format.MaxParams), "VG_ESC_MAP": escVGMap,
 		"VG_AREA_MAGIC": areaMagic, "VG_RING": ringEntries, "VG_HEADER_BYTES": headerBytes, "VG_CHANNEL_BYTES": channelBytes,
 		"VG_ENTRY_BYTES": entryBytes, "VG_BLOCK_NS": blockNS, "VG_NO_ADDRESS": noAddress,
 	}

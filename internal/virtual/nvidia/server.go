@@ -43,9 +43,9 @@ type server struct {
 	armed    model.Time
 	woken    model.Time
 
-	gpus      []*GPU
-	timelines []*Timeline
-	faults    *Faults
+	gpus      []*gpumodel.GPU
+	timelines []*gpumodel.Timeline
+	faults    *gpumodel.Faults
 	rm        *resourceManager
 
 	conns     map[int]*conn
@@ -74,7 +74,7 @@ func Serve(ctx context.Context, o Options) error {
 	s := &server{
 		log: o.Logger, socket: o.Socket,
 		epoll: -1, listener: -1, timer: -1, wake: -1,
-		faults: &Faults{NeverAnswer: map[int]bool{}},
+		faults: &gpumodel.Faults{NeverAnswer: map[int]bool{}},
 		conns:  map[int]*conn{}, doorbells: map[int]*area{}, accounts: newAccounts(),
 		calls: make(chan func(), 64), ended: make(chan struct{}),
 	}
@@ -221,7 +221,7 @@ func drain(fd int) {
 const maxMemfdName = 249
 
 // mapArea makes the shared memory of a context.
-func (s *server) mapArea(f *rmFile, o *object, lanes []*Group) (*area, error) {
+func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error) {
 	gpu := model.MakeDeviceID(0, uint32(o.device)+1, 0, 0)
 	name := fmt.Sprintf("vgpu:%d:%v:%s", os.Getpid(), gpu, s.socket)
 	a, err := newArea(name[:min(len(name), maxMemfdName)], s.gpus[o.device], f.account, o.group, lanes)
