@@ -123,7 +123,7 @@ func TestNotAloneInAGrant(t *testing.T) {
 	e.AddQueue(0, model.Queue{ID: high, PID: 1, Device: 8, Hint: model.Hint{Priority: 10}, Level: model.LevelInterrupt, Slices: true, Busy: true})
 	e.AddQueue(0, model.Queue{ID: low, PID: 2, Device: 8, Level: model.LevelInterrupt, Slices: true, Busy: true})
 	now := model.Time(0)
-	for _, wake := e.Decide(now); !e.devices[0].view.Grant.Active; _, wake = e.Decide(now) {
+	for _, wake := e.Decide(now); !e.devices[0].state.Granted(); _, wake = e.Decide(now) {
 		if now = wake; now > model.Time(time.Minute) {
 			t.Fatal("it starves")
 		}

@@ -10,99 +10,58 @@ import (
 	"xsched/internal/policy"
 )
 
-// device is the queues of one device: they compete with each other only.
+// device is the queues of one device: they compete only with each other.
 type device struct {
 	id      model.DeviceID
 	view    policy.View
-	records []*record  // beside view.Queues
-	applied model.Plan // the verdicts in force
-	long    policy.Set // slices of which others starve
-	tiny    policy.Set // slices that need to be alone
-	next    policy.Set // scratch of account
-	flips   []*record  // queues that became busy or idle since the last decision
-	// round is the slices of all that had a chance since the clocks were last brought up to date.
-	round time.Duration
-	wake  model.Time
-	dirty bool // something happened since the last decision
-	moved bool // the sets must be rebuilt and every desired state compared
-	// unsorted: the queues are not in order; only while moved.
-	unsorted bool
+	state   *policy.State // of the policy in force
+	records []*record     // beside view.Queues
+	// busyChanged are the queues that became busy or idle since the last decision.
+	busyChanged []*record
+
+	accounted model.Time    // GPU time is charged up to here
+	round     time.Duration // slices of all queues that progress
+	wake      model.Time
+
+	pending bool // something happened since the last decision
+	// stale: queues came, went or changed, so their order, processes, services
+	// and groups must be found anew. The rest is recomputed at every decision.
+	stale bool
+	epoch uint64 // the last one given to a service
 }
 
-func newDevice(id model.DeviceID) *device { return &device{id: id, wake: model.Never} }
+// restructure asks for a rebuild at the next decision: many queues come and go
+// at the same time.
+func (d *device) restructure() { d.pending, d.stale = true, true }
 
-// restructure asks for a rebuild at the next decision. Until then the queues
-// and the records know what the clocks knew.
-func (d *device) restructure() {
-	d.flush()
-	d.dirty, d.moved = true, true
-}
+func (d *device) queue(r *record) *policy.Queue { return &d.view.Queues[r.index] }
 
-// flush writes the clocks back, if they are newer.
-func (d *device) flush() {
-	if d.moved {
-		return
-	}
-	d.view.Flush()
-	for i, r := range d.records {
-		c := &d.view.Clocks[i]
-		r.flip, r.credit, r.v0, r.chance = c.Flip, c.Credit, c.V0, d.view.Chance.Has(i)
-	}
-}
-
-// startWait begins the wait of a queue that became ready.
-func (d *device) startWait(now model.Time, r *record) {
-	if d.moved {
-		d.view.Queues[r.index].WaitSince, r.credit = now, 0
-	} else {
-		d.view.Clocks[r.index].Wait, d.view.Clocks[r.index].Credit = now, 0
-		d.view.Rekey(r.index)
-	}
-}
-
-// readyChanged follows a change of a queue's work.
-func (d *device) readyChanged(now model.Time, r *record) {
-	d.dirty = true
-	q := &d.view.Queues[r.index]
-	if len(d.view.Services) > 0 {
-		d.view.Worked(now, q.PID, q.Busy)
-	}
-	if q.Ready() {
-		d.startWait(now, r)
-	}
-	if !d.moved {
-		d.view.Ready.Put(r.index, q.Ready())
-		d.view.Rekey(r.index)
-		d.flips = append(d.flips, r)
-	}
-}
-
-// insert and remove leave the order for the next decision: many queues come
-// and go at the same time.
 func (d *device) insert(q model.Queue, r *record) {
 	d.restructure()
 	r.index = len(d.records)
-	d.view.Queues, d.records, d.unsorted = append(d.view.Queues, q), append(d.records, r), true
+	// A queue runs until a verdict says otherwise: nothing has suspended it.
+	d.view.Queues = append(d.view.Queues, policy.Queue{Queue: q, Verdict: model.Verdict{Run: true}, Group: -1})
+	d.records = append(d.records, r)
 }
 
-func (d *device) remove(at int) {
+func (d *device) remove(now model.Time, at int) {
+	d.account(now)
 	d.restructure()
+	if q := &d.view.Queues[at]; q.Progressing {
+		d.round -= q.Slice
+	}
 	last := len(d.records) - 1
 	d.view.Queues[at], d.records[at] = d.view.Queues[last], d.records[last]
 	d.records[at].index = at
 	d.records[last] = nil
-	d.view.Queues, d.records, d.unsorted = d.view.Queues[:last], d.records[:last], true
+	d.view.Queues, d.records = d.view.Queues[:last], d.records[:last]
 }
 
-// reorder puts the queues in order.
-func (d *device) reorder() {
-	if !d.unsorted {
-		return
-	}
-	d.unsorted = false
+// sort puts the queues in order.
+func (d *device) sort() {
 	queues := slices.Clone(d.view.Queues)
 	slices.SortFunc(d.records, func(a, b *record) int {
-		return policy.Before(&queues[a.index], &queues[b.index])
+		return policy.Before(&queues[a.index].Queue, &queues[b.index].Queue)
 	})
 	for i, r := range d.records {
 		d.view.Queues[i] = queues[r.index]
@@ -110,15 +69,67 @@ func (d *device) reorder() {
 	}
 }
 
-// rebuild brings sets and verdicts in line with the queues and the mode.
+// rebuild finds what depends on which queues there are and on their hints.
 func (d *device) rebuild(cfg *Config) {
-	d.reorder()
+	d.stale = false
+	d.sort()
 	v := &d.view
-	n := len(v.Queues)
-	v.Knobs = cfg.knobs()
-	v.CanSuspend = cfg.Mode != model.ModeTimeslice
-	d.next, d.long, d.tiny = d.next.Reset(n), d.long.Reset(n), d.tiny.Reset(n)
-	d.applied = slices.Grow(d.applied[:0], n)[:n]
+	v.Processes = 0
+	pids := make(map[int]int, len(v.Queues))
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		process, known := pids[q.PID]
+		if !known || q.PID <= 0 { // without a PID, nothing is known about its siblings
+			process = v.Processes
+			pids[q.PID] = process
+			v.Processes++
+		}
+		q.Process = process
+	}
+	d.findServices()
+	d.findGroups(cfg)
+}
+
+// findServices tracks the processes that have a latency target.
+func (d *device) findServices() {
+	v := &d.view
+	targets, busy := map[int]model.SLO{}, map[int]int{}
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		targets[q.PID] = q.Hint.SLO
+		if q.Busy {
+			busy[q.PID]++
+		}
+	}
+	v.Services = slices.DeleteFunc(v.Services, func(s *policy.Service) bool { return !targets[s.PID].Said() })
+	for i := range v.Queues {
+		if q := &v.Queues[i]; q.Hint.SLO.Said() && d.service(q.PID) == nil {
+			d.epoch++
+			v.Services = append(v.Services, policy.NewService(q.PID, q.Hint.SLO, d.epoch))
+		}
+	}
+	for _, s := range v.Services {
+		if target := targets[s.PID]; target.Said() && target != s.Target {
+			d.epoch++
+			s.Retarget(target, d.epoch)
+		}
+		s.SetBusy(busy[s.PID])
+	}
+}
+
+func (d *device) service(pid int) *policy.Service {
+	for _, s := range d.view.Services {
+		if s.PID == pid {
+			return s
+		}
+	}
+	return nil
+}
+
+// refresh brings the view in line with the queues, the mode and the gangs.
+func (d *device) refresh(now model.Time, cfg *Config) {
+	v := &d.view
+	v.Knobs, v.CanSuspend = cfg.knobs(), cfg.Mode != model.ModeTimeslice
 	top := d.top()
 	for i, r := range d.records {
 		q := &v.Queues[i]
@@ -126,38 +137,29 @@ func (d *device) rebuild(cfg *Config) {
 		case model.ModeTimeslice:
 			q.Slices = r.slices
 		case model.ModeLive:
-			// Who asked for Lv1 asked for the gate and nothing else, but that is about being
-			// stopped: the highest may have a slice all the same.
+			// Lv1 queues get no timeslice, except at the highest rank: the level
+			// limits how a queue is suspended, and that one never is.
 			q.Slices = r.slices && (q.Level != model.LevelBlock || q.Rank == top)
 		default:
 			q.Slices = false
 		}
-	}
-	v.Rebuild()
-	for i, r := range d.records {
-		d.inForce(i, r.verdict)
-		c := &v.Clocks[i]
-		if r.chance {
-			v.Begin(i)
-		}
-		c.Flip, c.Credit, c.V0 = r.flip, r.credit, r.v0
-		v.Rekey(i)
-	}
-	if cfg.Mode == model.ModeOff {
-		// Priorities say nothing now; what was done by hand holds in every mode.
-		for i := range v.Queues {
-			v.Eligible.Put(i, !v.Queues[i].Held)
+		q.Admitted = q.Eligible() || cfg.Mode == model.ModeOff && !q.Held // priorities mean nothing in mode off
+		if r.gang == nil || cfg.Mode == model.ModeOff {
+			q.Ready = hasWork(q)
 		}
 	}
-	d.group(cfg)
-	for i, r := range d.records {
-		if v.Ready.Has(i) && !r.chance {
-			v.Wait(i)
+	for k := range v.Groups {
+		if g := d.records[v.Groups[k].Members[0]].gang; g != nil {
+			v.Groups[k].Run = g.run
+			d.admit(now, g, cfg)
 		}
 	}
 }
 
-// top is the highest rank of a queue that may run.
+// hasWork reports that a queue could use the GPU now.
+func hasWork(q *policy.Queue) bool { return q.Queue.Ready() }
+
+// top is the highest rank of a queue that is not suspended by hand.
 func (d *device) top() model.Priority {
 	for i := range d.view.Queues {
 		if q := &d.view.Queues[i]; !q.Held {
@@ -167,85 +169,95 @@ func (d *device) top() model.Priority {
 	return model.PriorityNever
 }
 
-// decideDevice asks the policy about one device and notes the changes.
+// decideDevice asks the policy about one device and puts its plan in force.
 func (e *Engine) decideDevice(now model.Time, d *device) {
-	v, moved := &d.view, d.moved
-	v.Advance(now) // with who had a chance till now
-	if moved {
+	v, all := &d.view, d.stale
+	d.account(now)
+	if d.stale {
 		d.rebuild(&e.cfg)
 	}
-	d.dirty, d.moved = false, false
-	e.account(now, d) // so that the policy sees times up to now
+	d.refresh(now, &e.cfg)
+	d.pending = false
+	e.updateProgress(now, d) // for what the applications did
 	e.stats.Decisions++
 
 	var plan model.Plan
+	d.wake = model.Never
 	if e.cfg.Mode == model.ModeOff {
-		plan, d.wake = v.Base(policy.Span{End: len(v.Queues), Verdict: model.Verdict{Run: true}}), model.Never
+		plan = make(model.Plan, len(v.Queues))
+		for i := range plan {
+			plan[i].Run = v.Queues[i].Admitted
+		}
 	} else {
-		plan, d.wake = e.policy.Decide(now, v)
+		plan, d.wake = e.policy.Decide(now, v, d.state)
 	}
+	for _, s := range v.Services {
+		s.Finished = nil
+	}
+	// Comparing desired states costs a third of a decision at 1,000 queues: do it
+	// only where something changed.
 	changed := false
-	for _, r := range v.Touched() {
-		for i := r.From; i < r.End; i++ {
-			if plan[i] != d.applied[i] || moved {
-				changed = true
-				e.apply(now, d, i, plan)
-			}
+	for i := range plan {
+		if plan[i] != v.Queues[i].Verdict {
+			changed = true
+			e.apply(d, i, plan)
+		} else if all {
+			e.send(d.records[i], plan[i])
 		}
 	}
-	for _, r := range d.flips {
-		if !moved { // else all were compared
+	for _, r := range d.busyChanged {
+		if !all {
 			e.send(r, plan[r.index])
 		}
 	}
-	d.flips = d.flips[:0]
+	d.busyChanged = d.busyChanged[:0]
 	if changed {
-		e.account(now, d)
+		e.updateProgress(now, d) // for what the plan did
 	}
 	if e.cfg.Mode != model.ModeOff {
-		d.wake = min(d.wake, max(v.StarvesAt(), now+1))
+		d.wake = min(d.wake, max(d.state.StarvesAt(v), now+1))
 	}
 }
 
 // apply puts the plan's verdict for one queue in force.
-func (e *Engine) apply(now model.Time, d *device, i int, plan model.Plan) {
-	v, r := &d.view, d.records[i]
-	q := &v.Queues[i]
-	d.inForce(i, plan[i])
-	want := e.desired(q, plan[i])
-	if run := plan[i].Run; run != q.Running {
-		q.Running = run
-		v.Running.Put(i, run)
-		switch {
-		case run && v.GoesOn(i): // the pause is taken off its turn when it has a chance again
-		case run:
-			v.Clocks[i].Run, v.Clocks[i].Flip = now, now
-		case v.Ready.Has(i):
-			e.stats.Preemptions[want.Suspend]++
-			r.state.Preemptions[want.Suspend]++
-			d.blame(r, v.Ready, plan)
-		}
-	}
+func (e *Engine) apply(d *device, i int, plan model.Plan) {
+	q, r := &d.view.Queues[i], d.records[i]
 	e.send(r, plan[i])
+	q.Verdict = plan[i]
+	if q.Running == plan[i].Run {
+		return
+	}
+	if q.Running = plan[i].Run; q.Running {
+		q.ActiveAtStart = q.Active
+	} else if q.Ready {
+		e.stats.Preemptions[r.sent.Suspend]++
+		r.state.Preemptions[r.sent.Suspend]++
+		d.attribute(r, func(j int) bool { return plan[j].Run })
+	}
 }
 
-// send asks for what a verdict means for a queue now, if that is not what it has.
+// send reports what a verdict means for a queue now, if that is new.
 func (e *Engine) send(r *record, verdict model.Verdict) {
-	if want := e.desired(&r.dev.view.Queues[r.index], verdict); want != r.sent {
+	if want := e.desired(&r.dev.queue(r).Queue, verdict); want != r.sent {
 		r.sent = want
 		e.changes = append(e.changes, want)
 	}
 }
 
-// inForce notes a verdict and what kind of slice it has.
-func (d *device) inForce(i int, verdict model.Verdict) {
-	d.applied[i], d.records[i].verdict = verdict, verdict
-	d.long.Put(i, verdict.Slice >= policy.LongSlice)
-	d.tiny.Put(i, verdict.Slice != 0 && verdict.Slice < policy.UsefulSlice)
-	d.view.SetSlice(i, verdict.Slice)
+// attribute records in whose favour a queue was preempted: the first ready queue
+// that runs.
+func (d *device) attribute(r *record, runs func(j int) bool) {
+	r.state.PreemptedBy = 0
+	for j := range d.view.Queues {
+		if q := &d.view.Queues[j]; j != r.index && q.Ready && runs(j) {
+			r.state.PreemptedBy = q.PID
+			d.records[j].state.Caused++
+			return
+		}
+	}
 }
 
-// desired is a verdict in the terms of a device.
+// desired translates a verdict into the terms of a device.
 func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
 	want := model.Desired{Queue: q.ID, Slice: verdict.Slice}
 	level := q.Level
@@ -253,19 +265,19 @@ func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
 		level = e.cfg.ForceLevel
 	}
 	if level == model.LevelAuto {
-		level = model.LevelBlock // unresolved: what every queue can do
+		level = model.LevelBlock // unresolved: every queue supports this one
 	}
 	switch {
 	case verdict.Run:
 	case q.Busy || q.Held || q.Guessed || level == model.LevelBlock:
 		want.Suspend = level
 	default:
-		// What looks idle may have work of the driver's own: a context being made, a module being
-		// loaded. Stopped in that it would never have work of which we know, so its turn would
-		// never come; and two with tiny slices would keep each other from it.
+		// An idle queue may have work of the driver's own, such as context creation
+		// or module loading. Suspended in that, it would never report work, and its
+		// turn would never come. Two with tiny slices would block each other.
 		want.Slice = 0
 		if q.Level == model.LevelBlock {
-			want.Suspend = model.LevelBlock // a level forced on what has only the gate: open, it lets every first launch through
+			want.Suspend = model.LevelBlock // a forced level on a queue that has only the gate: hold its first launch too
 		}
 	}
 	if verdict.Limit && level == model.LevelBlock {
@@ -278,16 +290,4 @@ func (e *Engine) desired(q *model.Queue, verdict model.Verdict) model.Desired {
 		}
 	}
 	return want
-}
-
-// blame notes for whom a queue had to leave: the first ready one that runs.
-func (d *device) blame(r *record, ready policy.Set, plan model.Plan) {
-	r.state.PreemptedBy = 0
-	for j := ready.Next(0); j >= 0; j = ready.Next(j + 1) {
-		if j != r.index && plan[j].Run {
-			r.state.PreemptedBy = d.view.Queues[j].PID
-			d.records[j].state.Caused++
-			return
-		}
-	}
 }

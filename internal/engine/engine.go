@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine keeps what is known about every queue, asks the policy, and
-// says what has to change: events in, desired states out. It does no I/O, has
-// no goroutine and reads no clock, so the daemon, the simulator and a replay run the
-// same code. One goroutine may use an Engine at a time.
+// Package engine turns events into desired states: it tracks every queue, asks
+// the policy and reports what has to change. It does no I/O, has no goroutine
+// and reads no clock, so the daemon, the simulator and a replay run the same
+// code. One goroutine may use an Engine at a time.
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -27,15 +28,15 @@ type Engine struct {
 	changes []model.Desired
 	stats   Stats
 
-	// Devices in the order in which they are decided: who leads a gang before who follows.
+	// order is the devices in the order of decision: the one that leads a gang
+	// before those that follow.
 	order      []*device
 	gangs      map[string]*gang
 	anyGang    bool
 	regrouping bool
 
-	held      map[int]bool // processes that are, or once were: the queues know
+	processes map[int][]*record // by PID
 	unmanaged map[model.DeviceID]bool
-	processes map[int]model.Priority // scratch of rank
 
 	observer func(*Event)
 	seen     Event // the one the observer looks at
@@ -43,28 +44,24 @@ type Engine struct {
 
 // Stats are counts since the engine was made.
 type Stats struct {
-	Decisions   uint64         // times a policy was asked, per device
-	Preemptions [Levels]uint64 // queues with work that were stopped, by level
-	Yields      uint64         // queues with work that the hardware leaves for one with a longer slice
-	Grants      uint64         // quanta given by the starvation bound
+	Decisions   uint64         // calls of a policy, per device
+	Preemptions [Levels]uint64 // queues with work that were suspended, by level
+	Yields      uint64         // queues with work that the hardware left for one with a longer slice
+	Grants      uint64         // quanta granted by the starvation bound
 }
 
-// record is the engine's own knowledge of a queue, beside the view's.
+// record is what the engine knows about a queue and policies do not see.
 type record struct {
 	dev    *device
 	gang   *gang
 	index  int  // in dev.view.Queues
-	slices bool // the device's, whatever the mode
+	slices bool // supported by the device, whatever the mode
 
-	// The rest of its clock, while the view is to be rebuilt.
-	flip   model.Time
-	credit time.Duration
-	v0     float64
-	chance bool
+	since  model.Time    // when it began to progress
+	credit time.Duration // progress too small to end its wait so far
 
-	verdict model.Verdict // in force; sent is what it means while the queue is busy, or idle
-	sent    model.Desired
-	state   QueueState // the counters of it
+	sent  model.Desired // the last one reported
+	state QueueState    // its counters
 }
 
 // New returns an engine without queues.
@@ -73,7 +70,7 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), held: make(map[int]bool)}
+	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), processes: make(map[int][]*record)}
 	if err := e.SetPolicy(cfg.Policy); err != nil {
 		return nil, err
 	}
@@ -90,23 +87,25 @@ func (e *Engine) SetPolicy(name string) error {
 		return err
 	}
 	e.policy, e.cfg.Policy = p, p.Name()
-	e.rank(0)
+	for pid := range e.processes {
+		e.rank(pid)
+	}
 	for _, d := range e.devices {
 		d.restructure()
-		d.view.Bind(p)
-		// A grant belongs to the plan it was made for; the count goes on.
-		d.view.Grant = policy.Grant{Count: d.view.Grant.Count}
+		e.stats.Grants += d.state.Grants()
+		d.state = p.NewState() // nothing is remembered from another policy
 	}
 	e.saw(Event{Kind: EventPolicy, Name: e.cfg.Policy})
 	return nil
 }
 
-// SetQuantum changes how long a turn is, from the next Decide on; it must be positive.
+// SetQuantum changes the length of a turn, which must be positive, from the next
+// Decide on.
 func (e *Engine) SetQuantum(d time.Duration) {
 	e.cfg.Quantum = d
 	e.saw(Event{Kind: EventQuantum, Length: d})
 	for _, d := range e.devices {
-		d.restructure()
+		d.pending = true
 	}
 }
 
@@ -123,55 +122,41 @@ func (e *Engine) SetMode(mode model.Mode, level model.Level) error {
 	return nil
 }
 
-// AddQueue makes a queue known: ID, PID, Device, Hint, Level (resolved), Slices, and Busy if
-// it has work already. A queue of a process that is held is held too. A known ID is replaced.
+// AddQueue adds a queue: ID, PID, Device, Hint, Level (resolved), Slices, and
+// Busy if it has work already. A queue of a process that is suspended by hand is
+// suspended too. A known ID is replaced.
 func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	e.RemoveQueue(now, q.ID)
 	if q.ChangedAt > now || q.Busy && q.ChangedAt == 0 {
-		q.ChangedAt = now // what a client says about the future counts for nothing
+		q.ChangedAt = now // a client cannot act in the future
 	}
 	if e.observer != nil {
-		added := q // on the heap only where somebody looks
+		added := q // on the heap only with an observer
 		e.saw(Event{Kind: EventAdd, At: now, Queue: &added})
 	}
-	for _, d := range e.devices {
-		for i := range d.view.Queues {
-			if !e.held[q.PID] {
-				break
-			}
-			if o := &d.view.Queues[i]; o.Held && o.PID == q.PID && o.ID.Session == q.ID.Session {
-				q.Held = true
-			}
+	for _, r := range e.processes[q.PID] {
+		if o := r.dev.queue(r); o.Held && o.ID.Session == q.ID.Session {
+			q.Held = true
 		}
 	}
 	at, found := slices.BinarySearchFunc(e.devices, q.Device, func(d *device, id model.DeviceID) int {
-		switch {
-		case d.id < id:
-			return -1
-		case d.id > id:
-			return 1
-		}
-		return 0
+		return cmp.Compare(d.id, id)
 	})
 	if !found {
-		d := newDevice(q.Device)
-		d.view.Bind(e.policy)
+		d := &device{id: q.Device, wake: model.Never, accounted: now, state: e.policy.NewState()}
 		d.view.Unmanaged = e.unmanaged[q.Device]
 		e.devices = slices.Insert(e.devices, at, d)
 	}
-	// Until a verdict says otherwise a queue runs: nobody has stopped it.
-	q.Running, q.RunSince, q.WaitSince = true, now, now
-	q.Rank = e.policy.Rank(&q, q.Hint.Priority)
-	r := &record{dev: e.devices[at], slices: q.Slices, flip: now, v0: e.devices[at].view.V, sent: model.Desired{Queue: q.ID}, verdict: model.Verdict{Run: true}}
+	q.Running, q.WaitSince = true, now
+	r := &record{dev: e.devices[at], slices: q.Slices, since: now, sent: model.Desired{Queue: q.ID}}
 	e.queues[q.ID] = r
+	e.processes[q.PID] = append(e.processes[q.PID], r)
 	r.dev.insert(q, r)
 	e.regrouping, e.anyGang = true, e.anyGang || q.Hint.Gang != ""
-	if e.policy.RanksProcesses() {
-		e.rank(q.PID)
-	}
+	e.rank(q.PID)
 }
 
-// RemoveQueue forgets a queue; an unknown one is nothing.
+// RemoveQueue removes a queue, if it is known.
 func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	r := e.queues[id]
 	if r == nil {
@@ -180,22 +165,24 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	e.saw(Event{Kind: EventRemove, At: now, ID: id})
 	delete(e.queues, id)
 	e.regrouping = true
-	pid := r.dev.view.Queues[r.index].PID
-	r.dev.remove(r.index)
-	if e.policy.RanksProcesses() {
-		defer e.rank(pid)
+	pid := r.dev.queue(r).PID
+	r.dev.remove(now, r.index)
+	e.processes[pid] = slices.DeleteFunc(e.processes[pid], func(o *record) bool { return o == r })
+	if len(e.processes[pid]) == 0 {
+		delete(e.processes, pid)
 	}
+	e.rank(pid)
 	if len(r.dev.records) == 0 {
-		e.stats.Grants += r.dev.view.Grant.Count
+		e.stats.Grants += r.dev.state.Grants()
 		e.devices = slices.DeleteFunc(e.devices, func(d *device) bool { return d == r.dev })
 	}
 }
 
-// SetBusy says that a queue has work, or has none any more.
+// SetBusy reports that a queue has work, or has none any more.
 func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) { e.setBusy(now, id, busy, 0) }
 
-// SetIdle says that a queue has no work any more, and for how long its program had been submitting
-// before it waited for the rest; 0: that is not known.
+// SetIdle reports that a queue has no work any more, and for how long its program
+// submitted before it waited for the rest; 0: unknown.
 func (e *Engine) SetIdle(now model.Time, id model.QueueID, fed time.Duration) {
 	e.setBusy(now, id, false, fed)
 }
@@ -205,36 +192,47 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed time.D
 	if r == nil {
 		return
 	}
-	d, q := r.dev, &r.dev.view.Queues[r.index]
+	d, q := r.dev, r.dev.queue(r)
 	if q.Busy == busy {
 		return
 	}
 	if len(d.records) == 1 {
-		fed = 0 // of one that is alone changes may be left out, so nothing may be learnt from them
+		fed = 0 // changes of a queue that is alone may be left out: learn nothing from them
 	}
 	fed = min(fed, now.Sub(q.ChangedAt))
 	q.Feeding.Learn(fed, now.Sub(q.ChangedAt))
 	q.Busy, q.ChangedAt = busy, now
 	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed})
-	d.readyChanged(now, r)
-	if r.gang != nil {
-		e.gangChanged(now, r.gang)
+	d.pending = true
+	d.busyChanged = append(d.busyChanged, r)
+	if s := d.service(q.PID); s != nil {
+		s.Work(now, busy)
+	}
+	if hasWork(q) {
+		d.startWait(now, r)
+	}
+	if r.gang == nil {
+		q.Ready = hasWork(q)
+	} else if !e.regrouping {
+		r.gang.lead.pending = true
 	}
 }
 
-// MarkRequest says that a request of a process begins or ends, for its latency target. From
-// the first mark on only marks count, before it busy periods do.
+// MarkRequest reports that a request of a process begins or ends, for its latency
+// target. From the first mark on only marks count; before it, busy periods do.
 func (e *Engine) MarkRequest(now model.Time, pid int, begin bool) {
 	e.saw(Event{Kind: EventMark, At: now, PID: pid, On: begin})
 	for _, d := range e.devices {
-		if len(d.view.Services) > 0 {
-			d.view.Mark(now, pid, begin)
-			d.dirty = true
+		if s := d.service(pid); s != nil {
+			d.epoch++
+			s.Mark(now, begin, d.epoch)
+			d.pending = true
 		}
 	}
 }
 
-// SetUnmanaged says whether somebody whom the engine can't schedule may use a device.
+// SetUnmanaged sets whether a process that the engine cannot schedule may use a
+// device.
 func (e *Engine) SetUnmanaged(now model.Time, id model.DeviceID, unmanaged bool) {
 	e.saw(Event{Kind: EventUnmanaged, At: now, Device: id, On: unmanaged})
 	if unmanaged {
@@ -247,13 +245,13 @@ func (e *Engine) SetUnmanaged(now model.Time, id model.DeviceID, unmanaged bool)
 	}
 	for _, d := range e.devices {
 		if d.id == id && d.view.Unmanaged != unmanaged {
-			d.view.Unmanaged, d.dirty = unmanaged, true
+			d.view.Unmanaged, d.pending = unmanaged, true
 		}
 	}
 }
 
-// SetHint changes the hint of all queues of a process and returns how many
-// there are. The level that results is the caller's to resolve: SetLevel.
+// SetHint changes the hint of all queues of a process and returns how many there
+// are. The caller resolves the resulting level: SetLevel.
 func (e *Engine) SetHint(now model.Time, pid int, hint model.Hint) int {
 	if e.observer != nil {
 		said := hint
@@ -262,14 +260,9 @@ func (e *Engine) SetHint(now model.Time, pid int, hint model.Hint) int {
 	return e.edit(now, pid, func(q *model.Queue) { q.Hint = hint })
 }
 
-// SetHeld suspends or resumes all queues of a process by hand, whatever the policy
-// and the mode, and returns how many there are.
+// SetHeld suspends or resumes all queues of a process by hand, whatever the
+// policy and the mode, and returns how many there are.
 func (e *Engine) SetHeld(now model.Time, pid int, held bool) int {
-	if held {
-		e.held[pid] = true
-	} else {
-		delete(e.held, pid)
-	}
 	e.saw(Event{Kind: EventHeld, At: now, PID: pid, On: held})
 	return e.edit(now, pid, func(q *model.Queue) { q.Held = held })
 }
@@ -278,71 +271,75 @@ func (e *Engine) SetHeld(now model.Time, pid int, held bool) int {
 func (e *Engine) SetLevel(now model.Time, id model.QueueID, level model.Level, slices bool) {
 	if r := e.queues[id]; r != nil {
 		e.saw(Event{Kind: EventLevel, At: now, ID: id, Level: level, On: slices})
-		r.dev.view.Queues[r.index].Level = level
+		r.dev.queue(r).Level = level
 		r.slices = slices
 		r.dev.restructure()
 	}
 }
 
-// SetQueueHint changes the hint of one queue, which is scheduled on its own from then on, and
-// says whether it is known. The next SetHint of its process changes it again.
+// SetQueueHint changes the hint of one queue, which is scheduled on its own from
+// then on, and reports whether the queue is known. The next SetHint of its
+// process changes it again.
 func (e *Engine) SetQueueHint(now model.Time, id model.QueueID, hint model.Hint) bool {
 	r := e.queues[id]
 	if r == nil {
 		return false
 	}
-	r.dev.restructure()
 	if e.observer != nil {
 		said := hint
 		e.saw(Event{Kind: EventQueueHint, At: now, ID: id, Hint: &said})
 	}
 	hint.PerQueue = true
-	q := &r.dev.view.Queues[r.index]
 	e.change(now, r, func(q *model.Queue) { q.Hint = hint })
-	e.rank(q.PID)
-	r.dev.unsorted = true
+	e.rank(r.dev.queue(r).PID)
 	return true
 }
 
-// edit changes the queues of a process and restores the order.
+// edit changes the queues of a process.
 func (e *Engine) edit(now model.Time, pid int, change func(*model.Queue)) int {
-	n := 0
-	for _, d := range e.devices {
-		mine := 0
-		for i := range d.view.Queues {
-			if d.view.Queues[i].PID == pid {
-				d.restructure()
-				d.unsorted = true
-				e.change(now, d.records[i], change)
-				mine++
-			}
-		}
-		n += mine
+	for _, r := range e.processes[pid] {
+		e.change(now, r, change)
 	}
 	e.rank(pid)
-	return n
+	return len(e.processes[pid])
 }
 
 // change changes one queue.
 func (e *Engine) change(now model.Time, r *record, change func(*model.Queue)) {
-	q := &r.dev.view.Queues[r.index]
-	was := q.Ready()
-	change(q)
+	q := r.dev.queue(r)
+	had := hasWork(q)
+	change(&q.Queue)
+	r.dev.restructure()
 	e.regrouping, e.anyGang = true, e.anyGang || q.Hint.Gang != ""
-	if q.Ready() && !was {
+	if hasWork(q) && !had {
 		r.dev.startWait(now, r)
 	}
 }
 
+// rank sets the rank of the queues of a process, as the policy sees it.
+func (e *Engine) rank(pid int) {
+	top := model.PriorityNever
+	for _, r := range e.processes[pid] {
+		top = max(top, r.dev.queue(r).Hint.Priority)
+	}
+	for _, r := range e.processes[pid] {
+		q := r.dev.queue(r)
+		if rank := e.policy.Rank(&q.Queue, top); rank != q.Rank {
+			q.Rank = rank
+			r.dev.restructure()
+		}
+	}
+}
+
 // Decide asks the policy about every device on which something happened or is
-// due, and returns what must change since the last call and when to call again at the
-// latest. The slice is reused by the next call.
+// due. It returns what must change since the last call, and the latest time of
+// the next one. The slice is reused by the next call.
 func (e *Engine) Decide(now model.Time) ([]model.Desired, model.Time) {
 	e.changes = e.changes[:0]
 	e.regroup()
 	wake := model.Never
 	for _, d := range e.order {
-		if d.dirty || now >= d.wake {
+		if d.pending || now >= d.wake {
 			e.decideDevice(now, d)
 			if e.anyGang {
 				e.lead(now, d)
@@ -356,7 +353,7 @@ func (e *Engine) Decide(now model.Time) ([]model.Desired, model.Time) {
 	return e.changes, wake
 }
 
-// String says what the engine runs, for logs.
+// String describes the engine, for logs.
 func (e *Engine) String() string {
 	if e.cfg.Mode == model.ModeLevel {
 		return fmt.Sprintf("%s, mode %s %d", e.cfg.Policy, e.cfg.Mode, e.cfg.ForceLevel)

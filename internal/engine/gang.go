@@ -10,8 +10,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// gang is the queues with one name. One of its devices leads: the policy
-// decides there whether the gang runs, and the others follow.
+// gang is the queues with one gang name. One of its devices leads: the policy
+// decides there whether the gang runs, and the other devices follow.
 type gang struct {
 	name    string
 	members []*record // those on the leading device first
@@ -20,8 +20,8 @@ type gang struct {
 	held    bool // a member may not run, so none does
 }
 
-// regroup finds the gangs again after queues came, went or changed. The most crowded
-// device of a gang leads, because there the gang has most to wait for.
+// regroup finds the gangs after queues came, went or changed. The most crowded
+// device of a gang leads, because the gang waits longest there.
 func (e *Engine) regroup() {
 	if !e.regrouping {
 		return
@@ -38,9 +38,9 @@ func (e *Engine) regroup() {
 	})
 	e.anyGang = false
 	for _, d := range e.order {
-		d.reorder() // so that who stands for a gang is always the same
+		d.sort() // so that a gang always has the same first member
 		for i, r := range d.records {
-			q := &d.view.Queues[i]
+			q := &d.view.Queues[i].Queue
 			if r.gang = nil; q.Hint.Gang == "" {
 				continue
 			}
@@ -65,129 +65,85 @@ func (e *Engine) regroup() {
 	}
 }
 
-// follows says that the gang's verdict is another device's, and matters.
+// follows reports that another device decides about the gang, and that it matters.
 func (g *gang) follows(d *device, cfg *Config) bool {
 	return g.lead != d && cfg.Mode != model.ModeOff && cfg.Mode != model.ModeTimeslice
 }
 
-// ready says that any member has work.
+// ready reports that any member has work.
 func (g *gang) ready() bool {
-	for _, r := range g.members {
-		if r.dev.view.Queues[r.index].Ready() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.members, func(r *record) bool { return hasWork(r.dev.queue(r)) })
 }
 
-// group tells the view which of its queues belong together.
-func (d *device) group(cfg *Config) {
+// findGroups finds the queues of a device that run and stop together: the members
+// of a gang, and the queues of a process that are not scheduled on their own.
+func (d *device) findGroups(cfg *Config) {
 	v := &d.view
-	groups := v.Groups[:0]
-	if cfg.Mode == model.ModeOff {
-		return
-	}
-	done := d.next // empty so far
+	v.Groups = nil
+	gangs, processes := map[*gang]int{}, make([][]int, v.Processes)
 	for i, r := range d.records {
-		if done.Has(i) {
-			continue
-		}
-		var group policy.Group
-		if g := r.gang; g != nil {
-			group = policy.Group{Led: g.follows(d, cfg), Run: g.run, Name: g.name}
-			for _, m := range g.members {
-				if m.dev == d {
-					group.Members = append(group.Members, m.index)
-				}
+		q := &v.Queues[i]
+		q.Group = -1
+		if g := r.gang; g != nil && cfg.Mode != model.ModeOff {
+			k, known := gangs[g]
+			if !known {
+				k = len(v.Groups)
+				gangs[g] = k
+				v.Groups = append(v.Groups, policy.Group{Led: g.follows(d, cfg), Name: g.name})
 			}
-		} else if int(v.Kin[i]) != i && !v.Queues[i].Hint.PerQueue {
-			group.Members = append(group.Members, i)
-			for j := int(v.Kin[i]); j != i; j = int(v.Kin[j]) {
-				if d.records[j].gang == nil && !v.Queues[j].Hint.PerQueue {
-					group.Members = append(group.Members, j)
-				}
-			}
-		}
-		for _, m := range group.Members {
-			done.Put(m, true)
-		}
-		if len(group.Members) > 1 || group.Name != "" {
-			groups = append(groups, group)
+			v.Groups[k].Members, q.Group = append(v.Groups[k].Members, i), k
+		} else if g == nil && !q.Hint.PerQueue {
+			processes[q.Process] = append(processes[q.Process], i)
 		}
 	}
-	clear(done)
-	v.SetGroups(groups)
-	for k := range groups {
-		if g := d.records[groups[k].Members[0]].gang; g != nil {
-			d.follow(g, cfg)
+	for _, members := range processes {
+		if len(members) > 1 && cfg.Mode != model.ModeOff {
+			for _, i := range members {
+				v.Queues[i].Group = len(v.Groups)
+			}
+			v.Groups = append(v.Groups, policy.Group{Members: members})
 		}
 	}
 }
 
-// follow brings the sets of a device in line with a gang.
-func (d *device) follow(g *gang, cfg *Config) {
-	v := &d.view
+// admit decides which members of a gang compete on a device. Work of a member
+// elsewhere counts as work of the first member.
+func (d *device) admit(now model.Time, g *gang, cfg *Config) {
 	may := cfg.Mode == model.ModeTimeslice || !g.held && (g.run || !g.follows(d, cfg))
 	for _, r := range g.members {
 		if r.dev != d {
 			continue
 		}
-		q := &v.Queues[r.index]
-		v.Eligible.Put(r.index, may && q.Eligible())
-		v.Ready.Put(r.index, may && q.Ready())
-		v.Recheck(r.index)
-	}
-	if rep := g.members[0]; rep.dev == d && v.Eligible.Has(rep.index) && g.ready() {
-		v.Ready.Put(rep.index, true) // work elsewhere is its work
-	}
-}
-
-// gangChanged follows a change of a member's work.
-func (e *Engine) gangChanged(now model.Time, g *gang) {
-	if e.regrouping {
-		return // it will be found anew
-	}
-	for _, d := range e.devices {
-		if len(d.view.Groups) == 0 || d.moved {
-			continue
-		}
-		rep := g.members[0]
-		was := rep.dev == d && d.view.Ready.Has(rep.index)
-		d.follow(g, &e.cfg)
-		if rep.dev == d && !was && d.view.Ready.Has(rep.index) {
-			d.startWait(now, rep)
+		q, was := d.queue(r), d.queue(r).Ready
+		q.Admitted, q.Ready = may && q.Eligible(), may && hasWork(q)
+		if r == g.members[0] && q.Admitted && !q.Ready && g.ready() {
+			if q.Ready = true; !was {
+				d.startWait(now, r)
+			}
 		}
 	}
-	g.lead.dirty = true
 }
 
 // lead takes over what a device decided about the gangs it leads.
 func (e *Engine) lead(now model.Time, d *device) {
+	if e.cfg.Mode == model.ModeOff || e.cfg.Mode == model.ModeTimeslice {
+		return
+	}
 	for k := range d.view.Groups {
 		group := &d.view.Groups[k]
-		g := e.gangs[group.Name]
-		if g == nil || g.lead != d || g.run == group.Run {
+		g, run := e.gangs[group.Name], d.view.Queues[group.Members[0]].Running
+		if g == nil || g.lead != d || g.run == run {
 			continue
 		}
-		g.run = group.Run
+		g.run = run
 		for _, r := range g.members {
-			o := r.dev
-			if o == d {
+			if r.dev == d {
 				continue
 			}
-			o.dirty = true
-			if g.run && o.view.Queues[r.index].Ready() {
-				o.startWait(now, r) // it waited elsewhere
+			r.dev.pending = true
+			if g.run && hasWork(r.dev.queue(r)) {
+				r.dev.startWait(now, r) // it waited elsewhere
 			}
-			if o.moved {
-				continue
-			}
-			for k := range o.view.Groups {
-				if o.view.Groups[k].Name == g.name {
-					o.view.Groups[k].Run = g.run
-				}
-			}
-			o.follow(g, &e.cfg)
 		}
 	}
 }

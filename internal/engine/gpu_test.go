@@ -189,11 +189,16 @@ func (g *gpu) horizon() model.Time {
 func (g *gpu) pass(d time.Duration) {
 	d = max(d, 1)
 	work := max(0, d-g.cost)
+	toProgress := g.cost // till the tenant that runs has made real progress
 	g.cost = max(0, g.cost-d)
 	g.now = g.now.Add(d)
 	for i, p := range g.tenants {
 		if !p.q.Held && p.busy() {
-			p.dry += d
+			dry := d
+			if i == g.cur {
+				dry = min(d, toProgress+p.dryAt-p.recent)
+			}
+			p.dry += dry
 			p.worst = max(p.worst, p.dry)
 		}
 		if i == g.cur {

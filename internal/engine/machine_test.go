@@ -225,7 +225,7 @@ func (m *machine) step() {
 func (m *machine) decide() {
 	if m.twin != nil {
 		for k, d := range m.e.devices {
-			if d.dirty || m.now >= d.wake {
+			if d.pending || m.now >= d.wake {
 				m.rebuilt.devices[k].restructure()
 			}
 		}
@@ -282,7 +282,7 @@ func (m *machine) stable() bool {
 func (m *machine) again() {
 	ask := func(e *Engine) {
 		for _, d := range e.devices {
-			d.dirty = true
+			d.pending = true
 		}
 	}
 	m.all(ask) // also where time alone has changed something

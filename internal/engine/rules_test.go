@@ -91,7 +91,7 @@ func checkDevice(t source, cfg Config, e *Engine, now model.Time, states []Queue
 			dev = d
 		}
 	}
-	granted := dev.view.Grant.Active
+	granted := dev.state.Granted()
 	ranked := slices.Contains([]string{"HPF", "HHPF", "CHPF", "AWF"}, cfg.Policy) && len(dev.view.Groups) == 0
 	tiny, ready, served, holding := 0, 0, false, false
 	top := model.PriorityNever
@@ -103,10 +103,10 @@ func checkDevice(t source, cfg Config, e *Engine, now model.Time, states []Queue
 	for i := range states {
 		s := &states[i]
 		q := &s.Queue
-		if q.Running && dev.view.Ready.Has(i) && s.Desired.Slice != 0 && s.Desired.Slice < policy.UsefulSlice {
+		if q.Running && dev.view.Queues[i].Ready && s.Desired.Slice != 0 && s.Desired.Slice < policy.UsefulSlice {
 			tiny++
 		}
-		if dev.view.Ready.Has(i) { // a gang that waits elsewhere is not
+		if dev.view.Queues[i].Ready { // a gang that waits elsewhere is not
 			ready += wants(cfg, q)
 			served = served || q.Running
 		} else if now < q.ChangedAt.Add(cfg.Hold) {

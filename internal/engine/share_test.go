@@ -97,3 +97,62 @@ func TestIdleShares(t *testing.T) {
 		})
 	}
 }
+
+// TestStrictShareForDays: accounting stays exact however long the daemon runs and
+// whatever policy was in force before. A week under HPF beside an idle high, where
+// a low has a tiny slice, and a day under SPUP are simulated. SPUP must hold its
+// quotas on the first day as on the last, and must not ask for decision after
+// decision without time passing.
+func TestStrictShareForDays(t *testing.T) {
+	for _, mode := range []model.Mode{model.ModeLive, model.ModeSuspend} {
+		t.Run(string(mode), func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Mode = mode
+			e, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n, hint := range []model.Hint{{Priority: 10}, {Utilization: 25}, {Utilization: 50}} {
+				e.AddQueue(simStart, model.Queue{
+					ID: model.QueueID{Session: model.SessionID(n + 1)}, PID: n + 1, Hint: hint,
+					Level: model.LevelInterrupt, Slices: true, Busy: n == 1,
+				})
+			}
+			now, decisions := simStart, 0
+			until := func(end model.Time) {
+				for now < end {
+					_, wake := e.Decide(now)
+					if decisions++; wake <= now {
+						t.Fatalf("wake %v is not after %v", wake, now)
+					}
+					now = min(wake, end)
+				}
+			}
+			until(now.Add(7 * 24 * time.Hour))
+			e.SetBusy(now, model.QueueID{Session: 3}, true)
+			if err := e.SetPolicy("SPUP"); err != nil {
+				t.Fatal(err)
+			}
+			for _, length := range []time.Duration{10 * time.Second, 24 * time.Hour, 10 * time.Second} {
+				e.Decide(now)
+				before, began := e.Snapshot(now), now
+				decisions = 0
+				until(began.Add(length))
+				e.Decide(now)
+				for i, s := range e.Snapshot(now) {
+					got := (s.Queue.Got - before[i].Queue.Got).Seconds() / length.Seconds()
+					want := float64(s.Queue.Hint.Utilization) / 100
+					if !s.Queue.Busy {
+						want = 0
+					}
+					if math.Abs(got-want) > 0.02 {
+						t.Errorf("from %v on: %.4f of the device, quota %.2f", began.Sub(simStart), got, want)
+					}
+				}
+				if perWindow := float64(decisions) / (length.Seconds() / cfg.Window.Seconds()); perWindow > 40 {
+					t.Errorf("from %v on: %.1f decisions per window", began.Sub(simStart), perWindow)
+				}
+			}
+		})
+	}
+}

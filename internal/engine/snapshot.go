@@ -7,36 +7,39 @@ import (
 	"xsched/internal/policy"
 )
 
-// QueueState is what is known of a queue, for people to look at.
+// QueueState is the state of a queue, for display.
 type QueueState struct {
 	Queue   model.Queue
 	Desired model.Desired // as last decided
-	// Waiting: it has work and no chance to progress since Queue.WaitSince.
+	// Waiting: it has work and could not progress since Queue.WaitSince.
 	Waiting bool
 
-	Preemptions [Levels]uint64 // times it was stopped with work, by level
+	Preemptions [Levels]uint64 // times it was suspended with work, by level
 	Yields      uint64         // times the hardware left it for a longer slice
 	Caused      uint64         // preemptions and yields of others in its favour
-	PreemptedBy int            // PID in whose favour it last had to leave; 0: nobody's
+	PreemptedBy int            // PID in whose favour it was last preempted; 0: none
 
-	// SLO is how the latency target of its process stands on this device; its zero
+	// SLO is the status of its process's latency target on this device; the zero
 	// value means that there is none.
 	SLO policy.SLOStatus
 }
 
-// Snapshot returns the state of all queues by device, priority and ID, as of the last Decide.
+// Snapshot returns the state of all queues by device, rank and ID, as of the last
+// Decide.
 func (e *Engine) Snapshot(model.Time) []QueueState {
 	all := make([]QueueState, 0, len(e.queues))
 	var slos []policy.SLOStatus
 	for _, d := range e.devices {
-		d.flush()
-		d.reorder()
-		slos = d.view.SLOs(d.id, slos[:0])
+		if d.stale {
+			d.sort()
+		}
+		slos = e.policy.SLOs(&d.view, d.state, d.id, slos[:0])
 		for i, r := range d.records {
 			s := r.state
-			s.Queue, s.Desired = d.view.Queues[i], r.sent
+			q := &d.view.Queues[i]
+			s.Queue, s.Desired = q.Queue, r.sent
 			s.Queue.Slices = r.slices
-			s.Waiting = s.Queue.Ready() && !r.chance
+			s.Waiting = hasWork(q) && !q.Progressing
 			for _, slo := range slos {
 				if slo.PID == s.Queue.PID {
 					s.SLO = slo
@@ -48,33 +51,43 @@ func (e *Engine) Snapshot(model.Time) []QueueState {
 	return all
 }
 
-// Kept says that a queue would get nothing done under the plan in force if it had work: it is stopped, or
-// slices of others that have some keep it from that.
+// Kept reports that a queue would not progress under the plan in force if it had
+// work: it is suspended, or slices of others with work keep it from that.
 func (e *Engine) Kept(id model.QueueID) bool {
 	r := e.queues[id]
-	if r == nil || r.dev.moved { // then it is about to be decided anew
+	if r == nil || r.dev.stale { // about to be decided anew
 		return false
 	}
-	d := r.dev
-	for i := d.view.Ready.Next(0); i >= 0; i = d.view.Ready.Next(i + 1) {
-		if i != r.index && d.view.Running.Has(i) && (d.tiny.Has(r.index) || d.long.Has(i) && !d.long.Has(r.index)) {
+	mine := r.dev.queue(r).Verdict
+	if !mine.Run {
+		return true
+	}
+	for i := range r.dev.view.Queues {
+		q := &r.dev.view.Queues[i]
+		if i == r.index || !q.Ready || !q.Running {
+			continue
+		}
+		long := q.Verdict.Slice >= policy.LongSlice && mine.Slice < policy.LongSlice
+		if long || mine.Slice != 0 && mine.Slice < policy.UsefulSlice {
 			return true
 		}
 	}
-	return !r.verdict.Run
+	return false
 }
 
-// WaitsSince says that a queue has work, can't progress now and did not since a time.
+// WaitsSince reports that a queue has work, cannot progress now and could not
+// since a time.
 func (e *Engine) WaitsSince(id model.QueueID, since model.Time) bool {
 	r := e.queues[id]
-	if r == nil || r.dev.moved {
+	if r == nil || r.dev.stale {
 		return false
 	}
-	v := &r.dev.view
-	return v.Ready.Has(r.index) && !v.Chance.Has(r.index) && v.Clocks[r.index].Wait <= since
+	q := r.dev.queue(r)
+	return q.Waiting() && q.WaitSince <= since
 }
 
-// StoppedFor is the process in whose favour a queue last had to leave; 0: nobody's.
+// StoppedFor returns the process in whose favour a queue was last preempted;
+// 0: none.
 func (e *Engine) StoppedFor(id model.QueueID) int {
 	if r := e.queues[id]; r != nil {
 		return r.state.PreemptedBy
@@ -86,16 +99,16 @@ func (e *Engine) StoppedFor(id model.QueueID) int {
 func (e *Engine) Stats() Stats {
 	s := e.stats
 	for _, d := range e.devices {
-		s.Grants += d.view.Grant.Count
+		s.Grants += d.state.Grants()
 	}
 	return s
 }
 
-// SLOs returns how the latency targets stand, by device and process.
+// SLOs returns the status of the latency targets, by device and process.
 func (e *Engine) SLOs() []policy.SLOStatus {
 	var all []policy.SLOStatus
 	for _, d := range e.devices {
-		all = d.view.SLOs(d.id, all)
+		all = e.policy.SLOs(&d.view, d.state, d.id, all)
 	}
 	return all
 }

@@ -4,17 +4,9 @@ package policy
 
 import "xsched/internal/model"
 
-// AWF is HPF for desktops: the process whose window the user looks at comes
-// first, the others follow by priority.
+// AWF is HPF for desktops: the process with the active window comes first, the
+// others follow by priority.
 type AWF struct{ HPF }
-
-var (
-	_ Policy = AWF{}
-	_ Ranker = AWF{}
-)
-
-// Name implements Policy.
-func (AWF) Name() string { return "AWF" }
 
 // Rank implements Ranker.
 func (AWF) Rank(q *model.Queue, _ model.Priority) model.Priority {

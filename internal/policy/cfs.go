@@ -9,13 +9,14 @@ import (
 	"xsched/internal/model"
 )
 
-// CFS is completely fair: everybody has GPU time in proportion to its weight,
-// in rounds that are as short as switching allows. Weights are utilisations where they
-// are said, and otherwise follow the CPU nice value: one step is a quarter more or less.
+// CFS is completely fair scheduling: each queue gets GPU time in proportion to
+// its weight, in rounds as short as switching allows. The weight is the
+// utilization where a hint sets one. Otherwise it follows the CPU nice value,
+// where one step is a quarter more or less.
 //
-// Where the device has slices they are a round of cfsRound between all of them, but none
-// is shorter than cfsLeast: quick with a few tenants, and with many a
-// switch costs 7 %. UP has longer ones and loses less.
+// Where the device has slices, one round of cfsRound is divided between all
+// queues, but no slice is shorter than cfsLeast. That is quick with a few
+// tenants and loses 7 % to switching with many. UP has longer slices and loses less.
 type CFS struct{}
 
 const (
@@ -23,41 +24,25 @@ const (
 	cfsLeast = 3 * time.Millisecond
 )
 
-var (
-	_ Policy  = CFS{}
-	_ Keyer   = CFS{}
-	_ Charger = CFS{}
-)
-
-// Name implements Policy.
-func (CFS) Name() string { return "CFS" }
-
 // Decide implements Policy.
-func (CFS) Decide(now model.Time, v *View) (model.Plan, model.Time) {
+func (CFS) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time) {
+	s.update(v, cfsWeight, false)
 	if v.slicesShare() {
-		v.want()
+		s.want(v)
 		return v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), model.Never
 	}
-	return fair(now, v, cfsWeight)
+	return s.takeTurns(now, v, cfsWeight)
 }
 
-// Key implements Keyer.
-func (CFS) Key(v *View, i int) int64 { return fairKey(v, i) }
-
-// Charge implements Charger.
-func (CFS) Charge(v *View, i int, used time.Duration) { fairCharge(v, i, used, cfsWeight(v, i)) }
-
-// cfsSlice is the slice of the lightest.
+// cfsSlice is the slice of the lightest queue.
 func cfsSlice(v *View) time.Duration {
-	if len(v.each) == len(v.plan) {
-		return 0 // the slices are there already
-	}
 	sum, least := 0, 0
 	for i := range v.Queues {
-		if !v.Queues[i].Eligible() {
+		q := &v.Queues[i]
+		if !q.Eligible() {
 			continue
 		}
-		w := cfsWeight(v, i)
+		w := cfsWeight(q)
 		sum += w
 		if least == 0 || w < least {
 			least = w
@@ -69,11 +54,17 @@ func cfsSlice(v *View) time.Duration {
 	return max(cfsLeast, cfsRound*time.Duration(least)/time.Duration(sum))
 }
 
-// cfsWeight is 100 for a process that said nothing.
-func cfsWeight(v *View, i int) int {
-	h := &v.Queues[i].Hint
-	if h.Utilization > 0 || h.Nice == 0 {
-		return utilization(v, i)
+// niceWeights are 100 at nice 0 and a quarter more for each step towards -20.
+var niceWeights = func() (w [model.NiceMax - model.NiceMin + 1]int) {
+	for i := range w {
+		w[i] = max(1, int(math.Round(100*math.Pow(1.25, -float64(i+model.NiceMin)))))
 	}
-	return max(1, int(math.Round(100*math.Pow(1.25, -float64(h.Nice)))))
+	return w
+}()
+
+func cfsWeight(q *Queue) int {
+	if h := &q.Hint; h.Utilization == 0 && h.Nice != 0 {
+		return niceWeights[min(max(h.Nice, model.NiceMin), model.NiceMax)-model.NiceMin]
+	}
+	return utilization(q)
 }

@@ -4,17 +4,9 @@ package policy
 
 import "xsched/internal/model"
 
-// CHPF is HPF with the CPU's priorities: a process is as important on the GPU as
-// its nice value makes it on the CPU. Priorities are not looked at.
+// CHPF is HPF with CPU priorities: a process is as important on the GPU as its
+// nice value makes it on the CPU. Priority hints are ignored.
 type CHPF struct{ HPF }
-
-var (
-	_ Policy = CHPF{}
-	_ Ranker = CHPF{}
-)
-
-// Name implements Policy.
-func (CHPF) Name() string { return "CHPF" }
 
 // Rank implements Ranker.
 func (CHPF) Rank(q *model.Queue, _ model.Priority) model.Priority {

@@ -8,30 +8,34 @@ import (
 	"xsched/internal/model"
 )
 
-// A request that is fed to the device kernel by kernel leaves it empty between them. The hardware
-// then goes to the low with the tiny slice, and the next kernel pays for the way back, again and again
-// (docs/platforms/nvidia.md has the figures). Beside such a high the lows keep the driver's slice and
-// are stopped when it begins. The stop takes effect while the program still submits, so that it costs the high
-// nothing, and from then on nothing comes between its kernels.
+// A request that is submitted kernel by kernel leaves the device empty between
+// kernels. The hardware then switches to the low with the tiny slice, and the
+// next kernel pays for the switch back (docs/platforms/nvidia.md has the
+// figures). Beside such a high, lows keep the driver's slice and are suspended
+// when it begins. The suspend takes effect while the program still submits, so
+// it costs the high nothing, and nothing comes between its kernels afterwards.
 //
-// A stop and a continue cost the low more than two switches. A request shorter than
-// model.FedMin is over before a stop takes effect; for one of model.FedMax or more the switches are a few percent.
+// A suspend and a resume cost the low more than two switches. A request shorter
+// than model.FedMin ends before a suspend takes effect. For one of model.FedMax
+// or more the switches cost a few percent.
 
-// FedHold is for how long a low stays stopped after such a request: one that reads a value back in its
-// middle goes on at once.
-const FedHold = 200 * time.Microsecond
+// fedHold is how long a low stays suspended after such a request: a program that
+// reads a value back in the middle of a request continues at once.
+const fedHold = 200 * time.Microsecond
 
-// fedUntil is till when slices are not to be used for what the queues of [from, end) do, because all of them
-// are fed kernel by kernel; now: not at all, Never: as long as nothing changes.
+// fedUntil is until when to avoid slices beside the queues of [from, end),
+// because all of them submit kernel by kernel. now: not at all. Never: until
+// something changes.
 func (v *View) fedUntil(now model.Time, from, end int) model.Time {
 	until := model.Never
-	for i := v.Eligible.NextIn(from, end); i >= 0; i = v.Eligible.NextIn(i+1, end) {
+	for i := from; i < end; i++ {
 		q := &v.Queues[i]
-		if !q.Feeding.Expected() {
+		switch {
+		case !q.Admitted:
+		case !q.Feeding.Expected():
 			return now
-		}
-		if q.Busy {
-			until = min(until, q.ChangedAt.Add(model.FedMax)) // it is none if it takes longer
+		case q.Busy:
+			until = min(until, q.ChangedAt.Add(model.FedMax)) // a longer request does not qualify
 		}
 	}
 	return max(until, now)

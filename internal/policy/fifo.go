@@ -4,25 +4,15 @@ package policy
 
 import "xsched/internal/model"
 
-// FIFO serves first who came first: of the ready queues of a device the one
-// that is busy for the longest time runs alone till it goes idle. It keeps its turn
-// also against one that was released from a hold and is busy for longer. Unlike
-// HPF it does not hold a turn over a gap: going idle is what ends a turn here.
+// FIFO serves queues in the order in which they became busy. Each runs alone
+// until it goes idle, even if one that was busy for longer is resumed by hand
+// meanwhile. Unlike HPF it does not hold a turn over a gap: a turn ends when its
+// queue goes idle.
 type FIFO struct{}
 
-var (
-	_ Policy = FIFO{}
-	_ Keyer  = FIFO{}
-)
-
-// Name implements Policy.
-func (FIFO) Name() string { return "FIFO" }
-
 // Decide implements Policy.
-func (FIFO) Decide(now model.Time, v *View) (model.Plan, model.Time) {
-	plan, _, wake := turns{}.decide(now, v)
+func (FIFO) Decide(now model.Time, v *View, s *turn) (model.Plan, model.Time) {
+	byArrival := turns{key: func(_ int, q *Queue) key { return key{at: int64(q.ChangedAt)} }}
+	plan, _, wake := byArrival.decide(now, v, s)
 	return plan, wake
 }
-
-// Key implements Keyer.
-func (FIFO) Key(v *View, i int) int64 { return int64(v.Queues[i].ChangedAt) }

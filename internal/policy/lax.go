@@ -2,87 +2,56 @@
 
 package policy
 
-import (
-	"math"
+import "xsched/internal/model"
 
-	"xsched/internal/model"
-)
-
-// LAX serves the least laxity first. Work may be put off for as long as its
-// laxity says and has its lax priority till then; after that it is critical and
-// has its critical priority. The highest of these priorities runs alone; of equals
-// the one that has to start first.
+// LAX serves the least laxity first. A queue may be deferred until its laxity
+// runs out and has its lax priority until then. After that it is critical and
+// has its critical priority. The highest of these priorities runs alone; of
+// equals, the queue that must start first.
 //
-// A hint that says a laxity and no priorities means: my own priority, and the highest
-// when I can't wait any longer. One that says a deadline only may be put off till then.
-//
-// Queue.Memo[0] is the time since which a queue is critical; View.Memo[0] is no later than when
-// the next one will be.
+// A laxity without priorities means: the queue's own priority, and the highest
+// once it is critical. A deadline alone counts as a laxity of that length.
 type LAX struct{}
 
-var (
-	_ Policy = LAX{}
-	_ Keyer  = LAX{}
-)
-
-// Name implements Policy.
-func (LAX) Name() string { return "LAX" }
-
 // Decide implements Policy.
-func (LAX) Decide(now model.Time, v *View) (model.Plan, model.Time) {
-	if int64(now) >= v.Memo[0] {
-		v.Memo[0] = math.MaxInt64
-		for w, word := range v.Ready {
-			for ; word != 0; word &= word - 1 {
-				i := first(w, word)
-				if v.Keys[i]&laxBit == 0 {
-					continue
-				}
-				if at := v.Keys[i] & (laxBit - 1) * 1000; at > int64(now) {
-					v.Memo[0] = min(v.Memo[0], at)
-				} else {
-					v.Queues[i].Memo[0] = int64(critical(&v.Queues[i]))
-					v.Rekey(i)
-				}
-			}
+func (LAX) Decide(now model.Time, v *View, s *turn) (model.Plan, model.Time) {
+	next := model.Never // when the first deferred queue becomes critical
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		if at := laxUntil(q); q.Ready && at > now {
+			next = min(next, at)
 		}
 	}
-	plan, _, wake := turns{preempt: true}.decide(now, v)
-	return plan, min(wake, model.Time(v.Memo[0]))
+	plan, _, wake := (&turns{
+		key:     func(_ int, q *Queue) key { return laxKey(now, q) },
+		preempt: true,
+	}).decide(now, v, s)
+	return plan, min(wake, next)
 }
 
-// laxBit is set in the keys of those that may be put off; below it is when they can't be
-// any longer, in microseconds, and above it the priority.
-const laxBit = 1 << 48
-
-// Key implements Keyer: priority first, then when the work has to start.
-func (LAX) Key(v *View, i int) int64 {
-	q := &v.Queues[i]
-	at := critical(q)
-	if at == model.Never {
-		return int64(model.PriorityMax-q.Hint.Priority)<<49 | (laxBit - 1)
-	}
-	prio, bit := q.Hint.Priority, int64(0)
-	said := q.Hint.LaxPriority != 0 || q.Hint.CriticalPriority != 0
-	switch isCritical := q.Memo[0] == int64(at); {
-	case isCritical && said:
-		prio = q.Hint.CriticalPriority
-	case isCritical:
+// laxKey orders by priority. Of equal priorities critical queues come first,
+// then those without a laxity, then those that may still be deferred.
+func laxKey(now model.Time, q *Queue) key {
+	h, at := &q.Hint, laxUntil(q)
+	prio, deferred := h.Priority, int64(0)
+	ownPriorities := h.LaxPriority != 0 || h.CriticalPriority != 0
+	switch critical := q.Ready && now >= at; {
+	case at == model.Never:
+	case critical && ownPriorities:
+		prio = h.CriticalPriority
+	case critical:
 		prio = model.PriorityMax
 	default:
-		bit = laxBit
-		if said {
-			prio = q.Hint.LaxPriority
-		}
-		if v.Ready.Has(i) {
-			v.Memo[0] = min(v.Memo[0], int64(at))
+		deferred = 1
+		if ownPriorities {
+			prio = h.LaxPriority
 		}
 	}
-	return int64(model.PriorityMax-prio)<<49 | bit | min(int64(at+999)/1000, laxBit-1)
+	return key{class: 2*int64(model.PriorityMax-prio) + deferred, at: int64(at)}
 }
 
-// critical is when the work of a queue can't be put off any longer.
-func critical(q *model.Queue) model.Time {
+// laxUntil is until when the work of a queue may be deferred.
+func laxUntil(q *Queue) model.Time {
 	switch {
 	case q.Hint.Laxity > 0:
 		return q.ChangedAt.Add(q.Hint.Laxity)

@@ -8,69 +8,73 @@ import (
 	"xsched/internal/model"
 )
 
-// MLFQ learns who is interactive: everybody begins in the top tier, who uses
-// up the time of its tier sinks to the next, and a lower tier runs only while no
-// higher one has work. Turns are longer in lower tiers. After every Boost all
-// begin at the top again, so that a program that changes its ways is noticed.
-//
-// Queue.Memo is the tier and what was used of it; View.Memo[0] is the next boost.
+// MLFQ is a multi-level feedback queue: it learns which queues are interactive.
+// Every queue begins in the top tier and sinks to the next when it uses up the
+// time of its tier. A lower tier runs only while no higher one has work, in
+// longer turns. After every Boost all queues return to the top, so that a
+// program that changes its behaviour is noticed.
 type MLFQ struct{}
 
-const (
-	mlfqTiers = 4
-	mlfqShift = 56 // of the tier in a key
-)
+const mlfqTiers = 4
 
-var (
-	_ Policy  = MLFQ{}
-	_ Keyer   = MLFQ{}
-	_ Charger = MLFQ{}
-)
+type mlfqState struct {
+	turn   turn
+	boost  model.Time // the next one
+	queues perQueue[mlfqQueue]
+}
 
-// Name implements Policy.
-func (MLFQ) Name() string { return "MLFQ" }
+type mlfqQueue struct {
+	got  time.Duration // Queue.Got up to which the queue is charged
+	tier int
+	used time.Duration // of its tier
+}
 
 // Decide implements Policy.
-func (m MLFQ) Decide(now model.Time, v *View) (model.Plan, model.Time) {
-	v.settleFew()
-	if int64(now) >= v.Memo[0] {
-		v.Memo[0] = int64(now.Add(v.Knobs.Boost))
-		for i := range v.Queues {
-			v.Queues[i].Memo = [2]int64{}
-			v.Rekey(i)
+func (MLFQ) Decide(now model.Time, v *View, s *mlfqState) (model.Plan, model.Time) {
+	s.queues.align(v, func(q *Queue) mlfqQueue { return mlfqQueue{got: q.Got} })
+	for i := range v.Queues {
+		if got := v.Queues[i].Got; got != s.queues.of[i].got {
+			s.queues.of[i].charge(v, got)
 		}
 	}
-	plan, i, wake := turns{preempt: true, shift: mlfqShift, length: mlfqTurn, hold: true}.decide(now, v)
+	if now >= s.boost {
+		s.boost = now.Add(v.Knobs.Boost)
+		for i := range s.queues.of {
+			s.queues.of[i] = mlfqQueue{got: s.queues.of[i].got}
+		}
+	}
+	plan, i, wake := (&turns{
+		key: func(i int, q *Queue) key {
+			return key{class: int64(s.queues.of[i].tier), at: int64(q.WaitSince)}
+		},
+		preempt: true, byClass: true, hold: true,
+		length: func(i int, _ *Queue) time.Duration { return s.queues.of[i].turn(v) },
+	}).decide(now, v, &s.turn)
 	if i >= 0 && wake != model.Never {
-		wake = min(wake, model.Time(v.Memo[0]))
+		wake = min(wake, s.boost)
 	}
 	return plan, wake
 }
 
-// Key implements Keyer: the tier, and in it who waits longest.
-func (MLFQ) Key(v *View, i int) int64 {
-	return v.Queues[i].Memo[0]<<mlfqShift | int64(v.Clocks[i].Wait)
-}
-
-// Charge implements Charger.
-func (MLFQ) Charge(v *View, i int, used time.Duration) {
-	m := &v.Queues[i].Memo
-	m[1] += int64(used)
-	for m[0] < mlfqTiers-1 && m[1]+int64(time.Microsecond) >= int64(mlfqAllot(v, m[0])) {
-		m[1] = max(0, m[1]-int64(mlfqAllot(v, m[0])))
-		m[0]++
+// charge adds the GPU time up to got, and lowers the tier when its time is used
+// up. A microsecond of tolerance avoids a wake-up for a rounding error.
+func (m *mlfqQueue) charge(v *View, got time.Duration) {
+	m.used += got - m.got
+	m.got = got
+	for m.tier < mlfqTiers-1 && m.used+time.Microsecond >= mlfqAllotment(v, m.tier) {
+		m.used = max(0, m.used-mlfqAllotment(v, m.tier))
+		m.tier++
 	}
 }
 
-// mlfqAllot is what a tier may use: a fifth of a quantum at the top, twice as much in each below.
-func mlfqAllot(v *View, tier int64) time.Duration { return v.Knobs.Quantum / 5 << tier }
-
-// mlfqTurn is the rest of what a queue may use in its tier.
-func mlfqTurn(v *View, i int) time.Duration {
-	m := &v.Queues[i].Memo
-	allot := mlfqAllot(v, m[0])
-	if m[0] == mlfqTiers-1 {
-		return allot
+// turn is what is left to a queue in its tier.
+func (m *mlfqQueue) turn(v *View) time.Duration {
+	if m.tier == mlfqTiers-1 {
+		return mlfqAllotment(v, m.tier)
 	}
-	return max(time.Millisecond, allot-time.Duration(m[1]))
+	return max(time.Millisecond, mlfqAllotment(v, m.tier)-m.used)
 }
+
+// mlfqAllotment is the time of a tier: a fifth of a quantum at the top, twice as
+// much in each tier below.
+func mlfqAllotment(v *View, tier int) time.Duration { return v.Knobs.Quantum / 5 << tier }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy decides who may use a device. A policy is a pure function of
-// a View (the queues of one device and what is known about them) and the time:
-// it does no I/O, reads no clock and keeps nothing between two calls, so every
+// Package policy decides which queues of a device run, and with which
+// hardware timeslice.
+//
+// A policy is a pure function of the time, a View of one device and its own
+// State. It does no I/O, reads no clock and never writes to the view, so every
 // decision can be replayed.
 //
-// A new policy is one file with a type that implements Policy and one line in
-// registry.go. What it must remember between two calls lies in the view (View.Memo,
-// Queue.Memo), where the engine keeps it. The registry puts the starvation
-// guard (starve.go) and the groups (group.go) around every policy.
+// A new policy is one file with a type that has a Decide method, one line in
+// registry.go and one page in docs/policies. Its memory is a type of its own,
+// named by the last parameter of Decide. The scheduler applies the starvation
+// bound (starve.go) and group scheduling (group.go) to every policy.
 package policy
 
 import (
@@ -17,53 +19,61 @@ import (
 	"xsched/internal/model"
 )
 
-// Policy turns what is known about one device into a plan.
-type Policy interface {
-	// Name is the one of the registry.
-	Name() string
-	// Decide returns one verdict for each queue of the view, in its order, and
-	// the latest time at which it wants to be asked again (model.Never: only when
-	// something changes). The plan is made with View.Base and View.Set, lies in the
-	// view's buffer and is valid until the next call with that view.
-	Decide(now model.Time, view *View) (model.Plan, model.Time)
+// Policy turns what is known about one device into a plan. S is what the
+// policy remembers about a device; its zero value is a device never seen
+// before. Only Decide reads or writes it.
+type Policy[S any] interface {
+	// Decide returns one verdict per queue of the view, in its order, and the
+	// latest time at which to ask again (model.Never: only after a change).
+	// The scheduler adapts verdicts to what each queue supports: a policy may
+	// plan a timeslice for a queue that has none.
+	Decide(now model.Time, v *View, s *S) (model.Plan, model.Time)
 }
 
-// Knobs are what an administrator can turn. The reasons for the defaults are
+// Ranker is a policy with its own notion of priority. Queues are ordered by
+// rank. Without a Ranker, the rank of a queue is its priority.
+type Ranker interface {
+	// Rank returns the rank of a queue. process is the highest priority of all
+	// queues of its process, on any device.
+	Rank(q *model.Queue, process model.Priority) model.Priority
+}
+
+// Knobs are the tunables of an administrator. The defaults follow from
 // measurements on an H200: a switch between two full processes costs about
-// 0.2 ms, stopping a process by the driver 0.53-0.63 ms, continuing it
-// 0.21-0.35 ms, and the driver's own slice is 2 ms.
+// 0.2 ms, suspending a process through the driver 0.53-0.63 ms, resuming it
+// 0.21-0.35 ms, and the driver's own timeslice is 2 ms.
 type Knobs struct {
-	// Quantum is how long one of several equal low queues keeps its turn. A turn
-	// costs a stop and a continue (0.75-1 ms): 50 ms keeps that below 2 %, where
-	// the driver's own 2 ms slices lose 10 % to switching.
+	// Quantum is the turn length of equal low-priority queues. A turn costs a
+	// suspend and a resume (0.75-1 ms): 50 ms keeps that below 2 %, where the
+	// driver's own 2 ms slices lose 10 % to switching.
 	Quantum time.Duration
-	// StarvationBound is how long a ready queue may go without progress; 0: for ever.
+	// StarvationBound is how long a ready queue may go without progress; 0
+	// disables the bound.
 	StarvationBound time.Duration
-	// Hold is how long a queue that went idle keeps its place. As long as a hand-over
-	// costs: then waiting is never more than twice the best choice made in
-	// hindsight, and a program with short gaps between kernels keeps its turn.
+	// Hold is how long an idle queue keeps its turn. It equals the cost of a
+	// hand-over, so waiting costs at most twice the best choice in hindsight.
 	Hold time.Duration
-	// HighSlice is the slice of the highest class: longer than any burst.
+	// HighSlice is the timeslice of the highest class: longer than any burst.
 	HighSlice time.Duration
-	// LowSlice is the slice of the one low queue beside it: the hardware
-	// leaves it as soon as the high has work, with no software in the path.
+	// LowSlice is the timeslice of the one low-priority queue beside it. The
+	// hardware leaves it as soon as the high class has work.
 	LowSlice time.Duration
-	// PeerSlice is for equals that are known to want throughput, or that would
-	// otherwise hold each other up for a whole HighSlice: 10 ms lose 2 % to switching.
+	// PeerSlice is for equals that want throughput, or that would otherwise
+	// delay each other by a whole HighSlice: 10 ms lose 2 % to switching.
 	PeerSlice time.Duration
-	// GrantSlice is the slice of a starved queue during its grant, beside others at
-	// the driver's own: it gets four fifths, and the high waits no longer than this.
+	// GrantSlice is the timeslice of a starved queue during its grant. Beside
+	// native slices it gets four fifths of the device, and the high class waits
+	// no longer than this.
 	GrantSlice time.Duration
-	// NativeSlice is what the driver gives when nobody says anything.
+	// NativeSlice is the driver's default.
 	NativeSlice time.Duration
-	// Timeslice is the slice of the smallest share: 5 ms lose 4 % to switching at
-	// most, whoever of the sharers is active. ShareMax bounds the slice of the
-	// largest, and so how long a small one waits: a ratio above 10 makes the
-	// smallest shorter, down to UsefulSlice at 100.
+	// Timeslice is the slice of the smallest share: 5 ms lose at most 4 % to
+	// switching. ShareMax bounds the slice of the largest, and so the wait of
+	// the others: a ratio above 10 shortens the smallest, down to UsefulSlice.
 	Timeslice, ShareMax time.Duration
-	// Window is over which a strict utilisation holds: four turns.
+	// Window is the period over which a strict utilization holds: four turns.
 	Window time.Duration
-	// Boost is how often MLFQ forgets what it has learnt.
+	// Boost is the interval at which MLFQ forgets what it has learnt.
 	Boost time.Duration
 }
 
@@ -87,9 +97,12 @@ func DefaultKnobs() Knobs {
 
 const (
 	// UsefulSlice is the shortest slice with which several runnable queues still
-	// progress: three at 500 us keep 67 % of the chip, at 200 us 41 %, at 1 us nothing.
+	// progress: three at 500 us keep 67 % of the chip, at 200 us 41 %, at 1 us none.
 	UsefulSlice = 500 * time.Microsecond
-	// LongSlice and longer ones starve whoever runs beside them with less: a fiftieth
-	// of the device and below is no progress to speak of.
+	// LongSlice and above starve queues with shorter slices beside them: a
+	// fiftieth of the device is no progress to speak of.
 	LongSlice = 100 * time.Millisecond
 )
+
+// tiny reports that a queue with this verdict progresses only on its own.
+func tiny(p model.Verdict) bool { return p.Run && p.Slice != 0 && p.Slice < UsefulSlice }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"xsched/internal/model"
 )
 
@@ -25,21 +23,33 @@ func ago(d time.Duration) model.Time { return now.Add(-d) }
 
 // viewOf makes a view of queues in the order given, which must be theirs.
 func viewOf(queues ...model.Queue) *View {
-	for i := range queues {
-		queues[i].ID = model.QueueID{Session: model.SessionID(i + 1)}
-		queues[i].Rank = queues[i].Hint.Priority
+	v := &View{Queues: make([]Queue, len(queues)), CanSuspend: true, Knobs: DefaultKnobs(), Processes: len(queues)}
+	for i, q := range queues {
+		q.ID, q.PID, q.Rank = model.QueueID{Session: model.SessionID(i + 1)}, i+1, q.Hint.Priority
+		v.Queues[i] = Queue{
+			Queue: q, Admitted: q.Eligible(), Ready: q.Ready(), Progressing: q.Ready() && q.Running,
+			Verdict: model.Verdict{Run: q.Running}, Slice: v.Knobs.NativeSlice, Active: q.Got, Process: i, Group: -1,
+		}
 	}
-	v := &View{Queues: queues, CanSuspend: true, Knobs: DefaultKnobs()}
-	v.Rebuild()
 	return v
 }
 
-// queue is a sliced Lv3 queue; flags: b busy, r running, h held, n no slices.
+// decide asks a policy about a device it has not seen before.
+func decide(t testing.TB, name string, v *View) (model.Plan, model.Time) {
+	t.Helper()
+	p, err := New(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Decide(now, v, p.NewState())
+}
+
+// queue is a sliced Lv3 queue that progressed for 10 ms; flags: b busy, r running, h held, n no slices.
 func queue(prio model.Priority, flags string) model.Queue {
 	return model.Queue{
 		Hint: model.Hint{Priority: prio}, Level: model.LevelInterrupt, Slices: !strings.Contains(flags, "n"),
 		Busy: strings.Contains(flags, "b"), Running: strings.Contains(flags, "r"), Held: strings.Contains(flags, "h"),
-		ChangedAt: ago(time.Second), RunSince: ago(10 * ms), WaitSince: ago(20 * ms),
+		ChangedAt: ago(time.Second), WaitSince: ago(20 * ms), Got: 10 * ms,
 	}
 }
 
@@ -70,7 +80,7 @@ func TestRegistry(t *testing.T) {
 	}
 	for _, name := range Names() {
 		p, err := New(strings.ToLower(name))
-		if err != nil || p.Name() != name {
+		if err != nil || p.Name() != name || Summary(name) == "" || NameOf(Number(name)) != name {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
@@ -81,7 +91,7 @@ func TestRegistry(t *testing.T) {
 }
 
 func TestHPF(t *testing.T) {
-	late := func(q *model.Queue) { q.RunSince = ago(60 * ms) }
+	late := func(q *model.Queue) { q.Got = 60 * ms }
 	for _, c := range []struct {
 		name   string
 		queues []model.Queue
@@ -119,7 +129,7 @@ func TestHPF(t *testing.T) {
 		{"slices for the high only", []model.Queue{queue(9, "br"), queue(0, "brn")}, "1s -", -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan, wake := HPF{}.Decide(now, viewOf(c.queues...))
+			plan, wake := decide(t, "HPF", viewOf(c.queues...))
 			check(t, plan, wake, c.want, c.wake)
 		})
 	}
@@ -151,7 +161,7 @@ func TestHPFTimesliceOnly(t *testing.T) {
 	} {
 		v := viewOf(c.queues...)
 		v.CanSuspend = false
-		plan, wake := HPF{}.Decide(now, v)
+		plan, wake := decide(t, "HPF", v)
 		check(t, plan, wake, c.want, -1)
 	}
 }
@@ -174,46 +184,40 @@ func TestFIFO(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			v := viewOf(c.queues...)
 			v.CanSuspend = !c.share
-			p, err := New("FIFO")
-			if err != nil {
-				t.Fatal(err)
-			}
-			v.Bind(p)
-			v.Rebuild()
-			plan, wake := FIFO{}.Decide(now, v)
+			plan, wake := decide(t, "FIFO", v)
 			check(t, plan, wake, c.want, -1)
 		})
 	}
 }
 
-func TestGuard(t *testing.T) {
+func TestStarvationBound(t *testing.T) {
 	starved := func(q *model.Queue) { q.WaitSince = ago(2 * time.Second) }
 	p, err := New("HPF")
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := viewOf(queue(9, "br"), queue(0, "br"), with(queue(0, "b"), starved))
-	plan, wake := p.Decide(now, v)
+	three := func() *View { return viewOf(queue(9, "br"), queue(0, "br"), with(queue(0, "b"), starved)) }
+	v, st := three(), p.NewState()
+	plan, wake := p.Decide(now, v, st)
 	check(t, plan, wake, "native - 10ms", 50*ms)
-	if v.Grant.Count != 1 {
-		t.Errorf("%d grants", v.Grant.Count)
+	if st.Grants() != 1 {
+		t.Errorf("%d grants", st.Grants())
 	}
-	plan, _ = p.Decide(now.Add(49*ms), v)
+	plan, _ = p.Decide(now.Add(49*ms), v, st)
 	if got := planText(plan); got != "native - 10ms" {
 		t.Errorf("within the grant %q", got)
 	}
-	plan, _ = p.Decide(now.Add(50*ms), v)
+	plan, _ = p.Decide(now.Add(50*ms), v, st)
 	if got := planText(plan); got != "1s 1µs -" {
 		t.Errorf("after the grant %q", got)
 	}
 
-	v = viewOf(queue(9, "brn"), with(queue(0, "bn"), starved))
-	plan, wake = p.Decide(now, v)
+	plan, wake = p.Decide(now, viewOf(queue(9, "brn"), with(queue(0, "bn"), starved)), p.NewState())
 	check(t, plan, wake, "native native", 50*ms)
 
-	v = viewOf(queue(9, "br"), queue(0, "br"), with(queue(0, "b"), starved))
+	v = three()
 	v.Knobs.StarvationBound = 0
-	plan, wake = p.Decide(now, v)
+	plan, wake = p.Decide(now, v, p.NewState())
 	check(t, plan, wake, "1s 1µs -", -1)
 
 	// Too many for the bound: it stretches, so that the high keeps the device.
@@ -221,92 +225,8 @@ func TestGuard(t *testing.T) {
 	for range 40 {
 		many = append(many, with(queue(0, "b"), starved))
 	}
-	v = viewOf(many...)
-	if plan, _ = p.Decide(now, v); v.Grant.Active || plan[0].Slice != time.Second {
-		t.Errorf("a grant with %d waiting", v.Waiting.Count())
+	st = p.NewState()
+	if plan, _ = p.Decide(now, viewOf(many...), st); st.Granted() || plan[0].Slice != time.Second {
+		t.Errorf("a grant with %d queues waiting", len(many)-2)
 	}
-}
-
-// TestPaint: painting a plan over the last one gives what painting it from nothing gives.
-func TestPaint(t *testing.T) {
-	genVerdict := rapid.Custom(func(t *rapid.T) model.Verdict {
-		return model.Verdict{
-			Run: rapid.Bool().Draw(t, "run"), Limit: rapid.Bool().Draw(t, "limit"),
-			Slice: rapid.SampledFrom([]time.Duration{0, us, 10 * ms, time.Second}).Draw(t, "slice"),
-		}
-	})
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 140).Draw(t, "queues")
-		queues := make([]model.Queue, n)
-		for i := range queues {
-			queues[i] = queue(0, rapid.SampledFrom([]string{"b", "b", "bh", "bn"}).Draw(t, "flags"))
-		}
-		v := viewOf(queues...)
-		v.CanSuspend = rapid.IntRange(0, 4).Draw(t, "suspend") > 0
-		last := make(model.Plan, n)
-		for range rapid.IntRange(1, 6).Draw(t, "plans") {
-			cut := rapid.IntRange(0, n).Draw(t, "cut")
-			spans := []Span{{0, cut, genVerdict.Draw(t, "first")}, {cut, n, genVerdict.Draw(t, "second")}}
-			marks := rapid.SliceOfN(rapid.IntRange(0, n-1), 0, 3).Draw(t, "marks")
-			mark := genVerdict.Draw(t, "mark")
-			fresh := &View{Queues: queues, CanSuspend: v.CanSuspend, Knobs: v.Knobs}
-			fresh.Rebuild()
-			paint := func(v *View) model.Plan {
-				plan := v.Base(spans[0], spans[1])
-				for _, i := range marks {
-					v.Set(i, mark)
-				}
-				return plan
-			}
-			got, want := paint(v), paint(fresh)
-			if !slices.Equal(got, want) {
-				t.Fatalf("painted over %v\nfrom nothing %v", got, want)
-			}
-			for _, r := range v.Touched() {
-				copy(last[r.From:r.End], got[r.From:r.End])
-			}
-			if !slices.Equal(last, got) {
-				t.Fatalf("a change outside of what was touched")
-			}
-			for i, verdict := range got {
-				if queues[i].Held && verdict.Run || !queues[i].Slices && verdict.Slice != 0 || !v.CanSuspend && !queues[i].Held && !verdict.Run {
-					t.Fatalf("queue %d: %+v", i, verdict)
-				}
-			}
-		}
-	})
-}
-
-func TestSet(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 200).Draw(t, "n")
-		var s Set
-		s = s.Reset(n)
-		in := map[int]bool{}
-		for range rapid.IntRange(0, 30).Draw(t, "changes") {
-			i, member := rapid.IntRange(0, n-1).Draw(t, "i"), rapid.Bool().Draw(t, "in")
-			s.Put(i, member)
-			in[i] = member
-		}
-		from := rapid.IntRange(0, n).Draw(t, "from")
-		end := rapid.IntRange(from, n).Draw(t, "end")
-		next, count, all := -1, 0, 0
-		for i := n - 1; i >= 0; i-- {
-			if s.Has(i) != in[i] {
-				t.Fatalf("member %d: %v", i, s.Has(i))
-			}
-			if in[i] {
-				all++
-				if i >= from {
-					next = i
-				}
-				if i >= from && i < end {
-					count++
-				}
-			}
-		}
-		if s.Next(from) != next || s.Count() != all || s.CountIn(from, end, n) != count || s.CountIn(from, end, 1) != min(1, count) {
-			t.Fatalf("next %d count %d", s.Next(from), s.Count())
-		}
-	})
 }

@@ -10,34 +10,35 @@ import (
 	"strings"
 )
 
-// ErrUnknown is what New returns for a name that is not in the registry.
+// ErrUnknown is returned by New for a name that is not in the registry.
 var ErrUnknown = errors.New("unknown policy")
 
-// entry is a policy of the registry. Numbers up to 11 are those that XSched's own tools
-// use; ours begin at 100.
+// entry is a policy of the registry. Numbers up to 11 are those of XSched's own
+// tools; ours begin at 100.
 type entry struct {
-	number int
-	build  func() Policy
+	number  int
+	summary string
+	policy  erased
 }
 
-// registry has one line a policy.
+// registry has one line per policy.
 func registry() map[string]entry {
 	return map[string]entry{
-		"HPF":  {1, func() Policy { return HPF{} }},
-		"HHPF": {2, func() Policy { return HHPF{} }},
-		"CHPF": {3, func() Policy { return CHPF{} }},
-		"UP":   {4, func() Policy { return UP{} }},
-		"PUP":  {5, func() Policy { return PUP{} }},
-		"SPUP": {6, func() Policy { return SPUP{} }},
-		"KEDF": {7, func() Policy { return KEDF{} }},
-		"LAX":  {8, func() Policy { return LAX{} }},
-		"AWF":  {9, func() Policy { return AWF{} }},
-		"CFS":  {10, func() Policy { return CFS{} }},
-		"MLFQ": {11, func() Policy { return MLFQ{} }},
-		"FIFO": {100, func() Policy { return FIFO{} }},
-		"RR":   {101, func() Policy { return RR{} }},
-		"EDF":  {102, func() Policy { return EDF{} }},
-		"SLO":  {103, func() Policy { return SLO{} }},
+		"HPF":  {1, "highest priority first", erase(HPF{})},
+		"HHPF": {2, "highest priority first, across the devices of a process", erase(HHPF{})},
+		"CHPF": {3, "highest priority first, by CPU nice value", erase(CHPF{})},
+		"UP":   {4, "shares by queue", erase(UP{})},
+		"PUP":  {5, "shares by process", erase(PUP{})},
+		"SPUP": {6, "shares by process, enforced as quotas", erase(SPUP{})},
+		"KEDF": {7, "K earliest deadlines at once", erase(KEDF{})},
+		"LAX":  {8, "least laxity first", erase(LAX{})},
+		"AWF":  {9, "active window first", erase(AWF{})},
+		"CFS":  {10, "weighted fair shares, short rounds", erase(CFS{})},
+		"MLFQ": {11, "multi-level feedback queue", erase(MLFQ{})},
+		"FIFO": {100, "first come, first served", erase(FIFO{})},
+		"RR":   {101, "round robin", erase(RR{})},
+		"EDF":  {102, "earliest deadline first", erase(EDF{})},
+		"SLO":  {103, "latency targets", erase(SLO{})},
 	}
 }
 
@@ -64,18 +65,30 @@ func NameOf(number int) string {
 	return ""
 }
 
-// New returns the policy of that name, in any case of letters, with the
-// starvation guard and the groups around it.
+// Summary says in a few words what a policy does, "" for an unknown one.
+func Summary(name string) string {
+	for known, e := range registry() {
+		if strings.EqualFold(known, name) {
+			return e.summary
+		}
+	}
+	return ""
+}
+
+// New returns the policy of that name, ignoring case, with the starvation bound
+// and group scheduling applied.
 func New(name string) (*Scheduler, error) {
 	for known, e := range registry() {
 		if strings.EqualFold(known, name) {
-			return newScheduler(e.build()), nil
+			s := &Scheduler{name: known, policy: e.policy}
+			s.ranker, _ = e.policy.impl.(Ranker)
+			return s, nil
 		}
 	}
 	return nil, unknownError{name}
 }
 
-// unknownError names what was asked for and what could have been.
+// unknownError names the unknown policy and the known ones.
 type unknownError struct{ name string }
 
 func (e unknownError) Error() string {

@@ -8,33 +8,26 @@ import (
 	"xsched/internal/model"
 )
 
-// RR serves everybody in turn. Where the device has slices it does that by itself, with
-// slices longer than the driver's so that less is lost to switching; where it
-// has not, everybody has a quantum. A timeslice hint says how long one's own turn is.
+// RR serves all queues in turn. Where the device has slices it does so itself,
+// with slices longer than the driver's to lose less to switching. Otherwise each
+// queue has a quantum. A timeslice hint sets the length of a queue's own turn.
 type RR struct{}
 
-var (
-	_ Policy = RR{}
-	_ Keyer  = RR{}
-)
-
-// Name implements Policy.
-func (RR) Name() string { return "RR" }
-
 // Decide implements Policy.
-func (RR) Decide(now model.Time, v *View) (model.Plan, model.Time) {
+func (RR) Decide(now model.Time, v *View, s *turn) (model.Plan, model.Time) {
 	if v.slicesShare() {
-		return v.Each(func(i int) model.Verdict {
-			slice := v.Knobs.Timeslice
+		plan := v.all(model.Verdict{Run: true, Slice: v.Knobs.Timeslice})
+		for i := range plan {
 			if s := v.Queues[i].Hint.Timeslice; s > 0 {
-				slice = min(max(s, UsefulSlice), LongSlice-time.Millisecond)
+				plan[i].Slice = min(max(s, UsefulSlice), LongSlice-time.Millisecond)
 			}
-			return model.Verdict{Run: true, Slice: slice}
-		}), model.Never
+		}
+		return plan, model.Never
 	}
-	plan, _, wake := turns{length: turnLength, hold: true}.decide(now, v)
+	plan, _, wake := (&turns{
+		key:    func(_ int, q *Queue) key { return key{at: int64(q.WaitSince)} },
+		length: func(_ int, q *Queue) time.Duration { return v.turnLength(q) },
+		hold:   true,
+	}).decide(now, v, s)
 	return plan, wake
 }
-
-// Key implements Keyer: who waits longest is next.
-func (RR) Key(v *View, i int) int64 { return int64(v.Clocks[i].Wait) }

@@ -2,45 +2,47 @@
 
 package policy
 
-import (
-	"time"
+import "xsched/internal/model"
 
-	"xsched/internal/model"
-)
-
-// Ranker is a policy with its own idea of priority. Queues are ordered by rank, and
-// whatever HPF does it does by rank. Without it a queue's rank is its priority.
-type Ranker interface {
-	// Rank returns the rank of a queue; process is the highest priority of all queues of
-	// its process, on any device.
-	Rank(q *model.Queue, process model.Priority) model.Priority
-}
-
-// Keyer is a policy that serves the ready queue with the least key. Keys lie side by side
-// in the view, so that looking through a thousand of them takes a microsecond;
-// they are computed when something happens to a queue, and must not depend on the time.
-type Keyer interface{ Key(v *View, i int) int64 }
-
-// Charger is a policy that wants to know what GPU time a queue had.
-type Charger interface {
-	Charge(v *View, i int, used time.Duration)
-}
-
-// Scheduler is a policy of the registry with the guard and the groups around it.
+// Scheduler is a policy of the registry with the starvation bound and group
+// scheduling applied to it.
 type Scheduler struct {
-	Policy
-	ranker  Ranker
-	keyer   Keyer
-	charger Charger
+	name   string
+	policy erased
+	ranker Ranker // nil: rank is priority
 }
 
-func newScheduler(p Policy) *Scheduler {
-	s := &Scheduler{Policy: grouped{guarded{p}}}
-	s.ranker, _ = p.(Ranker)
-	s.keyer, _ = p.(Keyer)
-	s.charger, _ = p.(Charger)
-	return s
+// State is what a scheduler remembers about one device. The engine keeps it
+// between decisions and never looks inside.
+type State struct {
+	policy any // *S of the policy
+	grant  grant
 }
+
+// erased is a Policy[S] whose state type is hidden, so that one registry can
+// hold policies with different states.
+type erased struct {
+	impl     any
+	newState func() any
+	decide   func(now model.Time, v *View, state any) (model.Plan, model.Time)
+}
+
+// erase hides the state type of a policy.
+func erase[S any](p Policy[S]) erased {
+	return erased{
+		impl:     p,
+		newState: func() any { return new(S) },
+		decide: func(now model.Time, v *View, state any) (model.Plan, model.Time) {
+			return p.Decide(now, v, state.(*S)) //nolint:forcetypeassert // newState made it
+		},
+	}
+}
+
+// Name is the name of the policy in the registry.
+func (s *Scheduler) Name() string { return s.name }
+
+// NewState returns the state of a device about which nothing is remembered.
+func (s *Scheduler) NewState() *State { return &State{policy: s.policy.newState()} }
 
 // Rank is the rank of a queue under this policy.
 func (s *Scheduler) Rank(q *model.Queue, process model.Priority) model.Priority {
@@ -50,8 +52,16 @@ func (s *Scheduler) Rank(q *model.Queue, process model.Priority) model.Priority 
 	return s.ranker.Rank(q, process)
 }
 
-// RanksProcesses says that the rank of a queue depends on others of its process.
-func (s *Scheduler) RanksProcesses() bool {
-	_, yes := s.ranker.(interface{ byProcess() })
-	return yes
+// Decide returns the plan for a device and the latest time at which to ask
+// again. It writes to the state only.
+func (s *Scheduler) Decide(now model.Time, v *View, st *State) (model.Plan, model.Time) {
+	plan, wake := s.policy.decide(now, v, st.policy)
+	for i := range plan {
+		plan[i] = v.fit(i, plan[i])
+	}
+	wake = min(wake, st.grant.apply(now, v, plan))
+	if len(v.Groups) > 0 && v.CanSuspend {
+		applyGroups(v, plan, &st.grant)
+	}
+	return plan, wake
 }

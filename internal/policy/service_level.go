@@ -4,30 +4,116 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
 )
 
 // Service is a process with a latency target, on one device. Its requests are
-// what it marks, or its busy periods as long as it has not marked any.
+// those it marks, or its busy periods as long as it has not marked any. The
+// engine reports what happens; policies only read the exported fields.
 type Service struct {
 	PID    int
 	Target model.SLO
+	// Epoch changes when earlier requests no longer count: the process or its
+	// target is new, or it has begun to mark its requests.
+	Epoch uint64
+	// Busy is the number of its queues with work.
+	Busy int
+	// Finished are the requests that finished since the last decision.
+	Finished []Request
 
-	all    quantile // every request
-	here   quantile // those that began and ended under the room in force
-	base   time.Duration
-	tight  time.Duration // as base, with nobody beside it
-	busy   int           // queues with work
 	marked bool
-
-	open  [64]model.Time // requests begun and not ended, oldest first
-	first int
-	count int
+	all    quantile     // of every request in this epoch
+	open   []model.Time // requests begun and not finished, oldest first
 }
 
-// SLOState is how a target stands.
+// Request is a finished request of a service.
+type Request struct {
+	Began model.Time
+	Took  time.Duration
+}
+
+// maxOpen bounds the requests in progress that are tracked per service.
+const maxOpen = 64
+
+// NewService returns a service about which nothing is known.
+func NewService(pid int, target model.SLO, epoch uint64) *Service {
+	return &Service{PID: pid, Target: target, Epoch: epoch}
+}
+
+// Retarget changes the target. Earlier requests no longer count.
+func (s *Service) Retarget(target model.SLO, epoch uint64) {
+	s.Target = target
+	s.restart(epoch)
+}
+
+func (s *Service) restart(epoch uint64) {
+	s.Epoch, s.Finished = epoch, nil
+	s.all.reset()
+}
+
+// SetBusy sets the number of queues with work after queues came or went.
+func (s *Service) SetBusy(busy int) {
+	s.Busy = busy
+	if busy == 0 && !s.marked {
+		s.open = s.open[:0] // the queue went with its work
+	}
+}
+
+// Work reports that a queue of the process got work, or has none any more.
+func (s *Service) Work(now model.Time, busy bool) {
+	was := s.Busy
+	if busy {
+		s.Busy++
+	} else {
+		s.Busy = max(0, s.Busy-1)
+	}
+	switch {
+	case s.marked:
+	case was == 0 && s.Busy == 1:
+		s.begin(now)
+	case was == 1 && s.Busy == 0:
+		s.end(now)
+	}
+}
+
+// Mark reports that the process marks the begin or the end of a request.
+// Overlapping requests are taken to end in the order in which they began. epoch
+// is the new one if this is the first mark.
+func (s *Service) Mark(now model.Time, begin bool, epoch uint64) {
+	if !s.marked {
+		s.marked, s.open = true, s.open[:0]
+		s.restart(epoch)
+	}
+	if begin {
+		s.begin(now)
+	} else {
+		s.end(now)
+	}
+}
+
+func (s *Service) begin(now model.Time) {
+	if len(s.open) < maxOpen {
+		s.open = append(s.open, now)
+	}
+}
+
+func (s *Service) end(now model.Time) {
+	if len(s.open) == 0 {
+		return
+	}
+	r := Request{Began: s.open[0], Took: now.Sub(s.open[0])}
+	s.open = slices.Delete(s.open, 0, 1)
+	s.all.add(r.Took, s.Target.Latency, s.Target.P())
+	s.Finished = append(s.Finished, r)
+}
+
+// allowed is the part of the requests that may miss the target.
+func (s *Service) allowed() float64 { return (100 - s.Target.P()) / 100 }
+
+// SLOState is whether a target is met.
 type SLOState string
 
 // The states of a target.
@@ -38,156 +124,62 @@ const (
 	SLOCantMeet SLOState = "can't be met"
 )
 
-// SLOStatus is a target and how it stands, for people to look at.
+// SLOStatus is the status of a latency target, for display.
 type SLOStatus struct {
 	PID      int
 	Device   model.DeviceID
 	Target   model.SLO
 	State    SLOState
-	Reason   string        // of anything but met
+	Reason   string        // unless the target is met
 	Requests int           // seen so far
 	Estimate time.Duration // of the percentile
 	Missed   float64       // part of the recent requests above the target
-	Room     string        // what the others have beside it
+	Room     string        // what the others have beside it; "" unless the policy is SLO
 }
 
 const (
-	// enough requests to say anything.
+	// enough is the number of requests below which nothing is said.
 	enough = 20
-	// near is which part of the target counts as close to it.
+	// near is the part of the target that counts as close to it.
 	near = 0.9
 )
 
-// relateServices keeps the services of the processes that have a target.
-func (v *View) relateServices() {
-	kept := v.Services[:0]
-	for _, s := range v.Services {
-		if i, here := v.pids[s.PID]; here {
-			if t := v.Queues[i].Hint.SLO; t.Said() {
-				if t != s.Target {
-					s.Target = t
-					s.all.reset()
-					s.here.reset()
-				}
-				kept = append(kept, s)
-			}
+// SLOs appends the status of the latency targets of a device.
+func (s *Scheduler) SLOs(v *View, st *State, device model.DeviceID, out []SLOStatus) []SLOStatus {
+	control, _ := st.policy.(*sloState)
+	for _, service := range v.Services {
+		status := SLOStatus{
+			PID: service.PID, Device: device, Target: service.Target, Requests: service.all.samples,
+			Estimate: service.all.value(service.Target.P()), Missed: service.all.missed(),
 		}
-	}
-	v.Services = kept
-	for i := range v.Queues {
-		q := &v.Queues[i]
-		if q.Hint.SLO.Said() && v.service(q.PID) == nil {
-			v.Services = append(v.Services, &Service{PID: q.PID, Target: q.Hint.SLO})
+		if control != nil {
+			status.Room = control.room.String()
 		}
-	}
-	for _, s := range v.Services {
-		s.busy = 0
-		for i := range v.Queues {
-			s.busy += b2i(v.Queues[i].PID == s.PID && v.Queues[i].Busy)
-		}
-		if s.busy == 0 && !s.marked {
-			s.count = 0 // the queue went with its work
-		}
-	}
-}
-
-func (v *View) service(pid int) *Service {
-	for _, s := range v.Services {
-		if s.PID == pid {
-			return s
-		}
-	}
-	return nil
-}
-
-// Worked notes that a queue of a process has work, or has none any more.
-func (v *View) Worked(now model.Time, pid int, busy bool) {
-	s := v.service(pid)
-	if s == nil {
-		return
-	}
-	was := s.busy
-	s.busy = max(0, s.busy-1+2*b2i(busy))
-	if s.marked {
-		return
-	}
-	if was == 0 && s.busy == 1 {
-		s.begin(now)
-	} else if was == 1 && s.busy == 0 {
-		s.end(now, v)
-	}
-}
-
-// Mark notes that a process says where a request begins or ends. Requests that
-// overlap are taken to end in the order in which they began.
-func (v *View) Mark(now model.Time, pid int, begin bool) {
-	s := v.service(pid)
-	if s == nil {
-		return
-	}
-	if !s.marked {
-		s.marked, s.count = true, 0
-		s.all.reset()
-		s.here.reset()
-	}
-	if begin {
-		s.begin(now)
-	} else {
-		s.end(now, v)
-	}
-}
-
-func (s *Service) begin(now model.Time) {
-	if s.count < len(s.open) {
-		s.open[(s.first+s.count)%len(s.open)] = now
-		s.count++
-	}
-}
-
-func (s *Service) end(now model.Time, v *View) {
-	if s.count == 0 {
-		return
-	}
-	began := s.open[s.first]
-	s.first, s.count = (s.first+1)%len(s.open), s.count-1
-	took := now.Sub(began)
-	s.all.add(took, s.Target.Latency, s.Target.P())
-	if began >= v.control.since {
-		s.here.add(took, s.Target.Latency, s.Target.P())
-	}
-	v.control.fresh = true
-}
-
-// allowed is the part of the requests that may miss the target.
-func (s *Service) allowed() float64 { return (100 - s.Target.P()) / 100 }
-
-// SLOs appends how the targets of this device stand.
-func (v *View) SLOs(device model.DeviceID, out []SLOStatus) []SLOStatus {
-	for _, s := range v.Services {
-		st := SLOStatus{
-			PID: s.PID, Device: device, Target: s.Target, Requests: s.all.samples,
-			Estimate: s.all.value(s.Target.P()), Missed: s.all.missed(), Room: v.control.room.String(),
-		}
-		st.State, st.Reason = v.judge(s, st.Estimate)
-		out = append(out, st)
+		status.State, status.Reason = judge(v, service, control, status.Estimate)
+		out = append(out, status)
 	}
 	return out
 }
 
-func (v *View) judge(s *Service, estimate time.Duration) (SLOState, string) {
-	controls := v.sched != nil && v.sched.Name() == "SLO"
+// judge says whether a target is met, and why not. control is nil unless the
+// policy is SLO.
+func judge(v *View, s *Service, control *sloState, estimate time.Duration) (SLOState, string) {
 	misses := s.all.missed() > s.allowed()
 	switch {
 	case s.all.samples < enough:
 		return SLOLearning, fmt.Sprintf("%d of %d requests seen", s.all.samples, enough)
-	case misses && !controls:
-		return SLOAtRisk, "the policy in force does not look at targets"
+	case misses && control == nil:
+		return SLOAtRisk, "the policy in force ignores latency targets"
 	case misses && !v.CanSuspend:
-		return SLOCantMeet, "in this mode nobody may be stopped for it"
-	case misses && v.control.futile && len(v.Services) > 1:
+		return SLOCantMeet, "this mode suspends no other process"
+	case misses && control.futile && len(v.Services) > 1:
 		return SLOCantMeet, fmt.Sprintf("%d services with targets share the device", len(v.Services))
-	case misses && v.control.futile:
-		return SLOCantMeet, fmt.Sprintf("with nobody beside it P%v is %v", s.Target.P(), max(s.tight, s.Target.Latency).Round(10*time.Microsecond))
+	case misses && control.futile:
+		alone := s.Target.Latency
+		if m := control.services[s.PID]; m != nil {
+			alone = max(alone, m.minimum)
+		}
+		return SLOCantMeet, fmt.Sprintf("alone on the device, P%v is %v", s.Target.P(), alone.Round(10*time.Microsecond))
 	case misses:
 		return SLOAtRisk, fmt.Sprintf("%.1f %% of the requests miss it", 100*s.all.missed())
 	case float64(estimate) > near*float64(s.Target.Latency):

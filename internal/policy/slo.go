@@ -9,31 +9,26 @@ import (
 )
 
 // SLO gives services with a latency target what they need for it, and the rest
-// of the chip away. Services rank above all others. How much room the others have
-// beside them is one of a few steps, from none to more than their share:
+// of the chip to the others ("lows"). Services rank above all lows. How much room
+// the lows have beside them is one of a few steps:
 //
-//	closed     lows are stopped while a service works, and for a lull after it, 5 ms at most
+//	closed     lows are suspended while a service works, and up to 5 ms after it
 //	protected  as HPF: one low at a time, which the hardware leaves for the service
-//	narrow     one low at a time, with the driver's slice beside ten times that of the service
+//	narrow     one low at a time, with the native slice beside ten times that of the service
 //	wide       the same beside five times
 //	even       both have the same slice
-//	open       the low's is longer than the service's
+//	open       the slice of the low is longer than that of the service
 //
-// Lows take turns under all of them: between themselves that costs less than slices do.
-// It begins protected. After each request the step is looked at: a service that
-// misses its target takes room at once; one that meets it with something to spare, and
-// that by what was measured would still meet it with less, gives some. A step that
-// failed is not tried again for a while, and for twice as long each time. If even
-// closed does not meet the target it can't be met: then the others have protected back,
-// because stopping them does not help.
+// Lows take turns in every step: between themselves that costs less than slices.
+// The first step is protected, and each finished request may change it. A service
+// that misses its target takes room at once. One that meets it with a margin, and
+// that by estimate would still meet it with less, gives some. After a failure a
+// step is not tried again for a while, doubling each time. If even closed misses
+// the target, it cannot be met: the lows return to protected, because suspending
+// them does not help.
 type SLO struct{}
 
-var (
-	_ Policy = SLO{}
-	_ Ranker = SLO{}
-)
-
-// room is how much the others have beside the services.
+// room is how much the lows have beside the services.
 type room int
 
 const (
@@ -50,7 +45,7 @@ func (r room) String() string {
 	return [rooms]string{"closed", "protected", "narrow", "wide", "even", "open"}[r]
 }
 
-// slices are those of services and lows; 0 where turns are used instead.
+// slices returns the slices of services and lows; 0 where only turns are used.
 func (r room) slices(k *Knobs) (service, low time.Duration) {
 	switch r {
 	case roomNarrow:
@@ -66,30 +61,38 @@ func (r room) slices(k *Knobs) (service, low time.Duration) {
 }
 
 const (
-	// lullMost is how long lows stay stopped after a service at most, when there is no room at all.
+	// lullMost is how long lows stay suspended after a service at most, in
+	// roomClosed.
 	lullMost = 5 * time.Millisecond
-	// firstRetry is how long a step that failed is left alone at first, lastRetry at last.
+	// firstRetry is the first back-off after a step failed, lastRetry the longest.
 	firstRetry = 30 * time.Second
 	lastRetry  = 10 * time.Minute
-	// spare is which part of the target a service may need, by estimate, before more is given away.
-	spare = 0.8
-	// cost of a switch.
-	oneSwitch = 200 * time.Microsecond
+	// margin is the part of its target that a service may need, by estimate,
+	// before it gives room away.
+	margin = 0.8
+	// switchCost is the cost of one context switch.
+	switchCost = 200 * time.Microsecond
 )
 
-// control is what SLO remembers of a device.
-type control struct {
+// sloState is what SLO remembers about a device.
+type sloState struct {
+	turn   turn
 	room   room
-	begun  bool
-	since  model.Time // of the room
-	fresh  bool
-	futile bool // no room for the others does not help
+	since  model.Time // when the room was entered; 0: never
+	futile bool       // even roomClosed does not help
 	retry  [rooms]model.Time
 	wait   [rooms]time.Duration
+
+	services map[int]*sloService // by PID
 }
 
-// Name implements Policy.
-func (SLO) Name() string { return "SLO" }
+// sloService is what SLO remembers about a service.
+type sloService struct {
+	epoch   uint64
+	recent  quantile      // requests that began and ended in the current room
+	base    time.Duration // latency in roomProtected or less
+	minimum time.Duration // latency in roomClosed
+}
 
 // Rank implements Ranker.
 func (SLO) Rank(q *model.Queue, _ model.Priority) model.Priority {
@@ -100,31 +103,58 @@ func (SLO) Rank(q *model.Queue, _ model.Priority) model.Priority {
 }
 
 // Decide implements Policy.
-func (SLO) Decide(now model.Time, v *View) (model.Plan, model.Time) {
+func (SLO) Decide(now model.Time, v *View, s *sloState) (model.Plan, model.Time) {
+	finished := s.observe(v)
 	if len(v.Services) == 0 {
-		return HPF{}.Decide(now, v)
+		return HPF{}.Decide(now, v, &s.turn)
 	}
-	c := &v.control
-	if !c.begun {
-		c.enter(now, v, roomProtected)
+	if s.since == 0 {
+		s.enter(now, roomProtected)
 	}
-	if c.fresh {
-		c.fresh = false
-		c.adjust(now, v)
+	if finished {
+		s.adjust(now, v)
 	}
-	switch {
-	case c.room == roomProtected:
-		return HPF{}.Decide(now, v)
-	case c.room == roomClosed:
-		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, lull: v.lull()}.decide(now, v)
+	switch s.room {
+	case roomProtected:
+		return HPF{}.Decide(now, v, &s.turn)
+	case roomClosed:
+		return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice, lull: lull(v)}.decide(now, v, &s.turn)
 	}
-	service, low := c.room.slices(&v.Knobs)
-	return hpf{high: service, low: low}.decide(now, v)
+	service, low := s.room.slices(&v.Knobs)
+	return hpf{high: service, low: low}.decide(now, v, &s.turn)
 }
 
-// lull is how long lows stay stopped after a service, when there is no room at all: as long as a gap within a request
-// may be that a target can bear, a tenth of the strictest one.
-func (v *View) lull() time.Duration {
+// observe takes over the requests that finished since the last decision, and
+// reports whether there were any.
+func (s *sloState) observe(v *View) bool {
+	if len(v.Services) == 0 {
+		s.services = nil
+		return false
+	}
+	finished, known := false, s.services
+	s.services = make(map[int]*sloService, len(v.Services))
+	for _, service := range v.Services {
+		m := known[service.PID]
+		if m == nil {
+			m = &sloService{epoch: service.Epoch}
+		}
+		if m.epoch != service.Epoch { // another target, or other requests
+			m.epoch = service.Epoch
+			m.recent.reset()
+		}
+		for _, r := range service.Finished {
+			if finished = true; r.Began >= s.since {
+				m.recent.add(r.Took, service.Target.Latency, service.Target.P())
+			}
+		}
+		s.services[service.PID] = m
+	}
+	return finished
+}
+
+// lull is how long lows stay suspended after a service in roomClosed: a tenth of
+// the strictest target, the longest gap within a request that it can bear.
+func lull(v *View) time.Duration {
 	lull := lullMost
 	for _, s := range v.Services {
 		lull = min(lull, s.Target.Latency/10)
@@ -132,80 +162,78 @@ func (v *View) lull() time.Duration {
 	return max(lull, v.Knobs.Hold)
 }
 
-// adjust looks at the step after a request has ended.
-func (c *control) adjust(now model.Time, v *View) {
+// adjust reconsiders the room after a request has finished.
+func (s *sloState) adjust(now model.Time, v *View) {
 	missing, ready, spared := false, true, true
-	for _, s := range v.Services {
-		h := &s.here
-		if c.room <= roomProtected && h.samples >= enough {
-			s.base = h.value(s.Target.P())
-			if c.room == roomClosed {
-				s.tight = s.base
+	for _, service := range v.Services {
+		m, target := s.services[service.PID], service.Target
+		h := &m.recent
+		if s.room <= roomProtected && h.samples >= enough {
+			m.base = h.value(target.P())
+			if s.room == roomClosed {
+				m.minimum = m.base
 			}
 		}
-		fails := h.missed() > s.allowed()
-		// One miss among few requests says nothing of a percentile and would cost the lows half a minute. Two are
-		// enough to leave a step that was only tried.
-		missing = missing || fails && h.misses >= 2 && (h.samples >= enough || c.room > roomProtected)
-		ready = ready && (h.samples >= 2*enough || s.busy == 0 && h.samples == 0)
-		spared = spared && !fails && float64(h.value(s.Target.P())) <= spare*float64(s.Target.Latency)
+		fails := h.missed() > service.allowed()
+		// One miss among few requests says nothing about a percentile and would
+		// cost the lows half a minute. Two are enough to leave a step on trial.
+		missing = missing || fails && h.misses >= 2 && (h.samples >= enough || s.room > roomProtected)
+		ready = ready && (h.samples >= 2*enough || service.Busy == 0 && h.samples == 0)
+		spared = spared && !fails && float64(h.value(target.P())) <= margin*float64(target.Latency)
 	}
 	switch {
-	case missing && c.room > roomProtected:
-		c.fail(now)
-		c.enter(now, v, roomProtected)
-	case missing && c.room == roomProtected && now >= c.retry[roomClosed] && v.CanSuspend:
-		c.fail(now) // do not come back before a while
-		c.enter(now, v, roomClosed)
-	case missing && c.room == roomClosed:
-		c.futile = true
-		c.wait[roomClosed] = max(c.wait[roomClosed], firstRetry)
-		c.retry[roomClosed] = now.Add(c.wait[roomClosed])
-		c.wait[roomClosed] = min(2*c.wait[roomClosed], lastRetry)
-		c.enter(now, v, roomProtected)
+	case missing && s.room > roomProtected:
+		s.backOff(now)
+		s.enter(now, roomProtected)
+	case missing && s.room == roomProtected && now >= s.retry[roomClosed] && v.CanSuspend:
+		s.backOff(now) // stay closed for a while
+		s.enter(now, roomClosed)
+	case missing && s.room == roomClosed:
+		s.futile = true
+		s.wait[roomClosed] = max(s.wait[roomClosed], firstRetry)
+		s.retry[roomClosed] = now.Add(s.wait[roomClosed])
+		s.wait[roomClosed] = min(2*s.wait[roomClosed], lastRetry)
+		s.enter(now, roomProtected)
 	case missing || !ready:
-	case c.room == roomClosed:
-		c.futile = false
-		if now >= c.retry[roomProtected] {
-			c.enter(now, v, roomProtected)
+	case s.room == roomClosed:
+		s.futile = false
+		if now >= s.retry[roomProtected] {
+			s.enter(now, roomProtected)
 		}
-	case c.room < rooms-1 && spared:
-		c.futile = false
-		if next := c.next(now, v); next > c.room {
-			c.enter(now, v, next)
+	case s.room < rooms-1 && spared:
+		s.futile = false
+		if next := s.room + 1; now >= s.retry[next] && s.affords(v, next) {
+			s.enter(now, next)
 		}
 	}
 }
 
-// fail leaves the step in force alone for a while.
-func (c *control) fail(now model.Time) {
-	c.wait[c.room] = min(max(2*c.wait[c.room], firstRetry), lastRetry)
-	c.retry[c.room] = now.Add(c.wait[c.room])
+// backOff keeps the current room from being tried again for a while.
+func (s *sloState) backOff(now model.Time) {
+	s.wait[s.room] = min(max(2*s.wait[s.room], firstRetry), lastRetry)
+	s.retry[s.room] = now.Add(s.wait[s.room])
 }
 
-// next is the widest step, one at a time, at which by estimate everybody still has what he needs.
-func (c *control) next(now model.Time, v *View) room {
-	r := c.room + 1
-	if now < c.retry[r] {
-		return c.room
-	}
-	service, low := r.slices(&v.Knobs)
+// affords reports that by estimate every service meets its target in a room.
+func (s *sloState) affords(v *View, r room) bool {
+	slice, low := r.slices(&v.Knobs)
 	if !v.slicesShare() {
-		service, low = v.Knobs.NativeSlice, v.Knobs.NativeSlice // what the driver does
+		slice, low = v.Knobs.NativeSlice, v.Knobs.NativeSlice // the driver's own
 	}
-	for _, s := range v.Services {
-		turns := s.base/service + 1 // each after one of the low's
-		if s.base == 0 || float64(s.base+turns*(low+2*oneSwitch)) > spare*float64(s.Target.Latency) {
-			return c.room
+	for _, service := range v.Services {
+		base := s.services[service.PID].base
+		turns := base/slice + 1 // each after one of the low's
+		if base == 0 || float64(base+turns*(low+2*switchCost)) > margin*float64(service.Target.Latency) {
+			return false
 		}
 	}
-	return r
+	return true
 }
 
-// enter begins a step: what was measured under another one says nothing about it.
-func (c *control) enter(now model.Time, v *View, r room) {
-	c.room, c.since, c.begun = r, now, true
-	for _, s := range v.Services {
-		s.here.reset()
+// enter begins a step. Measurements from another step say nothing about it.
+func (s *sloState) enter(now model.Time, r room) {
+	s.room, s.since = r, now
+	for _, m := range s.services {
+		m.recent.reset()
 	}
 }

@@ -8,182 +8,184 @@ import (
 	"xsched/internal/model"
 )
 
-// turns is how a policy serves the queues of a device one at a time, the least key
-// first. At most one queue is enabled, idle or not: one that runs alone meets nobody on the
-// chip, and a hand-over is one stop and one continue however many there are.
-type turns struct {
-	// preempt: a ready queue with a lesser key takes the turn at once. The lowest shift bits
-	// of the keys do not count for that.
-	preempt bool
-	shift   uint
-	// compete: at the end of a turn its holder may win again. Otherwise it goes behind the others.
-	compete bool
-	// length of a turn while others are ready; nil: till its holder goes idle.
-	length func(v *View, i int) time.Duration
-	// weight: turns of lighter queues are shorter, down to a timeslice, so that a small share
-	// does not mean a long wait.
-	weight func(v *View, i int) int
-	// hold keeps a turn over a gap.
-	hold bool
-	// slice is the holder's.
-	slice time.Duration
+// turn is the state of a policy that serves one queue at a time: which queue
+// has the turn, and how much of it is used.
+type turn struct {
+	queue  model.QueueID
+	start  time.Duration // Queue.Active when the turn began
+	paused bool          // the last plan did not run the queue
 }
 
-// decide returns the plan, who has the turn (-1: nobody could) and when to look again.
-func (t turns) decide(now model.Time, v *View) (model.Plan, int, model.Time) {
-	first := v.Eligible.Next(0)
-	if first < 0 {
-		return v.Base(Span{0, len(v.Queues), model.Verdict{}}), -1, model.Never
+// begin starts a new turn of a queue.
+func (t *turn) begin(q *Queue) { *t = turn{queue: q.ID, start: q.Active} }
+
+// resume continues the turn of a queue. If another rule, such as a grant, allowed
+// the queue to run, its turn began then.
+func (t *turn) resume(q *Queue) {
+	if t.queue != q.ID || t.paused && q.Running {
+		*t = turn{queue: q.ID, start: q.ActiveAtStart}
 	}
-	rest := model.Verdict{Limit: v.Eligible.Next(first+1) >= 0}
-	plan := v.Base(Span{0, len(v.Queues), rest})
+	t.paused = false
+}
+
+// used returns how much of its turn a queue has used. Time in which it could
+// not progress does not count.
+func (t turn) used(q *Queue) time.Duration {
+	t.resume(q)
+	return q.Active - t.start
+}
+
+// key orders queues: the smallest is served first.
+type key struct{ class, at int64 }
+
+func (k key) before(o key) bool { return k.class < o.class || k.class == o.class && k.at < o.at }
+
+// turns is how a policy serves the queues of a device one at a time, the
+// smallest key first. At most one queue is allowed to run, idle or not: it meets
+// no other on the chip, and a hand-over is one suspend and one resume however
+// many queues there are.
+type turns struct {
+	key func(i int, q *Queue) key
+	// preempt: a ready queue with a smaller key takes the turn at once; with
+	// byClass only one of a smaller class.
+	preempt, byClass bool
+	// compete: at the end of a turn its holder may win again. Otherwise it goes
+	// behind the others.
+	compete bool
+	// length of a turn while others are ready; nil: until its holder goes idle.
+	length func(i int, q *Queue) time.Duration
+	// hold keeps a turn over a short gap.
+	hold bool
+}
+
+// decide returns the plan, the queue with the turn (-1: none is admitted) and
+// when to ask again.
+func (p *turns) decide(now model.Time, v *View, t *turn) (model.Plan, int, model.Time) {
+	n := len(v.Queues)
+	first := v.next(0, n, admitted)
+	if first < 0 {
+		return v.all(model.Verdict{}), -1, model.Never
+	}
+	rest := model.Verdict{Limit: v.several(first, n, 1, admitted)}
+	plan := v.all(rest)
 	cur := -1
 	if v.CanSuspend {
-		cur = v.holder()
+		cur = p.holder(v, t)
 	}
-	i, wake := t.pick(now, v, first, cur)
-	if i != cur {
-		v.startTurn(now, i) // also if it was enabled beside others, under another policy
+	i, wake := p.pick(now, v, t, first, cur)
+	if i == cur {
+		t.resume(&v.Queues[i])
+	} else {
+		t.begin(&v.Queues[i]) // even if it ran beside others, under another policy
 	}
-	v.turn, v.turnAt = v.Queues[i].ID, i
-	turn := model.Verdict{Run: true, Limit: rest.Limit, Slice: t.slice}
+	plan[i] = model.Verdict{Run: true, Limit: rest.Limit}
 	if !v.CanSuspend {
-		turn.Slice = v.longest(first) // the others run too: let this one's slice outlast its work
+		plan[i].Slice = v.longest(first) // the others run too: outlast them
 	}
-	v.Set(i, turn)
 	return plan, i, wake
 }
 
-// pick chooses who has the turn after cur, and when to look again. Where everybody runs
-// nobody has had it, and cur is -1.
-func (t turns) pick(now model.Time, v *View, first, cur int) (int, model.Time) {
-	best := v.least(v.Ready)
+// pick chooses which queue has the turn after cur, and when to ask again. Where
+// all queues run, none has had the turn and cur is -1.
+func (p *turns) pick(now model.Time, v *View, t *turn, first, cur int) (int, model.Time) {
+	best := p.least(v, ready)
 	switch {
 	case best < 0 && cur < 0:
 		return first, model.Never
 	case best < 0:
 		return cur, model.Never
 	case cur < 0:
-		return best, t.until(v, best, now)
-	case !v.Ready.Has(cur):
-		if end := v.Queues[cur].ChangedAt.Add(v.Knobs.Hold); t.hold && now < end && !t.overtakes(v, best, cur) {
+		return best, p.ends(now, v, best, 0)
+	case !v.Queues[cur].Ready:
+		if end := v.Queues[cur].ChangedAt.Add(v.Knobs.Hold); p.hold && now < end && !p.overtakes(v, best, cur) {
 			return cur, end
 		}
-		return best, t.until(v, best, now)
-	case t.overtakes(v, best, cur):
-		return best, t.until(v, best, now)
+		return best, p.ends(now, v, best, 0)
+	case p.overtakes(v, best, cur):
+		return best, p.ends(now, v, best, 0)
 	}
-	end := t.until(v, cur, v.Clocks[cur].Run)
-	if now < end {
+	if end := p.ends(now, v, cur, t.used(&v.Queues[cur])); now < end {
 		return cur, end
 	}
-	if !t.compete {
-		if best = v.least(v.others(v.Ready, cur)); best < 0 {
+	if !p.compete {
+		if best = p.least(v, v.others(cur, ready)); best < 0 {
 			return cur, model.Never
 		}
-		if t.overtakes(v, cur, best) {
-			return cur, t.until(v, cur, now) // the others are all behind it
+		if p.overtakes(v, cur, best) {
+			return cur, p.ends(now, v, cur, 0) // the others are all behind it
 		}
 	}
-	return best, t.until(v, best, now)
+	return best, p.ends(now, v, best, 0)
 }
 
-// holder is who has the turn. If it is gone, or another policy was in force, it is
-// who runs, with work and the least key if there are several; -1: nobody.
-func (v *View) holder() int {
-	if v.turn != (model.QueueID{}) {
-		if i := v.find(v.turn, v.turnAt); i >= 0 && v.Running.Has(i) && v.Eligible.Has(i) {
-			return i
-		}
-	}
-	for w := range v.some {
-		v.some[w] = v.Ready[w] & v.Running[w]
-	}
-	if i := v.least(v.some); i >= 0 {
+// holder returns the queue that has the turn. If that is gone, or another policy
+// was in force, it is the running queue, with work and the smallest key if there
+// are several; -1: none.
+func (p *turns) holder(v *View, t *turn) int {
+	if i := v.find(t.queue); i >= 0 && v.Queues[i].Running && v.Queues[i].Admitted {
 		return i
 	}
-	return activeNow(v, 0)
+	if i := p.least(v, func(q *Queue) bool { return q.Ready && q.Running }); i >= 0 {
+		return i
+	}
+	return v.running(0)
 }
 
-// longest is the slice of who shall come before the others that are eligible from a queue on. Where
-// several of them can't be stopped it is no longer than that they still progress.
+// least returns the queue with the smallest key of those that satisfy is, the
+// first of equals; -1 if there is none.
+func (p *turns) least(v *View, is func(*Queue) bool) int {
+	best, least := -1, key{}
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		if !is(q) {
+			continue
+		}
+		if k := p.key(i, q); best < 0 || k.before(least) {
+			best, least = i, k
+		}
+	}
+	return best
+}
+
+// overtakes reports that a queue may take the turn from its holder.
+func (p *turns) overtakes(v *View, i, holder int) bool {
+	if !p.preempt {
+		return false
+	}
+	a, b := p.key(i, &v.Queues[i]), p.key(holder, &v.Queues[holder])
+	if p.byClass {
+		return a.class < b.class
+	}
+	return a.before(b)
+}
+
+// ends returns when the turn of queue i ends, of which a part is used.
+func (p *turns) ends(now model.Time, v *View, i int, used time.Duration) model.Time {
+	if p.length == nil || !v.several(0, len(v.Queues), 1, ready) {
+		return model.Never
+	}
+	return now.Add(p.length(i, &v.Queues[i]) - used)
+}
+
+// longest is the slice of a queue that comes before all others from first on.
+// Where several of those cannot be suspended, it leaves them some progress.
 func (v *View) longest(first int) time.Duration {
-	if !v.CanSuspend && v.Eligible.CountIn(first, len(v.Queues), 3) > 2 {
+	if !v.CanSuspend && v.several(first, len(v.Queues), 2, admitted) {
 		return min(v.Knobs.HighSlice, v.Knobs.ShareMax)
 	}
 	return v.Knobs.HighSlice
 }
 
-// overtakes says that a queue may take the turn from its holder.
-func (t turns) overtakes(v *View, i, holder int) bool {
-	return t.preempt && v.Keys[i]>>t.shift < v.Keys[holder]>>t.shift
+// others restricts a condition to queues other than i and those that run with it.
+func (v *View) others(i int, is func(*Queue) bool) func(*Queue) bool {
+	id, group := v.Queues[i].ID, v.Queues[i].Group
+	return func(q *Queue) bool { return is(q) && q.ID != id && (group < 0 || q.Group != group) }
 }
 
-// until is when the turn of queue i ends that began at a time.
-func (t turns) until(v *View, i int, began model.Time) model.Time {
-	if t.length == nil || v.Ready.CountIn(0, len(v.Queues), 2) < 2 {
-		return model.Never
+// turnLength is how long a queue keeps its turn.
+func (v *View) turnLength(q *Queue) time.Duration {
+	if s := q.Hint.Timeslice; s > 0 {
+		return s
 	}
-	length := t.length(v, i)
-	if t.weight != nil && v.Queues[i].Hint.Timeslice == 0 {
-		scaled := length * time.Duration(t.weight(v, i)) / time.Duration(v.heaviest(t.weight))
-		length = min(length, max(scaled, v.Knobs.Timeslice))
-	}
-	return began.Add(length)
-}
-
-// heaviest is the largest weight on the device.
-func (v *View) heaviest(weight func(v *View, i int) int) int {
-	if v.heavy == 0 {
-		v.heavy = 1
-		for i := range v.Queues {
-			v.heavy = max(v.heavy, weight(v, i))
-		}
-	}
-	return v.heavy
-}
-
-// fair serves who had least for its weight, in turns. The key is what a queue had,
-// divided by its weight; View.Memo[0] is the least key of those that wanted
-// something till now, so that nobody saves up time by being idle. Who begins to want something
-// now does not count: it is behind by all that the others had meanwhile.
-func fair(now model.Time, v *View, weight func(v *View, i int) int) (model.Plan, model.Time) {
-	v.SettleAll() // one, or a few; all of them where they shared the device till now
-	if i := v.least(v.wanted); i >= 0 {
-		v.Memo[0] = max(v.Memo[0], v.Keys[i])
-	}
-	v.want()
-	plan, i, wake := turns{compete: true, length: turnLength, weight: weight, hold: true}.decide(now, v)
-	if i >= 0 && v.Ready.Has(i) {
-		v.lift(i)
-	}
-	return plan, wake
-}
-
-// want notes who has work now, also while slices share the device. Queue.Memo[1] keeps it over a rebuild.
-func (v *View) want() {
-	for w := range v.Ready {
-		for set := v.wanted[w] ^ v.Ready[w]; set != 0; set &= set - 1 {
-			i := first(w, set)
-			v.Queues[i].Memo[1] = int64(b2i(v.Ready.Has(i)))
-		}
-		v.wanted[w] = v.Ready[w]
-	}
-}
-
-// lift raises a queue that was away to where the others are.
-func (v *View) lift(i int) {
-	if q := &v.Queues[i]; q.Memo[0] < v.Memo[0] {
-		q.Memo[0] = v.Memo[0]
-		v.Rekey(i)
-	}
-}
-
-// fairKey is the key of fair.
-func fairKey(v *View, i int) int64 { return v.Queues[i].Memo[0] }
-
-// fairCharge moves a queue on by what it had.
-func fairCharge(v *View, i int, used time.Duration, weight int) {
-	q := &v.Queues[i]
-	q.Memo[0] = max(q.Memo[0], v.Memo[0]) + int64(used)*model.UtilizationMax/int64(weight)
+	return v.Knobs.Quantum
 }

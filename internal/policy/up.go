@@ -2,37 +2,20 @@
 
 package policy
 
-import (
-	"time"
+import "xsched/internal/model"
 
-	"xsched/internal/model"
-)
-
-// UP divides the device between queues by their utilisation. Where the device has slices
-// they do it, and nobody is ever stopped; where it has not, the queue that had least for its
-// share has the next turn. Shares are weights: what one does not use the others have.
+// UP divides the device between queues by their utilization. Where the device
+// has slices, they do it and no queue is ever suspended. Otherwise the queue
+// that had least for its share has the next turn. Shares are weights: the others
+// get what one does not use.
 type UP struct{}
 
-var (
-	_ Policy  = UP{}
-	_ Keyer   = UP{}
-	_ Charger = UP{}
-)
-
-// Name implements Policy.
-func (UP) Name() string { return "UP" }
-
 // Decide implements Policy.
-func (UP) Decide(now model.Time, v *View) (model.Plan, model.Time) {
+func (UP) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time) {
+	s.update(v, utilization, false)
 	if v.slicesShare() {
-		v.want()
+		s.want(v)
 		return v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), model.Never
 	}
-	return fair(now, v, utilization)
+	return s.takeTurns(now, v, utilization)
 }
-
-// Key implements Keyer.
-func (UP) Key(v *View, i int) int64 { return fairKey(v, i) }
-
-// Charge implements Charger.
-func (UP) Charge(v *View, i int, used time.Duration) { fairCharge(v, i, used, utilization(v, i)) }

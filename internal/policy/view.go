@@ -4,173 +4,59 @@ package policy
 
 import (
 	"cmp"
-	"slices"
+	"sort"
+	"time"
 
 	"xsched/internal/model"
 )
 
-// Grant is the starvation guard's memory for one device. The engine keeps it
-// between two decisions and otherwise leaves it alone.
-type Grant struct {
-	Active bool
-	Queue  model.QueueID
-	index  int        // where it was
-	Until  model.Time // of the grant that is running
-	Rest   model.Time // no new grant before this
-	Count  uint64     // grants so far
-}
-
-// View is what a policy may know of one device. Queues on different devices do
-// not compete, so each device has a view of its own.
+// View is what a policy may know about one device. Queues on different devices
+// do not compete, so each device has a view of its own. The engine owns it;
+// policies only read it.
 type View struct {
-	// Queues are ordered by rank, highest first, then by ID. Slices is only
-	// set where slices may be used now.
-	Queues []model.Queue
-
-	Eligible Set // not held by hand and of a priority that may run at all
-	Ready    Set // eligible with work
-	Running  Set // the verdict in force is to run
-	Waiting  Set // ready and without a chance to progress since WaitSince
-	Sliced   Set // Slices of the queue
-	Chance   Set // ready, and able to progress
-
-	// Clocks and Keys are beside Queues. While a view is in use the times of a queue
-	// are in its clock; Flush writes them back.
-	Clocks []Clock
-	Keys   []int64
-	// Kin leads from each queue to the next one of its process, round in a circle.
-	Kin []int32
-	// Width is the largest K that a queue asks for.
-	Width int
-	// Kindred are the queues whose process has several here.
-	Kindred []int
+	// Queues are ordered by rank, highest first, then by ID.
+	Queues []Queue
+	// Groups are the queues that run and stop together.
+	Groups []Group
+	// Services are the processes with a latency target.
+	Services []*Service
+	// Processes is how many distinct values Queue.Process has.
+	Processes int
 
 	// CanSuspend is false while only timeslices may be used.
 	CanSuspend bool
-	// Unmanaged: somebody whom we can't schedule may use the device too. Beside
-	// him a tiny slice gets nothing done.
+	// Unmanaged: a process that cannot be scheduled may use the device too.
+	// Beside it a tiny slice makes no progress.
 	Unmanaged bool
 	Knobs     Knobs
-
-	// Memo is what the policy in force remembers about the device.
-	Memo [4]int64
-	// V is the rounds of the device so far: what each of those with a chance
-	// had, in units of its slice.
-	V float64
-
-	// OldestWait is no later than the WaitSince of any waiting queue.
-	OldestWait model.Time
-	Grant      Grant
-
-	// Services are the processes with a latency target.
-	Services []*Service
-	control  control
-
-	// Groups are the queues that run and stop together.
-	Groups  []Group
-	GroupOf []int32 // index of each queue's group, -1: none
-
-	painting
-	guard  guardScratch
-	sched  *Scheduler
-	turn   model.QueueID // of turns: who has it
-	turnAt int
-	goesOn model.QueueID // whose turn, cut short before, goes on by this plan
-	heavy  int           // cache of heaviest; 0: unknown
-	sum    float64       // of the slices of those with a chance
-	at     model.Time
-	rest   Set // scratch of others
-	some   Set // scratch of a policy
-	spent  Set // of SPUP: those that had their share
-	wanted Set // of fair: those that had work when it last decided
-	strict Set // those with a utilisation below 100
-	pids   map[int]int32
 }
 
-// Rebuild recomputes the sets from Queues, which must be in order. Waiting
-// becomes what the verdicts tell: ready and not running.
-func (v *View) Rebuild() {
-	n := len(v.Queues)
-	v.Eligible, v.Ready, v.Running = v.Eligible.Reset(n), v.Ready.Reset(n), v.Running.Reset(n)
-	v.Waiting, v.Sliced = v.Waiting.Reset(n), v.Sliced.Reset(n)
-	v.Chance, v.some, v.strict, v.rest = v.Chance.Reset(n), v.some.Reset(n), v.strict.Reset(n), v.rest.Reset(n)
-	v.spent, v.wanted = v.spent.Reset(n), v.wanted.Reset(n)
-	v.painting.reset(n)
-	v.guard.reset(n)
-	v.Clocks = slices.Grow(v.Clocks[:0], n)[:n]
-	v.Keys = slices.Grow(v.Keys[:0], n)[:n]
-	v.GroupOf = slices.Grow(v.GroupOf[:0], n)[:n]
-	v.SetGroups(v.Groups[:0])
-	v.OldestWait, v.sum, v.Width, v.heavy = model.Never, 0, 0, 0
-	for i := range v.Queues {
-		q := &v.Queues[i]
-		v.Clocks[i] = Clock{
-			Run: q.RunSince, Wait: q.WaitSince, Flip: q.WaitSince, Got: q.Got, V0: v.V,
-			slice: float64(v.Knobs.NativeSlice),
-		}
-		v.Keys[i] = 0
-		v.Width = max(v.Width, q.Hint.K)
-		v.strict.Put(i, q.Hint.Utilization > 0 && q.Hint.Utilization < model.UtilizationMax)
-		v.Eligible.Put(i, q.Eligible())
-		v.Ready.Put(i, q.Ready())
-		v.Running.Put(i, q.Running)
-		v.wanted.Put(i, q.Memo[1] != 0)
-		v.Sliced.Put(i, q.Slices)
-		if q.Ready() && !q.Running {
-			v.Wait(i)
-		}
-	}
-	v.relate()
-	v.relateServices()
-	for i := range v.Queues {
-		v.Rekey(i)
-	}
+// Queue is one queue of a view.
+type Queue struct {
+	// Queue.Slices is set only where the mode in force allows timeslices.
+	model.Queue
+
+	Admitted    bool // may run at all: not suspended by hand, nor by its gang
+	Ready       bool // admitted, with work
+	Progressing bool // ready, and able to progress under the verdicts in force
+
+	Verdict model.Verdict // in force
+	Slice   time.Duration // in force; NativeSlice where the verdict sets none
+
+	// Active is the total time in which the queue was progressing, and
+	// ActiveAtStart its value when the queue was last allowed to run.
+	Active, ActiveAtStart time.Duration
+
+	Process int // dense index of its process on this device
+	Group   int // index into View.Groups, -1: none
 }
 
-// Flush writes the clocks back into the queues.
-func (v *View) Flush() {
-	for i := range v.Clocks {
-		q, c := &v.Queues[i], &v.Clocks[i]
-		q.RunSince, q.WaitSince, q.Got = c.Run, c.Wait, c.Got
-	}
-}
+// Waiting reports that the queue has work and cannot progress.
+func (q *Queue) Waiting() bool { return q.Ready && !q.Progressing }
 
-// relate finds the queues of each process.
-func (v *View) relate() {
-	n := len(v.Queues)
-	v.Kin = slices.Grow(v.Kin[:0], n)[:n]
-	if v.pids == nil {
-		v.pids = make(map[int]int32, n)
-	}
-	clear(v.pids)
-	for i := range v.Queues {
-		v.Kin[i] = int32(i)
-		if v.Queues[i].PID <= 0 {
-			continue // nobody knows whose it is
-		}
-		if last, known := v.pids[v.Queues[i].PID]; known {
-			v.Kin[i], v.Kin[last] = v.Kin[last], int32(i)
-		}
-		v.pids[v.Queues[i].PID] = int32(i)
-	}
-	v.Kindred = v.Kindred[:0]
-	for i := range v.Kin {
-		if int(v.Kin[i]) != i {
-			v.Kindred = append(v.Kindred, i)
-		}
-	}
-}
-
-// GoesOn says that queue i, if the plan starts it, does not begin a turn but goes on with one.
-func (v *View) GoesOn(i int) bool {
-	return v.goesOn != model.QueueID{} && v.goesOn == v.Queues[i].ID
-}
-
-// Wait puts queue i among the waiting ones.
-func (v *View) Wait(i int) {
-	v.Waiting.Put(i, true)
-	v.OldestWait = min(v.OldestWait, v.Clocks[i].Wait)
-}
+func admitted(q *Queue) bool    { return q.Admitted }
+func ready(q *Queue) bool       { return q.Ready }
+func readySliced(q *Queue) bool { return q.Ready && q.Slices }
 
 // Before is the order of queues in a view.
 func Before(a, b *model.Queue) int {
@@ -181,58 +67,157 @@ func Before(a, b *model.Queue) int {
 	)
 }
 
-// ClassEnd returns the index after the last queue of i's rank.
-func (v *View) ClassEnd(i int) int {
-	rank, end := v.Queues[i].Rank, len(v.Queues)
-	for i < end {
-		mid := int(uint(i+end) >> 1)
-		if v.Queues[mid].Rank == rank {
-			i = mid + 1
-		} else {
-			end = mid
-		}
-	}
-	return end
+// all returns a plan with the same verdict for every queue.
+func (v *View) all(verdict model.Verdict) model.Plan {
+	plan := make(model.Plan, len(v.Queues))
+	fill(plan, verdict)
+	return plan
 }
 
-// longestWaiting returns the member of a set in [from, end) that has waited longest; -1 if there is none.
-func (v *View) longestWaiting(set Set, from, end int) int {
-	best := -1
-	for i := set.NextIn(from, end); i >= 0; i = set.NextIn(i+1, end) {
-		if best < 0 || v.Clocks[i].Wait < v.Clocks[best].Wait {
-			best = i
-		}
+func fill(plan model.Plan, verdict model.Verdict) {
+	for i := range plan {
+		plan[i] = verdict
 	}
-	return best
 }
 
-// Chances says what progress on a device is. It puts into out those of the
-// running ready queues that progress: one that is alone always does; of several only
-// those with long slices where there is one, else all but those with tiny slices.
-func Chances(ready, running, long, tiny, out Set) {
-	n, dominated := 0, false
-	for w := range out {
-		out[w] = ready[w] & running[w]
-		dominated = dominated || out[w]&long[w] != 0
-		if out[w] != 0 {
-			n += 1 + b2i(out[w]&(out[w]-1) != 0) // one or several is all that matters
+// next returns the first queue of [from, end) that satisfies is, or -1.
+func (v *View) next(from, end int, is func(*Queue) bool) int {
+	for i := from; i < end; i++ {
+		if is(&v.Queues[i]) {
+			return i
 		}
 	}
-	if n <= 1 {
+	return -1
+}
+
+// several reports that more than n queues of [from, end) satisfy is.
+func (v *View) several(from, end, n int, is func(*Queue) bool) bool {
+	for i := from; i < end && n >= 0; i++ {
+		if is(&v.Queues[i]) {
+			n--
+		}
+	}
+	return n < 0
+}
+
+// find returns the index of a queue, or -1.
+func (v *View) find(id model.QueueID) int {
+	return v.next(0, len(v.Queues), func(q *Queue) bool { return q.ID == id })
+}
+
+// classEnd returns the index after the last queue of i's rank.
+func (v *View) classEnd(i int) int {
+	rank := v.Queues[i].Rank
+	return i + sort.Search(len(v.Queues)-i, func(k int) bool { return v.Queues[i+k].Rank != rank })
+}
+
+// running returns the queue in [from, n) that is allowed to run now, a ready one
+// if there are several (after another policy or mode), or -1.
+func (v *View) running(from int) int {
+	idle := -1
+	for i := from; i < len(v.Queues); i++ {
+		q := &v.Queues[i]
+		if q.Running && q.Ready {
+			return i
+		}
+		if idle < 0 && q.Running && q.Admitted {
+			idle = i
+		}
+	}
+	return idle
+}
+
+// allSliced reports that every admitted queue of [from, end) has hardware slices.
+func (v *View) allSliced(from, end int) bool {
+	return v.next(from, end, func(q *Queue) bool { return q.Admitted && !q.Slices }) < 0
+}
+
+// slicesShare reports that the hardware divides the device: every queue has
+// slices, or none may be suspended, so that slices are the only means.
+func (v *View) slicesShare() bool { return !v.CanSuspend || v.allSliced(0, len(v.Queues)) }
+
+// readyByProcess counts the ready queues of each process.
+func (v *View) readyByProcess() []int {
+	n := make([]int, v.Processes)
+	for i := range v.Queues {
+		if q := &v.Queues[i]; q.Ready {
+			n[q.Process]++
+		}
+	}
+	return n
+}
+
+// fit reduces a verdict to what queue i supports and the mode allows.
+func (v *View) fit(i int, verdict model.Verdict) model.Verdict {
+	q := &v.Queues[i]
+	if !q.Admitted {
+		return model.Verdict{}
+	}
+	if !v.CanSuspend {
+		verdict.Limit = false
+		if !verdict.Run {
+			verdict = model.Verdict{Run: true}
+		}
+	}
+	if !q.Slices {
+		verdict.Slice = 0
+	}
+	return verdict
+}
+
+// Contention is how many ready queues run on a device, and with which slices. It
+// defines which of them progress.
+type Contention struct{ one, several, dominated bool }
+
+// Add counts a queue under a verdict.
+func (c *Contention) Add(q *Queue, p model.Verdict) {
+	if q.Ready && p.Run {
+		c.several, c.one = c.one, true
+		c.dominated = c.dominated || p.Slice >= LongSlice
+	}
+}
+
+// Progresses reports whether a queue progresses under a verdict. A ready queue
+// that runs alone always does. Of several, only those with long slices do where
+// there is one; otherwise all but those with tiny slices.
+func (c Contention) Progresses(q *Queue, p model.Verdict) bool {
+	switch {
+	case !q.Ready || !p.Run:
+		return false
+	case !c.several:
+		return true
+	case c.dominated:
+		return p.Slice >= LongSlice
+	}
+	return !tiny(p)
+}
+
+// perQueue is what a policy remembers about each queue, in the order of the view.
+type perQueue[T any] struct {
+	ids []model.QueueID
+	of  []T
+}
+
+// align follows queues that came, went or moved. A new queue gets fresh.
+func (m *perQueue[T]) align(v *View, fresh func(q *Queue) T) {
+	same := len(m.ids) == len(v.Queues)
+	for i := 0; same && i < len(m.ids); i++ {
+		same = m.ids[i] == v.Queues[i].ID
+	}
+	if same {
 		return
 	}
-	for w := range out {
-		if dominated {
-			out[w] &= long[w]
-		} else {
-			out[w] &^= tiny[w]
+	old := make(map[model.QueueID]T, len(m.ids))
+	for i, id := range m.ids {
+		old[id] = m.of[i]
+	}
+	m.ids, m.of = make([]model.QueueID, len(v.Queues)), make([]T, len(v.Queues))
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		value, known := old[q.ID]
+		if !known {
+			value = fresh(q)
 		}
+		m.ids[i], m.of[i] = q.ID, value
 	}
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

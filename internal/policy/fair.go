@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"time"
+
+	"xsched/internal/model"
+)
+
+// fairState is the memory of a policy that divides the device by weight.
+//
+// The virtual time of a queue is the GPU time it had, divided by its weight.
+// floor is the smallest virtual time of the queues that had work until now. No
+// queue falls behind it, so none saves up time by being idle.
+type fairState struct {
+	turn   turn
+	floor  int64
+	queues perQueue[fairQueue]
+}
+
+type fairQueue struct {
+	got     time.Duration // Queue.Got up to which the queue is charged
+	virtual int64
+	wanted  bool // had work at the last decision
+}
+
+// weight is the weight of a queue; a queue without hints has UtilizationMax.
+type weight func(q *Queue) int
+
+// update charges the queues for the GPU time they had, each on its own or with
+// all queues of its process. Call it once per decision, with those that had work
+// until now still marked.
+func (s *fairState) update(v *View, w weight, byProcess bool) {
+	s.queues.align(v, func(q *Queue) fairQueue { return fairQueue{got: q.Got} })
+	var charges []int64
+	if byProcess {
+		charges = make([]int64, v.Processes)
+	}
+	for i := range v.Queues {
+		q, m := &v.Queues[i], &s.queues.of[i]
+		if q.Got == m.got {
+			continue
+		}
+		charge := int64(q.Got-m.got) * model.UtilizationMax / int64(w(q))
+		if charge <= 0 {
+			continue // too little to count yet
+		}
+		m.got = q.Got
+		if byProcess {
+			charges[q.Process] += charge
+		} else {
+			m.virtual = max(m.virtual, s.floor) + charge
+		}
+	}
+	if !byProcess {
+		return
+	}
+	for i := range v.Queues {
+		if charge := charges[v.Queues[i].Process]; charge > 0 {
+			m := &s.queues.of[i]
+			m.virtual = max(m.virtual, s.floor) + charge
+		}
+	}
+}
+
+// want marks the queues with work.
+func (s *fairState) want(v *View) {
+	for i := range v.Queues {
+		s.queues.of[i].wanted = v.Queues[i].Ready
+	}
+}
+
+// raiseFloor moves the floor up. A queue that begins to have work now does not
+// count: it is behind by all that the others had meanwhile.
+func (s *fairState) raiseFloor() {
+	least, found := int64(0), false
+	for i := range s.queues.of {
+		if m := &s.queues.of[i]; m.wanted && (!found || m.virtual < least) {
+			least, found = m.virtual, true
+		}
+	}
+	if found {
+		s.floor = max(s.floor, least)
+	}
+}
+
+// takeTurns serves the queue with the least virtual time, in turns. Turns of
+// lighter queues are shorter, down to a timeslice, so that a small share does
+// not mean a long wait.
+func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, model.Time) {
+	s.raiseFloor()
+	s.want(v)
+	heaviest := 1
+	for i := range v.Queues {
+		heaviest = max(heaviest, w(&v.Queues[i]))
+	}
+	plan, i, wake := (&turns{
+		key: func(i int, _ *Queue) key { return key{at: s.queues.of[i].virtual} },
+		length: func(_ int, q *Queue) time.Duration {
+			length := v.turnLength(q)
+			if q.Hint.Timeslice == 0 {
+				scaled := length * time.Duration(w(q)) / time.Duration(heaviest)
+				length = min(length, max(scaled, v.Knobs.Timeslice))
+			}
+			return length
+		},
+		compete: true, hold: true,
+	}).decide(now, v, &s.turn)
+	if i >= 0 && v.Queues[i].Ready {
+		m := &s.queues.of[i]
+		m.virtual = max(m.virtual, s.floor)
+	}
+	return plan, wake
+}
+
+// shareOut compiles weights into slices: every queue runs, the hardware divides
+// the device in proportion to the slices, and an idle queue gives its part away.
+// The lightest gets least, the heaviest at most most. If both cannot hold, the
+// lightest gives way, down to UsefulSlice: all others wait for a long slice.
+// Every slice pays for one switch, so slices have the ratio of the shares.
+func (v *View) shareOut(w weight, least, most time.Duration) model.Plan {
+	low, high := 0, 0
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		if !q.Eligible() { // a gang that waits elsewhere counts, to keep slices stable
+			continue
+		}
+		x := w(q)
+		if low == 0 || x < low {
+			low = x
+		}
+		high = max(high, x)
+	}
+	unit := float64(least) / model.UtilizationMax // slice of weight 1
+	if low > 0 {
+		unit = min(float64(least)/float64(low), float64(most)/float64(high))
+	}
+	plan := make(model.Plan, len(v.Queues))
+	for i := range plan {
+		slice := time.Duration(unit*float64(w(&v.Queues[i]))) / time.Microsecond * time.Microsecond
+		plan[i] = model.Verdict{Run: true, Slice: max(slice, UsefulSlice)}
+	}
+	return plan
+}
+
+// shareOutByProcess gives every queue the slice of its process. Queues of one
+// process that have work divide it; ready counts them.
+func (v *View) shareOutByProcess(least time.Duration, ready []int) model.Plan {
+	plan := v.shareOut(utilization, least, v.Knobs.ShareMax)
+	for i := range plan {
+		if q := &v.Queues[i]; q.Ready && ready[q.Process] > 1 {
+			plan[i].Slice = max(UsefulSlice, plan[i].Slice/time.Duration(ready[q.Process]))
+		}
+	}
+	return plan
+}
+
+// utilization is the share a queue asked for; the whole device by default.
+func utilization(q *Queue) int {
+	if u := q.Hint.Utilization; u > 0 {
+		return u
+	}
+	return model.UtilizationMax
+}
