@@ -27,7 +27,7 @@ import (
 const (
 	HookBudgetNS     = 20  // added to a launch while the queue is busy
 	WakeBudgetUS     = 200 // P99 from an idle->busy change to the decision about it
-	DecisionBudgetUS = 5   // one decision with 1,000 queues
+	DecisionBudgetUS = 50  // one decision with 1,000 queues
 	decisionQueues   = 1000
 	overheadPairs    = 5 // runs of the launch loop with and without the shim
 )
