@@ -12,8 +12,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// Config is what an engine starts with. Zero values mean the defaults, except
-// for StarvationBound and Hold, where zero means none; start from DefaultConfig.
+// Config configures an engine. Zero values mean the defaults, except for
+// StarvationBound and Hold, where zero means none. Start from DefaultConfig.
 type Config struct {
 	Policy     string
 	Mode       model.Mode
@@ -27,11 +27,11 @@ type Config struct {
 
 	Timeslice, ShareMax, Window, Boost time.Duration
 
-	// InFlight and Batch are the Lv1 limits of a queue that names none.
+	// InFlight and Batch are the Lv1 limits of a queue whose hint sets none.
 	InFlight, Batch int
 }
 
-// DefaultConfig returns the defaults; policy.Knobs says why they are what they are.
+// DefaultConfig returns the defaults. policy.Knobs gives the reasons for them.
 func DefaultConfig() Config {
 	k := policy.DefaultKnobs()
 	return Config{
@@ -54,7 +54,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// complete puts the defaults where nothing was said, and checks the rest.
+// complete fills in the defaults and checks the rest.
 func (c Config) complete() (Config, error) {
 	d := DefaultConfig()
 	if c.Policy == "" {

@@ -75,12 +75,12 @@ type Event struct {
 	Wake    model.Time      `json:"wake,omitempty"`
 }
 
-// Observe has f called after everything that is done to the engine, in order, from the
-// same goroutine; nil: nobody. The event and what it points to are f's only during
-// the call.
+// Observe calls f after every call that changes the engine, in order, from the
+// goroutine that makes the call. The event and what it points to are valid only
+// during the call of f. nil ends the observation.
 func (e *Engine) Observe(f func(*Event)) { e.observer = f }
 
-// saw tells the observer, if there is one.
+// saw reports an event to the observer, if there is one.
 func (e *Engine) saw(ev Event) {
 	if e.observer != nil {
 		e.seen = ev

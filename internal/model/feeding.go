@@ -4,26 +4,31 @@ package model
 
 import "time"
 
-// Requests of these lengths are worth being told apart by how they are submitted: a shorter one is over before
-// anything is done about it, for a longer one it matters little.
+// Requests between these lengths are scheduled by how their program submits them.
+// A shorter one ends before a reaction takes effect; for a longer one it matters
+// little.
 const (
 	FedMin = time.Millisecond
 	FedMax = 8 * time.Millisecond
 )
 
-// fedEnough is how many requests in a row must look alike: each change of mind costs calls of the driver.
+// fedEnough is how many similar requests in a row count as a pattern. Each change
+// of the estimate costs driver calls.
 const fedEnough = 3
 
-// Feeding is what is known of how a program submits its work. A busy time is fed if the program was
-// submitting nearly to its end, kernel by kernel, so that the device had little left to do when all was submitted.
+// Feeding estimates how a program submits work. A busy period is fed if the
+// program submitted kernel by kernel nearly until its end, so that the device had
+// little left to do once all was submitted.
 type Feeding struct {
-	// Length is nearly the longest of the last fed busy times, because a short one often comes between two long ones.
+	// Length is close to the longest of the last fed busy periods, because a short
+	// one often comes between two long ones.
 	Length time.Duration
-	// InRow is how many of them there were since the last one that was not fed, up to enough.
+	// InRow counts fed busy periods since the last one that was not, up to fedEnough.
 	InRow int8
 }
 
-// Learn adds a busy time of a length in which the program was submitting for the time fed; 0: that is not known.
+// Learn adds a busy period of which the program submitted for the time fed; 0:
+// unknown.
 func (f *Feeding) Learn(fed, length time.Duration) {
 	switch {
 	case fed <= 0:
@@ -37,5 +42,6 @@ func (f *Feeding) Learn(fed, length time.Duration) {
 	}
 }
 
-// Expected says that the next busy time is expected to be fed, and of a length worth being told apart.
+// Expected reports that the next busy period is expected to be fed, and long enough
+// to matter.
 func (f Feeding) Expected() bool { return f.InRow >= fedEnough && f.Length >= FedMin }

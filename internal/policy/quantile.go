@@ -12,12 +12,12 @@ const (
 	octaves   = 25 // 1 us to 33 s
 )
 
-// quantile estimates a percentile of a stream against a target, in bounded memory. Old
-// samples fade: the last ones that matter are ten times as many as one miss needs.
+// quantile estimates a percentile of a stream against a target, in bounded
+// memory. Old samples fade: the memory is ten times as long as one allowed miss.
 type quantile struct {
 	weight  [perOctave * octaves]float32
 	total   float64
-	over    float64 // weight of those above the target, exact
+	over    float64 // weight of the samples above the target, exact
 	gain    float64 // weight of the next sample
 	samples int     // since the last reset
 	misses  int
@@ -25,7 +25,7 @@ type quantile struct {
 
 func (h *quantile) reset() { *h = quantile{} }
 
-// add takes a sample; p is the percentile of interest.
+// add adds a sample; p is the percentile of interest.
 func (h *quantile) add(d, target time.Duration, p float64) {
 	memory := min(max(1000/(100-p), 100), 5000)
 	if h.gain == 0 {
@@ -47,7 +47,7 @@ func (h *quantile) add(d, target time.Duration, p float64) {
 	}
 }
 
-// value is the estimate of percentile p: no less than it, and no more than a bucket above.
+// value estimates percentile p: at least its value, and at most a bucket above it.
 func (h *quantile) value(p float64) time.Duration {
 	rest := h.total * (100 - p) / 100
 	for i := len(h.weight) - 1; i >= 0; i-- {
