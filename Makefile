@@ -105,21 +105,28 @@ TEST_FLAGS_plain := -O2
 TEST_FLAGS_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 TEST_FLAGS_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 
-# $(call variant_rules,variant): objects shared by the tests of one variant
+# What tests link with: all of libxsched.so but dlsym, which a test needs for itself.
+TESTED := $(filter-out shim/runtime/dl/%,$(SHIM_SOURCES))
+
+# $(call variant_rules,variant): the tests of one variant, and the archive they share
 define variant_rules
 build/test/$(1)/obj/%.o: % Makefile
 	@mkdir -p $$(@D)
 	$(Q)$(CC) $(C_BASE) $(TEST_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
--include $$(patsubst %,build/test/$(1)/obj/%.d,$$(sort $$(foreach line,$$(TESTS),$$(call sources_of,$$(line)))))
+build/test/$(1)/libxsched.a: $(patsubst %,build/test/$(1)/obj/%.o,$(TESTED)) build/obj/sources
+	$$(call short,AR,$$@)
+	$(Q)rm -f $$@ && $(AR) rcs $$@ $$(filter %.o,$$^)
+-include $$(patsubst %,build/test/$(1)/obj/%.d,$$(sort $(TESTED) $$(foreach line,$$(TESTS),$$(call sources_of,$$(line)))))
 $$(foreach line,$$(TESTS),$$(eval $$(call test_rule,$(1),$$(line))))
 endef
 
 # $(call test_rule,variant,line): a test with macros of its own has objects of its own
 define test_rule
-build/test/$(1)/$(call name_of,$(2)): shim/tests.txt Makefile $(if $(filter -D%,$(call flags_of,$(2))),$(call sources_of,$(2)) $(HEADERS),$(patsubst %,build/test/$(1)/obj/%.o,$(call sources_of,$(2))))
+build/test/$(1)/$(call name_of,$(2)): $(if $(filter -D%,$(call flags_of,$(2))),$(call sources_of,$(2)) $(HEADERS),$(patsubst %,build/test/$(1)/obj/%.o,$(call sources_of,$(2)))) build/test/$(1)/libxsched.a shim/tests.txt Makefile
 	@mkdir -p $$(@D)
 	$$(call short,BUILD,$$@)
-	$(Q)$(CC) $(C_BASE) $(TEST_FLAGS_$(1)) -o $$@ $$(filter %.o %.c %.S,$$^) $(call flags_of,$(2)) $(C_LIBS)
+	$(Q)$(CC) $(C_BASE) $(TEST_FLAGS_$(1)) -o $$@ $$(filter %.o %.c,$$^) $(call flags_of,$(2)) -Wl,-u,xsi_init \
+		build/test/$(1)/libxsched.a $(C_LIBS)
 endef
 
 CROSS_DIR := build/$(CROSS_ARCH)
