@@ -36,7 +36,7 @@ SETUP_BIN := .setup/bin
 # ---- C ------------------------------------------------------------------------
 
 C_WARN := -Wall -Wextra -Werror
-C_BASE := -std=c11 -D_GNU_SOURCE -g $(C_WARN) -Ishim/include -Ishim
+C_BASE := -std=c11 -D_GNU_SOURCE -g $(C_WARN) -Ishim/include -Ishim -Ibuild/gen
 C_FLAGS := $(C_BASE) -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
 # By file name: since glibc 2.34 plain -ldl and -lpthread are empty archives, but
 # on an older glibc the shim must load these two (shim/core/compat.h).
@@ -44,9 +44,25 @@ C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_FLAGS := -shared -Wl,-z,defs -Wl,-z,relro -Wl,-z,now
 
 HEADERS := $(shell find shim -name '*.h' -o -name '*.inc')
+# Entry points generated from the tables of hooked functions.
+TABLES := $(wildcard shim/runtime/*/hooks.table)
+ENTRY_POINTS := $(patsubst shim/%/hooks.table,build/gen/%/hooks_gen.c,$(TABLES))
+build/gen/stamp: $(TABLES) $(wildcard tools/hookgen/*.go)
+	@mkdir -p $(@D)
+	$(call short,GEN,$(@D))
+	$(Q)$(GO) run ./tools/hookgen -out build/gen
+	@touch $@
+$(ENTRY_POINTS) $(addprefix build/gen/,null/null_gen.c null/null_hip_gen.c null/null_hip_gen.map runtime/hip/test_invoke_gen.c): build/gen/stamp ;
+
 # What libxsched.so is made of. A new driver or runtime is a new folder.
-SHIM_SOURCES := $(filter-out $(wildcard shim/*/test_* shim/*/*/test_*), \
+SHIM_SOURCES := $(ENTRY_POINTS) $(filter-out $(wildcard shim/*/test_* shim/*/*/test_*), \
 	$(wildcard shim/core/*.c shim/driver/*.c shim/driver/*/*.c shim/runtime/*.c shim/runtime/*/*.c shim/runtime/*/*.S shim/api/*.c))
+
+# All that others may see of libxsched.so: each part lists its own names.
+EXPORTS := $(wildcard shim/*/exports.txt shim/*/*/exports.txt)
+build/gen/libxsched.map: $(EXPORTS) Makefile
+	@mkdir -p $(@D)
+	@sed 's/#.*//' $(EXPORTS) | awk 'BEGIN { print "{\n  global:" } NF { print "    " $$1 ";" } END { print "  local:\n    *;\n};" }' > $@
 
 # Lines "product: word..." of a list file, each as one word "product:source|source|-flag". A source
 # without a folder is in the list's own.
@@ -69,7 +85,7 @@ objects = $(patsubst %,$(1)/obj/%.o,$(2))
 
 # $(call shim_rules,folder,compiler)
 define shim_rules
-$(1)/obj/%.c.o: %.c Makefile
+$(1)/obj/%.c.o: %.c Makefile | build/gen/stamp
 	@mkdir -p $$(@D)
 	$$(call short,CC,$$@)
 	$(Q)$(2) $(C_FLAGS) -MMD -MP -c -o $$@ $$<
@@ -84,9 +100,9 @@ $(1)/obj/sources: always
 	@mkdir -p $$(@D)
 	@echo '$(SHIM_SOURCES)' | cmp -s - $$@ || echo '$(SHIM_SOURCES)' > $$@
 
-$(1)/libxsched.so: $(call objects,$(1),$(SHIM_SOURCES)) shim/libxsched.map $(1)/obj/sources
+$(1)/libxsched.so: $(call objects,$(1),$(SHIM_SOURCES)) build/gen/libxsched.map $(1)/obj/sources
 	$$(call short,LINK,$$@)
-	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-z,nodelete -Wl,-soname,libxsched.so -Wl,--version-script=shim/libxsched.map \
+	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-z,nodelete -Wl,-soname,libxsched.so -Wl,--version-script=build/gen/libxsched.map \
 		-o $$@ $$(filter %.o,$$^) $(C_LIBS)
 
 -include $(patsubst %.o,%.d,$(call objects,$(1),$(SHIM_SOURCES)))
@@ -94,7 +110,7 @@ endef
 
 # $(call product_rule,folder,compiler,line): a shared library or a program made of listed sources
 define product_rule
-$(1)/$(call name_of,$(3)): $(call sources_of,$(3)) $(call maps_of,$(3)) $(HEADERS) Makefile
+$(1)/$(call name_of,$(3)): $(call sources_of,$(3)) $(call maps_of,$(3)) $(HEADERS) build/gen/stamp Makefile
 	@mkdir -p $$(@D)
 	$$(call short,BUILD,$$@)
 	$(Q)$(2) $(C_FLAGS) $(if $(findstring .so,$(call name_of,$(3))),$(SO_FLAGS) -Wl$(comma)-soname$(comma)$(notdir $(call name_of,$(3)))) \
@@ -110,7 +126,7 @@ TESTED := $(filter-out shim/runtime/dl/%,$(SHIM_SOURCES))
 
 # $(call variant_rules,variant): the tests of one variant, and the archive they share
 define variant_rules
-build/test/$(1)/obj/%.o: % Makefile
+build/test/$(1)/obj/%.o: % Makefile | build/gen/stamp
 	@mkdir -p $$(@D)
 	$(Q)$(CC) $(C_BASE) $(TEST_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
 build/test/$(1)/libxsched.a: $(patsubst %,build/test/$(1)/obj/%.o,$(TESTED)) build/obj/sources
@@ -339,7 +355,6 @@ check-commits: ## check the subject lines of recent commits
 .PHONY: generate
 generate: ## write the generated files: wire contract, hooks, enums, hints, pictures
 	$(GO) run ./tools/wiregen
-	$(GO) run ./tools/hookgen
 	$(GO) run ./tools/apigen
 	$(GO) run ./tools/hintgen
 	$(GO) run ./tools/pictures

@@ -3,11 +3,18 @@
 // Hints: checked here, so that a wrong one is the caller's error at once; carried to the daemon by
 // the helper thread.
 
+#include "api.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "api.h"
+#include "core/hint.h"
+#include "core/hint_fields.h"
 #include "core/hints_gen.h"
+#include "core/init.h"
+#include "core/log.h"
+#include "core/options.h"
+#include "core/queue.h"
 
 // The public header, the wire contract and the table of hints say the same.
 _Static_assert(XSI_HINT_PRIORITY_MIN == PRIORITY_NO_EXECUTE &&

@@ -4,6 +4,12 @@
 
 #include "api.h"
 
+#include "core/hint.h"
+#include "core/init.h"
+#include "core/options.h"
+#include "core/queue.h"
+#include "core/request.h"
+
 XSI_EXPORT uint64_t xs_request_begin(const char *name) {
   xsi_init();
   return name == NULL || xsi_options.disabled ? 0 : xsi_request_begin(name);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "api.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "api.h"
+#include "core/fork.h"
 
 // A handle is the generation of an object's place above the place's number plus one.
 enum { MOST = 1 << 20 };

@@ -4,10 +4,13 @@
 // gate and launches in the caller's thread; there is no worker and no buffer, hence nothing to
 // drop.
 
+#include "api.h"
+
 #include <errno.h>
 
-#include "api.h"
 #include "core/hints_gen.h"
+#include "core/log.h"
+#include "core/options.h"
 
 // ---- what is in a stream ---------------------------------------------------------------------
 
@@ -191,14 +194,6 @@ XSI_EXPORT XResult XQueueWaitAll(XQueueHandle xq) {
   return synchronize(&hardware, queue.queue.life);
 }
 
-// In the lock: who finds the end of a stream says so before it has made sure.
-static bool is_busy(const struct xsi_work_stream *work) {
-  xsi_work_lock();
-  bool busy = __atomic_load_n(&work->busy, __ATOMIC_SEQ_CST) != 0;
-  xsi_work_unlock();
-  return busy;
-}
-
 XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   struct xsi_api_object queue, hardware;
   if (state == NULL) return kXSchedErrorInvalidValue;
@@ -206,12 +201,12 @@ XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   *state = kQueueStateIdle;
   if (!xsi_work_lives(queue.queue.life)) return kXSchedSuccess;
   struct xsi_work_stream *work = queue.queue.life.stream;
-  if (!is_busy(work)) return kXSchedSuccess;
+  if (!xsi_work_is_busy(work)) return kXSchedSuccess;
   uint64_t mark = xsi_work_mark(work);
   if (hardware.hardware.platform->query(hardware.hardware.context, hardware.hardware.stream) ==
       XSI_WORK_DONE)
     xsi_work_complete(work, mark, false);
-  if (is_busy(work)) *state = kQueueStateReady;
+  if (xsi_work_is_busy(work)) *state = kQueueStateReady;
   return kXSchedSuccess;
 }
 

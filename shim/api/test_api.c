@@ -5,7 +5,7 @@
 
 #include "core/test_support.h"
 
-#include "core/work.h"
+#include "core/work_internal.h"
 #include "runtime/cuda/abi.h"
 #include "xsched/xsched.h"
 
@@ -390,7 +390,7 @@ static void requests_are_marked(void) {
 static void program_takes_over(void) {
   CHECK(XHintSetScheduler(kSchedulerAppManaged, kPolicyUnknown) == kXSchedSuccess);
   EVENTUALLY(xs_available() == 0);
-  EVENTUALLY(!xsi_session_joined());
+  EVENTUALLY(!xsi_page_joined());
   test_heart_stop(d);
   test_daemon_hang_up(d);
   test_daemon_drop_page(d);

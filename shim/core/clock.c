@@ -2,9 +2,9 @@
 //
 // The one clock: the shared page, leases and watch times are all CLOCK_MONOTONIC.
 
-#include <time.h>
+#include "clock.h"
 
-#include "core.h"
+#include <time.h>
 
 uint64_t xsi_now_ns(void) {
   struct timespec now;

@@ -4,13 +4,16 @@
 // else writes. The blocks are chained; a thread that ends adds its numbers to those of the threads
 // before it.
 
+#include "counters.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <time.h>
 
-#include "parts.h"
+#include "log.h"
+#include "page.h"
 
 #define FOR_EACH_COUNTER(do_)                                                                      \
   do_(hooked_calls) do_(launches) do_(copies) do_(syncs) do_(captured) do_(gate_waits)             \
@@ -64,7 +67,6 @@ void xsi_counters_init(void) { key_made = pthread_key_create(&key, thread_ends) 
 void xsi_counters_enlist(void) {
   int saved = errno;
   struct xsi_counters *block = &xsi_thread.counters;
-  xsi_init();
   block->listed = true;
   if (key_made && pthread_setspecific(key, block) == 0) {
     xsi_counters_lock();
@@ -100,7 +102,7 @@ static void publish_locked(void) {
 }
 
 void xsi_counters_publish(void) {
-  if (!xsi_session_joined()) return;
+  if (!xsi_page_joined()) return;
   xsi_counters_lock();
   publish_locked();
   xsi_counters_unlock();
@@ -111,7 +113,7 @@ void xsi_counters_idle(void) {
 }
 
 void xsi_counters_publish_last(void) {
-  if (!xsi_session_joined()) return;
+  if (!xsi_page_joined()) return;
   // exit() may have been called by a signal handler above our own critical section.
   const struct timespec pause = {.tv_nsec = 1000000};
   for (int tries = 0; tries < 50; tries++) {

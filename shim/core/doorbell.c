@@ -6,6 +6,8 @@
 // eventfd behind it with dup3, leaving puts one nobody reads. The kernel replaces the file
 // atomically; a ring already under way holds a reference to the file it started with.
 
+#include "doorbell.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "fd.h"
+#include "log.h"
+#include "page.h"
 
 static int bell = -1; // the number the application's threads write to
 static int dead = -1; // what is behind it while there is no daemon
@@ -74,7 +78,7 @@ void xsi_doorbell_detach(void) {
 }
 
 void xsi_doorbell_ring(void) {
-  if (!xsi_session_joined()) return;
+  if (!xsi_page_joined()) return;
   int saved = errno;
   uint64_t one = 1;
   // EAGAIN means that it rings already. Not write(): a thread can be cancelled there, and this one

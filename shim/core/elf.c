@@ -7,11 +7,11 @@
 // functions that it replaces, and it replaces most of libc. So this file calls nothing: it walks
 // the loader's list of objects and compares strings itself.
 
+#include "elf.h"
+
 #include <elf.h>
 #include <link.h>
 #include <stddef.h>
-
-#include "parts.h"
 
 // Keeps the compiler from turning a loop into a call of strlen or memset.
 #if defined(__GNUC__) && !defined(__clang__)

@@ -3,12 +3,12 @@
 // Our descriptors: close-on-exec, and above the numbers an application counts on ("the next open
 // gives 3", select's bitmaps, a shell's redirections).
 
+#include "fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "parts.h"
 
 enum { FLOOR = 200, LOW_FLOOR = 100 };
 

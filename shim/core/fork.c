@@ -5,41 +5,49 @@
 // parent's doorbell nor touch the parent's channels. vfork and posix_spawn run no handlers and need
 // none: such a child only execs.
 
+#include "fork.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 
-#include "driver/kfd/kfd.h"
-#include "parts.h"
+#include "counters.h"
+#include "doorbell.h"
+#include "driver.h"
+#include "helper.h"
+#include "hint.h"
+#include "liveness.h"
+#include "page.h"
+#include "queue.h"
+#include "request.h"
+#include "session.h"
+#include "wake.h"
 
 enum { MAX_REGISTERED = 8 };
 
-static struct {
+struct lock {
   void (*lock)(void);
   void (*unlock)(void);
-} locks[MAX_REGISTERED];
+};
+
+static struct lock registered[MAX_REGISTERED];
 static void (*resets[MAX_REGISTERED])(void);
 static unsigned lock_count, reset_count;
+static unsigned locked; // registered locks that the fork under way has taken
 
-// Lock order: whatever is above the core first.
-static const struct {
-  void (*lock)(void);
-  void (*unlock)(void);
-} own_locks[] = {
+// In lock order; the drivers' come between these and the counters'.
+static const struct lock own_locks[] = {
     {xsi_helper_lock, xsi_helper_unlock},
     {xsi_session_lock, xsi_session_unlock},
     {xsi_request_lock, xsi_request_unlock},
     {xsi_queue_lock, xsi_queue_unlock},
-    {xsi_rm_lock, xsi_rm_unlock},
-    {xsi_kfd_lock, xsi_kfd_unlock},
-    {xsi_counters_lock, xsi_counters_unlock},
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
 
 void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void)) {
   if (lock_count == MAX_REGISTERED) return;
-  locks[lock_count].lock = lock;
-  locks[lock_count++].unlock = unlock;
+  registered[lock_count] = (struct lock){lock, unlock};
+  __atomic_store_n(&lock_count, lock_count + 1, __ATOMIC_RELEASE);
 }
 
 void xsi_at_fork_child(void (*reset)(void)) {
@@ -48,20 +56,26 @@ void xsi_at_fork_child(void (*reset)(void)) {
   if (at < MAX_REGISTERED) __atomic_store_n(&resets[at], reset, __ATOMIC_RELEASE);
 }
 
+// What is above the core first.
 static void before(void) {
   int saved = errno;
-  for (unsigned i = 0; i < lock_count; i++)
-    locks[i].lock();
+  locked = __atomic_load_n(&lock_count, __ATOMIC_ACQUIRE);
+  for (unsigned i = 0; i < locked; i++)
+    registered[i].lock();
   for (unsigned i = 0; i < OWN_LOCKS; i++)
-    if (own_locks[i].lock != NULL) own_locks[i].lock();
+    own_locks[i].lock();
+  xsi_for_each_driver(driver) driver->lock();
+  xsi_counters_lock();
   errno = saved;
 }
 
 static void unlock_all(void) {
+  xsi_counters_unlock();
+  xsi_for_each_driver(driver) driver->unlock();
   for (unsigned i = OWN_LOCKS; i-- > 0;)
-    if (own_locks[i].unlock != NULL) own_locks[i].unlock();
-  for (unsigned i = lock_count; i-- > 0;)
-    locks[i].unlock();
+    own_locks[i].unlock();
+  for (unsigned i = locked; i-- > 0;)
+    registered[i].unlock();
 }
 
 static void in_parent(void) {
@@ -78,11 +92,11 @@ static void in_child(void) {
   xsi_page_leave(); // the mapping is the parent's session
   xsi_doorbell_reset();
   xsi_helper_reset();
+  xsi_wake_reset();
   xsi_queue_reset();
   xsi_hint_reset();
   xsi_request_reset();
-  xsi_rm_reset();
-  if (xsi_kfd_reset != NULL) xsi_kfd_reset();
+  xsi_for_each_driver(driver) driver->reset();
   xsi_counters_reset();
   for (unsigned i = 0; i < MAX_REGISTERED; i++)
     if (resets[i]) resets[i]();

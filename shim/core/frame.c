@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "fd.h"
 
 int xsi_frame_send(int socket, const void *frame, size_t bytes, int fd) {
   union {

@@ -5,22 +5,24 @@
 #ifndef XSCHED_FRAME_H
 #define XSCHED_FRAME_H
 
-#include <stddef.h>
-
-#include "core.h"
+#include "base.h"
+#include "xsched/wire.h"
 
 struct xsi_frame {
   union {
     struct xsw_frame head;
     struct xsw_welcome welcome;
     struct xsw_refused refused;
-    struct xsw_order order;
     unsigned char bytes_[XSW_FRAME_MAX_BYTES];
   };
   size_t bytes;
   unsigned fd_count;
   int fds[XSW_FRAME_MAX_FDS];
 };
+
+static inline struct xsw_frame xsi_frame_head(uint32_t type, size_t bytes) {
+  return (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, type, (uint32_t)bytes};
+}
 
 /* 0, -EAGAIN when the socket is full, or the error; never SIGPIPE. fd < 0: none goes along. */
 int xsi_frame_send(int socket, const void *frame, size_t bytes, int fd);

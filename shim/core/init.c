@@ -3,10 +3,20 @@
 // Start and end of the library in a process. Until a queue is opened it has no thread, no socket
 // and no descriptor; switched off by XSCHED_DISABLE it only knows the real functions.
 
+#include "init.h"
+
 #include <errno.h>
 #include <sched.h>
 
-#include "parts.h"
+#include "counters.h"
+#include "fork.h"
+#include "helper.h"
+#include "hint.h"
+#include "log.h"
+#include "options.h"
+#include "page.h"
+#include "real.h"
+#include "wake.h"
 
 enum { FRESH, RUNNING, DONE };
 
@@ -25,6 +35,7 @@ void xsi_init(void) {
     xsi_options_init();
     xsi_hint_init();
     if (!xsi_options.disabled) {
+      xsi_wake_set_start(xsi_helper_start);
       xsi_page_init();
       xsi_counters_init();
       xsi_fork_init();

@@ -4,15 +4,17 @@
 // the process runs natively until the next heartbeat, and what the daemon did to its channels is
 // undone.
 
-#include "parts.h"
+#include "liveness.h"
+
+#include "gate.h"
+#include "log.h"
+#include "page.h"
+#include "queue.h"
 
 enum { CHECK_PERIOD_NS = 25000000, REPEAT_NS = 1000000000, RETRY_NS = 100000000 };
 #define LIMIT_MAX_NS 10000000000u
 
-uint32_t xsi_native = 1;
-
-static uint64_t limit_ns = XSW_HEARTBEAT_LIMIT_NS; // of this session; read by launchers
-static uint64_t joined_ns;                         // counts as a first heartbeat for the helper
+static uint64_t joined_ns; // counts as a first heartbeat
 static uint64_t recovered_epoch, recoveries, repeat_ns;
 static bool failed; // the last recovery
 
@@ -21,7 +23,7 @@ static uint64_t load(const uint64_t *field) { return __atomic_load_n(field, __AT
 void xsi_liveness_join(uint64_t now) {
   uint64_t limit = load(&xsi_header()->heartbeat_limit_ns);
   if (limit < XSW_HEARTBEAT_PERIOD_NS || limit > LIMIT_MAX_NS) limit = XSW_HEARTBEAT_LIMIT_NS;
-  __atomic_store_n(&limit_ns, limit, __ATOMIC_RELAXED);
+  xsi_gate_set_limit(limit);
   joined_ns = now;
   recovered_epoch = 0; // epochs are the session's own
   failed = false;
@@ -34,28 +36,17 @@ void xsi_liveness_leave(void) {
   xsi_queue_wake_held();
 }
 
-// A heartbeat from the future beyond the limit is no better than none.
-static bool older_than_limit(uint64_t heartbeat, uint64_t now) {
-  uint64_t age = heartbeat <= now ? now - heartbeat : heartbeat - now;
-  return age > __atomic_load_n(&limit_ns, __ATOMIC_RELAXED);
-}
-
-bool xsi_liveness_silent(uint64_t now) {
-  return __atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) != 0 ||
-         older_than_limit(load(&xsi_header()->heartbeat_ns), now);
-}
-
 bool xsi_liveness_check(uint64_t now, uint64_t *next_ns) {
   const struct xsw_header *header = xsi_header();
   uint64_t heartbeat = load(&header->heartbeat_ns);
   uint64_t deadline = load(&header->lease_deadline_ns);
   uint64_t epoch = load(&header->lease_epoch);
   if (heartbeat < joined_ns) heartbeat = joined_ns;
-  bool expired = older_than_limit(heartbeat, now) || (deadline != 0 && now > deadline);
+  bool expired = xsi_gate_too_old(heartbeat, now) || (deadline != 0 && now > deadline);
   bool was_native = __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0;
 
   uint64_t next = now + CHECK_PERIOD_NS;
-  uint64_t limit = heartbeat + limit_ns + 1;
+  uint64_t limit = heartbeat + xsi_gate_limit_ns() + 1;
   if (!expired && limit < next) next = limit;
   if (!expired && deadline != 0 && deadline + 1 < next) next = deadline + 1;
   *next_ns = next;
@@ -98,6 +89,6 @@ void xsi_liveness_failed(uint64_t now) {
 void xsi_liveness_reset(void) {
   failed = false;
   xsi_native = 1;
-  limit_ns = XSW_HEARTBEAT_LIMIT_NS;
+  xsi_gate_set_limit(XSW_HEARTBEAT_LIMIT_NS);
   joined_ns = recovered_epoch = recoveries = repeat_ns = 0;
 }

@@ -7,7 +7,7 @@
 #ifndef XSCHED_LOCK_H
 #define XSCHED_LOCK_H
 
-#include "core.h"
+#include "base.h"
 
 struct xsi_lock {
   uint32_t held; /* and the futex word */

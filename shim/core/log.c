@@ -6,9 +6,12 @@
 // was at the start, because the application may have closed it and got the number for a file of its
 // own.
 
+#include "log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "clock.h"
+#include "environment.h"
 
 int xsi_log_threshold = -1;
 
@@ -47,7 +51,7 @@ static bool make_absolute(void) {
 }
 
 void xsi_log_init(void) {
-  if (!xsi_environment("XSCHED_LOG", file, sizeof file) || file[0] == 0) return;
+  if (xsi_environment("XSCHED_LOG", file, sizeof file) <= 0) return;
   long number;
   if (xsi_parse_decimal(file, 0, 1 << 30, &number)) {
     if (!identify((int)number, &inherited_identity)) return;
@@ -57,7 +61,7 @@ void xsi_log_init(void) {
   }
   int threshold = XSI_INFO;
   char name[16];
-  if (xsi_environment("XSCHED_LOG_LEVEL", name, sizeof name))
+  if (xsi_environment("XSCHED_LOG_LEVEL", name, sizeof name) > 0)
     for (int level = XSI_ERROR; level <= XSI_DEBUG; level++)
       if (strcmp(name, level_names[level]) == 0) threshold = level;
   xsi_log_threshold = threshold;

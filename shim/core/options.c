@@ -3,6 +3,8 @@
 // What the environment says, read once at load: reading it later would race with the application's
 // setenv.
 
+#include "options.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,11 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "environment.h"
+#include "hint_fields.h"
 #include "hints_gen.h"
-#include "parts.h"
+#include "log.h"
 
-struct xsi_options xsi_options = {
-    .automatic = true, .scheduler = XSW_SCHEDULER_GLOBAL, .cuda_library = "libcuda.so.1"};
+struct xsi_options xsi_options = {.automatic = true, .scheduler = XSW_SCHEDULER_GLOBAL};
 
 #define PATH_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 #define SOCKET_NAME "xsched.sock"
@@ -26,37 +29,17 @@ struct xsi_options xsi_options = {
 static bool place_named;
 static char named_socket[PATH_BYTES], named_directory[PATH_BYTES], runtime_directory[PATH_BYTES];
 
-bool xsi_environment(const char *name, char *value, unsigned bytes) {
-  const char *found = secure_getenv(name);
-  if (found == NULL) return false;
-  size_t length = strlen(found);
-  if (length >= bytes) {
-    xsi_log(XSI_ERROR, "%s is too long and ignored; at most %u characters", name, bytes - 1);
-    return false;
-  }
-  memcpy(value, found, length + 1);
-  return true;
-}
-
-bool xsi_parse_decimal(const char *text, long minimum, long maximum, long *value) {
-  bool negative = *text == '-';
-  if (negative) text++;
-  if (*text == 0) return false;
-  long number = 0;
-  for (; *text != 0; text++) {
-    if (*text < '0' || *text > '9' || number > 100000000000000) return false;
-    number = number * 10 + (*text - '0');
-  }
-  if (negative) number = -number;
-  if (number < minimum || number > maximum) return false;
-  *value = number;
-  return true;
+bool xsi_option_text(const char *name, char *value, size_t bytes) {
+  int length = xsi_environment(name, value, bytes);
+  if (length == -E2BIG)
+    xsi_log(XSI_ERROR, "%s is too long and ignored; at most %zu characters", name, bytes - 1);
+  return length >= 0;
 }
 
 // False: nothing was said, or nothing that can be understood (logged).
 static bool number_option(const char *name, long minimum, long maximum, long *value) {
   char text[32];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return false;
+  if (!xsi_option_text(name, text, sizeof text) || text[0] == 0) return false;
   if (xsi_parse_decimal(text, minimum, maximum, value)) return true;
   xsi_log(XSI_ERROR, "%s=%s is ignored; give a number from %ld to %ld", name, text, minimum,
           maximum);
@@ -68,7 +51,7 @@ static bool same_word(const char *text, const char *word) { return strcasecmp(te
 // ON and OFF as upstream spells them, and what people write instead.
 static bool switch_option(const char *name, bool otherwise) {
   char text[16];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return otherwise;
+  if (!xsi_option_text(name, text, sizeof text) || text[0] == 0) return otherwise;
   if (same_word(text, "ON") || same_word(text, "1") || same_word(text, "true")) return true;
   if (same_word(text, "OFF") || same_word(text, "0") || same_word(text, "false")) return false;
   xsi_log(XSI_ERROR, "%s=%s is ignored; give ON or OFF", name, text);
@@ -82,8 +65,8 @@ static void scheduler_option(void) {
   } known[] = {
       {"GLB", XSW_SCHEDULER_GLOBAL}, {"LCL", XSW_SCHEDULER_LOCAL}, {"APP", XSW_SCHEDULER_APP}};
   char text[16];
-  if (!xsi_environment("XSCHED_SCHEDULER", text, sizeof text) &&
-      !xsi_environment("XSCHED_SCHED", text, sizeof text))
+  if (!xsi_option_text("XSCHED_SCHEDULER", text, sizeof text) &&
+      !xsi_option_text("XSCHED_SCHED", text, sizeof text))
     return;
   for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
     if (same_word(text, known[i].name)) {
@@ -96,7 +79,7 @@ static void scheduler_option(void) {
 
 static void granularity_option(void) {
   char text[16];
-  if (!xsi_environment("XSCHED_GRANULARITY", text, sizeof text) || text[0] == 0) return;
+  if (!xsi_option_text("XSCHED_GRANULARITY", text, sizeof text) || text[0] == 0) return;
   xsi_options.per_stream = same_word(text, "queue");
   if (!xsi_options.per_stream && !same_word(text, "process"))
     xsi_log(XSI_ERROR, "XSCHED_GRANULARITY=%s is ignored; give process or queue", text);
@@ -127,7 +110,7 @@ static bool parse_percentile(const char *text, long minimum, long maximum, long 
 static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, long most,
                        long *value) {
   char text[32];
-  if (!xsi_environment(name, text, sizeof text) || text[0] == 0) return false;
+  if (!xsi_option_text(name, text, sizeof text) || text[0] == 0) return false;
   *value = 0;
   switch (kind) {
   case XSI_HINT_SWITCH: // of queue and process for the granularity, read before
@@ -154,7 +137,7 @@ static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, lo
 // US:LAX:CRITICAL, as one variable; the plain form is the table's.
 static bool laxity_triple(const char *name, struct xsw_hint *hint) {
   char text[64];
-  if (!xsi_environment(name, text, sizeof text) || strchr(text, ':') == NULL) return false;
+  if (!xsi_option_text(name, text, sizeof text) || strchr(text, ':') == NULL) return false;
   long laxity, lax, critical;
   char *first = strchr(text, ':'), *second = strchr(first + 1, ':');
   *first = 0;
@@ -187,7 +170,7 @@ static void hint_options(void) {
     hint->said |= (bit);                                                                           \
   }
 #define READ_NAME(field, bit, variable, kind, least, most)                                         \
-  if (xsi_environment(variable, hint->field, sizeof hint->field) && hint->field[0] != 0) {         \
+  if (xsi_option_text(variable, hint->field, sizeof hint->field) && hint->field[0] != 0) {         \
     if (xsi_hint_sound(hint))                                                                      \
       hint->said |= (bit);                                                                         \
     else                                                                                           \
@@ -210,18 +193,12 @@ void xsi_options_init(void) {
   granularity_option();
   scheduler_option();
   hint_options();
-  if (!xsi_environment("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
+  if (!xsi_option_text("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
     xsi_options.policy[0] = 0;
-  char library[sizeof xsi_options.cuda_library];
-  if (xsi_environment("XSCHED_CUDA_LIB", library, sizeof library) && library[0] != 0)
-    memcpy(xsi_options.cuda_library, library, sizeof library);
-  if (!xsi_environment("XSCHED_HIP_LIB", xsi_options.hip_library, sizeof xsi_options.hip_library))
-    xsi_options.hip_library[0] = 0;
-
   place_named = secure_getenv("XSCHED_SOCKET") != NULL || secure_getenv("XSCHED_DIR") != NULL;
-  if (!xsi_environment("XSCHED_SOCKET", named_socket, sizeof named_socket))
-    xsi_environment("XSCHED_DIR", named_directory, sizeof named_directory);
-  xsi_environment("XDG_RUNTIME_DIR", runtime_directory, sizeof runtime_directory);
+  if (!xsi_option_text("XSCHED_SOCKET", named_socket, sizeof named_socket))
+    xsi_option_text("XSCHED_DIR", named_directory, sizeof named_directory);
+  xsi_option_text("XDG_RUNTIME_DIR", runtime_directory, sizeof runtime_directory);
 }
 
 bool xsi_place_named(void) { return place_named; }

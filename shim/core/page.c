@@ -5,6 +5,8 @@
 // its own lock, so hooks read and write through a constant pointer without one of ours; the queue
 // lock, held here, only keeps what is published consistent.
 
+#include "page.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -12,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "log.h"
 
 // Zeros to read from if even the reservation fails; nothing is ever joined then.
 static unsigned char spare[XSW_PAGE_BYTES] __attribute__((aligned(64)));
@@ -23,6 +25,11 @@ void xsi_page_init(void) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved != MAP_FAILED) xsi_page = reserved;
 }
+
+static uint32_t joined;
+
+bool xsi_page_joined(void) { return __atomic_load_n(&joined, __ATOMIC_ACQUIRE) != 0; }
+void xsi_page_set_joined(bool now) { __atomic_store_n(&joined, now, __ATOMIC_RELEASE); }
 
 static int check_header(const struct xsw_header *header, uint64_t session_id) {
   if (__atomic_load_n(&header->magic, __ATOMIC_ACQUIRE) != XSW_PAGE_MAGIC) return -EPROTO;

@@ -5,14 +5,24 @@
 // but not for a change between idle and busy. Those of one queue come one after the other; who
 // shows all queues to a new daemon meanwhile looks again afterwards.
 
+#include "queue.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "clock.h"
+#include "counters.h"
+#include "doorbell.h"
+#include "hint_fields.h"
+#include "log.h"
+#include "options.h"
+#include "page.h"
+#include "wake.h"
 
 struct queue {
   uint64_t generation, submitted;
@@ -25,6 +35,7 @@ struct queue {
 };
 
 static struct queue queues[XSW_MAX_QUEUES];
+static uint32_t hints_due;
 static uint32_t used; // queues[0 .. used) were open at least once
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -97,7 +108,6 @@ void xsi_queue_publish_all(void) {
 
 static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority) {
   int saved = errno, index = -ENOSPC;
-  xsi_init();
   if (xsi_options.disabled) return -ENOSYS;
   xsi_queue_lock();
   for (uint32_t i = 0; i < XSW_MAX_QUEUES; i++) {
@@ -119,7 +129,7 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
   }
   xsi_queue_unlock();
   if (index >= 0) {
-    xsi_helper_start();
+    xsi_wake_start();
     xsi_doorbell_ring();
   } else {
     xsi_log(XSI_WARN, "all %d queues are taken: this one runs unscheduled", XSW_MAX_QUEUES);
@@ -219,10 +229,10 @@ int xsi_queue_hint(int index, const struct xsw_hint *hint) {
   if (open) {
     xsi_hint_merge(&queues[index].hint, hint);
     queues[index].untold = true;
-    xsi_hint_mark_due();
+    xsi_queue_set_hints_due(true);
   }
   xsi_queue_unlock();
-  if (open) xsi_helper_wake();
+  if (open) xsi_wake_helper();
   return open ? 0 : -ENOENT;
 }
 
@@ -230,7 +240,7 @@ void xsi_queue_hints_untold(void) {
   for (uint32_t i = 0; i < used; i++)
     if (is_open(&queues[i]) && queues[i].hint.said != 0) {
       queues[i].untold = true;
-      xsi_hint_mark_due();
+      xsi_queue_set_hints_due(true);
     }
 }
 
@@ -246,7 +256,11 @@ bool xsi_queue_next_hint(struct xsw_hint_frame *frame) {
   return false;
 }
 
+bool xsi_queue_hints_due(void) { return __atomic_load_n(&hints_due, __ATOMIC_ACQUIRE) != 0; }
+void xsi_queue_set_hints_due(bool due) { __atomic_store_n(&hints_due, due, __ATOMIC_RELEASE); }
+
 void xsi_queue_reset(void) {
+  xsi_queue_set_hints_due(false);
   memset(queues, 0, used * sizeof *queues);
   used = 0;
 }

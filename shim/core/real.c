@@ -3,12 +3,14 @@
 // The next definition of what we interpose: another preloaded library's if there is one behind us,
 // else libc's. Found once; nothing here can come back to our own exports.
 
+#include "real.h"
+
 #include <dlfcn.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "elf.h"
 
 typedef void *(*dlsym_function)(void *handle, const char *name);
 typedef void *(*dlvsym_function)(void *handle, const char *name, const char *version);
@@ -55,7 +57,7 @@ void xsi_real_init(void) {
 int xsi_real_ioctl(int fd, unsigned long request, void *argument) {
   ioctl_function next = __atomic_load_n(&xsi_next_ioctl, __ATOMIC_ACQUIRE);
   if (XSI_UNLIKELY(next == NULL)) {
-    xsi_init();
+    xsi_real_init();
     next = __atomic_load_n(&xsi_next_ioctl, __ATOMIC_ACQUIRE);
     if (next == NULL) return (int)syscall(SYS_ioctl, fd, request, argument);
   }

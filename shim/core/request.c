@@ -3,10 +3,15 @@
 // Requests that the program marks: when each began and ended, in a ring in the page. Nothing is
 // sent and the daemon is rung only every half ring, so that a mark costs a lock and a few stores.
 
+#include "request.h"
+
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
-#include "parts.h"
+#include "clock.h"
+#include "doorbell.h"
+#include "page.h"
 
 enum { OPEN_MAX = 1024, RING_EVERY = XSW_REQUEST_RING / 2 };
 

@@ -4,17 +4,30 @@
 // thread and never blocking. Whatever the daemon sends that is not exactly what the contract says
 // ends the session.
 
+#include "session.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "driver/kfd/kfd.h"
+#include "counters.h"
+#include "doorbell.h"
+#include "driver.h"
+#include "fd.h"
 #include "frame.h"
-#include "parts.h"
+#include "gate.h"
+#include "hint.h"
+#include "liveness.h"
+#include "log.h"
+#include "options.h"
+#include "page.h"
+#include "queue.h"
+#include "request.h"
 
 enum state { AWAY, GREETING, JOINED, ENDING };
 
@@ -41,27 +54,21 @@ static struct {
   // Recoveries planned since the last session ended, and the next; UINT64_MAX: no more.
   unsigned repeats;
   uint64_t ended_ns, repeat_ns;
+  // The frame being sent, and whose it is: NULL for the core's own.
+  const struct xsi_driver *out_driver;
   size_t out_bytes;
   int out_fd;
-  union { // the frame being sent
-    struct xsw_frame head;
-    struct xsw_rm rm;
+  union {
     struct xsw_hint_frame hint;
-    struct xsw_kfd kfd;
-    struct xsw_done done;
+    unsigned char bytes[XSW_FRAME_MAX_BYTES];
   } out;
-  bool ordered, answered; // there is an order to carry out; an answer to send
-  struct xsw_order order;
-  struct xsw_done answer;
 } session = {.fd = -1, .out_fd = -1, .repeat_ns = UINT64_MAX};
 
-static uint32_t joined; // for all threads
 static char command[XSW_COMMAND_BYTES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void xsi_session_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_session_unlock(void) { pthread_mutex_unlock(&lock); }
-bool xsi_session_joined(void) { return __atomic_load_n(&joined, __ATOMIC_ACQUIRE) != 0; }
 
 void xsi_session_prepare(void) {
   int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -74,34 +81,36 @@ void xsi_session_prepare(void) {
     if (command[i] == 0) command[i] = ' ';
 }
 
+static bool drivers_pending(void) {
+  xsi_for_each_driver(driver) if (driver->pending != NULL && driver->pending()) return true;
+  return false;
+}
+
+static uint64_t drivers_due_ns(void) {
+  uint64_t due = UINT64_MAX;
+  xsi_for_each_driver(driver) if (driver->due_ns() < due) due = driver->due_ns();
+  return due;
+}
+
 int xsi_session_poll(short *events) {
   if (session.state != GREETING && session.state != JOINED) return -1;
-  // No further order while the last one waits to be carried out, or its answer for room.
-  *events = (short)((session.ordered || session.answered ? 0 : POLLIN) |
-                    (session.blocked ? POLLOUT : 0));
+  // No further frame while a driver carries out the last one, or its answer waits for room.
+  *events = (short)((drivers_pending() ? 0 : POLLIN) | (session.blocked ? POLLOUT : 0));
   return session.fd;
 }
 
 static void drop_outgoing(void) {
-  if (session.out_fd >= 0) xsi_rm_release(session.out_fd);
+  if (session.out_fd >= 0) session.out_driver->sent(session.out_fd);
   session.out_fd = -1;
   session.out_bytes = 0;
   session.blocked = false;
 }
 
-static void tell_kfd(bool all) {
-  if (all && xsi_kfd_tell_all != NULL) xsi_kfd_tell_all();
-  if (!all && xsi_kfd_tell_none != NULL) xsi_kfd_tell_none();
-}
-static bool kfd_due(void) { return xsi_kfd_due != NULL && xsi_kfd_due(); }
-
 // Returns true if there is something to recover; then xsi_session_recovered finishes the leaving.
 static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   xsi_fd_close(&session.fd);
   drop_outgoing();
-  xsi_rm_tell_none();
-  tell_kfd(false);
-  session.ordered = session.answered = false;
+  xsi_for_each_driver(driver) driver->tell(false);
   session.retry_ms = retry_ms;
   session.retry_ns = now + retry_ms * MS;
   if (session.state != JOINED) {
@@ -168,34 +177,26 @@ static void start(uint64_t now) {
   if (session.retry_ms > xsi_session_retry.last_ms) session.retry_ms = xsi_session_retry.last_ms;
 }
 
-static bool next_frame(void) {
-  uint32_t type = XSW_FRAME_DONE, count;
-  if (session.answered) { // first: somebody waits for it
-    session.answered = false;
-    session.out.done = session.answer;
-    session.out_bytes = sizeof session.out.done;
-  } else if ((count = xsi_rm_next_frame(&session.out.rm, &session.out_fd)) > 0) {
-    type = XSW_FRAME_RM;
-    session.out_bytes = offsetof(struct xsw_rm, events) + count * sizeof(struct xsw_rm_event);
-  } else if (kfd_due() && (count = xsi_kfd_next_frame(&session.out.kfd)) > 0) {
-    type = XSW_FRAME_KFD;
-    session.out_bytes = offsetof(struct xsw_kfd, events) + count * sizeof(struct xsw_kfd_event);
-  } else {
-    // After the join only: a hint about a queue that is not published yet would be lost.
-    if (!xsi_session_joined() || !xsi_hint_next_frame(&session.out.hint)) return false;
-    type = XSW_FRAME_HINT;
-    session.out_bytes = sizeof session.out.hint;
+static bool next_frame(uint64_t now) {
+  xsi_for_each_driver(driver) {
+    if (driver->due_ns() > now) continue;
+    session.out_bytes = driver->next_frame(&session.out, &session.out_fd);
+    session.out_driver = driver;
+    if (session.out_bytes != 0) return true;
   }
-  session.out.head =
-      (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, type, (uint32_t)session.out_bytes};
+  session.out_driver = NULL;
+  // After the join only: a hint about a queue that is not published yet would be lost.
+  if (!xsi_page_joined() || !xsi_hint_next_frame(&session.out.hint)) return false;
+  session.out_bytes = sizeof session.out.hint;
+  session.out.hint.frame = xsi_frame_head(XSW_FRAME_HINT, session.out_bytes);
   return true;
 }
 
-// Sends what is known of the driver's objects, and hints, as far as the socket takes it.
-static int flush_frames(void) {
+// Sends frames of the drivers, and hints, until the socket is full.
+static int flush_frames(uint64_t now) {
   session.blocked = false;
   for (;;) {
-    if (session.out_bytes == 0 && !next_frame()) return 0;
+    if (session.out_bytes == 0 && !next_frame(now)) return 0;
     int result = xsi_frame_send(session.fd, &session.out, session.out_bytes, session.out_fd);
     if (result == -EAGAIN) {
       session.blocked = true;
@@ -229,13 +230,12 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   session.failed = false;
   session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go
   xsi_liveness_join(now);
-  xsi_rm_tell_all();
-  tell_kfd(true);
-  result = flush_frames();
+  xsi_for_each_driver(driver) driver->tell(true);
+  result = flush_frames(now);
   xsi_queue_lock();
   xsi_queue_publish_all();
   xsi_queue_hints_untold();
-  __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
+  xsi_page_set_joined(true);
   xsi_queue_unlock();
   xsi_counters_publish();
   xsi_doorbell_ring();
@@ -252,28 +252,16 @@ static bool refused(const struct xsi_frame *frame, uint64_t now) {
   return end(now, xsi_session_retry.refused_ms, "refused", 0);
 }
 
-// Takes an order; the helper carries it out with no lock held.
-static int take_order(const struct xsi_frame *frame) {
-  const struct xsw_order *order = &frame->order;
-  if (frame->bytes != sizeof *order || order->frame.version != XSW_VERSION ||
-      frame->fd_count != 0 || xsi_kfd_order_valid == NULL || !xsi_kfd_order_valid(order))
-    return -EPROTO;
-  session.order = *order;
-  session.ordered = true;
-  return 0;
-}
-
-bool xsi_session_order(struct xsw_order *order) {
-  if (session.state != JOINED || !session.ordered) return false;
-  *order = session.order;
-  session.ordered = false;
-  return true;
-}
-
-void xsi_session_answer(const struct xsw_done *answer) {
-  if (session.state != JOINED || answer->sequence != session.order.sequence) return;
-  session.answer = *answer;
-  session.answered = true;
+// A frame for a driver. The helper carries it out with no lock held.
+static int deliver(const struct xsi_frame *frame) {
+  uint32_t type = frame->head.type;
+  if (frame->head.version != XSW_VERSION || frame->fd_count != 0) return -EPROTO;
+  xsi_for_each_driver(driver) {
+    if (driver->receive != NULL && type >= driver->first_frame &&
+        type - driver->first_frame < XSW_FRAME_GROUP)
+      return driver->receive(frame->bytes_, frame->bytes);
+  }
+  return -EPROTO;
 }
 
 static bool receive(uint64_t now) {
@@ -290,24 +278,24 @@ static bool receive(uint64_t now) {
     recover = result < 0 &&
               end(now, result == -EPIPE ? xsi_session_retry.first_ms : xsi_session_retry.last_ms,
                   "bad welcome", result);
-  } else if (frame.head.type == XSW_FRAME_ORDER && session.state == JOINED) {
-    result = take_order(&frame);
-    recover = result < 0 && end(now, xsi_session_retry.last_ms, "bad order", result);
   } else {
-    recover = end(now, xsi_session_retry.last_ms, "unexpected frame", -EPROTO);
+    result = session.state == JOINED ? deliver(&frame) : -EPROTO;
+    recover = result < 0 && end(now, xsi_session_retry.last_ms, "unexpected frame", result);
   }
   xsi_frame_close(&frame);
   return recover;
 }
 
 static bool step_joined(uint64_t now, uint64_t *next_ns) {
-  if (xsi_rm_overflowed() || (xsi_kfd_overflowed != NULL && xsi_kfd_overflowed()))
-    return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
-  uint64_t due = xsi_rm_due_ns();
-  if (session.out_bytes != 0 || due <= now || xsi_hint_due() || session.answered || kfd_due()) {
-    int result = flush_frames();
+  xsi_for_each_driver(driver) {
+    if (driver->overflowed())
+      return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
+  }
+  uint64_t due = drivers_due_ns();
+  if (session.out_bytes != 0 || due <= now || xsi_queue_hints_due()) {
+    int result = flush_frames(now);
     if (result < 0) return end(now, xsi_session_retry.first_ms, "cannot send", result);
-    due = session.blocked ? UINT64_MAX : xsi_rm_due_ns();
+    due = session.blocked ? UINT64_MAX : drivers_due_ns();
   }
   if (now >= session.tick_ns) {
     session.tick_ns = now + TICK * MS;
@@ -383,7 +371,7 @@ void xsi_session_recovered(uint64_t now, bool done) {
   if (session.epoch != 0 || !done) plan_repeat(now, done);
   xsi_counters_publish();
   xsi_queue_lock();
-  __atomic_store_n(&joined, 0, __ATOMIC_RELEASE);
+  xsi_page_set_joined(false);
   xsi_page_leave();
   xsi_queue_unlock();
   xsi_doorbell_detach();
@@ -392,8 +380,8 @@ void xsi_session_recovered(uint64_t now, bool done) {
 }
 
 void xsi_session_reset(void) {
-  joined = 0;
-  session.out_fd = -1; // the RM table closes its own
+  xsi_page_set_joined(false);
+  session.out_fd = -1; // its driver closes it
   xsi_fd_close(&session.fd);
   memset(&session, 0, sizeof session);
   session.fd = session.out_fd = -1;

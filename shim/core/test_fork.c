@@ -75,7 +75,7 @@ static bool is_ours(int fd) { return fd >= 100 && fd < 4096 && !theirs[fd]; }
 static void child(unsigned number, pid_t parent) {
   alarm(30);
   CHECK(child_reset == 1 && registered_locked == 0);
-  CHECK(getppid() == parent && !xsi_session_joined());
+  CHECK(getppid() == parent && !xsi_page_joined());
   for (int fd = 0; fd < 4096; fd++)
     CHECK(!is_ours(fd) || fcntl(fd, F_GETFD) < 0);
   CHECK(xsi_rm_table.oldest == RM_NONE);
@@ -90,7 +90,7 @@ static void child(unsigned number, pid_t parent) {
     CHECK(test_count_helpers() == 0);
     CHECK(xsi_queue_open(0, 1, 0) == 0);
     xsi_count(launches, 7);
-    EVENTUALLY(xsi_session_joined());
+    EVENTUALLY(xsi_page_joined());
     EVENTUALLY(xsi_header()->launches == 7);
     CHECK(xsi_header()->session_id == 1000);
   }
@@ -152,7 +152,7 @@ int main(void) {
     if (i % 20 == 0) spawn();
     CHECK(child_reset == 0 && registered_locked == 0);
   }
-  CHECK(xsi_session_joined() && test_header(d)->session_id == 1);
+  CHECK(xsi_page_joined() && test_header(d)->session_id == 1);
   CHECK(test_header(d)->recoveries == recoveries); // the parent's session lived through it all
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
   for (int i = 0; i < LOADS; i++)

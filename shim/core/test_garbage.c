@@ -93,7 +93,7 @@ static void bad_welcome(int what) {
   }
   test_send(d->socket, &welcome, bytes, fds, count);
   CHECK(client_hangs_up());
-  CHECK(!xsi_session_joined() && xsi_header()->magic == 0);
+  CHECK(!xsi_page_joined() && xsi_header()->magic == 0);
   xsi_queue_set_busy(0, true);
   xsi_queue_set_busy(0, false);
   test_daemon_hang_up(d);

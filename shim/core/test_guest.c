@@ -72,14 +72,13 @@ static void log_to_broken_pipe(void) {
 static void bad_values(void) {
   CHECK(xsi_options.hint.said == XSW_HINT_LIMITS && xsi_options.hint.level == XSW_LEVEL_AUTO);
   CHECK(xsi_options.hint.in_flight == 0 && xsi_options.hint.batch == 17);
-  CHECK(strcmp(xsi_options.cuda_library, "libcuda.so.1") == 0);
   struct sockaddr_un address;
   CHECK(xsi_socket_candidate(0, &address) == 0 && address.sun_path[0] == 0);
 }
 
 static void exits_at_once(void) {
   CHECK(xsi_queue_open(0, 0x0100, 0) == 0);
-  EVENTUALLY(xsi_session_joined());
+  EVENTUALLY(xsi_page_joined());
   xsi_count(launches, 3);
 }
 
@@ -106,7 +105,7 @@ static void nothing_before_first_queue(unsigned fds) {
   CHECK(test_count_fds() == fds && test_count_helpers() == 0);
   xsi_count(launches, 1);
   xsi_counters_publish();
-  xsi_helper_wake();
+  xsi_wake_helper();
   xsi_gate_pass(0);
   CHECK(test_count_fds() == fds && test_count_helpers() == 0);
 }
@@ -133,7 +132,7 @@ static unsigned ours_are_high_and_cloexec(void) {
 static uint32_t signal_elsewhere;
 static void on_signal(int number) {
   (void)number;
-  if (xsi_in_helper_thread()) __atomic_store_n(&signal_elsewhere, 1, __ATOMIC_RELEASE);
+  if (xsi_wake_is_helper()) __atomic_store_n(&signal_elsewhere, 1, __ATOMIC_RELEASE);
 }
 
 static void helper_takes_no_signals(void) {
@@ -150,33 +149,15 @@ static void helper_takes_no_signals(void) {
   CHECK(__atomic_load_n(&signal_elsewhere, __ATOMIC_ACQUIRE) == 0);
 }
 
-static uint32_t watched;
-static uint64_t watch(uint64_t now) {
-  CHECK(xsi_in_helper_thread());
-  return __atomic_add_fetch(&watched, 1, __ATOMIC_ACQ_REL) < 5 ? now + 1000000 : UINT64_MAX;
-}
-
-static void watch_runs_when_asked(void) {
-  CHECK(!xsi_in_helper_thread());
-  xsi_helper_set_watch(watch);
-  EVENTUALLY(__atomic_load_n(&watched, __ATOMIC_ACQUIRE) >= 5);
-  test_sleep_ms(40);
-  uint32_t then = __atomic_load_n(&watched, __ATOMIC_ACQUIRE);
-  CHECK(then <= 6);
-  xsi_helper_wake();
-  EVENTUALLY(__atomic_load_n(&watched, __ATOMIC_ACQUIRE) > then);
-  xsi_helper_set_watch(NULL);
-}
-
 // An application that closes everything takes our descriptors, too: it goes on, and we find back.
 static void survives_close_of_everything(void) {
   for (int fd = 100; fd < 4096; fd++)
     if (!theirs[fd]) syscall(SYS_close, fd); // behind the sanitizers' back
   xsi_queue_set_busy(0, true);
   xsi_queue_set_busy(0, false);
-  xsi_helper_wake();
+  xsi_wake_helper();
   test_daemon_hang_up(d);
-  EVENTUALLY(!xsi_session_joined());
+  EVENTUALLY(!xsi_page_joined());
   test_daemon_drop_page(d);
   test_session_start(d, 2);
   xsi_queue_set_busy(0, true);
@@ -251,7 +232,6 @@ int main(int count, char **arguments) {
   CHECK(run_self("count-fds") == plain);
   helper_takes_no_signals();
   test_heart_start(d);
-  watch_runs_when_asked();
   test_heart_stop(d);
   survives_close_of_everything();
   test_daemon_remove(d);

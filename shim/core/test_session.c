@@ -131,7 +131,7 @@ static void silence_opens_gate_and_recovers(void) {
   while (!one_silence(epoch++))
     CHECK(epoch < 20);
   uint64_t before = field(&header->recoveries);
-  CHECK(xsi_session_joined() && xsi_in_flight_limit(0) == 0); // the session stays
+  CHECK(xsi_page_joined() && xsi_in_flight_limit(0) == 0); // the session stays
   xsi_gate_pass(0);                                           // ignored while silent
   // A lease made by a half-dead daemon is undone, too.
   __atomic_store_n(&header->lease_epoch, 30, __ATOMIC_RELEASE);
@@ -163,7 +163,7 @@ static void loss_recovers_and_rejoins(void) {
   test_daemon_hang_up(d);
   CHECK(pthread_join(thread, NULL) == 0);
   CHECK(passed_ns - lost_ns < 2000000000); // not by the heartbeat, which lives
-  EVENTUALLY(!xsi_session_joined());
+  EVENTUALLY(!xsi_page_joined());
   CHECK(field(&header->recovered_epoch) == 12 && field(&header->recoveries) == before + 1);
   printf("gate opened %.1f ms after the socket closed\n", (double)(passed_ns - lost_ns) / 1e6);
   CHECK(xsi_slot(0)->gate == XSW_GATE_OPEN && xsi_header()->magic == 0); // zeros again

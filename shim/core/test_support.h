@@ -25,7 +25,28 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "parts.h"
+#include "core/clock.h"
+#include "core/counters.h"
+#include "core/doorbell.h"
+#include "core/driver.h"
+#include "core/environment.h"
+#include "core/fd.h"
+#include "core/fork.h"
+#include "core/frame.h"
+#include "core/gate.h"
+#include "core/helper.h"
+#include "core/hint.h"
+#include "core/hint_fields.h"
+#include "core/init.h"
+#include "core/liveness.h"
+#include "core/log.h"
+#include "core/options.h"
+#include "core/page.h"
+#include "core/queue.h"
+#include "core/real.h"
+#include "core/request.h"
+#include "core/session.h"
+#include "core/wake.h"
 
 static char test_directory[64]; /* removed also when a check fails */
 static pid_t test_owner;
@@ -255,12 +276,12 @@ __attribute__((unused)) static bool test_rung(struct test_daemon *daemon) {
 __attribute__((unused)) static void test_session_start(struct test_daemon *daemon, uint64_t id) {
   test_daemon_accept(daemon);
   test_daemon_welcome(daemon, id);
-  EVENTUALLY(xsi_session_joined());
+  EVENTUALLY(xsi_page_joined());
   EVENTUALLY(test_rung(daemon));
 }
 __attribute__((unused)) static void test_session_end(struct test_daemon *daemon) {
   test_daemon_hang_up(daemon);
-  EVENTUALLY(!xsi_session_joined());
+  EVENTUALLY(!xsi_page_joined());
   test_daemon_drop_page(daemon);
 }
 

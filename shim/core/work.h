@@ -38,8 +38,9 @@
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
 
-#include "core.h"
-#include "lock.h"
+#include "clock.h"
+#include "counters.h"
+#include "page.h"
 
 #define XSI_WORK_LEGACY ((uintptr_t)1) /* the context's default stream */
 #define XSI_WORK_THREAD ((uintptr_t)2) /* the calling thread's default stream */
@@ -205,6 +206,7 @@ void xsi_work_context_drop(uintptr_t context);
 /* ---- submissions --------------------------------------------------------------- */
 
 void xsi_work_mark_busy(struct xsi_work_stream *stream);
+bool xsi_work_is_busy(const struct xsi_work_stream *stream);
 void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher);
 void xsi_work_limit_before(struct xsi_work_stream *stream);
 void xsi_work_limit_after(struct xsi_work_stream *stream);
@@ -357,49 +359,5 @@ void xsi_work_include(void);
  * (UINT64_MAX: when woken). The watcher thread runs it; tests call it by hand. */
 uint64_t xsi_work_watch(uint64_t now_ns);
 extern bool xsi_work_watch_by_thread; /* tests turn it off */
-
-/* ---- between the work*.c files ---------------------------------------------------- */
-
-struct xsi_work_context {
-  const struct xsi_work_platform *platform;
-  uintptr_t handle;
-  int queue;
-  bool known; /* its device */
-  struct xsi_work_device device;
-  uint32_t busy;      /* busy streams */
-  uint32_t sharing;   /* those of them that have no queue of their own */
-  uint64_t submitted; /* for display */
-  uintptr_t *events;  /* spare events of ours */
-  unsigned spare, room;
-  struct xsi_work_stream *streams, *busy_streams;
-  struct xsi_work_context *hash_next, *next, *previous;
-};
-#define XSI_WORK_PLATFORMS 4
-extern const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS]; /* started ones */
-extern struct xsi_work_context *xsi_work_contexts;
-extern struct xsi_lock xsi_work_the_lock;
-static inline void xsi_work_lock(void) { xsi_lock_take(&xsi_work_the_lock); }
-static inline void xsi_work_unlock(void) { xsi_lock_give(&xsi_work_the_lock); }
-/* Under the work lock: in work.c the tables, in work_busy.c the end of a busy time. */
-struct xsi_work_context *xsi_work_lookup_context(uintptr_t handle);
-void xsi_work_release(struct xsi_work_stream *stream);
-void xsi_work_set_idle(struct xsi_work_stream *stream);
-bool xsi_work_owners(void);       /* may streams have owners? */
-void xsi_work_owners_start(void); /* finds out; without a lock, it can take milliseconds */
-/* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
- * its end, and the change of a stream between idle and busy. */
-int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);
-void xsi_work_take_queue(struct xsi_work_stream *stream);
-void xsi_work_let_go(struct xsi_work_stream *stream); /* whom the program holds */
-void xsi_work_choose_slot(struct xsi_work_stream *stream);
-void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy);
-/* Under the work lock: an event of ours to use again (0: none), and giving one back. */
-uintptr_t xsi_work_spare_event(struct xsi_work_context *context);
-void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);
-void xsi_work_limit_forget(struct xsi_work_stream *stream); /* under the work lock */
-void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work lock */
-bool xsi_work_watch_deep(void);      /* under the work lock: must the watcher be woken? */
-void xsi_work_events_reset(void);
-void xsi_work_watch_reset(void);
 
 #endif /* XSCHED_WORK_H */

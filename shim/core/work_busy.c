@@ -2,15 +2,14 @@
 //
 // The changes of streams between idle and busy, and who waits for them. See work.h for the rules.
 
-#include "work.h"
-
-#include "compat.h"
-
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "log.h"
+#include "work_internal.h"
 
 // A barrier is worth as many launches of the owner without a locked instruction; and so many times
 // in a row it may be had in vain.
@@ -216,4 +215,12 @@ void xsi_work_marks_done(struct xsi_work_marks *marks, bool over) {
     free(marks->marked);
     errno = saved_errno;
   }
+}
+
+// Under the lock: a thread that finds the end of a stream clears busy before it has made sure.
+bool xsi_work_is_busy(const struct xsi_work_stream *stream) {
+  xsi_work_lock();
+  bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) != 0;
+  xsi_work_unlock();
+  return busy;
 }

@@ -2,12 +2,12 @@
 //
 // Which point of which stream an application's event stands for.
 
-#include "work.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "work_internal.h"
 
 #define SHARDS 64
 #define BUCKETS 64

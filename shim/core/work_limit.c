@@ -4,11 +4,13 @@
 // one when there is too much in flight. In force only while the daemon says so, and never during
 // captures.
 
-#include "work.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+
+#include "gate.h"
+#include "log.h"
+#include "work_internal.h"
 
 #define RING 64
 

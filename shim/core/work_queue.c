@@ -3,15 +3,16 @@
 // Which queue a stream counts for: its context's, or one of its own. And the program's own gate,
 // for programs that schedule their streams themselves.
 
-#include "work.h"
-
-#include "compat.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "gate.h"
+#include "options.h"
+#include "queue.h"
+#include "work_internal.h"
 
 static struct xsw_queue no_slot;                             /* zeros: gate open, no limit */
 static struct xsw_queue closed_slot = {.gate = XSW_GATE_HELD}; /* what the program holds */

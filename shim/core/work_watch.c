@@ -6,10 +6,6 @@
 // for room in a suspended channel, and it is the helper that ends such a suspension when the daemon
 // is gone.
 
-#include "work.h"
-
-#include "compat.h"
-
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -18,6 +14,9 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "log.h"
+#include "work_internal.h"
 
 #define SHORTEST_NS 250000u   /* between two questions about one stream */
 #define EASY_NS 2000000u      /* while it is submitting, or alone: between two looks */

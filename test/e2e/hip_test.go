@@ -125,7 +125,7 @@ func TestHIPProgram(t *testing.T) {
 	t.Parallel()
 	w := hipWorld(t)
 	program := filepath.Join(t.TempDir(), "hip")
-	build := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-I"+root+"/shim", "-I"+root+"/shim/include",
+	build := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-I"+root+"/shim", "-I"+root+"/shim/include", "-I"+root+"/build/gen",
 		"-o", program, "testdata/hip.c", product(t, "virtual/libamdhip64.so.6"), "-lpthread")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

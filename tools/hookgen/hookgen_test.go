@@ -24,22 +24,6 @@ func table(t *testing.T, d dialect) []call {
 	return calls
 }
 
-func TestGeneratedFilesAreFresh(t *testing.T) {
-	files, err := generate(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range files {
-		have, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(have) != string(want) {
-			t.Errorf("%s is stale: go run ./tools/hookgen", path)
-		}
-	}
-}
-
 func TestTableErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"cuA cuA 2000 legacy launch 0 : int":                 "no stream",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hookgen writes the CUDA and HIP entry points of the shim, and those of the null
-// driver, from shim/runtime/cuda/hooks.table and shim/runtime/hip/hooks.table.
+// driver, from shim/runtime/cuda/hooks.table and shim/runtime/hip/hooks.table. The build
+// runs it; its output is not committed.
 //
-//	go run ./tools/hookgen                       write the generated files
+//	go run ./tools/hookgen                       write the generated files below build/gen
 //	go run ./tools/hookgen -check path/cuda.h    compile our prototypes against NVIDIA's
 //	go run ./tools/hookgen -check path/hip/hip_runtime_api.h    against AMD's
 package main
@@ -28,6 +29,7 @@ func main() {
 func run(args []string) error {
 	flags := flag.NewFlagSet("hookgen", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the repository")
+	out := flags.String("out", "build/gen", "directory for the generated files")
 	check := flags.String("check", "", "compile the prototypes against this cuda.h or hip_runtime_api.h instead of writing files")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -47,45 +49,55 @@ func run(args []string) error {
 		return err
 	}
 	for path, text := range files {
-		if err := writeIfChanged(path, text); err != nil {
+		if err := writeIfChanged(filepath.Join(*out, path), text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// generate returns every generated file by its path.
+// generate returns every generated file by its path below the output directory.
 func generate(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, d := range []dialect{cuda, hip} {
-		dir := filepath.Join(root, "shim", "runtime", d.dir)
-		path := filepath.Join(dir, "hooks.table")
-		text, err := os.ReadFile(path)
+		calls, err := readTable(d, filepath.Join(root, "shim", "runtime", d.dir))
 		if err != nil {
-			return nil, fmt.Errorf("read table: %w", err)
+			return nil, err
 		}
-		calls, err := parseTable(d, string(text))
-		if err != nil {
-			return nil, fmt.Errorf("parse %s: %w", path, err)
-		}
+		dir := filepath.Join("runtime", d.dir)
 		files[filepath.Join(dir, "hooks_gen.h")] = header(d, calls)
 		files[filepath.Join(dir, "hooks_gen.c")] = entryPoints(d, calls)
-		null := filepath.Join(root, "shim", "null")
 		if d.dir == cuda.dir {
-			files[filepath.Join(null, "null_gen.c")] = nullDriver(calls)
+			files["null/null_gen.c"] = nullDriver(calls)
 		} else {
-			files[filepath.Join(null, "null_hip_gen.c")] = nullRuntime(calls)
-			files[filepath.Join(null, "null_hip_gen.map")] = versionMap(calls)
+			files["null/null_hip_gen.c"] = nullRuntime(calls)
+			files["null/null_hip_gen.map"] = versionMap(calls)
 			files[filepath.Join(dir, "test_invoke_gen.c")] = invocations(calls)
 		}
 	}
 	return files, nil
 }
 
+func readTable(d dialect, dir string) ([]call, error) {
+	path := filepath.Join(dir, "hooks.table")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read table: %w", err)
+	}
+	calls, err := parseTable(d, string(text))
+	if err != nil {
+		return nil, fmt.Errorf("parse %s: %w", path, err)
+	}
+	return calls, nil
+}
+
 // writeIfChanged leaves the file's time alone where nothing changed, so that make does not rebuild.
 func writeIfChanged(path string, text []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("create output directory: %w", err)
 	}
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		return fmt.Errorf("write generated file: %w", err)
@@ -94,22 +106,37 @@ func writeIfChanged(path string, text []byte) error {
 }
 
 // checkPrototypes compiles test_prototypes.c, which declares every call twice: once by
-// the vendor's header and once by ours. A difference is a compile error.
-func checkPrototypes(dir, header string) error {
+// the vendor's header and once by ours. A difference is a compile error. Our header is
+// generated from the table, unless dir has one.
+func checkPrototypes(dir, vendor string) error {
 	compiler := os.Getenv("CC")
 	if compiler == "" {
 		compiler = "cc"
 	}
-	include := filepath.Dir(header)
+	include, d := filepath.Dir(vendor), cuda
 	if filepath.Base(dir) == hip.dir {
-		include = filepath.Dir(include)
+		include, d = filepath.Dir(include), hip
+	}
+	generated, err := os.MkdirTemp("", "hookgen")
+	if err != nil {
+		return fmt.Errorf("create temporary directory: %w", err)
+	}
+	defer os.RemoveAll(generated)
+	if _, err := os.Stat(filepath.Join(dir, "hooks_gen.h")); err != nil {
+		calls, err := readTable(d, dir)
+		if err != nil {
+			return err
+		}
+		if err := writeIfChanged(filepath.Join(generated, "hooks_gen.h"), header(d, calls)); err != nil {
+			return err
+		}
 	}
 	cmd := exec.Command(compiler, "-std=c11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-		"-Wno-deprecated-declarations", "-isystem", include, "-I", dir,
+		"-Wno-deprecated-declarations", "-isystem", include, "-I", dir, "-I", generated,
 		filepath.Join(dir, "test_prototypes.c"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("compare prototypes with %s: %w\n%s", header, err, out)
+		return fmt.Errorf("compare prototypes with %s: %w\n%s", vendor, err, out)
 	}
 	return nil
 }

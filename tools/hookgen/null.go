@@ -16,7 +16,7 @@ import (
 func nullDriver(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(cuda))
-	b.WriteString("#include \"null.h\"\n\n")
+	b.WriteString("#include \"null/null.h\"\n\n")
 	for _, c := range calls {
 		nullFunction(&b, c, "XSI_CU_")
 		fmt.Fprintf(&b, "static CUresult internal_%s(%s) { return %s(%s); }\n",
@@ -44,7 +44,7 @@ func nullFunction(b *bytes.Buffer, c call, prefix string) {
 func nullRuntime(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(hip))
-	b.WriteString("#include \"null_hip.h\"\n\n")
+	b.WriteString("#include \"null/null_hip.h\"\n\n")
 	for _, c := range calls {
 		n := c
 		n.symbol = "XSN_NAME(" + c.symbol + ")"
@@ -92,7 +92,7 @@ func versionMap(calls []call) []byte {
 func invocations(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(hip))
-	b.WriteString("#include \"test_invoke.h\"\n")
+	b.WriteString("#include \"runtime/hip/test_invoke.h\"\n")
 	for _, c := range calls {
 		if c.kind == "use" {
 			continue

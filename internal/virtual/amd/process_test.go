@@ -90,8 +90,8 @@ func TestOwner(t *testing.T) {
 	needThunk(t)
 	d := serve(t, DefaultConfig())
 	program := filepath.Join(t.TempDir(), "owner")
-	sources := []string{"../../../shim/driver/kfd/test_owner.c", "../../../shim/driver/kfd/observer.c", "../../../shim/driver/kfd/control.c", "../../../shim/driver/kfd/publish.c"}
-	for _, folder := range []string{"core", "driver/rm"} {
+	sources := []string{"../../../shim/driver/kfd/test_owner.c"}
+	for _, folder := range []string{"core", "driver", "driver/rm", "driver/kfd"} {
 		all, err := filepath.Glob("../../../shim/" + folder + "/*.c")
 		if err != nil {
 			t.Fatal(err)

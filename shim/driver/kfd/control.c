@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/parts.h"
+#include "core/log.h"
+#include "core/real.h"
 #include "table.h"
 
 #define table xsi_kfd_table

@@ -10,9 +10,7 @@
 #ifndef XSCHED_KFD_H
 #define XSCHED_KFD_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "core/base.h"
 
 /* From include/uapi/linux/kfd_ioctl.h. */
 #define AMDKFD_IOC_CREATE_QUEUE_88 0xC0584B02u /* up to interface 1.16 */
@@ -64,16 +62,13 @@ enum xsi_kfd_kind { XSI_KFD_COMPUTE = 1, XSI_KFD_SDMA = 2, XSI_KFD_ALL = 3 };
 
 /* ---- observer.c ------------------------------------------------------------------- */
 
-#define XSI_WEAK __attribute__((weak))
+/* The application's call: goes through, with a pause kept in force. */
+int xsi_kfd_ioctl(int fd, unsigned long request, void *argument);
 
-/* The application's call of a request of type 'K': goes through, with a pause kept in force. Weak,
- * like the next: a library without this part has none. */
-int xsi_kfd_ioctl(int fd, unsigned long request, void *argument) XSI_WEAK;
-
-/* For fork, between the session's lock and the log: not held over a call of the driver. */
-void xsi_kfd_lock(void) XSI_WEAK;
-void xsi_kfd_unlock(void) XSI_WEAK;
-void xsi_kfd_reset(void) XSI_WEAK;
+/* For fork. The lock is not held over a call of the driver. */
+void xsi_kfd_lock(void);
+void xsi_kfd_unlock(void);
+void xsi_kfd_reset(void);
 
 struct xsi_kfd_queue {
   uint32_t id, gpu_id, kind, type;
@@ -97,22 +92,6 @@ int xsi_kfd_set_priority(uint32_t gpu_id, int32_t priority);
 int xsi_kfd_set_cu_mask(uint32_t gpu_id, const uint32_t *mask, uint32_t bits);
 
 /* Fail open: every queue as its application made it. 0, or -EAGAIN if one is not. */
-int xsi_kfd_recover(void) XSI_WEAK;
-
-/* ---- publish.c: between the session and the queues; weak as those above ------------- */
-
-struct xsw_kfd;
-struct xsw_order;
-void xsi_kfd_tell_all(void) XSI_WEAK;  /* a new session knows nothing */
-void xsi_kfd_tell_none(void) XSI_WEAK; /* nobody listens */
-bool xsi_kfd_due(void) XSI_WEAK;
-bool xsi_kfd_overflowed(void) XSI_WEAK; /* the session must start over */
-/* The next frame: its number of events, 0 when all is told. */
-uint32_t xsi_kfd_next_frame(struct xsw_kfd *frame) XSI_WEAK;
-/* Is it exactly what the contract says? */
-bool xsi_kfd_order_valid(const struct xsw_order *order) XSI_WEAK;
-/* Carries it out: the number of queues that are as wanted, or -errno. Calls the driver: no lock
- * held. */
-int xsi_kfd_obey(const struct xsw_order *order) XSI_WEAK;
+int xsi_kfd_recover(void);
 
 #endif /* XSCHED_KFD_H */

@@ -11,7 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/parts.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/real.h"
+#include "core/wake.h"
 #include "table.h"
 
 struct kfd_table xsi_kfd_table = {
@@ -33,6 +36,7 @@ void xsi_kfd_reset(void) {
   table.used = table.wish_count = table.gone_count = 0;
   table.listening = false;
   table.due = table.overflowed = table.waiters = 0;
+  table.ordered = table.answered = false;
   xsi_fd_close(&table.fd);
 }
 
@@ -110,7 +114,7 @@ static void on_create(int fd, const struct kfd_create_queue *made) {
   xsi_kfd_changed();
   unlock();
   if (result < 0) xsi_log(XSI_WARN, "queue %u: errno=%d", made->queue_id, -result);
-  xsi_helper_start(); // a program may have queues and no runtime that we know
+  xsi_wake_start(); // a program may have queues and no runtime that we know
 }
 
 static int create(int fd, unsigned long request, void *argument) {
@@ -224,8 +228,6 @@ static int set_mask(int fd, unsigned long request, void *argument) {
 }
 
 int xsi_kfd_ioctl(int fd, unsigned long request, void *argument) {
-  xsi_init();
-  if (argument == NULL || xsi_options.disabled) return xsi_real_ioctl(fd, request, argument);
   switch ((uint32_t)request) {
   case AMDKFD_IOC_CREATE_QUEUE_88:
   case AMDKFD_IOC_CREATE_QUEUE_96: return create(fd, request, argument);

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tells the daemon which queues there are, and does what it orders. State, not history: a queue
-// that came and went in between is never mentioned. What has ended is told before what has come,
-// which may have its number.
+// Tells the daemon which queues there are, and carries out its orders. Frames carry state, not
+// history: a queue that came and went in between is never mentioned. Queues that ended are told
+// before those that came, which may have their numbers.
 
 #include <errno.h>
 #include <string.h>
 
-#include "core/parts.h"
+#include "core/clock.h"
+#include "core/driver.h"
+#include "core/frame.h"
+#include "core/gate.h"
+#include "core/liveness.h"
+#include "core/page.h"
+#include "core/wake.h"
 #include "table.h"
 
 #define table xsi_kfd_table
@@ -16,13 +22,15 @@ static void lock(void) { pthread_mutex_lock(&table.lock); }
 static void unlock(void) { pthread_mutex_unlock(&table.lock); }
 static void set(uint32_t *flag, uint32_t value) { __atomic_store_n(flag, value, __ATOMIC_RELEASE); }
 
-bool xsi_kfd_due(void) { return __atomic_load_n(&table.due, __ATOMIC_ACQUIRE) != 0; }
-bool xsi_kfd_overflowed(void) { return __atomic_load_n(&table.overflowed, __ATOMIC_ACQUIRE) != 0; }
+static uint64_t due_ns(void) {
+  return __atomic_load_n(&table.due, __ATOMIC_ACQUIRE) != 0 ? 0 : UINT64_MAX;
+}
+static bool overflowed(void) { return __atomic_load_n(&table.overflowed, __ATOMIC_ACQUIRE) != 0; }
 
 void xsi_kfd_changed(void) {
   if (!table.listening) return;
   set(&table.due, 1);
-  xsi_helper_wake();
+  xsi_wake_helper();
 }
 
 void xsi_kfd_ended(struct kfd_queue *queue) {
@@ -35,19 +43,17 @@ void xsi_kfd_ended(struct kfd_queue *queue) {
   xsi_kfd_changed();
 }
 
-static void start_over(bool listening) {
+static void tell(bool listening) {
   lock();
   table.listening = listening;
   table.gone_count = 0;
+  table.ordered = table.answered = false;
   for (unsigned i = 0; i < table.used; i++)
     table.queues[i].known = table.queues[i].told = false;
   set(&table.overflowed, 0);
   set(&table.due, listening && table.used > 0);
   unlock();
 }
-
-void xsi_kfd_tell_all(void) { start_over(true); }
-void xsi_kfd_tell_none(void) { start_over(false); }
 
 static void describe(struct xsw_kfd_event *event, const struct kfd_queue *queue) {
   *event = (struct xsw_kfd_event){
@@ -62,9 +68,17 @@ static void describe(struct xsw_kfd_event *event, const struct kfd_queue *queue)
   };
 }
 
-uint32_t xsi_kfd_next_frame(struct xsw_kfd *frame) {
+static size_t next_frame(void *room, int *fd) {
+  struct xsw_kfd *frame = room;
+  *fd = -1;
   memset(frame, 0, offsetof(struct xsw_kfd, events));
   lock();
+  if (table.answered) { // first: the daemon waits for it
+    memcpy(room, &table.answer, sizeof table.answer);
+    table.answered = false;
+    unlock();
+    return sizeof table.answer;
+  }
   while (table.gone_count > 0 && frame->count < XSW_MAX_KFD_EVENTS)
     frame->events[frame->count++] =
         (struct xsw_kfd_event){.kind = XSW_KFD_GONE, .id = table.gone[--table.gone_count]};
@@ -76,10 +90,15 @@ uint32_t xsi_kfd_next_frame(struct xsw_kfd *frame) {
   }
   if (frame->count == 0) set(&table.due, 0);
   unlock();
-  return frame->count;
+  if (frame->count == 0) return 0;
+  size_t bytes = offsetof(struct xsw_kfd, events) + frame->count * sizeof *frame->events;
+  frame->frame = xsi_frame_head(XSW_FRAME_KFD, bytes);
+  return bytes;
 }
 
-bool xsi_kfd_order_valid(const struct xsw_order *order) {
+// ---- orders ------------------------------------------------------------------------
+
+static bool valid(const struct xsw_order *order) {
   switch (order->kind) {
   case XSW_ORDER_PAUSE:
   case XSW_ORDER_RESUME:
@@ -93,13 +112,32 @@ bool xsi_kfd_order_valid(const struct xsw_order *order) {
   }
 }
 
+static int receive(const void *frame, size_t bytes) {
+  struct xsw_order order;
+  if (bytes != sizeof order) return -EPROTO;
+  memcpy(&order, frame, sizeof order);
+  if (order.frame.type != XSW_FRAME_ORDER || !valid(&order)) return -EPROTO;
+  lock();
+  table.order = order;
+  table.ordered = true;
+  unlock();
+  return 0;
+}
+
+static bool pending(void) {
+  lock();
+  bool yes = table.ordered || table.answered;
+  unlock();
+  return yes;
+}
+
 // A pause needs a lease that runs: nobody would end it otherwise. One that we have given back does
 // not, whatever its deadline says: the daemon counts that pause as undone. What only changes
 // priorities or masks is undone with the heartbeat, so it needs that.
 static bool allowed(const struct xsw_order *order) {
   uint64_t now = xsi_now_ns();
   if (order->kind == XSW_ORDER_RESUME) return true;
-  if (!xsi_session_joined() || xsi_liveness_silent(now)) return false;
+  if (!xsi_page_joined() || xsi_gate_silent(now)) return false;
   if (order->kind != XSW_ORDER_PAUSE) return true;
   const struct xsw_header *header = xsi_header();
   uint64_t deadline = __atomic_load_n(&header->lease_deadline_ns, __ATOMIC_ACQUIRE);
@@ -107,7 +145,7 @@ static bool allowed(const struct xsw_order *order) {
   return deadline != 0 && now <= deadline && xsi_liveness_epoch() > recovered;
 }
 
-int xsi_kfd_obey(const struct xsw_order *order) {
+static int carry_out(const struct xsw_order *order) {
   _Static_assert((int)XSW_ORDER_COMPUTE == (int)XSI_KFD_COMPUTE &&
                      (int)XSW_ORDER_COPY == (int)XSI_KFD_SDMA,
                  "kinds");
@@ -124,3 +162,44 @@ int xsi_kfd_obey(const struct xsw_order *order) {
     return xsi_kfd_set_cu_mask(order->gpu_id, order->mask, order->mask_bits);
   }
 }
+
+static bool obey(void) {
+  lock();
+  bool ordered = table.ordered;
+  struct xsw_order order = table.order;
+  unlock();
+  if (!ordered) return false;
+  struct xsw_done answer = {
+      .frame = xsi_frame_head(XSW_FRAME_DONE, sizeof answer),
+      .sequence = order.sequence,
+      .begin_ns = xsi_now_ns(),
+  };
+  answer.result = carry_out(&order);
+  answer.end_ns = xsi_now_ns();
+  lock();
+  table.answer = answer;
+  table.ordered = false;
+  table.answered = true;
+  set(&table.due, 1);
+  unlock();
+  return true;
+}
+
+extern const struct xsi_driver xsi_kfd_driver;
+const struct xsi_driver xsi_kfd_driver = {
+    .name = "kfd",
+    .ioctl_type = 'K',
+    .ioctl = xsi_kfd_ioctl,
+    .lock = xsi_kfd_lock,
+    .unlock = xsi_kfd_unlock,
+    .reset = xsi_kfd_reset,
+    .tell = tell,
+    .due_ns = due_ns,
+    .next_frame = next_frame,
+    .overflowed = overflowed,
+    .first_frame = XSW_FRAME_KFD,
+    .receive = receive,
+    .pending = pending,
+    .obey = obey,
+    .recover = xsi_kfd_recover,
+};

@@ -57,6 +57,9 @@ struct kfd_table {
   uint32_t overflowed;     /* 1: more ended than can be remembered */
   uint32_t gone[KFD_GONE]; /* queues it knows that have ended */
   unsigned gone_count;
+  bool ordered, answered; /* an order waits to be carried out; its answer waits to be sent */
+  struct xsw_order order;
+  struct xsw_done answer;
 };
 extern struct kfd_table xsi_kfd_table;
 

@@ -70,7 +70,7 @@ static void announces(void) {
   test_daemon_accept(d);
   test_daemon_welcome(d, 1);
   struct xsw_kfd_event e = read_event();
-  EVENTUALLY(xsi_session_joined());
+  EVENTUALLY(xsi_page_joined());
   test_heart_start(d);
   CHECK(e.kind == XSW_KFD_QUEUE && e.id == compute && e.gpu_id == GPU && e.type == 2);
   CHECK(e.ring == 0x1000 && e.ring_bytes == 4096 && e.priority == 7 && e.late == 0);
@@ -126,7 +126,7 @@ static void child_is_apart(void) {
   lease(3, later());
   CHECK(order(XSW_ORDER_PAUSE, GPU) == 2);
   pid_t child = fork();
-  if (child == 0) _exit(xsi_kfd_list(NULL, 0) == 0 && !xsi_session_joined() ? 0 : 1);
+  if (child == 0) _exit(xsi_kfd_list(NULL, 0) == 0 && !xsi_page_joined() ? 0 : 1);
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   CHECK(percentage(compute) == 0);
@@ -153,7 +153,7 @@ static void fails_open(void) {
 static void pauses_too_late(void) {
   test_heart_start(d);
   lease(4, later());
-  EVENTUALLY(!xsi_liveness_silent(xsi_now_ns()));
+  EVENTUALLY(!xsi_gate_silent(xsi_now_ns()));
   CHECK(order(XSW_ORDER_PAUSE, GPU) == -ESTALE && percentage(compute) == 100);
   lease(5, later());
   CHECK(order(XSW_ORDER_PAUSE, GPU) == 2 && percentage(compute) == 0);
@@ -172,7 +172,7 @@ static void goes_with_the_session(void) {
   test_daemon_welcome(d, 2);
   struct xsw_kfd frame;
   CHECK(read_frame(&frame, sizeof frame, XSW_FRAME_KFD) > 0 && frame.count == 2); // all anew
-  EVENTUALLY(xsi_session_joined());
+  EVENTUALLY(xsi_page_joined());
   test_heart_start(d);
   lease(1, later());
   CHECK(order(XSW_ORDER_PAUSE, 0) == 2 && percentage(compute) == 0);
@@ -214,7 +214,7 @@ static void refuses_nonsense(void) {
       sent->frame.bytes = (uint32_t)bytes;
     }
     test_send(d->socket, sent, bytes, &fd, i == BAD - 1); // the last whole one brings a descriptor
-    EVENTUALLY(!xsi_session_joined());
+    EVENTUALLY(!xsi_page_joined());
     CHECK(percentage(compute) == 100);
     test_heart_stop(d);
     test_daemon_hang_up(d);

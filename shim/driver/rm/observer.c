@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ioctl, interposed: the application's call goes through unchanged, and what the driver granted is
-// noted afterwards. Any other request costs a comparison.
+// Observes the application's requests: each goes through unchanged, and what the driver granted is
+// recorded afterwards.
 
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include "driver/kfd/kfd.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/real.h"
 #include "rm.h"
 
 // Creating a context makes dozens of objects: tell of them together.
@@ -106,23 +107,14 @@ static int observe(int fd, unsigned long request, void *argument) {
   return result;
 }
 
-XSI_EXPORT int ioctl(int fd, unsigned long request, ...) {
-  va_list arguments;
-  va_start(arguments, request);
-  void *argument = va_arg(arguments, void *);
-  va_end(arguments);
+int xsi_rm_ioctl(int fd, unsigned long request, void *argument) {
   switch ((uint32_t)request) {
   case NV_ESC_RM_ALLOC_32:
   case NV_ESC_RM_ALLOC_48:
   case NV_ESC_RM_CONTROL:
   case NV_ESC_RM_FREE:
-    xsi_init();
-    if (argument != NULL && !xsi_options.disabled) return observe(fd, request, argument);
-    break;
+    return observe(fd, request, argument);
   default:
-    if (((uint32_t)request >> 8 & 0xff) == 'K' && xsi_kfd_ioctl != NULL)
-      return xsi_kfd_ioctl(fd, request, argument);
-    break;
+    return xsi_real_ioctl(fd, request, argument);
   }
-  return xsi_real_ioctl(fd, request, argument);
 }

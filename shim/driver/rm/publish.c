@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+#include "core/clock.h"
+#include "core/frame.h"
+#include "core/wake.h"
 #include "rm.h"
 
 enum { POSTPONE_MAX_NS = 10000000 };
@@ -21,7 +24,7 @@ void xsi_rm_changed(uint64_t delay) {
   if (due == UINT64_MAX) xsi_rm_table.change_ns = now;
   if (now + delay >= due) return;
   set_due(now + delay);
-  xsi_helper_wake();
+  xsi_wake_helper();
 }
 
 void xsi_rm_postpone(uint64_t delay) {
@@ -32,7 +35,7 @@ void xsi_rm_postpone(uint64_t delay) {
   if (later > due) set_due(later); // the helper wakes at the earlier time and looks again
 }
 
-static void start_over(bool listening) {
+void xsi_rm_tell(bool listening) {
   struct rm_object *object;
   xsi_rm_lock();
   xsi_rm_forget_gone();
@@ -47,9 +50,6 @@ static void start_over(bool listening) {
   set_due(listening ? 0 : UINT64_MAX);
   xsi_rm_unlock();
 }
-
-void xsi_rm_tell_all(void) { start_over(true); }
-void xsi_rm_tell_none(void) { start_over(false); }
 
 // ---- the driver's own timeslice -------------------------------------------------
 
@@ -151,7 +151,8 @@ static bool tell_objects(struct xsw_rm *frame) {
   return true;
 }
 
-uint32_t xsi_rm_next_frame(struct xsw_rm *frame, int *fd) {
+size_t xsi_rm_next_frame(void *room, int *fd) {
+  struct xsw_rm *frame = room;
   bool complete = true;
   *fd = -1;
   memset(frame, 0, offsetof(struct xsw_rm, events));
@@ -160,5 +161,8 @@ uint32_t xsi_rm_next_frame(struct xsw_rm *frame, int *fd) {
   if (frame->count == 0 && !tell_client(frame, fd)) complete = tell_objects(frame);
   if (frame->count == 0) set_due(complete ? UINT64_MAX : xsi_now_ns());
   xsi_rm_unlock();
-  return frame->count;
+  if (frame->count == 0) return 0;
+  size_t bytes = offsetof(struct xsw_rm, events) + frame->count * sizeof *frame->events;
+  frame->frame = xsi_frame_head(XSW_FRAME_RM, bytes);
+  return bytes;
 }

@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "core/real.h"
 #include "rm.h"
 
 enum { LAST_TRIES = 3 }; // for the enable that follows a stop

@@ -6,11 +6,8 @@
 #ifndef XSCHED_RM_H
 #define XSCHED_RM_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "core/parts.h"
+#include "core/base.h"
+#include "xsched/wire.h"
 
 /* From nv_escape.h and nv-ioctl-numbers.h: _IOWR('F', number, size). */
 #define NV_ESC_RM_FREE 0xC0104629u
@@ -104,7 +101,11 @@ static inline bool rm_is_tracked(uint32_t class) {
          (class <= 0xFFFF && ((class & 0xFF) == 0xC0 || (class & 0xFF) == 0xB5));
 }
 
-/* ---- table.c: all with the rm lock held ----------------------------------------- */
+/* ---- table.c: all but the lock and reset with the rm lock held --------------------- */
+
+void xsi_rm_lock(void);
+void xsi_rm_unlock(void);
+void xsi_rm_reset(void); /* in the child of a fork */
 
 struct rm_client {
   uint32_t handle; /* 0: the place is free once nobody uses it */
@@ -168,13 +169,27 @@ void xsi_rm_release_client(struct rm_client *client);
 
 /* ---- publish.c ------------------------------------------------------------------ */
 
+void xsi_rm_tell(bool listening);
+uint64_t xsi_rm_due_ns(void);
+bool xsi_rm_overflowed(void);
+/* Asks the driver for the timeslice of groups that are about to be told; no lock held. */
+void xsi_rm_learn(void);
+size_t xsi_rm_next_frame(void *frame, int *fd);
+void xsi_rm_release(int fd); /* closes it if its client was freed meanwhile */
 /* Something changed that the daemon should hear of within delay_ns; rm lock held. */
 void xsi_rm_changed(uint64_t delay_ns);
 /* More is about to change: let it happen first; rm lock held. */
 void xsi_rm_postpone(uint64_t delay_ns);
 
+/* ---- observer.c ------------------------------------------------------------------ */
+
+int xsi_rm_ioctl(int fd, unsigned long request, void *argument);
+
 /* ---- recover.c ------------------------------------------------------------------ */
 
+/* Enables every channel of this process and restores its groups' original timeslices. 0, or -EAGAIN if a
+ * channel may still be stopped. */
+int xsi_rm_recover(void);
 /* One RM_CONTROL on our duplicate: 0, -errno, or the driver's status (positive). */
 int xsi_rm_call(int fd, uint32_t client, uint32_t object, uint32_t command, void *params,
                 uint32_t bytes);

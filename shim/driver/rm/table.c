@@ -3,8 +3,10 @@
 // The RM clients and objects of this process, as its successful ioctls built them. What was told to
 // a daemon and then freed stays as "gone" until that was told, too.
 
+#include <pthread.h>
 #include <string.h>
 
+#include "core/fd.h"
 #include "rm.h"
 
 enum { BUCKETS = 1024 };

@@ -180,7 +180,7 @@ static void unread_socket(void) {
   test_alloc(device, client, 1, 7777, 0xC86F);
   test_heart_stop(d);
   test_daemon_hang_up(d);
-  EVENTUALLY(!xsi_session_joined());
+  EVENTUALLY(!xsi_page_joined());
   test_daemon_drop_page(d);
   test_session_start(d, 4);
   CHECK(test_read_events(d, events, 64, NULL) == 3 && events[2].object == 7777);

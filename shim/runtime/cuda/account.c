@@ -4,10 +4,12 @@
 
 #include "account.h"
 
+#include "core/options.h"
+
 int xsi_cu_state = XSI_CU_FRESH;
 
 bool xsi_cu_start(void) {
-  xsi_init();
+  xsi_runtime_init();
   if (!xsi_options.disabled) xsi_work_start(&xsi_cu_platform);
   int state = xsi_options.disabled ? XSI_CU_DISABLED : XSI_CU_ACTIVE;
   __atomic_store_n(&xsi_cu_state, state, __ATOMIC_RELEASE);
@@ -47,4 +49,4 @@ static bool xsi_cu_still_capturing(CUstream stream) { return xsi_cu_is_capturing
 #define XSI_STREAM CUstream
 #define XSI_EVENT CUevent
 #define XSI_DONE XSI_CU_SUCCESS
-#include "core/account.inc"
+#include "runtime/account.inc"

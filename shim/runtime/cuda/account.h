@@ -7,7 +7,7 @@
 #define XSCHED_CUDA_ACCOUNT_H
 
 #include "core/work.h"
-#include "driver.h"
+#include "library.h"
 
 #define XSI_CU_LEGACY ((CUstream)XSI_WORK_LEGACY)
 #define XSI_CU_THREAD ((CUstream)XSI_WORK_THREAD)

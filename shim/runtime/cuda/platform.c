@@ -5,7 +5,7 @@
 
 #include "account.h"
 
-#include "core/pci.h"
+#include "runtime/pci.h"
 
 #include <errno.h>
 
@@ -33,7 +33,7 @@ static void turn_back(int pushed) {
 #define XSI_CAPTURE_MODE CUstreamCaptureMode
 #define XSI_EVENT_CREATE(event, flags) REAL(EventCreate, event, flags)
 #define XSI_HANDLE(stream) (CUstream)(stream)
-#include "core/platform.inc"
+#include "runtime/platform.inc"
 
 static uintptr_t context_of(uintptr_t stream) {
   CUcontext context = NULL;

@@ -9,6 +9,14 @@
 #include <stdio.h>
 
 #include "account.h"
+#include "core/gate.h"
+#include "core/fork.h"
+#include "core/init.h"
+#include "core/log.h"
+#include "core/options.h"
+#include "core/queue.h"
+#include "core/real.h"
+#include "core/work_internal.h"
 
 extern int failures; /* atomic */
 #define CHECK(condition)                                                                           \

@@ -13,7 +13,10 @@ int noted_room = NOTED_QUEUES;
 uint32_t noted_gates;
 uint64_t test_now_ns;
 
-struct xsi_options xsi_options = {.automatic = true, .cuda_library = "libcuda-not-there.so.1"};
+struct xsi_options xsi_options = {.automatic = true};
+__attribute__((constructor)) static void name_no_library(void) {
+  strcpy(xsi_cu_library_name, "libcuda-not-there.so.1");
+}
 int xsi_log_threshold = -1;
 static unsigned char page[XSW_PAGE_BYTES] __attribute__((aligned(4096)));
 unsigned char *xsi_page = page;
@@ -29,9 +32,18 @@ static void *no_dlsym(void *handle, const char *name) {
   (void)handle, (void)name;
   return NULL;
 }
+static void *no_dlvsym(void *handle, const char *name, const char *version) {
+  (void)handle, (void)name, (void)version;
+  return NULL;
+}
 void *(*xsi_real_dlsym)(void *, const char *) = no_dlsym;
+void *(*xsi_real_dlvsym)(void *, const char *, const char *) = no_dlvsym;
 
 void xsi_init(void) {}
+bool xsi_option_text(const char *name, char *value, size_t bytes) {
+  (void)name, (void)value, (void)bytes;
+  return false;
+}
 void xsi_log_write(enum xsi_log_level level, const char *format, ...) { (void)level, (void)format; }
 
 uint64_t xsi_now_ns(void) {

@@ -14,7 +14,7 @@ for need in "$shim" "$null/libcuda.so.1"; do
   [ -e "$need" ] || { echo "FAIL preload: $need is missing: make build/libxsched.so null"; exit 1; }
 done
 
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/cuda)
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ibuild/gen -Ishim/runtime/cuda)
 "${cc[@]}" -o "$work/reach" shim/runtime/cuda/test_reach.c -ldl || exit 1
 "${cc[@]}" -DLINKED -o "$work/linked" shim/runtime/cuda/test_reach.c "$null/libcuda.so.1" -ldl || exit 1
 "${cc[@]}" -fPIC -shared -o "$work/libunrelated.so" shim/runtime/cuda/test_unrelated.c -ldl || exit 1

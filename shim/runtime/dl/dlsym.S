@@ -2,8 +2,8 @@
  *
  * dlsym and dlvsym as exported. RTLD_NEXT and RTLD_DEFAULT mean something relative to the caller,
  * which libc takes from the return address: so the real function is jumped to, never called, and the
- * stack is as the application left it. Only names that begin with "cu", "hi" or "_Z" are looked at by C
- * code first (dl.c), and never for RTLD_NEXT. */
+ * stack is as the application left it. C code decides first whether the name is hooked (dl.c), but not
+ * for RTLD_NEXT. */
 
 #if defined(__x86_64__)
 
@@ -42,21 +42,7 @@
 	_CET_ENDBR
 	testq %rsi, %rsi
 	je 1f
-	cmpb $'c', (%rsi)
-	je 3f
-	cmpb $'h', (%rsi)
-	je 4f
-	cmpb $'_', (%rsi)
-	jne 1f
-	cmpb $'Z', 1(%rsi)
-	je 5f
-	jmp 1f
-3:	cmpb $'u', 1(%rsi)
-	je 5f
-	jmp 1f
-4:	cmpb $'i', 1(%rsi)
-	jne 1f
-5:	cmpq $-1, %rdi /* RTLD_NEXT */
+	cmpq $-1, %rdi /* RTLD_NEXT */
 	je 1f
 	call_keeping_arguments xsi_\name\()_resolve
 	testq %rcx, %rcx
@@ -103,19 +89,6 @@
 	.cfi_startproc
 	hint #34 /* bti c */
 	cbz x1, 1f
-	ldrb w3, [x1]
-	mov w4, #'u'
-	cmp w3, #'c'
-	b.eq 3f
-	mov w4, #'i'
-	cmp w3, #'h'
-	b.eq 3f
-	mov w4, #'Z'
-	cmp w3, #'_'
-	b.ne 1f
-3:	ldrb w3, [x1, #1]
-	cmp w3, w4
-	b.ne 1f
 	cmn x0, #1 /* RTLD_NEXT */
 	b.eq 1f
 	call_keeping_arguments xsi_\name\()_resolve

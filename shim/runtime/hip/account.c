@@ -8,6 +8,9 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "core/fork.h"
+#include "core/options.h"
+
 int xsi_hip_state = XSI_HIP_FRESH;
 _Thread_local bool xsi_hip_entered __attribute__((tls_model("initial-exec")));
 _Thread_local hipStream_t xsi_hip_early __attribute__((tls_model("initial-exec")));
@@ -34,7 +37,7 @@ void xsi_hip_first(hipError_t result) {
 
 bool xsi_hip_start(void) {
   static bool registered;
-  xsi_init();
+  xsi_runtime_init();
   if (!xsi_options.disabled) {
     xsi_work_start(&xsi_hip_platform);
     if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
@@ -116,4 +119,4 @@ static void xsi_hip_unknown(hipStream_t stream) {
 #define XSI_STREAM hipStream_t
 #define XSI_EVENT hipEvent_t
 #define XSI_DONE XSI_HIP_SUCCESS
-#include "core/account.inc"
+#include "runtime/account.inc"

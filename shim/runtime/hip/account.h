@@ -13,7 +13,7 @@
 #define XSCHED_HIP_ACCOUNT_H
 
 #include "core/work.h"
-#include "driver.h"
+#include "library.h"
 
 #define XSI_HIP_LEGACY ((hipStream_t)XSI_WORK_LEGACY)
 #define XSI_HIP_THREAD ((hipStream_t)XSI_WORK_THREAD)
@@ -38,8 +38,6 @@ static inline bool xsi_hip_waits(hipMemcpyKind kind) {
   return kind == XSI_HIP_HOST_TO_DEVICE || kind == XSI_HIP_DEVICE_TO_HOST;
 }
 
-enum xsi_hip_state { XSI_HIP_FRESH, XSI_HIP_ACTIVE, XSI_HIP_DISABLED };
-extern int xsi_hip_state;
 bool xsi_hip_start(void) __attribute__((cold));
 /* False: XSCHED_DISABLE, every entry point is the plain call. */
 static inline bool xsi_hip_active(void) {

@@ -5,7 +5,7 @@
 
 #include "account.h"
 
-#include "core/pci.h"
+#include "runtime/pci.h"
 
 #include <errno.h>
 
@@ -42,7 +42,7 @@ static void turn_back(int before) {
 #define XSI_CAPTURE_MODE hipStreamCaptureMode
 #define XSI_EVENT_CREATE(event, flags) REAL(EventCreateWithFlags, event, flags)
 #define XSI_HANDLE(stream) xsi_hip_plain(stream)
-#include "core/platform.inc"
+#include "runtime/platform.inc"
 
 static uintptr_t context_of(uintptr_t stream) {
   // Of a stream that we did not see being made nothing is known, not even that it is one.

@@ -5,8 +5,6 @@
 
 #include "account.h"
 
-#include "core/compat.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

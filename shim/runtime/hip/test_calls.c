@@ -30,7 +30,7 @@ static void use_stream(hipStream_t stream) {
 }
 
 static hipError_t invoke(const struct invocation *call) {
-  int slot = xsi_hip_find(call->symbol);
+  int slot = xsi_runtime_find(&xsi_hip_runtime, call->symbol);
   CHECK(slot >= 0 && xsi_hip_symbols[slot].hook);
   return call->call(xsi_hip_symbols[slot].hook, &with);
 }

@@ -10,7 +10,7 @@
 #ifndef XSI_HIP_EXPORT
 #define XSI_HIP_EXPORT
 #endif
-#include "hooks_gen.h"
+#include "runtime/hip/hooks_gen.h"
 
 struct invocation_arguments {
   hipStream_t stream, created;

@@ -13,13 +13,13 @@ for need in "$shim" "$null/libamdhip64.so.6"; do
   [ -e "$need" ] || { echo "FAIL preload: $need is missing: make build/libxsched.so null"; exit 1; }
 done
 
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/hip)
-test=(shim/runtime/hip/test_reach.c shim/runtime/hip/test_invoke_gen.c -ldl)
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ibuild/gen -Ishim/runtime/hip)
+test=(shim/runtime/hip/test_reach.c build/gen/runtime/hip/test_invoke_gen.c -ldl)
 "${cc[@]}" -o "$work/reach" "${test[@]}" || exit 1
 for version in 5 6 7; do
   mkdir "$work/$version"
-  "${cc[@]}" -fPIC -shared -O1 -Wl,-soname,libamdhip64.so.$version -Wl,--version-script=shim/null/null_hip_gen.map \
-    -o "$work/$version/libamdhip64.so.$version" shim/null/null_hip.c shim/null/null_hip_gen.c || exit 1
+  "${cc[@]}" -fPIC -shared -O1 -Wl,-soname,libamdhip64.so.$version -Wl,--version-script=build/gen/null/null_hip_gen.map \
+    -o "$work/$version/libamdhip64.so.$version" shim/null/null_hip.c build/gen/null/null_hip_gen.c || exit 1
   "${cc[@]}" -DLINKED -o "$work/linked$version" "${test[@]}" "$work/$version/libamdhip64.so.$version" || exit 1
   "${cc[@]}" -DEXTENSION -fPIC -shared -o "$work/libextension$version.so" "${test[@]}" "$work/$version/libamdhip64.so.$version" || exit 1
 done
@@ -67,7 +67,7 @@ done
 
 # HIP by somebody else: it works, and nothing of ours asks it anything.
 mkdir "$work/other"
-"${cc[@]}" -fPIC -shared -O1 -Wl,-soname,libCHIP.so -Wl,--version-script=shim/null/null_hip_gen.map -o "$work/other/libCHIP.so" shim/null/null_hip.c shim/null/null_hip_gen.c || exit 1
+"${cc[@]}" -fPIC -shared -O1 -Wl,-soname,libCHIP.so -Wl,--version-script=build/gen/null/null_hip_gen.map -o "$work/other/libCHIP.so" shim/null/null_hip.c build/gen/null/null_hip_gen.c || exit 1
 "${cc[@]}" -DLINKED -o "$work/linkedother" "${test[@]}" "$work/other/libCHIP.so" || exit 1
 check "another maker's runtime" env "LD_LIBRARY_PATH=$work/other" XSCHED_TEST_RUNTIME=libCHIP.so XSCHED_TEST_SHIM=1 "LD_PRELOAD=$shim" "$work/linkedother" other
 check "another maker's runtime without the shim" env "LD_LIBRARY_PATH=$work/other" XSCHED_TEST_RUNTIME=libCHIP.so XSCHED_TEST_SHIM=0 "$work/linkedother" other
@@ -84,9 +84,9 @@ for with in 1 0 off; do
   check "two copies, $with" bash -c 'run "$@"' - 6 $with "$work/reach" two "$work/7/libamdhip64.so.7"
 done
 mkdir "$work/old"
-sed '/hipMemcpyBatchAsync;/d' shim/null/null_hip_gen.map >"$work/old.map"
+sed '/hipMemcpyBatchAsync;/d' build/gen/null/null_hip_gen.map >"$work/old.map"
 "${cc[@]}" -fPIC -shared -O1 -fvisibility=hidden -Wl,-soname,libamdhip64.so.4 -Wl,--version-script="$work/old.map" \
-  -o "$work/old/libamdhip64.so.4" shim/null/null_hip.c shim/null/null_hip_gen.c || exit 1
+  -o "$work/old/libamdhip64.so.4" shim/null/null_hip.c build/gen/null/null_hip_gen.c || exit 1
 ln -s old "$work/4"
 for first in 4 5 6; do
   for with in 1 0 off; do

@@ -15,8 +15,8 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 # Whatever the header of the table does not have in 5.2.3 is looked up at run time.
-cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ishim/runtime/hip)
-test=(shim/runtime/hip/test_real.c shim/runtime/hip/test_invoke_gen.c -ldl)
+cc=(${CC:-gcc} -std=c11 -D_GNU_SOURCE -g -Wall -Wextra -Werror -Ishim -Ishim/include -Ibuild/gen -Ishim/runtime/hip)
+test=(shim/runtime/hip/test_real.c build/gen/runtime/hip/test_invoke_gen.c -ldl)
 "${cc[@]}" -o "$work/opened" "${test[@]}" || exit 1
 "${cc[@]}" -DLINKED -o "$work/linked" "${test[@]}" "$library" -Wl,--allow-shlib-undefined || exit 1
 readelf -V "$work/linked" | grep -q hip_4.2 || { echo "FAIL real: the program names no versions"; exit 1; }

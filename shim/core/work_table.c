@@ -2,14 +2,16 @@
 //
 // The tables of streams and contexts. See work.h for the rules.
 
-#include "work.h"
-
-#include "compat.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "fork.h"
+#include "log.h"
+#include "options.h"
+#include "queue.h"
+#include "work_internal.h"
 
 #define STREAM_BUCKETS 4096
 #define CONTEXT_BUCKETS 64

@@ -2,15 +2,15 @@
 //
 // CUDA streams as hardware queues.
 
-#include "api.h"
-#include "runtime/cuda/account.h"
+#include "account.h"
+#include "api/api.h"
 
 // The context and stream as the bookkeeping names them.
 static bool locate(CUstream stream, uintptr_t *context, uintptr_t *handle) {
   *handle = (uintptr_t)(stream == NULL ? XSI_CU_LEGACY : stream);
   *context = 0;
   if (!xsi_cu_active()) return true; // switched off: any number will do
-  if (xsi_cu_library() == NULL && xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
+  if (xsi_cu_runtime.library() == NULL && xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
     return false;
   *context = *handle > XSI_WORK_THREAD ? xsi_cu_platform.context_of(*handle)
                                        : (uintptr_t)xsi_cu_current();

@@ -2,43 +2,31 @@
  *
  * The real HIP runtime: where its functions are, and which of them are hooked.
  */
-#ifndef XSCHED_HIP_DRIVER_H
-#define XSCHED_HIP_DRIVER_H
+#ifndef XSCHED_HIP_LIBRARY_H
+#define XSCHED_HIP_LIBRARY_H
 
 #include "abi.h"
 #include "constants.h"
-#include "core/core.h"
+#include "runtime/runtime.h"
 
 #define XSI_HIP_EXPORT XSI_EXPORT
-#include "hooks_gen.h"
+#include "runtime/hip/hooks_gen.h"
 
-struct xsi_hip_symbol {
-  const char *name;
-  void *hook; /* NULL: not hooked */
-};
-extern const struct xsi_hip_symbol xsi_hip_symbols[XSI_HIP_SLOTS];
-
-extern void *xsi_hip_real[XSI_HIP_SLOTS]; /* NULL until it is asked for */
-void *xsi_hip_bind(unsigned slot);        /* finds the real function; NULL: the runtime has none */
+extern const struct xsi_symbol xsi_hip_symbols[XSI_HIP_SLOTS];
+/* The runtime is never loaded by us, neither again nor anew: a second copy would know nothing of the
+ * first one's streams. */
+extern const struct xsi_runtime xsi_hip_runtime;
+extern void *xsi_hip_real[XSI_HIP_SLOTS];
 static inline void *xsi_hip_slot(unsigned slot) {
   void *real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
-  return XSI_LIKELY(real != NULL) ? real : xsi_hip_bind(slot);
+  return XSI_LIKELY(real != NULL) ? real : xsi_runtime_bind(&xsi_hip_runtime, slot);
 }
+/* Disabled by XSCHED_DISABLE, or because the library is not AMD's. */
+enum xsi_hip_state { XSI_HIP_FRESH, XSI_HIP_ACTIVE, XSI_HIP_DISABLED };
+extern int xsi_hip_state;
 
-/* The hook of that symbol, or -1. */
-int xsi_hip_find(const char *symbol);
-/* The runtime library if it is loaded, kept loaded from then on. It is never loaded by us, neither
- * again nor anew: a second copy would know nothing of the first one's streams. */
-void *xsi_hip_library(void);
-/* Takes an address of the runtime for the real function; false: another copy of the runtime is
- * the one that is hooked, and this one stays as it is. */
-bool xsi_hip_bind_to(unsigned slot, void *address);
-bool xsi_hip_in_runtime(void *address); /* in any copy */
-bool xsi_hip_in_shim(void *address);
 /* The hook for what the runtime answered when asked for a name, or that answer. */
 void *xsi_hip_match(const char *symbol, bool per_thread, void *address);
-/* What dlsym (version NULL) or dlvsym says about one of our names; see dl/dl.h. */
-void *xsi_hip_resolve(unsigned slot, void *handle, const char *version);
 
 /* Where the runtime's code and ours lie; empty until it is bound. */
 struct xsi_hip_code {
@@ -91,4 +79,4 @@ void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user 
 #define XSI_HIP_HOOK(symbol)                                                                       \
   extern __typeof__(symbol) xsi_hook_##symbol XSI_HIP_HIDDEN __attribute__((alias(#symbol)));
 
-#endif /* XSCHED_HIP_DRIVER_H */
+#endif /* XSCHED_HIP_LIBRARY_H */

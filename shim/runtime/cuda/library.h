@@ -2,44 +2,34 @@
  *
  * The real CUDA driver: where its functions are, and which of them are hooked.
  */
-#ifndef XSCHED_CUDA_DRIVER_H
-#define XSCHED_CUDA_DRIVER_H
+#ifndef XSCHED_CUDA_LIBRARY_H
+#define XSCHED_CUDA_LIBRARY_H
 
 #include "abi.h"
 #include "constants.h"
-#include "core/core.h"
+#include "runtime/runtime.h"
 
 #define XSI_CU_EXPORT XSI_EXPORT
-#include "hooks_gen.h"
+#include "runtime/cuda/hooks_gen.h"
 
-struct xsi_cu_symbol {
+extern const struct xsi_symbol xsi_cu_symbols[XSI_CU_SLOTS];
+/* What cuGetProcAddress calls a hook, and since which version. */
+struct xsi_cu_api {
   const char *name;
-  const char *api; /* what cuGetProcAddress calls it */
-  void *hook;      /* NULL: not hooked */
   int since;
   int thread; /* stream 0 is the calling thread's own */
 };
-extern const struct xsi_cu_symbol xsi_cu_symbols[XSI_CU_SLOTS];
+extern const struct xsi_cu_api xsi_cu_apis[XSI_CU_HOOKS];
 extern const uint16_t xsi_cu_by_api[XSI_CU_HOOKS];
 
-extern void *xsi_cu_real[XSI_CU_SLOTS]; /* NULL until it is asked for */
-void *xsi_cu_bind(unsigned slot);       /* finds the real function; NULL: the driver has none */
+extern const struct xsi_runtime xsi_cu_runtime;
+extern char xsi_cu_library_name[64]; /* XSCHED_CUDA_LIB */
+extern void *xsi_cu_real[XSI_CU_SLOTS];
 static inline void *xsi_cu_slot(unsigned slot) {
   void *real = __atomic_load_n(&xsi_cu_real[slot], __ATOMIC_ACQUIRE);
-  return XSI_LIKELY(real != NULL) ? real : xsi_cu_bind(slot);
+  return XSI_LIKELY(real != NULL) ? real : xsi_runtime_bind(&xsi_cu_runtime, slot);
 }
-/* Takes an address for the real function unless there is one already. */
-void xsi_cu_bind_to(unsigned slot, void *address);
 
-/* The hook of that symbol, or -1. */
-int xsi_cu_find(const char *symbol);
-/* The driver library if it is loaded, kept loaded from then on. */
-void *xsi_cu_library(void);
-/* Does the address lie in a CUDA driver library? */
-bool xsi_cu_in_driver(void *address);
-bool xsi_cu_in_shim(void *address);
-/* What dlsym (version NULL) or dlvsym says about one of our names; see dl/dl.h. */
-void *xsi_cu_resolve(unsigned slot, void *handle, const char *version);
 /* The hook for what the driver answered to cuGetProcAddress(api, version, flags); or that answer.
  */
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address);
@@ -61,4 +51,4 @@ void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address
 #define XSI_CU_HOOK(symbol)                                                                        \
   extern __typeof__(symbol) xsi_hook_##symbol XSI_CU_HIDDEN __attribute__((alias(#symbol)));
 
-#endif /* XSCHED_CUDA_DRIVER_H */
+#endif /* XSCHED_CUDA_LIBRARY_H */

@@ -4,9 +4,7 @@
 // scope. Programs load it by different names (libamdhip64.so.5, .6, .7, a wheel's own copy), and
 // Python loads it for itself alone, where RTLD_NEXT does not look.
 
-#include "account.h"
-
-#include "core/compat.h"
+#include "library.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,23 +12,30 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/counters.h"
+#include "core/log.h"
+#include "core/options.h"
+#include "core/real.h"
+
 #define RUNTIME "libamdhip64"
 
 void *xsi_hip_real[XSI_HIP_SLOTS];
-static bool missing[XSI_HIP_SLOTS]; /* the runtime was asked and has none */
+static bool missing[XSI_HIP_SLOTS];
+static char configured[64]; /* XSCHED_HIP_LIB: the file name, if it is not libamdhip64* */
 static void *library;
 static void *base; /* of the copy that is hooked */
 uint32_t xsi_hip_several;
 static const struct xsi_hip_code nothing;
 const struct xsi_hip_code *xsi_hip_code = &nothing;
 
+static void read_options(void) {
+  if (!xsi_option_text("XSCHED_HIP_LIB", configured, sizeof configured)) configured[0] = 0;
+}
+
 // libamdhip64.so, .so.6 and .so.6.2.41134, or libamdhip64-1a2b3c.so as repaired wheels name it.
-static bool is_runtime_file(const char *path) {
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-  if (xsi_options.hip_library[0]) {
-    slash = strrchr(xsi_options.hip_library, '/');
-    if (strcmp(name, slash ? slash + 1 : xsi_options.hip_library) == 0) return true;
-  }
+static bool is_library(const char *path) {
+  const char *name = xsi_base_name(path);
+  if (configured[0] && strcmp(name, xsi_base_name(configured)) == 0) return true;
   size_t length = strlen(RUNTIME);
   return strncmp(name, RUNTIME, length) == 0 && (name[length] == '.' || name[length] == '-') &&
          strstr(name + length, ".so") != NULL;
@@ -39,16 +44,6 @@ static bool is_runtime_file(const char *path) {
 static void *base_of(void *address) {
   Dl_info info;
   return dladdr(address, &info) ? info.dli_fbase : NULL;
-}
-
-bool xsi_hip_in_shim(void *address) {
-  void *theirs = base_of(address);
-  return theirs && theirs == base_of((void *)xsi_hip_symbols);
-}
-
-bool xsi_hip_in_runtime(void *address) {
-  Dl_info info;
-  return dladdr(address, &info) && info.dli_fname && is_runtime_file(info.dli_fname);
 }
 
 /* A runtime, or the object with this address; where it lies, and how many runtimes there are. */
@@ -72,7 +67,7 @@ static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
   }
   const char *name = object->dlpi_name ? object->dlpi_name : "";
   uintptr_t at = (uintptr_t)search->inside;
-  if (search->inside ? at < first || at >= end : !is_runtime_file(name)) return 0;
+  if (search->inside ? at < first || at >= end : !is_library(name)) return 0;
   if (strlen(name) >= sizeof search->path) return 0;
   if (search->runtimes++ == 0) {
     strcpy(search->path, name);
@@ -92,10 +87,11 @@ static void note_code(void *address) {
   __atomic_store_n(&xsi_hip_code, &found, __ATOMIC_RELEASE);
 }
 
-void *xsi_hip_library(void) {
+static void *find_library(void) {
   void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+  xsi_hip_look(); // the caller may be a second copy
   if (handle) return handle;
-  xsi_init();
+  xsi_runtime_init();
   struct search search = {.inside = NULL};
   // By the very path the loader has it under: any other could load it once more. A relative one may
   // mean something else by now; then by the library's own name.
@@ -111,8 +107,8 @@ void *xsi_hip_library(void) {
   return handle;
 }
 
-// The copy that is met first is the one; whatever else is asked of the runtime is asked of it.
-static bool adopt(void *address) {
+// The copy that is met first is the one that is hooked.
+static bool is_first(void *address) {
   Dl_info info;
   void *none = NULL;
   if (!dladdr(address, &info)) return false;
@@ -127,20 +123,16 @@ static bool adopt(void *address) {
   return true;
 }
 
-bool xsi_hip_bind_to(unsigned slot, void *address) {
-  if (!adopt(address)) {
-    __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED); // its own calls of itself meet us too
-    xsi_count(unhooked, 1);
-    xsi_log(XSI_WARN, "%s of a second copy of the HIP runtime passes unhooked",
-            xsi_hip_symbols[slot].name);
-    return false;
-  }
-  void *unbound = NULL;
-  if (!__atomic_compare_exchange_n(&xsi_hip_real[slot], &unbound, address, false, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_ACQUIRE))
+static bool adopt(unsigned slot, void *address) {
+  if (is_first(address)) {
+    note_code(address);
     return true;
-  note_code(address);
-  return true;
+  }
+  __atomic_store_n(&xsi_hip_several, 1, __ATOMIC_RELAXED); // its own calls of itself meet us, too
+  xsi_count(unhooked, 1);
+  xsi_log(XSI_WARN, "%s of a second copy of the HIP runtime passes unhooked",
+          xsi_hip_symbols[slot].name);
+  return false;
 }
 
 // HIP is also an interface that others than AMD implement. Their functions are called as if we were
@@ -157,40 +149,22 @@ static void *of_another_make(unsigned slot) {
   return real;
 }
 
-void *xsi_hip_bind(unsigned slot) {
-  void *real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
-  if (real || __atomic_load_n(&missing[slot], __ATOMIC_RELAXED)) return real;
-  int saved_errno = errno;
-  void *handle = xsi_hip_library();
-  xsi_hip_look(); // who calls may be a second copy
-  if (handle) {
-    // Without a version: the newest one the library has under that name, and there is but one.
-    real = xsi_real_dlsym(handle, xsi_hip_symbols[slot].name);
-    if (!real) dlerror();
-    if (real && xsi_hip_in_shim(real)) real = NULL; // a runtime that is us is none
-    if (!real || !xsi_hip_bind_to(slot, real))
-      __atomic_store_n(&missing[slot], true, __ATOMIC_RELAXED);
-    real = __atomic_load_n(&xsi_hip_real[slot], __ATOMIC_ACQUIRE);
-  } else {
-    real = of_another_make(slot);
-  }
-  errno = saved_errno;
-  return real;
-}
+static const char *const prefixes[] = {"hip", "_Z24hip", NULL};
 
-int xsi_hip_find(const char *symbol) {
-  int low = 0, high = XSI_HIP_HOOKS;
-  while (low < high) {
-    int middle = (low + high) / 2;
-    int order = strcmp(symbol, xsi_hip_symbols[middle].name);
-    if (order == 0) return middle;
-    if (order < 0)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return -1;
-}
+const struct xsi_runtime xsi_hip_runtime = {
+    .name = "hip",
+    .prefixes = prefixes,
+    .symbols = xsi_hip_symbols,
+    .hooks = XSI_HIP_HOOKS,
+    .slots = XSI_HIP_SLOTS,
+    .real = xsi_hip_real,
+    .missing = missing,
+    .read_options = read_options,
+    .is_library = is_library,
+    .library = find_library,
+    .adopt = adopt,
+    .absent = of_another_make,
+};
 
 // The runtime looks for NAME_spt first where per-thread streams are asked for. It may have asked
 // the loader, which asked us: then the answer is a hook already.
@@ -205,7 +179,7 @@ void *xsi_hip_match(const char *symbol, bool per_thread, void *address) {
       memcpy(spt + length, "_spt", sizeof "_spt");
       name = spt;
     }
-    int slot = xsi_hip_find(name);
+    int slot = xsi_runtime_find(&xsi_hip_runtime, name);
     if (slot >= 0 && xsi_hip_slot((unsigned)slot) == address) return xsi_hip_symbols[slot].hook;
   }
   return address;
@@ -248,7 +222,7 @@ void *xsi_hip_foreign(unsigned slot, void *return_address) {
     if (handle) dlclose(handle);
   }
   if (found &&
-      (!xsi_hip_in_runtime(found) || base_of(found) == __atomic_load_n(&base, __ATOMIC_ACQUIRE)))
+      (!xsi_runtime_has(&xsi_hip_runtime, found) || base_of(found) == __atomic_load_n(&base, __ATOMIC_ACQUIRE)))
     found = NULL;
   if (found) {
     xsi_count(unhooked, 1);

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counters, one block per thread, summed into the page: counting never writes a shared cache line. And
+ * the other state of a thread, because a launch must touch as few cache lines as possible.
+ */
+#ifndef XSCHED_CORE_COUNTERS_H
+#define XSCHED_CORE_COUNTERS_H
+
+#include "base.h"
+
+struct xsi_counters {
+  uint64_t copies, syncs, captured, gate_waits, gate_wait_ns, unhooked;
+  struct xsi_counters *next, *previous; /* list of live blocks */
+  /* what a launch touches begins here */
+  uint64_t hooked_calls, launches;
+  bool listed;
+};
+
+/* Of work.h. A driver's launch walks through most of the cache, so each line of ours has to be fetched
+ * again. */
+struct xsi_work_stream;
+struct xsi_work_seen {
+  uintptr_t key; /* says which stream of which context: xsi_work_key */
+  struct xsi_work_stream *stream;
+};
+#define XSI_WORK_CACHE 8
+struct xsi_work_thread {
+  uint64_t token; /* names the thread for the life of the process; 0: it has used no stream */
+  uint64_t epoch; /* in which it saw what it has seen */
+  struct xsi_work_seen last;
+  uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
+  /* what a launch touches ends here */
+  struct xsi_work_stream *syncs; /* the one it waits for as its owner */
+  uint64_t fed;                  /* launches and copies of the thread when it last began to wait, */
+  uint64_t fed_ns;               /* and when that was, for the first time after the last of them */
+  struct xsi_work_seen cache[XSI_WORK_CACHE];
+};
+
+struct xsi_thread {
+  struct xsi_counters counters;
+  struct xsi_work_thread work;
+} __attribute__((aligned(64)));
+_Static_assert(offsetof(struct xsi_thread, counters.hooked_calls) == 64 &&
+                   offsetof(struct xsi_thread, work.syncs) <= 128,
+               "a launch touches one line of it");
+extern XSI_THREAD struct xsi_thread xsi_thread;
+
+void xsi_counters_enlist(void); /* slow path of the first count in a thread */
+void xsi_counters_publish(void);
+void xsi_counters_sum(struct xsi_counters *total);
+
+static inline struct xsi_counters *xsi_counters_mine(void) {
+  if (XSI_UNLIKELY(!xsi_thread.counters.listed)) xsi_counters_enlist();
+  return &xsi_thread.counters;
+}
+/* Single writer, read by the publisher: a relaxed store, no locked instruction. */
+#define xsi_count(field, amount)                                                                   \
+  do {                                                                                             \
+    struct xsi_counters *mine_ = xsi_counters_mine();                                              \
+    __atomic_store_n(&mine_->field, mine_->field + (amount), __ATOMIC_RELAXED);                    \
+  } while (0)
+
+/* ---- for the session and fork ------------------------------------------------------- */
+
+void xsi_counters_init(void);
+void xsi_counters_lock(void);
+void xsi_counters_unlock(void);
+void xsi_counters_idle(void);         /* a queue went idle: publish if that is cheap */
+void xsi_counters_publish_last(void); /* at exit: gives up rather than wait for a lock for long */
+void xsi_counters_reset(void);
+
+#endif /* XSCHED_CORE_COUNTERS_H */

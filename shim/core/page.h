@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page shared with the daemon. Its address never changes: it holds anonymous zeros until the
+ * daemon's memfd is mapped over it, and again after the session ends.
+ */
+#ifndef XSCHED_CORE_PAGE_H
+#define XSCHED_CORE_PAGE_H
+
+#include "base.h"
+#include "xsched/wire.h"
+
+extern unsigned char *xsi_page;
+
+static inline struct xsw_header *xsi_header(void) { return (struct xsw_header *)(void *)xsi_page; }
+static inline struct xsw_queue *xsi_slot(uint32_t index) {
+  return (struct xsw_queue *)(void *)(xsi_page + XSW_HEADER_BYTES +
+                                      (uint64_t)index * XSW_QUEUE_BYTES);
+}
+
+void xsi_page_init(void);
+/* Both with the queue lock held, so that what is published stays consistent. */
+int xsi_page_join(int memfd, uint64_t session_id);
+void xsi_page_leave(void);
+
+/* True from when the page shows this process's state to a daemon until the session ends. */
+bool xsi_page_joined(void);
+void xsi_page_set_joined(bool joined);
+
+#endif /* XSCHED_CORE_PAGE_H */

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The session with the daemon. Only the helper thread calls these, with the session lock held.
+ */
+#ifndef XSCHED_CORE_SESSION_H
+#define XSCHED_CORE_SESSION_H
+
+#include "base.h"
+
+extern struct xsi_session_retry {
+  uint32_t first_ms, last_ms, refused_ms;
+} xsi_session_retry;
+
+void xsi_session_lock(void); /* so that a fork copies no descriptor we do not know of */
+void xsi_session_unlock(void);
+void xsi_session_prepare(void); /* in the application's thread, before the helper starts */
+int xsi_session_poll(short *events);
+/* One step. True if the caller must drop the lock, recover all drivers, and report the outcome with
+ * xsi_session_recovered. */
+bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns);
+void xsi_session_recovered(uint64_t now_ns, bool done);
+void xsi_session_reset(void);
+
+#endif /* XSCHED_CORE_SESSION_H */

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drivers of the library, one line each.
+
+#include "core/driver.h"
+
+#define DRIVERS(driver)                                                                            \
+  driver(xsi_rm_driver)                                                                            \
+  driver(xsi_kfd_driver)
+
+#define DECLARE(name) extern const struct xsi_driver name;
+#define REFER(name) &name,
+DRIVERS(DECLARE)
+const struct xsi_driver *const xsi_drivers[] = {DRIVERS(REFER) NULL};

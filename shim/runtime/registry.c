@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runtimes of the library, one line each.
+
+#include "runtime.h"
+
+#define RUNTIMES(runtime)                                                                          \
+  runtime(xsi_cu_runtime)                                                                          \
+  runtime(xsi_hip_runtime)
+
+#define DECLARE(name) extern const struct xsi_runtime name;
+#define REFER(name) &name,
+RUNTIMES(DECLARE)
+const struct xsi_runtime *const xsi_runtimes[] = {RUNTIMES(REFER) NULL};

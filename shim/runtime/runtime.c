@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds the real functions of a runtime: from its library's own handle, so that load order and other
+// preloaded libraries can't lead back to us.
+
+#include "runtime.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "core/init.h"
+#include "core/options.h"
+#include "core/real.h"
+
+static void read_options(void) {
+  xsi_init();
+  if (xsi_options.disabled) return;
+  for (const struct xsi_runtime *const *at = xsi_runtimes; *at != NULL; at++)
+    if ((*at)->read_options != NULL) (*at)->read_options();
+}
+
+void xsi_runtime_init(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_options);
+}
+
+// At load: reading the environment later would race with the application's setenv.
+__attribute__((constructor)) static void load(void) { xsi_runtime_init(); }
+
+const char *xsi_base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+bool xsi_in_shim(void *address) {
+  Dl_info theirs, ours;
+  return dladdr(address, &theirs) && dladdr((void *)xsi_runtimes, &ours) &&
+         theirs.dli_fbase == ours.dli_fbase;
+}
+
+bool xsi_runtime_has(const struct xsi_runtime *runtime, void *address) {
+  Dl_info info;
+  return dladdr(address, &info) && info.dli_fname != NULL && runtime->is_library(info.dli_fname);
+}
+
+// ---- binding ------------------------------------------------------------------------
+
+bool xsi_runtime_bind_to(const struct xsi_runtime *runtime, unsigned slot, void *address) {
+  void *unbound = NULL;
+  if (!runtime->adopt(slot, address)) return false;
+  __atomic_compare_exchange_n(&runtime->real[slot], &unbound, address, false, __ATOMIC_ACQ_REL,
+                              __ATOMIC_ACQUIRE);
+  return true;
+}
+
+void *xsi_runtime_bind(const struct xsi_runtime *runtime, unsigned slot) {
+  void *real = __atomic_load_n(&runtime->real[slot], __ATOMIC_ACQUIRE);
+  if (real != NULL || __atomic_load_n(&runtime->missing[slot], __ATOMIC_RELAXED)) return real;
+  int saved_errno = errno;
+  void *handle = runtime->library();
+  if (handle != NULL) {
+    // Without a version: the newest that the library has under that name.
+    real = xsi_real_dlsym(handle, runtime->symbols[slot].name);
+    if (real == NULL) dlerror(); // ours, not the application's
+    if (real != NULL && xsi_in_shim(real)) real = NULL;
+    if (real == NULL || !xsi_runtime_bind_to(runtime, slot, real))
+      __atomic_store_n(&runtime->missing[slot], true, __ATOMIC_RELAXED);
+    real = __atomic_load_n(&runtime->real[slot], __ATOMIC_ACQUIRE);
+  } else if (runtime->absent != NULL) {
+    real = runtime->absent(slot);
+  }
+  errno = saved_errno;
+  return real;
+}
+
+// ---- dlsym --------------------------------------------------------------------------
+
+// The last real call decides what dlerror() says, so its answer is the one returned.
+static void *ask(void *handle, const char *name, const char *version) {
+  return version != NULL ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
+}
+
+// The hook is in the global scope, so that directly linked programs find it. RTLD_DEFAULT and the handle
+// of the main program can return it where they would return nothing without us.
+static void *without_us(const struct xsi_runtime *runtime, unsigned slot, const char *version) {
+  const char *name = runtime->symbols[slot].name;
+  void *library = xsi_options.disabled ? NULL : runtime->library();
+  if (library != NULL && xsi_runtime_bind(runtime, slot) != NULL)
+    return ask(library, name, version) != NULL ? runtime->symbols[slot].hook : NULL;
+  return ask(RTLD_NEXT, name, version);
+}
+
+void *xsi_runtime_resolve(const struct xsi_runtime *runtime, unsigned slot, void *handle,
+                          const char *version) {
+  xsi_runtime_init();
+  void *address = ask(handle, runtime->symbols[slot].name, version);
+  if (address != NULL ? xsi_in_shim(address) : handle == RTLD_DEFAULT)
+    address = without_us(runtime, slot, version);
+  if (address != NULL && !xsi_options.disabled && xsi_runtime_has(runtime, address) &&
+      xsi_runtime_bind_to(runtime, slot, address))
+    address = runtime->symbols[slot].hook;
+  return address;
+}

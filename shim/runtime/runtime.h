@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A runtime: a user-space library whose calls submit work to a device and wait for it. Each is a folder
+ * with a table of hooked functions, an entry in registry.c, and exports.map, the names that the library
+ * exports for it. It reports work, waits and events to core/work.h.
+ *
+ * This part is the same for all: which names are hooked, and where the real functions are.
+ */
+#ifndef XSCHED_RUNTIME_H
+#define XSCHED_RUNTIME_H
+
+#include "core/base.h"
+
+struct xsi_symbol {
+  const char *name;
+  void *hook; /* NULL: not hooked, only called */
+};
+
+struct xsi_runtime {
+  const char *name;
+  /* Every hooked name begins with one of these; ends with NULL. Checked first, for each dlsym. */
+  const char *const *prefixes;
+  const struct xsi_symbol *symbols; /* the hooked ones first, sorted by name */
+  unsigned hooks, slots;
+  void **real;   /* [slots]; NULL until bound */
+  bool *missing; /* [slots]; the library was asked and has none */
+
+  void (*read_options)(void); /* its own environment variables; NULL: it has none */
+  /* True if the runtime's library has such a path. */
+  bool (*is_library)(const char *path);
+  /* The library's handle if it is loaded, which keeps it loaded; never loads it. */
+  void *(*library)(void);
+  /* An address of the library is about to be bound; false: it must stay as it is. */
+  bool (*adopt)(unsigned slot, void *address);
+  /* What to call when the library is not loaded; NULL: nothing. */
+  void *(*absent)(unsigned slot);
+};
+
+/* Ends with NULL; registry.c. */
+extern const struct xsi_runtime *const xsi_runtimes[];
+
+/* Starts the core and reads the options of all runtimes, once. */
+void xsi_runtime_init(void);
+
+/* The slot of a hooked name, or -1. Calls no other function: see core/elf.c. */
+int xsi_runtime_find(const struct xsi_runtime *runtime, const char *name);
+/* Finds the real function; NULL: there is none. */
+void *xsi_runtime_bind(const struct xsi_runtime *runtime, unsigned slot);
+/* Takes an address of the library for the real function, unless one is bound. False: not adopted. */
+bool xsi_runtime_bind_to(const struct xsi_runtime *runtime, unsigned slot, void *address);
+/* What dlsym (version NULL) or dlvsym returns for a hooked name. */
+void *xsi_runtime_resolve(const struct xsi_runtime *runtime, unsigned slot, void *handle,
+                          const char *version);
+bool xsi_runtime_has(const struct xsi_runtime *runtime, void *address); /* in any copy of it */
+
+bool xsi_in_shim(void *address);
+const char *xsi_base_name(const char *path);
+
+#endif /* XSCHED_RUNTIME_H */
