@@ -72,9 +72,9 @@ static void each_alone(void) {
   hint = read_with("XSCHED_K", "1024");
   CHECK(hint->said == XSW_HINT_K && hint->k == 1024);
   hint = read_with("XSCHED_WINDOW_ACTIVE", "on");
-  CHECK(hint->said == XSW_HINT_WINDOW && hint->window_active == 1);
+  CHECK(hint->said == XSW_HINT_WINDOW_ACTIVE && hint->window_active == 1);
   hint = read_with("XSCHED_WINDOW_ACTIVE", "OFF");
-  CHECK(hint->said == XSW_HINT_WINDOW && hint->window_active == 0);
+  CHECK(hint->said == XSW_HINT_WINDOW_ACTIVE && hint->window_active == 0);
   hint = read_with("XSCHED_SLO_PERCENTILE", "99.9");
   CHECK(hint->said == XSW_HINT_SLO && hint->slo_percentile == 9990);
   hint = read_with("XSCHED_SLO_PERCENTILE", "50");
