@@ -21,7 +21,7 @@ func TestRules(t *testing.T) {
 	})
 }
 
-var histories = flag.Int("histories", 10000, "generated histories for each policy")
+var histories = flag.Int("histories", 300, "generated histories for each policy")
 
 // historyCount is what a run can bear: with the race detector or -short a sample of the histories.
 func historyCount() uint64 {
