@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/amdlog":         {"internal/report"},
 	"internal/doctor":         {"internal/driver"},
 	"internal/virtual/model":  {"internal/model"},
+	"internal/virtual":        {"internal/embedded", "internal/virtual/*"},
 	"internal/virtual/device": {"internal/model", "internal/virtual/model"},
 	"internal/virtual/*":      {"internal/clock", "internal/model", "internal/virtual/model", "internal/virtual/device"},
 	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/virtual/model", "internal/virtual/device", "internal/driver/nvidia/*"},
@@ -54,8 +55,8 @@ var mayImport = map[string][]string{
 	"internal/bench":          {"internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/virtual/*", "internal/record"},
 	"internal/cli": {
 		"internal/model", "internal/wire", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
-		"internal/api", "internal/embedded", "internal/virtual/*", "internal/bench", "internal/doctor", "internal/amdlog",
-		"internal/sim", "internal/record", "internal/report", "internal/driver/amd", "internal/driver/registry",
+		"internal/api", "internal/embedded", "internal/bench", "internal/doctor", "internal/amdlog",
+		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/virtual", "internal/virtual/device",
 	},
 	"cmd/xsched":       {"internal/cli"},
 	"tools/apigen":     {},

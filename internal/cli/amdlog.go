@@ -18,13 +18,14 @@ import (
 	"golang.org/x/term"
 
 	"xsched/internal/amdlog"
+	"xsched/internal/driver"
 )
 
 // amdlogMemory is where the collector starts to work harder: what an analysis
 // keeps is limited, what it leaves behind need not pile up.
 const amdlogMemory = 128 << 20
 
-func (a *app) amdlogCommand() *cobra.Command {
+func (a *app) runtimeLogCommand() *cobra.Command {
 	var (
 		asJSON, compare bool
 		html            string
@@ -105,6 +106,27 @@ func writeFile(name string, write func(io.Writer) error) error {
 		return fmt.Errorf("write page: %w", err)
 	}
 	return nil
+}
+
+// readLogs reads the hardware queues that logs of a runtime name.
+func (a *app) readLogs(ctx context.Context, names []string) ([]driver.LoggedQueue, error) {
+	var all []driver.LoggedQueue
+	for _, name := range names {
+		log, err := a.readAMDLog(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range log.Processes {
+			for _, q := range p.Queues {
+				ring, err := strconv.ParseUint(strings.TrimPrefix(q.HWq, "0x"), 16, 64)
+				if err != nil {
+					continue
+				}
+				all = append(all, driver.LoggedQueue{PID: int(p.PID), Ring: ring, Software: q.SWq, ID: q.ID, Priority: q.Priority, Kernels: q.Kernels})
+			}
+		}
+	}
+	return all, nil
 }
 
 // readAMDLog analyses one file, with a progress bar if somebody watches.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/bench"
+	"xsched/internal/virtual"
 )
 
 func (a *app) benchCommand() *cobra.Command {
@@ -76,15 +77,15 @@ that runs is used, its mode is switched during the measurement and put back.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&o.Virtual, "virtual", false, "own daemon on the virtual GPU")
-	f.StringVar(&o.Platform, "platform", platformNVIDIA, "with --virtual: whose driver the virtual GPU plays, nvidia or amd")
-	f.BoolVar(&o.Attached, "attached", false, "with --platform amd: one more scenario whose low tenant has no shim and is stopped from outside")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
+	f.BoolVar(&o.Attached, "attached", false, "one more scenario whose best-effort tenant runs without the shim and is suspended from outside, where the platform supports it")
 	f.IntSliceVar(&o.Lows, "lows", []int{1}, "numbers of low tenants, one scenario each")
 	f.Float64Var(&o.Rate, "rate", 100, "the high tenant's requests a second")
 	f.IntVar(&o.HighUS, "high-us", 90, "length of its kernels in us")
 	f.IntVar(&o.LowUS, "low-us", 20000, "length of the low tenants' kernels in us")
 	f.Float64Var(&o.Seconds, "seconds", 4, "time for each mode")
 	f.DurationVar(&o.Block, "block", 0, "length of one block of a mode (default 2s)")
-	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(bench.ModesOf(platformNVIDIA), ",")+"; on amd xsched-lv2 in place of xsched-lv3)")
+	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(bench.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
 	f.Uint64Var(&o.Seed, "seed", 0, "of the order of the blocks (0: a new one)")
 	f.StringVar(&o.Out, "out", "", "folder for result.json and report.html (default none)")
 	jsonFlag(c, &asJSON)

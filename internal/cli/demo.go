@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/bench"
+	"xsched/internal/virtual"
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -21,11 +22,11 @@ at level 1 and at level 3. Prints a table and writes result.json and report.html
 (latency distribution, timeline of who had the GPU). Needs no GPU and no root,
 and leaves nothing behind but the two files.
 
-With --platform amd the tenants are HIP programs: the low ones are paused at level 2 by
-their own shims (UPDATE_QUEUE), and in one more scenario a low one without the shim is
-suspended at level 3 from outside, in the role of its debugger.`,
+--platform selects another driver. Where only the owner of a queue can suspend it, the
+shims of the low-priority tenants do so at level 2, and one more scenario suspends a
+tenant without the shim at level 3, through a debugger.`,
 		Example: `  xsched demo
-  xsched demo --platform amd
+  xsched demo --platform ` + otherPlatform() + `
   xsched demo --out /tmp/demo`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,7 +43,7 @@ suspended at level 3 from outside, in the role of its debugger.`,
 		},
 	}
 	c.Flags().StringVar(&o.Out, "out", "out/demo", "folder for result.json and report.html")
-	c.Flags().StringVar(&o.Platform, "platform", platformNVIDIA, "whose driver the virtual GPU plays: nvidia or amd")
+	c.Flags().StringVar(&o.Platform, "platform", virtual.Default().Name, "driver that the virtual GPU implements: "+platformNames())
 	c.Flags().Uint64Var(&o.Seed, "seed", 0, "of the order of the blocks (0: a new one)")
 	return c
 }

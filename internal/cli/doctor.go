@@ -22,8 +22,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what XSched can do on this machine, and what is in the way",
-		Long: `Looks at the kernel, the NVIDIA driver and its device nodes, MPS and MIG, the
-rights this user has, the folders, the shim and the daemon. Changes nothing.
+		Long: `Looks at the kernel, the GPU drivers with their device nodes and modes, the rights
+this user has, the folders, the shim and the daemon. Changes nothing.
 
   ok       as it should be
   note     nothing is lost, or it can't be known

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/bench"
+	"xsched/internal/virtual"
 )
 
 func (a *app) colocateCommand() *cobra.Command {
@@ -33,7 +34,7 @@ offline program may go on for --linger to end by itself.
 
 With --attach the offline program runs without our library and is stopped from outside.`,
 		Example: `  xsched pair --online ./serve --offline ./train
-  xsched pair --virtual --platform amd --online './serve --hip' --offline './train --hip' --out out/pair
+  xsched pair --virtual --platform ` + otherPlatform() + ` --online ./serve --offline ./train --out out/pair
   xsched pair --attach --slice 100ms --online ./serve --offline ./train --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,7 +68,7 @@ With --attach the offline program runs without our library and is stopped from o
 	f.StringVar(&o.Online, "online", "", "command of the program whose requests come first")
 	f.StringVar(&o.Offline, "offline", "", "command of the program that runs in between")
 	f.BoolVar(&o.Virtual, "virtual", false, "on the virtual GPU")
-	f.StringVar(&o.Platform, "platform", platformNVIDIA, "with --virtual: whose driver the virtual GPU plays, nvidia or amd")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
 	f.BoolVar(&o.Attach, "attach", false, "run the offline program without our library and stop it from outside")
 	f.DurationVar(&o.Slice, "slice", 0, "the longest the offline program stands still while requests last (default the daemon's starvation bound)")
 	f.DurationVar(&o.Alone, "alone", 0, "how long the offline program is measured alone (default 2s)")

@@ -7,78 +7,60 @@ import (
 	"path/filepath"
 	"strings"
 
-	"xsched/internal/control"
 	"xsched/internal/embedded"
-	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual"
 )
 
-// Whose driver the virtual GPU plays.
-const (
-	platformNVIDIA = "nvidia"
-	platformAMD    = "amd"
+// findPlatform returns a virtual GPU by the name of the driver that it implements.
+func findPlatform(name string) (virtual.Platform, error) {
+	p, ok := virtual.Find(name)
+	if !ok {
+		return p, usagef("platform %q is unknown; use %s", name, platformNames())
+	}
+	return p, nil
+}
 
-	envKFD     = "XSCHED_VKFD_SOCKET"
-	envKFDRoot = "XSCHED_VKFD_ROOT"
-)
+func platformNames() string { return strings.Join(virtual.Names(), " or ") }
+
+// otherPlatform is an example for --platform.
+func otherPlatform() string {
+	names := virtual.Names()
+	return names[len(names)-1]
+}
 
 func checkPlatform(name string) error {
-	if name != platformNVIDIA && name != platformAMD {
-		return usagef("platform %q is unknown; use nvidia or amd", name)
-	}
-	return nil
-}
-
-// deviceSocket is the virtual GPU's in a daemon's folder.
-func deviceSocket(dir, platform string) string {
-	if platform == platformAMD {
-		return filepath.Join(dir, control.VirtualKFDSocket)
-	}
-	return filepath.Join(dir, control.VirtualSocket)
-}
-
-// watchSocket is where a virtual GPU tells what it did.
-func watchSocket(socket, platform string) string {
-	if platform == platformAMD {
-		return socket + vamd.WatchSuffix
-	}
-	return socket
+	_, err := findPlatform(name)
+	return err
 }
 
 // pointAt leads a program to the virtual GPU in a folder.
 func pointAt(env *environment, dir, platform string) {
-	if platform == platformAMD {
-		env.set(envKFD, deviceSocket(dir, platform))
-		env.set(envKFDRoot, filepath.Join(dir, control.VirtualKFDRoot))
-		return
+	p, _ := virtual.Find(platform)
+	for name, value := range p.Env(dir) {
+		env.set(name, value)
 	}
-	env.set(envVGPU, deviceSocket(dir, platformNVIDIA))
 }
 
 // answeringDevice says which virtual GPU answers in a folder; empty: none.
 func answeringDevice(dir string) string {
-	for _, platform := range []string{platformNVIDIA, platformAMD} {
-		if vgpuAnswers(watchSocket(deviceSocket(dir, platform), platform)) {
-			return platform
+	for _, p := range virtual.All() {
+		if vgpuAnswers(p.Watch(p.Socket(dir))) {
+			return p.Name
 		}
 	}
 	return ""
 }
 
-// stage is what a virtual GPU puts below a program: a library in the place of the kernel's
-// driver, and one in the place of the vendor's.
-func stage(platform string) (kernel, vendor string) {
-	switch platform {
-	case platformAMD:
-		return embedded.VirtualKFD, embedded.VirtualHIP
-	case platformNVIDIA:
-		return embedded.VirtualRM, embedded.VirtualCUDA
-	}
-	return "", ""
-}
-
 // unpackFor makes what a program on a platform has to load; empty: on real GPUs.
 func unpackFor(platform string) (preload, error) {
-	kernel, vendor := stage(platform)
+	var kernel, vendor string
+	if platform != "" {
+		device, err := findPlatform(platform)
+		if err != nil {
+			return preload{}, err
+		}
+		kernel, vendor = device.Kernel, device.Vendor
+	}
 	var p preload
 	for _, name := range []string{embedded.Shim, kernel} {
 		if name == "" {

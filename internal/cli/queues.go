@@ -4,10 +4,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,18 +14,18 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
-	"xsched/internal/driver/amd"
+	"xsched/internal/driver"
+	"xsched/internal/driver/registry"
+	"xsched/internal/model"
 )
 
-// queuesReply is what `xsched queues --json` prints.
+// queuesReply is what `xsched queues` shows.
 type queuesReply struct {
-	Asked int        `json:"asked_pid"`
-	AMD   *amd.Found `json:"amd,omitempty"`
-	// Daemon is what a daemon knows of the process: its contexts, on any GPU.
-	Daemon *control.Process `json:"daemon,omitempty"`
-	// NVIDIA is its channel groups and channels, as the daemon knows them.
-	NVIDIA []control.HardwareQueue `json:"nvidia,omitempty"`
-	Notes  []amd.Note              `json:"notes"`
+	asked   int
+	names   []string                     // of drivers
+	drivers map[string]driver.Inspection // by name
+	process *control.Process             // as a daemon knows it; nil: none does
+	notes   []driver.Remark
 }
 
 func (a *app) queuesCommand() *cobra.Command {
@@ -41,16 +39,16 @@ func (a *app) queuesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "queues PID",
 		Short: "Show a program's hardware queues",
-		Long: `On AMD GPUs: the queues that the driver lists for the program (sysfs), with ring
-address, pointers and priority from the driver's dumps (debugfs, needs root). RING
-is what the runtime's log calls HWq. PID may be the host's, or the one inside a
-container. LOADED says whether a hardware slot has the queue now.
+		Long: `Shows what each driver lists for the program. Some drivers show queues in sysfs,
+with ring address, pointers and priority in debugfs, which needs root. LOADED says
+whether a hardware slot has the queue now. PID may be the host's, or the one inside
+a container.
 
-With --log the runtime's own log (AMD_LOG_LEVEL=4) adds streams and kernel counts, by ring address.
+With --log a log of the program's runtime adds streams and kernel counts, by ring
+address.
 
-Of a program under a daemon, on any GPU: its contexts as the daemon schedules them, its
-AMD queues as its own library announced them, and its NVIDIA channel groups and channels.
-Hardware queues are told to the program's user and root only.
+For a program under a daemon: its contexts as the daemon schedules them, and its
+hardware queues. Only the program's user and root see those.
 
 What could not be read is named, and the rest is shown.`,
 		Example: `  sudo xsched queues 4711
@@ -75,7 +73,7 @@ What could not be read is named, and the rest is shown.`,
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			for {
-				reply, err := a.findQueues(ctx, amd.SourcesAt(root), pid, logs)
+				reply, err := a.findQueues(ctx, root, pid, logs)
 				if err != nil {
 					return err
 				}
@@ -95,7 +93,7 @@ What could not be read is named, and the rest is shown.`,
 	}
 	f := c.Flags()
 	f.StringVar(&format, "format", "table", "table, json or python")
-	f.StringSliceVar(&logs, "log", nil, "a log of the program's HIP runtime; may be given more than once")
+	f.StringSliceVar(&logs, "log", nil, "a log of the program's runtime; may be given more than once")
 	f.DurationVar(&watch, "watch", 0, "show them again every so often, until interrupted")
 	f.StringVar(&root, "root", "/", "folder that has sys and proc in it: the virtual GPU's, or a copy of another machine's")
 	_ = f.MarkHidden("root")
@@ -103,50 +101,59 @@ What could not be read is named, and the rest is shown.`,
 	return c
 }
 
-// findQueues asks every source; it fails only if none knows the process.
-func (a *app) findQueues(ctx context.Context, s amd.Sources, pid int, logs []string) (queuesReply, error) {
-	reply := queuesReply{Asked: pid, Notes: []amd.Note{}}
-	found, err := s.Find(pid)
-	switch {
-	case err == nil:
-		if err := a.joinLogs(ctx, &found, logs); err != nil {
-			return reply, err
-		}
-		reply.AMD = &found
-		reply.Notes = append(reply.Notes, found.Notes...)
-	case errors.Is(err, amd.ErrAmbiguous):
-		return reply, fmt.Errorf("%w; use one of those", err)
-	default:
-		reply.Notes = append(reply.Notes, amd.Note{Source: "amdkfd", Text: lastCause(err)})
-	}
-	process, err := a.processOf(ctx, pid, reply.AMD)
+// findQueues asks every driver and the daemon; it fails only if none knows the process.
+func (a *app) findQueues(ctx context.Context, root string, pid int, logs []string) (*queuesReply, error) {
+	r := &queuesReply{asked: pid, drivers: map[string]driver.Inspection{}, notes: []driver.Remark{}}
+	logged, err := a.readLogs(ctx, logs)
 	if err != nil {
-		reply.Notes = append(reply.Notes, amd.Note{Source: "daemon", Text: oneLine(err.Error())})
+		return nil, interrupted(ctx, err)
 	}
-	if reply.Daemon = process; process != nil {
-		a.joinDaemonQueues(ctx, &reply)
+	for _, d := range registry.All() {
+		inspector, ok := d.(driver.Inspector)
+		if !ok {
+			continue
+		}
+		i, err := inspector.Inspect(root, pid)
+		if err != nil {
+			return nil, err
+		}
+		i.JoinLog(logged)
+		r.names, r.drivers[d.Name()] = append(r.names, d.Name()), i
 	}
-	if reply.AMD == nil && process == nil {
+	r.process, err = a.processOf(ctx, pid, r)
+	if err == nil {
+		err = a.joinDaemonQueues(ctx, r)
+	}
+	known := r.process != nil
+	for _, name := range r.names {
+		known = known || r.drivers[name].Found()
+		r.notes = append(r.notes, r.drivers[name].Notes()...)
+	}
+	if err != nil {
+		r.notes = append(r.notes, driver.Remark{Source: "daemon", Text: oneLine(err.Error())})
+	}
+	if !known {
 		var why []string
-		for _, n := range reply.Notes {
+		for _, n := range r.notes {
 			why = append(why, n.Source+": "+n.Text)
 		}
-		return reply, fmt.Errorf("no queues of process %d are known (%s); give the PID of a program that uses a GPU", pid, strings.Join(why, ", "))
+		return nil, fmt.Errorf("no queues of process %d are known (%s); give the PID of a program that uses a GPU", pid, strings.Join(why, ", "))
 	}
-	return reply, nil
+	return r, nil
 }
 
-func lastCause(err error) string {
-	for _, known := range []error{amd.ErrNoDriver, amd.ErrNotListed} {
-		if errors.Is(err, known) {
-			return known.Error()
+// hostPID is the process as the host numbers it, if a driver knows.
+func (r *queuesReply) hostPID() int {
+	for _, i := range r.drivers {
+		if pid := i.HostPID(); pid != 0 {
+			return pid
 		}
 	}
-	return oneLine(err.Error())
+	return r.asked
 }
 
 // processOf asks the daemon for the process under any of its numbers.
-func (a *app) processOf(ctx context.Context, pid int, found *amd.Found) (*control.Process, error) {
+func (a *app) processOf(ctx context.Context, pid int, r *queuesReply) (*control.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var process *control.Process
@@ -156,7 +163,7 @@ func (a *app) processOf(ctx context.Context, pid int, found *amd.Found) (*contro
 			return err
 		}
 		for i, p := range list.Processes {
-			if p.PID == pid || found != nil && p.PID == found.PID {
+			if p.PID == pid || p.PID == r.hostPID() {
 				process = &list.Processes[i]
 				return nil
 			}
@@ -166,47 +173,69 @@ func (a *app) processOf(ctx context.Context, pid int, found *amd.Found) (*contro
 	return process, err
 }
 
-func (a *app) showQueues(reply queuesReply, format string) error {
-	switch format {
-	case "json":
-		return a.printJSON(reply)
-	case "python":
-		writeQueuesPython(a.stdout, reply)
-	default:
-		writeQueues(a.stdout, reply)
+// joinDaemonQueues gives each driver what the daemon knows of the process's hardware queues.
+func (a *app) joinDaemonQueues(ctx context.Context, r *queuesReply) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	var known control.HardwareQueues
+	err := a.withClient(ctx, func(client *client.Client) (err error) {
+		known, err = client.Queues(ctx, r.process.PID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	queues := map[string][]driver.HardwareQueue{}
+	for _, q := range known.Queues {
+		id, err := model.ParseDeviceID(q.Device)
+		if err != nil {
+			return err
+		}
+		queues[q.Driver] = append(queues[q.Driver], driver.HardwareQueue{
+			Driver: q.Driver, Device: id, Kind: q.Kind, ID: q.ID, Stopped: q.Stopped, Details: q.Details,
+		})
+	}
+	p := driver.Process{PID: r.process.PID, ClientPID: r.process.ClientPID, Command: r.process.Command}
+	for name, i := range r.drivers {
+		i.Join(p, queues[name])
 	}
 	return nil
 }
 
-func writeQueues(w io.Writer, reply queuesReply) {
-	if f := reply.AMD; f != nil {
-		fmt.Fprintf(w, "process %d on the host", f.PID)
-		if n := len(f.PIDs); n > 1 {
-			fmt.Fprintf(w, ", %d in its container", f.PIDs[n-1])
+func (a *app) showQueues(r *queuesReply, format string) error {
+	switch format {
+	case "json":
+		return a.printJSON(r.data())
+	case "python":
+		fmt.Fprintf(a.stdout, "# xsched queues %d --format python\nPID = %d\n", r.asked, r.hostPID())
+		for _, name := range r.names {
+			r.drivers[name].WritePython(a.stdout)
 		}
-		if f.Command != "" {
-			fmt.Fprintf(w, ": %s", printable(f.Command))
-		}
-		fmt.Fprintln(w)
-		table := newTable(w)
-		fmt.Fprintln(table, "QUEUE\tTYPE\tGPU\tPCI\tTARGET\tRING\tBYTES\tREAD\tWRITE\tPRIO\tACTIVE\tLOADED\tKERNELS\tFROM")
-		for _, q := range f.Queues {
-			id, ring := "-", "-"
-			if q.ID >= 0 {
-				id = strconv.Itoa(q.ID)
-			}
-			if q.Ring != 0 {
-				ring = fmt.Sprintf("%#x", q.Ring)
-			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, q.GPUID, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
-				known(q.Read), known(q.Write), known(q.Priority), knownYesNo(q.Active), knownYesNo(q.Loaded), loggedKernels(q), strings.Join(q.Sources, "+"))
-		}
-		_ = table.Flush()
-		if len(f.Queues) == 0 {
-			fmt.Fprintln(w, "it has no queue now")
+	default:
+		r.write(a.stdout)
+	}
+	return nil
+}
+
+// data is what --json prints: each driver's part is under its name.
+func (r *queuesReply) data() map[string]any {
+	out := map[string]any{"asked_pid": r.asked, "notes": r.notes}
+	if r.process != nil {
+		out["daemon"] = r.process
+	}
+	for name, i := range r.drivers {
+		if i.Found() {
+			out[name] = i.Data()
 		}
 	}
-	if p := reply.Daemon; p != nil {
+	return out
+}
+
+func (r *queuesReply) write(w io.Writer) {
+	for _, name := range r.names {
+		r.drivers[name].WriteTable(w)
+	}
+	if p := r.process; p != nil {
 		table := newTable(w)
 		fmt.Fprintln(table, "CONTEXT\tDEVICE\tLEVEL\tSTATE\tSCHED\tSLICE")
 		for _, q := range p.Queues {
@@ -214,96 +243,7 @@ func writeQueues(w io.Writer, reply queuesReply) {
 		}
 		_ = table.Flush()
 	}
-	writeChannels(w, reply.NVIDIA)
-	for _, n := range reply.Notes {
+	for _, n := range r.notes {
 		fmt.Fprintf(w, "note: %s: %s\n", n.Source, printable(n.Text))
 	}
-}
-
-func loggedKernels(q amd.FoundQueue) string {
-	if q.Log == nil {
-		return "-"
-	}
-	return strconv.FormatUint(q.Log.Kernels, 10)
-}
-
-// joinLogs reads the runtime's logs; a log may name the process by any of its numbers.
-func (a *app) joinLogs(ctx context.Context, f *amd.Found, names []string) error {
-	var all []amd.LoggedQueue
-	for _, name := range names {
-		log, err := a.readAMDLog(ctx, name)
-		if err != nil {
-			return interrupted(ctx, err)
-		}
-		for _, p := range log.Processes {
-			if p.PID != 0 && !slices.Contains(f.PIDs, int(p.PID)) {
-				continue
-			}
-			for _, q := range p.Queues {
-				ring, err := strconv.ParseUint(strings.TrimPrefix(q.HWq, "0x"), 16, 64)
-				if err != nil {
-					continue
-				}
-				all = append(all, amd.LoggedQueue{Ring: ring, Software: q.SWq, HSAID: q.ID, Priority: q.Priority, Kernels: q.Kernels})
-			}
-		}
-	}
-	f.JoinLog(all)
-	return nil
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func known[T uint32 | uint64](v *T) string {
-	if v == nil {
-		return "-"
-	}
-	return strconv.FormatUint(uint64(*v), 10)
-}
-
-func knownYesNo(v *bool) string {
-	if v == nil {
-		return "-"
-	}
-	return yesNo(*v)
-}
-
-// writeQueuesPython prints a module that a test framework can import.
-func writeQueuesPython(w io.Writer, reply queuesReply) {
-	fmt.Fprintf(w, "# xsched queues %d --format python\n", reply.Asked)
-	pid := reply.Asked
-	var ids []string
-	if reply.AMD != nil {
-		pid = reply.AMD.PID
-		for _, q := range reply.AMD.Queues {
-			if q.ID >= 0 && q.Type == "compute" {
-				ids = append(ids, strconv.Itoa(q.ID))
-			}
-		}
-	}
-	fmt.Fprintf(w, "PID = %d\nQUEUE_IDS = [%s]  # compute queues, as the driver numbers them\nQUEUES = [\n", pid, strings.Join(ids, ", "))
-	if reply.AMD != nil {
-		for _, q := range reply.AMD.Queues {
-			id := "None"
-			if q.ID >= 0 {
-				id = strconv.Itoa(q.ID)
-			}
-			fmt.Fprintf(w, "    {\"queue_id\": %s, \"type\": \"%s\", \"gpu_id\": %d, \"ring\": %#x, \"bytes\": %d, \"rptr\": %s, \"wptr\": %s, \"priority\": %s},\n",
-				id, q.Type, q.GPUID, q.Ring, q.Bytes, pythonNumber(q.Read), pythonNumber(q.Write), pythonNumber(q.Priority))
-		}
-	}
-	fmt.Fprintln(w, "]")
-	writeChannelsPython(w, reply.NVIDIA)
-}
-
-func pythonNumber[T uint32 | uint64](v *T) string {
-	if v == nil {
-		return "None"
-	}
-	return known(v)
 }

@@ -133,7 +133,7 @@ daemon. Without a daemon every program runs as if XSched were not there.`,
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {a.serveCommand(), a.runCommand()},
 		"steer":   {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
-		"measure": {a.amdlogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
+		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
 		"":        {a.doctorCommand(), a.versionCommand(), a.guardianCommand(), a.privateCommand(), a.renderCommand()},
 	} {
 		for _, c := range commands {

@@ -25,7 +25,6 @@ import (
 // The shim's environment; the names are those of upstream XSched where it has them.
 const (
 	envSocket = "XSCHED_SOCKET"
-	envVGPU   = "XSCHED_VGPU_SOCKET"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -52,7 +51,7 @@ XSCHED_LOG=FILE makes it say what it does.`,
   xsched run --slo 20ms -- python serve_model.py   # under policy SLO
   xsched run --gang ranks -- python train.py --rank 0
   xsched run --local --policy UP -- ./several-workers
-  xsched run --virtual -- ./my-cuda-program`,
+  xsched run --virtual -- ./my-program`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("no command given; use `xsched run [flags] -- CMD [ARG...]`")

@@ -14,7 +14,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"xsched/internal/control"
 	"xsched/internal/embedded"
 	vdevice "xsched/internal/virtual/device"
 )
@@ -38,7 +37,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
 			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
-				if client, err := vdevice.Dial(filepath.Join(env.WorkDir, "d", control.VirtualSocket)); err == nil {
+				if client, err := vdevice.Dial(filepath.Join(env.WorkDir, "d", "vgpu.sock")); err == nil {
 					_ = client.Quit()
 					_ = client.Close()
 				}

@@ -18,6 +18,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/model"
+	"xsched/internal/virtual"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -93,7 +94,7 @@ one, to try everything on a machine that has none.`,
 	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "most programs of one user (default 1024)")
 	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
-	f.StringVar(&o.Platform, "platform", platformNVIDIA, "with --virtual: whose driver the virtual GPU plays, nvidia or amd")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
 	f.StringVar(&o.Record, "record", "", "file for a recording of what happens, for `xsched replay` (at most 4 files of 64 MB)")
 	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
@@ -116,8 +117,12 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		if err := control.PrepareDir(o.Dir, os.Geteuid()); err != nil {
 			return err
 		}
-		o.VGPUSocket = deviceSocket(o.Dir, o.Platform)
-		device, err := startDevice(ctx, o.VGPUSocket, o.Platform, devices)
+		p, err := findPlatform(o.Platform)
+		if err != nil {
+			return err
+		}
+		o.VGPUSocket = p.Socket(o.Dir)
+		device, err := startDevice(ctx, o.VGPUSocket, p, devices)
 		if err != nil {
 			return err
 		}

@@ -13,19 +13,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"xsched/internal/control"
+	"xsched/internal/virtual"
 	vdevice "xsched/internal/virtual/device"
-	vnvidia "xsched/internal/virtual/nvidia"
 )
 
 func (a *app) vgpuCommand() *cobra.Command {
 	var (
-		o        vnvidia.Options
+		o        virtual.Options
 		idle     time.Duration
 		logLevel string
 		logJSON  bool
 		ready    int
 		platform string
-		root     string
 	)
 	c := &cobra.Command{
 		Use:   "vgpu",
@@ -37,9 +36,8 @@ it, and its timeline, over restarts of the daemon.
 A time on the virtual GPU is device time, not the CPU's: kernels take what they
 say they take, and really compute a checksum.
 
-With --platform amd it plays the amdkfd driver: programs reach it through the
-preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
-` + "`xsched queues --root ROOT`" + ` reads what it shows in place of sysfs.`,
+--platform selects the kernel driver that it implements. What that driver shows in
+sysfs appears below --root, where ` + "`xsched queues --root`" + ` reads it.`,
 		Example: `  xsched vgpu --devices 1
   xsched vgpu --socket /tmp/gpu.sock --exit-when-idle 10s`,
 		Args: cobra.NoArgs,
@@ -50,13 +48,14 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 				if err != nil {
 					return err
 				}
-				if o.Devices < 0 || o.Devices > vnvidia.MaxDevices {
-					return usagef("%d devices are out of range; use 1 to %d", o.Devices, vnvidia.MaxDevices)
+				if o.Devices < 0 || o.Devices > virtual.MaxDevices {
+					return usagef("%d devices are out of range; use 1 to %d", o.Devices, virtual.MaxDevices)
 				}
 				if idle < 0 {
 					return usagef("--exit-when-idle can't be negative; 0 stays")
 				}
-				if err := checkPlatform(platform); err != nil {
+				p, err := findPlatform(platform)
+				if err != nil {
 					return err
 				}
 				if o.Socket == "" {
@@ -64,22 +63,19 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 					if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
 						return err
 					}
-					o.Socket = deviceSocket(dir, platform)
+					o.Socket = p.Socket(dir)
 				}
 				o.Logger = log
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
 				if idle > 0 {
 					go func() {
-						exitWhenIdle(ctx, watchSocket(o.Socket, platform), idle)
+						exitWhenIdle(ctx, p.Watch(o.Socket), idle)
 						stop()
 					}()
 				}
-				if platform == platformAMD {
-					return serveKFD(ctx, o, root, tell)
-				}
 				o.Ready = func() { tell.done(nil) }
-				return vnvidia.Serve(ctx, o)
+				return p.Serve(ctx, o)
 			}()
 			tell.done(err)
 			return err
@@ -88,8 +84,8 @@ preloaded libvkfd.so with XSCHED_VKFD_SOCKET and XSCHED_VKFD_ROOT set, and
 	f := c.Flags()
 	f.StringVar(&o.Socket, "socket", "", "path of the socket (default vgpu.sock in --dir)")
 	f.IntVar(&o.Devices, "devices", 0, "number of GPUs (default 2)")
-	f.StringVar(&platform, "platform", "nvidia", "whose driver it plays: nvidia or amd")
-	f.StringVar(&root, "root", "", "with --platform amd: folder for what the driver shows in sysfs (default kfd beside the socket)")
+	f.StringVar(&platform, "platform", virtual.Default().Name, "driver that it implements: "+platformNames())
+	f.StringVar(&o.Root, "root", "", "folder for what the driver shows in sysfs (default beside the socket)")
 	f.DurationVar(&idle, "exit-when-idle", 0, "end when for this long no program and no daemon in the socket's folder was there (0: stay)")
 	f.IntVar(&ready, "ready-fd", -1, "say on this file descriptor when clients can connect")
 	_ = f.MarkHidden("ready-fd")

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"xsched/internal/virtual"
 	vdevice "xsched/internal/virtual/device"
 )
 
@@ -44,8 +45,8 @@ type device struct {
 // startDevice makes sure that a virtual GPU serves the socket. One that it
 // starts is in a session of its own: it survives a kill -9 of the daemon, as a
 // real GPU does, and ends by itself when nobody needs it any more.
-func startDevice(ctx context.Context, socket, platform string, devices int) (*device, error) {
-	if vgpuAnswers(watchSocket(socket, platform)) {
+func startDevice(ctx context.Context, socket string, p virtual.Platform, devices int) (*device, error) {
+	if vgpuAnswers(p.Watch(socket)) {
 		return &device{}, nil
 	}
 	exe, err := os.Executable()
@@ -57,10 +58,7 @@ func startDevice(ctx context.Context, socket, platform string, devices int) (*de
 		return nil, fmt.Errorf("start virtual gpu: %w", err)
 	}
 	defer reader.Close()
-	args := []string{"vgpu", "--socket", socket, "--exit-when-idle", idleLimit.String(), "--ready-fd", "3"}
-	if platform == platformAMD {
-		args = append(args, "--platform", platform)
-	}
+	args := []string{"vgpu", "--socket", socket, "--exit-when-idle", idleLimit.String(), "--ready-fd", "3", "--platform", p.Name}
 	if devices != 0 {
 		args = append(args, "--devices", strconv.Itoa(devices))
 	}

@@ -5,6 +5,8 @@ package amd
 import (
 	"fmt"
 	"slices"
+
+	"xsched/internal/driver"
 )
 
 // Announced is a queue as the program's own library told a daemon.
@@ -50,7 +52,7 @@ func (f *Found) JoinAnnounced(all []Announced) {
 		}
 		q := &f.Queues[at]
 		if q.Ring != 0 && q.Ring != a.Ring {
-			f.Notes = append(f.Notes, Note{"debugfs mqds", fmt.Sprintf("queue %d: the dump was joined to another ring; the program's own is shown", a.ID)})
+			f.Notes = append(f.Notes, driver.Remark{Source: "debugfs mqds", Text: fmt.Sprintf("queue %d: the dump was joined to another ring; the program's own is shown", a.ID)})
 			q.Read, q.Write, q.Active, q.Loaded = nil, nil, nil, nil
 		}
 		q.Ring = a.Ring

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"xsched/internal/driver"
 )
 
 // Sources are the places that tell of queues.
@@ -86,30 +88,24 @@ func (f *Found) JoinLog(logged []LoggedQueue) {
 		f.Queues[i].Sources = append(f.Queues[i].Sources, "log")
 	}
 	if apart > 0 {
-		f.Notes = append(f.Notes, Note{"log", fmt.Sprintf("%d of its %d queues are at no ring that is known here: gone, of another run, or the rings need root", apart, len(logged))})
+		f.Notes = append(f.Notes, driver.Remark{Source: "log", Text: fmt.Sprintf("%d of its %d queues are at no ring that is known here: gone, of another run, or the rings need root", apart, len(logged))})
 	}
-}
-
-// Note is something a source could not tell.
-type Note struct {
-	Source string `json:"source"`
-	Text   string `json:"text"`
 }
 
 // Found is a process with its queues.
 type Found struct {
-	PID     int          `json:"pid"`      // the host's: the driver's
-	PIDs    []int        `json:"all_pids"` // in each namespace, the host's first
-	Queues  []FoundQueue `json:"queues"`
-	Memory  []ProcGPU    `json:"memory"`
-	Notes   []Note       `json:"notes"`
-	Command string       `json:"command,omitempty"`
+	PID     int             `json:"pid"`      // the host's: the driver's
+	PIDs    []int           `json:"all_pids"` // in each namespace, the host's first
+	Queues  []FoundQueue    `json:"queues"`
+	Memory  []ProcGPU       `json:"memory"`
+	Notes   []driver.Remark `json:"notes"`
+	Command string          `json:"command,omitempty"`
 }
 
 // Find joins what the sources tell of a process. The pid may be the host's or, for a
 // process in a container, the one inside. Without rights the rest is shown, and the notes say what is missing.
 func (s Sources) Find(pid int) (Found, error) {
-	f := Found{Queues: []FoundQueue{}, Notes: []Note{}}
+	f := Found{Queues: []FoundQueue{}, Notes: []driver.Remark{}}
 	if _, err := fs.Stat(s.Sysfs, "proc"); err != nil {
 		return f, fmt.Errorf("find queues: %w", ErrNoDriver)
 	}
@@ -149,11 +145,11 @@ func (f *Found) note(source string, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, fs.ErrPermission):
-		f.Notes = append(f.Notes, Note{source, "needs root"})
+		f.Notes = append(f.Notes, driver.Remark{Source: source, Text: "needs root"})
 	case errors.Is(err, fs.ErrNotExist):
-		f.Notes = append(f.Notes, Note{source, "not there"})
+		f.Notes = append(f.Notes, driver.Remark{Source: source, Text: "not there"})
 	default:
-		f.Notes = append(f.Notes, Note{source, err.Error()})
+		f.Notes = append(f.Notes, driver.Remark{Source: source, Text: err.Error()})
 	}
 }
 

@@ -88,7 +88,7 @@ func (i *instance) Devices() []model.DeviceID {
 	}
 	var out []model.DeviceID
 	for _, g := range (System{Root: "/"}).GPUs() {
-		if id, err := ParsePCI(g.PCI); err == nil {
+		if id, err := model.ParseDeviceID(g.PCI); err == nil {
 			out = append(out, id)
 		}
 	}
@@ -101,7 +101,7 @@ func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, lis
 	if !i.Virtual {
 		machine := System{Root: "/"}
 		for _, g := range machine.GPUs() {
-			if gpu, err := ParsePCI(g.PCI); err == nil && gpu == id {
+			if gpu, err := model.ParseDeviceID(g.PCI); err == nil && gpu == id {
 				d.Name, d.Divided, listed = g.Name, slices.Contains(machine.MIG(), g.Minor), true
 			}
 		}

@@ -63,20 +63,11 @@ func (d *Driver) CacheLevels(dir string) error {
 		return fmt.Errorf("read probed levels: %s is not one of ours for driver %s (%w)", c.path, d.Version, err)
 	}
 	for name, v := range file.GPUs {
-		if gpu, err := ParsePCI(name); err == nil && v.Stop && v.Slices {
+		if gpu, err := model.ParseDeviceID(name); err == nil && v.Stop && v.Slices {
 			c.put(gpu, v)
 		}
 	}
 	return nil
-}
-
-// ParsePCI reads an address as DeviceID.String writes it.
-func ParsePCI(name string) (model.DeviceID, error) {
-	var domain, bus, slot, function uint32
-	if _, err := fmt.Sscanf(name, "%x:%x:%x.%d", &domain, &bus, &slot, &function); err != nil {
-		return 0, fmt.Errorf("read PCI address %q: %w", name, err)
-	}
-	return model.MakeDeviceID(domain, bus, slot, function), nil
 }
 
 // put enters a verdict. Preconditions: c.mu is held.

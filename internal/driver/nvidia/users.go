@@ -31,7 +31,7 @@ func (d *Driver) mapping() mapping {
 	}
 	byName := map[string]model.DeviceID{}
 	for _, g := range (System{Root: "/"}).GPUs() {
-		if id, err := ParsePCI(g.PCI); err == nil && g.Minor >= 0 {
+		if id, err := model.ParseDeviceID(g.PCI); err == nil && g.Minor >= 0 {
 			byName[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = id
 		}
 	}
@@ -53,7 +53,7 @@ func (t *virtualTransport) mapped(pid int, name string) (model.DeviceID, bool) {
 	if server == strconv.Itoa(pid) || len(rest) < pciBytes || !strings.HasPrefix(t.path, strings.TrimSuffix(rest[pciBytes:], " (deleted)")) {
 		return 0, false
 	}
-	id, err := ParsePCI(rest[:pciBytes-1])
+	id, err := model.ParseDeviceID(rest[:pciBytes-1])
 	return id, err == nil
 }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package virtual lists the virtual GPUs. Each implements one driver's kernel
+// interface in a process of its own; a new one is one folder and one line here.
+package virtual
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	"xsched/internal/embedded"
+	vamd "xsched/internal/virtual/amd"
+	vnvidia "xsched/internal/virtual/nvidia"
+)
+
+// MaxDevices is how many GPUs one process can have.
+const MaxDevices = vnvidia.MaxDevices
+
+// Options configure Serve.
+type Options struct {
+	Socket  string
+	Devices int // 0: the default
+	// Root is the folder for what the driver shows in sysfs; empty: beside the socket.
+	Root   string
+	Logger *slog.Logger
+	Ready  func()
+}
+
+// Platform is one virtual GPU.
+type Platform struct {
+	// Name is the driver's that it implements.
+	Name string
+	// Kernel and Vendor are the embedded libraries that stand for the kernel
+	// driver, and for the vendor's runtime above it.
+	Kernel, Vendor string
+	// Serve is the device process.
+	Serve func(ctx context.Context, o Options) error
+
+	socket, watch, root string
+	socketEnv, rootEnv  string
+}
+
+// All returns every platform; the first is the default.
+func All() []Platform {
+	return []Platform{
+		{
+			Name: "nvidia", Kernel: embedded.VirtualRM, Vendor: embedded.VirtualCUDA, Serve: serveNVIDIA,
+			socket: "vgpu.sock", socketEnv: "XSCHED_VGPU_SOCKET",
+		},
+		{
+			Name: "amd", Kernel: embedded.VirtualKFD, Vendor: embedded.VirtualHIP, Serve: serveAMD,
+			socket: "kfd.sock", watch: vamd.WatchSuffix, root: "kfd", socketEnv: "XSCHED_VKFD_SOCKET", rootEnv: "XSCHED_VKFD_ROOT",
+		},
+	}
+}
+
+// Names lists the platforms.
+func Names() []string {
+	var out []string
+	for _, p := range All() {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// Default is the platform that is used unless another is named.
+func Default() Platform { return All()[0] }
+
+// Find returns a platform; empty is the default.
+func Find(name string) (Platform, bool) {
+	for _, p := range All() {
+		if p.Name == name || name == "" {
+			return p, true
+		}
+	}
+	return Platform{}, false
+}
+
+// Socket is the device's in a daemon's folder.
+func (p Platform) Socket(dir string) string { return filepath.Join(dir, p.socket) }
+
+// Watch is where Dial finds the device that serves a socket.
+func (p Platform) Watch(socket string) string { return socket + p.watch }
+
+// Env is what leads a program to the device in a daemon's folder.
+func (p Platform) Env(dir string) map[string]string {
+	env := map[string]string{p.socketEnv: p.Socket(dir)}
+	if p.rootEnv != "" {
+		env[p.rootEnv] = filepath.Join(dir, p.root)
+	}
+	return env
+}
+
+func serveNVIDIA(ctx context.Context, o Options) error {
+	return vnvidia.Serve(ctx, vnvidia.Options{Socket: o.Socket, Devices: o.Devices, Logger: o.Logger, Ready: o.Ready})
+}
+
+func serveAMD(ctx context.Context, o Options) error {
+	config := vamd.DefaultConfig()
+	if o.Devices > 0 {
+		config.GPUs = o.Devices
+	}
+	if o.Root == "" {
+		o.Root = filepath.Join(filepath.Dir(o.Socket), "kfd")
+	}
+	return vamd.Serve(ctx, vamd.Options{Socket: o.Socket, Root: o.Root, Config: config, Logger: o.Logger, Ready: o.Ready})
+}
