@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"xsched/internal/policy"
 	"xsched/internal/record"
 	"xsched/internal/sim"
 )
@@ -73,7 +74,50 @@ func pictures(root string) (map[string][]byte, error) {
 		name := strings.TrimSuffix(filepath.Base(scene), ".yaml")
 		out[filepath.Join("docs/policies", name+"_gen.svg")] = b.Bytes()
 	}
-	return out, errors.Join(example(root, out), result(root, out))
+	return out, errors.Join(example(root, out), result(root, out), overview(root, out))
+}
+
+// overview is the table of docs/policies/README.md: the policies of the registry,
+// each with the first table of its own page.
+func overview(root string, out map[string][]byte) error {
+	const (
+		page   = "docs/policies/README.md"
+		header = "| decides by | hints it reads | suspends | use it for |\n"
+		rule   = "|---|---|---|---|\n"
+	)
+	names := policy.Names()
+	slices.SortFunc(names, func(a, b string) int { return policy.Number(a) - policy.Number(b) })
+	table := "| no. | name " + header + "|---|---" + rule
+	for _, name := range names {
+		own := strings.ToLower(name) + ".md"
+		text, err := os.ReadFile(filepath.Join(root, "docs/policies", own))
+		if err != nil {
+			return fmt.Errorf("read page of policy %s: %w", name, err)
+		}
+		_, rest, found := strings.Cut(string(text), header+rule)
+		if !found {
+			return fmt.Errorf("%s has no table with the columns %s", own, header)
+		}
+		row, _, _ := strings.Cut(rest, "\n")
+		table += fmt.Sprintf("| %d | [%s](%s) %s\n", policy.Number(name), name, own, row)
+	}
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		return fmt.Errorf("read page: %w", err)
+	}
+	out[page], err = replaceBlock(page, text, "policies", table)
+	return err
+}
+
+// replaceBlock replaces what stands between the markers of a generated block.
+func replaceBlock(page string, text []byte, name, block string) ([]byte, error) {
+	begin := "<!-- by make pictures: " + name + " -->\n"
+	head, rest, found := strings.Cut(string(text), begin)
+	_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
+	if !found || !ends {
+		return nil, fmt.Errorf("%s has no place for %q", page, name)
+	}
+	return []byte(head + begin + block + "<!-- end -->\n" + tail), nil
 }
 
 // example is the one that docs/simulator.md explains: its table, its picture, and its replay.
@@ -96,13 +140,9 @@ func example(root string, out map[string][]byte) error {
 		return fmt.Errorf("read page: %w", err)
 	}
 	for name, block := range map[string]string{"inference": table.String(), "replay": replay.String()} {
-		begin := "<!-- by make pictures: " + name + " -->\n"
-		head, rest, found := strings.Cut(string(text), begin)
-		_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
-		if !found || !ends {
-			return fmt.Errorf("%s has no place for %q", page, name)
+		if text, err = replaceBlock(page, text, name, "```\n"+block+"```\n"); err != nil {
+			return err
 		}
-		text = []byte(head + begin + "```\n" + block + "```\n<!-- end -->\n" + tail)
 	}
 	out[page], out["docs/simulator-inference_gen.svg"] = text, picture.Bytes()
 	return nil

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -18,15 +17,12 @@ import (
 
 const root = "../.."
 
-// TestPicturesAreCurrent: what is in the repository is what the simulator draws today, and it is SVG
-// that stands alone and knows dark pages.
+// TestPicturesAreCurrent: the repository holds what the generator makes today, and
+// pictures are self-contained SVG with a dark variant.
 func TestPicturesAreCurrent(t *testing.T) {
 	all, err := pictures(root)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if len(all) != len(policy.Names())+3 { // the page and the chart of the example, and the result
-		t.Errorf("%d pictures for %d policies", len(all), len(policy.Names()))
 	}
 	for name, want := range all {
 		got, err := os.ReadFile(filepath.Join(root, name))
@@ -54,26 +50,23 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestPages: every policy has a page that says what it is, when to use it, which hints it reads, and shows it;
-// and a line in the overview.
+// TestPages: every policy has a page with its name, when to use it and its hints.
+// A scene and its picture are optional, but belong together.
 func TestPages(t *testing.T) {
-	overview, err := os.ReadFile(filepath.Join(root, "docs/policies/README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range policy.Names() {
 		lower := strings.ToLower(name)
 		page, err := os.ReadFile(filepath.Join(root, "docs/policies", lower+".md"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, part := range []string{"# " + name + ": ", "\n**When to use it.** ", "\n## Hints\n", "](" + lower + "_gen.svg)", "](scenes/" + lower + ".yaml)"} {
+		parts := []string{"# " + name + ": ", "\n**When to use it.** ", "\n## Hints\n"}
+		if _, err := os.Stat(filepath.Join(root, "docs/policies/scenes", lower+".yaml")); err == nil {
+			parts = append(parts, "]("+lower+"_gen.svg)", "](scenes/"+lower+".yaml)")
+		}
+		for _, part := range parts {
 			if !strings.Contains(string(page), part) {
 				t.Errorf("%s.md has no %q", lower, part)
 			}
-		}
-		if !strings.Contains(string(overview), fmt.Sprintf("| %d | [%s](%s.md) |", policy.Number(name), name, lower)) {
-			t.Errorf("the overview does not list %s as %d", name, policy.Number(name))
 		}
 	}
 }
