@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/amd/abi"
 )
 
 // Kinds selects queues by what they do.
@@ -88,8 +90,8 @@ func (d *Debugger) enable() error {
 		return fmt.Errorf("create pipe: %w", err)
 	}
 	defer unix.Close(fifo[1]) // the driver holds it
-	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_ENABLE)
-	t.putMask(KFD_EC_MASK_QUEUE_NEW | KFD_EC_MASK_PROCESS_RUNTIME)
+	t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_ENABLE)
+	t.putMask(abi.KFD_EC_MASK_QUEUE_NEW | abi.KFD_EC_MASK_PROCESS_RUNTIME)
 	t.put32(24, 16)
 	t.put32(28, uint32(fifo[1]))
 	r := t.request()
@@ -124,20 +126,20 @@ func (d *Debugger) listen() {
 // and queues that appear while others are stopped are stopped too.
 func (d *Debugger) answer() {
 	for range snapshotRoom {
-		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT)
-		t.putMask(KFD_EC_MASK_QUEUE_NEW | KFD_EC_MASK_PROCESS_RUNTIME)
+		t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT)
+		t.putMask(abi.KFD_EC_MASK_QUEUE_NEW | abi.KFD_EC_MASK_PROCESS_RUNTIME)
 		if _, err := d.transport.Ioctl(t.request()); err != nil {
 			return // EAGAIN: no more
 		}
 		seen := t.mask()
-		if seen&KFD_EC_MASK_PROCESS_RUNTIME != 0 {
-			reply := newTrap(d.pid, KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT)
-			reply.putMask(KFD_EC_MASK_PROCESS_RUNTIME)
+		if seen&abi.KFD_EC_MASK_PROCESS_RUNTIME != 0 {
+			reply := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT)
+			reply.putMask(abi.KFD_EC_MASK_PROCESS_RUNTIME)
 			if _, err := d.transport.Ioctl(reply.request()); err == nil {
 				d.runtime = true
 			}
 		}
-		if seen&KFD_EC_MASK_QUEUE_NEW != 0 && len(d.stopped) > 0 {
+		if seen&abi.KFD_EC_MASK_QUEUE_NEW != 0 && len(d.stopped) > 0 {
 			d.stopNew()
 		}
 	}
@@ -164,12 +166,12 @@ func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
 
 // snapshot also marks all queues as seen, without which none can be suspended.
 func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
-	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT)
-	t.putMask(KFD_EC_MASK_QUEUE_NEW)
+	t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT)
+	t.putMask(abi.KFD_EC_MASK_QUEUE_NEW)
 	t.put32(24, snapshotRoom)
-	t.put32(28, snapshotBytes)
+	t.put32(28, abi.QueueSnapshotBytes)
 	r := t.request()
-	r.PointerAt, r.Buffer = 16, make([]byte, snapshotRoom*snapshotBytes)
+	r.PointerAt, r.Buffer = 16, make([]byte, snapshotRoom*abi.QueueSnapshotBytes)
 	if _, err := d.transport.Ioctl(r); err != nil {
 		return nil, trapError("list queues", err)
 	}
@@ -177,10 +179,10 @@ func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
 	if n > snapshotRoom {
 		return nil, fmt.Errorf("list queues: %d of them: %w", n, ErrIncomplete)
 	}
-	if entry != snapshotBytes {
+	if entry != abi.QueueSnapshotBytes {
 		return nil, fmt.Errorf("list queues: entries of %d bytes: %w", entry, ErrOldDriver)
 	}
-	return ParseSnapshot(r.Buffer[:n*snapshotBytes], snapshotBytes)
+	return ParseSnapshot(r.Buffer[:n*abi.QueueSnapshotBytes], abi.QueueSnapshotBytes)
 }
 
 // AllGPUs in place of a gpu_id means every one.
@@ -213,7 +215,7 @@ func (d *Debugger) suspend() ([]QueueResult, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	t := newTrap(d.pid, KFD_IOC_DBG_TRAP_SUSPEND_QUEUES)
+	t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES)
 	t.put32(24, uint32(len(ids)))
 	t.put32(28, d.grace)
 	results, err := d.change("suspend queues", t, 16, ids)
@@ -270,7 +272,7 @@ func (d *Debugger) Resume(gpu uint32) (results []QueueResult, err error) {
 		if len(ids) == 0 {
 			return
 		}
-		t := newTrap(d.pid, KFD_IOC_DBG_TRAP_RESUME_QUEUES)
+		t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES)
 		t.put32(16, uint32(len(ids)))
 		results, err = d.change("resume queues", t, 8, ids)
 	})
@@ -294,7 +296,7 @@ func (d *Debugger) Close() error {
 	d.closing.Do(func() {
 		_ = d.tracer.call(func() {
 			clear(d.stopped)
-			_, _ = d.transport.Ioctl(newTrap(d.pid, KFD_IOC_DBG_TRAP_DISABLE).request())
+			_, _ = d.transport.Ioctl(newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_DISABLE).request())
 		})
 		d.tracer.close()
 		_ = d.transport.Close()

@@ -9,40 +9,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/amd/abi"
 )
 
-// From include/uapi/linux/kfd_ioctl.h. The header of many distributions is older than
-// the debugger's requests, so the numbers are written down here.
-const (
-	AMDKFD_IOC_GET_VERSION = 0x80084B01
-	AMDKFD_IOC_DBG_TRAP    = 0xC0204B26
-
-	// DevicePath is the driver's file.
-	DevicePath = "/dev/kfd"
-
-	minMinor = 13 // the first interface with DBG_TRAP
-	trapSize = 32
-)
-
-// Operations of DBG_TRAP.
-const (
-	KFD_IOC_DBG_TRAP_ENABLE             = 0
-	KFD_IOC_DBG_TRAP_DISABLE            = 1
-	KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT = 2
-	KFD_IOC_DBG_TRAP_SUSPEND_QUEUES     = 6
-	KFD_IOC_DBG_TRAP_RESUME_QUEUES      = 7
-	KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT  = 11
-	KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT = 13
-)
-
-// Exception masks and the bits of a queue's result.
-const (
-	KFD_EC_MASK_QUEUE_NEW       = 1 << 30
-	KFD_EC_MASK_PROCESS_RUNTIME = 1 << 47
-
-	KFD_DBG_QUEUE_ERROR_MASK   = 1 << 30
-	KFD_DBG_QUEUE_INVALID_MASK = 1 << 31
-)
+// DevicePath is the driver's file.
+const DevicePath = "/dev/kfd"
 
 // Grace periods of SUSPEND_QUEUES, in units of 1024 GPU clocks.
 const (
@@ -85,7 +57,7 @@ type Transport interface {
 }
 
 // trap is a DBG_TRAP argument.
-type trap [trapSize]byte
+type trap [32]byte
 
 func newTrap(pid int, op uint32) *trap {
 	t := &trap{}
@@ -100,7 +72,7 @@ func (t *trap) u32(at int) uint32      { return binary.LittleEndian.Uint32(t[at:
 func (t *trap) mask() uint64           { return binary.LittleEndian.Uint64(t[8:]) }
 
 func (t *trap) request() Request {
-	return Request{Code: AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}
+	return Request{Code: abi.AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}
 }
 
 // RuntimeInfo is what ENABLE tells of the target's runtime.
@@ -127,20 +99,20 @@ type QueueSnapshot struct {
 // SDMA says that the queue copies.
 func (q QueueSnapshot) SDMA() bool { return q.Type == 1 || q.Type == 3 || q.Type == 4 }
 
-const snapshotBytes = 64
-
-// ParseSnapshot reads entries that lie stride bytes apart.
+// ParseSnapshot decodes entries that are stride bytes apart.
 func ParseSnapshot(b []byte, stride int) ([]QueueSnapshot, error) {
-	if stride < snapshotBytes || len(b)%stride != 0 {
+	if stride < abi.QueueSnapshotBytes || len(b)%stride != 0 {
 		return nil, fmt.Errorf("entries of %d bytes in %d: %w", stride, len(b), ErrFormat)
 	}
 	var out []QueueSnapshot
 	for ; len(b) > 0; b = b[stride:] {
-		u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
-		u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+		var e abi.QueueSnapshotEntry
+		if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
+			return nil, fmt.Errorf("decode snapshot: %w", err)
+		}
 		out = append(out, QueueSnapshot{
-			Exceptions: u64(0), Ring: u64(8), WritePointer: u64(16), ReadPointer: u64(24), SaveAddress: u64(32),
-			ID: u32(40), GPUID: u32(44), RingBytes: u32(48), Type: u32(52), SaveBytes: u32(56),
+			Exceptions: e.ExceptionStatus, Ring: e.RingBaseAddress, WritePointer: e.WritePointerAddress, ReadPointer: e.ReadPointerAddress,
+			SaveAddress: e.CtxSaveRestoreAddress, ID: e.QueueID, GPUID: e.GPUID, RingBytes: e.RingSize, Type: e.QueueType, SaveBytes: e.CtxSaveRestoreAreaSize,
 		})
 	}
 	return out, nil
@@ -161,8 +133,8 @@ func parseResults(b []byte) []QueueResult {
 	for ; len(b) >= 4; b = b[4:] {
 		v := binary.LittleEndian.Uint32(b)
 		out = append(out, QueueResult{
-			ID:      v &^ (KFD_DBG_QUEUE_ERROR_MASK | KFD_DBG_QUEUE_INVALID_MASK),
-			Invalid: v&KFD_DBG_QUEUE_INVALID_MASK != 0, Failed: v&KFD_DBG_QUEUE_ERROR_MASK != 0,
+			ID:      v &^ (abi.KFD_DBG_QUEUE_ERROR_MASK | abi.KFD_DBG_QUEUE_INVALID_MASK),
+			Invalid: v&abi.KFD_DBG_QUEUE_INVALID_MASK != 0, Failed: v&abi.KFD_DBG_QUEUE_ERROR_MASK != 0,
 		})
 	}
 	return out
@@ -179,12 +151,12 @@ func encodeIDs(ids []uint32) []byte {
 // CheckVersion refuses a driver without the debugger's requests.
 func CheckVersion(t Transport) error {
 	var v [8]byte
-	if _, err := t.Ioctl(Request{Code: AMDKFD_IOC_GET_VERSION, Arg: v[:], File: -1}); err != nil {
+	if _, err := t.Ioctl(Request{Code: abi.AMDKFD_IOC_GET_VERSION, Arg: v[:], File: -1}); err != nil {
 		return fmt.Errorf("ask the driver's version: %w", err)
 	}
 	major, minor := binary.LittleEndian.Uint32(v[:]), binary.LittleEndian.Uint32(v[4:])
-	if major != 1 || minor < minMinor {
-		return fmt.Errorf("interface %d.%d, wanted 1.%d: %w", major, minor, minMinor, ErrOldDriver)
+	if major != 1 || minor < abi.MinorDebugger {
+		return fmt.Errorf("interface %d.%d, wanted 1.%d: %w", major, minor, abi.MinorDebugger, ErrOldDriver)
 	}
 	return nil
 }

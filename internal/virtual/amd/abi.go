@@ -1,118 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vamd is a double of the kernel's amdkfd driver, /dev/kfd and what it shows
-// in sysfs and debugfs, in a process of its own: queues, memory bookkeeping and the
-// debugger's requests with the driver's own error codes in the driver's own order.
-// A model of a GPU executes what is submitted to a queue, so that a paused queue
-// really makes no progress. It imitates the text of the driver, not its hardware.
-//
-// The layouts are written down a second time here, apart from those that the
-// scheduler uses: a mistake in one of them is found by the other.
+// Package vamd is the virtual AMD GPU: a process that stands in for the kernel's amdkfd driver,
+// /dev/kfd and its files in sysfs and debugfs. It returns the driver's error codes in the driver's
+// order. A GPU model executes submitted work, so a suspended queue makes no progress. The device
+// imitates the driver's source, not the hardware.
 package vamd
 
-// From include/uapi/linux/kfd_ioctl.h: the numbers of the requests.
+import "xsched/internal/driver/amd/abi"
+
 const (
-	nrGetVersion       = 0x01
-	nrCreateQueue      = 0x02
-	nrDestroyQueue     = 0x03
-	nrSetMemoryPolicy  = 0x04
-	nrGetClockCounters = 0x05
-	nrGetApertures     = 0x06
-	nrUpdateQueue      = 0x07
-	nrCreateEvent      = 0x08
-	nrDestroyEvent     = 0x09
-	nrSetEvent         = 0x0A
-	nrResetEvent       = 0x0B
-	nrWaitEvents       = 0x0C
-	nrSetScratch       = 0x11
-	nrGetTileConfig    = 0x12
-	nrSetTrapHandler   = 0x13
-	nrGetAperturesNew  = 0x14
-	nrAcquireVM        = 0x15
-	nrAllocMemory      = 0x16
-	nrFreeMemory       = 0x17
-	nrMapMemory        = 0x18
-	nrUnmapMemory      = 0x19
-	nrSetCUMask        = 0x1A
-	nrAllocGWS         = 0x1E
-	nrSetXNACK         = 0x21
-	nrAvailableMemory  = 0x23
-	nrRuntimeEnable    = 0x25
-	nrDebugTrap        = 0x26
+	minorRingTest = 17 // below interface 1.17 CREATE_QUEUE has its older form
 
-	// Below KFD 1.13 there is no debugger, below 1.17 the older form of CREATE_QUEUE.
-	minorDebugger = 13
-	minorRingTest = 17
-
-	// Not of the driver: work for a queue, in place of packets and doorbells.
-	nrSubmit  = 0xE0 // struct vk_submit of shim/virtual/vkfd.h
-	nrRetired = 0xE1 // queue_id/4 0, wait/4 4, sequence 8; out: retired 16, checksum 24
+	// Requests of the virtual device, which submit work in place of packets and doorbells.
+	iocSubmit  = 0xC0404BE0 // struct vk_submit of shim/virtual/vkfd.h
+	iocRetired = 0xC0204BE1 // queue_id/4 0, wait/4 4, sequence 8; out: retired 16, checksum 24
 )
 
-// sizes of the arguments the driver knows: what a caller's request is shorter by is zero.
-var sizes = map[uint32]int{
-	nrGetVersion: 8, nrCreateQueue: 96, nrDestroyQueue: 8, nrSetMemoryPolicy: 32, nrGetClockCounters: 40,
-	nrGetApertures: 400, nrUpdateQueue: 24, nrCreateEvent: 32, nrDestroyEvent: 8, nrSetEvent: 8, nrResetEvent: 8,
-	nrWaitEvents: 24, nrSetScratch: 16, nrGetTileConfig: 40, nrSetTrapHandler: 24, nrGetAperturesNew: 16,
-	nrAcquireVM: 8, nrAllocMemory: 40, nrFreeMemory: 8, nrMapMemory: 24, nrUnmapMemory: 24, nrSetCUMask: 16,
-	nrAllocGWS: 16, nrSetXNACK: 4, nrAvailableMemory: 16, nrRuntimeEnable: 16, nrDebugTrap: 32,
-	nrSubmit: 64, nrRetired: 32,
+// handlers by the number of a request. The driver pads a shorter argument with zeros.
+var handlers = byNumber(map[uint32]func(*Kernel, *call){
+	abi.AMDKFD_IOC_GET_VERSION:               (*Kernel).getVersion,
+	abi.AMDKFD_IOC_CREATE_QUEUE:              (*Kernel).createQueue,
+	abi.AMDKFD_IOC_DESTROY_QUEUE:             (*Kernel).destroyQueue,
+	abi.AMDKFD_IOC_SET_MEMORY_POLICY:         accept,
+	abi.AMDKFD_IOC_GET_CLOCK_COUNTERS:        (*Kernel).getClocks,
+	abi.AMDKFD_IOC_GET_PROCESS_APERTURES:     (*Kernel).getApertures,
+	abi.AMDKFD_IOC_UPDATE_QUEUE:              (*Kernel).updateQueue,
+	abi.AMDKFD_IOC_CREATE_EVENT:              (*Kernel).createEvent,
+	abi.AMDKFD_IOC_DESTROY_EVENT:             (*Kernel).destroyEvent,
+	abi.AMDKFD_IOC_SET_EVENT:                 (*Kernel).setEvent,
+	abi.AMDKFD_IOC_RESET_EVENT:               (*Kernel).resetEvent,
+	abi.AMDKFD_IOC_WAIT_EVENTS:               (*Kernel).waitEvents,
+	abi.AMDKFD_IOC_SET_SCRATCH_BACKING_VA:    accept,
+	abi.AMDKFD_IOC_GET_TILE_CONFIG:           refuse,
+	abi.AMDKFD_IOC_SET_TRAP_HANDLER:          accept,
+	abi.AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: (*Kernel).getAperturesNew,
+	abi.AMDKFD_IOC_ACQUIRE_VM:                (*Kernel).acquireVM,
+	abi.AMDKFD_IOC_ALLOC_MEMORY_OF_GPU:       (*Kernel).allocMemory,
+	abi.AMDKFD_IOC_FREE_MEMORY_OF_GPU:        (*Kernel).freeMemory,
+	abi.AMDKFD_IOC_MAP_MEMORY_TO_GPU:         (*Kernel).mapMemory,
+	abi.AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU:     (*Kernel).unmapMemory,
+	abi.AMDKFD_IOC_SET_CU_MASK:               (*Kernel).setCUMask,
+	abi.AMDKFD_IOC_ALLOC_QUEUE_GWS:           (*Kernel).allocGWS,
+	abi.AMDKFD_IOC_SET_XNACK_MODE:            refuse,
+	abi.AMDKFD_IOC_AVAILABLE_MEMORY:          (*Kernel).available,
+	abi.AMDKFD_IOC_RUNTIME_ENABLE:            (*Kernel).runtimeEnable,
+	abi.AMDKFD_IOC_DBG_TRAP:                  (*Kernel).debugTrap,
+	iocSubmit:                                (*Kernel).submit,
+	iocRetired:                               (*Kernel).retired,
+})
+
+type handler struct {
+	size int // of the argument
+	do   func(*Kernel, *call)
 }
 
-// Types of CREATE_QUEUE.
-const (
-	typeCompute = iota
-	typeSDMA
-	typeComputeAQL
-	typeSDMAXGMI
-	typeSDMAByEngine
-)
+func byNumber(requests map[uint32]func(*Kernel, *call)) map[uint32]handler {
+	m := map[uint32]handler{}
+	for request, do := range requests {
+		m[abi.Number(request)] = handler{abi.Size(request), do}
+	}
+	return m
+}
 
-// Types in sysfs: the driver's own enum.
-var sysfsType = [...]int{typeCompute: 0, typeSDMA: 1, typeComputeAQL: 0, typeSDMAXGMI: 4, typeSDMAByEngine: 5}
+// sysfsType is the driver's own enum, by type of CREATE_QUEUE.
+var sysfsType = [...]int{
+	abi.KFD_IOC_QUEUE_TYPE_COMPUTE: 0, abi.KFD_IOC_QUEUE_TYPE_SDMA: 1, abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL: 0,
+	abi.KFD_IOC_QUEUE_TYPE_SDMA_XGMI: 4, abi.KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID: 5,
+}
 
 const (
-	maxPercentage = 100
-	maxPriority   = 15
-	minRing       = 1024
-	maxCUMask     = 1024
-	mmapDoorbell  = 3 << 62
-	mmapMemory    = 1 << 62 // in place of what the graphics driver returns
-	mmapGPUShift  = 46
-	pageBytes     = 4096
-	eNOTSUPP      = 524 // the kernel's own; it does reach the caller
-)
+	minRing      = 1024
+	maxCUMask    = 1024
+	maxSuspend   = 1024
+	mmapDoorbell = 3 << 62
+	mmapMemory   = 1 << 62 // in place of what the graphics driver returns
+	mmapGPUShift = 46
+	pageBytes    = 4096
+	eNOTSUPP     = 524 // internal to the kernel, but it reaches the caller
 
-// Operations of DBG_TRAP.
-const (
-	opEnable                = 0
-	opDisable               = 1
-	opSendRuntimeEvent      = 2
-	opSetExceptions         = 3
-	opLaunchOverride        = 4
-	opLaunchMode            = 5
-	opSuspendQueues         = 6
-	opResumeQueues          = 7
-	opSetWatch              = 8
-	opClearWatch            = 9
-	opSetFlags              = 10
-	opQueryEvent            = 11
-	opQueueSnapshot         = 13
-	opDeviceSnapshot        = 14
-	maxSuspend              = 1024
-	snapshotEntry           = 64
-	deviceEntry             = 120
-	runtimeInfo             = 16
-	contextHeader           = 40
-	queueError              = 1 << 30
-	queueInvalid            = 1 << 31
-	ecQueueNew              = 1 << 30
-	ecProcessRuntime        = 1 << 47
-	classQueue              = 0x607f803f
-	classProcess            = 0x1800000000000
-	runtimeDisabled         = 0
-	runtimeEnabled          = 1
-	runtimeModeEnable       = 1
-	runtimeModeTTMP         = 2
-	eventDot           byte = '.'
+	classQueue   = 0x607f803f      // exceptions of queues
+	classProcess = 0x1800000000000 // exceptions of processes
+
+	eventDot byte = '.' // announces an event
 )

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/amd/abi"
 )
 
 // debugState is a process as its debugger sees it.
@@ -35,7 +37,7 @@ func (k *Kernel) debugTrap(c *call) {
 	}
 	traces := k.system.Tracer(pid) == c.tid && c.tid != 0
 	target := k.processes[pid]
-	if target == nil && op == opEnable && traces {
+	if target == nil && op == abi.KFD_IOC_DBG_TRAP_ENABLE && traces {
 		target = k.open(pid, "")
 	}
 	if target == nil {
@@ -43,45 +45,45 @@ func (k *Kernel) debugTrap(c *call) {
 		return
 	}
 	registered := k.config.Variant == Upstream && target.debug.enabled && target.debug.debugger == c.process
-	if target != c.process && !traces && !registered && op != opDisable {
+	if target != c.process && !traces && !registered && op != abi.KFD_IOC_DBG_TRAP_DISABLE {
 		c.done(fails(unix.EPERM))
 		return
 	}
 	d := &target.debug
-	if op != opEnable && !d.enabled {
+	if op != abi.KFD_IOC_DBG_TRAP_ENABLE && !d.enabled {
 		c.done(fails(unix.EINVAL))
 		return
 	}
 	switch op {
-	case opSuspendQueues, opResumeQueues, opLaunchOverride, opLaunchMode, opSetWatch, opClearWatch, opSetFlags:
-		if d.runtime != runtimeEnabled {
+	case abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES, abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES, abi.KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE, abi.KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_MODE, abi.KFD_IOC_DBG_TRAP_SET_NODE_ADDRESS_WATCH, abi.KFD_IOC_DBG_TRAP_CLEAR_NODE_ADDRESS_WATCH, abi.KFD_IOC_DBG_TRAP_SET_FLAGS:
+		if d.runtime != abi.DEBUG_RUNTIME_STATE_ENABLED {
 			c.done(fails(unix.EPERM))
 			return
 		}
 	}
 	switch op {
-	case opEnable:
+	case abi.KFD_IOC_DBG_TRAP_ENABLE:
 		k.enable(c, target)
-	case opDisable:
+	case abi.KFD_IOC_DBG_TRAP_DISABLE:
 		k.disable(target)
 		c.done(0)
-	case opSendRuntimeEvent:
+	case abi.KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT:
 		k.sendRuntimeEvent(c, target)
-	case opSetExceptions:
+	case abi.KFD_IOC_DBG_TRAP_SET_EXCEPTIONS_ENABLED:
 		d.mask = c.u64(8)
 		if k.waitingEvents(target) != 0 {
 			k.announce(target)
 		}
 		c.done(0)
-	case opSuspendQueues:
+	case abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES:
 		k.suspend(c, target)
-	case opResumeQueues:
+	case abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES:
 		k.resume(c, target)
-	case opQueryEvent:
+	case abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT:
 		k.queryEvent(c, target)
-	case opQueueSnapshot:
+	case abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT:
 		k.snapshot(c, target)
-	case opDeviceSnapshot:
+	case abi.KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT:
 		k.deviceSnapshot(c)
 	default: // unknown, or of waves and watch points, which the double has not
 		c.done(fails(unix.EINVAL))
@@ -113,12 +115,9 @@ func (k *Kernel) enable(c *call, target *Process) {
 	if target != c.process {
 		d.debugger = c.process
 	}
-	var info [runtimeInfo]byte
-	binary.LittleEndian.PutUint64(info[:], d.rDebug)
-	binary.LittleEndian.PutUint32(info[8:], d.runtime)
-	binary.LittleEndian.PutUint32(info[12:], d.ttmp)
-	copy(c.params, info[:])
-	c.put32(24, runtimeInfo)
+	info, _ := binary.Append(nil, binary.LittleEndian, &abi.RuntimeInfo{RDebug: d.rDebug, RuntimeState: d.runtime, TTMPSetup: d.ttmp})
+	copy(c.params, info)
+	c.put32(24, abi.RuntimeInfoBytes)
 	c.done(0)
 }
 
@@ -139,8 +138,8 @@ func (k *Kernel) disable(target *Process) {
 
 func (k *Kernel) sendRuntimeEvent(c *call, target *Process) {
 	d := &target.debug
-	if c.u64(8)&ecProcessRuntime != 0 {
-		d.pending &^= ecProcessRuntime
+	if c.u64(8)&abi.KFD_EC_MASK_PROCESS_RUNTIME != 0 {
+		d.pending &^= abi.KFD_EC_MASK_PROCESS_RUNTIME
 		blocked := d.blocked
 		d.blocked = nil
 		for _, waiter := range blocked {
@@ -153,24 +152,24 @@ func (k *Kernel) sendRuntimeEvent(c *call, target *Process) {
 func (k *Kernel) runtimeEnable(c *call) {
 	p := c.process
 	d := &p.debug
-	if c.u32(8)&runtimeModeEnable != 0 {
+	if c.u32(8)&abi.KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK != 0 {
 		switch {
 		case len(p.queues) > 0:
 			c.done(fails(unix.EEXIST))
 			return
-		case d.runtime != runtimeDisabled:
+		case d.runtime != abi.DEBUG_RUNTIME_STATE_DISABLED:
 			c.done(fails(unix.EBUSY))
 			return
 		}
-		d.runtime, d.rDebug, d.ttmp = runtimeEnabled, c.u64(0), c.u32(8)&runtimeModeTTMP>>1
+		d.runtime, d.rDebug, d.ttmp = abi.DEBUG_RUNTIME_STATE_ENABLED, c.u64(0), c.u32(8)&abi.KFD_RUNTIME_ENABLE_MODE_TTMP_SAVE_MASK>>1
 	} else {
-		d.runtime, d.rDebug, d.ttmp = runtimeDisabled, 0, 0
+		d.runtime, d.rDebug, d.ttmp = abi.DEBUG_RUNTIME_STATE_DISABLED, 0, 0
 	}
 	if !d.enabled {
 		c.done(0)
 		return
 	}
-	d.pending |= ecProcessRuntime
+	d.pending |= abi.KFD_EC_MASK_PROCESS_RUNTIME
 	d.blocked = append(d.blocked, c)
 	k.announce(p)
 }
@@ -221,7 +220,7 @@ func (k *Kernel) queryEvent(c *call, target *Process) {
 func (c *call) ids() []uint32 {
 	out := make([]uint32, len(c.params)/4)
 	for i := range out {
-		out[i] = binary.LittleEndian.Uint32(c.params[4*i:])&^uint32(queueError|queueInvalid) | queueInvalid
+		out[i] = binary.LittleEndian.Uint32(c.params[4*i:])&^uint32(abi.KFD_DBG_QUEUE_ERROR_MASK|abi.KFD_DBG_QUEUE_INVALID_MASK) | abi.KFD_DBG_QUEUE_INVALID_MASK
 	}
 	return out
 }
@@ -247,12 +246,12 @@ func (k *Kernel) suspend(c *call, target *Process) {
 	var mine []*queue
 	byGPU := map[uint32]bool{}
 	for i, id := range ids {
-		q := target.queue(id &^ queueInvalid)
-		if q == nil || q.destroying || q.exceptions&ecQueueNew != 0 {
+		q := target.queue(id &^ abi.KFD_DBG_QUEUE_INVALID_MASK)
+		if q == nil || q.destroying || q.exceptions&abi.KFD_EC_MASK_QUEUE_NEW != 0 {
 			continue
 		}
 		if k.faults.UnmapFails {
-			ids[i] = q.id | queueError
+			ids[i] = q.id | abi.KFD_DBG_QUEUE_ERROR_MASK
 			continue
 		}
 		ids[i] = q.id
@@ -278,9 +277,9 @@ func (k *Kernel) suspend(c *call, target *Process) {
 
 // contextHeader is what the driver writes where a queue's waves were saved.
 func (q *queue) contextHeader() []byte {
-	b := make([]byte, contextHeader)
+	b := make([]byte, abi.ContextSaveHeaderBytes)
 	put := func(at int, v uint32) { binary.LittleEndian.PutUint32(b[at:], v) }
-	put(0, contextHeader)
+	put(0, abi.ContextSaveHeaderBytes)
 	put(4, 0)
 	put(8, q.ctlBytes)
 	put(12, 0)
@@ -307,12 +306,12 @@ func (k *Kernel) resume(c *call, target *Process) {
 	ids := c.ids()
 	var mine []*queue
 	for i, id := range ids {
-		q := target.queue(id &^ queueInvalid)
+		q := target.queue(id &^ abi.KFD_DBG_QUEUE_INVALID_MASK)
 		if q == nil {
 			continue
 		}
 		if k.faults.UnmapFails {
-			ids[i] = q.id | queueError
+			ids[i] = q.id | abi.KFD_DBG_QUEUE_ERROR_MASK
 			continue
 		}
 		ids[i] = q.id

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/amd/abi"
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -113,7 +114,6 @@ type Process struct {
 type call struct {
 	process *Process
 	tid     int
-	nr      uint32
 	arg     []byte
 	params  []byte // what the embedded pointer refers to
 	fault   bool   // the embedded pointer leads nowhere
@@ -228,13 +228,13 @@ func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params 
 	defer k.mu.Unlock()
 	k.advance()
 	defer k.arm()
-	nr := request & 0xff
-	size, known := sizes[nr]
-	if nr == nrDebugTrap || nr == nrRuntimeEnable {
-		known = k.config.Minor >= minorDebugger
+	nr := abi.Number(request)
+	h, known := handlers[nr]
+	if nr == abi.Number(abi.AMDKFD_IOC_DBG_TRAP) || nr == abi.Number(abi.AMDKFD_IOC_RUNTIME_ENABLE) {
+		known = k.config.Minor >= abi.MinorDebugger
 	}
 	given := len(arg)
-	c := &call{process: p, tid: tid, nr: nr, arg: make([]byte, max(size, given)), params: append([]byte(nil), params...), fault: fault, fd: fd}
+	c := &call{process: p, tid: tid, arg: make([]byte, max(h.size, given)), params: append([]byte(nil), params...), fault: fault, fd: fd}
 	copy(c.arg, arg)
 	answered := false
 	c.done = func(result int) {
@@ -253,31 +253,14 @@ func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params 
 	case request>>8&0xff != 'K' || !known:
 		c.done(fails(unix.ENOTTY))
 	default:
-		k.dispatch(c)
+		h.do(k, c)
 	}
 }
 
-func (k *Kernel) dispatch(c *call) {
-	handlers := map[uint32]func(*call){
-		nrGetVersion: k.getVersion, nrCreateQueue: k.createQueue, nrDestroyQueue: k.destroyQueue, nrUpdateQueue: k.updateQueue,
-		nrSetCUMask: k.setCUMask, nrAllocGWS: k.allocGWS, nrAcquireVM: k.acquireVM, nrGetApertures: k.getApertures,
-		nrGetAperturesNew: k.getAperturesNew, nrAllocMemory: k.allocMemory, nrFreeMemory: k.freeMemory, nrMapMemory: k.mapMemory,
-		nrUnmapMemory: k.unmapMemory, nrGetClockCounters: k.getClocks, nrAvailableMemory: k.available,
-		nrCreateEvent: k.createEvent, nrDestroyEvent: k.destroyEvent, nrSetEvent: k.setEvent, nrResetEvent: k.resetEvent,
-		nrWaitEvents: k.waitEvents, nrRuntimeEnable: k.runtimeEnable, nrDebugTrap: k.debugTrap,
-		nrSubmit: k.submit, nrRetired: k.retired,
-	}
-	if f := handlers[c.nr]; f != nil {
-		f(c)
-		return
-	}
-	switch c.nr {
-	case nrSetMemoryPolicy, nrSetScratch, nrSetTrapHandler:
-		c.done(0) // of no consequence here
-	default:
-		c.done(fails(unix.EINVAL))
-	}
-}
+// accept ignores a request that has no effect here.
+func accept(_ *Kernel, c *call) { c.done(0) }
+
+func refuse(_ *Kernel, c *call) { c.done(fails(unix.EINVAL)) }
 
 func (k *Kernel) getVersion(c *call) {
 	c.put32(0, 1)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/amd/abi"
 	"xsched/internal/model"
 )
 
@@ -142,7 +143,7 @@ func (b *bench) expect(what string, o outcome, want unix.Errno) {
 
 func (b *bench) create(puts ...put) outcome {
 	b.t.Helper()
-	all := append([]put{at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(40, typeComputeAQL), at32(44, 100), at32(48, 7), at64(72, 0x5000)}, puts...)
+	all := append([]put{at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(40, abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL), at32(44, 100), at32(48, 7), at64(72, 0x5000)}, puts...)
 	return b.call(0xC0604B02, arg(96, all...), nil)
 }
 
@@ -165,17 +166,17 @@ func (b *bench) enableSelf() {
 
 func (b *bench) suspend(ids ...uint32) outcome {
 	b.t.Helper()
-	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opSuspendQueues), at64(16, 1), at32(24, uint32(len(ids)))), words(4*len(ids), ids...))
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), at64(16, 1), at32(24, uint32(len(ids)))), words(4*len(ids), ids...))
 }
 
 func (b *bench) snapshot() outcome {
 	b.t.Helper()
-	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at64(16, 1), at32(24, 4), at32(28, 64)), make([]byte, 256))
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT), at64(8, abi.KFD_EC_MASK_QUEUE_NEW), at64(16, 1), at32(24, 4), at32(28, 64)), make([]byte, 256))
 }
 
 func (b *bench) resume(ids ...uint32) outcome {
 	b.t.Helper()
-	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, opResumeQueues), at64(8, 1), at32(16, uint32(len(ids)))), words(4*len(ids), ids...))
+	return b.call(0xC0204B26, arg(32, at32(0, self), at32(4, abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES), at64(8, 1), at32(16, uint32(len(ids)))), words(4*len(ids), ids...))
 }
 
 func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
@@ -188,7 +189,7 @@ func TestDispatch(t *testing.T) {
 	b.Ioctl(b.p, 200, 200, 0x80084B01, make([]byte, 8), nil, false, -1, func(r int, _, _ []byte) { got.result = r })
 	b.expect("a child's call", got, unix.EBADF)
 	old := newBench(t, func(c *Config) { c.Minor = 11 })
-	old.expect("debugger of 1.11", old.trap(self, opEnable), unix.ENOTTY)
+	old.expect("debugger of 1.11", old.trap(self, abi.KFD_IOC_DBG_TRAP_ENABLE), unix.ENOTTY)
 	if o := old.create(); o.result != 0 {
 		t.Error("queue of 1.11", o.result)
 	}
@@ -279,15 +280,15 @@ func TestTrapOrder(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Variant = variant })
 		b.m.dead[4711] = true
 		b.expect("2 no process", b.trap(4711, 99), unix.ESRCH)
-		b.expect("2 no kfd process", b.trap(300, opSuspendQueues), unix.ESRCH)
+		b.expect("2 no kfd process", b.trap(300, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), unix.ESRCH)
 		other := b.Open(400, "other")
 		b.expect("3 not its tracer", b.trap(400, 99), unix.EPERM)
-		b.expect("3 disable needs none", b.trap(400, opDisable), unix.EINVAL)
+		b.expect("3 disable needs none", b.trap(400, abi.KFD_IOC_DBG_TRAP_DISABLE), unix.EINVAL)
 		b.m.tracers[400] = self + 1
-		b.expect("3 traced by another thread", b.trap(400, opSuspendQueues), unix.EPERM)
+		b.expect("3 traced by another thread", b.trap(400, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), unix.EPERM)
 		b.m.tracers[400] = self
-		b.expect("4 not enabled", b.trap(400, opSuspendQueues), unix.EINVAL)
-		b.expect("6 bad file", b.trap(400, opEnable), unix.EBADF)
+		b.expect("4 not enabled", b.trap(400, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), unix.EINVAL)
+		b.expect("6 bad file", b.trap(400, abi.KFD_IOC_DBG_TRAP_ENABLE), unix.EBADF)
 		enable := arg(32, at32(0, 400), at32(24, 16), at64(16, 8))
 		if o := b.begin(b.p, self, enable, 0xC0204B26, nil, true, 5); o.result != -int(unix.EFAULT) {
 			t.Error("6 bad address:", o.result)
@@ -297,7 +298,7 @@ func TestTrapOrder(t *testing.T) {
 		}
 		b.expect("6 enable", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), 0)
 		b.expect("6 twice", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), unix.EALREADY)
-		for _, op := range []uint32{opSuspendQueues, opResumeQueues, opLaunchOverride, opSetWatch, opSetFlags} {
+		for _, op := range []uint32{abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES, abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES, abi.KFD_IOC_DBG_TRAP_SET_WAVE_LAUNCH_OVERRIDE, abi.KFD_IOC_DBG_TRAP_SET_NODE_ADDRESS_WATCH, abi.KFD_IOC_DBG_TRAP_SET_FLAGS} {
 			b.expect("5 no runtime", b.trap(400, op), unix.EPERM)
 		}
 		b.expect("unknown op", b.trap(400, 77), unix.EINVAL)
@@ -306,8 +307,8 @@ func TestTrapOrder(t *testing.T) {
 		if variant == Upstream { // the registered debugger stays one
 			want = unix.EAGAIN
 		}
-		b.expect("3 no longer its tracer", b.trap(400, opQueryEvent), want)
-		b.expect("disable", b.trap(400, opDisable), 0)
+		b.expect("3 no longer its tracer", b.trap(400, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT), want)
+		b.expect("disable", b.trap(400, abi.KFD_IOC_DBG_TRAP_DISABLE), 0)
 		if b.m.closed == 0 {
 			t.Error("the file is still held")
 		}
@@ -331,7 +332,7 @@ func TestAcceptance(t *testing.T) {
 	if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<31 {
 		t.Errorf("before NEW is cleared: %d, %#x", o.result, u32(o.params, 0))
 	}
-	if o := b.snapshot(); o.result != 0 || u32(o.arg, 24) != 1 || u32(o.arg, 28) != 64 || u32(o.params, 0) != ecQueueNew {
+	if o := b.snapshot(); o.result != 0 || u32(o.arg, 24) != 1 || u32(o.arg, 28) != 64 || u32(o.params, 0) != abi.KFD_EC_MASK_QUEUE_NEW {
 		t.Errorf("snapshot: %+v", o)
 	}
 	for range 2 { // already suspended is success
@@ -339,7 +340,7 @@ func TestAcceptance(t *testing.T) {
 			t.Errorf("suspend: %+v", o)
 		}
 	}
-	if len(b.m.written[0x5000]) != contextHeader {
+	if len(b.m.written[0x5000]) != abi.ContextSaveHeaderBytes {
 		t.Error("no header in the save area")
 	}
 	b.expect("100 percent does not wake it", b.update(), 0)
@@ -367,17 +368,17 @@ func TestSuspendArguments(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Variant = variant })
 		b.enableSelf()
 		b.create()
-		b.expect("null array", b.trap(self, opSuspendQueues, at32(24, 1)), want)
-		b.expect("too many", b.trap(self, opSuspendQueues, at64(16, 1), at32(24, 1025)), want)
+		b.expect("null array", b.trap(self, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES, at32(24, 1)), want)
+		b.expect("too many", b.trap(self, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES, at64(16, 1), at32(24, 1025)), want)
 		b.snapshot()
 		b.suspend(0)
-		if o := b.trap(self, opResumeQueues); o.result != 1 || b.p.queues[0].suspended {
+		if o := b.trap(self, abi.KFD_IOC_DBG_TRAP_RESUME_QUEUES); o.result != 1 || b.p.queues[0].suspended {
 			t.Error("a null array resumes everything", o.result)
 		}
 		if o := b.resume(0); o.result != 1 {
 			t.Error("a running queue counts as resumed")
 		}
-		b.expect("entry size 0", b.trap(self, opQueueSnapshot, at64(16, 1), at32(24, 1)), unix.EINVAL)
+		b.expect("entry size 0", b.trap(self, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT, at64(16, 1), at32(24, 1)), unix.EINVAL)
 		b.SetFaults(Faults{UnmapFails: true})
 		if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<30 {
 			t.Errorf("hung firmware: %+v", o)
@@ -392,16 +393,16 @@ func TestRuntimeHandshake(t *testing.T) {
 	b.call(0xC0084B03, words(8, 0), nil)
 	b.expect("enable", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), 0)
 	b.expect("twice", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), unix.EBUSY)
-	b.expect("debug", b.as(b.p, self, arg(32, at32(0, self), at64(8, ecProcessRuntime)), 0xC0204B26, nil, 5), 0)
+	b.expect("debug", b.as(b.p, self, arg(32, at32(0, self), at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)), 0xC0204B26, nil, 5), 0)
 	off := b.begin(b.p, self, arg(16), 0xC0104B25, nil, false, -1)
 	if off.answered || b.m.dots != 1 {
 		t.Fatal("it did not wait for the debugger")
 	}
-	if o := b.trap(self, opQueryEvent, at64(8, ecProcessRuntime)); o.result != 0 || binary.LittleEndian.Uint64(o.arg[8:]) != ecProcessRuntime {
+	if o := b.trap(self, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT, at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)); o.result != 0 || binary.LittleEndian.Uint64(o.arg[8:]) != abi.KFD_EC_MASK_PROCESS_RUNTIME {
 		t.Errorf("event: %+v", o)
 	}
-	b.expect("no more", b.trap(self, opQueryEvent), unix.EAGAIN)
-	b.expect("send", b.trap(self, opSendRuntimeEvent, at64(8, ecProcessRuntime)), 0)
+	b.expect("no more", b.trap(self, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT), unix.EAGAIN)
+	b.expect("send", b.trap(self, abi.KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT, at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)), 0)
 	if !off.answered {
 		t.Error("it still waits")
 	}
@@ -415,10 +416,10 @@ func TestDebuggerDies(t *testing.T) {
 	b.as(target, 400, arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), 0xC0604B02, nil, -1)
 	b.m.tracers[400] = self
 	b.expect("enable", b.as(b.p, self, arg(32, at32(0, 400)), 0xC0204B26, nil, 5), 0)
-	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at32(28, 64)), nil)
+	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT), at64(8, abi.KFD_EC_MASK_QUEUE_NEW), at32(28, 64)), nil)
 	// One entry must fit for NEW to be cleared.
-	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opQueueSnapshot), at64(8, ecQueueNew), at64(16, 1), at32(24, 1), at32(28, 64)), make([]byte, 64))
-	o := b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, opSuspendQueues), at64(16, 1), at32(24, 1)), words(4, 0))
+	b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT), at64(8, abi.KFD_EC_MASK_QUEUE_NEW), at64(16, 1), at32(24, 1), at32(28, 64)), make([]byte, 64))
+	o := b.call(0xC0204B26, arg(32, at32(0, 400), at32(4, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), at64(16, 1), at32(24, 1)), words(4, 0))
 	if o.result != 1 || !target.queues[0].suspended {
 		t.Fatal(o.result)
 	}
@@ -470,7 +471,7 @@ func TestRemapTouchesEverybody(t *testing.T) {
 }
 
 func FuzzIoctl(f *testing.F) {
-	f.Add(uint32(0xC0204B26), arg(32, at32(0, self), at32(4, opSuspendQueues), at64(16, 1), at32(24, 1)), words(4, 0), false)
+	f.Add(uint32(0xC0204B26), arg(32, at32(0, self), at32(4, abi.KFD_IOC_DBG_TRAP_SUSPEND_QUEUES), at64(16, 1), at32(24, 1)), words(4, 0), false)
 	f.Add(uint32(0xC0604B02), arg(96, at64(0, ringAt), at32(32, 4096), at32(36, gpu0), at32(44, 100)), []byte{}, false)
 	f.Add(uint32(0x40184B07), arg(24, at64(0, ringAt), at32(12, 4096)), []byte{}, true)
 	f.Fuzz(func(t *testing.T, request uint32, a, params []byte, fault bool) {

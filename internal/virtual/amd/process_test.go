@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"xsched/internal/driver/amd/abi"
 )
 
 const (
@@ -143,7 +145,7 @@ func TestSysfsFollows(t *testing.T) {
 	d := serve(t, DefaultConfig())
 	p := d.kernel.Open(os.Getpid(), "test")
 	d.kernel.mu.Lock()
-	p.queues = append(p.queues, &queue{id: 3, gpu: gpuID(0), kind: typeSDMA, bytes: 4096})
+	p.queues = append(p.queues, &queue{id: 3, gpu: gpuID(0), kind: abi.KFD_IOC_QUEUE_TYPE_SDMA, bytes: 4096})
 	d.kernel.system.Changed(p)
 	d.kernel.mu.Unlock()
 	b, err := os.ReadFile(filepath.Join(d.root, sysfsFolder, "proc", fmt.Sprint(os.Getpid()), "queues/3/type"))

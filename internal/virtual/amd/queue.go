@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/amd/abi"
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -36,7 +37,9 @@ type queue struct {
 	sink    *retirement
 }
 
-func (q *queue) compute() bool { return q.kind == typeCompute || q.kind == typeComputeAQL }
+func (q *queue) compute() bool {
+	return q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE || q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL
+}
 
 // active says whether the runlist has the queue.
 func (q *queue) active() bool {
@@ -55,7 +58,7 @@ func (p *Process) queue(id uint32) *queue {
 // checkRing is what CREATE_QUEUE and UPDATE_QUEUE ask of their common fields, in the driver's order.
 func checkRing(percentage, priority, bytes uint32) unix.Errno {
 	switch {
-	case percentage&0xff > maxPercentage, priority > maxPriority, bytes&(bytes-1) != 0:
+	case percentage&0xff > abi.KFD_MAX_QUEUE_PERCENTAGE, priority > abi.KFD_MAX_QUEUE_PRIORITY, bytes&(bytes-1) != 0:
 		return unix.EINVAL
 	}
 	return 0
@@ -94,7 +97,7 @@ func (k *Kernel) createQueue(c *call) {
 	q := &queue{
 		id: p.freeID(), gpu: id, kind: kind, ring: c.u64(0), bytes: max(c.u32(32), minRing), percentage: c.u32(44), priority: c.u32(48),
 		writePointer: c.u64(8), readPointer: c.u64(16), saveAddress: c.u64(72), saveBytes: c.u32(80), ctlBytes: c.u32(84),
-		exceptions: ecQueueNew,
+		exceptions: abi.KFD_EC_MASK_QUEUE_NEW,
 	}
 	q.doorbell = q.id * 8
 	if q.compute() {
@@ -106,7 +109,7 @@ func (k *Kernel) createQueue(c *call) {
 	c.put32(52, q.id)
 	c.put64(24, mmapDoorbell|uint64(id)<<mmapGPUShift|uint64(q.doorbell))
 	k.system.Changed(p)
-	k.raise(p, ecQueueNew)
+	k.raise(p, abi.KFD_EC_MASK_QUEUE_NEW)
 	k.remap(g, q, func(bool) { c.done(0) })
 }
 

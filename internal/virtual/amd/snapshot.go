@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver/amd/abi"
 )
 
 func (k *Kernel) snapshot(c *call, target *Process) {
@@ -15,7 +17,7 @@ func (k *Kernel) snapshot(c *call, target *Process) {
 		c.done(fails(unix.EINVAL))
 		return
 	}
-	size := min(stride, snapshotEntry)
+	size := min(stride, abi.QueueSnapshotBytes)
 	n := min(int(room), len(target.queues))
 	if n > 0 && (c.fault || len(c.params) < n*int(stride)) {
 		c.done(fails(unix.EFAULT))
@@ -26,19 +28,10 @@ func (k *Kernel) snapshot(c *call, target *Process) {
 		if i == n {
 			break
 		}
-		var e [snapshotEntry]byte
-		put32 := func(at int, v uint32) { binary.LittleEndian.PutUint32(e[at:], v) }
-		put64 := func(at int, v uint64) { binary.LittleEndian.PutUint64(e[at:], v) }
-		put64(0, q.exceptions)
-		put64(8, q.ring)
-		put64(16, q.writePointer)
-		put64(24, q.readPointer)
-		put64(32, q.saveAddress)
-		put32(40, q.id)
-		put32(44, q.gpu)
-		put32(48, q.bytes)
-		put32(52, q.kind)
-		put32(56, q.saveBytes)
+		e, _ := binary.Append(nil, binary.LittleEndian, &abi.QueueSnapshotEntry{
+			ExceptionStatus: q.exceptions, RingBaseAddress: q.ring, WritePointerAddress: q.writePointer, ReadPointerAddress: q.readPointer,
+			CtxSaveRestoreAddress: q.saveAddress, QueueID: q.id, GPUID: q.gpu, RingSize: q.bytes, QueueType: q.kind, CtxSaveRestoreAreaSize: q.saveBytes,
+		})
 		q.exceptions &^= clear
 		copy(c.params[i*int(stride):], e[:size])
 		i++
@@ -55,14 +48,14 @@ func (k *Kernel) deviceSnapshot(c *call) {
 		c.done(fails(unix.EINVAL))
 		return
 	}
-	size := min(stride, deviceEntry)
+	size := min(stride, abi.DeviceInfoBytes)
 	n := min(int(room), len(k.gpus))
 	if n > 0 && (c.fault || len(c.params) < n*int(stride)) {
 		c.done(fails(unix.EFAULT))
 		return
 	}
 	for i, g := range k.gpus[:n] {
-		var e [deviceEntry]byte
+		var e [abi.DeviceInfoBytes]byte
 		binary.LittleEndian.PutUint32(e[56:], g.id)
 		binary.LittleEndian.PutUint32(e[64:], location(g.number))
 		copy(c.params[i*int(stride):], e[:size])

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"xsched/internal/driver/amd/abi"
 )
 
 // Where the driver's text lies below the root of the double.
@@ -203,7 +205,7 @@ func (q *queue) descriptor() []uint32 {
 	}
 	put(0x244, order)
 	put(0x23c, q.doorbell<<2)
-	if q.kind == typeComputeAQL {
+	if q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL {
 		put(0x2d4, 1)
 	}
 	const packet = 16 // dwords
