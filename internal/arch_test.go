@@ -50,9 +50,9 @@ var mayImport = map[string][]string{
 	"internal/virtual/model":  {"internal/model"},
 	"internal/virtual":        {"internal/embedded", "internal/virtual/*"},
 	"internal/virtual/device": {"internal/model", "internal/virtual/model"},
-	"internal/virtual/*":      {"internal/clock", "internal/model", "internal/virtual/model", "internal/virtual/device"},
-	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/virtual/model", "internal/virtual/device", "internal/driver/nvidia/*"},
-	"internal/virtual/amd":    {"internal/clock", "internal/model", "internal/virtual/model", "internal/virtual/device", "internal/driver/amd/*"},
+	"internal/virtual/*":      {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device"},
+	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/nvidia/*"},
+	"internal/virtual/amd":    {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/amd/*"},
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
 	"internal/bench":          {"internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/virtual/*", "internal/record"},
 	"internal/cli": {

@@ -20,6 +20,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 	vdevice "xsched/internal/virtual/device"
 )
 
@@ -176,10 +177,10 @@ func (s *server) serve(fd int) {
 		if err != nil || n == 0 {
 			return
 		}
-		sender, fds := vdevice.Control(oob[:oobn])
+		sender, fds := vdevice.Sender(oob[:oobn]), seqpacket.Rights(oob[:oobn])
 		request, err := format.Decode(data[:n])
 		if err != nil || len(fds) < 1 || len(fds) > 2 || sender == 0 {
-			vdevice.CloseAll(fds)
+			seqpacket.CloseAll(fds)
 			s.log.Warn("end connection", "pid", p.PID, "err", err)
 			return
 		}

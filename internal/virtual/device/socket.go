@@ -55,27 +55,18 @@ func bind(fd int, path string) error {
 	return unix.Bind(fd, address)
 }
 
-// Control returns the sender's process and the descriptors of a control message.
-func Control(oob []byte) (sender int, fds []int) {
+// Sender returns the process that sent a packet, from its control message; 0 if it is missing.
+func Sender(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return 0, nil
+		return 0
 	}
 	for i := range messages {
 		if c, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
-			sender = int(c.Pid)
-		} else if more, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			fds = append(fds, more...)
+			return int(c.Pid)
 		}
 	}
-	return sender, fds
-}
-
-// CloseAll closes descriptors.
-func CloseAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
+	return 0
 }
 
 // Format describes the packets of a device. One packet is one ioctl; a descriptor for the reply

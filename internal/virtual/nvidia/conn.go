@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/seqpacket"
 	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -85,21 +86,21 @@ func (s *server) receive(c *conn) {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			return
 		}
-		_, fds := vdevice.Control(oob[:max(oobn, 0)])
+		fds := seqpacket.Rights(oob[:max(oobn, 0)])
 		if err != nil || n == 0 {
-			vdevice.CloseAll(fds)
+			seqpacket.CloseAll(fds)
 			s.hangUp(c)
 			return
 		}
 		if c.file == nil && n >= 4 && binary.LittleEndian.Uint32(data) == vdevice.TruthMagic {
-			vdevice.CloseAll(fds)
+			seqpacket.CloseAll(fds)
 			first := append([]byte(nil), data[:n]...)
 			s.detach(c, first)
 			return
 		}
 		packet, err := format.Decode(data[:n])
 		if err != nil || len(fds) != 1 || len(c.replies) >= maxReplies {
-			vdevice.CloseAll(fds)
+			seqpacket.CloseAll(fds)
 			s.log.Warn("end connection", "pid", c.pid, "err", cmp.Or(err, errors.New("wrong descriptors or too many requests")))
 			s.hangUp(c)
 			return
