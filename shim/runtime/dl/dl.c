@@ -10,6 +10,8 @@
 
 /* Where dlsym.S jumps to; NULL until the first call. */
 HIDDEN void *xsi_dlsym_target, *xsi_dlvsym_target;
+/* First letters of hooked names. */
+HIDDEN unsigned char xsi_dl_first[256];
 
 /* In two registers: the answer, and whether it is one. */
 struct xsi_dl_answer {
@@ -18,20 +20,17 @@ struct xsi_dl_answer {
 };
 HIDDEN struct xsi_dl_answer xsi_dlsym_resolve(void *handle, const char *name);
 HIDDEN struct xsi_dl_answer xsi_dlvsym_resolve(void *handle, const char *name, const char *version);
-HIDDEN void *xsi_dlsym_prepare(void);
-HIDDEN void *xsi_dlvsym_prepare(void);
+HIDDEN void xsi_dl_prepare(void);
 
-// The rest of the library starts later: in its constructor, or in the first hook that needs it.
-void *xsi_dlsym_prepare(void) {
+// The first dlsym of the process: it calls nothing of libc (core/elf.c). The rest of the library
+// starts later, in its constructor or in the first hook that needs it.
+void xsi_dl_prepare(void) {
   xsi_real_find_dlsym();
-  __atomic_store_n(&xsi_dlsym_target, (void *)xsi_real_dlsym, __ATOMIC_RELEASE);
-  return (void *)xsi_real_dlsym;
-}
-
-void *xsi_dlvsym_prepare(void) {
-  xsi_real_find_dlsym();
+  for (const struct xsi_runtime *const *at = xsi_runtimes; *at != NULL; at++)
+    for (const char *const *prefix = (*at)->prefixes; *prefix != NULL; prefix++)
+      xsi_dl_first[(unsigned char)**prefix] = 1;
   __atomic_store_n(&xsi_dlvsym_target, (void *)xsi_real_dlvsym, __ATOMIC_RELEASE);
-  return (void *)xsi_real_dlvsym;
+  __atomic_store_n(&xsi_dlsym_target, (void *)xsi_real_dlsym, __ATOMIC_RELEASE);
 }
 
 static struct xsi_dl_answer resolve(void *handle, const char *name, const char *version) {

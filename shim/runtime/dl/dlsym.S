@@ -2,8 +2,8 @@
  *
  * dlsym and dlvsym as exported. RTLD_NEXT and RTLD_DEFAULT mean something relative to the caller,
  * which libc takes from the return address: so the real function is jumped to, never called, and the
- * stack is as the application left it. C code decides first whether the name is hooked (dl.c), but not
- * for RTLD_NEXT. */
+ * stack is as the application left it. For names whose first letter a hooked name has, C code decides first
+ * (dl.c), but not for RTLD_NEXT. */
 
 #if defined(__x86_64__)
 
@@ -42,6 +42,10 @@
 	_CET_ENDBR
 	testq %rsi, %rsi
 	je 1f
+	movzbl (%rsi), %eax
+	leaq xsi_dl_first(%rip), %rcx
+	cmpb $0, (%rcx, %rax)
+	je 1f
 	cmpq $-1, %rdi /* RTLD_NEXT */
 	je 1f
 	call_keeping_arguments xsi_\name\()_resolve
@@ -52,8 +56,8 @@
 	testq %rax, %rax
 	je 2f
 	jmp *%rax
-2:	call_keeping_arguments xsi_\name\()_prepare
-	jmp *%rax
+2:	call_keeping_arguments xsi_dl_prepare
+	jmp \name
 	.cfi_endproc
 	.size \name, .-\name
 .endm
@@ -89,6 +93,11 @@
 	.cfi_startproc
 	hint #34 /* bti c */
 	cbz x1, 1f
+	ldrb w3, [x1]
+	adrp x4, xsi_dl_first
+	add x4, x4, #:lo12:xsi_dl_first
+	ldrb w3, [x4, w3, uxtw]
+	cbz w3, 1f
 	cmn x0, #1 /* RTLD_NEXT */
 	b.eq 1f
 	call_keeping_arguments xsi_\name\()_resolve
@@ -99,8 +108,8 @@
 	ldr x16, [x16, #:lo12:xsi_\name\()_target]
 	cbz x16, 2f
 	br x16
-2:	call_keeping_arguments xsi_\name\()_prepare
-	br x16
+2:	call_keeping_arguments xsi_dl_prepare
+	b \name
 	.cfi_endproc
 	.size \name, .-\name
 .endm
@@ -111,8 +120,8 @@
 
 	.hidden xsi_dlsym_resolve
 	.hidden xsi_dlvsym_resolve
-	.hidden xsi_dlsym_prepare
-	.hidden xsi_dlvsym_prepare
+	.hidden xsi_dl_prepare
+	.hidden xsi_dl_first
 	.hidden xsi_dlsym_target
 	.hidden xsi_dlvsym_target
 
