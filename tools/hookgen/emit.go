@@ -118,44 +118,54 @@ func byAPI(calls []call) []byte {
 func entryBody(c call) string {
 	real := fmt.Sprintf(c.done, fmt.Sprintf("real(%s)", c.arguments()))
 	p, on := c.lower, c.on()
-	waits := fmt.Sprintf("  struct %swait wait;\n  %sbegin_wait(&wait, %s);\n  return %send_wait(&wait, %s);\n", p, p, on, p, real)
+	account, stream := "&"+p+"account", "(uintptr_t)"+on
+	// A wait of this name: begun before the call, ended after it.
+	waits := func(name string) string {
+		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_%s(%s, &wait, %s);\n  return xsi_end_%s(&wait, %s);\n",
+			name, account, stream, name, real)
+	}
 	switch c.kind + " " + c.detail {
 	case "copy wait":
-		return waits
+		return waits("wait")
 	case "event record":
-		return fmt.Sprintf("  struct %swait wait;\n  %sbegin_record(&wait, a0, %s);\n"+
-			"  return %send_record(&wait, a0, %s);\n", p, p, on, p, real)
+		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
+			"  return xsi_end_record(&wait, a0, %s);\n", account, stream, real)
 	case "stream create":
 		return fmt.Sprintf("  return %sstream_created(%s, a0);\n", p, real)
 	case "stream destroy":
 		return fmt.Sprintf("  %sstream_destroying(a0);\n  return %s;\n", p, real)
-	case "capture begin", "capture end":
-		return fmt.Sprintf("  struct %swait wait;\n  %scapture_%s(&wait, %s);\n"+
-			"  return %scapture_%s_done(&wait, %s);\n", p, p, c.detail, on, p, c.detail, real)
+	case "capture begin":
+		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_capture_begin(%s, &wait, %s);\n"+
+			"  return xsi_capture_begin_done(&wait, %s);\n", account, stream, real)
+	case "capture end":
+		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_capture_end(%s, &wait, %s);\n"+
+			"  return xsi_capture_end_done(%s, &wait, %s);\n", account, stream, account, real)
 	case "capture wait":
-		return fmt.Sprintf("  bool excluded = %scapture_wait();\n"+
-			"  return %scapture_wait_done(excluded, %s);\n", p, p, real)
+		return fmt.Sprintf("  bool excluded = xsi_capture_wait(%s);\n"+
+			"  return xsi_capture_wait_done(excluded, %s);\n", account, real)
 	case "pass -", "pass look":
 		return fmt.Sprintf("  %senter();\n  return %s;\n", p, real)
 	}
 	parts := strings.Split(c.detail, "/")
 	switch c.kind {
 	case "ext":
-		return fmt.Sprintf("  struct %scall call = %sbegin_ext(%s, a%s, a%s);\n"+
-			"  return %send_ext(call, a%s, %s);\n", p, p, on, parts[1], parts[2], p, parts[2], real)
-	case "launch", "work", "copy":
-		plain := fmt.Sprintf("  struct %scall call = %sbegin_%s(%s);\n"+
-			"  return %send_%s(call, %s);\n", p, p, c.kind, on, p, c.kind, real)
+		return fmt.Sprintf("  struct xsi_call call = %sbegin_ext(%s, a%s, a%s);\n"+
+			"  return %send_ext(call, a%s, %s);\n", p, on, parts[1], parts[2], p, parts[2], real)
+	case "launch":
+		return fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on, real)
+	case "work", "copy":
+		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s);\n  return xsi_end_%s(call, %s);\n",
+			c.kind, account, stream, c.kind, real)
 		switch {
 		case len(parts) == 1:
 			return plain
 		case parts[1] == "wait":
-			return waits
+			return waits("wait")
 		}
-		return fmt.Sprintf("  if (%swaits(a%s)) {\n%s  }\n%s", p, parts[1], strings.ReplaceAll("  "+strings.TrimSuffix(waits, "\n"), "\n", "\n  ")+"\n", plain)
+		inner := strings.ReplaceAll("  "+strings.TrimSuffix(waits("wait"), "\n"), "\n", "\n  ")
+		return fmt.Sprintf("  if (%swaits(a%s)) {\n%s\n  }\n%s", p, parts[1], inner, plain)
 	case "sync":
-		return fmt.Sprintf("  struct %swait wait;\n  %sbegin_sync(&wait, %s);\n"+
-			"  return %send_sync(&wait, %s);\n", p, p, on, p, real)
+		return waits("sync")
 	}
 	return ""
 }

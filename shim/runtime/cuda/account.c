@@ -16,11 +16,11 @@ bool xsi_cu_start(void) {
   return state == XSI_CU_ACTIVE;
 }
 
-bool xsi_cu_is_capturing(CUstream stream) {
+static bool is_capturing(uintptr_t stream) {
   CUstreamCaptureStatus status = XSI_CU_CAPTURE_NONE;
   // The legacy stream answers with an error while a stream that waits for it is captured: not
   // captured.
-  return xsi_cu_call_real(cuStreamIsCapturing, stream, &status) == XSI_CU_SUCCESS &&
+  return xsi_cu_call_real(cuStreamIsCapturing, (CUstream)stream, &status) == XSI_CU_SUCCESS &&
          status != XSI_CU_CAPTURE_NONE;
 }
 
@@ -37,16 +37,15 @@ void xsi_cu_stream_destroying(CUstream stream) {
     xsi_work_stream_destroying((uintptr_t)stream);
 }
 
-// Without a context there is nothing to account for.
-static void xsi_cu_unknown(CUstream stream) { (void)stream; }
+struct xsi_call xsi_cu_begin(uintptr_t stream) { return xsi_cu_begin_launch((CUstream)stream); }
 
-// The driver keeps no last error.
-static bool xsi_cu_still_capturing(CUstream stream) { return xsi_cu_is_capturing(stream); }
+static bool enter(void) { return xsi_cu_enter(); }
+static struct xsi_work_stream *work(uintptr_t stream) { return xsi_cu_work((CUstream)stream); }
 
-#define P(name) xsi_cu_##name
-#define C(name) XSI_CU_##name
-#define XSI_RESULT CUresult
-#define XSI_STREAM CUstream
-#define XSI_EVENT CUevent
-#define XSI_DONE XSI_CU_SUCCESS
-#include "runtime/account.inc"
+const struct xsi_account xsi_cu_account = {
+    .enter = enter,
+    .begin = xsi_cu_begin,
+    .work = work, // without a context there is none, and nothing to account for
+    .is_capturing = is_capturing,
+    .still_capturing = is_capturing, // the driver keeps no last error
+};

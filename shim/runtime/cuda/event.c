@@ -82,13 +82,13 @@ XSI_CU_HOOK(cuEventElapsedTime_v2)
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsigned count,
                                               unsigned flags) {
   XSI_CU_REAL(cuLaunchCooperativeKernelMultiDevice);
-  struct xsi_cu_call calls[MOST_DEVICES];
+  struct xsi_call calls[MOST_DEVICES];
   unsigned counted = list && count <= MOST_DEVICES ? count : 0;
   for (unsigned i = 0; i < counted; i++)
-    calls[i] = xsi_cu_begin_work(xsi_cu_legacy(list[i].hStream));
+    calls[i] = xsi_begin_work(&xsi_cu_account, (uintptr_t)xsi_cu_legacy(list[i].hStream));
   CUresult result = real(list, count, flags);
   for (unsigned i = 0; i < counted; i++)
-    xsi_cu_end_launch(calls[i], result);
+    xsi_end_launch(calls[i], result);
   return result;
 }
 XSI_CU_HOOK(cuLaunchCooperativeKernelMultiDevice)

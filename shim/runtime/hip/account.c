@@ -48,27 +48,27 @@ bool xsi_hip_start(void) {
   return state == XSI_HIP_ACTIVE;
 }
 
-bool xsi_hip_is_capturing(hipStream_t stream) {
+static bool is_capturing(uintptr_t stream) {
   hipStreamCaptureStatus status = XSI_HIP_CAPTURE_NONE;
-  return xsi_hip_call_real(hipStreamIsCapturing, xsi_hip_plain((uintptr_t)stream), &status) ==
+  return xsi_hip_call_real(hipStreamIsCapturing, xsi_hip_plain(stream), &status) ==
              XSI_HIP_SUCCESS &&
          status != XSI_HIP_CAPTURE_NONE;
 }
 
 struct question {
-  hipStream_t stream;
+  uintptr_t stream;
   bool capturing;
 };
 static void *ask(void *argument) {
   struct question *question = argument;
-  question->capturing = xsi_hip_is_capturing(question->stream);
+  question->capturing = is_capturing(question->stream);
   return NULL;
 }
 
 // What hipGetLastError says is a thread's own, and in some versions a call that succeeds changes
 // it: the question is put by a thread that nobody else has. A thread's own default stream is known
 // to that thread alone.
-static bool xsi_hip_still_capturing(hipStream_t stream) {
+static bool still_capturing(uintptr_t stream) {
   struct question question = {stream, true};
   pthread_t thread;
   sigset_t all, before;
@@ -77,7 +77,7 @@ static bool xsi_hip_still_capturing(hipStream_t stream) {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool alone = (uintptr_t)stream <= XSI_WORK_THREAD ||
+  bool alone = stream <= XSI_WORK_THREAD ||
                pthread_create(&thread, NULL, ask, &question) != 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (alone)
@@ -92,31 +92,38 @@ static bool xsi_hip_still_capturing(hipStream_t stream) {
 /* What had landed in the stream when this thread's launch with events began. */
 static _Thread_local uint64_t before_ext __attribute__((tls_model("initial-exec")));
 
-struct xsi_hip_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop) {
-  struct xsi_hip_call call = xsi_hip_begin_launch(stream);
-  if (call.mode == XSI_HIP_PLAIN) return call;
+struct xsi_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop) {
+  struct xsi_call call = xsi_hip_begin_launch(stream);
+  if (call.mode == XSI_PLAIN) return call;
   if (start) xsi_work_event_forget((uintptr_t)start, false);
   if (stop) xsi_work_event_forget((uintptr_t)stop, false);
   if (call.work) before_ext = xsi_work_mark(call.work);
   return call;
 }
 
-hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t result) {
-  xsi_hip_end_launch(call, result);
+hipError_t xsi_hip_end_ext(struct xsi_call call, hipEvent_t stop, hipError_t result) {
+  xsi_end_launch(call, result);
   // What other threads have put behind the kernel meanwhile is not over when the event is.
   if (call.work && stop && result == XSI_HIP_SUCCESS)
     xsi_work_event_recorded((uintptr_t)stop, call.work, before_ext + 1);
   return result;
 }
 
-static void xsi_hip_unknown(hipStream_t stream) {
-  if ((uintptr_t)stream <= XSI_WORK_THREAD) xsi_hip_early = stream;
+struct xsi_call xsi_hip_begin(uintptr_t stream) {
+  return xsi_hip_begin_launch((hipStream_t)stream);
 }
 
-#define P(name) xsi_hip_##name
-#define C(name) XSI_HIP_##name
-#define XSI_RESULT hipError_t
-#define XSI_STREAM hipStream_t
-#define XSI_EVENT hipEvent_t
-#define XSI_DONE XSI_HIP_SUCCESS
-#include "runtime/account.inc"
+static bool enter(void) { return xsi_hip_enter(); }
+static struct xsi_work_stream *work(uintptr_t stream) { return xsi_hip_work((hipStream_t)stream); }
+static void unknown(uintptr_t stream) {
+  if (stream <= XSI_WORK_THREAD) xsi_hip_early = (hipStream_t)stream;
+}
+
+const struct xsi_account xsi_hip_account = {
+    .enter = enter,
+    .begin = xsi_hip_begin,
+    .work = work,
+    .is_capturing = is_capturing,
+    .still_capturing = still_capturing,
+    .unknown = unknown,
+};

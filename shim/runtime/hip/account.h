@@ -12,8 +12,8 @@
 #ifndef XSCHED_HIP_ACCOUNT_H
 #define XSCHED_HIP_ACCOUNT_H
 
-#include "core/work.h"
 #include "library.h"
+#include "runtime/account.h"
 
 #define XSI_HIP_LEGACY ((hipStream_t)XSI_WORK_LEGACY)
 #define XSI_HIP_THREAD ((hipStream_t)XSI_WORK_THREAD)
@@ -63,17 +63,8 @@ static inline hipError_t xsi_hip_done(hipError_t result) {
   return result;
 }
 
-/* From before the real call to after it. Work is kept in registers, the rest in memory. */
-enum xsi_hip_mode { XSI_HIP_PLAIN, XSI_HIP_COUNTED, XSI_HIP_CAPTURED };
-struct xsi_hip_call {
-  struct xsi_work_stream *work; /* NULL: not accounted for */
-  enum xsi_hip_mode mode;
-};
-struct xsi_hip_wait {
-  struct xsi_hip_call call;
-  uint64_t mark;
-};
-
+extern const struct xsi_account xsi_hip_account; /* account.c */
+struct xsi_call xsi_hip_begin(uintptr_t stream); /* begin_launch, not inlined */
 extern const struct xsi_work_platform xsi_hip_platform; /* platform.c */
 uintptr_t xsi_hip_context(int device);                  /* 0: none of that number */
 /* Of the calling thread. A thread that has not used HIP yet is on the first one. */
@@ -90,75 +81,28 @@ static inline struct xsi_work_stream *xsi_hip_work(hipStream_t stream) {
   return XSI_LIKELY(context) ? xsi_work_find(&xsi_hip_platform, context, handle) : NULL;
 }
 
-/* Asked only while there are captures: does what goes into the stream become part of a graph? */
-bool xsi_hip_is_capturing(hipStream_t stream) __attribute__((cold));
-static inline bool xsi_hip_captured(hipStream_t stream) {
-  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) &&
-         xsi_hip_is_capturing(stream);
-}
-
 /* ---- work ------------------------------------------------------------------------- */
-
-#define XSI_HIP_INLINE static inline __attribute__((always_inline))
-
-struct xsi_hip_call xsi_hip_begin_work(hipStream_t stream);
-hipError_t xsi_hip_end_work(struct xsi_hip_call call, hipError_t result);
 
 /* Launches have it inlined, as far as it is the same stream again and again. Whose a default stream
  * is has to be asked every time. */
-XSI_HIP_INLINE struct xsi_hip_call xsi_hip_begin_launch(hipStream_t stream) {
+XSI_INLINE struct xsi_call xsi_hip_begin_launch(hipStream_t stream) {
   uintptr_t handle = (uintptr_t)stream;
-  struct xsi_hip_call call = {NULL, XSI_HIP_COUNTED};
+  struct xsi_call call = {NULL, XSI_COUNTED};
   if (handle > XSI_WORK_THREAD && xsi_hip_active()) call.work = xsi_work_same(0, handle);
-  if (XSI_UNLIKELY(!call.work)) return xsi_hip_begin_work(stream);
+  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&xsi_hip_account, handle);
   xsi_count(hooked_calls, 1);
   xsi_work_submit(call.work);
   return call;
 }
 
-XSI_HIP_INLINE hipError_t xsi_hip_end_launch(struct xsi_hip_call call, hipError_t result) {
-  if (XSI_UNLIKELY(result != XSI_HIP_SUCCESS)) {
-    if (call.work) xsi_work_withdraw(call.work);
-    return result;
-  }
-  if (XSI_LIKELY(call.mode == XSI_HIP_COUNTED))
-    xsi_count(launches, 1);
-  else if (call.mode == XSI_HIP_CAPTURED)
-    xsi_count(captured, 1);
-  if (XSI_LIKELY(call.work != NULL)) xsi_work_landed(call.work);
-  return result;
-}
-
 /* A launch that records start before the kernel and stop behind it. */
-struct xsi_hip_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop);
-hipError_t xsi_hip_end_ext(struct xsi_hip_call call, hipEvent_t stop, hipError_t result);
-
-struct xsi_hip_call xsi_hip_begin_copy(hipStream_t stream);
-hipError_t xsi_hip_end_copy(struct xsi_hip_call call, hipError_t result);
-
-/* Copies that are over when the call returns, and so is all that was in their stream before. */
-void xsi_hip_begin_wait(struct xsi_hip_wait *wait, hipStream_t stream);
-hipError_t xsi_hip_end_wait(struct xsi_hip_wait *wait, hipError_t result);
-
-/* ---- waits and events ---------------------------------------------------------------- */
-
-void xsi_hip_begin_sync(struct xsi_hip_wait *wait, hipStream_t stream);
-hipError_t xsi_hip_end_sync(struct xsi_hip_wait *wait, hipError_t result);
-void xsi_hip_begin_record(struct xsi_hip_wait *wait, hipEvent_t event, hipStream_t stream);
-hipError_t xsi_hip_end_record(struct xsi_hip_wait *wait, hipEvent_t event, hipError_t result);
-
-/* ---- streams (stream.c) and captures ---------------------------------------------------- */
+struct xsi_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop);
+hipError_t xsi_hip_end_ext(struct xsi_call call, hipEvent_t stop, hipError_t result);
 
 hipError_t xsi_hip_stream_created(hipError_t result, hipStream_t *stream);
 void xsi_hip_stream_destroying(hipStream_t stream);
 int xsi_hip_stream_device(hipStream_t stream); /* -1: not one we saw being made */
 void xsi_hip_streams_forget(int device);
 void xsi_hip_streams_reset(void); /* in the child of a fork */
-void xsi_hip_capture_begin(struct xsi_hip_wait *wait, hipStream_t stream);
-hipError_t xsi_hip_capture_begin_done(struct xsi_hip_wait *wait, hipError_t result);
-void xsi_hip_capture_end(struct xsi_hip_wait *wait, hipStream_t stream);
-hipError_t xsi_hip_capture_end_done(struct xsi_hip_wait *wait, hipError_t result);
-bool xsi_hip_capture_wait(void);
-hipError_t xsi_hip_capture_wait_done(bool excluded, hipError_t result);
 
 #endif /* XSCHED_HIP_ACCOUNT_H */

@@ -100,8 +100,12 @@ XSI_HIP_HOOK(hipDeviceReset)
 
 #define MOST_DEVICES 64
 
+static struct xsi_call begin_work(hipStream_t stream) {
+  return xsi_begin_work(&xsi_hip_account, (uintptr_t)xsi_hip_legacy(stream));
+}
+
 struct several {
-  struct xsi_hip_call calls[MOST_DEVICES];
+  struct xsi_call calls[MOST_DEVICES];
   unsigned count;
 };
 
@@ -110,13 +114,13 @@ static void begin_several(struct several *all, const void *list, unsigned count,
   all->count = list && count <= MOST_DEVICES ? count : 0;
   for (unsigned i = 0; i < all->count; i++) {
     const char *stream = (const char *)list + i * bytes + stream_at;
-    all->calls[i] = xsi_hip_begin_work(xsi_hip_legacy(*(hipStream_t const *)(const void *)stream));
+    all->calls[i] = begin_work(*(hipStream_t const *)(const void *)stream);
   }
 }
 
 static hipError_t end_several(struct several *all, hipError_t result) {
   for (unsigned i = 0; i < all->count; i++)
-    xsi_hip_end_launch(all->calls[i], result);
+    xsi_end_launch(all->calls[i], result);
   return result;
 }
 
@@ -154,8 +158,8 @@ XSI_HIP_HOOK(hipConfigureCall)
 hipError_t hipLaunchByPtr(const void *function) {
   BEGIN_WORK(hipLaunchByPtr, function);
   hipStream_t stream = configured.depth ? configured.streams[--configured.depth] : NULL;
-  struct xsi_hip_call call = xsi_hip_begin_work(xsi_hip_legacy(stream));
-  return xsi_hip_end_launch(call, xsi_hip_done(real(function)));
+  struct xsi_call call = begin_work(stream);
+  return xsi_end_launch(call, xsi_hip_done(real(function)));
 }
 XSI_HIP_HOOK(hipLaunchByPtr)
 

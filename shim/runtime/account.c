@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of entry points that are not on the path of a repeated launch.
+
+#include "account.h"
+
+// ---- work other than launches, and launches into another stream than before ---------------------
+
+struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream) {
+  struct xsi_call call = {NULL, XSI_PLAIN};
+  if (XSI_UNLIKELY(!account->enter())) return call;
+  call.mode = XSI_CAPTURED;
+  if (xsi_captured(account, stream)) return call;
+  call.mode = XSI_COUNTED;
+  call.work = account->work(stream);
+  if (XSI_LIKELY(call.work != NULL))
+    xsi_work_submit(call.work);
+  else if (account->unknown != NULL)
+    account->unknown(stream);
+  return call;
+}
+
+struct xsi_call xsi_begin_copy(const struct xsi_account *account, uintptr_t stream) {
+  return account->begin(stream);
+}
+
+int xsi_end_work(struct xsi_call call, int result) {
+  if (call.work && result == 0)
+    xsi_work_landed(call.work);
+  else if (call.work)
+    xsi_work_withdraw(call.work);
+  return result;
+}
+
+int xsi_end_copy(struct xsi_call call, int result) {
+  if (result == 0 && call.mode == XSI_COUNTED) xsi_count(copies, 1);
+  return xsi_end_work(call, result);
+}
+
+// ---- copies that wait ------------------------------------------------------------------------
+
+static void mark(struct xsi_wait *wait) {
+  if (!wait->call.work) return;
+  wait->mark = xsi_work_mark(wait->call.work);
+  xsi_work_sync_begins(wait->call.work);
+}
+
+static void unmark(struct xsi_wait *wait, int result) {
+  if (!wait->call.work) return;
+  xsi_work_sync_ends(wait->call.work);
+  if (result == 0) xsi_work_complete(wait->call.work, wait->mark, false);
+}
+
+static void enter(const struct xsi_account *account, struct xsi_wait *wait) {
+  wait->call.work = NULL;
+  wait->call.mode = account->enter() ? XSI_COUNTED : XSI_PLAIN;
+}
+
+// Such a copy is work while it runs, and none when it returned: what it leaves behind is the end of
+// what was in its stream when it began.
+void xsi_begin_wait(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  wait->call = xsi_begin_copy(account, stream);
+  xsi_thread.work.fed = UINT64_MAX; // it is work of its own, though counted only when it is over
+  mark(wait);
+}
+
+int xsi_end_wait(struct xsi_wait *wait, int result) {
+  if (result == 0 && wait->call.mode == XSI_COUNTED) xsi_count(copies, 1);
+  unmark(wait, result);
+  if (wait->call.work) xsi_work_withdraw(wait->call.work);
+  return result;
+}
+
+// ---- waits and events ---------------------------------------------------------------------------
+
+void xsi_begin_sync(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  enter(account, wait);
+  if (wait->call.mode == XSI_COUNTED) wait->call.work = account->work(stream);
+  mark(wait);
+}
+
+int xsi_end_sync(struct xsi_wait *wait, int result) {
+  if (result == 0 && wait->call.mode == XSI_COUNTED) xsi_count(syncs, 1);
+  unmark(wait, result);
+  return result;
+}
+
+void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, const void *event,
+                      uintptr_t stream) {
+  enter(account, wait);
+  if (wait->call.mode == XSI_PLAIN) return;
+  xsi_work_event_forget((uintptr_t)event, false);
+  if (xsi_captured(account, stream)) return; // recorded into a graph
+  wait->call.work = account->work(stream);
+  if (wait->call.work) wait->mark = xsi_work_mark(wait->call.work);
+}
+
+int xsi_end_record(struct xsi_wait *wait, const void *event, int result) {
+  if (wait->call.work && result == 0)
+    xsi_work_event_recorded((uintptr_t)event, wait->call.work, wait->mark);
+  return result;
+}
+
+// ---- captures ------------------------------------------------------------------------
+
+// The watcher is kept away while a stream enters or leaves a capture: it must not ask about one
+// that is in.
+void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  enter(account, wait);
+  if (wait->call.mode == XSI_PLAIN) return;
+  wait->call.work = account->work(stream);
+  xsi_work_exclude();
+  __atomic_fetch_add(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
+}
+
+int xsi_capture_begin_done(struct xsi_wait *wait, int result) {
+  if (wait->call.mode == XSI_PLAIN) return result;
+  if (result == 0 && wait->call.work)
+    xsi_work_capture_begun(wait->call.work);
+  else // without a record its end could not be told from another's: the stream answers for itself
+    __atomic_fetch_sub(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
+  xsi_work_include();
+  return result;
+}
+
+void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  enter(account, wait);
+  if (wait->call.mode == XSI_PLAIN) return;
+  wait->call.work = account->work(stream);
+  wait->mark = stream;
+  xsi_work_exclude();
+}
+
+int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result) {
+  if (wait->call.mode == XSI_PLAIN) return result;
+  // An invalidated capture ends with an error; one of another thread does not end.
+  if (wait->call.work &&
+      (result == 0 || !account->still_capturing((uintptr_t)wait->mark)))
+    xsi_work_capture_ended(wait->call.work);
+  xsi_work_include();
+  return result;
+}
+
+bool xsi_capture_wait(const struct xsi_account *account) {
+  if (!account->enter() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0) return false;
+  xsi_work_exclude();
+  return true;
+}
+
+int xsi_capture_wait_done(bool excluded, int result) {
+  if (excluded) xsi_work_include();
+  return result;
+}

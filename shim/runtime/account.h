@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an entry point does before and after the real call, for runtimes whose functions return 0 on
+ * success. Streams are the runtime's handles; its default streams are XSI_WORK_LEGACY and
+ * XSI_WORK_THREAD.
+ */
+#ifndef XSCHED_RUNTIME_ACCOUNT_H
+#define XSCHED_RUNTIME_ACCOUNT_H
+
+#include "core/counters.h"
+#include "core/work.h"
+
+#define XSI_INLINE static inline __attribute__((always_inline))
+
+/* From before the real call to after it. A call is kept in registers, a wait in memory. */
+enum xsi_mode { XSI_PLAIN, XSI_COUNTED, XSI_CAPTURED };
+struct xsi_call {
+  struct xsi_work_stream *work; /* NULL: not accounted for */
+  enum xsi_mode mode;
+};
+struct xsi_wait {
+  struct xsi_call call;
+  uint64_t mark;
+};
+
+/* What differs between runtimes. */
+struct xsi_account {
+  bool (*enter)(void);                        /* counts the call; false: disabled */
+  struct xsi_call (*begin)(uintptr_t stream); /* as for a launch */
+  struct xsi_work_stream *(*work)(uintptr_t stream);
+  /* Does what goes into the stream become part of a graph? Asked only while there are captures. */
+  bool (*is_capturing)(uintptr_t stream);
+  bool (*still_capturing)(uintptr_t stream); /* after a call that failed: keeps its error */
+  void (*unknown)(uintptr_t stream);         /* work that has no record yet; NULL: ignored */
+};
+
+static inline bool xsi_captured(const struct xsi_account *account, uintptr_t stream) {
+  return XSI_UNLIKELY(__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) != 0) &&
+         account->is_capturing(stream);
+}
+
+/* ---- work ------------------------------------------------------------------------- */
+
+/* Work into any stream. A runtime inlines the common case of a launch in its own begin_launch. */
+struct xsi_call xsi_begin_work(const struct xsi_account *account, uintptr_t stream);
+int xsi_end_work(struct xsi_call call, int result);
+struct xsi_call xsi_begin_copy(const struct xsi_account *account, uintptr_t stream);
+int xsi_end_copy(struct xsi_call call, int result);
+
+XSI_INLINE int xsi_end_launch(struct xsi_call call, int result) {
+  if (XSI_UNLIKELY(result != 0)) {
+    if (call.work) xsi_work_withdraw(call.work);
+    return result;
+  }
+  if (XSI_LIKELY(call.mode == XSI_COUNTED))
+    xsi_count(launches, 1);
+  else if (call.mode == XSI_CAPTURED)
+    xsi_count(captured, 1);
+  if (XSI_LIKELY(call.work != NULL)) xsi_work_landed(call.work);
+  return result;
+}
+
+/* Copies that are over when the call returns, and so is all that was in their stream before. */
+void xsi_begin_wait(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+int xsi_end_wait(struct xsi_wait *wait, int result);
+
+/* ---- waits, events, captures --------------------------------------------------------- */
+
+void xsi_begin_sync(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+int xsi_end_sync(struct xsi_wait *wait, int result);
+void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, const void *event,
+                      uintptr_t stream);
+int xsi_end_record(struct xsi_wait *wait, const void *event, int result);
+
+void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+int xsi_capture_begin_done(struct xsi_wait *wait, int result);
+void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result);
+bool xsi_capture_wait(const struct xsi_account *account);
+int xsi_capture_wait_done(bool excluded, int result);
+
+#endif /* XSCHED_RUNTIME_ACCOUNT_H */
