@@ -19,13 +19,7 @@ type Config struct {
 	Mode       model.Mode
 	ForceLevel model.Level // with ModeLevel only
 
-	Quantum         time.Duration
-	StarvationBound time.Duration
-	Hold            time.Duration
-
-	HighSlice, LowSlice, PeerSlice, GrantSlice, NativeSlice time.Duration
-
-	Timeslice, ShareMax, Window, Boost time.Duration
+	policy.Knobs
 
 	// InFlight and Batch are the Lv1 limits of a queue whose hint sets none.
 	InFlight, Batch int
@@ -33,25 +27,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults. policy.Knobs gives the reasons for them.
 func DefaultConfig() Config {
-	k := policy.DefaultKnobs()
-	return Config{
-		Policy:          "HPF",
-		Mode:            model.ModeLive,
-		Quantum:         k.Quantum,
-		StarvationBound: k.StarvationBound,
-		Hold:            k.Hold,
-		HighSlice:       k.HighSlice,
-		LowSlice:        k.LowSlice,
-		PeerSlice:       k.PeerSlice,
-		GrantSlice:      k.GrantSlice,
-		NativeSlice:     k.NativeSlice,
-		Timeslice:       k.Timeslice,
-		ShareMax:        k.ShareMax,
-		Window:          k.Window,
-		Boost:           k.Boost,
-		InFlight:        4,
-		Batch:           2,
-	}
+	return Config{Policy: "HPF", Mode: model.ModeLive, Knobs: policy.DefaultKnobs(), InFlight: 4, Batch: 2}
 }
 
 // complete fills in the defaults and checks the rest.
@@ -98,15 +74,6 @@ func (c Config) complete() (Config, error) {
 		c.Batch = min(d.Batch, c.InFlight)
 	}
 	return c, checkMode(c.Mode, c.ForceLevel)
-}
-
-func (c Config) knobs() policy.Knobs {
-	return policy.Knobs{
-		Quantum: c.Quantum, StarvationBound: c.StarvationBound, Hold: c.Hold,
-		HighSlice: c.HighSlice, LowSlice: c.LowSlice, PeerSlice: c.PeerSlice,
-		GrantSlice: c.GrantSlice, NativeSlice: c.NativeSlice,
-		Timeslice: c.Timeslice, ShareMax: c.ShareMax, Window: c.Window, Boost: c.Boost,
-	}
 }
 
 func checkMode(mode model.Mode, level model.Level) error {

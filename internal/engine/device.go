@@ -129,7 +129,7 @@ func (d *device) service(pid int) *policy.Service {
 // refresh brings the view in line with the queues, the mode and the gangs.
 func (d *device) refresh(now model.Time, cfg *Config) {
 	v := &d.view
-	v.Knobs, v.CanSuspend = cfg.knobs(), cfg.Mode != model.ModeTimeslice
+	v.Knobs, v.CanSuspend = cfg.Knobs, cfg.Mode != model.ModeTimeslice
 	top := d.top()
 	for i, r := range d.records {
 		q := &v.Queues[i]

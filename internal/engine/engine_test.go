@@ -29,7 +29,7 @@ func TestNew(t *testing.T) {
 		{Config{Policy: "X"}, `unknown policy "X": known are ` + strings.Join(policy.Names(), ", ")},
 		{Config{Mode: "fast"}, `unknown mode "fast": known are off, timeslice, suspend, level, live`},
 		{Config{Mode: model.ModeLevel}, `mode "level": level 0: must be 1, 2 or 3`},
-		{Config{Quantum: -1}, "quantum is -1ns: must not be negative"},
+		{Config{Knobs: policy.Knobs{Quantum: -1}}, "quantum is -1ns: must not be negative"},
 		{Config{InFlight: -1}, "limits must not be negative"},
 	} {
 		if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -45,14 +45,26 @@ func registry() map[string]entry {
 // Names lists the known policies, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(registry())) }
 
-// Number returns the number of a policy, 0 for an unknown one.
-func Number(name string) int {
+// lookup finds a policy by name, ignoring case.
+func lookup(name string) (string, entry) {
 	for known, e := range registry() {
 		if strings.EqualFold(known, name) {
-			return e.number
+			return known, e
 		}
 	}
-	return 0
+	return "", entry{}
+}
+
+// Number returns the number of a policy, 0 for an unknown one.
+func Number(name string) int {
+	_, e := lookup(name)
+	return e.number
+}
+
+// Summary says in a few words what a policy does, "" for an unknown one.
+func Summary(name string) string {
+	_, e := lookup(name)
+	return e.summary
 }
 
 // NameOf returns the name of the policy with that number, "" if there is none.
@@ -65,27 +77,16 @@ func NameOf(number int) string {
 	return ""
 }
 
-// Summary says in a few words what a policy does, "" for an unknown one.
-func Summary(name string) string {
-	for known, e := range registry() {
-		if strings.EqualFold(known, name) {
-			return e.summary
-		}
-	}
-	return ""
-}
-
 // New returns the policy of that name, ignoring case, with the starvation bound
 // and group scheduling applied.
 func New(name string) (*Scheduler, error) {
-	for known, e := range registry() {
-		if strings.EqualFold(known, name) {
-			s := &Scheduler{name: known, policy: e.policy}
-			s.ranker, _ = e.policy.impl.(Ranker)
-			return s, nil
-		}
+	known, e := lookup(name)
+	if known == "" {
+		return nil, unknownError{name}
 	}
-	return nil, unknownError{name}
+	s := &Scheduler{name: known, policy: e.policy}
+	s.ranker, _ = e.policy.impl.(Ranker)
+	return s, nil
 }
 
 // unknownError names the unknown policy and the known ones.
