@@ -11,8 +11,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// TestAlone: whatever a queue that is alone does, at whatever time, nothing is decided
-// differently, and it stays alone.
+// TestAlone: changes of a queue that is alone never affect a decision, and the
+// queue stays alone.
 func TestAlone(t *testing.T) {
 	n := min(*histories/4, 2000)
 	if raceEnabled || testing.Short() {
@@ -38,7 +38,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// flip lets the queues that are alone work now and then.
+// flip toggles the work of the queues that are alone.
 func (m *machine) flip() int {
 	var alone []model.QueueID
 	m.e.EachAlone(func(id model.QueueID) { alone = append(alone, id) })
@@ -113,7 +113,7 @@ func TestNotAlone(t *testing.T) {
 	}
 }
 
-// A quantum that the starvation bound gave ends with the queue's work, also if all others have left.
+// A starvation grant ends when its queue goes idle, even if all others have left.
 func TestNotAloneInAGrant(t *testing.T) {
 	e, err := New(DefaultConfig())
 	if err != nil {

@@ -52,7 +52,7 @@ func TestErrorsChangeNothing(t *testing.T) {
 	if e.Config() != DefaultConfig() {
 		t.Errorf("configuration became %+v", e.Config())
 	}
-	// Strangers are nothing.
+	// Unknown queues and processes are ignored.
 	id := model.QueueID{Session: 9}
 	e.SetBusy(1, id, true)
 	e.SetLevel(1, id, model.LevelBlock, false)
@@ -65,7 +65,8 @@ func TestErrorsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestHeldProcess: what a held process creates is held too, on every device.
+// TestHeldProcess: new queues of a process suspended by hand are suspended too, on
+// every device.
 func TestHeldProcess(t *testing.T) {
 	e, err := New(DefaultConfig())
 	if err != nil {
@@ -94,7 +95,7 @@ func TestHeldProcess(t *testing.T) {
 	}
 }
 
-// TestDevicesAreApart: a busy high on one device is nothing to another.
+// TestDevicesAreApart: a busy high-priority queue affects its own device only.
 func TestDevicesAreApart(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Mode = model.ModeSuspend
@@ -135,7 +136,7 @@ func TestDevicesAreApart(t *testing.T) {
 	}
 }
 
-// TestLimits: a hint's own limits go before the defaults.
+// TestLimits: the limits of a hint override the defaults.
 func TestLimits(t *testing.T) {
 	e, err := New(DefaultConfig())
 	if err != nil {
@@ -158,8 +159,9 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A level is forced on a queue that has only the gate: its launches are held while it is idle too, or
-// a program that waits for each of them would never meet a closed gate.
+// A level is forced on a queue that supports only the gate: its launches are held
+// while it is idle too. Otherwise a program that waits for each launch would never
+// find the gate closed.
 func TestForcedLevelHoldsTheGate(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Mode, cfg.ForceLevel = model.ModeLevel, model.LevelDeactivate

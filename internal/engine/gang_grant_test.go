@@ -10,8 +10,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// A process that is starved by a gang, which another device lets run, gets its quantum as a whole: one of its queues may
-// wait for work of the other.
+// A process that is starved by a gang led by another device gets a grant for all of
+// its queues: one of them may wait for work of the other.
 func TestGrantBesideAGangIsAProcess(t *testing.T) {
 	for _, name := range policy.Names() {
 		grantBesideAGang(t, name)

@@ -30,9 +30,9 @@ type tenant struct {
 func (p *tenant) busy() bool     { return p.left > 0 }
 func (p *tenant) runnable() bool { return p.busy() && p.want.Suspend == 0 }
 
-// gpu is a device that does what was measured: round-robin over what is
-// runnable, a slice each, a price for every switch away from unfinished work.
-// A stop or a continue takes effect after delay.
+// gpu models a device as measured: round robin over the runnable tenants, one slice
+// each, and a cost for every switch away from unfinished work. A suspend or a resume
+// takes effect after delay.
 type gpu struct {
 	t       fataler
 	e       *Engine
@@ -112,7 +112,7 @@ func (g *gpu) sliceOf(i int) time.Duration {
 	return 2 * time.Millisecond
 }
 
-// choose gives the chip to somebody.
+// choose gives the chip to the next runnable tenant.
 func (g *gpu) choose() {
 	n := len(g.tenants)
 	if g.cur >= 0 && g.tenants[g.cur].runnable() && g.slice > 0 {
@@ -185,11 +185,11 @@ func (g *gpu) horizon() model.Time {
 	return at
 }
 
-// pass lets time go by.
+// pass advances the time.
 func (g *gpu) pass(d time.Duration) {
 	d = max(d, 1)
 	work := max(0, d-g.cost)
-	toProgress := g.cost // till the tenant that runs has made real progress
+	toProgress := g.cost // until the running tenant has made real progress
 	g.cost = max(0, g.cost-d)
 	g.now = g.now.Add(d)
 	for i, p := range g.tenants {
@@ -238,7 +238,8 @@ func (g *gpu) alone() bool {
 	return true
 }
 
-// watch measures how long a lower tenant works without a break while a higher one is ready.
+// watch measures how long a lower tenant runs without a break while a higher one is
+// ready.
 func (g *gpu) watch(d time.Duration) {
 	inverted := false
 	if g.cur >= 0 {

@@ -15,8 +15,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// source makes choices: a rapid test, which can shrink them, or a seeded generator, which is
-// a hundred times faster.
+// source makes random choices: a rapid test, which can shrink them, or a seeded
+// generator, which is a hundred times faster.
 type source interface {
 	fataler
 	pick(what string, n int) int
@@ -46,8 +46,8 @@ func (s seeded) Fatal(args ...any) {
 
 func pickOf[T any](s source, what string, of ...T) T { return of[s.pick(what, len(of))] }
 
-// machine is an engine, a second one that must answer the same, a third one
-// that is rebuilt all the time, and what a device would have been told.
+// machine is an engine, a twin that must answer the same, a third one that rebuilds
+// its view at every decision, and the desired states a device would have received.
 type machine struct {
 	source
 	e       *Engine
@@ -125,7 +125,7 @@ func (m *machine) hint() model.Hint {
 	return h
 }
 
-// add makes a queue, now and then a second one of a process.
+// add adds a queue, sometimes of a process that has one already.
 func (m *machine) add() {
 	m.serial++
 	q := model.Queue{
@@ -144,7 +144,7 @@ func (m *machine) add() {
 	})
 }
 
-// step does one random thing.
+// step makes one random event.
 func (m *machine) step() {
 	before := m.now
 	m.now = m.now.Add(pickOf(m, "step", 0, 20*us, 400*us, 3*ms, 40*ms, time.Second))
@@ -215,7 +215,7 @@ func (m *machine) step() {
 			m.all(func(e *Engine) { e.SetBusy(m.now, q.ID, true) })
 			break
 		}
-		// By the time, not by a choice of its own: histories that are known by their number stay what they are.
+		// Derived from the time, so that histories known by their seed stay the same.
 		fed := []time.Duration{0, 1, time.Hour, time.Hour}[m.now/10_000%4]
 		m.all(func(e *Engine) { e.SetIdle(m.now, q.ID, fed) })
 	}
@@ -253,7 +253,7 @@ func (m *machine) decide() {
 	if !slices.Equal(changes, again) || wake != wake2 {
 		m.Fatalf("not deterministic:\n%v %v\n%v %v", changes, wake, again, wake2)
 	}
-	// A rebuild from nothing must come to the same plan as the changes in place.
+	// Rebuilding the view must not change the plan.
 	other, _ := m.rebuilt.Decide(m.now)
 	if !slices.Equal(sorted(changes), sorted(other)) {
 		m.Fatalf("%s: in place %v, rebuilt %v", m.e, changes, other)
@@ -266,8 +266,8 @@ func sorted(changes []model.Desired) []model.Desired {
 	})
 }
 
-// stable says that one decision is all it takes: a grant or a gang may need two, and what
-// a plan stops is charged when it is in force.
+// stable reports that one decision settles everything. A grant or a gang may need
+// two, and MLFQ and SPUP charge a queue once its suspension is in force.
 func (m *machine) stable() bool {
 	for _, d := range m.e.devices {
 		if len(d.view.Groups) > 0 {
@@ -278,7 +278,7 @@ func (m *machine) stable() bool {
 	return cfg.StarvationBound == 0 && cfg.Policy != "MLFQ" && cfg.Policy != "SPUP"
 }
 
-// again: to be asked twice changes nothing.
+// again checks that a second decision at the same time changes nothing.
 func (m *machine) again() {
 	ask := func(e *Engine) {
 		for _, d := range e.devices {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestMain has rapid try the same histories every time: a change is judged by what it changes. Others
-// are tried with -rapid.seed N, and with -histories N.
+// TestMain fixes rapid's seed, so that a failure is due to a change of the code. Use
+// -rapid.seed N and -histories N to try others.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false

@@ -10,8 +10,8 @@ import (
 	"xsched/internal/model"
 )
 
-// TestNewcomer: who comes late has its share from then on, and not what the others had before, however long
-// nobody had anything to decide meanwhile.
+// TestNewcomer: a late queue has its share from then on, and is not compensated for
+// the time before, however long ago the last decision was.
 func TestNewcomer(t *testing.T) {
 	const before, after = time.Minute, 2 * time.Second
 	for _, name := range []string{"UP", "PUP", "SPUP", "CFS", "RR"} {

@@ -23,7 +23,8 @@ func TestRules(t *testing.T) {
 
 var histories = flag.Int("histories", 300, "generated histories for each policy")
 
-// historyCount is what a run can bear: with the race detector or -short a sample of the histories.
+// historyCount is the number of histories to run: a sample with the race detector or
+// -short.
 func historyCount() uint64 {
 	if raceEnabled || testing.Short() {
 		return uint64(min(*histories, 300))
@@ -43,8 +44,8 @@ func TestHistories(t *testing.T) {
 			for seed := range historyCount() {
 				run(seed)
 			}
-			// Turns that were longer by what their queue had waited before; a look for the sake of somebody
-			// who did not wait any more.
+			// Seeds of earlier failures: turns prolonged by the wait before them, and
+			// wake-ups for queues that waited no more.
 			if seed, ok := map[string]uint64{"AWF": 12963, "HPF": 31515, "HHPF": 27879, "PUP": 27691, "SPUP": 37698}[name]; ok {
 				run(seed)
 			}
@@ -52,7 +53,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// FuzzHints: whatever passes the check does no harm to any policy.
+// FuzzHints: no hint that passes the check breaks a policy.
 func FuzzHints(f *testing.F) {
 	f.Add(0, 50, int64(5*ms), int64(20*ms), 2, int64(ms), -3, "g", int64(20*ms), 99.0, false)
 	f.Add(-256, 100, int64(time.Second), int64(0), 0, int64(0), 19, "", int64(1), 1.0, true)

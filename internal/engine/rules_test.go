@@ -9,7 +9,7 @@ import (
 	"xsched/internal/policy"
 )
 
-// check holds the last decision to the rules.
+// check verifies the rules for the last decision.
 func (m *machine) check() {
 	t := m.source
 	cfg, states := m.e.Config(), m.e.Snapshot(m.now)
@@ -25,7 +25,7 @@ func (m *machine) check() {
 		if s.Queue.Running && stopped || !s.Queue.Running && !stopped && (s.Queue.Busy || s.Queue.Held || s.Queue.Guessed) {
 			t.Fatalf("running %v, busy %v, but desired %+v", s.Queue.Running, s.Queue.Busy, s.Desired)
 		}
-		// What looks idle may have work of the driver's own, which must not wait for ever.
+		// An idle queue may have work of the driver's own, which must not be blocked.
 		if s.Desired.Suspend > model.LevelBlock && !s.Queue.Busy && !s.Queue.Held && !s.Queue.Guessed {
 			t.Fatalf("idle and stopped by hardware: %+v", s)
 		}
@@ -43,7 +43,7 @@ func (m *machine) check() {
 	m.checkGangs(cfg, states)
 }
 
-// checkGangs: all or none, where anybody may be stopped.
+// checkGangs: where queues may be suspended, all members of a gang run or none.
 func (m *machine) checkGangs(cfg Config, states []QueueState) {
 	if cfg.Mode == model.ModeTimeslice {
 		return
@@ -140,7 +140,8 @@ func checkDevice(t source, cfg Config, e *Engine, now model.Time, states []Queue
 	}
 }
 
-// wants is 1 for a ready queue that must not wait beside an idle device: under SPUP who has had its share may.
+// wants is 1 for a ready queue that must not wait beside an idle device. Under SPUP a
+// queue that used its share may.
 func wants(cfg Config, q *model.Queue) int {
 	if cfg.Policy == "SPUP" && q.Hint.Utilization > 0 && q.Hint.Utilization < model.UtilizationMax {
 		return 0
@@ -148,7 +149,7 @@ func wants(cfg Config, q *model.Queue) int {
 	return 1
 }
 
-// checkTurns: whoever has a turn while an equal waits is asked again when it ends.
+// checkTurns: a turn has an end while an equal queue waits.
 func checkTurns(t source, cfg Config, now, wake model.Time, top model.Priority, states []QueueState) {
 	for i := range states {
 		q := &states[i].Queue
@@ -164,7 +165,7 @@ func checkTurns(t source, cfg Config, now, wake model.Time, top model.Priority, 
 	}
 }
 
-// checkLimits: at Lv1 the limits are there before the high has work.
+// checkLimits: at Lv1 the limits are in force before the high-priority queue has work.
 func checkLimits(t source, cfg Config, states []QueueState) {
 	if cfg.Mode == model.ModeTimeslice || cfg.Policy != "HPF" && cfg.Policy != "FIFO" {
 		return

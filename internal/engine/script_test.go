@@ -21,21 +21,23 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected lines of testdata/*.txt")
 
-// script runs a text of commands against an engine. Lines that begin with ">"
-// are what it answered to the command above; -update writes them anew.
+// script runs text commands against an engine. Lines that begin with ">" are its
+// answers to the command above; -update rewrites them.
 //
 //	config quantum=50ms bound=2s hold=500us     before anything else
 //	queue NAME [level=N] [slices=no] [device=N] [pid=N] [HINT=VALUE]...
-//	at TIME busy|idle|remove|hold|release NAME... , begin|end NAME... (a request), fed|waited NAME... (idle; was submitting
-//	        till then, or waiting) , hint NAME [HINT=VALUE]... ,
-//	        prio NAME N , policy NAME , mode MODE [LEVEL] , unmanaged DEVICE
-//	slo                                         how the latency targets stand
+//	at TIME busy|idle|remove|hold|release NAME...
+//	at TIME begin|end NAME...                   of a request
+//	at TIME fed|waited NAME...                  idle, after submitting or waiting until then
+//	at TIME hint NAME [HINT=VALUE]...
+//	at TIME prio NAME N | policy NAME | mode MODE [LEVEL] | unmanaged DEVICE
+//	slo                                         status of the latency targets
 //
 // Hints are prio, util, timeslice, deadline, k, laxity, lax, critical, window, nice, slo, gang, perqueue.
 //
 //	decide                                      at the time of the last event
-//	until TIME                                  decides at every wake-up up to then
-//	list                                        everybody's state
+//	until TIME                                  decide at every wake-up until then
+//	list                                        state of all queues
 type script struct {
 	e     *Engine
 	cfg   Config
@@ -193,7 +195,7 @@ func (s *script) queue(name string, words []string) error {
 	return nil
 }
 
-// setHint sets what KEY=VALUE says.
+// setHint applies KEY=VALUE.
 func setHint(h *model.Hint, word string) error {
 	key, value, _ := strings.Cut(word, "=")
 	n, notNumber := strconv.Atoi(value)

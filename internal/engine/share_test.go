@@ -18,8 +18,8 @@ func saturating(hint model.Hint) *tenant {
 	return p
 }
 
-// TestShares holds what saturating tenants get to what they asked for, where the hardware
-// divides the device and where turns do.
+// TestShares compares the shares of saturating tenants with their hints, for slices
+// and for turns.
 func TestShares(t *testing.T) {
 	for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
 		for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
@@ -63,7 +63,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestIdleShares: what an idle tenant does not use the others have, except under SPUP.
+// TestIdleShares: the others get what an idle tenant does not use, except under SPUP.
 func TestIdleShares(t *testing.T) {
 	for _, c := range []struct {
 		policy   string

@@ -23,8 +23,8 @@ func tenantOf(prio model.Priority, burst, gap time.Duration) *tenant {
 	}
 }
 
-// TestPeriodicHigh: a high that comes at regular times leaves the lows equal parts, also where what is left between
-// two of its bursts is a little more than a quantum.
+// TestPeriodicHigh: a periodic high leaves the lows equal parts, even if the gap
+// between two of its bursts is slightly longer than a quantum.
 func TestPeriodicHigh(t *testing.T) {
 	for _, name := range []string{"HPF", "HHPF", "CHPF", "AWF"} {
 		for _, gap := range []time.Duration{20 * ms, 51 * ms, 54 * ms, 60 * ms, 104 * ms, 170 * ms} {
@@ -51,8 +51,8 @@ func TestPeriodicHigh(t *testing.T) {
 	}
 }
 
-// TestOneHighThreeLows is the demo's case: 0.09 ms every 10 ms beside 20 ms kernels, with the
-// stops and continues as slow as they were measured.
+// TestOneHighThreeLows is the case of the demo: 0.09 ms every 10 ms beside 20 ms
+// kernels, with suspends and resumes as slow as measured.
 func TestOneHighThreeLows(t *testing.T) {
 	for _, c := range []struct {
 		mode         model.Mode

@@ -11,8 +11,8 @@ import (
 	"xsched/internal/policy"
 )
 
-// TestSLO runs a service beside three saturating lows. The oracle for the lows is
-// what the service leaves of the chip if switching were free.
+// TestSLO runs a service beside three saturating lows. The oracle is what the service
+// would leave them if switching were free.
 func TestSLO(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -68,8 +68,8 @@ func TestSLO(t *testing.T) {
 	}
 }
 
-// TestSLOGreedyService: a service that always has work would take the whole chip; the lows get
-// what its target leaves.
+// TestSLOGreedyService: beside a service that always has work, the lows get what its
+// target leaves.
 func TestSLOGreedyService(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Policy = "SLO"

@@ -14,21 +14,21 @@ import (
 	"xsched/internal/policy"
 )
 
-// Properties that take time to show: programs with random work share a modelled device.
+// Properties that need time: programs with random work share a modelled device.
 
-// timed are those properties and the policies that promise them.
+// timed lists these properties and the policies that guarantee them.
 var timed = []struct {
 	name     string
 	policies []string // nil: all
 	history  func(s source, policy string)
 }{
 	{"starvation", nil, starvationHistory},
-	// SLO without targets is HPF. The others order by something else than priorities.
+	// SLO without targets is HPF. The others do not order by priority.
 	{"inversion", []string{"HPF", "HHPF", "CHPF", "AWF", "LAX", "SLO"}, inversionHistory},
 	{"shares", []string{"UP", "PUP", "SPUP", "CFS", "RR"}, shareHistory},
 }
 
-// TestTimed lets rapid look for counterexamples, because it can make them small.
+// TestTimed uses rapid, which can shrink counterexamples.
 func TestTimed(t *testing.T) {
 	for _, p := range timed {
 		t.Run(p.name, func(t *testing.T) {
@@ -70,7 +70,8 @@ func some(s source, what string, of ...time.Duration) []time.Duration {
 	return out
 }
 
-// starvationHistory: under every policy and every mode that schedules the guard keeps its promise.
+// starvationHistory: the starvation bound holds under every policy and every mode that
+// schedules.
 func starvationHistory(s source, name string) {
 	cfg := DefaultConfig()
 	cfg.Policy = name
@@ -92,7 +93,7 @@ func starvationHistory(s source, name string) {
 	promise := max(cfg.StarvationBound, round) + round
 	g.run(promise + 300*ms)
 
-	// A grant is shared with the others: one round of their slices until it works.
+	// Others run during a grant: it takes effect after one round of their slices.
 	slack := time.Duration(n) * 10 * ms
 	for i, p := range tenants {
 		if p.worst > promise+slack {
@@ -101,8 +102,8 @@ func starvationHistory(s source, name string) {
 	}
 }
 
-// inversionHistory: where priorities count a lower tenant works while a higher one is ready
-// for a switch at most, and where the starvation bound says so for one quantum.
+// inversionHistory: where priorities count, a lower tenant runs beside a ready higher
+// one for a switch at most, or for the quantum of a starvation grant.
 func inversionHistory(s source, name string) {
 	cfg := DefaultConfig()
 	cfg.Policy = name
@@ -128,9 +129,9 @@ func inversionHistory(s source, name string) {
 	}
 }
 
-// shareHistory: whatever the weights of saturating tenants, nobody's part of the device is further from
-// its share than two turns of the time that went by, or a twentieth of the share by slices. Under SPUP a share is
-// also a part of the whole device, which by slices is missed by no more than one of them in a window.
+// shareHistory: for any weights of saturating tenants, each part of the device is
+// within two turns of its share, plus a twentieth of the share with slices. Under SPUP
+// a share is also a quota, missed by at most one slice per window.
 func shareHistory(s source, name string) {
 	cfg := DefaultConfig()
 	cfg.Policy = name

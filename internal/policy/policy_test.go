@@ -58,7 +58,7 @@ func with(q model.Queue, change func(*model.Queue)) model.Queue {
 	return q
 }
 
-// planText writes a plan as one word a queue.
+// planText formats a plan as one word per queue.
 func planText(plan model.Plan) string {
 	words := make([]string, len(plan))
 	for i, p := range plan {
@@ -220,7 +220,7 @@ func TestStarvationBound(t *testing.T) {
 	plan, wake = p.Decide(now, v, p.NewState())
 	check(t, plan, wake, "1s 1µs -", -1)
 
-	// Too many for the bound: it stretches, so that the high keeps the device.
+	// Too many queues for the bound: it stretches, so that the high keeps the device.
 	many := []model.Queue{queue(9, "br"), queue(0, "br")}
 	for range 40 {
 		many = append(many, with(queue(0, "b"), starved))

@@ -32,7 +32,7 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("missed %.4f, should be about %.4f", got, exact)
 	}
 
-	// What was long ago fades.
+	// Old samples fade.
 	for range 10000 {
 		h.add(ms, 20*ms, 99)
 	}
@@ -44,7 +44,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestQuantileRescales: weights grow and are brought back without a change of the estimate.
+// TestQuantileRescales: weights are rescaled without a change of the estimate.
 func TestQuantileRescales(t *testing.T) {
 	var h quantile
 	for range 20000 {
