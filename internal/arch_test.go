@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"internal/model":           {},
 	"internal/clock":           {"internal/model"},
 	"internal/wire":            {"internal/model"},
+	"internal/wire/*":          {},
 	"internal/policy":          {"internal/model"},
 	"internal/engine":          {"internal/model", "internal/policy"},
 	"internal/driver":          {"internal/model", "internal/wire"},

@@ -29,7 +29,6 @@ var vendorFiles = map[string]string{
 var vendorPending = []string{
 	"internal/bench/",         // platforms: should come from internal/virtual
 	"internal/control/dir.go", // names of virtual sockets: used by bench
-	"internal/wire/",          // frames of drivers: should be generated into the drivers
 }
 
 // reWord splits an identifier or a text into words: camel case, snake case and blanks.

@@ -25,6 +25,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
 	vdevice "xsched/internal/virtual/device"
@@ -149,12 +150,12 @@ func pad(n int, words ...uint32) []byte {
 }
 
 // build makes what one CUDA context has, and says what the shim would say.
-func (r rm) build(gpus ...uint32) ([]wire.RMEvent, error) {
+func (r rm) build(gpus ...uint32) ([]nvidia.RMEvent, error) {
 	client, err := r.alloc(0, 0, 0x41, nil)
 	if err != nil {
 		return nil, err
 	}
-	events := []wire.RMEvent{{Kind: wire.RMClient, Client: client, Object: client}}
+	events := []nvidia.RMEvent{{Kind: nvidia.RMClient, Client: client, Object: client}}
 	for _, gpu := range gpus {
 		more, err := r.context(client, gpu)
 		if err != nil {
@@ -168,11 +169,11 @@ func (r rm) build(gpus ...uint32) ([]wire.RMEvent, error) {
 const computeChannels = 8
 
 // context makes what a client has on one GPU.
-func (r rm) context(client, gpu uint32) (events []wire.RMEvent, err error) {
+func (r rm) context(client, gpu uint32) (events []nvidia.RMEvent, err error) {
 	alloc := func(parent, class uint32, params []byte) uint32 {
 		h, e := r.alloc(client, parent, class, params)
 		err = errors.Join(err, e)
-		events = append(events, wire.RMEvent{Kind: wire.RMAlloc, Client: client, Parent: parent, Object: h, ObjectClass: class})
+		events = append(events, nvidia.RMEvent{Kind: nvidia.RMAlloc, Client: client, Parent: parent, Object: h, ObjectClass: class})
 		return h
 	}
 	dev := alloc(client, 0x80, pad(56, gpu))
@@ -230,7 +231,7 @@ func appProgram(args []string) error {
 }
 
 // join does what a shim does, and is busy for ever on GPU 0.
-func join(path string, control int, events []wire.RMEvent) error {
+func join(path string, control int, events []nvidia.RMEvent) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return err
@@ -260,8 +261,8 @@ func join(path string, control int, events []wire.RMEvent) error {
 	if err != nil {
 		return err
 	}
-	for i, part := range [][]wire.RMEvent{events[:1], events[1:]} {
-		packet, err := wire.EncodeRM(part)
+	for i, part := range [][]nvidia.RMEvent{events[:1], events[1:]} {
+		packet, err := nvidia.EncodeRM(part)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/seqpacket"
@@ -111,7 +112,7 @@ type fakeHardware struct {
 // Frame takes frames of the fake driver, which are those of a real one: the
 // first descriptor makes it capable, timeslices are counted.
 func (f *fakeHardware) Frame(packet []byte, fds []int) (bool, error) {
-	events, err := wire.DecodeRM(packet)
+	events, err := nvidia.DecodeRM(packet)
 	if err != nil || len(fds) > 1 {
 		seqpacket.CloseAll(fds)
 		return false, errors.Join(err, wire.ErrFrame)
@@ -124,9 +125,9 @@ func (f *fakeHardware) Frame(packet []byte, fds []int) (bool, error) {
 	}
 	for _, e := range events {
 		switch {
-		case e.Kind == wire.RMClient && len(fds) == 0:
+		case e.Kind == nvidia.RMClient && len(fds) == 0:
 			return false, wire.ErrFrame
-		case e.Kind == wire.RMTimeslice:
+		case e.Kind == nvidia.RMTimeslice:
 			f.slices = append(f.slices, e.Value)
 		}
 	}
@@ -264,7 +265,7 @@ func (f *fixture) join(t testing.TB, priority int32, level uint32) *client {
 // handOver gives the daemon a control file, as the shim's observer does.
 func (c *client) handOver(t testing.TB) {
 	t.Helper()
-	packet, err := wire.EncodeRM([]wire.RMEvent{{Kind: wire.RMClient, Client: 7, Object: 7}})
+	packet, err := nvidia.EncodeRM([]nvidia.RMEvent{{Kind: nvidia.RMClient, Client: 7, Object: 7}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/engine"
 	"xsched/internal/model"
 	"xsched/internal/seqpacket"
@@ -47,8 +48,8 @@ func TestGarbageClients(t *testing.T) {
 	good.queue(0)
 	before := openFDs(t)
 	rng := rand.New(rand.NewPCG(1, 2))
-	rm, _ := wire.EncodeRM([]wire.RMEvent{{Kind: wire.RMAlloc}, {Kind: wire.RMFree}})
-	two, _ := wire.EncodeRM([]wire.RMEvent{{Kind: wire.RMClient, Client: 1}})
+	rm, _ := nvidia.EncodeRM([]nvidia.RMEvent{{Kind: nvidia.RMAlloc}, {Kind: nvidia.RMFree}})
+	two, _ := nvidia.EncodeRM([]nvidia.RMEvent{{Kind: nvidia.RMClient, Client: 1}})
 	for i := range 60 {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.path, Net: "unixpacket"})
 		if err != nil {
@@ -144,7 +145,7 @@ func TestGarbagePage(t *testing.T) {
 func TestFlood(t *testing.T) {
 	h := startHub(t, nil)
 	bad, good := h.join(t, 0, 0), h.join(t, 0, 0)
-	packet, _ := wire.EncodeRM([]wire.RMEvent{{Kind: wire.RMTimeslice, Value: 1}})
+	packet, _ := nvidia.EncodeRM([]nvidia.RMEvent{{Kind: nvidia.RMTimeslice, Value: 1}})
 	_ = bad.conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
 	sent := 0
 	for {

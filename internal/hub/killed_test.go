@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func clientProcess(path string) int {
 		fmt.Println(err)
 		return 1
 	}
-	packet, _ := wire.EncodeRM([]wire.RMEvent{{Kind: wire.RMClient, Client: 7, Object: 7}})
+	packet, _ := nvidia.EncodeRM([]nvidia.RMEvent{{Kind: nvidia.RMClient, Client: 7, Object: 7}})
 	fd, _ := unix.MemfdCreate("control", unix.MFD_CLOEXEC)
 	_, _, _ = c.conn.WriteMsgUnix(packet, unix.UnixRights(fd), nil)
 	f, _ := c.conn.File()

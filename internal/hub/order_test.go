@@ -64,25 +64,25 @@ func (s *shim) obey() {
 		if err != nil {
 			return
 		}
-		o, err := wire.DecodeOrder(packet)
+		o, err := amd.DecodeOrder(packet)
 		if err != nil {
 			return
 		}
 		s.mu.Lock()
 		s.orders++
 		result := s.result
-		if o.Kind == wire.OrderPause {
+		if o.Kind == amd.OrderPause {
 			if _, deadline := s.page.Lease(); deadline == 0 || clock.Now() > deadline {
 				result = -int32(unix.ESTALE)
 			}
 		}
 		if result == 0 {
-			result, s.paused = 1, o.Kind == wire.OrderPause
+			result, s.paused = 1, o.Kind == amd.OrderPause
 		}
 		mute := s.mute
 		s.mu.Unlock()
 		if !mute {
-			_, _ = s.conn.Write(wire.EncodeDone(wire.Done{Sequence: o.Sequence, Result: result, BeginNS: 1000, EndNS: 301000}))
+			_, _ = s.conn.Write(amd.EncodeDone(amd.Done{Sequence: o.Sequence, Result: result, BeginNS: 1000, EndNS: 301000}))
 		}
 	}
 }
@@ -100,9 +100,9 @@ func (f *fixture) shim(t *testing.T, priority int32) *shim {
 	return s
 }
 
-func (s *shim) announce(t *testing.T, events ...wire.KFDEvent) {
+func (s *shim) announce(t *testing.T, events ...amd.KFDEvent) {
 	t.Helper()
-	packet, err := wire.EncodeKFD(events)
+	packet, err := amd.EncodeKFD(events)
 	if err == nil {
 		_, err = s.conn.Write(packet)
 	}
@@ -111,8 +111,8 @@ func (s *shim) announce(t *testing.T, events ...wire.KFDEvent) {
 	}
 }
 
-func computeQueue(id uint32) wire.KFDEvent {
-	return wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: testGPUID, Type: 2, Ring: 0x1000, RingBytes: 4096, Priority: 7}
+func computeQueue(id uint32) amd.KFDEvent {
+	return amd.KFDEvent{Kind: amd.KFDQueue, ID: id, GPUID: testGPUID, Type: 2, Ring: 0x1000, RingBytes: 4096, Priority: 7}
 }
 
 func TestOrders(t *testing.T) {
@@ -121,7 +121,7 @@ func TestOrders(t *testing.T) {
 	low.busy(0, true)
 	high.busy(0, true)
 	await(t, "low is held at the gate first", func() bool { return low.held(0) })
-	low.announce(t, computeQueue(3), wire.KFDEvent{Kind: wire.KFDQueue, ID: 4, GPUID: testGPUID, Type: 1, RingBytes: 4096})
+	low.announce(t, computeQueue(3), amd.KFDEvent{Kind: amd.KFDQueue, ID: 4, GPUID: testGPUID, Type: 1, RingBytes: 4096})
 	await(t, "level 2: its queues are paused, the gate opens", func() bool { return low.isPaused() && !low.held(0) })
 	v, err := h.Sessions(context.Background())
 	if err != nil || v[0].Queues[0].Level != model.LevelDeactivate || v[0].Queues[0].Route != amd.RouteOwner || v[1].Queues[0].Route != "gate" {
@@ -151,7 +151,7 @@ func TestOrders(t *testing.T) {
 	await(t, "paused again", low.isPaused)
 
 	// Its last compute queue goes: level 1 is what is left.
-	low.announce(t, wire.KFDEvent{Kind: wire.KFDGone, ID: 3})
+	low.announce(t, amd.KFDEvent{Kind: amd.KFDGone, ID: 3})
 	await(t, "held at the gate", func() bool { return low.held(0) })
 }
 
@@ -196,7 +196,7 @@ func TestCloseResumesOwners(t *testing.T) {
 	await(t, "paused", low.isPaused)
 	h.Close()
 	// The connection ends, which the library takes as the order to set itself free.
-	if _, err := low.conn.Write(wire.EncodeDone(wire.Done{})); !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, os.ErrClosed) {
+	if _, err := low.conn.Write(amd.EncodeDone(amd.Done{})); !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, os.ErrClosed) {
 		t.Errorf("the connection is still there: %v", err)
 	}
 }
@@ -206,30 +206,30 @@ func TestCloseResumesOwners(t *testing.T) {
 func TestHostileQueues(t *testing.T) {
 	h := amdHub(t)
 	c := h.shim(t, 0)
-	for id := range uint32(wire.MaxKFDQueues + 100) {
-		if id%wire.MaxKFDEvents != 0 {
+	for id := range uint32(amd.MaxKFDQueues + 100) {
+		if id%amd.MaxKFDEvents != 0 {
 			continue
 		}
-		var events []wire.KFDEvent
-		for i := range uint32(wire.MaxKFDEvents) {
+		var events []amd.KFDEvent
+		for i := range uint32(amd.MaxKFDEvents) {
 			events = append(events, computeQueue(id+i))
 		}
 		c.announce(t, events...)
 	}
 	for i := range uint64(50) {
-		if _, err := c.conn.Write(wire.EncodeDone(wire.Done{Sequence: i, Result: 5})); err != nil {
+		if _, err := c.conn.Write(amd.EncodeDone(amd.Done{Sequence: i, Result: 5})); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, "all read", func() bool {
 		q, err := h.all()[0].hw.HardwareQueues(context.Background())
-		return err == nil && len(q) == wire.MaxKFDQueues
+		return err == nil && len(q) == amd.MaxKFDQueues
 	})
 	for i := range uint32(4) { // of a GPU that is not there, and of none of its kinds
-		c.announce(t, wire.KFDEvent{Kind: wire.KFDGone, ID: i}, wire.KFDEvent{Kind: wire.KFDQueue, ID: i, GPUID: 1 + i, Type: 5 + i, RingBytes: 1 << 31})
+		c.announce(t, amd.KFDEvent{Kind: amd.KFDGone, ID: i}, amd.KFDEvent{Kind: amd.KFDQueue, ID: i, GPUID: 1 + i, Type: 5 + i, RingBytes: 1 << 31})
 	}
 	await(t, "still there", func() bool { v, err := h.Sessions(context.Background()); return err == nil && len(v) == 1 })
-	bad, _ := wire.EncodeKFD([]wire.KFDEvent{{Kind: 7}})
+	bad, _ := amd.EncodeKFD([]amd.KFDEvent{{Kind: 7}})
 	if _, err := c.conn.Write(bad); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,10 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("wire version %d is not ours, %d", e.Theirs, e.Ours)
 }
 
-func malformed(format string, args ...any) error {
+func malformed(format string, args ...any) error { return Malformed(format, args...) }
+
+// Malformed is an ErrFrame with its cause.
+func Malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFrame, fmt.Sprintf(format, args...))
 }
 
@@ -57,6 +60,49 @@ const maxGroup = 255
 
 // GroupOf is the driver that a frame type belongs to; 0: none.
 func GroupOf(typ uint32) uint32 { return typ / FrameGroup }
+
+// Get and Put are for the frames of drivers, which start with a Frame.
+func (v *Frame) Get(b []byte) { v.get(b) }
+
+// Put writes v to b.
+func (v *Frame) Put(b []byte) { v.put(b) }
+
+// Decode checks that a packet is a frame of one type and size.
+func Decode(packet []byte, typ uint32, size int) error { return decode(packet, typ, size) }
+
+// DecodeList checks a frame that holds a number of entries behind its head and returns that number.
+func DecodeList(packet []byte, typ uint32, offCount, offEntries, entry, most int) (int, error) {
+	f, err := DecodeFrame(packet)
+	if err != nil {
+		return 0, err
+	}
+	if f.Type != typ {
+		return 0, malformed("type %d, want %d", f.Type, typ)
+	}
+	if len(packet) < offEntries {
+		return 0, malformed("type %d with %d bytes", typ, len(packet))
+	}
+	n := binary.NativeEndian.Uint32(packet[offCount:])
+	if n == 0 || n > uint32(most) {
+		return 0, malformed("type %d with %d entries", typ, n)
+	}
+	if want := offEntries + int(n)*entry; len(packet) != want {
+		return 0, malformed("%d entries in %d bytes, want %d", n, len(packet), want)
+	}
+	return int(n), nil
+}
+
+// EncodeList makes the start of such a frame; the caller fills in the entries.
+func EncodeList(typ uint32, n, offCount, offEntries, entry, most int) ([]byte, error) {
+	if n == 0 || n > most {
+		return nil, malformed("%d entries", n)
+	}
+	b := make([]byte, offEntries+n*entry)
+	f := frame(typ, len(b))
+	f.put(b)
+	binary.NativeEndian.PutUint32(b[offCount:], uint32(n))
+	return b, nil
+}
 
 func decode(packet []byte, typ uint32, size int) error {
 	f, err := DecodeFrame(packet)
@@ -114,35 +160,6 @@ func cString(b []byte) string {
 	return string(bytes.ToValidUTF8(clean, []byte("?")))
 }
 
-// DecodeRM reads an RM packet and returns its events.
-func DecodeRM(packet []byte) ([]RMEvent, error) {
-	f, err := DecodeFrame(packet)
-	if err != nil {
-		return nil, err
-	}
-	if f.Type != FrameRM {
-		return nil, malformed("type %d, want %d", f.Type, FrameRM)
-	}
-	if len(packet) < OffRMEvents {
-		return nil, malformed("RM frame with %d bytes", len(packet))
-	}
-	n := binary.NativeEndian.Uint32(packet[OffRMCount:])
-	if n == 0 || n > MaxRMEvents {
-		return nil, malformed("%d RM events", n)
-	}
-	if want := OffRMEvents + int(n)*SizeOfRMEvent; len(packet) != want {
-		return nil, malformed("%d RM events in %d bytes, want %d", n, len(packet), want)
-	}
-	events := make([]RMEvent, n)
-	for i := range events {
-		events[i].get(packet[OffRMEvents+i*SizeOfRMEvent:])
-		if k := events[i].Kind; k < RMClient || k > RMTimeslice {
-			return nil, malformed("RM event kind %d", k)
-		}
-	}
-	return events, nil
-}
-
 // DecodeWelcome reads a WELCOME packet.
 func DecodeWelcome(packet []byte) (*Welcome, error) {
 	if err := decode(packet, FrameWelcome, SizeOfWelcome); err != nil {
@@ -165,6 +182,9 @@ func DecodeRefused(packet []byte) (*Refused, error) {
 	}
 	return r, nil
 }
+
+// NewFrame is the start of a frame.
+func NewFrame(typ uint32, size int) Frame { return frame(typ, size) }
 
 func frame(typ uint32, size int) Frame {
 	return Frame{Magic: FrameMagic, Version: Version, Type: typ, Bytes: uint32(size)}
@@ -196,19 +216,4 @@ func EncodeRefused(clientVersion uint32, reason string) []byte {
 	copy(r.Reason[:ReasonBytes-1], reason)
 	r.put(b)
 	return b
-}
-
-// EncodeRM makes an RM packet of at most MaxRMEvents events.
-func EncodeRM(events []RMEvent) ([]byte, error) {
-	if len(events) == 0 || len(events) > MaxRMEvents {
-		return nil, malformed("%d RM events", len(events))
-	}
-	b := make([]byte, OffRMEvents+len(events)*SizeOfRMEvent)
-	f := frame(FrameRM, len(b))
-	f.put(b)
-	binary.NativeEndian.PutUint32(b[OffRMCount:], uint32(len(events)))
-	for i := range events {
-		events[i].put(b[OffRMEvents+i*SizeOfRMEvent:])
-	}
-	return b, nil
 }

@@ -4,7 +4,9 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // Limits and magic numbers.
 const (
@@ -18,12 +20,6 @@ const (
 	FrameMaxBytes     = 4096       // XSW_FRAME_MAX_BYTES
 	FrameMaxFDs       = 2          // XSW_FRAME_MAX_FDS
 	FrameGroup        = 256        // XSW_FRAME_GROUP
-	MaxRMEvents       = 64         // XSW_MAX_RM_EVENTS
-	MaxRMObjects      = 4096       // XSW_MAX_RM_OBJECTS
-	MaxRMClients      = 64         // XSW_MAX_RM_CLIENTS
-	MaxKFDEvents      = 64         // XSW_MAX_KFD_EVENTS
-	MaxKFDQueues      = 2048       // XSW_MAX_KFD_QUEUES
-	KFDMaskWords      = 32         // XSW_KFD_MASK_WORDS
 	CommandBytes      = 256        // XSW_COMMAND_BYTES
 	ReasonBytes       = 192        // XSW_REASON_BYTES
 	GangBytes         = 64         // XSW_GANG_BYTES
@@ -54,14 +50,10 @@ const (
 
 // Values of enum xsw_frame_type.
 const (
-	FrameHello   uint32 = 1   // XSW_FRAME_HELLO
-	FrameWelcome uint32 = 2   // XSW_FRAME_WELCOME
-	FrameRefused uint32 = 3   // XSW_FRAME_REFUSED
-	FrameHint    uint32 = 4   // XSW_FRAME_HINT
-	FrameRM      uint32 = 256 // XSW_FRAME_RM
-	FrameKFD     uint32 = 512 // XSW_FRAME_KFD
-	FrameOrder   uint32 = 513 // XSW_FRAME_ORDER
-	FrameDone    uint32 = 514 // XSW_FRAME_DONE
+	FrameHello   uint32 = 1 // XSW_FRAME_HELLO
+	FrameWelcome uint32 = 2 // XSW_FRAME_WELCOME
+	FrameRefused uint32 = 3 // XSW_FRAME_REFUSED
+	FrameHint    uint32 = 4 // XSW_FRAME_HINT
 )
 
 // Values of enum xsw_level.
@@ -95,35 +87,6 @@ const (
 	HintPerQueue     uint32 = 2048 // XSW_HINT_PER_QUEUE
 	HintPolicy       uint32 = 4096 // XSW_HINT_POLICY
 	HintAll          uint32 = 8191 // XSW_HINT_ALL
-)
-
-// Values of enum xsw_rm_kind.
-const (
-	RMClient    uint32 = 1 // XSW_RM_CLIENT
-	RMAlloc     uint32 = 2 // XSW_RM_ALLOC
-	RMFree      uint32 = 3 // XSW_RM_FREE
-	RMTimeslice uint32 = 4 // XSW_RM_TIMESLICE
-)
-
-// Values of enum xsw_kfd_kind.
-const (
-	KFDQueue uint32 = 1 // XSW_KFD_QUEUE
-	KFDGone  uint32 = 2 // XSW_KFD_GONE
-)
-
-// Values of enum xsw_order_kind.
-const (
-	OrderPause    uint32 = 1 // XSW_ORDER_PAUSE
-	OrderResume   uint32 = 2 // XSW_ORDER_RESUME
-	OrderPriority uint32 = 3 // XSW_ORDER_PRIORITY
-	OrderCUMask   uint32 = 4 // XSW_ORDER_CU_MASK
-)
-
-// Values of enum xsw_order_queues.
-const (
-	OrderCompute uint32 = 1 // XSW_ORDER_COMPUTE
-	OrderCopy    uint32 = 2 // XSW_ORDER_COPY
-	OrderBoth    uint32 = 3 // XSW_ORDER_BOTH
 )
 
 // Header is struct xsw_header.
@@ -542,286 +505,4 @@ func (v *Refused) put(b []byte) {
 	binary.NativeEndian.PutUint32(b[OffRefusedDaemonVersion:], v.DaemonVersion)
 	binary.NativeEndian.PutUint32(b[OffRefusedClientVersion:], v.ClientVersion)
 	copy(b[OffRefusedReason:], v.Reason[:])
-}
-
-// RMEvent is struct xsw_rm_event.
-type RMEvent struct {
-	Kind        uint32
-	Client      uint32
-	Parent      uint32
-	Object      uint32
-	ObjectClass uint32
-	Rsv         uint32
-	Value       uint64
-}
-
-// Size and offsets of struct xsw_rm_event.
-const (
-	SizeOfRMEvent         = 32
-	OffRMEventKind        = 0
-	OffRMEventClient      = 4
-	OffRMEventParent      = 8
-	OffRMEventObject      = 12
-	OffRMEventObjectClass = 16
-	OffRMEventRsv         = 20
-	OffRMEventValue       = 24
-)
-
-// get reads v from b, which holds at least SizeOfRMEvent bytes.
-func (v *RMEvent) get(b []byte) {
-	_ = b[SizeOfRMEvent-1]
-	v.Kind = binary.NativeEndian.Uint32(b[OffRMEventKind:])
-	v.Client = binary.NativeEndian.Uint32(b[OffRMEventClient:])
-	v.Parent = binary.NativeEndian.Uint32(b[OffRMEventParent:])
-	v.Object = binary.NativeEndian.Uint32(b[OffRMEventObject:])
-	v.ObjectClass = binary.NativeEndian.Uint32(b[OffRMEventObjectClass:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffRMEventRsv:])
-	v.Value = binary.NativeEndian.Uint64(b[OffRMEventValue:])
-}
-
-// put writes v to b, which holds at least SizeOfRMEvent bytes.
-func (v *RMEvent) put(b []byte) {
-	_ = b[SizeOfRMEvent-1]
-	binary.NativeEndian.PutUint32(b[OffRMEventKind:], v.Kind)
-	binary.NativeEndian.PutUint32(b[OffRMEventClient:], v.Client)
-	binary.NativeEndian.PutUint32(b[OffRMEventParent:], v.Parent)
-	binary.NativeEndian.PutUint32(b[OffRMEventObject:], v.Object)
-	binary.NativeEndian.PutUint32(b[OffRMEventObjectClass:], v.ObjectClass)
-	binary.NativeEndian.PutUint32(b[OffRMEventRsv:], v.Rsv)
-	binary.NativeEndian.PutUint64(b[OffRMEventValue:], v.Value)
-}
-
-// RM is struct xsw_rm.
-type RM struct {
-	Frame  Frame
-	Count  uint32
-	Rsv    uint32
-	Events [64]RMEvent
-}
-
-// Size and offsets of struct xsw_rm.
-const (
-	SizeOfRM    = 2072
-	OffRMFrame  = 0
-	OffRMCount  = 16
-	OffRMRsv    = 20
-	OffRMEvents = 24
-)
-
-// get reads v from b, which holds at least SizeOfRM bytes.
-func (v *RM) get(b []byte) {
-	_ = b[SizeOfRM-1]
-	v.Frame.get(b[OffRMFrame:])
-	v.Count = binary.NativeEndian.Uint32(b[OffRMCount:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffRMRsv:])
-	for i := range v.Events {
-		v.Events[i].get(b[OffRMEvents+i*32:])
-	}
-}
-
-// put writes v to b, which holds at least SizeOfRM bytes.
-func (v *RM) put(b []byte) {
-	_ = b[SizeOfRM-1]
-	v.Frame.put(b[OffRMFrame:])
-	binary.NativeEndian.PutUint32(b[OffRMCount:], v.Count)
-	binary.NativeEndian.PutUint32(b[OffRMRsv:], v.Rsv)
-	for i := range v.Events {
-		v.Events[i].put(b[OffRMEvents+i*32:])
-	}
-}
-
-// KFDEvent is struct xsw_kfd_event.
-type KFDEvent struct {
-	Kind      uint32
-	ID        uint32
-	GPUID     uint32
-	Type      uint32
-	Ring      uint64
-	RingBytes uint32
-	Priority  uint32
-	Late      uint32
-	Rsv       uint32
-}
-
-// Size and offsets of struct xsw_kfd_event.
-const (
-	SizeOfKFDEvent       = 40
-	OffKFDEventKind      = 0
-	OffKFDEventID        = 4
-	OffKFDEventGPUID     = 8
-	OffKFDEventType      = 12
-	OffKFDEventRing      = 16
-	OffKFDEventRingBytes = 24
-	OffKFDEventPriority  = 28
-	OffKFDEventLate      = 32
-	OffKFDEventRsv       = 36
-)
-
-// get reads v from b, which holds at least SizeOfKFDEvent bytes.
-func (v *KFDEvent) get(b []byte) {
-	_ = b[SizeOfKFDEvent-1]
-	v.Kind = binary.NativeEndian.Uint32(b[OffKFDEventKind:])
-	v.ID = binary.NativeEndian.Uint32(b[OffKFDEventID:])
-	v.GPUID = binary.NativeEndian.Uint32(b[OffKFDEventGPUID:])
-	v.Type = binary.NativeEndian.Uint32(b[OffKFDEventType:])
-	v.Ring = binary.NativeEndian.Uint64(b[OffKFDEventRing:])
-	v.RingBytes = binary.NativeEndian.Uint32(b[OffKFDEventRingBytes:])
-	v.Priority = binary.NativeEndian.Uint32(b[OffKFDEventPriority:])
-	v.Late = binary.NativeEndian.Uint32(b[OffKFDEventLate:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffKFDEventRsv:])
-}
-
-// put writes v to b, which holds at least SizeOfKFDEvent bytes.
-func (v *KFDEvent) put(b []byte) {
-	_ = b[SizeOfKFDEvent-1]
-	binary.NativeEndian.PutUint32(b[OffKFDEventKind:], v.Kind)
-	binary.NativeEndian.PutUint32(b[OffKFDEventID:], v.ID)
-	binary.NativeEndian.PutUint32(b[OffKFDEventGPUID:], v.GPUID)
-	binary.NativeEndian.PutUint32(b[OffKFDEventType:], v.Type)
-	binary.NativeEndian.PutUint64(b[OffKFDEventRing:], v.Ring)
-	binary.NativeEndian.PutUint32(b[OffKFDEventRingBytes:], v.RingBytes)
-	binary.NativeEndian.PutUint32(b[OffKFDEventPriority:], v.Priority)
-	binary.NativeEndian.PutUint32(b[OffKFDEventLate:], v.Late)
-	binary.NativeEndian.PutUint32(b[OffKFDEventRsv:], v.Rsv)
-}
-
-// KFD is struct xsw_kfd.
-type KFD struct {
-	Frame  Frame
-	Count  uint32
-	Rsv    uint32
-	Events [64]KFDEvent
-}
-
-// Size and offsets of struct xsw_kfd.
-const (
-	SizeOfKFD    = 2584
-	OffKFDFrame  = 0
-	OffKFDCount  = 16
-	OffKFDRsv    = 20
-	OffKFDEvents = 24
-)
-
-// get reads v from b, which holds at least SizeOfKFD bytes.
-func (v *KFD) get(b []byte) {
-	_ = b[SizeOfKFD-1]
-	v.Frame.get(b[OffKFDFrame:])
-	v.Count = binary.NativeEndian.Uint32(b[OffKFDCount:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffKFDRsv:])
-	for i := range v.Events {
-		v.Events[i].get(b[OffKFDEvents+i*40:])
-	}
-}
-
-// put writes v to b, which holds at least SizeOfKFD bytes.
-func (v *KFD) put(b []byte) {
-	_ = b[SizeOfKFD-1]
-	v.Frame.put(b[OffKFDFrame:])
-	binary.NativeEndian.PutUint32(b[OffKFDCount:], v.Count)
-	binary.NativeEndian.PutUint32(b[OffKFDRsv:], v.Rsv)
-	for i := range v.Events {
-		v.Events[i].put(b[OffKFDEvents+i*40:])
-	}
-}
-
-// Order is struct xsw_order.
-type Order struct {
-	Frame    Frame
-	Sequence uint64
-	Kind     uint32
-	GPUID    uint32
-	Queues   uint32
-	Priority int32
-	MaskBits uint32
-	Rsv      uint32
-	Mask     [32]uint32
-}
-
-// Size and offsets of struct xsw_order.
-const (
-	SizeOfOrder      = 176
-	OffOrderFrame    = 0
-	OffOrderSequence = 16
-	OffOrderKind     = 24
-	OffOrderGPUID    = 28
-	OffOrderQueues   = 32
-	OffOrderPriority = 36
-	OffOrderMaskBits = 40
-	OffOrderRsv      = 44
-	OffOrderMask     = 48
-)
-
-// get reads v from b, which holds at least SizeOfOrder bytes.
-func (v *Order) get(b []byte) {
-	_ = b[SizeOfOrder-1]
-	v.Frame.get(b[OffOrderFrame:])
-	v.Sequence = binary.NativeEndian.Uint64(b[OffOrderSequence:])
-	v.Kind = binary.NativeEndian.Uint32(b[OffOrderKind:])
-	v.GPUID = binary.NativeEndian.Uint32(b[OffOrderGPUID:])
-	v.Queues = binary.NativeEndian.Uint32(b[OffOrderQueues:])
-	v.Priority = int32(binary.NativeEndian.Uint32(b[OffOrderPriority:]))
-	v.MaskBits = binary.NativeEndian.Uint32(b[OffOrderMaskBits:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffOrderRsv:])
-	for i := range v.Mask {
-		v.Mask[i] = binary.NativeEndian.Uint32(b[OffOrderMask+i*4:])
-	}
-}
-
-// put writes v to b, which holds at least SizeOfOrder bytes.
-func (v *Order) put(b []byte) {
-	_ = b[SizeOfOrder-1]
-	v.Frame.put(b[OffOrderFrame:])
-	binary.NativeEndian.PutUint64(b[OffOrderSequence:], v.Sequence)
-	binary.NativeEndian.PutUint32(b[OffOrderKind:], v.Kind)
-	binary.NativeEndian.PutUint32(b[OffOrderGPUID:], v.GPUID)
-	binary.NativeEndian.PutUint32(b[OffOrderQueues:], v.Queues)
-	binary.NativeEndian.PutUint32(b[OffOrderPriority:], uint32(v.Priority))
-	binary.NativeEndian.PutUint32(b[OffOrderMaskBits:], v.MaskBits)
-	binary.NativeEndian.PutUint32(b[OffOrderRsv:], v.Rsv)
-	for i := range v.Mask {
-		binary.NativeEndian.PutUint32(b[OffOrderMask+i*4:], v.Mask[i])
-	}
-}
-
-// Done is struct xsw_done.
-type Done struct {
-	Frame    Frame
-	Sequence uint64
-	Result   int32
-	Rsv      uint32
-	BeginNS  uint64
-	EndNS    uint64
-}
-
-// Size and offsets of struct xsw_done.
-const (
-	SizeOfDone      = 48
-	OffDoneFrame    = 0
-	OffDoneSequence = 16
-	OffDoneResult   = 24
-	OffDoneRsv      = 28
-	OffDoneBeginNS  = 32
-	OffDoneEndNS    = 40
-)
-
-// get reads v from b, which holds at least SizeOfDone bytes.
-func (v *Done) get(b []byte) {
-	_ = b[SizeOfDone-1]
-	v.Frame.get(b[OffDoneFrame:])
-	v.Sequence = binary.NativeEndian.Uint64(b[OffDoneSequence:])
-	v.Result = int32(binary.NativeEndian.Uint32(b[OffDoneResult:]))
-	v.Rsv = binary.NativeEndian.Uint32(b[OffDoneRsv:])
-	v.BeginNS = binary.NativeEndian.Uint64(b[OffDoneBeginNS:])
-	v.EndNS = binary.NativeEndian.Uint64(b[OffDoneEndNS:])
-}
-
-// put writes v to b, which holds at least SizeOfDone bytes.
-func (v *Done) put(b []byte) {
-	_ = b[SizeOfDone-1]
-	v.Frame.put(b[OffDoneFrame:])
-	binary.NativeEndian.PutUint64(b[OffDoneSequence:], v.Sequence)
-	binary.NativeEndian.PutUint32(b[OffDoneResult:], uint32(v.Result))
-	binary.NativeEndian.PutUint32(b[OffDoneRsv:], v.Rsv)
-	binary.NativeEndian.PutUint64(b[OffDoneBeginNS:], v.BeginNS)
-	binary.NativeEndian.PutUint64(b[OffDoneEndNS:], v.EndNS)
 }

@@ -5,95 +5,18 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/wire/wiretest"
 )
 
-// TestOffsetsMatchC asks the C compiler where everything is.
 func TestOffsetsMatchC(t *testing.T) {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("needs gcc")
-	}
-	gen, err := os.ReadFile("wire_gen.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^\s*((?:SizeOf|Off)\w+)\s*=\s*(\d+)$`).FindAllStringSubmatch(string(gen), -1) {
-		want[m[1]] = m[2]
-	}
-	var c strings.Builder
-	c.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include \"xsched/wire.h\"\nint main(void){\n")
-	var hdr []byte
-	for _, name := range []string{"wire.h", "wire_hints_gen.h"} {
-		text, err := os.ReadFile("../../shim/include/xsched/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		hdr = append(hdr, text...)
-	}
-	for _, st := range []any{Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, RMEvent{}, RM{}, Hint{}, HintFrame{}, Request{}, Requests{}, KFDEvent{}, KFD{}, Order{}, Done{}} {
-		rt := reflect.TypeOf(st)
-		cname := "xsw_" + snake(rt.Name())
-		fmt.Fprintf(&c, "printf(\"SizeOf%s %%zu\\n\", sizeof(struct %s));\n", rt.Name(), cname)
-		if want["SizeOf"+rt.Name()] != fmt.Sprint(rt.Size()) {
-			t.Errorf("Go lays %s out in %d bytes, generated %s", rt.Name(), rt.Size(), want["SizeOf"+rt.Name()])
-		}
-		for f := range rt.Fields() {
-			cf := snake(f.Name)
-			if strings.HasPrefix(cf, "rsv") {
-				cf = "_" + cf
-			}
-			if !bytes.Contains(hdr, []byte(cf)) {
-				t.Errorf("field %s.%s has no C name %s", rt.Name(), f.Name, cf)
-			}
-			fmt.Fprintf(&c, "printf(\"Off%s%s %%zu\\n\", offsetof(struct %s, %s));\n", rt.Name(), f.Name, cname, cf)
-			if want["Off"+rt.Name()+f.Name] != fmt.Sprint(f.Offset) {
-				t.Errorf("Go has %s.%s at %d, generated %s", rt.Name(), f.Name, f.Offset, want["Off"+rt.Name()+f.Name])
-			}
-		}
-	}
-	c.WriteString("return 0;}\n")
-	dir := t.TempDir()
-	src, bin := filepath.Join(dir, "o.c"), filepath.Join(dir, "o")
-	if err := os.WriteFile(src, []byte(c.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command(gcc, "-std=c11", "-I../../shim/include", "-o", bin, src).CombinedOutput(); err != nil {
-		t.Fatalf("compile: %v\n%s", err, out)
-	}
-	out, err := exec.Command(bin).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for line := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
-		name, val, _ := strings.Cut(line, " ")
-		if want[name] != val {
-			t.Errorf("%s: C says %s, Go says %s", name, val, want[name])
-		}
-		n++
-	}
-	if n != len(want) {
-		t.Errorf("C printed %d values, the generated file has %d", n, len(want))
-	}
-}
-
-func snake(s string) string {
-	for _, w := range []string{"PCI", "PID", "RM", "ID", "NS", "US", "SLO", "KFD", "GPU"} {
-		s = strings.ReplaceAll(s, w, w[:1]+strings.ToLower(w[1:]))
-	}
-	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(s, "${1}_${2}"))
+	wiretest.Offsets(t, "../..", "wire_gen.go", "shim/include/xsched/wire.h",
+		Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{})
 }
 
 func TestFrames(t *testing.T) {
@@ -103,15 +26,6 @@ func TestFrames(t *testing.T) {
 	got, err := DecodeHello(b)
 	if err != nil || got.PID != 7 || got.Hint.Priority != -5 || got.CommandString() != "a [2Jb" {
 		t.Fatalf("hello: %+v %v", got, err)
-	}
-	ev := []RMEvent{{Kind: RMAlloc, Client: 1, Parent: 2, Object: 3, ObjectClass: 4, Value: 5}, {Kind: RMFree}}
-	r, err := EncodeRM(ev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := DecodeRM(r)
-	if err != nil || !reflect.DeepEqual(back, ev) {
-		t.Fatalf("rm: %v %v", back, err)
 	}
 	w, err := DecodeWelcome(EncodeWelcome(9))
 	if err != nil || w.SessionID != 9 || w.PageBytes != PageBytes {
@@ -125,7 +39,6 @@ func TestFrames(t *testing.T) {
 
 func TestFramesRefuse(t *testing.T) {
 	good := EncodeHello(Hello{})
-	rm, _ := EncodeRM([]RMEvent{{Kind: RMFree}})
 	edit := func(b []byte, off int, v byte) []byte {
 		c := bytes.Clone(b)
 		c[off] = v
@@ -144,67 +57,10 @@ func TestFramesRefuse(t *testing.T) {
 			t.Errorf("hello %s: %v", name, err)
 		}
 	}
-	for name, b := range map[string][]byte{
-		"count 0": edit(rm, OffRMCount, 0), "count 65": edit(rm, OffRMCount, 65), "count 2": edit(rm, OffRMCount, 2),
-		"kind": edit(rm, OffRMEvents, 9), "hello": good,
-	} {
-		if _, err := DecodeRM(b); !errors.Is(err, ErrFrame) {
-			t.Errorf("rm %s: %v", name, err)
-		}
-	}
 	var ve *VersionError
 	_, err := DecodeHello(edit(good, 4, 77))
 	if !errors.As(err, &ve) || ve.Theirs != 77 || ve.Ours != Version || !strings.Contains(err.Error(), "77") {
 		t.Errorf("version: %v", err)
-	}
-}
-
-func TestQueueFrames(t *testing.T) {
-	queue := KFDEvent{Kind: KFDQueue, ID: 3, GPUID: 63420, Type: 2, Ring: 0x7f0000000000, RingBytes: 4096, Priority: 7, Late: 1}
-	b, err := EncodeKFD([]KFDEvent{queue, {Kind: KFDGone, ID: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := DecodeKFD(b)
-	if err != nil || len(back) != 2 || back[0] != queue || back[1].ID != 4 {
-		t.Fatalf("kfd: %+v %v", back, err)
-	}
-	o, err := DecodeOrder(EncodeOrder(Order{Sequence: 9, Kind: OrderPause, GPUID: 1, Queues: OrderCompute}))
-	if err != nil || o.Sequence != 9 || o.GPUID != 1 {
-		t.Fatalf("order: %+v %v", o, err)
-	}
-	d, err := DecodeDone(EncodeDone(Done{Sequence: 9, Result: -110, BeginNS: 1, EndNS: 2}))
-	if err != nil || d.Result != -110 || d.EndNS != 2 {
-		t.Fatalf("done: %+v %v", d, err)
-	}
-	for name, e := range map[string]KFDEvent{
-		"kind": {Kind: 3}, "no GPU": {Kind: KFDQueue, RingBytes: 4096}, "type": {Kind: KFDQueue, GPUID: 1, Type: 64, RingBytes: 4096},
-		"ring": {Kind: KFDQueue, GPUID: 1, RingBytes: 4097}, "no ring": {Kind: KFDQueue, GPUID: 1},
-		"priority": {Kind: KFDQueue, GPUID: 1, RingBytes: 4096, Priority: 16}, "late": {Kind: KFDQueue, GPUID: 1, RingBytes: 4096, Late: 2},
-	} {
-		b, _ := EncodeKFD([]KFDEvent{e})
-		if _, err := DecodeKFD(b); !errors.Is(err, ErrFrame) {
-			t.Errorf("queue with bad %s: %v", name, err)
-		}
-	}
-	for name, o := range map[string]Order{
-		"kind": {Kind: 9}, "queues": {Kind: OrderPause, Queues: 4}, "no queues": {Kind: OrderResume},
-		"priority": {Kind: OrderPriority, Priority: 16}, "mask": {Kind: OrderCUMask, MaskBits: 33}, "long mask": {Kind: OrderCUMask, MaskBits: 2048},
-	} {
-		if _, err := DecodeOrder(EncodeOrder(o)); !errors.Is(err, ErrFrame) {
-			t.Errorf("order with bad %s: %v", name, err)
-		}
-	}
-	for _, result := range []int32{MaxKFDQueues + 1, -4096} {
-		if _, err := DecodeDone(EncodeDone(Done{Result: result})); !errors.Is(err, ErrFrame) {
-			t.Errorf("result %d: %v", result, err)
-		}
-	}
-	cut := bytes.Clone(b[:len(b)-1])
-	for name, b := range map[string][]byte{"cut": cut, "empty": b[:OffKFDEvents], "hello": EncodeHello(Hello{})} {
-		if _, err := DecodeKFD(b); !errors.Is(err, ErrFrame) {
-			t.Errorf("kfd %s: %v", name, err)
-		}
 	}
 }
 
@@ -307,15 +163,9 @@ func TestMapPageRefusesUnsealed(t *testing.T) {
 
 func FuzzFrame(f *testing.F) {
 	f.Add(EncodeHello(Hello{}))
-	rm, _ := EncodeRM([]RMEvent{{Kind: RMClient}, {Kind: RMAlloc}})
-	f.Add(rm)
 	f.Add(EncodeWelcome(1))
 	f.Add(EncodeHint(HintFrame{Queue: QueueAll, Hint: Hint{Said: HintAll, TimesliceUS: 100}}))
 	f.Add(EncodeRefused(2, "no"))
-	kfd, _ := EncodeKFD([]KFDEvent{{Kind: KFDQueue, GPUID: 1, RingBytes: 4096}, {Kind: KFDGone}})
-	f.Add(kfd)
-	f.Add(EncodeOrder(Order{Kind: OrderCUMask, MaskBits: 64}))
-	f.Add(EncodeDone(Done{Result: 3}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := DecodeHello(b); err == nil {
 			if !bytes.Equal(EncodeHello(*h)[:OffHelloPolicy], b[:OffHelloPolicy]) {
@@ -323,26 +173,10 @@ func FuzzFrame(f *testing.F) {
 			}
 			_, _ = h.CommandString(), h.PolicyString()
 		}
-		if ev, err := DecodeRM(b); err == nil {
-			if len(ev) > MaxRMEvents {
-				t.Error("too many events")
-			}
-		}
 		if h, err := DecodeHint(b); err == nil {
 			if !bytes.Equal(EncodeHint(*h), b) {
 				t.Error("hint does not round-trip")
 			}
-		}
-		if ev, err := DecodeKFD(b); err == nil {
-			if again, err := EncodeKFD(ev); err != nil || len(again) != len(b) {
-				t.Error("queue events do not round-trip")
-			}
-		}
-		if o, err := DecodeOrder(b); err == nil && !bytes.Equal(EncodeOrder(*o), b) {
-			t.Error("order does not round-trip")
-		}
-		if d, err := DecodeDone(b); err == nil && !bytes.Equal(EncodeDone(*d), b) {
-			t.Error("answer does not round-trip")
 		}
 		_, _ = DecodeWelcome(b)
 		if r, err := DecodeRefused(b); err == nil {

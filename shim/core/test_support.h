@@ -47,6 +47,7 @@
 #include "core/request.h"
 #include "core/session.h"
 #include "core/wake.h"
+#include "driver/rm/frames.h"
 
 static char test_directory[64]; /* removed also when a check fails */
 static pid_t test_owner;

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia"
 	"xsched/internal/wire"
 )
 
@@ -117,8 +118,8 @@ func TestOtherClientsHandlesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	send := func(fd int, events ...wire.RMEvent) {
-		frame, err := wire.EncodeRM(events)
+	send := func(fd int, events ...nvidia.RMEvent) {
+		frame, err := nvidia.EncodeRM(events)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,13 +132,13 @@ func TestOtherClientsHandlesAreRefused(t *testing.T) {
 		}
 	}
 	for client := uint32(0xc1d00000); client < 0xc1d00010; client++ {
-		send(int(raw.Fd()), wire.RMEvent{Kind: wire.RMClient, Client: client, Object: client})
-		events := []wire.RMEvent{
-			{Kind: wire.RMAlloc, Client: client, Parent: client, Object: 0x5c000002, ObjectClass: 0x80},
-			{Kind: wire.RMAlloc, Client: client, Parent: 0x5c000002, Object: 0x5c000003, ObjectClass: 0x2080},
+		send(int(raw.Fd()), nvidia.RMEvent{Kind: nvidia.RMClient, Client: client, Object: client})
+		events := []nvidia.RMEvent{
+			{Kind: nvidia.RMAlloc, Client: client, Parent: client, Object: 0x5c000002, ObjectClass: 0x80},
+			{Kind: nvidia.RMAlloc, Client: client, Parent: 0x5c000002, Object: 0x5c000003, ObjectClass: 0x2080},
 		}
 		for object := uint32(0x5c000004); object < 0x5c000030; object++ {
-			events = append(events, wire.RMEvent{Kind: wire.RMAlloc, Client: client, Parent: 0x5c000002, Object: object, ObjectClass: 0xa06c})
+			events = append(events, nvidia.RMEvent{Kind: nvidia.RMAlloc, Client: client, Parent: 0x5c000002, Object: object, ObjectClass: 0xa06c})
 		}
 		send(-1, events...)
 	}

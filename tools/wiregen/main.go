@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Wiregen writes the Go side of shim/include/xsched/wire.h.
+// Wiregen writes the Go side of the contract with the shim: package wire from
+// shim/include/xsched/wire.h, and each driver's frames from its frames.h.
 //
-//	go run ./tools/wiregen [-in shim/include/xsched/wire.h] [-out internal/wire/wire_gen.go]
+//	go run ./tools/wiregen [-root DIR]
 //
-// It reads the small subset of C that the header allows itself and refuses
+// It reads the small subset of C that the headers allow themselves and refuses
 // anything else, so that the contract can't grow past what is understood here.
 package main
 
@@ -16,33 +17,57 @@ import (
 	"regexp"
 )
 
+// contract is one header and the Go file it gives.
+type contract struct{ header, file string }
+
+const wireHeader = "shim/include/xsched/wire.h"
+
+// contracts lists the headers; a driver with frames of its own is one line.
+var contracts = []contract{
+	{wireHeader, "internal/wire/wire_gen.go"},
+	{"shim/driver/rm/frames.h", "internal/driver/nvidia/frames_gen.go"},
+	{"shim/driver/kfd/frames.h", "internal/driver/amd/frames_gen.go"},
+}
+
 func main() {
-	in := flag.String("in", "shim/include/xsched/wire.h", "header to read")
-	out := flag.String("out", "internal/wire/wire_gen.go", "Go file to write")
+	root := flag.String("root", ".", "folder of the source tree")
 	flag.Parse()
-	if err := run(*in, *out); err != nil {
-		fmt.Fprintln(os.Stderr, "wiregen:", err)
-		os.Exit(1)
+	for _, c := range contracts {
+		code, err := generate(*root, c)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(*root, c.file), code, 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "wiregen:", err)
+			os.Exit(1)
+		}
 	}
 }
 
-func run(in, out string) error {
-	src, err := read(in)
+// generate returns the Go file of a header.
+func generate(root string, c contract) ([]byte, error) {
+	src, err := read(filepath.Join(root, wireHeader))
 	if err != nil {
-		return fmt.Errorf("read header: %w", err)
+		return nil, fmt.Errorf("read header: %w", err)
 	}
-	h, err := parse(src)
+	h, err := parse(src, nil)
 	if err != nil {
-		return fmt.Errorf("parse %s: %w", in, err)
+		return nil, fmt.Errorf("parse %s: %w", wireHeader, err)
 	}
-	code, err := emit(h)
+	if c.header != wireHeader {
+		b, err := os.ReadFile(filepath.Join(root, c.header))
+		if err != nil {
+			return nil, fmt.Errorf("read header: %w", err)
+		}
+		if h, err = parse(string(b), h); err != nil {
+			return nil, fmt.Errorf("parse %s: %w", c.header, err)
+		}
+	}
+	code, err := emit(h, c)
 	if err != nil {
-		return fmt.Errorf("generate from %s: %w", in, err)
+		return nil, fmt.Errorf("generate from %s: %w", c.header, err)
 	}
-	if err := os.WriteFile(out, code, 0o644); err != nil {
-		return fmt.Errorf("write Go file: %w", err)
-	}
-	return nil
+	return code, nil
 }
 
 var reInclude = regexp.MustCompile(`(?m)^#include "xsched/(\w+\.h)".*$`)

@@ -10,6 +10,7 @@ import (
 )
 
 type header struct {
+	base    *header // whose constants and structs it may use; nil: none
 	defines []define
 	enums   []enum
 	structs []structure
@@ -34,12 +35,13 @@ type structure struct {
 }
 
 type field struct {
-	name   string
-	ctype  string // uint32_t, ... or a structure's name
-	nested bool
-	count  int // 0: not an array
-	offset int
-	bytes  int // of the whole field
+	name    string
+	ctype   string // uint32_t, ... or a structure's name
+	nested  bool
+	foreign bool // nested, and declared in the base
+	count   int  // 0: not an array
+	offset  int
+	bytes   int // of the whole field
 }
 
 var scalars = map[string]int{"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "int64_t": 8, "char": 1}
@@ -54,12 +56,13 @@ var (
 	reField   = regexp.MustCompile(`^(?:(uint32_t|int32_t|uint64_t|int64_t|char)|struct\s+xsw_(\w+))\s+(\w+)(?:\[(\w+)\])?;$`)
 )
 
-func parse(src string) (*header, error) {
+// parse reads a header that may use what base declares.
+func parse(src string, base *header) (*header, error) {
 	// Comments go, their line breaks stay, so that errors name the right line.
 	src = reComment.ReplaceAllStringFunc(src, func(c string) string {
 		return strings.Repeat("\n", strings.Count(c, "\n"))
 	})
-	h := &header{}
+	h := &header{base: base}
 	var en *enum
 	var st *structure
 	for i, line := range strings.Split(src, "\n") {
@@ -129,6 +132,7 @@ func (h *header) addField(st *structure, line string) error {
 			return fmt.Errorf("struct %s is not declared before", m[2])
 		}
 		f.ctype, f.nested, size, align = m[2], true, in.bytes, in.align
+		f.foreign = !h.own(m[2])
 	}
 	f.bytes = size
 	if m[4] != "" {
@@ -156,6 +160,9 @@ func (h *header) length(s string) (int, error) {
 			return int(d.value), nil
 		}
 	}
+	if h.base != nil {
+		return h.base.length(s)
+	}
 	return 0, fmt.Errorf("array length %s is not known", s)
 }
 
@@ -165,5 +172,18 @@ func (h *header) structure(name string) *structure {
 			return &h.structs[i]
 		}
 	}
+	if h.base != nil {
+		return h.base.structure(name)
+	}
 	return nil
+}
+
+// own says that a struct is declared here, not in the base.
+func (h *header) own(name string) bool {
+	for i := range h.structs {
+		if h.structs[i].name == name {
+			return true
+		}
+	}
+	return false
 }

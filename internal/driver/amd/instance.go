@@ -36,7 +36,7 @@ type kernelDriver struct{}
 var _ driver.Supervisor = kernelDriver{}
 
 func (kernelDriver) Name() string   { return Name }
-func (kernelDriver) Frames() uint32 { return wire.GroupOf(wire.FrameKFD) }
+func (kernelDriver) Frames() uint32 { return wire.GroupOf(FrameKFD) }
 
 // Open detects the kernel driver by its folder in sysfs. A virtual device may
 // start after the daemon.
@@ -112,7 +112,7 @@ func (i *instance) Users(map[int]bool) map[model.DeviceID][]int { return nil }
 // NewSession prepares for a process that joined.
 func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	owner := NewOwner(i.Sources.Sysfs, i.metrics)
-	owner.Connect(func(order wire.Order) error { return o.Send(wire.EncodeOrder(order)) })
+	owner.Connect(func(order Order) error { return o.Send(EncodeOrder(order)) })
 	return session{owner}
 }
 
@@ -131,11 +131,11 @@ func (s session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if f.Type == wire.FrameDone {
-		d, err := wire.DecodeDone(packet)
+	if f.Type == FrameDone {
+		d, err := DecodeDone(packet)
 		return err == nil && s.Answer(*d), err
 	}
-	events, err := wire.DecodeKFD(packet)
+	events, err := DecodeKFD(packet)
 	for _, e := range events {
 		s.Queue(e)
 	}

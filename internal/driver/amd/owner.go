@@ -16,7 +16,6 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
-	"xsched/internal/wire"
 )
 
 // RouteOwner names the way through the process itself, RouteDebugger the one from outside.
@@ -40,10 +39,10 @@ type Owner struct {
 	metrics *driver.Metrics
 
 	mu       sync.Mutex
-	send     func(wire.Order) error
+	send     func(Order) error
 	sequence uint64
-	waiting  map[uint64]chan wire.Done
-	queues   map[uint32]wire.KFDEvent // by id, as announced
+	waiting  map[uint64]chan Done
+	queues   map[uint32]KFDEvent // by id, as announced
 	devices  map[uint32]model.DeviceID
 	why      string
 	late     uint64
@@ -54,13 +53,13 @@ type Owner struct {
 // NewOwner knows no queue yet; the topology below sysfs tells which GPU a queue is on.
 func NewOwner(sysfs fs.FS, metrics *driver.Metrics) *Owner {
 	return &Owner{
-		sysfs: sysfs, metrics: metrics, waiting: map[uint64]chan wire.Done{}, queues: map[uint32]wire.KFDEvent{},
+		sysfs: sysfs, metrics: metrics, waiting: map[uint64]chan Done{}, queues: map[uint32]KFDEvent{},
 		devices: map[uint32]model.DeviceID{}, left: make(chan struct{}), why: "it has no compute queue on this GPU yet",
 	}
 }
 
 // Connect says how orders reach the process.
-func (o *Owner) Connect(send func(wire.Order) error) {
+func (o *Owner) Connect(send func(Order) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.send = send
@@ -77,15 +76,15 @@ func (o *Owner) Disconnect() {
 }
 
 // Queue takes over what the process says of one of its queues.
-func (o *Owner) Queue(e wire.KFDEvent) {
+func (o *Owner) Queue(e KFDEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e.Kind == wire.KFDGone {
+	if e.Kind == KFDGone {
 		delete(o.queues, e.ID)
 		return
 	}
 	before, known := o.queues[e.ID]
-	if !known && len(o.queues) >= wire.MaxKFDQueues {
+	if !known && len(o.queues) >= MaxKFDQueues {
 		return
 	}
 	if e.Late == 1 && (!known || before.Late == 0) {
@@ -95,7 +94,7 @@ func (o *Owner) Queue(e wire.KFDEvent) {
 }
 
 // Answer takes what became of an order; false: nobody waits for it.
-func (o *Owner) Answer(d wire.Done) bool {
+func (o *Owner) Answer(d Done) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	c, ok := o.waiting[d.Sequence]
@@ -168,7 +167,7 @@ func (o *Owner) Queues() (queues []OwnedQueue, late uint64) {
 	return queues, o.late
 }
 
-func computes(e wire.KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
+func computes(e KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 
 // Resolve says on which GPUs the process has compute queues.
 func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
@@ -238,12 +237,12 @@ func (o *Owner) Why() (reason string, known bool) {
 
 // Order has the process do something and waits for its answer: how many queues are as
 // wanted now, and how long the driver took.
-func (o *Owner) Order(ctx context.Context, order wire.Order) (queues int, took time.Duration, err error) {
+func (o *Owner) Order(ctx context.Context, order Order) (queues int, took time.Duration, err error) {
 	o.mu.Lock()
 	send, gone := o.send, o.gone
 	o.sequence++
 	order.Sequence = o.sequence
-	answer := make(chan wire.Done, 1)
+	answer := make(chan Done, 1)
 	o.waiting[order.Sequence] = answer
 	o.mu.Unlock()
 	defer func() {
@@ -307,14 +306,14 @@ func (t *OwnerTarget) Apply(ctx context.Context, want model.Desired) error {
 	}
 	t.known = false
 	m := t.owner.metrics
-	kind, count, times, device := wire.OrderResume, &m.Resumes, &m.ResumeTime, &m.DriverResumeTime
+	kind, count, times, device := OrderResume, &m.Resumes, &m.ResumeTime, &m.DriverResumeTime
 	if pause {
-		kind, count, times, device = wire.OrderPause, &m.Suspends, &m.SuspendTime, &m.DriverSuspendTime
+		kind, count, times, device = OrderPause, &m.Suspends, &m.SuspendTime, &m.DriverSuspendTime
 	}
 	ids := t.owner.on(t.gpu)
 	start := time.Now()
 	for _, id := range ids {
-		_, took, err := t.owner.Order(ctx, wire.Order{Kind: kind, GPUID: id, Queues: wire.OrderCompute})
+		_, took, err := t.owner.Order(ctx, Order{Kind: kind, GPUID: id, Queues: OrderCompute})
 		if errors.Is(err, ErrLeft) && !pause {
 			return nil
 		}

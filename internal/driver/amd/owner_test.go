@@ -16,7 +16,6 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
-	"xsched/internal/wire"
 )
 
 // twoNodes is a machine with one GPU, and one divided into two partitions that share an address.
@@ -47,7 +46,7 @@ func known(o *Owner) bool {
 }
 
 func announce(o *Owner, id, gpu, kind uint32) {
-	o.Queue(wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: gpu, Type: kind, Ring: uint64(id) << 12, RingBytes: 4096, Priority: 7})
+	o.Queue(KFDEvent{Kind: KFDQueue, ID: id, GPUID: gpu, Type: kind, Ring: uint64(id) << 12, RingBytes: 4096, Priority: 7})
 }
 
 func TestOwnerPlaces(t *testing.T) {
@@ -67,7 +66,7 @@ func TestOwnerPlaces(t *testing.T) {
 	if len(queues) != 3 || late != 0 || queues[1].Type != "sdma" || queues[2].Device != second {
 		t.Errorf("%+v", queues)
 	}
-	o.Queue(wire.KFDEvent{Kind: wire.KFDGone, ID: 0})
+	o.Queue(KFDEvent{Kind: KFDGone, ID: 0})
 	if caps := resolve(o); len(caps) != 1 {
 		t.Errorf("a copy queue alone gives level 2: %+v", caps)
 	}
@@ -104,7 +103,7 @@ func (s *slowTopology) ReadDir(name string) ([]fs.DirEntry, error) {
 func TestOwnerOnUnknownGPUs(t *testing.T) {
 	topology := &slowTopology{FS: twoNodes, reading: make(chan struct{}), goOn: make(chan struct{})}
 	o := NewOwner(topology, &driver.Metrics{})
-	for id := range uint32(wire.MaxKFDQueues) {
+	for id := range uint32(MaxKFDQueues) {
 		announce(o, id, 1000+id, 2)
 	}
 	resolved := make(chan int)
@@ -129,15 +128,15 @@ func TestOwnerOnUnknownGPUs(t *testing.T) {
 }
 
 // fakeShim answers orders at once, in the way results says, one after the other.
-func fakeShim(o *Owner, results ...int32) *[]wire.Order {
-	var told []wire.Order
-	o.Connect(func(order wire.Order) error {
+func fakeShim(o *Owner, results ...int32) *[]Order {
+	var told []Order
+	o.Connect(func(order Order) error {
 		told = append(told, order)
 		result := int32(1)
 		if len(results) > 0 {
 			result, results = results[0], results[1:]
 		}
-		if !o.Answer(wire.Done{Sequence: order.Sequence, Result: result, BeginNS: 1, EndNS: 2001}) {
+		if !o.Answer(Done{Sequence: order.Sequence, Result: result, BeginNS: 1, EndNS: 2001}) {
 			return errors.New("nobody waits for the answer")
 		}
 		return nil
@@ -163,12 +162,12 @@ func TestOwnerTarget(t *testing.T) {
 		t.Fatalf("%v %+v", err, *told)
 	}
 	for i, id := range []uint32{200, 201} {
-		if w := (*told)[i]; w.Kind != wire.OrderPause || w.GPUID != id || w.Queues != wire.OrderCompute {
+		if w := (*told)[i]; w.Kind != OrderPause || w.GPUID != id || w.Queues != OrderCompute {
 			t.Errorf("%+v", w)
 		}
 	}
 	target.Invalidate()
-	if err := errors.Join(target.Apply(ctx, stop), target.Apply(ctx, run)); err != nil || len(*told) != 6 || (*told)[5].Kind != wire.OrderResume {
+	if err := errors.Join(target.Apply(ctx, stop), target.Apply(ctx, run)); err != nil || len(*told) != 6 || (*told)[5].Kind != OrderResume {
 		t.Errorf("%v %+v", err, *told)
 	}
 	if metrics.Suspends.Load() != 2 || metrics.Resumes.Load() != 1 {
@@ -182,7 +181,7 @@ func TestOwnerTarget(t *testing.T) {
 		t.Errorf("the driver's error: %v", err)
 	}
 	// An order nobody answers ends with the connection: then it is not stopped, and free.
-	o.Connect(func(wire.Order) error { return nil })
+	o.Connect(func(Order) error { return nil })
 	late := make(chan error, 1)
 	go func() { late <- target.Apply(ctx, stop) }()
 	time.Sleep(10 * time.Millisecond)
@@ -199,7 +198,7 @@ func TestOwnerTarget(t *testing.T) {
 	if err := target.Apply(short, stop); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if o.Answer(wire.Done{Sequence: 1}) {
+	if o.Answer(Done{Sequence: 1}) {
 		t.Error("an answer was taken twice")
 	}
 }
@@ -244,11 +243,11 @@ func FuzzOwner(f *testing.F) {
 			script = script[4:]
 			switch op {
 			case 0:
-				o.Queue(wire.KFDEvent{Kind: wire.KFDGone, ID: id})
+				o.Queue(KFDEvent{Kind: KFDGone, ID: id})
 			case 1:
-				o.Queue(wire.KFDEvent{Kind: wire.KFDQueue, ID: id, GPUID: gpu, Type: kind, RingBytes: 4096, Late: kind & 1})
+				o.Queue(KFDEvent{Kind: KFDQueue, ID: id, GPUID: gpu, Type: kind, RingBytes: 4096, Late: kind & 1})
 			case 2:
-				if o.Answer(wire.Done{Sequence: uint64(id), Result: int32(gpu)}) {
+				if o.Answer(Done{Sequence: uint64(id), Result: int32(gpu)}) {
 					t.Error("an answer to nothing was taken")
 				}
 			default:

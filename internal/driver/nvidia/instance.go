@@ -34,7 +34,7 @@ type kernelDriver struct{}
 var _ driver.Restorer = kernelDriver{}
 
 func (kernelDriver) Name() string   { return Name }
-func (kernelDriver) Frames() uint32 { return wire.GroupOf(wire.FrameRM) }
+func (kernelDriver) Frames() uint32 { return wire.GroupOf(FrameRM) }
 
 // Open detects the kernel module, or takes the virtual device.
 func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
@@ -147,7 +147,7 @@ func (i *instance) limits(uid int) Limits {
 	}
 	b := i.budgets[uid]
 	b.asked = now
-	return Limits{Clients: wire.MaxRMClients, Objects: wire.MaxRMObjects, Files: &b.Budget}
+	return Limits{Clients: MaxRMClients, Objects: MaxRMObjects, Files: &b.Budget}
 }
 
 // budget is a user's share of files. It stays while a process of that user may

@@ -20,12 +20,12 @@ var _ driver.Session = (*session)(nil)
 
 // Frame handles an RM frame: one new client with its control file, or events without files.
 func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
-	events, err := wire.DecodeRM(packet)
+	events, err := DecodeRM(packet)
 	if err != nil {
 		closeAll(fds)
 		return false, err
 	}
-	carries := len(events) == 1 && events[0].Kind == wire.RMClient
+	carries := len(events) == 1 && events[0].Kind == RMClient
 	if carries && len(fds) == 1 {
 		if err := s.AddClient(events[0].Client, fds[0]); err != nil {
 			// The session goes on at level 1, and `list` gives the reason.
@@ -39,15 +39,15 @@ func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	}
 	for _, e := range events {
 		switch e.Kind {
-		case wire.RMClient:
+		case RMClient:
 			return false, fmt.Errorf("%w: RM client without its file", wire.ErrFrame)
-		case wire.RMAlloc:
+		case RMAlloc:
 			if err := s.Alloc(e.Client, e.Parent, e.Object, e.ObjectClass); err != nil {
 				s.log.Debug("object ignored", "err", err)
 			}
-		case wire.RMFree:
+		case RMFree:
 			s.Free(e.Client, e.Object)
-		case wire.RMTimeslice:
+		case RMTimeslice:
 			s.Timeslice(e.Client, e.Object, e.Value)
 		}
 	}

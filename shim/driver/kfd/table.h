@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 #include "kfd.h"
-#include "xsched/wire.h"
+#include "frames.h"
 
 enum { KFD_QUEUES = XSW_MAX_KFD_QUEUES, KFD_GPUS = 32, KFD_GONE = 1024 };
 

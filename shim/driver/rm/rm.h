@@ -7,7 +7,7 @@
 #define XSCHED_RM_H
 
 #include "core/base.h"
-#include "xsched/wire.h"
+#include "frames.h"
 
 /* From nv_escape.h and nv-ioctl-numbers.h: _IOWR('F', number, size). */
 #define NV_ESC_RM_FREE 0xC0104629u

@@ -28,12 +28,6 @@
 #define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
 #define XSW_FRAME_GROUP 256      /* frame types of one driver */
-#define XSW_MAX_RM_EVENTS 64     /* events in one frame */
-#define XSW_MAX_RM_OBJECTS 4096  /* objects of one process the daemon remembers */
-#define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
-#define XSW_MAX_KFD_EVENTS 64    /* queues in one frame */
-#define XSW_MAX_KFD_QUEUES 2048  /* AMD hardware queues of one process */
-#define XSW_KFD_MASK_WORDS 32    /* of compute units: 1024 bits, the most that the driver takes */
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
 #define XSW_GANG_BYTES 64        /* of a gang's name, with its NUL */
@@ -156,11 +150,7 @@ enum xsw_frame_type {
   XSW_FRAME_WELCOME = 2, /* daemon -> client, with the page and doorbell fds */
   XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
   XSW_FRAME_HINT = 4,    /* client -> daemon: hints that changed */
-  /* From XSW_FRAME_GROUP on: frames of drivers, XSW_FRAME_GROUP types each. */
-  XSW_FRAME_RM = 256,    /* client -> daemon: NVIDIA resource-manager objects */
-  XSW_FRAME_KFD = 512,   /* client -> daemon: AMD hardware queues that came, changed or went */
-  XSW_FRAME_ORDER = 513, /* daemon -> client: what only the owner of those may do to them */
-  XSW_FRAME_DONE = 514,  /* client -> daemon: what became of an order */
+  /* From XSW_FRAME_GROUP on: frames of drivers, in shim/driver/NAME/frames.h. */
 };
 
 /* Starts every frame; this struct never changes, so that versions can tell each other apart. */
@@ -221,92 +211,6 @@ struct xsw_refused {
   char reason[XSW_REASON_BYTES]; /* one line: the cause and what to do */
 };
 
-enum xsw_rm_kind {
-  XSW_RM_CLIENT = 1,    /* a new RM client; the frame carries its fd and this event alone */
-  XSW_RM_ALLOC = 2,     /* an object we care about appeared */
-  XSW_RM_FREE = 3,      /* an object (or a client: object == client) is gone, its children with it */
-  XSW_RM_TIMESLICE = 4, /* the application set a group's timeslice itself: value in us */
-};
-
-struct xsw_rm_event {
-  uint32_t kind; /* enum xsw_rm_kind */
-  uint32_t client;
-  uint32_t parent;
-  uint32_t object;
-  uint32_t object_class;
-  uint32_t _rsv;
-  uint64_t value; /* timeslice in us for XSW_RM_TIMESLICE */
-};
-
-struct xsw_rm {
-  struct xsw_frame frame;
-  uint32_t count; /* events used; the packet is cut after the last one */
-  uint32_t _rsv;
-  struct xsw_rm_event events[XSW_MAX_RM_EVENTS];
-};
-
-/* AMD: a queue obeys only the process that made it, so the daemon's wish is carried out by the
- * client's helper thread. Orders are carried out in their order, at once, one at a time; each is
- * answered. A pause is obeyed only under a lease that still runs. */
-
-enum xsw_kfd_kind {
-  XSW_KFD_QUEUE = 1, /* it is there, and is like this now */
-  XSW_KFD_GONE = 2,  /* only the id counts */
-};
-
-struct xsw_kfd_event {
-  uint32_t kind; /* enum xsw_kfd_kind */
-  uint32_t id;   /* as the driver numbers it; used again after its end */
-  uint32_t gpu_id;
-  uint32_t type; /* of CREATE_QUEUE: 0 and 2 compute, 1, 3 and 4 copy */
-  uint64_t ring;
-  uint32_t ring_bytes;
-  uint32_t priority; /* the application's own, 0 to 15 */
-  uint32_t late;     /* 1: it was made while its GPU was paused, and is paused too */
-  uint32_t _rsv;
-};
-
-struct xsw_kfd {
-  struct xsw_frame frame;
-  uint32_t count; /* events used; the packet is cut after the last one */
-  uint32_t _rsv;
-  struct xsw_kfd_event events[XSW_MAX_KFD_EVENTS];
-};
-
-enum xsw_order_kind {
-  XSW_ORDER_PAUSE = 1,    /* and keep paused what appears, until resumed */
-  XSW_ORDER_RESUME = 2,
-  XSW_ORDER_PRIORITY = 3, /* of the driver, 0 to 15; -1: the application's own */
-  XSW_ORDER_CU_MASK = 4,  /* compute units that compute queues may use; mask_bits 0: all */
-};
-
-enum xsw_order_queues {
-  XSW_ORDER_COMPUTE = 1,
-  XSW_ORDER_COPY = 2,
-  XSW_ORDER_BOTH = 3,
-};
-
-struct xsw_order {
-  struct xsw_frame frame;
-  uint64_t sequence;
-  uint32_t kind;   /* enum xsw_order_kind */
-  uint32_t gpu_id; /* 0: all */
-  uint32_t queues; /* enum xsw_order_queues, for pause and resume */
-  int32_t priority;
-  uint32_t mask_bits; /* a multiple of 32 */
-  uint32_t _rsv;
-  uint32_t mask[XSW_KFD_MASK_WORDS];
-};
-
-struct xsw_done {
-  struct xsw_frame frame;
-  uint64_t sequence;
-  int32_t result; /* queues that are as wanted, or -errno: -ESTALE for a pause without a lease */
-  uint32_t _rsv;
-  uint64_t begin_ns; /* when the client turned to it, and when the driver had answered */
-  uint64_t end_ns;
-};
-
 /* ---- both sides agree ---------------------------------------------------- */
 
 _Static_assert(sizeof(struct xsw_header) == 5 * 64, "header is five cache lines");
@@ -317,9 +221,6 @@ _Static_assert(sizeof(struct xsw_hint) % 8 == 0, "a hint can be nested");
 _Static_assert(sizeof(struct xsw_queue) == XSW_QUEUE_BYTES, "a queue is two cache lines");
 _Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "page size");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
-_Static_assert(sizeof(struct xsw_rm) <= XSW_FRAME_MAX_BYTES, "a full RM frame fits a packet");
 _Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");
-_Static_assert(sizeof(struct xsw_kfd_event) == 40, "a queue of AMD's");
-_Static_assert(sizeof(struct xsw_kfd) <= XSW_FRAME_MAX_BYTES, "a full KFD frame fits a packet");
 
 #endif /* XSCHED_WIRE_H */
