@@ -244,18 +244,18 @@ test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzin
 	$(call steps,test-race test-histories test-fuzz test-e2e-long test-soak)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
-# internal/bench measures, so no other package runs beside it.
-unit = $(filter-out %/test/e2e %/internal/bench,$(shell $(GO) list ./...))
+# internal/bench measures, so its packages run one after the other and none beside them.
+unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/internal/bench')
 
 .PHONY: test-go
 test-go: all ## run the Go unit tests
 	@$(RUN_TESTS) go -timeout 8m -skip '^TestLong' $(unit)
-	@$(RUN_TESTS) go -timeout 8m -skip '^TestLong' ./internal/bench
+	@$(RUN_TESTS) go -p 1 -timeout 8m -skip '^TestLong' ./internal/bench/...
 
 .PHONY: test-race
 test-race: all ## run the Go unit tests with the race detector, the long ones included
 	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 20m $(unit)
-	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 10m ./internal/bench
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 10m ./internal/bench/...
 
 HISTORIES ?= 10000
 .PHONY: test-histories

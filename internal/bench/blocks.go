@@ -21,23 +21,23 @@ type Block struct {
 // Window is a stretch of time that counts: [From, To).
 type Window struct{ From, To int64 }
 
-func (w Window) length() time.Duration { return time.Duration(max(w.To-w.From, 0)) }
+func (w Window) Length() time.Duration { return time.Duration(max(w.To-w.From, 0)) }
 
-// overlap is how much of [from, to) lies in the window.
-func (w Window) overlap(from, to int64) int64 {
+// Overlap is how much of [from, to) lies in the window.
+func (w Window) Overlap(from, to int64) int64 {
 	return max(min(to, w.To)-max(from, w.From), 0)
 }
 
-// trim says how much of a block's edges is dropped: at the start the new mode
+// Trim says how much of a block's edges is dropped: at the start the new mode
 // has to come into force and the tenants into step; at the end a request still
 // in flight would be finished under the next mode.
-type trim struct{ head, tail time.Duration }
+type Trim struct{ Head, Tail time.Duration }
 
-// windows returns the parts of the blocks of one mode that count.
-func windows(blocks []Block, mode string, t trim) []Window {
+// Windows returns the parts of the blocks of one mode that count.
+func Windows(blocks []Block, mode string, t Trim) []Window {
 	var out []Window
 	for _, b := range blocks {
-		w := Window{b.From + int64(t.head), b.To - int64(t.tail)}
+		w := Window{b.From + int64(t.Head), b.To - int64(t.Tail)}
 		if b.Mode == mode && w.To > w.From {
 			out = append(out, w)
 		}
@@ -45,17 +45,17 @@ func windows(blocks []Block, mode string, t trim) []Window {
 	return out
 }
 
-func total(ws []Window) time.Duration {
+func Total(ws []Window) time.Duration {
 	var sum time.Duration
 	for _, w := range ws {
-		sum += w.length()
+		sum += w.Length()
 	}
 	return sum
 }
 
-// latencies returns the latencies of the requests that were due inside the
+// Latencies returns the latencies of the requests that were due inside the
 // windows, whenever they ended: leaving out the late ones would flatter.
-func latencies(samples []Sample, ws []Window) []time.Duration {
+func Latencies(samples []Sample, ws []Window) []time.Duration {
 	var out []time.Duration
 	for _, s := range samples {
 		for _, w := range ws {
@@ -68,32 +68,32 @@ func latencies(samples []Sample, ws []Window) []time.Duration {
 	return out
 }
 
-// iterations counts the iterations inside the windows; one that lies across an
+// Iterations counts the iterations inside the windows; one that lies across an
 // edge counts by the part of it that is inside.
-func iterations(samples []Sample, ws []Window) float64 {
+func Iterations(samples []Sample, ws []Window) float64 {
 	n := 0.0
 	for _, s := range samples {
 		for _, w := range ws {
 			if s.End > s.Start {
-				n += float64(w.overlap(s.Start, s.End)) / float64(s.End-s.Start)
+				n += float64(w.Overlap(s.Start, s.End)) / float64(s.End-s.Start)
 			}
 		}
 	}
 	return n
 }
 
-// rate is iterations a second inside the windows; 0 without windows.
-func rate(samples []Sample, ws []Window) float64 {
-	t := total(ws)
+// Rate is iterations a second inside the windows; 0 without windows.
+func Rate(samples []Sample, ws []Window) float64 {
+	t := Total(ws)
 	if t <= 0 {
 		return 0
 	}
-	return iterations(samples, ws) / t.Seconds()
+	return Iterations(samples, ws) / t.Seconds()
 }
 
-// schedule returns the order of the modes: rounds of all of them, each round
+// Schedule returns the order of the modes: rounds of all of them, each round
 // shuffled, so that a slow drift of the machine falls on all modes alike.
-func schedule(modes []string, rounds int, seed uint64) []string {
+func Schedule(modes []string, rounds int, seed uint64) []string {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var out []string
 	for range rounds {

@@ -16,14 +16,30 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// virtualDevice reads the virtual GPU's own records.
-type virtualDevice struct{ client *vdevice.Client }
+// Device is the ground truth: what the device itself recorded. Only the
+// virtual GPU has one.
+type Device interface {
+	Processes(ctx context.Context) (map[int]DeviceProcess, error)
+	// Record returns who held the device in a stretch of time, and how long the
+	// kernels handed over in it waited.
+	Record(ctx context.Context, w Window) ([]Segment, []Wait, error)
+}
 
-var _ Device = virtualDevice{}
+// DeviceProcess is what the device counted for one process.
+type DeviceProcess struct {
+	Kernels     uint64
+	Preemptions uint64        // stopped in the middle of a kernel
+	Slice       time.Duration // of its compute group
+}
+
+// VGPU reads the virtual GPU's own records.
+type VGPU struct{ Client *vdevice.Client }
+
+var _ Device = VGPU{}
 
 // Processes implements Device.
-func (d virtualDevice) Processes(context.Context) (map[int]DeviceProcess, error) {
-	stats, err := d.client.Stats()
+func (d VGPU) Processes(context.Context) (map[int]DeviceProcess, error) {
+	stats, err := d.Client.Stats()
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +51,8 @@ func (d virtualDevice) Processes(context.Context) (map[int]DeviceProcess, error)
 }
 
 // Record implements Device.
-func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, error) {
-	spans, err := d.client.Timeline(model.Time(w.From), model.Time(w.To))
+func (d VGPU) Record(_ context.Context, w Window) ([]Segment, []Wait, error) {
+	spans, err := d.Client.Timeline(model.Time(w.From), model.Time(w.To))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,7 +63,7 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 			segs = append(segs, Segment{From: s.T0, To: s.T1, PID: s.PID, Switch: s.Kind == gpumodel.KindSwitch})
 		}
 	}
-	records, err := d.client.Waits(model.Time(w.From), model.Time(w.To))
+	records, err := d.Client.Waits(model.Time(w.From), model.Time(w.To))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,50 +75,50 @@ func (d virtualDevice) Record(_ context.Context, w Window) ([]Segment, []Wait, e
 	if len(spans) > 0 && spans[0].T0 > w.From {
 		return nil, nil, errors.New("the device no longer remembers the start of the block")
 	}
-	return cut(segs, w), waits, nil
+	return Cut(segs, w), waits, nil
 }
 
 // startDevice starts the virtual GPU and gives it its fault.
-func (r *rig) startDevice(ctx context.Context, fault string) error {
-	socket := r.deviceSocket()
+func (r *Rig) startDevice(ctx context.Context, fault string) error {
+	socket := r.DeviceSocket()
 	// A real device does not wait for a CPU: all threads of this one go first.
 	var s *service
-	_, err := hurried(func() (err error) {
-		s, err = r.startService("vgpu", "--platform", r.platform, "--socket", socket, "--devices", "1")
+	_, err := Prioritized(func() (err error) {
+		s, err = r.startService("vgpu", "--platform", r.Platform, "--socket", socket, "--devices", "1")
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.until(ctx, s, func() error { return r.dialDevice(socket) }); err != nil {
+	if err := r.until(ctx, s, func() error { return r.DialDevice(socket) }); err != nil {
 		return err
 	}
 	if fault == "" || fault == FaultShimInert {
 		return nil
 	}
-	if err := r.device.(virtualDevice).client.SetFault(fault); err != nil {
+	if err := r.Device.(VGPU).Client.SetFault(fault); err != nil {
 		return fmt.Errorf("set fault: %w", err)
 	}
 	return nil
 }
 
-// deviceSocket is the virtual GPU's.
-func (r *rig) deviceSocket() string {
-	if r.platform == PlatformAMD {
-		return filepath.Join(r.dir, control.VirtualKFDSocket)
+// DeviceSocket is the virtual GPU's.
+func (r *Rig) DeviceSocket() string {
+	if r.Platform == PlatformAMD {
+		return filepath.Join(r.Dir, control.VirtualKFDSocket)
 	}
-	return filepath.Join(r.dir, control.VirtualSocket)
+	return filepath.Join(r.Dir, control.VirtualSocket)
 }
 
-func (r *rig) dialDevice(socket string) error {
-	if r.platform == PlatformAMD {
+func (r *Rig) DialDevice(socket string) error {
+	if r.Platform == PlatformAMD {
 		socket += vamd.WatchSuffix
 	}
 	client, err := vdevice.Dial(socket)
 	if err != nil {
 		return err
 	}
-	r.device = virtualDevice{client}
+	r.Device = VGPU{client}
 	r.cleanup = append(r.cleanup, func() { _ = client.Close() })
 	return nil
 }

@@ -14,13 +14,13 @@ import (
 )
 
 // normalScheduling is what a process has that was given nothing better.
-const normalScheduling = "normal"
+const NormalScheduling = "normal"
 
-// hurried runs f, which starts a process, such that the process inherits a
+// Prioritized runs f, which starts a process, such that the process inherits a
 // better place on the CPUs if that is permitted, and says which. The thread goes
 // back to what it was, which needs no permission, and lives on: its end would
 // end what it started (Pdeathsig).
-func hurried(f func() error) (string, error) {
+func Prioritized(f func() error) (string, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	better := []struct {
@@ -32,7 +32,7 @@ func hurried(f func() error) (string, error) {
 	}
 	own, err := unix.SchedGetAttr(0, 0) // 0: this thread
 	if err != nil {
-		return normalScheduling, f()
+		return NormalScheduling, f()
 	}
 	for _, b := range better {
 		b.attr.Size = unix.SizeofSchedAttr
@@ -41,11 +41,11 @@ func hurried(f func() error) (string, error) {
 			return b.name, f()
 		}
 	}
-	return normalScheduling, f()
+	return NormalScheduling, f()
 }
 
-// thisMachine describes where we are; what can't be read is left out.
-func thisMachine() Machine {
+// ThisMachine describes where we are; what can't be read is left out.
+func ThisMachine() Machine {
 	m := Machine{CPUs: runtime.NumCPU()}
 	if f, err := os.Open("/proc/cpuinfo"); err == nil {
 		sc := bufio.NewScanner(f)
@@ -68,8 +68,8 @@ func thisMachine() Machine {
 	return m
 }
 
-// text names the machine in one line of a table.
-func (m Machine) text() string {
+// String names the machine in one line of a table.
+func (m Machine) String() string {
 	text := fmt.Sprintf("%d-core machine", m.CPUs)
 	if m.Model != "" {
 		text += " (" + m.Model + ")"

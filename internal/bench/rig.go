@@ -16,6 +16,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
+	"xsched/internal/embedded"
 )
 
 // The faults a run can be given, to show that its proof notices them.
@@ -25,73 +26,71 @@ const (
 	FaultTimesliceIgnored = "timeslice-ignored" // the device says yes and keeps its own slices
 )
 
-// rig is what the tenants run on: a daemon, and a device if it is a virtual one.
-type rig struct {
-	exe        string // this program
-	dir        string // sockets
-	virtual    bool
-	platform   string // of the virtual GPU: PlatformNVIDIA or PlatformAMD
-	attached   bool   // low tenants get no shim
-	inert      bool   // FaultShimInert
-	daemon     *client.Client
-	device     Device // nil on a real GPU
-	tenant     string // path of the load generator
-	scheduling string // of the tenants
-	serve      *service
+// Rig is what the tenants run on: a daemon, and a device if it is a virtual one.
+type Rig struct {
+	Exe        string // this program
+	Dir        string // sockets
+	Virtual    bool
+	Platform   string // of the virtual GPU: PlatformNVIDIA or PlatformAMD
+	Attached   bool   // low tenants get no shim
+	Inert      bool   // FaultShimInert
+	Daemon     *client.Client
+	Device     Device // nil on a real GPU
+	Scheduling string // of the tenants
+	Serve      *service
 	cleanup    []func()
 }
 
-// close undoes everything in reverse order.
-func (r *rig) close() {
+// Close undoes everything in reverse order.
+func (r *Rig) Close() {
 	for _, v := range slices.Backward(r.cleanup) {
 		v()
 	}
 }
 
-// openVirtual starts a device and a daemon of its own in a private folder, so
-// that nothing else on the machine is touched.
-func openVirtual(ctx context.Context, exe, platform, fault string, serveFlags ...string) (_ *rig, err error) {
-	r := &rig{exe: exe, virtual: true, platform: platform, inert: fault == FaultShimInert}
+// OpenPrivate starts a daemon of its own in a private directory, on the GPUs of this machine or, with
+// a platform, on a virtual GPU of its own.
+func OpenPrivate(ctx context.Context, exe, platform, fault string, serveFlags ...string) (_ *Rig, err error) {
+	r := &Rig{Exe: exe, Virtual: platform != "", Platform: platform, Inert: fault == FaultShimInert}
 	defer func() {
 		if err != nil {
-			r.close()
+			r.Close()
 		}
 	}()
-	if r.dir, err = os.MkdirTemp("", "xsched-bench-"); err != nil {
-		return nil, fmt.Errorf("make a private folder: %w", err)
+	if r.Dir, err = os.MkdirTemp("", "xsched-bench-"); err != nil {
+		return nil, fmt.Errorf("create a private directory: %w", err)
 	}
-	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.dir) })
-	if err := r.startDevice(ctx, fault); err != nil {
+	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.Dir) })
+	argv := []string{"serve", "--http", "off"}
+	if r.Virtual {
+		if err := r.startDevice(ctx, fault); err != nil {
+			return nil, err
+		}
+		argv = []string{"serve", "--virtual", "--platform", platform}
+	}
+	if r.Serve, err = r.startService(append(argv, serveFlags...)...); err != nil {
 		return nil, err
 	}
-	serve, err := r.startService(append([]string{"serve", "--virtual", "--platform", platform}, serveFlags...)...)
-	if err != nil {
-		return nil, err
-	}
-	r.serve = serve
-	if err := r.connect(ctx, filepath.Join(r.dir, control.ControlSocket), serve); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, r.connect(ctx, r.Serve)
 }
 
-// openRunning uses the daemon that runs in dir, on a real GPU.
-func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
-	r := &rig{exe: exe, dir: dir}
-	if err := r.connect(ctx, filepath.Join(dir, control.ControlSocket), nil); err != nil {
+// OpenRunning uses the daemon that runs in dir, on a real GPU.
+func OpenRunning(ctx context.Context, exe, dir string) (*Rig, error) {
+	r := &Rig{Exe: exe, Dir: dir}
+	if err := r.connect(ctx, nil); err != nil {
 		return nil, err
 	}
-	v, err := r.daemon.Version(ctx)
+	v, err := r.Daemon.Version(ctx)
 	if err != nil {
 		return nil, err
 	}
-	before, err := r.daemon.Mode(ctx)
+	before, err := r.Daemon.Mode(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if r.virtual = v.Virtual; r.virtual {
-		r.platform = v.Platform
-		if err := r.dialDevice(r.deviceSocket()); err != nil {
+	if r.Virtual = v.Virtual; r.Virtual {
+		r.Platform = v.Platform
+		if err := r.DialDevice(r.DeviceSocket()); err != nil {
 			return nil, err
 		}
 	}
@@ -99,7 +98,7 @@ func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
 	r.cleanup = append(r.cleanup, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_, _ = r.daemon.SetMode(ctx, control.ModeRequest{Mode: before.Mode, Level: before.Level})
+		_, _ = r.Daemon.SetMode(ctx, control.ModeRequest{Mode: before.Mode, Level: before.Level})
 	})
 	return r, nil
 }
@@ -108,14 +107,14 @@ func openRunning(ctx context.Context, exe, dir string) (*rig, error) {
 type service struct {
 	name string
 	cmd  *exec.Cmd
-	errs tailBuffer
+	errs Tail
 	done chan struct{}
 }
 
-func (r *rig) startService(args ...string) (*service, error) {
+func (r *Rig) startService(args ...string) (*service, error) {
 	s := &service{name: args[0], done: make(chan struct{})}
-	s.cmd = exec.Command(r.exe, args...)
-	s.cmd.Env = withEnv("XSCHED_DIR=" + r.dir)
+	s.cmd = exec.Command(r.Exe, args...)
+	s.cmd.Env = WithEnv("XSCHED_DIR=" + r.Dir)
 	s.cmd.Stdout, s.cmd.Stderr = &s.errs, &s.errs
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.cmd.Start(); err != nil {
@@ -125,11 +124,11 @@ func (r *rig) startService(args ...string) (*service, error) {
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
-	r.cleanup = append(r.cleanup, s.stop)
+	r.cleanup = append(r.cleanup, s.Stop)
 	return s, nil
 }
 
-func (s *service) stop() {
+func (s *service) Stop() {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-s.done:
@@ -140,17 +139,17 @@ func (s *service) stop() {
 }
 
 // connect waits until the daemon answers. own is the service that should, or nil.
-func (r *rig) connect(ctx context.Context, socket string, own *service) error {
-	r.daemon = client.New(socket)
-	r.cleanup = append(r.cleanup, r.daemon.Close)
+func (r *Rig) connect(ctx context.Context, own *service) error {
+	r.Daemon = client.New(filepath.Join(r.Dir, control.ControlSocket))
+	r.cleanup = append(r.cleanup, r.Daemon.Close)
 	return r.until(ctx, own, func() error {
-		_, err := r.daemon.Version(ctx)
+		_, err := r.Daemon.Version(ctx)
 		return err
 	})
 }
 
 // until repeats try until it works, the service is gone, or 10 s are over.
-func (r *rig) until(ctx context.Context, own *service, try func() error) error {
+func (r *Rig) until(ctx context.Context, own *service, try func() error) error {
 	limit := time.Now().Add(10 * time.Second)
 	for {
 		err := try()
@@ -159,61 +158,82 @@ func (r *rig) until(ctx context.Context, own *service, try func() error) error {
 		}
 		select {
 		case <-own.done:
-			return fmt.Errorf("xsched %s ended at once%s", own.name, own.errs.suffix())
+			return fmt.Errorf("xsched %s ended at once%s", own.name, own.errs.Suffix())
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(limit) {
-			return fmt.Errorf("xsched %s does not answer: %w%s", own.name, err, own.errs.suffix())
+			return fmt.Errorf("xsched %s does not answer: %w%s", own.name, err, own.errs.Suffix())
 		}
 	}
 }
 
-// startTenant starts the i-th tenant as a user would: with `xsched run`.
-func (r *rig) startTenant(i int, w Workload) (*tenant, error) {
+// StartTenant starts the i-th tenant as a user would: with `xsched run`.
+func (r *Rig) StartTenant(i int, w Workload) (*Tenant, error) {
+	program, err := embedded.Unpack(embedded.Tenant)
+	if err != nil {
+		return nil, fmt.Errorf("unpack the tenant: %w", err)
+	}
 	// Two kernels in flight keep the GPU busy over the low tenants' own pauses.
 	priority, us, depth := 0, w.LowUS, 2
 	if i == 0 {
 		priority, us, depth = 10, w.HighUS, 1
 	}
-	argv := []string{r.exe, "run"}
-	if r.virtual {
+	argv := []string{r.Exe, "run"}
+	if r.Virtual {
 		argv = append(argv, "--virtual")
 	}
 	argv = append(argv, "--priority", strconv.Itoa(priority), "--",
-		r.tenant, "--name", tenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
-	if r.platform == PlatformAMD {
+		program, "--name", TenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
+	if r.Platform == PlatformAMD {
 		argv = append(argv, "--api", "hip")
 	}
-	env := withEnv("XSCHED_DIR=" + r.dir)
-	if i > 0 && r.attached {
+	env := WithEnv("XSCHED_DIR=" + r.Dir)
+	if i > 0 && r.Attached {
 		for len(argv) > 0 && argv[0] != "--" { // the shim's part
 			argv = argv[1:]
 		}
 		argv = argv[1:]
-		more, err := r.deviceEnv()
+		more, err := r.DeviceEnv()
 		if err != nil {
 			return nil, err
 		}
 		env = append(env, more...)
 	}
-	if r.inert {
+	if r.Inert {
 		env = append(env, "XSCHED_DISABLE=1")
 	}
-	var t *tenant
-	scheduling, err := hurried(func() (err error) {
-		t, err = startTenant(tenantName(i), argv, env)
+	var t *Tenant
+	r.Scheduling, err = Prioritized(func() (err error) {
+		t, err = StartTenant(TenantName(i), argv, env)
 		return err
 	})
-	r.scheduling = scheduling
 	return t, err
 }
 
-// restoreErr joins what went wrong with what the context says.
-func restoreErr(ctx context.Context, err error) error {
+// WithContext joins what went wrong with what the context says.
+func WithContext(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		return errors.Join(err, ctx.Err())
 	}
 	return err
+}
+
+// DeviceEnv leads a program to the virtual GPU without our shim.
+func (r *Rig) DeviceEnv() ([]string, error) {
+	kernel, vendor, env := embedded.VirtualRM, embedded.VirtualCUDA, []string{"XSCHED_VGPU_SOCKET=" + r.DeviceSocket()}
+	if r.Platform == PlatformAMD {
+		kernel, vendor = embedded.VirtualKFD, embedded.VirtualHIP
+		env = []string{"XSCHED_VKFD_SOCKET=" + r.DeviceSocket(), "XSCHED_VKFD_ROOT=" + filepath.Join(r.Dir, "kfd")}
+	}
+	below, err := embedded.Unpack(kernel)
+	if err != nil {
+		return nil, err
+	}
+	library, err := embedded.Unpack(vendor)
+	if err != nil {
+		return nil, err
+	}
+	return append(env, "LD_PRELOAD="+below, "LD_LIBRARY_PATH="+filepath.Dir(library)), nil
 }

@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// tenant is one running load generator. It is driven by lines on its stdin and
+// Tenant is one running load generator. It is driven by lines on its stdin and
 // tells about every iteration on its stdout.
-type tenant struct {
-	name string
+type Tenant struct {
+	Name string
 	cmd  *exec.Cmd // nil: somebody else's child, with this pid
-	id   int
-	in   io.WriteCloser
-	errs tailBuffer
+	ID   int
+	In   io.WriteCloser
+	errs Tail
 
-	events chan string // lines that are not samples: R, P, S ...
-	done   chan struct{}
+	Events chan string // lines that are not samples: R, P, S ...
+	Done   chan struct{}
 
 	mu      sync.Mutex
 	samples []Sample
@@ -36,19 +36,19 @@ type tenant struct {
 	ended   error
 
 	// Of one that schedules itself: what the library counted, and when it had suspended itself.
-	submitted uint64
-	holds     []Window
+	Submitted uint64
+	Holds     []Window
 }
 
 // finalLine is a tenant's own account: S launches checksum expected.
 type finalLine struct {
-	launches uint64
-	ok       bool
+	Launches uint64
+	OK       bool
 }
 
-// startTenant runs argv; the tenant ends by itself when its stdin is closed.
-func startTenant(name string, argv, env []string) (*tenant, error) {
-	t := &tenant{name: name, events: make(chan string, 16), done: make(chan struct{})}
+// StartTenant runs argv; the tenant ends by itself when its stdin is closed.
+func StartTenant(name string, argv, env []string) (*Tenant, error) {
+	t := &Tenant{Name: name, Events: make(chan string, 16), Done: make(chan struct{})}
 	t.cmd = exec.Command(argv[0], argv[1:]...)
 	t.cmd.Env = env
 	t.cmd.Stderr = &t.errs
@@ -66,22 +66,22 @@ func startTenant(name string, argv, env []string) (*tenant, error) {
 	if err := t.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start tenant %s: %w", name, err)
 	}
-	t.in = in
-	go t.read(out)
+	t.In = in
+	go t.Read(out)
 	return t, nil
 }
 
-// pid is the tenant's: `xsched run` replaces itself by the command.
-func (t *tenant) pid() int {
+// PID is the tenant's: `xsched run` replaces itself by the command.
+func (t *Tenant) PID() int {
 	if t.cmd == nil {
-		return t.id
+		return t.ID
 	}
 	return t.cmd.Process.Pid
 }
 
-func (t *tenant) read(out io.Reader) {
-	defer close(t.done)
-	defer close(t.events)
+func (t *Tenant) Read(out io.Reader) {
+	defer close(t.Done)
+	defer close(t.Events)
 	sc := bufio.NewScanner(out)
 	for sc.Scan() {
 		line := sc.Bytes()
@@ -100,7 +100,7 @@ func (t *tenant) read(out io.Reader) {
 			continue
 		}
 		select {
-		case t.events <- string(line):
+		case t.Events <- string(line):
 		default: // nobody waits: a tenant must never block on us
 		}
 	}
@@ -114,7 +114,7 @@ func (t *tenant) read(out io.Reader) {
 }
 
 // parseOwn reads "Q submitted" and "H from to".
-func (t *tenant) parseOwn(line string) bool {
+func (t *Tenant) parseOwn(line string) bool {
 	var n uint64
 	var w Window
 	_, count := fmt.Sscanf(line, "Q %d", &n)
@@ -123,9 +123,9 @@ func (t *tenant) parseOwn(line string) bool {
 	defer t.mu.Unlock()
 	switch {
 	case count == nil:
-		t.submitted = n
+		t.Submitted = n
 	case hold == nil:
-		t.holds = append(t.holds, w)
+		t.Holds = append(t.Holds, w)
 	default:
 		return false
 	}
@@ -150,24 +150,24 @@ func parseFinal(line string) (finalLine, bool) {
 		return finalLine{}, false
 	}
 	n, err := strconv.ParseUint(f[1], 10, 64)
-	return finalLine{launches: n, ok: f[2] == f[3]}, err == nil
+	return finalLine{Launches: n, OK: f[2] == f[3]}, err == nil
 }
 
-// tell sends a command.
-func (t *tenant) tell(command string) error {
-	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
+// Tell sends a command.
+func (t *Tenant) Tell(command string) error {
+	if _, err := io.WriteString(t.In, command+"\n"); err != nil {
 		return t.gone(err)
 	}
 	return nil
 }
 
-// await waits for a line that starts with this word.
-func (t *tenant) await(ctx context.Context, word string, limit time.Duration) error {
+// Await waits for a line that starts with this word.
+func (t *Tenant) Await(ctx context.Context, word string, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
 		select {
-		case line, open := <-t.events:
+		case line, open := <-t.Events:
 			if !open {
 				return t.gone(io.EOF)
 			}
@@ -175,36 +175,36 @@ func (t *tenant) await(ctx context.Context, word string, limit time.Duration) er
 				return nil
 			}
 		case <-timer.C:
-			return fmt.Errorf("tenant %s (pid %d) did not answer %q within %v%s", t.name, t.pid(), word, limit, t.errs.suffix())
+			return fmt.Errorf("tenant %s (pid %d) did not answer %q within %v%s", t.Name, t.PID(), word, limit, t.errs.Suffix())
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// pause stops the tenant's load and waits until it has nothing in flight.
-func (t *tenant) pause(ctx context.Context) error {
-	if err := t.tell("pause"); err != nil {
+// Pause stops the tenant's load and waits until it has nothing in flight.
+func (t *Tenant) Pause(ctx context.Context) error {
+	if err := t.Tell("pause"); err != nil {
 		return err
 	}
-	return t.await(ctx, "P", 10*time.Second)
+	return t.Await(ctx, "P", 10*time.Second)
 }
 
-// quit lets the tenant finish and report, then reaps it.
-func (t *tenant) quit(limit time.Duration) error {
+// Quit lets the tenant finish and report, then reaps it.
+func (t *Tenant) Quit(limit time.Duration) error {
 	// An error here means that it is gone already; how it ended says more.
-	_ = t.tell("quit")
-	_ = t.in.Close()
+	_ = t.Tell("quit")
+	_ = t.In.Close()
 	select {
-	case <-t.done:
+	case <-t.Done:
 	case <-time.After(limit):
-		t.kill()
-		return fmt.Errorf("tenant %s (pid %d) did not end within %v", t.name, t.pid(), limit)
+		t.Kill()
+		return fmt.Errorf("tenant %s (pid %d) did not end within %v", t.Name, t.PID(), limit)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended != nil {
-		return fmt.Errorf("ended with %w%s", t.ended, t.errs.suffix())
+		return fmt.Errorf("ended with %w%s", t.ended, t.errs.Suffix())
 	}
 	if t.final == nil {
 		return errors.New("ended without a report")
@@ -212,35 +212,35 @@ func (t *tenant) quit(limit time.Duration) error {
 	return nil
 }
 
-// kill ends the tenant whatever it does and reaps it.
-func (t *tenant) kill() {
-	_ = t.in.Close()
+// Kill ends the tenant whatever it does and reaps it.
+func (t *Tenant) Kill() {
+	_ = t.In.Close()
 	select {
-	case <-t.done: // and the number may be somebody else's by now
+	case <-t.Done: // and the number may be somebody else's by now
 		return
 	default:
 	}
 	if t.cmd != nil {
 		_ = t.cmd.Process.Kill()
 	} else {
-		_ = syscall.Kill(t.id, syscall.SIGKILL)
+		_ = syscall.Kill(t.ID, syscall.SIGKILL)
 	}
-	<-t.done
+	<-t.Done
 }
 
-func (t *tenant) gone(err error) error {
-	return fmt.Errorf("tenant %s is gone: %w%s", t.name, err, t.errs.suffix())
+func (t *Tenant) gone(err error) error {
+	return fmt.Errorf("tenant %s is gone: %w%s", t.Name, err, t.errs.Suffix())
 }
 
-// taken returns the samples so far.
-func (t *tenant) taken() []Sample {
+// Samples returns the samples so far.
+func (t *Tenant) Samples() []Sample {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]Sample(nil), t.samples...)
 }
 
-// report returns the tenant's own final account.
-func (t *tenant) report() finalLine {
+// Final returns the tenant's own final account.
+func (t *Tenant) Final() finalLine {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.final == nil {
@@ -249,13 +249,13 @@ func (t *tenant) report() finalLine {
 	return *t.final
 }
 
-// tailBuffer keeps the end of what a child writes to stderr, for error texts.
-type tailBuffer struct {
+// Tail keeps the end of what a child writes to stderr, for error texts.
+type Tail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (b *tailBuffer) Write(p []byte) (int, error) {
+func (b *Tail) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.buf = append(b.buf, p...)
@@ -265,8 +265,8 @@ func (b *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// suffix is ": last line", or nothing.
-func (b *tailBuffer) suffix() string {
+// Suffix is ": last line", or nothing.
+func (b *Tail) Suffix() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(string(b.buf)), "\n")
@@ -276,8 +276,8 @@ func (b *tailBuffer) suffix() string {
 	return ""
 }
 
-// withEnv is this process's environment without XSCHED_ settings, and these.
-func withEnv(extra ...string) []string {
+// WithEnv is this process's environment without XSCHED_ settings, and these.
+func WithEnv(extra ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "XSCHED_") {

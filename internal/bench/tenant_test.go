@@ -3,87 +3,25 @@
 package bench
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"xsched/internal/bench/benchtest"
 )
 
-// fakeTenantEnv turns the test binary into a load generator without a GPU.
-const fakeTenantEnv = "BENCH_FAKE_TENANT"
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
-func TestMain(m *testing.M) {
-	if kind := os.Getenv(fakeTenantEnv); kind != "" {
-		fakeTenant(kind)
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// fakeTenant speaks the protocol: three iterations at once for "loop", and for "rate" one
-// every 10 ms until something else is said.
-func fakeTenant(kind string) {
-	fmt.Println("R")
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for sc := bufio.NewScanner(os.Stdin); sc.Scan(); {
-			lines <- sc.Text()
-		}
-	}()
-	n, rated := 0, false
-	tick := time.NewTicker(10 * time.Millisecond)
-	for {
-		select {
-		case <-tick.C:
-			if rated {
-				now := monotonic()
-				n++
-				fmt.Printf("I %d %d\n", now-100_000, now)
-			}
-			continue
-		case line, open := <-lines:
-			if !open {
-				return
-			}
-			cmd, _, _ := strings.Cut(line, " ")
-			rated = cmd == "rate" || cmd == "loop" && kind == "steady"
-			switch {
-			case cmd == "loop" && kind == "dies":
-				fmt.Fprintln(os.Stderr, "out of luck")
-				os.Exit(3)
-			case cmd == "loop" && kind != "steady":
-				for ; n < 3; n++ {
-					fmt.Printf("I %d %d\n", 1000*n, 1000*n+500)
-				}
-			case cmd == "pause" && kind != "deaf":
-				fmt.Println("P")
-			case cmd == "quit":
-				sum := "abc"
-				if kind == "wrong" {
-					sum = "abd"
-				}
-				if kind == "stuck" {
-					time.Sleep(time.Minute)
-				}
-				fmt.Printf("S %d %s abc\n", n, sum)
-				return
-			}
-		}
-	}
-}
-
-func startFake(t *testing.T, kind string) *tenant {
+func startFake(t *testing.T, kind string) *Tenant {
 	t.Helper()
-	tn, err := startTenant("fake", []string{os.Args[0]}, withEnv(fakeTenantEnv+"="+kind))
+	tn, err := StartTenant("fake", []string{os.Args[0]}, WithEnv(benchtest.TenantEnv+"="+kind))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(tn.kill)
-	if err := tn.await(context.Background(), "R", 10*time.Second); err != nil {
+	t.Cleanup(tn.Kill)
+	if err := tn.Await(context.Background(), "R", 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	return tn
@@ -92,19 +30,19 @@ func startFake(t *testing.T, kind string) *tenant {
 func TestTenantProtocol(t *testing.T) {
 	tn := startFake(t, "good")
 	ctx := context.Background()
-	if err := tn.tell("loop"); err != nil {
+	if err := tn.Tell("loop"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tn.pause(ctx); err != nil {
+	if err := tn.Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := tn.taken(); len(got) != 3 || got[2] != (Sample{2000, 2500}) {
+	if got := tn.Samples(); len(got) != 3 || got[2] != (Sample{2000, 2500}) {
 		t.Errorf("samples = %v", got)
 	}
-	if err := tn.quit(10 * time.Second); err != nil {
+	if err := tn.Quit(10 * time.Second); err != nil {
 		t.Error(err)
 	}
-	if got := tn.report(); got != (finalLine{launches: 3, ok: true}) {
+	if got := tn.Final(); got != (finalLine{Launches: 3, OK: true}) {
 		t.Errorf("report = %+v", got)
 	}
 }
@@ -113,29 +51,29 @@ func TestTenantsThatFail(t *testing.T) {
 	ctx := context.Background()
 	t.Run("wrong checksum", func(t *testing.T) {
 		tn := startFake(t, "wrong")
-		if err := tn.quit(10 * time.Second); err != nil || tn.report().ok {
-			t.Errorf("quit = %v, report = %+v", err, tn.report())
+		if err := tn.Quit(10 * time.Second); err != nil || tn.Final().OK {
+			t.Errorf("quit = %v, report = %+v", err, tn.Final())
 		}
 	})
 	t.Run("dies", func(t *testing.T) {
 		tn := startFake(t, "dies")
-		_ = tn.tell("loop")
-		if err := tn.pause(ctx); err == nil {
+		_ = tn.Tell("loop")
+		if err := tn.Pause(ctx); err == nil {
 			t.Error("a dead tenant paused")
 		}
-		if err := tn.quit(10 * time.Second); err == nil || !strings.Contains(err.Error(), "exit status 3: out of luck") {
+		if err := tn.Quit(10 * time.Second); err == nil || !strings.Contains(err.Error(), "exit status 3: out of luck") {
 			t.Errorf("quit = %v", err)
 		}
 	})
 	t.Run("deaf", func(t *testing.T) {
 		tn := startFake(t, "deaf")
-		if err := tn.await(ctx, "P", 50*time.Millisecond); err == nil {
+		if err := tn.Await(ctx, "P", 50*time.Millisecond); err == nil {
 			t.Error("no answer is an answer")
 		}
 	})
 	t.Run("stuck", func(t *testing.T) {
 		tn := startFake(t, "stuck")
-		if err := tn.quit(100 * time.Millisecond); err == nil {
+		if err := tn.Quit(100 * time.Millisecond); err == nil {
 			t.Error("a stuck tenant ended")
 		}
 	})

@@ -22,16 +22,16 @@ type Wait struct {
 	Submitted, Started int64
 }
 
-// split adds up who had the device in the windows.
-func split(segs []Segment, ws []Window, high int) *Split {
-	t := total(ws)
+// SplitTime adds up who had the device in the windows.
+func SplitTime(segs []Segment, ws []Window, high int) *Split {
+	t := Total(ws)
 	if t <= 0 {
 		return nil
 	}
 	var highNS, lowNS, switchNS int64
 	for _, s := range segs {
 		for _, w := range ws {
-			n := w.overlap(s.From, s.To)
+			n := w.Overlap(s.From, s.To)
 			switch {
 			case s.Switch:
 				switchNS += n
@@ -51,20 +51,20 @@ func split(segs []Segment, ws []Window, high int) *Split {
 	return &out
 }
 
-// held is how long one process ran on the device inside a window.
-func held(segs []Segment, pid int, w Window) time.Duration {
+// Held is how long one process ran on the device inside a window.
+func Held(segs []Segment, pid int, w Window) time.Duration {
 	var n int64
 	for _, s := range segs {
 		if s.PID == pid && !s.Switch {
-			n += w.overlap(s.From, s.To)
+			n += w.Overlap(s.From, s.To)
 		}
 	}
 	return time.Duration(n)
 }
 
-// waits returns, sorted, how long the kernels of a process that were handed
+// WaitsOf returns, sorted, how long the kernels of a process that were handed
 // over inside the windows waited for the device.
-func waits(all []Wait, pid int, ws []Window) []time.Duration {
+func WaitsOf(all []Wait, pid int, ws []Window) []time.Duration {
 	var out []time.Duration
 	for _, k := range all {
 		for _, w := range ws {
@@ -77,14 +77,18 @@ func waits(all []Wait, pid int, ws []Window) []time.Duration {
 	return out
 }
 
-// cut returns the segments inside a window, shortened to it.
-func cut(segs []Segment, w Window) []Segment {
+// Cut returns the segments inside a window, shortened to it.
+func Cut(segs []Segment, w Window) []Segment {
 	var out []Segment
 	for _, s := range segs {
-		if w.overlap(s.From, s.To) > 0 {
+		if w.Overlap(s.From, s.To) > 0 {
 			s.From, s.To = max(s.From, w.From), min(s.To, w.To)
 			out = append(out, s)
 		}
 	}
 	return out
 }
+
+// holdSlack is how long a process may run after its suspension was confirmed: the clocks are read at
+// two ends.
+const HoldSlack = 50 * time.Microsecond

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/demo"
 	"xsched/internal/virtual"
 )
 
@@ -27,7 +27,7 @@ func (a *app) benchCommand() *cobra.Command {
 
 func (a *app) pairCommand() *cobra.Command {
 	var (
-		o      bench.PairOptions
+		o      demo.CompareOptions
 		asJSON bool
 	)
 	c := &cobra.Command{
@@ -59,7 +59,7 @@ that runs is used, its mode is switched during the measurement and put back.`,
 				o.Dir = running.Dir
 			}
 			o.Progress = os.Stderr
-			result, err := bench.Pair(ctx, o)
+			result, err := demo.Compare(ctx, o)
 			if err != nil {
 				return interrupted(ctx, err)
 			}
@@ -85,7 +85,7 @@ that runs is used, its mode is switched during the measurement and put back.`,
 	f.IntVar(&o.LowUS, "low-us", 20000, "length of the low tenants' kernels in us")
 	f.Float64Var(&o.Seconds, "seconds", 4, "time for each mode")
 	f.DurationVar(&o.Block, "block", 0, "length of one block of a mode (default 2s)")
-	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(bench.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
+	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(demo.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
 	f.Uint64Var(&o.Seed, "seed", 0, "of the order of the blocks (0: a new one)")
 	f.StringVar(&o.Out, "out", "", "folder for result.json and report.html (default none)")
 	jsonFlag(c, &asJSON)

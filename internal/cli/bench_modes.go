@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/modes"
 )
 
 func (a *app) modesCommand() *cobra.Command {
 	var (
-		o      bench.ModesOptions
+		o      modes.Options
 		asJSON bool
 	)
 	c := &cobra.Command{
@@ -38,7 +38,7 @@ device's own timeline agrees. Otherwise the command fails and says what did not 
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			o.Progress = os.Stderr
-			result, err := bench.CompareModes(ctx, o)
+			result, err := modes.Run(ctx, o)
 			if err != nil {
 				return interrupted(ctx, err)
 			}

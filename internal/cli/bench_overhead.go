@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/overhead"
 )
 
 func (a *app) overheadCommand() *cobra.Command {
 	var (
-		o      bench.OverheadOptions
+		o      overhead.Options
 		asJSON bool
 	)
 	c := &cobra.Command{
@@ -35,7 +35,7 @@ Needs the null driver of the source tree: ` + "`make bench`" + ` builds it and r
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			result, err := bench.MeasureOverhead(ctx, o)
+			result, err := overhead.Measure(ctx, o)
 			if err != nil {
 				return interrupted(ctx, err)
 			}

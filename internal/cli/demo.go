@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/demo"
 	"xsched/internal/virtual"
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var o bench.DemoOptions
+	var o demo.Options
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work on the virtual GPU, in under a minute",
@@ -36,7 +36,7 @@ tenant without the shim at level 3, through a debugger.`,
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			o.Stdout, o.Progress = a.stdout, os.Stderr
-			if err := bench.Demo(ctx, o); err != nil {
+			if err := demo.Run(ctx, o); err != nil {
 				return interrupted(ctx, err)
 			}
 			return nil

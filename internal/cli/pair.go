@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/pair"
 	"xsched/internal/virtual"
 )
 
 func (a *app) colocateCommand() *cobra.Command {
 	var (
-		o                     bench.ColocateOptions
+		o                     pair.Options
 		asJSON, check, output bool
 	)
 	c := &cobra.Command{
@@ -49,7 +49,7 @@ With --attach the offline program runs without our library and is stopped from o
 			if output {
 				o.Output = a.stderr
 			}
-			report, err := bench.Colocate(ctx, o)
+			report, err := pair.Run(ctx, o)
 			if err != nil {
 				return interrupted(ctx, err)
 			}

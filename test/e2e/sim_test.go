@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/bench"
+	"xsched/internal/bench/demo"
 	"xsched/internal/model"
 	"xsched/internal/sim"
 )
@@ -28,16 +28,16 @@ func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 	const tolerance, sigmas = 0.10, 2.58
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	o := bench.PairOptions{
+	o := demo.CompareOptions{
 		Virtual: true, Exe: xschedPath(t), Lows: []int{1, 3}, Rate: 100, HighUS: 90, LowUS: 20000, Seconds: 12, Block: 4 * time.Second, Seed: 1,
-		Modes: []string{bench.ModeAlone, bench.ModeNative, bench.ModeLv3},
+		Modes: []string{demo.ModeAlone, demo.ModeNative, demo.ModeLv3},
 	}
-	measured, err := bench.Pair(ctx, o)
+	measured, err := demo.Compare(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, sc := range measured.Scenarios {
-		for name, mode := range map[string]model.Mode{bench.ModeNative: model.ModeOff, bench.ModeLv3: model.ModeLive} {
+		for name, mode := range map[string]model.Mode{demo.ModeNative: model.ModeOff, demo.ModeLv3: model.ModeLive} {
 			m := sc.Modes[name]
 			res, err := sim.Run(ctx, pairScenario(t, &o, sc.Lows, mode), sim.Options{})
 			if err != nil {
@@ -65,7 +65,7 @@ func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 
 // pairScenario is the pair workload as a scenario. The high tenant's schedule is even; the jitter is that of a
 // program that sleeps till its time comes.
-func pairScenario(t *testing.T, o *bench.PairOptions, lows int, mode model.Mode) *sim.Scenario {
+func pairScenario(t *testing.T, o *demo.CompareOptions, lows int, mode model.Mode) *sim.Scenario {
 	t.Helper()
 	s := &sim.Scenario{
 		Name: "pair", Duration: sim.Duration(120 * time.Second), Mode: mode,

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bench is what the benchmarks share: a daemon and a device of their own, tenants that can be
+// driven and counted, the device's own record, and the proof that a comparison must pass.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"xsched/internal/clock"
+)
+
+// The platforms of the virtual GPU.
+const (
+	PlatformNVIDIA = "nvidia"
+	PlatformAMD    = "amd"
+)
+
+// onTheDouble accompanies every figure from the virtual AMD GPU, whose costs are not measured.
+const AMDNotice = "verified on the double of AMD's driver, with assumed costs; no claim about AMD hardware"
+
+// VirtualDevice is the device name of a run on the virtual GPU.
+const VirtualDevice = "virtual GPU"
+
+// Machine says where the numbers were made.
+type Machine struct {
+	CPUs   int    `json:"cpus"`
+	Model  string `json:"cpu_model,omitempty"`
+	Kernel string `json:"kernel,omitempty"`
+	// Load is the one-minute load average before the run: other people's noise.
+	Load float64 `json:"load_before"`
+	// Scheduling is what the tenants had in every mode: where a better place on
+	// the CPUs is permitted, less of that noise reaches them.
+	Scheduling string `json:"tenants_scheduling"`
+}
+
+// Workload is what the tenants did.
+type Workload struct {
+	HighRate float64 `json:"high_rate_hz"`
+	HighUS   int     `json:"high_kernel_us"`
+	LowUS    int     `json:"low_kernel_us"`
+}
+
+// Split is who had the GPU, as parts of the measured time; they add up to 1.
+type Split struct {
+	High      float64 `json:"high"`
+	Low       float64 `json:"low"`
+	Switching float64 `json:"switching"`
+	Idle      float64 `json:"idle"`
+}
+
+// ErrProof means that the run did not prove what the modes claim. No table is printed and no result
+// is written then.
+var ErrProof = errors.New("proof failed")
+
+// Check is one thing that had to be true.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+// Failure returns the first failed check as an error of one line that names the others.
+func Failure(scenario string, checks []Check) error {
+	var first *Check
+	var others []string
+	for i := range checks {
+		switch c := &checks[i]; {
+		case c.OK:
+		case first == nil:
+			first = c
+		default:
+			others = append(others, c.Name)
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	also := ""
+	if len(others) > 0 {
+		also = " (failed too: " + strings.Join(others, ", ") + ")"
+	}
+	return fmt.Errorf("%w (%s): %s: %s%s", ErrProof, scenario, first.Name, first.Detail, also)
+}
+
+func Default[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// DefaultExe sets the path of the xsched program to this one, unless it is given.
+func DefaultExe(exe *string) error {
+	if *exe != "" {
+		return nil
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	*exe = own
+	return nil
+}
+
+// meter is the progress bar; nil inside where nobody watches.
+type meter struct{ b *progressbar.ProgressBar }
+
+func NewMeter(to *os.File, steps int) *meter {
+	if to == nil || !term.IsTerminal(int(to.Fd())) {
+		return &meter{}
+	}
+	return &meter{progressbar.NewOptions(steps,
+		progressbar.OptionSetWriter(to), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetPredictTime(true), progressbar.OptionSetElapsedTime(true), progressbar.OptionSetDescription("starting"))}
+}
+
+// Step says what comes next; what came before is done.
+func (b *meter) Step(what string) {
+	if b.b != nil {
+		b.b.Describe(fmt.Sprintf("%-20s", what))
+		_ = b.b.Add(1)
+	}
+}
+
+func (b *meter) Finish() {
+	if b.b != nil {
+		_ = b.b.Finish()
+		b.b = nil
+	}
+}
+
+// TenantName names the i-th tenant: 0 is the high one.
+func TenantName(i int) string {
+	if i == 0 {
+		return "high"
+	}
+	return fmt.Sprintf("low%d", i)
+}
+
+// Micros writes a kernel's length in the unit people would use.
+func Micros(us int) string {
+	if us >= 1000 {
+		return fmt.Sprintf("%g ms", float64(us)/1000)
+	}
+	return fmt.Sprintf("%d µs", us)
+}
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Monotonic reads the clock of the tenants, the daemon and the device.
+func Monotonic() int64 { return int64(clock.Now()) }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"fmt"
+
+	"xsched/internal/bench"
+	"xsched/internal/report"
+)
+
+// Claims are the thresholds a run on the virtual GPU has to meet: what the
+// README says XSched does, as numbers that CI holds it to.
+type Claims struct {
+	LatencyCost float64 // Lv3 P99 at most alone + this, ms
+	NativeWorse float64 // native P99 at least the median alone + this, ms
+	KeptOfIdeal float64 // three lows keep at least this part of what the high leaves
+}
+
+// DefaultClaims are the project's.
+func DefaultClaims() Claims {
+	return Claims{LatencyCost: 1.0, NativeWorse: 2.0, KeptOfIdeal: 0.90}
+}
+
+// AMDClaims are those on the virtual AMD GPU. It has no timeslices, so that every request pays for a
+// pause and a resume: an order, and a remap of everybody's queues for each queue of the low tenant.
+func AMDClaims() Claims {
+	return Claims{LatencyCost: 4.0, NativeWorse: 5.0, KeptOfIdeal: 0.65}
+}
+
+// ClaimsOf are those of a result's platform.
+func ClaimsOf(r *Result) Claims {
+	if r.Platform == bench.PlatformAMD {
+		return AMDClaims()
+	}
+	return DefaultClaims()
+}
+
+// Check returns what the latencies do not show, one line each.
+func (c Claims) Check(r *Result) []string {
+	return c.check(r, "P99", (*Scenario).high)
+}
+
+// CheckDevice is Check on how long kernels waited for the GPU, which a busy
+// machine does not disturb.
+func (c Claims) CheckDevice(r *Result) []string {
+	return c.check(r, "GPU wait P99", (*Scenario).wait)
+}
+
+func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *report.Latency) []string {
+	var bad []string
+	for i := range r.Scenarios {
+		s := &r.Scenarios[i]
+		alone, native, lv3 := pick(s, ModeAlone), pick(s, ModeNative), pick(s, s.deep())
+		if alone == nil || native == nil || lv3 == nil {
+			bad = append(bad, fmt.Sprintf("%s: alone, native or %s was not measured", s.Name, s.deep()))
+			continue
+		}
+		if lv3.P99 > alone.P99+c.LatencyCost {
+			bad = append(bad, fmt.Sprintf("%s: %s %s %.3f ms is more than alone %.3f ms + %g ms", s.Name, levelText(s.deep()), what, lv3.P99, alone.P99, c.LatencyCost))
+		}
+		// Against alone's median: alone's tail is the machine's own, and native's slowest have that too.
+		if native.P99 < alone.P50+c.NativeWorse {
+			bad = append(bad, fmt.Sprintf("%s: native %s %.3f ms is not %g ms worse than alone's median %.3f ms", s.Name, what, native.P99, c.NativeWorse, alone.P50))
+		}
+		m := s.Modes[s.deep()]
+		if m.Low == nil || m.GPU == nil {
+			bad = append(bad, fmt.Sprintf("%s: no low throughput was measured at %s", s.Name, levelText(s.deep())))
+			continue
+		}
+		if ideal := 1 - m.GPU.High; m.Low.Kept < c.KeptOfIdeal*ideal {
+			bad = append(bad, fmt.Sprintf("%s: the lows keep %.1f %% at %s, less than %.0f %% of the %.1f %% the high leaves",
+				s.Name, 100*m.Low.Kept, levelText(s.deep()), 100*c.KeptOfIdeal, 100*ideal))
+		}
+	}
+	return bad
+}
+
+// deep is the mode that stops in mid-kernel.
+func (s *Scenario) deep() string {
+	if s.Deep == "" {
+		return ModeLv3
+	}
+	return s.Deep
+}
+
+func (s *Scenario) wait(mode string) *report.Latency {
+	if m := s.Modes[mode]; m != nil {
+		return m.Wait
+	}
+	return nil
+}

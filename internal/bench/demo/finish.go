@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"time"
+
+	"xsched/internal/bench"
+	"xsched/internal/report"
+)
+
+// pictureSpan is how much of a mode the report's timeline shows.
+const pictureSpan = 100 * time.Millisecond
+
+// holdGrace is how long a suspension by hand may take to come into force.
+const holdGrace = 50 * time.Millisecond
+
+// holdLows suspends the low tenants by hand while they have work to do, and
+// asks the device's record whether they really stood still. It goes the same
+// way as a policy's suspension: engine, reconciler, driver call.
+func (r *run) holdLows(ctx context.Context) error {
+	high, lows := r.tenants[0], r.tenants[1:]
+	if err := high.Pause(ctx); err != nil {
+		return err
+	}
+	if _, err := r.daemon.SetMode(ctx, modeOf(r.deep)); err != nil {
+		return fmt.Errorf("set mode: %w", err)
+	}
+	for _, t := range lows {
+		if err := t.Tell("loop"); err != nil {
+			return err
+		}
+	}
+	if err := bench.Sleep(ctx, r.edge.Head); err != nil {
+		return err
+	}
+	h := &HoldEvidence{Ran: map[int]time.Duration{}}
+	r.hold = h
+	for _, t := range lows {
+		if _, err := r.daemon.Suspend(ctx, t.PID()); err != nil {
+			return fmt.Errorf("suspend %s: %w", t.Name, err)
+		}
+	}
+	ok, err := r.allHeld(ctx)
+	if err != nil {
+		return err
+	}
+	// The list tells what is wanted; the driver's calls take under a millisecond
+	// each. Whoever still runs after this was not stopped.
+	if err := bench.Sleep(ctx, holdGrace); err != nil {
+		return err
+	}
+	h.Window.From = bench.Monotonic()
+	if ok {
+		if err := bench.Sleep(ctx, r.holdFor); err != nil {
+			return err
+		}
+	} else {
+		h.Error = errNotConfirmed
+	}
+	h.Window.To = bench.Monotonic()
+	for _, t := range lows {
+		if _, err := r.daemon.Resume(ctx, t.PID()); err != nil {
+			return fmt.Errorf("resume %s: %w", t.Name, err)
+		}
+	}
+	// Three lows share the device, perhaps in long turns: time for each.
+	again := bench.Window{From: h.Window.To}
+	for range 40 {
+		if err := bench.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+		again.To = bench.Monotonic()
+		segs, _, err := r.device.Record(ctx, bench.Window{From: h.Window.From, To: again.To})
+		if err != nil {
+			return fmt.Errorf("read the device's record: %w", err)
+		}
+		h.Resumed = true
+		for _, t := range lows {
+			h.Ran[t.PID()] = bench.Held(segs, t.PID(), h.Window)
+			h.Resumed = h.Resumed && bench.Held(segs, t.PID(), again) > 0
+		}
+		if h.Resumed {
+			break
+		}
+	}
+	return nil
+}
+
+// allHeld waits until the daemon says of every low tenant that it stands still.
+func (r *run) allHeld(ctx context.Context) (bool, error) {
+	limit := time.Now().Add(2 * time.Second)
+	for time.Now().Before(limit) {
+		procs, err := r.counters(ctx)
+		if err != nil {
+			return false, err
+		}
+		all := true
+		for _, t := range r.tenants[1:] {
+			p := procs[t.PID()]
+			for _, q := range p.Queues {
+				all = all && q.State == "held"
+			}
+			all = all && p.Held && len(p.Queues) > 0
+		}
+		if all {
+			return true, nil
+		}
+		if err := bench.Sleep(ctx, 5*time.Millisecond); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// finish lets the tenants come to rest, reads everybody's counts, and ends them.
+func (r *run) finish(ctx context.Context) (*Evidence, error) {
+	if _, err := r.daemon.SetMode(ctx, modeOf(ModeNative)); err != nil {
+		return nil, fmt.Errorf("set mode: %w", err)
+	}
+	for _, t := range r.tenants {
+		if err := t.Pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+	ev := &Evidence{Modes: r.modes, Modal: r.modal, Hold: r.hold, Slices: r.compared, Recorded: r.device != nil, Deep: r.deep, NoSlices: r.noSlices}
+	// The shims publish their counts within a tick; what is unequal after that
+	// stays unequal.
+	limit := time.Now().Add(2 * time.Second)
+	for {
+		if err := r.countAll(ctx, ev); err != nil {
+			return nil, err
+		}
+		if r.device == nil || len(unequalCounts(ev)) == 0 || time.Now().After(limit) {
+			break
+		}
+		if err := bench.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	for i, t := range r.tenants {
+		e := &ev.Tenants[i]
+		e.Died = t.Quit(10 * time.Second)
+		own := t.Final()
+		e.Checksum, e.Own = own.OK, own.Launches
+		if r.device == nil {
+			// Without a device that counts, the checksum counts: it is over every kernel.
+			e.Executed = own.Launches
+		}
+	}
+	if r.device != nil {
+		ev.Reached = bench.WaitsOf(r.waits, r.tenants[0].PID(), bench.Windows(r.blocks, r.deep, r.edge))
+	}
+	return ev, nil
+}
+
+func (r *run) countAll(ctx context.Context, ev *Evidence) error {
+	procs, err := r.counters(ctx)
+	if err != nil {
+		return err
+	}
+	var onDevice map[int]bench.DeviceProcess
+	if r.device != nil {
+		if onDevice, err = r.device.Processes(ctx); err != nil {
+			return fmt.Errorf("read the device's figures: %w", err)
+		}
+	}
+	ev.Tenants = nil
+	for _, t := range r.tenants {
+		c := procs[t.PID()].Counters
+		ev.Tenants = append(ev.Tenants, TenantEvidence{
+			Name: t.Name, PID: t.PID(),
+			Hooked: c.HookedCalls, Launches: c.Launches, Executed: onDevice[t.PID()].Kernels,
+			Recoveries: c.Recoveries, Attached: procs[t.PID()].Attached,
+		})
+	}
+	return nil
+}
+
+// summary computes the numbers from what was gathered.
+func (r *run) summary() *Scenario {
+	s := &Scenario{Name: r.name(), Lows: r.lows, Deep: r.deep, Attached: r.attached, Modes: map[string]*Mode{}, raw: map[string]*rawMode{}}
+	sort.Slice(r.segments, func(i, j int) bool { return r.segments[i].From < r.segments[j].From })
+	s.Remaps, s.HighStops = r.modal[r.deep].Remaps, r.modal[r.deep].HighStops
+	high, lows := r.tenants[0], r.tenants[1:]
+	s.LowAloneRate = bench.Rate(lows[0].Samples(), bench.Windows(r.blocks, lowAlone, r.edge))
+	for _, name := range r.modes {
+		ws := bench.Windows(r.blocks, name, r.edge)
+		d := bench.Latencies(high.Samples(), ws)
+		m := &Mode{High: report.Summarize(d), Seconds: bench.Total(ws).Seconds(), Preemptions: r.modal[name].Preemptions}
+		m.Offered = int(m.Seconds * r.work.HighRate)
+		if name != ModeAlone && s.LowAloneRate > 0 {
+			m.Low = &Low{}
+			for _, t := range lows {
+				v := bench.Rate(t.Samples(), ws)
+				m.Low.Rate += v
+				m.Low.Rates = append(m.Low.Rates, v)
+			}
+			m.Low.Kept = m.Low.Rate / s.LowAloneRate
+		}
+		raw := &rawMode{latencies: d}
+		if r.device != nil && len(ws) > 0 {
+			m.GPU = bench.SplitTime(r.segments, ws, high.PID())
+			m.Wait = report.Summarize(bench.WaitsOf(r.waits, high.PID(), ws))
+			mid := ws[0].From + (ws[0].To-ws[0].From-int64(pictureSpan))/2
+			w := bench.Window{From: mid, To: mid + int64(pictureSpan)}
+			raw.span, raw.lanes = pictureSpan, lanesOf(r.tenants, bench.Cut(r.segments, w), r.waits, w, name == ModeAlone)
+		}
+		s.Modes[name], s.raw[name] = m, raw
+	}
+	return s
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"xsched/internal/bench"
+	"xsched/internal/report"
+)
+
+// rawMode is what the charts need of a mode; it is not in the JSON.
+type rawMode struct {
+	latencies []time.Duration // ascending
+	lanes     []report.Lane   // of a short window
+	span      time.Duration
+}
+
+// WriteReport writes the self-contained HTML page.
+func (r *Result) WriteReport(w io.Writer) error {
+	p := &report.Page{Title: "One GPU, a latency-critical service and best-effort tenants"}
+	p.Add(report.Block{
+		Soft: fmt.Sprintf("%s · %s · order seed %d", r.deviceText(), r.machineText(), r.Seed),
+		Text: fmt.Sprintf("The high-priority tenant submits one %s kernel %g times a second. Low-priority tenants run %s kernels back to back. "+
+			"The report shows the latency of a request and the throughput that the low tenants keep.",
+			bench.Micros(r.Workload.HighUS), r.Workload.HighRate, bench.Micros(r.Workload.LowUS)),
+	})
+	if r.Device == bench.VirtualDevice {
+		p.Add(report.Block{Notice: "Measured on XSched's virtual GPU: shim, daemon, policies and driver calls are the real ones; the device is a process whose " +
+			"kernels take a stated device time. The figures show scheduling, not the speed of any chip."})
+	}
+	for i := range r.Scenarios {
+		r.addScenario(p, &r.Scenarios[i])
+	}
+	p.Add(report.Block{Section: "How to read this report", List: []string{
+		"Modes. alone: the low tenants are paused. native: XSched is off; the hardware shares the GPU in timeslices of 2 ms. xsched-lv1: further launches of the low " +
+			"tenants are held; running kernels continue. xsched-lv2 and xsched-lv3: low tenants are preempted in mid-kernel.",
+		"Each scenario starts its tenants once and switches the modes live, in short blocks in random order. Drift of the machine affects all modes alike. The edges of a block are dropped.",
+		"Latency counts from the time a request was due, so queueing is included. Percentiles are exact samples (nearest rank).",
+		"GPU wait is the time from submitting a kernel to its first instruction, from the device's own record. It excludes CPU noise.",
+		"Low kept is the number of iterations of all low tenants in the measured time, relative to one low tenant alone. The high tenant's own GPU time limits it.",
+		"A context switch between processes costs the device about 0.2 ms.",
+	}})
+	return p.Write(w)
+}
+
+func (r *Result) addScenario(p *report.Page, s *Scenario) {
+	block := report.Block{Section: s.Name}
+	alone, native, deep := s.high(ModeAlone), s.high(ModeNative), s.high(s.deep())
+	if alone != nil && native != nil && deep != nil {
+		ms := func(l *report.Latency) string { return report.Short(l.P99) + " ms" }
+		block.Cards = []report.Card{{Value: ms(alone), Name: "P99 alone"}, {Value: ms(native), Name: "P99 native"}, {Value: ms(deep), Name: "P99 with XSched " + levelText(s.deep())}}
+		if m := s.Modes[s.deep()]; m.Low != nil && m.GPU != nil {
+			block.Cards = append(block.Cards, report.Card{Value: report.Percent(m.Low.Kept), Name: "kept by the low tenants, of at most " + report.Percent(1-m.GPU.High)})
+		}
+	}
+	p.Add(block, report.Block{Table: s.table()}, report.Block{List: r.remarks(s)})
+	var curves []report.Curve
+	var dists, split []report.Row
+	for i, name := range s.modes() {
+		class := report.ModeClass(name, i)
+		row := report.Row{Name: name, Class: class}
+		if raw := s.raw[name]; raw != nil {
+			var h report.Histogram
+			curve := report.Curve{Name: name, Class: class}
+			for _, d := range raw.latencies {
+				curve.Values = append(curve.Values, report.MS(d))
+				h.Add(uint64(d / time.Microsecond))
+			}
+			curves = append(curves, curve)
+			row.Dist = h.Distribution()
+			dists = append(dists, row)
+		}
+		if g := s.Modes[name].GPU; g != nil {
+			row.Parts = []report.Part{
+				{Value: g.High, Class: "c0", Name: "high"}, {Value: g.Low, Class: "low", Name: "low"},
+				{Value: g.Switching, Class: "switch", Name: "context switches"}, {Value: g.Idle, Class: "idle", Name: "idle"},
+			}
+			split = append(split, row)
+		}
+	}
+	p.AddChart(report.CDF("Latency distribution", "latency of a request, ms (log)", curves),
+		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
+	p.AddChart(report.Distributions("Latency histogram", "latency of a request (log)", report.Micros, dists),
+		"The same requests, one row per mode, each scaled to its highest bar. The vertical line is the P99.")
+	for _, name := range s.modes() {
+		if raw := s.raw[name]; raw != nil && raw.span > 0 {
+			p.AddChart(report.Timeline("Who has the GPU: "+name, raw.span, raw.lanes), "")
+		}
+	}
+	if len(split) > 0 {
+		p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.Percent, split), "From the device's own record.")
+	}
+	proof := &report.Table{Left: 3, Head: []string{"check", "", "evidence"}}
+	for _, c := range s.Proof.Checks {
+		mark := "✗"
+		if c.OK {
+			mark = "✓"
+		}
+		proof.Add(c.Name, mark, c.Detail)
+	}
+	p.Add(report.Block{Heading: "Proof", Table: proof, Soft: "A failed check suppresses the report."})
+}
+
+// lanesOf turns the device's record of a window into lanes: who ran, and who had work and waited. A
+// low tenant is loaded all the time in every mode but alone. The high tenant waits from a kernel's
+// submission to its start.
+func lanesOf(tenants []*bench.Tenant, segs []bench.Segment, waits []bench.Wait, w bench.Window, alone bool) []report.Lane {
+	at := func(t int64) time.Duration { return time.Duration(min(max(t, w.From), w.To) - w.From) }
+	var lanes []report.Lane
+	for i, t := range tenants {
+		l := report.Lane{Name: t.Name, Class: "low"}
+		switch {
+		case i == 0:
+			l.Class = "c0"
+			for _, k := range waits {
+				if k.PID == t.PID() && w.Overlap(k.Submitted, k.Started+1) > 0 {
+					l.Pieces = append(l.Pieces, report.Piece{From: at(k.Submitted), To: at(k.Started), State: report.Waiting})
+					if k.Submitted >= w.From {
+						l.Arrivals = append(l.Arrivals, at(k.Submitted))
+					}
+				}
+			}
+		case !alone: // drawn below what follows
+			l.Pieces = append(l.Pieces, report.Piece{To: w.Length(), State: report.Waiting})
+		}
+		for _, s := range segs {
+			if s.PID == t.PID() {
+				state := report.Running
+				if s.Switch {
+					state = report.Switching
+				}
+				l.Pieces = append(l.Pieces, report.Piece{From: at(s.From), To: at(s.To), State: state})
+			}
+		}
+		lanes = append(lanes, l)
+	}
+	return slices.Clip(lanes)
+}

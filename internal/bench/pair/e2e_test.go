@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/bench"
+	"xsched/internal/bench/benchtest"
+	"xsched/internal/embedded"
+)
+
+// commands are an online program with a request every 50 ms and an offline one that computes all the
+// time; both check their results and end by themselves.
+func commands(t *testing.T, platform string) (online, offline string) {
+	t.Helper()
+	tenant, err := embedded.Unpack(embedded.Tenant)
+	if err != nil {
+		t.Skip(err)
+	}
+	api := map[string]string{bench.PlatformNVIDIA: "cuda", bench.PlatformAMD: "hip"}[platform]
+	command := func(what string, seconds float64, flags string) string {
+		return fmt.Sprintf("{ echo %s; sleep %g; echo quit; } | %s --api %s %s >/dev/null", what, seconds, tenant, api, flags)
+	}
+	return command("rate 20", 2, "--name online --kernel-us 1000"), command("loop", 4.5, "--name offline --kernel-us 5000 --depth 2")
+}
+
+// TestTargets checks the report for each way to suspend the offline program. Nothing may be lost, and
+// every suspension ends after its request. Other processes share the CPUs, so most operations, not 99 %,
+// must be within their target.
+func TestTargets(t *testing.T) {
+	exe := benchtest.Program(t)
+	for _, c := range []struct {
+		name, platform, route string
+		attach                bool
+	}{
+		{"NVIDIA", bench.PlatformNVIDIA, "channels", false},
+		{"AMD, through the program itself", bench.PlatformAMD, "owner", false},
+		{"AMD, through the debugger", bench.PlatformAMD, "debugger", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			online, offline := commands(t, c.platform)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			out := t.TempDir()
+			r, err := Run(ctx, Options{
+				Online: online, Offline: offline, Virtual: true, Platform: c.platform, Attach: c.attach, Alone: 500 * time.Millisecond, Out: out, Exe: exe,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkPair(t, r, out, c.route)
+			for name, o := range map[string]Operation{"suspend": r.Suspend, "resume": r.Resume} {
+				if 2*o.Within < o.N {
+					t.Errorf("%s: only %d of %d within the target", name, o.Within, o.N)
+				}
+			}
+			if r.Requests.P50 >= onlineTarget || r.Throughput.Loss > 0.25 {
+				t.Errorf("online P50 %.2f ms, offline loss %.2f", r.Requests.P50, r.Throughput.Loss)
+			}
+		})
+	}
+}
+
+func checkPair(t *testing.T, r *Report, out, route string) {
+	t.Helper()
+	var table bytes.Buffer
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s", table.String())
+	for _, target := range []string{"suspend", "resume", "online request", "offline loss", "nothing lost"} {
+		if !strings.Contains(table.String(), target) {
+			t.Errorf("the report does not show %q", target)
+		}
+	}
+	if r.Route != route || r.Suspensions < 10 || r.Requests.N < 10 || r.AfterRequest < 10 || !r.Throughput.Measured {
+		t.Errorf("%+v", r)
+	}
+	// Nothing is lost whatever the machine does.
+	if last := r.Targets[len(r.Targets)-1]; last.Name != "nothing lost" || !last.Met {
+		t.Errorf("%+v", last)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "pair.json"))
+	var back Report
+	if err == nil {
+		err = json.Unmarshal(text, &back)
+	}
+	if err != nil || len(back.Targets) != 5 {
+		t.Errorf("pair.json: %+v %v", back.Targets, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "pair.md")); err != nil || !bytes.Contains(text, []byte("TARGET")) {
+		t.Errorf("pair.md: %v", err)
+	}
+}
+
+// TestSlice: a request that does not end does not starve the offline program, which gets turns.
+func TestSlice(t *testing.T) {
+	t.Parallel()
+	exe := benchtest.Program(t)
+	tenant, err := embedded.Unpack(embedded.Tenant)
+	if err != nil {
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := Run(ctx, Options{
+		// Two requests: on a busy machine the first may begin before both are measured, and does not count then.
+		Online:  fmt.Sprintf("{ for i in 1 2; do sleep 0.8; echo loop; sleep 0.8; echo pause; done; sleep 0.2; echo quit; } | %s --api hip --kernel-us 2000 --depth 4 >/dev/null", tenant),
+		Offline: fmt.Sprintf("{ echo loop; sleep 6; echo quit; } | %s --api hip --kernel-us 5000 --depth 2 >/dev/null", tenant),
+		Virtual: true, Platform: bench.PlatformAMD, Slice: 50 * time.Millisecond, Alone: 500 * time.Millisecond, Exe: exe,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.AfterSlice < 5 || len(r.Lost) != 0 {
+		t.Errorf("resumed %d times after a slice, lost %v", r.AfterSlice, r.Lost)
+	}
+}
+
+// TestProof: programs that never compete, or do not use the GPU, get no report.
+func TestProof(t *testing.T) {
+	t.Parallel()
+	exe := benchtest.Program(t)
+	online, offline := commands(t, bench.PlatformAMD)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if r, err := Run(ctx, Options{Online: "XSCHED_DISABLE=1; export XSCHED_DISABLE; " + online, Offline: offline, Virtual: true, Platform: bench.PlatformAMD, Alone: 100 * time.Millisecond, Exe: exe}); err == nil {
+		t.Errorf("an inert shim was reported on: %+v", r)
+	}
+	if _, err := Run(ctx, Options{Online: "true", Offline: "false", Virtual: true, Platform: bench.PlatformAMD, Exe: exe}); err == nil || !strings.Contains(err.Error(), "offline program ended too early") {
+		t.Errorf("a program that fails: %v", err)
+	}
+}

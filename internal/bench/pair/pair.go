@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pair runs an online and an offline program on one GPU and reports the cost for both.
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/bench"
+	"xsched/internal/control"
+	"xsched/internal/report"
+)
+
+// Options is an online and an offline program on one GPU. Zero values mean the defaults.
+type Options struct {
+	Online, Offline string // commands, for a shell
+	Virtual         bool
+	Platform        string        // of the virtual GPU; default nvidia
+	Attach          bool          // the offline program runs without the shim and is controlled from outside
+	Slice           time.Duration // the longest the offline program stands still; 0: the daemon's own bound
+	Alone           time.Duration // how long the offline program is measured alone; default 2 s
+	Together        time.Duration // how long at most beside the online one; 0: until that ends
+	Linger          time.Duration // how long the offline program may go on by itself afterwards; default 10 s
+	Out             string        // folder for pair.json and pair.md; empty: none
+	Output          io.Writer     // what the programs write; nil: nowhere
+	Exe             string        // the xsched program; empty: this one
+}
+
+// The priorities by which the programs of the two sides are told apart: the daemon is theirs alone.
+const (
+	onlinePriority  = 10
+	offlinePriority = -10
+
+	joinLimit  = 30 * time.Second // for a program to use the GPU
+	samplePace = 50 * time.Millisecond
+	settleTime = 300 * time.Millisecond
+	endLimit   = 3 * time.Second // after SIGTERM
+)
+
+func (o *Options) defaults() error {
+	bench.Default(&o.Platform, bench.PlatformNVIDIA)
+	bench.Default(&o.Alone, 2*time.Second)
+	bench.Default(&o.Linger, 10*time.Second)
+	switch {
+	case strings.TrimSpace(o.Online) == "" || strings.TrimSpace(o.Offline) == "":
+		return errors.New("both commands are needed; use --online CMD --offline CMD")
+	case o.Slice < 0 || o.Alone < 0 || o.Together < 0 || o.Linger < 0:
+		return errors.New("times can't be negative")
+	case o.Slice != 0 && o.Slice < time.Millisecond:
+		return fmt.Errorf("a slice of %v is too short; use at least 1ms", o.Slice)
+	}
+	return bench.DefaultExe(&o.Exe)
+}
+
+// colocation is one run.
+type colocation struct {
+	Options
+	rig    *bench.Rig
+	record string
+	report *Report
+
+	online, offline *side
+	alone, together progress
+	lastPIDs        map[int]bool // of the online program
+}
+
+// side is one program and its children.
+type side struct {
+	name string
+	cmd  *exec.Cmd
+	errs bench.Tail
+	done chan struct{}
+	err  error // of its end
+	// ended: it was ended by us, so that its exit code says nothing.
+	ended bool
+	pids  map[int]bool // of its processes that use the GPU
+}
+
+// progress is how far the offline program came in a stretch of time.
+type progress struct {
+	from, to         int64
+	ran              time.Duration // on the GPU, by its own record
+	launches         uint64        // by the shim
+	onlineRan        time.Duration
+	recorded, hooked bool
+}
+
+// Run runs the offline program, then the online one beside it, and reports what it cost both. A
+// report comes back only if it is proved that the offline program was stopped for the online one.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	c := &colocation{Options: o, lastPIDs: map[int]bool{}}
+	if err := c.run(ctx); err != nil {
+		return nil, bench.WithContext(ctx, err)
+	}
+	if err := c.prove(); err != nil {
+		return nil, err
+	}
+	if o.Out != "" {
+		if err := c.report.save(o.Out); err != nil {
+			return nil, err
+		}
+	}
+	return c.report, nil
+}
+
+func (c *colocation) run(ctx context.Context) error {
+	folder, err := os.MkdirTemp("", "xsched-pair-")
+	if err != nil {
+		return fmt.Errorf("make a private folder: %w", err)
+	}
+	defer os.RemoveAll(folder)
+	c.record = filepath.Join(folder, "recording")
+	flags := []string{"--record", c.record, "--policy", "HPF", "--mode", "suspend"}
+	if c.Slice > 0 {
+		flags = append(flags, "--starvation-bound", c.Slice.String())
+	}
+	platform := ""
+	if c.Virtual {
+		platform = c.Platform
+	}
+	c.rig, err = bench.OpenPrivate(ctx, c.Exe, platform, "", flags...)
+	if err != nil {
+		return err
+	}
+	defer c.rig.Close()
+	c.report = &Report{
+		Device: "GPU", Date: time.Now(), Machine: bench.ThisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: report.MS(c.Slice),
+	}
+	if c.Virtual {
+		c.report.Device, c.report.Platform = bench.VirtualDevice, c.Platform
+	}
+	defer c.endAll()
+	if err := c.runAlone(ctx); err != nil {
+		return err
+	}
+	if err := c.runTogether(ctx); err != nil {
+		return err
+	}
+	if err := c.finish(ctx); err != nil {
+		return err
+	}
+	c.rig.Serve.Stop() // writes the end of the recording
+	return c.readRecording()
+}
+
+// start runs a command: under the daemon, or as if there was none.
+func (c *colocation) start(name, command string, priority int, bare bool) (*side, error) {
+	s := &side{name: name, done: make(chan struct{}), pids: map[int]bool{}}
+	argv := []string{c.Exe, "run", "--priority", strconv.Itoa(priority)}
+	if c.Virtual {
+		argv = append(argv, "--virtual")
+	}
+	argv = append(argv, "--", "/bin/sh", "-c", command)
+	env := bench.WithEnv("XSCHED_DIR=" + c.rig.Dir)
+	if bare {
+		argv = []string{"/bin/sh", "-c", command}
+		if c.Virtual {
+			more, err := c.rig.DeviceEnv()
+			if err != nil {
+				return nil, err
+			}
+			env = append(env, more...)
+		}
+	}
+	s.cmd = exec.Command(argv[0], argv[1:]...)
+	s.cmd.Env, s.cmd.Stderr, s.cmd.Stdout = env, &s.errs, c.Output
+	if c.Output != nil {
+		s.cmd.Stderr = io.MultiWriter(&s.errs, c.Output)
+	}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	s.cmd.WaitDelay = endLimit
+	if _, err := bench.Prioritized(s.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start the %s program: %w", name, err)
+	}
+	go func() {
+		s.endChildren()
+		s.err = s.cmd.Wait()
+		close(s.done)
+	}()
+	return s, nil
+}
+
+// endChildren waits until a program has ended and ends what it has left behind. Until the program is
+// waited for its number is nobody else's, and so is that of its group.
+func (s *side) endChildren() {
+	pid := s.cmd.Process.Pid
+	for {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	for limit, told := time.Now().Add(endLimit), false; len(groupOf(pid)) > 0; time.Sleep(samplePace / 5) {
+		switch {
+		case time.Now().After(limit):
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+			return
+		case !told:
+			told = true
+			_ = syscall.Kill(-pid, syscall.SIGTERM)
+		}
+	}
+}
+
+// stop ends a program and its children: politely, then not.
+func (s *side) stop() {
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.done:
+		return
+	default:
+	}
+	s.ended = true
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
+	select {
+	case <-s.done:
+		return
+	case <-time.After(endLimit):
+	}
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	<-s.done
+}
+
+func (c *colocation) endAll() {
+	c.online.stop()
+	c.offline.stop()
+}
+
+// running says whether a program still is.
+func (s *side) running() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *side) gone() error {
+	err := s.err
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("the %s program ended too early (%w)%s; try it by itself with `xsched run`, or see what it writes with --output", s.name, err, s.errs.Suffix())
+}
+
+// isOnline tells the two sides apart.
+func isOnline(p control.Process) bool { return p.Priority > 0 }

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"xsched/internal/bench"
+	"xsched/internal/bench/benchtest"
+	"xsched/internal/control"
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/report"
+)
+
+func TestMain(m *testing.M) { benchtest.Main(m) }
+
+// A request lasts from the first queue that gets work to the last that has none left; a resume while
+// one lasts is the slice's doing.
+func TestHistory(t *testing.T) {
+	h := &history{window: bench.Window{From: 100, To: 1000}, online: map[model.QueueID]bool{}, since: map[model.QueueID]model.Time{}, stopped: map[model.QueueID]bool{}}
+	online, second, offline := model.QueueID{Session: 1}, model.QueueID{Session: 1, Index: 1}, model.QueueID{Session: 2}
+	add := func(id model.QueueID, priority model.Priority) {
+		h.follow(&engine.Event{Kind: engine.EventAdd, Queue: &model.Queue{ID: id, Hint: model.Hint{Priority: priority}}})
+	}
+	busy := func(at model.Time, id model.QueueID, on bool) {
+		h.follow(&engine.Event{Kind: engine.EventBusy, At: at, ID: id, On: on})
+	}
+	stop := func(level model.Level) {
+		h.follow(&engine.Event{Kind: engine.EventDecide, Changes: []model.Desired{{Queue: offline, Suspend: level}}})
+	}
+	add(online, 10)
+	add(second, 10)
+	add(offline, -10)
+	busy(50, online, true) // before the window
+	busy(60, online, false)
+	busy(110, online, true)
+	stop(model.LevelDeactivate)
+	stop(model.LevelDeactivate) // no new one
+	busy(120, second, true)
+	busy(130, online, false)
+	stop(0) // while the second queue still has work
+	stop(model.LevelInterrupt)
+	busy(160, second, false)
+	stop(0)
+	stop(model.LevelBlock) // a gate is no suspension
+	busy(500, online, true)
+	h.follow(&engine.Event{Kind: engine.EventRemove, At: 530, ID: online})
+	busy(600, offline, true)
+	busy(990, second, true)
+	busy(1200, second, false)
+	busy(1300, second, true) // after the window
+	busy(1400, second, false)
+	if want := []time.Duration{50, 30, 210}; !slices.Equal(h.requests, want) {
+		t.Errorf("requests %v, want %v", h.requests, want)
+	}
+	if h.suspensions != 2 || h.afterSlice != 1 || h.afterRequest != 1 {
+		t.Errorf("%d suspensions, %d resumed after a slice, %d after the request", h.suspensions, h.afterSlice, h.afterRequest)
+	}
+}
+
+func TestThroughput(t *testing.T) {
+	second := int64(time.Second)
+	alone := progress{from: 0, to: 2 * second, ran: 2 * time.Second, launches: 400, recorded: true, hooked: true}
+	both := progress{from: 2 * second, to: 6 * second, ran: 3800 * time.Millisecond, onlineRan: 80 * time.Millisecond, launches: 720, recorded: true, hooked: true}
+	if got := throughput(alone, both); !got.Measured || got.Loss < 0.0499 || got.Loss > 0.0501 || got.OnlineShare < 0.0199 || got.OnlineShare > 0.0201 {
+		t.Errorf("%+v", got)
+	}
+	alone.recorded, both.recorded = false, false
+	if got := throughput(alone, both); !got.Measured || got.Loss < 0.0999 || got.Loss > 0.1001 || got.Unit != "launches a second" {
+		t.Errorf("%+v", got)
+	}
+	alone.hooked = false
+	if got := throughput(alone, both); got.Measured {
+		t.Errorf("measured by nobody: %+v", got)
+	}
+	if got := throughput(progress{}, both); got.Measured {
+		t.Errorf("no time alone: %+v", got)
+	}
+}
+
+func TestBetween(t *testing.T) {
+	counts := func(at5ms, all uint64) control.Histogram {
+		h := control.Histogram{Count: all}
+		for _, bound := range control.HistogramBoundsUS() {
+			if bound < 5000 {
+				h.Cumulative = append(h.Cumulative, 0)
+			} else {
+				h.Cumulative = append(h.Cumulative, at5ms)
+			}
+		}
+		return h
+	}
+	o := between(counts(3, 5), counts(102, 105), suspendTarget)
+	if o.N != 100 || o.Within != 99 || !o.met() {
+		t.Errorf("%+v", o)
+	}
+	if o := between(counts(3, 5), counts(101, 105), suspendTarget); o.met() {
+		t.Errorf("2 of 100 are late: %+v", o)
+	}
+	if o := between(control.Histogram{}, control.Histogram{}, resumeTarget); o.met() {
+		t.Error("none is met")
+	}
+}
+
+// finished makes a colocation whose programs have ended in these ways.
+func finished(online, offline error, ended bool) *colocation {
+	return &colocation{
+		online: &side{name: "online", err: online}, offline: &side{name: "offline", err: offline, ended: ended},
+		report: &Report{
+			Route: "owner", Suspensions: 3, Requests: &report.Latency{P99: 2, N: 3},
+			Suspend: Operation{N: 3, Within: 3}, Resume: Operation{N: 3, Within: 3},
+		},
+		alone:    progress{to: int64(time.Second), ran: time.Second, recorded: true},
+		together: progress{to: int64(time.Second), ran: 990 * time.Millisecond, recorded: true},
+	}
+}
+
+func TestPairRefusesWithoutProof(t *testing.T) {
+	good := finished(nil, nil, false)
+	if err := good.prove(); err != nil || !good.report.Met() || len(good.report.Targets) != 5 {
+		t.Fatalf("%v %+v", err, good.report.Targets)
+	}
+	for name, spoil := range map[string]func(r *Report){
+		"never suspended": func(r *Report) { r.Suspend.N = 0 },
+		"not decided":     func(r *Report) { r.Suspensions = 0 },
+		"no request":      func(r *Report) { r.Requests = nil },
+		"only the gate":   func(r *Report) { r.Route = "gate" },
+	} {
+		c := finished(nil, nil, false)
+		spoil(c.report)
+		if err := c.prove(); !errors.Is(err, bench.ErrProof) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What a program says of its own results counts.
+	failed := exec.Command("false").Run()
+	for name, c := range map[string]*colocation{"failed": finished(nil, failed, false), "had to be ended": finished(nil, failed, true)} {
+		if err := c.prove(); err != nil || c.report.Met() || !strings.Contains(c.report.Targets[4].Got, name) {
+			t.Errorf("%s: %v %+v", name, err, c.report.Targets[4])
+		}
+	}
+	slow := finished(nil, nil, false)
+	slow.report.Requests.P99, slow.together.ran = 51, 900*time.Millisecond
+	if err := slow.prove(); err != nil || slow.report.Targets[2].Met || slow.report.Targets[3].Met {
+		t.Errorf("%v %+v", err, slow.report.Targets)
+	}
+}
+
+func TestGroupOf(t *testing.T) {
+	if !slices.Contains(groupOf(syscall.Getpgrp()), os.Getpid()) {
+		t.Error("this process is not in its own group")
+	}
+}
+
+// A program that ends before what it has started leaves nothing behind.
+func TestSideEndsItsChildren(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "pid")
+	c := &colocation{rig: &bench.Rig{Dir: t.TempDir()}}
+	s, err := c.start("offline", "sleep 300 & echo $! > "+note, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.done
+	s.stop()
+	b, err := os.ReadFile(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(groupOf(s.cmd.Process.Pid), child) {
+		_ = syscall.Kill(child, syscall.SIGKILL)
+		t.Error("a child goes on")
+	}
+	if s.err != nil || s.ended {
+		t.Errorf("it ended by itself, and well: %v, ended by us: %v", s.err, s.ended)
+	}
+}

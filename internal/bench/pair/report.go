@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"xsched/internal/bench"
+	"xsched/internal/control"
+	"xsched/internal/report"
+)
+
+// Report is what an online and an offline program did to each other; pair.json is its JSON.
+type Report struct {
+	Device   string        `json:"device"`
+	Platform string        `json:"platform,omitempty"` // of a virtual GPU
+	Route    string        `json:"route"`              // how the offline program was stopped
+	Level    int           `json:"level"`
+	Date     time.Time     `json:"date"`
+	Machine  bench.Machine `json:"machine"`
+	Online   string        `json:"online"`
+	Offline  string        `json:"offline"`
+	SliceMS  float64       `json:"slice_ms"` // the longest the offline program was to stand still; 0: the daemon's own bound
+
+	// Requests are times in which the online program had work, from its arrival to its end.
+	Requests *report.Latency `json:"online_requests"`
+	// Suspend and Resume are the operations, from the daemon's call to the answer; the driver's part
+	// alone where the program that does it tells.
+	Suspend       Operation  `json:"suspend"`
+	Resume        Operation  `json:"resume"`
+	DriverSuspend *Operation `json:"driver_suspend,omitempty"`
+	DriverResume  *Operation `json:"driver_resume,omitempty"`
+
+	Suspensions  int    `json:"suspensions"`   // of the offline program, as decided
+	AfterRequest int    `json:"after_request"` // it went on because no request was left
+	AfterSlice   int    `json:"after_slice"`   // it went on because it had stood still for long enough
+	QueuesCaught uint64 `json:"queues_caught"` // appeared while the others were stopped, and were stopped too
+
+	// Failed is how many operations were refused and repeated, Undone how many suspensions ended because
+	// the daemon got no CPU for too long.
+	Failed uint64 `json:"failed_operations"`
+	Undone uint64 `json:"undone"`
+
+	Throughput Throughput `json:"offline_throughput"`
+	Lost       []string   `json:"lost"` // what was lost, or could not be shown; empty: nothing
+	Targets    []Target   `json:"targets"`
+}
+
+// Operation sums up operations on hardware queues.
+type Operation struct {
+	N      uint64  `json:"n"`                // while both were measured
+	Within uint64  `json:"within,omitempty"` // of those, within the target
+	P50    float64 `json:"p50_ms"`           // of all there were, the programs' start too
+	P99    float64 `json:"p99_ms"`
+	Max    float64 `json:"max_ms"`
+}
+
+// met: of a hundred, one may be late.
+func (o Operation) met() bool { return o.N > 0 && 100*o.Within >= 99*o.N }
+
+func (o Operation) text() string {
+	return fmt.Sprintf("P50 %.2f ms, %d of %d within", o.P50, o.Within, o.N)
+}
+
+// Throughput is what the offline program did alone and beside the online one.
+type Throughput struct {
+	Unit     string  `json:"unit"`
+	Alone    float64 `json:"alone"`
+	Together float64 `json:"together"`
+	Loss     float64 `json:"loss"` // part of Alone
+	// OnlineShare is the part of the GPU that the online program itself used: loss that nobody can avoid.
+	OnlineShare float64 `json:"online_share"`
+	AloneS      float64 `json:"alone_s"`
+	TogetherS   float64 `json:"together_s"`
+	Measured    bool    `json:"measured"`
+}
+
+// Target is one of the aims of the online/offline framework.
+type Target struct {
+	Name   string `json:"name"`
+	Wanted string `json:"wanted"`
+	Got    string `json:"got"`
+	Met    bool   `json:"met"`
+}
+
+// The aims.
+const (
+	suspendTarget = 5.0  // ms
+	resumeTarget  = 10.0 // ms
+	onlineTarget  = 50.0 // ms
+	lossTarget    = 0.05
+)
+
+// note takes over what the list says of a process while it is there.
+func (r *Report) note(p control.Process) {
+	if isOnline(p) {
+		return
+	}
+	r.QueuesCaught = max(r.QueuesCaught, p.QueuesCaught)
+	for _, q := range p.Queues {
+		r.Route, r.Level = q.Route, q.Level
+	}
+}
+
+func operation(h control.Histogram) Operation {
+	return Operation{N: h.Count, P50: h.P50US / 1000, P99: h.P99US / 1000, Max: h.MaxUS / 1000}
+}
+
+func (r *Report) operations(s control.Stats) {
+	if s.DriverSuspendTime.Count > 0 {
+		suspend, resume := operation(s.DriverSuspendTime), operation(s.DriverResumeTime)
+		r.DriverSuspend, r.DriverResume = &suspend, &resume
+	}
+	r.Failed, r.Undone = s.DeviceErrors, s.Undone
+	if s.Suspends > s.Resumes {
+		r.Lost = append(r.Lost, fmt.Sprintf("%d suspensions were not resumed", s.Suspends-s.Resumes))
+	}
+}
+
+// conclude works out what was measured.
+func (c *colocation) conclude() {
+	r := c.report
+	r.Throughput = throughput(c.alone, c.together)
+	for _, s := range []*side{c.online, c.offline} {
+		switch {
+		case s.ended:
+			r.Lost = append(r.Lost, fmt.Sprintf("not shown: the %s program had to be ended", s.name))
+		case s.err != nil:
+			r.Lost = append(r.Lost, fmt.Sprintf("the %s program failed: %v%s", s.name, s.err, s.errs.Suffix()))
+		}
+	}
+	ms := func(v float64) string { return fmt.Sprintf("%.2f ms", v) }
+	nothing := "every program ended well, every suspension was resumed"
+	if len(r.Lost) > 0 {
+		nothing = strings.Join(r.Lost, "; ")
+	} else {
+		r.Lost = []string{}
+	}
+	online, met := "no request", false
+	if r.Requests != nil {
+		online, met = "P99 "+ms(r.Requests.P99), r.Requests.P99 < onlineTarget
+	}
+	loss := "not measured"
+	if r.Throughput.Measured {
+		loss = fmt.Sprintf("%.2f %%", 100*r.Throughput.Loss)
+	}
+	r.Targets = []Target{
+		{"suspend", fmt.Sprintf("< %g ms", suspendTarget), r.Suspend.text(), r.Suspend.met()},
+		{"resume", fmt.Sprintf("< %g ms", resumeTarget), r.Resume.text(), r.Resume.met()},
+		{"online request, end to end", fmt.Sprintf("< %g ms", onlineTarget), online, met},
+		{"offline loss", fmt.Sprintf("< %g %%", 100*lossTarget), loss, r.Throughput.Measured && r.Throughput.Loss < lossTarget},
+		{"nothing lost", "nothing", nothing, len(r.Lost) == 0},
+	}
+}
+
+func throughput(alone, together progress) Throughput {
+	seconds := func(p progress) float64 { return time.Duration(p.to - p.from).Seconds() }
+	t := Throughput{AloneS: seconds(alone), TogetherS: seconds(together)}
+	if t.AloneS <= 0 || t.TogetherS <= 0 {
+		return t
+	}
+	switch {
+	case alone.recorded:
+		t.Unit = "part of the GPU's time, by its own record"
+		t.Alone, t.Together = alone.ran.Seconds()/t.AloneS, together.ran.Seconds()/t.TogetherS
+		t.OnlineShare = together.onlineRan.Seconds() / t.TogetherS
+	case alone.hooked:
+		t.Unit = "launches a second"
+		t.Alone, t.Together = float64(alone.launches)/t.AloneS, float64(together.launches)/t.TogetherS
+	}
+	if t.Alone > 0 {
+		t.Loss, t.Measured = 1-t.Together/t.Alone, true
+	}
+	return t
+}
+
+// prove refuses a report about programs that never met: one without a suspension compares nothing.
+func (c *colocation) prove() error {
+	c.conclude()
+	r := c.report
+	switch {
+	case r.Suspend.N == 0 || r.Suspensions == 0:
+		return fmt.Errorf("%w: the offline program was never suspended: did both use the same GPU at the same time?", bench.ErrProof)
+	case r.Requests == nil:
+		return fmt.Errorf("%w: no request of the online program was seen: the shim in it is inert, or it never had idle times", bench.ErrProof)
+	case r.Route == "gate" || r.Route == "":
+		return fmt.Errorf("%w: the offline program could only be held at its launches, so its queues were not suspended", bench.ErrProof)
+	}
+	return nil
+}
+
+// Met says whether all targets are.
+func (r *Report) Met() bool {
+	for _, t := range r.Targets {
+		if !t.Met {
+			return false
+		}
+	}
+	return len(r.Targets) > 0
+}
+
+// WriteJSON writes the report, indented.
+func (r *Report) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
+
+// WriteTable writes the report for people.
+func (r *Report) WriteTable(w io.Writer) error {
+	where := r.Device
+	if r.Platform != "" {
+		where += " (" + r.Platform + ")"
+	}
+	fmt.Fprintf(w, "%s, %s: offline stopped at Lv%d through %s\n", where, r.Machine.String(), r.Level, r.Route)
+	if r.Platform == bench.PlatformAMD {
+		fmt.Fprintln(w, bench.AMDNotice)
+	}
+	fmt.Fprintln(w)
+	table := report.Table{Left: 4, Head: []string{"TARGET", "WANTED", "GOT", "MET"}}
+	for _, t := range r.Targets {
+		met := "no"
+		if t.Met {
+			met = "yes"
+		}
+		table.Add(t.Name, t.Wanted, t.Got, met)
+	}
+	if err := table.WriteText(w, ""); err != nil {
+		return err
+	}
+	q, th := r.Requests, r.Throughput
+	fmt.Fprintf(w, "\nonline: %d requests, P50 %.2f ms, P95 %.2f ms, P99 %.2f ms, max %.2f ms\n", q.N, q.P50, q.P95, q.P99, q.Max)
+	for i, o := range []Operation{r.Suspend, r.Resume} {
+		fmt.Fprintf(w, "%s: %d times; with the start P50 %.3f ms, P99 %.3f ms, max %.3f ms\n", [...]string{"suspend", "resume"}[i], o.N, o.P50, o.P99, o.Max)
+	}
+	if d := r.DriverSuspend; d != nil {
+		fmt.Fprintf(w, "of that in the driver: suspend P50 %.3f ms, resume P50 %.3f ms\n", d.P50, r.DriverResume.P50)
+	}
+	fmt.Fprintf(w, "offline: suspended %d times, resumed %d times after the request and %d times after a slice, %d new queues caught\n",
+		r.Suspensions, r.AfterRequest, r.AfterSlice, r.QueuesCaught)
+	if r.Failed+r.Undone > 0 {
+		fmt.Fprintf(w, "%d operations failed and were repeated, %d suspensions were undone: the machine was too busy for a while\n", r.Failed, r.Undone)
+	}
+	if th.Measured {
+		_, err := fmt.Fprintf(w, "offline throughput (%s): %.4g alone, %.4g together; the online program used %.1f %% of the GPU\n", th.Unit, th.Alone, th.Together, 100*th.OnlineShare)
+		return err
+	}
+	_, err := fmt.Fprintln(w, "offline throughput: not measured, nobody counts the work of a program without the shim on this GPU")
+	return err
+}
+
+// save writes pair.json and pair.md.
+func (r *Report) save(dir string) error {
+	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "pair.md": func(w io.Writer) error {
+		fmt.Fprintf(w, "# Online and offline on one GPU\n\n%s\n\n    online:  %s\n    offline: %s\n\n```\n", r.Date.Format(time.RFC3339), r.Online, r.Offline)
+		if err := r.WriteTable(w); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(w, "```")
+		return err
+	}})
+}
