@@ -37,6 +37,22 @@ func DefaultDir(uid int, getenv func(string) string) string {
 	return fmt.Sprintf("/tmp/xsched-%d", uid)
 }
 
+// StateDir is where a daemon keeps what it has learnt over reboots: $XSCHED_STATE,
+// /var/lib/xsched for root, else in the user's home; empty: nowhere.
+func StateDir(uid int, getenv func(string) string) string {
+	switch {
+	case getenv("XSCHED_STATE") != "":
+		return getenv("XSCHED_STATE")
+	case uid == 0:
+		return "/var/lib/xsched"
+	case getenv("XDG_STATE_HOME") != "":
+		return filepath.Join(getenv("XDG_STATE_HOME"), "xsched")
+	case getenv("HOME") != "":
+		return filepath.Join(getenv("HOME"), ".local", "state", "xsched")
+	}
+	return ""
+}
+
 // PrepareDir makes the directory, or checks that one that is there is safe: a
 // directory and no link, ours, and not writable by others. A root daemon's is open
 // for everybody to look into, a user's is closed.

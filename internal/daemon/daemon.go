@@ -105,6 +105,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(cancel)
 	go d.watchOutsiders(ctx)
 	go d.watchBare(ctx)
+	d.keepTested(ctx)
 	return d, nil
 }
 
@@ -167,11 +168,28 @@ func (d *Daemon) openDrivers() driver.Place {
 		d.opts.Platform = all[0].Name()
 	}
 	place := driver.Place{Dir: d.opts.Dir, Virtual: d.opts.Virtual, Socket: d.opts.VGPUSocket}
-	d.drivers = driver.OpenAll(all, driver.Options{Place: place, Log: d.log, Metrics: d.metrics}, d.opts.Platform)
+	d.drivers = driver.OpenAll(all, driver.Options{Place: place, StateDir: d.opts.StateDir, Version: d.opts.Version, Log: d.log, Metrics: d.metrics}, d.opts.Platform)
 	if d.drivers.Empty() {
 		d.log.Warn("no driver: only level 1", "reason", d.drivers.Absent())
 	}
 	return place
+}
+
+// keepTested has drivers test their GPUs in the background. Close ends a test that runs.
+func (d *Daemon) keepTested(ctx context.Context) {
+	if d.opts.SelfTest == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var tests sync.WaitGroup
+	d.onClose(func() {
+		cancel()
+		tests.Wait()
+	})
+	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
+	for _, t := range d.drivers.SelfTesters() {
+		tests.Go(func() { t.KeepTested(ctx, o, d.hub.Refresh) })
+	}
 }
 
 // platform is the driver that the virtual GPU implements; empty on real GPUs.

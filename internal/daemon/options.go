@@ -30,6 +30,12 @@ type Options struct {
 	// VGPUSocket is the device process's socket; empty: the driver's default name in Dir.
 	VGPUSocket string
 
+	// StateDir keeps what was learnt about GPUs; empty: nothing is kept.
+	StateDir string
+	// SelfTest returns the program with which GPUs are tested in the background, and its
+	// environment; nil: the daemon does not test.
+	SelfTest func() (path string, env []string, err error)
+
 	// Private: the daemon is there for one program and its children, which may choose the policy.
 	Private bool
 	// AllowPriority lets non-root clients of a root daemon raise themselves above 0.

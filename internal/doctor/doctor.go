@@ -48,6 +48,7 @@ type Device struct {
 type Daemon struct {
 	Dir, Version, Scheduling string
 	Virtual                  bool
+	Platform                 string // of the virtual GPU
 	Devices                  []Device
 }
 
@@ -61,6 +62,8 @@ type Machine struct {
 	Drivers []driver.Driver
 	// Open tries to open a device node for reading and writing.
 	Open func(path string) error
+	// StateDir is where daemons keep what they learn; Version is XSched's own.
+	StateDir, Version string
 	// Dir is the daemon's folder; Cache where the shim is unpacked, or why not.
 	Dir   string
 	Cache func() (string, error)
@@ -117,6 +120,7 @@ func (e *examination) add(name string, s Status, detail, remedy string) {
 func (e *examination) drivers() {
 	h := driver.Host{
 		Root: e.Root, UID: e.UID, Getenv: e.Getenv, Open: e.Open, InContainer: e.inContainer(), ComputeModes: map[string]string{},
+		StateDir: e.StateDir, Version: e.Version,
 	}
 	if e.daemon != nil {
 		for _, d := range e.daemon.Devices {

@@ -48,7 +48,7 @@ func machine(t *testing.T) Machine {
 	return Machine{
 		Root: root, UID: os.Geteuid(), Getenv: func(string) string { return "" }, Kernel: kernel{},
 		Drivers: registry.All(),
-		Open:    func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched",
+		Open:    func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched", StateDir: "state", Version: "1",
 		Cache: func() (string, error) { return "/var/cache/xsched", nil },
 		Shim:  func() (string, error) { return "/var/cache/xsched/1/libxsched.so", nil },
 		Load:  func(string) error { return nil },
@@ -69,6 +69,17 @@ func TestEverythingIsThere(t *testing.T) {
 		if c.Status != OK {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// A driver of a known interface is as good as a measured one once it has passed the self-test.
+func TestSelfTestedDriver(t *testing.T) {
+	m := machine(t)
+	file(t, m.Root, "sys/module/nvidia/version", "550.54.14\n")
+	file(t, m.Root, "state/selftest.json", `[{"driver":"550.54.14","version":"1","gpu":"0000:19:00.0","outcome":"passed","stop":true}]`)
+	r := Examine(m)
+	if !r.OK || r.Level != 3 || r.Driver != "550.54.14" {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -94,7 +105,36 @@ func TestWhatCanBeWrong(t *testing.T) {
 		"unknown driver": {
 			func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "999.10\n") },
 			"driver", Limited,
-			[]string{"999.10", "580.x", "level 1"},
+			[]string{"999.10", "R535 to R595", "level 1", "--self-test"},
+			1,
+		},
+		"old driver": {
+			func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "525.60.11\n") },
+			"driver", Limited,
+			[]string{"525.60.11", "interface differs", "level 1"},
+			1,
+		},
+		"same ABI, not tested": {
+			func(t *testing.T, m *Machine) { file(t, m.Root, "sys/module/nvidia/version", "550.54.14\n") },
+			"driver", Limited,
+			[]string{"550.54.14", "has not passed the self-test", "doctor --self-test"},
+			1,
+		},
+		"another version's test": {
+			func(t *testing.T, m *Machine) {
+				file(t, m.Root, "sys/module/nvidia/version", "550.54.14\n")
+				file(t, m.Root, "state/selftest.json", `[{"driver":"550.54.14","version":"2","gpu":"0000:19:00.0","outcome":"passed","stop":true}]`)
+			},
+			"driver", Limited,
+			[]string{"has not passed the self-test"},
+			1,
+		},
+		"measured, self-test failed": {
+			func(t *testing.T, m *Machine) {
+				file(t, m.Root, "state/selftest.json", `[{"driver":"580.159.04","version":"1","gpu":"0000:19:00.0","outcome":"failed","reason":"it ran on"}]`)
+			},
+			"driver", Limited,
+			[]string{"failed the self-test on 0000:19:00.0: it ran on", "repeats"},
 			1,
 		},
 		"strange driver": {func(t *testing.T, m *Machine) {

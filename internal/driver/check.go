@@ -59,6 +59,8 @@ type Host struct {
 	Open func(path string) error
 	// InContainer: device nodes may be missing on purpose.
 	InContainer bool
+	// StateDir and Version are those of Options.
+	StateDir, Version string
 	// ComputeModes is what a running daemon reports, by PCI address.
 	ComputeModes map[string]string
 }

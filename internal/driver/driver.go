@@ -37,6 +37,10 @@ type Place struct {
 // Options configure Open.
 type Options struct {
 	Place
+	// StateDir keeps what was learnt about GPUs over restarts and reboots; empty: nothing is kept.
+	StateDir string
+	// Version is XSched's own.
+	Version string
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -73,8 +77,8 @@ type Device struct {
 
 // SessionOptions are what a driver gets to know of a process that joined.
 type SessionOptions struct {
-	UID int
-	Log *slog.Logger
+	PID, UID int
+	Log      *slog.Logger
 	// Send delivers a packet to the process's shim. Safe for concurrent use.
 	Send func(packet []byte) error
 }

@@ -13,21 +13,23 @@ import (
 // runs a program of its own, suspends it in the middle of a kernel, resumes it and
 // compares the result.
 type SelfTester interface {
-	// SelfTest tests GPUs one after the other. It keeps the results where the next
-	// daemon of the same user finds them.
+	// SelfTest tests GPUs one after the other. It keeps the results in the state
+	// directory, where the next daemon of the same user finds them.
 	SelfTest(ctx context.Context, o SelfTestOptions) ([]SelfTest, error)
+	// KeepTested tests each GPU once per driver release, in the background, until ctx
+	// ends. It calls changed when the evidence has changed.
+	KeepTested(ctx context.Context, o SelfTestOptions, changed func())
 }
 
 // SelfTestOptions configure a self-test.
 type SelfTestOptions struct {
 	// GPUs to test; empty: all.
 	GPUs []model.DeviceID
-	// Program returns the path and the environment of the test program.
+	// Program returns the path and the environment of the test program. The driver
+	// adds variables of its own.
 	Program func() (path string, env []string, err error)
-	// StateDir keeps the results; empty: nothing is kept.
-	StateDir string
-	// Version is XSched's own: a result holds for one version.
-	Version string
+	// OnlyIfNeeded leaves GPUs out that need no test for levels 2 and 3.
+	OnlyIfNeeded bool
 	// OnStep is called after each step; nil: nobody watches.
 	OnStep func(gpu model.DeviceID, s SelfTestStep)
 }

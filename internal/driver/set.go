@@ -55,6 +55,17 @@ func (s *Set) NewSession(o SessionOptions) Session {
 	return Combine(s.Absent(), parts...)
 }
 
+// SelfTesters returns the drivers that can test themselves.
+func (s *Set) SelfTesters() []SelfTester {
+	var out []SelfTester
+	for _, p := range s.present {
+		if t, ok := p.instance.(SelfTester); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // Devices lists the GPUs of all drivers.
 func (s *Set) Devices() []model.DeviceID {
 	seen := map[model.DeviceID]bool{}

@@ -164,6 +164,13 @@ func (h *Hub) all() []*Session {
 	return slices.Collect(maps.Values(h.sessions))
 }
 
+// Refresh has every session ask its drivers again what they can do.
+func (h *Hub) Refresh() {
+	for _, s := range h.all() {
+		s.Refresh()
+	}
+}
+
 func (h *Hub) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

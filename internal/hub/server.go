@@ -194,7 +194,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 		return nil, fmt.Errorf("create doorbell: %w", err)
 	}
 	s.bell = bell
-	s.hw = h.cfg.NewHardware(driver.SessionOptions{UID: s.UID, Log: h.log.With("pid", s.PID), Send: s.send})
+	s.hw = h.cfg.NewHardware(driver.SessionOptions{PID: s.PID, UID: s.UID, Log: h.log.With("pid", s.PID), Send: s.send})
 	memfd, err := h.newSession(s)
 	if err != nil {
 		_ = unix.Close(bell)

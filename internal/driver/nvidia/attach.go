@@ -43,6 +43,8 @@ var (
 	ErrNoContext = errors.New("the process has no CUDA context")
 	ErrNoRights  = errors.New("not allowed to duplicate the process's files")
 	ErrSearch    = errors.New("its hardware queues were not found in time")
+	// ErrUnsupported is a driver that must not be called.
+	ErrUnsupported = errors.New("the driver is not supported")
 )
 
 // Candidate is an open file of another process that may be a control file.
@@ -101,12 +103,16 @@ type Attached struct {
 // control files and walks client numbers and handles with cheap probes, which
 // answer only for what belongs to that very file.
 func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver.Metrics) (*Attached, error) {
+	d.Refresh()
+	if why := d.untouchable(); why != "" {
+		return nil, fmt.Errorf("attach to process %d: %w: %s", pid, ErrUnsupported, why)
+	}
 	files, found, err := d.duplicate(pid, pidfd)
 	if err != nil {
 		return nil, err
 	}
 	objects := NewObjects(d, l, m)
-	objects.everyChannel = true
+	objects.everyChannel, objects.process = true, pid
 	w := &walk{driver: d, files: files, into: objects, budget: searchTime}
 	if err := w.clients(ctx); err != nil {
 		closeFiles(files)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"xsched/internal/driver"
@@ -22,7 +23,7 @@ func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 		return d
 	}
 	d.Loaded, d.Version = true, v
-	version(&d)
+	version(&d, h, system)
 	nodes(&d, h, system)
 	gpus(&d, system)
 	mps(&d, h, system)
@@ -31,17 +32,36 @@ func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 	return d
 }
 
-func version(d *driver.Diagnosis) {
-	measured, err := Measured(d.Version)
+// version grades the loaded driver, and looks for self-tests of it.
+func version(d *driver.Diagnosis, h driver.Host, system System) {
+	g, err := grade(d.Version)
+	const repeat = "`xsched doctor --self-test` repeats the test and shows each step"
+	passed, failed := 0, ""
+	for _, t := range readTests(h.Path(filepath.Join(h.StateDir, testFile))) {
+		switch {
+		case t.Driver != d.Version || t.Version != h.Version:
+		case t.Outcome == driver.OutcomePassed:
+			passed++
+		case t.Outcome == driver.OutcomeFailed && !t.Stop:
+			failed = t.GPU + ": " + t.Reason
+		}
+	}
 	switch {
-	case errors.Is(err, ErrUnknownDriver):
-		d.Add("driver", driver.Limited, err.Error(),
-			"level 1 works; for more use a driver "+strings.Join(KnownDrivers(), " or ")+", or an xsched that knows this one")
-	case err != nil:
-		d.Add("driver", driver.Limited, err.Error(), "level 1 works; report this version")
-	default:
+	case g == Unsupported:
+		d.Add("driver", driver.Limited, err.Error(), "level 1 works; for more use a driver of "+knownRange())
+	case failed != "":
+		d.Add("driver", driver.Limited, fmt.Sprintf("%s failed the self-test on %s", d.Version, failed), "level 1 works; "+repeat)
+	case g == Measured:
 		d.Level = model.LevelInterrupt
-		d.Add("driver", driver.OK, fmt.Sprintf("%s, layout known (measured on %s)", d.Version, measured), "")
+		d.Add("driver", driver.OK, fmt.Sprintf("%s, measured on %s", d.Version, measured[d.Version]), "")
+	case passed > 0 && passed >= len(system.GPUs()):
+		d.Level = model.LevelInterrupt
+		d.Add("driver", driver.OK, d.Version+", passed the self-test", "")
+	case g == Unlisted:
+		d.Add("driver", driver.Limited, err.Error(), "level 1 works; run `xsched doctor --self-test`, or use a driver of "+knownRange())
+	default:
+		d.Add("driver", driver.Limited, d.Version+" has the interface of a measured driver, but has not passed the self-test here",
+			"level 1 works; a daemon tests by itself while nobody uses the GPU, and `xsched doctor --self-test` at once")
 	}
 }
 

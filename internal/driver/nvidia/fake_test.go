@@ -45,6 +45,15 @@ type fakeRM struct {
 
 var _ Transport = (*fakeRM)(nil)
 
+const measuredVersion = "580.159.04"
+
+// gated is a driver of some version that needs evidence.
+func gated(t Transport, version string) *Driver {
+	d := &Driver{transport: t}
+	d.release.Store(newRelease(version))
+	return d
+}
+
 func newFakeRM() *fakeRM {
 	return &fakeRM{clients: map[uint32]map[uint32]*fakeObject{}, owner: map[uint32]uint64{}, calls: map[uint32]int{}}
 }
@@ -175,7 +184,7 @@ func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int)
 
 func newFake(t *testing.T) (*fakeRM, *Objects, *driver.Metrics) {
 	r, m := newFakeRM(), &driver.Metrics{}
-	s := NewObjects(&Driver{transport: r}, Limits{Clients: 4, Objects: 300}, m)
+	s := NewObjects(&Driver{transport: r, ungated: true}, Limits{Clients: 4, Objects: 300}, m)
 	t.Cleanup(s.Close)
 	return r, s, m
 }

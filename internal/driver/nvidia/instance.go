@@ -46,7 +46,9 @@ func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	log.Info("driver found", "driver", Name, "version", d.Version)
+	log.Info("driver found", "driver", Name, "version", d.Version(), "evidence", d.release.Load().grade)
+	d.log = log
+	d.keepTests(o.StateDir, o.Version)
 	if o.Dir != "" {
 		if err := d.CacheLevels(o.Dir); err != nil {
 			log.Warn("probed levels are not cached", "err", err)
@@ -97,7 +99,7 @@ func (i *instance) Devices() []model.DeviceID {
 
 // Describe returns what the probes have shown, or what this driver version is expected to do.
 func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, listed bool) {
-	d = driver.Device{Driver: i.Version, Virtual: i.Virtual, MaxLevel: model.LevelBlock}
+	d = driver.Device{Driver: i.Version(), Virtual: i.Virtual, MaxLevel: model.LevelBlock}
 	if !i.Virtual {
 		machine := System{Root: "/"}
 		for _, g := range machine.GPUs() {
@@ -108,7 +110,9 @@ func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, lis
 	}
 	v, probed := i.Verdict(id)
 	d.Probed, d.ComputeMode, d.Reason, d.Slices = probed, v.Compute, v.Reason, v.Slices
-	switch {
+	switch stop, _, _ := i.release.Load().allowed(id); {
+	case !stop:
+		d.Probed = false // it is not asked
 	case !probed:
 		d.MaxLevel, d.Slices = model.LevelInterrupt, true
 		d.Reason = "expected for this driver; not yet probed"
@@ -128,7 +132,12 @@ func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &session{Objects: NewObjects(i.Driver, i.limits(o.UID), i.metrics), log: log}
+	if before := i.Version(); i.Refresh() && i.Version() != before {
+		log.Warn("another driver is loaded", "version", i.Version(), "before", before)
+	}
+	objects := NewObjects(i.Driver, i.limits(o.UID), i.metrics)
+	objects.process = o.PID
+	return &session{Objects: objects, log: log}
 }
 
 // limits bounds one process, and the files of one user: a user whose programs
@@ -178,6 +187,8 @@ func refuse(err error) *driver.AttachError {
 		e.Refusal, e.Remedy = driver.RefusedRights, "run the daemon as root, or start the program with `xsched run`"
 	case errors.Is(err, ErrNoContext):
 		e.Refusal, e.Remedy = driver.RefusedNotUsed, "attach once it uses the GPU, or start it with `xsched run`"
+	case errors.Is(err, ErrUnsupported):
+		e.Refusal, e.Remedy = driver.RefusedSupport, "start it with `xsched run`, which gives it level 1"
 	case errors.Is(err, ErrSearch):
 		e.Remedy = "start it with `xsched run`, which needs no search"
 	}

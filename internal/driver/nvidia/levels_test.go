@@ -55,7 +55,7 @@ func TestProbedLevels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			fake := newFakeRM()
-			d := &Driver{transport: &refusing{fake, c.cmd, c.status}, Version: "580.1", levels: &levelCache{}}
+			d := gated(&refusing{fake, c.cmd, c.status}, measuredVersion)
 			if err := d.CacheLevels(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestProbedLevels(t *testing.T) {
 				}
 			}
 			// The next daemon takes over what works, and asks again about what does not.
-			next := &Driver{Version: "580.1", levels: &levelCache{}}
+			next := gated(fake, measuredVersion)
 			if err := next.CacheLevels(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestProbedLevels(t *testing.T) {
 			if works := !c.again && c.level == model.LevelInterrupt && c.slices; known != works {
 				t.Errorf("known to the next daemon: %v", known)
 			}
-			other := &Driver{Version: "580.2", levels: &levelCache{}}
+			other := gated(fake, virtualVersion)
 			if err := other.CacheLevels(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -103,17 +103,17 @@ func TestProbedLevels(t *testing.T) {
 
 func TestBadLevelCache(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "levels-580.1.json"), []byte("{nonsense"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "levels-"+measuredVersion+".json"), []byte("{nonsense"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{Version: "580.1", levels: &levelCache{}}
+	d := gated(nil, measuredVersion)
 	if d.CacheLevels(dir) == nil {
 		t.Error("nonsense was read")
 	}
-	if err := d.learn(fakeDevice, Verdict{Stop: true, Slices: true}); err != nil {
+	if err := d.learn(fakeDevice, 1, Verdict{Stop: true, Slices: true}); err != nil {
 		t.Error(err)
 	}
-	again := &Driver{Version: "580.1", levels: &levelCache{}}
+	again := gated(nil, measuredVersion)
 	if err := again.CacheLevels(dir); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +133,8 @@ func TestMPSReason(t *testing.T) {
 	}
 	write("proc/1/comm", "init\n")
 	fake := newFakeRM()
-	d := &Driver{transport: fake, levels: &levelCache{}, mps: &mpsWatch{system: System{Root: root}}}
+	d := gated(fake, measuredVersion)
+	d.mps = &mpsWatch{system: System{Root: root}}
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	defer s.Close()
 	_, _ = s.Resolve(context.Background())
@@ -171,7 +172,7 @@ func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{transport: fake}
+	d := &Driver{transport: fake, ungated: true}
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	s.everyChannel = true
 	t.Cleanup(s.Close)

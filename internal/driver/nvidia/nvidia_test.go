@@ -64,12 +64,7 @@ func TestVersions(t *testing.T) {
 	if err != nil || v != "470.1" {
 		t.Errorf("%q %v", v, err)
 	}
-	if _, err := find(v); err == nil {
-		t.Error("an unmeasured driver was accepted")
-	}
-	if _, err := find("580.159.04"); err != nil {
-		t.Error(err)
-	}
+
 }
 
 func TestKernelTransportAcceptsOnlyTheDevice(t *testing.T) {

@@ -116,6 +116,8 @@ type Objects struct {
 	// a GPU are stopped; the parent of groups and channels is a name for their GPU.
 	everyChannel bool
 
+	process int // its pid, to tell the evidence of one process from that of another
+
 	ops sync.Mutex // at most one operation in flight for a process
 
 	mu      sync.Mutex
@@ -123,7 +125,8 @@ type Objects struct {
 	count   int
 	order   uint64
 	closed  bool
-	lie     string // why a client of this process was not accepted
+	lie     string                     // why a client of this process was not accepted
+	refused map[model.DeviceID]refusal // what its own probes have shown, where that is negative
 
 	caught atomic.Uint64 // channels that appeared while others were stopped
 
@@ -335,6 +338,9 @@ func (s *Objects) Close() {
 // Resolve probes what has appeared since the last time and returns what can be
 // done on which GPU. It blocks as long as the device does.
 func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error) {
+	if s.driver.untouchable() != "" {
+		return nil, nil
+	}
 	err := s.prove(ctx)
 	s.driver.mps.look()
 	err = errors.Join(err, s.probeLevels(ctx))

@@ -30,7 +30,7 @@ func newClient(t testing.TB, s *Objects, handle uint32) {
 }
 
 func newObjects(t testing.TB, l Limits) *Objects {
-	s := NewObjects(&Driver{transport: newFakeRM()}, l, &driver.Metrics{})
+	s := NewObjects(&Driver{transport: newFakeRM(), ungated: true}, l, &driver.Metrics{})
 	t.Cleanup(s.Close)
 	return s
 }

@@ -63,7 +63,7 @@ func TestRestoreThatFails(t *testing.T) {
 		}
 		apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
 		f := NewFile(fds[0])
-		d := *s.driver
+		d := &Driver{ungated: true}
 		d.transport = &flaky{fakeRM: r, answer: test.answer}
 		if err := d.Restore(context.Background(), f, list[0]); (err != nil) != test.fails {
 			t.Errorf("%s: %v", name, err)
@@ -98,7 +98,7 @@ func TestRestoreOutOfTime(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	d := *s.driver
+	d := &Driver{ungated: true}
 	d.transport = &flaky{fakeRM: r, answer: func(disable bool, n int) Status {
 		if disable && n == 4 {
 			cancel() // between the stop and the enable after it

@@ -56,10 +56,9 @@ type selfTest struct {
 }
 
 // selfTestOne tests one GPU. The test always ends, and whatever it suspended ends with it.
-func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, key driver.SelfTestKey, o driver.SelfTestOptions) driver.SelfTest {
-	// Without evidence the driver would refuse what the test is to show.
-	t := &selfTest{driver: &Driver{transport: d.transport, Version: d.Version, Virtual: d.Virtual}, gpu: gpu}
-	t.result = driver.SelfTest{SelfTestKey: key, Outcome: driver.OutcomeInconclusive, When: time.Now().UTC().Truncate(time.Second)}
+func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.SelfTestOptions) driver.SelfTest {
+	t := &selfTest{driver: d.ungatedCopy(), gpu: gpu}
+	t.result = driver.SelfTest{Outcome: driver.OutcomeInconclusive, When: time.Now().UTC().Truncate(time.Second)}
 	t.onStep = func(s driver.SelfTestStep) {
 		if o.OnStep != nil {
 			o.OnStep(gpu, s)
@@ -104,7 +103,7 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, key driver
 	case <-time.After(answerTime):
 	}
 	return driver.SelfTest{
-		SelfTestKey: key, Outcome: driver.OutcomeFailed, When: t.result.When,
+		Outcome: driver.OutcomeFailed, When: t.result.When,
 		Reason: fmt.Sprintf("the driver did not answer within %v; the process of the test was killed", testTime),
 	}
 }

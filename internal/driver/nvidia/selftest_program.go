@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,7 @@ func startTest(ctx context.Context, gpu model.DeviceID, program func() (string, 
 	theirs := os.NewFile(uintptr(pair[1]), "self-test")
 	p := &testProgram{socket: pair[0], stderr: &tail{}, ended: make(chan struct{})}
 	p.command = exec.Command(path, "3")
-	p.command.Env, p.command.ExtraFiles, p.command.Stderr = env, []*os.File{theirs}, p.stderr
+	p.command.Env, p.command.ExtraFiles, p.command.Stderr = testEnvironment(env), []*os.File{theirs}, p.stderr
 	err = p.command.Start()
 	_ = theirs.Close() // so that the end of the program ends the socket
 	if err != nil {
@@ -65,6 +66,17 @@ func startTest(ctx context.Context, gpu model.DeviceID, program func() (string, 
 		return p, "", err
 	}
 	return p, strings.TrimPrefix(name, "ok "), nil
+}
+
+// testEnvironment makes sure that the program sees every GPU, is no client of MPS, whose
+// clients would be suspended with it, and leaves no compiled kernel behind.
+func testEnvironment(env []string) []string {
+	ours := []string{"CUDA_MPS_PIPE_DIRECTORY=/nonexistent", "CUDA_CACHE_DISABLE=1", "CUDA_VISIBLE_DEVICES="}
+	out := slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.ContainsFunc(ours, func(o string) bool { return strings.HasPrefix(o, name+"=") })
+	})
+	return append(out, ours[:2]...)
 }
 
 // stop ends the program, whatever it is doing: a process with suspended channels may not

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"xsched/internal/driver"
@@ -88,7 +89,7 @@ func TestSelfTest(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := d.selfTestOne(context.Background(), virtualID, driver.SelfTestKey{GPU: virtualID.String()}, o)
+			r := d.selfTestOne(context.Background(), virtualID, o)
 			if r.Outcome != c.outcome || r.Stop != c.stop || r.Slices != c.slices || !strings.Contains(r.Reason, c.reason) {
 				t.Errorf("%+v", r)
 			}
@@ -121,7 +122,7 @@ func TestSelfTestEndsInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	start := time.Now()
-	r := d.selfTestOne(ctx, virtualID, driver.SelfTestKey{}, o)
+	r := d.selfTestOne(ctx, virtualID, o)
 	if r.Outcome == driver.OutcomePassed || time.Since(start) > 10*time.Second {
 		t.Errorf("%v: %+v", time.Since(start), r)
 	}
@@ -142,9 +143,144 @@ func TestSelfTestThatCannotRun(t *testing.T) {
 			gpu = model.MakeDeviceID(0, 9, 0, 0)
 		}
 		o.Program = program
-		r := d.selfTestOne(context.Background(), gpu, driver.SelfTestKey{}, o)
+		r := d.selfTestOne(context.Background(), gpu, o)
 		if r.Outcome != driver.OutcomeInconclusive || r.Stop || r.Reason == "" {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
+}
+
+// pretend makes the virtual GPU report a driver version.
+func pretend(t *testing.T, d *Driver, version string) {
+	t.Helper()
+	dir := filepath.Join(d.system.Root, "sys/module/nvidia")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "version"), []byte(version), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A driver of the same ABI gets its levels by the test that runs by itself, and the next
+// daemon has them without one.
+func TestDaemonTestsByItself(t *testing.T) {
+	d, device, o := virtualGPU(t)
+	state := t.TempDir()
+	d.keepTests(state, "v1")
+	pretend(t, d, "550.54.14")
+	if err := device.SetFault("suspend-noop"); err != nil {
+		t.Fatal(err)
+	}
+	level := func(d *Driver) string { _, _, why := d.release.Load().allowed(virtualID); return why }
+	keep := func(d *Driver, o driver.SelfTestOptions, until func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		done, changed := make(chan struct{}), make(chan struct{}, 8)
+		go func() {
+			defer close(done)
+			d.KeepTested(ctx, o, func() { changed <- struct{}{} })
+		}()
+		for !until() {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				t.Fatalf("nothing happened: %s", level(d))
+			}
+		}
+		cancel()
+		<-done
+	}
+	keep(d, o, func() bool { return strings.Contains(level(d), "failed the self-test (suspend at level 3") })
+	if err := device.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	// A failure is not for ever: the next daemon tests again.
+	d = NewVirtualDriver(filepath.Join(d.system.Root, "vgpu.sock"))
+	d.keepTests(state, "v1")
+	if !strings.Contains(level(d), "failed") {
+		t.Errorf("the failure was forgotten: %q", level(d))
+	}
+	keep(d, o, func() bool { return level(d) == "" })
+	// What passed is not tested again.
+	d = NewVirtualDriver(filepath.Join(d.system.Root, "vgpu.sock"))
+	d.keepTests(state, "v1")
+	o.Program = func() (string, []string, error) { t.Error("tested again"); return "", nil, os.ErrNotExist }
+	if level(d) != "" || newTestKeeper(d, o).look(context.Background()) {
+		t.Errorf("%q", level(d))
+	}
+	// Nor is anything tested for a measured driver in a daemon that needs nothing, or for an unlisted one.
+	pretend(t, d, "610.1")
+	d.Refresh()
+	if newTestKeeper(d, o).look(context.Background()) {
+		t.Error("an unlisted driver was called")
+	}
+	pretend(t, d, measuredVersion)
+	d.Refresh()
+	o.OnlyIfNeeded = true
+	if newTestKeeper(d, o).look(context.Background()) {
+		t.Error("tested although not needed")
+	}
+}
+
+// On request an unlisted driver is tested too, and gets its levels if it passes.
+func TestUnlistedDriverOnRequest(t *testing.T) {
+	d, _, o := virtualGPU(t)
+	d.keepTests(t.TempDir(), "v1")
+	pretend(t, d, "610.1")
+	d.Refresh()
+	if d.untouchable() == "" {
+		t.Error("an unlisted driver may be called")
+	}
+	list, err := d.SelfTest(context.Background(), o)
+	if err != nil || len(list) != 1 || list[0].Outcome != driver.OutcomePassed || list[0].Driver != "610.1" {
+		t.Fatalf("%+v %v", list, err)
+	}
+	if why := d.untouchable(); why != "" {
+		t.Error(why)
+	}
+	pretend(t, d, "525.60.11")
+	if _, err := d.SelfTest(context.Background(), o); err == nil || !strings.Contains(err.Error(), "interface differs") {
+		t.Error(err)
+	}
+}
+
+// Tests wait for a GPU that nobody uses: for ever where levels do not depend on it, a
+// minute where they do. One that was not conclusive is repeated less and less often.
+func TestWhenATestIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for version, most := range map[string]time.Duration{measuredVersion: 24 * time.Hour, "550.54.14": busyWait + testPoll} {
+			d := gated(newFakeRM(), version)
+			k := newTestKeeper(d, driver.SelfTestOptions{})
+			busy := true
+			k.busy = func(model.DeviceID) bool { return busy }
+			waited := func() time.Duration {
+				start := time.Now()
+				for time.Since(start) < 24*time.Hour && !k.due(d.release.Load(), fakeDevice) {
+					time.Sleep(testPoll)
+				}
+				return time.Since(start)
+			}
+			if w := waited(); w > most || w < busyWait {
+				t.Errorf("%s: beside others after %v", version, w)
+			}
+			busy = false
+			if w := waited(); w != 0 {
+				t.Errorf("%s: alone after %v", version, w)
+			}
+			var pauses []time.Duration
+			for range 9 {
+				k.tried(fakeDevice)
+				pauses = append(pauses, waited().Round(time.Minute))
+			}
+			if pauses[0] != time.Minute || pauses[1] != 2*time.Minute || pauses[8] != time.Hour {
+				t.Errorf("%s: repeated after %v", version, pauses)
+			}
+			d.release.Load().levels.setTest(fakeDevice, driver.SelfTest{Outcome: driver.OutcomePassed})
+			if k.due(d.release.Load(), fakeDevice) {
+				t.Errorf("%s: tested again", version)
+			}
+		}
+	})
 }

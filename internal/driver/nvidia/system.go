@@ -25,6 +25,7 @@ type GPU struct {
 	PCI   string `json:"pci"`
 	Name  string `json:"name"`
 	Minor int    `json:"minor"` // of /dev/nvidiaN; -1: not said
+	UUID  string `json:"uuid,omitempty"`
 }
 
 // GPUs lists what the driver found, by PCI address.
@@ -40,6 +41,8 @@ func (s System) GPUs() []GPU {
 			switch strings.TrimSpace(key) {
 			case "Model":
 				g.Name = value
+			case "GPU UUID":
+				g.UUID = value
 			case "Device Minor":
 				if n, err := strconv.Atoi(value); err == nil {
 					g.Minor = n

@@ -6,6 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 
 	"xsched/internal/driver/nvidia/abi"
 )
@@ -24,35 +28,54 @@ type Transport interface {
 	Find(pid int) ([]Candidate, error)
 }
 
-// Driver is a transport and what is known of whoever is behind it.
+// Driver is a transport, the release of whoever is behind it, and the evidence about that.
 type Driver struct {
 	transport Transport
-	// Version is the driver's, for display.
-	Version string
-	Virtual bool
+	Virtual   bool
+	system    System
+	mps       *mpsWatch // nil: nobody looks
+	// ungated: every GPU does everything, without evidence. The self-test is to provide it.
+	ungated bool
 
-	levels *levelCache // nil: every GPU does everything, without asking
-	mps    *mpsWatch   // nil: nobody looks
+	refresh sync.Mutex // one change of release at a time
+	dir     string     // of probed levels
+	tests   testStore  // of self-tests
+	testing sync.Mutex // one self-test at a time
+	log     *slog.Logger
+	release atomic.Pointer[release]
 }
 
-// NewDriver is the kernel driver of this machine, if it is one that was measured.
-func NewDriver() (*Driver, error) {
-	v, err := DriverVersion()
+func newDriver(t Transport, s System, virtual bool) (*Driver, error) {
+	d := &Driver{transport: t, system: s, Virtual: virtual}
+	v, err := d.readVersion()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := find(v); err != nil {
+	d.release.Store(newRelease(v))
+	return d, nil
+}
+
+// ungatedCopy is the same driver without the need for evidence.
+func (d *Driver) ungatedCopy() *Driver {
+	c := &Driver{transport: d.transport, system: d.system, Virtual: d.Virtual, mps: d.mps, ungated: true}
+	c.release.Store(d.release.Load())
+	return c
+}
+
+// NewDriver is the kernel driver of this machine.
+func NewDriver() (*Driver, error) {
+	d, err := newDriver(kernelTransport{}, System{Root: "/"}, false)
+	if err != nil {
 		return nil, err
 	}
-	return &Driver{
-		transport: kernelTransport{}, Version: v,
-		levels: &levelCache{}, mps: &mpsWatch{system: System{Root: "/"}},
-	}, nil
+	d.mps = &mpsWatch{system: d.system}
+	return d, nil
 }
 
 // NewVirtualDriver is the virtual GPU behind a socket.
 func NewVirtualDriver(socket string) *Driver {
-	return &Driver{transport: &virtualTransport{path: socket}, Version: "virtual", Virtual: true, levels: &levelCache{}}
+	d, _ := newDriver(&virtualTransport{path: socket}, System{Root: filepath.Dir(socket)}, true) // a virtual one always has a version
+	return d
 }
 
 // Accept says whether fd is a control file of this driver.

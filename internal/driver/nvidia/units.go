@@ -101,7 +101,7 @@ func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
 	for gpu := range out {
 		for _, u := range s.units(gpu) {
 			if len(u.stop) > 0 {
-				out[gpu] = s.driver.capability(gpu)
+				out[gpu] = s.driver.capability(gpu, s.refused[gpu])
 			}
 		}
 	}
@@ -163,7 +163,11 @@ func (s *Objects) ownSlice(gpu model.DeviceID) int64 {
 
 // Why says why no hardware queue is known. Lock-free, because clients control how long mu is held.
 func (s *Objects) Why() (reason string, known bool) {
-	switch now := s.shown.Load(); {
+	now := s.shown.Load()
+	if why := s.driver.untouchable(); why != "" {
+		return why, now.clients > 0
+	}
+	switch {
 	case now.lie != "":
 		return "the control file it handed over was refused: " + now.lie, true
 	case now.clients == 0:

@@ -11,59 +11,69 @@ import (
 	"strings"
 )
 
-// generation is one line of the table of drivers.
-type generation struct {
-	major    int    // of the version
-	measured string // on what it was shown to work
+// Grade is how well a driver release is known.
+type Grade int
+
+// Grades. What channels do when they are disabled is decided by firmware, which no header
+// shows: hence a self-test for every release that was not measured.
+const (
+	Unsupported Grade = iota // its interface differs: never called
+	Unlisted                 // newer than the table: called only by an explicit self-test
+	SameABI                  // the interface is ours; levels 2 and 3 need a passed self-test
+	Measured                 // shown to work; a failed self-test withdraws levels 2 and 3
+)
+
+func (g Grade) String() string {
+	return [...]string{"unsupported", "unlisted", "same ABI, must pass the self-test", "measured"}[g]
 }
 
-// generations is every driver whose layout is known. One that was not measured is
-// not here: a wrong guess would reach the GPU's firmware. A new one is one line, after
-// its ctrl2080fifo.h was compared and the GPU tests were run on it.
-var generations = []generation{
-	{580, "580.159.04, open kernel module, H200"},
-}
+// branches lists the driver branches whose interface package abi describes. A new one is
+// one number, after tools/rmlayout has written its data file and the parity test passes.
+var branches = []int{535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595}
 
-var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)
+// measured is where which releases were shown to work.
+var measured = map[string]string{"580.159.04": "H200, open kernel module"}
+
+// virtualVersion is the release of the virtual GPU. It behaves as the measured one.
+const virtualVersion = "virtual"
 
 // ErrUnknownDriver is a driver that is not in the table.
-var ErrUnknownDriver = errors.New("its layout is not known")
+var ErrUnknownDriver = errors.New("not in the table of known drivers")
 
-// find looks a driver version like 580.159.04 up.
-func find(version string) (*generation, error) {
+// grade looks a driver version like 580.159.04 up.
+func grade(version string) (Grade, error) {
+	if _, ok := measured[version]; ok || version == virtualVersion {
+		return Measured, nil
+	}
 	major, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(major)
 	if err != nil {
-		return nil, fmt.Errorf("driver version %q is not a version", version)
+		return Unsupported, fmt.Errorf("driver version %q is not a version", version)
 	}
-	for i := range generations {
-		if generations[i].major == n {
-			return &generations[i], nil
+	for _, b := range branches {
+		if b == n {
+			return SameABI, nil
 		}
 	}
-	return nil, fmt.Errorf("driver %s: %w (known: %s), so only level 1 is used", version, ErrUnknownDriver, strings.Join(KnownDrivers(), ", "))
+	if n > branches[0] {
+		return Unlisted, fmt.Errorf("driver %s: %w (%s); level 1 only, until `xsched doctor --self-test` passes", version, ErrUnknownDriver, knownRange())
+	}
+	return Unsupported, fmt.Errorf("driver %s: %w (%s), and its interface differs; level 1 only", version, ErrUnknownDriver, knownRange())
 }
 
-// KnownDrivers lists the driver generations whose layout is known.
+// knownRange names the first and the last branch.
+func knownRange() string { return fmt.Sprintf("R%d to R%d", branches[0], branches[len(branches)-1]) }
+
+// KnownDrivers lists the driver branches whose interface is known.
 func KnownDrivers() []string {
 	var names []string
-	for _, g := range generations {
-		names = append(names, fmt.Sprintf("%d.x", g.major))
+	for _, b := range branches {
+		names = append(names, fmt.Sprintf("R%d", b))
 	}
 	return names
 }
 
-// Measured says on what the driver of a version was shown to work.
-func Measured(version string) (string, error) {
-	g, err := find(version)
-	if err != nil {
-		return "", err
-	}
-	return g.measured, nil
-}
-
-// DriverVersion asks the loaded kernel module.
-func DriverVersion() (string, error) { return System{Root: "/"}.DriverVersion() }
+var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)
 
 // DriverVersion asks the loaded kernel module of this machine.
 func (s System) DriverVersion() (string, error) {

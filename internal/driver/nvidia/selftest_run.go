@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"xsched/internal/driver"
+	"xsched/internal/model"
+)
+
+var _ driver.SelfTester = (*Driver)(nil)
+
+// SelfTest tests GPUs one after the other, whatever is known about them.
+func (d *Driver) SelfTest(ctx context.Context, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
+	d.Refresh()
+	if r := d.release.Load(); r.grade == Unsupported {
+		return nil, errors.New(r.reason)
+	}
+	gpus := o.GPUs
+	if len(gpus) == 0 {
+		gpus = d.testable()
+	}
+	if len(gpus) == 0 {
+		return nil, errors.New("the driver shows no GPU")
+	}
+	var out []driver.SelfTest
+	var failed error
+	for _, gpu := range gpus {
+		if ctx.Err() != nil {
+			return out, errors.Join(failed, ctx.Err())
+		}
+		t, err := d.testAndKeep(ctx, gpu, o)
+		out, failed = append(out, t), errors.Join(failed, err)
+	}
+	return out, failed
+}
+
+// testAndKeep tests one GPU. One test runs at a time. The key is made after the test: only a
+// GPU that was used tells its UUID.
+func (d *Driver) testAndKeep(ctx context.Context, gpu model.DeviceID, o driver.SelfTestOptions) (driver.SelfTest, error) {
+	d.testing.Lock()
+	defer d.testing.Unlock()
+	version := d.Version()
+	t := d.selfTestOne(ctx, gpu, o)
+	t.SelfTestKey = d.testKey(gpu)
+	t.Driver = version
+	return t, d.saveTest(gpu, t)
+}
+
+// testable lists the GPUs. The virtual GPU lists none; its first one stands for all.
+func (d *Driver) testable() []model.DeviceID {
+	if d.Virtual {
+		return []model.DeviceID{model.MakeDeviceID(0, 1, 0, 0)}
+	}
+	var out []model.DeviceID
+	for _, g := range d.system.GPUs() {
+		if id, err := model.ParseDeviceID(g.PCI); err == nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// When the daemon tests by itself.
+const (
+	testPoll = 5 * time.Second
+	// busyWait is how long a test waits for a GPU without other processes, where levels 2
+	// and 3 depend on it. A measured driver can wait for ever.
+	busyWait = time.Minute
+	// A test that was not conclusive is repeated, less and less often; one that failed too.
+	againFirst = time.Minute
+	againMost  = time.Hour
+)
+
+// KeepTested tests each GPU once per driver release, in the background, and calls changed
+// when the evidence has changed. It returns when ctx ends.
+func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, changed func()) {
+	k := newTestKeeper(d, o)
+	for {
+		if d.Refresh() {
+			changed()
+		}
+		if k.look(ctx) {
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(testPoll):
+		}
+	}
+}
+
+// testKeeper decides when GPUs are tested.
+type testKeeper struct {
+	driver  *Driver
+	options driver.SelfTestOptions
+	busy    func(gpu model.DeviceID) bool
+	version string
+	plans   map[model.DeviceID]*testPlan
+}
+
+func newTestKeeper(d *Driver, o driver.SelfTestOptions) *testKeeper {
+	return &testKeeper{
+		driver: d, options: o, plans: map[model.DeviceID]*testPlan{},
+		busy: func(gpu model.DeviceID) bool { return len(d.Users(nil)[gpu]) > 0 },
+	}
+}
+
+// testPlan is when a GPU is tested.
+type testPlan struct {
+	since time.Time     // a test is due
+	next  time.Time     // not before
+	pause time.Duration // until it is repeated
+}
+
+// look tests every GPU whose test is due, and says whether there was one.
+func (k *testKeeper) look(ctx context.Context) (any bool) {
+	r := k.driver.release.Load()
+	if r.grade < SameABI || r.grade == Measured && k.options.OnlyIfNeeded {
+		return false
+	}
+	if k.version != r.version {
+		k.version = r.version
+		clear(k.plans)
+	}
+	for _, gpu := range k.driver.testable() {
+		if ctx.Err() != nil {
+			return any
+		}
+		if !k.due(r, gpu) {
+			continue
+		}
+		t, err := k.driver.testAndKeep(ctx, gpu, k.options)
+		k.driver.logTest(t, err)
+		k.tried(gpu)
+		any = true
+	}
+	return any
+}
+
+// tried plans the next test, in case the one that has just ended was not enough.
+func (k *testKeeper) tried(gpu model.DeviceID) {
+	p := k.plans[gpu]
+	p.pause = min(max(againFirst, 2*p.pause), againMost)
+	p.next = time.Now().Add(p.pause)
+}
+
+// due says whether a GPU is to be tested now.
+func (k *testKeeper) due(r *release, gpu model.DeviceID) bool {
+	if t, ok := r.levels.tested(gpu); ok && t.Outcome == driver.OutcomePassed {
+		return false
+	}
+	p := k.plans[gpu]
+	if p == nil {
+		p = &testPlan{since: time.Now()}
+		k.plans[gpu] = p
+	}
+	if time.Now().Before(p.next) {
+		return false
+	}
+	if !k.busy(gpu) {
+		return true
+	}
+	return r.grade != Measured && time.Since(p.since) > busyWait
+}
+
+// logTest reports a result.
+func (d *Driver) logTest(t driver.SelfTest, err error) {
+	if d.log == nil {
+		return
+	}
+	switch {
+	case t.Outcome == driver.OutcomePassed:
+		d.log.Info("self-test passed", "gpu", t.GPU, "driver", t.Driver)
+	default:
+		d.log.Warn("self-test "+string(t.Outcome), "gpu", t.GPU, "driver", t.Driver, "reason", t.Reason)
+	}
+	if err != nil {
+		d.log.Warn("self-test result is not kept", "err", err)
+	}
+}
