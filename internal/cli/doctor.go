@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, selfTest bool
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what XSched can do on this machine, and what is in the way",
@@ -28,11 +28,19 @@ this user has, the folders, the shim and the daemon. Changes nothing.
   ok       as it should be
   note     nothing is lost, or it can't be known
   limited  something works less well or not at all; the rest does
-  missing  nothing can be scheduled here; the exit code is 1`,
+  missing  nothing can be scheduled here; the exit code is 1
+
+--self-test runs a program on each GPU, suspends it in the middle of a kernel,
+resumes it and compares the result. It takes about two seconds a GPU, and shares the
+GPU with other programs for half a second. The exit code is 1 unless all passed.`,
 		Example: `  xsched doctor
+  sudo xsched doctor --self-test
   xsched doctor --json | jq '.checks[] | select(.status != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if selfTest {
+				return a.selfTest(cmd.Context(), asJSON)
+			}
 			report := doctor.Examine(a.machine(cmd.Context()))
 			if err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report) }); err != nil {
 				return err
@@ -44,6 +52,7 @@ this user has, the folders, the shim and the daemon. Changes nothing.
 		},
 	}
 	jsonFlag(c, &asJSON)
+	c.Flags().BoolVar(&selfTest, "self-test", false, "test preemption on each GPU and print the steps")
 	return c
 }
 
@@ -51,8 +60,8 @@ this user has, the folders, the shim and the daemon. Changes nothing.
 func (a *app) machine(ctx context.Context) doctor.Machine {
 	return doctor.Machine{
 		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode,
-		Drivers: registry.All(),
-		Dir:     a.dirs()[0], Cache: embedded.CacheDir,
+		Drivers: registry.All(), StateDir: stateDir("", false), Version: version,
+		Dir: a.dirs()[0], Cache: embedded.CacheDir,
 		Shim:   func() (string, error) { return embedded.Unpack(embedded.Shim) },
 		Load:   doctor.Preload,
 		Daemon: func() (doctor.Daemon, error) { return a.askDaemon(ctx) },
@@ -67,7 +76,7 @@ func (a *app) askDaemon(ctx context.Context) (doctor.Daemon, error) {
 		return doctor.Daemon{}, err
 	}
 	defer client.Close()
-	out := doctor.Daemon{Dir: running.Dir, Version: running.Version, Virtual: running.Virtual}
+	out := doctor.Daemon{Dir: running.Dir, Version: running.Version, Virtual: running.Virtual, Platform: running.Platform}
 	if stats, err := client.Stats(ctx); err == nil {
 		out.Scheduling = stats.Scheduling
 	}

@@ -110,6 +110,9 @@ func (a *app) privateCommand() *cobra.Command {
 			}
 			tell := newReadiness(ready)
 			o.Dir, o.Version, o.Private = folder, version, true
+			if err := setSelfTest(&o, selfTestAuto); err != nil {
+				return err
+			}
 			err := a.servePrivate(cmd.Context(), o, pid, tell)
 			tell.done(err)
 			return err

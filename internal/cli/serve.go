@@ -30,6 +30,7 @@ func (a *app) serveCommand() *cobra.Command {
 		starvation time.Duration
 		logLevel   string
 		logJSON    bool
+		selfTest   string
 		web        webOptions
 	)
 	c := &cobra.Command{
@@ -78,6 +79,9 @@ one, to try everything on a machine that has none.`,
 				web.addr = webOff // several may run at once, in tests and demos
 			}
 			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
+			if err := setSelfTest(&o, selfTest); err != nil {
+				return err
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return a.serve(ctx, o, devices, web, nil)
@@ -96,6 +100,7 @@ one, to try everything on a machine that has none.`,
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
 	f.StringVar(&o.Record, "record", "", "file for a recording of what happens, for `xsched replay` (at most 4 files of 64 MB)")
+	f.StringVar(&selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
 	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
 	_ = c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modeNames(), cobra.ShellCompDirectiveNoFileComp))

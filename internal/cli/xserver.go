@@ -46,6 +46,9 @@ func (a *app) xserver() *cobra.Command {
 				o.Policy = args[0]
 			}
 			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
+			if err := setSelfTest(&o, selfTestAuto); err != nil {
+				return err
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return a.serve(ctx, o, 0, webOptions{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil)

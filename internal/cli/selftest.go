@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"xsched/internal/control"
+	"xsched/internal/daemon"
+	"xsched/internal/driver"
+	"xsched/internal/driver/registry"
+	"xsched/internal/embedded"
+	"xsched/internal/model"
+)
+
+// When a daemon tests its GPUs.
+const (
+	selfTestAuto = "auto" // real GPUs only
+	selfTestOn   = "on"
+	selfTestOff  = "off"
+)
+
+// setSelfTest configures a daemon's self-tests, and where their results are.
+func setSelfTest(o *daemon.Options, when string) error {
+	switch when {
+	case selfTestAuto, selfTestOn, selfTestOff:
+	default:
+		return usagef("--self-test %q is unknown; use auto, on or off", when)
+	}
+	o.StateDir = stateDir(o.Dir, o.Virtual)
+	if when == selfTestOn || when == selfTestAuto && !o.Virtual {
+		platform := ""
+		if o.Virtual {
+			platform = o.Platform
+		}
+		o.SelfTest = selfTestProgram(o.Dir, platform)
+	}
+	return nil
+}
+
+// stateDir is where results are kept. What a virtual GPU has shown says nothing about others.
+func stateDir(dir string, virtual bool) string {
+	if virtual {
+		return dir
+	}
+	return control.StateDir(os.Geteuid(), os.Getenv)
+}
+
+// selfTestProgram unpacks the test program. It must not load the shim: the test is
+// nobody's tenant. platform is that of the virtual GPU in dir; empty: on real GPUs.
+func selfTestProgram(dir, platform string) func() (string, []string, error) {
+	return func() (string, []string, error) {
+		path, err := embedded.Unpack(embedded.SelfTest)
+		if err != nil {
+			return "", nil, err
+		}
+		env := newEnvironment(os.Environ())
+		env.set("LD_PRELOAD", "")
+		env.set("XSCHED_DISABLE", "1")
+		if platform == "" {
+			return path, env.list(), nil
+		}
+		device, err := findPlatform(platform)
+		if err != nil {
+			return "", nil, err
+		}
+		kernel, err := embedded.Unpack(device.Kernel)
+		if err != nil {
+			return "", nil, err
+		}
+		vendor, err := embedded.Unpack(device.Vendor)
+		if err != nil {
+			return "", nil, err
+		}
+		env.set("LD_PRELOAD", kernel)
+		env.prepend("LD_LIBRARY_PATH", filepath.Dir(vendor))
+		pointAt(env, dir, platform)
+		return path, env.list(), nil
+	}
+}
+
+// selfTestReport is what `xsched doctor --self-test` prints.
+type selfTestReport struct {
+	OK      bool              `json:"ok"` // every test passed
+	Tests   []driver.SelfTest `json:"self_tests"`
+	Skipped []string          `json:"skipped"` // drivers without a test, and why
+	Seconds float64           `json:"seconds"`
+}
+
+// selfTest tests the GPUs of this host, or the virtual one of a running daemon.
+func (a *app) selfTest(ctx context.Context, asJSON bool) error {
+	place := driver.Place{Dir: a.dirs()[0]}
+	platform := ""
+	if d, err := a.askDaemon(ctx); err == nil && d.Virtual {
+		device, err := findPlatform(d.Platform)
+		if err != nil {
+			return err
+		}
+		place, platform = driver.Place{Dir: d.Dir, Virtual: true, Socket: device.Socket(d.Dir)}, device.Name
+	}
+	start := time.Now()
+	report := selfTestReport{OK: true, Tests: []driver.SelfTest{}, Skipped: []string{}}
+	o := driver.SelfTestOptions{Program: selfTestProgram(place.Dir, platform)}
+	if !asJSON {
+		o.OnStep = func(gpu model.DeviceID, s driver.SelfTestStep) { writeStep(a.stdout, gpu, s) }
+	}
+	for _, d := range registry.All() {
+		if place.Virtual && d.Name() != platform {
+			continue
+		}
+		tests, err := a.testDriver(ctx, d, driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}, o)
+		report.Tests = append(report.Tests, tests...)
+		if err != nil {
+			report.Skipped = append(report.Skipped, d.Name()+": "+err.Error())
+		}
+	}
+	for _, t := range report.Tests {
+		report.OK = report.OK && t.Outcome == driver.OutcomePassed
+	}
+	report.Seconds = time.Since(start).Seconds()
+	if err := a.show(report, nil, asJSON, func(w io.Writer) { writeSelfTest(w, report) }); err != nil {
+		return err
+	}
+	switch {
+	case len(report.Tests) == 0:
+		return fmt.Errorf("no GPU was tested: %s", strings.Join(report.Skipped, "; "))
+	case !report.OK:
+		return errors.New("a self-test did not pass; see above")
+	}
+	return nil
+}
+
+func (a *app) testDriver(ctx context.Context, d driver.Driver, open driver.Options, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
+	i, err := d.Open(open)
+	if err != nil {
+		return nil, err
+	}
+	t, ok := i.(driver.SelfTester)
+	if !ok {
+		return nil, errors.New("has no self-test")
+	}
+	return t.SelfTest(ctx, o)
+}
+
+func writeStep(w io.Writer, gpu model.DeviceID, s driver.SelfTestStep) {
+	mark := "ok"
+	if !s.OK {
+		mark = "FAILED"
+	}
+	fmt.Fprintf(w, "%v  %-6s  %-20s  %7.1f ms  %s\n", gpu, mark, s.Name, s.MS, printable(s.Detail))
+}
+
+func writeSelfTest(w io.Writer, r selfTestReport) {
+	for _, t := range r.Tests {
+		name := t.Name
+		if name == "" {
+			name = "GPU"
+		}
+		fmt.Fprintf(w, "%s %s, driver %s: %s", t.GPU, name, t.Driver, t.Outcome)
+		if t.Reason != "" {
+			fmt.Fprintf(w, " (%s)", printable(t.Reason))
+		}
+		fmt.Fprintln(w)
+	}
+	for _, s := range r.Skipped {
+		fmt.Fprintln(w, "not tested:", printable(s))
+	}
+}
