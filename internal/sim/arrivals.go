@@ -9,7 +9,7 @@ import (
 	"xsched/internal/model"
 )
 
-// schedule sets the timer of the next open request.
+// schedule sets the timer for the next open-loop request.
 func (in *inst) schedule() {
 	c, a := in.cell, &in.tenant.Arrivals
 	if in.ended {
@@ -36,8 +36,8 @@ func (in *inst) exponential(rate float64) time.Duration {
 	return clampTime(in.random.ExpFloat64() / rate * float64(time.Second))
 }
 
-// evenly is a schedule that does not wait for anybody: the first request comes
-// somewhere in the first period.
+// evenly returns the next time of a fixed-rate schedule with a random phase. The schedule does not
+// depend on completions.
 func (in *inst) evenly(a *Arrivals) model.Time {
 	period := float64(time.Second) / a.Rate
 	if in.nth == 0 {
@@ -51,14 +51,14 @@ func (in *inst) evenly(a *Arrivals) model.Time {
 	return max(at, in.cell.now)
 }
 
-// onOff goes through as many pauses as there are before the next request.
+// onOff returns the next request of a bursty stream and skips pauses.
 func (in *inst) onOff(o *OnOff) model.Time {
 	at := in.cell.now
 	if in.nth == 0 {
 		in.nth = 1
 		in.onUntil = at.Add(o.On.draw(in.random))
 	}
-	for range 1_000_000 { // a stream that is never on for long enough ends here
+	for range 1_000_000 { // bounds a stream whose bursts are too short for a request
 		at = at.Add(in.exponential(o.Rate))
 		if at < in.onUntil {
 			return at
@@ -69,7 +69,7 @@ func (in *inst) onOff(o *OnOff) model.Time {
 	return model.Never
 }
 
-// think lets a closed request come after the program's think time.
+// think schedules the next closed-loop request after the think time.
 func (in *inst) think() {
 	if in.ended {
 		return

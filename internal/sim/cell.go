@@ -13,10 +13,8 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// cell is devices that depend on each other and the tenants on them, with an
-// engine of their own. It is a discrete-event simulation: time jumps from one
-// event to the next, and what happens at one time happens in the order of
-// devices, timers, engine.
+// cell is a set of dependent devices with their tenants and their own engine. It is a
+// discrete-event simulation. Simultaneous events run in the order devices, timers, engine.
 type cell struct {
 	plan   *plan
 	engine *engine.Engine
@@ -25,7 +23,7 @@ type cell struct {
 	gpus  []*gpumodel.GPU
 	ids   []model.DeviceID
 	nexts []model.Time // of each GPU
-	stale []bool       // nexts must be read again
+	stale []bool       // nexts is out of date
 
 	insts []*inst
 	ranks []*rank // of session number index+1
@@ -33,12 +31,12 @@ type cell struct {
 	now    model.Time
 	random *rand.Rand // of the host
 	timers gpumodel.Agenda[timer]
-	bell   model.Time // when the daemon looks at the queues that changed
-	wake   model.Time // when the engine wants to be asked again
-	rung   []*rank    // changed since the daemon looked
-	done   []*rank    // a kernel each has ended
+	bell   model.Time // when the daemon reads the changed queues
+	wake   model.Time // the engine's next wake-up
+	rung   []*rank    // changed since the daemon's last read
+	done   []*rank    // completed a kernel each
 
-	resuming []*rank // by the decision that is being carried out
+	resuming []*rank // by the current decision
 	dirty    bool
 
 	classes []classSum
@@ -50,7 +48,7 @@ type cell struct {
 	tracks  []report.Lane
 }
 
-// classSum is what the tenants of one entry of the scenario had in this cell.
+// classSum adds up the instances of one tenant entry in this cell.
 type classSum struct {
 	latency, wait           report.Histogram
 	offered, done, kernels  uint64
@@ -61,10 +59,10 @@ type classSum struct {
 	preemptions, timeslices uint64
 }
 
-// epoch is when a simulation begins: the engine takes time 0 for "never happened".
+// epoch is the start of a simulation. The engine uses time 0 for "never".
 const epoch = model.Time(time.Second)
 
-// cancelEvery is how many steps pass between two looks at the context.
+// cancelEvery is the number of steps between checks of the context.
 const cancelEvery = 4096
 
 func newCell(p *plan, member cellPlan) (*cell, error) {
@@ -138,7 +136,7 @@ func (c *cell) run(ctx context.Context) error {
 	return nil
 }
 
-// step does what is due at t.
+// step processes the events due at t.
 func (c *cell) step(t model.Time) {
 	c.now = t
 	for i, next := range c.nexts {
@@ -170,7 +168,7 @@ func (c *cell) step(t model.Time) {
 	}
 }
 
-// advance brings a GPU up to now; it must be before anything is done to it.
+// advance simulates a GPU up to now. Call it before changing the GPU.
 func (c *cell) advance(i int) *gpumodel.GPU {
 	g := c.gpus[i]
 	if g.Now() < c.now || c.nexts[i] <= c.now {
@@ -180,7 +178,7 @@ func (c *cell) advance(i int) *gpumodel.GPU {
 	return g
 }
 
-// land follows the kernels that have ended, in that order.
+// land handles completed kernels in order of completion.
 func (c *cell) land() {
 	for i := 0; i < len(c.done); i++ {
 		c.done[i].kernelDone()
@@ -188,7 +186,7 @@ func (c *cell) land() {
 	c.done = c.done[:0]
 }
 
-// ring notes that the busy state of a rank may have changed.
+// ring marks a rank whose busy state may have changed.
 func (c *cell) ring(r *rank) {
 	if r.busy() == r.seen || r.rung {
 		return
@@ -201,8 +199,8 @@ func (c *cell) ring(r *rank) {
 	c.bell = min(c.bell, c.now.Add(c.plan.reaction))
 }
 
-// scan is the daemon reading the pages of those that rang. A queue that changed
-// and changed back meanwhile looks as before.
+// scan models the daemon's read of rung pages. A queue that changed twice in between looks
+// unchanged.
 func (c *cell) scan() {
 	c.events++
 	for _, r := range c.rung {
@@ -211,7 +209,7 @@ func (c *cell) scan() {
 			r.seen = busy
 			if busy {
 				c.engine.SetBusy(c.now, r.id, true)
-			} else { // its program launches what it has and then waits
+			} else { // the program submits everything and then waits
 				c.engine.SetIdle(c.now, r.id, max(1, r.inst.fed.Sub(r.began)))
 			}
 			c.dirty = true
@@ -220,15 +218,14 @@ func (c *cell) scan() {
 	c.rung = c.rung[:0]
 }
 
-// decide asks the engine and hands its wishes on.
+// decide runs the engine and dispatches its desired states.
 func (c *cell) decide() {
 	c.events++
 	c.dirty = false
 	changes, wake := c.engine.Decide(c.now)
 	c.wake = max(wake, c.now+1)
-	// Who gets the GPU goes first; who has to leave it waits until the driver has answered that.
-	// Workers are goroutines that the loop wakes one after the other: of those that were
-	// woken the last one runs first.
+	// Resumes go first; suspends wait for the driver's replies to them. The loop wakes workers one
+	// after the other, and the last one woken runs first.
 	at := c.now.Add(c.plan.dispatch.draw(c.random))
 	for _, stop := range []bool{false, true} {
 		for i := len(changes) - 1; i >= 0; i-- {
@@ -243,17 +240,17 @@ func (c *cell) decide() {
 	c.resuming = c.resuming[:0]
 }
 
-// started is a kernel's first moment on the device.
+// started handles the start of a kernel.
 func (c *cell) started(account *gpumodel.Account, submitted, started model.Time) {
 	if submitted >= epoch.Add(c.plan.warmup) {
 		c.classes[c.ranks[account.PID-1].inst.class].wait.Add(uint64(started.Sub(submitted)))
 	}
 }
 
-// beginMeasuring forgets what the devices counted till now.
+// beginMeasuring discards the counts of the warm-up.
 func (c *cell) beginMeasuring(at model.Time) {
 	for i, g := range c.gpus {
-		g.Advance(at - 1) // what happens at that very moment counts
+		g.Advance(at - 1) // events at this instant count
 		c.devices[i] = g.Totals()
 	}
 	for _, r := range c.ranks {
@@ -261,7 +258,7 @@ func (c *cell) beginMeasuring(at model.Time) {
 	}
 }
 
-// takePicture keeps what was drawn.
+// takePicture stores the recorded timelines.
 func (c *cell) takePicture(from, to model.Time) {
 	var spans []gpumodel.Span
 	for i, g := range c.gpus {
@@ -273,7 +270,7 @@ func (c *cell) takePicture(from, to model.Time) {
 	c.picture, c.sketch = nil, nil
 }
 
-// finish brings everything up to the end and sums it up.
+// finish advances all devices to the end and adds up the results.
 func (c *cell) finish() {
 	c.now = c.end
 	for i, g := range c.gpus {
@@ -303,7 +300,7 @@ func (c *cell) finish() {
 	}
 }
 
-// timer is something that happens to an instance at a time.
+// timer is a scheduled event of an instance.
 type timer struct {
 	kind timerKind
 	inst *inst
@@ -315,9 +312,9 @@ const (
 	timerArrival timerKind = iota // an open request
 	timerThink                    // a closed request after its think time
 	timerLaunch                   // the next kernel of the request being launched
-	timerReturn                   // the program learns that a request is done
-	timerWork                     // a worker of the daemon asks the driver
-	timerHurry                    // and doesn't wait for the others any more
+	timerReturn                   // the program observes a completion
+	timerWork                     // a worker calls the driver
+	timerHurry                    // a worker stops waiting for its predecessors
 	timerJoin                     // the program starts
-	timerLeave                    // and ends
+	timerLeave                    // the program ends
 )

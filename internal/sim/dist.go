@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Duration is a time in a scenario: "20ms".
+// Duration is a time.Duration that YAML writes as "20ms".
 type Duration time.Duration
 
-// D is the time.Duration.
+// D returns the time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
 // distKind is the kind of a Dist.
@@ -24,7 +24,7 @@ const (
 	distLogNormal
 )
 
-// Dist is a length of time: fixed, or drawn anew each time.
+// Dist is a distribution of durations.
 type Dist struct {
 	kind distKind
 	a    time.Duration // fixed value, lower end, mean, median
@@ -35,7 +35,7 @@ type Dist struct {
 // Fixed is always d.
 func Fixed(d time.Duration) Dist { return Dist{kind: distFixed, a: d} }
 
-// Uniform is any length from lo to hi.
+// Uniform is uniform over [lo, hi].
 func Uniform(lo, hi time.Duration) Dist { return Dist{kind: distUniform, a: lo, b: hi} }
 
 // Exponential has this mean.
@@ -46,10 +46,10 @@ func LogNormal(median time.Duration, sigma float64) Dist {
 	return Dist{kind: distLogNormal, a: median, s: sigma}
 }
 
-// longest bounds what is drawn, so that a tail can't become a device's whole life.
+// longest bounds every sample, so that a heavy tail cannot occupy a device forever.
 const longest = time.Hour
 
-// draw returns a length; a kernel takes at least a nanosecond.
+// draw returns a sample of at least 1 ns, unless the distribution is fixed or uniform.
 func (d *Dist) draw(r *rand.Rand) time.Duration {
 	switch d.kind {
 	case distFixed:
@@ -68,7 +68,7 @@ func clampTime(f float64) time.Duration {
 	return time.Duration(min(max(f, 1), float64(longest)))
 }
 
-// check says what is wrong with the numbers, "" if nothing is.
+// check describes an invalid parameter; "" if all are valid.
 func (d *Dist) check(least time.Duration) string {
 	switch {
 	case d.a < least || d.kind == distUniform && d.b < d.a:

@@ -15,8 +15,8 @@ import (
 	"xsched/internal/record"
 )
 
-// Recording is what a recording tells: whether the engine of this program decides
-// as the recorded one did, and what the queues wanted.
+// Recording is an analyzed recording: whether this engine reproduces the recorded decisions, and
+// the demand of each queue.
 type Recording struct {
 	Header    record.Header
 	From, To  model.Time
@@ -24,12 +24,12 @@ type Recording struct {
 	Lost      uint64 // events known to be missing
 	Truncated bool
 
-	// Decisions were recorded; Checked are those before which nothing is missing, and Same of
-	// them came out again exactly. FirstOther says what the first other one was.
+	// Decisions counts recorded decisions, Checked those before the first gap, Same those that the
+	// engine reproduced exactly. FirstOther describes the first difference.
 	Decisions, Checked, Same int
 	FirstOther               string
 
-	Policy string // in force for the longest time
+	Policy string // active for the longest time
 	Mode   model.Mode
 	Level  model.Level
 	Config engine.Config
@@ -39,12 +39,12 @@ type Recording struct {
 	names   map[model.SessionID]string
 }
 
-// period is a time a queue was busy.
+// period is a busy period of a queue.
 type period struct {
 	from, to model.Time
-	service  time.Duration // GPU time, as it may have been
-	alone    bool          // nobody else wanted the device
-	open     bool          // it had not ended when the recording did
+	service  time.Duration // estimated GPU time
+	alone    bool          // no other queue was active on the device
+	open     bool          // still busy at the end of the recording
 }
 
 // usage is one queue of a recording.
@@ -61,21 +61,20 @@ type usage struct {
 	service      time.Duration
 	suspended    bool
 	slice        time.Duration
-	switchedInto bool // somebody had to be switched out for it
+	switchedInto bool // its start preempted another queue
 }
 
-// share is one device while a recording is read: who could use it, by how much.
+// share estimates how the active queues of a device shared it.
 type share struct {
 	at     model.Time
-	active []*usage // busy and not stopped
+	active []*usage // busy and not suspended
 	slice  time.Duration
 	cost   time.Duration
 }
 
 const maxPeriods = 20_000_000
 
-// ReadRecording reads a whole recording, runs its events through an engine of its own and compares
-// the decisions.
+// ReadRecording reads a recording, feeds its events to an engine and compares the decisions.
 func ReadRecording(r *record.Reader) (*Recording, error) {
 	c := &collector{
 		Recording: Recording{Header: r.Header, queues: map[model.QueueID]*usage{}, names: map[model.SessionID]string{}, Config: r.Header.Config},
@@ -112,11 +111,11 @@ type setting struct {
 	level  model.Level
 }
 
-// collector is a Recording while it is read.
+// collector builds a Recording.
 type collector struct {
 	Recording
 	engine   *engine.Engine
-	exact    bool // nothing is missing so far
+	exact    bool // no gap so far
 	shares   map[model.DeviceID]*share
 	costs    costsOf
 	set      setting
@@ -135,7 +134,7 @@ func (c *collector) item(it *record.Item) error {
 	return c.event(it.Event)
 }
 
-// state begins anew from a checkpoint. What the queues had before stays theirs.
+// state restarts the engine from a checkpoint. Queues keep their history.
 func (c *collector) state(s *record.State) error {
 	if s.Gap {
 		c.Gaps++
@@ -211,7 +210,7 @@ func (c *collector) event(ev *engine.Event) error {
 	return nil
 }
 
-// settle counts how long a policy and mode were in force.
+// settle adds up how long each policy and mode was active.
 func (c *collector) settle(now model.Time) {
 	if c.setSince == 0 {
 		c.setSince = c.From
@@ -220,7 +219,7 @@ func (c *collector) settle(now model.Time) {
 	c.setSince = max(now, c.setSince)
 }
 
-// compare puts a recorded decision beside the engine's own.
+// compare compares a recorded decision with the engine's.
 func (c *collector) compare(ev *engine.Event, changes []model.Desired, wake model.Time) {
 	c.Decisions++
 	if !c.exact {
@@ -289,7 +288,7 @@ func (c *collector) setBusy(now model.Time, u *usage, busy bool) error {
 	return nil
 }
 
-// period is the busy time that ends now.
+// period returns the busy period that ends now.
 func (u *usage) period(now model.Time, cost time.Duration) period {
 	p := period{from: u.started, to: now, service: u.service, alone: u.alone}
 	if u.switchedInto {
@@ -308,8 +307,8 @@ func (c *collector) desired(now model.Time, d *model.Desired) {
 	u.gpu.put(u)
 }
 
-// advance shares the time since the last change among those who could use the device, as
-// slices and the switches between them do.
+// advance divides the time since the last change among the active queues, in proportion to their
+// timeslices, less the cost of context switches.
 func (s *share) advance(now model.Time) {
 	d := now.Sub(s.at)
 	if d <= 0 {
@@ -339,7 +338,7 @@ func (s *share) sliceOf(u *usage) time.Duration {
 	return u.slice
 }
 
-// put enters u or takes it out.
+// put adds u to the active queues or removes it.
 func (s *share) put(u *usage) {
 	at := slices.Index(s.active, u)
 	switch want := u.busy && !u.suspended; {
@@ -350,7 +349,7 @@ func (s *share) put(u *usage) {
 	}
 }
 
-// finish closes what is open.
+// finish closes open periods and names the queues.
 func (c *collector) finish() {
 	c.settle(c.To)
 	var longest time.Duration = -1

@@ -18,7 +18,7 @@ import (
 
 type costsOf = gpumodel.Costs
 
-// ReplayResult is what another policy would have done with what a recording shows.
+// ReplayResult compares the recorded policy with another one on the recorded demand.
 type ReplayResult struct {
 	Program   string        `json:"program"`
 	Seconds   float64       `json:"seconds"`
@@ -31,41 +31,40 @@ type ReplayResult struct {
 	Recorded  string        `json:"recorded_policy"`
 	Policy    string        `json:"policy"`
 	Queues    []ReplayQueue `json:"queues"`
-	// Estimated says what is not from the recording.
+	// Estimated lists what the recording does not contain.
 	Estimated []string `json:"estimated"`
 	FirstDiff string   `json:"first_difference,omitempty"`
 }
 
-// ReplayQueue is one queue: as it was, as the model has it under the recorded
-// policy, and under the other one.
+// ReplayQueue is one queue: recorded, modeled under the recorded policy, and under the other one.
 type ReplayQueue struct {
 	Name     string  `json:"name"`
 	PID      int     `json:"pid"`
 	Device   string  `json:"device"`
 	Priority int     `json:"priority"`
-	Demand   string  `json:"demand"`  // open: requests come when they came; closed: after the one before
-	Service  string  `json:"service"` // where the GPU time of its requests is from
+	Demand   string  `json:"demand"`  // open: recorded arrival times; closed: after the previous request
+	Service  string  `json:"service"` // source of the GPU time of its requests
 	Recorded Outcome `json:"recorded"`
 	Model    Outcome `json:"model_recorded_policy"`
 	Other    Outcome `json:"model_policy"`
 }
 
-// Outcome is how a queue fared.
+// Outcome is the service a queue received.
 type Outcome struct {
-	// Latency is of its busy periods: from submission till nothing is left to do.
+	// Latency is the distribution of busy periods.
 	Latency *report.Latency `json:"latency,omitempty"`
 	Done    uint64          `json:"done"`
-	GPU     float64         `json:"gpu"` // part of a device
+	GPU     float64         `json:"gpu"` // fraction of a device
 }
 
-// What Service says.
+// Values of Service.
 const (
 	serviceAlone  = "periods alone on the device"
 	serviceShared = "shared out by slices"
 	serviceFitted = "fitted to the recorded median"
 )
 
-// estimates is what a reader must know before believing a replay.
+// estimates lists the assumptions behind a replay.
 func estimates() []string {
 	return []string{
 		"the GPU time of a request is not in a recording: it is taken from busy periods without a competitor, shared out by slices for long ones, or, for short ones, from the shortest and fitted so that the model has the recorded median; the recorded GPU time is that estimate",
@@ -77,17 +76,17 @@ func estimates() []string {
 }
 
 const (
-	aloneEnough = 20                   // periods alone that make a distribution
-	longService = 4 * time.Millisecond // two slices: sharing out is accurate enough
-	closedGap   = 2 * time.Millisecond // median gap of a program that is hardly ever idle
-	closedBusy  = 0.9                  // or the part of its life that it is busy
-	endless     = 2 * maxDuration      // work that does not end with the recording
+	aloneEnough = 20                   // minimum uncontended periods for a distribution
+	longService = 4 * time.Millisecond // two slices: the estimate by shares is accurate enough
+	closedGap   = 2 * time.Millisecond // a median gap below this is closed demand
+	closedBusy  = 0.9                  // so is a busy fraction above this
+	endless     = 2 * maxDuration      // work that outlasts the recording
 	fitRounds   = 6
 	fitClose    = 0.05
 )
 
-// Replay simulates what the queues of a recording wanted, under the recorded policy and another one
-// (POLICY or POLICY:MODE).
+// Replay simulates the demand of a recording under the recorded policy and under another one,
+// POLICY or POLICY:MODE.
 func Replay(ctx context.Context, r *Recording, policy string) (*ReplayResult, error) {
 	res := &ReplayResult{
 		Program: r.Header.Program, Seconds: r.To.Sub(r.From).Seconds(), Gaps: r.Gaps, Lost: r.Lost, Truncated: r.Truncated,
@@ -98,7 +97,7 @@ func Replay(ctx context.Context, r *Recording, policy string) (*ReplayResult, er
 		return nil, errors.New("replay: no queue of the recording was ever busy; record while programs use the GPU")
 	}
 	if s.Mode == model.ModeOff {
-		s.Mode = model.ModeLive // of a policy that is tried; off would be none at all
+		s.Mode = model.ModeLive // mode off would disable the policy under test
 	}
 	variants, err := s.variants([]string{r.Policy + ":" + string(r.Mode), policy})
 	if err != nil {
@@ -125,7 +124,7 @@ func Replay(ctx context.Context, r *Recording, policy string) (*ReplayResult, er
 
 func outcome(c *Class) Outcome { return Outcome{Latency: c.Latency, Done: c.Done, GPU: c.GPU} }
 
-// demand is what one queue wanted.
+// demand is the demand of one queue.
 type demand struct {
 	usage   *usage
 	closed  bool
@@ -141,7 +140,7 @@ func (d *demand) kind() string {
 	return "open"
 }
 
-// recorded is how the queue really fared.
+// recorded returns the recorded outcome.
 func (d *demand) recorded(r *Recording) Outcome {
 	var h report.Histogram
 	var gpu time.Duration
@@ -161,7 +160,7 @@ func (d *demand) recorded(r *Recording) Outcome {
 	return o
 }
 
-// scenario makes tenants of the queues that were ever busy.
+// scenario turns every queue that was busy into a tenant.
 func (r *Recording) scenario() (*Scenario, []*demand) {
 	none := Duration(0)
 	cfg := &r.Config
@@ -209,7 +208,7 @@ func hintOf(q *model.Queue) Hint {
 	return h
 }
 
-// newDemand finds out how a queue's requests came and where their GPU time can be known from.
+// newDemand classifies a queue's arrivals and selects the source of its GPU time.
 func newDemand(u *usage) *demand {
 	d := &demand{usage: u, service: serviceFitted}
 	var gaps, lengths, services []time.Duration
@@ -237,7 +236,7 @@ func newDemand(u *usage) *demand {
 	case median(services) >= longService || len(lengths) == 0:
 		d.service = serviceShared
 	default:
-		// The luckiest request found the end of a slice: it paid a switch and its own work.
+		// The shortest request arrived at the end of a slice: it cost one switch and its own work.
 		least := slices.Min(lengths)
 		d.fitted = max(1, least-u.gpu.cost, least/8)
 	}
@@ -253,7 +252,7 @@ func median(v []time.Duration) time.Duration {
 	return v[len(v)/2]
 }
 
-// requests are the queue's, with the GPU time as it is known now.
+// requests returns the queue's requests with the current estimate of GPU time.
 func (d *demand) requests(start model.Time) []Request {
 	u := d.usage
 	out := make([]Request, len(u.periods))
@@ -277,14 +276,15 @@ func (d *demand) requests(start model.Time) []Request {
 		case d.service == serviceFitted:
 			q.Work = d.fitted
 		case d.service == serviceAlone && !p.alone && len(alone) > 0:
-			q.Work = max(1, alone[i*7919%len(alone)]) // one of them, always the same
+			q.Work = max(1, alone[i*7919%len(alone)]) // a deterministic sample
 		}
 		out[i] = q
 	}
 	return out
 }
 
-// fit finds the GPU times that can only be fitted, and returns the model under the recorded policy.
+// fit adjusts GPU times until the model reproduces the recorded medians. It returns the model's run
+// under the recorded policy.
 func fit(ctx context.Context, s *Scenario, demands []*demand, v variant) (*RunResult, error) {
 	type bracket struct{ lo, hi time.Duration }
 	brackets := map[int]*bracket{}
@@ -315,7 +315,7 @@ func fit(ctx context.Context, s *Scenario, demands []*demand, v variant) (*RunRe
 			} else {
 				b.lo = d.fitted
 			}
-			// Latency grows by what the work grows by, once per share of the device.
+			// First guess: latency grows as much as the work does.
 			next := d.fitted + time.Duration((report.MS(d.median)-l.P50)*1e6)
 			if next <= b.lo || next >= b.hi {
 				next = (b.lo + b.hi) / 2

@@ -23,20 +23,20 @@ type Options struct {
 	// and "native" is mode off.
 	Policies []string
 	Seed     uint64 // 0: the scenario's
-	Workers  int    // goroutines; 0: one a core
-	// Draw is how much of the first device's timeline is kept for the picture.
+	Workers  int    // goroutines; 0: one per core
+	// Draw is the length of the first device's timeline that charts show.
 	Draw time.Duration
-	// Record, when not nil, makes a recording of the engine as a daemon would. The scenario
-	// must be one cell, and one policy.
+	// Record, if not nil, records the engine as a daemon would. The scenario must be one cell
+	// under one policy.
 	Record record.Recorder
-	// Progress, when not nil, is told the part that is done, 0..1. Calls do not overlap.
+	// Progress, if not nil, receives the completed fraction, 0 to 1. Calls do not overlap.
 	Progress func(part float64)
 }
 
-// Policies are those that can be simulated.
+// Policies returns the names of the policies.
 func Policies() []string { return policy.Names() }
 
-// plan is what all cells of one run share; nothing in it changes.
+// plan is shared by all cells of one run and immutable.
 type plan struct {
 	scenario         *Scenario
 	engine           engine.Config
@@ -56,7 +56,7 @@ type instance struct {
 	devices       []int
 }
 
-// cellPlan is one cell: devices and who is on them.
+// cellPlan is one cell: its devices and their instances.
 type cellPlan struct {
 	devices   []int
 	instances []instance
@@ -77,10 +77,10 @@ func newPlan(s *Scenario, policy string, mode model.Mode, seed uint64) *plan {
 	return p
 }
 
-// instances lists all programs of a scenario.
+// instances returns all programs of a scenario.
 func (s *Scenario) instances() []instance {
 	var out []instance
-	next := 0 // device of those that say nothing
+	next := 0 // next device for tenants without `on`
 	for class := range s.Tenants {
 		t := &s.Tenants[class]
 		for i := range t.Count {
@@ -103,8 +103,8 @@ func (s *Scenario) instances() []instance {
 	return out
 }
 
-// cells splits a scenario into parts that don't depend on each other: joined are
-// the devices of one program, and those of one gang.
+// cells splits a scenario into independent parts. Devices of one program or one gang belong
+// together.
 func (s *Scenario) cells() []cellPlan {
 	parent := make([]int, s.Devices)
 	for i := range parent {
@@ -155,7 +155,7 @@ func (s *Scenario) cells() []cellPlan {
 	return out
 }
 
-// Run simulates a scenario under every policy asked for, and every tenant alone.
+// Run simulates a scenario under each requested policy, and each tenant alone as a reference.
 func Run(ctx context.Context, s *Scenario, o Options) (*Result, error) {
 	if len(o.Policies) == 0 {
 		o.Policies = []string{s.Policy}
@@ -214,7 +214,7 @@ func Run(ctx context.Context, s *Scenario, o Options) (*Result, error) {
 	return res, nil
 }
 
-// RecordHeader is the header of a recording of this scenario.
+// RecordHeader returns the header for a recording of this scenario.
 func (s *Scenario) RecordHeader(program string, o Options) record.Header {
 	h := record.Header{Program: program, Device: "simulated GPU", Base: epoch}
 	v := variant{policy: s.Policy, mode: s.Mode}
@@ -225,16 +225,16 @@ func (s *Scenario) RecordHeader(program string, o Options) record.Header {
 	return h
 }
 
-// aloneLength bounds the reference runs: one program with a device to itself.
+// aloneLength bounds the reference runs of one tenant alone.
 const aloneLength = 2 * time.Minute
 
-// aloneScenarios has one scenario for each tenant: one of them, and nobody else.
+// aloneScenarios returns one scenario per tenant with a single instance of it.
 func aloneScenarios(s *Scenario) []*Scenario {
 	out := make([]*Scenario, len(s.Tenants))
 	number := 0
 	for i, t := range s.Tenants {
 		one := *s
-		one.firstNumber = number // the same requests as in company
+		one.firstNumber = number // the same requests as in the shared run
 		number += t.Count
 		t.Count, t.On, t.Start, t.Stop, t.Hint.Gang = 1, nil, 0, 0, ""
 		one.Devices = t.Ranks
@@ -250,12 +250,12 @@ func aloneScenarios(s *Scenario) []*Scenario {
 	return out
 }
 
-// simulate runs the cells of a plan on several goroutines. Sums are taken in
-// the order of the cells, so that the result does not depend on them.
+// simulate runs the cells of a plan on several goroutines. It adds results in cell order, so that
+// they do not depend on scheduling.
 func simulate(ctx context.Context, p *plan, cells []cellPlan, workers int, meter *progress) (*RunResult, error) {
 	sum := newSum(p)
 	var mu sync.Mutex
-	finished := make(map[int]*cell) // done, and waiting for their turn
+	finished := make(map[int]*cell) // completed out of order
 	next := 0
 	err := each(ctx, workers, len(cells), func(ctx context.Context, i int) error {
 		c, err := newCell(p, cells[i])
@@ -281,7 +281,7 @@ func simulate(ctx context.Context, p *plan, cells []cellPlan, workers int, meter
 	return sum.result(), nil
 }
 
-// each calls f for 0..n-1 on several goroutines; the first error ends it.
+// each calls f for 0..n-1 on several goroutines and stops at the first error.
 func each(ctx context.Context, workers, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -308,7 +308,7 @@ func each(ctx context.Context, workers, n int, f func(ctx context.Context, i int
 	return context.Cause(ctx)
 }
 
-// progress tells how far a run is.
+// progress reports the completed fraction of a run.
 type progress struct {
 	mu    sync.Mutex
 	call  func(float64)

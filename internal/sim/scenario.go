@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim runs the real engine and the real policies on a virtual clock,
-// against the GPU model that the virtual GPU uses: thousands of tenants in
-// seconds, and the same result for the same seed.
+// Package sim runs the real engine and policies on a virtual clock, with the GPU model of the
+// virtual GPU. It simulates thousands of tenants in seconds; equal seeds give equal results.
 //
-// A scenario (scenario.go, yaml.go) is tenants on devices. Devices that share no
-// tenant and no gang are independent cells (cell.go), each with an engine of its own, and
-// run on all cores (run.go). Replay (replay.go) makes a scenario of a recording.
+// A scenario (scenario.go, yaml.go) places tenants on devices. Devices that share no tenant and no
+// gang form independent cells (cell.go), each with its own engine, and run in parallel (run.go).
+// Replay (replay.go) turns a recording into a scenario.
 package sim
 
 import (
@@ -17,29 +16,29 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// Scenario is what is simulated. Zero values mean the defaults.
+// Scenario describes a simulation. Zero values select the defaults.
 type Scenario struct {
 	Name  string `yaml:"name"`
 	About string `yaml:"about"`
 
 	Duration Duration  `yaml:"duration"` // default 10 s
-	Warmup   *Duration `yaml:"warmup"`   // left out of all figures; default a twentieth of duration
+	Warmup   *Duration `yaml:"warmup"`   // excluded from results; default 5 % of duration
 	Seed     uint64    `yaml:"seed"`     // default 1
 	Devices  int       `yaml:"devices"`  // default 1
 
 	Policy string     `yaml:"policy"` // default HPF
 	Mode   model.Mode `yaml:"mode"`   // default live
-	Level  int        `yaml:"level"`  // of mode level
+	Level  int        `yaml:"level"`  // for mode level
 	Engine Knobs      `yaml:"engine"`
 
 	GPU     GPU      `yaml:"gpu"`
 	Host    Host     `yaml:"host"`
 	Tenants []Tenant `yaml:"tenants"`
 
-	firstNumber int // of the programs: it picks their random numbers
+	firstNumber int // number of the first program: selects random streams
 }
 
-// Knobs are the engine's; nil: its own default.
+// Knobs are parameters of the engine; nil selects its default.
 type Knobs struct {
 	Quantum         *Duration `yaml:"quantum"`
 	StarvationBound *Duration `yaml:"starvation_bound"`
@@ -52,56 +51,56 @@ type Knobs struct {
 	Batch           int       `yaml:"batch"`
 }
 
-// GPU is the device; nil: as measured on an H200.
+// GPU describes the devices; nil selects the value measured on an H200.
 type GPU struct {
-	Slice     *Duration `yaml:"slice"`      // the driver's own
-	MidSwitch *Duration `yaml:"mid_switch"` // from or to a kernel stopped in the middle
-	Switch    *Duration `yaml:"switch"`     // any other
+	Slice     *Duration `yaml:"slice"`      // default timeslice
+	MidSwitch *Duration `yaml:"mid_switch"` // context switch from or to a preempted kernel
+	Switch    *Duration `yaml:"switch"`     // any other context switch
 	Suspend   RPC       `yaml:"suspend"`
 	Resume    RPC       `yaml:"resume"`
 	SetSlice  RPC       `yaml:"set_slice"`
-	Channels  int       `yaml:"channels"` // compute channels a process has; default 8
-	Level     int       `yaml:"level"`    // the most that can be done; default 3
+	Channels  int       `yaml:"channels"` // compute channels per process; default 8
+	Level     int       `yaml:"level"`    // highest supported level; default 3
 	Slices    *bool     `yaml:"slices"`   // has hardware timeslices; default yes
 }
 
-// RPC is the price of a request to the device's firmware.
+// RPC is the latency of a request to the device's firmware.
 type RPC struct {
-	Reply  *Duration `yaml:"reply"`  // until the caller has its answer, and the next one can start
-	Effect *Duration `yaml:"effect"` // until the device does it
+	Reply  *Duration `yaml:"reply"`  // until the caller gets its reply and the next request starts
+	Effect *Duration `yaml:"effect"` // until the device acts on it
 }
 
-// Host is what the CPUs add.
+// Host describes latencies of the host.
 type Host struct {
-	// Reaction is the time from a queue's change to the decision about it.
+	// Reaction is the time from a queue's state change to the decision.
 	Reaction *Duration `yaml:"reaction"`
-	// Dispatch is the time from the decision till the worker of a process asks the driver.
+	// Dispatch is the time from the decision to the worker's call of the driver.
 	Dispatch *Dist `yaml:"dispatch"`
-	// Return is the time from the end of the last kernel till the program knows.
+	// Return is the time from the end of the last kernel until the program observes it.
 	Return *Duration `yaml:"return"`
 }
 
-// Tenant is a program, or Count of them.
+// Tenant is one program or Count identical ones.
 type Tenant struct {
 	Name  string `yaml:"name"`
 	Count int    `yaml:"count"` // default 1
-	// On is the device of each, in turn; default all of them in turn.
+	// On lists the devices, assigned round-robin; default all.
 	On []int `yaml:"on"`
-	// Ranks is how many devices each one uses: every request has the same kernels on all
-	// of them and is done when all are. They are processes of one gang, or one process.
+	// Ranks is the number of devices per program. Each request runs the same kernels on all of
+	// them. Ranks are processes of one gang, or one process.
 	Ranks      int  `yaml:"ranks"`
 	OneProcess bool `yaml:"one_process"`
 
 	Hint     Hint     `yaml:"hint"`
 	Arrivals Arrivals `yaml:"arrivals"`
-	Kernel   Dist     `yaml:"kernel"`  // length of a kernel
-	Kernels  int      `yaml:"kernels"` // of a request; default 1
+	Kernel   Dist     `yaml:"kernel"`  // duration of a kernel
+	Kernels  int      `yaml:"kernels"` // per request; default 1
 	Launch   Duration `yaml:"launch"`  // CPU time between two launches
 
 	Start Duration `yaml:"start"`
-	Stop  Duration `yaml:"stop"` // 0: stays
+	Stop  Duration `yaml:"stop"` // 0: never
 
-	pid int // of a replay: queues with the same one are one process
+	pid int // set by replay: queues with the same pid share a process
 }
 
 // Arrivals defines when requests arrive. Exactly one kind is set.
@@ -116,28 +115,28 @@ type Arrivals struct {
 	Jitter float64 `yaml:"jitter"`
 }
 
-// OnOff is a Poisson stream that comes and goes.
+// OnOff is a bursty Poisson stream.
 type OnOff struct {
 	Rate float64 `yaml:"rate"`
 	On   Dist    `yaml:"on"`
 	Off  Dist    `yaml:"off"`
 }
 
-// Closed is a program that waits for its own requests: Depth are in flight, and Think passes
-// between the end of one and the next.
+// Closed is a closed loop: Depth requests are in flight, and Think passes between the end of one
+// and the next.
 type Closed struct {
 	Depth int  `yaml:"depth"`
 	Think Dist `yaml:"think"`
 }
 
-// Request is one of a trace.
+// Request is an entry of a trace.
 type Request struct {
-	At      time.Duration // since the tenant's start; of a closed trace: think time before it
+	At      time.Duration // since the tenant's start; in a closed loop, the think time before it
 	Work    time.Duration // GPU time of each kernel; 0: the tenant's Kernel
 	Kernels int           // 0: the tenant's Kernels
 }
 
-// Limits of a scenario: what is beyond is a mistake and would only cost memory.
+// Limits of a scenario.
 const (
 	maxDevices   = 100_000
 	maxInstances = 1_000_000
@@ -152,8 +151,8 @@ func orElse(d *Duration, other time.Duration) time.Duration {
 	return d.D()
 }
 
-// costs are the device's. The price of the channels is put into the fixed part: one
-// channel stands for all of a process.
+// costs returns the device's costs. One channel stands for all channels of a process, so the cost
+// per channel is folded into the fixed part.
 func (g *GPU) costs() gpumodel.Costs {
 	c := gpumodel.DefaultCosts()
 	c.Block = 0
@@ -174,7 +173,7 @@ func (g *GPU) costs() gpumodel.Costs {
 	return c
 }
 
-// engineConfig is the engine's configuration for a policy and a mode.
+// engineConfig returns the engine's configuration for a policy and a mode.
 func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	c := engine.DefaultConfig()
 	c.Policy, c.Mode = policy, mode
@@ -198,14 +197,14 @@ func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	return c
 }
 
-// defaultReaction is from the change of a queue to the decision: a doorbell and a thread that
-// wakes up. defaultDispatch is the most from there to the driver: another thread.
+// defaultReaction covers the doorbell and one thread wake-up. defaultDispatch is the maximum for
+// the second wake-up, of the worker.
 const (
 	defaultReaction = 40 * time.Microsecond
 	defaultDispatch = 40 * time.Microsecond
 )
 
-// complete puts the defaults where nothing was said.
+// complete fills in the defaults.
 func (s *Scenario) complete() {
 	set := func(v *int, to int) {
 		if *v == 0 {

@@ -10,41 +10,41 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// inst is one program: requests in, kernels out, on one rank or several.
+// inst is one program. It turns requests into kernels on one or more ranks.
 type inst struct {
 	cell   *cell
 	tenant *Tenant
 	class  int
-	random *rand.Rand // of when requests come
-	works  *rand.Rand // of how long kernels are: the same ones whatever the policy
+	random *rand.Rand // for arrivals
+	works  *rand.Rand // for kernel lengths: independent of the policy
 	ranks  []*rank
-	limit  time.Duration // a request that takes longer is late; 0: none
+	limit  time.Duration // latency limit of a request; 0: none
 
-	width   int       // most requests at a time
-	trace   []Request // of an open or closed trace: what is left of it
+	width   int       // maximum concurrent requests
+	trace   []Request // remaining requests of a trace
 	ended   bool
-	onUntil model.Time // of an on/off stream
-	nth     int64      // request of a fixed rate
+	onUntil model.Time // end of the current burst
+	nth     int64      // number of the next fixed-rate request
 
-	// Requests have numbers: those up to first are done, those up to next are
-	// begun. A rank serves them in that order.
+	// Requests are numbered. Those below first are complete, those below next have begun. Ranks
+	// serve them in order.
 	first, next uint64
 	active      []request  // first..next
-	backlog     backlog    // have come, not begun
+	backlog     backlog    // arrived, not begun
 	launching   uint64     // number of the request whose kernels are being launched
-	fed         model.Time // when it last launched one
-	returning   []request  // done on the device, not known to the program
+	fed         model.Time // time of its last launch
+	returning   []request  // complete on the device, not yet visible to the program
 	waiting     bool       // a launch timer is set
 }
 
-// pending is a request that has come and not begun.
+// pending is a request that has arrived and not begun.
 type pending struct {
 	at      model.Time
 	work    time.Duration
 	kernels int32
 }
 
-// backlog is pending requests in their order. It may grow long where a policy lets nobody else in.
+// backlog is a FIFO of pending requests. It grows while a policy starves the tenant.
 type backlog struct {
 	list  []pending
 	first int
@@ -53,7 +53,7 @@ type backlog struct {
 func (b *backlog) empty() bool { return b.first == len(b.list) }
 
 func (b *backlog) push(p pending) {
-	if b.first > len(b.list)/2 { // as much is gone as would be moved
+	if b.first > len(b.list)/2 { // amortized: at least as many were removed as are moved
 		b.list = b.list[:copy(b.list, b.list[b.first:])]
 		b.first = 0
 	}
@@ -65,14 +65,14 @@ func (b *backlog) pop() pending {
 	return b.list[b.first-1]
 }
 
-// request is one that has begun.
+// request is a request that has begun.
 type request struct {
 	pending
 	launched int32 // kernels
-	ranks    int32 // that have not finished it
+	ranks    int32 // that have not completed it
 }
 
-// rank is an inst on one device: a queue for the engine, a channel group for the device.
+// rank is an instance on one device: a queue of the engine and a channel group of the device.
 type rank struct {
 	inst    *inst
 	id      model.QueueID
@@ -83,35 +83,35 @@ type rank struct {
 	base    gpumodel.Account // at the end of the warm-up
 	joined  bool
 
-	seen, rung bool       // what the daemon knows
-	began      model.Time // when it got work
+	seen, rung bool       // the daemon's view of busy, and a pending doorbell
+	began      model.Time // start of the busy period
 	serving    uint64
 	ended      int32           // kernels of that request
 	held       []time.Duration // kernels at the gate
 	inFlight   int
 
 	gate  gate
-	wants hardware // the engine's newest wish
-	has   hardware // what the device was told
+	wants hardware // newest desired state
+	has   hardware // state set on the device
 	doing bool     // an operation is in flight
-	steps []bool   // more of it to come: stops and lets go
+	steps []bool   // remaining suspends (true) and resumes of the operation
 
-	called bool // the worker is on its way
+	called bool // the worker is scheduled
 
-	// Hand-overs: a stop waits for the resumes that were decided with it.
+	// A suspend waits for the resumes of the same decision.
 	resuming bool
-	after    int // of those, that are not answered yet
+	after    int // resumes without a reply yet
 	hurry    model.Time
-	waiters  []*rank // who waits for this one
+	waiters  []*rank // ranks that wait for this one's reply
 }
 
-// gate is Lv1: memory, so it changes at once.
+// gate is the Lv1 gate. It lives in shared memory, so changes are immediate.
 type gate struct {
 	closed bool
 	limit  int
 }
 
-// hardware is what the driver is asked for.
+// hardware is the state requested from the driver.
 type hardware struct {
 	suspend model.Level
 	slice   time.Duration
@@ -150,7 +150,7 @@ func (c *cell) addInst(m instance, local map[int]int) {
 // programOf names a tenant for the recording.
 func (c *cell) programOf(id model.SessionID) string { return c.ranks[id-1].inst.tenant.Name }
 
-// fire does what a timer was set for.
+// fire handles an expired timer.
 func (c *cell) fire(t timer) {
 	in := t.inst
 	switch t.kind {
@@ -178,7 +178,7 @@ func (c *cell) fire(t timer) {
 		}
 	case timerReturn:
 		if len(in.returning) == 0 {
-			return // it left meanwhile
+			return // the program ended meanwhile
 		}
 		r := in.returning[0]
 		in.returning = append(in.returning[:0], in.returning[1:]...)
@@ -223,7 +223,7 @@ func (in *inst) join() {
 	}
 }
 
-// leave ends the program; what it has submitted is dropped.
+// leave ends the program and drops its submitted work.
 func (in *inst) leave() {
 	c := in.cell
 	in.ended = true
@@ -238,7 +238,7 @@ func (in *inst) leave() {
 	c.dirty = true
 }
 
-// arrive enters a request.
+// arrive adds a request.
 func (in *inst) arrive() {
 	if in.ended {
 		return
@@ -266,7 +266,7 @@ func (in *inst) arrive() {
 	in.begin()
 }
 
-// begin starts requests as far as the program does several at a time.
+// begin starts pending requests up to the concurrency limit.
 func (in *inst) begin() {
 	for !in.backlog.empty() && len(in.active)+len(in.returning) < in.width {
 		in.active = append(in.active, request{pending: in.backlog.pop(), ranks: int32(len(in.ranks))})
@@ -280,7 +280,7 @@ func (in *inst) begin() {
 	}
 }
 
-// launch launches kernels till there are none, or till the next one's time.
+// launch submits kernels until none is left or the next one is due later.
 func (in *inst) launch() {
 	for in.launching < in.next {
 		r := &in.active[in.launching-in.first]
@@ -303,7 +303,7 @@ func (in *inst) launch() {
 	}
 }
 
-// complete is the end of a request for the program.
+// complete ends a request as the program sees it.
 func (in *inst) complete(r *request) {
 	c := in.cell
 	if r.at >= epoch.Add(c.plan.warmup) {
@@ -321,10 +321,10 @@ func (in *inst) complete(r *request) {
 	in.begin()
 }
 
-// busy says that the queue has work that is not known to be finished.
+// busy reports whether the queue has work that is not known to be complete.
 func (r *rank) busy() bool { return r.joined && (r.serving < r.inst.next || len(r.inst.returning) > 0) }
 
-// push launches a kernel through the gate.
+// push submits a kernel through the gate.
 func (r *rank) push(d time.Duration) {
 	if len(r.held) > 0 || !r.open() {
 		r.held = append(r.held, d)
@@ -340,7 +340,7 @@ func (r *rank) submit(d time.Duration) {
 	r.inst.cell.advance(r.gpu).Submit(r.channel, gpumodel.Work{Kind: gpumodel.WorkKernel, Duration: d})
 }
 
-// drain lets through what the gate lets through.
+// drain submits held kernels that the gate admits.
 func (r *rank) drain() {
 	n := 0
 	for n < len(r.held) && r.open() {
@@ -352,7 +352,7 @@ func (r *rank) drain() {
 	}
 }
 
-// kernelDone follows the end of a kernel of this rank.
+// kernelDone handles the completion of a kernel of this rank.
 func (r *rank) kernelDone() {
 	in := r.inst
 	if !r.joined {
@@ -370,7 +370,7 @@ func (r *rank) kernelDone() {
 		in.cell.ring(r)
 		return
 	}
-	// All ranks serve in order, so this is the oldest.
+	// All ranks serve in order, so this request is the oldest.
 	done := in.active[0]
 	in.active = append(in.active[:0], in.active[1:]...)
 	in.first++
@@ -382,8 +382,8 @@ func (r *rank) kernelDone() {
 	in.complete(&done)
 }
 
-// Done implements gpumodel.Sink. It is called in the middle of the device's
-// work, so what follows from it waits till the device is done with the moment.
+// Done implements gpumodel.Sink. The device calls it while it advances, so consequences are
+// deferred until it returns.
 func (r *rank) Done(*gpumodel.Work, model.Time) { r.inst.cell.done = append(r.inst.cell.done, r) }
 
 // Blocks implements gpumodel.Sink.

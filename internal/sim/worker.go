@@ -9,12 +9,10 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// This file is the model of the daemon's device side: the gate changes at once, the
-// driver is asked by one worker for each process on a device, with one
-// operation in flight, and the newest wish wins.
+// This file models the daemon's device side. The gate changes immediately. One worker per process
+// and device calls the driver, with one operation in flight; the newest desired state wins.
 
-// desire takes over the engine's wish for a rank, and has its worker start at a time if it is
-// needed; true: it is.
+// desire sets the desired state of a rank and reports whether its worker has to be scheduled.
 func (r *rank) desire(d *model.Desired, at model.Time) bool {
 	if !r.joined {
 		return false
@@ -22,7 +20,7 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 	c := r.inst.cell
 	level := d.Suspend
 	if most := model.Level(c.plan.scenario.GPU.Level); level > most {
-		level = most // a level that a mode forces on a device that can't is done by the gate
+		level = most // a forced level that the device lacks falls back to the gate
 	}
 	was := r.gate
 	r.gate = gate{closed: level == model.LevelBlock, limit: d.InFlight}
@@ -34,7 +32,7 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 	if level >= model.LevelDeactivate {
 		r.wants.suspend = level
 	}
-	r.answered() // of what was wanted before
+	r.answered() // of the previous desired state
 	r.after = 0
 	switch {
 	case r.wants.suspend != 0:
@@ -47,17 +45,17 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 		return false
 	}
 	if r.after > 0 {
-		return false // whoever it waits for calls it
+		return false // the ranks it waits for will call it
 	}
 	r.called = true
 	c.timers.Push(at, timer{timerWork, r.inst})
 	return true
 }
 
-// afterMax is how long an operation waits for those that shall come before it.
+// afterMax bounds how long an operation waits for its predecessors.
 const afterMax = 2 * time.Millisecond
 
-// wait has a stop come after the resumes of the same decision on its device.
+// wait orders a suspend after the resumes of the same decision on its device.
 func (r *rank) wait() {
 	c := r.inst.cell
 	for _, o := range c.resuming {
@@ -72,12 +70,12 @@ func (r *rank) wait() {
 	}
 }
 
-// answered lets those go on that waited for this one's wish.
+// answered releases the ranks that wait for this one.
 func (r *rank) answered() {
 	c := r.inst.cell
 	for _, o := range r.waiters {
 		if o.after == 0 {
-			continue // it wants something else by now
+			continue // its desired state has changed
 		}
 		if o.after--; o.after == 0 && !o.doing && !o.called && o.wants != o.has {
 			o.called = true
@@ -87,12 +85,12 @@ func (r *rank) answered() {
 	r.waiters = r.waiters[:0]
 }
 
-// goOnSure is how the daemon lets a channel go that left at the end of its slice: enabled twice, stopped and enabled
-// again, because with nobody else on the chip it would not come back. True stops.
+// goOnSure is the daemon's sequence to resume a channel that left at the end of its slice: enable
+// twice, disable, enable. Otherwise a lone channel would not return. True is a disable.
 var goOnSure = []bool{false, false, true, false}
 
-// work asks the driver for the next thing that differs: stopping comes before slices,
-// somebody waits for it.
+// work requests the next difference from the driver. Suspends precede timeslices, because another
+// rank waits for them.
 func (r *rank) work() {
 	c := r.inst.cell
 	r.doing, r.called = false, false
@@ -103,7 +101,7 @@ func (r *rank) work() {
 		c.events++
 		r.work()
 	}
-	if len(r.steps) > 0 { // of a letting go that takes several
+	if len(r.steps) > 0 { // remaining steps of a resume
 		stop := r.steps[0]
 		r.steps = r.steps[1:]
 		r.doing = true
@@ -131,8 +129,7 @@ func (r *rank) work() {
 	}
 }
 
-// device is the rank's, up to now. A reply comes in the middle of the device's own
-// work, which is at now already.
+// device returns the rank's device, advanced to now. During a reply the device is already there.
 func (c *cell) device(r *rank) *gpumodel.GPU {
 	g := c.gpus[r.gpu]
 	if g.Now() < c.now {

@@ -4,7 +4,7 @@ package gpumodel
 
 import "xsched/internal/model"
 
-// Agenda is what will happen, ordered by time, then by age: a binary heap. Its zero value is empty.
+// Agenda is a priority queue of future events, ordered by time and insertion. The zero value is empty.
 type Agenda[T any] struct {
 	heap []entry[T]
 	age  uint64
@@ -18,7 +18,7 @@ type entry[T any] struct {
 
 func (a *entry[T]) before(b *entry[T]) bool { return a.at < b.at || a.at == b.at && a.age < b.age }
 
-// When is the time of the first; model.Never if there is none.
+// When returns the time of the first event, or model.Never.
 func (a *Agenda[T]) When() model.Time {
 	if len(a.heap) == 0 {
 		return model.Never
@@ -26,7 +26,7 @@ func (a *Agenda[T]) When() model.Time {
 	return a.heap[0].at
 }
 
-// Push enters what happens at a time.
+// Push adds an event.
 func (a *Agenda[T]) Push(at model.Time, what T) {
 	a.age++
 	a.heap = append(a.heap, entry[T]{at, a.age, what})
@@ -41,7 +41,7 @@ func (a *Agenda[T]) Push(at model.Time, what T) {
 	}
 }
 
-// Pop takes the first away. Preconditions: there is one.
+// Pop removes the first event. Preconditions: the agenda is not empty.
 func (a *Agenda[T]) Pop() T {
 	h := a.heap
 	first, last := h[0].what, len(h)-1

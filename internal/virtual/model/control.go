@@ -14,7 +14,7 @@ type Costs struct {
 	CopySlice    time.Duration
 	MidSwitch    time.Duration // a switch from or to a kernel stopped in the middle
 	Switch       time.Duration // any other one
-	Block        time.Duration // the step in which a kernel's work is done; 0: nobody asks
+	Block        time.Duration // granularity of a kernel's progress; 0: not reported
 
 	CopyBytesPerSecond int64
 	CopyLatency        time.Duration
@@ -22,10 +22,10 @@ type Costs struct {
 	Suspend, Resume, SetSlice RPC
 }
 
-// RPC is the price of a request to the device's firmware.
+// RPC is the latency of a request to the device's firmware.
 type RPC struct {
-	Reply, ReplyPerChannel   time.Duration // until the caller has its answer
-	Effect, EffectPerChannel time.Duration // until the device does it
+	Reply, ReplyPerChannel   time.Duration // until the caller gets its reply
+	Effect, EffectPerChannel time.Duration // until the device acts on it
 }
 
 func (r RPC) reply(channels int) time.Duration {
@@ -36,9 +36,9 @@ func (r RPC) effect(channels int) time.Duration {
 	return r.Effect + time.Duration(channels)*r.EffectPerChannel
 }
 
-// DefaultCosts are those measured on an H200: suspending 8 channels answers after
-// 0.53 ms and 20 after 0.76, resuming after 0.21 and 0.32; the effect comes earlier
-// (a suspended low leaves the high 0.486 ms = effect + switch + its own 0.09).
+// DefaultCosts returns the values measured on an H200. The reply to a suspend takes 0.53 ms for 8
+// channels and 0.76 ms for 20, to a resume 0.21 and 0.32 ms. The effect precedes the reply: after a
+// suspend, a waiting kernel of 0.09 ms completes within 0.486 ms, including the context switch.
 func DefaultCosts() Costs {
 	const us = time.Microsecond
 	return Costs{
@@ -57,21 +57,20 @@ func DefaultCosts() Costs {
 	}
 }
 
-// Faults make the device misbehave, so that tests can show that they would notice.
+// Faults inject misbehavior, so that tests can prove they would detect it.
 type Faults struct {
-	SuspendNoop      bool         // FIFO_DISABLE_CHANNELS answers OK and does nothing
-	TimesliceIgnored bool         // SET_TIMESLICE answers OK and does nothing
+	SuspendNoop      bool         // FIFO_DISABLE_CHANNELS returns NV_OK without effect
+	TimesliceIgnored bool         // SET_TIMESLICE returns NV_OK without effect
 	LoseBlock        bool         // a preempted kernel loses a block
 	NeverAnswer      map[int]bool // controls on files of these processes are never answered
 }
 
-// Disable stops channels (or lets them go on) as FIFO_DISABLE_CHANNELS does: the
-// effect comes after the firmware's latency, replied is called when the caller has
-// its answer. onlyScheduling lets the running slice end.
+// Disable stops or resumes channels like FIFO_DISABLE_CHANNELS. The effect follows the firmware's
+// latency; replied is called when the caller gets its reply. With onlyScheduling the running slice
+// ends normally.
 //
-// As on an H200: disables are counted, enabling what runs changes nothing, and a
-// group that left by onlyScheduling with nobody else runnable comes back only after
-// a full disable and another enable.
+// As on an H200, disables are counted and enabling an enabled channel has no effect. A group that
+// left by onlyScheduling while no other was runnable returns only after a full disable and enable.
 func (g *GPU) Disable(channels []*Channel, disable, onlyScheduling bool, replied func(model.Time)) {
 	cost := g.costs.Resume
 	if disable {
@@ -118,7 +117,7 @@ func (g *GPU) enable(c *Channel, on bool) {
 	g.refresh(c.group)
 }
 
-// SetSlice sets a group's timeslice, also of the slice that is running.
+// SetSlice sets a group's timeslice, including that of a running slice.
 func (g *GPU) SetSlice(group *Group, slice time.Duration, replied func(model.Time)) {
 	g.rpc(g.costs.SetSlice, 0, func() {
 		group.account.Timeslices++
@@ -131,7 +130,7 @@ func (g *GPU) SetSlice(group *Group, slice time.Duration, replied func(model.Tim
 	}, replied)
 }
 
-// Slice is the group's timeslice.
+// Slice returns the group's timeslice.
 func (g *GPU) Slice(group *Group) time.Duration { return group.slice }
 
 // Preempt ends the running slice of a group.
@@ -144,7 +143,7 @@ func (g *GPU) Preempt(group *Group) {
 // After calls do at a simulated time.
 func (g *GPU) After(d time.Duration, do func(model.Time)) { g.events.Push(g.now.Add(d), do) }
 
-// rpc passes a request to the firmware, which takes one at a time.
+// rpc sends a request to the firmware, which serves one at a time.
 func (g *GPU) rpc(cost RPC, channels int, effect func(), replied func(model.Time)) {
 	start := max(g.now, g.rpcFree)
 	g.rpcFree = start.Add(cost.reply(channels))

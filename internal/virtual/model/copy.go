@@ -8,17 +8,16 @@ import (
 	"xsched/internal/model"
 )
 
-// copyEngine moves data beside the compute engine, one copy at a time. A copy is at
-// the head of a compute channel (so it keeps its place in the stream) and needs a
-// channel of the copy group that does it.
+// copyEngine executes one copy at a time, in parallel with the compute engine. A copy stays at the
+// head of its compute channel, which preserves stream order, and needs a channel of a copy group.
 type copyEngine struct {
-	queue  []*Channel // in turn; queue[0] is on when active
+	queue  []*Channel // round-robin; queue[0] executes if active
 	active bool
 	moved  time.Duration // of the slice
-	late   bool          // its time is over, its data is still being moved
+	late   bool          // its time has elapsed but the data is not moved yet
 }
 
-// lane is the channel that does the copy at the head of c; nil: none is needed.
+// lane returns the copy channel for the copy at the head of c; nil if none is needed.
 func (c *Channel) lane() *Channel {
 	w := c.head()
 	if w == nil || w.Lane >= len(c.lanes) || w.Lane < 0 {
@@ -31,7 +30,7 @@ func (c *Channel) lane() *Channel {
 	return group.channels[c.index%len(group.channels)]
 }
 
-// allowed says that the copy at the head of c may go on.
+// allowed reports whether the copy at the head of c may proceed.
 func (c *Channel) allowed() bool {
 	lane := c.lane()
 	return lane == nil || lane.enabled && lane.group.scheduled
@@ -45,7 +44,7 @@ func (e *copyEngine) add(g *GPU, c *Channel) {
 	e.next()
 }
 
-// next puts the first allowed copy on the engine.
+// next starts the first allowed copy.
 func (e *copyEngine) next() {
 	if e.active {
 		return
@@ -72,7 +71,7 @@ func (e *copyEngine) slice() time.Duration {
 	return time.Millisecond
 }
 
-// contested says that another copy could use the engine.
+// contested reports whether another copy could use the engine.
 func (e *copyEngine) contested() bool {
 	for _, c := range e.queue[1:] {
 		if c.allowed() {
@@ -118,7 +117,7 @@ func (e *copyEngine) handle(g *GPU) {
 	}
 }
 
-// finish completes the copy that is on.
+// finish completes the executing copy.
 func (e *copyEngine) finish(g *GPU) {
 	c := e.queue[0]
 	e.drop(0)
@@ -129,7 +128,7 @@ func (e *copyEngine) finish(g *GPU) {
 	e.next()
 }
 
-// rotate moves the copy that is on behind the others.
+// rotate moves the executing copy to the end of the queue.
 func (e *copyEngine) rotate() {
 	c := e.queue[0]
 	e.drop(0)
@@ -137,7 +136,7 @@ func (e *copyEngine) rotate() {
 	e.next()
 }
 
-// drop takes one channel out of the queue; if it was on, the engine is free.
+// drop removes a channel from the queue and frees the engine if the channel occupied it.
 func (e *copyEngine) drop(i int) {
 	if i == 0 && e.active {
 		e.active, e.late = false, false
@@ -145,15 +144,15 @@ func (e *copyEngine) drop(i int) {
 	e.queue = append(e.queue[:i], e.queue[i+1:]...)
 }
 
-// check follows a change of what is allowed.
+// check re-evaluates what is allowed.
 func (e *copyEngine) check() {
 	if e.active && !e.late && !e.queue[0].allowed() {
-		e.active = false // it keeps its progress and its place
+		e.active = false // keeps its progress and position
 	}
 	e.next()
 }
 
-// remove forgets the copy at the head of c.
+// remove discards the copy at the head of c.
 func (e *copyEngine) remove(c *Channel) {
 	for i, other := range e.queue {
 		if other == c {
@@ -164,7 +163,7 @@ func (e *copyEngine) remove(c *Channel) {
 	}
 }
 
-// CopyFinished is called when data that CopyReady found unfinished has been moved.
+// CopyFinished reports that a copy whose CopyReady returned false has completed.
 func (g *GPU) CopyFinished(c *Channel) {
 	if e := &g.copies; e.late && e.queue[0] == c {
 		e.finish(g)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpumodel is the pure model of a GPU: a discrete-event simulation in
-// exact nanoseconds of a compute engine that is time-sliced between channel groups,
-// with the costs that were measured on an H200. It is told the time and does no
-// I/O, so the virtual GPU drives it with the real clock and the simulator
-// with a virtual one.
+// Package gpumodel models a GPU: a discrete-event simulation of a compute engine that is
+// time-sliced between channel groups, with costs measured on an H200. Time is an argument and the
+// package does no I/O: the virtual GPU drives it with the real clock, the simulator with a virtual one.
 package gpumodel
 
 import (
@@ -16,30 +14,30 @@ import (
 type phase uint8
 
 const (
-	phaseIdle   phase = iota // nobody has work
+	phaseIdle   phase = iota // no group has work
 	phaseRun                 // owner executes
-	phaseSwitch              // owner is being loaded (nil: the engine is only being emptied); nobody progresses
+	phaseSwitch              // a context switch to owner (nil: only saving); no progress
 )
 
 // GPU models one device: a compute engine time-sliced between channel groups and
-// a copy engine beside it. It is not safe for concurrent use.
+// a copy engine. It is not safe for concurrent use.
 type GPU struct {
 	costs  Costs
 	faults *Faults
 	now    model.Time
 
 	runlist  []*Group // compute groups in the order of their creation
-	position int      // of the group that had the engine last
+	position int      // of the last owner
 	runnable int      // groups with something to execute
 
 	phase      phase
-	owner      *Group // see phase; when idle: whose state is still loaded, or nil
+	owner      *Group // see phase; when idle, the group whose state is still loaded, or nil
 	switchEnd  model.Time
 	sliceStart model.Time
 
 	copies  copyEngine
 	events  Agenda[func(model.Time)]
-	rpcFree model.Time // the firmware takes one request at a time
+	rpcFree model.Time // when the firmware can take the next request
 
 	timeline *Timeline
 	started  func(account *Account, submitted, started model.Time)
@@ -48,7 +46,7 @@ type GPU struct {
 	freed    []*Work
 }
 
-// Totals splits the device's time, and counts what happened on it.
+// Totals is the device's time by use, and its counters.
 type Totals struct {
 	RunNS     int64  `json:"run_ns"`
 	SwitchNS  int64  `json:"switch_ns"`
@@ -68,19 +66,19 @@ func NewGPU(start model.Time, costs Costs, timeline *Timeline, faults *Faults) *
 	return &GPU{costs: costs, faults: faults, now: start, timeline: timeline}
 }
 
-// OnStart has f called for every kernel that executes for the first time.
+// OnStart sets a function that is called when a kernel first executes.
 func (g *GPU) OnStart(f func(account *Account, submitted, started model.Time)) { g.started = f }
 
-// SetTimeline changes who remembers; nil: nobody.
+// SetTimeline sets where spans are recorded; nil records nothing.
 func (g *GPU) SetTimeline(l *Timeline) { g.timeline = l }
 
-// Handled is how many events there were.
+// Handled returns the number of simulated events.
 func (g *GPU) Handled() uint64 { return g.handled }
 
-// Now is the time up to which the device was simulated.
+// Now returns the time up to which the device was simulated.
 func (g *GPU) Now() model.Time { return g.now }
 
-// Totals are the sums up to Now.
+// Totals returns the sums up to Now.
 func (g *GPU) Totals() Totals { return g.totals }
 
 // Advance simulates up to t; a time before Now does nothing.
@@ -98,7 +96,7 @@ func (g *GPU) Advance(t model.Time) {
 	}
 }
 
-// NextEvent is when something happens by itself; model.Never if nothing will.
+// NextEvent returns the time of the next internal event, or model.Never.
 func (g *GPU) NextEvent() model.Time {
 	next := g.events.When()
 	switch g.phase {
@@ -114,8 +112,8 @@ func (g *GPU) NextEvent() model.Time {
 	return max(g.now, min(next, g.copies.when(g.now)))
 }
 
-// contested says that the end of the slice matters: somebody else wants the engine,
-// or the owner may not have another slice.
+// contested reports whether the end of the slice matters: another group is runnable, or the owner
+// may not continue.
 func (g *GPU) contested() bool {
 	if g.owner.ready && g.owner.current.enabled {
 		return g.runnable > 1
@@ -123,15 +121,15 @@ func (g *GPU) contested() bool {
 	return true
 }
 
-// sliceEnd is the first end of a slice that is not in the past. A slice that ended
-// with nobody else runnable was followed by another one.
+// sliceEnd returns the next end of a slice. A slice that ended without another runnable group was
+// renewed.
 func (g *GPU) sliceEnd() model.Time {
 	slice := g.owner.slice
 	n := (g.now.Sub(g.sliceStart) + slice - 1) / slice
 	return g.sliceStart.Add(max(n, 1) * slice)
 }
 
-// elapse moves time to t, with no event in between.
+// elapse advances time to t. Preconditions: no event before t.
 func (g *GPU) elapse(t model.Time) {
 	d := t.Sub(g.now)
 	if d <= 0 {
@@ -158,7 +156,7 @@ func (g *GPU) elapse(t model.Time) {
 	g.now = t
 }
 
-// execute lets the kernel at the head of c run for d.
+// execute runs the kernel at the head of c for d.
 func (g *GPU) execute(c *Channel, d time.Duration) {
 	w := c.head()
 	if w.progress == 0 {
@@ -181,7 +179,7 @@ func (g *GPU) execute(c *Channel, d time.Duration) {
 	}
 }
 
-// handle does what is due at g.now.
+// handle processes the events due at g.now.
 func (g *GPU) handle() {
 	g.handled++
 	for g.events.When() <= g.now {
@@ -206,8 +204,8 @@ func (g *GPU) handle() {
 	}
 }
 
-// proceed goes on in the owner's slice after a kernel ended: with the next channel
-// of the group that has one, else the group gives the engine up.
+// proceed continues the owner's slice after a kernel ended, with the group's next ready channel.
+// Without one the group yields the engine.
 func (g *GPU) proceed() {
 	if c := g.owner.pick(); c != nil {
 		g.owner.current = c
@@ -217,12 +215,12 @@ func (g *GPU) proceed() {
 	g.leave()
 }
 
-// leave takes the engine from its owner and gives it to the next in turn.
+// leave preempts the owner and selects the next group.
 func (g *GPU) leave() {
 	out := g.owner
 	mid := out.mid()
 	next := g.next()
-	if next == out { // alone: it just goes on
+	if next == out { // alone: no switch
 		g.start(out)
 		return
 	}
@@ -230,14 +228,14 @@ func (g *GPU) leave() {
 		g.totals.MidKernel++
 		out.account.Preemptions++
 		if g.faults.LoseBlock && out.current != nil {
-			out.current.head().done++ // this block is never executed
+			out.current.head().done++ // the injected fault: this block is never executed
 		}
 	}
 	g.change(next, mid)
 }
 
-// change loads next (nil: only empties the engine). saved: the outgoing group was
-// stopped in the middle of a kernel.
+// change starts a context switch to next; nil only saves. saved: the outgoing group was preempted
+// in mid-kernel.
 func (g *GPU) change(next *Group, saved bool) {
 	cost := g.costs.Switch
 	switch {
@@ -247,7 +245,7 @@ func (g *GPU) change(next *Group, saved bool) {
 		cost = 0
 	}
 	if next == nil && !saved {
-		g.phase = phaseIdle // its state stays loaded
+		g.phase = phaseIdle // the state stays loaded
 		return
 	}
 	g.owner = next
@@ -270,13 +268,13 @@ func (g *GPU) arrive() {
 		g.wake()
 	case g.owner.ready:
 		g.start(g.owner)
-	default: // lost its work, or was stopped, while it was being loaded
+	default: // lost its work or was suspended during the switch
 		mid := g.owner.mid()
 		g.change(g.next(), mid)
 	}
 }
 
-// start gives the loaded group a new slice.
+// start begins a slice of the loaded group.
 func (g *GPU) start(group *Group) {
 	g.phase, g.owner, g.sliceStart = phaseRun, group, g.now
 	if group.current == nil || !group.current.ready() {
@@ -284,7 +282,7 @@ func (g *GPU) start(group *Group) {
 	}
 }
 
-// next is the group whose turn it is after the last owner; the owner itself last.
+// next returns the next runnable group in round-robin order, the last owner last.
 func (g *GPU) next() *Group {
 	if g.runnable == 0 {
 		return nil
@@ -297,7 +295,7 @@ func (g *GPU) next() *Group {
 	return nil
 }
 
-// wake gives an idle engine to whoever has work.
+// wake assigns an idle engine to a runnable group.
 func (g *GPU) wake() {
 	if g.phase == phaseIdle && g.runnable > 0 {
 		g.change(g.next(), false)
@@ -313,7 +311,7 @@ func (g *GPU) indexOf(group *Group) int {
 	return 0
 }
 
-// refresh notes whether a group has something to execute.
+// refresh updates whether a group is runnable.
 func (g *GPU) refresh(group *Group) {
 	ready := false
 	if group.scheduled && !group.removed && !group.copy {

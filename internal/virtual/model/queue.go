@@ -9,16 +9,16 @@ import (
 	"xsched/internal/model"
 )
 
-// WorkKind says what one entry of a channel is.
+// WorkKind is the type of a Work.
 type WorkKind uint8
 
-// What a channel can be given.
+// Kinds of work.
 const (
 	WorkKernel WorkKind = iota + 1 // compute engine, for Duration
 	WorkCopy                       // copy engine, Bytes from Src to Dst
 	WorkFill                       // copy engine, Bytes at Dst
 	WorkWait                       // until On has completed OnSeq
-	WorkMark                       // nothing: completes as soon as it is reached
+	WorkMark                       // no operation: completes when reached
 )
 
 // Work is one entry of a channel. The exported fields are the submitter's.
@@ -30,7 +30,7 @@ type Work struct {
 	Dst, Src uint64
 	Seed     uint32 // kernel's argument, or the value of a fill
 	Width    uint32 // of a fill: 1, 2 or 4 bytes
-	Lane     int    // which of the copy groups does a copy
+	Lane     int    // index of the copy group
 	On       *Channel
 	OnSeq    uint64
 
@@ -42,12 +42,12 @@ type Work struct {
 
 func (w *Work) remaining() time.Duration { return w.Duration - w.progress }
 
-// blocks is how many blocks a kernel has; the last one may be short.
+// blocks returns the number of blocks of a kernel; the last may be short.
 func (w *Work) blocks(block time.Duration) int {
 	return max(1, int((w.Duration+block-1)/block))
 }
 
-// Sink is told what the device did; it carries out the effects in memory.
+// Sink receives what the device executed and applies the effects to memory.
 type Sink interface {
 	// Blocks: blocks [from, to) of a kernel were executed.
 	Blocks(w *Work, from, to int)
@@ -66,17 +66,17 @@ type Channel struct {
 	index    int      // in its group
 	enabled  bool
 	disables int  // in force
-	parked   bool // left the engine for want of a slice, and nobody put it back
+	parked   bool // left the engine without a slice and was not rescheduled
 	sink     Sink
 
 	queue     []*Work
 	completed uint64 // Seq of the last completed work
 	waiting   []*Channel
-	copying   bool // its head is with the copy engine
+	copying   bool // its head is at the copy engine
 	removed   bool
 }
 
-// Group is a channel group (TSG): what the engine switches between.
+// Group is a channel group (TSG), the unit of context switches.
 type Group struct {
 	account   *Account
 	channels  []*Channel
@@ -85,19 +85,19 @@ type Group struct {
 	scheduled bool
 	ready     bool
 	removed   bool
-	current   *Channel // whose kernel is on, or was when the group was stopped
+	current   *Channel // whose kernel executes, or did when the group was preempted
 }
 
-// Channels are the group's, in the order of their creation.
+// Channels returns the group's channels in order of creation.
 func (group *Group) Channels() []*Channel { return group.channels }
 
-// Copies says that the group works on the copy engine.
+// Copies reports whether the group uses the copy engine.
 func (group *Group) Copies() bool { return group.copy }
 
-// Enabled says that the channel is not stopped.
+// Enabled reports whether the channel is not disabled.
 func (c *Channel) Enabled() bool { return c.enabled }
 
-// Group is the one the channel belongs to.
+// Group returns the channel's group.
 func (c *Channel) Group() *Group { return c.group }
 
 // AddGroup creates a group; it is not scheduled yet.
@@ -112,7 +112,7 @@ func (g *GPU) AddGroup(account *Account, copyGroup bool) *Group {
 	return group
 }
 
-// Groups is how many compute groups there are.
+// Groups returns the number of compute groups.
 func (g *GPU) Groups() int { return len(g.runlist) }
 
 // Schedule lets a group run.
@@ -124,7 +124,7 @@ func (g *GPU) Schedule(group *Group) {
 	g.refresh(group)
 }
 
-// RemoveGroup takes a group and its channels off the device; their work is dropped.
+// RemoveGroup removes a group and its channels and drops their work.
 func (g *GPU) RemoveGroup(group *Group) {
 	if group.removed {
 		return
@@ -147,8 +147,7 @@ func (g *GPU) RemoveGroup(group *Group) {
 	}
 }
 
-// RemoveChannel takes a channel off the device; its work is dropped. Whoever waits
-// for it goes on.
+// RemoveChannel removes a channel and drops its work. Channels that wait for it continue.
 func (g *GPU) RemoveChannel(c *Channel) {
 	if c.removed {
 		return
@@ -187,13 +186,13 @@ func (g *GPU) AddChannel(group *Group, sink Sink) *Channel {
 	return c
 }
 
-// SetLanes says which copy groups do the copies of c.
+// SetLanes sets the copy groups for the copies of c.
 func (c *Channel) SetLanes(lanes []*Group) { c.lanes = lanes }
 
-// SetSink says who carries out the effects.
+// SetSink sets the receiver of effects.
 func (c *Channel) SetSink(sink Sink) { c.sink = sink }
 
-// Pending is how much work is not completed.
+// Pending returns the amount of incomplete work.
 func (c *Channel) Pending() int { return len(c.queue) }
 
 // Submit appends work to c. Preconditions: simulated up to the time of submission.
@@ -220,7 +219,7 @@ func (g *GPU) take() *Work {
 	return new(Work)
 }
 
-// head is the oldest work of c; nil if there is none.
+// head returns the oldest work of c, or nil.
 func (c *Channel) head() *Work {
 	if len(c.queue) == 0 {
 		return nil
@@ -228,12 +227,12 @@ func (c *Channel) head() *Work {
 	return c.queue[0]
 }
 
-// ready says that c has a kernel to execute and may.
+// ready reports whether c has a kernel and may execute it.
 func (c *Channel) ready() bool {
 	return c.enabled && len(c.queue) > 0 && c.queue[0].Kind == WorkKernel
 }
 
-// pump does what needs no engine at the head of c, and hands copies on.
+// pump completes work at the head of c that needs no engine, and queues copies.
 func (g *GPU) pump(c *Channel) {
 	for c.enabled && c.group.scheduled && len(c.queue) > 0 && !c.copying {
 		w := c.queue[0]
@@ -273,14 +272,14 @@ func (g *GPU) finish(c *Channel) {
 	g.release(c)
 }
 
-// complete is finish for work that an engine did, and goes on with what is behind it.
+// complete finishes work that an engine executed and pumps what follows.
 func (g *GPU) complete(c *Channel) {
 	g.finish(c)
 	g.pump(c)
 	g.refresh(c.group)
 }
 
-// release looks again at the channels that wait for c.
+// release pumps the channels that wait for c.
 func (g *GPU) release(c *Channel) {
 	waiting := c.waiting
 	c.waiting = nil
@@ -290,7 +289,7 @@ func (g *GPU) release(c *Channel) {
 	}
 }
 
-// mid says that the group is, or was stopped, in the middle of a kernel.
+// mid reports whether the group is in mid-kernel, executing or preempted.
 func (group *Group) mid() bool {
 	c := group.current
 	if c == nil {
@@ -300,7 +299,7 @@ func (group *Group) mid() bool {
 	return w != nil && w.Kind == WorkKernel && w.progress > 0
 }
 
-// pick is the next channel of the group with a kernel, in turn.
+// pick returns the group's next ready channel in round-robin order.
 func (group *Group) pick() *Channel {
 	start := 0
 	if group.current != nil {

@@ -4,7 +4,7 @@ package gpumodel
 
 import "xsched/internal/model"
 
-// Kind says what the compute engine did in a span of time.
+// Kind is the state of the compute engine during a span.
 type Kind string
 
 // The kinds of a Span.
@@ -14,7 +14,7 @@ const (
 	KindIdle   Kind = "idle"
 )
 
-// Account is what the device knows of one client process.
+// Account is the device's record of one client process.
 type Account struct {
 	PID         int    `json:"pid"`
 	Name        string `json:"name"`
@@ -24,8 +24,8 @@ type Account struct {
 	Preemptions uint64 `json:"preemptions"` // in the middle of a kernel
 	Disables    uint64 `json:"disables"`    // FIFO_DISABLE_CHANNELS calls accepted
 	Enables     uint64 `json:"enables"`
-	Stopped     int    `json:"stopped"`    // channels that are disabled now
-	Timeslices  uint64 `json:"timeslices"` // SET_TIMESLICE calls carried out
+	Stopped     int    `json:"stopped"`    // channels disabled now
+	Timeslices  uint64 `json:"timeslices"` // SET_TIMESLICE calls executed
 	RunNS       int64  `json:"run_ns"`
 	SliceNS     int64  `json:"slice_ns"` // in force for its newest compute group
 	Faults      uint64 `json:"faults"`   // bad submissions
@@ -36,7 +36,7 @@ type Span struct {
 	T0     int64  `json:"t0"` // CLOCK_MONOTONIC ns
 	T1     int64  `json:"t1"`
 	Device int    `json:"device"`
-	PID    int    `json:"pid"` // 0: nobody
+	PID    int    `json:"pid"` // 0: none
 	Name   string `json:"name"`
 	Kind   Kind   `json:"kind"`
 }
@@ -44,12 +44,12 @@ type Span struct {
 // timelineSpans bounds the memory of one device's timeline.
 const timelineSpans = 1 << 17
 
-// Timeline remembers who held a device, the newest timelineSpans changes of it. A nil
-// Timeline remembers nothing.
+// Timeline records which client held a device, as the newest timelineSpans changes. A nil Timeline
+// records nothing.
 type Timeline struct {
 	device int
 	spans  []span
-	next   int // where the ring goes on once it is full
+	next   int // next slot of the full ring
 	waits  waitRing
 }
 
@@ -61,7 +61,7 @@ type span struct {
 
 // NewTimeline returns an empty timeline of the device with this number.
 func NewTimeline(device int) *Timeline {
-	return &Timeline{device: device, spans: make([]span, 0, timelineSpans)} // never grown: that would take time
+	return &Timeline{device: device, spans: make([]span, 0, timelineSpans)} // preallocated: growing would cost time
 }
 
 func (l *Timeline) add(t0, t1 model.Time, kind Kind, account *Account) {
@@ -84,7 +84,7 @@ func (l *Timeline) add(t0, t1 model.Time, kind Kind, account *Account) {
 	l.next = (l.next + 1) % len(l.spans)
 }
 
-// Spans are the pieces that touch [from, to), oldest first.
+// Spans returns the pieces that overlap [from, to), oldest first.
 func (l *Timeline) Spans(from, to model.Time) []Span {
 	var out []Span
 	for i := range l.spans {

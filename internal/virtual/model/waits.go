@@ -4,23 +4,23 @@ package gpumodel
 
 import "xsched/internal/model"
 
-// Wait is one kernel's way to the compute engine, CLOCK_MONOTONIC ns.
+// Wait is the time between a kernel's submission and its start, CLOCK_MONOTONIC ns.
 type Wait struct {
 	PID       int   `json:"pid"`
-	Submitted int64 `json:"submitted"` // it was handed over
-	Started   int64 `json:"started"`   // it first executed
+	Submitted int64 `json:"submitted"` // handed to the device
+	Started   int64 `json:"started"`   // first executed
 }
 
 // waitRecords bounds the memory of one device's waits.
 const waitRecords = 1 << 15
 
-// waitRing remembers the newest waitRecords kernels that started.
+// waitRing holds the newest waitRecords kernels that started.
 type waitRing struct {
 	records []Wait
 	next    int
 }
 
-// started notes that a kernel executes for the first time.
+// started records the start of a kernel.
 func (l *Timeline) started(account *Account, submitted, started model.Time) {
 	if l == nil {
 		return
@@ -35,8 +35,7 @@ func (l *Timeline) started(account *Account, submitted, started model.Time) {
 	r.next = (r.next + 1) % waitRecords
 }
 
-// Waits are the kernels that were submitted in [from, to) and have started, in the order they
-// started.
+// Waits returns the started kernels that were submitted in [from, to), in order of start.
 func (l *Timeline) Waits(from, to model.Time) []Wait {
 	var out []Wait
 	for i := range l.waits.records {
