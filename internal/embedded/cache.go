@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CacheDir is where Unpack puts things: $XSCHED_CACHE, else
+// CacheDir returns the folder that Unpack writes to: $XSCHED_CACHE, else
 // $XDG_CACHE_HOME/xsched, else ~/.cache/xsched; for root /var/cache/xsched.
 func CacheDir() (string, error) { return cacheDir(os.Getenv, os.Geteuid()) }
 
@@ -43,8 +43,8 @@ func cacheDir(getenv func(string) string, uid int) (string, error) {
 }
 
 // Unpack makes the artefact available as a file and returns its path,
-// <cache>/<content hash>/<name>. Any number of processes may do so at once:
-// whoever comes first wins, and everybody reads the content back before using it.
+// <cache>/<content hash>/<name>. Concurrent calls are safe: the first one writes, and each reads
+// the content back before using it.
 func Unpack(name string) (string, error) {
 	a, content, err := lookup(name)
 	if err != nil {
@@ -88,7 +88,7 @@ func unpackInto(root string, a artefact, content []byte) (string, error) {
 		return fail(err)
 	}
 	if err := write(dir, a, content); err != nil {
-		if made { // leave nothing behind; fails harmlessly if somebody else uses it by now
+		if made { // clean up; fails harmlessly if another process uses the folder
 			_ = unix.Unlinkat(int(cache.Fd()), sum, unix.AT_REMOVEDIR)
 		}
 		return fail(err)
@@ -99,9 +99,9 @@ func unpackInto(root string, a artefact, content []byte) (string, error) {
 	return path, nil
 }
 
-// ancestors checks that nobody can swap the cache folder for another: every
-// folder above it is root's or ours, and nobody else may write to it, unless only
-// owners may rename there. Our own group counts as us: many a home is writable to it.
+// ancestors checks that no other user can replace the cache folder: root or this user owns every
+// folder above it, and no one else may write there, unless it is sticky. This user's group is
+// trusted, because many home folders are group-writable.
 func ancestors(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -126,11 +126,11 @@ func ancestors(path string) error {
 	}
 }
 
-// openDir opens, or makes, a folder that only its owner, us, can change. Others
-// may read it: a program under `xsched run` may drop its privileges and start children.
+// openDir opens or creates a folder that only this user can change. Others may read it, because a
+// program under `xsched run` may drop privileges and start children.
 func openDir(parent int, name string) (*os.File, error) {
 	if err := unix.Mkdirat(parent, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
-		// An existing folder on a read-only file system is still good to read from.
+		// An existing folder on a read-only file system is still readable.
 		if !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) {
 			return nil, &fs.PathError{Op: "mkdir", Path: name, Err: err}
 		}
@@ -153,7 +153,7 @@ func openDir(parent int, name string) (*os.File, error) {
 	return dir, nil
 }
 
-// private checks that nobody but us (or root) can change the file or folder.
+// private checks that only this user and root can change the file or folder.
 func private(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -161,7 +161,7 @@ func private(file *os.File) error {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return errors.New("no owner known")
+		return errors.New("unknown owner")
 	}
 	if uid := os.Geteuid(); int(stat.Uid) != uid && stat.Uid != 0 {
 		return fmt.Errorf("it belongs to user %d, not to you (user %d)", stat.Uid, uid)
@@ -172,10 +172,9 @@ func private(file *os.File) error {
 	return nil
 }
 
-var errDiffers = errors.New("the file there has another content")
+var errDiffers = errors.New("the existing file has different content")
 
-// verify reads the unpacked file back: it must be a plain file of ours with
-// exactly the content we carry.
+// verify checks that the unpacked file is a private regular file with exactly the embedded content.
 func verify(dir *os.File, a artefact, content []byte) error {
 	fd, err := unix.Openat(int(dir.Fd()), a.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -206,8 +205,7 @@ func verify(dir *os.File, a artefact, content []byte) error {
 	return nil
 }
 
-// write puts the content in place in one step: a private temporary file,
-// synced, then renamed over whatever is there.
+// write creates the file atomically: it syncs a private temporary file and renames it.
 func write(dir *os.File, a artefact, content []byte) (err error) {
 	temporary := fmt.Sprintf(".%s.%d.%s", a.name, os.Getpid(), rand.Text()[:8])
 	fd, err := unix.Openat(int(dir.Fd()), temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -230,8 +228,7 @@ func write(dir *os.File, a artefact, content []byte) (err error) {
 	if err = file.Sync(); err != nil {
 		return err
 	}
-	// An executable file open for writing anywhere can't be executed (ETXTBSY):
-	// close before it gets its name.
+	// Close before the rename: a file that is open for writing cannot be executed (ETXTBSY).
 	if err = file.Close(); err != nil {
 		return err
 	}
@@ -242,7 +239,7 @@ func write(dir *os.File, a artefact, content []byte) (err error) {
 	return nil
 }
 
-// cause strips the operation and path that the caller already names.
+// cause strips the operation and path, which the caller's message contains.
 func cause(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err

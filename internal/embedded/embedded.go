@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedded carries the C halves of XSched inside the Go binary and
-// unpacks them into a cache folder, where the dynamic loader can find them.
+// Package embedded contains the C artefacts of XSched and unpacks them into a cache folder for the
+// dynamic loader.
 //
 // `make build` copies the artefacts into files/<architecture>/ before it builds the binary.
-// Without them the package still compiles; Unpack then says what to do.
+// Without them the package still compiles, and Unpack returns ErrMissing.
 package embedded
 
 import (
@@ -26,13 +26,13 @@ const (
 	SelfTest    = "selftest" // the program of `xsched doctor --self-test`
 )
 
-// artefact says how a file is unpacked.
+// artefact describes a file to unpack.
 type artefact struct {
 	name string
 	mode fs.FileMode
 }
 
-// registry lists every artefact; one line makes a new one known.
+// registry lists every artefact.
 var registry = []artefact{
 	{Shim, 0o444},
 	{VirtualRM, 0o444},
@@ -43,7 +43,7 @@ var registry = []artefact{
 	{SelfTest, 0o555},
 }
 
-// ErrMissing says that the binary was built without the artefact.
+// ErrMissing reports a binary built without the artefacts.
 var ErrMissing = errors.New("built without the C artefacts; run `make build`")
 
 func lookup(name string) (artefact, []byte, error) {
@@ -63,7 +63,7 @@ func lookup(name string) (artefact, []byte, error) {
 	return artefact{}, nil, fmt.Errorf("unpack %s: no such artefact", name)
 }
 
-// Digest names the content of an artefact, or is empty if the binary has none.
+// Digest identifies the content of an artefact; empty if the binary has none.
 func Digest(name string) string {
 	_, content, err := lookup(name)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"xsched/internal/model"
 )
 
-// alarm calls at a time of CLOCK_MONOTONIC. A time.Timer would do were it not up to a
-// millisecond late in a process that sleeps: the device's own times are shorter.
+// alarm is a timer on CLOCK_MONOTONIC. A time.Timer may be late by 1 ms in an idle process, which
+// exceeds the device's own latencies.
 type alarm struct {
 	file *os.File
 
 	mu sync.Mutex
-	fd int // -1: closed, and its number perhaps somebody else's
+	fd int // -1: closed; the number may be reused
 }
 
 func newAlarm() (*alarm, error) {
@@ -29,7 +29,7 @@ func newAlarm() (*alarm, error) {
 	return &alarm{fd: fd, file: os.NewFile(uintptr(fd), "timer")}, nil
 }
 
-// run calls f whenever the time has come, until stop.
+// run calls f at each expiry until stop.
 func (a *alarm) run(f func()) {
 	var count [8]byte
 	for {
@@ -40,7 +40,7 @@ func (a *alarm) run(f func()) {
 	}
 }
 
-// set replaces the time; one that has passed is now.
+// set replaces the expiry; a past time expires immediately.
 func (a *alarm) set(at model.Time) {
 	var spec unix.ItimerSpec
 	if at != model.Never {

@@ -11,20 +11,20 @@ import (
 	"xsched/internal/driver/amd/abi"
 )
 
-// debugState is a process as its debugger sees it.
+// debugState is the debugger's view of a process.
 type debugState struct {
 	enabled  bool
 	debugger *Process // nil: the process itself
-	fd       int      // events are announced on it
-	mask     uint64   // exceptions that are announced
-	pending  uint64   // of the process
+	fd       int      // receives event notifications
+	mask     uint64   // enabled exceptions
+	pending  uint64   // exceptions of the process
 	runtime  uint32
 	rDebug   uint64
 	ttmp     uint32
 	blocked  []*call // RUNTIME_ENABLE calls that wait for the debugger
 }
 
-// debugTrap checks in the driver's order and carries out one operation.
+// debugTrap checks in the driver's order and executes one operation.
 func (k *Kernel) debugTrap(c *call) {
 	pid, op := int(int32(c.u32(0))), c.u32(4)
 	if k.config.Scheduler == NoHWS {
@@ -85,7 +85,7 @@ func (k *Kernel) debugTrap(c *call) {
 		k.snapshot(c, target)
 	case abi.KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT:
 		k.deviceSnapshot(c)
-	default: // unknown, or of waves and watch points, which the double has not
+	default: // unknown, or for waves and watch points, which are not modeled
 		c.done(fails(unix.EINVAL))
 	}
 }
@@ -121,7 +121,7 @@ func (k *Kernel) enable(c *call, target *Process) {
 	c.done(0)
 }
 
-// disable ends a session: everything goes on, and nobody waits for the debugger.
+// disable ends a debug session: it resumes all queues and unblocks waiting calls.
 func (k *Kernel) disable(target *Process) {
 	d := &target.debug
 	if !d.enabled {
@@ -174,7 +174,7 @@ func (k *Kernel) runtimeEnable(c *call) {
 	k.announce(p)
 }
 
-// raise notes an exception of a queue and announces it if the debugger asked for it.
+// raise sets an exception of a queue and notifies a debugger that enabled it.
 func (k *Kernel) raise(p *Process, mask uint64) {
 	if p.debug.enabled && p.debug.mask&mask != 0 {
 		k.announce(p)
@@ -183,7 +183,7 @@ func (k *Kernel) raise(p *Process, mask uint64) {
 
 func (k *Kernel) announce(p *Process) { k.system.Notify(p.debug.fd, eventDot) }
 
-// waitingEvents are the enabled exceptions that nobody has queried.
+// waitingEvents returns the enabled exceptions that were not queried yet.
 func (k *Kernel) waitingEvents(p *Process) uint64 {
 	all := p.debug.pending
 	for _, q := range p.queues {
@@ -275,7 +275,7 @@ func (k *Kernel) suspend(c *call, target *Process) {
 	k.remapAll(byGPU, mine, func(bool) { finish() })
 }
 
-// contextHeader is what the driver writes where a queue's waves were saved.
+// contextHeader returns the header that the driver writes into a queue's save area.
 func (q *queue) contextHeader() []byte {
 	b := make([]byte, abi.ContextSaveHeaderBytes)
 	put := func(at int, v uint32) { binary.LittleEndian.PutUint32(b[at:], v) }
@@ -289,7 +289,7 @@ func (q *queue) contextHeader() []byte {
 
 func (k *Kernel) resume(c *call, target *Process) {
 	n, pointer := c.u32(16), c.u64(8)
-	if pointer == 0 { // everything
+	if pointer == 0 { // all queues
 		all := slices.Clone(target.queues)
 		k.resumeQueues(target, all, func(bool) { c.done(len(all)) })
 		return
@@ -323,7 +323,7 @@ func (k *Kernel) resume(c *call, target *Process) {
 	})
 }
 
-// resumeQueues lets queues go on and destroys those whose owner waits for that.
+// resumeQueues resumes queues and destroys those with a pending DESTROY_QUEUE.
 func (k *Kernel) resumeQueues(target *Process, queues []*queue, done func(bool)) {
 	byGPU := map[uint32]bool{}
 	for _, q := range queues {

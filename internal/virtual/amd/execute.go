@@ -9,15 +9,15 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// retirement counts what a queue has completed, and folds each block of work into a
-// checksum: one that was lost or done twice shows.
+// retirement counts a queue's completed work and folds each block into a checksum, which reveals
+// lost and repeated blocks.
 type retirement struct {
 	submitted, retired uint64
 	checksum           uint64
 	waiters            []retireWaiter
 	memory             vram
 	account            *gpumodel.Account
-	effects            map[uint64]effect // by sequence, of what has one
+	effects            map[uint64]effect // by sequence number
 }
 
 type retireWaiter struct {
@@ -39,23 +39,23 @@ func (r *retirement) Blocks(w *gpumodel.Work, from, to int) {
 	}
 }
 
-// Fold is what one block of a kernel does to the checksum.
+// Fold applies one block of a kernel to the checksum.
 func Fold(word uint64, seed, block uint32) uint64 {
 	word ^= uint64(seed)<<32 | uint64(block)
 	return (word<<23|word>>41)*0x9E3779B97F4A7C15 + 1
 }
 
-// CopyStart is for the copy engine, which no queue here uses.
+// CopyStart implements gpumodel.Sink; no queue uses the copy engine.
 func (r *retirement) CopyStart(*gpumodel.Work) {}
 
-// CopyReady is for copies.
+// CopyReady implements gpumodel.Sink.
 func (r *retirement) CopyReady(*gpumodel.Work) bool { return true }
 
-// Done notes completed work and does what is done at its end.
+// Done records completed work and applies its effect.
 func (r *retirement) Done(w *gpumodel.Work, at model.Time) {
 	r.retired = w.Seq
 	if e, ok := r.effects[w.Seq]; ok {
-		if w.Kind == gpumodel.WorkKernel && e.op != opKernel { // the model knows no other work of a compute queue
+		if w.Kind == gpumodel.WorkKernel && e.op != opKernel { // the model has no other work for a compute queue
 			r.account.Kernels--
 			r.account.Copies++
 		}
@@ -79,7 +79,7 @@ func (r *retirement) answer(c *call) {
 	c.done(0)
 }
 
-// release answers whoever waits for a queue that is gone.
+// release answers the waiters of a removed queue.
 func (r *retirement) release() {
 	for _, w := range r.waiters {
 		w.call.done(fails(unix.EIO))
@@ -87,7 +87,7 @@ func (r *retirement) release() {
 	r.waiters = nil
 }
 
-// submit gives a compute queue work, in place of packets in its ring.
+// submit adds work to a compute queue, in place of packets in its ring.
 func (k *Kernel) submit(c *call) {
 	q := c.process.queue(c.u32(0))
 	e := effect{op: c.u32(20), dst: c.u64(24), src: c.u64(32), amount: c.u64(8), value: c.u32(16), width: c.u32(40)}
@@ -120,7 +120,7 @@ func (k *Kernel) submit(c *call) {
 	c.done(0)
 }
 
-// retired tells what a queue has completed; with wait set, once it is that far.
+// retired reports a queue's completed work; with wait set, once the given sequence has completed.
 func (k *Kernel) retired(c *call) {
 	q := c.process.queue(c.u32(0))
 	if q == nil || q.channel == nil {

@@ -14,7 +14,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// Variant is whose driver is imitated, where they differ.
+// Variant selects the driver whose behavior is imitated.
 type Variant string
 
 // The variants: Linux's own, and AMD's driver package.
@@ -23,18 +23,18 @@ const (
 	DKMS     Variant = "dkms"
 )
 
-// Scheduler is what maps queues to the hardware.
+// Scheduler selects how queues are mapped to the hardware.
 type Scheduler string
 
-// HWS remaps everybody's queues when one changes; MES only that one. NoHWS is the
-// driver without firmware scheduling.
+// HWS remaps all queues when one changes, MES only that one. NoHWS is a driver without firmware
+// scheduling.
 const (
 	HWS   Scheduler = "hws"
 	MES   Scheduler = "mes"
 	NoHWS Scheduler = "none"
 )
 
-// Config is what the double imitates.
+// Config describes the imitated driver and devices.
 type Config struct {
 	GPUs      int
 	Minor     uint32 // of the interface: 1.Minor
@@ -48,27 +48,27 @@ func DefaultConfig() Config {
 	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402}
 }
 
-// Faults make the double misbehave.
+// Faults inject misbehavior.
 type Faults struct {
-	UnmapFails  bool // the firmware does not answer: bit 30 in suspend, ETIME in update
-	SuspendNoop bool // queues are said to be taken off the hardware, and run on
+	UnmapFails  bool // the firmware does not reply: bit 30 in suspend, ETIME in update
+	SuspendNoop bool // suspend reports success, and the queues keep running
 }
 
-// System is what the double asks of the machine it runs on.
+// System is the virtual device's interface to the host.
 type System interface {
 	Now() model.Time
-	// Tracer is the thread that traces the leader of a process; 0: nobody.
+	// Tracer returns the thread that traces the leader of a process; 0 if none.
 	Tracer(pid int) int
-	// Exists says whether there is such a process.
+	// Exists reports whether a process exists.
 	Exists(pid int) bool
-	// Write puts bytes into a process's memory; best effort.
+	// Write writes to a process's memory, best effort.
 	Write(pid int, address uint64, data []byte)
-	// Notify writes one byte to a descriptor that the caller handed over.
+	// Notify writes one byte to a descriptor of a client.
 	Notify(fd int, b byte)
 	CloseFD(fd int)
-	// Changed says that the process's queues are to be shown anew.
+	// Changed republishes the process's queues.
 	Changed(p *Process)
-	// Timer wants Advance called at a time.
+	// Timer schedules a call of Advance.
 	Timer(at model.Time)
 }
 
@@ -80,12 +80,12 @@ type Kernel struct {
 	mu        sync.Mutex
 	gpus      []*gpu
 	processes map[int]*Process
-	accounts  []*gpumodel.Account // of all processes there were
+	accounts  []*gpumodel.Account // of all processes, ended ones included
 	remaps    uint64
 	faults    Faults
 }
 
-// gpu is one device and what executes on it.
+// gpu is one device and its model.
 type gpu struct {
 	id     uint32
 	number int
@@ -100,13 +100,13 @@ type Process struct {
 	account *gpumodel.Account
 	queues  []*queue // in the order of creation
 	vms     map[uint32]int32
-	vram    map[uint32]vram // by GPU: the memory that work reads and writes
+	vram    map[uint32]vram // by GPU
 	groups  map[uint32]*gpumodel.Group
 	memory  map[uint64]*memory
 	events  map[uint32]*event
 	handles uint64
 	debug   debugState
-	wedged  bool // a lock inside the driver was never released
+	wedged  bool // the driver leaked a lock
 	waiting []func()
 }
 
@@ -127,8 +127,8 @@ func (c *call) put32(at int, value uint32) { binary.LittleEndian.PutUint32(c.arg
 func (c *call) put64(at int, value uint64) { binary.LittleEndian.PutUint64(c.arg[at:], value) }
 func fails(e unix.Errno) int               { return -int(e) }
 
-// costs of the double. Nobody has published a measurement of a remap; these are
-// in the range the traces of the driver suggest (a queue is created in about 150 us).
+// costs returns the device's costs. No measurement of a remap is published; these values are in the
+// range that traces of the driver suggest, where creating a queue takes about 150 us.
 func costs() gpumodel.Costs {
 	const us = time.Microsecond
 	c := gpumodel.DefaultCosts()
@@ -138,7 +138,7 @@ func costs() gpumodel.Costs {
 	return c
 }
 
-// NewKernel returns a driver with nobody in it.
+// NewKernel returns a driver without processes.
 func NewKernel(config Config, system System) *Kernel {
 	k := &Kernel{config: config, system: system, processes: map[int]*Process{}}
 	for i := range config.GPUs {
@@ -148,17 +148,17 @@ func NewKernel(config Config, system System) *Kernel {
 	return k
 }
 
-// gpuID is a hash on a real system; the first is that of the recorded dumps.
+// gpuID is a hash on real systems. The first equals that of the recorded dumps.
 func gpuID(i int) uint32 { return uint32(63420 + i) }
 
-// SetFaults changes how the double misbehaves.
+// SetFaults replaces the injected faults.
 func (k *Kernel) SetFaults(f Faults) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.faults = f
 }
 
-// Open is open("/dev/kfd"): a second one leads to the same process.
+// Open is open("/dev/kfd"). A second call returns the same process.
 func (k *Kernel) Open(pid int, name string) *Process {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,7 +180,7 @@ func (k *Kernel) open(pid int, name string) *Process {
 	return p
 }
 
-// Exit is the end of a process: its queues go, what it debugged goes on.
+// Exit removes an ended process and its queues, and resumes what it debugged.
 func (k *Kernel) Exit(pid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -222,7 +222,7 @@ func (k *Kernel) gpu(id uint32) *gpu {
 	return nil
 }
 
-// Ioctl carries out one request of a process; done is called once, perhaps later.
+// Ioctl executes a request of a process. It calls done once, possibly later.
 func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params []byte, fault bool, fd int, done func(result int, arg, params []byte)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,7 +248,7 @@ func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params 
 		done(result, c.arg[:given], c.params)
 	}
 	switch {
-	case caller != p.PID: // inherited over a fork
+	case caller != p.PID: // inherited by fork
 		c.done(fails(unix.EBADF))
 	case request>>8&0xff != 'K' || !known:
 		c.done(fails(unix.ENOTTY))
@@ -268,7 +268,7 @@ func (k *Kernel) getVersion(c *call) {
 	c.done(0)
 }
 
-// Advance lets the devices go on to now.
+// Advance simulates the devices up to now.
 func (k *Kernel) Advance() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is a buffer as the driver accounts for it; its bytes are the program's own.
+// memory is the driver's record of a buffer; its bytes belong to the program.
 type memory struct {
 	address, bytes uint64
-	gpus           []uint32 // it is mapped to
+	gpus           []uint32 // mapped to
 }
 
 const vramBytes = 64 << 30
 
-// mapped says whether a GPU mapping starts at address and is exactly this long, in pages.
+// mapped reports whether a GPU mapping starts at address and is exactly this long, in pages.
 func (p *Process) mapped(address, bytes uint64) bool {
 	pages := (bytes + pageBytes - 1) / pageBytes
 	for _, m := range p.memory {
@@ -43,7 +43,7 @@ func (k *Kernel) acquireVM(c *call) {
 	}
 }
 
-// apertures are those of gfx9 and later: fixed windows for local data and scratch.
+// apertures returns those of gfx9 and later: fixed windows for local data and scratch.
 func (k *Kernel) apertures() []byte {
 	var out []byte
 	for _, g := range k.gpus {
@@ -98,7 +98,7 @@ func (k *Kernel) allocMemory(c *call) {
 	handle := uint64(id)<<32 | p.handles
 	p.memory[handle] = &memory{address: c.u64(0), bytes: bytes}
 	c.put64(16, handle)
-	if c.u64(24)>>62 == 0 { // else: doorbells, whose place the caller knows
+	if c.u64(24)>>62 == 0 { // else doorbells, whose address the caller knows
 		c.put64(24, mmapMemory|p.handles*pageBytes)
 	}
 	c.done(0)
@@ -114,7 +114,7 @@ func (k *Kernel) freeMemory(c *call) {
 	c.done(0)
 }
 
-// deviceIDs reads the array that MAP and UNMAP get.
+// deviceIDs decodes the array argument of MAP and UNMAP.
 func (c *call) deviceIDs() ([]uint32, unix.Errno) {
 	n := c.u32(16)
 	if n == 0 || c.u32(20) > n {
@@ -194,7 +194,7 @@ func (k *Kernel) available(c *call) {
 	c.done(0)
 }
 
-// event is a kfd event; nothing in the double raises one by itself.
+// event is a KFD event. Only requests raise one.
 type event struct {
 	id        uint32
 	autoReset bool
@@ -234,7 +234,7 @@ func (k *Kernel) destroyEvent(c *call) {
 func (k *Kernel) setEvent(c *call)   { k.withEvent(c, func(e *event) { e.set = true }) }
 func (k *Kernel) resetEvent(c *call) { k.withEvent(c, func(e *event) { e.set = false }) }
 
-// waitEvents answers at once: the state as it is, or a timeout.
+// waitEvents returns immediately: the current state or a timeout.
 func (k *Kernel) waitEvents(c *call) {
 	const entry, idAt = 48, 40
 	n := int(c.u32(8))

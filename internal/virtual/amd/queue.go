@@ -27,12 +27,12 @@ type queue struct {
 	cuMask              []byte
 	gws, reset          bool
 
-	// Of a debugger.
+	// State set by a debugger.
 	suspended  bool
 	destroying bool
 	exceptions uint64 // EC_QUEUE_NEW until a snapshot clears it
 
-	mapped  bool // as the runlist has it
+	mapped  bool // in the runlist
 	channel *gpumodel.Channel
 	sink    *retirement
 }
@@ -41,7 +41,7 @@ func (q *queue) compute() bool {
 	return q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE || q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL
 }
 
-// active says whether the runlist has the queue.
+// active reports whether the queue belongs in the runlist.
 func (q *queue) active() bool {
 	return q.bytes > 0 && q.ring != 0 && q.percentage&0xff > 0 && !q.suspended
 }
@@ -55,7 +55,7 @@ func (p *Process) queue(id uint32) *queue {
 	return nil
 }
 
-// checkRing is what CREATE_QUEUE and UPDATE_QUEUE ask of their common fields, in the driver's order.
+// checkRing validates the common fields of CREATE_QUEUE and UPDATE_QUEUE in the driver's order.
 func checkRing(percentage, priority, bytes uint32) unix.Errno {
 	switch {
 	case percentage&0xff > abi.KFD_MAX_QUEUE_PERCENTAGE, priority > abi.KFD_MAX_QUEUE_PRIORITY, bytes&(bytes-1) != 0:
@@ -113,7 +113,7 @@ func (k *Kernel) createQueue(c *call) {
 	k.remap(g, q, func(bool) { c.done(0) })
 }
 
-// group is the process's place in the runlist of a GPU.
+// group returns the process's channel group on a GPU.
 func (p *Process) group(g *gpu) *gpumodel.Group {
 	if p.groups[g.id] == nil {
 		p.groups[g.id] = g.model.AddGroup(p.account, false)
@@ -131,7 +131,7 @@ func (p *Process) queuesOn(gpu uint32) (n int) {
 	return n
 }
 
-// freeID is the lowest number that no queue of the process has.
+// freeID returns the lowest unused queue id of the process.
 func (p *Process) freeID() uint32 {
 	for id := uint32(0); ; id++ {
 		if p.queue(id) == nil {
@@ -160,7 +160,7 @@ func (k *Kernel) destroyQueue(c *call) {
 		k.system.Changed(p)
 		k.remap(g, nil, func(bool) { c.done(0) })
 	}
-	if q.suspended { // until a debugger resumes it
+	if q.suspended { // deferred until a debugger resumes it
 		p.waiting = append(p.waiting, func() {
 			if p.queue(q.id) == q && !q.suspended {
 				finish()
@@ -171,7 +171,7 @@ func (k *Kernel) destroyQueue(c *call) {
 	finish()
 }
 
-// drop takes a queue off its device.
+// drop removes a queue from its device.
 func (k *Kernel) drop(q *queue) {
 	if q.channel != nil {
 		k.gpu(q.gpu).model.RemoveChannel(q.channel)
@@ -189,7 +189,7 @@ func (k *Kernel) updateQueue(c *call) {
 	q := p.queue(c.u32(8))
 	switch {
 	case p.wedged:
-		return // behind a lock that nobody will release
+		return // blocked by the leaked lock
 	case q == nil:
 		c.done(fails(unix.EFAULT))
 		return
@@ -240,7 +240,7 @@ func (k *Kernel) setCUMask(c *call) {
 	k.remap(k.gpu(q.gpu), q, func(bool) { c.done(0) })
 }
 
-// units is how many compute units a queue may use; 0: all.
+// units returns the number of compute units a queue may use; 0 for all.
 func (q *queue) units() (n int) {
 	for _, b := range q.cuMask {
 		n += bits.OnesCount8(b)
@@ -259,10 +259,9 @@ func (k *Kernel) allocGWS(c *call) {
 	c.done(0)
 }
 
-// remap brings the device to what the queues say. With HWS that takes all queues of
-// every process off it, waits, and puts back those that are active; with MES only
-// the changed one (nil: it is gone already) is touched. done is told whether the
-// firmware answered.
+// remap updates the device to the queues' state. HWS unmaps all queues of every process, waits, and
+// maps the active ones; MES touches only the changed one (nil if it is gone). done receives whether
+// the firmware replied.
 func (k *Kernel) remap(g *gpu, changed *queue, done func(ok bool)) {
 	if k.faults.UnmapFails {
 		g.model.After(0, func(model.Time) { done(false) })

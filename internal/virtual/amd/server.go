@@ -30,21 +30,21 @@ var format = vdevice.Format{Magic: 0x4F494B56, Header: 32, MaxArg: 512, MaxParam
 
 const flagFault = 1 // the pointer in the argument is invalid
 
-// sparePs is for open files, each of which has a goroutine in a system call.
+// sparePs adds processors for open files, each with a goroutine in a system call.
 const sparePs = 32
 
 // Options of the device process.
 type Options struct {
 	Socket string // path of the SOCK_SEQPACKET socket
-	Root   string // folder under which the driver's text appears as sys/...
+	Root   string // folder for the driver's files, below sys/
 	Config Config
 	Logger *slog.Logger
 	Ready  func() // called once clients can connect; may be nil
-	// Kernel is called with the driver's state, for tests; may be nil.
+	// Kernel receives the driver's state, for tests; may be nil.
 	Kernel func(*Kernel)
 }
 
-// server connects the driver's state with clients and the clock.
+// server connects the driver's state to clients and the clock.
 type server struct {
 	log      *slog.Logger
 	kernel   *Kernel
@@ -59,10 +59,10 @@ type server struct {
 	finished sync.WaitGroup
 
 	showing sync.Mutex
-	over    bool // nothing is shown any more: whose end is seen now leaves no file behind
+	over    bool // the files are removed: a process that ends now must not write new ones
 }
 
-// Serve runs the double until ctx ends.
+// Serve runs the virtual device until ctx ends.
 func Serve(ctx context.Context, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -73,8 +73,8 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Config.GPUs < 1 || o.Config.GPUs > 7 {
 		return fmt.Errorf("create %d GPUs: not between 1 and 7", o.Config.GPUs)
 	}
-	// A goroutine that waits for a request keeps its processor until the runtime notices, up to 10 ms:
-	// whoever is asked meanwhile must find a free one.
+	// A goroutine blocked in a system call keeps its processor for up to 10 ms, until the runtime
+	// notices. Other goroutines need a free one meanwhile.
 	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
 	}
@@ -94,10 +94,10 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	defer os.Remove(o.Socket)
-	_ = os.Remove(o.Socket + WatchSuffix) // nobody listens there: the driver's own name was free
+	_ = os.Remove(o.Socket + WatchSuffix) // stale: the driver's socket was free
 	watch, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: o.Socket + WatchSuffix, Net: "unixpacket"})
 	if err != nil {
-		return fmt.Errorf("listen beside %s: %w", o.Socket, err)
+		return fmt.Errorf("listen for queries of %s: %w", o.Socket, err)
 	}
 	defer watch.Close()
 	go s.watchers(watch)
@@ -152,7 +152,7 @@ func (s *server) accept() {
 	}
 }
 
-// serve reads the requests of one open file.
+// serve handles the requests of one open file.
 func (s *server) serve(fd int) {
 	defer func() {
 		s.mu.Lock()
@@ -196,7 +196,7 @@ func (s *server) serve(fd int) {
 	}
 }
 
-// watch ends a process's part when it exits; false if it has already.
+// watch removes a process when it exits. It returns false if it already has.
 func (s *server) watch(pid int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,18 +237,18 @@ func processName(pid int) string {
 	return strings.TrimSpace(string(b))
 }
 
-// Now is CLOCK_MONOTONIC.
+// Now implements System.
 func (s *server) Now() model.Time { return clock.Now() }
 
-// Timer sets when the devices have something to do.
+// Timer implements System.
 func (s *server) Timer(at model.Time) {
 	s.timer.set(at)
 }
 
-// Exists says whether there is such a process.
+// Exists implements System.
 func (s *server) Exists(pid int) bool { return unix.Kill(pid, 0) == nil || processName(pid) != "" }
 
-// Tracer reads the tracing thread of a process's leader.
+// Tracer implements System.
 func (s *server) Tracer(pid int) int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, _ := strings.Cut(string(b), "TracerPid:")
@@ -257,14 +257,14 @@ func (s *server) Tracer(pid int) int {
 	return tid
 }
 
-// Write puts bytes into a process's memory, where the machine allows it.
+// Write implements System.
 func (s *server) Write(pid int, address uint64, data []byte) {
 	local := []unix.Iovec{{Base: &data[0]}}
 	local[0].SetLen(len(data))
 	_, _ = unix.ProcessVMWritev(pid, local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(data)}}, 0)
 }
 
-// Notify announces an event. A full pipe has news in it already.
+// Notify implements System. A full pipe already contains a notification.
 func (s *server) Notify(fd int, b byte) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	if n, _ := unix.Poll(poll, 0); n == 1 && poll[0].Revents&unix.POLLOUT != 0 {
@@ -272,10 +272,10 @@ func (s *server) Notify(fd int, b byte) {
 	}
 }
 
-// CloseFD closes a descriptor that a client handed over.
+// CloseFD implements System.
 func (s *server) CloseFD(fd int) { _ = unix.Close(fd) }
 
-// Changed writes a process's files anew.
+// Changed implements System: it rewrites the process's files.
 func (s *server) Changed(p *Process) {
 	s.showing.Lock()
 	defer s.showing.Unlock()

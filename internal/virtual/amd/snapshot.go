@@ -41,7 +41,7 @@ func (k *Kernel) snapshot(c *call, target *Process) {
 	c.done(0)
 }
 
-// deviceSnapshot shows gpu_id and PCI address only; the rest of an entry is 0.
+// deviceSnapshot fills in gpu_id and PCI address; the rest of an entry is 0.
 func (k *Kernel) deviceSnapshot(c *call) {
 	room, stride := c.u32(24), c.u32(28)
 	if stride == 0 {

@@ -15,13 +15,13 @@ import (
 	"xsched/internal/driver/amd/abi"
 )
 
-// Where the driver's text lies below the root of the double.
+// Paths of the driver's files below Options.Root.
 const (
 	sysfsFolder = "sys/class/kfd/kfd"
 	debugFolder = "sys/kernel/debug/kfd"
 )
 
-// location is the PCI address of a GPU as the topology has it.
+// location returns the PCI address of a GPU in the topology's form.
 func location(number int) uint32 { return uint32(number+1) << 8 }
 
 // tree writes the driver's files below a folder.
@@ -32,7 +32,7 @@ func (t tree) put(name, format string, args ...any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// By rename: a reader sees the old text or the new.
+	// Rename, so that readers see the old or the new text.
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, fmt.Appendf(nil, format, args...), 0o444); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (t tree) writeTopology(config Config) error {
 	return os.MkdirAll(filepath.Join(t.root, sysfsFolder, "proc"), 0o755)
 }
 
-// writeProcess shows a process's queues; gone removes it.
+// writeProcess publishes a process's queues, or removes them if it is gone.
 func (t tree) writeProcess(p *Process, gpus []*gpu, gone bool) error {
 	folder := filepath.Join(sysfsFolder, "proc", strconv.Itoa(p.PID))
 	if gone {
@@ -144,7 +144,7 @@ func (t tree) writeProcess(p *Process, gpus []*gpu, gone bool) error {
 	return nil
 }
 
-// writeMQDs writes the dump of descriptors; pipe classes are those of the priorities.
+// writeMQDs writes the dump of queue descriptors; priorities select the pipe class.
 func (t tree) writeMQDs(config Config, all map[int]*Process) error {
 	var b strings.Builder
 	for _, p := range all {
@@ -179,7 +179,7 @@ func dump(b *strings.Builder, first uint32, words []uint32) {
 	}
 }
 
-// descriptor is a gfx9 memory queue descriptor, as far as readers look at it.
+// descriptor returns the parts of a gfx9 memory queue descriptor that readers use.
 func (q *queue) descriptor() []uint32 {
 	words := make([]uint32, 0x800/4)
 	put := func(at int, v uint32) { words[at/4] = v }

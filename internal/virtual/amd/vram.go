@@ -20,14 +20,14 @@ const (
 	opMark
 )
 
-// What copies and fills cost: a kernel of the runtime's own that moves this much a nanosecond.
+// Copies and fills run as kernels of the runtime at this rate.
 const (
 	copyStart   = 2 * time.Microsecond
 	copyBytesNS = 25
 	maxCopy     = 1 << 32
 )
 
-// effect is what a piece of work does to the GPU's memory. Places are offsets plus 1; 0 is none.
+// effect is what work does to GPU memory. Addresses are offsets plus 1; 0 is none.
 type effect struct {
 	op, width, value uint32
 	dst, src         uint64
@@ -57,8 +57,8 @@ func (e effect) duration() time.Duration {
 	return copyStart + time.Duration(e.amount/copyBytesNS)
 }
 
-// vram is the file behind a GPU's memory of one process, which both sides have: what ACQUIRE_VM
-// named. It is read and written, never mapped: the process may cut it short at any time.
+// vram is the file behind a process's memory on a GPU, from ACQUIRE_VM. It is read and written but
+// never mapped, because the process can truncate it at any time.
 type vram struct{ fd int }
 
 func (v vram) fold(at uint64, seed uint32, from, to int) {
@@ -69,7 +69,7 @@ func (v vram) fold(at uint64, seed uint32, from, to int) {
 	v.setWord(at, word)
 }
 
-// apply does what is done when the work ends.
+// apply applies the effect of completed work.
 func (v vram) apply(e effect, at model.Time) {
 	switch {
 	case e.dst == 0:
@@ -129,7 +129,7 @@ func (v vram) fill(e effect) {
 	}
 }
 
-// keep takes the file that came with ACQUIRE_VM over from the call.
+// keep takes over the file that came with ACQUIRE_VM.
 func (p *Process) keep(gpu uint32, c *call) {
 	if _, kept := p.vram[gpu]; !kept {
 		p.vram[gpu] = vram{c.fd}
@@ -137,7 +137,7 @@ func (p *Process) keep(gpu uint32, c *call) {
 	}
 }
 
-// memoryOf is the file of a GPU; -1 where there is none.
+// memoryOf returns the file of a GPU, or -1.
 func (p *Process) memoryOf(gpu uint32) vram {
 	if v, ok := p.vram[gpu]; ok {
 		return v

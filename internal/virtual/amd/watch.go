@@ -13,12 +13,12 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// WatchSuffix makes the name of the socket that answers queries from the driver's.
+// WatchSuffix, appended to the driver's socket, names the socket that answers queries.
 const WatchSuffix = ".watch"
 
 const maxAccounts = 4096 // of ended processes
 
-// watchers accepts whoever wants to look; the caller closes l.
+// watchers accepts query connections until the caller closes l.
 func (s *server) watchers(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
@@ -85,7 +85,7 @@ func (k *Kernel) stats() *vdevice.Stats {
 	return out
 }
 
-// enlist remembers a process's account, also after its end.
+// enlist keeps a process's account beyond its end.
 func (k *Kernel) enlist(a *gpumodel.Account) {
 	k.accounts = append(k.accounts, a)
 	if len(k.accounts) > maxAccounts {

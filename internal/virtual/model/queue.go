@@ -53,7 +53,7 @@ type Sink interface {
 	Blocks(w *Work, from, to int)
 	// CopyStart: a copy or fill begins. It may move the data in the background.
 	CopyStart(w *Work)
-	// CopyReady: its time is over; false delays its completion until CopyFinished.
+	// CopyReady: its time has elapsed; false delays completion until CopyFinished.
 	CopyReady(w *Work) bool
 	// Done: the work completed, in order, at a simulated time. w is reused afterwards.
 	Done(w *Work, at model.Time)

@@ -17,7 +17,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// The layout of shim/virtual/vgpu.h; a test compares the two.
+// The layout of shim/virtual/vgpu.h; a test compares both.
 const (
 	ringEntries    = 1024
 	headerBytes    = 4096
@@ -31,26 +31,26 @@ const (
 	offsetDone     = 64
 	offsetDone32   = 72
 	offsetError    = 76
-	vramBytes      = 4 << 30 // sparse: costs what is touched
+	vramBytes      = 4 << 30 // sparse memory
 	longestKernel  = time.Hour
 	shortestKernel = time.Microsecond
-	inlineCopy     = 256 << 10 // larger ones are moved in the background
+	inlineCopy     = 256 << 10 // larger copies run in the background
 )
 
-// area is the memory a context shares with the device: control block with the rings,
-// and VRAM. Everything in it may change under us at any time.
+// area is the memory that a context shares with the device: a control block with rings, and VRAM.
+// It is hostile input: the client can change every byte at any time.
 type area struct {
 	control  []byte
 	vram     []byte
 	doorbell int
-	send     [2]int // control and vram descriptors, until they were sent
+	send     [2]int // control and VRAM descriptors until sent
 	gpu      *gpumodel.GPU
 	account  *gpumodel.Account
 	channels []*areaChannel
 
 	movers   sync.WaitGroup
-	finished func(*areaChannel) // called from a mover
-	changed  func(*area)        // a fence has to be published
+	finished func(*areaChannel) // called by a mover
+	changed  func(*area)        // schedules publication of a fence
 	forget   func()             // the doorbell is about to be closed
 	dirty    bool
 	closed   bool
@@ -59,17 +59,17 @@ type area struct {
 // areaChannel is a channel's ring and the Sink of its work.
 type areaChannel struct {
 	area    *area
-	base    int // of its block in control
+	base    int // offset of its block in control
 	channel *gpumodel.Channel
 	fetched uint64
 	done    uint64
 	dirty   bool
 	dead    bool
-	moved   atomic.Bool // the copy on the engine has been carried out
+	moved   atomic.Bool // the background copy is complete
 }
 
-// newArea makes the memory for the channels of one compute group. The name is what /proc shows
-// of a process that has mapped it, as it shows the device file of a real GPU.
+// newArea creates the memory for the channels of one compute group. /proc shows the name for a
+// process that maps it, like the device file of a real GPU.
 func newArea(name string, gpu *gpumodel.GPU, account *gpumodel.Account, group *gpumodel.Group, lanes []*gpumodel.Group) (_ *area, err error) {
 	a := &area{gpu: gpu, account: account, doorbell: -1, send: [2]int{-1, -1}}
 	defer func() {
@@ -99,7 +99,7 @@ func newArea(name string, gpu *gpumodel.GPU, account *gpumodel.Account, group *g
 	return a, nil
 }
 
-// sharedMemory returns zeroed memory of a size that nobody can change any more.
+// sharedMemory returns zeroed memory, sealed against resizing.
 func sharedMemory(name string, size int64) (int, []byte, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -118,10 +118,10 @@ func sharedMemory(name string, size int64) (int, []byte, error) {
 	return fd, memory, nil
 }
 
-// fds are the descriptors for the client.
+// fds returns the descriptors for the client.
 func (a *area) fds() []int { return []int{a.send[0], a.send[1], a.doorbell} }
 
-// sent closes what only the client needs from now on.
+// sent closes the descriptors that only the client needs.
 func (a *area) sent() {
 	for i, fd := range a.send {
 		if fd >= 0 {
@@ -163,8 +163,8 @@ type submission struct {
 
 var errEntry = errors.New("bad entry")
 
-// collect reads what the client has put into its rings since the last time. Every word
-// is read once; what makes no sense kills the channel.
+// collect reads new entries from the client's rings. It reads every word once; an invalid entry
+// kills the channel.
 func (a *area) collect(now model.Time, out []submission) []submission {
 	for _, ch := range a.channels {
 		if ch.dead {
@@ -194,7 +194,7 @@ func (a *area) collect(now model.Time, out []submission) []submission {
 	return out
 }
 
-// decode reads one entry of a ring; every address is inside VRAM afterwards.
+// decode reads a ring entry and checks that every address lies in VRAM.
 func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel.Work, error) {
 	le := binary.LittleEndian
 	op, width := le.Uint32(e[0:]), le.Uint32(e[4:])
@@ -238,13 +238,12 @@ func (a *area) decode(e *[entryBytes]byte, now model.Time) (model.Time, gpumodel
 	return at, w, nil
 }
 
-// inside says that an address and what follows it lie in VRAM. Words are aligned by
-// accident only; nothing here needs them to be.
+// inside reports whether a range lies in VRAM. Alignment is not required.
 func (a *area) inside(offset, bytes uint64) bool {
 	return offset <= uint64(len(a.vram)) && bytes <= uint64(len(a.vram))-offset
 }
 
-// kill ends a channel: its client sees the error word.
+// kill disables a channel and sets its error word for the client.
 func (ch *areaChannel) kill() {
 	ch.dead = true
 	ch.area.account.Faults++
@@ -252,7 +251,7 @@ func (ch *areaChannel) kill() {
 	wakeAll(ch.area.control, ch.base+offsetDone32)
 }
 
-// fold is what executing one block does to a kernel's result word (vg_fold in vgpu.h).
+// fold applies one executed block to a kernel's result word, like vg_fold in vgpu.h.
 func fold(word uint64, seed, block uint32) uint64 {
 	word ^= uint64(seed)<<32 | uint64(block)
 	return bits.RotateLeft64(word, 23)*0x9E3779B97F4A7C15 + 1
@@ -271,7 +270,7 @@ func (ch *areaChannel) Blocks(w *gpumodel.Work, from, to int) {
 	binary.LittleEndian.PutUint64(at, word)
 }
 
-// Done implements Sink: the result is complete, the fence goes out with the next flush.
+// Done implements Sink. The next flush publishes the fence.
 func (ch *areaChannel) Done(w *gpumodel.Work, at model.Time) {
 	le := binary.LittleEndian
 	if w.Dst != noAddress {
@@ -303,7 +302,7 @@ func (ch *areaChannel) CopyStart(w *gpumodel.Work) {
 	go func() {
 		ch.area.move(&job)
 		ch.moved.Store(true)
-		ch.area.movers.Done() // first: close waits for it, in the thread that finished needs
+		ch.area.movers.Done() // before finished: close waits for it on the thread that finished needs
 		ch.area.finished(ch)
 	}()
 }
@@ -317,7 +316,7 @@ func (ch *areaChannel) CopyReady(w *gpumodel.Work) bool {
 	return ch.moved.Load()
 }
 
-// move carries out a copy or a fill.
+// move executes a copy or a fill.
 func (a *area) move(w *gpumodel.Work) {
 	dst := a.vram[w.Dst : w.Dst+uint64(w.Bytes)]
 	if w.Kind == gpumodel.WorkCopy {
@@ -330,7 +329,7 @@ func (a *area) move(w *gpumodel.Work) {
 	var pattern [4]byte
 	binary.LittleEndian.PutUint32(pattern[:], w.Seed)
 	n := copy(dst, pattern[:w.Width])
-	for n < len(dst) { // double what is there
+	for n < len(dst) { // double the filled part
 		n += copy(dst[n:], dst[:n])
 	}
 }
@@ -354,7 +353,7 @@ func (a *area) flush() {
 	}
 }
 
-// discard is the Sink of a channel that has no memory: nothing can be submitted to it.
+// discard is the Sink of a channel without submission memory.
 type discard struct{}
 
 func (discard) Blocks(*gpumodel.Work, int, int) {}

@@ -29,7 +29,7 @@ func store32(m []byte, offset int, value uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m[offset : offset+4][0])), value)
 }
 
-// wakeAll wakes everybody who waits for the word at offset, in any process.
+// wakeAll wakes all waiters on the word at offset, in any process.
 func wakeAll(m []byte, offset int) {
 	const futexWake = 1
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&m[offset : offset+4][0])), futexWake, math.MaxInt32, 0, 0, 0)

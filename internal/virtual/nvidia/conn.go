@@ -21,7 +21,7 @@ import (
 
 const (
 	maxConns    = 8192
-	maxReplies  = 256 // requests of one file under way
+	maxReplies  = 256 // concurrent requests per file
 	maxAccounts = 4096
 )
 
@@ -31,12 +31,11 @@ type conn struct {
 	pid     int
 	uid     uint32
 	file    *rmFile
-	replies map[int]bool // descriptors on which an answer is due
+	replies map[int]bool // descriptors that await a reply
 	closed  bool
 }
 
-// listen opens the socket and what the loop waits for. A socket file that nobody serves
-// any more is replaced.
+// listen opens the socket and the loop's descriptors.
 func (s *server) listen(path string) error {
 	var err error
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -74,7 +73,7 @@ func (s *server) accept() {
 	}
 }
 
-// receive handles what has arrived on one connection, a bounded number of packets.
+// receive handles a bounded number of packets from one connection.
 func (s *server) receive(c *conn) {
 	data := make([]byte, format.MaxRequest()+1)
 	var oob [128]byte
@@ -109,7 +108,7 @@ func (s *server) receive(c *conn) {
 	}
 }
 
-// perform carries out one request and answers on reply.
+// perform executes a request and sends the result to reply.
 func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 	if c.file == nil {
 		account := s.accounts.open(c.pid)
@@ -119,7 +118,7 @@ func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 	c.replies[reply] = true
 	c.file.ioctl(p, func(errno int, fds ...int) {
 		if !c.replies[reply] {
-			return // the connection has gone meanwhile
+			return // the connection has closed
 		}
 		var oob []byte
 		if len(fds) > 0 {
@@ -131,7 +130,7 @@ func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 	})
 }
 
-// hangUp ends a connection and frees what its file had.
+// hangUp closes a connection and frees the objects of its file.
 func (s *server) hangUp(c *conn) {
 	if c.closed {
 		return
@@ -149,15 +148,14 @@ func (s *server) hangUp(c *conn) {
 	}
 }
 
-// accounts are the processes the device has seen, the newest maxAccounts of the dead
-// ones included.
+// accounts holds all live processes and the newest ended ones, maxAccounts in total.
 type accounts struct {
 	byKey map[accountKey]*gpumodel.Account
 	order []accountKey
 	files map[*gpumodel.Account]int // open ones
 }
 
-// accountKey tells processes apart that had the same number one after the other.
+// accountKey distinguishes processes that reused a pid.
 type accountKey struct {
 	pid     int
 	started string
@@ -200,7 +198,7 @@ func (l *accounts) trim() {
 	}
 }
 
-// process reads a process's name and when it started.
+// process returns a process's name and start time.
 func process(pid int) (name, started string) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

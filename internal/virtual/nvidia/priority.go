@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hurry makes the calling thread wake up as exactly as the machine allows, and says how.
-// Latencies of a tenth of a millisecond are measured through it.
+// hurry raises the calling thread's priority and timer precision, because benchmarks measure
+// latencies of 0.1 ms through it. It returns the scheduling class obtained.
 func hurry() string {
-	debug.SetGCPercent(800) // the heap is small; collect rarely
+	debug.SetGCPercent(800) // the heap is small: collect rarely
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	attr := unix.SchedAttr{
 		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 10,
@@ -27,7 +27,7 @@ func hurry() string {
 	return "normal"
 }
 
-// raiseFileLimit: every client costs a few descriptors.
+// raiseFileLimit raises the descriptor limit; every client needs a few.
 func raiseFileLimit() {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil {

@@ -12,8 +12,8 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// escVGMap is ours: the submission memory of a channel group, which on hardware is
-// mapped through several ioctls and mmap.
+// escVGMap is private: it maps the submission memory of a channel group. Hardware needs several
+// ioctls and mmap calls for that.
 const escVGMap = 0xE0
 
 var (
@@ -61,7 +61,7 @@ func (o *object) isChannel() bool { return o.channel != nil }
 type client struct {
 	object
 	objects map[uint32]*object
-	next    uint32 // handle to try when the kernel picks
+	next    uint32 // next handle to assign
 }
 
 // rmFile is an open file of the driver.
@@ -73,7 +73,7 @@ type rmFile struct {
 	objects int
 }
 
-// resourceManager is the kernel driver: all files' clients and the devices.
+// resourceManager is the state of the kernel driver: clients of all files, and the devices.
 type resourceManager struct {
 	gpus       []*gpumodel.GPU
 	nextClient uint32
@@ -82,7 +82,7 @@ type resourceManager struct {
 	objects    int
 	areas      int
 	faults     *gpumodel.Faults
-	// newArea makes the shared memory of a context; set by the server.
+	// newArea creates the shared memory of a context; set by the server.
 	newArea func(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error)
 }
 
@@ -94,18 +94,18 @@ func (rm *resourceManager) open(account *gpumodel.Account, uid uint32) *rmFile {
 	return &rmFile{rm: rm, account: account, uid: uid, clients: map[uint32]*client{}}
 }
 
-// close frees everything the file had.
+// close frees all objects of the file.
 func (f *rmFile) close() {
 	for _, c := range f.clients {
 		f.freeClient(c)
 	}
 }
 
-// answer finishes one request: errno as of the ioctl, descriptors to pass along.
+// answer completes a request with the errno of the ioctl and descriptors to pass.
 type answer func(errno int, fds ...int)
 
-// ioctl performs one request. The reply is p with its bytes changed in place; done is
-// called exactly once, now or later, unless the file never answers.
+// ioctl executes a request and changes the bytes of p in place. It calls done exactly once, now or
+// later, unless a fault suppresses the reply.
 func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
 	le := binary.LittleEndian
 	bytes := int(p.Request >> 16 & 0x3fff)
@@ -154,7 +154,7 @@ func (f *rmFile) allocCall(p vdevice.Packet, sizeAt, statusAt int, done answer) 
 	done(0)
 }
 
-// mapCall gives out the submission memory of a compute group: hClient 0, hGroup 4, three
+// mapCall maps the submission memory of a compute group: hClient 0, hGroup 4, three
 // copy groups 8; replies the device number 20, channels 24, VRAM bytes 32, and three
 // descriptors (control, VRAM, doorbell) whose numbers the caller's side puts at 40, 44, 48.
 func (f *rmFile) mapCall(p vdevice.Packet, done answer) {

@@ -12,7 +12,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// Commands that only programs use, from ctrla06c.h and ctrl2080bus.h.
+// Commands that XSched does not use, from ctrla06c.h and ctrl2080bus.h.
 const (
 	ctrlGroupPreempt       = 0xA06C0105
 	ctrlGroupSetInterleave = 0xA06C0107
@@ -21,7 +21,7 @@ const (
 	maxSliceUS = 1 << 40
 )
 
-// controlCall is a control being performed.
+// controlCall is a control command in progress.
 type controlCall struct {
 	file   *rmFile
 	gpu    *gpumodel.GPU
@@ -30,10 +30,10 @@ type controlCall struct {
 	reply  func(status uint32)
 }
 
-// at answers once the device says so.
+// at replies when the device has completed the command.
 func (c *controlCall) at(model.Time) { c.reply(abi.NV_OK) }
 
-// controls: what kind of object a command is for, the size of its parameters, and how it is done.
+// controls maps a command to its kind of object, parameter size and implementation.
 var controls = map[uint32]struct {
 	fits  func(*object) bool
 	bytes int
@@ -54,7 +54,7 @@ var controls = map[uint32]struct {
 func isGroup(o *object) bool     { return o.group != nil }
 func isSubdevice(o *object) bool { return o.class == abi.NV20_SUBDEVICE_0 }
 
-// control performs a RM_CONTROL whose parameters were brought along.
+// control executes an RM_CONTROL.
 func (f *rmFile) control(p vdevice.Packet, reply func(status uint32)) {
 	le := binary.LittleEndian
 	c := f.clients[le.Uint32(p.Arg)]
@@ -109,7 +109,7 @@ func doGetToken(c *controlCall) {
 	c.reply(abi.NV_OK)
 }
 
-// doSetInterleave: accepted from root, and without effect, as measured.
+// doSetInterleave accepts the command from root without effect, as measured on hardware.
 func doSetInterleave(c *controlCall) {
 	switch {
 	case c.file.uid != 0:
@@ -135,7 +135,7 @@ func doGetPCIInfo(c *controlCall) {
 	c.reply(abi.NV_OK)
 }
 
-// doFifoDisable checks every pair before it changes anything.
+// doFifoDisable validates every pair before it changes any channel.
 func doFifoDisable(c *controlCall) {
 	p, _ := abi.Decode[abi.DisableChannels](c.params) // the size was checked
 	if p.NumChannels == 0 || p.NumChannels > abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES || p.PRunlistPreemptEvent != 0 {

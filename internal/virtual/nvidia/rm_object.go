@@ -68,7 +68,7 @@ func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 	return handle, abi.NV_OK
 }
 
-// construct fills a new object according to its class.
+// construct initializes a new object by its class.
 func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 	rm := f.rm
 	switch {
@@ -119,7 +119,7 @@ func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 		if len(o.parent.group.Channels()) >= 64 {
 			return abi.NV_ERR_INSUFFICIENT_RESOURCES
 		}
-		if o.parent.area != nil { // a channel without submission memory would be one more state
+		if o.parent.area != nil { // the new channel would have no submission memory
 			return abi.NV_ERR_INVALID_STATE
 		}
 		rm.tokens++
@@ -138,7 +138,7 @@ func (f *rmFile) construct(c *client, o *object, params []byte) uint32 {
 	return abi.NV_OK
 }
 
-// free removes an object and all that hangs on it.
+// free removes an object and its descendants.
 func (f *rmFile) free(hRoot, hObject uint32) uint32 {
 	c := f.clients[hRoot]
 	if c == nil {
@@ -172,7 +172,7 @@ func (f *rmFile) freeClient(c *client) {
 	f.rm.objects--
 }
 
-// destroy ends an object, its children first.
+// destroy destroys an object after its children.
 func (f *rmFile) destroy(c *client, o *object) {
 	for _, child := range o.children {
 		f.destroy(c, child)

@@ -23,16 +23,16 @@ import (
 // Options of the device process.
 type Options struct {
 	Socket  string // path of the SOCK_SEQPACKET socket
-	Devices int    // 0: two
+	Devices int    // default 2
 	Logger  *slog.Logger
 	// Ready is called once clients can connect; may be nil.
 	Ready func()
 }
 
-// MaxDevices is how many devices one process can have (their PCI bus numbers are 1 to it).
+// MaxDevices bounds the devices of one process; their PCI buses are numbered from 1.
 const MaxDevices = 64
 
-// server is the device process: one thread does everything that has to do with time.
+// server is the device process. One thread handles everything that depends on time.
 type server struct {
 	log      *slog.Logger
 	epoll    int
@@ -55,7 +55,7 @@ type server struct {
 	pending   []submission
 	late      lateness
 
-	calls chan func() // from debug connections and movers
+	calls chan func() // from query connections and movers
 	ended chan struct{}
 	quit  bool
 }
@@ -92,7 +92,7 @@ func Serve(ctx context.Context, o Options) error {
 	raiseFileLimit()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends, and its priority with it
+		runtime.LockOSThread() // never unlocked: the thread and its priority end together
 		s.log.Info("virtual gpu", "socket", o.Socket, "devices", o.Devices, "scheduling", hurry())
 		if o.Ready != nil {
 			o.Ready()
@@ -106,7 +106,7 @@ func Serve(ctx context.Context, o Options) error {
 
 func (s *server) now() model.Time { return clock.Now() }
 
-// call has f run by the device's thread, soon.
+// call runs f on the device thread, asynchronously.
 func (s *server) call(f func()) {
 	select {
 	case s.calls <- f:
@@ -164,7 +164,7 @@ func (s *server) loop() error {
 	return nil
 }
 
-// advance feeds what was submitted, each at its time, and simulates up to now.
+// advance submits collected work at its submission time and simulates up to now.
 func (s *server) advance(now model.Time) {
 	if len(s.pending) > 1 {
 		slices.SortStableFunc(s.pending, func(a, b submission) int { return cmp.Compare(a.at, b.at) })
@@ -181,7 +181,7 @@ func (s *server) advance(now model.Time) {
 	}
 }
 
-// flush publishes the fences of what completed.
+// flush publishes the fences of completed work.
 func (s *server) flush() {
 	for i, a := range s.dirty {
 		a.flush()
@@ -190,11 +190,11 @@ func (s *server) flush() {
 	s.dirty = s.dirty[:0]
 }
 
-// shortestSleep bounds how often the device thread wakes up by itself, whatever its clients
-// make it do: it may have real-time priority.
+// shortestSleep bounds the wake-up rate of the device thread, which may have real-time priority,
+// whatever its clients do.
 const shortestSleep = 20 * time.Microsecond
 
-// arm sets the timer to the next thing that happens by itself.
+// arm sets the timer to the next internal event.
 func (s *server) arm() {
 	next := model.Never
 	for _, g := range s.gpus {
@@ -217,10 +217,10 @@ func drain(fd int) {
 	_, _ = unix.Read(fd, b[:])
 }
 
-// maxMemfdName is the kernel's bound.
+// maxMemfdName is the kernel's limit.
 const maxMemfdName = 249
 
-// mapArea makes the shared memory of a context.
+// mapArea creates the shared memory of a context.
 func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error) {
 	gpu := model.MakeDeviceID(0, uint32(o.device)+1, 0, 0)
 	name := fmt.Sprintf("vgpu:%d:%v:%s", os.Getpid(), gpu, s.socket)
@@ -232,7 +232,7 @@ func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, 
 	a.changed = func(a *area) { s.dirty = append(s.dirty, a) }
 	a.finished = func(ch *areaChannel) {
 		s.call(func() {
-			// The news may be of an earlier copy than the one that is on now.
+			// The notification may belong to an earlier copy than the current one.
 			if !a.closed && ch.moved.Load() {
 				a.gpu.Advance(s.now())
 				a.gpu.CopyFinished(ch.channel)
@@ -270,8 +270,7 @@ func (s *server) close(socket string) {
 	}
 }
 
-// lateness measures how late the device wakes up, which is what its clients see of the
-// machine it runs on.
+// lateness measures the wake-up latency of the device thread: the machine's noise that clients see.
 type lateness struct {
 	count, sumNS, maxNS, over100us uint64
 }

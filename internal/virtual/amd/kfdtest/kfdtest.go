@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kfdtest runs the double of /dev/kfd, and programs over it, for tests.
+// Package kfdtest runs the virtual AMD GPU and programs on it for tests.
 package kfdtest
 
 import (
@@ -20,15 +20,15 @@ import (
 	vamd "xsched/internal/virtual/amd"
 )
 
-// Device is a double that serves in this process.
+// Device is a virtual device served by this process.
 type Device struct {
 	Kernel *vamd.Kernel
 	Socket string
-	Root   string // sys/... lies below it
+	Root   string // contains sys/
 	Env    []string
 }
 
-// repository is where the sources are.
+// repository returns the root of the sources.
 func repository() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "../../../..")
@@ -51,13 +51,13 @@ func Build(t testing.TB, name, flags string, sources ...string) string {
 	return target
 }
 
-// Serve starts a double that ends with the test.
+// Serve starts a virtual device that ends with the test.
 func Serve(t testing.TB, config vamd.Config) *Device {
 	t.Helper()
 	return ServeIn(t, config, t.TempDir())
 }
 
-// ServeIn starts a double where a daemon with that folder looks for it.
+// ServeIn starts a virtual device in a daemon's runtime folder.
 func ServeIn(t testing.TB, config vamd.Config, dir string) *Device {
 	t.Helper()
 	if testing.Short() {
@@ -96,7 +96,7 @@ type Program struct {
 	lines chan string
 }
 
-// Command prepares a program over the double that ends with the test.
+// Command prepares a program on the virtual device that ends with the test.
 func (d *Device) Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
