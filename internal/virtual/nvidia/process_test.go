@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+
 	vdevice "xsched/internal/virtual/device"
 )
 
