@@ -3,6 +3,7 @@
 // Orders of a stand-in daemon, over the stand-in driver: what is announced, what is obeyed, and
 // that nothing stays paused when the daemon is silent, goes, or says nonsense.
 
+#include "frames.h"
 #include "test_driver.h"
 
 static struct test_daemon daemon_;
