@@ -50,10 +50,6 @@ struct xsi_driver {
 /* Ends with NULL; shim/driver/registry.c. */
 extern const struct xsi_driver *const xsi_drivers[];
 
-#ifndef XSW_FRAME_GROUP
-#define XSW_FRAME_GROUP 16
-#endif
-
 #define xsi_for_each_driver(driver)                                                                \
   for (const struct xsi_driver *const *at_ = xsi_drivers, *driver; (driver = *at_) != NULL; at_++)
 

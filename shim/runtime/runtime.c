@@ -45,11 +45,22 @@ bool xsi_runtime_has(const struct xsi_runtime *runtime, void *address) {
   return dladdr(address, &info) && info.dli_fname != NULL && runtime->is_library(info.dli_fname);
 }
 
+void *xsi_runtime_loaded(void **handle, const char *name) {
+  void *found = __atomic_load_n(handle, __ATOMIC_ACQUIRE);
+  if (found != NULL) return found;
+  found = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+  if (found != NULL)
+    __atomic_store_n(handle, found, __ATOMIC_RELEASE);
+  else
+    dlerror(); // ours, not the application's
+  return found;
+}
+
 // ---- binding ------------------------------------------------------------------------
 
 bool xsi_runtime_bind_to(const struct xsi_runtime *runtime, unsigned slot, void *address) {
   void *unbound = NULL;
-  if (!runtime->adopt(slot, address)) return false;
+  if (runtime->adopt != NULL && !runtime->adopt(slot, address)) return false;
   __atomic_compare_exchange_n(&runtime->real[slot], &unbound, address, false, __ATOMIC_ACQ_REL,
                               __ATOMIC_ACQUIRE);
   return true;

@@ -30,7 +30,7 @@ struct xsi_runtime {
   bool (*is_library)(const char *path);
   /* The library's handle if it is loaded, which keeps it loaded; never loads it. */
   void *(*library)(void);
-  /* An address of the library is about to be bound; false: it must stay as it is. */
+  /* An address of the library is about to be bound; false: it must stay as it is. NULL: always true. */
   bool (*adopt)(unsigned slot, void *address);
   /* What to call when the library is not loaded; NULL: nothing. */
   void *(*absent)(unsigned slot);
@@ -53,7 +53,15 @@ void *xsi_runtime_resolve(const struct xsi_runtime *runtime, unsigned slot, void
                           const char *version);
 bool xsi_runtime_has(const struct xsi_runtime *runtime, void *address); /* in any copy of it */
 
+/* The handle of a library that is loaded under this name, stored in *handle from then on. */
+void *xsi_runtime_loaded(void **handle, const char *name);
+
 bool xsi_in_shim(void *address);
 const char *xsi_base_name(const char *path);
+
+/* Ends the definition of a hook: a name for it that no other library can take over. */
+#define XSI_HOOK(symbol)                                                                           \
+  extern __typeof__(symbol) xsi_hook_##symbol                                                      \
+      __attribute__((visibility("hidden"), alias(#symbol)));
 
 #endif /* XSCHED_RUNTIME_H */

@@ -72,8 +72,8 @@ func entryPoints(d dialect, calls []call) []byte {
 				guard = "  xsi_hip_look();\n" + guard
 			}
 		}
-		fmt.Fprintf(&b, "\n%s %s(%s) {\n  %sREAL(%s);\n%s%s}\n%sHOOK(%s)\n",
-			d.result, c.symbol, c.parameters(), d.upper, c.symbol, guard, body, d.upper, c.symbol)
+		fmt.Fprintf(&b, "\n%s %s(%s) {\n  %sREAL(%s);\n%s%s}\nXSI_HOOK(%s)\n",
+			d.result, c.symbol, c.parameters(), d.upper, c.symbol, guard, body, c.symbol)
 	}
 	b.WriteString("\n")
 	for _, c := range calls {

@@ -33,7 +33,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice_v1 device) {
   }
   return result;
 }
-XSI_CU_HOOK(cuDevicePrimaryCtxRetain)
+XSI_HOOK(cuDevicePrimaryCtxRetain)
 
 static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUdevice_v1 device) {
   if (!xsi_cu_enter()) return real(device);
@@ -53,13 +53,13 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxRelease);
   return release_primary(real, device);
 }
-XSI_CU_HOOK(cuDevicePrimaryCtxRelease)
+XSI_HOOK(cuDevicePrimaryCtxRelease)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxRelease_v2);
   return release_primary(real, device);
 }
-XSI_CU_HOOK(cuDevicePrimaryCtxRelease_v2)
+XSI_HOOK(cuDevicePrimaryCtxRelease_v2)
 
 static CUresult reset_primary(__typeof__(&cuDevicePrimaryCtxReset) real, CUdevice_v1 device) {
   if (xsi_cu_enter()) {
@@ -74,13 +74,13 @@ CUresult cuDevicePrimaryCtxReset(CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxReset);
   return reset_primary(real, device);
 }
-XSI_CU_HOOK(cuDevicePrimaryCtxReset)
+XSI_HOOK(cuDevicePrimaryCtxReset)
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice_v1 device) {
   XSI_CU_REAL(cuDevicePrimaryCtxReset_v2);
   return reset_primary(real, device);
 }
-XSI_CU_HOOK(cuDevicePrimaryCtxReset_v2)
+XSI_HOOK(cuDevicePrimaryCtxReset_v2)
 
 // ---- contexts of the program's own
 // -------------------------------------------------------------------
@@ -95,27 +95,27 @@ CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate);
   return created(real(context, flags, device), context);
 }
-XSI_CU_HOOK(cuCtxCreate)
+XSI_HOOK(cuCtxCreate)
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate_v2);
   return created(real(context, flags, device), context);
 }
-XSI_CU_HOOK(cuCtxCreate_v2)
+XSI_HOOK(cuCtxCreate_v2)
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
                         unsigned flags, CUdevice_v1 device) {
   XSI_CU_REAL(cuCtxCreate_v3);
   return created(real(context, affinity, count, flags, device), context);
 }
-XSI_CU_HOOK(cuCtxCreate_v3)
+XSI_HOOK(cuCtxCreate_v3)
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags,
                         CUdevice device) {
   XSI_CU_REAL(cuCtxCreate_v4);
   return created(real(context, parameters, flags, device), context);
 }
-XSI_CU_HOOK(cuCtxCreate_v4)
+XSI_HOOK(cuCtxCreate_v4)
 
 static void destroying(CUcontext context) {
   if (!xsi_cu_enter() || !context) return;
@@ -129,14 +129,14 @@ CUresult cuCtxDestroy(CUcontext context) {
   destroying(context);
   return real(context);
 }
-XSI_CU_HOOK(cuCtxDestroy)
+XSI_HOOK(cuCtxDestroy)
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
   XSI_CU_REAL(cuCtxDestroy_v2);
   destroying(context);
   return real(context);
 }
-XSI_CU_HOOK(cuCtxDestroy_v2)
+XSI_HOOK(cuCtxDestroy_v2)
 
 // Destroys it only if nobody attached to it; one that lives on is seen again at its next use.
 CUresult cuCtxDetach(CUcontext context) {
@@ -144,7 +144,7 @@ CUresult cuCtxDetach(CUcontext context) {
   destroying(context);
   return real(context);
 }
-XSI_CU_HOOK(cuCtxDetach)
+XSI_HOOK(cuCtxDetach)
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   XSI_CU_REAL(cuGreenCtxDestroy);
@@ -153,7 +153,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     destroying(context);
   return real(green);
 }
-XSI_CU_HOOK(cuGreenCtxDestroy)
+XSI_HOOK(cuGreenCtxDestroy)
 
 // ---- waiting for a whole context
 // ------------------------------------------------------------------------
@@ -171,7 +171,7 @@ CUresult cuCtxSynchronize(void) {
   xsi_work_marks_take(&marks, (uintptr_t)xsi_cu_context());
   return synchronized(real(), &marks);
 }
-XSI_CU_HOOK(cuCtxSynchronize)
+XSI_HOOK(cuCtxSynchronize)
 
 CUresult cuCtxSynchronize_v2(CUcontext context) {
   XSI_CU_REAL(cuCtxSynchronize_v2);
@@ -180,4 +180,4 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
   xsi_work_marks_take(&marks, (uintptr_t)(context ? context : xsi_cu_context()));
   return synchronized(real(context), &marks);
 }
-XSI_CU_HOOK(cuCtxSynchronize_v2)
+XSI_HOOK(cuCtxSynchronize_v2)

@@ -17,7 +17,7 @@ CUresult cuEventQuery(CUevent event) {
   xsi_work_event_conclude(&standing, (uintptr_t)event, false, result == XSI_CU_SUCCESS);
   return result;
 }
-XSI_CU_HOOK(cuEventQuery)
+XSI_HOOK(cuEventQuery)
 
 CUresult cuEventSynchronize(CUevent event) {
   XSI_CU_REAL(cuEventSynchronize);
@@ -29,7 +29,7 @@ CUresult cuEventSynchronize(CUevent event) {
   xsi_work_event_conclude(&standing, (uintptr_t)event, true, result == XSI_CU_SUCCESS);
   return result;
 }
-XSI_CU_HOOK(cuEventSynchronize)
+XSI_HOOK(cuEventSynchronize)
 
 static void destroying(CUevent event) {
   if (xsi_cu_enter()) xsi_work_event_forget((uintptr_t)event, true);
@@ -40,14 +40,14 @@ CUresult cuEventDestroy(CUevent event) {
   destroying(event);
   return real(event);
 }
-XSI_CU_HOOK(cuEventDestroy)
+XSI_HOOK(cuEventDestroy)
 
 CUresult cuEventDestroy_v2(CUevent event) {
   XSI_CU_REAL(cuEventDestroy_v2);
   destroying(event);
   return real(event);
 }
-XSI_CU_HOOK(cuEventDestroy_v2)
+XSI_HOOK(cuEventDestroy_v2)
 
 // A time between two events is known only when both are over.
 static CUresult elapsed(__typeof__(&cuEventElapsedTime) real, float *milliseconds, CUevent start,
@@ -66,13 +66,13 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
   XSI_CU_REAL(cuEventElapsedTime);
   return elapsed(real, milliseconds, start, end);
 }
-XSI_CU_HOOK(cuEventElapsedTime)
+XSI_HOOK(cuEventElapsedTime)
 
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
   XSI_CU_REAL(cuEventElapsedTime_v2);
   return elapsed(real, milliseconds, start, end);
 }
-XSI_CU_HOOK(cuEventElapsedTime_v2)
+XSI_HOOK(cuEventElapsedTime_v2)
 
 // ---- one launch on several devices
 // ---------------------------------------------------------------------
@@ -91,7 +91,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsig
     xsi_end_launch(calls[i], result);
   return result;
 }
-XSI_CU_HOOK(cuLaunchCooperativeKernelMultiDevice)
+XSI_HOOK(cuLaunchCooperativeKernelMultiDevice)
 
 // ---- cuGetProcAddress
 // ------------------------------------------------------------------------------------
@@ -107,11 +107,11 @@ CUresult cuGetProcAddress(const char *api, void **function, int version, cuuint6
   XSI_CU_REAL(cuGetProcAddress);
   return answered(real(api, function, version, flags), api, function, version, flags);
 }
-XSI_CU_HOOK(cuGetProcAddress)
+XSI_HOOK(cuGetProcAddress)
 
 CUresult cuGetProcAddress_v2(const char *api, void **function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
   XSI_CU_REAL(cuGetProcAddress_v2);
   return answered(real(api, function, version, flags, status), api, function, version, flags);
 }
-XSI_CU_HOOK(cuGetProcAddress_v2)
+XSI_HOOK(cuGetProcAddress_v2)

@@ -29,27 +29,17 @@ static bool is_library(const char *path) {
          strcmp(name, xsi_base_name(xsi_cu_library_name)) == 0;
 }
 
-static void *open_loaded(const char *name) {
-  void *handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
-  if (handle)
-    __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
-  else
-    dlerror(); // ours, not the application's
-  return handle;
-}
-
 static void *find_library(void) {
-  void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
-  if (handle) return handle;
   xsi_runtime_init();
-  return open_loaded(xsi_cu_library_name);
+  return xsi_runtime_loaded(&library, xsi_cu_library_name);
 }
 
 // A driver loaded under another name than the one configured: its other functions come from it, too.
 static bool adopt(unsigned slot, void *address) {
   (void)slot;
   Dl_info info;
-  if (!find_library() && dladdr(address, &info) && info.dli_fname) open_loaded(info.dli_fname);
+  if (!find_library() && dladdr(address, &info) && info.dli_fname)
+    xsi_runtime_loaded(&library, info.dli_fname);
   return true;
 }
 

@@ -46,9 +46,4 @@ void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address
   __typeof__(&symbol) real = (__typeof__(&symbol))xsi_cu_slot(XSI_CU_##symbol);                    \
   if (XSI_UNLIKELY(!real)) return XSI_CU_NOT_FOUND
 
-/* Ends one: a name for it that no other library can take over. */
-#define XSI_CU_HIDDEN __attribute__((visibility("hidden")))
-#define XSI_CU_HOOK(symbol)                                                                        \
-  extern __typeof__(symbol) xsi_hook_##symbol XSI_CU_HIDDEN __attribute__((alias(#symbol)));
-
 #endif /* XSCHED_CUDA_LIBRARY_H */

@@ -23,7 +23,7 @@ hipError_t hipEventQuery(hipEvent_t event) {
   xsi_work_event_conclude(&standing, (uintptr_t)event, false, result == XSI_HIP_SUCCESS);
   return result;
 }
-XSI_HIP_HOOK(hipEventQuery)
+XSI_HOOK(hipEventQuery)
 
 hipError_t hipEventSynchronize(hipEvent_t event) {
   BEGIN(hipEventSynchronize, event);
@@ -34,14 +34,14 @@ hipError_t hipEventSynchronize(hipEvent_t event) {
   xsi_work_event_conclude(&standing, (uintptr_t)event, true, result == XSI_HIP_SUCCESS);
   return result;
 }
-XSI_HIP_HOOK(hipEventSynchronize)
+XSI_HOOK(hipEventSynchronize)
 
 hipError_t hipEventDestroy(hipEvent_t event) {
   BEGIN(hipEventDestroy, event);
   xsi_work_event_forget((uintptr_t)event, true);
   return xsi_hip_done(real(event));
 }
-XSI_HIP_HOOK(hipEventDestroy)
+XSI_HOOK(hipEventDestroy)
 
 // A time between two events is known only when both are over.
 hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t end) {
@@ -54,7 +54,7 @@ hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t
   xsi_work_event_conclude(&second, (uintptr_t)end, false, result == XSI_HIP_SUCCESS);
   return result;
 }
-XSI_HIP_HOOK(hipEventElapsedTime)
+XSI_HOOK(hipEventElapsedTime)
 
 // ---- a whole device
 // ------------------------------------------------------------------------------
@@ -72,13 +72,13 @@ hipError_t hipDeviceSynchronize(void) {
   BEGIN(hipDeviceSynchronize, );
   return synchronize(real);
 }
-XSI_HIP_HOOK(hipDeviceSynchronize)
+XSI_HOOK(hipDeviceSynchronize)
 
 hipError_t hipCtxSynchronize(void) {
   BEGIN(hipCtxSynchronize, );
   return synchronize(real);
 }
-XSI_HIP_HOOK(hipCtxSynchronize)
+XSI_HOOK(hipCtxSynchronize)
 
 // Everything of ours on the device is forgotten before the runtime takes it down, with the watcher
 // kept away.
@@ -93,7 +93,7 @@ hipError_t hipDeviceReset(void) {
   }
   return xsi_hip_done(real());
 }
-XSI_HIP_HOOK(hipDeviceReset)
+XSI_HOOK(hipDeviceReset)
 
 // ---- one launch on several devices: a list with a stream for each
 // ----------------------------------
@@ -131,7 +131,7 @@ static hipError_t end_several(struct several *all, hipError_t result) {
     begin_several(&all, list, (unsigned)count, sizeof *list, offsetof(type, stream));              \
     return end_several(&all, xsi_hip_done(real(list, count, flags)));                              \
   }                                                                                                \
-  XSI_HIP_HOOK(symbol)
+  XSI_HOOK(symbol)
 SEVERAL(hipLaunchCooperativeKernelMultiDevice, hipLaunchParams, int, stream)
 SEVERAL(hipExtLaunchMultiKernelMultiDevice, hipLaunchParams, int, stream)
 SEVERAL(hipModuleLaunchCooperativeKernelMultiDevice, hipFunctionLaunchParams, unsigned, hStream)
@@ -153,7 +153,7 @@ hipError_t hipConfigureCall(dim3 grid, dim3 block, size_t shared, hipStream_t st
     configured.streams[configured.depth++] = stream;
   return result;
 }
-XSI_HIP_HOOK(hipConfigureCall)
+XSI_HOOK(hipConfigureCall)
 
 hipError_t hipLaunchByPtr(const void *function) {
   BEGIN_WORK(hipLaunchByPtr, function);
@@ -161,7 +161,7 @@ hipError_t hipLaunchByPtr(const void *function) {
   struct xsi_call call = begin_work(stream);
   return xsi_end_launch(call, xsi_hip_done(real(function)));
 }
-XSI_HIP_HOOK(hipLaunchByPtr)
+XSI_HOOK(hipLaunchByPtr)
 
 // ---- questions for entry points ---------------------------------------------------------------
 
@@ -180,25 +180,25 @@ hipError_t hipGetProcAddress(const char *symbol, void **function, int version, u
   return answered(real(symbol, function, version, flags, status), symbol, function,
                   flags & PER_THREAD);
 }
-XSI_HIP_HOOK(hipGetProcAddress)
+XSI_HOOK(hipGetProcAddress)
 
 hipError_t hipGetProcAddress_spt(const char *symbol, void **function, int version, uint64_t flags,
                                  hipDriverProcAddressQueryResult *status) {
   BEGIN(hipGetProcAddress_spt, symbol, function, version, flags, status);
   return answered(real(symbol, function, version, flags, status), symbol, function, true);
 }
-XSI_HIP_HOOK(hipGetProcAddress_spt)
+XSI_HOOK(hipGetProcAddress_spt)
 
 hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
                                   hipDriverEntryPointQueryResult *status) {
   BEGIN(hipGetDriverEntryPoint, symbol, function, flags, status);
   return answered(real(symbol, function, flags, status), symbol, function, flags & PER_THREAD);
 }
-XSI_HIP_HOOK(hipGetDriverEntryPoint)
+XSI_HOOK(hipGetDriverEntryPoint)
 
 hipError_t hipGetDriverEntryPoint_spt(const char *symbol, void **function, unsigned long long flags,
                                       hipDriverEntryPointQueryResult *status) {
   BEGIN(hipGetDriverEntryPoint_spt, symbol, function, flags, status);
   return answered(real(symbol, function, flags, status), symbol, function, true);
 }
-XSI_HIP_HOOK(hipGetDriverEntryPoint_spt)
+XSI_HOOK(hipGetDriverEntryPoint_spt)

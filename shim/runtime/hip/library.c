@@ -98,12 +98,10 @@ static void *find_library(void) {
   static const char *const names[] = {RUNTIME ".so.7", RUNTIME ".so.6", RUNTIME ".so.5"};
   dl_iterate_phdr(visit, &search);
   if (search.runtimes > 0) {
-    handle = dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD);
+    handle = xsi_runtime_loaded(&library, search.path);
     for (unsigned i = 0; !handle && i < sizeof names / sizeof *names; i++)
-      handle = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle) dlerror(); // ours, not the application's
+      handle = xsi_runtime_loaded(&library, names[i]);
   }
-  if (handle) __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
   return handle;
 }
 
@@ -115,11 +113,9 @@ static bool is_first(void *address) {
   if (!__atomic_compare_exchange_n(&base, &none, info.dli_fbase, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE))
     return none == info.dli_fbase;
-  void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  if (handle)
+  void *handle = NULL; // may replace one that was found by name
+  if (xsi_runtime_loaded(&handle, info.dli_fname))
     __atomic_store_n(&library, handle, __ATOMIC_RELEASE);
-  else
-    dlerror();
   return true;
 }
 

@@ -74,9 +74,4 @@ void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user 
 #define XSI_HIP_REAL(symbol)                                                                       \
   __typeof__(&symbol) real = (__typeof__(&symbol))xsi_hip_slot(XSI_HIP_##symbol)
 
-/* Ends one: a name for it that no other library can take over. */
-#define XSI_HIP_HIDDEN __attribute__((visibility("hidden")))
-#define XSI_HIP_HOOK(symbol)                                                                       \
-  extern __typeof__(symbol) xsi_hook_##symbol XSI_HIP_HIDDEN __attribute__((alias(#symbol)));
-
 #endif /* XSCHED_HIP_LIBRARY_H */
