@@ -87,7 +87,8 @@ func overview(root string, out map[string][]byte) error {
 	)
 	names := policy.Names()
 	slices.SortFunc(names, func(a, b string) int { return policy.Number(a) - policy.Number(b) })
-	table := "| no. | name " + header + "|---|---" + rule
+	var table strings.Builder
+	table.WriteString("| no. | name " + header + "|---|---" + rule)
 	for _, name := range names {
 		own := strings.ToLower(name) + ".md"
 		text, err := os.ReadFile(filepath.Join(root, "docs/policies", own))
@@ -99,13 +100,13 @@ func overview(root string, out map[string][]byte) error {
 			return fmt.Errorf("%s has no table with the columns %s", own, header)
 		}
 		row, _, _ := strings.Cut(rest, "\n")
-		table += fmt.Sprintf("| %d | [%s](%s) %s\n", policy.Number(name), name, own, row)
+		fmt.Fprintf(&table, "| %d | [%s](%s) %s\n", policy.Number(name), name, own, row)
 	}
 	text, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {
 		return fmt.Errorf("read page: %w", err)
 	}
-	out[page], err = replaceBlock(page, text, "policies", table)
+	out[page], err = replaceBlock(page, text, "policies", table.String())
 	return err
 }
 
