@@ -34,7 +34,7 @@ type weight func(q *Queue) int
 func (s *fairState) update(v *View, w weight, byProcess bool) {
 	s.queues.align(v, func(q *Queue) fairQueue { return fairQueue{got: q.Got} })
 	var charges []int64
-	if byProcess {
+	if byProcess = byProcess && v.Processes < len(v.Queues); byProcess {
 		charges = make([]int64, v.Processes)
 	}
 	for i := range v.Queues {
@@ -148,6 +148,9 @@ func (v *View) shareOut(w weight, least, most time.Duration) model.Plan {
 // process that have work divide it; ready counts them.
 func (v *View) shareOutByProcess(least time.Duration, ready []int) model.Plan {
 	plan := v.shareOut(utilization, least, v.Knobs.ShareMax)
+	if v.Processes == len(v.Queues) {
+		return plan
+	}
 	for i := range plan {
 		if q := &v.Queues[i]; q.Ready && ready[q.Process] > 1 {
 			plan[i].Slice = max(UsefulSlice, plan[i].Slice/time.Duration(ready[q.Process]))

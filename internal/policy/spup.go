@@ -36,7 +36,7 @@ func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Tim
 	var plan model.Plan
 	wake := model.Never
 	if v.slicesShare() {
-		plan = v.shareOutByProcess(spupSlice(v), u.ready)
+		plan = v.shareOutByProcess(u.slice(), u.ready)
 	} else {
 		plan, wake = u.takeTurns(now, &s.turn)
 	}
@@ -62,18 +62,29 @@ type usage struct {
 	used  []time.Duration // by process
 	ready []int           // queues with work, by process
 	left  []time.Duration // what the process of each queue may still use; noQuota: all
+	round time.Duration   // slices of the queues that progress
+	least int             // the smallest utilization
 }
 
 const noQuota = time.Duration(math.MaxInt64)
 
 func spupUsage(v *View, s *spupState, end model.Time) *usage {
 	u := &usage{
-		View: v, end: end, used: make([]time.Duration, v.Processes), ready: v.readyByProcess(),
-		left: make([]time.Duration, len(v.Queues)),
+		View: v, end: end, used: make([]time.Duration, v.Processes), ready: make([]int, v.Processes),
+		left: make([]time.Duration, len(v.Queues)), least: model.UtilizationMax,
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
 		u.used[q.Process] += q.Got - s.got.of[i]
+		if q.Ready {
+			u.ready[q.Process]++
+		}
+		if q.Progressing {
+			u.round += q.Slice
+		}
+		if q.Eligible() {
+			u.least = min(u.least, utilization(q))
+		}
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
@@ -167,28 +178,17 @@ func (u *usage) ends(now model.Time, q *Queue, used time.Duration, demand float6
 	return end
 }
 
-// spupSlice is the slice of the smallest share: a quarter of its quota, so that
+// slice is the slice of the smallest share: a quarter of its quota, so that
 // accounting follows the slices, but at most a timeslice.
-func spupSlice(v *View) time.Duration {
-	least := model.UtilizationMax
-	for i := range v.Queues {
-		if q := &v.Queues[i]; q.Eligible() {
-			least = min(least, utilization(q))
-		}
-	}
-	return min(v.Knobs.Timeslice, max(UsefulSlice, v.Knobs.Window*time.Duration(least)/model.UtilizationMax/4))
+func (u *usage) slice() time.Duration {
+	quota := u.Knobs.Window * time.Duration(u.least) / model.UtilizationMax
+	return min(u.Knobs.Timeslice, max(UsefulSlice, quota/4))
 }
 
 // spentAt returns when the first running process will have used its share, at
 // the rate at which it progresses now. A queue that the plan starts progresses
 // at an unknown rate: the whole device is the most it can have.
 func (u *usage) spentAt(now model.Time, plan model.Plan) model.Time {
-	round := 0.0
-	for i := range u.Queues {
-		if q := &u.Queues[i]; q.Progressing {
-			round += float64(q.Slice)
-		}
-	}
 	at := model.Never
 	for i := range u.Queues {
 		q := &u.Queues[i]
@@ -196,8 +196,8 @@ func (u *usage) spentAt(now model.Time, plan model.Plan) model.Time {
 		switch {
 		case left == noQuota || left == 0:
 		case q.Progressing:
-			rounds := float64(left) / float64(q.Slice) / float64(max(1, u.ready[q.Process]))
-			at = min(at, now.Add(time.Duration(rounds*round))+1)
+			rounds := float64(left) / (float64(q.Slice) * float64(max(1, u.ready[q.Process])))
+			at = min(at, now.Add(time.Duration(rounds*float64(u.round)))+1)
 		case q.Ready && plan[i].Run:
 			at = min(at, now.Add(left))
 		}
