@@ -58,7 +58,7 @@ var mayImport = map[string][]string{
 	"internal/bench":          {"internal/clock", "internal/model", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual/*"},
 	"internal/bench/*":        {"internal/bench", "internal/bench/benchtest", "internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/record"},
 	"internal/cli": {
-		"internal/model", "internal/wire", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
+		"internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/virtual", "internal/virtual/device",
 	},

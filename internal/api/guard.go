@@ -133,7 +133,7 @@ func readToken(path string) (*[sha256.Size]byte, error) {
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, &control.Error{
-			Kind: control.ErrInvalid, Cause: fmt.Sprintf("other users can read token file %s (mode %04o)", path, info.Mode().Perm()),
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("other users can read token file %s (mode %04o)", path, info.Mode().Perm()),
 			Remedy: "chmod 600 " + path,
 		}
 	}

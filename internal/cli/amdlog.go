@@ -21,8 +21,7 @@ import (
 	"xsched/internal/driver"
 )
 
-// amdlogMemory is where the collector starts to work harder: what an analysis
-// keeps is limited, what it leaves behind need not pile up.
+// amdlogMemory is the soft memory limit. An analysis keeps little; its garbage need not pile up.
 const amdlogMemory = 128 << 20
 
 func (a *app) runtimeLogCommand() *cobra.Command {
@@ -32,18 +31,17 @@ func (a *app) runtimeLogCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "amdlog FILE...",
-		Short: "Analyse logs of AMD's HIP runtime",
-		Long: `Reads logs that programs wrote with AMD_LOG_LEVEL=4 (ROCm 4.5 to 7) and says,
-for every process and hardware queue, which kernels were submitted, how often,
-how big they were and how many packets waited. Files may be compressed with
-gzip; - is standard input. Damaged and cut lines are counted.`,
+		Short: "Analyse logs of the HIP runtime",
+		Long: `Read logs written with AMD_LOG_LEVEL=4 (ROCm 4.5 to 7). Report the kernels of
+every process and hardware queue with their counts, sizes and queue depths. Files
+may be compressed with gzip; - is standard input. Damaged lines are counted.`,
 		Example: `  AMD_LOG_LEVEL=4 AMD_LOG_LEVEL_FILE=/tmp/hip.log python train.py; xsched amdlog /tmp/hip.log_*
   xsched amdlog --html report.html hip.log.gz
   xsched amdlog --compare before.log after.log`,
-		Args: cobra.MinimumNArgs(1),
+		Args: positional("FILE..."),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if compare && len(files) != 2 {
-				return usagef("--compare takes two logs, not %d", len(files))
+				return usagef("--compare takes two logs, got %d", len(files))
 			}
 			debug.SetMemoryLimit(amdlogMemory)
 			ctx, stop := untilSignal(cmd.Context())
@@ -63,8 +61,8 @@ gzip; - is standard input. Damaged and cut lines are counted.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&compare, "compare", false, "set two logs side by side")
-	f.StringVar(&html, "html", "", "write a page with pictures to this file")
+	f.BoolVar(&compare, "compare", false, "compare two logs")
+	f.StringVar(&html, "html", "", "write a page with charts to `FILE`")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -96,7 +94,7 @@ func (a *app) showAMDLog(r amdlogResult, asJSON bool, html string) error {
 func writeFile(name string, write func(io.Writer) error) error {
 	file, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("write page: %w; name a file in a folder that you may write to", err)
+		return fmt.Errorf("write page: %w; use a file in a writable directory", err)
 	}
 	defer file.Close()
 	if err := write(file); err != nil {
@@ -129,7 +127,7 @@ func (a *app) readLogs(ctx context.Context, names []string) ([]driver.LoggedQueu
 	return all, nil
 }
 
-// readAMDLog analyses one file, with a progress bar if somebody watches.
+// readAMDLog analyses one file, with a progress bar on a terminal.
 func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) {
 	o := amdlog.Options{Name: name, PID: pidOfName(name)}
 	file, size := os.Stdin, int64(-1)
@@ -138,7 +136,7 @@ func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) 
 	} else {
 		opened, err := os.Open(name)
 		if err != nil {
-			return nil, fmt.Errorf("read log: %w; name a log, or - for standard input", err)
+			return nil, fmt.Errorf("read log: %w; use a log file, or - for standard input", err)
 		}
 		defer opened.Close()
 		info, err := opened.Stat()
@@ -146,7 +144,7 @@ func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) 
 			return nil, fmt.Errorf("read log: %w", err)
 		}
 		if info.IsDir() {
-			return nil, fmt.Errorf("read log: %s is a folder; name the files in it", name)
+			return nil, fmt.Errorf("read log: %s is a directory; use the files in it", name)
 		}
 		if info.Mode().IsRegular() {
 			size = info.Size()
@@ -164,7 +162,7 @@ func (a *app) readAMDLog(ctx context.Context, name string) (*amdlog.Log, error) 
 	return amdlog.Read(ctx, file, o)
 }
 
-// pidOfName finds the pid that the runtime puts behind the name it was given:
+// pidOfName returns the PID that the runtime appends to the file name:
 // AMD_LOG_LEVEL_FILE=hip.log makes hip.log_4711.
 func pidOfName(name string) uint32 {
 	name = strings.TrimSuffix(filepath.Base(name), ".gz")
@@ -173,7 +171,7 @@ func pidOfName(name string) uint32 {
 		return 0
 	}
 	pid, err := strconv.ParseUint(name[i+1:], 10, 32)
-	if err != nil || pid > 1<<22 { // the kernel has no greater ones
+	if err != nil || pid > 1<<22 { // the largest PID of the kernel
 		return 0
 	}
 	return uint32(pid)

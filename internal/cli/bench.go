@@ -4,8 +4,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,7 @@ import (
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "bench",
-		Short:   "Measure what the scheduler does for a program",
+		Short:   "Run benchmarks",
 		Example: `  xsched bench pair --virtual --lows 3`,
 	}
 	onlySubcommands(c)
@@ -32,30 +34,38 @@ func (a *app) pairCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "pair",
-		Short: "One high-priority tenant beside low-priority ones, in every mode",
-		Long: `Starts one high tenant (short kernels at a fixed rate) and low tenants (long
-kernels, back to back), switches the modes live in random blocks, and compares:
-alone, native, xsched-lv1 (launches held), xsched-lv3 (timeslices and
-suspension in mid-kernel).
+		Short: "Compare modes with one high-priority and several low-priority tenants",
+		Long: `Start one high-priority tenant (short kernels at a fixed rate) and low-priority
+tenants (long kernels, back to back). Switch the modes in random blocks and
+compare them: alone, native, xsched-lv1 (launches held) and xsched-lv3
+(timeslices and suspension in mid-kernel).
 
-The comparison is printed only if its proof holds: every launch counted by the
-shim was executed, checksums are right, preemptions happened where they must
-and only there. Otherwise the command fails and says what did not hold.
+The result is printed only if it can be verified: every launch counted by the
+shim was executed, checksums match, and preemptions happened exactly where they
+should. Otherwise the command fails with the violated check.
 
---virtual starts a daemon and a virtual GPU of its own. Without it the daemon
-that runs is used, its mode is switched during the measurement and put back.`,
+--virtual starts a private daemon and virtual GPU. Without it, the command uses
+the running daemon, switches its mode during the measurement and restores it.`,
 		Example: `  xsched bench pair --virtual
   xsched bench pair --lows 1,3 --rate 20 --high-us 3000 --low-us 130000 --seconds 30 --out out/pair`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
+			if err := checkPlatform(o.Platform); err != nil {
+				return err
+			}
+			for _, m := range o.Modes {
+				if known := demo.ModesOf(o.Platform); !slices.Contains(known, m) {
+					return usagef("unknown mode %q; use %s", m, strings.Join(known, ", "))
+				}
+			}
 			if !o.Virtual {
-				client, running, err := a.connect(ctx)
+				daemon, running, err := a.connect(ctx)
 				if err != nil {
 					return err
 				}
-				client.Close()
+				daemon.Close()
 				o.Dir = running.Dir
 			}
 			o.Progress = os.Stderr
@@ -76,26 +86,26 @@ that runs is used, its mode is switched during the measurement and put back.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&o.Virtual, "virtual", false, "own daemon on the virtual GPU")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
-	f.BoolVar(&o.Attached, "attached", false, "one more scenario whose best-effort tenant runs without the shim and is suspended from outside, where the platform supports it")
-	f.IntSliceVar(&o.Lows, "lows", []int{1}, "numbers of low tenants, one scenario each")
-	f.Float64Var(&o.Rate, "rate", 100, "the high tenant's requests a second")
-	f.IntVar(&o.HighUS, "high-us", 90, "length of its kernels in us")
-	f.IntVar(&o.LowUS, "low-us", 20000, "length of the low tenants' kernels in us")
-	f.Float64Var(&o.Seconds, "seconds", 4, "time for each mode")
-	f.DurationVar(&o.Block, "block", 0, "length of one block of a mode (default 2s)")
+	f.BoolVar(&o.Virtual, "virtual", false, "use a private daemon and virtual GPU")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
+	f.BoolVar(&o.Attached, "attached", false, "add a scenario whose low-priority tenant has no shim and is attached, where the platform supports it")
+	f.IntSliceVar(&o.Lows, "lows", []int{1}, "numbers of low-priority tenants, one scenario each")
+	f.Float64Var(&o.Rate, "rate", 100, "requests per second of the high-priority tenant")
+	f.IntVar(&o.HighUS, "high-us", 90, "kernel length of the high-priority tenant in us")
+	f.IntVar(&o.LowUS, "low-us", 20000, "kernel length of the low-priority tenants in us")
+	f.Float64Var(&o.Seconds, "seconds", 4, "measurement time per mode in seconds")
+	f.DurationVar(&o.Block, "block", 0, "length of one block (default 2s)")
 	f.StringSliceVar(&o.Modes, "modes", nil, "modes to compare (default "+strings.Join(demo.ModesOf(virtual.Default().Name), ",")+"; xsched-lv2 where the shim itself suspends)")
-	f.Uint64Var(&o.Seed, "seed", 0, "of the order of the blocks (0: a new one)")
-	f.StringVar(&o.Out, "out", "", "folder for result.json and report.html (default none)")
+	f.Uint64Var(&o.Seed, "seed", 0, "random seed of the block order (0: random)")
+	f.StringVar(&o.Out, "out", "", "write result.json and report.html to `DIR`")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// interrupted says so when the user did it.
+// interrupted replaces the error if the user interrupted the command.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return exitError{130, fmt.Errorf("interrupted; nothing was written")}
+		return exitError{130, errors.New("interrupted; no result was written")}
 	}
 	return err
 }

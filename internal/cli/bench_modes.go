@@ -17,23 +17,23 @@ func (a *app) modesCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "modes",
-		Short: "One program scheduled by the daemon, by its own one, and by itself",
-		Long: `Runs one program of two processes, an urgent one (requests at a fixed rate) and
-one in the background (kernels back to back), on a virtual GPU of its own, in turns
-of random order, and compares who schedules it:
+		Short: "Compare global, private and application-level scheduling",
+		Long: `Run a program with a latency-critical process (requests at a fixed rate) and a
+background process (kernels back to back) on a private virtual GPU. Compare the
+schedulers in turns of random order:
 
-  native  nobody; the hardware shares as it likes
+  native  no scheduler; the hardware timeslices
   GLB     the daemon
-  LCL     a private daemon, as ` + "`xsched run --local`" + ` starts it
-  APP     the program itself: around a request it suspends and resumes the
-          background through the API; what is on the GPU runs to its end
+  LCL     a private daemon, as started by ` + "`xsched run --local`" + `
+  APP     the program itself, which suspends and resumes the background process
+          through the API; submitted work runs to completion
 
-The comparison is printed only if its proof holds: results are right, what the
-shim intercepted was executed, each mode's scheduler and no other acted, and the
-device's own timeline agrees. Otherwise the command fails and says what did not hold.`,
+The result is printed only if it can be verified: results are correct, every
+intercepted launch was executed, only the scheduler of each mode acted, and the
+device's timeline agrees. Otherwise the command fails with the violated check.`,
 		Example: `  xsched bench modes
   xsched bench modes --policy UP --seconds 10 --json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
@@ -49,13 +49,13 @@ device's own timeline agrees. Otherwise the command fails and says what did not 
 		},
 	}
 	f := c.Flags()
-	f.Float64Var(&o.Rate, "rate", 50, "requests a second")
-	f.IntVar(&o.HighUS, "high-us", 5000, "length of a request's kernel in us")
-	f.IntVar(&o.LowUS, "low-us", 1000, "length of the background's kernels in us")
-	f.Float64Var(&o.Seconds, "seconds", 4, "time for each mode")
-	f.IntVar(&o.Rounds, "turns", 2, "turns in which that time is measured")
-	f.StringVar(&o.Policy, "policy", "HPF", "policy of the daemons")
-	f.Uint64Var(&o.Seed, "seed", 0, "of the order of the turns (0: a new one)")
+	f.Float64Var(&o.Rate, "rate", 50, "requests per second")
+	f.IntVar(&o.HighUS, "high-us", 5000, "kernel length of a request in us")
+	f.IntVar(&o.LowUS, "low-us", 1000, "kernel length of the background process in us")
+	f.Float64Var(&o.Seconds, "seconds", 4, "measurement time per mode in seconds")
+	f.IntVar(&o.Rounds, "turns", 2, "number of turns per mode")
+	f.StringVar(&o.Policy, "policy", "HPF", "scheduling policy of the daemons")
+	f.Uint64Var(&o.Seed, "seed", 0, "random seed of the turn order (0: random)")
 	jsonFlag(c, &asJSON)
 	return c
 }

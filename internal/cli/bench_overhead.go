@@ -18,20 +18,22 @@ func (a *app) overheadCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "overhead",
-		Short: "What XSched itself costs: a launch, a wake-up, a decision",
-		Long: `Measures four things on this machine, beside their budgets, and fails if one is
-missed: what the hook adds to a launch (a loop on a driver that does nothing,
-with and without the shim, in pairs), what it adds to work that is waited for
-at once by a program that has the device to itself, how long the daemon takes
-from a program's first launch to its decision (beside another program, with one
-core kept busy), and the decision itself with 1,000 queues.
+		Short: "Measure the overhead of launches, wake-ups and decisions",
+		Long: `Measure four costs and compare them with their budgets; fail if one is exceeded:
 
-Needs the null driver of the source tree: ` + "`make bench`" + ` builds it and runs this.`,
+  - the hook's cost per launch, on a null driver with and without the shim
+  - the hook's cost per launch and synchronization of a program alone on its GPU
+  - the time from a program's first launch to the daemon's decision, beside
+    another program and with one busy core
+  - one decision with 1,000 queues
+
+Requires the null driver from the source tree; ` + "`make bench`" + ` builds it and runs
+this command.`,
 		Example: `  xsched bench overhead --null build/null`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Launches < 10000 || o.Seconds < 1 {
-				return usagef("too short to mean anything; use at least 10000 launches and 1 second")
+				return usagef("the measurement is too short; use at least 10000 launches and 1 second")
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
@@ -47,15 +49,15 @@ Needs the null driver of the source tree: ` + "`make bench`" + ` builds it and r
 				err = result.WriteTable(a.stdout)
 			}
 			if err == nil && !result.OK() {
-				err = errors.New("a budget was missed; run it again on a quiet machine before you believe it")
+				err = errors.New("a budget was exceeded; repeat the measurement on an idle machine")
 			}
 			return err
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Null, "null", "build/null", "folder of the null driver and its launch loop")
-	f.IntVar(&o.Launches, "launches", 10_000_000, "launches of one run of the loop")
-	f.Float64Var(&o.Seconds, "seconds", 5, "time for the wake-up measurement")
+	f.StringVar(&o.Null, "null", "build/null", "use the null driver and launch loop in `DIR`")
+	f.IntVar(&o.Launches, "launches", 10_000_000, "launches per run")
+	f.Float64Var(&o.Seconds, "seconds", 5, "duration of the wake-up measurement in seconds")
 	jsonFlag(c, &asJSON)
 	return c
 }

@@ -35,12 +35,12 @@ func TestEnvironmentPrepend(t *testing.T) {
 }
 
 func TestWriteList(t *testing.T) {
-	list := control.List{Processes: []control.Process{
+	list := control.List{Policy: "HPF", Mode: "live", Processes: []control.Process{
 		{PID: 12, Priority: 10, Command: "serve", Counters: control.Counters{Launches: 42}, Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
 			{Device: "0000:02:00.0", State: "idle", Level: 1},
 		}},
-		{PID: 13, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
+		{PID: 13, UID: 12345678, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
 		}},
 		{PID: 14, Held: true, Attached: true, Command: "old"},
@@ -50,12 +50,13 @@ func TestWriteList(t *testing.T) {
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
-	want := `PID  DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
-12   0000:01:00.0  10    -      Lv3    busy   run        1s         42        serve
-12   0000:02:00.0  10    -      Lv1    idle   run        -          "         serve
-13   0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
-14   -             0     -      auto   -      held       -          0         old (attached)
-15   0000:01:00.0  0     -      Lv1    idle   run        -          0         x
+	want := `policy HPF, mode live
+PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
+12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        serve
+12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         serve
+13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
+14   root      -             0     -      auto   -      held       -          0         old (attached)
+15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         x
 note: 15: priority 9 was not granted
 note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
 `
@@ -65,6 +66,7 @@ note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
 
 	text.Reset()
 	list.Processes = list.Processes[:3] // notes are not cut
+	list.Mode = "off"
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 20 {
@@ -85,7 +87,7 @@ func TestWriteStats(t *testing.T) {
 		SuspendTime: control.Histogram{Count: 2, P50US: 600.4, P99US: 700, MaxUS: 710},
 		Targets:     []control.TargetStats{{PID: 9, Device: "0000:01:00.0", StuckForMS: 120}},
 	})
-	for _, want := range []string{"P50 600.4 us, P99 700.0 us, max 710.0 us (2)", "3: wrong version", "pid 9 on 0000:01:00.0 for 120 ms"} {
+	for _, want := range []string{"P50 600.4 us, P99 700.0 us, max 710.0 us (2)", "3: wrong version", "PID 9 on 0000:01:00.0 for 120 ms"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, text.String())
 		}
@@ -111,7 +113,7 @@ func TestWriteDoctor(t *testing.T) {
 		{Name: "driver", Status: doctor.OK, Detail: "580", Remedy: "nothing"},
 		{Name: "MPS", Status: doctor.Limited, Detail: "runs", Remedy: "end it"},
 	}})
-	want := "ok       driver  580\nlimited  MPS     runs\n                 -> end it\nlevel 1 can be had here\n"
+	want := "ok       driver  580\nlimited  MPS     runs\n                 -> end it\navailable: level 1\n"
 	if text.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}

@@ -14,8 +14,8 @@ import (
 	"xsched/internal/control/client"
 )
 
-// dirs are the folders where this user's daemon may be, in the order the shim
-// looks: the one asked for, else the user's own, else the system's.
+// dirs are the directories in which this user's daemon may run, in the shim's order: --dir, else
+// the user's own, else the system's.
 func (a *app) dirs() []string {
 	if a.dir != "" {
 		return []string{a.dir}
@@ -28,7 +28,7 @@ func (a *app) dirs() []string {
 	return []string{own, system}
 }
 
-// connect finds the first daemon that answers; it also says in which folder.
+// connect connects to the first daemon that answers.
 func (a *app) connect(ctx context.Context) (*client.Client, control.Version, error) {
 	var tried []string
 	for _, dir := range a.dirs() {

@@ -15,12 +15,11 @@ func (a *app) demoCommand() *cobra.Command {
 	var o demo.Options
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work on the virtual GPU, in under a minute",
-		Long: `Starts a daemon and a virtual GPU of its own, and compares one high-priority
-tenant beside one and beside three low-priority tenants: alone, native, XSched
-at level 1 and at level 3. Prints a table and writes result.json and report.html
-(latency distribution, timeline of who had the GPU). Needs no GPU and no root,
-and leaves nothing behind but the two files.
+		Short: "Show XSched on the virtual GPU in under a minute",
+		Long: `Start a private daemon and virtual GPU and run one high-priority tenant beside one
+and beside three low-priority tenants: alone, native, XSched at level 1 and at
+level 3. Print a table and write result.json and report.html with the latency
+distribution and the GPU timeline. Requires neither a GPU nor root.
 
 --platform selects another driver. Where only the owner of a queue can suspend it, the
 shims of the low-priority tenants do so at level 2, and one more scenario suspends a
@@ -28,7 +27,7 @@ tenant without the shim at level 3, through a debugger.`,
 		Example: `  xsched demo
   xsched demo --platform ` + otherPlatform() + `
   xsched demo --out /tmp/demo`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkPlatform(o.Platform); err != nil {
 				return err
@@ -42,8 +41,8 @@ tenant without the shim at level 3, through a debugger.`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&o.Out, "out", "out/demo", "folder for result.json and report.html")
-	c.Flags().StringVar(&o.Platform, "platform", virtual.Default().Name, "driver that the virtual GPU implements: "+platformNames())
-	c.Flags().Uint64Var(&o.Seed, "seed", 0, "of the order of the blocks (0: a new one)")
+	c.Flags().StringVar(&o.Out, "out", "out/demo", "write result.json and report.html to `DIR`")
+	c.Flags().StringVar(&o.Platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
+	c.Flags().Uint64Var(&o.Seed, "seed", 0, "random seed of the block order (0: random)")
 	return c
 }

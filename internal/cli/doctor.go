@@ -21,22 +21,23 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON, selfTest bool
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what XSched can do on this machine, and what is in the way",
-		Long: `Looks at the kernel, the GPU drivers with their device nodes and modes, the rights
-this user has, the folders, the shim and the daemon. Changes nothing.
+		Short: "Check what XSched can do on this machine",
+		Long: `Check the kernel, the GPU drivers and their device nodes, permissions,
+directories, the shim and the daemon. Nothing is changed.
 
-  ok       as it should be
-  note     nothing is lost, or it can't be known
-  limited  something works less well or not at all; the rest does
-  missing  nothing can be scheduled here; the exit code is 1
+  ok       works
+  note     no effect, or can't be determined
+  limited  a feature is restricted or unavailable
+  missing  nothing can be scheduled; the exit code is 1
 
 --self-test runs a program on each GPU, suspends it in the middle of a kernel,
-resumes it and compares the result. It takes about two seconds a GPU, and shares the
-GPU with other programs for half a second. The exit code is 1 unless all passed.`,
+resumes it and compares the result. It takes about two seconds per GPU and shares
+the GPU with other programs for half a second. The exit code is 1 unless all
+tests pass.`,
 		Example: `  xsched doctor
   sudo xsched doctor --self-test
   xsched doctor --json | jq '.checks[] | select(.status != "ok")'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if selfTest {
 				return a.selfTest(cmd.Context(), asJSON)
@@ -46,7 +47,7 @@ GPU with other programs for half a second. The exit code is 1 unless all passed.
 				return err
 			}
 			if !report.OK {
-				return errors.New("something essential is missing; see the lines above")
+				return errors.New("an essential requirement is missing; see the report above")
 			}
 			return nil
 		},
@@ -56,7 +57,7 @@ GPU with other programs for half a second. The exit code is 1 unless all passed.
 	return c
 }
 
-// machine is this one.
+// machine describes this machine to package doctor.
 func (a *app) machine(ctx context.Context) doctor.Machine {
 	return doctor.Machine{
 		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode,
@@ -101,10 +102,10 @@ func writeDoctor(w io.Writer, r doctor.Report) {
 	_ = table.Flush()
 	switch {
 	case !r.OK:
-		fmt.Fprintln(w, "XSched can't schedule anything here")
+		fmt.Fprintln(w, "scheduling is not possible on this machine")
 	case r.Level < 3:
-		fmt.Fprintf(w, "level %d can be had here\n", r.Level)
+		fmt.Fprintf(w, "available: level %d\n", r.Level)
 	default:
-		fmt.Fprintln(w, "levels 1, 2 and 3 can be had here")
+		fmt.Fprintln(w, "available: levels 1, 2 and 3")
 	}
 }

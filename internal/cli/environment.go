@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// environment is a list of NAME=VALUE that keeps its order; of a name that
-// occurs twice the first counts, as getenv has it.
+// environment is an ordered list of NAME=VALUE. The first of duplicate names counts, as in getenv.
 type environment struct{ pairs []string }
 
 func newEnvironment(pairs []string) *environment {
@@ -32,9 +31,8 @@ func (e *environment) set(name, value string) {
 	e.pairs = append(e.pairs, name+"="+value)
 }
 
-// prepend puts paths in front of a list for the dynamic loader. Older entries
-// of the same file name go: a nested `xsched run`, perhaps of another version,
-// must not load two shims.
+// prepend puts paths in front of a list for the dynamic loader and removes older entries with the
+// same file name, so that a nested `xsched run` of another version does not load two shims.
 func (e *environment) prepend(name string, paths ...string) {
 	list := slices.Clone(paths)
 	for old := range strings.FieldsFuncSeq(e.get(name), func(r rune) bool { return r == ':' || (name == "LD_PRELOAD" && r == ' ') }) {

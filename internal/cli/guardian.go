@@ -14,7 +14,7 @@ func (a *app) guardianCommand() *cobra.Command {
 		Use:    "guardian",
 		Short:  "Restore attached programs when the daemon dies (started by the daemon)",
 		Hidden: true,
-		Args:   cobra.ArbitraryArgs, // for whoever reads a list of processes: "trace PID"
+		Args:   cobra.ArbitraryArgs, // shown in ps: "trace PID"
 		RunE:   func(*cobra.Command, []string) error { return guardian.Main(3, registry.All()) },
 	}
 }

@@ -22,21 +22,22 @@ func (a *app) hintCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "hint PID [flags]",
-		Short: "Say what a running program, or one of its queues, is worth",
-		Long: `Changes what is given and leaves the rest; without flags shows what is in force.
-0 (or an empty name) goes back to the default. With --queue it is about one of the
-program's queues, by its number in ` + "`xsched list --json`" + `, which is scheduled by
-itself from then on; level and granularity are the program's.
+		Short: "Show or set scheduling hints of a program or queue",
+		Long: `Set the given hints and leave the others unchanged. Without flags, show the
+current hints. 0 (or an empty name) restores a default. --queue selects one queue
+by its index in ` + "`xsched list --json`" + `; that queue is then scheduled individually.
+Level and granularity apply to the whole program.
 
-You may change your own programs, root may change all. On root's daemon only
-root may go above priority 0, unless it was started with --allow-priority.`,
+Users may change their own programs, root all programs. Priorities above 0 on
+root's daemon require root, unless it was started with --allow-priority.`,
 		Example: `  xsched hint 4711 --priority 10
   xsched hint 4711 --share 75
   xsched hint 4711 --slo 20ms --slo-percentile 99
   xsched hint 4711 --laxity 25ms --lax-priority -1 --critical-priority 50
   xsched hint 4711 --queue 1 --deadline 30ms
   xsched hint 4711 --level 1 --in-flight 8 --batch 4`,
-		Args: cobra.ExactArgs(1),
+		Args:              positional("PID"),
+		ValidArgsFunction: a.completePIDs(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pid, err := parsePID(args[0])
 			if err != nil {
@@ -49,8 +50,8 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 			if err := hints.read(cmd, request.Set); err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(client *client.Client) error {
-				reply, err := client.Hint(cmd.Context(), request)
+			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
+				reply, err := daemon.Hint(cmd.Context(), request)
 				if err != nil {
 					return err
 				}
@@ -67,13 +68,13 @@ root may go above priority 0, unless it was started with --allow-priority.`,
 		},
 	}
 	hints.add(c)
-	c.Flags().Uint32Var(&queue, "queue", 0, "number of the queue that is meant (default: all of the program)")
+	c.Flags().Uint32Var(&queue, "queue", 0, "select the queue with `INDEX` (default: the whole program)")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// hintFlags are the flags of the hints, from their table; what was written is read when the
-// command runs, so that a mistake is one line.
+// hintFlags are the flags of model.HintFields. They are parsed when the command runs, which yields
+// better messages than pflag's.
 type hintFlags struct{ given []hintFlag }
 
 type hintFlag struct {
@@ -81,7 +82,7 @@ type hintFlag struct {
 	text  *textValue
 }
 
-// textValue is a flag's value as it was written.
+// textValue is the unparsed value of a flag.
 type textValue struct{ text, kind string }
 
 func (v *textValue) String() string { return v.text }
@@ -91,7 +92,7 @@ func (v *textValue) Set(text string) error {
 	return nil
 }
 
-// add registers the flags; names are those of model.HintFields, none: all.
+// add registers the flags of the named hints; without names, of all.
 func (h *hintFlags) add(c *cobra.Command, names ...string) {
 	kinds := map[model.HintKind]string{
 		model.HintNumber: "int", model.HintTime: "duration", model.HintPercentile: "percent",
@@ -116,7 +117,7 @@ func (h *hintFlags) add(c *cobra.Command, names ...string) {
 	_ = c.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"auto", "1", "2", "3"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// read hands on what was given.
+// read parses the given flags.
 func (h *hintFlags) read(c *cobra.Command, take func(*model.HintField, model.HintValue)) error {
 	limits := map[string]int64{}
 	for i := range h.given {
@@ -132,15 +133,15 @@ func (h *hintFlags) read(c *cobra.Command, take func(*model.HintField, model.Hin
 		take(&g.field, value)
 	}
 	if most := limits["in_flight"]; most != 0 && limits["batch"] > most {
-		return usagef("--batch %d is more than --in-flight %d; use at most as many", limits["batch"], most)
+		return usagef("--batch %d is larger than --in-flight %d; use at most %[2]d", limits["batch"], most)
 	}
 	if limits["slo_percentile"] != 0 && limits["slo_us"] == 0 && c.Name() == "run" {
-		return usagef("--slo-percentile alone is no target; add --slo")
+		return usagef("--slo-percentile needs a target; add --slo")
 	}
 	return nil
 }
 
-// hintsText shows what is said, and the named ones in any case.
+// hintsText lists the hints that are set, and those in always.
 func hintsText(h *control.Hints, always ...string) string {
 	var parts []string
 	for _, f := range model.HintFields() {

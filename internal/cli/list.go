@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,75 +25,78 @@ func (a *app) listCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "Show the programs under the daemon",
-		Long: `One line for each context of a program on a GPU.
+		Short:   "List managed programs",
+		Long: `List the managed programs, one line per program and GPU.
 
-  SHARE   of the GPU in percent, where one was given
-  LEVEL   how it is stopped when it must be: Lv1 holds its launches, Lv2 lets its
-          slice end, Lv3 stops it in mid-kernel
-  STATE   busy: it has work for the GPU
+  SHARE   share of the GPU in percent, if set
+  LEVEL   preemption level: Lv1 holds launches, Lv2 waits for the end of the
+          timeslice, Lv3 stops in mid-kernel
+  STATE   busy while the program has GPU work, else idle
   SCHED   run, suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
-  SLICE   its hardware timeslice; in brackets: the driver's own`,
+  SLICE   hardware timeslice; in parentheses the driver's default`,
 		Example: `  xsched list
   xsched list --json | jq '.processes[].pid'
   xsched list --devices
   xsched list --stats`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withClient(cmd.Context(), func(client *client.Client) error {
+			if devices && stats {
+				return usagef("--devices and --stats exclude each other; use one")
+			}
+			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
 				switch {
 				case devices:
-					reply, err := client.Devices(cmd.Context())
+					reply, err := daemon.Devices(cmd.Context())
 					return a.show(reply, err, asJSON, func(w io.Writer) { writeDevices(w, reply) })
 				case stats:
-					reply, err := client.Stats(cmd.Context())
+					reply, err := daemon.Stats(cmd.Context())
 					return a.show(reply, err, asJSON, func(w io.Writer) { writeStats(w, reply) })
 				}
-				reply, err := client.List(cmd.Context())
+				reply, err := daemon.List(cmd.Context())
 				return a.show(reply, err, asJSON, func(w io.Writer) { writeList(w, reply, columns(a.stdout)) })
 			})
 		},
 	}
-	c.Flags().BoolVar(&devices, "devices", false, "show the GPUs instead")
-	c.Flags().BoolVar(&stats, "stats", false, "show the daemon's own figures instead")
-	c.MarkFlagsMutuallyExclusive("devices", "stats")
+	c.Flags().BoolVar(&devices, "devices", false, "list GPUs instead of programs")
+	c.Flags().BoolVar(&stats, "stats", false, "show statistics of the daemon")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// show prints a reply as JSON or in words.
-func (a *app) show(reply any, err error, asJSON bool, words func(io.Writer)) error {
+// show prints a reply as JSON or as text.
+func (a *app) show(reply any, err error, asJSON bool, text func(io.Writer)) error {
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		return a.printJSON(reply)
 	}
-	words(a.stdout)
+	text(a.stdout)
 	return nil
 }
 
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
 
-// writeList prints the table; width 0 cuts nothing.
+// writeList prints the table; width 0 means unlimited.
 func writeList(w io.Writer, list control.List, width int) {
+	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
 	var text strings.Builder
 	table := newTable(&text)
-	fmt.Fprintln(table, "PID\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
+	fmt.Fprintln(table, "PID\tUSER\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
 	for _, p := range list.Processes {
 		command := printable(p.Command)
 		if p.Attached {
 			command += " (attached)"
 		}
 		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
+			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, userName(p.UID), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
 		}
 		for i, q := range p.Queues {
 			launches := fmt.Sprint(p.Counters.Launches)
 			if i > 0 {
-				launches = "\"" // counted for the process as a whole
+				launches = "\"" // a count of the whole process
 			}
-			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userName(p.UID), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
 				busyText(q.Busy), schedText(q.State, p.Held), sliceText(q), launches, command)
 		}
 	}
@@ -115,7 +120,7 @@ func writeList(w io.Writer, list control.List, width int) {
 	}
 }
 
-// writeHints prints what the table has no column for.
+// writeHints prints the hints that have no column.
 func writeHints(w io.Writer, p *control.Process) {
 	rest := p.Hints
 	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
@@ -142,10 +147,10 @@ func writeDevices(w io.Writer, reply control.Devices) {
 			note = strings.TrimPrefix(note+"; compute mode "+d.ComputeMode, "; ")
 		}
 		if d.MIG {
-			note = strings.TrimPrefix(note+"; MIG: its instances are scheduled as one device", "; ")
+			note = strings.TrimPrefix(note+"; MIG: instances are scheduled as one device", "; ")
 		}
 		if d.Others > 0 {
-			note = strings.TrimPrefix(fmt.Sprintf("%s; %d programs that are not managed", note, d.Others), "; ")
+			note = strings.TrimPrefix(fmt.Sprintf("%s; %d unmanaged programs", note, d.Others), "; ")
 		}
 		name := d.Name
 		if name == "" {
@@ -155,7 +160,7 @@ func writeDevices(w io.Writer, reply control.Devices) {
 	}
 	_ = table.Flush()
 	if len(reply.Devices) == 0 {
-		fmt.Fprintln(w, "no GPU seen yet; the daemon learns of one from the first program that uses it")
+		fmt.Fprintln(w, "no GPU known yet; the daemon discovers GPUs when a program uses them")
 	}
 }
 
@@ -173,31 +178,40 @@ func writeStats(w io.Writer, s control.Stats) {
 	}
 	line("uptime", "%s", time.Duration(s.UptimeNS).Round(time.Second))
 	line("engine thread", "%s", s.Scheduling)
-	line("programs", "%d now, %d in all, %d contexts", s.Sessions, s.SessionsTotal, s.Queues)
+	line("programs", "%d connected, %d in total, %d contexts", s.Sessions, s.SessionsTotal, s.Queues)
 	line("engine", "%d wakes, %d doorbells, %d decisions", s.Wakes, s.Doorbells, s.Decisions)
-	line("decided", "%d preemptions, %d yields to a longer slice, %d turns by the starvation bound", s.Preemptions, s.Yields, s.Grants)
+	line("preemption", "%d preemptions, %d yields to a longer timeslice, %d starvation grants", s.Preemptions, s.Yields, s.Grants)
 	times("busy to decision", s.BusyToDecision)
-	times("decision alone", s.Decision)
-	times("heartbeat late by", s.HeartbeatLate)
+	times("decision", s.Decision)
+	times("heartbeat delay", s.HeartbeatLate)
 	line("operations", "%d suspends, %d resumes, %d timeslices, %d gate holds", s.Suspends, s.Resumes, s.TimesliceSets, s.GateHolds)
 	times("suspend", s.SuspendTime)
 	times("resume", s.ResumeTime)
 	for level, h := range s.PreemptTime {
 		if h.Count > 0 {
-			times(fmt.Sprintf("decision to stopped, Lv%d", level), h)
+			times(fmt.Sprintf("preemption latency, Lv%d", level), h)
 		}
 	}
-	line("undone", "%d suspensions whose lease ran out", s.Undone)
+	line("undone", "%d suspensions with an expired lease", s.Undone)
 	line("device errors", "%d", s.DeviceErrors)
 	for _, t := range s.Targets {
 		if t.StuckForMS > 0 {
-			line("stuck", "pid %d on %s for %d ms", t.PID, t.Device, t.StuckForMS)
+			line("stuck", "PID %d on %s for %d ms", t.PID, t.Device, t.StuckForMS)
 		}
 	}
 	for reason, n := range s.Refused {
 		line("refused", "%d: %s", n, printable(reason))
 	}
 	_ = table.Flush()
+}
+
+// userName returns the name of a user, or the uid.
+func userName(uid int) string {
+	id := strconv.Itoa(uid)
+	if u, err := user.LookupId(id); err == nil {
+		return printable(u.Username)
+	}
+	return id
 }
 
 func levelText(level int) string {
@@ -207,7 +221,7 @@ func levelText(level int) string {
 	return fmt.Sprintf("Lv%d", level)
 }
 
-// routeText names the way a level is reached where a GPU has more than one.
+// routeText names the mechanism where a GPU has several.
 func routeText(route string) string {
 	switch route {
 	case "", control.RouteGate, control.RouteChannels:
@@ -230,8 +244,7 @@ func heldText(held bool) string {
 	return "run"
 }
 
-// schedText says what the scheduler does with a queue; whether it is idle is
-// another column.
+// schedText is the scheduler's state of a queue.
 func schedText(state string, held bool) string {
 	if state == "suspended" {
 		return state
@@ -258,8 +271,7 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// printable keeps what another program chose, such as its name, from steering
-// the terminal or breaking the table.
+// printable replaces control characters, so that a program's name can't control the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -278,7 +290,7 @@ func cut(line string, width int) string {
 	return string(runes[:width-1]) + "…"
 }
 
-// columns is the width of the terminal, or 0 if w is none.
+// columns is the width of the terminal, or 0 if w is not one.
 func columns(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {

@@ -24,13 +24,13 @@ import (
 	"xsched/internal/model"
 )
 
-// A private scheduler is a daemon for one program and its children, in a folder
-// of its own. The program must not get a child it does not know of, so `run`
-// starts `private`, which starts the daemon and ends: init inherits it.
+// A private scheduler is a daemon for one program and its children, in a directory of its own. The
+// program must not get an unexpected child, so `run` starts `private`, which starts the daemon and
+// exits; init adopts the daemon.
 
 const (
 	envScheduler    = "XSCHED_SCHEDULER"
-	envSchedulerOld = "XSCHED_SCHED" // as some reports spell it
+	envSchedulerOld = "XSCHED_SCHED" // another spelling in use
 	envPolicy       = "XSCHED_POLICY"
 	envDir          = "XSCHED_DIR"
 
@@ -38,10 +38,10 @@ const (
 	schedulerApp   = "APP"
 
 	privatePrefix = "xsched-local-"
-	lookPeriod    = 200 * time.Millisecond // at the children that are left
+	lookPeriod    = 200 * time.Millisecond // of the check for remaining children
 )
 
-// scheduler is what the environment asks for, in capitals.
+// scheduler is the requested scheduler in upper case.
 func (e *environment) scheduler() string {
 	for _, name := range []string{envScheduler, envSchedulerOld} {
 		if value := e.get(name); value != "" {
@@ -51,14 +51,13 @@ func (e *environment) scheduler() string {
 	return ""
 }
 
-// wantsPrivate says whether a private scheduler has to be started. A program
-// that runs under one already shares it with its children.
+// wantsPrivate reports whether to start a private scheduler. A program that already runs under one
+// shares it with its children.
 func wantsPrivate(env *environment, asked bool) bool {
 	return asked || env.scheduler() == schedulerLocal && env.get(envSocket) == ""
 }
 
-// startPrivate starts a private daemon that ends with this process, whatever it
-// becomes, and points env at it.
+// startPrivate starts a private daemon that ends with this process and points env at it.
 func (a *app) startPrivate(ctx context.Context, env *environment, policy string, virtual bool) error {
 	if policy == "" {
 		policy = env.get(envPolicy)
@@ -101,9 +100,9 @@ func (a *app) privateCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:    "private",
-		Short:  "Run a private scheduler for one program (started by `run --local`)",
+		Short:  "Run a private scheduler for one program (started by run --local)",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if folder == "" {
 				return a.launchPrivate(cmd.Context(), pid, o.Policy, o.Virtual)
@@ -119,15 +118,15 @@ func (a *app) privateCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&pid, "pid", 0, "the program")
-	f.StringVar(&o.Policy, "policy", "", "policy to start with")
-	f.BoolVar(&o.Virtual, "virtual", false, "use a virtual GPU of its own")
-	f.StringVar(&folder, "folder", "", "be the daemon, in this folder")
-	f.IntVar(&ready, "ready-fd", -1, "say on this file descriptor when clients can connect")
+	f.IntVar(&pid, "pid", 0, "`PID` of the program")
+	f.StringVar(&o.Policy, "policy", "", "initial policy")
+	f.BoolVar(&o.Virtual, "virtual", false, "use a private virtual GPU")
+	f.StringVar(&folder, "folder", "", "run the daemon in `DIR`")
+	f.IntVar(&ready, "ready-fd", -1, "file descriptor to report readiness on")
 	return c
 }
 
-// launchPrivate starts the daemon and prints its folder when it is ready.
+// launchPrivate starts the daemon and prints its directory when it is ready.
 func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual bool) error {
 	dir, err := privateDir()
 	if err != nil {
@@ -146,12 +145,11 @@ func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual
 	if virtual {
 		args = append(args, "--virtual")
 	}
-	// What the user's shell had open is the program's: a pipe that the daemon holds as well would not end with it.
+	// Inherited descriptors belong to the program. A pipe that the daemon kept open would outlive it.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	cmd := exec.Command(exe, args...)
 	cmd.ExtraFiles = []*os.File{writer}
-	// A session of its own: an interrupt from the keyboard is for the program, and
-	// the program's end is what ends the daemon.
+	// A new session: an interrupt from the keyboard is for the program, whose end stops the daemon.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	_ = writer.Close()
@@ -170,9 +168,9 @@ func (a *app) launchPrivate(ctx context.Context, pid int, policy string, virtual
 	return nil
 }
 
-// privateDir makes a folder whose sockets have names short enough for the kernel.
+// privateDir creates a directory whose socket paths fit into a socket address.
 func privateDir() (string, error) {
-	const room = 60 // of 108, with what comes behind
+	const room = 60 // of 108 bytes
 	for _, base := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
 		if base == "" || len(base) > room {
 			continue
@@ -181,11 +179,10 @@ func privateDir() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", errors.New("no folder for a private scheduler can be made; set TMPDIR to one that can be written")
+	return "", errors.New("can't create a directory for the private scheduler; set TMPDIR to a writable directory")
 }
 
-// servePrivate is the daemon. It stays while the program lives, or a child of
-// it that has joined.
+// servePrivate runs the daemon while the program or one of its connected children lives.
 func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell *readiness) error {
 	defer func() { _ = os.RemoveAll(o.Dir) }()
 	program, err := unix.PidfdOpen(pid, 0)
@@ -218,7 +215,7 @@ func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell 
 	return a.serve(ctx, o, 0, webOptions{addr: webOff}, ready)
 }
 
-// awaitEnd returns when the process of a pidfd has ended.
+// awaitEnd waits for the end of a pidfd's process.
 func awaitEnd(ctx context.Context, pidfd int) {
 	for ctx.Err() == nil {
 		p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}

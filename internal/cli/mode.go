@@ -4,6 +4,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,32 +18,40 @@ func (a *app) modeCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "mode [off|timeslice|suspend|level N|live]",
-		Short: "Show or select how much of a plan is carried out",
-		Long: `Without an argument: show the mode in force. With one: select it, live.
+		Short: "Show or set the preemption mode",
+		Long: `Without an argument, show the current mode. With one, set it immediately.
 
-  off        nothing; the hardware shares as it likes
+  off        no preemption; the hardware timeslices natively
   timeslice  hardware timeslices only
   suspend    suspend and resume only
   level N    suspend and resume, every program at level N (1 to 3)
-  live       everything; the default
+  live       all mechanisms (default)
 
-Needs the daemon's user or root.`,
+Setting the mode requires root or the daemon's user.`,
 		Example: `  xsched mode
   xsched mode off
   xsched mode level 1`,
-		Args:      cobra.MaximumNArgs(2),
-		ValidArgs: modeNames(),
+		Args: positional("[MODE]", "[N]"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			switch {
+			case len(args) == 0:
+				return modeNames(), cobra.ShellCompDirectiveNoFileComp
+			case len(args) == 1 && args[0] == string(model.ModeLevel):
+				return []string{"1", "2", "3"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := parseMode(args)
 			if err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(client *client.Client) error {
+			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
 				var reply control.ModeReply
 				if request.Mode == "" {
-					reply, err = client.Mode(cmd.Context())
+					reply, err = daemon.Mode(cmd.Context())
 				} else {
-					reply, err = client.SetMode(cmd.Context(), request)
+					reply, err = daemon.SetMode(cmd.Context(), request)
 				}
 				if err != nil {
 					return err
@@ -74,14 +83,15 @@ func modeText(mode string, level int) string {
 	return mode
 }
 
-// parseMode reads the arguments of `mode`; none gives the zero request, which reads.
+// parseMode reads the arguments of `mode`. Without arguments it returns the zero request, which
+// only reads.
 func parseMode(args []string) (control.ModeRequest, error) {
 	if len(args) == 0 {
 		return control.ModeRequest{}, nil
 	}
 	request := control.ModeRequest{Mode: args[0]}
-	if !contains(modeNames(), args[0]) {
-		return request, usagef("unknown mode %q; use %s", args[0], "off, timeslice, suspend, level N or live")
+	if !slices.Contains(modeNames(), args[0]) {
+		return request, usagef("unknown mode %q; use off, timeslice, suspend, level N or live", args[0])
 	}
 	if args[0] != string(model.ModeLevel) {
 		if len(args) > 1 {
@@ -92,13 +102,7 @@ func parseMode(args []string) (control.ModeRequest, error) {
 	if len(args) == 1 {
 		return request, usagef("mode level needs a level; use `mode level 1`, 2 or 3")
 	}
-	level, err := parseLevel(args[1])
-	if err != nil {
-		return request, err
-	}
-	if level == model.LevelAuto {
-		return request, usagef("mode level can't be auto; use 1, 2 or 3, or mode live")
-	}
+	level, err := parseModeLevel(args[1])
 	request.Level = int(level)
-	return request, nil
+	return request, err
 }

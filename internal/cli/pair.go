@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -18,31 +19,34 @@ func (a *app) colocateCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "pair --online CMD --offline CMD",
-		Short: "Run an online and an offline program on one GPU, and report what it costs both",
-		Long: `Starts a daemon of its own, runs the offline program alone for a while, then the
-online one beside it. Whenever a request of the online program arrives the offline
-program's hardware queues are suspended, and resumed after the request or after
---slice; queues that appear meanwhile are suspended too.
+		Short: "Run an online and an offline program on one GPU and report the cost to each",
+		Long: `Start a private daemon, run the offline program alone, then the online program
+beside it. Each request of the online program suspends the offline program's
+hardware queues. They resume after the request or after --slice. Queues created
+in the meantime are suspended too.
 
-The report has each target of such a pair (suspend below 5 ms, resume below 10 ms, an
-online request below 50 ms, offline throughput down by less than 5 %, nothing lost), what
-was measured, and whether it was met. It refuses to report on programs that never met.
+The report compares each target with the measurement: suspend below 5 ms, resume
+below 10 ms, an online request below 50 ms, offline throughput loss below 5 %, and
+no lost work. Programs that never ran at the same time are not reported.
 
-A request is a time in which the online program has work on the GPU. Both commands are
-run by a shell. The measurement ends with the online program, or after --seconds; the
-offline program may go on for --linger to end by itself.
+A request is a busy period of the online program. A shell runs both commands. The
+measurement ends with the online program or after --seconds. The offline program
+then has --linger to finish.
 
-With --attach the offline program runs without our library and is stopped from outside.`,
+With --attach, the offline program runs without the shim and is attached.`,
 		Example: `  xsched pair --online ./serve --offline ./train
   xsched pair --virtual --platform ` + otherPlatform() + ` --online ./serve --offline ./train --out out/pair
   xsched pair --attach --slice 100ms --online ./serve --offline ./train --json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkPlatform(o.Platform); err != nil {
 				return err
 			}
+			if o.Online == "" || o.Offline == "" {
+				return usagef("both commands are required; use --online CMD --offline CMD")
+			}
 			if cmd.Flags().Changed("platform") && !o.Virtual {
-				return usagef("--platform is the virtual GPU's; add --virtual")
+				return usagef("--platform applies to the virtual GPU; add --virtual")
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
@@ -59,24 +63,24 @@ With --attach the offline program runs without our library and is stopped from o
 				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/pair.md\n", o.Out, o.Out)
 			}
 			if err == nil && check && !report.Met() {
-				err = fmt.Errorf("a target was missed; the report says which")
+				err = errors.New("a target was missed; see the report above")
 			}
 			return err
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Online, "online", "", "command of the program whose requests come first")
-	f.StringVar(&o.Offline, "offline", "", "command of the program that runs in between")
-	f.BoolVar(&o.Virtual, "virtual", false, "on the virtual GPU")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
-	f.BoolVar(&o.Attach, "attach", false, "run the offline program without our library and stop it from outside")
-	f.DurationVar(&o.Slice, "slice", 0, "the longest the offline program stands still while requests last (default the daemon's starvation bound)")
-	f.DurationVar(&o.Alone, "alone", 0, "how long the offline program is measured alone (default 2s)")
-	f.DurationVar(&o.Together, "seconds", 0, "how long at most both are measured (default until the online program ends)")
-	f.DurationVar(&o.Linger, "linger", 0, "how long the offline program may go on afterwards to end by itself (default 10s)")
-	f.StringVar(&o.Out, "out", "", "folder for pair.json and pair.md (default none)")
-	f.BoolVar(&check, "check", false, "fail if a target is missed")
-	f.BoolVar(&output, "output", false, "show what the programs write, on standard error")
+	f.StringVar(&o.Online, "online", "", "run `CMD` as the latency-critical program")
+	f.StringVar(&o.Offline, "offline", "", "run `CMD` as the best-effort program")
+	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
+	f.BoolVar(&o.Attach, "attach", false, "run the offline program without the shim and attach to it")
+	f.DurationVar(&o.Slice, "slice", 0, "longest suspension of the offline program during requests (default the starvation bound, 2s)")
+	f.DurationVar(&o.Alone, "alone", 0, "duration of the offline program alone (default 2s)")
+	f.DurationVar(&o.Together, "seconds", 0, "longest duration of both programs (default until the online program ends)")
+	f.DurationVar(&o.Linger, "linger", 0, "time for the offline program to finish afterwards (default 10s)")
+	f.StringVar(&o.Out, "out", "", "write pair.json and pair.md to `DIR`")
+	f.BoolVar(&check, "check", false, "exit with code 1 if a target is missed")
+	f.BoolVar(&output, "output", false, "show the output of the programs on standard error")
 	jsonFlag(c, &asJSON)
 	return c
 }

@@ -11,11 +11,11 @@ import (
 	"xsched/internal/virtual"
 )
 
-// findPlatform returns a virtual GPU by the name of the driver that it implements.
+// findPlatform returns a virtual GPU by the name of the driver that it emulates.
 func findPlatform(name string) (virtual.Platform, error) {
 	p, ok := virtual.Find(name)
 	if !ok {
-		return p, usagef("platform %q is unknown; use %s", name, platformNames())
+		return p, usagef("unknown platform %q; use %s", name, platformNames())
 	}
 	return p, nil
 }
@@ -33,7 +33,7 @@ func checkPlatform(name string) error {
 	return err
 }
 
-// pointAt leads a program to the virtual GPU in a folder.
+// pointAt directs a program to the virtual GPU in a directory.
 func pointAt(env *environment, dir, platform string) {
 	p, _ := virtual.Find(platform)
 	for name, value := range p.Env(dir) {
@@ -41,7 +41,7 @@ func pointAt(env *environment, dir, platform string) {
 	}
 }
 
-// answeringDevice says which virtual GPU answers in a folder; empty: none.
+// answeringDevice returns the platform of the virtual GPU that runs in a directory, or "".
 func answeringDevice(dir string) string {
 	for _, p := range virtual.All() {
 		if vgpuAnswers(p.Watch(p.Socket(dir))) {
@@ -51,7 +51,7 @@ func answeringDevice(dir string) string {
 	return ""
 }
 
-// unpackFor makes what a program on a platform has to load; empty: on real GPUs.
+// unpackFor unpacks the libraries that a program on a platform must load; "" means real GPUs.
 func unpackFor(platform string) (preload, error) {
 	var kernel, vendor string
 	if platform != "" {
@@ -81,7 +81,7 @@ func unpackFor(platform string) (preload, error) {
 	}
 	for _, path := range append(p.libraries, p.folder) {
 		if strings.ContainsAny(path, ": \t\n;") {
-			return preload{}, fmt.Errorf("the cache folder %q has a blank, colon or semicolon in its name, which the loader can't take; set XSCHED_CACHE to another", path)
+			return preload{}, fmt.Errorf("the path of the cache directory %q has a blank, colon or semicolon, which the loader does not accept; set XSCHED_CACHE", path)
 		}
 	}
 	return p, nil

@@ -4,7 +4,7 @@ package cli
 
 import (
 	"fmt"
-	"strings"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -16,32 +16,50 @@ func (a *app) policyCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "policy [NAME]",
-		Short: "Show or select the scheduling policy",
-		Long: `Without a name: show the policy in force and the others there are.
-With a name: select it, at once and for all programs. Needs the daemon's user or root.`,
+		Short: "Show or set the scheduling policy",
+		Long: `Without a name, show the current policy and all available ones. With a name, set
+the policy immediately for all programs. Setting the policy requires root or the
+daemon's user.`,
 		Example: `  xsched policy
   xsched policy hpf`,
-		Args: cobra.MaximumNArgs(1),
+		Args: positional("[NAME]"),
+		ValidArgsFunction: func(c *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completePolicies(c, args, text)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd.Context(), func(client *client.Client) error {
+			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
 				var reply control.PolicyReply
 				var err error
 				if len(args) == 0 {
-					reply, err = client.Policy(cmd.Context())
+					reply, err = daemon.Policy(cmd.Context())
 				} else {
-					reply, err = client.SetPolicy(cmd.Context(), control.PolicyRequest{Name: args[0]})
+					reply, err = daemon.SetPolicy(cmd.Context(), control.PolicyRequest{Name: args[0]})
 				}
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return a.printJSON(reply)
-				}
-				fmt.Fprintf(a.stdout, "policy: %s (available: %s)\n", reply.Name, strings.Join(reply.Available, ", "))
-				return nil
+				return a.show(reply, err, asJSON, func(w io.Writer) {
+					fmt.Fprintf(w, "policy: %s\n", reply.Name)
+					if len(args) == 0 {
+						writePolicies(w, reply)
+					}
+				})
 			})
 		},
 	}
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// writePolicies lists the available policies and marks the current one.
+func writePolicies(w io.Writer, reply control.PolicyReply) {
+	table := newTable(w)
+	for _, name := range reply.Available {
+		mark := " "
+		if name == reply.Name {
+			mark = "*"
+		}
+		fmt.Fprintf(table, "%s %s\t%s\n", mark, name, reply.Summaries[name])
+	}
+	_ = table.Flush()
 }

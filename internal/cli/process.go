@@ -15,10 +15,10 @@ import (
 func (a *app) suspendCommand() *cobra.Command {
 	return a.processCommand(&cobra.Command{
 		Use:   "suspend PID",
-		Short: "Stop a program's GPU work until `resume`",
-		Long: `Stops the program's work on the GPU, at the level in force for it, until
-` + "`xsched resume`" + ` or until the daemon goes. Nothing is lost. A program that was
-not started with ` + "`xsched run`" + ` is attached to first.`,
+		Short: "Suspend a program's GPU work",
+		Long: `Suspend the program's GPU work, at its preemption level, until ` + "`xsched resume`" + `
+or until the daemon exits. No work is lost. A program that was not started with
+` + "`xsched run`" + ` is attached first.`,
 		Example: `  xsched suspend 4711`,
 	}, "suspended", (*client.Client).Suspend)
 }
@@ -26,9 +26,11 @@ not started with ` + "`xsched run`" + ` is attached to first.`,
 func (a *app) resumeCommand() *cobra.Command {
 	return a.processCommand(&cobra.Command{
 		Use:     "resume PID",
-		Short:   "Undo `suspend`",
-		Long:    "Lets a program that was suspended by hand run again, as the policy decides.",
+		Short:   "Resume a suspended program",
+		Long:    "Resume a program that was suspended with `xsched suspend`. The policy schedules it again.",
 		Example: `  xsched resume 4711`,
+
+		ValidArgsFunction: a.completePIDs(func(p *control.Process) bool { return p.Held }),
 	}, "resumed", (*client.Client).Resume)
 }
 
@@ -38,16 +40,15 @@ func (a *app) attachCommand() *cobra.Command {
 	var request control.HintRequest
 	c = a.processCommand(&cobra.Command{
 		Use:   "attach PID",
-		Short: "Take control of a program that runs without the shim",
-		Long: `Takes a program under control that was not started with ` + "`xsched run`" + `. The daemon
-can stop it and give it a timeslice, but only guess when it has work: from whether
-it uses the CPU. So attach what shall wait for others; start what others shall
-wait for with ` + "`xsched run`" + `. Root may attach to all programs, others to those the
-kernel lets them (ptrace rules).`,
+		Short: "Manage a running program that has no shim",
+		Long: `Manage a program that was not started with ` + "`xsched run`" + `. The daemon can suspend it
+and set its timeslice. It estimates from CPU usage when the program has GPU work.
+Attach best-effort programs; start latency-critical ones with ` + "`xsched run`" + `.
+Root may attach to any program, other users where the kernel permits ptrace.`,
 		Example: `  sudo xsched attach 4711 --priority -10
   sudo xsched attach 4711 --share 25`,
-	}, "attached", func(client *client.Client, ctx context.Context, pid int) (control.ProcessReply, error) {
-		return client.AttachWith(ctx, control.ProcessRequest{PID: pid, Priority: request.Priority, Utilization: request.Utilization})
+	}, "attached", func(daemon *client.Client, ctx context.Context, pid int) (control.ProcessReply, error) {
+		return daemon.AttachWith(ctx, control.ProcessRequest{PID: pid, Priority: request.Priority, Utilization: request.Utilization})
 	})
 	c.PreRunE = func(*cobra.Command, []string) error { return hints.read(c, request.Set) }
 	hints.add(c, "priority", "utilization")
@@ -57,9 +58,11 @@ kernel lets them (ptrace rules).`,
 func (a *app) detachCommand() *cobra.Command {
 	return a.processCommand(&cobra.Command{
 		Use:     "detach PID",
-		Short:   "Undo `attach`",
-		Long:    "Gives an attached program back as it was: running, with its own timeslice.",
+		Short:   "Stop managing an attached program",
+		Long:    "Stop managing an attached program. It runs on with its original timeslice.",
 		Example: `  sudo xsched detach 4711`,
+
+		ValidArgsFunction: a.completePIDs(func(p *control.Process) bool { return p.Attached }),
 	}, "detached", (*client.Client).Detach)
 }
 
@@ -67,14 +70,17 @@ type processCall func(*client.Client, context.Context, int) (control.ProcessRepl
 
 func (a *app) processCommand(c *cobra.Command, done string, call processCall) *cobra.Command {
 	var asJSON bool
-	c.Args = cobra.ExactArgs(1)
+	c.Args = positional("PID")
+	if c.ValidArgsFunction == nil {
+		c.ValidArgsFunction = a.completePIDs(nil)
+	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		pid, err := parsePID(args[0])
 		if err != nil {
 			return err
 		}
-		return a.withClient(cmd.Context(), func(client *client.Client) error {
-			reply, err := call(client, cmd.Context(), pid)
+		return a.withClient(cmd.Context(), func(daemon *client.Client) error {
+			reply, err := call(daemon, cmd.Context(), pid)
 			if err != nil {
 				return err
 			}

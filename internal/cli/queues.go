@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,12 +18,12 @@ import (
 	"xsched/internal/model"
 )
 
-// queuesReply is what `xsched queues` shows.
+// queuesReply is the result of `xsched queues`.
 type queuesReply struct {
 	asked   int
-	names   []string                     // of drivers
+	names   []string                     // of the drivers
 	drivers map[string]driver.Inspection // by name
-	process *control.Process             // as a daemon knows it; nil: none does
+	process *control.Process             // nil if it is not managed
 	notes   []driver.Remark
 }
 
@@ -38,37 +37,37 @@ func (a *app) queuesCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "queues PID",
-		Short: "Show a program's hardware queues",
-		Long: `Shows what each driver lists for the program. Some drivers show queues in sysfs,
-with ring address, pointers and priority in debugfs, which needs root. LOADED says
-whether a hardware slot has the queue now. PID may be the host's, or the one inside
-a container.
+		Short: "Show the hardware queues of a program",
+		Long: `List the hardware queues that each driver reports for the program. Some drivers
+list queues in sysfs, and ring address, pointers and priority in debugfs, which
+requires root. LOADED tells whether the queue occupies a hardware slot. PID may be
+the host's or the container's.
 
-With --log a log of the program's runtime adds streams and kernel counts, by ring
-address.
+--log adds streams and kernel counts from a log of the program's runtime, matched
+by ring address.
 
-For a program under a daemon: its contexts as the daemon schedules them, and its
-hardware queues. Only the program's user and root see those.
+For a managed program, also list its contexts and the hardware queues that the
+daemon knows. Only the program's user and root may see hardware queues.
 
-What could not be read is named, and the rest is shown.`,
+Sources that can't be read are reported as notes.`,
 		Example: `  sudo xsched queues 4711
   xsched queues 4711 --json
   xsched queues 4711 --format python > queues.py
   xsched queues 4711 --watch 1s`,
-		Args: cobra.ExactArgs(1),
+		Args: positional("PID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pid, err := strconv.Atoi(args[0])
-			if err != nil || pid <= 0 {
-				return usagef("%q is no process number", args[0])
+			pid, err := parsePID(args[0])
+			if err != nil {
+				return err
 			}
 			if asJSON {
 				format = "json"
 			}
 			if format != "table" && format != "json" && format != "python" {
-				return usagef("format %q is unknown; use table, json or python", format)
+				return usagef("unknown format %q; use table, json or python", format)
 			}
 			if watch < 0 {
-				return usagef("--watch can't be negative")
+				return usagef("--watch can't be negative; use a duration such as 1s")
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
@@ -92,16 +91,15 @@ What could not be read is named, and the rest is shown.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&format, "format", "table", "table, json or python")
-	f.StringSliceVar(&logs, "log", nil, "a log of the program's runtime; may be given more than once")
-	f.DurationVar(&watch, "watch", 0, "show them again every so often, until interrupted")
-	f.StringVar(&root, "root", "/", "folder that has sys and proc in it: the virtual GPU's, or a copy of another machine's")
-	_ = f.MarkHidden("root")
+	f.StringVar(&format, "format", "table", "output format: table, json or python")
+	f.StringSliceVar(&logs, "log", nil, "read a log `FILE` of the program's runtime; may be repeated")
+	f.DurationVar(&watch, "watch", 0, "repeat at this interval until interrupted")
+	f.StringVar(&root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// findQueues asks every driver and the daemon; it fails only if none knows the process.
+// findQueues queries every driver and the daemon. It fails only if none knows the process.
 func (a *app) findQueues(ctx context.Context, root string, pid int, logs []string) (*queuesReply, error) {
 	r := &queuesReply{asked: pid, drivers: map[string]driver.Inspection{}, notes: []driver.Remark{}}
 	logged, err := a.readLogs(ctx, logs)
@@ -137,12 +135,12 @@ func (a *app) findQueues(ctx context.Context, root string, pid int, logs []strin
 		for _, n := range r.notes {
 			why = append(why, n.Source+": "+n.Text)
 		}
-		return nil, fmt.Errorf("no queues of process %d are known (%s); give the PID of a program that uses a GPU", pid, strings.Join(why, ", "))
+		return nil, fmt.Errorf("no queues found for process %d (%s); use the PID of a program that uses a GPU", pid, strings.Join(why, ", "))
 	}
 	return r, nil
 }
 
-// hostPID is the process as the host numbers it, if a driver knows.
+// hostPID is the PID on the host, if a driver knows it.
 func (r *queuesReply) hostPID() int {
 	for _, i := range r.drivers {
 		if pid := i.HostPID(); pid != 0 {
@@ -152,13 +150,13 @@ func (r *queuesReply) hostPID() int {
 	return r.asked
 }
 
-// processOf asks the daemon for the process under any of its numbers.
+// processOf finds the process in the daemon, by any of its PIDs.
 func (a *app) processOf(ctx context.Context, pid int, r *queuesReply) (*control.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var process *control.Process
-	err := a.withClient(ctx, func(client *client.Client) error {
-		list, err := client.List(ctx)
+	err := a.withClient(ctx, func(daemon *client.Client) error {
+		list, err := daemon.List(ctx)
 		if err != nil {
 			return err
 		}
@@ -168,18 +166,18 @@ func (a *app) processOf(ctx context.Context, pid int, r *queuesReply) (*control.
 				return nil
 			}
 		}
-		return fmt.Errorf("process %d has not joined", pid)
+		return fmt.Errorf("process %d is not managed", pid)
 	})
 	return process, err
 }
 
-// joinDaemonQueues gives each driver what the daemon knows of the process's hardware queues.
+// joinDaemonQueues passes the hardware queues that the daemon knows to their drivers.
 func (a *app) joinDaemonQueues(ctx context.Context, r *queuesReply) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var known control.HardwareQueues
-	err := a.withClient(ctx, func(client *client.Client) (err error) {
-		known, err = client.Queues(ctx, r.process.PID)
+	err := a.withClient(ctx, func(daemon *client.Client) (err error) {
+		known, err = daemon.Queues(ctx, r.process.PID)
 		return err
 	})
 	if err != nil {
@@ -217,7 +215,7 @@ func (a *app) showQueues(r *queuesReply, format string) error {
 	return nil
 }
 
-// data is what --json prints: each driver's part is under its name.
+// data returns the JSON form, with one member per driver.
 func (r *queuesReply) data() map[string]any {
 	out := map[string]any{"asked_pid": r.asked, "notes": r.notes}
 	if r.process != nil {

@@ -19,18 +19,17 @@ func (a *app) replayCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "replay RECORDING",
-		Short: "What another policy would have done with a recorded day",
-		Long: `Reads what ` + "`xsched serve --record FILE`" + ` wrote (FILE, FILE.1 and so on), runs it
-through the engine of this program and says whether the same decisions come out.
+		Short: "Check a recording or replay it under another policy",
+		Long: `Read a recording of ` + "`xsched serve --record FILE`" + ` (FILE, FILE.1 and so on), run it
+through this version's engine and check that it makes the same decisions.
 
-With --policy it simulates what the recorded programs wanted, once under the
-recorded policy and once under the other one, and shows the difference in
-latency (of busy periods) and throughput (GPU time). How much GPU time a request
-needed is not in a recording: the output says what is estimated.`,
+With --policy, simulate the recorded load under the recorded policy and under
+another one, and compare latency (of busy periods) and throughput (GPU time). A
+recording has no GPU time per request; the output names what is estimated.`,
 		Example: `  xsched serve --record /var/tmp/xsched.rec
   xsched replay /var/tmp/xsched.rec
   xsched replay /var/tmp/xsched.rec --policy FIFO`,
-		Args: cobra.ExactArgs(1),
+		Args: positional("RECORDING"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := record.Open(args[0])
 			if err != nil {
@@ -42,7 +41,7 @@ needed is not in a recording: the output says what is estimated.`,
 				return err
 			}
 			if policy == "" && !asJSON {
-				_, err := fmt.Fprintf(a.stdout, "%s\n`--policy P` shows what P would have done: native, %s\n", rec.Summary(), strings.Join(sim.Policies(), ", "))
+				_, err := fmt.Fprintf(a.stdout, "%s\nuse --policy P to simulate another policy: native, %s\n", rec.Summary(), strings.Join(sim.Policies(), ", "))
 				return err
 			}
 			if policy == "" {
@@ -61,7 +60,7 @@ needed is not in a recording: the output says what is estimated.`,
 			return res.WriteTable(a.stdout)
 		},
 	}
-	c.Flags().StringVar(&policy, "policy", "", "policy to try, as POLICY or POLICY:MODE (default: only check the recording)")
+	c.Flags().StringVar(&policy, "policy", "", "simulate `POLICY` or POLICY:MODE (default: only check the recording)")
 	jsonFlag(c, &asJSON)
 	return c
 }

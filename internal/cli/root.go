@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the command line of xsched: one file a subcommand, on the
-// typed client of package api. A failure is one line on standard error,
-// "xsched: cause; remedy". Exit codes: 0 done, 1 failed, 2 used wrongly; `run`
-// becomes its command and exits with that command's code.
+// Package cli implements the xsched command line, one file per subcommand, on the typed client of
+// package control. A failure prints one line to standard error, "xsched: cause; remedy". Exit
+// codes: 0 success, 1 failure, 2 usage error. `run` replaces itself with its command, so its exit
+// code is the command's.
 package cli
 
 import (
@@ -19,45 +19,47 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"xsched/internal/control"
 )
 
 const (
 	exitFailure       = 1
 	exitUsage         = 2
-	exitNotExecutable = 126 // as shells say it
+	exitNotExecutable = 126 // the shells' codes
 	exitNotFound      = 127
 )
 
-// app is what the subcommands share.
+// app is the state that subcommands share.
 type app struct {
 	stdout, stderr io.Writer
 	dir            string // --dir
-	started        bool   // the arguments were understood, a subcommand runs
+	started        bool   // argument parsing succeeded and a subcommand runs
 }
 
-// usageError is a mistake in the arguments that only the subcommand could see.
+// usageError is a mistake in the arguments that only the subcommand can detect.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// exitError ends the program with its own code.
+// exitError carries an exit code.
 type exitError struct {
 	code int
 	error
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e exitError) Unwrap() error { return e.error }
 
-// Main runs the command line and returns the exit code. Under the name of one of
-// XSched's own tools, xserver or xcli, the program is that tool.
+// Main runs the command line and returns the exit code. If argv[0] is xserver or xcli, the
+// program takes the command line of that tool of upstream XSched.
 func Main(argv []string) int {
 	a := &app{stdout: os.Stdout, stderr: os.Stderr}
 	name, args := "", []string(nil)
 	if len(argv) > 0 {
 		name, args = filepath.Base(argv[0]), argv[1:]
 	}
-	// A daemon starts its helpers from its own file, which may have that name.
+	// A daemon starts its helpers from its own executable, which may be named xserver.
 	helper := len(args) > 0 && (args[0] == "guardian" || args[0] == "vgpu")
 	var root *cobra.Command
 	switch {
@@ -76,7 +78,7 @@ func Main(argv []string) int {
 		return 0
 	}
 	code, remedy := exitFailure, ""
-	if _, ok := errors.AsType[usageError](err); ok || !a.started {
+	if _, ok := errors.AsType[usageError](err); ok || !a.started || errors.Is(err, control.ErrInvalid) {
 		code = exitUsage
 		if !strings.Contains(err.Error(), "; ") {
 			remedy = a.usageRemedy(root, args)
@@ -89,7 +91,7 @@ func Main(argv []string) int {
 	return code
 }
 
-// usageRemedy points to the help of the command that was meant.
+// usageRemedy points to the help of the intended command.
 func (a *app) usageRemedy(root *cobra.Command, args []string) string {
 	command, _, err := root.Find(args)
 	if err == nil && command != root {
@@ -103,38 +105,48 @@ func (a *app) usageRemedy(root *cobra.Command, args []string) string {
 	return "; see `" + root.Name() + " --help`"
 }
 
+// dirHelp describes --dir.
+const dirHelp = "use the daemon's sockets in `DIR` (default $XSCHED_DIR, /run/xsched for root, else the user's runtime directory)"
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "xsched",
-		Short: "Schedule the programs that share a GPU",
-		Long: `XSched lets a latency-critical program share a GPU with throughput work.
+		Short: "Preemptive GPU scheduler",
+		Long: `XSched lets a latency-critical program share a GPU with best-effort work.
 
-` + "`xsched serve`" + ` is the daemon that decides; ` + "`xsched run -- CMD`" + ` starts an
-unmodified program under it. The other commands look at and steer a running
-daemon. Without a daemon every program runs as if XSched were not there.`,
+` + "`xsched serve`" + ` runs the scheduling daemon. ` + "`xsched run -- CMD`" + ` starts an
+unmodified program under it. The other commands inspect and control a running
+daemon. Without a daemon, programs run natively.`,
 		Example: `  xsched serve &
   xsched run --priority 10 -- python serve_model.py
   xsched run --priority -10 -- python train.py
   xsched list`,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
-		DisableSuggestions: true, // they take several lines; usageRemedy says it in one
+		DisableSuggestions: true, // usageRemedy has them on one line
 		PersistentPreRun:   func(*cobra.Command, []string) { a.started = true },
 
 		SuggestionsMinimumDistance: 2,
 	}
 	onlySubcommands(root)
-	root.PersistentFlags().StringVar(&a.dir, "dir", "", "folder of the daemon's sockets (default $XSCHED_DIR, /run/xsched for root, else your own)")
+	root.Version = version
+	root.SetVersionTemplate("xsched {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().StringVar(&a.dir, "dir", "", dirHelp)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run programs:"},
-		&cobra.Group{ID: "steer", Title: "Look at and steer a daemon:"},
-		&cobra.Group{ID: "measure", Title: "Measure:"},
+		&cobra.Group{ID: "control", Title: "Inspect and control a daemon:"},
+		&cobra.Group{ID: "measure", Title: "Measure and analyse:"},
+		&cobra.Group{ID: "setup", Title: "Set up:"},
 	)
+	root.SetHelpCommandGroupID("setup")
+	root.SetCompletionCommandGroupID("setup")
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {a.serveCommand(), a.runCommand()},
-		"steer":   {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
+		"control": {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
 		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
-		"":        {a.doctorCommand(), a.versionCommand(), a.guardianCommand(), a.privateCommand(), a.renderCommand()},
+		"setup":   {a.doctorCommand(), a.versionCommand()},
+		"":        {a.guardianCommand(), a.privateCommand(), a.renderCommand()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group
@@ -144,25 +156,25 @@ daemon. Without a daemon every program runs as if XSched were not there.`,
 	return root
 }
 
-// onlySubcommands makes a command show its help when it is alone and refuse
-// what is none of its subcommands; cobra by itself would show help and succeed.
+// onlySubcommands makes a command print its help without arguments and reject unknown
+// subcommands, for which cobra would print help and succeed.
 func onlySubcommands(c *cobra.Command) {
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+			return fmt.Errorf("unknown command %q", args[0])
 		}
 		return nil
 	}
 	c.RunE = func(*cobra.Command, []string) error { return c.Help() }
 }
 
-// untilSignal is a context that ends on SIGINT or SIGTERM. `run` must not use
-// it: the command it becomes inherits which signals are ignored.
+// untilSignal returns a context that ends on SIGINT or SIGTERM. `run` must not use it, because
+// exec preserves ignored signals.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 }
 
-// jsonFlag adds --json to a command that reads.
+// jsonFlag adds --json.
 func jsonFlag(c *cobra.Command, into *bool) {
 	c.Flags().BoolVar(into, "json", false, "print JSON")
 }
@@ -180,5 +192,5 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "xsched: warning: "+format+"\n", args...)
 }
 
-// oneLine keeps an error on the one line that it is promised.
+// oneLine folds an error into one line.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

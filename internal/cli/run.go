@@ -22,7 +22,7 @@ import (
 	"xsched/internal/model"
 )
 
-// The shim's environment; the names are those of upstream XSched where it has them.
+// The shim's environment variables; upstream XSched's names where they exist.
 const (
 	envSocket = "XSCHED_SOCKET"
 )
@@ -37,17 +37,17 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
 		Short: "Run a program under the scheduler",
-		Long: `Becomes CMD with the shim preloaded: exit code, signals, standard input and
-output are CMD's own, and so is its process id. Programs that CMD starts inherit
-the shim and the hints.
+		Long: `Replace this process with CMD and preload the shim into it. Exit code, signals,
+standard streams and the PID are those of CMD. Child processes inherit the shim
+and the hints.
 
-Without a daemon CMD runs natively, with one warning; it joins a daemon that is
-started later. With --local (or XSCHED_SCHEDULER=LCL in the environment) CMD and
-its children get a private daemon that ends with them. XSCHED_DISABLE=1 in the environment turns the shim into nothing,
-XSCHED_LOG=FILE makes it say what it does.`,
+Without a daemon, CMD runs natively and a warning is printed; it connects to a
+daemon that starts later. With --local (or XSCHED_SCHEDULER=LCL), CMD and its
+children get a private daemon that ends with them. XSCHED_DISABLE=1 disables the
+shim; XSCHED_LOG=FILE enables its log.`,
 		Example: `  xsched run --priority 10 -- python serve_model.py
   xsched run --priority -10 --level 3 -- ./train
-  xsched run --share 75 -- ./mine   # with another at 25, under policy UP
+  xsched run --share 75 -- ./job   # under policy UP
   xsched run --slo 20ms -- python serve_model.py   # under policy SLO
   xsched run --gang ranks -- python train.py --rank 0
   xsched run --local --policy UP -- ./several-workers
@@ -60,9 +60,9 @@ XSCHED_LOG=FILE makes it say what it does.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want := wish{virtual: virtual}
-			said := map[string]string{} // by variable
+			env, given := newEnvironment(os.Environ()), map[string]string{} // hints by variable
 			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) {
-				said[f.Env] = f.EnvText(v)
+				given[f.Env] = f.EnvText(v)
 				switch f.Name {
 				case "level":
 					want.level = model.Level(v.Number)
@@ -77,14 +77,13 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			if err != nil {
 				return err
 			}
-			if _, err := unpackFor(""); err != nil { // before anything is started
+			if _, err := unpackFor(""); err != nil { // before starting anything
 				return err
 			}
-			env := newEnvironment(os.Environ())
 			if private := wantsPrivate(env, local); private {
 				err = a.startPrivate(cmd.Context(), env, policy, virtual)
 			} else if policy != "" {
-				err = usagef("--policy is that of a private scheduler; add --local, or change the daemon's with `xsched policy`")
+				err = usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
 			}
 			if err != nil {
 				return err
@@ -101,33 +100,34 @@ XSCHED_LOG=FILE makes it say what it does.`,
 			if preload.folder != "" {
 				env.prepend("LD_LIBRARY_PATH", preload.folder)
 			}
-			for name, value := range said {
+			for name, value := range given {
 				env.set(name, value)
 			}
 			a.warnUnpreloadable(program)
 			err = syscall.Exec(program, args, env.list()) // returns only if it failed
 			if errors.Is(err, syscall.ENOENT) {
-				return exitError{exitNotFound, fmt.Errorf("run %s: its interpreter is missing; check the first line of the script or the program's loader", args[0])}
+				return exitError{exitNotFound, fmt.Errorf("run %s: interpreter not found; check the first line of the script or the ELF interpreter", args[0])}
 			}
-			return exitError{exitNotExecutable, fmt.Errorf("run %s: %w; check that it is a program for this machine", args[0], err)}
+			return exitError{exitNotExecutable, fmt.Errorf("run %s: %w; check that it is an executable for this machine", args[0], err)}
 		},
 	}
-	c.Flags().SetInterspersed(false) // what follows CMD is CMD's, with or without --
+	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD, with or without --
 	hints.add(c)
 	c.Flags().BoolVar(&local, "local", false, "start a private daemon for CMD and its children")
-	c.Flags().StringVar(&policy, "policy", "", "with --local: its policy (default XSCHED_POLICY, else HPF)")
-	c.Flags().BoolVar(&virtual, "virtual", false, "give CMD the virtual GPU of a daemon started with `serve --virtual`")
+	c.Flags().StringVar(&policy, "policy", "", "with --local: scheduling policy (default $XSCHED_POLICY, else HPF)")
+	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
+	c.Flags().BoolVar(&virtual, "virtual", false, "run CMD on the virtual GPU of a daemon started with serve --virtual")
 	return c
 }
 
-// findProgram resolves CMD as a shell does, with a shell's exit codes.
+// findProgram resolves CMD and returns a shell's exit codes.
 func findProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrDot):
-		return "", exitError{exitNotFound, fmt.Errorf("run %s: found only in the current folder; use ./%s", name, name)}
+		return "", exitError{exitNotFound, fmt.Errorf("run %s: found only in the current directory; use ./%s", name, name)}
 	case errors.Is(err, fs.ErrPermission), isDirectory(name):
 		return "", exitError{exitNotExecutable, fmt.Errorf("run %s: not executable; check its mode with `ls -l`", name)}
 	default:
@@ -140,29 +140,28 @@ func isDirectory(name string) bool {
 	return strings.Contains(name, "/") && err == nil && info.IsDir()
 }
 
-// preload is what the dynamic loader has to be told.
+// preload is the configuration of the dynamic loader.
 type preload struct {
 	libraries []string
-	folder    string // of the driver's stand-in, or empty
+	folder    string // of the virtual driver library, or empty
 }
 
-// wish is what the user asks of the daemon.
+// wish is what the daemon must support for this run.
 type wish struct {
 	priority int
 	level    model.Level
 	virtual  bool
 }
 
-// joinDaemon looks for the daemon that CMD will find, points the shim at it
-// and refuses what it can't do. No daemon is no error. platform is that of the virtual
-// GPU that CMD gets, if it gets one.
+// joinDaemon finds the daemon that CMD will use, points the shim at it and refuses what it does
+// not support. A missing daemon is no error. platform is that of CMD's virtual GPU, or empty.
 func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (platform string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if a.dir != "" {
 		env.set(envSocket, filepath.Join(a.dir, control.ClientSocket))
 	}
-	client, running, err := a.connect(ctx)
+	daemon, running, err := a.connect(ctx)
 	if err != nil {
 		if want.virtual {
 			return a.virtualWithoutDaemon(env, err)
@@ -170,11 +169,11 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 		a.warn("running without scheduling: %s", oneLine(err.Error()))
 		return "", nil
 	}
-	defer client.Close()
+	defer daemon.Close()
 	if want.priority > int(model.PriorityDefault) && running.UID == 0 && os.Geteuid() != 0 && !running.AllowPriority {
 		return "", &control.Error{
-			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which only root may have from root's daemon", want.priority),
-			Remedy: "lower the other programs instead, or have it started with `serve --allow-priority`",
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which root's daemon reserves for root", want.priority),
+			Remedy: "lower the priority of the other programs, or restart the daemon with --allow-priority",
 		}
 	}
 	if want.virtual {
@@ -186,12 +185,12 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 		pointAt(env, running.Dir, platform)
 	}
 	if want.level > model.LevelBlock {
-		return platform, checkLevel(ctx, client, want.level)
+		return platform, checkLevel(ctx, daemon, want.level)
 	}
 	return platform, nil
 }
 
-// virtualWithoutDaemon uses a device that outlived its daemon, if there is one.
+// virtualWithoutDaemon uses a virtual GPU that outlived its daemon.
 func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error) {
 	for _, dir := range a.dirs() {
 		if platform := answeringDevice(dir); platform != "" {
@@ -201,13 +200,13 @@ func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error
 			return platform, nil
 		}
 	}
-	return "", errors.New("no virtual GPU; start one with `xsched serve --virtual`")
+	return "", errors.New("no virtual GPU is running; start one with `xsched serve --virtual`")
 }
 
-// checkLevel refuses a level that no GPU seen so far can do. A daemon that has
-// seen none yet decides when the program joins.
-func checkLevel(ctx context.Context, client *client.Client, want model.Level) error {
-	reply, err := client.Devices(ctx)
+// checkLevel refuses a level that no known GPU supports. Without a known GPU, the daemon decides
+// when the program connects.
+func checkLevel(ctx context.Context, daemon *client.Client, want model.Level) error {
+	reply, err := daemon.Devices(ctx)
 	if err != nil || len(reply.Devices) == 0 {
 		return err
 	}
@@ -222,23 +221,23 @@ func checkLevel(ctx context.Context, client *client.Client, want model.Level) er
 	}
 	reason := best.LevelReason
 	if reason == "" {
-		reason = "its driver offers no more"
+		reason = "not supported by its driver"
 	}
 	return &control.Error{
-		Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d can't be had on %s: %s", int(want), best.ID, reason),
+		Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is not available on %s: %s", int(want), best.ID, reason),
 		Remedy: fmt.Sprintf("use --level auto or %d", best.MaxLevel),
 	}
 }
 
-// warnUnpreloadable says so when the loader is going to ignore the shim.
+// warnUnpreloadable warns if the dynamic loader will ignore the shim.
 func (a *app) warnUnpreloadable(path string) {
 	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && os.Geteuid() != 0 {
-		a.warn("%s changes its user or group, so the loader ignores the shim; it runs without scheduling", path)
+		a.warn("%s is setuid or setgid, so the loader ignores the shim; running without scheduling", path)
 		return
 	}
 	file, err := elf.Open(path)
 	if err != nil {
-		return // a script, or not for us to judge
+		return // a script, or unreadable
 	}
 	defer file.Close()
 	for _, p := range file.Progs {
@@ -246,5 +245,5 @@ func (a *app) warnUnpreloadable(path string) {
 			return
 		}
 	}
-	a.warn("%s is statically linked, so it can't load the shim; it runs without scheduling", path)
+	a.warn("%s is statically linked and can't load the shim; running without scheduling", path)
 }

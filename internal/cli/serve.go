@@ -18,6 +18,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/virtual"
 )
 
@@ -35,26 +36,25 @@ func (a *app) serveCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the daemon that decides who has the GPU",
-		Long: `Runs in the foreground until SIGINT or SIGTERM; then resumes every program it
-had suspended and gives every timeslice back. Root's daemon serves all users in
-/run/xsched; yours serves your own programs.
+		Short: "Run the scheduling daemon",
+		Long: `Run the daemon in the foreground until SIGINT or SIGTERM. On exit it resumes all
+suspended programs and restores their timeslices. Root's daemon serves all users
+from /run/xsched; a user's daemon serves the user's own programs.
 
-If the daemon dies, however it dies, programs run on natively and join the next
-one by themselves.
+If the daemon dies, programs continue natively and connect to the next daemon.
 
-XSched's own tools, metrics and the HTTP interface are at --http; who may change
-what is decided by the user at the other end. With --virtual it is off unless
-asked for.
+--http serves the HTTP interface, the metrics and upstream XSched's tools. The
+user of the connecting process determines its permissions. With --virtual the
+HTTP interface is off by default.
 
---virtual uses the virtual GPU, a separate process with the behaviour of a real
-one, to try everything on a machine that has none.`,
+--virtual uses the virtual GPU, a separate process that behaves like a real one,
+for machines without a GPU.`,
 		Example: `  sudo xsched serve
   xsched serve --virtual
   xsched serve --policy HPF --mode live --log-level debug
   xsched serve --http 127.0.0.1:50001
   xsched serve --http 0.0.0.0:50000 --http-token-file /etc/xsched/token`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := a.logger(logLevel, logJSON)
 			if err != nil {
@@ -64,19 +64,19 @@ one, to try everything on a machine that has none.`,
 				return err
 			}
 			if o.Quantum < 0 || starvation < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
-				return usagef("times and limits can't be negative; leave the flag out for the default")
+				return usagef("durations and limits can't be negative; omit the flag for the default")
 			}
 			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
-				o.StarvationBound = -1 // off: the daemon's own zero is its default
+				o.StarvationBound = -1 // off; the zero value means the default
 			}
 			if err := checkPlatform(o.Platform); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("platform") && !o.Virtual {
-				return usagef("--platform is the virtual GPU's; add --virtual")
+				return usagef("--platform applies to the virtual GPU; add --virtual")
 			}
 			if o.Virtual && !cmd.Flags().Changed("http") {
-				web.addr = webOff // several may run at once, in tests and demos
+				web.addr = webOff // several daemons may run at once in tests and demos
 			}
 			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
 			if err := setSelfTest(&o, selfTest); err != nil {
@@ -87,22 +87,23 @@ one, to try everything on a machine that has none.`,
 			return a.serve(ctx, o, devices, web, nil)
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&o.Policy, "policy", "", "policy to start with (default HPF)")
-	f.StringVar(&mode, "mode", string(model.ModeLive), "mode to start with: off, timeslice, suspend, level or live")
-	f.StringVar(&level, "level", "", "with --mode level: 1, 2 or 3")
-	f.DurationVar(&o.Quantum, "quantum", 0, "turn of each program where a policy rotates (default the engine's)")
-	f.DurationVar(&starvation, "starvation-bound", 0, "longest time a program waits without progress on the GPU; 0 turns it off (default the engine's)")
-	f.BoolVar(&o.AllowPriority, "allow-priority", false, "let users of root's daemon raise their programs above priority 0")
-	f.IntVar(&o.MaxSessions, "max-sessions", 0, "most programs at once (default 4096)")
-	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "most programs of one user (default 1024)")
-	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
-	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs to start (default 2)")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: driver that the virtual GPU implements, "+platformNames())
-	f.StringVar(&o.Record, "record", "", "file for a recording of what happens, for `xsched replay` (at most 4 files of 64 MB)")
+	f, knobs := c.Flags(), policy.DefaultKnobs()
+	f.StringVar(&o.Policy, "policy", "", "initial scheduling policy (default HPF)")
+	f.StringVar(&mode, "mode", string(model.ModeLive), "initial mode: off, timeslice, suspend, level or live")
+	f.StringVar(&level, "level", "", "preemption level for --mode level: 1, 2 or 3")
+	f.DurationVar(&o.Quantum, "quantum", 0, fmt.Sprintf("turn of each program under rotating policies (default %v)", knobs.Quantum))
+	f.DurationVar(&starvation, "starvation-bound", 0, fmt.Sprintf("longest time that a busy program may go without GPU progress; 0 disables the bound (default %v)", knobs.StarvationBound))
+	f.BoolVar(&o.AllowPriority, "allow-priority", false, "allow non-root users of root's daemon priorities above 0")
+	f.IntVar(&o.MaxSessions, "max-sessions", 0, "maximum number of connected programs (default 4096)")
+	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "maximum number of connected programs per user (default 1024)")
+	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; start it if none is running")
+	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
+	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
+	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
 	f.StringVar(&selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
 	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
+	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
 	_ = c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modeNames(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
@@ -154,7 +155,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	<-ctx.Done()
-	d.Close() // first the GPUs; requests under way may take longer
+	d.Close() // GPUs first; requests in progress may take longer
 	select {
 	case err = <-served:
 	case <-time.After(2 * time.Second):
@@ -168,13 +169,16 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 
 func alreadyRuns(dir string, pid int) error {
 	return &control.Error{
-		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("a daemon (pid %d) already runs in %s", pid, dir),
+		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("a daemon (PID %d) is already running in %s", pid, dir),
 		Remedy: "stop it, or use another --dir",
 	}
 }
 
-// serveMode reads --mode and --level together.
+// serveMode combines --mode and --level.
 func serveMode(mode, level string) (model.Mode, model.Level, error) {
+	if mode == string(model.ModeLevel) && level == "" {
+		return "", 0, usagef("--mode level needs a level; add --level 1, 2 or 3")
+	}
 	args := []string{mode}
 	if level != "" {
 		args = append(args, level)
@@ -184,15 +188,15 @@ func serveMode(mode, level string) (model.Mode, model.Level, error) {
 }
 
 func logFlags(c *cobra.Command, level *string, asJSON *bool) {
-	c.Flags().StringVar(level, "log-level", "info", "debug, info, warn or error")
-	c.Flags().BoolVar(asJSON, "log-json", false, "log in JSON")
+	c.Flags().StringVar(level, "log-level", "info", "log level: debug, info, warn or error")
+	c.Flags().BoolVar(asJSON, "log-json", false, "write the log as JSON")
 }
 
-// logger writes to standard error.
+// logger returns a logger to standard error.
 func (a *app) logger(level string, asJSON bool) (*slog.Logger, error) {
 	var threshold slog.Level
 	if err := threshold.UnmarshalText([]byte(level)); err != nil {
-		return nil, usagef("log level %q is not known; use debug, info, warn or error", level)
+		return nil, usagef("unknown log level %q; use debug, info, warn or error", level)
 	}
 	options := &slog.HandlerOptions{Level: threshold}
 	if asJSON {

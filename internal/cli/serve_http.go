@@ -13,18 +13,18 @@ import (
 	"xsched/internal/control"
 )
 
-// webOff turns the TCP listener off.
+// webOff disables the HTTP listener.
 const webOff = "off"
 
-// webOptions are the flags of the TCP listener.
+// webOptions are the flags of the HTTP listener.
 type webOptions struct{ addr, tokenFile string }
 
 func (w *webOptions) flags(c *cobra.Command) {
-	c.Flags().StringVar(&w.addr, "http", api.DefaultHTTP, "address of the HTTP interface, or off")
-	c.Flags().StringVar(&w.tokenFile, "http-token-file", "", "file with the bearer token for --http; needed when other machines can reach it")
+	c.Flags().StringVar(&w.addr, "http", api.DefaultHTTP, "serve HTTP on `HOST:PORT`; off disables it")
+	c.Flags().StringVar(&w.tokenFile, "http-token-file", "", "read the bearer token from `FILE`; required if other machines can reach --http")
 }
 
-// listen binds the address, unless it is off.
+// listen binds the address, unless HTTP is off.
 func (w webOptions) listen(log *slog.Logger) (webServer, error) {
 	if w.addr == webOff || w.addr == "" {
 		if w.tokenFile != "" {
@@ -36,7 +36,7 @@ func (w webOptions) listen(log *slog.Logger) (webServer, error) {
 	return webServer{s}, err
 }
 
-// webServer is a bound listener, or none.
+// webServer is a bound listener, or nil.
 type webServer struct{ *api.HTTPServer }
 
 func (w webServer) addr() string {
@@ -52,7 +52,7 @@ func (w webServer) close() {
 	}
 }
 
-// serveBeside serves HTTP beside another server; the end of one is the end of both.
+// serveBeside serves HTTP beside another server and returns when either ends.
 func (w webServer) serveBeside(ctx context.Context, c control.Control, other func(context.Context) error) error {
 	if w.HTTPServer == nil {
 		return other(ctx)

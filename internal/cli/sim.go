@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,31 +29,30 @@ func (a *app) simCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "sim SCENARIO.yaml",
-		Short: "Simulate tenants under one policy or several",
-		Long: `Runs the same engine and policies as the daemon on a virtual clock, against a
-model of the GPU with the costs measured on an H200: timeslices, switches,
-suspending and resuming. Nothing else runs: no daemon, no GPU, no programs. The
-same scenario and seed give the same figures.
+		Short: "Simulate tenants under one or several policies",
+		Long: `Run the daemon's engine and policies on a virtual clock against a model of the
+GPU, with the timeslice, switch, suspend and resume costs measured on an H200. No
+daemon, GPU or program is involved. Equal scenarios and seeds give equal results.
 
---compare names policies, each as POLICY or POLICY:MODE; "native" is the GPU
-without XSched. "kept" is a tenant's throughput over what it has alone on a GPU.
-docs/simulator.md describes scenarios and what the model leaves out.`,
+--compare takes policies as POLICY or POLICY:MODE; "native" is the GPU without
+XSched. "kept" is a tenant's throughput relative to running alone.
+docs/simulator.md describes scenarios and the limits of the model.`,
 		Example: `  xsched sim examples/scenarios/inference.yaml --compare native,FIFO,HPF
   xsched sim examples/scenarios/inference.yaml --compare native,HPF:suspend,HPF --svg inference.svg
   xsched sim examples/scenarios/inference.yaml --timeline inference.svg --draw 100ms
   xsched sim examples/scenarios/fleet.yaml --csv fleet.csv`,
-		Args: cobra.ExactArgs(1),
+		Args: positional("SCENARIO.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := sim.Load(args[0])
 			if err != nil {
 				return err
 			}
 			if timeline != "" && len(o.Policies) > 1 {
-				return usagef("a timeline is of one policy; use --compare with one, or --svg for several")
+				return usagef("--timeline shows one policy; use --compare with one policy, or --svg")
 			}
 			if svg != "" || html != "" || timeline != "" {
 				if o.Draw <= 0 {
-					return usagef("the timeline's length must be above 0; use e.g. --draw 60ms")
+					return usagef("--draw must be above 0; use for example --draw 60ms")
 				}
 			} else {
 				o.Draw = 0
@@ -96,25 +96,25 @@ docs/simulator.md describes scenarios and what the model leaves out.`,
 			if err := res.WriteTable(a.stdout); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stderr, "%d events in %.2f s: %.2f million a second\n", res.Events, took.Seconds(), float64(res.Events)/took.Seconds()/1e6)
+			fmt.Fprintf(a.stderr, "%d events in %.2f s (%.2f million/s)\n", res.Events, took.Seconds(), float64(res.Events)/took.Seconds()/1e6)
 			return nil
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.Policies, "compare", nil, "policies to compare (default the scenario's)")
-	f.Uint64Var(&o.Seed, "seed", 0, "of all that is random (default the scenario's)")
-	f.IntVar(&o.Workers, "workers", 0, "goroutines that simulate (default one a core); the figures do not depend on it")
-	f.StringVar(&csv, "csv", "", "file for one line a policy and tenant; - is standard output, instead of the table")
-	f.StringVar(&svg, "svg", "", "file for one picture of the comparison")
-	f.StringVar(&html, "html", "", "file for the table and the picture")
-	f.StringVar(&timeline, "timeline", "", "file for a picture of who has the GPU, who waits and who is stopped, under one policy")
-	f.StringVar(&recordTo, "record", "", "file for a recording, as a daemon would make it, for `xsched replay`; one policy, one GPU")
-	f.DurationVar(&o.Draw, "draw", 60*time.Millisecond, "length of the timeline in the picture")
+	f.StringSliceVar(&o.Policies, "compare", nil, "policies to compare (default: those of the scenario)")
+	f.Uint64Var(&o.Seed, "seed", 0, "random seed (default: that of the scenario)")
+	f.IntVar(&o.Workers, "workers", 0, "number of goroutines (default: one per core); does not affect results")
+	f.StringVar(&csv, "csv", "", "write one line per policy and tenant to `FILE`; - prints them instead of the table")
+	f.StringVar(&svg, "svg", "", "write a chart of the comparison to `FILE`")
+	f.StringVar(&html, "html", "", "write a page with table and chart to `FILE`")
+	f.StringVar(&timeline, "timeline", "", "write a timeline of running, waiting and suspended tenants under one policy to `FILE`")
+	f.StringVar(&recordTo, "record", "", "write a recording for xsched replay to `FILE`; one policy and one GPU only")
+	f.DurationVar(&o.Draw, "draw", 60*time.Millisecond, "length of the drawn timeline")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// simProgress is a progress bar where somebody watches.
+// simProgress shows a progress bar on a terminal.
 func (a *app) simProgress() (step func(float64), done func()) {
 	f, ok := a.stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -125,22 +125,34 @@ func (a *app) simProgress() (step func(float64), done func()) {
 	return func(part float64) { _ = bar.Set(int(part * 1000)) }, func() { _ = bar.Finish() }
 }
 
-// writeOut writes a file, whole or not at all; - is standard output.
+// writeOut writes a file atomically; - is standard output.
 func (a *app) writeOut(path string, write func(io.Writer) error) error {
 	if path == "-" {
 		return write(a.stdout)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
-		return fmt.Errorf("create %s: %w", path, err)
+		return fmt.Errorf("write %s: %w; use a writable directory", path, withoutPath(err))
 	}
 	defer func() { _ = os.Remove(f.Name()) }()
 	err = write(f)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, withoutPath(err))
 	}
 	return nil
+}
+
+// withoutPath removes the name of a temporary file from an error.
+func withoutPath(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err
+	}
+	return err
 }

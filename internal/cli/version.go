@@ -24,7 +24,7 @@ type versionReply struct {
 	WireVersion int              `json:"wire_version"`
 	Go          string           `json:"go"`
 	Platform    string           `json:"platform"`
-	Shim        string           `json:"shim"` // content hash; empty: built without
+	Shim        string           `json:"shim"` // content hash; empty if built without
 	Daemon      *control.Version `json:"daemon,omitempty"`
 }
 
@@ -32,9 +32,9 @@ func (a *app) versionCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "version",
-		Short:   "Show the version of this program and of the daemon, if one runs",
+		Short:   "Show the version of xsched and of a running daemon",
 		Example: `  xsched version --json`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reply := versionReply{
 				Version: version, WireVersion: wire.Version, Go: runtime.Version(),
@@ -49,7 +49,7 @@ func (a *app) versionCommand() *cobra.Command {
 			if asJSON {
 				return a.printJSON(reply)
 			}
-			shim := "none: built without it"
+			shim := "not included"
 			if reply.Shim != "" {
 				shim = reply.Shim
 			}
@@ -59,7 +59,7 @@ func (a *app) versionCommand() *cobra.Command {
 				if d.Virtual {
 					kind = ", virtual GPU"
 				}
-				fmt.Fprintf(a.stdout, "daemon %s (wire %d, pid %d, uid %d%s) in %s\n", d.Version, d.WireVersion, d.PID, d.UID, kind, d.Dir)
+				fmt.Fprintf(a.stdout, "daemon %s (wire %d, PID %d, uid %d%s) in %s\n", d.Version, d.WireVersion, d.PID, d.UID, kind, d.Dir)
 			}
 			return nil
 		},

@@ -28,19 +28,18 @@ func (a *app) vgpuCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "vgpu",
-		Short: "Run the virtual GPU, a device process for machines without a GPU",
-		Long: `The virtual GPU is a process of its own, so that no program that uses it can
-harm it. ` + "`xsched serve --virtual`" + ` starts it by itself; start it by hand to keep
-it, and its timeline, over restarts of the daemon.
+		Short: "Run the virtual GPU",
+		Long: `Run the virtual GPU, a device process for machines without a GPU. Programs that
+use it can't disturb it. ` + "`xsched serve --virtual`" + ` starts it automatically. Start it
+with this command to keep it, and its timeline, across restarts of the daemon.
 
-A time on the virtual GPU is device time, not the CPU's: kernels take what they
-say they take, and really compute a checksum.
+Kernels take their stated device time, not CPU time, and compute a checksum.
 
---platform selects the kernel driver that it implements. What that driver shows in
-sysfs appears below --root, where ` + "`xsched queues --root`" + ` reads it.`,
+--platform selects the emulated kernel driver. Its sysfs tree appears below --root, where
+` + "`xsched queues --root DIR`" + ` reads it.`,
 		Example: `  xsched vgpu --devices 1
   xsched vgpu --socket /tmp/gpu.sock --exit-when-idle 10s`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tell := newReadiness(ready)
 			err := func() error {
@@ -49,10 +48,10 @@ sysfs appears below --root, where ` + "`xsched queues --root`" + ` reads it.`,
 					return err
 				}
 				if o.Devices < 0 || o.Devices > virtual.MaxDevices {
-					return usagef("%d devices are out of range; use 1 to %d", o.Devices, virtual.MaxDevices)
+					return usagef("--devices %d is out of range; use 1 to %d", o.Devices, virtual.MaxDevices)
 				}
 				if idle < 0 {
-					return usagef("--exit-when-idle can't be negative; 0 stays")
+					return usagef("--exit-when-idle can't be negative; 0 disables it")
 				}
 				p, err := findPlatform(platform)
 				if err != nil {
@@ -82,20 +81,19 @@ sysfs appears below --root, where ` + "`xsched queues --root`" + ` reads it.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Socket, "socket", "", "path of the socket (default vgpu.sock in --dir)")
+	f.StringVar(&o.Socket, "socket", "", "listen on `PATH` (default in --dir)")
 	f.IntVar(&o.Devices, "devices", 0, "number of GPUs (default 2)")
-	f.StringVar(&platform, "platform", virtual.Default().Name, "driver that it implements: "+platformNames())
-	f.StringVar(&o.Root, "root", "", "folder for what the driver shows in sysfs (default beside the socket)")
-	f.DurationVar(&idle, "exit-when-idle", 0, "end when for this long no program and no daemon in the socket's folder was there (0: stay)")
-	f.IntVar(&ready, "ready-fd", -1, "say on this file descriptor when clients can connect")
+	f.StringVar(&platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
+	f.StringVar(&o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default beside the socket)")
+	f.DurationVar(&idle, "exit-when-idle", 0, "exit after this time without a program or daemon (0: never)")
+	f.IntVar(&ready, "ready-fd", -1, "file descriptor to report readiness on")
 	_ = f.MarkHidden("ready-fd")
 	logFlags(c, &logLevel, &logJSON)
 	return c
 }
 
-// exitWhenIdle returns when nobody has needed the device for a while: neither
-// a program with an open file nor a daemon beside it. The daemon that started
-// the device may be long gone, and another one may have taken its place.
+// exitWhenIdle returns after limit without a program that has the device open and without a
+// daemon in the same directory. That daemon need not be the one that started the device.
 func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
 	daemonSocket := filepath.Join(filepath.Dir(socket), control.ControlSocket)
 	tick := time.NewTicker(max(limit/8, 50*time.Millisecond))
@@ -112,8 +110,8 @@ func exitWhenIdle(ctx context.Context, socket string, limit time.Duration) {
 	}
 }
 
-// openFiles is how many programs use the device. None if it can't be asked: a
-// socket whose folder was removed can't be found by anybody else either.
+// openFiles is the number of open files on the device, or 0 if it does not answer: nobody can
+// reach a socket in a removed directory.
 func openFiles(socket string) int {
 	client, err := vdevice.Dial(socket)
 	if err != nil {
@@ -127,7 +125,7 @@ func openFiles(socket string) int {
 	return stats.Files
 }
 
-// accepts says whether somebody listens on a stream socket, even if he is stopped.
+// accepts reports whether a process listens on a stream socket, even a stopped one.
 func accepts(path string) bool {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
-// idleLimit is how long a device that we started outlives its last user when
-// the daemon was killed: long enough to restart it by hand.
+// idleLimit is how long the device outlives its last user after the daemon was killed. It leaves
+// time to restart the daemon.
 const idleLimit = 30 * time.Second
 
 // startLimit bounds the start of the device process.
 const startLimit = 10 * time.Second
 
-// vgpuAnswers says whether a virtual GPU serves this socket.
+// vgpuAnswers reports whether a virtual GPU serves this socket.
 func vgpuAnswers(socket string) bool {
 	client, err := vdevice.Dial(socket)
 	if err != nil {
@@ -36,15 +36,15 @@ func vgpuAnswers(socket string) bool {
 	return err == nil
 }
 
-// device is the virtual GPU that a daemon uses; cmd is nil if it was there before.
+// device is the virtual GPU of a daemon; cmd is nil if the daemon did not start it.
 type device struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
 
-// startDevice makes sure that a virtual GPU serves the socket. One that it
-// starts is in a session of its own: it survives a kill -9 of the daemon, as a
-// real GPU does, and ends by itself when nobody needs it any more.
+// startDevice ensures that a virtual GPU serves the socket. It starts the device in a session of
+// its own, so that the device survives a kill -9 of the daemon, as a real GPU does. The device
+// exits when it is idle.
 func startDevice(ctx context.Context, socket string, p virtual.Platform, devices int) (*device, error) {
 	if vgpuAnswers(p.Watch(socket)) {
 		return &device{}, nil
@@ -55,7 +55,7 @@ func startDevice(ctx context.Context, socket string, p virtual.Platform, devices
 	}
 	reader, writer, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("start virtual gpu: %w", err)
+		return nil, fmt.Errorf("start virtual GPU: %w", err)
 	}
 	defer reader.Close()
 	args := []string{"vgpu", "--socket", socket, "--exit-when-idle", idleLimit.String(), "--ready-fd", "3", "--platform", p.Name}
@@ -65,12 +65,12 @@ func startDevice(ctx context.Context, socket string, p virtual.Platform, devices
 	cmd := exec.Command(exe, args...)
 	cmd.ExtraFiles = []*os.File{writer}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// Standard output and error are /dev/null: whoever waits for the end of our
-	// output must not wait for the device's.
+	// Standard output and error are /dev/null, so that a reader of the daemon's output does not
+	// wait for the device.
 	err = cmd.Start()
 	_ = writer.Close()
 	if err != nil {
-		return nil, fmt.Errorf("start virtual gpu: %w", err)
+		return nil, fmt.Errorf("start virtual GPU: %w", err)
 	}
 	d := &device{cmd: cmd, exited: make(chan struct{})}
 	go func() {
@@ -79,12 +79,12 @@ func startDevice(ctx context.Context, socket string, p virtual.Platform, devices
 	}()
 	if err := awaitReady(ctx, reader); err != nil {
 		d.stop()
-		return nil, fmt.Errorf("start virtual gpu: %w", err)
+		return nil, fmt.Errorf("start virtual GPU: %w", err)
 	}
 	return d, nil
 }
 
-// awaitReady reads what readiness wrote.
+// awaitReady waits for the child's readiness report.
 func awaitReady(ctx context.Context, from *os.File) error {
 	_ = from.SetReadDeadline(time.Now().Add(startLimit))
 	defer context.AfterFunc(ctx, func() { _ = from.SetReadDeadline(time.Now()) })()
@@ -93,16 +93,16 @@ func awaitReady(ctx context.Context, from *os.File) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		return fmt.Errorf("it did not answer within %v; try again, the machine is busy", startLimit)
+		return fmt.Errorf("no answer within %v; try again on a less busy machine", startLimit)
 	case string(text) == readyWord:
 		return nil
 	case len(text) == 0:
-		return errors.New("it ended at once; run `xsched vgpu` to see why")
+		return errors.New("the process exited immediately; run `xsched vgpu` to see why")
 	}
 	return errors.New(strings.TrimSpace(string(text)))
 }
 
-// stop ends the device, if it is ours.
+// stop ends the device if the daemon started it.
 func (d *device) stop() {
 	if d.cmd == nil {
 		return
@@ -118,7 +118,7 @@ func (d *device) stop() {
 
 const readyWord = "ready\n"
 
-// readiness is the other end: it tells the parent once how the start went.
+// readiness reports the result of the start to the parent, once.
 type readiness struct{ to *os.File }
 
 func newReadiness(fd int) *readiness {
@@ -137,7 +137,7 @@ func (r *readiness) done(err error) {
 	if err != nil {
 		text = oneLine(err.Error())
 	}
-	_, _ = r.to.WriteString(text) // the parent may be gone
+	_, _ = r.to.WriteString(text) // the parent may have exited
 	_ = r.to.Close()
 	r.to = nil
 }

@@ -20,15 +20,15 @@ import (
 	"xsched/internal/model"
 )
 
-// xcli is the command line of XSched's xcli, over its HTTP routes: it works
-// with this daemon and with any other server that has them.
+// xcli takes the command line of upstream's xcli. It uses upstream's HTTP routes, so it works with
+// this daemon and with upstream's server.
 type xcli struct {
 	*app
 	addr string
 	port int
 }
 
-// Ranges as XSched's xcli has them.
+// Ranges of upstream's xcli.
 const (
 	minHertz, maxHertz = 0.1, 30.0
 	maxXLaunches       = 0x10000
@@ -41,9 +41,10 @@ func (a *app) xcli() *cobra.Command {
 	x := &xcli{app: a}
 	root := &cobra.Command{
 		Use:   "xcli",
-		Short: "Look at and steer an XSched server over HTTP",
-		Long: `Takes the command line of XSched's xcli and works with every server that has its
-routes. For a daemon on another machine, XSCHED_HTTP_TOKEN_FILE names the file with its token.`,
+		Short: "Inspect and control an XSched server over HTTP",
+		Long: `Takes the command line of upstream XSched's xcli and works with this daemon and
+with upstream's server. For a daemon on another machine, XSCHED_HTTP_TOKEN_FILE
+names the file with its token.`,
 		Example: `  xcli list
   xcli -p 50001 top -f 5
   xcli config -x 0x10000 -l 2
@@ -56,7 +57,7 @@ routes. For a daemon on another machine, XSCHED_HTTP_TOKEN_FILE names the file w
 		SuggestionsMinimumDistance: 2,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if _, err := netip.ParseAddr(x.addr); err != nil && x.addr != "localhost" {
-				return fmt.Errorf("%q is no address; use one such as 127.0.0.1", x.addr)
+				return fmt.Errorf("%q is not an IP address; use for example 127.0.0.1", x.addr)
 			}
 			if x.port < 1 || x.port > 65535 {
 				return fmt.Errorf("port %d is out of range; use 1 to 65535", x.port)
@@ -67,9 +68,10 @@ routes. For a daemon on another machine, XSCHED_HTTP_TOKEN_FILE names the file w
 	}
 	onlySubcommands(root)
 	root.CompletionOptions.DisableDefaultCmd = true
-	// Not persistent: `hint -p` is the priority.
-	root.Flags().StringVarP(&x.addr, "addr", "a", "127.0.0.1", "address of the server")
-	root.Flags().IntVarP(&x.port, "port", "p", upstream.DefaultPort, "port of the server, 1 to 65535")
+	root.SetFlagErrorFunc(flagError)
+	// Not persistent, because -p of hint is the priority.
+	root.Flags().StringVarP(&x.addr, "addr", "a", "127.0.0.1", "connect to `ADDRESS`")
+	root.Flags().IntVarP(&x.port, "port", "p", upstream.DefaultPort, "connect to `PORT`")
 	root.TraverseChildren = true
 	root.AddCommand(x.topCommand(), x.listCommand(), x.configCommand(), x.policyCommand(), x.hintCommand())
 	return root
@@ -92,7 +94,7 @@ func (x *xcli) with(ctx context.Context, f func(context.Context, *upstream.Clien
 
 func (x *xcli) listCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the queues", Args: cobra.NoArgs,
+		Use: "list", Short: "List queues", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return x.with(cmd.Context(), x.list)
 		},
@@ -111,8 +113,8 @@ func (x *xcli) list(ctx context.Context, client *upstream.Client) error {
 func (x *xcli) topCommand() *cobra.Command {
 	var hertz float64
 	c := &cobra.Command{
-		Use: "top", Short: "Show the queues again and again", Args: cobra.NoArgs,
-		Long: "Shows the queues until it is interrupted. On a terminal each picture takes the place\nof the one before; elsewhere they follow each other.",
+		Use: "top", Short: "Show queues continuously", Args: noArgs,
+		Long: "Show queues until interrupted. On a terminal the display is refreshed in place.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !(hertz >= minHertz && hertz <= maxHertz) {
 				return usagef("frequency %v is out of range; use %v to %v", hertz, minHertz, maxHertz)
@@ -122,7 +124,7 @@ func (x *xcli) topCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().Float64VarP(&hertz, "frequency", "f", 1, "pictures a second, 0.1 to 30")
+	c.Flags().Float64VarP(&hertz, "frequency", "f", 1, "refresh rate in Hz, 0.1 to 30")
 	return c
 }
 
@@ -138,16 +140,16 @@ func (x *xcli) top(ctx context.Context, client *upstream.Client, every time.Dura
 		if err != nil {
 			return err
 		}
-		// One write a picture: it does not flicker.
-		var picture strings.Builder
+		// One write per refresh avoids flicker.
+		var frame strings.Builder
 		if width > 0 {
-			picture.WriteString("\x1b[H\x1b[2J")
+			frame.WriteString("\x1b[H\x1b[2J")
 		}
-		writeXQueues(&picture, all, width)
+		writeXQueues(&frame, all, width)
 		if width == 0 {
-			picture.WriteString("\n")
+			frame.WriteString("\n")
 		}
-		if _, err := io.WriteString(x.stdout, picture.String()); err != nil {
+		if _, err := io.WriteString(x.stdout, frame.String()); err != nil {
 			return fmt.Errorf("print queues: %w", err)
 		}
 		select {
@@ -158,7 +160,7 @@ func (x *xcli) top(ctx context.Context, client *upstream.Client, every time.Dura
 	}
 }
 
-// writeXQueues prints the table; a width above 0 is a terminal's.
+// writeXQueues prints the table; a width above 0 is that of a terminal.
 func writeXQueues(w io.Writer, all upstream.Queues, width int) {
 	const maxCommand = 60
 	commands := map[int]string{}
@@ -195,7 +197,7 @@ func (h *handleFlag) Type() string   { return "handle" }
 func (h *handleFlag) Set(text string) error {
 	n, err := strconv.ParseUint(text, 0, 64)
 	if err != nil || n == 0 {
-		return errors.New("not a handle; `xcli list` shows them")
+		return usagef("%q is not a handle; see `xcli list`", text)
 	}
 	*h = handleFlag(n)
 	return nil
@@ -208,12 +210,12 @@ func (x *xcli) configCommand() *cobra.Command {
 		threshold, batch int64
 	)
 	c := &cobra.Command{
-		Use: "config -x HANDLE [-l LEVEL] [-t THRESHOLD] [-b BATCH]", Short: "Change the level and the launch limits of a queue", Args: cobra.NoArgs,
+		Use: "config -x HANDLE [-l LEVEL] [-t THRESHOLD] [-b BATCH]", Short: "Set the level and launch limits of a queue", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			changed := cmd.Flags().Changed
 			switch {
 			case handle == 0:
-				return usagef("which queue is not said; use -x HANDLE")
+				return usagef("no queue given; use -x HANDLE")
 			case changed("level") && (level < int(model.LevelBlock) || level > int(model.LevelInterrupt)):
 				return usagef("level %d is out of range; use 1, 2 or 3", level)
 			case changed("threshold") && (threshold < 1 || threshold > maxXLaunches):
@@ -234,9 +236,9 @@ func (x *xcli) configCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.VarP(&handle, "xqueue", "x", "handle of the queue")
-	f.IntVarP(&level, "level", "l", 0, "1 block, 2 deactivate, 3 interrupt")
-	f.Int64VarP(&threshold, "threshold", "t", -1, "most launches in flight, 1 to 65536")
-	f.Int64VarP(&batch, "batch-size", "b", -1, "launches between two checks, 1 to 65536, less than the threshold")
+	f.IntVarP(&level, "level", "l", 0, "preemption level: 1 block, 2 deactivate, 3 interrupt")
+	f.Int64VarP(&threshold, "threshold", "t", -1, "maximum launches in flight, 1 to 65536")
+	f.Int64VarP(&batch, "batch-size", "b", -1, "launches between checks, 1 to 65536, less than the threshold")
 	return c
 }
 
@@ -244,13 +246,13 @@ func (x *xcli) policyCommand() *cobra.Command {
 	var query, set bool
 	var name string
 	c := &cobra.Command{
-		Use: "policy (-q | -s -n NAME)", Short: "Show or set the policy", Args: cobra.NoArgs,
+		Use: "policy (-q | -s -n NAME)", Short: "Show or set the policy", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case query && set || !query && !set:
-				return usagef("say either what to show or what to set; use -q, or -s -n NAME")
+				return usagef("choose one action; use -q, or -s -n NAME")
 			case set && name == "":
-				return usagef("which policy is not said; use -s -n NAME")
+				return usagef("no policy given; use -s -n NAME")
 			}
 			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				if query {
@@ -268,9 +270,9 @@ func (x *xcli) policyCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVarP(&query, "query", "q", false, "show the policy in force and those there are")
-	c.Flags().BoolVarP(&set, "set", "s", false, "set the policy of -n")
-	c.Flags().StringVarP(&name, "name", "n", "", "name of the policy to set")
+	c.Flags().BoolVarP(&query, "query", "q", false, "show the current and the available policies")
+	c.Flags().BoolVarP(&set, "set", "s", false, "set the policy given with -n")
+	c.Flags().StringVarP(&name, "name", "n", "", "policy `NAME`")
 	return c
 }
 

@@ -20,8 +20,8 @@ func (x *xcli) hintCommand() *cobra.Command {
 		timeslice             int64
 	)
 	c := &cobra.Command{
-		Use: "hint [-x HANDLE | --pid PID] (-p PRIORITY | -u PERCENT | -t MICROSECONDS)", Short: "Say how important a queue or a program is", Args: cobra.NoArgs,
-		Long: "A priority or a share is a queue's or a program's; the timeslice is the policy's.",
+		Use: "hint [-x HANDLE | --pid PID] (-p PRIORITY | -u PERCENT | -t MICROSECONDS)", Short: "Set scheduling hints of a queue or process", Args: noArgs,
+		Long: "Priority and utilization apply to a queue or process, the timeslice to the policy.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			changed := cmd.Flags().Changed
 			hints := 0
@@ -34,13 +34,13 @@ func (x *xcli) hintCommand() *cobra.Command {
 			least, most := model.TimesliceMin.Microseconds(), model.TimesliceMax.Microseconds()
 			switch {
 			case hints != 1:
-				return usagef("say one thing at a time; use -p, -u or -t")
+				return usagef("exactly one hint is required; use -p, -u or -t")
 			case handle != 0 && changed("pid"):
 				return usagef("-x and --pid exclude each other; use one")
 			case changed("pid") && pid <= 0:
-				return usagef("%d is no process id; `xcli list` shows them", pid)
+				return usagef("%d is not a PID; see `xcli list`", pid)
 			case !slice && handle == 0 && pid == 0:
-				return usagef("whose is not said; use -x HANDLE or --pid PID")
+				return usagef("no queue or process given; use -x HANDLE or --pid PID")
 			case changed("priority") && (priority < int(model.PriorityNever) || priority > int(model.PriorityMax)):
 				return usagef("priority %d is out of range; use %d to %d", priority, model.PriorityMin, model.PriorityMax)
 			case changed("utilization") && (utilization < 0 || utilization > model.UtilizationMax):
@@ -61,10 +61,10 @@ func (x *xcli) hintCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.VarP(&handle, "xqueue", "x", "handle of the queue")
-	f.IntVar(&pid, "pid", 0, "process id of the program")
-	f.IntVarP(&priority, "priority", "p", 0, "priority, -255 to 255; bigger is more important; -256 never runs")
+	f.IntVar(&pid, "pid", 0, "`PID` of the program")
+	f.IntVarP(&priority, "priority", "p", 0, "priority, -255 to 255, larger is more important; -256 never runs")
 	f.IntVarP(&utilization, "utilization", "u", 0, "share of the device in percent, 0 to 100")
-	f.Int64VarP(&timeslice, "timeslice", "t", 0, "turn of each program, 100 to 10000000 us")
+	f.Int64VarP(&timeslice, "timeslice", "t", 0, "turn of each program in us, 100 to 10000000")
 	return c
 }
 
@@ -90,7 +90,8 @@ func (x *xcli) utilization(ctx context.Context, client *upstream.Client, handle 
 	return nil
 }
 
-// priority is a queue's in XSched's routes, so that a program's is that of all its queues.
+// priority sets the priority of a queue. Upstream's routes have none for processes, so a process's
+// priority is set on all its queues.
 func (x *xcli) priority(ctx context.Context, client *upstream.Client, handle uint64, pid, priority int) error {
 	handles := []uint64{handle}
 	if handle == 0 {
@@ -105,7 +106,7 @@ func (x *xcli) priority(ctx context.Context, client *upstream.Client, handle uin
 			}
 		}
 		if len(handles) == 0 {
-			return fmt.Errorf("process %d has no queue; `xcli list` shows those that have", pid)
+			return fmt.Errorf("process %d has no queue; see `xcli list`", pid)
 		}
 	}
 	kind := upstream.HintPriority

@@ -12,8 +12,8 @@ import (
 	"xsched/internal/daemon"
 )
 
-// xserver is the command line of XSched's server: `xserver [POLICY] [PORT]`. It
-// is `xsched serve` with these two, and listens on the loopback only.
+// xserver takes the command line of upstream's server, `xserver [POLICY] [PORT]`. It runs
+// `xsched serve` on the loopback interface.
 func (a *app) xserver() *cobra.Command {
 	var (
 		o        daemon.Options
@@ -22,12 +22,12 @@ func (a *app) xserver() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "xserver [POLICY] [PORT]",
-		Short: "Run the daemon the way XSched's xserver is started",
+		Short: "Run the daemon with the command line of upstream's xserver",
 		Long: `Runs ` + "`xsched serve`" + ` with a policy (default HPF) and a port (default 50000) on
-127.0.0.1; see ` + "`xsched serve --help`" + ` for all else that can be set there.`,
+127.0.0.1. See ` + "`xsched serve --help`" + ` for all other options.`,
 		Example: `  xserver
   xserver HPF 50000`,
-		Args:             cobra.MaximumNArgs(2),
+		Args:             positional("[POLICY]", "[PORT]"),
 		SilenceErrors:    true,
 		SilenceUsage:     true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
@@ -55,8 +55,9 @@ func (a *app) xserver() *cobra.Command {
 		},
 	}
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.Flags().StringVar(&a.dir, "dir", "", "folder of the daemon's sockets (default $XSCHED_DIR, /run/xsched for root, else your own)")
-	c.Flags().BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; starts it unless one answers")
+	c.SetFlagErrorFunc(flagError)
+	c.Flags().StringVar(&a.dir, "dir", "", dirHelp)
+	c.Flags().BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; start it if none is running")
 	logFlags(c, &logLevel, &logJSON)
 	return c
 }

@@ -11,14 +11,13 @@ import (
 	"fmt"
 )
 
-// The classes of error a Control method returns; test with errors.Is. Every
-// returned error is an *Error: one line with the cause and what to do.
+// Error classes; test with errors.Is. Every error of a Control is an *Error.
 var (
 	ErrNotFound     = errors.New("not found")
 	ErrNotAllowed   = errors.New("not allowed")
 	ErrNotSupported = errors.New("not supported")
 	ErrInvalid      = errors.New("invalid")
-	ErrUnavailable  = errors.New("unavailable") // the engine does not answer, or the daemon is stopping
+	ErrUnavailable  = errors.New("unavailable") // the engine does not respond, or the daemon is stopping
 )
 
 // Error is a refused request.
@@ -42,38 +41,37 @@ func Errorf(kind error, remedy, format string, args ...any) *Error {
 	return &Error{Kind: kind, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// Caller is who asks, from the credentials of the control socket's peer.
+// Caller identifies the client by the peer credentials of its connection.
 type Caller struct {
 	UID int
 	PID int
 }
 
-// Control is what the daemon offers to the control socket. Methods are safe
-// for concurrent use and check the caller's rights themselves: reading is free,
-// changing a process needs its uid or root, changing the policy or the mode
-// needs the daemon's uid or root.
+// Control is the daemon's control interface. Methods are safe for concurrent use and check the
+// caller's permissions: everybody may read; changing a process requires its uid or root; changing
+// the policy or the mode requires the daemon's uid or root.
 type Control interface {
 	Version(ctx context.Context, c Caller) (Version, error)
 	List(ctx context.Context, c Caller) (List, error)
 	Devices(ctx context.Context, c Caller) (Devices, error)
 	Stats(ctx context.Context, c Caller) (Stats, error)
 
-	// Hint changes what is set in the request and returns all of it as now in force.
+	// Hint changes the hints that the request sets and returns all hints in force.
 	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)
 	// Policy with an empty name only reads.
 	Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error)
 	// Mode with an empty mode only reads.
 	Mode(ctx context.Context, c Caller, r ModeRequest) (ModeReply, error)
 
-	// Suspend and Resume act by hand; a process that has no shim is attached to first.
+	// Suspend and Resume override the policy. Suspend attaches to a process without a shim.
 	Suspend(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 	Resume(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 	Attach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 	Detach(ctx context.Context, c Caller, r ProcessRequest) (ProcessReply, error)
 
-	// Queues lists a program's hardware queues; their addresses are for its user and root only.
+	// Queues lists a process's hardware queues. Only its user and root may see them.
 	Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error)
 
-	// Wedge blocks the engine loop for a while: fault injection, only under --virtual.
+	// Wedge blocks the engine loop: fault injection, only with a virtual GPU.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
 }

@@ -16,18 +16,18 @@ import (
 	"xsched/internal/policy"
 )
 
-// owner says whether the caller may change what concerns everybody.
+// owner refuses callers that may not change daemon-wide settings.
 func (d *Daemon) owner(c control.Caller, what string) error {
 	if c.UID == 0 || c.UID == d.uid {
 		return nil
 	}
-	return control.Errorf(control.ErrNotAllowed, "ask its owner, or use sudo", "only uid %d (the daemon's) and root may change the %s", d.uid, what)
+	return control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may change the %s", d.uid, what)
 }
 
 // find returns a process that the caller may change.
 func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (hub.SessionView, error) {
 	if pid <= 0 {
-		return hub.SessionView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is no process number", pid)
+		return hub.SessionView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is not a PID", pid)
 	}
 	all, err := d.sessions(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (hub.Sessi
 			return s, d.mayChange(c, pid, s.UID)
 		}
 	}
-	return hub.SessionView{}, control.Errorf(control.ErrNotFound, "see `xsched list` for those it knows", "process %d is not known to the daemon", pid)
+	return hub.SessionView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
 }
 
 func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
@@ -48,16 +48,16 @@ func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
 	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
 }
 
-// canDo refuses a level that a process's queues can't have, with the reason.
+// canDo refuses a level that a process's queues do not support.
 func (d *Daemon) canDo(v hub.SessionView, l model.Level) error {
 	if l <= model.LevelBlock {
 		if l == model.LevelBlock && v.Attached {
-			return control.Errorf(control.ErrNotSupported, "use level 2 or 3, or start it with `xsched run`", "process %d has no shim, and level 1 is the shim's", v.PID)
+			return control.Errorf(control.ErrNotSupported, "use level 2 or 3, or start the program with `xsched run`", "level 1 requires the shim, which process %d does not have", v.PID)
 		}
 		return nil
 	}
 	if d.drivers.Empty() && len(v.Caps) == 0 {
-		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is unavailable: %s", l, d.drivers.Absent())
+		return control.Errorf(control.ErrNotSupported, "use level 1", "level %d is not available: %s", l, d.drivers.Absent())
 	}
 	for _, q := range v.Queues {
 		if c := v.Caps[q.Device]; c.MaxLevel < l {
@@ -65,13 +65,13 @@ func (d *Daemon) canDo(v hub.SessionView, l model.Level) error {
 			if reason == "" {
 				reason = q.Reason
 			}
-			return control.Errorf(control.ErrNotSupported, "use level 1 or auto", "process %d can't have level %d on %s: %s", v.PID, l, q.Device, reason)
+			return control.Errorf(control.ErrNotSupported, "use level 1 or auto", "level %d is not available for process %d on %s: %s", l, v.PID, q.Device, reason)
 		}
 	}
 	return nil
 }
 
-// typed makes sure that an error is one of ours.
+// typed converts an error to a control.Error.
 func typed(err error) error {
 	if err == nil {
 		return nil
@@ -82,7 +82,7 @@ func typed(err error) error {
 	return control.Errorf(control.ErrUnavailable, "", "%v", err)
 }
 
-// Policy reads or changes the policy.
+// Policy implements control.Control.
 func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	quantum := time.Duration(r.QuantumUS) * time.Microsecond
 	if r.Name != "" || r.QuantumUS != 0 {
@@ -93,7 +93,10 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	if r.QuantumUS != 0 && (r.QuantumUS < model.TimesliceMin.Microseconds() || r.QuantumUS > model.TimesliceMax.Microseconds()) {
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use 100 to 10000000", "quantum %d us is out of range", r.QuantumUS)
 	}
-	out := control.PolicyReply{Available: policy.Names()}
+	out := control.PolicyReply{Available: policy.Names(), Summaries: map[string]string{}}
+	for _, name := range out.Available {
+		out.Summaries[name] = policy.Summary(name)
+	}
 	var bad error
 	err := d.engineDo(ctx, func(e *engine.Engine) {
 		if r.Name != "" {
@@ -108,7 +111,7 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 		return control.PolicyReply{}, err
 	}
 	if bad != nil {
-		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "policy %q is not known", r.Name)
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "unknown policy %q", r.Name)
 	}
 	if r.Name != "" || r.QuantumUS != 0 {
 		d.log.Info("policy changed", "policy", out.Name, "quantum_us", out.QuantumUS, "uid", c.UID)
@@ -116,7 +119,7 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	return out, nil
 }
 
-// Mode reads or changes the mode.
+// Mode implements control.Control.
 func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeRequest) (control.ModeReply, error) {
 	var names []string
 	for _, m := range model.Modes {
@@ -159,28 +162,28 @@ func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, names []s
 		known = known || n == r.Mode
 	}
 	if !known {
-		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(names, ", "), "mode %q is not known", r.Mode)
+		return control.Errorf(control.ErrInvalid, "use one of "+strings.Join(names, ", "), "unknown mode %q", r.Mode)
 	}
 	if model.Mode(r.Mode) != model.ModeLevel {
 		if r.Level != 0 {
-			return control.Errorf(control.ErrInvalid, "leave the level out", "mode %s takes no level", r.Mode)
+			return control.Errorf(control.ErrInvalid, "omit the level", "mode %s takes no level", r.Mode)
 		}
 		return nil
 	}
 	l := model.Level(r.Level)
 	if l < model.LevelBlock || l > model.LevelInterrupt {
-		return control.Errorf(control.ErrInvalid, "use 1, 2 or 3", "mode level needs a level, not %d", r.Level)
+		return control.Errorf(control.ErrInvalid, "use 1, 2 or 3", "level %d is out of range for mode level", r.Level)
 	}
 	return d.someCanDo(ctx, l)
 }
 
-// Suspend holds a process by hand; one without a shim is attached to first.
+// Suspend implements control.Control.
 func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	message := fmt.Sprintf("process %d is suspended", r.PID)
+	message := fmt.Sprintf("suspended process %d", r.PID)
 	s, err := d.find(ctx, c, r.PID)
 	if errors.Is(err, control.ErrNotFound) {
 		if s, err = d.attach(ctx, c, r.PID, model.Hint{}); err == nil {
-			message = fmt.Sprintf("process %d had not joined: attached to it, and suspended it", r.PID)
+			message = fmt.Sprintf("attached to process %d and suspended it", r.PID)
 		}
 	}
 	if err != nil {
@@ -189,13 +192,16 @@ func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.Proces
 	return d.hold(ctx, s, true, message)
 }
 
-// Resume ends a suspension by hand.
+// Resume implements control.Control.
 func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := d.find(ctx, c, r.PID)
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
-	return d.hold(ctx, s, false, fmt.Sprintf("process %d is no longer held", r.PID))
+	if !s.Held {
+		return reply(s, fmt.Sprintf("process %d was not suspended by hand", r.PID)), nil
+	}
+	return d.hold(ctx, s, false, fmt.Sprintf("resumed process %d", r.PID))
 }
 
 func (d *Daemon) hold(ctx context.Context, s hub.SessionView, held bool, message string) (control.ProcessReply, error) {
@@ -211,7 +217,7 @@ func (d *Daemon) hold(ctx context.Context, s hub.SessionView, held bool, message
 	out := reply(s, message)
 	out.Held = held
 	if held && len(s.Queues) == 0 {
-		out.Message += "; it has no GPU context yet, and will be held when it makes one"
+		out.Message += "; it has no GPU context yet and will be suspended when it creates one"
 	}
 	return out, nil
 }
@@ -226,11 +232,11 @@ func reply(s hub.SessionView, message string) control.ProcessReply {
 	return out
 }
 
-// Wedge blocks the engine loop.
+// Wedge implements control.Control.
 func (d *Daemon) Wedge(ctx context.Context, c control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	const longest = time.Minute
 	if !d.opts.Virtual {
-		return control.WedgeReply{}, control.Errorf(control.ErrNotSupported, "use a daemon started with --virtual", "faults are injected into virtual GPUs only")
+		return control.WedgeReply{}, control.Errorf(control.ErrNotSupported, "use a daemon started with --virtual", "fault injection requires a virtual GPU")
 	}
 	if err := d.owner(c, "engine"); err != nil {
 		return control.WedgeReply{}, err

@@ -26,9 +26,9 @@ import (
 	"xsched/internal/record"
 )
 
-// sparePs is how many goroutines can be inside the driver at once without any
-// delay for the engine: a goroutine in a blocking call keeps its processor
-// until the runtime notices, and the engine thread must find a free one.
+// sparePs is the number of goroutines that may block in the driver without delaying the engine. A
+// goroutine in a blocking call keeps its P until the runtime notices; the engine thread needs a
+// free one.
 const sparePs = 8
 
 // Daemon is a running daemon. It implements control.Control; a server offers that to clients.
@@ -44,11 +44,11 @@ type Daemon struct {
 	record   *record.Log // nil: no recording
 
 	mu        sync.Mutex
-	attaches  map[int]struct{}              // under way, by pid
-	questions map[model.SessionID]*question // to the hardware, under way
-	outsiders map[model.DeviceID][]int      // programs without a session
+	attaches  map[int]struct{}              // in progress, by PID
+	questions map[model.SessionID]*question // hardware queries in progress
+	outsiders map[model.DeviceID][]int      // unmanaged programs
 
-	look chan struct{} // asks for a look at those now
+	look chan struct{} // requests an update of outsiders
 
 	// shutdown undoes Start, in this order.
 	shutdown []func()
@@ -109,7 +109,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	return d, nil
 }
 
-// onClose has f called by Close, before everything that was registered earlier.
+// onClose registers a step of Close; steps run in reverse order.
 func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
 
 // Close resumes every program, restores every timeslice and releases the directory.
@@ -161,7 +161,7 @@ func (d *Daemon) newEngine() (*engine.Engine, error) {
 	return e, nil
 }
 
-// openDrivers detects the drivers of this host, or the virtual one that was asked for.
+// openDrivers detects the drivers of this host, or the selected virtual one.
 func (d *Daemon) openDrivers() driver.Place {
 	all := registry.All()
 	if d.opts.Platform == "" {
@@ -227,7 +227,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	return nil
 }
 
-// startRecording has the engine loop write down what it does, if that is wanted.
+// startRecording starts the recording, if one is configured.
 func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 	if d.opts.Record == "" {
 		return nil
@@ -250,14 +250,14 @@ func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
 	return nil
 }
 
-// endRecording writes what is left of the recording.
+// endRecording flushes and closes the recording.
 func (d *Daemon) endRecording() {
 	_ = d.record.Close() // in Stats
 	s := d.record.Stats()
 	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", s.Err)
 }
 
-// engineDo runs f on the engine loop; a loop that doesn't answer is an error, not a hang.
+// engineDo runs f on the engine loop, or fails if the loop does not answer in time.
 func (d *Daemon) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -271,7 +271,7 @@ func unavailable(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return control.Errorf(control.ErrUnavailable, "see `xsched list --stats`; restart the daemon if it stays", "the engine does not answer")
+		return control.Errorf(control.ErrUnavailable, "see `xsched list --stats`; restart the daemon if this persists", "the engine does not respond")
 	case errors.Is(err, hub.ErrStopped), errors.Is(err, context.Canceled):
 		return control.Errorf(control.ErrUnavailable, "", "the daemon is stopping")
 	}

@@ -14,7 +14,7 @@ import (
 	"xsched/internal/model"
 )
 
-// Hint changes hints of a process or of one of its queues.
+// Hint implements control.Control.
 func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	change, err := r.Change()
 	if err != nil {
@@ -45,7 +45,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	switch {
 	case errors.Is(err, hub.ErrUnknownPID):
-		return control.HintReply{}, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
+		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
 	case errors.Is(err, hub.ErrUnknownQueue):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
 	}
@@ -55,14 +55,14 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	return control.HintReply{PID: r.PID, Queue: r.Queue, Hints: control.HintsOf(&hint)}, nil
 }
 
-// queueHint changes one queue. What the hardware does to all queues of a process alike is the process's.
+// queueHint changes one queue. Hints that the hardware applies to a whole process are refused.
 func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises bool, change model.HintChange) (model.Hint, error) {
 	for _, f := range model.HintFields() {
 		if f.Process && change.Has(f.Name) {
 			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
 		}
 	}
-	if change.Empty() { // only asks
+	if change.Empty() { // only reads
 		s, err := d.find(ctx, control.Caller{}, r.PID)
 		if err != nil {
 			return model.Hint{}, err
@@ -77,15 +77,15 @@ func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises b
 	return d.hub.SetQueueHint(ctx, r.PID, *r.Queue, raises, change, together(change))
 }
 
-// together checks what only the whole of a hint shows, as far as it was changed.
+// together checks the combination of changed and existing hints.
 func together(change model.HintChange) func(*model.Hint) error {
 	has := func(names ...string) bool { return slices.ContainsFunc(names, change.Has) }
 	return func(h *model.Hint) error {
 		switch {
 		case has("in_flight", "batch") && h.InFlight != 0 && h.Batch > h.InFlight:
-			return control.Errorf(control.ErrInvalid, "use at most as many", "batch %d is more than %d in flight", h.Batch, h.InFlight)
+			return control.Errorf(control.ErrInvalid, fmt.Sprintf("use at most %d", h.InFlight), "batch %d is larger than in-flight limit %d", h.Batch, h.InFlight)
 		case has("slo_percentile") && h.SLO.Percentile != 0 && !h.SLO.Said():
-			return control.Errorf(control.ErrInvalid, fmt.Sprintf("say also how long %v %% of the requests may take (slo)", h.SLO.Percentile), "a percentile alone is no target")
+			return control.Errorf(control.ErrInvalid, "set slo too", "slo percentile %v has no target", h.SLO.Percentile)
 		}
 		return nil
 	}

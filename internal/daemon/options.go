@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon assembles `xsched serve`: hub, engine, device backends and
-// guardian, and the control interface that the HTTP server offers.
+// Package daemon assembles `xsched serve` from hub, engine, drivers and guardian, and implements
+// control.Control.
 package daemon
 
 import (
@@ -11,23 +11,23 @@ import (
 	"xsched/internal/model"
 )
 
-// Options configure Start. The zero value is a user's daemon with defaults.
+// Options configure Start. The zero value is a user's daemon with default settings.
 type Options struct {
-	// Dir holds the sockets; empty: $XSCHED_DIR, /run/xsched for root, else the user's own.
+	// Dir holds the sockets; empty: control.DefaultDir.
 	Dir string
-	// Policy and Mode to start with; empty: the engine's defaults.
+	// Policy and Mode are the initial ones; empty: the engine's defaults.
 	Policy string
 	Mode   model.Mode
-	// ModeLevel is the forced level of ModeLevel.
+	// ModeLevel is the level of mode "level".
 	ModeLevel model.Level
-	// Quantum and StarvationBound override the engine's defaults when not 0.
+	// Quantum and StarvationBound override the engine's defaults unless 0.
 	Quantum, StarvationBound time.Duration
 
 	// Virtual uses a virtual GPU in place of the kernel drivers.
 	Virtual bool
-	// Platform names the driver that the virtual GPU implements; empty: the first of the registry.
+	// Platform names the driver that the virtual GPU emulates; empty: the first of the registry.
 	Platform string
-	// VGPUSocket is the device process's socket; empty: the driver's default name in Dir.
+	// VGPUSocket is the virtual GPU's socket; empty: the driver's default name in Dir.
 	VGPUSocket string
 
 	// StateDir keeps what was learnt about GPUs; empty: nothing is kept.
@@ -36,22 +36,22 @@ type Options struct {
 	// environment; nil: the daemon does not test.
 	SelfTest func() (path string, env []string, err error)
 
-	// Private: the daemon is there for one program and its children, which may choose the policy.
+	// Private marks a daemon for one program and its children, which may choose the policy.
 	Private bool
-	// AllowPriority lets non-root clients of a root daemon raise themselves above 0.
+	// AllowPriority lets non-root clients of a root daemon use priorities above 0.
 	AllowPriority bool
-	// MaxSessions and MaxSessionsPerUID bound the clients; 0: 4096 and 1024.
+	// MaxSessions and MaxSessionsPerUID limit the clients; 0: 4096 and 1024.
 	MaxSessions, MaxSessionsPerUID int
 
-	// Version is the program's, for Control.Version.
+	// Version is reported by Control.Version.
 	Version string
 	Log     *slog.Logger
 
-	// Record is the file into which everything goes that the engine is told and decides; empty: none.
+	// Record is the file for a recording of all engine events and decisions; empty: none.
 	Record string
 
-	// GuardianCommand starts the guardian; empty: this executable with "guardian".
-	// The command gets its socket as file descriptor 3 and must call guardian.Main(3). A tracer is started
-	// by the same command with arguments that only say so.
+	// GuardianCommand starts the guardian; empty: this executable with "guardian". The command
+	// gets its socket as file descriptor 3 and must call guardian.Main(3). It also starts tracers,
+	// with additional arguments that only label the process.
 	GuardianCommand []string
 }

@@ -18,7 +18,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// Version says what is running.
+// Version implements control.Control.
 func (d *Daemon) Version(ctx context.Context, _ control.Caller) (control.Version, error) {
 	v := control.Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
@@ -37,7 +37,7 @@ func (d *Daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
 	return s, unavailable(err)
 }
 
-// List returns every process.
+// List implements control.Control.
 func (d *Daemon) List(ctx context.Context, _ control.Caller) (control.List, error) {
 	out := control.List{Processes: []control.Process{}}
 	err := d.engineDo(ctx, func(e *engine.Engine) {
@@ -101,7 +101,7 @@ func causes(by map[int]uint64) []control.Cause {
 	return out
 }
 
-// Devices returns the GPUs that processes use, and those the driver shows.
+// Devices implements control.Control: the GPUs that processes use and those the driver reports.
 func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices, error) {
 	all, err := d.sessions(ctx)
 	if err != nil {
@@ -147,7 +147,7 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 	return out, nil
 }
 
-// Stats answers also while the engine is blocked.
+// Stats implements control.Control. It answers even while the engine is blocked.
 func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 	h := d.hub.Stats()
 	m := d.metrics
@@ -205,7 +205,7 @@ func histogram(h *driver.Histogram) control.Histogram {
 	}
 	cumulative, sum := h.Cumulative(bounds)
 	out.Cumulative, out.SumUS = cumulative, us(sum)
-	// Durations come in while this reads: what was counted first is what holds.
+	// Durations are added concurrently; the larger count is consistent with the buckets.
 	out.Count = max(n, cumulative[len(cumulative)-1])
 	return out
 }

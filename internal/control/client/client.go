@@ -19,17 +19,16 @@ import (
 	"xsched/internal/control"
 )
 
-// ErrNoDaemon says that nothing listens on the control socket.
+// ErrNoDaemon reports that no daemon listens on the control socket.
 var ErrNoDaemon = errors.New("no daemon")
 
-// Client asks the daemon behind one control socket.
+// Client talks to the daemon behind one control socket.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// New returns a client of the control socket at this path; it connects
-// when first used.
+// New returns a client of the control socket at a path. It connects on first use.
 func New(socket string) *Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second}
 	return &Client{
@@ -47,88 +46,88 @@ func New(socket string) *Client {
 	}
 }
 
-// Socket is the path the client was made for.
+// Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Version says what is running.
+// Version returns the daemon's version and configuration.
 func (c *Client) Version(ctx context.Context) (control.Version, error) {
 	return do[control.Version](ctx, c, http.MethodGet, "/version", nil)
 }
 
-// List returns every process the daemon knows.
+// List returns all managed processes.
 func (c *Client) List(ctx context.Context) (control.List, error) {
 	return do[control.List](ctx, c, http.MethodGet, "/processes", nil)
 }
 
-// Devices returns every GPU seen so far.
+// Devices returns all known GPUs.
 func (c *Client) Devices(ctx context.Context) (control.Devices, error) {
 	return do[control.Devices](ctx, c, http.MethodGet, "/devices", nil)
 }
 
-// Stats returns the daemon's own figures.
+// Stats returns the daemon's statistics.
 func (c *Client) Stats(ctx context.Context) (control.Stats, error) {
 	return do[control.Stats](ctx, c, http.MethodGet, "/stats", nil)
 }
 
-// Hint changes what is set in the request.
+// Hint changes the hints that the request sets and returns all hints in force.
 func (c *Client) Hint(ctx context.Context, r control.HintRequest) (control.HintReply, error) {
 	return do[control.HintReply](ctx, c, http.MethodPost, "/hint", r)
 }
 
-// Policy returns the policy in force.
+// Policy returns the current policy.
 func (c *Client) Policy(ctx context.Context) (control.PolicyReply, error) {
 	return do[control.PolicyReply](ctx, c, http.MethodGet, "/policy", nil)
 }
 
-// SetPolicy selects a policy.
+// SetPolicy sets the policy.
 func (c *Client) SetPolicy(ctx context.Context, r control.PolicyRequest) (control.PolicyReply, error) {
 	return do[control.PolicyReply](ctx, c, http.MethodPut, "/policy", r)
 }
 
-// Mode returns the mode in force.
+// Mode returns the current mode.
 func (c *Client) Mode(ctx context.Context) (control.ModeReply, error) {
 	return do[control.ModeReply](ctx, c, http.MethodGet, "/mode", nil)
 }
 
-// SetMode selects a mode.
+// SetMode sets the mode.
 func (c *Client) SetMode(ctx context.Context, r control.ModeRequest) (control.ModeReply, error) {
 	return do[control.ModeReply](ctx, c, http.MethodPut, "/mode", r)
 }
 
-// Suspend holds a process until Resume.
+// Suspend suspends a process until Resume.
 func (c *Client) Suspend(ctx context.Context, pid int) (control.ProcessReply, error) {
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/suspend", control.ProcessRequest{PID: pid})
 }
 
-// Resume undoes Suspend.
+// Resume resumes a process after Suspend.
 func (c *Client) Resume(ctx context.Context, pid int) (control.ProcessReply, error) {
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/resume", control.ProcessRequest{PID: pid})
 }
 
-// Attach takes a process under control that has no shim.
+// Attach starts managing a process that has no shim.
 func (c *Client) Attach(ctx context.Context, pid int) (control.ProcessReply, error) {
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/attach", control.ProcessRequest{PID: pid})
 }
 
-// AttachWith does the same and sets what the request says about it.
+// AttachWith attaches and sets the hints of the request.
 func (c *Client) AttachWith(ctx context.Context, r control.ProcessRequest) (control.ProcessReply, error) {
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/attach", r)
 }
 
-// Detach undoes Attach.
+// Detach stops managing an attached process.
 func (c *Client) Detach(ctx context.Context, pid int) (control.ProcessReply, error) {
 	return do[control.ProcessReply](ctx, c, http.MethodPost, "/detach", control.ProcessRequest{PID: pid})
 }
 
-// Queues lists a program's hardware queues.
+// Queues returns a process's hardware queues.
 func (c *Client) Queues(ctx context.Context, pid int) (control.HardwareQueues, error) {
 	return do[control.HardwareQueues](ctx, c, http.MethodPost, "/queues", control.ProcessRequest{PID: pid})
 }
 
-// Wedge blocks the engine loop; fault injection on the virtual GPU.
+// Wedge blocks the engine loop: fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
 	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})
 }
@@ -143,7 +142,7 @@ func do[Reply any](ctx context.Context, c *Client, method, route string, request
 		}
 		body = bytes.NewReader(encoded)
 	}
-	// The host is never looked up: every connection goes to the socket.
+	// The host is not resolved; every connection goes to the socket.
 	r, err := http.NewRequestWithContext(ctx, method, "http://xsched"+control.Prefix+route, body)
 	if err != nil {
 		return reply, fmt.Errorf("make request: %w", err)
@@ -162,38 +161,38 @@ func do[Reply any](ctx context.Context, c *Client, method, route string, request
 		if err := json.NewDecoder(limited).Decode(&failure); err != nil || failure.Error.Cause == "" {
 			return reply, &control.Error{
 				Kind: control.ErrUnavailable, Cause: fmt.Sprintf("%s answered %s", c.socket, answer.Status),
-				Remedy: "check that an xsched daemon of this version listens there",
+				Remedy: "check that an xsched daemon of this version listens on it",
 			}
 		}
 		return reply, control.DecodeError(failure.Error)
 	}
 	if err := json.NewDecoder(limited).Decode(&reply); err != nil {
-		return reply, fmt.Errorf("read the daemon's answer: %w", err)
+		return reply, fmt.Errorf("read the daemon's reply: %w", err)
 	}
 	return reply, nil
 }
 
-// explain turns a failed connection into its cause and the next step.
+// explain converts a connection error to its cause and remedy.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return &control.Error{
-			Kind: control.ErrNotAllowed, Cause: "no permission to talk to the daemon at " + c.socket,
-			Remedy: "use sudo, or start your own with `xsched serve`",
+			Kind: control.ErrNotAllowed, Cause: "no permission to connect to the daemon at " + c.socket,
+			Remedy: "use sudo, or start your own daemon with `xsched serve`",
 		}
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return &control.Error{
-			Kind: control.ErrUnavailable, Cause: "the daemon at " + c.socket + " does not answer",
-			Remedy: "look at its log, then restart it; applications run natively meanwhile",
+			Kind: control.ErrUnavailable, Cause: "the daemon at " + c.socket + " does not respond",
+			Remedy: "check its log and restart it; programs run natively in the meantime",
 		}
 	}
 	return &control.Error{
-		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("talk to the daemon at %s: %v", c.socket, control.Innermost(err)),
+		Kind: control.ErrUnavailable, Cause: fmt.Sprintf("connect to the daemon at %s: %v", c.socket, control.Innermost(err)),
 		Remedy: "check that it is running",
 	}
 }

@@ -19,10 +19,9 @@ import (
 	"xsched/internal/control"
 )
 
-// Client speaks XSched's own routes, with this daemon or with any other
-// server that has them.
+// Client uses upstream's routes, with this daemon or with upstream's server.
 type Client struct {
-	// Token is sent when not empty; a daemon on another machine asks for it.
+	// Token, if not empty, is the bearer token; a daemon on another machine requires it.
 	Token string
 
 	base string
@@ -35,14 +34,14 @@ func New(host string, port int) *Client {
 		base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)),
 		http: &http.Client{
 			Timeout:   control.CallTimeout + 5*time.Second,
-			Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: 40 * time.Second}, // no proxy: it is this machine, mostly
-			// A server that sends us elsewhere is none of XSched's.
+			Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: 40 * time.Second}, // no proxy: mostly loopback
+			// An XSched server does not redirect.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // List returns all queues.
@@ -51,7 +50,7 @@ func (c *Client) List(ctx context.Context) (Queues, error) {
 	return out, c.do(ctx, http.MethodGet, "/xqueues", nil, &out)
 }
 
-// Config changes a queue; 0 for the level, -1 for the others leaves it as it is.
+// Config changes a queue. Level 0 and -1 for the others mean no change.
 func (c *Client) Config(ctx context.Context, handle uint64, level int, threshold, batch int64) error {
 	query := url.Values{}
 	if level != 0 {
@@ -66,7 +65,7 @@ func (c *Client) Config(ctx context.Context, handle uint64, level int, threshold
 	return c.do(ctx, http.MethodPost, "/config/"+HandleText(handle)+"?"+query.Encode(), nil, nil)
 }
 
-// Policy returns the number of the policy in force.
+// Policy returns the number of the current policy.
 func (c *Client) Policy(ctx context.Context) (int, error) {
 	var out struct {
 		Policy int `json:"policy"`
@@ -75,7 +74,7 @@ func (c *Client) Policy(ctx context.Context) (int, error) {
 	return out.Policy, err
 }
 
-// SetPolicy selects a policy by its number.
+// SetPolicy sets the policy by number.
 func (c *Client) SetPolicy(ctx context.Context, number int) error {
 	return c.do(ctx, http.MethodPost, "/policy?policy="+strconv.Itoa(number), nil, nil)
 }
@@ -110,14 +109,14 @@ func (c *Client) do(ctx context.Context, method, path string, request, reply any
 			return context.Canceled
 		}
 		return &control.Error{
-			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("no server answers at %s: %v", c.base, control.Innermost(err)),
-			Remedy: "start one with `xsched serve`, or name it with -a and -p",
+			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("no server responds at %s: %v", c.base, control.Innermost(err)),
+			Remedy: "start one with `xsched serve`, or select one with -a and -p",
 		}
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, control.MaxReplyBytes))
 	if err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
+		return fmt.Errorf("read the server's reply: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
 		return refusedBy(answer.Status, text)
@@ -126,12 +125,12 @@ func (c *Client) do(ctx context.Context, method, path string, request, reply any
 		return nil
 	}
 	if err := json.Unmarshal(text, reply); err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
+		return fmt.Errorf("read the server's reply: %w", err)
 	}
 	return nil
 }
 
-// refusedBy takes the reason out of an answer, in XSched's shape or in ours.
+// refusedBy extracts the reason from an error reply, in upstream's format or ours.
 func refusedBy(status string, text []byte) error {
 	var plain struct {
 		Error string `json:"error"`

@@ -14,10 +14,10 @@ import (
 	"xsched/internal/policy"
 )
 
-// DefaultPort is where XSched's tools look for a server.
+// DefaultPort is the default port of upstream's tools.
 const DefaultPort = 50000
 
-// Queue is a queue as XSched's routes show it.
+// Queue is a queue in upstream's format.
 type Queue struct {
 	Handle    uint64 `json:"handle"`
 	Device    uint64 `json:"device"`
@@ -29,28 +29,28 @@ type Queue struct {
 	Suspended bool   `json:"suspended"`
 
 	index uint32
-	own   bool // it is scheduled by itself, not with the others of its program
+	own   bool // scheduled individually
 }
 
-// Process is a program as XSched's routes show it.
+// Process is a process in upstream's format.
 type Process struct {
 	PID     int    `json:"pid"`
 	CmdLine string `json:"cmdline"`
 }
 
-// Queues is the answer of GET /xqueues.
+// Queues is the reply of GET /xqueues.
 type Queues struct {
 	Queues    []Queue   `json:"xqueues"`
 	Processes []Process `json:"processes"`
 }
 
-// QueueReply is the answer of GET /xqueue/HANDLE.
+// QueueReply is the reply of GET /xqueue/HANDLE.
 type QueueReply struct {
 	Queue   Queue   `json:"xqueue"`
 	Process Process `json:"process"`
 }
 
-// Hint is the body of POST /hint; which fields it needs depends on its type.
+// Hint is the body of POST /hint; its type determines the required fields.
 type Hint struct {
 	Type        *int    `json:"hint_type,omitempty"`
 	Handle      *uint64 `json:"handle,omitempty"`
@@ -61,7 +61,7 @@ type Hint struct {
 	Display     *uint64 `json:"display,omitempty"`
 }
 
-// The types of hint that POST /hint takes.
+// Hint types of POST /hint.
 const (
 	HintPriority     = 1
 	HintUtilization  = 2
@@ -74,7 +74,7 @@ const deviceGPU = 2
 
 var deviceKinds = []string{"UNKNOWN", "CPU", "GPU", "NPU", "FPGA", "ASIC", "MCA"}
 
-// DeviceText is a device the way `xcli list` shows it.
+// DeviceText returns the device as `xcli list` shows it.
 func (q Queue) DeviceText() string {
 	kind := deviceKinds[0]
 	if k := q.Device >> 32; k < uint64(len(deviceKinds)) {
@@ -83,17 +83,17 @@ func (q Queue) DeviceText() string {
 	return kind + "(" + HandleText(q.Device) + ")"
 }
 
-// HandleText is a handle in hexadecimal.
+// HandleText returns a handle in hexadecimal.
 func (q Queue) HandleText() string { return HandleText(q.Handle) }
 
-// HandleText is a handle in hexadecimal.
+// HandleText returns a handle in hexadecimal.
 func HandleText(h uint64) string { return "0x" + strconv.FormatUint(h, 16) }
 
-// handleBits is the room for the index in a handle: a page has 1024 queues.
+// handleBits is the width of the queue index in a handle; a page has 1024 queues.
 const handleBits = 16
 
-// HandleOf names a queue for as long as its session lives. Sessions count from
-// 1, so no handle is 0, and all stay exact in a JSON reader that knows only doubles.
+// HandleOf returns the handle of a queue, valid for the life of its session. Sessions start at 1,
+// so no handle is 0, and handles are exact in a double.
 func HandleOf(session uint64, index uint32) uint64 { return session<<handleBits | uint64(index) }
 
 // ParseHandle reads a handle from a path.
@@ -111,7 +111,7 @@ func (q Queue) Own() *uint32 {
 	return &q.index
 }
 
-// deviceOf packs a PCI address, domain:bus:slot.function, in XSched's way.
+// deviceOf encodes a PCI address, domain:bus:slot.function, as upstream does.
 func deviceOf(address string) uint64 {
 	var domain, bus, slot, function uint64
 	if n, err := fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &slot, &function); n != 4 || err != nil {
@@ -120,12 +120,12 @@ func deviceOf(address string) uint64 {
 	return deviceGPU<<32 | (domain<<16|bus&0xff<<8|slot&0x1f<<3|function&7)&0xffffffff
 }
 
-// FromList shows a list in XSched's way. A queue that is held or stopped is suspended.
+// FromList converts a list. Held and suspended queues are both suspended in upstream's format.
 func FromList(l control.List) Queues {
 	out := Queues{Queues: []Queue{}, Processes: []Process{}}
 	seen := map[int]bool{}
 	for _, p := range l.Processes {
-		if !seen[p.PID] { // one that joins again has two sessions for a moment
+		if !seen[p.PID] { // a process that reconnects briefly has two sessions
 			seen[p.PID] = true
 			out.Processes = append(out.Processes, Process{p.PID, p.Command})
 		}
@@ -163,12 +163,12 @@ func (x Queues) Find(handle uint64) (QueueReply, bool) {
 	return QueueReply{}, false
 }
 
-// Policies are the numbers and names of XSched's policies, in its order.
+// Policies returns upstream's policies; their numbers start at 1.
 func Policies() []string {
 	return []string{"HPF", "HHPF", "CHPF", "UP", "PUP", "SPUP", "KEDF", "LAX", "AWF", "CFS", "MLFQ"}
 }
 
-// PolicyNumber is the number of a policy, XSched's or ours, in any case of letters.
+// PolicyNumber returns the number of a policy, upstream's or ours, ignoring case.
 func PolicyNumber(name string) (int, error) {
 	for i, n := range Policies() {
 		if strings.EqualFold(n, name) {
@@ -181,7 +181,7 @@ func PolicyNumber(name string) (int, error) {
 	return 0, errors.New("invalid policy name: " + strconv.Quote(name))
 }
 
-// PolicyName is the way back; empty if the number is not known.
+// PolicyName is the inverse of PolicyNumber; it returns "" for an unknown number.
 func PolicyName(number int) string {
 	if all := Policies(); number >= 1 && number <= len(all) {
 		return all[number-1]
