@@ -100,7 +100,7 @@ func (g *guard) check(r *http.Request) error {
 	return nil
 }
 
-// knownHost says whether a Host header names the loopback.
+// knownHost reports whether a Host header names the loopback interface.
 func (g *guard) knownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {

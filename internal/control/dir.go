@@ -15,7 +15,6 @@ import (
 const (
 	ClientSocket  = "xsched.sock" // the shim's protocol
 	ControlSocket = "control.sock"
-	LockFile      = "lock"
 
 	// A virtual device listens on one of these; VirtualKFDRoot holds its sysfs tree.
 	VirtualSocket    = "vgpu.sock"
@@ -23,7 +22,10 @@ const (
 	VirtualKFDRoot   = "kfd"
 )
 
-// DefaultDir is where the sockets are when nobody says otherwise.
+// maxSocketPath is the largest path in a unix socket address.
+const maxSocketPath = 107
+
+// DefaultDir returns the default directory of the sockets.
 func DefaultDir(uid int, getenv func(string) string) string {
 	if d := getenv("XSCHED_DIR"); d != "" {
 		return d
@@ -37,8 +39,8 @@ func DefaultDir(uid int, getenv func(string) string) string {
 	return fmt.Sprintf("/tmp/xsched-%d", uid)
 }
 
-// StateDir is where a daemon keeps what it has learnt over reboots: $XSCHED_STATE,
-// /var/lib/xsched for root, else in the user's home; empty: nowhere.
+// StateDir returns the directory for results that survive a reboot: $XSCHED_STATE,
+// /var/lib/xsched for root, else one in the user's home; empty: none.
 func StateDir(uid int, getenv func(string) string) string {
 	switch {
 	case getenv("XSCHED_STATE") != "":
@@ -53,25 +55,30 @@ func StateDir(uid int, getenv func(string) string) string {
 	return ""
 }
 
-// PrepareDir makes the directory, or checks that one that is there is safe: a
-// directory and no link, ours, and not writable by others. A root daemon's is open
-// for everybody to look into, a user's is closed.
+// PrepareDir creates the directory. An existing one must be a directory, not a link, and belong to
+// uid; its mode is corrected. Everybody may enter root's directory, only the user a user's.
 func PrepareDir(dir string, uid int) error {
+	if n := len(filepath.Join(dir, ControlSocket)); n > maxSocketPath {
+		return &Error{
+			Kind: ErrInvalid, Cause: fmt.Sprintf("the socket path in %s has %d bytes, at most %d are possible", dir, n, maxSocketPath),
+			Remedy: "use a shorter directory with --dir or XSCHED_DIR",
+		}
+	}
 	mode := os.FileMode(0o700)
 	if uid == 0 {
 		mode = 0o755
 	}
-	// The parents are the administrator's; only the last one is made like this.
+	// Missing parents get the usual mode.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("create %s: %w", filepath.Dir(dir), err)
 	}
 	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("create %s: %w", dir, err)
 	}
-	// Through a descriptor, so that what is checked is what is used.
+	// Check through a descriptor, so that the directory can't be replaced in between.
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open %s: %w (it must be a directory and no link)", dir, err)
+		return fmt.Errorf("open %s: %w (must be a directory and not a link)", dir, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
@@ -79,7 +86,7 @@ func PrepareDir(dir string, uid int) error {
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if int(st.Uid) != uid {
-		return fmt.Errorf("use %s: it belongs to uid %d, not %d; remove it or choose another with XSCHED_DIR", dir, st.Uid, uid)
+		return fmt.Errorf("use %s: owned by uid %d, not %d; remove it or set XSCHED_DIR", dir, st.Uid, uid)
 	}
 	if os.FileMode(st.Mode)&0o777 != mode {
 		if err := unix.Fchmod(fd, uint32(mode)); err != nil {

@@ -68,7 +68,7 @@ func (r *HintRequest) Change() (model.HintChange, error) {
 		c.Set(f.Name, value)
 	}
 	if r.SLOUS != nil && *r.SLOUS == 0 && r.SLOPercentile == nil {
-		c.Set("slo_percentile", model.HintValue{}) // it goes with its target
+		c.Set("slo_percentile", model.HintValue{}) // the percentile is cleared with its target
 	}
 	return c, nil
 }
@@ -94,7 +94,7 @@ func put(v reflect.Value, value model.HintValue) {
 	}
 }
 
-// Value is the way back: what is said here.
+// Value returns the value of one hint.
 func (h *Hints) Value(f *model.HintField) model.HintValue {
 	v := reflect.ValueOf(h).Elem()
 	switch p := v.Field(shownNames[f.Name]); p.Kind() {

@@ -189,7 +189,7 @@ func openFDs() int {
 	if err != nil {
 		return 0
 	}
-	return len(entries) - 1 // the one that reads the directory
+	return len(entries) - 1 // without the descriptor of the directory
 }
 
 func histogram(h *driver.Histogram) control.Histogram {
