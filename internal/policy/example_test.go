@@ -28,6 +28,6 @@ func ExampleSummary() {
 	}
 	// Output:
 	// AWF  active window first
-	// CFS  weighted fair sharing of GPU time
-	// CHPF highest priority first, from the process's CPU nice value
+	// CFS  weighted fair shares, short rounds
+	// CHPF highest priority first, by CPU nice value
 }
