@@ -61,7 +61,7 @@ func OpenPrivate(ctx context.Context, exe, platform, fault string, serveFlags ..
 		return nil, fmt.Errorf("create a private directory: %w", err)
 	}
 	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.Dir) })
-	argv := []string{"serve", "--http", "off"}
+	argv := []string{"serve", "--http", "off", "--self-test", "off"} // nothing else may use the GPU
 	if r.Virtual {
 		if err := r.startDevice(ctx, fault); err != nil {
 			return nil, err

@@ -245,7 +245,7 @@ class Rig:
     def start_daemon(self, limit_s=900):
         if self.daemon and self.daemon.alive():
             return self.daemon
-        argv = [self.xsched, "serve", "--log-level", "info"] + (["--virtual"] if self.virtual else [])
+        argv = [self.xsched, "serve", "--log-level", "info", "--self-test", "off"] + (["--virtual"] if self.virtual else [])
         self.daemon = Proc(self, "daemon", argv, limit_s=limit_s, cores=self.cores.get("daemon"), pipe=False)
         limit = time.monotonic() + 10
         while time.monotonic() < limit:

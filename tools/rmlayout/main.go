@@ -77,7 +77,7 @@ func run(repo, out string) error {
 		return err
 	}
 	branches := map[string][]section{}
-	for _, tag := range strings.Fields(list) {
+	for tag := range strings.FieldsSeq(list) {
 		branch, _, _ := strings.Cut(tag, ".")
 		text, err := layout(repo, tag)
 		if err != nil {

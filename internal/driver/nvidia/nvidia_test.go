@@ -64,7 +64,6 @@ func TestVersions(t *testing.T) {
 	if err != nil || v != "470.1" {
 		t.Errorf("%q %v", v, err)
 	}
-
 }
 
 func TestKernelTransportAcceptsOnlyTheDevice(t *testing.T) {

@@ -177,7 +177,7 @@ func (d *Driver) logTest(t driver.SelfTest, err error) {
 	case t.Outcome == driver.OutcomePassed:
 		d.log.Info("self-test passed", "gpu", t.GPU, "driver", t.Driver)
 	default:
-		d.log.Warn("self-test "+string(t.Outcome), "gpu", t.GPU, "driver", t.Driver, "reason", t.Reason)
+		d.log.Warn("self-test did not pass", "outcome", t.Outcome, "gpu", t.GPU, "driver", t.Driver, "reason", t.Reason)
 	}
 	if err != nil {
 		d.log.Warn("self-test result is not kept", "err", err)

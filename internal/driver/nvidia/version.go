@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,10 +51,8 @@ func grade(version string) (Grade, error) {
 	if err != nil {
 		return Unsupported, fmt.Errorf("driver version %q is not a version", version)
 	}
-	for _, b := range branches {
-		if b == n {
-			return SameABI, nil
-		}
+	if slices.Contains(branches, n) {
+		return SameABI, nil
 	}
 	if n > branches[0] {
 		return Unlisted, fmt.Errorf("driver %s: %w (%s); level 1 only, until `xsched doctor --self-test` passes", version, ErrUnknownDriver, knownRange())
