@@ -30,7 +30,7 @@ type inst struct {
 	// serve them in order.
 	first, next uint64
 	active      []request  // first..next
-	backlog     backlog    // arrived, not begun
+	backlog     []pending  // arrived, not begun; grows while a policy starves the tenant
 	launching   uint64     // number of the request whose kernels are being launched
 	fed         model.Time // time of its last launch
 	returning   []request  // complete on the device, not yet visible to the program
@@ -42,27 +42,6 @@ type pending struct {
 	at      model.Time
 	work    time.Duration
 	kernels int32
-}
-
-// backlog is a FIFO of pending requests. It grows while a policy starves the tenant.
-type backlog struct {
-	list  []pending
-	first int
-}
-
-func (b *backlog) empty() bool { return b.first == len(b.list) }
-
-func (b *backlog) push(p pending) {
-	if b.first > len(b.list)/2 { // amortized: at least as many were removed as are moved
-		b.list = b.list[:copy(b.list, b.list[b.first:])]
-		b.first = 0
-	}
-	b.list = append(b.list, p)
-}
-
-func (b *backlog) pop() pending {
-	b.first++
-	return b.list[b.first-1]
 }
 
 // request is a request that has begun.
@@ -227,7 +206,7 @@ func (in *inst) join() {
 func (in *inst) leave() {
 	c := in.cell
 	in.ended = true
-	in.active, in.backlog, in.returning = nil, backlog{}, nil
+	in.active, in.backlog, in.returning = nil, nil, nil
 	in.first, in.launching = in.next, in.next
 	for _, r := range in.ranks {
 		c.engine.RemoveQueue(c.now, r.id)
@@ -262,14 +241,15 @@ func (in *inst) arrive() {
 	if c.sketch != nil && in.tenant.Arrivals.Closed == nil {
 		c.sketch.came(in)
 	}
-	in.backlog.push(p)
+	in.backlog = append(in.backlog, p)
 	in.begin()
 }
 
 // begin starts pending requests up to the concurrency limit.
 func (in *inst) begin() {
-	for !in.backlog.empty() && len(in.active)+len(in.returning) < in.width {
-		in.active = append(in.active, request{pending: in.backlog.pop(), ranks: int32(len(in.ranks))})
+	for len(in.backlog) > 0 && len(in.active)+len(in.returning) < in.width {
+		in.active = append(in.active, request{pending: in.backlog[0], ranks: int32(len(in.ranks))})
+		in.backlog = in.backlog[1:]
 		in.next++
 	}
 	if !in.waiting {

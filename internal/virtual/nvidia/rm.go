@@ -107,30 +107,48 @@ type answer func(errno int, fds ...int)
 // ioctl executes a request and changes the bytes of p in place. It calls done exactly once, now or
 // later, unless a fault suppresses the reply.
 func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
-	le := binary.LittleEndian
 	bytes := int(p.Request >> 16 & 0x3fff)
 	if len(p.Arg) != bytes {
 		done(int(unix.EINVAL))
 		return
 	}
+	// The sizes of requests are those of the structs, so decoding cannot fail.
 	switch p.Request {
 	case reqAlloc32:
-		f.allocCall(p, 24, 28, done)
+		a, _ := abi.Decode[abi.NVOS21](p.Arg)
+		if int(a.ParamsSize) != len(p.Params) {
+			done(int(unix.EFAULT))
+			return
+		}
+		a.HObjectNew, a.Status = f.alloc(a.HRoot, a.HObjectParent, a.HObjectNew, a.HClass, p.Params)
+		copy(p.Arg, abi.Bytes(&a))
+		done(0)
 	case reqAlloc48:
-		f.allocCall(p, 32, 40, done)
+		a, _ := abi.Decode[abi.NVOS64](p.Arg)
+		if int(a.ParamsSize) != len(p.Params) {
+			done(int(unix.EFAULT))
+			return
+		}
+		a.HObjectNew, a.Status = f.alloc(a.HRoot, a.HObjectParent, a.HObjectNew, a.HClass, p.Params)
+		copy(p.Arg, abi.Bytes(&a))
+		done(0)
 	case reqFree:
-		le.PutUint32(p.Arg[12:], f.free(le.Uint32(p.Arg), le.Uint32(p.Arg[8:])))
+		a, _ := abi.Decode[abi.NVOS00](p.Arg)
+		a.Status = f.free(a.HRoot, a.HObjectOld)
+		copy(p.Arg, abi.Bytes(&a))
 		done(0)
 	case reqControl:
 		if f.rm.faults.NeverAnswer[f.account.PID] {
 			return
 		}
-		if int(le.Uint32(p.Arg[24:])) != len(p.Params) {
+		a, _ := abi.Decode[abi.NVOS54](p.Arg)
+		if int(a.ParamsSize) != len(p.Params) {
 			done(int(unix.EFAULT))
 			return
 		}
-		f.control(p, func(status uint32) {
-			le.PutUint32(p.Arg[28:], status)
+		f.control(a, p.Params, func(status uint32) {
+			a.Status = status
+			copy(p.Arg, abi.Bytes(&a))
 			done(0)
 		})
 	case reqVGMap:
@@ -138,20 +156,6 @@ func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
 	default:
 		done(int(unix.ENOTTY))
 	}
-}
-
-func (f *rmFile) allocCall(p vdevice.Packet, sizeAt, statusAt int, done answer) {
-	le := binary.LittleEndian
-	if int(le.Uint32(p.Arg[sizeAt:])) != len(p.Params) {
-		done(int(unix.EFAULT))
-		return
-	}
-	handle, status := f.alloc(le.Uint32(p.Arg), le.Uint32(p.Arg[4:]), le.Uint32(p.Arg[8:]), le.Uint32(p.Arg[12:]), p.Params)
-	if status == abi.NV_OK {
-		le.PutUint32(p.Arg[8:], handle)
-	}
-	le.PutUint32(p.Arg[statusAt:], status)
-	done(0)
 }
 
 // mapCall maps the submission memory of a compute group: hClient 0, hGroup 4, three

@@ -8,7 +8,6 @@ import (
 
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
-	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -55,26 +54,25 @@ func isGroup(o *object) bool     { return o.group != nil }
 func isSubdevice(o *object) bool { return o.class == abi.NV20_SUBDEVICE_0 }
 
 // control executes an RM_CONTROL.
-func (f *rmFile) control(p vdevice.Packet, reply func(status uint32)) {
-	le := binary.LittleEndian
-	c := f.clients[le.Uint32(p.Arg)]
+func (f *rmFile) control(a abi.NVOS54, params []byte, reply func(status uint32)) {
+	c := f.clients[a.HClient]
 	if c == nil {
 		reply(abi.NV_ERR_INVALID_CLIENT)
 		return
 	}
-	o := c.objects[le.Uint32(p.Arg[4:])]
+	o := c.objects[a.HObject]
 	if o == nil {
 		reply(abi.NV_ERR_INVALID_OBJECT_HANDLE)
 		return
 	}
-	control, known := controls[le.Uint32(p.Arg[8:])]
+	control, known := controls[a.Cmd]
 	switch {
 	case !known, !control.fits(o):
 		reply(abi.NV_ERR_INVALID_COMMAND)
-	case len(p.Params) != control.bytes:
+	case len(params) != control.bytes:
 		reply(abi.NV_ERR_INVALID_PARAM_STRUCT)
 	default:
-		control.do(&controlCall{f, f.rm.gpus[o.device], o, p.Params, reply})
+		control.do(&controlCall{f, f.rm.gpus[o.device], o, params, reply})
 	}
 }
 

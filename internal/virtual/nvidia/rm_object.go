@@ -8,28 +8,28 @@ import (
 	"xsched/internal/driver/nvidia/abi"
 )
 
-// alloc creates an object and returns its handle.
+// alloc creates an object. It returns the handle, which stays hNew on failure, and the status.
 func (f *rmFile) alloc(hRoot, hParent, hNew, class uint32, params []byte) (uint32, uint32) {
 	if class == abi.NV01_ROOT || class == abi.NV01_ROOT_CLIENT {
 		return f.allocClient(hNew)
 	}
 	c := f.clients[hRoot]
 	if c == nil {
-		return 0, abi.NV_ERR_INVALID_CLIENT
+		return hNew, abi.NV_ERR_INVALID_CLIENT
 	}
 	parent := c.objects[hParent]
 	if parent == nil {
-		return 0, abi.NV_ERR_INVALID_OBJECT_PARENT
+		return hNew, abi.NV_ERR_INVALID_OBJECT_PARENT
 	}
 	if hNew != 0 && c.objects[hNew] != nil {
-		return 0, abi.NV_ERR_INSERT_DUPLICATE_NAME
+		return hNew, abi.NV_ERR_INSERT_DUPLICATE_NAME
 	}
 	if f.objects >= maxObjects {
-		return 0, abi.NV_ERR_INSUFFICIENT_RESOURCES
+		return hNew, abi.NV_ERR_INSUFFICIENT_RESOURCES
 	}
 	o := &object{handle: hNew, class: class, parent: parent, device: parent.device}
 	if status := f.construct(c, o, params); status != abi.NV_OK {
-		return 0, status
+		return hNew, status
 	}
 	if o.handle == 0 {
 		for c.objects[c.next] != nil {
@@ -47,7 +47,7 @@ func (f *rmFile) alloc(hRoot, hParent, hNew, class uint32, params []byte) (uint3
 func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 	rm := f.rm
 	if len(f.clients) >= maxClients {
-		return 0, abi.NV_ERR_INSUFFICIENT_RESOURCES
+		return hNew, abi.NV_ERR_INSUFFICIENT_RESOURCES
 	}
 	handle := hNew
 	if handle == 0 {
@@ -58,7 +58,7 @@ func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 		rm.nextClient++
 	}
 	if rm.taken[handle] {
-		return 0, abi.NV_ERR_INSERT_DUPLICATE_NAME
+		return hNew, abi.NV_ERR_INSERT_DUPLICATE_NAME
 	}
 	c := &client{object: object{handle: handle, class: abi.NV01_ROOT_CLIENT, device: -1}, objects: map[uint32]*object{}, next: firstObject}
 	c.objects[handle] = &c.object
