@@ -169,3 +169,19 @@ func Sleep(ctx context.Context, d time.Duration) error {
 
 // Monotonic reads the clock of the tenants, the daemon and the device.
 func Monotonic() int64 { return int64(clock.Now()) }
+
+// Until calls try every pace until it reports true or fails, for at most limit. It returns whether try
+// reported true.
+func Until(ctx context.Context, limit, pace time.Duration, try func() (bool, error)) (bool, error) {
+	for end := time.Now().Add(limit); ; {
+		if ok, err := try(); ok || err != nil {
+			return ok, err
+		}
+		if time.Now().After(end) {
+			return false, nil
+		}
+		if err := Sleep(ctx, pace); err != nil {
+			return false, err
+		}
+	}
+}

@@ -341,8 +341,8 @@ func Timeline(title string, span time.Duration, lanes []Lane) *Chart {
 			case Idle:
 				continue
 			}
-			seen[p.State] = true
 			if x2 > x1 {
+				seen[p.State] = true
 				c.rect(x1, middle-height/2, x2-x1, height, class, "")
 			}
 		}

@@ -65,6 +65,9 @@ func Short(v float64) string {
 // Percent formats a fraction.
 func Percent(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + " %" }
 
+// WholePercent formats a fraction for an axis.
+func WholePercent(part float64) string { return Plain(100*part) + " %" }
+
 // Micros formats microseconds in a suitable unit, with three significant digits.
 func Micros(us float64) string {
 	switch {

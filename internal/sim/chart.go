@@ -31,7 +31,7 @@ func (r *Result) charts() []*report.Chart {
 	if len(latency) > 0 {
 		out = append(out, report.Ranges("Request latency: P50 to P99, mark at the maximum", "ms (log)", latency))
 	}
-	out = append(out, report.Bars("Throughput kept, relative to each tenant alone on a GPU", "", 0, 1.1, false, percent, kept))
+	out = append(out, report.Bars("Throughput kept, relative to each tenant alone on a GPU", "", 0, 1.1, false, report.WholePercent, kept))
 	for i := range r.Runs {
 		if run := &r.Runs[i]; len(run.tracks) > 0 {
 			out = append(out, report.Timeline(fmt.Sprintf("Who has the GPU under %s: the first %v after the warm-up", run.Name, run.draw), run.draw, run.tracks))
@@ -39,8 +39,6 @@ func (r *Result) charts() []*report.Chart {
 	}
 	return out
 }
-
-func percent(v float64) string { return report.Plain(100*v) + " %" }
 
 // WriteSVG writes the charts of the comparison as one file.
 func (r *Result) WriteSVG(w io.Writer) error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"xsched/internal/bench"
@@ -60,7 +61,7 @@ func (o *CompareOptions) defaults() error {
 		o.Seed = uint64(rand.Uint32())
 	}
 	for _, m := range o.Modes {
-		if !has(ModesOf(o.Platform), m) {
+		if !slices.Contains(ModesOf(o.Platform), m) {
 			return fmt.Errorf("unknown mode %q; use %v", m, ModesOf(o.Platform))
 		}
 	}
@@ -82,7 +83,7 @@ func (o *CompareOptions) defaults() error {
 		return fmt.Errorf("%g seconds per mode are out of range; use up to 3600", o.Seconds)
 	case o.Block < 500*time.Millisecond:
 		return fmt.Errorf("a block of %v is too short; use at least 500ms", o.Block)
-	case o.Fault != "" && !has([]string{bench.FaultShimInert, bench.FaultSuspendNoop, bench.FaultTimesliceIgnored}, o.Fault):
+	case o.Fault != "" && !slices.Contains([]string{bench.FaultShimInert, bench.FaultSuspendNoop, bench.FaultTimesliceIgnored}, o.Fault):
 		return fmt.Errorf("unknown fault %q", o.Fault)
 	case o.Fault != "" && !o.Virtual:
 		return errors.New("faults are only for the virtual GPU; add --virtual")

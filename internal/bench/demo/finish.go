@@ -67,33 +67,27 @@ func (r *run) holdLows(ctx context.Context) error {
 			return fmt.Errorf("resume %s: %w", t.Name, err)
 		}
 	}
-	// Three lows share the device, perhaps in long turns: time for each.
+	// Three lows share the device, perhaps in long turns: leave time for each.
 	again := bench.Window{From: h.Window.To}
-	for range 40 {
-		if err := bench.Sleep(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
+	_, err = bench.Until(ctx, 2*time.Second, 50*time.Millisecond, func() (bool, error) {
 		again.To = bench.Monotonic()
 		segs, _, err := r.device.Record(ctx, bench.Window{From: h.Window.From, To: again.To})
 		if err != nil {
-			return fmt.Errorf("read the device's record: %w", err)
+			return false, fmt.Errorf("read the device's record: %w", err)
 		}
 		h.Resumed = true
 		for _, t := range lows {
 			h.Ran[t.PID()] = bench.Held(segs, t.PID(), h.Window)
 			h.Resumed = h.Resumed && bench.Held(segs, t.PID(), again) > 0
 		}
-		if h.Resumed {
-			break
-		}
-	}
-	return nil
+		return h.Resumed, nil
+	})
+	return err
 }
 
-// allHeld waits until the daemon says of every low tenant that it stands still.
+// allHeld waits until the daemon reports every low tenant as suspended.
 func (r *run) allHeld(ctx context.Context) (bool, error) {
-	limit := time.Now().Add(2 * time.Second)
-	for time.Now().Before(limit) {
+	return bench.Until(ctx, 2*time.Second, 5*time.Millisecond, func() (bool, error) {
 		procs, err := r.counters(ctx)
 		if err != nil {
 			return false, err
@@ -106,14 +100,8 @@ func (r *run) allHeld(ctx context.Context) (bool, error) {
 			}
 			all = all && p.Held && len(p.Queues) > 0
 		}
-		if all {
-			return true, nil
-		}
-		if err := bench.Sleep(ctx, 5*time.Millisecond); err != nil {
-			return false, err
-		}
-	}
-	return false, nil
+		return all, nil
+	})
 }
 
 // finish lets the tenants come to rest, reads everybody's counts, and ends them.
@@ -127,19 +115,12 @@ func (r *run) finish(ctx context.Context) (*Evidence, error) {
 		}
 	}
 	ev := &Evidence{Modes: r.modes, Modal: r.modal, Hold: r.hold, Slices: r.compared, Recorded: r.device != nil, Deep: r.deep, NoSlices: r.noSlices}
-	// The shims publish their counts within a tick; what is unequal after that
-	// stays unequal.
-	limit := time.Now().Add(2 * time.Second)
-	for {
-		if err := r.countAll(ctx, ev); err != nil {
-			return nil, err
-		}
-		if r.device == nil || len(unequalCounts(ev)) == 0 || time.Now().After(limit) {
-			break
-		}
-		if err := bench.Sleep(ctx, 50*time.Millisecond); err != nil {
-			return nil, err
-		}
+	// The shims publish their counts within a tick; counts that differ after that stay different.
+	if _, err := bench.Until(ctx, 2*time.Second, 50*time.Millisecond, func() (bool, error) {
+		err := r.countAll(ctx, ev)
+		return r.device == nil || len(unequalCounts(ev)) == 0, err
+	}); err != nil {
+		return nil, err
 	}
 	for i, t := range r.tenants {
 		e := &ev.Tenants[i]

@@ -146,11 +146,11 @@ func prove(scenario string, ev *Evidence) (Proof, error) {
 		fmt.Sprintf("%d launches by the shims, %d kernels by the device", p.Launches, p.ExecutedKernels))
 	add("checksums", badChecksums(ev), fmt.Sprintf("right in all %d tenants", len(ev.Tenants)))
 	add("native is native", notNative(ev), "no suspension while the mode was off")
-	if has(ev.Modes, ModeLv1) {
+	if slices.Contains(ev.Modes, ModeLv1) {
 		add("Lv1 holds launches", lv1Inert(ev),
 			fmt.Sprintf("gates closed %d times, %d launches met a closed one", ev.Modal[ModeLv1].Suspends, ev.Modal[ModeLv1].GateWaits))
 	}
-	if has(ev.Modes, ev.deep()) {
+	if slices.Contains(ev.Modes, ev.deep()) {
 		add(levelText(ev.deep())+" preempts", deepInert(ev), fmt.Sprintf("%d kernels stopped in the middle, %d suspensions by the daemon",
 			p.Preemptions, ev.Modal[ev.deep()].Deep))
 		if ev.Hold != nil {
@@ -165,10 +165,6 @@ func prove(scenario string, ev *Evidence) (Proof, error) {
 		}
 	}
 	return p, bench.Failure(scenario, p.Checks)
-}
-
-func has(list []string, name string) bool {
-	return slices.Contains(list, name)
 }
 
 func notIntercepted(ev *Evidence) (bad []string) {

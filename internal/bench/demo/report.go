@@ -5,7 +5,6 @@ package demo
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"xsched/internal/bench"
@@ -92,7 +91,7 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 		}
 	}
 	if len(split) > 0 {
-		p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.Percent, split), "From the device's own record.")
+		p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.WholePercent, split), "From the device's own record.")
 	}
 	proof := &report.Table{Left: 3, Head: []string{"check", "", "evidence"}}
 	for _, c := range s.Proof.Checks {
@@ -138,5 +137,5 @@ func lanesOf(tenants []*bench.Tenant, segs []bench.Segment, waits []bench.Wait, 
 		}
 		lanes = append(lanes, l)
 	}
-	return slices.Clip(lanes)
+	return lanes
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"xsched/internal/bench"
@@ -20,6 +22,7 @@ type Daemon interface {
 	Stats(ctx context.Context) (control.Stats, error)
 	Suspend(ctx context.Context, pid int) (control.ProcessReply, error)
 	Resume(ctx context.Context, pid int) (control.ProcessReply, error)
+	Attach(ctx context.Context, pid int) (control.ProcessReply, error)
 }
 
 // plan is how one scenario is run.
@@ -105,7 +108,7 @@ func scenario(ctx context.Context, p plan, d Daemon, dev bench.Device, start fun
 		}
 	}
 	p.progress(p.name() + ", proof")
-	if has(p.modes, p.deep) && r.device != nil {
+	if slices.Contains(p.modes, p.deep) && r.device != nil {
 		if err := r.holdLows(ctx); err != nil {
 			return nil, fmt.Errorf("%s, suspension by hand: %w", p.name(), err)
 		}
@@ -119,32 +122,47 @@ func scenario(ctx context.Context, p plan, d Daemon, dev bench.Device, start fun
 	return s, err
 }
 
-// joined waits until the daemon knows every tenant. One whose shim is inert
-// never gets there, and there is no sense in measuring it for a minute.
-func (r *run) joined(ctx context.Context) error {
-	limit := time.Now().Add(3 * time.Second)
-	for {
-		procs, err := r.counters(ctx)
+// attachLows puts low tenants without a shim under the daemon's control.
+func (r *run) attachLows(ctx context.Context) error {
+	if !r.attached {
+		return nil
+	}
+	for _, t := range r.tenants[1:] {
+		var last error
+		ok, err := bench.Until(ctx, 5*time.Second, 50*time.Millisecond, func() (bool, error) {
+			_, last = r.daemon.Attach(ctx, t.PID())
+			return last == nil, nil
+		})
 		if err != nil {
 			return err
 		}
-		var missing *bench.Tenant
-		for _, t := range r.tenants {
-			if !r.known(procs[t.PID()], t) && missing == nil {
+		if !ok {
+			return fmt.Errorf("attach to %s: %w", t.Name, last)
+		}
+	}
+	return nil
+}
+
+// joined waits until the daemon controls every tenant, through its shim or attached. A tenant with an
+// inert shim never joins, so there is no point in measuring it.
+func (r *run) joined(ctx context.Context) error {
+	var missing *bench.Tenant
+	ok, err := bench.Until(ctx, 3*time.Second, 50*time.Millisecond, func() (bool, error) {
+		procs, err := r.counters(ctx)
+		missing = nil
+		for i, t := range r.tenants {
+			p := procs[t.PID()]
+			if known := p.Counters.HookedCalls > 0 || p.Attached && r.attached && i > 0; !known && missing == nil {
 				missing = t
 			}
 		}
-		if missing == nil {
-			return nil
-		}
-		if time.Now().After(limit) {
-			return fmt.Errorf("%w (%s): shim intercepts: the shim in %s (pid %d) is inert: the program uses the GPU and the daemon does not know it",
-				bench.ErrProof, r.name(), missing.Name, missing.PID())
-		}
-		if err := bench.Sleep(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
+		return missing == nil, err
+	})
+	if err != nil || ok {
+		return err
 	}
+	return fmt.Errorf("%w (%s): shim intercepts: the shim in %s (pid %d) is inert: the program uses the GPU and the daemon does not know it",
+		bench.ErrProof, r.name(), missing.Name, missing.PID())
 }
 
 // oneBlock runs one block: everybody into the mode's state, then the clock.
@@ -283,7 +301,7 @@ func (r *run) compareSlices(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !equalSlices(before, after) {
+		if !maps.Equal(before, after) {
 			continue
 		}
 		var found []SliceEvidence
@@ -322,18 +340,6 @@ func (r *run) planned(ctx context.Context) (map[int]time.Duration, error) {
 		}
 	}
 	return out, nil
-}
-
-func equalSlices(a, b map[int]time.Duration) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for pid, v := range a {
-		if b[pid] != v {
-			return false
-		}
-	}
-	return true
 }
 
 var errNotConfirmed = errors.New("the daemon did not confirm the suspension within 2 s")

@@ -76,6 +76,10 @@ func (w *world) Resume(_ context.Context, pid int) (control.ProcessReply, error)
 	return control.ProcessReply{}, nil
 }
 
+func (w *world) Attach(context.Context, int) (control.ProcessReply, error) {
+	return control.ProcessReply{}, errors.New("not expected")
+}
+
 func (w *world) Processes(context.Context) (map[int]bench.DeviceProcess, error) {
 	out := map[int]bench.DeviceProcess{}
 	for _, tn := range w.tenants {

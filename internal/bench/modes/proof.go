@@ -38,21 +38,18 @@ type turnEvidence struct {
 
 // begin looks at the daemons before the load.
 func (ev *turnEvidence) begin(ctx context.Context, r *bench.Rig, f *family) error {
-	limit := time.Now().Add(3 * time.Second)
-	scheduled := ev.mode == SchedulerGLB || ev.mode == SchedulerLCL
-	for scheduled {
-		known, err := f.known(ctx, f.daemon)
+	if ev.mode == SchedulerGLB || ev.mode == SchedulerLCL {
+		n := 0
+		ok, err := bench.Until(ctx, 3*time.Second, 20*time.Millisecond, func() (bool, error) {
+			known, err := f.known(ctx, f.daemon)
+			n = len(known)
+			return n == 2 && known[0].Counters.HookedCalls > 0 && known[1].Counters.HookedCalls > 0, err
+		})
 		if err != nil {
 			return err
 		}
-		if len(known) == 2 && known[0].Counters.HookedCalls > 0 && known[1].Counters.HookedCalls > 0 {
-			break
-		}
-		if time.Now().After(limit) {
-			return fmt.Errorf("%w (%s): shim intercepts: the daemon knows %d of the program's 2 processes: the shim in it is inert", bench.ErrProof, ev.mode, len(known))
-		}
-		if err := bench.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
+		if !ok {
+			return fmt.Errorf("%w (%s): shim intercepts: the daemon knows %d of the program's 2 processes: the shim in it is inert", bench.ErrProof, ev.mode, n)
 		}
 	}
 	var err error
@@ -67,17 +64,11 @@ func (ev *turnEvidence) begin(ctx context.Context, r *bench.Rig, f *family) erro
 
 // end reads everybody's counts after the load, and ends the program.
 func (ev *turnEvidence) end(ctx context.Context, r *bench.Rig, f *family) error {
-	limit := time.Now().Add(2 * time.Second) // counts are published within a tick
-	for {
-		if err := ev.count(ctx, r, f); err != nil {
-			return err
-		}
-		if ev.launches == ev.kernels || ev.own+ev.global == 0 || time.Now().After(limit) {
-			break
-		}
-		if err := bench.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+	if _, err := bench.Until(ctx, 2*time.Second, 20*time.Millisecond, func() (bool, error) { // counts are published within a tick
+		err := ev.count(ctx, r, f)
+		return ev.launches == ev.kernels || ev.own+ev.global == 0, err
+	}); err != nil {
+		return err
 	}
 	after, err := f.daemon.Stats(ctx)
 	if err != nil {

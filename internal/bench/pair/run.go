@@ -56,22 +56,23 @@ func works(p control.Process) bool {
 func (c *colocation) attach(ctx context.Context) error {
 	priority := int32(offlinePriority)
 	var last error
-	for limit := time.Now().Add(joinLimit); time.Now().Before(limit); {
+	ok, err := bench.Until(ctx, joinLimit, samplePace, func() (bool, error) {
 		if !c.offline.running() {
-			return c.offline.gone()
+			return false, c.offline.gone()
 		}
 		for _, pid := range groupOf(c.offline.cmd.Process.Pid) {
 			_, err := c.rig.Daemon.AttachWith(ctx, control.ProcessRequest{PID: pid, Priority: &priority})
 			if err == nil {
-				return nil
+				return true, nil
 			}
 			if !errors.Is(err, control.ErrNotFound) || last == nil {
 				last = err
 			}
 		}
-		if err := bench.Sleep(ctx, samplePace); err != nil {
-			return err
-		}
+		return false, nil
+	})
+	if err != nil || ok {
+		return err
 	}
 	return fmt.Errorf("the offline program can't be attached to: %w", last)
 }
@@ -99,24 +100,21 @@ func groupOf(group int) (pids []int) {
 
 // await waits until a process of a side is as wanted.
 func (c *colocation) await(ctx context.Context, s *side, wanted func(control.Process) bool) error {
-	for limit := time.Now().Add(joinLimit); ; {
+	ok, err := bench.Until(ctx, joinLimit, samplePace, func() (bool, error) {
 		list, err := c.rig.Daemon.List(ctx)
 		if err != nil {
-			return fmt.Errorf("read the daemon's list: %w", err)
+			return false, fmt.Errorf("read the daemon's list: %w", err)
 		}
-		if slices.ContainsFunc(list.Processes, wanted) {
-			return nil
+		found := slices.ContainsFunc(list.Processes, wanted)
+		if !found && !s.running() {
+			return false, s.gone()
 		}
-		switch {
-		case !s.running():
-			return s.gone()
-		case time.Now().After(limit):
-			return fmt.Errorf("%w: the %s program has not used the GPU within %v, or the shim in it is inert", bench.ErrProof, s.name, joinLimit)
-		}
-		if err := bench.Sleep(ctx, samplePace); err != nil {
-			return err
-		}
+		return found, nil
+	})
+	if err != nil || ok {
+		return err
 	}
+	return fmt.Errorf("%w: the %s program has not used the GPU within %v, or the shim in it is inert", bench.ErrProof, s.name, joinLimit)
 }
 
 // runTogether starts the online program and measures until it ends, or long enough.
