@@ -18,7 +18,7 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
-// amdWorld is a daemon over the double of AMD's driver, and its record of what it did.
+// amdWorld is a daemon on the virtual AMD GPU, with access to the device's timeline.
 func amdWorld(t *testing.T) *world {
 	t.Helper()
 	w := hipWorld(t)
@@ -33,7 +33,7 @@ func amdWorld(t *testing.T) *world {
 	return w
 }
 
-// TestAMDQueues: `xsched queues` joins what the driver shows with what the shim knows, in every form.
+// TestAMDQueues: `xsched queues` merges the driver's and the shim's views, in every output format.
 func TestAMDQueues(t *testing.T) {
 	t.Parallel()
 	w := amdWorld(t)
@@ -59,7 +59,7 @@ func TestAMDQueues(t *testing.T) {
 		}
 		return r
 	}
-	// Rings are made when they are first used: one may come between two looks.
+	// The runtime creates rings on first use: one may appear between two reads.
 	var both, shim reply
 	eventually(t, 5*time.Second, "the same queues from both", func() bool {
 		both, shim = read("--root", w.path("kfd")), read()
@@ -67,7 +67,7 @@ func TestAMDQueues(t *testing.T) {
 	})
 	for i, q := range shim.AMD.Queues {
 		d := both.AMD.Queues[i]
-		// What the shim saw at the making of a queue is what the driver's dump has.
+		// The shim's record of a queue's creation must match the driver's dump.
 		if q.ID != d.ID || q.Ring == 0 || q.Ring != d.Ring || q.Bytes != d.Bytes || strings.Join(q.Sources, "+") != "shim" || strings.Join(d.Sources, "+") != "sysfs+mqds+shim" {
 			t.Errorf("%+v\n%+v", q, d)
 		}
@@ -90,7 +90,7 @@ func TestAMDQueues(t *testing.T) {
 	p.finish()
 }
 
-// TestQueuesOfAnother: without rights the contexts are shown, the rings are not, and it is said why.
+// TestQueuesOfAnother: an unprivileged caller sees another user's contexts, no rings, and the reason.
 func TestQueuesOfAnother(t *testing.T) {
 	t.Parallel()
 	cache := asNobody(t)
@@ -112,8 +112,8 @@ func TestQueuesOfAnother(t *testing.T) {
 	p.finish()
 }
 
-// TestAMDDaemonKilled: whatever becomes of the daemon, a HIP program that it paused goes on, with right
-// results; the next daemon finds it back.
+// TestAMDDaemonKilled: a suspended HIP program resumes when the daemon is killed or stopped, with correct
+// results. The next daemon manages it again.
 func TestAMDDaemonKilled(t *testing.T) {
 	t.Parallel()
 	w := amdWorld(t)
@@ -135,7 +135,7 @@ func TestAMDDaemonKilled(t *testing.T) {
 	p.finish()
 }
 
-// TestNVIDIAChannels: on the other platform the same command shows channel groups and channels.
+// TestNVIDIAChannels: on NVIDIA, `xsched queues` shows channel groups and channels.
 func TestNVIDIAChannels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -169,7 +169,7 @@ func TestNVIDIAChannels(t *testing.T) {
 	p.finish()
 }
 
-// plainHIP is a HIP program without our library.
+// plainHIP starts a HIP program without the shim.
 func (w *world) plainHIP() *program {
 	w.t.Helper()
 	cmd := exec.Command(product(w.t, "virtual/tenant"), "--name", "t", "--kernel-us", "20000", "--api", "hip")
@@ -181,9 +181,8 @@ func (w *world) plainHIP() *program {
 	return p
 }
 
-// TestAMDAttachedDaemonStopped: a HIP program without our library that the daemon has suspended from outside
-// runs while the daemon is stopped, is suspended again when it goes on, and loses nothing; so does one whose
-// tracer or daemon is killed.
+// TestAMDAttachedDaemonStopped: an attached and suspended HIP program runs while the daemon is stopped, and is
+// suspended again afterwards. It also runs when its tracer or the daemon is killed. No work is lost.
 func TestAMDAttachedDaemonStopped(t *testing.T) {
 	t.Parallel()
 	w := amdWorld(t)

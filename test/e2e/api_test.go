@@ -19,7 +19,7 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
-// compile builds a program of testdata into a folder of its own.
+// compile builds a program of testdata into a temporary folder.
 func compile(t *testing.T, compiler, source string, args ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(compiler); err != nil {
@@ -37,8 +37,8 @@ func compile(t *testing.T, compiler, source string, args ...string) string {
 	return out
 }
 
-// TestUpstreamProgram: a program written for upstream's interface compiles, and runs with and
-// without a daemon, switched off, and with the library opened by hand.
+// TestUpstreamProgram: a program for upstream's C interface compiles unchanged. It runs with a daemon,
+// without one, with the shim disabled, and with the library opened by dlopen.
 func TestUpstreamProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -77,8 +77,8 @@ func TestUpstreamProgram(t *testing.T) {
 	})
 }
 
-// TestStreamsThatWaitForEachOther: beside a competitor, under every policy and with streams as queues
-// or not, such a program goes on.
+// TestStreamsThatWaitForEachOther: a program whose streams wait for each other does not deadlock beside a
+// competitor, under any policy, whether its queues are streams or the whole process.
 func TestStreamsThatWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	streams := compile(t, "gcc", "streams.c", "-std=c11")
@@ -111,8 +111,8 @@ func TestStreamsThatWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestPrivateScheduler: it is there for one program, ends with it however that ends, and its own
-// end leaves the program running.
+// TestPrivateScheduler: a private scheduler serves one program and ends with it, even if the program is killed.
+// If the scheduler is killed, the program continues.
 func TestPrivateScheduler(t *testing.T) {
 	t.Parallel()
 	base, err := os.MkdirTemp("", "xs")
@@ -166,7 +166,7 @@ func TestPrivateScheduler(t *testing.T) {
 		if out, err := w.xsched("policy", "--dir", dir); err != nil || !strings.Contains(out, "RR") {
 			t.Errorf("policy: %v\n%s", err, out)
 		}
-		// What else the program was given is not the daemon's: it would keep a pipe from ending.
+		// The daemon must not inherit the program's descriptors: it would keep a pipe open.
 		if !keeps(t, p.pid(), given) {
 			t.Error("the program has not got its file")
 		}
@@ -194,7 +194,7 @@ func TestPrivateScheduler(t *testing.T) {
 		}
 		eventually(t, 10*time.Second, "the program goes on", func() bool { return p.iterationsAfter(at+int64(500*time.Millisecond)) > 10 })
 		p.finish()
-		// The device outlives its daemon, as a real one would.
+		// The device outlives its daemon, as real hardware does.
 		if gpu, err := vdevice.Dial(filepath.Join(dir, "vgpu.sock")); err == nil {
 			_ = gpu.Quit()
 			_ = gpu.Close()
@@ -202,7 +202,7 @@ func TestPrivateScheduler(t *testing.T) {
 	})
 }
 
-// keeps says whether a process has a file of ours open.
+// keeps reports whether a process has the file open.
 func keeps(t *testing.T, pid int, file *os.File) bool {
 	t.Helper()
 	ours, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
@@ -242,7 +242,7 @@ func serverOf(t *testing.T, dir string) int {
 	return 0
 }
 
-// TestSchedulerByEnvironment: who schedules a program is chosen by XSCHED_SCHEDULER, also as reports spell it.
+// TestSchedulerByEnvironment: XSCHED_SCHEDULER selects the scheduler; XSCHED_SCHED is an accepted alias.
 func TestSchedulerByEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestAttachedIdleTakesNoTurns: an attached program that does nothing leaves the GPU to a busy one of its
-// priority; it has its half soon after it begins to work.
+// TestAttachedIdleTakesNoTurns: an idle attached program gets no timeslices beside a busy program of equal
+// priority. It gets half of the GPU soon after it becomes busy.
 func TestAttachedIdleTakesNoTurns(t *testing.T) {
 	t.Run("nvidia", func(t *testing.T) {
 		t.Parallel()
@@ -30,7 +30,7 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	low.send("loop")
 	w.waitLevel(low.pid(), 2)
 	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
-	// percent of a window in which a program held the GPU.
+	// percent is the share of a window in which a program held the GPU.
 	percent := func(p *program, window time.Duration) int {
 		from := nowNS()
 		time.Sleep(window)
@@ -38,7 +38,7 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	}
 	alone := percent(low, 2*time.Second)
 	w.must("attach", strconv.Itoa(idle.pid()), "--priority", "-5")
-	// It takes some seconds until it is known for idle; a busy machine may need another try.
+	// The daemon needs some seconds to classify the program as idle.
 	kept := 0
 	eventually(t, 25*time.Second, "the low keeps 90 %", func() bool {
 		kept = percent(low, 3*time.Second)

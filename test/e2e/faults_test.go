@@ -18,7 +18,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// nativeSliceNS is what the driver gives a compute group by itself.
+// nativeSliceNS is the driver's default timeslice of a compute group.
 const nativeSliceNS = 2048000
 
 func (w *world) account(pid int) gpumodel.Account {
@@ -47,13 +47,13 @@ func (w *world) ranIn(pid int, from, to int64) time.Duration {
 	return time.Duration(sum)
 }
 
-// firstRun returns how long after `at` the process first held the GPU; fails after the limit.
+// firstRun returns the time from `at` until the process holds the GPU; it fails after the limit.
 func (w *world) firstRun(pid int, at int64, limit time.Duration) time.Duration {
 	w.t.Helper()
 	return w.firstRunOf(at, limit, pid)
 }
 
-// firstRunOf is firstRun of whichever of the processes comes first.
+// firstRunOf is firstRun for the first of several processes.
 func (w *world) firstRunOf(at int64, limit time.Duration, pids ...int) time.Duration {
 	w.t.Helper()
 	var first int64
@@ -77,7 +77,7 @@ func (w *world) firstRunOf(at int64, limit time.Duration, pids ...int) time.Dura
 	return waited
 }
 
-// suspendByHand suspends and waits until the device really is free of the process.
+// suspendByHand suspends a process and waits until the device no longer runs it.
 func (w *world) suspendByHand(p *program) {
 	w.t.Helper()
 	w.must("suspend", strconv.Itoa(p.pid()))
@@ -93,7 +93,7 @@ func (w *world) assertStopped(pid int, when string) {
 	})
 }
 
-// low is a busy tenant the daemon can stop in mid-kernel.
+// low starts a busy best-effort tenant that the daemon can stop in mid-kernel.
 func (w *world) low(o options) *program {
 	w.t.Helper()
 	p := w.tenant(o, 20000)
@@ -125,7 +125,7 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 	if took := elapsed(at, nowNS()); took > 200*time.Millisecond {
 		t.Errorf("its own timeslice was back %v after the kill, want 200 ms at most", took)
 	}
-	// A new daemon: everybody joins by himself within a second.
+	// Clients join a new daemon on their own within a second.
 	w.startDaemon()
 	joined := eventually(t, time.Second, "both rejoin", func() bool {
 		return w.process(low.pid()) != nil && w.process(high.pid()) != nil
@@ -149,7 +149,7 @@ func TestDaemonStopped(t *testing.T) {
 	if err := w.serve.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	// It still is to be held: the daemon must notice that its lease was undone.
+	// The suspension is still in force: the daemon must notice that the lease expired.
 	w.assertStopped(low.pid(), "after the daemon went on")
 	w.must("resume", strconv.Itoa(low.pid()))
 	w.firstRun(low.pid(), nowNS(), 200*time.Millisecond)
@@ -190,7 +190,7 @@ func TestDaemonKilledWhileAttachedIsSuspended(t *testing.T) {
 	eventually(t, 3*time.Second, "the guardian ends", func() bool { return len(guardians(t, w.dir)) == 0 })
 }
 
-// guardians returns the pids of guardian processes of this world.
+// guardians returns the PIDs of this world's guardian processes.
 func guardians(t *testing.T, dir string) []int {
 	t.Helper()
 	var pids []int
@@ -229,7 +229,7 @@ func TestHighKilled(t *testing.T) {
 	first := func(p *program) {
 		eventually(t, 2*time.Second, "the low iterates", func() bool { return p.iterationsAfter(at) > 0 })
 	}
-	// One low at a time: the first within 100 ms, the other when its turn comes.
+	// Lows take turns: one runs within 100 ms, the other after it.
 	t.Logf("a low ran after %v", w.firstRunOf(at, 100*time.Millisecond, low1.pid(), low2.pid()))
 	first(low1)
 	first(low2)
@@ -355,7 +355,7 @@ func TestGracefulStopResumesEverybody(t *testing.T) {
 
 func TestLoseBlockIsDetected(t *testing.T) {
 	t.Parallel()
-	// The checksum itself must be able to fail, or "nothing lost" means nothing.
+	// The checksum must detect lost work, or the other tests prove nothing.
 	w := newWorld(t)
 	low := w.low(options{})
 	if err := w.gpu.SetFault("lose-block"); err != nil {

@@ -11,8 +11,8 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// interruptions is how often somebody else had the device in the middle of a request of so many kernels, on average,
-// and how many requests there were.
+// interruptions returns how often another process ran during a request of so many kernels, on average, and the
+// number of requests.
 func (w *world) interruptions(pid, kernels int, from, to int64) (float64, int) {
 	w.t.Helper()
 	at, spans := w.recorded(pid, from, to)
@@ -30,8 +30,8 @@ func (w *world) interruptions(pid, kernels int, from, to int64) (float64, int) {
 	return float64(total) / float64(n), n
 }
 
-// A request that is submitted kernel by kernel pays a switch for every gap where the hardware
-// switches by itself; that is learnt, and the low is stopped once a request instead.
+// TestFedRequests: a request submitted kernel by kernel pays a context switch per gap under hardware timeslices.
+// The policy learns this and suspends the low once per request instead.
 func TestFedRequests(t *testing.T) {
 	const kernels, us = 9, 30
 	w := newWorld(t)
@@ -74,7 +74,7 @@ func TestFedRequests(t *testing.T) {
 	low.finish()
 }
 
-// One kernel at a time and a wait for it is what slices are for: nobody is stopped.
+// TestWaitedForRequestsStopNobody: timeslices suffice for requests of one kernel; the daemon suspends nobody.
 func TestWaitedForRequestsStopNobody(t *testing.T) {
 	w := newWorld(t)
 	high, low := w.tenant(options{priority: 10}, 3000), w.tenant(options{}, 20000)

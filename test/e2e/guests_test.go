@@ -20,7 +20,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// rawClient is a client that does not play by the rules.
+// rawClient is a client that violates the protocol.
 type rawClient struct {
 	conn *net.UnixConn
 	page []byte
@@ -64,7 +64,7 @@ func (w *world) rawJoin() *rawClient {
 	return &rawClient{conn, page}
 }
 
-// TestGarbageHurtsNobodyElse: pages and sockets full of noise, beside a low that must go on being scheduled.
+// TestGarbageHurtsNobodyElse: random bytes in pages and sockets do not disturb the scheduling of another client.
 func TestGarbageHurtsNobodyElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -85,7 +85,7 @@ func TestGarbageHurtsNobodyElse(t *testing.T) {
 			_ = c.conn.Close()
 		}
 	}
-	// Not even a hello.
+	// These clients send no HELLO at all.
 	for range 20 {
 		conn, err := net.Dial("unixpacket", w.path("xsched.sock"))
 		if err != nil {
@@ -100,14 +100,14 @@ func TestGarbageHurtsNobodyElse(t *testing.T) {
 	low.finish()
 }
 
-// TestOtherClientsHandlesAreRefused: naming another process's channels gets nobody anything.
+// TestOtherClientsHandlesAreRefused: a client cannot control another process's channels by naming their handles.
 func TestOtherClientsHandlesAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	low := w.low(options{})
 	before := w.account(low.pid())
 	c := w.rawJoin()
-	// The thief has a driver file of its own and describes the victim's objects as his.
+	// The attacker has a driver file of its own and claims the victim's objects.
 	thief, err := net.Dial("unixpacket", w.path("vgpu.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func asNobody(t *testing.T) (cache string) {
 	return cache
 }
 
-// TestTwoUsers: on root's daemon another user can't raise himself, nor touch what isn't his.
+// TestTwoUsers: on root's daemon another user cannot raise a priority or change other users' processes.
 func TestTwoUsers(t *testing.T) {
 	t.Parallel()
 	cache := asNobody(t)
@@ -210,7 +210,7 @@ func TestTwoUsers(t *testing.T) {
 	if out, err := user("run", "--virtual", "--priority", "50", "--", tenant); err == nil || strings.Count(strings.TrimSpace(out), "\n") != 0 {
 		t.Errorf("xsched run --priority 50 as another user: %v, %q; want one line that refuses", err, out)
 	}
-	// His own program runs, at priority 0 even if it asks for more behind run's back.
+	// The user's own program runs at priority 0, even if its environment asks for more.
 	cmd := execAs(bin, "run", "--virtual", "--", "env", "XSCHED_AUTO_XQUEUE_PRIORITY=50", tenant, "--name", "n", "--kernel-us", "500")
 	cmd.Env = w.env("XSCHED_CACHE="+filepath.Join(cache, "c"), "HOME="+cache)
 	in, err := cmd.StdinPipe()
@@ -239,7 +239,7 @@ func copyFor(t *testing.T, dir, path string) string {
 	return to
 }
 
-// TestManyShortClients: a thousand clients leave nothing in the daemon.
+// TestManyShortClients: a thousand short-lived clients leave no descriptor in the daemon.
 func TestManyShortClients(t *testing.T) {
 	w := newWorld(t)
 	w.must("list")

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs the built binary, the real shim and real processes on the
-// virtual GPU: what a user would do, and what must not go wrong when parts of
-// it are killed, stopped or lied to. Run it with `make test-e2e`.
+// Package e2e tests the built binary and the shim with real processes on the virtual GPU: normal use, and
+// faults such as killed, stopped and malicious processes. Run it with `make test-e2e`.
 package e2e
 
 import (
@@ -53,7 +52,7 @@ func product(t testing.TB, name string) string {
 	return path
 }
 
-// scenarios builds testdata/scenarios.c against the stand-in driver, once.
+// scenarios builds testdata/scenarios.c against the virtual driver, once.
 var scenarios = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "xsched-e2e-")
 	if err != nil {
@@ -91,8 +90,7 @@ type world struct {
 	gpu    *vdevice.Client
 }
 
-// newWorld starts a device process and a daemon in a private folder; both are
-// gone when the test ends.
+// newWorld starts a device process and a daemon in a private folder, until the test ends.
 func newWorld(t testing.TB, serveArgs ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "xs")
@@ -131,12 +129,12 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
-// env of everything that belongs to this world.
+// env is the environment of this world's processes.
 func (w *world) env(extra ...string) []string {
 	return append(append(os.Environ(), "XSCHED_DIR="+w.dir), extra...)
 }
 
-// startOwn starts cmd so that it can't outlive the test.
+// startOwn starts cmd and kills it when the test ends.
 func startOwn(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
 	if cmd.SysProcAttr == nil {
@@ -166,7 +164,7 @@ func (w *world) startDaemon(args ...string) {
 	})
 }
 
-// killDaemon is kill -9, and says when.
+// killDaemon kills the daemon with SIGKILL and returns the time.
 func (w *world) killDaemon() int64 {
 	w.t.Helper()
 	at := nowNS()
@@ -197,7 +195,7 @@ func (w *world) must(args ...string) string {
 	return out
 }
 
-// process is what the daemon says of a pid; nil if it does not know it.
+// process returns the daemon's view of a process, or nil.
 func (w *world) process(pid int) *control.Process {
 	list, err := w.client.List(context.Background())
 	if err != nil {
@@ -220,7 +218,7 @@ func (w *world) waitLevel(pid, level int) {
 	})
 }
 
-// program is a running child with line-wise stdin and stdout.
+// program is a running child; tests talk to it in lines.
 type program struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -266,7 +264,7 @@ func (w *world) run(o options, argv ...string) *program {
 	return w.drive(cmd)
 }
 
-// exec starts a program that is no tenant of ours.
+// exec starts a program that does not use the GPU.
 func (w *world) exec(argv ...string) *program {
 	w.t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -274,7 +272,7 @@ func (w *world) exec(argv ...string) *program {
 	return w.drive(cmd)
 }
 
-// drive starts a program whose standard input and output are ours.
+// drive starts a program with pipes to its standard input and output.
 func (w *world) drive(cmd *exec.Cmd) *program {
 	w.t.Helper()
 	p := &program{t: w.t, cmd: cmd, lines: make(chan string, 4096)}
@@ -403,7 +401,7 @@ func (w *world) tenant(o options, kernelUS int, args ...string) *program {
 	return p
 }
 
-// finish ends a tenant and insists on its checksum.
+// finish ends a tenant and checks its checksum.
 func (p *program) finish() {
 	p.t.Helper()
 	p.send("pause")

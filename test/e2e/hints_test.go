@@ -22,7 +22,7 @@ import (
 	"xsched/internal/model"
 )
 
-// said is what each hint is set to: not its default, and in range.
+// said returns a valid value of each hint that is not its default.
 func said(t *testing.T, f *model.HintField) model.HintValue {
 	t.Helper()
 	texts := map[string]string{
@@ -37,7 +37,7 @@ func said(t *testing.T, f *model.HintField) model.HintValue {
 	return v
 }
 
-// groups are the hints that are said together.
+// groups returns the hints that are set together.
 func groups() [][]model.HintField {
 	var out [][]model.HintField
 	for _, f := range model.HintFields() {
@@ -50,7 +50,7 @@ func groups() [][]model.HintField {
 	return out
 }
 
-// hinted is a program whose hints are set, and how.
+// hinted is a program whose hints a test sets.
 type hinted struct {
 	*program
 	w *world
@@ -77,7 +77,7 @@ func (h hinted) arrived(t *testing.T, queue int, fields []model.HintField) {
 	})
 }
 
-// place is "process" or a queue's number, as the test programs read it.
+// place is "process" or the number of a queue, as the test programs read it.
 func place(queue int) string {
 	if queue < 0 {
 		return "process"
@@ -85,7 +85,7 @@ func place(queue int) string {
 	return fmt.Sprint(queue)
 }
 
-// tell says hints through the standard input of hints.c and hints.py.
+// tell sets hints through the standard input of hints.c and hints.py.
 func tell(t *testing.T, h hinted, queue int, fields []model.HintField) {
 	t.Helper()
 	line := place(queue)
@@ -103,7 +103,7 @@ func tell(t *testing.T, h hinted, queue int, fields []model.HintField) {
 	}
 }
 
-// command says them with `xsched hint`.
+// command sets hints with `xsched hint`.
 func command(t *testing.T, h hinted, queue int, fields []model.HintField) {
 	t.Helper()
 	args := []string{"hint", fmt.Sprint(h.pid())}
@@ -116,7 +116,7 @@ func command(t *testing.T, h hinted, queue int, fields []model.HintField) {
 	h.w.must(args...)
 }
 
-// post says them with a JSON body.
+// post sets hints over HTTP.
 func post(t *testing.T, h hinted, queue int, fields []model.HintField) {
 	t.Helper()
 	body := map[string]any{"pid": h.pid()}
@@ -167,8 +167,8 @@ func (w *world) postTo(t *testing.T, route string, body any) (int, string) {
 	return answer.StatusCode, string(reply)
 }
 
-// TestEveryHintEveryWay: each hint arrives at the daemon from the environment, from `xsched run`, from
-// `xsched hint`, over HTTP, from C and from Python; about the process and about one queue.
+// TestEveryHintEveryWay sets each hint by environment, `xsched run`, `xsched hint`, HTTP, C and Python, for the
+// process and for one queue, and checks that the daemon has it.
 func TestEveryHintEveryWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -249,7 +249,7 @@ func TestEveryHintEveryWay(t *testing.T) {
 	}
 }
 
-// TestBadHintsChangeNothing: each is refused with its cause, and everything is as before.
+// TestBadHintsChangeNothing: the daemon refuses an invalid hint with the reason and keeps the old values.
 func TestBadHintsChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -292,8 +292,8 @@ func TestBadHintsChangeNothing(t *testing.T) {
 	p.finish()
 }
 
-// TestStrangersAreSeen: beside a program that is not managed lows have no tiny slices, in which they would
-// get nothing done; the list of devices says that it is there.
+// TestStrangersAreSeen: beside an unmanaged program no low gets a tiny timeslice, in which it would starve. The
+// list of devices counts the unmanaged program.
 func TestStrangersAreSeen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -325,8 +325,8 @@ func TestStrangersAreSeen(t *testing.T) {
 	high.finish()
 }
 
-// TestActiveWindowFirst: who has the window, as a desktop says it over XSched's own route, comes first; and no longer when
-// another one has it. The same for the CPU's nice value under CHPF.
+// TestActiveWindowFirst: under AWF the program with the active window runs first, until another one has the
+// window. Under CHPF the program with the lower nice value runs first.
 func TestActiveWindowFirst(t *testing.T) {
 	w := newWorld(t, "--policy", "AWF", "--mode", "suspend")
 	a, b := w.tenant(options{}, 2000, "--depth", "2"), w.tenant(options{}, 2000, "--depth", "2")
@@ -334,7 +334,7 @@ func TestActiveWindowFirst(t *testing.T) {
 		w.waitLevel(p.pid(), 3)
 		p.send("loop")
 	}
-	// Equals share evenly. Who comes first has all but what it leaves when its own CPU time is late.
+	// Equal programs share evenly; the preferred one leaves only the gaps of its own CPU time.
 	first := func(what string, runs, waits *program) {
 		t.Helper()
 		eventually(t, 20*time.Second, what, func() bool {

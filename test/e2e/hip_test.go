@@ -14,7 +14,7 @@ import (
 	"xsched/internal/control/client"
 )
 
-// hipWorld is a daemon over the double of AMD's driver.
+// hipWorld is a daemon on the virtual AMD GPU.
 func hipWorld(t *testing.T) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "xs")
@@ -38,7 +38,7 @@ func hipWorld(t *testing.T) *world {
 	return w
 }
 
-// python runs testdata/hip.py and returns what it found, and what the shim has to say beside.
+// python runs testdata/hip.py and returns its results, and the shim's counters separately.
 func (w *world) python(what string, shim bool) (found, beside string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
@@ -69,7 +69,7 @@ func (w *world) python(what string, shim bool) (found, beside string) {
 	return found, beside
 }
 
-// TestHIP: HIP programs in Python find the same with the shim as without, and the shim counts what they do.
+// TestHIP: HIP programs in Python compute the same with and without the shim, and the shim counts their work.
 func TestHIP(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -120,7 +120,7 @@ func TestHIP(t *testing.T) {
 	}
 }
 
-// TestHIPProgram: a linked C program, in each way of being scheduled.
+// TestHIPProgram: a linked C program gives the same results in every scheduling mode.
 func TestHIPProgram(t *testing.T) {
 	t.Parallel()
 	w := hipWorld(t)

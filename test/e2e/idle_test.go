@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// start runs one of testdata/scenarios.c.
+// start runs a scenario of testdata/scenarios.c.
 func (w *world) start(o options, name string, args ...string) *program {
 	w.t.Helper()
 	path, err := scenarios()
@@ -23,8 +23,7 @@ func (w *world) start(o options, name string, args ...string) *program {
 	return w.run(o, append([]string{path, name}, args...)...)
 }
 
-// settled waits until the program is done and the daemon sees it idle, then
-// returns its busy periods.
+// settled waits until the program is done and the daemon sees it idle. It returns the number of busy periods.
 func (w *world) settled(p *program, limit time.Duration) (busyPeriods int) {
 	w.t.Helper()
 	p.expect(`{"done"`, limit)
@@ -36,10 +35,10 @@ func (w *world) settled(p *program, limit time.Duration) (busyPeriods int) {
 	return int(s.Queues[0].Transitions+1) / 2
 }
 
-// assertProof: what the shim counted is what the device executed.
+// assertProof checks that the shim counted every kernel that the device executed.
 func (w *world) assertProof(p *program, atLeast uint64) {
 	w.t.Helper()
-	// Counters are published by the helper's tick.
+	// The helper thread publishes counters periodically.
 	eventually(w.t, time.Second, "launches counted equal kernels executed", func() bool {
 		s := w.process(p.pid())
 		return s != nil && s.Counters.Launches == w.account(p.pid()).Kernels && s.Counters.Launches >= atLeast

@@ -13,7 +13,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// held is who had the device in a window, by the device's own timeline.
+// held is the use of the device in a window, from the device's timeline.
 type held struct {
 	window time.Duration
 	run    map[int]time.Duration
@@ -21,7 +21,7 @@ type held struct {
 	change time.Duration // from one process to another
 }
 
-// heldIn adds up [from, to). What the device has forgotten is no idle time but a failure.
+// heldIn adds up the timeline of [from, to). A gap in the timeline fails the test.
 func (w *world) heldIn(from, to int64) held {
 	w.t.Helper()
 	spans, err := w.gpu.Timeline(model.Time(from), model.Time(to))
@@ -51,8 +51,8 @@ func (w *world) heldIn(from, to int64) held {
 	return h
 }
 
-// saturating starts a tenant that always has most of a second of work waiting on the device, so that what
-// else this machine does shows nowhere.
+// saturating starts a tenant with most of a second of queued work, so that load on this machine never leaves the
+// device idle.
 func (w *world) saturating(o options) *program {
 	w.t.Helper()
 	p := w.tenant(o, 20000, "--depth", "32")
@@ -62,9 +62,9 @@ func (w *world) saturating(o options) *program {
 	return p
 }
 
-// TestSharesOnTheDevice: two saturating tenants at 75 and 25 have the device 3 to 1, and lose little of it to
-// switching, where the hardware's slices divide it and where turns do. Where they do the daemon's calls take time on
-// this machine's clock, so that the ratio is its business too.
+// TestSharesOnTheDevice: two saturating tenants with shares 75 and 25 get the device 3 to 1 and lose little of it
+// to context switches, with hardware timeslices and with suspension. Suspension takes the daemon's CPU time, so
+// its ratio is less exact.
 func TestSharesOnTheDevice(t *testing.T) {
 	for _, c := range []struct {
 		mode   string
@@ -98,9 +98,8 @@ func TestSharesOnTheDevice(t *testing.T) {
 	}
 }
 
-// TestPolicyChangesUnderLoad goes through every policy, twice and in both orders, while programs that hold many kinds of
-// hints work: the new policy is in force when the command returns, everybody progresses under each, and no
-// result is wrong at the end.
+// TestPolicyChangesUnderLoad switches through all policies in both orders while programs with different hints
+// run. A policy is in force when the command returns, every program progresses, and every result is correct.
 func TestPolicyChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--starvation-bound", "300ms")
@@ -128,7 +127,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 			t.Fatalf("after policy %s: %v, %s with %d programs", name, err, list.Policy, len(list.Processes))
 		}
 		for i, p := range tenants {
-			// SPUP holds who had its share; the bound is for those that a policy starves.
+			// SPUP throttles a program that used up its share; the starvation bound covers the others.
 			eventually(t, 10*time.Second, "tenant "+strconv.Itoa(i)+" progresses under "+name, func() bool { return w.ranIn(p.pid(), at, nowNS()) > time.Millisecond })
 		}
 	}

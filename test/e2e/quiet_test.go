@@ -17,8 +17,8 @@ func (w *world) rings() uint64 {
 	return st.Doorbells
 }
 
-// TestQuietWhileAlone: a program that has the GPU to itself becomes busy and idle without ringing, its time is
-// the device's, and when a more important one comes it is stopped as ever.
+// TestQuietWhileAlone: a program that is alone on the GPU changes between busy and idle without doorbells. Its
+// accounted time matches the device's, and a program of higher priority still preempts it.
 func TestQuietWhileAlone(t *testing.T) {
 	w := newWorld(t, "--mode", "suspend")
 	low := w.tenant(options{}, 2000, "--depth", "1")
@@ -38,7 +38,7 @@ func TestQuietWhileAlone(t *testing.T) {
 	if q.Busy {
 		t.Error("busy while it pauses")
 	}
-	// It counts from the launch to the end of the wait: the device's time, and what its program takes to notice.
+	// Accounting runs from the launch to the end of the wait: device time plus the program's reaction.
 	ran, held := time.Duration(q.RanNS-at.RanNS), w.ranIn(low.pid(), from, to)
 	if ran < held || ran > time.Duration(to-from) {
 		t.Errorf("ran for %v of %v, the device says %v", ran, time.Duration(to-from), held)

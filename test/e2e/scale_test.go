@@ -18,7 +18,7 @@ import (
 	"xsched/internal/policy"
 )
 
-// rss is the memory a process has, its shared pages with it.
+// rss is the resident memory of a process, shared pages included.
 func rss(t testing.TB, pid int) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -33,7 +33,7 @@ func rss(t testing.TB, pid int) int64 {
 	return kb << 10
 }
 
-// inside is how many of the durations between two looks at a histogram were up to a bound, and how many there were.
+// inside counts the durations within a bound, and all durations, between two snapshots of a histogram.
 func inside(t testing.TB, before, after control.Histogram, boundUS float64) (in, all uint64) {
 	t.Helper()
 	for i, b := range control.HistogramBoundsUS() {
@@ -80,7 +80,7 @@ func newCrowd(t testing.TB) *crowd {
 	return c
 }
 
-// round is what the crowd and the daemon did in a period.
+// round is the work of the crowd and the daemon in a period.
 type round struct {
 	changes, rises uint64        // changes of a queue; those from idle to busy
 	took           time.Duration // to make the changes
@@ -151,7 +151,7 @@ func BenchmarkTenThousandQueues(b *testing.B) {
 	b.ReportMetric(float64(rss(b, c.w.serve.Process.Pid)>>20), "MB")
 }
 
-// transitions is how many changes of all queues the daemon has seen.
+// transitions is the number of changes of all queues that the daemon has seen.
 func (w *world) transitions() (sum uint64) {
 	w.t.Helper()
 	list, err := w.client.List(w.t.Context())

@@ -17,13 +17,11 @@ import (
 	"xsched/internal/sim"
 )
 
-// TestLongSimulatorAgreesWithVirtualGPU runs one scenario twice: simulated, and with real processes, the real
-// shim and the real daemon on the virtual GPU. What the device itself recorded must agree within 10 %: how
-// long the high tenant's kernels waited for it, P50 and P99, and what the lows kept. One run decides.
+// TestLongSimulatorAgreesWithVirtualGPU runs one scenario in the simulator, and with real processes on the virtual
+// GPU. Both must agree within 10 % on the high tenant's waits (P50 and P99) and on the lows' throughput.
 //
-// A percentile of n samples is one of the percentiles around it: the measured P99 of 1,000 lies between the true
-// P98.2 and P99.8 in 99 of 100 runs. So it is compared with the simulator's waits over that range; where the
-// distribution is flat that is a plain 10 %.
+// A measured percentile has a confidence interval: the P99 of 1,000 samples lies between the true P98.2 and P99.8
+// in 99 of 100 runs. The test compares it with the simulator's waits over that interval.
 func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 	const tolerance, sigmas = 0.10, 2.58
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -63,8 +61,8 @@ func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 	}
 }
 
-// pairScenario is the pair workload as a scenario. The high tenant's schedule is even; the jitter is that of a
-// program that sleeps till its time comes.
+// pairScenario is the pair workload as a scenario. The high tenant's arrivals are periodic, with the jitter of a
+// sleeping program.
 func pairScenario(t *testing.T, o *demo.CompareOptions, lows int, mode model.Mode) *sim.Scenario {
 	t.Helper()
 	s := &sim.Scenario{
@@ -83,8 +81,8 @@ func pairScenario(t *testing.T, o *demo.CompareOptions, lows int, mode model.Mod
 	return s
 }
 
-// TestRecordAndReplay records a real daemon with real programs, kills it without warning, and replays: the
-// decisions come out again, and what the GPU alone would have done is told apart.
+// TestRecordAndReplay records a daemon with real programs, kills it, and replays the recording: the decisions are
+// identical, and a replay without scheduling differs.
 func TestRecordAndReplay(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "day.rec")

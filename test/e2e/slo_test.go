@@ -12,11 +12,11 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// request is one kernel of a program that has one at a time, in device time.
+// request is one kernel of a program that submits one at a time, in device time.
 type request struct{ arrived, ended int64 }
 
-// requests are those of a process that arrived at the device in [from, to) and have ended, from the
-// device's own record: what runs between two arrivals is the first one's.
+// requests returns the completed requests of a process that arrived at the device in [from, to). Whatever runs
+// between two arrivals belongs to the first.
 func (w *world) requests(pid int, from, to int64) []request {
 	w.t.Helper()
 	arrived, spans := w.recorded(pid, from, to)
@@ -36,11 +36,11 @@ func (w *world) requests(pid int, from, to int64) []request {
 			out[at].ended = s.T1
 		}
 	}
-	// The last one may not be over.
+	// The last request may be incomplete.
 	return out[:max(0, len(out)-1)]
 }
 
-// recorded is when the kernels of a process arrived at the device in [from, to), in order, and who had it.
+// recorded returns the arrivals of a process's kernels in [from, to), in order, and the device's timeline.
 func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []gpumodel.Span) {
 	w.t.Helper()
 	arrivals, err := w.gpu.Waits(model.Time(from), model.Time(to))
@@ -59,7 +59,7 @@ func (w *world) recorded(pid int, from, to int64) (arrived []int64, spans []gpum
 	return arrived, spans
 }
 
-// p99 is the nearest-rank percentile of how long requests took.
+// p99 is the nearest-rank 99th percentile of the requests' latencies.
 func p99(of []request) time.Duration {
 	took := make([]time.Duration, len(of))
 	for i, r := range of {
@@ -69,12 +69,10 @@ func p99(of []request) time.Duration {
 	return took[(len(took)*99+99)/100-1]
 }
 
-// oracle is the most that low tenants can have of a window beside a service whose requests arrive at these times and
-// take the device for length each. It knows every arrival before it comes, stops and continues the lows at no
-// cost but the device's own switch in mid-kernel, away from the low and back to it, once for each time the
-// service has work, runs a request from its arrival to its end, and gives every other nanosecond to one low, for which it
-// needs no further switch. No schedule that meets the target gives the lows more, unless it lets requests wait to
-// run two in a row: so it fails the test if two ever arrive within the target.
+// oracle is the upper bound of the lows' device time in a window, beside a service whose requests arrive at the
+// given times and run for length each. It knows every arrival in advance, runs each request at once, and pays two
+// mid-kernel context switches for it. The rest belongs to one low. Only a schedule that batches requests could give
+// the lows more, so the test fails if two requests arrive within the target.
 func oracle(t *testing.T, window time.Duration, of []request, length, target time.Duration) (lows time.Duration) {
 	t.Helper()
 	change := gpumodel.DefaultCosts().MidSwitch
@@ -88,8 +86,8 @@ func oracle(t *testing.T, window time.Duration, of []request, length, target tim
 	return lows
 }
 
-// TestSLOOnTheDevice: a service whose target is 1.5 times its isolated P99 holds it beside three saturating lows, which
-// have at least 0.9 of what the oracle would give them. All of it in device time.
+// TestSLOOnTheDevice: a service meets a target of 1.5 times its isolated P99 beside three saturating lows, which get
+// at least 90 % of the oracle's bound. All times are device time.
 func TestSLOOnTheDevice(t *testing.T) {
 	const (
 		length = 20 * time.Millisecond

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Work that no hook sees, such as the upload of a module, must not wait behind programs whose
-// work is seen: a program that looks idle is not stopped, and it has a slice that is of use.
+// TestUnseenWorkGoesOn: work that no hook sees, such as a module upload, is not starved. The daemon does not
+// suspend a program that seems idle and leaves it a usable timeslice.
 func TestUnseenWorkGoesOn(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
