@@ -24,8 +24,8 @@ static XResult synchronize(const struct xsi_api_object *hardware, struct xsi_wor
     xsi_work_fed(life.stream);
     __atomic_fetch_add(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
   }
-  int result =
-      hardware->hardware.platform->synchronize(hardware->hardware.context, hardware->hardware.stream);
+  int result = hardware->hardware.platform->synchronize(hardware->hardware.context,
+                                                        hardware->hardware.stream);
   if (counted) {
     __atomic_fetch_sub(&life.stream->syncing, 1, __ATOMIC_SEQ_CST);
     if (result == 0) xsi_work_complete(life.stream, mark, false);
@@ -122,9 +122,8 @@ XSI_EXPORT XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int
       batch_size > threshold)
     return kXSchedErrorInvalidValue;
   if (!xsi_api_get(xq, XSI_API_QUEUE, &queue)) return kXSchedErrorNotFound;
-  struct xsw_hint hint = {.said = XSW_HINT_LIMITS,
-                          .in_flight = (uint32_t)threshold,
-                          .batch = (uint32_t)batch_size};
+  struct xsw_hint hint = {
+      .said = XSW_HINT_LIMITS, .in_flight = (uint32_t)threshold, .batch = (uint32_t)batch_size};
   return xsi_api_hint(xq, &hint);
 }
 

@@ -64,14 +64,16 @@ static void before(void) {
     registered[i].lock();
   for (unsigned i = 0; i < OWN_LOCKS; i++)
     own_locks[i].lock();
-  xsi_for_each_driver(driver) driver->lock();
+  xsi_for_each_driver(driver)
+    driver->lock();
   xsi_counters_lock();
   errno = saved;
 }
 
 static void unlock_all(void) {
   xsi_counters_unlock();
-  xsi_for_each_driver(driver) driver->unlock();
+  xsi_for_each_driver(driver)
+    driver->unlock();
   for (unsigned i = OWN_LOCKS; i-- > 0;)
     own_locks[i].unlock();
   for (unsigned i = locked; i-- > 0;)
@@ -96,7 +98,8 @@ static void in_child(void) {
   xsi_queue_reset();
   xsi_hint_reset();
   xsi_request_reset();
-  xsi_for_each_driver(driver) driver->reset();
+  xsi_for_each_driver(driver)
+    driver->reset();
   xsi_counters_reset();
   for (unsigned i = 0; i < MAX_REGISTERED; i++)
     if (resets[i]) resets[i]();

@@ -34,7 +34,8 @@ void xsi_helper_unlock(void) { pthread_mutex_unlock(&lock); }
 
 static bool recover_drivers(void) {
   bool done = true;
-  xsi_for_each_driver(driver) done = driver->recover() == 0 && done;
+  xsi_for_each_driver(driver)
+    done = driver->recover() == 0 && done;
   return done;
 }
 

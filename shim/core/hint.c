@@ -79,6 +79,4 @@ bool xsi_hint_next_frame(struct xsw_hint_frame *frame) {
   return found;
 }
 
-void xsi_hint_reset(void) {
-  memset(&untold, 0, sizeof untold);
-}
+void xsi_hint_reset(void) { memset(&untold, 0, sizeof untold); }

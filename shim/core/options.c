@@ -129,8 +129,7 @@ static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, lo
     if (parse_percentile(text, least, most, value)) return true;
     xsi_log(XSI_ERROR, "%s=%s is ignored; give a percentile from 1 to 99.99", name, text);
     return false;
-  default:
-    return xsi_parse_decimal(text, 0, 0, value) || number_option(name, least, most, value);
+  default: return xsi_parse_decimal(text, 0, 0, value) || number_option(name, least, most, value);
   }
 }
 
@@ -234,8 +233,7 @@ static bool socket_at(unsigned index, char *path) {
   case 1:
     snprintf(directory, sizeof directory, "/tmp/xsched-%u", (unsigned)geteuid());
     return geteuid() != 0 && only_ours(directory) && in_directory(path, directory, "");
-  default:
-    return in_directory(path, "/run/xsched", "");
+  default: return in_directory(path, "/run/xsched", "");
   }
 }
 

@@ -20,7 +20,7 @@ static struct open_request {
   uint64_t begin_ns; // 0: free
   uint32_t generation, name;
 } open_requests[OPEN_MAX];
-static uint32_t search;              // where the last free one was found
+static uint32_t search; // where the last free one was found
 static char names[XSW_REQUEST_NAMES][XSW_REQUEST_NAME_BYTES];
 static uint32_t name_count;
 static uint64_t begun, finished, untold; // since the page was joined

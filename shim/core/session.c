@@ -82,13 +82,15 @@ void xsi_session_prepare(void) {
 }
 
 static bool drivers_pending(void) {
-  xsi_for_each_driver(driver) if (driver->pending != NULL && driver->pending()) return true;
+  xsi_for_each_driver(driver)
+    if (driver->pending != NULL && driver->pending()) return true;
   return false;
 }
 
 static uint64_t drivers_due_ns(void) {
   uint64_t due = UINT64_MAX;
-  xsi_for_each_driver(driver) if (driver->due_ns() < due) due = driver->due_ns();
+  xsi_for_each_driver(driver)
+    if (driver->due_ns() < due) due = driver->due_ns();
   return due;
 }
 
@@ -110,7 +112,8 @@ static void drop_outgoing(void) {
 static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   xsi_fd_close(&session.fd);
   drop_outgoing();
-  xsi_for_each_driver(driver) driver->tell(false);
+  xsi_for_each_driver(driver)
+    driver->tell(false);
   session.retry_ms = retry_ms;
   session.retry_ns = now + retry_ms * MS;
   if (session.state != JOINED) {
@@ -230,7 +233,8 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   session.failed = false;
   session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go
   xsi_liveness_join(now);
-  xsi_for_each_driver(driver) driver->tell(true);
+  xsi_for_each_driver(driver)
+    driver->tell(true);
   result = flush_frames(now);
   xsi_queue_lock();
   xsi_queue_publish_all();

@@ -7,9 +7,7 @@
 
 #include "base.h"
 
-extern struct xsi_session_retry {
-  uint32_t first_ms, last_ms, refused_ms;
-} xsi_session_retry;
+extern struct xsi_session_retry { uint32_t first_ms, last_ms, refused_ms; } xsi_session_retry;
 
 void xsi_session_lock(void); /* so that a fork copies no descriptor we do not know of */
 void xsi_session_unlock(void);

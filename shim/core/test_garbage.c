@@ -25,48 +25,20 @@ static void bad_welcome(int what) {
   unsigned count = 2;
   size_t bytes = sizeof welcome;
   switch (what) {
-  case 0:
-    welcome.frame.magic++;
-    break;
-  case 1:
-    welcome.frame.bytes++;
-    break;
-  case 2:
-    bytes = 10;
-    break;
-  case 3:
-    count = 0;
-    break;
-  case 4:
-    count = 1;
-    break;
-  case 5:
-    count = 4;
-    break;
-  case 6:
-    welcome.page_bytes *= 2;
-    break;
-  case 7:
-    fds[0] = d->doorbell;
-    break;
-  case 8:
-    fds[1] = d->memfd;
-    break;
-  case 9:
-    welcome.session_id++;
-    break;
-  case 10:
-    test_header(d)->magic = 0;
-    break;
-  case 11:
-    test_header(d)->version++;
-    break;
-  case 12:
-    welcome.frame.version++;
-    break;
-  case 13:
-    welcome.frame.type = 77;
-    break;
+  case 0: welcome.frame.magic++; break;
+  case 1: welcome.frame.bytes++; break;
+  case 2: bytes = 10; break;
+  case 3: count = 0; break;
+  case 4: count = 1; break;
+  case 5: count = 4; break;
+  case 6: welcome.page_bytes *= 2; break;
+  case 7: fds[0] = d->doorbell; break;
+  case 8: fds[1] = d->memfd; break;
+  case 9: welcome.session_id++; break;
+  case 10: test_header(d)->magic = 0; break;
+  case 11: test_header(d)->version++; break;
+  case 12: welcome.frame.version++; break;
+  case 13: welcome.frame.type = 77; break;
   case 14: // not sealed
     made = fds[0] = memfd_create("bare", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(ftruncate(made, XSW_PAGE_BYTES) == 0);

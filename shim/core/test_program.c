@@ -120,7 +120,8 @@ static int close_shim(const char *path) {
   if (hooked(NULL, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0) return fail("a launch failed");
   dlclose(shim);
   usleep(50000); // its threads run on
-  if (hooked(NULL, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0) return fail("a later launch failed");
+  if (hooked(NULL, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0)
+    return fail("a later launch failed");
   return launch();
 }
 

@@ -132,7 +132,7 @@ static void silence_opens_gate_and_recovers(void) {
     CHECK(epoch < 20);
   uint64_t before = field(&header->recoveries);
   CHECK(xsi_page_joined() && xsi_in_flight_limit(0) == 0); // the session stays
-  xsi_gate_pass(0);                                           // ignored while silent
+  xsi_gate_pass(0);                                        // ignored while silent
   // A lease made by a half-dead daemon is undone, too.
   __atomic_store_n(&header->lease_epoch, 30, __ATOMIC_RELEASE);
   EVENTUALLY(field(&header->recovered_epoch) == 30);

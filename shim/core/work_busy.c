@@ -134,8 +134,8 @@ void xsi_work_try_idle(struct xsi_work_stream *stream, bool by_watcher) {
 
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher) {
   uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  if (completed >= mark && (completed < xsi_work_submitted(stream) ||
-                            !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)))
+  if (completed >= mark &&
+      (completed < xsi_work_submitted(stream) || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)))
     return; // somebody else was here
   xsi_work_lock();
   if (__atomic_load_n(&stream->completed, __ATOMIC_RELAXED) < mark)

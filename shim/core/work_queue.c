@@ -14,7 +14,7 @@
 #include "queue.h"
 #include "work_internal.h"
 
-static struct xsw_queue no_slot;                             /* zeros: gate open, no limit */
+static struct xsw_queue no_slot;                               /* zeros: gate open, no limit */
 static struct xsw_queue closed_slot = {.gate = XSW_GATE_HELD}; /* what the program holds */
 
 // The queue first: who sees the slot sees an index that belongs to it or to a later one.
@@ -54,8 +54,8 @@ int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority) {
   struct xsi_work_context *context = stream->context;
   if (stream->own) return -EEXIST;
   if (!context->known) return -ENODEV;
-  int index = xsi_queue_open_stream(context->device.pci_domain, context->device.pci_bus_slot,
-                                    priority);
+  int index =
+      xsi_queue_open_stream(context->device.pci_domain, context->device.pci_bus_slot, priority);
   if (index < 0) return index;
   bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
   if (busy) xsi_work_count_busy(stream, false);

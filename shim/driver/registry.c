@@ -4,9 +4,7 @@
 
 #include "core/driver.h"
 
-#define DRIVERS(driver)                                                                            \
-  driver(xsi_rm_driver)                                                                            \
-  driver(xsi_kfd_driver)
+#define DRIVERS(driver) driver(xsi_rm_driver) driver(xsi_kfd_driver)
 
 #define DECLARE(name) extern const struct xsi_driver name;
 #define REFER(name) &name,

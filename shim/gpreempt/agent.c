@@ -41,11 +41,26 @@ enum { MIN_MINOR = 13 };
 struct trap {
   uint32_t pid, op;
   union {
-    struct { uint64_t mask, info; uint32_t info_bytes, fd; } enable;
-    struct { uint64_t mask; uint32_t gpu_id, queue_id; } event;
-    struct { uint64_t mask, ids; uint32_t count, grace; } suspend;
-    struct { uint64_t ids; uint32_t count, _rsv; } resume;
-    struct { uint64_t mask, entries; uint32_t count, entry_bytes; } snapshot;
+    struct {
+      uint64_t mask, info;
+      uint32_t info_bytes, fd;
+    } enable;
+    struct {
+      uint64_t mask;
+      uint32_t gpu_id, queue_id;
+    } event;
+    struct {
+      uint64_t mask, ids;
+      uint32_t count, grace;
+    } suspend;
+    struct {
+      uint64_t ids;
+      uint32_t count, _rsv;
+    } resume;
+    struct {
+      uint64_t mask, entries;
+      uint32_t count, entry_bytes;
+    } snapshot;
   };
 };
 struct entry {
@@ -71,7 +86,8 @@ static struct agent_answer answer;
 static int trap_call(struct trap *trap) {
   int result;
   trap->pid = (uint32_t)target;
-  do result = ioctl(kfd, AMDKFD_IOC_DBG_TRAP, trap);
+  do
+    result = ioctl(kfd, AMDKFD_IOC_DBG_TRAP, trap);
   while (result < 0 && errno == EINTR);
   return result < 0 ? -errno : result;
 }

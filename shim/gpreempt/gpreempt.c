@@ -5,8 +5,8 @@
 #include "gpreempt.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -29,7 +29,8 @@ struct gpreempt {
 
 static int receive(gpreempt *handle) {
   ssize_t got;
-  do got = recv(handle->socket, &handle->answer, sizeof handle->answer, 0);
+  do
+    got = recv(handle->socket, &handle->answer, sizeof handle->answer, 0);
   while (got < 0 && errno == EINTR);
   if (got < (ssize_t)offsetof(struct agent_answer, queues)) return -ESRCH; // the target has gone
   return handle->answer.result;
@@ -38,7 +39,8 @@ static int receive(gpreempt *handle) {
 static int ask(gpreempt *handle) {
   size_t bytes = offsetof(struct agent_command, ids) + handle->command.count * sizeof(uint32_t);
   ssize_t sent;
-  do sent = send(handle->socket, &handle->command, bytes, MSG_NOSIGNAL);
+  do
+    sent = send(handle->socket, &handle->command, bytes, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   return sent == (ssize_t)bytes ? receive(handle) : -ESRCH;
 }

@@ -34,7 +34,7 @@ typedef struct {
   uint32_t gpu_id;
   uint32_t type; /* enum gpreempt_type */
   uint32_t ring_bytes;
-  uint64_t ring; /* the log's HWq */
+  uint64_t ring;      /* the log's HWq */
   uint32_t suspended; /* by this handle */
   uint32_t _rsv;
 } gpreempt_queue;

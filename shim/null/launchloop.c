@@ -41,14 +41,14 @@ int main(int argc, char **argv) {
     fprintf(stderr, "launchloop: %s\n", dlerror());
     return 1;
   }
-  CUresult (*init)(unsigned) = (CUresult (*)(unsigned))dlsym(driver, "cuInit");
+  CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
   CUresult (*create)(CUcontext *, unsigned, CUdevice) =
-      (CUresult (*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
+      (CUresult(*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
   CUresult (*stream_create)(CUstream *, unsigned) =
-      (CUresult (*)(CUstream *, unsigned))dlsym(driver, "cuStreamCreate");
-  CUresult (*synchronize)(CUstream) = (CUresult (*)(CUstream))dlsym(driver, "cuStreamSynchronize");
+      (CUresult(*)(CUstream *, unsigned))dlsym(driver, "cuStreamCreate");
+  CUresult (*synchronize)(CUstream) = (CUresult(*)(CUstream))dlsym(driver, "cuStreamSynchronize");
   launch_function launch = (launch_function)dlsym(driver, "cuLaunchKernel");
-  uint64_t (*calls)(const char *) = (uint64_t (*)(const char *))dlsym(driver, "xsn_calls");
+  uint64_t (*calls)(const char *) = (uint64_t(*)(const char *))dlsym(driver, "xsn_calls");
   CUcontext context;
   CUstream stream = NULL;
   if (!init || !create || !stream_create || !synchronize || !launch || init(0) ||

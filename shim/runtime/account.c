@@ -134,15 +134,15 @@ void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, u
 int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result) {
   if (wait->call.mode == XSI_PLAIN) return result;
   // An invalidated capture ends with an error; one of another thread does not end.
-  if (wait->call.work &&
-      (result == 0 || !account->still_capturing((uintptr_t)wait->mark)))
+  if (wait->call.work && (result == 0 || !account->still_capturing((uintptr_t)wait->mark)))
     xsi_work_capture_ended(wait->call.work);
   xsi_work_include();
   return result;
 }
 
 bool xsi_capture_wait(const struct xsi_account *account) {
-  if (!account->enter() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0) return false;
+  if (!account->enter() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
+    return false;
   xsi_work_exclude();
   return true;
 }

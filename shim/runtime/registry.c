@@ -4,9 +4,7 @@
 
 #include "runtime.h"
 
-#define RUNTIMES(runtime)                                                                          \
-  runtime(xsi_cu_runtime)                                                                          \
-  runtime(xsi_hip_runtime)
+#define RUNTIMES(runtime) runtime(xsi_cu_runtime) runtime(xsi_hip_runtime)
 
 #define DECLARE(name) extern const struct xsi_runtime name;
 #define REFER(name) &name,

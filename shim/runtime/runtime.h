@@ -61,7 +61,6 @@ const char *xsi_base_name(const char *path);
 
 /* Ends the definition of a hook: a name for it that no other library can take over. */
 #define XSI_HOOK(symbol)                                                                           \
-  extern __typeof__(symbol) xsi_hook_##symbol                                                      \
-      __attribute__((visibility("hidden"), alias(#symbol)));
+  extern __typeof__(symbol) xsi_hook_##symbol __attribute__((visibility("hidden"), alias(#symbol)));
 
 #endif /* XSCHED_RUNTIME_H */

@@ -59,7 +59,7 @@ typedef struct handle *handle;
   X(cuCtxSynchronize, (void))
 
 static struct {
-#define X(name, parameters) result (*name) parameters;
+#define X(name, parameters) result(*name) parameters;
   DRIVER_CALLS(X)
 #undef X
 } cu;
@@ -73,7 +73,8 @@ static struct {
  * parameters, which counts in microseconds and shows its progress in the first word. */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry xs_spin(.param .u64 p_progress, .param .u32 p_iterations, .param .u32 p_seed,\n"
+    ".visible .entry xs_spin(.param .u64 p_progress, .param .u32 p_iterations, .param .u32 "
+    "p_seed,\n"
     "                        .param .u64 p_sum) {\n"
     "  .reg .pred %p<4>; .reg .b32 %r<16>; .reg .b64 %d<12>;\n"
     "  .shared .align 8 .b64 kept[128];\n"
@@ -98,7 +99,8 @@ static const char ptx[] =
     "  setp.lt.u32 %p1, %r10, %r1; @%p1 bra LOOP;\n"
     "END:\n"
     "  bar.sync 0;\n"
-    "  add.u32 %r12, %r5, 1; and.b32 %r12, %r12, 127; shl.b32 %r12, %r12, 3; add.u32 %r12, %r8, %r12;\n"
+    "  add.u32 %r12, %r5, 1; and.b32 %r12, %r12, 127; shl.b32 %r12, %r12, 3; add.u32 %r12, %r8, "
+    "%r12;\n"
     "  ld.shared.u64 %d6, [%r12];\n"
     "  add.u64 %d2, %d2, %d6;\n"
     "  red.global.add.u64 [%d4], %d2;\n"
@@ -152,7 +154,7 @@ static bool succeeded(const char *what, result code) {
   answer("error %s: %d %s", what, code, name != NULL ? name : "");
   return false;
 }
-#define TRY(call) \
+#define TRY(call)                                                                                  \
   if (!succeeded(#call, (call))) return
 
 static void open_gpu(const char *pci) {
@@ -161,10 +163,10 @@ static void open_gpu(const char *pci) {
     answer("error %s: 0", dlerror());
     return;
   }
-#define X(name, parameters)                                      \
-  if ((*(void **)&cu.name = dlsym(library, #name)) == NULL) {    \
-    answer("error libcuda.so.1 has no " #name ": 0");            \
-    return;                                                      \
+#define X(name, parameters)                                                                        \
+  if ((*(void **)&cu.name = dlsym(library, #name)) == NULL) {                                      \
+    answer("error libcuda.so.1 has no " #name ": 0");                                              \
+    return;                                                                                        \
   }
   DRIVER_CALLS(X)
 #undef X
@@ -231,8 +233,8 @@ static void read_progress(void) {
 static void read_result(void) {
   uint64_t sum[2] = {0, 0};
   TRY(cu.cuMemcpyDtoH_v2(sum, t.sum, sizeof sum));
-  answer("result %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, t.progress[0], t.progress[1], sum[0],
-         sum[1]);
+  answer("result %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, t.progress[0], t.progress[1],
+         sum[0], sum[1]);
 }
 
 int main(int argc, char **argv) {
@@ -251,13 +253,21 @@ int main(int argc, char **argv) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) _exit(0);
     command[n] = 0;
-    if (strncmp(command, "open ", 5) == 0) open_gpu(command + 5);
-    else if (strcmp(command, "quit") == 0) _exit(0);
-    else if (!t.open) answer("error no GPU is open: 0");
-    else if (strcmp(command, "files") == 0) send_files();
-    else if (sscanf(command, "launch %" SCNu32 " %" SCNu32, &work, &seed) == 2) launch(work, seed);
-    else if (strcmp(command, "read") == 0) read_progress();
-    else if (strcmp(command, "result") == 0) read_result();
-    else answer("error unknown command %s: 0", command);
+    if (strncmp(command, "open ", 5) == 0)
+      open_gpu(command + 5);
+    else if (strcmp(command, "quit") == 0)
+      _exit(0);
+    else if (!t.open)
+      answer("error no GPU is open: 0");
+    else if (strcmp(command, "files") == 0)
+      send_files();
+    else if (sscanf(command, "launch %" SCNu32 " %" SCNu32, &work, &seed) == 2)
+      launch(work, seed);
+    else if (strcmp(command, "read") == 0)
+      read_progress();
+    else if (strcmp(command, "result") == 0)
+      read_result();
+    else
+      answer("error unknown command %s: 0", command);
   }
 }

@@ -179,8 +179,7 @@ static CUresult release(CUdevice device, bool all) {
   if (result != CUDA_SUCCESS) return result;
   if (vg_device_ordinal(device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&vg_lock);
-  if (!primary[device].references)
-    return vg_leave(all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
+  if (!primary[device].references) return vg_leave(all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
   primary[device].references = all ? 0 : primary[device].references - 1;
   if (!primary[device].references) {
     destroy(primary[device].context);

@@ -87,7 +87,8 @@ VG_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
   if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
   const char *colon = strrchr(id, ':');
   if (!colon) return CUDA_ERROR_INVALID_VALUE;
-  while (colon > id && colon[-1] != ':') colon--;
+  while (colon > id && colon[-1] != ':')
+    colon--;
   long bus = strtol(colon, NULL, 16);
   for (int i = 0; i < vg_device_count(); i++) {
     if (vg_device_ordinal(i) + 1 != bus) continue;
@@ -100,31 +101,32 @@ VG_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
 /* From cuda.h: CUdevice_attribute; what is not listed is 0, as for a feature that is not there. */
 static int attribute_value(int attribute, int ordinal) {
   switch (attribute) {
-  case 1: return 1024;            /* MAX_THREADS_PER_BLOCK */
-  case 2: return 1024;            /* MAX_BLOCK_DIM_X */
-  case 3: return 1024;            /* MAX_BLOCK_DIM_Y */
-  case 4: return 64;              /* MAX_BLOCK_DIM_Z */
-  case 5: return 2147483647;      /* MAX_GRID_DIM_X */
-  case 6: case 7: return 65535;   /* MAX_GRID_DIM_Y, Z */
-  case 8: return 49152;           /* MAX_SHARED_MEMORY_PER_BLOCK */
-  case 9: return 65536;           /* TOTAL_CONSTANT_MEMORY */
-  case 10: return 32;             /* WARP_SIZE */
-  case 12: return 65536;          /* MAX_REGISTERS_PER_BLOCK */
-  case 13: return 1980000;        /* CLOCK_RATE */
-  case 15: return 1;              /* GPU_OVERLAP */
-  case 16: return 132;            /* MULTIPROCESSOR_COUNT */
-  case 19: return 1;              /* CAN_MAP_HOST_MEMORY */
-  case 31: return 1;              /* CONCURRENT_KERNELS */
-  case 33: return ordinal + 1;    /* PCI_BUS_ID */
-  case 34: return 0;              /* PCI_DEVICE_ID */
-  case 39: return 2048;           /* MAX_THREADS_PER_MULTIPROCESSOR */
-  case 40: return 3;              /* ASYNC_ENGINE_COUNT */
-  case 41: return 1;              /* UNIFIED_ADDRESSING */
-  case 50: return 0;              /* PCI_DOMAIN_ID */
-  case 75: return 9;              /* COMPUTE_CAPABILITY_MAJOR */
-  case 76: return 0;              /* COMPUTE_CAPABILITY_MINOR */
-  case 78: return 1;              /* STREAM_PRIORITIES_SUPPORTED */
-  case 90: return 1;              /* COMPUTE_PREEMPTION_SUPPORTED */
+  case 1: return 1024;       /* MAX_THREADS_PER_BLOCK */
+  case 2: return 1024;       /* MAX_BLOCK_DIM_X */
+  case 3: return 1024;       /* MAX_BLOCK_DIM_Y */
+  case 4: return 64;         /* MAX_BLOCK_DIM_Z */
+  case 5: return 2147483647; /* MAX_GRID_DIM_X */
+  case 6:
+  case 7: return 65535;        /* MAX_GRID_DIM_Y, Z */
+  case 8: return 49152;        /* MAX_SHARED_MEMORY_PER_BLOCK */
+  case 9: return 65536;        /* TOTAL_CONSTANT_MEMORY */
+  case 10: return 32;          /* WARP_SIZE */
+  case 12: return 65536;       /* MAX_REGISTERS_PER_BLOCK */
+  case 13: return 1980000;     /* CLOCK_RATE */
+  case 15: return 1;           /* GPU_OVERLAP */
+  case 16: return 132;         /* MULTIPROCESSOR_COUNT */
+  case 19: return 1;           /* CAN_MAP_HOST_MEMORY */
+  case 31: return 1;           /* CONCURRENT_KERNELS */
+  case 33: return ordinal + 1; /* PCI_BUS_ID */
+  case 34: return 0;           /* PCI_DEVICE_ID */
+  case 39: return 2048;        /* MAX_THREADS_PER_MULTIPROCESSOR */
+  case 40: return 3;           /* ASYNC_ENGINE_COUNT */
+  case 41: return 1;           /* UNIFIED_ADDRESSING */
+  case 50: return 0;           /* PCI_DOMAIN_ID */
+  case 75: return 9;           /* COMPUTE_CAPABILITY_MAJOR */
+  case 76: return 0;           /* COMPUTE_CAPABILITY_MINOR */
+  case 78: return 1;           /* STREAM_PRIORITIES_SUPPORTED */
+  case 90: return 1;           /* COMPUTE_PREEMPTION_SUPPORTED */
   default: return 0;
   }
 }

@@ -30,8 +30,8 @@ static uint32_t take_stamp(CUcontext context) {
 static void give_stamp(CUevent event) {
   if (event->stamp == VG_STAMP_COUNT) return;
   CUcontext context = event->context;
-  context->stamps[event->stamp] = (struct vg_stamp){
-      context->stamp_free, event->channel, event->recorded ? event->seq : 0};
+  context->stamps[event->stamp] =
+      (struct vg_stamp){context->stamp_free, event->channel, event->recorded ? event->seq : 0};
   context->stamp_free = event->stamp;
 }
 
@@ -56,8 +56,10 @@ VG_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags) {
   if (result != CUDA_SUCCESS) return result;
   if (!out) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   CUevent event = pool;
-  if (event) pool = event->next;
-  else event = malloc(sizeof *event);
+  if (event)
+    pool = event->next;
+  else
+    event = malloc(sizeof *event);
   if (!event) return vg_leave(CUDA_ERROR_OUT_OF_MEMORY);
   *event = (struct vg_event){.magic = MAGIC_EVENT, .context = context, .flags = flags};
   event->stamp = flags & EVENT_DISABLE_TIMING ? VG_STAMP_COUNT : take_stamp(context);
@@ -194,10 +196,8 @@ static CUresult stream_wait_event(bool per_thread, CUstream handle, CUevent even
     return vg_leave(CUDA_SUCCESS);
   if (event->context != stream->context) /* another device's: the host waits for it */
     return vg_leave(vg_wait(event->context, event->channel, event->seq));
-  struct vg_entry wait = {.op = VG_WAIT,
-                          .wait_channel = event->channel,
-                          .wait_seq = event->seq,
-                          .dst = VG_NO_ADDRESS};
+  struct vg_entry wait = {
+      .op = VG_WAIT, .wait_channel = event->channel, .wait_seq = event->seq, .dst = VG_NO_ADDRESS};
   result = vg_submit(stream, &wait, NULL);
   vg_kick(stream->context);
   return vg_leave(result);

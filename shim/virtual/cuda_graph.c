@@ -84,8 +84,10 @@ static CUresult begin(bool per_thread, CUstream handle, int mode) {
   if (stream->capture) return vg_leave(CUDA_ERROR_ILLEGAL_STATE);
   static uint64_t ids;
   CUgraph graph = pool;
-  if (graph) pool = graph->next_capture;
-  else graph = malloc(sizeof *graph);
+  if (graph)
+    pool = graph->next_capture;
+  else
+    graph = malloc(sizeof *graph);
   if (!graph) return vg_leave(CUDA_ERROR_OUT_OF_MEMORY);
   *graph = (struct vg_graph){.magic = MAGIC_GRAPH, .id = ++ids};
   graph->mode = mode;
@@ -103,7 +105,8 @@ VG_BOTH(cuStreamBeginCapture, _ptsz, begin, (CUstream stream), stream, CAPTURE_G
 
 static void unlink_capture(CUgraph graph) {
   CUgraph *link = &captures;
-  while (*link && *link != graph) link = &(*link)->next_capture;
+  while (*link && *link != graph)
+    link = &(*link)->next_capture;
   if (*link) *link = graph->next_capture;
   graph->next_capture = NULL;
 }
@@ -143,11 +146,15 @@ static CUresult end(bool per_thread, CUstream handle, CUgraph *out) {
   unlink_capture(graph);
   bool joined = release_streams(graph);
   if (out) *out = NULL;
-  if (graph->status == CAPTURE_INVALIDATED) result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  else if (!joined) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  if (graph->status == CAPTURE_INVALIDATED)
+    result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  else if (!joined)
+    result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   graph->status = CAPTURE_NONE;
-  if (result == CUDA_SUCCESS && out) *out = graph;
-  else free_graph(graph);
+  if (result == CUDA_SUCCESS && out)
+    *out = graph;
+  else
+    free_graph(graph);
   return vg_leave(result);
 }
 VG_BOTH(cuStreamEndCapture, _ptsz, end, (CUstream stream, CUgraph *graph), stream, graph)

@@ -18,9 +18,12 @@ static CUdeviceptr address_of(CUcontext context, uint64_t offset) {
 /* A device address, or the address of pinned memory, as an offset into the context's VRAM. */
 bool vg_offset(CUcontext context, CUdeviceptr address, uint64_t bytes, uint64_t *offset) {
   CUdeviceptr base = address_of(context, 0), host = (uintptr_t)context->vram;
-  if (address >= base && address - base < context->vram_bytes) *offset = address - base;
-  else if (address >= host && address - host < context->vram_bytes) *offset = address - host;
-  else return false;
+  if (address >= base && address - base < context->vram_bytes)
+    *offset = address - base;
+  else if (address >= host && address - host < context->vram_bytes)
+    *offset = address - host;
+  else
+    return false;
   return bytes <= context->vram_bytes - *offset;
 }
 
@@ -35,14 +38,14 @@ static CUresult heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t
     context->blocks->bytes = context->vram_bytes - VG_HEAP_START;
   }
   struct vg_block *block = context->blocks;
-  while (block && (block->used || block->bytes < bytes)) block = block->next;
+  while (block && (block->used || block->bytes < bytes))
+    block = block->next;
   if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
   if (block->bytes > bytes) {
     struct vg_block *rest = malloc(sizeof *rest);
     if (!rest) return CUDA_ERROR_OUT_OF_MEMORY;
-    *rest = (struct vg_block){.offset = block->offset + bytes,
-                              .bytes = block->bytes - bytes,
-                              .next = block->next};
+    *rest = (struct vg_block){
+        .offset = block->offset + bytes, .bytes = block->bytes - bytes, .next = block->next};
     block->bytes = bytes;
     block->next = rest;
   }
@@ -55,7 +58,8 @@ static CUresult heap_take(CUcontext context, uint64_t bytes, bool host, uint64_t
 
 static CUresult heap_give(CUcontext context, uint64_t offset) {
   struct vg_block *before = NULL, *block = context->blocks;
-  while (block && block->offset != offset) before = block, block = block->next;
+  while (block && block->offset != offset)
+    before = block, block = block->next;
   if (!block || !block->used) return CUDA_ERROR_INVALID_VALUE;
   block->used = false;
   context->used_bytes -= block->bytes;
@@ -155,10 +159,14 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
   struct vg_node node = {.entry = {.op = VG_COPY, .amount = bytes, .lane = (uint32_t)lane}};
   bool dst_here = vg_offset(context, dst, bytes, &node.entry.dst);
   bool src_here = vg_offset(context, src, bytes, &node.entry.src);
-  if (!src_here && lane == LANE_TO_DEVICE) node.host_src = (const void *)(uintptr_t)src;
-  else if (!src_here) return vg_leave(CUDA_ERROR_INVALID_VALUE);
-  if (!dst_here && lane == LANE_TO_HOST) node.host_dst = (void *)(uintptr_t)dst;
-  else if (!dst_here) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!src_here && lane == LANE_TO_DEVICE)
+    node.host_src = (const void *)(uintptr_t)src;
+  else if (!src_here)
+    return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!dst_here && lane == LANE_TO_HOST)
+    node.host_dst = (void *)(uintptr_t)dst;
+  else if (!dst_here)
+    return vg_leave(CUDA_ERROR_INVALID_VALUE);
   result = vg_perform(stream, &node);
   if (result == CUDA_SUCCESS && wait) result = vg_wait(context, stream->channel, stream->seq);
   return vg_leave(result);

@@ -51,9 +51,7 @@ const char vg_visible_variable[] = "CUDA_VISIBLE_DEVICES";
 static int rm_fd = -1;
 static uint32_t rm_client;
 static uint32_t next_handle = 0x5c000002;
-static struct {
-  uint32_t device, subdevice;
-} devices[VG_MAX_DEVICES];
+static struct { uint32_t device, subdevice; } devices[VG_MAX_DEVICES];
 
 /* Returns the RM status, or -errno. */
 static int rm_new(uint32_t parent, uint32_t *object, uint32_t object_class, void *params,
@@ -166,8 +164,7 @@ static int map_context(CUcontext context) {
   int protection = PROT_READ | PROT_WRITE;
   size_t control_bytes = VG_HEADER_BYTES + (size_t)map.channels * VG_CHANNEL_BYTES;
   void *control = mmap(NULL, control_bytes, protection, MAP_SHARED, map.control_fd, 0);
-  void *vram =
-      mmap(NULL, map.vram_bytes, protection, MAP_SHARED | MAP_NORESERVE, map.vram_fd, 0);
+  void *vram = mmap(NULL, map.vram_bytes, protection, MAP_SHARED | MAP_NORESERVE, map.vram_fd, 0);
   close(map.control_fd);
   close(map.vram_fd);
   context->doorbell = map.doorbell_fd;

@@ -62,7 +62,8 @@ static void read_visible(int existing) {
   const char *list = getenv(vg_visible_variable);
   visible_count = 0;
   if (!list) {
-    for (; visible_count < existing; visible_count++) visible[visible_count] = visible_count;
+    for (; visible_count < existing; visible_count++)
+      visible[visible_count] = visible_count;
     return;
   }
   while (visible_count < VG_MAX_DEVICES) {
@@ -87,7 +88,8 @@ VG_EXPORT CUresult cuInit(unsigned int flags) {
   int status = vg_rm_open();
   if (status != 0) return vg_leave(CUDA_ERROR_NO_DEVICE);
   int existing = 0;
-  while (existing < VG_MAX_DEVICES && vg_rm_device_exists((uint32_t)existing) == 1) existing++;
+  while (existing < VG_MAX_DEVICES && vg_rm_device_exists((uint32_t)existing) == 1)
+    existing++;
   read_visible(existing);
   static bool watching;
   if (!watching) pthread_atfork(before_fork, after_fork_parent, after_fork_child);

@@ -55,8 +55,10 @@ VG_EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags,
   if (result != CUDA_SUCCESS) return result;
   if (!out || flags > CU_STREAM_NON_BLOCKING) return vg_leave(CUDA_ERROR_INVALID_VALUE);
   CUstream stream = pool;
-  if (stream) pool = stream->next;
-  else stream = malloc(sizeof *stream);
+  if (stream)
+    pool = stream->next;
+  else
+    stream = malloc(sizeof *stream);
   if (!stream) return vg_leave(CUDA_ERROR_OUT_OF_MEMORY);
   *stream = (struct vg_stream){.magic = MAGIC_STREAM,
                                .context = context,
@@ -83,7 +85,8 @@ VG_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   if (!found->created) return vg_leave(CUDA_ERROR_INVALID_HANDLE);
   if (found->capture) (void)vg_capture_break(found);
   CUstream *link = &found->context->streams;
-  while (*link && *link != found) link = &(*link)->next;
+  while (*link && *link != found)
+    link = &(*link)->next;
   if (*link) *link = found->next;
   found->magic = 0;
   found->next = pool;
@@ -122,7 +125,8 @@ static CUresult stream_synchronize(bool per_thread, CUstream handle) {
   CUcontext context = stream->context;
   uint64_t blocking[VG_CHANNELS];
   bool legacy = stream->legacy;
-  for (uint32_t i = 0; i < VG_CHANNELS; i++) blocking[i] = context->blocking[i];
+  for (uint32_t i = 0; i < VG_CHANNELS; i++)
+    blocking[i] = context->blocking[i];
   result = vg_wait(context, stream->channel, stream->seq);
   for (uint32_t i = 0; legacy && result == CUDA_SUCCESS && i < context->channels; i++)
     result = vg_wait(context, i, blocking[i]);

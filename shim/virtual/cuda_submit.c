@@ -16,8 +16,7 @@ CUresult vg_wait_all(CUcontext context) {
 }
 
 static CUresult append_wait(CUcontext context, uint32_t channel, uint32_t on, uint64_t seq) {
-  struct vg_entry wait = {
-      .op = VG_WAIT, .wait_channel = on, .wait_seq = seq, .dst = VG_NO_ADDRESS};
+  struct vg_entry wait = {.op = VG_WAIT, .wait_channel = on, .wait_seq = seq, .dst = VG_NO_ADDRESS};
   return vg_append(context, channel, &wait);
 }
 
@@ -60,7 +59,8 @@ CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq)
 
 /* A slot of the staging memory, free. */
 static CUresult take_slot(CUcontext context, uint32_t *slot) {
-  do *slot = context->staging_next++ % VG_STAGING_SLOTS;
+  do
+    *slot = context->staging_next++ % VG_STAGING_SLOTS;
   while (context->staging_busy[*slot]);
   return vg_wait(context, context->staging_channel[*slot], context->staging_seq[*slot]);
 }

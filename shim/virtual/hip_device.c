@@ -114,29 +114,14 @@ VG_EXPORT hipError_t hipDeviceGetAttribute(int *value, int attribute, int device
   hipError_t result = find(device, value, &gpu);
   if (result != CUDA_SUCCESS) return hip_said(result);
   switch (attribute) {
-  case 5:
-    *value = 2100000;
-    break; /* ClockRate */
-  case 56:
-    *value = 1024;
-    break; /* MaxThreadsPerBlock */
-  case 63:
-    *value = gpu->units;
-    break; /* MultiprocessorCount */
-  case 67:
-    *value = (int)(gpu->location >> 8 & 0xff);
-    break; /* PciBusId */
-  case 68:
-    *value = (int)(gpu->location >> 3 & 0x1f);
-    break; /* PciDeviceId */
-  case 69:
-    *value = (int)gpu->domain;
-    break; /* PciDomainID */
-  case 87:
-    *value = 64;
-    break; /* WarpSize */
-  default:
-    *value = 0;
+  case 5: *value = 2100000; break;                           /* ClockRate */
+  case 56: *value = 1024; break;                             /* MaxThreadsPerBlock */
+  case 63: *value = gpu->units; break;                       /* MultiprocessorCount */
+  case 67: *value = (int)(gpu->location >> 8 & 0xff); break; /* PciBusId */
+  case 68: *value = (int)(gpu->location >> 3 & 0x1f); break; /* PciDeviceId */
+  case 69: *value = (int)gpu->domain; break;                 /* PciDomainID */
+  case 87: *value = 64; break;                               /* WarpSize */
+  default: *value = 0;
   }
   return CUDA_SUCCESS;
 }

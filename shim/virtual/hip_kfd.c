@@ -217,14 +217,10 @@ static void destroy_queue(struct queue *queue, uint32_t gpu) {
 static CUresult failure(int error) {
   switch (error) {
   case -ENOMEM:
-  case -ENOSPC:
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  case -ENODEV:
-    return CUDA_ERROR_INVALID_DEVICE;
-  case -EINVAL:
-    return (CUresult)HIP_LAUNCH_FAILURE;
-  default:
-    return CUDA_ERROR_UNKNOWN;
+  case -ENOSPC: return CUDA_ERROR_OUT_OF_MEMORY;
+  case -ENODEV: return CUDA_ERROR_INVALID_DEVICE;
+  case -EINVAL: return (CUresult)HIP_LAUNCH_FAILURE;
+  default: return CUDA_ERROR_UNKNOWN;
   }
 }
 

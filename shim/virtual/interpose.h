@@ -24,7 +24,7 @@ VG_OLD_SYMBOL(dlsym);
 
 #define EXPORT __attribute__((visibility("default")))
 #define IOC_TYPE(request) ((uint32_t)(request) >> 8 & 0xff)
-#define IOC_NR(request) ((uint32_t)(request) & 0xff)
+#define IOC_NR(request) ((uint32_t)(request)&0xff)
 #define IOC_SIZE(request) ((uint32_t)(request) >> 16 & 0x3fff)
 
 typedef int (*open_function)(const char *path, int flags, ...);
@@ -43,7 +43,7 @@ static void *next_symbol(const char *name, void **cache) {
 /* The mode that open() has only with some flags. */
 #define READ_MODE(flags, mode)                                                                     \
   mode_t mode = 0;                                                                                 \
-  if (((flags) & O_CREAT) || ((flags) & O_TMPFILE) == O_TMPFILE) {                                 \
+  if (((flags)&O_CREAT) || ((flags)&O_TMPFILE) == O_TMPFILE) {                                     \
     va_list rest;                                                                                  \
     va_start(rest, flags);                                                                         \
     mode = va_arg(rest, mode_t);                                                                   \
@@ -75,7 +75,8 @@ static int open_device(const char *path, int flags) {
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0), 0);
   if (fd < 0) return -1;
   int result;
-  do result = connect(fd, (struct sockaddr *)&name, sizeof name);
+  do
+    result = connect(fd, (struct sockaddr *)&name, sizeof name);
   while (result != 0 && errno == EINTR);
   if (result != 0) {
     close(fd);

@@ -56,7 +56,8 @@ static void fail(const char *what) {
 
 static void call(const char *what, unsigned long request, void *arg) {
   int result;
-  do result = ioctl(kfd, request, arg);
+  do
+    result = ioctl(kfd, request, arg);
   while (result < 0 && errno == EINTR);
   if (result < 0) fail(what);
 }
@@ -175,8 +176,10 @@ int main(int argc, char **argv) {
       case 'r':
         for (unsigned i = 0; i < queue_count; i++)
           count += retired(i, line[at] == 'f', &sum);
-        if (line[at] == 'f') printf("F %016llx\n", (unsigned long long)sum);
-        else printf("R %llu\n", (unsigned long long)count);
+        if (line[at] == 'f')
+          printf("F %016llx\n", (unsigned long long)sum);
+        else
+          printf("R %llu\n", (unsigned long long)count);
         break;
       case 's': report(); break;
       case 'd': {

@@ -97,7 +97,8 @@ static int read_reply(int fd, unsigned char *arg, size_t arg_bytes, void *params
                            .msg_control = rights.space,
                            .msg_controllen = sizeof rights.space};
   ssize_t got;
-  do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  do
+    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
   struct vg_reply reply;
   if (got < (ssize_t)sizeof reply) return EIO; /* 0: the device has gone */
@@ -128,8 +129,10 @@ static int call_device(int fd, uint32_t request, unsigned char *arg) {
     memcpy(&pointer, local + pointer_at, sizeof pointer);
     memcpy(&size, local + size_at, sizeof size);
     memset(local + pointer_at, 0, sizeof pointer);
-    if (pointer) params_bytes = size;
-    else memset(local + size_at, 0, sizeof size);
+    if (pointer)
+      params_bytes = size;
+    else
+      memset(local + size_at, 0, sizeof size);
     if (params_bytes > VG_MAX_PARAMS) return EINVAL;
   }
   struct vg_request head = {VG_IOCTL_MAGIC, request, (uint32_t)arg_bytes, (uint32_t)params_bytes};
@@ -156,7 +159,8 @@ static int call_device(int fd, uint32_t request, unsigned char *arg) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(header), &pair[1], sizeof(int));
   ssize_t sent;
-  do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  do
+    sent = sendmsg(fd, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   close(pair[1]); /* ours: the device holds the only one now, so its death is our EOF */
   int error = EIO;

@@ -143,10 +143,10 @@ static uint32_t u32(const unsigned char *arg, unsigned at) {
 
 static bool embeds(uint32_t nr, const unsigned char *arg, struct embedded *e) {
   switch (nr) {
-  case 0x0C: *e = (struct embedded){0, u32(arg, 8) * 48ull}; return true;  /* WAIT_EVENTS */
-  case 0x14: *e = (struct embedded){0, u32(arg, 8) * 56ull}; return true;  /* APERTURES_NEW */
-  case 0x18:                                                               /* MAP_MEMORY */
-  case 0x19: *e = (struct embedded){8, u32(arg, 16) * 4ull}; return true;  /* UNMAP_MEMORY */
+  case 0x0C: *e = (struct embedded){0, u32(arg, 8) * 48ull}; return true; /* WAIT_EVENTS */
+  case 0x14: *e = (struct embedded){0, u32(arg, 8) * 56ull}; return true; /* APERTURES_NEW */
+  case 0x18:                                                              /* MAP_MEMORY */
+  case 0x19: *e = (struct embedded){8, u32(arg, 16) * 4ull}; return true; /* UNMAP_MEMORY */
   case 0x1A: /* SET_CU_MASK; the driver reads no more than 1024 bits */
     *e = (struct embedded){8, (u32(arg, 4) > 1024 ? 1024 : u32(arg, 4)) / 32 * 4ull};
     return true;
@@ -166,8 +166,8 @@ static bool embeds(uint32_t nr, const unsigned char *arg, struct embedded *e) {
 /* The file that a request names, to be handed over. */
 static int named_file(uint32_t nr, const unsigned char *arg) {
   int fd = -1;
-  if (nr == 0x15) fd = (int)u32(arg, 0);                           /* ACQUIRE_VM */
-  if (nr == 0x26 && u32(arg, 4) == 0) fd = (int)u32(arg, 28);      /* DBG_TRAP enable */
+  if (nr == 0x15) fd = (int)u32(arg, 0);                      /* ACQUIRE_VM */
+  if (nr == 0x26 && u32(arg, 4) == 0) fd = (int)u32(arg, 28); /* DBG_TRAP enable */
   return fd >= 0 && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
 }
 
@@ -201,14 +201,16 @@ static int send_request(int fd, struct vk_request *head, unsigned char *packet, 
   header->cmsg_len = CMSG_LEN(count * sizeof(int));
   memcpy(CMSG_DATA(header), fds, count * sizeof(int));
   ssize_t sent;
-  do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  do
+    sent = sendmsg(fd, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   return sent == (ssize_t)part.iov_len ? 0 : -EIO;
 }
 
 static int read_reply(int fd, const struct vk_request *head, unsigned char *packet) {
   ssize_t got;
-  do got = recv(fd, packet, sizeof(struct vk_reply) + VK_MAX_ARG + VK_MAX_PARAMS, 0);
+  do
+    got = recv(fd, packet, sizeof(struct vk_reply) + VK_MAX_ARG + VK_MAX_PARAMS, 0);
   while (got < 0 && errno == EINTR);
   struct vk_reply reply;
   if (got < (ssize_t)sizeof reply) return -EIO; /* 0: the device has gone */
@@ -232,8 +234,10 @@ static int call_device(int fd, uint32_t request, void *arg, unsigned char *packe
   if (embeds(IOC_NR(request), local, &e) && e.bytes != 0) {
     memcpy(&pointer, local + e.at, sizeof pointer);
     unsigned char *params = packet + sizeof head + head.arg_bytes;
-    if (e.bytes > VK_MAX_PARAMS || !copy_in(params, pointer, e.bytes)) head.flags |= VK_FLAG_FAULT;
-    else head.params_bytes = (uint32_t)e.bytes;
+    if (e.bytes > VK_MAX_PARAMS || !copy_in(params, pointer, e.bytes))
+      head.flags |= VK_FLAG_FAULT;
+    else
+      head.params_bytes = (uint32_t)e.bytes;
   }
   memcpy(packet + sizeof head, local, head.arg_bytes);
 

@@ -121,7 +121,7 @@ struct vg_event {
   bool recorded;
   uint32_t channel;
   uint64_t seq;
-  uint32_t stamp; /* slot of its time; VG_STAMP_COUNT: none */
+  uint32_t stamp;  /* slot of its time; VG_STAMP_COUNT: none */
   CUgraph capture; /* it was last recorded into this one, if the id is still the same */
   uint64_t capture_id;
   CUstream capture_stream;
@@ -152,9 +152,9 @@ struct vg_context {
   int doorbell;
   uint32_t channels;
   uint64_t put[VG_CHANNELS];
-  uint64_t blocking[VG_CHANNELS];       /* newest work of a blocking stream */
-  uint64_t legacy_waited[VG_CHANNELS];  /* of each, what the legacy stream has waited for */
-  uint64_t waited_legacy[VG_CHANNELS];  /* of the legacy stream, what each has waited for */
+  uint64_t blocking[VG_CHANNELS];      /* newest work of a blocking stream */
+  uint64_t legacy_waited[VG_CHANNELS]; /* of each, what the legacy stream has waited for */
+  uint64_t waited_legacy[VG_CHANNELS]; /* of the legacy stream, what each has waited for */
   struct vg_stream legacy, threads[VG_THREAD_STREAMS];
   CUstream streams;
   uint64_t stream_count;
@@ -169,8 +169,8 @@ struct vg_context {
 
 /* Defines NAME and NAME<suffix>: the two forms of a call that treat stream 0 as the legacy stream and
  * as the thread's own. */
-#define VG_BOTH(name, suffix, implementation, parameters, ...)                              \
-  VG_EXPORT CUresult name parameters { return implementation(false, __VA_ARGS__); }         \
+#define VG_BOTH(name, suffix, implementation, parameters, ...)                                     \
+  VG_EXPORT CUresult name parameters { return implementation(false, __VA_ARGS__); }                \
   VG_EXPORT CUresult name##suffix parameters { return implementation(true, __VA_ARGS__); }
 
 /* cuda_state.c */
@@ -197,7 +197,8 @@ void vg_rm_destroy(CUcontext context);
 bool vg_rm_alive(void);
 
 /* cuda_ring.c, or what takes its place in another runtime's stand-in (hip_kfd.c): channels */
-uint32_t vg_pick_channel(CUcontext context, int *priority); /* for a new stream; bounds the priority */
+uint32_t vg_pick_channel(CUcontext context,
+                         int *priority); /* for a new stream; bounds the priority */
 CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *entry);
 void vg_kick(CUcontext context);
 uint64_t vg_done(CUcontext context, uint32_t channel);

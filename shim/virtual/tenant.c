@@ -74,8 +74,10 @@ static void flush(void) {
   size_t at = 0;
   while (at < out.used && !out.broken) {
     ssize_t n = write(STDOUT_FILENO, out.bytes + at, out.used - at);
-    if (n > 0) at += (size_t)n;
-    else if (errno != EINTR) out.broken = true;
+    if (n > 0)
+      at += (size_t)n;
+    else if (errno != EINTR)
+      out.broken = true;
   }
   out.used = 0;
   out.flushed_ns = now_ns();
@@ -102,10 +104,10 @@ static void fail(const char *what, result code) {
   fprintf(stderr, "tenant %s: %s: %d\n", t.name, what, code);
   _exit(2);
 }
-#define CHECK(call)                             \
-  do {                                          \
-    result code_ = (call);                      \
-    if (code_ != 0) fail(#call, code_);         \
+#define CHECK(call)                                                                                \
+  do {                                                                                             \
+    result code_ = (call);                                                                         \
+    if (code_ != 0) fail(#call, code_);                                                            \
   } while (0)
 
 /* What one launch adds to the expected words. */
@@ -113,7 +115,8 @@ static void expect(uint32_t work, uint32_t seed) {
   if (t.is_virtual) {
     uint32_t blocks = (uint32_t)(((uint64_t)work * 1000 + VG_BLOCK_NS - 1) / VG_BLOCK_NS);
     if (blocks == 0) blocks = 1;
-    for (uint32_t b = 0; b < blocks; b++) t.expected = vg_fold(t.expected, seed, b);
+    for (uint32_t b = 0; b < blocks; b++)
+      t.expected = vg_fold(t.expected, seed, b);
     t.expected_count++;
     return;
   }
@@ -176,7 +179,8 @@ static result use_device(int device) {
 
 static void set_up(void) {
   void *library = NULL;
-  static const char *const runtimes[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+  static const char *const runtimes[] = {"libamdhip64.so.7", "libamdhip64.so.6",
+                                         "libamdhip64.so.5"};
   for (size_t i = 0; t.hip && !library && i < sizeof runtimes / sizeof *runtimes; i++)
     library = dlopen(runtimes[i], RTLD_NOW);
   if (!t.hip) library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -206,7 +210,8 @@ static void set_up(void) {
   CHECK(cu.cuMemsetD8_v2(t.memory, 0, 16));
   CHECK(cu.cuCtxSynchronize());
   unsigned events = t.depth > 2 ? t.depth : 2;
-  for (unsigned i = 0; i < events; i++) CHECK(cu.cuEventCreate(&t.events[i], 0));
+  for (unsigned i = 0; i < events; i++)
+    CHECK(cu.cuEventCreate(&t.events[i], 0));
   calibrate();
   if (t.peer > 0) {
     const char *missing = app_begin(t.peer, t.urgent, t.stream);
@@ -248,16 +253,22 @@ static void land_one(void) {
 
 static void command(char *line) {
   double hz;
-  while (flight.count) land_one();
-  if (sscanf(line, "rate %lf", &hz) == 1 && hz > 0) mode = RATE, rate_hz = hz;
-  else if (strcmp(line, "loop") == 0) mode = LOOP;
-  else if (strcmp(line, "report") == 0) report();
-  else if (strcmp(line, "quit") == 0) mode = QUIT;
+  while (flight.count)
+    land_one();
+  if (sscanf(line, "rate %lf", &hz) == 1 && hz > 0)
+    mode = RATE, rate_hz = hz;
+  else if (strcmp(line, "loop") == 0)
+    mode = LOOP;
+  else if (strcmp(line, "report") == 0)
+    report();
+  else if (strcmp(line, "quit") == 0)
+    mode = QUIT;
   else if (strcmp(line, "pause") == 0) {
     mode = IDLE;
     say("P\n");
     flush();
-  } else fail(line, 1);
+  } else
+    fail(line, 1);
 }
 
 /* Reads what has come in; waits up to timeout_ms for it (-1: for ever). */
@@ -270,7 +281,8 @@ static bool read_commands(int timeout_ms) {
     ssize_t n = read(STDIN_FILENO, line + used, sizeof line - 1 - used);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      while (flight.count) land_one();
+      while (flight.count)
+        land_one();
       mode = QUIT; /* end of input */
       return true;
     }
@@ -292,7 +304,8 @@ static bool read_commands(int timeout_ms) {
 
 static void sleep_until(uint64_t when) {
   struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {}
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+  }
 }
 
 /* Open loop: the schedule does not wait for the requests, and a latency counts from the schedule. */
@@ -309,7 +322,8 @@ static void run_rate(void) {
     app_request(true);
     launch(t.work);
     for (unsigned more = 1; more < t.feed; more++) {
-      for (uint64_t until = now_ns() + 10000ull * t.kernel_us; now_ns() < until;) {}
+      for (uint64_t until = now_ns() + 10000ull * t.kernel_us; now_ns() < until;) {
+      }
       launch(t.work);
     }
     CHECK(cu.cuStreamSynchronize(t.stream));
@@ -334,15 +348,24 @@ static void run_loop(void) {
 static void read_options(int argc, char **argv) {
   for (int i = 1; i < argc; i += 2) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-    if (value && strcmp(argv[i], "--name") == 0) t.name = value;
-    else if (value && strcmp(argv[i], "--kernel-us") == 0) t.kernel_us = (unsigned)atoi(value);
-    else if (value && strcmp(argv[i], "--depth") == 0) t.depth = (unsigned)atoi(value);
-    else if (value && strcmp(argv[i], "--device") == 0) t.device = atoi(value);
-    else if (value && strcmp(argv[i], "--feed") == 0) t.feed = (unsigned)atoi(value);
-    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "hip") == 0) t.hip = true;
-    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "cuda") == 0) t.hip = false;
-    else if (value && strcmp(argv[i], "--urgent") == 0) t.peer = atoi(value), t.urgent = true;
-    else if (value && strcmp(argv[i], "--background") == 0) t.peer = atoi(value);
+    if (value && strcmp(argv[i], "--name") == 0)
+      t.name = value;
+    else if (value && strcmp(argv[i], "--kernel-us") == 0)
+      t.kernel_us = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--depth") == 0)
+      t.depth = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--device") == 0)
+      t.device = atoi(value);
+    else if (value && strcmp(argv[i], "--feed") == 0)
+      t.feed = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "hip") == 0)
+      t.hip = true;
+    else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "cuda") == 0)
+      t.hip = false;
+    else if (value && strcmp(argv[i], "--urgent") == 0)
+      t.peer = atoi(value), t.urgent = true;
+    else if (value && strcmp(argv[i], "--background") == 0)
+      t.peer = atoi(value);
     else {
       fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
                       "[--api cuda|hip] [--feed N] [--urgent FD | --background FD]\n");
@@ -367,9 +390,12 @@ int main(int argc, char **argv) {
   say("R\n");
   flush();
   while (mode != QUIT && !out.broken) {
-    if (mode == RATE) run_rate();
-    else if (mode == LOOP) run_loop();
-    else read_commands(-1);
+    if (mode == RATE)
+      run_rate();
+    else if (mode == LOOP)
+      run_loop();
+    else
+      read_commands(-1);
   }
   return report() ? 0 : 1;
 }

@@ -29,13 +29,13 @@ static int (*find(const char *name))() {
   return function;
 }
 #define CU(name, ...) find(#name)(__VA_ARGS__)
-#define IS(want, call)                                                            \
-  do {                                                                            \
-    int got_ = (call);                                                            \
-    if (got_ != (want)) {                                                         \
-      printf("FAIL %s: line %d: %s is %d\n", test, __LINE__, #call, got_);        \
-      failures++;                                                                 \
-    }                                                                             \
+#define IS(want, call)                                                                             \
+  do {                                                                                             \
+    int got_ = (call);                                                                             \
+    if (got_ != (want)) {                                                                          \
+      printf("FAIL %s: line %d: %s is %d\n", test, __LINE__, #call, got_);                         \
+      failures++;                                                                                  \
+    }                                                                                              \
   } while (0)
 #define OK(call) IS(0, call)
 #define TRUE(condition) IS(1, (condition) ? 1 : 0)
@@ -61,7 +61,8 @@ static uint64_t word(uint64_t address) {
 }
 
 static uint64_t folded(uint64_t value, uint32_t us, uint32_t seed) {
-  for (uint32_t b = 0; b < (us + 9) / 10; b++) value = vg_fold(value, seed, b);
+  for (uint32_t b = 0; b < (us + 9) / 10; b++)
+    value = vg_fold(value, seed, b);
   return value;
 }
 
@@ -156,7 +157,8 @@ static void test_symbols(void) {
 static void test_memory(void) {
   enum { BYTES = 5 << 20 };
   unsigned char *a = malloc(BYTES), *b = calloc(1, BYTES), *pinned;
-  for (int i = 0; i < BYTES; i++) a[i] = (unsigned char)(i * 7 + (i >> 12));
+  for (int i = 0; i < BYTES; i++)
+    a[i] = (unsigned char)(i * 7 + (i >> 12));
   uint64_t x = allocate(BYTES), y = allocate(BYTES);
   OK(CU(cuMemcpyHtoD_v2, x, a, (size_t)BYTES));
   OK(CU(cuMemcpyDtoDAsync_v2, y, x, (size_t)BYTES, NULL));
@@ -216,10 +218,14 @@ static void test_streams(void) {
   OK(CU(cuCtxSynchronize));
   expected = folded(folded(folded(expected, 5000, 3), 500, 4), 500, 5);
   TRUE(word(x) == expected);
-  for (int i = 0; i < 1000; i++) OK(CU(cuStreamCreate, &many[i], 1u));
-  for (int i = 0; i < 1000; i++) OK(launch(0, 1, 1, many[i]));
-  for (int i = 0; i < 1000; i++) OK(CU(cuStreamSynchronize, many[i]));
-  for (int i = 0; i < 1000; i++) OK(CU(cuStreamDestroy_v2, many[i]));
+  for (int i = 0; i < 1000; i++)
+    OK(CU(cuStreamCreate, &many[i], 1u));
+  for (int i = 0; i < 1000; i++)
+    OK(launch(0, 1, 1, many[i]));
+  for (int i = 0; i < 1000; i++)
+    OK(CU(cuStreamSynchronize, many[i]));
+  for (int i = 0; i < 1000; i++)
+    OK(CU(cuStreamDestroy_v2, many[i]));
   void *none[] = {NULL};
   OK(CU(cuLaunchKernel, other, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (handle)2, none, NULL));
   OK(CU(cuStreamSynchronize_ptsz, NULL));
@@ -273,7 +279,8 @@ static void test_capture(void) {
   OK(CU(cuStreamSynchronize, s));
   uint64_t expected = 0;
   for (int i = 0; i < 2; i++)
-    for (uint32_t seed = 1; seed <= 3; seed++) expected = folded(expected, 200, seed);
+    for (uint32_t seed = 1; seed <= 3; seed++)
+      expected = folded(expected, 200, seed);
   TRUE(word(x) == expected && word(x + 8) == 6);
   OK(CU(cuGraphExecDestroy, exec));
   OK(CU(cuGraphDestroy, graph));
@@ -354,9 +361,10 @@ int main(void) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"before", test_before},   {"devices", test_devices}, {"contexts", test_contexts},
-               {"symbols", test_symbols}, {"memory", test_memory},   {"streams", test_streams},
-               {"capture", test_capture}, {"fork", test_fork},       {"bad address", test_bad_address}};
+  } tests[] = {
+      {"before", test_before},   {"devices", test_devices}, {"contexts", test_contexts},
+      {"symbols", test_symbols}, {"memory", test_memory},   {"streams", test_streams},
+      {"capture", test_capture}, {"fork", test_fork},       {"bad address", test_bad_address}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     int before = failures;
     test = tests[i].name;

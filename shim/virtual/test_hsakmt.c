@@ -3,6 +3,7 @@
  * AMD's real thunk library over the double: topology, memory, and the life of a queue. Built by
  * the Go test of internal/virtual/amd where the library is installed.
  */
+#include <fcntl.h>
 #include <hsakmt.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <fcntl.h>
 
 #include "vkfd.h"
 

@@ -72,7 +72,8 @@ struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_ma
 // Without the lock. A signal of the application's may meet it: this can be its thread.
 static int call_driver(int fd, unsigned long request, void *argument) {
   int result;
-  do result = xsi_real_ioctl(fd, request, argument);
+  do
+    result = xsi_real_ioctl(fd, request, argument);
   while (result < 0 && errno == EINTR);
   return result < 0 ? -errno : 0;
 }
@@ -140,8 +141,10 @@ static int sync_all(uint32_t gpu_id) {
     if (queue == NULL) continue; // gone while we waited for it
     int result = xsi_kfd_sync(queue);
     xsi_kfd_release(queue);
-    if (result == 0) good++;
-    else if (first == 0) first = result;
+    if (result == 0)
+      good++;
+    else if (first == 0)
+      first = result;
   }
   return first < 0 ? first : good;
 }

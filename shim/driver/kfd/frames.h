@@ -9,9 +9,9 @@
 
 #include "xsched/wire.h"
 
-#define XSW_MAX_KFD_EVENTS 64    /* queues in one frame */
-#define XSW_MAX_KFD_QUEUES 2048  /* AMD hardware queues of one process */
-#define XSW_KFD_MASK_WORDS 32    /* of compute units: 1024 bits, the most that the driver takes */
+#define XSW_MAX_KFD_EVENTS 64   /* queues in one frame */
+#define XSW_MAX_KFD_QUEUES 2048 /* AMD hardware queues of one process */
+#define XSW_KFD_MASK_WORDS 32   /* of compute units: 1024 bits, the most that the driver takes */
 
 enum xsw_kfd_frame {
   XSW_FRAME_KFD = 512,   /* client -> daemon: hardware queues that came, changed or went */
@@ -48,7 +48,7 @@ struct xsw_kfd {
 };
 
 enum xsw_order_kind {
-  XSW_ORDER_PAUSE = 1,    /* and keep paused what appears, until resumed */
+  XSW_ORDER_PAUSE = 1, /* and keep paused what appears, until resumed */
   XSW_ORDER_RESUME = 2,
   XSW_ORDER_PRIORITY = 3, /* of the driver, 0 to 15; -1: the application's own */
   XSW_ORDER_CU_MASK = 4,  /* compute units that compute queues may use; mask_bits 0: all */

@@ -101,14 +101,10 @@ static size_t next_frame(void *room, int *fd) {
 static bool valid(const struct xsw_order *order) {
   switch (order->kind) {
   case XSW_ORDER_PAUSE:
-  case XSW_ORDER_RESUME:
-    return order->queues != 0 && order->queues <= XSW_ORDER_BOTH;
-  case XSW_ORDER_PRIORITY:
-    return order->priority >= -1 && order->priority <= KFD_MAX_PRIORITY;
-  case XSW_ORDER_CU_MASK:
-    return order->mask_bits % 32 == 0 && order->mask_bits <= KFD_MAX_CU_BITS;
-  default:
-    return false;
+  case XSW_ORDER_RESUME: return order->queues != 0 && order->queues <= XSW_ORDER_BOTH;
+  case XSW_ORDER_PRIORITY: return order->priority >= -1 && order->priority <= KFD_MAX_PRIORITY;
+  case XSW_ORDER_CU_MASK: return order->mask_bits % 32 == 0 && order->mask_bits <= KFD_MAX_CU_BITS;
+  default: return false;
   }
 }
 
@@ -152,14 +148,10 @@ static int carry_out(const struct xsw_order *order) {
   _Static_assert(XSW_KFD_MASK_WORDS == KFD_CU_WORDS, "mask");
   if (!allowed(order)) return -ESTALE;
   switch (order->kind) {
-  case XSW_ORDER_PAUSE:
-    return xsi_kfd_pause(order->gpu_id, order->queues);
-  case XSW_ORDER_RESUME:
-    return xsi_kfd_resume(order->gpu_id, order->queues);
-  case XSW_ORDER_PRIORITY:
-    return xsi_kfd_set_priority(order->gpu_id, order->priority);
-  default:
-    return xsi_kfd_set_cu_mask(order->gpu_id, order->mask, order->mask_bits);
+  case XSW_ORDER_PAUSE: return xsi_kfd_pause(order->gpu_id, order->queues);
+  case XSW_ORDER_RESUME: return xsi_kfd_resume(order->gpu_id, order->queues);
+  case XSW_ORDER_PRIORITY: return xsi_kfd_set_priority(order->gpu_id, order->priority);
+  default: return xsi_kfd_set_cu_mask(order->gpu_id, order->mask, order->mask_bits);
   }
 }
 

@@ -11,8 +11,8 @@
 
 #include <pthread.h>
 
-#include "kfd.h"
 #include "frames.h"
+#include "kfd.h"
 
 enum { KFD_QUEUES = XSW_MAX_KFD_QUEUES, KFD_GPUS = 32, KFD_GONE = 1024 };
 
@@ -46,7 +46,7 @@ struct kfd_table {
   pthread_mutex_t lock;
   uint32_t releases; /* futex: changes when a queue is no longer busy */
   uint32_t waiters;
-  int fd;              /* our duplicate of the driver's file */
+  int fd; /* our duplicate of the driver's file */
   struct kfd_queue queues[KFD_QUEUES];
   unsigned used; /* queues[0 .. used) were used at least once */
   struct kfd_wish wishes[KFD_GPUS];

@@ -23,7 +23,7 @@ struct driver_queue {
 } driver[DRIVER_QUEUES];
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 unsigned updates, wrong;
-int refuse; // the next UPDATE fails with this
+int refuse;                 // the next UPDATE fails with this
 const void *refuse_pointer; // arguments here are not readable, as the kernel sees it
 static int kfd;
 
@@ -81,8 +81,7 @@ static int driver_call(uint32_t request, void *argument) {
     queue->mask = *(const uint32_t *)(uintptr_t)call->mask;
     return 0;
   }
-  default:
-    return -ENOTTY;
+  default: return -ENOTTY;
   }
 }
 

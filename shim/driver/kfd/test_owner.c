@@ -11,8 +11,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "virtual/vkfd.h"
 #include "kfd.h"
+#include "virtual/vkfd.h"
 
 #define EXPECT(condition)                                                                          \
   do {                                                                                             \

@@ -9,18 +9,18 @@
 
 #include "xsched/wire.h"
 
-#define XSW_MAX_RM_EVENTS 64     /* events in one frame */
-#define XSW_MAX_RM_OBJECTS 4096  /* objects of one process the daemon remembers */
-#define XSW_MAX_RM_CLIENTS 64    /* RM clients (file descriptors) of one process */
+#define XSW_MAX_RM_EVENTS 64    /* events in one frame */
+#define XSW_MAX_RM_OBJECTS 4096 /* objects of one process the daemon remembers */
+#define XSW_MAX_RM_CLIENTS 64   /* RM clients (file descriptors) of one process */
 
 enum xsw_rm_frame {
   XSW_FRAME_RM = 256, /* client -> daemon: objects that came, changed or went */
 };
 
 enum xsw_rm_kind {
-  XSW_RM_CLIENT = 1,    /* a new RM client; the frame carries its fd and this event alone */
-  XSW_RM_ALLOC = 2,     /* an object we care about appeared */
-  XSW_RM_FREE = 3,      /* an object (or a client: object == client) is gone, its children with it */
+  XSW_RM_CLIENT = 1, /* a new RM client; the frame carries its fd and this event alone */
+  XSW_RM_ALLOC = 2,  /* an object we care about appeared */
+  XSW_RM_FREE = 3,   /* an object (or a client: object == client) is gone, its children with it */
   XSW_RM_TIMESLICE = 4, /* the application set a group's timeslice itself: value in us */
 };
 

@@ -112,9 +112,7 @@ int xsi_rm_ioctl(int fd, unsigned long request, void *argument) {
   case NV_ESC_RM_ALLOC_32:
   case NV_ESC_RM_ALLOC_48:
   case NV_ESC_RM_CONTROL:
-  case NV_ESC_RM_FREE:
-    return observe(fd, request, argument);
-  default:
-    return xsi_real_ioctl(fd, request, argument);
+  case NV_ESC_RM_FREE: return observe(fd, request, argument);
+  default: return xsi_real_ioctl(fd, request, argument);
   }
 }

@@ -84,8 +84,7 @@ static int test_driver_ioctl(int fd, unsigned long request, ...) {
   case NV_ESC_RM_CONTROL:
     ((struct rm_control *)argument)->status = test_driver_control(fd, argument);
     return 0;
-  default:
-    return (int)(uintptr_t)argument; // anything else: to see that it came through
+  default: return (int)(uintptr_t)argument; // anything else: to see that it came through
   }
 }
 

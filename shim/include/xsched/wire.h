@@ -18,22 +18,22 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 4            /* raised when anything below changes */
-#define XSW_PAGE_MAGIC 0x58534348 /* "XSCH": first word of the shared page */
+#define XSW_VERSION 4              /* raised when anything below changes */
+#define XSW_PAGE_MAGIC 0x58534348  /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
-#define XSW_MAX_QUEUES 1024      /* queues (contexts, or streams when asked) a process */
-#define XSW_HEADER_BYTES 4096    /* header area in front of the queues */
-#define XSW_QUEUE_BYTES 128      /* two cache lines: one the daemon's, one the client's */
-#define XSW_PAGE_BYTES 135168    /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
-#define XSW_FRAME_MAX_BYTES 4096 /* a longer packet ends the session */
+#define XSW_MAX_QUEUES 1024        /* queues (contexts, or streams when asked) a process */
+#define XSW_HEADER_BYTES 4096      /* header area in front of the queues */
+#define XSW_QUEUE_BYTES 128        /* two cache lines: one the daemon's, one the client's */
+#define XSW_PAGE_BYTES 135168      /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
+#define XSW_FRAME_MAX_BYTES 4096   /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
-#define XSW_FRAME_GROUP 256      /* frame types of one driver */
+#define XSW_FRAME_GROUP 256 /* frame types of one driver */
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
-#define XSW_GANG_BYTES 64        /* of a gang's name, with its NUL */
-#define XSW_POLICY_BYTES 32      /* of a policy's name, with its NUL */
-#define XSW_REQUESTS_OFFSET 512  /* struct xsw_requests in the page's header area */
-#define XSW_REQUEST_NAMES 16     /* kinds of request a process can tell apart */
+#define XSW_GANG_BYTES 64       /* of a gang's name, with its NUL */
+#define XSW_POLICY_BYTES 32     /* of a policy's name, with its NUL */
+#define XSW_REQUESTS_OFFSET 512 /* struct xsw_requests in the page's header area */
+#define XSW_REQUEST_NAMES 16    /* kinds of request a process can tell apart */
 #define XSW_REQUEST_NAME_BYTES 48
 #define XSW_REQUEST_NAMES_BYTES 768
 #define XSW_REQUEST_RING 64      /* finished requests that wait to be read */
@@ -83,7 +83,8 @@ struct xsw_header {
   uint64_t captured;     /* launches into a capturing stream: not work */
   uint64_t gate_waits;   /* launches that were held at the gate */
   uint64_t gate_wait_ns; /* and for how long in all */
-  uint64_t unhooked;     /* driver entry points asked for by name that our table knows but could not match */
+  uint64_t
+      unhooked; /* driver entry points asked for by name that our table knows but could not match */
 
   uint64_t queue_count; /* queues[0 .. queue_count) were used at least once */
   uint64_t _rsv3[7];
@@ -105,8 +106,8 @@ struct xsw_requests {
   uint64_t finished; /* written after the ring */
   uint64_t untold;   /* not marked: too many at once, or too many names */
   uint64_t _rsv[5];
-  char names[XSW_REQUEST_NAMES_BYTES]; /* NUL-terminated each; never change */
-  struct xsw_request ring[XSW_REQUEST_RING];              /* by (sequence - 1) % XSW_REQUEST_RING */
+  char names[XSW_REQUEST_NAMES_BYTES];       /* NUL-terminated each; never change */
+  struct xsw_request ring[XSW_REQUEST_RING]; /* by (sequence - 1) % XSW_REQUEST_RING */
 };
 
 enum xsw_queue_kind {
@@ -135,10 +136,10 @@ struct xsw_queue {
   int32_t priority;      /* added to the process's: of a stream, bigger is more important; else 0 */
   uint32_t kind;         /* enum xsw_queue_kind */
   uint64_t submitted;    /* work submitted, published as the counters are */
-  uint64_t busy_ns;      /* signed: for how long it had work in all. While it has some, less the time
+  uint64_t busy_ns; /* signed: for how long it had work in all. While it has some, less the time
                             at which that began, and so negative: the reader adds its own time.
                             One word, so that no reading can be torn */
-  uint64_t fed_ns;       /* when a thread of the program last began to wait for this queue after
+  uint64_t fed_ns;  /* when a thread of the program last began to wait for this queue after
                             it had submitted something: of its work there was no more to come before
                             its waits were over. Not kept while the queue is quiet */
 };
@@ -180,9 +181,9 @@ enum xsw_scheduler {
 
 struct xsw_hello {
   struct xsw_frame frame;
-  uint32_t pid; /* as the client sees it: for display; the socket's credentials decide */
-  uint32_t scheduler;              /* enum xsw_scheduler */
-  struct xsw_hint hint;            /* of the process */
+  uint32_t pid;         /* as the client sees it: for display; the socket's credentials decide */
+  uint32_t scheduler;   /* enum xsw_scheduler */
+  struct xsw_hint hint; /* of the process */
   char policy[XSW_POLICY_BYTES];   /* wished of a private daemon; empty: none */
   char command[XSW_COMMAND_BYTES]; /* NUL-terminated, cut if longer */
 };

@@ -37,7 +37,9 @@ void xsi_cu_stream_destroying(CUstream stream) {
     xsi_work_stream_destroying((uintptr_t)stream);
 }
 
-struct xsi_call xsi_cu_begin(uintptr_t stream) { return xsi_cu_begin_launch((CUstream)stream); }
+struct xsi_call xsi_cu_begin(uintptr_t stream) {
+  return xsi_cu_begin_launch((CUstream)stream);
+}
 
 static bool enter(void) { return xsi_cu_enter(); }
 static struct xsi_work_stream *work(uintptr_t stream) { return xsi_cu_work((CUstream)stream); }

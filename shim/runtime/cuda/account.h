@@ -27,8 +27,8 @@ static inline bool xsi_cu_active(void) {
   return XSI_LIKELY(state == XSI_CU_ACTIVE) || (state == XSI_CU_FRESH && xsi_cu_start());
 }
 
-extern const struct xsi_account xsi_cu_account; /* account.c */
-struct xsi_call xsi_cu_begin(uintptr_t stream); /* begin_launch, not inlined */
+extern const struct xsi_account xsi_cu_account;        /* account.c */
+struct xsi_call xsi_cu_begin(uintptr_t stream);        /* begin_launch, not inlined */
 extern const struct xsi_work_platform xsi_cu_platform; /* platform.c */
 
 static inline CUcontext xsi_cu_current(void) {

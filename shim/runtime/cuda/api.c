@@ -2,18 +2,19 @@
 //
 // CUDA streams as hardware queues.
 
-#include "account.h"
 #include "api/api.h"
+#include "account.h"
 
 // The context and stream as the bookkeeping names them.
 static bool locate(CUstream stream, uintptr_t *context, uintptr_t *handle) {
   *handle = (uintptr_t)(stream == NULL ? XSI_CU_LEGACY : stream);
   *context = 0;
   if (!xsi_cu_active()) return true; // switched off: any number will do
-  if (xsi_cu_runtime.library() == NULL && xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
+  if (xsi_cu_runtime.library() == NULL &&
+      xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
     return false;
-  *context = *handle > XSI_WORK_THREAD ? xsi_cu_platform.context_of(*handle)
-                                       : (uintptr_t)xsi_cu_current();
+  *context =
+      *handle > XSI_WORK_THREAD ? xsi_cu_platform.context_of(*handle) : (uintptr_t)xsi_cu_current();
   return *context != 0;
 }
 

@@ -217,7 +217,7 @@ static void test_watcher(void) {
 
 static void *launch_and_leave(void *context) {
   void *pushed = context;
-  CUresult (*push)(CUcontext) = (CUresult (*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
+  CUresult (*push)(CUcontext) = (CUresult(*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
   push((CUcontext)pushed);
   CHECK(cuLaunchKernel_ptsz(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
   CHECK(launch((CUstream)2) == 0);
@@ -400,7 +400,8 @@ static void test_stream_queues(void) {
   xsi_options.per_stream = false;
   CUstream stream = fake_stream();
   CHECK(launch(stream) == 0 && noted[0].busy && !noted[1].open);
-  struct xsi_work_life life = xsi_work_life_of(xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)stream));
+  struct xsi_work_life life =
+      xsi_work_life_of(xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)stream));
   CHECK(xsi_work_own(life, 2) == 1 && noted[1].busy && !noted[0].busy && noted[1].priority == 2);
   CHECK(xsi_work_own(life, 2) == 1); // is one
   xsi_work_disown(life);

@@ -9,8 +9,8 @@
 #include <stdio.h>
 
 #include "account.h"
-#include "core/gate.h"
 #include "core/fork.h"
+#include "core/gate.h"
 #include "core/init.h"
 #include "core/log.h"
 #include "core/options.h"

@@ -55,7 +55,7 @@ static const char *library_of(void *address) {
   } while (0)
 
 static uint64_t driver_calls(void *driver, const char *symbol) {
-  uint64_t (*calls)(const char *) = (uint64_t (*)(const char *))dlsym(driver, "xsn_calls");
+  uint64_t (*calls)(const char *) = (uint64_t(*)(const char *))dlsym(driver, "xsn_calls");
   return calls ? calls(symbol) : UINT64_MAX;
 }
 
@@ -66,7 +66,7 @@ static void launch_once(void *function) {
 static void make_context(void *driver) {
   CUcontext context;
   CUresult (*create)(CUcontext *, unsigned, CUdevice) =
-      (CUresult (*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
+      (CUresult(*)(CUcontext *, unsigned, CUdevice))dlsym(driver, "cuCtxCreate_v2");
   CHECK(create && create(&context, 0, 0) == 0);
 }
 
@@ -140,10 +140,10 @@ static void test_proc_address(void) {
   CHECK(driver_calls(driver, "cuLaunchKernel_ptsz") == thread + 1);
   // The version picks the interface: two parameters here, one there.
   CHECK(v2("cuStreamBeginCapture", &found, 10000, 0, &status) == 0);
-  ((CUresult (*)(CUstream))found)(NULL);
+  ((CUresult(*)(CUstream))found)(NULL);
   CHECK(driver_calls(driver, "cuStreamBeginCapture") == 1);
   CHECK(v2("cuStreamBeginCapture", &found, 10010, 0, &status) == 0);
-  ((CUresult (*)(CUstream, int))found)(NULL, 0);
+  ((CUresult(*)(CUstream, int))found)(NULL, 0);
   CHECK(driver_calls(driver, "cuStreamBeginCapture_v2") == 1);
   // Itself, through itself.
   CHECK(v2("cuGetProcAddress", &found, 11030, 0, &status) == 0);

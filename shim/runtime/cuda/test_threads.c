@@ -31,7 +31,7 @@ static bool becomes_idle(int queue) {
 }
 
 static CUresult make_current(void *context) {
-  CUresult (*push)(CUcontext) = (CUresult (*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
+  CUresult (*push)(CUcontext) = (CUresult(*)(CUcontext))xsi_cu_real[XSI_CU_cuCtxPushCurrent_v2];
   return push((CUcontext)context);
 }
 
@@ -112,23 +112,17 @@ static void *hammer(void *context) {
     CHECK(launch(stream) == 0);
     count++;
     switch (i % 17) {
-    case 3:
-      CHECK(cuStreamSynchronize(stream) == 0);
-      break;
+    case 3: CHECK(cuStreamSynchronize(stream) == 0); break;
     case 5:
       cuEventRecord(event, stream);
       CHECK(cuEventSynchronize(event) == 0);
       break;
-    case 7:
-      cuStreamQuery(stream);
-      break;
+    case 7: cuStreamQuery(stream); break;
     case 11:
       cuEventRecord(event, stream);
       cuEventQuery(event);
       break;
-    case 13:
-      CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0);
-      break;
+    case 13: CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0); break;
     }
     if (i % 1000 == 999) { // with work in it
       CHECK(cuStreamDestroy_v2(own) == 0);

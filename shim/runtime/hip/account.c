@@ -77,8 +77,7 @@ static bool still_capturing(uintptr_t stream) {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool alone = stream <= XSI_WORK_THREAD ||
-               pthread_create(&thread, NULL, ask, &question) != 0;
+  bool alone = stream <= XSI_WORK_THREAD || pthread_create(&thread, NULL, ask, &question) != 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (alone)
     ask(&question);

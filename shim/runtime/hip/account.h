@@ -63,8 +63,8 @@ static inline hipError_t xsi_hip_done(hipError_t result) {
   return result;
 }
 
-extern const struct xsi_account xsi_hip_account; /* account.c */
-struct xsi_call xsi_hip_begin(uintptr_t stream); /* begin_launch, not inlined */
+extern const struct xsi_account xsi_hip_account;        /* account.c */
+struct xsi_call xsi_hip_begin(uintptr_t stream);        /* begin_launch, not inlined */
 extern const struct xsi_work_platform xsi_hip_platform; /* platform.c */
 uintptr_t xsi_hip_context(int device);                  /* 0: none of that number */
 /* Of the calling thread. A thread that has not used HIP yet is on the first one. */

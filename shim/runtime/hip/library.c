@@ -217,8 +217,8 @@ void *xsi_hip_foreign(unsigned slot, void *return_address) {
     if (!found) dlerror();
     if (handle) dlclose(handle);
   }
-  if (found &&
-      (!xsi_runtime_has(&xsi_hip_runtime, found) || base_of(found) == __atomic_load_n(&base, __ATOMIC_ACQUIRE)))
+  if (found && (!xsi_runtime_has(&xsi_hip_runtime, found) ||
+                base_of(found) == __atomic_load_n(&base, __ATOMIC_ACQUIRE)))
     found = NULL;
   if (found) {
     xsi_count(unhooked, 1);
