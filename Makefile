@@ -333,16 +333,21 @@ lint-go: ## run golangci-lint and gofumpt, at the versions of go.tool.mod
 
 # The compiler knows these macros; cppcheck does not read the system headers.
 CPPCHECK := cppcheck --quiet --error-exitcode=1 --enable=warning,portability,performance --inline-suppr --std=c11 \
-	-D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__LP64__=1 '-DElfW(x)=Elf64_\#\#x' -Ishim -Ishim/include
+	-D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__LP64__=1 '-DElfW(x)=Elf64_\#\#x' -Ishim -Ishim/include -Ibuild/gen
+# One version: each formats a little differently.
+CLANG_FORMAT ?= clang-format-14
+C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'shim/*.inc' | grep -v _gen)
 .PHONY: lint-c
-lint-c: ## run cppcheck on the C library
+lint-c: build/gen/stamp ## run cppcheck and clang-format on the C sources
 	@if ! command -v cppcheck >/dev/null; then $(call skip,no cppcheck; run make setup); else \
-	$(CPPCHECK) -j $(JOBS) $(filter %.c,$(SHIM_SOURCES)); fi
+	$(CPPCHECK) -j $(JOBS) $(filter %.c,$(SHIM_SOURCES)) $(wildcard shim/virtual/*.c shim/gpreempt/*.c shim/null/*.c); fi
+	@if ! command -v $(CLANG_FORMAT) >/dev/null; then $(call skip,no $(CLANG_FORMAT); run make setup); else \
+	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES); fi
 
 .PHONY: fmt
 fmt: ## format the Go sources, and the C sources where clang-format exists
 	$(SETUP_BIN)/gofumpt -w cmd internal test tools
-	@if command -v clang-format >/dev/null; then clang-format -i $$(git ls-files 'shim/*.c' 'shim/*.h' | grep -v _gen); else echo "fmt: C sources unchanged, no clang-format"; fi
+	@if command -v $(CLANG_FORMAT) >/dev/null; then $(CLANG_FORMAT) -i $(C_FILES); else echo "fmt: C sources unchanged, no $(CLANG_FORMAT)"; fi
 
 .PHONY: fix
 fix: ## apply the fixes that the Go linters suggest
