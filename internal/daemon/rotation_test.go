@@ -140,9 +140,9 @@ func TestRotationLeavesNoGap(t *testing.T) {
 	slices.Sort(gaps)
 	t.Logf("%d changes: idle median %v, P90 %v, max %v; idle %.2f %% in all", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)*9/10], gaps[len(gaps)-1],
 		100*idle.Seconds()/all.Seconds())
-	// The median: a test machine may be busy, a rotation that is made the wrong way round is always late.
-	if m := gaps[len(gaps)/2]; m > 300*time.Microsecond {
-		t.Errorf("the GPU is idle for %v at a turn", m)
+	// Made the right way round, a turn leaves no idle time at all. A busy machine may delay some turns.
+	if without, _ := slices.BinarySearch(gaps, 1); without < len(gaps)/2 {
+		t.Errorf("only %d of %d turns leave no idle time", without, len(gaps))
 	}
 	if st, err := w.ctl.Stats(ctx); err == nil {
 		t.Logf("suspend P50 %.0f us, resume P50 %.0f us; decision to stopped P50 %.0f us", st.SuspendTime.P50US, st.ResumeTime.P50US, st.PreemptTime[3].P50US)

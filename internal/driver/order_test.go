@@ -4,6 +4,7 @@ package driver
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"xsched/internal/model"
@@ -18,32 +19,35 @@ func wantTried(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// A stop that shall come after a resume does so, but not for ever.
+// A stop that shall come after a resume waits for it, but only for afterMax.
 func TestWantAfter(t *testing.T) {
 	for name, stuck := range map[string]bool{"resume answers": false, "resume hangs": true} {
 		t.Run(name, func(t *testing.T) {
-			hang := make(chan struct{})
-			if !stuck {
-				time.AfterFunc(afterMax/4, func() { close(hang) })
-			}
-			next := &fakeTarget{hook: func(model.Desired) error { <-hang; return nil }}
-			a, _, _ := start(t, next, &fakePage{}, &clock{})
-			b, _, _ := start(t, &fakeTarget{}, &fakePage{}, &clock{})
-			resumed := a.Want(model.Desired{Slice: time.Millisecond})
-			wantTried(t, "stop", b.Want(stop, resumed))
-			select {
-			case <-resumed:
-				if stuck {
-					t.Error("it hangs, but counts as done")
-				}
-			default:
+			synctest.Test(t, func(t *testing.T) {
+				hang := make(chan struct{})
 				if !stuck {
-					t.Log("the machine is slow: the stop did not wait any longer")
-				} else {
+					time.AfterFunc(afterMax/4, func() { close(hang) })
+				}
+				var stoppedAt time.Time
+				resuming := &fakeTarget{hook: func(model.Desired) error { <-hang; return nil }}
+				stopping := &fakeTarget{hook: func(model.Desired) error { stoppedAt = time.Now(); return nil }}
+				a, _, _ := start(t, resuming, &fakePage{}, &clock{})
+				b, _, _ := start(t, stopping, &fakePage{}, &clock{})
+				began := time.Now()
+				resumed := a.Want(model.Desired{Slice: time.Millisecond})
+				wantTried(t, "stop", b.Want(stop, resumed))
+				want := afterMax / 4
+				if stuck {
+					want = afterMax
 					close(hang)
 				}
-			}
-			wantTried(t, "resume", resumed)
+				if waited := stoppedAt.Sub(began); waited != want {
+					t.Errorf("the stop came after %v, want %v", waited, want)
+				}
+				wantTried(t, "resume", resumed)
+				<-a.Stop(false)
+				<-b.Stop(false)
+			})
 		})
 	}
 }

@@ -132,14 +132,32 @@ func (h *Hub) Observe(ctx context.Context, id model.SessionID, worked bool) erro
 	})
 }
 
-// guessStop notes that a queue is stopped from now on, or goes on; the caller settles.
-func (l *loop) guessStop(now model.Time, s *Session, q *queue, stop bool) {
-	if stop {
-		q.guess.stop(now, l.engine.WaitsSince(q.id, q.guess.since), l.guessTimes())
-	} else {
-		q.guess.resume(now)
+// guessChange is a queue that a decision suspends or resumes, and whose work is a guess.
+type guessChange struct {
+	session *Session
+	queue   *queue
+	stop    bool
+}
+
+// guessStops tells the engine what a decision changes about guessed queues. It
+// runs after the decision was carried out, which must not re-enter the engine.
+func (l *loop) guessStops(now model.Time) {
+	for i, g := range l.guesses {
+		l.guesses[i] = guessChange{}
+		q := g.queue
+		if g.session.queues[q.id.Index] != q {
+			continue
+		}
+		if g.stop {
+			q.guess.stop(now, l.engine.WaitsSince(q.id, q.guess.since), l.guessTimes())
+		} else {
+			q.guess.resume(now)
+		}
+		l.takeGuess(now, g.session, q)
+		l.countStop(now, g.session, q, !g.stop)
+		l.settle(g.session)
 	}
-	l.takeGuess(now, s, q)
+	l.guesses = l.guesses[:0]
 }
 
 // takeGuess has the engine know what a queue is taken for; the caller settles.

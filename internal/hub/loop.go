@@ -66,7 +66,8 @@ type loop struct {
 	// Of the decision that is being carried out: what was resumed on each GPU, for the stops to
 	// come after.
 	deciding  bool
-	unsettled []*Session // whose workers are yet to be told
+	unsettled []*Session    // whose workers are yet to be told
+	guesses   []guessChange // what it changes about queues whose work is a guess; told to the engine afterwards
 	resumed   map[model.DeviceID][]<-chan struct{}
 
 	retargets uint64 // how often a worker's wish was added up
@@ -289,6 +290,7 @@ func (l *loop) decide(now model.Time) {
 	l.decisions.Add(1)
 	l.decision.Record(l.now().Sub(start))
 	l.publishAll(now, changes)
+	l.guessStops(now)
 	l.hush(now)
 	if len(l.risen) > 0 {
 		end := l.now()

@@ -60,19 +60,27 @@ func (l *loop) answer(now model.Time, s *Session) {
 		l.scan(now, s)
 		return
 	}
-	if passed := l.window - a.window; passed > 0 {
-		a.window, a.rings = l.window, 0
-		a.spent = max(0, a.spent-time.Duration(min(passed, 1<<20))*paceShare)
-	}
-	if a.spent >= paceShare && (a.rings >= paceFree || a.spent >= paceFreeTo) {
+	if !a.admit(l.window) {
 		l.deafen(s)
 		return
 	}
-	a.rings++
 	l.rang = append(l.rang, a)
 	start := l.now()
 	l.scan(now, s)
 	a.spend(l.now().Sub(start))
+}
+
+// admit says whether a ring is heard in a window, and counts it.
+func (a *account) admit(window uint64) bool {
+	if passed := window - a.window; passed > 0 {
+		a.window, a.rings = window, 0
+		a.spent = max(0, a.spent-time.Duration(min(passed, 1<<20))*paceShare)
+	}
+	if a.spent >= paceShare && (a.rings >= paceFree || a.spent >= paceFreeTo) {
+		return false
+	}
+	a.rings++
+	return true
 }
 
 func (a *account) spend(t time.Duration) { a.spent = min(a.spent+t, paceDebt) }

@@ -301,10 +301,19 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 	was := q.want.Suspend != 0
 	q.want = d
 	if stop := d.Suspend != 0; q.guessed() && stop != was {
-		l.guessStop(now, s, q, stop)
+		l.guesses = append(l.guesses, guessChange{s, q, stop})
+	} else {
+		l.countStop(now, s, q, was)
 	}
+	if q.gate != nil {
+		_ = q.gate.Apply(context.Background(), l.gated(s, q))
+	}
+}
+
+// countStop keeps the account of a queue that was suspended or resumed.
+func (l *loop) countStop(now model.Time, s *Session, q *queue, was bool) {
 	l.note(now, q)
-	switch stop := d.Suspend != 0; {
+	switch stop := q.want.Suspend != 0; {
 	case stop && !was && q.busy:
 		q.preemptions++
 		l.blame(s, q)
@@ -313,9 +322,6 @@ func (l *loop) publish(now model.Time, d model.Desired) {
 		l.waits.Record(now.Sub(q.suspendedAt))
 		q.suspendedNS += now.Sub(q.suspendedAt)
 		q.suspendedAt = 0
-	}
-	if q.gate != nil {
-		_ = q.gate.Apply(context.Background(), l.gated(s, q))
 	}
 }
 

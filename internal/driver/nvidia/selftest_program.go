@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/model"
+	"xsched/internal/seqpacket"
 )
 
 // testProgram is the running test program, shim/selftest, and our end of its socket.
@@ -123,13 +124,9 @@ func (p *testProgram) packet(command string) (string, int, error) {
 		return "", -1, p.explain(command, err)
 	}
 	fd := -1
-	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
-		for _, m := range messages {
-			if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) > 0 {
-				fd = fds[0]
-				closeAll(fds[1:])
-			}
-		}
+	if fds := seqpacket.Rights(oob[:oobn]); len(fds) > 0 {
+		fd = fds[0]
+		closeAll(fds[1:])
 	}
 	text := string(data[:n])
 	if what, failed := strings.CutPrefix(text, "error "); failed {
