@@ -88,7 +88,7 @@ func selfTestProgram(dir, platform string) func() (string, []string, error) {
 
 // selfTestReport is what `xsched doctor --self-test` prints.
 type selfTestReport struct {
-	OK      bool              `json:"ok"` // every test passed
+	OK      bool              `json:"ok"` // there were tests, and all passed
 	Tests   []driver.SelfTest `json:"self_tests"`
 	Skipped []string          `json:"skipped"` // drivers without a test, and why
 	Seconds float64           `json:"seconds"`
@@ -124,6 +124,7 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	for _, t := range report.Tests {
 		report.OK = report.OK && t.Outcome == driver.OutcomePassed
 	}
+	report.OK = report.OK && len(report.Tests) > 0
 	report.Seconds = time.Since(start).Seconds()
 	if err := a.show(report, nil, asJSON, func(w io.Writer) { writeSelfTest(w, report) }); err != nil {
 		return err
