@@ -27,8 +27,7 @@ var vendorFiles = map[string]string{
 
 // vendorPending still names a vendor. This list only shrinks.
 var vendorPending = []string{
-	"internal/bench/",         // platforms: should come from internal/virtual
-	"internal/control/dir.go", // names of virtual sockets: used by bench
+	"internal/bench/", // platforms: should come from internal/virtual
 }
 
 // reWord splits an identifier or a text into words: camel case, snake case and blanks.

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
-	"xsched/internal/control"
 	"xsched/internal/model"
-	vamd "xsched/internal/virtual/amd"
+	"xsched/internal/virtual"
 	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -102,19 +100,15 @@ func (r *Rig) startDevice(ctx context.Context, fault string) error {
 	return nil
 }
 
-// DeviceSocket is the virtual GPU's.
+// DeviceSocket is the virtual GPU's socket.
 func (r *Rig) DeviceSocket() string {
-	if r.Platform == PlatformAMD {
-		return filepath.Join(r.Dir, control.VirtualKFDSocket)
-	}
-	return filepath.Join(r.Dir, control.VirtualSocket)
+	p, _ := virtual.Find(r.Platform)
+	return p.Socket(r.Dir)
 }
 
 func (r *Rig) DialDevice(socket string) error {
-	if r.Platform == PlatformAMD {
-		socket += vamd.WatchSuffix
-	}
-	client, err := vdevice.Dial(socket)
+	p, _ := virtual.Find(r.Platform)
+	client, err := vdevice.Dial(p.Watch(socket))
 	if err != nil {
 		return err
 	}

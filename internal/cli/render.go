@@ -19,7 +19,7 @@ func (a *app) renderCommand() *cobra.Command {
 		Use:    "render",
 		Short:  "Render a report, given as JSON on standard input, as an HTML page or an SVG file",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var page report.Page
 			in := json.NewDecoder(cmd.InOrStdin())

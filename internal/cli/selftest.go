@@ -20,19 +20,19 @@ import (
 	"xsched/internal/model"
 )
 
-// When a daemon tests its GPUs.
+// Values of --self-test.
 const (
 	selfTestAuto = "auto" // real GPUs only
 	selfTestOn   = "on"
 	selfTestOff  = "off"
 )
 
-// setSelfTest configures a daemon's self-tests, and where their results are.
+// setSelfTest configures a daemon's self-tests and the directory of their results.
 func setSelfTest(o *daemon.Options, when string) error {
 	switch when {
 	case selfTestAuto, selfTestOn, selfTestOff:
 	default:
-		return usagef("--self-test %q is unknown; use auto, on or off", when)
+		return usagef("--self-test %q is invalid; use auto, on or off", when)
 	}
 	o.StateDir = stateDir(o.Dir, o.Virtual)
 	if when == selfTestOn || when == selfTestAuto && !o.Virtual {
@@ -45,7 +45,8 @@ func setSelfTest(o *daemon.Options, when string) error {
 	return nil
 }
 
-// stateDir is where results are kept. What a virtual GPU has shown says nothing about others.
+// stateDir is the directory of self-test results. Those of a virtual GPU stay beside its socket,
+// because they do not apply to real GPUs.
 func stateDir(dir string, virtual bool) string {
 	if virtual {
 		return dir
@@ -53,8 +54,8 @@ func stateDir(dir string, virtual bool) string {
 	return control.StateDir(os.Geteuid(), os.Getenv)
 }
 
-// selfTestProgram unpacks the test program. It must not load the shim: the test is
-// nobody's tenant. platform is that of the virtual GPU in dir; empty: on real GPUs.
+// selfTestProgram unpacks the test program. The program must not load the shim, because it is not
+// a tenant. platform is that of the virtual GPU in dir; empty: real GPUs.
 func selfTestProgram(dir, platform string) func() (string, []string, error) {
 	return func() (string, []string, error) {
 		path, err := embedded.Unpack(embedded.SelfTest)
@@ -86,7 +87,7 @@ func selfTestProgram(dir, platform string) func() (string, []string, error) {
 	}
 }
 
-// selfTestReport is what `xsched doctor --self-test` prints.
+// selfTestReport is the result of `xsched doctor --self-test`.
 type selfTestReport struct {
 	OK      bool              `json:"ok"` // there were tests, and all passed
 	Tests   []driver.SelfTest `json:"self_tests"`
@@ -133,7 +134,7 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	case len(report.Tests) == 0:
 		return fmt.Errorf("no GPU was tested: %s", strings.Join(report.Skipped, "; "))
 	case !report.OK:
-		return errors.New("a self-test did not pass; see above")
+		return errors.New("a self-test failed; see the report above")
 	}
 	return nil
 }

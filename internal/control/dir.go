@@ -15,11 +15,6 @@ import (
 const (
 	ClientSocket  = "xsched.sock" // the shim's protocol
 	ControlSocket = "control.sock"
-
-	// A virtual device listens on one of these; VirtualKFDRoot holds its sysfs tree.
-	VirtualSocket    = "vgpu.sock"
-	VirtualKFDSocket = "kfd.sock"
-	VirtualKFDRoot   = "kfd"
 )
 
 // maxSocketPath is the largest path in a unix socket address.
