@@ -20,6 +20,7 @@ const (
 	FrameMaxBytes     = 4096       // XSW_FRAME_MAX_BYTES
 	FrameMaxFDs       = 2          // XSW_FRAME_MAX_FDS
 	FrameGroup        = 256        // XSW_FRAME_GROUP
+	NoPCIDomain       = 0xffff0000 // XSW_NO_PCI_DOMAIN
 	CommandBytes      = 256        // XSW_COMMAND_BYTES
 	ReasonBytes       = 192        // XSW_REASON_BYTES
 	GangBytes         = 64         // XSW_GANG_BYTES

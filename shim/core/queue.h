@@ -11,9 +11,8 @@
 /* Opens a queue on a device and starts the helper thread if there is none. Returns the queue's index,
  * -ENOSPC when all are taken (the caller then runs unscheduled), or -ENOSYS when disabled.
  *
- * A device is known by its PCI address. One that has none (a CPU device of OpenCL) uses the domain
- * XSI_NO_PCI_DOMAIN and its ordinal in the runtime. */
-#define XSI_NO_PCI_DOMAIN 0xffff0000u
+ * A device is known by its PCI address. One that has none uses the domain XSW_NO_PCI_DOMAIN and its
+ * ordinal in the runtime as bus_slot. */
 int xsi_queue_open(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);
 /* The same for one stream; its priority is added to the process's. */
 int xsi_queue_open_stream(uint32_t pci_domain, uint32_t pci_bus_slot, int32_t priority);

@@ -28,6 +28,8 @@
 #define XSW_FRAME_MAX_BYTES 4096   /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
 #define XSW_FRAME_GROUP 256 /* frame types of one driver */
+/* The PCI domain of devices that have no PCI address, such as a CPU device of OpenCL. */
+#define XSW_NO_PCI_DOMAIN 0xffff0000
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
 #define XSW_GANG_BYTES 64       /* of a gang's name, with its NUL */
@@ -83,8 +85,7 @@ struct xsw_header {
   uint64_t captured;     /* launches into a capturing stream: not work */
   uint64_t gate_waits;   /* launches that were held at the gate */
   uint64_t gate_wait_ns; /* and for how long in all */
-  uint64_t
-      unhooked; /* driver entry points asked for by name that our table knows but could not match */
+  uint64_t unhooked;     /* known entry points, asked for by name, that could not be matched */
 
   uint64_t queue_count; /* queues[0 .. queue_count) were used at least once */
   uint64_t _rsv3[7];
@@ -131,17 +132,17 @@ struct xsw_queue {
                             both the state and whether a change was missed */
   uint64_t changed_ns;   /* when that was */
   uint64_t generation;   /* 0: never used; odd: in use; even: destroyed */
-  uint32_t pci_domain;   /* which GPU, as the CUDA runtime names it */
-  uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function */
+  uint32_t pci_domain;   /* PCI address of the device, or XSW_NO_PCI_DOMAIN */
+  uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function; without PCI: the device's ordinal */
   int32_t priority;      /* added to the process's: of a stream, bigger is more important; else 0 */
   uint32_t kind;         /* enum xsw_queue_kind */
   uint64_t submitted;    /* work submitted, published as the counters are */
-  uint64_t busy_ns; /* signed: for how long it had work in all. While it has some, less the time
-                            at which that began, and so negative: the reader adds its own time.
-                            One word, so that no reading can be torn */
-  uint64_t fed_ns;  /* when a thread of the program last began to wait for this queue after
-                            it had submitted something: of its work there was no more to come before
-                            its waits were over. Not kept while the queue is quiet */
+  /* Signed: total busy time. While busy, the start of the busy period is subtracted, and the reader
+   * adds its own time. One word, so that no reading can be torn. */
+  uint64_t busy_ns;
+  /* When a thread last began to wait for this queue after submitting: it submits nothing more until
+   * the wait ends. Not kept while the queue is quiet. */
+  uint64_t fed_ns;
 };
 
 /* ---- frames: one SOCK_SEQPACKET packet each ----------------------------- */
