@@ -241,7 +241,7 @@ test: setup ## run the checks for every change (10 minutes on two cores)
 
 .PHONY: test-long
 test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak
-	$(call steps,test-race test-histories test-fuzz test-e2e-long test-soak)
+	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-soak)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures, so its packages run one after the other and none beside them.
@@ -312,6 +312,10 @@ cross: ## build everything for the other architecture
 .PHONY: cross-build
 cross-build: $(CROSS_FILES)
 	GOARCH=$(CROSS_ARCH) $(GO_BUILD) -o bin/xsched-$(CROSS_ARCH) ./cmd/xsched
+	GOARCH=$(CROSS_ARCH) $(GO) build ./...
+
+.PHONY: cross-vet
+cross-vet: ## vet all packages and tests for the other architecture
 	GOARCH=$(CROSS_ARCH) $(GO) vet ./...
 
 .PHONY: cover

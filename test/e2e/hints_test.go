@@ -353,7 +353,12 @@ func TestActiveWindowFirst(t *testing.T) {
 	window(b)
 	first("the second one has it", b, a)
 	w.must("policy", "CHPF")
-	if err := unix.Setpriority(unix.PRIO_PROCESS, b.pid(), 5); err != nil {
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, b.pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The system call returns 20 minus the nice value.
+	if err := unix.Setpriority(unix.PRIO_PROCESS, b.pid(), 20-raw+5); err != nil {
 		t.Fatal(err)
 	}
 	first("the nicer one waits", a, b)
