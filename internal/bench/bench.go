@@ -24,32 +24,32 @@ const (
 	PlatformAMD    = "amd"
 )
 
-// onTheDouble accompanies every figure from the virtual AMD GPU, whose costs are not measured.
-const AMDNotice = "verified on the double of AMD's driver, with assumed costs; no claim about AMD hardware"
+// AMDNotice accompanies every figure from the virtual AMD GPU, whose costs are not measured.
+const AMDNotice = "verified on a virtual AMD device with assumed costs; no claim about AMD hardware"
 
 // VirtualDevice is the device name of a run on the virtual GPU.
 const VirtualDevice = "virtual GPU"
 
-// Machine says where the numbers were made.
+// Machine describes where the measurement ran.
 type Machine struct {
 	CPUs   int    `json:"cpus"`
 	Model  string `json:"cpu_model,omitempty"`
 	Kernel string `json:"kernel,omitempty"`
-	// Load is the one-minute load average before the run: other people's noise.
+	// Load is the one-minute load average before the run: noise of other programs.
 	Load float64 `json:"load_before"`
-	// Scheduling is what the tenants had in every mode: where a better place on
-	// the CPUs is permitted, less of that noise reaches them.
+	// Scheduling is the tenants' CPU scheduling class in every mode. A real-time class, where
+	// permitted, keeps CPU noise out.
 	Scheduling string `json:"tenants_scheduling"`
 }
 
-// Workload is what the tenants did.
+// Workload is the tenants' load.
 type Workload struct {
 	HighRate float64 `json:"high_rate_hz"`
 	HighUS   int     `json:"high_kernel_us"`
 	LowUS    int     `json:"low_kernel_us"`
 }
 
-// Split is who had the GPU, as parts of the measured time; they add up to 1.
+// Split is the GPU time by use, as fractions of the measured time that add up to 1.
 type Split struct {
 	High      float64 `json:"high"`
 	Low       float64 `json:"low"`
@@ -61,7 +61,7 @@ type Split struct {
 // is written then.
 var ErrProof = errors.New("proof failed")
 
-// Check is one thing that had to be true.
+// Check is one condition of a proof.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
@@ -111,7 +111,7 @@ func DefaultExe(exe *string) error {
 	return nil
 }
 
-// meter is the progress bar; nil inside where nobody watches.
+// meter is a progress bar; it shows nothing unless it writes to a terminal.
 type meter struct{ b *progressbar.ProgressBar }
 
 func NewMeter(to *os.File, steps int) *meter {
@@ -123,7 +123,7 @@ func NewMeter(to *os.File, steps int) *meter {
 		progressbar.OptionSetPredictTime(true), progressbar.OptionSetElapsedTime(true), progressbar.OptionSetDescription("starting"))}
 }
 
-// Step says what comes next; what came before is done.
+// Step completes a step and names the next one.
 func (b *meter) Step(what string) {
 	if b.b != nil {
 		b.b.Describe(fmt.Sprintf("%-20s", what))
@@ -138,7 +138,7 @@ func (b *meter) Finish() {
 	}
 }
 
-// TenantName names the i-th tenant: 0 is the high one.
+// TenantName returns the name of the i-th tenant; 0 is the high-priority one.
 func TenantName(i int) string {
 	if i == 0 {
 		return "high"
@@ -146,7 +146,7 @@ func TenantName(i int) string {
 	return fmt.Sprintf("low%d", i)
 }
 
-// Micros writes a kernel's length in the unit people would use.
+// Micros formats a kernel's duration.
 func Micros(us int) string {
 	if us >= 1000 {
 		return fmt.Sprintf("%g ms", float64(us)/1000)

@@ -8,17 +8,17 @@ import (
 )
 
 // Sample is one iteration of a tenant, CLOCK_MONOTONIC nanoseconds. For a
-// tenant at a fixed rate the start is when the request was due, so that
-// waiting in line counts.
+// tenant at a fixed rate it starts when the request was due, so that
+// queueing counts.
 type Sample struct{ Start, End int64 }
 
-// Block is one stretch of time in one mode.
+// Block is an interval in one mode.
 type Block struct {
 	Mode     string
 	From, To int64
 }
 
-// Window is a stretch of time that counts: [From, To).
+// Window is an interval that is measured: [From, To).
 type Window struct{ From, To int64 }
 
 func (w Window) Length() time.Duration { return time.Duration(max(w.To-w.From, 0)) }
@@ -28,12 +28,11 @@ func (w Window) Overlap(from, to int64) int64 {
 	return max(min(to, w.To)-max(from, w.From), 0)
 }
 
-// Trim says how much of a block's edges is dropped: at the start the new mode
-// has to come into force and the tenants into step; at the end a request still
-// in flight would be finished under the next mode.
+// Trim is what is dropped of a block. At the start the new mode has to take effect.
+// At the end a request still in flight would complete under the next mode.
 type Trim struct{ Head, Tail time.Duration }
 
-// Windows returns the parts of the blocks of one mode that count.
+// Windows returns the measured parts of the blocks of one mode.
 func Windows(blocks []Block, mode string, t Trim) []Window {
 	var out []Window
 	for _, b := range blocks {
@@ -54,7 +53,7 @@ func Total(ws []Window) time.Duration {
 }
 
 // Latencies returns the latencies of the requests that were due inside the
-// windows, whenever they ended: leaving out the late ones would flatter.
+// windows, whenever they ended. Dropping late ones would hide the tail.
 func Latencies(samples []Sample, ws []Window) []time.Duration {
 	var out []time.Duration
 	for _, s := range samples {
@@ -68,8 +67,8 @@ func Latencies(samples []Sample, ws []Window) []time.Duration {
 	return out
 }
 
-// Iterations counts the iterations inside the windows; one that lies across an
-// edge counts by the part of it that is inside.
+// Iterations counts the iterations inside the windows; one that crosses an
+// edge counts by its fraction inside.
 func Iterations(samples []Sample, ws []Window) float64 {
 	n := 0.0
 	for _, s := range samples {
@@ -82,7 +81,7 @@ func Iterations(samples []Sample, ws []Window) float64 {
 	return n
 }
 
-// Rate is iterations a second inside the windows; 0 without windows.
+// Rate returns iterations per second inside the windows; 0 without windows.
 func Rate(samples []Sample, ws []Window) float64 {
 	t := Total(ws)
 	if t <= 0 {
@@ -92,7 +91,7 @@ func Rate(samples []Sample, ws []Window) float64 {
 }
 
 // Schedule returns the order of the modes: rounds of all of them, each round
-// shuffled, so that a slow drift of the machine falls on all modes alike.
+// shuffled, so that slow drift of the machine affects all modes alike.
 func Schedule(modes []string, rounds int, seed uint64) []string {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var out []string

@@ -14,19 +14,18 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// Device is the ground truth: what the device itself recorded. Only the
-// virtual GPU has one.
+// Device is the ground truth: the device's own record. Only the virtual GPU has one.
 type Device interface {
 	Processes(ctx context.Context) (map[int]DeviceProcess, error)
-	// Record returns who held the device in a stretch of time, and how long the
-	// kernels handed over in it waited.
+	// Record returns who held the device in an interval, and how long the kernels submitted in
+	// it waited.
 	Record(ctx context.Context, w Window) ([]Segment, []Wait, error)
 }
 
 // DeviceProcess is what the device counted for one process.
 type DeviceProcess struct {
 	Kernels     uint64
-	Preemptions uint64        // stopped in the middle of a kernel
+	Preemptions uint64        // in mid-kernel
 	Slice       time.Duration // of its compute group
 }
 
@@ -42,7 +41,7 @@ func (d VGPU) Processes(context.Context) (map[int]DeviceProcess, error) {
 		return nil, err
 	}
 	out := map[int]DeviceProcess{}
-	for _, a := range stats.Clients { // oldest first: of two with one pid the newer counts
+	for _, a := range stats.Clients { // oldest first: the newer of two with the same pid wins
 		out[a.PID] = DeviceProcess{Kernels: a.Kernels, Preemptions: a.Preemptions, Slice: time.Duration(a.SliceNS)}
 	}
 	return out, nil
@@ -76,10 +75,10 @@ func (d VGPU) Record(_ context.Context, w Window) ([]Segment, []Wait, error) {
 	return Cut(segs, w), waits, nil
 }
 
-// startDevice starts the virtual GPU and gives it its fault.
+// startDevice starts the virtual GPU and injects the fault.
 func (r *Rig) startDevice(ctx context.Context, fault string) error {
 	socket := r.DeviceSocket()
-	// A real device does not wait for a CPU: all threads of this one go first.
+	// A real device does not wait for a CPU, so this one gets a higher scheduling class.
 	var s *service
 	_, err := Prioritized(func() (err error) {
 		s, err = r.startService("vgpu", "--platform", r.Platform, "--socket", socket, "--devices", "1")
@@ -100,7 +99,7 @@ func (r *Rig) startDevice(ctx context.Context, fault string) error {
 	return nil
 }
 
-// DeviceSocket is the virtual GPU's socket.
+// DeviceSocket returns the virtual GPU's socket.
 func (r *Rig) DeviceSocket() string {
 	p, _ := virtual.Find(r.Platform)
 	return p.Socket(r.Dir)

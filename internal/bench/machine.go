@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// normalScheduling is what a process has that was given nothing better.
+// NormalScheduling is the scheduling class of an unprivileged process.
 const NormalScheduling = "normal"
 
-// Prioritized runs f, which starts a process, such that the process inherits a
-// better place on the CPUs if that is permitted, and says which. The thread goes
-// back to what it was, which needs no permission, and lives on: its end would
-// end what it started (Pdeathsig).
+// Prioritized runs f, which starts a process, so that the process inherits a higher
+// scheduling class where permitted, and returns the class. The thread then returns to its
+// own class. It must not end, because Pdeathsig would kill the process.
 func Prioritized(f func() error) (string, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -44,7 +43,7 @@ func Prioritized(f func() error) (string, error) {
 	return NormalScheduling, f()
 }
 
-// ThisMachine describes where we are; what can't be read is left out.
+// ThisMachine describes this machine, as far as it can be read.
 func ThisMachine() Machine {
 	m := Machine{CPUs: runtime.NumCPU()}
 	if f, err := os.Open("/proc/cpuinfo"); err == nil {
@@ -68,7 +67,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// String names the machine in one line of a table.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	text := fmt.Sprintf("%d-core machine", m.CPUs)
 	if m.Model != "" {

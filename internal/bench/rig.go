@@ -19,14 +19,14 @@ import (
 	"xsched/internal/embedded"
 )
 
-// The faults a run can be given, to show that its proof notices them.
+// Faults that a run can inject, to test that the proof detects them.
 const (
 	FaultShimInert        = "shim-inert"        // XSCHED_DISABLE=1 in the tenants
-	FaultSuspendNoop      = "suspend-noop"      // the device says yes and does not stop anybody
-	FaultTimesliceIgnored = "timeslice-ignored" // the device says yes and keeps its own slices
+	FaultSuspendNoop      = "suspend-noop"      // the device acknowledges suspensions and ignores them
+	FaultTimesliceIgnored = "timeslice-ignored" // the device acknowledges timeslices and ignores them
 )
 
-// Rig is what the tenants run on: a daemon, and a device if it is a virtual one.
+// Rig is what the tenants run on: a daemon and, unless the GPU is real, a virtual device.
 type Rig struct {
 	Exe        string // this program
 	Dir        string // sockets
@@ -94,7 +94,7 @@ func OpenRunning(ctx context.Context, exe, dir string) (*Rig, error) {
 			return nil, err
 		}
 	}
-	// The user's mode comes back whatever happens.
+	// Restore the user's mode in any case.
 	r.cleanup = append(r.cleanup, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -103,7 +103,7 @@ func OpenRunning(ctx context.Context, exe, dir string) (*Rig, error) {
 	return r, nil
 }
 
-// service is a child that runs until it is told to end.
+// service is a child process that runs until it is stopped.
 type service struct {
 	name string
 	cmd  *exec.Cmd
@@ -148,7 +148,7 @@ func (r *Rig) connect(ctx context.Context, own *service) error {
 	})
 }
 
-// until repeats try until it works, the service is gone, or 10 s are over.
+// until repeats try until it succeeds, the service has ended, or 10 s have passed.
 func (r *Rig) until(ctx context.Context, own *service, try func() error) error {
 	limit := time.Now().Add(10 * time.Second)
 	for {
@@ -212,7 +212,7 @@ func (r *Rig) StartTenant(i int, w Workload) (*Tenant, error) {
 	return t, err
 }
 
-// WithContext joins what went wrong with what the context says.
+// WithContext joins an error with the context's.
 func WithContext(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		return errors.Join(err, ctx.Err())
@@ -220,7 +220,7 @@ func WithContext(ctx context.Context, err error) error {
 	return err
 }
 
-// DeviceEnv leads a program to the virtual GPU without our shim.
+// DeviceEnv returns the environment of a program that uses the virtual GPU without the shim.
 func (r *Rig) DeviceEnv() ([]string, error) {
 	kernel, vendor, env := embedded.VirtualRM, embedded.VirtualCUDA, []string{"XSCHED_VGPU_SOCKET=" + r.DeviceSocket()}
 	if r.Platform == PlatformAMD {

@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// Tenant is one running load generator. It is driven by lines on its stdin and
-// tells about every iteration on its stdout.
+// Tenant is one running load generator. Lines on its stdin drive it, and it
+// reports every iteration on its stdout.
 type Tenant struct {
 	Name string
-	cmd  *exec.Cmd // nil: somebody else's child, with this pid
+	cmd  *exec.Cmd // nil: another process's child, with this pid
 	ID   int
 	In   io.WriteCloser
 	errs Tail
@@ -35,7 +35,7 @@ type Tenant struct {
 	final   *finalLine
 	ended   error
 
-	// Of one that schedules itself: what the library counted, and when it had suspended itself.
+	// Of a tenant that schedules itself: the library's count, and when it was suspended.
 	Submitted uint64
 	Holds     []Window
 }
@@ -52,8 +52,8 @@ func StartTenant(name string, argv, env []string) (*Tenant, error) {
 	t.cmd = exec.Command(argv[0], argv[1:]...)
 	t.cmd.Env = env
 	t.cmd.Stderr = &t.errs
-	// A tenant whose channels are stopped can ignore everything but SIGKILL, and
-	// must not outlive us.
+	// A tenant whose channels are disabled reacts to SIGKILL only, and must not outlive the
+	// benchmark.
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	in, err := t.cmd.StdinPipe()
 	if err != nil {
@@ -101,7 +101,7 @@ func (t *Tenant) Read(out io.Reader) {
 		}
 		select {
 		case t.Events <- string(line):
-		default: // nobody waits: a tenant must never block on us
+		default: // no reader: a tenant must never block on the benchmark
 		}
 	}
 	if t.cmd == nil {
@@ -192,7 +192,7 @@ func (t *Tenant) Pause(ctx context.Context) error {
 
 // Quit lets the tenant finish and report, then reaps it.
 func (t *Tenant) Quit(limit time.Duration) error {
-	// An error here means that it is gone already; how it ended says more.
+	// An error means that it has ended already; its exit status says more.
 	_ = t.Tell("quit")
 	_ = t.In.Close()
 	select {
@@ -212,11 +212,11 @@ func (t *Tenant) Quit(limit time.Duration) error {
 	return nil
 }
 
-// Kill ends the tenant whatever it does and reaps it.
+// Kill ends the tenant with SIGKILL and reaps it.
 func (t *Tenant) Kill() {
 	_ = t.In.Close()
 	select {
-	case <-t.Done: // and the number may be somebody else's by now
+	case <-t.Done: // its pid may belong to another process by now
 		return
 	default:
 	}

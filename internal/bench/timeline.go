@@ -7,22 +7,20 @@ import (
 	"time"
 )
 
-// Segment is a stretch of the device's own record of who held it. Time that no
-// segment covers was idle.
+// Segment is an interval of the device's own record. Time without a segment was idle.
 type Segment struct {
 	From, To int64
-	PID      int  // who ran, or who was switched to
-	Switch   bool // the device was changing from one process to another
+	PID      int  // the process that ran or was switched to
+	Switch   bool // context switch
 }
 
-// Wait is one kernel's way to the device: when it was handed over and when the
-// device first ran it.
+// Wait is when a kernel was submitted and when the device first ran it.
 type Wait struct {
 	PID                int
 	Submitted, Started int64
 }
 
-// SplitTime adds up who had the device in the windows.
+// SplitTime adds up the device time in the windows.
 func SplitTime(segs []Segment, ws []Window, high int) *Split {
 	t := Total(ws)
 	if t <= 0 {
@@ -51,7 +49,7 @@ func SplitTime(segs []Segment, ws []Window, high int) *Split {
 	return &out
 }
 
-// Held is how long one process ran on the device inside a window.
+// Held returns how long one process ran on the device inside a window.
 func Held(segs []Segment, pid int, w Window) time.Duration {
 	var n int64
 	for _, s := range segs {
@@ -62,8 +60,8 @@ func Held(segs []Segment, pid int, w Window) time.Duration {
 	return time.Duration(n)
 }
 
-// WaitsOf returns, sorted, how long the kernels of a process that were handed
-// over inside the windows waited for the device.
+// WaitsOf returns, sorted, how long the kernels that a process submitted
+// inside the windows waited for the device.
 func WaitsOf(all []Wait, pid int, ws []Window) []time.Duration {
 	var out []time.Duration
 	for _, k := range all {
@@ -89,6 +87,6 @@ func Cut(segs []Segment, w Window) []Segment {
 	return out
 }
 
-// holdSlack is how long a process may run after its suspension was confirmed: the clocks are read at
+// HoldSlack is how long a process may run after its suspension was confirmed: the clocks are read at
 // two ends.
 const HoldSlack = 50 * time.Microsecond

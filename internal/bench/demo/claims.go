@@ -17,18 +17,18 @@ type Claims struct {
 	KeptOfIdeal float64 // three lows keep at least this part of what the high leaves
 }
 
-// DefaultClaims are the project's.
+// DefaultClaims are the claims on the virtual NVIDIA GPU.
 func DefaultClaims() Claims {
 	return Claims{LatencyCost: 1.0, NativeWorse: 2.0, KeptOfIdeal: 0.90}
 }
 
-// AMDClaims are those on the virtual AMD GPU. It has no timeslices, so that every request pays for a
-// pause and a resume: an order, and a remap of everybody's queues for each queue of the low tenant.
+// AMDClaims are those on the virtual AMD GPU. It has no timeslices, so every request
+// costs a suspend and a resume, each of which remaps all queues.
 func AMDClaims() Claims {
 	return Claims{LatencyCost: 4.0, NativeWorse: 5.0, KeptOfIdeal: 0.65}
 }
 
-// ClaimsOf are those of a result's platform.
+// ClaimsOf returns the claims for a result's platform.
 func ClaimsOf(r *Result) Claims {
 	if r.Platform == bench.PlatformAMD {
 		return AMDClaims()
@@ -36,13 +36,12 @@ func ClaimsOf(r *Result) Claims {
 	return DefaultClaims()
 }
 
-// Check returns what the latencies do not show, one line each.
+// Check returns the claims that the latencies violate, one line each.
 func (c Claims) Check(r *Result) []string {
 	return c.check(r, "P99", (*Scenario).high)
 }
 
-// CheckDevice is Check on how long kernels waited for the GPU, which a busy
-// machine does not disturb.
+// CheckDevice is Check on the kernels' wait for the GPU, which excludes CPU noise.
 func (c Claims) CheckDevice(r *Result) []string {
 	return c.check(r, "GPU wait P99", (*Scenario).wait)
 }
@@ -59,7 +58,7 @@ func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *repo
 		if lv3.P99 > alone.P99+c.LatencyCost {
 			bad = append(bad, fmt.Sprintf("%s: %s %s %.3f ms is more than alone %.3f ms + %g ms", s.Name, levelText(s.deep()), what, lv3.P99, alone.P99, c.LatencyCost))
 		}
-		// Against alone's median: alone's tail is the machine's own, and native's slowest have that too.
+		// Compare with alone's median: its tail is CPU noise, which native's tail contains too.
 		if native.P99 < alone.P50+c.NativeWorse {
 			bad = append(bad, fmt.Sprintf("%s: native %s %.3f ms is not %g ms worse than alone's median %.3f ms", s.Name, what, native.P99, c.NativeWorse, alone.P50))
 		}
@@ -69,14 +68,14 @@ func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *repo
 			continue
 		}
 		if ideal := 1 - m.GPU.High; m.Low.Kept < c.KeptOfIdeal*ideal {
-			bad = append(bad, fmt.Sprintf("%s: the lows keep %.1f %% at %s, less than %.0f %% of the %.1f %% the high leaves",
+			bad = append(bad, fmt.Sprintf("%s: the low tenants keep %.1f %% at %s, less than %.0f %% of the possible %.1f %%",
 				s.Name, 100*m.Low.Kept, levelText(s.deep()), 100*c.KeptOfIdeal, 100*ideal))
 		}
 	}
 	return bad
 }
 
-// deep is the mode that stops in mid-kernel.
+// deep returns the mode that preempts in mid-kernel.
 func (s *Scenario) deep() string {
 	if s.Deep == "" {
 		return ModeLv3

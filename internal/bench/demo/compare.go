@@ -21,7 +21,7 @@ import (
 type CompareOptions struct {
 	Virtual bool   // own daemon on the virtual GPU; else the one in Dir
 	Dir     string // sockets of the running daemon
-	// Platform is whose driver the virtual GPU plays; default nvidia.
+	// Platform selects the driver that the virtual GPU emulates; default nvidia.
 	Platform string
 	Lows     []int // one scenario each; default 1
 
@@ -31,7 +31,7 @@ type CompareOptions struct {
 	Seconds float64       // time per mode; default 4
 	Block   time.Duration // length of a block; default 2 s
 	Modes   []string      // default all
-	// Attached adds a scenario with one low tenant that has no shim and is stopped from outside.
+	// Attached adds a scenario with one low tenant that has no shim and is attached.
 	Attached bool
 	Seed     uint64 // of the order of the blocks; 0: a new one
 
@@ -91,12 +91,12 @@ func (o *CompareOptions) defaults() error {
 	return bench.DefaultExe(&o.Exe)
 }
 
-// plan is how one scenario of the options is run.
+// plan returns the plan of one scenario.
 func (o *CompareOptions) plan(lows int, progress func(string)) plan {
 	p := plan{
 		lows: lows, modes: o.Modes, block: o.Block, lowBlock: min(o.Block, time.Second),
-		// The head covers the mode's way to the hardware and a shim's publishing
-		// of its counters; the tail is longer than most waits.
+		// The head covers the time until the mode takes effect and shims publish their counters;
+		// the tail is longer than most waits.
 		edge:    bench.Trim{Head: 200 * time.Millisecond, Tail: 50 * time.Millisecond},
 		holdFor: 200 * time.Millisecond, seed: o.Seed,
 		work:     bench.Workload{HighRate: o.Rate, HighUS: o.HighUS, LowUS: o.LowUS},
@@ -109,7 +109,7 @@ func (o *CompareOptions) plan(lows int, progress func(string)) plan {
 	return p
 }
 
-// plans are those of all scenarios.
+// plans returns the plans of all scenarios.
 func (o *CompareOptions) plans(progress func(string)) (all []plan) {
 	for _, lows := range o.Lows {
 		all = append(all, o.plan(lows, progress))
@@ -123,8 +123,8 @@ func (o *CompareOptions) plans(progress func(string)) (all []plan) {
 	return all
 }
 
-// Compare measures. A result comes back only if its proof holds: else the error
-// is an ErrProof that names what failed, and nothing is written.
+// Compare measures. It returns a result only if its proof holds, else an ErrProof that names
+// the failed check. Then it writes nothing.
 func Compare(ctx context.Context, o CompareOptions) (*Result, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err

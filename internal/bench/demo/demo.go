@@ -13,13 +13,13 @@ import (
 	"xsched/internal/bench"
 )
 
-// Options shape the demonstration; zero values mean the full one.
+// Options configure the demo; zero values mean the full one.
 type Options struct {
 	Out      string    // folder for result.json and report.html; default out/demo
 	Stdout   io.Writer // the table
 	Progress *os.File  // the progress bar; quiet if not a terminal
 	Seed     uint64
-	// Platform is whose driver the virtual GPU plays; default nvidia. On amd one more scenario has a low
+	// Platform selects the driver that the virtual GPU emulates; default nvidia. On amd one more scenario has a low
 	// tenant without the shim.
 	Platform string
 
@@ -31,8 +31,7 @@ type Options struct {
 	Exe     string
 }
 
-// FaultEnv names a fault for a demo that was given none, so that the whole
-// command can be shown to fail as it should.
+// FaultEnv injects a fault into a demo, to test the whole command.
 const FaultEnv = "XSCHED_DEMO_FAULT"
 
 // Run compares one high tenant beside one and beside three low tenants on the
@@ -49,7 +48,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Fault == "" {
 		o.Fault = os.Getenv(FaultEnv)
 	}
-	// What lies there from an earlier run must not be taken for this one's.
+	// Remove the last result, which could be mistaken for this one's.
 	for _, name := range []string{"result.json", "report.html"} {
 		if err := os.Remove(filepath.Join(o.Out, name)); err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("remove the last result: %w", err)

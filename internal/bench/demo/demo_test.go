@@ -135,7 +135,7 @@ func TestTableSaysWhatItIs(t *testing.T) {
 	if err := synthetic().WriteTable(&buf); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"virtual GPU", "2-core machine", "2026-01-02", "1 low", "3 lows", "P99/alone", "xsched-lv3", "2200 launches = 2200 kernels", "At Lv3 the lows keep"} {
+	for _, want := range []string{"virtual GPU", "2-core machine", "2026-01-02", "1 low", "3 lows", "P99/alone", "xsched-lv3", "2200 launches = 2200 kernels", "At Lv3 the low tenants keep"} {
 		if !strings.Contains(buf.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, buf.String())
 		}

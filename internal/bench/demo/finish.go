@@ -12,15 +12,14 @@ import (
 	"xsched/internal/report"
 )
 
-// pictureSpan is how much of a mode the report's timeline shows.
+// pictureSpan is the length of a timeline in the report.
 const pictureSpan = 100 * time.Millisecond
 
-// holdGrace is how long a suspension by hand may take to come into force.
+// holdGrace is how long a manual suspension may take to take effect.
 const holdGrace = 50 * time.Millisecond
 
-// holdLows suspends the low tenants by hand while they have work to do, and
-// asks the device's record whether they really stood still. It goes the same
-// way as a policy's suspension: engine, reconciler, driver call.
+// holdLows suspends the low tenants manually while they have work, and checks in the device's
+// record that they did not run. It takes the same path as a policy's suspension.
 func (r *run) holdLows(ctx context.Context) error {
 	high, lows := r.tenants[0], r.tenants[1:]
 	if err := high.Pause(ctx); err != nil {
@@ -48,8 +47,8 @@ func (r *run) holdLows(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The list tells what is wanted; the driver's calls take under a millisecond
-	// each. Whoever still runs after this was not stopped.
+	// The list shows the desired state; a driver call takes less than a millisecond. A process that
+	// runs after this was not suspended.
 	if err := bench.Sleep(ctx, holdGrace); err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ func (r *run) allHeld(ctx context.Context) (bool, error) {
 	})
 }
 
-// finish lets the tenants come to rest, reads everybody's counts, and ends them.
+// finish pauses the tenants, reads all counts, and ends the tenants.
 func (r *run) finish(ctx context.Context) (*Evidence, error) {
 	if _, err := r.daemon.SetMode(ctx, modeOf(ModeNative)); err != nil {
 		return nil, fmt.Errorf("set mode: %w", err)
@@ -128,7 +127,7 @@ func (r *run) finish(ctx context.Context) (*Evidence, error) {
 		own := t.Final()
 		e.Checksum, e.Own = own.OK, own.Launches
 		if r.device == nil {
-			// Without a device that counts, the checksum counts: it is over every kernel.
+			// Without a device record the checksum, which covers every kernel, is the evidence.
 			e.Executed = own.Launches
 		}
 	}
@@ -161,7 +160,7 @@ func (r *run) countAll(ctx context.Context, ev *Evidence) error {
 	return nil
 }
 
-// summary computes the numbers from what was gathered.
+// summary computes the result.
 func (r *run) summary() *Scenario {
 	s := &Scenario{Name: r.name(), Lows: r.lows, Deep: r.deep, Attached: r.attached, Modes: map[string]*Mode{}, raw: map[string]*rawMode{}}
 	sort.Slice(r.segments, func(i, j int) bool { return r.segments[i].From < r.segments[j].From })

@@ -12,21 +12,20 @@ import (
 	"xsched/internal/report"
 )
 
-// Proof is why the comparison may be believed.
+// Proof is the evidence for a comparison.
 type Proof struct {
 	HookedCalls     uint64 `json:"hooked_calls"`     // driver calls the shim intercepted
 	Launches        uint64 `json:"launches"`         // kernel launches the shim counted
 	ExecutedKernels uint64 `json:"executed_kernels"` // kernels the device finished
 	Preemptions     uint64 `json:"preemptions"`      // of low tenants, in mid-kernel, in the Lv3 blocks
 	ChecksumsOK     bool   `json:"checksums_ok"`
-	// Recoveries is how often a tenant heard nothing of the daemon for too long
-	// and went on natively: the machine was overloaded, not the proof wrong.
+	// Recoveries counts heartbeat timeouts after which a tenant ran natively. They mean an
+	// overloaded machine, not a wrong proof.
 	Recoveries uint64        `json:"recoveries"`
 	Checks     []bench.Check `json:"checks"`
 }
 
-// Evidence is everything the proof is made from, gathered from parties that do
-// not know of each other: the tenants, their shims, the daemon and the device.
+// Evidence is the input of the proof, from independent parties: tenants, shims, daemon and device.
 type Evidence struct {
 	Modes   []string
 	Tenants []TenantEvidence // the first one is the high tenant
@@ -36,12 +35,12 @@ type Evidence struct {
 	// Reached is how long the high tenant's kernels waited for the device in the
 	// Lv3 blocks, sorted; empty without a device that keeps records.
 	Reached []time.Duration
-	// Deep is the mode that stops in mid-kernel; empty: ModeLv3. NoSlices: the device has no
-	// hardware timeslices, so that all is done by suspending.
+	// Deep is the mode that preempts in mid-kernel; empty: ModeLv3. NoSlices: the device has no
+	// hardware timeslices, only suspension.
 	Deep     string
 	NoSlices bool
-	// Recorded: the device keeps its own records (the virtual GPU); without
-	// them the checks that need the ground truth are not made.
+	// Recorded: the device keeps its own record (the virtual GPU). Otherwise the checks that need
+	// it are skipped.
 	Recorded bool
 }
 
@@ -56,17 +55,17 @@ type TenantEvidence struct {
 	Recoveries uint64 // by the shim
 	Checksum   bool
 	Attached   bool  // it has no shim
-	Died       error // how it ended, if not well
+	Died       error // error of its exit, if any
 }
 
-// ModeEvidence is what happened while a mode ran.
+// ModeEvidence counts events during a mode.
 type ModeEvidence struct {
 	Preemptions uint64 // of lows in mid-kernel, by the device's timeline
 	Suspends    uint64 // by the daemon, all levels
 	Deep        uint64 // by the daemon, at Lv2 and Lv3
 	GateWaits   uint64 // launches that were held, by the shims
 	HighStops   uint64 // of the high tenant in mid-kernel, by the device
-	Remaps      uint64 // times all queues were taken off the device and put back
+	Remaps      uint64 // times the firmware unmapped and remapped all queues
 }
 
 func (ev *Evidence) deep() string {
@@ -76,7 +75,7 @@ func (ev *Evidence) deep() string {
 	return ev.Deep
 }
 
-// levelText is what a mode's level is called in texts.
+// levelText returns the level of a mode.
 func levelText(mode string) string {
 	if mode == ModeLv2 {
 		return "Lv2"
@@ -84,7 +83,7 @@ func levelText(mode string) string {
 	return "Lv3"
 }
 
-// HoldEvidence: the low tenants were suspended by hand while they had work.
+// HoldEvidence is about the manual suspension of low tenants that had work.
 type HoldEvidence struct {
 	Window bench.Window // from "all are suspended" to "resume them"
 	Ran    map[int]time.Duration
@@ -104,21 +103,20 @@ type SliceEvidence struct {
 
 // Limits of the behavioural checks.
 const (
-	// reachLimit is above a context switch (0.2 ms) and below what any way
-	// without the hardware's own preference needs (a slice of 2 ms, or a
-	// suspension of 0.5 ms and more before the switch).
+	// reachLimit is above a context switch (0.2 ms) and below any way without timeslices: a native
+	// slice takes 2 ms, a suspension at least 0.5 ms before the switch.
 	reachLimit = 500 * time.Microsecond
-	// reachBySuspension is where suspending is all there is: a decision, an order or a request, a
-	// remap and a switch, and still well below the 10 ms of a turn.
+	// reachBySuspension is the limit without timeslices: decision, request, remap and switch, well
+	// below the 10 ms of a native turn.
 	reachBySuspension = 4 * time.Millisecond
-	// reachPart leaves room for the moments when two low tenants change places or
-	// the daemon gets no CPU; without slices four fifths would come too late.
+	// reachPart allows for hand-overs between low tenants and for a daemon without a CPU. Without
+	// timeslices four fifths would be late.
 	reachPart = 0.95
-	// gateSample is from how many closed gates on one must have held a launch.
+	// gateSample is the number of closed gates of which at least one must have held a launch.
 	gateSample = 300
 )
 
-// prove draws the conclusion. The error names the first check that failed.
+// prove evaluates the evidence. The error names the first failed check.
 func prove(scenario string, ev *Evidence) (Proof, error) {
 	p := Proof{ChecksumsOK: true}
 	add := func(name string, failures []string, ok string) {
@@ -132,7 +130,7 @@ func prove(scenario string, ev *Evidence) (Proof, error) {
 		p.HookedCalls += t.Hooked
 		p.Launches += t.Launches
 		if t.Attached {
-			p.Launches += t.Own // nobody else counts
+			p.Launches += t.Own // the only count
 		}
 		p.ExecutedKernels += t.Executed
 		p.Recoveries += t.Recoveries
@@ -223,7 +221,7 @@ func lv1Inert(ev *Evidence) (bad []string) {
 	case holds == 0:
 		bad = append(bad, "the daemon never closed a gate")
 	case m.GateWaits == 0 && holds >= gateSample:
-		// Of a few short holds it may be that no launch met one.
+		// A few short holds may not coincide with any launch.
 		bad = append(bad, fmt.Sprintf("the daemon closed gates %d times and no launch was held", holds))
 	}
 	if m.Deep != 0 {
@@ -237,8 +235,7 @@ func deepInert(ev *Evidence) (bad []string) {
 	if ev.Recorded && m.Preemptions == 0 {
 		bad = append(bad, "the device stopped no kernel in the middle")
 	}
-	// One low alone is preempted by its timeslice; several have to take turns, and
-	// that takes suspensions.
+	// A timeslice preempts a single low tenant; several take turns, which needs suspensions.
 	if (len(ev.Tenants) > 2 || ev.NoSlices) && m.Deep == 0 {
 		bad = append(bad, "the daemon suspended nobody")
 	}
@@ -310,7 +307,7 @@ func reachedText(ev *Evidence) string {
 		100*within(ev.Reached, limit), len(ev.Reached), limit, report.Quantile(ev.Reached, 0.99).Round(time.Microsecond))
 }
 
-// within is the part of the sorted durations that does not exceed limit.
+// within returns the fraction of the sorted durations that does not exceed limit.
 func within(sorted []time.Duration, limit time.Duration) float64 {
 	n := 0
 	for n < len(sorted) && sorted[n] <= limit {

@@ -17,7 +17,7 @@ import (
 // The modes a scenario is measured in. Their names are part of result.json.
 const (
 	ModeAlone  = "alone"      // the high tenant with the GPU to itself
-	ModeNative = "native"     // mode off: the hardware shares as it likes
+	ModeNative = "native"     // mode off: the hardware shares the GPU
 	ModeLv1    = "xsched-lv1" // mode level 1: launches are held, kernels are not stopped
 	ModeLv2    = "xsched-lv2" // mode live on AMD: the low tenants' own shims pause their queues
 	ModeLv3    = "xsched-lv3" // mode live: timeslices and suspension in mid-kernel; on AMD through the debugger
@@ -29,7 +29,7 @@ const (
 // AllModes lists the modes in the order of tables and pictures.
 func AllModes() []string { return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2, ModeLv3} }
 
-// ModesOf lists those that a platform has.
+// ModesOf lists the modes of a platform.
 func ModesOf(platform string) []string {
 	if platform == bench.PlatformAMD {
 		return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2}
@@ -37,7 +37,7 @@ func ModesOf(platform string) []string {
 	return []string{ModeAlone, ModeNative, ModeLv1, ModeLv3}
 }
 
-// Result is what a run found; result.json is its JSON.
+// Result is the result of a run; result.json is its JSON.
 type Result struct {
 	Device    string         `json:"device"`
 	Platform  string         `json:"platform,omitempty"` // of a virtual GPU
@@ -52,17 +52,16 @@ type Result struct {
 type Scenario struct {
 	Name string `json:"name"`
 	Lows int    `json:"lows"`
-	// LowAloneRate is what one low tenant does with the GPU to itself, iterations a second.
+	// LowAloneRate is the rate of one low tenant with the GPU to itself, in iterations per second.
 	LowAloneRate float64          `json:"low_alone_rate_hz"`
 	Modes        map[string]*Mode `json:"modes"`
 	Proof        Proof            `json:"proof"`
 
-	// Deep is the mode in which the low tenants are stopped in mid-kernel, and Attached says that
-	// they had no shim.
+	// Deep is the mode that preempts the low tenants in mid-kernel. Attached: they have no shim.
 	Deep     string `json:"deep_mode"`
 	Attached bool   `json:"attached"`
-	// Remaps is how often all queues of the GPU were taken off it and put back in the Deep mode (AMD
-	// with its older firmware scheduler), and HighStops how often that met a kernel of the high tenant.
+	// Remaps counts how often the firmware remapped all queues in the Deep mode (AMD's older firmware
+	// scheduler). HighStops counts how often that interrupted a kernel of the high tenant.
 	Remaps    uint64 `json:"remaps,omitempty"`
 	HighStops uint64 `json:"high_stops,omitempty"`
 
@@ -74,7 +73,7 @@ type Mode struct {
 	High *report.Latency `json:"high,omitempty"`
 	Low  *Low            `json:"low,omitempty"`
 	// Wait is how long the high tenant's kernels waited for the GPU, by the
-	// device's own record: what is left of a latency without the CPU's noise.
+	// device's own record: the latency without CPU noise.
 	Wait        *report.Latency `json:"gpu_wait,omitempty"`
 	GPU         *bench.Split    `json:"gpu,omitempty"`
 	Preemptions uint64          `json:"preemptions"`
@@ -82,13 +81,13 @@ type Mode struct {
 	Offered     int             `json:"offered"` // requests the schedule asked for in that time
 }
 
-// Low says how the low tenants fared.
+// Low is the throughput of the low tenants.
 type Low struct {
 	// Kept is the iterations of all low tenants inside the high tenant's window
 	// over what one low tenant alone does in the same time.
 	Kept float64 `json:"kept"`
 	Rate float64 `json:"rate_hz"`
-	// Each tenant's own part of Rate: who was starved.
+	// Rates has each tenant's part of Rate.
 	Rates []float64 `json:"rates_hz,omitempty"`
 }
 
@@ -113,7 +112,7 @@ func scenarioName(lows int) string {
 	return fmt.Sprintf("%d lows", lows)
 }
 
-// name is the scenario's.
+// name returns the scenario's name.
 func (p *plan) name() string {
 	if p.attached {
 		return scenarioName(p.lows) + " without the shim"

@@ -25,7 +25,7 @@ type Daemon interface {
 	Attach(ctx context.Context, pid int) (control.ProcessReply, error)
 }
 
-// plan is how one scenario is run.
+// plan configures one scenario.
 type plan struct {
 	lows     int
 	modes    []string
@@ -61,7 +61,7 @@ type run struct {
 	hold     *HoldEvidence
 }
 
-// modeOf is the daemon's mode for one of ours.
+// modeOf returns the daemon's mode for a mode of the benchmark.
 func modeOf(name string) control.ModeRequest {
 	switch name {
 	case ModeLv1:
@@ -165,7 +165,7 @@ func (r *run) joined(ctx context.Context) error {
 		bench.ErrProof, r.name(), missing.Name, missing.PID())
 }
 
-// oneBlock runs one block: everybody into the mode's state, then the clock.
+// oneBlock runs one block: bring all tenants into the mode's state, then measure.
 func (r *run) oneBlock(ctx context.Context, mode string) error {
 	high, lows := r.tenants[0], r.tenants[1:]
 	if err := high.Pause(ctx); err != nil {

@@ -11,7 +11,7 @@ import (
 	"xsched/internal/report"
 )
 
-// WriteTable prints the comparison for people.
+// WriteTable writes the comparison as text.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s\n", r.deviceText(), r.machineText())
@@ -21,7 +21,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintln(&b, bench.AMDNotice)
 	}
 	if r.Machine.Scheduling != bench.NormalScheduling {
-		fmt.Fprintf(&b, "the tenants, and a virtual GPU of our own, run at %s in every mode: the CPUs are not what is measured\n", r.Machine.Scheduling)
+		fmt.Fprintf(&b, "tenants and virtual GPU run at %s in every mode, to keep CPU contention out of the measurement\n", r.Machine.Scheduling)
 	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
@@ -87,48 +87,48 @@ func (p *Proof) line(level string) string {
 		p.Launches, p.ExecutedKernels, p.HookedCalls, p.Preemptions, level, strings.Join(names, ", "))
 }
 
-// minSamples is below what a P99 says little: it is the third-worst sample or worse.
+// minSamples is the least number of requests for a meaningful P99.
 const minSamples = 300
 
-// noisyAlone is a P99 alone, in ms, above which the CPUs and not the GPU make
-// the tail: a request alone needs its kernel and two wake-ups.
+// noisyAlone is a P99 alone, in ms, above which CPU noise dominates the tail: a request alone needs
+// its kernel and two wake-ups.
 const noisyAlone = 1.0
 
-// remarks says what a reader should know before believing or liking the numbers.
+// remarks are findings and caveats.
 func (r *Result) remarks(s *Scenario) []string {
 	var out []string
 	alone, native, lv1, lv3 := s.high(ModeAlone), s.high(ModeNative), s.high(ModeLv1), s.high(s.deep())
 	if alone != nil && native != nil && lv3 != nil {
 		if lv3.P99 < native.P99 {
-			out = append(out, fmt.Sprintf("%s brings the high tenant's P99 from %.2f ms back to %.2f ms (alone %.2f ms).",
+			out = append(out, fmt.Sprintf("%s reduces the high tenant's P99 from %.2f ms to %.2f ms (alone %.2f ms).",
 				levelText(s.deep()), native.P99, lv3.P99, alone.P99))
 		} else {
-			out = append(out, fmt.Sprintf("%s does not show in the high tenant's P99 (%.2f ms, native %.2f ms).", levelText(s.deep()), lv3.P99, native.P99))
+			out = append(out, fmt.Sprintf("%s does not reduce the high tenant's P99 (%.2f ms, native %.2f ms).", levelText(s.deep()), lv3.P99, native.P99))
 		}
 	}
-	// The GPU waits, where there are any, tell a mode's doing from the CPUs' noise.
+	// GPU waits, where recorded, exclude CPU noise.
 	if a, b := s.wait(ModeNative), s.wait(ModeLv1); a != nil && b != nil {
 		native, lv1 = a, b
 	}
 	if native != nil && lv1 != nil {
 		switch {
 		case lv1.P99 > 1.1*native.P99:
-			out = append(out, fmt.Sprintf("Lv1 loses to native (%.2f against %.2f ms): it holds launches, but waits for whole kernels of %s.",
+			out = append(out, fmt.Sprintf("Lv1 is slower than native (%.2f against %.2f ms): it holds launches, but waits for whole kernels of %s.",
 				lv1.P99, native.P99, bench.Micros(r.Workload.LowUS)))
 		case lv1.P99 > 0.9*native.P99:
-			out = append(out, fmt.Sprintf("Lv1 gains nothing over native (%.2f against %.2f ms): it holds further launches, but the kernel that runs still shares the GPU turn by turn.",
+			out = append(out, fmt.Sprintf("Lv1 does not improve on native (%.2f against %.2f ms): it holds further launches, but the running kernel still shares the GPU.",
 				lv1.P99, native.P99))
 		}
 	}
 	if m := s.Modes[s.deep()]; m != nil && m.Low != nil && m.GPU != nil {
-		out = append(out, fmt.Sprintf("At %s the lows keep %.1f %% of what one alone gets; %.1f %% is the most that the high's own GPU time leaves.",
+		out = append(out, fmt.Sprintf("At %s the low tenants keep %.1f %% of the throughput of one alone, of at most %.1f %%.",
 			levelText(s.deep()), 100*m.Low.Kept, 100*(1-m.GPU.High)))
 	}
 	if m, n := s.Modes[ModeLv1], s.Modes[ModeNative]; m != nil && n != nil && m.Low != nil && n.Low != nil && m.Low.Kept < n.Low.Kept-0.05 {
-		out = append(out, fmt.Sprintf("Lv1 costs the lows: they keep %.1f %% against %.1f %% natively.", 100*m.Low.Kept, 100*n.Low.Kept))
+		out = append(out, fmt.Sprintf("Lv1 costs the low tenants throughput: they keep %.1f %%, natively %.1f %%.", 100*m.Low.Kept, 100*n.Low.Kept))
 	}
 	if s.Remaps > 0 {
-		out = append(out, fmt.Sprintf("The firmware scheduler took all queues off the GPU %d times at %s, everybody's: it met a kernel of the high tenant %d times.",
+		out = append(out, fmt.Sprintf("The firmware scheduler remapped the queues of all tenants %d times at %s and interrupted a kernel of the high tenant %d times.",
 			s.Remaps, levelText(s.deep()), s.HighStops))
 	}
 	for _, name := range s.modes() {
@@ -137,21 +137,21 @@ func (r *Result) remarks(s *Scenario) []string {
 			continue
 		}
 		if m.High.N < minSamples {
-			out = append(out, fmt.Sprintf("%s has only %d requests: its P99 is about its sample number %d from the top.", name, m.High.N, 1+m.High.N/100))
+			out = append(out, fmt.Sprintf("%s has only %d requests: its P99 is the sample number %d from the top.", name, m.High.N, 1+m.High.N/100))
 		}
 		if float64(m.High.N) < 0.97*float64(m.Offered) {
-			out = append(out, fmt.Sprintf("%s served %d of %d requests in time to be counted: it can't keep up, the real tail is longer.", name, m.High.N, m.Offered))
+			out = append(out, fmt.Sprintf("%s completed %d of %d requests in the measured time: it is overloaded, and the real tail is longer.", name, m.High.N, m.Offered))
 		}
 	}
 	if n := s.Proof.Recoveries; n > 0 {
-		out = append(out, fmt.Sprintf("The daemon got no CPU for too long: %d times a tenant gave it up and ran natively for a while, also in the xsched modes.", n))
+		out = append(out, fmt.Sprintf("The daemon missed heartbeats: tenants fell back to native execution %d times, also in the xsched modes.", n))
 	}
 	if alone != nil && alone.P99 > noisyAlone {
-		out = append(out, fmt.Sprintf("Noisy CPUs: even alone, with the GPU to itself, the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",
+		out = append(out, fmt.Sprintf("CPU noise: even alone the high tenant's P99 is %.2f ms for a kernel of %s; compare the GPU waits instead.",
 			alone.P99, bench.Micros(r.Workload.HighUS)))
 	}
 	if r.Machine.CPUs > 0 && r.Machine.Load > 0.5*float64(r.Machine.CPUs) {
-		out = append(out, fmt.Sprintf("The machine was busy before the run (load %.1f on %d cores): tails carry that noise.", r.Machine.Load, r.Machine.CPUs))
+		out = append(out, fmt.Sprintf("The machine was busy before the run (load %.1f on %d cores): tails contain that noise.", r.Machine.Load, r.Machine.CPUs))
 	}
 	return out
 }

@@ -23,23 +23,23 @@ import (
 	"xsched/internal/embedded"
 )
 
-// family is one program of two processes: an urgent one and one in the background. It is
-// started by `xsched run`, and which scheduler it has is a matter of how.
+// family is one program of two processes, a latency-critical and a best-effort one. The flags of
+// `xsched run` decide which scheduler it has.
 type family struct {
 	mode    string
 	cmd     *exec.Cmd
 	errs    bench.Tail
 	high    *bench.Tenant
 	low     *bench.Tenant
-	daemon  *client.Client // its own (LCL), or the one of all
+	daemon  *client.Client // its private one (LCL), or the global one
 	device  bench.Device
-	gone    chan struct{} // closed when it has ended; nil: it was never there
+	gone    chan struct{} // closed when it has ended; nil: not started
 	ended   error
 	cleanup []func()
 }
 
-// familyScript starts both, says their pids and ends as they do. $0 is the tenant; each gets only the
-// descriptors that are its own.
+// familyScript starts both, prints their pids and returns their exit status. $0 is the tenant; each
+// process inherits only its own descriptors.
 const familyScript = `
 XSCHED_AUTO_XQUEUE_PRIORITY=10 "$0" --name high --kernel-us "$1" $3 <&3 >&4 3<&- 4>&- 5<&- 6>&- 8<&- & a=$!
 XSCHED_AUTO_XQUEUE_PRIORITY=0 "$0" --name low --kernel-us "$2" --depth 2 $4 <&5 >&6 3<&- 4>&- 5<&- 6>&- 7<&- & b=$!
@@ -113,7 +113,7 @@ func (o *Options) start(ctx context.Context, r *bench.Rig, mode string) (_ *fami
 	}
 	for _, t := range []*bench.Tenant{f.high, f.low} {
 		if err := t.Await(ctx, "R", 30*time.Second); err != nil {
-			if mode == SchedulerAPP && ctx.Err() == nil { // it says what it misses
+			if mode == SchedulerAPP && ctx.Err() == nil { // its error message says what is missing
 				return nil, fmt.Errorf("%w (%s): shim intercepts: the program can't schedule itself%s", bench.ErrProof, mode, f.errs.Suffix())
 			}
 			return nil, fmt.Errorf("%w%s", err, f.errs.Suffix())
@@ -165,7 +165,7 @@ func (f *family) findPrivate(r *bench.Rig) error {
 	return nil
 }
 
-// quit lets the program end and says how it did.
+// quit lets the program end and returns its exit status.
 func (f *family) quit(limit time.Duration) error {
 	defer f.kill()
 	errs := []error{f.high.Quit(limit), f.low.Quit(limit)}
@@ -191,7 +191,7 @@ func (f *family) kill() {
 	}
 	select {
 	case <-f.gone:
-	default: // the shell waits for both tenants, so it is there as long as they are
+	default: // the shell lives as long as both tenants
 		_ = syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL)
 		<-f.gone
 	}

@@ -21,9 +21,9 @@ import (
 	"xsched/internal/report"
 )
 
-// Who can schedule a program. The names are part of the JSON.
+// The schedulers of a program. The names are part of the JSON.
 const (
-	SchedulerNative = "native" // nobody: the hardware shares as it likes
+	SchedulerNative = "native" // none: the hardware shares the GPU
 	SchedulerGLB    = "GLB"    // the daemon
 	SchedulerLCL    = "LCL"    // a private daemon for the program and its children
 	SchedulerAPP    = "APP"    // the program itself, through the API
@@ -78,7 +78,7 @@ func (o *Options) defaults() error {
 	return bench.DefaultExe(&o.Exe)
 }
 
-// Result is what a comparison found.
+// Result is the result of a comparison.
 type Result struct {
 	Device   string         `json:"device"`
 	Date     time.Time      `json:"date"`
@@ -86,7 +86,7 @@ type Result struct {
 	Seed     uint64         `json:"seed"`
 	Policy   string         `json:"policy"`
 	Workload bench.Workload `json:"workload"`
-	// AloneRate is what the background does with the GPU to itself, iterations a second.
+	// AloneRate is the best-effort process's rate with the GPU to itself, in iterations per second.
 	AloneRate float64 `json:"low_alone_rate_hz"`
 	Rows      []*Row  `json:"rows"`
 }
@@ -95,13 +95,13 @@ type Result struct {
 type Row struct {
 	Name string          `json:"name"`
 	High *report.Latency `json:"high"`
-	// Kept is the background's iterations beside the requests over what it does alone.
+	// Kept is the best-effort process's rate beside the requests, relative to alone.
 	Kept        float64      `json:"kept"`
 	GPU         *bench.Split `json:"gpu"`
 	Preemptions uint64       `json:"preemptions"` // of the background in mid-kernel, by the device
-	// Held is how often it was stopped or made to yield: by a daemon, or by the program itself.
+	// Held counts its suspensions and yields, by a daemon or by the program itself.
 	Held uint64 `json:"held"`
-	// What the library intercepted, of what the device executed.
+	// Launches that the shim intercepted, and kernels that the device executed.
 	Intercepted uint64        `json:"intercepted"`
 	Kernels     uint64        `json:"kernels"`
 	Checks      []bench.Check `json:"checks"`
@@ -115,11 +115,11 @@ type Row struct {
 	highs     map[int]bool
 }
 
-// modeEdge is cut off both ends of a window: at the first the tenants come into step.
+// modeEdge is dropped at both ends of a window, while the tenants start and stop.
 var modeEdge = bench.Trim{Head: 200 * time.Millisecond, Tail: 50 * time.Millisecond}
 
-// Run measures. A result comes back only if its proof holds: else the error is an ErrProof
-// that names what failed.
+// Run measures. It returns a result only if its proof holds, else an ErrProof that names
+// the failed check.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		res.Machine.Scheduling = r.Scheduling
 	}
-	// Whatever else the machine did has only made it slower: the best turn is what it does alone.
+	// Noise only makes it slower, so the best turn is the rate alone.
 	for _, row := range res.Rows {
 		res.AloneRate = max(res.AloneRate, row.alone)
 	}
@@ -172,7 +172,7 @@ func (o *Options) turn(ctx context.Context, r *bench.Rig, row *Row) error {
 	if err := ev.begin(ctx, r, f); err != nil {
 		return err
 	}
-	// The background alone first: what it keeps is measured by that.
+	// First the best-effort process alone, as the reference for what it keeps.
 	if err := f.low.Tell("loop"); err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (o *Options) turn(ctx context.Context, r *bench.Rig, row *Row) error {
 	return nil
 }
 
-// window lets time pass and returns the part of it that counts.
+// window waits and returns the measured interval.
 func (o *Options) window(ctx context.Context, length time.Duration) (bench.Window, error) {
 	from := bench.Monotonic()
 	if err := bench.Sleep(ctx, length+modeEdge.Head+modeEdge.Tail); err != nil {
@@ -217,7 +217,7 @@ func (o *Options) window(ctx context.Context, length time.Duration) (bench.Windo
 	return bench.Window{From: from + int64(modeEdge.Head), To: bench.Monotonic() - int64(modeEdge.Tail)}, nil
 }
 
-// finish computes the row from what its turns brought.
+// finish computes the row from its turns.
 func (row *Row) finish(alone float64) {
 	row.High = report.Summarize(row.latencies)
 	row.Seconds = bench.Total(row.windows).Seconds()
@@ -233,7 +233,7 @@ func (row *Row) finish(alone float64) {
 	row.GPU = bench.SplitTime(row.segments, row.windows, -1)
 }
 
-// known says which of the program's processes a daemon knows.
+// known returns the program's processes that a daemon knows.
 func (f *family) known(ctx context.Context, d *client.Client) ([]control.Process, error) {
 	list, err := d.List(ctx)
 	if err != nil {

@@ -12,16 +12,15 @@ import (
 	"xsched/internal/control"
 )
 
-// turnEvidence is what the parties say about one turn of a mode: the tenants, the library in them, the
-// daemons and the device.
+// turnEvidence is what tenants, shims, daemons and device report about one turn of a mode.
 type turnEvidence struct {
 	mode, policy string
 
-	global   int    // processes of the program that the daemon of all knows
-	own      int    // and its private one
+	global   int    // processes of the program that the global daemon knows
+	own      int    // that its private daemon knows
 	inForce  string // policy of the daemon that schedules it
-	touched  uint64 // operations of the daemon of all in this time
-	stops    uint64 // decisions of the program's daemon to stop or to shield, in this time
+	touched  uint64 // operations of the global daemon in this turn
+	stops    uint64 // preemptions and yields by the program's daemon in this turn
 	hooked   uint64 // driver calls by the library
 	launches uint64 // launches by the library
 	kernels  uint64 // by the device

@@ -14,7 +14,7 @@ import (
 // WriteJSON writes the comparison, indented.
 func (m *Result) WriteJSON(w io.Writer) error { return report.WriteJSON(w, m) }
 
-// WriteTable prints the comparison for people.
+// WriteTable writes the comparison as text.
 func (m *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s%s\n", m.Device, m.Machine.String(), m.Date.Format(", 2006-01-02 15:04 MST"))

@@ -205,7 +205,7 @@ func (r *Report) Met() bool {
 // WriteJSON writes the report, indented.
 func (r *Report) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
-// WriteTable writes the report for people.
+// WriteTable writes the report as text.
 func (r *Report) WriteTable(w io.Writer) error {
 	where := r.Device
 	if r.Platform != "" {
