@@ -4,7 +4,12 @@
 
 #include "core/driver.h"
 
-#define DRIVERS(driver) driver(xsi_rm_driver) driver(xsi_kfd_driver)
+// clang-format off
+#define DRIVERS(driver) \
+  driver(xsi_rm_driver) \
+  driver(xsi_kfd_driver) \
+  /* end */
+// clang-format on
 
 #define DECLARE(name) extern const struct xsi_driver name;
 #define REFER(name) &name,

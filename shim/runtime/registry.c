@@ -4,7 +4,12 @@
 
 #include "runtime.h"
 
-#define RUNTIMES(runtime) runtime(xsi_cu_runtime) runtime(xsi_hip_runtime)
+// clang-format off
+#define RUNTIMES(runtime) \
+  runtime(xsi_cu_runtime) \
+  runtime(xsi_hip_runtime) \
+  /* end */
+// clang-format on
 
 #define DECLARE(name) extern const struct xsi_runtime name;
 #define REFER(name) &name,
