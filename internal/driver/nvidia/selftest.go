@@ -31,6 +31,7 @@ const (
 
 	firstWork  = 20000 // iterations, or microseconds on the virtual GPU
 	mostGrowth = 32    // of the work in one step of the calibration
+	rivalWork  = 20    // of the second program, in kernels of the first
 	mostWork   = 1 << 31
 	testSeed   = 7
 
@@ -51,6 +52,8 @@ type selfTest struct {
 	onStep  func(driver.SelfTestStep)
 	result  driver.SelfTest
 	others  int // processes on the GPU beside the test
+
+	start func(context.Context) (*testProgram, string, error) // another copy of the program
 
 	length time.Duration // wanted, of the kernel
 	work   uint32        // that takes so long
@@ -76,8 +79,9 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.S
 		})
 		return t.result
 	}
+	t.start = func(ctx context.Context) (*testProgram, string, error) { return startTest(ctx, gpu, o.Program) }
 	started := t.step("start", func() (detail string, err error) {
-		t.program, detail, err = startTest(ctx, gpu, o.Program)
+		t.program, detail, err = t.start(ctx)
 		return detail, err
 	})
 	if t.program == nil {
@@ -148,6 +152,18 @@ func (t *selfTest) run(ctx context.Context) {
 	t.result.Slices = t.step("timeslice", func() (string, error) { return t.timeslice(ctx) })
 	t.result.Stop = true
 	for _, level := range []model.Level{model.LevelInterrupt, model.LevelDeactivate} {
+		if level == model.LevelDeactivate {
+			// Lv2 leaves at the end of a timeslice, and a program that is alone on its GPU has
+			// none: its kernel runs to the end (H200, 580.159.04).
+			rival, err := t.compete(ctx)
+			if rival != nil {
+				defer rival.stop()
+			}
+			if err != nil {
+				t.result.Stop = false
+				return // inconclusive
+			}
+		}
 		err := t.preempt(ctx, level)
 		for try := 0; errors.Is(err, errMissed) && try < missedTries; try++ {
 			// A busy host was late: the next kernel is longer.
@@ -168,6 +184,18 @@ func (t *selfTest) run(ctx context.Context) {
 	if t.result.Stop && t.result.Slices {
 		t.result.Outcome = driver.OutcomePassed
 	}
+}
+
+// compete starts a second copy of the program with a kernel that outlasts the Lv2 steps.
+func (t *selfTest) compete(ctx context.Context) (rival *testProgram, err error) {
+	t.step("start a second program", func() (detail string, e error) {
+		rival, detail, err = t.start(ctx)
+		if err == nil {
+			err = rival.launch(ctx, uint32(min(mostWork, float64(t.work)*rivalWork)))
+		}
+		return detail, err
+	})
+	return rival, err
 }
 
 // find takes over the program's control files and finds its channels as an attach does.
