@@ -8,6 +8,7 @@
 #define RUNTIMES(runtime) \
   runtime(xsi_cu_runtime) \
   runtime(xsi_hip_runtime) \
+  runtime(xsi_cl_runtime) \
   /* end */
 // clang-format on
 

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpenCL's entry points, and the library that has the real ones.
+
+#include "opencl.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+
+#include "core/fork.h"
+#include "core/options.h"
+#include "core/real.h"
+
+// ---- the library ------------------------------------------------------------------------
+
+#define LIBRARY "libOpenCL"
+
+static void *real_functions[XSI_CL_SLOTS];
+static bool missing[XSI_CL_SLOTS];
+static void *library;
+
+// libOpenCL.so, .so.1, and libOpenCL-1a2b3c.so.1 as Python wheels name their copy. Any copy serves:
+// each dispatches by the object that it is called with.
+static bool is_library(const char *path) {
+  const char *name = xsi_base_name(path);
+  size_t length = strlen(LIBRARY);
+  return strncmp(name, LIBRARY, length) == 0 && (name[length] == '.' || name[length] == '-') &&
+         strstr(name + length, ".so") != NULL;
+}
+
+static int visit(struct dl_phdr_info *object, size_t size, void *path) {
+  (void)size;
+  if (!object->dlpi_name || !is_library(object->dlpi_name)) return 0;
+  *(const char **)path = object->dlpi_name;
+  return 1;
+}
+
+// By the path the loader has it under: a library of Python is in no global scope.
+static void *find_library(void) {
+  void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+  const char *path = NULL;
+  if (handle) return handle;
+  xsi_runtime_init();
+  return dl_iterate_phdr(visit, &path) ? xsi_runtime_loaded(&library, path) : NULL;
+}
+
+// An implementation under another name, linked directly.
+static void *absent(unsigned slot) {
+  void *real = xsi_real_dlsym(RTLD_NEXT, xsi_cl_runtime.symbols[slot].name);
+  if (!real) dlerror(); // ours, not the application's
+  return real;
+}
+
+void *xsi_cl_slot(unsigned slot) {
+  void *real = __atomic_load_n(&real_functions[slot], __ATOMIC_ACQUIRE);
+  return XSI_LIKELY(real != NULL) ? real : xsi_runtime_bind(&xsi_cl_runtime, slot);
+}
+
+// ---- accounting ---------------------------------------------------------------------------
+
+enum { FRESH, ACTIVE, DISABLED };
+static int state;
+
+static bool start(void) {
+  static bool registered;
+  xsi_runtime_init();
+  if (!xsi_options.disabled) {
+    xsi_work_start(&xsi_cl_platform);
+    if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
+      xsi_at_fork_child(xsi_cl_markers_reset);
+  }
+  int now = xsi_options.disabled ? DISABLED : ACTIVE;
+  __atomic_store_n(&state, now, __ATOMIC_RELEASE);
+  return now == ACTIVE;
+}
+
+static inline bool is_active(void) {
+  int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  return XSI_LIKELY(now == ACTIVE) || (now == FRESH && start());
+}
+
+static bool enter(void) {
+  if (!is_active()) return false;
+  xsi_count(hooked_calls, 1);
+  return true;
+}
+
+static struct xsi_work_stream *work(uintptr_t queue) {
+  return queue ? xsi_work_find(&xsi_cl_platform, 0, queue) : NULL;
+}
+
+static struct xsi_call begin_launch(uintptr_t queue);
+static bool never(uintptr_t queue) {
+  (void)queue;
+  return false;
+}
+static const struct xsi_account account = {.enter = enter,
+                                           .begin = begin_launch,
+                                           .work = work,
+                                           .is_capturing = never,
+                                           .still_capturing = never};
+
+static struct xsi_call begin_launch(uintptr_t queue) {
+  struct xsi_call call = {NULL, XSI_COUNTED};
+  if (is_active()) call.work = xsi_work_same(0, queue);
+  if (XSI_UNLIKELY(!call.work)) return xsi_begin_work(&account, queue);
+  xsi_count(hooked_calls, 1);
+  xsi_work_submit(call.work);
+  return call;
+}
+
+// What the end of a command says about those before it. Of queues that run commands in any order it
+// says nothing; there clFinish and the watcher find the end.
+static bool in_order(cl_command_queue queue) {
+  cl_command_queue_properties properties = 0;
+  return xsi_cl_call(clGetCommandQueueInfo, queue, CL_QUEUE_PROPERTIES, sizeof properties,
+                     &properties, NULL) == CL_SUCCESS &&
+         (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) == 0;
+}
+
+enum kind { LAUNCH, COPY, WORK };
+struct command {
+  struct xsi_wait wait;
+  uint64_t before; /* what had landed in the queue */
+  bool waits, ordered;
+};
+
+XSI_INLINE void begin(struct command *command, enum kind kind, cl_command_queue queue,
+                      cl_bool blocking, const cl_event *event) {
+  command->ordered = XSI_UNLIKELY(blocking || event) && is_active() && in_order(queue);
+  command->waits = blocking && command->ordered;
+  if (command->waits)
+    xsi_begin_wait(&account, &command->wait, (uintptr_t)queue);
+  else if (kind == LAUNCH)
+    command->wait.call = begin_launch((uintptr_t)queue);
+  else
+    command->wait.call = xsi_begin_work(&account, (uintptr_t)queue);
+  if (command->ordered && command->wait.call.work)
+    command->before = xsi_work_mark(command->wait.call.work);
+}
+
+XSI_INLINE cl_int end(struct command *command, enum kind kind, const cl_event *event,
+                      cl_int result) {
+  struct xsi_work_stream *stream = command->wait.call.work;
+  if (command->waits) return xsi_end_wait(&command->wait, result);
+  if (kind == LAUNCH)
+    xsi_end_launch(command->wait.call, result);
+  else if (kind == COPY)
+    xsi_end_copy(command->wait.call, result);
+  else
+    xsi_end_work(command->wait.call, result);
+  // Other threads may have put commands behind this one meanwhile; its event says nothing of them.
+  if (command->ordered && stream && event && *event && result == CL_SUCCESS)
+    xsi_work_event_recorded((uintptr_t)*event, stream, command->before + 1);
+  return result;
+}
+
+#define CALL(kind, name, blocking, event, parameters, arguments)                                   \
+  XSI_EXPORT cl_int name parameters {                                                              \
+    XSI_CL_REAL(name);                                                                             \
+    if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;                                          \
+    struct command command;                                                                        \
+    begin(&command, kind, queue, blocking, event);                                                 \
+    return end(&command, kind, event, real arguments);                                             \
+  }                                                                                                \
+  XSI_HOOK(name)
+#define HAND(result, name, parameters)
+XSI_CL_HOOKED(CALL, HAND)
+#undef HAND
+
+// ---- entry points by hand -------------------------------------------------------------------
+
+static void fail(cl_int *error) {
+  if (error) *error = CL_INVALID_OPERATION;
+}
+
+#define MAP(name, parameters, arguments)                                                           \
+  XSI_EXPORT void *name parameters {                                                               \
+    XSI_CL_REAL(name);                                                                             \
+    if (XSI_UNLIKELY(!real)) return fail(error), NULL;                                             \
+    struct command command;                                                                        \
+    begin(&command, COPY, queue, blocking, event);                                                 \
+    void *mapped = real arguments;                                                                 \
+    end(&command, COPY, event, mapped ? CL_SUCCESS : CL_INVALID_OPERATION);                        \
+    return mapped;                                                                                 \
+  }                                                                                                \
+  XSI_HOOK(name)
+
+MAP(clEnqueueMapBuffer,
+    (cl_command_queue queue, cl_mem buffer, cl_bool blocking, cl_map_flags flags, size_t offset,
+     size_t bytes, XSI_CL_TAIL, cl_int *error),
+    (queue, buffer, blocking, flags, offset, bytes, waits, wait_list, event, error))
+MAP(clEnqueueMapImage,
+    (cl_command_queue queue, cl_mem image, cl_bool blocking, cl_map_flags flags,
+     const size_t *origin, const size_t *region, size_t *row, size_t *slice, XSI_CL_TAIL,
+     cl_int *error),
+    (queue, image, blocking, flags, origin, region, row, slice, waits, wait_list, event, error))
+
+XSI_EXPORT cl_int clFinish(cl_command_queue queue) {
+  XSI_CL_REAL(clFinish);
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  struct xsi_wait wait;
+  xsi_begin_sync(&account, &wait, (uintptr_t)queue);
+  return xsi_end_sync(&wait, real(queue));
+}
+XSI_HOOK(clFinish)
+
+#define LOOKED_AT 32 /* events of one wait; the watcher finds the end of further ones */
+
+XSI_EXPORT cl_int clWaitForEvents(cl_uint count, const cl_event *events) {
+  XSI_CL_REAL(clWaitForEvents);
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  if (!enter() || !events) return real(count, events);
+  struct xsi_work_standing standing[LOOKED_AT];
+  cl_uint looked = count < LOOKED_AT ? count : LOOKED_AT;
+  for (cl_uint i = 0; i < looked; i++)
+    xsi_work_event_look(&standing[i], (uintptr_t)events[i], true);
+  cl_int result = real(count, events);
+  if (result == CL_SUCCESS) xsi_count(syncs, 1);
+  for (cl_uint i = 0; i < looked; i++)
+    xsi_work_event_conclude(&standing[i], (uintptr_t)events[i], true, result == CL_SUCCESS);
+  return result;
+}
+XSI_HOOK(clWaitForEvents)
+
+// Programs poll the status of an event instead of waiting for it.
+XSI_EXPORT cl_int clGetEventInfo(cl_event event, cl_event_info name, size_t bytes, void *value,
+                                 size_t *returned) {
+  XSI_CL_REAL(clGetEventInfo);
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  if (name != CL_EVENT_COMMAND_EXECUTION_STATUS || !value || bytes < sizeof(cl_int) || !enter())
+    return real(event, name, bytes, value, returned);
+  struct xsi_work_standing standing;
+  xsi_work_event_look(&standing, (uintptr_t)event, false);
+  cl_int result = real(event, name, bytes, value, returned);
+  bool over = result == CL_SUCCESS && *(const cl_int *)value <= CL_COMPLETE;
+  xsi_work_event_conclude(&standing, (uintptr_t)event, false, over);
+  return result;
+}
+XSI_HOOK(clGetEventInfo)
+
+XSI_EXPORT cl_int clReleaseEvent(cl_event event) {
+  XSI_CL_REAL(clReleaseEvent);
+  cl_uint references = 0;
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  if (event && enter() &&
+      xsi_cl_call(clGetEventInfo, event, CL_EVENT_REFERENCE_COUNT, sizeof references, &references,
+                  NULL) == CL_SUCCESS &&
+      references == 1)
+    xsi_work_event_forget((uintptr_t)event, true);
+  return real(event);
+}
+XSI_HOOK(clReleaseEvent)
+
+static cl_command_queue created(cl_command_queue queue) {
+  if (queue && enter()) xsi_work_stream_created((uintptr_t)queue);
+  return queue;
+}
+
+XSI_EXPORT cl_command_queue clCreateCommandQueue(cl_context context, cl_device_id device,
+                                                 cl_command_queue_properties properties,
+                                                 cl_int *error) {
+  XSI_CL_REAL(clCreateCommandQueue);
+  if (XSI_UNLIKELY(!real)) return fail(error), NULL;
+  return created(real(context, device, properties, error));
+}
+XSI_HOOK(clCreateCommandQueue)
+
+XSI_EXPORT cl_command_queue clCreateCommandQueueWithProperties(
+    cl_context context, cl_device_id device, const cl_queue_properties *properties, cl_int *error) {
+  XSI_CL_REAL(clCreateCommandQueueWithProperties);
+  if (XSI_UNLIKELY(!real)) return fail(error), NULL;
+  return created(real(context, device, properties, error));
+}
+XSI_HOOK(clCreateCommandQueueWithProperties)
+
+XSI_EXPORT cl_int clReleaseCommandQueue(cl_command_queue queue) {
+  XSI_CL_REAL(clReleaseCommandQueue);
+  cl_uint references = 0;
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  if (queue && enter() &&
+      xsi_cl_call(clGetCommandQueueInfo, queue, CL_QUEUE_REFERENCE_COUNT, sizeof references,
+                  &references, NULL) == CL_SUCCESS &&
+      references == 1) {
+    xsi_work_stream_destroying((uintptr_t)queue);
+    xsi_cl_marker_drop(queue);
+  }
+  return real(queue);
+}
+XSI_HOOK(clReleaseCommandQueue)
+
+// ---- the registry's entry -------------------------------------------------------------------
+
+#define NAME_CALL(kind, name, ...) {#name, (void *)xsi_hook_##name},
+#define NAME_HAND(result, name, parameters) {#name, (void *)xsi_hook_##name},
+#define NAME_USE(result, name, parameters) {#name, NULL},
+static const struct xsi_symbol symbols[XSI_CL_SLOTS] = {XSI_CL_HOOKED(NAME_CALL, NAME_HAND)
+                                                            XSI_CL_USED(NAME_USE)};
+
+static const char *const prefixes[] = {"cl", NULL};
+
+const struct xsi_runtime xsi_cl_runtime = {
+    .name = "OpenCL",
+    .prefixes = prefixes,
+    .symbols = symbols,
+    .hooks = XSI_CL_HOOKS,
+    .slots = XSI_CL_SLOTS,
+    .real = real_functions,
+    .missing = missing,
+    .is_library = is_library,
+    .library = find_library,
+    .absent = absent,
+};

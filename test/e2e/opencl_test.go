@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// openCL builds testdata/opencl.c, or skips the test without an OpenCL implementation.
+func openCL(t *testing.T) string {
+	t.Helper()
+	if _, err := os.Stat("/usr/include/CL/cl.h"); err != nil {
+		t.Skip("no OpenCL headers; run `make setup`")
+	}
+	out := filepath.Join(t.TempDir(), "opencl")
+	cmd := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", out, "testdata/opencl.c", "-lOpenCL")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build opencl.c: %v\n%s", err, text)
+	}
+	return out
+}
+
+// openCLProgram starts a program under the shim, on whatever device it finds by itself.
+func (w *world) openCLProgram(argv ...string) *program {
+	cmd := exec.Command(xschedPath(w.t), append([]string{"run", "--"}, argv...)...)
+	cmd.Env = w.env()
+	return w.drive(cmd)
+}
+
+// native runs a program without the shim and returns its output.
+func native(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestOpenCL: on a real implementation (PoCL) programs compute the same with the shim as without,
+// in queues of both orders, and the shim counts every launch.
+func TestOpenCL(t *testing.T) {
+	t.Parallel()
+	program := openCL(t)
+	w := newWorld(t)
+	want := native(t, program, "sum")
+	if strings.Count(want, "checksum") != 2 || strings.Count(want, "refused -") != 2 {
+		t.Fatalf("native: %s", want)
+	}
+	if got := w.must("run", "--", program, "sum"); got != want {
+		t.Errorf("with the shim:\n%s\nwithout:\n%s", got, want)
+	}
+
+	// Work that the program never waits for: the watcher finds its end.
+	p := w.openCLProgram(program, "stay")
+	p.expect("submitted", 20*time.Second)
+	eventually(t, 10*time.Second, "the queue is idle again", func() bool {
+		q := w.process(p.pid())
+		return q != nil && len(q.Queues) == 1 && !q.Queues[0].Busy && q.Counters.Launches == 2*22+1
+	})
+	if q := w.process(p.pid()).Queues[0]; q.Level != 1 {
+		t.Errorf("level %d, want 1: OpenCL has no other", q.Level)
+	}
+	_ = p.in.Close()
+}
+
+// TestOpenCLPreemption: a suspended OpenCL program makes no progress, and continues when resumed.
+func TestOpenCLPreemption(t *testing.T) {
+	t.Parallel()
+	program := openCL(t)
+	w := newWorld(t)
+	p := w.openCLProgram(program, "spin")
+	p.expect("ready", 20*time.Second)
+	eventually(t, 20*time.Second, "it works", func() bool { return p.iterationsAfter(0) > 20 })
+	w.must("suspend", strconv.Itoa(p.pid()))
+	// One launch may have passed the gate before it closed.
+	held := p.iterationsAfter(0) + 1
+	eventually(t, 5*time.Second, "the daemon shows it suspended", func() bool {
+		q := w.process(p.pid())
+		return q != nil && len(q.Queues) == 1 && q.Queues[0].State == "held"
+	})
+	for range 20 {
+		time.Sleep(10 * time.Millisecond) // suspended programs must not progress however long it lasts
+		if n := p.iterationsAfter(0); n > held {
+			t.Fatalf("%d iterations while suspended", n-held)
+		}
+	}
+	w.must("resume", strconv.Itoa(p.pid()))
+	eventually(t, 10*time.Second, "it goes on", func() bool { return p.iterationsAfter(0) > held+20 })
+	_ = p.in.Close()
+}
+
+// TestOpenCLTools: clinfo and a pyopencl program run unchanged.
+func TestOpenCLTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := exec.LookPath("clinfo"); err != nil {
+		t.Skip("no clinfo; run `make setup`")
+	}
+	if want, got := native(t, "clinfo"), w.must("run", "--", "clinfo"); got != want {
+		t.Errorf("clinfo differs under the shim:\n%s\nwithout:\n%s", got, want)
+	}
+	python := "/usr/bin/python3" // Debian's: it has Debian's pyopencl
+	if exec.Command(python, "-c", "import pyopencl").Run() != nil {
+		t.Skip("no pyopencl; run `make setup`")
+	}
+	if got := w.must("run", "--", python, "-B", "testdata/opencl.py"); got != "equal True\n" {
+		t.Errorf("pyopencl: %s", got)
+	}
+}
+
+// TestOpenCLPrototypes: the shim's declarations are those of the Khronos headers.
+func TestOpenCLPrototypes(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/usr/include/CL/cl.h"); err != nil {
+		t.Skip("no OpenCL headers; run `make setup`")
+	}
+	cmd := exec.Command("gcc", "-std=c11", "-fsyntax-only", "-I"+filepath.Join(root, "shim"), filepath.Join(root, "shim/runtime/opencl/test_prototypes.c"))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
