@@ -55,8 +55,8 @@ var mayImport = map[string][]string{
 	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/nvidia/*"},
 	"internal/virtual/amd":    {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/amd/*"},
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
-	"internal/bench":          {"internal/clock", "internal/model", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual", "internal/virtual/*"},
-	"internal/bench/*":        {"internal/bench", "internal/bench/benchtest", "internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/record"},
+	"internal/bench":          {"internal/clock", "internal/model", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual", "internal/virtual/device", "internal/virtual/model"},
+	"internal/bench/*":        {"internal/bench", "internal/bench/benchtest", "internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/record", "internal/virtual"},
 	"internal/cli": {
 		"internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog",

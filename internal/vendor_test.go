@@ -25,11 +25,6 @@ var vendorFiles = map[string]string{
 	"internal/embedded/embedded.go":        "names of the embedded files",
 }
 
-// vendorPending still names a vendor. This list only shrinks.
-var vendorPending = []string{
-	"internal/bench/", // platforms: should come from internal/virtual
-}
-
 // reWord splits an identifier or a text into words: camel case, snake case and blanks.
 var reWord = regexp.MustCompile(`[A-Z]+(?:[a-z0-9]*)|[a-z0-9]+`)
 
@@ -61,8 +56,7 @@ func splitCaps(w string) []string {
 
 func mayNameVendor(path string) bool {
 	_, listed := vendorFiles[path]
-	folders := append(slices.Clone(vendorFolders), vendorPending...)
-	return listed || slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(path, f) })
+	return listed || slices.ContainsFunc(vendorFolders, func(f string) bool { return strings.HasPrefix(path, f) })
 }
 
 // TestVendorIsNamedBelowTheSeam: outside the drivers no identifier, string or import names a vendor.

@@ -18,15 +18,6 @@ import (
 	"xsched/internal/clock"
 )
 
-// The platforms of the virtual GPU.
-const (
-	PlatformNVIDIA = "nvidia"
-	PlatformAMD    = "amd"
-)
-
-// AMDNotice accompanies every figure from the virtual AMD GPU, whose costs are not measured.
-const AMDNotice = "verified on a virtual AMD device with assumed costs; no claim about AMD hardware"
-
 // VirtualDevice is the device name of a run on the virtual GPU.
 const VirtualDevice = "virtual GPU"
 

@@ -99,15 +99,19 @@ func (r *Rig) startDevice(ctx context.Context, fault string) error {
 	return nil
 }
 
-// DeviceSocket returns the virtual GPU's socket.
-func (r *Rig) DeviceSocket() string {
+// virtual is the virtual GPU's platform.
+func (r *Rig) virtual() virtual.Platform {
 	p, _ := virtual.Find(r.Platform)
-	return p.Socket(r.Dir)
+	return p
+}
+
+// DeviceSocket is the virtual GPU's.
+func (r *Rig) DeviceSocket() string {
+	return r.virtual().Socket(r.Dir)
 }
 
 func (r *Rig) DialDevice(socket string) error {
-	p, _ := virtual.Find(r.Platform)
-	client, err := vdevice.Dial(p.Watch(socket))
+	client, err := vdevice.Dial(r.virtual().Watch(socket))
 	if err != nil {
 		return err
 	}

@@ -186,8 +186,8 @@ func (r *Rig) StartTenant(i int, w Workload) (*Tenant, error) {
 	}
 	argv = append(argv, "--priority", strconv.Itoa(priority), "--",
 		program, "--name", TenantName(i), "--kernel-us", strconv.Itoa(us), "--depth", strconv.Itoa(depth))
-	if r.Platform == PlatformAMD {
-		argv = append(argv, "--api", "hip")
+	if r.Platform != "" {
+		argv = append(argv, "--api", r.virtual().API)
 	}
 	env := WithEnv("XSCHED_DIR=" + r.Dir)
 	if i > 0 && r.Attached {
@@ -222,16 +222,16 @@ func WithContext(ctx context.Context, err error) error {
 
 // DeviceEnv returns the environment of a program that uses the virtual GPU without the shim.
 func (r *Rig) DeviceEnv() ([]string, error) {
-	kernel, vendor, env := embedded.VirtualRM, embedded.VirtualCUDA, []string{"XSCHED_VGPU_SOCKET=" + r.DeviceSocket()}
-	if r.Platform == PlatformAMD {
-		kernel, vendor = embedded.VirtualKFD, embedded.VirtualHIP
-		env = []string{"XSCHED_VKFD_SOCKET=" + r.DeviceSocket(), "XSCHED_VKFD_ROOT=" + filepath.Join(r.Dir, "kfd")}
+	p := r.virtual()
+	var env []string
+	for name, value := range p.Env(r.Dir) {
+		env = append(env, name+"="+value)
 	}
-	below, err := embedded.Unpack(kernel)
+	below, err := embedded.Unpack(p.Kernel)
 	if err != nil {
 		return nil, err
 	}
-	library, err := embedded.Unpack(vendor)
+	library, err := embedded.Unpack(p.Vendor)
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,13 @@ type Platform struct {
 	// Kernel and Vendor are the embedded libraries that stand for the kernel
 	// driver, and for the vendor's runtime above it.
 	Kernel, Vendor string
+	// API is the tenants' runtime interface on this platform.
+	API string
+	// OwnerSuspends: only the process that owns a queue can suspend it, at level
+	// 2, and there are no timeslices; a debugger reaches level 3 from outside.
+	OwnerSuspends bool
+	// Label and Notice go with every figure; empty: none.
+	Label, Notice string
 	// Serve is the device process.
 	Serve func(ctx context.Context, o Options) error
 
@@ -45,11 +52,12 @@ type Platform struct {
 func All() []Platform {
 	return []Platform{
 		{
-			Name: "nvidia", Kernel: embedded.VirtualRM, Vendor: embedded.VirtualCUDA, Serve: serveNVIDIA,
+			Name: "nvidia", Kernel: embedded.VirtualRM, Vendor: embedded.VirtualCUDA, API: "cuda", Serve: serveNVIDIA,
 			socket: "vgpu.sock", socketEnv: "XSCHED_VGPU_SOCKET",
 		},
 		{
-			Name: "amd", Kernel: embedded.VirtualKFD, Vendor: embedded.VirtualHIP, Serve: serveAMD,
+			Name: "amd", Kernel: embedded.VirtualKFD, Vendor: embedded.VirtualHIP, API: "hip", Serve: serveAMD,
+			OwnerSuspends: true, Label: "AMD", Notice: "measured on the virtual AMD GPU, with assumed costs; no claim about AMD hardware",
 			socket: "kfd.sock", watch: vamd.WatchSuffix, root: "kfd", socketEnv: "XSCHED_VKFD_SOCKET", rootEnv: "XSCHED_VKFD_ROOT",
 		},
 	}

@@ -16,8 +16,8 @@ import (
 // TestDemoOnAMD: HIP tenants on the virtual AMD device, preempted by their own shims and, without a
 // shim, through the debugger.
 func TestDemoOnAMD(t *testing.T) {
-	res := claimed(t, CompareOptions{Platform: bench.PlatformAMD, Attached: true})
-	if len(res.Scenarios) != 2 || res.Scenarios[0].Deep != ModeLv2 || !res.Scenarios[1].Attached || res.Platform != bench.PlatformAMD {
+	res := claimed(t, CompareOptions{Platform: "amd", Attached: true})
+	if len(res.Scenarios) != 2 || res.Scenarios[0].Deep != ModeLv2 || !res.Scenarios[1].Attached || res.Platform != "amd" {
 		t.Fatalf("%+v", res.Scenarios)
 	}
 	for i := range res.Scenarios {
@@ -34,7 +34,7 @@ func TestDemoOnAMDNoticesFaults(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := Compare(ctx, CompareOptions{Virtual: true, Platform: bench.PlatformAMD, Exe: exe, Seconds: 1, Block: time.Second, Fault: fault})
+			_, err := Compare(ctx, CompareOptions{Virtual: true, Platform: "amd", Exe: exe, Seconds: 1, Block: time.Second, Fault: fault})
 			if !errors.Is(err, bench.ErrProof) || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want a failed proof of %q", err, want)
 			}

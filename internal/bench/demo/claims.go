@@ -5,7 +5,6 @@ package demo
 import (
 	"fmt"
 
-	"xsched/internal/bench"
 	"xsched/internal/report"
 )
 
@@ -22,16 +21,16 @@ func DefaultClaims() Claims {
 	return Claims{LatencyCost: 1.0, NativeWorse: 2.0, KeptOfIdeal: 0.90}
 }
 
-// AMDClaims are those on the virtual AMD GPU. It has no timeslices, so every request
-// costs a suspend and a resume, each of which remaps all queues.
-func AMDClaims() Claims {
+// OwnerClaims are those where the owner of a queue suspends it. There are no timeslices, so every
+// request pays for a suspend and a resume: an order, and a remap of all queues.
+func OwnerClaims() Claims {
 	return Claims{LatencyCost: 4.0, NativeWorse: 5.0, KeptOfIdeal: 0.65}
 }
 
 // ClaimsOf returns the claims for a result's platform.
 func ClaimsOf(r *Result) Claims {
-	if r.Platform == bench.PlatformAMD {
-		return AMDClaims()
+	if platform(r.Platform).OwnerSuspends {
+		return OwnerClaims()
 	}
 	return DefaultClaims()
 }

@@ -10,10 +10,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"xsched/internal/bench"
 	"xsched/internal/report"
+	"xsched/internal/virtual"
 )
 
 // CompareOptions is one measurement: one high tenant and some low ones. Zero
@@ -48,7 +50,7 @@ func (o *CompareOptions) defaults() error {
 	if len(o.Lows) == 0 {
 		o.Lows = []int{1}
 	}
-	bench.Default(&o.Platform, bench.PlatformNVIDIA)
+	bench.Default(&o.Platform, virtual.Default().Name)
 	bench.Default(&o.Rate, 100)
 	bench.Default(&o.HighUS, 90)
 	bench.Default(&o.LowUS, 20000)
@@ -71,10 +73,10 @@ func (o *CompareOptions) defaults() error {
 		}
 	}
 	switch {
-	case o.Platform != bench.PlatformNVIDIA && o.Platform != bench.PlatformAMD:
-		return fmt.Errorf("platform %q is unknown; use %s or %s", o.Platform, bench.PlatformNVIDIA, bench.PlatformAMD)
-	case o.Attached && o.Platform != bench.PlatformAMD:
-		return errors.New("low tenants without the shim are measured on the virtual AMD GPU only; add --platform amd")
+	case !slices.Contains(virtual.Names(), o.Platform):
+		return fmt.Errorf("platform %q is unknown; use %s", o.Platform, strings.Join(virtual.Names(), " or "))
+	case o.Attached && !platform(o.Platform).OwnerSuspends:
+		return fmt.Errorf("platform %s has no scenario without the shim; add --platform %s", o.Platform, ownerPlatform())
 	case o.Rate <= 0 || o.Rate > 10000:
 		return fmt.Errorf("rate %g is out of range; use up to 10000 requests a second", o.Rate)
 	case o.HighUS < 1 || o.LowUS < 1 || o.HighUS > 10_000_000 || o.LowUS > 10_000_000:
@@ -100,9 +102,9 @@ func (o *CompareOptions) plan(lows int, progress func(string)) plan {
 		edge:    bench.Trim{Head: 200 * time.Millisecond, Tail: 50 * time.Millisecond},
 		holdFor: 200 * time.Millisecond, seed: o.Seed,
 		work:     bench.Workload{HighRate: o.Rate, HighUS: o.HighUS, LowUS: o.LowUS},
-		progress: progress, deep: ModeLv3, noSlices: o.Platform == bench.PlatformAMD,
+		progress: progress, deep: ModeLv3, noSlices: platform(o.Platform).OwnerSuspends,
 	}
-	if o.Platform == bench.PlatformAMD {
+	if p.noSlices {
 		p.deep = ModeLv2
 	}
 	p.rounds = max(int(o.Seconds/o.Block.Seconds()+0.5), 1)

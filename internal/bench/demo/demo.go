@@ -55,7 +55,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 	}
 	res, err := Compare(ctx, CompareOptions{
-		Virtual: true, Platform: o.Platform, Attached: o.Platform == bench.PlatformAMD, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
+		Virtual: true, Platform: o.Platform, Attached: platform(o.Platform).OwnerSuspends, Lows: o.Lows, Seconds: o.Seconds, Block: o.Block, Seed: o.Seed,
 		Out: o.Out, Progress: o.Progress, Fault: o.Fault, Exe: o.Exe,
 	})
 	if err != nil {

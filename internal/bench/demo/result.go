@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/bench"
 	"xsched/internal/report"
+	"xsched/internal/virtual"
 )
 
 // The modes a scenario is measured in. Their names are part of result.json.
@@ -26,12 +27,28 @@ const (
 	lowAlone = "low-alone"
 )
 
+// platform is the virtual GPU that a run names; the zero value if it names none.
+func platform(name string) virtual.Platform {
+	p, _ := virtual.Find(name)
+	return p
+}
+
+// ownerPlatform is the first platform where the owner of a queue suspends it.
+func ownerPlatform() string {
+	for _, p := range virtual.All() {
+		if p.OwnerSuspends {
+			return p.Name
+		}
+	}
+	return ""
+}
+
 // AllModes lists the modes in the order of tables and pictures.
 func AllModes() []string { return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2, ModeLv3} }
 
 // ModesOf lists the modes of a platform.
-func ModesOf(platform string) []string {
-	if platform == bench.PlatformAMD {
+func ModesOf(name string) []string {
+	if platform(name).OwnerSuspends {
 		return []string{ModeAlone, ModeNative, ModeLv1, ModeLv2}
 	}
 	return []string{ModeAlone, ModeNative, ModeLv1, ModeLv3}

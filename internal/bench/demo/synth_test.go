@@ -34,7 +34,7 @@ func syntheticScenario(lows int) Scenario {
 	for i := range lows {
 		tenants = append(tenants, &bench.Tenant{Name: bench.TenantName(i + 1), ID: 101 + i})
 	}
-	for _, name := range ModesOf(bench.PlatformNVIDIA) {
+	for _, name := range ModesOf("nvidia") {
 		var d []time.Duration
 		for range 360 {
 			base := 100*time.Microsecond + time.Duration(rng.ExpFloat64()*float64(8*time.Microsecond))
@@ -82,7 +82,7 @@ func syntheticScenario(lows int) Scenario {
 // goodEvidence proves everything; the proof tests spoil one thing at a time.
 func goodEvidence(lows int) *Evidence {
 	ev := &Evidence{
-		Modes:    ModesOf(bench.PlatformNVIDIA),
+		Modes:    ModesOf("nvidia"),
 		Recorded: true,
 		Tenants:  []TenantEvidence{{Name: "high", PID: 100, Hooked: 9000, Launches: 1500, Executed: 1500, Own: 1500, Checksum: true}},
 		Modal: map[string]ModeEvidence{

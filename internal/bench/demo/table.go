@@ -17,8 +17,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %s\n", r.deviceText(), r.machineText())
 	fmt.Fprintf(&b, "high: %s kernels, %g requests a second; low: %s kernels back to back; order seed %d\n",
 		bench.Micros(r.Workload.HighUS), r.Workload.HighRate, bench.Micros(r.Workload.LowUS), r.Seed)
-	if r.Platform == bench.PlatformAMD {
-		fmt.Fprintln(&b, bench.AMDNotice)
+	if notice := platform(r.Platform).Notice; notice != "" {
+		fmt.Fprintln(&b, notice)
 	}
 	if r.Machine.Scheduling != bench.NormalScheduling {
 		fmt.Fprintf(&b, "tenants and virtual GPU run at %s in every mode, to keep CPU contention out of the measurement\n", r.Machine.Scheduling)
@@ -39,8 +39,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 }
 
 func (r *Result) deviceText() string {
-	if r.Platform == bench.PlatformAMD {
-		return r.Device + " (AMD)"
+	if label := platform(r.Platform).Label; label != "" {
+		return r.Device + " (" + label + ")"
 	}
 	return r.Device
 }

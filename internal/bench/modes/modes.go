@@ -19,6 +19,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/policy"
 	"xsched/internal/report"
+	"xsched/internal/virtual"
 )
 
 // The schedulers of a program. The names are part of the JSON.
@@ -124,7 +125,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	r, err := bench.OpenPrivate(ctx, o.Exe, bench.PlatformNVIDIA, o.Fault, "--policy", o.Policy)
+	r, err := bench.OpenPrivate(ctx, o.Exe, virtual.Default().Name, o.Fault, "--policy", o.Policy)
 	if err != nil {
 		return nil, bench.WithContext(ctx, err)
 	}

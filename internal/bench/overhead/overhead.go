@@ -23,6 +23,7 @@ import (
 	"xsched/internal/embedded"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/virtual"
 )
 
 // The budgets of the launch path.
@@ -94,7 +95,7 @@ func Measure(ctx context.Context, o Options) (*Result, error) {
 	if out.Decision, err = measureDecision(); err != nil {
 		return nil, err
 	}
-	r, err := bench.OpenPrivate(ctx, exe, bench.PlatformNVIDIA, "")
+	r, err := bench.OpenPrivate(ctx, exe, virtual.Default().Name, "")
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/bench"
 	"xsched/internal/bench/benchtest"
 	"xsched/internal/embedded"
 )
@@ -26,7 +25,7 @@ func commands(t *testing.T, platform string) (online, offline string) {
 	if err != nil {
 		t.Skip(err)
 	}
-	api := map[string]string{bench.PlatformNVIDIA: "cuda", bench.PlatformAMD: "hip"}[platform]
+	api := map[string]string{"nvidia": "cuda", "amd": "hip"}[platform]
 	command := func(what string, seconds float64, flags string) string {
 		return fmt.Sprintf("{ echo %s; sleep %g; echo quit; } | %s --api %s %s >/dev/null", what, seconds, tenant, api, flags)
 	}
@@ -42,9 +41,9 @@ func TestTargets(t *testing.T) {
 		name, platform, route string
 		attach                bool
 	}{
-		{"NVIDIA", bench.PlatformNVIDIA, "channels", false},
-		{"AMD, through the program itself", bench.PlatformAMD, "owner", false},
-		{"AMD, through the debugger", bench.PlatformAMD, "debugger", true},
+		{"NVIDIA", "nvidia", "channels", false},
+		{"AMD, through the program itself", "amd", "owner", false},
+		{"AMD, through the debugger", "amd", "debugger", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +116,7 @@ func TestSlice(t *testing.T) {
 		// Two requests: on a busy machine the first may begin before both are measured, and does not count then.
 		Online:  fmt.Sprintf("{ for i in 1 2; do sleep 0.8; echo loop; sleep 0.8; echo pause; done; sleep 0.2; echo quit; } | %s --api hip --kernel-us 2000 --depth 4 >/dev/null", tenant),
 		Offline: fmt.Sprintf("{ echo loop; sleep 6; echo quit; } | %s --api hip --kernel-us 5000 --depth 2 >/dev/null", tenant),
-		Virtual: true, Platform: bench.PlatformAMD, Slice: 50 * time.Millisecond, Alone: 500 * time.Millisecond, Exe: exe,
+		Virtual: true, Platform: "amd", Slice: 50 * time.Millisecond, Alone: 500 * time.Millisecond, Exe: exe,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -131,13 +130,13 @@ func TestSlice(t *testing.T) {
 func TestProof(t *testing.T) {
 	t.Parallel()
 	exe := benchtest.Program(t)
-	online, offline := commands(t, bench.PlatformAMD)
+	online, offline := commands(t, "amd")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if r, err := Run(ctx, Options{Online: "XSCHED_DISABLE=1; export XSCHED_DISABLE; " + online, Offline: offline, Virtual: true, Platform: bench.PlatformAMD, Alone: 100 * time.Millisecond, Exe: exe}); err == nil {
+	if r, err := Run(ctx, Options{Online: "XSCHED_DISABLE=1; export XSCHED_DISABLE; " + online, Offline: offline, Virtual: true, Platform: "amd", Alone: 100 * time.Millisecond, Exe: exe}); err == nil {
 		t.Errorf("an inert shim was reported on: %+v", r)
 	}
-	if _, err := Run(ctx, Options{Online: "true", Offline: "false", Virtual: true, Platform: bench.PlatformAMD, Exe: exe}); err == nil || !strings.Contains(err.Error(), "offline program ended too early") {
+	if _, err := Run(ctx, Options{Online: "true", Offline: "false", Virtual: true, Platform: "amd", Exe: exe}); err == nil || !strings.Contains(err.Error(), "offline program ended too early") {
 		t.Errorf("a program that fails: %v", err)
 	}
 }

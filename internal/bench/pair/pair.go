@@ -21,6 +21,7 @@ import (
 	"xsched/internal/bench"
 	"xsched/internal/control"
 	"xsched/internal/report"
+	"xsched/internal/virtual"
 )
 
 // Options is an online and an offline program on one GPU. Zero values mean the defaults.
@@ -50,7 +51,7 @@ const (
 )
 
 func (o *Options) defaults() error {
-	bench.Default(&o.Platform, bench.PlatformNVIDIA)
+	bench.Default(&o.Platform, virtual.Default().Name)
 	bench.Default(&o.Alone, 2*time.Second)
 	bench.Default(&o.Linger, 10*time.Second)
 	switch {

@@ -11,6 +11,7 @@ import (
 	"xsched/internal/bench"
 	"xsched/internal/control"
 	"xsched/internal/report"
+	"xsched/internal/virtual"
 )
 
 // Report is what an online and an offline program did to each other; pair.json is its JSON.
@@ -212,8 +213,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 		where += " (" + r.Platform + ")"
 	}
 	fmt.Fprintf(w, "%s, %s: offline stopped at Lv%d through %s\n", where, r.Machine.String(), r.Level, r.Route)
-	if r.Platform == bench.PlatformAMD {
-		fmt.Fprintln(w, bench.AMDNotice)
+	if p, ok := virtual.Find(r.Platform); ok && r.Platform != "" && p.Notice != "" {
+		fmt.Fprintln(w, p.Notice)
 	}
 	fmt.Fprintln(w)
 	table := report.Table{Left: 4, Head: []string{"TARGET", "WANTED", "GOT", "MET"}}
