@@ -372,6 +372,11 @@ generate: ## write the generated files: wire contract, hooks, enums, hints, pict
 pictures: ## draw the timelines of docs/policies from simulated scenes
 	$(GO) run ./tools/pictures
 
+.PHONY: results
+results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures and the README table
+	test/gpu/report.py docs/results/h200.json.gz $(RUNS) --out docs/results --name h200 --readme README.md
+	$(GO) run ./tools/pictures
+
 .PHONY: check-generated
 check-generated: ## fail if a generated file differs from what `make generate` writes
 	@before=$$(git ls-files -co --exclude-standard '*_gen.*' | sort | xargs sha256sum); \

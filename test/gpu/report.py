@@ -1,266 +1,351 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""results.json -> tables in Markdown, pictures in SVG, one HTML page.
+"""Turns results.json files into a Markdown page, pictures, an HTML report or a summary on the terminal.
 
-  report.py RESULTS.json... --out docs/results --name h200
+  report.py RESULTS...                                     print a summary
+  report.py RESULTS... --html report.html                  write every table and chart
+  report.py RESULTS... --out docs/results --name h200      write h200.md, its pictures and h200.json.gz
 
-Several files (of several runs, or of one page's raw data) are put together: of a suite that is in more than one the
-last one counts, and so it is with each of its scenarios: one that the last run of the suite left out stays, with the
-number of its command. A suite without proof shows why, and no numbers.
+RESULTS are results.json files or the raw data of a page (NAME.json.gz). A run that appears twice counts once, so adding a
+run again changes nothing. The page shows the last run of each scenario and the ratios of all runs. A suite without proof
+shows its error and no numbers.
 """
 import argparse
+import glob
 import gzip
-import itertools
 import json
 import os
-import subprocess
+import re
 import sys
 import time
 
-import stats
+import details
+from tables import (NAMES, UNDER_MPS, Chart, Table, bullets, halves, interval_text, merge, ms, number, paragraph, percent, proven,
+                    ratio_interval, scenarios, span, times, verdict_text)
 
-XSCHED = os.environ.get("XSCHED") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bin", "xsched")
+# scenario -> service, jobs
+SCENARIOS = {
+    "micro/1 low": ("90 us kernels at 100/s", "one job of 20 ms kernels"),
+    "micro/3 lows": ("90 us kernels at 100/s", "three jobs of 20 ms kernels"),
+    "gpubound": ("ResNet-50 batch 64 at 20/s", "ResNet-50 batch 1024"),
+    "tenants": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 256, an attention encoder and an MLP"),
+    "test3": ("ResNet-18 batch 1 at 10/s", "ResNet-50 batch 8"),
+    "test4": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 1024"),
+    "twomodels": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 256"),
+    "burst/poisson": ("ResNet-18 batch 1, Poisson arrivals, 20/s on average", "ResNet-50 batch 1024"),
+    "burst/on-off": ("ResNet-18 batch 1, bursts of 250 ms at 60/s, 500 ms apart", "ResNet-50 batch 1024"),
+}
+PICTURES = ("gpubound", "test4", "tenants", "micro/3 lows")
+README_ROWS = ("gpubound", "micro/1 low", "micro/3 lows", "tenants")
+ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts as slower than alone
 
-NAMES = {"live": "**xsched**", "timeslice": "xsched, timeslices only", "suspend": "xsched, suspend only (Lv3)",
-         "level1": "xsched Lv1", "level2": "xsched Lv2", "mps": "MPS", "mps-priority": "MPS, client priority"}
-
-
-def merge(results):
-    out = {"machines": [], "commands": [], "suites": {}, "seconds": 0, "runs": {}}
-    for number_of, r in enumerate(results, 1):
-        out["machines"].append(r["machine"])
-        out["commands"].append(r["command"])
-        out["seconds"] += r.get("seconds", 0)
-        for name, s in r["suites"].items():
-            if s["status"] != "SKIPPED" or name not in out["suites"]:
-                out["suites"][name] = over(out["suites"].get(name), s, number_of)
-            for sc in s.get("scenarios", []) if proven(s) else []:
-                alone, live = (sc["modes"].get(m) or {} for m in ("alone", "live"))
-                if alone.get("high") and live.get("high"):
-                    p95 = live["high"]["p95_ms"] / alone["high"]["p95_ms"]
-                    out["runs"].setdefault(sc["name"], []).append(dict(live, p95_to_alone=p95, halves=halves(sc), command=number_of))
-    return out
-
-
-def halves(sc):
-    """The P99 of one half of the blocks of `alone` over that of the other: the middle 90 % of all ways to halve them. Nothing
-    but the machine differs between them, so a ratio inside this says nothing about XSched."""
-    sizes, raw = (sc.get("block_requests") or {}).get("alone"), sc["raw_us"].get("alone")
-    if not sizes or len(sizes) < 4:
-        return None
-    ends = list(itertools.accumulate(sizes))
-    blocks = [raw[end - n:end] for n, end in zip(sizes, ends)]
-    which = set(range(len(blocks)))
-
-    def p99(of):
-        return stats.percentile([v for i in of for v in blocks[i]], 0.99)
-    found = sorted(p99(one) / p99(which - set(one)) for one in itertools.combinations(sorted(which), len(blocks) // 2))
-    return [found[int(len(found) * 0.05)], found[int(len(found) * 0.95)]]
+METHOD = (
+    "The *service* is the latency-critical tenant (priority 10). The *jobs* are best-effort tenants (priority 0) that loop without pause.",
+    "*Alone*, *native* (mode `off`) and *XSched* (mode `live`) alternate in one set of processes, in blocks of 1.25 to 3.75 s. Compared modes are neighbours "
+    "in every round, in random order, so drift of the machine affects all of them. MPS needs processes and alone blocks of its own.",
+    "A latency runs from the scheduled arrival to the result. Late requests count. P99 is the nearest rank over all blocks of a mode.",
+    "The interval of a P99 ratio is the middle 95 % of 500 resamples of blocks, neighbours together. A `*` marks older runs with too few blocks; there the "
+    "requests are resampled, which ignores slow drift.",
+    "*Keep* is the throughput of the jobs beside the service over their throughput alone. *Ideal* is what remains if every request takes its "
+    "isolated GPU time plus 0.4 ms for two context switches.",
+    "*Device P99* is the part of the latency after the last kernel was submitted, by CUDA events. The rest of the latency is CPU time of Python and the driver.",
+    "Overhead compares two processes that alternate in blocks of 50 ms on one core, one of them under XSched. The figure is the median over pairs of neighbours.",
+    "A suite reports numbers only with proof: the shim counted the launches, native blocks show no preemption, XSched blocks show the expected ones, no device "
+    "error occurred, and all checksums are bit-equal.",
+)
 
 
-def over(earlier, s, command):
-    """The suite s of a later run, with what only the earlier has. A failed one keeps nothing: it says why."""
-    s = dict(s, command=command)
-    if "scenarios" in s:
-        s["scenarios"] = [dict(sc, command=command) for sc in s["scenarios"]]
-    if not earlier or not proven(s) or not proven(earlier):
-        return s
-    names = {sc["name"] for sc in s.get("scenarios", [])}
-    kept = [sc for sc in earlier.get("scenarios", []) if sc["name"] not in names]
-    if not kept:
-        return s
-    s["scenarios"] = s.get("scenarios", []) + kept
-    missed = ["%s, by command %d: %s" % (sc["name"], sc["command"], verdict_text(v))
-              for sc in kept for v in sc["verdicts"] if not v["ok"]]
-    if missed:
-        s["status"] = "MISSED" if s["status"] == "OK" else s["status"]
-        s["why"] = "; ".join(([s["why"]] if s["why"] else []) + missed)
-    return s
+# -- tables
 
 
-# -- text
+def mode(sc, name):
+    return (sc["modes"].get(name) or {}) if sc else {}
 
 
-def number(v, digits=3):
-    if v is None:
+def p99(m):
+    return (m.get("high") or {}).get("p99_ms")
+
+
+def kept(m):
+    return (m.get("low") or {}).get("kept")
+
+
+def ratio_text(sc, name="live"):
+    m = mode(sc, name)
+    if not m.get("p99_to_alone"):
         return "-"
-    if isinstance(v, float):
-        return ("%.*f" % (digits, v))
-    return str(v)
+    interval, mark = ratio_interval(sc, name)
+    return times(m["p99_to_alone"]) + interval_text(interval) + mark
 
 
-def times(v):
-    return "-" if not v else number(v, 2) + "x"
+def compared(merged):
+    """The scenarios with a comparison, in the order of SCENARIOS."""
+    found = scenarios(merged)
+    names = [n for n in SCENARIOS if n in found] + [n for n in found if n not in SCENARIOS and not n.endswith(UNDER_MPS) and not n.startswith("strategy/")]
+    return [found[n] for n in names if p99(mode(found[n], "alone")) and p99(mode(found[n], "live"))]
 
 
-def percent(v):
-    return "-" if v is None else "%.1f %%" % (100 * v)
+def scenario_rows(merged):
+    found, rows = scenarios(merged), []
+    for sc in compared(merged):
+        beside = found.get(sc["name"] + UNDER_MPS)
+        native, live, mps = mode(sc, "native"), mode(sc, "live"), mode(beside, "mps-priority")
+        rows.append([sc["name"], sc["run"], ms(p99(mode(sc, "alone"))),
+                     "%s, %s" % (ms(p99(native)), times(native.get("p99_to_alone"))) if p99(native) else "-",
+                     "%s, %s (run %d)" % (ms(p99(mps)), times(mps.get("p99_to_alone")), beside["run"]) if p99(mps) else "-",
+                     "**%s**, %s" % (ms(p99(live)), ratio_text(sc)),
+                     percent(kept(native)), percent(kept(mps)) if p99(mps) else "-", percent(kept(live)), percent((live.get("low") or {}).get("kept_of_ideal"))])
+    return rows
 
 
-def verdict_text(v):
-    noise = ", within noise" if v.get("within_noise") else ""
-    return "%s %s%s %s (must be %s %s%s)" % (v["what"], number(v["value"]), interval_text(v.get("interval")), v["unit"],
-                                            "<=" if v["at_most"] else ">=", number(v["limit"]), noise)
+def suite(merged, name):
+    """A suite with proof, or {}."""
+    s = merged["suites"].get(name)
+    return s if s and proven(s) else {}
 
 
-def interval_text(interval, digits=2):
-    if not interval:
-        return ""
-    return " (%s%s%s)" % (number(interval[0], digits), "-" if interval[0] >= 0 else " to ", number(interval[1], digits))
+def rows_of(merged, name):
+    return [r for rows in suite(merged, name).get("rows", {}).values() for r in rows]
 
 
-class Table:
-    """A table, as Markdown or as a block of a page."""
-
-    def __init__(self, head, rows):
-        self.head, self.rows = head, [[str(c) for c in row] for row in rows]
-
-    def block(self):
-        return {"table": {"head": self.head, "rows": [[c.replace("**", "") for c in row] for row in self.rows], "left": 1}}
-
-    def __str__(self):
-        lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows]) + "\n"
-
-
-class Chart:
-    """Latencies of each mode, as curves."""
-
-    def __init__(self, name, raw_us):
-        self.name = name
-        self.curves = [{"name": m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
-
-    def block(self):
-        return {"heading": "Latency of the high tenant: " + self.name, "curves": self.curves}
-
-    def svg(self):
-        return render(self.name + ": latency of the high tenant", [self.block()], "--svg")
-
-
-def render(title, blocks, *flags):
-    """The page as HTML, or its charts as SVG: xsched has the one renderer."""
-    done = subprocess.run([XSCHED, "render", *flags], input=json.dumps({"title": title, "blocks": blocks}), stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
-
-
-def generic(rows):
-    """A table of what the rows have, in the order in which it first appears."""
-    keys = []
-    for r in rows:
-        keys += [k for k in r if k not in keys]
-
-    def cell(v):
-        if isinstance(v, (dict, list)):
-            return json.dumps(v).replace("|", "/")
-        return number(v)
-    return Table([k.replace("_", " ") for k in keys], [[cell(r.get(k)) for k in keys] for r in rows])
-
-
-def scenario_table(s):
-    rows = []
-    for name, m in s["modes"].items():
-        h, low, e = m["high"] or {}, m.get("low") or {}, m.get("evidence") or {}
-        ratio = (m.get("p99_compared") or {}).get("ratio")
-        rows.append([NAMES.get(name, name), h.get("n", 0), number(h.get("mean_ms"), 2), number(h.get("p50_ms")), number(h.get("p95_ms")),
-                     number(h.get("p99_ms")) + interval_text(h.get("p99_interval_ms")), number(h.get("max_ms"), 2),
-                     times(m.get("p95_to_alone")), times(m.get("p99_to_alone")) + interval_text(ratio),
-                     percent(low.get("kept")), percent(low.get("kept_of_ideal")), e.get("preemptions", "-"), e.get("suspends", "-")])
-    return Table(["mode", "n", "mean", "P50", "P95", "P99 (95 %)", "max (ms)", "P95 / alone", "P99 / alone (95 %)", "low kept", "of ideal", "preemptions", "suspends"], rows)
-
-
-def runs_table(runs):
-    """What was measured more than once, every time: one run is one draw from the machine's noise."""
-    rows = [[name, m["command"], m["high"]["n"], times(m.get("p95_to_alone")), times(m["p99_to_alone"]) + interval_text((m.get("p99_compared") or {}).get("ratio")),
-             "%.2f-%.2f" % tuple(m["halves"]) if m["halves"] else "-", number(m.get("device_p99_more_ms")), percent((m.get("low") or {}).get("kept_of_ideal"))]
-            for name, found in runs.items() if len(found) > 1 for m in found]
-    return rows and Table(["scenario", "command", "n", "P95 / alone", "P99 / alone (95 %)", "alone / alone (90 %)", "device P99 over alone (ms)", "kept of ideal"], rows)
-
-
-def parts_table(s):
-    """Where the latency comes from; None if the program did not say."""
-    rows = []
-    for name, m in s["modes"].items():
-        p = m.get("parts")
-        if p:
-            rows.append([NAMES.get(name, name)] + [number(p[side][k]) for side in ("device", "cpu") for k in ("p50_ms", "p99_ms", "max_ms")]
-                        + [number(m.get("device_p99_more_ms")), number(s.get("stolen_s", {}).get(name), 2)])
-    if not rows:
-        return None
-    return Table(["mode", "device P50", "P99", "max (ms)", "CPU P50", "P99", "max (ms)", "device P99 over alone", "CPU stolen (s)"], rows)
-
-
-def ideal_text(s):
-    parts = ["Command %d" % s["command"]] if s.get("command") else []
-    parts.append("arrivals `%s`" % s["arrivals"])
-    if s.get("gpu_ms") is not None:
-        parts.append("the high's isolated GPU time %.3f ms" % s["gpu_ms"])
-    if s.get("low_models"):
-        parts.append("lows: " + ", ".join(s["low_models"]))
-    parts.append("lows alone: " + ", ".join("%s/s" % number(r, 2) for r in s["low_alone_rates"]))
-    n = s.get("noise")
-    if n:
-        parts.append("the %d alone blocks one by one: P50 %s-%s, P99 %s-%s ms"
-                     % (n["blocks"], number(n["p50_ms"][0], 2), number(n["p50_ms"][1], 2), number(n["p99_ms"][0], 2), number(n["p99_ms"][1], 2)))
-    d = s.get("daemon")
-    if d and (d.get("busy_to_decision") or {}).get("count"):
-        parts.append("arrival to decision P50 %.0f, P99 %.0f us" % (d["busy_to_decision"]["p50_us"], d["busy_to_decision"]["p99_us"]))
-        if d["suspend_time"]["count"]:
-            parts.append("one suspend P50 %.0f, P99 %.0f us, one resume P50 %.0f us"
-                         % (d["suspend_time"]["p50_us"], d["suspend_time"]["p99_us"], d["resume_time"]["p50_us"]))
-    return "; ".join(parts) + "."
-
-
-def proven(s):
-    return s["status"] in ("OK", "MISSED", "INCOMPLETE")
-
-
-def verdict_rows(verdicts):
-    return Table(["must show", "measured", "limit", ""],
-                 [[v["what"], "%s%s %s" % (number(v["value"]), interval_text(v.get("interval")), v["unit"]),
-                   ("<= " if v["at_most"] else ">= ") + number(v["limit"]),
-                   ("met" if v["ok"] else "**missed**") + (", within noise" if v.get("within_noise") else "")] for v in verdicts])
-
-
-def sections(merged):
-    """[(suite, [blocks])]; a block is Markdown text, a Table or a Chart."""
+def proof_rows(merged):
     out = []
-    for name, s in merged["suites"].items():
-        blocks = ["**%s**%s (command %d, %.0f s)\n" % (s["status"], ": " + s["why"] if s["why"] else "", s["command"], s.get("seconds", 0))]
-        if proven(s):
-            for sc in s.get("scenarios", []):
-                if sc["name"] != name:
-                    blocks.append("#### %s\n" % sc["name"])
-                blocks.append(scenario_table(sc))
-                parts = parts_table(sc)
-                if parts:
-                    blocks.append("Device: what it still had to do when all was submitted. CPU: the rest (starting, submitting, waking up).\n")
-                    blocks.append(parts)
-                blocks.append(ideal_text(sc) + "\n")
-                if any(sc["raw_us"].values()):
-                    blocks.append(Chart(sc["name"], sc["raw_us"]))
-                if sc["verdicts"]:
-                    blocks.append(verdict_rows(sc["verdicts"]))
-            for rows in s.get("rows", {}).values():
-                if rows:
-                    blocks.append(generic(rows))
-            if s.get("raw_us"):
-                blocks.append(Chart(name, s["raw_us"]))
-            if s.get("checks"):
-                blocks.append(Table(["check", "", ""], [[c["name"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s["checks"]]))
-            if s.get("verdicts"):
-                blocks.append(verdict_rows(s["verdicts"]))
-        proof = list(s.get("proof", [])) + [p for sc in s.get("scenarios", []) for p in sc["proof"]]
-        if proof:
-            lines = []
-            for p in proof:
-                line = "- %s: %s%s" % (p["name"], "" if p["ok"] else "**FAILED** ", p["detail"])
-                if line not in lines:
-                    lines.append(line)
-            blocks.append("Proof:\n\n" + "\n".join(lines) + "\n")
-        for note in s.get("notes", []):
-            blocks.append("Note: %s\n" % note)
-        out.append((name, blocks))
+    s = suite(merged, "correctness")
+    out += [["preemptions of one program in mode `%s`" % r["mode"], "%d" % r["preemptions"]] for r in rows_of(merged, "correctness") if r["preemptions"]]
+    out += [[c["name"], c["detail"] if c["ok"] else "**FAILED** " + c["detail"]] for c in s.get("checks", [])]
+    steps = suite(merged, "steps").get("checks", [])
+    if steps:
+        bad = [c["name"] for c in steps if not c["ok"]]
+        out.append(["PyTorch features, bit-equal with and without XSched", "%d of %d: %s" % (len(steps) - len(bad), len(steps), ", ".join(c["name"] for c in steps))])
+    launches = rows_of(merged, "steps")
+    if launches:
+        out.append(["launches, counted by the shim = by torch.profiler", ", ".join("%s %d = %d" % (r["section"], r["shim"], r["profiler"]) for r in launches)])
+    own = [(sc["name"], p["detail"]) for sc in scenarios(merged).values() for p in sc["proof"] if p["name"] == "launches equal the program's own count" and p["detail"].isdigit()]
+    if own:
+        out.append(["launches, counted by the shim = by the program", ", ".join("%s %s" % o for o in own)])
+    for r in rows_of(merged, "truth"):
+        if r["mode"] == "live" and r.get("requests"):
+            jobs = "%d job%s" % (r["lows"], "s" if r["lows"] > 1 else "")
+            out.append(["device clock, %s: requests inside a preempted kernel; switch to the service, and back; both on the GPU" % jobs,
+                        "%d of %d; %.0f us, %.0f us; %.0f us" % (r["in_a_stopped_low_kernel"], r["requests"], r["low_stop_to_high_us"], r["high_end_to_low_us"], r["both_at_once_us"])])
+    every = [p for s in merged["suites"].values() if proven(s) for p in s.get("proof", []) + [p for sc in s.get("scenarios", []) for p in sc["proof"]]]
+    if every:
+        out.append(["proofs of all suites (launches, modes, checksums)", "%d of %d hold" % (sum(p["ok"] for p in every), len(every))])
     return out
+
+
+def other_rows(merged):
+    out = []
+    for name in ("attach", "share", "streams"):
+        s = suite(merged, name)
+        out += [[name, s["run"], v["what"], "%s %s" % (number(v["value"]), v["unit"]), ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "yes" if v["ok"] else "**no**"]
+                for v in s.get("verdicts", [])]
+    for name in ("starts", "situations"):
+        s = suite(merged, name)
+        if s.get("checks"):
+            bad = [c for c in s["checks"] if not c["ok"]]
+            found = "; ".join(c["detail"] for c in bad) or (s["checks"][0]["detail"] if len(s["checks"]) == 1 else "%d as expected" % len(s["checks"]))
+            out.append([name, s["run"], "; ".join(c["name"] for c in s["checks"]), found, "-", "**no**" if bad else "yes"])
+    return out
+
+
+def history_rows(merged):
+    rows = []
+    for name in [n for n in SCENARIOS if n in merged["history"]] + [n for n in merged["history"] if n not in SCENARIOS and not n.startswith("strategy/")]:
+        for sc in merged["history"][name]:
+            alone, live = mode(sc, "alone"), mode(sc, "live")
+            noise, missed = halves(sc), [v for v in sc["verdicts"] if not v["ok"]]
+            rows.append([name, sc["run"], live["high"]["n"], times(mode(sc, "native").get("p99_to_alone")), times(live["high"]["p95_ms"] / alone["high"]["p95_ms"]),
+                         ratio_text(sc), "%.2f-%.2f" % tuple(noise) if noise else "-", number(live.get("device_p99_more_ms"), 2),
+                         percent((live.get("low") or {}).get("kept_of_ideal")), "missed" if missed else "met"])
+    return rows
+
+
+def run_rows(merged):
+    out = []
+    for i, r in enumerate(merged["runs"], 1):
+        m = r["machine"]
+        bad = ["%s %s" % (n, s["status"]) for n, s in r["suites"].items() if s["status"] != "OK"]
+        version = m["xsched"].get("version", "-") if isinstance(m.get("xsched"), dict) else "-"
+        words = " ".join(w for w in r["command"].split()[2:])
+        out.append([i, time.strftime("%Y-%m-%d %H:%M", time.gmtime(m["started_unix"])), version, words or "all suites", ", ".join(bad) or "-"])
+    return out
+
+
+# -- sentences
+
+
+def lead(merged):
+    """The result in three sentences, from the last run of each scenario."""
+    found = [sc for sc in compared(merged) if p99(mode(sc, "native"))]
+    out = []
+    if found:
+        gain = [p99(mode(sc, "native")) / p99(mode(sc, "live")) for sc in found]
+        out.append("In %d scenarios, the P99 of the service is %s its P99 alone under native sharing and %s under XSched, which is %s lower than native."
+                   % (len(found), span([mode(sc, "native")["p99_to_alone"] for sc in found], 2, " times"), span([mode(sc, "live")["p99_to_alone"] for sc in found], 2, " times"),
+                      span(gain, 1, " times")))
+        keep = [(mode(sc, "live").get("low") or {}).get("kept_of_ideal") for sc in found]
+        keep = [100 * k for k in keep if k]
+        if keep:
+            out.append("The jobs keep %s of their throughput, which is %s of what ideal time-slicing leaves them."
+                       % (span([100 * kept(mode(sc, "live")) for sc in found if kept(mode(sc, "live"))], 0, " %"), span(keep, 0, " %")))
+    return [s for s in out + [cost_sentence(merged)] if s]
+
+
+def cost_sentence(merged):
+    loop = next((r for r in rows_of(merged, "overhead") if r["what"] == "launch-bound loop"), None)
+    most = max((r["preemptions"] for r in rows_of(merged, "correctness")), default=0)
+    parts = ["A launch-bound loop runs %.1f %% slower under XSched" % loop["more_%"]] if loop and loop.get("more_%") is not None else []
+    if most and all(c["ok"] for c in suite(merged, "correctness")["checks"]):
+        parts.append("a program that was preempted %s times computed bit-equal results" % format(most, ","))
+    text = ", and ".join(parts)
+    return text and text[0].upper() + text[1:] + "."
+
+
+def losses(merged):
+    found, out = scenarios(merged), []
+    slow = [r for r in rows_of(merged, "overhead") if (r.get("more_%") or 0) > 1]
+    if slow:
+        out.append("**Synchronous calls:** " + ", ".join("%s (%s %s) %+.1f %%" % (r["what"], number(r["plain"], 1), r["unit"], r["more_%"]) for r in slow) + ".")
+    above = []
+    for sc in compared(merged):
+        interval, _ = ratio_interval(sc)
+        if (interval[0] > 1) if interval else mode(sc, "live")["p99_to_alone"] > ALONE_ENOUGH:
+            above.append("%s %s (%+.2f ms)" % (sc["name"], times(mode(sc, "live")["p99_to_alone"]), p99(mode(sc, "live")) - p99(mode(sc, "alone"))))
+    if above:
+        out.append("**P99 above alone, beyond the interval:** " + ", ".join(above) + ". A request pays at least one context switch.")
+    less = ["%s %s instead of %s" % (sc["name"], percent(kept(mode(sc, "live"))), percent(kept(mode(sc, "native")))) for sc in compared(merged)
+            if kept(mode(sc, "live")) and kept(mode(sc, "native")) and kept(mode(sc, "live")) < kept(mode(sc, "native")) - 0.005]
+    if less:
+        out.append("**Jobs keep less than natively:** " + ", ".join(less) + ". Native sharing leaves the jobs the GPU while the service waits.")
+    mps = []
+    for sc in compared(merged):
+        theirs = mode(found.get(sc["name"] + UNDER_MPS), "mps-priority")
+        if p99(theirs) and kept(theirs) and kept(mode(sc, "live")) and kept(theirs) > kept(mode(sc, "live")):
+            mps.append("%s %s instead of %s, P99 %s alone" % (sc["name"], percent(kept(theirs)), percent(kept(mode(sc, "live"))), times(theirs["p99_to_alone"])))
+    if mps:
+        out.append("**MPS with client priorities keeps more for the jobs**, because it runs both programs at once: " + "; ".join(mps) + ".")
+    p95 = {r["mode"]: r["p95_ms"] for r in rows_of(merged, "streams")}
+    both = [p95.get("xsched, different priority" + tail) for tail in ("", ", beside a low process")]
+    if all(both):
+        out.append("**Stream priorities inside a service.** Beside a job, the P95 of its high-priority stream is %s; without a job it is %s." % (ms(both[1]), ms(both[0])))
+    return out
+
+
+def noise(merged):
+    out, spread = [], {}
+    for name, found in merged["history"].items():
+        known = [h for h in map(halves, found) if h]
+        if known:
+            spread[name] = [min(h[0] for h in known), max(h[1] for h in known)]
+    if spread:
+        out.append("**Alone against alone.** The P99 of one half of the alone blocks over that of the other half, middle 90 %%: %s. "
+                   "A target of 1.05x to 1.15x inside this range can be missed or met by chance." % ", ".join("%s %.2f-%.2f" % (n, *s) for n, s in spread.items()))
+    often = max(merged["history"].items(), key=lambda i: sum(1 for sc in i[1] if halves(sc)), default=None)
+    if often:
+        same = [sc for sc in often[1] if halves(sc)]
+        if len(same) > 1:
+            out.append("**Run against run.** The last %d runs of %s gave P99 / alone of %s. Device P99 over alone was %s ms in these runs, natively %s ms."
+                       % (len(same), often[0], ", ".join(times(mode(sc, "live")["p99_to_alone"]) for sc in same),
+                          ", ".join(number(mode(sc, "live").get("device_p99_more_ms"), 2) for sc in same),
+                          ", ".join(number(mode(sc, "native").get("device_p99_more_ms"), 2) for sc in same)))
+    loop = [(i, 100 * v["value"]) for i, r in enumerate(merged["runs"], 1) if proven(r["suites"].get("overhead", {"status": ""}))
+            for v in r["suites"]["overhead"]["verdicts"] if v["what"].startswith("launch-bound loop") and v["value"] is not None]
+    if loop:
+        out.append("**Launch-bound loop in every run** (%%, run in brackets): %s." % ", ".join("%+.1f (%d)" % (v, i) for i, v in loop))
+    under = [sc for n, sc in scenarios(merged).items() if n.endswith(UNDER_MPS) and (mode(sc, "mps-priority").get("p99_to_alone") or 1) < 1]
+    out += ["**MPS faster than alone.** %s has %s: the P99 of its own alone blocks is %s (run %d)." % (sc["name"], times(mode(sc, "mps-priority")["p99_to_alone"]), ms(p99(mode(sc, "alone"))), sc["run"])
+            for sc in under]
+    more = ["%s %s %s" % (sc["name"], NAMES.get(n, n), percent(kept(m))) for sc in compared(merged) for n, m in sc["modes"].items() if n in ("native", "live") and (kept(m) or 0) > 1.05]
+    if more:
+        out.append("**Jobs above 100 %%.** %s. Such a value means that the rate alone was measured too low." % ", ".join(more))
+    short = [sc["name"] for sc in compared(merged) if (sc.get("noise") or {}).get("p99_ms") and sc["noise"]["p99_ms"][1] > 1.5 * sc["noise"]["p99_ms"][0]]
+    if short:
+        out.append("**Noisy last runs.** Single alone blocks differ by more than 1.5x in P99: %s. The intervals of these scenarios matter more than their ratios." % ", ".join(short))
+    return out
+
+
+# -- the page
+
+
+def page(merged, name="", pictures=True):
+    first, last = merged["runs"][0]["machine"], merged["runs"][-1]["machine"]
+    device = [w.strip() for w in last["device"].split(",")]
+    days = sorted({time.strftime("%Y-%m-%d", time.gmtime(r["machine"]["started_unix"])) for r in merged["runs"]})
+    suites = merged["suites"]
+    bad = {n: s for n, s in suites.items() if s["status"] != "OK"}
+    out = ["# XSched on %s\n" % device[0],
+           paragraph("Tail latency of a latency-critical service that shares one GPU with best-effort jobs: alone, native sharing, MPS and XSched. `report.py` writes this page "
+                     "from the raw samples%s." % (" in [%s.json.gz](%s.json.gz)" % (name, name) if name else "")),
+           Table(["", ""], [["GPU, driver", ", ".join(device[:2])], ["host", "%s CPUs%s, Linux %s" % (last["cpus"], " (%s)" % last["cpu"] if last.get("cpu") else "", last["kernel"])],
+                            ["date, runs", "%s, %d run%s" % (" to ".join(dict.fromkeys([days[0], days[-1]])), len(merged["runs"]), "s" if len(merged["runs"]) > 1 else "")],
+                            ["command", "`test/gpu/run.sh OUT_DIR [suite...]`"],
+                            ["targets", "%d of %d suites met every target in their last run" % (len(suites) - len(bad), len(suites))]])]
+    if first["device"] != last["device"]:
+        out.append(paragraph("The runs used different devices: the first one was %s." % first["device"]))
+    out.append(" ".join(lead(merged)) and paragraph(" ".join(lead(merged))))
+    if bad:
+        out += ["Targets not met, or not proven:\n", bullets("%s, run %d: **%s** %s" % (n, s["run"], s["status"], s["why"][:600]) for n, s in bad.items())]
+    if pictures:
+        out.append("![P99 relative to alone, native and XSched](../result.svg)\n")
+
+    def section(title, *parts):
+        if all(parts):
+            out.extend(["## %s\n" % title] + list(parts))
+    rows = scenario_rows(merged)
+    if rows:
+        section("Latency and throughput", "P99 of the service, its ratio to alone with a 95 % interval, and the throughput that the jobs keep.\n",
+                Table(["scenario", "run", "P99 alone", "native", "MPS, client priorities", "XSched", "jobs keep: native", "MPS", "XSched", "XSched, of ideal"], rows),
+                "".join("- `%s`: %s, beside %s.\n" % (r[0], *SCENARIOS[r[0]]) for r in rows if r[0] in SCENARIOS))
+        drawn = [n for n in PICTURES if pictures and n in [r[0] for r in rows]]
+        if drawn:
+            out.append("\n".join("![Latency percentiles, %s](%s)" % (n, picture_name(name, n)) for n in drawn) + "\n")
+    rows = [[r["what"], "%s %s" % (number(r["plain"]), r["unit"]), "%s %s" % (number(r["xsched"]), r["unit"]),
+             "-" if r.get("more_%") is None else "%+.2f %%" % r["more_%"], r.get("95_%_interval", "-").replace("..", "to")] for r in rows_of(merged, "overhead")]
+    section("Overhead", rows and Table(["work, program alone on the GPU", "without XSched", "with XSched", "change", "95 % interval"], rows))
+    rows = proof_rows(merged)
+    section("Correctness and proof", rows and Table(["check", "result"], rows))
+    rows = [[r["fault"], number(r["ms"], 1), r["limit_ms"] or "-"] for r in rows_of(merged, "faults")]
+    checks = suite(merged, "faults").get("checks", [])
+    section("Faults", rows and Table(["fault", "measured (ms)", "limit (ms)"], rows),
+            paragraph("Checks after the faults: %s." % "; ".join("%s (%s)" % (c["name"], (c["detail"] or "ok") if c["ok"] else "**FAILED** " + c["detail"]) for c in checks)))
+    rows = other_rows(merged)
+    section("Attach, shares, streams, starts, environments", rows and Table(["suite", "run", "check", "measured", "limit", "met"], rows))
+    section("Where XSched costs or loses", bullets(losses(merged)))
+    section("Noise", bullets(noise(merged)))
+    rows = history_rows(merged)
+    section("Every run", paragraph("XSched in every run with proof, older versions included. \"Noise\" is the P99 of one half of the alone blocks over that of the other half, "
+                                   "middle 90 %. \"Targets\" are those of test/gpu/targets.py."),
+            rows and Table(["scenario", "run", "requests", "native / alone", "P95 / alone", "P99 / alone (95 %)", "noise", "device P99 over alone (ms)", "kept of ideal", "targets"], rows))
+    section("Runs", Table(["run", "start (UTC)", "XSched", "arguments of run.sh", "not OK"], run_rows(merged)))
+    section("Method", bullets(METHOD))
+    if name:
+        section("Repeat", paragraph("[test/gpu/README.md](../../test/gpu/README.md) lists the requirements and the suites. Run it on the machine with the GPU, then add the run to this page:"),
+                "    test/gpu/run.sh OUT_DIR\n    make results RUNS=OUT_DIR/results.json\n",
+                paragraph("`test/gpu/report.py docs/results/%s.json.gz --html report.html` writes every table, proof and chart of the last runs." % name))
+    return "\n".join(str(b) for b in out if b)
+
+
+def picture_name(name, scenario):
+    return "%s-%s.svg" % (name, "".join(c if c.isalnum() else "-" for c in scenario).strip("-"))
+
+
+def readme(text, merged):
+    """README.md with the table and the sentence between its `results` comments replaced."""
+    found, rows = scenarios(merged), []
+    for n in README_ROWS:
+        sc = found.get(n)
+        if sc:
+            native, live = mode(sc, "native"), mode(sc, "live")
+            rows.append(["%s, beside %s" % SCENARIOS[n], sc["run"], ms(p99(mode(sc, "alone"))), ms(p99(native)), ms(p99(live)), percent(kept(native)), percent(kept(live))])
+    table = Table(["service", "run", "P99 alone", "native", "XSched", "jobs keep, native", "XSched"], rows)
+    new = "<!-- results: make results -->\n%s\n%s<!-- end of results -->" % (table, paragraph(cost_sentence(merged)))
+    return re.sub(r"<!-- results: make results -->.*?<!-- end of results -->", lambda _: new, text, flags=re.S)
+
+
+# -- terminal
+
+SUMMARY = ["suite", "mode", "alone P99", "P99 (ms)", "x alone", "kept", "of ideal"]
 
 
 def summary_rows(merged):
@@ -270,115 +355,91 @@ def summary_rows(merged):
             rows.append([name, s["status"], s["why"][:160], "", "", "", ""])
             continue
         for sc in s.get("scenarios", []):
-            alone = (sc["modes"].get("alone") or {}).get("high") or {}
-            for mode, m in sc["modes"].items():
-                if mode == "alone":
-                    continue
-                h, low = m["high"] or {}, m.get("low") or {}
-                rows.append([sc["name"], mode, number(alone.get("p99_ms")), number(h.get("p99_ms")), number(m.get("p99_to_alone"), 2),
-                             percent(low.get("kept")), percent(low.get("kept_of_ideal"))])
+            for key, m in sc["modes"].items():
+                if key != "alone":
+                    low = m.get("low") or {}
+                    rows.append([sc["name"], key, number(p99(mode(sc, "alone"))), number(p99(m)), number(m.get("p99_to_alone"), 2),
+                                 percent(low.get("kept")), percent(low.get("kept_of_ideal"))])
     return rows
 
 
 def summary(merged):
-    """Plain text, for a terminal: the comparison, then what must hold."""
-    head = ["suite", "mode", "alone P99", "P99 (ms)", "x alone", "kept", "of ideal"]
-    rows = [head] + summary_rows(merged)
-    widths = [max(len(str(r[i])) for r in rows) for i in range(len(head))]
+    """The comparison and the verdicts as plain text."""
+    rows = [SUMMARY] + summary_rows(merged)
+    widths = [max(len(str(r[i])) for r in rows) for i in range(len(SUMMARY))]
     widths[2] = min(widths[2], 12)
-    lines = ["  ".join(str(c).ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
-    lines.append("")
+    lines = ["  ".join(str(c).ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows] + [""]
     for name, s in merged["suites"].items():
         if not proven(s):
             continue
         for sc in s.get("scenarios", []):
-            for mode, m in sc["modes"].items():
-                if m.get("parts") and mode in ("alone", "native", "live"):
-                    lines.append("%s, %s: device P99 %s, CPU P99 %s ms" % (sc["name"], mode, number(m["parts"]["device"]["p99_ms"]), number(m["parts"]["cpu"]["p99_ms"])))
             if sc.get("noise"):
                 low, high = sc["noise"]["p99_ms"]
-                lines.append("%s: alone blocks P50 %s..%s, P99 %s..%s ms%s" % tuple(
-                    [sc["name"]] + [number(v) for k in ("p50_ms", "p99_ms") for v in sc["noise"][k]]
-                    + [": NOISY, the ratios say little" if high > 1.5 * low else ""]))
+                lines.append("%s: alone blocks P50 %.3f..%.3f, P99 %.3f..%.3f ms%s" % (sc["name"], *sc["noise"]["p50_ms"], low, high,
+                                                                                    ": NOISY, ratios are unreliable" if high > 1.5 * low else ""))
         for v in list(s.get("verdicts", [])) + [dict(v, what=sc["name"] + ": " + v["what"]) for sc in s.get("scenarios", []) for v in sc["verdicts"]]:
             lines.append("%-6s %-11s %s" % ("met" if v["ok"] else "MISSED", name, verdict_text(v)))
         for c in s.get("checks", []):
             lines.append("%-6s %-11s %s: %s" % ("ok" if c["ok"] else "FAILED", name, c["name"], c["detail"][:120]))
-    lines += ["", "  ".join("%s %s" % (n, s["status"]) for n, s in merged["suites"].items()), "%.0f s" % merged["seconds"]]
-    return "\n".join(lines)
-
-
-def file_name(name):
-    return "".join(c if c.isalnum() else "-" for c in name).strip("-")
-
-
-def markdown(merged, pictures=True, prefix=""):
-    m = merged["machines"][0]
-    out = ["# Results\n", "%s; %s CPUs%s; kernel %s; %s.\n" % (m["device"], m["cpus"], " (%s)" % m["cpu"] if m.get("cpu") else "", m["kernel"],
-                                                             time.strftime("%Y-%m-%d", time.gmtime(m["started_unix"]))),
-           "Commands:\n", "\n".join("%d. `%s`" % numbered for numbered in enumerate(merged["commands"], 1)) + "\n",
-           "P99 is nearest rank over all blocks of a mode; in brackets its 95 % interval by resampling requests, and that of the ratio to alone by "
-           "resampling blocks. \"within noise\": the limit is inside that interval; met and missed go by the measured value. Latency counts from the scheduled arrival to results ready. "
-           "\"kept\" is the lows' rate inside the high's window over their rate alone, \"ideal\" is 1 - rate x (isolated GPU time + 0.4 ms).\n"]
-    again = runs_table(merged["runs"])
-    if again:
-        out += ["\n## Every run\n", "XSched in all runs, also those of earlier versions. Below, the last run of a scenario counts. \"alone / alone\": the P99 of one half of alone's own blocks over that "
-                "of the other; a ratio to alone inside that is the machine's noise.\n", again]
-    for name, blocks in sections(merged):
-        out.append("\n## %s\n" % name)
-        for b in blocks:
-            if not isinstance(b, Chart):
-                out.append(str(b))
-            elif pictures:
-                out.append("![latency of %s](%s%s.svg)\n" % (b.name, prefix, file_name(b.name)))
-    return "\n".join(str(b) for b in out)
+    lines += ["", "  ".join("%s %s" % (n, s["status"]) for n, s in merged["suites"].items())]
+    return "\n".join(lines + ["%.0f s" % sum(r.get("seconds", 0) for r in merged["runs"])])
 
 
 def html(merged):
-    """One page with the charts inside."""
-    head = ["suite", "mode", "alone P99", "P99 (ms)", "x alone", "kept", "of ideal"]
-    blocks = [dict(Table(head, summary_rows(merged)).block(), text=merged["machines"][0]["device"])]
-    for name, found in sections(merged):
-        blocks.append({"section": name})
-        for b in found:
-            if not isinstance(b, str):
-                blocks.append(b.block())
-            elif b.startswith("#### "):
-                blocks.append({"heading": b[5:].strip()})
-            elif b.startswith("Proof:"):
-                blocks.append({"heading": "Proof", "list": [line[2:] for line in b.split("\n") if line.startswith("- ")]})
-            else:
-                blocks.append({"soft": b.replace("**", "").strip()})
-    return render("XSched on a GPU", blocks)
+    return details.html(merged, SUMMARY, summary_rows(merged))
+
+
+# -- files
+
+
+def load(paths):
+    """All runs of the files, oldest first. Start time and command identify a run."""
+    runs = {}
+    for path in paths:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rt") as f:
+            data = json.load(f)
+        for r in data if isinstance(data, list) else [data]:
+            runs[r["machine"]["started_unix"], r["command"]] = r
+    return sorted(runs.values(), key=lambda r: r["machine"]["started_unix"])
+
+
+def save(path, text):
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def write(folder, name, merged):
+    os.makedirs(folder, exist_ok=True)
+    for old in glob.glob(os.path.join(folder, name + "-*.svg")):
+        os.remove(old)
+    for sc in compared(merged):
+        if sc["name"] in PICTURES:
+            save(os.path.join(folder, picture_name(name, sc["name"])), Chart(sc["name"], sc["raw_us"]).svg())
+    save(os.path.join(folder, name + ".md"), page(merged, name))
+    # No file name and no time in the header: equal data gives equal bytes.
+    with open(os.path.join(folder, name + ".json.gz"), "wb") as f, gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=0) as z:
+        z.write(json.dumps(merged["runs"], separators=(",", ":")).encode())
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("results", nargs="+")
-    p.add_argument("--out", help="directory for NAME.md, NAME.json.gz and NAME-*.svg; without it the summary is printed")
-    p.add_argument("--name", default="results")
+    p.add_argument("results", nargs="+", metavar="RESULTS")
+    p.add_argument("--out", metavar="DIR", help="directory for NAME.md, NAME-*.svg and NAME.json.gz")
+    p.add_argument("--name", default="results", help="name of the page (default: results)")
+    p.add_argument("--readme", metavar="FILE", help="update the results table of this README")
+    p.add_argument("--html", metavar="FILE", help="write every table and chart as one HTML page")
     a = p.parse_args()
-    found = []
-    for path in a.results:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rt") as f:
-            data = json.load(f)
-        found += data if isinstance(data, list) else [data]
-    merged = merge(found)
-    if not a.out:
+    merged = merge(load(a.results))
+    if a.out:
+        write(a.out, a.name, merged)
+    if a.html:
+        save(a.html, html(merged))
+    if a.readme:
+        with open(a.readme) as f:
+            text = f.read()
+        save(a.readme, readme(text, merged))
+    if not (a.out or a.html or a.readme):
         print(summary(merged))
-        return 0
-    os.makedirs(a.out, exist_ok=True)
-    for _, blocks in sections(merged):
-        for b in blocks:
-            if isinstance(b, Chart):
-                with open(os.path.join(a.out, "%s-%s.svg" % (a.name, file_name(b.name))), "w") as f:
-                    f.write(b.svg())
-    with open(os.path.join(a.out, a.name + ".md"), "w") as f:
-        f.write(markdown(merged, prefix=a.name + "-"))
-    # No name and no time in the header: the same data gives the same bytes.
-    with open(os.path.join(a.out, a.name + ".json.gz"), "wb") as f:
-        with gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=0) as z:
-            z.write(json.dumps(found, separators=(",", ":")).encode())
     return 0
 
 

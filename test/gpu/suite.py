@@ -18,6 +18,7 @@ import faults
 import pairs
 import report
 import situations
+import tables
 import truth
 from rig import Failed, Rig, ROOT
 
@@ -92,7 +93,7 @@ def concluded(r, seconds):
     elif bad_checks or not all(v["ok"] for v in verdicts):
         r["status"] = "MISSED"
         r["why"] = "; ".join(["%s: %s" % (c["name"], c["detail"]) for c in bad_checks]
-                             + [report.verdict_text(v) for v in verdicts if not v["ok"]])
+                             + [tables.verdict_text(v) for v in verdicts if not v["ok"]])
     else:
         r["status"], r["why"] = "OK", ""
     return r
@@ -194,7 +195,7 @@ class Run:
         self.rig.close()
         merged = report.merge([self.results])
         with open(os.path.join(self.a.out, "report.md"), "w") as f:
-            f.write(report.markdown(merged, pictures=False))
+            f.write(report.page(merged, pictures=False))
         with open(os.path.join(self.a.out, "report.html"), "w") as f:
             f.write(report.html(merged))
         print(report.summary(merged))

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import os
+import pathlib
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree as ET
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import report
 import suite
+import tables
 
 
 def scenario(ok=True, name="test4", **more):
@@ -26,6 +30,10 @@ def results(**suites):
             "suites": {n: suite.concluded(s, 5) for n, s in suites.items()}}
 
 
+def contents(folder):
+    return {p.name: p.read_bytes() for p in sorted(pathlib.Path(folder).iterdir())}
+
+
 class Conclusions(unittest.TestCase):
     def status(self, r):
         return suite.concluded(r, 1)["status"]
@@ -42,50 +50,89 @@ class Conclusions(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
-    def test_a_proven_suite_is_compared(self):
+    def test_proven_suite_is_compared(self):
         m = report.merge([results(test4={"scenarios": [scenario()]})])
-        text = report.markdown(m, prefix="h200-")
-        for want in ("## test4", "4.200 (4.00-4.60)", "92.0 %", "99.0 %", "![latency of test4](h200-test4.svg)", "12345 launches", "met"):
+        text = report.page(m, "h200")
+        for want in ("| test4 | 1 | 4.20 ms | - | - | **4.20 ms**, 1.00x |", "92.0 %", "99.0 %", "![Latency percentiles, test4](h200-test4.svg)",
+                     "`test4`: ResNet-18 batch 1 at 20/s, beside ResNet-50 batch 1024.", "1 of 1 suites met every target"):
             self.assertIn(want, text)
         self.assertIn("live", report.summary(m))
+        self.assertNotIn("svg", report.page(m, pictures=False))
+        self.assertLess(max(len(line) for line in text.splitlines() if line[:1] not in "|!"), 104)
 
-    def test_a_suite_without_proof_shows_no_numbers(self):
+    def test_suite_without_proof_shows_no_numbers(self):
         m = report.merge([results(test4={"scenarios": [scenario(ok=False)]})])
-        for text in (report.markdown(m), report.summary(m), report.html(m)):
+        for text in (report.page(m), report.summary(m), report.html(m)):
             self.assertIn("FAILED", text)
-            self.assertNotIn("4.200", text)
+            self.assertNotIn("4.20", text)
             self.assertNotIn("92.0", text)
+
+    def test_every_suite_has_its_section(self):
+        ok = {"name": "results equal", "ok": True, "detail": "bit-equal in all 2 programs"}
+        verdict = dict(scenario()["verdicts"][0], what="launch-bound loop: overhead", value=0.02, unit="part")
+        m = report.merge([results(
+            overhead={"proof": [ok], "verdicts": [verdict], "rows": {"overhead": [
+                {"what": "launch-bound loop", "unit": "ns", "plain": 4000.0, "xsched": 4080.0, "more_%": 2.0, "95_%_interval": "+1.00 .. +3.00"}]}},
+            correctness={"proof": [ok], "checks": [ok], "rows": {"preempted": [{"mode": "suspend", "preemptions": 1120}]}},
+            faults={"proof": [ok], "checks": [ok], "rows": {"faults": [{"fault": "daemon killed", "ms": 2.5, "limit_ms": 200}]}},
+            truth={"proof": [ok], "rows": {"truth": [{"lows": 1, "mode": "live", "requests": 300, "in_a_stopped_low_kernel": 299, "low_stop_to_high_us": 147.1,
+                                                      "high_end_to_low_us": 153.2, "both_at_once_us": 0.0}]}},
+            starts={"proof": [ok], "checks": [dict(ok, name="four at once", detail="ready after 0.8 s")]})])
+        text = report.page(m)
+        for want in ("| launch-bound loop | 4000.000 ns | 4080.000 ns | +2.00 % | +1.00 to +3.00 |", "A launch-bound loop runs 2.0 % slower", "**Synchronous calls:** launch-bound loop",
+                     "preempted 1,120 times", "| daemon killed | 2.5 | 200 |", "299 of 300; 147 us, 153 us; 0 us", "| four at once | ready after 0.8 s |", "+2.0 (1)"):
+            self.assertIn(want, text)
+        self.assertNotIn("## Latency", text)
 
     def test_merge_takes_the_last_that_ran(self):
         skipped = results()
         skipped["suites"]["test4"] = {"status": "SKIPPED", "why": "no time", "seconds": 0}
         m = report.merge([results(test4={"scenarios": [scenario()]}), skipped])
         self.assertEqual(m["suites"]["test4"]["status"], "OK")
-        self.assertEqual(len(m["commands"]), 2)
+        self.assertEqual(len(m["runs"]), 2)
 
     def test_merge_takes_the_last_of_each_scenario(self):
         with_mps = results(test4={"scenarios": [scenario(), scenario(name="test4, under MPS")]}, burst={"scenarios": [scenario(name="burst")]})
         without = results(test4={"scenarios": [scenario(arrivals="rate 21")]})
         m = report.merge([with_mps, without])
         found = m["suites"]["test4"]["scenarios"]
-        self.assertEqual([(s["name"], s["command"], s["arrivals"]) for s in found], [("test4", 2, "rate 21"), ("test4, under MPS", 1, "rate 20")])
-        self.assertEqual(m["suites"]["burst"]["command"], 1)
-        self.assertNotIn("command", without["suites"]["test4"]["scenarios"][0])  # what was measured is left as it is
-        text = report.markdown(m)
-        for want in ("1. `test/gpu/run.sh OUT`\n2. `test/gpu/run.sh OUT`", "**OK** (command 2, 5 s)", "Command 2; arrivals `rate 21`",
-                     "#### test4, under MPS", "Command 1; arrivals `rate 20`", "## Every run",
-                     "| test4 | 1 | 320 | 1.00x | 1.00x | - | - | 99.0 % |\n| test4 | 2 | 320 | 1.00x | 1.00x | - | - | 99.0 % |"):
+        self.assertEqual([(s["name"], s["run"], s["arrivals"]) for s in found], [("test4", 2, "rate 21"), ("test4, under MPS", 1, "rate 20")])
+        self.assertEqual(m["suites"]["burst"]["run"], 1)
+        self.assertNotIn("run", without["suites"]["test4"]["scenarios"][0])  # the input is unchanged
+        text = report.page(m)
+        for want in ("| test4 | 1 | 320 | - | 1.00x | 1.00x | - | - | 99.0 % | met |\n| test4 | 2 | 320 |", "| burst | 1 | 320 |", "| 2 | 1970-01-01 00:00 |"):
             self.assertIn(want, text)
-        self.assertNotIn("| burst | 1 |", text)  # what was measured once is below
         again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
-        self.assertEqual([s["command"] for s in again], [3, 3])
+        self.assertEqual([s["run"] for s in again], [3, 3])
+
+    def test_adding_a_run_twice_changes_nothing(self):
+        one, two = results(test4={"scenarios": [scenario()]}), results(test4={"scenarios": [scenario()]})
+        two["machine"] = dict(two["machine"], started_unix=60)
+        with tempfile.TemporaryDirectory() as d:
+            paths = [os.path.join(d, n) for n in ("2.json", "1.json")]
+            for path, r in zip(paths, (two, one)):
+                report.save(path, json.dumps(r))
+            report.save(os.path.join(d, "h-old.svg"), "")
+            report.write(d, "h", report.merge(report.load(paths)))
+            files = contents(d)
+            self.assertEqual(list(files), ["1.json", "2.json", "h-test4.svg", "h.json.gz", "h.md"])
+            report.write(d, "h", report.merge(report.load([os.path.join(d, "h.json.gz")] + paths)))
+            self.assertEqual(files, contents(d))
+            self.assertEqual([r["machine"]["started_unix"] for r in report.load([os.path.join(d, "h.json.gz")])], [0, 60])
+
+    def test_readme_table_is_replaced(self):
+        m = report.merge([results(gpubound={"scenarios": [scenario(name="gpubound")]})])
+        text = report.readme("a\n<!-- results: make results -->\nold\n<!-- end of results -->\nb\n", m)
+        self.assertIn("| ResNet-50 batch 64 at 20/s, beside ResNet-50 batch 1024 | 1 | 4.20 ms |", text)
+        self.assertNotIn("old", text)
+        self.assertEqual(report.readme(text, m), text)
 
     def test_alone_against_itself(self):
         same = scenario(block_requests={"alone": [2, 2, 2, 2]}, raw_us={"alone": [3, 4] * 4})
-        self.assertEqual(report.halves(same), [1, 1])
+        self.assertEqual(tables.halves(same), [1, 1])
         noisy = scenario(block_requests={"alone": [2, 2, 2, 2]}, raw_us={"alone": [3, 4, 3, 4, 3, 8, 3, 4]})
-        self.assertEqual(report.halves(noisy), [0.5, 2])
-        self.assertIsNone(report.halves(scenario()))
+        self.assertEqual(tables.halves(noisy), [0.5, 2])
+        self.assertIsNone(tables.halves(scenario()))
 
     def test_merge_keeps_nothing_beside_a_failure(self):
         good = results(test4={"scenarios": [scenario(), scenario(name="test4, under MPS")]})
@@ -103,7 +150,7 @@ class Pages(unittest.TestCase):
         one = results(burst={"scenarios": [scenario(name="burst/poisson")]})
         s = report.merge([both, one])["suites"]["burst"]
         self.assertEqual(s["status"], "MISSED")
-        self.assertIn("burst/on-off, by command 1: high P99 / alone 1.300", s["why"])
+        self.assertIn("burst/on-off, run 1: high P99 / alone 1.300", s["why"])
         self.assertEqual(one["suites"]["burst"]["status"], "OK")
 
     def test_noise_is_said_beside_the_verdict(self):
@@ -112,16 +159,16 @@ class Pages(unittest.TestCase):
         v = dict(s["verdicts"][0], value=1.13, ok=False, interval=[0.98, 1.31], within_noise=True)
         s["verdicts"] = [v, dict(v, value=1.07, ok=True), dict(v, value=1.4, interval=[1.2, 1.6], within_noise=False)]
         m = report.merge([results(test4={"scenarios": [s]})])
-        text = report.markdown(m)
-        for want in ("| 1.02x | 1.13x (0.98-1.31) |", "| 1.130 (0.98-1.31) x | <= 1.100 | **missed**, within noise |",
-                     "| 1.070 (0.98-1.31) x | <= 1.100 | met, within noise |", "| 1.400 (1.20-1.60) x | <= 1.100 | **missed** |"):
+        self.assertIn("1.13x (0.98-1.31)", report.page(m))
+        text = report.html(m)
+        for want in ("missed, within noise", "met, within noise", ">missed<"):
             self.assertIn(want, text)
         self.assertIn("(must be <= 1.100, within noise)", report.summary(m))
-        self.assertEqual(report.interval_text([-0.1, 0.3]), " (-0.10 to 0.30)")
+        self.assertEqual(tables.interval_text([-0.1, 0.3]), " (-0.10 to 0.30)")
         self.assertEqual(m["suites"]["test4"]["status"], "MISSED")
 
     def test_charts_are_well_formed(self):
-        svg = report.Chart("a <b> & c", {"alone": [1000, 2000, 3000], "live": [1500, 0, 40000], "x<y": [200], "none": []}).svg()
+        svg = tables.Chart("a <b> & c", {"alone": [1000, 2000, 3000], "live": [1500, 0, 40000], "x<y": [200], "none": []}).svg()
         root = ET.fromstring(svg)
         self.assertEqual(len([e for e in root.iter("{http://www.w3.org/2000/svg}path")]), 6)  # three curves, three in the legend
 

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merging of runs and formatting of numbers, shared by the Markdown page and the HTML report."""
+import itertools
+import json
+import os
+import random
+import subprocess
+import textwrap
+
+import stats
+
+XSCHED = os.environ.get("XSCHED") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bin", "xsched")
+
+# Modes as the tables name them.
+NAMES = {"live": "XSched", "timeslice": "XSched, timeslices only", "suspend": "XSched, suspension only (Lv3)",
+         "level1": "XSched, Lv1", "level2": "XSched, Lv2", "mps": "MPS", "mps-priority": "MPS, client priorities"}
+UNDER_MPS = ", under MPS"
+
+
+def proven(s):
+    return s["status"] in ("OK", "MISSED", "INCOMPLETE")
+
+
+# -- merging
+
+
+def merge(results):
+    """Combines runs. The last run of each suite counts, and so does the last run of each scenario: a scenario that
+    the last run of its suite left out stays, with the number of its run. "history" has every proven run of a scenario."""
+    out = {"runs": results, "suites": {}, "history": {}}
+    for run, r in enumerate(results, 1):
+        for name, s in r["suites"].items():
+            if s["status"] != "SKIPPED" or name not in out["suites"]:
+                out["suites"][name] = over(out["suites"].get(name), s, run)
+            for sc in s.get("scenarios", []) if proven(s) else []:
+                if all((sc["modes"].get(m) or {}).get("high") for m in ("alone", "live")):
+                    out["history"].setdefault(sc["name"], []).append(dict(sc, run=run))
+    return out
+
+
+def over(earlier, s, run):
+    """Returns suite s of a later run plus the scenarios only the earlier run has. A failed suite keeps nothing."""
+    s = dict(s, run=run)
+    if "scenarios" in s:
+        s["scenarios"] = [dict(sc, run=run) for sc in s["scenarios"]]
+    if not earlier or not proven(s) or not proven(earlier):
+        return s
+    names = {sc["name"] for sc in s.get("scenarios", [])}
+    kept = [sc for sc in earlier.get("scenarios", []) if sc["name"] not in names]
+    if not kept:
+        return s
+    s["scenarios"] = s.get("scenarios", []) + kept
+    missed = ["%s, run %d: %s" % (sc["name"], sc["run"], verdict_text(v)) for sc in kept for v in sc["verdicts"] if not v["ok"]]
+    if missed:
+        s["status"] = "MISSED" if s["status"] == "OK" else s["status"]
+        s["why"] = "; ".join(([s["why"]] if s["why"] else []) + missed)
+    return s
+
+
+def scenarios(merged):
+    """{name: scenario} of all proven suites."""
+    return {sc["name"]: sc for s in merged["suites"].values() if proven(s) for sc in s.get("scenarios", [])}
+
+
+# -- figures derived from raw samples
+
+
+def halves(sc):
+    """Returns the middle 90 % of the ratios between the P99 of one half of the alone blocks and of the other half, over
+    all ways to halve them. Both halves measure the same thing, so a ratio in this range is noise of the machine."""
+    sizes, raw = (sc.get("block_requests") or {}).get("alone"), sc["raw_us"].get("alone")
+    if not sizes or len(sizes) < 4:
+        return None
+    ends = list(itertools.accumulate(sizes))
+    blocks = [raw[end - n:end] for n, end in zip(sizes, ends)]
+    which = set(range(len(blocks)))
+
+    def p99(of):
+        return stats.percentile([v for i in of for v in blocks[i]], 0.99)
+    found = sorted(p99(one) / p99(which - set(one)) for one in itertools.combinations(sorted(which), len(blocks) // 2))
+    return [found[int(len(found) * 0.05)], found[int(len(found) * 0.95)]]
+
+
+def ratio_interval(sc, mode="live", rounds=500):
+    """Returns the 95 % interval of P99 / alone and how it was made: "" by resampling blocks, "*" by resampling requests,
+    for runs with fewer than four blocks of a mode."""
+    found = (sc["modes"][mode].get("p99_compared") or {}).get("ratio")
+    if found:
+        return found, ""
+    alone, ours = sc["raw_us"].get("alone") or [], sc["raw_us"].get(mode) or []
+    if min(len(alone), len(ours)) < 20:
+        return None, ""
+    rng = random.Random(1)
+
+    def p99(values):
+        return stats.percentile(rng.choices(values, k=len(values)), 0.99)
+    return stats.middle([p99(ours) / p99(alone) for _ in range(rounds)], 4), "*"
+
+
+# -- text
+
+
+def number(v, digits=3):
+    if v is None:
+        return "-"
+    return "%.*f" % (digits, round(v, digits) + 0.0) if isinstance(v, float) else str(v)  # + 0.0: no -0.00
+
+
+def ms(v):
+    """Milliseconds with three significant digits."""
+    return "-" if v is None else "%.*f ms" % (2 if v < 9.995 else 1, v)
+
+
+def times(v):
+    return "-" if not v else number(v, 2 if v < 10 else 1) + "x"
+
+
+def percent(v, digits=1):
+    return "-" if v is None else "%.*f %%" % (digits, 100 * v)
+
+
+def span(values, digits=2, unit="x"):
+    """The least and the greatest of values."""
+    return "%.*f to %.*f%s" % (digits, min(values), digits, max(values), unit)
+
+
+def interval_text(interval, digits=2):
+    if not interval:
+        return ""
+    return " (%s%s%s)" % (number(interval[0], digits), "-" if interval[0] >= 0 else " to ", number(interval[1], digits))
+
+
+def verdict_text(v):
+    noise = ", within noise" if v.get("within_noise") else ""
+    return "%s %s%s %s (must be %s %s%s)" % (v["what"], number(v["value"]), interval_text(v.get("interval")), v["unit"],
+                                            "<=" if v["at_most"] else ">=", number(v["limit"]), noise)
+
+
+def paragraph(text, indent=""):
+    return textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False,
+                         break_on_hyphens=False) + "\n"
+
+
+def bullets(items):
+    return "".join(paragraph(i, "- ") for i in items)
+
+
+class Table:
+    """A table, as Markdown or as a block of the HTML report."""
+
+    def __init__(self, head, rows):
+        self.head, self.rows = head, [[str(c) for c in row] for row in rows]
+
+    def block(self):
+        return {"table": {"head": self.head, "rows": [[c.replace("**", "") for c in row] for row in self.rows], "left": 1}}
+
+    def __str__(self):
+        lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
+        return "\n".join(lines + ["| " + " | ".join(c.replace("|", "/") for c in row) + " |" for row in self.rows]) + "\n"
+
+
+class Chart:
+    """Latency percentiles of each mode, as curves."""
+
+    def __init__(self, name, raw_us):
+        self.name = name
+        self.curves = [{"name": "xsched" if m == "live" else m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
+
+    def block(self):
+        return {"heading": "Latency of the service: " + self.name, "curves": self.curves}
+
+    def svg(self):
+        return render(self.name + ": latency of the service", [self.block()], "--svg")
+
+
+def render(title, blocks, *flags):
+    """The blocks as an HTML page or, with --svg, as a picture. `xsched render` is the only renderer."""
+    done = subprocess.run([XSCHED, "render", *flags], input=json.dumps({"title": title, "blocks": blocks}), stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
