@@ -3,9 +3,10 @@
 // CUDA and HIP in one process: contexts, streams, events and captures of the two do not meet, and
 // the watcher asks each runtime about its own. Then threads of both at once.
 
-#include "null/null_hip.h"
 #include "runtime/cuda/test_fake.h"
 #include "runtime/hip/account.h"
+
+#include "null/null_hip.h"
 
 #include <pthread.h>
 #include <stdlib.h>

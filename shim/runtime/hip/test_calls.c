@@ -3,10 +3,11 @@
 // Every line of hooks.table, called through its hook on the null runtime: what it counts as, what
 // it leaves busy, and that a refusal comes back as it is and counts as nothing.
 
-#include "null/null_hip.h"
 #include "runtime/cuda/test_fake.h"
 #include "runtime/hip/account.h"
 #include "test_invoke.h"
+
+#include "null/null_hip.h"
 
 #include <pthread.h>
 #include <string.h>
