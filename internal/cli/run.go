@@ -97,6 +97,8 @@ shim; XSCHED_LOG=FILE enables its log.`,
 				return err
 			}
 			env.prepend("LD_PRELOAD", preload.libraries...)
+			// Without this, gcc's AddressSanitizer refuses to start behind a preloaded library.
+			env.prepend("ASAN_OPTIONS", "verify_asan_link_order=0")
 			if preload.folder != "" {
 				env.prepend("LD_LIBRARY_PATH", preload.folder)
 			}
