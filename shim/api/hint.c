@@ -136,7 +136,7 @@ XSI_EXPORT XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType polic
 
 // ---- ours ---------------------------------------------------------------------------------------
 
-// Turns what the program says into what the daemon is told; false: something is out of range.
+// Converts a hint of the public interface; false if a value is out of range.
 static bool to_wire(const xs_hint *said, struct xsw_hint *hint) {
   if (said == NULL || said->bytes != sizeof *said || (said->said & ~(uint32_t)XSW_HINT_ALL) != 0 ||
       (said->said & XSW_HINT_LEVEL) != 0)

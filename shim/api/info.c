@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program can ask, and the marks of its requests.
+// Queries of the program, and marks of its requests.
 
 #include "api.h"
 

@@ -12,10 +12,10 @@
 #include "core/log.h"
 #include "core/options.h"
 
-// ---- what is in a stream ---------------------------------------------------------------------
+// ---- work in a stream ---------------------------------------------------------------------
 
-// Waits until it is over. The platform's own call: our hook would count a synchronisation that the
-// program did not make.
+// Waits until the stream is empty, with the platform's own call: our hook would count a synchronization
+// that the program did not make.
 static XResult synchronize(const struct xsi_api_object *hardware, struct xsi_work_life life) {
   if (!xsi_work_started()) return kXSchedSuccess; // no driver was ever seen
   bool counted = xsi_work_lives(life);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters: a block in each thread's own storage, so that counting is one store to a line nobody
-// else writes. The blocks are chained; a thread that ends adds its numbers to those of the threads
+// Counters: one block in thread-local storage, so that counting is one store to a cache line that no
+// other thread writes. The blocks are chained; a thread that ends adds its numbers to those of the threads
 // before it.
 
 #include "counters.h"
@@ -58,7 +58,7 @@ static void thread_ends(void *argument) {
   __atomic_store_n(&threads, threads - 1, __ATOMIC_RELAXED);
   xsi_counters_unlock();
   // Destructors of others may still launch: they list the block again, and we are called again, but
-  // only so often. After that nobody would unlink it before its memory goes, so it stays out.
+  // only so often. After that no destructor would unlink it before its memory goes, so it stays out.
   block->listed = ++rounds >= LAST_ROUND;
 }
 

@@ -3,7 +3,7 @@
 // The doorbell: eight bytes into the daemon's eventfd. Any thread may ring while the helper ends
 // the session, so the number must never be closed and given to a file of the application's in
 // between. It is therefore one number for the life of the process: joining puts the daemon's
-// eventfd behind it with dup3, leaving puts one nobody reads. The kernel replaces the file
+// eventfd behind it with dup3, leaving puts one that has no reader. The kernel replaces the file
 // atomically; a ring already under way holds a reference to the file it started with.
 
 #include "doorbell.h"
@@ -21,7 +21,7 @@
 #include "page.h"
 
 static int bell = -1; // the number the application's threads write to
-static int dead = -1; // what is behind it while there is no daemon
+static int dead = -1; // the file behind it while there is no daemon
 
 static int make_eventfd(void) {
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

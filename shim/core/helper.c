@@ -114,7 +114,7 @@ static int create_thread(void) {
 
 void xsi_helper_start(void) {
   if (XSI_LIKELY(__atomic_load_n(&started, __ATOMIC_ACQUIRE))) return;
-  if (xsi_scheduler() == XSW_SCHEDULER_APP) return; // nobody to talk to
+  if (xsi_scheduler() == XSW_SCHEDULER_APP) return; // there is no daemon to join
   int saved = errno, cancel_state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); // the lock must not be left held
   xsi_helper_lock();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program says about itself, from the environment and while it runs. Our copy is the
-// truth: HELLO carries all of it, and a HINT frame what has changed since. Only changes are sent,
-// so that what somebody else has said meanwhile (xsched hint) stays.
+// Hints of the process, from the environment and from the program. The local copy is authoritative:
+// HELLO carries all of it, and a HINT frame the changes since. Only changes are sent, so that hints
+// set from outside (xsched hint) stay.
 
 #include "hint.h"
 
@@ -63,7 +63,7 @@ void xsi_hint_hello(struct xsw_hello *hello) {
 bool xsi_hint_next_frame(struct xsw_hint_frame *frame) {
   memset(frame, 0, sizeof *frame);
   xsi_queue_lock();
-  // Before looking: what is said from here on is due again.
+  // Before looking: a hint set from here on is due again.
   xsi_queue_set_hints_due(false);
   bool found = untold.said != 0;
   if (found) {

@@ -11,7 +11,7 @@
 void xsi_hint_init(void); /* from the options */
 /* Sets hints of the process; policy may be NULL. The current daemon and later ones are told. */
 void xsi_hint_process(const struct xsw_hint *hint, const char *policy);
-/* Who schedules: what the environment says, unless the program chose otherwise. */
+/* The scheduler of this process: from the environment, unless the program chose another. */
 uint32_t xsi_scheduler(void);
 void xsi_set_scheduler(uint32_t scheduler);
 bool xsi_joined(void); /* a daemon schedules this process now */

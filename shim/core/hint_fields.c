@@ -35,7 +35,7 @@ static bool is_name(const char *text, size_t most) {
 }
 
 bool xsi_hint_sound(const struct xsw_hint *hint) {
-  // What is above INT64_MAX becomes negative, and no field but the priorities may be that.
+  // A value above INT64_MAX becomes negative, which only priorities may be.
 #define CHECK_RANGE(field, bit, variable, kind, least, most)                                       \
   if (!in_range((int64_t)hint->field, least, most)) return false;
 #define CHECK_NAME(field, bit, variable, kind, least, most)                                        \

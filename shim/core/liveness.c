@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fail open. The daemon is obeyed only while its heartbeat is young and its lease valid; otherwise
-// the process runs natively until the next heartbeat, and what the daemon did to its channels is
-// undone.
+// Fail open. The daemon is obeyed only while its heartbeat is recent and its lease valid. Otherwise the
+// process runs natively until the next heartbeat, and the drivers undo everything the daemon did.
 
 #include "liveness.h"
 
@@ -76,7 +75,7 @@ void xsi_liveness_recovered(uint64_t epoch, bool first) {
   recovered_epoch = epoch;
   failed = false;
   if (first) recoveries++;
-  // The count first: who sees the epoch sees it counted.
+  // The count first: a reader that sees the epoch sees it counted.
   __atomic_store_n(&xsi_header()->recoveries, recoveries, __ATOMIC_RELEASE);
   __atomic_store_n(&xsi_header()->recovered_epoch, epoch, __ATOMIC_RELEASE);
 }

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Sections are a few dozen nanoseconds long: whoever is not in one by then does not run.
+// Critical sections take a few dozen nanoseconds: a holder that takes longer has been descheduled.
 enum { SPINS = 100, LOOK_AGAIN_NS = 100000 };
 
 static void relax(void) {

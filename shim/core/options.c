@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the environment says, read once at load: reading it later would race with the application's
+// Options from the environment, read once at load: reading later would race with the application's
 // setenv.
 
 #include "options.h"
@@ -36,7 +36,7 @@ bool xsi_option_text(const char *name, char *value, size_t bytes) {
   return length >= 0;
 }
 
-// False: nothing was said, or nothing that can be understood (logged).
+// False: the variable is unset, or invalid, which is logged.
 static bool number_option(const char *name, long minimum, long maximum, long *value) {
   char text[32];
   if (!xsi_option_text(name, text, sizeof text) || text[0] == 0) return false;
@@ -85,8 +85,7 @@ static void granularity_option(void) {
     xsi_log(XSI_ERROR, "XSCHED_GRANULARITY=%s is ignored; give process or queue", text);
 }
 
-// ---- hints: one variable a field of the table
-// ----------------------------------------------------
+// ---- hints: one variable a field of the table ----------------------------------------------------
 
 // A decimal fraction of at most two digits, in hundredths.
 static bool parse_percentile(const char *text, long minimum, long maximum, long *value) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues: our own copy is the truth, the page shows it to whichever daemon there is. One lock for
-// the table: it is taken when queues come and go and for what the daemon is told of all of them,
-// but not for a change between idle and busy. Those of one queue come one after the other; who
-// shows all queues to a new daemon meanwhile looks again afterwards.
+// Queues. The local copy is authoritative; the page shows it to the current daemon. One lock guards the
+// table: for queues that come and go, and for publishing all of them. Changes between idle and busy do
+// not take it. The caller serializes the changes of one queue; publishing all queues re-reads afterwards.
 
 #include "queue.h"
 
@@ -52,14 +51,14 @@ static bool is_busy(const struct queue *queue) { return (transitions_of(queue) &
 
 static void show(uint32_t index, uint64_t transitions, uint64_t changed_ns, uint64_t busy_ns) {
   struct xsw_queue *slot = xsi_slot(index);
-  // transitions last: who sees it sees the time that belongs to it. And before any look at quiet.
+  // transitions last: a reader that sees it sees the matching time. And before any load of quiet.
   __atomic_store_n(&slot->changed_ns, changed_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->busy_ns, busy_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->transitions, transitions, __ATOMIC_SEQ_CST);
 }
 
-// The queue has work from now on, or none. Our own copy first: who shows it sees that it has to
-// once more, or the page gets the newer one after the older.
+// Toggles between idle and busy. The local copy first: a concurrent publisher then either publishes
+// again, or writes the older value before this one.
 static void change(uint32_t index) {
   struct queue *queue = &queues[index];
   uint64_t now = xsi_now_ns(), transitions = queue->transitions + 1;
@@ -165,7 +164,7 @@ void xsi_queue_set_busy(int index, bool busy) {
   struct queue *queue = &queues[index];
   if (!is_open(queue) || is_busy(queue) == busy) return;
   change((uint32_t)index);
-  // After the change, as wire.h says. Nobody waits for a quiet queue's counters either: the
+  // After the change, as wire.h says. The counters of a quiet queue are not urgent either: the
   // helper's tick publishes them.
   if (__atomic_load_n(&xsi_slot((uint32_t)index)->quiet, __ATOMIC_SEQ_CST) != 0) return;
   if (!busy) publish_submitted((uint32_t)index);

@@ -86,7 +86,7 @@ uint64_t xsi_request_begin(const char *name) {
 static void note(const struct open_request *open, uint64_t now) {
   struct xsw_request *slot = &in_page()->ring[finished % XSW_REQUEST_RING];
   __atomic_store_n(&slot->sequence, 0, __ATOMIC_RELAXED);
-  // Release: who sees one of the new values sees the 0, too.
+  // Release: a reader that sees a new value also sees the 0.
   __atomic_store_n(&slot->begin_ns, open->begin_ns, __ATOMIC_RELEASE);
   __atomic_store_n(&slot->end_ns, now, __ATOMIC_RELEASE);
   __atomic_store_n(&slot->name, open->name, __ATOMIC_RELEASE);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The session with the daemon: away -> greeting -> joined -> (ending) -> away, all in the helper
-// thread and never blocking. Whatever the daemon sends that is not exactly what the contract says
-// ends the session.
+// thread and never blocking. Any frame that violates the contract ends the session.
 
 #include "session.h"
 
@@ -227,8 +226,8 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
     xsi_doorbell_detach();
     return result;
   }
-  // From here on it is a session whose end must be recovered from. Objects go before queues, so
-  // that the daemon knows what it can do to a queue when it sees one.
+  // From here on the end of the session needs a recovery. Objects go before queues, so that the daemon
+  // knows how to preempt a queue when it sees one.
   session.state = JOINED;
   session.failed = false;
   session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go

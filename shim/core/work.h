@@ -1,39 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Busy and idle: what a process has submitted to its streams and what of it is known to be over.
- * Platforms (cuda/, hip/) report submissions, waits and events; this decides when a queue changes
- * between idle and busy. Nothing here knows a GPU runtime: each platform gives a few functions, and
- * every context and stream belongs to one. Handles of two platforms are never the same: all are
- * addresses in this process.
+ * Busy and idle. Runtimes report submissions, waits and events; this part decides when a queue changes
+ * between idle and busy. It knows no runtime: each gives a struct xsi_work_platform, and every context
+ * and stream belongs to one. Handles of two platforms never collide, because all are addresses.
  *
- * A stream counts what was begun (submitted) before the driver is called, and what the driver has
- * taken (landed) after it returned. Whoever waits for a stream takes its landed count first (a
- * mark): a wait that succeeds completes that many. Sets of landed work only grow, so marks of
- * several threads compare. The stream is idle when completed has caught up with submitted; work in
- * mid-call keeps it busy.
+ * A stream counts work before the driver call (submitted) and after the driver accepted it (landed). A
+ * thread that waits for a stream first reads the landed count, the mark. A successful wait completes
+ * everything up to the mark. Landed work only grows, so marks of several threads compare. The stream is
+ * idle when completed equals submitted; a call in progress keeps it busy.
  *
- * submitted++ then load of busy (the submitter), busy = 0 then load of submitted (whoever marks
- * idle): at least one of the two has to see the other. A locked instruction would do that, but it
- * comes right behind the driver's write to the device and waits until that has arrived: it is
- * several times what all the rest of a hook costs. So the thread that used a stream first is its
- * owner. It counts in words that only it stores, with plain stores, and only the compiler is kept
- * from swapping them. All other threads count in words of their own, with sequentially consistent
- * additions. Whoever marks a stream idle that another thread owns has the kernel make every running
- * thread pass a barrier (membarrier) between the two steps: what the owner did before that is seen
- * here, what it does later sees busy = 0.
+ * Two threads can race: the submitter increments submitted and then loads busy; the thread that marks
+ * the stream idle clears busy and then loads submitted. At least one must see the other's store. A locked
+ * instruction would ensure that, but it would wait for the driver's write to the device and cost several
+ * times the rest of the hook. Therefore the thread that used a stream first is its owner. The owner counts
+ * with plain stores in words that only it writes; only compiler reordering is prevented. Other threads
+ * count in separate words, with sequentially consistent additions. A thread that marks another owner's
+ * stream idle calls membarrier between its two steps. The barrier makes the owner's earlier stores
+ * visible here, and lets the owner's later loads see busy = 0.
  *
- * Such a barrier costs up to a few microseconds. A stream whose end is always found by others,
- * after a few launches each, loses its owner: behind a barrier, while busy = 0. When it is busy
- * the word says for whom: the owner's token or nobody's. A former owner that has not noticed still
- * counts in its own words, which nobody else stores in this life of the record; then it finds that
- * busy is not its token and takes the lock. Without membarrier no stream has an owner.
+ * A membarrier costs up to a few microseconds. If other threads keep finding the end of a stream after
+ * only a few launches, the stream loses its owner: behind a barrier, while busy = 0. A nonzero busy holds
+ * the owner's token, or XSI_WORK_NOBODY. A former owner that has not noticed still counts in its own
+ * words, which no other thread writes in this life of the record. It then finds that busy is not its
+ * token and takes the lock. Without membarrier no stream has an owner.
  *
- * A stream counts for its context's queue, or has a queue of its own: because the program made one
- * for it (api/), or because each stream shall be one. The program may hold such a stream at a gate
- * of its own, which is a slot that is closed for good.
+ * A stream counts for the queue of its context, or has a queue of its own: because the program created
+ * one (api/), or because XSCHED_GRANULARITY asks for it. The program may hold such a stream at a gate of
+ * its own, a slot that stays closed.
  *
- * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called
- * with the work lock held; the watcher calls it with the watch lock held.
+ * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called with
+ * the work lock held; the watcher calls it with the watch lock held.
  */
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
@@ -56,8 +52,7 @@ struct xsi_work_device {
   uint32_t pci_bus_slot;
 };
 
-/* What a platform can do; contexts, streams and events are its handles. None of these may fail
- * loudly. */
+/* Operations of a platform on its handles. None of these may exit, print or change errno. */
 struct xsi_work_platform {
   /* The context of a created stream; 0: unknown. */
   uintptr_t (*context_of)(uintptr_t stream);
@@ -69,7 +64,7 @@ struct xsi_work_platform {
   /* Records an event of ours, made in that context if *event is 0. */
   int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
   int (*event_wait)(uintptr_t event);
-  /* From the program's threads: waits until what is in the stream is over. */
+  /* From the program's threads: waits until the stream is empty. */
   int (*synchronize)(uintptr_t context, uintptr_t stream);
   /* Does what goes into the stream now become part of a graph? */
   bool (*capturing)(uintptr_t stream);
@@ -77,7 +72,7 @@ struct xsi_work_platform {
   int32_t (*priority_of)(uintptr_t stream);
   void (*watcher_starts)(void); /* on the watcher thread, before it asks anything */
   bool has_current;             /* threads have a current context, and asking which costs time */
-  bool waits_at_thread_exit;    /* what is in a thread's default streams is over when it ends */
+  bool waits_at_thread_exit;    /* a thread's default streams are empty when it ends */
   bool query_joins;             /* asking about the default stream makes it wait for all others */
 };
 
@@ -109,8 +104,8 @@ struct xsi_work_stream {
   uintptr_t key_context, handle;
   uint64_t key_thread;
   uint32_t capturing; /* captures begun on it */
-  uint32_t met;       /* times in a row that its end cost a barrier and was not worth it */
-  uint64_t met_at;    /* what of the owner's work had landed the last time */
+  uint32_t wasted;    /* consecutive unprofitable membarriers */
+  uint64_t wasted_at; /* the owner's landed count at the last one */
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
   uint64_t busy_since_ns, poll_at_ns, published;
@@ -130,7 +125,7 @@ _Static_assert(offsetof(struct xsi_work_stream, completed) == 64, "the first lin
 struct xsi_work_hot {
   uint64_t epoch; /* raised when a stream or context goes: empties the caches */
   /* The only context of the process, 0 if there are several: then it is every thread's current one.
-   * A driver can have contexts that we have not seen, so whoever believes it looks now and then. */
+   * A driver can have contexts that we have not seen, so each thread checks now and then. */
   uintptr_t only;
   uint32_t captures; /* in progress in this process */
 } __attribute__((aligned(64)));
@@ -333,10 +328,10 @@ void xsi_work_capture_ended(struct xsi_work_stream *stream);
 
 /* ---- events (work_event.c) ------------------------------------------------------ */
 
-/* About to be recorded anew, or destroyed: it stands for nothing now. */
+/* About to be recorded again, or destroyed: it marks nothing now. */
 void xsi_work_event_forget(uintptr_t event, bool destroyed);
 void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark);
-/* What the event stands for; false: nothing we know. */
+/* The work that the event marks; false if unknown. */
 bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark);
 
 /* What an event stood for before the driver was asked about it. Only if it stands for the same

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The changes of streams between idle and busy, and who waits for them. See work.h for the rules.
+// Changes of streams between idle and busy, and waits for them. See work.h for the rules.
 
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -11,11 +11,11 @@
 #include "log.h"
 #include "work_internal.h"
 
-// A barrier is worth as many launches of the owner without a locked instruction; and so many times
-// in a row it may be had in vain.
-enum { WORTH = 64, MET_IN_VAIN = 16 };
+// A barrier pays off after so many launches of the owner without a locked instruction. A stream loses its
+// owner after so many consecutive barriers that did not pay off.
+enum { WORTH = 64, MOST_WASTED = 16 };
 
-// ---- owners, and the barrier that everybody else passes for them -------------------------------
+// ---- owners, and the barrier that others use -------------------------------
 
 static bool barrier_is_there;
 
@@ -34,24 +34,24 @@ void xsi_work_owners_start(void) {
 
 bool xsi_work_owners(void) { return __atomic_load_n(&barrier_is_there, __ATOMIC_ACQUIRE); }
 
-// What the owner counted before this is seen afterwards; what it counts later finds busy = 0. Under
-// the work lock, with busy = 0.
+// Makes the owner's earlier counts visible, and busy = 0 visible to its later ones. Under the work lock,
+// with busy = 0.
 static void meet_owner(struct xsi_work_stream *stream) {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // The program took the call away meanwhile. At most one launch of the owner that happens at this
-  // very moment is taken for idleness.
+  // A sandbox has forbidden the call since. At most one concurrent launch of the owner is mistaken for
+  // idleness.
   xsi_log(XSI_WARN, "membarrier is refused: launches cost more from now on");
   __atomic_store_n(&barrier_is_there, false, __ATOMIC_RELEASE);
   __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
 }
 
-// The barrier of this busy time was had, and the stream is idle: shall it go on like that?
+// The stream is idle after a barrier: decides whether it keeps its owner.
 static void weigh_owner(struct xsi_work_stream *stream) {
   uint64_t landed = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
-  bool worth = landed - stream->met_at >= WORTH;
-  stream->met_at = landed;
-  stream->met = worth ? 0 : stream->met + 1;
-  if (stream->met == MET_IN_VAIN)
+  bool worth = landed - stream->wasted_at >= WORTH;
+  stream->wasted_at = landed;
+  stream->wasted = worth ? 0 : stream->wasted + 1;
+  if (stream->wasted == MOST_WASTED)
     __atomic_store_n(&stream->owner, XSI_WORK_NOBODY, __ATOMIC_RELAXED);
 }
 
@@ -78,7 +78,7 @@ void xsi_work_landed_other(struct xsi_work_stream *stream) {
   __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
 }
 
-// Neither of these two touches errno: what may, keeps it by itself. They are on the way of every
+// Neither of these two touches errno; callees that may do so restore it. They are on the path of every
 // launch that is waited for.
 void xsi_work_mark_busy(struct xsi_work_stream *stream) {
   bool wake = false;
@@ -108,11 +108,11 @@ static void try_idle(struct xsi_work_stream *stream, bool by_watcher) {
     bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
     if (meet) meet_owner(stream);
     if (completed < xsi_work_submitted(stream)) {
-      // Somebody submitted in between and may have seen the stream busy: it is.
+      // Another thread submitted in between and may have seen the stream busy: it is.
       __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_SEQ_CST);
     } else {
       if (!meet)
-        stream->met = 0;
+        stream->wasted = 0;
       else if (!by_watcher)
         weigh_owner(stream);
       __atomic_store_n(&stream->watched, by_watcher, __ATOMIC_RELAXED);
@@ -151,13 +151,12 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
   } else {
     __atomic_sub_fetch(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
   }
-  // Only under the lock is it known whether that was all: who completes the rest at this moment
-  // neither orders its store with this nor leaves busy alone.
+  // Only the lock tells whether that was all: a thread that completes the rest now neither orders its
+  // store with this one nor leaves busy alone.
   xsi_work_try_idle(stream, false);
 }
 
-// ---- captures
-// ------------------------------------------------------------------------------------
+// ---- captures ------------------------------------------------------------------------------------
 
 void xsi_work_capture_begun(struct xsi_work_stream *stream) {
   xsi_work_lock();
@@ -193,7 +192,7 @@ void xsi_work_marks_take(struct xsi_work_marks *marks, uintptr_t handle) {
       marks->room = context->busy;
     }
   }
-  // Without memory for all the watcher finds the rest.
+  // Without memory for all of them, the watcher finds the rest.
   for (struct xsi_work_stream *stream = context ? context->busy_streams : NULL;
        stream && marks->count < marks->room; stream = stream->busy_next) {
     marks->marked[marks->count].stream = stream;

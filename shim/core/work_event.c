@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which point of which stream an application's event stands for.
+// Maps the application's events to a stream and a mark.
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lv1's limit on work in flight: an event of ours every few submissions, and waiting for the oldest
-// one when there is too much in flight. In force only while the daemon says so, and never during
-// captures.
+// Lv1's limit on work in flight. Every few submissions an event of ours is recorded; a launcher above the
+// limit waits for the oldest one. In force only while the daemon sets it, and never during captures.
 
 #include <errno.h>
 #include <pthread.h>
@@ -44,7 +43,7 @@ static void keep(struct xsi_work_stream *stream, uint64_t incarnation, uintptr_t
   xsi_work_unlock();
 }
 
-// Records one of our events behind what has landed so far.
+// Records one of our events behind the work that has landed.
 static int record(struct xsi_work_stream *stream, struct xsi_work_limit *limit) {
   xsi_work_lock();
   struct xsi_work_context *context = stream->context;
@@ -70,13 +69,13 @@ static int record(struct xsi_work_stream *stream, struct xsi_work_limit *limit) 
 
 static uint64_t in_flight(struct xsi_work_stream *stream) {
   uint64_t completed = __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST);
-  // A locked look, as the owner counted with a plain store: of two that come at once one sees both.
+  // A locked read, because the owner counts with a plain store: of two concurrent threads one sees both.
   uint64_t submitted = __atomic_fetch_add(&stream->submitted_others, 0, __ATOMIC_SEQ_CST);
   submitted += __atomic_load_n(&stream->submitted_owner, __ATOMIC_SEQ_CST);
   return submitted > completed ? submitted - completed : 0;
 }
 
-// A daemon that is silent limits nobody.
+// A silent daemon imposes no limit.
 static uint32_t limit_now(const struct xsi_work_stream *stream) {
   if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0) return 0;
   return __atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED);
@@ -105,7 +104,7 @@ void xsi_work_limit_before(struct xsi_work_stream *stream) {
     }
     pthread_mutex_unlock(&limit->lock);
     if (!any) {
-      // Nothing landed that is not over: what is in flight is in mid-call in other threads.
+      // All landed work is complete: the rest is in the middle of calls of other threads.
       if (xsi_work_mark(stream) <= __atomic_load_n(&stream->completed, __ATOMIC_SEQ_CST)) break;
       if (record(stream, limit) != 0) break;
       continue;

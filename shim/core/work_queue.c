@@ -15,9 +15,9 @@
 #include "work_internal.h"
 
 static struct xsw_queue no_slot;                               /* zeros: gate open, no limit */
-static struct xsw_queue closed_slot = {.gate = XSW_GATE_HELD}; /* what the program holds */
+static struct xsw_queue closed_slot = {.gate = XSW_GATE_HELD}; /* for streams held by the program */
 
-// The queue first: who sees the slot sees an index that belongs to it or to a later one.
+// The queue first: a reader that sees the slot sees its index or a later one.
 void xsi_work_choose_slot(struct xsi_work_stream *stream) {
   int32_t queue = stream->own ? stream->queue : stream->context->queue;
   struct xsw_queue *slot = queue >= 0 ? xsi_slot((uint32_t)queue) : &no_slot;
@@ -133,7 +133,7 @@ int xsi_work_hold(struct xsi_work_life life, bool hold) {
     __atomic_store_n(&life.stream->program_holds, 1, __ATOMIC_SEQ_CST);
     xsi_work_choose_slot(life.stream);
   } else if (alive) {
-    // The gate before the sleepers: who wakes up finds the daemon's slot.
+    // The gate before the wake-up: a woken launcher finds the daemon's slot.
     __atomic_store_n(&life.stream->program_holds, 0, __ATOMIC_SEQ_CST);
     xsi_work_choose_slot(life.stream);
     syscall(SYS_futex, &life.stream->program_holds, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
@@ -146,7 +146,7 @@ int xsi_work_hold(struct xsi_work_life life, bool hold) {
 void xsi_work_held(struct xsi_work_stream *stream) {
   int saved_errno = errno;
   if (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST)) {
-    // What the program holds is not work that waits for the GPU: nobody else shall stop for it.
+    // Work held by the program does not wait for the GPU: no other queue must be preempted for it.
     xsi_work_withdraw(stream);
     while (__atomic_load_n(&stream->program_holds, __ATOMIC_SEQ_CST))
       syscall(SYS_futex, &stream->program_holds, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);

@@ -149,7 +149,7 @@ static struct xsi_work_context *add_context(const struct xsi_work_platform *plat
     context->known = true;
     context->device = *device;
   }
-  context->queue = -1; // unless it is asked for: only what the program makes a queue is one
+  context->queue = -1; // unless automatic: only queues that the program creates
   if (xsi_options.automatic) {
     context->queue = device ? xsi_queue_open(device->pci_domain, device->pci_bus_slot, 0) : -ENODEV;
     if (context->queue < 0) {
@@ -234,7 +234,7 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   free_streams = stream;
 }
 
-// Nobody names the stream any more, but its work is not over: the record ends with it.
+// The handle is gone, but its work is not over: the record lives until then.
 static void abandon(struct xsi_work_stream *stream) {
   stream->abandoned = true;
   forget_unlanded(stream);
@@ -255,8 +255,8 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   start_counts(stream); // what was in mid-call when the last life ended has come back since
   uint64_t owner = xsi_work_owners() ? xsi_thread.work.token : XSI_WORK_NOBODY;
   __atomic_store_n(&stream->owner, owner, __ATOMIC_RELAXED);
-  stream->met = 0;
-  stream->met_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
+  stream->wasted = 0;
+  stream->wasted_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
   xsi_work_choose_slot(stream);
   stream->published = xsi_work_mark(stream);
   __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
@@ -328,7 +328,7 @@ void xsi_work_stream_destroying(uintptr_t handle) {
     uintptr_t event = 0;
     if (__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST) &&
         __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0) {
-      // The driver lets the work run on after the stream is gone: an event of ours tells its end.
+      // The driver lets the work run on after the stream is gone: an event of ours marks its end.
       uintptr_t context = stream->context->handle;
       event = xsi_work_spare_event(stream->context);
       xsi_work_unlock();

@@ -41,7 +41,7 @@ struct asked {
   uint64_t incarnation;
 };
 
-// Nobody waits to hear of a program that has its device to itself.
+// The end of work is not urgent for a program that is alone on its device.
 static uint64_t shortest(const struct xsi_work_stream *stream) {
   return __atomic_load_n(&xsi_work_slot(stream)->quiet, __ATOMIC_RELAXED) ? EASY_NS : SHORTEST_NS;
 }
@@ -99,8 +99,7 @@ uint64_t xsi_work_watch(uint64_t now) {
         stream->poll_at_ns = now + shortest(stream);
         stream->looked_at = xsi_work_mark(stream);
       } else if (stream->poll_at_ns <= now) {
-        // Who is still submitting is busy, and a question now would take the driver's locks from
-        // it.
+        // A stream that is still submitting is busy, and a query would contend for the driver's locks.
         bool submits = stream->looked_at != xsi_work_mark(stream);
         stream->looked_at = xsi_work_mark(stream);
         if (count == ROUND) {

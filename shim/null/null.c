@@ -70,8 +70,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   return 0;
 }
 
-// ---- contexts
-// --------------------------------------------------------------------------------------
+// ---- contexts ------------------------------------------------------------------------------------
 
 CUresult cuCtxGetCurrent(CUcontext *context) {
   *context = current;
@@ -111,8 +110,7 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice_v1 device) 
   return xsn_called(XSI_CU_cuCtxCreate_v2);
 }
 
-// ---- streams and events
-// --------------------------------------------------------------------------------
+// ---- streams and events --------------------------------------------------------------------------
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   (void)flags;
@@ -135,8 +133,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
   return xsn_called(XSI_CU_cuEventCreate);
 }
 
-// ---- cuGetProcAddress
-// ------------------------------------------------------------------------------------
+// ---- cuGetProcAddress ----------------------------------------------------------------------------
 
 // Names outside the hook table get an address of their own, never called.
 static void *stand_in(const char *name) {

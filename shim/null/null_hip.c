@@ -129,8 +129,7 @@ hipError_t XSN_NAME(hipStreamIsCapturing)(hipStream_t stream, hipStreamCaptureSt
   return 0;
 }
 
-// ---- functions that use others by their exported names, as a runtime may
-// ------------------------------------
+// ---- functions that use others by their exported names, as a runtime may -------------------------
 
 #ifndef XSN_STATIC
 hipError_t hipMemcpyDtoD(hipDeviceptr_t dst, hipDeviceptr_t src, size_t bytes) {
@@ -140,8 +139,7 @@ hipError_t hipMemcpyDtoD(hipDeviceptr_t dst, hipDeviceptr_t src, size_t bytes) {
 }
 #endif
 
-// ---- questions for entry points
-// ------------------------------------------------------------------
+// ---- questions for entry points ------------------------------------------------------------------
 
 static hipError_t ask(const char *symbol, void **function, bool per_thread, int *status,
                       unsigned slot) {

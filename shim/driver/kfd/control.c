@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only the owner of a queue may do to it: pause and continue, priority, compute units. What is
-// wanted is kept apart from what the driver has; a queue is brought from one to the other whenever
-// either changes.
+// Operations that only the owner of a queue may do: pause, resume, priority, compute units. The wanted
+// state is kept apart from the driver's; a change of either one reconciles the queue.
 
 #include <errno.h>
 #include <string.h>
@@ -33,7 +32,7 @@ struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id) {
     const struct kfd_wish *wish = &table.wishes[i];
     if (wish->gpu_id != 0 && wish->gpu_id != gpu_id) continue;
     sum.paused |= wish->paused;
-    // What is said of one GPU goes before what is said of all.
+    // A wish for one GPU overrides a wish for all.
     if (wish->priority >= 0 && (sum.priority < 0 || wish->gpu_id != 0))
       sum.priority = wish->priority;
     if (wish->mask.bits != 0 && (sum.mask.bits == 0 || wish->gpu_id != 0)) {
@@ -48,7 +47,7 @@ struct kfd_update_queue xsi_kfd_wanted(const struct kfd_queue *queue,
                                        const struct kfd_update_queue *own) {
   struct kfd_wish wish = xsi_kfd_wish_for(queue->gpu_id);
   struct kfd_update_queue sent = *own;
-  // What the driver would refuse stays as it is. Above the percentage's byte is the target XCC.
+  // Values that the driver would refuse stay unchanged. Above the percentage's byte is the target XCC.
   if ((wish.paused & xsi_kfd_kind(queue->type)) != 0 &&
       (own->percentage & 0xff) <= KFD_MAX_PERCENTAGE)
     sent.percentage &= ~0xffu;
@@ -67,7 +66,7 @@ struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_ma
   return any != 0 ? both : *ours;
 }
 
-// ---- towards what is wanted ------------------------------------------------------
+// ---- reconciliation ------------------------------------------------------
 
 // Without the lock. A signal of the application's may meet it: this can be its thread.
 static int call_driver(int fd, unsigned long request, void *argument) {

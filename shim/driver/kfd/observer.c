@@ -202,7 +202,7 @@ static int update(int fd, unsigned long request, void *argument) {
   return result;
 }
 
-// As it is: a refusal is the application's to see. What is wanted beside it comes behind.
+// Passed on unchanged, so that the application sees a refusal. The wanted mask is applied afterwards.
 static int set_mask(int fd, unsigned long request, void *argument) {
   struct kfd_set_cu_mask call;
   if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);

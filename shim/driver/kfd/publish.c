@@ -127,9 +127,9 @@ static bool pending(void) {
   return yes;
 }
 
-// A pause needs a lease that runs: nobody would end it otherwise. One that we have given back does
-// not, whatever its deadline says: the daemon counts that pause as undone. What only changes
-// priorities or masks is undone with the heartbeat, so it needs that.
+// A pause needs a valid lease, or nothing would end it. A lease that was recovered is not valid, whatever
+// its deadline says: the daemon counts that pause as undone. Priorities and masks need a heartbeat,
+// because they are undone when it stops.
 static bool allowed(const struct xsw_order *order) {
   uint64_t now = xsi_now_ns();
   if (order->kind == XSW_ORDER_RESUME) return true;

@@ -51,7 +51,7 @@ struct kfd_table {
   unsigned used; /* queues[0 .. used) were used at least once */
   struct kfd_wish wishes[KFD_GPUS];
   unsigned wish_count;
-  /* what the daemon is yet to be told */
+  /* changes that the daemon does not know yet */
   bool listening;          /* there is one */
   uint32_t due;            /* 1: something; read without the lock */
   uint32_t overflowed;     /* 1: more ended than can be remembered */
@@ -72,10 +72,10 @@ struct kfd_queue *xsi_kfd_take(uint32_t id);
 void xsi_kfd_release(struct kfd_queue *queue);
 /* The wish in force for a GPU. */
 struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id);
-/* What the driver is to be told, from what the application wants. */
+/* The update to send, from the application's own values and the wishes. */
 struct kfd_update_queue xsi_kfd_wanted(const struct kfd_queue *queue,
                                        const struct kfd_update_queue *own);
-/* Brings a queue that the caller took to what is wanted; drops the lock over calls. 0 or -errno. */
+/* Reconciles a queue that the caller took; drops the lock during calls. 0 or -errno. */
 int xsi_kfd_sync(struct kfd_queue *queue);
 /* The mask to send: the application's and ours, or ours if they have nothing in common. */
 struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_mask *ours);

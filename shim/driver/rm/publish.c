@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tells the daemon what the table holds. State, not history: an object that came and went in
-// between is never mentioned, a timeslice set twice is told once.
+// Tells the daemon about the table. Frames carry state, not history: an object that came and went in
+// between is never mentioned, and a timeslice set twice is sent once.
 
 #include <string.h>
 
@@ -62,8 +62,7 @@ static struct rm_object *first_unasked(void) {
   return NULL;
 }
 
-// Before the daemon hears of a group nobody but the application has set its timeslice: this is the
-// one to restore.
+// Until the daemon knows a group, only the application has set its timeslice: this one is restored.
 void xsi_rm_learn(void) {
   struct rm_object *group;
   xsi_rm_lock();
@@ -102,7 +101,7 @@ static void add_event(struct xsw_rm *frame, uint32_t kind, const struct rm_objec
   };
 }
 
-// What is gone comes first: a handle may already name something new.
+// Freed objects first: a handle may already name a new object.
 static void tell_gone(struct xsw_rm *frame) {
   struct rm_object *object;
   rm_for_each(object) {

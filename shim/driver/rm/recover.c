@@ -92,7 +92,7 @@ static bool enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint
 
 // Whatever a daemon has done to them. Measured on an H200 (docs/platforms/nvidia.md): the driver counts
 // disables, so a channel that a dying daemon stopped twice takes two enables, while enabling one that
-// runs changes nothing; and one that left at the end of its slice with nobody else on the chip comes
+// runs changes nothing; and one that left at the end of its slice with no other work on the chip comes
 // back only after a full stop and another enable.
 static bool free_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
                        uint32_t count) {

@@ -108,7 +108,7 @@ void xsi_rm_unlock(void);
 void xsi_rm_reset(void); /* in the child of a fork */
 
 struct rm_client {
-  uint32_t handle; /* 0: the place is free once nobody uses it */
+  uint32_t handle; /* 0: free as soon as users is 0 */
   int fd;          /* our duplicate: the client belongs to the file */
   uint32_t users;  /* calls under way on fd */
   bool told;       /* this session's daemon has it */
@@ -148,13 +148,13 @@ struct rm_object *xsi_rm_find_object(uint32_t client, uint32_t handle);
 /* 0, or -1 when there is no room. The first takes fd over. */
 int xsi_rm_add_client(uint32_t handle, int fd);
 int xsi_rm_add_object(uint32_t client, uint32_t parent, uint32_t handle, uint32_t object_class);
-/* The newest serial: what is allocated from now on has a bigger one. */
+/* The newest serial; later objects have larger ones. */
 uint64_t xsi_rm_newest_serial(void);
-/* With all below it, if it is not newer than that serial: else the handle was used anew already. */
+/* With all below it, unless it is newer than serial: then the handle has been reused. */
 bool xsi_rm_remove_object(uint32_t client, uint32_t handle, uint64_t serial);
 bool xsi_rm_remove_client(uint32_t handle, uint64_t serial);
 void xsi_rm_forget_gone(void);
-void xsi_rm_forget_object(struct rm_object *object); /* a gone one that was told */
+void xsi_rm_forget_object(struct rm_object *object); /* freed, and the daemon knows */
 void xsi_rm_forget_client(struct rm_client *client);
 /* Follows the parents up to an object of that class; null if there is none. */
 struct rm_object *xsi_rm_ancestor(const struct rm_object *object, uint32_t object_class);

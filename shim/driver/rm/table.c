@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The RM clients and objects of this process, as its successful ioctls built them. What was told to
-// a daemon and then freed stays as "gone" until that was told, too.
+// The RM clients and objects of this process, as its successful ioctls built them. A freed
+// object that a daemon knows stays as "gone" until the daemon was told.
 
 #include <pthread.h>
 #include <string.h>
@@ -106,8 +106,8 @@ static void unhash(struct rm_object *object) {
 
 uint64_t xsi_rm_newest_serial(void) { return last_serial; }
 
-// Full of what is gone but could not be told yet: the session has to start over, then nothing needs
-// telling.
+// The table is full of freed objects that the daemon still has to be told about: the session starts over,
+// and they can be forgotten.
 static bool make_room(void) {
   if (!xsi_rm_table.listening) return false;
   __atomic_store_n(&xsi_rm_table.overflowed, true, __ATOMIC_RELEASE);

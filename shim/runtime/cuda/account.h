@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a CUDA entry point does before and after the real call: the generated ones are made of
- * these. Streams come with stream 0 made explicit (xsi_cu_legacy, xsi_cu_thread).
+ * Accounting of CUDA calls. Stream 0 is made explicit first (xsi_cu_legacy, xsi_cu_thread).
  */
 #ifndef XSCHED_CUDA_ACCOUNT_H
 #define XSCHED_CUDA_ACCOUNT_H

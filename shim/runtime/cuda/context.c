@@ -5,8 +5,7 @@
 
 #include "account.h"
 
-// ---- primary contexts: the driver names them by device when they go
-// ------------------------------
+// ---- primary contexts: the driver names them by device when they go ------------------------------
 
 #define PRIMARIES 64
 
@@ -82,8 +81,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice_v1 device) {
 }
 XSI_HOOK(cuDevicePrimaryCtxReset_v2)
 
-// ---- contexts of the program's own
-// -------------------------------------------------------------------
+// ---- contexts of the program's own ---------------------------------------------------------------
 
 static CUresult created(CUresult result, CUcontext *context) {
   if (xsi_cu_enter() && result == XSI_CU_SUCCESS && context && *context)
@@ -138,7 +136,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 }
 XSI_HOOK(cuCtxDestroy_v2)
 
-// Destroys it only if nobody attached to it; one that lives on is seen again at its next use.
+// Destroys the context only when its last user detaches; a surviving one is found again when used.
 CUresult cuCtxDetach(CUcontext context) {
   XSI_CU_REAL(cuCtxDetach);
   destroying(context);
@@ -155,8 +153,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 }
 XSI_HOOK(cuGreenCtxDestroy)
 
-// ---- waiting for a whole context
-// ------------------------------------------------------------------------
+// ---- waiting for a whole context -----------------------------------------------------------------
 
 static CUresult synchronized(CUresult result, struct xsi_work_marks *marks) {
   if (result == XSI_CU_SUCCESS) xsi_count(syncs, 1);

@@ -5,8 +5,7 @@
 
 #include "account.h"
 
-// ---- events
-// -----------------------------------------------------------------------------------------
+// ---- events --------------------------------------------------------------------------------------
 
 CUresult cuEventQuery(CUevent event) {
   XSI_CU_REAL(cuEventQuery);
@@ -74,8 +73,7 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) 
 }
 XSI_HOOK(cuEventElapsedTime_v2)
 
-// ---- one launch on several devices
-// ---------------------------------------------------------------------
+// ---- one launch on several devices ---------------------------------------------------------------
 
 #define MOST_DEVICES 64
 
@@ -93,8 +91,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1 *list, unsig
 }
 XSI_HOOK(cuLaunchCooperativeKernelMultiDevice)
 
-// ---- cuGetProcAddress
-// ------------------------------------------------------------------------------------
+// ---- cuGetProcAddress ----------------------------------------------------------------------------
 
 static CUresult answered(CUresult result, const char *api, void **function, int version,
                          cuuint64_t flags) {

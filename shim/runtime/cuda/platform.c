@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the busy/idle bookkeeping asks of CUDA. Only real driver functions are called here, never
-// hooks.
+// struct xsi_work_platform for CUDA. Only real driver functions are called here, never hooks.
 
 #include "account.h"
 

@@ -45,8 +45,7 @@ static void test_never_waits(void) {
   CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
-// ---- captures beside the watcher
-// ---------------------------------------------------------------------
+// ---- captures beside the watcher -----------------------------------------------------------------
 
 static int stop;
 
@@ -95,8 +94,7 @@ static void test_captures(struct fake_context *context) {
   CHECK(becomes_idle(0));
 }
 
-// ---- many threads
-// ---------------------------------------------------------------------------------------
+// ---- many threads --------------------------------------------------------------------------------
 
 #define HAMMERS 8
 static CUstream shared[2];
@@ -197,8 +195,7 @@ static void test_handshake(struct fake_context *context) {
   cuStreamDestroy_v2(shared[0]);
 }
 
-// ---- one thread's work ends while another's is refused
-// ------------------------------------------------------------
+// ---- one thread's work ends while another's is refused -------------------------------------------
 
 enum { ROUNDS = 400000 / SCALE };
 static struct xsi_work_stream *refused;
@@ -247,8 +244,7 @@ static void test_refused(void) {
   CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
-// ---- contexts that go while the watcher is at it
-// ------------------------------------------------------------
+// ---- contexts that go while the watcher is at it -------------------------------------------------
 
 static void *make_and_destroy(void *unused) {
   (void)unused;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a HIP entry point does before and after the real call: the generated ones are made of
- * these. Streams come with stream 0 made explicit (xsi_hip_legacy, xsi_hip_thread).
+ * Accounting of HIP calls. Stream 0 is made explicit first (xsi_hip_legacy, xsi_hip_thread).
  *
- * A context of the bookkeeping is a device. The runtime is asked as little as possible, and on the
- * program's threads only what leaves no trace: nearly every HIP function writes to AMD_LOG and sets
- * what hipGetLastError says. hipGetStreamDeviceId does neither, but older runtimes crash in it if
- * the stream is none, or if the thread has not used HIP yet; hence the table of streams (stream.c)
- * and the notes on who has.
+ * A context of work.h is a device. On the program's threads the shim calls only functions without side
+ * effects: nearly every HIP function writes to AMD_LOG and sets the last error. hipGetStreamDeviceId
+ * does neither, but older runtimes crash in it for an invalid stream, or on a thread that has not used
+ * HIP yet. Therefore stream.c records the streams, and each thread whether it has used HIP.
  */
 #ifndef XSCHED_HIP_ACCOUNT_H
 #define XSCHED_HIP_ACCOUNT_H

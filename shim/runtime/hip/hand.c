@@ -56,8 +56,7 @@ hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t
 }
 XSI_HOOK(hipEventElapsedTime)
 
-// ---- a whole device
-// ------------------------------------------------------------------------------
+// ---- a whole device ------------------------------------------------------------------------------
 
 static hipError_t synchronize(hipError_t (*real)(void)) {
   struct xsi_work_marks marks;
@@ -95,8 +94,7 @@ hipError_t hipDeviceReset(void) {
 }
 XSI_HOOK(hipDeviceReset)
 
-// ---- one launch on several devices: a list with a stream for each
-// ----------------------------------
+// ---- one launch on several devices: a list with a stream for each --------------------------------
 
 #define MOST_DEVICES 64
 
@@ -136,8 +134,7 @@ SEVERAL(hipLaunchCooperativeKernelMultiDevice, hipLaunchParams, int, stream)
 SEVERAL(hipExtLaunchMultiKernelMultiDevice, hipLaunchParams, int, stream)
 SEVERAL(hipModuleLaunchCooperativeKernelMultiDevice, hipFunctionLaunchParams, unsigned, hStream)
 
-// ---- configure, set arguments, launch: the runtime keeps a stack of configurations a thread
-// ------------
+// ---- configure, set arguments, launch: the runtime keeps a stack of configurations a thread --------
 
 #define DEPTH 8
 

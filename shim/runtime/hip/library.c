@@ -183,7 +183,7 @@ void *xsi_hip_match(const char *symbol, bool per_thread, void *address) {
 
 // ---- a second copy ----------------------------------------------------------------------------
 
-// How many libraries were ever loaded, which the loader tells with each of them.
+// The number of libraries ever loaded, which the loader reports with each object.
 static int read_loads(struct dl_phdr_info *object, size_t size, void *loads) {
   if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof object->dlpi_adds)
     *(uint64_t *)loads = object->dlpi_adds;
@@ -204,7 +204,7 @@ void xsi_hip_look(void) {
           search.runtimes);
 }
 
-// What the calling object and the libraries it needs have under that name; ours is not among them.
+// The function of that name in the calling object and its dependencies, which do not include us.
 void *xsi_hip_foreign(unsigned slot, void *return_address) {
   static _Thread_local uintptr_t start, bytes; // of the last caller that is no user of another copy
   if ((uintptr_t)return_address - start < bytes) return NULL;

@@ -41,14 +41,14 @@ static inline bool xsi_hip_inside(const void *return_address) {
   return at - code->runtime < code->runtime_bytes || at - code->shim < code->shim_bytes;
 }
 
-/* A program may have loaded a second copy of the runtime, whose users' calls come here too: they
- * are told by who calls, and go where they would have gone. Looked for where programs come by
- * before they have work, as loading a library is not seen by us. */
+/* A program may have loaded a second copy of the runtime. Calls of its users are recognized by their
+ * return address and pass through unscheduled. Checked in functions that programs call before they
+ * submit work, because loading a library is not hooked. */
 extern uint32_t xsi_hip_several; /* there is more than one */
 void xsi_hip_look(void);
 void *xsi_hip_foreign(unsigned slot, void *return_address); /* NULL: not a user of another copy */
 
-/* At the beginning of every entry point. What the hooked copy does not have another may. */
+/* Begins every entry point. A function that the hooked copy lacks may exist in another. */
 #define XSI_HIP_GUARD(symbol, ...)                                                                 \
   do {                                                                                             \
     if (XSI_UNLIKELY(!real)) {                                                                     \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the busy/idle bookkeeping asks of HIP. Only real functions of the runtime are called here,
-// never hooks.
+// struct xsi_work_platform for HIP. Only real functions of the runtime are called here, never hooks.
 
 #include "account.h"
 

@@ -63,8 +63,7 @@ static void expect(const struct invocation *call, struct counts before, unsigned
   CHECK(right);
 }
 
-// ---- what is work
-// --------------------------------------------------------------------------------
+// ---- what is work --------------------------------------------------------------------------------
 
 static void test_work(const struct invocation *call) {
   unsigned launches = kind_is(call, "launch") || kind_is(call, "ext");
@@ -302,8 +301,7 @@ static void test_ext_overtaken(void) {
   CHECK(hipStreamDestroy(overtaken) == 0);
 }
 
-// ---- devices, strangers, forks
-// -------------------------------------------------------------------
+// ---- devices, strangers, forks -------------------------------------------------------------------
 
 static int busy_function(void) {
   for (int i = 0; i < NOTED_QUEUES; i++)
