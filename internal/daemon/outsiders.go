@@ -11,21 +11,21 @@ import (
 	"xsched/internal/model"
 )
 
-// A program that the daemon does not manage is known after two looks: one that has just started may
-// be about to join. Looks at a machine with many processes are further apart.
+// An unmanaged program counts after two scans: one that has just started may be about to join.
+// Scans of a host with many processes are further apart.
 const (
 	outsiderPeriod     = time.Second
 	outsiderPeriodMost = 20 * time.Second // for looks of a second: some 5,000 processes
 	outsiderShare      = 20               // of the time at most one part in so many is spent looking
 )
 
-// untilNextLook is how long to wait after a look that took so long.
+// untilNextLook is the pause after a scan of the given duration.
 func untilNextLook(looked time.Duration) time.Duration {
 	return min(max(outsiderPeriod, outsiderShare*looked), outsiderPeriodMost)
 }
 
-// watchOutsiders tells the engine which GPUs are used by programs that have no session: beside
-// those the tiny slice of a low gets nothing done, and a long one of a high keeps them out.
+// watchOutsiders tells the engine which GPUs unmanaged programs use. Beside those, a best-effort
+// tenant makes no progress with a tiny timeslice, and a long one keeps them out.
 func (d *Daemon) watchOutsiders(ctx context.Context) {
 	if d.drivers.Empty() {
 		return
@@ -34,8 +34,8 @@ func (d *Daemon) watchOutsiders(ctx context.Context) {
 	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx, told, seen) })
 }
 
-// paceLooks looks now and then, and when asked. look says how long it took; who asks all the time
-// gets no more than the share either.
+// paceLooks scans periodically and on request, within the same share of CPU time. look returns its
+// duration.
 func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Duration) {
 	wait, rest := outsiderPeriod, time.Duration(0)
 	for {
@@ -55,8 +55,8 @@ func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Dura
 	}
 }
 
-// lookForOutsiders looks once, and says how long it had to look. told is what the engine knows, seen
-// who was there the last time.
+// lookForOutsiders scans once and returns how long that took. told is what the engine knows, seen
+// the processes of the last scan.
 func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
 	users := map[model.DeviceID][]int{}
 	if managed := d.hub.PIDs(); len(managed) > 0 { // else nobody is scheduled
@@ -75,13 +75,13 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 	for gpu := range told {
 		if len(users[gpu]) == 0 && d.hub.SetUnmanaged(ctx, gpu, false) == nil {
 			delete(told, gpu)
-			d.log.Info("the last program without a session has left", "device", gpu.String())
+			d.log.Info("no unmanaged program uses the GPU any more", "device", gpu.String())
 		}
 	}
 	for gpu, pids := range users {
 		if len(pids) > 0 && !told[gpu] && d.hub.SetUnmanaged(ctx, gpu, true) == nil {
 			told[gpu] = true
-			d.log.Info("a program without a session uses a GPU", "device", gpu.String(), "pid", pids[0])
+			d.log.Info("an unmanaged program uses the GPU", "device", gpu.String(), "pid", pids[0])
 		}
 	}
 	d.mu.Lock()
@@ -101,7 +101,7 @@ func (d *Daemon) others() map[model.DeviceID]int {
 	return out
 }
 
-// lookAgain has the next look at once: a program has come under control.
+// lookAgain requests a scan: a program has come under control.
 func (d *Daemon) lookAgain() {
 	select {
 	case d.look <- struct{}{}:

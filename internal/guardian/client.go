@@ -130,12 +130,12 @@ func (c *Client) Drop(session uint64, restored bool) {
 		err = c.ask(message{Op: "detach", Session: session, Restored: restored}, nil)
 	}
 	if err != nil && !restored {
-		c.log.Error("process left without a guardian", "pid", w.PID, "err", err)
+		c.log.Error("process is not guarded", "pid", w.PID, "err", err)
 	}
 }
 
-// Close ends the guardian. Whom it still has it sets free first; if that takes long, it
-// outlives us.
+// Close ends the guardian. It first restores the processes it still has, and
+// may outlive the daemon for that.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -153,7 +153,7 @@ func (c *Client) Close() {
 		select {
 		case <-exited:
 		case <-time.After(endTime):
-			c.log.Warn("guardian is still setting processes free", "guardian", cmd.Process.Pid)
+			c.log.Warn("guardian is still restoring processes", "guardian", cmd.Process.Pid)
 		}
 	}
 }
@@ -205,12 +205,12 @@ func (c *Client) wait(cmd *exec.Cmd, sock int, exited chan struct{}) {
 		return
 	}
 	if err := c.start(); err != nil {
-		c.log.Error("guardian not replaced: attached processes are not covered", "err", err)
+		c.log.Error("guardian not replaced: attached processes are not guarded", "err", err)
 		return
 	}
 	for _, w := range c.wards {
 		if err := c.hand(w); err != nil {
-			c.log.Error("process not covered by guardian", "pid", w.PID, "err", err)
+			c.log.Error("process is not guarded", "pid", w.PID, "err", err)
 		}
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file is about programs that joined and whose work no hook sees: they use hardware
-// queues through a runtime that the library does not know. Such a program gets one queue a
-// GPU, as an attached one does, until it announces one there itself. It has no work before
-// it uses CPU time.
+// This file handles programs that joined but whose runtime is not hooked: only their hardware queues
+// are visible. Such a program gets one queue per GPU, as an attached one does, until it announces
+// a queue there itself. It counts as idle until it uses CPU time.
 
 // BareSession is a session with queues whose work can only be guessed.
 type BareSession struct {

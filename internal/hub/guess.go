@@ -9,12 +9,11 @@ import (
 	"xsched/internal/model"
 )
 
-// This file guesses when programs have work of which nobody tells: attached ones, and those of
-// bare.go. All that is known is whether they use CPU time. One that sleeps until the GPU is
-// done can't show that while it is stopped. If it counted as waiting all that time, an idle program
-// would take every second turn; if it never did, one that waits for a long kernel would be lost. So
-// what it showed while it could run is remembered, and one that showed nothing gets a turn to
-// do so now and then.
+// This file estimates when programs without hooks have work: attached ones, and those of bare.go.
+// CPU time is the only evidence. A program that sleeps until its kernel ends shows none while it is
+// suspended. Counting it as busy would give an idle program every second turn; counting it as idle
+// would starve one with a long kernel. So its last observed state counts, and a program that looks
+// idle gets a short probing turn now and then.
 
 const (
 	// idleAfter is how long a program must have been able to run without using CPU time to be
@@ -28,7 +27,7 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// guess is what a queue is taken for.
+// guess is the estimated state of a queue.
 type guess struct {
 	idle    bool          // it showed no work when it could have
 	waits   bool          // it counts as waiting all the same, for a turn to show some

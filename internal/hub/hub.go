@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hub is where applications meet the daemon: the socket, who is at its
-// other end, one session with a shared page for each, and the loop that runs
-// the engine.
+// Package hub serves applications: the socket and its peer credentials, one
+// session with a shared page per process, and the loop that runs the engine.
 package hub
 
 import (
@@ -120,8 +119,8 @@ func New(cfg Config) (*Hub, error) {
 	return h, nil
 }
 
-// Close ends all sessions, setting everybody free, and the loop. It waits a
-// bounded time for devices: what is left then is what clients do by themselves.
+// Close resumes every process, ends all sessions and stops the loop. It waits a
+// bounded time for devices; after that, clients recover by themselves.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	if h.closing {
@@ -187,11 +186,11 @@ func (h *Hub) reserve(uid int) *refusal {
 	case h.closing:
 		return errStopping()
 	case len(h.sessions) >= h.cfg.MaxSessions:
-		return &refusal{"full", fmt.Sprintf("the daemon has its most of %d clients", h.cfg.MaxSessions)}
+		return &refusal{"full", fmt.Sprintf("client limit reached (%d)", h.cfg.MaxSessions)}
 	case h.perUID[uid] >= h.cfg.MaxSessionsPerUID:
-		return &refusal{"full_uid", fmt.Sprintf("uid %d has its most of %d clients", uid, h.cfg.MaxSessionsPerUID)}
+		return &refusal{"full_uid", fmt.Sprintf("client limit of uid %d reached (%d)", uid, h.cfg.MaxSessionsPerUID)}
 	case h.pending[uid] >= helloPerUID:
-		return &refusal{"full_hello", fmt.Sprintf("uid %d has %d connections that say nothing", uid, helloPerUID)}
+		return &refusal{"full_hello", fmt.Sprintf("too many connections of uid %d have not sent HELLO (%d)", uid, helloPerUID)}
 	}
 	h.perUID[uid]++
 	return nil
@@ -245,7 +244,7 @@ func (h *Hub) newSession(s *Session) (memfd int, err error) {
 	return memfd, nil
 }
 
-// forget is the end of a session's end: the loop lets go of it, then its number is free.
+// forget removes an ended session from the loop and then frees its number.
 func (h *Hub) forget(s *Session) {
 	// Not bound to the hub's context: while the hub closes, the loop is the last to go.
 	_ = h.call(context.Background(), func(l *loop) { l.remove(s) })
@@ -255,12 +254,11 @@ func (h *Hub) forget(s *Session) {
 	h.unreserve(s.UID)
 }
 
-// post hands f to the loop. It waits while the loop's queue is full: only the
-// caller's own goroutine is held up.
+// post hands f to the loop. It blocks only the caller while the loop's queue is full.
 func (h *Hub) post(ctx context.Context, f func(l *loop)) error { return h.loop.post(ctx, f) }
 
-// call runs f on the loop and waits for it. With an error f was not run and never will be: what it
-// writes is the caller's again.
+// call runs f on the loop and waits for it. After an error f was not run and never will be, so the
+// caller owns what f would have written.
 func (h *Hub) call(ctx context.Context, f func(l *loop)) error {
 	var taken atomic.Bool // by the loop, or by the caller who gives up
 	done := make(chan struct{})

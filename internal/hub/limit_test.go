@@ -19,7 +19,7 @@ import (
 func TestLimits(t *testing.T) {
 	h := startHub(t, func(c *Config, _ *engine.Config) { c.MaxSessionsPerUID = 2; c.UID = 0 })
 	_, b := h.join(t, 0, 0), h.join(t, 0, 0)
-	if _, err := dial(h.path, wire.Hello{}); err == nil || !strings.Contains(err.Error(), "most of 2 clients") {
+	if _, err := dial(h.path, wire.Hello{}); err == nil || !strings.Contains(err.Error(), "limit of uid") {
 		t.Errorf("third client: %v", err)
 	}
 	_ = b.conn.Close()

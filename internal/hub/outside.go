@@ -11,8 +11,8 @@ import (
 	"xsched/internal/model"
 )
 
-// This file is what the engine is told of that no program says: the CPU's nice values, and who
-// else uses a GPU.
+// This file feeds the engine facts that programs do not report: CPU nice values, and unmanaged users
+// of a GPU.
 
 // nicePeriod is how soon a changed nice value counts.
 const nicePeriod = time.Second

@@ -10,12 +10,11 @@ import (
 	"xsched/internal/model"
 )
 
-// This file bounds what doorbells may take of the loop. A client can ring as often as it likes, and the
-// loop may run before everybody else on its CPU: without a bound one program takes that CPU, and as
-// soon as the kernel puts a stop to it the heartbeat of all others is late. So where there are several users the
-// programs of each have a share of the loop's time. Beyond it their doorbells are not listened to till the next window,
-// in which their pages are read as they are then: nothing is lost, it is seen later. A user who has the
-// daemon to himself is not held back: ten thousand queues are his to keep busy.
+// This file rate-limits doorbells. A client can ring as often as it likes, and the loop may run at
+// real-time priority: without a limit one program could delay the heartbeat of all others. With
+// several users, each has a share of the loop's time. Beyond it, the loop ignores that user's
+// doorbells until the next window and then reads the pages as they are: changes are seen late, never
+// lost. A single user is not limited.
 const (
 	paceWindow = time.Millisecond
 	paceShare  = paceWindow / 4

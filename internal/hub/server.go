@@ -80,8 +80,8 @@ func (h *Hub) serve(c *net.UnixConn) {
 	s.end(!alive(s.pidfd), err.Error())
 }
 
-// linger closes a connection so that its client still gets the last packet: a
-// close with something unread would throw that away.
+// linger closes a connection after its client has read the last packet: closing
+// with unread input would discard it.
 func linger(c *net.UnixConn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
@@ -101,8 +101,8 @@ type credentials struct {
 	pidfd    int
 }
 
-// peer asks the kernel who is at the other end. The pidfd names that process
-// for good, where the kernel can tell (6.5); before, the number might have changed hands.
+// peer reads the peer's credentials from the kernel. From Linux 6.5 the socket
+// yields its pidfd; before, the pid may have been reused since it connected.
 func peer(c *net.UnixConn) (credentials, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -176,7 +176,7 @@ func (h *Hub) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	packet, fds, err := receive(c, buf)
 	seqpacket.CloseAll(fds)
 	if err != nil {
-		return nil, &refusal{"no_hello", "no HELLO came: " + err.Error()}
+		return nil, &refusal{"no_hello", "no HELLO received: " + err.Error()}
 	}
 	hello, err := wire.DecodeHello(packet)
 	if err != nil {

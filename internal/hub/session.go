@@ -135,17 +135,16 @@ func (s *Session) worker(gpu model.DeviceID) *driver.Worker {
 	return w
 }
 
-// How long a process that lives on gets to be set free before its session counts as
-// ended all the same: together with the way here well below 100 ms. Its files stay open longer: an
-// operation that is in flight may stop it after that, and must be undone.
+// A process that outlives its session is resumed within restoreTime, well below 100 ms. Its files
+// stay open for lateTime: an operation in flight may still suspend it, and must be undone.
 const (
 	restoreTime = 50 * time.Millisecond
 	lateTime    = 6 * time.Second
 )
 
-// end is the end of a session, from whichever goroutine sees it first. Files
-// of a dead process are closed here and now, whatever the loop or the device
-// does. One that lives on (it left, or it called exec) is set free first.
+// end ends a session, from whichever goroutine sees the end first. Files of a
+// dead process are closed at once, whatever the loop or the device does. A
+// process that lives on (it left, or it called exec) is resumed first.
 func (s *Session) end(dead bool, why string) {
 	s.endOnce.Do(func() {
 		s.hub.log.Debug("session ends", "session", s.ID, "pid", s.PID, "why", why)
@@ -174,7 +173,7 @@ func (s *Session) end(dead bool, why string) {
 			if pidfd < 0 {
 				s.close(workers, dead)
 			} else {
-				s.hub.log.Warn("process is not free yet: an operation has not returned", "pid", s.PID)
+				s.hub.log.Warn("process is not resumed yet: a device operation has not returned", "pid", s.PID)
 				go func() {
 					defer func() { _ = unix.Close(pidfd) }()
 					waitAll(done, lateTime, func() bool { return !alive(pidfd) })
