@@ -19,6 +19,7 @@
 #include "hint.h"
 #include "log.h"
 #include "page.h"
+#include "real.h"
 #include "session.h"
 #include "wake.h"
 
@@ -68,6 +69,7 @@ static void *help(void *argument) {
   (void)argument;
   xsi_wake_enter();
   prctl(PR_SET_NAME, "xsched", 0, 0, 0);
+  xsi_real_ignore_thread(true);
   uint64_t next = 0;
   struct pollfd polled[2];
   for (;;) {
@@ -82,6 +84,7 @@ static void *help(void *argument) {
     xsi_wake_drain(polled[0].revents);
     next = step_session(xsi_now_ns(), polled[1].revents);
   }
+  xsi_real_ignore_thread(false);
   return NULL;
 }
 
