@@ -12,39 +12,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "driver/rm/abi.h"
 #include "standin.h"
 
-#define ESC_RM_FREE 0x29
-#define ESC_RM_CONTROL 0x2A
-#define ESC_RM_ALLOC 0x2B
 #define CLASS_ROOT 0x41
-#define CLASS_DEVICE 0x80
-#define CLASS_SUBDEVICE 0x2080
-#define CLASS_GROUP 0xA06C
 #define CLASS_CHANNEL 0xC86F
 #define CLASS_COMPUTE 0xCBC0
 #define CLASS_COPY 0xC8B5
-#define CTRL_SCHEDULE 0xA06C0101
-#define CTRL_SET_TIMESLICE 0xA06C0103
 #define ENGINE_GRAPHICS 1
 #define ENGINE_COPY0 9
 #define NV_ERR_INVALID_DEVICE 0x26
 #define COPY_CHANNELS 4
-
-struct rm_alloc {
-  uint32_t root, parent, object, object_class;
-  uint64_t params;
-  uint64_t rights;
-  uint32_t params_bytes, flags, status, _pad;
-};
-struct rm_free {
-  uint32_t root, parent, object, status;
-};
-struct rm_control {
-  uint32_t client, object, command, flags;
-  uint64_t params;
-  uint32_t params_bytes, status;
-};
 
 const char vg_visible_variable[] = "CUDA_VISIBLE_DEVICES";
 
@@ -56,14 +34,12 @@ static struct { uint32_t device, subdevice; } devices[VG_MAX_DEVICES];
 /* Returns the RM status, or -errno. */
 static int rm_new(uint32_t parent, uint32_t *object, uint32_t object_class, void *params,
                   uint32_t params_bytes) {
-  struct rm_alloc a = {.root = rm_client,
-                       .parent = parent,
-                       .object = *object,
-                       .object_class = object_class,
-                       .params = (uintptr_t)params,
-                       .params_bytes = params_bytes};
-  if (ioctl(rm_fd, _IOC(_IOC_READ | _IOC_WRITE, 'F', ESC_RM_ALLOC, 48), &a) != 0) return -errno;
-  *object = a.object;
+  struct rm_alloc_48 a = {
+      .common = {rm_client, parent, *object, object_class, (uintptr_t)params},
+      .params_bytes = params_bytes,
+  };
+  if (ioctl(rm_fd, NV_ESC_RM_ALLOC_48, &a) != 0) return -errno;
+  *object = a.common.object;
   return (int)a.status;
 }
 
@@ -75,7 +51,7 @@ static int rm_child(uint32_t parent, uint32_t *object, uint32_t object_class, vo
 
 static void rm_delete(uint32_t parent, uint32_t object) {
   struct rm_free f = {rm_client, parent, object, 0};
-  (void)ioctl(rm_fd, _IOC(_IOC_READ | _IOC_WRITE, 'F', ESC_RM_FREE, 16), &f);
+  (void)ioctl(rm_fd, NV_ESC_RM_FREE, &f);
 }
 
 static int rm_call(uint32_t object, uint32_t command, void *params, uint32_t bytes) {
@@ -84,7 +60,7 @@ static int rm_call(uint32_t object, uint32_t command, void *params, uint32_t byt
                          .command = command,
                          .params = (uintptr_t)params,
                          .params_bytes = bytes};
-  if (ioctl(rm_fd, _IOC(_IOC_READ | _IOC_WRITE, 'F', ESC_RM_CONTROL, 32), &c) != 0) return -errno;
+  if (ioctl(rm_fd, NV_ESC_RM_CONTROL, &c) != 0) return -errno;
   return (int)c.status;
 }
 
@@ -113,12 +89,12 @@ bool vg_rm_alive(void) {
 static int device_objects(uint32_t ordinal) {
   if (devices[ordinal].subdevice) return 0;
   uint32_t params[14] = {ordinal}, zero = 0, device, subdevice;
-  int status = rm_child(rm_client, &device, CLASS_DEVICE, params, sizeof params);
+  int status = rm_child(rm_client, &device, NV01_DEVICE_0, params, sizeof params);
   if (status != 0) {
     next_handle--;
     return status;
   }
-  status = rm_child(device, &subdevice, CLASS_SUBDEVICE, &zero, sizeof zero);
+  status = rm_child(device, &subdevice, NV20_SUBDEVICE_0, &zero, sizeof zero);
   if (status != 0) return status;
   devices[ordinal].device = device;
   devices[ordinal].subdevice = subdevice;
@@ -128,7 +104,7 @@ static int device_objects(uint32_t ordinal) {
 /* 1: yes, 0: no, negative: cannot say. Leaves no object behind: contexts are numbered from the first. */
 int vg_rm_device_exists(uint32_t ordinal) {
   uint32_t params[14] = {ordinal}, object = 0;
-  int status = rm_new(rm_client, &object, CLASS_DEVICE, params, sizeof params);
+  int status = rm_new(rm_client, &object, NV01_DEVICE_0, params, sizeof params);
   if (status == 0) rm_delete(rm_client, object);
   if (status == NV_ERR_INVALID_DEVICE) return 0;
   return status == 0 ? 1 : -EIO;
@@ -137,7 +113,7 @@ int vg_rm_device_exists(uint32_t ordinal) {
 static int make_group(uint32_t device, uint32_t engine, int channels, uint32_t engine_class,
                       uint64_t timeslice, uint32_t *group) {
   uint32_t params[5] = {0, 0, 0, engine, 0};
-  int status = rm_child(device, group, CLASS_GROUP, params, sizeof params);
+  int status = rm_child(device, group, KEPLER_CHANNEL_GROUP_A, params, sizeof params);
   if (status != 0) return status;
   for (int i = 0; i < channels; i++) {
     unsigned char channel_params[368] = {0};
@@ -148,9 +124,9 @@ static int make_group(uint32_t device, uint32_t engine, int channels, uint32_t e
     if (status != 0) return status;
   }
   unsigned char schedule[3] = {1, 0, 0};
-  status = rm_call(*group, CTRL_SCHEDULE, schedule, sizeof schedule);
+  status = rm_call(*group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, schedule, sizeof schedule);
   if (status != 0) return status;
-  return rm_call(*group, CTRL_SET_TIMESLICE, &timeslice, sizeof timeslice);
+  return rm_call(*group, NVA06C_CTRL_CMD_SET_TIMESLICE, &timeslice, sizeof timeslice);
 }
 
 static int map_context(CUcontext context) {
