@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites that are lists of things that must hold: steps, overhead, streams, attach, correctness."""
+"""The suites steps, overhead, streams, attach and correctness."""
 import json
 import os
 import subprocess
@@ -14,7 +14,7 @@ from stats import verdict
 
 
 def counters(rig, pid):
-    """The shim's counts once they stand still: it publishes them with its tick."""
+    """Returns the shim's counters once they are stable; it publishes them once per tick."""
     last = None
     for _ in range(20):
         found = rig.list().get(pid, {}).get("counters")
@@ -26,7 +26,7 @@ def counters(rig, pid):
 
 
 def steps(rig):
-    """steps.py with and without us, at the same time: results don't depend on timing."""
+    """Runs steps.py with and without XSched at the same time and compares results and launch counts."""
     rig.start_daemon()
     rig.mode("live")
     argv = [sys.executable, os.path.join(HERE, "testdata/steps_stub.py" if rig.virtual else "steps.py")]
@@ -65,44 +65,44 @@ def steps(rig):
         a, b = hashes[plain].get(name), hashes[ours].get(name)
         bad = []
         if a is None:
-            bad = ["fails without us too: " + errors[plain].get(name, "?")]
+            bad = ["also fails without XSched: " + errors[plain].get(name, "?")]
         elif b is None:
-            bad = [errors[ours].get(name) or "not reached: " + ours.why()]
+            bad = [errors[ours].get(name) or "no result: " + ours.why()]
         elif a != b:
-            bad = ["%s without us, %s with us" % (" ".join(a), " ".join(b))]
+            bad = ["%s without XSched, %s with it" % (" ".join(a), " ".join(b))]
         rows.append(check(name.replace("_", " "), bad, "bit-equal " + " ".join(a or [])[:40]))
     if not rows:
-        raise Failed("no section came to its end: %s / %s" % (plain.why(), ours.why()))
+        raise Failed("no section completed: %s / %s" % (plain.why(), ours.why()))
     profiler = []
     for words in ours.answers.get("N", []):
         name, launches, kernels, calls = words[0], int(words[1]), int(words[2]), words[3]
         c = counts.get(name, {})
         got = c.get("end", {}).get("launches", 0) - c.get("begin", {}).get("launches", 0)
         profiler.append({"section": name, "shim": got, "profiler": launches, "kernels": kernels, "calls": calls})
-        proof.append(check("launches of %s equal torch.profiler's" % name,
+        proof.append(check("launches of %s: shim equals torch.profiler" % name,
                            [] if got == launches and launches else ["%d by the shim, %d by the profiler (%s; %d kernels)"
                                                                     % (got, launches, calls, kernels)],
                            "%d (%s)" % (got, calls)))
     if not profiler:
-        proof.append(check("launches equal torch.profiler's", [errors[ours].get("profiled", "the profiler did not run")]))
+        proof.append(check("launches: shim equals torch.profiler", [errors[ours].get("profiled", "the profiler did not run")]))
     took = {w.name: {t[0]: float(t[1]) for t in w.answers.get("T", [])} for w in (plain, ours)}
     return {"checks": rows, "rows": {"launches": profiler}, "proof": proof, "section_seconds": took}
 
 
-# kind of block, what it is, unit, held to the target, pairs of blocks: more where a block says less
-OVERHEAD = (("task", "vector-add tasks of about 1 ms", "us", True, 32), ("launch", "launch-bound loop", "ns", True, 192),
+# kind of block, label, unit, has a target, pairs of blocks (more for noisier kinds)
+OVERHEAD = (("task", "vector-add tasks of 1 ms", "us", True, 32), ("launch", "launch-bound loop", "ns", True, 192),
             ("copy", "copy-bound loop, 4 KiB", "us", True, 96), ("bulk", "copy of 64 MiB", "us", True, 32),
-            ("tiny", "smallest task: launch and wait", "us", False, 48), ("synccopy", "4 KiB copies, each waited for", "us", False, 48))
+            ("tiny", "empty kernel, launch and synchronize", "us", False, 48), ("synccopy", "synchronous copy of 4 KiB", "us", False, 48))
 BLOCK_MS, OTHER_PAIRS = 50, 8
-LIVES = 3  # of the two processes: where a process's memory lies is a difference too, and not of our making
+LIVES = 3  # restarts of both processes: their memory layout also affects the result
 
 
 def overhead(rig):
-    """Two processes, one of them under us, take turns in short blocks on one core; neighbours are compared."""
+    """Two processes, one under XSched, alternate in short blocks on one core. Neighbours are compared."""
     program = rig.helper("overhead")
     rig.start_daemon()
     cores = rig.cores.get("high") or sorted(os.sched_getaffinity(0))
-    core, rig.cores["beside"] = cores[-1], cores[:-1]  # what else a process does has other cores than its main thread
+    core, rig.cores["beside"] = cores[-1], cores[:-1]  # threads other than the main thread use other cores
     found = {mode: {kind: [] for kind, *_ in OVERHEAD} for mode in ("live", "off", "suspend", "level1")}
     launches = rings = waits = 0
     sums = {}
@@ -110,11 +110,11 @@ def overhead(rig):
     def one(worker, kind):
         words = worker.ask("block %s %d" % (kind, BLOCK_MS), "B", 20)
         if words[0] != kind or int(words[2]) < 3:
-            raise Failed("%s answered %s to a block of %s" % (worker.name, words, kind))
+            raise Failed("%s replied %s to a block of %s" % (worker.name, words, kind))
         return float(words[1])
 
     def pairs(mode, plain, ours, count):
-        """count is by kind: all of them spread over the same time."""
+        """Measures count[kind] pairs of each kind, spread over the same time."""
         most = max(count.values())
         for i in range(most):
             order = [plain, ours] if i % 2 == 0 else [ours, plain]
@@ -127,7 +127,7 @@ def overhead(rig):
         plain, ours = (rig.worker("overhead-%s-%d" % (name, life), [program, "--core", str(core)], priority, role="beside", limit_s=150).ready(40)
                        for name, priority in (("plain", None), ("xsched", 0)))
         rig.joined([ours] if not rig.virtual else [])
-        for kind, *_ in OVERHEAD:  # what a process does for the first time is not what it costs
+        for kind, *_ in OVERHEAD:  # warm-up
             one(plain, kind), one(ours, kind)
         before, begun = rig.stats(), counters(rig, ours.pid)
         pairs("live", plain, ours, {kind: max(round(n / LIVES * rig.scale), 4) for kind, *_, n in OVERHEAD})
@@ -154,15 +154,15 @@ def overhead(rig):
             row["more_%% in mode %s" % mode] = None if other is None else round(100 * other, 2)
         rows.append(row)
         if held:
-            verdicts.append(verdict("%s: more with shim and daemon" % label, more, targets.OVERHEAD, True, "part", interval))
-    proof = [check("the shim counts what was launched", [] if launches or rig.virtual else ["no launches"], "%d launches" % launches),
+            verdicts.append(verdict("%s: overhead of shim and daemon" % label, more, targets.OVERHEAD, True, "part", interval))
+    proof = [check("the shim counted launches", [] if launches or rig.virtual else ["no launches"], "%d launches" % launches),
              ended_well(sums)]
-    notes = ["%d rings of the doorbell for %d waits of the program under us in mode live: by itself it need not ring" % (rings, waits)]
+    notes = ["%d doorbell rings for %d synchronizations under XSched in mode live: a program alone needs none" % (rings, waits)]
     return {"rows": {"overhead": rows}, "verdicts": verdicts, "proof": proof, "notes": notes, "raw": found}
 
 
 def streams(rig):
-    """Streams of different priority in one process, with and without us, and beside a low process."""
+    """Streams of different priority in one process, with and without XSched, and beside a low process."""
     program = rig.helper("streams")
     rig.start_daemon()
     rig.mode("live")
@@ -179,7 +179,7 @@ def streams(rig):
                 queues.append(len(p["queues"]))
                 launched.append(p["counters"]["launches"])
         if w.wait(40) is None:
-            raise Failed("streams did not end: " + w.why())
+            raise Failed("streams did not exit: " + w.why())
         time.sleep(0.1)
         line = next((" ".join([k] + words) for k, v in w.answers.items() for words in v if k.startswith("{")), None)
         if not line:
@@ -203,21 +203,21 @@ def streams(rig):
         ms = [u / 1000 for u in r["us"]]
         rows.append(dict({"mode": kind, "long_per_s": round(stats.median(r["per_s"]), 2)}, **stats.summarize(ms)))
         raw[kind] = stats.compact(ms)
-    # The P99 of some hundred requests of 0.4 ms is a hiccup of the machine: see its interval.
+    # P95, because the P99 of a few hundred requests of 0.4 ms is dominated by noise.
     p95 = {r["mode"]: r["p95_ms"] for r in rows}
-    verdicts = [verdict("different priority: P95 with us / without", p95["xsched, different priority"] / p95["plain, different priority"],
+    verdicts = [verdict("different priority: P95 with XSched / without", p95["xsched, different priority"] / p95["plain, different priority"],
                         targets.STREAMS, True, "x"),
-                verdict("equal priority: P95 with us / without", p95["xsched, equal priority"] / p95["plain, equal priority"],
+                verdict("equal priority: P95 with XSched / without", p95["xsched, equal priority"] / p95["plain, equal priority"],
                         targets.STREAMS, True, "x")]
-    proof = [check("shim intercepts", [] if launched and all(launched) else ["no launches seen: %s" % launched],
+    proof = [check("shim intercepts", [] if launched and all(launched) else ["no launches: %s" % launched],
                    "%s launches" % launched), sums]
-    notes = ["queues a process: %s; streams of one process share their context's queue and the hardware's own stream "
-             "priority decides between them" % max(queues, default=0)]
+    notes = ["queues per process: %s. Streams of one process share the queue of their context; the hardware's stream priority "
+             "decides between them." % max(queues, default=0)]
     return {"rows": {"streams": rows}, "raw_us": raw, "verdicts": verdicts, "proof": proof, "notes": notes}
 
 
 def attach(rig):
-    """`xsched suspend PID` on a program that has nothing of ours."""
+    """`xsched suspend PID` on a program without the shim."""
     rig.start_daemon()
     rig.mode("off")
     rows, verdicts, proof, notes = [], [], [], []
@@ -237,7 +237,7 @@ def attach(rig):
             t1 = now_ns()
             rig.http("POST", "/api/v1/resume", {"pid": w.pid})
             again = w.runs_again(t1, 2)
-            # By the program's own times: its last kernel before the resumption ended then.
+            # By the program's own timestamps: the last completion before the resume.
             last = max((e for _, e in w.samples if e < t1), default=0)
             held = t1 - last > 0.3e9
             stopped = max(last - t0, 0) / 1e6
@@ -250,7 +250,7 @@ def attach(rig):
     time.sleep(0.2)
     t0 = time.monotonic()
     cli = rig.cli("suspend", old.pid)
-    notes.append("`xsched suspend PID` from the command line, process start included: %.0f ms (%s)"
+    notes.append("`xsched suspend PID`, process start included: %.0f ms (%s)"
                  % ((time.monotonic() - t0) * 1000, cli.strip()))
     rig.cli("resume", old.pid)
     rig.cli("detach", old.pid)
@@ -261,33 +261,33 @@ def attach(rig):
         if r.returncode != 0:
             raise Failed(r.stderr.strip())
         notes.append("rmchurn: " + r.stdout.strip())
-        late.append("program older than 5,000 short-lived clients")
+        late.append("program started before 5,000 short-lived RM clients")
         times(late[0], old, 3)
-        late.append("program younger than them")
+        late.append("program started after them")
         new = rig.spin("plain-new", 2000, None, role="low2").ready(30)
         times(late[1], new, 3)
         proof.append(ended_well(rig.end([new])))
     except (Failed, subprocess.TimeoutExpired, OSError) as e:
-        notes.append("5,000 short-lived clients: not measured: %s" % e)
+        notes.append("5,000 short-lived RM clients: not measured: %s" % e)
     proof.append(ended_well(rig.end([old])))
     for label, limit in [("fresh machine", targets.ATTACH_MS)] + [(n, targets.ATTACH_LATE_MS) for n in late]:
         mine = [r for r in rows if r["case"] == label]
         worst = None if any(r["stopped_ms"] is None for r in mine) or not mine else max(max(r["answered_ms"], r["stopped_ms"]) for r in mine)
-        v = verdict("%s: found and suspended" % label, worst, limit, True, "ms")
+        v = verdict("%s: attached and suspended after" % label, worst, limit, True, "ms")
         if worst is None and label in late and any(r.get("error") for r in mine):
-            # A clear error is allowed here: it must come in time and say what was the matter.
-            v = verdict("%s: refused with an error" % label, max(r["answered_ms"] for r in mine), limit, True, "ms")
+            # An error with a reason is acceptable here if it comes in time.
+            v = verdict("%s: rejected with an error after" % label, max(r["answered_ms"] for r in mine), limit, True, "ms")
             notes.append("%s: %s" % (label, next(r["error"] for r in mine if r.get("error"))))
         verdicts.append(v)
     fresh = [r for r in rows if r["case"] == "fresh machine"]
-    proof.append(check("suspended means not running", ["it ran on, or was not found"] if any(r["stopped_ms"] is None for r in fresh) else [],
-                       "no kernel ended for 0.3 s, %d times" % len(fresh)))
-    proof.append(check("resumed", ["it did not run again"] if any(r.get("resumed_ms") is None for r in fresh) else [], "every time"))
+    proof.append(check("a suspended program does not run", ["it kept running or was not found"] if any(r["stopped_ms"] is None for r in fresh) else [],
+                       "no completion for 0.3 s, %d times" % len(fresh)))
+    proof.append(check("resumed", ["it did not resume"] if any(r.get("resumed_ms") is None for r in fresh) else [], "every time"))
     return {"rows": {"attach": rows}, "verdicts": verdicts, "proof": proof, "notes": notes}
 
 
 def correctness(rig):
-    """A low preempted 1,000 times and more computes what it computes undisturbed."""
+    """A low that is preempted more than 1,000 times computes the same results as undisturbed."""
     program = rig.helper("correct")
     rig.start_daemon()
     before = xids()
@@ -320,16 +320,16 @@ def correctness(rig):
                      "rounds": len(low.samples) - rounds, "seconds": round(time.monotonic() - start, 1)})
         return n
     n = disturbed("suspend", 200, targets.PREEMPTIONS, 25)
-    disturbed("live", 200, 0, 6 * rig.scale)  # preempted by the hardware's slices: one a request that finds it busy
+    disturbed("live", 200, 0, 6 * rig.scale)  # hardware timeslices preempt once per request
     disturbed("level2", 200, 0, 4 * rig.scale)
     sums, xid = {"correct-plain": plain_ok}, xids()
     sums.update(rig.end([low, high]))
     different = [k for k in want if want[k] != got.get(k)]
     fresh = None if xid is None or before is None else [x for x in xid if x not in before]
-    checks = [check("equal with and without us", ["%s differs" % k for k in different] if want else ["no digests"], ", ".join(want)),
+    checks = [check("digests equal with and without XSched", ["%s differs" % k for k in different] if want else ["no digests"], ", ".join(want)),
               ended_well(sums),
-              check("no new Xid in the kernel log", fresh or [], "none" if fresh is not None else "the kernel log can't be read here")]
-    verdicts = [verdict("preemptions of one low (suspend)", n, targets.PREEMPTIONS, False),
-                verdict("requests that preempted by slices (live)", rows[1]["requests"], 500 * rig.scale, False)]
-    proof = [check("it was preempted", [] if n else ["no preemption was counted"], "%d times" % n), checks[1]]
+              check("no new Xid in the kernel log", fresh or [], "none" if fresh is not None else "the kernel log is not readable")]
+    verdicts = [verdict("preemptions of one job (suspend)", n, targets.PREEMPTIONS, False),
+                verdict("requests that preempted by timeslice (live)", rows[1]["requests"], 500 * rig.scale, False)]
+    proof = [check("preempted", [] if n else ["no preemption was counted"], "%d times" % n), checks[1]]
     return {"rows": {"preempted": rows}, "checks": checks, "verdicts": verdicts, "proof": proof}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites that load a high and lows once and switch the modes live."""
+"""The suites that load a high and lows once and switch modes between blocks."""
 import time
 
 import stats
@@ -10,7 +10,7 @@ from stats import verdict
 
 
 def finish(rig, scenarios, workers):
-    """Ends the workers; their checksums are part of every scenario's proof."""
+    """Ends the workers and adds their checksums to the proof of every scenario."""
     sums = ended_well(rig.end(workers))
     for s in scenarios:
         s["proof"].append(sums)
@@ -50,9 +50,8 @@ QUANTA_MS = (5, 20, 50, 200)
 
 
 def strategy(rig):
-    """What was weighed for one high and three lows: the driver's slices, slices alone, stopping all on
-    arrival, and one low at a time with a tiny slice, by the length of its turn. Also a high that comes
-    back after half a millisecond: does each of its kernels pay again?"""
+    """Alternatives for one high and three lows: driver slices, slices only, suspend all lows on arrival, and one low at a
+    time with a minimal slice for turns of different length. Also a high with a request every millisecond."""
     rig.start_daemon()
     high, lows = rig.spin("high", 90, 10), [rig.spin("low%d" % i, 20000, 0) for i in (1, 2, 3)]
     for w in [high] + lows:
@@ -75,14 +74,14 @@ def strategy(rig):
     return {"scenarios": finish(rig, scenarios, [high] + lows)}
 
 
-# Five of the 750 ms of the on/off arrivals, so that a block has whole bursts; 75 requests at 20/s. At 10/s it would
-# have 37 or 38: there it is 3 s, and 30.
+# 3.75 s is five periods of the on/off arrivals and 75 requests at 20/s. At 10/s it would be 37 or 38 requests, so
+# blocks are 3 s there: blocks must have equal numbers of requests.
 BLOCK_S = {20: 3.75, 10: 3.0}
 
 # suite -> high model, low model, rate, arrivals, seconds by mode, seconds by MPS mode
 MODELS = {
     "test3": ("resnet18:1", "resnet50:8", 10, {"test3": "rate 10"},
-              {"alone": 30, "native": 6, "live": 30, "low alone": 12},  # a low that the CPU keeps busy
+              {"alone": 30, "native": 6, "live": 30, "low alone": 12},  # CPU-bound low: its rate varies
               {"alone": 9, "mps": 3, "mps-priority": 12, "low alone": 2}),
     "test4": ("resnet18:1", "resnet50:1024", 20, {"test4": "rate 20"},
               {"alone": 30, "native": 11.25, "live": 30, "timeslice": 3.75, "suspend": 3.75, "level1": 3.75, "low alone": 2},
@@ -98,32 +97,32 @@ MODELS = {
               {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
               {"alone": 11.25, "mps": 3.75, "mps-priority": 11.25, "low alone": 2}),
 }
-LOAD_S = 17   # of a pair of processes with all models, and their end
-SETUP_S = 0.8  # of one scenario
+LOAD_S = 17   # start and end of a pair of processes with all models
+SETUP_S = 0.8  # per scenario
 
 
 def model_seconds(name, mps, scale=1.0):
-    """How long a suite of models takes without loading, about."""
+    """Estimates the duration of a suite without loading."""
     _, _, hz, arrivals, seconds, beside = MODELS[name]
     out = len(arrivals) * (SETUP_S + wall_s(xsched_modes(seconds, 1), BLOCK_S[hz], scale))
     return out + (SETUP_S + wall_s(mps_modes(beside, [0], [1]), BLOCK_S[hz], scale) if mps else 0)
 
 
 def models(rig, names, mps=True, partial=None):
-    """The reports' pairs of models: one pair of processes for all of these suites, then
-    another under MPS. {suite: result}. partial is called with what there is before MPS starts."""
+    """Measures pairs of models: one pair of processes for all suites, then another pair under MPS. Returns {suite: result};
+    partial gets the results before MPS starts."""
     out = {n: {"scenarios": [], "notes": []} for n in names}
     highs = sorted({MODELS[n][0] for n in names})
     lows = sorted({MODELS[n][1] for n in names})
-    if rig.virtual:  # the same path without PyTorch
+    if rig.virtual:  # spin kernels instead of PyTorch
         table = {m: "spin:%d" % (3000 + i) for i, m in enumerate(highs)}
         table.update({m: "spin:%d" % (20000 + i) for i, m in enumerate(lows)})
     else:
         table = {m: m for m in highs + lows}
     pair, measured = [], []
 
-    def let_go():
-        """The checksums at the end of a pair's life are the proof of all it measured."""
+    def end_pair():
+        """Ends the pair; its checksums are part of the proof of all its scenarios."""
         finish(rig, measured, pair)
         pair.clear()
         measured.clear()
@@ -142,9 +141,9 @@ def models(rig, names, mps=True, partial=None):
             measured += out[n]["scenarios"]
         except Failed as e:
             out[n]["error"] = str(e)
-            let_go()  # the next suite gets a new pair
+            end_pair()  # the next suite gets a new pair
         out[n]["seconds"] = time.monotonic() - start
-    let_go()
+    end_pair()
     if partial:
         partial(out)
     to_compare = [n for n in names if MODELS[n][5]]
@@ -160,7 +159,7 @@ def model_scene(rig, suite, key, arrivals, high, lows, table):
         w.ask("use " + table[low_model], "U")
     rig.mode("off")
     gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
-    # A short warm-up, so that no block has the first requests after the change.
+    # Warm up after the change of models.
     high.tell("rate 50")
     time.sleep(0.5)
     high.pause()
@@ -169,9 +168,9 @@ def model_scene(rig, suite, key, arrivals, high, lows, table):
 
 
 def under_mps(rig, start, measure):
-    """MPS needs its own processes. start(client) makes them with client(spawn, priority, ...), high
-    first; measure(high, lows) gives [(suite, scenario)], each of which gets its proof."""
-    if not rig.virtual:  # there the daemon's child is the device
+    """Runs start and measure under an MPS server. start(client) creates the processes with client(spawn, name, what,
+    priority, role), high first. measure(high, lows) returns [(suite, scenario)], and each scenario gets its proof."""
+    if not rig.virtual:  # the virtual device is a child of the daemon
         rig.stop_daemon()
     server = Mps(rig)
     workers = []
@@ -179,7 +178,7 @@ def under_mps(rig, start, measure):
     def client(spawn, name, what, priority, role, **kw):
         env = dict(server.env, CUDA_MPS_CLIENT_PRIORITY=str(priority))
         workers.append(spawn(name, what, None, env=env, role=role, **kw))
-        if workers[-1].tenant:  # it measures its kernel first: by itself
+        if workers[-1].tenant:  # calibrates its kernel, so it must be alone
             workers[-1].ready(30)
     try:
         start(client)
@@ -188,7 +187,7 @@ def under_mps(rig, start, measure):
         known = server.clients()
         missing = [w.name for w in workers if w.pid not in known]
         if len(known) < len(workers):
-            raise Failed("the MPS server has the clients %s; missing: %s" % (known, ", ".join(missing)))
+            raise Failed("clients of the MPS server: %s; missing: %s" % (known, ", ".join(missing)))
         found = measure(workers[0], workers[1:])
         sums = ended_well(rig.end(workers))
         proof = check("clients of the MPS server", [], "%d" % len(known))
@@ -202,7 +201,7 @@ def under_mps(rig, start, measure):
 
 
 def with_mps(rig, names, highs, lows, table):
-    """The pairs of models: one high, a low of equal and one of lower priority."""
+    """Pairs of models: a high, a low of equal priority and a low of lower priority."""
     def start(client):
         client(rig.torch, "mps-high", [table[m] for m in highs], 0, "high", check=10)
         client(rig.torch, "mps-low", [table[m] for m in lows], 0, "low1")
@@ -224,19 +223,19 @@ def with_mps(rig, names, highs, lows, table):
 
 
 def mps_modes(seconds, equal, below):
-    """equal and below: the lows of equal and of lower priority."""
+    """equal and below are the indexes of the lows of equal and lower priority."""
     which = {"alone": [], "mps": equal, "mps-priority": below, "low alone": equal or below}
     names = {"low alone": "low alone %d" % which["low alone"][0]}
     return [Mode(names.get(n, n), s, None, which[n], n != "low alone") for n, s in seconds.items()]
 
 
 def add_mps(results, measured, names):
-    """Adds what measured() gives under MPS to results, {suite: result}; why there is none is a note, not a failure."""
+    """Adds the scenarios of measured() to {suite: result}. A failure of MPS becomes a note: it is not a failure of XSched."""
     try:
         for n, s in measured():
             lost = [p for p in s["proof"] if not p["ok"]]
             if lost:
-                results[n].setdefault("notes", []).append("MPS is not shown, its proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
+                results[n].setdefault("notes", []).append("MPS: proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
             else:
                 results[n]["scenarios"].append(s)
     except Failed as e:
@@ -245,7 +244,7 @@ def add_mps(results, measured, names):
 
 
 def beside_mps(rig, name, out, start, measure):
-    """The same for a suite with processes of its own."""
+    """add_mps for a suite with its own processes."""
     if rig.mps and not rig.virtual:
         add_mps({name: out}, lambda: under_mps(rig, start, measure), [name])
     return out
@@ -286,9 +285,9 @@ def tenants(rig):
 
 
 def share(rig):
-    """Two saturating tenants of equal priority, shares as hardware timeslices."""
+    """Two saturating tenants of equal priority with shares, which become hardware timeslices."""
     rig.start_daemon()
-    # Several kernels in flight: a queue that is empty between two kernels gives the rest of its slice away.
+    # Several kernels in flight: an empty queue would give up the rest of its timeslice.
     a, b = (rig.spin("share-" + x, 5000, 0, depth=8, role=role).ready(30) for x, role in (("a", "low1"), ("b", "low2")))
     rig.joined([a, b])
     policy = rig.cli("policy", "--json")
@@ -337,14 +336,14 @@ def share(rig):
         row = next((r for r in rows if r["mode"] == name), None)
         if row:
             off = None if row["ratio"] is None else abs(row["ratio"] / want - 1)
-            verdicts.append(verdict("%s is off by" % name, off, within, True, "part"))
-            verdicts.append(verdict("%s, both together" % name, row["chip"], targets.SHARE_CHIP, False, "of the chip"))
+            verdicts.append(verdict("share %s: relative error" % name, off, within, True))
+            verdicts.append(verdict("share %s: total throughput / alone" % name, row["chip"], targets.SHARE_CHIP, False))
     procs = rig.list()
     proof = [check("shim intercepts", [w.name for w in (a, b) if not procs[w.pid]["counters"]["launches"]], "both"),
              ended_well(rig.end([a, b]))]
     if able:
         wrong = [n for n in targets.SHARE if not all(us for queues in slices[n].values() for us in queues)]
         proof.append(check("shares are timeslices", ["%s: %s" % (n, slices[n]) for n in wrong], "%s" % {n: slices[n] for n in targets.SHARE}))
-    notes = [] if able else ["there is no `xsched hint --share` or no policy UP: only the driver's own 1:1 was measured"]
+    notes = [] if able else ["`xsched hint --share` or policy UP is missing: only native sharing was measured"]
     return {"rows": {"shares": sorted(rows, key=lambda r: r["mode"])}, "verdicts": verdicts, "proof": proof, "notes": notes,
             "incomplete": not able}

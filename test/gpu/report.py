@@ -138,7 +138,7 @@ def other_rows(merged):
     out = []
     for name in ("attach", "share", "streams"):
         s = suite(merged, name)
-        out += [[name, s["run"], v["what"], "%s %s" % (number(v["value"]), v["unit"]), ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "yes" if v["ok"] else "**no**"]
+        out += [[name, s["run"], v["what"], ("%s %s" % (number(v["value"]), v["unit"])).strip(), ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "yes" if v["ok"] else "**no**"]
                 for v in s.get("verdicts", [])]
     for name in ("starts", "situations"):
         s = suite(merged, name)
@@ -195,7 +195,9 @@ def lead(merged):
 def cost_sentence(merged):
     loop = next((r for r in rows_of(merged, "overhead") if r["what"] == "launch-bound loop"), None)
     most = max((r["preemptions"] for r in rows_of(merged, "correctness")), default=0)
-    parts = ["A launch-bound loop runs %.1f %% slower under XSched" % loop["more_%"]] if loop and loop.get("more_%") is not None else []
+    parts = []
+    if loop and loop.get("more_%") is not None:
+        parts.append("A launch-bound loop runs %.1f %% %s under XSched" % (abs(loop["more_%"]), "slower" if loop["more_%"] >= 0 else "faster"))
     if most and all(c["ok"] for c in suite(merged, "correctness")["checks"]):
         parts.append("a program that was preempted %s times computed bit-equal results" % format(most, ","))
     text = ", and ".join(parts)
@@ -269,7 +271,7 @@ def noise(merged):
 
 
 def page(merged, name="", pictures=True):
-    first, last = merged["runs"][0]["machine"], merged["runs"][-1]["machine"]
+    last = merged["runs"][-1]["machine"]
     device = [w.strip() for w in last["device"].split(",")]
     days = sorted({time.strftime("%Y-%m-%d", time.gmtime(r["machine"]["started_unix"])) for r in merged["runs"]})
     suites = merged["suites"]
@@ -281,8 +283,6 @@ def page(merged, name="", pictures=True):
                             ["date, runs", "%s, %d run%s" % (" to ".join(dict.fromkeys([days[0], days[-1]])), len(merged["runs"]), "s" if len(merged["runs"]) > 1 else "")],
                             ["command", "`test/gpu/run.sh OUT_DIR [suite...]`"],
                             ["targets", "%d of %d suites met every target in their last run" % (len(suites) - len(bad), len(suites))]])]
-    if first["device"] != last["device"]:
-        out.append(paragraph("The runs used different devices: the first one was %s." % first["device"]))
     out.append(" ".join(lead(merged)) and paragraph(" ".join(lead(merged))))
     if bad:
         out += ["Targets not met, or not proven:\n", bullets("%s, run %d: **%s** %s" % (n, s["run"], s["status"], s["why"][:600]) for n, s in bad.items())]
@@ -409,6 +409,9 @@ def save(path, text):
 
 
 def write(folder, name, merged):
+    devices = {r["machine"]["device"].split(",")[0] for r in merged["runs"]}
+    if len(devices) > 1:
+        raise SystemExit("report.py: a page has one device, these runs have %s" % ", ".join(sorted(devices)))
     os.makedirs(folder, exist_ok=True)
     for old in glob.glob(os.path.join(folder, name + "-*.svg")):
         os.remove(old)

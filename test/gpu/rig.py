@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes: the daemon, workers, MPS. Every one has a time limit that ends in SIGKILL, and
-dies with the process that started it."""
+"""Processes: the daemon, workers, MPS. Each has a time limit enforced with SIGKILL and dies with its parent."""
 import ctypes
 import http.client
 import json
@@ -22,15 +21,15 @@ now_ns = time.monotonic_ns
 
 
 class Failed(Exception):
-    """The suite can't go on; the text says why."""
+    """The suite cannot continue."""
 
 
 def cpu_sets(count=None):
-    """Who runs on which cores: apart from each other where there are enough."""
+    """Assigns separate cores to the roles if there are at least 12."""
     cores = sorted(os.sched_getaffinity(0)) if count is None else list(range(count))
     if len(cores) < 12:
         return {}
-    # The high's begin and end at even numbers: two of a pair may be threads of one real core.
+    # The high gets an even range: two neighbours may be hyper-threads of one core.
     sets = {"daemon": cores[:2], "high": cores[2:6], "driver": cores[-1:]}
     rest = cores[6:-1]
     part = len(rest) // 3
@@ -40,7 +39,7 @@ def cpu_sets(count=None):
 
 
 class Proc:
-    """A child process with a time limit, its standard error in a log."""
+    """A child process with a time limit; standard error goes to a log."""
 
     def __init__(self, rig, name, argv, env=None, limit_s=300, cores=None, pipe=True):
         self.rig, self.name = rig, name
@@ -78,7 +77,7 @@ class Proc:
                 pass
 
     def kill(self):
-        """SIGKILL for it and what it started."""
+        """Sends SIGKILL to the process group."""
         if self.p.returncode is None:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -91,7 +90,7 @@ class Proc:
         except subprocess.TimeoutExpired:
             self.kill()
             try:
-                self.p.wait(10)  # SIGKILL takes time while the driver cleans up
+                self.p.wait(10)  # the driver's cleanup delays the exit
             except subprocess.TimeoutExpired:
                 pass
             return None
@@ -112,7 +111,7 @@ class Proc:
 
 
 class Worker(Proc):
-    """A program that speaks the tenant's protocol."""
+    """A program with the line protocol of the tenant."""
 
     def __init__(self, *args, tenant=False, shim=True, **kwargs):
         self.tenant, self.shim = tenant, shim
@@ -145,10 +144,10 @@ class Worker(Proc):
         try:
             self.p.stdin.write((line + "\n").encode())
         except (BrokenPipeError, ValueError, OSError) as e:
-            raise Failed("%s (pid %d) is gone: %s" % (self.name, self.pid, self.why())) from e
+            raise Failed("%s (pid %d) exited: %s" % (self.name, self.pid, self.why())) from e
 
     def expect(self, letter, timeout, seen=None):
-        """Waits for one more line that starts with letter; its words."""
+        """Waits for one more line that starts with letter and returns its words."""
         limit = time.monotonic() + timeout
         with self.cond:
             have = len(self.answers.get(letter, [])) if seen is None else seen
@@ -168,7 +167,7 @@ class Worker(Proc):
 
     def why(self):
         said = self.answers.get("E")
-        return " ".join(said[-1]) if said else self.tail() or "no word"
+        return " ".join(said[-1]) if said else self.tail() or "no output"
 
     def ready(self, timeout=90):
         self.expect("R", timeout, 0)
@@ -182,22 +181,19 @@ class Worker(Proc):
         return int(words[0]), words[1], words[2]
 
     def quit(self, timeout=15):
-        """Ends it; True if it ended well and its checksums agree."""
+        """Ends the program. True if the exit code is 0 and the checksums agree."""
         try:
             self.tell("quit")
         except Failed:
             pass
         code = self.wait(timeout)
         self.timer.cancel()
-        with self.cond:  # its last line may still be in the pipe
+        with self.cond:  # the last line may still be in the pipe
             self.cond.wait_for(lambda: self.ended, 5)
         return code == 0 and self.sums is not None and self.sums[1] == self.sums[2]
 
-    def last_end(self):
-        return self.samples[-1][1] if self.samples else 0
-
     def runs_again(self, since_ns, timeout):
-        """ms from since_ns to the end of the first iteration after it; None: none came."""
+        """Milliseconds from since_ns to the next completion; None after the timeout."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:
             first = next((e for s, e in self.samples[-5000:] if e > since_ns), None)
@@ -207,7 +203,7 @@ class Worker(Proc):
         return None
 
     def stands_still(self, for_s=0.15, timeout=3):
-        """Waits until no iteration has ended for a while."""
+        """Waits until no iteration completes for for_s seconds."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:
             n = len(self.samples)
@@ -218,7 +214,7 @@ class Worker(Proc):
 
 
 class Rig:
-    """One run: private folders, one daemon at a time, and everything that was started."""
+    """One run: private folders, one daemon at a time, and all started processes."""
 
     def __init__(self, out, virtual=False, quick=1.0, seed=1, mps=True):
         self.out, self.virtual, self.scale, self.seed, self.mps = out, virtual, quick, seed, mps
@@ -256,7 +252,7 @@ class Rig:
                 if not self.daemon.alive():
                     break
                 time.sleep(0.01)
-        raise Failed("the daemon does not answer: " + self.daemon.tail())
+        raise Failed("the daemon does not respond: " + self.daemon.tail())
 
     def stop_daemon(self):
         if self.daemon:
@@ -266,7 +262,7 @@ class Rig:
             self.daemon = None
 
     def cli(self, *args, timeout=15):
-        """The command line; what it printed, as JSON where it is."""
+        """Runs the CLI and returns its output, parsed with --json."""
         try:
             r = subprocess.run([self.xsched] + [str(a) for a in args], env=self.env, capture_output=True,
                                text=True, timeout=timeout)
@@ -277,7 +273,7 @@ class Rig:
         return json.loads(r.stdout) if "--json" in args else r.stdout
 
     def http(self, method, path, body=None, timeout=10):
-        """The control socket: where a process start would disturb what is measured."""
+        """Calls the HTTP API: a process start would disturb the measurement."""
         c = http.client.HTTPConnection("xsched", timeout=timeout)
         c.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         c.sock.settimeout(timeout)
@@ -305,22 +301,22 @@ class Rig:
         return self.cli("list", "--stats", "--json")
 
     def preemptions(self, workers):
-        """How often they were stopped with work, by the daemon's count."""
+        """Preemptions of the workers, as counted by the daemon."""
         procs = self.list()
         return sum(q["preemptions"] for w in workers for q in procs.get(w.pid, {}).get("queues", []))
 
     def joined(self, workers, timeout=10):
-        """Waits until the daemon lists them all with a queue."""
+        """Waits until the daemon lists a queue of every worker."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:
             procs = self.list()
             if all(procs.get(w.pid, {}).get("queues") for w in workers):
                 return procs
             time.sleep(0.05)
-        raise Failed("not under the daemon: " + ", ".join(w.name for w in workers if not procs.get(w.pid, {}).get("queues")))
+        raise Failed("not registered with the daemon: " + ", ".join(w.name for w in workers if not procs.get(w.pid, {}).get("queues")))
 
     def stolen_s(self):
-        """Seconds the hypervisor took from the high's cores so far; None: it does not say."""
+        """Steal time of the high's cores in seconds; None if unknown."""
         names = {"cpu%d" % c for c in self.cores.get("high", [])} or {"cpu"}
         try:
             with open("/proc/stat") as f:
@@ -331,12 +327,12 @@ class Rig:
     # -- programs
 
     def under(self, argv, priority):
-        """argv under the shim. `xsched run` becomes the program: the pid stays."""
+        """Returns argv under the shim. `xsched run` execs the program, so the pid stays."""
         run = [self.xsched, "run"] + (["--virtual"] if self.virtual else [])
         return run + ["--priority", str(priority), "--"] + argv
 
     def plain_env(self):
-        """The environment of a program that has nothing of ours, also on the virtual GPU."""
+        """The environment of a program without the shim."""
         if not self.virtual:
             return {"XSCHED_LOG": None}
         folder = os.path.join(ROOT, "build", "virtual")
@@ -344,7 +340,7 @@ class Rig:
                 "XSCHED_VGPU_SOCKET": os.path.join(self.dir, "vgpu.sock")}
 
     def worker(self, name, argv, priority=None, env=None, role=None, limit_s=400, tenant=False):
-        """A worker, under us if it has a priority."""
+        """Starts a worker, under XSched if it has a priority."""
         full = dict(env or {})
         if priority is None:
             full = dict(self.plain_env(), **full)
@@ -358,7 +354,7 @@ class Rig:
         return self.worker(name, argv, priority, tenant=True, **kw)
 
     def torch(self, name, models, priority=None, check=4, depth=2, limit_s=700, **kw):
-        """A PyTorch program. A high's main thread has one of its cores for itself, so that it does not move about."""
+        """Starts worker.py. The main thread of a high is pinned to one of its cores."""
         own = self.cores.get("high", []) if kw.get("role", name) == "high" else []
         argv = [sys.executable, os.path.join(HERE, "worker.py"), "--name", name, "--models", ",".join(models),
                 "--check", str(check), "--depth", str(depth), "--backend", "spin" if self.virtual else "torch"]
@@ -368,11 +364,11 @@ class Rig:
     def helper(self, name):
         path = os.path.join(self.helpers, name)
         if not self.helpers or not os.access(path, os.X_OK):
-            raise Failed("the helper %s was not built (nvcc or gcc is missing, or see build.log)" % name)
+            raise Failed("helper %s is missing: check nvcc, gcc and build.log" % name)
         return path
 
     def end(self, workers):
-        """Lets workers go; {name: checksums agree}."""
+        """Ends the workers; returns {name: checksums agree}."""
         return {w.name: w.quit() for w in workers}
 
     def close(self):
@@ -385,7 +381,7 @@ class Rig:
 
 
 class Mps:
-    """NVIDIA's own sharing server, with private folders."""
+    """An MPS control daemon with private folders."""
 
     def __init__(self, rig):
         self.rig = rig
@@ -415,7 +411,7 @@ class Mps:
             return ""
 
     def clients(self):
-        """Process ids the server serves."""
+        """Process ids of the MPS clients."""
         out = []
         for server in re.findall(r"^\d+$", self.ask("get_server_list"), re.M):
             out += [int(x) for x in re.findall(r"^\d+$", self.ask("get_client_list " + server), re.M)]
@@ -426,7 +422,7 @@ class Mps:
         if self.control.alive():
             self.ask("quit -t 3", timeout=8)
         self.control.close()
-        for pid in servers:  # its own, by id, if it did not go by itself
+        for pid in servers:  # servers that did not exit
             try:
                 with open("/proc/%s/comm" % pid) as f:
                     if f.read().strip().startswith("nvidia-cuda-mps"):
@@ -436,7 +432,7 @@ class Mps:
 
 
 class Nvml:
-    """GPU memory in use, quickly enough to time its release."""
+    """GPU memory usage through NVML: nvidia-smi is too slow to time its release."""
 
     class _Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
@@ -465,7 +461,7 @@ class Nvml:
 
 
 def xids():
-    """Lines of the kernel log about GPU errors; None if it can't be read."""
+    """GPU errors (Xid) in the kernel log; None if it is not readable."""
     try:
         r = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -3,14 +3,14 @@
 #
 # run.sh OUT_DIR [suite...] [--quick] [--budget SECONDS] [--virtual]
 #
-# Measures XSched on this machine's GPU. Needs bin/xsched and build/virtual/tenant (make build, anywhere), nvcc, gcc, and
-# python3 with PyTorch; no network and no Go. Writes results.json, report.md, report.html and logs.tar.gz into OUT_DIR.
+# Measures XSched on the GPU of this machine. Needs bin/xsched and build/virtual/tenant (from `make build`), nvcc, gcc and
+# python3 with PyTorch. Needs no network and no Go. Writes results.json, report.md, report.html and logs.tar.gz to OUT_DIR.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 [ $# -ge 1 ] || { sed -n '3,8p' "$0" >&2; exit 64; }
 for need in "$root/bin/xsched" "$root/build/virtual/tenant"; do
-  [ -x "$need" ] || { echo "run.sh: $need is missing; run \`make build\` and bring it along" >&2; exit 1; }
+  [ -x "$need" ] || { echo "run.sh: $need is missing; run \`make build\` and copy it here" >&2; exit 1; }
 done
 out=$1
 mkdir -p "$out" || exit 1
@@ -23,5 +23,5 @@ case " $* " in
   *) "$here/cuda/build.sh" "$helpers" > "$out/build.log" 2>&1; [ -s "$out/build.log" ] || rm -f "$out/build.log"
      export XSCHED_GPU_HELPERS=$helpers ;;
 esac
-# The last resort: every child of suite.py dies with it.
+# Overall time limit: every child of suite.py dies with it.
 timeout -s KILL "${XSCHED_GPU_LIMIT:-1500}" python3 "$here/suite.py" "$@"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One loaded set of processes, measured in all modes in short blocks."""
+"""Measures one set of processes in all modes, in short blocks."""
 import time
 from collections import namedtuple
 
@@ -8,20 +8,20 @@ from rig import Failed, now_ns
 from stats import Block
 from targets import judge
 
-# A block's first part, in which its mode comes into force, and its last, in which what was due is begun, do not count.
+# Not measured: the head of a block, in which the mode takes effect, and its tail, in which due requests start.
 HEAD_S, TAIL_S = 0.2, 0.05
-CHANGE_S = 0.1  # from block to block, about: lows finish what they have in flight, the mode is told
+CHANGE_S = 0.1  # estimate per change of block: lows drain, the mode is set
 
-# What is compared with each other comes as neighbours in time.
+# Compared modes are neighbours in time.
 TOGETHER = ("alone", "native", "live", "mps", "mps-priority")
 
-# lows: the indexes of those that run; xmode: what `xsched mode` is told, None: nothing.
+# lows: indexes of the running lows; xmode: argument of `xsched mode`, or None.
 Mode = namedtuple("Mode", "name seconds xmode lows high")
 
 
 def xsched_modes(seconds, lows, alone_of=None):
-    """The usual modes. seconds is {name: seconds}; native is the mode off, alone is the high
-    without lows, `low alone I` is one low without the high."""
+    """Returns the modes of {name: seconds}. native is mode off, alone is the high without lows, `low alone I` is one low
+    without the high."""
     everybody = list(range(lows))
     out = []
     for name, s in seconds.items():
@@ -35,18 +35,18 @@ def xsched_modes(seconds, lows, alone_of=None):
 
 
 def block_s_of(mode, block_s, scale):
-    """Lows alone need no more than they ask for; what has requests has whole blocks, with equal arrivals."""
+    """Blocks with requests have full length, for equal arrivals. Lows alone may be shorter."""
     return block_s if mode.high else min(block_s, mode.seconds * scale)
 
 
 def wall_s(modes, block_s, scale=1.0):
-    """How long a scene takes, about."""
+    """Estimates the duration of a scene."""
     return sum(stats.block_count(m.seconds * scale, block_s) * (block_s_of(m, block_s, scale) + HEAD_S + TAIL_S + CHANGE_S) for m in modes)
 
 
 class Scene:
     def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1, prepare=None):
-        self.prepare = prepare  # told of every mode before its block
+        self.prepare = prepare  # called with the mode before each block
         self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
         self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
         self.block_s, self.seed = block_s, seed
@@ -82,7 +82,7 @@ class Scene:
                 w.pause()
         turn = self.turns[m.name] = self.turns.get(m.name, 0) + 1
         if m.high:
-            # The n-th block of every mode has the same arrivals.
+            # The n-th blocks of all modes have equal arrivals.
             self.high.tell(self.arrivals.replace("SEED", "%d-%d" % (self.seed, turn)))
         start = now_ns()
         stolen = self.rig.stolen_s()
@@ -157,7 +157,7 @@ class Scene:
         at_alone = modes.get("alone", {}).get("parts")
         for name, out in modes.items():
             if at_alone and out.get("parts"):
-                # What the device adds to the tail, whatever the CPU did.
+                # Tail latency added by the device, independent of CPU noise.
                 out["device_p99_more_ms"] = round(out["parts"]["device"]["p99_ms"] - at_alone["device"]["p99_ms"], 4)
             if base and out["high"]:
                 out["p95_to_alone"] = round(out["high"]["p95_ms"] / base["p95_ms"], 3)
@@ -181,8 +181,7 @@ class Scene:
     # -- proof
 
     def proof(self, modes):
-        """[{name, ok, detail}]: why the numbers may be believed. Checksums at the end of the
-        workers' lives are added by who ends them."""
+        """Returns the evidence as [{name, ok, detail}]. The caller adds the checksums when it ends the workers."""
         checks = [served(modes)]
         if self.managed:
             checks += [self.intercepted(), self.counts_equal()]
@@ -200,11 +199,11 @@ class Scene:
         return check("shim intercepts", bad, "%d launches by %d programs" % (total, len(self.managed)))
 
     def counts_equal(self):
-        """Tenants count their launches themselves."""
+        """Compares the shim's launch count with the tenant's own."""
         bad, n = [], 0
         for w in (w for w in self.managed if w.tenant):
             own = w.report()[0]
-            for _ in range(40):  # the shim publishes within a tick
+            for _ in range(40):  # the shim publishes once per tick
                 seen = self.rig.list().get(w.pid, {}).get("counters", {}).get("launches")
                 if seen == own:
                     break
@@ -212,7 +211,7 @@ class Scene:
             n += own
             if seen != own:
                 bad.append("%s (pid %d): %d launches by its own count, %s by the shim" % (w.name, w.pid, own, seen))
-        return check("launches equal the program's own count", bad, "%d" % n if n else "no program here counts its own")
+        return check("launches equal the program's own count", bad, "%d" % n if n else "not counted by these programs")
 
     def mode_checks(self, name):
         e, bad = self.evidence.get(name, {}), []
@@ -221,21 +220,21 @@ class Scene:
             bad.append("%d device errors" % e["device_errors"])
         wrong = [s for s in self.slices.get(name, []) if not slices_fit(name, s, self.high.name)]
         if name in ("native", "alone") and (deep or held or e.get("gate_holds")):
-            bad.append("%d suspensions, %d held launches while the mode was off" % (deep, held))
+            bad.append("%d suspensions, %d held launches in mode off" % (deep, held))
         if name == "native" and wrong:
-            bad.append("timeslices of ours were in force: %s" % wrong[0])
+            bad.append("timeslices set by XSched were active: %s" % wrong[0])
         if name == "timeslice" and wrong and len(wrong) == len(self.slices[name]):
-            bad.append("no timeslice of ours was in force: %s" % wrong[0])
+            bad.append("no timeslice set by XSched was active: %s" % wrong[0])
         if name == "live" and not deep and wrong and len(wrong) == len(self.slices[name]):
             bad.append("neither timeslices (%s) nor suspensions" % wrong[0])
         if name in ("suspend", "level2", "level3") and not (deep and e.get("preemptions")):
-            bad.append("%d suspensions, %d preemptions of lows" % (deep, e.get("preemptions", 0)))
+            bad.append("%d suspensions, %d preemptions of jobs" % (deep, e.get("preemptions", 0)))
         if name == "level1" and (deep or not e.get("gate_holds")):
             bad.append("%d gate holds, %d deeper suspensions" % (e.get("gate_holds", 0), deep))
         if name not in ("native", "alone", "timeslice", "live", "suspend", "level1", "level2", "level3"):
             return []
         detail = "%d suspensions, %d preemptions, %d gate waits" % (deep, e.get("preemptions", 0), held)
-        return [check("%s is %s" % (name, name), bad, detail)]
+        return [check("mode %s" % name, bad, detail)]
 
 
 def sleep_until(ns):
@@ -243,8 +242,8 @@ def sleep_until(ns):
 
 
 def slices_fit(mode, found, high):
-    """In native no slice may be ours; else the high's must be, and longer than every low's
-    (0 is the driver's own: several lows that can't take turns keep it)."""
+    """Native: no slice is set by XSched. Otherwise the high has one, longer than those of the lows. 0 is the driver's
+    default, which lows keep if they do not take turns."""
     flat = [us for queues in found.values() for us in queues]
     if mode == "native":
         return not any(flat)
@@ -256,7 +255,7 @@ def slices_fit(mode, found, high):
 def served(modes):
     bad = [m for m, out in modes.items() if not out["high"]]
     bad += [m for m, out in modes.items() if out.get("low") and not any(out["low"]["rates"])]
-    return check("both sides ran", ["nothing was finished in mode " + m for m in bad], "in %d modes" % len(modes))
+    return check("service and jobs ran", ["no completion in mode " + m for m in bad], "in %d modes" % len(modes))
 
 
 def check(name, bad, detail=""):
@@ -264,6 +263,6 @@ def check(name, bad, detail=""):
 
 
 def ended_well(sums):
-    """From Rig.end: {name: checksums agree}."""
+    """Checks the result of Rig.end: {name: checksums agree}."""
     return check("results equal", ["%s: wrong or missing checksum" % n for n, ok in sums.items() if not ok],
                  "bit-equal in all %d programs" % len(sums))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines that are not as one would wish: XSched must notice, and say so."""
+"""Environments with limits (MPS, missing device node, no daemon): XSched must detect and report them."""
 import glob
 import json
 import os
@@ -13,18 +13,18 @@ START_LIMIT_S = 10
 
 
 def doctor(rig, argv=(), env=None):
-    """What `xsched doctor` finds: {check name: (status, detail)}."""
+    """Returns the report of `xsched doctor` and {check name: (status, detail)}."""
     r = subprocess.run(list(argv) + [rig.xsched, "doctor", "--json"], env=dict(rig.env, **env or {}), capture_output=True, text=True, timeout=20)
     start = r.stdout.find("{")
     if start < 0:
-        raise Failed("doctor says nothing: " + (r.stderr or r.stdout).strip()[:300])
+        raise Failed("doctor printed no report: " + (r.stderr or r.stdout).strip()[:300])
     report, _ = json.JSONDecoder().raw_decode(r.stdout[start:])
     return report, {c["name"]: (c["status"], c["detail"]) for c in report["checks"]}
 
 
 def starts(rig):
-    """A high and three lows that start at the same moment, with scheduling in force: contexts are made, modules
-    loaded and kernels measured while others are stopped and let go."""
+    """Starts a high and three lows at the same moment while scheduling is active: they create contexts and load modules
+    while others are suspended and resumed."""
     rig.start_daemon()
     rig.mode("live")
     times, failed = [], None
@@ -35,7 +35,7 @@ def starts(rig):
             for w in workers:
                 w.ready(START_LIMIT_S)
         except Failed as e:
-            failed = "%s; the daemon says: %s" % (e, json.dumps({"list": rig.cli("list", "--json"), "stats": rig.stats()}))
+            failed = "%s; daemon state: %s" % (e, json.dumps({"list": rig.cli("list", "--json"), "stats": rig.stats()}))
             with open(os.path.join(rig.logs, "starts.json"), "w") as f:
                 f.write(failed)
                 for w in workers:
@@ -46,12 +46,12 @@ def starts(rig):
         if not sums["ok"]:
             failed = sums["detail"]
             break
-    checks = [check("four programs that start at once", [failed[:600]] if failed else [], "ready after %s s" % ", ".join("%.1f" % t for t in times))]
-    return {"checks": checks, "proof": [check("they started", [] if times or failed else ["nothing was tried"], "%d times" % len(times))]}
+    checks = [check("four programs start at the same time", [failed[:600]] if failed else [], "ready after %s s" % ", ".join("%.1f" % t for t in times))]
+    return {"checks": checks, "proof": [check("programs started", [] if times or failed else ["no attempt was made"], "%d times" % len(times))]}
 
 
 def asleep(pid):
-    """Where the threads of a process wait in the kernel."""
+    """Returns the system call and wait channel of every thread of a process."""
     out = []
     for path in glob.glob("/proc/%d/task/*" % pid):
         try:
@@ -67,20 +67,20 @@ def devices(rig):
 
 
 def situations(rig):
-    """As it is; a container without the device node; no daemon; MPS."""
+    """The machine as it is, without a device node, without a daemon, and with MPS."""
     rows = []
 
     def said(name, ok, detail):
         rows.append(check(name, [] if ok else [detail], detail))
     report, found = doctor(rig)
-    said("doctor on the machine as it is", report["ok"], "level %s; %s" % (report.get("level"), "; ".join("%s: %s" % (n, d) for n, (s, d) in found.items() if s != "ok") or "all ok"))
+    said("doctor on an unmodified machine", report["ok"], "level %s; %s" % (report.get("level"), "; ".join("%s: %s" % (n, d) for n, (s, d) in found.items() if s != "ok") or "all ok"))
     empty = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"', "sh"]
     try:
         report, found = doctor(rig, empty)
-        status, detail = found.get("device nodes", ("?", "nothing was said"))
-        said("without the device node", not report["ok"] and status not in ("ok", "?"), detail)
+        status, detail = found.get("device nodes", ("?", "not reported"))
+        said("doctor without the device node", not report["ok"] and status not in ("ok", "?"), detail)
     except (Failed, OSError, subprocess.TimeoutExpired) as e:
-        said("without the device node", False, str(e))
+        said("doctor without the device node", False, str(e))
     alone = subprocess.run(rig.under([rig.tenant, "--name", "native", "--kernel-us", "1000"], 0), env=rig.env, input="", capture_output=True, text=True, timeout=30)
     warned = [line for line in alone.stderr.splitlines() if line.strip()]
     said("`xsched run` without a daemon", alone.returncode == 0 and len(warned) == 1, "exit %d, %s" % (alone.returncode, " | ".join(warned) or "no warning"))
@@ -90,7 +90,7 @@ def situations(rig):
     w.tell("loop")
     time.sleep(0.5)
     before = devices(rig)
-    said("the level of a GPU and why", any(d.get("max_level") == 3 for d in before), json.dumps([{k: d.get(k) for k in ("name", "max_level", "level_reason", "compute_mode")} for d in before]))
+    said("level of the GPU and its reason", any(d.get("max_level") == 3 for d in before), json.dumps([{k: d.get(k) for k in ("name", "max_level", "level_reason", "compute_mode")} for d in before]))
     launches = rig.list()[w.pid]["counters"]["launches"]
     rig.end([w])
     server = Mps(rig)
@@ -102,8 +102,8 @@ def situations(rig):
         report, found = doctor(rig, env=server.env)
         said("doctor beside MPS", found["MPS"][0] == "limited" and report.get("level") == 1, "%s: %s" % found["MPS"])
         under = devices(rig)
-        said("the level of a client of MPS", any(d.get("max_level") == 1 for d in under), json.dumps([{k: d.get(k) for k in ("max_level", "level_reason")} for d in under]))
-        refused = "nothing"
+        said("level of an MPS client", any(d.get("max_level") == 1 for d in under), json.dumps([{k: d.get(k) for k in ("max_level", "level_reason")} for d in under]))
+        refused = "no error"
         try:
             rig.cli("suspend", w.pid)
         except Failed as e:
@@ -111,8 +111,8 @@ def situations(rig):
         n = len(w.samples)
         time.sleep(0.5)
         held = len(w.samples) == n
-        # At level 1 it is held at the gate: it stands still, or the request was refused with the reason.
-        said("`xsched suspend` of a client of MPS", held or "MPS" in refused, "it stands still at the gate" if held else refused)
+        # Level 1 holds the client at the gate, or rejects the request with a reason.
+        said("`xsched suspend` of an MPS client", held or "MPS" in refused, "held at the gate" if held else refused)
         rig.cli("resume", w.pid)
         rig.end([w])
     finally:

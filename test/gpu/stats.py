@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers from samples: the definitions are those of internal/bench.
+"""Statistics over samples, with the definitions of internal/bench.
 
-Times are CLOCK_MONOTONIC nanoseconds. A sample is (start, end); of a request the
-start is when it was due, so that waiting in line counts.
+Times are CLOCK_MONOTONIC nanoseconds. A sample is (start, end). A request starts at its scheduled arrival, so that
+queueing counts.
 """
 import math
 import random
+import statistics
 from collections import namedtuple
 
 Block = namedtuple("Block", "mode start end")
 Window = namedtuple("Window", "start end")
 
-MIN_BLOCKS = 4  # to resample
-SWITCH_MS = 0.4  # two switches a request: what time-sharing must lose
+MIN_BLOCKS = 4  # least number for resampling
+SWITCH_MS = 0.4  # two context switches per request
 
 
 def percentile(values, q):
-    """Nearest rank; 0 of nothing."""
+    """Nearest rank; 0 for no values."""
     if not values:
         return 0.0
     s = sorted(values)
@@ -24,16 +25,12 @@ def percentile(values, q):
 
 
 def median(values):
-    if not values:
-        return 0.0
-    s = sorted(values)
-    mid = len(s) // 2
-    return s[mid] if len(s) % 2 else (s[mid - 1] + s[mid]) / 2
+    return statistics.median(values) if values else 0.0
 
 
 def windows(blocks, mode, head_ns, tail_ns):
-    """The parts of the blocks of one mode that count: at the start a mode has to come
-    into force, at the end a request in flight is finished under the next mode."""
+    """Returns the measured part of each block of a mode. At the start the mode takes effect; at the end requests in
+    flight finish under the next mode."""
     out = []
     for b in blocks:
         w = Window(b.start + head_ns, b.end - tail_ns)
@@ -47,8 +44,7 @@ def seconds(ws):
 
 
 def latencies_ms(samples, ws):
-    """Of the requests due inside the windows, whenever they ended: leaving out the late
-    ones would flatter."""
+    """Latencies of the requests due inside the windows, including those that ended later: dropping them would hide the tail."""
     return [(end - start) / 1e6 for start, end in samples
             if any(w.start <= start < w.end for w in ws)]
 
@@ -57,16 +53,15 @@ Parts = namedtuple("Parts", "cpu_ms device_ms")
 
 
 def split(due, end, begun, submitted, done):
-    """A request's latency in two. The device's part is what it still had to do when the last of the
-    request was submitted; all else is the CPU's: starting late, submitting, waking up. A CPU that stalls
-    in submitting shortens the device's part and never lengthens it."""
-    done = min(max(done, submitted), end)  # the two clocks agree to some microseconds
+    """Splits a latency. The device part is the time from the last submission to completion; the CPU part is the rest:
+    late start, submission, wake-up. A CPU stall during submission never adds to the device part."""
+    done = min(max(done, submitted), end)  # the two clocks differ by some microseconds
     device = done - submitted
     return Parts((end - due - device) / 1e6, device / 1e6)
 
 
 def parts_of(parts, ws):
-    """parts is {due: (end, begun, submitted, done)}; summaries of both parts, None without any."""
+    """Summarizes both parts; parts is {due: (end, begun, submitted, done)}. None without samples."""
     found = [split(due, *rest) for due, rest in parts.items() if any(w.start <= due < w.end for w in ws)]
     if not found:
         return None
@@ -79,7 +74,7 @@ def parts_of(parts, ws):
 
 
 def iterations(samples, ws):
-    """Iterations inside the windows; one across an edge counts by its part inside."""
+    """Counts iterations inside the windows; at an edge, the fraction inside."""
     n = 0.0
     for start, end in samples:
         if end > start:
@@ -94,13 +89,13 @@ def rate(samples, ws):
 
 
 def completions(samples):
-    """From end to end: for programs with several iterations in flight, whose own spans overlap."""
+    """Intervals between completions, for programs with overlapping iterations."""
     ends = sorted(end for _, end in samples)
     return list(zip(ends, ends[1:]))
 
 
 def p99_interval(values, seed=1, rounds=200):
-    """95 % interval of the P99 by resampling: with 300 samples it is the third worst."""
+    """95 % interval of the P99 by resampling requests."""
     if len(values) < 20:
         return None
     rng = random.Random(seed)
@@ -108,9 +103,8 @@ def p99_interval(values, seed=1, rounds=200):
 
 
 def p99_compared(alone, ours, seed=1, rounds=500):
-    """95 % intervals of how the P99 of ours compares with alone's, as a ratio and as a distance. Both are lists of
-    blocks of latencies; blocks are resampled, not requests, because a machine's noise comes in spells. Where each
-    mode has as many blocks, the n-th ones are neighbours in time and are drawn together."""
+    """95 % intervals of P99(ours) / P99(alone) and of their difference. Resamples blocks, not requests, because noise
+    is correlated in time. With equal block counts, the n-th blocks are neighbours in time and are drawn together."""
     alone, ours = [b for b in alone if b], [b for b in ours if b]
     if min(len(alone), len(ours)) < MIN_BLOCKS:
         return None
@@ -130,20 +124,19 @@ def p99_compared(alone, ours, seed=1, rounds=500):
 
 
 def middle(found, digits):
-    """The 95 % in the middle."""
+    """The bounds of the middle 95 %."""
     s = sorted(found)
     return [round(s[int(len(s) * 0.025)], digits), round(s[int(len(s) * 0.975)], digits)]
 
 
 def paired(pairs, seed=1, rounds=1000):
-    """How much more the second of each pair is, as a part: the median over the pairs, and its 95 % interval by
-    resampling the pairs. Neighbours in time are compared, so that a drift of the machine falls on both."""
+    """Median relative increase of the second value of each pair, and its 95 % interval by resampling pairs. Pairs are
+    neighbours in time, so that drift affects both."""
     more = [b / a - 1 for a, b in pairs if a > 0 and b > 0]
     if len(more) < 5:
         return None, None
     rng = random.Random(seed)
-    found = sorted(median(rng.choices(more, k=len(more))) for _ in range(rounds))
-    return median(more), [found[int(rounds * 0.025)], found[int(rounds * 0.975)]]
+    return round(median(more), 6), middle([median(rng.choices(more, k=len(more))) for _ in range(rounds)], 6)
 
 
 def summarize(values_ms):
@@ -161,12 +154,12 @@ def summarize(values_ms):
 
 
 def ideal_kept(requests_per_s, gpu_ms):
-    """What time-sharing with two switches a request can leave to the lows."""
+    """Throughput that ideal time-slicing leaves to the lows: one request and two context switches each time."""
     return max(1 - requests_per_s * (gpu_ms + SWITCH_MS) / 1000, 0.0)
 
 
 def kept(low_samples, alone_rates, ws):
-    """All lows together: each one's rate inside the windows over its own rate alone."""
+    """Sum over the lows of the rate inside the windows over the rate alone."""
     total = 0.0
     for samples, alone in zip(low_samples, alone_rates):
         if alone <= 0:
@@ -176,7 +169,7 @@ def kept(low_samples, alone_rates, ws):
 
 
 def noise(samples, blocks, mode, head_ns, tail_ns):
-    """The alone blocks one by one: their spread is the CPU side of every tail."""
+    """Spread of P50 and P99 over the single blocks of a mode."""
     per_block = []
     for b in blocks:
         if b.mode == mode:
@@ -196,9 +189,8 @@ def block_count(seconds, block_s):
 
 
 def schedule(modes, block_s, seed, together=()):
-    """Order of the blocks: modes is [(name, seconds)]. Rounds in which every mode has its part, so that a drift of
-    the machine falls on all modes alike. In a round those that are compared with each other, `together`, are
-    neighbours; among them, and among the others after them, the order is random."""
+    """Returns the order of the blocks; modes is [(name, seconds)]. Every round has blocks of all modes, so that drift
+    affects all of them. In a round, the compared modes (together) are neighbours. The order within each group is random."""
     counts = {name: block_count(s, block_s) for name, s in modes if s > 0}
     rounds = max(counts.values(), default=0)
     rng = random.Random(seed)
@@ -207,7 +199,7 @@ def schedule(modes, block_s, seed, together=()):
     def before(r, k):
         return (2 * r * k + rounds) // (2 * rounds)
     for r in range(rounds):
-        # A mode with k blocks has them in k rounds, evenly spread and around the middle.
+        # A mode with k blocks gets k evenly spread rounds.
         names = [n for n, k in counts.items() if before(r, k) != before(r + 1, k)]
         for group in ([n for n in names if n in together], [n for n in names if n not in together]):
             rng.shuffle(group)
@@ -216,13 +208,13 @@ def schedule(modes, block_s, seed, together=()):
 
 
 def compact(values_ms):
-    """Raw latencies for the file: microseconds, in order of arrival."""
+    """Latencies for the raw data: microseconds, in order of arrival."""
     return [round(v * 1000) for v in values_ms]
 
 
 def verdict(what, value, limit, at_most, unit="", interval=None):
-    """One line of `what it must show`. A value that is missing fails. The value alone decides; an interval with the
-    limit inside says that another run might decide otherwise."""
+    """Compares a value with its limit. A missing value fails. Only the value decides; "within noise" means that the
+    interval contains the limit and another run may decide otherwise."""
     ok = value is not None and (value <= limit if at_most else value >= limit)
     out = {"what": what, "value": None if value is None else round(value, 4),
            "limit": limit, "at_most": at_most, "unit": unit, "ok": bool(ok)}

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The reports' steps 1-5 and the other ways PyTorch uses a GPU. A plain program.
+"""Covers the ways in which PyTorch uses a GPU. The program does not use XSched.
 
-Prints `H section hash...` for every section (or `X section error`), `C name begin|end` around
-what torch.profiler watches and waits for a line after each, and `N name launches kernels`:
-the launch calls and the kernels that torch.profiler saw. Run with and without the shim: the
-hashes must be equal, and the launches must be those the shim counted between begin and end.
+Prints `H section hash...` or `X section error` for every section. Around profiled sections it prints `C name begin|end`
+and waits for a line, then `N name launches kernels` with the counts of torch.profiler. The harness runs it with and
+without the shim: hashes must be equal, and launches must equal the shim's count between begin and end.
 """
 import hashlib
 import os
@@ -22,7 +21,7 @@ def say(*words):
 
 
 def forked(queue):
-    """In a child: its first use of the GPU."""
+    """First use of the GPU in a child process."""
     try:
         import torch
         torch.manual_seed(3)
@@ -52,7 +51,7 @@ def multiprocess(method):
         c.join(20)
         if c.is_alive():
             c.kill()
-            raise RuntimeError("a child did not end")
+            raise RuntimeError("a child did not exit")
     if any(f.startswith("error") for f in found) or any(c.exitcode for c in children):
         raise RuntimeError("%s, exit codes %s" % (found, [c.exitcode for c in children]))
     return found
@@ -77,7 +76,7 @@ def convolution(torch):
 
 
 def small_model(torch):
-    """Trained for a few steps: forward, backward, optimiser."""
+    """A few training steps: forward, backward, optimiser."""
     nn = torch.nn
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 10)).cuda()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -194,7 +193,7 @@ class Numbers:
 
 
 def dataloader(torch):
-    """Workers are forked when the parent already has a context."""
+    """Workers fork after the parent created a context."""
     w = torch.randn(64, 64, device="cuda")
     found = []
     for batch in torch.utils.data.DataLoader(Numbers(), batch_size=64, num_workers=2, pin_memory=True, timeout=60):
@@ -203,7 +202,7 @@ def dataloader(torch):
 
 
 def profiled(torch):
-    """Sections under torch.profiler: the launches it sees must be those the shim counts."""
+    """Sections under torch.profiler, whose launches must equal the shim's count."""
     import torchvision
     from torch.profiler import ProfilerActivity, profile
     model = torchvision.models.resnet18(weights=None).cuda().eval()
@@ -236,7 +235,7 @@ def profiled(torch):
     for part in parts.values():
         part()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):  # the first one sets CUPTI up
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):  # initializes CUPTI
         torch.cuda.synchronize()
     calls = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel", "cudaGraphLaunch",
              "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")

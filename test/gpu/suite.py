@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs suites and writes results. See README.md; run.sh is what to call."""
+"""Runs suites and writes the results. Called by run.sh; see README.md."""
 import argparse
 import copy
 import json
@@ -22,7 +22,7 @@ import tables
 import truth
 from rig import Failed, Rig, ROOT
 
-# name -> (function, seconds it needs at full length). Those of pairs.MODELS are run together: one pair.
+# name -> (function, seconds at full length). The suites of pairs.MODELS share one pair of processes.
 SUITES = {
     "micro": (pairs.micro, 120),
     "truth": (truth.truth, 50),
@@ -65,7 +65,7 @@ def machine(virtual):
 
 
 def clock():
-    """Which one the kernel uses, and what a reading costs a C program is in the overhead suite."""
+    """The clock source of the kernel: it decides the cost of a timestamp."""
     try:
         with open("/sys/devices/system/clocksource/clocksource0/current_clocksource") as f:
             return f.read().strip()
@@ -74,7 +74,7 @@ def clock():
 
 
 def concluded(r, seconds):
-    """Status from what a suite brought: error, proof, verdicts, checks."""
+    """Derives the status of a suite from its error, proof, verdicts and checks."""
     r.setdefault("seconds", seconds)
     r["seconds"] = round(r["seconds"], 1)
     proof = list(r.get("proof", []))
@@ -87,7 +87,7 @@ def concluded(r, seconds):
         r["status"], r["why"] = "FAILED", r["error"]
     elif not proof or lost:
         r["status"] = "FAILED"
-        r["why"] = "no proof: " + ("; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost) or "none was gathered")
+        r["why"] = "no proof: " + ("; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost) or "no evidence")
     elif r.get("incomplete"):
         r["status"], r["why"] = "INCOMPLETE", "; ".join(r.get("notes", []))
     elif bad_checks or not all(v["ok"] for v in verdicts):
@@ -122,7 +122,7 @@ class Run:
         os.replace(path + ".part", path)
 
     def keep(self, found):
-        """What there is so far, in case the rest never comes."""
+        """Writes intermediate results, in case the run is killed."""
         for name, r in found.items():
             self.results["suites"][name] = concluded(copy.deepcopy(r), 0)
         self.write()
@@ -132,8 +132,8 @@ class Run:
         print("%-12s SKIPPED    %s" % (name, why), flush=True)
 
     def guarded(self, f, limit_s):
-        """A suite's result, or its failure. What it left running is ended; after limit_s all
-        its processes are, and whoever waits for them fails."""
+        """Returns the result of a suite or its error, and ends its processes. After limit_s it kills them, which fails the
+        suite."""
         def cut():
             for p in list(self.rig.procs):
                 p.kill()
@@ -158,7 +158,7 @@ class Run:
         for name in [n for n in names if n in SUITES]:
             f, need = SUITES[name]
             if self.left() < need * self.a.scale:
-                self.skip(name, "%.0f s left, it needs %.0f" % (self.left(), need * self.a.scale))
+                self.skip(name, "%.0f s left, needs %.0f s" % (self.left(), need * self.a.scale))
                 continue
             start = time.monotonic()
             r = self.guarded(lambda: f(self.rig), 240)
@@ -168,7 +168,7 @@ class Run:
         for name in [n for n in names if n in pairs.MODELS]:
             need = pairs.model_seconds(name, mps, self.a.scale)
             if room < need:
-                self.skip(name, "%.0f s left, it needs %.0f" % (room, need))
+                self.skip(name, "%.0f s left, needs %.0f s" % (room, need))
             else:
                 chosen.append(name)
                 room -= need
@@ -205,17 +205,17 @@ def main():
     p = argparse.ArgumentParser(prog="run.sh", description=__doc__)
     p.add_argument("out", metavar="OUT_DIR")
     p.add_argument("suites", nargs="*", metavar="SUITE", help="default: all of %s" % ", ".join(ORDER))
-    p.add_argument("--quick", action="store_true", help="half the time a mode")
-    p.add_argument("--scale", type=float, default=1.0, help="part of the full time a mode")
-    p.add_argument("--budget", type=float, default=1380, help="seconds in all; suites that don't fit are left out")
-    p.add_argument("--seed", type=int, default=1, help="of the order of the blocks")
-    p.add_argument("--no-mps", action="store_true")
-    p.add_argument("--virtual", action="store_true", help="on the virtual GPU: to try the suites that need no CUDA program")
+    p.add_argument("--quick", action="store_true", help="half the blocks")
+    p.add_argument("--scale", type=float, default=1.0, help="fraction of the blocks (default 1)")
+    p.add_argument("--budget", type=float, default=1380, help="time limit in seconds; suites that do not fit are skipped (default 1380)")
+    p.add_argument("--seed", type=int, default=1, help="seed of the block order")
+    p.add_argument("--no-mps", action="store_true", help="skip the comparison with MPS")
+    p.add_argument("--virtual", action="store_true", help="use the virtual GPU, to test the suites that need no CUDA program")
     a = p.parse_intermixed_args()
     a.scale = a.scale * (0.5 if a.quick else 1)
     unknown = [s for s in a.suites if s not in ORDER]
     if unknown:
-        p.error("unknown suite %s; there are %s" % (", ".join(unknown), ", ".join(ORDER)))
+        p.error("unknown suite %s; known: %s" % (", ".join(unknown), ", ".join(ORDER)))
     run = Run(a)
     try:
         run.suites(a.suites or ORDER)

@@ -132,7 +132,7 @@ def interval_text(interval, digits=2):
 
 def verdict_text(v):
     noise = ", within noise" if v.get("within_noise") else ""
-    return "%s %s%s %s (must be %s %s%s)" % (v["what"], number(v["value"]), interval_text(v.get("interval")), v["unit"],
+    return "%s %s%s %s (must be %s %s%s)" % (v["what"], number(v["value"]), interval_text(v.get("interval"), 3), v["unit"],
                                             "<=" if v["at_most"] else ">=", number(v["limit"]), noise)
 
 

@@ -120,6 +120,12 @@ class Pages(unittest.TestCase):
             self.assertEqual(files, contents(d))
             self.assertEqual([r["machine"]["started_unix"] for r in report.load([os.path.join(d, "h.json.gz")])], [0, 60])
 
+    def test_a_page_has_one_device(self):
+        virtual = results(test4={"scenarios": [scenario()]})
+        virtual["machine"] = dict(virtual["machine"], device="virtual GPU")
+        with self.assertRaisesRegex(SystemExit, "NVIDIA H200, virtual GPU"):
+            report.write("/nonexistent", "h", report.merge([results(), virtual]))
+
     def test_readme_table_is_replaced(self):
         m = report.merge([results(gpubound={"scenarios": [scenario(name="gpubound")]})])
         text = report.readme("a\n<!-- results: make results -->\nold\n<!-- end of results -->\nb\n", m)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who held the GPU, by the device's own clock: the ground truth behind the counters.
+"""GPU occupancy by the device clock: the ground truth for the counters.
 
-The kernels of cuda/truth.cu read %globaltimer all the time and note every jump: there they were
-off the chip. What was inside whose jump is decided here.
+The kernels of cuda/truth.cu poll %globaltimer and log every jump. A jump means that the kernel was preempted.
+This module matches the jumps of one program with the kernels of another.
 """
 import bisect
 import time
@@ -16,7 +16,7 @@ SLACK_NS = 6000  # two reads of the clock and its granularity
 
 
 def parse(answers, seen):
-    """New kernels and jumps from a worker's answers: ([(start, end)], [(from, to)])."""
+    """Returns the kernels and jumps a worker logged since the last call: ([(start, end)], [(from, to)])."""
     kernels = [(int(a), int(b)) for a, b in answers.get("K", [])[seen.get("K", 0):]]
     jumps = [(int(a), int(b)) for a, b in answers.get("O", [])[seen.get("O", 0):]]
     seen.update({k: len(answers.get(k, [])) for k in ("K", "O")})
@@ -24,7 +24,7 @@ def parse(answers, seen):
 
 
 def on_chip(kernels, jumps):
-    """The kernels less their jumps, sorted."""
+    """Returns the intervals in which the kernels were on the chip, sorted."""
     out, j = [], 0
     jumps = sorted(jumps)
     for start, end in sorted(kernels):
@@ -40,7 +40,7 @@ def on_chip(kernels, jumps):
 
 
 def overlap_ns(a, b):
-    """Time in both of two sorted lists of intervals."""
+    """Returns the time covered by both of two sorted lists of intervals."""
     total, i, j = 0, 0, 0
     while i < len(a) and j < len(b):
         total += max(min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]) - SLACK_NS, 0)
@@ -52,7 +52,7 @@ def overlap_ns(a, b):
 
 
 def judge(high, lows):
-    """high: its (kernels, jumps); lows: one such pair each. What the device saw, over the span of the high's kernels."""
+    """Summarizes the span of the high's kernels. high is (kernels, jumps), lows is a list of such pairs."""
     kernels, own = high
     if not kernels:
         return None
@@ -83,7 +83,7 @@ def judge(high, lows):
 
 
 def truth(rig):
-    """The micro scenario with kernels that see for themselves when they are stopped."""
+    """The micro scenario with kernels that detect their own preemption."""
     program = rig.helper("truth")
     rig.start_daemon()
     rig.mode("off")
@@ -112,16 +112,16 @@ def truth(rig):
             ms = [(b - a) / 1e6 for a, b in high.samples[latency:]]
             rows.append(dict({"lows": n, "mode": mode, "p99_ms": round(stats.percentile(ms, 0.99), 3), "preemptions_counted": counted}, **row or {}))
             if not row:
-                proof.append(check("%s, %d lows" % (mode, n), ["no kernel of the high was seen"]))
+                proof.append(check("%s, %d lows" % (mode, n), ["no kernel of the service was logged"]))
     sums = ended_well(rig.end([high] + lows))
     ours = [r for r in rows if r["mode"] == "live" and r.get("requests")]
-    proof += [sums, check("the chip had one owner at a time", ["%s with %d lows: %.0f us with two" % (r["mode"], r["lows"], r["both_at_once_us"])
+    proof += [sums, check("one program on the GPU at a time", ["%s with %d jobs: %.0f us with two" % (r["mode"], r["lows"], r["both_at_once_us"])
                                                                for r in rows if r.get("both_at_once_us", 0) > 100],
-                          "no high kernel ran while a low's did, by the device's clock"),
-              check("lows were stopped in mid-kernel", ["%d lows: no stop was seen" % r["lows"] for r in ours if not r["in_a_stopped_low_kernel"]],
-                    ", ".join("%d of %d requests with %d low%s" % (r["in_a_stopped_low_kernel"], r["requests"], r["lows"], "s" if r["lows"] > 1 else "")
+                          "no kernels of two programs overlap by the device clock"),
+              check("jobs were preempted inside a kernel", ["%d jobs: no preemption was logged" % r["lows"] for r in ours if not r["in_a_stopped_low_kernel"]],
+                    ", ".join("%d of %d requests with %d job%s" % (r["in_a_stopped_low_kernel"], r["requests"], r["lows"], "s" if r["lows"] > 1 else "")
                               for r in ours))]
-    verdicts = [verdict("%d low%s: requests that ran inside a low's stopped kernel" % (r["lows"], "s" if r["lows"] > 1 else ""),
+    verdicts = [verdict("%d job%s: requests that ran inside a preempted kernel" % (r["lows"], "s" if r["lows"] > 1 else ""),
                         r["in_a_stopped_low_kernel"] / r["requests"], targets.TRUTH, False, "part") for r in ours]
-    notes = ["K and O lines of cuda/truth.cu: a low kernel of 20 ms notes every jump of %globaltimer above 15 us; low_stop_to_high and high_end_to_low are the two switches of a request."]
+    notes = ["A job kernel of 20 ms logs every jump of %globaltimer above 15 us. low_stop_to_high and high_end_to_low are the two context switches of a request."]
     return {"rows": {"truth": rows}, "verdicts": verdicts, "proof": proof, "notes": notes}

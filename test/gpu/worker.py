@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch program driven through its standard input, with the tenant's line protocol.
+"""A PyTorch program controlled through standard input, with the line protocol of the tenant.
 
   worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4] [--core N]
   in:  rate HZ | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | loop | pause | report | quit
        use MODEL (answers U) | gputime N (answers G mean_us median_us)
   out: R | I start_ns end_ns [begun_ns submitted_ns done_ns] | P | U model | G .. | S iterations checksum expected | E what
 
-It is a plain program: it knows nothing of XSched. Requests follow an absolute schedule and
-count from the time they were due to results ready; begun and submitted are when the program
-started and had submitted all of a request, done is when the device had finished it, by the
-device's clock. Every few iterations the output is
-compared, bit by bit and on the GPU, with the first one: work that was lost or done twice
-shows in the checksum. The exit code is 0 only if all were equal.
+The program does not use XSched. Requests follow an absolute schedule. A latency runs from the scheduled arrival to the
+result. begun and submitted mark the start and the end of submission, done the completion by the device clock. Every few
+iterations, the GPU compares the output bit by bit with the first one, so lost or repeated work changes the checksum.
+The exit code is 0 only if all outputs were equal.
 """
 import argparse
 import collections
@@ -26,16 +24,16 @@ import sys
 import time
 
 FLUSH_NS = 50_000_000
-SPIN_S = 0.0003  # the last part of a wait is spun: waking up costs differ from time to time
+SPIN_S = 0.0003  # busy-wait at the end: wake-up latency varies
 
 
 class TorchBackend:
-    """The models, on the GPU."""
+    """Models on the GPU."""
 
     def __init__(self, models):
         import torch
         self.torch = torch
-        # Fixed algorithms: equal work in all modes, equal results in all processes.
+        # Deterministic algorithms: equal work in all modes, equal results in all processes.
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
         torch.set_grad_enabled(False)
@@ -109,7 +107,7 @@ class TorchBackend:
         return self.torch.cuda.Event()
 
     def checksums(self):
-        """(got, expected) over all models: they differ if any output ever did."""
+        """Returns (actual, expected) over all models; they differ if any output differed."""
         got, want = hashlib.sha256(), hashlib.sha256()
         for spec, run in self.models.items():
             bad = int(self.bads[spec].item())
@@ -121,7 +119,7 @@ class TorchBackend:
         return DeviceClock(self.torch)
 
     def gpu_times_us(self, n):
-        """From the first kernel to the last of single requests, by CUDA events."""
+        """GPU times of single requests, by CUDA events."""
         torch = self.torch
         a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         times = []
@@ -136,8 +134,8 @@ class TorchBackend:
 
 
 class DeviceClock:
-    """When the device reached a point of the stream, in this machine's time: an event's time after
-    one whose own time is known. Taken anew for every schedule, so that drift does not matter."""
+    """Converts event times to CLOCK_MONOTONIC through a reference event of known time. Each schedule takes a new reference,
+    which limits drift."""
 
     def __init__(self, torch):
         self.torch, self.end = torch, torch.cuda.Event(enable_timing=True)
@@ -161,8 +159,7 @@ class DeviceClock:
 
 
 class SpinBackend:
-    """Models are `spin:US`, one kernel of that length on the virtual GPU, through the driver API:
-    to try what drives the workers, with scheduling and proof, where there is no PyTorch."""
+    """Models are `spin:US`, one kernel of that length on the virtual GPU. Tests the harness without PyTorch."""
 
     class Event:
         def __init__(self, backend):
@@ -211,17 +208,17 @@ class SpinBackend:
         return self.Event(self)
 
     def checksums(self):
-        return "0" * 16, "0" * 16  # its kernels' results are the tenant's business
+        return "0" * 16, "0" * 16  # the tenant program checks results of spin kernels
 
     def clock(self):
-        return None  # its events have no times
+        return None  # events have no timestamps here
 
     def gpu_times_us(self, n):
         return [float(self.us.value)] * n
 
 
 def arrivals(words):
-    """Due times in seconds after the start, without end."""
+    """Yields arrival times in seconds after the start, forever."""
     kind, hz = words[0], float(words[1])
     if hz <= 0:
         raise ValueError("rate must be positive")
@@ -236,7 +233,7 @@ def arrivals(words):
             t += rng.expovariate(hz)
             yield t
     elif kind == "onoff":
-        # The pause comes first: a measurement that begins soon after the schedule cuts no burst.
+        # The pause comes first, so that a block that starts shortly after the schedule cuts no burst.
         on, off = float(words[2]) / 1000, float(words[3]) / 1000
         start = 0.0
         while True:
@@ -248,8 +245,8 @@ def arrivals(words):
 
 
 def keep_core(core, rest):
-    """The main thread gets the core for itself, the process's other threads stay off it. Done again before every
-    schedule: a thread the main thread has made since has inherited its core, and gets the rest."""
+    """Pins the main thread to core and all other threads to the rest. Repeated before every schedule, because new threads
+    inherit the core of the main thread."""
     for tid in map(int, os.listdir("/proc/self/task")):
         try:
             had = os.sched_getaffinity(tid)
@@ -257,7 +254,7 @@ def keep_core(core, rest):
             if wanted != had:
                 os.sched_setaffinity(tid, wanted)
         except OSError:
-            pass  # it has ended
+            pass  # the thread exited
 
 
 class Worker:
@@ -281,7 +278,7 @@ class Worker:
         self.lines, self.flushed = [], time.monotonic_ns()
 
     def commands(self, timeout):
-        """Handles what has come in within timeout seconds (None: waits). True if anything."""
+        """Handles commands that arrive within timeout seconds (None: no limit). True if there was input."""
         ready, _, _ = select.select([0], [], [], timeout)
         if not ready:
             return False
@@ -303,7 +300,7 @@ class Worker:
             return
         kind = words[0]
         if kind in ("rate", "poisson", "onoff"):
-            next(arrivals(words))  # wrong ones fail here
+            next(arrivals(words))  # rejects invalid arguments
             self.mode, self.words = "arrivals", words
         elif kind == "loop":
             self.mode, self.last_end = "loop", 0
@@ -362,7 +359,7 @@ class Worker:
             submitted = time.monotonic_ns()
             self.backend.sync()
             end = time.monotonic_ns()
-            self.checked(out)  # after the clock
+            self.checked(out)  # not part of the latency
             if clock:
                 self.say("I %d %d %d %d %d" % (due, end, begun, submitted, clock.done_ns()))
             else:
@@ -370,7 +367,7 @@ class Worker:
             if self.commands(0) and (self.mode != "arrivals" or self.words is not words):
                 return
 
-    # -- back to back, `depth` in flight; an iteration lasts from the end of the one before
+    # -- back to back, `depth` in flight; an iteration starts when the one before ends
 
     def land(self):
         start, event = self.pending.popleft()
@@ -414,12 +411,12 @@ def main():
     p.add_argument("--name", default="worker")
     p.add_argument("--models", required=True)
     p.add_argument("--depth", type=int, default=2)
-    p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: none")
-    p.add_argument("--core", type=int, help="of the main thread while requests come; other threads get the others")
+    p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: never")
+    p.add_argument("--core", type=int, help="core of the main thread during requests")
     p.add_argument("--backend", choices=("torch", "spin"), default="torch")
     a = p.parse_args()
     out_fd = os.dup(1)
-    os.dup2(2, 1)  # what libraries print must not look like our lines
+    os.dup2(2, 1)  # keeps output of libraries out of the protocol
     try:
         ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)  # PR_SET_TIMERSLACK
         os.setpriority(os.PRIO_PROCESS, 0, -15)
@@ -433,7 +430,7 @@ def main():
         return Worker(backend, out_fd, max(a.depth, 1), a.check, a.core).run()
     except BrokenPipeError:
         return 1
-    except Exception as e:  # said in the protocol: whoever drives it must know
+    except Exception as e:  # the harness reports E lines
         os.write(out_fd, ("E %s: %s\n" % (type(e).__name__, str(e).replace("\n", " ")[:300])).encode())
         raise
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the helpers share: error checks, the clock, a kernel that takes a stated time, and the standard
- * input as a list of commands. Plain CUDA programs: they know nothing of XSched. */
+ * Shared by the helpers: error checks, the clock, a kernel of a given duration, and commands from standard input. The
+ * helpers are plain CUDA programs and do not use XSched. */
 #pragma once
 #include <cuda_runtime.h>
 #include <poll.h>
@@ -39,14 +39,14 @@ static inline void sleep_until(uint64_t when) {
   }
 }
 
-/* Takes its time by arithmetic, not by a clock: a clock goes on while the kernel is off the chip. */
+/* Spins by arithmetic, not by a clock: a clock advances while the kernel is off the chip. */
 __global__ void spin(uint64_t *out, uint32_t iterations) {
   uint64_t x = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
   for (uint32_t i = 0; i < iterations; i++) x = x * 6364136223846793005ull + 1442695040888963407ull;
-  if (x == 42) *out = x; /* never, as far as the compiler can't tell */
+  if (x == 42) *out = x; /* never true; prevents removal of the loop */
 }
 
-/* Iterations with which one launch of this shape takes about us microseconds. */
+/* Returns the iterations with which a launch of this shape takes about us microseconds. */
 static inline uint32_t calibrate(uint64_t *out, unsigned grid, unsigned threads, double us) {
   cudaEvent_t a, b;
   CHECK(cudaEventCreate(&a));
@@ -79,7 +79,7 @@ static inline const char *option(int argc, char **argv, const char *name, const 
   return otherwise;
 }
 
-/* Lines that have come in on the standard input; waits up to timeout_ms (-1: for ever). At the end of input: "quit". */
+/* Returns lines of standard input; waits up to timeout_ms (-1: no limit). End of input becomes "quit". */
 static inline std::vector<std::string> read_lines(int timeout_ms) {
   static std::string rest;
   std::vector<std::string> out;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Four kinds of work whose results are known bit by bit, to be preempted as often as possible: a matrix product
-// on the tensor cores, a CUDA graph, a cooperative launch with grid-wide barriers, and managed memory. With
-// the tenant's line protocol:
+// Four kinds of work with bit-exact results, to be preempted as often as possible: a matrix product on the tensor
+// cores, a CUDA graph, a cooperative launch with grid-wide barriers, and managed memory. Line protocol of the tenant:
 //
-//   correct [--mb N]     N MiB of GPU memory more, for those who watch it being freed
+//   correct [--mb N]     allocates N MiB more, to observe their release
 //   in:  loop | pause | report | quit
 //   out: H kind digest | R | I start end | P | S rounds got expected
 //
-// Digests are sums over all words, mixed with their place: exact in any order of addition.
+// A digest is a sum over all words mixed with their index: exact in any order of addition.
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <mma.h>
@@ -68,7 +67,7 @@ __global__ void stir(uint32_t *x, size_t n, uint32_t rounds) {
   }
 }
 
-/* Every step reads what other blocks wrote in the one before. */
+/* Every step reads values that other blocks wrote in the previous step. */
 __global__ void exchange(uint32_t *a, uint32_t *b, size_t n, int steps) {
   cg::grid_group grid = cg::this_grid();
   size_t stride = (size_t)gridDim.x * blockDim.x, first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -131,7 +130,7 @@ static void set_up(size_t more_mb) {
   CHECK(cudaGraphDestroy(recorded));
 }
 
-/* One round of one kind of work, from the same start every time. */
+/* One round of one kind of work, always from the same initial state. */
 static uint64_t run(int kind) {
   switch (kind) {
   case 0:
@@ -153,7 +152,7 @@ static uint64_t run(int kind) {
     CHECK(cudaLaunchCooperativeKernel((void *)exchange, dim3(cooperative_grid), dim3(256), args, 0, stream));
     return digest_of(wa, WORDS) ^ mix(digest_of(wb, WORDS));
   }
-  default: { /* written by the host, stirred by the GPU, read by the host */
+  default: { /* written by the host, updated by the GPU, read by the host */
     uint64_t h = 0;
     for (int step = 0; step < 3; step++) {
       for (size_t i = 0; i < MANAGED; i++) managed[i] = (uint32_t)mix(i + h);

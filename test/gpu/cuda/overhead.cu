@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one process pays, in blocks on demand, so that two of these, one of them under the shim, can take
-// turns on one core and one GPU:
-//   block KIND MS   runs KIND for that long; answers "B KIND value count", the median of what it measured
-//   quit            answers "S blocks sum expected"
-// Kinds: task (about 1 ms of kernels, then a wait), tiny (the smallest kernel and its wait), launch (ns a
-// launch), copy (4 KiB, many and then a wait), synccopy (4 KiB that wait one by one), bulk (64 MiB); us.
+// Costs of driver calls, measured in blocks on demand. Two of these processes, one under the shim, alternate on one core
+// and one GPU:
+//   block KIND MS   runs KIND for MS; replies "B KIND value count" with the median
+//   quit            replies "S blocks sum expected"
+// Kinds: task (1 ms of kernels, then synchronize), tiny (empty kernel, then synchronize), launch (ns per launch), copy
+// (many of 4 KiB, then synchronize), synccopy (synchronous, 4 KiB), bulk (64 MiB). Unit: us, except launch.
 #include <sched.h>
 
 #include "common.cuh"
@@ -22,10 +22,10 @@ __global__ void fill(float *x, size_t n, float scale) {
 
 static const size_t n = 16u << 20, bulk_bytes = 64u << 20;
 static const int adds = 20, launches = 1000, copies = 200;
-static float *a, *b, *c, *d; /* d is what copies go to */
+static float *a, *b, *c, *d; /* d is the target of copies */
 static char *host;
 
-/* One measurement of a kind; below 0: there is no such kind. */
+/* One measurement of a kind; negative for an unknown kind. */
 static double measure(const std::string &kind) {
   uint64_t t = now_ns();
   if (kind == "task") {
@@ -55,7 +55,7 @@ static double measure(const std::string &kind) {
   return (double)(now_ns() - t) / 1e3;
 }
 
-/* The first tenth warms caches and clocks up after the other process's turn. */
+/* The first tenth warms up caches and clocks after the other process. */
 static void block(const std::string &kind, double ms) {
   std::vector<double> found;
   uint64_t begin = now_ns(), count = begin + (uint64_t)(ms * 1e5), end = begin + (uint64_t)(ms * 1e6);
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
   fill<<<1024, 256>>>(a, n, 0.5f);
   fill<<<1024, 256>>>(b, n, 0.25f);
   CHECK(cudaDeviceSynchronize());
-  if (core >= 0) { // this thread alone: the driver's threads, and whatever else there is, have cores of their own
+  if (core >= 0) { // this thread only: threads of the driver use other cores
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(core, &set);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes and frees RM root clients, without any CUDA context: their numbers count up, and who looks for a
-// process's client by number has to look further.
+// Allocates and frees RM root clients without a CUDA context. Their handles increase, so a search for the client of a
+// process by handle takes longer.
 //
-//   rmchurn [COUNT]     prints the first and the last client's handle
+//   rmchurn [COUNT]     prints the first and the last handle
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 //
 //   streams --priority 0|1 --seconds N     1: the first stream has the highest priority, the other the lowest
 //
-// Prints one JSON line: the latencies of the requests in microseconds and the long kernels a second.
+// Prints one JSON line: latencies of the requests in microseconds and long kernels per second.
 #include <atomic>
 #include <thread>
 
@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
   cudaStream_t high, low;
   CHECK(cudaStreamCreateWithPriority(&high, cudaStreamNonBlocking, priority ? greatest : least));
   CHECK(cudaStreamCreateWithPriority(&low, cudaStreamNonBlocking, least));
-  // The long kernel is many short blocks: between blocks the hardware can let the other stream in.
+  // The long kernel has many short blocks, so that the hardware can schedule the other stream between them.
   unsigned short_grid = (unsigned)sms * 4, long_grid = (unsigned)sms * 8 * 25;
   uint32_t short_work = calibrate(out, short_grid, 256, 90), long_work = calibrate(out, long_grid, 256, 5000);
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who held the GPU, as the kernels themselves saw it: they read the device's own clock (%globaltimer, one for
-// all processes) all the time. A clock that jumps inside a kernel means that the kernel was off the chip.
+// GPU occupancy as seen by the kernels: they poll the device clock (%globaltimer, common to all processes). A jump of the
+// clock inside a kernel means that the kernel was off the chip.
 //
-//   truth --kernel-us US       speaks the tenant's lines: rate HZ | loop | pause | report | quit
+//   truth --kernel-us US       line protocol of the tenant: rate HZ | loop | pause | report | quit
 //
-//   out: R | I due_ns end_ns | K start end (one a kernel, device time) | O from to (off the chip, inside the kernel of
+//   out: R | I due_ns end_ns | K start end (one per kernel, device time) | O from to (off the chip, inside the kernel of
 //        the K line that follows) | P | S kernels finished launched
 //
-// K and O lines come before the answer to `pause`. A kernel takes US of time on the chip, however long it was off.
+// K and O lines precede the reply to `pause`. A kernel takes US of time on the chip, not counting time off the chip.
 #include "common.cuh"
 
-static const uint64_t JUMP_NS = 15000; // longer than any hiccup of a clock read, shorter than a switch
+static const uint64_t JUMP_NS = 15000; // longer than any jitter of a clock read, shorter than a context switch
 static const unsigned RING = 1u << 16; // kernels between two pauses
 static const unsigned JUMPS = 1u << 18;
 
@@ -31,7 +31,7 @@ __device__ static inline uint64_t device_ns() {
   return t;
 }
 
-// Block 0 keeps the log. All blocks stay for the same time on the chip, so that the whole chip is taken.
+// Block 0 writes the log. All blocks run equally long, so that the kernel occupies the whole chip.
 __global__ void hold(Log *log, uint32_t index, uint64_t work_ns) {
   if (threadIdx.x != 0) return;
   bool writes = blockIdx.x == 0;
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
         mode = "rate", hz = atof(line.c_str() + 5), begin = now_ns(), n = 1;
       }
     }
-    if (launched_here >= RING) mode = "idle"; // full: whoever drives it did not pause in time
+    if (launched_here >= RING) mode = "idle"; // full: the harness did not pause in time
     if (mode == "loop") {
       if (n >= 2) CHECK(cudaEventSynchronize(ends[n % 2]));
       launch();
