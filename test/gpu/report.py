@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns results.json files into a Markdown page, pictures, an HTML report or a summary on the terminal.
+"""Turns results.json files into a Markdown page with pictures, or a summary on the terminal.
 
-  report.py RESULTS...                                     print a summary
-  report.py RESULTS... --html report.html                  write every table and chart
+  report.py RESULTS...                                     print all modes, verdicts and checks
   report.py RESULTS... --out docs/results --name h200      write h200.md, its pictures and h200.json.gz
 
 RESULTS are results.json files or the raw data of a page (NAME.json.gz). A run that appears twice counts once, so adding a
@@ -19,21 +18,20 @@ import re
 import sys
 import time
 
-import details
-from tables import (NAMES, UNDER_MPS, Chart, Table, bullets, halves, interval_text, merge, ms, number, paragraph, percent, proven,
-                    ratio_interval, scenarios, span, times, verdict_text)
+from tables import (NAMES, UNDER_MPS, bullets, chart, halves, interval_text, merge, ms, number, paragraph, percent, proven,
+                    ratio_interval, scenarios, span, table, times, verdict_text)
 
-# scenario -> service, jobs
+# scenario -> service, jobs; bN is the batch size
 SCENARIOS = {
     "micro/1 low": ("90 us kernels at 100/s", "one job of 20 ms kernels"),
     "micro/3 lows": ("90 us kernels at 100/s", "three jobs of 20 ms kernels"),
-    "gpubound": ("ResNet-50 batch 64 at 20/s", "ResNet-50 batch 1024"),
-    "tenants": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 256, an attention encoder and an MLP"),
-    "test3": ("ResNet-18 batch 1 at 10/s", "ResNet-50 batch 8"),
-    "test4": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 1024"),
-    "twomodels": ("ResNet-18 batch 1 at 20/s", "ResNet-50 batch 256"),
-    "burst/poisson": ("ResNet-18 batch 1, Poisson arrivals, 20/s on average", "ResNet-50 batch 1024"),
-    "burst/on-off": ("ResNet-18 batch 1, bursts of 250 ms at 60/s, 500 ms apart", "ResNet-50 batch 1024"),
+    "gpubound": ("ResNet-50 b64 at 20/s", "ResNet-50 b1024"),
+    "tenants": ("ResNet-18 b1 at 20/s", "ResNet-50 b256, an attention encoder and an MLP"),
+    "test3": ("ResNet-18 b1 at 10/s", "ResNet-50 b8"),
+    "test4": ("ResNet-18 b1 at 20/s", "ResNet-50 b1024"),
+    "twomodels": ("ResNet-18 b1 at 20/s", "ResNet-50 b256"),
+    "burst/poisson": ("ResNet-18 b1, Poisson arrivals, mean 20/s", "ResNet-50 b1024"),
+    "burst/on-off": ("ResNet-18 b1, 250 ms at 60/s, then 500 ms idle", "ResNet-50 b1024"),
 }
 PICTURES = ("gpubound", "test4", "tenants", "micro/3 lows")
 README_ROWS = ("gpubound", "micro/1 low", "micro/3 lows", "tenants")
@@ -90,11 +88,11 @@ def scenario_rows(merged):
     for sc in compared(merged):
         beside = found.get(sc["name"] + UNDER_MPS)
         native, live, mps = mode(sc, "native"), mode(sc, "live"), mode(beside, "mps-priority")
-        rows.append([sc["name"], sc["run"], ms(p99(mode(sc, "alone"))),
+        rows.append([sc["name"], "%s, beside %s" % SCENARIOS.get(sc["name"], (sc["arrivals"], "jobs")), sc["run"], ms(p99(mode(sc, "alone"))),
                      "%s, %s" % (ms(p99(native)), times(native.get("p99_to_alone"))) if p99(native) else "-",
                      "%s, %s (run %d)" % (ms(p99(mps)), times(mps.get("p99_to_alone")), beside["run"]) if p99(mps) else "-",
                      "**%s**, %s" % (ms(p99(live)), ratio_text(sc)),
-                     percent(kept(native)), percent(kept(mps)) if p99(mps) else "-", percent(kept(live)), percent((live.get("low") or {}).get("kept_of_ideal"))])
+                     percent(kept(native)), percent(kept(live)), percent((live.get("low") or {}).get("kept_of_ideal"))])
     return rows
 
 
@@ -242,7 +240,7 @@ def noise(merged):
             spread[name] = [min(h[0] for h in known), max(h[1] for h in known)]
     if spread:
         out.append("**Alone against alone.** The P99 of one half of the alone blocks over that of the other half, middle 90 %%: %s. "
-                   "A target of 1.05x to 1.15x inside this range can be missed or met by chance." % ", ".join("%s %.2f-%.2f" % (n, *s) for n, s in spread.items()))
+                   "A target of 1.05x to 1.15x inside this range can be missed or met by chance, and a ratio below 1 is such an effect." % ", ".join("%s %.2f-%.2f" % (n, *s) for n, s in spread.items()))
     often = max(merged["history"].items(), key=lambda i: sum(1 for sc in i[1] if halves(sc)), default=None)
     if often:
         same = [sc for sc in often[1] if halves(sc)]
@@ -279,7 +277,7 @@ def page(merged, name="", pictures=True):
     out = ["# XSched on %s\n" % device[0],
            paragraph("Tail latency of a latency-critical service that shares one GPU with best-effort jobs: alone, native sharing, MPS and XSched. `report.py` writes this page "
                      "from the raw samples%s." % (" in [%s.json.gz](%s.json.gz)" % (name, name) if name else "")),
-           Table(["", ""], [["GPU, driver", ", ".join(device[:2])], ["host", "%s CPUs%s, Linux %s" % (last["cpus"], " (%s)" % last["cpu"] if last.get("cpu") else "", last["kernel"])],
+           table(["", ""], [["GPU, driver", ", ".join(device[:2])], ["host", "%s CPUs%s, Linux %s" % (last["cpus"], " (%s)" % last["cpu"] if last.get("cpu") else "", last["kernel"])],
                             ["date, runs", "%s, %d run%s" % (" to ".join(dict.fromkeys([days[0], days[-1]])), len(merged["runs"]), "s" if len(merged["runs"]) > 1 else "")],
                             ["command", "`test/gpu/run.sh OUT_DIR [suite...]`"],
                             ["targets", "%d of %d suites met every target in their last run" % (len(suites) - len(bad), len(suites))]])]
@@ -295,34 +293,33 @@ def page(merged, name="", pictures=True):
     rows = scenario_rows(merged)
     if rows:
         section("Latency and throughput", "P99 of the service, its ratio to alone with a 95 % interval, and the throughput that the jobs keep.\n",
-                Table(["scenario", "run", "P99 alone", "native", "MPS, client priorities", "XSched", "jobs keep: native", "MPS", "XSched", "XSched, of ideal"], rows),
-                "".join("- `%s`: %s, beside %s.\n" % (r[0], *SCENARIOS[r[0]]) for r in rows if r[0] in SCENARIOS))
+                table(["scenario", "service, jobs (bN: batch size)", "run", "P99 alone", "native", "MPS, client priorities", "XSched", "jobs keep: native", "XSched", "of ideal"], rows))
         drawn = [n for n in PICTURES if pictures and n in [r[0] for r in rows]]
         if drawn:
-            out.append("\n".join("![Latency percentiles, %s](%s)" % (n, picture_name(name, n)) for n in drawn) + "\n")
+            out.append(" ".join("![Latency percentiles, %s](%s)" % (n, picture_name(name, n)) for n in drawn) + "\n")
     rows = [[r["what"], "%s %s" % (number(r["plain"]), r["unit"]), "%s %s" % (number(r["xsched"]), r["unit"]),
              "-" if r.get("more_%") is None else "%+.2f %%" % r["more_%"], r.get("95_%_interval", "-").replace("..", "to")] for r in rows_of(merged, "overhead")]
-    section("Overhead", rows and Table(["work, program alone on the GPU", "without XSched", "with XSched", "change", "95 % interval"], rows))
+    section("Overhead", rows and table(["work, program alone on the GPU", "without XSched", "with XSched", "change", "95 % interval"], rows))
     rows = proof_rows(merged)
-    section("Correctness and proof", rows and Table(["check", "result"], rows))
+    section("Correctness and proof", rows and table(["check", "result"], rows))
     rows = [[r["fault"], number(r["ms"], 1), r["limit_ms"] or "-"] for r in rows_of(merged, "faults")]
     checks = suite(merged, "faults").get("checks", [])
-    section("Faults", rows and Table(["fault", "measured (ms)", "limit (ms)"], rows),
+    section("Faults", rows and table(["fault", "measured (ms)", "limit (ms)"], rows),
             paragraph("Checks after the faults: %s." % "; ".join("%s (%s)" % (c["name"], (c["detail"] or "ok") if c["ok"] else "**FAILED** " + c["detail"]) for c in checks)))
     rows = other_rows(merged)
-    section("Attach, shares, streams, starts, environments", rows and Table(["suite", "run", "check", "measured", "limit", "met"], rows))
+    section("Attach, shares, streams, starts, environments", rows and table(["suite", "run", "check", "measured", "limit", "met"], rows))
     section("Where XSched costs or loses", bullets(losses(merged)))
     section("Noise", bullets(noise(merged)))
     rows = history_rows(merged)
     section("Every run", paragraph("XSched in every run with proof, older versions included. \"Noise\" is the P99 of one half of the alone blocks over that of the other half, "
                                    "middle 90 %. \"Targets\" are those of test/gpu/targets.py."),
-            rows and Table(["scenario", "run", "requests", "native / alone", "P95 / alone", "P99 / alone (95 %)", "noise", "device P99 over alone (ms)", "kept of ideal", "targets"], rows))
-    section("Runs", Table(["run", "start (UTC)", "XSched", "arguments of run.sh", "not OK"], run_rows(merged)))
+            rows and table(["scenario", "run", "requests", "native / alone", "P95 / alone", "P99 / alone (95 %)", "noise", "device P99 over alone (ms)", "kept of ideal", "targets"], rows))
+    section("Runs", table(["run", "start (UTC)", "XSched", "arguments of run.sh", "not OK"], run_rows(merged)))
     section("Method", bullets(METHOD))
     if name:
         section("Repeat", paragraph("[test/gpu/README.md](../../test/gpu/README.md) lists the requirements and the suites. Run it on the machine with the GPU, then add the run to this page:"),
                 "    test/gpu/run.sh OUT_DIR\n    make results RUNS=OUT_DIR/results.json\n",
-                paragraph("`test/gpu/report.py docs/results/%s.json.gz --html report.html` writes every table, proof and chart of the last runs." % name))
+                paragraph("`test/gpu/report.py docs/results/%s.json.gz` prints all modes, verdicts and checks of the last runs." % name))
     return "\n".join(str(b) for b in out if b)
 
 
@@ -338,8 +335,8 @@ def readme(text, merged):
         if sc:
             native, live = mode(sc, "native"), mode(sc, "live")
             rows.append(["%s, beside %s" % SCENARIOS[n], sc["run"], ms(p99(mode(sc, "alone"))), ms(p99(native)), ms(p99(live)), percent(kept(native)), percent(kept(live))])
-    table = Table(["service", "run", "P99 alone", "native", "XSched", "jobs keep, native", "XSched"], rows)
-    new = "<!-- results: make results -->\n%s\n%s<!-- end of results -->" % (table, paragraph(cost_sentence(merged)))
+    body = table(["service", "run", "P99 alone", "native", "XSched", "jobs keep, native", "XSched"], rows)
+    new = "<!-- results: make results -->\n%s\n%s<!-- end of results -->" % (body, paragraph(cost_sentence(merged)))
     return re.sub(r"<!-- results: make results -->.*?<!-- end of results -->", lambda _: new, text, flags=re.S)
 
 
@@ -385,10 +382,6 @@ def summary(merged):
     return "\n".join(lines + ["%.0f s" % sum(r.get("seconds", 0) for r in merged["runs"])])
 
 
-def html(merged):
-    return details.html(merged, SUMMARY, summary_rows(merged))
-
-
 # -- files
 
 
@@ -417,7 +410,7 @@ def write(folder, name, merged):
         os.remove(old)
     for sc in compared(merged):
         if sc["name"] in PICTURES:
-            save(os.path.join(folder, picture_name(name, sc["name"])), Chart(sc["name"], sc["raw_us"]).svg())
+            save(os.path.join(folder, picture_name(name, sc["name"])), chart(sc["name"], sc["raw_us"]))
     save(os.path.join(folder, name + ".md"), page(merged, name))
     # No file name and no time in the header: equal data gives equal bytes.
     with open(os.path.join(folder, name + ".json.gz"), "wb") as f, gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=0) as z:
@@ -430,18 +423,15 @@ def main():
     p.add_argument("--out", metavar="DIR", help="directory for NAME.md, NAME-*.svg and NAME.json.gz")
     p.add_argument("--name", default="results", help="name of the page (default: results)")
     p.add_argument("--readme", metavar="FILE", help="update the results table of this README")
-    p.add_argument("--html", metavar="FILE", help="write every table and chart as one HTML page")
     a = p.parse_args()
     merged = merge(load(a.results))
     if a.out:
         write(a.out, a.name, merged)
-    if a.html:
-        save(a.html, html(merged))
     if a.readme:
         with open(a.readme) as f:
             text = f.read()
         save(a.readme, readme(text, merged))
-    if not (a.out or a.html or a.readme):
+    if not (a.out or a.readme):
         print(summary(merged))
     return 0
 

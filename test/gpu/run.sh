@@ -4,7 +4,7 @@
 # run.sh OUT_DIR [suite...] [--quick] [--budget SECONDS] [--virtual]
 #
 # Measures XSched on the GPU of this machine. Needs bin/xsched and build/virtual/tenant (from `make build`), nvcc, gcc and
-# python3 with PyTorch. Needs no network and no Go. Writes results.json, report.md, report.html and logs.tar.gz to OUT_DIR.
+# python3 with PyTorch. Needs no network and no Go. Writes results.json, report.md and logs.tar.gz to OUT_DIR.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -196,8 +196,6 @@ class Run:
         merged = report.merge([self.results])
         with open(os.path.join(self.a.out, "report.md"), "w") as f:
             f.write(report.page(merged, pictures=False))
-        with open(os.path.join(self.a.out, "report.html"), "w") as f:
-            f.write(report.html(merged))
         print(report.summary(merged))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merging of runs and formatting of numbers, shared by the Markdown page and the HTML report."""
+"""Merging of runs, figures derived from raw samples, and formatting."""
 import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import textwrap
 
@@ -137,43 +138,22 @@ def verdict_text(v):
 
 
 def paragraph(text, indent=""):
+    text = re.sub(r" (?=%|ms\b|us\b)", "\0", text)  # keeps a number and its unit on one line
     return textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False,
-                         break_on_hyphens=False) + "\n"
+                         break_on_hyphens=False).replace("\0", " ") + "\n"
 
 
 def bullets(items):
     return "".join(paragraph(i, "- ") for i in items)
 
 
-class Table:
-    """A table, as Markdown or as a block of the HTML report."""
-
-    def __init__(self, head, rows):
-        self.head, self.rows = head, [[str(c) for c in row] for row in rows]
-
-    def block(self):
-        return {"table": {"head": self.head, "rows": [[c.replace("**", "") for c in row] for row in self.rows], "left": 1}}
-
-    def __str__(self):
-        lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
-        return "\n".join(lines + ["| " + " | ".join(c.replace("|", "/") for c in row) + " |" for row in self.rows]) + "\n"
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(str(c).replace("|", "/") for c in row) + " |" for row in rows]) + "\n"
 
 
-class Chart:
-    """Latency percentiles of each mode, as curves."""
-
-    def __init__(self, name, raw_us):
-        self.name = name
-        self.curves = [{"name": "xsched" if m == "live" else m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
-
-    def block(self):
-        return {"heading": "Latency of the service: " + self.name, "curves": self.curves}
-
-    def svg(self):
-        return render(self.name + ": latency of the service", [self.block()], "--svg")
-
-
-def render(title, blocks, *flags):
-    """The blocks as an HTML page or, with --svg, as a picture. `xsched render` is the only renderer."""
-    done = subprocess.run([XSCHED, "render", *flags], input=json.dumps({"title": title, "blocks": blocks}), stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
+def chart(name, raw_us):
+    """Latency percentiles of each mode as SVG. `xsched render` is the only renderer."""
+    curves = [{"name": "xsched" if m == "live" else m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
+    page = {"title": name + ": latency of the service", "blocks": [{"heading": "Latency of the service: " + name, "curves": curves}]}
+    return subprocess.run([XSCHED, "render", "--svg"], input=json.dumps(page), stdout=subprocess.PIPE, text=True, check=True).stdout

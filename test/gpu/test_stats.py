@@ -22,7 +22,7 @@ class Percentiles(unittest.TestCase):
     def test_summary(self):
         s = stats.summarize([3.0, 1.0, 2.0])
         self.assertEqual((s["n"], s["p50_ms"], s["p99_ms"], s["max_ms"], s["mean_ms"]), (3, 2.0, 3.0, 3.0, 2.0))
-        self.assertIsNone(s["p99_interval_ms"])  # too few to say
+        self.assertIsNone(s["p99_interval_ms"])  # too few samples
         self.assertIsNone(stats.summarize([]))
 
     def test_interval_holds_the_p99(self):
@@ -30,10 +30,10 @@ class Percentiles(unittest.TestCase):
         low, high = stats.p99_interval(values)
         self.assertLessEqual(low, stats.percentile(values, 0.99))
         self.assertGreaterEqual(high, stats.percentile(values, 0.99))
-        self.assertEqual([low, high], stats.p99_interval(values))  # the same every time
+        self.assertEqual([low, high], stats.p99_interval(values))  # deterministic
 
     def test_blocks_are_resampled_together(self):
-        # Each spell of the machine lasts a block and its neighbour: it says nothing about the ratio.
+        # Noise that lasts for a block and its neighbour does not affect the ratio.
         spells = [1.0, 5.0, 2.0, 9.0, 1.5, 3.0]
         alone = [[s * (1 + i / 1000) for i in range(75)] for s in spells]
         got = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone])
@@ -42,24 +42,24 @@ class Percentiles(unittest.TestCase):
         low, high = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone[:4]])["ratio"]  # no neighbours
         self.assertLess(low, 1)
         self.assertGreater(high, 1.1)
-        # One bad block of ten makes the tail: the interval knows it need not have been there.
+        # One bad block of ten makes the tail: the interval includes the ratio without it.
         low, high = stats.p99_compared([[1.0] * 75] * 10, [[1.0] * 75] * 9 + [[1.0] * 60 + [2.0] * 15])["ratio"]
         self.assertEqual((low, high), (1.0, 2.0))
         self.assertIsNone(stats.p99_compared(alone[:3], alone))
         self.assertIsNone(stats.p99_compared(alone[:3] + [[]], alone))
 
     def test_pairs_are_compared_with_their_neighbour(self):
-        drift = [100.0 * 1.05 ** i for i in range(20)]  # the machine gets slower all the time, by far more than what is sought
+        drift = [100.0 * 1.05 ** i for i in range(20)]  # drift far above the searched difference
         more, (low, high) = stats.paired([(v, v * 1.02) for v in drift])
         self.assertAlmostEqual(more, 0.02)
         self.assertLessEqual(low, more)
         self.assertGreaterEqual(high, more)
-        spoilt = [(100.0, 101.0)] * 15 + [(100.0, 300.0), (400.0, 101.0)]  # a disturbed block is one of many
+        spoilt = [(100.0, 101.0)] * 15 + [(100.0, 300.0), (400.0, 101.0)]  # a few disturbed blocks
         self.assertAlmostEqual(stats.paired(spoilt)[0], 0.01)
         low, high = stats.paired([(100.0, 100.0 + i) for i in range(-5, 6)])[1]
         self.assertLess(low, 0)
         self.assertGreater(high, 0)
-        self.assertEqual(stats.paired([(1, 1)] * 4), (None, None))  # too few to say
+        self.assertEqual(stats.paired([(1, 1)] * 4), (None, None))  # too few samples
         self.assertEqual(stats.paired([(0, 1)] * 40), (None, None))
 
     def test_median(self):
@@ -72,13 +72,13 @@ class Splitting(unittest.TestCase):
         p = stats.split(due=0, begun=1 * MS, submitted=4 * MS, done=9 * MS, end=10 * MS)
         self.assertEqual((p.cpu_ms, p.device_ms), (5.0, 5.0))
 
-    def test_a_stall_of_the_cpu_is_the_cpus(self):
+    def test_cpu_stall_counts_as_cpu_time(self):
         before = stats.split(0, 10 * MS, 0, 4 * MS, 10 * MS)
         late = stats.split(0, 20 * MS, 0, 19 * MS, 20 * MS)  # 15 ms lost while submitting
         self.assertEqual(late.cpu_ms, 19)
         self.assertLess(late.device_ms, before.device_ms)
 
-    def test_a_wait_for_the_device_is_the_devices(self):
+    def test_device_wait_counts_as_device_time(self):
         self.assertEqual(stats.split(0, 30 * MS, 0, 4 * MS, 30 * MS), stats.Parts(4.0, 26.0))
 
     def test_clocks_that_disagree_a_little(self):
@@ -145,7 +145,7 @@ class Schedule(unittest.TestCase):
         self.assertEqual(first.count("suspend"), 1)
         self.assertEqual(first.count("alone"), 2)
 
-    def test_what_is_compared_are_neighbours(self):
+    def test_compared_modes_are_neighbours(self):
         modes = [("alone", 32), ("native", 12), ("live", 32), ("suspend", 8), ("level1", 4), ("low alone 0", 2)]
         order = stats.schedule(modes, 4, 3, ("alone", "native", "live"))
         for a, b in zip([i for i, m in enumerate(order) if m == "alone"], [i for i, m in enumerate(order) if m == "live"]):
@@ -153,8 +153,8 @@ class Schedule(unittest.TestCase):
             self.assertTrue(abs(a - b) == 1 or order[(a + b) // 2] == "native")
         self.assertEqual(order.count("native"), 3)
         firsts = [next(m for m in stats.schedule(modes, 4, seed, ("alone", "live")) if m in ("alone", "live")) for seed in range(20)]
-        self.assertEqual(set(firsts), {"alone", "live"})  # who is first is chance
-        at = order.index("level1")  # a single block is in the middle, not at an end
+        self.assertEqual(set(firsts), {"alone", "live"})  # random order
+        at = order.index("level1")  # a single block is in the middle
         self.assertTrue(len(order) / 4 < at < 3 * len(order) / 4)
 
     def test_short_modes_get_one_block(self):
@@ -177,14 +177,14 @@ class Verdicts(unittest.TestCase):
     def test_few_requests_miss(self):
         self.assertFalse(targets.judge("test4", self.modes(4.0, 1.0, n=299))[-1]["ok"])
 
-    def test_the_value_decides_and_noise_is_said(self):
+    def test_value_decides_and_noise_is_marked(self):
         for p99, interval, ok, noise in ((4.3, [0.98, 1.2], True, True), (4.5, [0.98, 1.2], False, True),
                                          (4.3, [1.0, 1.09], True, False), (4.9, [1.15, 1.4], False, False)):
             modes = self.modes(p99, 1.0)
             modes["live"]["p99_compared"] = {"ratio": interval, "more_ms": [0, 9]}
             v = targets.judge("test4", modes)[0]
             self.assertEqual((v["ok"], v["within_noise"], v["interval"]), (ok, noise, interval))
-        self.assertNotIn("within_noise", targets.judge("test4", self.modes(4.0, 1.0))[0])  # nobody knows
+        self.assertNotIn("within_noise", targets.judge("test4", self.modes(4.0, 1.0))[0])  # unknown without an interval
         modes["live"]["p99_compared"]["more_ms"] = [0.2, 0.4]
         self.assertTrue(targets.judge("micro/1 low", modes)[0]["within_noise"])
 

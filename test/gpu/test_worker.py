@@ -36,7 +36,7 @@ class Arrivals(unittest.TestCase):
 
     def test_a_block_has_whole_bursts(self):
         due = self.take("onoff 60 250 500", 200)
-        for late in (0, 0.05, 0.19):  # the schedule begins a little after the block
+        for late in (0, 0.05, 0.19):  # the schedule starts after the block
             begin = scene.HEAD_S - late
             inside = [t for t in due if begin <= t < begin + pairs.BLOCK_S[20]]
             self.assertEqual(len(inside), 75)
@@ -112,7 +112,7 @@ class Protocol(unittest.TestCase):
         try:
             self.code = self.worker.run()
         finally:
-            os.close(self.worker.out_fd)  # whoever reads must not wait for ever
+            os.close(self.worker.out_fd)  # unblocks the reader
 
     def tell(self, line):
         os.write(self.stdin, (line + "\n").encode())
@@ -159,7 +159,7 @@ class Protocol(unittest.TestCase):
             self.assertTrue(due <= begun <= submitted and done <= end)
         self.assertGreater(len(loops), 10)
         for (_, e), (s, _) in zip(loops, loops[1:]):
-            self.assertGreaterEqual(s, e)  # completion to completion: no overlap is counted twice
+            self.assertGreaterEqual(s, e)  # intervals between completions do not overlap
         self.assertGreater(self.backend.checks, 0)
 
 
@@ -200,7 +200,7 @@ class FakeRig:
 
 
 class FakeProgram:
-    """Every request takes 1 ms; its schedule begins 3 ms after it was told."""
+    """Every request takes 1 ms; the schedule starts 3 ms after the command."""
     shim = False
 
     def __init__(self):
@@ -227,13 +227,13 @@ class Scenes(unittest.TestCase):
         modes = pairs.mps_modes({"alone": 0.4, "mps": 0.1, "mps-priority": 0.4, "low alone": 0.05}, [0], [0])
         s = scene.Scene(FakeRig(), "x, under MPS", high, [low], modes, 20, block_s=0.1)
         r = s.run()
-        self.assertEqual([w.end - w.start for w in s.windows("alone")], [100_000_000] * 4)  # however late it woke up
+        self.assertEqual([w.end - w.start for w in s.windows("alone")], [100_000_000] * 4)  # independent of wake-up latency
         self.assertEqual(r["block_requests"], {"alone": [2] * 4, "mps": [2], "mps-priority": [2] * 4})
         plan = [(m.name, m.seconds) for m in modes]
         self.assertEqual(r["order"], stats.schedule(plan, 0.1, 1, ("alone", "mps", "mps-priority")))
         self.assertNotEqual(r["order"], stats.schedule(plan, 0.1, 1))
         self.assertEqual(r["modes"]["mps-priority"]["p99_compared"]["ratio"], [1.0, 1.0])
-        self.assertIsNone(r["modes"]["mps"]["p99_compared"])  # one block says nothing about others
+        self.assertIsNone(r["modes"]["mps"]["p99_compared"])  # too few blocks
         self.assertEqual(r["modes"]["mps-priority"]["p95_to_alone"], 1.0)
         self.assertEqual(high.told, ["rate 20"] * 9)
         self.assertAlmostEqual(r["modes"]["mps"]["low"]["kept"], 1.0, delta=0.05)
@@ -269,7 +269,7 @@ class Rules(unittest.TestCase):
             for key in arrivals:
                 self.assertIn(key, LATENCY)
             hz, block_s = pairs.MODELS[suite][2], pairs.BLOCK_S[pairs.MODELS[suite][2]]
-            self.assertAlmostEqual(hz * block_s, round(hz * block_s))  # or blocks would differ by a request
+            self.assertAlmostEqual(hz * block_s, round(hz * block_s))  # otherwise blocks differ by one request
             for mode, s in seconds.items():
                 self.assertTrue(mode == "low alone" or (s / block_s).is_integer(), (suite, mode))
             self.assertEqual(seconds["alone"], seconds["live"])
