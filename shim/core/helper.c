@@ -13,13 +13,13 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "annotate.h"
 #include "clock.h"
 #include "doorbell.h"
 #include "driver.h"
 #include "hint.h"
 #include "log.h"
 #include "page.h"
-#include "real.h"
 #include "session.h"
 #include "wake.h"
 
@@ -69,7 +69,7 @@ static void *help(void *argument) {
   (void)argument;
   xsi_wake_enter();
   prctl(PR_SET_NAME, "xsched", 0, 0, 0);
-  xsi_real_ignore_thread(true);
+  xsi_annotate_ignore(true);
   uint64_t next = 0;
   struct pollfd polled[2];
   for (;;) {
@@ -84,7 +84,7 @@ static void *help(void *argument) {
     xsi_wake_drain(polled[0].revents);
     next = step_session(xsi_now_ns(), polled[1].revents);
   }
-  xsi_real_ignore_thread(false);
+  xsi_annotate_ignore(false);
   return NULL;
 }
 

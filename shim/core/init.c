@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <sched.h>
 
+#include "annotate.h"
 #include "counters.h"
 #include "fork.h"
 #include "helper.h"
@@ -31,6 +32,7 @@ void xsi_init(void) {
                                   __ATOMIC_ACQUIRE)) {
     running_here = true;
     xsi_real_init();
+    xsi_annotate_init();
     xsi_log_init();
     xsi_options_init();
     xsi_hint_init();

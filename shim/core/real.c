@@ -47,28 +47,8 @@ void xsi_real_find_dlsym(void) {
   __atomic_store_n(&found, 1, __ATOMIC_RELEASE);
 }
 
-typedef void (*annotation)(const char *file, int line);
-static annotation ignore_reads, ignore_writes, heed_reads, heed_writes;
-
-static void find_annotations(void) {
-#ifndef __SANITIZE_THREAD__ // a test of this library: its own races count
-  ignore_reads = (annotation)xsi_real_dlsym(RTLD_DEFAULT, "AnnotateIgnoreReadsBegin");
-  ignore_writes = (annotation)xsi_real_dlsym(RTLD_DEFAULT, "AnnotateIgnoreWritesBegin");
-  heed_reads = (annotation)xsi_real_dlsym(RTLD_DEFAULT, "AnnotateIgnoreReadsEnd");
-  heed_writes = (annotation)xsi_real_dlsym(RTLD_DEFAULT, "AnnotateIgnoreWritesEnd");
-#endif
-}
-
-void xsi_real_ignore_thread(bool begin) {
-  annotation reads = begin ? ignore_reads : heed_reads;
-  annotation writes = begin ? ignore_writes : heed_writes;
-  if (reads != NULL) reads(__FILE__, __LINE__);
-  if (writes != NULL) writes(__FILE__, __LINE__);
-}
-
 void xsi_real_init(void) {
   xsi_real_find_dlsym();
-  find_annotations();
   if (__atomic_load_n(&xsi_next_ioctl, __ATOMIC_ACQUIRE) != NULL) return;
   ioctl_function next_ioctl = (ioctl_function)xsi_real_dlsym(RTLD_NEXT, "ioctl");
   __atomic_store_n(&xsi_next_ioctl, next_ioctl, __ATOMIC_RELEASE);

@@ -18,8 +18,4 @@ extern void *(*xsi_real_dlsym)(void *handle, const char *name);
 extern void *(*xsi_real_dlvsym)(void *handle, const char *name, const char *version);
 void xsi_real_find_dlsym(void);
 
-/* At the start and at the end of a thread of the library. ThreadSanitizer does not see how a driver synchronizes its
- * threads, so it would report a race between the driver's calls from here and the application's. */
-void xsi_real_ignore_thread(bool begin);
-
 #endif /* XSCHED_CORE_REAL_H */

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "annotate.h"
 #include "log.h"
-#include "real.h"
 #include "work_internal.h"
 
 #define SHORTEST_NS 250000u   /* between two questions about one stream */
@@ -158,7 +158,7 @@ static void stop_at_exit(void) {
 static void *watch_thread(void *unused) {
   (void)unused;
   pthread_setname_np(pthread_self(), "xsched-watch");
-  xsi_real_ignore_thread(true);
+  xsi_annotate_ignore(true);
   unsigned greeted = 0; // platforms start one after the other, and none ends
   while (!__atomic_load_n(&stopped, __ATOMIC_SEQ_CST)) {
     const struct xsi_work_platform *platform;
@@ -172,7 +172,7 @@ static void *watch_thread(void *unused) {
     uint64_t next = xsi_work_watch(xsi_now_ns());
     if (next > xsi_now_ns()) sleep_until(next, seen);
   }
-  xsi_real_ignore_thread(false);
+  xsi_annotate_ignore(false);
   return NULL;
 }
 
