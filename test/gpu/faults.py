@@ -26,7 +26,7 @@ class Faults:
         w.tell("loop")
         time.sleep(0.2)
         self.rig.cli("suspend", w.pid)
-        if not w.stands_still():
+        if not w.wait_stopped():
             raise Failed("%s kept running after `xsched suspend`" % w.name)
 
     def guarded(self, name, f):

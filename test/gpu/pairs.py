@@ -291,8 +291,6 @@ def share(rig):
     a, b = (rig.spin("share-" + x, 5000, 0, depth=8, role=role).ready(30) for x, role in (("a", "low1"), ("b", "low2")))
     rig.joined([a, b])
     policy = rig.cli("policy", "--json")
-    by_share = "UP" if "UP" in policy["available"] else None
-    able = by_share is not None and "--share" in rig.cli("hint", "--help")
     head, tail = 0.5, 0.05
     blocks = []
 
@@ -308,11 +306,11 @@ def share(rig):
 
     slices, suspends = {}, {}
     for _ in range(2):
-        for name in ["alone", "native"] + (list(targets.SHARE) if able else []):
+        for name in ["alone", "native"] + list(targets.SHARE):
             rig.mode("live" if name in targets.SHARE else "off")
             before = rig.stats()["suspends"]
             if name in targets.SHARE:
-                rig.cli("policy", by_share)
+                rig.cli("policy", "UP")
                 for w, part in zip((a, b), targets.SHARE[name][2]):
                     rig.cli("hint", w.pid, "--share", part)
             block(name, [a] if name == "alone" else [a, b], (2 if name in ("alone", "native") else 4) * rig.scale)
@@ -333,17 +331,13 @@ def share(rig):
                      "ratio": round(ra / rb, 3) if rb else None, "chip": round((ra + rb) / alone, 4) if alone else None,
                      "slices_us": slices.get(name), "suspends": suspends.get(name)})
     for name, (want, within, _) in targets.SHARE.items():
-        row = next((r for r in rows if r["mode"] == name), None)
-        if row:
-            off = None if row["ratio"] is None else abs(row["ratio"] / want - 1)
-            verdicts.append(verdict("share %s: relative error" % name, off, within, True))
-            verdicts.append(verdict("share %s: total throughput / alone" % name, row["chip"], targets.SHARE_CHIP, False))
+        row = next(r for r in rows if r["mode"] == name)
+        off = None if row["ratio"] is None else abs(row["ratio"] / want - 1)
+        verdicts.append(verdict("share %s: relative error" % name, off, within, True))
+        verdicts.append(verdict("share %s: total throughput / alone" % name, row["chip"], targets.SHARE_CHIP, False))
     procs = rig.list()
     proof = [check("shim intercepts", [w.name for w in (a, b) if not procs[w.pid]["counters"]["launches"]], "both"),
              ended_well(rig.end([a, b]))]
-    if able:
-        wrong = [n for n in targets.SHARE if not all(us for queues in slices[n].values() for us in queues)]
-        proof.append(check("shares are timeslices", ["%s: %s" % (n, slices[n]) for n in wrong], "%s" % {n: slices[n] for n in targets.SHARE}))
-    notes = [] if able else ["`xsched hint --share` or policy UP is missing: only native sharing was measured"]
-    return {"rows": {"shares": sorted(rows, key=lambda r: r["mode"])}, "verdicts": verdicts, "proof": proof, "notes": notes,
-            "incomplete": not able}
+    wrong = [n for n in targets.SHARE if not all(us for queues in slices[n].values() for us in queues)]
+    proof.append(check("shares are timeslices", ["%s: %s" % (n, slices[n]) for n in wrong], "%s" % {n: slices[n] for n in targets.SHARE}))
+    return {"rows": {"shares": sorted(rows, key=lambda r: r["mode"])}, "verdicts": verdicts, "proof": proof}

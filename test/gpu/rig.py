@@ -202,7 +202,7 @@ class Worker(Proc):
             time.sleep(0.002)
         return None
 
-    def stands_still(self, for_s=0.15, timeout=3):
+    def wait_stopped(self, for_s=0.15, timeout=3):
         """Waits until no iteration completes for for_s seconds."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:

@@ -70,27 +70,27 @@ def situations(rig):
     """The machine as it is, without a device node, without a daemon, and with MPS."""
     rows = []
 
-    def said(name, ok, detail):
+    def add_check(name, ok, detail):
         rows.append(check(name, [] if ok else [detail], detail))
     report, found = doctor(rig)
-    said("doctor on an unmodified machine", report["ok"], "level %s; %s" % (report.get("level"), "; ".join("%s: %s" % (n, d) for n, (s, d) in found.items() if s != "ok") or "all ok"))
+    add_check("doctor on an unmodified machine", report["ok"], "level %s; %s" % (report.get("level"), "; ".join("%s: %s" % (n, d) for n, (s, d) in found.items() if s != "ok") or "all ok"))
     empty = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"', "sh"]
     try:
         report, found = doctor(rig, empty)
         status, detail = found.get("device nodes", ("?", "not reported"))
-        said("doctor without the device node", not report["ok"] and status not in ("ok", "?"), detail)
+        add_check("doctor without the device node", not report["ok"] and status not in ("ok", "?"), detail)
     except (Failed, OSError, subprocess.TimeoutExpired) as e:
-        said("doctor without the device node", False, str(e))
+        add_check("doctor without the device node", False, str(e))
     alone = subprocess.run(rig.under([rig.tenant, "--name", "native", "--kernel-us", "1000"], 0), env=rig.env, input="", capture_output=True, text=True, timeout=30)
     warned = [line for line in alone.stderr.splitlines() if line.strip()]
-    said("`xsched run` without a daemon", alone.returncode == 0 and len(warned) == 1, "exit %d, %s" % (alone.returncode, " | ".join(warned) or "no warning"))
+    add_check("`xsched run` without a daemon", alone.returncode == 0 and len(warned) == 1, "exit %d, %s" % (alone.returncode, " | ".join(warned) or "no warning"))
     rig.start_daemon()
     w = rig.spin("plain", 1000, 0, role="low1").ready(30)
     rig.joined([w])
     w.tell("loop")
     time.sleep(0.5)
     before = devices(rig)
-    said("level of the GPU and its reason", any(d.get("max_level") == 3 for d in before), json.dumps([{k: d.get(k) for k in ("name", "max_level", "level_reason", "compute_mode")} for d in before]))
+    add_check("level of the GPU and its reason", any(d.get("max_level") == 3 for d in before), json.dumps([{k: d.get(k) for k in ("name", "max_level", "level_reason", "compute_mode")} for d in before]))
     launches = rig.list()[w.pid]["counters"]["launches"]
     rig.end([w])
     server = Mps(rig)
@@ -100,9 +100,9 @@ def situations(rig):
         w.tell("loop")
         time.sleep(1.5)
         report, found = doctor(rig, env=server.env)
-        said("doctor beside MPS", found["MPS"][0] == "limited" and report.get("level") == 1, "%s: %s" % found["MPS"])
+        add_check("doctor beside MPS", found["MPS"][0] == "limited" and report.get("level") == 1, "%s: %s" % found["MPS"])
         under = devices(rig)
-        said("level of an MPS client", any(d.get("max_level") == 1 for d in under), json.dumps([{k: d.get(k) for k in ("max_level", "level_reason")} for d in under]))
+        add_check("level of an MPS client", any(d.get("max_level") == 1 for d in under), json.dumps([{k: d.get(k) for k in ("max_level", "level_reason")} for d in under]))
         refused = "no error"
         try:
             rig.cli("suspend", w.pid)
@@ -112,7 +112,7 @@ def situations(rig):
         time.sleep(0.5)
         held = len(w.samples) == n
         # Level 1 holds the client at the gate, or rejects the request with a reason.
-        said("`xsched suspend` of an MPS client", held or "MPS" in refused, "held at the gate" if held else refused)
+        add_check("`xsched suspend` of an MPS client", held or "MPS" in refused, "held at the gate" if held else refused)
         rig.cli("resume", w.pid)
         rig.end([w])
     finally:

@@ -88,8 +88,6 @@ def concluded(r, seconds):
     elif not proof or lost:
         r["status"] = "FAILED"
         r["why"] = "no proof: " + ("; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost) or "no evidence")
-    elif r.get("incomplete"):
-        r["status"], r["why"] = "INCOMPLETE", "; ".join(r.get("notes", []))
     elif bad_checks or not all(v["ok"] for v in verdicts):
         r["status"] = "MISSED"
         r["why"] = "; ".join(["%s: %s" % (c["name"], c["detail"]) for c in bad_checks]

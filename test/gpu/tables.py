@@ -19,7 +19,7 @@ UNDER_MPS = ", under MPS"
 
 
 def proven(s):
-    return s["status"] in ("OK", "MISSED", "INCOMPLETE")
+    return s["status"] in ("OK", "MISSED")
 
 
 # -- merging

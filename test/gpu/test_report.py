@@ -46,7 +46,6 @@ class Conclusions(unittest.TestCase):
         good = [{"name": "p", "ok": True, "detail": ""}]
         self.assertEqual(self.status({"proof": good, "verdicts": [dict(scenario()["verdicts"][0], ok=False)]}), "MISSED")
         self.assertEqual(self.status({"proof": good, "checks": [{"name": "c", "ok": False, "detail": "d"}]}), "MISSED")
-        self.assertEqual(self.status({"proof": good, "incomplete": True, "notes": ["no --share"]}), "INCOMPLETE")
 
 
 class Pages(unittest.TestCase):
