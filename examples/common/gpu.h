@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the examples share: a GPU, a kernel that takes a stated time, and latencies. Plain CUDA
- * driver API; nothing of XSched's.
+ * Helpers of the examples: open a GPU, launch a kernel of a given duration, report latencies. Uses
+ * only the CUDA driver API.
  */
 #ifndef EXAMPLES_GPU_H
 #define EXAMPLES_GPU_H
@@ -42,8 +42,8 @@ CUresult cuStreamSynchronize(CUstream);
     }                                                                                              \
   } while (0)
 
-/* One thread that looks at the GPU's clock until the time is over. The virtual GPU knows the
- * kernel by its name and lets that much device time pass. */
+/* One thread spins on the GPU's clock until the time has passed. The virtual GPU recognizes the
+ * kernel by its name and advances its device time instead. */
 static const char gpu_ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry xs_spin(.param .u64 p_out, .param .u32 p_us, .param .u32 p_seed) {\n"
@@ -87,7 +87,7 @@ static inline void gpu_sleep_ms(double ms) {
   nanosleep(&pause, NULL);
 }
 
-/* Latencies of tasks, and how they came out. */
+/* Latencies of tasks. */
 struct gpu_times {
   double ms[4096];
   unsigned count;

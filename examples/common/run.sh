@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sourced by each example's run.sh, which has a daemon and a virtual GPU of its own. Nothing is left
-# behind.
+# Sourced by each example's run.sh. Every run has its own daemon and virtual GPU and removes its
+# files at exit.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)
@@ -22,18 +22,18 @@ clean() {
 }
 trap clean EXIT
 
-# build NAME: the example's C program, with XSched's library (found at run time: `xsched run` has it).
+# build NAME: compile the example against libxsched; at run time, `xsched run` supplies the library.
 build() {
   "$CC" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -I"$root/shim/include" -I"$here/../common" \
     -o "$work/$1" "$here/$1.c" -L"$BUILD" -lxsched "$BUILD/virtual/libcuda.so.1" -lpthread
 }
-# plain NAME: the same for a program that knows nothing of XSched.
+# plain NAME: the same without libxsched.
 plain() {
   "$CC" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -I"$here/../common" -o "$work/$1" "$here/$1.c" \
     "$BUILD/virtual/libcuda.so.1" -lpthread
 }
 
-# daemon: makes sure that one with the virtual GPU runs.
+# daemon: start a daemon with a virtual GPU and wait until it answers.
 daemon() {
   export XSCHED_DIR=$work/d
   "$XSCHED" serve --virtual --log-level warn &

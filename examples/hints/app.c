@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program that says what it is: background work first, then something urgent.
+ * A program that sets its own hints: background tasks first, then urgent ones.
  */
 #include <xsched/xsched.h>
 
@@ -10,7 +10,7 @@ static void tasks(const char *name, CUstream stream, int count) {
   static struct gpu_times times;
   times.count = 0;
   for (int i = 0; i < count; i++) {
-    uint64_t request = xs_request_begin(name); /* what the SLO policy measures */
+    uint64_t request = xs_request_begin(name); /* measured by the SLO policy */
     double start = gpu_now_ms();
     for (int k = 0; k < 5; k++)
       GPU_CHECK(gpu_launch(stream, 100));
@@ -30,7 +30,7 @@ int main(void) {
   tasks("low", stream, 40);
   GPU_CHECK(XHintPriority(0, 20));
   GPU_CHECK(XHintDeadline(0, 5000)); /* for the deadline policies */
-  gpu_sleep_ms(20); /* hints travel beside the work, not in front of it */
+  gpu_sleep_ms(20); /* hints are asynchronous: wait until this one applies */
   tasks("high", stream, 40);
   printf("scheduled: %s\n", xs_available() ? "yes" : "no");
   return 0;

@@ -13,6 +13,6 @@ grep -q '^scheduled: yes' <<<"$out"
 low=$(awk '/^low/ { print $9 }' <<<"$out") high=$(awk '/^high/ { print $9 }' <<<"$out")
 awk -v low="$low" -v high="$high" 'BEGIN { if (high >= low) { print "the hint changed nothing"; exit 1 } }'
 
-echo "without a daemon the same program runs, and says so"
+echo "without a daemon, the program runs and reports that it is not scheduled"
 LD_LIBRARY_PATH=$BUILD:$BUILD/virtual LD_PRELOAD=$BUILD/virtual/libvgpu.so XSCHED_SOCKET=$work/none \
   XSCHED_VGPU_SOCKET=$XSCHED_DIR/vgpu.sock "$work/app" | tail -n 1 | grep '^scheduled: no'

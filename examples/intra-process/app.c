@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two streams of one process with priorities of their own: each is a queue, and its launches wait
- * at a gate of its own. The threads launch as they always would.
+ * Two streams of one process with different priorities. Each stream is a queue whose launches wait
+ * at its own gate. The launching code is unchanged.
  */
 #include <pthread.h>
 #include <xsched/cuda/hal.h>

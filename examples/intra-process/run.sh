@@ -3,5 +3,5 @@
 . "$(dirname "$0")/../common/run.sh"
 build app
 
-# A private scheduler, for this program alone: no daemon needed.
+# --local starts a private scheduler, so no daemon is needed.
 "$XSCHED" run --virtual --local --policy HPF -- "$work/app"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program schedules itself: while the urgent stream works, the other one is suspended. Commands
- * are submitted through the queue; each is launched in the submitting thread as soon as its queue
- * may run.
+ * The program schedules itself: it suspends the background stream while the urgent stream works.
+ * Each command is launched in the submitting thread as soon as its queue may run.
  */
 #include <pthread.h>
 #include <xsched/cuda/hal.h>

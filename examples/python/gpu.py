@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver through ctypes: just enough to have something to schedule."""
+"""A minimal binding of the CUDA driver API through ctypes."""
 
 import ctypes
 
@@ -32,7 +32,7 @@ class Gpu:
         self._call("cuCtxSynchronize")
 
 
-# Looks at the GPU's clock until the time is over; the virtual GPU knows the kernel by its name.
+# Spins on the GPU's clock until the time has passed; the virtual GPU recognizes the kernel's name.
 _PTX = b"""
 .version 7.0
 .target sm_70

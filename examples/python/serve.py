@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small inference server: says what it wants, and marks its requests."""
+"""A small inference server that sets its hints and marks its requests."""
 
 import sys
 import time

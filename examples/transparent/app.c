@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program that knows nothing of a scheduler: tasks of ten kernels, one after the other.
+ * A program without scheduler support: runs tasks of ten kernels, one after the other.
  *
  *   app NAME KERNEL_US TASKS PAUSE_MS
  */
