@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny user of the CUDA driver, for the tests."""
+"""A minimal CUDA driver binding for the tests."""
 
 import ctypes
 import time

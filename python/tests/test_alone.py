@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without a library: arguments are checked, nothing else happens. And the header is the source."""
+"""Tests without a library: calls check their arguments only, and types match the C header."""
 
 import asyncio
 import ctypes
@@ -18,7 +18,7 @@ HEADER = os.path.join(
 class Alone(unittest.TestCase):
     def setUp(self) -> None:
         if _library.library() is not None:
-            self.skipTest("there is a library")
+            self.skipTest("libxsched is loaded")
 
     def test_inert(self) -> None:
         self.assertFalse(xsched.available())
@@ -88,11 +88,11 @@ class Alone(unittest.TestCase):
 
 
 class Header(unittest.TestCase):
-    """The enums and structs here are those of the header."""
+    """The enums and structs match the C header."""
 
     def setUp(self) -> None:
         if not os.path.exists(HEADER):
-            self.skipTest("not in the repository")
+            self.skipTest("no C header: not run from the repository")
         text = ""
         for name in (HEADER, os.path.join(os.path.dirname(HEADER), "hints_gen.h")):
             with open(name, encoding="utf-8") as file:

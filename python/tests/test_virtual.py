@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On the virtual GPU: this file is the test and, under `xsched run`, the program that is tested."""
+"""Tests on the virtual GPU. This file is the test and, under `xsched run`, the tested program."""
 
 import json
 import os
@@ -18,7 +18,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 XSCHED = os.environ.get("XSCHED_BIN", os.path.join(ROOT, "bin", "xsched"))
 
 
-# ---- what runs under the scheduler -------------------------------------------------
+# ---- the program under the scheduler -----------------------------------------------
 
 
 def program(command: str) -> None:
@@ -32,7 +32,7 @@ def program(command: str) -> None:
 
 def say(**values: object) -> None:
     print(json.dumps(values), flush=True)
-    sys.stdin.readline()  # the test has looked
+    sys.stdin.readline()  # wait for the test
 
 
 def hints(gpu: cuda.Cuda) -> None:
@@ -167,7 +167,7 @@ class Virtual(unittest.TestCase):
             child.go_on()
             self.assertEqual(child.read(), {"step": "set"})
             self.assertTrue(cuda.eventually(lambda: self.known(pid).get("priority") == 7))
-            # What others say stays when the program says something else.
+            # A hint leaves the other hints as they are.
             self.assertEqual(self.known(pid).get("utilization", 30), 30)
             child.go_on()
             self.assertEqual(child.read(), {"step": "again"})
@@ -200,7 +200,7 @@ class Virtual(unittest.TestCase):
             env = {**self.env, "XSCHED_DIR": private}
             policy = lambda: self.xsched("policy", env=env)  # noqa: E731
             self.assertTrue(cuda.eventually(lambda: "policy: RR" in policy()), policy())
-            self.assertIn("policy: HPF", self.xsched("policy"))  # the other one's
+            self.assertIn("policy: HPF", self.xsched("policy"))  # the global daemon keeps its policy
             self.assertEqual(self.known(child.process.pid), {})
             child.go_on()
             self.assertEqual(child.read(), {"step": "up"})

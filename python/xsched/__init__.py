@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can say to XSched, the preemptive GPU scheduler, while it runs.
+"""Hints, request markers and queue state of XSched, the preemptive GPU scheduler.
 
-Run it with ``xsched run -- python program.py``. Without the library every call checks its
-arguments and does nothing.
+Start the program with ``xsched run -- python program.py``. Without the library, every call checks
+its arguments and does nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_POLICY_BYTES = 31
 
 
 class XSchedError(Exception):
-    """A call of the library failed; ``result`` says how."""
+    """A call of the library failed with the code ``result``."""
 
     def __init__(self, message: str, result: Result = Result.ERROR_UNKNOWN) -> None:
         super().__init__(message)
@@ -67,15 +67,15 @@ class HardwareError(XSchedError):
 
 
 class NotFoundError(XSchedError):
-    """There is no such thing."""
+    """The queue or other object does not exist."""
 
 
 class NotAllowedError(XSchedError):
-    """It is not allowed."""
+    """The caller lacks permission."""
 
 
 class NotSupportedError(XSchedError):
-    """It can't be had here."""
+    """This platform or configuration does not support the operation."""
 
 
 _ERRORS = {
@@ -86,7 +86,7 @@ _ERRORS = {
 }
 
 
-def _check(code: int, what: str) -> None:
+def _check(code: int, operation: str) -> None:
     if code == Result.SUCCESS:
         return
     try:
@@ -94,12 +94,12 @@ def _check(code: int, what: str) -> None:
     except ValueError:
         result = Result.ERROR_UNKNOWN
     if result == Result.ERROR_INVALID_VALUE:
-        raise XSchedValueError(what)
-    raise _ERRORS.get(result, XSchedError)(f"{what}: {result.name.lower()}", result)
+        raise XSchedValueError(operation)
+    raise _ERRORS.get(result, XSchedError)(f"{operation}: {result.name.lower()}", result)
 
 
 def _value(name: str, value: Any) -> Any:
-    """A hint as C has it, held to the range in the table."""
+    """Converts a hint to its C form and checks its range."""
     field = FIELDS[name]
     if field.kind == "switch":
         return 1 if value else 0
@@ -131,19 +131,19 @@ def _name(name: str, value: Any, most: int) -> bytes:
 
 
 def available() -> bool:
-    """Whether a daemon schedules this process now."""
+    """Tells whether a daemon schedules this process now."""
     lib = library()
     return lib is not None and bool(lib.available())
 
 
 def scheduler() -> Scheduler:
-    """Who schedules this process; ``Scheduler.UNKNOWN`` without the library."""
+    """Returns the scheduler of this process; ``Scheduler.UNKNOWN`` without the library."""
     lib = library()
     return Scheduler.UNKNOWN if lib is None else Scheduler(lib.scheduler())
 
 
 def set_scheduler(who: Scheduler, policy: Policy = Policy.UNKNOWN) -> None:
-    """Chooses who schedules this process: the daemon, or the program itself.
+    """Selects the scheduler of this process: the daemon, or the program itself.
 
     ``Scheduler.LOCAL``, and with it a policy, needs ``xsched run --local``.
     """
@@ -163,11 +163,11 @@ def hint(
     """Sets hints of this process, or of one of its queues (from ``queues()``, or its index).
 
     The keyword arguments are those of ``hints_gen.Hints``; ``slo_ms`` is ``slo_us`` in
-    milliseconds. Hints that are left out keep their value. 0, or an empty name, restores the
-    default. Either all values are taken or, with an exception, none.
+    milliseconds. Omitted hints keep their value. 0, or an empty name, restores the default. The
+    call sets all values, or raises an exception and sets none.
 
-    The daemon decides whether a user may have a priority above 0: ``xsched list`` shows what was
-    granted.
+    The daemon decides whether a user may have a priority above 0. ``xsched list`` shows the
+    effective value.
     """
     values: Dict[str, Any] = {name: value for name, value in hints.items() if value is not None}
     unknown = [name for name in values if name not in FIELDS]
@@ -191,7 +191,7 @@ def hint(
         said |= HintField.POLICY
         c.policy = _name("policy", policy, _MAX_POLICY_BYTES)
     if not said:
-        raise TypeError("hint() needs at least one thing to say")
+        raise TypeError("hint() needs at least one hint")
     c.said = int(said)
     index = queue.index if isinstance(queue, Queue) else queue
     if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
@@ -202,7 +202,7 @@ def hint(
     if index is None:
         _check(lib.hint_set(0, ctypes.byref(c)), "hint")
     elif 0 <= index < 1 << 32:
-        _check(lib.queue_hint(index, ctypes.byref(c)), f"hint about queue {index}")
+        _check(lib.queue_hint(index, ctypes.byref(c)), f"hint for queue {index}")
     else:
         raise NotFoundError(f"no queue {index}", Result.ERROR_NOT_FOUND)
 
@@ -211,22 +211,22 @@ def _microseconds(name: str, milliseconds: Any) -> int:
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
         raise TypeError(f"{name} must be a number, not {type(milliseconds).__name__}")
     if not math.isfinite(milliseconds):
-        raise XSchedValueError(f"{name} {milliseconds} is no time")
+        raise XSchedValueError(f"{name} {milliseconds} is not finite")
     return round(milliseconds * 1000)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class request:  # noqa: N801 - used as a function is
-    """Marks a request, for the SLO policy: a context manager and a decorator.
+class request:  # noqa: N801 - used like a function
+    """Marks a request for the SLO policy; a context manager and a decorator.
 
-    Up to 16 names and 1024 requests at once; what is beyond is not marked.
+    At most 16 names and 1024 concurrent requests are marked; others pass unmeasured.
     """
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name or "\0" in name:
-            raise XSchedValueError("a request needs a name")
+            raise XSchedValueError("a request needs a name without NUL")
         self._name = name.encode()
         self._open: List[int] = []
 
@@ -267,14 +267,14 @@ class request:  # noqa: N801 - used as a function is
 
 @dataclass(frozen=True)
 class Queue:
-    """A context, or a stream, that is scheduled."""
+    """A scheduled context or stream."""
 
     index: int
     kind: QueueKind
     device: str  # PCI address
-    priority: int  # of the stream, added to the process's
+    priority: int  # of the stream, relative to the process
     busy: bool
-    held: bool  # by the scheduler's gate, now
+    held: bool  # launches wait at the gate
     submitted: int
 
 
@@ -292,11 +292,11 @@ def _queue(c: CQueue) -> Queue:
 
 
 def queues() -> List[Queue]:
-    """The queues of this process; none without the library."""
+    """Returns the queues of this process; none without the library."""
     lib = library()
     if lib is None:
         return []
-    room = max(int(lib.queues(None, 0)) + 8, 8)  # some may come in between
+    room = max(int(lib.queues(None, 0)) + 8, 8)  # queues may appear between the two calls
     found = (CQueue * room)()
     count = min(int(lib.queues(found, room)), room)
     return [_queue(found[i]) for i in range(count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library, as far as this package uses it."""
+"""Binding of the C library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CQueue(ctypes.Structure):
 
 
 class Library:
-    """The functions, with their types."""
+    """The functions of the library, with their types."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
         self.api_version = handle.xs_api_version
@@ -39,8 +39,8 @@ class Library:
         version = int(self.api_version())
         if version < API_VERSION:
             raise ImportError(
-                f"libxsched.so has interface {version}, this package needs {API_VERSION}: "
-                "use those of one release"
+                f"libxsched.so has API version {version}, this package needs {API_VERSION}: "
+                "install both from one release"
             )
         self.hint_set = handle.xs_hint_set
         self.hint_set.restype = ctypes.c_int
@@ -76,16 +76,16 @@ _found: Optional[Library] = None
 def _open() -> Optional[Library]:
     named = os.environ.get("XSCHED_LIB")
     if named:
-        # A library that was named and can't be had is an error, not a reason to go on without.
+        # An explicitly selected library must load; do not fall back to none.
         return Library(ctypes.CDLL(named))
-    process = ctypes.CDLL(None)  # what is preloaded is visible to everybody
+    process = ctypes.CDLL(None)  # preloaded symbols are global
     if not hasattr(process, "xs_api_version"):
         return None
     return Library(process)
 
 
 def library() -> Optional[Library]:
-    """The library of this process, looked for once; None if there is none."""
+    """Returns the library of this process, or None. The search runs once."""
     global _searched, _found
     if not _searched:
         with _lock:
