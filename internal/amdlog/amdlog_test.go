@@ -25,7 +25,7 @@ const (
 
 func read(t testing.TB, text string, o Options) *Log {
 	t.Helper()
-	l, err := Read(context.Background(), strings.NewReader(text), o) // a fuzz run ends its own in mid-line
+	l, err := Read(context.Background(), strings.NewReader(text), o) // the fuzz engine cancels t.Context() early
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestKernelNames(t *testing.T) {
 		return fmt.Sprintf(":4:rocvirtual.cpp           :1083: 20161701400 us: [pid:1 tid: 0x%x] %s\n", tid,
 			strings.Replace(dispatch70, "kernel_obj=0x7f8ed23d8800", fmt.Sprintf("kernel_obj=0x%x", object), 1))
 	}
-	// Two threads take turns; then a replayed graph submits without naming.
+	// Two threads alternate; then a graph replay submits without a name.
 	l := read(t, name(1, "a(int)")+name(2, "b")+packet(2, 0xb)+packet(1, 0xa)+packet(3, 0xb)+packet(3, 0xc), Options{})
 	got := fmt.Sprint(l.Processes[0].TopKernels)
 	if want := "[{b 2} {(not named) 1} {a(int) 1}]"; got != want {
@@ -169,8 +169,8 @@ func TestBrokenLines(t *testing.T) {
 	}
 }
 
-// TestRealLogs: every line that a regular expression of the reference's prefix
-// forms knows is a record, everything else is the program's own text.
+// TestRealLogs compares with a regular expression of the known prefix formats:
+// matching lines are records, all others are application output.
 func TestRealLogs(t *testing.T) {
 	known := regexp.MustCompile(`^:[0-9]:[^:]*:[0-9]+ *: *[0-9]+d? us: (\[pid:[0-9]+ +tid: ?0x[0-9a-f]+\] | )`)
 	for _, test := range []struct {
@@ -210,7 +210,7 @@ func TestRealLogs(t *testing.T) {
 	}
 }
 
-// mess is a log with all that can be in one.
+// mess is a log with every kind of line.
 func mess(t testing.TB) string {
 	api := ":3:hip_stream.cpp           :398 : 20161701399 us: [pid:459769 tid: 0x7f8edc1c4400] hipStreamSynchronize\n"
 	return string(open(t, "mi308x-two-apps-head.amdlog.gz")) + strings.Repeat(api, 20) + prefix70 + dispatch70[:80] + "\n" + dispatchOld + "\n" + "a\x00b\n" + api[:50] + "\n" +
@@ -218,15 +218,15 @@ func mess(t testing.TB) string {
 		strings.Repeat("Dispatch Header ", maxLine/10) + "\n" + string(open(t, "mi308x-16-streams.amdlog.gz")) + prefix70 + dispatch70
 }
 
-// TestChunkBoundaries: where the text is taken apart, how much a read gives
-// and how many workers there are must not be seen in the result.
+// TestChunkBoundaries checks that chunk size, read size and the number of
+// workers do not change the result.
 func TestChunkBoundaries(t *testing.T) {
 	text := mess(t)
 	want := asJSON(t, read(t, text, Options{Workers: 1, chunk: len(text) + 1}))
 	for i, chunk := range []int{1, 100, 1000, 4096, 30011, 100003, 1 << 20} {
 		workers := 1 + 2*(i%2)
 		if got := asJSON(t, read(t, text, Options{Workers: workers, chunk: chunk})); got != want {
-			t.Fatalf("chunks of %d, %d workers: another result", chunk, workers)
+			t.Fatalf("chunks of %d, %d workers: the result differs", chunk, workers)
 		}
 	}
 	for name, r := range map[string]io.Reader{
@@ -239,7 +239,7 @@ func TestChunkBoundaries(t *testing.T) {
 			t.Fatal(err)
 		}
 		if asJSON(t, l) != want {
-			t.Errorf("%s: another result", name)
+			t.Errorf("%s: the result differs", name)
 		}
 	}
 }
@@ -259,7 +259,7 @@ func TestCompressed(t *testing.T) {
 	if !got.Compressed || got.Kernels != want.Kernels || got.Lines != want.Lines || got.Bytes != int64(len(text)) {
 		t.Errorf("got %+v", got.Lines)
 	}
-	// The end is missing: what came before counts.
+	// A truncated archive: the readable part counts.
 	got = read(t, packed.String()[:packed.Len()/2], Options{})
 	if got.ReadError == "" || got.Lines.Total == 0 {
 		t.Errorf("got %+v, error %q", got.Lines, got.ReadError)
@@ -293,7 +293,7 @@ func TestTimeJumps(t *testing.T) {
 	}
 }
 
-// TestManyOfEverything: a log that names something new in every line.
+// TestManyOfEverything reads a log with new names in every line.
 func TestManyOfEverything(t *testing.T) {
 	var b strings.Builder
 	for i := range 20000 {

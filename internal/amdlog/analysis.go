@@ -6,22 +6,22 @@ import "xsched/internal/report"
 
 import "slices"
 
-// Everything that grows with what a log names has a limit, so that no log can
-// take all memory; what is beyond is counted together.
+// Limits on every table that a log can grow, so that no log exhausts memory.
+// Entries beyond a limit are counted together.
 const (
 	maxProcesses = 256
 	maxQueues    = 1024   // in all processes
 	maxNames     = 16384  // kernels
 	maxName      = 1024   // bytes
 	maxEntries   = 400000 // of all other tables together
-	maxLife      = 1000   // per process
+	maxLife      = 1000   // queue events per process
 	maxSWq       = 16
 	maxJump      = 24 * 3600 * 1000 * 1000 // us
 	topCount     = 20
 )
 
-// analysis takes the chunks of a log in order. It alone knows what came
-// before, so the workers need not.
+// analysis merges the chunks of a log in order. All state across chunks is
+// here, so that the workers need none.
 type analysis struct {
 	log       *Log
 	pid       uint32
@@ -30,12 +30,12 @@ type analysis struct {
 	processes map[uint32]*process
 	names     map[string]int32
 	nameList  []string
-	writers   []*process // of the chunk at hand
+	writers   []*process // of the current chunk
 	queues    int
 	entries   int
 }
 
-// room says whether a table may grow by one.
+// room reserves a table entry and reports whether one was left.
 func (a *analysis) room() bool {
 	if a.entries >= maxEntries {
 		return false
@@ -51,8 +51,8 @@ const (
 
 type process struct {
 	out      Process
-	threads  map[uint64]int32 // the kernel that a thread named last
-	objects  map[uint64]int32 // what kernel lies at an address
+	threads  map[uint64]int32 // kernel last named by each thread
+	objects  map[uint64]int32 // kernel at each code address
 	queues   map[uint64]*queue
 	dispatch activity
 	launch   activity
@@ -66,12 +66,12 @@ type queue struct {
 	lag      report.Histogram
 }
 
-// activity gathers what Activity tells.
+// activity accumulates an Activity.
 type activity struct {
 	count     uint64
 	last      uint64
-	timed     uint64 // kernels whose time counts
-	suspect   uint64 // a time far from the others, which the next may confirm
+	timed     uint64 // kernels with a plausible timestamp
+	suspect   uint64 // an outlier timestamp that the next kernel may confirm
 	jumps     uint64
 	intervals report.Histogram
 	items     report.Histogram
@@ -87,7 +87,7 @@ func newAnalysis(o Options) *analysis {
 	return &analysis{log: &Log{Name: o.Name}, pid: o.PID, processes: map[uint32]*process{}, names: map[string]int32{}}
 }
 
-// add takes the next chunk.
+// add merges the next chunk.
 func (a *analysis) add(c *chunk) {
 	l := a.log
 	l.Lines.add(&c.lines)
@@ -99,8 +99,8 @@ func (a *analysis) add(c *chunk) {
 		a.levels[i] += n
 	}
 	a.writers = a.writers[:0]
-	for i := range c.who {
-		w := &c.who[i]
+	for i := range c.writers {
+		w := &c.writers[i]
 		p := a.process(w.pid)
 		a.writers = append(a.writers, p)
 		if p == nil {
@@ -126,11 +126,11 @@ func (a *analysis) add(c *chunk) {
 		case barrier:
 			l.Barriers++
 		}
-		if e.who == noWriter {
+		if e.writer == noWriter {
 			l.Orphans++
 			continue
 		}
-		if p := a.writers[e.who]; p != nil {
+		if p := a.writers[e.writer]; p != nil {
 			a.event(p, c, e)
 		} else {
 			l.Dropped++
@@ -138,7 +138,7 @@ func (a *analysis) add(c *chunk) {
 	}
 }
 
-// process finds the one with this pid; nil when there are too many.
+// process returns the process with this pid, or nil beyond maxProcesses.
 func (a *analysis) process(pid uint32) *process {
 	if pid == 0 {
 		pid = a.pid
@@ -152,7 +152,7 @@ func (a *analysis) process(pid uint32) *process {
 }
 
 func (a *analysis) event(p *process, c *chunk, e *event) {
-	tid := c.who[e.who].tid
+	tid := c.writers[e.writer].tid
 	switch e.kind {
 	case shader:
 		name := a.name(c.buf[e.name[0]:e.name[1]])
@@ -162,8 +162,8 @@ func (a *analysis) event(p *process, c *chunk, e *event) {
 			p.threads[tid] = name
 		}
 	case dispatch:
-		// The thread names a kernel, then submits it. Replayed graphs only
-		// submit; the address of the code tells which kernel it was.
+		// A thread names a kernel, then submits it. Graph replays only submit;
+		// there the code address identifies the kernel.
 		name := noName
 		if n, known := p.threads[tid]; known && n != noName {
 			name = n
@@ -214,7 +214,7 @@ func (a *analysis) dispatch(to *activity, e *event, name int32) {
 	}
 }
 
-// kernel counts one and says whether its time is to be believed.
+// kernel counts a kernel and reports whether its timestamp is plausible.
 func (a *analysis) kernel(t *activity, time uint64, name int32) bool {
 	t.count++
 	if _, known := t.names[name]; !known && name >= 0 && !a.room() {
@@ -233,13 +233,13 @@ func (a *analysis) kernel(t *activity, time uint64, name int32) bool {
 		t.intervals.Add(time - t.last)
 		t.last = time
 	case time < t.last && t.last-time <= maxJump:
-		// Threads write a little out of order, and logs are put together.
+		// Threads write slightly out of order, and users concatenate logs.
 		t.jumps++
 		if t.last-time > 1000*1000 {
 			t.last = time
 		}
 	case t.suspect != 0 && max(time, t.suspect)-min(time, t.suspect) <= maxJump:
-		t.jumps++ // two agree: the clock began anew
+		t.jumps++ // two timestamps agree: the clock restarted
 		t.last = time
 	default:
 		t.jumps++
@@ -251,7 +251,7 @@ func (a *analysis) kernel(t *activity, time uint64, name int32) bool {
 	return true
 }
 
-// name gives a kernel's name a number.
+// name returns the number of a kernel name.
 func (a *analysis) name(b []byte) int32 {
 	b = b[:min(len(b), maxName)]
 	if id, known := a.names[string(b)]; known {
@@ -267,7 +267,7 @@ func (a *analysis) name(b []byte) int32 {
 	return id
 }
 
-// queue finds the hardware queue of an event; nil if it can't be known.
+// queue returns the hardware queue of an event, or nil if unknown.
 func (a *analysis) queue(p *process, e *event) *queue {
 	if e.hwq == 0 {
 		return nil
@@ -296,14 +296,14 @@ func (a *analysis) queue(p *process, e *event) *queue {
 	return q
 }
 
-// pointers notes how many packets wait in the queue.
+// pointers records the number of packets waiting in the queue.
 func (q *queue) pointers(e *event, kernel bool) {
 	if !e.hasPointers {
 		return
 	}
 	lag := e.wptr - e.rptr
 	if e.wptr < 1<<32 && e.rptr < 1<<32 {
-		lag = uint64(uint32(e.wptr) - uint32(e.rptr)) // they are 32 bits wide up to 7.0, and wrap
+		lag = uint64(uint32(e.wptr) - uint32(e.rptr)) // up to 7.0 the pointers wrap at 32 bits
 	}
 	limit := uint64(1 << 24)
 	if q.out.Size > 0 {
@@ -322,7 +322,7 @@ func (q *queue) pointers(e *event, kernel bool) {
 	}
 }
 
-// life notes what happened to the queue itself.
+// life records creation, deletion, acquisition and release of a queue.
 func (a *analysis) life(p *process, q *queue, e *event) {
 	text := ""
 	switch e.kind {

@@ -9,15 +9,15 @@ import (
 	"xsched/internal/report"
 )
 
-// Comparison sets two logs side by side.
+// Comparison compares two logs.
 type Comparison struct {
-	Kernels uint64          `json:"kernels"` // of both
+	Kernels uint64          `json:"kernels"` // of both logs
 	A       *Log            `json:"a"`
 	B       *Log            `json:"b"`
 	Rows    []ComparisonRow `json:"rows"`
 }
 
-// ComparisonRow is one figure of both. Change is B over A, 0 where A is 0.
+// ComparisonRow is one figure of both logs. Change is B/A, or 0 if A is 0.
 type ComparisonRow struct {
 	What   string  `json:"what"`
 	A      float64 `json:"a"`
@@ -26,7 +26,7 @@ type ComparisonRow struct {
 	text   func(float64) string
 }
 
-// Compare sets a and b side by side.
+// Compare compares a and b.
 func Compare(a, b *Log) *Comparison {
 	c := &Comparison{Kernels: a.Kernels + b.Kernels, A: a, B: b}
 	row := func(what string, text func(float64) string, of func(*Log) float64) {
@@ -92,7 +92,7 @@ func Compare(a, b *Log) *Comparison {
 	return c
 }
 
-// table shows the rows.
+// table formats the rows.
 func (c *Comparison) table() *report.Table {
 	t := &report.Table{Left: 1, Head: []string{"", "A", "B", "B/A"}}
 	t.Add("log", report.Clean(c.A.Name), report.Clean(c.B.Name), "")

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// finish makes the result.
+// finish builds the result.
 func (a *analysis) finish() *Log {
 	l := a.log
 	l.Prefixes, l.Levels = map[string]uint64{}, map[string]uint64{}
@@ -47,7 +47,7 @@ func (a *analysis) result(p *process) *Process {
 		out.Activity, out.Basis = a.activity(&p.dispatch), "dispatch"
 	case p.launch.count > 0:
 		out.Activity, out.Basis = a.activity(&p.launch), "launch"
-		out.Kernels = 0 // named, but never seen on a queue
+		out.Kernels = 0 // launches only: no dispatch was logged
 	}
 	out.Queues = []*Queue{}
 	for _, q := range p.queues {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzLog: whatever the bytes, every line is counted once, every mark is a
-// kernel, and the result does not depend on where the text was taken apart.
+// FuzzLog checks that every line is counted once, that every mark is a kernel,
+// and that the result does not depend on chunk boundaries.
 func FuzzLog(f *testing.F) {
 	f.Add(prefix70 + dispatch70 + "\n" + dispatchOld + "\ntext\n" + prefix70[:20])
 	f.Add(prefix70 + dispatch70[:90] + prefix70 + dispatch70 + "\x00\n\r\n")
@@ -35,7 +35,7 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// FuzzLine: knowing the writer of the line before must not change a line.
+// FuzzLine checks that the cached identity does not change the result.
 func FuzzLine(f *testing.F) {
 	f.Add(prefix70 + "x")
 	f.Add(dispatchOld)

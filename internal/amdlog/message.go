@@ -4,35 +4,35 @@ package amdlog
 
 import "bytes"
 
-// kind is what a message tells us.
+// kind classifies messages.
 type kind uint8
 
 const (
 	other    kind = iota
-	dispatch      // a kernel packet was written into a queue
+	dispatch      // a kernel packet
 	barrier       // a barrier packet
-	shader        // the name of the kernel that this thread submits next
-	created       // a hardware queue was created
+	shader        // the name of the thread's next kernel
+	created       // creation of a hardware queue
 	deleted
-	acquired // a stream got a hardware queue
+	acquired // a stream acquired a hardware queue
 	released
 )
 
-// event is a message that the analysis needs.
+// event is a parsed message.
 type event struct {
 	time, hwq, swq uint64
 	rptr, wptr     uint64 // packet numbers
-	object         uint64 // kernel_obj: where the code lies
+	object         uint64 // kernel_obj: address of the code
 	grid, group    [3]uint32
-	size           uint32 // packets the queue holds
-	who            uint32 // index into chunk.who
+	size           uint32 // capacity of the queue in packets
+	writer         uint32 // index into chunk.writers
 	name           [2]int32
-	id             int32 // HSA's counter, not the id that the kernel driver knows
+	id             int32 // HSA's counter, not the kernel driver's queue id
 	priority       int32 // 0 low, 1 normal, 2 high, at creation
 	kind           kind
 	hasGrid        bool // clustered dispatches have none
-	hasPointers    bool // rptr and wptr are there
-	cut            bool // the message ended too early
+	hasPointers    bool // rptr and wptr are valid
+	cut            bool // the message is truncated
 }
 
 const (
@@ -48,8 +48,8 @@ const (
 	releasedMark = "releaseQueue refCount:0x"
 )
 
-// classify looks at the start of a message only; most messages are of no
-// interest and leave after one comparison.
+// classify compares only the start of a message, because most messages are
+// irrelevant.
 func classify(m []byte) kind {
 	if len(m) < 5 {
 		return other
@@ -100,8 +100,8 @@ func classify(m []byte) kind {
 
 func has(m []byte, mark string) bool { return len(m) >= len(mark) && string(m[:len(mark)]) == mark }
 
-// packetKind tells kernels and barriers apart in a message that starts with
-// the queue. A cut one that got to neither tells nothing.
+// packetKind distinguishes kernels from barriers in a message that starts with
+// the queue. A message truncated before either is other.
 func packetKind(m []byte) kind {
 	if bytes.Contains(m, []byte(dispatchMark)) {
 		return dispatch
@@ -112,11 +112,11 @@ func packetKind(m []byte) kind {
 	return other
 }
 
-// fields walks over "key=value, key=value". The order of the keys is the same
-// in all releases, so every search goes on where the last one ended.
+// fields iterates over "key=value, key=value". All releases order the keys
+// alike, so every search continues where the last one ended.
 type fields struct{ m []byte }
 
-// find moves behind key.
+// find advances past key.
 func (f *fields) find(key string) bool {
 	i := bytes.Index(f.m, []byte(key))
 	if i < 0 {
@@ -126,7 +126,7 @@ func (f *fields) find(key string) bool {
 	return true
 }
 
-// hex and decimal read a number and say whether there was one.
+// hex and decimal parse a number and report whether one was present.
 func (f *fields) hex() (uint64, bool) {
 	var v uint64
 	i := 0
@@ -151,7 +151,7 @@ func (f *fields) decimal() (uint64, bool) {
 	return v, i > 0
 }
 
-// hexOf and decimalOf are find and read.
+// hexOf and decimalOf parse the number after key.
 func (f *fields) hexOf(key string) (uint64, bool) {
 	if !f.find(key) {
 		return 0, false
@@ -166,7 +166,7 @@ func (f *fields) decimalOf(key string) (uint64, bool) {
 	return f.decimal()
 }
 
-// triple reads "[1024, 1, 1]" behind key.
+// triple parses "1024, 1, 1]" after key.
 func (f *fields) triple(key string) (out [3]uint32, ok bool) {
 	if !f.find(key) {
 		return out, false
@@ -189,8 +189,8 @@ func (f *fields) triple(key string) (out [3]uint32, ok bool) {
 	return out, true
 }
 
-// decode reads the message m of kind e.kind into e. at is where m starts in
-// the chunk.
+// decode parses the message m of kind e.kind into e. The message starts at
+// offset at of the chunk.
 func decode(m []byte, at int, e *event) {
 	e.id, e.priority = -1, -1
 	f := fields{m: m}
@@ -218,9 +218,9 @@ func decode(m []byte, at int, e *event) {
 	e.cut = !ok
 }
 
-// decodePacket reads both forms of a packet: "SWq=0x.., HWq=0x.., id=1,
+// decodePacket parses both packet formats: "SWq=0x.., HWq=0x.., id=1,
 // Dispatch Header = .. rptr=0, wptr=0", and the older "HWq=0x.., Dispatch
-// Header = .. completion_signal=0x0". It is false for a packet that was cut.
+// Header = .. completion_signal=0x0". The result is false if truncated.
 func decodePacket(f *fields, e *event) bool {
 	header := bytes.Index(f.m, []byte(headerMark))
 	if header < 0 {
@@ -266,7 +266,7 @@ func decodePacket(f *fields, e *event) bool {
 	return ok && (e.hasPointers || !isNew)
 }
 
-// decodeCreated reads "Created SWq=0x.. to map on HWq=0x.. with size 16384
+// decodeCreated parses "Created SWq=0x.. to map on HWq=0x.. with size 16384
 // with priority 2, cooperative: 0" and the older "created hardware queue 0x..".
 func decodeCreated(f *fields, e *event) bool {
 	ok := true

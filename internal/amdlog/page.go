@@ -12,7 +12,7 @@ import (
 	"xsched/internal/report"
 )
 
-// about says what a log can show.
+// about introduces the page.
 const about = "From the log of AMD's HIP runtime. A kernel counts when the runtime writes its packet into a hardware queue. " +
 	"The log does not contain how long it then ran on the GPU."
 
@@ -123,7 +123,7 @@ func (p *Process) page(page *report.Page) {
 	}
 }
 
-// areaRow is a timeline as a row: kernels per second, or the mean lag.
+// areaRow draws a timeline: kernels per second, or the mean lag.
 func areaRow(name, class string, t *Timeline, lag bool) report.Row {
 	row := report.Row{Name: name, Class: class}
 	if t == nil {

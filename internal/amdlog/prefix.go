@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package amdlog reads the logs that AMD's HIP runtime writes with
-// AMD_LOG_LEVEL, of every release whose line format is known, and says what
-// each process submitted to each hardware queue. Logs have millions of lines,
-// several threads and the application write into them at once, and they are
-// cut when a process dies: a line that is broken is counted, never an error.
+// Package amdlog parses the AMD_LOG_LEVEL logs of AMD's HIP runtime, in all
+// known line formats, and reports the submissions of each process to each
+// hardware queue. Threads and the application write logs concurrently, and a
+// dying process truncates them. Damaged lines are counted, never an error.
 package amdlog
 
 import (
@@ -12,8 +11,8 @@ import (
 	"encoding/binary"
 )
 
-// Era is the form of what stands between the time and the message of a line.
-// Each ROCm generation has its own.
+// Era is the format of the process and thread field of a line. The format
+// differs between ROCm generations.
 type Era uint8
 
 // The known eras.
@@ -21,43 +20,43 @@ const (
 	EraPidTid  Era = iota // 6.x, 7.x: "[pid:459769 tid: 0x7f8edc1c4400] "
 	EraColon              // 4.5, 5.x: "9174 : [tid:0x7f6309ffb6c0] " and "120148: [7fb360ad23c0] "
 	EraTidOnly            // 4.5: "[7fb360ad23c0]!\t"
-	EraNone               // 6.3 and later at level 3: " ", nobody named
+	EraNone               // 6.3 and later at level 3: " "
 	EraStrayD             // 6.4: "1917470247183d us:  "
 	eras
 )
 
-// String names the era as the JSON output does.
+// String returns the era's name in the JSON output.
 func (e Era) String() string {
 	return [...]string{"pid-tid", "pid-colon", "tid-only", "no-pid", "stray-d"}[min(e, eras-1)]
 }
 
 const (
-	maxSource  = 80 // length of the source file's name; the runtime pads it to 25
-	maxTime    = 16 // digits of the time: 10^16 us are 300 years
-	plainColon = 28 // where the colon after a name of up to 25 letters stands
+	maxSource  = 80 // length of the source file name; the runtime pads it to 25
+	maxTime    = 16 // digits of the timestamp: 10^16 us are 300 years
+	plainColon = 28 // offset of the colon after a name of up to 25 bytes
 )
 
-// verdict says how far a line follows the grammar.
+// verdict is the result of parsing a prefix.
 type verdict uint8
 
 const (
 	whole   verdict = iota
-	cutOff          // right, but the line ends too early
-	foreign         // something else
+	cutOff          // a valid start of a prefix
+	foreign         // not a prefix
 )
 
-// head is the decoded start of a line.
+// head is a parsed prefix.
 type head struct {
 	time    uint64 // monotonic us
 	tid     uint64
 	pid     uint32
 	level   uint8
 	era     Era
-	message int // where the message starts
+	message int // offset of the message
 }
 
-// identity is the last "[pid:... tid: ...] " seen. Most lines are by the same
-// thread as the line before, so comparing is cheaper than parsing.
+// identity caches the last "[pid:... tid: ...] ". Consecutive lines are mostly
+// of one thread, and comparing is cheaper than parsing.
 type identity struct {
 	text [64]byte
 	n    int
@@ -66,8 +65,8 @@ type identity struct {
 	era  Era
 }
 
-// parseHead reads ":level:file:line: time us: who ". The spaces are those of
-// printf's ":%d:%-25s:%-4d: %010lu us: ".
+// parseHead parses ":level:file:line: time us: writer ", which the runtime
+// prints with ":%d:%-25s:%-4d: %010lu us: ".
 func parseHead(b []byte, last *identity) (head, verdict) {
 	var h head
 	if len(b) < 3 {
@@ -94,10 +93,10 @@ func parseHead(b []byte, last *identity) (head, verdict) {
 			return h, v
 		}
 	}
-	return h, parseWho(b, at, &h, last)
+	return h, parseWriter(b, at, &h, last)
 }
 
-// shortHead judges a line of less than three bytes.
+// shortHead classifies a line of less than three bytes.
 func shortHead(b []byte) verdict {
 	if len(b) >= 1 && b[0] == ':' && (len(b) == 1 || isDigit(b[1])) {
 		return cutOff
@@ -105,7 +104,7 @@ func shortHead(b []byte) verdict {
 	return foreign
 }
 
-// parseTime reads "line: time us:" from i and returns the place behind it.
+// parseTime parses "line: time us:" at i and returns the offset after it.
 func parseTime(b []byte, i int, h *head) (int, verdict) {
 	start := i
 	for i < len(b) && isDigit(b[i]) {
@@ -158,8 +157,8 @@ func parseTime(b []byte, i int, h *head) (int, verdict) {
 	return i + 4, whole
 }
 
-// parseWho reads who wrote the line, from behind "us:".
-func parseWho(b []byte, i int, h *head, last *identity) verdict {
+// parseWriter parses the process and thread after "us:".
+func parseWriter(b []byte, i int, h *head, last *identity) verdict {
 	if i == len(b) {
 		return cutOff
 	}
@@ -178,7 +177,7 @@ func parseWho(b []byte, i int, h *head, last *identity) verdict {
 	if len(rest) == 0 {
 		return cutOff
 	}
-	n, era, v := who(rest, h)
+	n, era, v := writerField(rest, h)
 	if v != whole {
 		return v
 	}
@@ -186,7 +185,7 @@ func parseWho(b []byte, i int, h *head, last *identity) verdict {
 		h.era = era
 	}
 	h.message = i + n
-	// One that ends without its blank could swallow too little the next time.
+	// Do not cache a field without its trailing blank: the next line may have one.
 	if n > 0 && n <= len(last.text) && era != EraNone && rest[n-1] <= ' ' {
 		copy(last.text[:], rest[:n])
 		last.n, last.pid, last.tid, last.era = n, h.pid, h.tid, era
@@ -194,8 +193,8 @@ func parseWho(b []byte, i int, h *head, last *identity) verdict {
 	return whole
 }
 
-// who reads one of the forms of Era and returns its length.
-func who(b []byte, h *head) (int, Era, verdict) {
+// writerField parses one of the formats of Era and returns its length.
+func writerField(b []byte, h *head) (int, Era, verdict) {
 	switch {
 	case b[0] == ' ':
 		return 1, EraNone, whole
@@ -236,7 +235,7 @@ func who(b []byte, h *head) (int, Era, verdict) {
 	return 0, EraNone, whole
 }
 
-// pidTid reads "459769 tid: 0x7f8edc1c4400] "; text is behind "[pid:" in b.
+// pidTid parses "459769 tid: 0x7f8edc1c4400] "; text follows "[pid:" in b.
 func pidTid(b, text []byte, h *head) (int, Era, verdict) {
 	i, pid := 0, uint64(0)
 	for ; i < len(text) && isDigit(text[i]) && i < 11; i++ {
@@ -266,8 +265,8 @@ func pidTid(b, text []byte, h *head) (int, Era, verdict) {
 	return len(b) - len(text) + n, EraPidTid, v
 }
 
-// thread reads "[tid:0x7f6309ffb6c0] " or "[7fb360ad23c0]!\t" at i. Other
-// things in brackets belong to a message.
+// thread parses "[tid:0x7f6309ffb6c0] " or "[7fb360ad23c0]!\t" at i. Other
+// text in brackets belongs to the message.
 func thread(b []byte, i int, era Era, h *head) (int, Era, verdict) {
 	start := i
 	i++
@@ -283,7 +282,7 @@ func thread(b []byte, i int, era Era, h *head) (int, Era, verdict) {
 	return n, era, v
 }
 
-// closing reads " 0x7f8edc1c4400] " or "7fb360ad23c0]!\t" from i.
+// closing parses " 0x7f8edc1c4400] " or "7fb360ad23c0]!\t" at i.
 func closing(b []byte, i int, h *head) (int, verdict) {
 	for i < len(b) && b[i] == ' ' {
 		i++
@@ -316,8 +315,8 @@ func closing(b []byte, i int, h *head) (int, verdict) {
 	return i, whole
 }
 
-// eightDigits is the value of eight decimal digits, the first one in the
-// lowest byte; false if one is none.
+// eightDigits converts eight ASCII digits, the first one in the lowest byte.
+// The result is false if a byte is not a digit.
 func eightDigits(v uint64) (uint64, bool) {
 	const (
 		zeros = 0x3030303030303030
@@ -334,7 +333,7 @@ func eightDigits(v uint64) (uint64, bool) {
 
 func isDigit(c byte) bool { return c-'0' < 10 }
 
-// hexDigit is the value of a digit, more than 15 if c is none.
+// hexDigit returns the value of a digit, above 15 if c is not a digit.
 func hexDigit(c byte) byte {
 	switch {
 	case c-'0' < 10:

@@ -31,7 +31,7 @@ func TestParseHead(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var last identity
-			for range 2 { // the second time the writer is known
+			for range 2 { // the second time from the cache
 				h, v := parseHead([]byte(test.line), &last)
 				if v != whole {
 					t.Fatalf("verdict %d", v)
@@ -44,12 +44,12 @@ func TestParseHead(t *testing.T) {
 					t.Errorf("got %+v, want %+v", h, test.want)
 				}
 			}
-			// However short it is cut, a prefix is cut and not something else.
+			// Every truncation of a prefix is classified as cut.
 			end := strings.Index(test.line, test.message)
 			for n := 1; n < end; n++ {
 				var none identity
 				if _, v := parseHead([]byte(test.line[:n]), &none); v == foreign {
-					t.Errorf("%q is not seen as the start of a line", test.line[:n])
+					t.Errorf("%q is not recognized as a truncated prefix", test.line[:n])
 				}
 			}
 		})

@@ -4,15 +4,15 @@ package amdlog
 
 import "xsched/internal/report"
 
-// Report is what `xsched amdlog --json` prints.
+// Report is the output of `xsched amdlog --json`.
 type Report struct {
 	Kernels  uint64 `json:"kernels"`  // dispatches in all logs
-	Launches uint64 `json:"launches"` // kernels named before they were submitted; all that a log at level 3 has
+	Launches uint64 `json:"launches"` // named kernels; a log at level 3 has no dispatches
 	Lines    Lines  `json:"lines"`
 	Logs     []*Log `json:"logs"`
 }
 
-// NewReport adds up logs.
+// NewReport sums up logs.
 func NewReport(logs ...*Log) *Report {
 	r := &Report{Logs: logs}
 	for _, l := range logs {
@@ -28,25 +28,25 @@ type Log struct {
 	Name          string            `json:"name"`
 	Bytes         int64             `json:"bytes"` // after decompression
 	Compressed    bool              `json:"compressed,omitempty"`
-	ReadError     string            `json:"read_error,omitempty"` // the log ends here because of it
+	ReadError     string            `json:"read_error,omitempty"` // reading stopped at this error
 	Lines         Lines             `json:"lines"`
 	Prefixes      map[string]uint64 `json:"prefixes"` // records by the form of their prefix
 	Levels        map[string]uint64 `json:"levels"`   // records by their log level
 	Kernels       uint64            `json:"kernels"`
 	DispatchLines uint64            `json:"dispatch_lines"` // lines with at least one dispatch, as grep -c counts
-	Orphans       uint64            `json:"orphans"`        // kernels whose process is lost with the start of their line
+	Orphans       uint64            `json:"orphans"`        // kernels of unknown process: the start of their line is missing
 	Launches      uint64            `json:"launches"`
 	Barriers      uint64            `json:"barriers"`
 	FirstUS       uint64            `json:"first_us"`
 	LastUS        uint64            `json:"last_us"`
 	Processes     []*Process        `json:"processes"`
-	// Dropped counts processes beyond those that memory is kept for.
+	// Dropped counts events of processes beyond the limit.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// Process is what one process did.
+// Process is the activity of one process.
 type Process struct {
-	PID       uint32         `json:"pid"` // 0: the log does not say. In a container it is the container's
+	PID       uint32         `json:"pid"` // 0 if unknown; in a container, the PID of its namespace
 	Threads   int            `json:"threads"`
 	Records   uint64         `json:"records"`
 	FirstUS   uint64         `json:"first_us"`
@@ -60,41 +60,41 @@ type Process struct {
 	LifeCount map[string]int `json:"queue_event_counts"`
 }
 
-// Activity is about kernels submitted, by a process or to a queue.
+// Activity describes the kernels submitted by a process or to a queue.
 type Activity struct {
 	Kernels    uint64               `json:"kernels"`
 	RateHz     float64              `json:"rate_hz"` // between the first kernel and the last
 	Intervals  *report.Distribution `json:"intervals_us,omitempty"`
-	TimeJumps  uint64               `json:"time_jumps,omitempty"` // steps back in time, or over more than a day
+	TimeJumps  uint64               `json:"time_jumps,omitempty"` // timestamps that step back, or ahead by more than a day
 	Grids      *Grids               `json:"grids,omitempty"`
 	TopKernels []KernelCount        `json:"top_kernels,omitempty"`
 	Names      int                  `json:"distinct_kernels"`
 	Timeline   *Timeline            `json:"timeline,omitempty"`
 }
 
-// Grids is how big the kernels were.
+// Grids describes the sizes of kernels.
 type Grids struct {
 	Items    *report.Distribution `json:"work_items"`
 	Distinct int                  `json:"distinct"`
 	Top      []GridCount          `json:"top"`
-	Without  uint64               `json:"without,omitempty"` // clustered or cut: no grid in the line
+	Without  uint64               `json:"without,omitempty"` // clustered or truncated: no grid in the line
 }
 
-// GridCount is a size, in work-items, and how often it came.
+// GridCount is the number of kernels of one size, in work-items.
 type GridCount struct {
 	Grid      [3]uint32 `json:"grid"`
 	Workgroup [3]uint32 `json:"workgroup"`
 	Count     uint64    `json:"count"`
 }
 
-// KernelCount is a kernel and how often it came.
+// KernelCount is the number of submissions of one kernel.
 type KernelCount struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`
 }
 
-// Queue is a hardware queue. HWq is the address of its ring, which is also in
-// the kernel driver's record of the queue.
+// Queue is a hardware queue. HWq is the address of its ring, under which the
+// kernel driver lists it too.
 type Queue struct {
 	HWq      string   `json:"hwq"`
 	SWq      []string `json:"swq,omitempty"`

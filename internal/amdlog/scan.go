@@ -4,19 +4,19 @@ package amdlog
 
 import "bytes"
 
-// maxLine is the longest line that is looked at; the runtime cuts its messages
-// at 4096. What is longer is counted and judged by its start.
+// maxLine limits the bytes parsed per line. The runtime truncates messages at
+// 4096; longer lines are classified by their first maxLine bytes.
 const maxLine = 64 << 10
 
 // Lines counts the lines of a log. Every line is exactly one of Records, Text
-// and Damaged; Glued and Cut say more about some of them.
+// and Damaged; the other counters overlap with these.
 type Lines struct {
 	Total   uint64 `json:"total"`
-	Records uint64 `json:"records"` // start with a whole prefix, or have one inside
-	Text    uint64 `json:"text"`    // what the application printed in between
-	Damaged uint64 `json:"damaged"` // look like the log's, but can't be read
-	Cut     uint64 `json:"cut"`     // of the records and the damaged: ended too early
-	Glued   uint64 `json:"glued"`   // of the records: more than one record, or text before it
+	Records uint64 `json:"records"` // contain at least one complete prefix
+	Text    uint64 `json:"text"`    // output of the application
+	Damaged uint64 `json:"damaged"` // resemble log records, but do not parse
+	Cut     uint64 `json:"cut"`     // truncated records and damaged lines
+	Glued   uint64 `json:"glued"`   // records preceded by text or another record
 	Long    uint64 `json:"long"`    // over 64 KiB
 }
 
@@ -30,7 +30,7 @@ func (l *Lines) add(o *Lines) {
 	l.Long += o.Long
 }
 
-// writer is a thread of a process that wrote into the chunk.
+// writer is a thread with records in the chunk.
 type writer struct {
 	tid         uint64
 	pid         uint32
@@ -38,31 +38,30 @@ type writer struct {
 	first, last uint64
 }
 
-// chunk is a run of whole lines and what was found in them. The events are in
-// the order of the lines.
+// chunk is a run of whole lines with their parsed events, in line order.
 type chunk struct {
 	buf           []byte
 	end           int // of the lines in buf
 	done          chan struct{}
 	lines         Lines
-	marks         uint64 // "Dispatch Header" anywhere, and
-	markedLines   uint64 // lines that have it
+	marks         uint64 // occurrences of "Dispatch Header"
+	markedLines   uint64 // lines with at least one
 	eras          [eras]uint64
 	levels        [10]uint64
 	events        []event
-	who           []writer
-	index         map[writerKey]int // of who, once it is long
+	writers       []writer
+	index         map[writerKey]int // into writers, above fewWriters
 	last          identity
-	lastWho       int
-	nextMark, nul int // next place of the mark, and of a zero byte, at or after the line
+	lastWriter    int
+	nextMark, nul int // offsets of the next mark and the next NUL byte
 }
 
 func (c *chunk) reset() {
 	clear(c.index)
-	*c = chunk{buf: c.buf, done: c.done, events: c.events[:0], who: c.who[:0], index: c.index, lastWho: -1}
+	*c = chunk{buf: c.buf, done: c.done, events: c.events[:0], writers: c.writers[:0], index: c.index, lastWriter: -1}
 }
 
-// scan finds what is in the lines of the chunk.
+// scan parses the lines of the chunk.
 func (c *chunk) scan() {
 	b := c.buf[:c.end]
 	c.nextMark, c.nul = markFrom(b, 0), zeroFrom(b, 0)
@@ -80,8 +79,8 @@ func (c *chunk) scan() {
 	}
 }
 
-// markFrom finds the next "Dispatch Header". It looks for the second word: a
-// capital H is rare in a log, a capital D is not.
+// markFrom finds the next "Dispatch Header". Searching for the second word is
+// faster, because a capital H is rarer in logs than a capital D.
 func markFrom(b []byte, at int) int {
 	const second = len("Dispatch ")
 	for from := at; from < len(b); {
@@ -104,7 +103,7 @@ func zeroFrom(b []byte, at int) int {
 	return len(b)
 }
 
-// line looks at b[at:end].
+// line parses b[at:end].
 func (c *chunk) line(b []byte, at, end int) {
 	c.lines.Total++
 	if end > at && b[end-1] == '\r' {
@@ -144,8 +143,8 @@ func (c *chunk) line(b []byte, at, end int) {
 	c.oddLine(line, at, marked, zeros)
 }
 
-// nextHead finds where another line's prefix starts in line from i on, less
-// than 0 if nowhere. A level between colons is what gives it away.
+// nextHead returns the offset of the next complete prefix at or after i, or -1.
+// A prefix starts with a level between colons.
 func nextHead(line []byte, i int) int {
 	for {
 		j := bytes.IndexByte(line[i:], ':')
@@ -166,8 +165,8 @@ func nextHead(line []byte, i int) int {
 	}
 }
 
-// oddLine takes a line apart that is not simply one record: text, several
-// records run together by writers who did not wait for each other, or damage.
+// oddLine handles lines that are not exactly one record: text, records that
+// concurrent writers interleaved, or damage.
 func (c *chunk) oddLine(line []byte, at, marked int, zeros bool) {
 	var none identity
 	start := nextHead(line, 0)
@@ -188,7 +187,7 @@ func (c *chunk) oddLine(line []byte, at, marked int, zeros bool) {
 		return
 	}
 	if zeros {
-		// A hole in the file: what stands beside it may be of another time.
+		// A hole in the file: the text around it may stem from different times.
 		c.lines.Damaged++
 		if marked > 0 {
 			c.orphans(marked)
@@ -221,7 +220,7 @@ func (c *chunk) oddLine(line []byte, at, marked int, zeros bool) {
 	}
 }
 
-// looksBroken tells a damaged line from what an application prints.
+// looksBroken distinguishes damaged records from application output.
 func looksBroken(line []byte) bool {
 	if len(line) >= 3 && line[0] == ':' && isDigit(line[1]) && line[2] == ':' {
 		return true
@@ -230,8 +229,8 @@ func looksBroken(line []byte) bool {
 		bytes.Contains(line, []byte(".cpp ")) && bytes.Contains(line, []byte(" us: "))
 }
 
-// record notes one record and says whether it was cut. marked is how often it
-// has the mark of a dispatch.
+// record counts one record and reports whether it was truncated. The record
+// contains marked occurrences of dispatchMark.
 func (c *chunk) record(part []byte, at int, h head, marked int) bool {
 	c.eras[h.era]++
 	c.levels[h.level]++
@@ -249,64 +248,65 @@ func (c *chunk) record(part []byte, at int, h head, marked int) bool {
 	}
 	k := classify(m)
 	if k == other && marked == 0 {
-		// A packet that did not get to its header.
+		// A packet truncated before its header.
 		return len(m) >= 4 && (string(m[:4]) == "SWq=" || string(m[:4]) == "HWq=")
 	}
 	if marked > 0 {
 		k = dispatch
 	}
-	c.events = append(c.events, event{time: h.time, kind: k, who: uint32(c.lastWho)})
+	c.events = append(c.events, event{time: h.time, kind: k, writer: uint32(c.lastWriter)})
 	e := &c.events[len(c.events)-1]
 	decode(m, at, e)
 	cut := e.cut
 	if k == dispatch {
-		for range marked - 1 { // two packets in one message: the second is broken, but it was sent
-			c.events = append(c.events, event{time: h.time, kind: dispatch, who: uint32(c.lastWho), id: -1, priority: -1, cut: true})
+		for range marked - 1 { // further packets in the message are unreadable, but were submitted
+			c.events = append(c.events, event{time: h.time, kind: dispatch, writer: uint32(c.lastWriter), id: -1, priority: -1, cut: true})
 		}
 	}
 	return cut
 }
 
-// orphans notes dispatches whose time and process are lost.
+// orphans counts dispatches with unknown time and process.
 func (c *chunk) orphans(marked int) {
 	for range marked {
-		c.events = append(c.events, event{kind: dispatch, who: noWriter})
+		c.events = append(c.events, event{kind: dispatch, writer: noWriter})
 	}
 }
 
 const noWriter = 1<<32 - 1
 
-// writer finds the entry of the line's thread; usually it is the last one.
+// writer returns the entry of a record's thread. Consecutive records mostly
+// share one.
 func (c *chunk) writer(h head) *writer {
-	if c.lastWho >= 0 {
-		if w := &c.who[c.lastWho]; w.pid == h.pid && w.tid == h.tid {
+	if c.lastWriter >= 0 {
+		if w := &c.writers[c.lastWriter]; w.pid == h.pid && w.tid == h.tid {
 			return w
 		}
 	}
 	key := writerKey{h.pid, h.tid}
-	if len(c.who) <= fewWriters {
-		for i := range c.who {
-			if w := &c.who[i]; w.pid == h.pid && w.tid == h.tid {
-				c.lastWho = i
+	if len(c.writers) <= fewWriters {
+		for i := range c.writers {
+			if w := &c.writers[i]; w.pid == h.pid && w.tid == h.tid {
+				c.lastWriter = i
 				return w
 			}
 		}
 	} else if i, ok := c.index[key]; ok {
-		c.lastWho = i
-		return &c.who[i]
+		c.lastWriter = i
+		return &c.writers[i]
 	}
-	c.lastWho = len(c.who)
-	c.who = append(c.who, writer{pid: h.pid, tid: h.tid})
-	if len(c.who) > fewWriters {
+	c.lastWriter = len(c.writers)
+	c.writers = append(c.writers, writer{pid: h.pid, tid: h.tid})
+	if len(c.writers) > fewWriters {
 		if len(c.index) == 0 {
 			c.index = map[writerKey]int{}
-			for i, w := range c.who {
+			for i, w := range c.writers {
 				c.index[writerKey{w.pid, w.tid}] = i
 			}
 		}
-		c.index[key] = c.lastWho
+		c.index[key] = c.lastWriter
 	}
-	return &c.who[c.lastWho]
+	return &c.writers[c.lastWriter]
 }
 
 type writerKey struct {
@@ -314,5 +314,5 @@ type writerKey struct {
 	tid uint64
 }
 
-// fewWriters are found faster by looking at each.
+// fewWriters is the largest count for which a linear search is faster.
 const fewWriters = 16

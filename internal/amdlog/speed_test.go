@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRead reads the log that XSCHED_AMDLOG names, for instance one that
-// tools/amdloggen wrote.
+// BenchmarkRead reads the log in XSCHED_AMDLOG, for example one of
+// tools/amdloggen.
 func BenchmarkRead(b *testing.B) {
 	name := os.Getenv("XSCHED_AMDLOG")
 	if name == "" {

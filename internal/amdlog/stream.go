@@ -15,24 +15,23 @@ import (
 
 const defaultChunk = 1 << 20
 
-// Options say how a log is read.
+// Options configure Read.
 type Options struct {
 	// Name is the log's name in the result.
 	Name string
-	// PID is whose log it is where the lines don't say; 0 is unknown. The
-	// runtime puts it at the end of the file name.
+	// PID is the process of lines without one; 0 is unknown. The runtime
+	// appends it to the file name.
 	PID uint32
-	// Workers parse at the same time; 0 is one per CPU. The result does not depend on it.
+	// Workers is the number of parsers; 0 is one per CPU. The result does not depend on it.
 	Workers int
-	// Progress, if set, is told about bytes read from the source.
+	// Progress, if set, receives the bytes read from the source.
 	Progress func(n int)
 
 	chunk int // size in bytes, for tests
 }
 
-// Read analyses a log, which may be compressed with gzip. An error while
-// reading ends the log there: the result has what came before, and says so in
-// ReadError. Memory does not grow with the log.
+// Read analyses a log, optionally compressed with gzip. After a read error the
+// result covers the log up to there and carries ReadError. Memory is bounded.
 func Read(ctx context.Context, r io.Reader, o Options) (*Log, error) {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -79,7 +78,7 @@ func Read(ctx context.Context, r io.Reader, o Options) (*Log, error) {
 			c.reset()
 			more := s.fill(c)
 			if c.end > 0 {
-				order <- c // never full: there are no more chunks than places
+				order <- c // never blocks: the channel holds all chunks
 				work <- c
 			}
 			if !more {
@@ -94,7 +93,7 @@ func Read(ctx context.Context, r io.Reader, o Options) (*Log, error) {
 		var c *chunk
 		select {
 		case c, open = <-order:
-		case <-ctx.Done(): // the reader may be waiting for a pipe; it ends with it
+		case <-ctx.Done(): // the reader may block on a pipe until that closes
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("read %s: %w", o.Name, err)
@@ -116,7 +115,7 @@ func Read(ctx context.Context, r io.Reader, o Options) (*Log, error) {
 	return log, nil
 }
 
-// decompress looks at the first bytes, not at the name: a pipe has none.
+// decompress detects gzip by its magic bytes, because a pipe has no name.
 func decompress(r io.Reader) (io.Reader, bool, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
@@ -133,7 +132,7 @@ func decompress(r io.Reader) (io.Reader, bool, error) {
 	return b, false, nil
 }
 
-// counted reports how far the source was read.
+// counted reports progress.
 type counted struct {
 	io.Reader
 	progress func(int)
@@ -148,22 +147,22 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// splitter fills chunks with whole lines. What follows the last newline goes
-// into the next chunk; of a line without end only the start is kept.
+// splitter fills chunks with whole lines. Bytes after the last newline go into
+// the next chunk. Of an overlong line only the start is kept.
 type splitter struct {
 	r     io.Reader
 	size  int
 	carry []byte
-	skip  bool // the rest of an endless line comes, which was handed out
+	skip  bool // discard the rest of an overlong line
 	read  int64
 	err   error
 }
 
-// keep is how much of an endless line is looked at: one byte more than a line
-// may have, and one that may be a carriage return.
+// keep is the part of an overlong line that is kept: one byte above maxLine,
+// plus a possible carriage return.
 const keep = maxLine + 2
 
-// fill puts the next lines into c; false after the last.
+// fill reads the next lines into c; false at the end.
 func (s *splitter) fill(c *chunk) bool {
 	if need := max(s.size, len(s.carry)); cap(c.buf) < need {
 		c.buf = make([]byte, need)
@@ -171,7 +170,7 @@ func (s *splitter) fill(c *chunk) bool {
 	b := c.buf[:cap(c.buf)]
 	n := copy(b, s.carry)
 	s.carry = s.carry[:0]
-	end := 0 // behind the last newline; there is none in what was carried over
+	end := 0 // after the last newline; the carried-over bytes contain none
 	for {
 		if n == len(b) {
 			b = append(b, make([]byte, max(s.size, 512))...)
@@ -202,7 +201,7 @@ func (s *splitter) fill(c *chunk) bool {
 			end = fresh + i + 1
 		}
 		if n < s.size {
-			continue // a pipe gives little at a time
+			continue // a pipe returns short reads
 		}
 		if end > 0 {
 			c.end = end

@@ -11,7 +11,7 @@ import (
 	"xsched/internal/report"
 )
 
-// WriteText writes the summary for a person at a terminal.
+// WriteText writes the summary as text.
 func (r *Report) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for i, l := range r.Logs {
@@ -46,8 +46,8 @@ func (l *Log) text(w io.Writer) {
 	}
 }
 
-// kernels returns the number of kernels and what was counted. A log at level 3 has no dispatch
-// records, only launches with a name.
+// kernels returns the number of kernels and its label. A log at level 3 has no dispatch records,
+// only launches with a name.
 func (l *Log) kernels() (uint64, string) {
 	if l.Kernels == 0 && l.Launches > 0 {
 		return l.Launches, "kernel launches"

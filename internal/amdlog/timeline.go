@@ -2,8 +2,8 @@
 
 package amdlog
 
-// timelineBins are enough for a picture. Bins lie on multiples of their width,
-// which doubles when the log gets longer than they reach.
+// timelineBins is the resolution of the timeline. Bins are aligned to their
+// width, which doubles when the log outgrows them.
 const timelineBins = 512
 
 type timeline struct {
@@ -45,7 +45,7 @@ func (t *timeline) at(time uint64) *timeBin {
 	}
 }
 
-// fold doubles the width.
+// fold doubles the bin width.
 func (t *timeline) fold() {
 	first := t.first / 2
 	n := 0
