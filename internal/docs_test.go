@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package internal
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const (
+	maxColumns     = 100
+	maxReadmeLines = 120
+)
+
+var (
+	markdownLink = regexp.MustCompile(`\[[^\]]*\]\(([^()\s]+)\)`)
+	onlyLink     = regexp.MustCompile(`^\s*(?:[-*]\s+)?\(?!?\[[^\]]*\]\([^()\s]+\)[).,;]*$`)
+	inlineCode   = regexp.MustCompile("`[^`]*`")
+	heading      = regexp.MustCompile(`^#+\s+(.*)$`)
+	anchorDrop   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// markdownFiles lists the project's documents, relative to the root.
+func markdownFiles(t *testing.T) []string {
+	t.Helper()
+	files := []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(name) == ".md" {
+			name, err = filepath.Rel(root, name)
+			files = append(files, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// prose calls visit for each line of a document outside code blocks and HTML comments. Generated
+// blocks, from "<!-- ... make ... -->" to "<!-- end ... -->", are skipped too.
+func prose(t *testing.T, name string, visit func(number int, line string)) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence, comment, generated := false, false, false
+	for i, line := range strings.Split(string(text), "\n") {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(trimmed, "```"):
+			fence = !fence
+			continue
+		case fence || strings.HasPrefix(line, "    "):
+			continue
+		case comment || strings.HasPrefix(trimmed, "<!--"):
+			comment = !strings.Contains(line, "-->")
+			generated = strings.Contains(line, "make ") || generated && !strings.HasPrefix(trimmed, "<!-- end")
+			continue
+		case generated:
+			continue
+		}
+		visit(i+1, line)
+	}
+	if fence || comment || generated {
+		t.Errorf("%s: unterminated code, comment or generated block", name)
+	}
+}
+
+func TestMarkdownWraps(t *testing.T) {
+	for _, name := range markdownFiles(t) {
+		prose(t, name, func(number int, line string) {
+			switch {
+			case utf8.RuneCountInString(line) <= maxColumns, strings.HasPrefix(line, "|"), strings.HasPrefix(line, "#"),
+				strings.HasPrefix(line, "<"), strings.HasPrefix(line, "!["), onlyLink.MatchString(line):
+			default:
+				t.Errorf("%s:%d: %d columns; wrap at %d", name, number, utf8.RuneCountInString(line), maxColumns)
+			}
+		})
+	}
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > maxReadmeLines {
+		t.Errorf("README.md has %d lines; at most %d", n, maxReadmeLines)
+	}
+}
+
+// TestMarkdownLinks resolves relative links and their anchors.
+func TestMarkdownLinks(t *testing.T) {
+	anchors := map[string]map[string]bool{}
+	links := 0
+	for _, name := range markdownFiles(t) {
+		prose(t, name, func(number int, line string) {
+			for _, m := range markdownLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, "code"), -1) {
+				if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+					continue
+				}
+				links++
+				file, anchor, _ := strings.Cut(m[1], "#")
+				target := name
+				if file != "" {
+					target = filepath.Join(filepath.Dir(name), file)
+				}
+				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+					t.Errorf("%s:%d: link to missing file %s", name, number, target)
+					continue
+				}
+				if anchor == "" || filepath.Ext(target) != ".md" {
+					continue
+				}
+				if anchors[target] == nil {
+					anchors[target] = headingAnchors(t, target)
+				}
+				if !anchors[target][anchor] {
+					t.Errorf("%s:%d: %s has no heading #%s", name, number, target, anchor)
+				}
+			}
+		})
+	}
+	if links < 50 {
+		t.Errorf("found only %d relative links; the pattern no longer matches", links)
+	}
+}
+
+// headingAnchors returns the anchors that GitHub derives from the headings of a document.
+func headingAnchors(t *testing.T, name string) map[string]bool {
+	t.Helper()
+	anchors, count := map[string]bool{}, map[string]int{}
+	prose(t, name, func(_ int, line string) {
+		m := heading.FindStringSubmatch(line)
+		if m == nil {
+			return
+		}
+		title := markdownLink.ReplaceAllStringFunc(m[1], func(link string) string { return link[1:strings.Index(link, "]")] })
+		anchor := strings.ReplaceAll(anchorDrop.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		if n := count[anchor]; n > 0 {
+			anchors[anchor+"-"+strconv.Itoa(n)] = true
+		}
+		count[anchor]++
+		anchors[anchor] = true
+	})
+	return anchors
+}
