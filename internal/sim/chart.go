@@ -11,8 +11,8 @@ import (
 	"xsched/internal/report"
 )
 
-// charts are those of the comparison: latency and throughput of every tenant under every policy, and
-// who had the GPU in a short window.
+// charts returns latency and throughput of every tenant under every policy, and a short timeline of
+// the GPU.
 func (r *Result) charts() []*report.Chart {
 	var latency, kept []report.Row
 	for class := range r.Runs[0].Classes {
@@ -49,7 +49,7 @@ func (r *Result) WriteSVG(w io.Writer) error {
 func (r *Result) WriteTimeline(w io.Writer) error {
 	run := &r.Runs[0]
 	if len(run.tracks) == 0 {
-		return errors.New("draw timeline: nothing was drawn")
+		return errors.New("draw timeline: none was recorded")
 	}
 	title := r.Scenario
 	if run.Name != title {

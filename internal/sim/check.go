@@ -55,7 +55,7 @@ type checker struct {
 	err  error
 }
 
-// require notes a mistake unless ok.
+// require records a mistake unless ok.
 func (c *checker) require(ok bool, path, cause, remedy string) {
 	if !ok && c.err == nil {
 		c.err = &Error{Line: locate(c.root, c.at+path), Cause: c.name + cause, Remedy: remedy}
@@ -73,7 +73,7 @@ func (c *checker) dist(path string, d *Dist, least time.Duration) {
 	c.require(why == "", path, path+" "+why, distRemedy)
 }
 
-// Check validates a scenario that a program made.
+// Check validates a scenario built by a program.
 func (s *Scenario) Check() error {
 	s.complete()
 	err := s.check(nil)
@@ -203,8 +203,8 @@ func (s *Scenario) readTraces(root *yaml.Node, open func(string) (io.ReadCloser,
 	return nil
 }
 
-// ReadTrace reads lines "seconds[,kernel microseconds[,kernels]]", in order of time; what
-// follows a # is a remark.
+// ReadTrace reads lines "seconds[,kernel microseconds[,kernels]]" in order of time; # starts a
+// comment.
 func ReadTrace(name string, r io.Reader) ([]Request, error) {
 	const remedy = "lines are seconds[,kernel microseconds[,kernels]], in order of time"
 	lines := bufio.NewScanner(r)
@@ -258,7 +258,7 @@ type variant struct {
 	mode         model.Mode
 }
 
-// variants reads the names of what is compared: POLICY, POLICY:MODE, native.
+// variants parses the names to compare: POLICY, POLICY:MODE, native.
 func (s *Scenario) variants(names []string) ([]variant, error) {
 	var out []variant
 	for _, name := range names {

@@ -23,7 +23,7 @@ type h200Row struct {
 	SkipP99 bool `json:"skip_p99"`
 }
 
-// TestH200 holds the simulator to what was measured on an H200: the high's P50 and P99 within 15 %.
+// TestH200 compares the high's P50 and P99 with those of an H200, within 15 %.
 func TestH200(t *testing.T) {
 	const tolerance, keptTolerance = 0.15, 0.05
 	text, err := os.ReadFile("testdata/h200.json")
@@ -71,7 +71,7 @@ func h200Scenario(t *testing.T, row h200Row) *Scenario {
 			Name: "high", Hint: Hint{Priority: 10}, Kernel: Fixed(90 * time.Microsecond), Arrivals: Arrivals{Rate: 100},
 		}},
 	}
-	// The slices of these rows were set once and left alone.
+	// These rows were measured with constant slices.
 	off := Duration(0)
 	s.Engine.StarvationBound = &off
 	if row.Lows > 0 {
@@ -85,7 +85,7 @@ func h200Scenario(t *testing.T, row h200Row) *Scenario {
 			t.Fatal(err)
 		}
 		slice := Duration(d)
-		s.GPU.Slice = &slice // the one that several lows keep in this mode
+		s.GPU.Slice = &slice // the slice of several lows in this mode
 	}
 	if err := s.Check(); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// sketch notes, while a picture is drawn, what the devices don't know: who has work, and
-// whether it is stopped.
+// sketch records the state that the devices do not have, for the timeline: which ranks have work
+// and which are suspended.
 type sketch struct {
 	changes  [][]laneChange // by rank
 	arrivals [][]model.Time
@@ -29,7 +29,7 @@ func newSketch(ranks int) *sketch {
 	return &sketch{changes: make([][]laneChange, ranks), arrivals: make([][]model.Time, ranks)}
 }
 
-// look notes what has changed.
+// look records changes since the last call.
 func (s *sketch) look(c *cell) {
 	for i, r := range c.ranks {
 		now := laneChange{c.now, r.busy(), r.joined && (!r.channel.Enabled() || r.gate.closed)}
@@ -42,7 +42,7 @@ func (s *sketch) look(c *cell) {
 	}
 }
 
-// came notes a request.
+// came records the arrival of a request.
 func (s *sketch) came(in *inst) {
 	for _, r := range in.ranks {
 		i := int(r.id.Session) - 1
@@ -50,7 +50,7 @@ func (s *sketch) came(in *inst) {
 	}
 }
 
-// lanes puts that together with who had the devices.
+// lanes combines the recorded states with the devices' timelines.
 func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []report.Lane {
 	out := make([]report.Lane, 0, len(c.ranks))
 	for i, r := range c.ranks {
@@ -76,7 +76,7 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []re
 			}
 			at = end
 		}
-		// Where it has not the device: as it said.
+		// Off the device, the recorded state applies.
 		fill := func(end model.Time) {
 			for k, ch := range s.changes[i] {
 				until := end
@@ -101,7 +101,7 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []re
 			}
 			fill(model.Time(span.T0))
 			if at < model.Time(span.T0) {
-				add(model.Time(span.T0), report.Idle) // before anything was known
+				add(model.Time(span.T0), report.Idle) // before the first record
 			}
 			state := report.Running
 			if span.Kind == gpumodel.KindSwitch {
@@ -116,7 +116,7 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []re
 	return out
 }
 
-// hintNote says what a tenant's hint says, in short.
+// hintNote summarizes a tenant's hint.
 func hintNote(h *Hint) string {
 	m := h.model()
 	var parts []string

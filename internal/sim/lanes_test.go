@@ -20,16 +20,16 @@ tenants:
   - {name: low, count: 2, arrivals: {closed: {depth: 2}}, kernel: 20ms}
 `
 
-// TestHandOver: as the daemon does it, who gets the GPU is let go first, and who has to leave is stopped only when the
-// driver has answered that; so both are enabled from the one's effect to the other's.
+// TestHandOver checks the order of a hand-over: the daemon resumes the next queue first and suspends
+// the other one after the driver's reply. Both are enabled in between.
 func TestHandOver(t *testing.T) {
 	s := parse(t, handOvers)
 	run := run(t, s, Options{Draw: 2 * time.Second}).Runs[0]
 	costs := s.GPU.costs()
 	least := costs.Resume.Reply - costs.Resume.Effect + costs.Suspend.Effect
-	most := least + 2*defaultDispatch + costs.MidSwitch // it may be on its way in when the stop comes
+	most := least + 2*defaultDispatch + costs.MidSwitch // the suspend may arrive during the context switch
 	seen := 0
-	ends := map[time.Duration]bool{} // of stops, of either
+	ends := map[time.Duration]bool{} // ends of suspensions, of either queue
 	for _, l := range run.tracks[1:] {
 		for i := 1; i < len(l.Pieces); i++ {
 			if l.Pieces[i-1].State == report.Suspended {
@@ -49,7 +49,7 @@ func TestHandOver(t *testing.T) {
 				}
 			}
 			if overlap < least || overlap > most {
-				t.Errorf("at %v one is stopped %v after the other was let go, not %v to %v", p.From, overlap, least, most)
+				t.Errorf("at %v the suspend follows the resume by %v, want %v to %v", p.From, overlap, least, most)
 			}
 			seen++
 		}
@@ -59,7 +59,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestTimeline: lanes have no gaps, only one has the device at a time, and the picture shows all of them.
+// TestTimeline checks that lanes have no gaps, that one lane at a time has the device, and that the
+// chart shows all lanes.
 func TestTimeline(t *testing.T) {
 	s := parse(t, handOvers)
 	const draw = 500 * time.Millisecond
@@ -82,7 +83,7 @@ func TestTimeline(t *testing.T) {
 	}
 	for at, n := range running {
 		if n > 1 {
-			t.Errorf("%d have the device from %v on", n, at)
+			t.Errorf("%d lanes have the device from %v on", n, at)
 		}
 	}
 	var b bytes.Buffer
@@ -95,6 +96,6 @@ func TestTimeline(t *testing.T) {
 		}
 	}
 	if err := (&Result{Runs: []RunResult{{}}}).WriteTimeline(&b); err == nil {
-		t.Error("nothing was drawn, and it is shown")
+		t.Error("wrote a timeline that was not recorded")
 	}
 }

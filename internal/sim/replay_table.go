@@ -16,7 +16,7 @@ import (
 // WriteJSON writes the result, indented.
 func (r *ReplayResult) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
-// Summary says what a recording is and whether its decisions came out again, in a few lines.
+// Summary describes a recording and whether the engine reproduced its decisions.
 func (r *Recording) Summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "recorded: %.3f s by xsched %s, %s, %s\n", r.To.Sub(r.From).Seconds(), r.Header.Program, r.Policy+" in mode "+string(r.Mode),
@@ -25,9 +25,9 @@ func (r *Recording) Summary() string {
 	case r.Decisions == 0:
 		fmt.Fprintln(&b, "decisions: none")
 	case r.Same == r.Checked && r.Checked == r.Decisions:
-		fmt.Fprintf(&b, "decisions: all %d come out again exactly\n", r.Decisions)
+		fmt.Fprintf(&b, "decisions: all %d reproduced exactly\n", r.Decisions)
 	default:
-		fmt.Fprintf(&b, "decisions: %d of %d come out again exactly", r.Same, r.Checked)
+		fmt.Fprintf(&b, "decisions: %d of %d reproduced exactly", r.Same, r.Checked)
 		if n := r.Decisions - r.Checked; n > 0 {
 			fmt.Fprintf(&b, "; %d more are after a gap and can't be compared", n)
 		}
@@ -91,7 +91,7 @@ func (r *ReplayResult) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// wrap breaks a text into lines; those after the first are indented as far as the mark in front.
+// wrap breaks a text into lines and indents continuation lines by the width of the mark.
 func wrap(text, mark string, width int) string {
 	var b strings.Builder
 	b.WriteString(mark)
@@ -112,10 +112,10 @@ func wrap(text, mark string, width int) string {
 	return b.String()
 }
 
-// labelWidth is how much of a command line a table shows.
+// labelWidth limits the command line in a table.
 const labelWidth = 36
 
-// label is a queue's program without its folder, and its process.
+// label returns a queue's program, without its folder, and its PID.
 func (q *ReplayQueue) label() string {
 	pid := fmt.Sprintf(" (%d)", q.PID)
 	name, queue, named := strings.Cut(q.Name, pid)
@@ -126,7 +126,7 @@ func (q *ReplayQueue) label() string {
 	return report.Shorten(strings.TrimSpace(path.Base(program)+" "+rest), labelWidth) + pid + queue
 }
 
-// pair is the latencies of requests; a queue that always has work has none.
+// pair returns P50 and P99 of requests, or "-" for closed demand.
 func (q *ReplayQueue) pair(o *Outcome) string {
 	if o.Latency == nil || q.Demand != "open" {
 		return "-"
@@ -134,7 +134,7 @@ func (q *ReplayQueue) pair(o *Outcome) string {
 	return report.Short(o.Latency.P50) + ", " + report.Short(o.Latency.P99)
 }
 
-// times is a change, in percent while that is easy to grasp.
+// times formats a change: in percent, or from 3x as a factor.
 func times(was, is float64) string {
 	switch {
 	case was <= 0 || is <= 0:

@@ -14,7 +14,7 @@ import (
 	"xsched/internal/record"
 )
 
-// recorded simulates a scenario under a policy and reads the recording of it.
+// recorded simulates a scenario under a policy and returns its recording.
 func recorded(t *testing.T, s *Scenario, name string) (*Recording, *RunResult) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rec")
@@ -43,8 +43,8 @@ func recorded(t *testing.T, s *Scenario, name string) (*Recording, *RunResult) {
 	return rec, &res.Runs[0]
 }
 
-// TestReplayReproduces: a recording run through the engine again gives the recorded decisions, all of
-// them, under every policy and every mode.
+// TestReplayReproduces checks that the engine reproduces every recorded decision, under every policy
+// and mode.
 func TestReplayReproduces(t *testing.T) {
 	for _, file := range []string{"inference.yaml", "gang.yaml", "bursts.yaml", "slo.yaml"} {
 		for _, name := range append(policy.Names(), "native", "HPF:suspend", "HPF:timeslice") {
@@ -60,8 +60,8 @@ func TestReplayReproduces(t *testing.T) {
 	}
 }
 
-// TestReplayModels: the model of what was recorded is close to it, and the model of another policy is close to
-// a simulation of that policy with the real demand. The recordings are simulations, so that all is known.
+// TestReplayModels checks the accuracy of the model: for the recorded policy against the recording,
+// for another policy against a simulation with the true demand. The recordings are simulations.
 func TestReplayModels(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
@@ -129,7 +129,7 @@ func TestReplayOfNothing(t *testing.T) {
 	}
 }
 
-// FuzzRecording: what a recording says may be nonsense; reading and replaying it ends all the same.
+// FuzzRecording checks that reading and replaying an arbitrary recording terminates.
 func FuzzRecording(f *testing.F) {
 	f.Add(int64(3), uint16(40), false)
 	f.Fuzz(func(t *testing.T, seed int64, cutAt uint16, other bool) {

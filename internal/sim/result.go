@@ -11,8 +11,8 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// Result is what a simulation found. The same scenario, policies and seed give
-// the same Result, byte by byte.
+// Result is the result of a simulation. The same scenario, policies and seed
+// give the same Result, byte by byte.
 type Result struct {
 	Scenario  string      `json:"scenario"`
 	About     string      `json:"about,omitempty"`
@@ -22,12 +22,12 @@ type Result struct {
 	Devices   int         `json:"devices"`
 	Tenants   int         `json:"tenants"`
 	Runs      []RunResult `json:"runs"`
-	// Events is how many the simulator handled in all runs: device events, arrivals, answers of
-	// the driver, looks at queues and decisions.
+	// Events counts the simulated events of all runs: device events, arrivals, driver replies,
+	// queue scans and decisions.
 	Events uint64 `json:"events"`
 }
 
-// RunResult is one policy.
+// RunResult is the result under one policy.
 type RunResult struct {
 	Name    string     `json:"name"`
 	Policy  string     `json:"policy"`
@@ -41,29 +41,29 @@ type RunResult struct {
 	tracks []report.Lane
 }
 
-// Class is one entry of the scenario's tenants: all programs of it together.
+// Class sums up all programs of one tenant entry.
 type Class struct {
 	Name     string          `json:"name"`
 	Count    int             `json:"count"`
 	Priority int             `json:"priority"`
 	Latency  *report.Latency `json:"latency,omitempty"`
-	// Wait is from the hand-over of a kernel to its first moment on the device.
+	// Wait is the time from a kernel's submission to its start on the device.
 	Wait       *report.Latency `json:"gpu_wait,omitempty"`
 	Offered    uint64          `json:"offered"`
 	Done       uint64          `json:"done"`
-	Unfinished uint64          `json:"unfinished"` // came and were not done at the end
+	Unfinished uint64          `json:"unfinished"` // in progress or waiting at the end
 	Rate       float64         `json:"rate_hz"`
-	// Late is the part of the requests over their deadline, or over the SLO's latency.
+	// Late is the fraction of requests over their deadline, or over the SLO's latency.
 	Late *float64 `json:"late,omitempty"`
-	// GPU is the part of the time of one device that all of them had together.
+	// GPU is their total GPU time, in devices.
 	GPU float64 `json:"gpu_devices"`
-	// Kept is the throughput: of a closed tenant the GPU time over what each would have had
-	// alone on a device, of an open one the requests done over those that came.
+	// Kept is the relative throughput: for a closed tenant GPU time over its GPU time alone, for
+	// an open one completed over offered requests.
 	Kept float64 `json:"kept"`
-	// Least and Most are the GPU time of the single programs, as a part of a device.
+	// Least and Most are the extreme GPU times of single programs, as fractions of a device.
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
-	// Alone is one of them with a device to itself.
+	// Alone is the result of one program alone on a device.
 	Alone       *report.Latency `json:"alone,omitempty"`
 	Preemptions uint64          `json:"preemptions"` // in the middle of a kernel
 
@@ -72,7 +72,7 @@ type Class struct {
 	wait      *report.Histogram
 }
 
-// Split is how the devices spent their time; the parts add up to 1.
+// Split divides the devices' time; the parts add up to 1.
 type Split struct {
 	Run      float64 `json:"run"`
 	Switch   float64 `json:"switch"`
@@ -97,10 +97,10 @@ func (d *Decisions) add(s engine.Stats) {
 	d.Grants += s.Grants
 }
 
-// WaitQuantile is the wait in milliseconds that a part q of its kernels does not exceed.
+// WaitQuantile returns the q-quantile of the kernels' wait in milliseconds.
 func (c *Class) WaitQuantile(q float64) float64 { return c.wait.Quantile(q) / 1e6 }
 
-// compare puts the figures of one program alone beside.
+// compare sets the figures relative to one program alone.
 func (c *Class) compare(alone *Class) {
 	c.Alone = alone.Latency
 	switch {
@@ -165,7 +165,7 @@ func (s *sum) result() *RunResult {
 			Preemptions: from.preemptions, wait: &from.wait, open: t.Arrivals.Closed == nil,
 		}
 		if t.Arrivals.Closed != nil {
-			c.Unfinished = 0 // it always has some
+			c.Unfinished = 0 // a closed loop always has some
 		}
 		if (t.Hint.Deadline > 0 || t.Hint.SLO.Latency > 0) && from.done > 0 {
 			late := float64(from.late) / float64(from.done)

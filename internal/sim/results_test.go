@@ -15,7 +15,7 @@ import (
 	"xsched/internal/model"
 )
 
-// measuredPair is a scenario of docs/results/h200.json.gz, as far as it is compared.
+// measuredPair holds the compared fields of a scenario in docs/results/h200.json.gz.
 type measuredPair struct {
 	Name  string
 	Hz    float64
@@ -36,15 +36,17 @@ type measuredPair struct {
 	}
 }
 
-// noisy says that the machine's own hiccups were in the P99, as the report says it.
+// noisy applies the report's criterion for interference of the machine in P99.
 func (p *measuredPair) noisy() bool { return p.Noise.P99[1] > 1.5*p.Noise.P99[0] }
 
-// TestH200Results holds the simulator to the measurements of docs/results within 15 %: what the lows keep in
-// every mode, the high's P50 where lows leave at once or the hardware decides alone, and its P99 (the measured
-// one's 95 % interval) where no suspension is in its way: that of a request that meets a hand-over depends on how
-// often the policy makes one, and it makes them otherwise since that was measured. What the program takes beside its kernel is not the simulator's to know: it
-// is measured as well, by the latencies alone, and added. Levels 1 and 2 are held to what is kept: an
-// H200 lets a channel go sooner than at the end of its slice, and had 251 requests in that mode.
+// TestH200Results compares the simulator with docs/results, within 15 %:
+//   - the throughput that the lows keep, in every mode;
+//   - the high's P50, where lows leave at once or the hardware decides alone;
+//   - the high's P99 against the measured 95 % interval, where no suspension delays it. The policy's
+//     rate of hand-overs has changed since the measurement.
+//
+// CPU time outside kernels is taken from the measured latencies alone. Levels 1 and 2 compare only
+// the kept throughput: an H200 releases a channel before the end of its slice, and n was 251.
 func TestH200Results(t *testing.T) {
 	const tolerance = 0.15
 	compared := 0
@@ -83,7 +85,7 @@ func TestH200Results(t *testing.T) {
 	}
 }
 
-// latencies are the simulated waits, each with each of what the program took alone.
+// latencies combines every simulated wait with every latency measured alone.
 func (p *measuredPair) latencies(high *Class) []float64 {
 	const steps = 500
 	var out []float64
@@ -97,12 +99,12 @@ func (p *measuredPair) latencies(high *Class) []float64 {
 	return out
 }
 
-// quantileOf is by nearest rank, as the measurement's.
+// quantileOf uses the nearest rank, like the measurement.
 func quantileOf(sorted []float64, q float64) float64 {
 	return sorted[min(len(sorted)-1, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
-// measuredPairs are the micro scenarios, each from the newest run in which the machine was quiet.
+// measuredPairs returns the micro scenarios, each from the newest run without interference.
 func measuredPairs(t *testing.T) []measuredPair {
 	t.Helper()
 	f, err := os.Open("../../docs/results/h200.json.gz")
@@ -125,7 +127,7 @@ func measuredPairs(t *testing.T) []measuredPair {
 	for _, name := range names {
 		for _, run := range slices.Backward(runs) {
 			var micro struct{ Scenarios []measuredPair }
-			_ = json.Unmarshal(run.Suites["micro"], &micro) // a run without it has no scenarios
+			_ = json.Unmarshal(run.Suites["micro"], &micro) // a run without the suite has no scenarios
 			at := slices.IndexFunc(micro.Scenarios, func(p measuredPair) bool { return p.Name == name && !p.noisy() })
 			if at >= 0 {
 				out = append(out, micro.Scenarios[at])
@@ -164,7 +166,7 @@ func (p *measuredPair) scenario(t *testing.T, mode string) *Scenario {
 	return s
 }
 
-// TestScenarioHasEveryHint: a scenario can set every hint.
+// TestScenarioHasEveryHint checks that a scenario can set every hint.
 func TestScenarioHasEveryHint(t *testing.T) {
 	for _, f := range model.HintFields() {
 		most := model.HintValue{Number: f.Max, Text: "name"}

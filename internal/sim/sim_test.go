@@ -50,7 +50,7 @@ func run(t testing.TB, s *Scenario, o Options) *Result {
 	return res
 }
 
-// cut makes an example quick enough for a test that is about something else.
+// cut shortens an example for tests of other properties.
 func cut(s *Scenario, d time.Duration) {
 	s.Duration = min(s.Duration, Duration(d))
 	w := s.Duration / 10
@@ -81,14 +81,14 @@ func TestExamples(t *testing.T) {
 					t.Errorf("%d bytes, %v", b.Len(), err)
 				}
 				if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
-					t.Errorf("output has what is no number:\n%s", text)
+					t.Errorf("output contains NaN or Inf:\n%s", text)
 				}
 			}
 		})
 	}
 }
 
-// TestDeterministic: the seed decides, and nothing else: not the number of workers, not the run.
+// TestDeterministic checks that results depend on the seed, but not on the number of workers.
 func TestDeterministic(t *testing.T) {
 	for _, name := range []string{"fleet.yaml", "gang.yaml", "inference.yaml"} {
 		s := load(t, name)
@@ -102,18 +102,18 @@ func TestDeterministic(t *testing.T) {
 		}
 		one := text(Options{Workers: 1})
 		if two := text(Options{Workers: 2}); two != one {
-			t.Errorf("%s: two workers give something else than one", name)
+			t.Errorf("%s: two workers change the result", name)
 		}
 		if again := text(Options{Workers: 1}); again != one {
-			t.Errorf("%s: a second run gives something else", name)
+			t.Errorf("%s: a second run differs", name)
 		}
 		if other := text(Options{Seed: 77}); other == one {
-			t.Errorf("%s: another seed gives the same", name)
+			t.Errorf("%s: another seed gives the same result", name)
 		}
 	}
 }
 
-// TestCompareHasSameRequests: policies are compared on the same requests.
+// TestCompareHasSameRequests checks that all policies get the same requests.
 func TestCompareHasSameRequests(t *testing.T) {
 	s := load(t, "bursts.yaml")
 	res := run(t, s, Options{Policies: []string{"HPF", "native"}})
@@ -125,8 +125,8 @@ func TestCompareHasSameRequests(t *testing.T) {
 	}
 }
 
-// TestTimeAddsUp: whatever the tenants, policy and mode: the devices' time is all accounted for, nobody
-// has more than there is, and no request is lost.
+// TestTimeAddsUp checks, for random tenants, policies and modes, that device time is fully accounted
+// for, that tenants' shares sum to it, and that no request is lost.
 func TestTimeAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &Scenario{Duration: Duration(300 * time.Millisecond), Devices: rapid.IntRange(1, 3).Draw(t, "devices")}
@@ -196,8 +196,8 @@ func TestTimeAddsUp(t *testing.T) {
 	})
 }
 
-// TestGangRunsTogether: tensor-parallel ranks beside single programs on their devices. Without gangs a
-// step waits for the slowest of them.
+// TestGangRunsTogether runs tensor-parallel ranks beside single programs. Without gangs, a step waits
+// for the slowest rank.
 func TestGangRunsTogether(t *testing.T) {
 	s := load(t, "gang.yaml")
 	if n := len(s.cells()); n != 1 {
@@ -230,7 +230,7 @@ tenants:
 	}
 }
 
-// TestMistakes: every mistake has its line and says what to do.
+// TestMistakes checks that every error has a line and a remedy.
 func TestMistakes(t *testing.T) {
 	tenant := "\ntenants:\n  - name: a\n    kernel: 1ms\n    arrivals: closed\n"
 	for _, c := range []struct{ name, text, want string }{
@@ -298,8 +298,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// FuzzParse: no scenario and no trace makes the simulator fail in another way than by an error; a small
-// one that is right can be run.
+// FuzzParse checks that arbitrary scenarios and traces fail only with an error, and that small valid
+// ones run.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob(filepath.Join(scenarios, "*.yaml"))
 	if err != nil {
@@ -340,8 +340,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkEvents is the speed on one core. An event is one step of a device, an arrival or another
-// timer, an answer of the driver, a look at the queues, or a decision of the engine. The goal is a million a second.
+// BenchmarkEvents measures events per second on one core; the goal is a million. Result.Events
+// defines an event.
 func BenchmarkEvents(b *testing.B) {
 	for _, c := range []struct{ name, file, policy string }{
 		{"inference-HPF", "inference.yaml", "HPF"},
@@ -365,7 +365,7 @@ func BenchmarkEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkFleet is 1,000 GPUs and 10,000 tenants for one minute, on all cores. The goal is below 60 s.
+// BenchmarkFleet simulates 1,000 GPUs and 10,000 tenants for one minute; the goal is below 60 s.
 func BenchmarkFleet(b *testing.B) {
 	s := load(b, "fleet.yaml")
 	if s.Devices != 1000 || len(s.instances()) != 10_000 || s.Duration != Duration(time.Minute) {

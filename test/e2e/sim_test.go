@@ -98,7 +98,7 @@ func TestRecordAndReplay(t *testing.T) {
 	w.killDaemon()
 
 	text := w.must("replay", file)
-	if !strings.Contains(text, "come out again exactly") || strings.Contains(text, "first difference") {
+	if !strings.Contains(text, "reproduced exactly") || strings.Contains(text, "first difference") {
 		t.Errorf("%s", text)
 	}
 	var res sim.ReplayResult
