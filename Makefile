@@ -363,9 +363,9 @@ check-commits: ## check the subject lines of recent commits
 
 .PHONY: generate
 generate: ## write the generated files: wire contract, hooks, enums, hints, pictures
+	$(GO) run ./tools/hintgen
 	$(GO) run ./tools/wiregen
 	$(GO) run ./tools/apigen
-	$(GO) run ./tools/hintgen
 	$(GO) run ./tools/pictures
 
 .PHONY: pictures

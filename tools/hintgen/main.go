@@ -60,6 +60,9 @@ func files() (map[string]string, error) {
 	fields := model.HintFields()
 	var bits []bit
 	for _, f := range fields {
+		if f.Mask == 1<<policyBit {
+			return nil, fmt.Errorf("hint %s: bit %d is taken by the policy", f.Name, policyBit)
+		}
 		if len(bits) == 0 || bits[len(bits)-1].Mask != f.Mask {
 			bits = append(bits, bit{f.Bit, f.Mask, f.API})
 		}

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/hints_gen.h" /* the list of all hints */
+#include "xsched/wire.h"
 #include "xsched/xsched.h"
 
 extern int cuInit(unsigned);
@@ -38,27 +40,15 @@ static void set(xs_hint *hint, const char *name, const char *value) {
   long long number = atoll(value);
 #define NUMBER(member, bit)                                                                        \
   if (strcmp(name, #member) == 0) {                                                                \
-    hint->member = (__typeof__(hint->member))number;                                               \
+    hint->member = number;                                                                         \
     hint->said |= (bit);                                                                           \
   }
-  NUMBER(priority, kHintPriority)
-  NUMBER(utilization, kHintUtilization)
-  NUMBER(timeslice_us, kHintTimeslice)
-  NUMBER(deadline_us, kHintDeadline)
-  NUMBER(laxity_us, kHintLaxity)
-  NUMBER(lax_priority, kHintLaxity)
-  NUMBER(critical_priority, kHintLaxity)
-  NUMBER(k, kHintK)
-  NUMBER(window_active, kHintWindowActive)
-  NUMBER(slo_us, kHintSLO)
-  NUMBER(slo_percentile, kHintSLO)
-  NUMBER(per_queue, kHintPerQueue)
-  NUMBER(in_flight, kHintLimits)
-  NUMBER(batch, kHintLimits)
-  if (strcmp(name, "gang") == 0) {
-    hint->gang = value;
-    hint->said |= kHintGang;
+#define TEXT(member, bit)                                                                          \
+  if (strcmp(name, #member) == 0) {                                                                \
+    hint->member = value;                                                                          \
+    hint->said |= (bit);                                                                           \
   }
+  XSI_HINT_API_FIELDS(NUMBER, TEXT)
 }
 
 int main(void) {
