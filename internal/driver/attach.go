@@ -11,7 +11,7 @@ import (
 	"xsched/internal/model"
 )
 
-// AttachRequest names a process to take over. PIDFD stays the caller's.
+// AttachRequest names a process to take over. The caller keeps ownership of PIDFD.
 type AttachRequest struct {
 	PID, PIDFD, UID int
 	Log             *slog.Logger
@@ -21,15 +21,15 @@ type AttachRequest struct {
 // Attached is the session of a process without the shim.
 type Attached interface {
 	Session
-	// Capabilities is what Resolve returned when the process was attached.
+	// Capabilities returns the result of Resolve at attach time.
 	Capabilities() map[model.DeviceID]Capability
-	// Guard arms the guardian with the session's page. Nothing is done to the
-	// process before. end stops the guarding; restored: the process runs natively.
+	// Guard arms the guardian with the session's page; the session must not act on the process
+	// before. Call end when guarding ends; restored reports that the process runs natively.
 	Guard(ctx context.Context, session uint64, page int) (end func(restored bool), err error)
-	// RestoredByClose: Close itself resumes the process, whatever was done to it.
+	// RestoredByClose reports whether Close alone undoes everything done to the process.
 	RestoredByClose() bool
-	// Poll looks at the process, every 50 ms or so. changed asks for another
-	// Resolve; an error ends the session.
+	// Poll checks the process about every 50 ms. changed asks for another Resolve; an error ends
+	// the session.
 	Poll(ctx context.Context) (changed bool, err error)
 }
 
@@ -39,13 +39,13 @@ type Refusal int
 // Classes of refusal.
 const (
 	RefusedUnavailable Refusal = iota // may work later
-	RefusedNotUsed                    // the process does not use this driver, or not yet
+	RefusedNotUsed                    // the process does not use this driver yet
 	RefusedRights
 	RefusedSupport
 	RefusedGone // the process has ended
 )
 
-// AttachError says why a process can't be attached to and what to do.
+// AttachError explains why an attach failed and names a remedy.
 type AttachError struct {
 	Refusal Refusal
 	Remedy  string // may be empty
@@ -57,19 +57,18 @@ func (e *AttachError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *AttachError) Unwrap() error { return e.Err }
 
-// Guardian is the daemon's access to processes that outlive it and restore
-// attached processes.
+// Guardian gives the daemon access to processes that outlive it and restore attached processes.
 type Guardian interface {
-	// Keep has the guardian hold a ward; Update replaces its state. The
-	// descriptors stay the caller's.
+	// Keep hands a ward to the guardian; Update replaces its state. The caller keeps its
+	// descriptors.
 	Keep(w Ward) error
 	Update(session uint64, state json.RawMessage, fds []int) error
 	// Drop ends the guarding. Unless restored, the guardian restores first.
 	Drop(session uint64, restored bool)
-	// Spawn starts a guardian process that serves one driver alone: on the first
-	// message it calls Supervisor.Supervise. args are for process listings.
+	// Spawn starts a guardian process for one driver. On the first message that process calls
+	// Supervisor.Supervise. args appear in process listings only.
 	Spawn(args ...string) (sock int, cmd *exec.Cmd, err error)
-	// Guarding and Replaced keep the statistics of spawned processes.
+	// Guarding and Replaced count spawned processes for statistics.
 	Guarding(delta int)
 	Replaced()
 }
@@ -84,27 +83,28 @@ type Ward struct {
 	FDs         []int
 }
 
-// Restorer is a driver whose attached processes can be restored by whoever
-// holds the right descriptors.
+// Restorer is a driver whose attached processes the guardian can restore from duplicated
+// descriptors.
 type Restorer interface {
 	Driver
-	// Restoration rebuilds in the guardian what State describes, and owns fds.
+	// Restoration rebuilds the state in the guardian and takes ownership of fds.
 	Restoration(p Place, pid int, state json.RawMessage, fds []int) (Restoration, error)
 }
 
 // Restoration restores one process.
 type Restoration interface {
-	// Restore resumes the process and resets its timeslices. It may be repeated.
+	// Restore resumes the process and resets its timeslices. Callers may repeat it.
 	Restore(ctx context.Context) error
-	// Gone: the process no longer has its GPU files, and only ours keep its memory.
+	// Gone reports that the process closed its GPU files, so only our duplicates keep its memory
+	// allocated.
 	Gone() bool
 	Close()
 }
 
-// Supervisor is a driver that needs a process of its own for each attached one.
+// Supervisor is a driver that needs a separate process per attached process.
 type Supervisor interface {
 	Driver
-	// Supervise is that process's life: it serves sock until its end.
+	// Supervise is the main function of that process: it serves sock until the peer closes it.
 	Supervise(sock int, first json.RawMessage) error
 }
 
@@ -115,10 +115,10 @@ type SupervisorStart struct {
 	First  json.RawMessage `json:"first"`
 }
 
-// OpSupervise is the Op of SupervisorStart.
+// OpSupervise is SupervisorStart.Op.
 const OpSupervise = "supervise"
 
-// SuperviseRequest makes a guardian process a driver's supervisor.
+// SuperviseRequest builds the message that turns a guardian process into a supervisor.
 func SuperviseRequest(name string, first json.RawMessage) SupervisorStart {
 	return SupervisorStart{Op: OpSupervise, Driver: name, First: first}
 }

@@ -8,14 +8,14 @@ import (
 	"xsched/internal/model"
 )
 
-// Status of one check of `xsched doctor`.
+// Status is the outcome of one `xsched doctor` check.
 type Status string
 
-// A missing check is essential: without it nothing is scheduled on this driver.
+// Missing marks an essential check: without it the driver schedules nothing.
 const (
 	OK      Status = "ok"
-	Note    Status = "note"    // nothing is lost
-	Limited Status = "limited" // something works less well, or not at all
+	Note    Status = "note"    // no loss of function
+	Limited Status = "limited" // a feature is degraded or unavailable
 	Missing Status = "missing"
 )
 
@@ -27,20 +27,20 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// GPU is one that a driver shows.
+// GPU is one device of a driver.
 type GPU struct {
 	PCI    string `json:"pci"`
 	Name   string `json:"name"`
 	Driver string `json:"driver"`
 }
 
-// Diagnosis is a driver's part of the report.
+// Diagnosis is a driver's section of the report.
 type Diagnosis struct {
-	Loaded  bool // the kernel has the driver
+	Loaded  bool // the kernel module is loaded
 	Absent  string
-	Remedy  string // when it is not loaded
+	Remedy  string // set when the driver is not loaded
 	Version string
-	Level   model.Level // the best to expect
+	Level   model.Level // highest level to expect
 	GPUs    []GPU
 	Checks  []Check
 }
@@ -50,7 +50,7 @@ func (d *Diagnosis) Add(name string, s Status, detail, remedy string) {
 	d.Checks = append(d.Checks, Check{name, s, detail, remedy})
 }
 
-// Host is what a diagnosis may look at; everything is handed in, for tests.
+// Host abstracts the machine under diagnosis, so that tests can substitute it.
 type Host struct {
 	Root   string // of the file system
 	UID    int
@@ -59,11 +59,11 @@ type Host struct {
 	Open func(path string) error
 	// InContainer: device nodes may be missing on purpose.
 	InContainer bool
-	// StateDir and Version are those of Options.
+	// StateDir and Version are as in Options.
 	StateDir, Version string
-	// ComputeModes is what a running daemon reports, by PCI address.
+	// ComputeModes holds what a running daemon reports, by PCI address.
 	ComputeModes map[string]string
 }
 
-// Path is a file below the root.
+// Path returns the path of a file below Root.
 func (h Host) Path(name string) string { return filepath.Join(h.Root, name) }

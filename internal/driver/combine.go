@@ -21,8 +21,8 @@ type Part struct {
 	Session Session
 }
 
-// Combine is the session of a process that may use several drivers. absent is
-// the reason to give where there is no driver at all.
+// Combine joins the sessions of a process that may use several drivers. absent is the reason to
+// report on a host without any driver.
 func Combine(absent string, parts ...Part) Session {
 	return &combined{absent: absent, parts: parts}
 }
@@ -35,8 +35,7 @@ type combined struct {
 	owner map[model.DeviceID]Session // as of the last Resolve
 }
 
-// Frame passes a packet to the driver it belongs to. A packet for a driver
-// that this host does not have is dropped.
+// Frame routes a packet to its driver and drops packets for drivers absent from this host.
 func (c *combined) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	f, err := wire.DecodeFrame(packet)
 	if err == nil {
@@ -50,12 +49,12 @@ func (c *combined) Frame(packet []byte, fds []int) (awaited bool, err error) {
 		_ = unix.Close(fd)
 	}
 	if err == nil && wire.GroupOf(f.Type) == 0 {
-		err = fmt.Errorf("%w: type %d is no driver's", wire.ErrFrame, f.Type)
+		err = fmt.Errorf("%w: type %d belongs to no driver", wire.ErrFrame, f.Type)
 	}
 	return false, err
 }
 
-// Resolve joins what the drivers find. A GPU of several drivers is the last one's.
+// Resolve merges the capabilities of all drivers; for a shared GPU the last driver wins.
 func (c *combined) Resolve(ctx context.Context) (map[model.DeviceID]Capability, error) {
 	all, owner := map[model.DeviceID]Capability{}, map[model.DeviceID]Session{}
 	var failed error
@@ -73,7 +72,7 @@ func (c *combined) Resolve(ctx context.Context) (map[model.DeviceID]Capability, 
 	return all, failed
 }
 
-// Target is the process on a GPU. Before Resolve named the GPU there is nothing to act on.
+// Target returns the process's target on a GPU, or a no-op until Resolve has reported the GPU.
 func (c *combined) Target(gpu model.DeviceID) Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +82,7 @@ func (c *combined) Target(gpu model.DeviceID) Target {
 	return noTarget{}
 }
 
-// Why prefers the driver of which the process has shown something.
+// Why prefers the driver whose objects the process has shown.
 func (c *combined) Why() (string, bool) {
 	reason := ""
 	for _, p := range c.parts {
@@ -141,7 +140,7 @@ func (c *combined) Close() {
 	}
 }
 
-// noTarget has nothing to act on.
+// noTarget ignores every operation.
 type noTarget struct{}
 
 func (noTarget) Apply(context.Context, model.Desired) error { return nil }

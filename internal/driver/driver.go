@@ -13,22 +13,22 @@ import (
 	"xsched/internal/model"
 )
 
-// Driver is one kernel driver, whether or not this host has it.
+// Driver is one kernel driver, present on this host or not.
 type Driver interface {
 	// Name identifies the driver in options, reports and the guardian's protocol.
 	Name() string
-	// Frames is the group of frame types that belongs to this driver; see wire.GroupOf.
+	// Frames returns the driver's group of frame types; see wire.GroupOf.
 	Frames() uint32
-	// Open detects the driver. The error says why it can't be used here.
+	// Open detects the driver. The error explains why the driver is unusable here.
 	Open(o Options) (Instance, error)
 	// Diagnose examines the host for `xsched doctor`.
 	Diagnose(h Host) Diagnosis
 }
 
-// Place is where a driver is found. It travels to the guardian, hence the tags.
+// Place locates a driver. The daemon sends it to the guardian as JSON.
 type Place struct {
-	Root    string `json:"root,omitempty"` // of the file system; empty: "/"
-	Dir     string `json:"dir,omitempty"`  // the daemon's folder
+	Root    string `json:"root,omitempty"` // file system root; empty: "/"
+	Dir     string `json:"dir,omitempty"`  // the daemon's runtime directory
 	Virtual bool   `json:"virtual,omitempty"`
 	// Socket of the virtual device; empty: the driver's default name in Dir.
 	Socket string `json:"socket,omitempty"`
@@ -37,26 +37,24 @@ type Place struct {
 // Options configure Open.
 type Options struct {
 	Place
-	// StateDir keeps what was learnt about GPUs over restarts and reboots; empty: nothing is kept.
+	// StateDir keeps evidence about GPUs across restarts; empty disables persistence.
 	StateDir string
-	// Version is XSched's own.
+	// Version is XSched's version.
 	Version string
 	Log     *slog.Logger
 	Metrics *Metrics
 }
 
-// Instance is a driver that was detected on this host.
+// Instance is a driver detected on this host.
 type Instance interface {
-	// Devices lists the GPUs that the driver shows without any program.
+	// Devices lists the GPUs visible without a running program.
 	Devices() []model.DeviceID
-	// Describe returns what a GPU supports; owned: a managed process has
-	// hardware queues of its own there. listed is false for a GPU that Devices
-	// does not name.
+	// Describe returns a GPU's properties. owned reports that a managed process has its own
+	// hardware queues there. listed is false for a GPU absent from Devices.
 	Describe(id model.DeviceID, owned bool) (d Device, listed bool)
-	// Users finds the processes that use each GPU, without those in managed and
-	// their children.
+	// Users finds the processes on each GPU, except managed ones and their children.
 	Users(managed map[int]bool) map[model.DeviceID][]int
-	// NewSession prepares for a process that joined.
+	// NewSession prepares for a process that connected.
 	NewSession(o SessionOptions) Session
 	// Attach takes over a process that runs without the shim. Errors are *AttachError.
 	Attach(ctx context.Context, r AttachRequest) (Attached, error)
@@ -64,18 +62,18 @@ type Instance interface {
 
 // Device describes one GPU.
 type Device struct {
-	Driver      string // its version, for display
+	Driver      string // driver version, for display
 	Virtual     bool
 	Name        string
 	MaxLevel    model.Level
-	Reason      string // why MaxLevel is not the highest, or not certain yet
+	Reason      string // why MaxLevel is not the highest, or still unconfirmed
 	Slices      bool
-	Probed      bool   // a process's own queues have shown the level
+	Probed      bool   // a process's own queues confirmed the level
 	ComputeMode string // empty: unknown
-	Divided     bool   // into hardware instances
+	Divided     bool   // partitioned into hardware instances
 }
 
-// SessionOptions are what a driver gets to know of a process that joined.
+// SessionOptions describe a process that connected.
 type SessionOptions struct {
 	PID, UID int
 	Log      *slog.Logger
@@ -83,26 +81,26 @@ type SessionOptions struct {
 	Send func(packet []byte) error
 }
 
-// Session is what one process has on one driver. Frame, Why, OwnSlice and
-// Caught never block on the device: the engine loop and the socket reader call
-// them. Resolve, HardwareQueues and targets may block.
+// Session is one process on one driver. Frame, Why, OwnSlice and Caught must not block on the
+// device, because the engine loop and the socket reader call them. Resolve, HardwareQueues and
+// targets may block.
 type Session interface {
-	// Frame handles a packet of the driver's own frame types and takes its
-	// descriptors over. awaited: it answers a request. An error ends the session.
+	// Frame handles a packet of the driver's frame types and takes ownership of fds. awaited
+	// reports an answer to a request. An error ends the session.
 	Frame(packet []byte, fds []int) (awaited bool, err error)
-	// Resolve probes what has appeared and returns what can be done on each GPU.
+	// Resolve probes new objects and returns the capability per GPU.
 	Resolve(ctx context.Context) (map[model.DeviceID]Capability, error)
-	// Target is the process on one GPU that Resolve named.
+	// Target returns the process's target on a GPU that Resolve reported.
 	Target(gpu model.DeviceID) Target
-	// Why says why Resolve omits a GPU. known: the process has shown objects of this driver.
+	// Why explains why Resolve omits a GPU. known: the process has shown objects of this driver.
 	Why() (reason string, known bool)
-	// OwnSlice is the process's own timeslice in microseconds; 0: unknown.
+	// OwnSlice returns the application's timeslice in microseconds; 0: unknown.
 	OwnSlice(gpu model.DeviceID) int64
-	// HardwareQueues lists what the hardware schedules.
+	// HardwareQueues lists the entities the hardware schedules.
 	HardwareQueues(ctx context.Context) ([]HardwareQueue, error)
-	// Caught counts queues that appeared while the others were suspended, and were suspended too.
+	// Caught counts queues created during a suspension and suspended with the others.
 	Caught() uint64
-	// Disconnect says that the shim is out of reach; it resumes its process by itself.
+	// Disconnect reports that the shim is unreachable; the shim then resumes its process.
 	Disconnect()
 	// Close releases every descriptor.
 	Close()
@@ -110,30 +108,30 @@ type Session interface {
 
 // Target is one process on one device.
 type Target interface {
-	// Apply makes want true. It blocks as long as the device does, and does
-	// nothing that is known to be true already.
+	// Apply reaches the desired state. It blocks as long as the device does and skips operations
+	// already in effect.
 	Apply(ctx context.Context, want model.Desired) error
-	// Invalidate marks the state as unknown, because the client recovered by
-	// itself. The next Apply does everything again.
+	// Invalidate marks the state as unknown after a client recovered; the next Apply repeats
+	// everything.
 	Invalidate()
-	// Close releases the target without changing it.
+	// Close releases the target without changing its state.
 	Close() error
 }
 
-// Capability is what a device really does for one process.
+// Capability is what a device supports for one process.
 type Capability struct {
 	MaxLevel model.Level
 	Slices   bool
-	// Reason says why MaxLevel is not the highest; empty when it is.
+	// Reason explains why MaxLevel is not the highest; empty when it is.
 	Reason string
-	// Route names how levels 2 and 3 are reached.
+	// Route names the mechanism behind levels 2 and 3.
 	Route string
-	// Bare: hardware queues alone prove that the GPU is used, since no hook may see the work.
+	// Bare: hardware queues alone prove GPU use, because hooks may miss the work.
 	Bare bool
 }
 
-// Resolve picks the level in force for a wanted one: the best for LevelAuto. A
-// level above the maximum falls to the maximum, and the reason says so.
+// Resolve picks the effective level: the highest for LevelAuto, otherwise want capped at MaxLevel
+// with a reason.
 func (c Capability) Resolve(want model.Level) (model.Level, string) {
 	switch {
 	case want == model.LevelAuto:
@@ -144,13 +142,12 @@ func (c Capability) Resolve(want model.Level) (model.Level, string) {
 	return want, ""
 }
 
-// HardwareQueue is something of a process that the hardware schedules: a
-// queue, a channel or a group of channels.
+// HardwareQueue is an entity the hardware schedules: a queue, a channel or a channel group.
 type HardwareQueue struct {
 	Driver  string
 	Device  model.DeviceID
 	Kind    string            // compute, copy or group
-	ID      uint64            // the driver's number or handle
-	Stopped bool              // by the daemon; unknown where the process itself suspends
-	Details map[string]uint64 // the driver's own fields
+	ID      uint64            // driver-assigned number or handle
+	Stopped bool              // suspended by the daemon; unknown if the process suspends itself
+	Details map[string]uint64 // driver-specific fields
 }

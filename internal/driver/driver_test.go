@@ -50,7 +50,7 @@ func (p *fakePage) get() (epoch, deadline uint64) {
 	return p.epoch, p.deadline
 }
 
-// fakeTarget notes what was applied; hook runs inside the operation.
+// fakeTarget records what was applied; hook runs inside the operation.
 type fakeTarget struct {
 	mu     sync.Mutex
 	state  model.Desired
@@ -159,7 +159,7 @@ func TestLeaseIsWrittenBeforeAndClearedAfter(t *testing.T) {
 	await(t, "deadline cleared", func() bool { _, d := page.get(); return d == 0 })
 }
 
-// The client recovers while the suspend operation is under way: it must be undone.
+// A client that recovers during the suspend operation must end up resumed.
 func TestRecoveryDuringSuspendIsUndone(t *testing.T) {
 	for name, happen := range map[string]func(p *fakePage, c *clock){
 		"client recovered": func(p *fakePage, _ *clock) { p.recover() },
@@ -196,7 +196,7 @@ func TestRecoveryDuringSuspendIsUndone(t *testing.T) {
 	}
 }
 
-// The client recovers some time after the suspension: the next tick sees it.
+// The next tick detects a client that recovers after the suspension.
 func TestRecoveryAfterSuspendIsSeenByTick(t *testing.T) {
 	page, c, target := &fakePage{}, &clock{}, &fakeTarget{}
 	w, l, _ := start(t, target, page, c)
@@ -210,7 +210,7 @@ func TestRecoveryAfterSuspendIsSeenByTick(t *testing.T) {
 	await(t, "suspended again", func() bool { e, _ := page.get(); s, n := target.last(); return e == 2 && n == 3 && s.Suspend != 0 })
 }
 
-// A daemon that was stopped for long: the first tick must not bring an expired lease back to life.
+// After a long daemon stall the first tick must not extend an expired lease.
 func TestExpiredLeaseIsNotExtended(t *testing.T) {
 	page, c, target := &fakePage{}, &clock{}, &fakeTarget{}
 	w, l, _ := start(t, target, page, c)
@@ -228,7 +228,7 @@ func TestExpiredLeaseIsNotExtended(t *testing.T) {
 	await(t, "running", func() bool { s, _ := target.last(); _, d := page.get(); return s.Suspend == 0 && d == 0 })
 }
 
-// A resume that never comes back: the deadline stands still, so the client helps itself.
+// A resume that hangs freezes the deadline, so the client recovers by itself.
 func TestStuckResumeLetsTheLeaseRunOut(t *testing.T) {
 	page, c := &fakePage{}, &clock{}
 	hang := make(chan struct{})

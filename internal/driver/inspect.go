@@ -7,21 +7,21 @@ import (
 	"text/tabwriter"
 )
 
-// Inspector is a driver that shows a process's queues in its own terms, for `xsched queues`.
+// Inspector is a driver that shows a process's queues in driver terms, for `xsched queues`.
 type Inspector interface {
 	Driver
-	// Inspect reads what the host shows of a process; root is the file system's.
-	// An error means that the pid is ambiguous; what is merely unknown is a note.
+	// Inspect reads the host's view of a process below root. Only an ambiguous pid is an error;
+	// missing facts become remarks.
 	Inspect(root string, pid int) (Inspection, error)
 }
 
 // Inspection is one process on one driver.
 type Inspection interface {
-	// Found: there is something to show.
+	// Found reports whether there is anything to show.
 	Found() bool
-	// HostPID is the process as the host numbers it; 0: unknown.
+	// HostPID returns the pid in the host's namespace; 0: unknown.
 	HostPID() int
-	// Join adds what a daemon knows of the process; JoinLog what a log of its runtime says.
+	// Join adds the daemon's view of the process; JoinLog adds the runtime log's.
 	Join(p Process, queues []HardwareQueue)
 	JoinLog(logged []LoggedQueue)
 	Notes() []Remark
@@ -31,27 +31,27 @@ type Inspection interface {
 	WritePython(w io.Writer)
 }
 
-// Process is what a daemon knows of an inspected process.
+// Process is the daemon's view of an inspected process.
 type Process struct {
 	PID, ClientPID int
 	Command        string
 }
 
-// Remark is something that a source could not tell.
+// Remark names a fact that a source could not provide.
 type Remark struct {
 	Source string `json:"source"`
 	Text   string `json:"text"`
 }
 
-// LoggedQueue is a hardware queue in the log of a runtime.
+// LoggedQueue is a hardware queue in a runtime log.
 type LoggedQueue struct {
-	PID      int // 0: the log does not say
+	PID      int // 0: not in the log
 	Ring     uint64
-	Software []string // streams that were mapped to it
+	Software []string // streams mapped to the queue
 	ID       int32    // the runtime's counter, not the driver's number
 	Priority string
 	Kernels  uint64
 }
 
-// NewTable aligns columns.
+// NewTable returns a writer that aligns columns.
 func NewTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

@@ -9,19 +9,18 @@ import (
 	"xsched/internal/model"
 )
 
-// LeasePage is where a suspension is written down for the client to see.
+// LeasePage publishes a suspension to the client.
 type LeasePage interface {
 	WriteLease(epoch uint64, deadline model.Time)
 	WriteLeaseDeadline(deadline model.Time)
 	RecoveredEpoch() uint64
 }
 
-// Lease is the promise that one process's suspensions end by themselves. Its
-// epoch and deadline are in the page before the hardware is asked to stop
-// anything; the engine loop moves the deadline while it is alive; a client
-// that sees it pass undoes the suspension and says so by recovered_epoch.
+// Lease bounds the suspensions of one process. The daemon publishes epoch and deadline before it
+// suspends hardware. The engine loop extends the deadline while the daemon is alive. A client that
+// sees the deadline pass undoes the suspension and reports it in recovered_epoch.
 //
-// A process on several devices has one page and so one lease, with one Hold a device.
+// A process has one page, hence one lease, with one Hold per device.
 type Lease struct {
 	page  LeasePage
 	limit time.Duration
@@ -32,7 +31,7 @@ type Lease struct {
 	holds    map[*Hold]struct{}
 }
 
-// NewLease starts with nothing suspended.
+// NewLease returns a lease with nothing suspended.
 func NewLease(page LeasePage, limit time.Duration) *Lease {
 	return &Lease{page: page, limit: limit, holds: map[*Hold]struct{}{}}
 }
@@ -42,13 +41,13 @@ type Hold struct {
 	lease  *Lease
 	epoch  uint64 // 0: not held
 	void   bool   // the deadline passed, or the client recovered
-	ending bool   // it is being, or should be, resumed: no more time for it
+	ending bool   // a resume is due: do not extend
 }
 
-// Hold makes a new, inactive hold.
+// Hold returns a new, inactive hold.
 func (l *Lease) Hold() *Hold { return &Hold{lease: l} }
 
-// Begin is called before a suspend operation.
+// Begin must precede a suspend operation.
 func (h *Hold) Begin(now model.Time) {
 	l := h.lease
 	l.mu.Lock()
@@ -61,8 +60,8 @@ func (h *Hold) Begin(now model.Time) {
 	l.page.WriteLease(l.epoch, l.deadline)
 }
 
-// Valid is asked after a suspend operation and on every tick: false means
-// that the client may have undone it, so it counts for nothing.
+// Valid reports whether a suspension still counts; false means the client may have undone it. The
+// worker asks after each suspend operation and on every tick.
 func (h *Hold) Valid(now model.Time) bool {
 	l := h.lease
 	l.mu.Lock()
@@ -71,22 +70,21 @@ func (h *Hold) Valid(now model.Time) bool {
 	return h.epoch != 0 && !h.void
 }
 
-// Ending stops the deadline from moving because a resume is due: should it
-// never happen, the client does it by itself.
+// Ending freezes the deadline because a resume is due. If the resume hangs, the client recovers.
 func (h *Hold) Ending() {
 	h.lease.mu.Lock()
 	defer h.lease.mu.Unlock()
 	h.ending = true
 }
 
-// Wanted takes Ending back: the suspension is wanted again before it was resumed.
+// Wanted reverts Ending when the suspension is wanted again before the resume.
 func (h *Hold) Wanted() {
 	h.lease.mu.Lock()
 	defer h.lease.mu.Unlock()
 	h.ending = false
 }
 
-// End is called after the hardware runs again.
+// End must follow the resume operation.
 func (h *Hold) End() {
 	l := h.lease
 	l.mu.Lock()
@@ -102,15 +100,15 @@ func (h *Hold) End() {
 	}
 }
 
-// Held says that a suspension is, or may be, in force.
+// Held reports whether a suspension is, or may be, in effect.
 func (h *Hold) Held() bool {
 	h.lease.mu.Lock()
 	defer h.lease.mu.Unlock()
 	return h.epoch != 0
 }
 
-// Tick is the engine loop's: it gives a living lease more time and says
-// whether a hold has become void, so that its worker must undo it.
+// Tick extends a live lease and reports whether a hold became void, so its worker must undo it.
+// Only the engine loop calls it.
 func (l *Lease) Tick(now model.Time) (void bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,8 +121,8 @@ func (l *Lease) Tick(now model.Time) (void bool) {
 		void = void || h.void
 		alive = alive && !h.void && !h.ending
 	}
-	// One hold that must end keeps the whole page's deadline still: the
-	// client then frees all of it, and the others start over.
+	// One ending hold freezes the deadline of the whole page. The client then undoes every
+	// suspension, and the other workers start over.
 	if alive {
 		l.deadline = now.Add(l.limit)
 		l.page.WriteLeaseDeadline(l.deadline)
@@ -132,8 +130,8 @@ func (l *Lease) Tick(now model.Time) (void bool) {
 	return void
 }
 
-// expire marks the holds that no longer count. A deadline that has passed is
-// never moved back to life: the client may be recovering this very moment.
+// expire voids holds past their deadline. An expired deadline is never extended, because the client
+// may be recovering right now.
 func (l *Lease) expire(now model.Time) {
 	recovered := l.page.RecoveredEpoch()
 	late := l.deadline != 0 && now > l.deadline

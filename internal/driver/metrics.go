@@ -10,21 +10,21 @@ import (
 	"xsched/internal/model"
 )
 
-// Metrics count what was done to the hardware; shared by all targets.
+// Metrics counts hardware operations of all targets.
 type Metrics struct {
 	Suspends, Resumes, TimesliceSets, GateHolds, Undone, Errors atomic.Uint64
 
 	SuspendTime, ResumeTime Histogram
-	// DriverSuspendTime and DriverResumeTime are the driver's part alone, where the process
-	// that does it tells.
+	// DriverSuspendTime and DriverResumeTime exclude everything but the driver, where the executing
+	// process reports it.
 	DriverSuspendTime, DriverResumeTime Histogram
-	// PreemptTime is from the decision to stop a process to the end of the operation
-	// that stopped it, by level; the gate's level 1 has no operation.
+	// PreemptTime measures from the decision to the end of the suspend operation, by level. Level 1
+	// has no operation.
 	PreemptTime [model.LevelInterrupt + 1]Histogram
 }
 
-// Histogram counts durations in buckets of at most 1/16 relative width, from
-// 1 ns up; fixed memory, any number of writers, no locks.
+// Histogram counts durations in buckets of at most 1/16 relative width, from 1 ns up. Memory is
+// fixed and writers are lock-free.
 type Histogram struct {
 	buckets [64 * 16]atomic.Uint64
 	max     atomic.Int64
@@ -62,8 +62,8 @@ func (h *Histogram) Record(d time.Duration) {
 	}
 }
 
-// Cumulative returns how many durations were at most each bound, to within a
-// bucket's width, and their sum. The bounds are in ascending order.
+// Cumulative returns how many durations are at most each bound, to within a bucket's width, and
+// their sum. Bounds must ascend.
 func (h *Histogram) Cumulative(bounds []time.Duration) (counts []uint64, sum time.Duration) {
 	counts = make([]uint64, len(bounds))
 	var below uint64
@@ -77,8 +77,7 @@ func (h *Histogram) Cumulative(bounds []time.Duration) (counts []uint64, sum tim
 	return counts, time.Duration(h.sum.Load())
 }
 
-// Quantiles returns the count, the durations at the given quantiles in
-// ascending order, and the largest.
+// Quantiles returns the count, the durations at the ascending quantiles qs, and the maximum.
 func (h *Histogram) Quantiles(qs ...float64) (count uint64, at []time.Duration, maxD time.Duration) {
 	var counts [64 * 16]uint64
 	for i := range h.buckets {

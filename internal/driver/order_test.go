@@ -19,7 +19,7 @@ func wantTried(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// A stop that shall come after a resume waits for it, but only for afterMax.
+// A suspension ordered after a resume waits for it, but at most afterMax.
 func TestWantAfter(t *testing.T) {
 	for name, stuck := range map[string]bool{"resume answers": false, "resume hangs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -52,8 +52,7 @@ func TestWantAfter(t *testing.T) {
 	}
 }
 
-// A newer wish does not wait for what an older one had to come after, and whoever waits
-// for the older one goes on.
+// A newer desired state skips the predecessors of an older one and releases its waiters.
 func TestNewerWishIsNotHeldUp(t *testing.T) {
 	never := make(chan struct{})
 	target := &fakeTarget{}

@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	retryMin = 20 * time.Millisecond // also how long a voided suspension waits before the next try
+	retryMin = 20 * time.Millisecond // also the delay after a voided suspension
 	retryMax = time.Second
-	stuckAge = 100 * time.Millisecond // an operation older than this shows as stuck
-	// afterMax is how long an operation waits for those that shall come before it: several
-	// times what they take, so that one that never returns holds nobody up.
+	stuckAge = 100 * time.Millisecond // age at which an operation counts as stuck
+	// afterMax bounds the wait for predecessors. Several times their usual duration, so that one
+	// hung operation delays nobody.
 	afterMax = 2 * time.Millisecond
-	freeTry  = time.Second // for one attempt to undo everything, where a device can be given up on
+	freeTry  = time.Second // per attempt to undo everything; bounds a failing device
 )
 
-// Worker drives one target towards the newest wanted state: a mailbox of one
-// and at most one operation in flight. An operation that never returns stalls
-// this worker and nobody else.
+// Worker drives one target towards the newest desired state: a mailbox of one and at most one
+// operation in flight. A hung operation stalls only its own worker.
 type Worker struct {
 	target  Target
 	hold    *Hold
@@ -38,26 +37,26 @@ type Worker struct {
 	want     model.Desired
 	wantSeq  uint64 // of want
 	wantAt   model.Time
-	after    []<-chan struct{} // to be done before want
-	tried    chan struct{}     // closed when want was tried or replaced; nil: it was
-	redo     bool              // apply want even if it was applied already
-	forget   bool              // and forget what is known about the hardware before
+	after    []<-chan struct{} // predecessors of want
+	tried    chan struct{}     // closed when want was attempted or replaced; nil: already closed
+	redo     bool              // apply want even if already applied
+	forget   bool              // invalidate the target first
 	stopping bool
 	restore  bool // when stopping: undo everything first
-	restored bool // and that was done
-	doubt    bool // run's alone: a suspension failed and may be in force all the same
+	restored bool // the undo succeeded
+	doubt    bool // used by run only: a failed suspension may still be in effect
 	stats    WorkerStats
 	opSince  model.Time
 }
 
-// WorkerStats is a worker's own account.
+// WorkerStats are the counters of one worker.
 type WorkerStats struct {
 	Ops, Errors, Undone uint64
 	LastError           string
 	StuckSince          model.Time // 0: not stuck
 }
 
-// StartWorker starts the goroutine that owns target. lease is the process's.
+// StartWorker starts the goroutine that owns target. lease belongs to the process.
 func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger, now func() model.Time) *Worker {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Worker{
@@ -68,9 +67,9 @@ func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger
 	return w
 }
 
-// Want replaces what is wanted. It never blocks. It is tried after the others
-// that are named, if these don't take too long; the channel that is returned is closed when
-// it was tried, or when something else is wanted instead.
+// Want replaces the desired state and never blocks. The worker applies it after the given
+// predecessors, within afterMax. The returned channel closes once the state was attempted or
+// replaced.
 func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +92,7 @@ func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{}
 	return w.tried
 }
 
-// trying ends the wait of those who come after want. Preconditions: w.mu is held.
+// trying releases the waiters on want. Preconditions: w.mu is held.
 func (w *Worker) trying() {
 	if w.tried != nil {
 		close(w.tried)
@@ -101,7 +100,7 @@ func (w *Worker) trying() {
 	}
 }
 
-// await waits for what shall come before; false: something newer is wanted.
+// await waits for the predecessors; false: a newer state is wanted.
 func (w *Worker) await(ctx context.Context, after []<-chan struct{}) bool {
 	if len(after) == 0 {
 		return true
@@ -125,7 +124,7 @@ func (w *Worker) await(ctx context.Context, after []<-chan struct{}) bool {
 	return true
 }
 
-// Redo applies what is wanted again: the target's objects have changed.
+// Redo applies the desired state again after the target's objects changed.
 func (w *Worker) Redo() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +132,7 @@ func (w *Worker) Redo() {
 	w.signal()
 }
 
-// Recovered says that the client has changed the hardware by itself.
+// Recovered reports that the client changed the hardware state by itself.
 func (w *Worker) Recovered() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,10 +140,9 @@ func (w *Worker) Recovered() {
 	w.signal()
 }
 
-// Stop ends the worker, after undoing everything when restore is set: that is tried
-// until it succeeds or Abandon is called. The returned channel is closed when the target is
-// closed, which an operation that never returns can hold up for ever; Restored then says
-// how it went.
+// Stop ends the worker. With restore, the worker first undoes everything and retries until it
+// succeeds or Abandon is called. The returned channel closes with the target, which a hung
+// operation can delay forever. Restored then reports the result.
 func (w *Worker) Stop(restore bool) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,17 +156,17 @@ func (w *Worker) Stop(restore bool) <-chan struct{} {
 	return w.done
 }
 
-// Restored says that the worker has ended with nothing of what it did left in force.
+// Restored reports that the worker ended and left nothing in effect.
 func (w *Worker) Restored() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.restored
 }
 
-// Abandon gives up waiting: an operation in flight is cancelled where that can be done.
+// Abandon stops waiting and cancels the operation in flight if possible.
 func (w *Worker) Abandon() { w.cancel() }
 
-// Stats returns the account, with StuckSince as of now.
+// Stats returns the counters, with StuckSince as of now.
 func (w *Worker) Stats() WorkerStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -248,14 +246,14 @@ func (w *Worker) run(ctx context.Context) {
 			doneSeq, retry, wait = seq, nil, retryMin
 			continue
 		}
-		// A new wish is tried at once all the same: it may be one that works.
+		// A newer state is attempted without delay, because it may succeed.
 		retry = time.After(wait)
 		wait = min(wait*2, retryMax)
 		doneSeq = seq
 	}
 }
 
-// reconcile makes want true under the lease and says whether that held.
+// reconcile applies want under the lease and reports whether it took effect.
 func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
 	if w.hold.Held() && !w.hold.Valid(w.now()) {
 		w.undo(ctx, want)
@@ -281,7 +279,7 @@ func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
 	return err == nil
 }
 
-// undo takes back a suspension whose lease is void.
+// undo reverts a suspension whose lease is void.
 func (w *Worker) undo(ctx context.Context, want model.Desired) {
 	w.metrics.Undone.Add(1)
 	w.mu.Lock()
@@ -295,8 +293,7 @@ func (w *Worker) undo(ctx context.Context, want model.Desired) {
 	}
 }
 
-// settle has the next operation done whatever the target believes, after one of which
-// nobody knows how far it came.
+// settle invalidates the target after an operation of unknown outcome.
 func (w *Worker) settle() {
 	if w.doubt {
 		w.target.Invalidate()
@@ -304,7 +301,7 @@ func (w *Worker) settle() {
 	}
 }
 
-// free undoes everything, for good.
+// free undoes everything before the worker ends.
 func (w *Worker) free(ctx context.Context, run model.Desired) {
 	w.doubt = w.doubt || w.hold.Held() && !w.hold.Valid(w.now())
 	for wait := retryMin; ; wait = min(wait*2, retryMax) {
@@ -343,7 +340,7 @@ func (w *Worker) op(ctx context.Context, want model.Desired) error {
 	}
 	w.stats.Errors++
 	w.metrics.Errors.Add(1)
-	// The same failure again and again is one line.
+	// Log a repeated failure once.
 	if text := err.Error(); text != w.stats.LastError && ctx.Err() == nil {
 		w.stats.LastError = text
 		w.log.Warn("device operation failed", "queue", want.Queue, "suspend", want.Suspend.String(), "slice", want.Slice, "err", err)

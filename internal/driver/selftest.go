@@ -9,15 +9,14 @@ import (
 	"xsched/internal/model"
 )
 
-// SelfTester is implemented by a driver that can demonstrate preemption on its GPUs: it
-// runs a program of its own, suspends it in the middle of a kernel, resumes it and
-// compares the result.
+// SelfTester is a driver that can demonstrate preemption: it suspends its own program mid-kernel,
+// resumes it and compares the result.
 type SelfTester interface {
-	// SelfTest tests GPUs one after the other. It keeps the results in the state
-	// directory, where the next daemon of the same user finds them.
+	// SelfTest tests GPUs in sequence and stores the results in the state directory for the next
+	// daemon of the same user.
 	SelfTest(ctx context.Context, o SelfTestOptions) ([]SelfTest, error)
-	// KeepTested tests each GPU once per driver release, in the background, until ctx
-	// ends. It calls changed when the evidence has changed.
+	// KeepTested tests each GPU once per driver release in the background until ctx ends. It calls
+	// changed on new evidence.
 	KeepTested(ctx context.Context, o SelfTestOptions, changed func())
 }
 
@@ -25,20 +24,18 @@ type SelfTester interface {
 type SelfTestOptions struct {
 	// GPUs to test; empty: all.
 	GPUs []model.DeviceID
-	// Program returns the path and the environment of the test program. The driver
-	// adds variables of its own.
+	// Program returns the test program's path and environment, to which the driver adds variables.
 	Program func() (path string, env []string, err error)
-	// OnlyIfNeeded leaves GPUs out that need no test for levels 2 and 3.
+	// OnlyIfNeeded skips GPUs whose levels 2 and 3 need no test.
 	OnlyIfNeeded bool
-	// OnStep is called after each step; nil: nobody watches.
+	// OnStep is called after each step; may be nil.
 	OnStep func(gpu model.DeviceID, s SelfTestStep)
 }
 
-// Outcome is the result of a self-test in one word.
+// Outcome is the result of a self-test.
 type Outcome string
 
-// Outcomes. Only a failure says something about the GPU: an inconclusive test
-// could not be carried out.
+// Only a failure is evidence against the GPU; an inconclusive test could not run.
 const (
 	OutcomePassed       Outcome = "passed"
 	OutcomeFailed       Outcome = "failed"
@@ -50,16 +47,16 @@ type SelfTest struct {
 	SelfTestKey
 	Outcome Outcome        `json:"outcome"`
 	Reason  string         `json:"reason,omitempty"`
-	Stop    bool           `json:"stop"`   // levels 2 and 3 were demonstrated
+	Stop    bool           `json:"stop"`   // levels 2 and 3 demonstrated
 	Slices  bool           `json:"slices"` // timeslices can be set and read back
 	When    time.Time      `json:"when"`
 	Steps   []SelfTestStep `json:"steps"`
 }
 
-// SelfTestKey is what a result holds for.
+// SelfTestKey identifies the configuration a result is valid for.
 type SelfTestKey struct {
 	Driver  string `json:"driver"`
-	Version string `json:"version"` // of XSched
+	Version string `json:"version"` // XSched version
 	GPU     string `json:"gpu"`     // PCI address
 	UUID    string `json:"uuid,omitempty"`
 	Name    string `json:"name,omitempty"`

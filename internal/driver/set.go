@@ -12,10 +12,10 @@ import (
 	"xsched/internal/model"
 )
 
-// Set is the drivers that this host has.
+// Set holds the drivers present on this host.
 type Set struct {
 	present []opened
-	absent  []string // why the others are not there
+	absent  []string // why the other drivers are absent
 }
 
 type opened struct {
@@ -23,7 +23,7 @@ type opened struct {
 	instance Instance
 }
 
-// OpenAll detects each driver. Under --virtual only the named one is opened.
+// OpenAll detects each driver, or only the one named by --virtual.
 func OpenAll(all []Driver, o Options, virtual string) *Set {
 	s := &Set{}
 	for _, d := range all {
@@ -40,13 +40,13 @@ func OpenAll(all []Driver, o Options, virtual string) *Set {
 	return s
 }
 
-// Empty reports that there is no driver at all.
+// Empty reports that no driver is present.
 func (s *Set) Empty() bool { return len(s.present) == 0 }
 
-// Absent says why drivers are missing; empty: none is.
+// Absent explains which drivers are missing and why.
 func (s *Set) Absent() string { return strings.Join(s.absent, "; ") }
 
-// NewSession prepares every driver for a process that joined.
+// NewSession prepares every driver for a process that connected.
 func (s *Set) NewSession(o SessionOptions) Session {
 	var parts []Part
 	for _, p := range s.present {
@@ -55,7 +55,7 @@ func (s *Set) NewSession(o SessionOptions) Session {
 	return Combine(s.Absent(), parts...)
 }
 
-// SelfTesters returns the drivers that can test themselves.
+// SelfTesters returns the drivers that support self-tests.
 func (s *Set) SelfTesters() []SelfTester {
 	var out []SelfTester
 	for _, p := range s.present {
@@ -92,7 +92,7 @@ func (s *Set) Describe(id model.DeviceID, owned bool) Device {
 	return out
 }
 
-// Users joins what the drivers find.
+// Users merges the users that each driver finds.
 func (s *Set) Users(managed map[int]bool) map[model.DeviceID][]int {
 	out := map[model.DeviceID][]int{}
 	for _, p := range s.present {
@@ -103,7 +103,7 @@ func (s *Set) Users(managed map[int]bool) map[model.DeviceID][]int {
 	return out
 }
 
-// Attach asks each driver in turn until one says that the process uses it.
+// Attach tries each driver until one recognizes the process.
 func (s *Set) Attach(ctx context.Context, r AttachRequest) (Attached, error) {
 	first := error(&AttachError{
 		Refusal: RefusedSupport, Remedy: "start it with `xsched run`", Err: errors.New("no driver: " + s.Absent()),

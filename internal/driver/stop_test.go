@@ -11,8 +11,7 @@ import (
 	"xsched/internal/model"
 )
 
-// A worker that is stopped goes on until everything is undone, and says so only then: the lease
-// of what may still be in force stays.
+// A stopped worker retries until everything is undone and keeps the lease until then.
 func TestStopTellsTheTruth(t *testing.T) {
 	var broken atomic.Bool
 	target := &fakeTarget{hook: func(want model.Desired) error {
@@ -62,7 +61,7 @@ func TestAbandonedStopIsNoSuccess(t *testing.T) {
 	}
 }
 
-// believer does nothing that it believes to be true, as targets of a driver do.
+// believer skips operations it believes to be in effect, as driver targets do.
 type believer struct {
 	fakeTarget
 	believes atomic.Uint32 // 0: nothing
@@ -70,8 +69,8 @@ type believer struct {
 
 func (b *believer) Invalidate() { b.believes.Store(0) }
 
-// A suspension that failed may be in force all the same: what comes next is done whatever the
-// target believes.
+// A failed suspension may still be in effect, so the next operation must ignore the target's cached
+// state.
 func TestFailedSuspensionIsUndone(t *testing.T) {
 	for _, name := range []string{"by a wish", "by the end"} {
 		b := &believer{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate is level 1: a flag in the shared page that holds further
-// launches in the application, and limits on what it has in flight.
+// Package gate implements level 1: a flag in the shared page that holds launches in the
+// application, and limits on launches in flight.
 package gate
 
 import (
@@ -11,15 +11,14 @@ import (
 	"xsched/internal/model"
 )
 
-// Page is the daemon's half of the queues of a shared page.
+// Page is the daemon's half of a shared page's queues.
 type Page interface {
 	SetGate(slot int, held bool)
 	SetLimits(slot int, inFlight, batch uint32)
 }
 
-// Target is the gate of one queue. Apply only writes memory and never blocks,
-// so the engine loop calls it directly and no reconciler stands between. The
-// client opens a gate by itself when the heartbeat stops: no lease is needed.
+// Target is the gate of one queue. Apply only writes memory, so the engine loop calls it without a
+// worker. Clients open gates when the heartbeat stops, so no lease is needed.
 type Target struct {
 	page    Page
 	slot    int
@@ -32,13 +31,12 @@ type Target struct {
 
 var _ driver.Target = (*Target)(nil)
 
-// New is the gate of a slot, whose state is not known yet.
+// New returns the gate of a slot in unknown state.
 func New(page Page, slot int, metrics *driver.Metrics) *Target {
 	return &Target{page: page, slot: slot, metrics: metrics}
 }
 
-// Apply closes the gate for LevelBlock and opens it for everything else: at
-// the higher levels it is the hardware that stops the work.
+// Apply closes the gate for LevelBlock only; at higher levels the hardware stops the work.
 func (t *Target) Apply(_ context.Context, want model.Desired) error {
 	held := want.Suspend == model.LevelBlock
 	inFlight, batch := clamp(want.InFlight), clamp(want.Batch)
@@ -55,10 +53,10 @@ func (t *Target) Apply(_ context.Context, want model.Desired) error {
 	return nil
 }
 
-// Invalidate makes the next Apply write everything.
+// Invalidate makes the next Apply write every field.
 func (t *Target) Invalidate() { t.known = false }
 
-// Close opens the gate: nobody is left waiting at a queue that is gone.
+// Close opens the gate, so that no launch waits on a removed queue.
 func (t *Target) Close() error {
 	t.known = false
 	return t.Apply(context.Background(), model.Desired{})

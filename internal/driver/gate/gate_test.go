@@ -28,7 +28,7 @@ func TestGate(t *testing.T) {
 		{},
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
 		{Suspend: model.LevelBlock, InFlight: 4, Batch: 2},
-		{Suspend: model.LevelInterrupt, InFlight: -1, Batch: 1 << 40}, // the hardware's business
+		{Suspend: model.LevelInterrupt, InFlight: -1, Batch: 1 << 40}, // left to the hardware
 	} {
 		if err := g.Apply(context.Background(), want); err != nil {
 			t.Fatal(err)

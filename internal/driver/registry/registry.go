@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry lists the drivers. A new driver is one folder and one line here.
+// Package registry lists the drivers. Adding a driver takes one folder and one line here.
 package registry
 
 import (
@@ -9,7 +9,7 @@ import (
 	"xsched/internal/driver/nvidia"
 )
 
-// All returns every driver, in the order in which they are asked.
+// All returns every driver in detection order.
 func All() []driver.Driver {
 	return []driver.Driver{
 		nvidia.New(),
