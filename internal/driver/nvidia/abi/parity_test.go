@@ -23,12 +23,12 @@ import (
 	"xsched/tools/rmlayout/header"
 )
 
-// interfaceData is what one data file says: a branch, whose tags all agree.
+// interfaceData is the content of one data file: a branch whose tags all agree.
 type interfaceData struct {
 	tags      []string
 	constants map[string]uint64
 	controls  map[string]control
-	structs   map[string]map[string]header.Field // by name; the size is the field ""
+	structs   map[string]map[string]header.Field // by name; field "" holds the size
 }
 
 type control struct {
@@ -88,7 +88,7 @@ func read(t *testing.T, name string) interfaceData {
 	return d
 }
 
-// shared says whether a branch has the interface of this package.
+// shared reports whether a branch has the interface of this package.
 func shared(branch string) bool { return branch >= "R535" }
 
 // ours lists the constants of this package, from its source.
@@ -116,7 +116,7 @@ var goStructs = []any{
 	NVOS00{}, NVOS21{}, NVOS64{}, NVOS54{}, DisableChannels{}, Timeslice{}, GroupInfo{}, WorkSubmitToken{}, GPUID{}, ComputeModeRules{},
 }
 
-// layoutOf is a Go struct in the driver's names.
+// layoutOf returns a Go struct's layout in the driver's names.
 func layoutOf(v any) (name string, fields map[string]header.Field) {
 	t := reflect.TypeOf(v)
 	fields = map[string]header.Field{"": {Size: int(t.Size())}}
@@ -171,7 +171,7 @@ func TestGoMatchesEveryBranch(t *testing.T) {
 	}
 }
 
-// The branches before R535 must differ, or they would be in the table of drivers.
+// Branches before R535 must differ, or they belong in the driver table.
 func TestOlderBranchesDiffer(t *testing.T) {
 	for branch, d := range branches(t) {
 		if shared(branch) {
@@ -185,7 +185,7 @@ func TestOlderBranchesDiffer(t *testing.T) {
 	}
 }
 
-// cNames are the shim's structs and fields in the driver's names.
+// cNames maps the shim's structs and fields to the driver's names.
 var cNames = map[string]struct {
 	name   string
 	fields map[string]string
@@ -207,14 +207,11 @@ var cNames = map[string]struct {
 // shimHeader is the shim's copy of the interface.
 func shimHeader(t *testing.T) *header.File {
 	t.Helper()
-	root := "../../../../shim"
-	for _, name := range []string{"driver/rm/rm.h", "rm/rm.h"} {
-		if text, err := os.ReadFile(filepath.Join(root, name)); err == nil {
-			return header.Parse(string(text))
-		}
+	text, err := os.ReadFile("../../../../shim/driver/rm/abi.h")
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("the shim's rm.h was not found")
-	return nil
+	return header.Parse(string(text))
 }
 
 func TestShimMatchesEveryBranch(t *testing.T) {
