@@ -159,23 +159,23 @@ func TestWhatCanBeWrong(t *testing.T) {
 		"node not readable": {
 			func(_ *testing.T, m *Machine) { m.Open = func(string) error { return fs.ErrPermission } },
 			"device nodes", Missing,
-			[]string{"can't be opened"},
+			[]string{"lacks permission"},
 			0,
 		},
 		"no GPU": {
 			func(_ *testing.T, m *Machine) { _ = os.RemoveAll(filepath.Join(m.Root, "proc/driver/nvidia/gpus")) },
 			"GPUs", Missing,
-			[]string{"shows none"},
+			[]string{"lists none"},
 			0,
 		},
 		"MPS server": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/77/comm", "nvidia-cuda-mps\n")
 			file(t, m.Root, "proc/77/cmdline", "nvidia-cuda-mps-server\x00")
-		}, "MPS", Limited, []string{"pid 77", "belong to the server", "quit"}, 1},
+		}, "MPS", Limited, []string{"pid 77", "the server owns", "quit"}, 1},
 		"MPS control only": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/78/comm", "nvidia-cuda-mps\n")
 			file(t, m.Root, "proc/78/cmdline", "/usr/bin/nvidia-cuda-mps-control\x00-d\x00")
-		}, "MPS", Limited, []string{"pid 78", "start now"}, 1},
+		}, "MPS", Limited, []string{"pid 78", "new programs"}, 1},
 		"MPS pipe only": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "mps/control", "")
 			m.Getenv = func(k string) string { return map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/mps"}[k] }
@@ -329,7 +329,7 @@ func TestAMDOnly(t *testing.T) {
 		}, 0, "device nodes", []string{"--device /dev/kfd"}},
 		"no GPU": {func(m *Machine) {
 			_ = os.RemoveAll(filepath.Join(m.Root, "sys/class/kfd/kfd/topology/nodes/1"))
-		}, 0, "GPUs", []string{"shows none"}},
+		}, 0, "GPUs", []string{"lists none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := amdMachine(t)

@@ -13,8 +13,8 @@ import (
 	"xsched/internal/model"
 )
 
-// Diagnose examines the kernel driver, its device nodes, its GPUs and whether
-// they can be debugged, which `xsched attach` needs.
+// Diagnose examines the kernel driver, its device nodes and GPUs, and the debugger support that
+// `xsched attach` needs.
 func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 	d := driver.Diagnosis{Level: model.LevelBlock}
 	if _, err := os.Stat(h.Path(SysfsRoot)); err != nil {
@@ -36,10 +36,10 @@ func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 	checkNodes(&d, h, found)
 	switch {
 	case err != nil:
-		d.Add("GPUs", driver.Missing, err.Error(), "look at `dmesg`")
+		d.Add("GPUs", driver.Missing, err.Error(), "check `dmesg`")
 		return d
 	case len(found) == 0:
-		d.Add("GPUs", driver.Missing, "the driver shows none", "look at `dmesg` and `lspci`")
+		d.Add("GPUs", driver.Missing, "the driver lists none", "check `dmesg` and `lspci`")
 		return d
 	}
 	for _, n := range found {
@@ -61,7 +61,7 @@ func checkNodes(d *driver.Diagnosis, h driver.Host, gpus []Node) {
 	}
 	bad := 0
 	for _, name := range names {
-		status := driver.Note // a GPU that is not ours is merely absent
+		status := driver.Note // an inaccessible GPU is only absent
 		if name == DevicePath {
 			status = driver.Missing
 		}
@@ -72,11 +72,11 @@ func checkNodes(d *driver.Diagnosis, h driver.Host, gpus []Node) {
 		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
 			d.Add("device nodes", status, "this container has no "+name, "start it with `--device /dev/kfd --device /dev/dri`")
 		case errors.Is(err, fs.ErrNotExist):
-			d.Add("device nodes", status, name+" is not there", "look at `dmesg`; udev makes it when the driver loads")
+			d.Add("device nodes", status, name+" does not exist", "check `dmesg`; udev creates it when the driver loads")
 		case errors.Is(err, fs.ErrPermission):
-			d.Add("device nodes", status, name+" can't be opened by this user", "join its group, `render` on most systems (see `ls -l "+name+"`)")
+			d.Add("device nodes", status, name+": this user lacks permission to open it", "join its group, `render` on most systems (see `ls -l "+name+"`)")
 		default:
-			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "look at `dmesg`")
+			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "check `dmesg`")
 		}
 		bad++
 	}
@@ -85,7 +85,7 @@ func checkNodes(d *driver.Diagnosis, h driver.Host, gpus []Node) {
 	}
 }
 
-// checkDebugging looks for the trap handler and the firmware that `attach` relies on.
+// checkDebugging checks for the trap handler and firmware that `attach` relies on.
 func checkDebugging(d *driver.Diagnosis, gpus []Node) {
 	const name = "debugging"
 	var lacking []string

@@ -16,44 +16,43 @@ import (
 	"xsched/internal/model"
 )
 
-// How far an attach looks. CUDA numbers its handles from firstHandle up, RM its
-// clients from firstClient up, over all processes and for as long as the driver is
-// loaded, and then from the start again.
+// Search bounds of an attach. CUDA numbers handles from firstHandle up. RM numbers clients from
+// firstClient up, across all processes, and wraps around.
 const (
 	firstHandle   = 0x5c000000
-	maxHandles    = 0x1000 // looked at in one client
-	handleGap     = 0x100  // missing ones in a row after which no more are expected
+	maxHandles    = 0x1000 // probed per client
+	handleGap     = 0x100  // consecutive misses that end the walk
 	firstClient   = 0xc1d00000
-	maxClients    = 0x100000 // client numbers there are
-	maxSpareWalk  = 64       // numbers above the newest: others may start while we look
-	maxCandidates = 256      // open files of one process
-	maxFiles      = 8        // control files of one process
+	maxClients    = 0x100000 // size of the client number space
+	maxSpareWalk  = 64       // numbers above the newest, for clients created during the walk
+	maxCandidates = 256      // open files per process
+	maxFiles      = 8        // control files per process
 
 	// searchTime bounds the walk over client numbers.
 	searchTime = 2 * time.Second
-	// moreTime is how long the walk goes on after it has found the process's hardware
-	// queues: a process that has more than one RM client made them one soon after the other.
+	// moreTime extends the walk after the first hit, because a process creates its RM clients in
+	// quick succession.
 	moreTime = 20 * time.Millisecond
-	// againTime is for numbers above the newest one.
+	// againTime bounds the search above the newest number.
 	againTime = 300 * time.Millisecond
 )
 
-// Why a process can't be attached to; tested with errors.Is.
+// Attach errors; test with errors.Is.
 var (
 	ErrNoContext = errors.New("the process has no CUDA context")
 	ErrNoRights  = errors.New("not allowed to duplicate the process's files")
 	ErrSearch    = errors.New("its hardware queues were not found in time")
-	// ErrUnsupported is a driver that must not be called.
+	// ErrUnsupported marks a driver whose ABI is unknown or different.
 	ErrUnsupported = errors.New("the driver is not supported")
 )
 
 // Candidate is an open file of another process that may be a control file.
 type Candidate struct {
 	FD   int
-	Link string // what /proc says it is
+	Link string // its /proc link
 }
 
-// candidates lists the open files of a process whose link is of interest.
+// candidates lists a process's open files whose link matches.
 func candidates(pid int, interesting func(link string) bool) ([]Candidate, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	names, err := os.ReadDir(dir)
@@ -79,9 +78,8 @@ func candidates(pid int, interesting func(link string) bool) ([]Candidate, error
 	return out, nil
 }
 
-// StillHasAny says whether the process still has one of the files open under
-// the number it was found at: after exec, or a close, a duplicate must not keep
-// its GPU memory alive.
+// StillHasAny reports whether the process still has one of the files open at its original
+// descriptor. After exec or close, our duplicates must not keep its GPU memory allocated.
 func StillHasAny(pid int, list []Candidate) bool {
 	for _, c := range list {
 		link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, c.FD))
@@ -92,16 +90,15 @@ func StillHasAny(pid int, list []Candidate) bool {
 	return false
 }
 
-// Attached is a process that was taken over from outside.
+// Attached is a process without the shim.
 type Attached struct {
 	Objects *Objects
 	GPUs    map[model.DeviceID]driver.Capability
-	Files   []Candidate // what was duplicated, to see when the process lets go
+	Files   []Candidate // duplicated files, to detect when the process closes them
 }
 
-// Attach finds the RM objects of a process that has no shim: it duplicates its
-// control files and walks client numbers and handles with cheap probes, which
-// answer only for what belongs to that very file.
+// Attach finds the RM objects of a process without the shim. It duplicates the control files and
+// probes client numbers and handles. RM answers only for objects of the same file.
 func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver.Metrics) (*Attached, error) {
 	d.Refresh()
 	if why := d.untouchable(); why != "" {
@@ -119,7 +116,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 		objects.Close()
 		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
 	}
-	closeFiles(files) // the clients found have their own duplicates
+	closeFiles(files) // each client found has its own duplicate
 	gpus, err := objects.Resolve(ctx)
 	if err != nil {
 		objects.Close()
@@ -139,7 +136,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 	return &Attached{Objects: objects, GPUs: gpus, Files: found}, nil
 }
 
-// duplicate takes the process's control files by pidfd_getfd.
+// duplicate copies the process's control files with pidfd_getfd.
 func (d *Driver) duplicate(pid, pidfd int) ([]*File, []Candidate, error) {
 	list, err := d.transport.Find(pid)
 	if err != nil {
@@ -154,7 +151,7 @@ func (d *Driver) duplicate(pid, pidfd int) ([]*File, []Candidate, error) {
 			return nil, nil, fmt.Errorf("attach to process %d: %w: pidfd_getfd: %w", pid, ErrNoRights, err)
 		}
 		if err != nil {
-			continue // closed since
+			continue // closed meanwhile
 		}
 		if d.transport.Accept(fd) != nil || len(files) >= maxFiles {
 			_ = unix.Close(fd)
@@ -163,12 +160,12 @@ func (d *Driver) duplicate(pid, pidfd int) ([]*File, []Candidate, error) {
 		files, found = append(files, NewFile(fd)), append(found, c)
 	}
 	if len(files) == 0 {
-		return nil, nil, fmt.Errorf("attach to process %d: %w: it has no control file open", pid, ErrNoContext)
+		return nil, nil, fmt.Errorf("attach to process %d: %w: no control file is open", pid, ErrNoContext)
 	}
 	return files, found, nil
 }
 
-// newestClient learns how far client numbers have come by making one.
+// newestClient finds the newest client number by allocating one.
 func (d *Driver) newestClient(ctx context.Context) (uint32, error) {
 	f, err := d.transport.Open()
 	if err != nil {

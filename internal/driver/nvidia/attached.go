@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	scanPeriod = 2 * time.Second // between two looks for channels made since
+	scanPeriod = 2 * time.Second // interval of rescans for new channels
 	scanTime   = 5 * time.Second
 )
 
@@ -31,19 +31,19 @@ type attached struct {
 	gpus     map[model.DeviceID]driver.Capability
 	files    []Candidate
 
-	id      uint64 // the guarded session
+	id      uint64 // guarded session
 	scanned time.Time
 }
 
 var _ driver.Attached = (*attached)(nil)
 
-// Attach finds a process's channels on duplicates of its control files.
+// Attach finds a process's channels through duplicates of its control files.
 func (i *instance) Attach(ctx context.Context, r driver.AttachRequest) (driver.Attached, error) {
 	a, err := i.Driver.Attach(ctx, r.PID, r.PIDFD, i.limits(r.UID), i.metrics)
 	if err != nil {
 		return nil, refuse(err)
 	}
-	// The guardian's copy: the session closes its own when the process ends.
+	// Duplicate for the guardian, because the session closes its own pidfd when the process ends.
 	pidfd, err := unix.FcntlInt(uintptr(r.PIDFD), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		a.Objects.Close()
@@ -65,7 +65,7 @@ func (a *attached) Capabilities() map[model.DeviceID]driver.Capability { return 
 
 func (a *attached) RestoredByClose() bool { return false }
 
-// Guard has the guardian hold what restores every channel and timeslice.
+// Guard hands the guardian the state to restore every channel and timeslice.
 func (a *attached) Guard(ctx context.Context, id uint64, page int) (func(restored bool), error) {
 	pidfd := int(a.pidfd.Swap(-1))
 	if pidfd < 0 {
@@ -85,7 +85,7 @@ func (a *attached) Guard(ctx context.Context, id uint64, page int) (func(restore
 	return func(restored bool) { a.guardian.Drop(id, restored) }, nil
 }
 
-// Close also releases what an attach that failed half-way has left.
+// Close also cleans up after a failed attach.
 func (a *attached) Close() {
 	a.session.Close()
 	if pidfd := int(a.pidfd.Swap(-1)); pidfd >= 0 {
@@ -93,9 +93,8 @@ func (a *attached) Close() {
 	}
 }
 
-// Poll ends the session when the process no longer has the files (it closed
-// them or called exec, and only our duplicates keep its GPU memory), and looks
-// now and then for channels made since.
+// Poll ends the session when the process has closed its files or called exec, because only our
+// duplicates keep its GPU memory then. Poll also rescans for new channels.
 func (a *attached) Poll(ctx context.Context) (changed bool, err error) {
 	if !StillHasAny(a.pid, a.files) {
 		return false, errors.New("the process closed its files")
@@ -113,27 +112,27 @@ func (a *attached) Poll(ctx context.Context) (changed bool, err error) {
 		}
 		return false, nil
 	}
-	// The guardian learns how to undo it before anything is done to it.
+	// The guardian must know how to restore a channel before the daemon acts on it.
 	state, fds, err := a.state(ctx)
 	if err == nil {
 		err = a.guardian.Update(a.id, state, fds)
 	}
 	closeAll(fds)
 	if err != nil {
-		a.log.Warn("new hardware queues of an attached process stay unscheduled", "err", err)
+		a.log.Warn("new hardware queues of an attached process are not scheduled", "err", err)
 		return false, nil
 	}
 	a.Release()
 	return true, nil
 }
 
-// wardState is what the guardian needs, with one descriptor for each restore.
+// wardState is the guardian's restore data, with one descriptor per restore.
 type wardState struct {
 	Restores []Restore   `json:"restores"`
 	Files    []Candidate `json:"files"`
 }
 
-// state describes how to restore the process on every GPU.
+// state returns the data to restore the process on every GPU.
 func (a *attached) state(ctx context.Context) (json.RawMessage, []int, error) {
 	s := wardState{Files: a.files}
 	var fds []int
@@ -153,7 +152,7 @@ func (a *attached) state(ctx context.Context) (json.RawMessage, []int, error) {
 	return b, fds, nil
 }
 
-// restoration is the guardian's half.
+// restoration is the guardian's side.
 type restoration struct {
 	driver *Driver
 	pid    int
@@ -161,7 +160,7 @@ type restoration struct {
 	state  wardState
 }
 
-// Restoration rebuilds what state describes.
+// Restoration rebuilds the restores from state.
 func (kernelDriver) Restoration(p driver.Place, pid int, state json.RawMessage, fds []int) (driver.Restoration, error) {
 	r := &restoration{pid: pid}
 	err := json.Unmarshal(state, &r.state)

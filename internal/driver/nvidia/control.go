@@ -22,13 +22,13 @@ type Target struct {
 
 var _ driver.Target = (*Target)(nil)
 
-// Target is the process on a GPU; the objects stay the caller's to close.
+// Target returns the process's target on a GPU; the caller closes the objects.
 func (s *Objects) Target(gpu model.DeviceID) driver.Target { return &Target{s, gpu} }
 
 // Close does nothing: the files belong to the session.
 func (t *Target) Close() error { return nil }
 
-// Invalidate forgets which channels are stopped and which slices are set.
+// Invalidate forgets the stopped channels and the timeslices in effect.
 func (t *Target) Invalidate() {
 	t.objects.mu.Lock()
 	defer t.objects.mu.Unlock()
@@ -42,15 +42,14 @@ func (t *Target) Invalidate() {
 	}
 }
 
-// Apply stops or continues the compute channels and sets the timeslice of
-// their groups. Channels that have appeared since get the same. Stopping comes
-// before slices: somebody is waiting for it.
+// Apply stops or resumes the compute channels and sets their groups' timeslices, including new
+// channels. Stopping comes first, because a latency-critical tenant may be waiting.
 func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 	level := want.Suspend
 	if level < model.LevelDeactivate {
 		level = 0
 	}
-	// New handles may have come with the wish to act on them.
+	// Prove handles that arrived since the last Resolve.
 	err := t.objects.prove(ctx)
 	s := t.objects
 	s.ops.Lock()
@@ -69,25 +68,23 @@ func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 	return err
 }
 
-// How channels are let go. Measured on an H200 (docs/platforms/nvidia.md): RM
-// counts disables, so a channel that was stopped twice takes two enables, while
-// enabling one that runs changes nothing; and a channel that left at the end of
-// its slice (Lv2) with nobody else on the chip does not come back by being
-// enabled: it takes a full stop after that, and another enable.
+// Enable sequences, measured on an H200 (docs/platforms/nvidia.md). RM counts disables: a channel
+// stopped twice needs two enables, and enabling a running channel is a no-op. A channel that left
+// at Lv2 while alone on the GPU ignores an enable. It needs a full stop and another enable.
 var (
 	goOn     = []model.Level{0}
 	goOnSure = []model.Level{0, 0, model.LevelInterrupt, 0}
 )
 
-// stopChannels brings a unit's channels to a level: 0 runs. No channel is ever
-// stopped twice: one that is stopped as hard already stays as it is.
+// stopChannels brings a unit's channels to a level; 0 resumes. A channel already stopped at that
+// level or harder stays as is, because RM counts disables.
 func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) error {
 	var plain, sure, stop []*object
 	free := func(o *object, again bool) {
 		switch {
 		case !o.stale && o.stopped == model.LevelInterrupt, again && !o.stale:
 			plain = append(plain, o)
-		default: // Lv2, or nobody knows
+		default: // Lv2 or unknown
 			sure = append(sure, o)
 		}
 	}
@@ -118,7 +115,7 @@ func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) e
 	)
 }
 
-// apply brings channels to one level after the other, as many at a time as RM takes.
+// apply runs the level steps on channels in chunks of RM's maximum.
 func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...model.Level) error {
 	var err error
 	for len(list) > 0 {
@@ -134,8 +131,7 @@ func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...mo
 func (s *Objects) stopChunk(ctx context.Context, u unit, chunk []*object, level model.Level) error {
 	err := s.disable(ctx, u, chunk, level)
 	if st, ok := statusOf(err); ok && st.gone() {
-		// One of them was freed a moment ago; RM then changes nothing at all. Ask
-		// each again, and stop the rest.
+		// RM rejects the whole list if one channel was just freed. Filter the list and retry.
 		if chunk = s.stillThere(ctx, u, chunk); len(chunk) == 0 {
 			return nil
 		}
@@ -188,8 +184,8 @@ func (s *Objects) stillThere(ctx context.Context, u unit, chunk []*object) []*ob
 	return keep
 }
 
-// setSlice sets a group's timeslice, or its own one back for 0. The own one is
-// read before the first change.
+// setSlice sets a group's timeslice; 0 restores the application's. The application's value is read
+// before the first change.
 func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Duration) error {
 	us := uint64((slice + time.Microsecond - 1) / time.Microsecond)
 	s.mu.Lock()
@@ -205,8 +201,8 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 			return s.groupFailed(g, "read timeslice", err)
 		}
 	}
-	// What we set is written down before the call: an event about the
-	// application's own setting that comes meanwhile then undoes the note.
+	// Record the value before the call. A concurrent event about the application's own setting then
+	// overrides the record.
 	s.mu.Lock()
 	if !g.ownKnown {
 		g.ownUS, g.ownKnown = binary.NativeEndian.Uint64(params), true
@@ -226,7 +222,7 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 	return nil
 }
 
-// groupFailed forgets a group that is gone and passes every other error on.
+// groupFailed drops a freed group and returns every other error.
 func (s *Objects) groupFailed(g *object, what string, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

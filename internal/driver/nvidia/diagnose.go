@@ -32,7 +32,7 @@ func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 	return d
 }
 
-// version grades the loaded driver, and looks for self-tests of it.
+// version grades the loaded driver and reports its self-tests.
 func version(d *driver.Diagnosis, h driver.Host, system System) {
 	g, err := grade(d.Version)
 	const repeat = "`xsched doctor --self-test` repeats the test and shows each step"
@@ -60,8 +60,8 @@ func version(d *driver.Diagnosis, h driver.Host, system System) {
 	case g == Unlisted:
 		d.Add("driver", driver.Limited, err.Error(), "level 1 works; run `xsched doctor --self-test`, or use a driver of "+knownRange())
 	default:
-		d.Add("driver", driver.Limited, d.Version+" has the interface of a measured driver, but has not passed the self-test here",
-			"level 1 works; a daemon tests by itself while nobody uses the GPU, and `xsched doctor --self-test` at once")
+		d.Add("driver", driver.Limited, d.Version+" has the ABI of a measured driver, but has not passed the self-test here",
+			"level 1 works; the daemon tests while the GPU is idle; `xsched doctor --self-test` tests immediately")
 	}
 }
 
@@ -74,7 +74,7 @@ func nodes(d *driver.Diagnosis, h driver.Host, system System) {
 	}
 	bad := 0
 	for _, name := range names {
-		status := driver.Note // a GPU that is not ours is merely absent
+		status := driver.Note // an inaccessible GPU is only absent
 		if name == controlPath {
 			status = driver.Missing
 		}
@@ -85,11 +85,11 @@ func nodes(d *driver.Diagnosis, h driver.Host, system System) {
 		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
 			d.Add("device nodes", status, "this container has no "+name, "start it with the GPU: `--gpus all`, or `--device "+name+"`")
 		case errors.Is(err, fs.ErrNotExist):
-			d.Add("device nodes", status, name+" is not there", "run `nvidia-modprobe -u -c 0`, or any CUDA program as root once")
+			d.Add("device nodes", status, name+" does not exist", "run `nvidia-modprobe -u -c 0`, or any CUDA program as root once")
 		case errors.Is(err, fs.ErrPermission):
-			d.Add("device nodes", status, name+" can't be opened by this user", "join its group (see `ls -l "+name+"`), or in a container allow the device")
+			d.Add("device nodes", status, name+": this user lacks permission to open it", "join its group (see `ls -l "+name+"`), or in a container allow the device")
 		default:
-			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "look at `dmesg`")
+			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "check `dmesg`")
 		}
 		bad++
 	}
@@ -108,44 +108,44 @@ func gpus(d *driver.Diagnosis, system System) {
 		d.Add("GPU "+g.PCI, driver.OK, name, "")
 	}
 	if len(d.GPUs) == 0 {
-		d.Add("GPUs", driver.Missing, "the driver shows none", "look at `dmesg` and `lspci`")
+		d.Add("GPUs", driver.Missing, "the driver lists none", "check `dmesg` and `lspci`")
 	}
 }
 
 func mps(d *driver.Diagnosis, h driver.Host, system System) {
 	pipe := h.Getenv("CUDA_MPS_PIPE_DIRECTORY")
 	m := system.MPS()
-	const remedy = "level 1 works under it; for levels 2 and 3 end it: `echo quit | nvidia-cuda-mps-control`"
+	const remedy = "level 1 works; for levels 2 and 3 stop MPS: `echo quit | nvidia-cuda-mps-control`"
 	switch {
 	case len(m.Servers) > 0:
 		d.Level = model.LevelBlock
-		d.Add("MPS", driver.Limited, fmt.Sprintf("runs (server pid %d): the channels of its clients belong to the server", m.Servers[0]), remedy)
+		d.Add("MPS", driver.Limited, fmt.Sprintf("running (server pid %d): the server owns its clients' channels", m.Servers[0]), remedy)
 	case m.Running():
 		d.Level = model.LevelBlock
-		d.Add("MPS", driver.Limited, fmt.Sprintf("its control daemon runs (pid %d): programs that start now become its clients", m.Control), remedy)
+		d.Add("MPS", driver.Limited, fmt.Sprintf("control daemon is running (pid %d): new programs become its clients", m.Control), remedy)
 	case system.MPSPipe(pipe):
 		if pipe == "" {
 			pipe = DefaultMPSPipe
 		}
-		d.Add("MPS", driver.Note, "there is a control pipe in "+pipe+", but no MPS process to be seen",
-			"remove the folder if no MPS runs; in a container it may run outside")
+		d.Add("MPS", driver.Note, "control pipe in "+pipe+", but no MPS process is visible",
+			"remove the folder unless MPS runs outside this container")
 	default:
-		d.Add("MPS", driver.OK, "does not run", "")
+		d.Add("MPS", driver.OK, "not running", "")
 	}
 }
 
 func mig(d *driver.Diagnosis, system System) {
 	divided := system.MIG()
 	if len(divided) == 0 {
-		d.Add("MIG", driver.OK, "no GPU is divided", "")
+		d.Add("MIG", driver.OK, "no GPU is partitioned", "")
 		return
 	}
 	var names []string
 	for _, n := range divided {
 		names = append(names, fmt.Sprintf("nvidia%d", n))
 	}
-	d.Add("MIG", driver.Limited, strings.Join(names, ", ")+" divided into instances: all instances of a GPU are scheduled as one device, which was not measured",
-		"give each program its own instance and do not schedule it, or turn MIG off")
+	d.Add("MIG", driver.Limited, strings.Join(names, ", ")+" partitioned: XSched schedules all instances of a GPU as one device (not measured)",
+		"give each program its own instance without XSched, or disable MIG")
 }
 
 func computeMode(d *driver.Diagnosis, h driver.Host) {
@@ -158,13 +158,13 @@ func computeMode(d *driver.Diagnosis, h driver.Host) {
 		case "default":
 			d.Add(name, driver.OK, id+": default", "")
 		default:
-			d.Add(name, driver.Limited, id+": "+mode+", so a second program can't use it at the same time",
-				"`nvidia-smi -c DEFAULT` as root, if programs shall share it")
+			d.Add(name, driver.Limited, id+": "+mode+": programs can't share it",
+				"`nvidia-smi -c DEFAULT` as root allows sharing")
 		}
 		said = true
 	}
 	if !said {
-		d.Add(name, driver.Note, "unknown: the driver reports it only to a program on the GPU",
-			"run a program with `xsched run` and look again; CUDA says \"device busy\" where a GPU is exclusive")
+		d.Add(name, driver.Note, "unknown: the driver reports it only to programs on the GPU",
+			"run a program with `xsched run` and retry; CUDA reports \"device busy\" on an exclusive GPU")
 	}
 }

@@ -28,12 +28,12 @@ type fakeObject struct {
 	kind    fakeKind
 	gpu     uint32
 	slice   uint64
-	stopped string // "": runs; else the disables in force, newest last: "2", "3", "33"
-	parked  bool   // left by "2" with nobody else there: an enable alone does not bring it back
+	stopped string // "": running; else the disables in effect, newest last: "2", "3", "33"
+	parked  bool   // left by "2" while alone: an enable alone does not resume it
 }
 
-// fakeRM answers like the driver: a client belongs to the file that made it.
-// A file is known by the inode behind it, so duplicates count as the same.
+// fakeRM answers like the driver: a client belongs to the file that created it. Files are
+// identified by inode, so duplicates match.
 type fakeRM struct {
 	mu      sync.Mutex
 	clients map[uint32]map[uint32]*fakeObject
@@ -47,7 +47,7 @@ var _ Transport = (*fakeRM)(nil)
 
 const measuredVersion = "580.159.04"
 
-// gated is a driver of some version that needs evidence.
+// gated returns a driver of the given version that requires evidence.
 func gated(t Transport, version string) *Driver {
 	d := &Driver{transport: t}
 	d.release.Store(newRelease(version))
@@ -146,8 +146,8 @@ func (r *fakeRM) disable(p []byte) Status {
 	return NV_OK
 }
 
-// newContext makes a client with a file, device 1, subdevice 2, a compute group
-// of n channels and a copy group of two, and tells objects about it.
+// newContext creates a client with a file, device 1, subdevice 2, a compute group of n channels and
+// a copy group of two, and announces them to s.
 func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
@@ -172,7 +172,7 @@ func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int)
 	must(s.AddClient(client, fd))
 	must(s.Alloc(client, client, 1, abi.NV01_DEVICE_0))
 	must(s.Alloc(client, 1, 2, abi.NV20_SUBDEVICE_0))
-	must(s.Alloc(client, 1, 11, abi.KEPLER_CHANNEL_GROUP_A)) // the copy group comes first on purpose
+	must(s.Alloc(client, 1, 11, abi.KEPLER_CHANNEL_GROUP_A)) // copy group first, deliberately
 	must(s.Alloc(client, 11, 90, 0xC86F))
 	must(s.Alloc(client, 11, 91, 0xC86F))
 	must(s.Alloc(client, 1, 10, abi.KEPLER_CHANNEL_GROUP_A))

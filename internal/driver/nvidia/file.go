@@ -9,14 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errClosed is an operation on a file whose process is gone.
-var errClosed = errors.New("the process is gone")
+// errClosed reports an operation after the process ended.
+var errClosed = errors.New("the process has ended")
 
-// File is a duplicate of a process's control file. Holding it keeps the
-// process's GPU memory alive, so Close must take effect at once; and no call may
-// ever reach a file that got the same number afterwards. So every call holds a
-// use, and the descriptor is closed with the last one: a call that is in the
-// kernel keeps the file open there anyway.
+// File is a duplicate of a process's control file. An open duplicate keeps the process's GPU memory
+// allocated, so Close must take effect at once. No call may reach a file that reuses the descriptor
+// number. Every call therefore holds a use, and the last use closes the descriptor.
 type File struct {
 	mu     sync.Mutex
 	fd     int
@@ -24,7 +22,7 @@ type File struct {
 	closed bool
 }
 
-// NewFile takes fd over.
+// NewFile takes ownership of fd.
 func NewFile(fd int) *File { return &File{fd: fd} }
 
 // use calls f with the descriptor, unless the file is closed.
@@ -47,7 +45,7 @@ func (f *File) use(call func(fd int) error) error {
 	return err
 }
 
-// Close forbids new calls and closes the descriptor, now or with the last call in flight.
+// Close rejects new calls and closes the descriptor, now or with the last call in flight.
 func (f *File) Close() error {
 	f.mu.Lock()
 	if f.closed {
@@ -63,8 +61,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// dup duplicates the descriptor. A plain number on purpose: an os.File may change
-// the blocking mode, which the application shares.
+// dup returns a raw descriptor. An os.File could change the blocking mode, which the application
+// shares.
 func (f *File) dup() (n int, err error) {
 	err = f.use(func(fd int) error {
 		n, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)

@@ -4,7 +4,7 @@ package nvidia
 
 import "xsched/internal/wire"
 
-// DecodeRM reads an RM packet and returns its events.
+// DecodeRM returns the events of an RM packet.
 func DecodeRM(packet []byte) ([]RMEvent, error) {
 	n, err := wire.DecodeList(packet, FrameRM, OffRMCount, OffRMEvents, SizeOfRMEvent, MaxRMEvents)
 	if err != nil {
@@ -20,7 +20,7 @@ func DecodeRM(packet []byte) ([]RMEvent, error) {
 	return events, nil
 }
 
-// EncodeRM makes an RM packet of at most MaxRMEvents events.
+// EncodeRM encodes at most MaxRMEvents events.
 func EncodeRM(events []RMEvent) ([]byte, error) {
 	b, err := wire.EncodeList(FrameRM, len(events), OffRMCount, OffRMEvents, SizeOfRMEvent, MaxRMEvents)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 
 var _ driver.Inspector = kernelDriver{}
 
-// Inspect finds nothing by itself: only a daemon with the process's files knows its channels.
+// Inspect finds nothing on the host: only a daemon with the process's files sees its channels.
 func (kernelDriver) Inspect(string, int) (driver.Inspection, error) { return &inspection{}, nil }
 
-// inspection is the channel groups and channels that a daemon reports.
+// inspection holds the channel groups and channels that a daemon reports.
 type inspection struct{ queues []driver.HardwareQueue }
 
 func (i *inspection) Found() bool                  { return len(i.queues) > 0 }
@@ -64,7 +64,7 @@ func (i *inspection) WriteTable(w io.Writer) {
 	_ = table.Flush()
 }
 
-// WritePython prints lists that a test framework can import.
+// WritePython prints Python lists for test frameworks.
 func (i *inspection) WritePython(w io.Writer) {
 	if len(i.queues) == 0 {
 		return

@@ -20,13 +20,13 @@ import (
 // Name identifies the driver.
 const Name = "nvidia"
 
-// RouteChannels names how levels 2 and 3 are reached: the daemon disables channels.
+// RouteChannels: levels 2 and 3 disable channels.
 const RouteChannels = "channels"
 
-// VirtualSocket is the virtual device's default name in the daemon's folder.
+// VirtualSocket is the virtual device's default socket name.
 const VirtualSocket = "vgpu.sock"
 
-// New is the driver for the registry.
+// New returns the driver for the registry.
 func New() driver.Driver { return kernelDriver{} }
 
 type kernelDriver struct{}
@@ -36,7 +36,7 @@ var _ driver.Restorer = kernelDriver{}
 func (kernelDriver) Name() string   { return Name }
 func (kernelDriver) Frames() uint32 { return wire.GroupOf(FrameRM) }
 
-// Open detects the kernel module, or takes the virtual device.
+// Open detects the kernel module, or connects to the virtual device.
 func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	d, err := openAt(o.Place)
 	if err != nil {
@@ -71,7 +71,7 @@ func openAt(p driver.Place) (*Driver, error) {
 	return NewVirtualDriver(p.Socket), nil
 }
 
-// instance is the detected driver as the daemon uses it.
+// instance is the detected driver.
 type instance struct {
 	*Driver
 	metrics     *driver.Metrics
@@ -83,7 +83,7 @@ type instance struct {
 
 var _ driver.Instance = (*instance)(nil)
 
-// Devices lists what the kernel module shows; the virtual device shows nothing by itself.
+// Devices lists the kernel module's GPUs; the virtual device lists none.
 func (i *instance) Devices() []model.DeviceID {
 	if i.Virtual {
 		return nil
@@ -97,7 +97,7 @@ func (i *instance) Devices() []model.DeviceID {
 	return out
 }
 
-// Describe returns what the probes have shown, or what this driver version is expected to do.
+// Describe returns the probed capability of a GPU, or the one expected for this driver version.
 func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, listed bool) {
 	d = driver.Device{Driver: i.Version(), Virtual: i.Virtual, MaxLevel: model.LevelBlock}
 	if !i.Virtual {
@@ -112,36 +112,36 @@ func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, lis
 	d.Probed, d.ComputeMode, d.Reason, d.Slices = probed, v.Compute, v.Reason, v.Slices
 	switch stop, _, _ := i.release.Load().allowed(id); {
 	case !stop:
-		d.Probed = false // it is not asked
+		d.Probed = false // no probe has run
 	case !probed:
 		d.MaxLevel, d.Slices = model.LevelInterrupt, true
 		d.Reason = "expected for this driver; not yet probed"
 	case v.Stop:
 		d.MaxLevel = model.LevelInterrupt
 	}
-	// Under MPS the channels belong to the server: no process can be suspended alone.
+	// Under MPS the server owns all channels, so no process can be suspended alone.
 	if why := i.MPSReason(); why != "" && !owned {
 		d.MaxLevel, d.Slices, d.Reason = model.LevelBlock, false, why
 	}
 	return d, listed
 }
 
-// NewSession prepares for a process that joined.
+// NewSession prepares for a process that connected.
 func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if before := i.Version(); i.Refresh() && i.Version() != before {
-		log.Warn("another driver is loaded", "version", i.Version(), "before", before)
+		log.Warn("driver version changed", "version", i.Version(), "before", before)
 	}
 	objects := NewObjects(i.Driver, i.limits(o.UID), i.metrics)
 	objects.process = o.PID
 	return &session{Objects: objects, log: log}
 }
 
-// limits bounds one process, and the files of one user: a user whose programs
-// hand over files without end must not take the descriptors of all others.
+// limits bounds one process, and the files of one user. Otherwise one user's programs could exhaust
+// the daemon's descriptors.
 func (i *instance) limits(uid int) Limits {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -159,17 +159,17 @@ func (i *instance) limits(uid int) Limits {
 	return Limits{Clients: MaxRMClients, Objects: MaxRMObjects, Files: &b.Budget}
 }
 
-// budget is a user's share of files. It stays while a process of that user may
-// draw on it: a second budget would be a second share.
+// budget is a user's share of files. The budget lives as long as a process of that user may draw on
+// it, because a second budget would double the share.
 type budget struct {
 	Budget
-	asked time.Time // for the last time
+	asked time.Time // last use
 }
 
-// budgetAge is longer than it takes from asking for limits to their use.
+// budgetAge exceeds the time between requesting limits and using them.
 const budgetAge = time.Minute
 
-// fileShare is a user's share of the descriptors this process may have.
+// fileShare returns one user's share of this process's descriptors.
 func fileShare() int {
 	const leastShare, most = 64, 1 << 20
 	var lim unix.Rlimit
@@ -179,7 +179,7 @@ func fileShare() int {
 	return int(max(leastShare, min(lim.Cur, most)/4))
 }
 
-// refuse classifies why a process can't be attached to.
+// refuse classifies an attach error.
 func refuse(err error) *driver.AttachError {
 	e := &driver.AttachError{Err: err}
 	switch {

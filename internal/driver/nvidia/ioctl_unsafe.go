@@ -20,15 +20,15 @@ const (
 	controlPath = "/dev/nvidiactl"
 )
 
-// argPointer is where RM_CONTROL and RM_ALLOC keep the pointer to their parameters.
+// argPointer is the offset of the parameter pointer in RM_CONTROL and RM_ALLOC.
 const argPointer = 16
 
-// kernelTransport is the real driver: ioctl on the character device.
+// kernelTransport calls ioctl on the character device.
 type kernelTransport struct{}
 
 var _ Transport = kernelTransport{}
 
-// Accept allows the control device and nothing else.
+// Accept accepts only the control device.
 func (kernelTransport) Accept(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -48,7 +48,7 @@ func (kernelTransport) Open() (*File, error) {
 	return NewFile(fd), nil
 }
 
-// Ioctl can't be interrupted: the context is asked only before it.
+// Ioctl can't be interrupted, so it checks the context only beforehand.
 func (kernelTransport) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (kernelTransport) Ioctl(ctx context.Context, f *File, request uint32, arg, 
 		defer pin.Unpin()
 		pin.Pin(&arg[0])
 		if len(params) > 0 {
-			// The kernel reads this address out of arg, where the collector doesn't
-			// see it: pinned until the call is back.
+			// The garbage collector does not see the address inside arg, so pin the buffer for the
+			// call.
 			pin.Pin(&params[0])
 			binary.NativeEndian.PutUint64(arg[argPointer:], uint64(uintptr(unsafe.Pointer(&params[0]))))
 		}

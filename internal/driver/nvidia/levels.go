@@ -18,10 +18,10 @@ import (
 	"xsched/internal/model"
 )
 
-// Verdict is what a GPU with this driver does, as a probe on a process's own objects has shown.
+// Verdict is what a GPU supports under this driver, as probed on a process's own objects.
 type Verdict struct {
 	Stop    bool   `json:"stop"`   // levels 2 and 3
-	Slices  bool   `json:"slices"` // timeslices can be read; setting needs the same right
+	Slices  bool   `json:"slices"` // timeslices are readable; setting needs the same right
 	Reason  string `json:"reason,omitempty"`
 	Compute string `json:"compute_mode,omitempty"` // default, exclusive, prohibited; empty: unknown
 }
@@ -29,10 +29,9 @@ type Verdict struct {
 // From ctrl2080gpu.h: NV2080_CTRL_GPU_COMPUTE_MODE_RULES_*.
 var computeModes = map[uint32]string{0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
-// levelCache is the evidence about each GPU under one driver release: what probes on
-// processes' own objects have shown, and the self-test. Positive verdicts of probes outlive the
-// daemon on disk. A negative one may have its cause in the process: it counts for that process at
-// once, for all only when several processes agree, and it expires.
+// levelCache is the evidence about each GPU under one driver release: probes and the self-test.
+// Positive verdicts persist on disk. A negative verdict may be specific to a process: it applies to
+// that process at once, to all when several processes agree, and expires.
 type levelCache struct {
 	mu       sync.Mutex
 	path     string
@@ -47,10 +46,10 @@ type refusal struct {
 	verdict Verdict
 }
 
-// holds says that it has not expired; the zero refusal never holds.
+// holds reports whether the refusal is unexpired; the zero refusal never holds.
 func (r refusal) holds() bool { return time.Since(r.at) <= refusalAge }
 
-// works says that nothing is missing.
+// works reports full support.
 func (v Verdict) works() bool { return v.Stop && v.Slices }
 
 // cacheFile is the cache on disk.
@@ -59,8 +58,7 @@ type cacheFile struct {
 	GPUs   map[string]Verdict `json:"gpus"` // by PCI address
 }
 
-// CacheLevels keeps what probes show in a file of the daemon's folder, one for
-// each version of the driver.
+// CacheLevels persists probe results in the daemon's directory, one file per driver version.
 func (d *Driver) CacheLevels(dir string) error {
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
@@ -68,7 +66,7 @@ func (d *Driver) CacheLevels(dir string) error {
 	return d.loadLevels(d.release.Load())
 }
 
-// loadLevels reads what earlier daemons have learnt about a release. Preconditions: d.refresh is held.
+// loadLevels reads the persisted verdicts of a release. Preconditions: d.refresh is held.
 func (d *Driver) loadLevels(r *release) error {
 	if d.dir == "" {
 		return nil
@@ -96,7 +94,7 @@ func (d *Driver) loadLevels(r *release) error {
 	return nil
 }
 
-// put enters a positive verdict. Preconditions: c.mu is held.
+// put stores a positive verdict. Preconditions: c.mu is held.
 func (c *levelCache) put(gpu model.DeviceID, v Verdict) {
 	if c.known == nil {
 		c.known = map[model.DeviceID]Verdict{}
@@ -104,7 +102,7 @@ func (c *levelCache) put(gpu model.DeviceID, v Verdict) {
 	c.known[gpu] = v
 }
 
-// verdict is what probes have shown about a GPU.
+// verdict returns the probe result for a GPU.
 func (c *levelCache) verdict(gpu model.DeviceID) (Verdict, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +122,7 @@ func (c *levelCache) verdict(gpu model.DeviceID) (Verdict, bool) {
 		return Verdict{}, false
 	}
 	v := newest.verdict
-	v.Reason = fmt.Sprintf("%s (%d processes agree; asked again within %v)", v.Reason, len(c.refusals[gpu]), refusalAge)
+	v.Reason = fmt.Sprintf("%s (%d processes agree; probed again within %v)", v.Reason, len(c.refusals[gpu]), refusalAge)
 	return v, true
 }
 
@@ -136,7 +134,7 @@ func (c *levelCache) tested(gpu model.DeviceID) (driver.SelfTest, bool) {
 	return t, ok
 }
 
-// anyPassed says that a self-test has passed on some GPU.
+// anyPassed reports whether a self-test passed on some GPU.
 func (c *levelCache) anyPassed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +146,7 @@ func (c *levelCache) anyPassed() bool {
 	return false
 }
 
-// Verdict returns what is known of a GPU: probed is false where no process has shown it.
+// Verdict returns the evidence about a GPU; probed is false without a probe by any process.
 func (d *Driver) Verdict(gpu model.DeviceID) (v Verdict, probed bool) {
 	if d.ungated {
 		return Verdict{Stop: true, Slices: true}, true
@@ -163,7 +161,7 @@ func (d *Driver) Verdict(gpu model.DeviceID) (v Verdict, probed bool) {
 	return v, probed
 }
 
-// learn keeps what the probe of a process has shown; positive verdicts also on disk.
+// learn records a process's probe result and persists positive verdicts.
 func (d *Driver) learn(gpu model.DeviceID, process int, v Verdict) error {
 	r := d.release.Load()
 	c := r.levels
@@ -194,7 +192,7 @@ func (d *Driver) learn(gpu model.DeviceID, process int, v Verdict) error {
 	return nil
 }
 
-// writeJSON replaces a file in one step: a daemon that dies here leaves the old file or the new one.
+// writeJSON replaces a file atomically.
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -211,8 +209,8 @@ func writeJSON(path string, v any) error {
 	return nil
 }
 
-// capability is what can be done to a process that has channels on a GPU. own is what
-// its own probe has shown, if that was negative.
+// capability returns what a process with channels on a GPU supports. own is its own negative probe
+// result, if any.
 func (d *Driver) capability(gpu model.DeviceID, own refusal) driver.Capability {
 	v, ok := d.Verdict(gpu)
 	if !ok && own.holds() {
@@ -227,14 +225,14 @@ func (d *Driver) capability(gpu model.DeviceID, own refusal) driver.Capability {
 	return driver.Capability{MaxLevel: model.LevelInterrupt, Slices: v.Slices, Reason: v.Reason, Route: RouteChannels}
 }
 
-// MPSReason says that MPS owns the channels of programs that start now; empty: it does not.
+// MPSReason explains that MPS owns the channels of new programs; empty without MPS.
 func (d *Driver) MPSReason() string {
 	d.mps.look()
 	return d.mps.reason()
 }
 
-// probeLevels finds out what each GPU does on which the process has channels
-// and nobody had before. The error is one after which asking again makes sense.
+// probeLevels probes each GPU that the process has channels on and that has no verdict. An error
+// asks for a retry.
 func (s *Objects) probeLevels(ctx context.Context) error {
 	if s.driver.ungated {
 		return nil
@@ -258,7 +256,7 @@ func (s *Objects) probeLevels(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 		if err := s.driver.learn(gpu, s.process, v); err != nil {
-			// The verdict holds; only the next daemon has to ask again.
+			// The verdict stands; only persisting it failed.
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -283,8 +281,8 @@ func (s *Objects) unjudged() map[model.DeviceID]unit {
 	return out
 }
 
-// judge asks for what nobody notices: it reads the timeslice of a group, and enables
-// channels that run already, with the very request that stops them.
+// judge probes without side effects: it reads a timeslice and enables channels that already run,
+// with the request that also stops them.
 func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 	var v Verdict
 	ask := func(object, cmd uint32, params []byte) (bool, error) {
@@ -294,7 +292,7 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 		case err == nil:
 			return true, nil
 		case !answered || st.transient() || st.gone():
-			return false, err // says nothing about the GPU
+			return false, err // no evidence about the GPU
 		}
 		v.Reason = err.Error()
 		return false, nil
@@ -304,7 +302,7 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 		return v, err
 	}
 	if !v.Slices {
-		v.Reason = fmt.Sprintf("driver %s does not tell timeslices here: %s", d.Version(), v.Reason)
+		v.Reason = fmt.Sprintf("driver %s does not report timeslices here: %s", d.Version(), v.Reason)
 	}
 	one := disableChannels(false, false, u.client.handle, []uint32{u.stop[0].handle})
 	if v.Stop, err = ask(u.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, one); err != nil {
@@ -313,7 +311,7 @@ func (d *Driver) judge(ctx context.Context, u unit) (Verdict, error) {
 	if !v.Stop {
 		v.Reason = fmt.Sprintf("driver %s does not stop channels here: %s", d.Version(), v.Reason)
 	}
-	// Only for people to read: whatever the answer, nothing depends on it.
+	// Informational only; no decision depends on it.
 	rules := make([]byte, 4)
 	if d.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES, rules) == nil {
 		v.Compute = computeModes[binary.NativeEndian.Uint32(rules)]

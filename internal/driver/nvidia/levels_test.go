@@ -42,13 +42,13 @@ func TestProbedLevels(t *testing.T) {
 		level  model.Level
 		slices bool
 		words  string
-		again  bool // nothing was learnt
+		again  bool // no evidence was recorded
 	}{
 		"all works":            {none, 0, model.LevelInterrupt, true, "", false},
 		"no stop":              {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x56, model.LevelBlock, true, "does not stop channels", false},
 		"no right to stop":     {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INSUFFICIENT_PERMISSIONS, model.LevelBlock, true, "insufficient permissions", false},
 		"another layout":       {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 0x3A, model.LevelBlock, true, "invalid parameter struct", false},
-		"no slices":            {abi.NVA06C_CTRL_CMD_GET_TIMESLICE, 0x56, model.LevelInterrupt, false, "does not tell timeslices", false},
+		"no slices":            {abi.NVA06C_CTRL_CMD_GET_TIMESLICE, 0x56, model.LevelInterrupt, false, "does not report timeslices", false},
 		"busy now":             {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_BUSY_RETRY, model.LevelBlock, false, "being probed", true},
 		"gone under the probe": {abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV_ERR_INVALID_OBJECT_HANDLE, model.LevelBlock, false, "being probed", true},
 	} {
@@ -70,7 +70,7 @@ func TestProbedLevels(t *testing.T) {
 			if got.MaxLevel != c.level || got.Slices != c.slices || !strings.Contains(got.Reason, c.words) || (c.words == "") != (got.Reason == "") {
 				t.Errorf("%+v", got)
 			}
-			// Asked once: a second look asks nothing that is known.
+			// A second Resolve must not probe again.
 			before := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]
 			_, _ = s.Resolve(context.Background())
 			if again := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS] > before; again != c.again {
@@ -81,7 +81,7 @@ func TestProbedLevels(t *testing.T) {
 					t.Errorf("the probe stopped channel %d", h)
 				}
 			}
-			// The next daemon takes over what works, and asks again about what does not.
+			// The next daemon loads positive verdicts and probes the negative ones again.
 			next := gated(fake, measuredVersion)
 			if err := next.CacheLevels(dir); err != nil {
 				t.Fatal(err)
@@ -122,7 +122,7 @@ func TestBadLevelCache(t *testing.T) {
 	}
 }
 
-// Under MPS a client has no channels of its own: that is the reason, not "not yet".
+// Under MPS a client has no channels of its own, and the reason must say so.
 func TestMPSReason(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
@@ -164,7 +164,7 @@ func TestMPSReason(t *testing.T) {
 	}
 }
 
-// walkFake is a walk on a fake driver with one file.
+// walkFake returns a walk on a fake driver with one file.
 func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
 	t.Helper()
 	fake := newFakeRM()
@@ -181,7 +181,7 @@ func walkFake(t *testing.T) (*fakeRM, *walk, *int) {
 	return fake, &walk{driver: d, files: []*File{f}, into: s, budget: searchTime}, &fd
 }
 
-// put gives the walk's file a client with a context.
+// put adds a client with a context to the walk's file.
 func (r *fakeRM) put(fd int, client, base, gpu uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +233,7 @@ func TestWalkEndsInTime(t *testing.T) {
 	}
 }
 
-// Handles that are far apart, and with other objects between them.
+// Handles may be far apart and interleaved with other objects.
 func TestWalkPassesGaps(t *testing.T) {
 	fake, w, fd := walkFake(t)
 	fake.put(*fd, firstClient+3, firstHandle+200, fakeGPU)
@@ -248,7 +248,7 @@ func TestWalkPassesGaps(t *testing.T) {
 	}
 }
 
-// Channels on two GPUs in one client that both GPUs claim are left alone, and that is said.
+// The walk leaves channels alone that two GPUs claim, and reports it.
 func TestWalkLeavesAmbiguousChannelsAlone(t *testing.T) {
 	fake, w, fd := walkFake(t)
 	fake.put(*fd, firstClient+3, firstHandle+1, fakeGPU)

@@ -9,7 +9,7 @@ import (
 	"xsched/internal/driver"
 )
 
-// A user's share of files is one as long as any of its processes may take from it.
+// A user's budget persists while any of its processes may draw on it.
 func TestBudgetStaysWithItsSessions(t *testing.T) {
 	d := &instance{budgets: map[int]*budget{}, filesPerUID: 4}
 	old := func() {
@@ -18,14 +18,14 @@ func TestBudgetStaysWithItsSessions(t *testing.T) {
 		}
 	}
 	first := d.limits(1000)
-	open := NewObjects(nil, first, &driver.Metrics{}) // no file handed over yet
+	open := NewObjects(nil, first, &driver.Metrics{}) // no file received yet
 	old()
 	_ = d.limits(1001)
 	if d.limits(1000).Files != first.Files {
 		t.Error("the user of an open session got a second share")
 	}
 	open.Close()
-	asked := d.limits(1000) // and not used yet
+	asked := d.limits(1000) // not used yet
 	_ = d.limits(1001)
 	if d.limits(1000).Files != asked.Files {
 		t.Error("a share was forgotten between asking and use")

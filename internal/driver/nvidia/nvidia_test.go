@@ -30,7 +30,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// Bytes computed by hand from the header files.
+// Bytes computed by hand from the driver headers.
 func TestBytes(t *testing.T) {
 	got := disableChannels(true, true, 0xc1d00001, []uint32{0x5c000010, 0x5c000011})
 	want := make([]byte, 536)
@@ -115,7 +115,7 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	if len(r.lists) != 3 {
 		t.Error("what is true already was done again")
 	}
-	// RM counts disables: what is stopped harder already must not be stopped again.
+	// RM counts disables, so a channel stopped harder must not be stopped again.
 	apply(t, target, model.Desired{Suspend: model.LevelDeactivate})
 	if got := r.object(0xc1d00001, 100).stopped; got != "3" || len(r.lists) != 3 {
 		t.Errorf("level 3 to 2: %q", got)
@@ -132,7 +132,7 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	}
 }
 
-// Every way from one level to another, and what is not known on the way, ends with channels that run.
+// Every sequence of levels, with or without Invalidate, ends with running channels after a resume.
 func TestEveryLevelIsLeft(t *testing.T) {
 	levels := []model.Level{model.LevelDeactivate, model.LevelInterrupt}
 	for _, first := range levels {
@@ -171,7 +171,7 @@ func TestTimeslices(t *testing.T) {
 	if r.object(c, 10).slice != 1 || r.object(c, 11).slice != 1024 || s.OwnSlice(fakeDevice) != 2048 {
 		t.Errorf("slices %d %d own %d", r.object(c, 10).slice, r.object(c, 11).slice, s.OwnSlice(fakeDevice))
 	}
-	// The application sets its own: ours is applied again, theirs is restored.
+	// The application sets its own timeslice: ours is applied again, theirs is restored.
 	r.mu.Lock()
 	r.clients[c][10].slice = 3000
 	r.mu.Unlock()
@@ -184,7 +184,7 @@ func TestTimeslices(t *testing.T) {
 	if r.object(c, 10).slice != 3000 {
 		t.Errorf("restored %d", r.object(c, 10).slice)
 	}
-	// The client recovered by itself: after Invalidate ours is set again.
+	// After a client recovery, Invalidate makes Apply set our timeslice again.
 	apply(t, target, model.Desired{Slice: time.Second})
 	r.mu.Lock()
 	r.clients[c][10].slice = 3000
@@ -212,7 +212,7 @@ func TestChannelsCreatedWhileSuspended(t *testing.T) {
 	if r.object(c, 101).stopped != "3" {
 		t.Error("a new channel of a suspended group runs")
 	}
-	// One is freed without a word: the others are stopped all the same.
+	// A channel freed without notice must not prevent stopping the others.
 	apply(t, target, model.Desired{})
 	r.mu.Lock()
 	delete(r.clients[c], 100)
@@ -223,8 +223,7 @@ func TestChannelsCreatedWhileSuspended(t *testing.T) {
 	}
 }
 
-// A process that names another's client and handles gets nothing, and nothing
-// of the other is touched.
+// A process that names another process's client and handles gains nothing and touches nothing.
 func TestForeignHandles(t *testing.T) {
 	r, victim, m := newFake(t)
 	r.newContext(t, victim, 0xc1d00001, fakeGPU, 4)
@@ -245,7 +244,7 @@ func TestForeignHandles(t *testing.T) {
 	if o := r.object(0xc1d00001, 100); o.stopped != "" || r.object(0xc1d00001, 10).slice != 2048 || len(r.lists) != 0 {
 		t.Error("the victim was touched")
 	}
-	// In a client of its own it names a channel that it does not have.
+	// The thief names a foreign channel inside its own client.
 	r.newContext(t, thief, 0xc1d00002, fakeGPU, 1)
 	_ = thief.Alloc(0xc1d00002, 10, 103, 0xC86F)
 	apply(t, thief.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
@@ -262,7 +261,7 @@ func TestFreeAndLimits(t *testing.T) {
 	const c = 0xc1d00001
 	r.newContext(t, s, c, fakeGPU, 3)
 	f := s.clients[c].file
-	s.Free(c, 10) // the group, with its channels and the compute object below
+	s.Free(c, 10) // the group with its channels and the compute object below
 	if n := len(s.clients[c].objects); n != 5 {
 		t.Errorf("%d objects left", n)
 	}
@@ -308,8 +307,8 @@ func TestFreeAndLimits(t *testing.T) {
 	}
 }
 
-// Closing takes effect while a call is in flight: no new one starts, and the
-// number is closed when it is back.
+// Close takes effect during a call: no new call starts, and the descriptor closes when the call
+// returns.
 func TestFileCloseDuringCall(t *testing.T) {
 	fd, _ := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
 	f := NewFile(fd)
@@ -345,9 +344,9 @@ func TestRestore(t *testing.T) {
 		t.Fatalf("%+v %v", list, err)
 	}
 	apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt, Slice: time.Microsecond})
-	s.Close() // the daemon is gone
+	s.Close() // the daemon has died
 	r.mu.Lock()
-	delete(r.clients[c], 100) // and one channel too
+	delete(r.clients[c], 100) // and one channel was freed
 	r.mu.Unlock()
 	f := NewFile(fds[0])
 	defer func() { _ = f.Close() }()

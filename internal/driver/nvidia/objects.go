@@ -16,10 +16,10 @@ import (
 	"xsched/internal/model"
 )
 
-// Limits bound what one process can make the daemon remember.
+// Limits bound the state the daemon keeps for one process.
 type Limits struct {
 	Clients, Objects int
-	// Files bounds the files of many processes together, a user's say; nil: no bound.
+	// Files bounds the files of several processes together, such as a user's; nil: unbounded.
 	Files *Budget
 }
 
@@ -27,7 +27,7 @@ type Limits struct {
 type Budget struct {
 	Most  int
 	used  atomic.Int64
-	users atomic.Int64 // processes that may take files from it
+	users atomic.Int64 // processes that may draw on the budget
 }
 
 func (b *Budget) take() bool {
@@ -53,10 +53,10 @@ func (b *Budget) use(by int64) {
 	}
 }
 
-// InUse says that a process has files of the budget, or may yet take some.
+// InUse reports whether a process holds files of the budget or may still take some.
 func (b *Budget) InUse() bool { return b.users.Load() > 0 || b.used.Load() > 0 }
 
-// proof is what a probe on the client's own file has shown about a handle.
+// proof is the result of probing a handle on the client's own file.
 type proof uint8
 
 const (
@@ -65,26 +65,24 @@ const (
 	refuted
 )
 
-// object is one handle of a client, as claimed; nothing is done to it before
-// it is proved.
+// object is one handle of a client, as claimed. The daemon acts on it only after a probe proves it.
 type object struct {
 	handle, parent, class uint32
-	order                 uint64 // of appearance
-	depth                 int    // claimed parents above it, itself included
+	order                 uint64 // of creation
+	depth                 int    // claimed ancestors, including itself
 	proof                 proof
 
-	gpu model.DeviceID // subdevice, proved: where it is
+	gpu model.DeviceID // subdevice, proved: its GPU
 
-	// stale: somebody else may have changed what is noted here.
+	// stale: the recorded state may be outdated.
 	stale bool
-	// hidden: found by a later look at an attached process, and nothing is done to it
-	// before the guardian knows of it.
+	// hidden: found by a rescan; the daemon must not act on it before the guardian knows it.
 	hidden bool
 
-	// Channel: how it is stopped.
+	// Channel: the level at which it is stopped.
 	stopped model.Level
 
-	// Group: the application's own timeslice, and the one we set (0: its own).
+	// Group: the application's own timeslice, and ours (0: none set).
 	ownUS, setUS uint64
 	ownKnown     bool
 }
@@ -102,40 +100,38 @@ type rmClient struct {
 	handle  uint32
 	file    *File
 	objects map[uint32]*object
-	below   map[uint32]map[uint32]*object // by the parent they claim, known or not
+	below   map[uint32]map[uint32]*object // by claimed parent, known or not
 }
 
-// Objects is what is known of one process's RM objects, from what it said (or
-// from what an attach found) and from probes. Events only write down; probes
-// and operations, which block, are Resolve's and Apply's.
+// Objects holds one process's RM objects, from its announcements or an attach, and from probes.
+// Events only record; Resolve and Apply make the blocking calls.
 type Objects struct {
 	driver  *Driver
 	limits  Limits
 	metrics *driver.Metrics
-	// everyChannel: found by probing. Which group a channel is in is not known, so all of
-	// a GPU are stopped; the parent of groups and channels is a name for their GPU.
+	// everyChannel: an attach can't see group membership, so all channels of a GPU are stopped.
+	// The parent of groups and channels then identifies their GPU.
 	everyChannel bool
 
-	process int // its pid, to tell the evidence of one process from that of another
+	process int // pid, to separate the evidence of different processes
 
-	ops sync.Mutex // at most one operation in flight for a process
+	ops sync.Mutex // at most one operation in flight per process
 
 	mu      sync.Mutex
 	clients map[uint32]*rmClient
 	count   int
 	order   uint64
 	closed  bool
-	lie     string                     // why a client of this process was not accepted
-	refused map[model.DeviceID]refusal // what its own probes have shown, where that is negative
+	lie     string                     // why a client of this process was rejected
+	refused map[model.DeviceID]refusal // negative results of its own probes
 
-	caught atomic.Uint64 // channels that appeared while others were stopped
+	caught atomic.Uint64 // channels created while others were stopped
 
-	// What the engine loop asks for. It never waits for mu, which what a process sends decides
-	// how long is held.
+	// shown serves the engine loop. Lock-free, because clients control how long mu is held.
 	shown atomic.Pointer[shown]
 }
 
-// NewObjects knows nothing yet.
+// NewObjects returns an empty set.
 func NewObjects(d *Driver, l Limits, m *driver.Metrics) *Objects {
 	l.Files.use(1)
 	s := &Objects{driver: d, limits: l, metrics: m, clients: map[uint32]*rmClient{}}
@@ -143,7 +139,7 @@ func NewObjects(d *Driver, l Limits, m *driver.Metrics) *Objects {
 	return s
 }
 
-// maxDepth is how deep objects may claim to be: device, group, channel and compute object are four.
+// maxDepth bounds the claimed nesting: device, group, channel and compute object make four.
 const maxDepth = 6
 
 var (
@@ -152,7 +148,7 @@ var (
 	errTooDeep = fmt.Errorf("RM objects are at most %d deep", maxDepth)
 )
 
-// AddClient takes over fd, the file that made an RM client.
+// AddClient takes ownership of fd, the file that created an RM client.
 func (s *Objects) AddClient(handle uint32, fd int) error {
 	f := NewFile(fd)
 	err := s.driver.Accept(fd)
@@ -178,7 +174,7 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 	return nil
 }
 
-// Alloc writes down an object; classes that don't matter are ignored.
+// Alloc records an object and ignores irrelevant classes.
 func (s *Objects) Alloc(client, parent, handle, class uint32) error {
 	return s.enter(client, object{handle: handle, parent: parent, class: class})
 }
@@ -196,7 +192,7 @@ func (s *Objects) enter(client uint32, o object) error {
 	}
 	if old := c.objects[handle]; old != nil {
 		if old.parent != o.parent || old.class != o.class {
-			s.forget(c, handle) // its number has gone to something else
+			s.forget(c, handle) // the handle was reused
 		} else {
 			c.remove(old)
 			s.count--
@@ -232,11 +228,11 @@ func (c *rmClient) remove(o *object) {
 	}
 }
 
-// settle says how deep a new object is, and then what claims to be below it; false: too deep,
-// and nothing is changed. A circle is too deep.
+// settle computes the depth of a new object and of the objects that claim to be below it. False:
+// too deep or cyclic, and nothing changed.
 func (c *rmClient) settle(o *object) bool {
 	o.depth = 1
-	if up := c.objects[o.parent]; up != nil && o.parent != o.handle { // an attached process's subdevice names itself
+	if up := c.objects[o.parent]; up != nil && o.parent != o.handle { // an attached process's subdevice is its own parent
 		o.depth = up.depth + 1
 	}
 	if o.depth > maxDepth {
@@ -254,7 +250,7 @@ func (c *rmClient) settle(o *object) bool {
 		next := map[uint32]*object{}
 		for _, child := range level {
 			if child.handle == o.parent {
-				return false // a circle
+				return false // cycle
 			}
 			deeper[child] = depth
 			maps.Copy(next, c.below[child.handle])
@@ -267,7 +263,7 @@ func (c *rmClient) settle(o *object) bool {
 	return true
 }
 
-// Free forgets an object and what is below it; the client itself when they are the same.
+// Free removes an object and everything below it, or the whole client if handle names it.
 func (s *Objects) Free(client, handle uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,8 +279,8 @@ func (s *Objects) Free(client, handle uint32) {
 	s.forget(c, handle)
 }
 
-// forget removes an object and all below it, and returns how many handles it
-// visited. Preconditions: s.mu is held.
+// forget removes an object and everything below it, and returns the number of handles visited.
+// Preconditions: s.mu is held.
 func (s *Objects) forget(c *rmClient, handle uint32) (visits int) {
 	for gone := []uint32{handle}; len(gone) > 0; visits++ {
 		h := gone[len(gone)-1]
@@ -300,8 +296,8 @@ func (s *Objects) forget(c *rmClient, handle uint32) (visits int) {
 	return visits
 }
 
-// Timeslice notes that the application set a group's timeslice itself: ours is
-// gone from the hardware, and theirs is the one to restore.
+// Timeslice records that the application set a group's timeslice: ours is overwritten, and theirs
+// is the one to restore.
 func (s *Objects) Timeslice(client, group uint32, us uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +316,7 @@ func (s *Objects) dropClient(c *rmClient) {
 	delete(s.clients, c.handle)
 }
 
-// Close lets go of every file, at once.
+// Close closes every file immediately.
 func (s *Objects) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,8 +331,8 @@ func (s *Objects) Close() {
 	s.limits.Files.use(-1)
 }
 
-// Resolve probes what has appeared since the last time and returns what can be
-// done on which GPU. It blocks as long as the device does.
+// Resolve probes new objects and returns the capability per GPU. It blocks as long as the device
+// does.
 func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error) {
 	if s.driver.untouchable() != "" {
 		return nil, nil
@@ -350,7 +346,7 @@ func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capabi
 	return s.capabilities(), err
 }
 
-// prove probes every handle that has appeared since the last time.
+// prove probes every handle that is new since the last call.
 func (s *Objects) prove(ctx context.Context) error {
 	for {
 		list := s.unproved()
@@ -373,7 +369,7 @@ type claim struct {
 	o *object
 }
 
-// unproved finds the handles that have to be probed.
+// unproved returns the handles that need a probe.
 func (s *Objects) unproved() []claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,15 +384,15 @@ func (s *Objects) unproved() []claim {
 	return out
 }
 
-// has says that an object was not freed since.
+// has reports whether an object still exists.
 func (s *Objects) has(c *rmClient, o *object) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clients[c.handle] == c && c.objects[o.handle] == o
 }
 
-// probe asks RM, on the client's own file, whether the handle is what the
-// process says. The error is one after which probing again makes sense.
+// probe asks RM, on the client's own file, whether the handle is what the process claims. An error
+// asks for a retry.
 func (s *Objects) probe(ctx context.Context, c *rmClient, o *object) error {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -414,7 +410,7 @@ func (s *Objects) probe(ctx context.Context, c *rmClient, o *object) error {
 	return nil
 }
 
-// probeObject makes the cheap control that only succeeds on the right kind of object.
+// probeObject issues a cheap control that succeeds only on the claimed class.
 func (d *Driver) probeObject(ctx context.Context, f *File, client, handle, class uint32) (model.DeviceID, error) {
 	o := object{class: class}
 	params := make([]byte, 4)
@@ -431,7 +427,7 @@ func (d *Driver) probeObject(ctx context.Context, f *File, client, handle, class
 	}
 }
 
-// decodeGPUID unpacks domain<<16 | bus<<8 | device: RM leaves the function out.
+// decodeGPUID unpacks domain<<16 | bus<<8 | device; RM omits the function.
 func decodeGPUID(id uint32) model.DeviceID {
 	return model.MakeDeviceID(id>>16, id>>8&0xFF, id&0xFF, 0)
 }

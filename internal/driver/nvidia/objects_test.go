@@ -35,7 +35,7 @@ func newObjects(t testing.TB, l Limits) *Objects {
 	return s
 }
 
-// check looks for what must always be true of the notes.
+// check verifies the invariants.
 func (s *Objects) check(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -76,7 +76,7 @@ func (s *Objects) check(t testing.TB) {
 	}
 }
 
-// However a process arranges its objects, one FREE is over quickly.
+// A FREE stays cheap, however a process arranges its objects.
 func TestFreeOfManyObjects(t *testing.T) {
 	const channel = 0xC86F
 	for name, fill := range map[string]func(alloc func(parent, handle uint32)){
@@ -123,14 +123,14 @@ func TestFreeOfManyObjects(t *testing.T) {
 		s.mu.Unlock()
 		s.check(t)
 		t.Logf("%s: %d too deep, %d visits, %d left", name, refused, visits, s.count)
-		// Each object once, and the one that was named.
+		// Each removed object is visited once, plus the named one.
 		if removed := before - s.count; visits > removed+1 {
 			t.Errorf("%s: FREE of %d objects visited %d", name, removed, visits)
 		}
 	}
 }
 
-// The engine loop asks while somebody else is at the objects, or looks for MPS.
+// The engine loop never blocks on the object lock or the MPS check.
 func TestLoopNeverWaits(t *testing.T) {
 	r, s, _ := newFake(t)
 	s.driver.mps = &mpsWatch{system: System{Root: t.TempDir()}}
@@ -176,7 +176,7 @@ func TestBudgetKnowsItsUsers(t *testing.T) {
 	}
 }
 
-// FuzzObjects feeds what a hostile process may send.
+// FuzzObjects feeds arbitrary client input.
 func FuzzObjects(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 2, 4, 0, 0, 0})
 	f.Add([]byte{0, 1, 0, 0, 0, 1, 1, 2, 3, 1, 1, 2, 1, 3, 1, 1, 3, 2, 3, 3, 1, 2, 0, 0})

@@ -11,13 +11,13 @@ import (
 	"xsched/internal/model"
 )
 
-// channel is a hardware queue: an object of the resource manager.
+// channel is a hardware queue: a channel or channel group.
 type channel struct {
 	handle, class, group uint32
-	sliceUS              uint64 // of a group, in force; 0: unknown
+	sliceUS              uint64 // group timeslice in effect; 0: unknown
 }
 
-// HardwareQueues lists the proved channel groups and channels, by GPU.
+// HardwareQueues lists the proved channel groups and channels by GPU.
 func (s *Objects) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,10 +70,10 @@ func (u *unit) list(gpu model.DeviceID) (out []driver.HardwareQueue) {
 	return out
 }
 
-// Caught is how many channels appeared while others of their client were stopped.
+// Caught returns how many channels appeared while others of their client were stopped.
 func (s *Objects) Caught() uint64 { return s.caught.Load() }
 
-// catch counts a channel that comes while others are stopped. Preconditions: s.mu is held.
+// catch counts a channel created while others are stopped. Preconditions: s.mu is held.
 func (s *Objects) catch(c *rmClient, o *object) {
 	if !o.isChannel() {
 		return

@@ -9,7 +9,8 @@ import (
 	"xsched/internal/model"
 )
 
-// What is listed are groups with their channels, and a channel that comes while others are stopped is counted.
+// HardwareQueues lists groups with their channels; a channel created during a stop counts as
+// caught.
 func TestHardwareQueues(t *testing.T) {
 	r, s, _ := newFake(t)
 	const c = 0xc1d00001

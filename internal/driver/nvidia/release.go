@@ -10,8 +10,8 @@ import (
 	"xsched/internal/model"
 )
 
-// release is the driver that is loaded now, with the evidence about it. A driver that
-// was upgraded is another release: nothing that was learnt about the old one holds.
+// release is the loaded driver with its evidence. An upgraded driver is a new release and inherits
+// no evidence.
 type release struct {
 	version string
 	grade   Grade
@@ -28,11 +28,11 @@ func newRelease(version string) *release {
 	return r
 }
 
-// Version is the loaded driver's, as of the last Refresh.
+// Version returns the driver version as of the last Refresh.
 func (d *Driver) Version() string { return d.release.Load().version }
 
-// readVersion asks the machine. The virtual GPU reports a version only if a file beside
-// its socket says so, as tests of other drivers have it.
+// readVersion reads the loaded version. The virtual GPU reports one only if a file beside its
+// socket sets it, for tests.
 func (d *Driver) readVersion() (string, error) {
 	v, err := d.system.DriverVersion()
 	if err != nil && d.Virtual {
@@ -41,12 +41,12 @@ func (d *Driver) readVersion() (string, error) {
 	return v, err
 }
 
-// Refresh reads the driver's version again and says whether another one is loaded: the
-// daemon may outlive an upgrade of the driver.
+// Refresh rereads the driver's version and reports a change, because the daemon may outlive a
+// driver upgrade.
 func (d *Driver) Refresh() (changed bool) {
 	v, err := d.readVersion()
 	if err != nil {
-		return false // unloaded: whatever was known may come back
+		return false // unloaded; the same release may return
 	}
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
@@ -55,13 +55,13 @@ func (d *Driver) Refresh() (changed bool) {
 	}
 	r := newRelease(v)
 	d.release.Store(r)
-	// A cache that can't be read costs a probe.
+	// An unreadable cache only costs a probe.
 	_ = d.loadLevels(r)
 	d.loadTests()
 	return true
 }
 
-// allowed says whether the evidence permits levels 2 and 3 on a GPU, and slices, and why not.
+// allowed reports whether the evidence permits levels 2 and 3, and timeslices, and why not.
 func (r *release) allowed(gpu model.DeviceID) (stop, slices bool, reason string) {
 	test, tested := r.levels.tested(gpu)
 	passed := tested && test.Stop && test.Outcome != driver.OutcomeInconclusive
@@ -82,7 +82,7 @@ func (r *release) allowed(gpu model.DeviceID) (stop, slices bool, reason string)
 	return false, false, fmt.Sprintf("driver %s has not passed the self-test yet; level 1 until it does", r.version)
 }
 
-// untouchable says why this driver must not be called at all; empty: it may be.
+// untouchable explains why the driver must not be called at all; empty if it may.
 func (r *release) untouchable() string {
 	if r.grade >= SameABI || r.grade == Unlisted && r.levels.anyPassed() {
 		return ""
@@ -90,13 +90,13 @@ func (r *release) untouchable() string {
 	return r.reason
 }
 
-// Negative evidence of probes: how many processes it takes, and how long it holds.
+// Negative probe evidence: processes required, and lifetime.
 const (
 	refusalsNeeded = 3
 	refusalAge     = 10 * time.Minute
 )
 
-// untouchable says why the loaded driver must not be called at all; empty: it may be.
+// untouchable explains why the loaded driver must not be called; empty if it may.
 func (d *Driver) untouchable() string {
 	if d.ungated {
 		return ""

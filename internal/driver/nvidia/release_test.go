@@ -35,8 +35,8 @@ func TestGrades(t *testing.T) {
 	}
 }
 
-// Every branch of the table has a data file that the parity test compares, and every
-// data file from the first branch on is in the table.
+// Every branch in the table has a data file for the parity test, and every data file from the first
+// branch on is in the table.
 func TestTableMatchesData(t *testing.T) {
 	files, err := filepath.Glob("abi/testdata/R*.txt")
 	if err != nil {
@@ -96,7 +96,7 @@ func TestEvidenceDecides(t *testing.T) {
 			if err != nil || got.MaxLevel != c.level || got.Slices != c.slices || !strings.Contains(got.Reason, c.words) || (c.words == "") != (got.Reason == "") {
 				t.Errorf("%+v %v", got, err)
 			}
-			// Without evidence not even the harmless form of the request is made.
+			// Without evidence not even the side-effect-free form of the request may be sent.
 			if n := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]; (n > 0) != (c.level == model.LevelInterrupt) {
 				t.Errorf("%d calls", n)
 			}
@@ -104,7 +104,7 @@ func TestEvidenceDecides(t *testing.T) {
 	}
 }
 
-// A driver whose interface is not known is never called.
+// A driver with an unknown ABI is never called.
 func TestUnknownDriverIsNotCalled(t *testing.T) {
 	for _, version := range []string{"525.60.11", "610.1"} {
 		fake := newFakeRM()
@@ -122,8 +122,8 @@ func TestUnknownDriverIsNotCalled(t *testing.T) {
 	}
 }
 
-// One odd answer counts for the process that got it; several processes must agree before
-// it counts for all, and then it expires.
+// A negative probe applies to its process; several processes must agree before it applies to all,
+// and then it expires.
 func TestRefusalsNeedSeveralProcessesAndExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := newFakeRM()
@@ -140,7 +140,7 @@ func TestRefusalsNeedSeveralProcessesAndExpire(t *testing.T) {
 			}
 			return caps[fakeDevice]
 		}
-		// The same process again and again is one witness.
+		// Repeated refusals of one process count once.
 		for range 5 {
 			if c := resolve(1); c.MaxLevel != model.LevelBlock || !strings.Contains(c.Reason, "not supported") {
 				t.Errorf("%+v", c)
@@ -165,15 +165,14 @@ func TestRefusalsNeedSeveralProcessesAndExpire(t *testing.T) {
 		if _, known := d.Verdict(fakeDevice); known {
 			t.Error("it does not expire")
 		}
-		r.cmd = 0 // whatever it was, it is over
+		r.cmd = 0 // the cause is gone
 		if c := resolve(5); c.MaxLevel != model.LevelInterrupt {
 			t.Errorf("%+v", c)
 		}
 	})
 }
 
-// An upgrade of the driver under a running daemon is noticed, and nothing that was known
-// about the old one is used for the new one.
+// A driver upgrade under a running daemon is detected, and the old evidence is not used.
 func TestRefreshNoticesAnUpgrade(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	write := func(version string) {
@@ -244,7 +243,7 @@ func TestKeptTests(t *testing.T) {
 	if result.UUID != "GPU-1234" || result.Name != "NVIDIA H200" {
 		t.Errorf("%+v", result.SelfTestKey)
 	}
-	// One that runs already takes over what another process, `xsched doctor` say, has found.
+	// A running daemon picks up results of another process, such as `xsched doctor`.
 	running := open("550.54.14", "v1")
 	if err := d.saveTest(fakeDevice, result); err != nil {
 		t.Fatal(err)
@@ -287,14 +286,15 @@ func TestKeptTests(t *testing.T) {
 	}
 }
 
-// reload is Refresh without the version, which these tests make up.
+// reload is Refresh without reading the version, which these tests set.
 func reload(d *Driver) bool {
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
 	return d.loadTests()
 }
 
-// versionsTable is the table of docs/platforms/nvidia.md, from the table here and the data files.
+// versionsTable renders the table of docs/platforms/nvidia.md from the branch table and the data
+// files.
 func versionsTable(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

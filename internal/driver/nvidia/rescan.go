@@ -11,8 +11,8 @@ import (
 	"xsched/internal/model"
 )
 
-// Rescan looks for groups and channels that an attached process has made since, and
-// says whether there are any. They stay hidden, and nothing is done to them, until Release.
+// Rescan finds groups and channels that an attached process created since, and reports whether
+// there are any. They stay hidden and untouched until Release.
 func (s *Objects) Rescan(ctx context.Context) (found bool, err error) {
 	s.mu.Lock()
 	clients := make([]*rmClient, 0, len(s.clients))
@@ -38,14 +38,14 @@ func (s *Objects) Rescan(ctx context.Context) (found bool, err error) {
 	return true, s.prove(ctx)
 }
 
-// adopt enters those of the hits that are new.
+// adopt records the new hits.
 func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (bool, error) {
 	s.mu.Lock()
 	fresh := false
 	known := make([]*object, len(hits))
 	for i, h := range hits {
 		if known[i] = c.objects[h.handle]; known[i] != nil && known[i].class != h.class {
-			c.remove(known[i]) // its number has gone to something else
+			c.remove(known[i]) // the handle was reused
 			s.count--
 			known[i] = nil
 		}
@@ -70,7 +70,7 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 	for i := len(hits) - 1; i >= 0; i-- {
 		h := &hits[i]
 		switch {
-		case known[i] != nil: // never asked again: it may be stopped, and asking enables it
+		case known[i] != nil: // never probe again: a stopped channel would be enabled
 			h.parent = known[i].parent
 		case h.class == abi.NV20_SUBDEVICE_0:
 			h.parent = subdevice[h.gpu]
@@ -96,7 +96,7 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 	return added, nil
 }
 
-// Release lets what Rescan found be used like the rest.
+// Release unhides what Rescan found.
 func (s *Objects) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *Objects) Release() {
 	s.showSlices()
 }
 
-// GPUs lists where the process has a proved subdevice, hidden ones too.
+// GPUs lists the GPUs with a proved subdevice, hidden ones included.
 func (s *Objects) GPUs() []model.DeviceID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

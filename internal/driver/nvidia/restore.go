@@ -14,8 +14,8 @@ import (
 	"xsched/internal/model"
 )
 
-// Restore is all that is needed to set one RM client on one GPU free again,
-// by whoever holds a duplicate of its file: what the guardian remembers.
+// Restore is the data to free one RM client on one GPU through a duplicate of its file. The
+// guardian keeps it.
 type Restore struct {
 	Client    uint32         `json:"client"`
 	Subdevice uint32         `json:"subdevice"`
@@ -29,9 +29,8 @@ type RestoreGroup struct {
 	OwnUS  uint64 `json:"own_us"`
 }
 
-// Restores reads the original timeslices of everything on a GPU and returns
-// what undoes whatever may be done to it, with a duplicate of each file. What is hidden
-// is part of it.
+// Restores reads the original timeslices on a GPU and returns the data to undo any operation on it,
+// hidden objects included, with a duplicate of each file.
 func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, []int, error) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -75,16 +74,16 @@ func closeAll(fds []int) {
 	}
 }
 
-// Restore lets all channels go on, whatever was done to them, and sets the original
-// timeslices. A part that fails doesn't keep the rest from being done. What is gone, with its
-// process or with the device, counts as done; any other error means that it is to be tried again.
+// Restore resumes all channels unconditionally and sets the original timeslices. A failing part
+// does not stop the rest. Objects that no longer exist count as restored; any other error asks for
+// a retry.
 func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	var err error
 	for list := r.Channels; len(list) > 0; {
 		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
 		e := d.letGo(ctx, f, r, list[:n])
 		if isGone(e) {
-			// One bad handle spoils the whole list: without those that are gone.
+			// One stale handle fails the whole list, so filter and retry.
 			e = d.letGo(ctx, f, r, d.present(ctx, f, r, list[:n]))
 		}
 		err = errors.Join(err, e)
@@ -104,13 +103,13 @@ func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 }
 
 const (
-	lastTries = 5                    // for the enable that follows a stop
-	lastTime  = time.Second          // for all of them, where a device can be given up on
-	lastPause = 2 * time.Millisecond // between two of them
+	lastTries = 5                    // attempts at the enable that follows a stop
+	lastTime  = time.Second          // for all attempts; bounds a failing device
+	lastPause = 2 * time.Millisecond // between attempts
 )
 
-// letGo brings channels through goOnSure. The stop in it is made only where enabling has just
-// worked, and the enable after it is made even if nobody has time any more.
+// letGo runs channels through goOnSure. The stop inside is issued only after a successful enable,
+// and the enable after it even past the deadline.
 func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint32) error {
 	if len(channels) == 0 {
 		return nil
@@ -123,7 +122,7 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 	for _, level := range goOnSure[:len(goOnSure)-1] {
 		err := set(ctx, level)
 		if level != 0 {
-			stopped = err // it may have come through all the same
+			stopped = err // the stop may have taken effect
 		} else if err != nil {
 			return err
 		}
@@ -138,7 +137,7 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 	return errors.Join(stopped, last)
 }
 
-// present leaves out the channels that RM does not know any more.
+// present filters out channels that RM no longer knows.
 func (d *Driver) present(ctx context.Context, f *File, r Restore, channels []uint32) []uint32 {
 	var out []uint32
 	for _, ch := range channels {
@@ -154,7 +153,7 @@ func isGone(err error) bool {
 	return ok && st.gone()
 }
 
-// lostDevice says that there is no device any more to be stopped on.
+// lostDevice reports that the device itself is lost.
 func lostDevice(err error) bool {
 	for _, e := range []error{unix.EIO, unix.ENODEV, unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN} {
 		if errors.Is(err, e) {

@@ -11,10 +11,10 @@ import (
 	"xsched/internal/model"
 )
 
-// flaky answers some FIFO_DISABLE and token calls with a status of its own, without doing anything.
+// flaky fails some FIFO_DISABLE and token calls without executing them.
 type flaky struct {
 	*fakeRM
-	disables, tokens int // so far
+	disables, tokens int // calls so far
 	answer           func(disable bool, n int) Status
 }
 
@@ -36,7 +36,7 @@ func (f *flaky) Ioctl(ctx context.Context, file *File, request uint32, arg, para
 	return ctx.Err()
 }
 
-// A restoring that did not work says so, and never ends behind the stop that is part of it.
+// A failed restore returns an error and never leaves channels in its intermediate stop.
 func TestRestoreThatFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(disable bool, n int) Status
@@ -82,7 +82,7 @@ func pick(when bool, s Status) Status {
 	return NV_OK
 }
 
-// Out of time in the middle: the enable after the stop is made all the same.
+// After a timeout in the middle, the enable that follows the stop is still issued.
 func TestRestoreOutOfTime(t *testing.T) {
 	r, s, _ := newFake(t)
 	const c = 0xc1d00001
@@ -101,7 +101,7 @@ func TestRestoreOutOfTime(t *testing.T) {
 	d := &Driver{ungated: true}
 	d.transport = &flaky{fakeRM: r, answer: func(disable bool, n int) Status {
 		if disable && n == 4 {
-			cancel() // between the stop and the enable after it
+			cancel() // between the stop and the following enable
 		}
 		return NV_OK
 	}}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvidia controls the hardware queues of a process through the NVIDIA
-// resource manager (RM), with the process's own file descriptor of
-// /dev/nvidiactl: stop and continue channels, set a channel group's timeslice.
+// Package nvidia controls the hardware queues of a process through the NVIDIA resource manager
+// (RM), on the process's own /dev/nvidiactl descriptor. It stops and resumes channels and sets
+// channel group timeslices.
 package nvidia
 
 import (
@@ -11,7 +11,7 @@ import (
 	"xsched/internal/driver/nvidia/abi"
 )
 
-// Status codes that decide something here.
+// Status codes with a meaning here.
 const (
 	NV_OK                           Status = abi.NV_OK
 	NV_ERR_BUSY_RETRY               Status = abi.NV_ERR_BUSY_RETRY
@@ -24,7 +24,7 @@ const (
 	NV_ERR_TIMEOUT                  Status = abi.NV_ERR_TIMEOUT
 )
 
-// Status is what RM answered; as an error it is never NV_OK.
+// Status is RM's answer; as an error it is never NV_OK.
 type Status uint32
 
 var statusNames = map[Status]string{
@@ -45,10 +45,10 @@ func (s Status) Error() string {
 	return fmt.Sprintf("RM status %#x", uint32(s))
 }
 
-// transient statuses say nothing about the handle that was asked for.
+// transient statuses carry no evidence about the handle.
 func (s Status) transient() bool { return s == NV_ERR_BUSY_RETRY || s == NV_ERR_TIMEOUT }
 
-// gone statuses say that the object or its client does not exist (any more) for this file.
+// gone statuses mean that this file no longer has the object or its client.
 func (s Status) gone() bool {
 	switch s {
 	case NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OWNER, NV_ERR_OBJECT_NOT_FOUND:
@@ -57,19 +57,19 @@ func (s Status) gone() bool {
 	return false
 }
 
-// absent statuses say that the client has no object of that number, whatever its class.
+// absent statuses mean that the client has no object with that handle, of any class.
 func (s Status) absent() bool {
 	return s == NV_ERR_INVALID_OBJECT_HANDLE || s == NV_ERR_OBJECT_NOT_FOUND
 }
 
-// foreign statuses say that the client is not this file's.
+// foreign statuses mean that the client belongs to another file.
 func (s Status) foreign() bool {
 	return s == NV_ERR_INVALID_CLIENT || s == NV_ERR_INVALID_OWNER || s == NV_ERR_INSUFFICIENT_PERMISSIONS
 }
 
-// disableChannels is the request that stops channels, or lets them run. All channels belong
-// to one client, whose file carries the call, so that a handle can't reach into another client.
-// Preconditions: at most NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES channels.
+// disableChannels builds the request that stops or enables channels. All channels belong to the
+// client whose file carries the call, so a handle can't reach into another client. Preconditions:
+// at most NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES channels.
 func disableChannels(disable, onlyScheduling bool, client uint32, channels []uint32) []byte {
 	p := abi.DisableChannels{NumChannels: uint32(len(channels))}
 	if disable {

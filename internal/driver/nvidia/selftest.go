@@ -15,31 +15,31 @@ import (
 	"xsched/internal/model"
 )
 
-// Time limits of a self-test. Its kernel is short, so that programs on the same GPU lose
-// little; every wait is bounded, so that a GPU that misbehaves delays nothing but the test.
+// Time limits of a self-test. The kernel is short to disturb other tenants little. Every wait is
+// bounded, so that a faulty GPU delays only the test.
 const (
-	testTime   = 60 * time.Second      // for one GPU
+	testTime   = 60 * time.Second      // per GPU
 	openTime   = 30 * time.Second      // to create a context and compile the kernel
-	answerTime = 5 * time.Second       // for any other answer of the program
-	kernelTime = 60 * time.Millisecond // wanted length of the kernel
-	kernelMost = 5 * time.Second       // to the end of a kernel, suspensions aside
+	answerTime = 5 * time.Second       // for any other answer
+	kernelTime = 60 * time.Millisecond // target kernel duration
+	kernelMost = 5 * time.Second       // until a kernel ends, excluding suspensions
 	pollPause  = time.Millisecond
-	settleTime = 5 * time.Millisecond   // writes of the kernel that are still under way
-	sliceTime  = 100 * time.Millisecond // for Lv2: until the running timeslice has ended
-	holdTime   = 50 * time.Millisecond  // for which a suspended kernel must stand still
-	testSlice  = 3 * time.Millisecond   // not the driver's own 2 ms
+	settleTime = 5 * time.Millisecond   // for the kernel's outstanding writes
+	sliceTime  = 100 * time.Millisecond // for Lv2: until the current timeslice ends
+	holdTime   = 50 * time.Millisecond  // how long a suspended kernel must make no progress
+	testSlice  = 3 * time.Millisecond   // differs from the driver's default of 2 ms
 
 	firstWork  = 20000 // iterations, or microseconds on the virtual GPU
-	mostGrowth = 32    // of the work in one step of the calibration
-	rivalWork  = 20    // of the second program, in kernels of the first
+	mostGrowth = 32    // of the work per calibration step
+	rivalWork  = 20    // of the second program, in multiples of the first's kernel
 	mostWork   = 1 << 31
 	testSeed   = 7
 
-	missedTries  = 2 // after a kernel that ended too early
-	missedGrowth = 4 // of its length
+	missedTries  = 2 // retries after a kernel that ended too early
+	missedGrowth = 4 // growth of its duration
 )
 
-// errMissed is a kernel that ended before it could be suspended.
+// errMissed reports a kernel that ended before the suspension.
 var errMissed = errors.New("the kernel ended before it was suspended")
 
 // selfTest is a test in progress.
@@ -51,17 +51,17 @@ type selfTest struct {
 	target  driver.Target
 	onStep  func(driver.SelfTestStep)
 	result  driver.SelfTest
-	others  int // processes on the GPU beside the test
+	others  int // other processes on the GPU
 
-	start func(context.Context) (*testProgram, string, error) // another copy of the program
+	start func(context.Context) (*testProgram, string, error) // starts another copy of the program
 
-	length time.Duration // wanted, of the kernel
-	work   uint32        // that takes so long
+	length time.Duration // target kernel duration
+	work   uint32        // iterations for that duration
 	want   kernelResult
-	wall   time.Duration // of the undisturbed kernel
+	wall   time.Duration // duration of the undisturbed kernel
 }
 
-// selfTestOne tests one GPU. The test always ends, and whatever it suspended ends with it.
+// selfTestOne tests one GPU within testTime and leaves nothing suspended.
 func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.SelfTestOptions) driver.SelfTest {
 	t := &selfTest{driver: d.ungatedCopy(), gpu: gpu, length: kernelTime}
 	t.result = driver.SelfTest{Outcome: driver.OutcomeInconclusive, When: time.Now().UTC().Truncate(time.Second)}
@@ -87,7 +87,7 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.S
 	if t.program == nil {
 		return t.result
 	}
-	// A call into the driver can't be interrupted: the test is abandoned with it.
+	// A driver call can't be interrupted, so the test is abandoned with it.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -102,7 +102,7 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.S
 		return t.result
 	case <-ctx.Done():
 	}
-	t.program.stop() // pending answers fail, the test ends
+	t.program.stop() // pending answers fail, which ends the test
 	select {
 	case <-done:
 		t.close()
@@ -121,7 +121,7 @@ func (t *selfTest) close() {
 	}
 }
 
-// step performs one step and notes it.
+// step runs one step and records it.
 func (t *selfTest) step(name string, do func() (string, error)) bool {
 	start := time.Now()
 	detail, err := do()
@@ -140,8 +140,8 @@ func (t *selfTest) step(name string, do func() (string, error)) bool {
 	return err == nil
 }
 
-// run performs the steps on a GPU that is open. The first ones prepare; a failure of the
-// later ones says something about the GPU.
+// run performs the steps on an open GPU. The first steps prepare; a failure of a later step is
+// evidence about the GPU.
 func (t *selfTest) run(ctx context.Context) {
 	if !t.step("find channels", func() (string, error) { return t.find(ctx) }) {
 		return
@@ -153,8 +153,8 @@ func (t *selfTest) run(ctx context.Context) {
 	t.result.Stop = true
 	for _, level := range []model.Level{model.LevelInterrupt, model.LevelDeactivate} {
 		if level == model.LevelDeactivate {
-			// Lv2 leaves at the end of a timeslice, and a program that is alone on its GPU has
-			// none: its kernel runs to the end (H200, 580.159.04).
+			// Lv2 takes effect at the end of a timeslice. A program alone on its GPU has none, so
+			// its kernel runs to the end (H200, 580.159.04).
 			rival, err := t.compete(ctx)
 			if rival != nil {
 				defer rival.stop()
@@ -166,7 +166,7 @@ func (t *selfTest) run(ctx context.Context) {
 		}
 		err := t.preempt(ctx, level)
 		for try := 0; errors.Is(err, errMissed) && try < missedTries; try++ {
-			// A busy host was late: the next kernel is longer.
+			// A busy host was late, so the next kernel runs longer.
 			t.length, t.result.Reason = missedGrowth*t.length, ""
 			if !t.step("longer undisturbed run", func() (string, error) { return t.reference(ctx) }) {
 				t.result.Stop = false
@@ -186,7 +186,7 @@ func (t *selfTest) run(ctx context.Context) {
 	}
 }
 
-// compete starts a second copy of the program with a kernel that outlasts the Lv2 steps.
+// compete starts a second copy with a kernel that outlasts the Lv2 steps.
 func (t *selfTest) compete(ctx context.Context) (rival *testProgram, err error) {
 	t.step("start a second program", func() (detail string, e error) {
 		rival, detail, err = t.start(ctx)
@@ -198,7 +198,7 @@ func (t *selfTest) compete(ctx context.Context) (rival *testProgram, err error) 
 	return rival, err
 }
 
-// find takes over the program's control files and finds its channels as an attach does.
+// find duplicates the program's control files and finds its channels as an attach does.
 func (t *selfTest) find(ctx context.Context) (string, error) {
 	fds, err := t.program.files(ctx)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *selfTest) find(ctx context.Context) (string, error) {
 	}
 	defer closeFiles(files)
 	if len(files) == 0 {
-		return "", fmt.Errorf("%w: it has no control file open", ErrNoContext)
+		return "", fmt.Errorf("%w: no control file is open", ErrNoContext)
 	}
 	t.objects = NewObjects(t.driver, Limits{Clients: maxFiles, Objects: maxHandles}, &driver.Metrics{})
 	t.objects.everyChannel = true
@@ -235,7 +235,7 @@ func (t *selfTest) find(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d channels, %d compute groups; %d other processes use this GPU", len(queues)-len(groups), len(groups), t.others), err
 }
 
-// reference finds out how much work takes the wanted time, and what its result is.
+// reference calibrates the work to the target duration and records its result.
 func (t *selfTest) reference(ctx context.Context) (string, error) {
 	t.work = firstWork
 	for range 8 {
@@ -261,8 +261,8 @@ func (t *selfTest) reference(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d iterations in %.1f ms, result %x", t.work, milliseconds(t.wall), t.want), err
 }
 
-// read asks for the kernel's progress. The virtual GPU executes when somebody calls: the
-// request before it brings its memory up to date, and costs a real one nothing.
+// read returns the kernel's progress. The preceding request makes the virtual GPU update its
+// memory.
 func (t *selfTest) read(ctx context.Context) (progress, error) {
 	if _, err := t.slices(ctx); err != nil {
 		return progress{}, err
@@ -283,7 +283,7 @@ func (t *selfTest) finish(ctx context.Context, limit time.Duration) error {
 	return fmt.Errorf("the kernel did not end within %v (last progress %x)", limit, last.words)
 }
 
-// units is what the test operates on.
+// units returns the objects under test.
 func (t *selfTest) units() []unit {
 	t.objects.mu.Lock()
 	defer t.objects.mu.Unlock()
@@ -305,7 +305,7 @@ func (t *selfTest) slices(ctx context.Context) ([]time.Duration, error) {
 	return out, nil
 }
 
-// timeslice sets a timeslice and the program's own again, and reads both back.
+// timeslice sets a timeslice, restores the original, and reads both back.
 func (t *selfTest) timeslice(ctx context.Context) (string, error) {
 	own, err := t.slices(ctx)
 	if err != nil {
@@ -331,15 +331,15 @@ func (t *selfTest) timeslice(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%v, set to %v and restored", own, testSlice), err
 }
 
-// preempt suspends the kernel while it runs, makes sure that it stands still, resumes it
-// and compares its result with that of the undisturbed run.
+// preempt suspends the running kernel, verifies that it makes no progress, resumes it and compares
+// its result with the reference.
 func (t *selfTest) preempt(ctx context.Context, level model.Level) (err error) {
 	suspended := t.step(fmt.Sprintf("suspend at level %d", level), func() (detail string, e error) {
 		detail, e = t.suspend(ctx, level)
 		err = e
 		return detail, e
 	})
-	// Resumed in any case: the next step needs channels that run.
+	// Always resume, because the next step needs running channels.
 	resumed := t.step(fmt.Sprintf("resume from level %d", level), func() (detail string, e error) {
 		detail, e = t.resume(ctx)
 		if err == nil {
@@ -372,7 +372,7 @@ func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, erro
 	}
 	hold := holdTime
 	if t.others > 0 {
-		hold = max(hold, 3*t.wall) // it may stand still because others run
+		hold = max(hold, 3*t.wall) // other tenants may explain the stall
 	}
 	for start := time.Now(); time.Since(start) < hold; time.Sleep(settleTime) {
 		p, err := t.read(ctx)
@@ -380,13 +380,13 @@ func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, erro
 			return "", err
 		}
 		if p != at {
-			return "", fmt.Errorf("it made progress while suspended: %x, then %x", at.words, p.words)
+			return "", fmt.Errorf("the kernel made progress while suspended: %x, then %x", at.words, p.words)
 		}
 	}
 	return fmt.Sprintf("the call took %.2f ms; no progress for %v at %x, before %x", milliseconds(took), hold.Round(time.Millisecond), at.words, before.words), nil
 }
 
-// underway waits until the kernel has made progress.
+// underway waits for the kernel's first progress.
 func (t *selfTest) underway(ctx context.Context) (progress, error) {
 	for start := time.Now(); time.Since(start) < kernelMost; time.Sleep(pollPause) {
 		p, err := t.read(ctx)
@@ -402,8 +402,7 @@ func (t *selfTest) underway(ctx context.Context) (progress, error) {
 	return progress{}, fmt.Errorf("the kernel made no progress within %v", kernelMost)
 }
 
-// settled waits until the kernel stands still: at level 3 at once, at level 2 with the end
-// of the timeslice.
+// settled waits until the kernel stops: at level 3 at once, at level 2 after the timeslice.
 func (t *selfTest) settled(ctx context.Context, level model.Level) (progress, error) {
 	limit := settleTime
 	if level == model.LevelDeactivate {
@@ -422,7 +421,7 @@ func (t *selfTest) settled(ctx context.Context, level model.Level) (progress, er
 		case p == last:
 			return p, nil
 		case late && last != progress{}:
-			return p, fmt.Errorf("it still makes progress %v after the call: %x, then %x", time.Since(start).Round(time.Millisecond), last.words, p.words)
+			return p, fmt.Errorf("the kernel still makes progress %v after the call: %x, then %x", time.Since(start).Round(time.Millisecond), last.words, p.words)
 		}
 		last = p
 	}
@@ -444,17 +443,17 @@ func (t *selfTest) resume(ctx context.Context) (string, error) {
 		return detail, err
 	}
 	if got != t.want {
-		return detail, fmt.Errorf("its result is %x, undisturbed it was %x", got, t.want)
+		return detail, fmt.Errorf("the result is %x, undisturbed %x", got, t.want)
 	}
 	return detail + " with the same result", nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// testName is what the kernel shows of the test program: it is nobody's tenant.
+// testName is the test program's comm, by which the daemon excludes it as a tenant.
 const testName = "xsched-selftest"
 
-// isSelfTest recognizes the process of a self-test, of this daemon or of `xsched doctor`.
+// isSelfTest recognizes a self-test process of this daemon or of `xsched doctor`.
 func (s System) isSelfTest(pid int) bool {
 	comm, err := os.ReadFile(s.path(fmt.Sprintf("proc/%d/comm", pid)))
 	return err == nil && string(comm) == testName+"\n"

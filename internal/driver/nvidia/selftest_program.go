@@ -29,13 +29,13 @@ type testProgram struct {
 	once    sync.Once
 }
 
-// progress is what the kernel has written so far; words change as it works.
+// progress is what the kernel has written so far; words change while it runs.
 type progress struct {
 	words [2]uint64
 	done  bool
 }
 
-// kernelResult is what a kernel has left in host and device memory.
+// kernelResult is a kernel's output in host and device memory.
 type kernelResult [4]uint64
 
 // startTest starts the program on one GPU.
@@ -53,7 +53,7 @@ func startTest(ctx context.Context, gpu model.DeviceID, program func() (string, 
 	p.command = exec.Command(path, "3")
 	p.command.Env, p.command.ExtraFiles, p.command.Stderr = testEnvironment(env), []*os.File{theirs}, p.stderr
 	err = p.command.Start()
-	_ = theirs.Close() // so that the end of the program ends the socket
+	_ = theirs.Close() // so that the program's exit closes the socket
 	if err != nil {
 		_ = unix.Close(p.socket)
 		return nil, "", fmt.Errorf("start the test program: %w", err)
@@ -69,8 +69,8 @@ func startTest(ctx context.Context, gpu model.DeviceID, program func() (string, 
 	return p, strings.TrimPrefix(name, "ok "), nil
 }
 
-// testEnvironment makes sure that the program sees every GPU, is no client of MPS, whose
-// clients would be suspended with it, and leaves no compiled kernel behind.
+// testEnvironment makes every GPU visible, disables the kernel cache, and avoids MPS, whose other
+// clients would be suspended too.
 func testEnvironment(env []string) []string {
 	ours := []string{"CUDA_MPS_PIPE_DIRECTORY=/nonexistent", "CUDA_CACHE_DISABLE=1", "CUDA_VISIBLE_DEVICES="}
 	out := slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
@@ -80,8 +80,7 @@ func testEnvironment(env []string) []string {
 	return append(out, ours[:2]...)
 }
 
-// stop ends the program, whatever it is doing: a process with suspended channels may not
-// be able to end by itself.
+// stop kills the program, because a process with suspended channels may be unable to exit.
 func (p *testProgram) stop() {
 	p.once.Do(func() {
 		_ = p.command.Process.Kill()
@@ -90,7 +89,7 @@ func (p *testProgram) stop() {
 	})
 }
 
-// ask sends a command and waits for its answer, which may bring a descriptor.
+// ask sends a command and waits for the answer, possibly with a descriptor.
 func (p *testProgram) ask(ctx context.Context, limit time.Duration, command string) (string, int, error) {
 	if err := unix.Sendmsg(p.socket, []byte(command), nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err != nil {
 		return "", -1, p.explain(command, err)
@@ -137,16 +136,16 @@ func (p *testProgram) packet(command string) (string, int, error) {
 	return text, fd, err
 }
 
-// explain adds what the program wrote to its standard error.
+// explain appends the program's standard error.
 func (p *testProgram) explain(command string, err error) error {
 	verb, _, _ := strings.Cut(command, " ")
 	if text := p.stderr.String(); text != "" {
-		return fmt.Errorf("%s: %w; it wrote: %s", verb, err, text)
+		return fmt.Errorf("%s: %w; stderr: %s", verb, err, text)
 	}
 	return fmt.Errorf("%s: %w", verb, err)
 }
 
-// files receives duplicates of what may be control files.
+// files receives duplicates of candidate control files.
 func (p *testProgram) files(ctx context.Context) ([]int, error) {
 	text, fd, err := p.ask(ctx, answerTime, "files")
 	var fds []int
@@ -191,7 +190,7 @@ func (p *testProgram) result(ctx context.Context) (out kernelResult, err error) 
 	return out, nil
 }
 
-// tail keeps the last of what was written to it.
+// tail keeps the last bytes written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -13,7 +13,7 @@ import (
 
 var _ driver.SelfTester = (*Driver)(nil)
 
-// SelfTest tests GPUs one after the other, whatever is known about them.
+// SelfTest tests GPUs in sequence, regardless of existing evidence.
 func (d *Driver) SelfTest(ctx context.Context, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
 	d.Refresh()
 	if r := d.release.Load(); r.grade == Unsupported {
@@ -24,7 +24,7 @@ func (d *Driver) SelfTest(ctx context.Context, o driver.SelfTestOptions) ([]driv
 		gpus = d.testable()
 	}
 	if len(gpus) == 0 {
-		return nil, errors.New("the driver shows no GPU")
+		return nil, errors.New("the driver lists no GPU")
 	}
 	var out []driver.SelfTest
 	var failed error
@@ -38,8 +38,8 @@ func (d *Driver) SelfTest(ctx context.Context, o driver.SelfTestOptions) ([]driv
 	return out, failed
 }
 
-// testAndKeep tests one GPU. One test runs at a time. The key is made after the test: only a
-// GPU that was used tells its UUID.
+// testAndKeep tests one GPU; one test runs at a time. The key is built after the test, because an
+// unused GPU has no UUID yet.
 func (d *Driver) testAndKeep(ctx context.Context, gpu model.DeviceID, o driver.SelfTestOptions) (driver.SelfTest, error) {
 	d.testing.Lock()
 	defer d.testing.Unlock()
@@ -50,7 +50,7 @@ func (d *Driver) testAndKeep(ctx context.Context, gpu model.DeviceID, o driver.S
 	return t, d.saveTest(gpu, t)
 }
 
-// testable lists the GPUs. The virtual GPU lists none; its first one stands for all.
+// testable lists the GPUs. The virtual GPU lists none, so its first one is used.
 func (d *Driver) testable() []model.DeviceID {
 	if d.Virtual {
 		return []model.DeviceID{model.MakeDeviceID(0, 1, 0, 0)}
@@ -64,19 +64,19 @@ func (d *Driver) testable() []model.DeviceID {
 	return out
 }
 
-// When the daemon tests by itself.
+// Schedule of automatic tests.
 const (
 	testPoll = 5 * time.Second
-	// busyWait is how long a test waits for a GPU without other processes, where levels 2
-	// and 3 depend on it. A measured driver can wait for ever.
+	// busyWait bounds the wait for an idle GPU where levels 2 and 3 depend on the test. A measured
+	// driver waits without limit.
 	busyWait = time.Minute
-	// A test that was not conclusive is repeated, less and less often; one that failed too.
+	// Inconclusive and failed tests repeat with exponential back-off.
 	againFirst = time.Minute
 	againMost  = time.Hour
 )
 
-// KeepTested tests each GPU once per driver release, in the background, and calls changed
-// when the evidence has changed. It returns when ctx ends.
+// KeepTested tests each GPU once per driver release until ctx ends, and calls changed on new
+// evidence.
 func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, changed func()) {
 	k := newTestKeeper(d, o)
 	for {
@@ -94,7 +94,7 @@ func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, chang
 	}
 }
 
-// testKeeper decides when GPUs are tested.
+// testKeeper schedules the tests.
 type testKeeper struct {
 	driver  *Driver
 	options driver.SelfTestOptions
@@ -110,14 +110,14 @@ func newTestKeeper(d *Driver, o driver.SelfTestOptions) *testKeeper {
 	}
 }
 
-// testPlan is when a GPU is tested.
+// testPlan is the schedule of one GPU.
 type testPlan struct {
-	since time.Time     // a test is due
-	next  time.Time     // not before
-	pause time.Duration // until it is repeated
+	since time.Time     // when the test became due
+	next  time.Time     // earliest start
+	pause time.Duration // back-off
 }
 
-// look tests every GPU whose test is due, and says whether there was one.
+// look tests every due GPU and reports whether there was one.
 func (k *testKeeper) look(ctx context.Context) (any bool) {
 	r := k.driver.release.Load()
 	if r.grade < SameABI || r.grade == Measured && k.options.OnlyIfNeeded {
@@ -142,14 +142,14 @@ func (k *testKeeper) look(ctx context.Context) (any bool) {
 	return any
 }
 
-// tried plans the next test, in case the one that has just ended was not enough.
+// tried schedules a repetition in case the last test was not conclusive.
 func (k *testKeeper) tried(gpu model.DeviceID) {
 	p := k.plans[gpu]
 	p.pause = min(max(againFirst, 2*p.pause), againMost)
 	p.next = time.Now().Add(p.pause)
 }
 
-// due says whether a GPU is to be tested now.
+// due reports whether a GPU must be tested now.
 func (k *testKeeper) due(r *release, gpu model.DeviceID) bool {
 	if t, ok := r.levels.tested(gpu); ok && t.Outcome == driver.OutcomePassed {
 		return false
@@ -168,7 +168,6 @@ func (k *testKeeper) due(r *release, gpu model.DeviceID) bool {
 	return r.grade != Measured && time.Since(p.since) > busyWait
 }
 
-// logTest reports a result.
 func (d *Driver) logTest(t driver.SelfTest, err error) {
 	if d.log == nil {
 		return

@@ -24,15 +24,14 @@ const (
 	testFileLines = 64 // results kept, newest first
 )
 
-// testStore keeps the results of self-tests on disk, over the daemon's end and for
-// `xsched doctor`.
+// testStore persists self-test results for later daemons and `xsched doctor`.
 type testStore struct {
-	dir     string // empty: nothing is kept
-	version string // of XSched
+	dir     string // empty: no persistence
+	version string // XSched version
 	seen    time.Time
 }
 
-// keepTests keeps the results of self-tests in a folder; they hold for one version of XSched.
+// keepTests persists results in dir; they are valid for one version of XSched.
 func (d *Driver) keepTests(dir, version string) {
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
@@ -40,9 +39,9 @@ func (d *Driver) keepTests(dir, version string) {
 	d.loadTests()
 }
 
-// loadTests takes over results that are new on disk, for the loaded driver and the GPUs of this
-// machine, and says whether there were any. What can't be read is ignored: a test more does no harm.
-// Preconditions: d.refresh is held.
+// loadTests loads new results for the loaded driver and this machine's GPUs, and reports whether
+// there were any. Unreadable data is ignored, because another test does no harm. Preconditions:
+// d.refresh is held.
 func (d *Driver) loadTests() (changed bool) {
 	if d.tests.dir == "" {
 		return false
@@ -67,7 +66,7 @@ func (d *Driver) loadTests() (changed bool) {
 	return changed
 }
 
-// testKey is what a result on a GPU holds for.
+// testKey identifies the configuration of a GPU's result.
 func (d *Driver) testKey(gpu model.DeviceID) driver.SelfTestKey {
 	k := driver.SelfTestKey{Driver: d.Version(), Version: d.tests.version, GPU: gpu.String()}
 	for _, g := range d.system.GPUs() {
@@ -76,12 +75,12 @@ func (d *Driver) testKey(gpu model.DeviceID) driver.SelfTestKey {
 		}
 	}
 	if strings.Contains(k.UUID, "?") {
-		k.UUID = "" // as the driver writes it before the GPU's first use
+		k.UUID = "" // the driver's placeholder before the GPU's first use
 	}
 	return k
 }
 
-// sameKey compares keys; a UUID that is not known is no difference.
+// sameKey compares keys; an unknown UUID matches any.
 func sameKey(a, b driver.SelfTestKey) bool {
 	if a.UUID == "" || b.UUID == "" {
 		a.UUID, b.UUID = "", ""
@@ -98,7 +97,7 @@ func (c *levelCache) setTest(gpu model.DeviceID, t driver.SelfTest) {
 	c.tests[gpu] = t
 }
 
-// saveTest notes a result, here and on disk. An inconclusive one is not worth keeping.
+// saveTest records a result in memory and on disk, unless it is inconclusive.
 func (d *Driver) saveTest(gpu model.DeviceID, t driver.SelfTest) error {
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
@@ -123,7 +122,7 @@ func (d *Driver) saveTest(gpu model.DeviceID, t driver.SelfTest) error {
 	return nil
 }
 
-// readTests reads results. Only a plain file that nobody else can have written counts.
+// readTests reads results, only from a regular file that no other user can write.
 func readTests(path string) []driver.SelfTest {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

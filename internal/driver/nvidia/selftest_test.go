@@ -19,7 +19,7 @@ import (
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
-// virtualGPU starts a virtual GPU and returns a driver for it.
+// virtualGPU starts a virtual GPU and returns its driver.
 func virtualGPU(t *testing.T) (*Driver, *vdevice.Client, driver.SelfTestOptions) {
 	t.Helper()
 	unpack := func(name string) string {
@@ -79,7 +79,7 @@ func TestSelfTest(t *testing.T) {
 	}{
 		{"", driver.OutcomePassed, true, true, ""},
 		{"suspend-noop", driver.OutcomeFailed, false, true, "suspend at level 3"},
-		{"lose-block", driver.OutcomeFailed, false, true, "its result is"},
+		{"lose-block", driver.OutcomeFailed, false, true, "the result is"},
 		{"timeslice-ignored", driver.OutcomeFailed, true, false, "reads back as"},
 	} {
 		t.Run("fault "+c.fault, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestSelfTest(t *testing.T) {
 	}
 }
 
-// A device that never answers must not hang whoever asked for the test, nor leave its process.
+// A hung device must neither block the caller nor leave the test process behind.
 func TestSelfTestEndsInTime(t *testing.T) {
 	d, device, o := virtualGPU(t)
 	watch := o.OnStep
@@ -150,7 +150,7 @@ func TestSelfTestThatCannotRun(t *testing.T) {
 	}
 }
 
-// pretend makes the virtual GPU report a driver version.
+// pretend sets the virtual GPU's driver version.
 func pretend(t *testing.T, d *Driver, version string) {
 	t.Helper()
 	dir := filepath.Join(d.system.Root, "sys/module/nvidia")
@@ -162,8 +162,8 @@ func pretend(t *testing.T, d *Driver, version string) {
 	}
 }
 
-// A driver of the same ABI gets its levels by the test that runs by itself, and the next
-// daemon has them without one.
+// A driver with the same ABI gains its levels from the automatic test, and the next daemon reuses
+// the result.
 func TestDaemonTestsByItself(t *testing.T) {
 	d, device, o := virtualGPU(t)
 	state := t.TempDir()
@@ -196,21 +196,21 @@ func TestDaemonTestsByItself(t *testing.T) {
 	if err := device.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
-	// A failure is not for ever: the next daemon tests again.
+	// The next daemon repeats a failed test.
 	d = NewVirtualDriver(filepath.Join(d.system.Root, "vgpu.sock"))
 	d.keepTests(state, "v1")
 	if !strings.Contains(level(d), "failed") {
 		t.Errorf("the failure was forgotten: %q", level(d))
 	}
 	keep(d, o, func() bool { return level(d) == "" })
-	// What passed is not tested again.
+	// A passed test is not repeated.
 	d = NewVirtualDriver(filepath.Join(d.system.Root, "vgpu.sock"))
 	d.keepTests(state, "v1")
 	o.Program = func() (string, []string, error) { t.Error("tested again"); return "", nil, os.ErrNotExist }
 	if level(d) != "" || newTestKeeper(d, o).look(context.Background()) {
 		t.Errorf("%q", level(d))
 	}
-	// Nor is anything tested for a measured driver in a daemon that needs nothing, or for an unlisted one.
+	// Unlisted drivers, and measured ones that need no evidence, are not tested automatically.
 	pretend(t, d, "610.1")
 	d.Refresh()
 	if newTestKeeper(d, o).look(context.Background()) {
@@ -224,7 +224,7 @@ func TestDaemonTestsByItself(t *testing.T) {
 	}
 }
 
-// On request an unlisted driver is tested too, and gets its levels if it passes.
+// On request an unlisted driver is tested and gains its levels if it passes.
 func TestUnlistedDriverOnRequest(t *testing.T) {
 	d, _, o := virtualGPU(t)
 	d.keepTests(t.TempDir(), "v1")
@@ -246,8 +246,8 @@ func TestUnlistedDriverOnRequest(t *testing.T) {
 	}
 }
 
-// Tests wait for a GPU that nobody uses: for ever where levels do not depend on it, a
-// minute where they do. One that was not conclusive is repeated less and less often.
+// A test waits for an idle GPU: without limit if no level depends on it, else a minute.
+// Inconclusive tests back off.
 func TestWhenATestIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for version, most := range map[string]time.Duration{measuredVersion: 24 * time.Hour, "550.54.14": busyWait + testPoll} {

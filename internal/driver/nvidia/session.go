@@ -10,7 +10,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// session is the RM objects of a process that announces them itself.
+// session holds the RM objects of a process that announces them.
 type session struct {
 	*Objects
 	log *slog.Logger
@@ -28,7 +28,7 @@ func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	carries := len(events) == 1 && events[0].Kind == RMClient
 	if carries && len(fds) == 1 {
 		if err := s.AddClient(events[0].Client, fds[0]); err != nil {
-			// The session goes on at level 1, and `list` gives the reason.
+			// The session continues at level 1, and `list` shows the reason.
 			s.log.Warn("control file refused", "err", err)
 		}
 		return false, nil
@@ -54,5 +54,5 @@ func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	return false, nil
 }
 
-// Disconnect changes nothing: the daemon acts through its own duplicates.
+// Disconnect is a no-op, because the daemon acts through its own duplicates.
 func (s *Objects) Disconnect() {}

@@ -14,21 +14,20 @@ import (
 	"time"
 )
 
-// System is the machine as its files show it, below a root so that tests can
-// make one.
+// System reads the machine's files below a root, which tests replace.
 type System struct{ Root string }
 
 func (s System) path(name string) string { return filepath.Join(s.Root, name) }
 
-// GPU is one that the driver shows.
+// GPU is one device of the driver.
 type GPU struct {
 	PCI   string `json:"pci"`
 	Name  string `json:"name"`
-	Minor int    `json:"minor"` // of /dev/nvidiaN; -1: not said
+	Minor int    `json:"minor"` // N of /dev/nvidiaN; -1: unknown
 	UUID  string `json:"uuid,omitempty"`
 }
 
-// GPUs lists what the driver found, by PCI address.
+// GPUs lists the driver's GPUs by PCI address.
 func (s System) GPUs() []GPU {
 	var out []GPU
 	entries, _ := os.ReadDir(s.path("proc/driver/nvidia/gpus"))
@@ -54,19 +53,19 @@ func (s System) GPUs() []GPU {
 	return out
 }
 
-// MPS is what is seen of NVIDIA's multi-process service.
+// MPS is the visible state of NVIDIA's multi-process service.
 type MPS struct {
 	Servers []int // processes that own the channels of all their clients
-	Control int   // the control daemon, which starts servers; 0: none seen
+	Control int   // control daemon, which starts servers; 0: none
 }
 
-// Running says that programs that start now are its clients.
+// Running reports whether new programs become MPS clients.
 func (m MPS) Running() bool { return len(m.Servers) > 0 || m.Control != 0 }
 
-// DefaultMPSPipe is where clients look when CUDA_MPS_PIPE_DIRECTORY says nothing.
+// DefaultMPSPipe is the pipe directory without CUDA_MPS_PIPE_DIRECTORY.
 const DefaultMPSPipe = "/tmp/nvidia-mps"
 
-// MPS looks for the service's processes.
+// MPS finds the service's processes.
 func (s System) MPS() MPS {
 	var m MPS
 	entries, _ := os.ReadDir(s.path("proc"))
@@ -75,7 +74,7 @@ func (s System) MPS() MPS {
 		if err != nil {
 			continue
 		}
-		// The name in comm is cut, and cheap: most processes are none.
+		// Filter by comm first: it is truncated, but cheap to read.
 		comm, err := os.ReadFile(s.path("proc/" + e.Name() + "/comm"))
 		if err != nil || !strings.HasPrefix(string(comm), "nvidia-cuda-mps") {
 			continue
@@ -92,8 +91,8 @@ func (s System) MPS() MPS {
 	return m
 }
 
-// MPSPipe says whether there is a control pipe in a folder (empty: the default). A server
-// outside this pid namespace shows by it alone; a dead one may have left it behind.
+// MPSPipe reports a control pipe in pipeDir (empty: the default). Outside this pid namespace only
+// the pipe shows a server; a dead server may leave it behind.
 func (s System) MPSPipe(pipeDir string) bool {
 	if pipeDir == "" {
 		pipeDir = DefaultMPSPipe
@@ -102,7 +101,7 @@ func (s System) MPSPipe(pipeDir string) bool {
 	return err == nil
 }
 
-// MIG lists the GPUs, by minor, that are divided into instances.
+// MIG lists the partitioned GPUs by minor number.
 func (s System) MIG() []int {
 	var out []int
 	dirs, _ := filepath.Glob(s.path("proc/driver/nvidia/capabilities/gpu*/mig/gi*"))
@@ -116,19 +115,19 @@ func (s System) MIG() []int {
 	return out
 }
 
-// mpsAge is for how long an answer about MPS is used.
+// mpsAge is the lifetime of a cached MPS state.
 const mpsAge = 2 * time.Second
 
-// mpsWatch remembers whether MPS runs: looking reads a file for each process.
+// mpsWatch caches the MPS state, because a check reads a file per process.
 type mpsWatch struct {
 	system System
 
 	mu    sync.Mutex
 	asked time.Time
-	known atomic.Pointer[MPS] // read without waiting for a look that is under way
+	known atomic.Pointer[MPS] // lock-free, so that readers never wait for a check
 }
 
-// look asks again if the last answer is old; it may block.
+// look refreshes an outdated state; it may block.
 func (w *mpsWatch) look() {
 	if w == nil {
 		return
@@ -143,8 +142,7 @@ func (w *mpsWatch) look() {
 	w.asked = time.Now()
 }
 
-// reason says why a process has no channels of its own, as of the last look; empty: it
-// is not MPS.
+// reason explains why a process has no channels of its own; empty without MPS.
 func (w *mpsWatch) reason() string {
 	if w == nil {
 		return ""

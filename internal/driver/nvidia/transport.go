@@ -14,32 +14,30 @@ import (
 	"xsched/internal/driver/nvidia/abi"
 )
 
-// Transport carries RM requests to whoever answers them: the kernel driver,
-// or the virtual GPU.
+// Transport carries RM requests to the kernel driver or the virtual GPU.
 type Transport interface {
-	// Accept says whether fd is the control file it claims to be.
+	// Accept verifies that fd is a control file.
 	Accept(fd int) error
-	// Open makes a control file of our own.
+	// Open opens a control file of our own.
 	Open() (*File, error)
-	// Ioctl makes one request; arg and params are written back. It blocks as
-	// long as the device does.
+	// Ioctl makes one request and writes back arg and params. It blocks as long as the device does.
 	Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error
-	// Find lists what may be control files of another process.
+	// Find lists candidate control files of another process.
 	Find(pid int) ([]Candidate, error)
 }
 
-// Driver is a transport, the release of whoever is behind it, and the evidence about that.
+// Driver is a transport with the release behind it and the evidence about that release.
 type Driver struct {
 	transport Transport
 	Virtual   bool
 	system    System
-	mps       *mpsWatch // nil: nobody looks
-	// ungated: every GPU does everything, without evidence. The self-test is to provide it.
+	mps       *mpsWatch // nil: not watched
+	// ungated: allow everything without evidence, for the self-test that produces it.
 	ungated bool
 
 	refresh sync.Mutex // one change of release at a time
-	dir     string     // of probed levels
-	tests   testStore  // of self-tests
+	dir     string     // of the probed levels
+	tests   testStore  // self-test results
 	testing sync.Mutex // one self-test at a time
 	log     *slog.Logger
 	release atomic.Pointer[release]
@@ -55,14 +53,14 @@ func newDriver(t Transport, s System, virtual bool) (*Driver, error) {
 	return d, nil
 }
 
-// ungatedCopy is the same driver without the need for evidence.
+// ungatedCopy returns the driver without the evidence requirement.
 func (d *Driver) ungatedCopy() *Driver {
 	c := &Driver{transport: d.transport, system: d.system, Virtual: d.Virtual, mps: d.mps, ungated: true}
 	c.release.Store(d.release.Load())
 	return c
 }
 
-// NewDriver is the kernel driver of this machine.
+// NewDriver opens this machine's kernel driver.
 func NewDriver() (*Driver, error) {
 	d, err := newDriver(kernelTransport{}, System{Root: "/"}, false)
 	if err != nil {
@@ -72,16 +70,16 @@ func NewDriver() (*Driver, error) {
 	return d, nil
 }
 
-// NewVirtualDriver is the virtual GPU behind a socket.
+// NewVirtualDriver returns the virtual GPU behind a socket.
 func NewVirtualDriver(socket string) *Driver {
-	d, _ := newDriver(&virtualTransport{path: socket}, System{Root: filepath.Dir(socket)}, true) // a virtual one always has a version
+	d, _ := newDriver(&virtualTransport{path: socket}, System{Root: filepath.Dir(socket)}, true) // a virtual driver always has a version
 	return d
 }
 
-// Accept says whether fd is a control file of this driver.
+// Accept verifies that fd is a control file of this driver.
 func (d *Driver) Accept(fd int) error { return d.transport.Accept(fd) }
 
-// control makes one RM_CONTROL. The error is a Status where RM answered.
+// control makes one RM_CONTROL. The error is a Status if RM answered.
 func (d *Driver) control(ctx context.Context, f *File, client, object, cmd uint32, params []byte) error {
 	arg := abi.NVOS54{HClient: client, HObject: object, Cmd: cmd, ParamsSize: uint32(len(params))}
 	if err := d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_CONTROL, abi.Size[abi.NVOS54]()), abi.Bytes(&arg), params); err != nil {
@@ -93,7 +91,7 @@ func (d *Driver) control(ctx context.Context, f *File, client, object, cmd uint3
 	return nil
 }
 
-// newClient allocates an RM client on a file of our own; the kernel picks its number.
+// newClient allocates an RM client on our own file; the kernel picks the handle.
 func (d *Driver) newClient(ctx context.Context, f *File) (uint32, error) {
 	arg := abi.NVOS21{HClass: abi.NV01_ROOT_CLIENT}
 	if err := d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_ALLOC, abi.Size[abi.NVOS21]()), abi.Bytes(&arg), nil); err != nil {
@@ -106,12 +104,12 @@ func (d *Driver) newClient(ctx context.Context, f *File) (uint32, error) {
 }
 
 func (d *Driver) freeClient(ctx context.Context, f *File, client uint32) {
-	// The file is closed next, which frees it anyway.
+	// Closing the file frees the client in any case.
 	arg := abi.NVOS00{HRoot: client, HObjectOld: client}
 	_ = d.transport.Ioctl(ctx, f, abi.Request(abi.NV_ESC_RM_FREE, abi.Size[abi.NVOS00]()), abi.Bytes(&arg), nil)
 }
 
-// statusOf returns the RM status in err, if that is what it is.
+// statusOf returns the RM status in err, if any.
 func statusOf(err error) (Status, bool) {
 	var s Status
 	ok := errors.As(err, &s)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From the virtual GPU's protocol: one ioctl is one packet on the control
-// socket, with the end of a fresh socket pair on which the one reply comes. So
-// the application and a daemon with a duplicate can both call on one socket.
+// The virtual GPU's protocol: one ioctl is one packet on the control socket, with one end of a
+// fresh socket pair for the reply. The application and a daemon with a duplicate can therefore
+// share a control socket.
 const (
 	vgMagic      = 0x4F494756 // "VGIO"
 	vgHead       = 16
@@ -27,12 +27,12 @@ const (
 
 // virtualTransport carries the same bytes to the virtual GPU's process.
 type virtualTransport struct {
-	path string // of the device process's socket
+	path string // the device process's socket
 }
 
 var _ Transport = (*virtualTransport)(nil)
 
-// Accept allows packet sockets connected to the device process.
+// Accept accepts packet sockets connected to the device process.
 func (t *virtualTransport) Accept(fd int) error {
 	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || typ != unix.SOCK_SEQPACKET {
@@ -43,7 +43,7 @@ func (t *virtualTransport) Accept(fd int) error {
 		return fmt.Errorf("not a virtual control file: %w", err)
 	}
 	if un, ok := peer.(*unix.SockaddrUnix); !ok || un.Name != t.path {
-		return errors.New("not a virtual control file: connected to somebody else")
+		return errors.New("not a virtual control file: connected to another peer")
 	}
 	return nil
 }
@@ -80,8 +80,7 @@ func (t *virtualTransport) Ioctl(ctx context.Context, f *File, request uint32, a
 	return decodeReply(reply[:n], arg, params)
 }
 
-// send holds the process's file only for attempts that don't wait, so that it
-// can be closed at any time.
+// send holds the process's file only for non-blocking attempts, so that Close never waits.
 func (t *virtualTransport) send(ctx context.Context, f *File, request uint32, arg, params []byte, reply int) error {
 	packet := make([]byte, vgHead, vgHead+len(arg)+len(params))
 	binary.NativeEndian.PutUint32(packet[0:], vgMagic)
@@ -105,8 +104,8 @@ func (t *virtualTransport) send(ctx context.Context, f *File, request uint32, ar
 	}
 }
 
-// receive waits for the one reply; a device that died is an I/O error. The
-// context is looked at now and then: only tests and a stopping daemon end it.
+// receive waits for the reply; a dead device is an I/O error. The context is polled, because only
+// tests and shutdown cancel it.
 func receive(ctx context.Context, fd int, buf []byte) (int, error) {
 	for {
 		pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -127,7 +126,7 @@ func receive(ctx context.Context, fd int, buf []byte) (int, error) {
 	}
 }
 
-// decodeReply checks a reply and copies it back over arg and params.
+// decodeReply validates a reply and copies it back to arg and params.
 func decodeReply(reply, arg, params []byte) error {
 	if len(reply) < vgHead {
 		return fmt.Errorf("virtual GPU replied %d bytes", len(reply))
@@ -145,8 +144,7 @@ func decodeReply(reply, arg, params []byte) error {
 	return nil
 }
 
-// Find lists a process's sockets: which of them is one of ours is seen only
-// on a duplicate.
+// Find lists a process's sockets; only a duplicate shows which one is a control socket.
 func (t *virtualTransport) Find(pid int) ([]Candidate, error) {
 	return candidates(pid, func(link string) bool { return strings.HasPrefix(link, "socket:[") })
 }

@@ -10,20 +10,19 @@ import (
 	"xsched/internal/model"
 )
 
-// unit is what is operated on: one client's subdevice on a GPU with its groups
-// and channels there, all proved.
+// unit is one client's subdevice on a GPU with its proved groups and channels.
 type unit struct {
 	client    *rmClient
 	subdevice uint32
-	compute   []*object // groups whose timeslice is ours to set
+	compute   []*object // groups whose timeslice we set
 	stop      []*object // channels that a suspension stops
-	others    []*object // channels that it leaves alone
+	others    []*object // channels that it ignores
 }
 
-// units collects the proved objects on one GPU. Preconditions: s.mu is held.
+// units returns the proved objects on one GPU. Preconditions: s.mu is held.
 func (s *Objects) units(gpu model.DeviceID) []unit { return s.collect(gpu, false) }
 
-// collect is units, with the hidden objects if asked for.
+// collect is units, optionally with hidden objects.
 func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
 	var us []unit
 	for _, c := range s.clients {
@@ -45,7 +44,7 @@ func (s *Objects) collect(gpu model.DeviceID, hidden bool) []unit {
 
 func (s *Objects) unit(c *rmClient, sub *object, all []*object) unit {
 	u := unit{client: c, subdevice: sub.handle}
-	computes := map[uint32]bool{} // groups that hold a compute object
+	computes := map[uint32]bool{} // groups with a compute object
 	var groups []*object
 	for _, o := range all {
 		switch {
@@ -60,7 +59,7 @@ func (s *Objects) unit(c *rmClient, sub *object, all []*object) unit {
 	ours := map[uint32]bool{}
 	for i, g := range groups {
 		ours[g.handle] = true
-		// Where no compute object was seen the first group is the compute one.
+		// Without any compute object the first group is the compute group.
 		if computes[g.handle] || len(computes) == 0 && i == 0 {
 			u.compute = append(u.compute, g)
 			computes[g.handle] = true
@@ -87,8 +86,8 @@ func sorted(m map[uint32]*object) []*object {
 	return out
 }
 
-// capabilities says, for each GPU with a proved subdevice, what can be done there.
-// Preconditions: s.mu is held.
+// capabilities returns the capability of each GPU with a proved subdevice. Preconditions: s.mu is
+// held.
 func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
 	out := map[model.DeviceID]driver.Capability{}
 	for _, c := range s.clients {
@@ -108,7 +107,7 @@ func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
 	return out
 }
 
-// noChannel is why a process has no channel: MPS, if that runs.
+// noChannel explains a missing channel: MPS if running, else otherwise.
 func (s *Objects) noChannel(otherwise string) string {
 	if why := s.driver.mps.reason(); why != "" {
 		return why
@@ -116,19 +115,19 @@ func (s *Objects) noChannel(otherwise string) string {
 	return otherwise
 }
 
-// shown is what others see of the objects without waiting for anybody; it is never changed.
+// shown is an immutable snapshot for lock-free readers.
 type shown struct {
 	lie     string
 	clients int
 	slices  map[model.DeviceID]int64 // the application's own, in microseconds
 }
 
-// showClients tells others which clients there are. Preconditions: s.mu is held.
+// showClients publishes the clients. Preconditions: s.mu is held.
 func (s *Objects) showClients() {
 	s.shown.Store(&shown{s.lie, len(s.clients), s.shown.Load().slices})
 }
 
-// showSlices tells others the application's own timeslices. Preconditions: s.mu is held.
+// showSlices publishes the application's own timeslices. Preconditions: s.mu is held.
 func (s *Objects) showSlices() {
 	own := map[model.DeviceID]int64{}
 	for gpu := range s.gpus() {
@@ -137,7 +136,7 @@ func (s *Objects) showSlices() {
 	s.shown.Store(&shown{s.lie, len(s.clients), own})
 }
 
-// gpus is where the process has a proved subdevice, hidden ones too. Preconditions: s.mu is held.
+// gpus returns the GPUs with a proved subdevice, hidden ones included. Preconditions: s.mu is held.
 func (s *Objects) gpus() map[model.DeviceID]bool {
 	out := map[model.DeviceID]bool{}
 	for _, c := range s.clients {
@@ -161,7 +160,8 @@ func (s *Objects) ownSlice(gpu model.DeviceID) int64 {
 	return 0
 }
 
-// Why says why no hardware queue is known. Lock-free, because clients control how long mu is held.
+// Why explains why no hardware queue is known. Lock-free, because clients control how long mu is
+// held.
 func (s *Objects) Why() (reason string, known bool) {
 	now := s.shown.Load()
 	if why := s.driver.untouchable(); why != "" {
@@ -176,6 +176,5 @@ func (s *Objects) Why() (reason string, known bool) {
 	return s.noChannel("no hardware queue of the process on this GPU could be proved yet"), true
 }
 
-// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: not known.
-// It never waits.
+// OwnSlice returns the application's own timeslice on a GPU in microseconds; 0: unknown. Lock-free.
 func (s *Objects) OwnSlice(gpu model.DeviceID) int64 { return s.shown.Load().slices[gpu] }

@@ -14,15 +14,15 @@ import (
 	"xsched/internal/model"
 )
 
-// Users says which processes have a context on which GPU, as far as this user may see: a context's
-// doorbells are mapped from the GPU's own file. Processes that only ask the driver (nvidia-smi,
-// the persistence daemon) map none. managed are left out, and their children: those inherit mappings
-// that they can't use, and join when they use the GPU themselves.
+// Users finds the processes with a context on each GPU, as far as permissions allow, by mappings of
+// the GPU's device file. Processes that only query the driver, such as nvidia-smi, map none.
+// Managed processes are excluded, and their children, which inherit unusable mappings and connect
+// on first use.
 func (d *Driver) Users(managed map[int]bool) map[model.DeviceID][]int {
 	return System{Root: "/"}.users(managed, d.mapping())
 }
 
-// mapping reads the name of a mapping of process pid; false: it is not one of a GPU of this driver.
+// mapping parses the name of a mapping of process pid; false: no mapping of this driver's GPUs.
 type mapping func(pid int, name string) (model.DeviceID, bool)
 
 func (d *Driver) mapping() mapping {
@@ -41,8 +41,8 @@ func (d *Driver) mapping() mapping {
 	}
 }
 
-// mapped knows the memory that the virtual GPU gives a context: vgpu:PID:GPU:SOCKET. The device
-// process itself maps it too.
+// mapped recognizes a context's memory on the virtual GPU: vgpu:PID:GPU:SOCKET. The device process
+// maps it too.
 func (t *virtualTransport) mapped(pid int, name string) (model.DeviceID, bool) {
 	rest, ok := strings.CutPrefix(name, "/memfd:vgpu:")
 	if !ok {
@@ -57,7 +57,7 @@ func (t *virtualTransport) mapped(pid int, name string) (model.DeviceID, bool) {
 	return id, err == nil
 }
 
-// users looks at all processes.
+// users scans all processes.
 func (s System) users(managed map[int]bool, m mapping) map[model.DeviceID][]int {
 	out := map[model.DeviceID][]int{}
 	entries, _ := os.ReadDir(s.path("proc"))
@@ -79,11 +79,11 @@ func (s System) users(managed map[int]bool, m mapping) map[model.DeviceID][]int 
 	return out
 }
 
-// mapsOf is the GPUs that a process has mapped something of.
+// mapsOf returns the GPUs that a process has mapped.
 func (s System) mapsOf(pid int, m mapping) map[model.DeviceID]bool {
 	dir := s.path(filepath.Join("proc", strconv.Itoa(pid)))
 	if _, err := os.Readlink(dir + "/exe"); err != nil {
-		return nil // a kernel thread, or another user's
+		return nil // a kernel thread, or another user's process
 	}
 	f, err := os.Open(dir + "/maps")
 	if err != nil {
@@ -107,13 +107,13 @@ func (s System) mapsOf(pid int, m mapping) map[model.DeviceID]bool {
 	return out
 }
 
-// descends says whether a process was started by one of those.
+// descends reports whether a process descends from a managed one.
 func (s System) descends(pid int, managed map[int]bool, parents map[int]int) bool {
 	for range 64 {
 		parent, known := parents[pid]
 		if !known {
 			b, _ := os.ReadFile(s.path(fmt.Sprintf("proc/%d/stat", pid)))
-			// The name may hold anything; the parent is the second word behind it.
+			// The name may contain anything; the parent is the second word after it.
 			fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 			if len(fields) > 1 {
 				parent, _ = strconv.Atoi(fields[1])

@@ -12,8 +12,8 @@ import (
 	"xsched/internal/model"
 )
 
-// TestUsers: who has a GPU's own memory mapped uses it; managed programs, their children and those
-// that only talk to the driver are left out.
+// A process uses a GPU if it maps the GPU's memory. Managed programs, their children and mere
+// queries are excluded.
 func TestUsers(t *testing.T) {
 	root := t.TempDir()
 	put := func(pid, parent int, maps string) {
@@ -33,12 +33,12 @@ func TestUsers(t *testing.T) {
 	const line = "7f00-7f01 rw-s 00000000 00:06 42                  %s\n"
 	gpu0, gpu1 := fmt.Sprintf(line, "/dev/nvidia0"), fmt.Sprintf(line, "/dev/nvidia1")
 	put(2, 0, "")                                      // a kernel thread
-	put(10, 1, gpu0+gpu0+gpu1)                         // a stranger on both
-	put(11, 1, fmt.Sprintf(line, "/dev/nvidiactl"))    // only asks
+	put(10, 1, gpu0+gpu0+gpu1)                         // an unmanaged process on both
+	put(11, 1, fmt.Sprintf(line, "/dev/nvidiactl"))    // only queries
 	put(20, 1, gpu0)                                   // managed
 	put(21, 20, gpu0)                                  // its child
-	put(22, 21, gpu0)                                  // and that one's
-	put(30, 1, fmt.Sprintf(line, "/tmp/dev/nvidia00")) // a file of somebody's
+	put(22, 21, gpu0)                                  // its grandchild
+	put(30, 1, fmt.Sprintf(line, "/tmp/dev/nvidia00")) // an unrelated file
 	byName := map[string]model.DeviceID{"/dev/nvidia0": 7, "/dev/nvidia1": 8}
 	got := System{Root: root}.users(map[int]bool{20: true}, func(_ int, name string) (model.DeviceID, bool) {
 		id, ok := byName[name]
@@ -54,7 +54,7 @@ func TestVirtualMapping(t *testing.T) {
 	for name, want := range map[string]bool{
 		"/memfd:vgpu:77:0000:02:00.0:/run/x/vgpu.sock (deleted)": true,
 		"/memfd:vgpu:42:0000:02:00.0:/run/x/vgpu.sock (deleted)": false, // the device process itself
-		"/memfd:vgpu:77:0000:02:00.0:/run/y/vgpu.sock (deleted)": false, // another one's
+		"/memfd:vgpu:77:0000:02:00.0:/run/y/vgpu.sock (deleted)": false, // another device's
 		"/memfd:vgpu:77:":  false,
 		"/memfd:vgpu-vram": false,
 		"/dev/nvidia0":     false,

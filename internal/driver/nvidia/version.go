@@ -12,36 +12,36 @@ import (
 	"strings"
 )
 
-// Grade is how well a driver release is known.
+// Grade ranks the evidence for a driver release.
 type Grade int
 
-// Grades. What channels do when they are disabled is decided by firmware, which no header
-// shows: hence a self-test for every release that was not measured.
+// Firmware decides how disabled channels behave, and no header shows it. Every release that was not
+// measured therefore needs a self-test.
 const (
-	Unsupported Grade = iota // its interface differs: never called
+	Unsupported Grade = iota // different ABI: never called
 	Unlisted                 // newer than the table: called only by an explicit self-test
-	SameABI                  // the interface is ours; levels 2 and 3 need a passed self-test
-	Measured                 // shown to work; a failed self-test withdraws levels 2 and 3
+	SameABI                  // known ABI; levels 2 and 3 need a passed self-test
+	Measured                 // demonstrated; a failed self-test withdraws levels 2 and 3
 )
 
 func (g Grade) String() string {
 	return [...]string{"unsupported", "unlisted", "same ABI, must pass the self-test", "measured"}[g]
 }
 
-// branches lists the driver branches whose interface package abi describes. A new one is
-// one number, after tools/rmlayout has written its data file and the parity test passes.
+// branches lists the driver branches with the ABI of package abi. To add one, write its data file
+// with tools/rmlayout and run the parity test.
 var branches = []int{535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595}
 
-// measured is where which releases were shown to work.
+// measured maps demonstrated releases to the hardware they ran on.
 var measured = map[string]string{"580.159.04": "H200, open kernel module"}
 
-// virtualVersion is the release of the virtual GPU. It behaves as the measured one.
+// virtualVersion is the virtual GPU's release, which behaves like the measured one.
 const virtualVersion = "virtual"
 
-// ErrUnknownDriver is a driver that is not in the table.
+// ErrUnknownDriver marks a driver missing from the table.
 var ErrUnknownDriver = errors.New("not in the table of known drivers")
 
-// grade looks a driver version like 580.159.04 up.
+// grade looks up a driver version such as 580.159.04.
 func grade(version string) (Grade, error) {
 	if _, ok := measured[version]; ok || version == virtualVersion {
 		return Measured, nil
@@ -49,7 +49,7 @@ func grade(version string) (Grade, error) {
 	major, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(major)
 	if err != nil {
-		return Unsupported, fmt.Errorf("driver version %q is not a version", version)
+		return Unsupported, fmt.Errorf("malformed driver version %q", version)
 	}
 	if slices.Contains(branches, n) {
 		return SameABI, nil
@@ -63,7 +63,7 @@ func grade(version string) (Grade, error) {
 // knownRange names the first and the last branch.
 func knownRange() string { return fmt.Sprintf("R%d to R%d", branches[0], branches[len(branches)-1]) }
 
-// KnownDrivers lists the driver branches whose interface is known.
+// KnownDrivers lists the driver branches with a known ABI.
 func KnownDrivers() []string {
 	var names []string
 	for _, b := range branches {
@@ -74,7 +74,7 @@ func KnownDrivers() []string {
 
 var reVersion = regexp.MustCompile(`\b(\d{3,4})\.(\d+)(?:\.\d+)*\b`)
 
-// DriverVersion asks the loaded kernel module of this machine.
+// DriverVersion reads the version of the loaded kernel module.
 func (s System) DriverVersion() (string, error) {
 	if b, err := os.ReadFile(s.path("sys/module/nvidia/version")); err == nil {
 		if v := reVersion.FindString(string(b)); v != "" {

@@ -11,9 +11,8 @@ import (
 	"xsched/internal/model"
 )
 
-// walk looks for the RM objects of a process on duplicates of its files. RM
-// answers only for the clients of the very file that asks, so all that is found is
-// the process's own.
+// walk finds a process's RM objects through duplicates of its files. RM answers only for clients of
+// the asking file, so every hit belongs to the process.
 type walk struct {
 	driver *Driver
 	files  []*File
@@ -22,11 +21,11 @@ type walk struct {
 
 	tried int // client numbers
 	mine  int // clients with hardware queues
-	mixed int // clients with channels that could not be matched to a GPU
+	mixed int // clients whose channels match no single GPU
 }
 
-// clients tries client numbers, the newest first, with one control for each
-// and file; only a number that is the process's has its handles walked.
+// clients tries client numbers, newest first, with one control per number and file. Only hits have
+// their handles walked.
 func (w *walk) clients(ctx context.Context) error {
 	newest, err := w.driver.newestClient(ctx)
 	if err != nil {
@@ -38,7 +37,7 @@ func (w *walk) clients(ctx context.Context) error {
 func (w *walk) from(ctx context.Context, newest uint32) (err error) {
 	index := newest - firstClient
 	if index >= maxClients {
-		return fmt.Errorf("client number %#x is not one of those that are known", newest)
+		return fmt.Errorf("client number %#x is outside the known range", newest)
 	}
 	top := min(index+maxSpareWalk, maxClients-1)
 	limit := time.Now().Add(w.budget)
@@ -53,8 +52,8 @@ func (w *walk) from(ctx context.Context, newest uint32) (err error) {
 			return err
 		}
 	}
-	// Numbers above the newest are from before the count began again, which takes a
-	// million clients: a short look.
+	// Numbers above the newest predate a wrap-around, which takes a million clients: search
+	// briefly.
 	if again := time.Now().Add(againTime); again.Before(limit) {
 		limit = again
 	}
@@ -66,18 +65,18 @@ func (w *walk) from(ctx context.Context, newest uint32) (err error) {
 	return nil
 }
 
-// late looks at the time now and then.
+// late checks the clock on every 16th try.
 func (w *walk) late(limit time.Time) bool { return w.tried&0xF == 0 && time.Now().After(limit) }
 
-// number tries one client number on all files. Once something is found the walk goes on
-// for a short while only: the limit that it returns.
+// number tries one client number on all files. After the first hit the returned limit shortens the
+// walk.
 func (w *walk) number(ctx context.Context, h, newest uint32, limit time.Time) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return limit, err
 	}
 	w.tried++
 	if h == newest {
-		return limit, nil // was ours
+		return limit, nil // already found
 	}
 	for _, f := range w.files {
 		found, err := w.client(ctx, f, h)
@@ -91,7 +90,7 @@ func (w *walk) number(ctx context.Context, h, newest uint32, limit time.Time) (t
 	return limit, nil
 }
 
-// nothing says why a walk that ended well found nothing to stop.
+// nothing explains why a successful walk found nothing to stop.
 func (w *walk) nothing(why string) error {
 	switch {
 	case w.driver.mps.reason() != "":
@@ -104,7 +103,7 @@ func (w *walk) nothing(why string) error {
 	return fmt.Errorf("%w: no hardware queue was found on its files", ErrNoContext)
 }
 
-// client walks the handles of one client number, if it is the file's.
+// client walks the handles of one client number if it belongs to the file.
 func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, err error) {
 	err = w.driver.control(ctx, f, client, firstHandle, abi.NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
 	st, answered := statusOf(err)
@@ -130,7 +129,7 @@ func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, 
 	}
 	for _, h := range hits {
 		if h.parent == 0 && h.class != abi.NV20_SUBDEVICE_0 {
-			continue // of no GPU we know
+			continue // of an unknown GPU
 		}
 		if err := w.into.Alloc(client, h.parent, h.handle, h.class); err != nil {
 			return false, err
@@ -140,14 +139,14 @@ func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, 
 	return true, nil
 }
 
-// hit is a handle that a probe was answered for.
+// hit is a handle that answered a probe.
 type hit struct {
 	handle, class uint32
-	parent        uint32 // a name for its GPU, from attribute
+	parent        uint32 // identifies its GPU, set by attribute
 	gpu           model.DeviceID
 }
 
-// anyChannel stands for all channel classes: the probe is the same.
+// anyChannel stands for all channel classes, which share a probe.
 const anyChannel = 0xC000 | abi.ClassEndChannel
 
 // handles finds a client's subdevices, groups and channels.
@@ -168,7 +167,7 @@ func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, erro
 				return nil, err
 			}
 			if st.absent() {
-				break // there is no such object, of whatever class
+				break // no such object, of any class
 			}
 			missing = 0
 		}
@@ -176,11 +175,10 @@ func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, erro
 	return hits, nil
 }
 
-// attribute finds out on which GPU each group and channel is, and says whether
-// there is something to stop. Parents can't be asked for. With one GPU there is no
-// question. With several, each channel is enabled (it runs already) through the subdevice of
-// each GPU: only its own one accepts it. A group is allocated right before its channels,
-// so it is where the next channel above it is. What two GPUs claim is left alone.
+// attribute assigns groups and channels to GPUs and reports whether there is something to stop. RM
+// does not reveal parents. With several GPUs, each running channel is enabled through every GPU's
+// subdevice, and only its own accepts. A group precedes its channels, so it belongs to the GPU of
+// the next channel. Objects that two GPUs claim are left alone.
 func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit) bool {
 	subdevice := map[model.DeviceID]uint32{}
 	for _, h := range hits {
@@ -191,7 +189,7 @@ func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit
 	if len(subdevice) == 0 {
 		return false
 	}
-	var next uint32 // the GPU of the channel above
+	var next uint32 // GPU of the channel above
 	channels, groups := 0, 0
 	for i := len(hits) - 1; i >= 0; i-- {
 		h := &hits[i]
@@ -215,7 +213,7 @@ func (w *walk) attribute(ctx context.Context, f *File, client uint32, hits []hit
 	return channels > 0 && groups > 0
 }
 
-// owner returns the subdevice through which a channel can be reached; 0: none, or several.
+// owner returns the subdevice that accepts a channel; 0: none or several.
 func (w *walk) owner(ctx context.Context, f *File, client, channel uint32, subdevice map[model.DeviceID]uint32) uint32 {
 	var owner uint32
 	for _, sub := range subdevice {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package abi is the part of the NVIDIA resource manager's (RM) interface that XSched
-// uses: requests, classes, control commands, status codes and parameter structs, in the
-// vendor's spelling. All driver branches from R535 on share it. The parity test compares
-// it, and the shim's C copy, with the numbers of every published driver in testdata.
+// Package abi is the part of the NVIDIA resource manager (RM) interface that XSched uses, in the
+// vendor's spelling. All driver branches from R535 on share it. The parity test compares it, and
+// the shim's C copy, with every published driver in testdata.
 package abi
 
 import "structs"
@@ -15,7 +14,7 @@ const (
 	NV_ESC_RM_ALLOC   = 0x2B
 )
 
-// Request is the ioctl number of an escape whose argument has so many bytes.
+// Request returns the ioctl number of an escape with an argument of the given size.
 func Request(escape uint32, bytes int) uint32 {
 	return 3<<30 | uint32(bytes)<<16 | 'F'<<8 | escape
 }
@@ -73,8 +72,8 @@ const (
 	NV_ERR_TIMEOUT                  = 0x65
 )
 
-// From nvos.h. The tag of a struct's first field is the driver's name for the struct; the
-// tags of the others are the driver's names for the fields.
+// From nvos.h. The tag of a struct's first field names the driver's struct; the other tags name the
+// driver's fields.
 type (
 	// NVOS00 is the argument of NV_ESC_RM_FREE.
 	NVOS00 struct {

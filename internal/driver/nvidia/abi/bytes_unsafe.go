@@ -9,15 +9,15 @@ type Struct interface {
 	NVOS00 | NVOS21 | NVOS64 | NVOS54 | DisableChannels | Timeslice | GroupInfo | WorkSubmitToken | GPUID | ComputeModeRules
 }
 
-// Size is how many bytes a struct has.
+// Size returns the size of a struct in bytes.
 func Size[T Struct]() int { return int(unsafe.Sizeof(*new(T))) }
 
-// Bytes is the memory of p itself: a call that writes into it writes into p.
+// Bytes returns p's memory without copying.
 func Bytes[T Struct](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }
 
-// Decode copies a struct out of b; false: b has not exactly its size.
+// Decode copies a struct out of b; false: b has the wrong size.
 func Decode[T Struct](b []byte) (v T, ok bool) {
 	return v, copy(Bytes(&v), b) == len(b) && len(b) == Size[T]()
 }
