@@ -33,8 +33,7 @@ func unpack(t testing.TB, name string) []byte {
 	return text
 }
 
-// TestRealMQDs: 16 streams share four rings of 1 MiB; the runtime has one of
-// 4 KiB for itself, which it made first.
+// 16 streams share four rings of 1 MiB. The runtime created its own ring of 4 KiB first.
 func TestRealMQDs(t *testing.T) {
 	got, err := ParseMQDs(bytes.NewReader(unpack(t, "mi308x-mqds.txt.gz")))
 	if err != nil {
@@ -67,7 +66,7 @@ func TestRealMQDs(t *testing.T) {
 	}
 }
 
-// TestRealHQDs: the same rings are in the slots of the first GPU.
+// The same rings occupy the hardware slots of the first GPU.
 func TestRealHQDs(t *testing.T) {
 	nodes, err := ParseHQDs(bytes.NewReader(unpack(t, "mi308x-hqds.txt.gz")))
 	if err != nil {
@@ -97,7 +96,7 @@ func TestRealHQDs(t *testing.T) {
 				found++
 			}
 		}
-		if found != 4 { // one in each XCC
+		if found != 4 { // one per XCC
 			t.Errorf("queue %d with ring %x: in %d slots", i, ring.Address, found)
 		}
 	}
@@ -129,7 +128,7 @@ func TestDumpForms(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	// Chips with one XCC have no instance in the line.
+	// Chips with one XCC omit the instance.
 	nodes, err := ParseHQDs(strings.NewReader("Node 1, gpu_id 4a:\n  HIQ on MEC 2 Pipe 0 Queue 0\n CP Pipe 1, Queue 2\n"))
 	if err != nil || len(nodes[0].Slots) != 2 || nodes[0].Slots[0].MEC != 2 || nodes[0].Slots[1].Pipe != 1 || nodes[0].Slots[1].Queue != 2 {
 		t.Errorf("got %+v, %v", nodes, err)
@@ -153,7 +152,7 @@ func TestReadProcess(t *testing.T) {
 		"proc/94314/queues/10/size":              file("1048576"),
 		"proc/94314/queues/10/type":              file("1"),
 		"proc/94314/queues/10/gpuid":             file("63420"),
-		"proc/94314/queues/2/size":               file("1"), // goes away
+		"proc/94314/queues/2/size":               file("1"), // disappears
 		"proc/94314/something_new":               file("x"),
 		"topology/nodes/0/gpu_id":                file("0\n"),
 		"topology/nodes/0/properties":            file("cpu_cores_count 96\n"),
@@ -212,7 +211,7 @@ func FuzzDumps(f *testing.F) {
 		if err == nil {
 			for _, p := range processes {
 				for _, q := range p.Queues {
-					// A size that 64 bits can't hold reads as 0.
+					// A size beyond 64 bits reads as 0.
 					if r, ok := q.Ring(); ok && (r.Bytes == 4 || r.Bytes&(r.Bytes-1) != 0) {
 						t.Errorf("ring of %d bytes", r.Bytes)
 					}

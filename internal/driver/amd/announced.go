@@ -9,17 +9,17 @@ import (
 	"xsched/internal/driver"
 )
 
-// Announced is a queue as the program's own library told a daemon.
+// Announced is a queue that the program's shim announced to a daemon.
 type Announced struct {
 	ID, GPUID uint32
 	Copies    bool
 	PCI       string
 	Ring      uint64
 	Bytes     uint32
-	Priority  *uint32 // nil: not told
+	Priority  *uint32 // nil: unknown
 }
 
-// AnnouncedQueue reads a queue as a daemon reports it. A debugger does not learn the priority.
+// AnnouncedQueue decodes a queue from a daemon's report. A debugger does not see priorities.
 func AnnouncedQueue(pci, kind string, details map[string]uint64) Announced {
 	a := Announced{
 		ID: uint32(details["id"]), GPUID: uint32(details["gpu_id"]), Copies: kind == "copy", PCI: pci,
@@ -32,8 +32,8 @@ func AnnouncedQueue(pci, kind string, details map[string]uint64) Announced {
 	return a
 }
 
-// JoinAnnounced adds what the program's library knows, by the driver's number of a queue: what
-// it saw at the making of a queue is certain, where a dump is only joined by order and size.
+// JoinAnnounced merges the shim's announcements by queue id. An announcement is authoritative; a
+// dump is matched only by order and size.
 func (f *Found) JoinAnnounced(all []Announced) {
 	for _, a := range all {
 		at := -1
@@ -52,7 +52,7 @@ func (f *Found) JoinAnnounced(all []Announced) {
 		}
 		q := &f.Queues[at]
 		if q.Ring != 0 && q.Ring != a.Ring {
-			f.Notes = append(f.Notes, driver.Remark{Source: "debugfs mqds", Text: fmt.Sprintf("queue %d: the dump was joined to another ring; the program's own is shown", a.ID)})
+			f.Notes = append(f.Notes, driver.Remark{Source: "debugfs mqds", Text: fmt.Sprintf("queue %d: the dump matched another ring; showing the announced one", a.ID)})
 			q.Read, q.Write, q.Active, q.Loaded = nil, nil, nil, nil
 		}
 		q.Ring = a.Ring
@@ -67,10 +67,10 @@ func (f *Found) JoinAnnounced(all []Announced) {
 	f.dropApart()
 }
 
-// dropApart removes descriptors without a number whose ring turned out to be a known queue's,
-// after giving that what they tell.
+// dropApart removes descriptors without an id whose ring belongs to a known queue, after merging
+// them.
 func (f *Found) dropApart() {
-	known := map[uint64]bool{} // rings of descriptors that found their queue
+	known := map[uint64]bool{} // rings of matched descriptors
 	for _, q := range f.Queues {
 		if q.ID < 0 && f.take(q) {
 			known[q.Ring] = true

@@ -14,11 +14,11 @@ import (
 	"xsched/internal/driver/amd/abi"
 )
 
-// Kinds selects queues by what they do.
+// Kinds selects queues by purpose.
 type Kinds uint8
 
-// Compute and copy queues are stopped apart: a process whose copies go on can feed
-// a queue that is stopped.
+// Compute and copy queues are suspended separately, because ongoing copies can feed a suspended
+// queue.
 const (
 	ComputeQueues Kinds = 1 << iota
 	SDMAQueues
@@ -32,31 +32,30 @@ func (k Kinds) has(q QueueSnapshot) bool {
 	return k&ComputeQueues != 0
 }
 
-// snapshotRoom is for more queues than a process can have on several GPUs.
+// snapshotRoom exceeds the number of queues a process can have on several GPUs.
 const snapshotRoom = 1024
 
-// Debugger stops the queues of a process that knows nothing of us, in the role of its
-// debugger. While one is there, rocgdb can't be; when this process dies the driver
-// resumes everything.
+// Debugger suspends the queues of a process without the shim, as its debugger. rocgdb can't attach
+// meanwhile. When this process dies, the driver resumes everything.
 type Debugger struct {
 	pid       int
 	transport Transport
 	tracer    *tracer
-	events    int // read end of the pipe the driver writes to
+	events    int // read end of the driver's event pipe
 	readers   sync.WaitGroup
 	closing   sync.Once
 
-	// Only the tracing thread uses these.
+	// Used by the tracing thread only.
 	runtime bool
-	stopped map[uint32]Kinds // by gpu_id: what is to stay stopped, also what comes anew
-	grace   uint32           // of the suspension in force
-	lateErr error            // of a suspension that an event caused
+	stopped map[uint32]Kinds // by gpu_id: kinds to keep suspended, new queues included
+	grace   uint32           // of the current suspension
+	lateErr error            // of a suspension triggered by an event
 	held    map[uint32]bool
 
-	caught atomic.Int64 // queues that appeared while stopped, and were stopped too
+	caught atomic.Int64 // queues created during a suspension and suspended too
 }
 
-// AttachDebugger becomes the debugger of a process: nothing of it is stopped yet.
+// AttachDebugger becomes the debugger of a process without suspending anything.
 func AttachDebugger(pid int, open func() (Transport, error)) (*Debugger, error) {
 	transport, err := open()
 	if err != nil {
@@ -83,13 +82,13 @@ func AttachDebugger(pid int, open func() (Transport, error)) (*Debugger, error) 
 	return d, nil
 }
 
-// enable starts the session: events are announced on a FIFO.
+// enable starts the session; the driver announces events on a FIFO.
 func (d *Debugger) enable() error {
 	var fifo [2]int
 	if err := unix.Pipe2(fifo[:], unix.O_CLOEXEC); err != nil {
 		return fmt.Errorf("create pipe: %w", err)
 	}
-	defer unix.Close(fifo[1]) // the driver holds it
+	defer unix.Close(fifo[1]) // the driver holds a reference
 	t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_ENABLE)
 	t.putMask(abi.KFD_EC_MASK_QUEUE_NEW | abi.KFD_EC_MASK_PROCESS_RUNTIME)
 	t.put32(24, 16)
@@ -105,8 +104,8 @@ func (d *Debugger) enable() error {
 	return nil
 }
 
-// listen waits for the driver's announcements; the tracing thread answers them. The
-// driver closes the pipe when the session ends.
+// listen forwards the driver's announcements to the tracing thread. The driver closes the pipe at
+// the end of the session.
 func (d *Debugger) listen() {
 	defer d.readers.Done()
 	b := make([]byte, 256)
@@ -122,14 +121,14 @@ func (d *Debugger) listen() {
 	}
 }
 
-// answer handles all events there are: a runtime that waits for its debugger goes on,
-// and queues that appear while others are stopped are stopped too.
+// answer handles all pending events: it releases a runtime that waits for its debugger, and
+// suspends new queues during a suspension.
 func (d *Debugger) answer() {
 	for range snapshotRoom {
 		t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT)
 		t.putMask(abi.KFD_EC_MASK_QUEUE_NEW | abi.KFD_EC_MASK_PROCESS_RUNTIME)
 		if _, err := d.transport.Ioctl(t.request()); err != nil {
-			return // EAGAIN: no more
+			return // EAGAIN: no more events
 		}
 		seen := t.mask()
 		if seen&abi.KFD_EC_MASK_PROCESS_RUNTIME != 0 {
@@ -145,7 +144,7 @@ func (d *Debugger) answer() {
 	}
 }
 
-// stopNew stops what has appeared since the others were stopped.
+// stopNew suspends queues created during the suspension.
 func (d *Debugger) stopNew() {
 	before := len(d.held)
 	_, d.lateErr = d.suspend()
@@ -156,7 +155,7 @@ func (d *Debugger) stopNew() {
 func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
 	failed := d.tracer.call(func() {
 		queues, err = d.snapshot()
-		// A listed queue is no longer new, so no event will tell of it.
+		// Listing a queue clears its new flag, so no event will announce it.
 		if len(d.stopped) > 0 {
 			d.stopNew()
 		}
@@ -164,7 +163,7 @@ func (d *Debugger) Queues() (queues []QueueSnapshot, err error) {
 	return queues, errors.Join(failed, err)
 }
 
-// snapshot also marks all queues as seen, without which none can be suspended.
+// snapshot also clears the new flag of all queues, which the driver requires before a suspend.
 func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
 	t := newTrap(d.pid, abi.KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT)
 	t.putMask(abi.KFD_EC_MASK_QUEUE_NEW)
@@ -185,21 +184,20 @@ func (d *Debugger) snapshot() ([]QueueSnapshot, error) {
 	return ParseSnapshot(r.Buffer[:n*abi.QueueSnapshotBytes], abi.QueueSnapshotBytes)
 }
 
-// AllGPUs in place of a gpu_id means every one.
+// AllGPUs stands for every gpu_id.
 const AllGPUs = 0
 
-// Suspend stops a GPU's queues and keeps stopped what appears meanwhile. It says what
-// became of each queue that is to be stopped now.
+// Suspend suspends a GPU's queues, including those created later, and returns a result per queue.
 func (d *Debugger) Suspend(gpu uint32, kinds Kinds, grace uint32) (results []QueueResult, err error) {
 	failed := d.tracer.call(func() {
 		d.grace, d.lateErr = grace, nil
-		d.stopped[gpu] = kinds // also after an error: what can be stopped is
+		d.stopped[gpu] = kinds // also after an error: keep trying new queues
 		results, err = d.suspend()
 	})
 	return results, errors.Join(failed, err)
 }
 
-// suspend stops all queues that are to be stopped; one that is already counts.
+// suspend suspends all selected queues; already suspended ones count as done.
 func (d *Debugger) suspend() ([]QueueResult, error) {
 	queues, err := d.snapshot()
 	if err != nil {
@@ -227,7 +225,7 @@ func (d *Debugger) suspend() ([]QueueResult, error) {
 	return results, err
 }
 
-// change makes a request whose answer is a count, with a result for each queue.
+// change issues a request that returns a count, with a result per queue.
 func (d *Debugger) change(what string, t *trap, pointerAt int, ids []uint32) ([]QueueResult, error) {
 	r := t.request()
 	r.PointerAt, r.Buffer = pointerAt, encodeIDs(ids)
@@ -241,7 +239,7 @@ func (d *Debugger) change(what string, t *trap, pointerAt int, ids []uint32) ([]
 	results := parseResults(r.Buffer)
 	bad := 0
 	for _, q := range results {
-		// One that is being destroyed needs nothing from us.
+		// A queue under destruction needs no change.
 		if q.Failed {
 			bad++
 		}
@@ -252,7 +250,7 @@ func (d *Debugger) change(what string, t *trap, pointerAt int, ids []uint32) ([]
 	return results, nil
 }
 
-// Resume lets a GPU's queues go on.
+// Resume resumes a GPU's queues.
 func (d *Debugger) Resume(gpu uint32) (results []QueueResult, err error) {
 	failed := d.tracer.call(func() {
 		if gpu == AllGPUs {
@@ -279,19 +277,19 @@ func (d *Debugger) Resume(gpu uint32) (results []QueueResult, err error) {
 	return results, errors.Join(failed, err)
 }
 
-// Caught is how many queues appeared while the others were stopped, and the error of the last one.
+// Caught returns how many queues were caught during suspensions, and the last error.
 func (d *Debugger) Caught() (n int, err error) {
 	failed := d.tracer.call(func() { n, err = int(d.caught.Load()), d.lateErr })
 	return n, errors.Join(failed, err)
 }
 
-// CaughtSoFar is the same number, and never waits.
+// CaughtSoFar is the lock-free count.
 func (d *Debugger) CaughtSoFar() uint64 { return uint64(d.caught.Load()) }
 
-// Ended is closed when the process has ended, or the debugger was closed.
+// Ended is closed when the process has ended or the debugger was closed.
 func (d *Debugger) Ended() <-chan struct{} { return d.tracer.ended }
 
-// Close ends the session: the driver resumes all queues, and the process is nobody's any more.
+// Close ends the session; the driver resumes all queues.
 func (d *Debugger) Close() error {
 	d.closing.Do(func() {
 		_ = d.tracer.call(func() {
@@ -305,8 +303,8 @@ func (d *Debugger) Close() error {
 	return nil
 }
 
-// awaitReaders gives the reader of the pipe time to see its end. A driver that keeps
-// the pipe open costs a goroutine, not the caller.
+// awaitReaders gives the pipe reader time to see its end. A driver that keeps the pipe open costs a
+// goroutine, not the caller.
 func (d *Debugger) awaitReaders() {
 	done := make(chan struct{})
 	go func() { d.readers.Wait(); close(done) }()

@@ -29,7 +29,7 @@ func attach(t *testing.T, d *kfdtest.Device, pid int) *amd.Debugger {
 	return debugger
 }
 
-// awaitCaught waits until queues that appeared meanwhile are stopped too.
+// awaitCaught waits until new queues are suspended too.
 func awaitCaught(t *testing.T, d *amd.Debugger, want int) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -69,7 +69,7 @@ func TestDebuggerStopsAndResumes(t *testing.T) {
 			if got := p.Ask("r"); got != "R 1" {
 				t.Errorf("a suspended queue has %s", got)
 			}
-			// A queue that appears meanwhile is caught without being asked for.
+			// A queue created during a suspension is suspended without a request.
 			p.Ask("n")
 			awaitCaught(t, debugger, 1)
 			p.Ask("w")
@@ -90,14 +90,14 @@ func TestDebuggerStopsAndResumes(t *testing.T) {
 	}
 }
 
-// TestSignalsFlow is a target under a 1 kHz SIGALRM and numbered signals: none is lost.
+// A target under a 1 kHz SIGALRM and numbered signals loses none.
 func TestSignalsFlow(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	debugger := attach(t, d, p.PID)
 	const numbers = 500
 	for i := range numbers {
-		// From here, so that merging can't hide a loss: these queue.
+		// These signals queue, so merging can't hide a loss.
 		if err := kfdtest.SendNumber(p.PID, i); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestSignalsFlow(t *testing.T) {
 	}
 }
 
-// TestRuntimeStartsUnderDebugger: the runtime's start waits for the debugger's answer.
+// The runtime's start waits for the debugger's answer.
 func TestRuntimeStartsUnderDebugger(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Start(t, "late")
@@ -134,12 +134,12 @@ func TestRuntimeStartsUnderDebugger(t *testing.T) {
 	}
 	debugger := attach(t, d, p.PID)
 	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
-		t.Fatal(err) // no queue yet: nothing to do, and what comes is caught
+		t.Fatal(err) // no queue yet; later ones are caught
 	}
 	if got := p.Ask("x"); !strings.HasPrefix(got, "ready ") {
 		t.Fatal(got)
 	}
-	awaitCaught(t, debugger, 2) // from outside that is never at once
+	awaitCaught(t, debugger, 2) // asynchronous when seen from outside
 	p.Ask("w")
 	time.Sleep(20 * time.Millisecond)
 	if got := p.Ask("r"); got != "R 0" {
@@ -165,7 +165,7 @@ func TestCloseResumesAndLetsGo(t *testing.T) {
 	if err != nil || !strings.Contains(string(status), "TracerPid:\t0\n") {
 		t.Error("still traced")
 	}
-	// A second one can come after it.
+	// A second debugger can follow.
 	again := attach(t, d, p.PID)
 	if _, err := again.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
 		t.Error(err)
@@ -209,7 +209,7 @@ func TestDebugTarget(t *testing.T) {
 	p := d.Target(t)
 	var m driver.Metrics
 	target := amd.NewDebugTarget(attach(t, d, p.PID), amd.AllGPUs, &m)
-	for range 2 { // the second is known to be true
+	for range 2 { // the second changes nothing
 		if err := target.Apply(t.Context(), model.Desired{Suspend: model.LevelInterrupt}); err != nil {
 			t.Fatal(err)
 		}

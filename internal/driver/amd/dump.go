@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package amd reads what the amdkfd driver shows about queues as text: the
-// dumps mqds and hqds in debugfs, and the files below /sys/class/kfd/kfd. It
-// parses only and never touches a device.
+// Package amd controls hardware queues of the amdkfd driver. The shim updates a process's own
+// queues, or a debugger suspends them from outside. Parsers read the driver's debugfs dumps (mqds,
+// hqds) and /sys/class/kfd/kfd.
 package amd
 
 import (
@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// QueueKind is what a queue is for, as the dumps name it.
+// QueueKind is a queue's purpose, as named in the dumps.
 type QueueKind string
 
-// The kinds of queues in dumps. HIQ is the driver's own queue to the firmware.
+// Kinds of queues in dumps. HIQ is the driver's queue to the firmware.
 const (
 	KindCompute QueueKind = "compute"
 	KindSDMA    QueueKind = "sdma"
@@ -24,19 +24,19 @@ const (
 	KindDIQ     QueueKind = "diq"
 )
 
-// ErrFormat is wrapped by errors about text that is no dump of the driver.
+// ErrFormat marks text that is not a dump of the driver.
 var ErrFormat = errors.New("not in the driver's format")
 
 // maxDumpWords limits a register block; a memory queue descriptor has 512.
 const maxDumpWords = 4096
 
-// Ring is the state of a queue as a descriptor or a set of registers holds it.
-// From drivers/gpu/drm/amd/include/v9_structs.h: offsets of the gfx9 family.
+// Ring is a queue's state in a descriptor or register set. From
+// drivers/gpu/drm/amd/include/v9_structs.h: offsets of the gfx9 family.
 type Ring struct {
-	Address       uint64 `json:"address"` // of the ring: the log's HWq, and ring_base_address
+	Address       uint64 `json:"address"` // ring address: the log's HWq, and ring_base_address
 	Bytes         uint64 `json:"bytes"`
 	MQD           uint64 `json:"mqd"`
-	Active        bool   `json:"active"` // that the queue exists, not that it runs
+	Active        bool   `json:"active"` // the queue exists; says nothing about execution
 	VMID          uint32 `json:"vmid"`
 	PipePriority  uint32 `json:"pipe_priority"`
 	QueuePriority uint32 `json:"queue_priority"`
@@ -47,11 +47,11 @@ type Ring struct {
 	Doorbell      uint32 `json:"doorbell"` // in dwords from the start of the page
 	Empty         bool   `json:"empty"`
 	AQL           bool   `json:"aql"`
-	SaveAddress   uint64 `json:"save_address"` // where waves go when they are preempted
+	SaveAddress   uint64 `json:"save_address"` // where preempted waves are saved
 	SaveBytes     uint32 `json:"save_bytes"`
 }
 
-// WaitingPackets is how many AQL packets were written and not read.
+// WaitingPackets returns how many AQL packets were written but not read.
 func (r Ring) WaitingPackets() uint64 {
 	if r.WritePointer < r.ReadPointer {
 		return 0
@@ -62,9 +62,9 @@ func (r Ring) WaitingPackets() uint64 {
 const (
 	packetDwords = 16
 	mqdHeader    = 0xc0310800 // first word of a gfx9 compute descriptor
-	mqdRegisters = 0x200      // where the copy of the registers starts in it
+	mqdRegisters = 0x200      // offset of the register copy
 	hqdFirst     = 0xc914     // byte address of the first register, in the first XCC
-	hqdXCC       = 0xffff     // the same registers of other XCCs differ above these bits
+	hqdXCC       = 0xffff     // registers of other XCCs differ above these bits
 )
 
 // Offsets from the first register, in bytes.
@@ -87,7 +87,7 @@ const (
 	regEnd      = 0xe0
 )
 
-// decodeRing reads words that start with the first register.
+// decodeRing decodes words from the first register on.
 func decodeRing(words []uint32) (Ring, bool) {
 	if len(words)*4 < regEnd {
 		return Ring{}, false
@@ -116,14 +116,14 @@ func decodeRing(words []uint32) (Ring, bool) {
 	return r, true
 }
 
-// dumpLine is a line of "    00000000: c0310800 00000000 ...".
+// dumpLine is a line such as "    00000000: c0310800 00000000 ...".
 type dumpLine struct {
 	address uint32
 	words   [8]uint32
 	n       int
 }
 
-// parseDumpLine reads a line of words; ok is false for any other line.
+// parseDumpLine parses a line of words; ok is false for any other line.
 func parseDumpLine(text string) (d dumpLine, ok bool) {
 	address, rest, found := strings.Cut(strings.TrimLeft(text, " \t"), ":")
 	if !found || len(address) != 8 {
@@ -144,7 +144,7 @@ func parseDumpLine(text string) (d dumpLine, ok bool) {
 	return d, d.n > 0
 }
 
-// parseHex reads up to eight digits.
+// parseHex parses up to eight digits.
 func parseHex(s string) (uint32, bool) {
 	if s == "" || len(s) > 8 {
 		return 0, false
@@ -164,15 +164,14 @@ func parseHex(s string) (uint32, bool) {
 	return v, true
 }
 
-// block is a run of dump lines with rising addresses.
+// block is a run of dump lines with ascending addresses.
 type block struct {
 	first uint32
 	words []uint32
 }
 
-// blocks gathers dump lines. A line that does not go on where the last ended
-// starts the next block: that is how the descriptors of several XCCs follow
-// each other.
+// blocks collects dump lines. A non-contiguous line starts the next block, which separates the
+// descriptors of several XCCs.
 type blocks struct{ list []block }
 
 func (b *blocks) add(d dumpLine) error {
@@ -190,7 +189,7 @@ func (b *blocks) add(d dumpLine) error {
 	return nil
 }
 
-// dumpLines calls line for each line of r with its number.
+// dumpLines calls line for each line of r and adds line numbers to errors.
 func dumpLines(r io.Reader, what string, line func(string) error) error {
 	s := bufio.NewScanner(r)
 	for n := 1; s.Scan(); n++ {

@@ -17,15 +17,15 @@ import (
 	"xsched/internal/driver"
 )
 
-// Sources are the places that tell of queues.
+// Sources are the file systems that expose queues.
 type Sources struct {
 	Sysfs fs.FS // /sys/class/kfd/kfd
 	Debug fs.FS // /sys/kernel/debug/kfd; root only
 	Proc  fs.FS // /proc
 }
 
-// SourcesAt are those below a root folder, "/" on a real system. A root without
-// processes of its own, as a double's, is about those of this machine.
+// SourcesAt returns the sources below a root, "/" on a real system. A virtual device's root has no
+// /proc, so the machine's is used.
 func SourcesAt(root string) Sources {
 	proc := filepath.Join(root, "/proc")
 	if _, err := os.Stat(proc); err != nil {
@@ -41,41 +41,41 @@ func SourcesAt(root string) Sources {
 // Errors of the finder; test with errors.Is.
 var (
 	ErrNoDriver  = errors.New("no amdkfd driver here")
-	ErrNotListed = errors.New("the driver does not list it")
-	ErrAmbiguous = errors.New("several processes have that number")
+	ErrNotListed = errors.New("not listed by the driver")
+	ErrAmbiguous = errors.New("several processes have that pid")
 )
 
-// FoundQueue is a hardware queue, as far as the readable sources tell.
+// FoundQueue is a hardware queue as the readable sources show it.
 type FoundQueue struct {
-	ID     int    `json:"id"` // what ioctls take; -1: no source tells it
+	ID     int    `json:"id"` // the ioctl id; -1: unknown
 	Type   string `json:"type"`
 	GPUID  uint32 `json:"gpu_id"`
 	PCI    string `json:"pci,omitempty"`
 	Target string `json:"target,omitempty"` // gfx942
 	Bytes  uint64 `json:"bytes"`
-	// Ring is the address that the runtime's log calls HWq; 0: not known.
+	// Ring is the address that the runtime's log calls HWq; 0: unknown.
 	Ring     uint64  `json:"ring"`
 	Read     *uint64 `json:"rptr,omitempty"` // in packets
 	Write    *uint64 `json:"wptr,omitempty"`
 	Priority *uint32 `json:"priority,omitempty"`
-	// Active: the descriptor says that the queue exists. Loaded: a hardware slot has it now.
+	// Active: the descriptor says the queue exists. Loaded: a hardware slot holds it now.
 	Active  *bool    `json:"active,omitempty"`
 	Loaded  *bool    `json:"loaded,omitempty"`
 	Sources []string `json:"sources"`
-	// Log is what the runtime's log says of the queue with this ring.
+	// Log is the runtime log's entry for this ring.
 	Log *LoggedQueue `json:"log,omitempty"`
 }
 
-// LoggedQueue is a queue in the runtime's log, where the ring's address is its name.
+// LoggedQueue is a queue in the runtime's log, identified by its ring address.
 type LoggedQueue struct {
 	Ring     uint64   `json:"-"`
-	Software []string `json:"swq,omitempty"` // streams that were mapped to it
+	Software []string `json:"swq,omitempty"` // streams mapped to the queue
 	HSAID    int32    `json:"hsa_id"`        // the runtime's counter, not the driver's number
 	Priority string   `json:"priority,omitempty"`
 	Kernels  uint64   `json:"kernels"`
 }
 
-// JoinLog adds what a log says, by ring address, and notes what finds no partner.
+// JoinLog merges a log by ring address and reports unmatched queues.
 func (f *Found) JoinLog(logged []LoggedQueue) {
 	apart := 0
 	for _, l := range logged {
@@ -88,13 +88,13 @@ func (f *Found) JoinLog(logged []LoggedQueue) {
 		f.Queues[i].Sources = append(f.Queues[i].Sources, "log")
 	}
 	if apart > 0 {
-		f.Notes = append(f.Notes, driver.Remark{Source: "log", Text: fmt.Sprintf("%d of its %d queues are at no ring that is known here: gone, of another run, or the rings need root", apart, len(logged))})
+		f.Notes = append(f.Notes, driver.Remark{Source: "log", Text: fmt.Sprintf("%d of its %d queues match no known ring: destroyed, from another run, or readable by root only", apart, len(logged))})
 	}
 }
 
 // Found is a process with its queues.
 type Found struct {
-	PID     int             `json:"pid"`      // the host's: the driver's
+	PID     int             `json:"pid"`      // in the host's namespace, as the driver uses
 	PIDs    []int           `json:"all_pids"` // in each namespace, the host's first
 	Queues  []FoundQueue    `json:"queues"`
 	Memory  []ProcGPU       `json:"memory"`
@@ -102,8 +102,8 @@ type Found struct {
 	Command string          `json:"command,omitempty"`
 }
 
-// Find joins what the sources tell of a process. The pid may be the host's or, for a
-// process in a container, the one inside. Without rights the rest is shown, and the notes say what is missing.
+// Find merges all sources about a process. The pid may be the host's or, for a container, the inner
+// one. Without permissions, the notes name what is missing.
 func (s Sources) Find(pid int) (Found, error) {
 	f := Found{Queues: []FoundQueue{}, Notes: []driver.Remark{}}
 	if _, err := fs.Stat(s.Sysfs, "proc"); err != nil {
@@ -153,7 +153,7 @@ func (f *Found) note(source string, err error) {
 	}
 }
 
-// host finds the process the driver lists for a pid, and all its pids.
+// host finds the process that the driver lists for a pid, and all its pids.
 func (s Sources) host(pid int) (int, []int, error) {
 	listed := func(pid int) bool {
 		_, err := fs.Stat(s.Sysfs, path.Join("proc", strconv.Itoa(pid)))
@@ -205,7 +205,7 @@ func cmpPIDs(all []int, pid int) []int {
 	return all
 }
 
-// descriptors are the process's in the dump of descriptors.
+// descriptors returns the process's entries of the descriptor dump.
 func (s Sources) descriptors(f *Found) []MQDQueue {
 	file, err := s.Debug.Open("mqds")
 	if err != nil {
@@ -223,7 +223,7 @@ func (s Sources) descriptors(f *Found) []MQDQueue {
 	return nil
 }
 
-// slots are the hardware slots of all GPUs.
+// slots returns the hardware slots of all GPUs.
 func (s Sources) slots(f *Found) []HQDNode {
 	file, err := s.Debug.Open("hqds")
 	if err != nil {
@@ -236,9 +236,9 @@ func (s Sources) slots(f *Found) []HQDNode {
 	return all
 }
 
-// join adds descriptors, which have no ids, to the queues of a GPU and kind. Both sides
-// are in the order of creation as long as no number was used again: so a join by
-// order counts only if every size agrees; else a size that occurs once decides.
+// join matches descriptors, which have no ids, with the queues of a GPU and kind. Both follow
+// creation order until an id is reused. A match by order therefore requires equal sizes throughout;
+// otherwise only unique sizes match.
 func (f *Found) join(descriptors []MQDQueue) {
 	type class struct {
 		gpu     uint32
@@ -256,7 +256,7 @@ func (f *Found) join(descriptors []MQDQueue) {
 	}
 	for c, list := range groups {
 		if !c.compute {
-			continue // the dump of a copy queue is not decoded
+			continue // copy queue dumps are not decoded
 		}
 		places := mine[c]
 		slices.SortFunc(places, func(a, b int) int { return cmp.Compare(f.Queues[b].ID, f.Queues[a].ID) })
@@ -309,7 +309,7 @@ func (q *FoundQueue) describe(r Ring) {
 	q.Sources = append(q.Sources, "mqds")
 }
 
-// load notes which queues are in a hardware slot; there the pointers are newer.
+// load marks queues in hardware slots, whose pointers are more recent.
 func (f *Found) load(nodes []HQDNode) {
 	if len(nodes) == 0 {
 		return

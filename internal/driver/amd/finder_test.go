@@ -11,8 +11,8 @@ import (
 	"testing/fstest"
 )
 
-// realMachine is the recorded dump with the sysfs that belongs to it: five compute
-// queues and one for copies; the process is 12 in its container.
+// realMachine is the recorded dump with matching sysfs: five compute queues and one copy queue. The
+// process has pid 12 in its container.
 func realMachine(t testing.TB) Sources {
 	t.Helper()
 	sysfs := fstest.MapFS{
@@ -104,7 +104,7 @@ func (denied) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
 
-// TestFindUnorderedJoin: sizes that don't agree in order are joined only where they are unique.
+// Sizes that disagree in order are matched only where they are unique.
 func TestFindUnorderedJoin(t *testing.T) {
 	s := realMachine(t)
 	sysfs := s.Sysfs.(fstest.MapFS)

@@ -4,9 +4,9 @@ package amd
 
 import "xsched/internal/wire"
 
-// Limits of what the driver takes, and so of what a client can truly say.
+// Limits of the driver's arguments, which bound valid client input.
 const (
-	kfdTypes       = 64 // of CREATE_QUEUE: later drivers know more than today's five
+	kfdTypes       = 64 // of CREATE_QUEUE; later drivers know more than today's five
 	kfdMaxPriority = 15 // of a queue
 	kfdMinRing     = 1024
 	kfdMaskBits    = KFDMaskWords * 32
@@ -26,7 +26,7 @@ func (e *KFDEvent) check() error {
 	return nil
 }
 
-// DecodeKFD reads a KFD packet and returns its events.
+// DecodeKFD returns the events of a KFD packet.
 func DecodeKFD(packet []byte) ([]KFDEvent, error) {
 	n, err := wire.DecodeList(packet, FrameKFD, OffKFDCount, OffKFDEvents, SizeOfKFDEvent, MaxKFDEvents)
 	if err != nil {
@@ -42,7 +42,7 @@ func DecodeKFD(packet []byte) ([]KFDEvent, error) {
 	return events, nil
 }
 
-// EncodeKFD makes a KFD packet of at most MaxKFDEvents events.
+// EncodeKFD encodes at most MaxKFDEvents events.
 func EncodeKFD(events []KFDEvent) ([]byte, error) {
 	b, err := wire.EncodeList(FrameKFD, len(events), OffKFDCount, OffKFDEvents, SizeOfKFDEvent, MaxKFDEvents)
 	if err != nil {
@@ -54,7 +54,7 @@ func EncodeKFD(events []KFDEvent) ([]byte, error) {
 	return b, nil
 }
 
-// EncodeOrder makes an ORDER packet; the frame is filled in.
+// EncodeOrder encodes an ORDER packet and fills in its frame.
 func EncodeOrder(o Order) []byte {
 	b := make([]byte, SizeOfOrder)
 	o.Frame = wire.NewFrame(FrameOrder, len(b))
@@ -62,7 +62,7 @@ func EncodeOrder(o Order) []byte {
 	return b
 }
 
-// DecodeOrder reads an ORDER packet, as a client does.
+// DecodeOrder decodes an ORDER packet, as a client does.
 func DecodeOrder(packet []byte) (*Order, error) {
 	if err := wire.Decode(packet, FrameOrder, SizeOfOrder); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func DecodeOrder(packet []byte) (*Order, error) {
 	return o, nil
 }
 
-// EncodeDone makes a DONE packet; the frame is filled in.
+// EncodeDone encodes a DONE packet and fills in its frame.
 func EncodeDone(d Done) []byte {
 	b := make([]byte, SizeOfDone)
 	d.Frame = wire.NewFrame(FrameDone, len(b))
@@ -96,7 +96,7 @@ func EncodeDone(d Done) []byte {
 	return b
 }
 
-// DecodeDone reads a DONE packet.
+// DecodeDone decodes a DONE packet.
 func DecodeDone(packet []byte) (*Done, error) {
 	if err := wire.Decode(packet, FrameDone, SizeOfDone); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func tryLibgpreempt(t *testing.T, flags string) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
 	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
-	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the double's library is preloaded before it
+	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the virtual device's library is preloaded first
 	for hold := 500 * time.Millisecond; !suspendOnce(t, d, p, example, hold); hold *= 2 {
 		if hold > 10*time.Second {
 			t.Fatal("never looked at in time")
@@ -42,8 +42,8 @@ func tryLibgpreempt(t *testing.T, flags string) {
 	}
 }
 
-// suspendOnce has the example hold the queues of p for a time, and says whether they were looked at meanwhile: it
-// lets them go that long after its start at the soonest.
+// suspendOnce makes the example suspend p's queues for hold, and reports whether the check ran
+// within that time.
 func suspendOnce(t *testing.T, d *kfdtest.Device, p *kfdtest.Program, example string, hold time.Duration) bool {
 	t.Helper()
 	before, start := p.Ask("r"), time.Now()

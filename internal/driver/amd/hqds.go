@@ -16,8 +16,8 @@ type HQDNode struct {
 	Slots []HQD  `json:"slots"`
 }
 
-// HQD is a hardware queue slot. A slot with a ring is one that the firmware
-// has loaded, so only here a queue that runs differs from one that waits.
+// HQD is a hardware queue slot. Only here does a running queue, loaded by the firmware, differ from
+// a waiting one.
 type HQD struct {
 	Kind     QueueKind `json:"kind"`
 	Instance int       `json:"instance"` // XCC
@@ -27,10 +27,10 @@ type HQD struct {
 	Ring     *Ring     `json:"ring,omitempty"`
 }
 
-// Loaded says whether a queue is in the slot.
+// Loaded reports whether the slot holds a queue.
 func (h HQD) Loaded() bool { return h.Ring != nil && h.Ring.Active && h.Ring.Address != 0 }
 
-// ParseHQDs reads the dump of hardware queue slots.
+// ParseHQDs parses the dump of hardware queue slots.
 func ParseHQDs(r io.Reader) ([]HQDNode, error) {
 	var out []HQDNode
 	var words blocks
@@ -83,7 +83,7 @@ func ParseHQDs(r io.Reader) ([]HQDNode, error) {
 	return out, err
 }
 
-// parseHQDNode reads "2, gpu_id f7bc:".
+// parseHQDNode parses "2, gpu_id f7bc:".
 func parseHQDNode(text string) (n HQDNode, err error) {
 	node, id, found := strings.Cut(strings.TrimSuffix(text, ":"), ", gpu_id ")
 	number, bad := strconv.ParseUint(node, 10, 16)
@@ -94,8 +94,8 @@ func parseHQDNode(text string) (n HQDNode, err error) {
 	return HQDNode{Node: int(number), GPUID: gpu}, nil
 }
 
-// parseHQDSlot reads "Inst 0, HIQ on MEC 2 Pipe 0 Queue 0", "Inst 0,  CP Pipe
-// 0, Queue 2" and "SDMA Engine 0, RLC 0"; older drivers leave the instance out.
+// parseHQDSlot parses "Inst 0, HIQ on MEC 2 Pipe 0 Queue 0", "Inst 0,  CP Pipe 0, Queue 2" and
+// "SDMA Engine 0, RLC 0". Older drivers omit the instance.
 func parseHQDSlot(text string) (h HQD, err error) {
 	words := strings.Fields(strings.ReplaceAll(strings.TrimSuffix(text, ":"), ",", " "))
 	h.Kind = KindCompute

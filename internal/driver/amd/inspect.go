@@ -16,7 +16,7 @@ import (
 
 var _ driver.Inspector = kernelDriver{}
 
-// Inspect reads sysfs and, with the right to, debugfs.
+// Inspect reads sysfs and, with permission, debugfs.
 func (kernelDriver) Inspect(root string, pid int) (driver.Inspection, error) {
 	found, err := SourcesAt(root).Find(pid)
 	switch {
@@ -35,7 +35,7 @@ func (kernelDriver) Inspect(root string, pid int) (driver.Inspection, error) {
 }
 
 type inspection struct {
-	found *Found // nil: nothing is known
+	found *Found // nil: unknown process
 	notes []driver.Remark
 }
 
@@ -50,7 +50,7 @@ func (i *inspection) HostPID() int {
 	return i.found.PID
 }
 
-// Join adds what the process's shim announced, or its debugger sees.
+// Join merges what the process's shim announced or its debugger sees.
 func (i *inspection) Join(p driver.Process, queues []driver.HardwareQueue) {
 	var announced []Announced
 	for _, q := range queues {
@@ -70,7 +70,7 @@ func (i *inspection) Join(p driver.Process, queues []driver.HardwareQueue) {
 	i.notes = append(i.notes, i.found.Notes[before:]...)
 }
 
-// JoinLog adds what a log says; it may name the process by any of its numbers.
+// JoinLog merges a log, which may use any of the process's pids.
 func (i *inspection) JoinLog(logged []driver.LoggedQueue) {
 	if i.found == nil {
 		return
@@ -121,7 +121,7 @@ func (i *inspection) WriteTable(w io.Writer) {
 	}
 }
 
-// WritePython prints lists that a test framework can import.
+// WritePython prints Python lists for test frameworks.
 func (i *inspection) WritePython(w io.Writer) {
 	var queues []FoundQueue
 	if i.found != nil {
@@ -145,7 +145,7 @@ func (i *inspection) WritePython(w io.Writer) {
 	fmt.Fprintln(w, "]")
 }
 
-// printable keeps control characters off the terminal.
+// printable strips control characters for terminals.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -21,14 +21,13 @@ import (
 // Name identifies the driver.
 const Name = "amd"
 
-// Where the virtual device is in the daemon's folder: its socket, and the
-// folder that stands for the root of a file system.
+// The virtual device's socket and file system root in the daemon's directory.
 const (
 	VirtualSocket = "kfd.sock"
 	VirtualRoot   = "kfd"
 )
 
-// New is the driver for the registry.
+// New returns the driver for the registry.
 func New() driver.Driver { return kernelDriver{} }
 
 type kernelDriver struct{}
@@ -38,8 +37,8 @@ var _ driver.Supervisor = kernelDriver{}
 func (kernelDriver) Name() string   { return Name }
 func (kernelDriver) Frames() uint32 { return wire.GroupOf(FrameKFD) }
 
-// Open detects the kernel driver by its folder in sysfs. A virtual device may
-// start after the daemon.
+// Open detects the kernel driver by its sysfs directory. A virtual device may start after the
+// daemon.
 func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	root := "/"
 	if o.Root != "" {
@@ -61,12 +60,12 @@ func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	return i, nil
 }
 
-// instance is the detected driver as the daemon uses it.
+// instance is the detected driver.
 type instance struct {
 	Driver
 	metrics *driver.Metrics
 	virtual bool
-	socket  string // of the virtual device
+	socket  string // the virtual device's
 }
 
 var _ driver.Instance = (*instance)(nil)
@@ -94,7 +93,7 @@ func (i *instance) Devices() []model.DeviceID {
 	return out
 }
 
-const deviceReason = "the shim suspends a program under `xsched run`; level 3 takes `xsched attach`"
+const deviceReason = "`xsched run` reaches level 2 through the shim; level 3 needs `xsched attach`"
 
 // Describe names a GPU of the topology.
 func (i *instance) Describe(id model.DeviceID, _ bool) (driver.Device, bool) {
@@ -106,17 +105,17 @@ func (i *instance) Describe(id model.DeviceID, _ bool) (driver.Device, bool) {
 	return d, listed
 }
 
-// Users finds nobody: whether a queue of an unmanaged process has work is unknown.
+// Users returns nothing, because the driver does not show whether an unmanaged process has work.
 func (i *instance) Users(map[int]bool) map[model.DeviceID][]int { return nil }
 
-// NewSession prepares for a process that joined.
+// NewSession prepares for a process that connected.
 func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	owner := NewOwner(i.Sources.Sysfs, i.metrics)
 	owner.Connect(func(order Order) error { return o.Send(EncodeOrder(order)) })
 	return session{owner}
 }
 
-// session is a process that announces its queues and carries out orders.
+// session is a process that announces its queues and executes orders.
 type session struct{ *Owner }
 
 var _ driver.Session = session{}
@@ -142,10 +141,10 @@ func (s session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 	return false, err
 }
 
-// OwnSlice is unknown: the driver has no timeslice per process.
+// OwnSlice returns 0: the driver has no timeslice per process.
 func (s session) OwnSlice(model.DeviceID) int64 { return 0 }
 
-// Close has nothing to release beside the connection.
+// Close has no resources beyond the connection.
 func (s session) Close() { s.Disconnect() }
 
 // Attach supervises a process that the driver lists.
@@ -169,7 +168,7 @@ func (i *instance) Attach(_ context.Context, r driver.AttachRequest) (driver.Att
 	return a, nil
 }
 
-// refuse classifies why a process can't be attached to.
+// refuse classifies an attach error.
 func refuse(err error) *driver.AttachError {
 	const run = "start it with `xsched run`"
 	e := &driver.AttachError{Err: err}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kfdFile is the driver's own file.
+// kfdFile is an open /dev/kfd.
 type kfdFile struct{ fd int }
 
-// OpenDevice opens /dev/kfd. The file works only in this process.
+// OpenDevice opens /dev/kfd. The descriptor is valid in this process only.
 func OpenDevice() (Transport, error) {
 	fd, err := unix.Open(DevicePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -28,12 +28,11 @@ func OpenDevice() (Transport, error) {
 	return &kfdFile{fd}, nil
 }
 
-// Close closes the file.
 func (f *kfdFile) Close() error { return unix.Close(f.fd) }
 
 // Ioctl makes the system call in the calling thread.
 func (f *kfdFile) Ioctl(r Request) (int, error) {
-	// The address in Arg is hidden from the collector: pinned, the buffer can't move.
+	// The garbage collector does not see the address inside Arg, so pin the buffer.
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	if len(r.Buffer) > 0 {

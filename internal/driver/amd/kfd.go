@@ -13,34 +13,33 @@ import (
 	"xsched/internal/driver/amd/abi"
 )
 
-// DevicePath is the driver's file.
+// DevicePath is the driver's device node.
 const DevicePath = "/dev/kfd"
 
 // Grace periods of SUSPEND_QUEUES, in units of 1024 GPU clocks.
 const (
 	GraceDefault = 0xFFFFFFFF
-	graceMax     = 255 // the hardware's field has 8 bits
+	graceMax     = 255 // the hardware field has 8 bits
 )
 
-// GracePeriod converts a time for running waves to end by themselves, as far as the
-// hardware can hold it.
+// GracePeriod converts the time for running waves to finish, capped at the hardware's limit.
 func GracePeriod(d time.Duration, clockMHz int) uint32 {
 	units := int64(d) * int64(clockMHz) / 1000 / 1000
 	return uint32(min(max(units, 1), graceMax))
 }
 
-// Errors of the debugger's route; test with errors.Is.
+// Errors of the debugger route; test with errors.Is.
 var (
-	ErrNoRights   = errors.New("not allowed to trace it")
-	ErrTraced     = errors.New("another debugger has it")
-	ErrNoKFD      = errors.New("it does not use /dev/kfd")
-	ErrNoRuntime  = errors.New("its runtime has not started yet")
+	ErrNoRights   = errors.New("no permission to trace the process")
+	ErrTraced     = errors.New("another debugger is attached")
+	ErrNoKFD      = errors.New("the process does not use /dev/kfd")
+	ErrNoRuntime  = errors.New("the process's runtime has not started yet")
 	ErrOldDriver  = errors.New("the driver has no debugger interface")
 	ErrGone       = errors.New("the process has ended")
 	ErrIncomplete = errors.New("some queues could not be changed")
 )
 
-// Request is one ioctl. Buffer is what the pointer at PointerAt of Arg leads to.
+// Request is one ioctl. Buffer is the target of the pointer at PointerAt of Arg.
 type Request struct {
 	Code      uint32
 	Arg       []byte
@@ -49,8 +48,8 @@ type Request struct {
 	File      int // a descriptor named in Arg; -1: none
 }
 
-// Transport carries requests to the driver. A debugger's requests must come from the
-// thread that traces the target.
+// Transport carries requests to the driver. A debugger's requests must come from the thread that
+// traces the target.
 type Transport interface {
 	Ioctl(r Request) (int, error)
 	Close() error
@@ -75,7 +74,7 @@ func (t *trap) request() Request {
 	return Request{Code: abi.AMDKFD_IOC_DBG_TRAP, Arg: t[:], File: -1}
 }
 
-// RuntimeInfo is what ENABLE tells of the target's runtime.
+// RuntimeInfo is ENABLE's description of the target's runtime.
 type RuntimeInfo struct {
 	Debug   uint64
 	Enabled bool
@@ -96,7 +95,7 @@ type QueueSnapshot struct {
 	SaveBytes    uint32 `json:"save_bytes"`
 }
 
-// SDMA says that the queue copies.
+// SDMA reports a copy queue.
 func (q QueueSnapshot) SDMA() bool { return q.Type == 1 || q.Type == 3 || q.Type == 4 }
 
 // ParseSnapshot decodes entries that are stride bytes apart.
@@ -118,14 +117,14 @@ func ParseSnapshot(b []byte, stride int) ([]QueueSnapshot, error) {
 	return out, nil
 }
 
-// QueueResult is what became of one queue in SUSPEND_QUEUES or RESUME_QUEUES.
+// QueueResult is the result for one queue in SUSPEND_QUEUES or RESUME_QUEUES.
 type QueueResult struct {
 	ID      uint32
-	Invalid bool // not there, new, or being destroyed: left alone
-	Failed  bool // the hardware did not answer
+	Invalid bool // missing, new, or under destruction: unchanged
+	Failed  bool // the hardware did not respond
 }
 
-// Done says that the queue is as it was asked to be.
+// Done reports success.
 func (r QueueResult) Done() bool { return !r.Invalid && !r.Failed }
 
 func parseResults(b []byte) []QueueResult {
@@ -148,7 +147,7 @@ func encodeIDs(ids []uint32) []byte {
 	return b
 }
 
-// CheckVersion refuses a driver without the debugger's requests.
+// CheckVersion rejects a driver without the debugger requests.
 func CheckVersion(t Transport) error {
 	var v [8]byte
 	if _, err := t.Ioctl(Request{Code: abi.AMDKFD_IOC_GET_VERSION, Arg: v[:], File: -1}); err != nil {
@@ -161,7 +160,7 @@ func CheckVersion(t Transport) error {
 	return nil
 }
 
-// trapError says what the driver's answer to an operation means.
+// trapError maps the driver's errno to an error above.
 func trapError(what string, err error) error {
 	kind := err
 	switch {

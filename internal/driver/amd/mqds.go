@@ -9,22 +9,21 @@ import (
 	"strings"
 )
 
-// ProcessMQDs is a process in /sys/kernel/debug/kfd/mqds. The pid is the
-// host's.
+// ProcessMQDs is a process in /sys/kernel/debug/kfd/mqds, with the host's pid.
 type ProcessMQDs struct {
 	PID    int        `json:"pid"`
 	PASID  uint64     `json:"pasid"`
 	Queues []MQDQueue `json:"queues"` // newest first; the dump has no queue ids
 }
 
-// MQDQueue is a queue with its descriptor, one for each XCC.
+// MQDQueue is a queue with one descriptor per XCC.
 type MQDQueue struct {
 	Kind  QueueKind `json:"kind"`
 	GPUID uint32    `json:"gpu_id"`
-	Rings []Ring    `json:"rings"` // empty for SDMA, and for chips whose descriptor is not gfx9's
+	Rings []Ring    `json:"rings"` // empty for SDMA and for non-gfx9 descriptors
 }
 
-// Ring is the queue as the first XCC sees it; all have the same ring.
+// Ring returns the first XCC's view; all XCCs share the ring.
 func (q MQDQueue) Ring() (Ring, bool) {
 	if len(q.Rings) == 0 {
 		return Ring{}, false
@@ -32,7 +31,7 @@ func (q MQDQueue) Ring() (Ring, bool) {
 	return q.Rings[0], true
 }
 
-// ParseMQDs reads the dump of memory queue descriptors.
+// ParseMQDs parses the dump of memory queue descriptors.
 func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 	var out []ProcessMQDs
 	var words blocks
@@ -91,8 +90,8 @@ func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 	return out, err
 }
 
-// parseMQDProcess reads "Process 94314 PASID 0x8001:"; AMD's own driver
-// package writes the PASID in decimal.
+// parseMQDProcess parses "Process 94314 PASID 0x8001:". AMD's DKMS driver prints the PASID in
+// decimal.
 func parseMQDProcess(text string) (p ProcessMQDs, err error) {
 	words := strings.Fields(strings.TrimSuffix(text, ":"))
 	if len(words) != 4 || words[2] != "PASID" {
@@ -109,7 +108,7 @@ func parseMQDProcess(text string) (p ProcessMQDs, err error) {
 	return ProcessMQDs{PID: int(pid), PASID: pasid}, nil
 }
 
-// parseMQDQueue reads "Compute queue on device f7bc" and "SDMA queue on ...".
+// parseMQDQueue parses "Compute queue on device f7bc" and "SDMA queue on ...".
 func parseMQDQueue(text string) (q MQDQueue, err error) {
 	kind, device, _ := strings.Cut(text, " queue on device ")
 	switch strings.ToLower(kind) {

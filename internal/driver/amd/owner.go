@@ -18,22 +18,22 @@ import (
 	"xsched/internal/model"
 )
 
-// RouteOwner names the way through the process itself, RouteDebugger the one from outside.
+// RouteOwner goes through the process's shim, RouteDebugger through a debugger.
 const (
 	RouteOwner    = "owner"
 	RouteDebugger = "debugger"
 )
 
-// Errors of the owner's route; test with errors.Is.
+// Errors of the owner route; test with errors.Is.
 var (
-	ErrLeft  = errors.New("the program has left")                     // it sets itself free
-	ErrStale = errors.New("the lease had run out when it was obeyed") // nothing was done
+	ErrLeft  = errors.New("the program has disconnected")                    // the shim resumes its process
+	ErrStale = errors.New("the lease expired before the order was executed") // nothing was executed
 )
 
-const ownerReason = "its own library pauses its queues (UPDATE_QUEUE); level 3 is for a program without it, by `xsched attach`"
+const ownerReason = "the shim pauses the queues (UPDATE_QUEUE); level 3 needs `xsched attach` on a program without the shim"
 
-// Owner is a process with our library and queues of AMD's driver, which obey nobody but
-// the process that made them: it announces them, and carries out orders.
+// Owner is a process with the shim. The driver accepts queue updates only from the owning process,
+// so the shim announces its queues and executes orders.
 type Owner struct {
 	sysfs   fs.FS
 	metrics *driver.Metrics
@@ -42,7 +42,7 @@ type Owner struct {
 	send     func(Order) error
 	sequence uint64
 	waiting  map[uint64]chan Done
-	queues   map[uint32]KFDEvent // by id, as announced
+	queues   map[uint32]KFDEvent // by id
 	devices  map[uint32]model.DeviceID
 	why      string
 	late     uint64
@@ -50,22 +50,22 @@ type Owner struct {
 	gone     bool
 }
 
-// NewOwner knows no queue yet; the topology below sysfs tells which GPU a queue is on.
+// NewOwner has no queues; the topology below sysfs maps queues to GPUs.
 func NewOwner(sysfs fs.FS, metrics *driver.Metrics) *Owner {
 	return &Owner{
 		sysfs: sysfs, metrics: metrics, waiting: map[uint64]chan Done{}, queues: map[uint32]KFDEvent{},
-		devices: map[uint32]model.DeviceID{}, left: make(chan struct{}), why: "it has no compute queue on this GPU yet",
+		devices: map[uint32]model.DeviceID{}, left: make(chan struct{}), why: "the process has no compute queue on this GPU yet",
 	}
 }
 
-// Connect says how orders reach the process.
+// Connect sets the path for orders.
 func (o *Owner) Connect(send func(Order) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.send = send
 }
 
-// Disconnect says that the process hears no more orders: it sees that too, and sets itself free.
+// Disconnect ends the path for orders. The shim detects it too and resumes its process.
 func (o *Owner) Disconnect() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,7 +75,7 @@ func (o *Owner) Disconnect() {
 	}
 }
 
-// Queue takes over what the process says of one of its queues.
+// Queue records an announced queue.
 func (o *Owner) Queue(e KFDEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -93,24 +93,24 @@ func (o *Owner) Queue(e KFDEvent) {
 	o.queues[e.ID] = e
 }
 
-// Answer takes what became of an order; false: nobody waits for it.
+// Answer completes an order; false: no order is waiting.
 func (o *Owner) Answer(d Done) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	c, ok := o.waiting[d.Sequence]
 	if ok {
 		delete(o.waiting, d.Sequence)
-		c <- d // has room for one
+		c <- d // capacity 1
 	}
 	return ok
 }
 
-// details are the driver's own fields of a hardware queue.
+// details returns the driver-specific fields of a hardware queue.
 func details(id, gpu uint32, ring uint64, bytes uint32) map[string]uint64 {
 	return map[string]uint64{"id": uint64(id), "gpu_id": uint64(gpu), "ring": ring, "bytes": uint64(bytes)}
 }
 
-// HardwareQueues are those announced.
+// HardwareQueues lists the announced queues.
 func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	o.locate()
 	all, _ := o.Queues()
@@ -122,7 +122,7 @@ func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) 
 		}
 		d := details(q.ID, q.GPUID, q.Ring, q.Bytes)
 		d["priority"] = uint64(q.Priority)
-		if q.Late { // made, and suspended, while the others were
+		if q.Late { // created, and paused, during a pause
 			d["late"] = 1
 		}
 		out = append(out, driver.HardwareQueue{Driver: Name, Device: q.Device, Kind: kind, ID: uint64(q.ID), Details: d})
@@ -130,14 +130,14 @@ func (o *Owner) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) 
 	return out, nil
 }
 
-// Caught is how many queues appeared while the others were paused.
+// Caught returns how many queues appeared during a pause.
 func (o *Owner) Caught() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.late
 }
 
-// OwnedQueue is a queue as its process announced it.
+// OwnedQueue is a queue as announced.
 type OwnedQueue struct {
 	ID       uint32         `json:"id"`
 	Type     string         `json:"type"` // compute or sdma
@@ -146,11 +146,10 @@ type OwnedQueue struct {
 	Ring     uint64         `json:"ring"`
 	Bytes    uint32         `json:"bytes"`
 	Priority uint32         `json:"priority"`
-	Late     bool           `json:"late"` // made while the others were paused
+	Late     bool           `json:"late"` // created during a pause
 }
 
-// Queues are those announced, by number, and how many of all there were appeared while the
-// others were paused.
+// Queues lists the announced queues by id, and counts those created during a pause.
 func (o *Owner) Queues() (queues []OwnedQueue, late uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,7 +168,7 @@ func (o *Owner) Queues() (queues []OwnedQueue, late uint64) {
 
 func computes(e KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 
-// Resolve says on which GPUs the process has compute queues.
+// Resolve returns the GPUs on which the process has compute queues.
 func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	o.locate()
 	o.mu.Lock()
@@ -183,8 +182,8 @@ func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, 
 	return out, nil
 }
 
-// locate reads the topology, once and without the lock, if a queue is on a GPU that is not known: the
-// engine's loop takes the lock, and neither a slow kernel nor a program that makes up GPUs may stop that.
+// locate rereads the topology once if a queue is on an unknown GPU. It must not hold the lock: the
+// engine loop takes it, and neither a slow kernel nor invented GPU ids may block the loop.
 func (o *Owner) locate() {
 	o.mu.Lock()
 	unknown := uint32(0)
@@ -201,7 +200,7 @@ func (o *Owner) locate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil {
-		o.why = "which GPU its queues are on can't be told: " + err.Error()
+		o.why = "the GPU of its queues is unknown: " + err.Error()
 		return
 	}
 	for _, n := range nodes {
@@ -214,7 +213,7 @@ func (o *Owner) locate() {
 	}
 }
 
-// on returns the driver's numbers of a GPU: with partitions there can be several.
+// on returns the driver's ids of a GPU; a partitioned GPU has several.
 func (o *Owner) on(gpu model.DeviceID) []uint32 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -228,15 +227,15 @@ func (o *Owner) on(gpu model.DeviceID) []uint32 {
 	return ids
 }
 
-// Why says why a GPU is missing in Resolve. known: the process has announced queues.
+// Why explains why Resolve omits a GPU. known: the process has announced queues.
 func (o *Owner) Why() (reason string, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.why, len(o.queues) > 0
 }
 
-// Order has the process do something and waits for its answer: how many queues are as
-// wanted now, and how long the driver took.
+// Order sends an order and waits for the answer: the number of queues in the desired state, and the
+// driver's time.
 func (o *Owner) Order(ctx context.Context, order Order) (queues int, took time.Duration, err error) {
 	o.mu.Lock()
 	send, gone := o.send, o.gone
@@ -276,14 +275,13 @@ func (o *Owner) Order(ctx context.Context, order Order) (queues int, took time.D
 	}
 }
 
-// Target is the process on one GPU.
+// Target returns the process's target on one GPU.
 func (o *Owner) Target(gpu model.DeviceID) driver.Target { return &OwnerTarget{owner: o, gpu: gpu} }
 
 var _ driver.Target = (*OwnerTarget)(nil)
 
-// OwnerTarget drives a process on one GPU by orders: its compute queues are paused and
-// continued; copies go on. The driver has no timeslice per process: a wish for one is no
-// error and has no effect.
+// OwnerTarget pauses and resumes a process's compute queues on one GPU by orders; copies continue.
+// The driver has no timeslice per process, so a timeslice has no effect.
 type OwnerTarget struct {
 	owner *Owner
 	gpu   model.DeviceID
@@ -318,7 +316,7 @@ func (t *OwnerTarget) Apply(ctx context.Context, want model.Desired) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("have it paused=%v by the program itself: %w", pause, err)
+			return fmt.Errorf("order the program to set paused=%v: %w", pause, err)
 		}
 		device.Record(took)
 	}
@@ -330,12 +328,12 @@ func (t *OwnerTarget) Apply(ctx context.Context, want model.Desired) error {
 	return nil
 }
 
-// Invalidate forgets what is known.
+// Invalidate forgets the cached state.
 func (t *OwnerTarget) Invalidate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known = false
 }
 
-// Close leaves the queues as they are.
+// Close leaves the queues unchanged.
 func (t *OwnerTarget) Close() error { return nil }

@@ -18,7 +18,7 @@ import (
 	"xsched/internal/model"
 )
 
-// twoNodes is a machine with one GPU, and one divided into two partitions that share an address.
+// twoNodes is a machine with one plain GPU, and one in two partitions that share an address.
 var twoNodes = fstest.MapFS{
 	"topology/nodes/0/gpu_id":     file("0\n"),
 	"topology/nodes/0/properties": file("cpu_cores_count 2\n"),
@@ -82,7 +82,7 @@ func TestOwnerPlaces(t *testing.T) {
 	}
 }
 
-// slowTopology counts how often it was read, and lets nobody past before it is told to.
+// slowTopology counts reads and blocks them until released.
 type slowTopology struct {
 	fs.FS
 	reads   atomic.Int32
@@ -98,8 +98,7 @@ func (s *slowTopology) ReadDir(name string) ([]fs.DirEntry, error) {
 	return fs.ReadDir(s.FS, name)
 }
 
-// A program may announce queues on GPUs that it makes up: that costs one look, and nobody who asks
-// meanwhile waits for it.
+// Invented GPU ids cost one read of the topology, and readers never wait for it.
 func TestOwnerOnUnknownGPUs(t *testing.T) {
 	topology := &slowTopology{FS: twoNodes, reading: make(chan struct{}), goOn: make(chan struct{})}
 	o := NewOwner(topology, &driver.Metrics{})
@@ -127,7 +126,7 @@ func TestOwnerOnUnknownGPUs(t *testing.T) {
 	}
 }
 
-// fakeShim answers orders at once, in the way results says, one after the other.
+// fakeShim answers orders immediately with the given results in turn.
 func fakeShim(o *Owner, results ...int32) *[]Order {
 	var told []Order
 	o.Connect(func(order Order) error {
@@ -157,7 +156,7 @@ func TestOwnerTarget(t *testing.T) {
 	if err := target.Apply(ctx, stop); err != nil {
 		t.Fatal(err)
 	}
-	// Both partitions, compute queues only; once more does nothing.
+	// An order covers both partitions and compute queues only; a repetition does nothing.
 	if err := target.Apply(ctx, stop); err != nil || len(*told) != 2 {
 		t.Fatalf("%v %+v", err, *told)
 	}
@@ -180,7 +179,7 @@ func TestOwnerTarget(t *testing.T) {
 	if err := target.Apply(ctx, stop); !errors.Is(err, unix.ETIME) {
 		t.Errorf("the driver's error: %v", err)
 	}
-	// An order nobody answers ends with the connection: then it is not stopped, and free.
+	// A pending order fails when the connection ends, and the process then runs.
 	o.Connect(func(Order) error { return nil })
 	late := make(chan error, 1)
 	go func() { late <- target.Apply(ctx, stop) }()
@@ -219,11 +218,11 @@ func TestJoinAnnounced(t *testing.T) {
 	if len(f.Queues) != 3 {
 		t.Fatalf("%+v", f.Queues)
 	}
-	// The descriptor without a number is queue 0's: its ring says so.
+	// The ring assigns the descriptor without an id to queue 0.
 	if q := f.Queues[0]; q.Ring != 0x1000 || q.Read == nil || *q.Priority != 7 || q.PCI == "" || strings.Join(q.Sources, "+") != "sysfs+shim+mqds" {
 		t.Errorf("%+v", q)
 	}
-	// A dump that was joined by order to the wrong ring is corrected, and said so.
+	// A dump matched to the wrong ring is corrected and reported.
 	if q := f.Queues[1]; q.Ring != 0x2000 || q.Read != nil || len(f.Notes) != 1 {
 		t.Errorf("%+v %+v", q, f.Notes)
 	}
@@ -232,7 +231,7 @@ func TestJoinAnnounced(t *testing.T) {
 	}
 }
 
-// FuzzOwner: whatever a program says of its queues and answers, the daemon's knowledge stays bounded.
+// The daemon's state stays bounded for any announcements and answers.
 func FuzzOwner(f *testing.F) {
 	f.Add([]byte{1, 0, 100, 2, 2, 0, 0, 0, 3, 1, 1, 1})
 	f.Fuzz(func(t *testing.T, script []byte) {

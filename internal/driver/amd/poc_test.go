@@ -13,8 +13,8 @@ import (
 	"xsched/internal/virtual/amd/kfdtest"
 )
 
-// TestTargetsOfThePOC: an online request stops the offline process, runs, and lets it
-// go on; on the double, whose costs are assumed. Medians, because the machine is shared.
+// An online request preempts the offline process, runs, and resumes it, on the virtual device with
+// assumed costs. Medians, because the machine is shared.
 func TestTargetsOfThePOC(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	online, offline := d.Target(t), d.Target(t)

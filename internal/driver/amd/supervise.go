@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	leasePeriod = 20 * time.Millisecond // between two looks at heartbeat and lease
-	partTime    = 2 * time.Second       // to let the process go in order; the end of this one does it else
-	// sparePs is for goroutines in a system call, which keep their processor until the runtime notices.
+	leasePeriod = 20 * time.Millisecond // interval of heartbeat and lease checks
+	partTime    = 2 * time.Second       // for an orderly release; otherwise this process's exit releases the target
+	// sparePs covers goroutines in system calls, which keep their P until the runtime notices.
 	sparePs = 8
 )
 
@@ -32,18 +32,18 @@ type suspender interface {
 	CaughtSoFar() uint64
 }
 
-// supervisor is the guardian of one process, and its debugger.
+// supervisor is the guardian and debugger of one process.
 type supervisor struct {
 	sock     int
 	debugger suspender
 
-	mu      sync.Mutex          // of one operation: what was looked at before it is true while it is made
-	page    wire.ClientPage     // Page is nil: not there yet
-	stopped map[uint32]struct{} // by gpu_id: what is, or may be, suspended
-	undone  uint64              // the newest lease that was ended here
+	mu      sync.Mutex          // held across check and operation
+	page    wire.ClientPage     // Page is nil until received
+	stopped map[uint32]struct{} // by gpu_id: possibly suspended
+	undone  uint64              // newest lease that was ended here
 }
 
-// Supervise is the supervisor's life. It ends when the daemon or the process has gone.
+// Supervise is the supervisor's main function. It returns when the daemon or the process has ended.
 func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
 	var m message
 	if err := json.Unmarshal(first, &m); err != nil || m.Op != "trace" {
@@ -74,7 +74,7 @@ func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
 	return t.serve()
 }
 
-// part lets the process go: everything of it runs, and nobody traces it.
+// part resumes and releases the process.
 func part(d *Debugger) {
 	done := make(chan struct{})
 	go func() { _ = d.Close(); close(done) }()
@@ -84,15 +84,15 @@ func part(d *Debugger) {
 	}
 }
 
-// serve takes the daemon's requests until the end.
+// serve handles the daemon's requests until the end.
 func (t *supervisor) serve() error {
 	end := make(chan error, 1)
 	go t.next(seqpacket.NewInbox(t.sock), end)
 	return <-end
 }
 
-// next takes requests up to one that may wait for the driver. That is carried out here, which is the shortest
-// way; somebody else takes the next ones meanwhile, and can say that this process is alive.
+// next receives requests up to one that may block in the driver and executes that one directly, for
+// latency. Another goroutine receives meanwhile, so that pings are answered.
 func (t *supervisor) next(in *seqpacket.Inbox, end chan<- error) {
 	for {
 		var m message
@@ -111,7 +111,7 @@ func (t *supervisor) next(in *seqpacket.Inbox, end chan<- error) {
 	}
 }
 
-// do carries out one request.
+// do executes one request.
 func (t *supervisor) do(m message, fds []int) reply {
 	defer seqpacket.CloseAll(fds)
 	t.mu.Lock()
@@ -142,8 +142,8 @@ func (t *supervisor) do(m message, fds []int) reply {
 	return r
 }
 
-// setPage begins to watch over the session. Nothing is suspended at this moment, so whatever was
-// by a tracer before this one is void. Preconditions: t.mu is held.
+// setPage starts guarding the session. Nothing is suspended yet, so suspensions of a previous
+// supervisor are void. Preconditions: t.mu is held.
 func (t *supervisor) setPage(fds []int) error {
 	if len(fds) != 1 || t.page.Page != nil {
 		return fmt.Errorf("page with %d descriptors, or a second one", len(fds))
@@ -159,8 +159,8 @@ func (t *supervisor) setPage(fds []int) error {
 	return nil
 }
 
-// suspend obeys only under a lease that still runs: a daemon that was stopped may ask for what is long
-// void. Preconditions: t.mu is held.
+// suspend requires a live lease, because a stalled daemon may send outdated requests.
+// Preconditions: t.mu is held.
 func (t *supervisor) suspend(o order) ([]QueueResult, error) {
 	if t.page.Page == nil {
 		return nil, errors.New("suspend before the page is there")
@@ -168,11 +168,11 @@ func (t *supervisor) suspend(o order) ([]QueueResult, error) {
 	if epoch, _ := t.page.Lease(); epoch <= t.undone || t.late() {
 		return nil, ErrStale
 	}
-	t.stopped[o.GPU] = struct{}{} // also after an error: some of it may be
+	t.stopped[o.GPU] = struct{}{} // also after an error: some queues may be suspended
 	return t.debugger.Suspend(o.GPU, o.Kinds, o.Grace)
 }
 
-// resume lets a GPU's queues go on. Preconditions: t.mu is held.
+// resume resumes a GPU's queues. Preconditions: t.mu is held.
 func (t *supervisor) resume(gpu uint32) ([]QueueResult, error) {
 	results, err := t.debugger.Resume(gpu)
 	switch {
@@ -185,36 +185,37 @@ func (t *supervisor) resume(gpu uint32) ([]QueueResult, error) {
 	return results, err
 }
 
-// late says that the lease has run out, was ended, or that the daemon is silent. Preconditions: t.mu is held.
+// late reports that the lease expired or was ended, or that the heartbeat stopped. Preconditions:
+// t.mu is held.
 func (t *supervisor) late() bool {
 	now := clock.Now()
 	_, deadline := t.page.Lease()
 	return deadline == 0 || now > deadline || now.Sub(t.page.LastHeartbeat()) > wire.HeartbeatLimitNS
 }
 
-// watch does for the process what a shim's helper does for its own.
+// watch does for the process what the shim's helper thread does for its own.
 func (t *supervisor) watch() {
 	for range time.Tick(leasePeriod) {
 		t.look()
 	}
 }
 
-// look ends a suspension that nobody answers for; one that the driver refuses to end is tried again
-// at the next look.
+// look ends a suspension without a live lease; a failed resume is retried on the next tick.
 func (t *supervisor) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.stopped) == 0 || !t.late() {
 		return
 	}
-	// Read before: a lease that the daemon begins meanwhile is newer than what is said to be undone.
+	// Read the epoch first: a lease that the daemon begins meanwhile is newer and must not count as
+	// undone.
 	epoch, _ := t.page.Lease()
 	if _, err := t.resume(AllGPUs); err == nil {
 		t.recovered(epoch)
 	}
 }
 
-// recovered tells the daemon. Preconditions: t.mu is held.
+// recovered reports the undone epoch to the daemon. Preconditions: t.mu is held.
 func (t *supervisor) recovered(epoch uint64) {
 	t.undone = epoch
 	t.page.SetRecovered(epoch)

@@ -17,12 +17,12 @@ import (
 	"xsched/internal/wire"
 )
 
-// What a tracer does to processes is tested with the double of the driver, in package daemon.
+// Package daemon tests the effect on processes with the virtual device.
 
-// fakeDebugger notes what is suspended.
+// fakeDebugger records suspensions.
 type fakeDebugger struct {
 	stopped map[uint32]bool
-	refuse  error // of resume
+	refuse  error // error of resume
 	resumes int
 }
 
@@ -55,7 +55,7 @@ func memoryFile(t *testing.T) int {
 	return fd
 }
 
-// tracing is a tracer with a page; far is later than any test.
+// tracing returns a supervisor with a page; far is later than any test.
 func tracing(t *testing.T, prepare func(*wire.Page)) (*supervisor, *fakeDebugger, *wire.Page) {
 	t.Helper()
 	d := &fakeDebugger{stopped: map[uint32]bool{}}
@@ -84,7 +84,7 @@ func suspendGPU(tr *supervisor, gpu uint32) error {
 	return tr.do(message{Op: "suspend", order: order{GPU: gpu, Kinds: ComputeQueues}}, nil).failure()
 }
 
-// A suspension is made only under a lease that runs, of a daemon that is heard.
+// A suspension requires a live lease and a recent heartbeat.
 func TestTracerObeysUnderALeaseOnly(t *testing.T) {
 	tr, d, page := tracing(t, nil)
 	for _, c := range []struct {
@@ -109,8 +109,7 @@ func TestTracerObeysUnderALeaseOnly(t *testing.T) {
 	}
 }
 
-// Silence ends all suspensions, as often as the driver has to be asked, and what was ended under a lease
-// is not made again under it.
+// A missing heartbeat ends all suspensions, with retries, and the ended lease permits no new one.
 func TestTracerRecovers(t *testing.T) {
 	for name, fall := range map[string]func(p *wire.Page){
 		"silent": func(p *wire.Page) { p.Heartbeat(clock.Now() - 2*wire.HeartbeatLimitNS) },
@@ -162,7 +161,7 @@ func TestTracerRecovers(t *testing.T) {
 	}
 }
 
-// A tracer that takes the place of another says that what that one did is void.
+// A replacement supervisor reports its predecessor's suspensions as void.
 func TestTracerVoidsWhatWas(t *testing.T) {
 	tr, _, page := tracing(t, func(p *wire.Page) { p.Heartbeat(far); p.WriteLease(9, far) })
 	if page.RecoveredEpoch() != 9 || page.Recoveries() != 1 {
@@ -179,7 +178,7 @@ func TestTracerVoidsWhatWas(t *testing.T) {
 	}
 }
 
-// As many queues as a process can have fit into an answer, and errors keep their meaning.
+// A reply holds the maximum number of queues, and errors keep their class.
 func TestTracerAnswers(t *testing.T) {
 	queues := slices.Repeat([]QueueSnapshot{{Exceptions: 1 << 63, Ring: 1<<64 - 1, SaveAddress: 7, ID: 1<<32 - 1, SaveBytes: 3}}, 1024)
 	results := slices.Repeat([]QueueResult{{ID: 1<<32 - 1, Invalid: true}}, 1024)

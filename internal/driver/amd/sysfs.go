@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// SysfsRoot is the folder that the readers here expect as their file system.
+// SysfsRoot is the directory that the readers expect as their file system.
 const SysfsRoot = "/sys/class/kfd/kfd"
 
-// QueueType is the driver's own enum, which is not that of CREATE_QUEUE.
-// From drivers/gpu/drm/amd/amdkfd/kfd_priv.h:
+// QueueType is the driver's internal enum, which differs from CREATE_QUEUE's. From
+// drivers/gpu/drm/amd/amdkfd/kfd_priv.h:
 type QueueType int
 
 // String names the type.
@@ -29,15 +29,15 @@ func (t QueueType) String() string {
 	return names[t]
 }
 
-// ProcQueue is a folder proc/<pid>/queues/<id>.
+// ProcQueue is a directory proc/<pid>/queues/<id>.
 type ProcQueue struct {
-	ID    int       `json:"id"` // the id that ioctls take
+	ID    int       `json:"id"` // the ioctl id
 	Bytes uint64    `json:"bytes"`
 	Type  QueueType `json:"type"`
 	GPUID uint32    `json:"gpu_id"`
 }
 
-// ProcGPU is what a process has on one GPU. Missing is -1.
+// ProcGPU is a process's usage of one GPU; -1: unknown.
 type ProcGPU struct {
 	GPUID       uint32 `json:"gpu_id"`
 	VRAMBytes   int64  `json:"vram_bytes"`
@@ -49,16 +49,15 @@ type ProcGPU struct {
 	PageOut     int64  `json:"page_out"`
 }
 
-// ProcFS is a folder proc/<pid>.
+// ProcFS is a directory proc/<pid>.
 type ProcFS struct {
-	PID    int         `json:"pid"` // the host's
+	PID    int         `json:"pid"` // in the host's namespace
 	PASID  uint64      `json:"pasid"`
 	Queues []ProcQueue `json:"queues"`
 	GPUs   []ProcGPU   `json:"gpus"`
 }
 
-// ReadProcess reads proc/<pid> of root. A queue that goes away meanwhile is
-// left out; an error says what could not be understood.
+// ReadProcess reads proc/<pid> of root. A queue destroyed meanwhile is omitted.
 func ReadProcess(root fs.FS, pid int) (ProcFS, error) {
 	folder := path.Join("proc", strconv.Itoa(pid))
 	p := ProcFS{PID: pid}
@@ -92,7 +91,7 @@ func (p *ProcFS) entry(root fs.FS, folder, name string, gpus map[uint32]*ProcGPU
 	kind, id, found := strings.Cut(name, "_")
 	number, err := strconv.ParseUint(id, 10, 32)
 	if !found || err != nil {
-		return nil // of a later driver
+		return nil // from a later driver
 	}
 	g := gpus[uint32(number)]
 	if g == nil {
@@ -159,7 +158,7 @@ func readNumber(root fs.FS, name string) (int64, error) {
 	return v, nil
 }
 
-// ParseNumber reads the text of a sysfs file that holds one number.
+// ParseNumber parses a sysfs file that holds one number.
 func ParseNumber(text []byte) (int64, error) {
 	s := strings.TrimSpace(string(text))
 	v, err := strconv.ParseInt(s, 10, 64)

@@ -20,19 +20,18 @@ var (
 	_ Debugging       = (*Debugger)(nil)
 )
 
-// Debugging is the debugging of a process: by a Debugger, or by one in another process.
+// Debugging is a debugging session, by a Debugger or a supervisor process.
 type Debugging interface {
 	Queues() ([]QueueSnapshot, error)
 	Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error)
 	Resume(gpu uint32) ([]QueueResult, error)
-	CaughtSoFar() uint64    // never waits
-	Ended() <-chan struct{} // closed when the process has ended or was let go
-	Close() error           // everything goes on
+	CaughtSoFar() uint64    // lock-free
+	Ended() <-chan struct{} // closed when the process has ended or was released
+	Close() error           // resumes everything
 }
 
-// DebugTarget drives a process on one GPU through its debugger: Lv3 by suspending its
-// compute queues. The driver has no timeslice per process: a wish for one is no
-// error and has no effect.
+// DebugTarget suspends a process's compute queues on one GPU through its debugger (Lv3). The driver
+// has no timeslice per process, so a timeslice has no effect.
 type DebugTarget struct {
 	debugger Debugging
 	gpu      uint32
@@ -43,12 +42,12 @@ type DebugTarget struct {
 	state bool // suspended
 }
 
-// NewDebugTarget uses the debugger, which stays the caller's.
+// NewDebugTarget uses d, which the caller keeps and closes.
 func NewDebugTarget(d Debugging, gpu uint32, metrics *driver.Metrics) *DebugTarget {
 	return &DebugTarget{debugger: d, gpu: gpu, metrics: metrics}
 }
 
-// Apply suspends or resumes.
+// Apply suspends or resumes the queues.
 func (t *DebugTarget) Apply(ctx context.Context, want model.Desired) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -78,32 +77,32 @@ func (t *DebugTarget) Apply(ctx context.Context, want model.Desired) error {
 	return nil
 }
 
-// Invalidate forgets what is known.
+// Invalidate forgets the cached state.
 func (t *DebugTarget) Invalidate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known = false
 }
 
-// Close leaves the queues as they are.
+// Close leaves the queues unchanged.
 func (t *DebugTarget) Close() error { return nil }
 
-// ErrNoQueues says that a process has none yet.
-var ErrNoQueues = errors.New("it has no compute queue yet")
+// ErrNoQueues marks a process without compute queues.
+var ErrNoQueues = errors.New("the process has no compute queue yet")
 
-// Driver is how this machine's KFD is reached.
+// Driver locates this machine's KFD.
 type Driver struct {
 	Sources Sources
 }
 
-// Lists says whether the driver knows a process.
+// Lists reports whether the driver knows a process.
 func (d Driver) Lists(pid int) bool {
 	_, err := ReadProcess(d.Sources.Sysfs, pid)
 	return err == nil
 }
 
-// Attach takes over a process that uses the driver and is being debugged. The session is ended with it, and
-// when it fails.
+// Attach takes over a process under a debugger. The debugging session ends with the result, or on
+// failure.
 func (d Driver) Attach(debugging Debugging, metrics *driver.Metrics) (*Attached, error) {
 	a := &Attached{debugger: debugging, metrics: metrics, ids: map[model.DeviceID]uint32{}}
 	nodes, err := ReadTopology(d.Sources.Sysfs)
@@ -128,13 +127,13 @@ func (d Driver) Attach(debugging Debugging, metrics *driver.Metrics) (*Attached,
 	return a, nil
 }
 
-// Device is the GPU's PCI address as the rest of the program names it.
+// Device returns the GPU's PCI address.
 func (n Node) Device() model.DeviceID {
 	location := uint32(n.Properties["location_id"])
 	return model.MakeDeviceID(uint32(n.Properties["domain"]), location>>8, location>>3, location)
 }
 
-// Attached is a process that runs without the shim, under a debugger.
+// Attached is a process without the shim, under a debugger.
 type Attached struct {
 	GPUs map[model.DeviceID]driver.Capability
 
@@ -146,10 +145,10 @@ type Attached struct {
 	ids      map[model.DeviceID]uint32
 }
 
-// Ended is closed when the process has ended or was let go.
+// Ended is closed when the process has ended or was released.
 func (a *Attached) Ended() <-chan struct{} { return a.debugger.Ended() }
 
-// Resolve looks on which GPUs the process has queues.
+// Resolve finds the GPUs on which the process has queues.
 func (a *Attached) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	queues, err := a.debugger.Queues()
 	if err != nil {
@@ -166,12 +165,12 @@ func (a *Attached) Resolve(context.Context) (map[model.DeviceID]driver.Capabilit
 	return out, nil
 }
 
-// Target is the process on one GPU.
+// Target returns the process's target on one GPU.
 func (a *Attached) Target(gpu model.DeviceID) driver.Target {
 	return NewDebugTarget(a.debugger, a.ids[gpu], a.metrics)
 }
 
-// HardwareQueues asks the driver.
+// HardwareQueues queries the driver.
 func (a *Attached) HardwareQueues(context.Context) ([]driver.HardwareQueue, error) {
 	queues, err := a.debugger.Queues()
 	if err != nil {
@@ -193,18 +192,18 @@ func (a *Attached) HardwareQueues(context.Context) ([]driver.HardwareQueue, erro
 	return out, nil
 }
 
-// Caught is how many queues appeared while the others were stopped.
+// Caught returns how many queues appeared during suspensions.
 func (a *Attached) Caught() uint64 {
 	return a.debugger.CaughtSoFar()
 }
 
-// Why says why a GPU is missing in Resolve.
+// Why explains why Resolve omits a GPU.
 func (a *Attached) Why() (string, bool) { return "the process has no compute queue there", true }
 
-// OwnSlice is unknown: the driver has no timeslice per process.
+// OwnSlice returns 0: the driver has no timeslice per process.
 func (a *Attached) OwnSlice(model.DeviceID) int64 { return 0 }
 
-// Frame refuses: a process without the shim sends nothing.
+// Frame rejects packets, because a process without the shim sends none.
 func (a *Attached) Frame(_ []byte, fds []int) (bool, error) {
 	seqpacket.CloseAll(fds)
 	return false, errNoShim
@@ -212,34 +211,34 @@ func (a *Attached) Frame(_ []byte, fds []int) (bool, error) {
 
 var errNoShim = errors.New("the process runs without the shim")
 
-// Disconnect changes nothing.
+// Disconnect is a no-op.
 func (a *Attached) Disconnect() {}
 
-// Close ends the debugging: everything is resumed.
+// Close ends the debugging session, which resumes everything.
 func (a *Attached) Close() { _ = a.debugger.Close() }
 
-// RestoredByClose: the driver resumes everything when the debugger goes.
+// RestoredByClose: the driver resumes everything when the debugger ends.
 func (a *Attached) RestoredByClose() bool { return true }
 
-// Capabilities is what Resolve returned first.
+// Capabilities returns the first result of Resolve.
 func (a *Attached) Capabilities() map[model.DeviceID]driver.Capability { return a.GPUs }
 
-// Guard gives the supervisor the page; it suspends only under a lease there.
+// Guard hands the page to the supervisor, which suspends only under its lease.
 func (a *Attached) Guard(_ context.Context, _ uint64, page int) (func(restored bool), error) {
 	if a.guard == nil {
-		return nil, errors.New("nobody supervises the process")
+		return nil, errors.New("the process has no supervisor")
 	}
 	return func(bool) {}, a.guard(page)
 }
 
-// resolveEvery is how many polls there are between two looks for GPUs that the process starts to use.
+// resolveEvery is the number of polls between two checks for newly used GPUs.
 const resolveEvery = 20
 
-// Poll ends the session with the debugging.
+// Poll ends the session when the debugging session ends.
 func (a *Attached) Poll(context.Context) (changed bool, err error) {
 	select {
 	case <-a.debugger.Ended():
-		return false, errors.New("the debugging ended")
+		return false, errors.New("the debugging session ended")
 	default:
 	}
 	a.polls++

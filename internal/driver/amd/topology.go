@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// Capabilities of a node that matter for stopping queues.
-// From drivers/gpu/drm/amd/amdkfd/kfd_topology.h:
+// Node capabilities that matter for suspending queues. From
+// drivers/gpu/drm/amd/amdkfd/kfd_topology.h:
 const (
 	CapTrapDebug     = 0x8000
 	CapDebugFirmware = 0x20000000
 )
 
-// Node is a folder topology/nodes/<n>. CPUs have GPUID 0.
+// Node is a directory topology/nodes/<n>. CPUs have GPUID 0.
 type Node struct {
 	Number     int               `json:"number"`
 	GPUID      uint32            `json:"gpu_id"`
@@ -27,10 +27,9 @@ type Node struct {
 	Properties map[string]uint64 `json:"properties"`
 }
 
-// IsGPU says whether the node is one.
 func (n Node) IsGPU() bool { return n.GPUID != 0 }
 
-// Target is the compiler's name of the chip: 90402 is gfx942.
+// Target returns the compiler's name of the chip: 90402 is gfx942.
 func (n Node) Target() string {
 	v := n.Properties["gfx_target_version"]
 	if v == 0 {
@@ -39,7 +38,7 @@ func (n Node) Target() string {
 	return fmt.Sprintf("gfx%d%x%x", v/10000, v/100%100, v%100)
 }
 
-// PCI is the address of the GPU, dddd:bb:dd.f.
+// PCI returns the GPU's address, dddd:bb:dd.f.
 func (n Node) PCI() string {
 	location := n.Properties["location_id"]
 	return fmt.Sprintf("%04x:%02x:%02x.%x", n.Properties["domain"], location>>8&0xff, location>>3&0x1f, location&7)
@@ -80,7 +79,7 @@ func ReadTopology(root fs.FS) ([]Node, error) {
 	return out, nil
 }
 
-// ParseProperties reads lines of "name value".
+// ParseProperties parses lines of "name value".
 func ParseProperties(text []byte) (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for line := range strings.Lines(string(text)) {
@@ -100,9 +99,8 @@ func ParseProperties(text []byte) (map[string]uint64, error) {
 	return out, nil
 }
 
-// ParseNSpid reads the pids of a process in the namespaces it is in from the
-// text of /proc/<pid>/status, the host's first. The runtime's log has the
-// last, the driver knows the first.
+// ParseNSpid parses a process's pids in its namespaces from /proc/<pid>/status, the host's first.
+// The driver uses the first, the runtime's log the last.
 func ParseNSpid(status []byte) ([]int, error) {
 	for line := range strings.Lines(string(status)) {
 		rest, ok := strings.CutPrefix(line, "NSpid:")
@@ -125,7 +123,7 @@ func ParseNSpid(status []byte) ([]int, error) {
 	return nil, fmt.Errorf("no line NSpid: %w", ErrFormat)
 }
 
-// statusNumber reads a line with one number from the text of /proc/<pid>/status; 0: none.
+// statusNumber parses a line with one number from /proc/<pid>/status; 0: none.
 func statusNumber(status []byte, name string) int {
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {

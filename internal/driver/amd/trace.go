@@ -10,19 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The driver accepts suspend and resume only from a process's debugger, and
-// only from the thread that traces it. So each attached process gets a
-// supervisor: a guardian process that becomes its debugger and can resume it
-// while the daemon is stopped. The supervisor gets the session's page and
-// suspends only under a lease.
+// The driver accepts suspend and resume only from a process's debugger, in the thread that traces
+// it. Each attached process therefore gets a supervisor: a guardian process that becomes its
+// debugger and can resume it while the daemon is stalled. The supervisor holds the session's page
+// and suspends only under a lease.
 //
-// Requests: trace (pid), page (with the page's file), ping, queues, suspend and
-// resume (of a GPU). The end of the socket is the end of the session.
+// Requests: trace (pid), page (with its descriptor), ping, queues, suspend and resume (of a GPU).
+// Closing the socket ends the session.
 
 // message is a request of the daemon.
 type message struct {
 	Op  string `json:"op"`
-	Seq uint64 `json:"seq"` // comes back in the reply
+	Seq uint64 `json:"seq"` // echoed in the reply
 
 	// trace
 	PID    int    `json:"pid,omitempty"`
@@ -31,30 +30,31 @@ type message struct {
 	order
 }
 
-// reply answers a request; one that came too late is recognised by its number.
+// reply answers a request; Seq identifies late replies.
 type reply struct {
 	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`
 	traced
 }
 
-// order is what suspend and resume need.
+// order holds the arguments of suspend and resume.
 type order struct {
 	GPU   uint32 `json:"gpu,omitempty"`
 	Kinds Kinds  `json:"kinds,omitempty"`
 	Grace uint32 `json:"grace,omitempty"`
 }
 
-// traced is what a tracer's answer has besides. Lists are packed: a process may have a thousand queues.
+// traced extends a supervisor's reply. Lists are packed, because a process may have a thousand
+// queues.
 type traced struct {
-	Kind    string `json:"kind,omitempty"` // of the error
+	Kind    string `json:"kind,omitempty"` // class of the error
 	Queues  []byte `json:"queues,omitempty"`
 	Results []byte `json:"results,omitempty"`
 	Caught  uint64 `json:"caught,omitempty"`
-	Ended   bool   `json:"ended,omitempty"` // the process has; this answers nothing
+	Ended   bool   `json:"ended,omitempty"` // the process has ended; unsolicited
 }
 
-// errorKinds are the errors that keep their meaning on the way, the first that fits.
+// errorKinds lists the errors that keep their class across the socket; the first match wins.
 func errorKinds() []error {
 	return []error{
 		ErrNoRights, ErrTraced, ErrNoKFD, ErrNoRuntime, ErrOldDriver, ErrGone,
@@ -71,19 +71,18 @@ func kindOf(err error) string {
 	return ""
 }
 
-// tracerError is an error as the other side had it.
+// tracerError is an error from the other side.
 type tracerError struct {
 	text string
 	kind error
 }
 
-// Error is the text of the other side.
 func (e *tracerError) Error() string { return e.text }
 
-// Unwrap gives what kind of error it was there.
+// Unwrap returns the error's class.
 func (e *tracerError) Unwrap() error { return e.kind }
 
-// failure is what an answer says went wrong.
+// failure returns the error in a reply.
 func (r reply) failure() error {
 	if r.Error == "" {
 		return nil

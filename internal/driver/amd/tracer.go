@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The driver obeys a debugger only in the thread that traces the leader of the target,
-// so one locked thread traces, passes the target's signals on and makes the requests.
+// The driver accepts a debugger's requests only in the thread that traces the target's leader. One
+// locked thread therefore traces, forwards the target's signals and issues the requests.
 const (
 	ptraceListen    = 0x4208
 	ptraceEventStop = 128
-	// lookPeriod is how long a stop may go unseen should its signal get lost.
+	// lookPeriod bounds the delay of a stop whose signal is lost.
 	lookPeriod = 2 * time.Millisecond
 	letGoTime  = time.Second
 )
@@ -28,12 +28,12 @@ type tracer struct {
 	pid   int
 	do    chan func()
 	stop  chan struct{}
-	ended chan struct{} // the thread is done; err says why
+	ended chan struct{} // the thread has ended; err says why
 	err   error
 }
 
-// trace seizes the leader of a process. It is stopped by nothing but the signals
-// that it gets, each for the time this thread needs to pass it on.
+// trace seizes a process's leader. The leader stops only for its own signals, each until this
+// thread forwards it.
 func trace(pid int) (*tracer, error) {
 	t := &tracer{pid: pid, do: make(chan func()), stop: make(chan struct{}), ended: make(chan struct{})}
 	seized := make(chan error, 1)
@@ -66,8 +66,8 @@ func tracerOf(pid int) int {
 	return statusNumber(status, "TracerPid:")
 }
 
-// run is the thread. It stays locked: when the goroutine ends so does the thread, and
-// with it whatever the kernel still holds against the target.
+// run is the thread. It never unlocks, so the thread ends with the goroutine and the kernel
+// detaches the target.
 func (t *tracer) run(seized chan<- error) {
 	runtime.LockOSThread()
 	defer close(t.ended)
@@ -95,7 +95,7 @@ func (t *tracer) run(seized chan<- error) {
 	t.err = ErrGone
 }
 
-// pass continues the target from every stop it is in, with the signal that stopped it. False: it has ended.
+// pass continues the target from every pending stop with its signal. False: the target has ended.
 func (t *tracer) pass() bool {
 	for {
 		var status unix.WaitStatus
@@ -120,7 +120,7 @@ func (t *tracer) proceed(status unix.WaitStatus) {
 	if int(status)>>16 == ptraceEventStop {
 		switch s {
 		case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
-			// Stopped as a job: it stays so until SIGCONT, as without us.
+			// Job control stop: stay stopped until SIGCONT, as without a tracer.
 			_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, ptraceListen, uintptr(t.pid), 0, 0, 0, 0)
 			return
 		}
@@ -129,7 +129,7 @@ func (t *tracer) proceed(status unix.WaitStatus) {
 	_ = unix.PtraceCont(t.pid, int(s))
 }
 
-// letGo ends the tracing. A target that can't be stopped for it in time is left by the end of the thread.
+// letGo detaches. If the target does not stop in time, the end of the thread detaches it.
 func (t *tracer) letGo() {
 	if unix.PtraceInterrupt(t.pid) != nil {
 		return
@@ -143,7 +143,7 @@ func (t *tracer) letGo() {
 		if pid <= 0 {
 			continue
 		}
-		s := 0 // a signal's stop is left with the signal
+		s := 0 // a signal stop resumes with its signal
 		if int(status)>>16 == 0 {
 			s = int(status.StopSignal())
 		}
@@ -152,7 +152,7 @@ func (t *tracer) letGo() {
 	}
 }
 
-// call has f run by the tracing thread and waits for it.
+// call runs f in the tracing thread and waits.
 func (t *tracer) call(f func()) error {
 	done := make(chan struct{})
 	select {
@@ -164,7 +164,7 @@ func (t *tracer) call(f func()) error {
 	}
 }
 
-// post has f run by the tracing thread, soon; it does not wait.
+// post queues f for the tracing thread without waiting.
 func (t *tracer) post(f func()) bool {
 	select {
 	case t.do <- f:
@@ -174,7 +174,7 @@ func (t *tracer) post(f func()) bool {
 	}
 }
 
-// close lets the target go.
+// close detaches the target.
 func (t *tracer) close() {
 	select {
 	case <-t.stop:

@@ -16,14 +16,14 @@ import (
 	"xsched/internal/seqpacket"
 )
 
-// child is one tracer process.
+// child is one supervisor process.
 type child struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // it was reaped
-	gone   chan struct{} // nothing comes from it any more
-	over   chan struct{} // the process that it traced has ended
+	exited chan struct{} // reaped
+	gone   chan struct{} // the socket has ended
+	over   chan struct{} // the traced process has ended
 
-	heard  atomic.Bool // since the last ping
+	heard  atomic.Bool // a reply arrived since the last ping
 	caught atomic.Uint64
 
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ type child struct {
 	pending map[uint64]chan<- reply
 }
 
-// begin makes the guardian process a supervisor, and has it trace.
+// begin turns the guardian process into a supervisor and starts tracing.
 func (c *child) begin(m message) (reply, error) {
 	answer := make(chan reply, 1)
 	m.Seq = 1
@@ -51,7 +51,7 @@ func (c *child) begin(m message) (reply, error) {
 	return c.await(answer)
 }
 
-// ask makes a request and waits for the answer, as long as the tracer lives.
+// ask sends a request and waits for the reply while the supervisor lives.
 func (c *child) ask(m message, fds []int) (reply, error) {
 	answer := make(chan reply, 1)
 	if err := c.tell(m, fds, answer); err != nil {
@@ -60,14 +60,14 @@ func (c *child) ask(m message, fds []int) (reply, error) {
 	return c.await(answer)
 }
 
-// await waits for an answer, as long as the supervisor lives.
+// await waits for a reply while the supervisor lives.
 func (c *child) await(answer <-chan reply) (reply, error) {
 	select {
 	case r := <-answer:
 		return r, r.failure()
 	case <-c.gone:
 	}
-	select { // it may have been its last
+	select { // the last reply may precede the end
 	case r := <-answer:
 		return r, r.failure()
 	default:
@@ -75,7 +75,7 @@ func (c *child) await(answer <-chan reply) (reply, error) {
 	}
 }
 
-// tell sends a request; the answer goes where it is said, if anywhere.
+// tell sends a request; the reply goes to answer, if not nil.
 func (c *child) tell(m message, fds []int, answer chan<- reply) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *child) tell(m message, fds []int, answer chan<- reply) error {
 	return err
 }
 
-// read takes the answers until the end. It alone closes the socket.
+// read receives replies until the end. Only read closes the socket.
 func (c *child) read() {
 	defer close(c.gone)
 	for in := seqpacket.NewInbox(c.sock); ; {
@@ -126,7 +126,7 @@ func (c *child) read() {
 	c.sock = -1
 }
 
-// finished says that the process that it traced has ended. Only read changes that.
+// finished reports that the traced process has ended. Only read changes that.
 func (c *child) finished() bool {
 	select {
 	case <-c.over:
@@ -136,8 +136,8 @@ func (c *child) finished() bool {
 	}
 }
 
-// end tells the tracer that its session is over: it lets its process go and ends. It says how it ended. Nobody
-// waits for a tracer whose process is no more.
+// end tells the supervisor to release its process and exit, and describes how it ended. Without a
+// live process it does not wait.
 func (c *child) end() string {
 	c.mu.Lock()
 	if c.sock >= 0 {
@@ -150,11 +150,11 @@ func (c *child) end() string {
 	case s := <-how:
 		return s
 	case <-c.over:
-		return "with its process"
+		return "its process ended"
 	}
 }
 
-// reap waits for its end. One that takes long is killed: the driver then resumes everything.
+// reap waits for the exit and kills a slow supervisor; the driver then resumes everything.
 func (c *child) reap() string {
 	for _, limit := range []time.Duration{partTime, killTime} {
 		select {
@@ -165,5 +165,5 @@ func (c *child) reap() string {
 			_ = c.cmd.Process.Kill()
 		}
 	}
-	return "not even by SIGKILL"
+	return "SIGKILL had no effect"
 }

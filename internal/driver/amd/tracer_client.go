@@ -20,23 +20,22 @@ var _ Debugging = (*Tracer)(nil)
 
 const (
 	pingPeriod = 100 * time.Millisecond
-	pingsLost  = 10              // that a tracer may owe before it is ended, which sets its process free
-	launchTime = 4 * time.Second // for one to start and to seize its process
-	killTime   = time.Second     // for one that was killed to be gone
-	retakeTime = 2 * time.Second // for the driver to see that the debugger before this one has gone
+	pingsLost  = 10              // unanswered pings before a supervisor is ended, which frees its process
+	launchTime = 4 * time.Second // to start and seize the process
+	killTime   = time.Second     // from SIGKILL to exit
+	retakeTime = 2 * time.Second // for the driver to release the previous debugger
 	retakeWait = 10 * time.Millisecond
-	// A tracer that ends without cause is replaced, so many times in so long.
+	// Limit on replacements of supervisors that end unexpectedly.
 	deathsMost = 3
 	deathsTime = 10 * time.Second
 )
 
 var (
-	errNoTracer     = errors.New("its supervisor has ended")
-	errTracerClosed = errors.New("its supervisor is closed")
+	errNoTracer     = errors.New("the supervisor has ended")
+	errTracerClosed = errors.New("the supervisor is closed")
 )
 
-// Tracer is the daemon's end of the process that debugs another one. Methods that make a request
-// block as long as the driver does.
+// Tracer is the daemon's side of a supervisor. Requests block as long as the driver does.
 type Tracer struct {
 	guardian driver.Guardian
 	log      *slog.Logger
@@ -44,18 +43,18 @@ type Tracer struct {
 	ended    chan struct{}
 	closing  chan struct{}
 
-	ops    sync.Mutex // one request at a time, as the driver's one thread takes them
+	ops    sync.Mutex // one request at a time, as the driver's single thread
 	caught atomic.Uint64
-	before atomic.Uint64 // of that: by tracers that were replaced
+	before atomic.Uint64 // part of caught from replaced supervisors
 
 	mu     sync.Mutex
-	child  *child // nil: none at the moment
+	child  *child // nil: none at present
 	page   int    // -1: not guarded yet
 	closed bool
 }
 
-// StartTracer starts a supervisor of a process: nothing of it is stopped by
-// that. socket is the virtual device's; empty: the real one.
+// StartTracer starts a process's supervisor without suspending anything. socket is the virtual
+// device's; empty: the real one.
 func StartTracer(g driver.Guardian, log *slog.Logger, pid int, socket string) (*Tracer, error) {
 	t := &Tracer{
 		guardian: g, log: log, ended: make(chan struct{}), closing: make(chan struct{}), page: -1,
@@ -70,7 +69,7 @@ func StartTracer(g driver.Guardian, log *slog.Logger, pid int, socket string) (*
 	return t, nil
 }
 
-// Guard hands over the page of the session. Nothing can be suspended before.
+// Guard hands over the session's page, which suspensions require.
 func (t *Tracer) Guard(page int) error {
 	own, err := unix.FcntlInt(uintptr(page), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -86,7 +85,7 @@ func (t *Tracer) Guard(page int) error {
 	c := t.child
 	t.mu.Unlock()
 	if c == nil {
-		return nil // the next one gets it
+		return nil // the replacement receives it
 	}
 	_, err = c.ask(message{Op: "page"}, []int{page})
 	return err
@@ -101,12 +100,12 @@ func (t *Tracer) Queues() ([]QueueSnapshot, error) {
 	return unpackList[QueueSnapshot](r.Queues)
 }
 
-// Suspend stops a GPU's queues, under the lease that is in the page.
+// Suspend suspends a GPU's queues under the lease in the page.
 func (t *Tracer) Suspend(gpu uint32, kinds Kinds, grace uint32) ([]QueueResult, error) {
 	return t.change("suspend", order{GPU: gpu, Kinds: kinds, Grace: grace})
 }
 
-// Resume lets a GPU's queues go on.
+// Resume resumes a GPU's queues.
 func (t *Tracer) Resume(gpu uint32) ([]QueueResult, error) {
 	return t.change("resume", order{GPU: gpu})
 }
@@ -117,13 +116,13 @@ func (t *Tracer) change(op string, o order) ([]QueueResult, error) {
 	return results, errors.Join(err, bad)
 }
 
-// CaughtSoFar is how many queues appeared while the others were stopped; it never waits.
+// CaughtSoFar returns how many queues appeared during suspensions. Lock-free.
 func (t *Tracer) CaughtSoFar() uint64 { return t.caught.Load() }
 
-// Ended is closed when the process has ended, was let go, or can't be traced any more.
+// Ended is closed when the process has ended, was released, or can no longer be traced.
 func (t *Tracer) Ended() <-chan struct{} { return t.ended }
 
-// Close ends the session: everything of the process runs, and nobody traces it.
+// Close ends the session, resumes the process and detaches it.
 func (t *Tracer) Close() error {
 	t.mu.Lock()
 	if !t.closed {
@@ -154,10 +153,10 @@ func (t *Tracer) ask(m message) (reply, error) {
 	return r, err
 }
 
-// count takes over what a tracer has caught.
+// count adds a supervisor's caught queues.
 func (t *Tracer) count(c *child) { t.caught.Store(t.before.Load() + c.caught.Load()) }
 
-// supervise sees to it that there is a tracer until the session ends.
+// supervise keeps a supervisor running until the session ends.
 func (t *Tracer) supervise(c *child) {
 	log := t.log
 	defer func() {
@@ -199,7 +198,7 @@ func (t *Tracer) supervise(c *child) {
 	}
 }
 
-// replace starts another tracer; nil without an error: nobody needs it any more.
+// replace starts another supervisor; nil without an error: no longer needed.
 func (t *Tracer) replace() (*child, error) {
 	for end := time.Now().Add(retakeTime); ; {
 		c, err := t.launch()
@@ -220,7 +219,7 @@ func (t *Tracer) replace() (*child, error) {
 	}
 }
 
-// install gives a new tracer the page, and then the requests.
+// install hands the page to a new supervisor and then enables requests.
 func (t *Tracer) install(c *child) error {
 	for handed := -1; ; {
 		t.mu.Lock()
@@ -237,8 +236,8 @@ func (t *Tracer) install(c *child) error {
 	}
 }
 
-// beat asks a tracer whether it lives until it has gone, or shall go. Lost answers are counted, not timed: this
-// process may have been stopped.
+// beat pings a supervisor until it ends. Lost replies are counted, not timed, because this process
+// may have been stopped.
 func (t *Tracer) beat(c *child) {
 	tick := time.NewTicker(pingPeriod)
 	defer tick.Stop()
@@ -265,7 +264,7 @@ func (t *Tracer) beat(c *child) {
 	}
 }
 
-// launch starts the process and has it seize the target.
+// launch starts the supervisor and makes it seize the target.
 func (t *Tracer) launch() (*child, error) {
 	sock, cmd, err := t.guardian.Spawn("trace", strconv.Itoa(t.start.PID))
 	if err != nil {

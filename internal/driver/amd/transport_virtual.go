@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The double's transport: one request is one packet, with a descriptor for the reply
-// and, behind it, the file that the request names.
+// The virtual device's transport: one request is one packet, with a descriptor for the reply, then
+// the descriptor that the request names.
 const (
 	virtualMagic  = 0x4F494B56 // "VKIO"
 	virtualHeader = 32
@@ -21,7 +21,7 @@ const (
 
 type virtualKFD struct{ fd int }
 
-// DialVirtual opens the double of /dev/kfd behind a socket.
+// DialVirtual opens the virtual /dev/kfd behind a socket.
 func DialVirtual(socket string) (Transport, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -34,7 +34,6 @@ func DialVirtual(socket string) (Transport, error) {
 	return &virtualKFD{fd}, nil
 }
 
-// Close closes the socket.
 func (v *virtualKFD) Close() error { return unix.Close(v.fd) }
 
 // Ioctl sends the packet and waits for the reply.
@@ -43,7 +42,7 @@ func (v *virtualKFD) Ioctl(r Request) (int, error) {
 		return -1, unix.EINVAL
 	}
 	if len(r.Buffer) > 0 {
-		binary.LittleEndian.PutUint64(r.Arg[r.PointerAt:], 1) // not null
+		binary.LittleEndian.PutUint64(r.Arg[r.PointerAt:], 1) // non-null
 	}
 	head := make([]byte, virtualHeader, virtualHeader+len(r.Arg)+len(r.Buffer))
 	for i, w := range []uint32{virtualMagic, r.Code, uint32(len(r.Arg)), uint32(len(r.Buffer)), uint32(unix.Gettid())} {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The structs have the lengths that drivers expect.
+// The structs have the sizes that drivers expect.
 func TestSizes(t *testing.T) {
 	for v, want := range map[any]int{RuntimeInfo{}: RuntimeInfoBytes, QueueSnapshotEntry{}: QueueSnapshotBytes} {
 		if got := binary.Size(v); got != want {
