@@ -45,7 +45,7 @@ func TestWriteList(t *testing.T) {
 		}},
 		{PID: 14, Held: true, Attached: true, Command: "old"},
 		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
-			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was asked for: no driver"},
+			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was requested: no driver"},
 		}},
 	}}
 	var text strings.Builder
@@ -58,7 +58,7 @@ PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LA
 14   root      -             0     -      auto   -      held       -          0         old (attached)
 15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         x
 note: 15: priority 9 was not granted
-note: 15: Lv1 on 0000:01:00.0: Lv3 was asked for: no driver
+note: 15: Lv1 on 0000:01:00.0: Lv3 was requested: no driver
 `
 	if got := text.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

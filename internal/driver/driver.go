@@ -137,7 +137,7 @@ func (c Capability) Resolve(want model.Level) (model.Level, string) {
 	case want == model.LevelAuto:
 		return c.MaxLevel, c.Reason
 	case want > c.MaxLevel:
-		return c.MaxLevel, want.String() + " was asked for: " + c.Reason
+		return c.MaxLevel, want.String() + " was requested: " + c.Reason
 	}
 	return want, ""
 }
