@@ -14,8 +14,9 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/session"
 )
 
 const (
@@ -57,7 +58,7 @@ func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.H
 		return h, err
 	}
 	if p, said := change.Top(); said {
-		if note := d.hub.MayHave(c.UID, p); note != "" {
+		if note := d.loop.MayHave(c.UID, p); note != "" {
 			return h, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
 		}
 	}
@@ -76,8 +77,8 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	err = d.hub.Detach(ctx, r.PID)
-	if errors.Is(err, hub.ErrNotFreed) {
+	err = d.server.Detach(ctx, r.PID)
+	if errors.Is(err, session.ErrNotFreed) {
 		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "nothing: it is set free as soon as the device answers",
 			"process %d was detached, but %v", r.PID, err)
 	}
@@ -89,8 +90,8 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 
 // attach finds a process's hardware queues, puts the guardian behind it, and
 // enters it. Nothing is done to it before the guardian knows how to undo it.
-func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (hub.SessionView, error) {
-	none := hub.SessionView{}
+func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (loop.ClientView, error) {
+	none := loop.ClientView{}
 	uid, command, err := lookUp(pid)
 	if err != nil {
 		return none, err
@@ -116,8 +117,8 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 		_ = unix.Close(pidfd)
 		return none, attachError(pid, err)
 	}
-	s := &hub.Session{PID: pid, ClientPID: pid, UID: uid, Command: command}
-	if err := d.hub.Attach(ctx, s, hint, a, pidfd); err != nil {
+	s, err := d.server.Attach(ctx, loop.Identity{PID: pid, ClientPID: pid, UID: uid, Command: command}, hint, a, pidfd)
+	if err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)

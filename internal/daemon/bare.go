@@ -20,7 +20,7 @@ func (d *Daemon) watchBare(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		bare, err := d.hub.Bare(ctx)
+		bare, err := d.loop.Bare(ctx)
 		if err != nil {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/engine"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 )
@@ -25,20 +25,20 @@ func (d *Daemon) owner(c control.Caller, what string) error {
 }
 
 // find returns a process that the caller may change.
-func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (hub.SessionView, error) {
+func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (loop.ClientView, error) {
 	if pid <= 0 {
-		return hub.SessionView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is not a PID", pid)
+		return loop.ClientView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is not a PID", pid)
 	}
 	all, err := d.sessions(ctx)
 	if err != nil {
-		return hub.SessionView{}, err
+		return loop.ClientView{}, err
 	}
 	for _, s := range all {
 		if s.PID == pid {
 			return s, d.mayChange(c, pid, s.UID)
 		}
 	}
-	return hub.SessionView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
+	return loop.ClientView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
 }
 
 func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
@@ -49,7 +49,7 @@ func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
 }
 
 // canDo refuses a level that a process's queues do not support.
-func (d *Daemon) canDo(v hub.SessionView, l model.Level) error {
+func (d *Daemon) canDo(v loop.ClientView, l model.Level) error {
 	if l <= model.LevelBlock {
 		if l == model.LevelBlock && v.Attached {
 			return control.Errorf(control.ErrNotSupported, "use level 2 or 3, or start the program with `xsched run`", "level 1 requires the shim, which process %d does not have", v.PID)
@@ -204,11 +204,11 @@ func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.Process
 	return d.hold(ctx, s, false, fmt.Sprintf("resumed process %d", r.PID))
 }
 
-func (d *Daemon) hold(ctx context.Context, s hub.SessionView, held bool, message string) (control.ProcessReply, error) {
+func (d *Daemon) hold(ctx context.Context, s loop.ClientView, held bool, message string) (control.ProcessReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	err := d.hub.SetHeld(ctx, s.PID, held)
-	if errors.Is(err, hub.ErrUnknownPID) {
+	err := d.loop.SetHeld(ctx, s.PID, held)
+	if errors.Is(err, loop.ErrUnknownPID) {
 		return control.ProcessReply{}, control.Errorf(control.ErrNotFound, "", "process %d has ended", s.PID)
 	}
 	if err := unavailable(err); err != nil {
@@ -222,7 +222,7 @@ func (d *Daemon) hold(ctx context.Context, s hub.SessionView, held bool, message
 	return out, nil
 }
 
-func reply(s hub.SessionView, message string) control.ProcessReply {
+func reply(s loop.ClientView, message string) control.ProcessReply {
 	out := control.ProcessReply{PID: s.PID, Attached: s.Attached, Held: s.Held, Message: message}
 	for i, q := range s.Queues {
 		if i == 0 || int(q.Level) < out.Level {
@@ -245,7 +245,7 @@ func (d *Daemon) Wedge(ctx context.Context, c control.Caller, r control.WedgeReq
 	if r.DurationMS <= 0 || r.DurationMS > longest.Milliseconds() {
 		return control.WedgeReply{}, control.Errorf(control.ErrInvalid, "use 1 to 60000", "%d ms is out of range", r.DurationMS)
 	}
-	if err := unavailable(d.hub.Wedge(ctx, t)); err != nil {
+	if err := unavailable(d.loop.Wedge(ctx, t)); err != nil {
 		return control.WedgeReply{}, typed(err)
 	}
 	return control.WedgeReply(r), nil

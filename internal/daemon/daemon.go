@@ -21,9 +21,10 @@ import (
 	"xsched/internal/driver/registry"
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/record"
+	"xsched/internal/session"
 )
 
 // sparePs is the number of goroutines that may block in the driver without delaying the engine. A
@@ -39,7 +40,8 @@ type Daemon struct {
 	started  time.Time
 	metrics  *driver.Metrics
 	drivers  *driver.Set
-	hub      *hub.Hub
+	loop     *loop.Loop
+	server   *session.Server
 	guardian *guardian.Client
 	record   *record.Log // nil: no recording
 
@@ -85,7 +87,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	if err := control.PrepareDir(d.opts.Dir, d.uid); err != nil {
 		return nil, err
 	}
-	lock, err := hub.TakeLock(d.opts.Dir)
+	lock, err := session.TakeLock(d.opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +134,7 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 	if d.uid == 0 {
 		mode = 0o666
 	}
-	l, err := hub.Listen(network, filepath.Join(d.opts.Dir, name), mode)
+	l, err := session.Listen(network, filepath.Join(d.opts.Dir, name), mode)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +190,7 @@ func (d *Daemon) keepTested(ctx context.Context) {
 	})
 	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
 	for _, t := range d.drivers.SelfTesters() {
-		tests.Go(func() { t.KeepTested(ctx, o, d.hub.Refresh) })
+		tests.Go(func() { t.KeepTested(ctx, o, d.server.Refresh) })
 	}
 }
 
@@ -209,10 +211,8 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 		}
 		command = []string{exe, "guardian"}
 	}
-	cfg := hub.Config{
-		Engine: eng, Listener: clients, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
-		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
-		NewHardware: d.drivers.NewSession,
+	cfg := loop.Config{
+		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
@@ -220,15 +220,22 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.guardian = guardian.NewClient(command, place, d.log)
 	d.onClose(d.guardian.Close)
 	var err error
-	if d.hub, err = hub.New(cfg); err != nil {
+	if d.loop, err = loop.New(cfg); err != nil {
 		return err
 	}
-	d.onClose(d.hub.Close)
+	d.onClose(d.loop.Stop)
+	if d.server, err = session.New(session.Config{
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession,
+		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
+	}); err != nil {
+		return err
+	}
+	d.onClose(d.server.Close)
 	return nil
 }
 
 // startRecording starts the recording, if one is configured.
-func (d *Daemon) startRecording(eng *engine.Engine, cfg *hub.Config) error {
+func (d *Daemon) startRecording(eng *engine.Engine, cfg *loop.Config) error {
 	if d.opts.Record == "" {
 		return nil
 	}
@@ -261,7 +268,7 @@ func (d *Daemon) endRecording() {
 func (d *Daemon) engineDo(ctx context.Context, f func(e *engine.Engine)) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return unavailable(d.hub.Engine(ctx, f))
+	return unavailable(d.loop.Engine(ctx, f))
 }
 
 const answerTime = 5 * time.Second
@@ -272,7 +279,7 @@ func unavailable(err error) error {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return control.Errorf(control.ErrUnavailable, "see `xsched list --stats`; restart the daemon if this persists", "the engine does not respond")
-	case errors.Is(err, hub.ErrStopped), errors.Is(err, context.Canceled):
+	case errors.Is(err, loop.ErrStopped), errors.Is(err, context.Canceled):
 		return control.Errorf(control.ErrUnavailable, "", "the daemon is stopping")
 	}
 	return err

@@ -16,8 +16,8 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/daemon"
-	"xsched/internal/hub"
 	"xsched/internal/model"
+	"xsched/internal/session"
 )
 
 var ctx = context.Background()
@@ -279,7 +279,7 @@ func TestStartErrors(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
 	_, err := daemon.Start(options(w.dir))
-	if !errors.Is(err, hub.ErrRunning) {
+	if !errors.Is(err, session.ErrRunning) {
 		t.Errorf("second daemon: %v", err)
 	}
 	if _, err := w.ctl.Version(ctx); err != nil {

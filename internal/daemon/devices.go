@@ -6,12 +6,12 @@ import (
 	"context"
 
 	"xsched/internal/control"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 )
 
 // describe says what a GPU supports, without its users.
-func (d *Daemon) describe(id model.DeviceID, all []hub.SessionView) *control.Device {
+func (d *Daemon) describe(id model.DeviceID, all []loop.ClientView) *control.Device {
 	owned := false // by a process with hardware queues of its own there
 	level := model.LevelAuto
 	for _, s := range all {

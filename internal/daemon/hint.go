@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"xsched/internal/control"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 )
 
@@ -24,7 +24,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		return control.HintReply{}, err
 	}
 	top, raises := change.Top()
-	if note := d.hub.MayHave(c.UID, top); raises && note != "" {
+	if note := d.loop.MayHave(c.UID, top); raises && note != "" {
 		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -33,7 +33,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	if r.Queue != nil {
 		hint, err = d.queueHint(ctx, &r, raises, change)
 	} else {
-		hint, err = d.hub.SetHint(ctx, r.PID, raises, func(v hub.SessionView, h *model.Hint) error {
+		hint, err = d.loop.SetHint(ctx, r.PID, raises, func(v loop.ClientView, h *model.Hint) error {
 			if r.Level != nil {
 				if err := d.canDo(v, model.Level(*r.Level)); err != nil {
 					return err
@@ -44,9 +44,9 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		})
 	}
 	switch {
-	case errors.Is(err, hub.ErrUnknownPID):
+	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
-	case errors.Is(err, hub.ErrUnknownQueue):
+	case errors.Is(err, loop.ErrUnknownQueue):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
 	}
 	if err := unavailable(err); err != nil {
@@ -72,9 +72,9 @@ func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises b
 				return q.Hint, nil
 			}
 		}
-		return model.Hint{}, hub.ErrUnknownQueue
+		return model.Hint{}, loop.ErrUnknownQueue
 	}
-	return d.hub.SetQueueHint(ctx, r.PID, *r.Queue, raises, change, together(change))
+	return d.loop.SetQueueHint(ctx, r.PID, *r.Queue, raises, change, together(change))
 }
 
 // together checks the combination of changed and existing hints.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon assembles `xsched serve` from hub, engine, drivers and guardian, and implements
+// Package daemon assembles `xsched serve` from sessions, loop, engine, drivers and guardian, and implements
 // control.Control.
 package daemon
 

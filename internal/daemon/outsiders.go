@@ -59,7 +59,7 @@ func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Dura
 // the processes of the last scan.
 func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
 	users := map[model.DeviceID][]int{}
-	if managed := d.hub.PIDs(); len(managed) > 0 { // else nobody is scheduled
+	if managed := d.server.PIDs(); len(managed) > 0 { // else nobody is scheduled
 		began := time.Now()
 		users = d.drivers.Users(managed)
 		looked = time.Since(began)
@@ -73,13 +73,13 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 		users[gpu] = slices.DeleteFunc(pids, func(pid int) bool { return !known[pid] })
 	}
 	for gpu := range told {
-		if len(users[gpu]) == 0 && d.hub.SetUnmanaged(ctx, gpu, false) == nil {
+		if len(users[gpu]) == 0 && d.loop.SetUnmanaged(ctx, gpu, false) == nil {
 			delete(told, gpu)
 			d.log.Info("no unmanaged program uses the GPU any more", "device", gpu.String())
 		}
 	}
 	for gpu, pids := range users {
-		if len(pids) > 0 && !told[gpu] && d.hub.SetUnmanaged(ctx, gpu, true) == nil {
+		if len(pids) > 0 && !told[gpu] && d.loop.SetUnmanaged(ctx, gpu, true) == nil {
 			told[gpu] = true
 			d.log.Info("an unmanaged program uses the GPU", "device", gpu.String(), "pid", pids[0])
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 )
 
@@ -58,7 +58,7 @@ func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.Process
 		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: the device does not answer", r.PID)
 	}
 	switch {
-	case errors.Is(q.err, hub.ErrUnknownPID):
+	case errors.Is(q.err, loop.ErrUnknownPID):
 		return out, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
 	case q.err != nil:
 		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: %v", r.PID, q.err)
@@ -68,7 +68,7 @@ func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.Process
 }
 
 func (d *Daemon) hardwareQueues(ctx context.Context, pid int) ([]control.HardwareQueue, error) {
-	all, err := d.hub.HardwareQueues(ctx, pid)
+	all, err := d.server.HardwareQueues(ctx, pid)
 	var out []control.HardwareQueue
 	for _, q := range all {
 		out = append(out, control.HardwareQueue{

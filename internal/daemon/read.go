@@ -13,7 +13,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/engine"
-	"xsched/internal/hub"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -30,10 +30,10 @@ func (d *Daemon) Version(ctx context.Context, _ control.Caller) (control.Version
 	return v, err
 }
 
-func (d *Daemon) sessions(ctx context.Context) ([]hub.SessionView, error) {
+func (d *Daemon) sessions(ctx context.Context) ([]loop.ClientView, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	s, err := d.hub.Sessions(ctx)
+	s, err := d.loop.Clients(ctx)
 	return s, unavailable(err)
 }
 
@@ -57,7 +57,7 @@ func (d *Daemon) List(ctx context.Context, _ control.Caller) (control.List, erro
 	return out, nil
 }
 
-func process(s hub.SessionView) control.Process {
+func process(s loop.ClientView) control.Process {
 	p := control.Process{
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
@@ -91,9 +91,9 @@ func causes(by map[int]uint64) []control.Cause {
 	for _, pid := range slices.Sorted(maps.Keys(by)) {
 		c := control.Cause{PID: pid, Count: by[pid], Reason: "process"}
 		switch pid {
-		case hub.ByHand:
+		case loop.ByHand:
 			c.PID, c.Reason = 0, "hand"
-		case hub.ByOthers:
+		case loop.ByOthers:
 			c.Reason = "other"
 		}
 		out = append(out, c)
@@ -130,7 +130,7 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 			get(id).Processes++
 		}
 	}
-	times, err := d.hub.GPUTimes(ctx)
+	times, err := d.loop.GPUTimes(ctx)
 	if err != nil {
 		return control.Devices{}, unavailable(err)
 	}
@@ -149,11 +149,11 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 
 // Stats implements control.Control. It answers even while the engine is blocked.
 func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
-	h := d.hub.Stats()
+	h, s := d.loop.Stats(), d.server.Stats()
 	m := d.metrics
 	st := control.Stats{
 		UptimeNS: time.Since(d.started).Nanoseconds(), Scheduling: h.Scheduling,
-		Sessions: h.Sessions, Queues: h.Queues, SessionsTotal: h.SessionsTotal, Refused: h.Refused, OpenFDs: openFDs(),
+		Sessions: s.Sessions, Queues: h.Queues, SessionsTotal: s.SessionsTotal, Refused: s.Refused, OpenFDs: openFDs(),
 		Wakes: h.Wakes, Doorbells: h.Rings, Decisions: h.Decisions,
 		BusyToDecision: histogram(h.BusyToDecision), Decision: histogram(h.Decision), HeartbeatLate: histogram(h.Late),
 		Suspends: m.Suspends.Load(), Resumes: m.Resumes.Load(), TimesliceSets: m.TimesliceSets.Load(),
@@ -170,7 +170,7 @@ func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
-	for _, t := range h.Targets {
+	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
 			StuckSinceNS: int64(t.StuckSince),

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
-	"xsched/internal/hub"
 	"xsched/internal/model"
+	"xsched/internal/session"
 )
 
 // This file observes attached processes, which report nothing by themselves.
 
 // watch polls an attached process through its driver, and observes whether it works.
-func (d *Daemon) watch(s *hub.Session, a driver.Attached) {
+func (d *Daemon) watch(s *session.Session, a driver.Attached) {
 	t := time.NewTicker(pollPeriod)
 	defer t.Stop()
 	var meter cpuMeter
@@ -66,10 +66,10 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 	return worked
 }
 
-// observe tells the hub whether a process works.
+// observe tells the loop whether a process works.
 func (d *Daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
 	cpu, err := cpuTime(pid)
-	_ = d.hub.Observe(ctx, id, m.look(time.Now(), cpu, err))
+	_ = d.loop.Observe(ctx, id, m.look(time.Now(), cpu, err))
 }
 
 // cpuTime is the CPU time of all threads of a process. /proc has it in ticks of 10 ms only, which a

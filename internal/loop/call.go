@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// This file is the interface to other goroutines. Each request runs on the loop.
+
+// ErrStopped reports a request to a loop that has ended.
+var ErrStopped = errors.New("the daemon is stopping")
+
+var errEnded = errors.New("the session has ended")
+
+// post queues f for the loop. It blocks only the caller while the request queue is full.
+func (l *Loop) post(ctx context.Context, f func()) error {
+	select {
+	case l.requests <- f:
+	default:
+		select {
+		case l.requests <- f:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.done:
+			return ErrStopped
+		}
+	}
+	l.ring()
+	return nil
+}
+
+func (l *Loop) ring() {
+	l.fdMu.RLock()
+	defer l.fdMu.RUnlock()
+	if l.closed {
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(l.wake, one[:])
+}
+
+// call runs f on the loop and waits for it. After an error f was not run and never will be, so the
+// caller owns the variables that f writes.
+func (l *Loop) call(ctx context.Context, f func()) error {
+	var taken atomic.Bool // by the loop, or by a caller that gives up
+	done := make(chan struct{})
+	err := l.post(ctx, func() {
+		if taken.CompareAndSwap(false, true) {
+			f()
+			close(done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-l.done:
+		err = ErrStopped
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if taken.CompareAndSwap(false, true) {
+		return err
+	}
+	<-done // f runs, or has run
+	return nil
+}
+
+// Heartbeat writes a heartbeat to the page of a client that has not joined yet.
+func (l *Loop) Heartbeat(ctx context.Context, c *Client) error {
+	return l.call(ctx, func() { c.page.Heartbeat(l.now()) })
+}
+
+// Join makes a client known to the engine and starts listening to its doorbell. caps is nil until
+// the drivers have probed the client.
+func (l *Loop) Join(ctx context.Context, c *Client, caps map[model.DeviceID]driver.Capability) error {
+	var joined error
+	err := l.call(ctx, func() {
+		if joined = l.join(c); joined == nil {
+			l.setCaps(c, caps)
+		}
+	})
+	return errors.Join(err, joined)
+}
+
+// Remove removes a client, whether it has joined or not, and releases its page and doorbell. It is
+// not bound to a context: sessions end while the daemon stops, and the loop ends last.
+func (l *Loop) Remove(c *Client) {
+	_ = l.call(context.Background(), func() { l.remove(c) })
+}
+
+// SetCapabilities updates what the drivers can do to a client on each device.
+func (l *Loop) SetCapabilities(ctx context.Context, c *Client, caps map[model.DeviceID]driver.Capability) error {
+	return l.post(ctx, func() { l.setCaps(c, caps) })
+}
+
+// TakeHint applies a hint that a client has sent.
+func (l *Loop) TakeHint(ctx context.Context, c *Client, f *wire.HintFrame) error {
+	return l.post(ctx, func() { l.takeHint(c, f) })
+}
+
+// SetNice updates the CPU nice value of a client.
+func (l *Loop) SetNice(ctx context.Context, c *Client, nice int) error {
+	return l.post(ctx, func() { l.setNice(c, nice) })
+}
+
+// SetUnmanaged reports whether programs without a session use a GPU.
+func (l *Loop) SetUnmanaged(ctx context.Context, gpu model.DeviceID, unmanaged bool) error {
+	return l.call(ctx, func() {
+		l.engine.SetUnmanaged(l.now(), gpu, unmanaged)
+		l.dirty = true
+	})
+}
+
+// OpenGates ends scheduling and opens every gate, because the daemon stops. It returns when ctx
+// ends at the latest; a request that the loop has accepted still runs.
+func (l *Loop) OpenGates(ctx context.Context) {
+	opened := make(chan struct{})
+	if l.post(ctx, func() { l.openAll(); close(opened) }) != nil {
+		return
+	}
+	select {
+	case <-opened:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+
+	"xsched/internal/engine"
+	"xsched/internal/model"
+)
+
+// MaxGPUs exports maxGPUs.
+const MaxGPUs = maxGPUs
+
+// Call runs f on the loop. The methods below are for such functions.
+func (l *Loop) Call(ctx context.Context, f func()) error { return l.call(ctx, f) }
+
+// OnlyClient returns the only client.
+func (l *Loop) OnlyClient() *Client {
+	for _, c := range l.clients {
+		return c
+	}
+	return nil
+}
+
+// EngineOnLoop returns the engine.
+func (l *Loop) EngineOnLoop() *engine.Engine { return l.engine }
+
+// ScanAt reads the page of a client.
+func (l *Loop) ScanAt(now model.Time, c *Client) { l.scan(now, c) }
+
+// SampleAt reads the quiet queues.
+func (l *Loop) SampleAt(now model.Time) { l.sample(now) }
+
+// RouseAt ends quiet where it no longer applies.
+func (l *Loop) RouseAt(now model.Time) { l.rouse(now) }
+
+// QueueQuiet reports whether a queue is quiet.
+func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].quiet }
+
+// Retargets returns how often a worker's state was computed.
+func (l *Loop) Retargets() uint64 { return l.retargets }
+
+// Throttled returns how often doorbells were ignored, and how many are now.
+func (l *Loop) Throttled() (times uint64, now int) { return l.deafened, len(l.deaf) }
+
+// Accounts returns how many users have clients.
+func (l *Loop) Accounts() int { return len(l.accounts) }
+
+// GuessedIdle reports whether a queue of a client is estimated to be idle.
+func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
+	return l.clients[id].queues[index].guess.idle
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"context"
+	"testing"
+
+	"xsched/internal/clock"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+// However many queues change at once, a worker's wish is added up once, and never
+// while the process has more GPUs than it may.
+func TestChangesAreAddedUpOnce(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	c := h.Client(t, 0, wire.LevelInterrupt)
+	c.HandOver(t)
+	const n = 60
+	for i := range n {
+		c.Page.CreateQueue(i, 0, 1<<8)
+	}
+	c.Ring()
+	sessiontest.Await(t, "all queues are known at level 3", func() bool {
+		v := h.Only(t)
+		return len(v.Queues) == n && v.Queues[0].Level == model.LevelInterrupt
+	})
+	for _, on := range []bool{true, false} {
+		var times uint64
+		if err := h.Call(context.Background(), func() {
+			for i := range n {
+				c.Page.SetBusy(i, on, clock.Now())
+			}
+			before := h.Retargets()
+			h.ScanAt(clock.Now(), h.OnlyClient())
+			times = h.Retargets() - before
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if times != 1 {
+			t.Errorf("added up %d times", times)
+		}
+	}
+	for i := range n {
+		c.Page.DestroyQueue(i)
+	}
+	for i := range 2 * loop.MaxGPUs {
+		c.Page.CreateQueue(n+i, 0, uint32(i+1)<<8)
+	}
+	c.Ring()
+	sessiontest.Await(t, "as many GPUs as one may have", func() bool { return h.Loop.Stats().Queues == loop.MaxGPUs })
+	for i := range loop.MaxGPUs {
+		c.Page.DestroyQueue(n + i)
+	}
+	c.Ring()
+	sessiontest.Await(t, "the others have their place", func() bool {
+		v := h.Only(t)
+		return len(v.Queues) == loop.MaxGPUs && v.Queues[0].Index >= n+loop.MaxGPUs
+	})
+}

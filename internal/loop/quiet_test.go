@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/engine"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/record"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+// sees returns how the hub sees the first queue of the nth session.
+func sees(t testing.TB, f *sessiontest.Fixture, n int) loop.QueueView {
+	t.Helper()
+	v, err := f.Clients(context.Background())
+	if err != nil || len(v) <= n || len(v[n].Queues) == 0 {
+		t.Fatalf("%+v %v", v, err)
+	}
+	return v[n].Queues[0]
+}
+
+func awaitQuiet(t testing.TB, f *sessiontest.Fixture, c *sessiontest.Client, want bool) {
+	t.Helper()
+	sessiontest.Await(t, "quiet or not", func() bool { return c.Page.Quiet(0) == want })
+}
+
+// A program by itself rings for nothing, and is seen all the same; the first decision about a second
+// one knows what it does.
+func TestQuietWhileAlone(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+	low := h.Client(t, -10, wire.LevelBlock)
+	low.Queue(0)
+	awaitQuiet(t, h, low, true)
+	rings := h.Loop.Stats().Rings
+	for range 1000 {
+		low.Busy(0, true)
+		low.Busy(0, false)
+	}
+	low.Busy(0, true)
+	if got := h.Loop.Stats().Rings; got != rings {
+		t.Errorf("%d rings while quiet", got-rings)
+	}
+	if q := sees(t, h, 0); !q.Busy || q.Transitions != 2001 {
+		t.Errorf("busy %v after %d changes", q.Busy, q.Transitions)
+	}
+	high := h.Client(t, 10, wire.LevelBlock)
+	high.Page.SetBusy(0, true, clock.Now()) // it comes with work
+	high.Page.CreateQueue(0, 0, 1<<8)
+	high.Page.SetBusy(0, true, clock.Now())
+	high.Ring()
+	sessiontest.Await(t, "low is held", func() bool { return low.Held(0) })
+	if low.Page.Quiet(0) || high.Page.Quiet(0) {
+		t.Error("quiet beside another")
+	}
+	if q := sees(t, h, 0); q.Preemptions != 1 {
+		t.Errorf("%d preemptions: its work was not known", q.Preemptions)
+	}
+	high.Close()
+	sessiontest.Await(t, "low runs", func() bool { return !low.Held(0) })
+	awaitQuiet(t, h, low, true)
+}
+
+// What makes each change count ends the quiet, and its end begins it again.
+func TestQuietEnds(t *testing.T) {
+	ctx, pid := context.Background(), os.Getpid()
+	hint := func(change func(*model.Hint)) func(h *sessiontest.Fixture) error {
+		return func(h *sessiontest.Fixture) error {
+			_, err := h.SetHint(ctx, pid, false, func(_ loop.ClientView, hint *model.Hint) error { change(hint); return nil })
+			return err
+		}
+	}
+	for name, c := range map[string]struct {
+		on, off func(h *sessiontest.Fixture) error
+	}{
+		"held": {
+			func(h *sessiontest.Fixture) error { return h.SetHeld(ctx, pid, true) },
+			func(h *sessiontest.Fixture) error { return h.SetHeld(ctx, pid, false) },
+		},
+		"target": {
+			hint(func(h *model.Hint) { h.SLO.Latency = time.Millisecond }),
+			hint(func(h *model.Hint) { h.SLO.Latency = 0 }),
+		},
+		"gang": {
+			hint(func(h *model.Hint) { h.Gang = "g" }),
+			hint(func(h *model.Hint) { h.Gang = "" }),
+		},
+		"share": {
+			hint(func(h *model.Hint) { h.Utilization = 20 }),
+			hint(func(h *model.Hint) { h.Utilization = 0 }),
+		},
+		"observed": {
+			func(h *sessiontest.Fixture) error {
+				return h.Engine(ctx, func(e *engine.Engine) { e.Observe(func(*engine.Event) {}) })
+			},
+			func(h *sessiontest.Fixture) error {
+				return h.Engine(ctx, func(e *engine.Engine) { e.Observe(nil) })
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := sessiontest.Start(t, nil)
+			cl := h.Client(t, 0, wire.LevelBlock)
+			cl.Queue(0)
+			awaitQuiet(t, h, cl, true)
+			cl.Busy(0, true)
+			if err := c.on(h); err != nil {
+				t.Fatal(err)
+			}
+			awaitQuiet(t, h, cl, false)
+			if !sees(t, h, 0).Busy {
+				t.Error("its work is not known")
+			}
+			if err := c.off(h); err != nil {
+				t.Fatal(err)
+			}
+			awaitQuiet(t, h, cl, true)
+		})
+	}
+	t.Run("stream of its own", func(t *testing.T) {
+		h := sessiontest.Start(t, nil)
+		cl := h.Client(t, 0, wire.LevelBlock)
+		cl.Queue(0)
+		awaitQuiet(t, h, cl, true)
+		cl.Page.CreateStream(1, 0, 1<<8, 0)
+		cl.Ring()
+		awaitQuiet(t, h, cl, false)
+		cl.Page.DestroyQueue(1)
+		cl.Ring()
+		awaitQuiet(t, h, cl, true)
+		cl.Page.CreateQueue(1, 0, 2<<8) // on another GPU
+		cl.Ring()
+		sessiontest.Await(t, "both are known", func() bool { return h.Loop.Stats().Queues == 2 })
+		sessiontest.Await(t, "both quiet", func() bool { return cl.Page.Quiet(0) && cl.Page.Quiet(1) })
+	})
+}
+
+// A recording has every change in it.
+func TestNeverQuietWhileRecording(t *testing.T) {
+	log, err := record.Create(t.TempDir()+"/r", record.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { c.Loop.Recorder = log })
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	for i := range 50 {
+		c.Busy(0, i%2 == 0)
+		sessiontest.Await(t, "the change is seen", func() bool { return sees(t, h, 0).Transitions == uint64(i+1) })
+		if c.Page.Quiet(0) {
+			t.Fatal("quiet")
+		}
+	}
+}
+
+// A program hammers while another one's queue comes, and stops as soon as it is listened to: from
+// then on nobody reads its page without a ring, so that a change lost in between would stay lost.
+func TestQuietLosesNothing(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+	first, second := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
+	first.Queue(0)
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
+	for range rounds {
+		awaitQuiet(t, h, first, true)
+		begun, hammered := first.Page.Page.Queue(0).Transitions, make(chan struct{})
+		go func() {
+			for n := 0; first.Page.Quiet(0); n++ {
+				first.Busy(0, n%2 == 0)
+				for pause := clock.Now() + 500; clock.Now() < pause; {
+					// So that its last change most likely is a silent one.
+				}
+			}
+			close(hammered)
+		}()
+		sessiontest.Await(t, "it hammers", func() bool { return first.Page.Page.Queue(0).Transitions > begun })
+		second.Queue(0)
+		<-hammered
+		is := first.Page.Page.Queue(0)
+		sessiontest.Await(t, "the last change is known", func() bool { return sees(t, h, 0).Transitions == is.Transitions })
+		if got := sees(t, h, 0).Busy; got != is.Busy() {
+			t.Fatalf("busy %v, is %v", got, is.Busy())
+		}
+		first.Busy(0, false)
+		second.Page.DestroyQueue(0)
+		second.Ring()
+	}
+}
+
+// worksFor is how the account of the first client ends, once it is idle: what is held back because it came
+// late is in it after as much time.
+func worksFor(t testing.TB, f *sessiontest.Fixture, want time.Duration) {
+	t.Helper()
+	var ran, gpu time.Duration
+	for end := time.Now().Add(10 * time.Second); ran != want || gpu != want; time.Sleep(time.Millisecond) {
+		times, err := f.GPUTimes(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ran, gpu = sees(t, f, 0).Ran, times[sessiontest.GPU]; ran > want || gpu > want || time.Now().After(end) {
+			t.Fatalf("worked for %v, seen %v, GPU for %v", want, ran, gpu)
+		}
+	}
+}
+
+// unquiet ends the quiet of a client and lets it begin again.
+func unquiet(t testing.TB, f *sessiontest.Fixture, c, other *sessiontest.Client) {
+	t.Helper()
+	other.Queue(0)
+	awaitQuiet(t, f, c, false)
+	other.Page.DestroyQueue(0)
+	other.Ring()
+	awaitQuiet(t, f, c, true)
+}
+
+// The time a quiet program worked is what it worked, however short its periods, and however
+// often quiet begins and ends meanwhile.
+func TestQuietTimeIsExact(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+	c, other := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	awaitQuiet(t, h, c, true)
+	var worked time.Duration
+	period := func(length time.Duration) (end model.Time) {
+		begin := clock.Now()
+		c.Page.SetBusy(0, true, begin)
+		end = clock.Now().Add(length)
+		c.Page.SetBusy(0, false, end)
+		worked += end.Sub(begin)
+		return end
+	}
+	for i := range 20000 {
+		period(0)
+		if i == 10000 { // idle, so that nothing is added while it rings
+			unquiet(t, h, c, other)
+		}
+	}
+	// Held up between looking at the clock and writing an end, the program seems to go on, and as much of its
+	// next periods has been counted. So one follows that is longer than that and says its end in time.
+	for length := 10 * time.Millisecond; ; length *= 2 {
+		seen := sees(t, h, 0).Ran
+		if end := period(length); clock.Now() <= end && seen <= worked {
+			break
+		}
+	}
+	worksFor(t, h, worked)
+	// One that goes on with its work is counted up to now, and to its end when it goes.
+	c.Busy(0, true)
+	time.Sleep(5 * time.Millisecond)
+	if got := sees(t, h, 0).Ran - worked; got < 5*time.Millisecond {
+		t.Errorf("%v of the period that goes on", got)
+	}
+	c.Page.DestroyQueue(0)
+	c.Page.CreateQueue(0, 0, 1<<8)
+	c.Ring()
+	sessiontest.Await(t, "its next queue", func() bool { v, _ := h.Clients(context.Background()); return v[0].Queues[0].Generation == 3 })
+	if got := sees(t, h, 0); got.Busy || got.Ran != 0 {
+		t.Errorf("a new queue has the old one's state: %+v", got)
+	}
+	awaitQuiet(t, h, c, true)
+}
+
+// A program that is held up between looking at the clock and writing the page says late what it did. That
+// counts too, also when its quiet ends before all of it can be believed.
+func TestQuietTimeComesLate(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+	c, other := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	awaitQuiet(t, h, c, true)
+	var worked time.Duration
+	for range 3 {
+		begin := clock.Now()
+		time.Sleep(100 * time.Millisecond)
+		end := clock.Now()
+		// On the loop, which has just seen it idle and sees nothing between the two.
+		if err := h.Engine(context.Background(), func(*engine.Engine) {
+			c.Page.SetBusy(0, true, begin)
+			c.Page.SetBusy(0, false, end)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		worked += end.Sub(begin)
+		unquiet(t, h, c, other)
+	}
+	worksFor(t, h, worked)
+}
+
+// What a client adds up is its own claim: nonsense never is more than the time that passed.
+func TestQuietNonsense(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	awaitQuiet(t, h, c, true)
+	begin := time.Now()
+	last := time.Duration(0)
+	for range 500 {
+		c.Page.SetBusy(0, rand.IntN(2) == 0, model.Time(rand.Uint64()))
+		got := sees(t, h, 0).Ran
+		if got < last || got > time.Since(begin)+time.Second {
+			t.Fatalf("%v, then %v after %v", last, got, time.Since(begin))
+		}
+		last = got
+	}
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"xsched/internal/driver"
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// ErrUnknownPID is a process that has no session.
+var ErrUnknownPID = errors.New("no such client")
+
+// QueueView is a queue for people to look at.
+type QueueView struct {
+	Index       uint32
+	Generation  uint64
+	Stream      bool // one stream, not all of a context's
+	Hint        model.Hint
+	Device      model.DeviceID
+	Busy        bool
+	Level       model.Level
+	Reason      string
+	Route       string // how it is stopped at that level
+	Want        model.Desired
+	OwnSliceUS  int64
+	Preemptions uint64
+	Suspended   time.Duration
+	Submitted   uint64
+	Transitions uint64
+	Ran         time.Duration  // it had work and was allowed to run
+	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
+}
+
+// ClientView is a session for people to look at.
+type ClientView struct {
+	Identity
+	Age          time.Duration
+	Hint         model.Hint
+	PriorityNote string
+	Held         bool
+	Counters     wire.Counters
+	// Marked requests, and how many of those came too fast to be read.
+	Marked, MarksLost uint64
+	Queues            []QueueView
+	Caught            uint64 // hardware queues that appeared while the others were stopped
+	Caps              map[model.DeviceID]driver.Capability
+}
+
+// Clients returns all clients, oldest first.
+func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
+	var out []ClientView
+	err := l.call(ctx, func() {
+		now := l.now()
+		l.sample(now)
+		for _, c := range l.clients {
+			out = append(out, l.view(now, c))
+		}
+	})
+	slices.SortFunc(out, func(a, b ClientView) int { return int(int64(a.ID) - int64(b.ID)) })
+	return out, err
+}
+
+func (l *Loop) view(now model.Time, c *Client) ClientView {
+	v := ClientView{
+		Identity: c.Identity,
+		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Held: c.held,
+		Counters: c.page.Counters(), Caps: maps.Clone(c.caps), Marked: c.requests.read, MarksLost: c.requests.lost,
+		Caught: c.session.Hardware().Caught(),
+	}
+	for _, q := range c.queues {
+		level, reason := l.inForce(c, q)
+		qv := QueueView{
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.hintOf(c, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
+			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
+		}
+		qv.Route = l.route(c, q, level)
+		if q.suspendedAt != 0 {
+			qv.Suspended += now.Sub(q.suspendedAt)
+		}
+		qv.Ran, qv.StoppedBy = q.use.upTo(now), maps.Clone(q.stoppedBy)
+		if !c.Attached {
+			qv.Submitted = c.page.Queue(int(q.id.Index)).Submitted
+		}
+		qv.OwnSliceUS = c.session.Hardware().OwnSlice(q.device)
+		v.Queues = append(v.Queues, qv)
+	}
+	slices.SortFunc(v.Queues, func(a, b QueueView) int { return int(a.Index) - int(b.Index) })
+	return v
+}
+
+// inForce is the level of a queue with the reason when it is not the highest, or not the one
+// asked for, as of now: the mode may force another than the hint says, and why hardware is
+// not there may have changed.
+func (l *Loop) inForce(c *Client, q *queue) (model.Level, string) {
+	want := c.hint.Level
+	if cfg := l.engine.Config(); cfg.Mode == model.ModeLevel {
+		want = cfg.ForceLevel
+	}
+	level, reason := l.abilities(c, q).Resolve(want)
+	switch {
+	case c.Attached && level == model.LevelBlock:
+		reason = "it has no shim to hold its launches: level 1 does nothing to it"
+	case q.guessed() && level == model.LevelBlock:
+		reason = "its runtime is not hooked, so nothing holds its launches: level 1 does nothing to it"
+	}
+	return level, reason
+}
+
+// route is how a queue is stopped at a level.
+func (l *Loop) route(c *Client, q *queue, level model.Level) string {
+	if level <= model.LevelBlock {
+		return "gate"
+	}
+	return c.caps[q.device].Route
+}
+
+// edit runs f on every session of a process, on the loop.
+func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error {
+	found, failed := false, error(nil)
+	err := l.call(ctx, func() {
+		for _, c := range l.clients {
+			if c.PID == pid {
+				found = true
+				failed = errors.Join(failed, f(c))
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return ErrUnknownPID
+	}
+	return failed
+}
+
+// SetHint gives a process a new hint. change sees the session and its
+// capabilities first and may refuse. raises: the priorities are ones that the caller may
+// give, whatever the user of the process may have; they are the highest from then on.
+func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(v ClientView, hint *model.Hint) error) (model.Hint, error) {
+	var hint model.Hint
+	err := l.edit(ctx, pid, func(c *Client) error {
+		now := l.now()
+		hint = c.hint
+		if err := change(l.view(now, c), &hint); err != nil {
+			return err
+		}
+		c.hint = hint
+		if raises {
+			c.granted = top(&hint)
+			c.priorityNote = ""
+		}
+		l.rehint(now, c)
+		return nil
+	})
+	return hint, err
+}
+
+func top(h *model.Hint) model.Priority {
+	return max(h.Priority, h.LaxPriority, h.CriticalPriority)
+}
+
+// ErrUnknownQueue is a queue that a process does not have.
+var ErrUnknownQueue = errors.New("no such queue")
+
+// SetQueueHint changes the hint of one queue, which is scheduled on its own from then on. check
+// sees the hint as it would be and may refuse; raises is as for SetHint.
+func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
+	var hint model.Hint
+	found := false
+	err := l.edit(ctx, pid, func(c *Client) error {
+		now := l.now()
+		q := c.queues[index]
+		if q == nil {
+			return nil
+		}
+		found = true
+		hint = l.hintOf(c, q)
+		change.Apply(&hint)
+		if err := check(&hint); err != nil {
+			return err
+		}
+		q.set.Merge(&change)
+		if raises {
+			q.granted = top(&hint)
+		}
+		hint = l.hintOf(c, q)
+		l.engine.SetQueueHint(now, q.id, c.told(hint))
+		l.relevel(c) // queues told apart can have less
+		return nil
+	})
+	if err == nil && !found {
+		err = ErrUnknownQueue
+	}
+	return hint, err
+}
+
+// SetHeld suspends or resumes a process by hand.
+func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
+	return l.edit(ctx, pid, func(c *Client) error {
+		c.held = held
+		l.engine.SetHeld(l.now(), pid, held)
+		l.dirty = true
+		return nil
+	})
+}
+
+// Engine runs f with the engine, on the loop, and lets it decide afterwards.
+func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
+	return l.call(ctx, func() {
+		l.sample(l.now())
+		f(l.engine)
+		l.dirty = true
+	})
+}
+
+// Wedge blocks the loop: fault injection.
+func (l *Loop) Wedge(ctx context.Context, d time.Duration) error {
+	return l.post(ctx, func() { time.Sleep(d) })
+}
+
+// Stats are the figures of the loop.
+type Stats struct {
+	Scheduling                     string
+	Queues                         int
+	Wakes, Rings, Decisions        uint64
+	BusyToDecision, Decision, Late *driver.Histogram
+	Waits                          *driver.Histogram
+	Heartbeat                      model.Time   // the last one
+	Engine                         engine.Stats // as of the last heartbeat
+}
+
+// Stats returns the figures. It works while the loop is blocked.
+func (l *Loop) Stats() Stats {
+	st := Stats{
+		Queues: int(l.queueCount.Load()),
+		Wakes:  l.wakes.Load(), Rings: l.rings.Load(), Decisions: l.decisions.Load(),
+		BusyToDecision: &l.busyToDecision, Decision: &l.decision, Late: &l.late, Waits: &l.waits,
+		Heartbeat: model.Time(l.beat.Load()),
+	}
+	if p := l.scheduling.Load(); p != nil {
+		st.Scheduling = *p
+	}
+	if counts := l.counts.Load(); counts != nil {
+		st.Engine = *counts
+	}
+	return st
+}

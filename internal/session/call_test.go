@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
+)
+
+// Who gives up on a loop that is late has nothing done in his name later, and what the request would
+// have written is his own again.
+func TestAnAbandonedRequestIsNotCarriedOut(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	c := h.Client(t, 0, 0)
+	c.Queue(0)
+	sessiontest.Await(t, "it is known", func() bool { return h.Loop.Stats().Queues == 1 })
+	release := h.Block(t)
+	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := h.SetHeld(short, os.Getpid(), true); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("held by a loop that is blocked: %v", err)
+	}
+	release()
+	all, err := h.Clients(context.Background())
+	if err != nil || len(all) != 1 || all[0].Held {
+		t.Errorf("%+v %v", all, err)
+	}
+}
+
+// Callers give up at any moment, also while the loop is at their request.
+func TestGivingUpRacesWithNothing(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	h.Client(t, 0, 0).Queue(0)
+	sessiontest.Await(t, "it is known", func() bool { return h.Loop.Stats().Queues == 1 })
+	for i := range 2000 {
+		short, cancel := context.WithTimeout(context.Background(), time.Duration(i%100)*time.Microsecond)
+		_, _ = h.Clients(short)
+		_, _ = h.SetHint(short, os.Getpid(), false, func(_ loop.ClientView, hint *model.Hint) error { hint.Priority = 0; return nil })
+		cancel()
+	}
+	if _, err := h.Clients(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session"
+	"xsched/internal/session/sessiontest"
+)
+
+// attachFake attaches to this process, with hardware in memory, and suspends it with an operation
+// that does not return until hang is closed.
+func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware, hang chan struct{}, ended chan bool) {
+	t.Helper()
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang, ended = make(chan struct{}), make(chan bool, 1)
+	hw = &sessiontest.Hardware{Hang: hang}
+	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt}}
+	hw.Caps = caps
+	who := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	_, err = h.Attach(context.Background(), who, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.SetHeld(context.Background(), os.Getpid(), true); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "an operation in flight", func() bool {
+		targets := h.Server.Stats().Targets // none before the decision is carried out
+		return len(targets) == 1 && targets[0].StuckSince != 0
+	})
+	return hw, hang, ended
+}
+
+// A suspension that lands after the end of the session is undone: the files stay open for it, and
+// nobody says before that the process is free.
+func TestLateSuspensionIsUndone(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	hw, hang, ended := attachFake(t, h)
+	detached := make(chan error, 1)
+	go func() { detached <- h.Detach(context.Background(), os.Getpid()) }()
+	sessiontest.Await(t, "the session is over", func() bool { return h.Server.Stats().Sessions == 0 })
+	time.Sleep(2 * session.RestoreTime)
+	select {
+	case err := <-detached:
+		close(hang)
+		t.Fatalf("detached: %v", err)
+	case <-ended:
+		close(hang)
+		t.Fatal("the guardian lets go")
+	default:
+	}
+	if hw.Closed.Load() {
+		t.Error("files are closed")
+	}
+	close(hang)
+	if err := <-detached; err != nil {
+		t.Errorf("detached: %v", err)
+	}
+	if !<-ended || !hw.Closed.Load() || hw.Now().Suspend != 0 {
+		t.Errorf("left at %+v, closed %v", hw.Now(), hw.Closed.Load())
+	}
+}
+
+// A device that does not answer in time: Detach says so.
+func TestDetachTellsTheTruth(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	_, hang, ended := attachFake(t, h)
+	ctx, cancel := context.WithCancel(context.Background())
+	detached := make(chan error, 1)
+	go func() { detached <- h.Detach(ctx, os.Getpid()) }()
+	sessiontest.Await(t, "the session is over", func() bool { return h.Server.Stats().Sessions == 0 })
+	cancel()
+	if err := <-detached; !errors.Is(err, session.ErrNotFreed) {
+		t.Errorf("detached: %v", err)
+	}
+	close(hang)
+	<-ended
+}
+
+// A signal to the thread that asks, and Go's runtime sends itself many, is not the end of a process.
+func TestAliveUnderSignals(t *testing.T) {
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	tid, stop := unix.Gettid(), make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
+			}
+		}
+	})
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if !session.Alive(pidfd) {
+			t.Error("taken for dead")
+			break
+		}
+	}
+	close(stop)
+	sender.Wait()
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrRunning is a second daemon on the same directory.
+var ErrRunning = errors.New("another xsched serve is running")
+
+// Lock makes this daemon the only one on a directory until it ends. It is a
+// lock on a file and no pid file: it can't be stale.
+type Lock struct {
+	file *os.File
+	path string
+}
+
+// TakeLock locks dir, or says who has it. The file is nobody else's to open: whoever can,
+// can lock it.
+func TakeLock(dir string) (*Lock, error) {
+	path := filepath.Join(dir, "lock")
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, lockMode)
+		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		if err := closeToOthers(f); err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer func() { _ = f.Close() }()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("lock %s: %w", dir, err)
+			}
+			b := make([]byte, 32)
+			n, _ := f.ReadAt(b, 0)
+			return nil, running(strings.TrimSpace(string(b[:n])), dir)
+		}
+		// The one before us may have removed the file between our open and our
+		// lock: then this is a lock on nothing.
+		mine, err1 := f.Stat()
+		there, err2 := os.Lstat(path)
+		if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
+			_ = f.Close()
+			continue
+		}
+		_ = f.Truncate(0)
+		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		return &Lock{f, path}, nil
+	}
+}
+
+const lockMode = 0o600
+
+// closeToOthers checks that a file that may have been there before is ours, and ours alone.
+func closeToOthers(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("%s is no plain file; remove it", f.Name())
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to uid %d, not %d; remove it", f.Name(), st.Uid, os.Geteuid())
+	case st.Mode&0o7777 == lockMode:
+		return nil
+	}
+	if err := f.Chmod(lockMode); err != nil {
+		return fmt.Errorf("set mode of %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+func running(pid, dir string) error {
+	if pid == "" {
+		pid = "unknown"
+	}
+	return fmt.Errorf("%w (pid %s) on %s; stop it, or choose another directory with XSCHED_DIR", ErrRunning, pid, dir)
+}
+
+// Release lets the next daemon in. The file goes while it is still locked.
+func (l *Lock) Release() {
+	_ = os.Remove(l.path)
+	_ = l.file.Close()
+}
+
+// Listen opens a socket at path. One that nobody serves is replaced; one that
+// somebody serves, or anything else at that place, is an error.
+// Preconditions: the caller has the directory's lock.
+func Listen(network, path string, mode os.FileMode) (*net.UnixListener, error) {
+	if err := removeStale(network, path); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("set mode of %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func removeStale(network, path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if st.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("listen on %s: there is a file that is no socket; remove it", path)
+	}
+	c, err := net.DialUnix(network, nil, &net.UnixAddr{Name: path, Net: network})
+	if err == nil {
+		defer func() { _ = c.Close() }()
+		return running(peerPID(c), filepath.Dir(path))
+	}
+	// Only a socket without a listener is stale; another kind of socket, or one we may not open, is not ours to remove.
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("listen on %s: the socket there is in use: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale socket %s: %w", path, err)
+	}
+	return nil
+}
+
+func peerPID(c *net.UnixConn) string {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	pid := ""
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = strconv.Itoa(int(cred.Pid))
+		}
+	})
+	return pid
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/model"
+)
+
+// nicePeriod is how soon a changed nice value counts.
+const nicePeriod = time.Second
+
+// niceOf is the nice value of a process; 0 if it has gone.
+func niceOf(pid int) int {
+	got, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	if err != nil {
+		return 0
+	}
+	return min(max(20-got, model.NiceMin), model.NiceMax) // the call adds 20 and turns it round
+}
+
+// watchNice follows renice.
+func (srv *Server) watchNice() {
+	t := time.NewTicker(nicePeriod)
+	defer t.Stop()
+	known := map[model.SessionID]int{}
+	for {
+		select {
+		case <-srv.ctx.Done():
+			return
+		case <-t.C:
+		}
+		seen := make(map[model.SessionID]int, len(known))
+		for _, s := range srv.all() {
+			nice := niceOf(s.PID)
+			seen[s.ID] = nice
+			if was, ok := known[s.ID]; !ok || was != nice {
+				_ = srv.loop.SetNice(srv.ctx, s.client, nice)
+			}
+		}
+		known = seen
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/engine"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session"
+	"xsched/internal/session/sessiontest"
+)
+
+// A program's nice value is known from the start, and followed while it runs: CHPF ranks by it.
+func TestNiceIsFollowed(t *testing.T) {
+	program := exec.Command("sleep", "60")
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = program.Process.Kill()
+		_ = program.Wait()
+	}()
+	pid := program.Process.Pid
+	if err := unix.Setpriority(unix.PRIO_PROCESS, pid, 3); err != nil {
+		t.Fatal(err)
+	}
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Engine.Policy = "CHPF"
+		c.Session.Peer = func(*net.UnixConn) (session.Credentials, error) {
+			fd, err := unix.PidfdOpen(pid, 0)
+			return session.Credentials{PID: pid, UID: os.Getuid(), PIDFD: fd}, err
+		}
+	})
+	c := h.Client(t, 0, 0)
+	c.Queue(0)
+	sessiontest.Await(t, "the engine knows its first value", func() bool { return h.Known(t).Hint.Nice == 3 })
+	if rank := h.Known(t).Rank; rank != -3 {
+		t.Errorf("rank %d under CHPF", rank)
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, pid, 11); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "renice is followed", func() bool { q := h.Known(t); return q.Hint.Nice == 11 && q.Rank == -11 })
+}
+
+// Beside a program that nobody manages the low is stopped instead of having a slice in which it gets nothing done.
+func TestUnmanagedReachesTheEngine(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+	high, low := h.Client(t, 5, 0), h.Client(t, 0, 0)
+	for _, c := range []*sessiontest.Client{high, low} {
+		c.HandOver(t)
+		c.Queue(0)
+	}
+	slice := func() (low, high bool) {
+		_ = h.Engine(context.Background(), func(e *engine.Engine) {
+			for _, q := range e.Snapshot(0) {
+				tiny := q.Desired.Slice != 0 && q.Desired.Slice.Microseconds() < 100
+				if q.Queue.Hint.Priority == 0 {
+					low = tiny
+				} else {
+					high = q.Desired.Slice.Seconds() >= 1
+				}
+			}
+		})
+		return low, high
+	}
+	low.Busy(0, true)
+	high.Busy(0, true)
+	sessiontest.Await(t, "slices protect the high", func() bool { low, high := slice(); return low && high })
+	if err := h.SetUnmanaged(context.Background(), sessiontest.GPU, true); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "no tiny slice beside a stranger", func() bool { low, high := slice(); return !low && !high })
+	if err := h.SetUnmanaged(context.Background(), sessiontest.GPU, false); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "slices again", func() bool { low, high := slice(); return low && high })
+}
+
+// Every hint that is set, for a process or for a queue, is what the engine decides with.
+func TestEveryHintReachesTheEngine(t *testing.T) {
+	for _, whose := range []string{"process", "queue"} {
+		h := sessiontest.Start(t, nil)
+		c := h.Client(t, 0, 0)
+		c.Queue(0)
+		sessiontest.Await(t, "the queue is known", func() bool { return h.Known(t).PID != 0 })
+		for _, f := range model.HintFields() {
+			if whose == "queue" && (f.Name == "level" || f.Name == "per_queue") {
+				continue // the process's
+			}
+			value := model.HintValue{Number: f.Max}
+			if f.Kind == model.HintName {
+				value = model.HintValue{Text: "ranks"}
+			}
+			var change model.HintChange
+			change.Set(f.Name, value)
+			var err error
+			if whose == "process" {
+				_, err = h.SetHint(context.Background(), os.Getpid(), true, func(_ loop.ClientView, hint *model.Hint) error {
+					change.Apply(hint)
+					return nil
+				})
+			} else {
+				_, err = h.SetQueueHint(context.Background(), os.Getpid(), 0, true, change, func(*model.Hint) error { return nil })
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			hint := h.Known(t).Hint
+			got := f.Value(&hint)
+			got.Text = strings.TrimPrefix(got.Text, strconv.Itoa(os.Getuid())+"/") // a gang is its user's
+			if got != value {
+				t.Errorf("%s of a %s: the engine has %v, not %v", f.Name, whose, got, value)
+			}
+		}
+		h.Close()
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// reaper waits for processes to end, by their pidfds, on a thread of its own:
+// a busy engine or a slow client must not keep a dead process's GPU memory.
+type reaper struct {
+	epoll int
+	quit  int // eventfd
+	done  chan struct{}
+
+	mu   sync.Mutex
+	byFD map[int32]*Session
+}
+
+func newReaper() (*reaper, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create epoll: %w", err)
+	}
+	quit, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, fmt.Errorf("create eventfd: %w", err)
+	}
+	r := &reaper{epoll: ep, quit: quit, done: make(chan struct{}), byFD: map[int32]*Session{}}
+	if err := r.watch(quit, unix.EPOLLIN); err != nil {
+		_ = unix.Close(ep)
+		_ = unix.Close(quit)
+		return nil, err
+	}
+	go r.run()
+	return r, nil
+}
+
+func (r *reaper) watch(fd int, events uint32) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	if err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		return fmt.Errorf("watch descriptor: %w", err)
+	}
+	return nil
+}
+
+// add takes the session's pidfd over.
+func (r *reaper) add(s *Session) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.watch(s.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT); err != nil {
+		return err
+	}
+	r.byFD[int32(s.pidfd)] = s
+	return nil
+}
+
+func (r *reaper) remove(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byFD[int32(s.pidfd)] == s {
+		delete(r.byFD, int32(s.pidfd))
+		_ = unix.EpollCtl(r.epoll, unix.EPOLL_CTL_DEL, s.pidfd, nil)
+		_ = unix.Close(s.pidfd)
+	}
+}
+
+func (r *reaper) run() {
+	defer close(r.done)
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(r.epoll, events, -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		for _, e := range events[:n] {
+			if int(e.Fd) == r.quit {
+				return
+			}
+			r.mu.Lock()
+			s := r.byFD[e.Fd]
+			// The number may have gone to a newer process since the event.
+			gone := s != nil && !alive(s.pidfd)
+			r.mu.Unlock()
+			if gone {
+				s.end(true, "process ended")
+			}
+		}
+	}
+}
+
+func (r *reaper) stop() {
+	one := [8]byte{1}
+	_, _ = unix.Write(r.quit, one[:])
+	<-r.done
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = unix.Close(r.quit)
+	_ = unix.Close(r.epoll)
+	r.epoll = -1 // sessions may still end, and the number may be somebody else's by then
+}
