@@ -45,7 +45,7 @@ func TestRequestsBelongToTheBlockTheyWereDueIn(t *testing.T) {
 	got := Latencies([]Sample{
 		{99 * ms, 101 * ms},   // due before the window
 		{100 * ms, 101 * ms},  // the first
-		{949 * ms, 1200 * ms}, // due inside, ended under the next mode: counts, or the slow ones would be lost
+		{949 * ms, 1200 * ms}, // due inside, ends under the next mode: counts, or slow requests would be lost
 		{950 * ms, 951 * ms},  // too near to the end
 		{1500 * ms, 1501 * ms},
 	}, ws)

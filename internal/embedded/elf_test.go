@@ -13,12 +13,11 @@ import (
 	"testing"
 )
 
-// newestGlibc is the newest symbol version that what we preload may need: that
-// of manylinux_2_28, which the PyTorch wheels are built for.
+// newestGlibc is the newest symbol version that preloaded libraries may need.
+// PyTorch wheels require it too (manylinux_2_28).
 var newestGlibc = [2]int{2, 28}
 
-// exported returns the names that applications may see of the shim, as the patterns of its folders'
-// exports.txt.
+// exported returns the patterns of the shim's exported names, from the exports.txt files.
 func exported(t *testing.T) []string {
 	t.Helper()
 	var patterns []string
@@ -42,7 +41,7 @@ func exported(t *testing.T) []string {
 	return patterns
 }
 
-// builds returns the built artefacts of that name, for each architecture there is.
+// builds returns the built artefacts of that name, for all architectures.
 func builds(t *testing.T, name string) map[string]*elf.File {
 	t.Helper()
 	found := map[string]*elf.File{}
@@ -66,7 +65,7 @@ func builds(t *testing.T, name string) map[string]*elf.File {
 	return found
 }
 
-// glibcVersion reads GLIBC_2.17; others (GLIBC_PRIVATE, GCC_3.0) are not one.
+// glibcVersion parses GLIBC_2.17; it rejects GLIBC_PRIVATE and GCC_3.0.
 func glibcVersion(version string) (parsed [2]int, ok bool) {
 	text, ok := strings.CutPrefix(version, "GLIBC_")
 	if !ok {
@@ -111,7 +110,7 @@ func TestShimNeedsOnlyLibc(t *testing.T) {
 			t.Fatalf("%s: %v", arch, err)
 		}
 		slices.Sort(needed)
-		// The loader itself holds __tls_get_addr and the like on some architectures.
+		// On some architectures the loader defines __tls_get_addr and similar symbols.
 		needed = slices.DeleteFunc(needed, func(n string) bool { return strings.HasPrefix(n, "ld-linux") })
 		if !slices.Equal(needed, want) {
 			t.Errorf("%s needs %v, want %v", arch, needed, want)
@@ -144,7 +143,7 @@ func TestShimExportsOnlyWhatItShould(t *testing.T) {
 	}
 }
 
-// TestShimIsAGoodGuest looks for what a preloaded library must not bring along.
+// TestShimIsAGoodGuest checks for symbols that a preloaded library must not use.
 func TestShimIsAGoodGuest(t *testing.T) {
 	for arch, file := range builds(t, Shim) {
 		for _, p := range file.Progs {

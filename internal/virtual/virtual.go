@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package virtual lists the virtual GPUs. Each implements one driver's kernel
-// interface in a process of its own; a new one is one folder and one line here.
+// interface in a separate process. A new one needs one folder and one line here.
 package virtual
 
 import (
@@ -14,14 +14,14 @@ import (
 	vnvidia "xsched/internal/virtual/nvidia"
 )
 
-// MaxDevices is how many GPUs one process can have.
+// MaxDevices limits the GPUs of one process.
 const MaxDevices = vnvidia.MaxDevices
 
 // Options configure Serve.
 type Options struct {
 	Socket  string
 	Devices int // 0: the default
-	// Root is the folder for what the driver shows in sysfs; empty: beside the socket.
+	// Root is the folder for the driver's sysfs files; empty: next to the socket.
 	Root   string
 	Logger *slog.Logger
 	Ready  func()
@@ -29,15 +29,15 @@ type Options struct {
 
 // Platform is one virtual GPU.
 type Platform struct {
-	// Name is the driver's that it implements.
+	// Name is the name of the driver.
 	Name string
-	// Kernel and Vendor are the embedded libraries that stand for the kernel
-	// driver, and for the vendor's runtime above it.
+	// Kernel and Vendor are the embedded libraries that replace the kernel
+	// driver and the vendor's runtime.
 	Kernel, Vendor string
 	// API is the tenants' runtime interface on this platform.
 	API string
-	// OwnerSuspends: only the process that owns a queue can suspend it, at level
-	// 2, and there are no timeslices; a debugger reaches level 3 from outside.
+	// OwnerSuspends means that only the owner of a queue can suspend it, at
+	// level 2, without timeslices. A debugger reaches level 3 from outside.
 	OwnerSuspends bool
 	// Label and Notice go with every figure; empty: none.
 	Label, Notice string
@@ -72,7 +72,7 @@ func Names() []string {
 	return out
 }
 
-// Default is the platform that is used unless another is named.
+// Default returns the default platform.
 func Default() Platform { return All()[0] }
 
 // Find returns a platform; empty is the default.
@@ -85,13 +85,13 @@ func Find(name string) (Platform, bool) {
 	return Platform{}, false
 }
 
-// Socket is the device's in a daemon's folder.
+// Socket returns the device's socket in a daemon's folder.
 func (p Platform) Socket(dir string) string { return filepath.Join(dir, p.socket) }
 
-// Watch is where Dial finds the device that serves a socket.
+// Watch returns the address of a device's query socket, for Dial.
 func (p Platform) Watch(socket string) string { return socket + p.watch }
 
-// Env is what leads a program to the device in a daemon's folder.
+// Env returns the environment that selects the device in a daemon's folder.
 func (p Platform) Env(dir string) map[string]string {
 	env := map[string]string{p.socketEnv: p.Socket(dir)}
 	if p.rootEnv != "" {

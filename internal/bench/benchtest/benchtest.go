@@ -46,8 +46,8 @@ func Main(m *testing.M) {
 	m.Run() // the testing package exits with its result
 }
 
-// tenant speaks the protocol: three iterations at once for "loop", and for "rate" one
-// every 10 ms until something else is said.
+// tenant implements the tenants' protocol: "loop" completes three iterations at once, "rate" one
+// every 10 ms until the next command.
 func tenant(kind string) {
 	fmt.Fprintln(os.Stdout, "R")
 	lines := make(chan string)

@@ -8,12 +8,12 @@ import (
 	"xsched/internal/report"
 )
 
-// Claims are the thresholds a run on the virtual GPU has to meet: what the
-// README says XSched does, as numbers that CI holds it to.
+// Claims are the thresholds that a run on the virtual GPU has to meet: the
+// README's claims as numbers for CI.
 type Claims struct {
 	LatencyCost float64 // Lv3 P99 at most alone + this, ms
 	NativeWorse float64 // native P99 at least the median alone + this, ms
-	KeptOfIdeal float64 // three lows keep at least this part of what the high leaves
+	KeptOfIdeal float64 // three lows keep at least this part of the time that the high leaves
 }
 
 // DefaultClaims are the claims on the virtual NVIDIA GPU.

@@ -15,8 +15,8 @@ import (
 	"xsched/internal/control"
 )
 
-// world is a daemon and a device that say what a good run would make them
-// say, so that the course of a scenario can be tested without either.
+// world is a fake daemon and device with the answers of a good run, so that
+// the sequence of a scenario can be tested without either.
 type world struct {
 	t       *testing.T
 	tenants []*bench.Tenant

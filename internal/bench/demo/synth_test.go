@@ -79,7 +79,7 @@ func syntheticScenario(lows int) Scenario {
 	return s
 }
 
-// goodEvidence proves everything; the proof tests spoil one thing at a time.
+// goodEvidence passes all checks; each proof test invalidates one item.
 func goodEvidence(lows int) *Evidence {
 	ev := &Evidence{
 		Modes:    ModesOf("nvidia"),

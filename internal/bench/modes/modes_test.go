@@ -14,8 +14,8 @@ import (
 	"xsched/internal/bench/benchtest"
 )
 
-// TestModesShowWhoScheduled runs the whole comparison: every mode has its row and its proof, and each of the
-// three schedulers serves the requests sooner than nobody does. What the CPUs add falls on the tails, so medians decide.
+// TestModesShowWhoScheduled runs the whole comparison: every mode has its row and its proof, and each
+// scheduler has a lower median latency than native. CPU noise affects the tails, not the medians.
 func TestModesShowWhoScheduled(t *testing.T) {
 	res, err := Run(t.Context(), Options{Exe: benchtest.Program(t), Seconds: 1.2, Rounds: 1, Seed: 1})
 	if err != nil {
@@ -44,7 +44,7 @@ func TestModesShowWhoScheduled(t *testing.T) {
 	}
 }
 
-// TestProofIsNeeded: an inert shim is noticed in whichever mode comes first.
+// TestProofIsNeeded checks that an inert shim is detected in the first mode.
 func TestProofIsNeeded(t *testing.T) {
 	for seed := uint64(1); seed < 3; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestProofIsNeeded(t *testing.T) {
 	}
 }
 
-// TestModeChecks: each lie is found out.
+// TestModeChecks checks that every false claim is detected.
 func TestModeChecks(t *testing.T) {
 	honest := func(mode string) *turnEvidence {
 		ev := &turnEvidence{mode: mode, policy: "HPF", inForce: "HPF", kernels: 100, told: 100, cut: 7, requests: 9, checksum: true}

@@ -17,8 +17,8 @@ import (
 	"xsched/internal/embedded"
 )
 
-// commands are an online program with a request every 50 ms and an offline one that computes all the
-// time; both check their results and end by themselves.
+// commands are an online program with a request every 50 ms and an offline program that always
+// computes. Both verify their results and exit on their own.
 func commands(t *testing.T, platform string) (online, offline string) {
 	t.Helper()
 	tenant, err := embedded.Unpack(embedded.Tenant)
@@ -85,7 +85,7 @@ func checkPair(t *testing.T, r *Report, out, route string) {
 	if r.Route != route || r.Suspensions < 10 || r.Requests.N < 10 || r.AfterRequest < 10 || !r.Throughput.Measured {
 		t.Errorf("%+v", r)
 	}
-	// Nothing is lost whatever the machine does.
+	// The load of the machine must not cause losses.
 	if last := r.Targets[len(r.Targets)-1]; last.Name != "nothing lost" || !last.Met {
 		t.Errorf("%+v", last)
 	}
@@ -102,7 +102,7 @@ func checkPair(t *testing.T, r *Report, out, route string) {
 	}
 }
 
-// TestSlice: a request that does not end does not starve the offline program, which gets turns.
+// TestSlice checks that an endless request does not starve the offline program.
 func TestSlice(t *testing.T) {
 	t.Parallel()
 	exe := benchtest.Program(t)
@@ -126,7 +126,7 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// TestProof: programs that never compete, or do not use the GPU, get no report.
+// TestProof checks that programs that never compete, or do not use the GPU, get no report.
 func TestProof(t *testing.T) {
 	t.Parallel()
 	exe := benchtest.Program(t)

@@ -24,22 +24,22 @@ import (
 	"xsched/internal/virtual"
 )
 
-// Options is an online and an offline program on one GPU. Zero values mean the defaults.
+// Options configure a run. Zero values select the defaults.
 type Options struct {
 	Online, Offline string // commands, for a shell
 	Virtual         bool
 	Platform        string        // of the virtual GPU; default nvidia
 	Attach          bool          // the offline program runs without the shim and is controlled from outside
-	Slice           time.Duration // the longest the offline program stands still; 0: the daemon's own bound
-	Alone           time.Duration // how long the offline program is measured alone; default 2 s
-	Together        time.Duration // how long at most beside the online one; 0: until that ends
-	Linger          time.Duration // how long the offline program may go on by itself afterwards; default 10 s
+	Slice           time.Duration // maximum suspension of the offline program; 0: the daemon's bound
+	Alone           time.Duration // duration of the measurement alone; default 2 s
+	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
+	Linger          time.Duration // time for the offline program to end afterwards; default 10 s
 	Out             string        // folder for pair.json and pair.md; empty: none
-	Output          io.Writer     // what the programs write; nil: nowhere
+	Output          io.Writer     // receives the programs' output; nil: discard
 	Exe             string        // the xsched program; empty: this one
 }
 
-// The priorities by which the programs of the two sides are told apart: the daemon is theirs alone.
+// The priorities distinguish the two programs, because the daemon serves no others.
 const (
 	onlinePriority  = 10
 	offlinePriority = -10
@@ -83,13 +83,13 @@ type side struct {
 	cmd  *exec.Cmd
 	errs bench.Tail
 	done chan struct{}
-	err  error // of its end
-	// ended: it was ended by us, so that its exit code says nothing.
+	err  error // exit error
+	// ended means that we ended the program, so its exit code has no meaning.
 	ended bool
 	pids  map[int]bool // of its processes that use the GPU
 }
 
-// progress is how far the offline program came in a stretch of time.
+// progress is the work of the offline program in an interval.
 type progress struct {
 	from, to         int64
 	ran              time.Duration // on the GPU, by its own record
@@ -98,8 +98,8 @@ type progress struct {
 	recorded, hooked bool
 }
 
-// Run runs the offline program, then the online one beside it, and reports what it cost both. A
-// report comes back only if it is proved that the offline program was stopped for the online one.
+// Run runs the offline program alone, then both, and reports the cost to each. Without proof that
+// the online program preempted the offline one, Run returns an error instead of a report.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (c *colocation) run(ctx context.Context) error {
 	return c.readRecording()
 }
 
-// start runs a command: under the daemon, or as if there was none.
+// start runs a command, with or without the daemon.
 func (c *colocation) start(name, command string, priority int, bare bool) (*side, error) {
 	s := &side{name: name, done: make(chan struct{}), pids: map[int]bool{}}
 	argv := []string{c.Exe, "run", "--priority", strconv.Itoa(priority)}
@@ -196,8 +196,8 @@ func (c *colocation) start(name, command string, priority int, bare bool) (*side
 	return s, nil
 }
 
-// endChildren waits until a program has ended and ends what it has left behind. Until the program is
-// waited for its number is nobody else's, and so is that of its group.
+// endChildren waits until a program has ended and kills its remaining children. The kernel does not
+// reuse the PID and the process group before the program is reaped.
 func (s *side) endChildren() {
 	pid := s.cmd.Process.Pid
 	for {
@@ -217,7 +217,7 @@ func (s *side) endChildren() {
 	}
 }
 
-// stop ends a program and its children: politely, then not.
+// stop ends a program and its children, with SIGTERM, then SIGKILL.
 func (s *side) stop() {
 	if s == nil {
 		return
@@ -243,7 +243,7 @@ func (c *colocation) endAll() {
 	c.offline.stop()
 }
 
-// running says whether a program still is.
+// running reports whether a program has not ended.
 func (s *side) running() bool {
 	select {
 	case <-s.done:
@@ -261,5 +261,5 @@ func (s *side) gone() error {
 	return fmt.Errorf("the %s program ended too early (%w)%s; try it by itself with `xsched run`, or see what it writes with --output", s.name, err, s.errs.Suffix())
 }
 
-// isOnline tells the two sides apart.
+// isOnline reports whether a process belongs to the online program.
 func isOnline(p control.Process) bool { return p.Priority > 0 }

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { benchtest.Main(m) }
 
-// A request lasts from the first queue that gets work to the last that has none left; a resume while
-// one lasts is the slice's doing.
+// A request lasts from the first busy queue until all queues are idle. A resume during a request is
+// due to the slice.
 func TestHistory(t *testing.T) {
 	h := &history{window: bench.Window{From: 100, To: 1000}, online: map[model.QueueID]bool{}, since: map[model.QueueID]model.Time{}, stopped: map[model.QueueID]bool{}}
 	online, second, offline := model.QueueID{Session: 1}, model.QueueID{Session: 1, Index: 1}, model.QueueID{Session: 2}
@@ -81,7 +81,7 @@ func TestThroughput(t *testing.T) {
 	}
 	alone.hooked = false
 	if got := throughput(alone, both); got.Measured {
-		t.Errorf("measured by nobody: %+v", got)
+		t.Errorf("without a measurement: %+v", got)
 	}
 	if got := throughput(progress{}, both); got.Measured {
 		t.Errorf("no time alone: %+v", got)
@@ -108,11 +108,11 @@ func TestBetween(t *testing.T) {
 		t.Errorf("2 of 100 are late: %+v", o)
 	}
 	if o := between(control.Histogram{}, control.Histogram{}, resumeTarget); o.met() {
-		t.Error("none is met")
+		t.Error("without operations, the target counts as met")
 	}
 }
 
-// finished makes a colocation whose programs have ended in these ways.
+// finished returns a colocation whose programs have ended with these errors.
 func finished(online, offline error, ended bool) *colocation {
 	return &colocation{
 		online: &side{name: "online", err: online}, offline: &side{name: "offline", err: offline, ended: ended},
@@ -142,7 +142,7 @@ func TestPairRefusesWithoutProof(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What a program says of its own results counts.
+	// The programs' own verification counts.
 	failed := exec.Command("false").Run()
 	for name, c := range map[string]*colocation{"failed": finished(nil, failed, false), "had to be ended": finished(nil, failed, true)} {
 		if err := c.prove(); err != nil || c.report.Met() || !strings.Contains(c.report.Targets[4].Got, name) {
@@ -162,7 +162,7 @@ func TestGroupOf(t *testing.T) {
 	}
 }
 
-// A program that ends before what it has started leaves nothing behind.
+// Children that outlive their program are killed.
 func TestSideEndsItsChildren(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	c := &colocation{rig: &bench.Rig{Dir: t.TempDir()}}
@@ -182,9 +182,9 @@ func TestSideEndsItsChildren(t *testing.T) {
 	}
 	if slices.Contains(groupOf(s.cmd.Process.Pid), child) {
 		_ = syscall.Kill(child, syscall.SIGKILL)
-		t.Error("a child goes on")
+		t.Error("a child is still running")
 	}
 	if s.err != nil || s.ended {
-		t.Errorf("it ended by itself, and well: %v, ended by us: %v", s.err, s.ended)
+		t.Errorf("exit error %v, ended by us %v; want neither", s.err, s.ended)
 	}
 }

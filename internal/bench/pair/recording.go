@@ -15,21 +15,21 @@ import (
 	"xsched/internal/report"
 )
 
-// history follows the daemon's recording: when the online program had work, and when the offline
-// one had to stand still.
+// history evaluates the daemon's recording: when the online program had work and when the offline
+// program was suspended.
 type history struct {
-	online   map[model.QueueID]bool       // which queues are the online program's
-	since    map[model.QueueID]model.Time // its queues with work
-	stopped  map[model.QueueID]bool       // the offline program's, by the newest decision
-	window   bench.Window                 // in which requests count: they begin after the programs' start
+	online   map[model.QueueID]bool       // queues of the online program
+	since    map[model.QueueID]model.Time // busy queues of the online program
+	stopped  map[model.QueueID]bool       // suspended queues of the offline program
+	window   bench.Window                 // requests that begin here count
 	requests []time.Duration
 
-	began                    model.Time // of the request under way: from the first queue to the last
+	began                    model.Time // start of the current request
 	suspensions              int
 	afterRequest, afterSlice int
 }
 
-// readRecording works out requests and suspensions.
+// readRecording extracts requests and suspensions.
 func (c *colocation) readRecording() error {
 	in, err := record.Open(c.record)
 	if err != nil {
@@ -75,8 +75,8 @@ func (h *history) follow(ev *engine.Event) {
 	}
 }
 
-// busy: a request lasts from the first queue of the online program that gets work to the last
-// one that has none left.
+// busy handles a busy change. A request lasts from the first busy queue of the online program until
+// all its queues are idle.
 func (h *history) busy(at model.Time, id model.QueueID, on bool) {
 	if !h.online[id] {
 		return

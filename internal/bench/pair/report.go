@@ -14,72 +14,72 @@ import (
 	"xsched/internal/virtual"
 )
 
-// Report is what an online and an offline program did to each other; pair.json is its JSON.
+// Report is the mutual effect of an online and an offline program, and the content of pair.json.
 type Report struct {
 	Device   string        `json:"device"`
 	Platform string        `json:"platform,omitempty"` // of a virtual GPU
-	Route    string        `json:"route"`              // how the offline program was stopped
+	Route    string        `json:"route"`              // mechanism of suspension
 	Level    int           `json:"level"`
 	Date     time.Time     `json:"date"`
 	Machine  bench.Machine `json:"machine"`
 	Online   string        `json:"online"`
 	Offline  string        `json:"offline"`
-	SliceMS  float64       `json:"slice_ms"` // the longest the offline program was to stand still; 0: the daemon's own bound
+	SliceMS  float64       `json:"slice_ms"` // maximum suspension of the offline program; 0: the daemon's bound
 
-	// Requests are times in which the online program had work, from its arrival to its end.
+	// Requests are the busy periods of the online program.
 	Requests *report.Latency `json:"online_requests"`
-	// Suspend and Resume are the operations, from the daemon's call to the answer; the driver's part
-	// alone where the program that does it tells.
+	// Suspend and Resume last from the daemon's call to the reply. Where the shim reports it, only
+	// the driver's part counts.
 	Suspend       Operation  `json:"suspend"`
 	Resume        Operation  `json:"resume"`
 	DriverSuspend *Operation `json:"driver_suspend,omitempty"`
 	DriverResume  *Operation `json:"driver_resume,omitempty"`
 
-	Suspensions  int    `json:"suspensions"`   // of the offline program, as decided
-	AfterRequest int    `json:"after_request"` // it went on because no request was left
-	AfterSlice   int    `json:"after_slice"`   // it went on because it had stood still for long enough
-	QueuesCaught uint64 `json:"queues_caught"` // appeared while the others were stopped, and were stopped too
+	Suspensions  int    `json:"suspensions"`   // decided suspensions of the offline program
+	AfterRequest int    `json:"after_request"` // resumes at the end of a request
+	AfterSlice   int    `json:"after_slice"`   // resumes at the end of the slice
+	QueuesCaught uint64 `json:"queues_caught"` // created during a suspension, and suspended too
 
-	// Failed is how many operations were refused and repeated, Undone how many suspensions ended because
-	// the daemon got no CPU for too long.
+	// Failed counts rejected and repeated operations, Undone the suspensions that ended because the
+	// daemon was starved of CPU time.
 	Failed uint64 `json:"failed_operations"`
 	Undone uint64 `json:"undone"`
 
 	Throughput Throughput `json:"offline_throughput"`
-	Lost       []string   `json:"lost"` // what was lost, or could not be shown; empty: nothing
+	Lost       []string   `json:"lost"` // losses, and properties without proof
 	Targets    []Target   `json:"targets"`
 }
 
-// Operation sums up operations on hardware queues.
+// Operation summarizes operations on hardware queues.
 type Operation struct {
-	N      uint64  `json:"n"`                // while both were measured
-	Within uint64  `json:"within,omitempty"` // of those, within the target
-	P50    float64 `json:"p50_ms"`           // of all there were, the programs' start too
+	N      uint64  `json:"n"`                // during the measurement
+	Within uint64  `json:"within,omitempty"` // of these, within the target
+	P50    float64 `json:"p50_ms"`           // of all operations, including start-up
 	P99    float64 `json:"p99_ms"`
 	Max    float64 `json:"max_ms"`
 }
 
-// met: of a hundred, one may be late.
+// met reports whether at least 99 % of the operations met the target.
 func (o Operation) met() bool { return o.N > 0 && 100*o.Within >= 99*o.N }
 
 func (o Operation) text() string {
 	return fmt.Sprintf("P50 %.2f ms, %d of %d within", o.P50, o.Within, o.N)
 }
 
-// Throughput is what the offline program did alone and beside the online one.
+// Throughput is the offline program's work alone and with the online program.
 type Throughput struct {
 	Unit     string  `json:"unit"`
 	Alone    float64 `json:"alone"`
 	Together float64 `json:"together"`
-	Loss     float64 `json:"loss"` // part of Alone
-	// OnlineShare is the part of the GPU that the online program itself used: loss that nobody can avoid.
+	Loss     float64 `json:"loss"` // fraction of Alone
+	// OnlineShare is the share of the GPU that the online program used; this loss is inevitable.
 	OnlineShare float64 `json:"online_share"`
 	AloneS      float64 `json:"alone_s"`
 	TogetherS   float64 `json:"together_s"`
 	Measured    bool    `json:"measured"`
 }
 
-// Target is one of the aims of the online/offline framework.
+// Target is one target of the online/offline framework.
 type Target struct {
 	Name   string `json:"name"`
 	Wanted string `json:"wanted"`
@@ -87,7 +87,7 @@ type Target struct {
 	Met    bool   `json:"met"`
 }
 
-// The aims.
+// The targets.
 const (
 	suspendTarget = 5.0  // ms
 	resumeTarget  = 10.0 // ms
@@ -95,7 +95,7 @@ const (
 	lossTarget    = 0.05
 )
 
-// note takes over what the list says of a process while it is there.
+// note records the daemon's counters of a process while it exists.
 func (r *Report) note(p control.Process) {
 	if isOnline(p) {
 		return
@@ -121,7 +121,7 @@ func (r *Report) operations(s control.Stats) {
 	}
 }
 
-// conclude works out what was measured.
+// conclude computes the report.
 func (c *colocation) conclude() {
 	r := c.report
 	r.Throughput = throughput(c.alone, c.together)
@@ -178,7 +178,7 @@ func throughput(alone, together progress) Throughput {
 	return t
 }
 
-// prove refuses a report about programs that never met: one without a suspension compares nothing.
+// prove rejects a report without a suspension, because the programs never competed.
 func (c *colocation) prove() error {
 	c.conclude()
 	r := c.report
@@ -193,7 +193,7 @@ func (c *colocation) prove() error {
 	return nil
 }
 
-// Met says whether all targets are.
+// Met reports whether all targets were met.
 func (r *Report) Met() bool {
 	for _, t := range r.Targets {
 		if !t.Met {

@@ -42,7 +42,7 @@ func (c *colocation) runAlone(ctx context.Context) (err error) {
 	return nil
 }
 
-// works says that a process has handed work to the GPU, as far as anybody can tell.
+// works reports whether a process is known to have submitted work.
 func works(p control.Process) bool {
 	for _, q := range p.Queues {
 		if p.Attached || p.Counters.Launches > 0 || q.Submitted > 0 || q.Route == "owner" {
@@ -52,7 +52,7 @@ func works(p control.Process) bool {
 	return false
 }
 
-// attach takes the offline program over: whichever of its processes uses the GPU.
+// attach attaches the daemon to the process of the offline program that uses the GPU.
 func (c *colocation) attach(ctx context.Context) error {
 	priority := int32(offlinePriority)
 	var last error
@@ -74,7 +74,7 @@ func (c *colocation) attach(ctx context.Context) error {
 	if err != nil || ok {
 		return err
 	}
-	return fmt.Errorf("the offline program can't be attached to: %w", last)
+	return fmt.Errorf("attach to the offline program: %w", last)
 }
 
 // groupOf returns the processes of a process group that have not ended.
@@ -89,7 +89,7 @@ func groupOf(group int) (pids []int) {
 		if err != nil {
 			continue
 		}
-		// The name may hold anything, so count from its end: state, parent, group.
+		// The name may contain any byte, so count fields from its end: state, parent, group.
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" {
 			pids = append(pids, pid)
@@ -98,7 +98,7 @@ func groupOf(group int) (pids []int) {
 	return pids
 }
 
-// await waits until a process of a side is as wanted.
+// await waits until a process of a side satisfies the condition.
 func (c *colocation) await(ctx context.Context, s *side, wanted func(control.Process) bool) error {
 	ok, err := bench.Until(ctx, joinLimit, samplePace, func() (bool, error) {
 		list, err := c.rig.Daemon.List(ctx)
@@ -148,7 +148,7 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 	return nil
 }
 
-// between sums up what was added to a histogram; the percentiles are those of all of it.
+// between summarizes the growth of a histogram; its percentiles cover the whole histogram.
 func between(before, after control.Histogram, limit float64) Operation {
 	within := func(h control.Histogram) uint64 {
 		for i, bound := range control.HistogramBoundsUS() {
@@ -209,7 +209,7 @@ func (c *colocation) look(ctx context.Context) (look, error) {
 	return l, nil
 }
 
-// measure follows the programs until stop says so; what is measured ends with the last look
+// measure observes the programs until stop returns true. The measurement ends with the last look
 // before that.
 func (c *colocation) measure(ctx context.Context, stop func() bool, limit time.Duration) (progress, error) {
 	if c.online == nil {
@@ -246,9 +246,9 @@ func closed() chan struct{} {
 	return c
 }
 
-// finish lets the programs end, and reads what the daemon counted.
+// finish ends the programs and reads the daemon's counters.
 func (c *colocation) finish(ctx context.Context) error {
-	c.online.stop() // does nothing if it has ended by itself
+	c.online.stop() // no effect if it has already ended
 	select {
 	case <-c.offline.done:
 	case <-time.After(c.Linger):

@@ -105,7 +105,7 @@ type outcome struct {
 	params   []byte
 }
 
-// begin starts a request and lets a second pass.
+// begin starts a request and advances the clock by a second.
 func (b *bench) begin(p *Process, tid int, a []byte, request uint32, params []byte, fault bool, fd int) *outcome {
 	o := &outcome{}
 	b.Ioctl(p, p.PID, tid, request, a, params, fault, fd, func(result int, arg, params []byte) {
@@ -247,7 +247,7 @@ func TestUpdateErrors(t *testing.T) {
 	dkms.create()
 	dkms.expect("wrong address", dkms.update(at64(0, 0x999000)), unix.EFAULT)
 	if o := dkms.begin(dkms.p, self, arg(24, at64(0, ringAt), at32(12, 4096), at32(16, 100)), 0x40184B07, nil, false, -1); o.answered {
-		t.Error("the lock that AMD's driver loses is not lost")
+		t.Error("the lock leak of AMD's driver is not reproduced")
 	}
 }
 
@@ -272,7 +272,7 @@ func TestCUMaskErrors(t *testing.T) {
 	pairs.expect("a pair", mask(pairs, 0, 32, words(4, 3)), 0)
 }
 
-// TestTrapOrder: each check with all later ones failing too.
+// TestTrapOrder checks the order of validation: each check fails while all later ones would too.
 func TestTrapOrder(t *testing.T) {
 	none := newBench(t, func(c *Config) { c.Scheduler = NoHWS })
 	none.expect("1 no firmware scheduling", none.trap(-1, 99), unix.EINVAL)
@@ -294,7 +294,7 @@ func TestTrapOrder(t *testing.T) {
 			t.Error("6 bad address:", o.result)
 		}
 		if other.debug.enabled {
-			t.Error("enabled in spite of the error")
+			t.Error("enabled despite the error")
 		}
 		b.expect("6 enable", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), 0)
 		b.expect("6 twice", b.as(b.p, self, enable, 0xC0204B26, make([]byte, 16), 5), unix.EALREADY)
@@ -310,7 +310,7 @@ func TestTrapOrder(t *testing.T) {
 		b.expect("3 no longer its tracer", b.trap(400, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT), want)
 		b.expect("disable", b.trap(400, abi.KFD_IOC_DBG_TRAP_DISABLE), 0)
 		if b.m.closed == 0 {
-			t.Error("the file is still held")
+			t.Error("the file is still open")
 		}
 	}
 	created := newBench(t, nil)
@@ -345,21 +345,21 @@ func TestAcceptance(t *testing.T) {
 	}
 	b.expect("100 percent does not wake it", b.update(), 0)
 	if b.p.queues[0].active() {
-		t.Error("it runs")
+		t.Error("a suspended queue runs")
 	}
 	destroying := b.begin(b.p, self, words(8, 0), 0xC0084B03, nil, false, -1)
 	if destroying.answered {
 		t.Error("a suspended queue was destroyed")
 	}
 	if o := b.suspend(0); o.result != 0 || u32(o.params, 0) != 1<<31 {
-		t.Errorf("while it is destroyed: %+v", o)
+		t.Errorf("during destruction: %+v", o)
 	}
 	if o := b.resume(0); o.result != 1 {
 		t.Errorf("resume: %+v", o)
 	}
 	b.pass(time.Second)
 	if !destroying.answered || destroying.result != 0 || len(b.p.queues) != 0 {
-		t.Error("it was not destroyed after the resume")
+		t.Error("the queue was not destroyed after the resume")
 	}
 }
 
@@ -396,7 +396,7 @@ func TestRuntimeHandshake(t *testing.T) {
 	b.expect("debug", b.as(b.p, self, arg(32, at32(0, self), at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)), 0xC0204B26, nil, 5), 0)
 	off := b.begin(b.p, self, arg(16), 0xC0104B25, nil, false, -1)
 	if off.answered || b.m.dots != 1 {
-		t.Fatal("it did not wait for the debugger")
+		t.Fatal("RUNTIME_ENABLE did not wait for the debugger")
 	}
 	if o := b.trap(self, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT, at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)); o.result != 0 || binary.LittleEndian.Uint64(o.arg[8:]) != abi.KFD_EC_MASK_PROCESS_RUNTIME {
 		t.Errorf("event: %+v", o)
@@ -404,7 +404,7 @@ func TestRuntimeHandshake(t *testing.T) {
 	b.expect("no more", b.trap(self, abi.KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT), unix.EAGAIN)
 	b.expect("send", b.trap(self, abi.KFD_IOC_DBG_TRAP_SEND_RUNTIME_EVENT, at64(8, abi.KFD_EC_MASK_PROCESS_RUNTIME)), 0)
 	if !off.answered {
-		t.Error("it still waits")
+		t.Error("RUNTIME_ENABLE still waits")
 	}
 }
 
@@ -429,7 +429,7 @@ func TestDebuggerDies(t *testing.T) {
 	}
 }
 
-// TestPauseStopsWork: neither scheduler runs a paused queue, and nothing is lost.
+// TestPauseStopsWork checks that no scheduler runs a paused queue or loses its work.
 func TestPauseStopsWork(t *testing.T) {
 	for _, s := range []Scheduler{HWS, MES} {
 		b := newBench(t, func(c *Config) { c.Scheduler = s })
@@ -453,7 +453,7 @@ func TestPauseStopsWork(t *testing.T) {
 	}
 }
 
-// TestRemapTouchesEverybody: with HWS a neighbour is interrupted by another's pause, with MES not.
+// TestRemapTouchesEverybody checks that a pause interrupts other queues with HWS, but not with MES.
 func TestRemapTouchesEverybody(t *testing.T) {
 	for s, want := range map[Scheduler]bool{HWS: true, MES: false} {
 		b := newBench(t, func(c *Config) { c.Scheduler = s })

@@ -20,7 +20,7 @@ const (
 	sourceDir  = "../../../shim/virtual/"
 )
 
-// device is a double that serves in this process, and how programs find it.
+// device is a virtual GPU served by this process, with the environment of its programs.
 type device struct {
 	kernel *Kernel
 	socket string
@@ -28,7 +28,7 @@ type device struct {
 	env    []string
 }
 
-// serve starts a double and builds the library that leads programs to it.
+// serve starts a virtual GPU and builds its preload library.
 func serve(t *testing.T, config Config) *device {
 	t.Helper()
 	if testing.Short() {
@@ -67,7 +67,7 @@ func compile(t *testing.T, target, flags string, sources ...string) {
 	}
 }
 
-// command prepares a program under the double that ends with the test.
+// command prepares a program on the virtual GPU; it ends with the test.
 func (d *device) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -82,12 +82,12 @@ func needThunk(t *testing.T) {
 		return
 	}
 	if os.Getenv("XSCHED_CI") == "1" {
-		t.Fatal("libhsakmt-dev can't be skipped in CI; apt-get install libhsakmt-dev")
+		t.Fatal("CI needs libhsakmt-dev; apt-get install libhsakmt-dev")
 	}
 	t.Skip("no libhsakmt here; apt-get install libhsakmt-dev")
 }
 
-// TestOwner puts the shim's observer between the thunk and the double.
+// TestOwner puts the shim's observer between the thunk and the virtual GPU.
 func TestOwner(t *testing.T) {
 	needThunk(t)
 	d := serve(t, DefaultConfig())
@@ -111,7 +111,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestThunk runs AMD's own libhsakmt over the double.
+// TestThunk runs AMD's libhsakmt on the virtual GPU.
 func TestThunk(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hsakmt")
 	needThunk(t)

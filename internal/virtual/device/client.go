@@ -56,7 +56,7 @@ func (c *Client) Remaps() (uint64, error) {
 	return stats.Remaps, nil
 }
 
-// Timeline returns who held the devices between two times, oldest first for each device.
+// Timeline returns the holders of the devices between two times, oldest first per device.
 func (c *Client) Timeline(from, to model.Time) ([]gpumodel.Span, error) {
 	reply, err := c.ask(Query{Op: "timeline", From: int64(from), To: int64(to)})
 	return reply.Spans, err
@@ -68,7 +68,7 @@ func (c *Client) Waits(from, to model.Time) ([]gpumodel.Wait, error) {
 	return reply.Waits, err
 }
 
-// SetFault injects a fault; the device lists those it knows.
+// SetFault injects a fault. The error for an unknown fault lists all.
 func (c *Client) SetFault(name string) error {
 	_, err := c.ask(Query{Op: "fault", Fault: name})
 	return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vdevice is what the virtual devices share: the socket that stands for a device file,
+// Package vdevice contains the common parts of the virtual devices: the socket in place of a device file,
 // the packets that carry ioctls, and the interface that reports the device's ground truth.
 package vdevice
 

@@ -12,7 +12,7 @@ import (
 	"xsched/internal/model"
 )
 
-// TestAgenda: whatever is entered and taken in between, the earliest comes first, of equals the oldest.
+// TestAgenda checks that entries leave in order of time, and equal times in order of insertion.
 func TestAgenda(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type thing struct {

@@ -9,8 +9,8 @@ import (
 	"xsched/internal/model"
 )
 
-// What an H200 did (docs/platforms/nvidia.md): the way a low was stopped and
-// enabled, alone on the chip and beside another busy one, and whether it ran afterwards.
+// Behavior measured on an H200 (docs/platforms/nvidia.md): after which sequences of disable and
+// enable a low runs again, alone and with another busy tenant.
 func TestDisablesAsOnTheH200(t *testing.T) {
 	type step struct{ disable, onlyScheduling bool }
 	var (

@@ -12,13 +12,13 @@ import (
 	"xsched/internal/model"
 )
 
-// recorder is a Sink that checks, as work happens, what must always hold.
+// recorder is a Sink that checks invariants as work executes.
 type recorder struct {
 	fail      func(string, ...any)
 	name      string
 	submitted uint64
 	completed uint64
-	block     int // of the kernel at the head: the next one to come
+	block     int // next block of the kernel at the head
 	ran       time.Duration
 	last      model.Time
 }
@@ -50,8 +50,8 @@ func (r *recorder) Done(w *Work, at model.Time) {
 	r.block, r.completed, r.last = 0, w.Seq, at
 }
 
-// Whatever is submitted, stopped, continued and re-sliced: every channel does its work in order,
-// every block once, and the device's time is all accounted for.
+// Under random submissions, suspends, resumes and timeslices, every channel executes its work in
+// order, every block once, and device time is fully accounted for.
 func TestNothingLostOrRepeated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewGPU(0, DefaultCosts(), NewTimeline(0), nil)
@@ -116,13 +116,13 @@ func TestNothingLostOrRepeated(t *testing.T) {
 				}
 			},
 		})
-		// Let everything finish: all enabled, slices that let everybody progress.
+		// Let all work complete: enable all channels, with slices long enough to progress.
 		for _, c := range all {
 			for range c.disables {
 				g.Disable([]*Channel{c}, false, false, nil)
 			}
 		}
-		now = now.Add(time.Minute) // disables that are under way take effect
+		now = now.Add(time.Minute) // pending disables take effect
 		g.Advance(now)
 		for _, c := range all {
 			for range c.disables {
@@ -150,7 +150,7 @@ func TestNothingLostOrRepeated(t *testing.T) {
 	})
 }
 
-// checkTimeline: the spans follow each other without a gap from the start to now.
+// checkTimeline checks that the spans cover the time from the start to now.
 func checkTimeline(t *rapid.T, g *GPU, now model.Time) {
 	var at int64
 	sums := map[Kind]int64{}
@@ -169,7 +169,7 @@ func checkTimeline(t *rapid.T, g *GPU, now model.Time) {
 	}
 }
 
-// Groups and channels that go away at any time leave the others unharmed.
+// Removing groups and channels at any time does not affect the others.
 func TestRemoval(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewGPU(0, DefaultCosts(), nil, nil)

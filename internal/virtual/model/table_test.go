@@ -45,7 +45,7 @@ func (t *tenant) Done(w *Work, at model.Time) {
 	t.bench.ended = append(t.bench.ended, completion{t, w.Seq, at})
 }
 
-// discard is the Sink of a channel that nothing is submitted to.
+// discard is the Sink of a channel without work.
 type discard struct{}
 
 func (discard) Blocks(*Work, int, int) {}
@@ -88,7 +88,7 @@ type outcome struct {
 	lowKernels    int
 }
 
-// play runs a setting for ten simulated seconds.
+// play simulates a setting for ten seconds.
 func play(s setting) outcome {
 	const period, window = 10 * time.Millisecond, 10 * time.Second
 	b := &bench{gpu: NewGPU(0, DefaultCosts(), nil, nil)}
@@ -156,7 +156,7 @@ func within(got, want, tolerance float64) (float64, bool) {
 	return off, math.Abs(off) <= tolerance
 }
 
-// TestTable plays the rows measured on an H200 on the model.
+// TestTable compares the model with measurements on an H200.
 func TestTable(t *testing.T) {
 	const ms, second = time.Millisecond, time.Second
 	rows := []struct {
@@ -166,14 +166,14 @@ func TestTable(t *testing.T) {
 		tolerance      float64 // on p50 and p99
 		keptTolerance  float64
 	}{
-		// Alone: the measured tail (0.114) is the host's, which the model does not have.
+		// Alone, the measured tail (0.114) stems from the host, which is not modeled.
 		{"high alone", setting{}, 0.089, 0.089, 0, 0.15, 0},
 		{"native, 1 low", setting{lows: 1}, 1.32, 2.36, 0.950, 0.05, 0.02},
 		{"native, 3 lows", setting{lows: 3}, 3.64, 6.97, 0.896, 0.05, 0.03},
 		{"1 us / 1 s, 1 low", setting{lows: 1, lowSlice: us, highSlice: second}, 0.273, 0.306, 0.952, 0.10, 0.02},
 		{"1000 us / 1 s, 3 lows", setting{lows: 3, lowSlice: 1000 * us, highSlice: second}, 2.07, 3.85, 0.80, 0.05, 0.05},
 		{"500 us / 1 s, 3 lows", setting{lows: 3, lowSlice: 500 * us, highSlice: second}, 1.31, 2.37, 0.67, 0.05, 0.05},
-		// 41 % was estimated from whole-run counts; with 0.2 ms a switch half of the chip is left.
+		// 41 % was estimated from whole-run counts; with 0.2 ms per switch, half of the GPU remains.
 		{"200 us / 1 s, 3 lows", setting{lows: 3, lowSlice: 200 * us, highSlice: second}, 0.87, 1.41, 0.41, 0.08, 0.20},
 		{"1 us / 1 s, 3 lows", setting{lows: 3, lowSlice: us, highSlice: second}, 0.62, 0.94, 0, 0.10, 0},
 		// The measured P99s of the suspends contain the caller's and the firmware's jitter.
@@ -201,7 +201,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The native P99 grows by one slice and one switch a low.
+// The native P99 grows by one slice and one switch per low.
 func TestNativeTailGrowsWithTenants(t *testing.T) {
 	previous := play(setting{lows: 1}).p99
 	for lows := 2; lows <= 4; lows++ {
@@ -213,7 +213,7 @@ func TestNativeTailGrowsWithTenants(t *testing.T) {
 	}
 }
 
-// Slices far below the switch cost stop everybody: the engine only switches.
+// With slices far below the switch cost the device only switches, and no tenant progresses.
 func TestThrash(t *testing.T) {
 	got := play(setting{lows: 3, lowSlice: us, highSlice: time.Second})
 	if got.kept > 0.02 || got.lowKernels != 0 {
@@ -221,8 +221,8 @@ func TestThrash(t *testing.T) {
 	}
 }
 
-// bOnlyDisableScheduling lets the slice end: the tail is a slice longer than that of a
-// stop (measured 1.70 against 0.76 ms), and shorter than or equal to the native one.
+// bOnlyDisableScheduling lets the slice end. The tail exceeds that of a mid-kernel stop by a slice
+// (measured 1.70 and 0.76 ms), but not the native tail.
 func TestOnlyScheduling(t *testing.T) {
 	stop := play(setting{lows: 1, suspend: 20})
 	soft := play(setting{lows: 1, suspend: 20, onlyScheduling: true})
@@ -249,7 +249,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// FIFO_DISABLE_CHANNELS answers after the measured times.
+// FIFO_DISABLE_CHANNELS replies after the measured times.
 func TestControlCosts(t *testing.T) {
 	for _, row := range []struct {
 		channels int
@@ -270,8 +270,8 @@ func TestControlCosts(t *testing.T) {
 	}
 }
 
-// A copy runs beside the compute engine at 25 GB/s, keeps its place in its channel, and stops with
-// the copy group that does it.
+// A copy runs at 25 GB/s in parallel with kernels, keeps its order in its channel, and stops with
+// its copy group.
 func TestCopyBesideCompute(t *testing.T) {
 	b := &bench{gpu: NewGPU(0, DefaultCosts(), nil, nil)}
 	p := b.tenant(time.Millisecond, 0, 2)
@@ -293,7 +293,7 @@ func TestCopyBesideCompute(t *testing.T) {
 	b.gpu.Submit(p.channels[0], Work{Kind: WorkKernel, Seq: 2, Duration: 100 * us})
 	b.gpu.Submit(p.channels[1], Work{Kind: WorkKernel, Seq: 3, Duration: 700 * us})
 	b.gpu.Advance(model.Time(500 * us))
-	b.gpu.Disable([]*Channel{laneChannel}, true, false, nil) // takes effect after a while
+	b.gpu.Disable([]*Channel{laneChannel}, true, false, nil) // takes effect later
 	b.gpu.Advance(model.Time(5 * time.Millisecond))
 	if at(3) != 700*us+DefaultCosts().Switch || at(1) != 0 {
 		t.Errorf("kernel beside the copy done at %v, copy without its group at %v", at(3), at(1))

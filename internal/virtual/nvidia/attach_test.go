@@ -13,8 +13,8 @@ import (
 	vdevice "xsched/internal/virtual/device"
 )
 
-// attached is a duplicate of a process's driver file, with the handles found by probing: what a
-// daemon does to a process that never loaded anything of ours.
+// attached is a duplicate of a process's driver file, with the handles found by probing, as a daemon
+// attaches to a process without the shim.
 type attached struct {
 	t                 *testing.T
 	fd                int
@@ -73,7 +73,7 @@ func (a *attached) close() {
 	a.fd = -1
 }
 
-// call is one ioctl on the file; an error if no answer comes in time.
+// call performs one ioctl on the file, with a time limit.
 func (a *attached) call(request uint32, arg, params []byte) ([]byte, []byte, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

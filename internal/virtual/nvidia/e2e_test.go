@@ -19,7 +19,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// One tenant computes the right thing, and the device counts what it did.
+// One tenant computes correct results, and the device accounts for its work.
 func TestTenantChecksum(t *testing.T) {
 	d := startDevice(t, 2)
 	p := d.tenant(nil, "--name", "a", "--kernel-us", "500", "--depth", "2")
@@ -56,8 +56,8 @@ func (d *device) ran(pid int) time.Duration {
 	return time.Duration(a.RunNS)
 }
 
-// Through a duplicate of its file a tenant is stopped in the middle of kernels, again and again,
-// and computes the right thing; with a device that loses a block it does not.
+// Repeated suspension in mid-kernel, through a duplicate of its file, leaves a tenant's results
+// correct; a device that loses a block does not.
 func TestSuspendLosesNothing(t *testing.T) {
 	for _, fault := range []string{"", "lose-block", "suspend-noop"} {
 		t.Run("fault "+fault, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestSuspendLosesNothing(t *testing.T) {
 				time.Sleep(time.Duration(7+i) * time.Millisecond)
 			}
 			if (stopped == 0) != (fault != "suspend-noop") {
-				t.Errorf("ran for %v while it was stopped", stopped)
+				t.Errorf("ran for %v while suspended", stopped)
 			}
 			p.quit(fault != "lose-block")
 			s, err := d.Stats()
@@ -99,7 +99,7 @@ func TestSuspendLosesNothing(t *testing.T) {
 	}
 }
 
-// Timeslices are what was set, unless the device is told to ignore them.
+// The device applies timeslices, except with the fault timeslice-ignored.
 func TestTimesliceOfProcess(t *testing.T) {
 	d := startDevice(t, 1)
 	p := d.tenant(nil, "--kernel-us", "100")
@@ -132,7 +132,7 @@ func TestTimesliceOfProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.try(a.client, a.groups[0], abi.NVA06C_CTRL_CMD_GET_INFO, make([]byte, 4)); err == nil {
-		t.Error("a file that never answers has answered")
+		t.Error("the fault never-answer did not suppress the reply")
 	}
 	if err := d.SetFault("nonsense"); err == nil {
 		t.Error("an unknown fault was accepted")
@@ -177,7 +177,7 @@ func TestVisibleDevices(t *testing.T) {
 	}
 }
 
-// Clients that are killed, in the middle of anything, leave nothing behind.
+// The device frees all resources of killed clients.
 func TestKilledClients(t *testing.T) {
 	d := startDevice(t, 1)
 	fds := func() int {
@@ -194,7 +194,7 @@ func TestKilledClients(t *testing.T) {
 		}
 		return strings.Count(string(b), "vgpu-")
 	}
-	if _, err := d.Stats(); err != nil { // the debug connection's own descriptors exist from now on
+	if _, err := d.Stats(); err != nil { // opens the query connection, so that its descriptors are counted
 		t.Fatal(err)
 	}
 	before := fds()
@@ -224,7 +224,7 @@ func TestKilledClients(t *testing.T) {
 	p.quit(true)
 }
 
-// A duplicate of its file keeps a dead process's objects, until it is closed.
+// A duplicate of the driver file keeps a dead process's objects until closed.
 func TestObjectsLiveAsLongAsTheFile(t *testing.T) {
 	d := startDevice(t, 1)
 	p := d.tenant(nil, "--kernel-us", "500")
@@ -242,7 +242,7 @@ func TestObjectsLiveAsLongAsTheFile(t *testing.T) {
 	d.statsWhen("the objects to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
 }
 
-// Garbage ends the connection it came on, and nothing else.
+// An invalid packet ends only its own connection.
 func TestGarbage(t *testing.T) {
 	d := startDevice(t, 1)
 	p := d.tenant(nil, "--kernel-us", "500")
@@ -265,8 +265,7 @@ func TestGarbage(t *testing.T) {
 	p.quit(true)
 }
 
-// A second device process on one socket is refused; a dead one's socket is replaced; a file that
-// is something else stays.
+// A second device process on one socket fails. A stale socket is replaced; any other file is kept.
 func TestSocketInUse(t *testing.T) {
 	d := startDevice(t, 1)
 	serve := func(socket string) string {
@@ -316,7 +315,7 @@ func TestSocketInUse(t *testing.T) {
 	}
 }
 
-// When the device process dies, its clients get an error: no hang.
+// When the device process dies, its clients get an error and do not hang.
 func TestDeviceDies(t *testing.T) {
 	d := startDevice(t, 1)
 	p := d.tenant(nil, "--kernel-us", "60000000")
@@ -328,7 +327,7 @@ func TestDeviceDies(t *testing.T) {
 	}
 }
 
-// The driver API, from a C program: test_cuda.c prints a line a test.
+// test_cuda.c tests the driver API and prints a line per test.
 func TestDriverAPI(t *testing.T) {
 	d := startDevice(t, 2)
 	program := filepath.Join(d.bin, "test_cuda")
@@ -346,8 +345,7 @@ func TestDriverAPI(t *testing.T) {
 	d.statsWhen("everything to be freed", func(s *vdevice.Stats) bool { return s.Objects == 0 && s.Contexts == 0 })
 }
 
-// What is preloaded into applications needs no new libc and exports nothing else; it also builds
-// for the other architecture.
+// The preloaded library needs no recent libc, exports only its interface, and builds for arm64 too.
 func TestLibraries(t *testing.T) {
 	dir := buildC(t)
 	for _, name := range []string{"libvgpu.so", "libcuda.so.1"} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// checkSymbols: nothing newer than GLIBC_2.28 is needed, only what is meant to be is exported.
+// checkSymbols rejects symbols newer than GLIBC_2.28 and unintended exports.
 func checkSymbols(t *testing.T, path string, cuda bool) {
 	t.Helper()
 	file, err := elf.Open(path)

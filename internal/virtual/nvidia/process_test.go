@@ -44,7 +44,7 @@ var built struct {
 	err  error
 }
 
-// buildC compiles the C parts as shim/virtual/SOURCES.txt says, and returns their folder.
+// buildC compiles the targets of shim/virtual/SOURCES.txt and returns their folder.
 func buildC(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -134,7 +134,7 @@ func startDevice(t *testing.T, devices int) *device {
 	return d
 }
 
-// environment is what a program needs to see the virtual GPU.
+// environment returns the environment of a program on the virtual GPU.
 func (d *device) environment(more ...string) []string {
 	return append(append(os.Environ(),
 		"LD_PRELOAD="+filepath.Join(d.bin, "libvgpu.so"),

@@ -321,7 +321,7 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// The numbers of vgpu.h and of this package are the same.
+// Constants of vgpu.h equal those of this package.
 func TestLayout(t *testing.T) {
 	header, err := os.ReadFile(filepath.Join(sourceDir, "vgpu.h"))
 	if err != nil {
