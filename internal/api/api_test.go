@@ -282,3 +282,8 @@ func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 	}
 	return held
 }
+
+// Handler serves c without a listener.
+func Handler(c control.Control, identify Identify) http.Handler {
+	return newMux(c, identify, newFeed(c))
+}

@@ -17,12 +17,8 @@ import (
 // Identify returns the sender of a request; each listener has its own method.
 type Identify func(*http.Request) (control.Caller, error)
 
-// Handler serves c: the typed routes under control.Prefix with their OpenAPI document and the
-// event stream, upstream XSched's routes, /metrics and /healthz.
-func Handler(c control.Control, identify Identify) http.Handler {
-	return newMux(c, identify, newFeed(c))
-}
-
+// newMux routes requests to c: the typed routes under control.Prefix with their OpenAPI document and
+// the event stream, upstream XSched's routes, /metrics and /healthz.
 func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 	mux := http.NewServeMux()
 	h := &handler{identify: identify}

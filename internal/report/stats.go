@@ -54,12 +54,6 @@ func Quantile[T any](sorted []T, q float64) (v T) {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Median sorts v in place and returns its upper median.
-func Median(v []float64) float64 {
-	slices.Sort(v)
-	return v[len(v)/2]
-}
-
 // MS converts a duration to milliseconds.
 func MS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 

@@ -136,3 +136,18 @@ func (p *plan) name() string {
 	}
 	return scenarioName(p.lows)
 }
+
+// deep returns the mode that preempts in mid-kernel.
+func (s *Scenario) deep() string {
+	if s.Deep == "" {
+		return ModeLv3
+	}
+	return s.Deep
+}
+
+func (s *Scenario) wait(mode string) *report.Latency {
+	if m := s.Modes[mode]; m != nil {
+		return m.Wait
+	}
+	return nil
+}

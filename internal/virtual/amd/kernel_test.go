@@ -4,6 +4,7 @@ package vamd
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"testing"
 	"time"
 
@@ -495,4 +496,12 @@ func FuzzPacket(f *testing.F) {
 			t.Error("bytes appeared")
 		}
 	})
+}
+
+// units returns the number of compute units a queue may use; 0 for all.
+func (q *queue) units() (n int) {
+	for _, b := range q.cuMask {
+		n += bits.OnesCount8(b)
+	}
+	return n
 }

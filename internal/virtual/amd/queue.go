@@ -3,7 +3,6 @@
 package vamd
 
 import (
-	"math/bits"
 
 	"golang.org/x/sys/unix"
 
@@ -238,14 +237,6 @@ func (k *Kernel) setCUMask(c *call) {
 	}
 	q.cuMask = mask
 	k.remap(k.gpu(q.gpu), q, func(bool) { c.done(0) })
-}
-
-// units returns the number of compute units a queue may use; 0 for all.
-func (q *queue) units() (n int) {
-	for _, b := range q.cuMask {
-		n += bits.OnesCount8(b)
-	}
-	return n
 }
 
 func (k *Kernel) allocGWS(c *call) {

@@ -73,18 +73,3 @@ func (c Claims) check(r *Result, what string, pick func(*Scenario, string) *repo
 	}
 	return bad
 }
-
-// deep returns the mode that preempts in mid-kernel.
-func (s *Scenario) deep() string {
-	if s.Deep == "" {
-		return ModeLv3
-	}
-	return s.Deep
-}
-
-func (s *Scenario) wait(mode string) *report.Latency {
-	if m := s.Modes[mode]; m != nil {
-		return m.Wait
-	}
-	return nil
-}
