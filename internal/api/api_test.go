@@ -22,14 +22,14 @@ import (
 	"xsched/internal/control/client"
 )
 
-// fake answers every call with what it was asked, or with err.
+// fake echoes the request of every call, or returns err.
 type fake struct {
 	control.Control // nil: a method that is not overridden panics
 
 	err     error
 	callers chan control.Caller
-	entered chan struct{} // when not nil, Stats says so here
-	release chan struct{} // and waits for this
+	entered chan struct{} // if not nil, Stats signals its start here
+	release chan struct{} // and then waits for this
 }
 
 func (f *fake) saw(c control.Caller) {
@@ -232,15 +232,15 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// A connection within the bound answers, and one beyond it is closed without a word. Asked, each of them shows which it is,
-// however long that takes: one that says nothing is closed as well in the end.
+// The server answers connections within its limit and closes others silently. A request on each
+// connection shows which it is, because the server also closes silent connections in the end.
 func TestConnectionsAreBounded(t *testing.T) {
 	c, _, _ := start(t, &fake{})
 	held := fillPlaces(t, "unix", c.Socket())
 	for _, conn := range held {
 		_ = conn.Close()
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // until the server has seen the ends
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // until the server has noticed the closed ends
 		_, err := c.Version(t.Context())
 		if err == nil {
 			return
@@ -251,7 +251,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// fillPlaces takes all places that a listener has for a user and looks that there are no more.
+// fillPlaces opens as many connections as a listener allows a user and checks that one more fails.
 func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 	t.Helper()
 	ask := func() error {

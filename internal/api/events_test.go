@@ -119,11 +119,11 @@ func TestEvents(t *testing.T) {
 	expect("process", `"change":"added"`, `"pid":5`)
 	expect("queue", `"change":"added"`, `"handle":"0x30000"`)
 
-	// A second listener begins with how things are now.
+	// A second listener starts with a snapshot.
 	if name, data := listen(t, server.URL).next(t); name != "snapshot" || !strings.Contains(data, `"pid":5`) {
 		t.Errorf("second listener: %s %s", name, data)
 	}
-	// Too much at once is a snapshot.
+	// Too many changes at once become a snapshot.
 	w.change(func(l *control.List) {
 		for i := range changesAtOnce {
 			l.Processes = append(l.Processes, control.Process{PID: 1000 + i, Session: uint64(10 + i), Queues: []control.Queue{{}}})
@@ -136,7 +136,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A client that reads nothing is dropped; the others and the sampling go on.
+// A client that does not read is dropped; the others and the sampling continue.
 func TestSlowListenerIsDropped(t *testing.T) {
 	w := newWorld()
 	f := newFeed(w)
@@ -193,7 +193,7 @@ func TestListenersAreBounded(t *testing.T) {
 	}
 }
 
-// Nobody listens: nothing is asked of the control.
+// Without listeners, the feed does not query the control.
 func TestFeedRests(t *testing.T) {
 	f := newFeed(newWorld())
 	f.period = time.Millisecond
@@ -215,7 +215,7 @@ func TestFeedRests(t *testing.T) {
 	t.Error("it still samples")
 }
 
-// The stream lives longer than the server's read and write limits, and ends with the server.
+// The stream outlives the server's read and write timeouts, and ends with the server.
 func TestEventsOverTheServer(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(context.Background())

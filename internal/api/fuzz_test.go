@@ -17,7 +17,7 @@ import (
 	"xsched/internal/model"
 )
 
-// FuzzHint: a hint is taken with everything in range, or refused in XSched's shape.
+// FuzzHint checks that a hint is accepted with all values in range, or rejected in XSched's format.
 func FuzzHint(f *testing.F) {
 	for _, seed := range []string{
 		`{"hint_type":1,"handle":65536,"priority":10}`, `{"hint_type":2,"pid":1,"handle":0,"utilization":75}`,
@@ -56,8 +56,8 @@ func FuzzHint(f *testing.F) {
 	})
 }
 
-// FuzzRequest sends anything to every route: nothing panics, every answer is
-// JSON with a sensible status, and a refused one changes nothing.
+// FuzzRequest sends arbitrary requests to every route. No handler panics, every
+// reply is JSON with a valid status, and a rejected request changes nothing.
 func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/hint", "", []byte(`{"hint_type":1,"handle":65536,"priority":10}`))
 	f.Add("POST", "/config/10000", "level=1&threshold=4&batch_size=2", []byte(nil))
@@ -67,7 +67,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("POST", control.Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
 		if strings.HasPrefix(path, control.Prefix+eventsPath) || !utf8.ValidString(path) {
-			return // it has no end
+			return // the event stream does not end
 		}
 		w := newWorld()
 		r := httptest.NewRequest("GET", "/", strings.NewReader(string(body)))
@@ -90,7 +90,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// anything answers the calls that world leaves out.
+// anything implements the calls that world lacks.
 type anything struct {
 	*world
 	fake
@@ -120,8 +120,8 @@ func (a *anything) Policy(c context.Context, d control.Caller, r control.PolicyR
 	return a.world.Policy(c, d, r)
 }
 
-// FuzzDiag: whatever the answer of the kernel, no panic, and only an
-// established socket that matches has an owner.
+// FuzzDiag checks that no reply of the kernel causes a panic, and that only a
+// matching established socket has an owner.
 func FuzzDiag(f *testing.F) {
 	src, dst := netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:50000")
 	good := make([]byte, 16+diagMsgBytes)

@@ -28,7 +28,7 @@ func scrape(t *testing.T, w *world) string {
 
 func TestMetrics(t *testing.T) {
 	golden(t, "metrics.txt", scrape(t, newWorld()))
-	// The golden file is also what Prometheus's own reader takes it for.
+	// Prometheus's own parser reads the same values.
 	text, err := os.Open("testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +46,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What is always there is there; what the engine must be asked for is left out
-// when it hangs.
+// While the engine hangs, /metrics omits only the engine's metrics.
 func TestMetricsOfASilentEngine(t *testing.T) {
 	w := newWorld()
 	w.silent, w.stats.HeartbeatAgeNS = true, 3e9
@@ -62,7 +61,7 @@ func TestMetricsAreBounded(t *testing.T) {
 	for i := range 3 * maxMetricQueues {
 		w.list.Processes = append(w.list.Processes, control.Process{PID: 1000 + i, Queues: []control.Queue{{Device: "0000:01:00.0", RanNS: int64(i)}}})
 	}
-	// Two sessions of one process must not be told twice.
+	// Two sessions of one process must not produce a duplicate.
 	w.list.Processes = append(w.list.Processes, w.list.Processes[0])
 	text := scrape(t, w)
 	if n := strings.Count(text, "\nxs_queue_busy{"); n > maxMetricQueues || n < maxMetricQueues-10 {

@@ -71,8 +71,7 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 	if !maps.Equal(said, served) {
 		t.Errorf("documented %v\nserved     %v", slices.Sorted(maps.Keys(said)), slices.Sorted(maps.Keys(served)))
 	}
-	// And the mux really has them: each known path with a method of its own is
-	// answered by something else than "no route".
+	// The mux serves every documented route: no reply is "no route".
 	mux := Handler(newWorld(), func(*http.Request) (control.Caller, error) { return control.Caller{}, errSilent })
 	for route := range served {
 		method, path, _ := strings.Cut(route, " ")
@@ -121,12 +120,12 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 		}
 	}
 	check("failure", reflect.TypeFor[control.ErrorReply](), at(t, doc, "components", "responses", "Failure", "content"))
-	// The validator itself says no.
+	// The validator rejects invalid documents.
 	schema := at(t, doc, "components", "schemas", "PolicyRequest").(object)
 	if valid(doc, schema, object{"name": 7.0}) == nil || valid(doc, schema, object{"nome": "x"}) == nil {
 		t.Error("nonsense is valid")
 	}
-	// Every hint is described with its range, and one beyond it is refused by the schema as by the control.
+	// The schema has the range of every hint and rejects values beyond it, like the control.
 	schema = at(t, doc, "components", "schemas", "HintRequest").(object)
 	for _, f := range model.HintFields() {
 		property, ok := at(t, schema, "properties").(object)[f.Name].(object)
@@ -141,7 +140,7 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 	}
 }
 
-// fill sets everything to something.
+// fill sets every field to a non-zero value.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -180,7 +179,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// largest is the last value in a hint's range.
+// largest returns the upper end of a hint's range.
 func largest(v reflect.Value, f *model.HintField) {
 	switch {
 	case v.CanInt():
@@ -190,7 +189,7 @@ func largest(v reflect.Value, f *model.HintField) {
 	}
 }
 
-// empty is what the daemon answers when it has nothing: lists are there, and have nothing in them.
+// empty is the reply of an idle daemon: all lists are present and empty.
 func empty(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Slice:
@@ -208,7 +207,7 @@ func empty(v reflect.Value) {
 	}
 }
 
-// valid is as much of JSON Schema as the document uses.
+// valid implements the subset of JSON Schema that the document uses.
 func valid(doc, schema object, value any) error {
 	if ref, ok := schema["$ref"].(string); ok {
 		name := strings.TrimPrefix(ref, "#/components/schemas/")

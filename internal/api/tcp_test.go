@@ -111,7 +111,7 @@ func TestCallerIsTheOtherEndsOwner(t *testing.T) {
 	}
 }
 
-// TestTwoUsers runs curl's part as another user: the same binary, setuid to nobody.
+// TestTwoUsers runs the client as another user: the test binary with the uid of nobody.
 func TestTwoUsers(t *testing.T) {
 	if url := os.Getenv("XSCHED_TEST_ASK"); url != "" {
 		status, body := do1(t, os.Getenv("XSCHED_TEST_METHOD"), url, "", nil)
@@ -123,7 +123,7 @@ func TestTwoUsers(t *testing.T) {
 	}
 	const nobody = 65534
 	addr := serveTCP(t, whoami{newWorld()}, HTTPOptions{})
-	// The test binary lies in a folder that only root can enter.
+	// The test binary is in a folder that only root can enter.
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestToken(t *testing.T) {
 	} {
 		status, body := do1(t, "GET", url, "", func(r *http.Request) {
 			r.Header.Set("Authorization", header)
-			r.Host = "gpu.example:50000" // the token's holder may come by any name
+			r.Host = "gpu.example:50000" // with the token, any host name is accepted
 		})
 		if status != want {
 			t.Errorf("%q: %d %s", header, status, body)
@@ -238,15 +238,15 @@ func TestToken(t *testing.T) {
 
 	c := upstream.New("127.0.0.1", portOf(t, addr))
 	defer c.Close()
-	for token, want := range map[string]bool{secret: true, "wrong": false, "": true} { // without one it is the user that counts
+	for token, want := range map[string]bool{secret: true, "wrong": false, "": true} { // without a token the uid decides
 		c.Token = token
 		if _, err := c.List(t.Context()); (err == nil) != want {
 			t.Errorf("XClient with token %q: %v", token, err)
 		}
 	}
 
-	// Without a token nobody but this machine's users: a connection that is not
-	// from the loopback has none.
+	// Without a token only local users have access; a remote connection has no
+	// uid.
 	g := &guard{}
 	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{}), "GET", "/", nil)
 	if _, err := g.identify(r); !errors.Is(err, control.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
@@ -331,7 +331,7 @@ func TestSocketOwner(t *testing.T) {
 		if err != nil || uid != os.Getuid() {
 			t.Errorf("%s: uid %d, %v", name, uid, err)
 		}
-		// The listener itself is nobody's other end, nor is a port that nobody has.
+		// Neither the listener nor an unused port is the other end of a connection.
 		for _, src := range []netip.AddrPort{local, netip.MustParseAddrPort("127.0.0.1:1")} {
 			if uid, err := find(src, remote); src != local && !errors.Is(err, errNoOwner) {
 				t.Errorf("%s of %s: uid %d, %v", name, src, uid, err)
@@ -341,7 +341,7 @@ func TestSocketOwner(t *testing.T) {
 			}
 		}
 	}
-	// What was closed is nobody's: the kernel would say root.
+	// A closed socket has no owner, although the kernel reports root.
 	_ = client.Close()
 	for name, find := range ways {
 		if uid, err := find(remote, local); err == nil {

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// TestUpstreamXcli sends, byte for byte over TCP, every request that XSched's own xcli makes: handles in
-// hexadecimal with 0x, a configuration always with all three parameters (0 and -1 for what stays), bodies as its JSON
-// library writes them, posts without a body and without a content type.
+// TestUpstreamXcli sends every request of XSched's own xcli over TCP, byte for byte. Handles are
+// hexadecimal with 0x. A configuration has all three parameters, 0 and -1 for no change. Some posts
+// have neither a body nor a content type.
 func TestUpstreamXcli(t *testing.T) {
 	w := newWorld()
 	for i := range w.list.Processes {
-		w.list.Processes[i].UID = os.Getuid() // ours to change, whoever runs this
+		w.list.Processes[i].UID = os.Getuid() // so that any user may run the test
 	}
 	addr := serveTCP(t, w, HTTPOptions{})
 	send := func(method, target, body string) (int, string) {
@@ -71,7 +71,7 @@ func TestUpstreamXcli(t *testing.T) {
 		{"active window", "POST", "/hint", "{\n\t\"display\" : 7,\n\t\"hint_type\" : 7,\n\t\"pid\" : 101\n}", success, "hint 101 window=true"},
 	} {
 		if strings.HasPrefix(c.did, "policy") && os.Getuid() != 0 {
-			continue // this world's is root's
+			continue // owned by root here
 		}
 		status, answer := send(c.method, c.target, c.body)
 		if did := w.taken(); status != http.StatusOK || !strings.HasPrefix(answer, c.answer) || did != c.did {

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares with a file of testdata.
+// golden compares with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := "testdata/" + name
@@ -41,7 +41,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// world is a Control with two programs, of uid 1000 and 2000, that notes what was changed.
+// world is a Control with two programs, of uid 1000 and 2000, that records changes.
 type world struct {
 	control.Control // nil: a method that is not overridden panics
 
@@ -172,7 +172,7 @@ func as(uid int) Identify {
 	return func(*http.Request) (control.Caller, error) { return control.Caller{UID: uid}, nil }
 }
 
-// TestXSchedRoutes holds every answer of XSched's routes to the golden file.
+// TestXSchedRoutes compares all replies of XSched's routes with the golden file.
 func TestXSchedRoutes(t *testing.T) {
 	w := newWorld()
 	root, user := Handler(w, as(0)), Handler(w, as(1000))
@@ -204,7 +204,7 @@ func TestXSchedRoutes(t *testing.T) {
 	post("/config/10000?level=2")
 	post("/config/0x20000?threshold=32&batch_size=16")
 	post("/config/20000?batch_size=1")
-	post("/config/10000?level=0&threshold=-1&batch_size=-1") // what XSched's xcli sends for "no change"
+	post("/config/10000?level=0&threshold=-1&batch_size=-1") // XSched's xcli sends this for "no change"
 	post("/config/10000?level=3&threshold=-1&batch_size=-1")
 	post("/config/10000")
 	post("/config/10000?level=4")
@@ -281,7 +281,7 @@ func cutLong(text string) string {
 	return out.String()
 }
 
-// TestXClient talks to the real handler over a real connection.
+// TestXClient uses the real handler over a real connection.
 func TestXClient(t *testing.T) {
 	w := newWorld()
 	server := httptest.NewServer(Handler(w, as(0)))

@@ -65,7 +65,7 @@ note: 15: Lv1 on 0000:01:00.0: Lv3 was requested: no driver
 	}
 
 	text.Reset()
-	list.Processes = list.Processes[:3] // notes are not cut
+	list.Processes = list.Processes[:3] // notes are not shortened
 	list.Mode = "off"
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestDocumented: docs/cli.md has a row for every command, of none that does not exist, and every flag that a row
-// names is one of that command.
+// TestDocumented checks that docs/cli.md has a row for exactly the existing commands, and that every
+// flag in a row belongs to its command.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestDocumented(t *testing.T) {
 		if !inTable || strings.HasPrefix(line, "|---") {
 			continue
 		}
-		cells := strings.SplitN(line, "|", 3) // a bar inside is written \|
+		cells := strings.SplitN(line, "|", 3) // a bar inside a cell is escaped as \|
 		first := cells[1]
 		for strings.HasSuffix(first, `\`) {
 			more := strings.SplitN(cells[2], "|", 2)
@@ -65,7 +65,7 @@ func TestDocumented(t *testing.T) {
 				known = append(known, c)
 				documented[name] = true
 			} else {
-				t.Errorf("docs/cli.md has a row of %q, which is no command", name)
+				t.Errorf("docs/cli.md has a row for %q, which is not a command", name)
 			}
 		}
 		for _, m := range flag.FindAllStringSubmatch(line, -1) {
@@ -81,7 +81,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// mentions says that a flag in a row is another command's, named with it: `serve --record`.
+// mentions reports whether a row names the flag together with another command: `serve --record`.
 func mentions(line, name string) bool {
 	return regexp.MustCompile("`(serve|run)[^`]*--" + name + "[^a-z-]").MatchString(line)
 }

@@ -21,7 +21,7 @@ func busyPort(ts *testscript.TestScript, _ bool, _ []string) {
 	setPort(ts, l)
 }
 
-// freePort sets PORT to a port that nobody uses.
+// freePort sets PORT to an unused port.
 func freePort(ts *testscript.TestScript, _ bool, _ []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)
@@ -35,7 +35,7 @@ func setPort(ts *testscript.TestScript, l net.Listener) {
 	ts.Setenv("PORT", port)
 }
 
-// tool CODE TEXT CMD...: like failure, for the program that is called CMD.
+// tool CODE TEXT CMD...: like failure, for a program named CMD.
 func tool(ts *testscript.TestScript, _ bool, args []string) {
 	exits(ts, false, append([]string{args[0]}, args[2:]...))
 	text := ts.ReadFile("stderr")
@@ -63,7 +63,7 @@ func pause(ts *testscript.TestScript, _ bool, args []string) {
 	time.Sleep(d)
 }
 
-// shows TEXT CMD...: repeats the command until its output has TEXT, for 10 s.
+// shows TEXT CMD...: repeats the command for up to 10 s until its output contains TEXT.
 func shows(ts *testscript.TestScript, _ bool, args []string) {
 	for range 100 {
 		if err := ts.Exec(args[1], args[2:]...); err == nil && strings.Contains(ts.ReadFile("stdout"), args[0]) {

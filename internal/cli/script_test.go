@@ -30,13 +30,13 @@ func TestScripts(t *testing.T) {
 	if embedded.Digest(embedded.Shim) == "" && os.Getenv("XSCHED_CI") == "1" {
 		t.Fatal("the shim is not built; run `make build` first")
 	}
-	t.Setenv("XSCHED_CACHE", t.TempDir()) // this process's own
+	t.Setenv("XSCHED_CACHE", t.TempDir()) // the cache of this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XSCHED_DIR", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("XSCHED_CACHE", filepath.Join(env.WorkDir, "cache"))
-			env.Defer(func() { // a device survives its daemon; it must not survive a script that failed
+			env.Defer(func() { // a device survives its daemon, but must not survive a failed script
 				if client, err := vdevice.Dial(filepath.Join(env.WorkDir, "d", "vgpu.sock")); err == nil {
 					_ = client.Quit()
 					_ = client.Close()
@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 		},
 		Condition: func(name string) (bool, error) {
 			switch name {
-			case "built": // the C artefacts are inside
+			case "built": // the C artefacts are embedded
 				return embedded.Digest(embedded.Shim) != "" && embedded.Digest(embedded.Tenant) != "", nil
 			case "mounts": // a private mount is possible
 				return exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt").Run() == nil, nil
@@ -87,8 +87,8 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// failure CODE TEXT CMD...: the command prints nothing but one line "xsched: cause; remedy"
-// that has TEXT in it, and ends with this code.
+// failure CODE TEXT CMD...: the command prints only one line "xsched: cause; remedy" that contains
+// TEXT, and exits with this code.
 func failure(ts *testscript.TestScript, _ bool, args []string) {
 	exits(ts, false, append([]string{args[0]}, args[2:]...))
 	text := ts.ReadFile("stderr")
@@ -106,7 +106,7 @@ func failure(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// await CMD...: repeats the command until it succeeds, for 10 s.
+// await CMD...: repeats the command for up to 10 s until it succeeds.
 func await(ts *testscript.TestScript, _ bool, args []string) {
 	limit := time.Now().Add(10 * time.Second)
 	for {
@@ -126,7 +126,7 @@ func endDevice(ts *testscript.TestScript, _ bool, args []string) {
 	client, err := vdevice.Dial(args[0])
 	ts.Check(err)
 	defer client.Close()
-	_ = client.Quit() // the answer may not come any more
+	_ = client.Quit() // the device may exit before it replies
 	for range 500 {
 		if _, err := os.Stat(args[0]); os.IsNotExist(err) {
 			return

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestXcliRequests: what each command of xcli sends to a server, and shows of its answers, in upstream's shapes: such a server
-// can't tell our xcli from its own.
+// TestXcliRequests checks the requests and output of every xcli command against upstream's formats,
+// so that an upstream server accepts our xcli.
 func TestXcliRequests(t *testing.T) {
 	const list = `{"xqueues":[
 		{"handle":65536,"device":8589934848,"level":3,"pid":11,"threshold":16,"batch_size":8,"ready":true,"suspended":false},

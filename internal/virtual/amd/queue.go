@@ -3,7 +3,6 @@
 package vamd
 
 import (
-
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver/amd/abi"
