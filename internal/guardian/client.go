@@ -20,14 +20,14 @@ import (
 	"xsched/internal/seqpacket"
 )
 
-// Client is the daemon's end. The guardian is started with the first process
-// that needs it, and again should it die.
+// Client is the daemon's side of the guardian, which starts with the first attached process and
+// restarts if it dies.
 type Client struct {
 	command []string
 	place   driver.Place
 	log     *slog.Logger
 
-	supervised, replaced atomic.Int64 // processes with a supervisor, and how often one was replaced
+	supervised, replaced atomic.Int64 // supervised processes, and replaced supervisors
 
 	mu       sync.Mutex
 	sock     int // -1: not started
@@ -41,22 +41,22 @@ type Client struct {
 
 var _ driver.Guardian = (*Client)(nil)
 
-// ErrClosed is a guardian of a daemon that is stopping.
+// ErrClosed reports that the daemon is stopping.
 var ErrClosed = errors.New("guardian is closed")
 
 const (
-	answerTime = 2 * time.Second // that the guardian may take to answer
-	endTime    = 3 * time.Second // that Close waits for its last work
+	answerTime = 2 * time.Second // limit for an answer
+	endTime    = 3 * time.Second // limit for Close to wait for pending restores
 )
 
-// NewClient prepares; nothing is started. command is the program and its
-// arguments; it gets its socket as descriptor 3.
+// NewClient starts nothing yet. command is the program with its arguments; the program receives its
+// socket as descriptor 3.
 func NewClient(command []string, place driver.Place, log *slog.Logger) *Client {
 	return &Client{command: command, place: place, log: log, sock: -1, wards: map[uint64]driver.Ward{}}
 }
 
-// Keep has a process guarded; nothing may be done to it before this returned
-// nil. The client keeps duplicates, for a guardian that has to be replaced.
+// Keep guards a process. The daemon must not act on the process before Keep succeeds. The client
+// keeps duplicates for a replacement guardian.
 func (c *Client) Keep(w driver.Ward) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Client) Keep(w driver.Ward) error {
 		return err
 	}
 	if err := c.hand(own); err != nil {
-		// It may have it all the same, by an answer that came too late; nothing was done to it yet.
+		// The guardian may have accepted after the timeout; the process is still untouched.
 		_ = c.tell(message{Op: "detach", Session: w.Session, Restored: true}, nil)
 		closeWard(own)
 		return err
@@ -80,7 +80,7 @@ func (c *Client) Keep(w driver.Ward) error {
 	return nil
 }
 
-// Update tells what has to be restored from now on; the session is guarded already.
+// Update replaces the restore data of a guarded session.
 func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,8 +106,7 @@ func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error 
 	return nil
 }
 
-// Drop ends the guarding of a session. Unless its process is known to run
-// natively, the guardian goes on until it has restored it.
+// Drop ends the guarding of a session. Unless restored, the guardian first restores the process.
 func (c *Client) Drop(session uint64, restored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +133,8 @@ func (c *Client) Drop(session uint64, restored bool) {
 	}
 }
 
-// Close ends the guardian. It first restores the processes it still has, and
-// may outlive the daemon for that.
+// Close ends the guardian, which first restores its remaining processes and may outlive the daemon
+// for that.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -158,8 +157,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Stats returns the guardian's pid (0: not running), how many processes it and supervisors guard, and how often
-// one of them was replaced.
+// Stats returns the guardian's pid (0: not running), the number of guarded processes, and the
+// number of restarts, supervisors included.
 func (c *Client) Stats() (pid, attached, restarts int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +168,7 @@ func (c *Client) Stats() (pid, attached, restarts int) {
 	return pid, len(c.wards) + int(c.supervised.Load()), c.restarts + int(c.replaced.Load())
 }
 
-// start starts the process if there is none. Preconditions: c.mu is held.
+// start starts the guardian if needed. Preconditions: c.mu is held.
 func (c *Client) start() error {
 	if c.sock >= 0 {
 		return nil
@@ -189,7 +188,7 @@ func (c *Client) start() error {
 	return nil
 }
 
-// wait replaces a guardian that died while there is somebody to guard.
+// wait replaces a guardian that died while processes are guarded.
 func (c *Client) wait(cmd *exec.Cmd, sock int, exited chan struct{}) {
 	err := cmd.Wait()
 	c.mu.Lock()
@@ -215,7 +214,7 @@ func (c *Client) wait(cmd *exec.Cmd, sock int, exited chan struct{}) {
 	}
 }
 
-// drop gives the socket up. Preconditions: c.mu is held.
+// drop closes the socket. Preconditions: c.mu is held.
 func (c *Client) drop() {
 	if c.sock >= 0 {
 		_ = unix.Close(c.sock)
@@ -223,13 +222,13 @@ func (c *Client) drop() {
 	}
 }
 
-// hand tells the guardian about a process. Preconditions: c.mu is held.
+// hand sends a process to the guardian. Preconditions: c.mu is held.
 func (c *Client) hand(w driver.Ward) error {
 	m := message{Op: "attach", Session: w.Session, Driver: w.Driver, PID: w.PID, State: w.State}
 	return c.ask(m, append([]int{w.Page, w.PIDFD}, w.FDs...))
 }
 
-// ask sends a message and waits for its answer. Preconditions: c.mu is held.
+// ask sends a message and waits for the reply. Preconditions: c.mu is held.
 func (c *Client) ask(m message, fds []int) error {
 	if err := c.tell(m, fds); err != nil {
 		return err
@@ -244,13 +243,13 @@ func (c *Client) ask(m message, fds []int) error {
 			return fmt.Errorf("guardian: %s", r.Error)
 		case r.Seq == c.seq:
 			return nil
-		case time.Now().After(end): // this was the answer to one that was given up
+		case time.Now().After(end): // only late replies to abandoned messages arrived
 			return errors.New("guardian: no answer in time")
 		}
 	}
 }
 
-// tell sends a message whose answer nobody may wait for. Preconditions: c.mu is held.
+// tell sends a message without waiting for the reply. Preconditions: c.mu is held.
 func (c *Client) tell(m message, fds []int) error {
 	c.seq++
 	m.Seq = c.seq
@@ -278,18 +277,18 @@ func closeWard(w driver.Ward) {
 	seqpacket.CloseAll(w.FDs)
 }
 
-// Guarding counts processes with a supervisor.
+// Guarding counts supervised processes.
 func (c *Client) Guarding(delta int) { c.supervised.Add(int64(delta)) }
 
-// Replaced counts supervisors that ended and were replaced.
+// Replaced counts supervisors that were replaced.
 func (c *Client) Replaced() { c.replaced.Add(1) }
 
-// Spawn starts a guardian process for one driver alone.
+// Spawn starts a guardian process for one driver.
 func (c *Client) Spawn(args ...string) (sock int, cmd *exec.Cmd, err error) {
 	return spawn(append(slices.Clone(c.command), args...))
 }
 
-// spawn starts a process with one end of a socket as its descriptor 3.
+// spawn starts a process with one end of a socket as descriptor 3.
 func spawn(command []string) (sock int, cmd *exec.Cmd, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -301,7 +300,7 @@ func spawn(command []string) (sock int, cmd *exec.Cmd, err error) {
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
 	cmd = exec.Command(command[0], command[1:]...)
 	cmd.ExtraFiles = []*os.File{theirs}
-	// A session of its own: the terminal's signals are for the daemon.
+	// A new session shields the guardian from the daemon's terminal signals.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		_ = unix.Close(pair[0])

@@ -13,7 +13,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// What it does to processes is tested with a virtual GPU, in package daemon.
+// Package daemon tests the effect on processes with a virtual GPU.
 
 func open(t *testing.T) int {
 	t.Helper()
@@ -55,7 +55,7 @@ func TestBadRequestsLeakNothing(t *testing.T) {
 	}
 }
 
-// A process that has ended is let go at the next look.
+// The next look drops a process that has ended.
 func TestEndedProcess(t *testing.T) {
 	g := &guardian{wards: map[uint64]*ward{}, drivers: registry.All(), place: &driver.Place{Virtual: true, Socket: "/nowhere"}}
 	before := count(t)

@@ -19,31 +19,31 @@ import (
 )
 
 const (
-	lookPeriod  = 20 * time.Millisecond  // between two looks at heartbeat and leases
-	filePeriod  = 50 * time.Millisecond  // between two looks whether a process still has its file
-	tryTime     = time.Second            // for one attempt, where a device can be given up on
-	retryMax    = 500 * time.Millisecond // between two attempts that fail
-	repeatAfter = time.Second            // an operation of a half-stuck daemon may land after ours
-	finalTime   = 30 * time.Second       // to restore after the daemon is gone
+	lookPeriod  = 20 * time.Millisecond  // interval of heartbeat and lease checks
+	filePeriod  = 50 * time.Millisecond  // interval of checks for closed files
+	tryTime     = time.Second            // per attempt; bounds a failing device
+	retryMax    = 500 * time.Millisecond // longest back-off
+	repeatAfter = time.Second            // a delayed operation of a stalled daemon may take effect after ours
+	finalTime   = 30 * time.Second       // to restore after the daemon ended
 )
 
-// ward is one attached process. The guardian's one goroutine owns it; an attempt to
-// restore, which blocks as long as the device does, has a goroutine of its own.
+// ward is one attached process, owned by the guardian's goroutine. An attempt to restore blocks as
+// long as the device does, so it has its own goroutine.
 type ward struct {
 	pid      int
 	pidfd    int
 	page     wire.ClientPage
 	restorer driver.Restoration
 
-	attempt chan error // of the restoring under way; nil: none
-	epoch   uint64     // that it answers
-	retry   time.Time  // not before, after one that failed
+	attempt chan error // the restore in progress; nil: none
+	epoch   uint64     // that the attempt covers
+	retry   time.Time  // earliest next attempt after a failure
 	wait    time.Duration
 
-	silent  bool      // restored already in this silence
-	freed   uint64    // the epoch that was answered
-	again   time.Time // when to repeat it
-	leaving bool      // forgotten once it is free
+	silent  bool      // already restored since the heartbeat stopped
+	freed   uint64    // last epoch restored
+	again   time.Time // when to repeat the restore
+	leaving bool      // drop once restored
 }
 
 type guardian struct {
@@ -51,15 +51,15 @@ type guardian struct {
 	drivers []driver.Driver
 	place   *driver.Place // nil: not started
 	wards   map[uint64]*ward
-	leaving map[*ward]struct{} // no session's any more, but not free yet
+	leaving map[*ward]struct{} // detached but not restored yet
 }
 
-// Main is the guardian's whole life: it obeys the daemon at the other end of
-// the socket fd until that ends, restores everybody, and returns. A request to
-// supervise hands the process over to a driver instead.
+// Main is the guardian's main function. It serves the daemon on socket fd until the daemon ends,
+// restores every process, and returns. A supervise request hands the process over to a driver
+// instead.
 func Main(fd int, drivers []driver.Driver) error {
-	// The daemon's terminal and its service manager signal whole groups; this
-	// process ends when the daemon does, after its work.
+	// Terminals and service managers signal whole groups. The guardian must outlive the daemon
+	// until every process is restored.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	unix.CloseOnExec(fd)
 	g := &guardian{sock: fd, drivers: drivers, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}
@@ -67,7 +67,7 @@ func Main(fd int, drivers []driver.Driver) error {
 	nextFiles := time.Now()
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		// Nobody to guard: only the daemon can change that.
+		// Without wards only the daemon can wake the guardian.
 		timeout := -1
 		if len(g.wards)+len(g.leaving) > 0 {
 			timeout = int(lookPeriod / time.Millisecond)
@@ -91,7 +91,7 @@ func Main(fd int, drivers []driver.Driver) error {
 	}
 }
 
-// end restores everybody whose process still lives: the daemon is gone.
+// end restores every living process after the daemon ended.
 func (g *guardian) end() {
 	for id := range g.wards {
 		g.drop(id, false)
@@ -122,11 +122,11 @@ func (g *guardian) obey() error {
 	return seqpacket.Send(g.sock, r, nil)
 }
 
-// supervise gives the rest of this process's life to a driver.
+// supervise hands this process over to a driver.
 func (g *guardian) supervise(m message) error {
 	d, ok := g.driver(m.Driver).(driver.Supervisor)
 	if !ok {
-		return fmt.Errorf("driver %q supervises nothing", m.Driver)
+		return fmt.Errorf("driver %q has no supervisor", m.Driver)
 	}
 	return d.Supervise(g.sock, m.First)
 }
@@ -173,14 +173,14 @@ func (g *guardian) attach(m message, fds []int) error {
 		page.Release()
 		return err
 	}
-	// The new one restores what the old one did: that has only to finish what it began.
+	// The new ward restores what the old one did; the old one only finishes its attempt.
 	g.drop(m.Session, true)
 	g.wards[m.Session] = w
 	return nil
 }
 
-// drop ends the guarding of a session: at once if its process is free, else once it is.
-// An attempt that is under way has to come to its end, which may lie behind a stop.
+// drop ends the guarding of a session: at once if its process is restored, else after the restore.
+// A running attempt must finish, because it may be between a stop and an enable.
 func (g *guardian) drop(id uint64, free bool) {
 	w := g.wards[id]
 	if w == nil {
@@ -195,14 +195,14 @@ func (g *guardian) drop(id uint64, free bool) {
 	g.leaving[w] = struct{}{}
 }
 
-// close closes what is held for a process.
+// close releases a ward's resources.
 func (w *ward) close() {
 	w.restorer.Close()
 	_ = unix.Close(w.pidfd)
 	w.page.Release()
 }
 
-// prune closes and forgets the wards of which over says that there is nothing left to do.
+// prune closes and removes the wards that over selects.
 func (g *guardian) prune(over func(w *ward) bool) {
 	for id, w := range g.wards {
 		if over(w) {
@@ -218,7 +218,7 @@ func (g *guardian) prune(over func(w *ward) bool) {
 	}
 }
 
-// look does for each ward what a shim's helper does for its own process.
+// look does for each ward what the shim's helper thread does for its process.
 func (g *guardian) look() {
 	now := clock.Now()
 	g.prune(func(w *ward) bool {
@@ -232,7 +232,7 @@ func (g *guardian) look() {
 	})
 }
 
-// due says whether a process has to be set free now.
+// due reports whether a process must be restored now.
 func (w *ward) due(now model.Time) bool {
 	epoch, deadline := w.page.Lease()
 	late := now.Sub(w.page.LastHeartbeat()) > wire.HeartbeatLimitNS || deadline != 0 && now > deadline
@@ -246,8 +246,8 @@ func (w *ward) due(now model.Time) bool {
 	return late && (!w.silent || epoch > w.freed || time.Now().After(w.again))
 }
 
-// restore starts to set a process free. The epoch is read before: a suspension
-// that the daemon makes meanwhile is newer than what is said to be undone.
+// restore starts an attempt. The epoch is read first: a later suspension is newer and must not
+// count as undone.
 func (w *ward) restore() {
 	w.epoch, _ = w.page.Lease()
 	done := make(chan error, 1)
@@ -259,7 +259,7 @@ func (w *ward) restore() {
 	}()
 }
 
-// collect takes note of an attempt that has ended; true: the process is free.
+// collect handles a finished attempt; true: the process is restored.
 func (w *ward) collect() bool {
 	select {
 	case err := <-w.attempt:
@@ -277,8 +277,8 @@ func (w *ward) collect() bool {
 	}
 }
 
-// checkFiles lets go of processes that no longer have the file: they closed it
-// or called exec, and only our duplicate keeps their GPU memory.
+// checkFiles drops processes that closed their file or called exec, because only our duplicate
+// keeps their GPU memory then.
 func (g *guardian) checkFiles() {
 	g.prune(func(w *ward) bool { return w.restorer.Gone() })
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guardian is the small process that answers for processes without the
-// shim. The daemon controls those through duplicates of their files; if it dies
-// or falls silent, nothing inside them would resume them. The guardian holds
-// duplicates too, and restores them through their driver. A driver whose
-// processes only a debugger can resume has a guardian process for each.
+// Package guardian is a small process that guards processes without the shim. Nothing inside them
+// could resume them if the daemon dies or stalls. The guardian holds duplicates of their files and
+// restores them through their driver. A driver that depends on a debugger gets one guardian process
+// per attached process.
 package guardian
 
 import (
@@ -13,12 +12,12 @@ import (
 	"xsched/internal/driver"
 )
 
-// message is one packet from the daemon, as JSON.
+// message is one JSON packet from the daemon.
 type message struct {
 	Op  string `json:"op"`  // start, attach, detach, supervise
-	Seq uint64 `json:"seq"` // comes back in the reply
+	Seq uint64 `json:"seq"` // echoed in the reply
 
-	// start: where the drivers are
+	// start: location of the drivers
 	Place driver.Place `json:"place"`
 
 	// attach: with descriptors [page, pidfd, the driver's...]
@@ -27,14 +26,14 @@ type message struct {
 	PID     int             `json:"pid,omitempty"`
 	State   json.RawMessage `json:"state,omitempty"`
 
-	// detach: the daemon has restored the process. Otherwise the guardian does.
+	// detach: true if the daemon has restored the process; otherwise the guardian restores it.
 	Restored bool `json:"restored,omitempty"`
 
 	// supervise: the driver's first request
 	First json.RawMessage `json:"first,omitempty"`
 }
 
-// reply answers every message, in order; one that came too late is recognised by its number.
+// reply answers every message in order; Seq identifies late replies.
 type reply struct {
 	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`

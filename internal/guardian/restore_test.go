@@ -23,7 +23,7 @@ import (
 
 var errBusy = errors.New("busy")
 
-// fakeDriver answers by session; one that is missing succeeds.
+// fakeDriver answers by session; an unlisted session succeeds.
 type fakeDriver struct {
 	driver.Driver
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func newGuardian(does map[uint64]func(n int) error) (*guardian, *fakeDriver) {
 	return &guardian{drivers: []driver.Driver{d}, place: &driver.Place{}, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
 }
 
-// guard attaches to a process that sleeps. Its page has no heartbeat: the daemon is silent.
+// guard attaches to a sleeping process whose page has no heartbeat, as with a dead daemon.
 func guard(t *testing.T, g *guardian, session uint64) *wire.Page {
 	t.Helper()
 	page, memfd, err := wire.NewPage(session)
@@ -105,7 +105,7 @@ func lookUntil(t *testing.T, g *guardian, what string, cond func() bool) {
 	}
 }
 
-// What fails is tried again, and is not said to be done before it is.
+// A failed restore is retried and reported only after success.
 func TestRestoreIsRetried(t *testing.T) {
 	var page *wire.Page
 	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
@@ -122,7 +122,7 @@ func TestRestoreIsRetried(t *testing.T) {
 	if n := d.count(1); n != 4 {
 		t.Errorf("%d attempts", n)
 	}
-	// Once in this silence; a suspension that is made all the same is undone, too.
+	// One restore per silence; a later suspension is undone too.
 	for range 5 {
 		g.look()
 	}
@@ -134,7 +134,7 @@ func TestRestoreIsRetried(t *testing.T) {
 	lookUntil(t, g, "again", func() bool { return d.count(1) == 5 })
 }
 
-// One whose device never answers holds up nobody else, nor the daemon's requests.
+// A hung device delays neither other wards nor the daemon's requests.
 func TestStuckWardIsAlone(t *testing.T) {
 	hang := make(chan struct{})
 	g, _ := newGuardian(map[uint64]func(int) error{1: func(int) error { <-hang; return nil }})
@@ -145,7 +145,7 @@ func TestStuckWardIsAlone(t *testing.T) {
 	if stuck.RecoveredEpoch() != 0 {
 		t.Error("the stuck one is said to be free")
 	}
-	// An attempt under way comes to its end before the files are closed.
+	// A running attempt finishes before the files are closed.
 	_ = g.do(message{Op: "detach", Session: 1, Restored: true}, nil)
 	g.look()
 	if len(g.wards) != 1 || len(g.leaving) != 1 {
@@ -155,7 +155,7 @@ func TestStuckWardIsAlone(t *testing.T) {
 	lookUntil(t, g, "let go", func() bool { return len(g.leaving) == 0 })
 }
 
-// Detaching restores, unless the daemon has done that.
+// Detach restores, unless the daemon already has.
 func TestDetachRestores(t *testing.T) {
 	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if n < 3 {
@@ -174,7 +174,7 @@ func TestDetachRestores(t *testing.T) {
 	}
 }
 
-// The answer to a request that was given up is not taken for that to the next.
+// A late reply must not answer the next request.
 func TestLateAnswer(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
