@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor examines a host and reports what XSched can do there, what is
-// in the way, and the remedy. It checks what every driver needs; each driver
-// adds its own checks. Everything it looks at is handed in, so that tests can
-// make every case; it changes nothing.
+// Package doctor reports what XSched can do on a host, what limits it, and the remedy. Drivers add
+// their own checks. Callers pass in everything it examines, so that tests cover every case. The
+// examination changes nothing.
 package doctor
 
 import (
@@ -14,13 +13,11 @@ import (
 	"xsched/internal/driver"
 )
 
-// Check is one line of the report.
 type Check = driver.Check
 
-// Status of one check.
 type Status = driver.Status
 
-// A missing check is essential: without it nothing is scheduled here.
+// Missing marks an essential check: without it nothing is scheduled.
 const (
 	OK      = driver.OK
 	Note    = driver.Note
@@ -28,23 +25,23 @@ const (
 	Missing = driver.Missing
 )
 
-// Report is everything that was looked at.
+// Report is the result of an examination.
 type Report struct {
 	OK     bool         `json:"ok"`    // nothing essential is missing
-	Level  int          `json:"level"` // the best that can be expected; 0: none
+	Level  int          `json:"level"` // highest level to expect; 0: none
 	Driver string       `json:"driver,omitempty"`
 	GPUs   []driver.GPU `json:"gpus"`
 	Checks []Check      `json:"checks"`
 }
 
-// Device is what a running daemon says about a GPU.
+// Device is a running daemon's report on a GPU.
 type Device struct {
 	ID, ComputeMode, LevelReason string
 	MaxLevel                     int
 	Probed                       bool
 }
 
-// Daemon is a daemon that answers.
+// Daemon describes a running daemon.
 type Daemon struct {
 	Dir, Version, Scheduling string
 	Virtual                  bool
@@ -52,29 +49,29 @@ type Daemon struct {
 	Devices                  []Device
 }
 
-// Machine is what is looked at.
+// Machine is the host under examination.
 type Machine struct {
-	Root   string // of the file system; "/" on a real one
+	Root   string // file system root; "/" on a real host
 	UID    int
 	Getenv func(string) string
 	Kernel Kernel
-	// Drivers are those to examine.
+	// Drivers to examine.
 	Drivers []driver.Driver
 	// Open tries to open a device node for reading and writing.
 	Open func(path string) error
-	// StateDir is where daemons keep what they learn; Version is XSched's own.
+	// StateDir holds the daemons' evidence; Version is XSched's version.
 	StateDir, Version string
-	// Dir is the daemon's folder; Cache where the shim is unpacked, or why not.
+	// Dir is the daemon's directory; Cache returns the directory for the unpacked shim.
 	Dir   string
 	Cache func() (string, error)
 	// Shim unpacks the shim and returns its path; Load tries to preload it.
 	Shim func() (string, error)
 	Load func(path string) error
-	// Daemon asks the running one.
+	// Daemon queries the running daemon.
 	Daemon func() (Daemon, error)
 }
 
-// Kernel is what is asked of the kernel; nil is yes.
+// Kernel probes kernel features; nil means supported.
 type Kernel interface {
 	Pidfd() error
 	PidfdGetfd() error
@@ -84,14 +81,14 @@ type Kernel interface {
 	Nice() error     // nice -10
 }
 
-// examination is a report in the making.
+// examination is a report under construction.
 type examination struct {
 	Machine
 	report Report
-	daemon *Daemon // nil: none answers
+	daemon *Daemon // nil: no daemon responds
 }
 
-// Examine looks at everything.
+// Examine runs all checks.
 func Examine(m Machine) Report {
 	e := &examination{Machine: m, report: Report{GPUs: []driver.GPU{}, Level: 1}}
 	d, err := m.Daemon()
@@ -116,7 +113,7 @@ func (e *examination) add(name string, s Status, detail, remedy string) {
 	e.report.Checks = append(e.report.Checks, Check{Name: name, Status: s, Detail: detail, Remedy: remedy})
 }
 
-// drivers examines each driver. One that is not loaded is no defect while another is.
+// drivers examines each driver. An absent driver is not a defect if another is present.
 func (e *examination) drivers() {
 	h := driver.Host{
 		Root: e.Root, UID: e.UID, Getenv: e.Getenv, Open: e.Open, InContainer: e.inContainer(), ComputeModes: map[string]string{},
@@ -151,7 +148,7 @@ func (e *examination) drivers() {
 			case c.Status == Missing && e.virtual():
 				c.Status = Note
 			case c.Status == Missing && works:
-				c.Status = Limited // another driver has what this one lacks
+				c.Status = Limited // another driver compensates
 			}
 			e.report.Checks = append(e.report.Checks, c)
 		}
@@ -184,7 +181,7 @@ func (e *examination) inContainer() bool {
 	return e.Getenv("container") != "" || e.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
-// virtual: the daemon uses a virtual GPU, so a real one may be missing.
+// virtual reports a daemon with a virtual GPU, which excuses a missing real one.
 func (e *examination) virtual() bool { return e.daemon != nil && e.daemon.Virtual }
 
 func (e *examination) path(name string) string { return filepath.Join(e.Root, name) }

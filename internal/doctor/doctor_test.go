@@ -14,7 +14,7 @@ import (
 	"xsched/internal/driver/registry"
 )
 
-// kernel is one whose answers are set.
+// kernel returns preset answers.
 type kernel struct{ pidfd, getfd, seals, peer, realtime, nice error }
 
 func (k kernel) Pidfd() error      { return k.pidfd }
@@ -24,7 +24,7 @@ func (k kernel) PeerPidfd() error  { return k.peer }
 func (k kernel) Realtime() error   { return k.realtime }
 func (k kernel) Nice() error       { return k.nice }
 
-// file makes a file below a root.
+// file creates a file below a root.
 func file(t *testing.T, root, name, content string) {
 	t.Helper()
 	path := filepath.Join(root, name)
@@ -36,7 +36,7 @@ func file(t *testing.T, root, name, content string) {
 	}
 }
 
-// machine is a good one: an H200 with a known driver.
+// machine is a healthy host: an H200 with a measured driver.
 func machine(t *testing.T) Machine {
 	t.Helper()
 	root := t.TempDir()
@@ -72,7 +72,7 @@ func TestEverythingIsThere(t *testing.T) {
 	}
 }
 
-// A driver of a known interface is as good as a measured one once it has passed the self-test.
+// A driver with a known ABI equals a measured one once it has passed the self-test.
 func TestSelfTestedDriver(t *testing.T) {
 	m := machine(t)
 	file(t, m.Root, "sys/module/nvidia/version", "550.54.14\n")
@@ -87,7 +87,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 	refused := errors.New("operation not permitted")
 	for name, c := range map[string]struct {
 		change func(t *testing.T, m *Machine)
-		check  string // that must say so
+		check  string // that must report it
 		status Status
 		words  []string
 		level  int // 0: essential
@@ -210,7 +210,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 		"ptrace forbidden": {
 			func(t *testing.T, m *Machine) { file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "3\n") },
 			"attach", Limited,
-			[]string{"nobody"},
+			[]string{"disabled"},
 			3,
 		},
 		"ptrace of children only": {func(t *testing.T, m *Machine) {
@@ -308,7 +308,7 @@ func TestAMDOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *Machine)
 		level  int
-		check  string // that is not OK; empty: none
+		check  string // the check that is not OK; empty: none
 		words  []string
 	}{
 		"everything is there": {func(*Machine) {}, 3, "", nil},
@@ -362,7 +362,7 @@ func TestAMDOnly(t *testing.T) {
 	}
 }
 
-// One driver that works is enough: what the other lacks is a limit, no failure.
+// One working driver suffices; defects of the other only limit.
 func TestBothDrivers(t *testing.T) {
 	m := machine(t)
 	amdGPU(t, m.Root)
@@ -382,7 +382,7 @@ func TestBothDrivers(t *testing.T) {
 	}
 }
 
-// A host without any driver is told so once.
+// A host without any driver gets one message.
 func TestNoDriver(t *testing.T) {
 	m := machine(t)
 	_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
@@ -397,7 +397,7 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-// The real questions, asked of the kernel that runs the tests: they answer, and leave nothing behind.
+// The real kernel probes work and leave nothing behind.
 func TestThisKernel(t *testing.T) {
 	before, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -417,7 +417,7 @@ func TestThisKernel(t *testing.T) {
 		t.Error("a library that isn't there was loaded")
 	}
 	after, err := os.ReadDir("/proc/self/fd")
-	if err != nil || len(after) > len(before)+1 { // the runtime's own poller may have come
+	if err != nil || len(after) > len(before)+1 { // the Go runtime's poller may have opened one
 		t.Errorf("%d descriptors, were %d (%v)", len(after), len(before), err)
 	}
 }

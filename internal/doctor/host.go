@@ -19,13 +19,13 @@ func (e *examination) kernel() {
 		lack                Status
 		err                 error
 	}{
-		{"pidfd", "Linux 5.3", "the daemon can't see when programs end", Missing, e.Kernel.Pidfd()},
-		{"memfd seals", "Linux 3.17", "the shared page can't be made safe", Missing, e.Kernel.MemfdSeals()},
+		{"pidfd", "Linux 5.3", "the daemon can't detect when programs end", Missing, e.Kernel.Pidfd()},
+		{"memfd seals", "Linux 3.17", "the shared page can't be sealed", Missing, e.Kernel.MemfdSeals()},
 		{"pidfd_getfd", "Linux 5.6", "`attach` does not work", Limited, e.Kernel.PidfdGetfd()},
-		{"SO_PEERPIDFD", "Linux 6.5", "a client is named by its number, which could change hands while it connects", Note, e.Kernel.PeerPidfd()},
+		{"SO_PEERPIDFD", "Linux 6.5", "a client is identified by PID, which the kernel could reuse while it connects", Note, e.Kernel.PeerPidfd()},
 	} {
 		if f.err == nil {
-			e.add(f.name, OK, "the kernel has it", "")
+			e.add(f.name, OK, "supported", "")
 			continue
 		}
 		e.add(f.name, f.lack, fmt.Sprintf("%v: %s", f.err, f.without), "use "+f.need+" or newer; in a container allow the call")
@@ -36,7 +36,7 @@ func (e *examination) scheduling() {
 	const name = "engine thread"
 	if e.daemon != nil && e.daemon.Scheduling != "" {
 		if strings.HasPrefix(e.daemon.Scheduling, "SCHED_FIFO") || strings.HasPrefix(e.daemon.Scheduling, "nice") {
-			e.add(name, OK, "the daemon's has "+e.daemon.Scheduling, "")
+			e.add(name, OK, "runs with "+e.daemon.Scheduling, "")
 			return
 		}
 	}
@@ -46,7 +46,7 @@ func (e *examination) scheduling() {
 	case e.Kernel.Nice() == nil:
 		e.add(name, OK, "no SCHED_FIFO, but nice -10 is allowed", "")
 	default:
-		e.add(name, Note, fmt.Sprintf("neither SCHED_FIFO nor nice -10 is allowed (%v): on a full machine decisions may come late", err),
+		e.add(name, Note, fmt.Sprintf("neither SCHED_FIFO nor nice -10 is allowed (%v): decisions may be late on a loaded machine", err),
 			"run the daemon as root, with CAP_SYS_NICE, or `ulimit -r 1`")
 	}
 }
@@ -54,27 +54,27 @@ func (e *examination) scheduling() {
 func (e *examination) attach() {
 	const name = "attach"
 	if e.Kernel.PidfdGetfd() != nil {
-		return // said already
+		return // already reported
 	}
 	b, err := os.ReadFile(e.path("proc/sys/kernel/yama/ptrace_scope"))
 	scope := strings.TrimSpace(string(b))
 	switch {
 	case scope == "3":
-		e.add(name, Limited, "kernel.yama.ptrace_scope is 3: nobody may attach", "start programs with `xsched run`; the setting holds until a reboot")
+		e.add(name, Limited, "kernel.yama.ptrace_scope is 3: attaching is disabled", "start programs with `xsched run`; only a reboot clears the setting")
 	case e.UID == 0 && !e.mayTrace():
-		e.add(name, Note, "root, but without CAP_SYS_PTRACE: only some programs can be attached to",
+		e.add(name, Note, "root without CAP_SYS_PTRACE can attach only to some programs",
 			"start the container with `--cap-add SYS_PTRACE`; `xsched run` needs nothing")
 	case e.UID == 0:
 		e.add(name, OK, "root may attach to every program", "")
 	case err != nil || scope == "0":
-		e.add(name, OK, "a daemon of yours may attach to your programs", "")
+		e.add(name, OK, "your daemon may attach to your programs", "")
 	default:
-		e.add(name, Note, "kernel.yama.ptrace_scope is "+scope+": a daemon of yours may not attach to programs it did not start",
+		e.add(name, Note, "kernel.yama.ptrace_scope is "+scope+": your daemon may attach only to programs it started",
 			"run the daemon as root for `attach`; `xsched run` needs nothing")
 	}
 }
 
-// mayTrace looks for CAP_SYS_PTRACE; yes where it can't be seen.
+// mayTrace checks for CAP_SYS_PTRACE, assuming yes if unreadable.
 func (e *examination) mayTrace() bool {
 	const capSysPtrace = 19
 	b, err := os.ReadFile(e.path("proc/self/status"))
@@ -91,14 +91,14 @@ func (e *examination) runtimeDir() {
 	case errors.Is(err, fs.ErrNotExist):
 		parent := filepath.Dir(e.Dir)
 		if p, err := os.Stat(e.path(parent)); err == nil && p.IsDir() {
-			e.add(name, OK, e.Dir+" will be made", "")
+			e.add(name, OK, e.Dir+" will be created", "")
 		} else {
-			e.add(name, Note, parent+" is not there yet; the daemon makes it if it may", "set XSCHED_DIR to a folder that can be made")
+			e.add(name, Note, parent+" does not exist; the daemon tries to create it", "set XSCHED_DIR to a directory that can be created")
 		}
 	case err != nil:
-		e.add(name, Missing, fmt.Sprintf("%s: %v", e.Dir, errors.Unwrap(err)), "set XSCHED_DIR to a folder of yours")
+		e.add(name, Missing, fmt.Sprintf("%s: %v", e.Dir, errors.Unwrap(err)), "set XSCHED_DIR to a directory of your own")
 	case info.Mode()&fs.ModeSymlink != 0 || !info.IsDir():
-		e.add(name, Missing, e.Dir+" is a link or no folder", "remove it, or set XSCHED_DIR")
+		e.add(name, Missing, e.Dir+" is a link or not a directory", "remove it, or set XSCHED_DIR")
 	case owner(info) != e.UID:
 		e.add(name, Missing, fmt.Sprintf("%s belongs to uid %d", e.Dir, owner(info)), "remove it, or set XSCHED_DIR")
 	default:
@@ -116,7 +116,7 @@ func owner(info fs.FileInfo) int {
 func (e *examination) cacheDir() {
 	dir, err := e.Cache()
 	if err != nil {
-		e.add("cache folder", Missing, err.Error(), "set XSCHED_CACHE to a folder of yours")
+		e.add("cache folder", Missing, err.Error(), "set XSCHED_CACHE to a directory of your own")
 		return
 	}
 	e.add("cache folder", OK, dir, "")
@@ -131,7 +131,7 @@ func (e *examination) shim() {
 	}
 	if err := e.Load(path); err != nil {
 		e.add("shim", Missing, fmt.Sprintf("%s can't be loaded: %v", path, err),
-			"set XSCHED_CACHE to a folder on a file system without noexec; musl programs can't load it")
+			"set XSCHED_CACHE to a directory on a file system without noexec; musl programs can't load it")
 		return
 	}
 	e.add("shim", OK, path, "")
@@ -157,7 +157,7 @@ func (e *examination) service(err error) {
 			continue
 		}
 		if dev.Probed {
-			e.add("level on "+dev.ID, OK, fmt.Sprintf("level %d, as a program on it has shown", dev.MaxLevel), "")
+			e.add("level on "+dev.ID, OK, fmt.Sprintf("level %d, confirmed by a program", dev.MaxLevel), "")
 		}
 	}
 }

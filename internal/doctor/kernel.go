@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ThisKernel asks the running kernel, by doing each thing to this process itself.
+// ThisKernel probes the running kernel on this process itself.
 type ThisKernel struct{}
 
 var _ Kernel = ThisKernel{}
 
-// Pidfd opens one.
+// Pidfd opens a pidfd.
 func (ThisKernel) Pidfd() error {
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func (ThisKernel) PidfdGetfd() error {
 	return unix.Close(twin)
 }
 
-// MemfdSeals makes a memory file and seals it as a session's page is.
+// MemfdSeals creates and seals a memory file like a session's page.
 func (ThisKernel) MemfdSeals() error {
 	fd, err := unix.MemfdCreate("xsched-doctor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -52,7 +52,7 @@ func (ThisKernel) MemfdSeals() error {
 	return err
 }
 
-// PeerPidfd asks a socket for the process at its other end.
+// PeerPidfd queries a socket for its peer's pidfd.
 func (ThisKernel) PeerPidfd() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -76,11 +76,11 @@ func (ThisKernel) Nice() error {
 	return onThread(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: -10})
 }
 
-// onThread tries it on a thread that ends right after.
+// onThread sets attr on a thread that ends afterwards.
 func onThread(attr unix.SchedAttr) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with its goroutine
 		done <- unix.SchedSetAttr(0, &attr, 0)
 	}()
 	return <-done
@@ -95,19 +95,19 @@ func OpenNode(path string) error {
 	return unix.Close(fd)
 }
 
-// Preload starts a program that does nothing with a library preloaded. The loader
-// says on standard error what it can't load, and goes on.
+// Preload runs a no-op program with a library preloaded. The loader reports failures on standard
+// error and continues.
 func Preload(path string) error {
 	program, err := exec.LookPath("true")
 	if err != nil {
-		return nil // nothing to try it with
+		return nil // no program to try it with
 	}
 	cmd := exec.Command(program)
 	cmd.Env = []string{"LD_PRELOAD=" + path, "XSCHED_DISABLE=1"}
 	var said strings.Builder
 	cmd.Stderr = &said
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("a program with it ends with %w", err)
+		return fmt.Errorf("a preloaded program failed: %w", err)
 	}
 	if text := strings.TrimSpace(said.String()); text != "" {
 		return errors.New(strings.Join(strings.Fields(text), " "))
