@@ -4,22 +4,22 @@ package wire
 
 import "xsched/internal/model"
 
-// ClientPage is a page seen from the other end: by the guardian, which answers
-// for a process that has no shim, and by tests that play a shim.
+// ClientPage is the client's view of a page, for the guardian, which acts for processes without the
+// shim, and for tests.
 type ClientPage struct{ *Page }
 
-// LastHeartbeat is when the engine was last known to be alive.
+// LastHeartbeat returns the time of the engine's last heartbeat.
 func (c ClientPage) LastHeartbeat() model.Time {
 	return model.Time(load64(c.mem, OffHeaderHeartbeatNS))
 }
 
-// Lease reads the newest lease; the epoch first, as the daemon writes it last.
+// Lease reads the newest lease, epoch first, because the daemon writes the epoch last.
 func (c ClientPage) Lease() (epoch uint64, deadline model.Time) {
 	epoch = load64(c.mem, OffHeaderLeaseEpoch)
 	return epoch, model.Time(load64(c.mem, OffHeaderLeaseDeadlineNS))
 }
 
-// SetRecovered says that every suspension up to epoch was undone.
+// SetRecovered reports that every suspension up to epoch was undone.
 func (c ClientPage) SetRecovered(epoch uint64) {
 	store64(c.mem, OffHeaderRecoveredEpoch, epoch)
 	store64(c.mem, OffHeaderRecoveries, load64(c.mem, OffHeaderRecoveries)+1)
@@ -34,7 +34,7 @@ func (c ClientPage) Gate(i int) (held bool, inFlight, batch uint32) {
 	return load32(c.mem, at+OffQueueGate) == GateHeld, load32(c.mem, at+OffQueueInFlight), load32(c.mem, at+OffQueueBatch)
 }
 
-// CreateQueue puts a queue on a device into slot i.
+// CreateQueue creates a queue of a device in slot i.
 func (c ClientPage) CreateQueue(i int, domain, busSlot uint32) {
 	at, ok := slot(i)
 	if !ok {
@@ -43,7 +43,7 @@ func (c ClientPage) CreateQueue(i int, domain, busSlot uint32) {
 	store32(c.mem, at+OffQueuePCIDomain, domain)
 	store32(c.mem, at+OffQueuePCIBusSlot, busSlot)
 	if t := load64(c.mem, at+OffQueueTransitions); t&1 == 1 {
-		store64(c.mem, at+OffQueueBusyNS, 0) // it went with its work
+		store64(c.mem, at+OffQueueBusyNS, 0) // its work is gone too
 		store64(c.mem, at+OffQueueTransitions, t+1)
 	}
 	store64(c.mem, at+OffQueueGeneration, load64(c.mem, at+OffQueueGeneration)|1)
@@ -59,7 +59,7 @@ func (c ClientPage) DestroyQueue(i int) {
 	}
 }
 
-// SetBusy marks slot i busy or idle and says whether that was a change.
+// SetBusy marks slot i busy or idle and reports whether that changed it.
 func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 	at, ok := slot(i)
 	if !ok {
@@ -81,20 +81,20 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 	return true
 }
 
-// SetFed says that the program of slot i begins to wait for its queue.
+// SetFed records that the program starts waiting for the queue of slot i.
 func (c ClientPage) SetFed(i int, now model.Time) {
 	if at, ok := slot(i); ok {
 		store64(c.mem, at+OffQueueFedNS, uint64(now))
 	}
 }
 
-// Quiet says that the daemon is not to be rung for a change of slot i. It is asked after the change.
+// Quiet reports that changes of slot i need no doorbell. Call it after the change.
 func (c ClientPage) Quiet(i int) bool {
 	at, ok := slot(i)
 	return ok && load32(c.mem, at+OffQueueQuiet) != 0
 }
 
-// CreateStream puts a queue that is one stream into slot i.
+// CreateStream creates a queue for one stream in slot i.
 func (c ClientPage) CreateStream(i int, domain, busSlot uint32, priority int32) {
 	at, ok := slot(i)
 	if !ok {
@@ -105,7 +105,7 @@ func (c ClientPage) CreateStream(i int, domain, busSlot uint32, priority int32) 
 	c.CreateQueue(i, domain, busSlot)
 }
 
-// FinishRequest marks a request under name 0.
+// FinishRequest records a request under name 0.
 func (c ClientPage) FinishRequest(begin, end model.Time) {
 	n := load64(c.mem, RequestsOffset+OffRequestsFinished)
 	at := RequestsOffset + OffRequestsRing + int(n%RequestRing)*SizeOfRequest

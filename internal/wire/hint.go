@@ -11,16 +11,16 @@ import (
 	"xsched/internal/model"
 )
 
-// check validates all fields, set or not, so that readers need not.
+// check validates all fields, set or not, so that readers need no checks.
 func (v *Hint) check() error {
 	if v.Said&^HintAll != 0 {
-		return malformed("hints %#x", v.Said)
+		return Malformed("hints %#x", v.Said)
 	}
 	for i := range hintFields {
 		f := &hintFields[i]
 		value, ok := f.read(v)
 		if !ok {
-			return malformed("%s is not NUL-terminated", f.Name)
+			return Malformed("%s is not NUL-terminated", f.Name)
 		}
 		if f.Kind == model.HintName && v.Said&f.Mask == 0 {
 			continue
@@ -32,10 +32,10 @@ func (v *Hint) check() error {
 	return nil
 }
 
-// hintField is a hint with its place in the frame.
+// hintField is a hint with its position in the frame.
 type hintField struct {
 	model.HintField
-	index int // of the field in Hint
+	index int // in Hint
 }
 
 var hintFields = func() []hintField {
@@ -51,7 +51,7 @@ var hintFields = func() []hintField {
 	return out
 }()
 
-// read returns the field's value; false means a name without its NUL.
+// read returns the field's value; false: an unterminated name.
 func (f *hintField) read(v *Hint) (model.HintValue, bool) {
 	at := reflect.ValueOf(v).Elem().Field(f.index)
 	if f.Kind != model.HintName {
@@ -74,56 +74,55 @@ func (v *Hint) Change() model.HintChange {
 	return c
 }
 
-// Apply changes in h what v says.
+// Apply writes the fields that v sets to h.
 func (v *Hint) Apply(h *model.Hint) {
 	c := v.Change()
 	c.Apply(h)
 }
 
-// DecodeHint reads a HINT packet.
+// DecodeHint decodes a HINT packet.
 func DecodeHint(packet []byte) (*HintFrame, error) {
-	if err := decode(packet, FrameHint, SizeOfHintFrame); err != nil {
+	if err := Decode(packet, FrameHint, SizeOfHintFrame); err != nil {
 		return nil, err
 	}
 	h := &HintFrame{}
 	h.get(packet)
 	switch {
 	case h.Queue != QueueAll && h.Queue >= MaxQueues:
-		return nil, malformed("hint about queue %d", h.Queue)
+		return nil, Malformed("hint about queue %d", h.Queue)
 	case bytes.IndexByte(h.Policy[:], 0) < 0:
-		return nil, malformed("policy is not NUL-terminated")
+		return nil, Malformed("policy is not NUL-terminated")
 	}
 	return h, h.Hint.check()
 }
 
-// EncodeHint makes a HINT packet; the frame is filled in.
+// EncodeHint encodes a HINT packet and fills in its frame.
 func EncodeHint(h HintFrame) []byte {
 	b := make([]byte, SizeOfHintFrame)
-	h.Frame = frame(FrameHint, len(b))
+	h.Frame = NewFrame(FrameHint, len(b))
 	h.put(b)
 	return b
 }
 
-// PolicyString is the wished policy.
+// PolicyString returns the requested policy.
 func (v *HintFrame) PolicyString() string { return cString(v.Policy[:]) }
 
-// PolicyString is the wished policy.
+// PolicyString returns the requested policy.
 func (v *Hello) PolicyString() string { return cString(v.Policy[:]) }
 
-// Mark is a request that a program says it has finished.
+// Mark is a finished request that a program marked.
 type Mark struct {
 	Name       string
 	Begin, End model.Time
 }
 
-// Marks calls f for the requests finished since the count after, oldest first,
-// and returns the new count and how many were overwritten before they were read.
-// Each is read once, and what does not hold together is counted as lost.
+// Marks calls f for the requests finished after the given count, oldest first. It returns the new
+// count and the number lost. Each is read once; inconsistent ones count as lost.
 func (p *Page) Marks(after uint64, f func(Mark)) (count, lost uint64) {
 	at := RequestsOffset
 	count = load64(p.mem, at+OffRequestsFinished)
 	if count <= after {
-		return count, 0 // fewer than before: the client writes nonsense, or nothing
+		return count, 0 // the count went backwards: invalid client data
 	}
 	first := after
 	if count-first > RequestRing {
@@ -145,7 +144,7 @@ func (p *Page) Marks(after uint64, f func(Mark)) (count, lost uint64) {
 	return count, lost
 }
 
-// requestName copies a name word by word: the client may write while we read.
+// requestName copies a name word by word, because the client may write concurrently.
 func (p *Page) requestName(i int) string {
 	var b [RequestNameBytes]byte
 	at := RequestsOffset + OffRequestsNames + i*RequestNameBytes

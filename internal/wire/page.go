@@ -12,22 +12,21 @@ import (
 	"xsched/internal/model"
 )
 
-// pageSeals keep the other side from pulling the memory away under us.
+// pageSeals prevent the peer from truncating the mapping.
 const pageSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Page is a mapped session page. The client may write any byte of it at any
-// time: readers here read each value once, by an atomic load, and bound every
-// index. Only the daemon's fields are ever written.
+// Page is a mapped session page. The client may write any byte at any time. Readers therefore load
+// each value once, atomically, and bound every index. The daemon writes only its own fields.
 //
-// A page is mapped until its last holder releases it, because a device worker
-// that is stuck in an ioctl may outlive its session.
+// The page stays mapped until the last holder releases it, because a worker stuck in an ioctl may
+// outlive its session.
 type Page struct {
 	mem  []byte
 	refs atomic.Int32
 }
 
-// NewPage creates a sealed memory file with the identity of a session in it and
-// maps it. The file descriptor is the caller's to hand over and close.
+// NewPage creates, seals and maps a memory file with a session's identity. The caller passes on and
+// closes the descriptor.
 func NewPage(session uint64) (*Page, int, error) {
 	fd, err := unix.MemfdCreate("xsched-page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -61,7 +60,7 @@ func setUpPage(fd int, session uint64) (*Page, error) {
 	return p, nil
 }
 
-// MapPage maps a page that somebody else made, after checking that it can't shrink.
+// MapPage maps a page from another process after checking its seals.
 func MapPage(fd int) (*Page, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -83,13 +82,13 @@ func MapPage(fd int) (*Page, error) {
 	return p, nil
 }
 
-// Retain adds a holder. Preconditions: the caller knows of another holder.
+// Retain adds a holder. Preconditions: another holder exists.
 func (p *Page) Retain() *Page {
 	p.refs.Add(1)
 	return p
 }
 
-// Release takes a holder away and unmaps the page with the last one.
+// Release drops a holder and unmaps the page with the last one.
 func (p *Page) Release() {
 	if p.refs.Add(-1) == 0 {
 		mem := p.mem
@@ -98,50 +97,50 @@ func (p *Page) Release() {
 	}
 }
 
-// Heartbeat says that the engine is alive.
+// Heartbeat records that the engine is alive.
 func (p *Page) Heartbeat(now model.Time) { store64(p.mem, OffHeaderHeartbeatNS, uint64(now)) }
 
-// WriteLease names a new suspension and its end. The deadline goes first: a
-// client that sees the new epoch then also sees a deadline that belongs to it.
+// WriteLease publishes a new suspension and its deadline. The deadline goes first, so that a client
+// that sees the new epoch sees its deadline too.
 func (p *Page) WriteLease(epoch uint64, deadline model.Time) {
 	store64(p.mem, OffHeaderLeaseDeadlineNS, uint64(deadline))
 	store64(p.mem, OffHeaderLeaseEpoch, epoch)
 }
 
-// WriteLeaseDeadline moves the end of the newest lease; 0: nothing is suspended.
+// WriteLeaseDeadline moves the newest lease's deadline; 0: nothing is suspended.
 func (p *Page) WriteLeaseDeadline(deadline model.Time) {
 	store64(p.mem, OffHeaderLeaseDeadlineNS, uint64(deadline))
 }
 
-// RecoveredEpoch is the newest lease the client says it has undone.
+// RecoveredEpoch returns the newest lease that the client reports as undone.
 func (p *Page) RecoveredEpoch() uint64 { return load64(p.mem, OffHeaderRecoveredEpoch) }
 
-// Recoveries is how often the client says it had to.
+// Recoveries returns the client's count of recoveries.
 func (p *Page) Recoveries() uint64 { return load64(p.mem, OffHeaderRecoveries) }
 
-// QueueCount is how many slots were ever used, never more than there are.
+// QueueCount returns the number of slots ever used, bounded by MaxQueues.
 func (p *Page) QueueCount() int { return int(min(load64(p.mem, OffHeaderQueueCount), MaxQueues)) }
 
-// QueueView is one reading of a slot's client half.
+// QueueView is a snapshot of a slot's client half.
 type QueueView struct {
 	Transitions uint64
 	ChangedNS   uint64
 	Generation  uint64
 	Device      model.DeviceID
 	Priority    int32
-	Stream      bool // one stream, not all of a context's
+	Stream      bool // one stream, not a whole context
 	Submitted   uint64
-	BusyNS      int64  // as in the page: Worked reads it
-	FedNS       uint64 // as in the page: Fed reads it
+	BusyNS      int64  // raw; see Worked
+	FedNS       uint64 // raw; see Fed
 }
 
-// InUse says that the slot holds a queue now.
+// InUse reports whether the slot holds a queue.
 func (q *QueueView) InUse() bool { return q.Generation&1 == 1 }
 
-// Busy says that the queue has work.
+// Busy reports whether the queue has work.
 func (q *QueueView) Busy() bool { return q.Transitions&1 == 1 }
 
-// Worked is for how long the queue had work up to now, as its client says.
+// Worked returns the client-reported busy time up to now.
 func (q *QueueView) Worked(now model.Time) time.Duration {
 	if q.BusyNS < 0 {
 		return time.Duration(q.BusyNS + int64(now))
@@ -149,8 +148,8 @@ func (q *QueueView) Worked(now model.Time) time.Duration {
 	return time.Duration(q.BusyNS)
 }
 
-// Fed is for how long the program of a queue that is idle now had been submitting, in a busy time that began
-// at a time, before it waited for the rest; 0: that is not known.
+// Fed returns how long the program submitted work before it waited, in the busy period that started
+// at began; 0: unknown.
 func (q *QueueView) Fed(began uint64) time.Duration {
 	if q.Busy() || q.FedNS < began || q.FedNS > q.ChangedNS {
 		return 0
@@ -165,8 +164,8 @@ func slot(i int) (int, bool) {
 	return HeaderBytes + i*QueueBytes, true
 }
 
-// Queue reads slot i; a slot out of range reads as never used. The generation
-// comes first: the client publishes it after what it describes.
+// Queue reads slot i; an out-of-range slot reads as unused. The generation comes first, because the
+// client publishes it last.
 func (p *Page) Queue(i int) QueueView {
 	at, ok := slot(i)
 	if !ok {
@@ -182,8 +181,8 @@ func (p *Page) Queue(i int) QueueView {
 	q.Priority = int32(load32(p.mem, at+OffQueuePriority))
 	q.Stream = load32(p.mem, at+OffQueueKind) == QueueStream
 	q.Submitted = load64(p.mem, at+OffQueueSubmitted)
-	// Transitions before the time of the change: the client writes them the
-	// other way round, so the time read is that of this change or of a later one.
+	// Read transitions before the timestamp. The client writes them in reverse, so the timestamp
+	// belongs to this transition or a later one.
 	q.Transitions = load64(p.mem, at+OffQueueTransitions)
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
 	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
@@ -191,15 +190,14 @@ func (p *Page) Queue(i int) QueueView {
 	return q
 }
 
-// Hush has the client of slot i not ring when its queue changes.
+// Hush disables the doorbell for slot i.
 func (p *Page) Hush(i int) {
 	if at, ok := slot(i); ok {
 		store32(p.mem, at+OffQueueQuiet, 1)
 	}
 }
 
-// Listen has it ring again, and reads the slot after that: a change that the client did not ring
-// for is one that is seen here.
+// Listen enables the doorbell and then reads the slot, so that no silent change is missed.
 func (p *Page) Listen(i int) QueueView {
 	if at, ok := slot(i); ok {
 		store32(p.mem, at+OffQueueQuiet, 0)
@@ -207,7 +205,7 @@ func (p *Page) Listen(i int) QueueView {
 	return p.Queue(i)
 }
 
-// SetGate opens or closes the gate of slot i and wakes launchers when it opens.
+// SetGate opens or closes the gate of slot i and wakes held launchers.
 func (p *Page) SetGate(i int, held bool) {
 	at, ok := slot(i)
 	if !ok {
@@ -231,12 +229,12 @@ func (p *Page) SetLimits(i int, inFlight, batch uint32) {
 	store32(p.mem, at+OffQueueBatch, batch)
 }
 
-// Counters are the client's own figures.
+// Counters are the client's counters.
 type Counters struct {
 	HookedCalls, Launches, Copies, Syncs, Captured, GateWaits, GateWaitNS, Unhooked, Recoveries uint64
 }
 
-// Counters reads them, each once.
+// Counters reads each counter once.
 func (p *Page) Counters() Counters {
 	return Counters{
 		HookedCalls: load64(p.mem, OffHeaderHookedCalls),

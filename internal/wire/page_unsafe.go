@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The words of a shared page. Offsets come from generated constants and from
-// indices that the callers have bounded; the slice access checks them again.
-// Loads and stores are atomic because the other process writes at any time.
+// Accessors for words of a shared page. Offsets come from generated constants and bounded indices,
+// and slicing checks them again. Accesses are atomic, because the peer writes concurrently.
 
 func load32(mem []byte, off int) uint32 {
 	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&mem[off : off+4 : off+4][0])))
@@ -29,7 +28,7 @@ func store64(mem []byte, off int, v uint64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&mem[off : off+8 : off+8][0])), v)
 }
 
-// futexWake wakes everybody who waits on the word, in any process.
+// futexWake wakes all waiters on the word, in any process.
 func futexWake(mem []byte, off int) {
 	const futexWakeOp, all = 1, 1<<31 - 1
 	addr := uintptr(unsafe.Pointer(&mem[off : off+4 : off+4][0]))

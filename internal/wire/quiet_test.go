@@ -13,8 +13,8 @@ import (
 	"xsched/internal/model"
 )
 
-// A client that changes its queue while the daemon begins to listen either rings or is seen. Both
-// start at the same moment, thousands of times.
+// A client change that races with Listen either rings or is seen. Both start simultaneously,
+// thousands of times.
 func TestNoChangeIsLost(t *testing.T) {
 	p, fd, err := NewPage(1)
 	if err != nil {
@@ -31,10 +31,10 @@ func TestNoChangeIsLost(t *testing.T) {
 	if testing.Short() {
 		rounds = 1000
 	}
-	var ready, done atomic.Int64 // rounds that the client has begun, and ended
+	var ready, done atomic.Int64 // rounds the client has started and finished
 	var rang atomic.Bool
 	start := func(round int64) {
-		// It may not run just now: on a busy machine the other has to let it.
+		// Yield on a busy machine, so that the client can run.
 		for n := 0; ready.Load() < 2*round; n++ {
 			if n > 1000 {
 				runtime.Gosched()

@@ -64,7 +64,7 @@ func TestFramesRefuse(t *testing.T) {
 	}
 }
 
-// What a client says about when it began to wait is believed only inside the busy time that it belongs to.
+// Fed trusts the client's wait time only within the busy period it belongs to.
 func TestFed(t *testing.T) {
 	for _, c := range []struct {
 		name                string
@@ -135,7 +135,7 @@ func TestPage(t *testing.T) {
 	if p.RecoveredEpoch() != 5 || p.Recoveries() != 1 {
 		t.Error("recovery not seen")
 	}
-	// Out of range: nothing happens.
+	// Out-of-range slots are ignored.
 	for _, i := range []int{-1, MaxQueues, 1 << 40} {
 		p.SetGate(i, true)
 		p.SetLimits(i, 1, 1)

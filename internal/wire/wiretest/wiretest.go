@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Offsets asks the C compiler for the size and offsets of structs and compares
-// them with the generated file and with Go's own layout. root is the source tree's.
+// Offsets compares the C compiler's struct sizes and offsets with the generated file and Go's
+// layout. root is the source tree.
 func Offsets(t *testing.T, root, generated, header string, structs ...any) {
 	t.Helper()
 	gcc, err := exec.LookPath("gcc")
@@ -76,7 +76,7 @@ func Offsets(t *testing.T, root, generated, header string, structs ...any) {
 	}
 }
 
-// snake is the C name of a Go one.
+// snake converts a Go name to its C name.
 func snake(s string) string {
 	for _, w := range []string{"PCI", "PID", "ID", "NS", "US", "SLO", "GPU"} {
 		s = strings.ReplaceAll(s, w, w[:1]+strings.ToLower(w[1:]))
