@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seqpacket passes packets and file descriptors over SOCK_SEQPACKET
-// sockets: between daemon and shim, daemon and guardian, and in the virtual GPUs.
+// Package seqpacket passes packets and file descriptors over SOCK_SEQPACKET sockets, between
+// daemon, shim and guardian and in the virtual GPUs.
 package seqpacket
 
 import (
@@ -18,10 +18,10 @@ const (
 	MaxFDs     = 66
 )
 
-// ErrClosed: the other side has closed the connection.
-var ErrClosed = errors.New("the other side is gone")
+// ErrClosed reports that the peer closed the connection.
+var ErrClosed = errors.New("the peer closed the connection")
 
-// Rights parses the descriptors of a control message; they belong to the caller.
+// Rights returns the descriptors of a control message, which the caller owns.
 func Rights(oob []byte) []int {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -36,14 +36,13 @@ func Rights(oob []byte) []int {
 	return all
 }
 
-// CloseAll closes descriptors.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)
 	}
 }
 
-// Send sends v as JSON, with descriptors that stay the caller's.
+// Send sends v as JSON with fds, which the caller keeps.
 func Send(sock int, v any, fds []int) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -68,18 +67,18 @@ func Send(sock int, v any, fds []int) error {
 	}
 }
 
-// Inbox receives JSON messages into buffers that it reuses.
+// Inbox receives JSON messages into reused buffers.
 type Inbox struct {
 	sock     int
 	buf, oob []byte
 }
 
-// NewInbox receives from sock, which stays the caller's.
+// NewInbox receives from sock, which the caller keeps.
 func NewInbox(sock int) *Inbox {
 	return &Inbox{sock, make([]byte, MaxMessage), make([]byte, unix.CmsgSpace(MaxFDs*4))}
 }
 
-// Receive waits for a message and decodes it into v. The descriptors belong to the caller.
+// Receive waits for a message and decodes it into v. The caller owns the descriptors.
 func (i *Inbox) Receive(v any) ([]int, error) {
 	for {
 		n, oobn, flags, _, err := unix.Recvmsg(i.sock, i.buf, i.oob, unix.MSG_CMSG_CLOEXEC)
