@@ -34,7 +34,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// TestMain also is the programs of the tests: daemon, guardian, application.
+// TestMain also runs the programs of the tests: daemon, guardian, application.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		var err error
@@ -64,7 +64,7 @@ func options(dir string) daemon.Options {
 	}
 }
 
-// onAMD makes the virtual GPU an AMD one.
+// onAMD selects an AMD virtual GPU.
 func onAMD(o *daemon.Options) { o.Platform = "amd" }
 
 func daemonProgram(dir string, platform ...string) error {
@@ -82,7 +82,7 @@ func daemonProgram(dir string, platform ...string) error {
 	return <-served
 }
 
-// startDaemon starts a daemon and a server of its control socket, which ends with ctx.
+// startDaemon starts a daemon and serves its control socket until ctx ends.
 func startDaemon(ctx context.Context, o daemon.Options) (*daemon.Daemon, <-chan error, error) {
 	d, err := daemon.Start(o)
 	if err != nil {
@@ -98,7 +98,7 @@ func startDaemon(ctx context.Context, o daemon.Options) (*daemon.Daemon, <-chan 
 	return d, served, nil
 }
 
-// rm speaks to the virtual GPU as an application's driver library does.
+// rm speaks to the virtual GPU like an application's driver library.
 type rm struct{ fd int }
 
 func (r rm) ioctl(nr, bytes uint32, arg, params []byte) error {
@@ -149,7 +149,7 @@ func pad(n int, words ...uint32) []byte {
 	return b
 }
 
-// build makes what one CUDA context has, and says what the shim would say.
+// build creates the objects of one CUDA context and returns the shim's announcements.
 func (r rm) build(gpus ...uint32) ([]nvidia.RMEvent, error) {
 	client, err := r.alloc(0, 0, 0x41, nil)
 	if err != nil {
@@ -168,7 +168,7 @@ func (r rm) build(gpus ...uint32) ([]nvidia.RMEvent, error) {
 
 const computeChannels = 8
 
-// context makes what a client has on one GPU.
+// context creates a client's objects on one GPU.
 func (r rm) context(client, gpu uint32) (events []nvidia.RMEvent, err error) {
 	alloc := func(parent, class uint32, params []byte) uint32 {
 		h, e := r.alloc(client, parent, class, params)
@@ -192,8 +192,8 @@ func (r rm) context(client, gpu uint32) (events []nvidia.RMEvent, err error) {
 	return events, err
 }
 
-// appProgram is an application with one context on the virtual GPU. With a
-// second argument it has a shim. It waits for a command: exec, or the end.
+// appProgram is an application with one context on the virtual GPU; a second argument adds a shim.
+// It waits for a command: exec or end of input.
 func appProgram(args []string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -230,7 +230,7 @@ func appProgram(args []string) error {
 	return nil
 }
 
-// join does what a shim does, and is busy for ever on GPU 0.
+// join acts as the shim and stays busy on GPU 0.
 func join(path string, control int, events []nvidia.RMEvent) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -287,7 +287,7 @@ type program struct {
 	out *bufio.Reader
 }
 
-// startProgram starts this test binary as something else and waits until it is ready.
+// startProgram starts this test binary in another role and waits until it is ready.
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	self, err := os.Executable()
@@ -322,7 +322,7 @@ type world struct {
 	dir    string
 	device *vdevice.Client
 	ctl    *client.Client
-	daemon *daemon.Daemon // the last that was served
+	daemon *daemon.Daemon // the most recent one
 }
 
 func (w *world) vgpuPath() string { return filepath.Join(w.dir, "vgpu.sock") }
@@ -357,7 +357,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// serve runs a daemon in this process until the test ends, or stop is called.
+// serve runs a daemon in this process until the test ends or stop is called.
 func (w *world) serve(t *testing.T, change func(*daemon.Options)) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -390,8 +390,8 @@ func (w *world) account(t *testing.T, pid int) gpumodel.Account {
 	return a
 }
 
-// stopped says that a process is on so many GPUs. How often it was stopped says less: a daemon that gets no CPU for
-// as long as a lease finds it running, and stops it again.
+// stopped reports that a process is suspended on the given number of GPUs. The suspension count is
+// no criterion: a daemon without CPU for a whole lease suspends again.
 func (w *world) stopped(t *testing.T, pid, gpus int) func() bool {
 	var last gpumodel.Account
 	t.Cleanup(func() {

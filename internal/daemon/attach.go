@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	attachTime = 5 * time.Second       // in all; a driver's search has its own, shorter bound
-	pollPeriod = 50 * time.Millisecond // between two looks at an attached process
+	attachTime = 5 * time.Second       // in total; a driver's search has its own, shorter bound
+	pollPeriod = 50 * time.Millisecond // interval between two polls of an attached process
 )
 
-// Attach takes a process over that has no shim.
+// Attach implements control.Control: it takes over a process without the shim.
 func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	hint, err := d.attachHint(c, r)
 	if err != nil {
@@ -36,9 +36,9 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 		if _, err := d.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
 			return control.ProcessReply{}, err
 		}
-		return reply(s, fmt.Sprintf("process %d was attached to before", r.PID)), nil
+		return reply(s, fmt.Sprintf("process %d is already attached", r.PID)), nil
 	case err == nil:
-		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d has joined by itself", r.PID)
+		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d is connected through its shim", r.PID)
 	case !errors.Is(err, control.ErrNotFound):
 		return control.ProcessReply{}, err
 	}
@@ -49,7 +49,7 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 	return reply(s, fmt.Sprintf("attached to process %d in %v", r.PID, time.Since(start).Round(time.Millisecond))), nil
 }
 
-// attachHint is what a process starts with.
+// attachHint returns the initial hints of a process.
 func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.Hint, error) {
 	var h model.Hint
 	request := control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
@@ -66,30 +66,30 @@ func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.H
 	return h, nil
 }
 
-// Detach lets an attached process go.
+// Detach implements control.Control: it releases an attached process.
 func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := d.find(ctx, c, r.PID)
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
 	if !s.Attached {
-		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "it leaves when it ends", "process %d has joined by itself", r.PID)
+		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "it disconnects when it ends", "process %d is connected through its shim", r.PID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	err = d.server.Detach(ctx, r.PID)
 	if errors.Is(err, session.ErrNotFreed) {
-		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "nothing: it is set free as soon as the device answers",
+		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: it resumes as soon as the device responds",
 			"process %d was detached, but %v", r.PID, err)
 	}
 	if err := unavailable(err); err != nil {
 		return control.ProcessReply{}, typed(err)
 	}
-	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free again", r.PID)}, nil
+	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("detached from process %d", r.PID)}, nil
 }
 
-// attach finds a process's hardware queues, puts the guardian behind it, and
-// enters it. Nothing is done to it before the guardian knows how to undo it.
+// attach finds a process's hardware queues, arms the guardian and registers the process. The daemon
+// acts on it only after the guardian can undo it.
 func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (loop.ClientView, error) {
 	none := loop.ClientView{}
 	uid, command, err := lookUp(pid)
@@ -127,12 +127,12 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	return d.find(ctx, c, pid)
 }
 
-// claim keeps others from attaching to a process at the same time.
+// claim prevents concurrent attaches to a process.
 func (d *Daemon) claim(pid int) (release func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, twice := d.attaches[pid]; twice {
-		return nil, control.Errorf(control.ErrUnavailable, "try again", "process %d is being attached to", pid)
+		return nil, control.Errorf(control.ErrUnavailable, "try again", "another attach to process %d is in progress", pid)
 	}
 	d.attaches[pid] = struct{}{}
 	return func() {
@@ -142,7 +142,7 @@ func (d *Daemon) claim(pid int) (release func(), err error) {
 	}, nil
 }
 
-// attachError turns a driver's refusal into a reply.
+// attachError converts a driver's refusal to a control.Error.
 func attachError(pid int, err error) error {
 	var refused *driver.AttachError
 	if !errors.As(err, &refused) {
@@ -161,7 +161,7 @@ func attachError(pid int, err error) error {
 	return control.Errorf(kind, refused.Remedy, "process %d can't be attached to: %v", pid, err)
 }
 
-// lookUp reads who a process is.
+// lookUp returns a process's uid and command.
 func lookUp(pid int) (uid int, command string, err error) {
 	var st unix.Stat_t
 	dir := fmt.Sprintf("/proc/%d", pid)

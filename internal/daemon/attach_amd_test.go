@@ -10,7 +10,7 @@ import (
 	"xsched/internal/virtual/amd/kfdtest"
 )
 
-// A process on AMD's driver, without our shim: suspended, resumed and let go by hand.
+// An AMD process without the shim is suspended, resumed and released manually.
 func TestAttachAMD(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, onAMD)
@@ -46,7 +46,7 @@ func TestAttachAMD(t *testing.T) {
 		list, err := w.ctl.List(ctx)
 		return err == nil && len(list.Processes) == 0
 	})
-	// And once more, let go by the process's own end.
+	// A second attach ends with the process.
 	if _, err := w.ctl.Attach(ctx, p.PID); err != nil {
 		t.Fatal(err)
 	}

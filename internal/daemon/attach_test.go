@@ -17,8 +17,8 @@ import (
 	"xsched/internal/daemon"
 )
 
-// Client numbers count up for as long as the device lives: those of short-lived
-// processes lie between the newest and the one that is looked for.
+// Client numbers grow as long as the device lives. Those of short-lived processes lie between the
+// newest and the wanted one.
 func TestAttachAfterManyClients(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -32,7 +32,7 @@ func TestAttachAfterManyClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := rm{fd}
-	for range 500 { // the walk over them fits its time limit on a slow machine, too
+	for range 500 { // few enough for the walk's time limit on a slow machine
 		client, err := r.alloc(0, 0, 0x41, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAttachAfterManyClients(t *testing.T) {
 	await(t, "stopped", w.stopped(t, app.Process.Pid, 1))
 }
 
-// One RM client with channels on two GPUs: each is stopped on its own GPU.
+// One RM client with channels on two GPUs: each channel is stopped on its own GPU.
 func TestAttachTwoGPUs(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -74,9 +74,8 @@ func TestAttachTwoGPUs(t *testing.T) {
 	await(t, "forgotten", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
 }
 
-// The usual case: a batch job that was started without us, below a program that
-// was started with us. It is sliced, stopped while the high works where slices
-// are not used, and still gets its turns.
+// The common case: an attached batch job below a latency-critical program with the shim. The batch
+// job gets a short timeslice, is suspended in mode level, and still gets starvation grants.
 func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, func(o *daemon.Options) { o.StarvationBound = 300 * time.Millisecond; o.Quantum = 20 * time.Millisecond })
@@ -94,7 +93,7 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 	await(t, "the hardware prefers the high", func() bool {
 		return w.account(t, low.Process.Pid).SliceNS < native && w.account(t, high.Process.Pid).SliceNS > native
 	})
-	// Without slices it is stopped for the high, which is always busy; the bound gives it turns.
+	// Without timeslices it is suspended for the busy high, and the starvation bound grants turns.
 	if _, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +117,8 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 	wantError(t, err, control.ErrInvalid, "101")
 }
 
-// An attached program that uses no CPU is taken for idle, so that lower ones run;
-// as soon as it is stopped it counts as waiting again.
+// An attached program without CPU use counts as idle, so that lower ones run. Once suspended, it
+// counts as waiting again.
 func TestAttachedIdleIsGuessed(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -146,7 +145,7 @@ func TestAttachedIdleIsGuessed(t *testing.T) {
 	})
 }
 
-// What a GPU does is probed once for a driver and remembered over the daemon's end.
+// A GPU's levels are probed once per driver, and the next daemon reuses the result.
 func TestLevelsAreProbedOnce(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serve(t, nil)
@@ -189,7 +188,7 @@ func TestLevelsAreProbedOnce(t *testing.T) {
 	}
 }
 
-// A forced level that a program can't have is shown with the reason.
+// List shows why a program can't have the forced level.
 func TestForcedLevelIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -209,8 +208,7 @@ func TestForcedLevelIsShown(t *testing.T) {
 	}
 }
 
-// What an attached program makes later, a context on another GPU here, is found and
-// treated like the rest; the guardian knows of it too.
+// A later context of an attached program on another GPU is found, controlled and guarded.
 func TestAttachedMakesMore(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)

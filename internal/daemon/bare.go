@@ -9,7 +9,7 @@ import (
 	"xsched/internal/model"
 )
 
-// watchBare observes programs that joined and whose work no hook sees.
+// watchBare observes connected programs whose work no hook sees.
 func (d *Daemon) watchBare(ctx context.Context) {
 	t := time.NewTicker(pollPeriod)
 	defer t.Stop()

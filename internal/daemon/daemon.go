@@ -177,7 +177,7 @@ func (d *Daemon) openDrivers() driver.Place {
 	return place
 }
 
-// keepTested has drivers test their GPUs in the background. Close ends a test that runs.
+// keepTested runs the drivers' background self-tests. Close ends a running test.
 func (d *Daemon) keepTested(ctx context.Context) {
 	if d.opts.SelfTest == nil {
 		return
@@ -194,7 +194,7 @@ func (d *Daemon) keepTested(ctx context.Context) {
 	}
 }
 
-// platform is the driver that the virtual GPU implements; empty on real GPUs.
+// platform returns the driver that the virtual GPU implements; empty on real GPUs.
 func (d *Daemon) platform() string {
 	if !d.opts.Virtual {
 		return ""
@@ -259,7 +259,7 @@ func (d *Daemon) startRecording(eng *engine.Engine, cfg *loop.Config) error {
 
 // endRecording flushes and closes the recording.
 func (d *Daemon) endRecording() {
-	_ = d.record.Close() // in Stats
+	_ = d.record.Close() // the error is in Stats
 	s := d.record.Stats()
 	d.log.Info("recording written", "file", d.opts.Record, "records", s.Records, "dropped", s.Dropped, "bytes", s.Bytes, "err", s.Err)
 }

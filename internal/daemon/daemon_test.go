@@ -36,7 +36,7 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	if err != nil || len(d.Devices) != 1 || d.Devices[0].ID != "0000:01:00.0" || d.Devices[0].MaxLevel != 3 || !d.Devices[0].Virtual {
 		t.Errorf("devices %+v %v", d, err)
 	}
-	probes := w.account(t, pid).Enables // what the GPU does was asked by enabling what ran
+	probes := w.account(t, pid).Enables // probing enables running channels
 	r, err := w.ctl.Suspend(ctx, pid)
 	if err != nil || !r.Held || r.Attached || r.Level != 3 {
 		t.Fatalf("%+v %v", r, err)
@@ -46,13 +46,13 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	if q := l.Processes[0].Queues[0]; q.State != "held" || q.Preemptions != 1 {
 		t.Errorf("%+v", q)
 	}
-	time.Sleep(250 * time.Millisecond) // longer than the lease: it is kept alive
+	time.Sleep(250 * time.Millisecond) // longer than the lease, which the daemon must extend
 	a := w.account(t, pid)
 	s, err := w.ctl.Stats(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Unless the engine was late for it.
+	// Unless the engine was late.
 	if late := s.HeartbeatLate.MaxUS / 1000; (a.Disables != 1 || a.Enables != probes) && late < 50 {
 		t.Errorf("disables %d enables %d while held, heartbeats at most %.0f ms late", a.Disables, a.Enables, late)
 	}
@@ -82,11 +82,11 @@ func TestSuspendResumeAndHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "stopped again", w.stopped(t, pid, 1))
-	// SIGTERM: everybody runs, sockets are gone.
+	// After SIGTERM every process runs and the sockets are gone.
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	if a := w.account(t, pid); a.Enables < probes+2 { // more than one for a level 2: see docs/platforms/nvidia.md
+	if a := w.account(t, pid); a.Enables < probes+2 { // more than one for level 2: see docs/platforms/nvidia.md
 		t.Errorf("%d enables after the daemon's end", a.Enables)
 	}
 	for _, name := range []string{"xsched.sock", "control.sock"} {
@@ -133,7 +133,8 @@ func TestAttach(t *testing.T) {
 	if err != nil || st.Guardian.PID == 0 || st.Guardian.Attached != 1 {
 		t.Fatalf("%+v %v", st.Guardian, err)
 	}
-	// The engine is blocked: the guardian sets it free; afterwards it is suspended again.
+	// While the engine is blocked the guardian restores the process; afterwards the daemon suspends
+	// it again.
 	probes := w.account(t, pid).Enables
 	if _, err := w.ctl.Wedge(ctx, 400*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -141,7 +142,7 @@ func TestAttach(t *testing.T) {
 	took := await(t, "guardian sets it free", func() bool { return w.account(t, pid).Enables > probes })
 	t.Logf("free %v after the engine was blocked", took)
 	await(t, "suspended again", w.stopped(t, pid, 1))
-	// kill -9 of the guardian: another takes over.
+	// After SIGKILL of the guardian another one takes over.
 	_ = unix.Kill(st.Guardian.PID, unix.SIGKILL)
 	await(t, "another guardian", func() bool {
 		s, err := w.ctl.Stats(ctx)
@@ -158,7 +159,7 @@ func TestAttach(t *testing.T) {
 	wantError(t, err, control.ErrNotFound)
 }
 
-// What we hold of a process is let go when it dies or calls exec.
+// The daemon closes its duplicates when the process dies or calls exec.
 func TestAttachedFilesAreLetGo(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -179,7 +180,7 @@ func TestAttachedFilesAreLetGo(t *testing.T) {
 	}
 }
 
-// kill -9 of the daemon: an attached process runs again with its own timeslice.
+// After SIGKILL of the daemon an attached process runs with its own timeslice.
 func TestKilledDaemonWithAttachedProcess(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)
@@ -200,20 +201,20 @@ func TestKilledDaemonWithAttachedProcess(t *testing.T) {
 	t.Logf("free %v after kill -9 of the daemon", took)
 	await(t, "own slice", func() bool { return w.account(t, pid).SliceNS == native })
 	await(t, "the guardian ends", func() bool { return errors.Is(unix.Kill(st.Guardian.PID, 0), unix.ESRCH) || zombie(st.Guardian.PID) })
-	// A new daemon takes the place of the dead one.
+	// A new daemon replaces the dead one.
 	startProgram(t, "daemon", w.dir)
 	if v, err := w.ctl.Version(ctx); err != nil || v.PID == d.Process.Pid {
 		t.Errorf("%+v %v", v, err)
 	}
 }
 
-// zombie: nobody may be there to reap an orphan in a test's container.
+// zombie accounts for test containers without an init that reaps orphans.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && strings.Contains(string(b), "State:\tZ")
 }
 
-// A stopped daemon: the guardian acts; continued, the daemon starts over.
+// While the daemon is stopped the guardian acts; once continued, the daemon starts over.
 func TestStoppedDaemonWithAttachedProcess(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)
@@ -236,7 +237,7 @@ func TestStoppedDaemonWithAttachedProcess(t *testing.T) {
 	}
 }
 
-// A device that never answers one process: shown, and nobody else is held up.
+// A device that hangs for one process is reported and delays no other process.
 func TestNeverAnsweringDevice(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -291,7 +292,7 @@ func TestStartErrors(t *testing.T) {
 	wantError(t, err, control.ErrInvalid, "nope")
 }
 
-// Without a driver everything but level 1 is refused, with the reason.
+// Without a driver every level above 1 is refused with the reason.
 func TestNoDriver(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
 		t.Skip("this machine has a driver")
@@ -319,7 +320,7 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-// Permissions, asked of the daemon directly: the socket's peer is always this user.
+// Permissions are checked on the daemon directly, because the socket's peer is always this user.
 func TestPermissions(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)

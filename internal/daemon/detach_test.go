@@ -12,7 +12,7 @@ import (
 	"xsched/internal/control"
 )
 
-// silence has a suspended process whose device answers nothing from now on.
+// silence suspends a process and then hangs its device.
 func silence(t *testing.T, w *world, pid int) {
 	t.Helper()
 	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
@@ -24,7 +24,8 @@ func silence(t *testing.T, w *world, pid int) {
 	}
 }
 
-// set free: it was enabled twice, stopped and enabled, once the device answered again.
+// awaitFree waits until the process runs: after the device responds, it is enabled twice, stopped
+// and enabled.
 func awaitFree(t *testing.T, w *world, pid int) {
 	t.Helper()
 	before := w.account(t, pid).Enables
@@ -36,8 +37,7 @@ func awaitFree(t *testing.T, w *world, pid int) {
 	t.Logf("free %v after the device answered again", took)
 }
 
-// Detaching from a process while its device does not answer: nobody says that it is
-// free before it is, and it is in the end.
+// A detach while the device hangs must not report success before the process runs.
 func TestDetachWhileDeviceIsSilent(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
@@ -56,7 +56,7 @@ func TestDetachWhileDeviceIsSilent(t *testing.T) {
 	}
 }
 
-// The same when the daemon is told to end: the guardian outlives it until the process is free.
+// On shutdown the guardian outlives the daemon until the process is restored.
 func TestDaemonEndsWhileDeviceIsSilent(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)

@@ -10,9 +10,9 @@ import (
 	"xsched/internal/model"
 )
 
-// describe says what a GPU supports, without its users.
+// describe returns a GPU's properties without its users.
 func (d *Daemon) describe(id model.DeviceID, all []loop.ClientView) *control.Device {
-	owned := false // by a process with hardware queues of its own there
+	owned := false // a process has its own hardware queues there
 	level := model.LevelAuto
 	for _, s := range all {
 		if c, ok := s.Caps[id]; ok {
@@ -28,8 +28,8 @@ func (d *Daemon) describe(id model.DeviceID, all []loop.ClientView) *control.Dev
 	}
 }
 
-// someCanDo refuses a level that can't be had on any GPU. Where only some
-// programs can't have it, the level is forced on the others, and `list` says which not and why.
+// someCanDo rejects a level that no GPU supports. If only some programs lack it, the others get it,
+// and `list` shows the reason.
 func (d *Daemon) someCanDo(ctx context.Context, l model.Level) error {
 	if l <= model.LevelBlock {
 		return nil
@@ -49,7 +49,7 @@ func (d *Daemon) someCanDo(ctx context.Context, l model.Level) error {
 		reason = dev.LevelReason
 	}
 	if len(reply.Devices) == 0 {
-		return nil // the first program shows what its GPU does
+		return nil // unknown until the first program probes the GPU
 	}
 	return control.Errorf(control.ErrNotSupported, "use level 1", "no GPU supports level %d: %s", l, reason)
 }

@@ -10,8 +10,8 @@ import (
 	"xsched/internal/virtual/amd/kfdtest"
 )
 
-// An engine that hangs leaves nobody suspended, a debugged process neither; when it is back the
-// suspension is made anew.
+// A hung engine leaves no process suspended, a debugged one included. After recovery the suspension
+// is applied again.
 func TestAttachAMDEngineWedged(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, onAMD)

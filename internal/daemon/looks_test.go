@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A look can be asked for, and comes at once, but asking all the time buys no more than the share.
+// A requested scan runs at once, but frequent requests stay within the CPU share.
 func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
@@ -38,7 +38,7 @@ func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
 		if n := looks.Load(); time.Duration(n)*took > 10*time.Second/outsiderShare+took || n < 40 {
 			t.Errorf("%d looks of %v in 10 s", n, took)
 		}
-		// Left alone it looks as before.
+		// Without requests the period applies.
 		time.Sleep(outsiderPeriod)
 		looks.Store(0)
 		time.Sleep(10*outsiderPeriod + outsiderPeriod/2)

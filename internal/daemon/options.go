@@ -30,10 +30,9 @@ type Options struct {
 	// VGPUSocket is the virtual GPU's socket; empty: the driver's default name in Dir.
 	VGPUSocket string
 
-	// StateDir keeps what was learnt about GPUs; empty: nothing is kept.
+	// StateDir persists evidence about GPUs; empty: no persistence.
 	StateDir string
-	// SelfTest returns the program with which GPUs are tested in the background, and its
-	// environment; nil: the daemon does not test.
+	// SelfTest returns the program and environment for background GPU tests; nil disables them.
 	SelfTest func() (path string, env []string, err error)
 
 	// Private marks a daemon for one program and its children, which may choose the policy.

@@ -11,12 +11,12 @@ import (
 	"xsched/internal/model"
 )
 
-// An unmanaged program counts after two scans: one that has just started may be about to join.
-// Scans of a host with many processes are further apart.
+// An unmanaged program counts after two scans, because a new one may be about to connect. Scans of
+// a host with many processes are further apart.
 const (
 	outsiderPeriod     = time.Second
-	outsiderPeriodMost = 20 * time.Second // for looks of a second: some 5,000 processes
-	outsiderShare      = 20               // of the time at most one part in so many is spent looking
+	outsiderPeriodMost = 20 * time.Second // for scans of one second, about 5,000 processes
+	outsiderShare      = 20               // scanning uses at most 1/outsiderShare of the time
 )
 
 // untilNextLook is the pause after a scan of the given duration.
@@ -55,11 +55,11 @@ func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Dura
 	}
 }
 
-// lookForOutsiders scans once and returns how long that took. told is what the engine knows, seen
-// the processes of the last scan.
+// lookForOutsiders scans once and returns the duration. told is the engine's state, seen the
+// processes of the last scan.
 func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
 	users := map[model.DeviceID][]int{}
-	if managed := d.server.PIDs(); len(managed) > 0 { // else nobody is scheduled
+	if managed := d.server.PIDs(); len(managed) > 0 { // otherwise nothing is scheduled
 		began := time.Now()
 		users = d.drivers.Users(managed)
 		looked = time.Since(began)
@@ -75,13 +75,13 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 	for gpu := range told {
 		if len(users[gpu]) == 0 && d.loop.SetUnmanaged(ctx, gpu, false) == nil {
 			delete(told, gpu)
-			d.log.Info("no unmanaged program uses the GPU any more", "device", gpu.String())
+			d.log.Info("unmanaged programs left the GPU", "device", gpu.String())
 		}
 	}
 	for gpu, pids := range users {
 		if len(pids) > 0 && !told[gpu] && d.loop.SetUnmanaged(ctx, gpu, true) == nil {
 			told[gpu] = true
-			d.log.Info("an unmanaged program uses the GPU", "device", gpu.String(), "pid", pids[0])
+			d.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", pids[0])
 		}
 	}
 	d.mu.Lock()
@@ -90,7 +90,7 @@ func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]b
 	return looked
 }
 
-// others is how many programs without a session use a GPU.
+// others counts the unmanaged programs per GPU.
 func (d *Daemon) others() map[model.DeviceID]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +101,7 @@ func (d *Daemon) others() map[model.DeviceID]int {
 	return out
 }
 
-// lookAgain requests a scan: a program has come under control.
+// lookAgain requests a scan after a program came under control.
 func (d *Daemon) lookAgain() {
 	select {
 	case d.look <- struct{}{}:

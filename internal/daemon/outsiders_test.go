@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Looking at thousands of processes stays a twentieth of one CPU.
+// Scanning thousands of processes uses at most a twentieth of one CPU.
 func TestLooksAreFarEnoughApart(t *testing.T) {
 	for looked := time.Millisecond; looked <= time.Second; looked += time.Millisecond {
 		if wait := untilNextLook(looked); wait < outsiderShare*looked || wait < outsiderPeriod {

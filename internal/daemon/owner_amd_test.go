@@ -18,7 +18,7 @@ import (
 	"xsched/internal/virtual/amd/kfdtest"
 )
 
-// owned starts the test program over the double with our library in it.
+// owned starts the test program on the virtual device with the shim.
 func owned(t *testing.T, w *world, d *kfdtest.Device, extra ...string) *kfdtest.Program {
 	t.Helper()
 	shim, err := embedded.Unpack(embedded.Shim)
@@ -65,8 +65,8 @@ func level2(t *testing.T, w *world, pid int) {
 	})
 }
 
-// A program on AMD's driver with our library and a runtime that it does not hook: its
-// queues alone put it under the daemon, which has them paused by the program itself.
+// An AMD program with the shim and an unhooked runtime: its queues alone bring it under control,
+// and the shim pauses them.
 func TestOwnerAMD(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, onAMD)
@@ -86,7 +86,7 @@ func TestOwnerAMD(t *testing.T) {
 	}
 	await(t, "paused", paused)
 	p.Ask("w")
-	p.Ask("n") // a queue made meanwhile never runs either
+	p.Ask("n") // a queue created meanwhile must not run either
 	p.Ask("w")
 	time.Sleep(30 * time.Millisecond)
 	if got := p.Ask("r"); got != "R 0" {
@@ -108,7 +108,7 @@ func TestOwnerAMD(t *testing.T) {
 	if err != nil || stats.SuspendTime.Count == 0 || stats.DriverSuspendTime.Count == 0 {
 		t.Errorf("%+v %v", stats, err)
 	}
-	// Attaching to it is refused: it has joined by itself.
+	// Attach is refused, because the shim is connected.
 	if _, err := w.ctl.Attach(ctx, p.PID); !errors.Is(err, control.ErrInvalid) {
 		t.Errorf("attach: %v", err)
 	}
@@ -116,8 +116,7 @@ func TestOwnerAMD(t *testing.T) {
 	await(t, "gone with its end", func() bool { return processOf(t, w, p.PID) == nil })
 }
 
-// Whatever becomes of the daemon, the program runs: killed, stopped, or with an engine
-// that hangs.
+// The program keeps running when the daemon is killed or stopped, or its engine hangs.
 func TestOwnerAMDFailsOpen(t *testing.T) {
 	w := newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
@@ -143,7 +142,7 @@ func TestOwnerAMDFailsOpen(t *testing.T) {
 	if err := server.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	p.Ask("f") // silent for too long: it helps itself
+	p.Ask("f") // heartbeat lost: the shim resumes
 	if err := server.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +155,7 @@ func TestOwnerAMDFailsOpen(t *testing.T) {
 	_, _ = server.Process.Wait()
 	_ = os.Remove(filepath.Join(w.dir, "control.sock"))
 	server = startProgram(t, "daemon", w.dir, "amd")
-	hold() // it has joined the next one
+	hold() // connected to the next daemon
 	_ = server.Process.Signal(unix.SIGTERM)
-	p.Ask("f") // an orderly end sets it free, too
+	p.Ask("f") // an orderly shutdown resumes it too
 }

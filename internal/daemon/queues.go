@@ -12,18 +12,18 @@ import (
 	"xsched/internal/model"
 )
 
-// queuesTime bounds the wait for an answer: a device may give none.
+// queuesTime bounds the wait for a device that may hang.
 const queuesTime = 2 * time.Second
 
-// question is one that was put to the hardware of a session.
+// question is a hardware query of a session.
 type question struct {
 	answered chan struct{}
 	queues   []control.HardwareQueue
 	err      error
 }
 
-// ask joins the question that is under way for a session, or puts one: on a device that hangs there is
-// one, however many ask, and the next stop of the program comes after no more than that.
+// ask joins the session's query in progress or starts one. A hung device thus has one query at
+// most, and the next suspension waits for no more than that.
 func (d *Daemon) ask(session model.SessionID, pid int) *question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,7 +33,7 @@ func (d *Daemon) ask(session model.SessionID, pid int) *question {
 	q := &question{answered: make(chan struct{})}
 	d.questions[session] = q
 	go func() {
-		q.queues, q.err = d.hardwareQueues(context.Background(), pid) // for whoever waits, not for the first
+		q.queues, q.err = d.hardwareQueues(context.Background(), pid) // independent of the first caller's context
 		d.mu.Lock()
 		delete(d.questions, session)
 		d.mu.Unlock()
@@ -42,7 +42,7 @@ func (d *Daemon) ask(session model.SessionID, pid int) *question {
 	return q
 }
 
-// Queues asks the hardware of a program.
+// Queues implements control.Control: it queries a program's hardware.
 func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
 	out := control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{}}
 	s, err := d.find(ctx, c, r.PID)
@@ -59,7 +59,7 @@ func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.Process
 	}
 	switch {
 	case errors.Is(q.err, loop.ErrUnknownPID):
-		return out, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not known to the daemon", r.PID)
+		return out, control.Errorf(control.ErrNotFound, "it may have ended", "process %d is not managed", r.PID)
 	case q.err != nil:
 		return out, control.Errorf(control.ErrUnavailable, "", "list queues of process %d: %v", r.PID, q.err)
 	}

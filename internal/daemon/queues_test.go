@@ -15,15 +15,15 @@ import (
 	"xsched/internal/virtual/amd/kfdtest"
 )
 
-// goroutinesIn counts the goroutines that are in a function.
+// goroutinesIn counts the goroutines in a function.
 func goroutinesIn(function string) int {
 	b := make([]byte, 8<<20)
 	b = b[:runtime.Stack(b, true)]
 	return strings.Count(string(b), function+"(")
 }
 
-// Questions to a device that does not answer wait for one answer, however many ask and go: they
-// pile up neither here nor in front of the next stop of the same program.
+// Queries of a hung device share one request. They pile up neither in the daemon nor ahead of the
+// program's next suspension.
 func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	w := newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
@@ -39,7 +39,7 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	if tracer == 0 {
 		t.Fatal("nobody traces it")
 	}
-	_ = unix.Kill(tracer, unix.SIGSTOP) // it is ended for that after a second, and replaced
+	_ = unix.Kill(tracer, unix.SIGSTOP) // the daemon ends and replaces it after a second
 	most := 0
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
 		short, cancel := context.WithTimeout(ctx, 2*time.Millisecond)
@@ -53,6 +53,6 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	if most != 1 {
 		t.Errorf("%d questions were under way at once, want 1", most)
 	}
-	// Whoever asks later gets an answer, as soon as there is one.
+	// Later callers get an answer as soon as the device responds.
 	await(t, "an answer", func() bool { q, err := w.ctl.Queues(ctx, p.PID); return err == nil && len(q.Queues) > 0 })
 }

@@ -23,7 +23,7 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
-// tenant is a real program on the stand-in driver, with or without the shim.
+// tenant is a real program on the virtual driver, with or without the shim.
 type tenant struct {
 	*exec.Cmd
 	in io.WriteCloser
@@ -65,7 +65,7 @@ func (w *world) tenant(t *testing.T, name string, kernel time.Duration, shim boo
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if strings.HasPrefix(lines.Text(), "R") {
-			go func() { // iterations nobody counts
+			go func() { // drain
 				for lines.Scan() {
 				}
 			}()
@@ -85,8 +85,8 @@ func (p *tenant) say(t *testing.T, line string) {
 
 func prio(n int) string { return "XSCHED_AUTO_XQUEUE_PRIORITY=" + strconv.Itoa(n) }
 
-// What a turn costs the GPU: two lows take turns below a high that is idle. Who is
-// next is resumed before who was is stopped, so the GPU has work all the time.
+// Two lows rotate below an idle high. The next is resumed before the previous is suspended, so the
+// GPU never idles.
 func TestRotationLeavesNoGap(t *testing.T) {
 	t.Setenv("XSCHED_CACHE", t.TempDir())
 	w := newWorld(t)
@@ -140,7 +140,7 @@ func TestRotationLeavesNoGap(t *testing.T) {
 	slices.Sort(gaps)
 	t.Logf("%d changes: idle median %v, P90 %v, max %v; idle %.2f %% in all", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)*9/10], gaps[len(gaps)-1],
 		100*idle.Seconds()/all.Seconds())
-	// Made the right way round, a turn leaves no idle time at all. A busy machine may delay some turns.
+	// In that order a turn leaves no idle time. A loaded machine may delay some turns.
 	if without, _ := slices.BinarySearch(gaps, 1); without < len(gaps)/2 {
 		t.Errorf("only %d of %d turns leave no idle time", without, len(gaps))
 	}
@@ -150,7 +150,7 @@ func TestRotationLeavesNoGap(t *testing.T) {
 	_ = high
 }
 
-// held says for how long each process held GPU 0, from the device's own record.
+// held returns how long each process held GPU 0, from the device's record.
 func (w *world) held(t *testing.T, d time.Duration) map[int]time.Duration {
 	t.Helper()
 	from := clock.Now()
@@ -168,8 +168,8 @@ func (w *world) held(t *testing.T, d time.Duration) map[int]time.Duration {
 	return out
 }
 
-// Shares are hardware timeslices: one from the environment, as `run --share` sets it, one by
-// a hint, for a program that was attached to.
+// Shares are hardware timeslices: one from the environment, as `run --share` sets it, one from a
+// hint for an attached program.
 func TestShares(t *testing.T) {
 	t.Setenv("XSCHED_CACHE", t.TempDir())
 	w := newWorld(t)
@@ -194,7 +194,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("%d has a share of %d, want %d", p.PID, p.Utilization, want)
 		}
 	}
-	// Until both slices could be set a stop may have stood in for one.
+	// Before both timeslices are set, a suspension may substitute for one.
 	before, err := w.ctl.Stats(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -205,11 +205,12 @@ func TestShares(t *testing.T) {
 	if ratio < 2.5 || ratio > 3.5 {
 		t.Errorf("%.2f to 1, want 3 to 1", ratio)
 	}
-	// By the daemon's own count: a guardian that finds the daemon late on a busy machine stops and starts too.
+	// Use the daemon's own count, because the guardian may act if the daemon is late on a loaded
+	// machine.
 	if stats, err := w.ctl.Stats(ctx); err != nil || stats.Suspends != before.Suspends {
 		t.Errorf("%d stops, %v; shares need none", stats.Suspends-before.Suspends, err)
 	}
-	// Changed live, both ways.
+	// Change the share at run time.
 	h, err := w.ctl.Hint(ctx, control.HintRequest{PID: small.Process.Pid, Utilization: new(75)})
 	if err != nil || h.Utilization != 75 {
 		t.Fatalf("%+v %v", h, err)
@@ -219,8 +220,8 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// The usual case with real work: a batch job that was attached to as low, beside a high with
-// the shim. The high gets the GPU as if it were alone, the low the rest.
+// An attached low batch job runs beside a high with the shim. The high gets the GPU as if alone,
+// the low the rest.
 func TestAttachedLowAtWork(t *testing.T) {
 	t.Setenv("XSCHED_CACHE", t.TempDir())
 	w := newWorld(t)
@@ -254,7 +255,8 @@ func TestAttachedLowAtWork(t *testing.T) {
 	}
 	slices.Sort(times)
 	t.Logf("%d kernels of the high waited %v (median), %v (most)", len(times), times[len(times)/2], times[len(times)-1])
-	// One switch from the low in mid-kernel takes 0.2 ms; the driver's own slices would be 2 ms.
+	// A switch from the low in mid-kernel takes 0.2 ms; the driver's default timeslices would cost
+	// 2 ms.
 	if m := times[len(times)/2]; m > time.Millisecond {
 		t.Errorf("the high waits %v for the GPU", m)
 	}

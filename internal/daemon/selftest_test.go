@@ -14,9 +14,9 @@ import (
 	"xsched/internal/embedded"
 )
 
-// On a driver that must pass the self-test programs have level 1 until it has passed. The
-// daemon tests by itself while nobody uses the GPU, notices an upgrade of the driver when a
-// program joins, and a result of `xsched doctor --self-test` while it runs.
+// Under a driver that needs the self-test, programs have level 1 until it passes. The daemon tests
+// while the GPU is idle, detects a driver upgrade when a program connects, and picks up results of
+// `xsched doctor --self-test`.
 func TestSelfTestGivesLevels(t *testing.T) {
 	unpack := func(name string) string {
 		path, err := embedded.Unpack(name)

@@ -25,7 +25,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// statusOf reads a number of /proc/PID/status; -1: not there.
+// statusOf reads a number of /proc/PID/status; -1: missing.
 func statusOf(pid int, name string) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, ok := strings.Cut(string(b), name+":")
@@ -40,7 +40,7 @@ func statusOf(pid int, name string) int {
 	return n
 }
 
-// tracerOf is the process that traces another one; 0: none.
+// tracerOf returns a process's tracer; 0: none.
 func tracerOf(pid int) int {
 	thread := statusOf(pid, "TracerPid")
 	if thread <= 0 {
@@ -49,7 +49,7 @@ func tracerOf(pid int) int {
 	return max(statusOf(thread, "Tgid"), 0)
 }
 
-// childrenOf are the processes that one has started and not reaped.
+// childrenOf returns a process's unreaped children.
 func childrenOf(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -73,7 +73,7 @@ func filesOf(t *testing.T, pid int) int {
 	return len(e)
 }
 
-// isStopped says that a process with work gets none of it done.
+// isStopped reports that a process with work makes no progress.
 func isStopped(p *kfdtest.Program) bool {
 	before := p.Ask("r")
 	p.Ask("w")
@@ -81,14 +81,14 @@ func isStopped(p *kfdtest.Program) bool {
 	return p.Ask("r") == before
 }
 
-// traceWorld is a daemon in a process of its own over the double, and a target that it has suspended.
+// traceWorld is a daemon process on the virtual device with a suspended target.
 func traceWorld(t *testing.T) (w *world, server *program, p *kfdtest.Program) {
 	t.Helper()
 	w = newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p = d.Target(t)
 	server = startProgram(t, "daemon", w.dir, "amd")
-	// The first time opens files that stay.
+	// The first use opens files that stay open.
 	if _, err := w.ctl.Suspend(ctx, p.PID); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func traceWorld(t *testing.T) (w *world, server *program, p *kfdtest.Program) {
 	return w, server, p
 }
 
-// endTrace lets the target go; traceWorld then looks whether something is left.
+// endTrace releases the target; traceWorld then checks for leaks.
 func endTrace(t *testing.T, w *world, p *kfdtest.Program) {
 	t.Helper()
 	if _, err := w.ctl.Detach(ctx, p.PID); err != nil {
@@ -129,8 +129,8 @@ func endTrace(t *testing.T, w *world, p *kfdtest.Program) {
 	}
 }
 
-// A daemon that is stopped as a whole leaves nobody suspended, and nobody's signals waiting; when it goes
-// on it knows that, and starts over.
+// A stopped daemon leaves no process suspended and no signal pending. Once continued, it notices
+// and starts over.
 func TestAttachAMDDaemonStopped(t *testing.T) {
 	w, server, p := traceWorld(t)
 	best, numbers := time.Hour, 0
@@ -140,7 +140,7 @@ func TestAttachAMDDaemonStopped(t *testing.T) {
 		_ = server.Process.Signal(unix.SIGSTOP)
 		p.Ask("f")
 		best = min(best, time.Since(start))
-		for range 150 { // signals that queue, so that merging can't hide a loss
+		for range 150 { // queued signals, so that merging can't hide a loss
 			if err := kfdtest.SendNumber(p.PID, numbers); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,7 @@ func TestAttachAMDDaemonStopped(t *testing.T) {
 	endTrace(t, w, p)
 }
 
-// A tracer that is killed or stopped sets its target free, and is replaced; the suspension is made anew.
+// A killed or stopped supervisor frees its target and is replaced; the suspension is applied again.
 func TestAttachAMDTracerReplaced(t *testing.T) {
 	for name, sig := range map[string]unix.Signal{"killed": unix.SIGKILL, "stopped": unix.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestAttachAMDTracerReplaced(t *testing.T) {
 	}
 }
 
-// Tracers that end again and again are not replaced for ever: the process runs and is let go.
+// Supervisors that keep dying are not replaced forever: the process runs and is released.
 func TestAttachAMDTracerEndsTooOften(t *testing.T) {
 	w, _, p := traceWorld(t)
 	seen := map[int]bool{}
@@ -223,7 +223,7 @@ func TestAttachAMDTracerEndsTooOften(t *testing.T) {
 	p.Ask("f")
 }
 
-// A daemon that is killed leaves nobody suspended, traced, or behind.
+// A killed daemon leaves no process suspended or traced, and no supervisor.
 func TestAttachAMDDaemonKilled(t *testing.T) {
 	_, server, p := traceWorld(t)
 	tracer := tracerOf(p.PID)
@@ -236,8 +236,8 @@ func TestAttachAMDDaemonKilled(t *testing.T) {
 	}
 }
 
-// A supervisor suspends and resumes under a lease, through another process, and errors keep their
-// meaning on the way. The durations are logged: what they may be is for the benchmarks.
+// A supervisor suspends and resumes under a lease from another process, and errors keep their
+// class. Durations are only logged; benchmarks judge them.
 func TestTracerSuspendsAndResumes(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
@@ -290,7 +290,7 @@ func TestTracerSuspendsAndResumes(t *testing.T) {
 	if err != nil || len(queues) != 2 || queues[0].SDMA() || queues[0].Ring == 0 || !queues[1].SDMA() {
 		t.Errorf("%+v %v", queues, err)
 	}
-	// Errors keep their meaning on the way.
+	// Errors keep their class across the socket.
 	if _, err := amd.StartTracer(c, slog.New(slog.DiscardHandler), p.PID, d.Socket); !errors.Is(err, amd.ErrTraced) {
 		t.Errorf("a second tracer: %v", err)
 	}

@@ -14,9 +14,9 @@ import (
 	"xsched/internal/session"
 )
 
-// This file observes attached processes, which report nothing by themselves.
+// This file observes attached processes, which report nothing themselves.
 
-// watch polls an attached process through its driver, and observes whether it works.
+// watch polls an attached process through its driver and observes whether it works.
 func (d *Daemon) watch(s *session.Session, a driver.Attached) {
 	t := time.NewTicker(pollPeriod)
 	defer t.Stop()
@@ -37,24 +37,24 @@ func (d *Daemon) watch(s *session.Session, a driver.Attached) {
 	}
 }
 
-// A program that does nothing still wakes up now and then: a PyTorch process that sleeps uses 0.92 ms of CPU a
-// second (once, by time.process_time over 4 s; driver 580.159.04). So little does not count, unless it comes at once.
+// Idle programs still wake up: a sleeping PyTorch process uses 0.92 ms of CPU per second (measured
+// once with time.process_time over 4 s; driver 580.159.04). That little counts only in a burst.
 const (
-	restShare = 800                    // an 800th of the time is no work: 1.25 ms a second
-	restBurst = 100 * time.Microsecond // nor is that much beyond it
+	restShare = 800                    // 1/800 of the time is idle noise: 1.25 ms per second
+	restBurst = 100 * time.Microsecond // tolerated beyond that
 )
 
-// cpuMeter tells from a process's CPU time whether it works: a program that submits or waits
-// for GPU work spins or at least runs now and then, one that nobody asks for anything does not.
+// cpuMeter infers from CPU time whether a process works. A program that submits or awaits GPU work
+// spins or wakes up regularly; an idle one does not.
 type cpuMeter struct {
 	at     time.Time
 	cpu    time.Duration
-	beyond time.Duration // what it used beyond its rest
+	beyond time.Duration // CPU time beyond the idle allowance
 }
 
 func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked bool) {
 	if err != nil {
-		return true // nobody is taken for idle because we can't see him
+		return true // assume busy if unreadable
 	}
 	if m.at.IsZero() {
 		m.at, m.cpu = now, cpu
@@ -66,16 +66,16 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 	return worked
 }
 
-// observe tells the loop whether a process works.
+// observe reports to the loop whether a process works.
 func (d *Daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
 	cpu, err := cpuTime(pid)
 	_ = d.loop.Observe(ctx, id, m.look(time.Now(), cpu, err))
 }
 
-// cpuTime is the CPU time of all threads of a process. /proc has it in ticks of 10 ms only, which a
-// program that sleeps until a kernel ends may not use in a minute.
+// cpuTime returns the CPU time of all threads. /proc counts in ticks of 10 ms, which a program that
+// sleeps through its kernels may not use in a minute.
 func cpuTime(pid int) (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED; clock_getcpuclockid makes its clocks like this
+	const scheduled = 2 // CPUCLOCK_SCHED, as in clock_getcpuclockid
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid)<<3|scheduled, &t); err != nil {
 		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// What programs use that do nothing is no work; what one that sleeps through its kernels uses is.
+// Idle noise is not work; a program that sleeps through its kernels works.
 func TestCPUMeter(t *testing.T) {
 	const look = 50 * time.Millisecond
 	for _, test := range []struct {
 		name   string
-		used   time.Duration // each time it wakes up
+		used   time.Duration // per wake-up
 		every  time.Duration
-		first  time.Duration // when it is seen to work at the latest; 0: never
-		always bool          // and at every look in which it used some from then on
+		first  time.Duration // latest time to be seen working; 0: never
+		always bool          // and at every later look with CPU use
 	}{
 		{"sleeps", 0, time.Hour, 0, false},
 		{"PyTorch at rest", 92 * time.Microsecond, 100 * time.Millisecond, 0, false},
@@ -58,7 +58,7 @@ func TestCPUMeterSeesNothing(t *testing.T) {
 	}
 }
 
-// Less than a tick of /proc is seen, of all threads and of other processes.
+// cpuTime resolves less than a tick, for all threads and for other processes.
 func TestCPUTime(t *testing.T) {
 	before, err := cpuTime(os.Getpid())
 	if err != nil {
