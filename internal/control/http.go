@@ -30,7 +30,7 @@ type ErrorBody struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// codes maps the classes of daemon errors to what goes over the wire.
+// codes maps error classes to their wire representation.
 var codes = []struct {
 	kind   error
 	code   string

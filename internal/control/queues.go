@@ -2,20 +2,20 @@
 
 package control
 
-// HardwareQueues is what the hardware schedules of a program.
+// HardwareQueues lists what the hardware schedules for a process.
 type HardwareQueues struct {
 	PID    int             `json:"pid"`
 	Queues []HardwareQueue `json:"queues"`
 }
 
-// HardwareQueue is a queue, a channel or a group of channels.
+// HardwareQueue is a queue, a channel or a channel group.
 type HardwareQueue struct {
 	Driver string `json:"driver"`
 	Device string `json:"device"` // PCI address
 	// Kind: compute, copy, or group (of channels).
 	Kind    string `json:"kind"`
-	ID      uint64 `json:"id"`      // the driver's number or handle
-	Stopped bool   `json:"stopped"` // by the daemon; unknown where the program suspends itself
-	// Details are the driver's own fields; a truth value is 0 or 1.
+	ID      uint64 `json:"id"`      // driver-assigned number or handle
+	Stopped bool   `json:"stopped"` // suspended by the daemon; unknown if the program suspends itself
+	// Details holds driver-specific fields; booleans are 0 or 1.
 	Details map[string]uint64 `json:"details,omitempty"`
 }

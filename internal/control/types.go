@@ -84,9 +84,8 @@ type Queue struct {
 	Level int    `json:"level"` // effective level: 1, 2 or 3
 	// LevelReason explains why the level is not the requested or the highest one.
 	LevelReason string `json:"level_reason,omitempty"`
-	// Route is the mechanism of preemption: gate (launches are held), channels (the daemon stops
-	// hardware channels), owner (the program's shim suspends its queues) or debugger (a debugger
-	// suspends them).
+	// Route is the preemption mechanism: gate (launches are held), channels (the daemon stops
+	// hardware channels), owner (the shim suspends its queues) or debugger.
 	Route       string `json:"route"`
 	SliceUS     int64  `json:"slice_us"`          // set by the daemon; 0: the driver's default
 	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's; 0: unknown
