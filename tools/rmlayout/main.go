@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command rmlayout writes down the part of the NVIDIA driver's interface that XSched
-// uses, branch by branch: escape numbers, classes, control commands with their access
-// right, status codes, and struct sizes and offsets. The input is a clone of
-// https://github.com/NVIDIA/open-gpu-kernel-modules with its tags. The output is
-// numbers and names only; the parity test of internal/driver/nvidia/abi reads it.
+// Command rmlayout records the part of the NVIDIA driver's interface that XSched uses, per branch:
+// escapes, classes, control commands with access rights, status codes and struct layouts. The input
+// is a clone of https://github.com/NVIDIA/open-gpu-kernel-modules with its tags. The parity test of
+// internal/driver/nvidia/abi reads the output, which holds only names and numbers.
 //
 //	go run ./tools/rmlayout -repo CLONE -out internal/driver/nvidia/abi/testdata
 package main
@@ -23,7 +22,7 @@ import (
 	"xsched/tools/rmlayout/header"
 )
 
-// Where the driver's sources keep what we use.
+// Paths in the driver's sources.
 const (
 	sdk       = "src/common/sdk/nvidia/inc/"
 	generated = "src/nvidia/generated/"
@@ -60,7 +59,7 @@ var (
 
 func main() {
 	repo := flag.String("repo", "", "clone of open-gpu-kernel-modules, with its tags")
-	out := flag.String("out", "internal/driver/nvidia/abi/testdata", "folder for the data files")
+	out := flag.String("out", "internal/driver/nvidia/abi/testdata", "directory for the data files")
 	flag.Parse()
 	if err := run(*repo, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "rmlayout:", err)
@@ -100,13 +99,13 @@ func run(repo, out string) error {
 	return nil
 }
 
-// section is a layout and the tags that have it.
+// section is a layout and its tags.
 type section struct {
 	tags []string
 	text string
 }
 
-// add puts a tag to those of the same layout.
+// add appends a tag to the section with the same layout.
 func add(list []section, tag, text string) []section {
 	for i := range list {
 		if list[i].text == text {
@@ -126,7 +125,7 @@ func render(sections []section) string {
 	return b.String()
 }
 
-// layout describes one tag.
+// layout returns the layout of one tag.
 func layout(repo, tag string) (string, error) {
 	texts, err := show(repo, tag, headers)
 	if err != nil {
@@ -175,8 +174,8 @@ func writeStatuses(b *strings.Builder, text string) error {
 	return nil
 }
 
-// writeControls writes each command with the right it asks for, as the tag's own table of
-// exported methods has it, and the struct of its parameters.
+// writeControls writes each command with the access right in the tag's table of exported methods,
+// and its parameter struct.
 func writeControls(b *strings.Builder, repo, tag string, f *header.File) error {
 	texts, err := show(repo, tag, methods)
 	if err != nil {
@@ -206,7 +205,7 @@ func writeControls(b *strings.Builder, repo, tag string, f *header.File) error {
 	return nil
 }
 
-// show reads files of a tag; all of them must be there.
+// show reads files of a tag; all must exist.
 func show(repo, tag string, paths []string) ([]string, error) {
 	var out []string
 	for _, path := range paths {

@@ -95,8 +95,8 @@ func emit(h *header, c contract) ([]byte, error) {
 	return format.Source(b.Bytes())
 }
 
-// inFrames says whether s travels in packets: the frame itself, what starts
-// with it, and what those hold. The page is read field by field instead.
+// inFrames reports whether s travels in packets: the frame header, structs that start with it, and
+// structs nested in those. The page is read field by field instead.
 func (h *header) inFrames(s structure) bool {
 	if s.name == "frame" || len(s.fields) > 0 && s.fields[0].ctype == "frame" {
 		return true
@@ -131,7 +131,7 @@ func emitCodec(p func(string, ...any), s structure) {
 	p("}")
 }
 
-// codec names a method of a nested struct; another package's is exported.
+// codec names a nested struct's method, which is exported in another package.
 func codec(f field, name string) string {
 	if f.foreign {
 		return strings.ToUpper(name[:1]) + name[1:]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Wiregen writes the Go side of the contract with the shim: package wire from
-// shim/include/xsched/wire.h, and each driver's frames from its frames.h.
+// Wiregen generates the Go side of the shim contract: package wire from shim/include/xsched/wire.h,
+// and each driver's frames from its frames.h.
 //
 //	go run ./tools/wiregen [-root DIR]
 //
-// It reads the small subset of C that the headers allow themselves and refuses
-// anything else, so that the contract can't grow past what is understood here.
+// The parser accepts only the small subset of C that the headers use and rejects everything else,
+// so that the contract can't outgrow it.
 package main
 
 import (
@@ -17,12 +17,12 @@ import (
 	"regexp"
 )
 
-// contract is one header and the Go file it gives.
+// contract is a header and its generated Go file.
 type contract struct{ header, file string }
 
 const wireHeader = "shim/include/xsched/wire.h"
 
-// contracts lists the headers; a driver with frames of its own is one line.
+// contracts lists the headers; a driver with its own frames adds one line.
 var contracts = []contract{
 	{wireHeader, "internal/wire/wire_gen.go"},
 	{"shim/driver/rm/frames.h", "internal/driver/nvidia/frames_gen.go"},
@@ -30,7 +30,7 @@ var contracts = []contract{
 }
 
 func main() {
-	root := flag.String("root", ".", "folder of the source tree")
+	root := flag.String("root", ".", "root directory of the source tree")
 	flag.Parse()
 	for _, c := range contracts {
 		code, err := generate(*root, c)
@@ -72,7 +72,7 @@ func generate(root string, c contract) ([]byte, error) {
 
 var reInclude = regexp.MustCompile(`(?m)^#include "xsched/(\w+\.h)".*$`)
 
-// read returns a header with the contract's own headers in place of their #include lines.
+// read returns a header with the contract's own includes expanded.
 func read(name string) (string, error) {
 	src, err := os.ReadFile(name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 type header struct {
-	base    *header // whose constants and structs it may use; nil: none
+	base    *header // its constants and structs are usable; nil: none
 	defines []define
 	enums   []enum
 	structs []structure
@@ -38,7 +38,7 @@ type field struct {
 	name    string
 	ctype   string // uint32_t, ... or a structure's name
 	nested  bool
-	foreign bool // nested, and declared in the base
+	foreign bool // nested and declared in the base
 	count   int  // 0: not an array
 	offset  int
 	bytes   int // of the whole field
@@ -56,9 +56,9 @@ var (
 	reField   = regexp.MustCompile(`^(?:(uint32_t|int32_t|uint64_t|int64_t|char)|struct\s+xsw_(\w+))\s+(\w+)(?:\[(\w+)\])?;$`)
 )
 
-// parse reads a header that may use what base declares.
+// parse parses a header that may use base's declarations.
 func parse(src string, base *header) (*header, error) {
-	// Comments go, their line breaks stay, so that errors name the right line.
+	// Comments keep their line breaks, so that errors name the right line.
 	src = reComment.ReplaceAllStringFunc(src, func(c string) string {
 		return strings.Repeat("\n", strings.Count(c, "\n"))
 	})
@@ -178,7 +178,7 @@ func (h *header) structure(name string) *structure {
 	return nil
 }
 
-// own says that a struct is declared here, not in the base.
+// own reports whether a struct is declared here, not in the base.
 func (h *header) own(name string) bool {
 	for i := range h.structs {
 		if h.structs[i].name == name {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package header computes the layout of C structs from header text, for the small
-// subset of C that driver interfaces use: integers, pointers in 64 bits, arrays of
-// constant size, nested structs and alignment attributes. It does not compile
-// anything, so that it works on a checkout for any kernel or architecture.
+// Package header computes C struct layouts from header text, for the subset of C in driver
+// interfaces: integers, 64-bit pointers, constant arrays, nested structs and alignment attributes.
+// No compiler is involved, so any checkout works on any host.
 package header
 
 import (
@@ -37,7 +36,7 @@ func (s Struct) Field(name string) (Field, bool) {
 	return s.Fields[i], true
 }
 
-// basic types: the driver's own names and those of stdint.h.
+// basic holds the sizes of the driver's own types and those of stdint.h.
 var basic = map[string]int{
 	"NvU8": 1, "NvS8": 1, "NvBool": 1, "NvV8": 1, "NvU16": 2, "NvU32": 4, "NvS32": 4, "NvV32": 4, "NvHandle": 4,
 	"NvU64": 8, "NvS64": 8, "NvP64": 8, "uint8_t": 1, "bool": 1, "uint16_t": 2, "uint32_t": 4, "int32_t": 4, "uint64_t": 8,
@@ -58,7 +57,7 @@ var (
 	reArray   = regexp.MustCompile(`^(\w+)\s*\[\s*(\w+)\s*\]$`)
 )
 
-// Parse reads headers; what it does not understand it ignores until it is asked for.
+// Parse reads headers; unsupported syntax is an error only on lookup.
 func Parse(texts ...string) *File {
 	f := &File{text: reComment.ReplaceAllString(strings.Join(texts, "\n"), " "), defines: map[string]string{}}
 	for _, m := range reDefine.FindAllStringSubmatch(f.text, -1) {
@@ -73,7 +72,7 @@ func (f *File) Names(prefix string) []string {
 	return slices.DeleteFunc(all, func(n string) bool { return !strings.HasPrefix(n, prefix) })
 }
 
-// Number evaluates a constant: a number, or another constant.
+// Number evaluates a constant: a number or another constant.
 func (f *File) Number(name string) (uint64, error) {
 	for range 8 {
 		value, ok := f.defines[name]
@@ -92,7 +91,7 @@ func (f *File) Number(name string) (uint64, error) {
 	return 0, fmt.Errorf("%s is not a number", name)
 }
 
-// body finds the text between the braces of a struct, as a typedef or by its tag.
+// body returns the text between a struct's braces, by typedef or tag.
 func (f *File) body(name string) (string, error) {
 	for _, form := range []string{
 		`typedef\s+struct(?:\s+\w+)?\s*\{([^{}]*)\}\s*` + name + `\s*;`,
@@ -105,7 +104,7 @@ func (f *File) body(name string) (string, error) {
 	return "", fmt.Errorf("no struct %s", name)
 }
 
-// Struct lays a struct out.
+// Struct computes the layout of a struct.
 func (f *File) Struct(name string) (Struct, error) {
 	body, err := f.body(name)
 	if err != nil {
@@ -129,7 +128,7 @@ func (f *File) Struct(name string) (Struct, error) {
 	return s, nil
 }
 
-// member adds what one declaration declares.
+// member adds the fields of one declaration.
 func (f *File) member(s *Struct, declaration string) error {
 	align := 0
 	if m := reAligned.FindStringSubmatch(declaration); m != nil {
