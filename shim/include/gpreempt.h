@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libgpreempt: stop and continue the GPU queues of another process on AMD GPUs, in the role of its
- * debugger. Needs the right to trace the process (same user, or root) and a driver interface of at
- * least 1.13. A process can have one debugger: rocgdb and this library exclude each other.
+ * libgpreempt: suspend and resume the GPU queues of another process on AMD GPUs, as its debugger.
+ * The caller needs permission to trace the process (same user, or root) and driver interface 1.13
+ * or later. A process can have one debugger: rocgdb and this library exclude each other.
  *
- * Functions return 0 or a count, or a negative errno; they print nothing and never exit. A handle
- * may be used by one thread at a time. Each handle has a small process of its own that traces the
- * target, so the target's signals flow whatever the caller does; when the caller dies, everything
- * is resumed.
+ * Functions return 0 or a count, or a negative errno; they print nothing and never exit. One thread
+ * at a time may use a handle. Each handle has a small process that traces the target, so the
+ * target's signals never wait for the caller. When the caller dies, everything is resumed.
  */
 #ifndef GPREEMPT_H
 #define GPREEMPT_H
@@ -30,7 +29,7 @@ enum gpreempt_type {
 };
 
 typedef struct {
-  uint32_t id; /* what the driver calls it; not the number in a runtime's log */
+  uint32_t id; /* the driver's id, not the number in a runtime's log */
   uint32_t gpu_id;
   uint32_t type; /* enum gpreempt_type */
   uint32_t ring_bytes;
@@ -41,36 +40,35 @@ typedef struct {
 
 enum gpreempt_outcome {
   GPREEMPT_DONE = 0,
-  GPREEMPT_INVALID = 1, /* no such queue, or it is being destroyed */
-  GPREEMPT_FAILED = 2,  /* the hardware did not answer */
+  GPREEMPT_INVALID = 1, /* no such queue, or under destruction */
+  GPREEMPT_FAILED = 2,  /* the hardware did not respond */
 };
 
 #define GPREEMPT_MAX_QUEUES 1024
 #define GPREEMPT_GRACE_DEFAULT 0xFFFFFFFFu
 
-/* Becomes the debugger of a process. -EPERM: not allowed to trace it, or somebody else does;
- * -EALREADY: it has a debugger; -ESRCH: no such process, or it does not use /dev/kfd; -ENOTTY: the
- * driver is too old; -ENODEV: there is no driver. Forks. */
+/* Becomes the debugger of a process. -EPERM: no permission, or already traced; -EALREADY: already
+ * debugged; -ESRCH: no such process, or no use of /dev/kfd; -ENOTTY: the driver is too old;
+ * -ENODEV: no driver. Forks. */
 int gpreempt_init(gpreempt **handle, pid_t pid);
 
-/* The process's queues, newest first; returns how many there are, of which at most room are
- * written. */
+/* Writes at most room of the process's queues, newest first, and returns their number. */
 int gpreempt_find_queues(gpreempt *handle, gpreempt_queue *queues, unsigned room);
 
-/* Stops queues, in the middle of what they do; count 0: all there are. Returns how many are
- * stopped. grace: time for running waves to end by themselves, in units of 1024 GPU clocks, 1 to
- * 255, or GPREEMPT_GRACE_DEFAULT. outcomes (one enum gpreempt_outcome an id) may be NULL.
- * -EPERM: the process's runtime has not started. */
+/* Suspends queues in mid-kernel; count 0: all. Returns the number suspended. grace: time for
+ * running waves to finish, in units of 1024 GPU clocks, 1 to 255, or GPREEMPT_GRACE_DEFAULT.
+ * outcomes (one enum gpreempt_outcome per id) may be NULL. -EPERM: the process's runtime has not
+ * started. */
 int gpreempt_suspend_queues(gpreempt *handle, const uint32_t *ids, unsigned count, uint32_t grace,
                             uint8_t *outcomes);
-/* Lets queues go on; count 0: all. Returns how many run. */
+/* Resumes queues; count 0: all. Returns the number resumed. */
 int gpreempt_resume_queues(gpreempt *handle, const uint32_t *ids, unsigned count,
                            uint8_t *outcomes);
 
 /* -ENOENT: no such queue. */
 int gpreempt_get_queue_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue);
 
-/* Resumes everything and lets the process go. NULL is fine. */
+/* Resumes everything and detaches. NULL is allowed. */
 void gpreempt_close(gpreempt *handle);
 
 #ifdef __cplusplus

@@ -2,14 +2,11 @@
  *
  * The contract between libxsched.so (inside an application) and `xsched serve`.
  *
- * This header is the one source. internal/wire/wire_gen.go is generated from
- * it (make generate); the asserts at the end and the offset tests in Go hold
- * both sides to it. The subset of C used here is what tools/wiregen reads:
- * #define NAME integer, enum blocks, and structs of u32/u64/i32/char fields
- * and arrays of them. No implicit padding: what is empty is named _rsv.
+ * internal/wire/wire_gen.go is generated from this header (make generate). The asserts at the end
+ * and the offset tests in Go check both sides. tools/wiregen accepts only #define NAME integer,
+ * enum blocks, and structs of u32/u64/i32/char fields and arrays. Padding is explicit, named _rsv.
  *
- * Every field has exactly one writer. "daemon" fields are never written by the
- * client and the other way round; "once" means before the page is shared.
+ * Every field has exactly one writer, the daemon or the client; "once" means before sharing.
  */
 #ifndef XSCHED_WIRE_H
 #define XSCHED_WIRE_H
@@ -18,40 +15,40 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 4              /* raised when anything below changes */
+#define XSW_VERSION 4              /* increment on any change below */
 #define XSW_PAGE_MAGIC 0x58534348  /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
-#define XSW_MAX_QUEUES 1024        /* queues (contexts, or streams when asked) a process */
+#define XSW_MAX_QUEUES 1024        /* per process: contexts, or streams on request */
 #define XSW_HEADER_BYTES 4096      /* header area in front of the queues */
-#define XSW_QUEUE_BYTES 128        /* two cache lines: one the daemon's, one the client's */
+#define XSW_QUEUE_BYTES 128        /* one cache line each for daemon and client */
 #define XSW_PAGE_BYTES 135168      /* XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES */
 #define XSW_FRAME_MAX_BYTES 4096   /* a longer packet ends the session */
 #define XSW_FRAME_MAX_FDS 2
 #define XSW_FRAME_GROUP 256 /* frame types of one driver */
-/* The PCI domain of devices that have no PCI address, such as a CPU device of OpenCL. */
+/* PCI domain of devices without a PCI address, such as an OpenCL CPU device. */
 #define XSW_NO_PCI_DOMAIN 0xffff0000
 #define XSW_COMMAND_BYTES 256
 #define XSW_REASON_BYTES 192
-#define XSW_GANG_BYTES 64       /* of a gang's name, with its NUL */
-#define XSW_POLICY_BYTES 32     /* of a policy's name, with its NUL */
+#define XSW_GANG_BYTES 64       /* gang name with its NUL */
+#define XSW_POLICY_BYTES 32     /* policy name with its NUL */
 #define XSW_REQUESTS_OFFSET 512 /* struct xsw_requests in the page's header area */
-#define XSW_REQUEST_NAMES 16    /* kinds of request a process can tell apart */
+#define XSW_REQUEST_NAMES 16    /* request names per process */
 #define XSW_REQUEST_NAME_BYTES 48
 #define XSW_REQUEST_NAMES_BYTES 768
-#define XSW_REQUEST_RING 64      /* finished requests that wait to be read */
-#define XSW_QUEUE_ALL 0xffffffff /* a hint about the process, not about one queue */
+#define XSW_REQUEST_RING 64      /* finished requests kept for the daemon */
+#define XSW_QUEUE_ALL 0xffffffff /* hint for the whole process */
 #define XSW_PRIORITY_MIN (-256)  /* -256: never run */
 #define XSW_PRIORITY_MAX 255
 
-/* The daemon's engine writes the heartbeat at least this often, and a client
- * that has seen none for the limit runs natively until the next one. */
+/* The engine writes the heartbeat at least once per period. A client without a heartbeat for the
+ * limit runs natively until the next one. */
 #define XSW_HEARTBEAT_PERIOD_NS 20000000
 #define XSW_HEARTBEAT_LIMIT_NS 100000000
 
 /* ---- shared page ------------------------------------------------------- */
 
 enum xsw_gate {
-  XSW_GATE_OPEN = 0, /* zero, so that a page of zeros holds nobody */
+  XSW_GATE_OPEN = 0, /* zero, so that a zeroed page holds no launch */
   XSW_GATE_HELD = 1,
 };
 
@@ -68,80 +65,80 @@ struct xsw_header {
 
   /* line 1: liveness and lease, daemon */
   uint64_t heartbeat_ns;      /* written by the engine loop itself */
-  uint64_t lease_epoch;       /* names the newest suspension; 0: none was ever made */
-  uint64_t lease_deadline_ns; /* 0: nothing suspended; else the client undoes it after this */
+  uint64_t lease_epoch;       /* identifies the newest suspension; 0: none yet */
+  uint64_t lease_deadline_ns; /* 0: nothing suspended; the client resumes after this time */
   uint64_t _rsv1[5];
 
-  /* line 2: the client's answer to an expired lease, client */
-  uint64_t recovered_epoch; /* the client has undone every suspension up to this lease */
-  uint64_t recoveries;      /* how often it had to */
+  /* line 2: recovery from an expired lease, client */
+  uint64_t recovered_epoch; /* every suspension up to this lease is undone */
+  uint64_t recoveries;      /* number of recoveries */
   uint64_t _rsv2[6];
 
-  /* line 3: counters, client; published on idle changes, by the helper's tick and at exit */
+  /* line 3: counters, client; published on idle changes, helper ticks and exit */
   uint64_t hooked_calls; /* every intercepted driver call */
   uint64_t launches;     /* kernel and graph launches the driver accepted */
   uint64_t copies;       /* copies and memsets the driver accepted */
   uint64_t syncs;        /* synchronisations that returned */
-  uint64_t captured;     /* launches into a capturing stream: not work */
-  uint64_t gate_waits;   /* launches that were held at the gate */
-  uint64_t gate_wait_ns; /* and for how long in all */
-  uint64_t unhooked;     /* known entry points, asked for by name, that could not be matched */
+  uint64_t captured;     /* launches into a capturing stream, which are not work */
+  uint64_t gate_waits;   /* launches held at the gate */
+  uint64_t gate_wait_ns; /* total hold time */
+  uint64_t unhooked;     /* known entry points looked up by name that could not be hooked */
 
   uint64_t queue_count; /* queues[0 .. queue_count) were used at least once */
   uint64_t _rsv3[7];
 };
 
-/* A request that a program marked as finished. */
+/* A finished request that the program marked. */
 struct xsw_request {
-  uint64_t sequence; /* 1, 2, ...: which one this is; 0 while it is being written */
+  uint64_t sequence; /* 1, 2, ...; 0 while being written */
   uint64_t begin_ns;
   uint64_t end_ns;
   uint32_t name; /* index into names */
   uint32_t _rsv;
 };
 
-/* At XSW_REQUESTS_OFFSET, client: requests as the program marks them. The ring holds the newest;
- * what the daemon did not read in time is lost to it and only counted. */
+/* At XSW_REQUESTS_OFFSET, client: marked requests. The ring holds the newest; requests overwritten
+ * before the daemon reads them are only counted. */
 struct xsw_requests {
   uint64_t begun;
   uint64_t finished; /* written after the ring */
-  uint64_t untold;   /* not marked: too many at once, or too many names */
+  uint64_t untold;   /* dropped: too many concurrent requests or names */
   uint64_t _rsv[5];
   char names[XSW_REQUEST_NAMES_BYTES];       /* NUL-terminated each; never change */
   struct xsw_request ring[XSW_REQUEST_RING]; /* by (sequence - 1) % XSW_REQUEST_RING */
 };
 
 enum xsw_queue_kind {
-  XSW_QUEUE_CONTEXT = 0, /* all of a context's streams that are no queue of their own */
-  XSW_QUEUE_STREAM = 1,  /* one stream: only Lv1 can tell it from its neighbours */
+  XSW_QUEUE_CONTEXT = 0, /* all streams of a context without their own queue */
+  XSW_QUEUE_STREAM = 1,  /* one stream; only Lv1 can control it individually */
 };
 
-/* One schedulable queue: a context on a device, or a stream when asked. */
+/* One schedulable queue: a context on a device, or a stream on request. */
 struct xsw_queue {
   /* line 0: daemon */
   uint32_t gate;      /* enum xsw_gate; also the futex word a held launcher waits on */
-  uint32_t in_flight; /* most launches in flight while Lv1 is in force; 0: no limit */
-  uint32_t batch;     /* launches between two of our events while a limit is in force */
-  uint32_t quiet;     /* 1: no decision depends on this queue's work, so the doorbell stays silent.
-                         The client changes transitions and then looks here, the daemon changes this
-                         and then looks there, both sequentially consistent: one sees the other */
+  uint32_t in_flight; /* limit on launches in flight at Lv1; 0: none */
+  uint32_t batch;     /* launches between two of our events under a limit */
+  uint32_t quiet;     /* 1: no decision depends on this queue, so the client rings no doorbell. The
+                         client writes transitions, then reads quiet; the daemon does the reverse.
+                         Both are sequentially consistent, so no change is missed */
   uint32_t _rsv0[12];
 
   /* line 1: client */
-  uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so one read tells
-                            both the state and whether a change was missed */
-  uint64_t changed_ns;   /* when that was */
+  uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so that one read
+                            shows the state and any missed change */
+  uint64_t changed_ns;   /* time of the last transition */
   uint64_t generation;   /* 0: never used; odd: in use; even: destroyed */
   uint32_t pci_domain;   /* PCI address of the device, or XSW_NO_PCI_DOMAIN */
   uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function; without PCI: the device's ordinal */
-  int32_t priority;      /* added to the process's: of a stream, bigger is more important; else 0 */
+  int32_t priority;      /* of a stream, added to the process's; higher is more important */
   uint32_t kind;         /* enum xsw_queue_kind */
-  uint64_t submitted;    /* work submitted, published as the counters are */
-  /* Signed: total busy time. While busy, the start of the busy period is subtracted, and the reader
-   * adds its own time. One word, so that no reading can be torn. */
+  uint64_t submitted;    /* work submitted, published with the counters */
+  /* Signed total busy time. While busy, the start of the busy period is subtracted and the reader
+   * adds the current time. One word, so that reads can't tear. */
   uint64_t busy_ns;
-  /* When a thread last began to wait for this queue after submitting: it submits nothing more until
-   * the wait ends. Not kept while the queue is quiet. */
+  /* When a thread last started to wait for this queue after submitting. The thread submits nothing
+   * until the wait ends. Not maintained while the queue is quiet. */
   uint64_t fed_ns;
 };
 
@@ -151,11 +148,11 @@ enum xsw_frame_type {
   XSW_FRAME_HELLO = 1,   /* client -> daemon, first */
   XSW_FRAME_WELCOME = 2, /* daemon -> client, with the page and doorbell fds */
   XSW_FRAME_REFUSED = 3, /* daemon -> client, then the daemon closes */
-  XSW_FRAME_HINT = 4,    /* client -> daemon: hints that changed */
-  /* From XSW_FRAME_GROUP on: frames of drivers, in shim/driver/NAME/frames.h. */
+  XSW_FRAME_HINT = 4,    /* client -> daemon: changed hints */
+  /* From XSW_FRAME_GROUP on: driver frames, in shim/driver/NAME/frames.h. */
 };
 
-/* Starts every frame; this struct never changes, so that versions can tell each other apart. */
+/* Header of every frame, constant across versions so that they recognize each other. */
 struct xsw_frame {
   uint32_t magic;
   uint32_t version;
@@ -164,36 +161,36 @@ struct xsw_frame {
 };
 
 enum xsw_level {
-  XSW_LEVEL_AUTO = 0, /* the best one that the device really does */
+  XSW_LEVEL_AUTO = 0, /* the highest level the device supports */
   XSW_LEVEL_BLOCK = 1,
   XSW_LEVEL_DEACTIVATE = 2,
   XSW_LEVEL_INTERRUPT = 3,
 };
 
 enum xsw_scheduler {
-  XSW_SCHEDULER_APP = 1, /* the program itself: it opens no session */
+  XSW_SCHEDULER_APP = 1, /* the program itself; no session */
   XSW_SCHEDULER_LOCAL = 2,
   XSW_SCHEDULER_GLOBAL = 3,
 };
 
-/* struct xsw_hint and enum xsw_hint_field: what a program states about itself or one of its queues. An
- * unset field keeps its value; a field set to 0 returns to its default. */
+/* struct xsw_hint and enum xsw_hint_field: hints of a process or one of its queues. An unset field
+ * keeps its value; a field set to 0 returns to its default. */
 #include "xsched/wire_hints_gen.h"
 
 struct xsw_hello {
   struct xsw_frame frame;
-  uint32_t pid;         /* as the client sees it: for display; the socket's credentials decide */
-  uint32_t scheduler;   /* enum xsw_scheduler */
-  struct xsw_hint hint; /* of the process */
-  char policy[XSW_POLICY_BYTES];   /* wished of a private daemon; empty: none */
-  char command[XSW_COMMAND_BYTES]; /* NUL-terminated, cut if longer */
+  uint32_t pid;                    /* in the client's namespace, for display only */
+  uint32_t scheduler;              /* enum xsw_scheduler */
+  struct xsw_hint hint;            /* of the process */
+  char policy[XSW_POLICY_BYTES];   /* requested from a private daemon; empty: none */
+  char command[XSW_COMMAND_BYTES]; /* NUL-terminated, truncated */
 };
 
 struct xsw_hint_frame {
   struct xsw_frame frame;
   uint32_t queue; /* slot, or XSW_QUEUE_ALL */
   uint32_t _rsv;
-  uint64_t generation; /* of the slot, so that a hint can't meet the slot's next queue */
+  uint64_t generation; /* of the slot, so that a late hint can't reach the slot's next queue */
   struct xsw_hint hint;
   char policy[XSW_POLICY_BYTES];
 };
@@ -210,7 +207,7 @@ struct xsw_refused {
   struct xsw_frame frame;
   uint32_t daemon_version;
   uint32_t client_version;
-  char reason[XSW_REASON_BYTES]; /* one line: the cause and what to do */
+  char reason[XSW_REASON_BYTES]; /* one line: cause and remedy */
 };
 
 /* ---- both sides agree ---------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For programs that include upstream's headers one by one.
+ * For programs that include upstream's individual headers.
  */
 #ifndef XSCHED_XQUEUE_H
 #define XSCHED_XQUEUE_H

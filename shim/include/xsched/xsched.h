@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C interface of libxsched.so: hints, queues the program makes itself, and marks for requests.
- * Names, numbers and meanings of the X*, Hw* and Cuda* functions are those of upstream XSched, so
- * that programs written for it compile; xs_* is ours. docs/programming.md says what differs.
+ * The C interface of libxsched.so: hints, explicit queues, and request marks. The X*, Hw* and Cuda*
+ * functions have upstream XSched's names, values and semantics, so that its programs compile. xs_*
+ * functions are extensions. docs/programming.md lists the differences.
  *
- * Link with -lxsched, or dlopen("libxsched.so") what the loader has preloaded. Without a daemon
- * every call succeeds and changes nothing; with XSCHED_DISABLE=1 the same. All functions may be
- * called from any thread.
+ * Link with -lxsched, or dlopen("libxsched.so") the preloaded library. Without a daemon, or with
+ * XSCHED_DISABLE=1, every call succeeds without effect. All functions are thread-safe.
  *
- * tools/apigen reads the enums of this header (anonymous enums with a typedef name, values written
- * out) and writes python/xsched/enums_gen.py.
+ * tools/apigen generates python/xsched/enums_gen.py from the anonymous enums with a typedef name
+ * and explicit values.
  */
 #ifndef XSCHED_XSCHED_H
 #define XSCHED_XSCHED_H
@@ -66,7 +65,7 @@ typedef enum {
 
 typedef enum {
   kQueueCreateFlagNone = 0,
-  kQueueCreateFlagBlockingSubmit = 1, /* what every submit here is */
+  kQueueCreateFlagBlockingSubmit = 1, /* implied: every submit blocks */
   kQueueCreateFlagMaskAll = -1,
 } XQueueCreateFlag;
 
@@ -80,7 +79,7 @@ typedef enum {
 
 typedef enum {
   kQueueResumeFlagNone = 0,
-  kQueueResumeFlagDropCommands = 1, /* not supported: nothing is ever buffered */
+  kQueueResumeFlagDropCommands = 1, /* not supported: nothing is buffered */
   kQueueResumeFlagMaskAll = -1,
 } XQueueResumeFlag;
 
@@ -106,7 +105,7 @@ typedef enum {
   kPolicyCompletelyFairScheduler = 10,
   kPolicyMultiLevelFeedbackQueue = 11,
   kPolicyMax = 12,
-  kPolicyFirstInFirstOut = 100, /* ours from here on */
+  kPolicyFirstInFirstOut = 100, /* extensions from here on */
   kPolicyRoundRobin = 101,
   kPolicyEarliestDeadlineFirst = 102,
   kPolicyServiceLevel = 103,
@@ -114,7 +113,7 @@ typedef enum {
 
 typedef XResult (*LaunchCallback)(HwQueueHandle, void *);
 
-typedef int32_t Priority; /* bigger is more important */
+typedef int32_t Priority; /* higher is more important */
 #define PRIORITY_NO_EXECUTE (-256)
 #define PRIORITY_MIN (-255)
 #define PRIORITY_DEFAULT 0
@@ -136,32 +135,32 @@ typedef int64_t Laxity; /* microseconds */
 typedef int64_t Deadline; /* microseconds */
 #define NO_DEADLINE (-1)
 
-/* ---- queues of the program's own -------------------------------------------------- */
+/* ---- explicit queues ------------------------------------------------------------ */
 
-/* A queue is one stream that is scheduled by itself. level must be kPreemptLevelBlock: the hardware
- * can't stop one stream of a process alone, so the higher ones are not supported here. */
+/* A queue is one individually scheduled stream. level must be kPreemptLevelBlock, because the
+ * hardware can't preempt a single stream of a process. */
 XResult XQueueCreate(XQueueHandle *xq, HwQueueHandle hwq, int64_t level, int64_t flags);
 XResult XQueueDestroy(XQueueHandle xq);
 XResult XQueueGet(XQueueHandle *xq, HwQueueHandle hwq);
 XResult XQueueSetPreemptLevel(XQueueHandle xq, XPreemptLevel level);
-/* Most launches in flight while others may want the GPU, and launches between two checks of that. */
+/* Limit on launches in flight under contention, and launches between two checks of the limit. */
 XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int64_t batch_size);
-/* Waits until the queue may run, then launches in the calling thread and returns what the launch
- * returned. Nothing is buffered. */
+/* Waits until the queue may run, then launches in the calling thread and returns the launch's
+ * result. Nothing is buffered. */
 XResult XQueueSubmit(XQueueHandle xq, HwCommandHandle hw_cmd);
-/* Waits for the command: for all that was in the stream when it is called. */
+/* Waits for the command, that is, for all work in the stream at the time of the call. */
 XResult XQueueWait(XQueueHandle xq, HwCommandHandle hw_cmd);
 XResult XQueueWaitAll(XQueueHandle xq);
 XResult XQueueQuery(XQueueHandle xq, XQueueState *state);
-/* Holds the stream's next launches until XQueueResume, whatever the scheduler says. With any flag it
- * returns after what is in the stream is over. */
+/* Holds the stream's launches until XQueueResume, regardless of the scheduler. With any flag, the
+ * call also waits for the work in the stream. */
 XResult XQueueSuspend(XQueueHandle xq, int64_t flags);
 XResult XQueueResume(XQueueHandle xq, int64_t flags);
 /* Commands submitted so far. */
 XResult XQueueProfileHwCommandCount(XQueueHandle xq, int64_t *count);
 
 XResult HwQueueDestroy(HwQueueHandle hwq);
-/* Launches past every gate of ours. */
+/* Launches without passing a gate. */
 XResult HwQueueLaunch(HwQueueHandle hwq, HwCommandHandle hw_cmd);
 XResult HwQueueSynchronize(HwQueueHandle hwq);
 XResult HwCommandCreateCallback(HwCommandHandle *hw_cmd, LaunchCallback launch, void *data);
@@ -169,16 +168,16 @@ XResult HwCommandDestroy(HwCommandHandle hw_cmd);
 
 #ifndef XSCHED_CUSTREAM_
 #define XSCHED_CUSTREAM_
-typedef struct CUstream_st *CUstream; /* as cuda.h has it */
+typedef struct CUstream_st *CUstream; /* as in cuda.h */
 #endif
-/* The stream of the current context; NULL is the default stream. Destroy the queues before it. */
+/* A stream of the current context; NULL: the default stream. Destroy the queue first. */
 XResult CudaQueueCreate(HwQueueHandle *hwq, CUstream stream);
 XResult CudaQueueGet(HwQueueHandle *hwq, CUstream stream);
 
-/* ---- hints: xq is a queue, or 0 for the whole process -------------------------------- */
+/* ---- hints: xq is a queue, or 0 for the process ---------------------------------- */
 
-/* kSchedulerAppManaged: nobody but the program holds its queues. kSchedulerGlobal: the daemon.
- * kSchedulerLocal: a private daemon, if `xsched run --local` started one; it takes the policy. */
+/* kSchedulerAppManaged: only the program holds its queues. kSchedulerGlobal: the daemon schedules.
+ * kSchedulerLocal: a private daemon schedules with policy, if `xsched run --local` started one. */
 XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType policy);
 XResult XHintPriority(XQueueHandle xq, Priority prio);
 XResult XHintUtilization(XQueueHandle xq, Utilization util);
@@ -187,22 +186,22 @@ XResult XHintLaxity(XQueueHandle xq, Laxity lax_us, Priority lax_prio, Priority 
 XResult XHintDeadline(XQueueHandle xq, Deadline ddl_us);
 XResult XHintKDeadline(size_t k);
 
-/* ---- ours ------------------------------------------------------------------------- */
+/* ---- extensions ----------------------------------------------------------------- */
 
-/* struct xs_hint sets several hints at once: all are taken, or none. */
+/* struct xs_hint sets several hints atomically. */
 #include "xsched/hints_gen.h"
 
 XResult xs_hint_set(XQueueHandle xq, const xs_hint *hint);
-/* The same about a queue that xs_queues shows, by its index; from then on it is scheduled by itself.
- * kXSchedErrorNotFound: there is none. */
+/* Sets hints of a queue by its index in xs_queues and schedules the queue individually.
+ * kXSchedErrorNotFound: no such queue. */
 XResult xs_queue_hint(uint32_t index, const xs_hint *hint);
 
-/* A request of the program begins, and ends: what the SLO policy measures. Up to 16 names, up to
- * 1024 requests at once; beyond that begin returns 0, which end ignores. */
+/* Mark the start and end of a request for the SLO policy: up to 16 names and 1024 concurrent
+ * requests. Beyond these limits begin returns 0, which end ignores. */
 uint64_t xs_request_begin(const char *name);
 void xs_request_end(uint64_t request);
 
-/* What this process has: contexts and streams that are scheduled. */
+/* The scheduled contexts and streams of this process. */
 typedef enum {
   kQueueKindContext = 0,
   kQueueKindStream = 1,
@@ -213,21 +212,21 @@ typedef struct xs_queue_info {
   uint32_t kind; /* XSQueueKind */
   uint32_t pci_domain;
   uint32_t pci_bus_slot; /* bus << 8 | device << 3 | function */
-  int32_t priority;      /* of the stream, added to the process's */
+  int32_t priority;      /* stream priority, added to the process's */
   uint32_t busy;
-  uint32_t held; /* by the scheduler's gate, now */
+  uint32_t held; /* currently held at the gate */
   uint32_t rsv;
   uint64_t submitted;
 } xs_queue_info;
 
-/* Writes up to room of them and returns how many there are. */
+/* Writes at most room entries and returns the number of queues. */
 uint32_t xs_queues(xs_queue_info *list, uint32_t room);
 
-/* 1: a daemon schedules this process now. 0: it runs natively. */
+/* 1: a daemon schedules this process. 0: the process runs natively. */
 int xs_available(void);
-/* An XSchedulerType. */
+/* Returns an XSchedulerType. */
 int xs_scheduler(void);
-/* Of this interface; grows with it. */
+/* Version of this interface. */
 #define XS_API_VERSION 2
 uint32_t xs_api_version(void);
 
