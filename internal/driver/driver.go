@@ -108,8 +108,8 @@ type Session interface {
 
 // Target is one process on one device.
 type Target interface {
-	// Apply reaches the desired state. It blocks as long as the device does and skips operations
-	// already in effect.
+	// Apply reaches the desired state and skips operations already in effect. The call blocks as
+	// long as the device does.
 	Apply(ctx context.Context, want model.Desired) error
 	// Invalidate marks the state as unknown after a client recovered; the next Apply repeats
 	// everything.

@@ -62,7 +62,7 @@ func TestNewerWishIsNotHeldUp(t *testing.T) {
 	wantTried(t, "first", first)
 	wantTried(t, "second", second)
 	if d, _ := target.last(); d.Suspend != 0 {
-		t.Errorf("the older wish is in force: %+v", d)
+		t.Errorf("the older state is in effect: %+v", d)
 	}
 	third := w.Want(stop, never)
 	<-w.Stop(false)

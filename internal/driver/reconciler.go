@@ -16,7 +16,7 @@ const (
 	retryMax = time.Second
 	stuckAge = 100 * time.Millisecond // age at which an operation counts as stuck
 	// afterMax bounds the wait for predecessors. Several times their usual duration, so that one
-	// hung operation delays nobody.
+	// hung operation delays no other worker.
 	afterMax = 2 * time.Millisecond
 	freeTry  = time.Second // per attempt to undo everything; bounds a failing device
 )
@@ -33,20 +33,20 @@ type Worker struct {
 	wake    chan struct{}
 	done    chan struct{}
 
-	mu       sync.Mutex
-	want     model.Desired
-	wantSeq  uint64 // of want
-	wantAt   model.Time
-	after    []<-chan struct{} // predecessors of want
-	tried    chan struct{}     // closed when want was attempted or replaced; nil: already closed
-	redo     bool              // apply want even if already applied
-	forget   bool              // invalidate the target first
-	stopping bool
-	restore  bool // when stopping: undo everything first
-	restored bool // the undo succeeded
-	doubt    bool // used by run only: a failed suspension may still be in effect
-	stats    WorkerStats
-	opSince  model.Time
+	mu        sync.Mutex
+	want      model.Desired
+	wantSeq   uint64 // of want
+	wantAt    model.Time
+	after     []<-chan struct{} // predecessors of want
+	tried     chan struct{}     // closed when want was attempted or replaced; nil: already closed
+	redo      bool              // apply want even if already applied
+	forget    bool              // invalidate the target first
+	stopping  bool
+	restore   bool // when stopping: undo everything first
+	restored  bool // the undo succeeded
+	uncertain bool // used by run only: a failed suspension may still be in effect
+	stats     WorkerStats
+	opSince   model.Time
 }
 
 // WorkerStats are the counters of one worker.
@@ -73,7 +73,7 @@ func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger
 func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.trying()
+	w.releaseWaiters()
 	if w.stopping {
 		none := make(chan struct{})
 		close(none)
@@ -92,8 +92,8 @@ func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{}
 	return w.tried
 }
 
-// trying releases the waiters on want. Preconditions: w.mu is held.
-func (w *Worker) trying() {
+// releaseWaiters releases the waiters on want. Preconditions: w.mu is held.
+func (w *Worker) releaseWaiters() {
 	if w.tried != nil {
 		close(w.tried)
 		w.tried = nil
@@ -192,7 +192,7 @@ func (w *Worker) run(ctx context.Context) {
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.trying()
+		w.releaseWaiters()
 	}()
 	defer w.cancel()
 	defer func() { _ = w.target.Close() }()
@@ -236,7 +236,7 @@ func (w *Worker) run(ctx context.Context) {
 		held := w.reconcile(ctx, want)
 		w.mu.Lock()
 		if w.wantSeq == seq {
-			w.trying()
+			w.releaseWaiters()
 		}
 		w.mu.Unlock()
 		if held {
@@ -271,7 +271,7 @@ func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
 	}
 	w.hold.Begin(w.now())
 	err := w.op(ctx, want)
-	w.doubt = w.doubt || err != nil
+	w.uncertain = w.uncertain || err != nil
 	if !w.hold.Valid(w.now()) {
 		w.undo(ctx, want)
 		return false
@@ -285,7 +285,7 @@ func (w *Worker) undo(ctx context.Context, want model.Desired) {
 	w.mu.Lock()
 	w.stats.Undone++
 	w.mu.Unlock()
-	w.doubt = true
+	w.uncertain = true
 	w.settle()
 	want.Suspend = 0
 	if w.op(ctx, want) == nil {
@@ -295,15 +295,15 @@ func (w *Worker) undo(ctx context.Context, want model.Desired) {
 
 // settle invalidates the target after an operation of unknown outcome.
 func (w *Worker) settle() {
-	if w.doubt {
+	if w.uncertain {
 		w.target.Invalidate()
-		w.doubt = false
+		w.uncertain = false
 	}
 }
 
 // free undoes everything before the worker ends.
 func (w *Worker) free(ctx context.Context, run model.Desired) {
-	w.doubt = w.doubt || w.hold.Held() && !w.hold.Valid(w.now())
+	w.uncertain = w.uncertain || w.hold.Held() && !w.hold.Valid(w.now())
 	for wait := retryMin; ; wait = min(wait*2, retryMax) {
 		w.settle()
 		once, cancel := context.WithTimeout(ctx, freeTry)
@@ -316,7 +316,7 @@ func (w *Worker) free(ctx context.Context, run model.Desired) {
 			w.mu.Unlock()
 			return
 		}
-		w.doubt = true
+		w.uncertain = true
 		select {
 		case <-ctx.Done():
 			return

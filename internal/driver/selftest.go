@@ -15,8 +15,8 @@ type SelfTester interface {
 	// SelfTest tests GPUs in sequence and stores the results in the state directory for the next
 	// daemon of the same user.
 	SelfTest(ctx context.Context, o SelfTestOptions) ([]SelfTest, error)
-	// KeepTested tests each GPU once per driver release in the background until ctx ends. It calls
-	// changed on new evidence.
+	// KeepTested tests each GPU once per driver release in the background until ctx ends, and
+	// calls changed on new evidence.
 	KeepTested(ctx context.Context, o SelfTestOptions, changed func())
 }
 

@@ -310,6 +310,6 @@ func (d *Debugger) awaitReaders() {
 	go func() { d.readers.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(letGoTime):
+	case <-time.After(detachTime):
 	}
 }

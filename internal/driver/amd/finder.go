@@ -160,7 +160,10 @@ func (s Sources) host(pid int) (int, []int, error) {
 		return err == nil
 	}
 	if listed(pid) {
-		return pid, cmpPIDs(s.pids(pid), pid), nil
+		if all := s.pids(pid); len(all) > 0 {
+			return pid, all, nil
+		}
+		return pid, []int{pid}, nil
 	}
 	entries, err := fs.ReadDir(s.Sysfs, "proc")
 	if err != nil {
@@ -195,13 +198,6 @@ func (s Sources) pids(pid int) []int {
 		return nil
 	}
 	all, _ := ParseNSpid(b)
-	return all
-}
-
-func cmpPIDs(all []int, pid int) []int {
-	if len(all) == 0 {
-		return []int{pid}
-	}
 	return all
 }
 

@@ -182,8 +182,8 @@ func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, 
 	return out, nil
 }
 
-// locate rereads the topology once if a queue is on an unknown GPU. It must not hold the lock: the
-// engine loop takes it, and neither a slow kernel nor invented GPU ids may block the loop.
+// locate rereads the topology once if a queue is on an unknown GPU. The read must not hold the lock,
+// because neither a slow kernel nor invented GPU ids may block the engine loop.
 func (o *Owner) locate() {
 	o.mu.Lock()
 	unknown := uint32(0)

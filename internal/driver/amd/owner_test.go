@@ -52,7 +52,7 @@ func announce(o *Owner, id, gpu, kind uint32) {
 func TestOwnerPlaces(t *testing.T) {
 	o := NewOwner(twoNodes, &driver.Metrics{})
 	if known(o) || len(resolve(o)) != 0 || why(o) == "" {
-		t.Error("something is known before anything was said")
+		t.Error("queues known before any announcement")
 	}
 	announce(o, 0, 100, 2)
 	announce(o, 1, 100, 1)
@@ -118,7 +118,7 @@ func TestOwnerOnUnknownGPUs(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(10 * time.Second):
-		t.Error("who asks waits for the kernel")
+		t.Error("a reader waits for the kernel")
 	}
 	close(topology.goOn)
 	if n := <-resolved; n != 0 || topology.reads.Load() != 1 {
@@ -136,7 +136,7 @@ func fakeShim(o *Owner, results ...int32) *[]Order {
 			result, results = results[0], results[1:]
 		}
 		if !o.Answer(Done{Sequence: order.Sequence, Result: result, BeginNS: 1, EndNS: 2001}) {
-			return errors.New("nobody waits for the answer")
+			return errors.New("no order waits for the answer")
 		}
 		return nil
 	})

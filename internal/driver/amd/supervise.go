@@ -19,7 +19,7 @@ import (
 
 const (
 	leasePeriod = 20 * time.Millisecond // interval of heartbeat and lease checks
-	partTime    = 2 * time.Second       // for an orderly release; otherwise this process's exit releases the target
+	releaseTime = 2 * time.Second       // for an orderly release; otherwise this process's exit releases the target
 	// sparePs covers goroutines in system calls, which keep their P until the runtime notices.
 	sparePs = 8
 )
@@ -43,7 +43,7 @@ type supervisor struct {
 	undone  uint64              // newest lease that was ended here
 }
 
-// Supervise is the supervisor's main function. It returns when the daemon or the process has ended.
+// Supervise is the supervisor's main function; it returns when the daemon or the process ends.
 func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
 	var m message
 	if err := json.Unmarshal(first, &m); err != nil || m.Op != "trace" {
@@ -60,7 +60,7 @@ func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
 		_ = seqpacket.Send(sock, reply{Seq: m.Seq, Error: err.Error(), traced: traced{Kind: kindOf(err)}}, nil)
 		return seqpacket.ErrClosed
 	}
-	defer part(d)
+	defer release(d)
 	if err := seqpacket.Send(sock, reply{Seq: m.Seq}, nil); err != nil {
 		return err
 	}
@@ -74,13 +74,13 @@ func (kernelDriver) Supervise(sock int, first json.RawMessage) error {
 	return t.serve()
 }
 
-// part resumes and releases the process.
-func part(d *Debugger) {
+// release resumes and detaches the process.
+func release(d *Debugger) {
 	done := make(chan struct{})
 	go func() { _ = d.Close(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(partTime):
+	case <-time.After(releaseTime):
 	}
 }
 

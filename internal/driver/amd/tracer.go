@@ -20,7 +20,7 @@ const (
 	ptraceEventStop = 128
 	// lookPeriod bounds the delay of a stop whose signal is lost.
 	lookPeriod = 2 * time.Millisecond
-	letGoTime  = time.Second
+	detachTime = time.Second
 )
 
 // tracer is that thread.
@@ -66,8 +66,8 @@ func tracerOf(pid int) int {
 	return statusNumber(status, "TracerPid:")
 }
 
-// run is the thread. It never unlocks, so the thread ends with the goroutine and the kernel
-// detaches the target.
+// run is the thread. Without an unlock the thread ends with the goroutine, and the kernel detaches
+// the target.
 func (t *tracer) run(seized chan<- error) {
 	runtime.LockOSThread()
 	defer close(t.ended)
@@ -88,7 +88,7 @@ func (t *tracer) run(seized chan<- error) {
 		case f := <-t.do:
 			f()
 		case <-t.stop:
-			t.letGo()
+			t.detach()
 			return
 		}
 	}
@@ -129,12 +129,12 @@ func (t *tracer) proceed(status unix.WaitStatus) {
 	_ = unix.PtraceCont(t.pid, int(s))
 }
 
-// letGo detaches. If the target does not stop in time, the end of the thread detaches it.
-func (t *tracer) letGo() {
+// detach ends the tracing. If the target does not stop in time, the end of the thread detaches it.
+func (t *tracer) detach() {
 	if unix.PtraceInterrupt(t.pid) != nil {
 		return
 	}
-	for end := time.Now().Add(letGoTime); time.Now().Before(end); time.Sleep(50 * time.Microsecond) {
+	for end := time.Now().Add(detachTime); time.Now().Before(end); time.Sleep(50 * time.Microsecond) {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(t.pid, &status, unix.WNOHANG|unix.WALL, nil)
 		if err != nil && !errors.Is(err, unix.EINTR) || pid > 0 && !status.Stopped() {

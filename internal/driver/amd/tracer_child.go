@@ -156,7 +156,7 @@ func (c *child) end() string {
 
 // reap waits for the exit and kills a slow supervisor; the driver then resumes everything.
 func (c *child) reap() string {
-	for _, limit := range []time.Duration{partTime, killTime} {
+	for _, limit := range []time.Duration{releaseTime, killTime} {
 		select {
 		case <-c.exited:
 			<-c.gone

@@ -97,8 +97,8 @@ type Attached struct {
 	Files   []Candidate // duplicated files, to detect when the process closes them
 }
 
-// Attach finds the RM objects of a process without the shim. It duplicates the control files and
-// probes client numbers and handles. RM answers only for objects of the same file.
+// Attach finds the RM objects of a process without the shim. Attach duplicates its control files
+// and probes client numbers and handles. RM answers only for objects of the same file.
 func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver.Metrics) (*Attached, error) {
 	d.Refresh()
 	if why := d.untouchable(); why != "" {

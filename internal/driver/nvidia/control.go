@@ -70,10 +70,10 @@ func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 
 // Enable sequences, measured on an H200 (docs/platforms/nvidia.md). RM counts disables: a channel
 // stopped twice needs two enables, and enabling a running channel is a no-op. A channel that left
-// at Lv2 while alone on the GPU ignores an enable. It needs a full stop and another enable.
+// at Lv2 while alone on the GPU ignores an enable until a full stop and another enable.
 var (
-	goOn     = []model.Level{0}
-	goOnSure = []model.Level{0, 0, model.LevelInterrupt, 0}
+	enableOnce  = []model.Level{0}
+	enableFully = []model.Level{0, 0, model.LevelInterrupt, 0}
 )
 
 // stopChannels brings a unit's channels to a level; 0 resumes. A channel already stopped at that
@@ -109,8 +109,8 @@ func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) e
 	}
 	s.mu.Unlock()
 	return errors.Join(
-		s.apply(ctx, u, plain, goOn...),
-		s.apply(ctx, u, sure, goOnSure...),
+		s.apply(ctx, u, plain, enableOnce...),
+		s.apply(ctx, u, sure, enableFully...),
 		s.apply(ctx, u, stop, level),
 	)
 }

@@ -146,8 +146,8 @@ func (r *fakeRM) disable(p []byte) Status {
 	return NV_OK
 }
 
-// newContext creates a client with a file, device 1, subdevice 2, a compute group of n channels and
-// a copy group of two, and announces them to s.
+// newContext creates and announces a client with a file, device 1 and subdevice 2. Its compute group
+// has n channels, its copy group two.
 func (r *fakeRM) newContext(t *testing.T, s *Objects, client, gpu uint32, n int) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)

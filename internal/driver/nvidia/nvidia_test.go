@@ -83,7 +83,7 @@ func TestKernelTransportAcceptsOnlyTheDevice(t *testing.T) {
 		t.Error("a socket was accepted as a device")
 	}
 	if (&virtualTransport{path: "/x/vgpu.sock"}).Accept(pair[0]) == nil {
-		t.Error("a socket of somebody else's was accepted as the virtual device")
+		t.Error("accepted an unrelated socket as the virtual device")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	}
 	apply(t, target, model.Desired{Suspend: model.LevelInterrupt})
 	if len(r.lists) != 3 {
-		t.Error("what is true already was done again")
+		t.Error("repeated an operation already in effect")
 	}
 	// RM counts disables, so a channel stopped harder must not be stopped again.
 	apply(t, target, model.Desired{Suspend: model.LevelDeactivate})
@@ -128,7 +128,7 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	target.Invalidate()
 	apply(t, target, model.Desired{})
 	if len(r.lists) == 0 || r.object(0xc1d00001, 100).stopped != "" || r.object(0xc1d00001, 90).stopped != "" {
-		t.Error("what nobody knew to run was not let go") // the copy group's channels too
+		t.Error("channels in unknown state were not enabled") // the copy group's channels too
 	}
 }
 

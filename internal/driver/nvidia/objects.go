@@ -117,13 +117,13 @@ type Objects struct {
 
 	ops sync.Mutex // at most one operation in flight per process
 
-	mu      sync.Mutex
-	clients map[uint32]*rmClient
-	count   int
-	order   uint64
-	closed  bool
-	lie     string                     // why a client of this process was rejected
-	refused map[model.DeviceID]refusal // negative results of its own probes
+	mu       sync.Mutex
+	clients  map[uint32]*rmClient
+	count    int
+	order    uint64
+	closed   bool
+	rejected string                     // why a client of this process was rejected
+	refused  map[model.DeviceID]refusal // negative results of its own probes
 
 	caught atomic.Uint64 // channels created while others were stopped
 
@@ -157,7 +157,7 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 	defer s.showClients()
 	switch {
 	case err != nil:
-		s.lie = err.Error()
+		s.rejected = err.Error()
 	case s.closed:
 		err = errClosed
 	case len(s.clients) >= s.limits.Clients || !s.limits.Files.take():
@@ -331,8 +331,7 @@ func (s *Objects) Close() {
 	s.limits.Files.use(-1)
 }
 
-// Resolve probes new objects and returns the capability per GPU. It blocks as long as the device
-// does.
+// Resolve probes new objects and returns the capability per GPU, blocking as long as the device.
 func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error) {
 	if s.driver.untouchable() != "" {
 		return nil, nil

@@ -71,7 +71,7 @@ func (s *Objects) check(t testing.TB) {
 	if count != s.count || count > s.limits.Objects || len(s.clients) > s.limits.Clients {
 		t.Fatalf("%d objects counted as %d in %d clients", count, s.count, len(s.clients))
 	}
-	if shown := s.shown.Load(); shown.clients != len(s.clients) || shown.lie != s.lie {
+	if shown := s.shown.Load(); shown.clients != len(s.clients) || shown.rejected != s.rejected {
 		t.Fatalf("shown %+v", shown)
 	}
 }

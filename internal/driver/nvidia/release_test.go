@@ -35,8 +35,7 @@ func TestGrades(t *testing.T) {
 	}
 }
 
-// Every branch in the table has a data file for the parity test, and every data file from the first
-// branch on is in the table.
+// The branch table and the data files of the parity test cover the same branches from the first on.
 func TestTableMatchesData(t *testing.T) {
 	files, err := filepath.Glob("abi/testdata/R*.txt")
 	if err != nil {

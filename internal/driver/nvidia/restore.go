@@ -29,8 +29,8 @@ type RestoreGroup struct {
 	OwnUS  uint64 `json:"own_us"`
 }
 
-// Restores reads the original timeslices on a GPU and returns the data to undo any operation on it,
-// hidden objects included, with a duplicate of each file.
+// Restores reads the original timeslices on a GPU and returns the data to undo any operation there,
+// with a duplicate of each file. Hidden objects are included.
 func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, []int, error) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -81,10 +81,10 @@ func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 	var err error
 	for list := r.Channels; len(list) > 0; {
 		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
-		e := d.letGo(ctx, f, r, list[:n])
+		e := d.resume(ctx, f, r, list[:n])
 		if isGone(e) {
 			// One stale handle fails the whole list, so filter and retry.
-			e = d.letGo(ctx, f, r, d.present(ctx, f, r, list[:n]))
+			e = d.resume(ctx, f, r, d.present(ctx, f, r, list[:n]))
 		}
 		err = errors.Join(err, e)
 		list = list[n:]
@@ -108,9 +108,9 @@ const (
 	lastPause = 2 * time.Millisecond // between attempts
 )
 
-// letGo runs channels through goOnSure. The stop inside is issued only after a successful enable,
+// resume runs channels through enableFully. The stop inside is issued only after a successful enable,
 // and the enable after it even past the deadline.
-func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint32) error {
+func (d *Driver) resume(ctx context.Context, f *File, r Restore, channels []uint32) error {
 	if len(channels) == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 		return d.control(ctx, f, r.Client, r.Subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
 	}
 	var stopped error
-	for _, level := range goOnSure[:len(goOnSure)-1] {
+	for _, level := range enableFully[:len(enableFully)-1] {
 		err := set(ctx, level)
 		if level != 0 {
 			stopped = err // the stop may have taken effect
@@ -129,7 +129,7 @@ func (d *Driver) letGo(ctx context.Context, f *File, r Restore, channels []uint3
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
-	last := set(ctx, goOnSure[len(goOnSure)-1])
+	last := set(ctx, enableFully[len(enableFully)-1])
 	for i := 1; i < lastTries && last != nil && !isGone(last) && ctx.Err() == nil; i++ {
 		time.Sleep(lastPause)
 		last = set(ctx, 0)

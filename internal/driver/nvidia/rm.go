@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvidia controls the hardware queues of a process through the NVIDIA resource manager
-// (RM), on the process's own /dev/nvidiactl descriptor. It stops and resumes channels and sets
-// channel group timeslices.
+// Package nvidia stops and resumes a process's channels and sets channel group timeslices. Requests
+// go to the NVIDIA resource manager (RM) on the process's own /dev/nvidiactl descriptor.
 package nvidia
 
 import (

@@ -20,7 +20,7 @@ type Transport interface {
 	Accept(fd int) error
 	// Open opens a control file of our own.
 	Open() (*File, error)
-	// Ioctl makes one request and writes back arg and params. It blocks as long as the device does.
+	// Ioctl makes one request and writes back arg and params, blocking as long as the device.
 	Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error
 	// Find lists candidate control files of another process.
 	Find(pid int) ([]Candidate, error)

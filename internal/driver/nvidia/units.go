@@ -3,6 +3,8 @@
 package nvidia
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"xsched/internal/driver"
@@ -78,12 +80,7 @@ func (s *Objects) unit(c *rmClient, sub *object, all []*object) unit {
 }
 
 func sorted(m map[uint32]*object) []*object {
-	out := make([]*object, 0, len(m))
-	for _, o := range m {
-		out = append(out, o)
-	}
-	slices.SortFunc(out, func(a, b *object) int { return int(int64(a.order) - int64(b.order)) })
-	return out
+	return slices.SortedFunc(maps.Values(m), func(a, b *object) int { return cmp.Compare(a.order, b.order) })
 }
 
 // capabilities returns the capability of each GPU with a proved subdevice. Preconditions: s.mu is
@@ -117,14 +114,14 @@ func (s *Objects) noChannel(otherwise string) string {
 
 // shown is an immutable snapshot for lock-free readers.
 type shown struct {
-	lie     string
-	clients int
-	slices  map[model.DeviceID]int64 // the application's own, in microseconds
+	rejected string
+	clients  int
+	slices   map[model.DeviceID]int64 // the application's own, in microseconds
 }
 
 // showClients publishes the clients. Preconditions: s.mu is held.
 func (s *Objects) showClients() {
-	s.shown.Store(&shown{s.lie, len(s.clients), s.shown.Load().slices})
+	s.shown.Store(&shown{s.rejected, len(s.clients), s.shown.Load().slices})
 }
 
 // showSlices publishes the application's own timeslices. Preconditions: s.mu is held.
@@ -133,7 +130,7 @@ func (s *Objects) showSlices() {
 	for gpu := range s.gpus() {
 		own[gpu] = s.ownSlice(gpu)
 	}
-	s.shown.Store(&shown{s.lie, len(s.clients), own})
+	s.shown.Store(&shown{s.rejected, len(s.clients), own})
 }
 
 // gpus returns the GPUs with a proved subdevice, hidden ones included. Preconditions: s.mu is held.
@@ -168,8 +165,8 @@ func (s *Objects) Why() (reason string, known bool) {
 		return why, now.clients > 0
 	}
 	switch {
-	case now.lie != "":
-		return "the control file it handed over was refused: " + now.lie, true
+	case now.rejected != "":
+		return "the control file it handed over was refused: " + now.rejected, true
 	case now.clients == 0:
 		return s.noChannel("the process has handed over no control file yet"), false
 	}
