@@ -193,7 +193,7 @@ func (r rm) context(client, gpu uint32) (events []nvidia.RMEvent, err error) {
 }
 
 // appProgram is an application with one context on the virtual GPU; a second argument adds a shim.
-// It waits for a command: exec or end of input.
+// The program waits for a command: exec or end of input.
 func appProgram(args []string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 // free one.
 const sparePs = 8
 
-// Daemon is a running daemon. It implements control.Control; a server offers that to clients.
+// Daemon is a running daemon. A server exposes its control.Control to clients.
 type Daemon struct {
 	opts     Options
 	log      *slog.Logger

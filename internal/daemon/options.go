@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon assembles `xsched serve` from sessions, loop, engine, drivers and guardian, and implements
-// control.Control.
+// Package daemon assembles `xsched serve` from sessions, loop, engine, drivers and guardian, and
+// implements control.Control.
 package daemon
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	Record string
 
 	// GuardianCommand starts the guardian; empty: this executable with "guardian". The command
-	// gets its socket as file descriptor 3 and must call guardian.Main(3). It also starts tracers,
-	// with additional arguments that only label the process.
+	// gets its socket as file descriptor 3 and must call guardian.Main(3). Supervisors
+	// use the same command, with extra arguments as labels.
 	GuardianCommand []string
 }

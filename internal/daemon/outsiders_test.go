@@ -15,6 +15,6 @@ func TestLooksAreFarEnoughApart(t *testing.T) {
 		}
 	}
 	if wait := untilNextLook(time.Minute); wait != outsiderPeriodMost {
-		t.Errorf("a stranger is seen only after %v", wait)
+		t.Errorf("an unmanaged program is seen only after %v", wait)
 	}
 }

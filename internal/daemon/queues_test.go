@@ -37,7 +37,7 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 	}
 	tracer := tracerOf(p.PID)
 	if tracer == 0 {
-		t.Fatal("nobody traces it")
+		t.Fatal("the process has no tracer")
 	}
 	_ = unix.Kill(tracer, unix.SIGSTOP) // the daemon ends and replaces it after a second
 	most := 0

@@ -147,7 +147,7 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 	return out, nil
 }
 
-// Stats implements control.Control. It answers even while the engine is blocked.
+// Stats implements control.Control and works even while the engine is blocked.
 func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 	h, s := d.loop.Stats(), d.server.Stats()
 	m := d.metrics

@@ -61,7 +61,7 @@ func TestSelfTestGivesLevels(t *testing.T) {
 	first := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	await(t, "level 3 by the daemon's own test", level(3, ""))
 	_ = first.Process.Kill()
-	await(t, "nobody", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
+	await(t, "no process", func() bool { l, err := w.ctl.List(ctx); return err == nil && len(l.Processes) == 0 })
 
 	load("560.28.03")
 	startProgram(t, "app", w.vgpuPath(), w.sockPath())
@@ -77,7 +77,7 @@ func TestSelfTestGivesLevels(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Outcome != driver.OutcomePassed {
 		t.Fatalf("%+v %v", list, err)
 	}
-	await(t, "level 3 by the test of somebody else", level(3, ""))
+	await(t, "level 3 by an external test", level(3, ""))
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

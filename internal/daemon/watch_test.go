@@ -79,6 +79,6 @@ func TestCPUTime(t *testing.T) {
 		t.Errorf("parent used %v, %v", parent, err)
 	}
 	if _, err := cpuTime(1 << 22); err == nil {
-		t.Error("nobody has CPU time")
+		t.Error("a missing process has CPU time")
 	}
 }
