@@ -48,7 +48,7 @@ type Caller struct {
 }
 
 // Control is the daemon's control interface. Methods are safe for concurrent use and check the
-// caller's permissions: everybody may read; changing a process requires its uid or root; changing
+// caller's permissions. Every user may read. Changing a process requires its uid or root; changing
 // the policy or the mode requires the daemon's uid or root.
 type Control interface {
 	Version(ctx context.Context, c Caller) (Version, error)
@@ -56,7 +56,7 @@ type Control interface {
 	Devices(ctx context.Context, c Caller) (Devices, error)
 	Stats(ctx context.Context, c Caller) (Stats, error)
 
-	// Hint changes the hints that the request sets and returns all hints in force.
+	// Hint changes the hints that the request sets and returns all effective hints.
 	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)
 	// Policy with an empty name only reads.
 	Policy(ctx context.Context, c Caller, r PolicyRequest) (PolicyReply, error)

@@ -29,10 +29,10 @@ func TestPrepareDir(t *testing.T) {
 	link := filepath.Join(base, "link")
 	_ = os.Symlink(dir, link)
 	if err := PrepareDir(link, uid); err == nil {
-		t.Error("a link was accepted")
+		t.Error("accepted a link")
 	}
 	if err := PrepareDir(dir, uid+1); err == nil {
-		t.Error("somebody else's directory was accepted")
+		t.Error("accepted another user's directory")
 	}
 	env := map[string]string{"XDG_RUNTIME_DIR": "/run/user/7"}
 	get := func(k string) string { return env[k] }

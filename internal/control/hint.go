@@ -11,7 +11,7 @@ import (
 	"xsched/internal/model"
 )
 
-// HintReply holds the hints in force after a HintRequest.
+// HintReply holds the effective hints after a HintRequest.
 type HintReply struct {
 	PID   int     `json:"pid"`
 	Queue *uint32 `json:"queue,omitempty"`

@@ -147,7 +147,7 @@ type PolicyRequest struct {
 	QuantumUS int64 `json:"quantum_us,omitempty"`
 }
 
-// PolicyReply is the policy in force and the available ones.
+// PolicyReply holds the current policy and the available ones.
 type PolicyReply struct {
 	Name      string   `json:"name"`
 	QuantumUS int64    `json:"quantum_us"`

@@ -28,7 +28,7 @@ type Client struct {
 	http   *http.Client
 }
 
-// New returns a client of the control socket at a path. It connects on first use.
+// New returns a client of the control socket at a path, which connects on first use.
 func New(socket string) *Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second}
 	return &Client{
@@ -72,7 +72,7 @@ func (c *Client) Stats(ctx context.Context) (control.Stats, error) {
 	return do[control.Stats](ctx, c, http.MethodGet, "/stats", nil)
 }
 
-// Hint changes the hints that the request sets and returns all hints in force.
+// Hint changes the hints that the request sets and returns all effective hints.
 func (c *Client) Hint(ctx context.Context, r control.HintRequest) (control.HintReply, error) {
 	return do[control.HintReply](ctx, c, http.MethodPost, "/hint", r)
 }
