@@ -150,7 +150,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 			[]string{"nvidia-modprobe"},
 			0,
 		},
-		"a GPU of somebody else's": {
+		"a GPU without access": {
 			func(_ *testing.T, m *Machine) { _ = os.Remove(filepath.Join(m.Root, "dev/nvidia0")) },
 			"device nodes", Note,
 			[]string{"/dev/nvidia0"},
@@ -221,7 +221,7 @@ func TestWhatCanBeWrong(t *testing.T) {
 			file(t, m.Root, "proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n")
 			m.UID, m.Dir = 0, "/nowhere/xsched"
 		}, "attach", Note, []string{"CAP_SYS_PTRACE"}, 3},
-		"folder of somebody else's": {func(_ *testing.T, m *Machine) {
+		"directory of another user": {func(_ *testing.T, m *Machine) {
 			_ = os.Mkdir(filepath.Join(m.Root, "run/xsched"), 0o755)
 			m.UID = os.Geteuid() + 1
 		}, "runtime folder", Missing, []string{"belongs to uid"}, 0},

@@ -54,9 +54,8 @@ type guardian struct {
 	leaving map[*ward]struct{} // detached but not restored yet
 }
 
-// Main is the guardian's main function. It serves the daemon on socket fd until the daemon ends,
-// restores every process, and returns. A supervise request hands the process over to a driver
-// instead.
+// Main serves the daemon on socket fd until the daemon ends, restores every process, and returns. A
+// supervise request hands the process over to a driver instead.
 func Main(fd int, drivers []driver.Driver) error {
 	// Terminals and service managers signal whole groups. The guardian must outlive the daemon
 	// until every process is restored.

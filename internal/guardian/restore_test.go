@@ -110,7 +110,7 @@ func TestRestoreIsRetried(t *testing.T) {
 	var page *wire.Page
 	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if page.RecoveredEpoch() != 0 {
-			return errors.New("said to be done before it was")
+			return errors.New("reported before it was done")
 		}
 		if n < 4 {
 			return errBusy
@@ -141,9 +141,9 @@ func TestStuckWardIsAlone(t *testing.T) {
 	stuck := guard(t, g, 1)
 	lookUntil(t, g, "stuck", func() bool { return g.wards[1].attempt != nil })
 	free := guard(t, g, 2)
-	lookUntil(t, g, "the other is free", func() bool { return free.RecoveredEpoch() == 7 })
+	lookUntil(t, g, "the other is restored", func() bool { return free.RecoveredEpoch() == 7 })
 	if stuck.RecoveredEpoch() != 0 {
-		t.Error("the stuck one is said to be free")
+		t.Error("the stuck one is reported as restored")
 	}
 	// A running attempt finishes before the files are closed.
 	_ = g.do(message{Op: "detach", Session: 1, Restored: true}, nil)
@@ -188,7 +188,7 @@ func TestLateAnswer(t *testing.T) {
 	w := driver.Ward{Session: 1, PID: os.Getpid(), Page: open(t), PIDFD: open(t)}
 	defer closeWard(w)
 	if err := c.Keep(w); err == nil {
-		t.Fatal("nobody has answered")
+		t.Fatal("no answer")
 	}
 	go func() {
 		for i := 0; ; i++ {

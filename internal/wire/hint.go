@@ -116,8 +116,8 @@ type Mark struct {
 	Begin, End model.Time
 }
 
-// Marks calls f for the requests finished after the given count, oldest first. It returns the new
-// count and the number lost. Each is read once; inconsistent ones count as lost.
+// Marks calls f for the requests finished after the given count, oldest first, and returns the
+// new count and the number lost. Each is read once; inconsistent ones count as lost.
 func (p *Page) Marks(after uint64, f func(Mark)) (count, lost uint64) {
 	at := RequestsOffset
 	count = load64(p.mem, at+OffRequestsFinished)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command rmlayout records the part of the NVIDIA driver's interface that XSched uses, per branch:
-// escapes, classes, control commands with access rights, status codes and struct layouts. The input
+// Command rmlayout records the part of the NVIDIA driver's interface that XSched uses, per branch.
+// That is escapes, classes, control commands with access rights, status codes and layouts. The input
 // is a clone of https://github.com/NVIDIA/open-gpu-kernel-modules with its tags. The parity test of
 // internal/driver/nvidia/abi reads the output, which holds only names and numbers.
 //

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package header computes C struct layouts from header text, for the subset of C in driver
-// interfaces: integers, 64-bit pointers, constant arrays, nested structs and alignment attributes.
-// No compiler is involved, so any checkout works on any host.
+// Package header computes C struct layouts from header text without a compiler, so any checkout
+// works on any host. The supported subset is integers, 64-bit pointers, constant arrays, nested
+// structs and alignment attributes.
 package header
 
 import (
