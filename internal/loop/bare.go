@@ -9,49 +9,49 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file handles programs that joined but whose runtime is not hooked: only their hardware queues
-// are visible. Such a program gets one queue per GPU, as an attached one does, until it announces
-// a queue there itself. It counts as idle until it uses CPU time.
+// This file handles bare clients: programs that joined, but whose runtime is not hooked. Only their
+// hardware queues are visible. A bare client gets one queue per GPU, as an attached one does, until
+// it announces a queue there. It counts as idle until it uses CPU time.
 
-// BareSession is a session with queues whose work can only be guessed.
-type BareSession struct {
+// BareClient is a client with queues whose work is estimated.
+type BareClient struct {
 	ID  model.SessionID
 	PID int
 }
 
-// Bare returns them, without those that turn out to have hooks after all: what they have on
-// GPUs they announce themselves, once they have some.
-func (l *Loop) Bare(ctx context.Context) ([]BareSession, error) {
+// Bare returns the bare clients. A client that has called a hook meanwhile is no longer bare: it
+// announces its queues.
+func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
 	if l.bare.Load() == 0 {
 		return nil, nil
 	}
-	var out []BareSession
+	var out []BareClient
 	err := l.call(ctx, func() {
 		for _, c := range l.clients {
 			if len(c.bare) > 0 && c.page.Counters().HookedCalls > 0 {
 				for gpu := range c.bare {
-					l.hook(c, gpu)
+					l.markHooked(c, gpu)
 				}
-				l.settle(c)
+				l.updateWorkers(c)
 			}
 			if len(c.bare) > 0 {
-				out = append(out, BareSession{c.ID, c.PID})
+				out = append(out, BareClient{c.ID, c.PID})
 			}
 		}
 	})
 	return out, err
 }
 
-// guessed says that nobody tells whether the queue has work.
+// guessed reports whether the state of the queue is an estimate.
 func (q *queue) guessed() bool { return q.gate == nil }
 
-// enterBare gives a program queues on GPUs where it has hardware queues and announced nothing.
-func (l *Loop) enterBare(c *Client) {
+// addBare adds queues on GPUs where a client has hardware queues and has announced none.
+func (l *Loop) addBare(c *Client) {
 	for gpu, can := range c.caps {
 		if !can.Bare || can.MaxLevel <= model.LevelBlock || c.onGPU[gpu] > 0 || c.hooked[gpu] || len(c.bare) >= maxGPUs {
 			continue
 		}
-		// Beyond the slots of the page, so that none of those is meant.
+		// Indices beyond the slots of the page cannot collide with announced queues.
 		id := model.QueueID{Session: c.ID, Index: wire.MaxQueues + uint32(len(c.bare))}
 		for c.queues[id.Index] != nil {
 			id.Index++
@@ -64,17 +64,17 @@ func (l *Loop) enterBare(c *Client) {
 		l.bare.Add(1)
 		l.enter(l.now(), c, q)
 	}
-	// One that has no hardware queue any more.
+	// Remove queues on GPUs where the client has no hardware queue any more.
 	for gpu, q := range c.bare {
 		if _, ok := c.caps[gpu]; !ok {
-			l.leaveBare(c, q)
+			l.removeBare(c, q)
 		}
 	}
-	l.settle(c)
+	l.updateWorkers(c)
 }
 
-// hook notes that a program announces queues on a GPU itself.
-func (l *Loop) hook(c *Client, gpu model.DeviceID) {
+// markHooked records that a client announces its queues on a GPU.
+func (l *Loop) markHooked(c *Client, gpu model.DeviceID) {
 	if c.hooked == nil {
 		c.hooked = map[model.DeviceID]bool{}
 	}
@@ -82,14 +82,14 @@ func (l *Loop) hook(c *Client, gpu model.DeviceID) {
 		c.hooked[gpu] = true
 	}
 	if q := c.bare[gpu]; q != nil {
-		l.leaveBare(c, q)
+		l.removeBare(c, q)
 	}
 }
 
-func (l *Loop) leaveBare(c *Client, q *queue) { l.removeQueue(l.now(), c, q) }
+func (l *Loop) removeBare(c *Client, q *queue) { l.removeQueue(l.now(), c, q) }
 
-// forgetBare is removeQueue's part.
-func (l *Loop) forgetBare(c *Client, q *queue) {
+// dropBare is the part of removeQueue for bare clients.
+func (l *Loop) dropBare(c *Client, q *queue) {
 	if c.bare[q.device] == q {
 		delete(c.bare, q.device)
 		l.bare.Add(-1)

@@ -127,7 +127,7 @@ func (l *Loop) SetUnmanaged(ctx context.Context, gpu model.DeviceID, unmanaged b
 // ends at the latest; a request that the loop has accepted still runs.
 func (l *Loop) OpenGates(ctx context.Context) {
 	opened := make(chan struct{})
-	if l.post(ctx, func() { l.openAll(); close(opened) }) != nil {
+	if l.post(ctx, func() { l.openGates(); close(opened) }) != nil {
 		return
 	}
 	select {

@@ -32,17 +32,17 @@ func (l *Loop) ScanAt(now model.Time, c *Client) { l.scan(now, c) }
 // SampleAt reads the quiet queues.
 func (l *Loop) SampleAt(now model.Time) { l.sample(now) }
 
-// RouseAt ends quiet where it no longer applies.
-func (l *Loop) RouseAt(now model.Time) { l.rouse(now) }
+// EndQuietAt ends quiet where it no longer applies.
+func (l *Loop) EndQuietAt(now model.Time) { l.endQuiet(now) }
 
 // QueueQuiet reports whether a queue is quiet.
 func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].quiet }
 
-// Retargets returns how often a worker's state was computed.
-func (l *Loop) Retargets() uint64 { return l.retargets }
+// WorkerUpdates returns how often a worker's state was computed.
+func (l *Loop) WorkerUpdates() uint64 { return l.workerUpdates }
 
 // Throttled returns how often doorbells were ignored, and how many are now.
-func (l *Loop) Throttled() (times uint64, now int) { return l.deafened, len(l.deaf) }
+func (l *Loop) Throttled() (times uint64, now int) { return l.throttles, len(l.throttled) }
 
 // Accounts returns how many users have clients.
 func (l *Loop) Accounts() int { return len(l.accounts) }

@@ -9,11 +9,12 @@ import (
 	"xsched/internal/wire"
 )
 
-// seenLate is when a change was that the engine knows of as a younger one, as it may if the queue is quiet or
-// not listened to: such a busy time looks shorter than it is. Nobody begins to wait after that.
+// seenLate marks a timestamp as unreliable: the engine observed this transition late, because the
+// queue is quiet or its user throttled. The busy period then looks shorter than it is. No request
+// begins after this value.
 const seenLate = math.MaxUint64
 
-// seenAt is when a queue last changed by its client's word, or seenLate.
+// seenAt returns the time of the last transition as the client dated it, or seenLate.
 func seenAt(now model.Time, v *wire.QueueView) uint64 {
 	if v.ChangedNS < uint64(now.Add(-model.FedMin/2)) {
 		return seenLate

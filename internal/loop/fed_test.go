@@ -46,7 +46,7 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 		c.Page.SetBusy(0, false, pass(ms/10))
 		other := model.QueueID{Session: 99}
 		h.EngineOnLoop().AddQueue(now, model.Queue{ID: other, PID: 99, Device: sessiontest.GPU})
-		h.RouseAt(now)
+		h.EndQuietAt(now)
 		if known.QueueQuiet(0) {
 			t.Error("quiet beside another one")
 		}

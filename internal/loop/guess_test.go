@@ -76,7 +76,7 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 			}
 		}
 		if (at+g.phase)%(50*time.Millisecond) == 0 {
-			q.look(now, worked, standing{e.Kept(id(mine)), e.WaitsSince(id(mine), q.since)}, times)
+			q.observe(now, worked, standing{e.Kept(id(mine)), e.WaitsSince(id(mine), q.since)}, times)
 			worked = false
 			tell(now)
 		}

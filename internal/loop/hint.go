@@ -11,16 +11,16 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file is what programs say about themselves: hints in HELLO and while
-// they run, about the process or one queue, and the requests they mark.
+// This file handles the input of programs: hints about the process or one queue, and marked
+// requests.
 
-// requests is a session's count of marked requests.
+// requests counts the marked requests of a client.
 type requests struct {
 	read uint64 // finished requests read from the page so far
 	lost uint64 // overwritten before they were read
 }
 
-// grant takes away what the user of a session may not have, and notes it.
+// grant limits the priorities of a hint to those that the client may have, and keeps the reason.
 func (l *Loop) grant(c *Client, hint *model.Hint) {
 	if note := l.limit(c, c.granted, hint); note != "" {
 		c.priorityNote = note
@@ -45,42 +45,42 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 	now := l.now()
 	if f.Queue == wire.QueueAll {
 		if f.Hint.Said&wire.HintPolicy != 0 {
-			l.wishPolicy(c, f.PolicyString())
+			l.requestPolicy(c, f.PolicyString())
 		}
 		if f.Hint.Said&wire.HintPriority != 0 {
 			c.priorityNote = ""
 		}
 		f.Hint.Apply(&c.hint)
 		l.grant(c, &c.hint)
-		if c.mayHint(len(c.queues)) {
-			l.rehint(now, c)
+		if c.admitHints(len(c.queues)) {
+			l.updateHints(now, c)
 		}
 		return
 	}
 	q := c.queues[f.Queue]
 	if q == nil || q.generation != f.Generation {
-		l.scan(now, c) // its doorbell may not have been heard yet
+		l.scan(now, c) // the hint may arrive before the doorbell
 		if q = c.queues[f.Queue]; q == nil || q.generation != f.Generation {
 			return
 		}
 	}
 	change := f.Hint.Change()
-	q.set = q.set.Without(&q.said, &change) // who spoke last counts
+	q.set = q.set.Without(&q.said, &change) // the newer hint wins
 	q.said = change
 	var said model.Hint
 	q.said.Apply(&said)
 	l.grant(c, &said)
-	if c.mayHint(1) {
-		l.engine.SetQueueHint(now, q.id, c.told(l.hintOf(c, q)))
+	if c.admitHints(1) {
+		l.engine.SetQueueHint(now, q.id, c.engineHint(l.effectiveHint(c, q)))
 		l.dirty = true
 	}
 }
 
-// hintsPerTick bounds what a program that changes its hints all the time costs the
-// loop: queues told to the engine in a heartbeat. The rest waits for the next one.
+// hintsPerTick limits the hint updates of one client per heartbeat, counted in queues. Further
+// updates wait for the next heartbeat.
 const hintsPerTick = 256
 
-func (c *Client) mayHint(queues int) bool {
+func (c *Client) admitHints(queues int) bool {
 	if c.hinted > 0 && c.hinted+queues > hintsPerTick {
 		c.stale = true
 		return false
@@ -89,46 +89,46 @@ func (c *Client) mayHint(queues int) bool {
 	return true
 }
 
-// tickHints gives a session its share for the next heartbeat.
+// tickHints resets the limit of a client and applies updates that have waited.
 func (l *Loop) tickHints(now model.Time, c *Client) {
 	c.hinted = 0
 	if c.stale {
 		c.stale = false
 		c.hinted = len(c.queues)
-		l.rehint(now, c)
+		l.updateHints(now, c)
 	}
 }
 
-// rehint tells the engine the hint of every queue of a session again.
-func (l *Loop) rehint(now model.Time, c *Client) {
-	base := c.told(c.hint)
+// updateHints reports the effective hint of every queue of a client to the engine.
+func (l *Loop) updateHints(now model.Time, c *Client) {
+	base := c.engineHint(c.hint)
 	base.PerQueue = base.PerQueue || c.streams > 0
 	l.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
-		if h := c.told(l.hintOf(c, q)); h != base {
+		if h := c.engineHint(l.effectiveHint(c, q)); h != base {
 			l.engine.SetQueueHint(now, q.id, h)
 		}
 	}
-	l.relevel(c)
+	l.updateLevels(c)
 }
 
-// wishPolicy is a policy asked for by a program: a private daemon is there for it alone.
-func (l *Loop) wishPolicy(c *Client, name string) {
+// requestPolicy changes the policy on request of a program, if the daemon is private.
+func (l *Loop) requestPolicy(c *Client, name string) {
 	if !l.cfg.Private {
-		l.log.Info("policy wish ignored: only a private daemon obeys its programs", "pid", c.PID, "policy", name)
+		l.log.Info("policy request ignored: the daemon is not private", "pid", c.PID, "policy", name)
 		return
 	}
 	if err := l.engine.SetPolicy(name); err != nil {
-		l.log.Warn("policy wish refused", "pid", c.PID, "policy", name, "err", err)
+		l.log.Warn("policy request refused", "pid", c.PID, "policy", name, "err", err)
 		return
 	}
 	l.log.Info("policy changed", "policy", name, "pid", c.PID)
 	l.dirty = true
 }
 
-// hintOf is the hint in force for a queue: the process's, the stream's own
-// priority on top, and then what was said about this queue.
-func (l *Loop) hintOf(c *Client, q *queue) model.Hint {
+// effectiveHint returns the hint in force for a queue: the process's hint, then the priority of the
+// stream, then hints about this queue.
+func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	h := c.hint
 	if q.stream {
 		if h.Priority != model.PriorityNever {
@@ -139,35 +139,36 @@ func (l *Loop) hintOf(c *Client, q *queue) model.Hint {
 	l.limit(c, c.granted, &h)
 	q.set.Apply(&h)
 	l.limit(c, max(c.granted, q.granted), &h)
-	h.Level = c.hint.Level // one level for all: the hardware's queues are the process's
+	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
 	return h
 }
 
-// told is a hint as the engine gets it: a gang is one user's, so that nobody runs with
-// a stranger's priority, or stops a stranger, by using its gang's name.
-func (c *Client) told(h model.Hint) model.Hint {
+// engineHint qualifies the gang of a hint with the user. Otherwise a user could join another user's
+// gang by name, and use its priority or suspend it.
+func (c *Client) engineHint(h model.Hint) model.Hint {
 	if h.Gang != "" {
 		h.Gang = strconv.Itoa(c.UID) + "/" + h.Gang
 	}
 	return h
 }
 
-// abilities is what can be done to a queue. Streams of one process share its
-// hardware queues, so only the gate can tell them apart.
-func (l *Loop) abilities(c *Client, q *queue) driver.Capability {
-	can := l.capability(c, q.device)
-	if (c.streams > 0 || c.hint.PerQueue || c.apart(q.device)) && can.MaxLevel > model.LevelBlock {
+// queueCapability returns what the drivers can do to a queue. Streams of one process share its
+// hardware queues, so only the gate preempts them separately.
+func (l *Loop) queueCapability(c *Client, q *queue) driver.Capability {
+	can := l.deviceCapability(c, q.device)
+	if (c.streams > 0 || c.hint.PerQueue || c.hasQueueHints(q.device)) && can.MaxLevel > model.LevelBlock {
 		can.MaxLevel = model.LevelBlock
-		can.Reason = "the queues of this process are scheduled one by one, which only level 1 can"
+		can.Reason = "the queues of this process are scheduled one by one, which only level 1 supports"
 	}
 	return can
 }
 
-// apart says that somebody told the queues of a process on a device apart.
-func (c *Client) apart(gpu model.DeviceID) bool {
+// hasQueueHints reports whether a control client has set a hint for one of several queues of a
+// client on a device.
+func (c *Client) hasQueueHints(gpu model.DeviceID) bool {
 	if c.onGPU[gpu] < 2 {
-		return false // alone there, the hardware's queues are its own
+		return false // a single queue has the hardware queues to itself
 	}
 	for _, q := range c.queues {
 		if q.device == gpu && !q.set.Empty() {
@@ -177,7 +178,7 @@ func (c *Client) apart(gpu model.DeviceID) bool {
 	return false
 }
 
-// countStream keeps c.streams; true if that changes what its other queues can have.
+// countStream updates c.streams. It returns true if the capabilities of other queues change.
 func (c *Client) countStream(q *queue, by int) bool {
 	if !q.stream {
 		return false
@@ -187,16 +188,16 @@ func (c *Client) countStream(q *queue, by int) bool {
 	return before != (c.streams > 0)
 }
 
-// readMarks takes the requests finished since the last look.
-func (l *Loop) readMarks(now model.Time, c *Client) {
+// readRequests reads the requests finished since the last call.
+func (l *Loop) readRequests(now model.Time, c *Client) {
 	if c.Attached {
 		return
 	}
 	read, lost := c.page.Marks(c.requests.read, func(mark wire.Mark) {
 		if mark.End > now {
-			return // what a client says about the future counts for nothing
+			return // ignore timestamps in the future
 		}
-		// Told when it is over, both ends at once: requests may overlap in any order.
+		// Report both ends after the request, because requests may overlap in any order.
 		l.engine.MarkRequest(mark.Begin, c.PID, true)
 		l.engine.MarkRequest(mark.End, c.PID, false)
 		l.dirty = true
@@ -218,5 +219,5 @@ func (l *Loop) setNice(c *Client, nice int) {
 		return
 	}
 	c.hint.Nice = nice
-	l.rehint(l.now(), c)
+	l.updateHints(l.now(), c)
 }

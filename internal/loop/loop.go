@@ -24,13 +24,12 @@ import (
 	"xsched/internal/wire"
 )
 
-// loop is the engine's goroutine, locked to an OS thread. It waits for
-// doorbells, for requests from elsewhere and for time; it never blocks on a device or a socket.
+// Loop is the engine's goroutine, locked to an OS thread. It waits for doorbells, requests and
+// timers; it never blocks on a device or a socket.
 //
-// There is one for all devices, not one a device: a process may be on several
-// (gangs, policies across devices), its page has one lease and one heartbeat,
-// and the heartbeat must come from where decisions are made. What may hang, the
-// driver, is kept away from it by one worker for each process on a device.
+// One loop serves all devices. A process may use several devices, its page has one lease and one
+// heartbeat, and the heartbeat must come from the thread that decides. Drivers may hang, so each
+// process has one worker per device that isolates the loop from them.
 type Loop struct {
 	cfg     Config
 	log     *slog.Logger
@@ -42,44 +41,43 @@ type Loop struct {
 	quit               atomic.Bool
 	done               chan struct{}
 
-	fdMu   sync.RWMutex // keeps a late ring from writing to a number that is somebody else's
+	fdMu   sync.RWMutex // keeps a late ring from writing to a reused descriptor
 	closed bool
 
-	stopping bool // no more decisions: everybody is being set free
+	stopping bool // every gate is open; no more decisions
 
 	clients    map[model.SessionID]*Client
 	bells      map[int32]*Client
 	queueCount atomic.Int64
-	bare       atomic.Int64 // queues whose work is only guessed; see bare.go
-	dirty      bool         // something happened that the engine must decide about
-	due        model.Time   // when it wants to be asked again
+	bare       atomic.Int64 // queues of programs without hooks; see bare.go
+	dirty      bool         // the engine has new input
+	due        model.Time   // next wake-up of the engine
 	tick       model.Time   // next heartbeat
-	armed      model.Time   // what the timer is set to
+	armed      model.Time   // current timer setting
 
-	quiet map[*queue]*Client // whose doorbells are silent
+	quiet map[*queue]*Client // queues whose clients do not ring; see quiet.go
 
-	// How much doorbells take, see pace.go.
-	accounts  map[int]*account // by uid
-	rang      []*account       // in this pass, once a ring
-	deaf      []*Client        // not listened to in this window
-	deafened  uint64           // how often that was
+	// Rate limit of doorbells; see pace.go.
+	accounts  map[int]*account // by UID
+	charged   []*account       // accounts of this pass, once per ring
+	throttled []*Client        // doorbells ignored in this window
+	throttles uint64           // number of times a doorbell was ignored
 	window    uint64
 	windowEnd model.Time
 
-	risen      []model.Time // idle->busy changes of this pass, as the clients dated them
+	becameBusy []model.Time // idle-to-busy transitions of this pass, as the clients dated them
 	scheduling atomic.Pointer[string]
 
-	// Of the decision that is being carried out: what was resumed on each GPU, for the stops to
-	// come after.
-	deciding  bool
-	unsettled []*Client     // whose workers are yet to be told
-	guesses   []guessChange // what it changes about queues whose work is a guess; told to the engine afterwards
-	resumed   map[model.DeviceID][]<-chan struct{}
+	// State of the decision in progress. Suspensions on a GPU wait for its resumptions.
+	deciding       bool
+	pendingUpdates []*Client     // clients whose workers are not yet updated
+	guesses        []guessChange // changes of estimated queues, reported to the engine afterwards
+	resumed        map[model.DeviceID][]<-chan struct{}
 
-	retargets uint64 // how often a worker's wish was added up
+	workerUpdates uint64 // number of times a worker's state was computed
 
 	gpus  gpuTimes
-	waits driver.Histogram // of queues with work that had to stop, until they may run again
+	waits driver.Histogram // time that busy queues were suspended
 
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
@@ -87,14 +85,14 @@ type Loop struct {
 	busyToDecision, decision, late driver.Histogram
 }
 
-// Bounds of the loop's own work.
+// Limits that bound the work of one pass.
 const (
-	queueDepth      = 1024 // requests waiting for the loop
+	queueDepth      = 1024 // queued requests
 	requestsPerPass = 64
 	tickPeriod      = model.Time(wire.HeartbeatPeriodNS)
-	maxQueues       = 16384 // in all
-	maxGPUs         = 16    // of one process
-	addsPerTick     = 64    // queues one process may create in a heartbeat; the rest wait for the next
+	maxQueues       = 16384 // of all clients
+	maxGPUs         = 16    // of one client
+	addsPerTick     = 64    // new queues of one client per heartbeat; the rest wait
 )
 
 // Config configures a loop.
@@ -176,11 +174,11 @@ func (l *Loop) Stop() {
 }
 
 func (l *Loop) run() {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its priority with it
+	runtime.LockOSThread() // never unlocked, so that the raised priority ends with the goroutine
 	defer close(l.done)
-	got := hurry()
+	got := raisePriority()
 	l.scheduling.Store(&got)
-	l.log.Info("engine loop runs", "scheduling", got)
+	l.log.Info("engine loop started", "scheduling", got)
 	events := make([]unix.EpollEvent, 256)
 	l.tick = l.now()
 	if r := l.cfg.Recorder; r != nil {
@@ -190,7 +188,7 @@ func (l *Loop) run() {
 		l.arm()
 		n, err := unix.EpollWait(l.epoll, events, -1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			l.log.Error("engine loop ends", "err", err)
+			l.log.Error("engine loop failed", "err", err)
 			return
 		}
 		l.wakes.Add(1)
@@ -198,28 +196,28 @@ func (l *Loop) run() {
 	}
 }
 
-// pass handles all that has happened: each session that rang once, a bounded
-// number of requests, the heartbeat if due, and then one decision.
+// pass handles all pending events: each client that rang once, a bounded number of requests, the
+// heartbeat if due, and then one decision.
 func (l *Loop) pass(events []unix.EpollEvent) {
 	now := l.now()
-	l.listen(now)
+	l.beginWindow(now)
 	called := false
 	for i := range events {
 		switch fd := events[i].Fd; {
 		case fd == int32(l.wake):
 			called = true
 		case fd == int32(l.timer):
-			// Setting it again clears it.
+			// The next arm clears the expiry.
 			l.armed = 0
 		default:
 			if c := l.bells[fd]; c != nil {
 				l.rings.Add(1)
-				l.answer(now, c)
+				l.serveDoorbell(now, c)
 			}
 		}
 	}
-	// Doorbells are decided about before requests: somebody is waiting.
-	if len(l.rang) == 0 {
+	// Decide before serving requests: a program may be waiting for its launch.
+	if len(l.charged) == 0 {
 		l.decide(now)
 	} else {
 		start := l.now()
@@ -246,11 +244,11 @@ func (l *Loop) serve() {
 			return
 		}
 	}
-	l.ring() // the rest comes after the doorbells of the next pass
+	l.ring() // serve the rest after the doorbells of the next pass
 }
 
-// heartbeat tells every client that decisions are still made, moves the leases
-// and looks whether a client had to help itself.
+// heartbeat updates every page, extends the leases and detects clients that have recovered by
+// themselves.
 func (l *Loop) heartbeat(now model.Time) {
 	l.late.Record(now.Sub(l.tick))
 	l.tick = now + tickPeriod
@@ -260,7 +258,7 @@ func (l *Loop) heartbeat(now model.Time) {
 	l.sample(now)
 	for _, c := range l.clients {
 		c.page.Heartbeat(now)
-		l.readMarks(now, c)
+		l.readRequests(now, c)
 		l.tickHints(now, c)
 		void := c.lease.Tick(now)
 		r := c.page.Recoveries()
@@ -277,54 +275,53 @@ func (l *Loop) heartbeat(now model.Time) {
 		waiting := c.adds > addsPerTick
 		c.adds = 0
 		if waiting {
-			l.scan(now, c) // which may leave some for the next time again
+			l.scan(now, c) // the next batch
 		}
 	}
 }
 
-// decide asks the engine if there is anything to ask, and carries out the answer.
+// decide runs the engine if it has new input or is due, and applies its decision.
 func (l *Loop) decide(now model.Time) {
 	if l.stopping || !l.dirty && now < l.due {
 		return
 	}
-	l.rouse(now)
+	l.endQuiet(now)
 	l.dirty = false
 	start := l.now()
 	changes, due := l.engine.Decide(now)
 	l.due = due
 	l.decisions.Add(1)
 	l.decision.Record(l.now().Sub(start))
-	l.publishAll(now, changes)
-	l.guessStops(now)
-	l.hush(now)
-	if len(l.risen) > 0 {
+	l.applyDecision(now, changes)
+	l.applyGuessChanges(now)
+	l.beginQuiet(now)
+	if len(l.becameBusy) > 0 {
 		end := l.now()
-		for _, t := range l.risen {
-			// A client that writes nonsense spoils its own figure at most.
+		for _, t := range l.becameBusy {
+			// Clients write these timestamps: ignore implausible ones.
 			if d := end.Sub(t); d >= 0 && d < 10*time.Second {
 				l.busyToDecision.Record(d)
 			}
 		}
-		l.risen = l.risen[:0]
+		l.becameBusy = l.becameBusy[:0]
 	}
 }
 
-// publishAll carries a decision out. Who gets the GPU goes first and who has to leave
-// it after that: the driver takes one request after the other, and the other way round the GPU
-// would be idle between the two. A stop waits for nobody else.
-func (l *Loop) publishAll(now model.Time, changes []model.Desired) {
+// applyDecision applies a decision, resumptions before suspensions. The driver serializes requests,
+// so the opposite order would leave the GPU idle in between.
+func (l *Loop) applyDecision(now model.Time, changes []model.Desired) {
 	l.deciding = true
 	for _, stop := range []bool{false, true} {
 		for i := range changes {
 			if (changes[i].Suspend != 0) == stop {
-				l.publish(now, changes[i])
+				l.apply(now, changes[i])
 			}
 		}
-		for i, c := range l.unsettled {
-			l.settle(c)
-			l.unsettled[i] = nil
+		for i, c := range l.pendingUpdates {
+			l.updateWorkers(c)
+			l.pendingUpdates[i] = nil
 		}
-		l.unsettled = l.unsettled[:0]
+		l.pendingUpdates = l.pendingUpdates[:0]
 	}
 	l.deciding = false
 	clear(l.resumed)
@@ -336,7 +333,7 @@ func (l *Loop) arm() {
 	if !l.stopping {
 		next = min(next, l.due)
 	}
-	if len(l.deaf) > 0 {
+	if len(l.throttled) > 0 {
 		next = min(next, l.windowEnd)
 	}
 	if next == l.armed {

@@ -34,9 +34,9 @@ func TestChangesAreAddedUpOnce(t *testing.T) {
 			for i := range n {
 				c.Page.SetBusy(i, on, clock.Now())
 			}
-			before := h.Retargets()
+			before := h.WorkerUpdates()
 			h.ScanAt(clock.Now(), h.OnlyClient())
-			times = h.Retargets() - before
+			times = h.WorkerUpdates() - before
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -18,58 +18,58 @@ import (
 const (
 	paceWindow = time.Millisecond
 	paceShare  = paceWindow / 4
-	paceFree   = 2                    // rings of a user in a window that are heard beyond the share
-	paceFreeTo = 2 * paceShare        // unless that much was taken
-	paceDebt   = 8 * paceShare        // most that is remembered: the loop may have been kept from its CPU
-	paceAgain  = 64                   // doorbells listened to again in a window: that costs time, too
-	paceWake   = 5 * time.Microsecond // of the kernel, for waking the loop
+	paceFree   = 2                    // rings of a user served per window beyond the share
+	paceFreeTo = 2 * paceShare        // no free rings from this time on
+	paceDebt   = 8 * paceShare        // limit of the debt: the loop itself may have been preempted
+	paceAgain  = 64                   // doorbells re-enabled per window, which costs time, too
+	paceWake   = 5 * time.Microsecond // the kernel's cost of waking the loop
 )
 
-// account is what the doorbells of one user have taken.
+// account is the loop time that the doorbells of one user have used.
 type account struct {
-	sessions int
-	window   uint64 // the last in which one rang
-	rings    int    // in that
-	spent    time.Duration
+	clients int
+	window  uint64 // last window with a ring
+	rings   int    // in that window
+	spent   time.Duration
 }
 
-// open finds the account of a session that joins.
-func (l *Loop) open(c *Client) {
+// openAccount assigns a new client to the account of its user.
+func (l *Loop) openAccount(c *Client) {
 	if l.accounts[c.UID] == nil {
 		l.accounts[c.UID] = &account{window: l.window}
 	}
 	c.account = l.accounts[c.UID]
-	c.account.sessions++
+	c.account.clients++
 }
 
 func (l *Loop) closeAccount(c *Client) {
 	if c.account == nil {
 		return
 	}
-	if c.account.sessions--; c.account.sessions == 0 {
+	if c.account.clients--; c.account.clients == 0 {
 		delete(l.accounts, c.UID)
 	}
 	c.account = nil
 }
 
-// answer reads the page of a session that rang, unless its user has had his share.
-func (l *Loop) answer(now model.Time, c *Client) {
+// serveDoorbell reads the page of a client that rang, unless its user has used its share.
+func (l *Loop) serveDoorbell(now model.Time, c *Client) {
 	a := c.account
 	if len(l.accounts) == 1 {
 		l.scan(now, c)
 		return
 	}
 	if !a.admit(l.window) {
-		l.deafen(c)
+		l.throttle(c)
 		return
 	}
-	l.rang = append(l.rang, a)
+	l.charged = append(l.charged, a)
 	start := l.now()
 	l.scan(now, c)
 	a.spend(l.now().Sub(start))
 }
 
-// admit says whether a ring is heard in a window, and counts it.
+// admit reports whether the loop serves a ring in a window, and counts it.
 func (a *account) admit(window uint64) bool {
 	if passed := window - a.window; passed > 0 {
 		a.window, a.rings = window, 0
@@ -84,41 +84,42 @@ func (a *account) admit(window uint64) bool {
 
 func (a *account) spend(t time.Duration) { a.spent = min(a.spent+t, paceDebt) }
 
-// charge divides what waking up and the decision took among those whose doorbells led to it.
+// charge splits the cost of the wake-up and the decision among the accounts that rang.
 func (l *Loop) charge(decision time.Duration) {
-	for i, a := range l.rang {
-		a.spend((paceWake + decision) / time.Duration(len(l.rang)))
-		l.rang[i] = nil
+	for i, a := range l.charged {
+		a.spend((paceWake + decision) / time.Duration(len(l.charged)))
+		l.charged[i] = nil
 	}
-	l.rang = l.rang[:0]
+	l.charged = l.charged[:0]
 }
 
-func (l *Loop) deafen(c *Client) {
-	if l.watchAgain(c, unix.EPOLLET) {
-		l.deaf = append(l.deaf, c)
-		l.deafened++
+// throttle ignores the doorbell of a client until a later window.
+func (l *Loop) throttle(c *Client) {
+	if l.rearm(c, unix.EPOLLET) {
+		l.throttled = append(l.throttled, c)
+		l.throttles++
 	}
 }
 
-// listen begins a window if one is over, and listens again to those that had to wait for it. One that has
-// rung meanwhile, or ever, then rings at once.
-func (l *Loop) listen(now model.Time) {
+// beginWindow starts a new window if the last one is over, and re-enables throttled doorbells. A
+// doorbell that has ever rung fires at once, so the loop reads the page again.
+func (l *Loop) beginWindow(now model.Time) {
 	if now < l.windowEnd {
 		return
 	}
 	l.window += uint64(now.Sub(l.windowEnd)/paceWindow) + 1
 	l.windowEnd = now.Add(paceWindow)
-	n := min(len(l.deaf), paceAgain)
-	for _, c := range l.deaf[:n] {
-		l.watchAgain(c, unix.EPOLLIN|unix.EPOLLET)
+	n := min(len(l.throttled), paceAgain)
+	for _, c := range l.throttled[:n] {
+		l.rearm(c, unix.EPOLLIN|unix.EPOLLET)
 	}
-	rest := copy(l.deaf, l.deaf[n:])
-	clear(l.deaf[rest:])
-	l.deaf = l.deaf[:rest]
+	rest := copy(l.throttled, l.throttled[n:])
+	clear(l.throttled[rest:])
+	l.throttled = l.throttled[:rest]
 }
 
-func (l *Loop) watchAgain(c *Client, events uint32) bool {
-	if c.bell < 0 { // it has ended
+func (l *Loop) rearm(c *Client, events uint32) bool {
+	if c.bell < 0 { // the client has left
 		return false
 	}
 	e := unix.EpollEvent{Events: events, Fd: int32(c.bell)}

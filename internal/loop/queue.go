@@ -17,9 +17,9 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file is the loop's: sessions and their queues, as the pages show them.
+// This file keeps clients and their queues in step with the pages, and applies decisions to them.
 
-// join starts listening to a session.
+// join registers a client and its doorbell.
 func (l *Loop) join(c *Client) error {
 	if c.session.Ended() {
 		return errEnded
@@ -27,21 +27,21 @@ func (l *Loop) join(c *Client) error {
 	now := l.now()
 	c.page.Heartbeat(now)
 	if c.bell >= 0 {
-		// Edge-triggered: every ring wakes the loop once, and nobody has to read it.
+		// Edge-triggered: each ring wakes the loop once, without a read.
 		if err := l.watch(c.bell, unix.EPOLLIN|unix.EPOLLET); err != nil {
 			return fmt.Errorf("watch doorbell: %w", err)
 		}
 		l.bells[int32(c.bell)] = c
 	}
 	l.clients[c.ID] = c
-	l.open(c)
+	l.openAccount(c)
 	if c.policy != "" {
-		l.wishPolicy(c, c.policy)
+		l.requestPolicy(c, c.policy)
 	}
 	return nil
 }
 
-// programOf returns the command line of a session's process, for the recording.
+// programOf returns the command line of a client, for the recording.
 func (l *Loop) programOf(id model.SessionID) string {
 	if c := l.clients[id]; c != nil {
 		return c.Command
@@ -49,7 +49,7 @@ func (l *Loop) programOf(id model.SessionID) string {
 	return ""
 }
 
-// remove forgets a session.
+// remove removes a client and releases its page and doorbell.
 func (l *Loop) remove(c *Client) {
 	now := l.now()
 	for _, q := range c.queues {
@@ -67,9 +67,9 @@ func (l *Loop) remove(c *Client) {
 	l.dirty = true
 }
 
-// scan reads a session's page after its doorbell rang, every value once.
+// scan reads the page of a client. It reads each value once, because the client may change it.
 func (l *Loop) scan(now model.Time, c *Client) {
-	l.readMarks(now, c)
+	l.readRequests(now, c)
 	n := c.page.QueueCount()
 	for i := range n {
 		v := c.page.Queue(i)
@@ -77,7 +77,7 @@ func (l *Loop) scan(now model.Time, c *Client) {
 		if q != nil && (v.Generation != q.generation || !v.InUse()) {
 			l.removeQueue(now, c, q)
 			q = nil
-			v = c.page.Queue(i) // it may have been quiet till now
+			v = c.page.Queue(i) // removeQueue may have ended quiet
 		}
 		if q == nil {
 			if !v.InUse() {
@@ -89,10 +89,10 @@ func (l *Loop) scan(now model.Time, c *Client) {
 		}
 		l.follow(now, c, q, &v)
 	}
-	l.settle(c)
+	l.updateWorkers(c)
 }
 
-// follow takes over what a page shows of a queue; the caller settles.
+// follow updates a queue from its page slot; the caller updates the workers.
 func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	q.submitted = v.Submitted
 	if q.quiet {
@@ -103,7 +103,7 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	}
 	fed := time.Duration(0)
 	at := seenAt(now, v)
-	if v.Transitions == q.transitions+1 && at != seenLate { // else its busy time is not the one that we know of
+	if v.Transitions == q.transitions+1 && at != seenLate { // otherwise the busy period differs from the known one
 		fed = v.Fed(q.began)
 	}
 	q.transitions, q.began = v.Transitions, at
@@ -111,32 +111,32 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	case v.Busy() != q.busy:
 		l.setBusy(now, c, q, v.Busy(), fed)
 		if q.busy && !q.quiet {
-			l.risen = append(l.risen, model.Time(v.ChangedNS&(1<<63-1)))
+			l.becameBusy = append(l.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
 	case q.quiet:
-		// It was otherwise in between: its work, or its rest, is not as old as the engine thinks.
+		// The state changed and changed back: restart the current period in the engine.
 		l.engine.SetBusy(now, q.id, !q.busy)
 		l.engine.SetBusy(now, q.id, q.busy)
 		l.dirty = true
 	}
 }
 
-// touch notes that a worker has to be told again: once, however many queues change.
-func (c *Client) touch(gpu model.DeviceID) {
+// markChanged schedules an update of a device's worker: one, however many queues change.
+func (c *Client) markChanged(gpu model.DeviceID) {
 	if !slices.Contains(c.changed, gpu) {
 		c.changed = append(c.changed, gpu)
 	}
 }
 
-// settle tells the workers what has changed.
-func (l *Loop) settle(c *Client) {
+// updateWorkers updates the workers of the changed devices.
+func (l *Loop) updateWorkers(c *Client) {
 	for _, gpu := range c.changed {
-		l.retarget(c, gpu)
+		l.updateWorker(c, gpu)
 	}
 	c.changed = c.changed[:0]
 }
 
-// setBusy notes that a queue has work or none, fed as for engine.SetIdle; the caller settles.
+// setBusy marks a queue busy or idle; fed is as for engine.SetIdle. The caller updates the workers.
 func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed time.Duration) {
 	q.busy = busy
 	l.note(now, q)
@@ -151,12 +151,12 @@ func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed time.
 	}
 	l.dirty = true
 	if len(c.queues) > 1 {
-		c.touch(q.device)
+		c.markChanged(q.device)
 	}
 }
 
-// addQueue enters a new queue, within bounds: a client that floods its page
-// gets its queues by and by, or not at all.
+// addQueue adds a queue that a client announced, within limits: a client that floods its page gets
+// its queues over several heartbeats, or not at all.
 func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView) *queue {
 	if c.adds++; c.adds > addsPerTick || l.queueCount.Load() >= maxQueues {
 		return nil
@@ -164,7 +164,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 	if c.onGPU[v.Device] == 0 && len(c.onGPU) >= maxGPUs {
 		return nil
 	}
-	l.hook(c, v.Device)
+	l.markHooked(c, v.Device)
 	q := &queue{
 		id: model.QueueID{Session: c.ID, Index: index}, device: v.Device, generation: v.Generation,
 		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
@@ -173,13 +173,13 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 	return q
 }
 
-// enter makes a queue known to the engine; the caller settles.
+// enter adds a queue to the engine; the caller updates the workers.
 func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	c.queues[q.id.Index] = q
 	c.onGPU[q.device]++
 	l.queueCount.Add(1)
 	regroup := c.countStream(q, 1)
-	can := l.abilities(c, q)
+	can := l.queueCapability(c, q)
 	q.level, _ = can.Resolve(c.hint.Level)
 	q.want = model.Desired{Queue: q.id}
 	q.guess = guess{idle: !q.busy, counted: now, since: now}
@@ -188,49 +188,49 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
 	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: c.PID, Device: q.device, Hint: c.told(l.hintOf(c, q)), Level: q.level, Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
+		ID: q.id, PID: c.PID, Device: q.device, Hint: c.engineHint(l.effectiveHint(c, q)), Level: q.level, Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
 	if c.held {
 		l.engine.SetHeld(now, c.PID, true)
 	}
 	switch {
 	case regroup:
-		l.rehint(now, c)
-	case c.onGPU[q.device] == 2 && c.apart(q.device):
-		l.relevel(c) // the first has the hardware's queues no longer to itself
+		l.updateHints(now, c)
+	case c.onGPU[q.device] == 2 && c.hasQueueHints(q.device):
+		l.updateLevels(c) // the first queue now shares the hardware queues
 	}
 	l.dirty = true
-	c.touch(q.device)
+	c.markChanged(q.device)
 }
 
-// removeQueue forgets a queue; the caller settles.
+// removeQueue removes a queue; the caller updates the workers.
 func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
-	apart := c.onGPU[q.device] == 2 && c.apart(q.device)
-	l.loud(now, c, q)
+	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
+	l.unquiet(now, c, q)
 	l.engine.RemoveQueue(now, q.id)
 	l.gpus.leave(now, q)
 	if q.gate != nil {
 		_ = q.gate.Close()
 	}
 	delete(c.queues, q.id.Index)
-	l.forgetBare(c, q)
+	l.dropBare(c, q)
 	if c.onGPU[q.device]--; c.onGPU[q.device] == 0 {
 		delete(c.onGPU, q.device)
 	}
 	l.queueCount.Add(-1)
 	switch {
 	case c.countStream(q, -1):
-		l.rehint(now, c)
-	case apart:
-		l.relevel(c)
+		l.updateHints(now, c)
+	case separate:
+		l.updateLevels(c)
 	}
 	l.dirty = true
-	c.touch(q.device)
+	c.markChanged(q.device)
 }
 
-// capability is what can be done to a session on a device, with the reason when
-// that is not everything.
-func (l *Loop) capability(c *Client, gpu model.DeviceID) driver.Capability {
+// deviceCapability returns what the drivers can do to a client on a device, and the reason for a
+// limit.
+func (l *Loop) deviceCapability(c *Client, gpu model.DeviceID) driver.Capability {
 	if can, ok := c.caps[gpu]; ok {
 		return can
 	}
@@ -238,51 +238,50 @@ func (l *Loop) capability(c *Client, gpu model.DeviceID) driver.Capability {
 	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
 }
 
-// setCaps takes over what probing has shown.
+// setCaps applies the result of a probe.
 func (l *Loop) setCaps(c *Client, caps map[model.DeviceID]driver.Capability) {
 	if l.clients[c.ID] == nil || maps.Equal(caps, c.caps) {
 		return
 	}
 	c.caps = caps
 	if c.Attached {
-		l.enterAttached(c)
+		l.addAttached(c)
 	} else {
-		l.enterBare(c)
+		l.addBare(c)
 	}
-	l.relevel(c)
+	l.updateLevels(c)
 	for gpu, can := range caps {
 		if can.MaxLevel > model.LevelBlock {
-			l.retarget(c, gpu)
+			l.updateWorker(c, gpu)
 		}
 	}
 }
 
-// enterAttached gives an attached process one queue a GPU. Nobody tells when
-// it has work, so it counts as having some until it showed none for a while.
-func (l *Loop) enterAttached(c *Client) {
+// addAttached adds one queue per GPU for an attached client. Its work is estimated: the queue starts
+// busy.
+func (l *Loop) addAttached(c *Client) {
 	for gpu, can := range c.caps {
 		if c.onGPU[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
 			id := model.QueueID{Session: c.ID, Index: uint32(len(c.queues))}
 			l.enter(l.now(), c, &queue{id: id, device: gpu, generation: 1, transitions: 1, busy: true})
 		}
 	}
-	l.settle(c)
+	l.updateWorkers(c)
 }
 
-// relevel resolves the level of every queue of a session again.
-func (l *Loop) relevel(c *Client) {
+// updateLevels resolves the level of every queue of a client.
+func (l *Loop) updateLevels(c *Client) {
 	now := l.now()
 	for _, q := range c.queues {
-		can := l.abilities(c, q)
+		can := l.queueCapability(c, q)
 		q.level, _ = can.Resolve(c.hint.Level)
 		l.engine.SetLevel(now, q.id, q.level, can.Slices)
 	}
 	l.dirty = true
 }
 
-// publish carries a decision out: the gate here, the hardware through its worker, which
-// publishAll tells.
-func (l *Loop) publish(now model.Time, d model.Desired) {
+// apply applies the desired state of one queue to its gate; applyDecision updates the workers.
+func (l *Loop) apply(now model.Time, d model.Desired) {
 	c := l.clients[d.Queue.Session]
 	if c == nil {
 		return
@@ -292,28 +291,28 @@ func (l *Loop) publish(now model.Time, d model.Desired) {
 		return
 	}
 	if len(c.changed) == 0 {
-		l.unsettled = append(l.unsettled, c)
+		l.pendingUpdates = append(l.pendingUpdates, c)
 	}
-	c.touch(q.device)
+	c.markChanged(q.device)
 	was := q.want.Suspend != 0
 	q.want = d
 	if stop := d.Suspend != 0; q.guessed() && stop != was {
 		l.guesses = append(l.guesses, guessChange{c, q, stop})
 	} else {
-		l.countStop(now, c, q, was)
+		l.accountSuspension(now, c, q, was)
 	}
 	if q.gate != nil {
-		_ = q.gate.Apply(context.Background(), l.gated(c, q))
+		_ = q.gate.Apply(context.Background(), l.gateState(c, q))
 	}
 }
 
-// countStop keeps the account of a queue that was suspended or resumed.
-func (l *Loop) countStop(now model.Time, c *Client, q *queue, was bool) {
+// accountSuspension updates the account of a queue that was suspended or resumed.
+func (l *Loop) accountSuspension(now model.Time, c *Client, q *queue, was bool) {
 	l.note(now, q)
 	switch stop := q.want.Suspend != 0; {
 	case stop && !was && q.busy:
 		q.preemptions++
-		l.blame(c, q)
+		l.countPreemption(c, q)
 		q.suspendedAt = now
 	case !stop && q.suspendedAt != 0:
 		l.waits.Record(now.Sub(q.suspendedAt))
@@ -322,26 +321,26 @@ func (l *Loop) countStop(now model.Time, c *Client, q *queue, was bool) {
 	}
 }
 
-// gated is what the gate has to do for a queue: also what hardware that isn't
-// there should have done, when a mode forces a level on everybody.
-func (l *Loop) gated(c *Client, q *queue) model.Desired {
+// gateState returns the desired state of a queue's gate. The gate replaces missing hardware levels if
+// a mode forces one level on all queues.
+func (l *Loop) gateState(c *Client, q *queue) model.Desired {
 	d := q.want
-	if d.Suspend > model.LevelBlock && l.abilities(c, q).MaxLevel < d.Suspend {
+	if d.Suspend > model.LevelBlock && l.queueCapability(c, q).MaxLevel < d.Suspend {
 		d.Suspend = model.LevelBlock
 	}
 	return d
 }
 
-// retarget tells the worker of a process on a device what its queues there add
-// up to: the hardware's queues are the process's, so it stops only when all
-// that have work shall stop.
-func (l *Loop) retarget(c *Client, gpu model.DeviceID) {
+// updateWorker combines the desired states of a client's queues on a device for its worker. The
+// queues share the process's hardware queues, so the worker suspends only if all busy queues shall be
+// suspended.
+func (l *Loop) updateWorker(c *Client, gpu model.DeviceID) {
 	if can, ok := c.caps[gpu]; !ok || can.MaxLevel <= model.LevelBlock {
 		if _, ok := c.sent[gpu]; !ok {
 			return
 		}
 	}
-	l.retargets++
+	l.workerUpdates++
 	want, any, anyBusy := model.Desired{}, false, false
 	for _, q := range c.queues {
 		if q.device != gpu || anyBusy && !q.busy {
@@ -358,12 +357,12 @@ func (l *Loop) retarget(c *Client, gpu model.DeviceID) {
 		want.Suspend = min(want.Suspend, d.Suspend)
 		want.Slice = max(want.Slice, d.Slice)
 	}
-	// The queue is only a name here; the limits are the gate's.
+	// The index has no meaning for a worker, and the limits belong to the gate.
 	want.Queue = model.QueueID{Session: c.ID}
 	want.InFlight, want.Batch = 0, 0
 	if want == (model.Desired{Queue: want.Queue}) {
 		if _, ok := c.sent[gpu]; !ok {
-			return // never touched
+			return // the worker has never been used
 		}
 	}
 	if c.sent[gpu] == want {
@@ -383,8 +382,8 @@ func (l *Loop) retarget(c *Client, gpu model.DeviceID) {
 	}
 }
 
-// openAll opens every gate: the daemon stops.
-func (l *Loop) openAll() {
+// openGates opens every gate and ends scheduling.
+func (l *Loop) openGates() {
 	l.stopping = true
 	for _, c := range l.clients {
 		for _, q := range c.queues {

@@ -4,39 +4,39 @@ package loop
 
 import "xsched/internal/model"
 
-// This file keeps doorbells silent that nobody needs. While no decision depends on
-// whether a queue has work (engine.Alone), its client is told not to ring: a
-// program that has the GPU to itself then pays no system call for being busy and idle.
-// Its state is read with every heartbeat, its time from what the client adds up.
+// This file silences doorbells that no decision depends on. While a queue is alone (engine.Alone),
+// its client does not ring, so a program that has the GPU to itself makes no system call per
+// transition. The loop reads the queue's state with every heartbeat, and its busy time from the total
+// that the client keeps.
 //
-// No change is lost when that ends: the client changes the page and then looks whether it
-// is quiet, wire.Page.Listen says that it is not and then reads the page.
+// No transition is lost at the end of quiet. The client first changes the page and then reads the
+// quiet flag; wire.Page.Listen first clears the flag and then reads the page.
 
-// rouse listens again to every queue that is no longer alone. It comes before a decision,
-// which then knows what those queues do.
-func (l *Loop) rouse(now model.Time) {
+// endQuiet ends quiet for every queue that is no longer alone. It runs before a decision, which then
+// has the current state of those queues.
+func (l *Loop) endQuiet(now model.Time) {
 	for q, c := range l.quiet {
 		if !l.engine.Alone(q.id) {
-			l.loud(now, c, q)
-			l.settle(c)
+			l.unquiet(now, c, q)
+			l.updateWorkers(c)
 		}
 	}
 }
 
-// hush stops listening to those that are alone after a decision.
-func (l *Loop) hush(now model.Time) {
+// beginQuiet silences the queues that are alone after a decision.
+func (l *Loop) beginQuiet(now model.Time) {
 	l.engine.EachAlone(func(id model.QueueID) {
 		c := l.clients[id.Session]
 		if c == nil {
 			return
 		}
 		q := c.queues[id.Index]
-		if q == nil || q.quiet || q.gate == nil { // whose work is a guess has no client that could ring
+		if q == nil || q.quiet || q.gate == nil { // estimated queues have no doorbell
 			return
 		}
 		v := c.page.Queue(int(id.Index))
 		if v.Generation != q.generation {
-			return // its doorbell rings already
+			return // the slot was reused, and its doorbell is pending
 		}
 		l.gpus.pause(now, q)
 		q.quiet, q.worked, q.workedAt = true, v.Worked(now)-q.owed, now
@@ -45,8 +45,8 @@ func (l *Loop) hush(now model.Time) {
 	})
 }
 
-// loud listens to a queue again; the caller settles.
-func (l *Loop) loud(now model.Time, c *Client, q *queue) {
+// unquiet ends quiet for a queue; the caller updates the workers.
+func (l *Loop) unquiet(now model.Time, c *Client, q *queue) {
 	if !q.quiet {
 		return
 	}
@@ -54,20 +54,20 @@ func (l *Loop) loud(now model.Time, c *Client, q *queue) {
 	if v.Generation == q.generation {
 		l.follow(now, c, q, &v)
 	} else {
-		l.gpus.worked(now, q, v.Worked(now)) // it ended: the slot goes on counting
+		l.gpus.worked(now, q, v.Worked(now)) // the queue is gone, but the slot keeps its total
 	}
 	delete(l.quiet, q)
 	q.quiet, q.owed = false, v.Worked(now)-q.worked
 	l.note(now, q)
 }
 
-// sample reads the queues that do not ring.
+// sample reads the state of the quiet queues.
 func (l *Loop) sample(now model.Time) {
-	l.rouse(now)
+	l.endQuiet(now)
 	for q, c := range l.quiet {
 		if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation {
 			l.follow(now, c, q, &v)
-			l.settle(c)
+			l.updateWorkers(c)
 		}
 	}
 }

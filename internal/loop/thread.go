@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hurry makes the calling thread win against ordinary ones where that is
-// permitted, and says what it got. Threads and processes made from here don't inherit it.
-func hurry() string {
+// raisePriority raises the scheduling priority of the calling thread as far as permitted, and
+// returns the result. New threads and processes do not inherit it.
+func raisePriority() string {
 	const resetOnFork = 1 // SCHED_FLAG_RESET_ON_FORK
 	fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: resetOnFork, Priority: 1}
 	err := unix.SchedSetAttr(0, &fifo, 0)

@@ -9,12 +9,12 @@ import (
 	"xsched/internal/model"
 )
 
-// This file counts who could use the GPU when, and who had to stop for whom. It
-// is what the queues show: that work was submitted and allowed to run.
+// This file accounts busy time and preemptions. A queue uses its GPU while it has work and is not
+// suspended.
 
-// queueUse is the time a queue had work and was allowed to run.
+// queueUse is the time during which a queue had work and was not suspended.
 type queueUse struct {
-	since model.Time // 0: not now
+	since model.Time // start of the current period; 0: none
 	total time.Duration
 }
 
@@ -25,14 +25,14 @@ func (u *queueUse) upTo(now model.Time) time.Duration {
 	return u.total + max(0, now.Sub(u.since))
 }
 
-// gpuTime is the time at least one queue of a GPU had work and was allowed to run.
+// gpuTime is the time during which at least one queue used a GPU.
 type gpuTime struct {
 	queues, active int
 	use            queueUse
 }
 
-// gpuTimes is by device. A client names the devices of its queues, so what is
-// kept of those without queues is bounded.
+// gpuTimes has the times of each device. Clients name the devices of their queues, so the number of
+// devices without queues is bounded.
 type gpuTimes map[model.DeviceID]*gpuTime
 
 const maxIdleGPUs = 64
@@ -54,12 +54,12 @@ func (g gpuTimes) leave(now model.Time, q *queue) {
 	}
 }
 
-// note brings the account of a queue and of its device up to now.
+// note updates the account of a queue and its device.
 func (g gpuTimes) note(now model.Time, q *queue) {
 	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.quiet)
 }
 
-// pause ends the account of a queue whose client keeps it from now on.
+// pause stops accounting for a queue whose client keeps the total from now on.
 func (g gpuTimes) pause(now model.Time, q *queue) { g.set(now, q, false) }
 
 func (g gpuTimes) set(now model.Time, q *queue, active bool) {
@@ -80,10 +80,10 @@ func (g gpuTimes) set(now model.Time, q *queue, active bool) {
 	}
 }
 
-// worked takes over what the client of a queue has added up, which is then the only queue of its
-// GPU. No more than the time that has passed: the rest, if it was true, comes with the next reading,
-// which may be one of the next time it is quiet. So a client that is held up between looking at the
-// clock and writing the page loses nothing, and what was counted too early meanwhile counts once.
+// worked accounts the busy time of a quiet queue from its client's total. The client is not trusted:
+// a reading adds at most the time that has passed since the last one. The remainder carries over to
+// the next reading, also across periods of quiet. So a client that is delayed between reading the
+// clock and writing the page loses nothing, and time accounted too early counts once.
 func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
 	more := min(max(0, total-q.worked), max(0, now.Sub(q.workedAt)))
 	q.worked, q.workedAt = q.worked+more, max(now, q.workedAt)
@@ -93,17 +93,17 @@ func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
 
 func (l *Loop) note(now model.Time, q *queue) { l.gpus.note(now, q) }
 
-// Causes of a preemption that are no process.
+// Causes of a preemption other than a process.
 const (
-	ByHand   = -1 // suspended by a person
-	ByOthers = 0  // nobody in particular, or one of more than are told apart
+	ByHand   = -1 // suspended by a control client
+	ByOthers = 0  // no particular process, or more processes than maxCauses
 )
 
-// maxCauses is how many processes a queue tells apart among those it stopped for.
+// maxCauses limits the number of processes that a queue counts preemptions for.
 const maxCauses = 16
 
-// blame counts why a queue has to stop.
-func (l *Loop) blame(c *Client, q *queue) {
+// countPreemption counts a preemption of a queue by its cause.
+func (l *Loop) countPreemption(c *Client, q *queue) {
 	cause := ByHand
 	if !c.held {
 		cause = l.engine.StoppedFor(q.id)
@@ -117,7 +117,7 @@ func (l *Loop) blame(c *Client, q *queue) {
 	q.stoppedBy[cause]++
 }
 
-// GPUTimes returns for how long each GPU had work that was allowed to run.
+// GPUTimes returns for how long at least one queue used each GPU.
 func (l *Loop) GPUTimes(ctx context.Context) (map[model.DeviceID]time.Duration, error) {
 	out := map[model.DeviceID]time.Duration{}
 	err := l.call(ctx, func() {

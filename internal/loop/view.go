@@ -15,31 +15,31 @@ import (
 	"xsched/internal/wire"
 )
 
-// ErrUnknownPID is a process that has no session.
+// ErrUnknownPID reports a process without a session.
 var ErrUnknownPID = errors.New("no such client")
 
-// QueueView is a queue for people to look at.
+// QueueView is a snapshot of a queue.
 type QueueView struct {
 	Index       uint32
 	Generation  uint64
-	Stream      bool // one stream, not all of a context's
+	Stream      bool // a single stream, not a whole context
 	Hint        model.Hint
 	Device      model.DeviceID
 	Busy        bool
 	Level       model.Level
 	Reason      string
-	Route       string // how it is stopped at that level
+	Route       string // mechanism of preemption at that level
 	Want        model.Desired
 	OwnSliceUS  int64
 	Preemptions uint64
 	Suspended   time.Duration
 	Submitted   uint64
 	Transitions uint64
-	Ran         time.Duration  // it had work and was allowed to run
+	Ran         time.Duration  // time with work, not suspended
 	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
 }
 
-// ClientView is a session for people to look at.
+// ClientView is a snapshot of a client.
 type ClientView struct {
 	Identity
 	Age          time.Duration
@@ -47,10 +47,10 @@ type ClientView struct {
 	PriorityNote string
 	Held         bool
 	Counters     wire.Counters
-	// Marked requests, and how many of those came too fast to be read.
+	// Marked requests, and those overwritten before the loop read them.
 	Marked, MarksLost uint64
 	Queues            []QueueView
-	Caught            uint64 // hardware queues that appeared while the others were stopped
+	Caught            uint64 // hardware queues created while the client was suspended
 	Caps              map[model.DeviceID]driver.Capability
 }
 
@@ -78,7 +78,7 @@ func (l *Loop) view(now model.Time, c *Client) ClientView {
 	for _, q := range c.queues {
 		level, reason := l.inForce(c, q)
 		qv := QueueView{
-			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.hintOf(c, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
 		qv.Route = l.route(c, q, level)
@@ -96,25 +96,24 @@ func (l *Loop) view(now model.Time, c *Client) ClientView {
 	return v
 }
 
-// inForce is the level of a queue with the reason when it is not the highest, or not the one
-// asked for, as of now: the mode may force another than the hint says, and why hardware is
-// not there may have changed.
+// inForce returns the level of a queue, and the reason if it is not the highest or not the requested
+// one. It is computed anew: the mode may override the hint, and the reason may have changed.
 func (l *Loop) inForce(c *Client, q *queue) (model.Level, string) {
 	want := c.hint.Level
 	if cfg := l.engine.Config(); cfg.Mode == model.ModeLevel {
 		want = cfg.ForceLevel
 	}
-	level, reason := l.abilities(c, q).Resolve(want)
+	level, reason := l.queueCapability(c, q).Resolve(want)
 	switch {
 	case c.Attached && level == model.LevelBlock:
-		reason = "it has no shim to hold its launches: level 1 does nothing to it"
+		reason = "the process has no shim that holds launches: level 1 has no effect"
 	case q.guessed() && level == model.LevelBlock:
-		reason = "its runtime is not hooked, so nothing holds its launches: level 1 does nothing to it"
+		reason = "the runtime is not hooked, so no gate holds launches: level 1 has no effect"
 	}
 	return level, reason
 }
 
-// route is how a queue is stopped at a level.
+// route returns the mechanism that preempts a queue at a level.
 func (l *Loop) route(c *Client, q *queue, level model.Level) string {
 	if level <= model.LevelBlock {
 		return "gate"
@@ -122,7 +121,7 @@ func (l *Loop) route(c *Client, q *queue, level model.Level) string {
 	return c.caps[q.device].Route
 }
 
-// edit runs f on every session of a process, on the loop.
+// edit runs f on every client of a process, on the loop.
 func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error {
 	found, failed := false, error(nil)
 	err := l.call(ctx, func() {
@@ -142,9 +141,8 @@ func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error
 	return failed
 }
 
-// SetHint gives a process a new hint. change sees the session and its
-// capabilities first and may refuse. raises: the priorities are ones that the caller may
-// give, whatever the user of the process may have; they are the highest from then on.
+// SetHint changes the hint of a process. change receives a snapshot and may refuse. With raises, the
+// caller is authorised to grant the priorities; they become the highest that the process may have.
 func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(v ClientView, hint *model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	err := l.edit(ctx, pid, func(c *Client) error {
@@ -158,7 +156,7 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(v 
 			c.granted = top(&hint)
 			c.priorityNote = ""
 		}
-		l.rehint(now, c)
+		l.updateHints(now, c)
 		return nil
 	})
 	return hint, err
@@ -168,11 +166,11 @@ func top(h *model.Hint) model.Priority {
 	return max(h.Priority, h.LaxPriority, h.CriticalPriority)
 }
 
-// ErrUnknownQueue is a queue that a process does not have.
+// ErrUnknownQueue reports a queue that the process does not have.
 var ErrUnknownQueue = errors.New("no such queue")
 
-// SetQueueHint changes the hint of one queue, which is scheduled on its own from then on. check
-// sees the hint as it would be and may refuse; raises is as for SetHint.
+// SetQueueHint changes the hint of one queue, which is scheduled separately from then on. check
+// receives the new hint and may refuse; raises is as for SetHint.
 func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	found := false
@@ -183,7 +181,7 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 			return nil
 		}
 		found = true
-		hint = l.hintOf(c, q)
+		hint = l.effectiveHint(c, q)
 		change.Apply(&hint)
 		if err := check(&hint); err != nil {
 			return err
@@ -192,9 +190,9 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 		if raises {
 			q.granted = top(&hint)
 		}
-		hint = l.hintOf(c, q)
-		l.engine.SetQueueHint(now, q.id, c.told(hint))
-		l.relevel(c) // queues told apart can have less
+		hint = l.effectiveHint(c, q)
+		l.engine.SetQueueHint(now, q.id, c.engineHint(hint))
+		l.updateLevels(c) // separate queues only support level 1
 		return nil
 	})
 	if err == nil && !found {
@@ -203,7 +201,7 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 	return hint, err
 }
 
-// SetHeld suspends or resumes a process by hand.
+// SetHeld suspends or resumes a process on request of a control client.
 func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
 	return l.edit(ctx, pid, func(c *Client) error {
 		c.held = held
@@ -213,7 +211,7 @@ func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
 	})
 }
 
-// Engine runs f with the engine, on the loop, and lets it decide afterwards.
+// Engine runs f with the engine on the loop, which then decides.
 func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
 	return l.call(ctx, func() {
 		l.sample(l.now())
@@ -222,12 +220,12 @@ func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
 	})
 }
 
-// Wedge blocks the loop: fault injection.
+// Wedge blocks the loop, for fault injection.
 func (l *Loop) Wedge(ctx context.Context, d time.Duration) error {
 	return l.post(ctx, func() { time.Sleep(d) })
 }
 
-// Stats are the figures of the loop.
+// Stats are the metrics of the loop.
 type Stats struct {
 	Scheduling                     string
 	Queues                         int
@@ -238,7 +236,7 @@ type Stats struct {
 	Engine                         engine.Stats // as of the last heartbeat
 }
 
-// Stats returns the figures. It works while the loop is blocked.
+// Stats returns the metrics. It works while the loop is blocked.
 func (l *Loop) Stats() Stats {
 	st := Stats{
 		Queues: int(l.queueCount.Load()),

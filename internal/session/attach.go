@@ -55,7 +55,7 @@ func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.Hin
 		s.end(false, err.Error())
 		return nil, err
 	}
-	go s.resolve()
+	go s.probeLoop()
 	return s, nil
 }
 

@@ -9,28 +9,28 @@ import (
 	"xsched/internal/wire"
 )
 
-// sendTime bounds how long a process may take to read a driver's packet: its
-// helper thread does nothing else for long.
+// sendTime limits how long a process may take to read a driver's packet. Its helper thread does not
+// block elsewhere for long.
 const sendTime = time.Second
 
 // send delivers a driver's packet. Safe for concurrent use.
 func (s *Session) send(packet []byte) error {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(sendTime))
 	if _, err := s.conn.Write(packet); err != nil {
-		return fmt.Errorf("reach process %d: %w", s.PID, err)
+		return fmt.Errorf("send to process %d: %w", s.PID, err)
 	}
 	return nil
 }
 
 // frame handles one packet and owns its descriptors. An error ends the session.
-// awaited: it answers a request, and does not count against the rate limit.
+// awaited reports a reply to a request, which does not count against the rate limit.
 func (s *Session) frame(packet []byte, fds []int) (awaited bool, err error) {
 	if f, err := wire.DecodeFrame(packet); err == nil && len(fds) == 0 && f.Type == wire.FrameHint {
 		return false, s.hintFrame(packet)
 	}
 	awaited, err = s.hw.Frame(packet, fds)
 	if err == nil && !awaited {
-		s.poke()
+		s.requestProbe()
 	}
 	return awaited, err
 }

@@ -18,7 +18,7 @@ func TestGuessIsKept(t *testing.T) {
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	go c.obey()
 	c.announce(t, computeQueue(0))
-	var s loop.BareSession
+	var s loop.BareClient
 	sessiontest.Await(t, "a bare session", func() bool {
 		all, err := h.Bare(t.Context())
 		if err != nil || len(all) != 1 {

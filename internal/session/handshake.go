@@ -16,17 +16,17 @@ import (
 	"xsched/internal/wire"
 )
 
-// Bounds on what a client can ask of the daemon.
+// Limits of clients.
 const (
-	helloTime   = time.Second            // to say HELLO after connecting
-	frameRate   = 1000                   // frames a second of one client in the long run
-	frameBurst  = 2000                   // and at once: a process with many contexts starts like that
-	helloPerUID = 64                     // connections of one user that have not said it yet
-	lingerTime  = 200 * time.Millisecond // for a refused client to read why
+	helloTime   = time.Second            // from connect to HELLO
+	frameRate   = 1000                   // sustained frames per second of one client
+	frameBurst  = 2000                   // a process with many contexts sends a burst at its start
+	helloPerUID = 64                     // connections of one user that have not sent HELLO
+	lingerTime  = 200 * time.Millisecond // for a refused client to read the reason
 	acceptPause = 10 * time.Millisecond
 )
 
-// refusal is why a client is not taken: a name for the counters, a line for the client.
+// refusal is the reason why a client may not join: a name for the metrics, a line for the client.
 type refusal struct{ name, reason string }
 
 func (r *refusal) Error() string { return r.reason }
@@ -38,7 +38,7 @@ func (srv *Server) accept() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely: sessions that end give some back.
+			// Most likely out of descriptors; ending sessions release some.
 			srv.log.Warn("accept failed", "err", err)
 			time.Sleep(acceptPause)
 			continue
@@ -53,7 +53,7 @@ func (srv *Server) accept() {
 	}
 }
 
-// serve is one connection from its first packet to its last.
+// serve handles one connection from its first packet to its last.
 func (srv *Server) serve(c *net.UnixConn) {
 	s, err := srv.handshake(c)
 	<-srv.handshakes
@@ -79,8 +79,8 @@ func (srv *Server) serve(c *net.UnixConn) {
 	s.end(!alive(s.pidfd), err.Error())
 }
 
-// linger closes a connection after its client has read the last packet: closing
-// with unread input would discard it.
+// linger closes a connection after the client has read the last packet. Closing with unread input
+// would discard that packet.
 func linger(c *net.UnixConn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
@@ -101,8 +101,8 @@ type Credentials struct {
 	PIDFD    int // -1: none
 }
 
-// PeerCredentials reads the peer's credentials from the kernel. From Linux 6.5 the socket
-// yields its pidfd; before, the pid may have been reused since it connected.
+// PeerCredentials reads the peer's credentials from the kernel. Since Linux 6.5 the socket provides
+// the pidfd; before, the PID may have been reused since the peer connected.
 func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -118,7 +118,7 @@ func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 		}
 		cr.PID, cr.UID = int(ucred.Pid), int(ucred.Uid)
 		if cr.PID == 0 {
-			inner = &refusal{"foreign_pid_namespace", "the client is in a pid namespace that the daemon can't see: run the daemon in the host's, or share it (--pid=host)"}
+			inner = &refusal{"foreign_pid_namespace", "the client is in a pid namespace that the daemon can't see: run the daemon in the host's namespace, or share it (--pid=host)"}
 			return
 		}
 		if pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
@@ -135,7 +135,7 @@ func PeerCredentials(c *net.UnixConn) (Credentials, error) {
 	return cr, err
 }
 
-// handshake takes HELLO and answers WELCOME.
+// handshake reads HELLO and replies with WELCOME.
 func (srv *Server) handshake(c *net.UnixConn) (*Session, error) {
 	cr, err := srv.cfg.Peer(c)
 	if err != nil {
@@ -151,16 +151,16 @@ func (srv *Server) handshake(c *net.UnixConn) (*Session, error) {
 	srv.pend(cr.UID, 1)
 	defer srv.pend(cr.UID, -1)
 	s := &Session{Identity: loop.Identity{PID: cr.PID, UID: cr.UID}, pidfd: cr.PIDFD, conn: c}
-	fds, err := srv.introduce(s, c)
+	fds, err := srv.readHello(s, c)
 	if err != nil {
 		srv.unreserve(cr.UID)
 		_ = unix.Close(cr.PIDFD)
 		return nil, err
 	}
-	// From here on the session's end cleans up.
+	// From here on, end releases the resources.
 	err = srv.welcome(s, c, fds)
 	for _, fd := range fds[:1] {
-		_ = unix.Close(fd) // the page's file; the mapping and the client's copy stay
+		_ = unix.Close(fd) // the page stays mapped, and the client has its own descriptor
 	}
 	if err != nil {
 		s.end(!alive(cr.PIDFD), err.Error())
@@ -169,8 +169,9 @@ func (srv *Server) handshake(c *net.UnixConn) (*Session, error) {
 	return s, nil
 }
 
-// introduce reads HELLO and makes the page and the doorbell.
-func (srv *Server) introduce(s *Session, c *net.UnixConn) ([]int, error) {
+// readHello reads HELLO and creates the doorbell and the session. It returns the descriptors of page
+// and doorbell.
+func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(helloTime))
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	packet, fds, err := receive(c, buf)
@@ -208,13 +209,13 @@ func (srv *Server) introduce(s *Session, c *net.UnixConn) ([]int, error) {
 	return []int{memfd, bell}, nil
 }
 
-// welcome makes the session known to everybody and hands over page and doorbell.
+// welcome joins the session to the loop and sends page and doorbell to the client.
 func (srv *Server) welcome(s *Session, c *net.UnixConn, fds []int) error {
 	if err := srv.reaper.add(s); err != nil {
 		return err
 	}
-	go s.resolve()
-	s.poke() // also before the first frame: the reason for a missing level may be the host's
+	go s.probeLoop()
+	s.requestProbe() // without waiting for a frame: the host may limit the level
 	if err := srv.loop.Join(srv.ctx, s.client, nil); err != nil {
 		return err
 	}
@@ -226,7 +227,7 @@ func (srv *Server) welcome(s *Session, c *net.UnixConn, fds []int) error {
 	return nil
 }
 
-// read takes the client's frames until its end, and never returns nil.
+// read handles the client's frames until the connection ends. The error is never nil.
 func (s *Session) read() error {
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	tokens, last := float64(frameBurst), time.Now()
@@ -236,7 +237,7 @@ func (s *Session) read() error {
 			seqpacket.CloseAll(fds)
 			return err
 		}
-		// Frames beyond the rate wait in the client's own socket buffer.
+		// Frames beyond the rate limit wait in the socket buffer.
 		now := time.Now()
 		tokens = min(tokens+now.Sub(last).Seconds()*frameRate, frameBurst)
 		last = now
@@ -245,11 +246,11 @@ func (s *Session) read() error {
 		}
 		awaited, err := s.frame(packet, fds)
 		if awaited {
-			tokens++ // it was asked for
+			tokens++ // a reply does not count
 		}
 		if err != nil {
 			s.server.countRefusal("malformed")
-			s.server.log.Warn("client ended", "pid", s.PID, "err", err)
+			s.server.log.Warn("client sent a malformed frame", "pid", s.PID, "err", err)
 			return err
 		}
 	}
@@ -257,7 +258,7 @@ func (s *Session) read() error {
 
 var errEnd = errors.New("connection closed")
 
-// receive reads one packet and its descriptors. Whatever is too much is an error.
+// receive reads one packet and its descriptors, within the limits of the protocol.
 func receive(c *net.UnixConn, buf []byte) ([]byte, []int, error) {
 	var oob [256]byte
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob[:])

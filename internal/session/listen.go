@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrRunning is a second daemon on the same directory.
+// ErrRunning reports that another daemon serves the directory.
 var ErrRunning = errors.New("another xsched serve is running")
 
-// Lock makes this daemon the only one on a directory until it ends. It is a
-// lock on a file and no pid file: it can't be stale.
+// Lock makes this daemon the only one on a directory until it ends. Unlike a PID file, a file lock
+// can't be stale.
 type Lock struct {
 	file *os.File
 	path string
 }
 
-// TakeLock locks dir, or says who has it. The file is nobody else's to open: whoever can,
-// can lock it.
+// TakeLock locks dir, or returns an error with the PID of the owner. Other users may not open the
+// file, because they could lock it.
 func TakeLock(dir string) (*Lock, error) {
 	path := filepath.Join(dir, "lock")
 	for {
@@ -33,7 +33,7 @@ func TakeLock(dir string) (*Lock, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
-		if err := closeToOthers(f); err != nil {
+		if err := makePrivate(f); err != nil {
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
@@ -46,8 +46,8 @@ func TakeLock(dir string) (*Lock, error) {
 			n, _ := f.ReadAt(b, 0)
 			return nil, running(strings.TrimSpace(string(b[:n])), dir)
 		}
-		// The one before us may have removed the file between our open and our
-		// lock: then this is a lock on nothing.
+		// The previous daemon may have removed the file between open and lock. Then the lock is on
+		// an unlinked file.
 		mine, err1 := f.Stat()
 		there, err2 := os.Lstat(path)
 		if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
@@ -62,15 +62,15 @@ func TakeLock(dir string) (*Lock, error) {
 
 const lockMode = 0o600
 
-// closeToOthers checks that a file that may have been there before is ours, and ours alone.
-func closeToOthers(f *os.File) error {
+// makePrivate checks that an existing file belongs to this user, and removes the access of others.
+func makePrivate(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return fmt.Errorf("%s is no plain file; remove it", f.Name())
+		return fmt.Errorf("%s is not a regular file; remove it", f.Name())
 	case int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to uid %d, not %d; remove it", f.Name(), st.Uid, os.Geteuid())
 	case st.Mode&0o7777 == lockMode:
@@ -89,14 +89,14 @@ func running(pid, dir string) error {
 	return fmt.Errorf("%w (pid %s) on %s; stop it, or choose another directory with XSCHED_DIR", ErrRunning, pid, dir)
 }
 
-// Release lets the next daemon in. The file goes while it is still locked.
+// Release releases the lock. It removes the file while it is still locked.
 func (l *Lock) Release() {
 	_ = os.Remove(l.path)
 	_ = l.file.Close()
 }
 
-// Listen opens a socket at path. One that nobody serves is replaced; one that
-// somebody serves, or anything else at that place, is an error.
+// Listen opens a socket at path. It replaces a stale socket; a socket in use or another file is an
+// error.
 // Preconditions: the caller has the directory's lock.
 func Listen(network, path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err := removeStale(network, path); err != nil {
@@ -119,19 +119,19 @@ func removeStale(network, path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("listen on %s: there is a file that is no socket; remove it", path)
+		return fmt.Errorf("listen on %s: the path is not a socket; remove it", path)
 	}
 	c, err := net.DialUnix(network, nil, &net.UnixAddr{Name: path, Net: network})
 	if err == nil {
 		defer func() { _ = c.Close() }()
 		return running(peerPID(c), filepath.Dir(path))
 	}
-	// Only a socket without a listener is stale; another kind of socket, or one we may not open, is not ours to remove.
+	// Only a socket without a listener is stale. Keep sockets of another type or without access.
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("listen on %s: the socket there is in use: %w", path, err)
+		return fmt.Errorf("listen on %s: the socket is in use: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove stale socket %s: %w", path, err)

@@ -10,19 +10,19 @@ import (
 	"xsched/internal/model"
 )
 
-// nicePeriod is how soon a changed nice value counts.
+// nicePeriod is the interval at which nice values are read.
 const nicePeriod = time.Second
 
-// niceOf is the nice value of a process; 0 if it has gone.
+// niceOf returns the nice value of a process; 0 if the process has ended.
 func niceOf(pid int) int {
 	got, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
 	if err != nil {
 		return 0
 	}
-	return min(max(20-got, model.NiceMin), model.NiceMax) // the call adds 20 and turns it round
+	return min(max(20-got, model.NiceMin), model.NiceMax) // the system call returns 20 - nice
 }
 
-// watchNice follows renice.
+// watchNice reports changed nice values to the loop.
 func (srv *Server) watchNice() {
 	t := time.NewTicker(nicePeriod)
 	defer t.Stop()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper waits for processes to end, by their pidfds, on a thread of its own:
-// a busy engine or a slow client must not keep a dead process's GPU memory.
+// reaper waits for the end of processes through their pidfds. It has its own goroutine: a busy engine
+// or a slow client must not delay the release of a dead process's GPU memory.
 type reaper struct {
 	epoll int
 	quit  int // eventfd
@@ -49,7 +49,7 @@ func (r *reaper) watch(fd int, events uint32) error {
 	return nil
 }
 
-// add takes the session's pidfd over.
+// add watches the session's pidfd and takes ownership of it.
 func (r *reaper) add(s *Session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *reaper) run() {
 			}
 			r.mu.Lock()
 			s := r.byFD[e.Fd]
-			// The number may have gone to a newer process since the event.
+			// The descriptor may belong to another process by now.
 			gone := s != nil && !alive(s.pidfd)
 			r.mu.Unlock()
 			if gone {
@@ -105,5 +105,5 @@ func (r *reaper) stop() {
 	defer r.mu.Unlock()
 	_ = unix.Close(r.quit)
 	_ = unix.Close(r.epoll)
-	r.epoll = -1 // sessions may still end, and the number may be somebody else's by then
+	r.epoll = -1 // sessions may still end, when the descriptor is already reused
 }

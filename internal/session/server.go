@@ -41,7 +41,7 @@ type Config struct {
 	Peer func(*net.UnixConn) (Credentials, error)
 }
 
-// Hub owns the sessions.
+// Server owns the sessions.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
@@ -51,7 +51,7 @@ type Server struct {
 
 	ctx        context.Context
 	cancel     context.CancelFunc
-	handshakes chan struct{} // bounds how many are under way
+	handshakes chan struct{} // limits the handshakes in progress
 	wg         sync.WaitGroup
 	nextID     atomic.Uint64
 	total      atomic.Uint64
@@ -64,7 +64,7 @@ type Server struct {
 	refused  map[string]uint64
 }
 
-// New starts the loop and accepts clients.
+// New starts a server that accepts clients.
 func New(cfg Config) (*Server, error) {
 	if cfg.MaxSessions == 0 {
 		cfg.MaxSessions = 4096
@@ -109,24 +109,24 @@ func (srv *Server) Close() {
 		srv.mu.Unlock()
 		return
 	}
-	srv.closing = true // from here on newSession enters nobody
+	srv.closing = true // from here on newSession refuses
 	srv.mu.Unlock()
 	if srv.cfg.Listener != nil {
 		_ = srv.cfg.Listener.Close()
 	}
-	// Gates first: memory, done in one pass.
+	// Gates first: they are memory and open in one pass of the loop.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	srv.loop.OpenGates(ctx)
 	for _, s := range srv.all() {
-		s.end(false, "daemon stops")
+		s.end(false, "the daemon is stopping")
 	}
 	for ctx.Err() == nil && srv.count() > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	srv.cancel()
-	for _, s := range srv.all() { // nobody reads a connection for good, whatever happened meanwhile
-		s.end(false, "daemon stops")
+	for _, s := range srv.all() { // connections still open would block wg.Wait
+		s.end(false, "the daemon is stopping")
 	}
 	srv.reaper.stop()
 	srv.wg.Wait()
@@ -138,7 +138,7 @@ func (srv *Server) all() []*Session {
 	return slices.Collect(maps.Values(srv.sessions))
 }
 
-// Refresh has every session ask its drivers again what they can do.
+// Refresh makes every session probe its drivers again.
 func (srv *Server) Refresh() {
 	for _, s := range srv.all() {
 		s.Refresh()
@@ -153,7 +153,7 @@ func (srv *Server) count() int {
 
 func errStopping() *refusal { return &refusal{"stopping", "the daemon is stopping"} }
 
-// reserve counts a new session, or says why there can't be one.
+// reserve reserves a place for a session, or returns why there is none.
 func (srv *Server) reserve(uid int) *refusal {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -187,8 +187,8 @@ func (srv *Server) pend(uid, n int) {
 	}
 }
 
-// newSession creates the parts that every session has and registers it. o has what the loop needs
-// beside them.
+// newSession creates the parts that every session has, and registers the session. o has the options
+// that depend on the kind of session.
 // Preconditions: the caller has reserved a place.
 func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err error) {
 	id := srv.nextID.Add(1)
@@ -201,7 +201,7 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 	s.workers = map[model.DeviceID]*driver.Worker{}
 	o.Identity, o.Session, o.Page, o.Lease = s.Identity, s, page, s.lease
 	s.client = srv.loop.NewClient(o)
-	s.kick = make(chan struct{}, 1)
+	s.probe = make(chan struct{}, 1)
 	s.freed = make(chan struct{})
 	s.ctx, s.cancel = context.WithCancel(srv.ctx)
 	srv.mu.Lock()
@@ -210,7 +210,7 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 		srv.sessions[s.ID] = s
 	}
 	srv.mu.Unlock()
-	if closing { // HELLO came after Close had ended everybody
+	if closing { // HELLO arrived after Close had ended all sessions
 		s.cancel()
 		page.Release()
 		_ = unix.Close(memfd)
@@ -220,8 +220,8 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 	return memfd, nil
 }
 
-// forget removes an ended session from the loop and then frees its number.
-func (srv *Server) forget(s *Session) {
+// remove removes an ended session from the loop and then releases its place.
+func (srv *Server) remove(s *Session) {
 	srv.loop.Remove(s.client)
 	srv.mu.Lock()
 	delete(srv.sessions, s.ID)
@@ -264,7 +264,7 @@ func (srv *Server) HardwareQueues(ctx context.Context, pid int) ([]driver.Hardwa
 	return out, nil
 }
 
-// Stats are the figures of the server.
+// Stats are the metrics of the server.
 type Stats struct {
 	Sessions      int
 	SessionsTotal uint64
@@ -272,14 +272,14 @@ type Stats struct {
 	Targets       []TargetStats
 }
 
-// TargetStats are the figures of one worker.
+// TargetStats are the metrics of one worker.
 type TargetStats struct {
 	PID    int
 	Device model.DeviceID
 	driver.WorkerStats
 }
 
-// Stats returns the figures. It works while the loop is blocked.
+// Stats returns the metrics. It works while the loop is blocked.
 func (srv *Server) Stats() Stats {
 	srv.mu.Lock()
 	all := slices.Collect(maps.Values(srv.sessions))

@@ -33,7 +33,7 @@ type Session struct {
 	endOnce sync.Once
 	cancel  context.CancelFunc
 	ctx     context.Context
-	kick    chan struct{} // wakes resolve
+	probe   chan struct{} // wakes probeLoop
 
 	mu      sync.Mutex
 	ended   bool
@@ -56,7 +56,7 @@ func (s *Session) Workers() map[model.DeviceID]*driver.Worker {
 	return out
 }
 
-// pagedTarget keeps the page mapped as long as a worker may write its lease.
+// pagedTarget keeps the page mapped while a worker may write the lease.
 type pagedTarget struct {
 	driver.Target
 	page *wire.Page
@@ -82,18 +82,18 @@ func (s *Session) Worker(gpu model.DeviceID) *driver.Worker {
 }
 
 // A process that outlives its session is resumed within restoreTime, well below 100 ms. Its files
-// stay open for lateTime: an operation in flight may still suspend it, and must be undone.
+// stay open for lateTime, because an operation in flight may still suspend it and must be undone.
 const (
 	restoreTime = 50 * time.Millisecond
 	lateTime    = 6 * time.Second
 )
 
-// end ends a session, from whichever goroutine sees the end first. Files of a
-// dead process are closed at once, whatever the loop or the device does. A
-// process that lives on (it left, or it called exec) is resumed first.
+// end ends a session. Any goroutine may call it; the first call counts. The files of a dead process
+// are closed at once, independent of the loop and the device. A process that continues (it left, or
+// it called exec) is resumed first.
 func (s *Session) end(dead bool, why string) {
 	s.endOnce.Do(func() {
-		s.server.log.Debug("session ends", "session", s.ID, "pid", s.PID, "why", why)
+		s.server.log.Debug("session ended", "session", s.ID, "pid", s.PID, "reason", why)
 		s.mu.Lock()
 		s.ended = true
 		workers := s.workers
@@ -127,13 +127,13 @@ func (s *Session) end(dead bool, why string) {
 				}()
 			}
 			s.server.reaper.remove(s)
-			s.server.forget(s)
+			s.server.remove(s)
 		}()
 	})
 }
 
-// close lets go of the process and says whether it is free. The workers have ended, or
-// nobody waits for them any more.
+// close releases the hardware of the process and reports whether the process is free. The workers
+// have ended, or have exceeded their time limit.
 func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	restored := true
 	for _, w := range workers {
@@ -154,13 +154,14 @@ func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	}
 }
 
-// restoredByClose: closing its hardware resumes the process, whatever was done to it.
+// restoredByClose reports whether closing the hardware always resumes the process.
 func (s *Session) restoredByClose() bool {
 	a, ok := s.hw.(driver.Attached)
 	return ok && a.RestoredByClose()
 }
 
-// waitAll waits until all are closed; false: not in time, or stop said so.
+// waitAll waits until all channels are closed. It returns false after the time limit, or if stop
+// returns true.
 func waitAll(done []<-chan struct{}, limit time.Duration, stop func() bool) bool {
 	timer, look := time.NewTimer(limit), time.NewTicker(10*time.Millisecond)
 	defer timer.Stop()
@@ -182,7 +183,7 @@ func waitAll(done []<-chan struct{}, limit time.Duration, stop func() bool) bool
 	return true
 }
 
-// atEnd has f called at the end; false: it has ended already.
+// atEnd registers f for the end of the session. It returns false if the session has ended already.
 func (s *Session) atEnd(f func(restored bool)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,28 +194,28 @@ func (s *Session) atEnd(f func(restored bool)) bool {
 	return true
 }
 
-// Ended says that the session has ended, or is about to.
+// Ended reports whether the session has ended or is about to.
 func (s *Session) Ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
-// Refresh has the hardware asked again what it can do: more of it was found.
-func (s *Session) Refresh() { s.poke() }
+// Refresh makes the session probe its drivers again, because the hardware has changed.
+func (s *Session) Refresh() { s.requestProbe() }
 
-// End ends the session of a process that lives on.
+// End ends the session of a process that continues.
 func (s *Session) End(why string) { s.end(false, why) }
 
-// resolve probes the process's objects whenever some have appeared, on its own
-// goroutine because a device may not answer.
-func (s *Session) resolve() {
+// probeLoop probes the capabilities of the process whenever it has announced new objects. It has its
+// own goroutine, because a device may not answer.
+func (s *Session) probeLoop() {
 	wait := 20 * time.Millisecond
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.kick:
+		case <-s.probe:
 		}
 		caps, err := s.hw.Resolve(s.ctx)
 		if s.ctx.Err() != nil {
@@ -223,7 +224,7 @@ func (s *Session) resolve() {
 		if err != nil {
 			s.server.log.Debug("probe failed", "pid", s.PID, "err", err)
 			s.server.metrics.Errors.Add(1)
-			time.AfterFunc(wait, s.poke)
+			time.AfterFunc(wait, s.requestProbe)
 			wait = min(wait*2, time.Second)
 		} else {
 			wait = 20 * time.Millisecond
@@ -235,18 +236,18 @@ func (s *Session) resolve() {
 	}
 }
 
-func (s *Session) poke() {
+func (s *Session) requestProbe() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.probe <- struct{}{}:
 	default:
 	}
 }
 
-// alive says whether the process of a pidfd still is.
+// alive reports whether the process of a pidfd is alive.
 func alive(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
-		// A signal to this thread, such as the runtime's own, says nothing about the process.
+		// Signals to this thread, such as those of the Go runtime, interrupt the call.
 		if n, err := unix.Poll(p, 0); !errors.Is(err, unix.EINTR) {
 			return err == nil && n == 0
 		}
