@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A user who rings all the time gets a quarter of the loop's time in the long run, whatever one
-// ring costs, and each window hears a first ring again once the debt is paid.
+// A user who rings constantly gets a quarter of the loop's time in the long run, whatever one ring
+// costs.
 func TestShareOfTheLoop(t *testing.T) {
 	const windows = 10000
 	for _, cost := range []time.Duration{time.Microsecond, 20 * time.Microsecond, 200 * time.Microsecond, 2 * time.Millisecond} {

@@ -51,3 +51,6 @@ func (l *Loop) Accounts() int { return len(l.accounts) }
 func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
 	return l.clients[id].queues[index].guess.idle
 }
+
+// BareQueues returns the number of bare queues.
+func (l *Loop) BareQueues() int64 { return l.bare.Load() }

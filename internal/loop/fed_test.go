@@ -11,7 +11,7 @@ import (
 	"xsched/internal/session/sessiontest"
 )
 
-// What a page tells about how a request was fed is learnt if all of the request was seen in time and beside others, and only then.
+// The engine learns how a request was fed only if the loop saw both of its transitions in time.
 func TestFedIsLearntFromWholeRequests(t *testing.T) {
 	const ms = time.Millisecond
 	h := sessiontest.Start(t, nil)

@@ -10,19 +10,19 @@ import (
 	"xsched/internal/model"
 )
 
-// guessed is a program of which nobody tells when it has work, beside a low that always has, and a high.
+// guessed is a program whose work is estimated, beside a low queue that is always busy and a high one.
 type guessed struct {
-	kernel time.Duration // it sleeps through kernels of this length; 0: it has no work
-	from   time.Duration // since when
-	high   time.Duration // how much of each 25 ms the high works
-	pair   bool          // the low has no work
-	slices bool          // where the hardware has slices one with a tiny one progresses no more than if it were stopped
-	phase  time.Duration // of the looks
-	period time.Duration // instead of 25 ms
+	kernel time.Duration // length of its kernels, during which it sleeps; 0: no work
+	from   time.Duration // start of its work
+	high   time.Duration // busy time of the high queue per period
+	pair   bool          // the low queue has no work
+	slices bool          // the hardware has timeslices; a tiny one makes no progress
+	phase  time.Duration // of the observations
+	period time.Duration // 0: 25 ms
 }
 
-// after is what happens after a time: how much of the GPU the program and the low had, how long
-// the program was without it at most, and how long until it had it first.
+// after is the result: the GPU time of the program and the low queue, the program's longest gap, and
+// the time until its first turn.
 type after struct {
 	had, low, gap, first time.Duration
 	grants               uint64
@@ -103,7 +103,7 @@ func (g guessed) run(t *testing.T, from, to time.Duration) (a after) {
 	return a
 }
 
-// A high that comes back before a low got anything done starves it, however often that may run.
+// A high queue whose gaps are too short for the low queue to make progress starves it.
 func TestGuessInUselessGaps(t *testing.T) {
 	const us = time.Microsecond
 	g := guessed{pair: true, high: 1700 * us, period: 2500 * us}

@@ -7,15 +7,15 @@ import (
 	"testing"
 
 	"xsched/internal/clock"
+	"xsched/internal/driver"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
 	"xsched/internal/wire"
 )
 
-// However many queues change at once, a worker's wish is added up once, and never
-// while the process has more GPUs than it may.
-func TestChangesAreAddedUpOnce(t *testing.T) {
+// A worker is updated once, however many queues change. A client can't exceed its limit of GPUs.
+func TestOneWorkerUpdatePerScan(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 0, wire.LevelInterrupt)
 	c.HandOver(t)
@@ -41,7 +41,7 @@ func TestChangesAreAddedUpOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if times != 1 {
-			t.Errorf("added up %d times", times)
+			t.Errorf("%d worker updates", times)
 		}
 	}
 	for i := range n {
@@ -60,4 +60,21 @@ func TestChangesAreAddedUpOnce(t *testing.T) {
 		v := h.Only(t)
 		return len(v.Queues) == loop.MaxGPUs && v.Queues[0].Index >= n+loop.MaxGPUs
 	})
+}
+
+// The count of bare queues, which lets Bare skip the loop, returns to 0.
+func TestBareQueuesAreCounted(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Session.NewHardware = func(driver.SessionOptions) driver.Session {
+			caps := driver.Capability{MaxLevel: model.LevelInterrupt, Bare: true}
+			return &sessiontest.Hardware{Caps: map[model.DeviceID]driver.Capability{sessiontest.GPU: caps}}
+		}
+	})
+	c := h.Client(t, 0, wire.LevelAuto)
+	sessiontest.Await(t, "a bare queue", func() bool { return h.BareQueues() == 1 })
+	if all, err := h.Bare(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	c.Queue(0)
+	sessiontest.Await(t, "an announced queue replaces it", func() bool { return h.BareQueues() == 0 && h.Loop.Stats().Queues == 1 })
 }

@@ -27,7 +27,7 @@ func loopTime(t testing.TB, h *sessiontest.Fixture) time.Duration {
 	return time.Duration(spent.Nano())
 }
 
-// storm rings for some clients as often as it can until it is stopped.
+// storm rings the doorbells of some clients continuously until stop is called.
 func storm(clients []*sessiontest.Client, toggle bool, slots int) (stop func()) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -46,8 +46,7 @@ func storm(clients []*sessiontest.Client, toggle bool, slots int) (stop func()) 
 	return func() { over.Store(true); wg.Wait() }
 }
 
-// However often a user's programs ring, whatever they ring for, and however many they are: the loop is
-// not theirs, and others are served.
+// The rate limit keeps the loop available for other users, whatever the programs of one user ring for.
 func TestDoorbellsHaveAShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		clients, slots int
@@ -90,15 +89,15 @@ func TestDoorbellsHaveAShare(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 			t.Logf("the loop took %.0f %% of a CPU", 100*float64(loopTime(t, h)-spent)/float64(time.Since(start)))
-			var deafened uint64
-			if err := h.Call(t.Context(), func() { deafened, _ = h.Throttled() }); err != nil || deafened == 0 {
-				t.Errorf("nobody was ever not listened to (%v)", err)
+			var throttled uint64
+			if err := h.Call(t.Context(), func() { throttled, _ = h.Throttled() }); err != nil || throttled == 0 {
+				t.Errorf("no doorbell was throttled (%v)", err)
 			}
 		})
 	}
 }
 
-// One that rang too often is heard again, as it is by then, also if it never rings again.
+// The loop reads the page of a throttled client again, even if the client never rings again.
 func TestNothingIsLostByPacing(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000, 1001) })
 	low, high := h.Client(t, -10, wire.LevelBlock), h.Client(t, 10, wire.LevelBlock)
@@ -122,17 +121,17 @@ func TestNothingIsLostByPacing(t *testing.T) {
 	}
 	// Nor does an end in that state leave anything behind.
 	stop := storm([]*sessiontest.Client{high}, true, 1)
-	sessiontest.Await(t, "it is not listened to", func() bool {
-		deaf := 0
-		_ = h.Call(t.Context(), func() { _, deaf = h.Throttled() })
-		return deaf > 0
+	sessiontest.Await(t, "throttled", func() bool {
+		throttled := 0
+		_ = h.Call(t.Context(), func() { _, throttled = h.Throttled() })
+		return throttled > 0
 	})
 	stop()
 	_ = high.Conn.Close()
 	sessiontest.Await(t, "it has gone", func() bool { return h.Server.Stats().Sessions == 1 })
 	sessiontest.Await(t, "its place is free", func() bool {
 		left := -1
-		_ = h.Call(t.Context(), func() { _, deaf := h.Throttled(); left = deaf + h.Accounts() })
+		_ = h.Call(t.Context(), func() { _, throttled := h.Throttled(); left = throttled + h.Accounts() })
 		return left == 1 // the account of the other
 	})
 }

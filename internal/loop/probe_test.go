@@ -17,7 +17,8 @@ import (
 	"xsched/internal/wire"
 )
 
-// One with a tiny slice beside a high that never rests can no more show its work than one that is stopped.
+// A queue with a tiny timeslice beside a high queue that is always busy gets probing turns, as a
+// suspended queue does.
 func TestGuessBesideALongSlice(t *testing.T) {
 	knobs := policy.DefaultKnobs()
 	h := sessiontest.Start(t, func(c *sessiontest.Config) {
@@ -33,8 +34,8 @@ func TestGuessBesideALongSlice(t *testing.T) {
 		t.Fatal(err)
 	}
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
-	hw, who := &sessiontest.Hardware{Caps: caps}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
-	s, err := h.Attach(t.Context(), who, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd)
+	hw, identity := &sessiontest.Hardware{Caps: caps}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	s, err := h.Attach(t.Context(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}

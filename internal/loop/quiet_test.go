@@ -18,7 +18,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// sees returns how the hub sees the first queue of the nth session.
+// sees returns the loop's view of the first queue of the nth client.
 func sees(t testing.TB, f *sessiontest.Fixture, n int) loop.QueueView {
 	t.Helper()
 	v, err := f.Clients(context.Background())
@@ -28,18 +28,18 @@ func sees(t testing.TB, f *sessiontest.Fixture, n int) loop.QueueView {
 	return v[n].Queues[0]
 }
 
-func awaitQuiet(t testing.TB, f *sessiontest.Fixture, c *sessiontest.Client, want bool) {
+func awaitQuiet(t testing.TB, c *sessiontest.Client, want bool) {
 	t.Helper()
 	sessiontest.Await(t, "quiet or not", func() bool { return c.Page.Quiet(0) == want })
 }
 
-// A program by itself rings for nothing, and is seen all the same; the first decision about a second
-// one knows what it does.
+// A program that is alone does not ring, but its state is known, also to the first decision about a
+// second program.
 func TestQuietWhileAlone(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	low := h.Client(t, -10, wire.LevelBlock)
 	low.Queue(0)
-	awaitQuiet(t, h, low, true)
+	awaitQuiet(t, low, true)
 	rings := h.Loop.Stats().Rings
 	for range 1000 {
 		low.Busy(0, true)
@@ -66,10 +66,10 @@ func TestQuietWhileAlone(t *testing.T) {
 	}
 	high.Close()
 	sessiontest.Await(t, "low runs", func() bool { return !low.Held(0) })
-	awaitQuiet(t, h, low, true)
+	awaitQuiet(t, low, true)
 }
 
-// What makes each change count ends the quiet, and its end begins it again.
+// Conditions that make transitions matter end quiet; it begins again after them.
 func TestQuietEnds(t *testing.T) {
 	ctx, pid := context.Background(), os.Getpid()
 	hint := func(change func(*model.Hint)) func(h *sessiontest.Fixture) error {
@@ -110,32 +110,32 @@ func TestQuietEnds(t *testing.T) {
 			h := sessiontest.Start(t, nil)
 			cl := h.Client(t, 0, wire.LevelBlock)
 			cl.Queue(0)
-			awaitQuiet(t, h, cl, true)
+			awaitQuiet(t, cl, true)
 			cl.Busy(0, true)
 			if err := c.on(h); err != nil {
 				t.Fatal(err)
 			}
-			awaitQuiet(t, h, cl, false)
+			awaitQuiet(t, cl, false)
 			if !sees(t, h, 0).Busy {
 				t.Error("its work is not known")
 			}
 			if err := c.off(h); err != nil {
 				t.Fatal(err)
 			}
-			awaitQuiet(t, h, cl, true)
+			awaitQuiet(t, cl, true)
 		})
 	}
 	t.Run("stream of its own", func(t *testing.T) {
 		h := sessiontest.Start(t, nil)
 		cl := h.Client(t, 0, wire.LevelBlock)
 		cl.Queue(0)
-		awaitQuiet(t, h, cl, true)
+		awaitQuiet(t, cl, true)
 		cl.Page.CreateStream(1, 0, 1<<8, 0)
 		cl.Ring()
-		awaitQuiet(t, h, cl, false)
+		awaitQuiet(t, cl, false)
 		cl.Page.DestroyQueue(1)
 		cl.Ring()
-		awaitQuiet(t, h, cl, true)
+		awaitQuiet(t, cl, true)
 		cl.Page.CreateQueue(1, 0, 2<<8) // on another GPU
 		cl.Ring()
 		sessiontest.Await(t, "both are known", func() bool { return h.Loop.Stats().Queues == 2 })
@@ -143,7 +143,7 @@ func TestQuietEnds(t *testing.T) {
 	})
 }
 
-// A recording has every change in it.
+// Queues are never quiet while a recording runs, because it contains every transition.
 func TestNeverQuietWhileRecording(t *testing.T) {
 	log, err := record.Create(t.TempDir()+"/r", record.Options{})
 	if err != nil {
@@ -162,8 +162,8 @@ func TestNeverQuietWhileRecording(t *testing.T) {
 	}
 }
 
-// A program hammers while another one's queue comes, and stops as soon as it is listened to: from
-// then on nobody reads its page without a ring, so that a change lost in between would stay lost.
+// A program changes its state until quiet ends, because another program creates a queue. From then on
+// the loop reads the page only after a ring, so a transition lost in between would stay lost.
 func TestQuietLosesNothing(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	first, second := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
@@ -173,7 +173,7 @@ func TestQuietLosesNothing(t *testing.T) {
 		rounds = 50
 	}
 	for range rounds {
-		awaitQuiet(t, h, first, true)
+		awaitQuiet(t, first, true)
 		begun, hammered := first.Page.Page.Queue(0).Transitions, make(chan struct{})
 		go func() {
 			for n := 0; first.Page.Quiet(0); n++ {
@@ -198,8 +198,8 @@ func TestQuietLosesNothing(t *testing.T) {
 	}
 }
 
-// worksFor is how the account of the first client ends, once it is idle: what is held back because it came
-// late is in it after as much time.
+// worksFor waits until the accounts of the first client and the GPU equal want. Time reported late is
+// accounted gradually.
 func worksFor(t testing.TB, f *sessiontest.Fixture, want time.Duration) {
 	t.Helper()
 	var ran, gpu time.Duration
@@ -214,23 +214,23 @@ func worksFor(t testing.TB, f *sessiontest.Fixture, want time.Duration) {
 	}
 }
 
-// unquiet ends the quiet of a client and lets it begin again.
+// unquiet ends quiet for a client and lets it begin again.
 func unquiet(t testing.TB, f *sessiontest.Fixture, c, other *sessiontest.Client) {
 	t.Helper()
 	other.Queue(0)
-	awaitQuiet(t, f, c, false)
+	awaitQuiet(t, c, false)
 	other.Page.DestroyQueue(0)
 	other.Ring()
-	awaitQuiet(t, f, c, true)
+	awaitQuiet(t, c, true)
 }
 
-// The time a quiet program worked is what it worked, however short its periods, and however
-// often quiet begins and ends meanwhile.
+// The busy time of a quiet program is exact, however short its periods, and across several periods of
+// quiet.
 func TestQuietTimeIsExact(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	c, other := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
 	c.Queue(0)
-	awaitQuiet(t, h, c, true)
+	awaitQuiet(t, c, true)
 	var worked time.Duration
 	period := func(length time.Duration) (end model.Time) {
 		begin := clock.Now()
@@ -268,16 +268,16 @@ func TestQuietTimeIsExact(t *testing.T) {
 	if got := sees(t, h, 0); got.Busy || got.Ran != 0 {
 		t.Errorf("a new queue has the old one's state: %+v", got)
 	}
-	awaitQuiet(t, h, c, true)
+	awaitQuiet(t, c, true)
 }
 
-// A program that is held up between looking at the clock and writing the page says late what it did. That
-// counts too, also when its quiet ends before all of it can be believed.
+// Busy time counts even if the program is delayed between reading the clock and writing the page, and
+// if quiet ends before all of it is accounted.
 func TestQuietTimeComesLate(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	c, other := h.Client(t, 0, wire.LevelBlock), h.Client(t, 0, wire.LevelBlock)
 	c.Queue(0)
-	awaitQuiet(t, h, c, true)
+	awaitQuiet(t, c, true)
 	var worked time.Duration
 	for range 3 {
 		begin := clock.Now()
@@ -296,12 +296,12 @@ func TestQuietTimeComesLate(t *testing.T) {
 	worksFor(t, h, worked)
 }
 
-// What a client adds up is its own claim: nonsense never is more than the time that passed.
+// An invalid total of a client never adds more than the time that has passed.
 func TestQuietNonsense(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 0, wire.LevelBlock)
 	c.Queue(0)
-	awaitQuiet(t, h, c, true)
+	awaitQuiet(t, c, true)
 	begin := time.Now()
 	last := time.Duration(0)
 	for range 500 {

@@ -9,7 +9,7 @@ import (
 	"xsched/internal/model"
 )
 
-// Two queues on one GPU: its time is the union of theirs, and stopped time is nobody's.
+// The busy time of a GPU is the union of its queues' times, without suspended time.
 func TestGPUTimes(t *testing.T) {
 	g := gpuTimes{}
 	gpu := model.MakeDeviceID(0, 1, 0, 0)

@@ -17,16 +17,16 @@ import (
 // Attach opens a session for a process without a shim. The session has no doorbell: the process
 // counts as busy until it has shown no work for a while. The caller is authorised to set the hint.
 // Attach takes ownership of hw and pidfd, also on failure.
-func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.Hint, hw driver.Attached, pidfd int) (*Session, error) {
+func (srv *Server) Attach(ctx context.Context, identity loop.Identity, hint model.Hint, hw driver.Attached, pidfd int) (*Session, error) {
 	abandon := func() {
 		hw.Close()
 		_ = unix.Close(pidfd)
 	}
-	if r := srv.reserve(who.UID); r != nil {
+	if r := srv.reserve(identity.UID); r != nil {
 		abandon()
 		return nil, r
 	}
-	s := &Session{Identity: who, hw: hw, pidfd: pidfd}
+	s := &Session{Identity: identity, hw: hw, pidfd: pidfd}
 	s.Attached = true
 	o := loop.ClientOptions{Doorbell: -1, Hint: hint, Granted: hint.Priority}
 	o.Hint.Nice = niceOf(s.PID)

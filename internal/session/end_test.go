@@ -32,8 +32,8 @@ func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware,
 	hw = &sessiontest.Hardware{Hang: hang}
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt}}
 	hw.Caps = caps
-	who := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
-	_, err = h.Attach(context.Background(), who, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
+	identity := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	_, err = h.Attach(context.Background(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +47,8 @@ func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware,
 	return hw, hang, ended
 }
 
-// A suspension that lands after the end of the session is undone: the files stay open for it, and
-// nobody says before that the process is free.
+// A suspension that completes after the end of the session is undone. Until then the files stay open
+// and Detach does not report success.
 func TestLateSuspensionIsUndone(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	hw, hang, ended := attachFake(t, h)
@@ -77,8 +77,8 @@ func TestLateSuspensionIsUndone(t *testing.T) {
 	}
 }
 
-// A device that does not answer in time: Detach says so.
-func TestDetachTellsTheTruth(t *testing.T) {
+// Detach reports a device that does not answer in time.
+func TestDetachReportsStuckDevice(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	_, hang, ended := attachFake(t, h)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -93,7 +93,7 @@ func TestDetachTellsTheTruth(t *testing.T) {
 	<-ended
 }
 
-// A signal to the thread that asks, and Go's runtime sends itself many, is not the end of a process.
+// A signal that interrupts the poll, such as those of the Go runtime, is not the end of a process.
 func TestAliveUnderSignals(t *testing.T) {
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {

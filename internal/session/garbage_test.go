@@ -41,7 +41,7 @@ func TestVersionMismatchNamesBoth(t *testing.T) {
 	}
 }
 
-// Clients that send rubbish end by themselves; one that behaves notices nothing.
+// Malformed packets end the session of their sender and affect no other client.
 func TestGarbageClients(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	good := h.Client(t, 0, wire.LevelBlock)
@@ -99,8 +99,8 @@ func TestGarbageClients(t *testing.T) {
 	})
 }
 
-// A client writes rubbish into its page and rings all the time; another's
-// decisions still come.
+// A client that writes random values into its page and rings constantly does not delay decisions
+// about other clients.
 func TestGarbagePage(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	bad := h.Client(t, 5, 0)
@@ -141,7 +141,7 @@ func TestGarbagePage(t *testing.T) {
 	<-stopped
 }
 
-// A client that floods its socket is slowed down; others are served.
+// The rate limit slows a client that floods its socket; other clients are served.
 func TestFlood(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	bad, good := h.Client(t, 0, 0), h.Client(t, 0, 0)

@@ -11,9 +11,10 @@ import (
 	"xsched/internal/wire"
 )
 
-// What was found while a queue could run holds while it is stopped, until it shall show again.
+// The estimate made while a queue could run stays in force while it is suspended, until the next
+// probe.
 func TestGuessIsKept(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	c := &shim{Client: h.Client(t, 0, wire.LevelAuto)}
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	go c.obey()

@@ -102,8 +102,7 @@ func TestPrivateDaemonObeys(t *testing.T) {
 	sessiontest.Await(t, "policy is HPF", func() bool { return policy() == "HPF" })
 }
 
-// Streams of one process: each with a gate and a priority of its own, and no
-// hardware level, which would stop them all.
+// Each stream of a process has its own gate and priority. Hardware levels would suspend all of them.
 func TestStreamsAreQueues(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 1, wire.LevelInterrupt)
@@ -188,9 +187,8 @@ func TestRequestsAreRead(t *testing.T) {
 	sessiontest.Await(t, "nonsense is counted", func() bool { return h.Only(t).Marked == 211 })
 }
 
-// A queue that was told apart shares the hardware's queues from the moment its process has a second
-// one there, and until that has gone.
-func TestQueueToldApartGetsCompany(t *testing.T) {
+// A queue with its own hint keeps its hardware level until its process has a second queue on the GPU.
+func TestQueueHintBesideSecondQueue(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 1, wire.LevelInterrupt)
 	c.HandOver(t)

@@ -32,8 +32,7 @@ func joinGang(t testing.TB, f *sessiontest.Fixture, gang string, priority int32)
 	return c
 }
 
-// A gang is one user's: the name alone neither lends a stranger the priority of
-// somebody else's gang nor stops that gang with it.
+// A gang belongs to one user: another user can't use its priority, nor suspend it, by its name.
 func TestGangsAreAUsersOwn(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 0, 1000, 0, 1001) })
 	ctx := context.Background()
@@ -85,8 +84,7 @@ func TestGangsAreAUsersOwn(t *testing.T) {
 	}
 }
 
-// A connection from before the end whose HELLO comes after it is refused, and
-// nobody waits for it.
+// A connection whose HELLO arrives after Close is refused, and does not delay Close.
 func TestLateHelloDoesNotHoldUpTheEnd(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.Path, Net: "unixpacket"})
@@ -111,14 +109,14 @@ func TestLateHelloDoesNotHoldUpTheEnd(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the hub does not end")
+		t.Fatal("Close does not return")
 	}
 	if n := h.Server.Stats().Sessions; n != 0 || !h.Hardware(0).Closed.Load() {
 		t.Errorf("%d sessions left, hardware closed: %v", n, h.Hardware(0).Closed.Load())
 	}
 }
 
-// What somebody who may has given is in force, and stays.
+// A priority that an authorised caller has granted takes effect and stays.
 func TestGrantedPriority(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000) })
 	ctx := context.Background()
@@ -224,7 +222,7 @@ func TestLockIsOursAlone(t *testing.T) {
 	}
 }
 
-// Many queues by one ring: they come by and by, all of them.
+// Queues announced with one ring are all added, over several heartbeats.
 func TestManyQueuesByOneRing(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 0, 0)

@@ -16,7 +16,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// TestMain also is the program of a client that is to be killed.
+// TestMain also serves as the program of the client that TestKilledProcess kills.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("SESSION_TEST_CLIENT"); path != "" {
 		os.Exit(clientProcess(path))
@@ -46,7 +46,7 @@ func clientProcess(path string) int {
 	return 0
 }
 
-// kill -9 of a process whose socket somebody else still holds: the pidfd tells.
+// The pidfd reports a killed process even if another process still holds its socket.
 func TestKilledProcess(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	self, err := os.Executable()
@@ -76,7 +76,7 @@ func TestKilledProcess(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-// The end of a client closes its files at once, also while the engine is blocked.
+// The end of a client closes its files at once, even while the loop is blocked.
 func TestEndWhileWedged(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 0, wire.LevelAuto)

@@ -36,7 +36,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Two users on root's daemon: the other one may not raise itself.
+// Another user of a root daemon may not raise its priority.
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to be two users")

@@ -14,7 +14,7 @@ import (
 )
 
 func TestSecondDaemonAndStaleSocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "hub")
+	dir, err := os.MkdirTemp("", "xsched")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ import (
 
 const testGPUID = 63420
 
-// amdHub is a hub on a machine with one GPU of AMD's at sessiontest.GPU.
-func amdHub(t *testing.T) *sessiontest.Fixture {
+// startAMD starts a server on a host with one AMD GPU at sessiontest.GPU.
+func startAMD(t *testing.T) *sessiontest.Fixture {
 	t.Helper()
 	root := t.TempDir()
 	node := filepath.Join(root, amd.VirtualRoot, amd.SysfsRoot, "topology/nodes/1")
@@ -46,7 +46,7 @@ func amdHub(t *testing.T) *sessiontest.Fixture {
 	})
 }
 
-// shim carries out orders as the library does, and says what it was told.
+// shim executes orders as the library does, and records them.
 type shim struct {
 	*sessiontest.Client
 	mu     sync.Mutex
@@ -115,7 +115,7 @@ func computeQueue(id uint32) amd.KFDEvent {
 }
 
 func TestOrders(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	low, high := newShim(t, h, -10), newShim(t, h, 10)
 	low.Busy(0, true)
 	high.Busy(0, true)
@@ -154,9 +154,9 @@ func TestOrders(t *testing.T) {
 	sessiontest.Await(t, "held at the gate", func() bool { return low.Held(0) })
 }
 
-// A program that never answers holds nobody up but itself, and its end is seen.
+// A program that never replies delays no other program, and its end is detected.
 func TestOrderWithoutAnswer(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	low, high := newShim(t, h, -10), newShim(t, h, 10)
 	low.announce(t, computeQueue(0))
 	low.Busy(0, true)
@@ -180,7 +180,7 @@ func TestOrderWithoutAnswer(t *testing.T) {
 }
 
 func TestCloseResumesOwners(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	low := newShim(t, h, 0)
 	low.announce(t, computeQueue(0))
 	low.Busy(0, true)
@@ -200,10 +200,9 @@ func TestCloseResumesOwners(t *testing.T) {
 	}
 }
 
-// What a client says about its queues is bounded and checked, and answers that nobody
-// waits for are nothing.
+// Announcements of queues are limited and validated, and unexpected replies are ignored.
 func TestHostileQueues(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	c := newShim(t, h, 0)
 	for id := range uint32(amd.MaxKFDQueues + 100) {
 		if id%amd.MaxKFDEvents != 0 {
@@ -235,10 +234,9 @@ func TestHostileQueues(t *testing.T) {
 	sessiontest.Await(t, "malformed: ended", func() bool { return h.Server.Stats().Sessions == 0 })
 }
 
-// A program with queues and no hooks gets a queue of its own; one whose hooks are there after all
-// loses it, and one that announces a queue there never gets it back.
+// A bare client gets one queue. It loses that queue for good when it announces a queue itself.
 func TestBareQueues(t *testing.T) {
-	h := amdHub(t)
+	h := startAMD(t)
 	c := &shim{Client: h.Client(t, 0, wire.LevelAuto)}
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	go c.obey()

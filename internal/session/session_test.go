@@ -113,7 +113,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// A target that never answers holds up neither the loop nor the others, nor the end.
+// A device that never answers delays neither the loop, nor other clients, nor the end of the session.
 func TestStuckDevice(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c); c.Engine.Mode = model.ModeSuspend })
 	stuck, low, high := h.Client(t, -10, 0), h.Client(t, -10, 0), h.Client(t, 10, 0)
@@ -176,7 +176,7 @@ func TestThousandClientsLeakNothing(t *testing.T) {
 	}
 }
 
-func TestCloseSetsEverybodyFree(t *testing.T) {
+func TestCloseResumesAll(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c); c.Engine.Mode = model.ModeSuspend })
 	low, gated, high := h.Client(t, -10, 0), h.Client(t, -10, wire.LevelBlock), h.Client(t, 10, 0)
 	low.HandOver(t)
@@ -197,8 +197,8 @@ func TestCloseSetsEverybodyFree(t *testing.T) {
 	}
 }
 
-// BenchmarkBusyToDecision measures from an application's idle->busy change to
-// the end of the decision about it, with one process that spins beside.
+// BenchmarkBusyToDecision measures the time from an idle-to-busy transition to the end of the decision,
+// beside a process that spins.
 func BenchmarkBusyToDecision(b *testing.B) {
 	h := sessiontest.Start(b, nil)
 	spin := exec.Command("sh", "-c", "while :; do :; done")

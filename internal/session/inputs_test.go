@@ -20,7 +20,7 @@ import (
 	"xsched/internal/session/sessiontest"
 )
 
-// A program's nice value is known from the start, and followed while it runs: CHPF ranks by it.
+// The engine knows the nice value of a program from its start and follows changes: CHPF ranks by it.
 func TestNiceIsFollowed(t *testing.T) {
 	program := exec.Command("sleep", "60")
 	if err := program.Start(); err != nil {
@@ -53,7 +53,7 @@ func TestNiceIsFollowed(t *testing.T) {
 	sessiontest.Await(t, "renice is followed", func() bool { q := h.Known(t); return q.Hint.Nice == 11 && q.Rank == -11 })
 }
 
-// Beside a program that nobody manages the low is stopped instead of having a slice in which it gets nothing done.
+// Beside an unmanaged program the low queue is suspended, because a tiny timeslice makes no progress.
 func TestUnmanagedReachesTheEngine(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
 	high, low := h.Client(t, 5, 0), h.Client(t, 0, 0)
@@ -87,7 +87,7 @@ func TestUnmanagedReachesTheEngine(t *testing.T) {
 	sessiontest.Await(t, "slices again", func() bool { low, high := slice(); return low && high })
 }
 
-// Every hint that is set, for a process or for a queue, is what the engine decides with.
+// Every hint of a process or a queue reaches the engine.
 func TestEveryHintReachesTheEngine(t *testing.T) {
 	for _, whose := range []string{"process", "queue"} {
 		h := sessiontest.Start(t, nil)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package session_test
+package loop_test
 
 import (
 	"context"
@@ -14,8 +14,7 @@ import (
 	"xsched/internal/session/sessiontest"
 )
 
-// Who gives up on a loop that is late has nothing done in his name later, and what the request would
-// have written is his own again.
+// A request whose caller has given up never runs.
 func TestAnAbandonedRequestIsNotCarriedOut(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 0, 0)
@@ -34,8 +33,8 @@ func TestAnAbandonedRequestIsNotCarriedOut(t *testing.T) {
 	}
 }
 
-// Callers give up at any moment, also while the loop is at their request.
-func TestGivingUpRacesWithNothing(t *testing.T) {
+// Callers may give up at any moment, also while the loop runs their request.
+func TestGivingUpDoesNotRace(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	h.Client(t, 0, 0).Queue(0)
 	sessiontest.Await(t, "it is known", func() bool { return h.Loop.Stats().Queues == 1 })
