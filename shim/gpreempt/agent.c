@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The process that traces the target. The driver obeys only the tracing thread, and a tracer must
-// pass on every signal of the target at once: so it is one thread that waits for three things, the
-// caller's commands, the target's stops and the driver's events. All signals are blocked.
+// forward every signal of the target at once. So one thread waits for the caller's commands, the
+// target's stops and the driver's events. All signals are blocked.
 
 #include "agent.h"
 
@@ -98,7 +98,7 @@ static void proceed(int status) {
   int signal = WSTOPSIG(status);
   if (status >> 16 == PTRACE_EVENT_STOP) {
     if (signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU) {
-      ptrace(PTRACE_LISTEN, target, NULL, NULL); // a stopped job stays one
+      ptrace(PTRACE_LISTEN, target, NULL, NULL); // a stopped job stays stopped
       return;
     }
     signal = 0;
@@ -154,7 +154,7 @@ static int start(void) {
   return result;
 }
 
-// Also marks all queues as seen, without which none can be suspended. A count, or -errno.
+// Also clears NEW on all queues, which a suspend requires. Returns a count, or -errno.
 static int snapshot(void) {
   struct trap trap = {.op = SNAPSHOT,
                       .snapshot = {.mask = EC_QUEUE_NEW,
@@ -202,7 +202,7 @@ static int change(void) {
   bool suspend = command.op == AGENT_SUSPEND;
   int known = snapshot();
   if (known < 0) return known;
-  if (command.count == 0) // all there are
+  if (command.count == 0) // all queues
     for (command.count = 0; command.count < (unsigned)known; command.count++)
       command.ids[command.count] = entries[command.count].id;
   if (command.count == 0) return 0;
@@ -229,7 +229,7 @@ static int change(void) {
   return result;
 }
 
-// A runtime that starts or ends under a debugger waits for this answer.
+// A runtime that starts or ends under a debugger waits for this reply.
 static void answer_events(void) {
   char drop[256];
   while (read(events[0], drop, sizeof drop) > 0) {
@@ -248,7 +248,7 @@ static void answer_events(void) {
 static bool serve(int socket) {
   ssize_t got = recv(socket, &command, sizeof command, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  if (got < (ssize_t)offsetof(struct agent_command, ids)) return false; // the caller has gone
+  if (got < (ssize_t)offsetof(struct agent_command, ids)) return false; // the caller has ended
   answer.count = 0;
   answer.result = command.op == AGENT_LIST ? list() : change();
   size_t bytes = offsetof(struct agent_answer, queues) +
@@ -271,7 +271,7 @@ void agent_run(int socket, pid_t pid) {
       struct signalfd_siginfo info;
       while (read(stops, &info, sizeof info) > 0) {
       }
-      pass_signals(); // first of all
+      pass_signals(); // before anything else
     }
     if (polled[2].revents & POLLIN) answer_events();
     if (polled[0].revents != 0) on = serve(socket);

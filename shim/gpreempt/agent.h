@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the caller's half of libgpreempt and the process that traces the target.
+ * Interface between the caller's half of libgpreempt and the process that traces the target.
  */
 #ifndef GPREEMPT_AGENT_H
 #define GPREEMPT_AGENT_H
@@ -26,8 +26,8 @@ struct agent_answer {
   };
 };
 
-/* Runs in a forked child until the socket ends: system calls only. The first answer tells how the
- * start went. Returns when all is undone. */
+/* Runs in a forked child until the socket closes, with system calls only. The first reply is the
+ * result of the start. Undoes all changes before it returns. */
 void agent_run(int socket, pid_t target);
 
 #endif /* GPREEMPT_AGENT_H */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stops the compute queues of a process for a while:  gpreempt-example PID [MILLISECONDS]
+// Suspends the compute queues of a process for some time:  gpreempt-example PID [MILLISECONDS]
 
 #include <stdio.h>
 #include <stdlib.h>

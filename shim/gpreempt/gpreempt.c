@@ -32,7 +32,7 @@ static int receive(gpreempt *handle) {
   do
     got = recv(handle->socket, &handle->answer, sizeof handle->answer, 0);
   while (got < 0 && errno == EINTR);
-  if (got < (ssize_t)offsetof(struct agent_answer, queues)) return -ESRCH; // the target has gone
+  if (got < (ssize_t)offsetof(struct agent_answer, queues)) return -ESRCH; // the target has ended
   return handle->answer.result;
 }
 
@@ -45,8 +45,7 @@ static int ask(gpreempt *handle) {
   return sent == (ssize_t)bytes ? receive(handle) : -ESRCH;
 }
 
-// Nothing of the caller's may stay open in the agent, and no signal may run a handler of the
-// caller's there.
+// The agent must not keep files of the caller open, nor run the caller's signal handlers.
 static void become_agent(int socket, pid_t target) {
   int own = dup2(socket, 3);
   if (own == 3) {
@@ -131,7 +130,7 @@ EXPORT int gpreempt_get_queue_status(gpreempt *handle, uint32_t id, gpreempt_que
 
 EXPORT void gpreempt_close(gpreempt *handle) {
   if (handle == NULL) return;
-  close(handle->socket); // the agent undoes everything and ends
+  close(handle->socket); // the agent undoes all changes and exits
   if (handle->agent > 0)
     while (waitpid(handle->agent, NULL, 0) < 0 && errno == EINTR) {
     }

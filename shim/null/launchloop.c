@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// launchloop [LAUNCHES [created|default]]: how long a cuLaunchKernel takes, in rounds so that a
-// disturbed one shows. Run it on the null driver with and without the shim: the difference is what
-// a hook costs.
+// launchloop [LAUNCHES [created|default]]: measures cuLaunchKernel in rounds, so that noise is
+// visible. On the null driver, the difference with and without the shim is the cost of a hook.
 
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The null driver's functions that must answer something. Not thread-safe in its counts: a locked
-// add here would hide what the shim costs.
+// Functions of the null driver with results. The counters are not thread-safe: a locked add would
+// hide the cost of the shim.
 
 #include "null.h"
 
@@ -22,7 +22,7 @@ CUresult xsn_called(unsigned slot) {
   return 0;
 }
 
-/* For tests: how often a function of the driver was really called. */
+/* For tests: number of calls that reached a driver function. */
 EXPORT uint64_t xsn_calls(const char *symbol);
 uint64_t xsn_calls(const char *symbol) {
   for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
@@ -30,7 +30,7 @@ uint64_t xsn_calls(const char *symbol) {
   return UINT64_MAX;
 }
 
-/* The function itself, whatever dlsym says. */
+/* The function itself, even if dlsym is interposed. */
 EXPORT void *xsn_plain(const char *symbol);
 void *xsn_plain(const char *symbol) {
   for (unsigned i = 0; i < XSI_CU_SLOTS; i++)
@@ -135,7 +135,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
 
 // ---- cuGetProcAddress ----------------------------------------------------------------------------
 
-// Names outside the hook table get an address of their own, never called.
+// Names outside the hook table get distinct addresses that are never called.
 static void *stand_in(const char *name) {
   static char blob[1 << 16];
   uint32_t hash = 2166136261u;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The null driver: a libcuda.so.1 that does nothing and says that it went well. For the cost of a
- * hook and for tests of how programs reach the driver. */
+ * The null driver: a libcuda.so.1 whose functions only return success. Used to measure the cost of
+ * a hook and to test the ways in which programs call the driver. */
 #ifndef XSCHED_NULL_H
 #define XSCHED_NULL_H
 
@@ -19,7 +19,7 @@ struct xsn_symbol {
 };
 extern const struct xsn_symbol xsn_symbols[XSI_CU_SLOTS];
 
-/* Counts a call of that function; 0. */
+/* Counts a call of that function and returns 0. */
 CUresult xsn_called(unsigned slot);
 
 #endif /* XSCHED_NULL_H */

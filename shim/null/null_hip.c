@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The null runtime's functions that must answer something.
+// Functions of the null runtime with results.
 
 #include "null_hip.h"
 
@@ -39,7 +39,7 @@ uint64_t xsn_calls(const char *symbol) {
 void xsn_answer(int code) { __atomic_store_n(&answer, code, __ATOMIC_RELAXED); }
 void xsn_busy(bool now) { __atomic_store_n(&busy, now, __ATOMIC_RELAXED); }
 
-// The function itself, whatever dlsym says: our own names may lead to a preloaded library.
+// The function itself: our exported names may resolve to a preloaded library.
 #ifdef XSN_STATIC
 void *xsn_plain(const char *symbol) {
   int slot = slot_of(symbol);
@@ -69,7 +69,7 @@ hipError_t XSN_NAME(hipGetDevice)(int *device) {
   return xsn_called(XSI_HIP_hipGetDevice);
 }
 
-// Like that of 5.2: garbage is not asked about.
+// Like ROCm 5.2, does not validate its argument.
 int XSN_NAME(hipGetStreamDeviceId)(hipStream_t stream) {
   __atomic_fetch_add(&calls[XSI_HIP_hipGetStreamDeviceId], 1, __ATOMIC_RELAXED);
   if (!stream) return current;
@@ -129,7 +129,7 @@ hipError_t XSN_NAME(hipStreamIsCapturing)(hipStream_t stream, hipStreamCaptureSt
   return 0;
 }
 
-// ---- functions that use others by their exported names, as a runtime may -------------------------
+// ---- functions that call others by their exported names, as a runtime may ------------------------
 
 #ifndef XSN_STATIC
 hipError_t hipMemcpyDtoD(hipDeviceptr_t dst, hipDeviceptr_t src, size_t bytes) {
@@ -139,7 +139,7 @@ hipError_t hipMemcpyDtoD(hipDeviceptr_t dst, hipDeviceptr_t src, size_t bytes) {
 }
 #endif
 
-// ---- questions for entry points ------------------------------------------------------------------
+// ---- lookup of entry points ----------------------------------------------------------------------
 
 static hipError_t ask(const char *symbol, void **function, bool per_thread, int *status,
                       unsigned slot) {

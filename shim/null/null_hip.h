@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The null HIP runtime: a libamdhip64.so that does nothing and says that it went well, or whatever
- * a test wants it to say. -DXSN_STATIC: linked into a test, beside the hooks. */
+ * The null HIP runtime: a libamdhip64.so whose functions only return success, or a result set by a
+ * test. With -DXSN_STATIC it is linked into a test together with the hooks. */
 #ifndef XSCHED_NULL_HIP_H
 #define XSCHED_NULL_HIP_H
 
@@ -29,11 +29,11 @@ struct xsn_symbol {
 };
 extern const struct xsn_symbol xsn_symbols[XSI_HIP_SLOTS] __attribute__((visibility("hidden")));
 
-/* Counts a call of that function and answers what tests want. */
+/* Counts a call of that function and returns the result set by the test. */
 int xsn_called(unsigned slot) __attribute__((visibility("hidden")));
 
-/* For tests: how often a function of the runtime was really called; what all of them answer from
- * now on; whether streams and events are done; which device is current; the bus of device 0. */
+/* For tests: number of calls that reached a function; result of all functions from now on; whether
+ * streams and events are complete; the current device; the bus of device 0. */
 XSN_EXPORT uint64_t xsn_calls(const char *symbol);
 XSN_EXPORT void xsn_answer(int code);
 XSN_EXPORT void xsn_busy(bool busy);

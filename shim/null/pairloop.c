@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pairloop [PAIRS [WAIT_MS]]: what the shim adds to work that is waited for at once, so that its
-// queue becomes busy and idle every time: a launch with its wait, and a copy that waits by itself.
-// Blocks through the shim and blocks past it take turns in one process, so that both meet the same
-// machine. WAIT_MS is for the daemon to learn of the context.
+// pairloop [PAIRS [WAIT_MS]]: measures the shim's cost for work that the program waits for at once,
+// so that its queue becomes busy and idle every time: a launch with a wait, and a synchronous copy.
+// Blocks with and without the shim alternate in one process, under equal conditions. WAIT_MS gives
+// the daemon time to register the context.
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ static double now_ns(void) {
   return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-// A block is shorter than a slice of the CPU: the best was not disturbed.
+// A block is shorter than a CPU timeslice, so the fastest block was not preempted.
 static double best(const double *values) {
   double least = values[0];
   for (int i = 1; i < BLOCKS; i++)
@@ -49,7 +49,7 @@ static double launches(const struct way *way, CUstream stream, long count) {
   return (now_ns() - begun) / (double)count;
 }
 
-// As the runtime's cudaDeviceSynchronize.
+// Like the runtime's cudaDeviceSynchronize.
 static double tasks(const struct way *way, long count) {
   double begun = now_ns();
   for (long i = 0; i < count; i++)
@@ -65,7 +65,7 @@ static double copies(const struct way *way, long count) {
   return (now_ns() - begun) / (double)count;
 }
 
-// Two of these are in every pair: when it began and when it ended.
+// Every pair contains two of these, at its start and at its end.
 static double clock_readings(long count) {
   double begun = now_ns();
   for (long i = 0; i < count; i++)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * selftest: a CUDA program whose one kernel the daemon suspends and resumes, to see whether this
- * driver and GPU really do it. The daemon sends commands as packets on a socket and gets one packet
- * for each; the program never waits for the GPU while the daemon may have suspended it.
+ * selftest: a CUDA program with one kernel, which the daemon suspends and resumes to verify
+ * preemption on this driver and GPU. The daemon sends commands as packets on a socket and gets one
+ * packet for each. The program never waits for the GPU while it may be suspended.
  *
  *   selftest FD     FD is a connected SOCK_SEQPACKET socket
  *   open PCI        creates a context on a GPU           -> ok NAME
- *   files           sends its control files, one a packet -> file (with a descriptor) ..., then ok N
+ *   files           sends its control files, one each     -> file (with a descriptor) ..., then ok N
  *   launch WORK SEED                                      -> ok
  *   read            progress of the kernel                -> words W0 W1 running|done
  *   result          copies the result from the device     -> result W0 W1 S0 S1
  *   quit
  *
- * A failure is answered with "error WHAT: CODE NAME". The end of the socket ends the program, and so
- * does a time limit of its own.
+ * The reply to a failure is "error WHAT: CODE NAME". The program exits when the socket closes, or
+ * after a time limit.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -64,13 +64,14 @@ static struct {
 #undef X
 } cu;
 
-/* Every thread iterates x = x * A + C from its own start, and adds what came out to a sum in device
- * memory; integer arithmetic, so that the sum is exact in any order. What a thread left in shared
- * memory before the loop is part of the sum of its neighbour: state that a preemption must keep. The
- * first thread of the grid counts its iterations into host memory as it goes.
+/* Every thread iterates x = x * A + C from its own start and adds the result to a sum in device
+ * memory. Integer arithmetic makes the sum exact in any order. Each thread also adds a value that
+ * its neighbour wrote to shared memory before the loop: state that a preemption must preserve. The
+ * first thread of the grid counts its iterations into host memory.
  *
- * The virtual GPU does not execute PTX. It knows a kernel of this name and of these first three
- * parameters, which counts in microseconds and shows its progress in the first word. */
+ * The virtual GPU does not execute PTX. Instead it implements a kernel with this name and these
+ * first three parameters, which counts in microseconds and writes its progress into the first
+ * word. */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry xs_spin(.param .u64 p_progress, .param .u32 p_iterations, .param .u32 "
@@ -146,7 +147,7 @@ __attribute__((format(printf, 1, 2))) static void answer(const char *format, ...
   send_packet(text, -1);
 }
 
-/* Answers with an error and returns false, unless code is success. */
+/* Replies with an error and returns false, unless code is success. */
 static bool succeeded(const char *what, result code) {
   if (code == 0) return true;
   const char *name = NULL;
@@ -188,7 +189,7 @@ static void open_gpu(const char *pci) {
   answer("ok %s", name);
 }
 
-/* Sends a duplicate of whatever may be a control file of the driver: the daemon looks itself. */
+/* Sends duplicates of all candidates for the driver's control file; the daemon selects. */
 static void send_files(void) {
   DIR *files = opendir("/proc/self/fd");
   int sent = 0;
@@ -245,7 +246,7 @@ int main(int argc, char **argv) {
   }
   alarm(TIME_LIMIT_S);
   prctl(PR_SET_PDEATHSIG, 9);
-  prctl(PR_SET_NAME, "xsched-selftest"); /* by which the daemon tells it from a tenant */
+  prctl(PR_SET_NAME, "xsched-selftest"); /* the daemon recognizes the self-test by this name */
   for (;;) {
     char command[256];
     uint32_t work, seed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The exported calls that other files of the stand-in name: prototypes for its own use and for the
- * table of cuGetProcAddress.
+ * Prototypes of exported calls that other files of the stand-in use, and for the table of
+ * cuGetProcAddress.
  */
 #ifndef XSCHED_VIRTUAL_API_H
 #define XSCHED_VIRTUAL_API_H

@@ -18,7 +18,7 @@ CUcontext vg_context_at(uint32_t index) {
   return &contexts[index];
 }
 
-/* Preconditions: the lock. */
+/* Preconditions: the caller holds vg_lock. */
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice device, bool is_primary) {
   int ordinal = vg_device_ordinal(device);
   if (ordinal < 0) return CUDA_ERROR_INVALID_DEVICE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an application may ask about devices.
+ * Device queries.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ VG_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* From cuda.h: CUdevice_attribute; what is not listed is 0, as for a feature that is not there. */
+/* From cuda.h: CUdevice_attribute. Others are 0, as for a missing feature. */
 static int attribute_value(int attribute, int ordinal) {
   switch (attribute) {
   case 1: return 1024;       /* MAX_THREADS_PER_BLOCK */

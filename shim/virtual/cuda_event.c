@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Events: a mark in a channel, whose time the device writes into VRAM.
+ * Events: marks in a channel. The device writes their timestamps into VRAM.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 static CUevent pool;
 
-/* A place for a time: a freed one whose last mark has passed, or a fresh one, or none. */
+/* Returns a timestamp slot: a freed one whose last mark has completed, a fresh one, or none. */
 static uint32_t take_stamp(CUcontext context) {
   if (!context->stamps) {
     context->stamps = calloc(VG_STAMP_COUNT, sizeof *context->stamps);
@@ -111,7 +111,7 @@ VG_BOTH(cuEventRecord, _ptsz, event_record, (CUevent event, CUstream stream), ev
 VG_BOTH(cuEventRecordWithFlags, _ptsz, event_record,
         (CUevent event, CUstream stream, unsigned int flags), event, stream, flags)
 
-/* An event last recorded into a capture cannot be asked. */
+/* An event last recorded into a capture cannot be queried. */
 static CUresult askable(CUevent event) {
   if (event->capture) {
     if (event->capture->id == event->capture_id && event->capture->status == CAPTURE_ACTIVE)
@@ -168,7 +168,7 @@ static CUresult wait_captured(CUstream stream, CUevent event) {
   if (!stream->capture) {
     if (stream->legacy) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     stream->capture = graph;
-    stream->capture_ops = 1; /* joining alone has to be joined back */
+    stream->capture_ops = 1; /* a stream that only joined must be joined back too */
     stream->capture_joined = 0;
   }
   if (event->capture_stream != stream && event->capture_stream->capture == graph &&
@@ -188,13 +188,13 @@ static CUresult stream_wait_event(bool per_thread, CUstream handle, CUevent even
   result = vg_stream(context, handle, per_thread, &stream);
   if (result != CUDA_SUCCESS) return vg_leave(result);
   if (event->capture) return vg_leave(wait_captured(stream, event));
-  if (stream->capture) { /* an event from outside a capture cannot be waited for inside */
+  if (stream->capture) { /* a capture cannot wait for an outside event */
     stream->capture->status = CAPTURE_INVALIDATED;
     return vg_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   if (!event->recorded || vg_done(event->context, event->channel) >= event->seq)
     return vg_leave(CUDA_SUCCESS);
-  if (event->context != stream->context) /* another device's: the host waits for it */
+  if (event->context != stream->context) /* of another device: wait on the host */
     return vg_leave(vg_wait(event->context, event->channel, event->seq));
   struct vg_entry wait = {
       .op = VG_WAIT, .wait_channel = event->channel, .wait_seq = event->seq, .dst = VG_NO_ADDRESS};

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stream capture with the real driver's rules about who may call what meanwhile, and graphs as
- * the captured work in the order in which it was recorded.
+ * Stream capture, with the real driver's rules about calls during a capture. A graph holds the
+ * captured work in recording order.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "standin.h"
 
-static CUgraph captures; /* under way */
-static CUgraph pool;     /* structs of former ones: events may still point there */
+static CUgraph captures; /* in progress */
+static CUgraph pool;     /* unused structs; events may still point to them */
 
-/* A call that could synchronise with anything, e.g. a query or an allocation: forbidden while this
- * thread captures, or another one does in global mode, as far as the thread's mode says; forbidden
- * means that it fails and that the capture is spoilt. */
+/* A call that may synchronise, e.g. a query or an allocation. Depending on the thread's mode, such
+ * a call is forbidden while this thread captures, or another one does in global mode. A forbidden
+ * call fails and invalidates the capture. */
 CUresult vg_unsafe_call(void) {
   int mode = *vg_thread_capture_mode();
   if (mode == CAPTURE_RELAXED) return CUDA_SUCCESS;
@@ -28,7 +28,7 @@ CUresult vg_unsafe_call(void) {
   return result;
 }
 
-/* A call that makes no sense on a capturing stream, whatever the mode. */
+/* A call that no mode permits on a capturing stream. */
 CUresult vg_capture_break(CUstream stream) {
   if (stream->capture->status == CAPTURE_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   stream->capture->status = CAPTURE_INVALIDATED;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules, functions and launches. The device knows one kernel, xs_spin(out, microseconds, seed);
- * any other name is a kernel of 10 us without a result.
+ * Modules, functions and launches. The device implements one kernel, xs_spin(out, microseconds,
+ * seed). All other kernels run for 10 us without a result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "standin.h"
 
 #define DEFAULT_KERNEL_NS 10000
-#define BAD_ADDRESS (1ull << 62) /* the device refuses it, as a real one does */
+#define BAD_ADDRESS (1ull << 62) /* the device rejects it, like a real one */
 
 struct vg_function {
   uint32_t magic;
@@ -30,7 +30,7 @@ struct launch_config {
   unsigned int attribute_count;
 };
 
-/* The code goes to the device over the context's own channel: work that no hook sees. */
+/* The context's internal channel uploads the code: work that no hook observes. */
 static CUresult upload(CUcontext context) {
   struct vg_entry entry = {.op = VG_MARK, .dst = VG_NO_ADDRESS};
   CUresult result = vg_append(context, 0, &entry);
@@ -121,7 +121,7 @@ VG_EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int va
   (void)attribute, (void)value;
   return !function || function->magic != MAGIC_FUNCTION ? CUDA_ERROR_INVALID_HANDLE : vg_ready();
 }
-/* xs_spin's arguments, from either way of passing them. */
+/* Arguments of xs_spin, passed in either way. */
 static bool read_arguments(void **params, void **extra, uint64_t *out, uint32_t *us,
                            uint32_t *seed) {
   if (params) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory: a first-fit heap in the VRAM that is shared with the device, copies and fills. Pinned host
- * memory lies there too, so that the device can reach it; other host memory goes through staging.
+ * Memory: a first-fit heap in the VRAM shared with the device, copies and fills. Pinned host memory
+ * is part of it, so that the device can access it. Other host memory goes through staging.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +114,7 @@ VG_EXPORT CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int fla
   return allocate(bytes, true, (uint64_t *)address);
 }
 
-/* Freeing waits for what is under way, as the real one does. */
+/* Like the real driver, freeing waits for submitted work. */
 static CUresult release(uint64_t address) {
   CUcontext context;
   CUresult result = vg_enter(&context);
@@ -145,7 +145,7 @@ VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   return vg_leave(CUDA_SUCCESS);
 }
 
-/* One copy; host says which side, if any, may be host memory. */
+/* One copy; host selects the side, if any, that may be host memory. */
 static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t src, size_t bytes,
                      int lane, bool wait) {
   CUcontext context;
@@ -200,7 +200,7 @@ VG_BOTH(cuMemcpyDtoDAsync_v2, _ptsz, inside,
         (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream,
         false)
 
-/* Unified form: which side is the device's shows in the addresses. */
+/* Unified form: the addresses determine the device's side. */
 static CUresult any(bool per_thread, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                     CUstream stream, bool wait) {
   bool dst_device = dst >= VG_DEVICE_BASE && dst < VG_DEVICE_BASE * 5 / 4;

@@ -26,7 +26,7 @@ uint64_t vg_done(CUcontext context, uint32_t channel) {
   return __atomic_load_n(&channel_of(context, channel)->done, __ATOMIC_ACQUIRE);
 }
 
-/* Has the device refused something, or gone? Errors stick to the context. */
+/* Checks for a device error or a dead device. Errors are sticky per context. */
 CUresult vg_check(CUcontext context) {
   if (context->broken) return context->broken;
   for (uint32_t i = 0; i < context->channels; i++)
@@ -35,7 +35,7 @@ CUresult vg_check(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-/* Waits without the lock, which the caller holds before and after. */
+/* Releases the caller's lock while waiting. */
 CUresult vg_wait(CUcontext context, uint32_t channel, uint64_t seq) {
   struct vg_channel *c = channel_of(context, channel);
   for (;;) {
@@ -82,10 +82,10 @@ CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *e
 void vg_kick(CUcontext context) {
   uint64_t one = 1;
   ssize_t written = write(context->doorbell, &one, sizeof one);
-  (void)written; /* full: the device has not looked yet and will */
+  (void)written; /* full: a notification is already pending */
 }
 
-/* The legacy stream has the first channel to itself. */
+/* The first channel is reserved for the legacy stream. */
 uint32_t vg_pick_channel(CUcontext context, int *priority) {
   *priority = *priority > 0 ? 0 : *priority < -5 ? -5 : *priority;
   return 1 + (uint32_t)(context->stream_count++ % (VG_CHANNELS - 1));

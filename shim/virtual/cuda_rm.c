@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The requests a CUDA context makes of the kernel driver, in the order and with the handles that
- * were seen on an H200: one RM client a process, device, subdevice, four channel groups (8 compute
- * channels, three times 4 copy channels), their engine objects, scheduling, timeslices.
+ * The kernel driver requests of a CUDA context, with the order and handles observed on an H200: one
+ * RM client per process, device, subdevice, four channel groups (8 compute channels, three times 4
+ * copy channels), their engine objects, scheduling, timeslices.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -64,7 +64,7 @@ static int rm_call(uint32_t object, uint32_t command, void *params, uint32_t byt
   return (int)c.status;
 }
 
-/* Opens the driver's file and makes this process's RM client; once. */
+/* Opens the driver's file and creates this process's RM client, once. */
 int vg_rm_open(void) {
   if (rm_fd >= 0) return 0;
   int fd = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
@@ -85,7 +85,7 @@ bool vg_rm_alive(void) {
   return poll(&p, 1, 0) == 0;
 }
 
-/* The device and subdevice objects of a GPU, made when first needed. */
+/* Device and subdevice objects of a GPU, created on first use. */
 static int device_objects(uint32_t ordinal) {
   if (devices[ordinal].subdevice) return 0;
   uint32_t params[14] = {ordinal}, zero = 0, device, subdevice;
@@ -101,7 +101,8 @@ static int device_objects(uint32_t ordinal) {
   return 0;
 }
 
-/* 1: yes, 0: no, negative: cannot say. Leaves no object behind: contexts are numbered from the first. */
+/* 1: yes, 0: no, negative: unknown. Frees its objects, because handles of contexts start at the
+ * first. */
 int vg_rm_device_exists(uint32_t ordinal) {
   uint32_t params[14] = {ordinal}, object = 0;
   int status = rm_new(rm_client, &object, NV01_DEVICE_0, params, sizeof params);
@@ -149,7 +150,7 @@ static int map_context(CUcontext context) {
   context->control = control == MAP_FAILED ? NULL : control;
   context->vram = vram == MAP_FAILED ? NULL : vram;
   if (!context->control || !context->vram || map.channels != VG_CHANNELS) return -ENOMEM;
-  /* A child of fork must not share the device's memory; the real driver's mappings do not either. */
+  /* As with the real driver, a forked child must not share the device's memory. */
   (void)madvise(control, control_bytes, MADV_DONTFORK);
   (void)madvise(vram, map.vram_bytes, MADV_DONTFORK);
   return 0;

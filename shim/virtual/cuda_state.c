@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Initialisation, fork, the thread's state, and the devices as the application numbers them.
+ * Initialisation, fork, per-thread state, and the application's numbering of devices.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 pthread_mutex_t vg_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool initialised;
-static bool forked; /* a child of who initialised: the driver is unusable for good */
+static bool forked; /* child of an initialised process: the driver is unusable */
 static int visible[VG_MAX_DEVICES], visible_count;
 
 static _Thread_local struct {
@@ -56,8 +56,8 @@ CUresult vg_enter(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* vg_visible_variable: numbers or GPU-<uuid>, in the order the application shall see; the first
- * one that names no device ends the list. */
+/* vg_visible_variable: numbers or GPU-<uuid>, in the application's order. The first invalid entry
+ * ends the list. */
 static void read_visible(int existing) {
   const char *list = getenv(vg_visible_variable);
   visible_count = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams. Many share the eight channels of a context, as on hardware.
+ * Streams. As on hardware, they share the eight channels of a context.
  */
 #include <stdlib.h>
 
 #include "standin.h"
 
-static CUstream pool; /* destroyed ones: a stale handle meets a struct without its magic */
+static CUstream pool; /* destroyed streams: a stale handle finds a struct without magic */
 static uint64_t ids;
 
 void vg_streams_init(CUcontext context) {
@@ -77,7 +77,7 @@ VG_EXPORT CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
   return cuStreamCreateWithPriority(out, flags, 0);
 }
 
-/* What is still to be done on it is done; its handle is gone. */
+/* Invalidates the handle; submitted work still completes. */
 VG_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   CUstream found;
   CUresult result = enter(stream, false, &found);
@@ -106,7 +106,7 @@ static CUresult stream_query(bool per_thread, CUstream handle) {
   if (result != CUDA_SUCCESS) return vg_leave(result);
   CUcontext context = stream->context;
   bool done = vg_done(context, stream->channel) >= stream->seq;
-  if (stream->legacy) /* it includes every blocking stream's work */
+  if (stream->legacy) /* includes the work of all blocking streams */
     for (uint32_t i = 0; i < context->channels; i++)
       done = done && vg_done(context, i) >= context->blocking[i];
   if (!done && !vg_rm_alive()) return vg_leave(context->broken = CUDA_ERROR_UNKNOWN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work of streams in the order that streams promise, whatever the channels are made of.
+ * Stream ordering, independent of the implementation of channels.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 CUresult vg_wait_all(CUcontext context) {
   uint64_t seqs[VG_CHANNELS];
-  memcpy(seqs, context->put, sizeof seqs); /* what was submitted when the wait began */
+  memcpy(seqs, context->put, sizeof seqs); /* wait only for work submitted before */
   CUresult result = vg_check(context);
   for (uint32_t i = 0; i < context->channels && result == CUDA_SUCCESS; i++)
     result = vg_wait(context, i, seqs[i]);
@@ -20,7 +20,7 @@ static CUresult append_wait(CUcontext context, uint32_t channel, uint32_t on, ui
   return vg_append(context, channel, &wait);
 }
 
-/* The legacy stream waits for all blocking ones, and they for it. */
+/* The legacy stream and all blocking streams wait for each other. */
 static CUresult order_with_legacy(CUstream stream) {
   CUcontext context = stream->context;
   uint32_t home = context->legacy.channel;
@@ -44,7 +44,7 @@ static CUresult order_with_legacy(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-/* Gives one entry to a stream; seq is by what its end is known. The caller kicks. */
+/* Appends one entry to a stream; seq identifies its completion. The caller kicks. */
 CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq) {
   CUcontext context = stream->context;
   CUresult result = order_with_legacy(stream);
@@ -57,7 +57,7 @@ CUresult vg_submit(CUstream stream, const struct vg_entry *entry, uint64_t *seq)
   return CUDA_SUCCESS;
 }
 
-/* A slot of the staging memory, free. */
+/* Returns a free slot of the staging memory. */
 static CUresult take_slot(CUcontext context, uint32_t *slot) {
   do
     *slot = context->staging_next++ % VG_STAGING_SLOTS;
@@ -65,7 +65,7 @@ static CUresult take_slot(CUcontext context, uint32_t *slot) {
   return vg_wait(context, context->staging_channel[*slot], context->staging_seq[*slot]);
 }
 
-/* A copy from or to memory the device cannot see, piece by piece. */
+/* Copies from or to memory without device access, in pieces. */
 static CUresult perform_staged(CUstream stream, const struct vg_node *node) {
   CUcontext context = stream->context;
   struct vg_entry entry = node->entry;
@@ -99,7 +99,7 @@ static CUresult perform_staged(CUstream stream, const struct vg_node *node) {
   return CUDA_SUCCESS;
 }
 
-/* Does one node on a stream, or records it. */
+/* Executes one node on a stream, or records it. */
 CUresult vg_perform(CUstream stream, const struct vg_node *node) {
   if (stream->capture) return vg_capture_add(stream->capture, stream, node);
   CUresult result = vg_capture_implicit(stream->context, stream);

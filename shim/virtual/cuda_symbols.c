@@ -8,8 +8,8 @@
 
 #define FLAG_PER_THREAD 2
 
-/* One ABI of a call: its base name, the CUDA version that brought it, the exported symbol, and the
- * suffix of its per-thread form if it has one. */
+/* One ABI of a call: its base name, the CUDA version that introduced it, the exported symbol, and
+ * the suffix of its per-thread form, if any. */
 #define PLAIN(name, version, symbol) X(name, version, symbol, symbol)
 #define PTSZ(name, version, symbol) X(name, version, symbol, symbol##_ptsz)
 #define PTDS(name, version, symbol) X(name, version, symbol, symbol##_ptds)
@@ -120,7 +120,7 @@
   PLAIN(cuGetProcAddress, 11030, cuGetProcAddress)                                                 \
   PLAIN(cuGetProcAddress, 12000, cuGetProcAddress_v2)
 
-/* Only their addresses matter here; the files that define them have their types. */
+/* Only the addresses matter here; the defining files have the types. */
 #define X(name, version, symbol, thread) extern char symbol##_address[] __asm__(#symbol);
 SYMBOLS
 #undef X

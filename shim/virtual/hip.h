@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the stand-in libamdhip64.so: HIP's interface over the streams, events, graphs and memory
- * of the other stand-in (cuda_*.c, whose names are hidden here), with queues of /dev/kfd below
- * (hip_kfd.c). Error numbers of the two interfaces are the same where both have them.
+ * Internals of the stand-in libamdhip64.so. HIP's interface uses the streams, events, graphs and
+ * memory of the CUDA stand-in (cuda_*.c, hidden here) on queues of /dev/kfd (hip_kfd.c). Both
+ * interfaces share error numbers.
  */
 #ifndef XSCHED_VIRTUAL_HIP_H
 #define XSCHED_VIRTUAL_HIP_H
@@ -33,18 +33,18 @@ struct hip_gpu {
 };
 const struct hip_gpu *hip_gpu_at(int ordinal);
 
-/* hip_device.c: the calling thread's device is ready for use; the code a call returns. */
+/* hip_device.c: prepares the calling thread's device; converts the result of a call. */
 hipError_t hip_enter(void);
 hipError_t hip_said(hipError_t result);
 int hip_device(void);
 
-/* An entry point that needs a device, made of one call. */
+/* An entry point that needs a device and consists of one call. */
 #define HIP_CALL(name, parameters, call)                                                           \
   VG_EXPORT hipError_t name parameters {                                                           \
     hipError_t result = hip_enter();                                                               \
     return hip_said(result == CUDA_SUCCESS ? (hipError_t)(call) : result);                         \
   }
-/* And its form that takes stream 0 for the thread's own. */
+/* Its variant with per-thread stream 0. */
 #define HIP_BOTH(name, parameters, call, call_spt)                                                 \
   HIP_CALL(name, parameters, call)                                                                 \
   HIP_CALL(name##_spt, parameters, call_spt)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices, the calling thread's choice among them, and errors. HIP has no initialisation of its
- * own: the first call that needs a device does it.
+ * Devices, the calling thread's current device, and errors. HIP initialises with the first call
+ * that needs a device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static _Thread_local struct {
 
 int hip_device(void) { return thread.device; }
 
-/* Success does not take back an error that nobody has asked for yet. */
+/* Success does not clear an unread error. */
 hipError_t hip_said(hipError_t result) {
   if (result != CUDA_SUCCESS) thread.last = result;
   return result;
@@ -136,7 +136,7 @@ HIP_CALL(hipDeviceSynchronize, (void), cuCtxSynchronize())
 HIP_CALL(hipCtxSynchronize, (void), cuCtxSynchronize())
 HIP_CALL(hipDeviceReset, (void), cuDevicePrimaryCtxReset(thread.device))
 
-/* ---- contexts, which in HIP stand for devices ------------------------------------------ */
+/* ---- contexts, which represent devices in HIP -------------------------------------------- */
 
 VG_EXPORT hipError_t hipCtxCreate(void **context, unsigned int flags, int device) {
   (void)flags;

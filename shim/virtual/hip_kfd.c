@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a HIP context is made of: requests to /dev/kfd as ROCr and libhsakmt make them. The topology
- * from sysfs, RUNTIME_ENABLE before the first queue, the render file as the GPU's memory, an
- * internal queue of 4 KiB first, then up to four queues of 1 MiB for the streams, made when first
- * used, and others for streams of high and low priority. Work goes to the double's own request, in
- * place of packets.
+ * HIP contexts: requests to /dev/kfd as ROCr and libhsakmt make them. The topology is from sysfs,
+ * RUNTIME_ENABLE precedes the first queue, and the render file is the GPU's memory. The first queue
+ * is an internal one of 4 KiB. Streams use up to four queues of 1 MiB, created on first use, and
+ * separate ones for high and low priority. A private request submits work in place of packets.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +24,7 @@
 #define RING_BYTES (1u << 20)
 #define RING_PACKETS (RING_BYTES / 64)
 #define INTERNAL_BYTES 4096u
-/* Channels below FIRST_HIGH are of usual priority; the very first is the null stream's. */
+/* Channels below FIRST_HIGH have normal priority; the first belongs to the null stream. */
 #define FIRST_HIGH 4u
 #define FIRST_LOW 6u
 
@@ -47,7 +46,7 @@ struct queue {
   uint32_t id, ring_bytes;
   void *ring;
   uint64_t ring_handle;
-  uint64_t done; /* as last heard */
+  uint64_t done; /* last known value */
 };
 
 static int kfd = -1;
@@ -111,7 +110,7 @@ static void read_topology(void) {
   }
 }
 
-/* Opens the driver's file and tells it that a runtime is here; once. */
+/* Opens the driver's file and enables the runtime, once. */
 int vg_rm_open(void) {
   if (kfd >= 0) return 0;
   kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
@@ -141,7 +140,7 @@ bool vg_rm_alive(void) {
 
 /* ---- memory and queues --------------------------------------------------------------- */
 
-/* The GPU's memory is there once a process, whatever becomes of contexts. */
+/* The GPU's memory is mapped once per process and outlives contexts. */
 static int acquire_memory(struct hip_gpu *gpu) {
   if (gpu->render >= 0) return 0;
   char path[64];
@@ -235,7 +234,7 @@ CUresult vg_rm_create(CUcontext context, uint32_t ordinal) {
   context->vram = gpu->memory;
   context->vram_bytes = VRAM_BYTES;
   context->channels = VG_CHANNELS;
-  context->control = gpu->memory; /* not NULL: alive */
+  context->control = gpu->memory; /* not NULL: the context is alive */
   return CUDA_SUCCESS;
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules, kernels registered by compiled code, launches and functions of the host. The device
- * knows one kernel, xs_spin(out, microseconds, seed); any other is 10 us without a result.
+ * Modules, kernels registered by compiled code, launches and host functions. The device implements
+ * one kernel, xs_spin(out, microseconds, seed); all others run for 10 us without a result.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "hip.h"
 
-/* ---- modules ------------------------------------------------------------------------------- */
+/* ---- modules ------------------------------------------------------------------------------ */
 
 HIP_CALL(hipModuleLoad, (hipModule_t * module, const char *path), cuModuleLoadData(module, path))
 HIP_CALL(hipModuleLoadData, (hipModule_t * module, const void *image),
@@ -20,8 +20,7 @@ HIP_CALL(hipModuleUnload, (hipModule_t module), cuModuleUnload(module))
 HIP_CALL(hipModuleGetFunction, (hipFunction_t * function, hipModule_t module, const char *name),
          cuModuleGetFunction(function, module, name))
 
-/* ---- what hipcc's code registers at load: host stub -> kernel ---------------------------------
- */
+/* ---- registrations of hipcc's code at load: host stub -> kernel ------------------------------ */
 
 #define MAX_STUBS 256
 
@@ -135,7 +134,7 @@ HIP_CALL(hipModuleLaunchCooperativeKernel,
          (hipFunction_t function, GRID, unsigned int shared, hipStream_t stream, void **params),
          launch(false, function, DIM(grid), DIM(block), shared, stream, params, NULL, NULL, NULL))
 
-/* Here the grid is in work-items. */
+/* This call takes the grid in work-items. */
 static CUresult launch_ext(hipFunction_t function, struct dim3 items, struct dim3 block,
                            size_t shared, hipStream_t stream, void **params, void **extra,
                            hipEvent_t start, hipEvent_t stop) {
@@ -150,7 +149,7 @@ static CUresult launch_ext(hipFunction_t function, struct dim3 items, struct dim
   ((void)flags,                                                                                    \
    launch_ext(function, DIM(grid), DIM(block), shared, stream, params, extra, start, stop))
 HIP_CALL(hipExtModuleLaunchKernel, EXT_PARAMETERS, EXT_CALL)
-/* As C++ names it, which is what runtimes before 6.1 export. */
+/* The mangled C++ name, which runtimes before 6.1 export. */
 HIP_CALL(
     _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j,
     EXT_PARAMETERS, EXT_CALL)
@@ -175,8 +174,7 @@ HIP_BOTH(hipLaunchCooperativeKernel,
          launch_stub(false, stub, grid, block, args, shared, stream, NULL, NULL),
          launch_stub(true, stub, grid, block, args, shared, stream, NULL, NULL))
 
-/* ---- functions of the host: the caller waits for what is before them, and runs them
- * -------------- */
+/* ---- host functions: the caller waits for preceding work and runs them ----------------------- */
 
 static CUresult host_function(bool per_thread, hipStream_t stream, void (*function)(void *),
                               void *data) {

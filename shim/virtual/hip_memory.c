@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory, copies and fills. Which side of a copy is the device's shows in the addresses; kind is
- * checked for its range only, except for copies between two places of the host.
+ * Memory, copies and fills. The addresses determine the device's side of a copy. The kind matters
+ * only for host-to-host copies; otherwise only its range is checked.
  */
 #include <string.h>
 
@@ -31,7 +31,7 @@ HIP_CALL(hipFreeAsync, (void *address, hipStream_t stream), free_behind(address,
 
 /* ---- copies -------------------------------------------------------------------------------- */
 
-/* The device whose memory it is, if that is another than the thread's. */
+/* Returns the device of the memory, if not the thread's device. */
 static CUcontext owner(const void *address) {
   uint64_t offset;
   CUcontext found = NULL;
@@ -59,7 +59,7 @@ static CUresult copy_here(bool per_thread, bool wait, void *dst, const void *src
   return per_thread ? cuStreamSynchronize_ptsz(stream) : cuStreamSynchronize(stream);
 }
 
-/* On a default stream it is that of the memory's device. */
+/* A default stream is that of the memory's device. */
 static CUresult copy(bool per_thread, bool wait, void *dst, const void *src, size_t bytes, int kind,
                      hipStream_t stream) {
   CUcontext other = (uintptr_t)stream > 2 ? NULL : owner(kind == 2 ? src : dst);

@@ -23,7 +23,7 @@ HIP_BOTH(hipStreamGetPriority, (hipStream_t stream, int *priority),
 HIP_BOTH(hipStreamGetFlags, (hipStream_t stream, unsigned int *flags),
          cuStreamGetFlags(stream, flags), cuStreamGetFlags_ptsz(stream, flags))
 HIP_CALL(hipStreamGetDevice, (hipStream_t stream, int *device), cuStreamGetDevice(stream, device))
-/* The older name: the device, or -1. */
+/* The older name; returns the device, or -1. */
 VG_EXPORT int hipGetStreamDeviceId(hipStream_t stream) {
   int device = -1;
   if (hip_enter() == CUDA_SUCCESS && cuStreamGetDevice(stream, &device) != CUDA_SUCCESS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hipGetProcAddress: like the real one it asks the loader about this library's own names.
+ * hipGetProcAddress: like the real one, it looks up exported names through the loader.
  */
 #include <dlfcn.h>
 #include <string.h>

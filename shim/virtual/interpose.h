@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a library in the place of a kernel driver begins with: the next library's functions, and one
- * file that is a socket to the device process. Included once by each of them.
+ * Common part of the libraries that replace a kernel driver: the next library's functions, and a
+ * device file that is a socket to the device process. Each library includes it once.
  */
 #ifndef XSCHED_VIRTUAL_INTERPOSE_H
 #define XSCHED_VIRTUAL_INTERPOSE_H
@@ -40,7 +40,7 @@ static void *next_symbol(const char *name, void **cache) {
   return found;
 }
 
-/* The mode that open() has only with some flags. */
+/* The mode argument, which open() takes only with some flags. */
 #define READ_MODE(flags, mode)                                                                     \
   mode_t mode = 0;                                                                                 \
   if (((flags)&O_CREAT) || ((flags)&O_TMPFILE) == O_TMPFILE) {                                     \
@@ -50,8 +50,8 @@ static void *next_symbol(const char *name, void **cache) {
     va_end(rest);                                                                                  \
   }
 
-/* The name the device process bound, as getpeername says it: how its sockets are recognised, also
- * duplicates made behind our back. Written once, before its length. */
+/* The device process's bound name, as returned by getpeername. Identifies its sockets, including
+ * duplicates made elsewhere. Written once, before its length. */
 static struct sockaddr_un device_name;
 static uint32_t device_name_bytes;
 
@@ -80,7 +80,7 @@ static int open_device(const char *path, int flags) {
   while (result != 0 && errno == EINTR);
   if (result != 0) {
     close(fd);
-    errno = ENODEV; /* what a machine without the device says */
+    errno = ENODEV; /* as on a machine without the device */
     return -1;
   }
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -93,7 +93,8 @@ static int open_device(const char *path, int flags) {
   return fd;
 }
 
-/* Is fd, now, a socket of the device process? Asked for requests of the driver's type only. */
+/* Tells whether fd is a socket of the device process. Called only for requests of the driver's
+ * type. */
 static bool is_device(int fd) {
   uint32_t known = __atomic_load_n(&device_name_bytes, __ATOMIC_ACQUIRE);
   if (known == 0) return false;

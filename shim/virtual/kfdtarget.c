@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program with queues on the double, for tests: one compute queue (and one for copies) at the
- * start, under a 1 kHz SIGALRM that it accounts for exactly. Commands on standard input, a letter a
- * line; answers on standard output:
+ * A test program with queues on the virtual GPU. Starts with one compute queue (and one for
+ * copies), and counts every signal of a 1 kHz SIGALRM. Reads commands from standard input, one
+ * letter per line, and answers on standard output:
  *   n  one more compute queue: "Q <id>"
  *   w  one kernel of 1 ms on each compute queue: "W"
  *   f  wait until all work is done: "F <checksum>"
@@ -135,7 +135,7 @@ static uint64_t retired(unsigned i, int wait, uint64_t *checksum) {
 
 int main(int argc, char **argv) {
   unsigned char arg[16] = {0};
-  /* Tests trace it from a process beside it, which Yama else leaves to root. */
+  /* Tests trace this program from a sibling process, which Yama otherwise restricts to root. */
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
   if (kfd < 0) fail("open");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libvgpu.so: makes open("/dev/nvidiactl") lead to the virtual GPU's device process and carries
- * ioctls on that file to it. It is the place of the kernel: below libxsched.so in LD_PRELOAD, it
- * knows nothing of scheduling. Without XSCHED_VGPU_SOCKET it only forwards.
+ * libvgpu.so: redirects open("/dev/nvidiactl") and ioctls on that file to the virtual GPU's device
+ * process. This library takes the place of the kernel, after libxsched.so in LD_PRELOAD, and is
+ * independent of scheduling. Without XSCHED_VGPU_SOCKET, all calls are forwarded.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -73,7 +73,7 @@ EXPORT int openat64(int directory, const char *path, int flags, ...) {
   return openat_by("openat64", &next, directory, path, flags, mode);
 }
 
-/* Where a request has its embedded pointer and the size of what it points to. */
+/* Locates the embedded pointer of a request and the size of its target. */
 static bool pointer_field(uint32_t request, size_t *pointer, size_t *size) {
   *pointer = 16;
   switch (IOC_NR(request)) {
@@ -83,7 +83,7 @@ static bool pointer_field(uint32_t request, size_t *pointer, size_t *size) {
   }
 }
 
-/* The one reply; takes the descriptors that came with a mapping. Returns 0 or an errno. */
+/* Receives the reply, with the descriptors of a mapping. Returns 0 or an errno. */
 static int read_reply(int fd, unsigned char *arg, size_t arg_bytes, void *params,
                       size_t params_bytes, bool map) {
   unsigned char packet[sizeof(struct vg_reply) + VG_MAX_ARG + VG_MAX_PARAMS];
@@ -115,7 +115,7 @@ static int read_reply(int fd, unsigned char *arg, size_t arg_bytes, void *params
   return reply.error;
 }
 
-/* One packet out, with an end of a fresh socket pair on which the answer comes. */
+/* Sends one packet, with one end of a new socket pair for the reply. */
 static int call_device(int fd, uint32_t request, unsigned char *arg) {
   unsigned char packet[sizeof(struct vg_request) + VG_MAX_ARG + VG_MAX_PARAMS];
   size_t arg_bytes = IOC_SIZE(request), params_bytes = 0, pointer_at, size_at;
@@ -162,7 +162,7 @@ static int call_device(int fd, uint32_t request, unsigned char *arg) {
   do
     sent = sendmsg(fd, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
-  close(pair[1]); /* ours: the device holds the only one now, so its death is our EOF */
+  close(pair[1]); /* the device now holds the only copy, so its death is our EOF */
   int error = EIO;
   if (sent == (ssize_t)part.iov_len)
     error = read_reply(pair[0], local, arg_bytes, (void *)(uintptr_t)pointer, params_bytes,

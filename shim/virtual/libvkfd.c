@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libvkfd.so: makes open("/dev/kfd") lead to the process that plays the amdkfd driver, carries
- * ioctls on that file to it, gives mappings of it plain memory, and shows the driver's text below
- * XSCHED_VKFD_ROOT in place of sysfs. It is the place of the kernel: below libxsched.so in
- * LD_PRELOAD, it knows nothing of scheduling. Without XSCHED_VKFD_SOCKET it only forwards.
+ * libvkfd.so: redirects open("/dev/kfd") and ioctls on that file to the virtual AMD GPU's device
+ * process. Mappings of the file are plain memory, and XSCHED_VKFD_ROOT replaces sysfs. This library
+ * takes the place of the kernel, after libxsched.so in LD_PRELOAD, and is independent of
+ * scheduling. Without XSCHED_VKFD_SOCKET, all calls are forwarded.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ typedef DIR *(*opendir_function)(const char *path);
 
 enum what { OTHER, DEVICE, RENDER, TEXT };
 
-/* What a path means; for TEXT the path that takes its place is in instead. */
+/* Classifies a path; for TEXT, instead receives the replacement. */
 static enum what classify(const char *path, char instead[PATH_BYTES]) {
   static const char *const shown[] = {"/sys/devices/virtual/kfd/kfd", "/sys/class/kfd/kfd",
                                       "/sys/kernel/debug/kfd"};
@@ -55,7 +55,7 @@ static enum what classify(const char *path, char instead[PATH_BYTES]) {
   return OTHER;
 }
 
-/* The graphics driver's file is only a name for memory here. */
+/* The graphics driver's file only represents memory here. */
 static int open_special(enum what what, int flags) {
   if (what == DEVICE) return open_device(getenv("XSCHED_VKFD_SOCKET"), flags);
   return memfd_create("vkfd-render", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
@@ -105,8 +105,8 @@ EXPORT DIR *opendir(const char *path) {
   return next(classify(path, instead) == TEXT ? instead : path);
 }
 
-/* Offsets that the driver returns are far beyond those of any file: such a mapping is plain memory,
- * whichever of the driver's files it names. */
+/* The driver returns offsets beyond those of any file. A mapping with such an offset is plain
+ * memory, for any of the driver's files. */
 static void *map(mmap_function next, void *address, size_t bytes, int protection, int flags, int fd,
                  off_t offset) {
   if ((uint64_t)offset >> 62 == 0 || (flags & MAP_ANONYMOUS))
@@ -129,7 +129,7 @@ EXPORT void *mmap64(void *address, size_t bytes, int protection, int flags, int 
 
 /* ---- ioctl ------------------------------------------------------------------------ */
 
-/* What a request points to: where the pointer is, and how many bytes lie there. */
+/* The embedded pointer of a request: its offset and the size of its target. */
 struct embedded {
   unsigned at;
   uint64_t bytes;
@@ -163,7 +163,7 @@ static bool embeds(uint32_t nr, const unsigned char *arg, struct embedded *e) {
   }
 }
 
-/* The file that a request names, to be handed over. */
+/* The file descriptor in a request, to be passed to the device. */
 static int named_file(uint32_t nr, const unsigned char *arg) {
   int fd = -1;
   if (nr == 0x15) fd = (int)u32(arg, 0);                      /* ACQUIRE_VM */
@@ -171,7 +171,7 @@ static int named_file(uint32_t nr, const unsigned char *arg) {
   return fd >= 0 && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
 }
 
-/* As the kernel copies: a bad address is an error, not a crash. */
+/* Copies like the kernel: a bad address is an error, not a crash. */
 static bool copy_in(void *to, uint64_t from, size_t bytes) {
   struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)from, bytes};
   return bytes == 0 || process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)bytes;
@@ -245,7 +245,7 @@ static int call_device(int fd, uint32_t request, void *arg, unsigned char *packe
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return -errno;
   int fds[2] = {pair[1], named_file(IOC_NR(request), local)};
   int result = send_request(fd, &head, packet, fds, fds[1] >= 0 ? 2 : 1);
-  close(pair[1]); /* ours: the device holds the only one now, so its death is our EOF */
+  close(pair[1]); /* the device now holds the only copy, so its death is our EOF */
   if (result == 0) result = read_reply(pair[0], &head, packet);
   close(pair[0]);
   if (result < 0) return result;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the stand-in libcuda.so.1: a CUDA driver library over the virtual GPU. It reaches the
- * device only as the real one does, with open, ioctl and mmap, and with the same sequence of RM
- * requests, so that what watches those sees what it would see on hardware.
+ * Internals of the stand-in libcuda.so.1, a CUDA driver library for the virtual GPU. Like the real
+ * library, it uses the device only through open, ioctl and mmap, with the same sequence of RM
+ * requests. Observers of these calls see the same as on hardware.
  *
- * One lock (vg_lock) guards everything here; it is never held while waiting for the device.
+ * One lock (vg_lock) guards all state; no thread holds it while waiting for the device.
  */
 #ifndef XSCHED_VIRTUAL_STANDIN_H
 #define XSCHED_VIRTUAL_STANDIN_H
@@ -80,20 +80,20 @@ enum { CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1, CAPTURE_INVALIDATED = 2 };
 #define MAGIC_GRAPH 0x47524656
 #define MAGIC_EXEC 0x47584556
 
-/* A node of a graph, or one thing to be done on a stream. */
+/* A node of a graph, or one operation on a stream. */
 struct vg_node {
   struct vg_entry entry; /* op VG_KERNEL, VG_COPY or VG_FILL */
   const void *host_src;  /* copies from and to pageable memory go through staging */
   void *host_dst;
 };
 
-/* A capture is one graph being recorded, and the streams that take part. */
+/* A capture: the graph being recorded and the participating streams. */
 struct vg_graph {
   uint32_t magic;
   struct vg_node *nodes;
   size_t count, room;
-  uint64_t id; /* of this use of the struct, which goes back to a pool */
-  /* while it is being captured: */
+  uint64_t id; /* of this use of the pooled struct */
+  /* during the capture: */
   int mode, status;
   CUstream origin;
   uint64_t thread;
@@ -110,7 +110,7 @@ struct vg_stream {
   bool legacy, created;
   uint64_t seq; /* of its newest work, on its channel */
   CUgraph capture;
-  uint64_t capture_ops, capture_joined; /* recorded here; waited for elsewhere */
+  uint64_t capture_ops, capture_joined; /* recorded here; joined by another stream */
   CUstream next;                        /* of the context, or of the pool of free ones */
 };
 
@@ -121,8 +121,8 @@ struct vg_event {
   bool recorded;
   uint32_t channel;
   uint64_t seq;
-  uint32_t stamp;  /* slot of its time; VG_STAMP_COUNT: none */
-  CUgraph capture; /* it was last recorded into this one, if the id is still the same */
+  uint32_t stamp;  /* timestamp slot; VG_STAMP_COUNT: none */
+  CUgraph capture; /* last recorded into this capture, if the id still matches */
   uint64_t capture_id;
   CUstream capture_stream;
   uint64_t capture_op;
@@ -131,7 +131,7 @@ struct vg_event {
 
 struct vg_stamp {
   uint32_t next, channel;
-  uint64_t seq; /* it may be reused once this has completed */
+  uint64_t seq; /* reusable once this has completed */
 };
 
 struct vg_block {
@@ -153,8 +153,8 @@ struct vg_context {
   uint32_t channels;
   uint64_t put[VG_CHANNELS];
   uint64_t blocking[VG_CHANNELS];      /* newest work of a blocking stream */
-  uint64_t legacy_waited[VG_CHANNELS]; /* of each, what the legacy stream has waited for */
-  uint64_t waited_legacy[VG_CHANNELS]; /* of the legacy stream, what each has waited for */
+  uint64_t legacy_waited[VG_CHANNELS]; /* per channel: waited for by the legacy stream */
+  uint64_t waited_legacy[VG_CHANNELS]; /* per channel: work of the legacy stream waited for */
   struct vg_stream legacy, threads[VG_THREAD_STREAMS];
   CUstream streams;
   uint64_t stream_count;
@@ -167,8 +167,8 @@ struct vg_context {
   CUresult broken;
 };
 
-/* Defines NAME and NAME<suffix>: the two forms of a call that treat stream 0 as the legacy stream and
- * as the thread's own. */
+/* Defines NAME and NAME<suffix>: in the first form stream 0 is the legacy stream, in the second the
+ * per-thread stream. */
 #define VG_BOTH(name, suffix, implementation, parameters, ...)                                     \
   VG_EXPORT CUresult name parameters { return implementation(false, __VA_ARGS__); }                \
   VG_EXPORT CUresult name##suffix parameters { return implementation(true, __VA_ARGS__); }
@@ -177,7 +177,7 @@ struct vg_context {
 extern pthread_mutex_t vg_lock;
 uint64_t vg_thread_id(void);
 int *vg_thread_capture_mode(void);
-CUresult vg_ready(void); /* initialised, and not a forked child of who did it */
+CUresult vg_ready(void); /* initialised, and not a forked child */
 CUcontext vg_current(void);
 CUresult vg_enter(CUcontext *context); /* ready and with a current context; takes the lock */
 static inline CUresult vg_leave(CUresult result) {
@@ -185,18 +185,18 @@ static inline CUresult vg_leave(CUresult result) {
   return result;
 }
 int vg_device_count(void);
-int vg_device_ordinal(CUdevice device); /* as the kernel counts; -1: no such device */
+int vg_device_ordinal(CUdevice device); /* the kernel's number; -1: no such device */
 CUcontext vg_context_at(uint32_t index);
 
-/* cuda_rm.c: the sequence of requests that makes a context (HIP's: hip_kfd.c) */
-extern const char vg_visible_variable[]; /* of the environment: which devices, in what order */
+/* cuda_rm.c: the requests that create a context (HIP: hip_kfd.c) */
+extern const char vg_visible_variable[]; /* environment variable that selects and orders devices */
 int vg_rm_open(void);
 int vg_rm_device_exists(uint32_t ordinal);
 CUresult vg_rm_create(CUcontext context, uint32_t ordinal);
 void vg_rm_destroy(CUcontext context);
 bool vg_rm_alive(void);
 
-/* cuda_ring.c, or what takes its place in another runtime's stand-in (hip_kfd.c): channels */
+/* cuda_ring.c (HIP: hip_kfd.c): channels */
 uint32_t vg_pick_channel(CUcontext context,
                          int *priority); /* for a new stream; bounds the priority */
 CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *entry);

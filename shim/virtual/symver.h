@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Symbols that moved from libdl or libpthread into libc with glibc 2.34 are taken by their old
- * versions, so that what is built here loads wherever GLIBC_2.28 is.
+ * Binds symbols that glibc 2.34 moved from libdl or libpthread into libc to their old versions, so
+ * that the libraries load with glibc 2.28.
  */
 #ifndef XSCHED_VIRTUAL_SYMVER_H
 #define XSCHED_VIRTUAL_SYMVER_H

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tenant: a plain CUDA driver API program that a bench drives through its standard input. The same
- * binary runs on a real GPU, where its kernel fills the chip, and on the virtual one; with --api hip
- * it is a HIP program, for the virtual GPU only.
+ * tenant: a CUDA driver API program that a benchmark controls through standard input. The same
+ * binary runs on a real GPU, where its kernel fills the device, and on the virtual GPU. With
+ * --api hip it is a HIP program, for the virtual GPU only.
  *
  *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
- *          [--feed N]                        a request is N kernels, each after ten times as long on the CPU
+ *          [--feed N]                        N kernels per request, each after 10x CPU time
  *          [--urgent FD | --background FD]   with another one: see tenant_app.h
  *   in:  rate HZ | loop | pause | report | quit
  *   out: R | I start_ns end_ns | P | S launches checksum expected | E what
  *        Q submitted, H from_ns to_ns (before S, of one that schedules itself)
  *
- * The arithmetic of every launch is folded into two words of device memory whose expected values
- * the host computes in closed form (real) or block by block (virtual): work that was lost or done
- * twice shows. The exit code is 0 only if they agree.
+ * Every launch folds its arithmetic into two words of device memory. The host computes their
+ * expected values in closed form (real) or block by block (virtual), which reveals lost and
+ * repeated work. The exit code is 0 only if they agree.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -97,7 +97,7 @@ static void say_iteration(uint64_t start, uint64_t end) {
   if (t.kernel_us >= 2000 || end - out.flushed_ns > FLUSH_NS) flush();
 }
 
-/* Says what went wrong and ends: a tenant is nobody's host. */
+/* Reports an error and exits, which only a program of ours may do. */
 static void fail(const char *what, result code) {
   say("E %s: %d\n", what, code);
   flush();
@@ -110,7 +110,7 @@ static void fail(const char *what, result code) {
     if (code_ != 0) fail(#call, code_);                                                            \
   } while (0)
 
-/* What one launch adds to the expected words. */
+/* The contribution of one launch to the expected words. */
 static void expect(uint32_t work, uint32_t seed) {
   if (t.is_virtual) {
     uint32_t blocks = (uint32_t)(((uint64_t)work * 1000 + VG_BLOCK_NS - 1) / VG_BLOCK_NS);
@@ -143,8 +143,7 @@ static void launch(uint32_t work) {
   expect(work, seed);
 }
 
-/* Iterations for the wanted time: the shortest of a few measurements counts, others may have been
- * disturbed. */
+/* Iterations for the wanted time, by the shortest of several measurements, to exclude noise. */
 static void calibrate(void) {
   if (t.is_virtual) {
     t.work = t.kernel_us;
@@ -171,7 +170,7 @@ static void calibrate(void) {
   t.work = work;
 }
 
-/* HIP has no contexts to make: the thread says which device it means. */
+/* HIP has no contexts to create; each thread selects its device. */
 static result use_device(int device) {
   if (t.hip) return ((result(*)(int))(void *)cu.cuCtxCreate_v2)(device);
   return cu.cuCtxCreate_v2(&t.context, 0, device);
@@ -271,7 +270,7 @@ static void command(char *line) {
     fail(line, 1);
 }
 
-/* Reads what has come in; waits up to timeout_ms for it (-1: for ever). */
+/* Reads commands; waits up to timeout_ms for one (-1: indefinitely). */
 static bool read_commands(int timeout_ms) {
   static char line[256];
   static size_t used;
@@ -308,7 +307,8 @@ static void sleep_until(uint64_t when) {
   }
 }
 
-/* Open loop: the schedule does not wait for the requests, and a latency counts from the schedule. */
+/* Open loop: arrivals do not wait for completions, and latencies count from the scheduled
+ * arrival. */
 static void run_rate(void) {
   double hz = rate_hz;
   uint64_t begin = now_ns();
@@ -382,7 +382,7 @@ int main(int argc, char **argv) {
   read_options(argc, argv);
   signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-  /* What is measured is the GPU, not the queue for the CPU: go first where that is permitted. */
+  /* Raise the CPU priority where permitted, because the benchmark measures the GPU. */
   struct sched_param first = {.sched_priority = 1};
   if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) != 0)
     (void)setpriority(PRIO_PROCESS, 0, -15);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tenant calls, by either of its two interfaces, and its kernel.
+ * The tenant's two runtime interfaces and its kernel.
  */
 #ifndef XSCHED_VIRTUAL_TENANT_API_H
 #define XSCHED_VIRTUAL_TENANT_API_H
@@ -54,7 +54,7 @@ static const char *const names[] = {"cuInit",
                                     "cuEventElapsedTime"};
 #define CALLS (sizeof names / sizeof *names)
 
-/* HIP's for the same, with the same parameters: see use_device and the number of processors. */
+/* HIP's equivalents, with the same parameters: see use_device and the number of processors. */
 static const char *const hip_names[CALLS] = {"hipInit",
                                              "hipDeviceGet",
                                              "hipDeviceGetName",
@@ -74,8 +74,8 @@ static const char *const hip_names[CALLS] = {"hipInit",
                                              "hipEventSynchronize",
                                              "hipEventElapsedTime"};
 
-/* Every thread iterates x = x * A + C from its own start; the first of each warp adds what came
- * out, and counts itself. Integer arithmetic, so that the sum is exact in any order. */
+/* Every thread iterates x = x * A + C from its own start. The first of each warp adds its result
+ * and counts itself. Integer arithmetic makes the sum exact in any order. */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry xs_spin(.param .u64 p_out, .param .u32 p_iterations, .param .u32 p_seed) {\n"

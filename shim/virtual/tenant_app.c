@@ -12,8 +12,7 @@
 
 #define MAX_HOLDS 65536
 
-/* The library is there because `xsched run` preloads it, not because this program is linked to it.
- */
+/* Looked up at run time: `xsched run` preloads the library; the program is not linked to it. */
 static struct {
   XResult (*CudaQueueCreate)(HwQueueHandle *, CUstream);
   XResult (*XQueueCreate)(XQueueHandle *, HwQueueHandle, int64_t, int64_t);
@@ -48,12 +47,12 @@ static bool get(char *byte) {
 
 static bool put(char byte) { return write(app.peer, &byte, 1) == 1; }
 
-/* Suspends and resumes as the other one says. Its end resumes for good. */
+/* Suspends and resumes on the peer's request. The end of the connection resumes. */
 static void *listen_to_peer(void *unused) {
   char what;
   bool held = false;
   struct sched_param first = {.sched_priority =
-                                  1}; /* as the tenant itself; threads don't inherit it */
+                                  1}; /* as in the main thread; threads do not inherit it */
   (void)sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first);
   while (get(&what)) {
     unsigned n = app.holds;
@@ -69,7 +68,7 @@ static void *listen_to_peer(void *unused) {
     }
   }
   if (held) (void)xs.XQueueResume(app.queue, kQueueResumeFlagNone);
-  close(app.peer); /* the urgent one, if it waits, goes on */
+  close(app.peer); /* unblocks the urgent tenant */
   return unused;
 }
 
@@ -93,7 +92,7 @@ const char *app_begin(int peer, bool urgent, void *stream) {
 void app_request(bool begins) {
   char answer;
   if (!app.urgent || app.peer < 0) return;
-  if (!put(begins ? 's' : 'r') || (begins && !get(&answer))) app.peer = -1; /* it is gone */
+  if (!put(begins ? 's' : 'r') || (begins && !get(&answer))) app.peer = -1; /* the peer has ended */
 }
 
 uint64_t app_submitted(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two tenants that are one application and schedule themselves (XSCHED_SCHEDULER=APP): before a
- * request the urgent one has the other suspend its stream, and resume it afterwards.
+ * Two tenants form an application that schedules itself (XSCHED_SCHEDULER=APP). Before a request,
+ * the urgent tenant makes the other suspend its stream, and resume it afterwards.
  */
 #ifndef XSCHED_VIRTUAL_TENANT_APP_H
 #define XSCHED_VIRTUAL_TENANT_APP_H
@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* peer is a socket to the other tenant, stream the one whose launches are held. Without the
- * library, or when somebody else schedules this process, it returns what is missing. */
+/* peer is a socket to the other tenant, stream the one to hold. Without the library, or under
+ * another scheduler, the result names the missing part. */
 const char *app_begin(int peer, bool urgent, void *stream);
-/* Around a request of the urgent one; nothing in anybody else. */
+/* Brackets a request of the urgent tenant; no effect in other tenants. */
 void app_request(bool begins);
-/* What the library counted in this process's queues. */
+/* Submissions to this process's queues, as counted by the library. */
 uint64_t app_submitted(void);
-/* The nth time this tenant was suspended; false: there were fewer. */
+/* The nth suspension of this tenant; false if there were fewer. */
 bool app_suspended(unsigned n, uint64_t *from_ns, uint64_t *to_ns);
 
 #endif /* XSCHED_VIRTUAL_TENANT_APP_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver API of the stand-in, as a program sees it. Needs a virtual GPU (XSCHED_VGPU_SOCKET and
- * the preloaded libvgpu.so); prints "ok NAME" or "FAIL ..." a test.
+ * Tests the driver API of the stand-in. Needs a virtual GPU (XSCHED_VGPU_SOCKET and the preloaded
+ * libvgpu.so); prints "ok NAME" or "FAIL ..." per test.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -70,7 +70,7 @@ static void test_before(void) {
   int n;
   IS(3, CU(cuDeviceGetCount, &n));
   IS(3, CU(cuCtxSynchronize));
-  pid_t child = fork(); /* a fork before initialisation harms nobody */
+  pid_t child = fork(); /* a fork before initialisation is harmless */
   if (child == 0) {
     handle c;
     _exit(CU(cuInit, 0u) || CU(cuCtxCreate_v2, &c, 0u, 0) || CU(cuCtxSynchronize));
@@ -207,13 +207,13 @@ static void test_streams(void) {
   int priority;
   OK(CU(cuStreamGetPriority, s[1], &priority));
   IS(-3, priority);
-  /* legacy and blocking streams are in order without any event */
+  /* legacy and blocking streams are ordered without events */
   handle blocking;
   OK(CU(cuStreamCreate, &blocking, 0u));
   OK(launch(x, 5000, 3, blocking));
   OK(launch(x, 500, 4, NULL));
   OK(launch(x, 500, 5, blocking));
-  OK(CU(cuStreamDestroy_v2, blocking)); /* with work pending: it is done */
+  OK(CU(cuStreamDestroy_v2, blocking)); /* pending work completes */
   IS(400, CU(cuStreamQuery, blocking));
   OK(CU(cuCtxSynchronize));
   expected = folded(folded(folded(expected, 5000, 3), 500, 4), 500, 5);
@@ -270,7 +270,7 @@ static void test_capture(void) {
   OK(CU(cuEventRecord, joined, side));
   OK(CU(cuStreamWaitEvent, s, joined, 0u));
   OK(launch(x, 200, 3, s));
-  OK(from_thread(true)); /* a relaxed thread may ask about other streams */
+  OK(from_thread(true)); /* a relaxed thread may query other streams */
   OK(CU(cuStreamEndCapture, s, &graph));
   TRUE(word(x + 8) == 0); /* nothing ran */
   OK(CU(cuGraphInstantiateWithFlags, &exec, graph, 0ull));
@@ -285,7 +285,7 @@ static void test_capture(void) {
   OK(CU(cuGraphExecDestroy, exec));
   OK(CU(cuGraphDestroy, graph));
 
-  OK(CU(cuStreamBeginCapture_v2, s, 0)); /* asking a capturing stream spoils it */
+  OK(CU(cuStreamBeginCapture_v2, s, 0)); /* querying a capturing stream invalidates the capture */
   IS(900, CU(cuStreamQuery, s));
   OK(CU(cuStreamIsCapturing, s, &status));
   IS(2, status);
@@ -293,11 +293,11 @@ static void test_capture(void) {
   IS(901, CU(cuStreamEndCapture, s, &graph));
   TRUE(graph == NULL);
 
-  OK(CU(cuStreamBeginCapture_v2, s, 0)); /* and so does another thread that is not relaxed */
+  OK(CU(cuStreamBeginCapture_v2, s, 0)); /* so does a query by a thread that is not relaxed */
   IS(900, from_thread(false));
   IS(901, CU(cuStreamEndCapture, s, &graph));
 
-  OK(CU(cuStreamBeginCapture_v2, s, 1)); /* unless the capture is the thread's own affair */
+  OK(CU(cuStreamBeginCapture_v2, s, 1)); /* unless the capture is thread-local */
   OK(from_thread(false));
   uint64_t memory;
   IS(900, CU(cuMemAlloc_v2, &memory, (size_t)16));
@@ -340,7 +340,7 @@ static void test_fork(void) {
   OK(CU(cuCtxSynchronize));
 }
 
-/* Last: the error sticks to the context. */
+/* Runs last, because the error is sticky. */
 static void test_bad_address(void) {
   OK(launch(0x1000, 10, 1, NULL));
   IS(700, CU(cuCtxSynchronize));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AMD's real thunk library over the double: topology, memory, and the life of a queue. Built by
- * the Go test of internal/virtual/amd where the library is installed.
+ * Runs AMD's thunk library on the virtual GPU: topology, memory, and the life of a queue. The Go
+ * test of internal/virtual/amd builds it where the library is installed.
  */
 #include <fcntl.h>
 #include <hsakmt.h>
@@ -30,7 +30,7 @@
     }                                                                                              \
   } while (0)
 
-static int own; /* a second file of the same process, for what the thunk has no function for */
+static int own; /* a second file of the same process, for requests that the thunk lacks */
 
 static uint64_t retired(uint32_t queue, int wait, uint64_t sequence) {
   struct vk_retired r = {.queue_id = queue, .wait = (uint32_t)wait, .sequence = sequence};
@@ -92,7 +92,7 @@ int main(void) {
 
   submit(0, 3, 1000000);
   EXPECT(retired(0, 1, 3) == 3);
-  /* As kfdtest's DisableCpQueueByUpdateWithZeroPercentage: what is queued at 0 % does not run. */
+  /* Like kfdtest's DisableCpQueueByUpdateWithZeroPercentage: work queued at 0 % does not run. */
   CHECK(hsaKmtUpdateQueue(queue.QueueId, 0, HSA_QUEUE_PRIORITY_NORMAL, first, RING, NULL));
   submit(0, 2, 1000000);
   usleep(50000);
@@ -100,13 +100,13 @@ int main(void) {
   CHECK(hsaKmtUpdateQueue(queue.QueueId, 100, HSA_QUEUE_PRIORITY_NORMAL, first, RING, NULL));
   EXPECT(retired(0, 1, 5) == 5);
 
-  /* A wrong size does not name a mapping. */
+  /* A wrong size matches no mapping. */
   EXPECT(hsaKmtUpdateQueue(queue.QueueId, 100, HSA_QUEUE_PRIORITY_NORMAL, first, RING / 2, NULL) !=
          HSAKMT_STATUS_SUCCESS);
   HSAuint32 mask[2] = {0xff, 0};
   CHECK(hsaKmtSetQueueCUMask(queue.QueueId, 64, mask));
 
-  if (getenv("HOLD") != NULL) { /* somebody looks from outside */
+  if (getenv("HOLD") != NULL) { /* a test inspects this process */
     printf("holding\n");
     fflush(stdout);
     char line[8];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The double through libvkfd.so, as a program sees it: numbers and offsets written out by hand,
- * copies from bad addresses, files after fork, and the acceptance sequence of a self-debugging
- * process. Built and run by the Go test of internal/virtual/amd.
+ * Tests the virtual AMD GPU through libvkfd.so, with literal numbers and offsets: bad addresses,
+ * files after fork, and the acceptance sequence of a self-debugging process. The Go test of
+ * internal/virtual/amd builds and runs it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +61,7 @@ int main(void) {
   EXPECT(ioctl(kfd, 0x80084B01u, (void *)8) == -1 && errno == EFAULT);
   EXPECT(ioctl(kfd, 0x80084B7Fu, arg) == -1 && errno == ENOTTY);
 
-  memset(arg, 0, sizeof arg); /* runtime first: it refuses once there are queues */
+  memset(arg, 0, sizeof arg); /* the runtime first: with queues it fails */
   put32(8, 1);
   EXPECT(ioctl(kfd, 0xC0104B25u, arg) == 0);
   int render = open("/dev/dri/renderD128", O_RDWR | O_CLOEXEC);

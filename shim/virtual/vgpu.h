@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the stand-in libcuda.so.1 and the virtual GPU's device process: the submission memory of
- * a context and the one private ioctl that hands it out. internal/virtual/nvidia/area.go is the other side;
- * a Go test reads the numbers of this header and holds it to them.
+ * Interface between the stand-in libcuda.so.1 and the virtual GPU's device process: the submission
+ * memory of a context and the private ioctl that maps it. internal/virtual/nvidia/area.go is the
+ * other side; a Go test compares the constants.
  */
 #ifndef XSCHED_VIRTUAL_VGPU_H
 #define XSCHED_VIRTUAL_VGPU_H
@@ -14,12 +14,12 @@
 #define VG_MAX_PARAMS 4096
 #define VG_ESC_MAP 0xE0
 #define VG_AREA_MAGIC 0x41414756 /* "VGAA" */
-#define VG_CHANNELS 8            /* compute channels a context */
-#define VG_RING 1024             /* entries a channel */
+#define VG_CHANNELS 8            /* compute channels per context */
+#define VG_RING 1024             /* entries per channel */
 #define VG_HEADER_BYTES 4096
 #define VG_CHANNEL_BYTES 69632 /* VG_HEADER_BYTES + VG_RING * VG_ENTRY_BYTES */
 #define VG_ENTRY_BYTES 64
-#define VG_BLOCK_NS 10000 /* a kernel's work is done in steps of this */
+#define VG_BLOCK_NS 10000 /* granularity of a kernel's work */
 #define VG_NO_ADDRESS 0xFFFFFFFFFFFFFFFFull
 
 struct vg_request {
@@ -45,7 +45,7 @@ struct vg_map {
   uint32_t channels;
   uint32_t _rsv;
   uint64_t vram_bytes;
-  int32_t control_fd; /* the three descriptors travel with the reply */
+  int32_t control_fd; /* the reply carries the three descriptors */
   int32_t vram_fd;
   int32_t doorbell_fd;
   uint32_t status;
@@ -77,7 +77,7 @@ struct vg_channel {
   uint32_t _rsv0[13];
   uint64_t done;   /* device: entries completed */
   uint32_t done32; /* device: low half of it, the futex word */
-  uint32_t error;  /* device: not 0: a submission was bad, the channel is dead */
+  uint32_t error;  /* device: not 0 after an invalid submission; the channel is dead */
   uint32_t _rsv1[12];
 };
 
@@ -86,7 +86,7 @@ _Static_assert(sizeof(struct vg_channel) == 128, "two cache lines");
 _Static_assert(sizeof(struct vg_map) == VG_MAX_ARG, "map argument");
 _Static_assert(VG_CHANNEL_BYTES == VG_HEADER_BYTES + VG_RING * VG_ENTRY_BYTES, "channel size");
 
-/* What executing block number b of a kernel does to its result word. */
+/* Effect of block b of a kernel on its result word. */
 static inline uint64_t vg_fold(uint64_t word, uint32_t seed, uint32_t b) {
   word ^= (uint64_t)seed << 32 | b;
   word = word << 23 | word >> 41;

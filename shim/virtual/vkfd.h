@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between libvkfd.so and the process that plays the amdkfd driver; internal/virtual/amd is the other side.
+ * Interface between libvkfd.so and the device process; internal/virtual/amd is the other side.
  */
 #ifndef XSCHED_VIRTUAL_VKFD_H
 #define XSCHED_VIRTUAL_VKFD_H
@@ -10,7 +10,7 @@
 #define VK_MAGIC 0x4F494B56 /* "VKIO" */
 #define VK_MAX_ARG 512
 #define VK_MAX_PARAMS 65536
-#define VK_FLAG_FAULT 1 /* the embedded pointer leads nowhere */
+#define VK_FLAG_FAULT 1 /* the embedded pointer is invalid */
 
 struct vk_request {
   uint32_t magic, request, arg_bytes, params_bytes;
@@ -24,14 +24,14 @@ struct vk_reply {
   uint32_t arg_bytes, params_bytes, _rsv;
 };
 
-/* Requests that only the double knows: work for a queue, in place of packets and doorbells. */
+/* Requests of the virtual device only: work for a queue, in place of packets and doorbells. */
 #define VK_IOC_SUBMIT 0xC0404BE0u
 #define VK_IOC_RETIRED 0xC0204BE1u
 
-/* Copies and fills are done by compute queues, as the runtime's own kernels for them do. */
+/* Compute queues execute copies and fills, like the runtime's blit kernels. */
 enum vk_op { VK_KERNEL = 0, VK_COPY = 1, VK_FILL = 2, VK_WAIT = 3, VK_MARK = 4 };
 
-/* Places are offsets into the file that ACQUIRE_VM named (the GPU's memory), plus 1; 0: none. */
+/* Addresses are offsets into the file of ACQUIRE_VM (the GPU's memory), plus 1; 0: none. */
 struct vk_submit {
   uint32_t queue_id, count; /* each is the next in the queue's sequence, which begins with 1 */
   uint64_t duration_ns;     /* of a kernel; copy, fill: bytes */
@@ -40,13 +40,13 @@ struct vk_submit {
   uint64_t dst; /* kernel: its two result words; mark: its time */
   uint64_t src;
   uint32_t width;      /* of a fill: 1, 2 or 4 */
-  uint32_t wait_queue; /* of a wait: until this queue of the same GPU is that far */
+  uint32_t wait_queue; /* of a wait: for this queue of the same GPU */
   uint64_t wait_sequence;
   uint64_t _rsv;
 };
 
 struct vk_retired {
-  uint32_t queue_id, wait; /* wait: not before sequence is done */
+  uint32_t queue_id, wait; /* wait: reply after sequence has completed */
   uint64_t sequence;
   uint64_t retired, checksum; /* out */
 };
