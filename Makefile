@@ -54,11 +54,11 @@ build/gen/stamp: $(TABLES) $(wildcard tools/hookgen/*.go)
 	@touch $@
 $(ENTRY_POINTS) $(addprefix build/gen/,null/null_gen.c null/null_hip_gen.c null/null_hip_gen.map runtime/hip/test_invoke_gen.c): build/gen/stamp ;
 
-# What libxsched.so is made of. A new driver or runtime is a new folder.
+# Sources of libxsched.so. A new driver or runtime is a new folder.
 SHIM_SOURCES := $(ENTRY_POINTS) $(filter-out $(wildcard shim/*/test_* shim/*/*/test_*), \
 	$(wildcard shim/core/*.c shim/driver/*.c shim/driver/*/*.c shim/runtime/*.c shim/runtime/*/*.c shim/runtime/*/*.S shim/api/*.c))
 
-# All that others may see of libxsched.so: each part lists its own names.
+# Exports of libxsched.so: each part lists its own names.
 EXPORTS := $(wildcard shim/*/exports.txt shim/*/*/exports.txt)
 build/gen/libxsched.map: $(EXPORTS) Makefile
 	@mkdir -p $(@D)
@@ -95,7 +95,7 @@ $(1)/obj/%.S.o: %.S Makefile
 	$$(call short,CC,$$@)
 	$(Q)$(2) $(C_FLAGS) -MMD -MP -c -o $$@ $$<
 
-# Changes when a source comes or goes, which no time stamp would tell.
+# Changes when a source is added or removed, which timestamps do not show.
 $(1)/obj/sources: always
 	@mkdir -p $$(@D)
 	@echo '$(SHIM_SOURCES)' | cmp -s - $$@ || echo '$(SHIM_SOURCES)' > $$@
@@ -121,7 +121,7 @@ TEST_FLAGS_plain := -O2
 TEST_FLAGS_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 TEST_FLAGS_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 
-# What tests link with: all of libxsched.so but dlsym, which a test needs for itself.
+# Tests link all of libxsched.so except dlsym, which they call themselves.
 TESTED := $(filter-out shim/runtime/dl/%,$(SHIM_SOURCES))
 
 # $(call variant_rules,variant): the tests of one variant, and the archive they share
@@ -136,7 +136,7 @@ build/test/$(1)/libxsched.a: $(patsubst %,build/test/$(1)/obj/%.o,$(TESTED)) bui
 $$(foreach line,$$(TESTS),$$(eval $$(call test_rule,$(1),$$(line))))
 endef
 
-# $(call test_rule,variant,line): a test with macros of its own has objects of its own
+# $(call test_rule,variant,line): a test with its own macros has its own objects
 define test_rule
 build/test/$(1)/$(call name_of,$(2)): $(if $(filter -D%,$(call flags_of,$(2))),$(call sources_of,$(2)) $(HEADERS),$(patsubst %,build/test/$(1)/obj/%.o,$(call sources_of,$(2)))) build/test/$(1)/libxsched.a shim/tests.txt Makefile
 	@mkdir -p $$(@D)
@@ -159,7 +159,7 @@ NULL_NAMES := $(foreach line,$(NULL),$(call name_of,$(line)))
 GPREEMPT_NAMES := $(foreach line,$(GPREEMPT),$(call name_of,$(line)))
 TEST_NAMES := $(foreach line,$(TESTS),$(call name_of,$(line)))
 
-# What the binary carries, per architecture.
+# Files embedded in the binary, per architecture.
 EMBEDDED := libxsched.so libvgpu.so libcuda.so.1 libvkfd.so libamdhip64.so.6 tenant selftest
 internal/embedded/files/$(HOST_ARCH)/%: build/%
 	@install -m 644 $< $@
@@ -244,7 +244,7 @@ test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzin
 	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-soak)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
-# internal/bench measures, so its packages run one after the other and none beside them.
+# internal/bench measures time, so its packages run one at a time, without others.
 unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/internal/bench')
 
 .PHONY: test-go
@@ -335,10 +335,10 @@ lint-go: ## run golangci-lint and gofumpt, at the versions of go.tool.mod
 	unformatted=$$($(SETUP_BIN)/gofumpt -l cmd internal test tools) && \
 	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:" $$unformatted; exit 1; fi; fi
 
-# The compiler knows these macros; cppcheck does not read the system headers.
+# Macros of the compiler, because cppcheck does not read the system headers.
 CPPCHECK := cppcheck --quiet --error-exitcode=1 --enable=warning,portability,performance --inline-suppr --std=c11 \
 	-D_GNU_SOURCE -D__linux__ -D__x86_64__ -D__LP64__=1 '-DElfW(x)=Elf64_\#\#x' -Ishim -Ishim/include -Ibuild/gen
-# One version: each formats a little differently.
+# Pinned, because versions format differently.
 CLANG_FORMAT ?= clang-format-14
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'shim/*.inc' | grep -v _gen)
 .PHONY: lint-c

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes a log with tools/amdloggen, counts it with grep and awk, and compares
-# with `xsched amdlog`: counts must be equal, it must read 1,500,000 lines a
-# second, take at most three times as long as grep, and stay below 200 MB.
+# Writes a log with tools/amdloggen and compares `xsched amdlog` with grep and
+# awk. Counts must be equal; amdlog must read 1,500,000 lines per second, take at
+# most three times as long as grep, and stay below 200 MB.
 #
 #   amdlog-check.sh [small|a|b]...     default: small. a has 6.16 million lines, b 13.12 million (2 GB of disk)
 #
-# XSCHED names the binary to check; default: one is built. Speed and memory are
-# not judged for small, which is over before they can be measured.
+# XSCHED names the binary to check; by default one is built. The case small is
+# too short to check speed and memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
@@ -28,15 +28,15 @@ same() {
 below() {
   if awk -v a="$2" -v b="$3" 'BEGIN { exit !(a <= b) }'; then printf '  ok    %-34s %s %s (limit %s)\n' "$1" "$2" "$4" "$3"; else printf '  FAIL  %-34s %s %s, limit %s\n' "$1" "$2" "$4" "$3"; failed=1; fi
 }
-# ours KEY: the first number with this key in our answer
+# ours KEY: the first number with this key in amdlog's JSON
 ours() { awk -v key="\"$1\":" '$1 == key { gsub(",", "", $2); print $2; exit }' "$work/ours.json"; }
 expected() { awk -v key="\"$1\":" '$1 == key { gsub(",", "", $2); print $2; exit }' "$work/expect.json"; }
 now() { date +%s.%N; }
 # least BEST START: the time since START if it is less than BEST
 least() { awk -v best="$1" -v a="$2" -v b="$(now)" 'BEGIN { print best < b - a ? best : b - a }'; }
 
-# judge: what the lines are, by regular expressions and nothing of ours. Zero
-# bytes come as \001, because not every awk can read them.
+# judge: classify the lines with regular expressions only. NUL bytes are
+# replaced by \001, because not every awk can read them.
 judge() {
   tr '\000' '\001' <"$1" | awk '
     { whole = ($0 ~ /^:[0-9]:[^:]*:[0-9]+ *: *[0-9]+d? us: /) }

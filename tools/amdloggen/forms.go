@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// form is how one generation of ROCm writes.
+// form is the log format of one ROCm generation.
 type form struct {
 	name string
 	kind int // of the message
@@ -40,7 +40,7 @@ func formsOf(era string) ([]form, error) {
 	return nil, fmt.Errorf("unknown era %q", era)
 }
 
-// who appends what stands between the time and the message.
+// who appends the process and thread field.
 func (f form) who(b []byte, pid int, tid uint64) []byte {
 	number := func(before string, v int64, base int, after string) {
 		b = append(b, before...)

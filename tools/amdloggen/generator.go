@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// counts is what a reader must find.
+// counts are the expected results of a reader.
 type counts struct {
 	Lines   int `json:"lines"`
 	Kernels int `json:"kernels"`
@@ -19,7 +19,7 @@ type counts struct {
 	Orphans int `json:"orphans"`
 }
 
-// overhead is how many lines the start and the end of a log take at most.
+// overhead bounds the lines at the start and the end of a log.
 const overhead = 200
 
 type stream struct {
@@ -68,7 +68,7 @@ func newGenerator(w *bufio.Writer, seed uint64, broken int, forms []form) *gener
 	return g
 }
 
-// random is xorshift; below n.
+// random returns a number below n, by xorshift.
 func (g *generator) random(n int) int {
 	g.state ^= g.state << 13
 	g.state ^= g.state >> 7
@@ -76,7 +76,7 @@ func (g *generator) random(n int) int {
 	return int((g.state >> 11) % uint64(n))
 }
 
-// log writes exactly this many lines with exactly this many kernels.
+// log writes exactly the given numbers of lines and kernels.
 func (g *generator) log(lines, kernels int) {
 	g.start()
 	room := lines - g.counts.Lines - overhead/2
@@ -154,8 +154,8 @@ func (g *generator) kernel(p *program, s *stream, end int) {
 	}
 }
 
-// dispatch writes the packet's line, once in a while cut behind its mark or
-// without its start: the kernel was submitted all the same.
+// dispatch writes the packet's line, occasionally truncated after its mark or
+// without its start. The kernel counts in either case.
 func (g *generator) dispatch(p *program, t int, message string) {
 	g.counts.Kernels++
 	if g.broken == 0 || g.random(200) > 0 {
@@ -165,10 +165,10 @@ func (g *generator) dispatch(p *program, t int, message string) {
 	g.prefix(4, "rocvirtual.cpp", 1083, p, t)
 	g.line = append(g.line, message...)
 	switch g.random(3) {
-	case 0: // the process was killed while it wrote
+	case 0: // the process was killed while writing
 		g.line = g.line[:len(g.line)-len(message)*2/5]
 		g.counts.Cut++
-	case 1: // another writer's newline went in before the prefix was out
+	case 1: // another writer's newline split the prefix
 		g.line = g.line[17:]
 		g.counts.Damaged++
 		g.counts.Orphans++
@@ -179,7 +179,7 @@ func (g *generator) dispatch(p *program, t int, message string) {
 	g.end()
 }
 
-// odd writes a line that is not as it should be, without a kernel.
+// odd writes a damaged line without a kernel.
 func (g *generator) odd(p *program, t int) {
 	switch g.random(6) {
 	case 0: // cut within the prefix
@@ -197,11 +197,11 @@ func (g *generator) odd(p *program, t int) {
 		g.prefix(4, "command.cpp", 357, p, t)
 		g.line = append(g.line, "Command (InternalMarker) enqueued: 0x2096670 to queue: 0x1952020"...)
 		g.counts.Glued++
-	case 3: // a packet that did not get to its header
+	case 3: // a packet truncated before its header
 		g.prefix(4, "rocvirtual.cpp", 1083, p, t)
 		g.line = append(g.line, "SWq=0x7f8edc1a8000, HWq=0x7f8acd2"...)
 		g.counts.Cut++
-	case 4: // a prefix with rubbish in it
+	case 4: // a corrupted prefix
 		g.line = append(g.line, ":3:hip_stream.cpp           :3#8 : 201\x7f us: hipStream"...)
 		g.counts.Damaged++
 	case 5:
@@ -211,7 +211,7 @@ func (g *generator) odd(p *program, t int) {
 	g.end()
 }
 
-// chatter is what most of a log consists of.
+// chatter writes the messages that make up most of a log.
 func (g *generator) chatter(p *program, t int) {
 	switch g.random(8) {
 	case 0:
@@ -266,7 +266,7 @@ func (g *generator) prefix(level int, file string, number int, p *program, t int
 // end writes the line out.
 func (g *generator) end() {
 	g.line = append(g.line, '\n')
-	_, _ = g.w.Write(g.line) // the error stays in the writer until Flush
+	_, _ = g.w.Write(g.line) // Flush returns the error
 	g.line = g.line[:0]
 	g.counts.Lines++
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command amdloggen writes a log as AMD's HIP runtime does with
-// AMD_LOG_LEVEL=4, of any length, with damaged and cut lines in it. The same
-// arguments give the same bytes.
+// Command amdloggen writes a log in the format of AMD's HIP runtime with
+// AMD_LOG_LEVEL=4, of any length, with damaged and truncated lines. Equal
+// arguments give equal bytes.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// The logs whose analysis the project set out from.
+// Cases a and b have the size of two real logs.
 var cases = map[string]struct{ lines, kernels int }{
 	"a":     {6160000, 127099},
 	"b":     {13120000, 261809},

@@ -15,7 +15,7 @@ import (
 	"xsched/internal/amdlog"
 )
 
-// generate writes a log and gives what a reader must find in it.
+// generate writes a log and returns the expected counts.
 func generate(t *testing.T, args ...string) ([]byte, counts) {
 	t.Helper()
 	expect := filepath.Join(t.TempDir(), "expect.json")
@@ -34,8 +34,8 @@ func generate(t *testing.T, args ...string) ([]byte, counts) {
 	return out.Bytes(), want
 }
 
-// TestReaderFindsAll: the analysis of a log of each era finds what the
-// generator knows to be in it, and what grep finds.
+// TestReaderFindsAll compares the analysis of a log of each era with the
+// generator's counts and with grep.
 func TestReaderFindsAll(t *testing.T) {
 	for _, era := range append(eraNames, "mixed") {
 		t.Run(era, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestReaderFindsAll(t *testing.T) {
 	}
 }
 
-// count asks another program.
+// count returns the result of another program.
 func count(t *testing.T, text []byte, name string, args ...string) int {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), name, args...)

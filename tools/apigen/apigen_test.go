@@ -46,7 +46,7 @@ func TestRefusesWhatItCannotRead(t *testing.T) {
 			t.Fatalf("%q is not in the header", change[0])
 		}
 		if _, err := generate(broken); err == nil {
-			t.Errorf("%q was taken", change[1])
+			t.Errorf("%q was accepted", change[1])
 		}
 	}
 }

@@ -4,8 +4,8 @@
 //
 //	go run ./tools/apigen [-in shim/include/xsched/xsched.h] [-out python/xsched/enums_gen.py]
 //
-// It reads `typedef enum { kName = value, ... } XType;` and refuses an enum that
-// it can't read whole.
+// The input has the form `typedef enum { kName = value, ... } XType;`. An enum
+// that does not parse completely is an error.
 package main
 
 import (
@@ -42,8 +42,8 @@ func run(in, out string) error {
 	return nil
 }
 
-// enums names those that Python gets: their C type, what they are called there,
-// and the part of their values' names that goes.
+// enums lists the exported enums: the C type, the Python name, and the prefix to
+// drop from the values' names.
 func enums() []enum {
 	return []enum{
 		{"XResult", "Result", "kXSched"},
@@ -105,7 +105,7 @@ func (e enum) values(b *strings.Builder, body string) error {
 		}
 		m := value.FindStringSubmatch(item)
 		if m == nil {
-			return fmt.Errorf("enum %s: %q is not understood", e.ctype, item)
+			return fmt.Errorf("enum %s: cannot parse %q", e.ctype, item)
 		}
 		name, ok := strings.CutPrefix(m[1], e.prefix)
 		if !ok {

@@ -47,7 +47,7 @@ var outputs = map[string]string{
 //go:embed forms.txt
 var forms string
 
-// policyBit selects the wished policy in a HINT frame. It is no hint, but shares the word.
+// policyBit selects the policy in a HINT frame. A policy is not a hint, but shares the word.
 const policyBit = 12
 
 type bit struct {
@@ -104,7 +104,7 @@ var kinds = []string{
 	model.HintSwitch: "SWITCH", model.HintLevel: "LEVEL", model.HintName: "NAME",
 }
 
-// camel writes slo_percentile and SLO as SLOPercentile and SLO.
+// camel converts slo_percentile to SLOPercentile; SLO stays.
 func camel(name string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(strings.ToLower(name), "_") {
@@ -124,7 +124,7 @@ func literal(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// goType is the field's type in the HTTP interface.
+// goType returns the field's type in the HTTP interface.
 func goType(f model.HintField) string {
 	switch {
 	case f.Kind == model.HintName:

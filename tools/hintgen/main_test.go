@@ -36,7 +36,7 @@ func TestDocumented(t *testing.T) {
 	for _, f := range model.HintFields() {
 		for _, name := range []string{f.Name, "`--" + f.Flag + "`", f.Env} {
 			if !strings.Contains(string(text), name) {
-				t.Errorf("docs/programming.md does not say %s", name)
+				t.Errorf("docs/programming.md lacks %s", name)
 			}
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// Names that look like work or like waiting and are neither: questions about a stream, its
-// attributes, nodes of graphs that are only being built, and a reset that AMD's runtime ignores.
+// Names that resemble work or waits but are neither: stream queries and attributes, nodes of graphs
+// under construction, and a reset that AMD's runtime ignores.
 var notWork = regexp.MustCompile(`^(hipStream(Get|Set|Copy|IsCapturing|UpdateCapture)\w*|hip(Drv)?Graph(Add|Exec|Memcpy|Memset|Kernel|External|Batch)\w*|hipDevicePrimaryCtxReset)$`)
 
-// TestHIPTableIsComplete holds the table against what the real libraries export.
+// TestHIPTableIsComplete compares the table with the exports of the real libraries.
 func TestHIPTableIsComplete(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "shim/runtime/hip/testdata/names.txt"))
 	if err != nil {
@@ -56,7 +56,7 @@ func TestHIPTableErrors(t *testing.T) {
 		"hipA hipA 4.2 legacy launch 0 : hipStream_t":                "5 fields",
 		"hipA 4.2 mine pass - : int":                                 "neither legacy nor thread",
 		"hipA 4.2 legacy sync 0/wait : hipStream_t":                  "does not know",
-		"hipA 4.2 legacy pass - : int\nhipA 4.2 legacy pass - : int": "twice",
+		"hipA 4.2 legacy pass - : int\nhipA 4.2 legacy pass - : int": "duplicate symbol",
 	} {
 		if _, err := parseTable(hip, line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: have error %v, want one with %q", line, err, want)

@@ -35,7 +35,7 @@ func TestTableErrors(t *testing.T) {
 		"cuA cuA 2000 mine pass - : int":                     "neither legacy nor thread",
 		"cuA cuA 2000 legacy pass : int":                     "6 fields",
 		"cuA cuA 2000 legacy pass - = cuB":                   "unknown symbol",
-		"cuA cuA 1 legacy pass - :\ncuA cuA 1 legacy use -:": "twice",
+		"cuA cuA 1 legacy pass - :\ncuA cuA 1 legacy use -:": "duplicate symbol",
 	} {
 		if _, err := parseTable(cuda, line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: have error %v, want one with %q", line, err, want)

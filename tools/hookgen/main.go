@@ -91,7 +91,7 @@ func readTable(d dialect, dir string) ([]call, error) {
 	return calls, nil
 }
 
-// writeIfChanged leaves the file's time alone where nothing changed, so that make does not rebuild.
+// writeIfChanged keeps the timestamp of an unchanged file, so that make does not rebuild.
 func writeIfChanged(path string, text []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return nil

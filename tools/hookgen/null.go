@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// nullDriver defines every symbol of CUDA's table as a function that only succeeds;
-// null.c overrides those that must answer something. Each one exists twice: a
-// driver may answer cuGetProcAddress with addresses it does not export.
+// nullDriver defines every symbol of CUDA's table as a function that returns success;
+// null.c overrides those with results. Each one exists twice, because cuGetProcAddress
+// may return addresses that the driver does not export.
 func nullDriver(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(cuda))
@@ -39,8 +39,8 @@ func nullFunction(b *bytes.Buffer, c call, prefix string) {
 	fmt.Fprintf(b, "  return xsn_called(%s%s);\n}\n", prefix, c.symbol)
 }
 
-// nullRuntime is the same for HIP's table. XSN_NAME lets a test that has the hooks
-// under their own names link it.
+// nullRuntime does the same for HIP's table. XSN_NAME renames the functions for tests
+// that also link the hooks.
 func nullRuntime(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(hip))
@@ -63,7 +63,7 @@ func nullRuntime(calls []call) []byte {
 	return b.Bytes()
 }
 
-// versionMap puts each name into the version node where the real library has it.
+// versionMap assigns each name the version node of the real library.
 func versionMap(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(hip))
@@ -87,8 +87,8 @@ func versionMap(calls []call) []byte {
 	return b.Bytes()
 }
 
-// invocations calls every hooked function of the table with zeros and a stream, for
-// a test that no line of it was forgotten.
+// invocations calls every hooked function of the table with zeros and a stream, to
+// test that every line has a hook.
 func invocations(calls []call) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated(hip))
@@ -114,7 +114,7 @@ func invocations(calls []call) []byte {
 	return b.Bytes()
 }
 
-// argument is what the test passes for a parameter.
+// argument returns the test's value of a parameter.
 func argument(c call, position int, t string) string {
 	switch t {
 	case "hipStream_t":

@@ -27,7 +27,7 @@ func TestPrototypes(t *testing.T) {
 			if err := checkPrototypes(dir, vendor); err != nil {
 				t.Fatal(err)
 			}
-			// The check must be able to fail: break one parameter of the table.
+			// Verify that the check can fail: change one parameter of the table.
 			broken := filepath.Join(t.TempDir(), c.dir)
 			if err := os.Mkdir(broken, 0o700); err != nil {
 				t.Fatal(err)
@@ -57,7 +57,7 @@ func TestPrototypes(t *testing.T) {
 	}
 }
 
-// vendorHeader finds a vendor's header: installed, or where `make setup` has put it.
+// vendorHeader finds a vendor's header, installed on the system or by `make setup`.
 func vendorHeader(t *testing.T, name string) string {
 	t.Helper()
 	setup := filepath.Join(root, ".setup", "include", name)

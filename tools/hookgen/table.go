@@ -13,21 +13,21 @@ import (
 type call struct {
 	dialect
 	symbol string
-	api    string // of CUDA: what cuGetProcAddress calls it, and from which version on
+	api    string // CUDA only: name and first version in cuGetProcAddress
 	since  int
-	node   string // of HIP: the symbol's version
-	thread bool   // stream 0 is the calling thread's own
+	node   string // HIP only: the symbol's version
+	thread bool   // stream 0 is the per-thread stream
 	kind   string
 	detail string
 	types  []string // of the parameters; empty for void
 }
 
-// dialect is what differs between the runtimes' tables and code.
+// dialect holds the differences between the runtimes' tables and code.
 type dialect struct {
 	dir    string // of table and generated files, below shim
-	upper  string // begins names: XSI_CU_
+	upper  string // prefix of constants: XSI_CU_
 	lower  string // xsi_cu_
-	result string // type of what a call returns
+	result string // return type
 	stream string // type of a stream
 	fields int    // before the parameters
 	guard  string // at the beginning of an entry point; symbol and arguments for %s
@@ -36,14 +36,14 @@ type dialect struct {
 
 var cuda = dialect{dir: "cuda", upper: "XSI_CU_", lower: "xsi_cu_", result: "CUresult", stream: "CUstream", fields: 6, done: "%s"}
 
-// The HIP runtime calls its own entry points, and says nowhere else that there is a device.
+// The HIP runtime calls its own entry points, and only these calls reveal a device.
 var hip = dialect{
 	dir: "hip", upper: "XSI_HIP_", lower: "xsi_hip_", result: "hipError_t", stream: "hipStream_t", fields: 5,
 	guard: "  XSI_HIP_GUARD(%s);\n",
 	done:  "xsi_hip_done(%s)",
 }
 
-// details lists what each kind may say; "N" stands for a parameter's position.
+// details lists the valid details of each kind; "N" is the position of a parameter.
 var details = map[string][]string{
 	"launch":  {"N", "config", "default"},
 	"ext":     {},
@@ -73,7 +73,7 @@ func parseTable(d dialect, text string) ([]call, error) {
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
 		if bySymbol[c.symbol] != nil {
-			return nil, fmt.Errorf("line %d: %s is there twice", number+1, c.symbol)
+			return nil, fmt.Errorf("line %d: duplicate symbol %s", number+1, c.symbol)
 		}
 		bySymbol[c.symbol] = &c
 		calls = append(calls, c)
@@ -147,7 +147,7 @@ func checkDetail(c call) error {
 	return nil
 }
 
-// isOf says that a parameter has a type.
+// isOf checks the type of a parameter.
 func (c call) isOf(position int, want string) error {
 	if position >= len(c.types) || c.types[position] != want {
 		return fmt.Errorf("parameter %d of %s is no %s", position, c.symbol, map[bool]string{true: "stream", false: want}[want == c.dialect.stream])
@@ -155,7 +155,7 @@ func (c call) isOf(position int, want string) error {
 	return nil
 }
 
-// checkParts looks at the details that only HIP's table has.
+// checkParts validates the details of HIP's table.
 func checkParts(c call, parts []string) error {
 	want := map[string][]string{"ext": {c.dialect.stream, "hipEvent_t", "hipEvent_t"}, "copy": {c.dialect.stream, "hipMemcpyKind"}}[c.kind]
 	if c.dialect.dir != hip.dir || len(parts) != len(want) {
@@ -176,7 +176,7 @@ func checkParts(c call, parts []string) error {
 	return nil
 }
 
-// parameters is the list of a definition: types and names.
+// parameters returns the parameter list of a definition: types and names.
 func (c call) parameters() string {
 	if len(c.types) == 0 {
 		return "void"
@@ -192,7 +192,7 @@ func (c call) parameters() string {
 	return strings.Join(out, ", ")
 }
 
-// arguments is the list of a call.
+// arguments returns the argument list of a call.
 func (c call) arguments() string {
 	var out []string
 	for i := range c.types {
@@ -201,7 +201,7 @@ func (c call) arguments() string {
 	return strings.Join(out, ", ")
 }
 
-// returns is the type of the answer.
+// returns is the return type.
 func (c call) returns() string {
 	if c.symbol == "hipGetStreamDeviceId" {
 		return "int"
@@ -209,7 +209,7 @@ func (c call) returns() string {
 	return c.result
 }
 
-// prototype is the list of a declaration: types alone.
+// prototype returns the parameter list of a declaration: types only.
 func (c call) prototype() string {
 	if len(c.types) == 0 {
 		return "void"
@@ -217,7 +217,7 @@ func (c call) prototype() string {
 	return strings.Join(c.types, ", ")
 }
 
-// on is the C expression of the stream the call works on, stream 0 made explicit.
+// on returns the C expression of the call's stream, with stream 0 made explicit.
 func (c call) on() string {
 	which := "legacy"
 	if c.thread {

@@ -48,10 +48,10 @@ func run(root string) error {
 	return nil
 }
 
-// longest is how much of a scene is shown.
+// longest limits the displayed part of a scene.
 const longest = time.Second
 
-// pictures draws every scene, by the file it goes to.
+// pictures draws every scene and returns the pictures by file name.
 func pictures(root string) (map[string][]byte, error) {
 	scenes, err := filepath.Glob(filepath.Join(root, "docs/policies/scenes/*.yaml"))
 	if err != nil {
@@ -77,8 +77,8 @@ func pictures(root string) (map[string][]byte, error) {
 	return out, errors.Join(example(root, out), result(root, out), overview(root, out))
 }
 
-// overview is the table of docs/policies/README.md: the policies of the registry,
-// each with the first table of its own page.
+// overview writes the table of docs/policies/README.md: the policies of the registry,
+// each with the first table of its page.
 func overview(root string, out map[string][]byte) error {
 	const (
 		page   = "docs/policies/README.md"
@@ -110,18 +110,18 @@ func overview(root string, out map[string][]byte) error {
 	return err
 }
 
-// replaceBlock replaces what stands between the markers of a generated block.
+// replaceBlock replaces the text between the markers of a generated block.
 func replaceBlock(page string, text []byte, name, block string) ([]byte, error) {
 	begin := "<!-- by make pictures: " + name + " -->\n"
 	head, rest, found := strings.Cut(string(text), begin)
 	_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
 	if !found || !ends {
-		return nil, fmt.Errorf("%s has no place for %q", page, name)
+		return nil, fmt.Errorf("%s has no block %q", page, name)
 	}
 	return []byte(head + begin + block + "<!-- end -->\n" + tail), nil
 }
 
-// example is the one that docs/simulator.md explains: its table, its picture, and its replay.
+// example updates the example of docs/simulator.md: its table, its picture, and its replay.
 func example(root string, out map[string][]byte) error {
 	const page = "docs/simulator.md"
 	s, err := sim.Load(filepath.Join(root, "examples/scenarios/inference.yaml"))

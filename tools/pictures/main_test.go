@@ -17,8 +17,8 @@ import (
 
 const root = "../.."
 
-// TestPicturesAreCurrent: the repository holds what the generator makes today, and
-// pictures are self-contained SVG with a dark variant.
+// TestPicturesAreCurrent checks that the committed pictures equal the generator's output,
+// and that they are self-contained SVG with a dark variant.
 func TestPicturesAreCurrent(t *testing.T) {
 	all, err := pictures(root)
 	if err != nil {
@@ -27,7 +27,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 	for name, want := range all {
 		got, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is old (%v); run `make pictures`", name, err)
+			t.Errorf("%s is stale (%v); run `make pictures`", name, err)
 		}
 		if !strings.HasSuffix(name, ".svg") {
 			continue
@@ -50,8 +50,8 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestPages: every policy has a page with its name, when to use it and its hints.
-// A scene and its picture are optional, but belong together.
+// TestPages checks that every policy has a page with its name, its use and its hints.
+// A scene and its picture are optional, but exist only together.
 func TestPages(t *testing.T) {
 	for _, name := range policy.Names() {
 		lower := strings.ToLower(name)

@@ -22,7 +22,7 @@ const (
 	exitSkip = 77 // the convention of automake
 )
 
-// sanitizers configures their run-time libraries, where the caller has not.
+// sanitizers holds default options of the sanitizers; the caller's take precedence.
 var sanitizers = map[string]string{
 	"ASAN_OPTIONS":  "detect_leaks=0:abort_on_error=0:exitcode=99",
 	"UBSAN_OPTIONS": "print_stacktrace=1",
@@ -109,7 +109,7 @@ func runCTest(ctx context.Context, test cTest) (string, error) {
 	return string(text), err
 }
 
-// skipped finds the reasons of a test that exits with 77, or that prints "skip...: reason" and goes on.
+// skipped finds the reasons of a test that exits with 77, or that prints "skip...: reason" and continues.
 func skipped(text string, err error) (reasons []string) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "skip") {
@@ -123,7 +123,7 @@ func skipped(text string, err error) (reasons []string) {
 	return reasons
 }
 
-// tail returns the last lines of text, about so many bytes.
+// tail returns the last lines of text, up to about n bytes.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text

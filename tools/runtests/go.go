@@ -43,7 +43,7 @@ func runGo(ctx context.Context, out io.Writer, skips *skips, args []string) erro
 	return readErr
 }
 
-// readEvents prints what `go test` without -json would print, and records skips.
+// readEvents prints the output of `go test` without -json, and records skips.
 func readEvents(in io.Reader, out io.Writer, skips *skips) error {
 	type key struct{ pkg, test string }
 	output := map[key]*bytes.Buffer{} // of tests that have not ended
@@ -99,7 +99,7 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) error {
 	}
 }
 
-// frameless drops the lines in which a test announces itself.
+// frameless drops the RUN, PAUSE and result lines of a test.
 func frameless(text *bytes.Buffer) string {
 	if text == nil {
 		return ""

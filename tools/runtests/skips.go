@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// skips collects the skipped tests of one suite and knows which of them CI allows.
+// skips collects the skipped tests of one suite, with those that CI allows.
 type skips struct {
 	suite   string
 	allowed map[string]string // test name: reason
