@@ -64,7 +64,7 @@ func TestUpstreamProgram(t *testing.T) {
 	}
 	const line = "available %d, same 1, busy 1, idle 1, commands 20, level 3 5, drop 5"
 	run(fmt.Sprintf(line, 1), nil, xschedPath(t), "run", "--virtual", "--", c, "1")
-	run(fmt.Sprintf(line, 1), plain, c, "1") // linked is as good as preloaded
+	run(fmt.Sprintf(line, 1), plain, c, "1") // linked instead of preloaded
 	run(fmt.Sprintf(line, 0), nowhere, c, "0")
 	run(fmt.Sprintf(line, 1), plain, opened, "1", product(t, "libxsched.so"))
 	run(fmt.Sprintf(line, 0), nowhere, opened, "0", product(t, "libxsched.so"))
@@ -130,7 +130,7 @@ func TestPrivateScheduler(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(xschedPath(t), "run", "--virtual", "--local", "--policy", "RR", "--", product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "500")
 		cmd.Env = append(w.env(), "XDG_RUNTIME_DIR="+base)
-		cmd.ExtraFiles = []*os.File{nil, nil, given} // beyond those that a starter might use itself
+		cmd.ExtraFiles = []*os.File{nil, nil, given} // beyond descriptors that the starter may use
 		p := &program{t: t, cmd: cmd, lines: make(chan string, 4096)}
 		in, err := cmd.StdinPipe()
 		if err != nil {

@@ -25,7 +25,7 @@ func TestAttachedIdleTakesNoTurns(t *testing.T) {
 
 func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	t.Helper()
-	high := w.tenant(options{priority: 10}, 2000, api...) // lows take turns only below somebody
+	high := w.tenant(options{priority: 10}, 2000, api...) // lows take turns only below a higher priority
 	low := w.tenant(options{priority: -5}, 5000, api...)
 	low.send("loop")
 	w.waitLevel(low.pid(), 2)

@@ -24,7 +24,7 @@ func nowNS() int64 {
 // delay is a period at whose end a thread was ready but did not run.
 type delay struct{ from, to int64 }
 
-// delays measures how long a thread waits for a processor: whatever a short sleep takes too long.
+// delays measures how long a runnable thread waits for a processor, by the overrun of short sleeps.
 type delays struct {
 	mu   sync.Mutex
 	seen []delay // in order of time

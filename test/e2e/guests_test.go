@@ -107,7 +107,7 @@ func TestOtherClientsHandlesAreRefused(t *testing.T) {
 	low := w.low(options{})
 	before := w.account(low.pid())
 	c := w.rawJoin()
-	// The attacker has a driver file of its own and claims the victim's objects.
+	// The attacker opens its own driver file and names the victim's objects.
 	thief, err := net.Dial("unixpacket", w.path("vgpu.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestOtherClientsHandlesAreRefused(t *testing.T) {
 			oob = unix.UnixRights(fd)
 		}
 		if _, _, err := c.conn.WriteMsgUnix(frame, oob, nil); err != nil {
-			t.Logf("send: %v", err) // the daemon may have thrown us out: fine
+			t.Logf("send: %v", err) // the daemon may have disconnected us
 		}
 	}
 	for client := uint32(0xc1d00000); client < 0xc1d00010; client++ {

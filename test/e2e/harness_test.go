@@ -218,7 +218,7 @@ func (w *world) waitLevel(pid, level int) {
 	})
 }
 
-// program is a running child; tests talk to it in lines.
+// program is a running child that tests control by lines of text.
 type program struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -233,7 +233,7 @@ type program struct {
 type options struct {
 	priority int
 	level    string
-	plain    bool     // on the virtual GPU, but without our shim
+	plain    bool     // on the virtual GPU, without the shim
 	args     []string // more flags of run
 	env      []string
 	uid      uint32
@@ -375,12 +375,12 @@ func (p *program) iterates(n int) {
 	eventually(p.t, time.Minute, fmt.Sprintf("%d iterations", n), func() bool { return p.iterationsAfter(at) >= n })
 }
 
-// wait closes stdin and returns how the program ended.
+// wait closes stdin and returns the program's exit error.
 func (p *program) wait(limit time.Duration) error {
 	_ = p.in.Close()
 	done := make(chan error, 1)
 	go func() {
-		for range p.lines { // until EOF, as Wait wants
+		for range p.lines { // Wait requires EOF
 		}
 		done <- p.cmd.Wait()
 	}()

@@ -209,7 +209,7 @@ func TestEveryHintEveryWay(t *testing.T) {
 		name  string
 		argv  []string
 		say   func(*testing.T, hinted, int, []model.HintField)
-		level bool // it can say the level
+		level bool // supports the level
 	}{
 		{"hint", []string{c}, command, true},
 		{"http", []string{c}, post, true},
@@ -226,7 +226,7 @@ func TestEveryHintEveryWay(t *testing.T) {
 				h := start(t, options{}, way.argv...)
 				for _, g := range groups() {
 					if g[0].Name == "level" && !way.level {
-						continue // of a process's level only its start decides, or others
+						continue // a process cannot change its own level while it runs
 					}
 					way.say(t, h, -1, g)
 					h.arrived(t, -1, g)
@@ -242,7 +242,7 @@ func TestEveryHintEveryWay(t *testing.T) {
 				}
 				for _, g := range groups() {
 					if g[0].Name == "level" || g[0].Name == "per_queue" {
-						continue // the process's, by nature
+						continue // process-wide hints
 					}
 					way.say(t, h, 2, g)
 					h.arrived(t, 2, g)

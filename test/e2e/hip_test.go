@@ -78,27 +78,27 @@ func TestHIP(t *testing.T) {
 	w := hipWorld(t)
 	for _, c := range []struct {
 		what   string
-		found  string // the same with and without
+		found  string // equal with and without the shim
 		beside string
 	}{
 		{
-			what:   "before", // processes made before the parent uses HIP
+			what:   "before", // children created before the parent uses HIP
 			found:  strings.Repeat("fork child: right\n", 3) + strings.Repeat("spawn child: right\n", 3) + "end\n",
 			beside: strings.Repeat("fork child has [('0100', 0, 21)]\n", 3) + strings.Repeat("spawn child has [('0100', 0, 21)]\n", 3) + "joined 0\n",
 		},
 		{
-			what:   "after", // and while it does, from several threads
+			what:   "after", // children created while several threads use HIP
 			found:  strings.Repeat("fork child: hipSetDevice: 3\n", 3) + strings.Repeat("spawn child: right\n", 3) + "parent: right\nend\n",
 			beside: strings.Repeat("spawn child has [('0100', 0, 21)]\n", 3) + "parent has [('0100', 0)]\njoined 1\n",
 		},
 		{
-			what: "refused", // launches the driver, or the runtime, refuses
+			what: "refused", // launches that the driver or the runtime rejects
 			found: "a kernel with no such memory: 719\nlast error: 719\nno arguments: 1\nno grid: 1\n" +
 				"a stub nobody registered: 98\nafterwards: right\nend\n",
 			beside: "idle nothing counted\njoined 1\n",
 		},
 		{
-			what:   "devices", // a stream's device, whatever the thread's is
+			what:   "devices", // a stream's device, independent of the thread's
 			found:  "both: right\nend\n",
 			beside: "busy ['0100']\nbusy ['0100', '0200']\nbusy ['0100']\nbusy []\njoined 1\n",
 		},

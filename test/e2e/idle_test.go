@@ -23,7 +23,7 @@ func (w *world) start(o options, name string, args ...string) *program {
 	return w.run(o, append([]string{path, name}, args...)...)
 }
 
-// settled waits until the program is done and the daemon sees it idle. It returns the number of busy periods.
+// settled waits until the program has finished and the daemon sees it idle, and returns its busy periods.
 func (w *world) settled(p *program, limit time.Duration) (busyPeriods int) {
 	w.t.Helper()
 	p.expect(`{"done"`, limit)
@@ -130,7 +130,7 @@ func TestSecondDeviceIsFoundByPCIAddress(t *testing.T) {
 	} {
 		p := w.start(options{env: []string{"CUDA_VISIBLE_DEVICES=" + c.visible}}, "work", "5", c.ordinal)
 		p.expect(`{"done"`, 10*time.Second)
-		w.waitLevel(p.pid(), 3) // the RM side names the same GPU, or there would be no Lv3
+		w.waitLevel(p.pid(), 3) // Lv3 requires that the RM objects are on the same GPU
 		if s := w.process(p.pid()); s.Queues[0].Device != c.device {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%s, device %s: %s, want %s", c.visible, c.ordinal, s.Queues[0].Device, c.device)
 		}

@@ -26,7 +26,7 @@ func openCL(t *testing.T) string {
 	return out
 }
 
-// openCLProgram starts a program under the shim, on whatever device it finds by itself.
+// openCLProgram starts a program under the shim, on the device that it selects.
 func (w *world) openCLProgram(argv ...string) *program {
 	cmd := exec.Command(xschedPath(w.t), append([]string{"run", "--"}, argv...)...)
 	cmd.Env = w.env()
@@ -86,7 +86,7 @@ func TestOpenCLPreemption(t *testing.T) {
 		return q != nil && len(q.Queues) == 1 && q.Queues[0].State == "held"
 	})
 	for range 20 {
-		time.Sleep(10 * time.Millisecond) // suspended programs must not progress however long it lasts
+		time.Sleep(10 * time.Millisecond) // a longer suspension must not show progress either
 		if n := p.iterationsAfter(0); n > held {
 			t.Fatalf("%d iterations while suspended", n-held)
 		}
@@ -106,7 +106,7 @@ func TestOpenCLTools(t *testing.T) {
 	if want, got := native(t, "clinfo"), w.must("run", "--", "clinfo"); got != want {
 		t.Errorf("clinfo differs under the shim:\n%s\nwithout:\n%s", got, want)
 	}
-	python := "/usr/bin/python3" // Debian's: it has Debian's pyopencl
+	python := "/usr/bin/python3" // Debian's pyopencl needs Debian's Python
 	if exec.Command(python, "-c", "import pyopencl").Run() != nil {
 		t.Skip("no pyopencl; run `make setup`")
 	}
@@ -115,7 +115,7 @@ func TestOpenCLTools(t *testing.T) {
 	}
 }
 
-// TestOpenCLPrototypes: the shim's declarations are those of the Khronos headers.
+// TestOpenCLPrototypes: the shim's declarations match the Khronos headers.
 func TestOpenCLPrototypes(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/usr/include/CL/cl.h"); err != nil {

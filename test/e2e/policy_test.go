@@ -17,7 +17,7 @@ import (
 type held struct {
 	window time.Duration
 	run    map[int]time.Duration
-	idle   time.Duration // nobody had work that might run
+	idle   time.Duration // no runnable work
 	change time.Duration // from one process to another
 }
 

@@ -15,8 +15,8 @@ import (
 // request is one kernel of a program that submits one at a time, in device time.
 type request struct{ arrived, ended int64 }
 
-// requests returns the completed requests of a process that arrived at the device in [from, to). Whatever runs
-// between two arrivals belongs to the first.
+// requests returns the completed requests of a process that arrived at the device in [from, to). Work between two
+// arrivals belongs to the first.
 func (w *world) requests(pid int, from, to int64) []request {
 	w.t.Helper()
 	arrived, spans := w.recorded(pid, from, to)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A crowd of programs at one daemon, without any GPU: each session is a process of its own for the
- * daemon (which asks the kernel who connected), but all of them are played here, through the pages
- * and doorbells they were given, as the shim would.
+ * Simulates many programs of one daemon without a GPU. Each session is a separate process for the
+ * daemon, which reads the peer's credentials. This process drives all of them through their pages
+ * and doorbells, like the shim.
  *
  *   crowd SOCKET SESSIONS QUEUES_EACH
  *   in:  run MILLISECONDS CHANGES_PER_SECOND | quit
@@ -55,7 +55,7 @@ static void ring(struct session *s) {
   if (write(s->bell, &one, sizeof one) != sizeof one) fail("ring");
 }
 
-/* A child with our descriptors connects, and stays: its end would be the session's. */
+/* A child that shares our descriptors connects and stays, because the session ends with it. */
 static void connect_as_another(struct session *s, const struct sockaddr_un *at, int done[2]) {
   char ok;
   if ((s->connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) < 0) fail("socket");
@@ -119,8 +119,8 @@ static void create_queues(struct session *s) {
   ring(s);
 }
 
-/* Every queue in turn becomes busy, and idle when its turn comes again; neighbours in time are of
- * different programs. Each change is told as a shim tells the first launch of an idle stream. */
+/* Toggles the queues between busy and idle, round-robin; consecutive changes are of different
+ * programs. Each change rings the doorbell, like the first launch of an idle stream. */
 static void run(uint64_t ms, uint64_t rate) {
   static unsigned at;
   unsigned all = session_count * queue_count;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program with two streams that says about itself what it is told on its standard input, one line
- * each: PLACE NAME=VALUE... with PLACE "process" or the index of a queue, and NAME a member of
- * struct xs_hint. It answers with the result's number. "queues" shows the indices of its queues.
+ * A program with two streams that sets hints from lines on standard input: PLACE NAME=VALUE... with
+ * PLACE "process" or the index of a queue, and NAME a member of struct xs_hint. The reply is the
+ * result code. The command "queues" prints the indices of the queues.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsign
 extern int cuStreamCreate(CUstream *, unsigned);
 extern int cuStreamSynchronize(CUstream);
 
-/* A stream with some work behind it: from then on it can be a queue. */
+/* Creates a stream and submits work; only then can it become a queue. */
 static int use(void *kernel) {
   static unsigned long long memory;
   unsigned us = 100, seed = 1;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same as hints.c, in Python: lines PLACE NAME=VALUE... on standard input."""
+"""hints.c in Python: reads lines PLACE NAME=VALUE... from standard input."""
 
 import ctypes
 import sys
@@ -24,7 +24,7 @@ call("cuModuleLoadData", ctypes.byref(module), b"// xs_spin")
 call("cuModuleGetFunction", ctypes.byref(kernel), module, b"xs_spin")
 call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(64))
 values = (ctypes.c_void_p * 3)(*[ctypes.addressof(v) for v in (memory, us, seed)])
-for _ in range(2):  # a stream with some work behind it can be a queue
+for _ in range(2):  # a stream becomes a queue after its first work
     stream = ctypes.c_void_p()
     call("cuStreamCreate", ctypes.byref(stream), 1)
     call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, values, None)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A HIP program that is linked with the runtime, by its symbol versions, and uses most of what the
- * stand-in has: events and their times, streams that wait for each other, graphs captured from two
- * streams, copies in order with kernels, default streams of both kinds, launches of every sort,
- * functions of the host. Prints "ok NAME" a test; the same with the shim and without.
+ * A HIP program, linked with the runtime by symbol versions. Covers most of the stand-in: events and
+ * timestamps, dependent streams, graphs captured from two streams, ordered copies, both kinds of
+ * default streams, all launch functions, and host functions. Prints "ok NAME" per test, with and
+ * without the shim.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -40,7 +40,7 @@ void __hipRegisterFunction(void **module, const void *stub, char *device, const 
 enum { NOT_READY = 600, CAPTURE_UNSUPPORTED = 900 };
 static const dim3 one = {1, 1, 1}, block = {64, 1, 1};
 static hipFunction_t spin;
-static void stub(void) {} /* what hipcc makes of a kernel: its address names it */
+static void stub(void) {} /* hipcc's host stub, whose address identifies the kernel */
 
 struct result {
   void *memory;
@@ -107,7 +107,7 @@ static void test_order(void) {
   hipEvent_t event;
   uint64_t between[2] = {1, 1}, after[2];
   void *pinned;
-  DONE(hipStreamCreateWithFlags(&a, 1)); /* not in order with the default stream */
+  DONE(hipStreamCreateWithFlags(&a, 1)); /* not ordered with the default stream */
   DONE(hipStreamCreateWithFlags(&b, 1));
   DONE(hipEventCreateWithFlags(&event, 2));
   DONE(hipHostMalloc(&pinned, 16, 0));
@@ -116,7 +116,7 @@ static void test_order(void) {
   DONE(hipEventRecord(event, a));
   EXPECT(hipEventQuery(event) == NOT_READY);
   DONE(hipStreamWaitEvent(b, event, 0));
-  launch(&r, b, 500, 2); /* behind the event, hence the same order of folding */
+  launch(&r, b, 500, 2); /* after the event, hence the same order of folding */
   DONE(hipMemcpyAsync(pinned, r.memory, 16, 2, b));
   DONE(hipMemsetAsync(r.memory, 0, 16, b));
   DONE(hipStreamSynchronize(b));
@@ -142,7 +142,7 @@ static void test_capture(void) {
   DONE(hipEventCreate(&fork));
   DONE(hipEventCreate(&join));
   struct result busy = make_result();
-  launch(&busy, b, 30000, 9); /* the watcher has something to ask about meanwhile */
+  launch(&busy, b, 30000, 9); /* keeps the watcher polling */
   DONE(hipStreamSynchronize(b));
   DONE(hipStreamBeginCapture(a, 0)); /* global: unsafe calls of any thread would break it */
   launch(&r, a, 1000, 3);
@@ -161,7 +161,7 @@ static void test_capture(void) {
   expect(&r, 1000, 3), expect(&r, 1000, 4);
   DONE(hipStreamSynchronize(a));
   check(&r);
-  /* What breaks a capture breaks it as before. */
+  /* The shim does not change which calls invalidate a capture. */
   DONE(hipStreamBeginCapture(a, 0));
   EXPECT(hipStreamQuery(a) == CAPTURE_UNSUPPORTED);
   EXPECT(hipStreamEndCapture(a, &graph) != 0);

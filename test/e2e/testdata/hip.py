@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HIP from Python, as its libraries use it: the runtime loaded for itself alone
-(RTLD_LOCAL), and processes made by fork and by spawn. Prints what was found; hip_test.go
-compares it with and without the shim."""
+"""HIP from Python, as Python libraries use it: the runtime loaded with RTLD_LOCAL, and
+child processes created by fork and by spawn. Prints its results; hip_test.go compares
+them with and without the shim."""
 
 import ctypes
 import multiprocessing
@@ -14,14 +14,14 @@ MASK = (1 << 64) - 1
 
 
 def fold(word, seed, block):
-    """What one block of a kernel does to its result (shim/virtual/vgpu.h)."""
+    """Effect of one block of a kernel on its result (shim/virtual/vgpu.h)."""
     word ^= seed << 32 | block
     word = (word << 23 | word >> 41) & MASK
     return (word * 0x9E3779B97F4A7C15 + 1) & MASK
 
 
 class Hip:
-    """The runtime, loaded when it is first needed."""
+    """The runtime, loaded on first use."""
 
     def __init__(self):
         self.lib = ctypes.CDLL("libamdhip64.so.6")
@@ -49,7 +49,7 @@ class Hip:
         self.expected, self.launched = 0, 0
 
     def launch(self, us=200, out=None):
-        """The runtime's own code: 0, or why it refused."""
+        """Returns the runtime's error code; 0 is success."""
         seed = self.launched * 2654435761 + 1 & 0xFFFFFFFF
         arguments = [ctypes.c_uint64(out or self.memory.value), ctypes.c_uint32(us), ctypes.c_uint32(seed)]
         pointers = (ctypes.c_void_p * 3)(*[ctypes.addressof(a) for a in arguments])
@@ -74,7 +74,7 @@ class QueueInfo(ctypes.Structure):
 
 
 def queues():
-    """What the shim has of this process; None without it."""
+    """Returns the shim's counters of this process; None without the shim."""
     try:
         call = ctypes.CDLL(None).xs_queues
     except AttributeError:
@@ -119,7 +119,7 @@ def before():
 
 
 def after():
-    """Children of a parent that uses HIP, with threads in it: fork is an error for HIP, spawn is not."""
+    """Children of a parent with threads that uses HIP: HIP fails after fork, but not after spawn."""
     hip = Hip()
     hip.prepare()
     stop = threading.Event()
@@ -141,7 +141,7 @@ def after():
 
 
 def refused():
-    """A launch that the driver refuses is refused to the caller, and is no work."""
+    """The caller gets the error of a rejected launch, which counts as no work."""
     hip = Hip()
     hip.prepare()
     assert hip.launch() == 0 and hip.right()
@@ -158,16 +158,16 @@ def refused():
 
 
 def devices():
-    """The device of the stream, whatever the thread's is; and both at once."""
+    """Work runs on the device of the stream, not of the thread; also on both at once."""
     one, two = Hip(), Hip()
     one.prepare(0)
-    two.prepare(1)  # the thread's device from here on
+    two.prepare(1)  # sets the thread's device
     for _ in range(10):
         assert one.launch(50000) == 0
     print("shim: busy", sorted(q[0] for q in queues() or [] if q[1]), flush=True)
     assert two.launch(50000) == 0
     print("shim: busy", sorted(q[0] for q in queues() or [] if q[1]), flush=True)
-    two.hipDeviceSynchronize()  # the second one's
+    two.hipDeviceSynchronize()  # of the second device
     print("shim: busy", sorted(q[0] for q in queues() or [] if q[1]), flush=True)
     print("both:", "right" if one.right() and two.right() else "wrong", flush=True)
     print("shim: busy", sorted(q[0] for q in queues() or [] if q[1]), flush=True)

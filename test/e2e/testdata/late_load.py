@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that makes a context and loads its module only when it is told to: the load is work
-of the driver's own, which nobody outside the driver sees."""
+"""A program that creates a context and loads its module on command. The load is internal work of
+the driver, which no hook observes."""
 import ctypes
 import sys
 import time

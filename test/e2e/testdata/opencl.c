@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An OpenCL program that never heard of XSched:
+ * An OpenCL program without support for XSched:
  *   opencl sum            real kernels in queues of both orders, every kind of wait; prints a checksum
  *   opencl spin           one kernel after the other until standard input ends; "I N TIME" for each
  */
@@ -51,7 +51,7 @@ static void run_all(cl_command_queue queue) {
   cl_event event, copy;
   for (int i = 0; i < ITEMS; i++) host[i] = (cl_ulong)i;
   TRY(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, sizeof host, host, 0, NULL, NULL));
-  for (int i = 0; i < 20; i++) { /* a chain, also in a queue of any order */
+  for (int i = 0; i < 20; i++) { /* a chain of events, in either kind of queue */
     cl_event next;
     size_t items = ITEMS;
     cl_uint rounds = 100;
@@ -81,7 +81,7 @@ static void run_all(cl_command_queue queue) {
   TRY(clReleaseEvent(event));
   TRY(clReleaseEvent(copy));
   printf("checksum %016llx\n", (unsigned long long)checksum());
-  /* A launch without a buffer is refused; the error must be the library's. */
+  /* A launch without a buffer fails; the error must be the library's. */
   size_t nothing = 0;
   printf("refused %d\n", clEnqueueNDRangeKernel(queue, kernel, 4, NULL, &nothing, NULL, 0, NULL, NULL));
 }
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
   queue = clCreateCommandQueueWithProperties(context, device, any_order, &error);
   check(error, "clCreateCommandQueueWithProperties");
   run_all(queue);
-  if (argc > 1 && strcmp(argv[1], "stay") == 0) { /* work that nobody waits for */
+  if (argc > 1 && strcmp(argv[1], "stay") == 0) { /* work without a wait */
     launch(queue, 100, NULL);
     TRY(clFlush(queue));
     printf("submitted\n");

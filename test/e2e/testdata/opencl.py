@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pyopencl program that never heard of XSched. Prints whether its results are right."""
+"""A pyopencl program without support for XSched. Prints whether its results are correct."""
 
 import numpy
 import pyopencl as cl

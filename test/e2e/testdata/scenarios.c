@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that use the GPU in the ways that mislead a scheduler: one that only polls events, one that
- * never synchronises, one that captures all the time, one that destroys streams with work pending, ...
- * Linked directly against libcuda.so.1. Each prints one JSON line and exits 0 only if every driver call
- * answered as it should.
+ * Programs whose use of the GPU is hard to track: polling events, never synchronising, capturing all
+ * the time, destroying streams with pending work, ... Linked directly against libcuda.so.1. Each
+ * prints one JSON line and exits with 0 only if all driver calls returned the expected result.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -91,7 +90,7 @@ static CUresult launch(CUstream stream, unsigned us) {
   return cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
 }
 
-/* Kernels of 2 ms, each awaited by polling an event: n busy periods. */
+/* n kernels of 2 ms, each followed by polling an event: n busy periods. */
 static void poll_events(int n) {
   CUevent event;
   CHECK(cuEventCreate(&event, 0));
@@ -106,7 +105,7 @@ static void poll_events(int n) {
   CHECK(cuEventDestroy_v2(event));
 }
 
-/* Launches one kernel for each line of input and never waits for it: only a watcher can see it end. */
+/* Launches one kernel per line of input without waiting; only a watcher can observe its end. */
 static void never_sync(int n) {
   for (int i = 0; i < n; i++) {
     if (getchar() == EOF) exit(1);
@@ -128,7 +127,7 @@ static void *keep_busy(void *unused) {
   return unused;
 }
 
-/* n captures in a row beside a busy stream; a watcher that queries a capturing stream breaks one. */
+/* n captures with a busy stream; a watcher that queries a capturing stream invalidates one. */
 static void capture(int n) {
   pthread_t thread;
   CUstream stream;
@@ -138,7 +137,7 @@ static void capture(int n) {
     CUgraph graph;
     CHECK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
     CHECK(launch(stream, 10));
-    sleep_us(10); /* long enough for the watcher to come by */
+    sleep_us(10); /* long enough for the watcher to poll */
     CHECK(cuStreamEndCapture(stream, &graph));
     if (i % 100 == 0) {
       CUgraphExec exec;
@@ -153,7 +152,7 @@ static void capture(int n) {
   pthread_join(thread, NULL);
 }
 
-/* Streams that go away with work pending, and never come back to be asked. */
+/* Destroys streams with pending work, whose end cannot be queried. */
 static void destroy_pending(int n) {
   for (int i = 0; i < n; i++) {
     CUstream stream;
@@ -180,7 +179,7 @@ static void *use_streams(void *argument) {
   return NULL;
 }
 
-/* n streams over eight threads, with the legacy and the per-thread stream among them. */
+/* n streams over eight threads, including the legacy and the per-thread stream. */
 static void many_streams(int n) {
   pthread_t threads[8];
   int share = n / 8;
@@ -213,7 +212,7 @@ static void fork_both(int n) {
   work(n);
 }
 
-/* Says where it is, then works until it is killed: the victim of other tests. */
+/* Works until killed: the victim of other tests. */
 static void forever(unsigned us) {
   for (;;) {
     CHECK(launch(NULL, us));
@@ -227,7 +226,7 @@ static void *exec_later(void *argument) {
   exit(1);
 }
 
-/* Becomes another program after n ms, whatever its work is doing then. */
+/* Executes another program after n ms, with work in flight. */
 static void exec_while_busy(int n) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, exec_later, &n) != 0) exit(1);
@@ -257,7 +256,7 @@ int main(int argc, char **argv) {
     else if (strcmp(name, "exec") == 0) exec_while_busy(n);
     else return 2;
   }
-  /* Wait for a line (or EOF) so that a test can look at us while we are idle. */
+  /* Wait for a line (or EOF), so that a test can inspect the idle program. */
   printf("{\"done\":true}\n");
   fflush(stdout);
   while (getchar() != EOF) {

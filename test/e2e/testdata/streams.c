@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams that wait for each other, in both directions and from two threads: what a scheduler of
- * single streams can deadlock. Runs until stdin ends, prints a dot every so many rounds and at the
- * end the number of rounds.
+ * Streams that wait for each other, in both directions and from two threads. A scheduler of single
+ * streams can deadlock them. Runs until stdin ends; prints dots, and finally the number of rounds.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -52,7 +51,7 @@ static void launch(CUstream stream, unsigned us) {
   CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
 }
 
-/* Each stream's next kernel waits for the other's last one. */
+/* Each stream's next kernel waits for the last kernel of the other stream. */
 static void *ping_pong(void *rounds) {
   CUstream streams[2];
   CUevent events[2];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program as it would be written for upstream XSched: its headers, names and numbers. With
- * USE_DLOPEN it takes the functions from a library opened by hand, so that none of its driver calls
- * passes through it. Valid C and C++.
+ * A program for upstream XSched, with its headers, names and numbers. With USE_DLOPEN it loads the
+ * library with dlopen, so that its driver calls bypass the hooks. Valid C and C++.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -93,7 +92,7 @@ int main(int argc, char **argv) {
   HwCommandHandle command;
   XQueueState state = kQueueStateUnknown;
   int64_t count = 0;
-  int wanted = argc > 1 ? atoi(argv[1]) : 0; /* shall a daemon be there? */
+  int wanted = argc > 1 ? atoi(argv[1]) : 0; /* expected result of xs_available */
 #ifdef USE_DLOPEN
   library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
