@@ -119,7 +119,7 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 
 // An attached program without CPU use counts as idle, so that lower ones run. Once suspended, it
 // counts as waiting again.
-func TestAttachedIdleIsGuessed(t *testing.T) {
+func TestAttachedIdleIsInferred(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
 	app := startProgram(t, "app", w.vgpuPath())
@@ -184,7 +184,7 @@ func TestLevelsAreProbedOnce(t *testing.T) {
 	third := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	await(t, "third at level 3", level3(1))
 	if n := w.account(t, third.Process.Pid).Enables; n != 0 {
-		t.Errorf("%d probes although it was known", n)
+		t.Errorf("%d probes despite a cached result", n)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestForcedLevelIsShown(t *testing.T) {
 }
 
 // A later context of an attached program on another GPU is found, controlled and guarded.
-func TestAttachedMakesMore(t *testing.T) {
+func TestAttachedCreatesContext(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)
 	app := startProgram(t, "app", w.vgpuPath())

@@ -284,7 +284,7 @@ func TestStartErrors(t *testing.T) {
 		t.Errorf("second daemon: %v", err)
 	}
 	if _, err := w.ctl.Version(ctx); err != nil {
-		t.Errorf("the first daemon is gone: %v", err)
+		t.Errorf("the first daemon does not respond: %v", err)
 	}
 	o := options(t.TempDir())
 	o.Policy = "nope"

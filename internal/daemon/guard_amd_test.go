@@ -35,7 +35,7 @@ func TestAttachAMDEngineWedged(t *testing.T) {
 	start := time.Now()
 	p.Ask("f")
 	if took := time.Since(start); took > 1200*time.Millisecond {
-		t.Errorf("it ran after %v, when the engine was back", took)
+		t.Errorf("the process ran only after %v, when the engine was back", took)
 	}
 	await(t, "suspended again", func() bool {
 		before := p.Ask("r")

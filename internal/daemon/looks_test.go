@@ -11,7 +11,7 @@ import (
 )
 
 // A requested scan runs at once, but frequent requests stay within the CPU share.
-func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
+func TestRequestedScansArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(context.Background())
@@ -27,7 +27,7 @@ func TestLooksArePacedHoweverOftenAskedFor(t *testing.T) {
 		time.Sleep(took)
 		synctest.Wait()
 		if n := looks.Load(); n != 1 {
-			t.Errorf("%d looks after the first was asked for", n)
+			t.Errorf("%d scans after the first request", n)
 		}
 		start := time.Now()
 		looks.Store(0)

@@ -8,7 +8,7 @@ import (
 )
 
 // Scanning thousands of processes uses at most a twentieth of one CPU.
-func TestLooksAreFarEnoughApart(t *testing.T) {
+func TestScanShare(t *testing.T) {
 	for looked := time.Millisecond; looked <= time.Second; looked += time.Millisecond {
 		if wait := untilNextLook(looked); wait < outsiderShare*looked || wait < outsiderPeriod {
 			t.Fatalf("a look of %v, then %v", looked, wait)

@@ -24,7 +24,7 @@ func goroutinesIn(function string) int {
 
 // Queries of a hung device share one request. They pile up neither in the daemon nor ahead of the
 // program's next suspension.
-func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
+func TestHungDeviceHasOneQuery(t *testing.T) {
 	w := newWorld(t)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)
 	p := d.Target(t)
@@ -46,12 +46,12 @@ func TestQuestionsToAHungDeviceAreOne(t *testing.T) {
 		_, err := w.ctl.Queues(short, p.PID)
 		cancel()
 		if err == nil {
-			t.Fatal("a device that hangs has answered")
+			t.Fatal("a hung device answered")
 		}
 		most = max(most, goroutinesIn("Daemon).hardwareQueues"))
 	}
 	if most != 1 {
-		t.Errorf("%d questions were under way at once, want 1", most)
+		t.Errorf("%d concurrent queries, want 1", most)
 	}
 	// Later callers get an answer as soon as the device responds.
 	await(t, "an answer", func() bool { q, err := w.ctl.Queues(ctx, p.PID); return err == nil && len(q.Queues) > 0 })

@@ -148,7 +148,7 @@ func TestAttachAMDDaemonStopped(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if isStopped(p) {
-			t.Error("it was stopped again by a daemon that is stopped")
+			t.Error("a stopped daemon suspended the process again")
 		}
 		_ = server.Process.Signal(unix.SIGCONT)
 		await(t, "suspended again", func() bool { return isStopped(p) })
@@ -193,7 +193,7 @@ func TestAttachAMDTracerReplaced(t *testing.T) {
 			_ = unix.Kill(first, sig)
 			await(t, "another tracer", func() bool { n := tracerOf(p.PID); return n != 0 && n != first })
 			if after := p.Ask("r"); after == before {
-				t.Errorf("it did not run in between: %s", after)
+				t.Errorf("the process did not run in between: %s", after)
 			}
 			await(t, "suspended again", func() bool { return isStopped(p) })
 			if st, err := w.ctl.Stats(ctx); err != nil || st.Guardian.Restarts != 1 || st.Guardian.Attached != 1 {
@@ -298,7 +298,7 @@ func TestTracerSuspendsAndResumes(t *testing.T) {
 	select {
 	case <-tracer.Ended():
 	case <-time.After(10 * time.Second):
-		t.Fatal("its end was not seen")
+		t.Fatal("the end of the process was not detected")
 	}
 	if _, err := tracer.Resume(amd.AllGPUs); !errors.Is(err, amd.ErrGone) {
 		t.Errorf("after its end: %v", err)

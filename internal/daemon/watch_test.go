@@ -54,7 +54,7 @@ func TestCPUMeter(t *testing.T) {
 func TestCPUMeterSeesNothing(t *testing.T) {
 	var m cpuMeter
 	if !m.look(time.Unix(1000, 0), 0, errors.New("no such clock")) {
-		t.Error("a process that can't be seen is taken for idle")
+		t.Error("an unreadable process counts as idle")
 	}
 }
 

@@ -83,7 +83,7 @@ func TestSelfTestedDriver(t *testing.T) {
 	}
 }
 
-func TestWhatCanBeWrong(t *testing.T) {
+func TestDefects(t *testing.T) {
 	refused := errors.New("operation not permitted")
 	for name, c := range map[string]struct {
 		change func(t *testing.T, m *Machine)
@@ -341,7 +341,7 @@ func TestAMDOnly(t *testing.T) {
 			found := c.check == ""
 			for _, got := range r.Checks {
 				if strings.Contains(got.Detail+got.Remedy, "NVIDIA") {
-					t.Errorf("an AMD host is told of another driver: %+v", got)
+					t.Errorf("a check about another driver on an AMD host: %+v", got)
 				}
 				switch {
 				case got.Name == c.check && got.Status != OK:
@@ -411,10 +411,10 @@ func TestThisKernel(t *testing.T) {
 		t.Logf("%s: %v", name, ask())
 	}
 	if OpenNode("/nowhere/at/all") == nil {
-		t.Error("a node that isn't there was opened")
+		t.Error("opened a missing node")
 	}
 	if err := Preload("/nowhere/libnothing.so"); err == nil {
-		t.Error("a library that isn't there was loaded")
+		t.Error("loaded a missing library")
 	}
 	after, err := os.ReadDir("/proc/self/fd")
 	if err != nil || len(after) > len(before)+1 { // the Go runtime's poller may have opened one

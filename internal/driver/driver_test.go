@@ -150,7 +150,7 @@ func TestLeaseIsWrittenBeforeAndClearedAfter(t *testing.T) {
 	_, before := page.get()
 	c.advance(20 * time.Millisecond)
 	if l.Tick(c.now()) {
-		t.Error("a living lease is void")
+		t.Error("a live lease is void")
 	}
 	if _, after := page.get(); after != before+uint64(20*time.Millisecond) {
 		t.Error("tick did not move the deadline")

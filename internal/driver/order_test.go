@@ -53,7 +53,7 @@ func TestWantAfter(t *testing.T) {
 }
 
 // A newer desired state skips the predecessors of an older one and releases its waiters.
-func TestNewerWishIsNotHeldUp(t *testing.T) {
+func TestNewerStateSkipsPredecessors(t *testing.T) {
 	never := make(chan struct{})
 	target := &fakeTarget{}
 	w, _, _ := start(t, target, &fakePage{}, &clock{})

@@ -12,7 +12,7 @@ import (
 )
 
 // A stopped worker retries until everything is undone and keeps the lease until then.
-func TestStopTellsTheTruth(t *testing.T) {
+func TestStopReportsRestored(t *testing.T) {
 	var broken atomic.Bool
 	target := &fakeTarget{hook: func(want model.Desired) error {
 		if want == run && broken.Load() {
@@ -28,7 +28,7 @@ func TestStopTellsTheTruth(t *testing.T) {
 	done := w.Stop(true)
 	await(t, "tried again", func() bool { return w.Stats().Errors >= 2 })
 	if _, deadline := page.get(); deadline == 0 || w.Restored() {
-		t.Error("it counts as undone")
+		t.Error("reported as restored too early")
 	}
 	<-w.Want(stop) // too late
 	broken.Store(false)
@@ -57,7 +57,7 @@ func TestAbandonedStopIsNoSuccess(t *testing.T) {
 	w.Abandon()
 	<-done
 	if _, deadline := page.get(); w.Restored() || deadline == 0 {
-		t.Error("it counts as undone")
+		t.Error("reported as restored too early")
 	}
 }
 

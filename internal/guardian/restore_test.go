@@ -135,7 +135,7 @@ func TestRestoreIsRetried(t *testing.T) {
 }
 
 // A hung device delays neither other wards nor the daemon's requests.
-func TestStuckWardIsAlone(t *testing.T) {
+func TestStuckWardDelaysNoOther(t *testing.T) {
 	hang := make(chan struct{})
 	g, _ := newGuardian(map[uint64]func(int) error{1: func(int) error { <-hang; return nil }})
 	stuck := guard(t, g, 1)
@@ -209,7 +209,7 @@ func TestLateAnswer(t *testing.T) {
 		}
 	}()
 	if err := c.Keep(w); err == nil {
-		t.Error("the guardian has refused it")
+		t.Error("the guardian refused the request")
 	}
 	if len(c.wards) != 0 {
 		t.Errorf("%d guarded", len(c.wards))

@@ -65,7 +65,7 @@ func TestNoChangeIsLost(t *testing.T) {
 		if v.Transitions == uint64(r) {
 			seen++
 		} else if !rang.Load() {
-			t.Fatalf("change %d was neither rung for nor seen", r)
+			t.Fatalf("change %d neither rang nor was seen", r)
 		}
 		if !rang.Load() {
 			silent++

@@ -22,7 +22,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what %s gives; run: go run ./tools/wiregen", c.file, c.header)
+			t.Errorf("%s is out of date with %s; run: go run ./tools/wiregen", c.file, c.header)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"xsched/internal/control/client"
 )
 
-func TestNobodyListens(t *testing.T) {
+func TestNoListener(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale.sock")
 	l, err := net.Listen("unix", stale)

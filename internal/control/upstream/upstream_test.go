@@ -38,6 +38,6 @@ func TestPolicyNumbers(t *testing.T) {
 		}
 	}
 	if _, err := PolicyNumber("nonsense"); err == nil {
-		t.Error("nonsense has a number")
+		t.Error("an invalid name has a number")
 	}
 }

@@ -130,7 +130,7 @@ func TestRuntimeStartsUnderDebugger(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Start(t, "late")
 	if !strings.HasPrefix(p.Line(), "before ") {
-		t.Fatal("it did not start")
+		t.Fatal("the program did not start")
 	}
 	debugger := attach(t, d, p.PID)
 	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); err != nil {
@@ -197,7 +197,7 @@ func TestTargetEnds(t *testing.T) {
 	select {
 	case <-debugger.Ended():
 	case <-time.After(10 * time.Second):
-		t.Fatal("its end was not seen")
+		t.Fatal("the end of the process was not detected")
 	}
 	if _, err := debugger.Suspend(amd.AllGPUs, amd.AllQueues, amd.GraceDefault); !errors.Is(err, amd.ErrGone) {
 		t.Error(err)

@@ -54,7 +54,7 @@ func TestFindJoinsRealDump(t *testing.T) {
 		rings := map[uint64]bool{}
 		for _, q := range f.Queues[:5] {
 			if q.Ring == 0 || q.Read == nil || q.Write == nil || q.Priority == nil || q.Loaded == nil || strings.Join(q.Sources, " ") != "sysfs mqds hqds" {
-				t.Errorf("queue %d is not joined: %+v", q.ID, q)
+				t.Errorf("queue %d is not matched: %+v", q.ID, q)
 			}
 			rings[q.Ring] = true
 		}
@@ -94,7 +94,7 @@ func TestFindWithoutRights(t *testing.T) {
 		}
 	}
 	if f.Queues[0].Ring != 0 || f.Queues[0].Active != nil {
-		t.Error("what is not known is made up")
+		t.Error("unknown values are invented")
 	}
 }
 

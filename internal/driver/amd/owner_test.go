@@ -73,7 +73,7 @@ func TestOwnerPlaces(t *testing.T) {
 	announce(o, 5, 999, 2)
 	resolve(o)
 	if why := why(o); !strings.Contains(why, "999") {
-		t.Errorf("%q does not name the GPU that is not there", why)
+		t.Errorf("%q does not name the missing GPU", why)
 	}
 	blind := NewOwner(fstest.MapFS{}, &driver.Metrics{})
 	announce(blind, 0, 100, 2)
@@ -190,7 +190,7 @@ func TestOwnerTarget(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	if err := target.Apply(ctx, run); err != nil {
-		t.Errorf("it has set itself free: %v", err)
+		t.Errorf("resume after the disconnect: %v", err)
 	}
 	short, cancel := context.WithCancel(ctx)
 	cancel()
@@ -198,7 +198,7 @@ func TestOwnerTarget(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if o.Answer(Done{Sequence: 1}) {
-		t.Error("an answer was taken twice")
+		t.Error("accepted an answer twice")
 	}
 }
 
@@ -247,7 +247,7 @@ func FuzzOwner(f *testing.F) {
 				o.Queue(KFDEvent{Kind: KFDQueue, ID: id, GPUID: gpu, Type: kind, RingBytes: 4096, Late: kind & 1})
 			case 2:
 				if o.Answer(Done{Sequence: uint64(id), Result: int32(gpu)}) {
-					t.Error("an answer to nothing was taken")
+					t.Error("accepted an unsolicited answer")
 				}
 			default:
 				for gpu := range resolve(o) {

@@ -69,7 +69,7 @@ func tracing(t *testing.T, prepare func(*wire.Page)) (*supervisor, *fakeDebugger
 		prepare(page)
 	}
 	if r := tr.do(message{Op: "suspend"}, nil); r.Error == "" {
-		t.Error("suspended before the page was there")
+		t.Error("suspended before the page arrived")
 	}
 	if r := tr.do(message{Op: "page", Seq: 4}, []int{memfd}); r.Error != "" || r.Seq != 4 {
 		t.Fatalf("%+v", r)
@@ -162,7 +162,7 @@ func TestTracerRecovers(t *testing.T) {
 }
 
 // A replacement supervisor reports its predecessor's suspensions as void.
-func TestTracerVoidsWhatWas(t *testing.T) {
+func TestReplacementVoidsOldLease(t *testing.T) {
 	tr, _, page := tracing(t, func(p *wire.Page) { p.Heartbeat(far); p.WriteLease(9, far) })
 	if page.RecoveredEpoch() != 9 || page.Recoveries() != 1 {
 		t.Errorf("epoch %d, %d recoveries", page.RecoveredEpoch(), page.Recoveries())
@@ -171,10 +171,10 @@ func TestTracerVoidsWhatWas(t *testing.T) {
 		t.Errorf("under the old lease: %v", err)
 	}
 	if r := tr.do(message{Op: "page"}, []int{memoryFile(t)}); r.Error == "" {
-		t.Error("a second page was taken")
+		t.Error("accepted a second page")
 	}
 	if _, _, first := tracing(t, nil); first.Recoveries() != 0 {
-		t.Error("the first tracer has nothing to void")
+		t.Error("the first supervisor voided a lease")
 	}
 }
 
@@ -211,7 +211,7 @@ func TestTracerAnswers(t *testing.T) {
 		t.Errorf("%d results, %v", len(q), err)
 	}
 	if _, err := unpackList[QueueResult](make([]byte, 7)); err == nil {
-		t.Error("a part of an entry was taken")
+		t.Error("accepted a partial entry")
 	}
 	for _, kind := range errorKinds() {
 		e := fmt.Errorf("do it: %w", kind)

@@ -95,7 +95,7 @@ func TestProbedLevels(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, known := other.Verdict(fakeDevice); known {
-				t.Error("another driver's verdict was taken")
+				t.Error("used another driver's verdict")
 			}
 		})
 	}
@@ -108,7 +108,7 @@ func TestBadLevelCache(t *testing.T) {
 	}
 	d := gated(nil, measuredVersion)
 	if d.CacheLevels(dir) == nil {
-		t.Error("nonsense was read")
+		t.Error("accepted an invalid file")
 	}
 	if err := d.learn(fakeDevice, 1, Verdict{Stop: true, Slices: true}); err != nil {
 		t.Error(err)
@@ -118,7 +118,7 @@ func TestBadLevelCache(t *testing.T) {
 		t.Error(err)
 	}
 	if v, ok := again.Verdict(fakeDevice); !ok || !v.Stop {
-		t.Error("what was learnt is not in the file")
+		t.Error("the verdict is not in the file")
 	}
 }
 
@@ -229,7 +229,7 @@ func TestWalkEndsInTime(t *testing.T) {
 		t.Error(err)
 	}
 	if w.from(context.Background(), 5) == nil {
-		t.Error("a client number of another kind was taken")
+		t.Error("accepted a client number out of range")
 	}
 }
 

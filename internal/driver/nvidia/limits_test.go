@@ -28,7 +28,7 @@ func TestBudgetStaysWithItsSessions(t *testing.T) {
 	asked := d.limits(1000) // not used yet
 	_ = d.limits(1001)
 	if d.limits(1000).Files != asked.Files {
-		t.Error("a share was forgotten between asking and use")
+		t.Error("a budget was dropped between request and use")
 	}
 	old()
 	_ = d.limits(1002)

@@ -133,7 +133,7 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 }
 
 // Every sequence of levels, with or without Invalidate, ends with running channels after a resume.
-func TestEveryLevelIsLeft(t *testing.T) {
+func TestResumeFromEveryLevel(t *testing.T) {
 	levels := []model.Level{model.LevelDeactivate, model.LevelInterrupt}
 	for _, first := range levels {
 		for _, second := range levels {
@@ -165,7 +165,7 @@ func TestTimeslices(t *testing.T) {
 	target := s.Target(fakeDevice)
 	apply(t, target, model.Desired{})
 	if r.calls[abi.NVA06C_CTRL_CMD_SET_TIMESLICE] != 0 || s.OwnSlice(fakeDevice) != 0 {
-		t.Error("a slice was touched without a wish")
+		t.Error("a timeslice changed without a request")
 	}
 	apply(t, target, model.Desired{Slice: time.Nanosecond})
 	if r.object(c, 10).slice != 1 || r.object(c, 11).slice != 1024 || s.OwnSlice(fakeDevice) != 2048 {
@@ -178,7 +178,7 @@ func TestTimeslices(t *testing.T) {
 	s.Timeslice(c, 10, 3000)
 	apply(t, target, model.Desired{Slice: time.Microsecond})
 	if r.object(c, 10).slice != 1 {
-		t.Error("ours was not applied again")
+		t.Error("our timeslice was not applied again")
 	}
 	apply(t, target, model.Desired{})
 	if r.object(c, 10).slice != 3000 {
@@ -242,7 +242,7 @@ func TestForeignHandles(t *testing.T) {
 	}
 	apply(t, thief.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt, Slice: time.Microsecond})
 	if o := r.object(0xc1d00001, 100); o.stopped != "" || r.object(0xc1d00001, 10).slice != 2048 || len(r.lists) != 0 {
-		t.Error("the victim was touched")
+		t.Error("the victim was changed")
 	}
 	// The thief names a foreign channel inside its own client.
 	r.newContext(t, thief, 0xc1d00002, fakeGPU, 1)
@@ -323,7 +323,7 @@ func TestFileCloseDuringCall(t *testing.T) {
 		t.Error("a call started after the close")
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
-		t.Error("the number was given back during a call")
+		t.Error("the descriptor was closed during a call")
 	}
 	close(out)
 	<-done

@@ -48,7 +48,7 @@ func (s *Objects) check(t testing.TB) {
 			below += len(children)
 			for h, o := range children {
 				if c.objects[h] != o || o.parent != parent {
-					t.Fatalf("%#x is noted below %#x and is %+v", h, parent, c.objects[h])
+					t.Fatalf("%#x is recorded below %#x as %+v", h, parent, c.objects[h])
 				}
 			}
 			if len(children) == 0 {
@@ -131,7 +131,7 @@ func TestFreeOfManyObjects(t *testing.T) {
 }
 
 // The engine loop never blocks on the object lock or the MPS check.
-func TestLoopNeverWaits(t *testing.T) {
+func TestLoopNeverBlocks(t *testing.T) {
 	r, s, _ := newFake(t)
 	s.driver.mps = &mpsWatch{system: System{Root: t.TempDir()}}
 	const c = 0xc1d00001
@@ -166,7 +166,7 @@ func TestBudgetKnowsItsUsers(t *testing.T) {
 	b := &Budget{Most: 3}
 	s := newObjects(t, Limits{Clients: 4, Objects: 4, Files: b})
 	if !b.InUse() {
-		t.Error("a process that has no file yet is forgotten")
+		t.Error("a process without files yet lost its budget")
 	}
 	newClient(t, s, 1)
 	s.Close()
@@ -218,7 +218,7 @@ func FuzzObjects(f *testing.F) {
 		own := s.ownSlice(fakeDevice)
 		s.mu.Unlock()
 		if got := s.OwnSlice(fakeDevice); got != own {
-			t.Errorf("own slice %d is shown, %d is so", got, own)
+			t.Errorf("published own slice %d, want %d", got, own)
 		}
 		s.Close()
 		if s.count != 0 {

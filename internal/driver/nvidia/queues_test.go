@@ -17,7 +17,7 @@ func TestHardwareQueues(t *testing.T) {
 	r.newContext(t, s, c, fakeGPU, 1)
 	apply(t, s.Target(fakeDevice), model.Desired{})
 	if s.Caught() != 0 {
-		t.Error("something was caught while nothing was stopped")
+		t.Error("caught a channel while none was stopped")
 	}
 	apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
 	r.mu.Lock()

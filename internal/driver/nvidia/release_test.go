@@ -158,11 +158,11 @@ func TestRefusalsNeedSeveralProcessesAndExpire(t *testing.T) {
 		}
 		before := fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS]
 		if c := resolve(4); c.MaxLevel != model.LevelBlock || fake.calls[abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS] != before {
-			t.Errorf("asked although it is known: %+v", c)
+			t.Errorf("probed despite a verdict: %+v", c)
 		}
 		time.Sleep(refusalAge + time.Second)
 		if _, known := d.Verdict(fakeDevice); known {
-			t.Error("it does not expire")
+			t.Error("the verdict does not expire")
 		}
 		r.cmd = 0 // the cause is gone
 		if c := resolve(5); c.MaxLevel != model.LevelInterrupt {
@@ -181,7 +181,7 @@ func TestRefreshNoticesAnUpgrade(t *testing.T) {
 		}
 	}
 	if _, err := newDriver(newFakeRM(), System{Root: root}, false); err == nil {
-		t.Error("a driver where no module is loaded")
+		t.Error("found a driver without a module")
 	}
 	write(measuredVersion)
 	d, err := newDriver(newFakeRM(), System{Root: root}, false)
@@ -207,14 +207,14 @@ func TestRefreshNoticesAnUpgrade(t *testing.T) {
 	}
 	_ = os.RemoveAll(filepath.Join(root, "sys"))
 	if d.Refresh() || d.Version() != "550.54.14" {
-		t.Error("an unloaded module is not another one")
+		t.Error("an unloaded module counts as a change")
 	}
 	write(measuredVersion)
 	if !d.Refresh() {
 		t.Error("not noticed")
 	}
 	if v, probed := d.Verdict(fakeDevice); !probed || !v.Stop {
-		t.Error("what was probed under this release is forgotten")
+		t.Error("lost the verdict of this release")
 	}
 }
 
@@ -248,7 +248,7 @@ func TestKeptTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reload(running) {
-		t.Error("a new result was not noticed")
+		t.Error("missed a new result")
 	}
 	known := func(d *Driver) bool {
 		_, ok := d.release.Load().levels.tested(fakeDevice)
@@ -262,7 +262,7 @@ func TestKeptTests(t *testing.T) {
 	}
 	gpu("GPU-????????-????-????-????-????????????")
 	if !known(open("550.54.14", "v1")) {
-		t.Error("a GPU that was not used yet is another one")
+		t.Error("a GPU without UUID counts as another GPU")
 	}
 	gpu("GPU-9999")
 	if known(open("550.54.14", "v1")) {
@@ -274,7 +274,7 @@ func TestKeptTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if known(open("550.54.14", "v1")) {
-		t.Error("a file that others can write is used")
+		t.Error("used a file that others can write")
 	}
 	_ = os.Chmod(path, 0o644)
 	if err := os.WriteFile(path, []byte("{nonsense"), 0o644); err != nil {

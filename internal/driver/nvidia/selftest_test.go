@@ -248,7 +248,7 @@ func TestUnlistedDriverOnRequest(t *testing.T) {
 
 // A test waits for an idle GPU: without limit if no level depends on it, else a minute.
 // Inconclusive tests back off.
-func TestWhenATestIsDue(t *testing.T) {
+func TestSelfTestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for version, most := range map[string]time.Duration{measuredVersion: 24 * time.Hour, "550.54.14": busyWait + testPoll} {
 			d := gated(newFakeRM(), version)

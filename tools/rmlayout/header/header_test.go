@@ -51,7 +51,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%d %v", n, err)
 	}
 	if _, err := f.Number("absent"); err == nil {
-		t.Error("a number that is not there")
+		t.Error("evaluated a missing constant")
 	}
 	if names := f.Names("A"); !slices.Equal(names, []string{"ALIAS"}) {
 		t.Error(names)

@@ -82,7 +82,7 @@ func read(t *testing.T, name string) interfaceData {
 			s, f, _ := strings.Cut(w[1], ".")
 			d.structs[s][f] = header.Field{Name: f, Offset: int(number(w[2])), Size: int(number(w[3]))}
 		default:
-			t.Fatalf("%s: %q: the tags of this branch differ, or the line is not known", name, lines.Text())
+			t.Fatalf("%s: %q: the tags of this branch differ, or the line is unknown", name, lines.Text())
 		}
 	}
 	return d
