@@ -69,19 +69,22 @@ const detachTime = 2 * time.Second
 // Detach ends the session of an attached process. Without an error the process is free.
 func (srv *Server) Detach(ctx context.Context, pid int) error {
 	var freed <-chan struct{}
-	err := error(loop.ErrUnknownPID)
+	var joined error
 	for _, s := range srv.all() {
 		switch {
 		case s.PID != pid:
-		case !s.Attached:
-			return errors.New("the process has joined by itself")
-		default:
-			freed, err = s.freed, nil
+		case s.Attached:
+			freed = s.freed
 			go s.end(false, "detached")
+		default:
+			joined = errors.New("the process has joined by itself")
 		}
 	}
-	if err != nil {
-		return err
+	switch {
+	case joined != nil:
+		return joined
+	case freed == nil:
+		return loop.ErrUnknownPID
 	}
 	timer := time.NewTimer(detachTime)
 	defer timer.Stop()
