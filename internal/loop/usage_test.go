@@ -21,8 +21,8 @@ func TestGPUTimes(t *testing.T) {
 		g.note(now, q)
 	}
 	set(150, a, true, 0)                    // both
-	set(200, b, true, model.LevelInterrupt) // a alone
-	set(260, a, false, 0)                   // nobody: b is stopped
+	set(200, b, true, model.LevelInterrupt) // a only
+	set(260, a, false, 0)                   // none: b is suspended
 	set(300, b, true, 0)                    // b again
 	set(310, b, true, 0)                    // no change
 	for q, want := range map[*queue]time.Duration{a: 110, b: 100 + 20} {

@@ -43,7 +43,7 @@ func TestHintsOfAProcess(t *testing.T) {
 	if v.Hint.Priority != 4 || v.Hint.SLO.P() != 99.5 || v.Hint.SLO.Latency.Milliseconds() != 20 {
 		t.Errorf("%+v", v.Hint)
 	}
-	// A policy is nothing for a program to choose here.
+	// Only a private daemon lets a program choose the policy.
 	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPolicy | wire.HintK, K: 2}, "FIFO")
 	sessiontest.Await(t, "k is taken", func() bool { return h.Only(t).Hint.K == 2 })
 	var policy string
@@ -61,7 +61,7 @@ func TestHintsOfAProcess(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	// Too many at once wait, and the last one counts.
+	// Hints beyond the limit wait, and the last one counts.
 	for i := range 1000 {
 		c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization, Utilization: int64(i % 100)}, "")
 	}
@@ -126,7 +126,7 @@ func TestStreamsAreQueues(t *testing.T) {
 	sessiontest.Await(t, "the lower stream is held", func() bool { return c.Held(2) && !c.Held(1) })
 	c.Hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 9}, "")
 	sessiontest.Await(t, "and the other one after a hint", func() bool { return c.Held(1) && !c.Held(2) })
-	// A hint about the process keeps what was said about the queue.
+	// A hint about the process keeps the hint about the queue.
 	if _, err := h.SetHint(context.Background(), os.Getpid(), true, toPriority(5)); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestStreamsAreQueues(t *testing.T) {
 	if qs[0].Hint.Priority != 5 || qs[1].Hint.Priority != 8 || qs[2].Hint.Priority != 9 {
 		t.Errorf("priorities %d, %d, %d", qs[0].Hint.Priority, qs[1].Hint.Priority, qs[2].Hint.Priority)
 	}
-	// A hint about a queue that is gone meets nobody.
+	// A hint about a destroyed queue has no effect.
 	c.Busy(2, false)
 	old := wire.HintFrame{Queue: 2, Generation: c.Page.Queue(2).Generation, Hint: wire.Hint{Said: wire.HintPriority, Priority: 200}}
 	c.Page.DestroyQueue(2)
@@ -146,7 +146,7 @@ func TestStreamsAreQueues(t *testing.T) {
 	if p := h.Only(t).Queues[2].Hint.Priority; p != 5 {
 		t.Errorf("the new queue has priority %d", p)
 	}
-	// Somebody else's word about a queue counts until the program says something else about the same.
+	// The hint of a control client stays in force until the program changes the same field.
 	ok := func(*model.Hint) error { return nil }
 	var change model.HintChange
 	change.Set("priority", model.HintValue{Number: 40})
@@ -155,12 +155,12 @@ func TestStreamsAreQueues(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := h.SetQueueHint(context.Background(), os.Getpid(), 77, true, change, ok); !errors.Is(err, loop.ErrUnknownQueue) {
-		t.Errorf("a queue that is not there: %v", err)
+		t.Errorf("an unknown queue: %v", err)
 	}
 	c.Hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 11}, "")
-	sessiontest.Await(t, "the program's newer word counts", func() bool { return h.Only(t).Queues[2].Hint.Priority == 11 })
+	sessiontest.Await(t, "the program's newer hint counts", func() bool { return h.Only(t).Queues[2].Hint.Priority == 11 })
 	if q := h.Only(t).Queues[2]; q.Hint.Deadline.Milliseconds() != 7 {
-		t.Errorf("what the program did not speak of is gone: %+v", q.Hint)
+		t.Errorf("a field that the program did not set is gone: %+v", q.Hint)
 	}
 	c.Page.DestroyQueue(1)
 	c.Page.DestroyQueue(2)

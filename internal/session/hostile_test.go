@@ -55,7 +55,7 @@ func TestGangsAreAUsersOwn(t *testing.T) {
 			t.Errorf("uid %d: gang %q, its queue's %q", v.UID, v.Hint.Gang, v.Queues[0].Hint.Gang)
 		}
 	}
-	// Held by hand: the stranger's own affair.
+	// Holding the other user's process does not hold root's gang.
 	if err := h.SetHeld(ctx, all[1].PID, true); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestGangsAreAUsersOwn(t *testing.T) {
 	if root.Held(0) {
 		t.Error("a stranger stopped root's gang")
 	}
-	// Also when the name comes later, for the process and for a queue.
+	// The same holds for a later hint about the process or a queue.
 	stranger.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintUtilization | wire.HintGang, Utilization: 7, Gang: [64]byte{'t', 'r', 'a', 'i', 'n'}}, "")
 	stranger.Hint(t, 0, wire.Hint{Said: wire.HintGang, Gang: [64]byte{'t', 'r', 'a', 'i', 'n'}}, "")
 	sessiontest.Await(t, "the hint is taken", func() bool {
@@ -216,7 +216,7 @@ func TestLockIsOursAlone(t *testing.T) {
 	}
 	if lock, err := session.TakeLock(dir); err == nil {
 		lock.Release()
-		t.Error("somebody else's file was taken")
+		t.Error("the file of another user was used")
 	} else if !strings.Contains(err.Error(), "65534") {
 		t.Error(err)
 	}

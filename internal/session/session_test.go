@@ -65,7 +65,7 @@ func TestHardwareIsUsedWhenObjectsArrive(t *testing.T) {
 	}
 	_, d1 := low.Page.Lease()
 	sessiontest.Await(t, "deadline moves", func() bool { _, d := low.Page.Lease(); return d > d1 })
-	// The client says it had to help itself: the suspension is made anew.
+	// After the client has recovered by itself, the daemon suspends it again.
 	e1, _ := low.Page.Lease()
 	low.Page.SetRecovered(e1)
 	sessiontest.Await(t, "a new epoch", func() bool {
@@ -187,7 +187,7 @@ func TestCloseResumesAll(t *testing.T) {
 	sessiontest.Await(t, "suspended", func() bool { return h.Hardware(0).Now().Suspend != 0 && gated.Held(0) })
 	h.Close()
 	if h.Hardware(0).Now() != (model.Desired{Queue: h.Hardware(0).Now().Queue}) || gated.Held(0) {
-		t.Error("somebody is still suspended")
+		t.Error("a client is still suspended")
 	}
 	if !h.Hardware(0).Closed.Load() {
 		t.Error("files still open")
