@@ -48,7 +48,7 @@ type Split struct {
 	Idle      float64 `json:"idle"`
 }
 
-// ErrProof means that the run did not prove what the modes claim. No table is printed and no result
+// ErrProof means that the run lacks proof of the modes' claims. No table is printed and no result
 // is written then.
 var ErrProof = errors.New("proof failed")
 

@@ -22,7 +22,7 @@ type Device interface {
 	Record(ctx context.Context, w Window) ([]Segment, []Wait, error)
 }
 
-// DeviceProcess is what the device counted for one process.
+// DeviceProcess holds the device's counters of one process.
 type DeviceProcess struct {
 	Kernels     uint64
 	Preemptions uint64        // in mid-kernel

@@ -26,7 +26,7 @@ const (
 	FaultTimesliceIgnored = "timeslice-ignored" // the device acknowledges timeslices and ignores them
 )
 
-// Rig is what the tenants run on: a daemon and, unless the GPU is real, a virtual device.
+// Rig is the environment of the tenants: a daemon and, unless the GPU is real, a virtual device.
 type Rig struct {
 	Exe        string // this program
 	Dir        string // sockets

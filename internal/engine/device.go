@@ -24,14 +24,14 @@ type device struct {
 	wake      model.Time
 
 	pending bool // something happened since the last decision
-	// stale: queues came, went or changed, so their order, processes, services
-	// and groups must be found anew. The rest is recomputed at every decision.
+	// stale means that queues were added, removed or changed, so their order,
+	// processes, services and groups must be rebuilt before the next decision.
 	stale bool
 	epoch uint64 // the last one given to a service
 }
 
-// restructure asks for a rebuild at the next decision: many queues come and go
-// at the same time.
+// restructure requests a rebuild at the next decision, because many queues may
+// change at the same time.
 func (d *device) restructure() { d.pending, d.stale = true, true }
 
 func (d *device) queue(r *record) *policy.Queue { return &d.view.Queues[r.index] }
@@ -69,7 +69,7 @@ func (d *device) sort() {
 	}
 }
 
-// rebuild finds what depends on which queues there are and on their hints.
+// rebuild recomputes everything that depends on the set of queues and their hints.
 func (d *device) rebuild(cfg *Config) {
 	d.stale = false
 	d.sort()
@@ -178,7 +178,7 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 	}
 	d.refresh(now, &e.cfg)
 	d.pending = false
-	e.updateProgress(now, d) // for what the applications did
+	e.updateProgress(now, d) // accounts for changes by applications
 	e.stats.Decisions++
 
 	var plan model.Plan
@@ -212,7 +212,7 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 	}
 	d.busyChanged = d.busyChanged[:0]
 	if changed {
-		e.updateProgress(now, d) // for what the plan did
+		e.updateProgress(now, d) // accounts for changes by the plan
 	}
 	if e.cfg.Mode != model.ModeOff {
 		d.wake = min(d.wake, max(d.state.StarvesAt(v), now+1))

@@ -39,7 +39,7 @@ type Engine struct {
 	unmanaged map[model.DeviceID]bool
 
 	observer func(*Event)
-	seen     Event // the one the observer looks at
+	seen     Event // passed to the observer
 }
 
 // Stats are counts since the engine was made.
@@ -50,7 +50,7 @@ type Stats struct {
 	Grants      uint64         // quanta granted by the starvation bound
 }
 
-// record is what the engine knows about a queue and policies do not see.
+// record is the engine's state of a queue that policies do not see.
 type record struct {
 	dev    *device
 	gang   *gang

@@ -20,7 +20,7 @@ type gang struct {
 	held    bool // a member may not run, so none does
 }
 
-// regroup finds the gangs after queues came, went or changed. The most crowded
+// regroup finds the gangs after queues were added, removed or changed. The most crowded
 // device of a gang leads, because the gang waits longest there.
 func (e *Engine) regroup() {
 	if !e.regrouping {
@@ -124,7 +124,7 @@ func (d *device) admit(now model.Time, g *gang, cfg *Config) {
 	}
 }
 
-// lead takes over what a device decided about the gangs it leads.
+// lead applies a device's decision about the gangs it leads.
 func (e *Engine) lead(now model.Time, d *device) {
 	if e.cfg.Mode == model.ModeOff || e.cfg.Mode == model.ModeTimeslice {
 		return

@@ -40,7 +40,7 @@ type gpu struct {
 	now     model.Time
 	wake    model.Time
 	cur     int // holder of the chip, -1: nobody
-	last    int // who had it last: an idle chip goes on behind it
+	last    int // last holder: round robin continues after it
 	slice   time.Duration
 	cost    time.Duration // switching to go before cur works
 	switchT time.Duration

@@ -15,7 +15,7 @@ import (
 func TestNewcomer(t *testing.T) {
 	const before, after = time.Minute, 2 * time.Second
 	for _, name := range []string{"UP", "PUP", "SPUP", "CFS", "RR"} {
-		for _, sliced := range []bool{false, true} { // till the newcomer comes, which has no slices
+		for _, sliced := range []bool{false, true} { // until the newcomer arrives, which has no slices
 			t.Run(fmt.Sprintf("%s-%v", name, sliced), func(t *testing.T) {
 				cfg := DefaultConfig()
 				cfg.Policy, cfg.StarvationBound = name, 0

@@ -88,8 +88,8 @@ func (e *Engine) saw(ev Event) {
 	}
 }
 
-// Do does to the engine what an event says. For EventDecide it returns the engine's own
-// answer, which may differ from the event's.
+// Do applies an event to the engine. For EventDecide it returns the engine's own decision,
+// which may differ from the recorded one.
 func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 	switch ev.Kind {
 	case EventAdd:

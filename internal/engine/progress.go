@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// switchCost is what a chance to progress costs before it yields anything: a
-	// switch in and a switch out.
+	// switchCost is the overhead of one chance to progress: a switch in and a
+	// switch out.
 	switchCost = 400 * time.Microsecond
 	// realProgress ends a wait. Many chances that are each too short for a switch
 	// are no progress.

@@ -51,7 +51,7 @@ func TestShares(t *testing.T) {
 						}
 						slack := 0.03
 						if name == "SPUP" {
-							slack = 0.05 // what switching costs counts as had
+							slack = 0.05 // the cost of switching counts as service
 						}
 						if math.Abs(got-want) > slack*want+0.004 {
 							t.Errorf("tenant %d has %.4f of the chip, wants %.4f", i, got, want)

@@ -99,7 +99,7 @@ func TestMarkRequest(t *testing.T) {
 	e.AddQueue(simStart, model.Queue{ID: id, PID: 7, Hint: model.Hint{SLO: model.SLO{Latency: 20 * ms}}, Level: model.LevelInterrupt, Slices: true})
 	now := simStart
 	e.Decide(now)
-	e.MarkRequest(now, 99, true) // a stranger is nothing
+	e.MarkRequest(now, 99, true) // an unknown process is ignored
 	for range 50 {
 		e.MarkRequest(now, 7, true)
 		e.MarkRequest(now.Add(ms), 7, true)
@@ -114,7 +114,7 @@ func TestMarkRequest(t *testing.T) {
 	if st.Requests != 100 || st.Estimate < 10*ms || st.Estimate > 11*ms || st.State != policy.SLOMet {
 		t.Errorf("status %+v", st)
 	}
-	e.MarkRequest(now, 7, false) // an end without a begin is nothing
+	e.MarkRequest(now, 7, false) // an end without a begin is ignored
 	if again := e.SLOs()[0]; again.Requests != 100 {
 		t.Errorf("status %+v", again)
 	}

@@ -55,7 +55,7 @@ func (e *Engine) Snapshot(model.Time) []QueueState {
 // work: it is suspended, or slices of others with work keep it from that.
 func (e *Engine) Kept(id model.QueueID) bool {
 	r := e.queues[id]
-	if r == nil || r.dev.stale { // about to be decided anew
+	if r == nil || r.dev.stale { // a new decision is pending
 		return false
 	}
 	mine := r.dev.queue(r).Verdict

@@ -120,7 +120,7 @@ func inversionHistory(s source, name string) {
 	}
 	g := newGPU(s, cfg, tenants...)
 	g.run(800 * ms)
-	allowed := 500 * us // one switch, and another for one that is higher still and comes meanwhile
+	allowed := 500 * us // one switch, and another for an even higher tenant that arrives meanwhile
 	if cfg.StarvationBound > 0 {
 		allowed += cfg.Quantum
 	}
@@ -161,7 +161,7 @@ func shareHistory(s source, name string) {
 		}
 		slack := 0.05*share + float64(2*cfg.Quantum)/float64(length)
 		if bound := cfg.StarvationBound; bound > 0 && share*bound.Seconds() < 2*cfg.Timeslice.Seconds() {
-			slack += cfg.Quantum.Seconds() / bound.Seconds() // its turns are further apart than anybody may wait
+			slack += cfg.Quantum.Seconds() / bound.Seconds() // turns are further apart than the starvation bound
 		}
 		if strict && cfg.Mode == model.ModeLive {
 			slack += min(cfg.Timeslice.Seconds()/cfg.Window.Seconds(), share/4)

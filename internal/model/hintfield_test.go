@@ -84,7 +84,7 @@ func TestHintChange(t *testing.T) {
 	}
 }
 
-// FuzzHintParse: whatever somebody writes is a value in range, or an error that says what is.
+// FuzzHintParse checks that any text gives a value in range, or an error with the range.
 func FuzzHintParse(f *testing.F) {
 	for i, text := range []string{"10", "-256", "auto", "20ms", "1h", "P99.9", "NaN", "true", "ranks", "", "9223372036854775808", "-9223372036854775808ns", "1e400"} {
 		f.Add(uint8(i), text)

@@ -67,7 +67,7 @@ func (m *mlfqQueue) charge(v *View, got time.Duration) {
 	}
 }
 
-// turn is what is left to a queue in its tier.
+// turn returns a queue's remaining time in its tier.
 func (m *mlfqQueue) turn(v *View) time.Duration {
 	if m.tier == mlfqTiers-1 {
 		return mlfqAllotment(v, m.tier)

@@ -8,8 +8,8 @@
 // decision can be replayed.
 //
 // A new policy is one file with a type that has a Decide method, one line in
-// registry.go and one page in docs/policies. Its memory is a type of its own,
-// named by the last parameter of Decide. The scheduler applies the starvation
+// registry.go and one page in docs/policies. Its state is a separate type, the
+// last parameter of Decide. The scheduler applies the starvation
 // bound (starve.go) and group scheduling (group.go) to every policy.
 package policy
 
@@ -19,9 +19,8 @@ import (
 	"xsched/internal/model"
 )
 
-// Policy turns what is known about one device into a plan. S is what the
-// policy remembers about a device; its zero value is a device never seen
-// before. Only Decide reads or writes it.
+// Policy turns the view of one device into a plan. S is the policy's state of a
+// device; the zero value is the state of a new device. Only Decide accesses it.
 type Policy[S any] interface {
 	// Decide returns one verdict per queue of the view, in its order, and the
 	// latest time at which to ask again (model.Never: only after a change).

@@ -61,7 +61,7 @@ func Number(name string) int {
 	return e.number
 }
 
-// Summary says in a few words what a policy does, "" for an unknown one.
+// Summary returns a short description of a policy, "" for an unknown one.
 func Summary(name string) string {
 	_, e := lookup(name)
 	return e.summary

@@ -12,8 +12,8 @@ type Scheduler struct {
 	ranker Ranker // nil: rank is priority
 }
 
-// State is what a scheduler remembers about one device. The engine keeps it
-// between decisions and never looks inside.
+// State is a scheduler's state of one device. The engine keeps it between
+// decisions; its content is opaque to the engine.
 type State struct {
 	policy any // *S of the policy
 	grant  grant
@@ -41,7 +41,7 @@ func erase[S any](p Policy[S]) erased {
 // Name is the name of the policy in the registry.
 func (s *Scheduler) Name() string { return s.name }
 
-// NewState returns the state of a device about which nothing is remembered.
+// NewState returns the state of a new device.
 func (s *Scheduler) NewState() *State { return &State{policy: s.policy.newState()} }
 
 // Rank is the rank of a queue under this policy.

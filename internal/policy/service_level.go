@@ -38,7 +38,7 @@ type Request struct {
 // maxOpen bounds the requests in progress that are tracked per service.
 const maxOpen = 64
 
-// NewService returns a service about which nothing is known.
+// NewService returns a service without history.
 func NewService(pid int, target model.SLO, epoch uint64) *Service {
 	return &Service{PID: pid, Target: target, Epoch: epoch}
 }
@@ -134,11 +134,11 @@ type SLOStatus struct {
 	Requests int           // seen so far
 	Estimate time.Duration // of the percentile
 	Missed   float64       // part of the recent requests above the target
-	Room     string        // what the others have beside it; "" unless the policy is SLO
+	Room     string        // room left to the other queues; "" unless the policy is SLO
 }
 
 const (
-	// enough is the number of requests below which nothing is said.
+	// enough is the minimum number of requests for a verdict.
 	enough = 20
 	// near is the part of the target that counts as close to it.
 	near = 0.9
@@ -161,8 +161,8 @@ func (s *Scheduler) SLOs(v *View, st *State, device model.DeviceID, out []SLOSta
 	return out
 }
 
-// judge says whether a target is met, and why not. control is nil unless the
-// policy is SLO.
+// judge returns whether a target is met, and the reason if not. control is nil
+// unless the policy is SLO.
 func judge(v *View, s *Service, control *sloState, estimate time.Duration) (SLOState, string) {
 	misses := s.all.missed() > s.allowed()
 	switch {

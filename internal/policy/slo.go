@@ -8,9 +8,9 @@ import (
 	"xsched/internal/model"
 )
 
-// SLO gives services with a latency target what they need for it, and the rest
-// of the chip to the others ("lows"). Services rank above all lows. How much room
-// the lows have beside them is one of a few steps:
+// SLO gives services with a latency target the time they need for it, and the
+// rest of the device to the others ("lows"). Services rank above all lows. The
+// room of the lows is one of a few steps:
 //
 //	closed     lows are suspended while a service works, and up to 5 ms after it
 //	protected  as HPF: one low at a time, which the hardware leaves for the service
@@ -28,7 +28,7 @@ import (
 // them does not help.
 type SLO struct{}
 
-// room is how much the lows have beside the services.
+// room is the share that the services leave to the lows.
 type room int
 
 const (
@@ -74,7 +74,7 @@ const (
 	switchCost = 200 * time.Microsecond
 )
 
-// sloState is what SLO remembers about a device.
+// sloState is the state of SLO for a device.
 type sloState struct {
 	turn   turn
 	room   room
@@ -86,7 +86,7 @@ type sloState struct {
 	services map[int]*sloService // by PID
 }
 
-// sloService is what SLO remembers about a service.
+// sloService is the state of SLO for a service.
 type sloService struct {
 	epoch   uint64
 	recent  quantile      // requests that began and ended in the current room
@@ -124,7 +124,7 @@ func (SLO) Decide(now model.Time, v *View, s *sloState) (model.Plan, model.Time)
 	return hpf{high: service, low: low}.decide(now, v, &s.turn)
 }
 
-// observe takes over the requests that finished since the last decision, and
+// observe evaluates the requests that finished since the last decision, and
 // reports whether there were any.
 func (s *sloState) observe(v *View) bool {
 	if len(v.Services) == 0 {
@@ -175,8 +175,8 @@ func (s *sloState) adjust(now model.Time, v *View) {
 			}
 		}
 		fails := h.missed() > service.allowed()
-		// One miss among few requests says nothing about a percentile and would
-		// cost the lows half a minute. Two are enough to leave a step on trial.
+		// One miss among few requests is no evidence about a percentile and would
+		// cost the lows half a minute. Two suffice to leave a step on trial.
 		missing = missing || fails && h.misses >= 2 && (h.samples >= enough || s.room > roomProtected)
 		ready = ready && (h.samples >= 2*enough || service.Busy == 0 && h.samples == 0)
 		spared = spared && !fails && float64(h.value(target.P())) <= margin*float64(target.Latency)
@@ -230,7 +230,7 @@ func (s *sloState) affords(v *View, r room) bool {
 	return true
 }
 
-// enter begins a step. Measurements from another step say nothing about it.
+// enter begins a step and discards the measurements of the previous one.
 func (s *sloState) enter(now model.Time, r room) {
 	s.room, s.since = r, now
 	for _, m := range s.services {

@@ -55,13 +55,13 @@ func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Tim
 	return plan, wake
 }
 
-// usage is what the processes of a device used in the current window.
+// usage is the GPU time of a device's processes in the current window.
 type usage struct {
 	*View
 	end   model.Time      // of the window
 	used  []time.Duration // by process
 	ready []int           // queues with work, by process
-	left  []time.Duration // what the process of each queue may still use; noQuota: all
+	left  []time.Duration // remaining quota of each queue's process, or noQuota
 	round time.Duration   // slices of the queues that progress
 	least int             // the smallest utilization
 }

@@ -10,9 +10,9 @@ import (
 	"xsched/internal/model"
 )
 
-// View is what a policy may know about one device. Queues on different devices
-// do not compete, so each device has a view of its own. The engine owns it;
-// policies only read it.
+// View is a policy's input for one device. Queues on different devices do not
+// compete, so each device has its own view. The engine owns it; policies only
+// read it.
 type View struct {
 	// Queues are ordered by rank, highest first, then by ID.
 	Queues []Queue
@@ -192,13 +192,13 @@ func (c Contention) Progresses(q *Queue, p model.Verdict) bool {
 	return !tiny(p)
 }
 
-// perQueue is what a policy remembers about each queue, in the order of the view.
+// perQueue is a policy's state of each queue, in the order of the view.
 type perQueue[T any] struct {
 	ids []model.QueueID
 	of  []T
 }
 
-// align follows queues that came, went or moved. A new queue gets fresh.
+// align follows added, removed and moved queues. A new queue gets fresh.
 func (m *perQueue[T]) align(v *View, fresh func(q *Queue) T) {
 	same := len(m.ids) == len(v.Queues)
 	for i := 0; same && i < len(m.ids); i++ {

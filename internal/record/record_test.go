@@ -30,7 +30,7 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-// life drives an engine through random events, and notes what an observer sees.
+// life drives an engine through random events and records the observed ones.
 type life struct {
 	e    *engine.Engine
 	now  model.Time
@@ -69,7 +69,7 @@ func clone(ev *engine.Event) engine.Event {
 	return c
 }
 
-// step does one thing; pick returns a number below n.
+// step performs one random event; pick returns a number below n.
 func (s *life) step(pick func(n int) int) {
 	s.now += model.Time(1 + pick(3_000_000))
 	hint := model.Hint{Priority: model.Priority(pick(5) - 2), Utilization: pick(100), Deadline: time.Duration(pick(1000)) * time.Millisecond}
@@ -218,7 +218,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// recorded is a queue without what the engine derives.
+// recorded is a queue without derived fields.
 func recorded(q *model.Queue) *model.Queue {
 	return &model.Queue{
 		ID: q.ID, PID: q.PID, Device: q.Device, Hint: q.Hint, Level: q.Level, Slices: q.Slices, Busy: q.Busy, ChangedAt: q.ChangedAt,

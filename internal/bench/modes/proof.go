@@ -16,8 +16,8 @@ import (
 type turnEvidence struct {
 	mode, policy string
 
-	global   int    // processes of the program that the global daemon knows
-	own      int    // that its private daemon knows
+	global   int    // processes of the program at the global daemon
+	own      int    // at its private daemon
 	inForce  string // policy of the daemon that schedules it
 	touched  uint64 // operations of the global daemon in this turn
 	stops    uint64 // preemptions and yields by the program's daemon in this turn
@@ -100,7 +100,7 @@ func (ev *turnEvidence) end(ctx context.Context, r *bench.Rig, f *family) error 
 
 func operations(s control.Stats) uint64 { return s.Suspends + s.GateHolds + s.TimesliceSets }
 
-// record is what the device did for a program that schedules itself.
+// record is the device's record of a program that schedules itself.
 func (f *family) record(ctx context.Context) ([]bench.Segment, error) {
 	samples := f.low.Samples()
 	if f.mode != SchedulerAPP || len(samples) == 0 {
@@ -113,7 +113,7 @@ func (f *family) record(ctx context.Context) ([]bench.Segment, error) {
 	return segments, nil
 }
 
-// count reads what the daemons and the device have counted so far.
+// count reads the counters of the daemons and the device.
 func (ev *turnEvidence) count(ctx context.Context, r *bench.Rig, f *family) error {
 	global, err := f.known(ctx, r.Daemon)
 	if err != nil {
@@ -226,7 +226,7 @@ func (ev *turnEvidence) checks() []bench.Check {
 	return out
 }
 
-// inert says that a daemon scheduled nothing.
+// inert reports whether a daemon scheduled nothing.
 func (ev *turnEvidence) inert() string {
 	switch {
 	case ev.stops == 0:

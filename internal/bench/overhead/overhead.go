@@ -35,7 +35,7 @@ const (
 	overheadPairs    = 5 // runs of the launch loop with and without the shim
 )
 
-// Options say what to measure with.
+// Options configure a measurement.
 type Options struct {
 	// Null is the folder of the null driver and its launch loop (make null).
 	Null string
@@ -82,7 +82,7 @@ type DecisionCost struct {
 	OK     bool    `json:"ok"`
 }
 
-// OK says whether every budget is kept.
+// OK reports whether all figures are within their budgets.
 func (o *Result) OK() bool { return o.Hook.OK && o.Pair.OK && o.Wake.OK && o.Decision.OK }
 
 // Measure measures all of it, one after the other.
