@@ -130,8 +130,8 @@ func (l *Lease) Tick(now model.Time) (void bool) {
 	return void
 }
 
-// expire voids holds past their deadline. An expired deadline is never extended, because the client
-// may be recovering right now.
+// expire voids holds that are past the deadline or that the client undid. An expired deadline is
+// never extended, because the client may be recovering right now.
 func (l *Lease) expire(now model.Time) {
 	recovered := l.page.RecoveredEpoch()
 	late := l.deadline != 0 && now > l.deadline

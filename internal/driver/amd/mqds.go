@@ -90,8 +90,8 @@ func ParseMQDs(r io.Reader) ([]ProcessMQDs, error) {
 	return out, err
 }
 
-// parseMQDProcess parses "Process 94314 PASID 0x8001:". AMD's DKMS driver prints the PASID in
-// decimal.
+// parseMQDProcess parses "Process 94314 PASID 0x8001:". AMD's own driver package prints
+// the PASID in decimal.
 func parseMQDProcess(text string) (p ProcessMQDs, err error) {
 	words := strings.Fields(strings.TrimSuffix(text, ":"))
 	if len(words) != 4 || words[2] != "PASID" {

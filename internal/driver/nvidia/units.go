@@ -104,7 +104,7 @@ func (s *Objects) capabilities() map[model.DeviceID]driver.Capability {
 	return out
 }
 
-// noChannel explains a missing channel: MPS if running, else otherwise.
+// noChannel explains a missing channel: MPS if it is running, or else the given reason.
 func (s *Objects) noChannel(otherwise string) string {
 	if why := s.driver.mps.reason(); why != "" {
 		return why

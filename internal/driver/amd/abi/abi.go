@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package abi is the part of the amdkfd interface that XSched and its virtual device use, in the
-// driver's spelling. Many distributions ship a header without the debugger requests, hence the
-// copy.
+// driver's spelling. Many distributions ship a header without the debugger requests, so the
+// numbers are defined here.
 package abi
 
 import "structs"
