@@ -159,7 +159,7 @@ func (l *limitListener) give(uid int) {
 	}
 }
 
-// unixPeer asks the kernel who connected.
+// unixPeer reads the peer credentials of a connection.
 func unixPeer(conn net.Conn) (peer, error) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {

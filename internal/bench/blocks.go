@@ -28,7 +28,7 @@ func (w Window) Overlap(from, to int64) int64 {
 	return max(min(to, w.To)-max(from, w.From), 0)
 }
 
-// Trim is what is dropped of a block. At the start the new mode has to take effect.
+// Trim is the dropped part of a block. At the start the new mode has to take effect.
 // At the end a request still in flight would complete under the next mode.
 type Trim struct{ Head, Tail time.Duration }
 

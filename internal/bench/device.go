@@ -17,7 +17,7 @@ import (
 // Device is the ground truth: the device's own record. Only the virtual GPU has one.
 type Device interface {
 	Processes(ctx context.Context) (map[int]DeviceProcess, error)
-	// Record returns who held the device in an interval, and how long the kernels submitted in
+	// Record returns the holders of the device in an interval, and how long the kernels submitted in
 	// it waited.
 	Record(ctx context.Context, w Window) ([]Segment, []Wait, error)
 }

@@ -50,7 +50,7 @@ func locate(n *yaml.Node, path string) int {
 // checker collects the first mistake in a scenario.
 type checker struct {
 	root *yaml.Node // nil: not from a file
-	at   string     // path of what is checked now
+	at   string     // path of the current value
 	name string     // of the tenant checked now
 	err  error
 }

@@ -40,8 +40,8 @@ func formsOf(era string) ([]form, error) {
 	return nil, fmt.Errorf("unknown era %q", era)
 }
 
-// who appends the process and thread field.
-func (f form) who(b []byte, pid int, tid uint64) []byte {
+// writer appends the process and thread field.
+func (f form) writer(b []byte, pid int, tid uint64) []byte {
 	number := func(before string, v int64, base int, after string) {
 		b = append(b, before...)
 		b = strconv.AppendInt(b, v, base)

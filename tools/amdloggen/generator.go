@@ -260,7 +260,7 @@ func (g *generator) prefix(level int, file string, number int, p *program, t int
 	}
 	g.line = append(g.line, ": "...)
 	g.line = strconv.AppendUint(g.line, g.now, 10)
-	g.line = g.form.who(g.line, p.pid, p.tids[t])
+	g.line = g.form.writer(g.line, p.pid, p.tids[t])
 }
 
 // end writes the line out.

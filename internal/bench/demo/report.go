@@ -106,7 +106,7 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	p.Add(report.Block{Heading: "Proof", Table: proof, Soft: "A failed check suppresses the report."})
 }
 
-// lanesOf turns the device's record of a window into lanes: who ran, and who had work and waited. A
+// lanesOf turns the device's record of a window into lanes: running, and ready but waiting. A
 // low tenant is loaded all the time in every mode but alone. The high tenant waits from a kernel's
 // submission to its start.
 func lanesOf(tenants []*bench.Tenant, segs []bench.Segment, waits []bench.Wait, w bench.Window, alone bool) []report.Lane {

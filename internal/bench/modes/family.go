@@ -113,7 +113,7 @@ func (o *Options) start(ctx context.Context, r *bench.Rig, mode string) (_ *fami
 	}
 	for _, t := range []*bench.Tenant{f.high, f.low} {
 		if err := t.Await(ctx, "R", 30*time.Second); err != nil {
-			if mode == SchedulerAPP && ctx.Err() == nil { // its error message says what is missing
+			if mode == SchedulerAPP && ctx.Err() == nil { // its error message names the missing part
 				return nil, fmt.Errorf("%w (%s): shim intercepts: the program can't schedule itself%s", bench.ErrProof, mode, f.errs.Suffix())
 			}
 			return nil, fmt.Errorf("%w%s", err, f.errs.Suffix())

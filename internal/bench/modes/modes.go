@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modes compares who schedules a program of two processes: nobody, the daemon, a private
+// Package modes compares schedulers of a program of two processes: none, the daemon, a private
 // daemon, or the program itself.
 package modes
 
@@ -173,7 +173,7 @@ func (o *Options) turn(ctx context.Context, r *bench.Rig, row *Row) error {
 	if err := ev.begin(ctx, r, f); err != nil {
 		return err
 	}
-	// First the best-effort process alone, as the reference for what it keeps.
+	// First the best-effort process alone, as the reference for its throughput.
 	if err := f.low.Tell("loop"); err != nil {
 		return err
 	}

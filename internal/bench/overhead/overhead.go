@@ -180,7 +180,7 @@ func measureWake(ctx context.Context, r *bench.Rig, seconds float64) (WakeCost, 
 	if err := unix.SchedSetaffinity(spin.Process.Pid, &core); err != nil {
 		return WakeCost{}, fmt.Errorf("pin the spinning process: %w", err)
 	}
-	// The second has no work, but a tenant by itself would not ring: nobody waits for its changes.
+	// The second has no work, but a tenant by itself would not ring, as no queue waits for its changes.
 	var t *bench.Tenant
 	for i := range 2 {
 		started, err := r.StartTenant(i, bench.Workload{HighUS: 90, LowUS: 90})

@@ -180,7 +180,7 @@ func (k *Kernel) open(pid int, name string) *Process {
 	return p
 }
 
-// Exit removes an ended process and its queues, and resumes what it debugged.
+// Exit removes an ended process and its queues, and resumes its debugged processes.
 func (k *Kernel) Exit(pid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -144,7 +144,7 @@ func (e *copyEngine) drop(i int) {
 	e.queue = append(e.queue[:i], e.queue[i+1:]...)
 }
 
-// check re-evaluates what is allowed.
+// check re-evaluates which copies may run.
 func (e *copyEngine) check() {
 	if e.active && !e.late && !e.queue[0].allowed() {
 		e.active = false // keeps its progress and position
