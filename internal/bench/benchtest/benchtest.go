@@ -77,7 +77,7 @@ func tenant(kind string) {
 			switch {
 			case cmd == "loop" && kind == "dies":
 				fmt.Fprintln(os.Stderr, "out of luck")
-				os.Exit(3) //nolint:forbidigo // plays a program that fails
+				os.Exit(3) // plays a program that fails
 			case cmd == "loop" && kind != "steady":
 				for ; n < 3; n++ {
 					fmt.Fprintf(os.Stdout, "I %d %d\n", 1000*n, 1000*n+500)
