@@ -64,6 +64,9 @@ struct xsi_work_platform {
   /* Records an event of ours, made in that context if *event is 0. */
   int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
   int (*event_wait)(uintptr_t event);
+  /* The core needs the event no more. Called with the work lock held, so it must not call the runtime.
+   * NULL: events can be recorded again, and the core keeps them for that. */
+  void (*event_drop)(uintptr_t event);
   /* From the program's threads: waits until the stream is empty. */
   int (*synchronize)(uintptr_t context, uintptr_t stream);
   /* Does what goes into the stream now become part of a graph? */

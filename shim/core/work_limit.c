@@ -40,6 +40,8 @@ static void keep(struct xsi_work_stream *stream, uint64_t incarnation, uintptr_t
   xsi_work_lock();
   if (stream->incarnation == incarnation && stream->context)
     xsi_work_keep_event(stream->context, event);
+  else if (stream->platform->event_drop != NULL)
+    stream->platform->event_drop(event);
   xsi_work_unlock();
 }
 

@@ -428,6 +428,10 @@ uintptr_t xsi_work_spare_event(struct xsi_work_context *context) {
 }
 
 void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event) {
+  if (context->platform->event_drop != NULL) {
+    context->platform->event_drop(event);
+    return;
+  }
   if (context->spare == context->room) {
     unsigned room = context->room ? 2 * context->room : 16;
     uintptr_t *events = realloc(context->events, room * sizeof *events);

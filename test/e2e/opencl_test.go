@@ -96,6 +96,32 @@ func TestOpenCLPreemption(t *testing.T) {
 	_ = p.in.Close()
 }
 
+// TestOpenCLGuests: queues that go while their work runs, commands that wait for the program itself
+// under a limit, and a device that executes inside the enqueue call.
+func TestOpenCLGuests(t *testing.T) {
+	t.Parallel()
+	program := openCL(t)
+	w := newWorld(t)
+	for _, c := range []struct {
+		env  string
+		args []string
+		want string
+	}{
+		{"", []string{"run", "--", program, "churn"}, "references equal\n"},
+		{"", []string{"run", "--level", "1", "--in-flight", "2", "--", program, "user"}, "done\n"},
+		{"POCL_DEVICES=basic", []string{"run", "--", program, "sum"}, native(t, program, "sum")},
+		{"POCL_DEVICES=basic", []string{"run", "--", program, "churn"}, "references equal\n"},
+	} {
+		cmd := exec.CommandContext(t.Context(), xschedPath(t), c.args...)
+		cmd.Env = w.env(c.env)
+		cmd.WaitDelay = time.Minute
+		out, err := cmd.CombinedOutput()
+		if err != nil || string(out) != c.want {
+			t.Errorf("%s xsched %s: %v\n%s\nwant: %s", c.env, strings.Join(c.args, " "), err, out, c.want)
+		}
+	}
+}
+
 // TestOpenCLTools: clinfo and a pyopencl program run unchanged.
 func TestOpenCLTools(t *testing.T) {
 	t.Parallel()

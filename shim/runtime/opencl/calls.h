@@ -4,7 +4,8 @@
  *
  * CALL(kind, name, blocking, event, parameters, arguments): a command goes into `queue`.
  *   kind      LAUNCH, COPY or WORK: how it is counted
- *   blocking  the parameter that makes the call wait for its command, or 0
+ *   blocking  the parameter that makes the call wait for its command, or 0. A blocking write may return
+ *             when its data is copied, before earlier commands are complete: it counts as none.
  *   event     the parameter that returns the command's event, or NULL
  * HAND(result, name, parameters): written by hand in opencl.c
  * USE(result, name, parameters): not hooked; the shim calls it
@@ -125,17 +126,17 @@
   CALL(WORK, clEnqueueWaitForEvents, 0, NULL,                                                      \
        (cl_command_queue queue, cl_uint waits, const cl_event *wait_list),                         \
        (queue, waits, wait_list))                                                                  \
-  CALL(COPY, clEnqueueWriteBuffer, blocking, event,                                                \
+  CALL(COPY, clEnqueueWriteBuffer, 0, event,                                                       \
        (cl_command_queue queue, cl_mem to, cl_bool blocking, size_t offset, size_t bytes,          \
         const void *from, XSI_CL_TAIL),                                                            \
        (queue, to, blocking, offset, bytes, from, waits, wait_list, event))                        \
-  CALL(COPY, clEnqueueWriteBufferRect, blocking, event,                                            \
+  CALL(COPY, clEnqueueWriteBufferRect, 0, event,                                                   \
        (cl_command_queue queue, cl_mem to, cl_bool blocking, const size_t *origin,                 \
         const size_t *host_origin, const size_t *region, size_t row, size_t slice,                 \
         size_t host_row, size_t host_slice, const void *from, XSI_CL_TAIL),                        \
        (queue, to, blocking, origin, host_origin, region, row, slice, host_row, host_slice, from,  \
         waits, wait_list, event))                                                                  \
-  CALL(COPY, clEnqueueWriteImage, blocking, event,                                                 \
+  CALL(COPY, clEnqueueWriteImage, 0, event,                                                        \
        (cl_command_queue queue, cl_mem to, cl_bool blocking, const size_t *origin,                 \
         const size_t *region, size_t row, size_t slice, const void *from, XSI_CL_TAIL),            \
        (queue, to, blocking, origin, region, row, slice, from, waits, wait_list, event))           \
@@ -143,7 +144,7 @@
   HAND(cl_int, clGetEventInfo,                                                                     \
        (cl_event event, cl_event_info name, size_t bytes, void *value, size_t *returned))          \
   HAND(cl_int, clReleaseCommandQueue, (cl_command_queue queue))                                    \
-  HAND(cl_int, clReleaseEvent, (cl_event event))                                                   \
+  HAND(cl_int, clRetainCommandQueue, (cl_command_queue queue))                                     \
   HAND(cl_int, clWaitForEvents, (cl_uint count, const cl_event *events))
 
 #define XSI_CL_USED(USE)                                                                           \
@@ -156,7 +157,8 @@
        cl_uint * count))                                                                           \
   USE(cl_int, clGetDeviceInfo,                                                                     \
       (cl_device_id device, cl_device_info name, size_t bytes, void *value, size_t *returned))     \
-  USE(cl_int, clGetPlatformIDs, (cl_uint room, cl_platform_id * platforms, cl_uint * count))
+  USE(cl_int, clReleaseEvent, (cl_event event))                                                    \
+  USE(cl_int, clRetainEvent, (cl_event event))
 
 #define XSI_CL_SLOT_CALL(kind, name, ...) XSI_CL_##name,
 #define XSI_CL_SLOT(result, name, parameters) XSI_CL_##name,

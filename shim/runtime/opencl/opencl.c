@@ -29,32 +29,57 @@ static bool is_library(const char *path) {
          strstr(name + length, ".so") != NULL;
 }
 
-static int visit(struct dl_phdr_info *object, size_t size, void *path) {
+/* Paths of all copies that are loaded: the loader's own strings go with their library. */
+struct copies {
+  unsigned count;
+  char path[8][1024];
+};
+
+static int visit(struct dl_phdr_info *object, size_t size, void *argument) {
   (void)size;
-  if (!object->dlpi_name || !is_library(object->dlpi_name)) return 0;
-  *(const char **)path = object->dlpi_name;
-  return 1;
+  struct copies *copies = argument;
+  const char *name = object->dlpi_name;
+  if (!name || !is_library(name) || strlen(name) >= sizeof copies->path[0]) return 0;
+  strcpy(copies->path[copies->count++], name);
+  return copies->count == sizeof copies->path / sizeof *copies->path;
 }
 
 // By the path the loader has it under: a library of Python is in no global scope.
 static void *find_library(void) {
   void *handle = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
-  const char *path = NULL;
   if (handle) return handle;
   xsi_runtime_init();
-  return dl_iterate_phdr(visit, &path) ? xsi_runtime_loaded(&library, path) : NULL;
+  struct copies copies = {.count = 0};
+  dl_iterate_phdr(visit, &copies);
+  for (unsigned i = 0; !handle && i < copies.count; i++)
+    handle = xsi_runtime_loaded(&library, copies.path[i]);
+  return handle || !copies.count ? handle : xsi_runtime_loaded(&library, LIBRARY ".so.1");
 }
 
-// An implementation under another name, linked directly.
-static void *absent(unsigned slot) {
-  void *real = xsi_real_dlsym(RTLD_NEXT, xsi_cl_runtime.symbols[slot].name);
+// The first copy may be older than the one that the program means, or have another name.
+static void *find_elsewhere(unsigned slot) {
+  int saved_errno = errno;
+  const char *name = xsi_cl_runtime.symbols[slot].name;
+  struct copies copies = {.count = 0};
+  void *real = NULL;
+  dl_iterate_phdr(visit, &copies);
+  for (unsigned i = 0; !real && i < copies.count; i++) {
+    void *handle = dlopen(copies.path[i], RTLD_LAZY | RTLD_NOLOAD);
+    if (handle) real = xsi_real_dlsym(handle, name);
+    if (handle) dlclose(handle);
+    if (real && xsi_in_shim(real)) real = NULL;
+  }
+  if (!real) real = xsi_real_dlsym(RTLD_NEXT, name);
   if (!real) dlerror(); // ours, not the application's
+  if (real) __atomic_store_n(&real_functions[slot], real, __ATOMIC_RELEASE);
+  errno = saved_errno;
   return real;
 }
 
 void *xsi_cl_slot(unsigned slot) {
   void *real = __atomic_load_n(&real_functions[slot], __ATOMIC_ACQUIRE);
-  return XSI_LIKELY(real != NULL) ? real : xsi_runtime_bind(&xsi_cl_runtime, slot);
+  if (XSI_UNLIKELY(!real)) real = xsi_runtime_bind(&xsi_cl_runtime, slot);
+  return XSI_LIKELY(real != NULL) ? real : find_elsewhere(slot);
 }
 
 // ---- accounting ---------------------------------------------------------------------------
@@ -66,9 +91,12 @@ static bool start(void) {
   static bool registered;
   xsi_runtime_init();
   if (!xsi_options.disabled) {
+    // The watcher must not ask the loader for a function: it holds locks.
+    for (unsigned slot = 0; slot < XSI_CL_SLOTS; slot++)
+      (void)xsi_cl_slot(slot);
     xsi_work_start(&xsi_cl_platform);
     if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
-      xsi_at_fork_child(xsi_cl_markers_reset);
+      xsi_at_fork_child(xsi_cl_queues_reset);
   }
   int now = xsi_options.disabled ? DISABLED : ACTIVE;
   __atomic_store_n(&state, now, __ATOMIC_RELEASE);
@@ -110,25 +138,22 @@ static struct xsi_call begin_launch(uintptr_t queue) {
   return call;
 }
 
-// What the end of a command says about those before it. Of queues that run commands in any order it
-// says nothing; there clFinish and the watcher find the end.
-static bool in_order(cl_command_queue queue) {
-  cl_command_queue_properties properties = 0;
-  return xsi_cl_call(clGetCommandQueueInfo, queue, CL_QUEUE_PROPERTIES, sizeof properties,
-                     &properties, NULL) == CL_SUCCESS &&
-         (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) == 0;
-}
-
 enum kind { LAUNCH, COPY, WORK };
 struct command {
   struct xsi_wait wait;
+  cl_command_queue queue;
+  cl_event mine;   /* asked for where the program asks for none */
   uint64_t before; /* what had landed in the queue */
-  bool waits, ordered;
+  bool tracked, waits, ordered;
 };
 
-XSI_INLINE void begin(struct command *command, enum kind kind, cl_command_queue queue,
-                      cl_bool blocking, const cl_event *event) {
-  command->ordered = XSI_UNLIKELY(blocking || event) && is_active() && in_order(queue);
+// Returns where the real call shall put the event of its command.
+XSI_INLINE cl_event *begin(struct command *command, enum kind kind, cl_command_queue queue,
+                           cl_bool blocking, cl_event *event) {
+  command->queue = queue;
+  command->mine = NULL;
+  command->tracked = queue && is_active();
+  command->ordered = command->tracked && xsi_cl_queue_ordered(queue);
   command->waits = blocking && command->ordered;
   if (command->waits)
     xsi_begin_wait(&account, &command->wait, (uintptr_t)queue);
@@ -136,33 +161,49 @@ XSI_INLINE void begin(struct command *command, enum kind kind, cl_command_queue 
     command->wait.call = begin_launch((uintptr_t)queue);
   else
     command->wait.call = xsi_begin_work(&account, (uintptr_t)queue);
-  if (command->ordered && command->wait.call.work)
-    command->before = xsi_work_mark(command->wait.call.work);
+  if (command->wait.call.work) command->before = xsi_work_mark(command->wait.call.work);
+  if (!command->tracked) return event;
+  xsi_cl_queue_enter(queue);
+  return event ? event : &command->mine;
 }
 
 XSI_INLINE cl_int end(struct command *command, enum kind kind, const cl_event *event,
                       cl_int result) {
   struct xsi_work_stream *stream = command->wait.call.work;
-  if (command->waits) return xsi_end_wait(&command->wait, result);
-  if (kind == LAUNCH)
+  if (command->tracked) { // before the command counts as landed: see xsi_cl_queue_query
+    cl_event last = result == CL_SUCCESS ? (event ? *event : command->mine) : NULL;
+    if (last && event && xsi_cl_call(clRetainEvent, last) != CL_SUCCESS) last = NULL;
+    xsi_cl_queue_leave(command->queue, last);
+  }
+  if (command->waits)
+    xsi_end_wait(&command->wait, result);
+  else if (kind == LAUNCH)
     xsi_end_launch(command->wait.call, result);
   else if (kind == COPY)
     xsi_end_copy(command->wait.call, result);
   else
     xsi_end_work(command->wait.call, result);
+  if (!stream || !event || !*event || result != CL_SUCCESS) return result;
   // Other threads may have put commands behind this one meanwhile; its event says nothing of them.
-  if (command->ordered && stream && event && *event && result == CL_SUCCESS)
+  // In a queue of any order it says nothing of others at all.
+  if (command->ordered && !command->waits)
     xsi_work_event_recorded((uintptr_t)*event, stream, command->before + 1);
+  else
+    xsi_work_event_forget((uintptr_t)*event, false);
   return result;
 }
 
+/* Calls without an event parameter can't be followed; they are rare, and a command behind them can. */
+#define BIND_event(place) event = (place)
+#define BIND_NULL(place) (void)(place)
 #define CALL(kind, name, blocking, event, parameters, arguments)                                   \
   XSI_EXPORT cl_int name parameters {                                                              \
     XSI_CL_REAL(name);                                                                             \
     if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;                                          \
     struct command command;                                                                        \
-    begin(&command, kind, queue, blocking, event);                                                 \
-    return end(&command, kind, event, real arguments);                                             \
+    cl_event *program = event;                                                                     \
+    BIND_##event(begin(&command, kind, queue, blocking, program));                                 \
+    return end(&command, kind, program, real arguments);                                           \
   }                                                                                                \
   XSI_HOOK(name)
 #define HAND(result, name, parameters)
@@ -180,9 +221,10 @@ static void fail(cl_int *error) {
     XSI_CL_REAL(name);                                                                             \
     if (XSI_UNLIKELY(!real)) return fail(error), NULL;                                             \
     struct command command;                                                                        \
-    begin(&command, COPY, queue, blocking, event);                                                 \
+    cl_event *program = event;                                                                     \
+    event = begin(&command, COPY, queue, blocking, event);                                         \
     void *mapped = real arguments;                                                                 \
-    end(&command, COPY, event, mapped ? CL_SUCCESS : CL_INVALID_OPERATION);                        \
+    end(&command, COPY, program, mapped ? CL_SUCCESS : CL_INVALID_OPERATION);                      \
     return mapped;                                                                                 \
   }                                                                                                \
   XSI_HOOK(name)
@@ -240,21 +282,13 @@ XSI_EXPORT cl_int clGetEventInfo(cl_event event, cl_event_info name, size_t byte
 }
 XSI_HOOK(clGetEventInfo)
 
-XSI_EXPORT cl_int clReleaseEvent(cl_event event) {
-  XSI_CL_REAL(clReleaseEvent);
-  cl_uint references = 0;
-  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
-  if (event && enter() &&
-      xsi_cl_call(clGetEventInfo, event, CL_EVENT_REFERENCE_COUNT, sizeof references, &references,
-                  NULL) == CL_SUCCESS &&
-      references == 1)
-    xsi_work_event_forget((uintptr_t)event, true);
-  return real(event);
-}
-XSI_HOOK(clReleaseEvent)
-
 static cl_command_queue created(cl_command_queue queue) {
-  if (queue && enter()) xsi_work_stream_created((uintptr_t)queue);
+  int saved_errno = errno;
+  if (queue && enter()) {
+    xsi_work_stream_created((uintptr_t)queue);
+    xsi_cl_queue_created(queue);
+  }
+  errno = saved_errno;
   return queue;
 }
 
@@ -275,17 +309,21 @@ XSI_EXPORT cl_command_queue clCreateCommandQueueWithProperties(
 }
 XSI_HOOK(clCreateCommandQueueWithProperties)
 
+XSI_EXPORT cl_int clRetainCommandQueue(cl_command_queue queue) {
+  XSI_CL_REAL(clRetainCommandQueue);
+  if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
+  cl_int result = real(queue);
+  if (result == CL_SUCCESS && enter()) xsi_cl_queue_retained(queue);
+  return result;
+}
+XSI_HOOK(clRetainCommandQueue)
+
 XSI_EXPORT cl_int clReleaseCommandQueue(cl_command_queue queue) {
   XSI_CL_REAL(clReleaseCommandQueue);
-  cl_uint references = 0;
   if (XSI_UNLIKELY(!real)) return CL_INVALID_OPERATION;
-  if (queue && enter() &&
-      xsi_cl_call(clGetCommandQueueInfo, queue, CL_QUEUE_REFERENCE_COUNT, sizeof references,
-                  &references, NULL) == CL_SUCCESS &&
-      references == 1) {
-    xsi_work_stream_destroying((uintptr_t)queue);
-    xsi_cl_marker_drop(queue);
-  }
+  int saved_errno = errno;
+  if (queue && enter()) (void)xsi_cl_queue_released(queue);
+  errno = saved_errno;
   return real(queue);
 }
 XSI_HOOK(clReleaseCommandQueue)
@@ -310,5 +348,4 @@ const struct xsi_runtime xsi_cl_runtime = {
     .missing = missing,
     .is_library = is_library,
     .library = find_library,
-    .absent = absent,
 };

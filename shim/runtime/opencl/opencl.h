@@ -6,6 +6,8 @@
 #ifndef XSCHED_OPENCL_H
 #define XSCHED_OPENCL_H
 
+#include <errno.h>
+
 #include "calls.h"
 #include "runtime/account.h"
 #include "runtime/runtime.h"
@@ -13,17 +15,38 @@
 extern const struct xsi_runtime xsi_cl_runtime;        /* opencl.c */
 extern const struct xsi_work_platform xsi_cl_platform; /* platform.c */
 
-void *xsi_cl_slot(unsigned slot); /* the real function; NULL: the library has none */
+void *xsi_cl_slot(unsigned slot); /* the real function; NULL: no library has it */
 #define XSI_CL_REAL(name) __typeof__(&name) real = (__typeof__(&name))xsi_cl_slot(XSI_CL_##name)
-/* Calls the real function. */
+/* Calls the real function on the shim's own behalf: errno stays the application's. */
 #define xsi_cl_call(name, ...)                                                                     \
   ({                                                                                               \
+    int errno_ = errno;                                                                            \
     __typeof__(&name) real_ = (__typeof__(&name))xsi_cl_slot(XSI_CL_##name);                       \
-    real_ ? real_(__VA_ARGS__) : CL_INVALID_OPERATION;                                             \
+    cl_int result_ = real_ ? real_(__VA_ARGS__) : CL_INVALID_OPERATION;                            \
+    errno = errno_;                                                                                \
+    result_;                                                                                       \
   })
 
-/* Forgets what the watcher knows of a queue that is about to go. */
-void xsi_cl_marker_drop(cl_command_queue queue);
-void xsi_cl_markers_reset(void); /* in the child of a fork */
+/* ---- queues.c: the program's queues and the events behind their last commands ---------- */
+
+/* OpenCL has no query for a whole queue. Each command therefore gets an event, and the shim keeps the
+ * event of the last one: in order, its end is the end of all before it. A queue that runs commands in
+ * any order keeps all events that are not complete. The implementation's reference counts include its
+ * own references, so the shim counts the program's. */
+void xsi_cl_queue_created(cl_command_queue queue);
+void xsi_cl_queue_retained(cl_command_queue queue);
+/* True: the program gives up its last reference, and the queue is forgotten. */
+bool xsi_cl_queue_released(cl_command_queue queue);
+bool xsi_cl_queue_ordered(cl_command_queue queue);
+/* Around the real call. end takes over one reference of the event. */
+void xsi_cl_queue_enter(cl_command_queue queue);
+void xsi_cl_queue_leave(cl_command_queue queue, cl_event event);
+/* An event behind everything that was submitted, with a reference for the caller; NULL: none. */
+cl_event xsi_cl_queue_last(cl_command_queue queue);
+enum xsi_work_answer xsi_cl_queue_query(cl_command_queue queue);
+enum xsi_work_answer xsi_cl_status(cl_event event);
+/* Releases an event later, from a call of the program: safe under any lock. */
+void xsi_cl_release_later(cl_event event);
+void xsi_cl_queues_reset(void); /* in the child of a fork */
 
 #endif /* XSCHED_OPENCL_H */

@@ -4,11 +4,11 @@
 
 #include "opencl.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
-#include "core/queue.h"
+#include "core/clock.h"
+#include "core/gate.h"
 
 // ---- devices ------------------------------------------------------------------------
 
@@ -20,21 +20,33 @@ static uint32_t bus_slot(uint32_t bus, uint32_t device, uint32_t function) {
   return (bus & 255) << 8 | (device & 31) << 3 | (function & 7);
 }
 
-// The place of a device among all devices, which is the same in every process of this machine.
-static int ordinal(cl_device_id wanted, uint32_t *place) {
-  cl_platform_id platforms[16];
+static uint32_t hash(const char *text) {
+  uint32_t sum = 2166136261u;
+  for (; *text; text++)
+    sum = (sum ^ (unsigned char)*text) * 16777619u;
+  return sum;
+}
+
+// A device without a PCI address is known by its name, and by its place among devices of that name:
+// the same in every process that has the same platform.
+static int nameless(cl_device_id wanted, uint32_t *slot) {
+  char name[256] = "", other[256];
+  cl_platform_id platform = NULL;
   cl_device_id devices[64];
-  cl_uint platform_count = 0, device_count = 0;
-  *place = 0;
-  if (xsi_cl_call(clGetPlatformIDs, 16, platforms, &platform_count) != CL_SUCCESS) return -ENODEV;
-  for (cl_uint p = 0; p < platform_count && p < 16; p++) {
-    if (xsi_cl_call(clGetDeviceIDs, platforms[p], CL_DEVICE_TYPE_ALL, 64, devices, &device_count) !=
-        CL_SUCCESS)
-      continue;
-    for (cl_uint d = 0; d < device_count && d < 64; d++, ++*place)
-      if (devices[d] == wanted) return 0;
+  cl_uint count = 0;
+  uint32_t place = 0;
+  if (!device_info(wanted, CL_DEVICE_NAME, name, sizeof name - 1) ||
+      !device_info(wanted, CL_DEVICE_PLATFORM, &platform, sizeof platform) ||
+      xsi_cl_call(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, 64, devices, &count) != CL_SUCCESS)
+    return -ENODEV;
+  for (cl_uint i = 0; i < count && i < 64 && devices[i] != wanted; i++) {
+    memset(other, 0, sizeof other);
+    if (device_info(devices[i], CL_DEVICE_NAME, other, sizeof other - 1) &&
+        strcmp(name, other) == 0)
+      place++;
   }
-  return -ENODEV;
+  *slot = (hash(name) & 255) << 8 | (place & 255);
+  return 0;
 }
 
 // The first that answers: the KHR extension, NVIDIA's, AMD's. A CPU device has none of them.
@@ -60,7 +72,7 @@ static int describe(uintptr_t context, struct xsi_work_device *to) {
     to->pci_bus_slot = bus_slot(topology.bus, topology.device, topology.function);
   } else {
     to->pci_domain = XSW_NO_PCI_DOMAIN;
-    return ordinal(device, &to->pci_bus_slot);
+    return nameless(device, &to->pci_bus_slot);
   }
   return 0;
 }
@@ -82,105 +94,40 @@ static int32_t priority_of(uintptr_t queue) {
   return priority == CL_QUEUE_PRIORITY_LOW_KHR ? -1 : 0;
 }
 
-// ---- events of ours -------------------------------------------------------------------
+// ---- events -----------------------------------------------------------------------------
 
-static void release(cl_event event) {
-  if (event) (void)xsi_cl_call(clReleaseEvent, event);
-}
-
-static enum xsi_work_answer status(cl_event event) {
-  cl_int now = CL_COMPLETE;
-  cl_int result =
-      xsi_cl_call(clGetEventInfo, event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof now, &now, NULL);
-  // An event that failed, or that can't be asked any more, waits for nothing.
-  return result != CL_SUCCESS || now <= CL_COMPLETE ? XSI_WORK_DONE : XSI_WORK_PENDING;
-}
-
-// A marker completes after all commands before it and holds up none behind it, in queues of either
-// order. It needs a flush to be executed without one of the program's.
-static cl_event put_marker(uintptr_t queue) {
-  cl_event marker = NULL;
-  if (xsi_cl_call(clEnqueueMarkerWithWaitList, (cl_command_queue)queue, 0, NULL, &marker) !=
-      CL_SUCCESS)
-    return NULL;
-  (void)xsi_cl_call(clFlush, (cl_command_queue)queue);
-  return marker;
-}
-
+// An event can't be recorded again: each record returns the one behind the last command.
 static int event_record(uintptr_t context, uintptr_t *event, uintptr_t queue) {
   (void)context;
-  release((cl_event)*event);
-  *event = (uintptr_t)put_marker(queue);
-  return *event ? 0 : -EIO;
+  cl_event last = xsi_cl_queue_last((cl_command_queue)queue);
+  (void)xsi_cl_call(clFlush, (cl_command_queue)queue);
+  *event = (uintptr_t)last;
+  return last ? 0 : -EIO;
 }
 
+// In bounded steps: the program's thread may be the one that has to set an event which this work
+// waits for, and a silent daemon limits nothing.
 static int event_wait(uintptr_t event) {
-  cl_event one = (cl_event)event;
-  return xsi_cl_call(clWaitForEvents, 1, &one) == CL_SUCCESS ? 0 : -EIO;
+  const struct timespec step = {.tv_nsec = 50000};
+  const uint64_t limit = 1000000000, start = xsi_now_ns();
+  while (xsi_cl_status((cl_event)event) == XSI_WORK_PENDING) {
+    if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0 || xsi_now_ns() - start > limit)
+      return -ETIMEDOUT;
+    nanosleep(&step, NULL);
+  }
+  return 0;
 }
+
+static void event_drop(uintptr_t event) { xsi_cl_release_later((cl_event)event); }
 
 static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
   (void)context;
-  return status((cl_event)event);
-}
-
-// ---- is a queue's work over? -----------------------------------------------------------
-
-/* OpenCL has no question for that: the watcher keeps one marker in a queue that it looks at. */
-struct marker {
-  uintptr_t queue;
-  cl_event event;
-  uint64_t submitted; /* to the queue when the marker was put there */
-  struct marker *next;
-};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct marker *markers;
-
-static struct marker **find(uintptr_t queue) {
-  struct marker **at = &markers;
-  while (*at && (*at)->queue != queue)
-    at = &(*at)->next;
-  return at;
+  return xsi_cl_status((cl_event)event);
 }
 
 static enum xsi_work_answer query(uintptr_t context, uintptr_t queue) {
   (void)context;
-  struct xsi_work_stream *work = xsi_work_find(&xsi_cl_platform, 0, queue);
-  if (!work) return XSI_WORK_UNKNOWN;
-  enum xsi_work_answer answer = XSI_WORK_UNKNOWN;
-  uint64_t submitted = xsi_work_submitted(work);
-  pthread_mutex_lock(&lock);
-  struct marker *mine = *find(queue);
-  if (!mine && (mine = calloc(1, sizeof *mine))) {
-    mine->queue = queue;
-    mine->next = markers;
-    markers = mine;
-  }
-  if (mine && mine->event && status(mine->event) == XSI_WORK_PENDING) {
-    answer = XSI_WORK_PENDING;
-  } else if (mine) {
-    bool covers_all = mine->event && mine->submitted == submitted;
-    release(mine->event);
-    mine->event = covers_all ? NULL : put_marker(queue);
-    mine->submitted = submitted;
-    answer = covers_all ? XSI_WORK_DONE : mine->event ? status(mine->event) : XSI_WORK_UNKNOWN;
-  }
-  pthread_mutex_unlock(&lock);
-  return answer;
-}
-
-void xsi_cl_marker_drop(cl_command_queue queue) {
-  pthread_mutex_lock(&lock);
-  struct marker **at = find((uintptr_t)queue), *mine = *at;
-  if (mine) *at = mine->next;
-  pthread_mutex_unlock(&lock);
-  if (mine) release(mine->event);
-  free(mine);
-}
-
-void xsi_cl_markers_reset(void) {
-  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-  markers = NULL;
+  return xsi_cl_queue_query((cl_command_queue)queue);
 }
 
 static int synchronize(uintptr_t context, uintptr_t queue) {
@@ -202,6 +149,7 @@ const struct xsi_work_platform xsi_cl_platform = {
     .event_query = event_query,
     .event_record = event_record,
     .event_wait = event_wait,
+    .event_drop = event_drop,
     .synchronize = synchronize,
     .capturing = capturing,
     .priority_of = priority_of,

@@ -3,6 +3,8 @@
  * An OpenCL program without support for XSched:
  *   opencl sum            real kernels in queues of both orders, every kind of wait; prints a checksum
  *   opencl spin           one kernel after the other until standard input ends; "I N TIME" for each
+ *   opencl churn          queues that are released while their work runs; prints the context's references
+ *   opencl user           commands that wait for an event which the program sets afterwards
  */
 #define CL_TARGET_OPENCL_VERSION 300
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
@@ -105,6 +107,41 @@ int main(int argc, char **argv) {
   cl_command_queue queue = clCreateCommandQueue(context, device, 0, &error);
   check(error, "clCreateCommandQueue");
 
+  if (argc > 1 && strcmp(argv[1], "churn") == 0) {
+    cl_uint before = 0, after = 0;
+    TRY(clGetContextInfo(context, CL_CONTEXT_REFERENCE_COUNT, sizeof before, &before, NULL));
+    for (int i = 0; i < 300; i++) {
+      cl_command_queue one = clCreateCommandQueue(context, device, 0, &error);
+      check(error, "clCreateCommandQueue");
+      for (int n = 0; n < 1 + i % 5; n++) launch(one, 1000, NULL);
+      if (i % 3) TRY(clFlush(one));
+      if (i % 7 == 0) TRY(clFinish(one));
+      TRY(clReleaseCommandQueue(one));
+      usleep(i % 10 * 100);
+    }
+    for (int i = 0; i < 200 && after != before; i++) { /* the last work ends, and with it its queue */
+      launch(queue, 10, NULL);
+      TRY(clFinish(queue));
+      usleep(10000);
+      TRY(clGetContextInfo(context, CL_CONTEXT_REFERENCE_COUNT, sizeof after, &after, NULL));
+    }
+    printf("references %s\n", after == before ? "equal" : "differ");
+    return 0;
+  }
+  if (argc > 1 && strcmp(argv[1], "user") == 0) {
+    cl_event go = clCreateUserEvent(context, &error);
+    check(error, "clCreateUserEvent");
+    for (int i = 0; i < 16; i++) {
+      size_t items = ITEMS;
+      cl_uint rounds = 10;
+      TRY(clSetKernelArg(kernel, 1, sizeof rounds, &rounds));
+      TRY(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &items, NULL, 1, &go, NULL));
+    }
+    TRY(clSetUserEventStatus(go, CL_COMPLETE));
+    TRY(clFinish(queue));
+    printf("done\n");
+    return 0;
+  }
   if (argc > 1 && strcmp(argv[1], "spin") == 0) {
     printf("ready\n");
     fflush(stdout);
