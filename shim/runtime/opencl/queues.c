@@ -123,9 +123,9 @@ bool xsi_cl_queue_ordered(cl_command_queue handle) {
   pthread_mutex_unlock(&lock);
   if (known) return ordered;
   cl_command_queue_properties properties = 0;
-  ordered = xsi_cl_call(clGetCommandQueueInfo, handle, CL_QUEUE_PROPERTIES, sizeof properties,
-                        &properties, NULL) == CL_SUCCESS &&
-            (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) == 0;
+  cl_int result = xsi_cl_call(clGetCommandQueueInfo, handle, CL_QUEUE_PROPERTIES, sizeof properties,
+                              &properties, NULL);
+  ordered = result == CL_SUCCESS && (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) == 0;
   pthread_mutex_lock(&lock);
   if ((queue = find(handle))) {
     queue->known = true;
