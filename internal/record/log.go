@@ -93,8 +93,9 @@ type Stats struct {
 	Err              error // ended the recording early
 }
 
-// Create starts a recording at path and removes an older one there. It refuses anything but a
-// regular file: a symbolic link could have been planted by another user.
+// Create starts a recording at path and removes an older one there. If any of its names holds
+// other data, it changes nothing and fails. It refuses anything but a regular file: a symbolic
+// link could have been planted by another user.
 func Create(path string, o Options) (*Log, error) {
 	l, err := create(path, o)
 	if err != nil {
@@ -127,20 +128,44 @@ func create(path string, o Options) (*Log, error) {
 	l.buf = bufio.NewWriterSize(l.zip, 64<<10)
 	l.json = json.NewEncoder(l.buf)
 	l.json.SetEscapeHTML(false)
-	for i := 0; ; i++ {
-		info, err := os.Lstat(numbered(path, i))
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			return l, l.begin(nil)
-		case err != nil:
-			return nil, err
-		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s exists and is not a regular file; remove it or choose another name", numbered(path, i))
-		}
-		if err := os.Remove(numbered(path, i)); err != nil {
+	old, err := older(path, o.Files)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range old {
+		if err := os.Remove(name); err != nil {
 			return nil, err
 		}
 	}
+	return l, l.begin(nil)
+}
+
+// older returns the files of an older recording at path, of which at most count are kept. It
+// refuses every name that rotation would replace or a Reader would open, but that holds other data.
+func older(path string, count int) (names []string, err error) {
+	for i := range count + 1 {
+		name := numbered(path, i)
+		info, err := os.Lstat(name)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s exists and is not a regular file; remove it or choose another name", name)
+		case i == count:
+			return nil, fmt.Errorf("%s exists, but a recording has %d files at most; remove it or choose another name", name, count)
+		}
+		recording, err := isRecording(name)
+		if err != nil {
+			return nil, err
+		}
+		if !recording {
+			return nil, fmt.Errorf("%s exists and is not a recording; remove it or choose another name", name)
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // numbered returns the name of the i-th newest file.

@@ -12,8 +12,13 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/model"
 )
+
+// oldMagic begins a recording of version 1.
+const oldMagic = "XSREC"
 
 // maxLine bounds the memory a line may take; a checkpoint of 4096 clients needs less.
 const maxLine = 64 << 20
@@ -89,10 +94,39 @@ func (r *Reader) nextFile() (*Header, error) {
 	return h, nil
 }
 
+// isRecording says whether a regular file begins as a recording, of any version. A file without
+// data counts as one, because a daemon killed before it wrote the header leaves such a file.
+func isRecording(name string) (bool, error) {
+	const noData = 10 // bytes of the header of a gzip member
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	in := bufio.NewReader(f)
+	start, err := in.Peek(noData + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	if len(start) == 0 || bytes.HasPrefix(start, []byte(oldMagic)) {
+		return true, nil
+	}
+	if len(start) <= noData {
+		return bytes.HasPrefix(start, []byte{0x1f, 0x8b}), nil
+	}
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		return false, nil
+	}
+	text := make([]byte, len(`{"header":`))
+	n, _ := io.ReadFull(z, text)
+	return string(text[:n]) == `{"header":`, nil
+}
+
 // read starts reading a file.
 func (r *Reader) read(in io.Reader) (*Header, error) {
 	b := bufio.NewReader(in)
-	if magic, _ := b.Peek(5); string(magic) == "XSREC" {
+	if magic, _ := b.Peek(len(oldMagic)); string(magic) == oldMagic {
 		return nil, fmt.Errorf("%w: this recording has the binary format of an older xsched; replay it with the version that wrote it", ErrCorrupt)
 	}
 	z, err := gzip.NewReader(b)
