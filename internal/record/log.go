@@ -258,9 +258,12 @@ func (l *Log) checkpoint(now model.Time) {
 	for _, q := range l.engine.Snapshot(now) {
 		put(engine.Event{Kind: engine.EventAdd, Queue: &q.Queue}, l.name(q.Queue.ID))
 	}
+	// Cleared first: the writer may ask again as soon as it has this checkpoint.
+	wanted := l.wantState.Swap(false)
 	if l.push(entry{state: s}) {
 		l.lost = 0
-		l.wantState.Store(false)
+	} else if wanted {
+		l.wantState.Store(true)
 	}
 }
 

@@ -26,7 +26,7 @@ const maxLine = 64 << 20
 // Reader reads a recording from its oldest remaining file.
 type Reader struct {
 	Header    Header // of the oldest file
-	Truncated bool   // a file ends within a record: the daemon was killed
+	Truncated bool   // a file ends within a record or its header: the daemon was killed
 
 	files   []string // yet to read
 	file    io.Closer
@@ -189,14 +189,21 @@ func (r *Reader) follow(damage error) error {
 	if errors.Is(damage, bufio.ErrTooLong) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, damage)
 	}
-	r.Truncated = r.Truncated || damage != nil
-	h, err := r.nextFile()
-	if err != nil {
-		return err
+	for {
+		r.Truncated = r.Truncated || damage != nil
+		r.missing = r.missing || damage != nil
+		h, err := r.nextFile()
+		switch {
+		case errors.Is(err, ErrCorrupt):
+			damage = err // killed before the header was on disk
+		case err != nil:
+			return err
+		default:
+			r.missing = r.missing || h.Part != r.part+1
+			r.part = h.Part
+			return nil
+		}
 	}
-	r.missing = r.missing || damage != nil || h.Part != r.part+1
-	r.part = h.Part
-	return nil
 }
 
 // check validates an item and completes times that were left out.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -457,6 +458,38 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// A later file without a readable header, such as one created by a daemon killed at that moment,
+// costs only its own records.
+func TestFileWithoutHeader(t *testing.T) {
+	for _, c := range []struct{ file, size, gaps int }{{0, 0, 0}, {0, 10, 0}, {0, 40, 0}, {1, 0, 1}, {1, 40, 1}} {
+		t.Run(fmt.Sprintf("file %d has %d bytes", c.file, c.size), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "rec")
+			l := quiet(t, path, Options{FileBytes: 4000, Files: 100})
+			s := newLife(t, l)
+			pick := lcg(9)
+			for l.part < 3 {
+				s.step(pick)
+				l.flush()
+			}
+			finish(t, l)
+			whole, _ := readAll(t, path)
+			if err := os.Truncate(numbered(path, c.file), int64(c.size)); err != nil {
+				t.Fatal(err)
+			}
+			items, r := readAll(t, path)
+			gaps := 0
+			for _, it := range items {
+				if it.State != nil {
+					gaps++
+				}
+			}
+			if len(items) < len(whole)/3 || gaps != c.gaps || !r.Truncated {
+				t.Errorf("%d items of %d, %d gaps, truncated: %v", len(items), len(whole), gaps, r.Truncated)
+			}
+		})
+	}
+}
+
 // A write error ends the recording, not the daemon.
 func TestWriteError(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -581,6 +614,32 @@ func TestCreateRemovesOnlyRecordings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A request for a checkpoint during a checkpoint is not lost: the file could not be rotated.
+func TestCheckpointRequestIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quiet(t, filepath.Join(t.TempDir(), "rec"), Options{Wait: true, Queue: 1})
+		defer finish(t, l)
+		s := newLife(t, l)
+		l.queue <- entry{state: &State{}}
+		go l.checkpoint(s.now)
+		synctest.Wait() // the queue is full
+		l.wantState.Store(true)
+		<-l.queue
+		synctest.Wait()
+		if !l.wantState.Load() {
+			t.Error("the request was lost")
+		}
+		l.o.Wait = false
+		if l.checkpoint(s.now); !l.wantState.Load() {
+			t.Error("a full queue lost the request")
+		}
+		<-l.queue
+		if l.checkpoint(s.now); l.wantState.Load() {
+			t.Error("the request was served and is still there")
+		}
+	})
 }
 
 func TestNotARecording(t *testing.T) {
