@@ -65,7 +65,9 @@ struct kfd_queue *xsi_kfd_take(uint32_t id) {
     uint32_t seen = table.releases;
     table.waiters++;
     unlock();
+    int saved = errno; // the application's, until the driver sets it
     syscall(SYS_futex, &table.releases, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    errno = saved;
     lock();
     table.waiters--;
   }

@@ -3,6 +3,8 @@
 // The observer over a stand-in for the driver that checks what it is sent: a wrong ring address or
 // size, or a request for a queue that is gone, fails the test.
 
+#include <signal.h>
+
 #include "table.h"
 #include "test_driver.h"
 
@@ -159,26 +161,62 @@ static void *cancelled(void *argument) {
   pthread_testcancel();
   return NULL;
 }
-static void test_cancelled(void) {
-  uint32_t id = create(GPU, 0, 0x7000);
+static struct kfd_queue *take(uint32_t id) {
   xsi_kfd_lock();
   struct kfd_queue *queue = xsi_kfd_take(id);
   xsi_kfd_unlock();
   CHECK(queue != NULL);
-  pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, cancelled, &id) == 0);
+  return queue;
+}
+static void release(struct kfd_queue *queue) {
+  xsi_kfd_lock();
+  xsi_kfd_release(queue);
+  xsi_kfd_unlock();
+}
+static void until_one_waits(void) {
   uint32_t waiters = 0;
   while (waiters == 0) {
     xsi_kfd_lock();
     waiters = xsi_kfd_table.waiters;
     xsi_kfd_unlock();
   }
-  xsi_kfd_lock();
-  xsi_kfd_release(queue);
-  xsi_kfd_unlock();
+}
+static void test_cancelled(void) {
+  uint32_t id = create(GPU, 0, 0x7000);
+  struct kfd_queue *queue = take(id);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, cancelled, &id) == 0);
+  until_one_waits();
+  release(queue);
   void *result;
   CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
   CHECK(__atomic_load_n(&through, __ATOMIC_ACQUIRE) == 1 && xsi_kfd_list(NULL, 0) == 0);
+}
+
+// A signal that interrupts the wait for a queue in use does not change the application's errno.
+static void on_signal(int number) { (void)number; }
+static void *interrupted(void *argument) {
+  struct kfd_destroy_queue call = {.queue_id = *(uint32_t *)argument};
+  errno = 55;
+  CHECK(ioctl(kfd, AMDKFD_IOC_DESTROY_QUEUE, &call) == 0 && errno == 55);
+  return NULL;
+}
+static void test_errno(void) {
+  struct sigaction action = {.sa_handler = on_signal}, before; // without SA_RESTART
+  CHECK(sigaction(SIGUSR1, &action, &before) == 0);
+  uint32_t id = create(GPU, 0, 0x7000);
+  struct kfd_queue *queue = take(id);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, interrupted, &id) == 0);
+  until_one_waits();
+  for (int i = 0; i < 10; i++) { // the first may come before the wait
+    usleep(1000);
+    CHECK(pthread_kill(thread, SIGUSR1) == 0);
+  }
+  usleep(1000);
+  release(queue);
+  CHECK(pthread_join(thread, NULL) == 0 && xsi_kfd_list(NULL, 0) == 0);
+  CHECK(sigaction(SIGUSR1, &before, NULL) == 0);
 }
 
 int main(void) {
@@ -191,6 +229,7 @@ int main(void) {
   test_bad_pointers();
   test_threads();
   test_cancelled();
+  test_errno();
   close(kfd);
   printf("ok kfd-observer\n");
   return 0;
