@@ -11,7 +11,7 @@ fail() { echo "FAIL launch: $1"; exit 1; }
 readelf -h -W "$library" | grep -q 'Machine:.*X86-64' || { echo "ok launch (not x86-64: not looked at)"; exit 0; }
 for symbol in cuLaunchKernel cuLaunchKernel_ptsz cuLaunchKernelEx cuLaunchKernelEx_ptsz cuGraphLaunch \
   xsi_cu_begin xsi_begin_work xsi_end_copy hipLaunchKernel hipLaunchKernel_spt hipModuleLaunchKernel \
-  hipLaunchKernelExC hipGraphLaunch xsi_hip_begin; do
+  hipLaunchKernelExC hipGraphLaunch xsi_hip_begin clEnqueueNDRangeKernel; do
   code=$(objdump -d --no-show-raw-insn --disassemble="$symbol" "$library" | grep '^ ' || true)
   [ "$(echo "$code" | wc -l)" -ge 10 ] || fail "$library: no code found for $symbol"
   # An exchange with memory is locked without saying so.
