@@ -100,10 +100,42 @@ test_b (tests.test_x.X.test_b) ... skipped 'no library'
 test_c (test_y.Y)
 What it checks. ... skipped "isn't built"
 `
-	s := list(t, "python", "")
-	readUnittest(text, s)
-	if len(s.seen) != 2 || s.seen[0] != (skip{"tests.test_x.X.test_b", "no library"}) || s.seen[1] != (skip{"test_y.Y.test_c", "isn't built"}) {
-		t.Errorf("skips %+v", s.seen)
+	for _, c := range []struct{ end, summary, err string }{
+		{"Ran 3 tests in 0.1s\n\nOK (skipped=2)\n", "Ran 3 tests in 0.1s", ""},
+		{"Ran 3 tests in 0.1s\n\nFAILED (failures=1, skipped=2)\n", "Ran 3 tests in 0.1s", ""},
+		{"Ran 4 tests in 0.1s\n\nOK (skipped=3)\n", "", "unittest skipped 3 tests, but its output names 2"},
+		{"Ran 3 tests in 0.1s\n\nOK\n", "", "unittest skipped 0 tests"},
+		{"Ran 0 tests in 0.0s\n\nOK\n", "", "no test ran"},
+		{"", "", "no test ran"},
+	} {
+		s := list(t, "python", "")
+		summary, err := readUnittest(text+c.end, s)
+		if summary != c.summary || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: %q, %v", c.end, summary, err)
+		}
+		if len(s.seen) != 2 || s.seen[0] != (skip{"tests.test_x.X.test_b", "no library"}) || s.seen[1] != (skip{"test_y.Y.test_c", "isn't built"}) {
+			t.Errorf("skips %+v", s.seen)
+		}
+	}
+}
+
+// TestPythonWithoutTests: a folder without tests fails, in every version of Python.
+func TestPythonWithoutTests(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	dir := t.TempDir()
+	var out strings.Builder
+	if err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); !errors.Is(err, errTests) || !strings.Contains(out.String(), "no test ran") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	test := "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): pass\n"
+	if err := os.WriteFile(filepath.Join(dir, "test_it.py"), []byte(test), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); err != nil || !strings.Contains(out.String(), "Ran 1 test in") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -27,14 +28,19 @@ func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) 
 		cmd := exec.CommandContext(ctx, "python3", "-B", "-m", "unittest", "discover", "-v", "-s", start, "-t", top)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+top)
 		text, err := cmd.CombinedOutput()
-		readUnittest(string(text), skips)
-		if _, exited := errors.AsType[*exec.ExitError](err); exited {
+		summary, wrong := readUnittest(string(text), skips)
+		_, exited := errors.AsType[*exec.ExitError](err)
+		switch {
+		case exited:
 			failed = true
 			fmt.Fprintf(out, "%s\nFAIL %s\n", text, start)
-		} else if err != nil {
+		case err != nil:
 			return err
-		} else {
-			fmt.Fprintf(out, "ok   %s: %s\n", start, ran.FindString(string(text)))
+		case wrong != nil:
+			failed = true
+			fmt.Fprintf(out, "%s\nFAIL %s: %v\n", text, start, wrong)
+		default:
+			fmt.Fprintf(out, "ok   %s: %s\n", start, summary)
 		}
 	}
 	if failed {
@@ -44,14 +50,16 @@ func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) 
 }
 
 var (
-	ran         = regexp.MustCompile(`(?m)^Ran \d+ tests? in .*$`)
+	ran         = regexp.MustCompile(`(?m)^Ran (\d+) tests? in .*$`)
+	skipCount   = regexp.MustCompile(`(?m)^(?:OK|FAILED) \(.*\bskipped=(\d+)`)
 	startOfTest = regexp.MustCompile(`^(\w+) \(([\w.]+)\)`)
 	endOfSkip   = regexp.MustCompile(`\.\.\. skipped (.*)$`)
 )
 
-// readUnittest finds the skips in the output of `python3 -m unittest -v`.
-func readUnittest(text string, skips *skips) {
-	name := ""
+// readUnittest finds the skips in the output of `python3 -m unittest -v`, and its summary. It fails
+// if no test ran, or if unittest counts other skips than were found.
+func readUnittest(text string, skips *skips) (summary string, err error) {
+	name, found := "", 0
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if m := startOfTest.FindStringSubmatch(line); m != nil {
@@ -62,6 +70,19 @@ func readUnittest(text string, skips *skips) {
 		}
 		if m := endOfSkip.FindStringSubmatch(line); m != nil {
 			skips.add(name, strings.Trim(m[1], `'"`))
+			found++
 		}
 	}
+	m := ran.FindStringSubmatch(text)
+	if m == nil || m[1] == "0" {
+		return "", errors.New("no test ran")
+	}
+	counted := 0
+	if m := skipCount.FindStringSubmatch(text); m != nil {
+		counted, _ = strconv.Atoi(m[1])
+	}
+	if counted != found {
+		return "", fmt.Errorf("unittest skipped %d tests, but its output names %d", counted, found)
+	}
+	return m[0], nil
 }
