@@ -55,8 +55,10 @@ func (d *Driver) Refresh() (changed bool) {
 	}
 	r := newRelease(v)
 	d.release.Store(r)
+	d.generation.Add(1)
 	// An unreadable cache only costs a probe.
 	_ = d.loadLevels(r)
+	d.tests.seen = time.Time{} // the file may have results of this release
 	d.loadTests()
 	return true
 }

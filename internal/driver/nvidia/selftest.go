@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -21,6 +20,7 @@ const (
 	testTime   = 60 * time.Second      // per GPU
 	openTime   = 30 * time.Second      // to create a context and compile the kernel
 	answerTime = 5 * time.Second       // for any other answer
+	stopTime   = 2 * time.Second       // until a killed program has ended
 	kernelTime = 60 * time.Millisecond // target kernel duration
 	kernelMost = 5 * time.Second       // until a kernel ends, excluding suspensions
 	pollPause  = time.Millisecond
@@ -39,14 +39,31 @@ const (
 	missedGrowth = 4 // growth of its duration
 )
 
-// errMissed reports a kernel that ended before the suspension.
+// errMissed reports a kernel that may have ended before the suspension took effect.
 var errMissed = errors.New("the kernel ended before it was suspended")
+
+// observation is an error that the GPU or its driver showed. All other errors, such as those of the
+// test program, leave the test inconclusive.
+type observation struct{ error }
+
+func observed(format string, args ...any) error { return observation{fmt.Errorf(format, args...)} }
+
+// isObservation reports whether an error is evidence against the GPU. An RM status is, unless RM was
+// busy or the object has gone with the test program.
+func isObservation(err error) bool {
+	if errors.As(err, new(observation)) {
+		return true
+	}
+	st, ok := statusOf(err)
+	return ok && st != NV_ERR_BUSY_RETRY && !st.gone()
+}
 
 // selfTest is a test in progress.
 type selfTest struct {
 	driver  *Driver
 	gpu     model.DeviceID
 	program *testProgram
+	rival   *testProgram // the second program of the Lv2 step; nil: none
 	objects *Objects
 	target  driver.Target
 	onStep  func(driver.SelfTestStep)
@@ -102,15 +119,16 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.S
 		return t.result
 	case <-ctx.Done():
 	}
-	t.program.stop() // pending answers fail, which ends the test
+	t.program.kill() // pending answers fail, which ends the test
 	select {
 	case <-done:
+		t.program.stop()
 		t.close()
 		return t.result
 	case <-time.After(answerTime):
 	}
 	return driver.SelfTest{
-		Outcome: driver.OutcomeFailed, When: t.result.When,
+		Outcome: driver.OutcomeInconclusive, When: t.result.When,
 		Reason: fmt.Sprintf("the driver did not answer within %v; the process of the test was killed", testTime),
 	}
 }
@@ -140,8 +158,8 @@ func (t *selfTest) step(name string, do func() (string, error)) bool {
 	return err == nil
 }
 
-// run performs the steps on an open GPU. The first steps prepare; a failure of a later step is
-// evidence about the GPU.
+// run performs the steps on an open GPU. The test fails only by an observation about the GPU, and
+// is otherwise inconclusive.
 func (t *selfTest) run(ctx context.Context) {
 	if !t.step("find channels", func() (string, error) { return t.find(ctx) }) {
 		return
@@ -149,36 +167,35 @@ func (t *selfTest) run(ctx context.Context) {
 	if !t.step("undisturbed run", func() (string, error) { return t.reference(ctx) }) {
 		return
 	}
-	t.result.Slices = t.step("timeslice", func() (string, error) { return t.timeslice(ctx) })
+	var err error
+	t.result.Slices = t.step("timeslice", func() (detail string, e error) {
+		detail, err = t.timeslice(ctx)
+		return detail, err
+	})
+	if err != nil && !isObservation(err) {
+		return
+	}
 	t.result.Stop = true
 	for _, level := range []model.Level{model.LevelInterrupt, model.LevelDeactivate} {
-		if level == model.LevelDeactivate {
-			// Lv2 takes effect at the end of a timeslice. A program alone on its GPU has none, so
-			// its kernel runs to the end (H200, 580.159.04).
-			rival, err := t.compete(ctx)
-			if rival != nil {
-				defer rival.stop()
-			}
-			if err != nil {
-				t.result.Stop = false
-				return // inconclusive
-			}
-		}
-		err := t.preempt(ctx, level)
+		reason := t.result.Reason
+		err := t.attempt(ctx, level)
 		for try := 0; errors.Is(err, errMissed) && try < missedTries; try++ {
 			// A busy host was late, so the next kernel runs longer.
-			t.length, t.result.Reason = missedGrowth*t.length, ""
+			t.length, t.result.Reason = missedGrowth*t.length, reason
 			if !t.step("longer undisturbed run", func() (string, error) { return t.reference(ctx) }) {
 				t.result.Stop = false
 				return
 			}
-			err = t.preempt(ctx, level)
+			err = t.attempt(ctx, level)
 		}
-		if errors.Is(err, errMissed) || ctx.Err() != nil {
+		if err != nil && !isObservation(err) || ctx.Err() != nil {
 			t.result.Stop = false
 			return // inconclusive
 		}
-		t.result.Stop = t.result.Stop && err == nil
+		if err != nil {
+			t.result.Stop = false
+			break
+		}
 	}
 	t.result.Outcome = driver.OutcomeFailed
 	if t.result.Stop && t.result.Slices {
@@ -186,16 +203,43 @@ func (t *selfTest) run(ctx context.Context) {
 	}
 }
 
+// attempt tests one level. Lv2 takes effect at the end of a timeslice. A program alone on its GPU
+// has none, so its kernel runs to the end (H200, 580.159.04). The Lv2 test therefore needs a rival.
+func (t *selfTest) attempt(ctx context.Context, level model.Level) error {
+	if level == model.LevelDeactivate {
+		err := t.compete(ctx)
+		if t.rival != nil {
+			defer func() {
+				t.rival.stop()
+				t.rival = nil
+			}()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return t.preempt(ctx, level)
+}
+
 // compete starts a second copy with a kernel that outlasts the Lv2 steps.
-func (t *selfTest) compete(ctx context.Context) (rival *testProgram, err error) {
+func (t *selfTest) compete(ctx context.Context) (err error) {
 	t.step("start a second program", func() (detail string, e error) {
-		rival, detail, err = t.start(ctx)
+		t.rival, detail, err = t.start(ctx)
 		if err == nil {
-			err = rival.launch(ctx, uint32(min(mostWork, float64(t.work)*rivalWork)))
+			err = t.rival.launch(ctx, uint32(min(mostWork, float64(t.work)*rivalWork)))
 		}
 		return detail, err
 	})
-	return rival, err
+	return err
+}
+
+// alone reports whether the second program no longer uses the GPU, so that Lv2 can't take effect.
+func (t *selfTest) alone(ctx context.Context) bool {
+	if t.rival == nil {
+		return false
+	}
+	p, err := t.rival.read(ctx)
+	return err != nil || p.done
 }
 
 // find duplicates the program's control files and finds its channels as an attach does.
@@ -272,13 +316,18 @@ func (t *selfTest) read(ctx context.Context) (progress, error) {
 
 // finish waits for the end of the kernel.
 func (t *selfTest) finish(ctx context.Context, limit time.Duration) error {
-	var last progress
+	var first, last progress
 	for start := time.Now(); time.Since(start) < limit; time.Sleep(pollPause) {
 		p, err := t.read(ctx)
 		if err != nil || p.done {
 			return err
 		}
-		last = p
+		if last = p; first == (progress{}) {
+			first = p
+		}
+	}
+	if last == first {
+		return observed("the kernel made no progress within %v (stays at %x)", limit, last.words)
 	}
 	return fmt.Errorf("the kernel did not end within %v (last progress %x)", limit, last.words)
 }
@@ -316,7 +365,7 @@ func (t *selfTest) timeslice(ctx context.Context) (string, error) {
 	}
 	set, err := t.slices(ctx)
 	if err == nil && slices.ContainsFunc(set, func(s time.Duration) bool { return s != testSlice }) {
-		err = fmt.Errorf("set to %v, reads back as %v", testSlice, set)
+		err = observed("set to %v, reads back as %v", testSlice, set)
 	}
 	if e := t.target.Apply(ctx, model.Desired{}); e != nil {
 		return "", errors.Join(err, e)
@@ -326,7 +375,7 @@ func (t *selfTest) timeslice(ctx context.Context) (string, error) {
 	}
 	again, err := t.slices(ctx)
 	if err == nil && !slices.Equal(own, again) {
-		err = fmt.Errorf("was %v, restored it reads back as %v", own, again)
+		err = observed("was %v, restored it reads back as %v", own, again)
 	}
 	return fmt.Sprintf("%v, set to %v and restored", own, testSlice), err
 }
@@ -336,6 +385,9 @@ func (t *selfTest) timeslice(ctx context.Context) (string, error) {
 func (t *selfTest) preempt(ctx context.Context, level model.Level) (err error) {
 	suspended := t.step(fmt.Sprintf("suspend at level %d", level), func() (detail string, e error) {
 		detail, e = t.suspend(ctx, level)
+		if isObservation(e) && t.alone(ctx) {
+			e = fmt.Errorf("%w: the second program ended first: %v", errMissed, e)
+		}
 		err = e
 		return detail, e
 	})
@@ -354,6 +406,7 @@ func (t *selfTest) preempt(ctx context.Context, level model.Level) (err error) {
 }
 
 func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, error) {
+	launched := time.Now()
 	if err := t.program.launch(ctx, t.work); err != nil {
 		return "", err
 	}
@@ -366,7 +419,7 @@ func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, erro
 		return "", err
 	}
 	took := time.Since(start)
-	at, err := t.settled(ctx, level)
+	at, err := t.settled(ctx, level, time.Since(launched))
 	if err != nil {
 		return fmt.Sprintf("the call took %.2f ms", milliseconds(took)), err
 	}
@@ -380,7 +433,7 @@ func (t *selfTest) suspend(ctx context.Context, level model.Level) (string, erro
 			return "", err
 		}
 		if p != at {
-			return "", fmt.Errorf("the kernel made progress while suspended: %x, then %x", at.words, p.words)
+			return "", observed("the kernel made progress while suspended: %x, then %x", at.words, p.words)
 		}
 	}
 	return fmt.Sprintf("the call took %.2f ms; no progress for %v at %x, before %x", milliseconds(took), hold.Round(time.Millisecond), at.words, before.words), nil
@@ -402,8 +455,9 @@ func (t *selfTest) underway(ctx context.Context) (progress, error) {
 	return progress{}, fmt.Errorf("the kernel made no progress within %v", kernelMost)
 }
 
-// settled waits until the kernel stops: at level 3 at once, at level 2 after the timeslice.
-func (t *selfTest) settled(ctx context.Context, level model.Level) (progress, error) {
+// settled waits until the kernel stops: at level 3 at once, at level 2 after the timeslice. The
+// kernel may have run for the time ran before the suspend call returned.
+func (t *selfTest) settled(ctx context.Context, level model.Level, ran time.Duration) (progress, error) {
 	limit := settleTime
 	if level == model.LevelDeactivate {
 		limit = sliceTime
@@ -416,12 +470,14 @@ func (t *selfTest) settled(ctx context.Context, level model.Level) (progress, er
 		switch {
 		case err != nil:
 			return p, err
+		case p.done && ran > t.wall/2:
+			return p, errMissed // the kernel may have ended during the call
 		case p.done:
-			return p, errors.New("the kernel ran to its end although the driver reported it suspended")
+			return p, observed("the kernel ran to its end although the driver reported it suspended")
 		case p == last:
 			return p, nil
 		case late && last != progress{}:
-			return p, fmt.Errorf("the kernel still makes progress %v after the call: %x, then %x", time.Since(start).Round(time.Millisecond), last.words, p.words)
+			return p, observed("the kernel still makes progress %v after the call: %x, then %x", time.Since(start).Round(time.Millisecond), last.words, p.words)
 		}
 		last = p
 	}
@@ -443,18 +499,9 @@ func (t *selfTest) resume(ctx context.Context) (string, error) {
 		return detail, err
 	}
 	if got != t.want {
-		return detail, fmt.Errorf("the result is %x, undisturbed %x", got, t.want)
+		return detail, observed("the result is %x, undisturbed %x", got, t.want)
 	}
 	return detail + " with the same result", nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// testName is the test program's comm, by which the daemon excludes it as a tenant.
-const testName = "xsched-selftest"
-
-// isSelfTest recognizes a self-test process of this daemon or of `xsched doctor`.
-func (s System) isSelfTest(pid int) bool {
-	comm, err := os.ReadFile(s.path(fmt.Sprintf("proc/%d/comm", pid)))
-	return err == nil && string(comm) == testName+"\n"
-}

@@ -25,7 +25,7 @@ type testProgram struct {
 	command *exec.Cmd
 	socket  int
 	stderr  *tail
-	ended   chan struct{}
+	ended   chan struct{} // closed when the process has ended
 	once    sync.Once
 }
 
@@ -80,11 +80,22 @@ func testEnvironment(env []string) []string {
 	return append(out, ours[:2]...)
 }
 
-// stop kills the program, because a process with suspended channels may be unable to exit.
+// kill ends the program, because a process with suspended channels may be unable to exit. Pending
+// and later requests fail.
+func (p *testProgram) kill() {
+	_ = p.command.Process.Kill()
+	_ = unix.Shutdown(p.socket, unix.SHUT_RDWR)
+}
+
+// stop kills the program and releases the socket. The wait for its end is bounded, because even a
+// killed process may be stuck in the driver. Preconditions: no request is in progress.
 func (p *testProgram) stop() {
 	p.once.Do(func() {
-		_ = p.command.Process.Kill()
-		<-p.ended
+		p.kill()
+		select {
+		case <-p.ended:
+		case <-time.After(stopTime):
+		}
 		_ = unix.Close(p.socket)
 	})
 }

@@ -75,16 +75,30 @@ const (
 	againMost  = time.Hour
 )
 
-// KeepTested tests each GPU once per driver release until ctx ends, and calls changed on new
-// evidence.
+// Scans for busy GPUs use at most 1/scanShare of the time, but are at most scanPause apart.
+const (
+	scanShare = 20
+	scanPause = 20 * time.Second
+)
+
+// KeepTested tests each GPU once per driver release until ctx ends, and calls changed on a new
+// release or new evidence, even if a joining client noticed it first. Without a program there are
+// no tests.
 func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, changed func()) {
 	k := newTestKeeper(d, o)
-	for {
-		if d.Refresh() {
+	var told uint64
+	tell := func() {
+		if g := d.generation.Load(); g != told {
+			told = g
 			changed()
 		}
-		if k.look(ctx) {
-			changed()
+	}
+	for {
+		d.Refresh()
+		tell()
+		if o.Program != nil {
+			k.look(ctx)
+			tell()
 		}
 		select {
 		case <-ctx.Done():
@@ -98,16 +112,31 @@ func (d *Driver) KeepTested(ctx context.Context, o driver.SelfTestOptions, chang
 type testKeeper struct {
 	driver  *Driver
 	options driver.SelfTestOptions
-	busy    func(gpu model.DeviceID) bool
+	gpus    func() []model.DeviceID
+	scan    func() map[model.DeviceID][]int // processes per GPU
 	version string
 	plans   map[model.DeviceID]*testPlan
+
+	users    map[model.DeviceID][]int // the scan of this look; nil: none
+	nextScan time.Time
 }
 
 func newTestKeeper(d *Driver, o driver.SelfTestOptions) *testKeeper {
 	return &testKeeper{
 		driver: d, options: o, plans: map[model.DeviceID]*testPlan{},
-		busy: func(gpu model.DeviceID) bool { return len(d.Users(nil)[gpu]) > 0 },
+		gpus: d.testable, scan: func() map[model.DeviceID][]int { return d.Users(nil) },
 	}
+}
+
+// busy reports whether processes use a GPU. One scan serves a whole look. Until the next scan is
+// due, every GPU counts as busy.
+func (k *testKeeper) busy(gpu model.DeviceID) bool {
+	if start := time.Now(); k.users == nil && !start.Before(k.nextScan) {
+		k.users = k.scan()
+		end := time.Now()
+		k.nextScan = end.Add(min(scanShare*end.Sub(start), scanPause))
+	}
+	return k.users == nil || len(k.users[gpu]) > 0
 }
 
 // testPlan is the schedule of one GPU.
@@ -127,7 +156,8 @@ func (k *testKeeper) look(ctx context.Context) (any bool) {
 		k.version = r.version
 		clear(k.plans)
 	}
-	for _, gpu := range k.driver.testable() {
+	k.users = nil
+	for _, gpu := range k.gpus() {
 		if ctx.Err() != nil {
 			return any
 		}
@@ -137,6 +167,7 @@ func (k *testKeeper) look(ctx context.Context) (any bool) {
 		t, err := k.driver.testAndKeep(ctx, gpu, k.options)
 		k.driver.logTest(t, err)
 		k.tried(gpu)
+		k.users, k.nextScan = nil, time.Time{} // outdated by the duration of the test
 		any = true
 	}
 	return any

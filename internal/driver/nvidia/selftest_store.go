@@ -58,10 +58,13 @@ func (d *Driver) loadTests() (changed bool) {
 		if err != nil || !sameKey(t.SelfTestKey, d.testKey(gpu)) {
 			continue
 		}
-		if old, ok := c.tested(gpu); !ok || t.When.After(old.When) {
+		if old, ok := c.tested(gpu); !ok || t.When.After(old.When) || old.Outcome == driver.OutcomeInconclusive {
 			c.setTest(gpu, t)
 			changed = true
 		}
+	}
+	if changed {
+		d.generation.Add(1)
 	}
 	return changed
 }
@@ -97,12 +100,17 @@ func (c *levelCache) setTest(gpu model.DeviceID, t driver.SelfTest) {
 	c.tests[gpu] = t
 }
 
-// saveTest records a result in memory and on disk, unless it is inconclusive.
+// saveTest records a result in memory, and on disk if it is conclusive. An inconclusive result never
+// replaces a conclusive one.
 func (d *Driver) saveTest(gpu model.DeviceID, t driver.SelfTest) error {
 	d.refresh.Lock()
 	defer d.refresh.Unlock()
-	if t.Driver == d.Version() {
-		d.release.Load().levels.setTest(gpu, t)
+	levels := d.release.Load().levels
+	old, known := levels.tested(gpu)
+	conclusive := known && old.Outcome != driver.OutcomeInconclusive && sameKey(old.SelfTestKey, t.SelfTestKey)
+	if t.Driver == d.Version() && (t.Outcome != driver.OutcomeInconclusive || !conclusive) {
+		levels.setTest(gpu, t)
+		d.generation.Add(1)
 	}
 	if d.tests.dir == "" || t.Outcome == driver.OutcomeInconclusive {
 		return nil

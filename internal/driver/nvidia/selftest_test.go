@@ -253,11 +253,11 @@ func TestSelfTestSchedule(t *testing.T) {
 		for version, most := range map[string]time.Duration{measuredVersion: 24 * time.Hour, "550.54.14": busyWait + testPoll} {
 			d := gated(newFakeRM(), version)
 			k := newTestKeeper(d, driver.SelfTestOptions{})
-			busy := true
-			k.busy = func(model.DeviceID) bool { return busy }
+			users := map[model.DeviceID][]int{fakeDevice: {1}}
+			k.scan = func() map[model.DeviceID][]int { return users }
 			waited := func() time.Duration {
 				start := time.Now()
-				for time.Since(start) < 24*time.Hour && !k.due(d.release.Load(), fakeDevice) {
+				for k.users = nil; time.Since(start) < 24*time.Hour && !k.due(d.release.Load(), fakeDevice); k.users = nil {
 					time.Sleep(testPoll)
 				}
 				return time.Since(start)
@@ -265,7 +265,7 @@ func TestSelfTestSchedule(t *testing.T) {
 			if w := waited(); w > most || w < busyWait {
 				t.Errorf("%s: beside others after %v", version, w)
 			}
-			busy = false
+			users = map[model.DeviceID][]int{}
 			if w := waited(); w != 0 {
 				t.Errorf("%s: alone after %v", version, w)
 			}

@@ -41,6 +41,8 @@ type Driver struct {
 	testing sync.Mutex // one self-test at a time
 	log     *slog.Logger
 	release atomic.Pointer[release]
+	// generation counts changes of the release and its evidence.
+	generation atomic.Uint64
 }
 
 func newDriver(t Transport, s System, virtual bool) (*Driver, error) {

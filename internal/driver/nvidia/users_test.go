@@ -39,12 +39,28 @@ func TestUsers(t *testing.T) {
 	put(21, 20, gpu0)                                  // its child
 	put(22, 21, gpu0)                                  // its grandchild
 	put(30, 1, fmt.Sprintf(line, "/tmp/dev/nvidia00")) // an unrelated file
+	test := func(pid, uid int, exe string) {
+		put(pid, 1, gpu0)
+		dir := filepath.Join(root, "proc", fmt.Sprint(pid))
+		_ = os.Remove(filepath.Join(dir, "exe"))
+		_ = os.Symlink(exe, filepath.Join(dir, "exe"))
+		for name, text := range map[string]string{"comm": testName + "\n", "status": fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\n", uid)} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const unpacked = "/root/.cache/xsched/0123456789abcdef/selftest"
+	test(40, 0, unpacked)                     // root's self-test
+	test(41, os.Geteuid(), unpacked)          // the daemon's
+	test(42, 12345, unpacked)                 // another user's program with the path and name
+	test(43, os.Geteuid(), "/usr/bin/python") // another program with the name
 	byName := map[string]model.DeviceID{"/dev/nvidia0": 7, "/dev/nvidia1": 8}
 	got := System{Root: root}.users(map[int]bool{20: true}, func(_ int, name string) (model.DeviceID, bool) {
 		id, ok := byName[name]
 		return id, ok
 	})
-	if want := map[model.DeviceID][]int{7: {10}, 8: {10}}; !reflect.DeepEqual(got, want) {
+	if want := map[model.DeviceID][]int{7: {10, 42, 43}, 8: {10}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
