@@ -100,6 +100,9 @@ func Start(o Options) (_ *Daemon, err error) {
 		before := runtime.GOMAXPROCS(n)
 		d.onClose(func() { runtime.GOMAXPROCS(before) })
 	}
+	// Close cancels the self-tests first, then resumes the programs, then waits for the tests.
+	tests := &sync.WaitGroup{}
+	d.onClose(func() { d.awaitTests(tests) })
 	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
@@ -107,7 +110,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(cancel)
 	go d.watchOutsiders(ctx)
 	go d.watchBare(ctx)
-	d.keepTested(ctx)
+	d.keepTested(ctx, tests)
 	return d, nil
 }
 
@@ -177,20 +180,30 @@ func (d *Daemon) openDrivers() driver.Place {
 	return place
 }
 
-// keepTested runs the drivers' background self-tests. Close ends a running test.
-func (d *Daemon) keepTested(ctx context.Context) {
-	if d.opts.SelfTest == nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var tests sync.WaitGroup
-	d.onClose(func() {
-		cancel()
-		tests.Wait()
-	})
+// keepTested runs the background self-tests of each driver, including drivers found later. With
+// self-tests disabled, the drivers still report other releases and new results.
+func (d *Daemon) keepTested(ctx context.Context, tests *sync.WaitGroup) {
 	o := driver.SelfTestOptions{Program: d.opts.SelfTest, OnlyIfNeeded: d.opts.Private}
-	for _, t := range d.drivers.SelfTesters() {
-		tests.Go(func() { t.KeepTested(ctx, o, d.server.Refresh) })
+	d.drivers.Found(func(i driver.Instance) {
+		if t, ok := i.(driver.SelfTester); ok && ctx.Err() == nil {
+			tests.Go(func() { t.KeepTested(ctx, o, d.server.Refresh) })
+		}
+	})
+}
+
+// testsTime bounds the wait for canceled self-tests. A test may be stuck in the driver.
+const testsTime = 3 * time.Second
+
+func (d *Daemon) awaitTests(tests *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		tests.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(testsTime):
+		d.log.Warn("a self-test did not end", "waited", testsTime)
 	}
 }
 

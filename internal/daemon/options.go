@@ -32,7 +32,7 @@ type Options struct {
 
 	// StateDir persists evidence about GPUs; empty: no persistence.
 	StateDir string
-	// SelfTest returns the program and environment for background GPU tests; nil disables them.
+	// SelfTest returns the program and environment for background GPU tests; nil disables the tests.
 	SelfTest func() (path string, env []string, err error)
 
 	// Private marks a daemon for one program and its children, which may choose the policy.

@@ -27,9 +27,6 @@ func untilNextLook(looked time.Duration) time.Duration {
 // watchOutsiders tells the engine which GPUs unmanaged programs use. Beside those, a best-effort
 // tenant makes no progress with a tiny timeslice, and a long one keeps them out.
 func (d *Daemon) watchOutsiders(ctx context.Context) {
-	if d.drivers.Empty() {
-		return
-	}
 	told, seen := map[model.DeviceID]bool{}, map[int]bool{}
 	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx, told, seen) })
 }

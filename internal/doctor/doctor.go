@@ -44,6 +44,7 @@ type Device struct {
 // Daemon describes a running daemon.
 type Daemon struct {
 	Dir, Version, Scheduling string
+	UID                      int
 	Virtual                  bool
 	Platform                 string // of the virtual GPU
 	Devices                  []Device

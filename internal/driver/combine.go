@@ -72,14 +72,22 @@ func (c *combined) Resolve(ctx context.Context) (map[model.DeviceID]Capability, 
 	return all, failed
 }
 
-// Target returns the process's target on a GPU, or a no-op until Resolve has reported the GPU.
+// Target returns the process's target on a GPU. While Resolve does not report the GPU, the target
+// refuses to suspend.
 func (c *combined) Target(gpu model.DeviceID) Target {
+	if t := c.find(gpu); t != nil {
+		return t
+	}
+	return &lateTarget{session: c, gpu: gpu}
+}
+
+func (c *combined) find(gpu model.DeviceID) Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.owner[gpu]; s != nil {
 		return s.Target(gpu)
 	}
-	return noTarget{}
+	return nil
 }
 
 // Why prefers the driver whose objects the process has shown.
@@ -140,9 +148,36 @@ func (c *combined) Close() {
 	}
 }
 
-// noTarget ignores every operation.
-type noTarget struct{}
+// lateTarget is a target on a GPU that Resolve has not reported yet, or no longer reports. One
+// worker uses it.
+type lateTarget struct {
+	session *combined
+	gpu     model.DeviceID
+	target  Target // nil: the GPU was not reported so far
+}
 
-func (noTarget) Apply(context.Context, model.Desired) error { return nil }
-func (noTarget) Invalidate()                                {}
-func (noTarget) Close() error                               { return nil }
+func (t *lateTarget) Apply(ctx context.Context, want model.Desired) error {
+	if t.target == nil {
+		t.target = t.session.find(t.gpu)
+	}
+	switch {
+	case t.target != nil:
+		return t.target.Apply(ctx, want)
+	case hardware(want):
+		return fmt.Errorf("suspend on %v: no driver reports this GPU for the process", t.gpu)
+	}
+	return nil
+}
+
+func (t *lateTarget) Invalidate() {
+	if t.target != nil {
+		t.target.Invalidate()
+	}
+}
+
+func (t *lateTarget) Close() error {
+	if t.target != nil {
+		return t.target.Close()
+	}
+	return nil
+}

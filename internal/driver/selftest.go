@@ -16,7 +16,7 @@ type SelfTester interface {
 	// daemon of the same user.
 	SelfTest(ctx context.Context, o SelfTestOptions) ([]SelfTest, error)
 	// KeepTested tests each GPU once per driver release in the background until ctx ends, and
-	// calls changed on new evidence.
+	// calls changed on another release or new evidence. Without a program, KeepTested only watches.
 	KeepTested(ctx context.Context, o SelfTestOptions, changed func())
 }
 

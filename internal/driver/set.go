@@ -8,14 +8,30 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"xsched/internal/model"
 )
 
-// Set holds the drivers present on this host.
+// retryOpen is the least time between two attempts to open the absent drivers.
+const retryOpen = 5 * time.Second
+
+// Set holds the drivers present on this host. A module may be loaded after the daemon started, so
+// absent drivers are tried again when a process joins.
 type Set struct {
+	options Options
+
+	mu      sync.Mutex
 	present []opened
-	absent  []string // why the other drivers are absent
+	absent  []missing
+	tried   time.Time // last attempt to open the absent drivers
+	onFound func(Instance)
+}
+
+type missing struct {
+	driver Driver
+	reason string
 }
 
 type opened struct {
@@ -25,51 +41,81 @@ type opened struct {
 
 // OpenAll detects each driver, or only the one named by --virtual.
 func OpenAll(all []Driver, o Options, virtual string) *Set {
-	s := &Set{}
+	s := &Set{options: o, onFound: func(Instance) {}}
 	for _, d := range all {
-		if o.Virtual && d.Name() != virtual {
-			continue
+		if !o.Virtual || d.Name() == virtual {
+			s.absent = append(s.absent, missing{driver: d})
 		}
-		i, err := d.Open(o)
-		if err != nil {
-			s.absent = append(s.absent, err.Error())
-			continue
-		}
-		s.present = append(s.present, opened{d, i})
 	}
+	s.open()
 	return s
 }
 
+// open tries the absent drivers, within retryOpen once.
+func (s *Set) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.absent) == 0 || time.Since(s.tried) < retryOpen {
+		return
+	}
+	var still []missing
+	for _, m := range s.absent {
+		i, err := m.driver.Open(s.options)
+		if err != nil {
+			still = append(still, missing{m.driver, err.Error()})
+			continue
+		}
+		s.present = append(slices.Clone(s.present), opened{m.driver, i})
+		s.onFound(i)
+	}
+	s.absent, s.tried = still, time.Now()
+}
+
+// Found calls f once for each driver, now or when it appears. f must not call the set.
+func (s *Set) Found(f func(Instance)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onFound = f
+	for _, p := range s.present {
+		f(p.instance)
+	}
+}
+
+// drivers returns the present drivers; the caller must not change the list.
+func (s *Set) drivers() []opened {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.present
+}
+
 // Empty reports that no driver is present.
-func (s *Set) Empty() bool { return len(s.present) == 0 }
+func (s *Set) Empty() bool { return len(s.drivers()) == 0 }
 
 // Absent explains which drivers are missing and why.
-func (s *Set) Absent() string { return strings.Join(s.absent, "; ") }
+func (s *Set) Absent() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var why []string
+	for _, m := range s.absent {
+		why = append(why, m.reason)
+	}
+	return strings.Join(why, "; ")
+}
 
 // NewSession prepares every driver for a process that connected.
 func (s *Set) NewSession(o SessionOptions) Session {
+	s.open()
 	var parts []Part
-	for _, p := range s.present {
+	for _, p := range s.drivers() {
 		parts = append(parts, Part{p.driver.Frames(), p.instance.NewSession(o)})
 	}
 	return Combine(s.Absent(), parts...)
 }
 
-// SelfTesters returns the drivers that support self-tests.
-func (s *Set) SelfTesters() []SelfTester {
-	var out []SelfTester
-	for _, p := range s.present {
-		if t, ok := p.instance.(SelfTester); ok {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
 // Devices lists the GPUs of all drivers.
 func (s *Set) Devices() []model.DeviceID {
 	seen := map[model.DeviceID]bool{}
-	for _, p := range s.present {
+	for _, p := range s.drivers() {
 		for _, id := range p.instance.Devices() {
 			seen[id] = true
 		}
@@ -80,7 +126,7 @@ func (s *Set) Devices() []model.DeviceID {
 // Describe asks the driver that lists the GPU, or else the first one.
 func (s *Set) Describe(id model.DeviceID, owned bool) Device {
 	out := Device{MaxLevel: model.LevelBlock, Reason: s.Absent()}
-	for n, p := range s.present {
+	for n, p := range s.drivers() {
 		d, listed := p.instance.Describe(id, owned)
 		if listed {
 			return d
@@ -95,7 +141,7 @@ func (s *Set) Describe(id model.DeviceID, owned bool) Device {
 // Users merges the users that each driver finds.
 func (s *Set) Users(managed map[int]bool) map[model.DeviceID][]int {
 	out := map[model.DeviceID][]int{}
-	for _, p := range s.present {
+	for _, p := range s.drivers() {
 		for gpu, pids := range p.instance.Users(managed) {
 			out[gpu] = append(out[gpu], pids...)
 		}
@@ -103,18 +149,20 @@ func (s *Set) Users(managed map[int]bool) map[model.DeviceID][]int {
 	return out
 }
 
-// Attach tries each driver until one recognizes the process.
+// Attach tries each driver until one recognizes the process. A driver that is not supported can't
+// tell, so the next one is tried too.
 func (s *Set) Attach(ctx context.Context, r AttachRequest) (Attached, error) {
+	s.open()
 	first := error(&AttachError{
 		Refusal: RefusedSupport, Remedy: "start it with `xsched run`", Err: errors.New("no driver: " + s.Absent()),
 	})
-	for n, p := range s.present {
+	for n, p := range s.drivers() {
 		a, err := p.instance.Attach(ctx, r)
 		if err == nil {
 			return a, nil
 		}
 		var refused *AttachError
-		if !errors.As(err, &refused) || refused.Refusal != RefusedNotUsed {
+		if !errors.As(err, &refused) || refused.Refusal != RefusedNotUsed && refused.Refusal != RefusedSupport {
 			return nil, err
 		}
 		if n == 0 {
