@@ -118,3 +118,21 @@ func TestWriteDoctor(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 }
+
+// A result of another user than the root daemon's is reported as unused.
+func TestUnusedSelfTestResult(t *testing.T) {
+	for _, c := range []struct {
+		daemon, caller int
+		unused         bool
+	}{{0, 1000, true}, {0, 0, false}, {1000, 1000, false}} {
+		note := unusedResult(c.daemon, c.caller)
+		if (note != "") != c.unused || c.unused && !strings.Contains(note, "sudo xsched doctor --self-test") {
+			t.Errorf("%+v: %q", c, note)
+		}
+	}
+	var text strings.Builder
+	writeSelfTest(&text, selfTestReport{Note: unusedResult(0, 1000)})
+	if !strings.Contains(text.String(), "note: the running daemon belongs to root") {
+		t.Error(text.String())
+	}
+}

@@ -77,7 +77,7 @@ func (a *app) askDaemon(ctx context.Context) (doctor.Daemon, error) {
 		return doctor.Daemon{}, err
 	}
 	defer client.Close()
-	out := doctor.Daemon{Dir: running.Dir, Version: running.Version, Virtual: running.Virtual, Platform: running.Platform}
+	out := doctor.Daemon{Dir: running.Dir, Version: running.Version, UID: running.UID, Virtual: running.Virtual, Platform: running.Platform}
 	if stats, err := client.Stats(ctx); err == nil {
 		out.Scheduling = stats.Scheduling
 	}

@@ -91,7 +91,9 @@ func selfTestProgram(dir, platform string) func() (string, []string, error) {
 type selfTestReport struct {
 	OK      bool              `json:"ok"` // there were tests, and all passed
 	Tests   []driver.SelfTest `json:"self_tests"`
-	Skipped []string          `json:"skipped"` // drivers without a test, and why
+	Skipped []string          `json:"skipped"`          // drivers without a test, and why
+	Errors  []string          `json:"errors,omitempty"` // results that could not be saved, and why
+	Note    string            `json:"note,omitempty"`
 	Seconds float64           `json:"seconds"`
 }
 
@@ -99,15 +101,18 @@ type selfTestReport struct {
 func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	place := driver.Place{Dir: a.dirs()[0]}
 	platform := ""
-	if d, err := a.askDaemon(ctx); err == nil && d.Virtual {
-		device, err := findPlatform(d.Platform)
-		if err != nil {
-			return err
+	report := selfTestReport{OK: true, Tests: []driver.SelfTest{}, Skipped: []string{}}
+	if d, err := a.askDaemon(ctx); err == nil {
+		report.Note = unusedResult(d.UID, os.Geteuid())
+		if d.Virtual {
+			device, err := findPlatform(d.Platform)
+			if err != nil {
+				return err
+			}
+			place, platform = driver.Place{Dir: d.Dir, Virtual: true, Socket: device.Socket(d.Dir)}, device.Name
 		}
-		place, platform = driver.Place{Dir: d.Dir, Virtual: true, Socket: device.Socket(d.Dir)}, device.Name
 	}
 	start := time.Now()
-	report := selfTestReport{OK: true, Tests: []driver.SelfTest{}, Skipped: []string{}}
 	o := driver.SelfTestOptions{Program: selfTestProgram(place.Dir, platform)}
 	if !asJSON {
 		o.OnStep = func(gpu model.DeviceID, s driver.SelfTestStep) { writeStep(a.stdout, gpu, s) }
@@ -118,14 +123,17 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 		}
 		tests, err := a.testDriver(ctx, d, driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}, o)
 		report.Tests = append(report.Tests, tests...)
-		if err != nil {
+		switch {
+		case err != nil && len(tests) > 0:
+			report.Errors = append(report.Errors, d.Name()+": "+err.Error())
+		case err != nil:
 			report.Skipped = append(report.Skipped, d.Name()+": "+err.Error())
 		}
 	}
 	for _, t := range report.Tests {
 		report.OK = report.OK && t.Outcome == driver.OutcomePassed
 	}
-	report.OK = report.OK && len(report.Tests) > 0
+	report.OK = report.OK && len(report.Tests) > 0 && len(report.Errors) == 0
 	report.Seconds = time.Since(start).Seconds()
 	if err := a.show(report, nil, asJSON, func(w io.Writer) { writeSelfTest(w, report) }); err != nil {
 		return err
@@ -133,10 +141,22 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	switch {
 	case len(report.Tests) == 0:
 		return fmt.Errorf("no GPU was tested: %s", strings.Join(report.Skipped, "; "))
+	case len(report.Errors) > 0 && ctx.Err() != nil:
+		return errors.New(strings.Join(report.Errors, "; "))
+	case len(report.Errors) > 0:
+		return fmt.Errorf("%s; make %s writable and repeat the test", strings.Join(report.Errors, "; "), stateDir(place.Dir, place.Virtual))
 	case !report.OK:
 		return errors.New("a self-test failed; see the report above")
 	}
 	return nil
+}
+
+// unusedResult explains why the running daemon ignores a result of this user; empty if it does not.
+func unusedResult(daemonUID, uid int) string {
+	if daemonUID != 0 || uid == 0 {
+		return ""
+	}
+	return "the running daemon belongs to root and does not use this result; run `sudo xsched doctor --self-test`"
 }
 
 func (a *app) testDriver(ctx context.Context, d driver.Driver, open driver.Options, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
@@ -173,5 +193,8 @@ func writeSelfTest(w io.Writer, r selfTestReport) {
 	}
 	for _, s := range r.Skipped {
 		fmt.Fprintln(w, "not tested:", printable(s))
+	}
+	if r.Note != "" {
+		fmt.Fprintln(w, "note:", r.Note)
 	}
 }
