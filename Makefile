@@ -213,7 +213,7 @@ demo-amd: build ## run the demo with HIP programs on the virtual AMD GPU; writes
 .PHONY: bench
 bench: build null ## measure hook, decision and latency; fails if one exceeds its budget
 	bin/xsched bench overhead --null build/null
-	$(GO) test -run '^$$' -bench TenThousandQueues -benchtime 3x ./test/e2e
+	$(GO) test -run '^$$' -bench TenThousandQueues -benchtime 1x ./test/e2e
 
 .PHONY: setup
 setup: ## install what tests and linters need; prints what it installs

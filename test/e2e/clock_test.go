@@ -60,6 +60,18 @@ func (d *delays) in(from, to int64) (sum time.Duration) {
 	return sum
 }
 
+// count is the number of delays in [from, to).
+func (d *delays) count(from, to int64) (n uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := len(d.seen) - 1; i >= 0 && d.seen[i].to > from; i-- {
+		if d.seen[i].from < to {
+			n++
+		}
+	}
+	return n
+}
+
 // elapsed is the time in [from, to) without delays by other load.
 func elapsed(from, to int64) time.Duration {
 	return time.Duration(to-from) - machine().in(from, to)
@@ -82,9 +94,11 @@ func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 
 func TestDelaysAreExcluded(t *testing.T) {
 	d := &delays{seen: []delay{{100, 200}, {300, 400}, {900, 1000}}}
-	for _, c := range []struct{ from, to, want int64 }{{0, 50, 0}, {0, 1000, 300}, {150, 350, 100}, {400, 900, 0}, {950, 2000, 50}} {
-		if got := d.in(c.from, c.to); int64(got) != c.want {
-			t.Errorf("[%d, %d): %d, want %d", c.from, c.to, got, c.want)
+	for _, c := range []struct{ from, to, want, count int64 }{
+		{0, 50, 0, 0}, {0, 1000, 300, 3}, {150, 350, 100, 2}, {400, 900, 0, 0}, {950, 2000, 50, 1},
+	} {
+		if got, n := d.in(c.from, c.to), d.count(c.from, c.to); int64(got) != c.want || int64(n) != c.count {
+			t.Errorf("[%d, %d): %d in %d, want %d in %d", c.from, c.to, got, n, c.want, c.count)
 		}
 	}
 }
