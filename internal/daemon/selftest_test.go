@@ -18,28 +18,13 @@ import (
 // while the GPU is idle, detects a driver upgrade when a program connects, and picks up results of
 // `xsched doctor --self-test`.
 func TestSelfTestGivesLevels(t *testing.T) {
-	unpack := func(name string) string {
-		path, err := embedded.Unpack(name)
-		if err != nil {
-			t.Skip(err)
-		}
-		return path
+	program, err := embedded.Unpack(embedded.SelfTest)
+	if err != nil {
+		t.Skip(err)
 	}
 	w := newWorld(t)
-	program, env := unpack(embedded.SelfTest), []string{
-		"LD_PRELOAD=" + unpack(embedded.VirtualRM), "LD_LIBRARY_PATH=" + filepath.Dir(unpack(embedded.VirtualCUDA)),
-		"XSCHED_VGPU_SOCKET=" + w.vgpuPath(),
-	}
-	load := func(version string) {
-		t.Helper()
-		dir := filepath.Join(w.dir, "sys/module/nvidia")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "version"), []byte(version), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	env := virtualEnv(t, w)
+	load := func(version string) { t.Helper(); loadVersion(t, w.dir, version) }
 	load("550.54.14")
 	state := t.TempDir()
 	test := func() (string, []string, error) { return program, env, nil }
