@@ -386,7 +386,8 @@ func (t *selfTest) preempt(ctx context.Context, level model.Level) (err error) {
 	suspended := t.step(fmt.Sprintf("suspend at level %d", level), func() (detail string, e error) {
 		detail, e = t.suspend(ctx, level)
 		if isObservation(e) && t.alone(ctx) {
-			e = fmt.Errorf("%w: the second program ended first: %v", errMissed, e)
+			// Not wrapped: it is no longer an observation about the GPU.
+			e = fmt.Errorf("%w: the second program ended first: %s", errMissed, e.Error())
 		}
 		err = e
 		return detail, e

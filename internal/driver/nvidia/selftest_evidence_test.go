@@ -112,8 +112,10 @@ func TestInconclusiveKeepsEvidence(t *testing.T) {
 			return got.Outcome
 		}
 		for _, next := range [][2]driver.Outcome{
-			{driver.OutcomeInconclusive, driver.OutcomeInconclusive}, {kept, kept},
-			{driver.OutcomeInconclusive, kept}, {driver.OutcomePassed, driver.OutcomePassed},
+			{driver.OutcomeInconclusive, driver.OutcomeInconclusive},
+			{kept, kept},
+			{driver.OutcomeInconclusive, kept},
+			{driver.OutcomePassed, driver.OutcomePassed},
 		} {
 			if got := save(next[0]); got != next[1] {
 				t.Errorf("%s after %s: %s", next[0], kept, got)
