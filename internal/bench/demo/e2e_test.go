@@ -34,7 +34,7 @@ func claimed(t *testing.T, o CompareOptions) *Result {
 	t.Helper()
 	o.Virtual, o.Exe, o.Seconds, o.Block = true, benchtest.Program(t), 0.8, 800*time.Millisecond
 	var bad []string
-	for range 3 {
+	for range 6 { // a busy host delays tenants and daemon; one undisturbed try shows the claim
 		o.Out = t.TempDir()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		res, err := Compare(ctx, o)
