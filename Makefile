@@ -253,8 +253,8 @@ test-go: all ## run the Go unit tests
 	@$(RUN_TESTS) go -p 1 -timeout 8m -skip '^TestLong' ./internal/bench/...
 
 .PHONY: test-race
-test-race: all ## run the Go unit tests with the race detector, the long ones included
-	@CGO_ENABLED=1 $(RUN_TESTS) go -race -timeout 20m $(unit)
+test-race: all ## run the Go unit tests with the race detector, one package at a time
+	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 20m $(unit)
 	@CGO_ENABLED=1 $(RUN_TESTS) go -race -p 1 -timeout 10m ./internal/bench/...
 
 HISTORIES ?= 10000

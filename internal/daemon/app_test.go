@@ -413,7 +413,7 @@ func await(t *testing.T, what string, cond func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for !cond() {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > 30*time.Second {
 			t.Fatalf("never: %s", what)
 		}
 		time.Sleep(time.Millisecond)
