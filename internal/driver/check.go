@@ -3,7 +3,11 @@
 package driver
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"xsched/internal/model"
 )
@@ -48,6 +52,42 @@ type Diagnosis struct {
 // Add appends a check.
 func (d *Diagnosis) Add(name string, s Status, detail, remedy string) {
 	d.Checks = append(d.Checks, Check{name, s, detail, remedy})
+}
+
+// NodeRemedies are a driver's remedies for a device node that can't be opened.
+type NodeRemedies struct {
+	Container  string // the container lacks the node
+	Missing    string
+	Permission string
+}
+
+// AddNodes checks the device nodes of a driver. Only the first is essential: a GPU whose node can't
+// be opened is merely absent.
+func (d *Diagnosis) AddNodes(h Host, names []string, r NodeRemedies) {
+	const check = "device nodes"
+	bad := false
+	for i, name := range names {
+		status := Note
+		if i == 0 {
+			status = Missing
+		}
+		switch err := h.Open(h.Path(name)); {
+		case err == nil:
+			continue
+		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
+			d.Add(check, status, "this container has no "+name, r.Container)
+		case errors.Is(err, fs.ErrNotExist):
+			d.Add(check, status, name+" does not exist", r.Missing)
+		case errors.Is(err, fs.ErrPermission):
+			d.Add(check, status, name+": this user lacks permission to open it", r.Permission+" (see `ls -l "+name+"`)")
+		default:
+			d.Add(check, status, fmt.Sprintf("%s: %v", name, err), "check `dmesg`")
+		}
+		bad = true
+	}
+	if !bad {
+		d.Add(check, OK, strings.Join(names, ", "), "")
+	}
 }
 
 // Host abstracts the machine under diagnosis, so that tests can substitute it.

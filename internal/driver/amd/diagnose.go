@@ -3,9 +3,7 @@
 package amd
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -59,30 +57,11 @@ func checkNodes(d *driver.Diagnosis, h driver.Host, gpus []Node) {
 			names = append(names, fmt.Sprintf("/dev/dri/renderD%d", minor))
 		}
 	}
-	bad := 0
-	for _, name := range names {
-		status := driver.Note // an inaccessible GPU is only absent
-		if name == DevicePath {
-			status = driver.Missing
-		}
-		err := h.Open(h.Path(name))
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
-			d.Add("device nodes", status, "this container has no "+name, "start it with `--device /dev/kfd --device /dev/dri`")
-		case errors.Is(err, fs.ErrNotExist):
-			d.Add("device nodes", status, name+" does not exist", "check `dmesg`; udev creates it when the driver loads")
-		case errors.Is(err, fs.ErrPermission):
-			d.Add("device nodes", status, name+": this user lacks permission to open it", "join its group, `render` on most systems (see `ls -l "+name+"`)")
-		default:
-			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "check `dmesg`")
-		}
-		bad++
-	}
-	if bad == 0 {
-		d.Add("device nodes", driver.OK, strings.Join(names, ", "), "")
-	}
+	d.AddNodes(h, names, driver.NodeRemedies{
+		Container:  "start it with `--device /dev/kfd --device /dev/dri`",
+		Missing:    "check `dmesg`; udev creates it when the driver loads",
+		Permission: "join its group, `render` on most systems",
+	})
 }
 
 // checkDebugging checks for the trap handler and firmware that `attach` relies on.

@@ -3,9 +3,7 @@
 package nvidia
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -72,30 +70,11 @@ func nodes(d *driver.Diagnosis, h driver.Host, system System) {
 			names = append(names, fmt.Sprintf("/dev/nvidia%d", g.Minor))
 		}
 	}
-	bad := 0
-	for _, name := range names {
-		status := driver.Note // an inaccessible GPU is only absent
-		if name == controlPath {
-			status = driver.Missing
-		}
-		err := h.Open(h.Path(name))
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, fs.ErrNotExist) && h.InContainer:
-			d.Add("device nodes", status, "this container has no "+name, "start it with the GPU: `--gpus all`, or `--device "+name+"`")
-		case errors.Is(err, fs.ErrNotExist):
-			d.Add("device nodes", status, name+" does not exist", "run `nvidia-modprobe -u -c 0`, or any CUDA program as root once")
-		case errors.Is(err, fs.ErrPermission):
-			d.Add("device nodes", status, name+": this user lacks permission to open it", "join its group (see `ls -l "+name+"`), or in a container allow the device")
-		default:
-			d.Add("device nodes", status, fmt.Sprintf("%s: %v", name, err), "check `dmesg`")
-		}
-		bad++
-	}
-	if bad == 0 {
-		d.Add("device nodes", driver.OK, strings.Join(names, ", "), "")
-	}
+	d.AddNodes(h, names, driver.NodeRemedies{
+		Container:  "start it with the GPU: `--gpus all`, or `--device " + names[0] + "`",
+		Missing:    "run `nvidia-modprobe -u -c 0`, or any CUDA program as root once",
+		Permission: "join its group, or in a container allow the device",
+	})
 }
 
 func gpus(d *driver.Diagnosis, system System) {
