@@ -31,7 +31,7 @@ type Rig struct {
 	Exe        string // this program
 	Dir        string // sockets
 	Virtual    bool
-	Platform   string // of the virtual GPU: PlatformNVIDIA or PlatformAMD
+	Platform   string // of the virtual GPU, a name of internal/virtual
 	Attached   bool   // low tenants get no shim
 	Inert      bool   // FaultShimInert
 	Daemon     *client.Client

@@ -10,7 +10,7 @@ import (
 
 // A request that is submitted kernel by kernel leaves the device empty between
 // kernels. The hardware then switches to the low with the tiny slice, and the
-// next kernel pays for the switch back (docs/platforms/nvidia.md has the
+// next kernel pays for the switch back (docs/platforms has the
 // figures). Beside such a high, lows keep the driver's slice and are suspended
 // when it begins. The suspend takes effect while the program still submits, so
 // it costs the high nothing, and nothing comes between its kernels afterwards.

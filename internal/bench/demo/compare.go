@@ -23,7 +23,7 @@ import (
 type CompareOptions struct {
 	Virtual bool   // own daemon on the virtual GPU; else the one in Dir
 	Dir     string // sockets of the running daemon
-	// Platform selects the driver that the virtual GPU emulates; default nvidia.
+	// Platform selects the driver that the virtual GPU emulates; default: the first of internal/virtual.
 	Platform string
 	Lows     []int // one scenario each; default 1
 

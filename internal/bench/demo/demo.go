@@ -19,8 +19,8 @@ type Options struct {
 	Stdout   io.Writer // the table
 	Progress *os.File  // the progress bar; quiet if not a terminal
 	Seed     uint64
-	// Platform selects the driver that the virtual GPU emulates; default nvidia. On amd one more scenario has a low
-	// tenant without the shim.
+	// Platform selects the driver that the virtual GPU emulates; default: the first of
+	// internal/virtual. Where that can attach, one more scenario has a low tenant without the shim.
 	Platform string
 
 	// For tests: a shorter run, and one with a fault that the proof must notice.

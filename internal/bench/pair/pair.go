@@ -28,7 +28,7 @@ import (
 type Options struct {
 	Online, Offline string // commands, for a shell
 	Virtual         bool
-	Platform        string        // of the virtual GPU; default nvidia
+	Platform        string        // of the virtual GPU; default: the first of internal/virtual
 	Attach          bool          // the offline program runs without the shim and is controlled from outside
 	Slice           time.Duration // maximum suspension of the offline program; 0: the daemon's bound
 	Alone           time.Duration // duration of the measurement alone; default 2 s
