@@ -240,8 +240,8 @@ test: setup ## run the checks for every change (10 minutes on two cores)
 	$(call steps,lint check-generated check-commits build test-go test-c test-e2e test-python examples amdlog-check cross)
 
 .PHONY: test-long
-test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak
-	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-soak)
+test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
+	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-strategies test-soak test-chaos)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures time, so its packages run one at a time, without others.
@@ -269,29 +269,72 @@ test-c: ## run the C tests: plain, with ASan and UBSan, with TSan
 	@$(MAKE) --no-print-directory -j $(JOBS) $(foreach v,$(VARIANTS),$(addprefix build/test/$(v)/,$(TEST_NAMES)))
 	@$(RUN_TESTS) c -jobs $(JOBS) $(TEST_NAMES)
 
-# A count, not a duration: a run limited by time can fail with "context deadline exceeded".
-FUZZ_TIME ?= 20000x
+# The seeds of every fuzz target run in `make test-go`.
+FUZZ_TIME ?= 10s
 .PHONY: test-fuzz
-test-fuzz: ## run every fuzz target for FUZZ_TIME (20000x) inputs; `make test` runs the seeds
-	@for package in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./internal/... ./tools/...); do \
-		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$($(GO) list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $$package) | sed 's/func //' || true); do \
-			echo "fuzz $$package $$target $(FUZZ_TIME)"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) -timeout 5m $$package; \
-		done; \
-	done
+test-fuzz: ## run every fuzz target for FUZZ_TIME (10s), from the kept corpus on
+	@$(GO) run ./tools/fuzz run -users $(FUZZ_TIME) -others $(FUZZ_TIME)
+
+.PHONY: fuzz
+fuzz: ## fuzz for long: 10 minutes a target that faces users, 2 the others; keeps corpus and record
+	@$(GO) run ./tools/fuzz run -users 10m -others 2m -keep
+	@$(MAKE) --no-print-directory fuzz-table
+
+.PHONY: fuzz-table
+fuzz-table: ## write the table of trust boundaries and fuzzing time into SECURITY.md
+	@$(GO) run ./tools/fuzz table
+
+.PHONY: previous
+previous: ## build the previous release from git history, for tests of version skew
+	@tools/previous >/dev/null || [ $$? = 3 ]
 
 .PHONY: test-e2e
-test-e2e: all ## run the built binary on the virtual GPU, with injected faults
+test-e2e: all previous ## run the built binary on the virtual GPU, with injected faults
 	@$(RUN_TESTS) go -count 1 -timeout 10m -skip '^TestLong' ./test/e2e/...
 
 .PHONY: test-e2e-long
-test-e2e-long: all ## run the end-to-end tests of scale and of the simulator's accuracy
+test-e2e-long: all previous ## run the end-to-end tests of scale and of the simulator's accuracy
 	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./test/e2e/...
+
+.PHONY: test-strategies
+test-strategies: ## check that docs/strategies.md is what the present strategies give
+	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./tools/pictures
 
 SOAK_ROUNDS ?= 3
 .PHONY: test-soak
 test-soak: all ## repeat the fault-injection tests SOAK_ROUNDS (3) times
 	@$(RUN_TESTS) go -count $(SOAK_ROUNDS) -timeout 30m -run 'Killed|Stopped|Wedged|Stuck|Execs|Graceful|Garbage|ShortClients' ./test/e2e
+
+# ---- fault campaign (docs/chaos.md) --------------------------------------------------
+
+SEED ?= 1
+FAULTS ?= 10000
+WORLDS ?= $(JOBS)
+# Another release for upgrades and downgrades, if its binary is at hand.
+OTHER ?=
+CHAOS = bin/chaos --seed $(SEED) $(if $(OTHER),--other-binary $(OTHER))
+
+bin/chaos: always
+	$(GO) build $(TRIM) -o $@ ./test/chaos
+
+.PHONY: chaos
+chaos: build bin/chaos ## inject 10,000 faults (FAULTS, SEED, WORLDS, OTHER=BINARY); within an hour on two cores
+	$(CHAOS) --faults $(FAULTS) --worlds $(WORLDS) -v --out out/chaos
+
+.PHONY: test-chaos
+test-chaos: build bin/chaos ## inject 300 faults; a late program must be late again in a replay
+	$(CHAOS) --faults 300 --worlds $(WORLDS) --confirm --out out/chaos-short
+
+# Planted bugs, each with the rules of which one must reveal it. At this rate fewer faults excuse a
+# held program that runs.
+PLANTED := resume:stuck,native lease:held
+.PHONY: chaos-planted
+chaos-planted: build bin/chaos ## check that the campaign finds each planted bug within 500 faults
+	@mkdir -p build/planted
+	@set -e; for planted in $(PLANTED); do bug=$${planted%%:*}; \
+		$(GO) build -tags planted_$$bug -ldflags '$(LDFLAGS)' -o build/planted/xsched-$$bug ./cmd/xsched; \
+		$(CHAOS) --binary build/planted/xsched-$$bug --faults 500 --rate 2 --worlds $(WORLDS) --stop-after 1 --want-rule $${planted#*:} --out out/chaos-$$bug; \
+	done
 
 .PHONY: test-python
 test-python: build ## test the Python package and the analysis code of test/gpu
@@ -371,6 +414,10 @@ generate: ## write the generated files: wire contract, hooks, enums, hints, pict
 .PHONY: pictures
 pictures: ## draw the timelines of docs/policies from simulated scenes
 	$(GO) run ./tools/pictures
+
+.PHONY: strategies
+strategies: ## compare the strategies for launch-bound requests in the simulator: docs/strategies.md
+	$(GO) run ./tools/pictures -strategies
 
 .PHONY: results
 results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures and the README table

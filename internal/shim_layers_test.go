@@ -15,7 +15,7 @@ import (
 // shimLayers orders the parts of shim/core. A part is a header with the source of the same name. A part
 // includes parts of its own layer or of lower ones.
 var shimLayers = [][]string{
-	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock"},
+	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint"},
 	{"frame", "driver", "liveness", "session", "helper", "fork", "init"},
 	{"work", "work_internal", "work_busy", "work_event", "work_limit", "work_queue", "work_table", "work_watch"},

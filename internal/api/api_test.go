@@ -168,7 +168,7 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 		check(name, reply, err, control.ProcessReply{PID: 11, Message: name})
 	}
 
-	if caller := <-f.callers; caller.UID != os.Getuid() || caller.PID != os.Getpid() {
+	if caller := <-f.callers; caller.User.UID != os.Getuid() || caller.PID != os.Getpid() {
 		t.Errorf("caller = %+v, want uid %d and pid %d", caller, os.Getuid(), os.Getpid())
 	}
 }
@@ -270,7 +270,7 @@ func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 		held = append(held, conn)
 		return answer.Body.Close()
 	}
-	for i := range maxConnectionsPerUID {
+	for i := range maxConnectionsPerUser {
 		if err := ask(); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}

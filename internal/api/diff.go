@@ -113,7 +113,10 @@ func queueEvent(change string, p *control.Process, q control.Queue) event {
 func processEvent(change string, p *control.Process) event {
 	alone := *p
 	alone.Queues = []control.Queue{}
-	return newEvent("process", ProcessEvent{change, alone})
+	full := newEvent("process", ProcessEvent{change, alone})
+	out := newEvent("process", ProcessEvent{change, alone.For(control.Nobody)})
+	out.full, out.user = full.data, p.User
+	return out
 }
 
 // hints are the fields of a process whose change is an event; counters are not.

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 const eventsPath = "/events"
@@ -22,8 +24,9 @@ const (
 	samplePeriod   = 100 * time.Millisecond
 	sampleShare    = 5 // sampling takes at most a fifth of the time
 	eventBuffer    = 1024
-	maxListeners   = 64
-	changesAtOnce  = 512 // more changes are sent as a new snapshot
+	eventBytes     = 32 << 20 // of one listener's buffer, or a single event
+	maxListeners   = 64       // no user may have more than are free
+	changesAtOnce  = 512      // more changes are sent as a new snapshot
 	eventWriteTime = 5 * time.Second
 	keepAlive      = 15 * time.Second
 )
@@ -59,16 +62,20 @@ type NameEvent struct {
 	Name string `json:"name"`
 }
 
-// event is encoded once for all listeners.
+// event is encoded once for all listeners, and once more for those who may see a command line.
 type event struct {
 	name string
 	data []byte
+	full []byte // with command line; nil: as data
+	user identity.User
 }
 
 // listener is one client of the event stream.
 type listener struct {
+	caller control.Caller
 	events chan event
-	primed bool // the snapshot was sent
+	queued atomic.Int64 // bytes in events
+	primed bool         // the snapshot was sent
 }
 
 // feed samples a Control on behalf of the listeners.
@@ -78,13 +85,14 @@ type feed struct {
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
+	perUser   map[identity.User]int // by identity.User.Account
 	running   bool
 	stopped   bool
 	quit      chan struct{}
 }
 
 func newFeed(c control.Control) *feed {
-	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, quit: make(chan struct{})}
+	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, perUser: map[identity.User]int{}, quit: make(chan struct{})}
 }
 
 // stop ends all streams so that the server can shut down.
@@ -98,20 +106,22 @@ func (f *feed) stop() {
 	close(f.quit)
 }
 
-func (f *feed) join() (*listener, error) {
+func (f *feed) join(caller control.Caller) (*listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped {
 		return nil, &control.Error{Kind: control.ErrUnavailable, Cause: "the daemon is stopping"}
 	}
-	if len(f.listeners) >= maxListeners {
+	account := caller.User.Account()
+	if free := maxListeners - len(f.listeners); free <= 0 || !account.Root() && f.perUser[account] >= free {
 		return nil, &control.Error{
 			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("event listener limit reached (%d)", maxListeners),
 			Remedy: "close one, or poll " + control.Prefix + "/processes",
 		}
 	}
-	l := &listener{events: make(chan event, eventBuffer)}
+	l := &listener{caller: caller, events: make(chan event, eventBuffer)}
 	f.listeners[l] = struct{}{}
+	f.perUser[account]++
 	if !f.running {
 		f.running = true
 		go f.run()
@@ -129,6 +139,10 @@ func (f *feed) leave(l *listener) {
 func (f *feed) drop(l *listener) {
 	if _, ok := f.listeners[l]; ok {
 		delete(f.listeners, l)
+		account := l.caller.User.Account()
+		if f.perUser[account]--; f.perUser[account] == 0 {
+			delete(f.perUser, account)
+		}
 		close(l.events)
 	}
 }
@@ -139,7 +153,7 @@ func (f *feed) run() {
 	for {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), control.CallTimeout)
-		now, err := f.control.List(ctx, control.Caller{UID: -1})
+		now, err := f.control.List(ctx, control.Caller{})
 		cancel()
 		f.mu.Lock()
 		if err == nil {
@@ -167,24 +181,33 @@ func (f *feed) publish(last, now *control.List) {
 		changes = diff(last, now)
 		whole = len(changes) > changesAtOnce
 	}
-	var snapshot *event
+	snapshots := map[identity.User]event{}
 	for l := range f.listeners {
 		if l.primed && !whole {
 			f.send(l, changes...)
 			continue
 		}
-		if snapshot == nil {
-			e := newEvent("snapshot", now)
-			snapshot = &e
+		snapshot, ok := snapshots[l.caller.User]
+		if !ok {
+			snapshot = newEvent("snapshot", listFor(l.caller, now))
+			snapshots[l.caller.User] = snapshot
 		}
 		l.primed = true
-		f.send(l, *snapshot)
+		f.send(l, snapshot)
 	}
 }
 
 // send queues events for a listener and drops it if its buffer is full.
 func (f *feed) send(l *listener, events ...event) {
 	for _, e := range events {
+		if e.full != nil && l.caller.Owns(e.user) {
+			e.data = e.full
+		}
+		size := int64(len(e.data))
+		if before := l.queued.Add(size) - size; before > 0 && before+size > eventBytes {
+			f.drop(l) // snapshots may be large
+			return
+		}
 		select {
 		case l.events <- e:
 		default:
@@ -199,12 +222,22 @@ func newEvent(name string, value any) event {
 	if err != nil { // our own types
 		data = []byte("{}")
 	}
-	return event{name, data}
+	return event{name: name, data: data}
+}
+
+// listFor returns a list as a caller may see it.
+func listFor(c control.Caller, l *control.List) *control.List {
+	out := *l
+	out.Processes = make([]control.Process, len(l.Processes))
+	for i, p := range l.Processes {
+		out.Processes[i] = p.For(c)
+	}
+	return &out
 }
 
 // serve is the handler of one listener.
-func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
-	l, err := f.join()
+func (f *feed) serve(w http.ResponseWriter, r *http.Request, caller control.Caller) {
+	l, err := f.join(caller)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -236,6 +269,7 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 				push([]byte("event: dropped\ndata: {\"reason\":\"too slow\"}\n\n"))
 				return
 			}
+			l.queued.Add(-int64(len(e.data)))
 			buffer = append(buffer[:0], "id: "...)
 			buffer = strconv.AppendUint(buffer, id, 10)
 			buffer = append(buffer, "\nevent: "...)

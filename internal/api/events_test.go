@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 // stream reads events from a connection.
@@ -78,7 +79,7 @@ func TestEvents(t *testing.T) {
 	w := newWorld()
 	f := newFeed(w)
 	f.period = time.Millisecond
-	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	server := httptest.NewServer(serving(f, control.Caller{}))
 	defer server.Close()
 	defer f.stop()
 	s := listen(t, server.URL)
@@ -140,7 +141,7 @@ func TestEvents(t *testing.T) {
 func TestSlowListenerIsDropped(t *testing.T) {
 	w := newWorld()
 	f := newFeed(w)
-	slow, err := f.join()
+	slow, err := f.join(control.Caller{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,23 +174,81 @@ func TestListenersAreBounded(t *testing.T) {
 	f.mu.Unlock()
 	var all []*listener
 	for range maxListeners {
-		l, err := f.join()
+		l, err := f.join(control.Caller{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, l)
 	}
-	if _, err := f.join(); err == nil {
+	if _, err := f.join(control.Caller{}); err == nil {
 		t.Error("one too many")
 	}
 	f.leave(all[0])
 	f.leave(all[0])
-	if _, err := f.join(); err != nil {
+	if _, err := f.join(control.Caller{}); err != nil {
 		t.Error(err)
 	}
 	f.stop()
-	if _, err := f.join(); err == nil {
+	if _, err := f.join(control.Caller{}); err == nil {
 		t.Error("joined after the end")
+	}
+}
+
+// One user can't take all places.
+func TestListenersOfOneUser(t *testing.T) {
+	f := newFeed(newWorld())
+	f.mu.Lock()
+	f.running = true
+	f.mu.Unlock()
+	defer f.stop()
+	greedy, n := control.Caller{User: identity.OnHost(1000)}, 0
+	for range maxListeners {
+		if _, err := f.join(greedy); err == nil {
+			n++
+		}
+	}
+	if n != maxListeners/2 {
+		t.Errorf("one user has %d listeners, want %d", n, maxListeners/2)
+	}
+	for _, uid := range []int{1001, 0} {
+		if _, err := f.join(control.Caller{User: identity.OnHost(uid)}); err != nil {
+			t.Errorf("uid %d: %v", uid, err)
+		}
+	}
+}
+
+// A slow client must not keep many large snapshots in memory.
+func TestSlowListenerOfSnapshots(t *testing.T) {
+	f := newFeed(newWorld())
+	f.mu.Lock()
+	f.running = true // this test is the sampler
+	f.mu.Unlock()
+	defer f.stop()
+	slow, err := f.join(control.Caller{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot := event{name: "snapshot", data: make([]byte, 5<<20)}
+	f.mu.Lock()
+	for range 100 {
+		f.send(slow, snapshot)
+		if _, there := f.listeners[slow]; !there {
+			break
+		}
+	}
+	f.mu.Unlock()
+	if n := len(slow.events); n != eventBytes/(5<<20) {
+		t.Errorf("%d snapshots of 5 MiB wait for a client that does not read", n)
+	}
+	large, err := f.join(control.Caller{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.send(large, event{name: "snapshot", data: make([]byte, eventBytes+1)})
+	if len(large.events) != 1 {
+		t.Error("a single large snapshot was not sent")
 	}
 }
 
@@ -197,7 +256,7 @@ func TestListenersAreBounded(t *testing.T) {
 func TestFeedRests(t *testing.T) {
 	f := newFeed(newWorld())
 	f.period = time.Millisecond
-	l, err := f.join()
+	l, err := f.join(control.Caller{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,5 +304,50 @@ func TestEventsOverTheServer(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the stream kept the server from its end")
+	}
+}
+
+// serving serves a feed to one caller.
+func serving(f *feed, c control.Caller) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { f.serve(w, r, c) })
+}
+
+// TestEventCommands checks that only a program's user and root see its command line.
+func TestEventCommands(t *testing.T) {
+	w := newWorld()
+	for i := range w.list.Processes {
+		w.list.Processes[i].User = identity.OnHost(w.list.Processes[i].UID)
+	}
+	f := newFeed(w)
+	f.period = time.Millisecond
+	defer f.stop()
+	for _, test := range []struct {
+		caller control.Caller
+		want   []string
+		hidden []string
+	}{
+		{control.Caller{}, []string{"python serve.py", "train"}, nil},
+		{control.Caller{User: identity.OnHost(1000)}, []string{"python serve.py"}, []string{`"train"`}},
+		{control.Nobody, nil, []string{"python serve.py", `"train"`}},
+		{control.Caller{User: identity.User{UID: 1000, Container: "/docker/x"}}, nil, []string{"python serve.py", `"train"`}},
+	} {
+		server := httptest.NewServer(serving(f, test.caller))
+		s := listen(t, server.URL)
+		_, snapshot := s.next(t)
+		w.change(func(l *control.List) { l.Processes[0].Priority++; l.Processes[1].Priority++ })
+		_, first := s.next(t)
+		_, second := s.next(t)
+		for _, text := range test.want {
+			if !strings.Contains(snapshot, text) || !strings.Contains(first+second, text) {
+				t.Errorf("%v does not see %q: %s %s %s", test.caller.User, text, snapshot, first, second)
+			}
+		}
+		for _, text := range test.hidden {
+			if strings.Contains(snapshot+first+second, text) {
+				t.Errorf("%v sees %q", test.caller.User, text)
+			}
+		}
+		server.CloseClientConnections()
+		server.Close()
 	}
 }

@@ -133,13 +133,13 @@ func FuzzDiag(f *testing.F) {
 	f.Add(good[:40])
 	f.Add([]byte{36, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		uid, err := parseDiag(b, src, dst)
+		uid, _, err := parseDiag(b, src, dst)
 		if (err == nil) != (uid >= 0) {
 			t.Fatalf("%d, %v", uid, err)
 		}
 		if err == nil && string(b[20:56]) != string(sockID(src, dst)[:36]) {
 			t.Fatal("another connection's owner")
 		}
-		_, _ = scanOwner(string(b), src, dst)
+		_, _, _ = scanOwner(string(b), src, dst)
 	})
 }

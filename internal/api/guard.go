@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 // guard authenticates requests to a TCP listener.
@@ -43,29 +44,35 @@ func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	if authorization := r.Header.Get("Authorization"); authorization != "" {
 		return g.byToken(authorization)
 	}
-	p, ok := r.Context().Value(peerKey{}).(peer)
+	p, ok := r.Context().Value(peerKey{}).(*peer)
 	switch {
 	case !ok:
-		return control.Caller{}, refuse("the peer is not known")
+		return control.Nobody, refuse("the peer is not known")
 	case !p.local:
-		return control.Caller{}, errNoToken
+		return control.Nobody, errNoToken
 	case p.err != nil:
-		return control.Caller{}, refuse("the peer's user can't be determined: %v", p.err)
+		return control.Nobody, refuse("the peer's user can't be determined: %v", p.err)
 	}
-	return p.Caller, nil
+	c, err := p.caller()
+	if err != nil {
+		return control.Nobody, &control.Error{
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("the peer's process can't be identified: %v", err), Remedy: "use the control socket",
+		}
+	}
+	return c, nil
 }
 
 func (g *guard) byToken(authorization string) (control.Caller, error) {
 	scheme, token, _ := strings.Cut(authorization, " ")
 	if g.token == nil {
-		return control.Caller{}, refuse("this daemon has no token; leave out the Authorization header")
+		return control.Nobody, refuse("this daemon has no token; leave out the Authorization header")
 	}
 	// Hashes of equal length keep the comparison time constant.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
-		return control.Caller{}, refuse("the token is wrong")
+		return control.Nobody, refuse("the token is wrong")
 	}
-	return control.Caller{UID: g.owner}, nil
+	return control.Caller{User: identity.OnHost(g.owner)}, nil
 }
 
 // wrap rejects cross-site requests.

@@ -26,9 +26,10 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 		mux.HandleFunc(r.method+" "+control.Prefix+r.path, r.handle(h, c))
 	}
 	mux.HandleFunc("GET "+control.Prefix+openAPIPath, h.known(serveOpenAPI))
-	mux.HandleFunc("GET "+control.Prefix+eventsPath, h.known(events.serve))
+	mux.HandleFunc("GET "+control.Prefix+eventsPath, h.onHost(events.serve))
+	metrics := metricsHandler(c)
 	mux.HandleFunc("GET /healthz", healthz(c))
-	mux.HandleFunc("GET /metrics", h.known(metricsHandler(c).ServeHTTP))
+	mux.HandleFunc("GET /metrics", h.onHost(func(w http.ResponseWriter, r *http.Request, _ control.Caller) { metrics.ServeHTTP(w, r) }))
 	(&xsched{handler: h, control: c}).register(mux)
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +38,7 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 			Remedy: "see " + control.Prefix + openAPIPath + " for the routes of this version",
 		})
 	})
-	return mux
+	return limits.reads.wrap(identify, mux)
 }
 
 type handler struct{ identify Identify }
@@ -50,6 +51,21 @@ func (h *handler) known(next http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		next(w, r)
+	}
+}
+
+// onHost rejects callers in a container, which may see only what is theirs.
+func (h *handler) onHost(next func(http.ResponseWriter, *http.Request, control.Caller)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		caller, err := h.identify(r)
+		if err == nil && !caller.User.Host() {
+			err = &control.Error{Kind: control.ErrNotAllowed, Cause: r.URL.Path + " is not available in a container", Remedy: "use the control socket of the host"}
+		}
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		next(w, r, caller)
 	}
 }
 

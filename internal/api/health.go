@@ -23,7 +23,7 @@ func healthz(c control.Control) http.HandlerFunc {
 		defer cancel()
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		stats, err := c.Stats(ctx, control.Caller{UID: -1})
+		stats, err := c.Stats(ctx, control.Nobody)
 		if err != nil {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintln(w, "the daemon does not answer")

@@ -25,17 +25,20 @@ const scrapeTime = 3 * time.Second
 
 // metricsHandler serves /metrics from a registry of its own. Each scrape queries the control.
 func metricsHandler(c control.Control) http.Handler {
-	return promhttp.HandlerFor(metricsRegistry(c), promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorHandling: promhttp.HTTPErrorOnError})
+	return promhttp.HandlerFor(metricsRegistry(c, limits.refused), promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorHandling: promhttp.HTTPErrorOnError})
 }
 
-func metricsRegistry(c control.Control) *prometheus.Registry {
+func metricsRegistry(c control.Control, refused func() (connections, reads uint64)) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{control: c})
+	r.MustRegister(&collector{c, refused})
 	return r
 }
 
 // collector converts the daemon's replies into constant metrics.
-type collector struct{ control control.Control }
+type collector struct {
+	control control.Control
+	refused func() (connections, reads uint64) // nil: not shown
+}
 
 var _ prometheus.Collector = (*collector)(nil)
 
@@ -74,13 +77,30 @@ var daemonMetrics = []struct {
 	{counter("sessions_total", "Programs that connected since the daemon started."), func(s *control.Stats) float64 { return float64(s.SessionsTotal) }},
 	{gauge("queues", "GPU contexts of connected programs."), func(s *control.Stats) float64 { return float64(s.Queues) }},
 	{gauge("open_fds", "Open file descriptors of the daemon."), func(s *control.Stats) float64 { return float64(s.OpenFDs) }},
+	{gauge("goroutines", "Goroutines of the daemon; a number that keeps growing is a leak."), func(s *control.Stats) float64 { return float64(s.Goroutines) }},
+	{gauge("queues_folded", "Queues beyond their user's limit, scheduled together with another one of their program."), func(s *control.Stats) float64 { return float64(s.FoldedQueues) }},
+	{counter("doorbells_throttled_total", "Notifications deferred because their user had used its share of the engine."), func(s *control.Stats) float64 { return float64(s.Throttled) }},
+	{counter("engine_requests_refused_total", "Requests refused because their user had too many under way."), func(s *control.Stats) float64 { return float64(s.RequestsRefused) }},
+	{counter("snapshots_total", "Copies of the engine's state for readers."), func(s *control.Stats) float64 { return float64(s.Snapshots) }},
+	{counter("log_lines_suppressed_total", "Log lines beyond the rate of their message."), func(s *control.Stats) float64 { return float64(s.LogSuppressed) }},
+	{counter("log_lines_dropped_total", "Log lines that the log's reader was too slow for."), func(s *control.Stats) float64 { return float64(s.LogDropped) }},
 	{counter("engine_wakes_total", "Wake-ups of the engine loop."), func(s *control.Stats) float64 { return float64(s.Wakes) }},
 	{counter("doorbells_total", "Busy and idle notifications; a program alone on its GPU sends none."), func(s *control.Stats) float64 { return float64(s.Doorbells) }},
 	{counter("decisions_total", "Scheduling decisions."), func(s *control.Stats) float64 { return float64(s.Decisions) }},
 	{counter("yields_total", "Busy queues that the hardware preempted in favour of a longer timeslice."), func(s *control.Stats) float64 { return float64(s.Yields) }},
 	{counter("starvation_grants_total", "Turns granted by the starvation bound."), func(s *control.Stats) float64 { return float64(s.Grants) }},
 	{counter("device_errors_total", "Failed operations on hardware queues."), func(s *control.Stats) float64 { return float64(s.DeviceErrors) }},
+	{counter("device_operations_shared_total", "Operations that the call of another program carried out."), func(s *control.Stats) float64 { return float64(s.Shared) }},
+	{counter("device_operations_split_total", "Operations repeated alone because a shared call failed."), func(s *control.Stats) float64 { return float64(s.Split) }},
 	{counter("suspensions_undone_total", "Suspensions undone because their lease expired."), func(s *control.Stats) float64 { return float64(s.Undone) }},
+	{counter("tenants_turned_off_total", "Times that failing resumes turned scheduling off for a program."), func(s *control.Stats) float64 { return float64(s.TurnedOff) }},
+	{gauge("tenants_off", "Programs on a GPU for which failing resumes turned scheduling off."), func(s *control.Stats) float64 {
+		off := 0.0
+		for _, t := range s.Targets {
+			off += number01(t.Off != "")
+		}
+		return off
+	}},
 	{gauge("device_operations_stuck", "Operations that have been running for longer than 100 ms."), func(s *control.Stats) float64 {
 		stuck := 0.0
 		for _, t := range s.Targets {
@@ -106,7 +126,8 @@ var daemonHistograms = []struct {
 // Metrics with labels.
 var (
 	metricInfo     = gauge("build_info", "Always 1; the running version.", "version", "virtual")
-	metricPolicy   = gauge("policy_info", "1 for the policy and the mode in force.", "policy", "mode")
+	metricPolicy   = gauge("policy_info", "1 for the policy and the mode of GPUs without their own.", "policy", "mode")
+	metricUnserved = counter("control_refused_total", "Connections to the control interface and reads that were refused by the limits of users.", "what")
 	metricNotShown = gauge("queues_not_shown", "Queues omitted to bound the size of a scrape.")
 	metricRefused  = counter("sessions_refused_total", "Refused programs, by reason.", "reason")
 	metricStops    = counter("engine_preemptions_total", "Preempted queues that had work, by level.", "level")
@@ -115,6 +136,7 @@ var (
 	metricOpTime   = counter("device_operation_seconds", "Duration of one operation on a hardware queue, by kind.", "operation")
 	metricGPUBusy  = counter("gpu_busy_seconds_total", "Time that programs had work on a GPU and were allowed to run.", "device")
 	metricGPUUsed  = gauge("gpu_queues", "Queues on a GPU.", "device")
+	metricGPURules = gauge("gpu_policy_info", "1 for the policy and the mode in force on a GPU.", "device", "policy", "mode")
 
 	metricIntercepted = counter("intercepted_calls_total", "Driver calls intercepted by the shim.", "pid")
 	metricLaunches    = counter("launches_total", "Kernel launches.", "pid")
@@ -124,6 +146,10 @@ var (
 	metricPriority    = gauge("priority", "Priority of a program.", "pid")
 
 	metricPreempted = counter("preemptions_total", "Preemptions of a busy queue, by cause: the preempting PID, hand (xsched suspend), or other.", append(slices.Clone(queueLabels), "cause")...)
+	metricGain      = gauge("protection_gain_seconds", "By how much protection shortens a program's P99 request beside lower programs; source: modelled or measured.", "pid", "device", "source")
+	metricCost      = gauge("protection_cost_ratio", "Share of recent time that lower programs lost for a program beyond its own GPU time, at most.", "pid", "device")
+	metricCostTotal = counter("protection_cost_seconds_total", "Time that lower programs lost for a program beyond its own GPU time, at most.", "pid", "device")
+	metricNative    = gauge("protection_native", "1 while a program shares the GPU natively, because protection gains it nothing.", "pid", "device")
 	metricSuspended = counter("suspended_seconds_total", "Time a queue had work and was suspended.", queueLabels...)
 	metricRan       = counter("queue_run_seconds_total", "Time a queue had work and was allowed to run.", queueLabels...)
 	metricBusy      = gauge("queue_busy", "1 while a queue has work.", queueLabels...)
@@ -136,23 +162,28 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	nobody := control.Caller{UID: -1}
-	stats, err := c.control.Stats(ctx, nobody)
+	stats, err := c.control.Stats(ctx, control.Nobody)
 	if err != nil {
 		out <- daemonMetrics[0].is(0)
 		return
 	}
 	collectDaemon(out, stats)
-	if version, err := c.control.Version(ctx, nobody); err == nil {
+	if c.refused != nil {
+		connections, reads := c.refused()
+		out <- metricUnserved.is(float64(connections), "connection")
+		out <- metricUnserved.is(float64(reads), "read")
+	}
+	if version, err := c.control.Version(ctx, control.Nobody); err == nil {
 		out <- metricInfo.is(1, version.Version, strconv.FormatBool(version.Virtual))
 	}
-	if devices, err := c.control.Devices(ctx, nobody); err == nil {
+	if devices, err := c.control.Devices(ctx, control.Nobody); err == nil {
 		for _, d := range devices.Devices {
 			out <- metricGPUBusy.is(seconds(d.BusyNS), d.ID)
 			out <- metricGPUUsed.is(float64(d.Queues), d.ID)
+			out <- metricGPURules.is(1, d.ID, d.Policy, d.Mode)
 		}
 	}
-	if list, err := c.control.List(ctx, nobody); err == nil {
+	if list, err := c.control.List(ctx, control.Nobody); err == nil {
 		out <- metricPolicy.is(1, list.Policy, list.Mode)
 		processMetrics(out, list.Processes)
 	}
@@ -227,6 +258,12 @@ func processMetrics(out chan<- prometheus.Metric, all []control.Process) {
 		out <- metricGateWait.is(float64(p.Counters.GateWaitNS)/1e9, pid)
 		out <- metricRecoveries.is(float64(p.Counters.Recoveries), pid)
 		out <- metricPriority.is(float64(p.Priority), pid)
+		for _, g := range p.Protection {
+			out <- metricGain.is(g.GainP99US/1e6, pid, g.Device, g.NativeSource)
+			out <- metricCost.is(g.CostRatio, pid, g.Device)
+			out <- metricCostTotal.is(seconds(g.CostNS), pid, g.Device)
+			out <- metricNative.is(number01(g.State == control.ProtectionNative), pid, g.Device)
+		}
 		for _, q := range p.Queues {
 			queueMetrics(out, pid, q)
 		}

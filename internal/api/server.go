@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 // Bounds on connections to a listener. Every user may connect to a root daemon; no user may use
-// up its file descriptors.
+// up its file descriptors, and none may have more than are free, so that others find places.
 const (
-	maxConnections       = 256
-	maxConnectionsPerUID = 64
+	maxConnections        = 256
+	maxConnectionsPerUser = 64
 )
 
 // Serve offers a Control on a unix socket until ctx ends. Clients' mistakes go to log.
@@ -63,7 +64,8 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 	if !stop() {
 		<-stopped
 	}
-	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
+	// The owner of the listener may close it before the end of ctx has arrived here.
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("serve %s: %w", what, err)
@@ -71,9 +73,30 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 
 // peer is what a listener knows of a connection's other end.
 type peer struct {
-	control.Caller
-	local bool  // on this machine
-	err   error // why the uid is not known; UID is -1 then
+	identity.Peer       // PIDFD is -1 for TCP
+	local         bool  // on this machine
+	err           error // why the user is not known; User is Nobody then
+	// resolve completes the identity at the first request; nil: it is complete.
+	resolve func() (identity.Peer, error)
+}
+
+// caller returns the caller of a request.
+func (p *peer) caller() (control.Caller, error) {
+	if p.resolve != nil {
+		who, err := p.resolve()
+		return control.CallerOf(who), err
+	}
+	c := control.CallerOf(p.Peer)
+	if !identity.Alive(p.PIDFD) {
+		c.PID = 0 // another process inherited the connection, and the number may be reused
+	}
+	return c, nil
+}
+
+func (p *peer) close() {
+	if p.PIDFD > 0 {
+		_ = unix.Close(p.PIDFD)
+	}
 }
 
 type peerKey struct{}
@@ -81,18 +104,18 @@ type peerKey struct{}
 // keepPeer makes the peer of a connection available to its requests.
 func keepPeer(ctx context.Context, conn net.Conn) context.Context {
 	if c, ok := conn.(*peerConn); ok {
-		return context.WithValue(ctx, peerKey{}, c.peer)
+		return context.WithValue(ctx, peerKey{}, &c.peer)
 	}
 	return ctx
 }
 
 // identifyPeer is the Identify of a unix socket.
 func identifyPeer(r *http.Request) (control.Caller, error) {
-	p, ok := r.Context().Value(peerKey{}).(peer)
+	p, ok := r.Context().Value(peerKey{}).(*peer)
 	if !ok {
-		return control.Caller{}, refuse("the peer's credentials are not known")
+		return control.Nobody, refuse("the peer's credentials are not known")
 	}
-	return p.Caller, nil
+	return p.caller()
 }
 
 // peerConn is a connection whose peer is known and counted.
@@ -114,13 +137,13 @@ type limitListener struct {
 	// identify runs once, when the connection is new: it can't change hands later.
 	identify func(net.Conn) (peer, error)
 
-	mu     sync.Mutex
-	total  int
-	perUID map[int]int
+	mu      sync.Mutex
+	total   int
+	perUser map[identity.User]int // by identity.User.Account
 }
 
 func newLimitListener(l net.Listener, identify func(net.Conn) (peer, error)) *limitListener {
-	return &limitListener{Listener: l, identify: identify, perUID: map[int]int{}}
+	return &limitListener{Listener: l, identify: identify, perUser: map[identity.User]int{}}
 }
 
 // Accept returns the next connection that is within the bounds; it closes others.
@@ -131,50 +154,51 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := l.identify(conn)
-		if err != nil || !l.take(p.UID) {
+		if err != nil || !l.take(p.User) {
+			limits.connections.Add(1)
+			p.close()
 			_ = conn.Close()
 			continue
 		}
-		return &peerConn{Conn: conn, peer: p, release: sync.OnceFunc(func() { l.give(p.UID) })}, nil
+		return &peerConn{Conn: conn, peer: p, release: sync.OnceFunc(func() {
+			l.give(p.User)
+			p.close()
+		})}, nil
 	}
 }
 
-func (l *limitListener) take(uid int) bool {
+func (l *limitListener) take(user identity.User) bool {
+	user = user.Account()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total >= maxConnections || l.perUID[uid] >= maxConnectionsPerUID {
+	free := maxConnections - l.total
+	if free <= 0 || l.perUser[user] >= maxConnectionsPerUser || !user.Root() && l.perUser[user] >= free {
 		return false
 	}
 	l.total++
-	l.perUID[uid]++
+	l.perUser[user]++
 	return true
 }
 
-func (l *limitListener) give(uid int) {
+func (l *limitListener) give(user identity.User) {
+	user = user.Account()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
-	if l.perUID[uid]--; l.perUID[uid] == 0 {
-		delete(l.perUID, uid)
+	if l.perUser[user]--; l.perUser[user] == 0 {
+		delete(l.perUser, user)
 	}
 }
 
-// unixPeer reads the peer credentials of a connection.
+// unixPeer identifies the process of a connection.
 func unixPeer(conn net.Conn) (peer, error) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
 		return peer{}, errors.New("not a unix socket")
 	}
-	raw, err := c.SyscallConn()
+	p, err := identity.OfConn(c)
 	if err != nil {
-		return peer{}, fmt.Errorf("read peer credentials: %w", err)
+		return peer{}, err
 	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); errors.Join(err, credErr) != nil {
-		return peer{}, fmt.Errorf("read peer credentials: %w", errors.Join(err, credErr))
-	}
-	return peer{Caller: control.Caller{UID: int(cred.Uid), PID: int(cred.Pid)}, local: true}, nil
+	return peer{Peer: p, local: true}, nil
 }

@@ -11,9 +11,11 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 // DefaultHTTP is the default address of `xsched serve`.
@@ -129,18 +131,54 @@ func (s *HTTPServer) Serve(ctx context.Context, c control.Control) error {
 
 // tcpPeer finds the user behind a loopback connection. Connections from other machines, and
 // those whose user is unknown, share the limits of one user.
+//
+// The kernel names the uid of a TCP connection, but not its process. A process in a container may
+// share the host's network, so the uid alone proves nothing. The first request looks for the process.
 func tcpPeer(conn net.Conn) (peer, error) {
-	p := peer{Caller: control.Caller{UID: -1}}
+	p := peer{Peer: identity.Peer{User: identity.Nobody, PIDFD: -1}}
 	local, localOK := conn.LocalAddr().(*net.TCPAddr)
 	remote, remoteOK := conn.RemoteAddr().(*net.TCPAddr)
 	if !localOK || !remoteOK || !remote.IP.IsLoopback() || !local.IP.IsLoopback() {
 		return p, nil
 	}
 	p.local = true
-	if uid, err := socketOwner(local.AddrPort(), remote.AddrPort()); err != nil {
+	uid, inode, err := socketOwner(local.AddrPort(), remote.AddrPort())
+	if err != nil {
 		p.err = err
-	} else {
-		p.UID = uid
+		return p, nil
 	}
+	p.User = identity.OnHost(uid) // for the limits
+	p.resolve = sync.OnceValues(func() (identity.Peer, error) { return searches.find(inode, uid) })
 	return p, nil
+}
+
+// searches runs one search for a process per user at a time: a search takes as long as the user has
+// open files.
+var searches = search{busy: map[int]chan struct{}{}}
+
+type search struct {
+	mu   sync.Mutex
+	busy map[int]chan struct{}
+}
+
+func (s *search) find(inode uint64, uid int) (identity.Peer, error) {
+	for {
+		s.mu.Lock()
+		wait := s.busy[uid]
+		if wait == nil {
+			break
+		}
+		s.mu.Unlock()
+		<-wait
+	}
+	done := make(chan struct{})
+	s.busy[uid] = done
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.busy, uid)
+		s.mu.Unlock()
+		close(done)
+	}()
+	return identity.OfSocket(inode, uid)
 }

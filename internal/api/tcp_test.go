@@ -82,7 +82,7 @@ func do1(t *testing.T, method, url, body string, edit func(*http.Request)) (int,
 type whoami struct{ *world }
 
 func (whoami) Version(_ context.Context, c control.Caller) (control.Version, error) {
-	return control.Version{UID: c.UID, PID: c.PID}, nil
+	return control.Version{UID: c.User.UID, PID: c.PID}, nil
 }
 
 func uidOf(t *testing.T, body string) int {
@@ -129,13 +129,13 @@ func TestTwoUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exe.Close()
-	ask := func(method, path string) string {
+	ask := func(method, path string, as *syscall.SysProcAttr) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3", "-test.run=^TestTwoUsers$", "-test.v")
 		cmd.ExtraFiles = []*os.File{exe}
 		cmd.Dir = "/"
 		cmd.Env = []string{"XSCHED_TEST_ASK=http://" + addr + path, "XSCHED_TEST_METHOD=" + method}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.SysProcAttr = as
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Skipf("can't run as another user: %v %s", err, out)
@@ -144,20 +144,31 @@ func TestTwoUsers(t *testing.T) {
 		answer, _, _ = strings.Cut(answer, "\n")
 		return answer
 	}
-	if got := ask("GET", control.Prefix+"/version"); !strings.HasPrefix(got, "200 ") || uidOf(t, got[4:]) != nobody {
+	other := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if got := ask("GET", control.Prefix+"/version", other); !strings.HasPrefix(got, "200 ") || uidOf(t, got[4:]) != nobody {
 		t.Errorf("version: %s", got)
 	}
-	if got := ask("GET", "/xqueues"); !strings.HasPrefix(got, "200 ") {
+	if got := ask("GET", "/xqueues", other); !strings.HasPrefix(got, "200 ") {
 		t.Errorf("reading is free: %s", got)
 	}
-	if got := ask("POST", "/policy?policy=1"); !strings.HasPrefix(got, "403 ") {
+	if got := ask("POST", "/policy?policy=1", other); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("policy by another user: %s", got)
 	}
-	if got := ask("POST", "/config/10000?level=1"); !strings.HasPrefix(got, "403 ") {
+	if got := ask("POST", "/config/10000?level=1", other); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("config by another user: %s", got)
 	}
 	if status, body := do1(t, "POST", "http://"+addr+"/policy?policy=1", "", nil); status != 200 {
 		t.Errorf("policy by root: %d %s", status, body)
+	}
+	// Root of a container that shares the host's network.
+	container := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if got := ask("POST", "/policy?policy=1", container); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("policy by root of a container: %s", got)
+	}
+	for _, path := range []string{"/metrics", control.Prefix + "/events"} {
+		if got := ask("GET", path, container); !strings.HasPrefix(got, "403 ") {
+			t.Errorf("%s in a container: %s", path, got)
+		}
 	}
 }
 
@@ -248,7 +259,7 @@ func TestToken(t *testing.T) {
 	// Without a token only local users have access; a remote connection has no
 	// uid.
 	g := &guard{}
-	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{}), "GET", "/", nil)
+	r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, &peer{}), "GET", "/", nil)
 	if _, err := g.identify(r); !errors.Is(err, control.ErrNotAllowed) || !strings.Contains(err.Error(), "token") {
 		t.Errorf("a stranger without a token: %v", err)
 	}
@@ -321,9 +332,9 @@ func TestSocketOwner(t *testing.T) {
 	defer server.Close()
 	local := server.LocalAddr().(*net.TCPAddr).AddrPort()
 	remote := server.RemoteAddr().(*net.TCPAddr).AddrPort()
-	ways := map[string]func(src, dst netip.AddrPort) (int, error){"sock_diag": diagOwner, "proc": procOwner}
+	ways := map[string]func(src, dst netip.AddrPort) (int, uint64, error){"sock_diag": diagOwner, "proc": procOwner}
 	for name, find := range ways {
-		uid, err := find(remote, local)
+		uid, _, err := find(remote, local)
 		if err != nil && !errors.Is(err, errNoOwner) {
 			t.Logf("%s is not to be had here: %v", name, err)
 			continue
@@ -333,10 +344,10 @@ func TestSocketOwner(t *testing.T) {
 		}
 		// Neither the listener nor an unused port is the other end of a connection.
 		for _, src := range []netip.AddrPort{local, netip.MustParseAddrPort("127.0.0.1:1")} {
-			if uid, err := find(src, remote); src != local && !errors.Is(err, errNoOwner) {
+			if uid, _, err := find(src, remote); src != local && !errors.Is(err, errNoOwner) {
 				t.Errorf("%s of %s: uid %d, %v", name, src, uid, err)
 			}
-			if uid, err := find(src, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoOwner) {
+			if uid, _, err := find(src, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoOwner) {
 				t.Errorf("%s of the listener %s: uid %d, %v", name, src, uid, err)
 			}
 		}
@@ -344,7 +355,7 @@ func TestSocketOwner(t *testing.T) {
 	// A closed socket has no owner, although the kernel reports root.
 	_ = client.Close()
 	for name, find := range ways {
-		if uid, err := find(remote, local); err == nil {
+		if uid, _, err := find(remote, local); err == nil {
 			t.Errorf("%s of a closed socket: uid %d", name, uid)
 		}
 	}
@@ -360,7 +371,7 @@ func TestProcTable(t *testing.T) {
 `
 	server := netip.MustParseAddrPort("127.0.0.1:50000")
 	for port, want := range map[uint16]int{0x8235: -1, 0x8236: 1000, 0x8237: 1001, 0x8238: -1, 0x8239: -1} {
-		uid, err := scanOwner(table, netip.AddrPortFrom(server.Addr(), port), server)
+		uid, _, err := scanOwner(table, netip.AddrPortFrom(server.Addr(), port), server)
 		if uid != want || (err == nil) != (want >= 0) {
 			t.Errorf("port %x: %d, %v; want %d", port, uid, err, want)
 		}

@@ -18,22 +18,22 @@ import (
 // errNoOwner: the peer is not, or no longer, a visible socket of this machine.
 var errNoOwner = errors.New("the connection's peer socket was not found")
 
-// socketOwner returns the uid that owns the other end of a TCP connection within this machine:
+// socketOwner returns the uid and the inode of the other end of a TCP connection within this machine:
 // the socket whose own address is remote and whose peer is local. Only an established connection
 // counts, because the kernel shows a socket that its program closed as root's.
-func socketOwner(local, remote netip.AddrPort) (int, error) {
+func socketOwner(local, remote netip.AddrPort) (uid int, inode uint64, err error) {
 	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	uid, err := diagOwner(remote, local)
+	uid, inode, err = diagOwner(remote, local)
 	if err == nil || errors.Is(err, errNoOwner) {
-		return uid, err
+		return uid, inode, err
 	}
 	// A kernel without sock_diag, or a sandbox that forbids netlink sockets.
-	uid, procErr := procOwner(remote, local)
+	uid, inode, procErr := procOwner(remote, local)
 	if procErr != nil && !errors.Is(procErr, errNoOwner) {
-		return -1, fmt.Errorf("ask who owns a connection: %w", errors.Join(err, procErr))
+		return -1, 0, fmt.Errorf("ask who owns a connection: %w", errors.Join(err, procErr))
 	}
-	return uid, procErr
+	return uid, inode, procErr
 }
 
 const (
@@ -61,15 +61,15 @@ func sockID(src, dst netip.AddrPort) []byte {
 }
 
 // diagOwner asks the kernel for exactly one socket.
-func diagOwner(src, dst netip.AddrPort) (int, error) {
+func diagOwner(src, dst netip.AddrPort) (int, uint64, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return -1, fmt.Errorf("open sock_diag: %w", err)
+		return -1, 0, fmt.Errorf("open sock_diag: %w", err)
 	}
 	defer unix.Close(fd)
 	limit := unix.NsecToTimeval(time.Second.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
-		return -1, fmt.Errorf("limit sock_diag: %w", err)
+		return -1, 0, fmt.Errorf("limit sock_diag: %w", err)
 	}
 	request := make([]byte, unix.NLMSG_HDRLEN+diagReqBytes)
 	binary.NativeEndian.PutUint32(request[0:], uint32(len(request)))
@@ -84,7 +84,7 @@ func diagOwner(src, dst netip.AddrPort) (int, error) {
 	binary.NativeEndian.PutUint32(body[4:], 1<<tcpEstablished)
 	copy(body[8:], sockID(src, dst))
 	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return -1, fmt.Errorf("ask sock_diag: %w", err)
+		return -1, 0, fmt.Errorf("ask sock_diag: %w", err)
 	}
 	reply := make([]byte, 8192)
 	for {
@@ -93,7 +93,7 @@ func diagOwner(src, dst netip.AddrPort) (int, error) {
 			continue
 		}
 		if err != nil {
-			return -1, fmt.Errorf("read sock_diag: %w", err)
+			return -1, 0, fmt.Errorf("read sock_diag: %w", err)
 		}
 		if nl, ok := from.(*unix.SockaddrNetlink); !ok || nl.Pid != 0 {
 			continue // not from the kernel
@@ -103,51 +103,51 @@ func diagOwner(src, dst netip.AddrPort) (int, error) {
 }
 
 // parseDiag reads the kernel's answer.
-func parseDiag(b []byte, src, dst netip.AddrPort) (int, error) {
+func parseDiag(b []byte, src, dst netip.AddrPort) (int, uint64, error) {
 	if len(b) < unix.NLMSG_HDRLEN+4 {
-		return -1, errors.New("read sock_diag: short answer")
+		return -1, 0, errors.New("read sock_diag: short answer")
 	}
 	kind := binary.NativeEndian.Uint16(b[4:])
 	body := b[unix.NLMSG_HDRLEN:]
 	if kind == unix.NLMSG_ERROR {
 		errno := unix.Errno(-int32(binary.NativeEndian.Uint32(body)))
 		if errno == unix.ENOENT {
-			return -1, errNoOwner
+			return -1, 0, errNoOwner
 		}
-		return -1, fmt.Errorf("ask sock_diag: %w", errno)
+		return -1, 0, fmt.Errorf("ask sock_diag: %w", errno)
 	}
 	if kind != sockDiagByFamily || len(body) < diagMsgBytes {
-		return -1, errors.New("read sock_diag: unexpected answer")
+		return -1, 0, errors.New("read sock_diag: unexpected answer")
 	}
 	// The kernel falls back to a listener on the same port: that is not our peer.
 	want, got := sockID(src, dst), body[4:4+diagIDBytes]
 	if string(got[:36]) != string(want[:36]) {
-		return -1, errNoOwner
+		return -1, 0, errNoOwner
 	}
 	tail := body[4+diagIDBytes:]
 	uid, inode := binary.NativeEndian.Uint32(tail[12:]), binary.NativeEndian.Uint32(tail[16:])
 	if body[1] != tcpEstablished || inode == 0 {
-		return -1, errNoOwner
+		return -1, 0, errNoOwner
 	}
-	return int(uid), nil
+	return int(uid), uint64(inode), nil
 }
 
 // procOwner looks the socket up in /proc/net. An IPv6 socket may have IPv4 addresses.
-func procOwner(src, dst netip.AddrPort) (int, error) {
+func procOwner(src, dst netip.AddrPort) (int, uint64, error) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(table)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return -1, fmt.Errorf("read connections: %w", err)
+			return -1, 0, fmt.Errorf("read connections: %w", err)
 		}
-		if uid, err := scanOwner(string(text), src, dst); !errors.Is(err, errNoOwner) {
-			return uid, err
+		if uid, inode, err := scanOwner(string(text), src, dst); !errors.Is(err, errNoOwner) {
+			return uid, inode, err
 		}
 	}
-	return -1, errNoOwner
+	return -1, 0, errNoOwner
 }
 
 // scanOwner reads a table in the format of /proc/net/tcp.
-func scanOwner(table string, src, dst netip.AddrPort) (int, error) {
+func scanOwner(table string, src, dst netip.AddrPort) (int, uint64, error) {
 	for line := range strings.Lines(table) {
 		// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
 		f := strings.Fields(line)
@@ -155,12 +155,13 @@ func scanOwner(table string, src, dst netip.AddrPort) (int, error) {
 			continue
 		}
 		uid, err := strconv.ParseUint(f[7], 10, 32)
-		if err != nil {
-			return -1, fmt.Errorf("read owner of a connection: %w", err)
+		inode, err2 := strconv.ParseUint(f[9], 10, 64)
+		if err := errors.Join(err, err2); err != nil {
+			return -1, 0, fmt.Errorf("read owner of a connection: %w", err)
 		}
-		return int(uid), nil
+		return int(uid), inode, nil
 	}
-	return -1, errNoOwner
+	return -1, 0, errNoOwner
 }
 
 // isProcAddr compares ADDRESS:PORT of /proc/net/tcp, hexadecimal words in host order, with a.

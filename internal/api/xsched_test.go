@@ -15,6 +15,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/upstream"
+	"xsched/internal/identity"
 	"xsched/internal/policy"
 )
 
@@ -64,6 +65,10 @@ func newWorld() *world {
 					{Index: 0, Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, RanNS: 2_000_000_000},
 					{Index: 1, Device: "0001:81:1f.7", State: "idle", Level: 1, Stream: true, Hints: control.Hints{PerQueue: true}},
 				},
+				Protection: []control.Protection{{
+					Device: "0000:01:00.0", State: "protected", Requests: 90, P99US: 3600, NativeP99US: 7900, NativeSource: "modelled",
+					GainP99US: 4300, CostRatio: 0.03, CostNS: 2_000_000_000,
+				}},
 			},
 			{
 				PID: 202, UID: 2000, Session: 2, Command: "train", Queues: []control.Queue{{
@@ -73,7 +78,7 @@ func newWorld() *world {
 			},
 		}},
 		stats: control.Stats{
-			UptimeNS: 5_000_000_000, HeartbeatAgeNS: 20_000_000, Sessions: 2, SessionsTotal: 3, Queues: 3, OpenFDs: 12,
+			UptimeNS: 5_000_000_000, HeartbeatAgeNS: 20_000_000, Sessions: 2, SessionsTotal: 3, Queues: 3, OpenFDs: 12, Goroutines: 31,
 			Refused: map[string]uint64{"full": 2}, Wakes: 40, Doorbells: 30, Decisions: 25, Preemptions: 7, PreemptionsByLevel: [4]uint64{0, 0, 7, 0},
 			Yields: 4, Grants: 1, Suspends: 7, Resumes: 6, TimesliceSets: 5, GateHolds: 0, DeviceErrors: 1,
 			Targets: []control.TargetStats{{PID: 202, StuckSinceNS: 5}},
@@ -120,7 +125,7 @@ func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest)
 		if p.PID != r.PID {
 			continue
 		}
-		if c.UID != 0 && c.UID != p.UID {
+		if c.User.UID != 0 && c.User.UID != p.UID {
 			return control.HintReply{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "process belongs to another", Remedy: "use sudo"}
 		}
 		text := fmt.Sprintf("hint %d", r.PID)
@@ -149,7 +154,7 @@ func (w *world) Policy(_ context.Context, c control.Caller, r control.PolicyRequ
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Name != "" || r.QuantumUS != 0 {
-		if c.UID != 0 {
+		if !c.User.Root() {
 			return control.PolicyReply{}, &control.Error{Kind: control.ErrNotAllowed, Cause: "only the daemon's owner may"}
 		}
 		w.note("policy %s %d", r.Name, r.QuantumUS)
@@ -169,7 +174,7 @@ func (w *world) taken() string {
 }
 
 func as(uid int) Identify {
-	return func(*http.Request) (control.Caller, error) { return control.Caller{UID: uid}, nil }
+	return func(*http.Request) (control.Caller, error) { return control.Caller{User: identity.OnHost(uid)}, nil }
 }
 
 // TestXSchedRoutes compares all replies of XSched's routes with the golden file.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"xsched/internal/control"
 	"xsched/internal/model"
 )
 
@@ -74,6 +75,9 @@ func describeType(kind string) string {
 
 // parsePID reads a process ID.
 func parsePID(text string) (int, error) {
+	if text == "self" {
+		return control.Self, nil
+	}
 	pid, err := strconv.Atoi(text)
 	if err != nil || pid <= 0 {
 		return 0, usagef("%q is not a PID; see `xsched list`", text)

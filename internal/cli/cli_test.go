@@ -39,6 +39,9 @@ func TestWriteList(t *testing.T) {
 		{PID: 12, Priority: 10, Command: "serve", Counters: control.Counters{Launches: 42}, Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
 			{Device: "0000:02:00.0", State: "idle", Level: 1},
+		}, Protection: []control.Protection{
+			{Device: "0000:01:00.0", State: "protected", GainP99US: 4120, NativeSource: "modelled", CostRatio: 0.031},
+			{Device: "0000:02:00.0", State: "native", GainP99US: -80, NativeSource: "measured", CostRatio: 0.2},
 		}},
 		{PID: 13, UID: 12345678, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
@@ -46,7 +49,8 @@ func TestWriteList(t *testing.T) {
 		{PID: 14, Held: true, Attached: true, Command: "old"},
 		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
 			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was requested: no driver"},
-		}},
+		}, Protection: []control.Protection{{Device: "0000:01:00.0", State: "learning", Requests: 7, NativeSource: "modelled"}}},
+		{PID: 16, Command: "y", Protection: []control.Protection{{State: "protected", GainP99US: 900, NativeSource: "modelled", CostRatio: 0.0001}}},
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
@@ -57,8 +61,13 @@ PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LA
 13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
 14   root      -             0     -      auto   -      held       -          0         old (attached)
 15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         x
+16   root      -             0     -      auto   -      run        -          0         y
+protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
+protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 note: 15: priority 9 was not granted
 note: 15: Lv1 on 0000:01:00.0: Lv3 was requested: no driver
+protection: 15: learning, 7 requests
+protection: 16: -0.9 ms P99 (modelled), costs others nothing
 `
 	if got := text.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

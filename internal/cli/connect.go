@@ -32,16 +32,19 @@ func (a *app) dirs() []string {
 func (a *app) connect(ctx context.Context) (*client.Client, control.Version, error) {
 	var tried []string
 	for _, dir := range a.dirs() {
-		c := client.New(filepath.Join(dir, control.ControlSocket))
-		version, err := c.Version(ctx)
-		if err == nil {
-			return c, version, nil
+		// A container may have the clients' folder alone.
+		for _, name := range []string{"", control.ClientDir} {
+			c := client.New(filepath.Join(dir, name, control.ControlSocket))
+			version, err := c.Version(ctx)
+			if err == nil {
+				return c, version, nil
+			}
+			c.Close()
+			if !errors.Is(err, client.ErrNoDaemon) {
+				return nil, control.Version{}, err
+			}
 		}
-		c.Close()
-		if !errors.Is(err, client.ErrNoDaemon) {
-			return nil, control.Version{}, err
-		}
-		tried = append(tried, c.Socket())
+		tried = append(tried, filepath.Join(dir, control.ControlSocket))
 	}
 	return nil, control.Version{}, fmt.Errorf("%w at %s; start one with `xsched serve`", client.ErrNoDaemon, strings.Join(tried, " or "))
 }

@@ -3,18 +3,78 @@
 package cli
 
 import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
 	"github.com/spf13/cobra"
 
+	"xsched/internal/control"
 	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
 )
 
 func (a *app) guardianCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "guardian",
-		Short:  "Restore attached programs when the daemon dies (started by the daemon)",
-		Hidden: true,
-		Args:   cobra.ArbitraryArgs, // shown in ps: "trace PID"
-		RunE:   func(*cobra.Command, []string) error { return guardian.Main(3, registry.All()) },
+	var (
+		service  bool
+		logLevel string
+		logJSON  bool
+	)
+	c := &cobra.Command{
+		Use:   "guardian",
+		Short: "Restore attached programs when the daemon dies (for service managers)",
+		Long: `Resume attached programs and restore their timeslices when the daemon dies or
+stalls. Without the service the daemon starts a guardian of its own, which one
+kill of their cgroup can end together with the daemon.
+
+The service restores at its start what a daemon and a guardian left that died
+together. Start it with the daemon's user and --dir.`,
+		Example: `  xsched guardian --service`,
+		Hidden:  true,
+		Args:    cobra.ArbitraryArgs, // shown in ps: "trace PID"
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !service {
+				return guardian.Main(3, registry.All(), version)
+			}
+			log, flush, err := a.logger(logLevel, logJSON)
+			if err != nil {
+				return err
+			}
+			defer flush()
+			dir, err := filepath.Abs(a.dirs()[0])
+			if err != nil {
+				return fmt.Errorf("find directory: %w", err)
+			}
+			if err := control.PrepareDir(dir, os.Geteuid()); err != nil {
+				return err
+			}
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return guardian.Serve(ctx, guardian.ServiceOptions{
+				Dir: dir, Drivers: registry.All(), Version: version, Log: log,
+				Ready: func() { log.Info("ready", "dir", dir, "version", version); notifyReady() },
+			})
+		},
 	}
+	c.Flags().BoolVar(&service, "service", false, "serve daemons on a socket in the runtime folder")
+	logFlags(c, &logLevel, &logJSON)
+	return c
+}
+
+// notifyReady tells a service manager that the program is ready, by the protocol of sd_notify(3).
+func notifyReady() {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if path[0] == '@' {
+		path = "\x00" + path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	_, _ = c.Write([]byte("READY=1"))
 }

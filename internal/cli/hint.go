@@ -27,9 +27,11 @@ func (a *app) hintCommand() *cobra.Command {
 current hints. 0 (or an empty name) restores a default. --queue selects one queue
 by its index in ` + "`xsched list --json`" + `; that queue is then scheduled individually.
 Level and granularity apply to the whole program.
+` + "`self`" + ` instead of a PID means the calling program: the nearest parent of this
+command that the daemon manages. In a container, PIDs are those of the container.
 
 Users may change their own programs, root all programs. Priorities above 0 on
-root's daemon require root, unless it was started with --allow-priority.`,
+root's daemon require root, unless it was started with --max-priority.`,
 		Example: `  xsched hint 4711 --priority 10
   xsched hint 4711 --share 75
   xsched hint 4711 --slo 20ms --slo-percentile 99

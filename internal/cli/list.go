@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"path"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -31,9 +32,14 @@ func (a *app) listCommand() *cobra.Command {
   SHARE   share of the GPU in percent, if set
   LEVEL   preemption level: Lv1 holds launches, Lv2 waits for the end of the
           timeslice, Lv3 stops in mid-kernel
-  STATE   busy while the program has GPU work, else idle
+  STATE   busy while the program has GPU work, copies if it only copies, else
+          idle
   SCHED   run, suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
-  SLICE   hardware timeslice; in parentheses the driver's default`,
+  SLICE   hardware timeslice; in parentheses the driver's default
+
+A line "protection" follows for each program that runs before others: by how
+much that shortens its P99 request (modelled, or measured), and which share of
+the GPU's time others lose for it at most.`,
 		Example: `  xsched list
   xsched list --json | jq '.processes[].pid'
   xsched list --devices
@@ -80,24 +86,28 @@ func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 
 // writeList prints the table; width 0 means unlimited.
 func writeList(w io.Writer, list control.List, width int) {
 	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
+	writeSettings(w, list.Devices)
 	var text strings.Builder
 	table := newTable(&text)
 	fmt.Fprintln(table, "PID\tUSER\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
 	for _, p := range list.Processes {
 		command := printable(p.Command)
+		if command == "" {
+			command = "-" // of another user
+		}
 		if p.Attached {
 			command += " (attached)"
 		}
 		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, userName(p.UID), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
+			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, userText(&p), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
 		}
 		for i, q := range p.Queues {
 			launches := fmt.Sprint(p.Counters.Launches)
 			if i > 0 {
 				launches = "\"" // a count of the whole process
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userName(p.UID), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
-				busyText(q.Busy), schedText(q.State, p.Held), sliceText(q), launches, command)
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
+				busyText(&q), schedText(q.State, p.Held), sliceText(q), launches, command)
 		}
 	}
 	_ = table.Flush() // into memory
@@ -114,6 +124,9 @@ func writeList(w io.Writer, list control.List, width int) {
 			}
 		}
 		writeHints(w, &p)
+		for _, g := range p.Protection {
+			fmt.Fprintln(w, cut(protectionText(p.PID, len(p.Protection) > 1, &g), width))
+		}
 	}
 	if len(list.Processes) == 0 {
 		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
@@ -134,9 +147,28 @@ func writeHints(w io.Writer, p *control.Process) {
 	}
 }
 
+// protectionText tells what protection gains a program, and what it costs others.
+func protectionText(pid int, several bool, p *control.Protection) string {
+	text := fmt.Sprintf("protection: %d", pid)
+	if several {
+		text += " on " + p.Device
+	}
+	if p.State == control.ProtectionLearning {
+		return fmt.Sprintf("%s: learning, %d requests", text, p.Requests)
+	}
+	text += fmt.Sprintf(": %+.1f ms P99 (%s)", -p.GainP99US/1e3, p.NativeSource)
+	if p.State == control.ProtectionNative {
+		return text + ", not worth its cost"
+	}
+	if p.CostRatio < 0.0005 {
+		return text + ", costs others nothing"
+	}
+	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
+}
+
 func writeDevices(w io.Writer, reply control.Devices) {
 	table := newTable(w)
-	fmt.Fprintln(table, "DEVICE\tNAME\tDRIVER\tMAX LEVEL\tTIMESLICES\tPROGRAMS\tNOTE")
+	fmt.Fprintln(table, "DEVICE\tNAME\tDRIVER\tMAX LEVEL\tTIMESLICES\tPOLICY\tMODE\tPROGRAMS\tNOTE")
 	for _, d := range reply.Devices {
 		note := d.LevelReason
 		if d.Virtual {
@@ -156,7 +188,7 @@ func writeDevices(w io.Writer, reply control.Devices) {
 		if name == "" {
 			name = "-"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, levelText(d.MaxLevel), yesNo(d.Slices), d.Processes, note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, levelText(d.MaxLevel), yesNo(d.Slices), d.Policy, modeText(d.Mode, d.ModeLevel), d.Processes, note)
 	}
 	_ = table.Flush()
 	if len(reply.Devices) == 0 {
@@ -185,6 +217,7 @@ func writeStats(w io.Writer, s control.Stats) {
 	times("decision", s.Decision)
 	times("heartbeat delay", s.HeartbeatLate)
 	line("operations", "%d suspends, %d resumes, %d timeslices, %d gate holds", s.Suspends, s.Resumes, s.TimesliceSets, s.GateHolds)
+	line("shared operations", "%d carried out by another program's call, %d repeated alone", s.Shared, s.Split)
 	times("suspend", s.SuspendTime)
 	times("resume", s.ResumeTime)
 	for level, h := range s.PreemptTime {
@@ -193,8 +226,14 @@ func writeStats(w io.Writer, s control.Stats) {
 		}
 	}
 	line("undone", "%d suspensions with an expired lease", s.Undone)
+	line("turned off", "%d times for a program whose resume failed", s.TurnedOff)
 	line("device errors", "%d", s.DeviceErrors)
+	line("limits", "%d queues folded, %d doorbells deferred, %d requests refused", s.FoldedQueues, s.Throttled, s.RequestsRefused)
+	line("log", "%d lines suppressed, %d dropped", s.LogSuppressed, s.LogDropped)
 	for _, t := range s.Targets {
+		if t.Off != "" {
+			line("off", "PID %d on %s: %s", t.PID, t.Device, t.Off)
+		}
 		if t.StuckForMS > 0 {
 			line("stuck", "PID %d on %s for %d ms", t.PID, t.Device, t.StuckForMS)
 		}
@@ -203,6 +242,19 @@ func writeStats(w io.Writer, s control.Stats) {
 		line("refused", "%d: %s", n, printable(reason))
 	}
 	_ = table.Flush()
+}
+
+// userText returns the owner of a process: a user of this machine, or UID@CONTAINER.
+func userText(p *control.Process) string {
+	if p.Container == "" {
+		return userName(p.UID)
+	}
+	name := strings.TrimSuffix(path.Base(p.Container), ".scope")
+	const id = 64 // digits of a container's id; 12 tell it apart
+	if len(name) >= id {
+		name = name[:len(name)-id+12]
+	}
+	return fmt.Sprintf("%d@%s", p.UID, printable(name))
 }
 
 // userName returns the name of a user, or the uid.
@@ -230,11 +282,14 @@ func routeText(route string) string {
 	return " " + route
 }
 
-func busyText(busy bool) string {
-	if busy {
-		return "busy"
+func busyText(q *control.Queue) string {
+	switch {
+	case !q.Busy:
+		return "idle"
+	case q.CopiesOnly:
+		return "copies"
 	}
-	return "idle"
+	return "busy"
 }
 
 func heldText(held bool) string {

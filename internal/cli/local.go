@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -21,6 +22,8 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/daemon"
+	"xsched/internal/identity"
+	"xsched/internal/logging"
 	"xsched/internal/model"
 )
 
@@ -195,7 +198,9 @@ func (a *app) servePrivate(ctx context.Context, o daemon.Options, pid int, tell 
 		return fmt.Errorf("create log: %w", err)
 	}
 	defer file.Close()
-	o.Log = slog.New(slog.NewTextHandler(file, nil))
+	log := logging.New(file, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
+	defer log.Close(flushTime)
+	o.Log = slog.New(log)
 	o.Mode = model.ModeLive
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -227,6 +232,6 @@ func awaitEnd(ctx context.Context, pidfd int) {
 }
 
 func hasClients(ctx context.Context, c control.Control) bool {
-	list, err := c.List(ctx, control.Caller{UID: os.Geteuid()})
+	list, err := c.List(ctx, control.Caller{User: identity.OnHost(os.Geteuid())})
 	return err == nil && len(list.Processes) > 0
 }

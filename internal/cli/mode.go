@@ -16,6 +16,7 @@ import (
 
 func (a *app) modeCommand() *cobra.Command {
 	var asJSON bool
+	var gpu string
 	c := &cobra.Command{
 		Use:   "mode [off|timeslice|suspend|level N|live]",
 		Short: "Show or set the preemption mode",
@@ -27,10 +28,15 @@ func (a *app) modeCommand() *cobra.Command {
   level N    suspend and resume, every program at level N (1 to 3)
   live       all mechanisms (default)
 
-Setting the mode requires root or the daemon's user.`,
+Setting the mode requires root or the daemon's user.
+
+--gpu shows or sets the mode of one GPU, which then keeps it when the mode of the
+others changes. The mode "default" returns the GPU to the mode of the others.`,
 		Example: `  xsched mode
   xsched mode off
-  xsched mode level 1`,
+  xsched mode level 1
+  xsched mode --gpu 0000:02:00.0 off
+  xsched mode --gpu 1 default`,
 		Args: positional("[MODE]", "[N]"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			switch {
@@ -42,13 +48,19 @@ Setting the mode requires root or the daemon's user.`,
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := parseMode(args)
-			if err != nil {
+			var request control.ModeRequest
+			var err error
+			if gpu != "" && len(args) == 1 && args[0] == control.DefaultSetting {
+				request.Mode = control.DefaultSetting
+			} else if request, err = parseMode(args); err != nil {
 				return err
 			}
 			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
 				var reply control.ModeReply
-				if request.Mode == "" {
+				if request.Device, err = findGPU(cmd.Context(), daemon, gpu); err != nil {
+					return err
+				}
+				if request == (control.ModeRequest{}) {
 					reply, err = daemon.Mode(cmd.Context())
 				} else {
 					reply, err = daemon.SetMode(cmd.Context(), request)
@@ -59,11 +71,15 @@ Setting the mode requires root or the daemon's user.`,
 				if asJSON {
 					return a.printJSON(reply)
 				}
-				fmt.Fprintf(a.stdout, "mode: %s (available: %s)\n", modeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
+				fmt.Fprintf(a.stdout, "mode%s: %s (available: %s)\n", onGPU(request.Device), modeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
+				if request.Device == "" {
+					writeSettings(a.stdout, reply.Devices)
+				}
 				return nil
 			})
 		},
 	}
+	gpuFlag(c, &gpu)
 	jsonFlag(c, &asJSON)
 	return c
 }

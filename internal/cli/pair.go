@@ -77,7 +77,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 	f.DurationVar(&o.Slice, "slice", 0, "longest suspension of the offline program during requests (default the starvation bound, 2s)")
 	f.DurationVar(&o.Alone, "alone", 0, "duration of the offline program alone (default 2s)")
 	f.DurationVar(&o.Together, "seconds", 0, "longest duration of both programs (default until the online program ends)")
-	f.DurationVar(&o.Linger, "linger", 0, "time for the offline program to finish afterwards (default 10s)")
+	f.DurationVar(&o.Linger, "linger", 0, "time for each program to finish afterwards (default 10s)")
 	f.StringVar(&o.Out, "out", "", "write pair.json and pair.md to `DIR`")
 	f.BoolVar(&check, "check", false, "exit with code 1 if a target is missed")
 	f.BoolVar(&output, "output", false, "show the output of the programs on standard error")

@@ -18,7 +18,7 @@ func (a *app) suspendCommand() *cobra.Command {
 		Short: "Suspend a program's GPU work",
 		Long: `Suspend the program's GPU work, at its preemption level, until ` + "`xsched resume`" + `
 or until the daemon exits. No work is lost. A program that was not started with
-` + "`xsched run`" + ` is attached first.`,
+` + "`xsched run`" + ` is attached first. ` + "`self`" + ` instead of a PID means the calling program.`,
 		Example: `  xsched suspend 4711`,
 	}, "suspended", (*client.Client).Suspend)
 }

@@ -237,7 +237,7 @@ func (r *queuesReply) write(w io.Writer) {
 		table := newTable(w)
 		fmt.Fprintln(table, "CONTEXT\tDEVICE\tLEVEL\tSTATE\tSCHED\tSLICE")
 		for _, q := range p.Queues {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, levelText(q.Level)+routeText(q.Route), busyText(q.Busy), schedText(q.State, p.Held), sliceText(q))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, levelText(q.Level)+routeText(q.Route), busyText(&q), schedText(q.State, p.Held), sliceText(q))
 		}
 		_ = table.Flush()
 	}

@@ -27,7 +27,7 @@ func (a *app) renderCommand() *cobra.Command {
 			if err := in.Decode(&page); err != nil {
 				return fmt.Errorf("read page: %w", err)
 			}
-			charts := page.DrawCurves("latency, ms (log)")
+			charts := page.Draw("latency, ms (log)")
 			if svg {
 				return report.WriteSVG(a.stdout, page.Title, "", charts...)
 			}

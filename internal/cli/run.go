@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,6 +32,7 @@ func (a *app) runCommand() *cobra.Command {
 		virtual bool
 		local   bool
 		policy  string
+		require bool
 	)
 	c := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
@@ -42,7 +42,10 @@ standard streams and the PID are those of CMD. Child processes inherit the shim
 and the hints.
 
 Without a daemon, CMD runs natively and a warning is printed; it connects to a
-daemon that starts later. With --local (or XSCHED_SCHEDULER=LCL), CMD and its
+daemon that starts later. So does a program that can't load the shim, because it
+is statically linked or uses musl; its children are scheduled. If the shim can't
+be unpacked into the cache folder, CMD and its children run natively. With
+--require, CMD is not started in these cases. With --local (or XSCHED_SCHEDULER=LCL), CMD and its
 children get a private daemon that ends with them. XSCHED_DISABLE=1 disables the
 shim; XSCHED_LOG=FILE enables its log.`,
 		Example: `  xsched run --priority 10 -- python serve_model.py
@@ -59,7 +62,7 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			want := wish{virtual: virtual}
+			want := wish{virtual: virtual, require: require}
 			env, given := newEnvironment(os.Environ()), map[string]string{} // hints by variable
 			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) {
 				given[f.Env] = f.EnvText(v)
@@ -77,16 +80,25 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			if err != nil {
 				return err
 			}
+			if want.native = checkPreload(program); want.native.reason != "" {
+				if err := a.runNatively(want, want.native.reason); err != nil {
+					return err
+				}
+			}
+			private := wantsPrivate(env, local)
+			if policy != "" && !private {
+				return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
+			}
 			if _, err := unpackFor(""); err != nil { // before starting anything
-				return err
+				if err := a.withoutShim(want, err); err != nil {
+					return err
+				}
+				return replaceWith(program, args, env)
 			}
-			if private := wantsPrivate(env, local); private {
-				err = a.startPrivate(cmd.Context(), env, policy, virtual)
-			} else if policy != "" {
-				err = usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
-			}
-			if err != nil {
-				return err
+			if private {
+				if err := a.startPrivate(cmd.Context(), env, policy, virtual); err != nil {
+					return err
+				}
 			}
 			platform, err := a.joinDaemon(cmd.Context(), env, want)
 			if err != nil {
@@ -95,6 +107,9 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			preload, err := unpackFor(platform)
 			if err != nil {
 				return err
+			}
+			if want.native.musl {
+				preload.libraries = preload.libraries[:1] // loads in any program, and its children may use glibc
 			}
 			env.prepend("LD_PRELOAD", preload.libraries...)
 			// Without this, gcc's AddressSanitizer refuses to start behind a preloaded library.
@@ -105,12 +120,7 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			for name, value := range given {
 				env.set(name, value)
 			}
-			a.warnUnpreloadable(program)
-			err = syscall.Exec(program, args, env.list()) // returns only if it failed
-			if errors.Is(err, syscall.ENOENT) {
-				return exitError{exitNotFound, fmt.Errorf("run %s: interpreter not found; check the first line of the script or the ELF interpreter", args[0])}
-			}
-			return exitError{exitNotExecutable, fmt.Errorf("run %s: %w; check that it is an executable for this machine", args[0], err)}
+			return replaceWith(program, args, env)
 		},
 	}
 	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD, with or without --
@@ -118,8 +128,18 @@ shim; XSCHED_LOG=FILE enables its log.`,
 	c.Flags().BoolVar(&local, "local", false, "start a private daemon for CMD and its children")
 	c.Flags().StringVar(&policy, "policy", "", "with --local: scheduling policy (default $XSCHED_POLICY, else HPF)")
 	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
+	c.Flags().BoolVar(&require, "require", false, "fail instead of running CMD without scheduling")
 	c.Flags().BoolVar(&virtual, "virtual", false, "run CMD on the virtual GPU of a daemon started with serve --virtual")
 	return c
+}
+
+// replaceWith executes CMD in this process. It returns only if that failed.
+func replaceWith(program string, args []string, env *environment) error {
+	err := syscall.Exec(program, args, env.list())
+	if errors.Is(err, syscall.ENOENT) {
+		return exitError{exitNotFound, fmt.Errorf("run %s: interpreter not found; check the first line of the script or the ELF interpreter", args[0])}
+	}
+	return exitError{exitNotExecutable, fmt.Errorf("run %s: %w; check that it is an executable for this machine", args[0], err)}
 }
 
 // findProgram resolves CMD and returns a shell's exit codes.
@@ -153,6 +173,27 @@ type wish struct {
 	priority int
 	level    model.Level
 	virtual  bool
+	require  bool
+	native   native // CMD itself runs without scheduling
+}
+
+// runNatively warns that CMD runs without scheduling, or refuses that.
+func (a *app) runNatively(want wish, reason string) error {
+	if want.require {
+		return &control.Error{Kind: control.ErrNotSupported, Cause: reason, Remedy: "run it without --require"}
+	}
+	a.warn("running without scheduling: %s", reason)
+	return nil
+}
+
+// withoutShim warns that CMD runs natively because the shim can't be unpacked, for example into a
+// home folder that is not writable. The virtual GPU needs its libraries, so it has no native run.
+func (a *app) withoutShim(want wish, cause error) error {
+	if want.require || want.virtual {
+		return cause
+	}
+	a.warn("running without scheduling: %s", oneLine(cause.Error()))
+	return nil
 }
 
 // joinDaemon finds the daemon that CMD will use, points the shim at it and refuses what it does
@@ -166,17 +207,13 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	daemon, running, err := a.connect(ctx)
 	if err != nil {
 		if want.virtual {
-			return a.virtualWithoutDaemon(env, err)
+			return a.virtualWithoutDaemon(env, want, err)
 		}
-		a.warn("running without scheduling: %s", oneLine(err.Error()))
-		return "", nil
+		return "", a.withoutDaemon(want, err)
 	}
 	defer daemon.Close()
-	if want.priority > int(model.PriorityDefault) && running.UID == 0 && os.Geteuid() != 0 && !running.AllowPriority {
-		return "", &control.Error{
-			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("priority %d is above 0, which root's daemon reserves for root", want.priority),
-			Remedy: "lower the priority of the other programs, or restart the daemon with --allow-priority",
-		}
+	if top := running.MaxPriority; top != nil && want.priority > int(*top) {
+		a.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, want.priority)
 	}
 	if want.virtual {
 		if !running.Virtual {
@@ -192,14 +229,21 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	return platform, nil
 }
 
+// withoutDaemon warns, or refuses, unless the program itself was the reason for a warning.
+func (a *app) withoutDaemon(want wish, cause error) error {
+	if want.native.reason != "" {
+		return nil
+	}
+	return a.runNatively(want, oneLine(cause.Error()))
+}
+
 // virtualWithoutDaemon uses a virtual GPU that outlived its daemon.
-func (a *app) virtualWithoutDaemon(env *environment, cause error) (string, error) {
+func (a *app) virtualWithoutDaemon(env *environment, want wish, cause error) (string, error) {
 	for _, dir := range a.dirs() {
 		if platform := answeringDevice(dir); platform != "" {
 			pointAt(env, dir, platform)
 			env.set(envSocket, filepath.Join(dir, control.ClientSocket))
-			a.warn("running without scheduling: %s", oneLine(cause.Error()))
-			return platform, nil
+			return platform, a.withoutDaemon(want, cause)
 		}
 	}
 	return "", errors.New("no virtual GPU is running; start one with `xsched serve --virtual`")
@@ -229,23 +273,4 @@ func checkLevel(ctx context.Context, daemon *client.Client, want model.Level) er
 		Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is not available on %s: %s", int(want), best.ID, reason),
 		Remedy: fmt.Sprintf("use --level auto or %d", best.MaxLevel),
 	}
-}
-
-// warnUnpreloadable warns if the dynamic loader will ignore the shim.
-func (a *app) warnUnpreloadable(path string) {
-	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && os.Geteuid() != 0 {
-		a.warn("%s is setuid or setgid, so the loader ignores the shim; running without scheduling", path)
-		return
-	}
-	file, err := elf.Open(path)
-	if err != nil {
-		return // a script, or unreadable
-	}
-	defer file.Close()
-	for _, p := range file.Progs {
-		if p.Type == elf.PT_INTERP {
-			return
-		}
-	}
-	a.warn("%s is statically linked and can't load the shim; running without scheduling", path)
 }

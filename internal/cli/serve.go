@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
+	"xsched/internal/logging"
 	"xsched/internal/model"
 	"xsched/internal/policy"
 	"xsched/internal/virtual"
@@ -32,6 +35,8 @@ func (a *app) serveCommand() *cobra.Command {
 		logLevel   string
 		logJSON    bool
 		selfTest   string
+		limits     []string
+		allow      bool
 		web        webOptions
 	)
 	c := &cobra.Command{
@@ -56,15 +61,19 @@ for machines without a GPU.`,
   xsched serve --http 0.0.0.0:50000 --http-token-file /etc/xsched/token`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := a.logger(logLevel, logJSON)
+			log, flush, err := a.logger(logLevel, logJSON)
 			if err != nil {
 				return err
 			}
+			defer flush()
 			if o.Mode, o.ModeLevel, err = serveMode(mode, level); err != nil {
 				return err
 			}
 			if o.Quantum < 0 || starvation < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
 				return usagef("durations and limits can't be negative; omit the flag for the default")
+			}
+			if o.MaxPriority, err = maxPriorities(limits, allow); err != nil {
+				return err
 			}
 			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
 				o.StarvationBound = -1 // off; the zero value means the default
@@ -93,9 +102,11 @@ for machines without a GPU.`,
 	f.StringVar(&level, "level", "", "preemption level for --mode level: 1, 2 or 3")
 	f.DurationVar(&o.Quantum, "quantum", 0, fmt.Sprintf("turn of each program under rotating policies (default %v)", knobs.Quantum))
 	f.DurationVar(&starvation, "starvation-bound", 0, fmt.Sprintf("longest time that a busy program may go without GPU progress; 0 disables the bound (default %v)", knobs.StarvationBound))
-	f.BoolVar(&o.AllowPriority, "allow-priority", false, "allow non-root users of root's daemon priorities above 0")
+	f.StringArrayVar(&limits, "max-priority", nil, "limit the rank of a user of root's daemon, whatever hint it follows from: `[USER=]N`; without USER for all others (default 0)")
+	f.BoolVar(&allow, "allow-priority", false, "the same as --max-priority 255")
 	f.IntVar(&o.MaxSessions, "max-sessions", 0, "maximum number of connected programs (default 4096)")
 	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "maximum number of connected programs per user (default 1024)")
+	f.StringVar(&o.GuardianCgroup, "guardian-cgroup", "", "`FOLDER` of a cgroup for the guardian, unless its service runs (default the daemon's cgroup)")
 	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; start it if none is running")
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
@@ -143,16 +154,21 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	if err != nil {
 		return err
 	}
+	tenants, err := d.ListenTenants()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- http.serveBeside(ctx, d, func(ctx context.Context) error { return api.Serve(ctx, l, d, o.Log) })
+		served <- http.serveBeside(ctx, d, func(ctx context.Context) error { return serveSockets(ctx, d, o.Log, l, tenants) })
 	}()
 	if ready != nil {
 		ready(d)
 	}
+	notifyReady()
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	<-ctx.Done()
 	d.Close() // GPUs first; requests in progress may take longer
@@ -165,6 +181,24 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	o.Log.Info("stopped")
 	return nil
+}
+
+// serveSockets serves the control interface on several sockets, until one fails or ctx ends.
+func serveSockets(ctx context.Context, d *daemon.Daemon, log *slog.Logger, listeners ...net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() {
+			defer cancel()
+			ended <- api.Serve(ctx, l, d, log)
+		}()
+	}
+	var all error
+	for range listeners {
+		all = errors.Join(all, <-ended)
+	}
+	return all
 }
 
 func alreadyRuns(dir string, pid int) error {
@@ -192,15 +226,21 @@ func logFlags(c *cobra.Command, level *string, asJSON *bool) {
 	c.Flags().BoolVar(asJSON, "log-json", false, "write the log as JSON")
 }
 
-// logger returns a logger to standard error.
-func (a *app) logger(level string, asJSON bool) (*slog.Logger, error) {
+// flushTime bounds how long the end of the daemon waits for a reader of its log.
+const flushTime = 500 * time.Millisecond
+
+// logger returns a logger to standard error, and a function that writes its last lines.
+func (a *app) logger(level string, asJSON bool) (_ *slog.Logger, flush func(), _ error) {
 	var threshold slog.Level
 	if err := threshold.UnmarshalText([]byte(level)); err != nil {
-		return nil, usagef("unknown log level %q; use debug, info, warn or error", level)
+		return nil, nil, usagef("unknown log level %q; use debug, info, warn or error", level)
 	}
 	options := &slog.HandlerOptions{Level: threshold}
-	if asJSON {
-		return slog.New(slog.NewJSONHandler(a.stderr, options)), nil
-	}
-	return slog.New(slog.NewTextHandler(a.stderr, options)), nil
+	log := logging.New(a.stderr, func(w io.Writer) slog.Handler {
+		if asJSON {
+			return slog.NewJSONHandler(w, options)
+		}
+		return slog.NewTextHandler(w, options)
+	})
+	return slog.New(log), func() { log.Close(flushTime) }, nil
 }

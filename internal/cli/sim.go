@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"xsched/internal/record"
+	"xsched/internal/report"
 	"xsched/internal/sim"
 )
 
@@ -26,6 +27,7 @@ func (a *app) simCommand() *cobra.Command {
 		csv, svg, html string
 		timeline       string
 		recordTo       string
+		cases          []string
 	)
 	c := &cobra.Command{
 		Use:   "sim SCENARIO.yaml",
@@ -40,6 +42,7 @@ docs/simulator.md describes scenarios and the limits of the model.`,
 		Example: `  xsched sim examples/scenarios/inference.yaml --compare native,FIFO,HPF
   xsched sim examples/scenarios/inference.yaml --compare native,HPF:suspend,HPF --svg inference.svg
   xsched sim examples/scenarios/inference.yaml --timeline inference.svg --draw 100ms
+  xsched sim examples/scenarios/serving.yaml --case bert-eager --compare native,HPF
   xsched sim examples/scenarios/fleet.yaml --csv fleet.csv`,
 		Args: positional("SCENARIO.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,29 +60,41 @@ docs/simulator.md describes scenarios and the limits of the model.`,
 			} else {
 				o.Draw = 0
 			}
+			all, err := s.Split(cases...)
+			if err != nil {
+				return err
+			}
+			if len(all) > 1 && (csv != "" || svg != "" || html != "" || timeline != "" || recordTo != "") {
+				return usagef("%s has %d cases; choose one with --case, or print the tables", args[0], len(all))
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			endRecording := func() error { return nil }
 			if recordTo != "" {
-				log, err := record.Create(recordTo, record.Options{Header: s.RecordHeader(version, o), Wait: true})
+				log, err := record.Create(recordTo, record.Options{Header: all[0].RecordHeader(version, o), Wait: true})
 				if err != nil {
 					return err
 				}
 				o.Record, endRecording = log, log.Close
 			}
-			var done func()
-			o.Progress, done = a.simProgress()
-			start := time.Now()
-			res, err := sim.Run(ctx, s, o)
-			done()
-			ended := endRecording()
-			if err != nil {
-				return interrupted(ctx, err)
-			}
-			if ended != nil {
-				return ended
+			start, events := time.Now(), uint64(0)
+			var results []*sim.Result
+			for _, s := range all {
+				var done func()
+				o.Progress, done = a.simProgress()
+				res, err := sim.Run(ctx, s, o)
+				done()
+				if err != nil {
+					return errors.Join(interrupted(ctx, err), endRecording())
+				}
+				results = append(results, res)
+				events += res.Events
 			}
 			took := time.Since(start)
+			if err := endRecording(); err != nil {
+				return err
+			}
+			res := results[0]
 			for path, write := range map[string]func(io.Writer) error{csv: res.WriteCSV, svg: res.WriteSVG, html: res.WriteHTML, timeline: res.WriteTimeline} {
 				if path != "" {
 					if err := a.writeOut(path, write); err != nil {
@@ -87,21 +102,29 @@ docs/simulator.md describes scenarios and the limits of the model.`,
 					}
 				}
 			}
-			if csv == "-" {
+			switch {
+			case csv == "-":
 				return nil
-			}
-			if asJSON {
+			case asJSON && len(results) > 1:
+				return report.WriteJSON(a.stdout, results)
+			case asJSON:
 				return res.WriteJSON(a.stdout)
 			}
-			if err := res.WriteTable(a.stdout); err != nil {
-				return err
+			for i, res := range results {
+				if i > 0 {
+					fmt.Fprintln(a.stdout)
+				}
+				if err := res.WriteTable(a.stdout); err != nil {
+					return err
+				}
 			}
-			fmt.Fprintf(a.stderr, "%d events in %.2f s (%.2f million/s)\n", res.Events, took.Seconds(), float64(res.Events)/took.Seconds()/1e6)
+			fmt.Fprintf(a.stderr, "%d events in %.2f s (%.2f million/s)\n", events, took.Seconds(), float64(events)/took.Seconds()/1e6)
 			return nil
 		},
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.Policies, "compare", nil, "policies to compare (default: those of the scenario)")
+	f.StringSliceVar(&cases, "case", nil, "`NAME`s of cases of the scenario (default: all)")
 	f.Uint64Var(&o.Seed, "seed", 0, "random seed (default: that of the scenario)")
 	f.IntVar(&o.Workers, "workers", 0, "number of goroutines (default: one per core); does not affect results")
 	f.StringVar(&csv, "csv", "", "write one line per policy and tenant to `FILE`; - prints them instead of the table")

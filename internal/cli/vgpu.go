@@ -43,10 +43,11 @@ Kernels take their stated device time, not CPU time, and compute a checksum.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tell := newReadiness(ready)
 			err := func() error {
-				log, err := a.logger(logLevel, logJSON)
+				log, flush, err := a.logger(logLevel, logJSON)
 				if err != nil {
 					return err
 				}
+				defer flush()
 				if o.Devices < 0 || o.Devices > virtual.MaxDevices {
 					return usagef("--devices %d is out of range; use 1 to %d", o.Devices, virtual.MaxDevices)
 				}

@@ -32,10 +32,11 @@ func (a *app) xserver() *cobra.Command {
 		SilenceUsage:     true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			log, err := a.logger(logLevel, logJSON)
+			log, flush, err := a.logger(logLevel, logJSON)
 			if err != nil {
 				return err
 			}
+			defer flush()
 			port := upstream.DefaultPort
 			if len(args) > 1 {
 				if port, err = parsePort(args[1]); err != nil {

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"xsched/internal/identity"
 )
 
 // Error classes; test with errors.Is. Every error of a Control is an *Error.
@@ -41,15 +43,35 @@ func Errorf(kind error, remedy, format string, args ...any) *Error {
 	return &Error{Kind: kind, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// Caller identifies the client by the peer credentials of its connection.
+// Caller identifies the client by the kernel's data about its connection.
 type Caller struct {
-	UID int
-	PID int
+	User identity.User
+	PID  int // in the daemon's PID namespace; 0: unknown
+	// PIDNamespace is the one in which the caller names processes; 0: the daemon's own.
+	PIDNamespace uint64
+	Admin        bool // root of a container
 }
 
+// Self stands for the caller in requests: its own process, or the nearest parent that is managed.
+const Self = -1
+
+// CallerOf returns the caller of a connection's peer.
+func CallerOf(p identity.Peer) Caller {
+	return Caller{User: p.User, PID: p.PID, PIDNamespace: p.PIDNamespace, Admin: p.Admin}
+}
+
+// Owns reports whether the caller may control the processes of a user.
+func (c Caller) Owns(user identity.User) bool {
+	return identity.Peer{User: c.User, Admin: c.Admin}.Owns(user)
+}
+
+// Nobody is a caller without rights.
+var Nobody = Caller{User: identity.Nobody}
+
 // Control is the daemon's control interface. Methods are safe for concurrent use and check the
-// caller's permissions. Every user may read. Changing a process requires its uid or root; changing
-// the policy or the mode requires the daemon's uid or root.
+// caller's permissions. Users on the host may read all but command lines, callers in a container only
+// what is theirs. Changing a process requires its user or root; changing the policy or the mode
+// requires the daemon's user or root.
 type Control interface {
 	Version(ctx context.Context, c Caller) (Version, error)
 	List(ctx context.Context, c Caller) (List, error)

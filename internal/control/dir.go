@@ -9,10 +9,16 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/identity"
 )
 
-// Names in the daemon's directory. The shim knows ClientSocket too (see wire.h).
+// Names in the daemon's directory. The shim knows ClientDir and ClientSocket too (core/options.c).
+//
+// ClientDir is for containers: a folder that can be mounted alone. It has a ClientSocket and a
+// ControlSocket of its own. Its ClientSocket is also in the directory itself, where earlier shims look.
 const (
+	ClientDir     = "client"
 	ClientSocket  = "xsched.sock" // the shim's protocol
 	ControlSocket = "control.sock"
 )
@@ -50,10 +56,11 @@ func StateDir(uid int, getenv func(string) string) string {
 	return ""
 }
 
-// PrepareDir creates the directory. An existing one must be a directory, not a link, and belong to
-// uid; its mode is corrected. Everybody may enter root's directory, only the user a user's.
+// PrepareDir creates the directory and ClientDir in it. An existing one must be a directory, not a
+// link, and belong to uid; its mode is corrected. Everybody may enter root's directory, only the user
+// a user's. No other user may be able to replace it.
 func PrepareDir(dir string, uid int) error {
-	if n := len(filepath.Join(dir, ControlSocket)); n > maxSocketPath {
+	if n := len(filepath.Join(dir, ClientDir, ControlSocket)); n > maxSocketPath {
 		return &Error{
 			Kind: ErrInvalid, Cause: fmt.Sprintf("the socket path in %s has %d bytes, at most %d are possible", dir, n, maxSocketPath),
 			Remedy: "use a shorter directory with --dir or XSCHED_DIR",
@@ -67,6 +74,44 @@ func PrepareDir(dir string, uid int) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("create %s: %w", filepath.Dir(dir), err)
 	}
+	if err := checkParents(filepath.Dir(dir), uid); err != nil {
+		return err
+	}
+	if err := prepare(dir, uid, mode); err != nil {
+		return err
+	}
+	return prepare(filepath.Join(dir, ClientDir), uid, mode)
+}
+
+// checkParents refuses a folder in which another user could replace the daemon's directory.
+func checkParents(dir string, uid int) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("use %s: %w", dir, err)
+	}
+	if real, err = filepath.Abs(real); err != nil {
+		return fmt.Errorf("use %s: %w", dir, err)
+	}
+	for ; ; real = filepath.Dir(real) {
+		var st unix.Stat_t
+		if err := unix.Lstat(real, &st); err != nil {
+			return fmt.Errorf("stat %s: %w", real, err)
+		}
+		refused := func(why string) error {
+			return &Error{Kind: ErrNotAllowed, Cause: fmt.Sprintf("%s %s, who could replace the daemon's directory", real, why), Remedy: "use another with --dir or XSCHED_DIR"}
+		}
+		switch owner := int(st.Uid); {
+		case owner != 0 && owner != uid && !identity.Unmapped(owner):
+			return refused(fmt.Sprintf("belongs to uid %d", owner))
+		case st.Mode&0o002 != 0 && st.Mode&unix.S_ISVTX == 0:
+			return refused("is writable by every user")
+		case real == "/":
+			return nil
+		}
+	}
+}
+
+func prepare(dir string, uid int, mode os.FileMode) error {
 	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("create %s: %w", dir, err)
 	}

@@ -3,8 +3,10 @@
 package control
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -45,5 +47,49 @@ func TestPrepareDir(t *testing.T) {
 	delete(env, "XDG_RUNTIME_DIR")
 	if d := DefaultDir(7, get); d != "/tmp/xsched-7" {
 		t.Error(d)
+	}
+}
+
+// TestParents checks that no other user can replace the daemon's directory.
+func TestParents(t *testing.T) {
+	uid := os.Geteuid()
+	base := t.TempDir()
+	if _, err := os.Stat(filepath.Join(base, ClientDir)); err == nil {
+		t.Fatal("not new")
+	}
+	if err := PrepareDir(filepath.Join(base, "d"), uid); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(base, "d", ClientDir)); err != nil || !st.IsDir() {
+		t.Errorf("no folder for clients: %v", err)
+	}
+	open := filepath.Join(base, "open")
+	_ = os.Mkdir(open, 0o700)
+	_ = os.Chmod(open, 0o777)
+	if err := PrepareDir(filepath.Join(open, "d"), uid); !errors.Is(err, ErrNotAllowed) {
+		t.Errorf("a parent that everybody may write: %v", err)
+	}
+	_ = os.Chmod(open, 0o777|os.ModeSticky)
+	if err := PrepareDir(filepath.Join(open, "d"), uid); err != nil {
+		t.Errorf("a sticky parent: %v", err)
+	}
+	if uid != 0 {
+		t.Skip("the rest needs root")
+	}
+	other := filepath.Join(base, "other")
+	if err := os.MkdirAll(filepath.Join(other, "a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(other, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(base, "link")
+	if err := os.Symlink(filepath.Join(other, "a"), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, parent := range []string{other, filepath.Join(other, "a"), link} {
+		if err := PrepareDir(filepath.Join(parent, "d"), uid); !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), "uid 4711") {
+			t.Errorf("%s: %v", parent, err)
+		}
 	}
 }

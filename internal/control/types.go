@@ -2,6 +2,8 @@
 
 package control
 
+import "xsched/internal/identity"
+
 // Version describes the running daemon.
 type Version struct {
 	Version     string `json:"version"`
@@ -12,8 +14,10 @@ type Version struct {
 	Virtual     bool   `json:"virtual"`
 	// Platform is the driver that the virtual GPU emulates; empty without a virtual GPU.
 	Platform string `json:"platform,omitempty"`
-	// AllowPriority tells whether non-root users may use priorities above 0.
+	// AllowPriority tells whether every user may use priorities above 0, and MaxPriority which is the
+	// highest rank of the caller.
 	AllowPriority bool   `json:"allow_priority"`
+	MaxPriority   *int32 `json:"max_priority,omitempty"`
 	Policy        string `json:"policy"`
 	Mode          string `json:"mode"`
 	StartedNS     int64  `json:"started_unix_ns"`
@@ -27,17 +31,33 @@ type List struct {
 	DefaultInFlight int       `json:"default_in_flight"`
 	DefaultBatch    int       `json:"default_batch"`
 	Processes       []Process `json:"processes"`
+	// Devices are the GPUs with a policy or a mode of their own, by address.
+	Devices []DeviceSetting `json:"devices,omitempty"`
 }
+
+// DeviceSetting is the policy and the mode of one GPU. Empty fields are as for the other GPUs.
+type DeviceSetting struct {
+	Device string `json:"device"` // PCI address
+	Policy string `json:"policy,omitempty"`
+	Mode   string `json:"mode,omitempty"`
+	Level  int    `json:"level,omitempty"` // with mode "level"
+}
+
+// DefaultSetting as the name of a policy or mode returns a GPU to the setting of the others.
+const DefaultSetting = "default"
 
 // Process is a connected or attached process.
 type Process struct {
-	PID       int    `json:"pid"`        // in the daemon's PID namespace
-	ClientPID int    `json:"client_pid"` // in the process's own namespace
-	UID       int    `json:"uid"`
-	Command   string `json:"command"`
-	Session   uint64 `json:"session"`
-	Attached  bool   `json:"attached"` // without the shim
-	AgeMS     int64  `json:"age_ms"`   // since it connected
+	PID       int `json:"pid"`        // in the daemon's PID namespace
+	ClientPID int `json:"client_pid"` // in the process's own namespace
+	UID       int `json:"uid"`
+	// Container is the cgroup or the namespace of its container; empty: on the host.
+	Container string `json:"container,omitempty"`
+	// Command is empty unless the caller is the owner or root.
+	Command  string `json:"command"`
+	Session  uint64 `json:"session"`
+	Attached bool   `json:"attached"` // without the shim
+	AgeMS    int64  `json:"age_ms"`   // since it connected
 
 	Priority int32 `json:"priority"`
 	// PriorityReason explains why the requested priority was not granted.
@@ -58,6 +78,19 @@ type Process struct {
 
 	Counters Counters `json:"counters"`
 	Queues   []Queue  `json:"queues"`
+	// Protection is what running before lower programs gains it and costs them, by GPU.
+	Protection []Protection `json:"protection,omitempty"`
+
+	// User is the owner, for servers that show a process to several callers.
+	User identity.User `json:"-"`
+}
+
+// For returns the process as a caller may see it.
+func (p Process) For(c Caller) Process {
+	if !c.Owns(p.User) {
+		p.Command = ""
+	}
+	return p
 }
 
 // Counters are counted by the shim; they are zero for an attached process.
@@ -79,6 +112,8 @@ type Queue struct {
 	Stream bool   `json:"stream"`
 	Device string `json:"device"` // PCI address
 	Busy   bool   `json:"busy"`
+	// CopiesOnly: it has copies and no kernels; a lower program that only copies is left alone.
+	CopiesOnly bool `json:"copies_only"`
 	// State: idle, running, suspended, held.
 	State string `json:"state"`
 	Level int    `json:"level"` // effective level: 1, 2 or 3
@@ -99,6 +134,35 @@ type Queue struct {
 	// PreemptedBy counts preemptions by cause.
 	PreemptedBy []Cause `json:"preempted_by,omitempty"`
 }
+
+// Protection is what running before lower programs of a GPU gains a program, and what it costs them.
+// A request is a busy period beside a lower program with work.
+type Protection struct {
+	Device string `json:"device"` // PCI address
+	// State: learning, protected, or native (protection gains nothing; it is tried again later).
+	State    string  `json:"state"`
+	Changes  uint64  `json:"changes"` // between protected and native
+	Requests uint64  `json:"requests"`
+	P50US    float64 `json:"p50_us"` // of the requests, protected
+	P99US    float64 `json:"p99_us"`
+	// NativeP50US and NativeP99US are without protection; NativeSource tells how they are known:
+	// modelled, or measured while the program was not protected.
+	NativeP50US  float64 `json:"native_p50_us"`
+	NativeP99US  float64 `json:"native_p99_us"`
+	NativeSource string  `json:"native_source"`
+	GainP99US    float64 `json:"gain_p99_us"` // NativeP99US - P99US; 0 while learning
+	// CostRatio is the share of the last half minute that lower programs lost beyond the GPU time
+	// of the requests, and CostNS the total. Both are upper bounds.
+	CostRatio float64 `json:"cost_ratio"`
+	CostNS    int64   `json:"cost_ns"`
+}
+
+// The states of Protection.
+const (
+	ProtectionLearning = "learning"
+	ProtectionActive   = "protected"
+	ProtectionNative   = "native"
+)
 
 // The default routes, which `xsched list` does not show.
 const (
@@ -132,12 +196,18 @@ type Device struct {
 	// ComputeMode is default, exclusive thread, exclusive process or prohibited; empty: unknown.
 	ComputeMode string `json:"compute_mode,omitempty"`
 	MIG         bool   `json:"mig,omitempty"` // partitioned into instances
-	Processes   int    `json:"processes"`
-	Queues      int    `json:"queues"`
-	// Others is the number of unmanaged programs that the daemon can see.
+	// A caller in a container gets the numbers of its own programs.
+	Processes int `json:"processes"`
+	Queues    int `json:"queues"`
+	// Others is the number of unmanaged programs that the daemon can see; 0 in a container.
 	Others int `json:"others"`
-	// BusyNS is the time during which queues had work and were allowed to run.
+	// BusyNS is the time during which queues had work and were allowed to run. In a container it is
+	// the sum over its own queues.
 	BusyNS int64 `json:"busy_ns"`
+	// Policy and Mode are in force here; ModeLevel is the level of mode "level".
+	Policy    string `json:"policy"`
+	Mode      string `json:"mode"`
+	ModeLevel int    `json:"mode_level,omitempty"`
 }
 
 // PolicyRequest sets the policy.
@@ -145,33 +215,42 @@ type PolicyRequest struct {
 	Name string `json:"name,omitempty"`
 	// QuantumUS is the turn of each program under rotating policies; 0: unchanged.
 	QuantumUS int64 `json:"quantum_us,omitempty"`
+	// Device is the PCI address of the GPU that gets the policy; empty: all GPUs without one of
+	// their own. The name "default" removes a GPU's own policy.
+	Device string `json:"device,omitempty"`
 }
 
 // PolicyReply holds the current policy and the available ones.
 type PolicyReply struct {
-	Name      string   `json:"name"`
+	Name      string   `json:"name"` // on the GPU of the request, or on those without one of their own
 	QuantumUS int64    `json:"quantum_us"`
 	Available []string `json:"available"`
 	// Summaries describes each of Available in one line.
 	Summaries map[string]string `json:"summaries"`
+	// Devices are the GPUs with a policy or a mode of their own, by address.
+	Devices []DeviceSetting `json:"devices,omitempty"`
 }
 
 // ModeRequest sets the mode; Level (1 to 3) is for mode "level" only.
 type ModeRequest struct {
 	Mode  string `json:"mode"`
 	Level int    `json:"level,omitempty"`
+	// Device is as in PolicyRequest.
+	Device string `json:"device,omitempty"`
 }
 
 // ModeReply is the current mode.
 type ModeReply struct {
-	Mode      string   `json:"mode"`
+	Mode      string   `json:"mode"` // on the GPU of the request, or on those without one of their own
 	Level     int      `json:"level,omitempty"`
 	Available []string `json:"available"`
+	// Devices are the GPUs with a policy or a mode of their own, by address.
+	Devices []DeviceSetting `json:"devices,omitempty"`
 }
 
 // ProcessRequest names a process.
 type ProcessRequest struct {
-	PID int `json:"pid"`
+	PID int `json:"pid"` // in the caller's PID namespace; -1: the caller
 	// Priority and Utilization are for Attach; nil: unchanged.
 	Priority    *int32 `json:"priority,omitempty"`
 	Utilization *int   `json:"utilization,omitempty"`
@@ -209,6 +288,19 @@ type Stats struct {
 	SessionsTotal uint64            `json:"sessions_total"`
 	Refused       map[string]uint64 `json:"refused"` // by reason
 	OpenFDs       int               `json:"open_fds"`
+	// FoldedQueues are beyond their user's limit; they are scheduled together with another queue of
+	// their process.
+	FoldedQueues int `json:"folded_queues"`
+	// Throttled doorbells and RequestsRefused were beyond a user's share of the engine. Throttled
+	// ones are seen late, not lost.
+	Throttled       uint64 `json:"throttled"`
+	RequestsRefused uint64 `json:"requests_refused"`
+	// Snapshots of the engine's state, taken for readers.
+	Snapshots uint64 `json:"snapshots"`
+	// LogSuppressed lines exceeded the rate of their message; LogDropped ones found no reader.
+	LogSuppressed uint64 `json:"log_suppressed"`
+	LogDropped    uint64 `json:"log_dropped"`
+	Goroutines    int    `json:"goroutines"`
 
 	Wakes     uint64 `json:"wakes"`     // of the engine loop
 	Doorbells uint64 `json:"doorbells"` // notifications received
@@ -232,8 +324,11 @@ type Stats struct {
 	Suspends      uint64 `json:"suspends"`       // completed operations on hardware queues
 	Resumes       uint64 `json:"resumes"`        //
 	TimesliceSets uint64 `json:"timeslice_sets"` //
+	Shared        uint64 `json:"shared"`         // of the suspends and resumes: carried out by the call of another program
+	Split         uint64 `json:"split"`          // repeated alone, because a shared call failed
 	GateHolds     uint64 `json:"gate_holds"`     // closed Lv1 gates
 	Undone        uint64 `json:"undone"`         // suspensions undone because their lease expired
+	TurnedOff     uint64 `json:"turned_off"`     // times that failing resumes turned scheduling off for a process
 	DeviceErrors  uint64 `json:"device_errors"`
 
 	SuspendTime Histogram `json:"suspend_time"` // one suspend operation
@@ -277,6 +372,7 @@ type TargetStats struct {
 	LastError    string `json:"last_error,omitempty"`
 	StuckSinceNS int64  `json:"stuck_since_ns,omitempty"` // CLOCK_MONOTONIC; 0: not stuck
 	StuckForMS   int64  `json:"stuck_for_ms,omitempty"`
+	Off          string `json:"off,omitempty"` // why scheduling is off for the process; empty: it is on
 }
 
 // GuardianStats describes the guardian, which restores attached processes if the daemon dies.

@@ -23,6 +23,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/clock"
+	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/driver/nvidia"
@@ -40,9 +41,18 @@ func TestMain(m *testing.M) {
 		var err error
 		switch os.Args[1] {
 		case "guardian":
-			err = guardian.Main(3, registry.All())
+			err = guardian.Main(3, registry.All(), "test")
 		case "daemon":
 			err = daemonProgram(os.Args[2], os.Args[3:]...)
+		case "inside":
+			err = insideProgram(os.Args[2])
+		case "inside-child":
+			var text string
+			if text, err = inside(os.Args[2], client.New(filepath.Join(os.Args[2], control.ControlSocket)), "hint", control.Self); err == nil {
+				fmt.Println("ok", text)
+			}
+		case "inside-get":
+			err = insideGet(os.Args[2], os.Args[3])
 		case "app":
 			err = appProgram(os.Args[2:])
 		default:

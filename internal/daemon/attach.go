@@ -14,6 +14,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
@@ -36,7 +37,7 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 		if _, err := d.Hint(ctx, c, control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}); err != nil {
 			return control.ProcessReply{}, err
 		}
-		return reply(s, fmt.Sprintf("process %d is already attached", r.PID)), nil
+		return reply(c, s, "process %d is already attached"), nil
 	case err == nil:
 		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "use `xsched suspend` and `xsched hint` on it", "process %d is connected through its shim", r.PID)
 	case !errors.Is(err, control.ErrNotFound):
@@ -46,7 +47,7 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 	if s, err = d.attach(ctx, c, r.PID, hint); err != nil {
 		return control.ProcessReply{}, err
 	}
-	return reply(s, fmt.Sprintf("attached to process %d in %v", r.PID, time.Since(start).Round(time.Millisecond))), nil
+	return reply(c, s, fmt.Sprintf("attached to process %%d in %v", time.Since(start).Round(time.Millisecond))), nil
 }
 
 // attachHint returns the initial hints of a process.
@@ -58,8 +59,8 @@ func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.H
 		return h, err
 	}
 	if p, said := change.Top(); said {
-		if note := d.loop.MayHave(c.UID, p); note != "" {
-			return h, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+		if note := d.loop.MayHave(c.User, p); note != "" {
+			return h, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --max-priority USER=N", "%s", note)
 		}
 	}
 	change.Apply(&h)
@@ -72,31 +73,46 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
+	r.PID = shownPID(c, s.Identity)
 	if !s.Attached {
 		return control.ProcessReply{}, control.Errorf(control.ErrInvalid, "it disconnects when it ends", "process %d is connected through its shim", r.PID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	err = d.server.Detach(ctx, r.PID)
+	freed, err := d.server.Detach(ctx, s.PID)
 	if errors.Is(err, session.ErrNotFreed) {
-		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: it resumes as soon as the device responds",
+		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: the guardian repeats the resume until it succeeds",
 			"process %d was detached, but %v", r.PID, err)
 	}
 	if err := unavailable(err); err != nil {
 		return control.ProcessReply{}, typed(err)
 	}
-	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("detached from process %d", r.PID)}, nil
+	return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is free: %v", r.PID, freed)}, nil
 }
 
 // attach finds a process's hardware queues, arms the guardian and registers the process. The daemon
 // acts on it only after the guardian can undo it.
 func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (loop.ClientView, error) {
 	none := loop.ClientView{}
-	uid, command, err := lookUp(pid)
+	if c.PIDNamespace != 0 {
+		return none, control.Errorf(control.ErrNotAllowed, "see `xsched list`; only the host can attach", "process %d of this PID namespace is not managed", pid)
+	}
+	// The pidfd first: every later step is about that process, even if its number is reused.
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return none, control.Errorf(control.ErrNotFound, "see `xsched list`", "there is no process %d", pid)
+	}
+	owned := true
+	defer func() {
+		if owned {
+			_ = unix.Close(pidfd)
+		}
+	}()
+	who, command, err := lookUp(pid, pidfd)
 	if err != nil {
 		return none, err
 	}
-	if err := d.mayChange(c, pid, uid); err != nil {
+	if err := d.mayChange(c, pid, who.User); err != nil {
 		return none, err
 	}
 	release, err := d.claim(pid)
@@ -104,26 +120,28 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 		return none, err
 	}
 	defer release()
-	pidfd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return none, control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
-	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
+	if d.recovery.Wait(ctx, pid) != nil {
+		return none, control.Errorf(control.ErrUnavailable, "try again when the device responds",
+			"process %d is still being resumed from the suspension of a previous daemon", pid)
+	}
 	a, err := d.drivers.Attach(ctx, driver.AttachRequest{
-		PID: pid, PIDFD: pidfd, UID: uid, Log: d.log.With("pid", pid), Guardian: d.guardian,
+		PID: pid, PIDFD: pidfd, User: who.User, Log: d.log.With("pid", pid), Guardian: d.guardian,
 	})
 	if err != nil {
-		_ = unix.Close(pidfd)
 		return none, attachError(pid, err)
 	}
-	s, err := d.server.Attach(ctx, loop.Identity{PID: pid, ClientPID: pid, UID: uid, Command: command}, hint, a, pidfd)
+	owned = false
+	s, err := d.server.Attach(loop.WithUser(ctx, c.User), loop.Identity{
+		PID: pid, ClientPID: who.LocalPID, PIDNamespace: who.PIDNamespace, LocalPID: who.LocalPID, User: who.User, Command: command,
+	}, hint, a, pidfd)
 	if err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)
 	d.lookAgain()
-	d.log.Info("attached", "pid", pid, "uid", uid, "command", command)
+	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
 	return d.find(ctx, c, pid)
 }
 
@@ -161,16 +179,18 @@ func attachError(pid int, err error) error {
 	return control.Errorf(kind, refused.Remedy, "process %d can't be attached to: %v", pid, err)
 }
 
-// lookUp returns a process's uid and command.
-func lookUp(pid int) (uid int, command string, err error) {
-	var st unix.Stat_t
-	dir := fmt.Sprintf("/proc/%d", pid)
-	if err := unix.Stat(dir, &st); err != nil {
-		return 0, "", control.Errorf(control.ErrNotFound, "see `xsched list`", "there is no process %d", pid)
+// lookUp identifies the process of a pidfd and returns its command.
+func lookUp(pid, pidfd int) (who identity.Peer, command string, err error) {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	// A process that lives now had its number all the time.
+	switch who, err = identity.OfProcess(pidfd); {
+	case errors.Is(err, identity.ErrEnded):
+		return who, "", control.Errorf(control.ErrNotFound, "", "process %d has ended", pid)
+	case err != nil:
+		return who, "", control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
-	b, _ := os.ReadFile(dir + "/cmdline")
 	command = strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
-	return int(st.Uid), strings.Map(func(r rune) rune {
+	return who, strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}

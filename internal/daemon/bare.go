@@ -29,7 +29,7 @@ func (d *Daemon) watchBare(ctx context.Context) {
 			if now[s.ID] = meters[s.ID]; now[s.ID] == nil {
 				now[s.ID] = &cpuMeter{}
 			}
-			d.observe(ctx, now[s.ID], s.ID, s.PID)
+			d.observe(now[s.ID], s.User, s.ID, s.PID)
 		}
 		meters = now
 	}

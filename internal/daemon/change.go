@@ -11,6 +11,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/engine"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/policy"
@@ -18,34 +19,42 @@ import (
 
 // owner refuses callers that may not change daemon-wide settings.
 func (d *Daemon) owner(c control.Caller, what string) error {
-	if c.UID == 0 || c.UID == d.uid {
+	if c.User.Root() || c.User == identity.OnHost(d.uid) {
 		return nil
 	}
 	return control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may change the %s", d.uid, what)
 }
 
-// find returns a process that the caller may change.
+// find returns a process that the caller may change. pid is in the caller's namespace; the result has
+// the daemon's.
 func (d *Daemon) find(ctx context.Context, c control.Caller, pid int) (loop.ClientView, error) {
-	if pid <= 0 {
-		return loop.ClientView{}, control.Errorf(control.ErrInvalid, "see `xsched list`", "%d is not a PID", pid)
-	}
-	all, err := d.sessions(ctx)
+	host, err := d.hostPID(c, pid)
 	if err != nil {
 		return loop.ClientView{}, err
 	}
-	for _, s := range all {
-		if s.PID == pid {
-			return s, d.mayChange(c, pid, s.UID)
-		}
+	if c.PIDNamespace == 0 {
+		pid = host // otherwise the caller does not learn it
 	}
-	return loop.ClientView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	s, err := d.loop.Client(ctx, host)
+	switch {
+	case errors.Is(err, loop.ErrUnknownPID):
+		return loop.ClientView{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d is not managed", pid)
+	case err != nil:
+		return loop.ClientView{}, unavailable(err)
+	}
+	return s, d.mayChange(c, shownPID(c, s.Identity), s.User)
 }
 
-func (d *Daemon) mayChange(c control.Caller, pid, uid int) error {
-	if c.UID == 0 || c.UID == uid {
+func (d *Daemon) mayChange(c control.Caller, pid int, user identity.User) error {
+	switch {
+	case c.Owns(user):
 		return nil
+	case !c.User.Host():
+		return control.Errorf(control.ErrNotAllowed, "see `xsched list`", "process %d does not belong to this container", pid)
 	}
-	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to uid %d", pid, uid)
+	return control.Errorf(control.ErrNotAllowed, "use sudo", "process %d belongs to %v", pid, user)
 }
 
 // canDo refuses a level that a process's queues do not support.
@@ -85,7 +94,8 @@ func typed(err error) error {
 // Policy implements control.Control.
 func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	quantum := time.Duration(r.QuantumUS) * time.Microsecond
-	if r.Name != "" || r.QuantumUS != 0 {
+	changes := r.Name != "" || r.QuantumUS != 0
+	if changes {
 		if err := d.owner(c, "policy"); err != nil {
 			return control.PolicyReply{}, err
 		}
@@ -93,28 +103,48 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	if r.QuantumUS != 0 && (r.QuantumUS < model.TimesliceMin.Microseconds() || r.QuantumUS > model.TimesliceMax.Microseconds()) {
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use 100 to 10000000", "quantum %d us is out of range", r.QuantumUS)
 	}
+	gpu, err := d.settable(ctx, r.Device)
+	if err != nil {
+		return control.PolicyReply{}, err
+	}
+	if r.QuantumUS != 0 && gpu != 0 {
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "omit the device", "the quantum applies to all GPUs")
+	}
 	out := control.PolicyReply{Available: policy.Names(), Summaries: map[string]string{}}
 	for _, name := range out.Available {
 		out.Summaries[name] = policy.Summary(name)
 	}
 	var bad error
-	err := d.engineDo(ctx, func(e *engine.Engine) {
-		if r.Name != "" {
-			bad = e.SetPolicy(r.Name)
+	if changes {
+		err := d.engineDo(ctx, func(e *engine.Engine) {
+			switch {
+			case r.Name == "":
+			case gpu == 0:
+				bad = e.SetPolicy(r.Name)
+			case r.Name == control.DefaultSetting:
+				bad = e.SetDevicePolicy(gpu, "")
+			default:
+				bad = e.SetDevicePolicy(gpu, r.Name)
+			}
+			if bad == nil && r.QuantumUS != 0 {
+				e.SetQuantum(quantum)
+			}
+		})
+		if err != nil {
+			return control.PolicyReply{}, err
 		}
-		if bad == nil && r.QuantumUS != 0 {
-			e.SetQuantum(quantum)
-		}
-		out.Name, out.QuantumUS = e.Config().Policy, e.Config().Quantum.Microseconds()
-	})
-	if err != nil {
-		return control.PolicyReply{}, err
 	}
-	if bad != nil {
+	if errors.Is(bad, policy.ErrUnknown) {
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "unknown policy %q", r.Name)
 	}
-	if r.Name != "" || r.QuantumUS != 0 {
-		d.log.Info("policy changed", "policy", out.Name, "quantum_us", out.QuantumUS, "uid", c.UID)
+	if bad != nil {
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
+	}
+	all := d.loop.Config()
+	cfg := all.On(gpu)
+	out.Name, out.QuantumUS, out.Devices = cfg.Policy, cfg.Quantum.Microseconds(), settings(&all)
+	if changes {
+		d.log.Info("policy changed", "device", r.Device, "policy", out.Name, "quantum_us", out.QuantumUS, "user", c.User)
 	}
 	return out, nil
 }
@@ -129,34 +159,49 @@ func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 		if err := d.owner(c, "mode"); err != nil {
 			return control.ModeReply{}, err
 		}
-		if err := d.checkMode(ctx, r, names); err != nil {
+	}
+	gpu, err := d.settable(ctx, r.Device)
+	if err != nil {
+		return control.ModeReply{}, err
+	}
+	toDefault := gpu != 0 && r.Mode == control.DefaultSetting && r.Level == 0
+	if r.Mode != "" && !toDefault {
+		if err := d.checkMode(ctx, r, gpu, names); err != nil {
 			return control.ModeReply{}, err
 		}
 	}
 	out := control.ModeReply{Available: names}
 	var bad error
-	err := d.engineDo(ctx, func(e *engine.Engine) {
-		if r.Mode != "" {
-			bad = e.SetMode(model.Mode(r.Mode), model.Level(r.Level))
+	if r.Mode != "" {
+		err := d.engineDo(ctx, func(e *engine.Engine) {
+			switch {
+			case toDefault:
+				bad = e.SetDeviceMode(gpu, "", 0)
+			case gpu == 0:
+				bad = e.SetMode(model.Mode(r.Mode), model.Level(r.Level))
+			default:
+				bad = e.SetDeviceMode(gpu, model.Mode(r.Mode), model.Level(r.Level))
+			}
+		})
+		if err != nil {
+			return control.ModeReply{}, err
 		}
-		out.Mode = string(e.Config().Mode)
-		if e.Config().Mode == model.ModeLevel {
-			out.Level = int(e.Config().ForceLevel)
-		}
-	})
-	if err != nil {
-		return control.ModeReply{}, err
 	}
 	if bad != nil {
 		return control.ModeReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
 	}
+	all := d.loop.Config()
+	cfg := all.On(gpu)
+	if out.Mode, out.Devices = string(cfg.Mode), settings(&all); cfg.Mode == model.ModeLevel {
+		out.Level = int(cfg.ForceLevel)
+	}
 	if r.Mode != "" {
-		d.log.Info("mode changed", "mode", out.Mode, "level", out.Level, "uid", c.UID)
+		d.log.Info("mode changed", "device", r.Device, "mode", out.Mode, "level", out.Level, "user", c.User)
 	}
 	return out, nil
 }
 
-func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, names []string) error {
+func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, gpu model.DeviceID, names []string) error {
 	known := false
 	for _, n := range names {
 		known = known || n == r.Mode
@@ -174,22 +219,22 @@ func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, names []s
 	if l < model.LevelBlock || l > model.LevelInterrupt {
 		return control.Errorf(control.ErrInvalid, "use 1, 2 or 3", "level %d is out of range for mode level", r.Level)
 	}
-	return d.someCanDo(ctx, l)
+	return d.someCanDo(ctx, l, gpu)
 }
 
 // Suspend implements control.Control.
 func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
-	message := fmt.Sprintf("suspended process %d", r.PID)
+	message := "suspended process %d"
 	s, err := d.find(ctx, c, r.PID)
 	if errors.Is(err, control.ErrNotFound) {
 		if s, err = d.attach(ctx, c, r.PID, model.Hint{}); err == nil {
-			message = fmt.Sprintf("attached to process %d and suspended it", r.PID)
+			message = "attached to process %d and suspended it"
 		}
 	}
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
-	return d.hold(ctx, s, true, message)
+	return d.hold(loop.WithUser(ctx, c.User), c, s, true, message)
 }
 
 // Resume implements control.Control.
@@ -199,22 +244,22 @@ func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.Process
 		return control.ProcessReply{}, err
 	}
 	if !s.Held {
-		return reply(s, fmt.Sprintf("process %d was not suspended by hand", r.PID)), nil
+		return reply(c, s, "process %d was not suspended by hand"), nil
 	}
-	return d.hold(ctx, s, false, fmt.Sprintf("resumed process %d", r.PID))
+	return d.hold(loop.WithUser(ctx, c.User), c, s, false, "resumed process %d")
 }
 
-func (d *Daemon) hold(ctx context.Context, s loop.ClientView, held bool, message string) (control.ProcessReply, error) {
+func (d *Daemon) hold(ctx context.Context, c control.Caller, s loop.ClientView, held bool, message string) (control.ProcessReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	err := d.loop.SetHeld(ctx, s.PID, held)
 	if errors.Is(err, loop.ErrUnknownPID) {
-		return control.ProcessReply{}, control.Errorf(control.ErrNotFound, "", "process %d has ended", s.PID)
+		return control.ProcessReply{}, control.Errorf(control.ErrNotFound, "", "process %d has ended", shownPID(c, s.Identity))
 	}
 	if err := unavailable(err); err != nil {
 		return control.ProcessReply{}, typed(err)
 	}
-	out := reply(s, message)
+	out := reply(c, s, message)
 	out.Held = held
 	if held && len(s.Queues) == 0 {
 		out.Message += "; it has no GPU context yet and will be suspended when it creates one"
@@ -222,8 +267,10 @@ func (d *Daemon) hold(ctx context.Context, s loop.ClientView, held bool, message
 	return out, nil
 }
 
-func reply(s loop.ClientView, message string) control.ProcessReply {
-	out := control.ProcessReply{PID: s.PID, Attached: s.Attached, Held: s.Held, Message: message}
+// reply describes a process to a caller. message has a verb for its PID.
+func reply(c control.Caller, s loop.ClientView, message string) control.ProcessReply {
+	pid := shownPID(c, s.Identity)
+	out := control.ProcessReply{PID: pid, Attached: s.Attached, Held: s.Held, Message: fmt.Sprintf(message, pid)}
 	for i, q := range s.Queues {
 		if i == 0 || int(q.Level) < out.Level {
 			out.Level = int(q.Level)

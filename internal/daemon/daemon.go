@@ -43,14 +43,15 @@ type Daemon struct {
 	loop     *loop.Loop
 	server   *session.Server
 	guardian *guardian.Client
-	record   *record.Log // nil: no recording
+	recovery *guardian.Recovery // of processes that a previous daemon left
+	record   *record.Log        // nil: no recording
 
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // in progress, by PID
 	questions map[model.SessionID]*question // hardware queries in progress
-	outsiders map[model.DeviceID][]int      // unmanaged programs
 
-	look chan struct{} // requests an update of outsiders
+	look      chan struct{} // requests an update of outsiders
+	outsiders outsiders
 
 	// shutdown undoes Start, in this order.
 	shutdown []func()
@@ -92,8 +93,11 @@ func Start(o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.onClose(lock.Release)
-	clients, err := d.listen("unixpacket", control.ClientSocket)
+	clients, err := d.listen("unixpacket", filepath.Join(control.ClientDir, control.ClientSocket))
 	if err != nil {
+		return nil, err
+	}
+	if err := d.linkClients(); err != nil {
 		return nil, err
 	}
 	if n := runtime.NumCPU() + sparePs; runtime.GOMAXPROCS(0) < n {
@@ -128,6 +132,26 @@ func (d *Daemon) Close() {
 // ListenControl opens the control socket, until Close.
 func (d *Daemon) ListenControl() (net.Listener, error) {
 	return d.listen("unix", control.ControlSocket)
+}
+
+// ListenTenants opens the control socket for containers, until Close. Its connections have their own
+// limits.
+func (d *Daemon) ListenTenants() (net.Listener, error) {
+	return d.listen("unix", filepath.Join(control.ClientDir, control.ControlSocket))
+}
+
+// linkClients makes the client socket available where earlier shims look. A hard link, unlike a
+// symbolic one, is a stale socket to an earlier daemon, which replaces it.
+func (d *Daemon) linkClients() error {
+	link := filepath.Join(d.opts.Dir, control.ClientSocket)
+	if err := session.RemoveStale("unixpacket", link); err != nil {
+		return err
+	}
+	if err := os.Link(filepath.Join(d.opts.Dir, control.ClientDir, control.ClientSocket), link); err != nil {
+		return fmt.Errorf("link the client socket: %w", err)
+	}
+	d.onClose(func() { _ = os.Remove(link) })
+	return nil
 }
 
 // listen opens a socket in the directory. On a root daemon every user may connect: the kernel's
@@ -218,19 +242,20 @@ func (d *Daemon) platform() string {
 func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place driver.Place) error {
 	command := d.opts.GuardianCommand
 	if len(command) == 0 {
-		exe, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		command = []string{exe, "guardian"}
+		// The running program, not the file that has its name now: an upgrade may have replaced it.
+		command = []string{"/proc/self/exe", "guardian"}
 	}
 	cfg := loop.Config{
-		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, AllowPriority: d.opts.AllowPriority, Private: d.opts.Private,
+		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, MaxPriority: d.opts.MaxPriority, Private: d.opts.Private,
+		Scan: d.lookAgain,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
-	d.guardian = guardian.NewClient(command, place, d.log)
+	d.recover()
+	d.guardian = guardian.NewClient(guardian.Options{
+		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
+	})
 	d.onClose(d.guardian.Close)
 	var err error
 	if d.loop, err = loop.New(cfg); err != nil {
@@ -238,13 +263,24 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	}
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
 	}); err != nil {
 		return err
 	}
 	d.onClose(d.server.Close)
 	return nil
+}
+
+// recoverTime bounds how long the daemon waits at start for processes that a dead daemon left. A
+// silent device delays only its own process.
+const recoverTime = 100 * time.Millisecond
+
+func (d *Daemon) recover() {
+	d.recovery = guardian.Recover(d.opts.Dir, registry.All(), d.log)
+	ctx, cancel := context.WithTimeout(context.Background(), recoverTime)
+	defer cancel()
+	_ = d.recovery.Wait(ctx, 0)
 }
 
 // startRecording starts the recording, if one is configured.

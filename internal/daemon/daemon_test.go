@@ -16,6 +16,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/daemon"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/session"
 )
@@ -328,10 +329,10 @@ func TestPermissions(t *testing.T) {
 	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	pid := app.Process.Pid
 	await(t, "known", func() bool {
-		l, err := c.List(ctx, control.Caller{UID: 12345})
+		l, err := c.List(ctx, control.Caller{User: identity.OnHost(12345)})
 		return err == nil && len(l.Processes) == 1
 	})
-	stranger := control.Caller{UID: 12345, PID: 1}
+	stranger := control.Caller{User: identity.OnHost(12345), PID: 1}
 	_, err := c.Suspend(ctx, stranger, control.ProcessRequest{PID: pid})
 	wantError(t, err, control.ErrNotAllowed, "uid")
 	for _, f := range model.HintFields() {

@@ -4,6 +4,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,4 +72,37 @@ func TestDaemonEndsWhileDeviceIsSilent(t *testing.T) {
 	_, _ = d.Process.Wait()
 	awaitFree(t, w, pid)
 	await(t, "the guardian ends", func() bool { return unix.Kill(s.Guardian.PID, 0) != nil || zombie(s.Guardian.PID) })
+}
+
+// Detach reports what it verified, and a timeslice that the driver did not restore is an error.
+func TestDetachReportsWhatItVerified(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, nil)
+	app := startProgram(t, "app", w.vgpuPath())
+	pid := app.Process.Pid
+	if _, err := w.ctl.Suspend(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stopped", w.stopped(t, pid, 1))
+	r, err := w.ctl.Detach(ctx, pid)
+	if err != nil || !strings.Contains(r.Message, "is free: ") || !strings.Contains(r.Message, "1 timeslices restored") {
+		t.Errorf("%+v %v", r, err)
+	}
+	if a := w.account(t, pid); a.Stopped != 0 {
+		t.Errorf("%+v", a)
+	}
+	high := startProgram(t, "app", w.vgpuPath(), w.sockPath())
+	await(t, "the high is known", func() bool { s, err := w.ctl.Stats(ctx); return err == nil && s.Queues == 1 })
+	if _, err := w.ctl.Hint(ctx, control.HintRequest{PID: high.Process.Pid, Priority: new(int32(10))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ctl.Attach(ctx, pid); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a tiny slice", func() bool { return w.account(t, pid).SliceNS == 1000 })
+	if err := w.device.SetFault("timeslice-ignored"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.ctl.Detach(ctx, pid)
+	wantError(t, err, control.ErrUnavailable, "is 1 us after 2048 us were set")
 }

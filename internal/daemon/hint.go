@@ -20,25 +20,32 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	if err != nil {
 		return control.HintReply{}, err
 	}
-	if _, err := d.find(ctx, c, r.PID); err != nil {
+	s, err := d.find(ctx, c, r.PID)
+	if err != nil {
 		return control.HintReply{}, err
 	}
-	top, raises := change.Top()
-	if note := d.loop.MayHave(c.UID, top); raises && note != "" {
-		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --allow-priority", "%s", note)
+	r.PID = shownPID(c, s.Identity)
+	if r.Queue == nil && r.Level != nil {
+		if err := d.canDo(s, model.Level(*r.Level)); err != nil {
+			return control.HintReply{}, err
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	top, raises := change.Top()
+	if note := d.loop.MayHave(c.User, top); raises && note != "" {
+		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --max-priority USER=N", "%s", note)
+	}
+	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
 	defer cancel()
+	if c.User.Root() && !s.User.Root() && !change.Empty() {
+		if err := d.loop.Pin(ctx, s.PID, r.Queue, change); err != nil && !errors.Is(err, loop.ErrUnknownPID) {
+			return control.HintReply{}, typed(unavailable(err))
+		}
+	}
 	var hint model.Hint
 	if r.Queue != nil {
-		hint, err = d.queueHint(ctx, &r, raises, change)
+		hint, err = d.queueHint(ctx, s, *r.Queue, raises, change)
 	} else {
-		hint, err = d.loop.SetHint(ctx, r.PID, raises, func(v loop.ClientView, h *model.Hint) error {
-			if r.Level != nil {
-				if err := d.canDo(v, model.Level(*r.Level)); err != nil {
-					return err
-				}
-			}
+		hint, err = d.loop.SetHint(ctx, s.PID, raises, func(h *model.Hint) error {
 			change.Apply(h)
 			return together(change)(h)
 		})
@@ -46,6 +53,8 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
+	case errors.Is(err, loop.ErrPinned):
+		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or ask the administrator", "root has set this hint of process %d", r.PID)
 	case errors.Is(err, loop.ErrUnknownQueue):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has no queue %d", r.PID, *r.Queue)
 	}
@@ -56,25 +65,21 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 }
 
 // queueHint changes one queue. Hints that the hardware applies to a whole process are refused.
-func (d *Daemon) queueHint(ctx context.Context, r *control.HintRequest, raises bool, change model.HintChange) (model.Hint, error) {
+func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, index uint32, raises bool, change model.HintChange) (model.Hint, error) {
 	for _, f := range model.HintFields() {
 		if f.Process && change.Has(f.Name) {
 			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
 		}
 	}
 	if change.Empty() { // only reads
-		s, err := d.find(ctx, control.Caller{}, r.PID)
-		if err != nil {
-			return model.Hint{}, err
-		}
 		for _, q := range s.Queues {
-			if q.Index == *r.Queue {
+			if q.Index == index {
 				return q.Hint, nil
 			}
 		}
 		return model.Hint{}, loop.ErrUnknownQueue
 	}
-	return d.loop.SetQueueHint(ctx, r.PID, *r.Queue, raises, change, together(change))
+	return d.loop.SetQueueHint(ctx, s.PID, index, raises, change, together(change))
 }
 
 // together checks the combination of changed and existing hints.

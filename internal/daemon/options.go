@@ -8,8 +8,12 @@ import (
 	"log/slog"
 	"time"
 
+	"xsched/internal/loop"
 	"xsched/internal/model"
 )
+
+// OtherUsers stands for all users without an entry in Options.MaxPriority.
+const OtherUsers = loop.OtherUsers
 
 // Options configure Start. The zero value is a user's daemon with default settings.
 type Options struct {
@@ -37,8 +41,8 @@ type Options struct {
 
 	// Private marks a daemon for one program and its children, which may choose the policy.
 	Private bool
-	// AllowPriority lets non-root clients of a root daemon use priorities above 0.
-	AllowPriority bool
+	// MaxPriority limits the rank of the users of a root daemon, by uid; see loop.Config.
+	MaxPriority map[int]model.Priority
 	// MaxSessions and MaxSessionsPerUID limit the clients; 0: 4096 and 1024.
 	MaxSessions, MaxSessionsPerUID int
 
@@ -49,6 +53,9 @@ type Options struct {
 	// Record is the file for a recording of all engine events and decisions; empty: none.
 	Record string
 
+	// GuardianCgroup is the folder of a cgroup for the guardian that the daemon starts; empty: the
+	// daemon's own.
+	GuardianCgroup string
 	// GuardianCommand starts the guardian; empty: this executable with "guardian". The command
 	// gets its socket as file descriptor 3 and must call guardian.Main(3). Supervisors
 	// use the same command, with extra arguments as labels.

@@ -6,29 +6,45 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/model"
 )
 
-// An unmanaged program counts after two scans, because a new one may be about to connect. Scans of
-// a host with many processes are further apart.
+// Scans of a host with many processes are further apart.
 const (
 	outsiderPeriod     = time.Second
 	outsiderPeriodMost = 20 * time.Second // for scans of one second, about 5,000 processes
 	outsiderShare      = 20               // scanning uses at most 1/outsiderShare of the time
 )
 
+// leftTime bounds how long a departure waits for the loop.
+const leftTime = 100 * time.Millisecond
+
 // untilNextLook is the pause after a scan of the given duration.
 func untilNextLook(looked time.Duration) time.Duration {
 	return min(max(outsiderPeriod, outsiderShare*looked), outsiderPeriodMost)
 }
 
-// watchOutsiders tells the engine which GPUs unmanaged programs use. Beside those, a best-effort
-// tenant makes no progress with a tiny timeslice, and a long one keeps them out.
+// outsiders are the unmanaged programs. Beside those, a best-effort tenant makes no progress with a
+// tiny timeslice, and a long one keeps them out.
+type outsiders struct {
+	mu sync.Mutex // orders scans and departures; held while the loop answers
+	// on lists the programs by GPU, as the engine knows them.
+	on map[model.DeviceID][]int
+	// seen holds the programs of the last scan; nil: no scan since the last tenant left.
+	seen map[int]bool
+	// departed: sessions that ended since the last scan began. Their programs count at once.
+	departed map[int][]model.DeviceID
+
+	counts atomic.Pointer[map[model.DeviceID]int] // of on, for readers
+}
+
+// watchOutsiders tells the engine which GPUs unmanaged programs use.
 func (d *Daemon) watchOutsiders(ctx context.Context) {
-	told, seen := map[model.DeviceID]bool{}, map[int]bool{}
-	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx, told, seen) })
+	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx) })
 }
 
 // paceLooks scans periodically and on request, within the same share of CPU time. look returns its
@@ -52,53 +68,123 @@ func paceLooks(ctx context.Context, asked <-chan struct{}, look func() time.Dura
 	}
 }
 
-// lookForOutsiders scans once and returns the duration. told is the engine's state, seen the
-// processes of the last scan.
-func (d *Daemon) lookForOutsiders(ctx context.Context, told map[model.DeviceID]bool, seen map[int]bool) (looked time.Duration) {
-	users := map[model.DeviceID][]int{}
-	if managed := d.server.PIDs(); len(managed) > 0 { // otherwise nothing is scheduled
+// lookForOutsiders scans once and returns the duration.
+func (d *Daemon) lookForOutsiders(ctx context.Context) (looked time.Duration) {
+	o := &d.outsiders
+	o.mu.Lock()
+	judged := maps.Clone(o.departed)
+	o.mu.Unlock()
+	managed := d.server.PIDs()
+	var users map[model.DeviceID][]int
+	if len(managed) > 0 { // otherwise nothing is scheduled
 		began := time.Now()
 		users = d.drivers.Users(managed)
 		looked = time.Since(began)
 	}
-	known := maps.Clone(seen)
-	clear(seen)
-	for gpu, pids := range users {
-		for _, pid := range pids {
-			seen[pid] = true
-		}
-		users[gpu] = slices.DeleteFunc(pids, func(pid int) bool { return !known[pid] })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now, shared := o.merge(users, len(managed) > 0, judged)
+	if d.loop.SetOutsiders(ctx, shared) != nil {
+		return looked
 	}
-	for gpu := range told {
-		if len(users[gpu]) == 0 && d.loop.SetUnmanaged(ctx, gpu, false) == nil {
-			delete(told, gpu)
+	for gpu := range o.on {
+		if !shared[gpu] {
 			d.log.Info("unmanaged programs left the GPU", "device", gpu.String())
 		}
 	}
-	for gpu, pids := range users {
-		if len(pids) > 0 && !told[gpu] && d.loop.SetUnmanaged(ctx, gpu, true) == nil {
-			told[gpu] = true
-			d.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", pids[0])
+	for gpu := range shared {
+		if len(o.on[gpu]) == 0 {
+			d.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", now[gpu][0])
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.outsiders = users
+	o.on = now
+	o.publish()
 	return looked
+}
+
+// merge combines a scan with the departures that it could not see. A new program counts from its
+// second scan on, because it may be about to connect; after a pause every program counts.
+// Preconditions: o.mu is held.
+func (o *outsiders) merge(users map[model.DeviceID][]int, scanned bool, judged map[int][]model.DeviceID) (map[model.DeviceID][]int, map[model.DeviceID]bool) {
+	known := o.seen
+	o.seen = nil
+	if scanned {
+		o.seen = map[int]bool{}
+	}
+	now, shared := map[model.DeviceID][]int{}, map[model.DeviceID]bool{}
+	for gpu, pids := range users {
+		for _, pid := range pids {
+			o.seen[pid] = true
+			if _, left := judged[pid]; known == nil || known[pid] || left {
+				now[gpu], shared[gpu] = append(now[gpu], pid), true
+			}
+		}
+	}
+	for pid := range judged {
+		delete(o.departed, pid)
+	}
+	for pid, gpus := range o.departed {
+		for _, gpu := range gpus {
+			now[gpu], shared[gpu] = append(now[gpu], pid), true
+		}
+	}
+	return now, shared
+}
+
+// left reports that the session of a process ended. If the process still uses a GPU, its neighbors
+// lose their tiny timeslices at once, not after the next scan.
+func (d *Daemon) left(pid int) {
+	gpus := d.drivers.UsedBy(pid)
+	if len(gpus) == 0 {
+		return
+	}
+	o := &d.outsiders
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.departed == nil {
+		o.departed = map[int][]model.DeviceID{}
+	}
+	o.departed[pid] = gpus
+	// The next scan repeats it if the loop does not answer; the session must go on ending.
+	ctx, cancel := context.WithTimeout(context.Background(), leftTime)
+	defer cancel()
+	if d.loop.AddOutsider(ctx, gpus) == nil {
+		d.log.Info("program became unmanaged", "pid", pid)
+		for _, gpu := range gpus {
+			o.add(gpu, pid)
+		}
+		o.publish()
+	}
+	d.lookAgain()
+}
+
+func (o *outsiders) add(gpu model.DeviceID, pid int) {
+	if o.on == nil {
+		o.on = map[model.DeviceID][]int{}
+	}
+	if !slices.Contains(o.on[gpu], pid) {
+		o.on[gpu] = append(o.on[gpu], pid)
+	}
+}
+
+// publish updates counts. Preconditions: o.mu is held.
+func (o *outsiders) publish() {
+	counts := make(map[model.DeviceID]int, len(o.on))
+	for gpu, pids := range o.on {
+		counts[gpu] = len(pids)
+	}
+	o.counts.Store(&counts)
 }
 
 // others counts the unmanaged programs per GPU.
 func (d *Daemon) others() map[model.DeviceID]int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	out := make(map[model.DeviceID]int, len(d.outsiders))
-	for gpu, pids := range d.outsiders {
-		out[gpu] = len(pids)
+	if counts := d.outsiders.counts.Load(); counts != nil {
+		return *counts
 	}
-	return out
+	return nil
 }
 
-// lookAgain requests a scan after a program came under control.
+// lookAgain requests a scan without waiting.
 func (d *Daemon) lookAgain() {
 	select {
 	case d.look <- struct{}{}:

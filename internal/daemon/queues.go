@@ -44,14 +44,15 @@ func (d *Daemon) ask(session model.SessionID, pid int) *question {
 
 // Queues implements control.Control: it queries a program's hardware.
 func (d *Daemon) Queues(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.HardwareQueues, error) {
-	out := control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{}}
 	s, err := d.find(ctx, c, r.PID)
 	if err != nil {
-		return out, err
+		return control.HardwareQueues{}, err
 	}
+	r.PID = shownPID(c, s.Identity)
+	out := control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{}}
 	ctx, cancel := context.WithTimeout(ctx, queuesTime)
 	defer cancel()
-	q := d.ask(s.ID, r.PID)
+	q := d.ask(s.ID, s.PID)
 	select {
 	case <-q.answered:
 	case <-ctx.Done():

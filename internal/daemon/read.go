@@ -6,28 +6,34 @@ import (
 	"context"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
 	"xsched/internal/driver"
-	"xsched/internal/engine"
+	"xsched/internal/logging"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/wire"
 )
 
 // Version implements control.Control.
-func (d *Daemon) Version(ctx context.Context, _ control.Caller) (control.Version, error) {
+func (d *Daemon) Version(_ context.Context, c control.Caller) (control.Version, error) {
 	v := control.Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
-		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.opts.AllowPriority, StartedNS: d.started.UnixNano(),
+		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.opts.MaxPriority[loop.OtherUsers] > 0, StartedNS: d.started.UnixNano(),
 	}
-	err := d.engineDo(ctx, func(e *engine.Engine) {
-		v.Policy, v.Mode = e.Config().Policy, string(e.Config().Mode)
-	})
-	return v, err
+	top := int32(model.PriorityMax)
+	if limit := d.loop.Cap(c.User); limit.On {
+		top = int32(limit.Priority)
+	}
+	v.MaxPriority = &top
+	cfg := d.loop.Config()
+	v.Policy, v.Mode = cfg.Policy, string(cfg.Mode)
+	return v, nil
 }
 
 func (d *Daemon) sessions(ctx context.Context) ([]loop.ClientView, error) {
@@ -38,28 +44,26 @@ func (d *Daemon) sessions(ctx context.Context) ([]loop.ClientView, error) {
 }
 
 // List implements control.Control.
-func (d *Daemon) List(ctx context.Context, _ control.Caller) (control.List, error) {
-	out := control.List{Processes: []control.Process{}}
-	err := d.engineDo(ctx, func(e *engine.Engine) {
-		out.Policy, out.Mode = e.Config().Policy, string(e.Config().Mode)
-		out.DefaultInFlight, out.DefaultBatch = e.Config().InFlight, e.Config().Batch
-	})
-	if err != nil {
-		return control.List{}, err
+func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, error) {
+	cfg := d.loop.Config()
+	out := control.List{
+		Policy: cfg.Policy, Mode: string(cfg.Mode), DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: settings(&cfg),
 	}
 	all, err := d.sessions(ctx)
 	if err != nil {
 		return control.List{}, err
 	}
 	for _, s := range all {
-		out.Processes = append(out.Processes, process(s))
+		if p, ok := show(c, s); ok {
+			out.Processes = append(out.Processes, p)
+		}
 	}
 	return out, nil
 }
 
 func process(s loop.ClientView) control.Process {
 	p := control.Process{
-		PID: s.PID, ClientPID: s.ClientPID, UID: s.UID, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
+		PID: s.PID, ClientPID: s.ClientPID, UID: s.User.UID, User: s.User, Container: s.User.Container, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
 		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice,
@@ -76,12 +80,34 @@ func process(s loop.ClientView) control.Process {
 			state = "idle"
 		}
 		p.Queues = append(p.Queues, control.Queue{
-			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
+			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, CopiesOnly: q.Copies, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
 			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
 			Hints: control.HintsOf(&q.Hint), Stream: q.Stream,
 			PreemptedBy: causes(q.StoppedBy),
 		})
+	}
+	for i := range s.Protections {
+		p.Protection = append(p.Protection, protection(&s.Protections[i]))
+	}
+	return p
+}
+
+func protection(s *policy.ProtectionStatus) control.Protection {
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+	p := control.Protection{
+		Device: s.Device.String(), State: control.ProtectionActive, Changes: s.Changes, Requests: s.Requests,
+		P50US: us(s.P50), P99US: us(s.P99), NativeP50US: us(s.NativeP50), NativeP99US: us(s.NativeP99), NativeSource: string(s.Source),
+		CostRatio: s.CostShare, CostNS: s.Cost.Nanoseconds(),
+	}
+	switch {
+	case s.Native:
+		p.State = control.ProtectionNative
+	case s.Learning:
+		p.State = control.ProtectionLearning
+	}
+	if !s.Learning {
+		p.GainP99US = us(s.Gain())
 	}
 	return p
 }
@@ -101,8 +127,9 @@ func causes(by map[int]uint64) []control.Cause {
 	return out
 }
 
-// Devices implements control.Control: the GPUs that processes use and those the driver reports.
-func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices, error) {
+// Devices implements control.Control: the GPUs that processes use and those the driver reports. A caller
+// in a container gets numbers of its own processes: others would show who else uses a GPU, and when.
+func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices, error) {
 	all, err := d.sessions(ctx)
 	if err != nil {
 		return control.Devices{}, err
@@ -118,27 +145,42 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 		get(id)
 	}
 	for _, s := range all {
+		count := visible(c, &s)
 		mine := map[model.DeviceID]bool{}
 		for _, q := range s.Queues {
-			get(q.Device).Queues++
 			mine[q.Device] = true
+			if dev := get(q.Device); count {
+				dev.Queues++
+				dev.BusyNS += q.Ran.Nanoseconds()
+			}
 		}
 		for gpu := range s.Caps {
 			mine[gpu] = true
 		}
 		for id := range mine {
-			get(id).Processes++
+			if dev := get(id); count {
+				dev.Processes++
+			}
 		}
 	}
-	times, err := d.loop.GPUTimes(ctx)
-	if err != nil {
-		return control.Devices{}, unavailable(err)
+	if c.User.Host() {
+		times, err := d.loop.GPUTimes(ctx)
+		if err != nil {
+			return control.Devices{}, unavailable(err)
+		}
+		for id, t := range times {
+			get(id).BusyNS = t.Nanoseconds()
+		}
+		for id, n := range d.others() {
+			get(id).Others = n
+		}
 	}
-	for id, t := range times {
-		get(id).BusyNS = t.Nanoseconds()
-	}
-	for id, n := range d.others() {
-		get(id).Others = n
+	config := d.loop.Config()
+	for id, dev := range byID {
+		cfg := config.On(id)
+		if dev.Policy, dev.Mode = cfg.Policy, string(cfg.Mode); cfg.Mode == model.ModeLevel {
+			dev.ModeLevel = int(cfg.ForceLevel)
+		}
 	}
 	out := control.Devices{Devices: []control.Device{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
@@ -148,16 +190,20 @@ func (d *Daemon) Devices(ctx context.Context, _ control.Caller) (control.Devices
 }
 
 // Stats implements control.Control and works even while the engine is blocked.
-func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
+func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, error) {
+	if err := onHost(c, "statistics"); err != nil {
+		return control.Stats{}, err
+	}
 	h, s := d.loop.Stats(), d.server.Stats()
 	m := d.metrics
 	st := control.Stats{
 		UptimeNS: time.Since(d.started).Nanoseconds(), Scheduling: h.Scheduling,
-		Sessions: s.Sessions, Queues: h.Queues, SessionsTotal: s.SessionsTotal, Refused: s.Refused, OpenFDs: openFDs(),
+		Sessions: s.Sessions, Queues: h.Queues, SessionsTotal: s.SessionsTotal, Refused: s.Refused, OpenFDs: openFDs(), Goroutines: runtime.NumGoroutine(),
 		Wakes: h.Wakes, Doorbells: h.Rings, Decisions: h.Decisions,
 		BusyToDecision: histogram(h.BusyToDecision), Decision: histogram(h.Decision), HeartbeatLate: histogram(h.Late),
 		Suspends: m.Suspends.Load(), Resumes: m.Resumes.Load(), TimesliceSets: m.TimesliceSets.Load(),
-		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), DeviceErrors: m.Errors.Load(),
+		Shared: m.Shared.Load(), Split: m.Split.Load(),
+		GateHolds: m.GateHolds.Load(), Undone: m.Undone.Load(), TurnedOff: m.TurnedOff.Load(), DeviceErrors: m.Errors.Load(),
 		SuspendTime: histogram(&m.SuspendTime), ResumeTime: histogram(&m.ResumeTime),
 		DriverSuspendTime: histogram(&m.DriverSuspendTime), DriverResumeTime: histogram(&m.DriverResumeTime), Targets: []control.TargetStats{},
 	}
@@ -167,13 +213,18 @@ func (d *Daemon) Stats(context.Context, control.Caller) (control.Stats, error) {
 		st.PreemptTime[level] = histogram(&m.PreemptTime[level])
 	}
 	st.QueueWait = histogram(h.Waits)
+	st.FoldedQueues, st.Throttled, st.RequestsRefused, st.Snapshots = h.Folded, h.Throttled, h.Busy, h.Snapshots
+	if l, ok := d.log.Handler().(*logging.Log); ok {
+		c := l.Counts()
+		st.LogSuppressed, st.LogDropped = c.Suppressed, c.Dropped
+	}
 	st.Yields, st.Grants = h.Engine.Yields, h.Engine.Grants
 	now := clock.Now()
 	st.HeartbeatAgeNS = now.Sub(h.Heartbeat).Nanoseconds()
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
-			StuckSinceNS: int64(t.StuckSince),
+			StuckSinceNS: int64(t.StuckSince), Off: t.Off,
 		}
 		if t.StuckSince != 0 {
 			ts.StuckForMS = now.Sub(t.StuckSince).Milliseconds()

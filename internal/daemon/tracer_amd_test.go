@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
-	"xsched/internal/driver"
 	"xsched/internal/driver/amd"
 	"xsched/internal/guardian"
 	vamd "xsched/internal/virtual/amd"
@@ -245,7 +244,7 @@ func TestTracerSuspendsAndResumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := guardian.NewClient([]string{self, "guardian"}, driver.Place{}, slog.New(slog.DiscardHandler))
+	c := guardian.NewClient(guardian.Options{Command: []string{self, "guardian"}, Log: slog.New(slog.DiscardHandler)})
 	defer c.Close()
 	tracer, err := amd.StartTracer(c, slog.New(slog.DiscardHandler), p.PID, d.Socket)
 	if err != nil {
@@ -302,5 +301,20 @@ func TestTracerSuspendsAndResumes(t *testing.T) {
 	}
 	if _, err := tracer.Resume(amd.AllGPUs); !errors.Is(err, amd.ErrGone) {
 		t.Errorf("after its end: %v", err)
+	}
+}
+
+// Daemon and supervisor killed together: the driver resumes the process without either.
+func TestAttachAMDBothKilled(t *testing.T) {
+	_, server, p := traceWorld(t)
+	tracer := tracerOf(p.PID)
+	p.Ask("w")
+	_ = unix.Kill(tracer, unix.SIGKILL)
+	_ = server.Process.Kill()
+	start := time.Now()
+	p.Ask("f")
+	t.Logf("free %v after the kill", time.Since(start))
+	if pid := tracerOf(p.PID); pid != 0 {
+		t.Errorf("traced by %d", pid)
 	}
 }

@@ -4,12 +4,11 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"xsched/internal/clock"
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/session"
 )
@@ -33,7 +32,7 @@ func (d *Daemon) watch(s *session.Session, a driver.Attached) {
 		if changed {
 			s.Refresh()
 		}
-		d.observe(context.Background(), &meter, s.ID, s.PID)
+		d.observe(&meter, s.User, s.ID, s.PID)
 	}
 }
 
@@ -67,18 +66,7 @@ func (m *cpuMeter) look(now time.Time, cpu time.Duration, err error) (worked boo
 }
 
 // observe reports to the loop whether a process works.
-func (d *Daemon) observe(ctx context.Context, m *cpuMeter, id model.SessionID, pid int) {
-	cpu, err := cpuTime(pid)
-	_ = d.loop.Observe(ctx, id, m.look(time.Now(), cpu, err))
-}
-
-// cpuTime returns the CPU time of all threads. /proc counts in ticks of 10 ms, which a program that
-// sleeps through its kernels may not use in a minute.
-func cpuTime(pid int) (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED, as in clock_getcpuclockid
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid)<<3|scheduled, &t); err != nil {
-		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
-	}
-	return time.Duration(t.Nano()), nil
+func (d *Daemon) observe(m *cpuMeter, user identity.User, id model.SessionID, pid int) {
+	cpu, err := clock.CPUTime(pid)
+	_ = d.loop.Observe(user, id, m.look(time.Now(), cpu, err))
 }

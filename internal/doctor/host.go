@@ -141,6 +141,9 @@ func (e *examination) service(err error) {
 	const name = "daemon"
 	if err != nil {
 		cause, remedy, _ := strings.Cut(err.Error(), "; ")
+		if e.inContainer() {
+			remedy = "mount the host's /run/xsched/client at /run/xsched; see docs/containers.md"
+		}
 		e.add(name, Note, cause, remedy)
 		return
 	}

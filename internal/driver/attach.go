@@ -5,17 +5,20 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os/exec"
 
+	"xsched/internal/identity"
 	"xsched/internal/model"
 )
 
 // AttachRequest names a process to take over. The caller keeps ownership of PIDFD.
 type AttachRequest struct {
-	PID, PIDFD, UID int
-	Log             *slog.Logger
-	Guardian        Guardian
+	PID, PIDFD int
+	User       identity.User
+	Log        *slog.Logger
+	Guardian   Guardian
 }
 
 // Attached is the session of a process without the shim.
@@ -26,11 +29,29 @@ type Attached interface {
 	// Guard arms the guardian with the session's page; the session must not act on the process
 	// before. Call end when guarding ends; restored reports that the process runs natively.
 	Guard(ctx context.Context, session uint64, page int) (end func(restored bool), err error)
+	// Free resumes every hardware queue and restores every timeslice, whatever this daemon believes
+	// about them, and verifies the result as far as the driver reports it. The session has no other
+	// operation in flight.
+	Free(ctx context.Context) (Freed, error)
 	// RestoredByClose reports whether Close alone undoes everything done to the process.
 	RestoredByClose() bool
 	// Poll checks the process about every 50 ms. changed asks for another Resolve; an error ends
 	// the session.
 	Poll(ctx context.Context) (changed bool, err error)
+}
+
+// Freed is what Free verified.
+type Freed struct {
+	Queues int // enabled: the driver accepted the request for each
+	Slices int // restored: read back
+}
+
+func (f Freed) String() string {
+	s := fmt.Sprintf("%d hardware queues enabled", f.Queues)
+	if f.Slices > 0 {
+		s += fmt.Sprintf(", %d timeslices restored", f.Slices)
+	}
+	return s
 }
 
 // Refusal classifies an AttachError.
@@ -89,6 +110,9 @@ type Restorer interface {
 	Driver
 	// Restoration rebuilds the state in the guardian and takes ownership of fds.
 	Restoration(p Place, pid int, state json.RawMessage, fds []int) (Restoration, error)
+	// Reopen is Restoration for a process whose daemon and guardian both died: it duplicates the
+	// descriptors from the process. Nil without an error: the process has nothing to restore.
+	Reopen(ctx context.Context, p Place, pid, pidfd int, state json.RawMessage) (Restoration, error)
 }
 
 // Restoration restores one process.

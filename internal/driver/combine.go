@@ -90,6 +90,16 @@ func (c *combined) find(gpu model.DeviceID) Target {
 	return nil
 }
 
+// Verifies implements Verifier: one driver that knows the GPU suffices.
+func (c *combined) Verifies(gpu model.DeviceID) bool {
+	for _, p := range c.parts {
+		if v, ok := p.Session.(Verifier); ok && v.Verifies(gpu) {
+			return true
+		}
+	}
+	return false
+}
+
 // Why prefers the driver whose objects the process has shown.
 func (c *combined) Why() (string, bool) {
 	reason := ""

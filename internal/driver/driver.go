@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 
+	"xsched/internal/identity"
 	"xsched/internal/model"
 )
 
@@ -54,6 +55,8 @@ type Instance interface {
 	Describe(id model.DeviceID, owned bool) (d Device, listed bool)
 	// Users finds the processes on each GPU, except managed ones and their children.
 	Users(managed map[int]bool) map[model.DeviceID][]int
+	// UsedBy returns the GPUs that one process uses, by the same evidence as Users.
+	UsedBy(pid int) []model.DeviceID
 	// NewSession prepares for a process that connected.
 	NewSession(o SessionOptions) Session
 	// Attach takes over a process that runs without the shim. Errors are *AttachError.
@@ -75,10 +78,14 @@ type Device struct {
 
 // SessionOptions describe a process that connected.
 type SessionOptions struct {
-	PID, UID int
-	Log      *slog.Logger
+	PID  int
+	User identity.User
+	Log  *slog.Logger
 	// Send delivers a packet to the process's shim. Safe for concurrent use.
 	Send func(packet []byte) error
+	// Lease returns the number of a GPU's lease (Leases.Number), for drivers whose shim executes
+	// suspensions.
+	Lease func(gpu model.DeviceID) uint32
 }
 
 // Session is one process on one driver. Frame, Why, OwnSlice and Caught must not block on the
@@ -104,6 +111,13 @@ type Session interface {
 	Disconnect()
 	// Close releases every descriptor.
 	Close()
+}
+
+// Verifier is a Session that verifies which GPUs its process uses.
+type Verifier interface {
+	// Verifies reports whether Resolve omits a GPU exactly while the process has no working
+	// descriptor of it. false: the driver does not know the GPU, or can't tell. Must not block.
+	Verifies(gpu model.DeviceID) bool
 }
 
 // Target is one process on one device.

@@ -291,7 +291,7 @@ func TestErrorsAreRetried(t *testing.T) {
 	}}
 	w, _, m := start(t, target, &fakePage{}, &clock{})
 	w.Want(model.Desired{Slice: time.Millisecond})
-	await(t, "applied", func() bool { _, n := target.last(); return n == 1 })
+	await(t, "applied", func() bool { d, _ := target.last(); return d.Slice == time.Millisecond })
 	await(t, "error cleared", func() bool { s := w.Stats(); return s.LastError == "" && s.Errors == 3 })
 	if m.Errors.Load() != 3 {
 		t.Errorf("%d errors counted", m.Errors.Load())

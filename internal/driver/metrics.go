@@ -13,6 +13,11 @@ import (
 // Metrics counts hardware operations of all targets.
 type Metrics struct {
 	Suspends, Resumes, TimesliceSets, GateHolds, Undone, Errors atomic.Uint64
+	// Shared counts operations that another process's call carried out, Split those that were repeated
+	// alone because a shared call failed.
+	Shared, Split atomic.Uint64
+	// TurnedOff counts how often failing resumes turned scheduling off for a process.
+	TurnedOff atomic.Uint64
 
 	SuspendTime, ResumeTime Histogram
 	// DriverSuspendTime and DriverResumeTime exclude everything but the driver, where the executing

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"xsched/internal/model"
+	"xsched/internal/planted"
 )
 
 const (
@@ -18,7 +19,6 @@ const (
 	// afterMax bounds the wait for predecessors. Several times their usual duration, so that one
 	// hung operation delays no other worker.
 	afterMax = 2 * time.Millisecond
-	freeTry  = time.Second // per attempt to undo everything; bounds a failing device
 )
 
 // Worker drives one target towards the newest desired state: a mailbox of one and at most one
@@ -39,14 +39,22 @@ type Worker struct {
 	wantAt    model.Time
 	after     []<-chan struct{} // predecessors of want
 	tried     chan struct{}     // closed when want was attempted or replaced; nil: already closed
+	seat      *Seat             // in the joint of want; nil: none
 	redo      bool              // apply want even if already applied
 	forget    bool              // invalidate the target first
 	stopping  bool
-	restore   bool // when stopping: undo everything first
-	restored  bool // the undo succeeded
-	uncertain bool // used by run only: a failed suspension may still be in effect
+	restore   bool              // when stopping: undo everything first
+	restored  bool              // the undo succeeded
+	uncertain bool              // used by run only: a failed suspension may still be in effect
+	open      []<-chan struct{} // used by run only: shared calls that had not returned
 	stats     WorkerStats
 	opSince   model.Time
+	releasing bool // an operation in flight resumes
+	failing   failing
+	trying    bool // no operation has succeeded since one began
+	loose     bool // and that for looseAfter
+	alarm     *time.Timer
+	onOff     func()
 }
 
 // WorkerStats are the counters of one worker.
@@ -54,15 +62,18 @@ type WorkerStats struct {
 	Ops, Errors, Undone uint64
 	LastError           string
 	StuckSince          model.Time // 0: not stuck
+	Off                 string     // why scheduling is off; empty: it is on
 }
 
-// StartWorker starts the goroutine that owns target. lease belongs to the process.
+// StartWorker starts the goroutine that owns target. lease covers the target's device.
 func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger, now func() model.Time) *Worker {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Worker{
 		target: target, hold: lease.Hold(), metrics: metrics, log: log, now: now, cancel: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	w.alarm = time.AfterFunc(looseAfter, w.loosen)
+	w.alarm.Stop()
 	go w.run(ctx)
 	return w
 }
@@ -71,22 +82,35 @@ func StartWorker(target Target, lease *Lease, metrics *Metrics, log *slog.Logger
 // predecessors, within afterMax. The returned channel closes once the state was attempted or
 // replaced.
 func (w *Worker) Want(d model.Desired, after ...<-chan struct{}) <-chan struct{} {
+	return w.wants(d, nil, after)
+}
+
+// wants is Want with a seat in a joint.
+func (w *Worker) wants(d model.Desired, seat *Seat, after []<-chan struct{}) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.releaseWaiters()
+	w.leaveSeat()
+	if w.opSince != 0 || w.stopping || w.failing.any() {
+		seat.Leave() // others would wait for this worker
+		seat = nil
+	}
 	if w.stopping {
 		none := make(chan struct{})
 		close(none)
 		return none
 	}
 	w.after, w.tried = after, make(chan struct{})
-	w.want = d
+	w.want, w.seat = d, seat
 	w.wantSeq++
 	w.wantAt = w.now()
-	if hardware(d) {
-		w.hold.Wanted()
-	} else {
+	switch {
+	case !hardware(d):
 		w.hold.Ending()
+	case !w.releasing && !w.failing.any():
+		// Otherwise the process may still be suspended by an older state, and the client must be
+		// able to end that.
+		w.hold.Wanted()
 	}
 	w.signal()
 	return w.tried
@@ -140,37 +164,26 @@ func (w *Worker) Recovered() {
 	w.signal()
 }
 
-// Stop ends the worker. With restore, the worker first undoes everything and retries until it
-// succeeds or Abandon is called. The returned channel closes with the target, which a hung
-// operation can delay forever. Restored then reports the result.
-func (w *Worker) Stop(restore bool) <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stopping = true
-	w.restore = restore
-	w.hold.Ending()
-	if !restore {
-		w.cancel()
+// LeaseChanged looks at the lease after Leases.Tick. all: the client restored every device.
+func (w *Worker) LeaseChanged(all bool) {
+	if planted.Lease {
+		return
 	}
-	w.signal()
-	return w.done
+	void, undone := w.hold.Changed()
+	switch {
+	case all || undone:
+		w.Recovered()
+	case void:
+		w.Redo()
+	}
 }
-
-// Restored reports that the worker ended and left nothing in effect.
-func (w *Worker) Restored() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.restored
-}
-
-// Abandon stops waiting and cancels the operation in flight if possible.
-func (w *Worker) Abandon() { w.cancel() }
 
 // Stats returns the counters, with StuckSince as of now.
 func (w *Worker) Stats() WorkerStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.stats
+	s.Off = w.failing.off
 	if w.opSince != 0 && w.now().Sub(w.opSince) > stuckAge {
 		s.StuckSince = w.opSince
 	}
@@ -193,8 +206,10 @@ func (w *Worker) run(ctx context.Context) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.releaseWaiters()
+		w.leaveSeat()
 	}()
 	defer w.cancel()
+	defer w.alarm.Stop()
 	defer func() { _ = w.target.Close() }()
 	var doneSeq uint64
 	var retry <-chan time.Time
@@ -215,9 +230,11 @@ func (w *Worker) run(ctx context.Context) {
 		if !stopping && (seq != doneSeq || redo) && !w.await(ctx, after) {
 			continue
 		}
+		var seat *Seat
 		w.mu.Lock()
 		if w.wantSeq == seq {
 			w.after = nil
+			seat, w.seat = w.seat, nil
 		}
 		w.redo, w.forget = w.redo && !redo, w.forget && !forget
 		w.mu.Unlock()
@@ -233,7 +250,14 @@ func (w *Worker) run(ctx context.Context) {
 		if forget {
 			w.target.Invalidate()
 		}
-		held := w.reconcile(ctx, want)
+		if w.prune(); len(w.open) > 0 {
+			// One late call is all that a resume allows for, and the next one could hang, too.
+			seat.Leave()
+			seat = nil
+		}
+		held := w.reconcile(ctx, want, seat)
+		seat.Leave()
+		w.noteOpen(seat)
 		w.mu.Lock()
 		if w.wantSeq == seq {
 			w.releaseWaiters()
@@ -254,29 +278,47 @@ func (w *Worker) run(ctx context.Context) {
 }
 
 // reconcile applies want under the lease and reports whether it took effect.
-func (w *Worker) reconcile(ctx context.Context, want model.Desired) bool {
+func (w *Worker) reconcile(ctx context.Context, want model.Desired, seat *Seat) bool {
+	if w.troubled() {
+		seat.Leave()
+		if !w.release(ctx, model.Desired{Queue: want.Queue}) || w.troubled() {
+			return false
+		}
+	}
 	if w.hold.Held() && !w.hold.Valid(w.now()) {
+		seat.Leave()
 		w.undo(ctx, want)
 		if hardware(want) {
 			return false
 		}
 	}
 	if !hardware(want) {
-		w.settle()
-		if err := w.op(ctx, want); err != nil {
-			return false
-		}
-		w.hold.End()
-		return true
+		return w.release(seat.within(ctx), want)
 	}
-	w.hold.Begin(w.now())
-	err := w.op(ctx, want)
+	if !w.hold.Begin(w.now()) {
+		return false
+	}
+	err := w.op(seat.within(ctx), want)
 	w.uncertain = w.uncertain || err != nil
 	if !w.hold.Valid(w.now()) {
 		w.undo(ctx, want)
 		return false
 	}
 	return err == nil
+}
+
+// release applies a state without suspension and reports whether it took effect.
+func (w *Worker) release(ctx context.Context, run model.Desired) bool {
+	w.settle()
+	if err := w.op(ctx, run); err != nil {
+		if ctx.Err() == nil {
+			w.resumeFailed(err)
+		}
+		return false
+	}
+	w.hold.End()
+	w.resumeDone()
+	return true
 }
 
 // undo reverts a suspension whose lease is void.
@@ -286,11 +328,8 @@ func (w *Worker) undo(ctx context.Context, want model.Desired) {
 	w.stats.Undone++
 	w.mu.Unlock()
 	w.uncertain = true
-	w.settle()
 	want.Suspend = 0
-	if w.op(ctx, want) == nil {
-		w.hold.End()
-	}
+	w.release(ctx, want)
 }
 
 // settle invalidates the target after an operation of unknown outcome.
@@ -301,41 +340,19 @@ func (w *Worker) settle() {
 	}
 }
 
-// free undoes everything before the worker ends.
-func (w *Worker) free(ctx context.Context, run model.Desired) {
-	w.uncertain = w.uncertain || w.hold.Held() && !w.hold.Valid(w.now())
-	for wait := retryMin; ; wait = min(wait*2, retryMax) {
-		w.settle()
-		once, cancel := context.WithTimeout(ctx, freeTry)
-		err := w.op(once, run)
-		cancel()
-		if err == nil {
-			w.hold.End()
-			w.mu.Lock()
-			w.restored = true
-			w.mu.Unlock()
-			return
-		}
-		w.uncertain = true
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
 func (w *Worker) op(ctx context.Context, want model.Desired) error {
 	w.mu.Lock()
-	w.opSince = w.now()
+	w.opSince, w.releasing = w.now(), !hardware(want)
+	w.try()
 	w.mu.Unlock()
 	err := w.target.Apply(ctx, want)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.opSince = 0
+	w.opSince, w.releasing = 0, false
 	w.stats.Ops++
 	if err == nil {
 		w.stats.LastError = ""
+		w.tighten()
 		return nil
 	}
 	w.stats.Errors++

@@ -149,6 +149,15 @@ func (s *Set) Users(managed map[int]bool) map[model.DeviceID][]int {
 	return out
 }
 
+// UsedBy merges the GPUs that a process uses.
+func (s *Set) UsedBy(pid int) []model.DeviceID {
+	var out []model.DeviceID
+	for _, p := range s.drivers() {
+		out = append(out, p.instance.UsedBy(pid)...)
+	}
+	return out
+}
+
 // Attach tries each driver until one recognizes the process. A driver that is not supported can't
 // tell, so the next one is tried too.
 func (s *Set) Attach(ctx context.Context, r AttachRequest) (Attached, error) {

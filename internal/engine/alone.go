@@ -17,7 +17,7 @@ func (e *Engine) Alone(id model.QueueID) bool {
 // EachAlone calls f for every queue that is alone.
 func (e *Engine) EachAlone(f func(id model.QueueID)) {
 	for _, d := range e.devices {
-		if len(d.records) == 1 && e.Alone(d.view.Queues[0].ID) {
+		if len(d.records) == 1 && len(d.parked) == 0 && e.Alone(d.view.Queues[0].ID) {
 			f(d.view.Queues[0].ID)
 		}
 	}
@@ -26,7 +26,7 @@ func (e *Engine) EachAlone(f func(id model.QueueID)) {
 // alone is about a device as of the last decision. A device with something new
 // must be decided about first.
 func (d *device) alone() bool {
-	if d.stale || len(d.records) != 1 || len(d.view.Services) > 0 {
+	if d.stale || d.size() != 1 || len(d.records) != 1 || len(d.view.Services) > 0 {
 		return false
 	}
 	if d.state.Granted() {

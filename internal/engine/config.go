@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -23,7 +24,54 @@ type Config struct {
 
 	// InFlight and Batch are the Lv1 limits of a queue whose hint sets none.
 	InFlight, Batch int
+
+	// Devices are the settings of devices that differ from the ones above.
+	Devices map[model.DeviceID]Setting `json:",omitempty"`
 }
+
+// Setting is the policy and the mode of one device. Empty fields mean the engine's own.
+type Setting struct {
+	Policy     string      `json:"policy,omitempty"`
+	Mode       model.Mode  `json:"mode,omitempty"`
+	ForceLevel model.Level `json:"level,omitempty"` // with ModeLevel only
+}
+
+// maxSettings bounds the devices with settings of their own.
+const maxSettings = 256
+
+// On returns the configuration of one device.
+func (c *Config) On(id model.DeviceID) Config {
+	out := *c
+	s := c.Devices[id]
+	out.Devices = nil
+	if s.Policy != "" {
+		out.Policy = s.Policy
+	}
+	if s.Mode != "" {
+		out.Mode, out.ForceLevel = s.Mode, s.ForceLevel
+	}
+	return out
+}
+
+// set changes the setting of one device; a zero setting removes it.
+func (c *Config) set(id model.DeviceID, s Setting) error {
+	if _, known := c.Devices[id]; !known && len(c.Devices) >= maxSettings && s != (Setting{}) {
+		return fmt.Errorf("set device %s: %d devices have settings of their own, which is the limit", id, maxSettings)
+	}
+	c.Devices = maps.Clone(c.Devices) // a caller of Engine.Config may hold the old one
+	if c.Devices == nil {
+		c.Devices = map[model.DeviceID]Setting{}
+	}
+	if c.Devices[id] = s; s == (Setting{}) {
+		delete(c.Devices, id)
+	}
+	return nil
+}
+
+// Suspends reports that the mode suspends queues.
+func (c *Config) Suspends() bool { return c.suspends() }
+
+func (c *Config) suspends() bool { return c.Mode != model.ModeOff && c.Mode != model.ModeTimeslice }
 
 // DefaultConfig returns the defaults. policy.Knobs gives the reasons for them.
 func DefaultConfig() Config {
@@ -72,6 +120,17 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Batch == 0 {
 		c.Batch = min(d.Batch, c.InFlight)
+	}
+	if err := c.LaunchBound.Check(); err != nil {
+		return c, fmt.Errorf("check configuration: %w", err)
+	}
+	for id, s := range c.Devices {
+		if s.Mode == "" {
+			continue
+		}
+		if err := checkMode(s.Mode, s.ForceLevel); err != nil {
+			return c, fmt.Errorf("check configuration of device %s: %w", id, err)
+		}
 	}
 	return c, checkMode(c.Mode, c.ForceLevel)
 }

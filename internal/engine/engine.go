@@ -36,7 +36,10 @@ type Engine struct {
 	regrouping bool
 
 	processes map[int][]*record // by PID
+	unranked  map[int]bool      // processes whose queues need a rank at the next decision
 	unmanaged map[model.DeviceID]bool
+
+	protected []policy.ProtectionStatus // that changed; see Protected
 
 	observer func(*Event)
 	seen     Event // passed to the observer
@@ -54,11 +57,22 @@ type Stats struct {
 type record struct {
 	dev    *device
 	gang   *gang
-	index  int  // in dev.view.Queues
-	slices bool // supported by the device, whatever the mode
+	index  int           // in dev.view.Queues, or dev.parked
+	parked *policy.Queue // nil: it is in the view
+	nth    int           // in Engine.processes
+	slices bool          // supported by the device, whatever the mode
+	// hint is the hint as set. That in the view has only what counts now.
+	hint model.Hint
 
 	since  model.Time    // when it began to progress
 	credit time.Duration // progress too small to end its wait so far
+
+	copying    bool               // as reported; see copying.go
+	protection *policy.Protection // of its process on the device; nil: none
+	working    bool               // counted there as having work
+
+	segments model.Segments
+	launches uint64 // of its program so far, if known
 
 	sent  model.Desired // the last one reported
 	state QueueState    // its counters
@@ -70,33 +84,109 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), processes: make(map[int][]*record)}
+	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), processes: make(map[int][]*record), unranked: make(map[int]bool)}
 	if err := e.SetPolicy(cfg.Policy); err != nil {
 		return nil, err
+	}
+	for id, s := range cfg.Devices {
+		if s.Policy == "" {
+			continue
+		}
+		if err := e.SetDevicePolicy(id, s.Policy); err != nil {
+			return nil, fmt.Errorf("check configuration of device %s: %w", id, err)
+		}
 	}
 	return e, nil
 }
 
-// Config returns the configuration in force.
+// policyOf returns the policy of a device.
+func (e *Engine) policyOf(id model.DeviceID) *policy.Scheduler {
+	if name := e.cfg.Devices[id].Policy; name != "" {
+		if p, err := policy.New(name); err == nil { // it was checked when it was set
+			return p
+		}
+	}
+	return e.policy
+}
+
+// Config returns the configuration, with the settings of single devices.
 func (e *Engine) Config() Config { return e.cfg }
 
-// SetPolicy changes the policy from the next Decide on.
+// SetPolicy changes the policy from the next Decide on, except on devices with a
+// policy of their own.
 func (e *Engine) SetPolicy(name string) error {
 	p, err := policy.New(name)
 	if err != nil {
 		return err
 	}
 	e.policy, e.cfg.Policy = p, p.Name()
-	for pid := range e.processes {
-		e.rank(pid)
-	}
 	for _, d := range e.devices {
-		d.restructure()
-		e.stats.Grants += d.state.Grants()
-		d.state = p.NewState() // nothing is remembered from another policy
+		e.configure(d)
+		if e.cfg.Devices[d.id].Policy == "" {
+			e.usePolicy(d, p)
+		}
+	}
+	for pid := range e.processes {
+		e.unranked[pid] = true
 	}
 	e.saw(Event{Kind: EventPolicy, Name: e.cfg.Policy})
 	return nil
+}
+
+// SetDevicePolicy changes the policy of one device, known or not, from the next
+// Decide on. An empty name means the engine's policy.
+func (e *Engine) SetDevicePolicy(id model.DeviceID, name string) error {
+	p := e.policy
+	if name != "" {
+		var err error
+		if p, err = policy.New(name); err != nil {
+			return err
+		}
+		name = p.Name()
+	}
+	s := e.cfg.Devices[id]
+	s.Policy = name
+	if err := e.cfg.set(id, s); err != nil {
+		return err
+	}
+	if d := e.device(id); d != nil {
+		e.configure(d)
+		e.usePolicy(d, p)
+		for i := range d.view.Queues {
+			e.unranked[d.view.Queues[i].PID] = true
+		}
+		for _, r := range d.parked {
+			e.unranked[r.parked.PID] = true
+		}
+	}
+	e.saw(Event{Kind: EventPolicy, Device: id, Name: name})
+	return nil
+}
+
+// usePolicy puts a policy in force on a device. Nothing is remembered from the one
+// before. The caller ranks the processes.
+func (e *Engine) usePolicy(d *device, p *policy.Scheduler) {
+	d.policy = p
+	e.stats.Grants += d.state.Grants()
+	d.state = p.NewState()
+}
+
+// configure updates a device's configuration.
+func (e *Engine) configure(d *device) {
+	d.cfg, d.modeChanged = e.cfg.On(d.id), true
+	d.restructure()
+}
+
+// device returns the device with an ID, or nil if no queue is there.
+func (e *Engine) device(id model.DeviceID) *device {
+	if at, found := e.search(id); found {
+		return e.devices[at]
+	}
+	return nil
+}
+
+func (e *Engine) search(id model.DeviceID) (at int, found bool) {
+	return slices.BinarySearchFunc(e.devices, id, func(d *device, id model.DeviceID) int { return cmp.Compare(d.id, id) })
 }
 
 // SetQuantum changes the length of a turn, which must be positive, from the next
@@ -105,11 +195,12 @@ func (e *Engine) SetQuantum(d time.Duration) {
 	e.cfg.Quantum = d
 	e.saw(Event{Kind: EventQuantum, Length: d})
 	for _, d := range e.devices {
-		d.pending = true
+		d.cfg.Quantum, d.pending = e.cfg.Quantum, true
 	}
 }
 
-// SetMode changes the mode from the next Decide on. The level is for ModeLevel.
+// SetMode changes the mode from the next Decide on, except on devices with a mode
+// of their own. The level is for ModeLevel.
 func (e *Engine) SetMode(mode model.Mode, level model.Level) error {
 	if err := checkMode(mode, level); err != nil {
 		return err
@@ -117,8 +208,32 @@ func (e *Engine) SetMode(mode model.Mode, level model.Level) error {
 	e.cfg.Mode, e.cfg.ForceLevel = mode, level
 	e.saw(Event{Kind: EventMode, Name: string(mode), Level: level})
 	for _, d := range e.devices {
-		d.restructure()
+		e.configure(d)
 	}
+	e.regrouping = true
+	return nil
+}
+
+// SetDeviceMode changes the mode of one device, known or not, from the next Decide
+// on. An empty mode means the engine's mode.
+func (e *Engine) SetDeviceMode(id model.DeviceID, mode model.Mode, level model.Level) error {
+	if mode != "" {
+		if err := checkMode(mode, level); err != nil {
+			return err
+		}
+	} else {
+		level = 0
+	}
+	s := e.cfg.Devices[id]
+	s.Mode, s.ForceLevel = mode, level
+	if err := e.cfg.set(id, s); err != nil {
+		return err
+	}
+	e.saw(Event{Kind: EventMode, Device: id, Name: string(mode), Level: level})
+	if d := e.device(id); d != nil {
+		e.configure(d)
+	}
+	e.regrouping = true
 	return nil
 }
 
@@ -135,25 +250,31 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 		e.saw(Event{Kind: EventAdd, At: now, Queue: &added})
 	}
 	for _, r := range e.processes[q.PID] {
-		if o := r.dev.queue(r); o.Held && o.ID.Session == q.ID.Session {
-			q.Held = true
+		if o := r.dev.queue(r); o.ID.Session == q.ID.Session {
+			q.Held = o.Held // all queues of a session are held, or none
+			break
 		}
 	}
-	at, found := slices.BinarySearchFunc(e.devices, q.Device, func(d *device, id model.DeviceID) int {
-		return cmp.Compare(d.id, id)
-	})
+	at, found := e.search(q.Device)
 	if !found {
-		d := &device{id: q.Device, wake: model.Never, accounted: now, state: e.policy.NewState()}
+		d := &device{id: q.Device, wake: model.Never, accounted: now, cfg: e.cfg.On(q.Device), policy: e.policyOf(q.Device)}
+		d.state = d.policy.NewState()
 		d.view.Unmanaged = e.unmanaged[q.Device]
 		e.devices = slices.Insert(e.devices, at, d)
 	}
 	q.Running, q.WaitSince = true, now
-	r := &record{dev: e.devices[at], slices: q.Slices, since: now, sent: model.Desired{Queue: q.ID}}
+	q.Feeding = model.Feeding{} // what was learnt is not in a recording
+	r := &record{dev: e.devices[at], slices: q.Slices, hint: q.Hint, since: now, sent: model.Desired{Queue: q.ID}}
 	e.queues[q.ID] = r
+	r.nth = len(e.processes[q.PID])
 	e.processes[q.PID] = append(e.processes[q.PID], r)
+	if q.Busy {
+		r.segments.Drop() // it began before
+	}
 	r.dev.insert(q, r)
+	r.dev.lowsChanged(now, q.PID)
 	e.regrouping, e.anyGang = true, e.anyGang || q.Hint.Gang != ""
-	e.rank(q.PID)
+	e.unranked[q.PID] = true
 }
 
 // RemoveQueue removes a queue, if it is known.
@@ -166,28 +287,54 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	delete(e.queues, id)
 	e.regrouping = true
 	pid := r.dev.queue(r).PID
-	r.dev.remove(now, r.index)
-	e.processes[pid] = slices.DeleteFunc(e.processes[pid], func(o *record) bool { return o == r })
-	if len(e.processes[pid]) == 0 {
-		delete(e.processes, pid)
+	r.leaveProtection()
+	r.setCopying(false)
+	if r.parked != nil {
+		r.dev.dropParked(r)
+		r.parked = nil // it may be in dev.resend
+	} else {
+		r.dev.remove(now, r.index)
 	}
-	e.rank(pid)
-	if len(r.dev.records) == 0 {
+	e.leaveProcess(pid, r)
+	if r.dev.size() == 0 {
 		e.stats.Grants += r.dev.state.Grants()
 		e.devices = slices.DeleteFunc(e.devices, func(d *device) bool { return d == r.dev })
 	}
 }
 
-// SetBusy reports that a queue has work, or has none any more.
-func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) { e.setBusy(now, id, busy, 0) }
-
-// SetIdle reports that a queue has no work any more, and for how long its program
-// submitted before it waited for the rest; 0: unknown.
-func (e *Engine) SetIdle(now model.Time, id model.QueueID, fed time.Duration) {
-	e.setBusy(now, id, false, fed)
+// leaveProcess removes a queue from those of its process.
+func (e *Engine) leaveProcess(pid int, r *record) {
+	all := e.processes[pid]
+	last := len(all) - 1
+	all[r.nth] = all[last]
+	all[r.nth].nth = r.nth
+	all[last] = nil
+	if e.processes[pid] = all[:last]; last == 0 {
+		delete(e.processes, pid)
+		delete(e.unranked, pid)
+		return
+	}
+	e.unranked[pid] = true
 }
 
-func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed time.Duration) {
+// SetBusy reports that a queue has work, or has none any more.
+func (e *Engine) SetBusy(now model.Time, id model.QueueID, busy bool) {
+	e.setBusy(now, id, busy, 0, 0)
+}
+
+// SetIdle reports that a queue has no work any more, and for how long its program
+// submitted before it waited for the rest; 0: unknown; model.NotWaited: no thread
+// waited.
+func (e *Engine) SetIdle(now model.Time, id model.QueueID, fed time.Duration) {
+	e.setBusy(now, id, false, fed, 0)
+}
+
+// SetIdleAfter is SetIdle for a wait whose length, tail, is known exactly.
+func (e *Engine) SetIdleAfter(now model.Time, id model.QueueID, fed, tail time.Duration) {
+	e.setBusy(now, id, false, fed, max(1, tail))
+}
+
+func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed, tail time.Duration) {
 	r := e.queues[id]
 	if r == nil {
 		return
@@ -196,15 +343,19 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed time.D
 	if q.Busy == busy {
 		return
 	}
-	if len(d.records) == 1 {
+	if r.parked != nil {
+		d.unpark(r)
+		q = d.queue(r)
+	}
+	if d.size() == 1 {
 		fed = 0 // changes of a queue that is alone may be left out: learn nothing from them
 	}
-	fed = min(fed, now.Sub(q.ChangedAt))
-	q.Feeding.Learn(fed, now.Sub(q.ChangedAt))
+	e.protect(now, r, busy, fed)
+	r.segment(now, q, busy, fed, tail)
 	q.Busy, q.ChangedAt = busy, now
-	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed})
+	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed, Tail: tail})
 	d.pending = true
-	d.busyChanged = append(d.busyChanged, r)
+	d.unsettled = append(d.unsettled, r)
 	if s := d.service(q.PID); s != nil {
 		s.Work(now, busy)
 	}
@@ -267,13 +418,21 @@ func (e *Engine) SetHeld(now model.Time, pid int, held bool) int {
 	return e.edit(now, pid, func(q *model.Queue) { q.Held = held })
 }
 
-// SetLevel changes the level in force of one queue, and whether it has slices.
-func (e *Engine) SetLevel(now model.Time, id model.QueueID, level model.Level, slices bool) {
+// SetLevel changes the level in force of one queue, the best one that its device
+// supports, and whether it has slices.
+func (e *Engine) SetLevel(now model.Time, id model.QueueID, level, best model.Level, slices bool) {
 	if r := e.queues[id]; r != nil {
-		e.saw(Event{Kind: EventLevel, At: now, ID: id, Level: level, On: slices})
-		r.dev.queue(r).Level = level
-		r.slices = slices
-		r.dev.restructure()
+		e.saw(Event{Kind: EventLevel, At: now, ID: id, Level: level, Best: best, On: slices})
+		q := r.dev.queue(r)
+		if q.Level == level && q.Best == best && r.slices == slices {
+			return
+		}
+		q.Level, q.Best, r.slices = level, best, slices
+		if r.parked == nil {
+			r.dev.restructure()
+		} else {
+			r.dev.pending, r.dev.resend = true, append(r.dev.resend, r)
+		}
 	}
 }
 
@@ -291,7 +450,7 @@ func (e *Engine) SetQueueHint(now model.Time, id model.QueueID, hint model.Hint)
 	}
 	hint.PerQueue = true
 	e.change(now, r, func(q *model.Queue) { q.Hint = hint })
-	e.rank(r.dev.queue(r).PID)
+	e.unranked[r.dev.queue(r).PID] = true
 	return true
 }
 
@@ -300,33 +459,65 @@ func (e *Engine) edit(now model.Time, pid int, change func(*model.Queue)) int {
 	for _, r := range e.processes[pid] {
 		e.change(now, r, change)
 	}
-	e.rank(pid)
+	if len(e.processes[pid]) > 0 {
+		e.unranked[pid] = true
+	}
 	return len(e.processes[pid])
 }
 
 // change changes one queue.
 func (e *Engine) change(now model.Time, r *record, change func(*model.Queue)) {
 	q := r.dev.queue(r)
-	had := hasWork(q)
-	change(&q.Queue)
-	r.dev.restructure()
+	had, hint, held := hasWork(q), r.hint, q.Held
+	set := func() {
+		q.Hint = r.hint
+		change(&q.Queue)
+		r.hint = q.Hint
+		r.restrict()
+	}
+	if r.parked == nil {
+		if set(); r.hint == hint && q.Held == held {
+			return
+		}
+		r.dev.restructure()
+	} else {
+		r.dev.countTarget(q, -1)
+		set()
+		r.dev.countTarget(q, 1)
+		if !parkable(now, q) {
+			r.dev.unpark(r)
+			q = r.dev.queue(r)
+		}
+	}
 	e.regrouping, e.anyGang = true, e.anyGang || q.Hint.Gang != ""
 	if hasWork(q) && !had {
 		r.dev.startWait(now, r)
 	}
 }
 
+// rankAll ranks the processes that changed. One decision ranks a process once, however many of its
+// queues changed.
+func (e *Engine) rankAll() {
+	for pid := range e.unranked {
+		e.rank(pid)
+	}
+	clear(e.unranked)
+}
+
 // rank sets the rank of the queues of a process, as the policy sees it.
 func (e *Engine) rank(pid int) {
 	top := model.PriorityNever
 	for _, r := range e.processes[pid] {
-		top = max(top, r.dev.queue(r).Hint.Priority)
+		top = max(top, r.hint.Priority)
 	}
 	for _, r := range e.processes[pid] {
 		q := r.dev.queue(r)
-		if rank := e.policy.Rank(&q.Queue, top); rank != q.Rank {
-			q.Rank = rank
-			r.dev.restructure()
+		all := q.Queue
+		all.Hint = r.hint
+		if rank := r.dev.policy.Rank(&all, top); rank != q.Claim {
+			if q.Claim = rank; r.parked == nil {
+				r.dev.restructure()
+			}
 		}
 	}
 }
@@ -336,6 +527,7 @@ func (e *Engine) rank(pid int) {
 // the next one. The slice is reused by the next call.
 func (e *Engine) Decide(now model.Time) ([]model.Desired, model.Time) {
 	e.changes = e.changes[:0]
+	e.rankAll()
 	e.regroup()
 	wake := model.Never
 	for _, d := range e.order {

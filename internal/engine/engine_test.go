@@ -4,6 +4,7 @@ package engine
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestNew(t *testing.T) {
 	}
 	want := DefaultConfig()
 	want.StarvationBound, want.Hold = 0, 0 // zero means none for these two
-	if e.Config() != want {
+	if !reflect.DeepEqual(e.Config(), want) {
 		t.Errorf("got %+v, want %+v", e.Config(), want)
 	}
 	for _, c := range []struct {
@@ -49,13 +50,13 @@ func TestErrorsChangeNothing(t *testing.T) {
 	if err := e.SetMode(model.ModeLevel, 4); err == nil {
 		t.Error("level 4 was taken")
 	}
-	if e.Config() != DefaultConfig() {
+	if !reflect.DeepEqual(e.Config(), DefaultConfig()) {
 		t.Errorf("configuration became %+v", e.Config())
 	}
 	// Unknown queues and processes are ignored.
 	id := model.QueueID{Session: 9}
 	e.SetBusy(1, id, true)
-	e.SetLevel(1, id, model.LevelBlock, false)
+	e.SetLevel(1, id, model.LevelBlock, 0, false)
 	e.RemoveQueue(1, id)
 	if n := e.SetHint(1, 9, model.Hint{}) + e.SetHeld(1, 9, true); n != 0 {
 		t.Errorf("%d queues of an unknown process", n)

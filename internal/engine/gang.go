@@ -10,8 +10,10 @@ import (
 	"xsched/internal/policy"
 )
 
-// gang is the queues with one gang name. One of its devices leads: the policy
-// decides there whether the gang runs, and the other devices follow.
+// gang is the queues with one gang name. One of its devices leads: the policy in
+// force there decides whether the gang runs, and the other devices follow. On a
+// device in mode off a queue belongs to no gang. A device in mode timeslice never
+// leads one that suspends, and does not follow.
 type gang struct {
 	name    string
 	members []*record // those on the leading device first
@@ -20,8 +22,9 @@ type gang struct {
 	held    bool // a member may not run, so none does
 }
 
-// regroup finds the gangs after queues were added, removed or changed. The most crowded
-// device of a gang leads, because the gang waits longest there.
+// regroup finds the gangs after queues, policies or modes changed. The most crowded
+// device of a gang leads, because the gang waits longest there. Devices that do not
+// suspend come last, because their decision would bind nobody.
 func (e *Engine) regroup() {
 	if !e.regrouping {
 		return
@@ -34,7 +37,7 @@ func (e *Engine) regroup() {
 		return
 	}
 	slices.SortStableFunc(e.order, func(a, b *device) int {
-		return cmp.Or(cmp.Compare(len(b.records), len(a.records)), cmp.Compare(a.id, b.id))
+		return cmp.Or(boolOrder(b.cfg.suspends(), a.cfg.suspends()), cmp.Compare(len(b.records), len(a.records)), cmp.Compare(a.id, b.id))
 	})
 	e.anyGang = false
 	for _, d := range e.order {
@@ -45,6 +48,9 @@ func (e *Engine) regroup() {
 				continue
 			}
 			e.anyGang = true
+			if d.cfg.Mode == model.ModeOff {
+				continue
+			}
 			g := e.gangs[q.Hint.Gang]
 			if g == nil {
 				g = &gang{name: q.Hint.Gang, lead: d}
@@ -66,8 +72,17 @@ func (e *Engine) regroup() {
 }
 
 // follows reports that another device decides about the gang, and that it matters.
-func (g *gang) follows(d *device, cfg *Config) bool {
-	return g.lead != d && cfg.Mode != model.ModeOff && cfg.Mode != model.ModeTimeslice
+func (g *gang) follows(d *device) bool { return g.lead != d && d.cfg.suspends() }
+
+// boolOrder orders false before true.
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // ready reports that any member has work.
@@ -77,8 +92,8 @@ func (g *gang) ready() bool {
 
 // findGroups finds the queues of a device that run and stop together: the members
 // of a gang, and the queues of a process that are not scheduled on their own.
-func (d *device) findGroups(cfg *Config) {
-	v := &d.view
+func (d *device) findGroups() {
+	v, cfg := &d.view, &d.cfg
 	v.Groups = nil
 	gangs, processes := map[*gang]int{}, make([][]int, v.Processes)
 	for i, r := range d.records {
@@ -89,7 +104,7 @@ func (d *device) findGroups(cfg *Config) {
 			if !known {
 				k = len(v.Groups)
 				gangs[g] = k
-				v.Groups = append(v.Groups, policy.Group{Led: g.follows(d, cfg), Name: g.name})
+				v.Groups = append(v.Groups, policy.Group{Led: g.follows(d), Name: g.name})
 			}
 			v.Groups[k].Members, q.Group = append(v.Groups[k].Members, i), k
 		} else if g == nil && !q.Hint.PerQueue {
@@ -107,16 +122,16 @@ func (d *device) findGroups(cfg *Config) {
 }
 
 // admit decides which members of a gang compete on a device. Work of a member
-// elsewhere counts as work of the first member.
-func (d *device) admit(now model.Time, g *gang, cfg *Config) {
-	may := cfg.Mode == model.ModeTimeslice || !g.held && (g.run || !g.follows(d, cfg))
+// elsewhere counts as work of the first member, unless the gang is split here.
+func (d *device) admit(now model.Time, g *gang, split bool) {
+	may := d.cfg.Mode == model.ModeTimeslice || !g.held && (split || g.run || !g.follows(d))
 	for _, r := range g.members {
 		if r.dev != d {
 			continue
 		}
 		q, was := d.queue(r), d.queue(r).Ready
 		q.Admitted, q.Ready = may && q.Eligible(), may && hasWork(q)
-		if r == g.members[0] && q.Admitted && !q.Ready && g.ready() {
+		if r == g.members[0] && !split && q.Admitted && !q.Ready && g.ready() {
 			if q.Ready = true; !was {
 				d.startWait(now, r)
 			}
@@ -126,7 +141,7 @@ func (d *device) admit(now model.Time, g *gang, cfg *Config) {
 
 // lead applies a device's decision about the gangs it leads.
 func (e *Engine) lead(now model.Time, d *device) {
-	if e.cfg.Mode == model.ModeOff || e.cfg.Mode == model.ModeTimeslice {
+	if !d.cfg.suspends() {
 		return
 	}
 	for k := range d.view.Groups {

@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
@@ -45,6 +47,7 @@ type gpu struct {
 	cost    time.Duration // switching to go before cur works
 	switchT time.Duration
 	delay   time.Duration
+	kernel  time.Duration // at Lv1 the launches in flight complete; 0: at once
 	pending []late
 
 	inverted, worstInversion time.Duration
@@ -88,12 +91,26 @@ func (g *gpu) decide() {
 	}
 	g.wake = wake
 	for _, c := range changes {
-		g.pending = append(g.pending, late{g.now.Add(g.delay), c})
+		g.pending = append(g.pending, late{g.now.Add(g.delay + g.drain(c)), c})
 	}
 	g.settle()
 }
 
+// drain is how long a suspension at Lv1 waits for the launches in flight. A newer
+// desired state replaces the older one.
+func (g *gpu) drain(c model.Desired) time.Duration {
+	if g.kernel == 0 {
+		return 0
+	}
+	g.pending = slices.DeleteFunc(g.pending, func(l late) bool { return l.want.Queue == c.Queue })
+	if p := g.tenants[c.Queue.Session-1]; c.Suspend == model.LevelBlock && p.busy() {
+		return g.kernel * time.Duration(cmp.Or(p.want.InFlight, 16))
+	}
+	return 0
+}
+
 func (g *gpu) settle() {
+	slices.SortStableFunc(g.pending, func(a, b late) int { return cmp.Compare(a.at, b.at) })
 	for len(g.pending) > 0 && g.pending[0].at <= g.now {
 		w := g.pending[0].want
 		i := int(w.Queue.Session) - 1

@@ -54,11 +54,14 @@ type machine struct {
 	twin    *Engine // may be nil, and rebuilt with it
 	rebuilt *Engine
 	only    string // the policy, if it does not change
-	now     model.Time
-	wake    model.Time
-	queues  []model.Queue
-	told    map[model.QueueID]model.Desired
-	serial  model.SessionID
+	capped  bool   // queues belong to three users, two of them with a cap
+	// shards are engines that each have the queues of one device only.
+	shards map[model.DeviceID]*Engine
+	now    model.Time
+	wake   model.Time
+	queues []model.Queue
+	told   map[model.QueueID]model.Desired
+	serial model.SessionID
 }
 
 func newMachine(s source, only string, twins bool) *machine {
@@ -81,6 +84,9 @@ func (m *machine) all(f func(*Engine)) {
 	if m.twin != nil {
 		f(m.twin)
 		f(m.rebuilt)
+	}
+	for _, e := range m.shards {
+		f(e)
 	}
 }
 
@@ -137,11 +143,25 @@ func (m *machine) add() {
 		q.PID, q.Hint, q.Held = o.PID, o.Hint, o.Held
 		q.ID = model.QueueID{Session: o.ID.Session, Index: uint32(m.serial)}
 	}
+	if m.capped {
+		q.User, q.Best, q.Hint.Cap = string(rune('a'+q.PID%3)), model.LevelInterrupt, m.limit(q.PID)
+	}
 	m.queues = append(m.queues, q)
 	m.all(func(e *Engine) {
-		e.AddQueue(m.now, q)
+		if m.shards == nil || e == m.e || e == m.shards[q.Device] {
+			e.AddQueue(m.now, q)
+		}
 		e.SetHeld(m.now, q.PID, q.Held)
 	})
+}
+
+// limit derives from the PID, as the user does, so that histories known by their seed
+// stay the same.
+func (m *machine) limit(pid int) model.Cap {
+	if !m.capped {
+		return model.Cap{}
+	}
+	return []model.Cap{{}, {On: true}, {On: true, Priority: 3}}[pid%3]
 }
 
 // step makes one random event.
@@ -165,6 +185,7 @@ func (m *machine) step() {
 		delete(m.told, id)
 	case 3, 4:
 		pid, held, hint := q.PID, !q.Held, m.hint()
+		hint.Cap = m.limit(pid)
 		for i := range m.queues {
 			if o := &m.queues[i]; o.PID == pid && kind == 3 {
 				o.Held = held
@@ -195,7 +216,7 @@ func (m *machine) step() {
 		})
 	case 7:
 		q.Level, q.Slices = model.Level(1+m.pick("level", 3)), m.pick("slices", 2) > 0
-		m.all(func(e *Engine) { e.SetLevel(m.now, q.ID, q.Level, q.Slices) })
+		m.all(func(e *Engine) { e.SetLevel(m.now, q.ID, q.Level, q.Best, q.Slices) })
 	case 8:
 		switch m.pick("rare", 3) {
 		case 0:
@@ -206,6 +227,7 @@ func (m *machine) step() {
 			m.all(func(e *Engine) { e.SetUnmanaged(m.now, q.Device, there) })
 		case 2:
 			hint := m.hint()
+			hint.Cap = m.limit(q.PID)
 			q.Hint = hint
 			q.Hint.PerQueue = true
 			m.all(func(e *Engine) { e.SetQueueHint(m.now, q.ID, hint) })
@@ -216,7 +238,8 @@ func (m *machine) step() {
 			break
 		}
 		// Derived from the time, so that histories known by their seed stay the same.
-		fed := []time.Duration{0, 1, time.Hour, time.Hour}[m.now/10_000%4]
+		fed := []time.Duration{0, 1, time.Hour, time.Hour, model.NotWaited, time.Hour}[m.now/10_000%6]
+		m.all(func(e *Engine) { e.SetProgress(m.now, q.ID, uint64(m.now/40_000), m.now/10_000%5 == 0) })
 		m.all(func(e *Engine) { e.SetIdle(m.now, q.ID, fed) })
 	}
 }

@@ -17,24 +17,26 @@ type EventKind uint8
 const (
 	EventAdd       EventKind = iota + 1 // Queue
 	EventRemove                         // ID
-	EventBusy                           // ID, On, Length: submission time of the busy period, if known
+	EventBusy                           // ID, On, Length: submission time of the busy period, Tail: the wait after it, if known
 	EventHint                           // PID, Hint
 	EventQueueHint                      // ID, Hint
 	EventHeld                           // PID, On
-	EventLevel                          // ID, Level, On: has timeslices
-	EventPolicy                         // Name
-	EventMode                           // Name, Level
+	EventLevel                          // ID, Level, Best, On: has timeslices
+	EventPolicy                         // Name, Device: 0 for the default; without Name the default's
+	EventMode                           // Name, Level, Device: as for EventPolicy
 	EventQuantum                        // Length
 	EventUnmanaged                      // Device, On
 	EventMark                           // PID, On: a request begins or ends
 	EventDecide                         // Changes, Wake
+	EventProgress                       // ID, Count: launches so far, On: a thread waits for them
+	EventCopying                        // ID, On: the queue has copies only
 )
 
 // kindNames are part of the recording format.
 var kindNames = [...]string{
 	EventAdd: "add", EventRemove: "remove", EventBusy: "busy", EventHint: "hint", EventQueueHint: "queue_hint", EventHeld: "held",
 	EventLevel: "level", EventPolicy: "policy", EventMode: "mode", EventQuantum: "quantum", EventUnmanaged: "unmanaged",
-	EventMark: "mark", EventDecide: "decide",
+	EventMark: "mark", EventDecide: "decide", EventProgress: "progress", EventCopying: "copying",
 }
 
 func (k EventKind) String() string {
@@ -67,7 +69,10 @@ type Event struct {
 	Device  model.DeviceID  `json:"device,omitempty"`
 	On      bool            `json:"on,omitempty"`
 	Level   model.Level     `json:"level,omitempty"`
+	Best    model.Level     `json:"best,omitempty"`
 	Length  time.Duration   `json:"length,omitempty"`
+	Tail    time.Duration   `json:"tail,omitempty"`
+	Count   uint64          `json:"count,omitempty"`
 	Name    string          `json:"name,omitempty"`
 	Hint    *model.Hint     `json:"hint,omitempty"`
 	Queue   *model.Queue    `json:"queue,omitempty"`
@@ -97,7 +102,9 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 	case EventRemove:
 		e.RemoveQueue(ev.At, ev.ID)
 	case EventBusy:
-		e.setBusy(ev.At, ev.ID, ev.On, ev.Length)
+		e.setBusy(ev.At, ev.ID, ev.On, ev.Length, ev.Tail)
+	case EventProgress:
+		e.SetProgress(ev.At, ev.ID, ev.Count, ev.On)
 	case EventHint:
 		e.SetHint(ev.At, ev.PID, *ev.Hint)
 	case EventQueueHint:
@@ -105,10 +112,16 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 	case EventHeld:
 		e.SetHeld(ev.At, ev.PID, ev.On)
 	case EventLevel:
-		e.SetLevel(ev.At, ev.ID, ev.Level, ev.On)
+		e.SetLevel(ev.At, ev.ID, ev.Level, ev.Best, ev.On)
 	case EventPolicy:
+		if ev.Device != 0 {
+			return nil, model.Never, e.SetDevicePolicy(ev.Device, ev.Name)
+		}
 		return nil, model.Never, e.SetPolicy(ev.Name)
 	case EventMode:
+		if ev.Device != 0 {
+			return nil, model.Never, e.SetDeviceMode(ev.Device, model.Mode(ev.Name), ev.Level)
+		}
 		return nil, model.Never, e.SetMode(model.Mode(ev.Name), ev.Level)
 	case EventQuantum:
 		e.SetQuantum(ev.Length)
@@ -116,6 +129,8 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 		e.SetUnmanaged(ev.At, ev.Device, ev.On)
 	case EventMark:
 		e.MarkRequest(ev.At, ev.PID, ev.On)
+	case EventCopying:
+		e.SetCopying(ev.At, ev.ID, ev.On)
 	case EventDecide:
 		changes, wake := e.Decide(ev.At)
 		return changes, wake, nil

@@ -27,6 +27,7 @@ func (d *device) account(now model.Time) {
 		return
 	}
 	d.accounted = now
+	d.chargeBlockers(now, elapsed)
 	rounds := float64(elapsed) / float64(d.round)
 	for i := range d.view.Queues {
 		if q := &d.view.Queues[i]; q.Progressing {
@@ -46,6 +47,7 @@ func (e *Engine) updateProgress(now model.Time, d *device) {
 	}
 	was := d.round
 	d.round = 0
+	var b blockage
 	for i := range d.view.Queues {
 		q := &d.view.Queues[i]
 		q.Slice = cmp.Or(q.Verdict.Slice, d.view.Knobs.NativeSlice)
@@ -59,7 +61,9 @@ func (e *Engine) updateProgress(now model.Time, d *device) {
 		if q.Progressing = progresses; progresses {
 			d.round += q.Slice
 		}
+		b.add(i, q)
 	}
+	d.setBlockers(&b)
 }
 
 // progressEnds credits a queue with the least it can have got: beside others,

@@ -17,7 +17,9 @@ import (
 func TestRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapidSource{t}
-		newMachine(s, "", true).run(1 + s.pick("steps", 60))
+		m := newMachine(s, "", true)
+		m.capped = s.pick("capped", 2) > 0
+		m.run(1 + s.pick("steps", 60))
 	})
 }
 
@@ -39,7 +41,9 @@ func TestHistories(t *testing.T) {
 			t.Parallel()
 			run := func(seed uint64) {
 				s := seeded{rand.New(rand.NewPCG(seed, uint64(policy.Number(name)))), t, seed}
-				newMachine(s, name, true).run(1 + s.pick("steps", 40))
+				m := newMachine(s, name, true)
+				m.capped = seed%3 == 2 && seed < historyCount()
+				m.run(1 + s.pick("steps", 40))
 			}
 			for seed := range historyCount() {
 				run(seed)
@@ -51,6 +55,15 @@ func TestHistories(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestParkedHistories is TestHistories with devices on which a third queue counts as a crowd.
+func TestParkedHistories(t *testing.T) {
+	was := parkAbove
+	parkAbove = 2
+	defer func() { parkAbove = was }()
+	t.Run("policies", TestHistories)
+	t.Run("devices", TestDevicesAreIndependent)
 }
 
 // FuzzHints: no hint that passes the check breaks a policy.

@@ -29,6 +29,12 @@ func (m *machine) check() {
 		if s.Desired.Suspend > model.LevelBlock && !s.Queue.Busy && !s.Queue.Held && !s.Queue.Guessed {
 			t.Fatalf("idle and stopped by hardware: %+v", s)
 		}
+		if s.Parked {
+			if q := &s.Queue; q.Busy || q.Held || q.Guessed || q.Hint.Gang != "" {
+				t.Fatalf("parked: %+v", s)
+			}
+			continue
+		}
 		device[s.Queue.Device] = append(device[s.Queue.Device], s)
 	}
 	for _, s := range states {
@@ -54,11 +60,26 @@ func (m *machine) checkGangs(cfg Config, states []QueueState) {
 			b := &states[j].Queue
 			together := a.Hint.Gang == b.Hint.Gang && a.Hint.Gang != "" ||
 				a.Hint.Gang == "" && b.Hint.Gang == "" && a.PID == b.PID && a.Device == b.Device && !a.Hint.PerQueue && !b.Hint.PerQueue
-			if together && a.Running != b.Running {
+			if a.Hint.Gang != "" && m.contested() {
+				continue // another user's queue may split the gang on any of its devices
+			}
+			if together && a.Running != b.Running && !states[i].Parked && !states[j].Parked {
 				m.Fatalf("not together under %s:\n%+v\n%+v", m.e, states[i], states[j])
 			}
 		}
 	}
+}
+
+// contested reports whether any queue is.
+func (m *machine) contested() bool {
+	for _, d := range m.e.devices {
+		for i := range d.view.Queues {
+			if d.view.Queues[i].Contested {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func checkMode1(t source, cfg Config, s QueueState) {
@@ -77,7 +98,7 @@ func checkMode1(t source, cfg Config, s QueueState) {
 		t.Fatalf("mode %s sets slices: %+v", cfg.Mode, d)
 	case cfg.Mode == model.ModeLevel && d.Suspend != 0 && d.Suspend != cfg.ForceLevel && (q.Busy || q.Level != model.LevelBlock || d.Suspend != model.LevelBlock):
 		t.Fatalf("forced level %v: %+v", cfg.ForceLevel, d)
-	case cfg.Mode != model.ModeLevel && d.Suspend != 0 && d.Suspend != q.Level:
+	case cfg.Mode != model.ModeLevel && d.Suspend != 0 && d.Suspend != q.Level && !(q.Hint.Cap.On && d.Suspend == max(q.Level, q.Best)):
 		t.Fatalf("level %v: %+v", q.Level, d)
 	case d.Slice != 0 && !q.Slices:
 		t.Fatalf("a slice where there are none: %+v", d)
@@ -136,7 +157,7 @@ func checkDevice(t source, cfg Config, e *Engine, now model.Time, states []Queue
 		checkTurns(t, cfg, now, dev.wake, top, states)
 	}
 	if len(dev.view.Groups) == 0 {
-		checkLimits(t, cfg, states)
+		checkLimits(t, cfg, dev, states)
 	}
 }
 
@@ -166,7 +187,7 @@ func checkTurns(t source, cfg Config, now, wake model.Time, top model.Priority, 
 }
 
 // checkLimits: at Lv1 the limits are in force before the high-priority queue has work.
-func checkLimits(t source, cfg Config, states []QueueState) {
+func checkLimits(t source, cfg Config, dev *device, states []QueueState) {
 	if cfg.Mode == model.ModeTimeslice || cfg.Policy != "HPF" && cfg.Policy != "FIFO" {
 		return
 	}
@@ -175,18 +196,21 @@ func checkLimits(t source, cfg Config, states []QueueState) {
 	for i := range states {
 		if q := &states[i].Queue; !q.Held && q.Hint.Priority > model.PriorityNever {
 			others++
-			top = max(top, q.Hint.Priority)
+			top = max(top, q.Rank)
 		}
 	}
 	for i := range states {
 		q, d := &states[i].Queue, states[i].Desired
 		level := q.Level
+		if dev.view.Queues[i].Contested {
+			level = max(level, q.Best)
+		}
 		if cfg.Mode == model.ModeLevel {
 			level = cfg.ForceLevel
 		}
 		eligible := !q.Held && q.Hint.Priority > model.PriorityNever
 		want := eligible && level == model.LevelBlock &&
-			(cfg.Policy == "HPF" && q.Hint.Priority < top || cfg.Policy == "FIFO" && others > 1)
+			(cfg.Policy == "HPF" && q.Rank < top || cfg.Policy == "FIFO" && others > 1)
 		if got := d.InFlight != 0; got != want {
 			t.Fatalf("limits %v, want %v: %+v", got, want, states[i])
 		}

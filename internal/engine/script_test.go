@@ -29,6 +29,8 @@ var update = flag.Bool("update", false, "rewrite the expected lines of testdata/
 //	at TIME busy|idle|remove|hold|release NAME...
 //	at TIME begin|end NAME...                   of a request
 //	at TIME fed|waited NAME...                  idle, after submitting or waiting until then
+//	at TIME paused NAME...                      idle, and nobody waited
+//	at TIME launched|waits NAME N               launches so far; a thread waits for them
 //	at TIME hint NAME [HINT=VALUE]...
 //	at TIME prio NAME N | policy NAME | mode MODE [LEVEL] | unmanaged DEVICE
 //	slo                                         status of the latency targets
@@ -255,6 +257,10 @@ func (s *script) event(what string, args []string) error {
 		n, err := strconv.Atoi(args[0])
 		s.e.SetUnmanaged(s.now, model.DeviceID(n), true)
 		return err
+	case "launched", "waits":
+		n, err := strconv.ParseUint(args[1], 10, 64)
+		s.e.SetProgress(s.now, s.names[args[0]].ID, n, what == "waits")
+		return err
 	case "prio":
 		p, err := strconv.Atoi(args[1])
 		s.e.SetHint(s.now, s.names[args[0]].PID, model.Hint{Priority: model.Priority(p)})
@@ -272,6 +278,8 @@ func (s *script) event(what string, args []string) error {
 			s.e.SetIdle(s.now, q.ID, time.Hour)
 		case "waited":
 			s.e.SetIdle(s.now, q.ID, 1)
+		case "paused":
+			s.e.SetIdle(s.now, q.ID, model.NotWaited)
 		case "begin", "end":
 			s.e.MarkRequest(s.now, q.PID, what == "begin")
 		case "hold", "release":

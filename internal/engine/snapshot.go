@@ -13,19 +13,22 @@ type QueueState struct {
 	Desired model.Desired // as last decided
 	// Waiting: it has work and could not progress since Queue.WaitSince.
 	Waiting bool
+	Parked  bool // idle, and left out of decisions until it has work
 
 	Preemptions [Levels]uint64 // times it was suspended with work, by level
 	Yields      uint64         // times the hardware left it for a longer slice
 	Caused      uint64         // preemptions and yields of others in its favour
 	PreemptedBy int            // PID in whose favour it was last preempted; 0: none
 
+	Segments model.SegmentState // how its program submits requests
+
 	// SLO is the status of its process's latency target on this device; the zero
 	// value means that there is none.
 	SLO policy.SLOStatus
 }
 
-// Snapshot returns the state of all queues by device, rank and ID, as of the last
-// Decide.
+// Snapshot returns the state of all queues by device, rank and ID, parked ones
+// behind the others, as of the last Decide.
 func (e *Engine) Snapshot(model.Time) []QueueState {
 	all := make([]QueueState, 0, len(e.queues))
 	var slos []policy.SLOStatus
@@ -33,18 +36,24 @@ func (e *Engine) Snapshot(model.Time) []QueueState {
 		if d.stale {
 			d.sort()
 		}
-		slos = e.policy.SLOs(&d.view, d.state, d.id, slos[:0])
+		slos = d.policy.SLOs(&d.view, d.state, d.id, slos[:0])
 		for i, r := range d.records {
 			s := r.state
 			q := &d.view.Queues[i]
-			s.Queue, s.Desired = q.Queue, r.sent
-			s.Queue.Slices = r.slices
+			s.Queue, s.Desired, s.Segments = q.Queue, r.sent, r.segments.State()
+			s.Queue.Slices, s.Queue.Hint = r.slices, r.hint
 			s.Waiting = hasWork(q) && !q.Progressing
 			for _, slo := range slos {
 				if slo.PID == s.Queue.PID {
 					s.SLO = slo
 				}
 			}
+			all = append(all, s)
+		}
+		for _, r := range d.parked {
+			s := r.state
+			s.Queue, s.Desired, s.Parked, s.Segments = r.parked.Queue, r.sent, true, r.segments.State()
+			s.Queue.Slices = r.slices
 			all = append(all, s)
 		}
 	}
@@ -55,7 +64,7 @@ func (e *Engine) Snapshot(model.Time) []QueueState {
 // work: it is suspended, or slices of others with work keep it from that.
 func (e *Engine) Kept(id model.QueueID) bool {
 	r := e.queues[id]
-	if r == nil || r.dev.stale { // a new decision is pending
+	if r == nil || r.dev.stale || r.parked != nil { // a new decision is pending
 		return false
 	}
 	mine := r.dev.queue(r).Verdict
@@ -79,7 +88,7 @@ func (e *Engine) Kept(id model.QueueID) bool {
 // since a time.
 func (e *Engine) WaitsSince(id model.QueueID, since model.Time) bool {
 	r := e.queues[id]
-	if r == nil || r.dev.stale {
+	if r == nil || r.dev.stale || r.parked != nil {
 		return false
 	}
 	q := r.dev.queue(r)
@@ -108,7 +117,7 @@ func (e *Engine) Stats() Stats {
 func (e *Engine) SLOs() []policy.SLOStatus {
 	var all []policy.SLOStatus
 	for _, d := range e.devices {
-		all = e.policy.SLOs(&d.view, d.state, d.id, all)
+		all = d.policy.SLOs(&d.view, d.state, d.id, all)
 	}
 	return all
 }

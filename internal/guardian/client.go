@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"slices"
 	"sync"
@@ -20,23 +19,37 @@ import (
 	"xsched/internal/seqpacket"
 )
 
-// Client is the daemon's side of the guardian, which starts with the first attached process and
-// restarts if it dies.
+// Options configure a Client.
+type Options struct {
+	// Command starts a guardian process, which receives its socket as descriptor 3.
+	Command []string
+	Place   driver.Place
+	// Version of this release. A guardian of another release is not used.
+	Version string
+	// Cgroup of the guardian that the client starts; empty: the daemon's.
+	Cgroup string
+	Log    *slog.Logger
+}
+
+// Client is the daemon's side of the guardian. With the first attached process it connects to the
+// guardian's service, or else starts a guardian of its own. A guardian that dies is replaced.
 type Client struct {
-	command []string
-	place   driver.Place
+	options Options
 	log     *slog.Logger
+	journal journal
 
 	supervised, replaced atomic.Int64 // supervised processes, and replaced supervisors
 
 	mu       sync.Mutex
-	sock     int // -1: not started
+	link     *link // nil: no guardian
 	seq      uint64
-	cmd      *exec.Cmd
-	exited   chan struct{}
 	wards    map[uint64]driver.Ward
+	spare    spare
+	owed     map[uint64]driver.Ward // dropped, and no guardian has promised to restore them
 	restarts int
+	retrying bool // settle runs again later
 	closed   bool
+	warned   bool // about a service that can't be used
 }
 
 var _ driver.Guardian = (*Client)(nil)
@@ -47,12 +60,12 @@ var ErrClosed = errors.New("guardian is closed")
 const (
 	answerTime = 2 * time.Second // limit for an answer
 	endTime    = 3 * time.Second // limit for Close to wait for pending restores
+	rejoinTime = time.Second     // interval of attempts to return to the service, and to settle
 )
 
-// NewClient starts nothing yet. command is the program with its arguments; the program receives its
-// socket as descriptor 3.
-func NewClient(command []string, place driver.Place, log *slog.Logger) *Client {
-	return &Client{command: command, place: place, log: log, sock: -1, wards: map[uint64]driver.Ward{}}
+// NewClient starts nothing yet.
+func NewClient(o Options) *Client {
+	return &Client{options: o, log: o.Log, journal: journalOf(o.Place.Dir), wards: map[uint64]driver.Ward{}, owed: map[uint64]driver.Ward{}}
 }
 
 // Keep guards a process. The daemon must not act on the process before Keep succeeds. The client
@@ -70,13 +83,15 @@ func (c *Client) Keep(w driver.Ward) error {
 	if err != nil {
 		return err
 	}
-	if err := c.hand(own); err != nil {
+	if err := c.hand(c.link, own); err != nil {
 		// The guardian may have accepted after the timeout; the process is still untouched.
-		_ = c.tell(message{Op: "detach", Session: w.Session, Restored: true}, nil)
+		_ = c.tell(c.link, message{Op: "detach", Session: w.Session, Restored: true}, nil)
+		c.journal.remove(recordName(own))
 		closeWard(own)
 		return err
 	}
 	c.wards[w.Session] = own
+	c.spare.fill()
 	return nil
 }
 
@@ -95,7 +110,7 @@ func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error 
 		return err
 	}
 	if err = c.start(); err == nil {
-		err = c.hand(own)
+		err = c.hand(c.link, own)
 	}
 	if err != nil {
 		closeWard(own)
@@ -115,45 +130,104 @@ func (c *Client) Drop(session uint64, restored bool) {
 		return
 	}
 	delete(c.wards, session)
+	if !restored {
+		c.owed[session] = w
+		c.settle()
+		return
+	}
 	defer closeWard(w)
-	var err error
-	if c.sock < 0 {
-		if restored {
-			return
-		}
-		if err = c.start(); err == nil {
-			err = c.hand(w)
-		}
-	}
-	if err == nil {
-		err = c.ask(message{Op: "detach", Session: session, Restored: restored}, nil)
-	}
-	if err != nil && !restored {
-		c.log.Error("process is not guarded", "pid", w.PID, "err", err)
+	c.journal.remove(recordName(w)) // otherwise the guardian does so
+	if c.link != nil {
+		delete(c.link.has, session)
+		_ = c.ask(c.link, message{Op: "detach", Session: session, Restored: true}, nil)
 	}
 }
 
-// Close ends the guardian, which first restores its remaining processes and may outlive the daemon
-// for that.
+// settle hands a guardian every process that it lacks, and those it must restore. What fails is tried
+// again later: the guardian may have died at this moment. Preconditions: c.mu is held.
+func (c *Client) settle() {
+	if c.closed || len(c.wards)+len(c.owed) == 0 {
+		return
+	}
+	c.spare.release()
+	defer c.spare.fill()
+	failed := c.start()
+	if failed == nil {
+		for _, w := range c.wards {
+			failed = errors.Join(failed, c.guard(w))
+		}
+		for id, w := range c.owed {
+			err := c.guard(w)
+			if err == nil {
+				err = c.ask(c.link, message{Op: "detach", Session: id}, nil)
+			}
+			if ended(w.PIDFD) {
+				c.journal.remove(recordName(w))
+			} else if err != nil {
+				failed = errors.Join(failed, err)
+				continue
+			}
+			delete(c.link.has, id)
+			delete(c.owed, id)
+			closeWard(w)
+		}
+	}
+	if failed == nil {
+		return
+	}
+	c.log.Error("attached processes are not guarded; trying again", "err", failed)
+	if c.link != nil && errors.Is(failed, unix.EAGAIN) { // no answer in time: it is stalled
+		c.drop(c.link)
+		c.link = nil
+		c.restarts++
+	}
+	if !c.retrying {
+		c.retrying = true
+		time.AfterFunc(rejoinTime, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.retrying = false
+			c.settle()
+		})
+	}
+}
+
+// guard hands a process to the guardian unless the guardian has it. Preconditions: c.mu is held.
+func (c *Client) guard(w driver.Ward) error {
+	if c.link.has[w.Session] || ended(w.PIDFD) {
+		return nil
+	}
+	if err := c.hand(c.link, w); err != nil {
+		return fmt.Errorf("process %d: %w", w.PID, err)
+	}
+	return nil
+}
+
+// Close ends the connection. The guardian first restores its remaining processes and may outlive
+// the daemon for that.
 func (c *Client) Close() {
 	c.mu.Lock()
+	c.settle() // the last chance of a process that no guardian has
 	c.closed = true
-	for id, w := range c.wards {
-		closeWard(w)
-		delete(c.wards, id)
-	}
-	if c.sock >= 0 {
-		_ = unix.Close(c.sock)
-		c.sock = -1
-	}
-	exited, cmd := c.exited, c.cmd
-	c.mu.Unlock()
-	if exited != nil {
-		select {
-		case <-exited:
-		case <-time.After(endTime):
-			c.log.Warn("guardian is still restoring processes", "guardian", cmd.Process.Pid)
+	c.spare.release()
+	for _, all := range []map[uint64]driver.Ward{c.wards, c.owed} {
+		for id, w := range all {
+			closeWard(w)
+			delete(all, id)
 		}
+	}
+	l := c.link
+	if l != nil {
+		_ = unix.Shutdown(l.sock, unix.SHUT_WR)
+	}
+	c.mu.Unlock()
+	if l == nil {
+		return
+	}
+	select {
+	case <-l.exited:
+	case <-time.After(endTime):
+		c.log.Warn("guardian is still restoring processes", "guardian", l.pid)
 	}
 }
 
@@ -162,98 +236,85 @@ func (c *Client) Close() {
 func (c *Client) Stats() (pid, attached, restarts int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sock >= 0 {
-		pid = c.cmd.Process.Pid
+	if c.link != nil {
+		pid = c.link.pid
 	}
 	return pid, len(c.wards) + int(c.supervised.Load()), c.restarts + int(c.replaced.Load())
 }
 
-// start starts the guardian if needed. Preconditions: c.mu is held.
+// start connects to a guardian if needed. Preconditions: c.mu is held.
 func (c *Client) start() error {
-	if c.sock >= 0 {
+	if c.link != nil {
 		return nil
 	}
-	sock, cmd, err := spawn(c.command)
+	l, err := c.dial()
 	if err != nil {
-		return fmt.Errorf("start guardian: %w", err)
+		if l, err = c.launch(); err != nil {
+			return fmt.Errorf("start guardian: %w", err)
+		}
 	}
-	tv := unix.NsecToTimeval(int64(answerTime))
-	_ = unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	c.sock, c.cmd, c.exited = sock, cmd, make(chan struct{})
-	go c.wait(cmd, sock, c.exited)
-	if err := c.ask(message{Op: "start", Place: c.place}, nil); err != nil {
-		c.drop()
-		return fmt.Errorf("start guardian: %w", err)
-	}
+	c.link = l
 	return nil
 }
 
-// wait replaces a guardian that died while processes are guarded.
-func (c *Client) wait(cmd *exec.Cmd, sock int, exited chan struct{}) {
-	err := cmd.Wait()
+// lost replaces a guardian that ended while processes are guarded.
+func (c *Client) lost(l *link, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(exited)
-	if c.closed || c.sock != sock || c.cmd != cmd {
+	close(l.exited)
+	if c.link != l {
+		return
+	}
+	c.drop(l)
+	c.link = nil
+	if c.closed {
 		return
 	}
 	c.log.Warn("guardian ended, starting another", "err", err)
-	c.drop()
 	c.restarts++
-	if len(c.wards) == 0 {
-		return
+	c.settle()
+}
+
+// rejoin moves the processes of this daemon's own guardian to the service when the service is back.
+func (c *Client) rejoin(own *link) {
+	for {
+		select {
+		case <-own.exited:
+			return
+		case <-time.After(rejoinTime):
+		}
+		if c.move(own) {
+			return
+		}
 	}
-	if err := c.start(); err != nil {
-		c.log.Error("guardian not replaced: attached processes are not guarded", "err", err)
-		return
+}
+
+func (c *Client) move(own *link) (done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.link != own {
+		return true
+	}
+	l, err := c.dial()
+	if err != nil {
+		return false
 	}
 	for _, w := range c.wards {
-		if err := c.hand(w); err != nil {
-			c.log.Error("process is not guarded", "pid", w.PID, "err", err)
+		if err := c.hand(l, w); err != nil {
+			for id := range c.wards {
+				_ = c.tell(l, message{Op: "detach", Session: id, Restored: true}, nil)
+			}
+			c.drop(l)
+			return false
 		}
 	}
-}
-
-// drop closes the socket. Preconditions: c.mu is held.
-func (c *Client) drop() {
-	if c.sock >= 0 {
-		_ = unix.Close(c.sock)
-		c.sock = -1
+	c.link = l
+	for id := range c.wards {
+		_ = c.tell(own, message{Op: "detach", Session: id, Restored: true}, nil)
 	}
-}
-
-// hand sends a process to the guardian. Preconditions: c.mu is held.
-func (c *Client) hand(w driver.Ward) error {
-	m := message{Op: "attach", Session: w.Session, Driver: w.Driver, PID: w.PID, State: w.State}
-	return c.ask(m, append([]int{w.Page, w.PIDFD}, w.FDs...))
-}
-
-// ask sends a message and waits for the reply. Preconditions: c.mu is held.
-func (c *Client) ask(m message, fds []int) error {
-	if err := c.tell(m, fds); err != nil {
-		return err
-	}
-	for end := time.Now().Add(answerTime); ; {
-		var r reply
-		if _, err := seqpacket.Receive(c.sock, &r); err != nil {
-			return fmt.Errorf("guardian: %w", err)
-		}
-		switch {
-		case r.Seq == c.seq && r.Error != "":
-			return fmt.Errorf("guardian: %s", r.Error)
-		case r.Seq == c.seq:
-			return nil
-		case time.Now().After(end): // only late replies to abandoned messages arrived
-			return errors.New("guardian: no answer in time")
-		}
-	}
-}
-
-// tell sends a message without waiting for the reply. Preconditions: c.mu is held.
-func (c *Client) tell(m message, fds []int) error {
-	c.seq++
-	m.Seq = c.seq
-	return seqpacket.Send(c.sock, m, fds)
+	c.drop(own)
+	c.log.Info("guardian service is back", "guardian", l.pid)
+	return true
 }
 
 func duplicate(w driver.Ward) (driver.Ward, error) {
@@ -285,26 +346,5 @@ func (c *Client) Replaced() { c.replaced.Add(1) }
 
 // Spawn starts a guardian process for one driver.
 func (c *Client) Spawn(args ...string) (sock int, cmd *exec.Cmd, err error) {
-	return spawn(append(slices.Clone(c.command), args...))
-}
-
-// spawn starts a process with one end of a socket as descriptor 3.
-func spawn(command []string) (sock int, cmd *exec.Cmd, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, nil, err
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "guardian")
-	defer func() { _ = theirs.Close() }()
-	tv := unix.NsecToTimeval(int64(answerTime))
-	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-	cmd = exec.Command(command[0], command[1:]...)
-	cmd.ExtraFiles = []*os.File{theirs}
-	// A new session shields the guardian from the daemon's terminal signals.
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		_ = unix.Close(pair[0])
-		return -1, nil, err
-	}
-	return pair[0], cmd, nil
+	return spawn(append(slices.Clone(c.options.Command), args...))
 }

@@ -24,7 +24,7 @@ const (
 	tryTime     = time.Second            // per attempt; bounds a failing device
 	retryMax    = 500 * time.Millisecond // longest back-off
 	repeatAfter = time.Second            // a delayed operation of a stalled daemon may take effect after ours
-	finalTime   = 30 * time.Second       // to restore after the daemon ended
+	finalTime   = 30 * time.Second       // to restore before the guardian ends
 )
 
 // ward is one attached process, owned by the guardian's goroutine. An attempt to restore blocks as
@@ -34,6 +34,7 @@ type ward struct {
 	pidfd    int
 	page     wire.ClientPage
 	restorer driver.Restoration
+	record   string // name in the journal
 
 	attempt chan error // the restore in progress; nil: none
 	epoch   uint64     // that the attempt covers
@@ -49,20 +50,34 @@ type ward struct {
 type guardian struct {
 	sock    int
 	drivers []driver.Driver
-	place   *driver.Place // nil: not started
-	wards   map[uint64]*ward
-	leaving map[*ward]struct{} // detached but not restored yet
+	version string
+	// mismatch: a daemon of another release asked.
+	mismatch bool
+	handed   func(record string) // the daemon took care of a recorded process; may be nil
+	place    *driver.Place       // nil: not started
+	wards    map[uint64]*ward
+	leaving  map[*ward]struct{} // detached but not restored yet
+	final    time.Duration      // to restore after the daemon ended; 0: until it succeeds
 }
 
 // Main serves the daemon on socket fd until the daemon ends, restores every process, and returns. A
 // supervise request hands the process over to a driver instead.
-func Main(fd int, drivers []driver.Driver) error {
+func Main(fd int, drivers []driver.Driver, version string) error {
 	// Terminals and service managers signal whole groups. The guardian must outlive the daemon
 	// until every process is restored.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	unix.CloseOnExec(fd)
-	g := &guardian{sock: fd, drivers: drivers, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}
+	return newGuardian(fd, drivers, version).serve()
+}
+
+func newGuardian(sock int, drivers []driver.Driver, version string) *guardian {
+	return &guardian{sock: sock, drivers: drivers, version: version, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}, final: finalTime}
+}
+
+// serve serves one daemon.
+func (g *guardian) serve() error {
 	defer g.end()
+	fd := g.sock
 	nextFiles := time.Now()
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -90,16 +105,22 @@ func Main(fd int, drivers []driver.Driver) error {
 	}
 }
 
-// end restores every living process after the daemon ended.
+// end restores every living process after the daemon ended. A service that gave up would keep the
+// files, and with them the GPU memory of a process that ends later.
 func (g *guardian) end() {
 	for id := range g.wards {
 		g.drop(id, false)
 	}
-	for end := time.Now().Add(finalTime); ; time.Sleep(time.Millisecond) {
+	pause := time.Millisecond
+	for began := time.Now(); ; time.Sleep(pause) {
 		g.look()
 		g.checkFiles()
-		if len(g.leaving) == 0 || time.Now().After(end) {
+		took := time.Since(began)
+		if len(g.leaving) == 0 || g.final > 0 && took > g.final {
 			return
+		}
+		if took > tryTime {
+			pause = lookPeriod
 		}
 	}
 }
@@ -123,15 +144,15 @@ func (g *guardian) obey() error {
 
 // supervise hands this process over to a driver.
 func (g *guardian) supervise(m message) error {
-	d, ok := g.driver(m.Driver).(driver.Supervisor)
+	d, ok := driverOf(g.drivers, m.Driver).(driver.Supervisor)
 	if !ok {
 		return fmt.Errorf("driver %q has no supervisor", m.Driver)
 	}
 	return d.Supervise(g.sock, m.First)
 }
 
-func (g *guardian) driver(name string) driver.Driver {
-	for _, d := range g.drivers {
+func driverOf(drivers []driver.Driver, name string) driver.Driver {
+	for _, d := range drivers {
 		if d.Name() == name {
 			return d
 		}
@@ -142,6 +163,10 @@ func (g *guardian) driver(name string) driver.Driver {
 func (g *guardian) do(m message, fds []int) error {
 	switch m.Op {
 	case "start":
+		if m.Version != g.version {
+			g.mismatch = true
+			return fmt.Errorf("this guardian is of release %q, the daemon of %q: restart the guardian", g.version, m.Version)
+		}
 		g.place = &m.Place
 	case "attach":
 		return g.attach(m, fds)
@@ -155,7 +180,7 @@ func (g *guardian) do(m message, fds []int) error {
 }
 
 func (g *guardian) attach(m message, fds []int) error {
-	d, ok := g.driver(m.Driver).(driver.Restorer)
+	d, ok := driverOf(g.drivers, m.Driver).(driver.Restorer)
 	if g.place == nil || len(fds) < 2 || !ok {
 		seqpacket.CloseAll(fds)
 		return fmt.Errorf("attach with %d descriptors on driver %q", len(fds), m.Driver)
@@ -166,15 +191,21 @@ func (g *guardian) attach(m message, fds []int) error {
 		seqpacket.CloseAll(fds[1:])
 		return err
 	}
-	w := &ward{pid: m.PID, pidfd: fds[1], page: wire.ClientPage{Page: page}}
+	w := &ward{pid: m.PID, pidfd: fds[1], page: wire.ClientPage{Page: page}, record: m.Record}
 	if w.restorer, err = d.Restoration(*g.place, m.PID, m.State, fds[2:]); err != nil {
 		_ = unix.Close(w.pidfd)
 		page.Release()
 		return err
 	}
 	// The new ward restores what the old one did; the old one only finishes its attempt.
+	if old := g.wards[m.Session]; old != nil {
+		old.record = ""
+	}
 	g.drop(m.Session, true)
 	g.wards[m.Session] = w
+	if g.handed != nil {
+		g.handed(m.Record)
+	}
 	return nil
 }
 
@@ -212,6 +243,9 @@ func (g *guardian) prune(over func(w *ward) bool) {
 	for w := range g.leaving {
 		if over(w) {
 			delete(g.leaving, w)
+			if g.place != nil {
+				journalOf(g.place.Dir).remove(w.record)
+			}
 			w.close()
 		}
 	}

@@ -17,14 +17,16 @@ type message struct {
 	Op  string `json:"op"`  // start, attach, detach, supervise
 	Seq uint64 `json:"seq"` // echoed in the reply
 
-	// start: location of the drivers
-	Place driver.Place `json:"place"`
+	// start: location of the drivers, and the daemon's release
+	Place   driver.Place `json:"place"`
+	Version string       `json:"version,omitempty"`
 
 	// attach: with descriptors [page, pidfd, the driver's...]
 	Session uint64          `json:"session,omitempty"`
 	Driver  string          `json:"driver,omitempty"` // supervise, too
 	PID     int             `json:"pid,omitempty"`
 	State   json.RawMessage `json:"state,omitempty"`
+	Record  string          `json:"record,omitempty"` // in the journal; to be removed once restored
 
 	// detach: true if the daemon has restored the process; otherwise the guardian restores it.
 	Restored bool `json:"restored,omitempty"`

@@ -44,6 +44,10 @@ type fakeRestoration struct {
 	fds     []int
 }
 
+func (d *fakeDriver) Reopen(_ context.Context, p driver.Place, pid, _ int, state json.RawMessage) (driver.Restoration, error) {
+	return d.Restoration(p, pid, state, nil)
+}
+
 func (r *fakeRestoration) Restore(context.Context) error {
 	d := r.driver
 	d.mu.Lock()
@@ -65,7 +69,7 @@ func (d *fakeDriver) count(session uint64) int {
 	return d.calls[session]
 }
 
-func newGuardian(does map[uint64]func(n int) error) (*guardian, *fakeDriver) {
+func newFakeGuardian(does map[uint64]func(n int) error) (*guardian, *fakeDriver) {
 	d := &fakeDriver{calls: map[uint64]int{}, does: does}
 	return &guardian{drivers: []driver.Driver{d}, place: &driver.Place{}, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
 }
@@ -108,7 +112,7 @@ func lookUntil(t *testing.T, g *guardian, what string, cond func() bool) {
 // A failed restore is retried and reported only after success.
 func TestRestoreIsRetried(t *testing.T) {
 	var page *wire.Page
-	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
+	g, d := newFakeGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if page.RecoveredEpoch() != 0 {
 			return errors.New("reported before it was done")
 		}
@@ -137,7 +141,7 @@ func TestRestoreIsRetried(t *testing.T) {
 // A hung device delays neither other wards nor the daemon's requests.
 func TestStuckWardDelaysNoOther(t *testing.T) {
 	hang := make(chan struct{})
-	g, _ := newGuardian(map[uint64]func(int) error{1: func(int) error { <-hang; return nil }})
+	g, _ := newFakeGuardian(map[uint64]func(int) error{1: func(int) error { <-hang; return nil }})
 	stuck := guard(t, g, 1)
 	lookUntil(t, g, "stuck", func() bool { return g.wards[1].attempt != nil })
 	free := guard(t, g, 2)
@@ -157,7 +161,7 @@ func TestStuckWardDelaysNoOther(t *testing.T) {
 
 // Detach restores, unless the daemon already has.
 func TestDetachRestores(t *testing.T) {
-	g, d := newGuardian(map[uint64]func(int) error{1: func(n int) error {
+	g, d := newFakeGuardian(map[uint64]func(int) error{1: func(n int) error {
 		if n < 3 {
 			return errBusy
 		}
@@ -183,8 +187,8 @@ func TestLateAnswer(t *testing.T) {
 	defer func() { _ = unix.Close(pair[0]); _ = unix.Close(pair[1]) }()
 	tv := unix.NsecToTimeval(int64(50 * time.Millisecond))
 	_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	c := NewClient(nil, driver.Place{}, slog.New(slog.DiscardHandler))
-	c.sock = pair[0]
+	c := NewClient(Options{Log: slog.New(slog.DiscardHandler)})
+	c.link = &link{sock: pair[0], exited: make(chan struct{})}
 	w := driver.Ward{Session: 1, PID: os.Getpid(), Page: open(t), PIDFD: open(t)}
 	defer closeWard(w)
 	if err := c.Keep(w); err == nil {

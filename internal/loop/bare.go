@@ -5,6 +5,7 @@ package loop
 import (
 	"context"
 
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -15,8 +16,9 @@ import (
 
 // BareClient is a client with queues whose work is estimated.
 type BareClient struct {
-	ID  model.SessionID
-	PID int
+	ID   model.SessionID
+	PID  int
+	User identity.User
 }
 
 // Bare returns the bare clients. A client that has called a hook meanwhile is no longer bare: it
@@ -27,15 +29,15 @@ func (l *Loop) Bare(ctx context.Context) ([]BareClient, error) {
 	}
 	var out []BareClient
 	err := l.call(ctx, func() {
-		for _, c := range l.clients {
-			if len(c.bare) > 0 && c.page.Counters().HookedCalls > 0 {
+		for c := range l.bareClients {
+			if c.page.Counters().HookedCalls > 0 {
 				for gpu := range c.bare {
 					l.markHooked(c, gpu)
 				}
 				l.updateWorkers(c)
 			}
 			if len(c.bare) > 0 {
-				out = append(out, BareClient{c.ID, c.PID})
+				out = append(out, BareClient{c.ID, c.PID, c.User})
 			}
 		}
 	})
@@ -62,6 +64,7 @@ func (l *Loop) addBare(c *Client) {
 		}
 		c.bare[gpu] = q
 		l.bare.Add(1)
+		l.bareClients[c] = true
 		l.enter(l.now(), c, q)
 	}
 	// Remove queues on GPUs where the client has no hardware queue any more.
@@ -93,5 +96,8 @@ func (l *Loop) dropBare(c *Client, q *queue) {
 	if c.bare[q.device] == q {
 		delete(c.bare, q.device)
 		l.bare.Add(-1)
+		if len(c.bare) == 0 {
+			delete(l.bareClients, c)
+		}
 	}
 }

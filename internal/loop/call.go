@@ -19,24 +19,10 @@ import (
 // ErrStopped reports a request to a loop that has ended.
 var ErrStopped = errors.New("the daemon is stopping")
 
-var errEnded = errors.New("the session has ended")
-
-// post queues f for the loop. It blocks only the caller while the request queue is full.
-func (l *Loop) post(ctx context.Context, f func()) error {
-	select {
-	case l.requests <- f:
-	default:
-		select {
-		case l.requests <- f:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-l.done:
-			return ErrStopped
-		}
-	}
-	l.ring()
-	return nil
-}
+var (
+	errEnded  = errors.New("the session has ended")
+	errOldPID = errors.New("a session of another user with this PID has not ended yet; try again")
+)
 
 func (l *Loop) ring() {
 	l.fdMu.RLock()
@@ -77,6 +63,12 @@ func (l *Loop) call(ctx context.Context, f func()) error {
 	return nil
 }
 
+// on charges requests to the client's user. A program of the administrator pays, too: only requests
+// through the control interface come first.
+func (c *Client) on(ctx context.Context) context.Context {
+	return context.WithValue(ctx, clientKey{}, c.User)
+}
+
 // Heartbeat writes a heartbeat to the page of a client that has not joined yet.
 func (l *Loop) Heartbeat(ctx context.Context, c *Client) error {
 	return l.call(ctx, func() { c.page.Heartbeat(l.now()) })
@@ -86,7 +78,7 @@ func (l *Loop) Heartbeat(ctx context.Context, c *Client) error {
 // the drivers have probed the client.
 func (l *Loop) Join(ctx context.Context, c *Client, caps map[model.DeviceID]driver.Capability) error {
 	var joined error
-	err := l.call(ctx, func() {
+	err := l.call(c.on(ctx), func() {
 		if joined = l.join(c); joined == nil {
 			l.setCaps(c, caps)
 		}
@@ -97,30 +89,28 @@ func (l *Loop) Join(ctx context.Context, c *Client, caps map[model.DeviceID]driv
 // Remove removes a client, whether it has joined or not, and releases its page and doorbell. It is
 // not bound to a context: sessions end while the daemon stops, and the loop ends last.
 func (l *Loop) Remove(c *Client) {
-	_ = l.call(context.Background(), func() { l.remove(c) })
+	_ = l.call(c.on(context.Background()), func() { l.remove(c) })
+	l.mail.close(c.inbox)
 }
 
 // SetCapabilities updates what the drivers can do to a client on each device.
 func (l *Loop) SetCapabilities(ctx context.Context, c *Client, caps map[model.DeviceID]driver.Capability) error {
-	return l.post(ctx, func() { l.setCaps(c, caps) })
+	return l.post(c.on(ctx), func() { l.setCaps(c, caps) })
+}
+
+// Turned reports that a worker lost or regained control of a client on a device.
+func (l *Loop) Turned(ctx context.Context, c *Client, gpu model.DeviceID, w *driver.Worker) error {
+	return l.post(c.on(ctx), func() { l.turned(c, gpu, w.Off(), w.Loose()) })
 }
 
 // TakeHint applies a hint that a client has sent.
 func (l *Loop) TakeHint(ctx context.Context, c *Client, f *wire.HintFrame) error {
-	return l.post(ctx, func() { l.takeHint(c, f) })
+	return l.post(c.on(ctx), func() { l.takeHint(c, f) })
 }
 
-// SetNice updates the CPU nice value of a client.
-func (l *Loop) SetNice(ctx context.Context, c *Client, nice int) error {
-	return l.post(ctx, func() { l.setNice(c, nice) })
-}
-
-// SetUnmanaged reports whether programs without a session use a GPU.
-func (l *Loop) SetUnmanaged(ctx context.Context, gpu model.DeviceID, unmanaged bool) error {
-	return l.call(ctx, func() {
-		l.engine.SetUnmanaged(l.now(), gpu, unmanaged)
-		l.dirty = true
-	})
+// SetNice updates the CPU nice value of a client, or returns ErrBusy. It does not block.
+func (l *Loop) SetNice(c *Client, nice int) error {
+	return l.offer(c.User, func() { l.setNice(c, nice) })
 }
 
 // OpenGates ends scheduling and opens every gate, because the daemon stops. It returns when ctx

@@ -7,6 +7,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/gate"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -16,9 +17,12 @@ type Identity struct {
 	ID        model.SessionID
 	PID       int // in the daemon's PID namespace
 	ClientPID int // as the client reports it
-	UID       int
-	Command   string
-	Attached  bool // without a shim
+	// PIDNamespace and LocalPID are those of the process itself; namespace 0: the daemon's own.
+	PIDNamespace uint64
+	LocalPID     int
+	User         identity.User
+	Command      string
+	Attached     bool // without a shim
 }
 
 // Session is what the loop needs from a client's session. Its methods do not block on the device.
@@ -37,13 +41,14 @@ type Session interface {
 type ClientOptions struct {
 	Identity
 	Session  Session
-	Page     *wire.Page    // Remove releases it
-	Lease    *driver.Lease // the workers use it, too
-	Doorbell int           // eventfd; -1 if attached. Remove closes it
+	Page     *wire.Page     // Remove releases it
+	Leases   *driver.Leases // the workers use them, too
+	Doorbell int            // eventfd; -1 if attached. Remove closes it
 
 	Hint    model.Hint     // initial
 	Granted model.Priority // granted by an authorised caller; see Client.granted
 	Policy  string         // requested from a private daemon; empty: none
+	Held    bool           // suspended by hand
 }
 
 // Client is the loop's state of a session.
@@ -51,7 +56,8 @@ type Client struct {
 	Identity
 	session Session
 	page    *wire.Page
-	lease   *driver.Lease
+	leases  *driver.Leases
+	inbox   *inbox // of its user, until Remove
 	started time.Time
 
 	// Only the loop uses the fields below, from Join on.
@@ -59,8 +65,12 @@ type Client struct {
 	bell    int // doorbell eventfd; -1 if attached or removed
 	account *account
 	hint    model.Hint
-	// granted is the highest priority that an authorised caller has granted; below 0: none.
-	granted      model.Priority
+	// granted is the highest priority that an authorised caller has granted; up to 0: none.
+	granted model.Priority
+	// pinned are the hints of the administrator about this process, and ceiling the highest priority.
+	// The program and its user can't change them.
+	pinned       model.HintChange
+	ceiling      *model.Priority
 	priorityNote string // why the requested priority was not granted
 	policy       string // requested in HELLO
 	streams      int    // queues that are one stream each
@@ -71,21 +81,30 @@ type Client struct {
 	queues       map[uint32]*queue
 	caps         map[model.DeviceID]driver.Capability
 	sent         map[model.DeviceID]model.Desired // last state requested from each worker
+	hosts        map[model.DeviceID]*queue        // see fold.go
+	waiting      bool                             // queues wait for the next heartbeat
+	listed       bool                             // in Loop.stale
+	off          map[model.DeviceID]string        // why scheduling is off there
+	loose        map[model.DeviceID]bool          // see driver.Worker.Loose
 	recoveries   uint64
 	adds         int                       // queues added since the last heartbeat
 	onGPU        map[model.DeviceID]int    // number of queues
+	apart        map[model.DeviceID]int    // number of queues with a hint of their own (queue.set)
+	competing    map[model.DeviceID]int    // number of queues in the engine
 	hooked       map[model.DeviceID]bool   // the client has announced a queue there
 	bare         map[model.DeviceID]*queue // see bare.go
 	changed      []model.DeviceID          // devices whose worker is not yet updated
+	touched      bool                      // changed since copied
+	copied       *clientCopy               // for snapshots; nil: none yet
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
 // of the client's user, except for attached clients, whose caller was authorised.
 func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
-		Identity: o.Identity, session: o.Session, page: o.Page, lease: o.Lease, started: time.Now(),
-		bell: o.Doorbell, hint: o.Hint, granted: o.Granted, policy: o.Policy,
-		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{},
+		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
+		bell: o.Doorbell, hint: o.Hint, granted: o.Granted, policy: o.Policy, held: o.Held,
+		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{},
 	}
 	if !c.Attached {
 		l.grant(c, &c.hint)
@@ -95,6 +114,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 
 // queue is the loop's state of a page slot in use.
 type queue struct {
+	owner       *Client
 	id          model.QueueID
 	device      model.DeviceID
 	generation  uint64
@@ -103,20 +123,35 @@ type queue struct {
 	said        model.HintChange // hint of the program about this queue alone
 	set         model.HintChange // newer hint of a control client
 	granted     model.Priority   // with set; as Client.granted
+	pinned      model.HintChange // as Client.pinned
 	transitions uint64
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64
 	busy        bool
+	unproved    bool // does not compete; see proof.go
 	level       model.Level
 	want        model.Desired
 	gate        *gate.Target // nil: the queue's work is estimated
 	guess       guess        // used if gate is nil
 
+	// A folded queue has a host, and a host may have folded queues; see fold.go.
+	host       *queue
+	place      int // in host.folded
+	folded     []*queue
+	foldedBusy int
+	own        bool // the host itself has work
+	late       bool // in Loop.lateGates
+
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work
 	suspendedNS time.Duration
 	stoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
+	shared      bool           // a snapshot has stoppedBy
 	use         queueUse
+
+	copies model.Copies // see copies.go
+	tell   [tellUsers]uint32
+	waits  uint64 // of the program, as last read; see fed.go
 
 	quiet    bool          // the client does not ring; see quiet.go
 	worked   time.Duration // while quiet: the part of the client's total already accounted

@@ -4,16 +4,30 @@ package loop
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
 
 	"xsched/internal/engine"
+	"xsched/internal/identity"
 	"xsched/internal/model"
+	"xsched/internal/wire"
 )
 
 // MaxGPUs exports maxGPUs.
 const MaxGPUs = maxGPUs
 
-// Call runs f on the loop. The methods below are for such functions.
-func (l *Loop) Call(ctx context.Context, f func()) error { return l.call(ctx, f) }
+// Call runs f on the loop, after all requests so far. The methods below are for such functions.
+func (l *Loop) Call(ctx context.Context, f func()) error {
+	for _, in := range *l.mail.users.Load() {
+		if err := l.call(context.WithValue(ctx, clientKey{}, in.user), func() {}); err != nil {
+			return err
+		}
+	}
+	return l.call(ctx, f)
+}
 
 // OnlyClient returns the only client.
 func (l *Loop) OnlyClient() *Client {
@@ -32,6 +46,12 @@ func (l *Loop) ScanAt(now model.Time, c *Client) { l.scan(now, c) }
 // SampleAt reads the quiet queues.
 func (l *Loop) SampleAt(now model.Time) { l.sample(now) }
 
+// DecideAt decides, whether anything changed or not.
+func (l *Loop) DecideAt(now model.Time) {
+	l.dirty = true
+	l.decide(now)
+}
+
 // EndQuietAt ends quiet where it no longer applies.
 func (l *Loop) EndQuietAt(now model.Time) { l.endQuiet(now) }
 
@@ -42,10 +62,10 @@ func (c *Client) QueueQuiet(index uint32) bool { return c.queues[index].quiet }
 func (l *Loop) WorkerUpdates() uint64 { return l.workerUpdates }
 
 // Throttled returns how often doorbells were ignored, and how many are now.
-func (l *Loop) Throttled() (times uint64, now int) { return l.throttles, len(l.throttled) }
+func (l *Loop) Throttled() (times uint64, now int) { return l.throttles.Load(), len(l.throttled) }
 
 // Accounts returns how many users have clients.
-func (l *Loop) Accounts() int { return len(l.accounts) }
+func (l *Loop) Accounts() int { return l.accounts }
 
 // GuessedIdle reports whether a queue of a client is estimated to be idle.
 func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
@@ -54,3 +74,76 @@ func (l *Loop) GuessedIdle(id model.SessionID, index uint32) bool {
 
 // BareQueues returns the number of bare queues.
 func (l *Loop) BareQueues() int64 { return l.bare.Load() }
+
+// CheckCopies compares the copies that the next snapshot would reuse with the state that they
+// stand for.
+func (l *Loop) CheckCopies() error {
+	now, cfg := l.now(), l.engine.Config()
+	for _, c := range l.clients {
+		if c.copied == nil || c.touched || c.copied.busy {
+			continue
+		}
+		s := &snapshot{at: now, config: cfg, clients: []*clientCopy{c.copied}, counters: []wire.Counters{{}}}
+		got, want := s.view(l, 0), l.view(now, &cfg, c)
+		got.Age, want.Age = 0, 0
+		if !reflect.DeepEqual(got, want) {
+			return fmt.Errorf("the copy of client %d is\n%+v\nits state is\n%+v", c.ID, got, want)
+		}
+	}
+	return nil
+}
+
+// Turn turns scheduling off for a client on a device, or on again if why is empty.
+func (l *Loop) Turn(c *Client, gpu model.DeviceID, why string) { l.turned(c, gpu, why, why != "") }
+
+// SharedWithOutsiders reports whether a GPU counts as shared with unmanaged programs.
+func (l *Loop) SharedWithOutsiders(gpu model.DeviceID) bool { return l.outsiders.on[gpu] }
+
+// Unformatted takes a snapshot and returns what formats it later.
+func (l *Loop) Unformatted(ctx context.Context) (func() []ClientView, error) {
+	s, err := l.snapshot(ctx)
+	return func() []ClientView { return s.format(l) }, err
+}
+
+// Copied returns how many clients have a copy, and how many of those a snapshot would reuse.
+func (l *Loop) Copied() (all, unchanged int) {
+	for _, c := range l.clients {
+		if c.copied != nil {
+			all++
+			if !c.touched && !c.copied.busy {
+				unchanged++
+			}
+		}
+	}
+	return all, unchanged
+}
+
+// PIDs returns the processes in order.
+func (l *Loop) PIDs() []int { return slices.Sorted(maps.Keys(l.byPID)) }
+
+// UserDepth exports userDepth.
+const UserDepth = userDepth
+
+// PostAs queues f on behalf of the context's user.
+func (l *Loop) PostAs(ctx context.Context, f func()) error { return l.post(ctx, f) }
+
+// Waiting returns how many requests of a user wait.
+func (l *Loop) Waiting(user identity.User) int {
+	for _, in := range *l.mail.users.Load() {
+		if in.user == user {
+			return len(in.requests)
+		}
+	}
+	return 0
+}
+
+// MaxUserQueues exports maxUserQueues.
+const MaxUserQueues = maxUserQueues
+
+// PublishInterrupted begins a snapshot, as if the process had been stopped for d meanwhile.
+func (l *Loop) PublishInterrupted(d time.Duration) {
+	l.publisher.wanted.Store(&request{done: make(chan struct{})})
+	l.publisher.asked()
+	l.publisher.next = 0
+	l.publish(l.now().Add(-d))
+}

@@ -4,10 +4,13 @@ package loop
 
 import (
 	"math"
+	"time"
 
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
+
+// This file reads from the page how a program submits its work.
 
 // seenLate marks a timestamp as unreliable: the engine observed this transition late, because the
 // queue is quiet or its user throttled. The busy period then looks shorter than it is. No request
@@ -20,4 +23,57 @@ func seenAt(now model.Time, v *wire.QueueView) uint64 {
 		return seenLate
 	}
 	return v.ChangedNS
+}
+
+// feed is how a busy period was submitted; the fields are as for engine.SetIdleAfter.
+type feed struct{ submitted, waited time.Duration }
+
+// feedOf returns how the busy period that began at a time was submitted.
+func feedOf(v *wire.QueueView, began uint64) feed {
+	switch {
+	case v.Busy() || began == seenLate:
+		return feed{}
+	case v.FedNS < began:
+		return feed{submitted: model.NotWaited}
+	}
+	fed := v.Fed(began)
+	if fed == 0 {
+		return feed{}
+	}
+	return feed{fed, time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
+}
+
+// sawProgress reports a program's launches to the engine, and whether a thread waits for them.
+func (l *Loop) sawProgress(now model.Time, q *queue, v *wire.QueueView, waits bool) {
+	l.engine.SetProgress(now, q.id, v.Launches, waits)
+	l.dirty = true
+}
+
+// followSegments asks a client for its progress while decisions depend on it.
+func (l *Loop) followSegments(c *Client, q *queue) {
+	tell := uint32(0)
+	if q.gate != nil && !q.quiet && l.engine.Follow(q.id) {
+		tell = wire.TellProgress | wire.TellWait
+	}
+	q.ask(c, tellSegments, tell)
+}
+
+// lookAtSegments reads the progress of the programs whose next wait is near.
+func (l *Loop) lookAtSegments(now model.Time) {
+	l.segments = l.engine.ProgressDue(now, l.segments[:0])
+	for _, id := range l.segments {
+		c := l.clients[id.Session]
+		if c == nil {
+			continue
+		}
+		q := c.queues[id.Index]
+		if q == nil || q.gate == nil {
+			continue
+		}
+		v := c.page.Queue(int(id.Index))
+		if v.Generation != q.generation || v.Transitions != q.transitions {
+			continue // its doorbell is pending
+		}
+		l.engine.SetProgress(now, id, v.Launches, v.Busy() && v.FedNS >= q.began)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
 )
 
 // The engine learns how a request was fed only if the loop saw both of its transitions in time.
@@ -22,11 +23,11 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 		known, now := h.OnlyClient(), clock.Now()
 		id := model.QueueID{Session: known.ID}
 		pass := func(d time.Duration) model.Time { now = now.Add(d); return now }
-		learnt := func(what string, inRow int8) {
+		learnt := func(what string, known int) {
 			t.Helper()
 			for _, st := range h.EngineOnLoop().Snapshot(now) {
-				if st.Queue.ID == id && st.Queue.Feeding.InRow != inRow {
-					t.Errorf("%s: %+v, want %d in a row", what, st.Queue.Feeding, inRow)
+				if st.Queue.ID == id && st.Segments.Known != known {
+					t.Errorf("%s: %+v, want %d", what, st.Segments, known)
 				}
 			}
 		}
@@ -79,6 +80,82 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 		h.ScanAt(now, known)
 		learnt("its end was seen late", 2)
 		h.EngineOnLoop().RemoveQueue(now, other)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestProgressIsRead: the loop asks a launch-bound program for its launches, reads them shortly before the expected
+// wait, and stops the low one then.
+func TestProgressIsRead(t *testing.T) {
+	const ms = time.Millisecond
+	h := sessiontest.Start(t, nil)
+	c := h.Client(t, 10, 0)
+	c.Queue(0)
+	sessiontest.Await(t, "it is quiet", func() bool { return c.Page.Quiet(0) })
+	err := h.Call(t.Context(), func() {
+		known, now := h.OnlyClient(), clock.Now()
+		id, low := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
+		e := h.EngineOnLoop()
+		e.SetHint(now, 10, model.Hint{Priority: 10})
+		e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
+		e.SetLevel(now, id, model.LevelInterrupt, model.LevelInterrupt, true)
+		e.SetBusy(now, low, true)
+		h.EndQuietAt(now)
+		launches := uint64(0)
+		pass := func(d time.Duration) { now = now.Add(d) }
+		begin := func() {
+			pass(ms)
+			c.Page.SetBusy(0, true, now)
+			h.ScanAt(now, known)
+		}
+		end := func() {
+			c.Page.SetFed(0, now)
+			h.ScanAt(now, known)
+			pass(ms / 20)
+			c.Page.SetTally(0, launches, 0)
+			c.Page.SetBusy(0, false, now)
+			h.ScanAt(now, known)
+		}
+		for range 3 {
+			if c.Page.Tell(0) != 0 {
+				t.Error("asked for the progress of a program of unknown class")
+			}
+			begin()
+			pass(9 * ms)
+			launches += 300
+			end()
+		}
+		if c.Page.Tell(0) != wire.TellProgress|wire.TellWait {
+			t.Errorf("asked for %d", c.Page.Tell(0))
+		}
+		stopped := func() bool { return e.Kept(low) }
+		h.DecideAt(now)
+		begin()
+		h.DecideAt(now)
+		if stopped() {
+			t.Error("the low one is stopped at once")
+		}
+		base := launches
+		for range 18 { // half as fast as before
+			pass(ms)
+			launches = min(launches+300/18+1, base+300)
+			c.Page.SetTally(0, launches, 0)
+			h.DecideAt(now)
+			if on := stopped(); on != (launches >= base+270) && (launches < base+240 || launches > base+285) {
+				t.Errorf("after %d of 300 launches: stopped %v", launches-base, on)
+			}
+		}
+		if !stopped() {
+			t.Error("the low one was not stopped")
+		}
+		end()
+		h.DecideAt(now)
+		if stopped() {
+			t.Error("the low one is still stopped")
+		}
+		e.RemoveQueue(now, low)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,9 @@
 package loop
 
 import (
-	"context"
 	"time"
 
+	"xsched/internal/identity"
 	"xsched/internal/model"
 )
 
@@ -112,10 +112,10 @@ func (g *guess) backOff(now model.Time, t guessTimes) {
 	g.retry = now.Add(g.pause)
 }
 
-// Observe reports whether a program used CPU time since the last call. The caller observes each
-// program about every 50 ms.
-func (l *Loop) Observe(ctx context.Context, id model.SessionID, worked bool) error {
-	return l.post(ctx, func() {
+// Observe reports whether a program of a user used CPU time since the last call, or returns ErrBusy.
+// The caller observes each program about every 50 ms.
+func (l *Loop) Observe(user identity.User, id model.SessionID, worked bool) error {
+	return l.offer(user, func() {
 		c := l.clients[id]
 		if c == nil {
 			return
@@ -164,8 +164,8 @@ func (l *Loop) applyGuess(now model.Time, c *Client, q *queue) {
 	if q.guess.busy() == q.busy {
 		return
 	}
-	q.transitions++
-	l.setBusy(now, c, q, !q.busy, 0)
+	q.transitions++ // setBusy marks the client as changed
+	l.setBusy(now, c, q, !q.busy, feed{})
 	if q.busy && q.guess.stopped {
 		q.suspendedAt = now
 	}

@@ -3,9 +3,6 @@
 package loop
 
 import (
-	"fmt"
-	"strconv"
-
 	"xsched/internal/driver"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -24,16 +21,20 @@ type requests struct {
 func (l *Loop) grant(c *Client, hint *model.Hint) {
 	if note := l.limit(c, c.granted, hint); note != "" {
 		c.priorityNote = note
-		l.log.Warn("priority not granted", "pid", c.PID, "uid", c.UID, "reason", note)
+		l.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
 	}
 }
 
 func (l *Loop) limit(c *Client, granted model.Priority, hint *model.Hint) (note string) {
+	limit := l.capOf(c, granted)
 	for _, p := range []*model.Priority{&hint.Priority, &hint.LaxPriority, &hint.CriticalPriority} {
-		if n := l.MayHave(c.UID, *p); n != "" && *p > granted {
-			note = n
-			*p = max(model.PriorityDefault, granted)
+		if !limit.On || *p <= limit.Priority || *p == 0 && p != &hint.Priority { // 0: unset
+			continue
 		}
+		if *p > model.PriorityDefault {
+			note = refused(c.User, *p, limit)
+		}
+		*p = limit.Priority
 	}
 	return note
 }
@@ -43,6 +44,7 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 		return
 	}
 	now := l.now()
+	c.touch()
 	if f.Queue == wire.QueueAll {
 		if f.Hint.Said&wire.HintPolicy != 0 {
 			l.requestPolicy(c, f.PolicyString())
@@ -51,6 +53,7 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 			c.priorityNote = ""
 		}
 		f.Hint.Apply(&c.hint)
+		c.pinned.Apply(&c.hint)
 		l.grant(c, &c.hint)
 		if c.admitHints(len(c.queues)) {
 			l.updateHints(now, c)
@@ -65,7 +68,7 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 		}
 	}
 	change := f.Hint.Change()
-	q.set = q.set.Without(&q.said, &change) // the newer hint wins
+	c.setQueueHint(q, q.set.Without(&q.said, &change)) // the newer hint wins
 	q.said = change
 	var said model.Hint
 	q.said.Apply(&said)
@@ -89,22 +92,53 @@ func (c *Client) admitHints(queues int) bool {
 	return true
 }
 
-// tickHints resets the limit of a client and applies updates that have waited.
-func (l *Loop) tickHints(now model.Time, c *Client) {
+// tickHints resets the limit of a client. Updates that have waited follow when its user has time.
+func (l *Loop) tickHints(c *Client) {
 	c.hinted = 0
-	if c.stale {
-		c.stale = false
-		c.hinted = len(c.queues)
-		l.updateHints(now, c)
+	if c.stale && !c.listed {
+		c.listed = true
+		l.stale = append(l.stale, c)
 	}
+}
+
+// freshen applies hint updates that have waited, within the users' shares.
+func (l *Loop) freshen(now model.Time) {
+	if len(l.stale) == 0 {
+		return
+	}
+	later, begin := l.stale[:0], now
+	for i, c := range l.stale {
+		if c.account == nil || !c.stale { // it has left, or an update came first
+			c.listed = false
+			continue
+		}
+		if begin.Sub(now) >= freshenPerPass || l.shared() && !c.account.within(l.window) {
+			later = append(later, l.stale[i])
+			continue
+		}
+		c.stale, c.listed = false, false
+		c.hinted = len(c.queues)
+		l.updateHints(begin, c)
+		end := l.now()
+		c.account.spend(end.Sub(begin))
+		l.charged = append(l.charged, c.account)
+		begin = end
+	}
+	clear(l.stale[len(later):])
+	l.stale = later
 }
 
 // updateHints reports the effective hint of every queue of a client to the engine.
 func (l *Loop) updateHints(now model.Time, c *Client) {
+	c.touch()
 	base := c.engineHint(c.hint)
+	base.Cap = l.capOf(c, c.granted)
 	base.PerQueue = base.PerQueue || c.streams > 0
 	l.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
+		if q.host != nil {
+			continue
+		}
 		if h := c.engineHint(l.effectiveHint(c, q)); h != base {
 			l.engine.SetQueueHint(now, q.id, h)
 		}
@@ -115,13 +149,14 @@ func (l *Loop) updateHints(now model.Time, c *Client) {
 // requestPolicy changes the policy on request of a program, if the daemon is private.
 func (l *Loop) requestPolicy(c *Client, name string) {
 	if !l.cfg.Private {
-		l.log.Info("policy request ignored: the daemon is not private", "pid", c.PID, "policy", name)
+		l.log.Info("policy request ignored: the daemon is not private", "pid", c.PID, "user", c.User, "policy", name)
 		return
 	}
 	if err := l.engine.SetPolicy(name); err != nil {
 		l.log.Warn("policy request refused", "pid", c.PID, "policy", name, "err", err)
 		return
 	}
+	l.publishConfig()
 	l.log.Info("policy changed", "policy", name, "pid", c.PID)
 	l.dirty = true
 }
@@ -138,7 +173,10 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	q.said.Apply(&h)
 	l.limit(c, c.granted, &h)
 	q.set.Apply(&h)
+	c.pinned.Apply(&h)
+	q.pinned.Apply(&h)
 	l.limit(c, max(c.granted, q.granted), &h)
+	h.Cap = l.capOf(c, max(c.granted, q.granted))
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
 	return h
@@ -148,7 +186,7 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 // gang by name, and use its priority or suspend it.
 func (c *Client) engineHint(h model.Hint) model.Hint {
 	if h.Gang != "" {
-		h.Gang = strconv.Itoa(c.UID) + "/" + h.Gang
+		h.Gang = c.User.Key() + "/" + h.Gang
 	}
 	return h
 }
@@ -167,15 +205,19 @@ func (l *Loop) queueCapability(c *Client, q *queue) driver.Capability {
 // hasQueueHints reports whether a control client has set a hint for one of several queues of a
 // client on a device.
 func (c *Client) hasQueueHints(gpu model.DeviceID) bool {
-	if c.onGPU[gpu] < 2 {
-		return false // a single queue has the hardware queues to itself
-	}
-	for _, q := range c.queues {
-		if q.device == gpu && !q.set.Empty() {
-			return true
+	return c.onGPU[gpu] > 1 && c.apart[gpu] > 0 // a single queue has the hardware queues to itself
+}
+
+// setQueueHint replaces the hint that a control client has set for a queue, and counts such queues.
+func (c *Client) setQueueHint(q *queue, set model.HintChange) {
+	if had, has := !q.set.Empty(), !set.Empty(); has && !had {
+		c.apart[q.device]++
+	} else if had && !has {
+		if c.apart[q.device]--; c.apart[q.device] == 0 {
+			delete(c.apart, q.device)
 		}
 	}
-	return false
+	q.set = set
 }
 
 // countStream updates c.streams. It returns true if the capabilities of other queues change.
@@ -190,9 +232,14 @@ func (c *Client) countStream(q *queue, by int) bool {
 
 // readRequests reads the requests finished since the last call.
 func (l *Loop) readRequests(now model.Time, c *Client) {
-	if c.Attached {
+	if c.Attached || !c.page.Marked(c.requests.read) {
 		return
 	}
+	if l.shared() && !c.account.within(l.window) {
+		return // the ring keeps the newest requests
+	}
+	start := l.now()
+	defer func() { c.account.spend(l.now().Sub(start)) }()
 	read, lost := c.page.Marks(c.requests.read, func(mark wire.Mark) {
 		if mark.End > now {
 			return // ignore timestamps in the future
@@ -202,16 +249,11 @@ func (l *Loop) readRequests(now model.Time, c *Client) {
 		l.engine.MarkRequest(mark.End, c.PID, false)
 		l.dirty = true
 	})
-	c.requests.read = max(read, c.requests.read)
-	c.requests.lost += lost
-}
-
-// MayHave returns why a user may not have a priority; empty: the user may.
-func (l *Loop) MayHave(uid int, p model.Priority) string {
-	if p > model.PriorityDefault && l.cfg.UID == 0 && uid != 0 && !l.cfg.AllowPriority {
-		return fmt.Sprintf("priority %d was requested: a root daemon grants priorities above 0 only to root", p)
+	if read > c.requests.read || lost > 0 {
+		c.requests.read = max(read, c.requests.read)
+		c.requests.lost += lost
+		c.touch()
 	}
-	return ""
 }
 
 func (l *Loop) setNice(c *Client, nice int) {

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,8 +29,8 @@ import (
 // Loop is the engine's goroutine, locked to an OS thread. It waits for doorbells, requests and
 // timers; it never blocks on a device or a socket.
 //
-// One loop serves all devices. A process may use several devices, its page has one lease and one
-// heartbeat, and the heartbeat must come from the thread that decides. Drivers may hang, so each
+// One loop serves all devices. A process may use several devices, its page has one heartbeat, and the
+// heartbeat must come from the thread that decides. Drivers may hang, so each
 // process has one worker per device that isolates the loop from them.
 type Loop struct {
 	cfg     Config
@@ -37,31 +39,41 @@ type Loop struct {
 	engine  *engine.Engine
 
 	epoll, wake, timer int
-	requests           chan func()
+	mail               *mailbox
 	quit               atomic.Bool
 	done               chan struct{}
 
 	fdMu   sync.RWMutex // keeps a late ring from writing to a reused descriptor
 	closed bool
 
+	beats     uint64
+	beating   []*Client // pages to update by this heartbeat
+	stale     []*Client // clients whose hint updates have waited
+	lateGates []*queue  // gates to open
+	opened    int       // gates opened in this pass
+
 	stopping bool // every gate is open; no more decisions
 
-	clients    map[model.SessionID]*Client
-	bells      map[int32]*Client
-	queueCount atomic.Int64
-	bare       atomic.Int64 // queues of programs without hooks; see bare.go
-	dirty      bool         // the engine has new input
-	due        model.Time   // next wake-up of the engine
-	tick       model.Time   // next heartbeat
-	armed      model.Time   // current timer setting
+	publisher publisher // see snapshot.go
+	config    atomic.Pointer[engine.Config]
+
+	clients     map[model.SessionID]*Client
+	byPID       map[int][]*Client
+	bells       map[int32]*Client
+	queueCount  atomic.Int64
+	bare        atomic.Int64     // queues of programs without hooks; see bare.go
+	bareClients map[*Client]bool // those with such queues
+	dirty       bool             // the engine has new input
+	due         model.Time       // next wake-up of the engine
+	tick        model.Time       // next heartbeat
+	armed       model.Time       // current timer setting
 
 	quiet map[*queue]*Client // queues whose clients do not ring; see quiet.go
 
 	// Rate limit of doorbells; see pace.go.
-	accounts  map[int]*account // by UID
-	charged   []*account       // accounts of this pass, once per ring
-	throttled []*Client        // doorbells ignored in this window
-	throttles uint64           // number of times a doorbell was ignored
+	accounts  int        // users with clients
+	charged   []*account // accounts of this pass, once per ring
+	throttled []*Client  // doorbells ignored in this window
 	window    uint64
 	windowEnd model.Time
 
@@ -72,27 +84,30 @@ type Loop struct {
 	deciding       bool
 	pendingUpdates []*Client     // clients whose workers are not yet updated
 	guesses        []guessChange // changes of estimated queues, reported to the engine afterwards
+	wishes         []together    // suspensions and resumptions of the current decision
 	resumed        map[model.DeviceID][]<-chan struct{}
 
+	segments []model.QueueID // scratch of lookAtSegments
+
 	workerUpdates uint64 // number of times a worker's state was computed
+
+	outsiders outsiders // unmanaged programs; see outsiders.go
 
 	gpus  gpuTimes
 	waits driver.Histogram // time that busy queues were suspended
 
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
+	snapshots, refused, throttles  atomic.Uint64
+	folded                         atomic.Int64
 	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
 	busyToDecision, decision, late driver.Histogram
 }
 
 // Limits that bound the work of one pass.
 const (
-	queueDepth      = 1024 // queued requests
-	requestsPerPass = 64
-	tickPeriod      = model.Time(wire.HeartbeatPeriodNS)
-	maxQueues       = 16384 // of all clients
-	maxGPUs         = 16    // of one client
-	addsPerTick     = 64    // new queues of one client per heartbeat; the rest wait
+	tickPeriod = model.Time(wire.HeartbeatPeriodNS)
+	maxGPUs    = 16 // of one client
 )
 
 // Config configures a loop.
@@ -101,15 +116,19 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *driver.Metrics
 
-	// UID is the daemon's. On a root daemon, clients of other users may not request priorities
-	// above 0 unless AllowPriority is set.
-	UID           int
-	AllowPriority bool
+	// UID is the daemon's. A daemon of root limits the rank of other users to MaxPriority, by uid;
+	// model.PriorityMax means no limit. The entry OtherUsers is for the rest, 0 if missing.
+	UID         int
+	MaxPriority map[int]model.Priority
 
 	// Private: the daemon serves one program and its children, which may choose the policy.
 	Private bool
 
 	Recorder record.Recorder // records the engine's inputs and decisions; may be nil
+
+	// Scan requests a scan for unmanaged programs, without blocking. The answer comes by
+	// SetOutsiders. Nil: nobody scans, and no GPU counts as shared.
+	Scan func()
 }
 
 // New starts a loop.
@@ -122,10 +141,11 @@ func New(cfg Config) (*Loop, error) {
 	}
 	l := &Loop{
 		cfg: cfg, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
-		requests: make(chan func(), queueDepth), done: make(chan struct{}),
-		clients: map[model.SessionID]*Client{}, bells: map[int32]*Client{}, due: model.Never,
-		quiet: map[*queue]*Client{}, accounts: map[int]*account{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
+		mail: newMailbox(), done: make(chan struct{}),
+		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
+		quiet: map[*queue]*Client{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
+	l.publishConfig()
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("create epoll: %w", err)
@@ -186,7 +206,11 @@ func (l *Loop) run() {
 	}
 	for !l.quit.Load() {
 		l.arm()
-		n, err := unix.EpollWait(l.epoll, events, -1)
+		wait := -1
+		if l.publisher.building != nil || len(l.beating) > 0 || len(l.lateGates) > 0 {
+			wait = 0
+		}
+		n, err := unix.EpollWait(l.epoll, events, wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			l.log.Error("engine loop failed", "err", err)
 			return
@@ -201,7 +225,8 @@ func (l *Loop) run() {
 func (l *Loop) pass(events []unix.EpollEvent) {
 	now := l.now()
 	l.beginWindow(now)
-	called := false
+	l.openLate()
+	called := l.publisher.asked() || l.mail.late // a reader sees what was requested before it asked
 	for i := range events {
 		switch fd := events[i].Fd; {
 		case fd == int32(l.wake):
@@ -217,34 +242,17 @@ func (l *Loop) pass(events []unix.EpollEvent) {
 		}
 	}
 	// Decide before serving requests: a program may be waiting for its launch.
-	if len(l.charged) == 0 {
-		l.decide(now)
-	} else {
-		start := l.now()
-		l.decide(now)
-		l.charge(l.now().Sub(start))
-	}
+	l.decideCharged(now)
 	if called {
 		l.serve()
 	}
 	if now = l.now(); now >= l.tick {
 		l.heartbeat(now)
 	}
-	l.decide(now)
-}
-
-func (l *Loop) serve() {
-	var b [8]byte
-	_, _ = unix.Read(l.wake, b[:])
-	for range requestsPerPass {
-		select {
-		case f := <-l.requests:
-			f()
-		default:
-			return
-		}
-	}
-	l.ring() // serve the rest after the doorbells of the next pass
+	l.beatSome(now)
+	l.freshen(now)
+	l.decideCharged(now)
+	l.publish(l.now())
 }
 
 // heartbeat updates every page, extends the leases and detects clients that have recovered by
@@ -256,28 +264,46 @@ func (l *Loop) heartbeat(now model.Time) {
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
 	l.sample(now)
-	for _, c := range l.clients {
+	l.beats++
+	l.beating = slices.AppendSeq(l.beating[:0], maps.Values(l.clients))
+}
+
+// beatSome updates some of the pages that the heartbeat concerns.
+func (l *Loop) beatSome(now model.Time) {
+	n := min(len(l.beating), beatsPerPass)
+	for _, c := range l.beating[:n] {
+		if l.clients[c.ID] != c {
+			continue
+		}
 		c.page.Heartbeat(now)
 		l.readRequests(now, c)
-		l.tickHints(now, c)
-		void := c.lease.Tick(now)
+		l.watchCopies(now, c)
+		l.tickHints(c)
+		changed := c.leases.Tick(now)
 		r := c.page.Recoveries()
-		if recovered := r != c.recoveries; void || recovered {
+		if all := r != c.recoveries; changed || all {
 			c.recoveries = r
 			for _, w := range c.session.Workers() {
-				if recovered {
-					w.Recovered()
-				} else {
-					w.Redo()
-				}
+				w.LeaseChanged(all)
 			}
 		}
-		waiting := c.adds > addsPerTick
-		c.adds = 0
-		if waiting {
-			l.scan(now, c) // the next batch
+		if c.adds = 0; c.waiting {
+			c.waiting = false
+			l.throttle(c) // its doorbell rings in the next window, for the next batch
 		}
 	}
+	l.beating = l.beating[n:]
+}
+
+// decideCharged decides and charges the users who rang or requested something.
+func (l *Loop) decideCharged(now model.Time) {
+	if len(l.charged) == 0 {
+		l.decide(now)
+		return
+	}
+	start := l.now()
+	l.decide(now)
+	l.charge(l.now().Sub(start))
 }
 
 // decide runs the engine if it has new input or is due, and applies its decision.
@@ -288,12 +314,14 @@ func (l *Loop) decide(now model.Time) {
 	l.endQuiet(now)
 	l.dirty = false
 	start := l.now()
+	l.lookAtSegments(now)
 	changes, due := l.engine.Decide(now)
 	l.due = due
 	l.decisions.Add(1)
 	l.decision.Record(l.now().Sub(start))
 	l.applyDecision(now, changes)
 	l.applyGuessChanges(now)
+	l.logProtection()
 	l.beginQuiet(now)
 	if len(l.becameBusy) > 0 {
 		end := l.now()
@@ -322,6 +350,7 @@ func (l *Loop) applyDecision(now model.Time, changes []model.Desired) {
 			l.pendingUpdates[i] = nil
 		}
 		l.pendingUpdates = l.pendingUpdates[:0]
+		l.fulfil()
 	}
 	l.deciding = false
 	clear(l.resumed)
@@ -333,8 +362,11 @@ func (l *Loop) arm() {
 	if !l.stopping {
 		next = min(next, l.due)
 	}
-	if len(l.throttled) > 0 {
+	if len(l.throttled) > 0 || len(l.stale) > 0 || l.mail.late {
 		next = min(next, l.windowEnd)
+	}
+	if l.publisher.wanted.Load() != nil {
+		next = min(next, l.publisher.next)
 	}
 	if next == l.armed {
 		return

@@ -10,11 +10,11 @@ import (
 	"xsched/internal/model"
 )
 
-// This file rate-limits doorbells. A client can ring as often as it likes, and the loop may run at
-// real-time priority: without a limit one program could delay the heartbeat of all others. With
-// several users, each has a share of the loop's time. Beyond it, the loop ignores that user's
-// doorbells until the next window and then reads the pages as they are: changes are seen late, never
-// lost. A single user is not limited.
+// This file limits the loop's time for each user. A client can ring as often as it likes, and the
+// loop may run at real-time priority: without a limit one program could delay the heartbeat of all
+// others. With several users, each has a share of the loop's time, which doorbells and requests use.
+// Beyond it, the loop ignores that user's doorbells until the next window and then reads the pages as
+// they are: changes are seen late, never lost. Requests wait. A single user is not limited.
 const (
 	paceWindow = time.Millisecond
 	paceShare  = paceWindow / 4
@@ -25,20 +25,24 @@ const (
 	paceWake   = 5 * time.Microsecond // the kernel's cost of waking the loop
 )
 
-// account is the loop time that the doorbells of one user have used.
+// account is the loop time that one user has used. Only the loop uses it.
 type account struct {
 	clients int
-	window  uint64 // last window with a ring
+	window  uint64 // last window with a ring or request
 	rings   int    // in that window
 	spent   time.Duration
+
+	queues int // of its clients
+	adds   int // queues added since the heartbeat addsAt
+	addsAt uint64
 }
 
 // openAccount assigns a new client to the account of its user.
 func (l *Loop) openAccount(c *Client) {
-	if l.accounts[c.UID] == nil {
-		l.accounts[c.UID] = &account{window: l.window}
+	c.account = &c.inbox.account
+	if c.account.clients == 0 {
+		l.accounts++
 	}
-	c.account = l.accounts[c.UID]
 	c.account.clients++
 }
 
@@ -47,15 +51,18 @@ func (l *Loop) closeAccount(c *Client) {
 		return
 	}
 	if c.account.clients--; c.account.clients == 0 {
-		delete(l.accounts, c.UID)
+		l.accounts--
 	}
 	c.account = nil
 }
 
+// shared reports whether several users have clients.
+func (l *Loop) shared() bool { return l.accounts > 1 }
+
 // serveDoorbell reads the page of a client that rang, unless its user has used its share.
 func (l *Loop) serveDoorbell(now model.Time, c *Client) {
 	a := c.account
-	if len(l.accounts) == 1 {
+	if !l.shared() {
 		l.scan(now, c)
 		return
 	}
@@ -69,13 +76,18 @@ func (l *Loop) serveDoorbell(now model.Time, c *Client) {
 	a.spend(l.now().Sub(start))
 }
 
-// admit reports whether the loop serves a ring in a window, and counts it.
-func (a *account) admit(window uint64) bool {
+// within reports whether a user has not used its share in a window.
+func (a *account) within(window uint64) bool {
 	if passed := window - a.window; passed > 0 {
 		a.window, a.rings = window, 0
 		a.spent = max(0, a.spent-time.Duration(min(passed, 1<<20))*paceShare)
 	}
-	if a.spent >= paceShare && (a.rings >= paceFree || a.spent >= paceFreeTo) {
+	return a.spent < paceShare
+}
+
+// admit reports whether the loop serves a ring in a window, and counts it.
+func (a *account) admit(window uint64) bool {
+	if !a.within(window) && (a.rings >= paceFree || a.spent >= paceFreeTo) {
 		return false
 	}
 	a.rings++
@@ -97,7 +109,7 @@ func (l *Loop) charge(decision time.Duration) {
 func (l *Loop) throttle(c *Client) {
 	if l.rearm(c, unix.EPOLLET) {
 		l.throttled = append(l.throttled, c)
-		l.throttles++
+		l.throttles.Add(1)
 	}
 }
 

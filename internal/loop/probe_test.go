@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/policy"
@@ -34,14 +35,14 @@ func TestGuessBesideALongSlice(t *testing.T) {
 		t.Fatal(err)
 	}
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
-	hw, identity := &sessiontest.Hardware{Caps: caps}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	hw, identity := &sessiontest.Hardware{Caps: caps}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), User: identity.OnHost(os.Getuid())}
 	s, err := h.Attach(t.Context(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "a tiny slice", func() bool { return hw.Now().Slice == knobs.LowSlice })
 	look := func() (idle bool) {
-		if err := h.Observe(t.Context(), s.ID, false); err != nil {
+		if err := h.Observe(s.User, s.ID, false); err != nil {
 			t.Fatal(err)
 		}
 		err := h.Call(t.Context(), func() { idle = h.GuessedIdle(s.ID, 0) })

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +23,11 @@ func (l *Loop) join(c *Client) error {
 	if c.session.Ended() {
 		return errEnded
 	}
+	// Callers are authorised for the oldest client of a PID, and change all of them. The PID of a process
+	// that ended may be in use again before its client is removed.
+	if old := l.byPID[c.PID]; len(old) > 0 && old[0].User != c.User {
+		return errOldPID
+	}
 	now := l.now()
 	c.page.Heartbeat(now)
 	if c.bell >= 0 {
@@ -34,6 +38,7 @@ func (l *Loop) join(c *Client) error {
 		l.bells[int32(c.bell)] = c
 	}
 	l.clients[c.ID] = c
+	l.byPID[c.PID] = append(l.byPID[c.PID], c)
 	l.openAccount(c)
 	if c.policy != "" {
 		l.requestPolicy(c, c.policy)
@@ -62,6 +67,13 @@ func (l *Loop) remove(c *Client) {
 		c.bell = -1
 	}
 	delete(l.clients, c.ID)
+	if l.byPID[c.PID] = slices.DeleteFunc(l.byPID[c.PID], func(o *Client) bool { return o == c }); len(l.byPID[c.PID]) == 0 {
+		delete(l.byPID, c.PID)
+	}
+	for gpu := range c.loose {
+		l.loosen(now, c, gpu, false)
+	}
+	l.forgetOutsiders()
 	l.closeAccount(c)
 	c.page.Release()
 	l.dirty = true
@@ -94,22 +106,43 @@ func (l *Loop) scan(now model.Time, c *Client) {
 
 // follow updates a queue from its page slot; the caller updates the workers.
 func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
-	q.submitted = v.Submitted
+	if q.host != nil {
+		l.followFolded(now, c, q, v)
+		return
+	}
+	l.seeCopies(now, c, q, v)
+	if q.submitted != v.Submitted {
+		q.submitted = v.Submitted
+		c.touch()
+	}
 	if q.quiet {
 		l.gpus.worked(now, q, v.Worked(now))
 	}
+	waited := v.Waits != q.waits && !q.quiet
+	q.waits = v.Waits
 	if v.Transitions == q.transitions {
+		if waited && q.busy {
+			l.sawProgress(now, q, v, true)
+		}
 		return
 	}
-	fed := time.Duration(0)
+	var fed feed
 	at := seenAt(now, v)
 	if v.Transitions == q.transitions+1 && at != seenLate { // otherwise the busy period differs from the known one
-		fed = v.Fed(q.began)
+		fed = feedOf(v, q.began)
 	}
 	q.transitions, q.began = v.Transitions, at
+	c.touch()
+	q.own = v.Busy()
 	switch {
-	case v.Busy() != q.busy:
-		l.setBusy(now, c, q, v.Busy(), fed)
+	case q.own != q.busy && q.foldedBusy == 0:
+		// A wait that ended an idle queue's segment comes before its next one.
+		l.sawProgress(now, q, v, waited && v.Busy() || fed.submitted > 0)
+		l.setBusy(now, c, q, q.own, fed)
+		if q.busy && waited && v.FedNS >= v.ChangedNS {
+			l.sawProgress(now, q, v, true)
+		}
+		l.followSegments(c, q)
 		if q.busy && !q.quiet {
 			l.becameBusy = append(l.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
@@ -136,9 +169,10 @@ func (l *Loop) updateWorkers(c *Client) {
 	c.changed = c.changed[:0]
 }
 
-// setBusy marks a queue busy or idle; fed is as for engine.SetIdle. The caller updates the workers.
-func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed time.Duration) {
+// setBusy marks a queue busy or idle. The caller updates the workers.
+func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed feed) {
 	q.busy = busy
+	c.touch()
 	l.note(now, q)
 	if !busy && q.suspendedAt != 0 {
 		q.suspendedNS += now.Sub(q.suspendedAt)
@@ -147,7 +181,7 @@ func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed time.
 	if busy {
 		l.engine.SetBusy(now, q.id, true)
 	} else {
-		l.engine.SetIdle(now, q.id, fed)
+		l.engine.SetIdleAfter(now, q.id, fed.submitted, fed.waited)
 	}
 	l.dirty = true
 	if len(c.queues) > 1 {
@@ -158,7 +192,7 @@ func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed time.
 // addQueue adds a queue that a client announced, within limits: a client that floods its page gets
 // its queues over several heartbeats, or not at all.
 func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView) *queue {
-	if c.adds++; c.adds > addsPerTick || l.queueCount.Load() >= maxQueues {
+	if !l.mayAdd(c) {
 		return nil
 	}
 	if c.onGPU[v.Device] == 0 && len(c.onGPU) >= maxGPUs {
@@ -169,12 +203,24 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 		id: model.QueueID{Session: c.ID, Index: index}, device: v.Device, generation: v.Generation,
 		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
 	}
+	c.page.SetTell(int(index), 0) // of the slot's last queue
+	if host := l.hostFor(c, v.Device); host != nil {
+		l.fold(now, c, host, q)
+		return q
+	}
 	l.enter(now, c, q)
 	return q
 }
 
 // enter adds a queue to the engine; the caller updates the workers.
 func (l *Loop) enter(now model.Time, c *Client, q *queue) {
+	q.unproved = !l.proved(c, q.device)
+	q.owner, q.own = c, q.busy
+	c.touch()
+	if c.hosts[q.device] == nil {
+		c.hosts[q.device] = q
+	}
+	c.account.queues++
 	c.queues[q.id.Index] = q
 	c.onGPU[q.device]++
 	l.queueCount.Add(1)
@@ -187,11 +233,10 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
-	l.engine.AddQueue(now, model.Queue{
-		ID: q.id, PID: c.PID, Device: q.device, Hint: c.engineHint(l.effectiveHint(c, q)), Level: q.level, Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
-	})
-	if c.held {
-		l.engine.SetHeld(now, c.PID, true)
+	if q.unproved {
+		l.setUnproved(now, c, q)
+	} else {
+		l.compete(now, c, q)
 	}
 	switch {
 	case regroup:
@@ -205,15 +250,28 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 
 // removeQueue removes a queue; the caller updates the workers.
 func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
+	if q.host != nil {
+		l.unfold(now, c, q)
+		return
+	}
+	l.dissolve(now, c, q)
 	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
 	l.unquiet(now, c, q)
-	l.engine.RemoveQueue(now, q.id)
+	if !q.unproved {
+		l.leave(now, c, q)
+	}
 	l.gpus.leave(now, q)
 	if q.gate != nil {
 		_ = q.gate.Close()
 	}
+	c.touch()
+	c.setQueueHint(q, model.HintChange{})
 	delete(c.queues, q.id.Index)
 	l.dropBare(c, q)
+	c.account.queues--
+	if c.hosts[q.device] == q {
+		c.newHost(q.device)
+	}
 	if c.onGPU[q.device]--; c.onGPU[q.device] == 0 {
 		delete(c.onGPU, q.device)
 	}
@@ -231,11 +289,20 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 // deviceCapability returns what the drivers can do to a client on a device, and the reason for a
 // limit.
 func (l *Loop) deviceCapability(c *Client, gpu model.DeviceID) driver.Capability {
+	if why := c.off[gpu]; why != "" {
+		return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
+	}
 	if can, ok := c.caps[gpu]; ok {
 		return can
 	}
 	why, _ := c.session.Hardware().Why()
 	return driver.Capability{MaxLevel: model.LevelBlock, Reason: why}
+}
+
+// best returns the highest level that the drivers support for a client on a device.
+func (l *Loop) best(c *Client, gpu model.DeviceID) model.Level {
+	level, _ := l.deviceCapability(c, gpu).Resolve(model.LevelAuto)
+	return level
 }
 
 // setCaps applies the result of a probe.
@@ -244,6 +311,8 @@ func (l *Loop) setCaps(c *Client, caps map[model.DeviceID]driver.Capability) {
 		return
 	}
 	c.caps = caps
+	c.touch()
+	l.updateProof(c)
 	if c.Attached {
 		l.addAttached(c)
 	} else {
@@ -272,10 +341,14 @@ func (l *Loop) addAttached(c *Client) {
 // updateLevels resolves the level of every queue of a client.
 func (l *Loop) updateLevels(c *Client) {
 	now := l.now()
+	c.touch()
 	for _, q := range c.queues {
+		if q.host != nil {
+			continue
+		}
 		can := l.queueCapability(c, q)
 		q.level, _ = can.Resolve(c.hint.Level)
-		l.engine.SetLevel(now, q.id, q.level, can.Slices)
+		l.engine.SetLevel(now, q.id, q.level, l.best(c, q.device), can.Slices)
 	}
 	l.dirty = true
 }
@@ -296,19 +369,21 @@ func (l *Loop) apply(now model.Time, d model.Desired) {
 	c.markChanged(q.device)
 	was := q.want.Suspend != 0
 	q.want = d
+	c.touch()
 	if stop := d.Suspend != 0; q.guessed() && stop != was {
 		l.guesses = append(l.guesses, guessChange{c, q, stop})
 	} else {
 		l.accountSuspension(now, c, q, was)
 	}
 	if q.gate != nil {
-		_ = q.gate.Apply(context.Background(), l.gateState(c, q))
+		l.setGate(c, q)
 	}
 }
 
 // accountSuspension updates the account of a queue that was suspended or resumed.
 func (l *Loop) accountSuspension(now model.Time, c *Client, q *queue, was bool) {
 	l.note(now, q)
+	c.touch()
 	switch stop := q.want.Suspend != 0; {
 	case stop && !was && q.busy:
 		q.preemptions++
@@ -325,6 +400,9 @@ func (l *Loop) accountSuspension(now model.Time, c *Client, q *queue, was bool) 
 // a mode forces one level on all queues.
 func (l *Loop) gateState(c *Client, q *queue) model.Desired {
 	d := q.want
+	if c.off[q.device] != "" {
+		return model.Desired{Queue: d.Queue}
+	}
 	if d.Suspend > model.LevelBlock && l.queueCapability(c, q).MaxLevel < d.Suspend {
 		d.Suspend = model.LevelBlock
 	}
@@ -343,7 +421,7 @@ func (l *Loop) updateWorker(c *Client, gpu model.DeviceID) {
 	l.workerUpdates++
 	want, any, anyBusy := model.Desired{}, false, false
 	for _, q := range c.queues {
-		if q.device != gpu || anyBusy && !q.busy {
+		if q.device != gpu || q.host != nil || anyBusy && !q.busy {
 			continue
 		}
 		d := q.want
@@ -371,12 +449,9 @@ func (l *Loop) updateWorker(c *Client, gpu model.DeviceID) {
 	if w := c.session.Worker(gpu); w != nil {
 		stops, resumes := want.Suspend != 0, want.Suspend == 0 && c.sent[gpu].Suspend != 0
 		c.sent[gpu] = want
-		switch {
-		case stops:
-			w.Want(want, l.resumed[gpu]...)
-		case resumes && l.deciding:
-			l.resumed[gpu] = append(l.resumed[gpu], w.Want(want))
-		default:
+		if l.deciding && (stops || resumes) {
+			l.wish(c, gpu, w, want)
+		} else {
 			w.Want(want)
 		}
 	}

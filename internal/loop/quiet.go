@@ -31,7 +31,7 @@ func (l *Loop) beginQuiet(now model.Time) {
 			return
 		}
 		q := c.queues[id.Index]
-		if q == nil || q.quiet || q.gate == nil { // estimated queues have no doorbell
+		if q == nil || q.quiet || q.gate == nil || len(q.folded) > 0 { // estimated queues have no doorbell
 			return
 		}
 		v := c.page.Queue(int(id.Index))

@@ -74,7 +74,7 @@ func TestQuietEnds(t *testing.T) {
 	ctx, pid := context.Background(), os.Getpid()
 	hint := func(change func(*model.Hint)) func(h *sessiontest.Fixture) error {
 		return func(h *sessiontest.Fixture) error {
-			_, err := h.SetHint(ctx, pid, false, func(_ loop.ClientView, hint *model.Hint) error { change(hint); return nil })
+			_, err := h.SetHint(ctx, pid, false, func(hint *model.Hint) error { change(hint); return nil })
 			return err
 		}
 	}

@@ -3,7 +3,7 @@
 package loop
 
 import (
-	"context"
+	"maps"
 	"time"
 
 	"xsched/internal/model"
@@ -56,7 +56,7 @@ func (g gpuTimes) leave(now model.Time, q *queue) {
 
 // note updates the account of a queue and its device.
 func (g gpuTimes) note(now model.Time, q *queue) {
-	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.quiet)
+	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.quiet && !q.unproved)
 }
 
 // pause stops accounting for a queue whose client keeps the total from now on.
@@ -67,6 +67,7 @@ func (g gpuTimes) set(now model.Time, q *queue, active bool) {
 		return
 	}
 	t := g[q.device]
+	q.owner.touch()
 	if active {
 		q.use.since = now
 		if t.active++; t.active == 1 {
@@ -88,6 +89,7 @@ func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
 	more := min(max(0, total-q.worked), max(0, now.Sub(q.workedAt)))
 	q.worked, q.workedAt = q.worked+more, max(now, q.workedAt)
 	q.use.total += more
+	q.owner.touch()
 	g[q.device].use.total += more
 }
 
@@ -110,25 +112,12 @@ func (l *Loop) countPreemption(c *Client, q *queue) {
 	}
 	if q.stoppedBy == nil {
 		q.stoppedBy = map[int]uint64{}
+	} else if q.shared {
+		q.stoppedBy = maps.Clone(q.stoppedBy) // a snapshot has this one
 	}
+	q.shared = false
 	if _, known := q.stoppedBy[cause]; !known && cause > 0 && len(q.stoppedBy) >= maxCauses {
 		cause = ByOthers
 	}
 	q.stoppedBy[cause]++
-}
-
-// GPUTimes returns for how long at least one queue used each GPU.
-func (l *Loop) GPUTimes(ctx context.Context) (map[model.DeviceID]time.Duration, error) {
-	out := map[model.DeviceID]time.Duration{}
-	err := l.call(ctx, func() {
-		now := l.now()
-		l.sample(now)
-		for id, t := range l.gpus {
-			out[id] = t.use.upTo(now)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/wire"
 )
 
@@ -23,9 +24,11 @@ type QueueView struct {
 	Index       uint32
 	Generation  uint64
 	Stream      bool // a single stream, not a whole context
+	Folded      bool // beyond the user's limit: scheduled together with another queue of the process
 	Hint        model.Hint
 	Device      model.DeviceID
 	Busy        bool
+	Copies      bool // it has copies only
 	Level       model.Level
 	Reason      string
 	Route       string // mechanism of preemption at that level
@@ -52,43 +55,32 @@ type ClientView struct {
 	Queues            []QueueView
 	Caught            uint64 // hardware queues created while the client was suspended
 	Caps              map[model.DeviceID]driver.Capability
+	// Protections is what protection gains the process and costs others, by device.
+	Protections []policy.ProtectionStatus
 }
 
-// Clients returns all clients, oldest first.
-func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
-	var out []ClientView
-	err := l.call(ctx, func() {
-		now := l.now()
-		l.sample(now)
-		for _, c := range l.clients {
-			out = append(out, l.view(now, c))
-		}
-	})
-	slices.SortFunc(out, func(a, b ClientView) int { return int(int64(a.ID) - int64(b.ID)) })
-	return out, err
-}
-
-func (l *Loop) view(now model.Time, c *Client) ClientView {
+// view formats the state of a client, or of its copy in a snapshot.
+func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Held: c.held,
-		Counters: c.page.Counters(), Caps: maps.Clone(c.caps), Marked: c.requests.read, MarksLost: c.requests.lost,
+		Caps: maps.Clone(c.caps), Marked: c.requests.read, MarksLost: c.requests.lost,
 		Caught: c.session.Hardware().Caught(),
 	}
 	for _, q := range c.queues {
-		level, reason := l.inForce(c, q)
+		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
-			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Level: level, Reason: reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Copies: q.copies.Only, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
+		}
+		if q.host != nil {
+			qv.Folded, qv.Reason = true, "the user has too many queues: this one is scheduled together with others of its process"
 		}
 		qv.Route = l.route(c, q, level)
 		if q.suspendedAt != 0 {
-			qv.Suspended += now.Sub(q.suspendedAt)
+			qv.Suspended += max(0, now.Sub(q.suspendedAt))
 		}
-		qv.Ran, qv.StoppedBy = q.use.upTo(now), maps.Clone(q.stoppedBy)
-		if !c.Attached {
-			qv.Submitted = c.page.Queue(int(q.id.Index)).Submitted
-		}
+		qv.Ran, qv.StoppedBy = q.use.upTo(now), q.stoppedBy
 		qv.OwnSliceUS = c.session.Hardware().OwnSlice(q.device)
 		v.Queues = append(v.Queues, qv)
 	}
@@ -98,13 +90,16 @@ func (l *Loop) view(now model.Time, c *Client) ClientView {
 
 // inForce returns the level of a queue, and the reason if it is not the highest or not the requested
 // one. It is computed anew: the mode may override the hint, and the reason may have changed.
-func (l *Loop) inForce(c *Client, q *queue) (model.Level, string) {
+func (l *Loop) inForce(cfg *engine.Config, c *Client, q *queue) (model.Level, string) {
 	want := c.hint.Level
-	if cfg := l.engine.Config(); cfg.Mode == model.ModeLevel {
+	if cfg := cfg.On(q.device); cfg.Mode == model.ModeLevel {
 		want = cfg.ForceLevel
 	}
 	level, reason := l.queueCapability(c, q).Resolve(want)
 	switch {
+	case c.off[q.device] != "":
+	case q.unproved:
+		reason = unprovedReason
 	case c.Attached && level == model.LevelBlock:
 		reason = "the process has no shim that holds launches: level 1 has no effect"
 	case q.guessed() && level == model.LevelBlock:
@@ -125,11 +120,10 @@ func (l *Loop) route(c *Client, q *queue, level model.Level) string {
 func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error {
 	found, failed := false, error(nil)
 	err := l.call(ctx, func() {
-		for _, c := range l.clients {
-			if c.PID == pid {
-				found = true
-				failed = errors.Join(failed, f(c))
-			}
+		for _, c := range l.byPID[pid] {
+			found = true
+			failed = errors.Join(failed, f(c))
+			c.touch()
 		}
 	})
 	switch {
@@ -141,15 +135,18 @@ func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error
 	return failed
 }
 
-// SetHint changes the hint of a process. change receives a snapshot and may refuse. With raises, the
+// SetHint changes the hint of a process. change may refuse; it runs on the loop. With raises, the
 // caller is authorised to grant the priorities; they become the highest that the process may have.
-func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(v ClientView, hint *model.Hint) error) (model.Hint, error) {
+func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(hint *model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	err := l.edit(ctx, pid, func(c *Client) error {
 		now := l.now()
 		hint = c.hint
-		if err := change(l.view(now, c), &hint); err != nil {
+		if err := change(&hint); err != nil {
 			return err
+		}
+		if c.pins(&c.pinned, c.ceiling, hint) {
+			return ErrPinned
 		}
 		c.hint = hint
 		if raises {
@@ -177,7 +174,7 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 	err := l.edit(ctx, pid, func(c *Client) error {
 		now := l.now()
 		q := c.queues[index]
-		if q == nil {
+		if q == nil || q.host != nil {
 			return nil
 		}
 		found = true
@@ -186,7 +183,13 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 		if err := check(&hint); err != nil {
 			return err
 		}
-		q.set.Merge(&change)
+		if top, said := change.Top(); c.pins(&c.pinned, nil, hint) || c.pins(&q.pinned, nil, hint) ||
+			said && c.ceiling != nil && top > max(*c.ceiling, q.granted) {
+			return ErrPinned
+		}
+		set := q.set
+		set.Merge(&change)
+		c.setQueueHint(q, set)
 		if raises {
 			q.granted = top(&hint)
 		}
@@ -205,10 +208,22 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
 	return l.edit(ctx, pid, func(c *Client) error {
 		c.held = held
-		l.engine.SetHeld(l.now(), pid, held)
+		now := l.now()
+		l.engine.SetHeld(now, pid, held)
+		for _, q := range c.queues {
+			if q.unproved && q.host == nil {
+				l.setUnproved(now, c, q)
+			}
+		}
 		l.dirty = true
 		return nil
 	})
+}
+
+// Held reports whether a client is suspended by hand.
+func (l *Loop) Held(ctx context.Context, c *Client) (held bool, err error) {
+	err = l.call(ctx, func() { held = c.held })
+	return held, err
 }
 
 // Engine runs f with the engine on the loop, which then decides.
@@ -216,6 +231,7 @@ func (l *Loop) Engine(ctx context.Context, f func(e *engine.Engine)) error {
 	return l.call(ctx, func() {
 		l.sample(l.now())
 		f(l.engine)
+		l.publishConfig()
 		l.dirty = true
 	})
 }
@@ -232,6 +248,10 @@ type Stats struct {
 	Wakes, Rings, Decisions        uint64
 	BusyToDecision, Decision, Late *driver.Histogram
 	Waits                          *driver.Histogram
+	Snapshots                      uint64       // published to readers
+	Folded                         int          // queues beyond their user's limit
+	Throttled                      uint64       // doorbells ignored until the next window
+	Busy                           uint64       // requests refused because the user has too many
 	Heartbeat                      model.Time   // the last one
 	Engine                         engine.Stats // as of the last heartbeat
 }
@@ -242,7 +262,8 @@ func (l *Loop) Stats() Stats {
 		Queues: int(l.queueCount.Load()),
 		Wakes:  l.wakes.Load(), Rings: l.rings.Load(), Decisions: l.decisions.Load(),
 		BusyToDecision: &l.busyToDecision, Decision: &l.decision, Late: &l.late, Waits: &l.waits,
-		Heartbeat: model.Time(l.beat.Load()),
+		Heartbeat: model.Time(l.beat.Load()), Snapshots: l.snapshots.Load(),
+		Folded: int(l.folded.Load()), Throttled: l.throttles.Load(), Busy: l.refused.Load(),
 	}
 	if p := l.scheduling.Load(); p != nil {
 		st.Scheduling = *p

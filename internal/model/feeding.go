@@ -4,44 +4,53 @@ package model
 
 import "time"
 
-// Requests between these lengths are scheduled by how their program submits them.
-// A shorter one ends before a reaction takes effect; for a longer one it matters
-// little.
+// Class is how a program submits its requests.
+type Class int8
+
+// The classes. A launch-bound program submits kernel by kernel nearly until its request ends, so that
+// the device idles between kernels. A GPU-bound one submits and then waits for the device.
 const (
-	FedMin = time.Millisecond
-	FedMax = 8 * time.Millisecond
+	ClassUnknown Class = iota
+	ClassGPUBound
+	ClassLaunchBound
 )
 
-// fedEnough is how many similar requests in a row count as a pattern. Each change
-// of the estimate costs driver calls.
-const fedEnough = 3
-
-// Feeding estimates how a program submits work. A busy period is fed if the
-// program submitted kernel by kernel nearly until its end, so that the device had
-// little left to do once all was submitted.
-type Feeding struct {
-	// Length is close to the longest of the last fed busy periods, because a short
-	// one often comes between two long ones.
-	Length time.Duration
-	// InRow counts fed busy periods since the last one that was not, up to fedEnough.
-	InRow int8
-}
-
-// Learn adds a busy period of which the program submitted for the time fed; 0:
-// unknown.
-func (f *Feeding) Learn(fed, length time.Duration) {
-	switch {
-	case fed <= 0:
-	case length < FedMin:
-		f.Length -= f.Length / 4
-	case fed < length-length/4 || length >= FedMax:
-		*f = Feeding{}
-	default:
-		f.Length = max(f.Length-f.Length/4, length)
-		f.InRow = min(f.InRow+1, fedEnough)
+func (c Class) String() string {
+	switch c {
+	case ClassGPUBound:
+		return "GPU-bound"
+	case ClassLaunchBound:
+		return "launch-bound"
 	}
+	return "unknown"
 }
 
-// Expected reports that the next busy period is expected to be fed, and long enough
-// to matter.
-func (f Feeding) Expected() bool { return f.InRow >= fedEnough && f.Length >= FedMin }
+// NotWaited is the submission time of a busy period at whose end the device had no work left although no
+// thread waited: the request goes on.
+const NotWaited = time.Duration(-1)
+
+// Feeding is what policies know about how a program submits work.
+type Feeding struct {
+	Class Class
+	// Waits: a thread waits for the work that it submitted.
+	Waits bool
+	// Again: another wait is expected soon after the last one.
+	Again bool
+	// From StopAt on, and until StopUntil at most, lower queues delay the program. 0: not.
+	StopAt    Time
+	StopUntil Time
+	// CheckAt is when to look at the program's progress; 0: never.
+	CheckAt Time
+}
+
+// Stops reports whether lower queues should be stopped now, and when that ends or begins; Never: not
+// before something changes.
+func (f Feeding) Stops(now Time) (bool, Time) {
+	switch {
+	case f.StopAt == 0 || now >= f.StopUntil:
+		return false, Never
+	case now < f.StopAt:
+		return false, f.StopAt
+	}
+	return true, f.StopUntil
+}

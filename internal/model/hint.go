@@ -52,6 +52,15 @@ type Hint struct {
 
 	// Nice is the CPU nice value of the process. The daemon reads it from the system.
 	Nice int
+	// Cap limits what the other fields may achieve. Only the daemon sets it.
+	Cap Cap `json:",omitzero"`
+}
+
+// Cap is the administrator's limit of a user. It bounds the rank that follows from any hint, not a
+// single hint.
+type Cap struct {
+	On       bool     // false: no limit
+	Priority Priority // highest rank that may count against other users
 }
 
 // SLO is a latency target: Percentile percent of the requests finish within Latency.
@@ -106,6 +115,8 @@ func (h *Hint) Check() error {
 	switch {
 	case h.Nice < NiceMin || h.Nice > NiceMax:
 		return &RangeError{fmt.Sprintf("nice %d is out of range", h.Nice), fmt.Sprintf("%d to %d", NiceMin, NiceMax)}
+	case h.Cap.Priority < PriorityNever || h.Cap.Priority > PriorityMax:
+		return &RangeError{fmt.Sprintf("cap %d is out of range", h.Cap.Priority), fmt.Sprintf("%d to %d", PriorityNever, PriorityMax)}
 	case len(h.Gang) > GangNameMax:
 		return &RangeError{fmt.Sprintf("gang has %d bytes", len(h.Gang)), fmt.Sprintf("up to %d", GangNameMax)}
 	}

@@ -332,6 +332,16 @@ func (c *HintChange) Merge(other *HintChange) {
 	c.said |= other.said
 }
 
+// Pin adds other to c, except for priorities. The value 0 removes a field from c.
+func (c *HintChange) Pin(other *HintChange) {
+	c.Merge(other)
+	for i := range hintFields {
+		if f := &hintFields[i]; f.Priority || f.Value(&c.hint) == (HintValue{}) {
+			c.said &^= 1 << i
+		}
+	}
+}
+
 // Without returns c less the fields that newer changes with respect to old.
 func (c *HintChange) Without(old, newer *HintChange) HintChange {
 	out := *c

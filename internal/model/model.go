@@ -80,12 +80,16 @@ const (
 
 // Queue is what is known about one schedulable queue.
 type Queue struct {
-	ID     QueueID  `json:"id"`
-	PID    int      `json:"pid"`
+	ID  QueueID `json:"id"`
+	PID int     `json:"pid"`
+	// User owns the process. Hint.Cap limits what a queue may do to those of other users.
+	User   string   `json:"user,omitempty"`
 	Device DeviceID `json:"device"`
 	Hint   Hint     `json:"hint"`
 	// Level is the one in force: Hint.Level resolved against what the device supports.
 	Level Level `json:"level"`
+	// Best is the highest level that the device supports; 0: the same as Level.
+	Best Level `json:"best,omitempty"`
 	// Slices: the device has hardware timeslices for this queue.
 	Slices bool `json:"slices,omitempty"`
 
@@ -93,7 +97,7 @@ type Queue struct {
 	ChangedAt Time `json:"changed_at,omitempty"` // when Busy last changed
 	Guessed   bool `json:"guessed,omitempty"`    // Busy is an estimate: nothing reports when the queue has work
 	// Feeding is how its program submits work.
-	Feeding Feeding `json:"feeding,omitzero"`
+	Feeding Feeding `json:"-"`
 	// Held: suspended by hand (xsched suspend PID); no policy may run it.
 	Held bool `json:"held,omitempty"`
 

@@ -36,22 +36,16 @@ func (CFS) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time
 
 // cfsSlice is the slice of the lightest queue.
 func cfsSlice(v *View) time.Duration {
-	sum, least := 0, 0
+	sum := 0
 	for i := range v.Queues {
-		q := &v.Queues[i]
-		if !q.Eligible() {
-			continue
-		}
-		w := cfsWeight(q)
-		sum += w
-		if least == 0 || w < least {
-			least = w
+		if q := &v.Queues[i]; q.Eligible() {
+			sum += cfsWeight(q)
 		}
 	}
 	if sum == 0 {
 		return cfsLeast
 	}
-	return max(cfsLeast, cfsRound*time.Duration(least)/time.Duration(sum))
+	return max(cfsLeast, cfsRound*time.Duration(v.lightest(cfsWeight))/time.Duration(sum))
 }
 
 // niceWeights are 100 at nice 0 and a quarter more for each step towards -20.
@@ -63,8 +57,13 @@ var niceWeights = func() (w [model.NiceMax - model.NiceMin + 1]int) {
 }()
 
 func cfsWeight(q *Queue) int {
-	if h := &q.Hint; h.Utilization == 0 && h.Nice != 0 {
-		return niceWeights[min(max(h.Nice, model.NiceMin), model.NiceMax)-model.NiceMin]
+	h := &q.Hint
+	nice := niceWeights[min(max(h.Nice, model.NiceMin), model.NiceMax)-model.NiceMin]
+	switch {
+	case h.Utilization == 0 && h.Nice != 0:
+		return nice
+	case q.Contested && h.Nice > 0:
+		return min(nice, utilization(q)) // a share does not lift a nice value
 	}
 	return utilization(q)
 }

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"time"
 
 	"xsched/internal/model"
@@ -120,17 +121,11 @@ func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, mo
 // lightest gives way, down to UsefulSlice: all others wait for a long slice.
 // Every slice pays for one switch, so slices have the ratio of the shares.
 func (v *View) shareOut(w weight, least, most time.Duration) model.Plan {
-	low, high := 0, 0
+	low, high := v.lightest(w), 0
 	for i := range v.Queues {
-		q := &v.Queues[i]
-		if !q.Eligible() { // a gang that waits elsewhere counts, to keep slices stable
-			continue
+		if q := &v.Queues[i]; q.Eligible() { // a gang that waits elsewhere counts, to keep slices stable
+			high = max(high, w(q))
 		}
-		x := w(q)
-		if low == 0 || x < low {
-			low = x
-		}
-		high = max(high, x)
 	}
 	unit := float64(least) / model.UtilizationMax // slice of weight 1
 	if low > 0 {
@@ -142,6 +137,27 @@ func (v *View) shareOut(w weight, least, most time.Duration) model.Plan {
 		plan[i] = model.Verdict{Run: true, Slice: max(slice, UsefulSlice)}
 	}
 	return plan
+}
+
+// lightest returns the smallest weight; 0: there is none. A queue beside a rival
+// does not count if any other does: a small share must not stretch the slices of
+// other users.
+func (v *View) lightest(w weight) int {
+	low, own := 0, 0
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		if !q.Eligible() {
+			continue
+		}
+		least := &low
+		if q.Rivalled {
+			least = &own
+		}
+		if x := w(q); *least == 0 || x < *least {
+			*least = x
+		}
+	}
+	return cmp.Or(low, own)
 }
 
 // shareOutByProcess gives every queue the slice of its process. Queues of one

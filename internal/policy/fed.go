@@ -3,40 +3,109 @@
 package policy
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
 )
 
-// A request that is submitted kernel by kernel leaves the device empty between
-// kernels. The hardware then switches to the low with the tiny slice, and the
-// next kernel pays for the switch back (docs/platforms has the
-// figures). Beside such a high, lows keep the driver's slice and are suspended
-// when it begins. The suspend takes effect while the program still submits, so
-// it costs the high nothing, and nothing comes between its kernels afterwards.
+// A launch-bound program submits kernel by kernel and leaves the device empty
+// between kernels. Beside a low with a tiny slice, each gap costs two switches, and
+// the next kernel pays for one of them. Beside a low with the driver's slice, the
+// kernels run in batches, which costs the program nothing while it submits: it does
+// not wait for them. It does at the end. There the last batch would wait for the
+// low's slice.
 //
-// A suspend and a resume cost the low more than two switches. A request shorter
-// than model.FedMin ends before a suspend takes effect. For one of model.FedMax
-// or more the switches cost a few percent.
+// So lows keep the driver's slice beside such a high, and are suspended shortly
+// before its program is expected to wait (model.Segments), until the wait ends.
+// docs/strategies.md has the comparison with other strategies.
 
-// fedHold is how long a low stays suspended after such a request: a program that
-// reads a value back in the middle of a request continues at once.
-const fedHold = 200 * time.Microsecond
+// Strategy is what HPF does beside launch-bound highs. It is no option of the
+// daemon: tests and the simulator compare strategies.
+type Strategy string
 
-// fedUntil is until when to avoid slices beside the queues of [from, end),
-// because all of them submit kernel by kernel. now: not at all. Never: until
-// something changes.
-func (v *View) fedUntil(now model.Time, from, end int) model.Time {
-	until := model.Never
+// The strategies.
+const (
+	JustInTime   Strategy = ""             // suspend lows shortly before the wait
+	TinySlices   Strategy = "tiny"         // as beside other highs
+	MediumSlices Strategy = "medium"       // UsefulSlice
+	NativeSlices Strategy = "native"       // the driver's own
+	StopAtWait   Strategy = "wait"         // suspend lows when the wait begins
+	WholeRequest Strategy = "whole"        // suspend lows when the request begins
+	TinyInTime   Strategy = "tiny-in-time" // as JustInTime, but a tiny slice instead of a suspension
+)
+
+// Strategies lists them, the default first.
+var Strategies = []Strategy{JustInTime, TinySlices, MediumSlices, NativeSlices, StopAtWait, WholeRequest, TinyInTime}
+
+// Check refuses an unknown strategy.
+func (s Strategy) Check() error {
+	if !slices.Contains(Strategies, s) {
+		return fmt.Errorf("unknown strategy %q for launch-bound requests: known are %q", string(s), Strategies)
+	}
+	return nil
+}
+
+// fedHigh reports that all queues of [from, end) that may run are launch-bound.
+func (v *View) fedHigh(from, end int) bool {
+	return v.next(from, end, func(q *Queue) bool { return q.Admitted && q.Feeding.Class != model.ClassLaunchBound }) < 0
+}
+
+// fedStop reports whether lows have to give way to a launch-bound high of
+// [from, end) now, and when to ask again.
+func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Time) {
+	wake = model.Never
 	for i := from; i < end; i++ {
 		q := &v.Queues[i]
-		switch {
-		case !q.Admitted:
-		case !q.Feeding.Expected():
-			return now
-		case q.Busy:
-			until = min(until, q.ChangedAt.Add(model.FedMax)) // a longer request does not qualify
+		if !q.Admitted {
+			continue
+		}
+		s, at := v.fedStops(now, q)
+		stop, wake = stop || s, min(wake, at)
+		if at = q.Feeding.CheckAt; at > now {
+			wake = min(wake, at)
 		}
 	}
-	return max(until, now)
+	return stop, wake
+}
+
+func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
+	hold := model.FedHold
+	switch v.Knobs.LaunchBound {
+	case MediumSlices, NativeSlices, TinySlices:
+		return false, model.Never
+	case StopAtWait:
+		if q.Ready && q.Feeding.Waits {
+			return true, model.Never
+		}
+		return false, model.Never
+	case WholeRequest:
+		if q.Ready {
+			return true, model.Never
+		}
+	case JustInTime, TinyInTime:
+		if q.Ready {
+			return q.Feeding.Stops(now)
+		}
+		if !q.Feeding.Again {
+			hold = 0
+		}
+	}
+	// A program that reads a value back in the middle of a request continues at once.
+	if free := q.ChangedAt.Add(hold); free > now && q.ChangedAt != 0 {
+		return true, free
+	}
+	return false, model.Never
+}
+
+// fedSlice is the slice of the active low beside launch-bound highs.
+func (v *View) fedSlice(stop bool) time.Duration {
+	switch {
+	case v.Knobs.LaunchBound == MediumSlices:
+		return UsefulSlice
+	case v.Knobs.LaunchBound == TinyInTime && stop:
+		return v.Knobs.LowSlice
+	}
+	return 0
 }

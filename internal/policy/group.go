@@ -11,6 +11,8 @@ type Group struct {
 	Members []int
 	// Led: another device decides whether the group runs, and Run is its answer.
 	Led, Run bool
+	// Split: its members compete one by one, because a queue of another user does.
+	Split bool
 }
 
 // applyGroups changes a plan so that all members of a group run, or none.
@@ -23,6 +25,9 @@ func applyGroups(v *View, plan model.Plan, g *grant) {
 	runs := make([]bool, len(v.Groups))
 	for k := range v.Groups {
 		group := &v.Groups[k]
+		if group.Split {
+			continue
+		}
 		if group.Led {
 			runs[k] = group.Run
 			continue
@@ -46,7 +51,7 @@ func applyGroups(v *View, plan model.Plan, g *grant) {
 		}
 	}
 	for k := range v.Groups {
-		if group := &v.Groups[k]; group.Led && group.Run {
+		if group := &v.Groups[k]; group.Led && group.Run && !group.Split {
 			v.pin(plan, group, exempt)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 //
 // Without slices the active low is suspended while a high has work and for Hold
 // after that, so that the next kernel of the high does not pay for another
-// suspend. The same serves requests that are submitted kernel by kernel (fed.go).
+// suspend. Beside launch-bound highs another rule applies (fed.go).
 //
 // Where all queues have one priority, none is suspended. Equals at or above the
 // default priority keep the driver's slices: longer ones would save up to 8 % of
@@ -32,6 +32,9 @@ type HPF struct{}
 
 // Decide implements Policy.
 func (HPF) Decide(now model.Time, v *View, s *turn) (model.Plan, model.Time) {
+	if v.sharesNatively() {
+		return hpf{high: v.Knobs.NativeSlice, low: v.Knobs.NativeSlice}.decide(now, v, s)
+	}
 	return hpf{high: v.Knobs.HighSlice, low: v.Knobs.LowSlice}.decide(now, v, s)
 }
 
@@ -66,15 +69,19 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		highs.Slice = min(h.high, v.Knobs.PeerSlice) // else the second waits for all the work of the first
 	}
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
-	hold, fedUntil := max(h.lull, v.Knobs.Hold), model.Never
-	if sliced && v.CanSuspend && !h.beside() {
-		if fedUntil = v.fedUntil(now, high, highEnd); fedUntil > now {
-			sliced, hold = false, min(hold, fedHold)
-		}
+	beside, fedWake := h.beside(), model.Never
+	fedNow := false // lows give way to a launch-bound high
+	if fed := sliced && !beside && v.CanSuspend && v.Knobs.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
+		beside = true
+		fedNow, fedWake = v.fedStop(now, high, highEnd)
+		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
 	}
 	// Suspended lows already have their slice, so that a turn sets none.
 	lows := model.Verdict{Limit: true}
-	if sliced {
+	switch {
+	case beside && !h.beside():
+		lows.Slice = v.fedSlice(fedNow)
+	case sliced:
 		lows.Slice = h.low
 	}
 	if !v.CanSuspend {
@@ -87,18 +94,21 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	plan := v.all(lows)
 	fill(plan[:highEnd], highs)
 	if !v.CanSuspend {
-		return plan, model.Never
+		return plan, fedWake
+	}
+	if fedNow && v.Knobs.LaunchBound != TinyInTime {
+		return plan, fedWake
 	}
 
 	// While a high works, only a low that the hardware leaves by itself may run.
 	cur := v.running(low)
-	from, free := ready, highFreeAt(now, v, high, highEnd, hold)
-	if h.beside() || free != model.Never && cur >= 0 && !(sliced && v.Queues[cur].Slices) {
+	from, free := ready, highFreeAt(now, v, high, highEnd, max(h.lull, v.Knobs.Hold))
+	if beside || free != model.Never && cur >= 0 && !(sliced && v.Queues[cur].Slices) {
 		free = now // a low that must not run beside the high runs already
 	}
 	if free > now {
 		if !sliced {
-			return plan, min(free, fedUntil)
+			return plan, free
 		}
 		from = readySliced
 		if best := v.next(low, n, ready); v.next(0, n, unsliced) < 0 {
@@ -111,7 +121,8 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	if cur < 0 {
 		cut = v.cutShort(t, low, from)
 	}
-	active, wake := h.active(now, v, t, low, from, free > now, cut)
+	active, wake := active(now, v, t, low, from, free > now, beside, cut)
+	wake = min(wake, fedWake)
 	if free > now {
 		if !v.Queues[active].Slices {
 			return plan, free
@@ -139,16 +150,16 @@ func (v *View) cutShort(t turn, low int, from func(*Queue) bool) int {
 	if t.queue == (model.QueueID{}) || i < low {
 		return -1
 	}
-	if q := &v.Queues[i]; !from(q) || q.Progressing || t.used(q) >= v.Knobs.Quantum {
+	if q := &v.Queues[i]; !from(q) || q.Progressing || t.used(q) >= v.equalTurn(v.classStart(i), from) {
 		return -1
 	}
 	return i
 }
 
 // active picks the one low of those in from that may run, and when to ask again.
-// With sliced, only one with slices qualifies. cut is the queue whose turn was
-// cut short, or -1.
-func (h hpf) active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sliced bool, cut int) (int, model.Time) {
+// With sliced, only one with slices qualifies. beside: it progresses beside a high
+// that works. cut is the queue whose turn was cut short, or -1.
+func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sliced, beside bool, cut int) (int, model.Time) {
 	cur := v.running(low)
 	if cut >= 0 {
 		cur = cut
@@ -174,10 +185,11 @@ func (h hpf) active(now model.Time, v *View, t turn, low int, from func(*Queue) 
 	}
 	// best has the rank of cur, or is cur. Is it another queue's turn?
 	end := v.classEnd(cur)
-	if !v.several(best, end, 1, from) || !h.beside() && v.next(0, low, ready) >= 0 {
+	if !v.several(best, end, 1, from) || !beside && v.next(0, low, ready) >= 0 {
 		return cur, model.Never // alone, or a high works: a turn would be of no use
 	}
-	if left := v.Knobs.Quantum - t.used(q); left > 0 {
+	length := v.equalTurn(best, from)
+	if left := length - t.used(q); left > 0 {
 		return cur, now.Add(left)
 	}
 	others := v.others(cur, from)
@@ -185,14 +197,14 @@ func (h hpf) active(now model.Time, v *View, t turn, low int, from func(*Queue) 
 		return cur, model.Never
 	}
 	i, _ := hpfTurn(now, v, others, best)
-	return i, now.Add(v.Knobs.Quantum)
+	return i, now.Add(length)
 }
 
 // hpfTurn gives the turn to the longest waiting queue of the class that begins
 // at best, its first queue in from.
 func hpfTurn(now model.Time, v *View, from func(*Queue) bool, best int) (int, model.Time) {
 	next, n := best, 0
-	for i := best; i < v.classEnd(best); i++ {
+	for i, end := best, v.classEnd(best); i < end; i++ {
 		if q := &v.Queues[i]; from(q) {
 			n++
 			if q.WaitSince < v.Queues[next].WaitSince {
@@ -203,7 +215,32 @@ func hpfTurn(now model.Time, v *View, from func(*Queue) bool, best int) (int, mo
 	if n < 2 {
 		return next, model.Never
 	}
-	return next, now.Add(v.Knobs.Quantum)
+	return next, now.Add(v.equalTurn(best, from))
+}
+
+const (
+	// roundTime is the longest round of equal queues that shorter turns preserve.
+	roundTime = 500 * time.Millisecond
+	// mostShorter bounds how much shorter a turn gets. At a fifth of the default
+	// quantum, a turn's suspend and resume cost almost 10 %.
+	mostShorter = 5
+)
+
+// equalTurn returns the length of a turn in the class that begins at first: the
+// quantum, or less if many processes with a queue in from share the round. Queues
+// of one process count once: they are adjacent and mostly run together.
+func (v *View) equalTurn(first int, from func(*Queue) bool) time.Duration {
+	most := int(roundTime / max(1, v.Knobs.Quantum)) // processes with a full quantum
+	n, last := 0, -1
+	for i, end := first, v.classEnd(first); i < end; i++ {
+		if q := &v.Queues[i]; q.Process != last && from(q) {
+			n, last = n+1, q.Process
+		}
+	}
+	if n <= max(1, most) {
+		return v.Knobs.Quantum
+	}
+	return max(roundTime/time.Duration(n), v.Knobs.Quantum/mostShorter)
 }
 
 // highFreeAt returns when the high class will have been idle for a hold: at most

@@ -10,7 +10,8 @@
 // A new policy is one file with a type that has a Decide method, one line in
 // registry.go and one page in docs/policies. Its state is a separate type, the
 // last parameter of Decide. The scheduler applies the starvation
-// bound (starve.go) and group scheduling (group.go) to every policy.
+// bound (starve.go) and group scheduling (group.go) to every policy, and the
+// engine the limits of users (cap.go).
 package policy
 
 import (
@@ -74,6 +75,8 @@ type Knobs struct {
 	Window time.Duration
 	// Boost is the interval at which MLFQ forgets what it has learnt.
 	Boost time.Duration
+	// LaunchBound is the strategy beside launch-bound requests.
+	LaunchBound Strategy `json:",omitempty"`
 }
 
 // DefaultKnobs returns the defaults.

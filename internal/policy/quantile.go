@@ -49,13 +49,21 @@ func (h *quantile) add(d, target time.Duration, p float64) {
 
 // value estimates percentile p: at least its value, and at most a bucket above it.
 func (h *quantile) value(p float64) time.Duration {
+	if i := h.bucketOf(p); i >= 0 {
+		return edge(i + 1)
+	}
+	return 0
+}
+
+// bucketOf returns the bucket of percentile p, -1 without samples.
+func (h *quantile) bucketOf(p float64) int {
 	rest := h.total * (100 - p) / 100
 	for i := len(h.weight) - 1; i >= 0; i-- {
 		if rest -= float64(h.weight[i]); rest < 0 {
-			return edge(i + 1)
+			return i
 		}
 	}
-	return 0
+	return -1
 }
 
 // missed is the part of the samples above the target.

@@ -44,6 +44,18 @@ func (s *Scheduler) Name() string { return s.name }
 // NewState returns the state of a new device.
 func (s *Scheduler) NewState() *State { return &State{policy: s.policy.newState()} }
 
+// Protects reports that the policy runs higher queues before all lower ones.
+func (s *Scheduler) Protects() bool {
+	_, ok := s.policy.impl.(protector)
+	return ok
+}
+
+// protector is a policy that runs higher queues before all lower ones.
+type protector interface{ protects() }
+
+func (HPF) protects() {}
+func (SLO) protects() {}
+
 // Rank is the rank of a queue under this policy.
 func (s *Scheduler) Rank(q *model.Queue, process model.Priority) model.Priority {
 	if s.ranker == nil {
@@ -62,6 +74,11 @@ func (s *Scheduler) Decide(now model.Time, v *View, st *State) (model.Plan, mode
 	wake = min(wake, st.grant.apply(now, v, plan))
 	if len(v.Groups) > 0 && v.CanSuspend {
 		applyGroups(v, plan, &st.grant)
+	}
+	for i := 0; v.AnyCopying && i < len(plan); i++ {
+		if v.Queues[i].Copying {
+			plan[i] = model.Verdict{Run: true}
+		}
 	}
 	return plan, wake
 }

@@ -147,7 +147,7 @@ const (
 // SLOs appends the status of the latency targets of a device.
 func (s *Scheduler) SLOs(v *View, st *State, device model.DeviceID, out []SLOStatus) []SLOStatus {
 	control, _ := st.policy.(*sloState)
-	for _, service := range v.Services {
+	for _, service := range slices.Concat(v.Services, v.Overruled) {
 		status := SLOStatus{
 			PID: service.PID, Device: device, Target: service.Target, Requests: service.all.samples,
 			Estimate: service.all.value(service.Target.P()), Missed: service.all.missed(),
@@ -168,6 +168,8 @@ func judge(v *View, s *Service, control *sloState, estimate time.Duration) (SLOS
 	switch {
 	case s.all.samples < enough:
 		return SLOLearning, fmt.Sprintf("%d of %d requests seen", s.all.samples, enough)
+	case misses && slices.Contains(v.Overruled, s):
+		return SLOAtRisk, "the limit of its user: the target does not count against other users"
 	case misses && control == nil:
 		return SLOAtRisk, "the policy in force ignores latency targets"
 	case misses && !v.CanSuspend:

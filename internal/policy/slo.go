@@ -128,10 +128,10 @@ func (SLO) Decide(now model.Time, v *View, s *sloState) (model.Plan, model.Time)
 // reports whether there were any.
 func (s *sloState) observe(v *View) bool {
 	if len(v.Services) == 0 {
-		s.services = nil
+		s.services, s.since = nil, 0 // the next services begin anew
 		return false
 	}
-	finished, known := false, s.services
+	finished, kept, known := false, false, s.services
 	s.services = make(map[int]*sloService, len(v.Services))
 	for _, service := range v.Services {
 		m := known[service.PID]
@@ -148,6 +148,10 @@ func (s *sloState) observe(v *View) bool {
 			}
 		}
 		s.services[service.PID] = m
+		kept = kept || known[service.PID] != nil
+	}
+	if !kept {
+		s.since = 0 // the room is that of services which no longer count
 	}
 	return finished
 }

@@ -82,9 +82,9 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 		if q.Progressing {
 			u.round += q.Slice
 		}
-		if q.Eligible() {
-			u.least = min(u.least, utilization(q))
-		}
+	}
+	if least := v.lightest(utilization); least > 0 {
+		u.least = least
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]

@@ -18,10 +18,14 @@ type View struct {
 	Queues []Queue
 	// Groups are the queues that run and stop together.
 	Groups []Group
-	// Services are the processes with a latency target.
-	Services []*Service
+	// Services are the processes with a latency target, and Overruled those
+	// whose target does not count.
+	Services, Overruled []*Service
 	// Processes is how many distinct values Queue.Process has.
 	Processes int
+
+	// AnyCopying: a queue may be Copying.
+	AnyCopying bool
 
 	// CanSuspend is false while only timeslices may be used.
 	CanSuspend bool
@@ -46,6 +50,19 @@ type Queue struct {
 	// Active is the total time in which the queue was progressing, and
 	// ActiveAtStart its value when the queue was last allowed to run.
 	Active, ActiveAtStart time.Duration
+
+	// Claim is the rank before the cap of its user.
+	Claim model.Priority
+	// Rivalled: the cap of its user does not exceed the rank of a queue of another
+	// user. Contested: such a queue has work.
+	Rivalled, Contested bool
+
+	// Copying: it has copies only, which compete with nobody. It is not admitted,
+	// but runs whatever the policy says.
+	Copying bool
+	// Native: protection gains its process nothing, so it shares the device as the
+	// driver would.
+	Native bool
 
 	Process int // dense index of its process on this device
 	Group   int // index into View.Groups, -1: none
@@ -109,6 +126,12 @@ func (v *View) find(id model.QueueID) int {
 func (v *View) classEnd(i int) int {
 	rank := v.Queues[i].Rank
 	return i + sort.Search(len(v.Queues)-i, func(k int) bool { return v.Queues[i+k].Rank != rank })
+}
+
+// classStart returns the first queue of the rank of queue i.
+func (v *View) classStart(i int) int {
+	rank := v.Queues[i].Rank
+	return sort.Search(i, func(k int) bool { return v.Queues[k].Rank <= rank })
 }
 
 // running returns the queue in [from, n) that is allowed to run now, a ready one

@@ -249,6 +249,14 @@ func (l *Log) checkpoint(now model.Time) {
 	cfg := l.engine.Config()
 	put(engine.Event{Kind: engine.EventPolicy, Name: cfg.Policy}, "")
 	put(engine.Event{Kind: engine.EventMode, Name: string(cfg.Mode), Level: cfg.ForceLevel}, "")
+	for _, id := range slices.Sorted(maps.Keys(cfg.Devices)) {
+		if s := cfg.Devices[id]; s.Policy != "" {
+			put(engine.Event{Kind: engine.EventPolicy, Device: id, Name: s.Policy}, "")
+		}
+		if s := cfg.Devices[id]; s.Mode != "" {
+			put(engine.Event{Kind: engine.EventMode, Device: id, Name: string(s.Mode), Level: s.ForceLevel}, "")
+		}
+	}
 	if cfg.Quantum > 0 {
 		put(engine.Event{Kind: engine.EventQuantum, Length: cfg.Quantum}, "")
 	}

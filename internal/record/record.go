@@ -57,6 +57,7 @@ const (
 	maxTime  = model.Time(1 << 60) // decades: sums of two do not overflow
 	maxSlice = time.Duration(1 << 40)
 	maxLimit = 1 << 30
+	maxUser  = 4096 // bytes of a user's name
 )
 
 func within[T ~int | ~int8 | ~int64](v, most T) bool { return v >= 0 && v <= most }
@@ -64,7 +65,11 @@ func within[T ~int | ~int8 | ~int64](v, most T) bool { return v >= 0 && v <= mos
 // check refuses an event that the engine could not have emitted. Fields that the kind does not
 // use are not checked, because Engine.Do ignores them.
 func check(ev *engine.Event) error {
-	ok := within(ev.At, maxTime) && within(ev.Length, time.Duration(maxTime)) && within(ev.Level, model.LevelInterrupt) &&
+	length := ev.Length
+	if ev.Kind == engine.EventBusy && length == model.NotWaited {
+		length = 0
+	}
+	ok := within(ev.At, maxTime) && within(length, time.Duration(maxTime)) && within(ev.Tail, time.Duration(maxTime)) && within(ev.Level, model.LevelInterrupt) && within(ev.Best, model.LevelInterrupt) &&
 		within(ev.PID, 1<<31-1) && ev.Wake >= 0
 	switch ev.Kind {
 	case engine.EventAdd:
@@ -73,8 +78,8 @@ func check(ev *engine.Event) error {
 			return fmt.Errorf("%w: event without its queue", ErrCorrupt)
 		}
 		ev.ID, ev.PID = q.ID, q.PID
-		ok = ok && within(q.PID, 1<<31-1) && within(q.Level, model.LevelInterrupt) && within(q.ChangedAt, maxTime) &&
-			within(q.Feeding.Length, maxSlice) && within(q.Feeding.InRow, 127) && q.Hint.Check() == nil
+		ok = ok && within(q.PID, 1<<31-1) && within(q.Level, model.LevelInterrupt) && within(q.Best, model.LevelInterrupt) && len(q.User) <= maxUser && within(q.ChangedAt, maxTime) &&
+			q.Hint.Check() == nil
 	case engine.EventHint, engine.EventQueueHint:
 		ok = ok && ev.Hint != nil && ev.Hint.Check() == nil
 	case engine.EventQuantum:

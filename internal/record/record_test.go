@@ -77,6 +77,7 @@ func (s *life) step(pick func(n int) int) {
 	if pick(4) == 0 {
 		hint.Gang = fmt.Sprint("gang", pick(2))
 	}
+	hint.Cap = model.Cap{On: hint.Utilization%2 == 0, Priority: hint.Priority}
 	anyID := func() model.QueueID {
 		if len(s.ids) == 0 {
 			return model.QueueID{Session: 99}
@@ -88,7 +89,7 @@ func (s *life) step(pick func(n int) int) {
 		id := model.QueueID{Session: model.SessionID(1 + pick(6)), Index: uint32(pick(3))}
 		s.ids = append(s.ids, id)
 		s.e.AddQueue(s.now, model.Queue{
-			ID: id, PID: 100 + int(id.Session), Device: model.DeviceID(1 + pick(2)), Hint: hint, Level: model.Level(1 + pick(3)),
+			ID: id, PID: 100 + int(id.Session), User: fmt.Sprint(id.Session % 2), Best: model.Level(pick(4)), Device: model.DeviceID(1 + pick(2)), Hint: hint, Level: model.Level(1 + pick(3)),
 			Slices: pick(3) > 0, Busy: pick(2) == 0,
 		})
 	case 1:
@@ -100,7 +101,7 @@ func (s *life) step(pick func(n int) int) {
 	case 4:
 		s.e.SetHeld(s.now, 101+pick(6), pick(2) == 0)
 	case 5:
-		s.e.SetLevel(s.now, anyID(), model.Level(1+pick(3)), pick(2) == 0)
+		s.e.SetLevel(s.now, anyID(), model.Level(1+pick(3)), model.Level(pick(4)), pick(2) == 0)
 	case 6:
 		_ = s.e.SetPolicy([]string{"HPF", "FIFO"}[pick(2)])
 	case 7:
@@ -222,8 +223,8 @@ func TestRoundTrip(t *testing.T) {
 // recorded is a queue without derived fields.
 func recorded(q *model.Queue) *model.Queue {
 	return &model.Queue{
-		ID: q.ID, PID: q.PID, Device: q.Device, Hint: q.Hint, Level: q.Level, Slices: q.Slices, Busy: q.Busy, ChangedAt: q.ChangedAt,
-		Guessed: q.Guessed, Feeding: q.Feeding, Held: q.Held,
+		ID: q.ID, PID: q.PID, User: q.User, Device: q.Device, Hint: q.Hint, Level: q.Level, Best: q.Best, Slices: q.Slices, Busy: q.Busy, ChangedAt: q.ChangedAt,
+		Guessed: q.Guessed, Held: q.Held,
 	}
 }
 

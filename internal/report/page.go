@@ -31,7 +31,10 @@ type Block struct {
 	Cards   []Card   `json:"cards,omitempty"`
 	List    []string `json:"list,omitempty"`
 	Table   *Table   `json:"table,omitempty"`
-	Curves  []Curve  `json:"curves,omitempty"` // becomes Chart by DrawCurves
+	Curves  []Curve  `json:"curves,omitempty"` // becomes Chart by Draw
+	Series  []Series `json:"series,omitempty"` // becomes Chart by Draw
+	XUnit   string   `json:"x_unit,omitempty"` // of Series
+	YUnit   string   `json:"y_unit,omitempty"` // of Series
 	Chart   *Chart   `json:"-"`
 	Caption string   `json:"caption,omitempty"`
 }
@@ -52,21 +55,31 @@ func (p *Page) AddChart(c *Chart, caption string) {
 	}
 }
 
-// DrawCurves turns the curves of every block into a chart and returns the charts.
-func (p *Page) DrawCurves(unit string) (charts []*Chart) {
+// Draw turns the curves and series of every block into a chart and returns the charts. unit is that
+// of the curves.
+func (p *Page) Draw(unit string) (charts []*Chart) {
 	for i := range p.Blocks {
 		b := &p.Blocks[i]
-		if len(b.Curves) == 0 {
-			continue
-		}
-		for k := range b.Curves {
-			slices.Sort(b.Curves[k].Values)
-			if b.Curves[k].Class == "" {
-				b.Curves[k].Class = ModeClass(b.Curves[k].Name, k)
+		switch {
+		case len(b.Curves) > 0:
+			for k := range b.Curves {
+				slices.Sort(b.Curves[k].Values)
+				if b.Curves[k].Class == "" {
+					b.Curves[k].Class = ModeClass(b.Curves[k].Name, k)
+				}
 			}
+			b.Chart = CDF(b.Heading, unit, b.Curves)
+		case len(b.Series) > 0:
+			for k := range b.Series {
+				if b.Series[k].Class == "" {
+					b.Series[k].Class = ModeClass(b.Series[k].Name, k)
+				}
+			}
+			b.Chart = Scatter(b.Heading, b.XUnit, b.YUnit, WholePercent, b.Series)
 		}
-		b.Chart = CDF(b.Heading, unit, b.Curves)
-		charts = append(charts, b.Chart)
+		if b.Chart != nil && len(b.Curves)+len(b.Series) > 0 {
+			charts = append(charts, b.Chart)
+		}
 	}
 	return charts
 }

@@ -119,6 +119,7 @@ func everything() []*Chart {
 		Distributions("distributions", "us", Micros, []Row{{Name: "all", Class: "c0", Dist: h.Distribution()}, {Name: "none"}}),
 		Ranges("ranges", "ms", []Row{{Group: "g", Name: "r", Class: "c1", Low: 0.1, High: 3, Most: 9}, {Name: "none"}}),
 		Bars("bars", "", 0, 1, false, Percent, []Row{{Name: "b", Parts: []Part{{0.2, "c0", "high"}, {0.8, "low", "low"}}}}),
+		Scatter("scatter", "P99", "kept", WholePercent, []Series{{"live", "c0", []Point{{0.7, 0.96, "a <b>", "1"}}}, {"native", "c1", []Point{{12, 0.8, "b", "1"}}}}),
 		Areas("areas", "time", Plain, []Row{{Name: "a", Class: "c0", Start: 1000, Step: 100, Values: []float64{1, 0, 3}}}),
 		Timeline("timeline", 100*time.Millisecond, []Lane{
 			{Name: "high", Class: "c0", Arrivals: []time.Duration{2e6}, Pieces: []Piece{{2e6, 3e6, Waiting}, {3e6, 4e6, Switching}, {4e6, 9e6, Running}}},
@@ -188,5 +189,27 @@ func TestStandaloneSVG(t *testing.T) {
 			t.Fatal(err)
 		}
 		wellFormed(t, b.String())
+	}
+}
+
+func TestScatter(t *testing.T) {
+	c := Scatter("strategies", "P99 / alone", "kept", WholePercent, []Series{
+		{Name: "first <a>", Class: "c0", Points: []Point{{X: 1, Y: 0.9, Name: "short"}, {X: 1.21, Y: 0.7, Name: "long"}}},
+		{Name: "no points", Class: "c1"},
+	})
+	var b bytes.Buffer
+	if err := WriteSVG(&b, "strategies", "", c); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"first &lt;a&gt;, short: 1.00x, 90 %", "first &lt;a&gt;, mean: 1.10x, 80 %", ">70 %</text>", ">1.1x</text>"} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("no %q in the picture", part)
+		}
+	}
+	if strings.Contains(b.String(), "no points") {
+		t.Error("a series without points is in the legend")
+	}
+	if Scatter("", "", "", WholePercent, nil) != nil {
+		t.Error("drew nothing")
 	}
 }

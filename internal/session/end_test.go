@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
@@ -32,7 +33,7 @@ func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware,
 	hw = &sessiontest.Hardware{Hang: hang}
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt}}
 	hw.Caps = caps
-	identity := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), UID: os.Getuid()}
+	identity := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), User: identity.OnHost(os.Getuid())}
 	_, err = h.Attach(context.Background(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestLateSuspensionIsUndone(t *testing.T) {
 	h := sessiontest.Start(t, nil)
 	hw, hang, ended := attachFake(t, h)
 	detached := make(chan error, 1)
-	go func() { detached <- h.Detach(context.Background(), os.Getpid()) }()
+	go func() { _, err := h.Detach(context.Background(), os.Getpid()); detached <- err }()
 	sessiontest.Await(t, "the session is over", func() bool { return h.Server.Stats().Sessions == 0 })
 	time.Sleep(2 * session.RestoreTime)
 	select {
@@ -83,7 +84,7 @@ func TestDetachReportsStuckDevice(t *testing.T) {
 	_, hang, ended := attachFake(t, h)
 	ctx, cancel := context.WithCancel(context.Background())
 	detached := make(chan error, 1)
-	go func() { detached <- h.Detach(ctx, os.Getpid()) }()
+	go func() { _, err := h.Detach(ctx, os.Getpid()); detached <- err }()
 	sessiontest.Await(t, "the session is over", func() bool { return h.Server.Stats().Sessions == 0 })
 	cancel()
 	if err := <-detached; !errors.Is(err, session.ErrNotFreed) {

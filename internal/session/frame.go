@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
 
@@ -16,7 +17,7 @@ const sendTime = time.Second
 // send delivers a driver's packet. Safe for concurrent use.
 func (s *Session) send(packet []byte) error {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(sendTime))
-	if _, err := s.conn.Write(packet); err != nil {
+	if _, err := s.conn.Write(wire.Stamp(packet, s.version)); err != nil {
 		return fmt.Errorf("send to process %d: %w", s.PID, err)
 	}
 	return nil
@@ -25,7 +26,12 @@ func (s *Session) send(packet []byte) error {
 // frame handles one packet and owns its descriptors. An error ends the session.
 // awaited reports a reply to a request, which does not count against the rate limit.
 func (s *Session) frame(packet []byte, fds []int) (awaited bool, err error) {
-	if f, err := wire.DecodeFrame(packet); err == nil && len(fds) == 0 && f.Type == wire.FrameHint {
+	f, err := wire.DecodeFrame(packet)
+	if err == nil && f.Version != s.version {
+		seqpacket.CloseAll(fds)
+		return false, wire.Malformed("version %d in a session of version %d", f.Version, s.version)
+	}
+	if err == nil && len(fds) == 0 && f.Type == wire.FrameHint {
 		return false, s.hintFrame(packet)
 	}
 	awaited, err = s.hw.Frame(packet, fds)

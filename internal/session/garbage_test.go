@@ -125,6 +125,7 @@ func TestGarbagePage(t *testing.T) {
 				}
 			}
 			bad.Page.SetRecovered(rng.Uint64())
+			bad.Page.SetDeviceRecovered(rng.IntN(wire.MaxLeases), rng.Uint64())
 			bad.Ring()
 		}
 	}()

@@ -36,7 +36,7 @@ func TestGuessIsKept(t *testing.T) {
 		return v[0].Queues[0].Busy
 	}
 	look := func(worked bool) {
-		if err := h.Observe(t.Context(), s.ID, worked); err != nil {
+		if err := h.Observe(s.User, s.ID, worked); err != nil {
 			t.Fatal(err)
 		}
 	}

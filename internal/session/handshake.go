@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
+	"xsched/internal/model"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
@@ -55,7 +57,7 @@ func (srv *Server) accept() {
 
 // serve handles one connection from its first packet to its last.
 func (srv *Server) serve(c *net.UnixConn) {
-	s, err := srv.handshake(c)
+	s, pid, err := srv.handshake(c)
 	<-srv.handshakes
 	if err != nil {
 		var version *wire.VersionError
@@ -64,12 +66,14 @@ func (srv *Server) serve(c *net.UnixConn) {
 		switch {
 		case errors.As(err, &version):
 			theirs = version.Theirs
-			r = &refusal{"version", fmt.Sprintf("the library speaks version %d, the daemon %d: use the library of the same release", version.Theirs, version.Ours)}
+			r = &refusal{"version", fmt.Sprintf("the library speaks version %d, the daemon %d and %d: use the library of this release or the previous one",
+				version.Theirs, wire.Version, wire.VersionMin)}
 		case !errors.As(err, &r):
 			r = &refusal{"error", err.Error()}
 		}
-		srv.countRefusal(r.name)
-		srv.log.Info("client refused", "reason", r.reason)
+		if srv.countRefusal(r.name, pid) {
+			srv.log.Info("client refused", "pid", pid, "reason", r.reason)
+		}
 		_ = c.SetWriteDeadline(time.Now().Add(helloTime))
 		_, _ = c.Write(wire.EncodeRefused(theirs, r.reason))
 		linger(c)
@@ -95,67 +99,39 @@ func linger(c *net.UnixConn) {
 	_ = c.Close()
 }
 
-// Credentials identify the peer of a connection. The receiver owns PIDFD.
-type Credentials struct {
-	PID, UID int
-	PIDFD    int // -1: none
+// peer identifies the process of a connection.
+func peer(c *net.UnixConn) (identity.Peer, error) {
+	p, err := identity.OfConn(c)
+	switch {
+	case errors.Is(err, identity.ErrUnseen):
+		err = &refusal{"foreign_pid_namespace", err.Error() + ": run the daemon in the host's namespace, or share it (--pid=host)"}
+	case err != nil:
+		err = &refusal{"identity", err.Error()}
+	}
+	return p, err
 }
 
-// PeerCredentials reads the peer's credentials from the kernel. Since Linux 6.5 the socket provides
-// the pidfd; before, the PID may have been reused since the peer connected.
-func PeerCredentials(c *net.UnixConn) (Credentials, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Credentials{}, err
-	}
-	cr := Credentials{PIDFD: -1}
-	var inner error
-	err = raw.Control(func(fd uintptr) {
-		ucred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil {
-			inner = fmt.Errorf("read peer credentials: %w", err)
-			return
-		}
-		cr.PID, cr.UID = int(ucred.Pid), int(ucred.Uid)
-		if cr.PID == 0 {
-			inner = &refusal{"foreign_pid_namespace", "the client is in a pid namespace that the daemon can't see: run the daemon in the host's namespace, or share it (--pid=host)"}
-			return
-		}
-		if pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
-			cr.PIDFD = pidfd
-			return
-		}
-		if cr.PIDFD, err = unix.PidfdOpen(cr.PID, 0); err != nil {
-			inner = &refusal{"pidfd", fmt.Sprintf("pidfd of process %d: %v", cr.PID, err)}
-		}
-	})
-	if err == nil {
-		err = inner
-	}
-	return cr, err
-}
-
-// handshake reads HELLO and replies with WELCOME.
-func (srv *Server) handshake(c *net.UnixConn) (*Session, error) {
+// handshake reads HELLO and replies with WELCOME. It returns the peer's PID also with an error.
+func (srv *Server) handshake(c *net.UnixConn) (s *Session, pid int, err error) {
 	cr, err := srv.cfg.Peer(c)
 	if err != nil {
 		if cr.PIDFD >= 0 {
 			_ = unix.Close(cr.PIDFD)
 		}
-		return nil, err
+		return nil, cr.PID, err
 	}
-	if r := srv.reserve(cr.UID); r != nil {
+	if r := srv.reserve(cr.User); r != nil {
 		_ = unix.Close(cr.PIDFD)
-		return nil, r
+		return nil, cr.PID, r
 	}
-	srv.pend(cr.UID, 1)
-	defer srv.pend(cr.UID, -1)
-	s := &Session{Identity: loop.Identity{PID: cr.PID, UID: cr.UID}, pidfd: cr.PIDFD, conn: c}
+	srv.pend(cr.User, 1)
+	defer srv.pend(cr.User, -1)
+	s = &Session{Identity: loop.Identity{PID: cr.PID, PIDNamespace: cr.PIDNamespace, LocalPID: cr.LocalPID, User: cr.User}, pidfd: cr.PIDFD, conn: c}
 	fds, err := srv.readHello(s, c)
 	if err != nil {
-		srv.unreserve(cr.UID)
+		srv.unreserve(cr.User)
 		_ = unix.Close(cr.PIDFD)
-		return nil, err
+		return nil, cr.PID, err
 	}
 	// From here on, end releases the resources.
 	err = srv.welcome(s, c, fds)
@@ -164,9 +140,9 @@ func (srv *Server) handshake(c *net.UnixConn) (*Session, error) {
 	}
 	if err != nil {
 		s.end(!alive(cr.PIDFD), err.Error())
-		return nil, err
+		return nil, cr.PID, err
 	}
-	return s, nil
+	return s, cr.PID, nil
 }
 
 // readHello reads HELLO and creates the doorbell and the session. It returns the descriptors of page
@@ -187,14 +163,18 @@ func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 		return nil, &refusal{"malformed", err.Error()}
 	}
 	_ = c.SetReadDeadline(time.Time{})
+	s.version = hello.Frame.Version
 	s.ClientPID = int(hello.PID)
 	s.Command = hello.CommandString()
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("create doorbell: %w", err)
 	}
-	s.hw = srv.cfg.NewHardware(driver.SessionOptions{PID: s.PID, UID: s.UID, Log: srv.log.With("pid", s.PID), Send: s.send})
-	o := loop.ClientOptions{Doorbell: bell}
+	s.hw = srv.cfg.NewHardware(driver.SessionOptions{
+		PID: s.PID, User: s.User, Log: srv.log.With("pid", s.PID), Send: s.send,
+		Lease: func(gpu model.DeviceID) uint32 { return s.leases.Number(gpu) },
+	})
+	o := loop.ClientOptions{Doorbell: bell, Held: srv.replaceAttached(s.PID)}
 	hello.Hint.Apply(&o.Hint)
 	o.Hint.Nice = niceOf(s.PID)
 	if hello.Scheduler == wire.SchedulerLocal {
@@ -220,7 +200,7 @@ func (srv *Server) welcome(s *Session, c *net.UnixConn, fds []int) error {
 		return err
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(helloTime))
-	_, _, err := c.WriteMsgUnix(wire.EncodeWelcome(uint64(s.ID)), unix.UnixRights(fds...), nil)
+	_, _, err := c.WriteMsgUnix(wire.Stamp(wire.EncodeWelcome(uint64(s.ID)), s.version), unix.UnixRights(fds...), nil)
 	if err != nil {
 		return fmt.Errorf("send welcome: %w", err)
 	}
@@ -249,8 +229,8 @@ func (s *Session) read() error {
 			tokens++ // a reply does not count
 		}
 		if err != nil {
-			s.server.countRefusal("malformed")
-			s.server.log.Warn("client sent a malformed frame", "pid", s.PID, "err", err)
+			s.server.countRefusal("malformed", s.PID)
+			s.server.log.Warn("client sent a malformed frame", "pid", s.PID, "user", s.User, "err", err)
 			return err
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"xsched/internal/wire"
 )
 
-func toPriority(p model.Priority) func(loop.ClientView, *model.Hint) error {
-	return func(_ loop.ClientView, h *model.Hint) error {
+func toPriority(p model.Priority) func(*model.Hint) error {
+	return func(h *model.Hint) error {
 		h.Priority = p
 		return nil
 	}

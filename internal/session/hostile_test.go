@@ -4,6 +4,7 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/engine"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
 	"xsched/internal/session/sessiontest"
@@ -52,7 +54,7 @@ func TestGangsAreAUsersOwn(t *testing.T) {
 	}
 	for _, v := range all {
 		if v.Hint.Gang != "train" || v.Queues[0].Hint.Gang != "train" {
-			t.Errorf("uid %d: gang %q, its queue's %q", v.UID, v.Hint.Gang, v.Queues[0].Hint.Gang)
+			t.Errorf("uid %d: gang %q, its queue's %q", v.User.UID, v.Hint.Gang, v.Queues[0].Hint.Gang)
 		}
 	}
 	// Holding the other user's process does not hold root's gang.
@@ -236,4 +238,62 @@ func TestManyQueuesByOneRing(t *testing.T) {
 	}
 	c.Ring()
 	sessiontest.Await(t, "and all gone", func() bool { return h.Loop.Stats().Queues == 0 })
+}
+
+// TestPinned: a program can't lift what the administrator has set for it.
+func TestPinned(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000) })
+	ctx := context.Background()
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	sessiontest.Await(t, "the queue is known", func() bool { return h.Loop.Stats().Queues == 1 })
+	pid := h.Only(t).PID
+	var change model.HintChange
+	change.Set("utilization", model.HintValue{Number: 20})
+	change.Set("priority", model.HintValue{Number: -7})
+	if err := h.Pin(ctx, pid, nil, change); err != nil {
+		t.Fatal(err)
+	}
+	set := func(change model.HintChange) error {
+		_, err := h.SetHint(ctx, pid, true, func(hint *model.Hint) error { change.Apply(hint); return nil })
+		return err
+	}
+	if err := set(change); err != nil {
+		t.Fatal(err)
+	}
+	inForce := func() (int, model.Priority) {
+		var got model.Hint
+		_ = h.Engine(ctx, func(e *engine.Engine) { got = e.Snapshot(clock.Now())[0].Queue.Hint })
+		return got.Utilization, got.Priority
+	}
+	for i, frame := range []wire.Hint{
+		{Said: wire.HintUtilization | wire.HintPriority, Utilization: 100},
+		{Said: wire.HintUtilization | wire.HintPriority, Utilization: 0, Priority: 5},
+	} {
+		for _, queue := range []uint32{wire.QueueAll, 0} {
+			frame.Said |= wire.HintK
+			frame.K = int64(2*i + 1)
+			c.Hint(t, queue, frame, "")
+		}
+		sessiontest.Await(t, "the hint is taken", func() bool { return h.Only(t).Hint.K == 2*i+1 })
+		if share, priority := inForce(); share != 20 || priority != -7 {
+			t.Errorf("after hint %d of the program: share %d, priority %d", i, share, priority)
+		}
+	}
+	var own model.HintChange
+	own.Set("utilization", model.HintValue{Number: 90})
+	if err := set(own); !errors.Is(err, loop.ErrPinned) {
+		t.Errorf("its user sets another share: %v", err)
+	}
+	var back model.HintChange
+	back.Set("utilization", model.HintValue{})
+	if err := h.Pin(ctx, pid, nil, back); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(own); err != nil {
+		t.Errorf("after the administrator let go: %v", err)
+	}
+	if share := h.Only(t).Hint.Utilization; share != 90 { // of the process; its queue has its own
+		t.Errorf("share %d", share)
+	}
 }

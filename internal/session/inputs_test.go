@@ -10,13 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/engine"
-	"xsched/internal/loop"
+	"xsched/internal/identity"
 	"xsched/internal/model"
-	"xsched/internal/session"
 	"xsched/internal/session/sessiontest"
 )
 
@@ -36,9 +36,9 @@ func TestNiceIsFollowed(t *testing.T) {
 	}
 	h := sessiontest.Start(t, func(c *sessiontest.Config) {
 		c.Engine.Policy = "CHPF"
-		c.Session.Peer = func(*net.UnixConn) (session.Credentials, error) {
+		c.Session.Peer = func(*net.UnixConn) (identity.Peer, error) {
 			fd, err := unix.PidfdOpen(pid, 0)
-			return session.Credentials{PID: pid, UID: os.Getuid(), PIDFD: fd}, err
+			return identity.Peer{PID: pid, User: identity.OnHost(os.Getuid()), PIDFD: fd}, err
 		}
 	})
 	c := h.Client(t, 0, 0)
@@ -53,6 +53,20 @@ func TestNiceIsFollowed(t *testing.T) {
 	sessiontest.Await(t, "renice is followed", func() bool { q := h.Known(t); return q.Hint.Nice == 11 && q.Rank == -11 })
 }
 
+// extremes reports whether a queue at priority 0 has a tiny slice, and one above it a second.
+func extremes(h *sessiontest.Fixture) (low, high bool) {
+	_ = h.Engine(context.Background(), func(e *engine.Engine) {
+		for _, q := range e.Snapshot(0) {
+			if q.Queue.Hint.Priority == 0 {
+				low = low || q.Desired.Slice != 0 && q.Desired.Slice.Microseconds() < 100
+			} else {
+				high = q.Desired.Slice.Seconds() >= 1
+			}
+		}
+	})
+	return low, high
+}
+
 // Beside an unmanaged program the low queue is suspended, because a tiny timeslice makes no progress.
 func TestUnmanagedReachesTheEngine(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
@@ -61,30 +75,53 @@ func TestUnmanagedReachesTheEngine(t *testing.T) {
 		c.HandOver(t)
 		c.Queue(0)
 	}
-	slice := func() (low, high bool) {
-		_ = h.Engine(context.Background(), func(e *engine.Engine) {
-			for _, q := range e.Snapshot(0) {
-				tiny := q.Desired.Slice != 0 && q.Desired.Slice.Microseconds() < 100
-				if q.Queue.Hint.Priority == 0 {
-					low = tiny
-				} else {
-					high = q.Desired.Slice.Seconds() >= 1
-				}
-			}
-		})
-		return low, high
-	}
+	slice := func() (low, high bool) { return extremes(h) }
 	low.Busy(0, true)
 	high.Busy(0, true)
 	sessiontest.Await(t, "slices protect the high", func() bool { low, high := slice(); return low && high })
-	if err := h.SetUnmanaged(context.Background(), sessiontest.GPU, true); err != nil {
+	if err := h.AddOutsider(context.Background(), []model.DeviceID{sessiontest.GPU}); err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "no tiny slice beside a stranger", func() bool { low, high := slice(); return !low && !high })
-	if err := h.SetUnmanaged(context.Background(), sessiontest.GPU, false); err != nil {
+	if err := h.SetOutsiders(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "slices again", func() bool { low, high := slice(); return low && high })
+}
+
+// A client that the device does not let the daemon control may run with any timeslice. Beside it a
+// tiny one makes no progress.
+func TestNoTinySliceBesideLooseClient(t *testing.T) {
+	for name, end := range map[string]func(*sessiontest.Hardware, *sessiontest.Client){
+		"the device obeys again": func(hw *sessiontest.Hardware, _ *sessiontest.Client) { hw.Refuse.Store(false) },
+		"the client leaves":      func(_ *sessiontest.Hardware, c *sessiontest.Client) { c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Separate(c) })
+			high, low, loose := h.Client(t, 5, 0), h.Client(t, 0, 0), h.Client(t, 0, 0)
+			for _, c := range []*sessiontest.Client{high, low, loose} {
+				c.HandOver(t)
+				c.Queue(0)
+				c.Busy(0, true)
+			}
+			sliced := func() bool { low, high := extremes(h); return low && high }
+			sessiontest.Await(t, "slices protect the high", sliced)
+			hw := h.Hardware(2)
+			sessiontest.Await(t, "a slice for every low", func() bool { return hw.Now().Slice != 0 })
+			hw.Refuse.Store(true)
+			loose.Busy(0, false) // it gets its own slice again
+			var since time.Time  // a starvation grant is shorter
+			sessiontest.Await(t, "no tiny slice for a while", func() bool {
+				if low, high := extremes(h); low || high || since.IsZero() {
+					since = time.Now()
+				}
+				return time.Since(since) > 300*time.Millisecond
+			})
+			end(hw, loose)
+			sessiontest.Await(t, "slices again", sliced)
+		})
+	}
 }
 
 // Every hint of a process or a queue reaches the engine.
@@ -106,7 +143,7 @@ func TestEveryHintReachesTheEngine(t *testing.T) {
 			change.Set(f.Name, value)
 			var err error
 			if whose == "process" {
-				_, err = h.SetHint(context.Background(), os.Getpid(), true, func(_ loop.ClientView, hint *model.Hint) error {
+				_, err = h.SetHint(context.Background(), os.Getpid(), true, func(hint *model.Hint) error {
 					change.Apply(hint)
 					return nil
 				})

@@ -99,7 +99,7 @@ func (l *Lock) Release() {
 // error.
 // Preconditions: the caller has the directory's lock.
 func Listen(network, path string, mode os.FileMode) (*net.UnixListener, error) {
-	if err := removeStale(network, path); err != nil {
+	if err := RemoveStale(network, path); err != nil {
 		return nil, err
 	}
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
@@ -113,7 +113,8 @@ func Listen(network, path string, mode os.FileMode) (*net.UnixListener, error) {
 	return l, nil
 }
 
-func removeStale(network, path string) error {
+// RemoveStale removes a socket that nobody listens on. A socket in use or another file is an error.
+func RemoveStale(network, path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

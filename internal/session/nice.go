@@ -36,9 +36,8 @@ func (srv *Server) watchNice() {
 		seen := make(map[model.SessionID]int, len(known))
 		for _, s := range srv.all() {
 			nice := niceOf(s.PID)
-			seen[s.ID] = nice
-			if was, ok := known[s.ID]; !ok || was != nice {
-				_ = srv.loop.SetNice(srv.ctx, s.client, nice)
+			if was, ok := known[s.ID]; ok && was == nice || srv.loop.SetNice(s.client, nice) == nil {
+				seen[s.ID] = nice // otherwise again at the next reading
 			}
 		}
 		known = seen

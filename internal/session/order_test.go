@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/driver/amd"
+	"xsched/internal/engine"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/seqpacket"
@@ -28,7 +31,11 @@ const testGPUID = 63420
 // startAMD starts a server on a host with one AMD GPU at sessiontest.GPU.
 func startAMD(t *testing.T) *sessiontest.Fixture {
 	t.Helper()
-	root := t.TempDir()
+	return startAMDIn(t, t.TempDir())
+}
+
+func startAMDIn(t *testing.T, root string) *sessiontest.Fixture {
+	t.Helper()
 	node := filepath.Join(root, amd.VirtualRoot, amd.SysfsRoot, "topology/nodes/1")
 	if err := os.MkdirAll(node, 0o755); err != nil {
 		t.Fatal(err)
@@ -42,8 +49,67 @@ func startAMD(t *testing.T) *sessiontest.Fixture {
 		sessiontest.Separate(c)
 		c.Engine.Mode = model.ModeSuspend
 		place := driver.Place{Dir: root, Virtual: true}
-		c.Session.NewHardware = driver.OpenAll([]driver.Driver{amd.New()}, driver.Options{Place: place, Metrics: c.Loop.Metrics}, amd.Name).NewSession
+		set := driver.OpenAll([]driver.Driver{amd.New()}, driver.Options{Place: place, Metrics: c.Loop.Metrics}, amd.Name)
+		c.Session.NewHardware = func(o driver.SessionOptions) driver.Session {
+			listQueue(t, filepath.Join(root, amd.VirtualRoot, amd.SysfsRoot), o.PID)
+			return set.NewSession(o)
+		}
 	})
+}
+
+// listQueue makes the driver list a queue of a process.
+func listQueue(t *testing.T, sysfs string, pid int) {
+	t.Helper()
+	folder := filepath.Join(sysfs, "proc", strconv.Itoa(pid), "queues/0")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"gpuid": "63420\n", "type": "0\n", "size": "4096\n"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPhantomOnAMD: a queue that the driver does not list does not compete, whatever the client announces.
+func TestPhantomOnAMD(t *testing.T) {
+	root := t.TempDir()
+	h := startAMDIn(t, root)
+	c := h.Client(t, 0, wire.LevelAuto)
+	pid, sysfs := h.Only(t).PID, filepath.Join(root, amd.VirtualRoot, amd.SysfsRoot)
+	if err := os.RemoveAll(filepath.Join(sysfs, "proc")); err != nil {
+		t.Fatal(err)
+	}
+	c.Queue(0)
+	c.Busy(0, true)
+	competes := func() bool {
+		n := 0
+		_ = h.Engine(context.Background(), func(e *engine.Engine) { n = len(e.Snapshot(clock.Now())) })
+		return n == 1
+	}
+	sessiontest.Await(t, "the queue is known", func() bool { return len(h.Only(t).Queues) == 1 })
+	(&shim{Client: c}).announce(t, computeQueue(0))
+	time.Sleep(100 * time.Millisecond)
+	if competes() || !strings.Contains(h.Only(t).Queues[0].Reason, "not verified") {
+		t.Errorf("process %d: a queue competes without proof: %+v", pid, h.Only(t).Queues[0])
+	}
+	// A suspension by hand does not need the proof.
+	hold := func(on bool) {
+		t.Helper()
+		if err := h.SetHeld(t.Context(), pid, on); err != nil {
+			t.Fatal(err)
+		}
+		sessiontest.Await(t, "the gate follows the hand", func() bool { return c.Held(0) == on })
+	}
+	hold(true)
+	hold(false)
+	listQueue(t, sysfs, pid)
+	sessiontest.Await(t, "it competes with proof", competes)
+	(&shim{Client: c}).announce(t, amd.KFDEvent{Kind: amd.KFDGone, ID: 0})
+	sessiontest.Await(t, "the proof is withdrawn", func() bool { return !competes() && !c.Held(0) })
+	hold(true)
+	c.Queue(1)
+	sessiontest.Await(t, "a later queue is held too", func() bool { return c.Held(1) })
 }
 
 // shim executes orders as the library does, and records them.
@@ -71,7 +137,7 @@ func (s *shim) obey() {
 		s.orders++
 		result := s.result
 		if o.Kind == amd.OrderPause {
-			if _, deadline := s.Page.Lease(); deadline == 0 || clock.Now() > deadline {
+			if _, deadline := s.Lease(); deadline == 0 || clock.Now() > deadline {
 				result = -int32(unix.ESTALE)
 			}
 		}
@@ -117,13 +183,13 @@ func computeQueue(id uint32) amd.KFDEvent {
 func TestOrders(t *testing.T) {
 	h := startAMD(t)
 	low, high := newShim(t, h, -10), newShim(t, h, 10)
+	high.announce(t, computeQueue(0))
 	low.Busy(0, true)
 	high.Busy(0, true)
-	sessiontest.Await(t, "low is held at the gate first", func() bool { return low.Held(0) })
 	low.announce(t, computeQueue(3), amd.KFDEvent{Kind: amd.KFDQueue, ID: 4, GPUID: testGPUID, Type: 1, RingBytes: 4096})
 	sessiontest.Await(t, "level 2: its queues are paused, the gate opens", func() bool { return low.isPaused() && !low.Held(0) })
 	v, err := h.Clients(context.Background())
-	if err != nil || v[0].Queues[0].Level != model.LevelDeactivate || v[0].Queues[0].Route != amd.RouteOwner || v[1].Queues[0].Route != "gate" {
+	if err != nil || v[0].Queues[0].Level != model.LevelDeactivate || v[0].Queues[0].Route != amd.RouteOwner {
 		t.Fatalf("%+v %v", v, err)
 	}
 	sessiontest.Await(t, "counted", func() bool { return h.Metrics.Suspends.Load() == 1 })
@@ -133,7 +199,7 @@ func TestOrders(t *testing.T) {
 	}
 	high.Busy(0, false)
 	sessiontest.Await(t, "low runs", func() bool { return !low.isPaused() })
-	sessiontest.Await(t, "lease ends", func() bool { _, d := low.Page.Lease(); return d == 0 })
+	sessiontest.Await(t, "lease ends", func() bool { _, d := low.Lease(); return d == 0 })
 
 	// A driver that fails is asked again.
 	low.set(func() { low.result = -int32(unix.ETIME) })
@@ -144,20 +210,24 @@ func TestOrders(t *testing.T) {
 	sessiontest.Await(t, "paused at last", low.isPaused)
 
 	// The program had to help itself: paused anew under a new lease.
-	epoch, _ := low.Page.Lease()
+	epoch, _ := low.Lease()
 	low.set(func() { low.paused = false })
-	low.Page.SetRecovered(epoch)
+	low.Recovered(epoch)
 	sessiontest.Await(t, "paused again", low.isPaused)
 
-	// Its last compute queue goes: level 1 is what is left.
+	// Its last compute queue goes: it does not compete any more.
 	low.announce(t, amd.KFDEvent{Kind: amd.KFDGone, ID: 3})
-	sessiontest.Await(t, "held at the gate", func() bool { return low.Held(0) })
+	sessiontest.Await(t, "not verified", func() bool {
+		v, err := h.Clients(context.Background())
+		return err == nil && strings.Contains(v[0].Queues[0].Reason, "not verified") && !low.Held(0)
+	})
 }
 
 // A program that never replies delays no other program, and its end is detected.
 func TestOrderWithoutAnswer(t *testing.T) {
 	h := startAMD(t)
 	low, high := newShim(t, h, -10), newShim(t, h, 10)
+	high.announce(t, computeQueue(0))
 	low.announce(t, computeQueue(0))
 	low.Busy(0, true)
 	sessiontest.Await(t, "level 2", func() bool {
@@ -256,7 +326,7 @@ func TestBareQueues(t *testing.T) {
 	if err != nil || len(bare) != 1 {
 		t.Fatalf("%+v %v", bare, err)
 	}
-	if err := h.Observe(context.Background(), bare[0].ID, true); err != nil {
+	if err := h.Observe(bare[0].User, bare[0].ID, true); err != nil {
 		t.Fatal(err)
 	}
 	sessiontest.Await(t, "busy", func() bool { q := queues(); return len(q) == 1 && q[0].Busy })

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -34,11 +36,15 @@ type Config struct {
 	// NewHardware opens the drivers' side of a new session; nil: there is no driver.
 	NewHardware func(driver.SessionOptions) driver.Session
 
+	// Left is called when the session of a process ends that may continue on its own, before the
+	// loop removes the client; nil: nobody asks.
+	Left func(pid int)
+
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
-	// Peer reads the credentials of a connection; nil: PeerCredentials. Tests replace it to
+	// Peer reads the credentials of a connection; nil: from the kernel. Tests replace it to
 	// simulate several processes and users.
-	Peer func(*net.UnixConn) (Credentials, error)
+	Peer func(*net.UnixConn) (identity.Peer, error)
 }
 
 // Server owns the sessions.
@@ -47,6 +53,7 @@ type Server struct {
 	log     *slog.Logger
 	metrics *driver.Metrics
 	reaper  *reaper
+	owner   identity.User // whom the daemon runs as
 	loop    *loop.Loop
 
 	ctx        context.Context
@@ -59,10 +66,20 @@ type Server struct {
 	mu       sync.Mutex
 	closing  bool
 	sessions map[model.SessionID]*Session
-	perUID   map[int]int
-	pending  map[int]int // connections without HELLO, by uid
+	perUser  map[identity.User]int // by identity.User.Account
+	pending  map[identity.User]int // connections without HELLO
 	refused  map[string]uint64
+	logged   map[refusedPID]struct{} // refusals in the log
 }
+
+// refusedPID is a process and the name of its refusal.
+type refusedPID struct {
+	pid  int
+	name string
+}
+
+// maxLogged bounds Server.logged. A library that is refused tries again every two seconds.
+const maxLogged = 4096
 
 // New starts a server that accepts clients.
 func New(cfg Config) (*Server, error) {
@@ -76,7 +93,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Peer == nil {
-		cfg.Peer = PeerCredentials
+		cfg.Peer = peer
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = &driver.Metrics{}
@@ -90,9 +107,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	srv := &Server{
-		cfg: cfg, log: cfg.Log, metrics: cfg.Metrics, reaper: r, loop: cfg.Loop,
+		cfg: cfg, log: cfg.Log, owner: identity.OnHost(os.Geteuid()), metrics: cfg.Metrics, reaper: r, loop: cfg.Loop,
 		ctx: ctx, cancel: cancel, handshakes: make(chan struct{}, 512),
-		sessions: map[model.SessionID]*Session{}, perUID: map[int]int{}, pending: map[int]int{}, refused: map[string]uint64{},
+		sessions: map[model.SessionID]*Session{}, perUser: map[identity.User]int{}, pending: map[identity.User]int{}, refused: map[string]uint64{}, logged: map[refusedPID]struct{}{},
 	}
 	if cfg.Listener != nil {
 		srv.wg.Go(srv.accept)
@@ -145,6 +162,16 @@ func (srv *Server) Refresh() {
 	}
 }
 
+// left reports a process that may continue without a session, except when all sessions end.
+func (srv *Server) left(pid int) {
+	srv.mu.Lock()
+	closing := srv.closing
+	srv.mu.Unlock()
+	if srv.cfg.Left != nil && !closing {
+		srv.cfg.Left(pid)
+	}
+}
+
 func (srv *Server) count() int {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -154,7 +181,8 @@ func (srv *Server) count() int {
 func errStopping() *refusal { return &refusal{"stopping", "the daemon is stopping"} }
 
 // reserve reserves a place for a session, or returns why there is none.
-func (srv *Server) reserve(uid int) *refusal {
+func (srv *Server) reserve(user identity.User) *refusal {
+	user = user.Account()
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	switch {
@@ -162,28 +190,37 @@ func (srv *Server) reserve(uid int) *refusal {
 		return errStopping()
 	case len(srv.sessions) >= srv.cfg.MaxSessions:
 		return &refusal{"full", fmt.Sprintf("client limit reached (%d)", srv.cfg.MaxSessions)}
-	case srv.perUID[uid] >= srv.cfg.MaxSessionsPerUID:
-		return &refusal{"full_uid", fmt.Sprintf("client limit of uid %d reached (%d)", uid, srv.cfg.MaxSessionsPerUID)}
-	case srv.pending[uid] >= helloPerUID:
-		return &refusal{"full_hello", fmt.Sprintf("too many connections of uid %d have not sent HELLO (%d)", uid, helloPerUID)}
+	case srv.perUser[user] >= srv.cfg.MaxSessionsPerUID, srv.crowded(user):
+		return &refusal{"full_uid", fmt.Sprintf("client limit of %v reached (%d)", user, srv.perUser[user])}
+	case srv.pending[user] >= helloPerUID:
+		return &refusal{"full_hello", fmt.Sprintf("too many connections of %v have not sent HELLO (%d)", user, helloPerUID)}
 	}
-	srv.perUID[uid]++
+	srv.perUser[user]++
 	return nil
 }
 
-func (srv *Server) unreserve(uid int) {
+// crowded reports whether a user has as many sessions as are free. Whatever number of users take as
+// many as they can, each finds places, and so does the next one.
+// Preconditions: srv.mu is held, and user is an account.
+func (srv *Server) crowded(user identity.User) bool {
+	return !user.Root() && user != srv.owner && srv.perUser[user] >= srv.cfg.MaxSessions-len(srv.sessions)
+}
+
+func (srv *Server) unreserve(user identity.User) {
+	user = user.Account()
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	if srv.perUID[uid]--; srv.perUID[uid] <= 0 {
-		delete(srv.perUID, uid)
+	if srv.perUser[user]--; srv.perUser[user] <= 0 {
+		delete(srv.perUser, user)
 	}
 }
 
-func (srv *Server) pend(uid, n int) {
+func (srv *Server) pend(user identity.User, n int) {
+	user = user.Account()
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	if srv.pending[uid] += n; srv.pending[uid] <= 0 {
-		delete(srv.pending, uid)
+	if srv.pending[user] += n; srv.pending[user] <= 0 {
+		delete(srv.pending, user)
 	}
 }
 
@@ -192,32 +229,54 @@ func (srv *Server) pend(uid, n int) {
 // Preconditions: the caller has reserved a place.
 func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err error) {
 	id := srv.nextID.Add(1)
-	page, memfd, err := wire.NewPage(id)
+	page, memfd, err := wire.NewPageVersion(id, s.version)
 	if err != nil {
 		return -1, err
 	}
 	s.ID, s.server, s.page = model.SessionID(id), srv, page
-	s.lease = driver.NewLease(page, wire.HeartbeatLimitNS)
+	own := page.Leases()
+	if s.conn == nil {
+		own = 0 // the guardian restores all devices of an attached process together
+	}
+	s.leases = driver.NewLeases(page, wire.HeartbeatLimitNS, own, func(i int, gpu model.DeviceID) driver.LeasePage {
+		return page.DeviceLease(i, gpu)
+	})
 	s.workers = map[model.DeviceID]*driver.Worker{}
-	o.Identity, o.Session, o.Page, o.Lease = s.Identity, s, page, s.lease
+	o.Identity, o.Session, o.Page, o.Leases = s.Identity, s, page, s.leases
 	s.client = srv.loop.NewClient(o)
 	s.probe = make(chan struct{}, 1)
-	s.freed = make(chan struct{})
+	s.closed = make(chan struct{})
 	s.ctx, s.cancel = context.WithCancel(srv.ctx)
 	srv.mu.Lock()
-	closing := srv.closing
-	if !closing {
+	var refused *refusal
+	switch {
+	case srv.closing: // HELLO arrived after Close had ended all sessions
+		refused = errStopping()
+	case srv.rivals(s):
+		refused = &refusal{"two_sessions", "the process has a session already"}
+	default:
 		srv.sessions[s.ID] = s
 	}
 	srv.mu.Unlock()
-	if closing { // HELLO arrived after Close had ended all sessions
+	if refused != nil {
 		s.cancel()
 		page.Release()
 		_ = unix.Close(memfd)
-		return -1, errStopping()
+		return -1, refused
 	}
 	srv.total.Add(1)
 	return memfd, nil
+}
+
+// rivals reports whether a process has an attached session beside a new one, or gets one beside
+// another. The caller holds the lock.
+func (srv *Server) rivals(s *Session) bool {
+	for _, o := range srv.sessions {
+		if o.PID == s.PID && (o.Attached || s.Attached) {
+			return true
+		}
+	}
+	return false
 }
 
 // remove removes an ended session from the loop and then releases its place.
@@ -226,13 +285,24 @@ func (srv *Server) remove(s *Session) {
 	srv.mu.Lock()
 	delete(srv.sessions, s.ID)
 	srv.mu.Unlock()
-	srv.unreserve(s.UID)
+	srv.unreserve(s.User)
 }
 
-func (srv *Server) countRefusal(name string) {
+// countRefusal counts a refusal and reports whether it is the process's first of that name, which
+// alone is logged.
+func (srv *Server) countRefusal(name string, pid int) (first bool) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	srv.refused[name]++
+	key := refusedPID{pid, name}
+	if _, ok := srv.logged[key]; ok {
+		return false
+	}
+	if len(srv.logged) >= maxLogged {
+		clear(srv.logged)
+	}
+	srv.logged[key] = struct{}{}
+	return true
 }
 
 // PIDs returns the processes that have a session. It works while the loop is blocked.
@@ -242,6 +312,16 @@ func (srv *Server) PIDs() map[int]bool {
 		out[s.PID] = true
 	}
 	return out
+}
+
+// HostPID returns the process that has a PID in another PID namespace; 0: it has no session.
+func (srv *Server) HostPID(namespace uint64, pid int) int {
+	for _, s := range srv.all() {
+		if s.PIDNamespace == namespace && s.LocalPID == pid {
+			return s.PID
+		}
+	}
+	return 0
 }
 
 // HardwareQueues queries the hardware of a process; it may take as long as the device does.

@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"sync"
@@ -29,16 +30,20 @@ type Session struct {
 	pidfd   int
 	page    *wire.Page
 	hw      driver.Session
-	lease   *driver.Lease
+	leases  *driver.Leases
+	version uint32 // of the wire contract
 	endOnce sync.Once
 	cancel  context.CancelFunc
 	ctx     context.Context
 	probe   chan struct{} // wakes probeLoop
 
+	closed  chan struct{} // closed once the hardware is released and the loop has forgotten the client
+	freed   driver.Freed  // then: what was verified of an attached process
+	freeErr error         // then: why the process may not be free; nil: it is
+
 	mu      sync.Mutex
 	ended   bool
 	onEnd   func(restored bool) // attached: notifies the guardian
-	freed   chan struct{}       // closed once everything is undone; never if that fails
 	workers map[model.DeviceID]*driver.Worker
 }
 
@@ -76,7 +81,8 @@ func (s *Session) Worker(gpu model.DeviceID) *driver.Worker {
 		return w
 	}
 	t := pagedTarget{s.hw.Target(gpu), s.page.Retain()}
-	w := driver.StartWorker(t, s.lease, s.server.metrics, s.server.log.With("pid", s.PID, "device", gpu.String()), clock.Now)
+	w := driver.StartWorker(t, s.leases.Of(gpu), s.server.metrics, s.server.log.With("pid", s.PID, "device", gpu.String()), clock.Now)
+	w.OnOff(func() { _ = s.server.loop.Turned(s.ctx, s.client, gpu, w) })
 	s.workers[gpu] = w
 	return w
 }
@@ -110,35 +116,41 @@ func (s *Session) end(dead bool, why string) {
 		}
 		s.hw.Disconnect()
 		go func() {
+			if !dead {
+				s.server.left(s.PID)
+			}
 			over := dead || waitAll(done, restoreTime, nil)
 			s.cancel()
 			pidfd := -1
 			if !over && !s.restoredByClose() {
 				pidfd, _ = unix.FcntlInt(uintptr(s.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 			}
+			removed := make(chan struct{})
 			if pidfd < 0 {
-				s.close(workers, dead)
+				s.close(workers, dead, s.pidfd)
+				defer close(s.closed)
 			} else {
 				s.server.log.Warn("process is not resumed yet: a device operation has not returned", "pid", s.PID)
 				go func() {
 					defer func() { _ = unix.Close(pidfd) }()
 					waitAll(done, lateTime, func() bool { return !alive(pidfd) })
-					s.close(workers, !alive(pidfd))
+					s.close(workers, !alive(pidfd), pidfd)
+					<-removed
+					close(s.closed)
 				}()
 			}
 			s.server.reaper.remove(s)
 			s.server.remove(s)
+			close(removed)
 		}()
 	})
 }
 
 // close releases the hardware of the process and reports whether the process is free. The workers
 // have ended, or have exceeded their time limit.
-func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
-	restored := true
-	for _, w := range workers {
-		restored = restored && w.Restored()
-	}
+func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool, pidfd int) {
+	s.freeErr = s.free(workers, dead, pidfd)
+	restored := s.freeErr == nil
 	s.hw.Close()
 	for _, w := range workers {
 		w.Abandon()
@@ -149,9 +161,37 @@ func (s *Session) close(workers map[model.DeviceID]*driver.Worker, dead bool) {
 	if onEnd != nil {
 		onEnd(restored)
 	}
-	if restored || dead || s.restoredByClose() {
-		close(s.freed)
+	if s.restoredByClose() {
+		s.freeErr = nil
 	}
+}
+
+// freeTime bounds the last verification of an attached process.
+const freeTime = time.Second
+
+// free checks that nothing is left of what the session did. For an attached process it does not rely
+// on this daemon's records.
+func (s *Session) free(workers map[model.DeviceID]*driver.Worker, dead bool, pidfd int) error {
+	if dead {
+		return nil
+	}
+	for _, w := range workers {
+		if !w.Restored() {
+			return fmt.Errorf("the device has not answered: %w", ErrNotFreed)
+		}
+	}
+	a, ok := s.hw.(driver.Attached)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), freeTime)
+	defer cancel()
+	done, err := a.Free(ctx)
+	s.freed = done
+	if err != nil && alive(pidfd) {
+		return fmt.Errorf("%w: %w", ErrNotFreed, err)
+	}
+	return nil
 }
 
 // restoredByClose reports whether closing the hardware always resumes the process.

@@ -60,21 +60,21 @@ func TestHardwareIsUsedWhenObjectsArrive(t *testing.T) {
 	sessiontest.Await(t, "level is raised: hardware stops, gate opens", func() bool {
 		return h.Hardware(0).Now().Suspend == model.LevelInterrupt && !low.Held(0)
 	})
-	if e, d := low.Page.Lease(); e == 0 || d == 0 {
+	if e, d := low.Lease(); e == 0 || d == 0 {
 		t.Error("no lease in the page")
 	}
-	_, d1 := low.Page.Lease()
-	sessiontest.Await(t, "deadline moves", func() bool { _, d := low.Page.Lease(); return d > d1 })
+	_, d1 := low.Lease()
+	sessiontest.Await(t, "deadline moves", func() bool { _, d := low.Lease(); return d > d1 })
 	// After the client has recovered by itself, the daemon suspends it again.
-	e1, _ := low.Page.Lease()
-	low.Page.SetRecovered(e1)
+	e1, _ := low.Lease()
+	low.Recovered(e1)
 	sessiontest.Await(t, "a new epoch", func() bool {
-		e, _ := low.Page.Lease()
+		e, _ := low.Lease()
 		return e > e1 && h.Hardware(0).Now().Suspend == model.LevelInterrupt
 	})
 	high.Busy(0, false)
 	sessiontest.Await(t, "low runs", func() bool { return h.Hardware(0).Now().Suspend == 0 })
-	sessiontest.Await(t, "lease ends", func() bool { _, d := low.Page.Lease(); return d == 0 })
+	sessiontest.Await(t, "lease ends", func() bool { _, d := low.Lease(); return d == 0 })
 }
 
 func TestHeldByHand(t *testing.T) {

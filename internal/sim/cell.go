@@ -34,9 +34,11 @@ type cell struct {
 	bell   model.Time // when the daemon reads the changed queues
 	wake   model.Time // the engine's next wake-up
 	rung   []*rank    // changed since the daemon's last read
-	done   []*rank    // completed a kernel each
+	done   []*rank    // completed a kernel or a copy each
 
 	resuming []*rank // by the current decision
+	due      []model.QueueID
+	joints   []*rank // called by the current decision to suspend or resume
 	dirty    bool
 
 	classes []classSum
@@ -51,6 +53,9 @@ type cell struct {
 // classSum adds up the instances of one tenant entry in this cell.
 type classSum struct {
 	latency, wait           report.Histogram
+	firstToken, perToken    report.Histogram
+	copied                  int64  // bytes
+	periods                 uint64 // busy periods that the daemon saw
 	offered, done, kernels  uint64
 	late                    uint64 // over its deadline or its SLO's latency
 	run                     time.Duration
@@ -83,7 +88,7 @@ func newCell(p *plan, member cellPlan) (*cell, error) {
 		local[device] = i
 		g := gpumodel.NewGPU(epoch, p.costs, nil, nil)
 		c.gpus = append(c.gpus, g)
-		c.ids = append(c.ids, model.DeviceID(device+1))
+		c.ids = append(c.ids, deviceID(device))
 	}
 	c.nexts = make([]model.Time, len(c.gpus))
 	c.stale = make([]bool, len(c.gpus))
@@ -181,47 +186,19 @@ func (c *cell) advance(i int) *gpumodel.GPU {
 // land handles completed kernels in order of completion.
 func (c *cell) land() {
 	for i := 0; i < len(c.done); i++ {
-		c.done[i].kernelDone()
+		c.done[i].workDone()
 	}
 	c.done = c.done[:0]
-}
-
-// ring marks a rank whose busy state may have changed.
-func (c *cell) ring(r *rank) {
-	if r.busy() == r.seen || r.rung {
-		return
-	}
-	r.rung = true
-	if !r.seen {
-		r.began = c.now
-	}
-	c.rung = append(c.rung, r)
-	c.bell = min(c.bell, c.now.Add(c.plan.reaction))
-}
-
-// scan models the daemon's read of rung pages. A queue that changed twice in between looks
-// unchanged.
-func (c *cell) scan() {
-	c.events++
-	for _, r := range c.rung {
-		r.rung = false
-		if busy := r.busy(); busy != r.seen && r.joined {
-			r.seen = busy
-			if busy {
-				c.engine.SetBusy(c.now, r.id, true)
-			} else { // the program submits everything and then waits
-				c.engine.SetIdle(c.now, r.id, max(1, r.inst.fed.Sub(r.began)))
-			}
-			c.dirty = true
-		}
-	}
-	c.rung = c.rung[:0]
 }
 
 // decide runs the engine and dispatches its desired states.
 func (c *cell) decide() {
 	c.events++
 	c.dirty = false
+	c.due = c.engine.ProgressDue(c.now, c.due[:0])
+	for _, id := range c.due {
+		c.engine.SetProgress(c.now, id, c.ranks[id.Session-1].page.launches, false)
+	}
 	changes, wake := c.engine.Decide(c.now)
 	c.wake = max(wake, c.now+1)
 	// Resumes go first; suspends wait for the driver's replies to them. The loop wakes workers one
@@ -234,6 +211,7 @@ func (c *cell) decide() {
 			}
 		}
 	}
+	c.join()
 	for _, r := range c.resuming {
 		r.resuming = false
 	}
@@ -254,7 +232,7 @@ func (c *cell) beginMeasuring(at model.Time) {
 		c.devices[i] = g.Totals()
 	}
 	for _, r := range c.ranks {
-		r.base = *r.account
+		r.base, r.copiedBase = *r.account, r.copied
 	}
 }
 
@@ -287,6 +265,7 @@ func (c *cell) finish() {
 		var run time.Duration
 		for _, r := range in.ranks {
 			run += time.Duration(r.account.RunNS - r.base.RunNS)
+			sum.copied += r.copied - r.copiedBase
 			sum.kernels += r.account.Kernels - r.base.Kernels
 			sum.preemptions += r.account.Preemptions - r.base.Preemptions
 			sum.timeslices += r.account.Timeslices - r.base.Timeslices
@@ -312,7 +291,9 @@ const (
 	timerArrival timerKind = iota // an open request
 	timerThink                    // a closed request after its think time
 	timerLaunch                   // the next kernel of the request being launched
-	timerReturn                   // the program observes a completion
+	timerReturn                   // the program observes the completion of a request
+	timerResume                   // the program observes the completion of a segment
+	timerWatch                    // the program's watcher looks for idle queues
 	timerWork                     // a worker calls the driver
 	timerHurry                    // a worker stops waiting for its predecessors
 	timerJoin                     // the program starts

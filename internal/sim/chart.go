@@ -60,13 +60,16 @@ func (r *Result) WriteTimeline(w io.Writer) error {
 
 // WriteHTML writes tables and charts as one page.
 func (r *Result) WriteHTML(w io.Writer) error {
-	latency, devices := r.tables()
+	tables := r.tables()
 	p := report.Page{Title: r.Scenario}
 	p.Add(report.Block{Soft: r.head(), Text: strings.Join(strings.Fields(r.About), " ")},
 		report.Block{
 			Notice: "Simulated: the engine and the policies are XSched's own, the GPU is a model with the costs measured on an H200.",
-			Table:  latency,
-		}, report.Block{Table: devices})
+			Table:  tables[0],
+		})
+	for _, t := range tables[1:] {
+		p.Add(report.Block{Table: t})
+	}
 	for _, c := range r.charts() {
 		p.AddChart(c, "")
 	}

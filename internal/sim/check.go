@@ -90,9 +90,15 @@ func (s *Scenario) check(root *yaml.Node) error {
 	c.within("devices", s.Devices, 1, maxDevices)
 	c.require(s.Duration.D() <= maxDuration, "duration", fmt.Sprintf("duration %v is out of range", s.Duration.D()), "use at most 24h")
 	c.require(*s.Warmup < s.Duration, "warmup", fmt.Sprintf("warmup %v is not shorter than duration %v", s.Warmup.D(), s.Duration.D()), "")
+	for i, d := range s.PerDevice {
+		c.within(fmt.Sprintf("per_device.%d.device", i), d.Device, 0, s.Devices-1)
+	}
 	c.within("gpu.level", s.GPU.Level, 1, 3)
 	c.within("gpu.channels", s.GPU.Channels, 0, 64)
 	c.require(s.GPU.Slice == nil || s.GPU.Slice.D() >= time.Microsecond, "gpu.slice", "gpu.slice is too short", "use at least 1us")
+	c.require(s.GPU.CopySlowdown >= 0 && s.GPU.CopySlowdown <= 0.9, "gpu.copy_slowdown", fmt.Sprintf("gpu.copy_slowdown %v is out of range", s.GPU.CopySlowdown), "use 0 to 0.9")
+	c.require(s.GPU.CopyRate >= 0 && s.GPU.CopyRate <= maxCopyRate, "gpu.copy_rate", fmt.Sprintf("gpu.copy_rate %d is out of range", s.GPU.CopyRate), "use bytes per second, up to 10000000000000")
+	c.require(s.GPU.CopySlice == nil || s.GPU.CopySlice.D() >= time.Microsecond, "gpu.copy_slice", "gpu.copy_slice is too short", "use at least 1us")
 	if s.Host.Dispatch != nil {
 		c.dist("host.dispatch", s.Host.Dispatch, 0)
 	}
@@ -113,6 +119,7 @@ func (s *Scenario) check(root *yaml.Node) error {
 		total += t.Count * t.Ranks
 		c.require(total <= maxInstances, "count", fmt.Sprintf("more than %d programs in total", maxInstances), "lower a count")
 	}
+	s.checkCases(c)
 	return c.err
 }
 
@@ -121,7 +128,6 @@ func (t *Tenant) check(s *Scenario, c *checker) {
 	c.require(usable, "name", "no valid name", "set `name:`, up to 64 characters")
 	c.within("count", t.Count, 1, maxInstances)
 	c.within("ranks", t.Ranks, 1, s.Devices)
-	c.within("kernels", t.Kernels, 1, maxKernels)
 	c.require(t.Stop == 0 || t.Stop > t.Start, "stop", "stop is not later than start", "")
 	for i, d := range t.On {
 		c.require(d >= 0 && d < s.Devices, fmt.Sprintf("on.%d", i), fmt.Sprintf("there is no device %d", d), fmt.Sprintf("use 0 to %d", s.Devices-1))
@@ -130,15 +136,41 @@ func (t *Tenant) check(s *Scenario, c *checker) {
 		different := slices.Compact(slices.Sorted(slices.Values(t.On)))
 		c.require(len(t.On)%t.Ranks == 0 && len(different) == len(t.On), "on", "the ranks do not fit on the devices", "list a multiple of ranks different devices")
 	}
-	if t.Arrivals.Trace == nil || slices.ContainsFunc(t.Arrivals.Trace, func(r Request) bool { return r.Work == 0 }) {
-		c.dist("kernel", &t.Kernel, 1)
-	}
+	t.checkWork(c)
 	hint := t.Hint.model()
+	if top := t.MaxPriority; top != nil {
+		c.require(*top >= int(model.PriorityMin) && *top <= int(model.PriorityMax), "max_priority", fmt.Sprintf("max_priority %d is out of range", *top), fmt.Sprintf("use %d to %d", model.PriorityMin, model.PriorityMax))
+	}
 	if err := hint.Check(); err != nil {
 		c.require(false, "hint", err.Error(), "see the hints in docs/simulator.md")
 	}
 	c.require(int(t.Hint.Level) <= s.GPU.Level, "hint.level", fmt.Sprintf("level %d is above gpu.level %d", t.Hint.Level, s.GPU.Level), "")
 	t.Arrivals.check(c)
+}
+
+// checkWork validates what a request consists of.
+func (t *Tenant) checkWork(c *checker) {
+	known := t.Arrivals.Trace != nil && !slices.ContainsFunc(t.Arrivals.Trace, func(r Request) bool { return r.Work == 0 })
+	parts := t.parts()
+	for i := range parts {
+		path := ""
+		if len(t.Segments) > 0 {
+			path = fmt.Sprintf("segments.%d.", i)
+		}
+		if !known && !parts[i].copies() {
+			c.dist(path+"kernel", &parts[i].Kernel, 1)
+		}
+		parts[i].complete()
+		parts[i].check(c, path)
+	}
+	if len(t.Segments) > 0 {
+		one := Segment{Kernel: t.Kernel, Launch: t.Launch, Copy: t.Copy}
+		c.require(one == Segment{} && t.Kernels == Exactly(1), "segments", "both segments and kernel, kernels, launch or copy", "describe the whole request in segments")
+		c.require(len(t.Segments) <= maxSegments, "segments", fmt.Sprintf("%d segments", len(t.Segments)), fmt.Sprintf("use up to %d, and repeat", maxSegments))
+	}
+	c.require(t.Vary >= 0 && t.Vary <= 2, "vary", fmt.Sprintf("vary %v is out of range", t.Vary), "use 0 to 2")
+	c.require(t.Stall.Chance >= 0 && t.Stall.Chance <= 1, "stall.chance", fmt.Sprintf("stall.chance %v is out of range", t.Stall.Chance), "use 0 to 1, per launch")
+	c.dist("stall.time", &t.Stall.Time, 0)
 }
 
 func (a *Arrivals) check(c *checker) {
@@ -252,30 +284,43 @@ func ReadTrace(name string, r io.Reader) ([]Request, error) {
 	return out, nil
 }
 
-// variant is one policy in one mode.
+// variant is one policy in one mode, with one strategy for launch-bound requests.
 type variant struct {
 	name, policy string
 	mode         model.Mode
+	strategy     string // "": the scenario's
 }
 
-// variants parses the names to compare: POLICY, POLICY:MODE, native.
+// under returns the scenario with the variant's strategy.
+func (s *Scenario) under(v variant) *Scenario {
+	if v.strategy == "" {
+		return s
+	}
+	one := *s
+	one.Engine.LaunchBound = v.strategy
+	return &one
+}
+
+// variants parses the names to compare: POLICY, POLICY:MODE, POLICY/STRATEGY, native.
 func (s *Scenario) variants(names []string) ([]variant, error) {
 	var out []variant
 	for _, name := range names {
 		v := variant{name: strings.TrimSpace(name), mode: s.Mode}
-		policy, mode, ok := strings.Cut(v.name, ":")
+		rest, strategy, _ := strings.Cut(v.name, "/")
+		v.strategy = strategy
+		policy, mode, ok := strings.Cut(rest, ":")
 		if ok {
 			v.mode = model.Mode(mode)
 		}
 		if v.policy = policy; strings.EqualFold(policy, "native") && !ok {
 			v.policy, v.mode = s.Policy, model.ModeOff
 		}
-		e, err := engine.New(s.engineConfig(v.policy, v.mode))
+		e, err := engine.New(s.under(v).engineConfig(v.policy, v.mode))
 		if err != nil {
 			return nil, fmt.Errorf("compare %q: %w", name, err)
 		}
 		v.policy = e.Config().Policy
-		if !ok && v.mode != model.ModeOff {
+		if !ok && v.mode != model.ModeOff && v.strategy == "" {
 			v.name = v.policy
 		}
 		out = append(out, v)

@@ -32,7 +32,7 @@ func newSketch(ranks int) *sketch {
 // look records changes since the last call.
 func (s *sketch) look(c *cell) {
 	for i, r := range c.ranks {
-		now := laneChange{c.now, r.busy(), r.joined && (!r.channel.Enabled() || r.gate.closed)}
+		now := laneChange{c.now, r.page.busy(), r.joined && (!r.channel.Enabled() || r.gate.closed)}
 		if n := len(s.changes[i]); n > 0 {
 			if last := s.changes[i][n-1]; last.busy == now.busy && last.stopped == now.stopped {
 				continue

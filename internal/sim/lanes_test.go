@@ -26,7 +26,7 @@ func TestHandOver(t *testing.T) {
 	s := parse(t, handOvers)
 	run := run(t, s, Options{Draw: 2 * time.Second}).Runs[0]
 	costs := s.GPU.costs()
-	least := costs.Resume.Reply - costs.Resume.Effect + costs.Suspend.Effect
+	least := costs.Resume.Reply + costs.Resume.ReplyPerChannel - costs.Resume.Effect + costs.Suspend.Effect
 	most := least + 2*defaultDispatch + costs.MidSwitch // the suspend may arrive during the context switch
 	seen := 0
 	ends := map[time.Duration]bool{} // ends of suspensions, of either queue

@@ -33,6 +33,8 @@ type Recording struct {
 	Mode   model.Mode
 	Level  model.Level
 	Config engine.Config
+	// Devices are the last settings of devices with a policy or mode of their own.
+	Devices map[model.DeviceID]engine.Setting
 
 	queues  map[model.QueueID]*usage
 	ordered []*usage
@@ -87,7 +89,7 @@ func ReadRecording(r *record.Reader) (*Recording, error) {
 	c.engine = e
 	c.costs = (&GPU{}).costs()
 	c.From, c.To = r.Header.Base, r.Header.Base
-	c.set = setting{e.Config().Policy, e.Config().Mode, e.Config().ForceLevel}
+	c.set, c.Devices = setting{e.Config().Policy, e.Config().Mode, e.Config().ForceLevel}, e.Config().Devices
 	for {
 		it, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -141,7 +143,9 @@ func (c *collector) state(s *record.State) error {
 		c.Lost += s.Lost
 		c.exact = false
 	}
-	e, err := engine.New(c.Header.Config)
+	cfg := c.Header.Config
+	cfg.Devices = nil // the checkpoint names those that are set now
+	e, err := engine.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -204,6 +208,7 @@ func (c *collector) event(ev *engine.Event) error {
 	case engine.EventPolicy, engine.EventMode:
 		cfg := c.engine.Config()
 		c.settle(ev.At)
+		c.Devices = cfg.Devices
 		c.set = setting{cfg.Policy, cfg.Mode, cfg.ForceLevel}
 	case engine.EventHeld, engine.EventQuantum, engine.EventUnmanaged, engine.EventMark:
 	}

@@ -70,7 +70,7 @@ func estimates() []string {
 		"the GPU time of a request is not in a recording: it is taken from busy periods without a competitor, shared out by slices for long ones, or, for short ones, from the shortest and fitted so that the model has the recorded median; the recorded GPU time is that estimate",
 		"CPU time between launches counts as GPU time of the busy period it is in",
 		"a queue that is hardly ever idle sends its next request after the one before (closed), others when they did (open)",
-		"each queue has its last hint all the time, and the policy and mode that were in force longest stand for the recorded ones",
+		"each queue has its last hint all the time, each device its last policy and mode of its own, and the policy and mode that were in force longest stand for the recorded ones",
 		"the GPU is a model with the costs of an H200",
 	}
 }
@@ -108,7 +108,9 @@ func Replay(ctx context.Context, r *Recording, policy string) (*ReplayResult, er
 	if err != nil {
 		return nil, err
 	}
-	other, err := simulate(ctx, newPlan(s, variants[1].policy, variants[1].mode, 1), s.cells(), 1, &progress{})
+	everywhere := *s
+	everywhere.PerDevice = nil // the policy under test applies to every device
+	other, err := simulate(ctx, newPlan(&everywhere, variants[1].policy, variants[1].mode, 1), s.cells(), 1, &progress{})
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +185,8 @@ func (r *Recording) scenario() (*Scenario, []*demand) {
 		}
 		dem := newDemand(u)
 		t := Tenant{
-			Name: u.name + "#" + strconv.Itoa(len(demands)), Count: 1, Ranks: 1, Kernels: 1, On: []int{devices[u.queue.Device]},
-			Hint: hintOf(&u.queue), Start: Duration(max(0, u.from.Sub(r.From))), pid: u.queue.PID,
+			Name: u.name + "#" + strconv.Itoa(len(demands)), Count: 1, Ranks: 1, Kernels: Exactly(1), On: []int{devices[u.queue.Device]},
+			Hint: hintOf(&u.queue), Start: Duration(max(0, u.from.Sub(r.From))), pid: u.queue.PID, User: u.queue.User,
 		}
 		if u.gone {
 			t.Stop = Duration(max(u.to.Sub(r.From), t.Start.D()+1))
@@ -197,6 +199,11 @@ func (r *Recording) scenario() (*Scenario, []*demand) {
 		demands = append(demands, dem)
 	}
 	s.Devices = max(1, len(devices))
+	for id, set := range r.Devices {
+		if i, used := devices[id]; used {
+			s.PerDevice = append(s.PerDevice, DeviceSetting{Device: i, Policy: set.Policy, Mode: set.Mode, Level: int(set.ForceLevel)})
+		}
+	}
 	s.complete()
 	return s, demands
 }

@@ -3,10 +3,12 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/report"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -36,9 +38,53 @@ type RunResult struct {
 	GPU     Split      `json:"gpu"`
 	Engine  Decisions  `json:"engine"`
 	Events  uint64     `json:"events"`
+	// Lows compares all closed tenants with kernels together with ideal time-slicing; nil unless one
+	// GPU has an open tenant of a higher priority.
+	Lows *Lows `json:"lows,omitempty"`
+
+	// Protections is what protection gains and costs, by the daemon's own account.
+	Protections []policy.ProtectionStatus `json:"-"`
 
 	draw   time.Duration
 	tracks []report.Lane
+}
+
+// Lows is the throughput of all low tenants together.
+type Lows struct {
+	Kept float64 `json:"kept"`
+	// Ideal is the throughput that ideal time-slicing leaves to the lows: one request and two
+	// context switches each time.
+	Ideal   float64 `json:"ideal"`
+	OfIdeal float64 `json:"kept_of_ideal"`
+}
+
+// idealSwitches is the time of two context switches, as in test/gpu/stats.py.
+const idealSwitches = 400 * time.Microsecond
+
+// lows returns the lows' throughput and its ideal, 1 - rate x (kernel time + 0.4 ms).
+func (r *RunResult) lows(s *Scenario, references []*Class) *Lows {
+	top, low := math.MinInt, math.MinInt
+	out := &Lows{Ideal: 1}
+	for i := range r.Classes {
+		c := &r.Classes[i]
+		switch {
+		case !c.open && references[i].perSecond > 0: // copies do not compete for time
+			low = max(low, c.Priority)
+			out.Kept += c.Kept * float64(c.Count)
+		case c.open && references[i].Done > 0:
+			top = max(top, c.Priority)
+			hz := float64(c.Offered) / (s.Duration - *s.Warmup).D().Seconds()
+			kernels := references[i].GPU / references[i].Rate // seconds a request
+			out.Ideal -= hz * (kernels + idealSwitches.Seconds())
+		}
+	}
+	if s.Devices > 1 || low == math.MinInt || top <= low {
+		return nil
+	}
+	if out.Ideal = max(0, out.Ideal); out.Ideal > 0 {
+		out.OfIdeal = out.Kept / out.Ideal
+	}
+	return out
 }
 
 // Class sums up all programs of one tenant entry.
@@ -48,27 +94,36 @@ type Class struct {
 	Priority int             `json:"priority"`
 	Latency  *report.Latency `json:"latency,omitempty"`
 	// Wait is the time from a kernel's submission to its start on the device.
-	Wait       *report.Latency `json:"gpu_wait,omitempty"`
+	Wait *report.Latency `json:"gpu_wait,omitempty"`
+	// FirstToken is the time from a request's arrival to its first token, PerToken that from one
+	// token to the next.
+	FirstToken *report.Latency `json:"first_token,omitempty"`
+	PerToken   *report.Latency `json:"per_token,omitempty"`
 	Offered    uint64          `json:"offered"`
 	Done       uint64          `json:"done"`
 	Unfinished uint64          `json:"unfinished"` // in progress or waiting at the end
 	Rate       float64         `json:"rate_hz"`
+	// Periods is the number of busy periods per request that the daemon sees.
+	Periods float64 `json:"busy_periods"`
 	// Late is the fraction of requests over their deadline, or over the SLO's latency.
 	Late *float64 `json:"late,omitempty"`
 	// GPU is their total GPU time, in devices.
 	GPU float64 `json:"gpu_devices"`
-	// Kept is the relative throughput: for a closed tenant GPU time over its GPU time alone, for
-	// an open one completed over offered requests.
+	// Kept is the relative throughput: for a closed tenant GPU time, or copied bytes without
+	// kernels, over its own alone; for an open one completed over offered requests.
 	Kept float64 `json:"kept"`
 	// Least and Most are the extreme GPU times of single programs, as fractions of a device.
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
-	// Alone is the result of one program alone on a device.
+	// Alone, AloneFirst and AlonePer are the result of one program alone on a device.
 	Alone       *report.Latency `json:"alone,omitempty"`
+	AloneFirst  *report.Latency `json:"alone_first_token,omitempty"`
+	AlonePer    *report.Latency `json:"alone_per_token,omitempty"`
 	Preemptions uint64          `json:"preemptions"` // in the middle of a kernel
 
 	open      bool
 	perSecond float64 // of each, GPU time
+	copied    float64 // of each, bytes per second
 	wait      *report.Histogram
 }
 
@@ -102,12 +157,14 @@ func (c *Class) WaitQuantile(q float64) float64 { return c.wait.Quantile(q) / 1e
 
 // compare sets the figures relative to one program alone.
 func (c *Class) compare(alone *Class) {
-	c.Alone = alone.Latency
+	c.Alone, c.AloneFirst, c.AlonePer = alone.Latency, alone.FirstToken, alone.PerToken
 	switch {
 	case c.open && c.Offered > 0:
 		c.Kept = float64(c.Done) / float64(c.Offered)
 	case !c.open && alone.perSecond > 0 && c.Count > 0:
 		c.Kept = c.GPU / float64(c.Count) / alone.perSecond
+	case !c.open && alone.copied > 0:
+		c.Kept = c.copied / alone.copied
 	}
 }
 
@@ -129,9 +186,13 @@ func (s *sum) add(c *cell) {
 		}
 		to.latency.Merge(&from.latency)
 		to.wait.Merge(&from.wait)
+		to.firstToken.Merge(&from.firstToken)
+		to.perToken.Merge(&from.perToken)
+		to.copied += from.copied
 		to.offered += from.offered
 		to.done += from.done
 		to.kernels += from.kernels
+		to.periods += from.periods
 		to.late += from.late
 		to.run += from.run
 		to.preemptions += from.preemptions
@@ -148,6 +209,7 @@ func (s *sum) add(c *cell) {
 		s.gpu.Switches += t.Switches
 	}
 	s.run.Engine.add(c.engine.Stats())
+	s.run.Protections = append(s.run.Protections, c.engine.Protections(c.now, 0)...)
 	s.run.Events += c.events
 	if c.tracks != nil {
 		s.run.draw, s.run.tracks = s.plan.draw, c.tracks
@@ -162,6 +224,7 @@ func (s *sum) result() *RunResult {
 			Name: t.Name, Count: from.instances, Priority: int(t.Hint.Priority), Latency: from.latency.Latency(), Wait: from.wait.Latency(),
 			Offered: from.offered, Done: from.done, Unfinished: from.offered - from.done, Rate: float64(from.done) / window * 1e9,
 			GPU: float64(from.run) / window, Least: float64(from.least) / window, Most: float64(from.most) / window,
+			FirstToken: from.firstToken.Latency(), PerToken: from.perToken.Latency(),
 			Preemptions: from.preemptions, wait: &from.wait, open: t.Arrivals.Closed == nil,
 		}
 		if t.Arrivals.Closed != nil {
@@ -171,8 +234,12 @@ func (s *sum) result() *RunResult {
 			late := float64(from.late) / float64(from.done)
 			c.Late = &late
 		}
+		if from.done > 0 {
+			c.Periods = float64(from.periods) / float64(from.done)
+		}
 		if from.instances > 0 {
 			c.perSecond = c.GPU / float64(from.instances)
+			c.copied = float64(from.copied) / window * 1e9 / float64(from.instances)
 		}
 		s.run.Classes = append(s.run.Classes, c)
 	}

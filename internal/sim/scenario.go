@@ -13,6 +13,7 @@ import (
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
+	strategies "xsched/internal/policy"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -30,13 +31,29 @@ type Scenario struct {
 	Mode   model.Mode `yaml:"mode"`   // default live
 	Level  int        `yaml:"level"`  // for mode level
 	Engine Knobs      `yaml:"engine"`
+	// PerDevice are devices with a policy or mode of their own. They keep it in comparisons,
+	// except with native.
+	PerDevice []DeviceSetting `yaml:"per_device"`
 
 	GPU     GPU      `yaml:"gpu"`
 	Host    Host     `yaml:"host"`
 	Tenants []Tenant `yaml:"tenants"`
+	// Cases are selections of the tenants, each simulated by itself.
+	Cases []Case `yaml:"cases"`
 
 	firstNumber int // number of the first program: selects random streams
 }
+
+// DeviceSetting is the policy and mode of one device; empty: those of the scenario.
+type DeviceSetting struct {
+	Device int        `yaml:"device"` // from 0
+	Policy string     `yaml:"policy"`
+	Mode   model.Mode `yaml:"mode"`
+	Level  int        `yaml:"level"` // for mode level
+}
+
+// deviceID is the engine's name of a device.
+func deviceID(device int) model.DeviceID { return model.DeviceID(device + 1) }
 
 // Knobs are parameters of the engine; nil selects its default.
 type Knobs struct {
@@ -47,6 +64,7 @@ type Knobs struct {
 	LowSlice        *Duration `yaml:"low_slice"`
 	PeerSlice       *Duration `yaml:"peer_slice"`
 	GrantSlice      *Duration `yaml:"grant_slice"`
+	LaunchBound     string    `yaml:"launch_bound"` // strategy of policy.Strategies, to compare them
 	InFlight        int       `yaml:"in_flight"`
 	Batch           int       `yaml:"batch"`
 }
@@ -59,9 +77,16 @@ type GPU struct {
 	Suspend   RPC       `yaml:"suspend"`
 	Resume    RPC       `yaml:"resume"`
 	SetSlice  RPC       `yaml:"set_slice"`
-	Channels  int       `yaml:"channels"` // compute channels per process; default 8
-	Level     int       `yaml:"level"`    // highest supported level; default 3
-	Slices    *bool     `yaml:"slices"`   // has hardware timeslices; default yes
+	// Also is the time that each further process adds to one call that suspends or resumes several.
+	Also *Duration `yaml:"also"`
+	// CopySlice is the timeslice of the copy engine, CopyRate its bytes per second, and CopySlowdown
+	// the part of a kernel's speed that a copy at the same time takes.
+	CopySlice    *Duration `yaml:"copy_slice"`
+	CopyRate     int64     `yaml:"copy_rate"`
+	CopySlowdown float64   `yaml:"copy_slowdown"`
+	Channels     int       `yaml:"channels"` // compute channels per process; default 8
+	Level        int       `yaml:"level"`    // highest supported level; default 3
+	Slices       *bool     `yaml:"slices"`   // has hardware timeslices; default yes
 }
 
 // RPC is the latency of a request to the device's firmware.
@@ -91,11 +116,22 @@ type Tenant struct {
 	Ranks      int  `yaml:"ranks"`
 	OneProcess bool `yaml:"one_process"`
 
+	// User owns the program, and MaxPriority is the administrator's limit of its rank; nil: none.
+	User        string `yaml:"user"`
+	MaxPriority *int   `yaml:"max_priority"`
+
 	Hint     Hint     `yaml:"hint"`
 	Arrivals Arrivals `yaml:"arrivals"`
 	Kernel   Dist     `yaml:"kernel"`  // duration of a kernel
-	Kernels  int      `yaml:"kernels"` // per request; default 1
-	Launch   Duration `yaml:"launch"`  // CPU time between two launches
+	Kernels  Number   `yaml:"kernels"` // per request; default 1
+	Launch   Dist     `yaml:"launch"`  // CPU time between two launches
+	Copy     int64    `yaml:"copy"`    // bytes copied after the kernels
+	Wait     Wait     `yaml:"wait"`    // how the program waits for a request; default sync
+	// Segments replaces the five fields above for a request of several parts.
+	Segments []Segment `yaml:"segments"`
+	// Vary is the standard deviation of the logarithm of a factor on all CPU times of a request.
+	Vary  float64 `yaml:"vary"`
+	Stall Stall   `yaml:"stall"`
 
 	Start Duration `yaml:"start"`
 	Stop  Duration `yaml:"stop"` // 0: never
@@ -133,7 +169,7 @@ type Closed struct {
 type Request struct {
 	At      time.Duration // since the tenant's start; in a closed loop, the think time before it
 	Work    time.Duration // GPU time of each kernel; 0: the tenant's Kernel
-	Kernels int           // 0: the tenant's Kernels
+	Kernels int           // of each segment; 0: the tenant's Kernels
 }
 
 // Limits of a scenario.
@@ -152,24 +188,36 @@ func orElse(d *Duration, other time.Duration) time.Duration {
 }
 
 // costs returns the device's costs. One channel stands for all channels of a process, so the cost
-// per channel is folded into the fixed part.
+// per channel is folded into the fixed part, and that of a further process takes its place.
 func (g *GPU) costs() gpumodel.Costs {
-	c := gpumodel.DefaultCosts()
+	c := gpumodel.RemoteCosts() // the daemon is another process
 	c.Block = 0
 	c.ComputeSlice = orElse(g.Slice, c.ComputeSlice)
+	c.CopySlice = orElse(g.CopySlice, c.CopySlice)
 	c.MidSwitch = orElse(g.MidSwitch, c.MidSwitch)
 	c.Switch = orElse(g.Switch, c.Switch)
+	if g.CopyRate > 0 {
+		c.CopyBytesPerSecond = g.CopyRate
+	}
+	c.CopySlowdown = g.CopySlowdown
 	channels := time.Duration(8)
 	if g.Channels > 0 {
 		channels = time.Duration(g.Channels)
 	}
 	fold := func(r gpumodel.RPC, with RPC) gpumodel.RPC {
-		return gpumodel.RPC{
-			Reply:  orElse(with.Reply, r.Reply+channels*r.ReplyPerChannel),
+		also := orElse(g.Also, channels*r.ReplyPerChannel)
+		out := gpumodel.RPC{
+			Reply: r.Reply + channels*r.ReplyPerChannel - also, ReplyPerChannel: also, ReplyPreempt: r.ReplyPreempt,
 			Effect: orElse(with.Effect, r.Effect+channels*r.EffectPerChannel),
 		}
+		if with.Reply != nil {
+			out.Reply, out.ReplyPreempt = with.Reply.D()-also, 0
+		}
+		return out
 	}
-	c.Suspend, c.Resume, c.SetSlice = fold(c.Suspend, g.Suspend), fold(c.Resume, g.Resume), fold(c.SetSlice, g.SetSlice)
+	c.Suspend, c.Resume = fold(c.Suspend, g.Suspend), fold(c.Resume, g.Resume)
+	c.SetSlice.Reply = orElse(g.SetSlice.Reply, c.SetSlice.Reply)
+	c.SetSlice.Effect = orElse(g.SetSlice.Effect, c.SetSlice.Effect)
 	return c
 }
 
@@ -180,6 +228,15 @@ func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	if mode == model.ModeLevel {
 		c.ForceLevel = model.Level(s.Level)
 	}
+	for _, d := range s.PerDevice {
+		if mode == model.ModeOff {
+			break // native hardware scheduling everywhere
+		}
+		if c.Devices == nil {
+			c.Devices = map[model.DeviceID]engine.Setting{}
+		}
+		c.Devices[deviceID(d.Device)] = engine.Setting{Policy: d.Policy, Mode: d.Mode, ForceLevel: model.Level(d.Level)}
+	}
 	k := &s.Engine
 	c.Quantum = orElse(k.Quantum, c.Quantum)
 	c.StarvationBound = orElse(k.StarvationBound, c.StarvationBound)
@@ -188,6 +245,7 @@ func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	c.LowSlice = orElse(k.LowSlice, c.LowSlice)
 	c.PeerSlice = orElse(k.PeerSlice, c.PeerSlice)
 	c.GrantSlice = orElse(k.GrantSlice, c.GrantSlice)
+	c.LaunchBound = strategies.Strategy(k.LaunchBound)
 	if k.InFlight > 0 {
 		c.InFlight = k.InFlight
 	}
@@ -236,7 +294,13 @@ func (s *Scenario) complete() {
 		t := &s.Tenants[i]
 		set(&t.Count, 1)
 		set(&t.Ranks, 1)
-		set(&t.Kernels, 1)
+		t.Kernels.orOne()
+		if t.Wait == "" {
+			t.Wait = WaitSync
+		}
+		for k := range t.Segments {
+			t.Segments[k].complete()
+		}
 		if c := t.Arrivals.Closed; c != nil {
 			set(&c.Depth, 1)
 		}

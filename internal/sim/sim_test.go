@@ -32,9 +32,9 @@ func load(t testing.TB, name string) *Scenario {
 	return s
 }
 
-func parse(t testing.TB, text string) *Scenario {
+func parse(t testing.TB, text string, replace ...string) *Scenario {
 	t.Helper()
-	s, err := Parse("test.yaml", []byte(text), nil)
+	s, err := Parse("test.yaml", []byte(strings.NewReplacer(replace...).Replace(text)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,11 @@ func TestExamples(t *testing.T) {
 			if s.Devices > 100 {
 				policies = []string{"HPF", "native"}
 			}
-			res := run(t, s, Options{Policies: policies, Draw: 20 * time.Millisecond})
+			all, err := s.Split()
+			if err != nil {
+				t.Fatal(err)
+			}
+			res := run(t, all[0], Options{Policies: policies, Draw: 20 * time.Millisecond})
 			for _, write := range []func(io.Writer) error{res.WriteTable, res.WriteJSON, res.WriteCSV, res.WriteSVG, res.WriteHTML} {
 				var b bytes.Buffer
 				if err := write(&b); err != nil || b.Len() == 0 {
@@ -140,10 +144,10 @@ func TestTimeAddsUp(t *testing.T) {
 		for i := range rapid.IntRange(1, 4).Draw(t, "tenants") {
 			ten := Tenant{
 				Name: string(rune('a' + i)), Count: rapid.IntRange(1, 3).Draw(t, "count"), Ranks: rapid.IntRange(1, s.Devices).Draw(t, "ranks"),
-				Kernels: rapid.IntRange(1, 3).Draw(t, "kernels"), OneProcess: rapid.Bool().Draw(t, "one process"),
+				Kernels: Exactly(rapid.IntRange(1, 3).Draw(t, "kernels")), OneProcess: rapid.Bool().Draw(t, "one process"),
 				Kernel: rapid.SampledFrom([]Dist{Fixed(90 * time.Microsecond), Uniform(time.Millisecond, 5*time.Millisecond), LogNormal(3*time.Millisecond, 1), Exponential(20 * time.Millisecond)}).Draw(t, "kernel"),
 				Hint:   Hint{Priority: model.Priority(rapid.IntRange(-2, 2).Draw(t, "priority")), Utilization: rapid.IntRange(0, 50).Draw(t, "utilization")},
-				Launch: Duration(rapid.SampledFrom([]time.Duration{0, 10 * time.Microsecond}).Draw(t, "launch")),
+				Launch: Fixed(rapid.SampledFrom([]time.Duration{0, 10 * time.Microsecond}).Draw(t, "launch")),
 			}
 			if rapid.IntRange(0, 3).Draw(t, "gang") == 0 {
 				ten.Hint.Gang = "g"

@@ -28,23 +28,27 @@ func (r *Result) WriteTable(w io.Writer) error {
 	if r.About != "" {
 		fmt.Fprintln(&b, strings.Join(strings.Fields(r.About), " "))
 	}
-	latency, devices := r.tables()
-	b.WriteByte('\n')
-	_ = latency.WriteText(&b, "")
-	b.WriteByte('\n')
-	_ = devices.WriteText(&b, "")
+	for _, t := range r.tables() {
+		b.WriteByte('\n')
+		_ = t.WriteText(&b, "")
+	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
 	return nil
 }
 
-// tables are the tenants' latency and throughput, and the devices' time.
-func (r *Result) tables() (tenants, devices *report.Table) {
-	tenants = &report.Table{Left: 2, Head: []string{
+// tables are the tenants' latency and throughput, their tokens if any, and the devices' time.
+func (r *Result) tables() []*report.Table {
+	tenants := &report.Table{Left: 2, Head: []string{
 		"policy", "tenant", "n", "P50 ms", "P99 ms", "max ms", "P99/alone", "requests/s", "unfinished", "late", "kept", "GPU each (min..max)",
 	}}
-	devices = &report.Table{Left: 1, Head: []string{"policy", "GPU busy", "switching", "idle", "switches", "decisions", "preemptions", "yields", "grants"}}
+	tokens := &report.Table{Left: 2, Head: []string{
+		"policy", "tenant", "first token P50 ms", "P99 ms", "P99/alone", "per token P50 ms", "P99 ms", "P99/alone",
+	}}
+	devices := &report.Table{Left: 1, Head: []string{
+		"policy", "GPU busy", "switching", "idle", "switches", "decisions", "preemptions", "yields", "grants", "lows kept", "of ideal",
+	}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		for j := range run.Classes {
@@ -53,15 +57,37 @@ func (r *Result) tables() (tenants, devices *report.Table) {
 				name = run.Name
 			}
 			tenants.Add(append([]string{name}, run.Classes[j].columns()...)...)
+			if c := &run.Classes[j]; c.FirstToken != nil {
+				row := append([]string{run.Name, c.Name}, tokenColumns(c.FirstToken, c.AloneFirst)...)
+				tokens.Add(append(row, tokenColumns(c.PerToken, c.AlonePer)...)...)
+			}
 		}
 		e := &run.Engine
 		row := []string{run.Name, report.Percent(run.GPU.Run), report.Percent(run.GPU.Switch), report.Percent(run.GPU.Idle)}
 		for _, n := range []uint64{run.GPU.Switches, e.Decisions, e.Preemptions, e.Yields, e.Grants} {
 			row = append(row, strconv.FormatUint(n, 10))
 		}
-		devices.Add(row...)
+		lows := []string{"-", "-"}
+		if l := run.Lows; l != nil {
+			lows = []string{report.Percent(l.Kept), report.Percent(l.OfIdeal)}
+		}
+		devices.Add(append(row, lows...)...)
 	}
-	return tenants, devices
+	if len(tokens.Rows) == 0 {
+		return []*report.Table{tenants, devices}
+	}
+	return []*report.Table{tenants, tokens, devices}
+}
+
+func tokenColumns(l, alone *report.Latency) []string {
+	if l == nil {
+		return []string{"-", "-", "-"}
+	}
+	row := []string{fmt.Sprintf("%.3f", l.P50), fmt.Sprintf("%.3f", l.P99), "-"}
+	if alone != nil && alone.P99 > 0 {
+		row[2] = fmt.Sprintf("%.2fx", l.P99/alone.P99)
+	}
+	return row
 }
 
 func (c *Class) columns() []string {
@@ -86,6 +112,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	rows := [][]string{{
 		"scenario", "seed", "policy", "mode", "tenant", "count", "priority", "p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms", "n",
 		"wait_p50_ms", "wait_p99_ms", "alone_p50_ms", "alone_p99_ms", "offered", "done", "rate_hz", "late", "gpu_devices", "kept", "least", "most", "preemptions",
+		"first_token_p50_ms", "first_token_p99_ms", "per_token_p50_ms", "per_token_p99_ms",
 	}}
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 8, 64) }
 	for i := range r.Runs {
@@ -93,6 +120,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		for j := range run.Classes {
 			c := &run.Classes[j]
 			l, wait, alone := orNone(c.Latency), orNone(c.Wait), orNone(c.Alone)
+			first, per := orNone(c.FirstToken), orNone(c.PerToken)
 			late := ""
 			if c.Late != nil {
 				late = f(*c.Late)
@@ -101,7 +129,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 				r.Scenario, strconv.FormatUint(r.Seed, 10), run.Name, string(run.Mode), c.Name, strconv.Itoa(c.Count), strconv.Itoa(c.Priority),
 				f(l.P50), f(l.P95), f(l.P99), f(l.Max), f(l.Mean), strconv.Itoa(l.N), f(wait.P50), f(wait.P99), f(alone.P50), f(alone.P99),
 				strconv.FormatUint(c.Offered, 10), strconv.FormatUint(c.Done, 10), f(c.Rate), late, f(c.GPU), f(c.Kept), f(c.Least), f(c.Most),
-				strconv.FormatUint(c.Preemptions, 10),
+				strconv.FormatUint(c.Preemptions, 10), f(first.P50), f(first.P99), f(per.P50), f(per.P99),
 			})
 		}
 	}

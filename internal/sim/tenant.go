@@ -3,7 +3,9 @@
 package sim
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"xsched/internal/model"
@@ -29,26 +31,30 @@ type inst struct {
 	// Requests are numbered. Those below first are complete, those below next have begun. Ranks
 	// serve them in order.
 	first, next uint64
-	active      []request  // first..next
-	backlog     []pending  // arrived, not begun; grows while a policy starves the tenant
-	launching   uint64     // number of the request whose kernels are being launched
-	fed         model.Time // time of its last launch
-	returning   []request  // complete on the device, not yet visible to the program
-	waiting     bool       // a launch timer is set
+	active      []request // first..next
+	backlog     []pending // arrived, not begun; grows while a policy starves the tenant
+	launching   uint64    // number of the request whose kernels are being launched
+	parts       []Segment // of every request
+	watched     bool      // launches take CPU time: the watcher may find a queue idle between them
+	returning   []request // complete on the device, not yet visible to the program
+	waiting     bool      // a launch timer is set
+	blocked     bool      // the program waits for a segment
 }
 
 // pending is a request that has arrived and not begun.
 type pending struct {
 	at      model.Time
-	work    time.Duration
-	kernels int32
+	work    time.Duration // of each kernel; 0: the segment's
+	kernels int32         // of each segment; 0: the segment's
 }
 
 // request is a request that has begun.
 type request struct {
 	pending
-	launched int32 // kernels
-	ranks    int32 // that have not completed it
+	thread
+	ranks int32      // that have not completed it
+	token model.Time // of its last token
+	first bool       // it has delivered a token
 }
 
 // rank is an instance on one device: a queue of the engine and a channel group of the device.
@@ -62,12 +68,18 @@ type rank struct {
 	base    gpumodel.Account // at the end of the warm-up
 	joined  bool
 
-	seen, rung bool       // the daemon's view of busy, and a pending doorbell
-	began      model.Time // start of the busy period
+	page       page
+	copies     model.Copies // the daemon's view
+	known      daemonView
+	watch      watch
+	lanes      *gpumodel.Group // for copies; nil: the tenant has none
+	copied     int64           // bytes, and at the end of the warm-up
+	copiedBase int64
+	rung       bool // a pending doorbell
 	serving    uint64
-	ended      int32           // kernels of that request
-	held       []time.Duration // kernels at the gate
-	inFlight   int
+	ended      int32           // kernels and copies of that request
+	held       []gpumodel.Work // at the gate
+	flying     int             // submitted and incomplete
 
 	gate  gate
 	wants hardware // newest desired state
@@ -75,7 +87,8 @@ type rank struct {
 	doing bool     // an operation is in flight
 	steps []bool   // remaining suspends (true) and resumes of the operation
 
-	called bool // the worker is scheduled
+	called bool   // the worker is scheduled
+	joint  *joint // the worker makes its next call together with others
 
 	// A suspend waits for the resumes of the same decision.
 	resuming bool
@@ -102,7 +115,11 @@ func (c *cell) addInst(m instance, local map[int]int) {
 		cell: c, tenant: t, class: m.class, width: 1, launching: 1, first: 1, next: 1,
 		random: rand.New(rand.NewPCG(c.plan.seed, uint64(m.number)<<1)),
 		works:  rand.New(rand.NewPCG(c.plan.seed, uint64(m.number)<<1|1)),
-		trace:  t.Arrivals.Trace,
+		trace:  t.Arrivals.Trace, parts: t.parts(),
+	}
+	for i := range in.parts {
+		in.parts[i].complete()
+		in.watched = in.watched || in.parts[i].paced()
 	}
 	if t.Arrivals.Closed != nil {
 		in.width = t.Arrivals.Closed.Depth
@@ -162,6 +179,14 @@ func (c *cell) fire(t timer) {
 		r := in.returning[0]
 		in.returning = append(in.returning[:0], in.returning[1:]...)
 		in.complete(&r)
+	case timerResume:
+		in.resume()
+	case timerWatch:
+		for _, r := range in.ranks {
+			if r.watch.armed && c.now >= r.watch.at {
+				r.look()
+			}
+		}
 	}
 }
 
@@ -169,15 +194,22 @@ func (c *cell) fire(t timer) {
 func (in *inst) join() {
 	c, t := in.cell, in.tenant
 	hint := t.Hint.model()
-	level := hint.Level
-	if level == model.LevelAuto {
-		level = model.Level(c.plan.scenario.GPU.Level)
+	best := model.Level(c.plan.scenario.GPU.Level)
+	level := cmp.Or(hint.Level, best)
+	if t.MaxPriority != nil {
+		hint.Cap = model.Cap{On: true, Priority: model.Priority(*t.MaxPriority)}
 	}
 	for i, r := range in.ranks {
 		g := c.advance(r.gpu)
 		r.group = g.AddGroup(r.account, false)
 		r.channel = g.AddChannel(r.group, r)
 		g.Schedule(r.group)
+		if slices.ContainsFunc(in.parts, func(s Segment) bool { return s.Copy > 0 }) {
+			r.lanes = g.AddGroup(r.account, true)
+			g.AddChannel(r.lanes, r)
+			g.Schedule(r.lanes)
+			r.channel.SetLanes([]*gpumodel.Group{r.lanes})
+		}
 		r.joined = true
 		pid := int(in.ranks[0].id.Session)*1000 + i
 		if t.OneProcess {
@@ -186,7 +218,7 @@ func (in *inst) join() {
 		if t.pid != 0 {
 			pid = t.pid
 		}
-		q := model.Queue{ID: r.id, PID: pid, Device: c.ids[r.gpu], Hint: hint, Level: level, Slices: c.plan.slices}
+		q := model.Queue{ID: r.id, PID: pid, User: t.User, Device: c.ids[r.gpu], Hint: hint, Level: level, Best: best, Slices: c.plan.slices}
 		if len(in.ranks) > 1 && !t.OneProcess && q.Hint.Gang == "" {
 			q.Hint.Gang = t.Name + gangSuffix(in.ranks[0].id)
 		}
@@ -207,12 +239,18 @@ func (in *inst) leave() {
 	c := in.cell
 	in.ended = true
 	in.active, in.backlog, in.returning = nil, nil, nil
-	in.first, in.launching = in.next, in.next
+	in.first, in.launching, in.blocked = in.next, in.next, false
 	for _, r := range in.ranks {
 		c.engine.RemoveQueue(c.now, r.id)
-		r.joined, r.seen, r.held, r.inFlight = false, false, nil, 0
+		r.leaveJoint()
+		r.joined, r.held, r.flying = false, nil, 0
+		r.page, r.known, r.copies = page{}, daemonView{}, model.Copies{}
 		r.serving = in.next
-		c.advance(r.gpu).RemoveGroup(r.group)
+		g := c.advance(r.gpu)
+		g.RemoveGroup(r.group)
+		if r.lanes != nil {
+			g.RemoveGroup(r.lanes)
+		}
 	}
 	c.dirty = true
 }
@@ -223,17 +261,14 @@ func (in *inst) arrive() {
 		return
 	}
 	c := in.cell
-	p := pending{at: c.now, kernels: int32(in.tenant.Kernels)}
+	p := pending{at: c.now}
 	if in.tenant.Arrivals.Trace != nil {
 		if len(in.trace) == 0 {
 			return
 		}
 		r := in.trace[0]
 		in.trace = in.trace[1:]
-		p.work = r.Work
-		if r.Kernels > 0 {
-			p.kernels = int32(r.Kernels)
-		}
+		p.work, p.kernels = r.Work, int32(r.Kernels)
 	}
 	if c.now >= epoch.Add(c.plan.warmup) {
 		c.classes[in.class].offered++
@@ -252,40 +287,15 @@ func (in *inst) begin() {
 		in.backlog = in.backlog[1:]
 		in.next++
 	}
-	if !in.waiting {
+	if !in.waiting && !in.blocked {
 		in.launch()
-	}
-	for _, r := range in.ranks {
-		in.cell.ring(r)
-	}
-}
-
-// launch submits kernels until none is left or the next one is due later.
-func (in *inst) launch() {
-	for in.launching < in.next {
-		r := &in.active[in.launching-in.first]
-		d := r.work
-		if d == 0 {
-			d = max(1, in.tenant.Kernel.draw(in.works))
-		}
-		in.fed = in.cell.now
-		for _, rank := range in.ranks {
-			rank.push(d)
-		}
-		if r.launched++; r.launched == r.kernels {
-			in.launching++
-		}
-		if in.tenant.Launch > 0 && in.launching < in.next {
-			in.waiting = true
-			in.cell.timers.Push(in.cell.now.Add(in.tenant.Launch.D()), timer{timerLaunch, in})
-			return
-		}
 	}
 }
 
 // complete ends a request as the program sees it.
 func (in *inst) complete(r *request) {
 	c := in.cell
+	in.returned(r)
 	if r.at >= epoch.Add(c.plan.warmup) {
 		sum := &c.classes[in.class]
 		latency := c.now.Sub(r.at)
@@ -300,77 +310,3 @@ func (in *inst) complete(r *request) {
 	}
 	in.begin()
 }
-
-// busy reports whether the queue has work that is not known to be complete.
-func (r *rank) busy() bool { return r.joined && (r.serving < r.inst.next || len(r.inst.returning) > 0) }
-
-// push submits a kernel through the gate.
-func (r *rank) push(d time.Duration) {
-	if len(r.held) > 0 || !r.open() {
-		r.held = append(r.held, d)
-		return
-	}
-	r.submit(d)
-}
-
-func (r *rank) open() bool { return !r.gate.closed && (r.gate.limit == 0 || r.inFlight < r.gate.limit) }
-
-func (r *rank) submit(d time.Duration) {
-	r.inFlight++
-	r.inst.cell.advance(r.gpu).Submit(r.channel, gpumodel.Work{Kind: gpumodel.WorkKernel, Duration: d})
-}
-
-// drain submits held kernels that the gate admits.
-func (r *rank) drain() {
-	n := 0
-	for n < len(r.held) && r.open() {
-		r.submit(r.held[n])
-		n++
-	}
-	if n > 0 {
-		r.held = append(r.held[:0], r.held[n:]...)
-	}
-}
-
-// kernelDone handles the completion of a kernel of this rank.
-func (r *rank) kernelDone() {
-	in := r.inst
-	if !r.joined {
-		return
-	}
-	r.inFlight--
-	r.drain()
-	q := &in.active[r.serving-in.first]
-	if r.ended++; r.ended < q.kernels {
-		return
-	}
-	r.ended = 0
-	r.serving++
-	if q.ranks--; q.ranks > 0 {
-		in.cell.ring(r)
-		return
-	}
-	// All ranks serve in order, so this request is the oldest.
-	done := in.active[0]
-	in.active = append(in.active[:0], in.active[1:]...)
-	in.first++
-	if ret := in.cell.plan.ret; ret > 0 {
-		in.returning = append(in.returning, done)
-		in.cell.timers.Push(in.cell.now.Add(ret), timer{timerReturn, in})
-		return
-	}
-	in.complete(&done)
-}
-
-// Done implements gpumodel.Sink. The device calls it while it advances, so consequences are
-// deferred until it returns.
-func (r *rank) Done(*gpumodel.Work, model.Time) { r.inst.cell.done = append(r.inst.cell.done, r) }
-
-// Blocks implements gpumodel.Sink.
-func (r *rank) Blocks(*gpumodel.Work, int, int) {}
-
-// CopyStart implements gpumodel.Sink.
-func (r *rank) CopyStart(*gpumodel.Work) {}
-
-// CopyReady implements gpumodel.Sink.
-func (r *rank) CopyReady(*gpumodel.Work) bool { return true }

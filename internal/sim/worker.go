@@ -10,7 +10,8 @@ import (
 )
 
 // This file models the daemon's device side. The gate changes immediately. One worker per process
-// and device calls the driver, with one operation in flight; the newest desired state wins.
+// and device calls the driver, with one operation in flight; the newest desired state wins. Workers
+// that begin the same operation by one decision make one call.
 
 // desire sets the desired state of a rank and reports whether its worker has to be scheduled.
 func (r *rank) desire(d *model.Desired, at model.Time) bool {
@@ -28,6 +29,7 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 		r.drain()
 	}
 	stopped := r.wants.suspend != 0
+	r.leaveJoint()
 	r.wants = hardware{slice: d.Slice}
 	if level >= model.LevelDeactivate {
 		r.wants.suspend = level
@@ -49,7 +51,64 @@ func (r *rank) desire(d *model.Desired, at model.Time) bool {
 	}
 	r.called = true
 	c.timers.Push(at, timer{timerWork, r.inst})
+	if r.wants.suspend != r.has.suspend && r.wants.suspend != model.LevelDeactivate && r.has.suspend != model.LevelDeactivate {
+		c.joints = append(c.joints, r)
+	}
 	return true
+}
+
+// joint is one call that suspends or resumes several ranks of a device, as one decision wanted.
+type joint struct {
+	missing int // members whose worker has not come yet
+	ready   []*rank
+}
+
+// join lets the ranks that begin the same operation on the same device make one call.
+func (c *cell) join() {
+	for i, r := range c.joints {
+		for _, first := range c.joints[:i] {
+			if first.gpu != r.gpu || first.wants.suspend != r.wants.suspend {
+				continue
+			}
+			if first.joint == nil {
+				first.joint = &joint{missing: 1}
+			}
+			r.joint = first.joint
+			r.joint.missing++
+			break
+		}
+	}
+	c.joints = c.joints[:0]
+}
+
+// leaveJoint lets the others go on without a rank whose desired state changed.
+func (r *rank) leaveJoint() {
+	j := r.joint
+	if r.joint = nil; j == nil {
+		return
+	}
+	if j.missing--; j.missing == 0 {
+		j.call()
+	}
+}
+
+// call makes the call of all members that came.
+func (j *joint) call() {
+	if len(j.ready) == 0 {
+		return
+	}
+	first := j.ready[0]
+	c, stop := first.inst.cell, first.has.suspend != 0
+	var channels []*gpumodel.Channel
+	for _, r := range j.ready {
+		channels = append(channels, r.channel)
+	}
+	c.device(first).Disable(channels, stop, false, func(model.Time) {
+		for _, r := range j.ready {
+			c.events++
+			r.work()
+		}
+	})
 }
 
 // afterMax bounds how long an operation waits for its predecessors.
@@ -115,6 +174,14 @@ func (r *rank) work() {
 			r.steps = goOnSure[1:]
 		}
 		r.has.suspend = want.suspend
+		if j := r.joint; j != nil {
+			r.joint = nil
+			j.ready = append(j.ready, r)
+			if j.missing--; j.missing == 0 {
+				j.call()
+			}
+			return
+		}
 		c.device(r).Disable([]*gpumodel.Channel{r.channel}, want.suspend != 0, want.suspend == model.LevelDeactivate, replied)
 	case want.slice != r.has.slice:
 		r.doing = true

@@ -13,18 +13,6 @@ func (c ClientPage) LastHeartbeat() model.Time {
 	return model.Time(load64(c.mem, OffHeaderHeartbeatNS))
 }
 
-// Lease reads the newest lease, epoch first, because the daemon writes the epoch last.
-func (c ClientPage) Lease() (epoch uint64, deadline model.Time) {
-	epoch = load64(c.mem, OffHeaderLeaseEpoch)
-	return epoch, model.Time(load64(c.mem, OffHeaderLeaseDeadlineNS))
-}
-
-// SetRecovered reports that every suspension up to epoch was undone.
-func (c ClientPage) SetRecovered(epoch uint64) {
-	store64(c.mem, OffHeaderRecoveredEpoch, epoch)
-	store64(c.mem, OffHeaderRecoveries, load64(c.mem, OffHeaderRecoveries)+1)
-}
-
 // Gate reads the daemon's half of slot i.
 func (c ClientPage) Gate(i int) (held bool, inFlight, batch uint32) {
 	at, ok := slot(i)
@@ -85,7 +73,26 @@ func (c ClientPage) SetBusy(i int, busy bool, now model.Time) bool {
 func (c ClientPage) SetFed(i int, now model.Time) {
 	if at, ok := slot(i); ok {
 		store64(c.mem, at+OffQueueFedNS, uint64(now))
+		store64(c.mem, at+OffQueueWaits, load64(c.mem, at+OffQueueWaits)+1)
 	}
+}
+
+// SetTally reports the work of slot i so far.
+func (c ClientPage) SetTally(i int, launches, copies uint64) {
+	if at, ok := slot(i); ok {
+		store64(c.mem, at+OffQueueLaunches, launches)
+		store64(c.mem, at+OffQueueCopies, copies)
+		store64(c.mem, at+OffQueueSubmitted, launches+copies)
+	}
+}
+
+// Tell returns the reports that the daemon asks for about slot i.
+func (c ClientPage) Tell(i int) uint32 {
+	at, ok := slot(i)
+	if !ok {
+		return 0
+	}
+	return load32(c.mem, at+OffQueueTell)
 }
 
 // Quiet reports that changes of slot i need no doorbell. Call it after the change.

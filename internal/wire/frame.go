@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrFrame marks every malformed packet.
@@ -28,8 +29,8 @@ func Malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFrame, fmt.Sprintf(format, args...))
 }
 
-// DecodeFrame validates and returns the common header of a packet. The version comes before length
-// and type, because only the header is the same in all versions.
+// DecodeFrame validates and returns the common header of a packet of a supported version. The
+// version comes before length and type, because only the header is the same in all versions.
 func DecodeFrame(packet []byte) (Frame, error) {
 	var f Frame
 	if len(packet) < SizeOfFrame {
@@ -42,7 +43,7 @@ func DecodeFrame(packet []byte) (Frame, error) {
 	switch {
 	case f.Magic != FrameMagic:
 		return f, Malformed("magic %#x", f.Magic)
-	case f.Version != Version:
+	case f.Version < VersionMin || f.Version > Version:
 		return f, &VersionError{Theirs: f.Version, Ours: Version}
 	case int(f.Bytes) != len(packet):
 		return f, Malformed("header says %d bytes, packet has %d", f.Bytes, len(packet))
@@ -113,8 +114,40 @@ func EncodeList(typ uint32, n, offCount, offEntries, entry, most int) ([]byte, e
 	return b, nil
 }
 
-// DecodeHello decodes a HELLO packet.
+// Stamp sets the version of a packet to its session's and returns the packet.
+func Stamp(packet []byte, version uint32) []byte {
+	binary.NativeEndian.PutUint32(packet[OffFrameVersion:], version)
+	return packet
+}
+
+// hintBytes is the size of a hint in each supported version.
+var hintBytes = map[uint32]int{4: HintBytes4, Version: SizeOfHint}
+
+// widenHint gives the hint of an older version's packet its current size. at is the hint's offset.
+func widenHint(packet []byte, at int) ([]byte, error) {
+	f, err := DecodeFrame(packet)
+	if err != nil {
+		return nil, err
+	}
+	return widen(packet, at+hintBytes[f.Version], SizeOfHint-hintBytes[f.Version]), nil
+}
+
+// widen inserts zeros at an offset. A packet that is too short stays as it is, for Decode to refuse.
+func widen(packet []byte, at, zeros int) []byte {
+	if zeros == 0 || len(packet) < at {
+		return packet
+	}
+	out := slices.Insert(slices.Clone(packet), at, make([]byte, zeros)...)
+	binary.NativeEndian.PutUint32(out[OffFrameBytes:], uint32(len(out)))
+	return out
+}
+
+// DecodeHello decodes a HELLO packet. Its frame has the client's version.
 func DecodeHello(packet []byte) (*Hello, error) {
+	packet, err := widenHint(packet, OffHelloHint)
+	if err != nil {
+		return nil, err
+	}
 	if err := Decode(packet, FrameHello, SizeOfHello); err != nil {
 		return nil, err
 	}
@@ -128,7 +161,7 @@ func DecodeHello(packet []byte) (*Hello, error) {
 	case bytes.IndexByte(h.Command[:], 0) < 0:
 		return nil, Malformed("command is not NUL-terminated")
 	}
-	if err := h.Hint.check(); err != nil {
+	if err := h.Hint.check(h.Frame.Version); err != nil {
 		return nil, err
 	}
 	return h, nil

@@ -12,8 +12,12 @@ import (
 )
 
 // check validates all fields, set or not, so that readers need no checks.
-func (v *Hint) check() error {
-	if v.Said&^HintAll != 0 {
+func (v *Hint) check(version uint32) error {
+	known := HintAll
+	if version == 4 {
+		known = HintAll4
+	}
+	if v.Said&^known != 0 {
 		return Malformed("hints %#x", v.Said)
 	}
 	for i := range hintFields {
@@ -82,6 +86,10 @@ func (v *Hint) Apply(h *model.Hint) {
 
 // DecodeHint decodes a HINT packet.
 func DecodeHint(packet []byte) (*HintFrame, error) {
+	packet, err := widenHint(packet, OffHintFrameHint)
+	if err != nil {
+		return nil, err
+	}
 	if err := Decode(packet, FrameHint, SizeOfHintFrame); err != nil {
 		return nil, err
 	}
@@ -93,7 +101,7 @@ func DecodeHint(packet []byte) (*HintFrame, error) {
 	case bytes.IndexByte(h.Policy[:], 0) < 0:
 		return nil, Malformed("policy is not NUL-terminated")
 	}
-	return h, h.Hint.check()
+	return h, h.Hint.check(h.Frame.Version)
 }
 
 // EncodeHint encodes a HINT packet and fills in its frame.
@@ -114,6 +122,11 @@ func (v *Hello) PolicyString() string { return cString(v.Policy[:]) }
 type Mark struct {
 	Name       string
 	Begin, End model.Time
+}
+
+// Marked reports whether requests have finished since the given count.
+func (p *Page) Marked(after uint64) bool {
+	return load64(p.mem, RequestsOffset+OffRequestsFinished) > after
 }
 
 // Marks calls f for the requests finished after the given count, oldest first, and returns the

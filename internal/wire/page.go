@@ -21,18 +21,22 @@ const pageSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 // The page stays mapped until the last holder releases it, because a worker stuck in an ioctl may
 // outlive its session.
 type Page struct {
-	mem  []byte
-	refs atomic.Int32
+	mem     []byte
+	version uint32
+	refs    atomic.Int32
 }
 
-// NewPage creates, seals and maps a memory file with a session's identity. The caller passes on and
-// closes the descriptor.
-func NewPage(session uint64) (*Page, int, error) {
+// NewPage creates, seals and maps a memory file with a session's identity, in the current version.
+// The caller passes on and closes the descriptor.
+func NewPage(session uint64) (*Page, int, error) { return NewPageVersion(session, Version) }
+
+// NewPageVersion is NewPage for a client of another version.
+func NewPageVersion(session uint64, version uint32) (*Page, int, error) {
 	fd, err := unix.MemfdCreate("xsched-page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, fmt.Errorf("create page: %w", err)
 	}
-	p, err := setUpPage(fd, session)
+	p, err := setUpPage(fd, session, version)
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, -1, err
@@ -40,7 +44,7 @@ func NewPage(session uint64) (*Page, int, error) {
 	return p, fd, nil
 }
 
-func setUpPage(fd int, session uint64) (*Page, error) {
+func setUpPage(fd int, session uint64, version uint32) (*Page, error) {
 	if err := unix.Ftruncate(fd, PageBytes); err != nil {
 		return nil, fmt.Errorf("size page: %w", err)
 	}
@@ -51,7 +55,8 @@ func setUpPage(fd int, session uint64) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	store32(p.mem, OffHeaderVersion, Version)
+	p.version = version
+	store32(p.mem, OffHeaderVersion, version)
 	store32(p.mem, OffHeaderPageBytes, PageBytes)
 	store32(p.mem, OffHeaderMaxQueues, MaxQueues)
 	store64(p.mem, OffHeaderSessionID, session)
@@ -77,10 +82,13 @@ func MapPage(fd int) (*Page, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map page: %w", err)
 	}
-	p := &Page{mem: mem}
+	p := &Page{mem: mem, version: load32(mem, OffHeaderVersion)}
 	p.refs.Store(1)
 	return p, nil
 }
+
+// Version returns the page's version of the contract.
+func (p *Page) Version() uint32 { return p.version }
 
 // Retain adds a holder. Preconditions: another holder exists.
 func (p *Page) Retain() *Page {
@@ -100,22 +108,7 @@ func (p *Page) Release() {
 // Heartbeat records that the engine is alive.
 func (p *Page) Heartbeat(now model.Time) { store64(p.mem, OffHeaderHeartbeatNS, uint64(now)) }
 
-// WriteLease publishes a new suspension and its deadline. The deadline goes first, so that a client
-// that sees the new epoch sees its deadline too.
-func (p *Page) WriteLease(epoch uint64, deadline model.Time) {
-	store64(p.mem, OffHeaderLeaseDeadlineNS, uint64(deadline))
-	store64(p.mem, OffHeaderLeaseEpoch, epoch)
-}
-
-// WriteLeaseDeadline moves the newest lease's deadline; 0: nothing is suspended.
-func (p *Page) WriteLeaseDeadline(deadline model.Time) {
-	store64(p.mem, OffHeaderLeaseDeadlineNS, uint64(deadline))
-}
-
-// RecoveredEpoch returns the newest lease that the client reports as undone.
-func (p *Page) RecoveredEpoch() uint64 { return load64(p.mem, OffHeaderRecoveredEpoch) }
-
-// Recoveries returns the client's count of recoveries.
+// Recoveries returns the client's count of recoveries of the whole process.
 func (p *Page) Recoveries() uint64 { return load64(p.mem, OffHeaderRecoveries) }
 
 // QueueCount returns the number of slots ever used, bounded by MaxQueues.
@@ -130,8 +123,12 @@ type QueueView struct {
 	Priority    int32
 	Stream      bool // one stream, not a whole context
 	Submitted   uint64
-	BusyNS      int64  // raw; see Worked
-	FedNS       uint64 // raw; see Fed
+	// Since version 5; zero in version 4.
+	Launches uint64 // kernels and graphs; while busy an estimate, current under TellProgress
+	Waits    uint64 // times a thread began to wait after submitting
+	Copies   uint64 // copies and memsets
+	BusyNS   int64  // raw; see Worked
+	FedNS    uint64 // raw; see Fed
 }
 
 // InUse reports whether the slot holds a queue.
@@ -181,11 +178,15 @@ func (p *Page) Queue(i int) QueueView {
 	q.Priority = int32(load32(p.mem, at+OffQueuePriority))
 	q.Stream = load32(p.mem, at+OffQueueKind) == QueueStream
 	q.Submitted = load64(p.mem, at+OffQueueSubmitted)
+	q.Copies = load64(p.mem, at+OffQueueCopies)
 	// Read transitions before the timestamp. The client writes them in reverse, so the timestamp
 	// belongs to this transition or a later one.
 	q.Transitions = load64(p.mem, at+OffQueueTransitions)
 	q.ChangedNS = load64(p.mem, at+OffQueueChangedNS)
 	q.BusyNS = int64(load64(p.mem, at+OffQueueBusyNS))
+	q.Launches = load64(p.mem, at+OffQueueLaunches)
+	// The client writes the wait's time before the count.
+	q.Waits = load64(p.mem, at+OffQueueWaits)
 	q.FedNS = load64(p.mem, at+OffQueueFedNS)
 	return q
 }
@@ -203,6 +204,14 @@ func (p *Page) Listen(i int) QueueView {
 		store32(p.mem, at+OffQueueQuiet, 0)
 	}
 	return p.Queue(i)
+}
+
+// SetTell asks for reports about slot i: TellProgress, TellWait, or both. Clients of version 4 ignore
+// it.
+func (p *Page) SetTell(i int, tell uint32) {
+	if at, ok := slot(i); ok {
+		store32(p.mem, at+OffQueueTell, tell)
+	}
 }
 
 // SetGate opens or closes the gate of slot i and wakes held launchers.
@@ -245,6 +254,6 @@ func (p *Page) Counters() Counters {
 		GateWaits:   load64(p.mem, OffHeaderGateWaits),
 		GateWaitNS:  load64(p.mem, OffHeaderGateWaitNS),
 		Unhooked:    load64(p.mem, OffHeaderUnhooked),
-		Recoveries:  load64(p.mem, OffHeaderRecoveries),
+		Recoveries:  load64(p.mem, OffHeaderRecoveries) + load64(p.mem, OffHeaderLeaseRecoveries),
 	}
 }

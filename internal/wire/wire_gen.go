@@ -10,7 +10,8 @@ import (
 
 // Limits and magic numbers.
 const (
-	Version           = 4          // XSW_VERSION
+	Version           = 5          // XSW_VERSION
+	VersionMin        = 4          // XSW_VERSION_MIN
 	PageMagic         = 0x58534348 // XSW_PAGE_MAGIC
 	FrameMagic        = 0x58534652 // XSW_FRAME_MAGIC
 	MaxQueues         = 1024       // XSW_MAX_QUEUES
@@ -30,6 +31,10 @@ const (
 	RequestNameBytes  = 48         // XSW_REQUEST_NAME_BYTES
 	RequestNamesBytes = 768        // XSW_REQUEST_NAMES_BYTES
 	RequestRing       = 64         // XSW_REQUEST_RING
+	LeasesOffset      = 3392       // XSW_LEASES_OFFSET
+	MaxLeases         = 16         // XSW_MAX_LEASES
+	HintBytes4        = 192        // XSW_HINT_BYTES_4
+	HintAll4          = 8191       // XSW_HINT_ALL_4
 	QueueAll          = 0xffffffff // XSW_QUEUE_ALL
 	PriorityMin       = -256       // XSW_PRIORITY_MIN
 	PriorityMax       = 255        // XSW_PRIORITY_MAX
@@ -47,6 +52,13 @@ const (
 const (
 	QueueContext uint32 = 0 // XSW_QUEUE_CONTEXT
 	QueueStream  uint32 = 1 // XSW_QUEUE_STREAM
+)
+
+// Values of enum xsw_tell.
+const (
+	TellProgress uint32 = 1 // XSW_TELL_PROGRESS
+	TellWait     uint32 = 2 // XSW_TELL_WAIT
+	TellLaunch   uint32 = 4 // XSW_TELL_LAUNCH
 )
 
 // Values of enum xsw_frame_type.
@@ -105,7 +117,8 @@ type Header struct {
 	Rsv1             [5]uint64
 	RecoveredEpoch   uint64
 	Recoveries       uint64
-	Rsv2             [6]uint64
+	LeaseRecoveries  uint64
+	Rsv2             [5]uint64
 	HookedCalls      uint64
 	Launches         uint64
 	Copies           uint64
@@ -134,7 +147,8 @@ const (
 	OffHeaderRsv1             = 88
 	OffHeaderRecoveredEpoch   = 128
 	OffHeaderRecoveries       = 136
-	OffHeaderRsv2             = 144
+	OffHeaderLeaseRecoveries  = 144
+	OffHeaderRsv2             = 152
 	OffHeaderHookedCalls      = 192
 	OffHeaderLaunches         = 200
 	OffHeaderCopies           = 208
@@ -187,13 +201,50 @@ const (
 	OffRequestsRing     = 832
 )
 
+// Lease is struct xsw_lease.
+type Lease struct {
+	Epoch      uint64
+	DeadlineNS uint64
+	PCIDomain  uint32
+	PCIBusSlot uint32
+	Rsv        uint64
+}
+
+// Size and offsets of struct xsw_lease.
+const (
+	SizeOfLease        = 32
+	OffLeaseEpoch      = 0
+	OffLeaseDeadlineNS = 8
+	OffLeasePCIDomain  = 16
+	OffLeasePCIBusSlot = 20
+	OffLeaseRsv        = 24
+)
+
+// Leases is struct xsw_leases.
+type Leases struct {
+	Entries         [16]Lease
+	RecoveredEpochs [16]uint64
+}
+
+// Size and offsets of struct xsw_leases.
+const (
+	SizeOfLeases             = 640
+	OffLeasesEntries         = 0
+	OffLeasesRecoveredEpochs = 512
+)
+
 // Queue is struct xsw_queue.
 type Queue struct {
 	Gate        uint32
 	InFlight    uint32
 	Batch       uint32
 	Quiet       uint32
-	Rsv0        [12]uint32
+	Tell        uint32
+	Rsv0        uint32
+	Launches    uint64
+	Waits       uint64
+	Copies      uint64
+	Rsv1        [2]uint64
 	Transitions uint64
 	ChangedNS   uint64
 	Generation  uint64
@@ -213,7 +264,12 @@ const (
 	OffQueueInFlight    = 4
 	OffQueueBatch       = 8
 	OffQueueQuiet       = 12
-	OffQueueRsv0        = 16
+	OffQueueTell        = 16
+	OffQueueRsv0        = 20
+	OffQueueLaunches    = 24
+	OffQueueWaits       = 32
+	OffQueueCopies      = 40
+	OffQueueRsv1        = 48
 	OffQueueTransitions = 64
 	OffQueueChangedNS   = 72
 	OffQueueGeneration  = 80

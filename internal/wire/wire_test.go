@@ -11,12 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/model"
 	"xsched/internal/wire/wiretest"
 )
 
 func TestOffsetsMatchC(t *testing.T) {
 	wiretest.Offsets(t, "../..", "wire_gen.go", "shim/include/xsched/wire.h",
-		Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{})
+		Header{}, Queue{}, Frame{}, Hello{}, Welcome{}, Refused{}, Hint{}, HintFrame{}, Request{}, Requests{}, Lease{}, Leases{})
 }
 
 func TestFrames(t *testing.T) {
@@ -61,6 +62,29 @@ func TestFramesRefuse(t *testing.T) {
 	_, err := DecodeHello(edit(good, 4, 77))
 	if !errors.As(err, &ve) || ve.Theirs != 77 || ve.Ours != Version || !strings.Contains(err.Error(), "77") {
 		t.Errorf("version: %v", err)
+	}
+}
+
+// A hint of an older, shorter version is widened with zeros, in HELLO and HINT alike.
+func TestWiden(t *testing.T) {
+	packet := EncodeHello(Hello{Hint: Hint{Said: HintPriority, Priority: 3}})
+	at := OffHelloHint + SizeOfHint
+	old := append(bytes.Clone(packet[:at-16]), packet[at:]...) // a version whose hint lacks two words
+	got := widen(old, at-16, 16)
+	if !bytes.Equal(got, packet) {
+		t.Error("not the packet of the current version")
+	}
+	if short := widen(old[:20], at-16, 16); len(short) != 20 {
+		t.Error("a short packet was widened")
+	}
+	for _, version := range []uint32{VersionMin, Version} {
+		h, err := DecodeHello(Stamp(packet, version))
+		if err != nil || h.Frame.Version != version || h.Hint.Priority != 3 {
+			t.Errorf("version %d: %+v %v", version, h, err)
+		}
+		if hintBytes[version] == 0 {
+			t.Errorf("version %d has no hint", version)
+		}
 	}
 }
 
@@ -135,6 +159,18 @@ func TestPage(t *testing.T) {
 	if p.RecoveredEpoch() != 5 || p.Recoveries() != 1 {
 		t.Error("recovery not seen")
 	}
+	gpu := q.Device
+	lease := p.DeviceLease(2, gpu)
+	lease.WriteLease(7, 55)
+	c.DeviceLeases(func(i int, device model.DeviceID, e uint64, d model.Time) {
+		if i != 2 || device != gpu || e != 7 || d != 55 {
+			t.Errorf("lease %d of %v: epoch %d, deadline %d", i, device, e, d)
+		}
+	})
+	c.SetDeviceRecovered(2, 7)
+	if lease.RecoveredEpoch() != 7 || p.RecoveredEpoch() != 5 || p.Recoveries() != 1 || p.Counters().Recoveries != 2 {
+		t.Error("recovery of a device not seen")
+	}
 	// Out-of-range slots are ignored.
 	for _, i := range []int{-1, MaxQueues, 1 << 40} {
 		p.SetGate(i, true)
@@ -168,13 +204,13 @@ func FuzzFrame(f *testing.F) {
 	f.Add(EncodeRefused(2, "no"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := DecodeHello(b); err == nil {
-			if !bytes.Equal(EncodeHello(*h)[:OffHelloPolicy], b[:OffHelloPolicy]) {
+			if !bytes.Equal(Stamp(EncodeHello(*h), h.Frame.Version)[:OffHelloPolicy], b[:OffHelloPolicy]) {
 				t.Error("hello does not round-trip")
 			}
 			_, _ = h.CommandString(), h.PolicyString()
 		}
 		if h, err := DecodeHint(b); err == nil {
-			if !bytes.Equal(EncodeHint(*h), b) {
+			if !bytes.Equal(Stamp(EncodeHint(*h), h.Frame.Version), b) {
 				t.Error("hint does not round-trip")
 			}
 		}

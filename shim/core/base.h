@@ -25,6 +25,13 @@
 /* Thread-local without a call to find it. */
 #define XSI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 
+/* Small variables that the child of a fork writes. Together, they are on few pages: each page that the
+ * child writes is copied, which costs more than the rest of what it does. */
+#define XSI_FORK_STATE __attribute__((section("xsi_fork_state")))
+/* Tables that the child of a fork empties, on pages of their own: see xsi_forget_in_child. */
+#define XSI_FORK_PAGE 4096
+#define XSI_FORK_TABLE __attribute__((aligned(XSI_FORK_PAGE)))
+
 /* Zeroes memory in the child of a fork, but stores only where it is not zero: a store copies a page
  * that the child otherwise shares with its parent. */
 static inline void xsi_clear_used(void *memory, size_t bytes) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef XSCHED_CORE_CLOCK_H
-#define XSCHED_CORE_CLOCK_H
+#ifndef XSCHED_CLOCK_H
+#define XSCHED_CLOCK_H
 
-#include "base.h"
+#include <stdint.h>
 
-uint64_t xsi_now_ns(void); /* CLOCK_MONOTONIC */
+void xsi_clock_init(void);
+/* CLOCK_MONOTONIC of the initial time namespace, which is the daemon's. Not for absolute timeouts. */
+uint64_t xsi_now_ns(void);
 
-#endif /* XSCHED_CORE_CLOCK_H */
+#endif /* XSCHED_CLOCK_H */

@@ -25,10 +25,10 @@ enum { FEW_THREADS = 16, LAST_ROUND = 4 };
 XSI_THREAD struct xsi_thread xsi_thread;
 static XSI_THREAD unsigned rounds; // how often this thread's end was announced
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct xsi_counters *first;
-static struct xsi_counters ended; // the sum of threads that are gone
-static unsigned threads;
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE struct xsi_counters *first;
+static XSI_FORK_STATE struct xsi_counters ended; // the sum of threads that are gone
+static XSI_FORK_STATE unsigned threads;
 static pthread_key_t key;
 static bool key_made;
 

@@ -31,8 +31,12 @@ struct xsi_work_thread {
   uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
   /* what a launch touches ends here */
   struct xsi_work_stream *syncs; /* the one it waits for as its owner */
+  int cancel_state;              /* before it excluded the watcher */
   uint64_t fed;                  /* launches and copies of the thread when it last began to wait, */
   uint64_t fed_ns;               /* and when that was, for the first time after the last of them */
+  uint64_t polled, polled_ns; /* the same of its first answer "not ready" since the last of them, */
+  uintptr_t polled_what;      /* of what the answer was about, */
+  unsigned polls;             /* and of how many there were */
   struct xsi_work_seen cache[XSI_WORK_CACHE];
 };
 

@@ -20,8 +20,8 @@
 #include "log.h"
 #include "page.h"
 
-static int bell = -1; // the number the application's threads write to
-static int dead = -1; // the file behind it while there is no daemon
+static XSI_FORK_STATE int bell = -1; // the number the application's threads write to
+static XSI_FORK_STATE int dead = -1; // the file behind it while there is no daemon
 
 static int make_eventfd(void) {
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -10,6 +10,12 @@
 #include "base.h"
 #include "xsched/wire.h"
 
+/* The lease of one device. */
+struct xsi_lease {
+  uint32_t number; /* 1 + its index in the page */
+  uint32_t pci_domain, pci_bus_slot;
+};
+
 struct xsi_driver {
   const char *name;
 
@@ -43,8 +49,9 @@ struct xsi_driver {
   bool (*pending)(void);
   bool (*obey)(void); /* false: there is nothing to carry out */
 
-  /* Fail open: everything as the application made it. Without locks; 0, or -EAGAIN. */
-  int (*recover)(void);
+  /* Fail open: everything as the application made it, on the device of a lease that ended, or
+   * (NULL) on all. What may be on that device counts as being there. Without locks; 0, or -EAGAIN. */
+  int (*recover)(const struct xsi_lease *lease);
 };
 
 /* Ends with NULL; shim/driver/registry.c. */

@@ -4,8 +4,11 @@
 // so asking for them by name would return our own.
 //
 // This runs inside the first dlsym of a process. A sanitizer makes that call before it has bound the
-// functions that it replaces, and it replaces most of libc. So this file calls nothing: it walks
-// the loader's list of objects and compares strings itself.
+// functions that it replaces, and it replaces most of libc. So with glibc this file calls nothing: it
+// walks the loader's list of objects and compares strings itself.
+//
+// A program with another C library than glibc inherits LD_PRELOAD, too, from the one that started it. The
+// library loads there because it needs no name that musl lacks, and does nothing.
 
 #include "elf.h"
 
@@ -17,6 +20,18 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-tree-loop-distribute-patterns")
 #endif
+
+// Weak: musl has neither. A strong reference to the first would also make the library need glibc's loader.
+extern struct r_debug _r_debug __attribute__((weak));
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
+    __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+bool xsi_elf_glibc(void) { return &_r_debug != NULL && __register_atfork != NULL; }
+
+void xsi_elf_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
+  if (__register_atfork != NULL) __register_atfork(before, parent, child, &__dso_handle);
+}
 
 static bool same(const char *a, const char *b) {
   for (; *a == *b; a++, b++)
@@ -70,8 +85,33 @@ static void *lookup(const struct link_map *object, const char *name) {
   return NULL;
 }
 
+struct search {
+  const char *name;
+  void *found;
+};
+
+static int visit(struct dl_phdr_info *info, size_t size, void *argument) {
+  (void)size;
+  struct search *search = argument;
+  struct link_map object = {.l_addr = info->dlpi_addr};
+  bool ours = false;
+  for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+    uintptr_t at = info->dlpi_addr + part->p_vaddr;
+    if (part->p_type == PT_DYNAMIC) object.l_ld = (ElfW(Dyn) *)at;
+    if (part->p_type == PT_LOAD) ours |= (uintptr_t)visit - at < part->p_memsz;
+  }
+  if (!ours) search->found = lookup(&object, search->name);
+  return search->found != NULL;
+}
+
 // libc was loaded at program start and is never unloaded, so its place in the list is stable.
 void *xsi_elf_libc_function(const char *name) {
+  if (!xsi_elf_glibc()) {
+    struct search search = {.name = name};
+    dl_iterate_phdr(visit, &search);
+    return search.found;
+  }
   static const char *const libraries[] = {"libc.so.6", "libdl.so.2"};
   for (unsigned i = 0; i < sizeof libraries / sizeof *libraries; i++)
     for (const struct link_map *object = _r_debug.r_map; object != NULL; object = object->l_next) {

@@ -8,12 +8,14 @@
 #include "fork.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "counters.h"
 #include "doorbell.h"
 #include "driver.h"
+#include "elf.h"
 #include "helper.h"
 #include "hint.h"
 #include "liveness.h"
@@ -33,7 +35,7 @@ struct lock {
 static struct lock registered[MAX_REGISTERED];
 static void (*resets[MAX_REGISTERED])(void);
 static unsigned lock_count, reset_count;
-static unsigned locked; // registered locks that the fork under way has taken
+static XSI_FORK_STATE unsigned locked; // registered locks that the fork under way has taken
 
 // In lock order; the drivers' come between these and the counters'.
 static const struct lock own_locks[] = {
@@ -44,6 +46,7 @@ static const struct lock own_locks[] = {
 };
 enum { OWN_LOCKS = sizeof own_locks / sizeof *own_locks };
 
+// Called once, by the API. A fork that began before takes none of these locks and gives none back.
 void xsi_at_fork_locks(void (*lock)(void), void (*unlock)(void)) {
   if (lock_count == MAX_REGISTERED) return;
   registered[lock_count] = (struct lock){lock, unlock};
@@ -56,14 +59,30 @@ void xsi_at_fork_child(void (*reset)(void)) {
   if (at < MAX_REGISTERED) __atomic_store_n(&resets[at], reset, __ATOMIC_RELEASE);
 }
 
+bool xsi_forget_in_child(void *table, size_t bytes) {
+#ifdef MADV_WIPEONFORK
+  // The kernel rounds up: with larger pages it would also forget what follows the table.
+  long page = sysconf(_SC_PAGESIZE);
+  if (page <= 0 || bytes % (size_t)page != 0) return false;
+  int saved = errno;
+  bool done = madvise(table, bytes, MADV_WIPEONFORK) == 0; // EINVAL before Linux 4.14
+  errno = saved;
+  return done;
+#else
+  (void)table, (void)bytes;
+  return false;
+#endif
+}
+
 // What is above the core first.
 static void before(void) {
   int saved = errno;
-  locked = __atomic_load_n(&lock_count, __ATOMIC_ACQUIRE);
-  for (unsigned i = 0; i < locked; i++)
+  unsigned count = __atomic_load_n(&lock_count, __ATOMIC_ACQUIRE);
+  for (unsigned i = 0; i < count; i++)
     registered[i].lock();
   for (unsigned i = 0; i < OWN_LOCKS; i++)
     own_locks[i].lock();
+  locked = count; // only now: another thread's fork may have been under way
   xsi_for_each_driver(driver)
     driver->lock();
   xsi_counters_lock();
@@ -71,12 +90,13 @@ static void before(void) {
 }
 
 static void unlock_all(void) {
+  unsigned count = locked; // which the next fork changes as soon as it has the locks
   xsi_counters_unlock();
   xsi_for_each_driver(driver)
     driver->unlock();
   for (unsigned i = OWN_LOCKS; i-- > 0;)
     own_locks[i].unlock();
-  for (unsigned i = locked; i-- > 0;)
+  for (unsigned i = count; i-- > 0;)
     registered[i].unlock();
 }
 
@@ -91,7 +111,7 @@ static void in_child(void) {
   unlock_all();
   xsi_session_reset(); // not joined: nothing below rings or publishes
   xsi_liveness_reset();
-  xsi_page_leave(); // the mapping is the parent's session
+  xsi_page_leave_in_child(); // the mapping is the parent's session
   xsi_doorbell_reset();
   xsi_helper_reset();
   xsi_wake_reset();
@@ -106,4 +126,4 @@ static void in_child(void) {
   errno = saved;
 }
 
-void xsi_fork_init(void) { pthread_atfork(before, in_parent, in_child); }
+void xsi_fork_init(void) { xsi_elf_at_fork(before, in_parent, in_child); }

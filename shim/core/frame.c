@@ -3,11 +3,28 @@
 #include "frame.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "fd.h"
+
+uint32_t xsi_frame_version = XSW_VERSION;
+
+size_t xsi_frame_narrow(void *frame, size_t bytes, size_t hint_offset) {
+  if (xsi_frame_version == XSW_VERSION) return bytes;
+  unsigned char *hint = (unsigned char *)frame + hint_offset;
+  const size_t old = XSW_HINT_BYTES_4, now = sizeof(struct xsw_hint);
+  uint32_t said;
+  memcpy(&said, hint + offsetof(struct xsw_hint, said), sizeof said);
+  said &= XSW_HINT_ALL_4;
+  memcpy(hint + offsetof(struct xsw_hint, said), &said, sizeof said);
+  memmove(hint + old, hint + now, bytes - hint_offset - now);
+  uint32_t narrow = (uint32_t)(bytes - (now - old));
+  memcpy((unsigned char *)frame + offsetof(struct xsw_frame, bytes), &narrow, sizeof narrow);
+  return narrow;
+}
 
 int xsi_frame_send(int socket, const void *frame, size_t bytes, int fd) {
   union {

@@ -20,9 +20,16 @@ struct xsi_frame {
   int fds[XSW_FRAME_MAX_FDS];
 };
 
+/* Of the session; only the helper thread uses it. */
+extern uint32_t xsi_frame_version;
+
 static inline struct xsw_frame xsi_frame_head(uint32_t type, size_t bytes) {
-  return (struct xsw_frame){XSW_FRAME_MAGIC, XSW_VERSION, type, (uint32_t)bytes};
+  return (struct xsw_frame){XSW_FRAME_MAGIC, xsi_frame_version, type, (uint32_t)bytes};
 }
+
+/* Gives the hint at that offset of a frame the size and the bits that the session's version knows.
+ * Returns the size of the frame, which its head gets. */
+size_t xsi_frame_narrow(void *frame, size_t bytes, size_t hint_offset);
 
 /* 0, -EAGAIN when the socket is full, or the error; never SIGPIPE. fd < 0: none goes along. */
 int xsi_frame_send(int socket, const void *frame, size_t bytes, int fd);

@@ -17,8 +17,8 @@
 
 enum { STEP_NS = 20000000 };
 
-uint32_t xsi_native = 1;
-static uint64_t limit_ns = XSW_HEARTBEAT_LIMIT_NS; // of this session
+XSI_FORK_STATE uint32_t xsi_native = 1;
+static XSI_FORK_STATE uint64_t limit_ns = XSW_HEARTBEAT_LIMIT_NS; // of this session
 
 uint64_t xsi_gate_limit_ns(void) { return __atomic_load_n(&limit_ns, __ATOMIC_RELAXED); }
 void xsi_gate_set_limit(uint64_t limit) { __atomic_store_n(&limit_ns, limit, __ATOMIC_RELAXED); }

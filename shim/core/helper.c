@@ -7,11 +7,14 @@
 
 #include <errno.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "annotate.h"
 #include "clock.h"
@@ -26,17 +29,18 @@
 // Beside the thread-local storage of all libraries, which glibc takes from the stack. Untouched
 // pages cost only addresses.
 enum { STACK_BYTES = 512 * 1024 };
+enum { PAUSE_NS = 10000000 }; // without ppoll: less than a heartbeat's limit by far
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool started;
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE bool started;
 
 void xsi_helper_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_helper_unlock(void) { pthread_mutex_unlock(&lock); }
 
-static bool recover_drivers(void) {
+static bool recover_drivers(const struct xsi_lease *lease) {
   bool done = true;
   xsi_for_each_driver(driver)
-    done = driver->recover() == 0 && done;
+    done = driver->recover(lease) == 0 && done;
   return done;
 }
 
@@ -49,13 +53,14 @@ static uint64_t step_session(uint64_t now, short revents) {
       driver->prepare();
   }
   uint64_t next;
+  struct xsi_recovery recovery;
   xsi_session_lock();
-  bool recover = xsi_session_step(now, revents, &next);
+  bool recover = xsi_session_step(now, revents, &next, &recovery);
   xsi_session_unlock();
   if (recover) {
-    bool done = recover_drivers();
+    bool done = recover_drivers(recovery.all ? NULL : &recovery.lease);
     xsi_session_lock();
-    xsi_session_recovered(xsi_now_ns(), done);
+    xsi_session_recovered(xsi_now_ns(), &recovery, done);
     xsi_session_unlock();
     return now;
   }
@@ -63,6 +68,19 @@ static uint64_t step_session(uint64_t now, short revents) {
     if (driver->obey != NULL && driver->obey()) next = now; // the next step sends the answer
   }
   return next;
+}
+
+// A sandbox may refuse ppoll, and so does the kernel if the process may have fewer than two descriptors. Then
+// the helper looks at both after a pause; neither look blocks.
+static void look_anyway(struct pollfd *polled, int error, uint64_t wait) {
+  polled[0].revents = polled[1].revents = 0;
+  if (error == EINTR) return;
+  static uint32_t never;
+  const struct timespec pause = {.tv_nsec = wait < PAUSE_NS ? (long)wait + 1000000 : PAUSE_NS};
+  syscall(SYS_futex, &never, FUTEX_WAIT_PRIVATE, 0, &pause, NULL, 0);
+  for (int i = 0; i < 2; i++)
+    if (polled[i].fd >= 0)
+      polled[i].revents = polled[i].events & POLLIN; // no frame before its time
 }
 
 static void *help(void *argument) {
@@ -80,7 +98,7 @@ static void *help(void *argument) {
     polled[0] = (struct pollfd){.fd = xsi_wake_fd(), .events = POLLIN};
     polled[1] = (struct pollfd){.fd = -1};
     polled[1].fd = xsi_session_poll(&polled[1].events);
-    if (ppoll(polled, 2, &timeout, NULL) < 0) polled[0].revents = polled[1].revents = 0;
+    if (ppoll(polled, 2, &timeout, NULL) < 0) look_anyway(polled, errno, wait);
     xsi_wake_drain(polled[0].revents);
     next = step_session(xsi_now_ns(), polled[1].revents);
   }

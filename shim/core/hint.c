@@ -16,7 +16,8 @@
 #include "wake.h"
 
 // Under the queue lock.
-static struct xsw_hint process, untold;
+static struct xsw_hint process;
+static XSI_FORK_STATE struct xsw_hint untold;
 static char policy[XSW_POLICY_BYTES];
 static uint32_t scheduler; // atomic
 

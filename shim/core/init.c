@@ -9,7 +9,9 @@
 #include <sched.h>
 
 #include "annotate.h"
+#include "clock.h"
 #include "counters.h"
+#include "elf.h"
 #include "fork.h"
 #include "helper.h"
 #include "hint.h"
@@ -33,8 +35,10 @@ void xsi_init(void) {
     running_here = true;
     xsi_real_init();
     xsi_annotate_init();
+    xsi_clock_init();
     xsi_log_init();
     xsi_options_init();
+    if (!xsi_elf_glibc()) xsi_options.disabled = true;
     xsi_hint_init();
     if (!xsi_options.disabled) {
       xsi_wake_set_start(xsi_helper_start);

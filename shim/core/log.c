@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ static struct statx inherited_identity;
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 static bool identify(int fd, struct statx *identity) {
-  return statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, identity) == 0;
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, identity) == 0;
 }
 
 static bool same_file(const struct statx *a, const struct statx *b) {

@@ -13,6 +13,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "environment.h"
@@ -24,6 +25,7 @@ struct xsi_options xsi_options = {.automatic = true, .scheduler = XSW_SCHEDULER_
 
 #define PATH_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 #define SOCKET_NAME "xsched.sock"
+#define CLIENT_DIRECTORY "/client" // below the daemon's folder; a container may have it alone
 
 // A place that was named is the only one tried: falling back to another daemon would surprise.
 static bool place_named;
@@ -201,45 +203,46 @@ void xsi_options_init(void) {
 
 bool xsi_place_named(void) { return place_named; }
 
-static bool in_directory(char *path, const char *directory, const char *below) {
-  int length = snprintf(path, PATH_BYTES, "%s%s/" SOCKET_NAME, directory, below);
+static bool in_directory(char *path, const char *directory, const char *below, bool clients) {
+  int length = snprintf(path, PATH_BYTES, "%s%s%s/" SOCKET_NAME, directory, below,
+                        clients ? CLIENT_DIRECTORY : "");
   return length > 0 && (size_t)length < PATH_BYTES;
 }
 
 // In /tmp anybody may have made the directory first.
 static bool only_ours(const char *directory) {
   struct statx found;
-  return statx(AT_FDCWD, directory, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID,
-               &found) == 0 &&
+  return syscall(SYS_statx, AT_FDCWD, directory, AT_SYMLINK_NOFOLLOW,
+                 STATX_TYPE | STATX_MODE | STATX_UID, &found) == 0 &&
          S_ISDIR(found.stx_mode) && found.stx_uid == geteuid() && (found.stx_mode & 0777) == 0700;
 }
 
 static bool socket_at(unsigned index, char *path) {
+  bool clients = index % 2 != 0;
   if (place_named) {
-    if (index != 0) return false;
     if (named_socket[0] != 0) {
       memcpy(path, named_socket, PATH_BYTES);
-      return true;
+      return index == 0;
     }
-    return named_directory[0] != 0 && in_directory(path, named_directory, "");
+    return named_directory[0] != 0 && index < 2 && in_directory(path, named_directory, "", clients);
   }
   if (xsi_options.scheduler == XSW_SCHEDULER_LOCAL) return false; // a private one has a name
   char directory[64];
-  switch (index) {
+  switch (index / 2) {
   case 0:
     return geteuid() != 0 && runtime_directory[0] != 0 &&
-           in_directory(path, runtime_directory, "/xsched");
+           in_directory(path, runtime_directory, "/xsched", clients);
   case 1:
     snprintf(directory, sizeof directory, "/tmp/xsched-%u", (unsigned)geteuid());
-    return geteuid() != 0 && only_ours(directory) && in_directory(path, directory, "");
-  default: return in_directory(path, "/run/xsched", "");
+    return geteuid() != 0 && only_ours(directory) && in_directory(path, directory, "", clients);
+  default: return in_directory(path, "/run/xsched", "", clients);
   }
 }
 
 int xsi_socket_candidate(unsigned index, struct sockaddr_un *address) {
   memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
-  if (index > 2) return -ENOENT;
+  if (index > 5) return -ENOENT; // three folders, two places in each
   // An empty path is a place that is none here: the caller tries the next one.
   if (!socket_at(index, address->sun_path)) address->sun_path[0] = 0;
   return 0;

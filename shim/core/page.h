@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The page shared with the daemon. Its address never changes: it holds anonymous zeros until the
- * daemon's memfd is mapped over it, and again after the session ends.
+ * daemon's memfd replaces them, and again after the session ends.
  */
 #ifndef XSCHED_CORE_PAGE_H
 #define XSCHED_CORE_PAGE_H
@@ -18,9 +18,12 @@ static inline struct xsw_queue *xsi_slot(uint32_t index) {
 }
 
 void xsi_page_init(void);
-/* Both with the queue lock held, so that what is published stays consistent. */
-int xsi_page_join(int memfd, uint64_t session_id);
-void xsi_page_leave(void);
+/* Both with the queue lock held, so that what is published stays consistent. On an error the page is as it
+ * was. */
+int xsi_page_join(int memfd, uint64_t session_id, uint32_t version);
+int xsi_page_leave(void);
+/* In the child of a fork, which must not keep its parent's page. */
+void xsi_page_leave_in_child(void);
 
 /* True from when the page shows this process's state to a daemon until the session ends. */
 bool xsi_page_joined(void);

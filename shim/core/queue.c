@@ -24,7 +24,8 @@
 #include "wake.h"
 
 struct queue {
-  uint64_t generation, submitted;
+  uint64_t generation;
+  struct xsi_tally tally;
   uint64_t transitions, changed_ns, busy_ns; // as in the page; they go on over the slot's lives
   uint32_t pci_domain, pci_bus_slot;
   int32_t priority;
@@ -34,9 +35,9 @@ struct queue {
 };
 
 static struct queue queues[XSW_MAX_QUEUES];
-static uint32_t hints_due;
-static uint32_t used; // queues[0 .. used) were open at least once
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE uint32_t hints_due;
+static XSI_FORK_STATE uint32_t used; // queues[0 .. used) were open at least once
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void xsi_queue_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_queue_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -79,9 +80,21 @@ static void publish_transition(uint32_t index) {
   } while (transitions_of(queue) != transitions);
 }
 
+// Leaves a line alone that has the value already.
+static void publish_count64(uint64_t *shown, const uint64_t *count) {
+  uint64_t value = __atomic_load_n(count, __ATOMIC_RELAXED);
+  if (__atomic_load_n(shown, __ATOMIC_RELAXED) != value)
+    __atomic_store_n(shown, value, __ATOMIC_RELAXED);
+}
+
 static void publish_submitted(uint32_t index) {
-  uint64_t submitted = __atomic_load_n(&queues[index].submitted, __ATOMIC_RELAXED);
-  __atomic_store_n(&xsi_slot(index)->submitted, submitted, __ATOMIC_RELAXED);
+  publish_count64(&xsi_slot(index)->submitted, &queues[index].tally.submitted);
+  publish_count64(&xsi_slot(index)->copies, &queues[index].tally.copies);
+}
+
+// Not from the helper's tick: the slot is ahead of the tally while the client tells its progress.
+static void publish_launches(uint32_t index) {
+  publish_count64(&xsi_slot(index)->launches, &queues[index].tally.launches);
 }
 
 static void publish(uint32_t index) {
@@ -91,6 +104,7 @@ static void publish(uint32_t index) {
   __atomic_store_n(&slot->priority, queues[index].priority, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->kind, queues[index].kind, __ATOMIC_RELAXED);
   publish_submitted(index);
+  publish_launches(index);
   publish_transition(index);
   __atomic_store_n(&slot->generation, queues[index].generation, __ATOMIC_RELEASE);
 }
@@ -119,7 +133,7 @@ static int open_queue(uint32_t kind, uint32_t pci_domain, uint32_t pci_bus_slot,
     queues[i].kind = kind;
     queues[i].untold = false;
     memset(&queues[i].hint, 0, sizeof queues[i].hint);
-    __atomic_store_n(&queues[i].submitted, 0, __ATOMIC_RELAXED);
+    xsi_queue_set_tally((int)i, (struct xsi_tally){0});
     if (i >= used) used = i + 1;
     publish(i);
     publish_count();
@@ -163,6 +177,7 @@ void xsi_queue_set_busy(int index, bool busy) {
   if (!is_valid(index)) return;
   struct queue *queue = &queues[index];
   if (!is_open(queue) || is_busy(queue) == busy) return;
+  if (!busy) publish_launches((uint32_t)index);
   change((uint32_t)index);
   // After the change, as wire.h says. The counters of a quiet queue are not urgent either: the
   // helper's tick publishes them.
@@ -172,8 +187,12 @@ void xsi_queue_set_busy(int index, bool busy) {
   if (!busy) xsi_counters_idle();
 }
 
-void xsi_queue_set_submitted(int index, uint64_t submitted) {
-  if (is_valid(index)) __atomic_store_n(&queues[index].submitted, submitted, __ATOMIC_RELAXED);
+void xsi_queue_set_tally(int index, struct xsi_tally tally) {
+  if (!is_valid(index)) return;
+  struct xsi_tally *of = &queues[index].tally;
+  __atomic_store_n(&of->submitted, tally.submitted, __ATOMIC_RELAXED);
+  __atomic_store_n(&of->launches, tally.launches, __ATOMIC_RELAXED);
+  __atomic_store_n(&of->copies, tally.copies, __ATOMIC_RELAXED);
 }
 
 void xsi_queue_tick(void) {
@@ -206,7 +225,7 @@ bool xsi_queue_describe(uint32_t index, struct xsi_queue_info *info) {
         .priority = queue->priority,
         .busy = is_busy(queue),
         .held = __atomic_load_n(&xsi_slot(index)->gate, __ATOMIC_RELAXED) != XSW_GATE_OPEN,
-        .submitted = __atomic_load_n(&queue->submitted, __ATOMIC_RELAXED)};
+        .submitted = __atomic_load_n(&queue->tally.submitted, __ATOMIC_RELAXED)};
   }
   xsi_queue_unlock();
   return open;

@@ -20,8 +20,11 @@ void xsi_queue_close(int index);
 /* Tells the daemon of a change, if it is one: a few stores, and a write(2) unless the queue is quiet.
  * The work lock serializes the calls about one queue. */
 void xsi_queue_set_busy(int index, bool busy);
-/* Work submitted so far, for display; published lazily. */
-void xsi_queue_set_submitted(int index, uint64_t submitted);
+/* Work submitted so far: published when the queue goes idle, and lazily. */
+struct xsi_tally {
+  uint64_t submitted, launches, copies; /* as in struct xsw_queue */
+};
+void xsi_queue_set_tally(int index, struct xsi_tally tally);
 
 struct xsi_queue_info {
   uint32_t kind, pci_domain, pci_bus_slot;

@@ -35,7 +35,11 @@ void xsi_real_find_dlsym(void) {
   if (__atomic_load_n(&found, __ATOMIC_ACQUIRE) != 0) return;
   // Two threads that get here at once store the same addresses.
   dlvsym_function libc_dlvsym = (dlvsym_function)xsi_elf_libc_function("dlvsym");
-  if (libc_dlvsym == NULL) return;
+  if (libc_dlvsym == NULL) { // another C library than glibc
+    dlsym_function only = (dlsym_function)xsi_elf_libc_function("dlsym");
+    if (only != NULL) __atomic_store_n(&xsi_real_dlsym, only, __ATOMIC_RELEASE);
+    return;
+  }
   // RTLD_NEXT is relative to the caller of the real function, which is this library.
   dlsym_function next_dlsym = (dlsym_function)libc_dlvsym(RTLD_NEXT, "dlsym", XSI_GLIBC_BASE);
   dlvsym_function next_dlvsym = (dlvsym_function)libc_dlvsym(RTLD_NEXT, "dlvsym", XSI_GLIBC_BASE);

@@ -15,15 +15,16 @@
 
 enum { OPEN_MAX = 1024, RING_EVERY = XSW_REQUEST_RING / 2 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct open_request {
   uint64_t begin_ns; // 0: free
   uint32_t generation, name;
 } open_requests[OPEN_MAX];
+static uint32_t used;   // open_requests[0 .. used) were used at least once
 static uint32_t search; // where the last free one was found
 static char names[XSW_REQUEST_NAMES][XSW_REQUEST_NAME_BYTES];
 static uint32_t name_count;
-static uint64_t begun, finished, untold; // since the page was joined
+static XSI_FORK_STATE uint64_t begun, finished, untold; // since the page was joined
 
 void xsi_request_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_request_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -59,6 +60,7 @@ static int find_free(void) {
     uint32_t at = (search + i) % OPEN_MAX;
     if (open_requests[at].begin_ns == 0) {
       search = at + 1;
+      if (search > used) used = search;
       return (int)at;
     }
   }
@@ -113,7 +115,7 @@ void xsi_request_end(uint64_t request) {
 
 // The parent's requests are not the child's; the names stay, they are the program's.
 void xsi_request_reset(void) {
-  for (uint32_t i = 0; i < OPEN_MAX; i++)
+  for (uint32_t i = 0; i < used; i++)
     if (open_requests[i].begin_ns != 0) open_requests[i].begin_ns = 0;
   begun = finished = untold = 0;
 }

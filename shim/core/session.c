@@ -46,25 +46,24 @@ static struct {
   enum state state;
   int fd; // kept over failed attempts to connect: no new low number each time
   uint64_t retry_ns, retry_ms, greeting_ns, tick_ns;
-  uint64_t epoch; // lease to be answered by the recovery under way
-  bool first;     // and whether it is more than a repetition
-  bool failed;    // the last one that was has failed
-  bool blocked;   // the socket is full
+  bool previous; // greet in the previous version, once
+  bool blocked;  // the socket is full
   // Recoveries planned since the last session ended, and the next; UINT64_MAX: no more.
   unsigned repeats;
   uint64_t ended_ns, repeat_ns;
-  // The frame being sent, and whose it is: NULL for the core's own.
+  // Whose frame is being sent: NULL for the core's own.
   const struct xsi_driver *out_driver;
   size_t out_bytes;
   int out_fd;
-  union {
-    struct xsw_hint_frame hint;
-    unsigned char bytes[XSW_FRAME_MAX_BYTES];
-  } out;
-} session = {.fd = -1, .out_fd = -1, .repeat_ns = UINT64_MAX};
+} session XSI_FORK_STATE = {.fd = -1, .out_fd = -1, .repeat_ns = UINT64_MAX};
+
+static union {
+  struct xsw_hint_frame hint;
+  unsigned char bytes[XSW_FRAME_MAX_BYTES];
+} out; // the frame being sent
 
 static char command[XSW_COMMAND_BYTES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void xsi_session_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_session_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -107,7 +106,8 @@ static void drop_outgoing(void) {
   session.blocked = false;
 }
 
-// Returns true if there is something to recover; then xsi_session_recovered finishes the leaving.
+// Returns true if there is something to recover, which is everything; then xsi_session_recovered
+// finishes the leaving.
 static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   xsi_fd_close(&session.fd);
   drop_outgoing();
@@ -122,8 +122,6 @@ static bool end(uint64_t now, uint64_t retry_ms, const char *why, int error) {
   }
   xsi_log(XSI_WARN, "session ended, running natively: %s errno=%d", why, -error);
   session.state = ENDING;
-  session.epoch = xsi_liveness_epoch();
-  session.first = true;
   xsi_liveness_leave();
   return true;
 }
@@ -152,14 +150,16 @@ static int try_connect(void) {
 }
 
 static int greet(void) {
+  xsi_frame_version = session.previous ? XSW_VERSION_MIN : XSW_VERSION;
   struct xsw_hello hello = {
-      .frame = {XSW_FRAME_MAGIC, XSW_VERSION, XSW_FRAME_HELLO, sizeof hello},
+      .frame = xsi_frame_head(XSW_FRAME_HELLO, sizeof hello),
       .pid = (uint32_t)getpid(),
       .scheduler = xsi_scheduler(),
   };
   xsi_hint_hello(&hello);
   memcpy(hello.command, command, sizeof hello.command);
-  return xsi_frame_send(session.fd, &hello, sizeof hello, -1);
+  size_t bytes = xsi_frame_narrow(&hello, sizeof hello, offsetof(struct xsw_hello, hint));
+  return xsi_frame_send(session.fd, &hello, bytes, -1);
 }
 
 static void start(uint64_t now) {
@@ -168,6 +168,7 @@ static void start(uint64_t now) {
     result = greet();
     if (result < 0) xsi_fd_close(&session.fd);
   }
+  session.previous = false; // a daemon that comes later may be another
   if (result == 0) {
     session.state = GREETING;
     session.greeting_ns = now + (uint64_t)GREETING_LIMIT * MS;
@@ -182,15 +183,16 @@ static void start(uint64_t now) {
 static bool next_frame(uint64_t now) {
   xsi_for_each_driver(driver) {
     if (driver->due_ns() > now) continue;
-    session.out_bytes = driver->next_frame(&session.out, &session.out_fd);
+    session.out_bytes = driver->next_frame(&out, &session.out_fd);
     session.out_driver = driver;
     if (session.out_bytes != 0) return true;
   }
   session.out_driver = NULL;
   // After the join only: a hint about a queue that is not published yet would be lost.
-  if (!xsi_page_joined() || !xsi_hint_next_frame(&session.out.hint)) return false;
-  session.out_bytes = sizeof session.out.hint;
-  session.out.hint.frame = xsi_frame_head(XSW_FRAME_HINT, session.out_bytes);
+  if (!xsi_page_joined() || !xsi_hint_next_frame(&out.hint)) return false;
+  out.hint.frame = xsi_frame_head(XSW_FRAME_HINT, sizeof out.hint);
+  session.out_bytes =
+      xsi_frame_narrow(&out.hint, sizeof out.hint, offsetof(struct xsw_hint_frame, hint));
   return true;
 }
 
@@ -199,7 +201,7 @@ static int flush_frames(uint64_t now) {
   session.blocked = false;
   for (;;) {
     if (session.out_bytes == 0 && !next_frame(now)) return 0;
-    int result = xsi_frame_send(session.fd, &session.out, session.out_bytes, session.out_fd);
+    int result = xsi_frame_send(session.fd, &out, session.out_bytes, session.out_fd);
     if (result == -EAGAIN) {
       session.blocked = true;
       return 0;
@@ -211,14 +213,14 @@ static int flush_frames(uint64_t now) {
 
 static int join(const struct xsi_frame *frame, uint64_t now) {
   const struct xsw_welcome *welcome = &frame->welcome;
-  if (frame->bytes != sizeof *welcome || welcome->frame.version != XSW_VERSION ||
+  if (frame->bytes != sizeof *welcome || welcome->frame.version != xsi_frame_version ||
       welcome->page_bytes != XSW_PAGE_BYTES || frame->fd_count != 2)
     return -EPROTO;
   int result = xsi_doorbell_attach(frame->fds[1]);
   if (result < 0) return result;
   xsi_request_lock();
   xsi_queue_lock();
-  result = xsi_page_join(frame->fds[0], welcome->session_id);
+  result = xsi_page_join(frame->fds[0], welcome->session_id, xsi_frame_version);
   xsi_queue_unlock();
   if (result == 0) xsi_request_publish();
   xsi_request_unlock();
@@ -229,7 +231,6 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   // From here on the end of the session needs a recovery. Objects go before queues, so that the daemon
   // knows how to preempt a queue when it sees one.
   session.state = JOINED;
-  session.failed = false;
   session.repeat_ns = UINT64_MAX; // from here on it is the new session's to stop and to let go
   xsi_liveness_join(now);
   xsi_for_each_driver(driver)
@@ -243,11 +244,24 @@ static int join(const struct xsi_frame *frame, uint64_t now) {
   xsi_counters_publish();
   xsi_doorbell_ring();
   session.tick_ns = now + TICK * MS;
-  xsi_log(XSI_INFO, "joined session=%llu", (unsigned long long)welcome->session_id);
+  xsi_log(XSI_INFO, "joined session=%llu version=%u", (unsigned long long)welcome->session_id,
+          xsi_frame_version);
   return result;
 }
 
+// A daemon of the previous release refuses our version and would accept its own.
+static bool is_previous(const struct xsi_frame *frame) {
+  const struct xsw_refused *refused = &frame->refused;
+  return session.state == GREETING && xsi_frame_version == XSW_VERSION &&
+         frame->bytes == sizeof *refused && refused->client_version == XSW_VERSION &&
+         refused->daemon_version == XSW_VERSION_MIN;
+}
+
 static bool refused(const struct xsi_frame *frame, uint64_t now) {
+  if (is_previous(frame)) {
+    session.previous = true;
+    return end(now, 0, "the daemon speaks the previous version", 0);
+  }
   if (frame->bytes >= sizeof frame->refused)
     xsi_log(XSI_ERROR, "the daemon refuses us: %.*s",
             (int)strnlen(frame->refused.reason, sizeof frame->refused.reason),
@@ -258,7 +272,7 @@ static bool refused(const struct xsi_frame *frame, uint64_t now) {
 // A frame for a driver. The helper carries it out with no lock held.
 static int deliver(const struct xsi_frame *frame) {
   uint32_t type = frame->head.type;
-  if (frame->head.version != XSW_VERSION || frame->fd_count != 0) return -EPROTO;
+  if (frame->head.version != xsi_frame_version || frame->fd_count != 0) return -EPROTO;
   xsi_for_each_driver(driver) {
     if (driver->receive != NULL && type >= driver->first_frame &&
         type - driver->first_frame < XSW_FRAME_GROUP)
@@ -289,7 +303,7 @@ static bool receive(uint64_t now) {
   return recover;
 }
 
-static bool step_joined(uint64_t now, uint64_t *next_ns) {
+static bool step_joined(uint64_t now, uint64_t *next_ns, struct xsi_recovery *recovery) {
   xsi_for_each_driver(driver) {
     if (driver->overflowed())
       return end(now, xsi_session_retry.first_ms, "too many changes at once", -ENOBUFS);
@@ -305,18 +319,13 @@ static bool step_joined(uint64_t now, uint64_t *next_ns) {
     xsi_queue_tick();
     xsi_counters_publish();
   }
-  bool was_native = __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0;
-  bool recover = xsi_liveness_check(now, next_ns);
+  bool recover = xsi_liveness_check(now, next_ns, recovery);
   if (due < *next_ns) *next_ns = due;
   if (session.tick_ns < *next_ns) *next_ns = session.tick_ns;
-  if (recover) {
-    session.epoch = xsi_liveness_epoch();
-    session.first = !was_native || session.failed;
-  }
   return recover;
 }
 
-static bool step(uint64_t now, short revents, uint64_t *next_ns) {
+static bool step(uint64_t now, short revents, uint64_t *next_ns, struct xsi_recovery *recovery) {
   if (session.retry_ms == 0) session.retry_ms = xsi_session_retry.first_ms;
   if (xsi_scheduler() == XSW_SCHEDULER_APP) {
     if ((session.state == GREETING || session.state == JOINED) &&
@@ -334,14 +343,19 @@ static bool step(uint64_t now, short revents, uint64_t *next_ns) {
   }
   if (session.state == GREETING && now >= session.greeting_ns)
     end(now, xsi_session_retry.last_ms, "no answer", -ETIMEDOUT);
-  if (session.state == JOINED) return step_joined(now, next_ns);
+  if (session.state == JOINED) return step_joined(now, next_ns, recovery);
   *next_ns = session.state == GREETING ? session.greeting_ns : session.retry_ns;
   return false;
 }
 
-bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns) {
+bool xsi_session_step(uint64_t now, short revents, uint64_t *next_ns,
+                      struct xsi_recovery *recovery) {
+  *recovery = (struct xsi_recovery){.all = true};
   if (now >= session.repeat_ns) return true; // never while joined; what came is read next time
-  if (step(now, revents, next_ns)) return true;
+  if (step(now, revents, next_ns, recovery)) {
+    if (session.state == ENDING) *recovery = xsi_liveness_all();
+    return true;
+  }
   if (session.repeat_ns < *next_ns) *next_ns = session.repeat_ns;
   return false;
 }
@@ -355,23 +369,22 @@ static void plan_repeat(uint64_t now, bool done) {
   session.repeat_ns = session.ended_ns + (uint64_t)repeat_ms[session.repeats++] * MS;
 }
 
-void xsi_session_recovered(uint64_t now, bool done) {
+void xsi_session_recovered(uint64_t now, const struct xsi_recovery *recovery, bool done) {
   if (session.state != JOINED && session.state != ENDING) {
     plan_repeat(now, done);
     return;
   }
   // While the page is still shared: a daemon that only lost the socket must know, too.
   if (done)
-    xsi_liveness_recovered(session.epoch, session.first);
+    xsi_liveness_recovered(recovery);
   else
-    xsi_liveness_failed(now);
-  session.failed = !done && session.first;
-  xsi_log(done ? XSI_INFO : XSI_WARN, "%s lease_epoch=%llu", done ? "recovered" : "cannot recover",
-          (unsigned long long)session.epoch);
+    xsi_liveness_failed(recovery, now);
+  xsi_log(done ? XSI_INFO : XSI_WARN, "%s lease=%u", done ? "recovered" : "cannot recover",
+          recovery->all ? 0 : recovery->lease.number);
   if (session.state != ENDING) return;
   session.repeats = 0;
   session.ended_ns = now;
-  if (session.epoch != 0 || !done) plan_repeat(now, done);
+  if (xsi_liveness_any_lease(recovery) || !done) plan_repeat(now, done);
   xsi_counters_publish();
   xsi_queue_lock();
   xsi_page_set_joined(false);

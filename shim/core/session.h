@@ -6,6 +6,7 @@
 #define XSCHED_CORE_SESSION_H
 
 #include "base.h"
+#include "liveness.h"
 
 extern struct xsi_session_retry { uint32_t first_ms, last_ms, refused_ms; } xsi_session_retry;
 
@@ -13,10 +14,11 @@ void xsi_session_lock(void); /* so that a fork copies no descriptor we do not kn
 void xsi_session_unlock(void);
 void xsi_session_prepare(void); /* in the application's thread, before the helper starts */
 int xsi_session_poll(short *events);
-/* One step. True if the caller must drop the lock, recover all drivers, and report the outcome with
- * xsi_session_recovered. */
-bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns);
-void xsi_session_recovered(uint64_t now_ns, bool done);
+/* One step. True if the caller must drop the lock, recover the drivers as *recovery says, and report
+ * the outcome with xsi_session_recovered. */
+bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns,
+                      struct xsi_recovery *recovery);
+void xsi_session_recovered(uint64_t now_ns, const struct xsi_recovery *recovery, bool done);
 void xsi_session_reset(void);
 
 #endif /* XSCHED_CORE_SESSION_H */

@@ -84,7 +84,7 @@ static void child(unsigned number, pid_t parent) {
   xsi_counters_sum(&total);
   CHECK(total.launches == 0);
   CHECK(xsi_rm_find_client(0xc1d00001) == NULL);
-  xsi_rm_recover(); // nothing of the parent's is touched: there is nothing
+  xsi_rm_recover(NULL); // nothing of the parent's is touched: there is nothing
   if (number % 10 == 0) {
     // It uses a GPU itself: a session of its own.
     CHECK(test_count_helpers() == 0);
@@ -93,6 +93,29 @@ static void child(unsigned number, pid_t parent) {
     EVENTUALLY(xsi_page_joined());
     EVENTUALLY(xsi_header()->launches == 7);
     CHECK(xsi_header()->session_id == 1000);
+  }
+  _exit(0);
+}
+
+// A child gets zeros for a table, its own child as well, and the parent keeps the table.
+static void forgets(void) {
+  static XSI_FORK_TABLE unsigned char table[2 * XSI_FORK_PAGE];
+  if (!xsi_forget_in_child(table, sizeof table)) {
+    puts("the kernel can't clear memory at a fork: not tested");
+    return;
+  }
+  pid_t first = getpid();
+  for (int generation = 0; generation < 3; generation++) {
+    CHECK(table[0] == 0 && table[XSI_FORK_PAGE] == 0 && table[sizeof table - 1] == 0);
+    memset(table, 1, sizeof table);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) continue;
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(table[0] == 1 && table[sizeof table - 1] == 1);
+    if (getpid() == first) return;
+    _exit(0);
   }
   _exit(0);
 }
@@ -122,6 +145,7 @@ int main(void) {
   test_daemon_place(d);
   xsi_options_init(); // the constructor ran before the socket was named
   alarm(60);
+  forgets();
   __atomic_store_n(&xsi_next_ioctl, grant, __ATOMIC_RELEASE);
   xsi_at_fork_locks(lock_above, unlock_above);
   xsi_at_fork_child(reset_above);

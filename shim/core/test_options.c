@@ -177,6 +177,29 @@ static void schedulers(void) {
   CHECK(strcmp(address.sun_path, "/nowhere/xsched.sock") == 0);
 }
 
+// Every folder is searched itself and below client/, which a container may have alone.
+static void folders(void) {
+  struct sockaddr_un address;
+  read_with("XSCHED_DIR", "/nowhere");
+  CHECK(xsi_socket_candidate(0, &address) == 0);
+  CHECK(strcmp(address.sun_path, "/nowhere/xsched.sock") == 0);
+  CHECK(xsi_socket_candidate(1, &address) == 0);
+  CHECK(strcmp(address.sun_path, "/nowhere/client/xsched.sock") == 0);
+  for (unsigned i = 2; xsi_socket_candidate(i, &address) == 0; i++)
+    CHECK(address.sun_path[0] == 0);
+  read_with("XSCHED_SOCKET", "/nowhere/socket");
+  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++)
+    CHECK(i == 0 ? strcmp(address.sun_path, "/nowhere/socket") == 0 : address.sun_path[0] == 0);
+  start_over();
+  xsi_options_init();
+  unsigned found = 0;
+  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++) {
+    found |= strcmp(address.sun_path, "/run/xsched/xsched.sock") == 0 ? 1u : 0;
+    found |= strcmp(address.sun_path, "/run/xsched/client/xsched.sock") == 0 && found == 1 ? 2u : 0;
+  }
+  CHECK(found == 3);
+}
+
 static void hints_add_up(void) {
   struct xsw_hint all = {.said = XSW_HINT_PRIORITY, .priority = 3};
   struct xsw_hint more = {
@@ -195,6 +218,7 @@ int main(void) {
   each_alone();
   nonsense_is_ignored();
   laxity_in_parts();
+  folders(); // before a socket is named
   schedulers();
   hints_add_up();
   puts("ok options");

@@ -22,7 +22,7 @@ static void *use(void *argument) {
     }
     for (int i = 0; i < MINE; i++) {
       xsi_queue_set_busy(queues[i], true);
-      xsi_queue_set_submitted(queues[i], (uint64_t)i);
+      xsi_queue_set_tally(queues[i], (struct xsi_tally){.submitted = (uint64_t)i});
       xsi_gate_pass(queues[i]);
       if (i % 2 == 0) xsi_queue_set_busy(queues[i], false);
       xsi_count(launches, 1);

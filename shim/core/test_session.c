@@ -16,7 +16,7 @@ static void joins_and_publishes(void) {
   int second = xsi_queue_open(0, 0x0308, -3);
   CHECK(first_queue == 0 && second == 1);
   xsi_queue_set_busy(second, true); // before anybody listens
-  xsi_queue_set_submitted(second, 77);
+  xsi_queue_set_tally(second, (struct xsi_tally){77, 60, 17});
   xsi_count(launches, 5);
   test_session_start(d, 42);
   CHECK(d->hello.pid == (uint32_t)getpid() && d->hello.hint.priority == 9);
@@ -31,6 +31,7 @@ static void joins_and_publishes(void) {
   CHECK(test_slot(d, 0)->transitions == 0 && test_slot(d, 0)->pci_bus_slot == 0x0200);
   CHECK(test_slot(d, 1)->generation == 1 && test_slot(d, 1)->transitions == 1);
   CHECK(test_slot(d, 1)->priority == -3 && test_slot(d, 1)->submitted == 77);
+  CHECK(test_slot(d, 1)->launches == 60 && test_slot(d, 1)->copies == 17);
   EVENTUALLY(field(&test_header(d)->launches) == 5);
 
   while (test_rung(d))
@@ -42,7 +43,7 @@ static void joins_and_publishes(void) {
   xsi_queue_set_busy(first_queue, false);
   CHECK(test_rung(d) && test_slot(d, 0)->transitions == 2);
   xsi_count(launches, 3); // the tick publishes it
-  xsi_queue_set_submitted(first_queue, 11);
+  xsi_queue_set_tally(first_queue, (struct xsi_tally){.submitted = 11});
   EVENTUALLY(field(&test_header(d)->launches) == 8);
   EVENTUALLY(field(&test_slot(d, 0)->submitted) == 11);
 
@@ -181,18 +182,116 @@ static void loss_recovers_and_rejoins(void) {
   test_session_end(d);
 }
 
-static void refusal_is_accepted(void) {
-  test_daemon_accept(d);
+static void send_refusal(uint32_t daemon_version, uint32_t client_version) {
   struct xsw_refused refused = {
-      .frame = {XSW_FRAME_MAGIC, XSW_VERSION + 1, XSW_FRAME_REFUSED, sizeof refused},
-      .daemon_version = XSW_VERSION + 1,
-      .client_version = XSW_VERSION};
+      .frame = {XSW_FRAME_MAGIC, daemon_version, XSW_FRAME_REFUSED, sizeof refused},
+      .daemon_version = daemon_version,
+      .client_version = client_version};
   memset(refused.reason, 'r', sizeof refused.reason); // no end
   test_send(d->socket, &refused, sizeof refused, NULL, 0);
-  uint64_t refused_ns = xsi_now_ns();
   test_daemon_hang_up(d);
+}
+
+static void refusal_is_accepted(void) {
+  test_daemon_accept(d);
+  CHECK(d->hello.frame.version == XSW_VERSION);
+  send_refusal(XSW_VERSION + 1, XSW_VERSION);
+  uint64_t refused_ns = xsi_now_ns();
   test_session_start(d, 44); // an upgraded one
   CHECK(xsi_now_ns() - refused_ns > 1500000000 && xsi_now_ns() - refused_ns < 4000000000u);
+  test_session_end(d);
+}
+
+// ---- versions -------------------------------------------------------------------
+
+// A daemon of the previous release refuses our version and gets its own at once; the next connection
+// starts with ours again.
+static void previous_daemon_is_served(void) {
+  test_daemon_accept(d);
+  CHECK(d->hello.frame.version == XSW_VERSION);
+  uint64_t refused_ns = xsi_now_ns();
+  d->version = XSW_VERSION_MIN;
+  send_refusal(XSW_VERSION_MIN, XSW_VERSION);
+  test_session_start(d, 80);
+  CHECK(d->hello.frame.version == XSW_VERSION_MIN && d->hello.hint.priority == 9);
+  CHECK(xsi_now_ns() - refused_ns < 1500000000); // no pause as after other refusals
+  // Its shared lease counts, and its frames must be of its version.
+  struct xsw_header *header = test_header(d);
+  __atomic_store_n(&header->lease_epoch, 3, __ATOMIC_RELEASE);
+  __atomic_store_n(&header->lease_deadline_ns, xsi_now_ns(), __ATOMIC_RELEASE);
+  EVENTUALLY(field(&header->recovered_epoch) == 3);
+  struct xsw_hint hint = {.said = XSW_HINT_PRIORITY, .priority = 4};
+  xsi_hint_process(&hint, NULL);
+  struct xsw_hint_frame frame;
+  CHECK(test_readable(d->socket, 5000));
+  CHECK(recv(d->socket, &frame, sizeof frame, 0) == sizeof frame);
+  CHECK(frame.frame.version == XSW_VERSION_MIN && frame.hint.priority == 4);
+  test_session_end(d);
+  d->version = XSW_VERSION;
+  test_session_start(d, 81);
+  CHECK(d->hello.frame.version == XSW_VERSION);
+  test_session_end(d);
+
+  // A refusal of the previous version, too, and one for another reason: the usual pause.
+  test_daemon_accept(d);
+  send_refusal(XSW_VERSION_MIN, XSW_VERSION);
+  test_daemon_accept(d);
+  CHECK(d->hello.frame.version == XSW_VERSION_MIN);
+  send_refusal(XSW_VERSION_MIN, 0);
+  refused_ns = xsi_now_ns();
+  test_daemon_accept(d);
+  CHECK(d->hello.frame.version == XSW_VERSION && xsi_now_ns() - refused_ns > 1500000000);
+  test_daemon_hang_up(d);
+
+  // WELCOME in another version than HELLO's.
+  test_daemon_accept(d);
+  d->version = XSW_VERSION_MIN;
+  test_daemon_welcome(d, 82);
+  char byte;
+  CHECK(test_readable(d->socket, 5000) && recv(d->socket, &byte, 1, 0) == 0);
+  CHECK(!xsi_page_joined());
+  test_daemon_hang_up(d);
+  test_daemon_drop_page(d);
+  d->version = XSW_VERSION;
+}
+
+// ---- leases of single devices ---------------------------------------------------
+
+// One lease ends: it alone is answered, and the process goes on obeying the daemon.
+static void device_lease_recovers_alone(void) {
+  test_session_start(d, 90);
+  test_heart_start(d);
+  struct xsw_header *header = test_header(d);
+  const uint64_t *recovered = test_leases(d)->recovered_epochs;
+  uint64_t all = field(&header->recoveries), single = field(&header->lease_recoveries);
+  test_lease(d, 0, 0x0200, 5, xsi_now_ns() + 60000000000u);
+  test_lease(d, 1, 0x0300, 8, xsi_now_ns() + 30000000);
+  test_lease(d, 15, 0x0400, 2, xsi_now_ns() + 30000000);
+  EVENTUALLY(field(&recovered[1]) == 8 && field(&recovered[15]) == 2);
+  CHECK(xsi_now_ns() > field(&test_leases(d)->entries[1].deadline_ns));
+  CHECK(field(&recovered[0]) == 0 && field(&header->recovered_epoch) == 0);
+  CHECK(__atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) == 0);
+  CHECK(field(&header->lease_recoveries) == single + 2 && field(&header->recoveries) == all);
+  test_sleep_ms(1200); // repeated while it lasts, but not counted
+  CHECK(field(&header->lease_recoveries) == single + 2 && field(&recovered[0]) == 0);
+
+  // Ended by the daemon: nothing to do. A new one counts again.
+  test_lease(d, 1, 0x0300, 8, 0);
+  test_lease(d, 1, 0x0300, 9, xsi_now_ns());
+  EVENTUALLY(field(&recovered[1]) == 9);
+  CHECK(field(&header->lease_recoveries) == single + 3);
+  test_lease(d, 1, 0x0300, 9, UINT64_MAX); // no deadline that could overflow
+  // The loss of the daemon answers every lease.
+  test_heart_stop(d);
+  test_daemon_hang_up(d);
+  EVENTUALLY(!xsi_page_joined());
+  CHECK(field(&recovered[0]) == 5 && field(&recovered[1]) == 9 && field(&recovered[15]) == 2);
+  CHECK(field(&header->recoveries) == all + 1);
+  test_daemon_drop_page(d);
+  test_session_start(d, 91); // epochs start over
+  CHECK(field(&test_leases(d)->recovered_epochs[0]) == 0);
+  test_lease(d, 0, 0x0200, 1, xsi_now_ns());
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[0]) == 1);
   test_session_end(d);
 }
 
@@ -213,6 +312,8 @@ int main(void) {
   silence_opens_gate_and_recovers();
   unsigned fds = test_count_fds();
   refusal_is_accepted();
+  previous_daemon_is_served();
+  device_lease_recovers_alone();
   test_session_start(d, 70);
   test_session_end(d);
   EVENTUALLY(test_count_fds() == fds);

@@ -134,6 +134,7 @@ __attribute__((unused)) static unsigned test_count_helpers(void) {
 struct test_daemon {
   char path[96];
   uint64_t limit_ns; /* of the heartbeat; long, so that a loaded machine is not a silent daemon */
+  uint32_t version;  /* that it speaks */
   int listener, socket, memfd, doorbell;
   unsigned char *page;
   struct xsw_hello hello;
@@ -155,6 +156,7 @@ __attribute__((unused)) static struct xsw_queue *test_slot(struct test_daemon *d
 __attribute__((unused)) static void test_daemon_place(struct test_daemon *daemon) {
   memset(daemon, 0, sizeof *daemon);
   daemon->limit_ns = 9000000000u;
+  daemon->version = XSW_VERSION;
   daemon->listener = daemon->socket = daemon->memfd = daemon->doorbell = -1;
   strcpy(test_directory, "/tmp/xsched-test-XXXXXX");
   CHECK(mkdtemp(test_directory) != NULL);
@@ -178,6 +180,19 @@ __attribute__((unused)) static bool test_readable(int fd, int timeout_ms) {
   return poll(&polled, 1, timeout_ms) == 1;
 }
 
+__attribute__((unused)) static struct xsw_leases *test_leases(struct test_daemon *daemon) {
+  return (struct xsw_leases *)(void *)(daemon->page + XSW_LEASES_OFFSET);
+}
+/* Lease i of a device: the deadline first, as the daemon writes it. */
+__attribute__((unused)) static void test_lease(struct test_daemon *daemon, unsigned i,
+                                               uint32_t bus_slot, uint64_t epoch,
+                                               uint64_t deadline) {
+  struct xsw_lease *lease = &test_leases(daemon)->entries[i];
+  __atomic_store_n(&lease->pci_bus_slot, bus_slot, __ATOMIC_RELAXED);
+  __atomic_store_n(&lease->deadline_ns, deadline, __ATOMIC_RELEASE);
+  __atomic_store_n(&lease->epoch, epoch, __ATOMIC_RELEASE);
+}
+
 /* Takes the next client and its HELLO. */
 __attribute__((unused)) static void test_daemon_accept(struct test_daemon *daemon) {
   CHECK(test_readable(daemon->listener, 5000));
@@ -185,7 +200,7 @@ __attribute__((unused)) static void test_daemon_accept(struct test_daemon *daemo
   CHECK(daemon->socket >= 0);
   CHECK(test_readable(daemon->socket, 5000));
   CHECK(recv(daemon->socket, &daemon->hello, sizeof daemon->hello, 0) == sizeof daemon->hello);
-  CHECK(daemon->hello.frame.magic == XSW_FRAME_MAGIC && daemon->hello.frame.version == XSW_VERSION);
+  CHECK(daemon->hello.frame.magic == XSW_FRAME_MAGIC);
   CHECK(daemon->hello.frame.type == XSW_FRAME_HELLO);
   CHECK(daemon->hello.frame.bytes == sizeof daemon->hello);
 }
@@ -220,7 +235,7 @@ __attribute__((unused)) static void test_daemon_make_page(struct test_daemon *da
   CHECK(daemon->doorbell >= 0);
   struct xsw_header *header = test_header(daemon);
   header->magic = XSW_PAGE_MAGIC;
-  header->version = XSW_VERSION;
+  header->version = daemon->version;
   header->page_bytes = XSW_PAGE_BYTES;
   header->max_queues = XSW_MAX_QUEUES;
   header->session_id = id;
@@ -238,6 +253,7 @@ __attribute__((unused)) static struct xsw_welcome test_welcome(uint64_t id) {
 __attribute__((unused)) static void test_daemon_welcome(struct test_daemon *daemon, uint64_t id) {
   test_daemon_make_page(daemon, id);
   struct xsw_welcome welcome = test_welcome(id);
+  welcome.frame.version = daemon->version;
   int fds[2] = {daemon->memfd, daemon->doorbell};
   test_send(daemon->socket, &welcome, sizeof welcome, fds, 2);
 }

@@ -11,8 +11,8 @@
 #include "fd.h"
 
 static void (*start_helper)(void);
-static int wake_fd = -1;
-static uint32_t pending;
+static XSI_FORK_STATE int wake_fd = -1;
+static XSI_FORK_STATE uint32_t pending;
 static XSI_THREAD bool is_helper;
 
 void xsi_wake_set_start(void (*start)(void)) {

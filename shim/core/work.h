@@ -37,6 +37,7 @@
 #include "clock.h"
 #include "counters.h"
 #include "page.h"
+#include "queue.h"
 
 #define XSI_WORK_LEGACY ((uintptr_t)1) /* the context's default stream */
 #define XSI_WORK_THREAD ((uintptr_t)2) /* the calling thread's default stream */
@@ -63,7 +64,8 @@ struct xsi_work_platform {
   enum xsi_work_answer (*event_query)(uintptr_t context, uintptr_t event);
   /* Records an event of ours, made in that context if *event is 0. */
   int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
-  int (*event_wait)(uintptr_t event);
+  /* From the program's threads: is the work before it over? Must not disturb captures. */
+  enum xsi_work_answer (*event_poll)(uintptr_t context, uintptr_t event);
   /* The core needs the event no more. Called with the work lock held, so it must not call the runtime.
    * NULL: events can be recorded again, and the core keeps them for that. */
   void (*event_drop)(uintptr_t event);
@@ -97,6 +99,9 @@ struct xsi_work_stream {
   bool owner_syncs; /* as syncing, of the owner thread: no locked instruction */
 
   uint64_t completed;
+  uint64_t aside_owner;  /* landed work that is no launch; written like landed */
+  uint64_t copies_owner; /* copies and memsets, also those that never landed because they waited */
+  uint64_t aside_others, copies_others;
   uint32_t syncing;       /* threads waiting for it now: the watcher keeps off */
   uint32_t program_holds; /* and the futex word for those it holds */
 
@@ -111,9 +116,15 @@ struct xsi_work_stream {
   uint64_t wasted_at; /* the owner's landed count at the last one */
   bool abandoned;   /* destroyed, or its thread ended, with work in it: lives until that is over */
   uintptr_t orphan; /* our event behind the last work of a destroyed stream */
-  uint64_t busy_since_ns, poll_at_ns, published;
-  uint64_t looked_at;     /* the watcher's: submissions when it last came by */
-  uint64_t own_submitted; /* for display */
+  uintptr_t fence;  /* our event in front of a wait for a signal, behind fence_mark */
+  uint64_t fence_mark;
+  bool awaits; /* atomic: it has waited for signals */
+  uint64_t busy_since_ns, poll_at_ns;
+  struct xsi_tally published; /* what its queue knows of */
+  uint64_t
+      waited_since_ns; /* the watcher's: when it first saw a thread wait for it; 0: none does */
+  uint64_t looked_at;  /* the watcher's: submissions when it last came by */
+  struct xsi_tally own_tally;
   struct xsi_work_limit *limit;
   struct xsi_work_stream *hash_next;
   struct xsi_work_stream *next, *previous;           /* of the context */
@@ -252,6 +263,25 @@ static inline void xsi_work_submit(struct xsi_work_stream *stream) {
     xsi_work_limit_before(stream);
 }
 
+/* Before it lands: this work is no launch. A copy that waits counts as a copy without landing. */
+void xsi_work_aside_other(struct xsi_work_stream *stream, unsigned aside, unsigned copies);
+static inline void xsi_work_aside(struct xsi_work_stream *stream, unsigned aside, unsigned copies) {
+  if (!xsi_work_owned(stream)) {
+    xsi_work_aside_other(stream, aside, copies);
+    return;
+  }
+  __atomic_store_n(&stream->aside_owner, stream->aside_owner + aside, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->copies_owner, stream->copies_owner + copies, __ATOMIC_RELAXED);
+}
+
+/* The daemon asked for the progress of this launch's queue. */
+void xsi_work_tell_launch(void);
+static inline void xsi_work_tell(struct xsw_queue *slot, uint32_t tell) {
+  uint64_t count = __atomic_load_n(&slot->launches, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(&slot->launches, count, __ATOMIC_RELAXED);
+  if (XSI_UNLIKELY((tell & XSW_TELL_LAUNCH) != 0)) xsi_work_tell_launch();
+}
+
 /* After it, when the driver took the work. */
 static inline void xsi_work_landed(struct xsi_work_stream *stream) {
   if (xsi_work_owned(stream)) {
@@ -276,6 +306,8 @@ static inline uint64_t xsi_work_mark(const struct xsi_work_stream *stream) {
 /* Everything counted by the mark is over. */
 void xsi_work_complete(struct xsi_work_stream *stream, uint64_t mark, bool by_watcher);
 
+/* Tells the daemon when a thread began to wait. */
+void xsi_work_tell_wait(struct xsw_queue *slot, uint64_t fed_ns);
 /* The program begins to wait for it; wire.h says what that is good for. All that a thread had to
  * submit was there when the first of several waits began; one that submits nothing can't say. */
 static inline void xsi_work_fed(struct xsi_work_stream *stream) {
@@ -288,8 +320,16 @@ static inline void xsi_work_fed(struct xsi_work_stream *stream) {
     mine->fed_ns = xsi_now_ns();
   }
   if (mine->fed_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
-    __atomic_store_n(&slot->fed_ns, mine->fed_ns, __ATOMIC_RELAXED);
+    xsi_work_tell_wait(slot, mine->fed_ns);
 }
+
+/* An answer "not ready" about a stream or an event (what) in it. A program that polls is waiting, since the first
+ * such answer after its last submission. Once is no poll: allocators look at old events in passing. */
+void xsi_work_polled(struct xsi_work_stream *stream, uintptr_t what);
+
+/* The stream is about to wait for a signal that may never come. What landed before is over when that is, and
+ * nothing else is work: the watcher must not ask about the wait. */
+void xsi_work_fence(struct xsi_work_stream *stream);
 
 /* Around a wait for one stream. The record may have another owner when it returns. */
 static inline void xsi_work_sync_begins(struct xsi_work_stream *stream) {
@@ -353,6 +393,10 @@ void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t e
 /* Keeps the watcher away from the driver: around captures and destruction. */
 void xsi_work_exclude(void);
 void xsi_work_include(void);
+/* Around a question of an application's thread that no capture may meet. It never waits; false: don't ask, the
+ * watcher will. */
+bool xsi_work_may_ask(void);
+void xsi_work_has_asked(void);
 /* One round: asks the driver about the busy streams that are due. Returns when to come again
  * (UINT64_MAX: when woken). The watcher thread runs it; tests call it by hand. */
 uint64_t xsi_work_watch(uint64_t now_ns);

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "doorbell.h"
 #include "log.h"
 #include "work_internal.h"
 
@@ -17,7 +18,7 @@ enum { WORTH = 64, MOST_WASTED = 16 };
 
 // ---- owners, and the barrier that others use -------------------------------
 
-static bool barrier_is_there;
+static XSI_FORK_STATE bool barrier_is_there;
 
 // Keeps errno.
 static bool barrier(int command) {
@@ -76,6 +77,11 @@ void xsi_work_count_other(struct xsi_work_stream *stream) {
 
 void xsi_work_landed_other(struct xsi_work_stream *stream) {
   __atomic_fetch_add(&stream->landed_others, 1, __ATOMIC_RELEASE);
+}
+
+void xsi_work_aside_other(struct xsi_work_stream *stream, unsigned aside, unsigned copies) {
+  __atomic_fetch_add(&stream->aside_others, aside, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&stream->copies_others, copies, __ATOMIC_RELAXED);
 }
 
 // Neither of these two touches errno; callees that may do so restore it. They are on the path of every
@@ -155,6 +161,41 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
   // store with this one nor leaves busy alone.
   xsi_work_try_idle(stream, false);
 }
+
+// Several threads may count the same wait: for a decision one doorbell is as good as two.
+void xsi_work_tell_wait(struct xsw_queue *slot, uint64_t fed_ns) {
+  __atomic_store_n(&slot->fed_ns, fed_ns, __ATOMIC_RELAXED);
+  uint64_t waits = __atomic_load_n(&slot->waits, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(&slot->waits, waits, __ATOMIC_RELEASE);
+  if ((__atomic_load_n(&slot->tell, __ATOMIC_RELAXED) & XSW_TELL_WAIT) != 0) xsi_doorbell_ring();
+}
+
+enum { MANY_POLLS = 16 }; /* of several things in turn */
+
+void xsi_work_polled(struct xsi_work_stream *stream, uintptr_t what) {
+  struct xsw_queue *slot = xsi_work_slot(stream);
+  if (__atomic_load_n(&slot->quiet, __ATOMIC_RELAXED) != 0) return;
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  uint64_t count = xsi_thread.counters.launches + xsi_thread.counters.copies;
+  if (count == 0) return; // one that submits nothing can't say
+  if (mine->polls == 0 || mine->polled != count) {
+    mine->polled = count;
+    mine->polled_ns = xsi_now_ns();
+    mine->polled_what = what;
+    mine->polls = 0;
+  }
+  if (mine->polls < MANY_POLLS) mine->polls++;
+  if (mine->polls == 1 || (mine->polled_what != what && mine->polls < MANY_POLLS)) return;
+  if (mine->fed != count) {
+    mine->fed = count;
+    mine->fed_ns = mine->polled_ns;
+  }
+  if (mine->fed_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
+    xsi_work_tell_wait(slot, mine->fed_ns);
+}
+
+// The daemon takes the request back when it has seen one.
+void xsi_work_tell_launch(void) { xsi_doorbell_ring(); }
 
 // ---- captures ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fork.h"
 #include "work_internal.h"
 
 #define SHARDS 64
@@ -19,15 +20,25 @@ struct entry {
   struct entry *next;
 };
 
-static struct shard {
+struct shard {
   pthread_mutex_t lock;
   struct entry *buckets[BUCKETS];
   struct entry *spare;
-} shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+};
+#define PAGES                                                                                      \
+  ((sizeof(struct shard[SHARDS]) + sizeof(uint64_t) + XSI_FORK_PAGE - 1) / XSI_FORK_PAGE)
+static union {
+  struct {
+    struct shard of[SHARDS];
+    uint64_t mark; // 0 in a child: the kernel has forgotten the tables
+  };
+  char pages[PAGES * XSI_FORK_PAGE];
+} shards XSI_FORK_TABLE = {.of = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}};
+static bool forgets;
 
 static struct entry **find(struct shard **shard, uintptr_t event) {
   uint64_t mix = (uint64_t)event * 0x9E3779B97F4A7C15u;
-  *shard = &shards[mix >> 58];
+  *shard = &shards.of[mix >> 58];
   struct entry **at = &(*shard)->buckets[mix >> 52 & (BUCKETS - 1)];
   pthread_mutex_lock(&(*shard)->lock);
   while (*at && (*at)->event != event)
@@ -105,4 +116,15 @@ void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t e
 }
 
 // An unlocked mutex is all zeros.
-void xsi_work_events_reset(void) { xsi_clear_used(shards, sizeof shards); }
+void xsi_work_events_start(void) {
+  shards.mark = 1;
+  forgets = xsi_forget_in_child(&shards, sizeof shards);
+}
+
+// The mark shows that the advice still holds: a restored checkpoint may have lost it.
+bool xsi_work_events_reset(void) {
+  bool forgotten = forgets && shards.mark == 0;
+  if (!forgotten) xsi_clear_used(&shards, sizeof shards);
+  shards.mark = 1;
+  return forgotten;
+}

@@ -14,10 +14,10 @@ struct xsi_work_context {
   int queue;
   bool known; /* its device */
   struct xsi_work_device device;
-  uint32_t busy;      /* busy streams */
-  uint32_t sharing;   /* those of them that have no queue of their own */
-  uint64_t submitted; /* for display */
-  uintptr_t *events;  /* spare events of ours */
+  uint32_t busy;    /* busy streams */
+  uint32_t sharing; /* those of them that have no queue of their own */
+  struct xsi_tally tally;
+  uintptr_t *events; /* spare events of ours */
   unsigned spare, room;
   struct xsi_work_stream *streams, *busy_streams;
   struct xsi_work_context *hash_next, *next, *previous;
@@ -34,6 +34,8 @@ void xsi_work_release(struct xsi_work_stream *stream);
 void xsi_work_set_idle(struct xsi_work_stream *stream);
 bool xsi_work_owners(void);       /* may streams have owners? */
 void xsi_work_owners_start(void); /* finds out; without a lock, it can take milliseconds */
+/* In work_queue.c: what the record counted, in all its lives. */
+struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream);
 /* Under the work lock, in work_queue.c: a queue of its own for the stream (its index or -errno),
  * its end, and the change of a stream between idle and busy. */
 int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority);
@@ -47,7 +49,8 @@ void xsi_work_keep_event(struct xsi_work_context *context, uintptr_t event);
 void xsi_work_limit_forget(struct xsi_work_stream *stream); /* under the work lock */
 void xsi_work_watch_busy(bool wake); /* a stream became busy; after the work lock */
 bool xsi_work_watch_deep(void);      /* under the work lock: must the watcher be woken? */
-void xsi_work_events_reset(void);
+void xsi_work_events_start(void);
+bool xsi_work_events_reset(void); /* true: the kernel has forgotten the tables */
 void xsi_work_watch_reset(void);
 
 #endif /* XSCHED_WORK_INTERNAL_H */

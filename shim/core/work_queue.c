@@ -26,22 +26,33 @@ void xsi_work_choose_slot(struct xsi_work_stream *stream) {
   __atomic_store_n(&stream->slot, slot, __ATOMIC_RELEASE);
 }
 
-static void publish_submitted(struct xsi_work_stream *stream) {
+// The landed work before the part of it that is not launches: work of another thread that lands in
+// between is then no launch, rather than one too many for ever.
+struct xsi_tally xsi_work_tally(const struct xsi_work_stream *stream) {
+  uint64_t landed = xsi_work_mark(stream);
+  uint64_t aside = __atomic_load_n(&stream->aside_owner, __ATOMIC_ACQUIRE) +
+                   __atomic_load_n(&stream->aside_others, __ATOMIC_ACQUIRE);
+  uint64_t copies = __atomic_load_n(&stream->copies_owner, __ATOMIC_RELAXED) +
+                    __atomic_load_n(&stream->copies_others, __ATOMIC_RELAXED);
+  return (struct xsi_tally){landed, landed > aside ? landed - aside : 0, copies};
+}
+
+static void publish_tally(struct xsi_work_stream *stream) {
   struct xsi_work_context *context = stream->context;
-  uint64_t landed = xsi_work_mark(stream), more = landed - stream->published;
-  stream->published = landed;
-  if (stream->own) {
-    stream->own_submitted += more;
-    xsi_queue_set_submitted(stream->queue, stream->own_submitted);
-    return;
-  }
-  context->submitted += more;
-  if (context->queue >= 0) xsi_queue_set_submitted(context->queue, context->submitted);
+  struct xsi_tally now = xsi_work_tally(stream), *before = &stream->published;
+  struct xsi_tally *sum = stream->own ? &stream->own_tally : &context->tally;
+  sum->submitted += now.submitted - before->submitted;
+  sum->copies += now.copies - before->copies;
+  if (now.launches > before->launches) sum->launches += now.launches - before->launches;
+  if (now.launches < before->launches) now.launches = before->launches;
+  *before = now;
+  int index = stream->own ? stream->queue : context->queue;
+  if (index >= 0) xsi_queue_set_tally(index, *sum);
 }
 
 void xsi_work_count_busy(struct xsi_work_stream *stream, bool busy) {
   struct xsi_work_context *context = stream->context;
-  if (!busy) publish_submitted(stream);
+  if (!busy) publish_tally(stream);
   if (stream->own) {
     xsi_queue_set_busy(stream->queue, busy);
     return;
@@ -60,7 +71,7 @@ int xsi_work_give_queue(struct xsi_work_stream *stream, int32_t priority) {
   bool busy = __atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST);
   if (busy) xsi_work_count_busy(stream, false);
   stream->own = true;
-  stream->own_submitted = 0;
+  stream->own_tally = (struct xsi_tally){0};
   __atomic_store_n(&stream->queue, index, __ATOMIC_RELAXED);
   xsi_work_choose_slot(stream);
   if (busy) xsi_work_count_busy(stream, true);

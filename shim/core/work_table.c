@@ -18,28 +18,29 @@
 #define CHUNK                                                                                      \
   64 /* records allocated at a time; never given back, so stale pointers stay readable */
 
-struct xsi_work_hot xsi_work_hot = {.epoch = 1};
+XSI_FORK_STATE struct xsi_work_hot xsi_work_hot = {.epoch = 1};
 const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS];
-struct xsi_work_context *xsi_work_contexts;
+XSI_FORK_STATE struct xsi_work_context *xsi_work_contexts;
 
-static struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
-static struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
-static struct xsi_work_stream *free_streams;
-static struct xsi_work_context *free_contexts;
+static XSI_FORK_TABLE struct xsi_work_stream *stream_hash[STREAM_BUCKETS];
+static bool hash_forgets;
+static XSI_FORK_STATE struct xsi_work_context *context_hash[CONTEXT_BUCKETS];
+static XSI_FORK_STATE struct xsi_work_stream *free_streams;
+static XSI_FORK_STATE struct xsi_work_context *free_contexts;
 static uint64_t next_token;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool exit_key_made;
 static bool only_was_wrong;
-static uintptr_t named; /* a context that there is, whether it was used or not */
+static XSI_FORK_STATE uintptr_t named; /* a context that there is, whether it was used or not */
 
-struct xsi_lock xsi_work_the_lock;
+XSI_FORK_STATE struct xsi_lock xsi_work_the_lock;
 
 // The child of a fork has no contexts of its own yet, and no watcher.
 static void reset_in_child(void) {
   xsi_work_the_lock = (struct xsi_lock){0};
-  xsi_clear_used(stream_hash, sizeof stream_hash);
-  xsi_clear_used(context_hash, sizeof context_hash);
+  if (!xsi_work_events_reset() || !hash_forgets) xsi_clear_used(stream_hash, sizeof stream_hash);
+  memset(context_hash, 0, sizeof context_hash);
   xsi_work_contexts = NULL;
   xsi_work_hot.only = named = 0;
   free_streams = NULL;
@@ -47,7 +48,6 @@ static void reset_in_child(void) {
   xsi_work_hot.captures = 0;
   xsi_work_hot.epoch++;
   xsi_work_owners_start();
-  xsi_work_events_reset();
   xsi_work_watch_reset();
 }
 
@@ -61,7 +61,10 @@ void xsi_work_start(const struct xsi_work_platform *platform) {
     at++;
   __atomic_store_n(&xsi_work_platforms[at], platform, __ATOMIC_RELEASE);
   xsi_work_unlock();
-  if (first) xsi_at_fork_child(reset_in_child);
+  if (!first) return;
+  hash_forgets = xsi_forget_in_child(stream_hash, sizeof stream_hash);
+  xsi_work_events_start();
+  xsi_at_fork_child(reset_in_child);
 }
 
 bool xsi_work_started(void) {
@@ -218,17 +221,21 @@ void xsi_work_release(struct xsi_work_stream *stream) {
   else
     context->streams = stream->next;
   if (stream->next) stream->next->previous = stream->previous;
+  // First, so that no thread puts an event of this life back after the others are forgotten.
+  __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
   xsi_work_limit_forget(stream);
   if (stream->own) xsi_work_take_queue(stream);
   xsi_work_let_go(stream);
   if (stream->orphan) xsi_work_keep_event(context, stream->orphan);
+  if (stream->fence) xsi_work_keep_event(context, stream->fence);
+  stream->fence = 0;
+  __atomic_store_n(&stream->awaits, false, __ATOMIC_RELAXED);
   __atomic_fetch_sub(&xsi_work_hot.captures, stream->capturing, __ATOMIC_SEQ_CST);
   stream->capturing = 0;
   stream->orphan = 0;
   stream->abandoned = false;
   stream->context = NULL;
   stream->next = stream->previous = NULL;
-  __atomic_store_n(&stream->incarnation, stream->incarnation + 1, __ATOMIC_RELAXED);
   start_counts(stream);
   stream->hash_next = free_streams;
   free_streams = stream;
@@ -258,7 +265,7 @@ static struct xsi_work_stream *add_stream(struct xsi_work_context *context, uint
   stream->wasted = 0;
   stream->wasted_at = __atomic_load_n(&stream->landed_owner, __ATOMIC_ACQUIRE);
   xsi_work_choose_slot(stream);
-  stream->published = xsi_work_mark(stream);
+  stream->published = xsi_work_tally(stream);
   __atomic_store_n(&stream->watched, false, __ATOMIC_RELAXED);
   struct xsi_work_stream **bucket = stream_bucket(key_context, handle, thread);
   stream->hash_next = *bucket;

@@ -17,53 +17,112 @@
 
 #include "annotate.h"
 #include "log.h"
+#include "teardown.h"
 #include "work_internal.h"
 
 #define SHORTEST_NS 250000u   /* between two questions about one stream */
 #define EASY_NS 2000000u      /* while it is submitting, or alone: between two looks */
 #define LONGEST_NS 10000000u  /* also how long a sleep without busy streams lasts, at first */
 #define LINGER_NS 1000000000u /* idle for this long: sleep until woken */
-#define ROUND 64              /* streams asked about between two looks at the list */
+#define ROUND 64              /* questions between two looks at the list */
+#define CROWD 16              /* with more busy streams than that, each is asked about less often */
+#define FORGOTTEN_NS 100000000u /* a wait this long may be one whose thread was cancelled */
 
 bool xsi_work_watch_by_thread = true;
 
-static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool deep = true; /* under the work lock: the watcher sleeps until woken, or is not there */
-static uint64_t last_busy_ns;
+static XSI_FORK_STATE pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE bool deep =
+    true; /* under the work lock: the watcher sleeps until woken, or is not there */
+static XSI_FORK_STATE uint64_t last_busy_ns;
 static uint32_t wakes;
-static bool running; /* the thread was started */
-static bool stopped; /* the process exits: no more driver calls */
+static XSI_FORK_STATE bool running; /* the thread was started */
+static bool stopped;                /* the process exits: no more driver calls */
 
-void xsi_work_exclude(void) { pthread_mutex_lock(&watch_lock); }
-void xsi_work_include(void) { pthread_mutex_unlock(&watch_lock); }
+// A thread that is cancelled in the driver must not keep the lock.
+void xsi_work_exclude(void) {
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  pthread_mutex_lock(&watch_lock);
+  xsi_thread.work.cancel_state = state;
+}
+void xsi_work_include(void) {
+  int state = xsi_thread.work.cancel_state;
+  pthread_mutex_unlock(&watch_lock);
+  pthread_setcancelstate(state, NULL);
+}
+
+bool xsi_work_may_ask(void) {
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  if (pthread_mutex_trylock(&watch_lock) == 0) {
+    if (__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0 && xsi_teardown_ask()) {
+      xsi_thread.work.cancel_state = state;
+      return true;
+    }
+    pthread_mutex_unlock(&watch_lock);
+  }
+  pthread_setcancelstate(state, NULL);
+  return false;
+}
+void xsi_work_has_asked(void) {
+  xsi_teardown_asked();
+  xsi_work_include();
+}
 
 struct asked {
   struct xsi_work_stream *stream;
   uint64_t incarnation;
+  bool forgotten;
 };
 
-// The end of work is not urgent for a program that is alone on its device.
+static uint32_t crowd; /* busy streams at the last look */
+
+// The end of work is not urgent for a program that is alone on its device. All streams together cause at
+// most CROWD questions in SHORTEST_NS: with thousands of them the watcher still leaves the core to others.
 static uint64_t shortest(const struct xsi_work_stream *stream) {
-  return __atomic_load_n(&xsi_work_slot(stream)->quiet, __ATOMIC_RELAXED) ? EASY_NS : SHORTEST_NS;
+  uint64_t alone =
+      __atomic_load_n(&xsi_work_slot(stream)->quiet, __ATOMIC_RELAXED) ? EASY_NS : SHORTEST_NS;
+  uint64_t among = SHORTEST_NS * (uint64_t)(1 + crowd / CROWD);
+  return among > alone ? among : alone;
 }
 
 static uint64_t interval(const struct xsi_work_stream *stream, uint64_t now) {
   uint64_t eighth = (now - stream->busy_since_ns) / 8, least = shortest(stream);
-  return eighth < least ? least : eighth > LONGEST_NS ? LONGEST_NS : eighth;
+  if (eighth > LONGEST_NS) eighth = LONGEST_NS;
+  return eighth < least ? least : eighth;
+}
+
+static bool waited_for(const struct xsi_work_stream *stream) {
+  return __atomic_load_n(&stream->syncing, __ATOMIC_SEQ_CST) != 0 ||
+         __atomic_load_n(&stream->owner_syncs, __ATOMIC_RELAXED);
+}
+
+// A thread that waits for the stream will tell of its end. But it may have been cancelled in the middle of
+// the driver's call, or left it by longjmp: after a while the watcher asks, too.
+static bool forgotten(struct xsi_work_stream *stream, uint64_t now) {
+  if (!waited_for(stream))
+    stream->waited_since_ns = 0;
+  else if (stream->waited_since_ns == 0)
+    stream->waited_since_ns = now;
+  return stream->waited_since_ns != 0 && now - stream->waited_since_ns >= FORGOTTEN_NS;
+}
+
+// Under the work lock: all that landed is in front of a wait for a signal. The event between them answers; the
+// stream would say "not ready" for as long as the signal does not come.
+static bool fenced(const struct xsi_work_stream *stream) {
+  return stream->fence && stream->fence_mark == xsi_work_mark(stream);
 }
 
 // Under the work lock: is this stream one to ask about now?
-static bool askable(const struct xsi_work_stream *stream) {
+static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
   if (!stream->context || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) return false;
-  if (!stream->abandoned && (__atomic_load_n(&stream->syncing, __ATOMIC_SEQ_CST) ||
-                             __atomic_load_n(&stream->owner_syncs, __ATOMIC_RELAXED)))
-    return false;
+  if (!stream->abandoned && !forgotten && !fenced(stream) && waited_for(stream)) return false;
   // The queue is busy with the others anyway; they are asked about first.
   if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY &&
       stream->context->busy > 1)
     return false;
   // Asking about a default stream breaks captures of any stream that waits for it.
-  return stream->orphan || stream->handle > XSI_WORK_THREAD ||
+  return stream->orphan || fenced(stream) || stream->handle > XSI_WORK_THREAD ||
          __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0;
 }
 
@@ -72,29 +131,33 @@ static void ask(const struct asked *asked) {
   xsi_work_exclude();
   xsi_work_lock();
   bool ask = !__atomic_load_n(&stopped, __ATOMIC_SEQ_CST) &&
-             stream->incarnation == asked->incarnation && askable(stream);
+             stream->incarnation == asked->incarnation && askable(stream, asked->forgotten) &&
+             xsi_teardown_ask();
   uintptr_t context = ask ? stream->context->handle : 0;
-  uintptr_t handle = stream->handle, orphan = stream->orphan;
+  uintptr_t handle = stream->handle, event = fenced(stream) ? stream->fence : stream->orphan;
   const struct xsi_work_platform *platform = stream->platform;
   uint64_t mark = xsi_work_mark(stream);
   xsi_work_unlock();
   // The watch lock keeps stream and context alive in the driver, and captures from beginning.
-  if (ask && (orphan ? platform->event_query(context, orphan) : platform->query(context, handle)) ==
-                 XSI_WORK_DONE)
-    xsi_work_complete(stream, mark, true);
+  if (ask) {
+    enum xsi_work_answer got =
+        event ? platform->event_query(context, event) : platform->query(context, handle);
+    xsi_teardown_asked();
+    if (got == XSI_WORK_DONE) xsi_work_complete(stream, mark, true);
+  }
   xsi_work_include();
 }
 
 uint64_t xsi_work_watch(uint64_t now) {
   struct asked round[ROUND];
   unsigned count = 0;
+  uint32_t all = 0;
   uint64_t next = UINT64_MAX;
-  bool busy = false;
   xsi_work_lock();
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next)
     for (struct xsi_work_stream *stream = context->busy_streams; stream;
          stream = stream->busy_next) {
-      busy = true;
+      all++;
       if (stream->busy_since_ns == 0) {
         stream->busy_since_ns = now;
         stream->poll_at_ns = now + shortest(stream);
@@ -104,23 +167,28 @@ uint64_t xsi_work_watch(uint64_t now) {
         bool submits = stream->looked_at != xsi_work_mark(stream);
         stream->looked_at = xsi_work_mark(stream);
         if (count == ROUND) {
-          next = now; // the rest in another round, at once
+          next = now; // the rest in the next round
           continue;
         }
         uint64_t wait = interval(stream, now);
         // A pause between two launches must not slip through.
         stream->poll_at_ns = now + (submits && wait > EASY_NS ? EASY_NS : wait);
-        if (!submits && askable(stream))
-          round[count++] = (struct asked){stream, stream->incarnation};
+        bool late = forgotten(stream, now);
+        if (!submits && askable(stream, late))
+          round[count++] = (struct asked){stream, stream->incarnation, late};
       }
       if (stream->poll_at_ns < next) next = stream->poll_at_ns;
     }
-  if (busy || last_busy_ns == 0) last_busy_ns = now;
-  if (!busy) {
+  crowd = all;
+  if (all > CROWD && next < now + SHORTEST_NS) next = now + SHORTEST_NS;
+  if (all != 0 || last_busy_ns == 0) last_busy_ns = now;
+  if (all == 0) {
     deep = now - last_busy_ns >= LINGER_NS;
     next = deep ? UINT64_MAX : now + LONGEST_NS;
   }
   xsi_work_unlock();
+  if (xsi_teardown_until() > now)
+    return all != 0 && next < now + LONGEST_NS ? now + LONGEST_NS : next;
   for (unsigned i = 0; i < count; i++)
     ask(&round[i]);
   return next;
@@ -133,11 +201,12 @@ bool xsi_work_watch_deep(void) {
 }
 
 static void sleep_until(uint64_t time_ns, uint32_t seen) {
-  struct timespec at = {.tv_sec = (time_t)(time_ns / 1000000000u),
-                        .tv_nsec = (long)(time_ns % 1000000000u)};
-  // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time.
-  syscall(SYS_futex, &wakes, FUTEX_WAIT_BITSET_PRIVATE, seen, time_ns == UINT64_MAX ? NULL : &at,
-          NULL, FUTEX_BITSET_MATCH_ANY);
+  uint64_t now = xsi_now_ns(), left = time_ns - now;
+  if (time_ns <= now) return;
+  struct timespec wait = {.tv_sec = (time_t)(left / 1000000000u),
+                          .tv_nsec = (long)(left % 1000000000u)};
+  syscall(SYS_futex, &wakes, FUTEX_WAIT_PRIVATE, seen, time_ns == UINT64_MAX ? NULL : &wait, NULL,
+          0);
 }
 
 // The driver is about to be taken down by its own exit handler, which was registered before ours.
@@ -170,7 +239,7 @@ static void *watch_thread(void *unused) {
     }
     uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
     uint64_t next = xsi_work_watch(xsi_now_ns());
-    if (next > xsi_now_ns()) sleep_until(next, seen);
+    sleep_until(next, seen);
   }
   xsi_annotate_ignore(false);
   return NULL;

@@ -24,17 +24,21 @@ struct xsi_call xsi_begin_copy(const struct xsi_account *account, uintptr_t stre
   return account->begin(stream);
 }
 
-int xsi_end_work(struct xsi_call call, int result) {
-  if (call.work && result == 0)
+static int end_aside(struct xsi_call call, unsigned copies, int result) {
+  if (call.work && result == 0) {
+    xsi_work_aside(call.work, 1, copies);
     xsi_work_landed(call.work);
-  else if (call.work)
+  } else if (call.work) {
     xsi_work_withdraw(call.work);
+  }
   return result;
 }
 
+int xsi_end_work(struct xsi_call call, int result) { return end_aside(call, 0, result); }
+
 int xsi_end_copy(struct xsi_call call, int result) {
   if (result == 0 && call.mode == XSI_COUNTED) xsi_count(copies, 1);
-  return xsi_end_work(call, result);
+  return end_aside(call, 1, result);
 }
 
 // ---- copies that wait ------------------------------------------------------------------------
@@ -67,7 +71,36 @@ void xsi_begin_wait(const struct xsi_account *account, struct xsi_wait *wait, ui
 int xsi_end_wait(struct xsi_wait *wait, int result) {
   if (result == 0 && wait->call.mode == XSI_COUNTED) xsi_count(copies, 1);
   unmark(wait, result);
+  if (wait->call.work && result == 0) xsi_work_aside(wait->call.work, 0, 1);
   if (wait->call.work) xsi_work_withdraw(wait->call.work);
+  return result;
+}
+
+bool xsi_begin_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  wait->call = xsi_begin_copy(account, stream);
+  wait->waits = false;
+  return wait->call.work != NULL;
+}
+
+void xsi_maybe_waits(struct xsi_wait *wait) {
+  wait->waits = true;
+  xsi_thread.work.fed = UINT64_MAX; // as above
+  xsi_work_sync_begins(wait->call.work);
+}
+
+// The mark before the question: the answer covers what had landed by then, and this copy, too.
+int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
+                  int result) {
+  struct xsi_work_stream *work = wait->call.work;
+  if (wait->waits) xsi_work_sync_ends(work);
+  xsi_end_copy(wait->call, result);
+  if (!wait->waits || result != 0) return result;
+  xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies; // was this copy
+  uint64_t mark = xsi_work_mark(work);
+  if (!xsi_work_may_ask()) return result;
+  bool over = account->over(stream);
+  xsi_work_has_asked();
+  if (over) xsi_work_complete(work, mark, false);
   return result;
 }
 
@@ -83,6 +116,31 @@ int xsi_end_sync(struct xsi_wait *wait, int result) {
   if (result == 0 && wait->call.mode == XSI_COUNTED) xsi_count(syncs, 1);
   unmark(wait, result);
   return result;
+}
+
+// A query that succeeds ends the submission like a wait. One that does not is a wait if it is repeated.
+void xsi_begin_query(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
+  enter(account, wait);
+  if (wait->call.mode == XSI_COUNTED) wait->call.work = account->work(stream);
+  if (wait->call.work) wait->mark = xsi_work_mark(wait->call.work);
+}
+
+int xsi_end_query(const struct xsi_account *account, struct xsi_wait *wait, int result) {
+  struct xsi_work_stream *work = wait->call.work;
+  if (result == 0 && wait->call.mode == XSI_COUNTED) xsi_count(syncs, 1);
+  if (work && result == 0) {
+    xsi_work_fed(work);
+    xsi_work_complete(work, wait->mark, false);
+  } else if (work && result == account->not_ready) {
+    xsi_work_polled(work, (uintptr_t)work);
+  }
+  return result;
+}
+
+void xsi_begin_await(const struct xsi_account *account, uintptr_t stream) {
+  if (!account->enter() || xsi_captured(account, stream)) return;
+  struct xsi_work_stream *work = account->work(stream);
+  if (work) xsi_work_fence(work);
 }
 
 void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, const void *event,

@@ -21,6 +21,7 @@ struct xsi_call {
 struct xsi_wait {
   struct xsi_call call;
   uint64_t mark;
+  bool waits; /* of a copy that may wait */
 };
 
 /* What differs between runtimes. */
@@ -32,6 +33,8 @@ struct xsi_account {
   bool (*is_capturing)(uintptr_t stream);
   bool (*still_capturing)(uintptr_t stream); /* after a call that failed: keeps its error */
   void (*unknown)(uintptr_t stream);         /* work that has no record yet; NULL: ignored */
+  bool (*over)(uintptr_t stream);            /* asks the driver, outside of captures */
+  int not_ready;                             /* what a query returns while work is left */
 };
 
 static inline bool xsi_captured(const struct xsi_account *account, uintptr_t stream) {
@@ -56,7 +59,12 @@ XSI_INLINE int xsi_end_launch(struct xsi_call call, int result) {
     xsi_count(launches, 1);
   else if (call.mode == XSI_CAPTURED)
     xsi_count(captured, 1);
-  if (XSI_LIKELY(call.work != NULL)) xsi_work_landed(call.work);
+  if (XSI_LIKELY(call.work != NULL)) {
+    struct xsw_queue *slot = xsi_work_slot(call.work);
+    uint32_t tell = __atomic_load_n(&slot->tell, __ATOMIC_RELAXED);
+    if (XSI_UNLIKELY((tell & XSW_TELL_PROGRESS) != 0)) xsi_work_tell(slot, tell);
+    xsi_work_landed(call.work);
+  }
   return result;
 }
 
@@ -64,10 +72,20 @@ XSI_INLINE int xsi_end_launch(struct xsi_call call, int result) {
 void xsi_begin_wait(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 int xsi_end_wait(struct xsi_wait *wait, int result);
 
+/* Copies that may wait, depending on the memory: what they waited for is asked, never assumed. True: the copy
+ * counts, and the caller finds out whether it may wait. */
+bool xsi_begin_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+void xsi_maybe_waits(struct xsi_wait *wait);
+int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
+                  int result);
+
 /* ---- waits, events, captures --------------------------------------------------------- */
 
 void xsi_begin_sync(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 int xsi_end_sync(struct xsi_wait *wait, int result);
+void xsi_begin_query(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
+int xsi_end_query(const struct xsi_account *account, struct xsi_wait *wait, int result);
+void xsi_begin_await(const struct xsi_account *account, uintptr_t stream);
 void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, const void *event,
                       uintptr_t stream);
 int xsi_end_record(struct xsi_wait *wait, const void *event, int result);

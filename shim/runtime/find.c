@@ -17,6 +17,12 @@ static int compare(const char *a, const char *b) {
   return (unsigned char)*a - (unsigned char)*b;
 }
 
+bool xsi_runtime_submits(const struct xsi_runtime *runtime, const char *name) {
+  for (const char *const *prefix = runtime->submits; prefix != NULL && *prefix != NULL; prefix++)
+    if (begins(name, *prefix)) return true;
+  return false;
+}
+
 int xsi_runtime_find(const struct xsi_runtime *runtime, const char *name) {
   const char *const *prefix = runtime->prefixes;
   while (*prefix != NULL && !begins(name, *prefix))

@@ -10,7 +10,9 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/counters.h"
 #include "core/init.h"
+#include "core/log.h"
 #include "core/options.h"
 #include "core/real.h"
 
@@ -56,6 +58,15 @@ void *xsi_runtime_loaded(void **handle, const char *name) {
   return found;
 }
 
+void xsi_runtime_unknown(const char *name) {
+  static unsigned logged;
+  xsi_runtime_init();
+  if (xsi_options.disabled) return;
+  xsi_count(unhooked, 1);
+  if (__atomic_fetch_add(&logged, 1, __ATOMIC_RELAXED) < 8)
+    xsi_log(XSI_WARN, "%s is newer than this library: its work is not accounted for", name);
+}
+
 // ---- binding ------------------------------------------------------------------------
 
 bool xsi_runtime_bind_to(const struct xsi_runtime *runtime, unsigned slot, void *address) {
@@ -84,6 +95,11 @@ void *xsi_runtime_bind(const struct xsi_runtime *runtime, unsigned slot) {
   }
   errno = saved_errno;
   return real;
+}
+
+void xsi_runtime_bind_all(const struct xsi_runtime *runtime) {
+  for (unsigned slot = 0; slot < runtime->slots; slot++)
+    xsi_runtime_bind(runtime, slot);
 }
 
 // ---- dlsym --------------------------------------------------------------------------

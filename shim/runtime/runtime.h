@@ -20,6 +20,8 @@ struct xsi_runtime {
   const char *name;
   /* Every hooked name begins with one of these; ends with NULL. Checked first, for each dlsym. */
   const char *const *prefixes;
+  /* Names that begin so submit work, also those newer than the table; NULL, or ends with NULL. */
+  const char *const *submits;
   const struct xsi_symbol *symbols; /* the hooked ones first, sorted by name */
   unsigned hooks, slots;
   void **real;   /* [slots]; NULL until bound */
@@ -44,8 +46,15 @@ void xsi_runtime_init(void);
 
 /* The slot of a hooked name, or -1. Calls no other function: see core/elf.c. */
 int xsi_runtime_find(const struct xsi_runtime *runtime, const char *name);
+/* The same of a name that is not hooked: does it submit work, to go by its beginning? */
+bool xsi_runtime_submits(const struct xsi_runtime *runtime, const char *name);
+/* A program asked for such a name and got it: counts it, and logs the first few. */
+void xsi_runtime_unknown(const char *name);
 /* Finds the real function; NULL: there is none. */
 void *xsi_runtime_bind(const struct xsi_runtime *runtime, unsigned slot);
+/* Finds all of them. Takes the loader's lock, whose holder may wait for a lock of ours: a dlopen runs
+ * constructors, and these may destroy streams. Called before any lock of ours is taken. */
+void xsi_runtime_bind_all(const struct xsi_runtime *runtime);
 /* Takes an address of the library for the real function, unless one is bound. False: not adopted. */
 bool xsi_runtime_bind_to(const struct xsi_runtime *runtime, unsigned slot, void *address);
 /* What dlsym (version NULL) or dlvsym returns for a hooked name. */

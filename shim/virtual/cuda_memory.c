@@ -10,6 +10,7 @@
 
 #define ALIGNMENT 512u
 enum { LANE_TO_DEVICE, LANE_TO_HOST, LANE_INSIDE };
+enum { MEMORY_TYPE = 2, TYPE_HOST = 1, TYPE_DEVICE = 2 }; /* from cuda.h */
 
 static CUdeviceptr address_of(CUcontext context, uint64_t offset) {
   return VG_DEVICE_BASE + ((uint64_t)context->index << VG_ADDRESS_BITS) + offset;
@@ -145,7 +146,11 @@ VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   return vg_leave(CUDA_SUCCESS);
 }
 
-/* One copy; host selects the side, if any, that may be host memory. */
+#define SMALL 65536u
+
+/* One copy; host selects the side, if any, that may be host memory. A call that waits does so as the real
+ * driver documents: to the host it waits for the end, inside the device not at all. From pageable memory it
+ * waits for earlier work and returns when the bytes are staged; up to 64 KB it does not wait either. */
 static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t src, size_t bytes,
                      int lane, bool wait) {
   CUcontext context;
@@ -167,8 +172,11 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
     node.host_dst = (void *)(uintptr_t)dst;
   else if (!dst_here)
     return vg_leave(CUDA_ERROR_INVALID_VALUE);
-  result = vg_perform(stream, &node);
-  if (result == CUDA_SUCCESS && wait) result = vg_wait(context, stream->channel, stream->seq);
+  if (lane == LANE_INSIDE || (lane == LANE_TO_DEVICE && bytes <= SMALL)) wait = false;
+  if (wait && node.host_src) result = vg_wait(context, stream->channel, stream->seq);
+  if (result == CUDA_SUCCESS) result = vg_perform(stream, &node);
+  if (result == CUDA_SUCCESS && wait && !node.host_src)
+    result = vg_wait(context, stream->channel, stream->seq);
   return vg_leave(result);
 }
 
@@ -213,6 +221,23 @@ VG_BOTH(cuMemcpy, _ptds, any, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 
 VG_BOTH(cuMemcpyAsync, _ptsz, any,
         (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), dst, src, bytes, stream,
         false)
+
+/* Pageable memory is what no context knows. */
+VG_EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
+  CUcontext context;
+  CUresult result = vg_enter(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (!data || attribute != MEMORY_TYPE) return vg_leave(CUDA_ERROR_INVALID_VALUE);
+  result = CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t i = 0; i < VG_MAX_CONTEXTS && result != CUDA_SUCCESS; i++) {
+    uint64_t offset;
+    context = vg_context_at(i);
+    if (!context || !vg_offset(context, address, 0, &offset)) continue;
+    *(unsigned *)data = address == address_of(context, offset) ? TYPE_DEVICE : TYPE_HOST;
+    result = CUDA_SUCCESS;
+  }
+  return vg_leave(result);
+}
 
 static CUresult fill(bool per_thread, CUdeviceptr dst, uint32_t value, uint32_t width, size_t count,
                      CUstream handle) {

@@ -101,6 +101,7 @@
   PLAIN(cuMemHostAlloc, 2020, cuMemHostAlloc)                                                      \
   PLAIN(cuMemFreeHost, 2000, cuMemFreeHost)                                                        \
   PLAIN(cuMemGetInfo, 3020, cuMemGetInfo_v2)                                                       \
+  PLAIN(cuPointerGetAttribute, 4000, cuPointerGetAttribute)                                        \
   PTDS(cuMemcpy, 4000, cuMemcpy)                                                                   \
   PTSZ(cuMemcpyAsync, 4000, cuMemcpyAsync)                                                         \
   PTDS(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2)                                                        \

@@ -6,8 +6,9 @@
  *
  *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
  *          [--feed N]                        N kernels per request, each after 10x CPU time
+ *          [--copy BYTES]                    loop: copies instead of kernels, until `compute`
  *          [--urgent FD | --background FD]   with another one: see tenant_app.h
- *   in:  rate HZ | loop | pause | report | quit
+ *   in:  rate HZ | loop | compute | pause | report | quit
  *   out: R | I start_ns end_ns | P | S launches checksum expected | E what
  *        Q submitted, H from_ns to_ns (before S, of one that schedules itself)
  *
@@ -46,10 +47,13 @@
 static struct {
   const char *name;
   unsigned kernel_us, depth, feed;
+  size_t copy;  /* bytes; 0: kernels */
+  void *copied; /* to here */
   int device;
   int peer; /* socket to the other tenant of an application that schedules itself; 0: none */
   bool urgent;
   bool is_virtual, hip;
+  enum { WAIT_SYNC, WAIT_COPY, WAIT_POLL } wait; /* how a request ends */
   handle context, stream, function, events[MAX_DEPTH];
   uint64_t memory;
   unsigned grid;
@@ -205,7 +209,8 @@ static void set_up(void) {
   CHECK(cu.cuStreamCreate(&t.stream, 0));
   CHECK(cu.cuModuleLoadData(&module, ptx));
   CHECK(cu.cuModuleGetFunction(&t.function, module, "xs_spin"));
-  CHECK(cu.cuMemAlloc_v2(&t.memory, 16));
+  CHECK(cu.cuMemAlloc_v2(&t.memory, t.copy > 16 ? t.copy : 16));
+  if (t.copy && !(t.copied = malloc(t.copy))) fail("malloc", 2);
   CHECK(cu.cuMemsetD8_v2(t.memory, 0, 16));
   CHECK(cu.cuCtxSynchronize());
   unsigned events = t.depth > 2 ? t.depth : 2;
@@ -258,6 +263,8 @@ static void command(char *line) {
     mode = RATE, rate_hz = hz;
   else if (strcmp(line, "loop") == 0)
     mode = LOOP;
+  else if (strcmp(line, "compute") == 0)
+    t.copy = 0;
   else if (strcmp(line, "report") == 0)
     report();
   else if (strcmp(line, "quit") == 0)
@@ -307,6 +314,21 @@ static void sleep_until(uint64_t when) {
   }
 }
 
+#define NOT_READY 600
+
+/* As frameworks do: a result in pageable memory is copied and then waited for once more. */
+static void finish_request(void) {
+  static uint64_t words[2];
+  result got = 0;
+  if (t.wait == WAIT_COPY)
+    CHECK(cu.cuMemcpyDtoHAsync_v2(words, t.memory, sizeof words, t.stream));
+  else if (t.wait == WAIT_POLL)
+    while ((got = cu.cuStreamQuery(t.stream)) == NOT_READY) {
+    }
+  CHECK(got);
+  CHECK(cu.cuStreamSynchronize(t.stream));
+}
+
 /* Open loop: arrivals do not wait for completions, and latencies count from the scheduled
  * arrival. */
 static void run_rate(void) {
@@ -326,7 +348,7 @@ static void run_rate(void) {
       }
       launch(t.work);
     }
-    CHECK(cu.cuStreamSynchronize(t.stream));
+    finish_request();
     say_iteration(due, now_ns());
     app_request(false);
     read_commands(0);
@@ -335,6 +357,13 @@ static void run_rate(void) {
 
 static void run_loop(void) {
   while (mode == LOOP && !out.broken) {
+    if (t.copy) {
+      uint64_t start = now_ns();
+      CHECK(cu.cuMemcpyDtoH_v2(t.copied, t.memory, t.copy));
+      say_iteration(start, now_ns());
+      read_commands(0);
+      continue;
+    }
     if (flight.count == t.depth) land_one();
     unsigned slot = (flight.first + flight.count) % t.depth;
     flight.start[slot] = now_ns();
@@ -358,6 +387,14 @@ static void read_options(int argc, char **argv) {
       t.device = atoi(value);
     else if (value && strcmp(argv[i], "--feed") == 0)
       t.feed = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--copy") == 0)
+      t.copy = (size_t)atol(value);
+    else if (value && strcmp(argv[i], "--wait") == 0 && strcmp(value, "sync") == 0)
+      t.wait = WAIT_SYNC;
+    else if (value && strcmp(argv[i], "--wait") == 0 && strcmp(value, "copy") == 0)
+      t.wait = WAIT_COPY;
+    else if (value && strcmp(argv[i], "--wait") == 0 && strcmp(value, "poll") == 0)
+      t.wait = WAIT_POLL;
     else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "hip") == 0)
       t.hip = true;
     else if (value && strcmp(argv[i], "--api") == 0 && strcmp(value, "cuda") == 0)
@@ -368,7 +405,8 @@ static void read_options(int argc, char **argv) {
       t.peer = atoi(value);
     else {
       fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
-                      "[--api cuda|hip] [--feed N] [--urgent FD | --background FD]\n");
+                      "[--api cuda|hip] [--feed N] [--copy BYTES] [--wait sync|copy|poll] "
+                      "[--urgent FD | --background FD]\n");
       _exit(64);
     }
   }

@@ -32,6 +32,8 @@ static struct {
   result (*cuEventRecord)(handle, handle);
   result (*cuEventSynchronize)(handle);
   result (*cuEventElapsedTime)(float *, handle, handle);
+  result (*cuMemcpyDtoHAsync_v2)(void *, uint64_t, size_t, handle);
+  result (*cuStreamQuery)(handle);
 } cu;
 
 static const char *const names[] = {"cuInit",
@@ -51,7 +53,9 @@ static const char *const names[] = {"cuInit",
                                     "cuEventCreate",
                                     "cuEventRecord",
                                     "cuEventSynchronize",
-                                    "cuEventElapsedTime"};
+                                    "cuEventElapsedTime",
+                                    "cuMemcpyDtoHAsync_v2",
+                                    "cuStreamQuery"};
 #define CALLS (sizeof names / sizeof *names)
 
 /* HIP's equivalents, with the same parameters: see use_device and the number of processors. */
@@ -72,7 +76,9 @@ static const char *const hip_names[CALLS] = {"hipInit",
                                              "hipEventCreateWithFlags",
                                              "hipEventRecord",
                                              "hipEventSynchronize",
-                                             "hipEventElapsedTime"};
+                                             "hipEventElapsedTime",
+                                             "hipMemcpyDtoHAsync",
+                                             "hipStreamQuery"};
 
 /* Every thread iterates x = x * A + C from its own start. The first of each warp adds its result
  * and counts itself. Integer arithmetic makes the sum exact in any order. */

@@ -182,6 +182,45 @@ static void test_memory(void) {
   free(b);
 }
 
+/* Behind a kernel of 100 ms: is its stream still busy when the copy returns? */
+static void test_waits(void) {
+  enum { BYTES = 1 << 20 };
+  unsigned char *pageable = calloc(1, BYTES), *pinned;
+  unsigned type = 0;
+  uint64_t x = allocate(BYTES), y = allocate(16);
+  OK(CU(cuMemHostAlloc, (void **)&pinned, (size_t)BYTES, 0u));
+  OK(CU(cuPointerGetAttribute, &type, 2, x + 1));
+  IS(2, (int)type);
+  OK(CU(cuPointerGetAttribute, &type, 2, (uint64_t)(uintptr_t)pinned));
+  IS(1, (int)type);
+  IS(1, CU(cuPointerGetAttribute, &type, 2, (uint64_t)(uintptr_t)pageable));
+  for (int i = 0; i < 8; i++) {
+    OK(launch(y, 100000, 1, NULL));
+    OK(i == 0   ? CU(cuMemcpyHtoD_v2, x, pageable, (size_t)65536)
+       : i == 1 ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)65536)
+       : i == 2 ? CU(cuMemcpyDtoD_v2, x, y, (size_t)16)
+       : i == 3 ? CU(cuMemcpyDtoHAsync_v2, pinned, x, (size_t)16, NULL)
+       : i == 4 ? CU(cuMemcpyHtoDAsync_v2, x, pageable, (size_t)BYTES, NULL)
+       : i == 5 ? CU(cuMemcpyDtoHAsync_v2, pageable, x, (size_t)16, NULL)
+       : i == 6 ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)BYTES)
+                : CU(cuMemcpyDtoH_v2, pinned, x, (size_t)16));
+    IS(i < 5 ? 600 : 0, CU(cuStreamQuery, NULL));
+    OK(CU(cuStreamSynchronize, NULL));
+  }
+  /* From pageable memory above 64 KB: the kernel is over, the copy need not be. */
+  handle event;
+  OK(CU(cuEventCreate, &event, 0u));
+  OK(launch(y, 100000, 1, NULL));
+  OK(CU(cuEventRecord, event, NULL));
+  OK(CU(cuMemcpyHtoD_v2, x, pageable, (size_t)BYTES));
+  OK(CU(cuEventQuery, event));
+  OK(CU(cuStreamSynchronize, NULL));
+  OK(CU(cuMemFreeHost, pinned));
+  OK(CU(cuMemFree_v2, x));
+  OK(CU(cuMemFree_v2, y));
+  free(pageable);
+}
+
 static void test_streams(void) {
   handle s[2], event[2], many[1000];
   uint64_t x = allocate(16), expected = 0;
@@ -361,10 +400,11 @@ int main(void) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {
-      {"before", test_before},   {"devices", test_devices}, {"contexts", test_contexts},
-      {"symbols", test_symbols}, {"memory", test_memory},   {"streams", test_streams},
-      {"capture", test_capture}, {"fork", test_fork},       {"bad address", test_bad_address}};
+  } tests[] = {{"before", test_before},     {"devices", test_devices},
+               {"contexts", test_contexts}, {"symbols", test_symbols},
+               {"memory", test_memory},     {"streams", test_streams},
+               {"waits", test_waits},       {"capture", test_capture},
+               {"fork", test_fork},         {"bad address", test_bad_address}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     int before = failures;
     test = tests[i].name;

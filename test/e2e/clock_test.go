@@ -72,10 +72,23 @@ func (d *delays) count(from, to int64) (n uint64) {
 	return n
 }
 
+// wakes is how many threads run one after the other until an effect shows: a helper thread, the daemon, the program,
+// and the test that looks. Each waits for a processor as long as the measuring thread.
+const wakes = 4
+
 // elapsed is the time in [from, to) without delays by other load.
 func elapsed(from, to int64) time.Duration {
-	return time.Duration(to-from) - machine().in(from, to)
+	return max(0, time.Duration(to-from)-wakes*machine().in(from, to))
 }
+
+// disturbed is the part of [from, to) in which other load may have delayed an effect.
+func disturbed(from, to int64) float64 {
+	return 1 - elapsed(from, to).Seconds()/time.Duration(to-from).Seconds()
+}
+
+// soon is the limit for effects that nobody promises within a time, such as the release of a descriptor. It only ends
+// a test of a daemon that never does it.
+const soon = 10 * time.Second
 
 // eventually polls until ok. It fails the test after the limit, or when the machine is hopelessly slow.
 func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {

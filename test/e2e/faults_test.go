@@ -117,7 +117,7 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 	w := newWorld(t)
 	high := w.tenant(options{priority: 10}, 90) // its presence gives the low a tiny slice
 	low := w.low(options{})
-	eventually(t, 2*time.Second, "the low has a tiny slice", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
+	eventually(t, soon, "the low has a tiny slice", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
 	w.suspendByHand(low)
 	at := w.killDaemon()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
@@ -187,7 +187,7 @@ func TestDaemonKilledWhileAttachedIsSuspended(t *testing.T) {
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
 	w.assertNativeSlice(low.pid())
 	low.finish()
-	eventually(t, 3*time.Second, "the guardian ends", func() bool { return len(guardians(t, w.dir)) == 0 })
+	eventually(t, soon, "the guardian ends", func() bool { return len(guardians(t, w.dir)) == 0 })
 }
 
 // guardians returns the PIDs of this world's guardian processes.
@@ -227,7 +227,7 @@ func TestHighKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := func(p *program) {
-		eventually(t, 2*time.Second, "the low iterates", func() bool { return p.iterationsAfter(at) > 0 })
+		eventually(t, soon, "the low iterates", func() bool { return p.iterationsAfter(at) > 0 })
 	}
 	// Lows take turns: one runs within 100 ms, the other after it.
 	t.Logf("a low ran after %v", w.firstRunOf(at, 100*time.Millisecond, low1.pid(), low2.pid()))
@@ -259,8 +259,19 @@ func (w *world) files() int {
 func TestSuspendedLowIsKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.must("list")
-	before, files := w.daemonFDs(), w.files()
+	files := w.files()
+	// The daemon keeps a few descriptors from the first program on, for resumes.
+	first := w.low(options{})
+	w.suspendByHand(first)
+	_ = first.cmd.Process.Kill()
+	eventually(t, soon, "the first program's file is released", func() bool { return w.files() == files })
+	before := w.daemonFDs()
+	eventually(t, 5*time.Second, "the daemon's descriptors settle", func() bool {
+		time.Sleep(50 * time.Millisecond)
+		was := before
+		before = w.daemonFDs()
+		return before == was
+	})
 	low := w.low(options{})
 	w.suspendByHand(low)
 	if w.files() == files {
@@ -271,7 +282,7 @@ func TestSuspendedLowIsKilled(t *testing.T) {
 	}
 	gone := eventually(t, 100*time.Millisecond, "the device's file is released", func() bool { return w.files() == files })
 	t.Logf("released after %v", gone)
-	eventually(t, time.Second, "no descriptor is left in the daemon", func() bool { return w.daemonFDs() <= before })
+	eventually(t, soon, "no descriptor is left in the daemon", func() bool { return w.daemonFDs() <= before })
 }
 
 func TestSuspendedLowExecs(t *testing.T) {
@@ -295,7 +306,7 @@ func TestSuspendedLowExecs(t *testing.T) {
 	})
 	gone := eventually(t, 100*time.Millisecond, "the device's file is released after exec", func() bool { return w.files() == files })
 	t.Logf("released after %v", gone)
-	eventually(t, time.Second, "the daemon forgets a process that became another program", func() bool { return w.process(p.pid()) == nil })
+	eventually(t, soon, "the daemon forgets a process that became another program", func() bool { return w.process(p.pid()) == nil })
 }
 
 func TestStuckIoctlStallsNobodyElse(t *testing.T) {
@@ -311,7 +322,7 @@ func TestStuckIoctlStallsNobodyElse(t *testing.T) {
 	w.suspendByHand(other)
 	w.must("resume", strconv.Itoa(other.pid()))
 	w.firstRun(other.pid(), nowNS(), 200*time.Millisecond)
-	eventually(t, 2*time.Second, "stats name the stuck process", func() bool {
+	eventually(t, soon, "stats name the stuck process", func() bool {
 		stats, err := w.client.Stats(context.Background())
 		if err != nil {
 			t.Fatal(err)

@@ -207,8 +207,10 @@ func TestTwoUsers(t *testing.T) {
 	if p := w.process(mine.pid()); p == nil || p.Held || p.Priority != 0 {
 		t.Errorf("another user changed the process: %+v", p)
 	}
-	if out, err := user("run", "--virtual", "--priority", "50", "--", tenant); err == nil || strings.Count(strings.TrimSpace(out), "\n") != 0 {
-		t.Errorf("xsched run --priority 50 as another user: %v, %q; want one line that refuses", err, out)
+	// A refused priority does not keep the program from running.
+	if out, err := user("run", "--virtual", "--priority", "50", "--", "/bin/echo", "ran"); err != nil || !strings.Contains(out, "running at priority 0") ||
+		strings.Count(out, "\n") != 2 || !strings.HasSuffix(out, "ran\n") {
+		t.Errorf("xsched run --priority 50 as another user: %v, %q; want one warning and the program's output", err, out)
 	}
 	// The user's own program runs at priority 0, even if its environment asks for more.
 	cmd := execAs(bin, "run", "--virtual", "--", "env", "XSCHED_AUTO_XQUEUE_PRIORITY=50", tenant, "--name", "n", "--kernel-us", "500")
@@ -248,5 +250,5 @@ func TestManyShortClients(t *testing.T) {
 		c := w.rawJoin()
 		_ = c.conn.Close()
 	}
-	eventually(t, 3*time.Second, "all descriptors are closed", func() bool { return w.daemonFDs() <= before })
+	eventually(t, soon, "all descriptors are closed", func() bool { return w.daemonFDs() <= before })
 }

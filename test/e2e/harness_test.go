@@ -52,29 +52,37 @@ func product(t testing.TB, name string) string {
 	return path
 }
 
-// scenarios builds testdata/scenarios.c against the virtual driver, once.
-var scenarios = sync.OnceValues(func() (string, error) {
+// scenarios and spread build programs in testdata against the virtual driver, once.
+var (
+	scenarios = sync.OnceValues(func() (string, error) { return buildProgram("scenarios") })
+	spread    = sync.OnceValues(func() (string, error) { return buildProgram("gpus") })
+)
+
+func buildProgram(name string) (string, error) {
 	dir, err := os.MkdirTemp("", "xsched-e2e-")
 	if err != nil {
 		return "", err
 	}
-	out := filepath.Join(dir, "scenarios")
+	out := filepath.Join(dir, name)
 	driver, err := filepath.Abs(filepath.Join(root, "build", "virtual", "libcuda.so.1"))
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror",
-		"-o", out, "testdata/scenarios.c", driver, "-lpthread")
+		"-o", out, "testdata/"+name+".c", driver, "-lpthread")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build scenarios: %w\n%s", err, text)
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, text)
 	}
 	return out, nil
-})
+}
 
 func TestMain(m *testing.M) {
+	machine() // measures from now on
 	code := m.Run()
-	if path, err := scenarios(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
+	for _, built := range []func() (string, error){scenarios, spread} {
+		if path, err := built(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(path))
+		}
 	}
 	os.Exit(code)
 }
@@ -86,12 +94,19 @@ type world struct {
 	device *exec.Cmd
 	serve  *exec.Cmd
 	log    *os.File
+	stderr *os.File // of the next daemon; nil: log
 	client *client.Client
 	gpu    *vdevice.Client
 }
 
 // newWorld starts a device process and a daemon in a private folder, until the test ends.
 func newWorld(t testing.TB, serveArgs ...string) *world {
+	t.Helper()
+	return newWorldOf(t, 2, serveArgs...)
+}
+
+// newWorldOf is newWorld with so many GPUs.
+func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "xs")
 	if err != nil {
@@ -106,7 +121,7 @@ func newWorld(t testing.TB, serveArgs ...string) *world {
 	t.Cleanup(func() { _ = w.log.Close() })
 	w.client = client.New(filepath.Join(dir, "control.sock"))
 
-	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"))
+	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"), "--devices", strconv.Itoa(gpus))
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
 	eventually(t, 5*time.Second, "the device process answers", func() bool {
@@ -156,7 +171,9 @@ func (w *world) startDaemon(args ...string) {
 	w.t.Helper()
 	w.serve = exec.Command(xschedPath(w.t), append([]string{"serve", "--virtual"}, args...)...)
 	w.serve.Env = w.env()
-	w.serve.Stderr = w.log
+	if w.serve.Stderr = w.log; w.stderr != nil {
+		w.serve.Stderr = w.stderr
+	}
 	startOwn(w.t, w.serve)
 	eventually(w.t, 5*time.Second, "the daemon answers", func() bool {
 		v, err := w.client.Version(context.Background())
@@ -227,6 +244,7 @@ type program struct {
 
 	mu   sync.Mutex
 	ends []int64 // ends of finished iterations, CLOCK_MONOTONIC ns
+	took []int64 // their durations
 	err  strings.Builder
 }
 
@@ -276,6 +294,7 @@ func (w *world) exec(argv ...string) *program {
 func (w *world) drive(cmd *exec.Cmd) *program {
 	w.t.Helper()
 	p := &program{t: w.t, cmd: cmd, lines: make(chan string, 4096)}
+	cmd.WaitDelay = 5 * time.Second // a grandchild may keep the pipes open
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		w.t.Fatal(err)
@@ -311,10 +330,11 @@ func (p *program) read(out io.Reader) {
 	for scan.Scan() {
 		line := scan.Text()
 		if rest, ok := strings.CutPrefix(line, "I "); ok {
-			if _, end, ok := strings.Cut(rest, " "); ok {
+			if begin, end, ok := strings.Cut(rest, " "); ok {
+				began, _ := strconv.ParseInt(begin, 10, 64)
 				if n, err := strconv.ParseInt(end, 10, 64); err == nil {
 					p.mu.Lock()
-					p.ends = append(p.ends, n)
+					p.ends, p.took = append(p.ends, n), append(p.took, n-began)
 					p.mu.Unlock()
 				}
 			}

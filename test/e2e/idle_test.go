@@ -27,7 +27,7 @@ func (w *world) start(o options, name string, args ...string) *program {
 func (w *world) settled(p *program, limit time.Duration) (busyPeriods int) {
 	w.t.Helper()
 	p.expect(`{"done"`, limit)
-	eventually(w.t, time.Second, "the daemon sees it idle", func() bool {
+	eventually(w.t, soon, "the daemon sees it idle", func() bool {
 		s := w.process(p.pid())
 		return s != nil && len(s.Queues) == 1 && !s.Queues[0].Busy
 	})
@@ -39,7 +39,7 @@ func (w *world) settled(p *program, limit time.Duration) (busyPeriods int) {
 func (w *world) assertProof(p *program, atLeast uint64) {
 	w.t.Helper()
 	// The helper thread publishes counters periodically.
-	eventually(w.t, time.Second, "launches counted equal kernels executed", func() bool {
+	eventually(w.t, soon, "launches counted equal kernels executed", func() bool {
 		s := w.process(p.pid())
 		return s != nil && s.Counters.Launches == w.account(p.pid()).Kernels && s.Counters.Launches >= atLeast
 	})
@@ -85,7 +85,7 @@ func TestCaptureWhileWatcherRuns(t *testing.T) {
 	w := newWorld(t)
 	p := w.start(options{}, "capture", "10000")
 	w.settled(p, 60*time.Second)
-	eventually(t, time.Second, "10,000 captured launches are counted", func() bool {
+	eventually(t, soon, "10,000 captured launches are counted", func() bool {
 		return w.process(p.pid()).Counters.Captured == 10000
 	})
 	w.endWell(p)
@@ -127,6 +127,8 @@ func TestSecondDeviceIsFoundByPCIAddress(t *testing.T) {
 		{"1,0", "0", "0000:02:00.0"},
 		{"1,0", "1", "0000:01:00.0"},
 		{"1", "0", "0000:02:00.0"},
+		{"GPU-58536368-6564-2076-6972-7475616c0002", "0", "0000:02:00.0"},
+		{"GPU-58536368-6564-2076-6972-7475616c0002,0", "1", "0000:01:00.0"},
 	} {
 		p := w.start(options{env: []string{"CUDA_VISIBLE_DEVICES=" + c.visible}}, "work", "5", c.ordinal)
 		p.expect(`{"done"`, 10*time.Second)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -64,7 +63,7 @@ func (w *world) saturating(o options) *program {
 
 // TestSharesOnTheDevice: two saturating tenants with shares 75 and 25 get the device 3 to 1 and lose little of it
 // to context switches, with hardware timeslices and with suspension. Suspension takes the daemon's CPU time, so
-// its ratio is less exact.
+// its ratio is less exact: each delay by other load may lengthen one tenant's turn.
 func TestSharesOnTheDevice(t *testing.T) {
 	for _, c := range []struct {
 		mode   string
@@ -81,13 +80,18 @@ func TestSharesOnTheDevice(t *testing.T) {
 			}
 			from := nowNS()
 			time.Sleep(4 * time.Second)
-			h := w.heldIn(from, nowNS())
+			to := nowNS()
+			h, late := w.heldIn(from, to), time.Duration(0)
+			if c.mode == "suspend" {
+				late = machine().in(from, to)
+			}
 			a, b := h.run[most.pid()], h.run[least.pid()]
 			ratio, kept := a.Seconds()/b.Seconds(), (a+b).Seconds()/h.window.Seconds()
-			t.Logf("75:25 got %v and %v of %v, %.3f to 1; kept %.1f %%, switching %.1f %%, idle %.1f %%", a.Round(time.Millisecond), b.Round(time.Millisecond),
-				h.window.Round(time.Millisecond), ratio, 100*kept, 100*h.change.Seconds()/h.window.Seconds(), 100*h.idle.Seconds()/h.window.Seconds())
-			if math.Abs(ratio/3-1) > c.within {
-				t.Errorf("the device was shared %.3f to 1, want 3 to 1 within %.0f %%", ratio, 100*c.within)
+			t.Logf("75:25 got %v and %v of %v, %.3f to 1; kept %.1f %%, switching %.1f %%, idle %.1f %%; delays of the machine %v", a.Round(time.Millisecond), b.Round(time.Millisecond),
+				h.window.Round(time.Millisecond), ratio, 100*kept, 100*h.change.Seconds()/h.window.Seconds(), 100*h.idle.Seconds()/h.window.Seconds(), late)
+			low, high := 3*(1-c.within), 3*(1+c.within)
+			if (a+late).Seconds() < low*(b-late).Seconds() || (a-late).Seconds() > high*(b+late).Seconds() {
+				t.Errorf("the device was shared %.3f to 1, want 3 to 1 within %.0f %% and %v", ratio, 100*c.within, late)
 			}
 			if kept < 0.95 {
 				t.Errorf("%.1f %% of the device was kept, want 95 %%", 100*kept)

@@ -18,10 +18,12 @@ import (
 )
 
 // TestLongSimulatorAgreesWithVirtualGPU runs one scenario in the simulator, and with real processes on the virtual
-// GPU. Both must agree within 10 % on the high tenant's waits (P50 and P99) and on the lows' throughput.
+// GPU. Both must agree within 10 % on the high tenant's waits (P50, P95 and P99) and on the lows' throughput.
 //
 // A measured percentile has a confidence interval: the P99 of 1,000 samples lies between the true P98.2 and P99.8
-// in 99 of 100 runs. The test compares it with the simulator's waits over that interval.
+// in 99 of 100 runs. The test compares it with the simulator's waits over that interval. Other load on this machine
+// may make any request longer. If it disturbs 3 % of the time, then the measured P95 is at most the true P98, and the
+// P99 has no upper bound.
 func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 	const tolerance, sigmas = 0.10, 2.58
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -30,13 +32,19 @@ func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 		Virtual: true, Exe: xschedPath(t), Lows: []int{1, 3}, Rate: 100, HighUS: 90, LowUS: 20000, Seconds: 12, Block: 4 * time.Second, Seed: 1,
 		Modes: []string{demo.ModeAlone, demo.ModeNative, demo.ModeLv3},
 	}
+	from := nowNS()
 	measured, err := demo.Compare(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	load := disturbed(from, nowNS())
+	t.Logf("other load disturbed %.1f %% of the time", 100*load)
 	for _, sc := range measured.Scenarios {
 		for name, mode := range map[string]model.Mode{demo.ModeNative: model.ModeOff, demo.ModeLv3: model.ModeLive} {
-			m := sc.Modes[name]
+			m, late := sc.Modes[name], load
+			if mode == model.ModeOff {
+				late = 0 // the daemon, which needs a processor, does nothing
+			}
 			res, err := sim.Run(ctx, pairScenario(t, &o, sc.Lows, mode), sim.Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -51,12 +59,17 @@ func TestLongSimulatorAgreesWithVirtualGPU(t *testing.T) {
 			}
 			quantile := func(what string, q, got float64) {
 				d := sigmas * math.Sqrt(q*(1-q)/float64(m.Wait.N))
-				check(what, high.WaitQuantile(q-d), high.WaitQuantile(q), high.WaitQuantile(min(1, q+d)), got)
+				most := math.Inf(1)
+				if q+late < 1 {
+					most = high.WaitQuantile(min(1, q+d+late))
+				}
+				check(what, high.WaitQuantile(q-d), high.WaitQuantile(q), most, got)
 			}
 			quantile("wait P50 ms", 0.50, m.Wait.P50)
+			quantile("wait P95 ms", 0.95, m.Wait.P95)
 			quantile("wait P99 ms", 0.99, m.Wait.P99)
 			kept := low.Kept * float64(sc.Lows)
-			check("kept", kept, kept, kept, m.Low.Kept)
+			check("kept", kept*(1-late), kept, kept, m.Low.Kept)
 		}
 	}
 }

@@ -130,6 +130,8 @@ func entryBody(c call) string {
 	case "event record":
 		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
 			"  return xsi_end_record(&wait, a0, %s);\n", account, stream, real)
+	case "event forget":
+		return fmt.Sprintf("  if (%senter()) xsi_work_event_forget((uintptr_t)a1, false);\n  return %s;\n", p, real)
 	case "stream create":
 		return fmt.Sprintf("  return %sstream_created(%s, a0);\n", p, real)
 	case "stream destroy":
@@ -153,7 +155,20 @@ func entryBody(c call) string {
 			"  return %send_ext(call, a%s, %s);\n", p, on, parts[1], parts[2], p, parts[2], real)
 	case "launch":
 		return fmt.Sprintf("  struct xsi_call call = %sbegin_launch(%s);\n  return xsi_end_launch(call, %s);\n", p, on, real)
+	case "query":
+		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_query(%s, &wait, %s);\n  return xsi_end_query(%s, &wait, %s);\n",
+			account, stream, account, real)
+	case "await":
+		begin := fmt.Sprintf("  xsi_begin_await(%s, %s);\n", account, stream)
+		if len(parts) > 1 {
+			begin = fmt.Sprintf("  if (%s)\n  %s  else\n    %senter();\n", c.condition(), begin, p)
+		}
+		return fmt.Sprintf("%s  return %s;\n", begin, real)
 	case "work", "copy":
+		if len(parts) > 1 && c.dialect.dir == cuda.dir {
+			return fmt.Sprintf("  struct xsi_wait wait;\n  if (xsi_begin_maybe(%s, &wait, %s) && %s)\n    xsi_maybe_waits(&wait);\n"+
+				"  return xsi_end_maybe(%s, &wait, %s, %s);\n", account, stream, c.condition(), account, stream, real)
+		}
 		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s);\n  return xsi_end_%s(call, %s);\n",
 			c.kind, account, stream, c.kind, real)
 		switch {

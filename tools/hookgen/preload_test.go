@@ -29,7 +29,7 @@ func TestPreload(t *testing.T) {
 	if out, err := run("make", "-s", "build/libxsched.so", "null"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, script := range []string{"runtime/cuda/test_preload.sh", "runtime/hip/test_preload.sh", "runtime/hip/test_real.sh", "core/test_programs.sh"} {
+	for _, script := range []string{"runtime/cuda/test_preload.sh", "runtime/hip/test_preload.sh", "runtime/hip/test_real.sh"} {
 		t.Run(script, func(t *testing.T) {
 			out, err := run("bash", "shim/"+script)
 			exit, ok := errors.AsType[*exec.ExitError](err)

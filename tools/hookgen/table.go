@@ -50,7 +50,9 @@ var details = map[string][]string{
 	"work":    {"N"},
 	"copy":    {"N", "default", "wait"},
 	"sync":    {"N"},
-	"event":   {"record"},
+	"query":   {"N"},
+	"await":   {"N"},
+	"event":   {"record", "forget"},
 	"stream":  {"create", "destroy"},
 	"capture": {"begin", "end", "wait"},
 	"hand":    {"-"},
@@ -155,8 +157,11 @@ func (c call) isOf(position int, want string) error {
 	return nil
 }
 
-// checkParts validates the details of HIP's table.
+// checkParts validates the details with a second part.
 func checkParts(c call, parts []string) error {
+	if c.dialect.dir == cuda.dir {
+		return checkCondition(c, parts)
+	}
 	want := map[string][]string{"ext": {c.dialect.stream, "hipEvent_t", "hipEvent_t"}, "copy": {c.dialect.stream, "hipMemcpyKind"}}[c.kind]
 	if c.dialect.dir != hip.dir || len(parts) != len(want) {
 		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
@@ -174,6 +179,30 @@ func checkParts(c call, parts []string) error {
 		}
 	}
 	return nil
+}
+
+// checkCondition validates STREAM/NAME.N..: the call waits if xsi_cu_waits_NAME says so of these
+// parameters.
+func checkCondition(c call, parts []string) error {
+	names := map[string][]string{"copy": {"to", "host", "size", "2d", "2dhost", "3d", "3dhost", "list"}, "await": {"batch"}}[c.kind]
+	name, positions, _ := strings.Cut(parts[1], ".")
+	if len(parts) != 2 || !slices.Contains(names, name) {
+		return fmt.Errorf("kind %s does not know %q", c.kind, c.detail)
+	}
+	for p := range strings.SplitSeq(positions, ".") {
+		if n, err := strconv.Atoi(p); err != nil || n >= len(c.types) {
+			return fmt.Errorf("%s has no parameter %q", c.symbol, p)
+		}
+	}
+	c.detail = parts[0]
+	return checkDetail(c)
+}
+
+// condition returns the C expression of the second part.
+func (c call) condition() string {
+	_, second, _ := strings.Cut(c.detail, "/")
+	name, positions, _ := strings.Cut(second, ".")
+	return c.lower + "waits_" + name + "(a" + strings.ReplaceAll(positions, ".", ", a") + ")"
 }
 
 // parameters returns the parameter list of a definition: types and names.

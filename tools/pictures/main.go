@@ -4,7 +4,9 @@
 // docs/policies/NAME_gen.svg. The measurements of docs/results/h200.json.gz become docs/result.svg. It also updates the
 // example of docs/simulator.md.
 //
-//	go run ./tools/pictures [-root .]
+//	go run ./tools/pictures [-root .] [-strategies]
+//
+// With -strategies it runs the comparison of docs/strategies.md instead, and dates it.
 package main
 
 import (
@@ -28,15 +30,22 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "of the repository")
+	compare := flag.Bool("strategies", false, "update docs/strategies.md instead")
 	flag.Parse()
-	if err := run(*root); err != nil {
+	draw := pictures
+	if *compare {
+		draw = func(root string) (map[string][]byte, error) {
+			return strategies(root, time.Now().Format(time.DateOnly))
+		}
+	}
+	if err := run(*root, draw); err != nil {
 		fmt.Fprintln(os.Stderr, "pictures:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root string) error {
-	all, err := pictures(root)
+func run(root string, draw func(root string) (map[string][]byte, error)) error {
+	all, err := draw(root)
 	if err != nil {
 		return err
 	}

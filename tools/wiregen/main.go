@@ -3,7 +3,10 @@
 // Wiregen generates the Go side of the shim contract: package wire from shim/include/xsched/wire.h,
 // and each driver's frames from its frames.h.
 //
-//	go run ./tools/wiregen [-root DIR]
+//	go run ./tools/wiregen [-root DIR] [-layout]
+//
+// With -layout it writes nothing and prints the layout of the contract, the content of
+// internal/wire/testdata/layout-N.txt for version N.
 //
 // The parser accepts only the small subset of C that the headers use and rejects everything else,
 // so that the contract can't outgrow it.
@@ -31,7 +34,17 @@ var contracts = []contract{
 
 func main() {
 	root := flag.String("root", ".", "root directory of the source tree")
+	describe := flag.Bool("layout", false, "print the layout of the contract instead")
 	flag.Parse()
+	if *describe {
+		text, _, err := layout(*root)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "wiregen:", err)
+			os.Exit(1)
+		}
+		fmt.Print(text)
+		return
+	}
 	for _, c := range contracts {
 		code, err := generate(*root, c)
 		if err == nil {
@@ -44,8 +57,8 @@ func main() {
 	}
 }
 
-// generate returns the Go file of a header.
-func generate(root string, c contract) ([]byte, error) {
+// load parses a header and those that it includes.
+func load(root string, c contract) (*header, error) {
 	src, err := read(filepath.Join(root, wireHeader))
 	if err != nil {
 		return nil, fmt.Errorf("read header: %w", err)
@@ -62,6 +75,15 @@ func generate(root string, c contract) ([]byte, error) {
 		if h, err = parse(string(b), h); err != nil {
 			return nil, fmt.Errorf("parse %s: %w", c.header, err)
 		}
+	}
+	return h, nil
+}
+
+// generate returns the Go file of a header.
+func generate(root string, c contract) ([]byte, error) {
+	h, err := load(root, c)
+	if err != nil {
+		return nil, err
 	}
 	code, err := emit(h, c)
 	if err != nil {

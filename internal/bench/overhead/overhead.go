@@ -83,7 +83,9 @@ type DecisionCost struct {
 }
 
 // OK reports whether all figures are within their budgets.
-func (o *Result) OK() bool { return o.Hook.OK && o.Pair.OK && o.Wake.OK && o.Decision.OK }
+func (out *Result) OK() bool {
+	return out.Hook.OK && out.Pair.OK && out.Wake.OK && out.Decision.OK
+}
 
 // Measure measures all of it, one after the other.
 func Measure(ctx context.Context, o Options) (*Result, error) {
@@ -95,19 +97,35 @@ func Measure(ctx context.Context, o Options) (*Result, error) {
 	if out.Decision, err = measureDecision(); err != nil {
 		return nil, err
 	}
+	if err := out.measureNull(ctx, exe, o); err != nil {
+		return nil, err
+	}
 	r, err := bench.OpenPrivate(ctx, exe, virtual.Default().Name, "")
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	if out.Hook, err = measureHook(ctx, r, o); err != nil {
-		return nil, err
-	}
-	if out.Pair, err = measurePair(ctx, r, o); err != nil {
-		return nil, err
-	}
 	out.Wake, err = measureWake(ctx, r, o.Seconds)
 	return out, err
+}
+
+// measureNull measures on the null driver, whose device has no kernel driver. A queue competes only
+// where its device is verified or no driver could verify it, so the platform must list its GPUs.
+func (out *Result) measureNull(ctx context.Context, exe string, o Options) error {
+	at := slices.IndexFunc(virtual.All(), func(p virtual.Platform) bool { return p.ListsGPUs })
+	if at < 0 {
+		return errors.New("no virtual GPU lets a queue of the null driver compete")
+	}
+	r, err := bench.OpenPrivate(ctx, exe, virtual.All()[at].Name, "")
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if out.Hook, err = measureHook(ctx, r, o); err != nil {
+		return err
+	}
+	out.Pair, err = measurePair(ctx, r, o)
+	return err
 }
 
 // measureHook runs the loop in pairs, so that a slow phase of the machine meets both.
@@ -250,7 +268,7 @@ func measureDecision() (DecisionCost, error) {
 }
 
 // WriteTable prints each figure beside its budget.
-func (o *Result) WriteTable(w io.Writer) error {
+func (out *Result) WriteTable(w io.Writer) error {
 	verdict := func(ok bool) string {
 		if ok {
 			return "kept"
@@ -271,11 +289,11 @@ busy and idle again, alone: launch %7.1f ns    %3.0f ns  %s   (%d launches that 
                               copy %7.1f ns    %3.0f ns  %s   (copies that wait; best past the shim %.1f, through it %.1f ns)
 idle->busy to decision, P99        %7.1f us    %3d us  %s   (%d changes, P50 %.1f us, max %.1f us; one core spins; engine thread: %s)
 decision with %d queues, P50     %7.2f us    %3d us  %s   (mean %.2f us, P99 %.2f us)
-`, o.Machine.String(), time.Now().UTC().Format("2006-01-02 15:04 UTC"),
-		o.Hook.AddedNS, HookBudgetNS, verdict(o.Hook.OK), o.Hook.Launches, len(o.Hook.WithNS), lowest(o.Hook.WithoutNS), lowest(o.Hook.WithNS),
-		o.Pair.AddedNS, o.Pair.BudgetNS, verdict(o.Pair.AddedNS <= o.Pair.BudgetNS), o.Pair.Pairs, len(o.Pair.WithNS), lowest(o.Pair.PlainNS), lowest(o.Pair.WithNS), o.Pair.ClockNS, o.Pair.TaskAddedNS,
-		o.Pair.CopyAddedNS, o.Pair.BudgetNS, verdict(o.Pair.CopyAddedNS <= o.Pair.BudgetNS), lowest(o.Pair.CopyPlainNS), lowest(o.Pair.CopyWithNS),
-		o.Wake.P99US, WakeBudgetUS, verdict(o.Wake.OK), o.Wake.Count, o.Wake.P50US, o.Wake.MaxUS, o.Wake.Scheduling,
-		o.Decision.Queues, o.Decision.P50US, DecisionBudgetUS, verdict(o.Decision.OK), o.Decision.MeanUS, o.Decision.P99US)
+`, out.Machine.String(), time.Now().UTC().Format("2006-01-02 15:04 UTC"),
+		out.Hook.AddedNS, HookBudgetNS, verdict(out.Hook.OK), out.Hook.Launches, len(out.Hook.WithNS), lowest(out.Hook.WithoutNS), lowest(out.Hook.WithNS),
+		out.Pair.AddedNS, out.Pair.BudgetNS, verdict(out.Pair.AddedNS <= out.Pair.BudgetNS), out.Pair.Pairs, len(out.Pair.WithNS), lowest(out.Pair.PlainNS), lowest(out.Pair.WithNS), out.Pair.ClockNS, out.Pair.TaskAddedNS,
+		out.Pair.CopyAddedNS, out.Pair.BudgetNS, verdict(out.Pair.CopyAddedNS <= out.Pair.BudgetNS), lowest(out.Pair.CopyPlainNS), lowest(out.Pair.CopyWithNS),
+		out.Wake.P99US, WakeBudgetUS, verdict(out.Wake.OK), out.Wake.Count, out.Wake.P50US, out.Wake.MaxUS, out.Wake.Scheduling,
+		out.Decision.Queues, out.Decision.P50US, DecisionBudgetUS, verdict(out.Decision.OK), out.Decision.MeanUS, out.Decision.P99US)
 	return err
 }

@@ -33,7 +33,7 @@ type Options struct {
 	Slice           time.Duration // maximum suspension of the offline program; 0: the daemon's bound
 	Alone           time.Duration // duration of the measurement alone; default 2 s
 	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
-	Linger          time.Duration // time for the offline program to end afterwards; default 10 s
+	Linger          time.Duration // time for each program to end afterwards; default 10 s
 	Out             string        // folder for pair.json and pair.md; empty: none
 	Output          io.Writer     // receives the programs' output; nil: discard
 	Exe             string        // the xsched program; empty: this one
@@ -74,6 +74,7 @@ type colocation struct {
 
 	online, offline *side
 	alone, together progress
+	expired         bool         // both ran for the maximum duration
 	lastPIDs        map[int]bool // of the online program
 }
 

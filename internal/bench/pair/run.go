@@ -136,9 +136,11 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the daemon's figures: %w", err)
 	}
+	end := time.Now().Add(limit)
 	if c.together, err = c.measure(ctx, func() bool { return !c.online.running() }, limit); err != nil {
 		return err
 	}
+	c.expired = !time.Now().Before(end)
 	after, err := c.rig.Daemon.Stats(ctx)
 	if err != nil {
 		return fmt.Errorf("read the daemon's figures: %w", err)
@@ -248,14 +250,19 @@ func closed() chan struct{} {
 
 // finish ends the programs and reads the daemon's counters.
 func (c *colocation) finish(ctx context.Context) error {
-	c.online.stop() // no effect if it has already ended
-	select {
-	case <-c.offline.done:
-	case <-time.After(c.Linger):
-	case <-ctx.Done():
-		return ctx.Err()
+	if c.expired {
+		c.online.stop()
 	}
-	c.offline.stop()
+	// A program that no longer uses the GPU may still be about to exit.
+	for _, s := range []*side{c.online, c.offline} {
+		select {
+		case <-s.done:
+		case <-time.After(c.Linger):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		s.stop() // no effect if it has already ended
+	}
 	stats, err := c.rig.Daemon.Stats(ctx)
 	if err != nil {
 		return fmt.Errorf("read the daemon's figures: %w", err)

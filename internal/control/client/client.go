@@ -13,10 +13,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 // ErrNoDaemon reports that no daemon listens on the control socket.
@@ -30,20 +34,54 @@ type Client struct {
 
 // New returns a client of the control socket at a path, which connects on first use.
 func New(socket string) *Client {
-	dialer := &net.Dialer{Timeout: 3 * time.Second}
 	return &Client{
 		socket: socket,
-		http: &http.Client{
-			Timeout: control.CallTimeout + 5*time.Second,
-			Transport: &http.Transport{
-				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return dialer.DialContext(ctx, "unix", socket)
-				},
-				MaxIdleConns:    2,
-				IdleConnTimeout: 10 * time.Second,
-			},
-		},
+		http:   &http.Client{Timeout: control.CallTimeout + 5*time.Second, Transport: Transport(socket)},
 	}
+}
+
+// Transport sends every request to the control socket at a path.
+func Transport(socket string) *http.Transport {
+	dialer := &net.Dialer{Timeout: 3 * time.Second}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, err
+			}
+			if err := checkServer(conn, socket); err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+			return conn, nil
+		},
+		MaxIdleConns:    2,
+		IdleConnTimeout: 10 * time.Second,
+	}
+}
+
+// checkServer refuses a daemon of another user than root or this one: it would learn the requests and
+// invent the replies.
+func checkServer(conn net.Conn, socket string) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return fmt.Errorf("read the daemon's credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return fmt.Errorf("read the daemon's credentials: %w", err)
+	}
+	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() && !identity.Unmapped(uid) {
+		return &control.Error{
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("the daemon at %s belongs to uid %d, neither to you nor to root", socket, uid),
+			Remedy: "use another directory with --dir, or run as that user",
+		}
+	}
+	return nil
 }
 
 // Socket returns the path of the control socket.
@@ -174,6 +212,9 @@ func do[Reply any](ctx context.Context, c *Client, method, route string, request
 
 // explain converts a connection error to its cause and remedy.
 func (c *Client) explain(err error) error {
+	if refused, ok := errors.AsType[*control.Error](err); ok {
+		return refused
+	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)

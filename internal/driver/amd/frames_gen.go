@@ -148,7 +148,7 @@ type Order struct {
 	Queues   uint32
 	Priority int32
 	MaskBits uint32
-	Rsv      uint32
+	Lease    uint32
 	Mask     [32]uint32
 }
 
@@ -162,7 +162,7 @@ const (
 	OffOrderQueues   = 32
 	OffOrderPriority = 36
 	OffOrderMaskBits = 40
-	OffOrderRsv      = 44
+	OffOrderLease    = 44
 	OffOrderMask     = 48
 )
 
@@ -176,7 +176,7 @@ func (v *Order) get(b []byte) {
 	v.Queues = binary.NativeEndian.Uint32(b[OffOrderQueues:])
 	v.Priority = int32(binary.NativeEndian.Uint32(b[OffOrderPriority:]))
 	v.MaskBits = binary.NativeEndian.Uint32(b[OffOrderMaskBits:])
-	v.Rsv = binary.NativeEndian.Uint32(b[OffOrderRsv:])
+	v.Lease = binary.NativeEndian.Uint32(b[OffOrderLease:])
 	for i := range v.Mask {
 		v.Mask[i] = binary.NativeEndian.Uint32(b[OffOrderMask+i*4:])
 	}
@@ -192,7 +192,7 @@ func (v *Order) put(b []byte) {
 	binary.NativeEndian.PutUint32(b[OffOrderQueues:], v.Queues)
 	binary.NativeEndian.PutUint32(b[OffOrderPriority:], uint32(v.Priority))
 	binary.NativeEndian.PutUint32(b[OffOrderMaskBits:], v.MaskBits)
-	binary.NativeEndian.PutUint32(b[OffOrderRsv:], v.Rsv)
+	binary.NativeEndian.PutUint32(b[OffOrderLease:], v.Lease)
 	for i := range v.Mask {
 		binary.NativeEndian.PutUint32(b[OffOrderMask+i*4:], v.Mask[i])
 	}

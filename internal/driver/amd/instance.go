@@ -108,9 +108,19 @@ func (i *instance) Describe(id model.DeviceID, _ bool) (driver.Device, bool) {
 // Users returns nothing, because the driver does not show whether an unmanaged process has work.
 func (i *instance) Users(map[int]bool) map[model.DeviceID][]int { return nil }
 
+// UsedBy returns nothing, as Users.
+func (i *instance) UsedBy(int) []model.DeviceID { return nil }
+
 // NewSession prepares for a process that connected.
 func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	owner := NewOwner(i.Sources.Sysfs, i.metrics)
+	owner.lease = o.Lease
+	if i.virtual || initialPIDNamespace() {
+		owner.pid, owner.listed = o.PID, map[model.DeviceID]bool{}
+		for gpu := range i.gpus() {
+			owner.listed[gpu] = true
+		}
+	}
 	owner.Connect(func(order Order) error { return o.Send(EncodeOrder(order)) })
 	return session{owner}
 }

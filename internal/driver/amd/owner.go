@@ -37,6 +37,10 @@ const ownerReason = "the shim pauses the queues (UPDATE_QUEUE); level 3 needs `x
 type Owner struct {
 	sysfs   fs.FS
 	metrics *driver.Metrics
+	lease   func(model.DeviceID) uint32 // number of a GPU's lease; nil: the shared lease
+	// pid is the process in the driver's files, and listed the GPUs there; 0: its queues can't be verified.
+	pid    int
+	listed map[model.DeviceID]bool
 
 	mu       sync.Mutex
 	send     func(Order) error
@@ -171,15 +175,25 @@ func computes(e KFDEvent) bool { return e.Type == 0 || e.Type == 2 }
 // Resolve returns the GPUs on which the process has compute queues.
 func (o *Owner) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	o.locate()
+	listed, failed := o.verified() // before the lock: it reads files
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := map[model.DeviceID]driver.Capability{}
 	for _, e := range o.queues {
 		if gpu, ok := o.devices[e.GPUID]; ok && computes(e) {
+			if listed != nil && !listed[e.GPUID] {
+				if failed == nil {
+					failed = fmt.Errorf("verify queues: the driver lists none of process %d on %v", o.pid, gpu)
+				}
+				continue
+			}
 			out[gpu] = driver.Capability{MaxLevel: model.LevelDeactivate, Route: RouteOwner, Reason: ownerReason, Bare: true}
 		}
 	}
-	return out, nil
+	if len(o.queues) == 0 {
+		failed = nil // nothing to verify
+	}
+	return out, failed
 }
 
 // locate rereads the topology once if a queue is on an unknown GPU. The read must not hold the lock,
@@ -311,7 +325,11 @@ func (t *OwnerTarget) Apply(ctx context.Context, want model.Desired) error {
 	ids := t.owner.on(t.gpu)
 	start := time.Now()
 	for _, id := range ids {
-		_, took, err := t.owner.Order(ctx, Order{Kind: kind, GPUID: id, Queues: OrderCompute})
+		order := Order{Kind: kind, GPUID: id, Queues: OrderCompute}
+		if pause && t.owner.lease != nil {
+			order.Lease = t.owner.lease(t.gpu)
+		}
+		_, took, err := t.owner.Order(ctx, order)
 		if errors.Is(err, ErrLeft) && !pause {
 			return nil
 		}

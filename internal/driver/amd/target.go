@@ -217,6 +217,18 @@ func (a *Attached) Disconnect() {}
 // Close ends the debugging session, which resumes everything.
 func (a *Attached) Close() { _ = a.debugger.Close() }
 
+// Free resumes every queue. The driver reports a result per queue, and has no timeslices.
+func (a *Attached) Free(context.Context) (driver.Freed, error) {
+	results, err := a.debugger.Resume(AllGPUs)
+	done := driver.Freed{}
+	for _, r := range results {
+		if r.Done() {
+			done.Queues++
+		}
+	}
+	return done, err
+}
+
 // RestoredByClose: the driver resumes everything when the debugger ends.
 func (a *Attached) RestoredByClose() bool { return true }
 

@@ -53,6 +53,9 @@ func (t *Target) Apply(_ context.Context, want model.Desired) error {
 	return nil
 }
 
+// Held reports whether the gate is known to be closed.
+func (t *Target) Held() bool { return t.known && t.held }
+
 // Invalidate makes the next Apply write every field.
 func (t *Target) Invalidate() { t.known = false }
 

@@ -104,7 +104,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 	if why := d.untouchable(); why != "" {
 		return nil, fmt.Errorf("attach to process %d: %w: %s", pid, ErrUnsupported, why)
 	}
-	files, found, err := d.duplicate(pid, pidfd)
+	files, found, err := d.duplicate(pid, pidfd, maxFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 		return nil, fmt.Errorf("attach to process %d: %w", pid, err)
 	}
 	closeFiles(files) // each client found has its own duplicate
-	gpus, err := objects.Resolve(ctx)
+	gpus, err := objects.resolve(ctx, searchTime)
 	if err != nil {
 		objects.Close()
 		return nil, err
@@ -136,8 +136,8 @@ func (d *Driver) Attach(ctx context.Context, pid, pidfd int, l Limits, m *driver
 	return &Attached{Objects: objects, GPUs: gpus, Files: found}, nil
 }
 
-// duplicate copies the process's control files with pidfd_getfd.
-func (d *Driver) duplicate(pid, pidfd int) ([]*File, []Candidate, error) {
+// duplicate copies the process's control files with pidfd_getfd, up to a number.
+func (d *Driver) duplicate(pid, pidfd, most int) ([]*File, []Candidate, error) {
 	list, err := d.transport.Find(pid)
 	if err != nil {
 		return nil, nil, err
@@ -153,7 +153,7 @@ func (d *Driver) duplicate(pid, pidfd int) ([]*File, []Candidate, error) {
 		if err != nil {
 			continue // closed meanwhile
 		}
-		if d.transport.Accept(fd) != nil || len(files) >= maxFiles {
+		if d.transport.Accept(fd) != nil || len(files) >= most {
 			_ = unix.Close(fd)
 			continue
 		}

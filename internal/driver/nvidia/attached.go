@@ -8,19 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
 
-const (
-	scanPeriod = 2 * time.Second // interval of rescans for new channels
-	scanTime   = 5 * time.Second
-)
+const scanTime = 5 * time.Second // of one rescan
 
 // attached is a process without the shim, controlled through duplicates of its files.
 type attached struct {
@@ -31,15 +30,16 @@ type attached struct {
 	gpus     map[model.DeviceID]driver.Capability
 	files    []Candidate
 
-	id      uint64 // guarded session
-	scanned time.Time
+	id    uint64 // guarded session
+	signs signs
 }
 
 var _ driver.Attached = (*attached)(nil)
 
 // Attach finds a process's channels through duplicates of its control files.
 func (i *instance) Attach(ctx context.Context, r driver.AttachRequest) (driver.Attached, error) {
-	a, err := i.Driver.Attach(ctx, r.PID, r.PIDFD, i.limits(r.UID), i.metrics)
+	signs := newSigns(r.PID)
+	a, err := i.Driver.Attach(ctx, r.PID, r.PIDFD, i.limits(r.User), i.metrics)
 	if err != nil {
 		return nil, refuse(err)
 	}
@@ -54,14 +54,17 @@ func (i *instance) Attach(ctx context.Context, r driver.AttachRequest) (driver.A
 		log = slog.New(slog.DiscardHandler)
 	}
 	out := &attached{
-		session: session{a.Objects, log}, pid: r.PID, guardian: r.Guardian,
-		gpus: a.GPUs, files: a.Files, scanned: time.Now(),
+		session: session{Objects: a.Objects, log: log}, pid: r.PID, guardian: r.Guardian,
+		gpus: a.GPUs, files: a.Files, signs: signs,
 	}
 	out.pidfd.Store(int64(pidfd))
 	return out, nil
 }
 
 func (a *attached) Capabilities() map[model.DeviceID]driver.Capability { return a.gpus }
+
+// Free resumes every channel and restores every timeslice.
+func (a *attached) Free(ctx context.Context) (driver.Freed, error) { return a.freeAll(ctx) }
 
 func (a *attached) RestoredByClose() bool { return false }
 
@@ -94,18 +97,15 @@ func (a *attached) Close() {
 }
 
 // Poll ends the session when the process has closed its files or called exec, because only our
-// duplicates keep its GPU memory then. Poll also rescans for new channels.
+// duplicates keep its GPU memory then. Poll also rescans for new channels when there are signs of
+// some.
 func (a *attached) Poll(ctx context.Context) (changed bool, err error) {
 	if !StillHasAny(a.pid, a.files) {
 		return false, errors.New("the process closed its files")
 	}
-	if time.Since(a.scanned) < scanPeriod {
-		return false, nil
-	}
-	defer func() { a.scanned = time.Now() }()
 	ctx, cancel := context.WithTimeout(ctx, scanTime)
 	defer cancel()
-	found, err := a.Rescan(ctx)
+	found, err := a.rescan(ctx)
 	if err != nil || !found {
 		if err != nil {
 			a.log.Debug("rescan failed", "err", err)
@@ -120,6 +120,7 @@ func (a *attached) Poll(ctx context.Context) (changed bool, err error) {
 	closeAll(fds)
 	if err != nil {
 		a.log.Warn("new hardware queues of an attached process are not scheduled", "err", err)
+		a.signs.cpu, a.signs.files = -1, -1 // search again
 		return false, nil
 	}
 	a.Release()
@@ -180,12 +181,76 @@ func (kernelDriver) Restoration(p driver.Place, pid int, state json.RawMessage, 
 	return r, nil
 }
 
-func (r *restoration) Restore(ctx context.Context) error {
-	var err error
-	for i := range r.files {
-		err = errors.Join(err, r.driver.Restore(ctx, r.files[i], r.state.Restores[i]))
+// Reopen finds the file of each recorded RM client among the process's files. RM answers only for
+// clients of the asking file.
+func (kernelDriver) Reopen(ctx context.Context, p driver.Place, pid, pidfd int, state json.RawMessage) (driver.Restoration, error) {
+	var s wardState
+	if err := json.Unmarshal(state, &s); err != nil {
+		return nil, fmt.Errorf("decode state of process %d: %w", pid, err)
 	}
-	return err
+	d, err := openAt(p)
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.reopen(ctx, pid, pidfd, s)
+	if r == nil {
+		return nil, err
+	}
+	return r, err
+}
+
+func (d *Driver) reopen(ctx context.Context, pid, pidfd int, s wardState) (*restoration, error) {
+	// All of them: the process may have opened more since the attach.
+	files, found, err := d.duplicate(pid, pidfd, maxCandidates)
+	if errors.Is(err, ErrNoContext) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(files)
+	r := &restoration{driver: d, pid: pid, state: wardState{Files: found}}
+	for _, one := range s.Restores {
+		f, err := d.fileOf(ctx, files, one)
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		if f != nil {
+			r.files, r.state.Restores = append(r.files, f), append(r.state.Restores, one)
+		}
+	}
+	return r, nil
+}
+
+// fileOf returns a duplicate of the file that owns a client; nil: none does.
+func (d *Driver) fileOf(ctx context.Context, files []*File, r Restore) (*File, error) {
+	for _, f := range files {
+		err := d.control(ctx, f, r.Client, r.Subdevice, abi.NV2080_CTRL_CMD_GPU_GET_ID, make([]byte, 4))
+		if st, answered := statusOf(err); answered && !st.transient() {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		fd, err := f.dup()
+		if err != nil {
+			return nil, fmt.Errorf("duplicate control file: %w", err)
+		}
+		return NewFile(fd), nil
+	}
+	return nil, nil
+}
+
+// Restore restores all GPUs at the same time, because one may never answer.
+func (r *restoration) Restore(ctx context.Context) error {
+	failed := make([]error, len(r.files))
+	var all sync.WaitGroup
+	for i := range r.files {
+		all.Go(func() { failed[i] = r.driver.Restore(ctx, r.files[i], r.state.Restores[i]) })
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 func (r *restoration) Gone() bool { return !StillHasAny(r.pid, r.state.Files) }

@@ -7,11 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
+	"xsched/internal/planted"
 )
 
 // Target is one process's channels on one GPU.
@@ -43,22 +45,25 @@ func (t *Target) Invalidate() {
 }
 
 // Apply stops or resumes the compute channels and sets their groups' timeslices, including new
-// channels. Stopping comes first, because a latency-critical tenant may be waiting.
+// channels. Copy channels run on. Stopping comes first, because a latency-critical tenant may be waiting.
 func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 	level := want.Suspend
 	if level < model.LevelDeactivate {
 		level = 0
 	}
 	// Prove handles that arrived since the last Resolve.
-	err := t.objects.prove(ctx)
 	s := t.objects
-	s.ops.Lock()
-	defer s.ops.Unlock()
+	err := s.proveOn(ctx, t.gpu)
+	defer s.locks.lock(t.gpu)()
 	s.mu.Lock()
 	us := s.units(t.gpu)
 	s.mu.Unlock()
+	s.together(ctx, us, t.gpu, level)
 	for _, u := range us {
 		err = errors.Join(err, s.stopChannels(ctx, u, level))
+	}
+	if level != 0 && want.Slice == 0 {
+		return err // the next resume restores the application's own, if it still has to
 	}
 	for _, u := range us {
 		for _, g := range u.compute {
@@ -72,23 +77,41 @@ func (t *Target) Apply(ctx context.Context, want model.Desired) error {
 // stopped twice needs two enables, and enabling a running channel is a no-op. A channel that left
 // at Lv2 while alone on the GPU ignores an enable until a full stop and another enable.
 var (
-	enableOnce  = []model.Level{0}
-	enableFully = []model.Level{0, 0, model.LevelInterrupt, 0}
+	enableOnce   = []model.Level{0}
+	enableParked = []model.Level{0, model.LevelInterrupt, 0}
+	enableFully  = []model.Level{0, 0, model.LevelInterrupt, 0} // whatever happened before
 )
 
-// stopChannels brings a unit's channels to a level; 0 resumes. A channel already stopped at that
-// level or harder stays as is, because RM counts disables.
+// plan is what brings channels to a level, in this order.
+type plan struct{ once, parked, fully, stop []*object }
+
+// stopChannels brings a unit's channels to a level; 0 resumes.
 func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) error {
-	var plain, sure, stop []*object
+	p := s.plan(u, level)
+	err := errors.Join(s.apply(ctx, u, p.once, enableOnce...), s.apply(ctx, u, p.parked, enableParked...), s.apply(ctx, u, p.fully, enableFully...))
+	if err != nil {
+		s.mu.Lock()
+		p.stop = slices.DeleteFunc(p.stop, func(o *object) bool { return o.stale }) // its enable failed
+		s.mu.Unlock()
+	}
+	return errors.Join(err, s.apply(ctx, u, p.stop, level))
+}
+
+// plan returns what brings a unit's channels to a level. A channel already stopped at the level or
+// harder stays as is, because RM counts disables.
+func (s *Objects) plan(u unit, level model.Level) (p plan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	free := func(o *object, again bool) {
 		switch {
-		case !o.stale && o.stopped == model.LevelInterrupt, again && !o.stale:
-			plain = append(plain, o)
-		default: // Lv2 or unknown
-			sure = append(sure, o)
+		case o.stale:
+			p.fully = append(p.fully, o)
+		case o.stopped == model.LevelDeactivate && !again:
+			p.parked = append(p.parked, o)
+		default:
+			p.once = append(p.once, o)
 		}
 	}
-	s.mu.Lock()
 	for _, o := range u.stop {
 		runs := o.stopped == 0 && !o.stale
 		switch {
@@ -96,10 +119,10 @@ func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) e
 			free(o, false)
 		case level == 0, !o.stale && o.stopped >= level:
 		default:
-			if !runs {
+			if !runs && !planted.Resume {
 				free(o, true)
 			}
-			stop = append(stop, o)
+			p.stop = append(p.stop, o)
 		}
 	}
 	for _, o := range u.others {
@@ -107,25 +130,61 @@ func (s *Objects) stopChannels(ctx context.Context, u unit, level model.Level) e
 			free(o, false)
 		}
 	}
-	s.mu.Unlock()
-	return errors.Join(
-		s.apply(ctx, u, plain, enableOnce...),
-		s.apply(ctx, u, sure, enableFully...),
-		s.apply(ctx, u, stop, level),
-	)
+	return p
 }
 
-// apply runs the level steps on channels in chunks of RM's maximum.
+// apply runs the level steps on channels in chunks of RM's maximum. A stop follows only successful
+// enables: disables that add up would outnumber the enables of the next resume.
 func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...model.Level) error {
-	var err error
+	var failed error
 	for len(list) > 0 {
 		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
+		var err error
 		for _, level := range steps {
+			if level != 0 && err != nil {
+				break
+			}
 			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], level))
 		}
+		if err == nil && steps[len(steps)-1] == 0 && s.wereTwice(list[:n]) {
+			err = s.stopChunk(ctx, u, list[:n], 0) // enabling a running channel changes nothing
+		}
+		if err != nil {
+			s.unsure(list[:n])
+		}
+		failed = errors.Join(failed, err)
 		list = list[n:]
 	}
-	return err
+	return failed
+}
+
+// unsure marks channels after a failure: a request that timed out may still have taken effect.
+func (s *Objects) unsure(chunk []*object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range chunk {
+		o.stale = true
+	}
+}
+
+// wereTwice reports whether a channel may have been stopped twice, and forgets it.
+func (s *Objects) wereTwice(chunk []*object) (any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range chunk {
+		any = any || o.twice
+		o.twice = false
+	}
+	return any
+}
+
+// twice marks channels that a failed request may have stopped, and that are stopped again.
+func (s *Objects) twice(chunk []*object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range chunk {
+		o.twice = true
+	}
 }
 
 func (s *Objects) stopChunk(ctx context.Context, u unit, chunk []*object, level model.Level) error {
@@ -135,17 +194,25 @@ func (s *Objects) stopChunk(ctx context.Context, u unit, chunk []*object, level 
 		if chunk = s.stillThere(ctx, u, chunk); len(chunk) == 0 {
 			return nil
 		}
+		if level != 0 {
+			s.twice(chunk)
+		}
 		err = s.disable(ctx, u, chunk, level)
 	}
 	if err != nil {
 		return fmt.Errorf("stop %d channels of %#x at level %d: %w", len(chunk), u.client.handle, level, err)
 	}
+	s.reached(chunk, level)
+	return nil
+}
+
+// reached records the state of channels.
+func (s *Objects) reached(chunk []*object, level model.Level) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range chunk {
 		o.stopped, o.stale = level, false
 	}
-	return nil
 }
 
 func (s *Objects) disable(ctx context.Context, u unit, chunk []*object, level model.Level) error {
@@ -159,14 +226,19 @@ func (s *Objects) disable(ctx context.Context, u unit, chunk []*object, level mo
 	if err != nil {
 		return err
 	}
+	s.counted(level, time.Since(start))
+	return nil
+}
+
+// counted counts one operation.
+func (s *Objects) counted(level model.Level, d time.Duration) {
 	if level != 0 {
 		s.metrics.Suspends.Add(1)
-		s.metrics.SuspendTime.Record(time.Since(start))
+		s.metrics.SuspendTime.Record(d)
 	} else {
 		s.metrics.Resumes.Add(1)
-		s.metrics.ResumeTime.Record(time.Since(start))
+		s.metrics.ResumeTime.Record(d)
 	}
-	return nil
 }
 
 func (s *Objects) stillThere(ctx context.Context, u unit, chunk []*object) []*object {

@@ -29,6 +29,7 @@ type fakeObject struct {
 	gpu     uint32
 	slice   uint64
 	stopped string // "": running; else the disables in effect, newest last: "2", "3", "33"
+	touched bool   // named in a FIFO_DISABLE
 	parked  bool   // left by "2" while alone: an enable alone does not resume it
 }
 
@@ -41,6 +42,14 @@ type fakeRM struct {
 	calls   map[uint32]int    // by command
 	lists   []int             // channels in each FIFO_DISABLE
 	hook    func(cmd uint32)
+	// enter is called before each control, without the lock.
+	enter func(cmd, client, object uint32)
+
+	// A FIFO_DISABLE may name clients of other files, unless ownOnly. partly: a refused one changes the
+	// channels before the refused one.
+	ownOnly, partly bool
+	// inside is called while a FIFO_DISABLE of several clients is in progress.
+	inside func(carrier uint32)
 }
 
 var _ Transport = (*fakeRM)(nil)
@@ -79,6 +88,9 @@ func (r *fakeRM) Ioctl(ctx context.Context, f *File, request uint32, arg, params
 		if r.hook != nil {
 			r.hook(cmd)
 		}
+		if r.enter != nil {
+			r.enter(cmd, binary.NativeEndian.Uint32(arg[0:]), binary.NativeEndian.Uint32(arg[4:]))
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -115,23 +127,39 @@ func (r *fakeRM) control(fd int, arg, params []byte, cmd uint32) Status {
 	case abi.NVA06C_CTRL_CMD_SET_TIMESLICE:
 		o.slice = binary.NativeEndian.Uint64(params)
 	case abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:
-		return r.disable(params)
+		return r.disable(fd, client, params)
 	}
 	return NV_OK
 }
 
-func (r *fakeRM) disable(p []byte) Status {
+func (r *fakeRM) disable(fd int, carrier uint32, p []byte) Status {
 	n := int(binary.NativeEndian.Uint32(p[4:]))
 	var list []*fakeObject
+	several, failed := false, NV_OK
 	for i := range n {
-		o := r.clients[binary.NativeEndian.Uint32(p[24+4*i:])][binary.NativeEndian.Uint32(p[280+4*i:])]
-		if o == nil || o.kind != kindChannel {
-			return NV_ERR_INVALID_OBJECT_HANDLE
+		client := binary.NativeEndian.Uint32(p[24+4*i:])
+		several = several || client != carrier
+		o := r.clients[client][binary.NativeEndian.Uint32(p[280+4*i:])]
+		switch {
+		case o == nil || o.kind != kindChannel:
+			failed = NV_ERR_INVALID_OBJECT_HANDLE
+		case r.ownOnly && r.owner[client] != inode(fd):
+			failed = NV_ERR_INSUFFICIENT_PERMISSIONS
+		}
+		if failed != NV_OK && !r.partly {
+			return failed
+		}
+		if failed != NV_OK {
+			break
 		}
 		list = append(list, o)
 	}
 	r.lists = append(r.lists, n)
+	if several && r.inside != nil {
+		r.inside(carrier)
+	}
 	for _, o := range list {
+		o.touched = true
 		switch {
 		case p[0] == 0:
 			o.stopped = o.stopped[:max(0, len(o.stopped)-1)]
@@ -143,7 +171,7 @@ func (r *fakeRM) disable(p []byte) Status {
 			o.parked = false
 		}
 	}
-	return NV_OK
+	return failed
 }
 
 // newContext creates and announces a client with a file, device 1 and subdevice 2. Its compute group

@@ -27,14 +27,25 @@ func NewFile(fd int) *File { return &File{fd: fd} }
 
 // use calls f with the descriptor, unless the file is closed.
 func (f *File) use(call func(fd int) error) error {
-	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
+	if !f.hold() {
 		return errClosed
 	}
+	defer f.release()
+	return call(f.fd)
+}
+
+// hold keeps the descriptor open until release; false: the file is closed.
+func (f *File) hold() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
 	f.uses++
-	f.mu.Unlock()
-	err := call(f.fd)
+	return true
+}
+
+func (f *File) release() {
 	f.mu.Lock()
 	f.uses--
 	last := f.closed && f.uses == 0
@@ -42,7 +53,6 @@ func (f *File) use(call func(fd int) error) error {
 	if last {
 		_ = unix.Close(f.fd)
 	}
-	return err
 }
 
 // Close rejects new calls and closes the descriptor, now or with the last call in flight.

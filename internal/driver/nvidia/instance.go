@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/wire"
 )
@@ -58,7 +59,7 @@ func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	if metrics == nil {
 		metrics = &driver.Metrics{}
 	}
-	return &instance{Driver: d, metrics: metrics, filesPerUID: fileShare(), budgets: map[int]*budget{}}, nil
+	return &instance{Driver: d, metrics: metrics, filesPerUID: fileShare(), budgets: map[identity.User]*budget{}}, nil
 }
 
 func openAt(p driver.Place) (*Driver, error) {
@@ -78,7 +79,7 @@ type instance struct {
 	filesPerUID int
 
 	mu      sync.Mutex
-	budgets map[int]*budget // by uid
+	budgets map[identity.User]*budget // by account
 }
 
 var _ driver.Instance = (*instance)(nil)
@@ -135,26 +136,27 @@ func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	if before := i.Version(); i.Refresh() && i.Version() != before {
 		log.Warn("driver version changed", "version", i.Version(), "before", before)
 	}
-	objects := NewObjects(i.Driver, i.limits(o.UID), i.metrics)
+	objects := NewObjects(i.Driver, i.limits(o.User), i.metrics)
 	objects.process = o.PID
-	return &session{Objects: objects, log: log}
+	return &session{Objects: objects, log: log, listed: i.listed()}
 }
 
 // limits bounds one process, and the files of one user. Otherwise one user's programs could exhaust
 // the daemon's descriptors.
-func (i *instance) limits(uid int) Limits {
+func (i *instance) limits(user identity.User) Limits {
+	account := user.Account()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := time.Now()
 	for u, b := range i.budgets {
-		if u != uid && !b.InUse() && now.Sub(b.asked) > budgetAge {
+		if u != account && !b.InUse() && now.Sub(b.asked) > budgetAge {
 			delete(i.budgets, u)
 		}
 	}
-	if i.budgets[uid] == nil {
-		i.budgets[uid] = &budget{Budget: Budget{Most: i.filesPerUID}}
+	if i.budgets[account] == nil {
+		i.budgets[account] = &budget{Budget: Budget{Most: i.filesPerUID}}
 	}
-	b := i.budgets[uid]
+	b := i.budgets[account]
 	b.asked = now
 	return Limits{Clients: MaxRMClients, Objects: MaxRMObjects, Files: &b.Budget}
 }

@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -231,36 +233,45 @@ func (d *Driver) MPSReason() string {
 	return d.mps.reason()
 }
 
-// probeLevels probes each GPU that the process has channels on and that has no verdict. An error
-// asks for a retry.
-func (s *Objects) probeLevels(ctx context.Context) error {
+// probeLevels probes each GPU that the process has channels on and that has no verdict, the GPUs in
+// parallel. An error asks for a retry.
+func (s *Objects) probeLevels(ctx context.Context, wait time.Duration) error {
 	if s.driver.ungated {
 		return nil
 	}
-	var failed error
-	for gpu, u := range s.unjudged() {
-		s.ops.Lock()
-		v, err := s.driver.judge(ctx, u)
-		s.ops.Unlock()
-		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("probe levels of %s: %w", gpu, err))
-			continue
-		}
-		s.mu.Lock()
-		delete(s.refused, gpu)
-		if !v.works() {
-			if s.refused == nil {
-				s.refused = map[model.DeviceID]refusal{}
-			}
-			s.refused[gpu] = refusal{time.Now(), v}
-		}
-		s.mu.Unlock()
-		if err := s.driver.learn(gpu, s.process, v); err != nil {
-			// The verdict stands; only persisting it failed.
-			failed = errors.Join(failed, err)
-		}
+	units := s.unjudged()
+	return all(&s.judging, wait, slices.Collect(maps.Keys(units)), func(gpu model.DeviceID) error {
+		return s.judge(ctx, gpu, units[gpu])
+	})
+}
+
+// judge probes one GPU and records the verdict.
+func (s *Objects) judge(ctx context.Context, gpu model.DeviceID, u unit) error {
+	unlock := s.locks.lock(gpu)
+	// The probe enables a channel, so it must not follow a stop.
+	_, known := s.driver.Verdict(gpu)
+	s.mu.Lock()
+	runs := u.stop[0].stopped == 0 && !u.stop[0].stale
+	s.mu.Unlock()
+	if known || !runs {
+		unlock()
+		return nil
 	}
-	return failed
+	v, err := s.driver.judge(ctx, u)
+	unlock()
+	if err != nil {
+		return fmt.Errorf("probe levels of %s: %w", gpu, err)
+	}
+	s.mu.Lock()
+	delete(s.refused, gpu)
+	if !v.works() {
+		if s.refused == nil {
+			s.refused = map[model.DeviceID]refusal{}
+		}
+		s.refused[gpu] = refusal{time.Now(), v}
+	}
+	s.mu.Unlock()
+	return s.driver.learn(gpu, s.process, v) // the verdict stands even if persisting it fails
 }
 
 // unjudged returns a unit with channels for each GPU that has no verdict.

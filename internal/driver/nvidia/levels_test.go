@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,7 +136,8 @@ func TestMPSReason(t *testing.T) {
 	write("proc/1/comm", "init\n")
 	fake := newFakeRM()
 	d := gated(fake, measuredVersion)
-	d.mps = &mpsWatch{system: System{Root: root}}
+	byRoot := false
+	d.mps = &mpsWatch{system: System{Root: root}, official: func(pid int) bool { return pid == 42 && byRoot }}
 	s := NewObjects(d, Limits{Clients: 4, Objects: 300}, &driver.Metrics{})
 	defer s.Close()
 	_, _ = s.Resolve(context.Background())
@@ -161,6 +164,15 @@ func TestMPSReason(t *testing.T) {
 	}
 	if why, _ := s.Why(); why != want || d.MPSReason() != want {
 		t.Errorf("%q, %q", why, d.MPSReason())
+	}
+	// Any user can name a process like that. It must not exempt programs from the proof.
+	verifies := (&session{Objects: s}).Verifies
+	if !verifies(fakeDevice) {
+		t.Error("a process of another user ends the proof of devices")
+	}
+	byRoot, d.mps.asked = true, time.Time{}
+	if d.MPSReason(); verifies(fakeDevice) {
+		t.Error("clients of MPS need a proof that they can't give")
 	}
 }
 
@@ -258,5 +270,51 @@ func TestWalkLeavesAmbiguousChannelsAlone(t *testing.T) {
 	}
 	if w.mine != 0 || w.mixed != 1 || !strings.Contains(w.nothing("").Error(), "several GPUs") {
 		t.Errorf("%d found, %d mixed, %v", w.mine, w.mixed, w.nothing(""))
+	}
+}
+
+// A process with the service's name is not the service.
+func TestOfficialMPS(t *testing.T) {
+	if officialMPS(os.Getpid()) {
+		t.Error("this test is the service")
+	}
+	file := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
+	sleep, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := os.WriteFile(file, sleep, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	start := func(file string, as *syscall.SysProcAttr) int {
+		t.Helper()
+		cmd := exec.Command(file, "60")
+		cmd.SysProcAttr = as
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd.Process.Pid
+	}
+	if !officialMPS(start(file, nil)) {
+		t.Error("the service of the daemon's user does not count")
+	}
+	link := file + "-link"
+	if err := os.Symlink("/bin/sleep", link); err != nil {
+		t.Fatal(err)
+	}
+	if officialMPS(start(link, nil)) {
+		t.Error("a link to another program counts")
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	for _, dir := range []string{filepath.Dir(file), filepath.Dir(filepath.Dir(file))} {
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // another user starts it
+			t.Fatal(err)
+		}
+	}
+	if officialMPS(start(file, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}})) {
+		t.Error("another user's program counts")
 	}
 }

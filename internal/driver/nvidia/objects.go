@@ -79,8 +79,9 @@ type object struct {
 	// hidden: found by a rescan; the daemon must not act on it before the guardian knows it.
 	hidden bool
 
-	// Channel: the level at which it is stopped.
+	// Channel: the level at which it is stopped. twice: a failed request may have stopped it before.
 	stopped model.Level
+	twice   bool
 
 	// Group: the application's own timeslice, and ours (0: none set).
 	ownUS, setUS uint64
@@ -101,6 +102,7 @@ type rmClient struct {
 	file    *File
 	objects map[uint32]*object
 	below   map[uint32]map[uint32]*object // by claimed parent, known or not
+	top     uint32                        // attached: the highest handle in use, of any class
 }
 
 // Objects holds one process's RM objects, from its announcements or an attach, and from probes.
@@ -115,8 +117,9 @@ type Objects struct {
 
 	process int // pid, to separate the evidence of different processes
 
-	ops sync.Mutex // at most one operation in flight per process
+	locks gpuLocks
 
+	// mu guards the table below and is never held across a call of the driver.
 	mu       sync.Mutex
 	clients  map[uint32]*rmClient
 	count    int
@@ -124,6 +127,10 @@ type Objects struct {
 	closed   bool
 	rejected string                     // why a client of this process was rejected
 	refused  map[model.DeviceID]refusal // negative results of its own probes
+	apart    map[int]pause              // processes that RM refuses in a request on this one's file
+
+	// Probes in progress.
+	proving, judging flights
 
 	caught atomic.Uint64 // channels created while others were stopped
 
@@ -329,84 +336,6 @@ func (s *Objects) Close() {
 	}
 	s.showClients()
 	s.limits.Files.use(-1)
-}
-
-// Resolve probes new objects and returns the capability per GPU, blocking as long as the device.
-func (s *Objects) Resolve(ctx context.Context) (map[model.DeviceID]driver.Capability, error) {
-	if s.driver.untouchable() != "" {
-		return nil, nil
-	}
-	err := s.prove(ctx)
-	s.driver.mps.look()
-	err = errors.Join(err, s.probeLevels(ctx))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.showSlices()
-	return s.capabilities(), err
-}
-
-// prove probes every handle that is new since the last call.
-func (s *Objects) prove(ctx context.Context) error {
-	for {
-		list := s.unproved()
-		if len(list) == 0 {
-			return nil
-		}
-		for _, u := range list {
-			if !s.has(u.c, u.o) {
-				continue
-			}
-			if err := s.probe(ctx, u.c, u.o); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-type claim struct {
-	c *rmClient
-	o *object
-}
-
-// unproved returns the handles that need a probe.
-func (s *Objects) unproved() []claim {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []claim
-	for _, c := range s.clients {
-		for _, o := range c.objects {
-			if o.proof == unproved && (o.isChannel() || o.isGroup() || o.class == abi.NV20_SUBDEVICE_0) {
-				out = append(out, claim{c, o})
-			}
-		}
-	}
-	return out
-}
-
-// has reports whether an object still exists.
-func (s *Objects) has(c *rmClient, o *object) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.clients[c.handle] == c && c.objects[o.handle] == o
-}
-
-// probe asks RM, on the client's own file, whether the handle is what the process claims. An error
-// asks for a retry.
-func (s *Objects) probe(ctx context.Context, c *rmClient, o *object) error {
-	s.ops.Lock()
-	defer s.ops.Unlock()
-	gpu, err := s.driver.probeObject(ctx, c.file, c.handle, o.handle, o.class)
-	st, answered := statusOf(err)
-	if err != nil && (!answered || st.transient()) {
-		return fmt.Errorf("probe object %#x of %#x: %w", o.handle, c.handle, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.proof, o.gpu = proved, gpu
-	if err != nil {
-		o.proof = refuted
-	}
-	return nil
 }
 
 // probeObject issues a cheap control that succeeds only on the claimed class.

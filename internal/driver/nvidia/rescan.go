@@ -11,31 +11,85 @@ import (
 	"xsched/internal/model"
 )
 
-// Rescan finds groups and channels that an attached process created since, and reports whether
-// there are any. They stay hidden and untouched until Release.
-func (s *Objects) Rescan(ctx context.Context) (found bool, err error) {
-	s.mu.Lock()
-	clients := make([]*rmClient, 0, len(s.clients))
-	for _, c := range s.clients {
-		clients = append(clients, c)
+// frontier is the number of handles above the highest one that are probed for new objects. The driver
+// library numbers objects in sequence, and some of those that belong to a new channel were freed again.
+const frontier = 16
+
+// Grew reports whether an attached process has objects above the highest handle known. The cost is
+// one call per handle of the frontier.
+func (s *Objects) Grew(ctx context.Context) (bool, error) {
+	for _, c := range s.attachedClients() {
+		s.mu.Lock()
+		top := c.top
+		s.mu.Unlock()
+		for h := top + 1; h <= top+frontier; h++ {
+			_, err := s.driver.probeObject(ctx, c.file, c.handle, h, abi.NV20_SUBDEVICE_0)
+			st, answered := statusOf(err)
+			if err != nil && !answered {
+				return false, err
+			}
+			if err == nil || !st.absent() {
+				return true, nil
+			}
+		}
 	}
-	s.mu.Unlock()
+	return false, nil
+}
+
+func (s *Objects) attachedClients() []*rmClient {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.clients))
+}
+
+// setTop records the highest handle in use.
+func (s *Objects) setTop(client, top uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.clients[client]; c != nil {
+		c.top = max(top, firstHandle)
+	}
+}
+
+// Rescan finds groups and channels that an attached process created since, and reports whether
+// there are any. They stay hidden and untouched until Release. Unless full, only handles above the
+// highest one known are tried.
+func (s *Objects) Rescan(ctx context.Context, full bool) (found bool, err error) {
 	w := &walk{driver: s.driver, into: s}
-	for _, c := range clients {
-		hits, err := w.handles(ctx, c.file, c.handle)
+	for _, c := range s.attachedClients() {
+		from := uint32(firstHandle)
+		var known []hit
+		if !full {
+			from, known = s.knownHits(c)
+		}
+		hits, top, err := w.handles(ctx, c.file, c.handle, from)
 		if err != nil {
 			return false, err
 		}
-		more, err := s.adopt(ctx, w, c, hits)
+		more, err := s.adopt(ctx, w, c, append(known, hits...))
 		if err != nil {
 			return false, err
+		}
+		if full || top > 0 {
+			s.setTop(c.handle, top)
 		}
 		found = found || more
 	}
-	if !found {
+	if !found && !s.anyHidden() {
 		return false, nil
 	}
-	return true, s.prove(ctx)
+	return true, s.prove(ctx, scanTime)
+}
+
+// knownHits returns the objects of a client in the order of a walk, and the handle above them.
+func (s *Objects) knownHits(c *rmClient) (from uint32, hits []hit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range slices.Sorted(maps.Keys(c.objects)) {
+		o := c.objects[h]
+		hits = append(hits, hit{handle: h, class: o.class, gpu: o.gpu})
+	}
+	return c.top + 1, hits
 }
 
 // adopt records the new hits.
@@ -94,6 +148,20 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 		added = true
 	}
 	return added, nil
+}
+
+// anyHidden reports that an earlier search found objects that were not released.
+func (s *Objects) anyHidden() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		for _, o := range c.objects {
+			if o.hidden {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Release unhides what Rescan found.

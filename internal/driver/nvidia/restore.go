@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
 )
@@ -32,13 +34,30 @@ type RestoreGroup struct {
 // Restores reads the original timeslices on a GPU and returns the data to undo any operation there,
 // with a duplicate of each file. Hidden objects are included.
 func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, []int, error) {
-	s.ops.Lock()
-	defer s.ops.Unlock()
+	list, files, err := s.restores(ctx, gpu)
+	if err != nil {
+		return nil, nil, err
+	}
+	var fds []int
+	for _, f := range files {
+		fd, err := f.dup()
+		if err != nil {
+			closeAll(fds)
+			return nil, nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return list, fds, nil
+}
+
+// restores is Restores with the session's own files.
+func (s *Objects) restores(ctx context.Context, gpu model.DeviceID) ([]Restore, []*File, error) {
+	defer s.locks.lock(gpu)()
 	s.mu.Lock()
 	us := s.collect(gpu, true)
 	s.mu.Unlock()
 	var out []Restore
-	var fds []int
+	var files []*File
 	for _, u := range us {
 		r := Restore{Client: u.client.handle, Subdevice: u.subdevice}
 		for _, o := range append(u.stop, u.others...) {
@@ -46,26 +65,100 @@ func (s *Objects) Restores(ctx context.Context, gpu model.DeviceID) ([]Restore, 
 		}
 		for _, g := range u.compute {
 			params := make([]byte, 8)
-			if err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, params); err != nil {
-				closeAll(fds)
+			err := s.driver.control(ctx, u.client.file, u.client.handle, g.handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, params)
+			if err != nil && !isGone(err) {
 				return nil, nil, err
 			}
 			s.mu.Lock()
+			if err != nil { // an attached process freed the group without a word
+				g.proof = refuted
+				s.mu.Unlock()
+				continue
+			}
 			if !g.ownKnown {
-				g.ownUS, g.ownKnown = binary.NativeEndian.Uint64(params), true
+				g.ownUS, g.ownKnown = s.ownFrom(binary.NativeEndian.Uint64(params)), true
 				s.showSlices()
 			}
 			r.Groups = append(r.Groups, RestoreGroup{g.handle, g.ownUS})
 			s.mu.Unlock()
 		}
-		fd, err := u.client.file.dup()
-		if err != nil {
-			closeAll(fds)
-			return nil, nil, err
-		}
-		out, fds = append(out, r), append(fds, fd)
+		out, files = append(out, r), append(files, u.client.file)
 	}
-	return out, fds, nil
+	return out, files, nil
+}
+
+// The driver's timeslice of a compute group, measured on an H200, and the range in which a reading
+// can be a program's own. XSched sets 1 us and 1 s, and a dead daemon may have left them.
+const (
+	defaultSliceUS  = 2048
+	leastOwnSliceUS = 100
+	mostOwnSliceUS  = 100_000
+)
+
+// ownFrom returns the timeslice to restore from the first reading. A program with the shim restores
+// its timeslices itself; an attached one may have those of a daemon that died with its guardian.
+func (s *Objects) ownFrom(read uint64) uint64 {
+	if s.everyChannel && (read < leastOwnSliceUS || read > mostOwnSliceUS) {
+		return defaultSliceUS
+	}
+	return read
+}
+
+// freeAll brings the process to a known state on every GPU: channels enabled, own timeslices. RM
+// reports timeslices but not whether a channel is enabled, so its status counts there.
+func (s *Objects) freeAll(ctx context.Context) (driver.Freed, error) {
+	var done driver.Freed
+	var failed error
+	for _, gpu := range s.GPUs() {
+		list, files, err := s.restores(ctx, gpu)
+		failed = errors.Join(failed, err)
+		for i, r := range list {
+			err := s.driver.restore(ctx, files[i], r)
+			if err == nil {
+				err = s.driver.verifySlices(ctx, files[i], r)
+			}
+			if err != nil {
+				failed = errors.Join(failed, err)
+				continue
+			}
+			done.Queues += len(r.Channels)
+			done.Slices += len(r.Groups)
+		}
+		s.settled(gpu, failed == nil)
+	}
+	return done, failed
+}
+
+// settled records the outcome of freeAll.
+func (s *Objects) settled(gpu model.DeviceID, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.collect(gpu, true) {
+		for _, o := range append(u.stop, u.others...) {
+			o.stopped, o.stale = 0, !ok
+		}
+		for _, g := range u.compute {
+			g.setUS, g.stale = 0, !ok
+		}
+	}
+}
+
+// verifySlices reads the restored timeslices back.
+func (d *Driver) verifySlices(ctx context.Context, f *File, r Restore) error {
+	for _, g := range r.Groups {
+		params := make([]byte, 8)
+		err := d.control(ctx, f, r.Client, g.Handle, abi.NVA06C_CTRL_CMD_GET_TIMESLICE, params)
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read timeslice of group %#x: %w", g.Handle, err)
+		}
+		if got := binary.NativeEndian.Uint64(params); got != g.OwnUS {
+			return fmt.Errorf("the timeslice of group %#x is %d us after %d us were set", g.Handle, got, g.OwnUS)
+		}
+	}
+	return nil
 }
 
 func closeAll(fds []int) {
@@ -78,6 +171,14 @@ func closeAll(fds []int) {
 // does not stop the rest. Objects that no longer exist count as restored; any other error asks for
 // a retry.
 func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
+	if err := d.restore(ctx, f, r); !lostDevice(err) {
+		return err
+	}
+	return nil
+}
+
+// restore is Restore with a lost device as an error.
+func (d *Driver) restore(ctx context.Context, f *File, r Restore) error {
 	var err error
 	for list := r.Channels; len(list) > 0; {
 		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
@@ -95,9 +196,6 @@ func (d *Driver) Restore(ctx context.Context, f *File, r Restore) error {
 		if e := d.control(ctx, f, r.Client, g.Handle, abi.NVA06C_CTRL_CMD_SET_TIMESLICE, params); !isGone(e) {
 			err = errors.Join(err, e)
 		}
-	}
-	if lostDevice(err) {
-		return nil
 	}
 	return err
 }

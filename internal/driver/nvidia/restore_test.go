@@ -4,8 +4,14 @@ package nvidia
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"os"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
@@ -112,4 +118,207 @@ func TestRestoreOutOfTime(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("timeslices are not set: %v", err)
 	}
+}
+
+// A daemon that died with its guardian leaves channels stopped, even twice, and a tiny timeslice.
+// freeAll undoes that although this daemon has no record of it, and reads the timeslice back.
+func TestFreeKnowsNoState(t *testing.T) {
+	for name, left := range map[string]struct {
+		stopped string
+		slice   uint64
+		want    uint64
+	}{
+		"running":             {"", 2048, 2048},
+		"the program's slice": {"", 5000, 5000},
+		"stopped":             {"3", 1, defaultSliceUS},
+		"stopped twice":       {"33", 1_000_000, defaultSliceUS},
+	} {
+		r, s, _ := newFake(t)
+		const c = 0xc1d00001
+		r.newContext(t, s, c, fakeGPU, 8)
+		s.everyChannel = true
+		for _, o := range r.clients[c] {
+			if o.kind == kindChannel {
+				o.stopped = left.stopped
+			}
+		}
+		r.object(c, 10).slice = left.slice
+		if _, err := s.Resolve(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		freed, err := s.freeAll(context.Background())
+		if err != nil || freed.Queues != 10 || freed.Slices != 1 {
+			t.Errorf("%s: %v %v", name, freed, err)
+		}
+		if o := r.object(c, 100); o.stopped != "" || r.object(c, 91).stopped != "" {
+			t.Errorf("%s: still stopped %q", name, o.stopped)
+		}
+		if us := r.object(c, 10).slice; us != left.want {
+			t.Errorf("%s: %d us", name, us)
+		}
+	}
+}
+
+// A driver that accepts a timeslice without effect is not reported as restored.
+func TestFreeReadsBack(t *testing.T) {
+	r, s, _ := newFake(t)
+	const c = 0xc1d00001
+	r.newContext(t, s, c, fakeGPU, 8)
+	if _, err := s.Resolve(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.freeAll(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s.Target(fakeDevice), model.Desired{Slice: time.Microsecond})
+	s.driver.transport = &ignoring{r}
+	if _, err := s.freeAll(context.Background()); err == nil || !strings.Contains(err.Error(), "is 1 us after 2048 us") {
+		t.Errorf("%v", err)
+	}
+}
+
+// ignoring accepts timeslices without effect.
+type ignoring struct{ *fakeRM }
+
+func (i *ignoring) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	if binary.NativeEndian.Uint32(arg[8:]) == abi.NVA06C_CTRL_CMD_SET_TIMESLICE {
+		return nil
+	}
+	return i.fakeRM.Ioctl(ctx, f, request, arg, params)
+}
+
+// late executes some FIFO_DISABLE calls but answers that they timed out, or drops them.
+type late struct {
+	*fakeRM
+	n    int // calls so far
+	fate func(n int, lv2 bool) (executed, answered bool)
+}
+
+func (l *late) Ioctl(ctx context.Context, file *File, request uint32, arg, params []byte) error {
+	if binary.NativeEndian.Uint32(arg[8:]) != abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+		return l.fakeRM.Ioctl(ctx, file, request, arg, params)
+	}
+	l.n++
+	executed, answered := l.fate(l.n, params[0] == 1 && params[8] == 1)
+	var err error
+	if executed {
+		err = l.fakeRM.Ioctl(ctx, file, request, arg, params)
+	}
+	if !answered {
+		binary.NativeEndian.PutUint32(arg[28:], uint32(NV_ERR_TIMEOUT))
+	}
+	return err
+}
+
+// A request that timed out may have taken effect. The next resume therefore does not rely on the state
+// before it.
+func TestResumeAfterTimeouts(t *testing.T) {
+	const c = 0xc1d00001
+	for name, test := range map[string]struct {
+		stops int // attempts at the suspension
+		fate  func(n int, lv2 bool) (executed, answered bool)
+	}{
+		// The resume at Lv2 enables twice, stops and enables: the stop takes effect, the last enable
+		// does not.
+		"inside a resume": {1, func(n int, _ bool) (bool, bool) { return n != 5, n != 4 && n != 5 }},
+		// The enables of the first resumes are lost, and their stops take effect.
+		"lost enables": {1, func(n int, lv2 bool) (bool, bool) { return lv2 || n > 16 || n%4 == 0, lv2 || n > 16 }},
+		"three stops":  {3, func(_ int, lv2 bool) (bool, bool) { return true, !lv2 }},
+	} {
+		r, s, _ := newFake(t)
+		r.newContext(t, s, c, fakeGPU, 2)
+		if _, err := s.Resolve(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		s.driver.transport = &late{fakeRM: r, fate: test.fate}
+		target := s.Target(fakeDevice)
+		for range test.stops {
+			_ = target.Apply(context.Background(), model.Desired{Suspend: model.LevelDeactivate})
+		}
+		if test.stops > 1 {
+			target.Invalidate() // as a worker does after a failed suspension
+		}
+		resumed := false
+		for range 30 {
+			resumed = target.Apply(context.Background(), model.Desired{}) == nil || resumed
+		}
+		if !resumed {
+			t.Fatalf("%s: no resume succeeded", name)
+		}
+		for h, o := range r.clients[c] {
+			if o.stopped != "" || o.parked {
+				t.Errorf("%s: channel %#x is stopped (%q) after a successful resume", name, h, o.stopped)
+			}
+		}
+	}
+}
+
+// An attached process frees a group without a word. The others are restored nevertheless.
+func TestRestoresWithoutFreedGroup(t *testing.T) {
+	r, s, _ := newFake(t)
+	const c = 0xc1d00001
+	r.newContext(t, s, c, fakeGPU, 2)
+	if _, err := s.Resolve(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	list, fds, err := s.Restores(context.Background(), fakeDevice)
+	closeAll(fds)
+	if err != nil || len(list) != 1 || len(list[0].Groups) != 1 {
+		t.Fatalf("restores %+v, %v", list, err)
+	}
+	r.mu.Lock()
+	delete(r.clients[c], list[0].Groups[0].Handle)
+	r.mu.Unlock()
+	if done, err := s.freeAll(context.Background()); err != nil {
+		t.Errorf("freed %v: %v", done, err)
+	}
+}
+
+// manyFiles is a driver whose process has opened several control files since the attach.
+type manyFiles struct {
+	*fakeRM
+	fds []int
+}
+
+func (m *manyFiles) Find(int) ([]Candidate, error) {
+	var out []Candidate
+	for _, fd := range m.fds {
+		out = append(out, Candidate{FD: fd})
+	}
+	return out, nil
+}
+
+// After daemon and guardian died, the file of a recorded client is found among any number.
+func TestReopenFindsLastFile(t *testing.T) {
+	r, s, _ := newFake(t)
+	const c = 0xc1d00001
+	r.newContext(t, s, c, fakeGPU, 2)
+	if _, err := s.Resolve(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	list, fds, err := s.Restores(context.Background(), fakeDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(fds)
+	m := &manyFiles{fakeRM: r}
+	for range 2 * maxFiles {
+		fd, err := unix.MemfdCreate("other", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Close(fd) }()
+		m.fds = append(m.fds, fd)
+	}
+	m.fds = append(m.fds, fds[0])
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	again, err := (&Driver{transport: m, ungated: true}).reopen(context.Background(), os.Getpid(), pidfd, wardState{Restores: list})
+	if err != nil || again == nil || len(again.files) != 1 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	again.Close()
 }

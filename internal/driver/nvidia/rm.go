@@ -66,19 +66,33 @@ func (s Status) foreign() bool {
 	return s == NV_ERR_INVALID_CLIENT || s == NV_ERR_INVALID_OWNER || s == NV_ERR_INSUFFICIENT_PERMISSIONS
 }
 
-// disableChannels builds the request that stops or enables channels. All channels belong to the
-// client whose file carries the call, so a handle can't reach into another client. Preconditions:
-// at most NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES channels.
+// disableChannels builds the request that stops or enables channels of the client whose file carries
+// the call, so a handle can't reach into another client.
 func disableChannels(disable, onlyScheduling bool, client uint32, channels []uint32) []byte {
-	p := abi.DisableChannels{NumChannels: uint32(len(channels))}
+	pairs := make([]entry, len(channels))
+	for i, ch := range channels {
+		pairs[i] = entry{client, ch}
+	}
+	return disablePairs(disable, onlyScheduling, pairs)
+}
+
+// entry names a channel of any client.
+type entry struct{ client, channel uint32 }
+
+// disablePairs builds the request that stops or enables channels of several clients. The kernel module
+// passes the list to the firmware, and neither compares the clients with the file that carries the call:
+// the caller must have probed each pair on the client's own file. Preconditions: at most
+// NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES pairs.
+func disablePairs(disable, onlyScheduling bool, pairs []entry) []byte {
+	p := abi.DisableChannels{NumChannels: uint32(len(pairs))}
 	if disable {
 		p.BDisable = 1
 	}
 	if disable && onlyScheduling {
 		p.BOnlyDisableScheduling = 1
 	}
-	for i, ch := range channels {
-		p.HClientList[i], p.HChannelList[i] = client, ch
+	for i, one := range pairs {
+		p.HClientList[i], p.HChannelList[i] = one.client, one.channel
 	}
 	return abi.Bytes(&p)
 }

@@ -17,6 +17,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia/abi"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 	vdevice "xsched/internal/virtual/device"
 )
@@ -173,7 +174,7 @@ func TestKeeperReportsEveryChange(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	<-changed // the state at its start
 	pretend(t, d, "560.28.03")
-	i := &instance{Driver: d, budgets: map[int]*budget{}}
+	i := &instance{Driver: d, budgets: map[identity.User]*budget{}}
 	i.NewSession(driver.SessionOptions{}).Close()
 	if d.Version() != "560.28.03" {
 		t.Fatal("the client did not notice")

@@ -12,6 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/identity"
 )
 
 // System reads the machine's files below a root, which tests replace.
@@ -57,6 +61,7 @@ func (s System) GPUs() []GPU {
 type MPS struct {
 	Servers []int // processes that own the channels of all their clients
 	Control int   // control daemon, which starts servers; 0: none
+	all     []int
 }
 
 // Running reports whether new programs become MPS clients.
@@ -79,6 +84,7 @@ func (s System) MPS() MPS {
 		if err != nil || !strings.HasPrefix(string(comm), "nvidia-cuda-mps") {
 			continue
 		}
+		m.all = append(m.all, pid)
 		command, _ := os.ReadFile(s.path("proc/" + e.Name() + "/cmdline"))
 		name, _, _ := strings.Cut(string(command), "\x00")
 		if filepath.Base(name) == "nvidia-cuda-mps-control" {
@@ -121,10 +127,13 @@ const mpsAge = 2 * time.Second
 // mpsWatch caches the MPS state, because a check reads a file per process.
 type mpsWatch struct {
 	system System
+	// official reports whether the administrator started a process of the service; nil: officialMPS.
+	official func(pid int) bool
 
 	mu    sync.Mutex
 	asked time.Time
 	known atomic.Pointer[MPS] // lock-free, so that readers never wait for a check
+	ours  atomic.Bool         // the administrator, or the daemon's user, runs the service
 }
 
 // look refreshes an outdated state; it may block.
@@ -139,6 +148,11 @@ func (w *mpsWatch) look() {
 	}
 	known := w.system.MPS()
 	w.known.Store(&known)
+	official := w.official
+	if official == nil {
+		official = officialMPS
+	}
+	w.ours.Store(slices.ContainsFunc(known.all, official))
 	w.asked = time.Now()
 }
 
@@ -156,3 +170,24 @@ func (w *mpsWatch) reason() string {
 	}
 	return ""
 }
+
+// officialMPS reports whether a process of the service belongs to root on the host, or to the
+// daemon's user. Every user can give a process the service's name.
+func officialMPS(pid int) bool {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	// The file, because a link can give a set-user-ID program of root another name.
+	file, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || !strings.HasPrefix(filepath.Base(file), "nvidia-cuda-mps") {
+		return false
+	}
+	p, err := identity.OfProcess(pidfd) // it lives, so the file was its own
+	return err == nil && (p.User.Root() || p.User == identity.OnHost(os.Geteuid()))
+}
+
+// owns reports whether programs may have no objects of their own, because of a service that the
+// administrator runs.
+func (w *mpsWatch) owns() bool { return w != nil && w.ours.Load() }

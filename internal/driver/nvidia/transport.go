@@ -39,8 +39,10 @@ type Driver struct {
 	dir     string     // of the probed levels
 	tests   testStore  // self-test results
 	testing sync.Mutex // one self-test at a time
-	log     *slog.Logger
-	release atomic.Pointer[release]
+	// searches paces full searches of attached processes.
+	searches searches
+	log      *slog.Logger
+	release  atomic.Pointer[release]
 	// generation counts changes of the release and its evidence.
 	generation atomic.Uint64
 }

@@ -61,19 +61,41 @@ func (t *virtualTransport) Open() (*File, error) {
 }
 
 func (t *virtualTransport) Ioctl(ctx context.Context, f *File, request uint32, arg, params []byte) error {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	reserved.prepare()
+	p, err := newPair()
+	if outOfFiles(err) {
+		return t.ioctlReserved(ctx, f, request, arg, params)
+	}
 	if err != nil {
 		return fmt.Errorf("make reply socket: %w", err)
 	}
-	ours, theirs := pair[0], pair[1]
-	defer func() { _ = unix.Close(ours) }()
-	err = t.send(ctx, f, request, arg, params, theirs)
-	_ = unix.Close(theirs)
+	defer func() { _ = unix.Close(p.ours) }()
+	err = t.send(ctx, f, request, arg, params, p.theirs)
+	_ = unix.Close(p.theirs)
 	if err != nil {
 		return fmt.Errorf("ioctl %#x on virtual GPU: %w", request, err)
 	}
 	reply := make([]byte, vgReplyBytes)
-	n, err := receive(ctx, ours, reply)
+	n, err := receive(ctx, p.ours, reply, nil)
+	if err != nil {
+		return fmt.Errorf("ioctl %#x on virtual GPU: %w", request, err)
+	}
+	return decodeReply(reply[:n], arg, params)
+}
+
+// ioctlReserved is Ioctl at the descriptor limit.
+func (t *virtualTransport) ioctlReserved(ctx context.Context, f *File, request uint32, arg, params []byte) error {
+	p, err := reserved.take(ctx)
+	if err != nil {
+		return fmt.Errorf("make reply socket: %w: %w", unix.EMFILE, err)
+	}
+	reply := make([]byte, vgReplyBytes)
+	n := 0
+	sent := t.send(ctx, f, request, arg, params, p.theirs)
+	if err = sent; err == nil {
+		n, err = receive(ctx, p.ours, reply, func() bool { return hungUp(f) })
+	}
+	reserved.give(p, sent != nil || err == nil)
 	if err != nil {
 		return fmt.Errorf("ioctl %#x on virtual GPU: %w", request, err)
 	}
@@ -105,8 +127,8 @@ func (t *virtualTransport) send(ctx context.Context, f *File, request uint32, ar
 }
 
 // receive waits for the reply; a dead device is an I/O error. The context is polled, because only
-// tests and shutdown cancel it.
-func receive(ctx context.Context, fd int, buf []byte) (int, error) {
+// tests and shutdown cancel it. gone, if not nil, reports a dead device.
+func receive(ctx context.Context, fd int, buf []byte, gone func() bool) (int, error) {
 	for {
 		pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(pfd, 50)
@@ -122,6 +144,9 @@ func receive(ctx context.Context, fd int, buf []byte) (int, error) {
 		}
 		if err := ctx.Err(); err != nil {
 			return 0, err
+		}
+		if gone != nil && gone() {
+			return 0, unix.EIO
 		}
 	}
 }

@@ -5,6 +5,7 @@ package nvidia
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,6 +22,11 @@ import (
 // on first use.
 func (d *Driver) Users(managed map[int]bool) map[model.DeviceID][]int {
 	return System{Root: "/"}.users(managed, d.mapping())
+}
+
+// UsedBy returns the GPUs on which a process has a context.
+func (d *Driver) UsedBy(pid int) []model.DeviceID {
+	return slices.Sorted(maps.Keys(System{Root: "/"}.mapsOf(pid, d.mapping())))
 }
 
 // mapping parses the name of a mapping of process pid; false: no mapping of this driver's GPUs.

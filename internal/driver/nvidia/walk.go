@@ -113,7 +113,7 @@ func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, 
 	if answered && st.foreign() {
 		return false, nil
 	}
-	hits, err := w.handles(ctx, f, client)
+	hits, top, err := w.handles(ctx, f, client, firstHandle)
 	if err != nil {
 		return false, err
 	}
@@ -127,6 +127,7 @@ func (w *walk) client(ctx context.Context, f *File, client uint32) (found bool, 
 	if err := w.into.AddClient(client, fd); err != nil {
 		return false, err
 	}
+	w.into.setTop(client, top)
 	for _, h := range hits {
 		if h.parent == 0 && h.class != abi.NV20_SUBDEVICE_0 {
 			continue // of an unknown GPU
@@ -149,30 +150,30 @@ type hit struct {
 // anyChannel stands for all channel classes, which share a probe.
 const anyChannel = 0xC000 | abi.ClassEndChannel
 
-// handles finds a client's subdevices, groups and channels.
-func (w *walk) handles(ctx context.Context, f *File, client uint32) ([]hit, error) {
-	var hits []hit
+// handles finds a client's subdevices, groups and channels from a handle on, and the highest handle in
+// use of any class.
+func (w *walk) handles(ctx context.Context, f *File, client, from uint32) (hits []hit, top uint32, err error) {
 	missing := 0
-	for h := uint32(firstHandle); h < firstHandle+maxHandles && missing < handleGap; h++ {
+	for h := from; h < firstHandle+maxHandles && missing < handleGap; h++ {
 		missing++
 		for _, class := range []uint32{abi.NV20_SUBDEVICE_0, abi.KEPLER_CHANNEL_GROUP_A, anyChannel} {
 			gpu, err := w.driver.probeObject(ctx, f, client, h, class)
 			if err == nil {
 				hits = append(hits, hit{handle: h, class: class, gpu: gpu})
-				missing = 0
+				missing, top = 0, h
 				break
 			}
 			st, answered := statusOf(err)
 			if !answered {
-				return nil, err
+				return nil, 0, err
 			}
 			if st.absent() {
 				break // no such object, of any class
 			}
-			missing = 0
+			missing, top = 0, h
 		}
 	}
-	return hits, nil
+	return hits, top, nil
 }
 
 // attribute assigns groups and channels to GPUs and reports whether there is something to stop. RM

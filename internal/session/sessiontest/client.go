@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/clock"
+	"xsched/internal/model"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
@@ -22,24 +23,40 @@ type Client struct {
 	Conn *net.UnixConn
 	Page wire.ClientPage
 	Bell int
+
+	version uint32 // of its frames
 }
 
 // Dial connects and sends HELLO; a refusal is an error with its reason.
-func Dial(path string, h wire.Hello) (*Client, error) {
+func Dial(path string, h wire.Hello) (*Client, error) { return DialVersion(path, h, wire.Version) }
+
+// DialVersion is Dial for a shim of another version.
+func DialVersion(path string, h wire.Hello, version uint32) (*Client, error) {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return nil, err
 	}
 	copy(h.Command[:], "test")
-	if _, err := conn.Write(wire.EncodeHello(h)); err != nil {
+	if _, err := conn.Write(wire.Stamp(wire.EncodeHello(h), version)); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
 	c, err := Welcome(conn)
 	if err != nil {
 		_ = conn.Close()
+		return nil, err
 	}
-	return c, err
+	c.version = version
+	return c, nil
+}
+
+// Send sends one packet in the session's version.
+func (c *Client) Send(packet []byte, fds ...int) error {
+	if c.version != 0 {
+		packet = wire.Stamp(packet, c.version)
+	}
+	_, _, err := c.Conn.WriteMsgUnix(packet, unix.UnixRights(fds...), nil)
+	return err
 }
 
 // Receive reads one packet and its descriptors.
@@ -107,6 +124,19 @@ func (c *Client) Close() {
 	c.Page.Release()
 }
 
+// Lease reads the lease of the process's first device.
+func (c *Client) Lease() (epoch uint64, deadline model.Time) {
+	c.Page.DeviceLeases(func(i int, _ model.DeviceID, e uint64, d model.Time) {
+		if i == 0 {
+			epoch, deadline = e, d
+		}
+	})
+	return epoch, deadline
+}
+
+// Recovered reports a recovery of that device.
+func (c *Client) Recovered(epoch uint64) { c.Page.SetDeviceRecovered(0, epoch) }
+
 // Hint sends a hint about the process (wire.QueueAll) or a queue.
 func (c *Client) Hint(t testing.TB, queue uint32, h wire.Hint, policy string) {
 	t.Helper()
@@ -115,7 +145,7 @@ func (c *Client) Hint(t testing.TB, queue uint32, h wire.Hint, policy string) {
 		f.Generation = c.Page.Queue(int(queue)).Generation
 	}
 	copy(f.Policy[:wire.PolicyBytes-1], policy)
-	if _, err := c.Conn.Write(wire.EncodeHint(f)); err != nil {
+	if err := c.Send(wire.EncodeHint(f)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -128,7 +158,7 @@ func (c *Client) HandOver(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if _, _, err := c.Conn.WriteMsgUnix(Events(EventHandOver), unix.UnixRights(fd), nil); err != nil {
+	if err := c.Send(Events(EventHandOver), fd); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/engine"
+	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session"
@@ -102,11 +103,11 @@ func Separate(c *Config) { Users(c, os.Getuid()); c.Loop.UID = os.Geteuid() }
 func Users(c *Config, uids ...int) {
 	var n atomic.Int64
 	c.Loop.UID = 0
-	c.Session.Peer = func(conn *net.UnixConn) (session.Credentials, error) {
-		cr, err := session.PeerCredentials(conn)
+	c.Session.Peer = func(conn *net.UnixConn) (identity.Peer, error) {
+		cr, err := identity.OfConn(conn)
 		i := n.Add(1)
 		cr.PID += int(i) << 23
-		cr.UID = uids[int(i-1)%len(uids)]
+		cr.User.UID = uids[int(i-1)%len(uids)]
 		return cr, err
 	}
 }

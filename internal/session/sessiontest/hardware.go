@@ -52,7 +52,9 @@ func Events(kinds ...uint32) []byte {
 type Hardware struct {
 	Caps   map[model.DeviceID]driver.Capability // set before use, or by a hand-over
 	Hang   chan struct{}                        // unless nil, operations wait until it is closed
+	Refuse atomic.Bool                          // operations fail
 	Closed atomic.Bool
+	Verify atomic.Bool // queues on a GPU without a capability do not compete
 
 	mu     sync.Mutex
 	files  []int
@@ -105,6 +107,16 @@ func (h *Hardware) Frame(packet []byte, fds []int) (bool, error) {
 	return false, nil
 }
 
+// Verifies implements driver.Verifier.
+func (h *Hardware) Verifies(model.DeviceID) bool { return h.Verify.Load() }
+
+// SetCaps changes the capabilities.
+func (h *Hardware) SetCaps(caps map[model.DeviceID]driver.Capability) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Caps = caps
+}
+
 // Resolve implements driver.Session.
 func (h *Hardware) Resolve(context.Context) (map[model.DeviceID]driver.Capability, error) {
 	h.mu.Lock()
@@ -153,6 +165,9 @@ func (a Attached) Capabilities() map[model.DeviceID]driver.Capability { return a
 // Guard implements driver.Attached.
 func (a Attached) Guard(context.Context, uint64, int) (func(bool), error) { return a.Ended, nil }
 
+// Free implements driver.Attached.
+func (a Attached) Free(context.Context) (driver.Freed, error) { return driver.Freed{Queues: 1}, nil }
+
 // RestoredByClose implements driver.Attached.
 func (Attached) RestoredByClose() bool { return false }
 
@@ -164,6 +179,9 @@ type target struct{ h *Hardware }
 func (t target) Apply(_ context.Context, want model.Desired) error {
 	if t.h.Hang != nil {
 		<-t.h.Hang
+	}
+	if t.h.Refuse.Load() {
+		return errors.New("refused")
 	}
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()

@@ -53,11 +53,19 @@ type Stats struct {
 	Objects  int `json:"objects"`  // RM objects. NVIDIA only
 	Contexts int `json:"contexts"` // mapped submission memories. NVIDIA only
 
+	Held []Held `json:"held,omitempty"` // controls in progress on GPUs that hang. NVIDIA only
+
 	// Wake-up latency of the device thread: the noise of the machine. NVIDIA only.
 	Wakes         uint64 `json:"wakes"`
 	WakeLateMean  int64  `json:"wake_late_mean_ns"`
 	WakeLateMax   int64  `json:"wake_late_max_ns"`
 	WakesOver100u uint64 `json:"wakes_over_100us"`
+}
+
+// Held is a control that a GPU will answer once it no longer hangs.
+type Held struct {
+	Device  int    `json:"device"`
+	Command uint32 `json:"command"`
 }
 
 // Client returns the account of a process, the newest if the number was reused.

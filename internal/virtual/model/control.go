@@ -3,6 +3,7 @@
 package gpumodel
 
 import (
+	"slices"
 	"time"
 
 	"xsched/internal/model"
@@ -18,6 +19,9 @@ type Costs struct {
 
 	CopyBytesPerSecond int64
 	CopyLatency        time.Duration
+	// CopySlowdown is the part of a kernel's speed that a copy at the same time takes, 0 to 0.9:
+	// both use the memory.
+	CopySlowdown float64
 
 	Suspend, Resume, SetSlice RPC
 }
@@ -25,11 +29,16 @@ type Costs struct {
 // RPC is the latency of a request to the device's firmware.
 type RPC struct {
 	Reply, ReplyPerChannel   time.Duration // until the caller gets its reply
+	ReplyPreempt             time.Duration // more, if the request preempts a running kernel
 	Effect, EffectPerChannel time.Duration // until the device acts on it
 }
 
-func (r RPC) reply(channels int) time.Duration {
-	return r.Reply + time.Duration(channels)*r.ReplyPerChannel
+func (r RPC) reply(channels int, preempts bool) time.Duration {
+	d := r.Reply + time.Duration(channels)*r.ReplyPerChannel
+	if preempts {
+		d += r.ReplyPreempt
+	}
+	return d
 }
 
 func (r RPC) effect(channels int) time.Duration {
@@ -57,12 +66,27 @@ func DefaultCosts() Costs {
 	}
 }
 
+// RemoteCosts returns DefaultCosts with the replies that another process gets, as the daemon does:
+// 0.66 ms for the suspend of one busy process with 8 channels, 0.74 ms for two in one request, 0.33
+// and 0.39 ms for their resume. A request has a fixed part, preempting a running kernel and each
+// channel add to it, and the number of processes does not matter.
+func RemoteCosts() Costs {
+	const us = time.Microsecond
+	c := DefaultCosts()
+	c.Suspend.Reply, c.Suspend.ReplyPerChannel, c.Suspend.ReplyPreempt = 400*us, 10*us, 180*us
+	c.Resume.Reply, c.Resume.ReplyPerChannel = 270*us, 8*us
+	return c
+}
+
 // Faults inject misbehavior, so that tests can prove they would detect it.
 type Faults struct {
 	SuspendNoop      bool         // FIFO_DISABLE_CHANNELS returns NV_OK without effect
 	TimesliceIgnored bool         // SET_TIMESLICE returns NV_OK without effect
 	LoseBlock        bool         // a preempted kernel loses a block
 	NeverAnswer      map[int]bool // controls on files of these processes are never answered
+	Refuse           map[int]bool // changes that these processes ask for fail
+	OwnClients       bool         // FIFO_DISABLE_CHANNELS refuses clients of other files than its own
+	Hung             map[int]bool // these GPUs, from 0, neither run nor answer until the faults are cleared
 }
 
 // Disable stops or resumes channels like FIFO_DISABLE_CHANNELS. The effect follows the firmware's
@@ -72,11 +96,12 @@ type Faults struct {
 // As on an H200, disables are counted and enabling an enabled channel has no effect. A group that
 // left by onlyScheduling while no other was runnable returns only after a full disable and enable.
 func (g *GPU) Disable(channels []*Channel, disable, onlyScheduling bool, replied func(model.Time)) {
-	cost := g.costs.Resume
+	cost, preempts := g.costs.Resume, false
 	if disable {
 		cost = g.costs.Suspend
+		preempts = !onlyScheduling && slices.ContainsFunc(channels, g.executes)
 	}
-	g.rpc(cost, len(channels), func() {
+	g.rpc(cost, cost.reply(len(channels), preempts), len(channels), func() {
 		if g.faults.SuspendNoop {
 			return
 		}
@@ -103,6 +128,9 @@ func (g *GPU) Disable(channels []*Channel, disable, onlyScheduling bool, replied
 	}, replied)
 }
 
+// executes reports whether a kernel of the channel's group is on the engine.
+func (g *GPU) executes(c *Channel) bool { return g.phase == phaseRun && g.owner == c.group }
+
 func (g *GPU) enable(c *Channel, on bool) {
 	if c.enabled == on {
 		return
@@ -119,7 +147,7 @@ func (g *GPU) enable(c *Channel, on bool) {
 
 // SetSlice sets a group's timeslice, including that of a running slice.
 func (g *GPU) SetSlice(group *Group, slice time.Duration, replied func(model.Time)) {
-	g.rpc(g.costs.SetSlice, 0, func() {
+	g.rpc(g.costs.SetSlice, g.costs.SetSlice.reply(0, false), 0, func() {
 		group.account.Timeslices++
 		if !g.faults.TimesliceIgnored {
 			group.slice = slice
@@ -144,9 +172,10 @@ func (g *GPU) Preempt(group *Group) {
 func (g *GPU) After(d time.Duration, do func(model.Time)) { g.events.Push(g.now.Add(d), do) }
 
 // rpc sends a request to the firmware, which serves one at a time.
-func (g *GPU) rpc(cost RPC, channels int, effect func(), replied func(model.Time)) {
+func (g *GPU) rpc(cost RPC, reply time.Duration, channels int, effect func(), replied func(model.Time)) {
+	g.totals.Requests++
 	start := max(g.now, g.rpcFree)
-	g.rpcFree = start.Add(cost.reply(channels))
+	g.rpcFree = start.Add(reply)
 	g.events.Push(start.Add(cost.effect(channels)), func(model.Time) { effect() })
 	if replied != nil {
 		g.events.Push(g.rpcFree, replied)

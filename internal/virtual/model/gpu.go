@@ -6,6 +6,7 @@
 package gpumodel
 
 import (
+	"math"
 	"time"
 
 	"xsched/internal/model"
@@ -55,6 +56,7 @@ type Totals struct {
 	MidKernel uint64 `json:"mid_kernel_preemptions"`
 	Kernels   uint64 `json:"kernels"`
 	Copies    uint64 `json:"copies"`
+	Requests  uint64 `json:"requests"` // to the firmware: suspends, resumes, timeslices
 }
 
 // NewGPU returns a device that is idle at start. timeline and faults may be shared
@@ -104,7 +106,7 @@ func (g *GPU) NextEvent() model.Time {
 	case phaseSwitch:
 		next = min(next, g.switchEnd)
 	case phaseRun:
-		next = min(next, g.now.Add(g.owner.current.head().remaining()))
+		next = min(next, g.now.Add(g.needs(g.owner.current.head().remaining())))
 		if g.contested() {
 			next = min(next, g.sliceEnd())
 		}
@@ -150,10 +152,29 @@ func (g *GPU) elapse(t model.Time) {
 		g.totals.RunNS += int64(d)
 		g.owner.account.RunNS += int64(d)
 		g.timeline.add(g.now, t, KindRun, g.owner.account)
-		g.execute(g.owner.current, d)
+		g.execute(g.owner.current, g.advances(d))
 	}
 	g.copies.elapse(d)
 	g.now = t
+}
+
+// slowed reports whether a copy slows kernels down now.
+func (g *GPU) slowed() bool { return g.costs.CopySlowdown > 0 && g.copies.active && !g.copies.late }
+
+// needs returns the time that a kernel with so much left takes at the present speed.
+func (g *GPU) needs(left time.Duration) time.Duration {
+	if !g.slowed() || left <= 0 {
+		return left
+	}
+	return time.Duration(math.Ceil(float64(left) / (1 - g.costs.CopySlowdown)))
+}
+
+// advances returns how much of a kernel executes in d at the present speed.
+func (g *GPU) advances(d time.Duration) time.Duration {
+	if !g.slowed() {
+		return d
+	}
+	return time.Duration(math.Ceil(float64(d) * (1 - g.costs.CopySlowdown))) // at least 1 ns, so that it ends
 }
 
 // execute runs the kernel at the head of c for d.

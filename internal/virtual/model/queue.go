@@ -232,10 +232,14 @@ func (c *Channel) ready() bool {
 	return c.enabled && len(c.queue) > 0 && c.queue[0].Kind == WorkKernel
 }
 
-// pump completes work at the head of c that needs no engine, and queues copies.
+// pump completes work at the head of c that needs no engine, and queues copies. A copy runs in a
+// channel of a copy group, so that a disabled compute channel does not stop it.
 func (g *GPU) pump(c *Channel) {
-	for c.enabled && c.group.scheduled && len(c.queue) > 0 && !c.copying {
+	for c.group.scheduled && len(c.queue) > 0 && !c.copying {
 		w := c.queue[0]
+		if !c.enabled && (w.Kind != WorkCopy && w.Kind != WorkFill || c.lane() == nil) {
+			return
+		}
 		switch w.Kind {
 		case WorkKernel:
 			return

@@ -270,6 +270,36 @@ func TestControlCosts(t *testing.T) {
 	}
 }
 
+// One FIFO_DISABLE_CHANNELS of another process replies after the measured times, for one busy process
+// and for two.
+func TestRemoteControlCosts(t *testing.T) {
+	for _, row := range []struct {
+		name            string
+		first, second   int // channels of two processes
+		suspend, enable float64
+	}{
+		{"compute group", 8, 0, 0.66, 0.33},
+		{"one channel", 1, 0, 0.60, 0.28},
+		{"all channels", 20, 0, 0.80, 0.45},
+		{"compute groups of two", 8, 8, 0.74, 0.39},
+		{"all channels of two", 20, 20, 1.03, 0.60},
+	} {
+		for disable, ms := range map[bool]float64{true: row.suspend, false: row.enable} {
+			b := &bench{gpu: NewGPU(0, RemoteCosts(), nil, nil)}
+			a, c := b.tenant(20*time.Millisecond, 0, 20), b.tenant(20*time.Millisecond, 0, 20)
+			a.submit()
+			c.submit()
+			b.gpu.Advance(model.Time(time.Millisecond))
+			var at model.Time
+			b.gpu.Disable(slices.Concat(a.channels[:row.first], c.channels[:row.second]), disable, false, func(t model.Time) { at = t })
+			b.gpu.Advance(model.Time(10 * time.Millisecond))
+			if off, ok := within(float64(at)/1e6-1, ms, 0.07); !ok {
+				t.Errorf("%s, disable %v: answered after %.3f ms, measured %.2f (%+.0f %%)", row.name, disable, float64(at)/1e6-1, ms, off*100)
+			}
+		}
+	}
+}
+
 // A copy runs at 25 GB/s in parallel with kernels, keeps its order in its channel, and stops with
 // its copy group.
 func TestCopyBesideCompute(t *testing.T) {

@@ -22,7 +22,7 @@ type Account struct {
 	Kernels     uint64 `json:"kernels"`
 	Copies      uint64 `json:"copies"`
 	Preemptions uint64 `json:"preemptions"` // in the middle of a kernel
-	Disables    uint64 `json:"disables"`    // FIFO_DISABLE_CHANNELS calls accepted
+	Disables    uint64 `json:"disables"`    // FIFO_DISABLE_CHANNELS calls that named its channels
 	Enables     uint64 `json:"enables"`
 	Stopped     int    `json:"stopped"`    // channels disabled now
 	Timeslices  uint64 `json:"timeslices"` // SET_TIMESLICE calls executed

@@ -45,6 +45,7 @@ type area struct {
 	doorbell int
 	send     [2]int // control and VRAM descriptors until sent
 	gpu      *gpumodel.GPU
+	device   int // number of the GPU
 	account  *gpumodel.Account
 	channels []*areaChannel
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/seqpacket"
 	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
@@ -116,7 +117,7 @@ func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 	}
 	p.Arg, p.Params = append([]byte(nil), p.Arg...), append([]byte(nil), p.Params...)
 	c.replies[reply] = true
-	c.file.ioctl(p, func(errno int, fds ...int) {
+	answer := func(errno int, fds ...int) {
 		if !c.replies[reply] {
 			return // the connection has closed
 		}
@@ -127,7 +128,15 @@ func (s *server) perform(c *conn, p vdevice.Packet, reply int) {
 		_ = unix.Sendmsg(reply, vdevice.EncodeReply(errno, p.Arg, p.Params), oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		delete(c.replies, reply)
 		_ = unix.Close(reply)
-	})
+	}
+	if s.refused(p, reply) {
+		a, _ := abi.Decode[abi.NVOS54](p.Arg)
+		a.Status = abi.NV_ERR_INSUFFICIENT_RESOURCES
+		copy(p.Arg, abi.Bytes(&a))
+		answer(0)
+		return
+	}
+	c.file.ioctl(p, answer)
 }
 
 // hangUp closes a connection and frees the objects of its file.

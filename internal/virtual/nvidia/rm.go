@@ -60,6 +60,7 @@ func (o *object) isChannel() bool { return o.channel != nil }
 // client is an RM client: it belongs to the file that created it.
 type client struct {
 	object
+	account *gpumodel.Account
 	objects map[uint32]*object
 	next    uint32 // next handle to assign
 }
@@ -77,17 +78,18 @@ type rmFile struct {
 type resourceManager struct {
 	gpus       []*gpumodel.GPU
 	nextClient uint32
-	taken      map[uint32]bool // client handles in use, in all files
+	clients    map[uint32]*client // of all files
 	tokens     uint32
 	objects    int
 	areas      int
 	faults     *gpumodel.Faults
+	held       []heldControl
 	// newArea creates the shared memory of a context; set by the server.
 	newArea func(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, error)
 }
 
 func newResourceManager(gpus []*gpumodel.GPU, faults *gpumodel.Faults) *resourceManager {
-	return &resourceManager{gpus: gpus, nextClient: firstClient, taken: map[uint32]bool{}, faults: faults}
+	return &resourceManager{gpus: gpus, nextClient: firstClient, clients: map[uint32]*client{}, faults: faults}
 }
 
 func (rm *resourceManager) open(account *gpumodel.Account, uid uint32) *rmFile {
@@ -146,15 +148,51 @@ func (f *rmFile) ioctl(p vdevice.Packet, done answer) {
 			done(int(unix.EFAULT))
 			return
 		}
-		f.control(a, p.Params, func(status uint32) {
-			a.Status = status
-			copy(p.Arg, abi.Bytes(&a))
-			done(0)
+		f.rm.unlessHung(f.deviceOf(a), a.Cmd, func() {
+			f.control(a, p.Params, func(status uint32) {
+				a.Status = status
+				copy(p.Arg, abi.Bytes(&a))
+				done(0)
+			})
 		})
 	case reqVGMap:
 		f.mapCall(p, done)
 	default:
 		done(int(unix.ENOTTY))
+	}
+}
+
+// deviceOf returns the GPU of a control's object; -1: none.
+func (f *rmFile) deviceOf(a abi.NVOS54) int {
+	if c := f.clients[a.HClient]; c != nil {
+		if o := c.objects[a.HObject]; o != nil {
+			return o.device
+		}
+	}
+	return -1
+}
+
+// heldControl is a control of a GPU that hangs.
+type heldControl struct {
+	vdevice.Held
+	do func()
+}
+
+// unlessHung performs a control now, or when its GPU has stopped hanging.
+func (rm *resourceManager) unlessHung(device int, command uint32, do func()) {
+	if rm.faults.Hung[device] {
+		rm.held = append(rm.held, heldControl{vdevice.Held{Device: device, Command: command}, do})
+		return
+	}
+	do()
+}
+
+// answerHeld performs the controls that were held.
+func (rm *resourceManager) answerHeld() {
+	held := rm.held
+	rm.held = nil
+	for _, h := range held {
+		h.do()
 	}
 }
 

@@ -133,7 +133,8 @@ func doGetPCIInfo(c *controlCall) {
 	c.reply(abi.NV_OK)
 }
 
-// doFifoDisable validates every pair before it changes any channel.
+// doFifoDisable validates every pair before it changes any channel. As on an H200, the list may name
+// clients of other files: the kernel passes it to the firmware, which knows no files.
 func doFifoDisable(c *controlCall) {
 	p, _ := abi.Decode[abi.DisableChannels](c.params) // the size was checked
 	if p.NumChannels == 0 || p.NumChannels > abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES || p.PRunlistPreemptEvent != 0 {
@@ -145,9 +146,10 @@ func doFifoDisable(c *controlCall) {
 		return
 	}
 	channels := make([]*gpumodel.Channel, p.NumChannels)
+	owners := map[*gpumodel.Account]bool{}
 	for i := range channels {
-		owner := c.file.clients[p.HClientList[i]]
-		if owner == nil {
+		owner := c.file.rm.clients[p.HClientList[i]]
+		if owner == nil || c.file.rm.faults.OwnClients && c.file.clients[owner.handle] == nil {
 			c.reply(abi.NV_ERR_INVALID_CLIENT)
 			return
 		}
@@ -157,12 +159,15 @@ func doFifoDisable(c *controlCall) {
 			return
 		}
 		channels[i] = o.channel
+		owners[owner.account] = true
 	}
 	disable := p.BDisable != 0
-	if disable {
-		c.file.account.Disables++
-	} else {
-		c.file.account.Enables++
+	for account := range owners {
+		if disable {
+			account.Disables++
+		} else {
+			account.Enables++
+		}
 	}
 	c.gpu.Disable(channels, disable, p.BOnlyDisableScheduling != 0, c.at)
 }

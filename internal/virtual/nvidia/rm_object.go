@@ -51,18 +51,18 @@ func (f *rmFile) allocClient(hNew uint32) (uint32, uint32) {
 	}
 	handle := hNew
 	if handle == 0 {
-		for rm.taken[rm.nextClient] {
+		for rm.clients[rm.nextClient] != nil {
 			rm.nextClient++
 		}
 		handle = rm.nextClient
 		rm.nextClient++
 	}
-	if rm.taken[handle] {
+	if rm.clients[handle] != nil {
 		return hNew, abi.NV_ERR_INSERT_DUPLICATE_NAME
 	}
-	c := &client{object: object{handle: handle, class: abi.NV01_ROOT_CLIENT, device: -1}, objects: map[uint32]*object{}, next: firstObject}
+	c := &client{account: f.account, object: object{handle: handle, class: abi.NV01_ROOT_CLIENT, device: -1}, objects: map[uint32]*object{}, next: firstObject}
 	c.objects[handle] = &c.object
-	rm.taken[handle] = true
+	rm.clients[handle] = c
 	f.clients[handle] = c
 	rm.objects++
 	return handle, abi.NV_OK
@@ -167,7 +167,7 @@ func (f *rmFile) freeClient(c *client) {
 	for _, o := range c.children {
 		f.destroy(c, o)
 	}
-	delete(f.rm.taken, c.handle)
+	delete(f.rm.clients, c.handle)
 	delete(f.clients, c.handle)
 	f.rm.objects--
 }

@@ -203,6 +203,33 @@ func TestControls(t *testing.T) {
 	}
 }
 
+// One FIFO_DISABLE_CHANNELS may name clients of several files, as on an H200, unless a fault forbids it.
+func TestDisableAcrossFiles(t *testing.T) {
+	k := newKernel(t)
+	a, b := k.rm.open(&gpumodel.Account{PID: 1}, 1000), k.rm.open(&gpumodel.Account{PID: 2}, 1000)
+	x, y, far := k.tree(a, 0), k.tree(b, 0), k.tree(b, 1)
+	both := disable(1, x.client, x.channel, y.channel)
+	binary.LittleEndian.PutUint32(both[28:], y.client)
+	enabled := func(f *rmFile, o tree) bool { return f.clients[o.client].objects[o.channel].channel.Enabled() }
+	ask := func(params []byte) uint32 {
+		return k.control(a, x.client, x.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
+	}
+	if s := ask(both); s != abi.NV_OK || enabled(a, x) || enabled(b, y) {
+		t.Errorf("status %#x", s)
+	}
+	if a.account.Disables != 1 || b.account.Disables != 1 {
+		t.Errorf("%d and %d disables", a.account.Disables, b.account.Disables)
+	}
+	if s := ask(disable(1, far.client, far.channel)); s != abi.NV_ERR_INVALID_OBJECT_HANDLE || !enabled(b, far) {
+		t.Errorf("another GPU's channel: status %#x", s)
+	}
+	k.rm.faults.OwnClients = true
+	both[0] = 0
+	if s := ask(both); s != abi.NV_ERR_INVALID_CLIENT || enabled(a, x) || enabled(b, y) {
+		t.Errorf("another file's channel: status %#x", s)
+	}
+}
+
 func TestObjects(t *testing.T) {
 	k := newKernel(t)
 	f, other := k.open(), k.open()

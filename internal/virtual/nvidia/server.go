@@ -74,14 +74,14 @@ func Serve(ctx context.Context, o Options) error {
 	s := &server{
 		log: o.Logger, socket: o.Socket,
 		epoll: -1, listener: -1, timer: -1, wake: -1,
-		faults: &gpumodel.Faults{NeverAnswer: map[int]bool{}},
+		faults: new(noFaults()),
 		conns:  map[int]*conn{}, doorbells: map[int]*area{}, accounts: newAccounts(),
 		calls: make(chan func(), 64), ended: make(chan struct{}),
 	}
 	defer s.close(o.Socket)
 	for i := range o.Devices {
 		s.timelines = append(s.timelines, gpumodel.NewTimeline(i))
-		s.gpus = append(s.gpus, gpumodel.NewGPU(s.now(), gpumodel.DefaultCosts(), s.timelines[i], s.faults))
+		s.gpus = append(s.gpus, gpumodel.NewGPU(s.now(), gpumodel.RemoteCosts(), s.timelines[i], s.faults))
 	}
 	s.rm = newResourceManager(s.gpus, s.faults)
 	s.rm.newArea = s.mapArea
@@ -169,15 +169,29 @@ func (s *server) advance(now model.Time) {
 	if len(s.pending) > 1 {
 		slices.SortStableFunc(s.pending, func(a, b submission) int { return cmp.Compare(a.at, b.at) })
 	}
+	kept := s.pending[:0]
 	for i := range s.pending {
-		p := &s.pending[i]
-		p.area.gpu.Advance(min(p.at, now))
-		p.area.gpu.Submit(p.ch.channel, p.work)
-		p.area = nil
+		p := s.pending[i]
+		switch {
+		case p.area.closed:
+		case s.faults.Hung[p.area.device]:
+			kept = append(kept, p) // until the GPU runs again
+		default:
+			p.area.gpu.Advance(min(p.at, now))
+			p.area.gpu.Submit(p.ch.channel, p.work)
+		}
 	}
-	s.pending = s.pending[:0]
-	for _, g := range s.gpus {
-		g.Advance(now)
+	clear(s.pending[len(kept):])
+	s.pending = kept
+	s.advanceAll(now)
+}
+
+// advanceAll simulates every GPU that does not hang up to now.
+func (s *server) advanceAll(now model.Time) {
+	for i, g := range s.gpus {
+		if !s.faults.Hung[i] {
+			g.Advance(now)
+		}
 	}
 }
 
@@ -197,8 +211,10 @@ const shortestSleep = 20 * time.Microsecond
 // arm sets the timer to the next internal event.
 func (s *server) arm() {
 	next := model.Never
-	for _, g := range s.gpus {
-		next = min(next, g.NextEvent())
+	for i, g := range s.gpus {
+		if !s.faults.Hung[i] {
+			next = min(next, g.NextEvent())
+		}
 	}
 	next = max(next, s.woken.Add(shortestSleep))
 	if next == s.armed {
@@ -229,6 +245,7 @@ func (s *server) mapArea(f *rmFile, o *object, lanes []*gpumodel.Group) (*area, 
 		s.log.Warn("map context", "pid", f.account.PID, "err", err)
 		return nil, err
 	}
+	a.device = o.device
 	a.changed = func(a *area) { s.dirty = append(s.dirty, a) }
 	a.finished = func(ch *areaChannel) {
 		s.call(func() {

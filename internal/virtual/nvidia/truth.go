@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/driver/nvidia/abi"
 	vdevice "xsched/internal/virtual/device"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -49,9 +50,7 @@ func (s *server) look(q vdevice.Query) vdevice.Reply {
 
 // ask runs on the device thread: it only copies.
 func (s *server) ask(q vdevice.Query) vdevice.Reply {
-	for _, g := range s.gpus {
-		g.Advance(s.now())
-	}
+	s.advanceAll(s.now())
 	switch q.Op {
 	case "stats":
 		return vdevice.Reply{Stats: s.stats()}
@@ -60,7 +59,8 @@ func (s *server) ask(q vdevice.Query) vdevice.Reply {
 			return vdevice.Reply{Error: err.Error()}
 		}
 	case "clear-faults":
-		*s.faults = gpumodel.Faults{NeverAnswer: map[int]bool{}}
+		*s.faults = noFaults()
+		s.rm.answerHeld()
 	case "quit":
 		s.quit = true
 	default:
@@ -82,6 +82,9 @@ func (s *server) stats() *vdevice.Stats {
 			out.Files++
 		}
 	}
+	for _, h := range s.rm.held {
+		out.Held = append(out.Held, h.Held)
+	}
 	for _, g := range s.gpus {
 		out.Devices = append(out.Devices, g.Totals())
 	}
@@ -89,6 +92,10 @@ func (s *server) stats() *vdevice.Stats {
 		out.Clients = append(out.Clients, *s.accounts.byKey[key])
 	}
 	return out
+}
+
+func noFaults() gpumodel.Faults {
+	return gpumodel.Faults{NeverAnswer: map[int]bool{}, Refuse: map[int]bool{}, Hung: map[int]bool{}}
 }
 
 // setFault turns on a fault by name.
@@ -101,14 +108,40 @@ func setFault(f *gpumodel.Faults, name string) error {
 		f.TimesliceIgnored = true
 	case "lose-block":
 		f.LoseBlock = true
-	case "never-answer":
+	case "own-clients":
+		f.OwnClients = true
+	case "never-answer", "refuse":
 		n, err := strconv.Atoi(pid)
 		if err != nil {
-			return fmt.Errorf("set fault %q: want never-answer:PID", name)
+			return fmt.Errorf("set fault %q: want %s:PID", name, verb)
 		}
-		f.NeverAnswer[n] = true
+		if verb == "refuse" {
+			f.Refuse[n] = true
+		} else {
+			f.NeverAnswer[n] = true
+		}
+	case "hang-gpu":
+		n, err := strconv.Atoi(pid)
+		if err != nil || n < 0 || n >= MaxDevices {
+			return fmt.Errorf("set fault %q: want hang-gpu:N, from 0", name)
+		}
+		f.Hung[n] = true
 	default:
-		return fmt.Errorf("set fault %q: want suspend-noop, timeslice-ignored, lose-block or never-answer:PID", name)
+		return fmt.Errorf("set fault %q: want suspend-noop, timeslice-ignored, lose-block, own-clients, never-answer:PID, refuse:PID or hang-gpu:N", name)
 	}
 	return nil
+}
+
+// refused tells whether a fault rejects this change. The creator of the reply socket asks for it,
+// which may be another process than the file's.
+func (s *server) refused(p vdevice.Packet, reply int) bool {
+	if len(s.faults.Refuse) == 0 || p.Request != reqControl {
+		return false
+	}
+	a, ok := abi.Decode[abi.NVOS54](p.Arg)
+	if !ok || a.Cmd != abi.NVA06C_CTRL_CMD_SET_TIMESLICE && a.Cmd != abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+		return false
+	}
+	peer, err := unix.GetsockoptUcred(reply, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && s.faults.Refuse[int(peer.Pid)]
 }

@@ -163,8 +163,13 @@ static int change(uint32_t gpu_id, void (*apply)(struct kfd_wish *wish, const vo
   return result;
 }
 
-static void add_pause(struct kfd_wish *wish, const void *kinds) {
-  wish->paused |= *(const uint32_t *)kinds;
+struct pause {
+  uint32_t kinds, lease;
+};
+static void add_pause(struct kfd_wish *wish, const void *what) {
+  const struct pause *pause = what;
+  wish->paused |= pause->kinds;
+  wish->lease = pause->lease;
 }
 static void drop_pause(struct kfd_wish *wish, const void *kinds) {
   wish->paused &= ~*(const uint32_t *)kinds;
@@ -178,7 +183,9 @@ static void take_mask(struct kfd_wish *wish, const void *mask) {
   wish->mask_serial = ++serial;
 }
 
-int xsi_kfd_pause(uint32_t gpu_id, uint32_t kinds) { return change(gpu_id, add_pause, &kinds); }
+int xsi_kfd_pause(uint32_t gpu_id, uint32_t kinds, uint32_t lease) {
+  return change(gpu_id, add_pause, &(struct pause){kinds, lease});
+}
 int xsi_kfd_resume(uint32_t gpu_id, uint32_t kinds) { return change(gpu_id, drop_pause, &kinds); }
 
 int xsi_kfd_set_priority(uint32_t gpu_id, int32_t priority) {
@@ -193,11 +200,25 @@ int xsi_kfd_set_cu_mask(uint32_t gpu_id, const uint32_t *words, uint32_t bits) {
   return change(gpu_id, take_mask, &mask);
 }
 
-int xsi_kfd_recover(void) {
+// The daemon's wishes for the GPUs under a lease go, pauses and others; it repeats what it still wants.
+static int recover_lease(uint32_t number) {
+  int result = 0;
+  for (unsigned i = 0; i < table.wish_count; i++) {
+    struct kfd_wish *wish = &table.wishes[i];
+    if (wish->lease != number) continue;
+    uint32_t gpu_id = wish->gpu_id;
+    *wish = (struct kfd_wish){.gpu_id = gpu_id, .priority = -1, .lease = number};
+    int synced = sync_all(gpu_id);
+    if (synced < 0) result = synced;
+  }
+  return result;
+}
+
+int xsi_kfd_recover(const struct xsi_lease *lease) {
   int saved = errno;
   lock();
-  table.wish_count = 0;
-  int result = sync_all(0);
+  if (lease == NULL) table.wish_count = 0;
+  int result = lease == NULL ? sync_all(0) : recover_lease(lease->number);
   unlock();
   if (result < 0) xsi_log(XSI_WARN, "not every queue is restored: errno=%d", -result);
   errno = saved;

@@ -21,7 +21,7 @@ enum xsw_kfd_frame {
 
 /* A queue obeys only the process that made it, so the daemon's wish is carried out by the
  * client's helper thread. Orders are carried out in their order, at once, one at a time; each is
- * answered. A pause is obeyed only under a lease that still runs. */
+ * answered. A pause is obeyed only under a lease that still runs, and ends with that lease. */
 
 enum xsw_kfd_kind {
   XSW_KFD_QUEUE = 1, /* it is there, and is like this now */
@@ -68,7 +68,7 @@ struct xsw_order {
   uint32_t queues; /* enum xsw_order_queues, for pause and resume */
   int32_t priority;
   uint32_t mask_bits; /* a multiple of 32 */
-  uint32_t _rsv;
+  uint32_t lease;     /* of a pause: 1 + index of its lease; 0: the shared lease. Version 5 */
   uint32_t mask[XSW_KFD_MASK_WORDS];
 };
 

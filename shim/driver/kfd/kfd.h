@@ -12,6 +12,7 @@
 
 #include "abi.h"
 #include "core/base.h"
+#include "core/driver.h"
 
 enum xsi_kfd_kind { XSI_KFD_COMPUTE = 1, XSI_KFD_SDMA = 2, XSI_KFD_ALL = 3 };
 
@@ -39,14 +40,16 @@ unsigned xsi_kfd_list(struct xsi_kfd_queue *list, unsigned room);
  * Each returns the number of queues that are as wanted, or the first error as -errno. They call
  * the driver: with no lock held. ------------------------------------------------------ */
 
-int xsi_kfd_pause(uint32_t gpu_id, uint32_t kinds);
+/* Until resumed, or until the lease of that number ends; 0: the shared lease. */
+int xsi_kfd_pause(uint32_t gpu_id, uint32_t kinds, uint32_t lease);
 int xsi_kfd_resume(uint32_t gpu_id, uint32_t kinds);
 /* Priority of the driver, 0 to 15; -1: the application's own. */
 int xsi_kfd_set_priority(uint32_t gpu_id, int32_t priority);
 /* Compute units that compute queues may use, beside the application's own mask; bits 0: all. */
 int xsi_kfd_set_cu_mask(uint32_t gpu_id, const uint32_t *mask, uint32_t bits);
 
-/* Fail open: every queue as its application made it. 0, or -EAGAIN if one is not. */
-int xsi_kfd_recover(void);
+/* Fail open: every queue as its application made it, on the GPUs paused under a lease or (NULL) on
+ * all. 0, or -EAGAIN if one is not. */
+int xsi_kfd_recover(const struct xsi_lease *lease);
 
 #endif /* XSCHED_KFD_H */

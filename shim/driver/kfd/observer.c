@@ -17,9 +17,15 @@
 #include "core/wake.h"
 #include "table.h"
 
-struct kfd_table xsi_kfd_table = {
+static uint32_t gone[KFD_GONE];
+static struct kfd_wish wishes[KFD_GPUS];
+static struct kfd_queue queues[KFD_QUEUES];
+XSI_FORK_STATE struct kfd_table xsi_kfd_table = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .fd = -1,
+    .gone = gone,
+    .wishes = wishes,
+    .queues = queues,
 };
 #define table xsi_kfd_table
 

@@ -101,6 +101,8 @@ static size_t next_frame(void *room, int *fd) {
 static bool valid(const struct xsw_order *order) {
   switch (order->kind) {
   case XSW_ORDER_PAUSE:
+    if (order->lease > XSW_MAX_LEASES) return false;
+    __attribute__((fallthrough));
   case XSW_ORDER_RESUME: return order->queues != 0 && order->queues <= XSW_ORDER_BOTH;
   case XSW_ORDER_PRIORITY: return order->priority >= -1 && order->priority <= KFD_MAX_PRIORITY;
   case XSW_ORDER_CU_MASK: return order->mask_bits % 32 == 0 && order->mask_bits <= KFD_MAX_CU_BITS;
@@ -127,18 +129,13 @@ static bool pending(void) {
   return yes;
 }
 
-// A pause needs a valid lease, or nothing would end it. A lease that was recovered is not valid, whatever
-// its deadline says: the daemon counts that pause as undone. Priorities and masks need a heartbeat,
+// A pause needs a valid lease, or nothing would end it. Priorities and masks need a heartbeat,
 // because they are undone when it stops.
 static bool allowed(const struct xsw_order *order) {
   uint64_t now = xsi_now_ns();
   if (order->kind == XSW_ORDER_RESUME) return true;
   if (!xsi_page_joined() || xsi_gate_silent(now)) return false;
-  if (order->kind != XSW_ORDER_PAUSE) return true;
-  const struct xsw_header *header = xsi_header();
-  uint64_t deadline = __atomic_load_n(&header->lease_deadline_ns, __ATOMIC_ACQUIRE);
-  uint64_t recovered = __atomic_load_n(&header->recovered_epoch, __ATOMIC_RELAXED); // ours
-  return deadline != 0 && now <= deadline && xsi_liveness_epoch() > recovered;
+  return order->kind != XSW_ORDER_PAUSE || xsi_liveness_valid(order->lease, now);
 }
 
 static int carry_out(const struct xsw_order *order) {
@@ -148,7 +145,7 @@ static int carry_out(const struct xsw_order *order) {
   _Static_assert(XSW_KFD_MASK_WORDS == KFD_CU_WORDS, "mask");
   if (!allowed(order)) return -ESTALE;
   switch (order->kind) {
-  case XSW_ORDER_PAUSE: return xsi_kfd_pause(order->gpu_id, order->queues);
+  case XSW_ORDER_PAUSE: return xsi_kfd_pause(order->gpu_id, order->queues, order->lease);
   case XSW_ORDER_RESUME: return xsi_kfd_resume(order->gpu_id, order->queues);
   case XSW_ORDER_PRIORITY: return xsi_kfd_set_priority(order->gpu_id, order->priority);
   default: return xsi_kfd_set_cu_mask(order->gpu_id, order->mask, order->mask_bits);

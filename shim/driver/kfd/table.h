@@ -37,6 +37,7 @@ struct kfd_queue {
 struct kfd_wish {
   uint32_t gpu_id;
   uint32_t paused; /* kinds */
+  uint32_t lease;  /* number of the last pause's */
   int32_t priority;
   struct kfd_mask mask;
   uint64_t mask_serial;
@@ -46,20 +47,21 @@ struct kfd_table {
   pthread_mutex_t lock;
   uint32_t releases; /* futex: changes when a queue is no longer busy */
   uint32_t waiters;
-  int fd; /* our duplicate of the driver's file */
-  struct kfd_queue queues[KFD_QUEUES];
+  int fd;        /* our duplicate of the driver's file */
   unsigned used; /* queues[0 .. used) were used at least once */
-  struct kfd_wish wishes[KFD_GPUS];
   unsigned wish_count;
   /* changes that the daemon does not know yet */
-  bool listening;          /* there is one */
-  uint32_t due;            /* 1: something; read without the lock */
-  uint32_t overflowed;     /* 1: more ended than can be remembered */
-  uint32_t gone[KFD_GONE]; /* queues it knows that have ended */
+  bool listening;      /* there is one */
+  uint32_t due;        /* 1: something; read without the lock */
+  uint32_t overflowed; /* 1: more ended than can be remembered */
   unsigned gone_count;
   bool ordered, answered; /* an order waits to be carried out; its answer waits to be sent */
   struct xsw_order order;
   struct xsw_done answer;
+  /* Apart, so that the child of a fork copies none of their pages. */
+  uint32_t *const gone; /* queues it knows that have ended */
+  struct kfd_wish *const wishes;
+  struct kfd_queue *const queues;
 };
 extern struct kfd_table xsi_kfd_table;
 

@@ -13,7 +13,7 @@ enum { THREADS = 4 };
 static void test_pause(void) {
   uint32_t compute = create(GPU, 2, 0x1000), sdma = create(GPU, 1, 0x2000);
   uint32_t other = create(OTHER_GPU, 0, 0x3000);
-  CHECK(xsi_kfd_pause(GPU, XSI_KFD_COMPUTE) == 2);
+  CHECK(xsi_kfd_pause(GPU, XSI_KFD_COMPUTE, 0) == 2);
   CHECK(percentage(compute) == 0 && percentage(sdma) == 100 && percentage(other) == 100);
   CHECK(driver[compute].state.priority == 7);
 
@@ -28,7 +28,7 @@ static void test_pause(void) {
   own.percentage = 101;
   CHECK(ioctl(kfd, AMDKFD_IOC_UPDATE_QUEUE, &own) == -1 && errno == EINVAL);
 
-  CHECK(xsi_kfd_pause(GPU, XSI_KFD_SDMA) == 4 && percentage(sdma) == 0);
+  CHECK(xsi_kfd_pause(GPU, XSI_KFD_SDMA, 0) == 4 && percentage(sdma) == 0);
   CHECK(xsi_kfd_resume(GPU, XSI_KFD_COMPUTE) == 4);
   CHECK(percentage(compute) == 100 && percentage(late) == 100 && percentage(sdma) == 0);
   unsigned before = updates;
@@ -41,7 +41,7 @@ static void test_pause(void) {
 
   refuse_next(ETIME);
   CHECK(xsi_kfd_resume(GPU, XSI_KFD_SDMA) == -ETIME);
-  xsi_kfd_recover();
+  xsi_kfd_recover(NULL);
   for (uint32_t id = 0; id < 5; id++) {
     CHECK(percentage(id) == 100);
     destroy(id);
@@ -63,7 +63,7 @@ static void test_levers(void) {
   CHECK(driver[compute].mask == 0x00f0); // both
   call.bits = 31;
   CHECK(ioctl(kfd, AMDKFD_IOC_SET_CU_MASK, &call) == -1 && errno == EINVAL);
-  xsi_kfd_recover();
+  xsi_kfd_recover(NULL);
   CHECK(driver[compute].state.priority == 7 && driver[compute].mask == 0x00ff);
   uint32_t fresh = create(GPU, 2, 0x4000);
   CHECK(driver[fresh].mask_bits == 0);
@@ -75,13 +75,13 @@ static void test_levers(void) {
 
 static void test_fork(void) {
   uint32_t id = create(GPU, 2, 0x1000);
-  CHECK(xsi_kfd_pause(0, XSI_KFD_ALL) == 1);
+  CHECK(xsi_kfd_pause(0, XSI_KFD_ALL, 0) == 1);
   pid_t child = fork();
   if (child == 0) _exit(xsi_kfd_list(NULL, 0) == 0 && xsi_kfd_resume(0, XSI_KFD_ALL) == 0 ? 0 : 1);
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   CHECK(percentage(id) == 0); // the parent's pause is none of the child's
-  xsi_kfd_recover();
+  xsi_kfd_recover(NULL);
   CHECK(percentage(id) == 100);
   destroy(id);
 }
@@ -133,7 +133,7 @@ static void *churn(void *argument) {
 static void *toggle(void *argument) {
   (void)argument;
   while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
-    CHECK(xsi_kfd_pause(0, XSI_KFD_ALL) >= 0);
+    CHECK(xsi_kfd_pause(0, XSI_KFD_ALL, 0) >= 0);
     CHECK(xsi_kfd_resume(0, XSI_KFD_ALL) >= 0);
   }
   return NULL;

@@ -162,6 +162,48 @@ static void pauses_too_late(void) {
   test_heart_stop(d);
 }
 
+static int32_t pause_under(uint32_t gpu, uint32_t number) {
+  struct xsw_order o = new_order(XSW_ORDER_PAUSE, gpu);
+  o.lease = number;
+  return give(&o);
+}
+
+// Two GPUs, each with a lease: the end of one resumes that GPU alone.
+static void leases_are_independent(void) {
+  uint32_t other = create(OTHER_GPU, 0, 0x5000);
+  CHECK(read_event().id == other);
+  test_heart_start(d);
+  lease(5, 0);
+  EVENTUALLY(!xsi_gate_silent(xsi_now_ns()));
+  CHECK(pause_under(GPU, 1) == -ESTALE); // no such lease yet
+  test_lease(d, 0, 0x0100, 1, later());
+  test_lease(d, 1, 0x0200, 1, later());
+  CHECK(pause_under(GPU, 1) == 2 && pause_under(OTHER_GPU, 2) == 1);
+  struct xsw_order lever = new_order(XSW_ORDER_PRIORITY, OTHER_GPU);
+  lever.priority = 3;
+  CHECK(give(&lever) == 1);
+  CHECK(percentage(compute) == 0 && percentage(other) == 0);
+
+  test_lease(d, 0, 0x0100, 1, xsi_now_ns());
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[0]) == 1);
+  CHECK(percentage(compute) == 100 && percentage(other) == 0);
+  CHECK(driver[other].state.priority == 3 && field(&test_leases(d)->recovered_epochs[1]) == 0);
+  test_lease(d, 0, 0x0100, 1, later());
+  CHECK(pause_under(GPU, 1) == -ESTALE); // recovered: void, whatever the deadline says
+  test_lease(d, 0, 0x0100, 2, later());
+  CHECK(pause_under(GPU, 1) == 2 && percentage(compute) == 0);
+
+  refuse_next(ETIME); // repeated until it has worked
+  test_lease(d, 1, 0x0200, 1, xsi_now_ns());
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[1]) == 1);
+  CHECK(percentage(other) == 100 && driver[other].state.priority == 7 && percentage(compute) == 0);
+  test_lease(d, 1, 0x0200, 1, 0);
+  CHECK(order(XSW_ORDER_RESUME, GPU) == 2);
+  destroy(other);
+  CHECK(read_event().kind == XSW_KFD_GONE);
+  test_heart_stop(d);
+}
+
 static void goes_with_the_session(void) {
   test_heart_start(d);
   lease(6, later());
@@ -192,6 +234,7 @@ static void refuses_nonsense(void) {
                             new_order(XSW_ORDER_CU_MASK, GPU),
                             new_order(XSW_ORDER_CU_MASK, GPU),
                             new_order(XSW_ORDER_RESUME, GPU),
+                            new_order(XSW_ORDER_PAUSE, GPU),
                             new_order(XSW_ORDER_RESUME, GPU)};
   enum { BAD = sizeof bad / sizeof *bad };
   bad[2].queues = 0;
@@ -200,6 +243,7 @@ static void refuses_nonsense(void) {
   bad[5].mask_bits = 33;
   bad[6].mask_bits = 2048;
   bad[7].frame.version++;
+  bad[8].lease = XSW_MAX_LEASES + 1;
   for (uint64_t i = 0; i <= BAD; i++) {
     test_session_start(d, 10 + i);
     test_heart_start(d);
@@ -307,6 +351,7 @@ int main(void) {
   child_is_apart();
   fails_open();
   pauses_too_late();
+  leases_are_independent();
   goes_with_the_session();
   refuses_nonsense();
   ends_after_a_change();

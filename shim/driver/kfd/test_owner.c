@@ -70,7 +70,7 @@ int main(void) {
          list[0].ring_bytes == RING && list[0].kind == XSI_KFD_COMPUTE && list[0].gpu_id == 63420);
   EXPECT(list[1].kind == XSI_KFD_SDMA);
 
-  EXPECT(xsi_kfd_pause(0, XSI_KFD_COMPUTE) == 2);
+  EXPECT(xsi_kfd_pause(0, XSI_KFD_COMPUTE, 0) == 2);
   submit(0);
   HsaQueueResource late = create(ring(), HSA_QUEUE_COMPUTE);
   submit(2);
@@ -79,7 +79,7 @@ int main(void) {
          HSAKMT_STATUS_SUCCESS);
   usleep(50000);
   EXPECT(retired(0, 0) == 0 && retired(2, 0) == 0);
-  xsi_kfd_recover();
+  xsi_kfd_recover(NULL);
   EXPECT(retired(0, 1) == 1 && retired(2, 1) == 1);
   EXPECT(xsi_kfd_list(list, 8) == 3 && !list[0].paused && list[0].priority > 7);
 

@@ -67,6 +67,9 @@ struct rm_timeslice {
 };
 _Static_assert(sizeof(struct rm_timeslice) == 8, "timeslice parameters");
 
+/* From ctrl2080gpu.h: domain << 16 | bus << 8 | device. */
+#define NV2080_CTRL_CMD_GPU_GET_ID 0x20800142u
+
 /* From ctrl2080fifo.h. */
 #define NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS 0x2080110Bu
 #define RM_DISABLE_MAX_CHANNELS 64

@@ -6,16 +6,48 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/clock.h"
+#include "core/counters.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/real.h"
+#include "core/teardown.h"
 #include "rm.h"
 
 // Creating a context makes dozens of objects: tell of them together.
 enum { GATHER_NS = 2000000 };
 
+// A checkpoint is done by a thread of the driver's, which makes no call that is hooked. It frees memory
+// object by object, with pauses of up to 25 ms, and the root client last. A restore makes everything
+// within a few 100 ms.
+enum { FREES_NS = 100000000, RESTORES_NS = 1000000000 };
+
+static bool of_the_driver(void) { return xsi_thread.counters.hooked_calls == 0; }
+
+// Before the free: the memory must not go while another thread of ours reads it. A program that has no channels
+// yet has nothing that could be asked about: cuInit frees objects, too. Memory may go after the last channel.
+static void tears_down(void) {
+  uint64_t until = xsi_teardown_until();
+  if (!of_the_driver() || until == UINT64_MAX) return;
+  uint64_t now = xsi_now_ns(), least = now + FREES_NS;
+  if (until > now || xsi_rm_any_group()) // a restore frees objects, too: never shorter than it was
+    xsi_teardown_begin(now, until > least ? until : least);
+}
+
+// A channel says that the runtime is back, whoever made it. A root client does not: a checkpoint makes some and
+// frees them, and libraries that only watch the device make theirs at any time.
+static void restores(uint32_t object_class) {
+  uint64_t until = xsi_teardown_until();
+  if (until == 0) return;
+  uint64_t now = xsi_now_ns();
+  bool back =
+      until == UINT64_MAX ? object_class == KEPLER_CHANNEL_GROUP_A : until > now && of_the_driver();
+  if (back) xsi_teardown_set(now + RESTORES_NS);
+}
+
 static void on_alloc(int fd, const struct rm_alloc *call) {
   bool root = rm_is_root(call->object_class);
+  restores(call->object_class);
   if (!root && !rm_is_tracked(call->object_class)) return;
   xsi_rm_lock();
   if (root) {
@@ -37,9 +69,11 @@ static void on_alloc(int fd, const struct rm_alloc *call) {
 // thread's.
 static void on_free(const struct rm_free *call, uint64_t newest) {
   xsi_rm_lock();
-  if (xsi_rm_remove_client(call->object, newest) ||
-      xsi_rm_remove_object(call->root, call->object, newest))
-    xsi_rm_changed(0);
+  bool client = xsi_rm_remove_client(call->object, newest);
+  // A client without channels, of a library that only watches the device, survives a checkpoint.
+  if (client && of_the_driver() && xsi_teardown_until() > xsi_now_ns() && !xsi_rm_any_group())
+    xsi_teardown_set(UINT64_MAX);
+  if (client || xsi_rm_remove_object(call->root, call->object, newest)) xsi_rm_changed(0);
   xsi_rm_unlock();
 }
 
@@ -79,6 +113,7 @@ static int observe(int fd, unsigned long request, void *argument) {
   } call;
   uint64_t newest = 0;
   if ((uint32_t)request == NV_ESC_RM_FREE) {
+    tears_down();
     xsi_rm_lock();
     newest = xsi_rm_newest_serial();
     xsi_rm_unlock();

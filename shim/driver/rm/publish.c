@@ -51,39 +51,49 @@ void xsi_rm_tell(bool listening) {
   xsi_rm_unlock();
 }
 
-// ---- the driver's own timeslice -------------------------------------------------
+// ---- what only the driver knows ----------------------------------------------
 
 static struct rm_object *first_unasked(void) {
   struct rm_object *object;
   rm_for_each(object) {
-    if (!object->gone && object->object_class == KEPLER_CHANNEL_GROUP_A && !object->slice_asked)
-      return object;
+    if (object->gone) continue;
+    if (object->object_class == KEPLER_CHANNEL_GROUP_A && !object->slice_asked) return object;
+    if (object->object_class == NV20_SUBDEVICE_0 && !object->gpu_asked) return object;
   }
   return NULL;
 }
 
 // Until the daemon knows a group, only the application has set its timeslice: this one is restored.
+// The GPU of a subdevice tells which lease its channels depend on.
 void xsi_rm_learn(void) {
-  struct rm_object *group;
+  struct rm_object *object;
   xsi_rm_lock();
-  while ((group = first_unasked()) != NULL) {
-    struct rm_client *client = xsi_rm_find_client(group->client);
-    group->slice_asked = true;
+  while ((object = first_unasked()) != NULL) {
+    struct rm_client *client = xsi_rm_find_client(object->client);
+    bool group = object->object_class == KEPLER_CHANNEL_GROUP_A;
+    *(group ? &object->slice_asked : &object->gpu_asked) = true;
     if (client == NULL || client->fd < 0) continue;
-    uint32_t client_handle = group->client, handle = group->handle;
-    uint64_t serial = group->serial;
+    uint32_t client_handle = object->client, handle = object->handle;
+    uint64_t serial = object->serial;
     int fd = client->fd;
     client->users++;
     xsi_rm_unlock();
     struct rm_timeslice slice = {0};
-    int status =
-        xsi_rm_call(fd, client_handle, handle, NVA06C_CTRL_CMD_GET_TIMESLICE, &slice, sizeof slice);
+    uint32_t gpu_id = 0;
+    int status = group ? xsi_rm_call(fd, client_handle, handle, NVA06C_CTRL_CMD_GET_TIMESLICE,
+                                     &slice, sizeof slice)
+                       : xsi_rm_call(fd, client_handle, handle, NV2080_CTRL_CMD_GPU_GET_ID, &gpu_id,
+                                     sizeof gpu_id);
     xsi_rm_lock();
     xsi_rm_release_client(client);
-    group = xsi_rm_find_object(client_handle, handle);
-    if (status != 0 || group == NULL || group->serial != serial || group->slice_known) continue;
-    group->slice_known = true;
-    group->timeslice_us = slice.microseconds;
+    object = xsi_rm_find_object(client_handle, handle);
+    if (status != 0 || object == NULL || object->serial != serial) continue;
+    if (!group) {
+      object->gpu_id = gpu_id;
+    } else if (!object->slice_known) {
+      object->slice_known = true;
+      object->timeslice_us = slice.microseconds;
+    }
   }
   xsi_rm_unlock();
 }

@@ -14,14 +14,14 @@
 enum { LAST_TRIES = 3 }; // for the enable that follows a stop
 
 struct group_item {
-  uint32_t group;
+  uint32_t group, device;
   uint64_t timeslice_us;
 };
 
 // Copies of one client's handles; only the recovering thread uses them.
 static uint32_t channels[XSW_MAX_RM_OBJECTS], devices[XSW_MAX_RM_OBJECTS];
 static struct group_item groups[XSW_MAX_RM_OBJECTS];
-static struct subdevice_item { uint32_t device, subdevice; } subdevices[XSW_MAX_RM_OBJECTS];
+static struct subdevice_item { uint32_t device, subdevice, gpu_id; } subdevices[XSW_MAX_RM_OBJECTS];
 static unsigned channel_count, group_count, subdevice_count;
 
 int xsi_rm_call(int fd, uint32_t client, uint32_t object, uint32_t command, void *params,
@@ -37,18 +37,40 @@ int xsi_rm_call(int fd, uint32_t client, uint32_t object, uint32_t command, void
   return call.status == 0 ? 0 : (int)(call.status & INT32_MAX);
 }
 
+static uint32_t device_of(const struct rm_object *object) {
+  const struct rm_object *device = xsi_rm_ancestor(object, NV01_DEVICE_0);
+  return device == NULL ? 0 : device->handle;
+}
+
+static struct subdevice_item *find_subdevice(uint32_t device) {
+  for (unsigned i = 0; i < subdevice_count; i++)
+    if (subdevices[i].device == device) return &subdevices[i];
+  return NULL;
+}
+
 static void copy_object(const struct rm_object *object) {
   if (object->object_class == NV20_SUBDEVICE_0) {
-    for (unsigned i = 0; i < subdevice_count; i++)
-      if (subdevices[i].device == object->parent) return; // one name for it is enough
-    subdevices[subdevice_count++] = (struct subdevice_item){object->parent, object->handle};
+    struct subdevice_item *known = find_subdevice(object->parent); // one name for it is enough
+    if (known == NULL)
+      subdevices[subdevice_count++] =
+          (struct subdevice_item){object->parent, object->handle, object->gpu_id};
+    else if (known->gpu_id == 0)
+      known->gpu_id = object->gpu_id;
   } else if (object->object_class == KEPLER_CHANNEL_GROUP_A && object->slice_known) {
-    groups[group_count++] = (struct group_item){object->handle, object->timeslice_us};
+    groups[group_count++] =
+        (struct group_item){object->handle, device_of(object), object->timeslice_us};
   } else if (rm_is_channel(object->object_class)) {
-    const struct rm_object *device = xsi_rm_ancestor(object, NV01_DEVICE_0);
-    devices[channel_count] = device == NULL ? 0 : device->handle;
+    devices[channel_count] = device_of(object);
     channels[channel_count++] = object->handle;
   }
+}
+
+// Is it, or may it be, on the device of the lease?
+static bool concerned(const struct subdevice_item *item, const struct xsi_lease *lease) {
+  if (lease == NULL || item == NULL || item->gpu_id == 0) return true;
+  uint32_t bus_slot = (item->gpu_id & 0xff00) | (item->gpu_id & 0xff) << 3;
+  // The driver's number has 16 bits of the domain.
+  return item->gpu_id >> 16 == (lease->pci_domain & 0xffff) && bus_slot == lease->pci_bus_slot;
 }
 
 static void copy_client(uint32_t client) {
@@ -74,6 +96,9 @@ static int set_disabled(int fd, uint32_t client, uint32_t subdevice, const uint3
 static bool gone(int status) {
   return status == 0x23 || status == 0x31 || status == 0x33 || status == 0x39 || status == 0x57;
 }
+
+// Busy or timed out: the same call may work later.
+static bool transient(int status) { return status == 0x03 || status == 0x65; }
 
 static bool enable_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32_t *handles,
                          uint32_t count) {
@@ -105,9 +130,10 @@ static bool free_chunk(int fd, uint32_t client, uint32_t subdevice, const uint32
   return false;
 }
 
-static bool recover_client(int fd, uint32_t client) {
+static bool recover_client(int fd, uint32_t client, const struct xsi_lease *lease) {
   bool done = true;
   for (unsigned s = 0; s < subdevice_count; s++) {
+    if (!concerned(&subdevices[s], lease)) continue;
     uint32_t chunk[RM_DISABLE_MAX_CHANNELS], count = 0;
     for (unsigned i = 0; i < channel_count; i++) {
       // A channel whose device we missed can only belong to the client's one and only.
@@ -121,9 +147,11 @@ static bool recover_client(int fd, uint32_t client) {
     if (count > 0) done = free_chunk(fd, client, subdevices[s].subdevice, chunk, count) && done;
   }
   for (unsigned i = 0; i < group_count; i++) {
+    if (!concerned(find_subdevice(groups[i].device), lease)) continue;
     struct rm_timeslice slice = {groups[i].timeslice_us};
     int status = xsi_rm_call(fd, client, groups[i].group, NVA06C_CTRL_CMD_SET_TIMESLICE, &slice,
                              sizeof slice);
+    if (status < 0 || transient(status)) done = false;
     if (status != 0)
       xsi_log(XSI_WARN, "cannot restore timeslice client=%#x group=%#x status=%#x", client,
               groups[i].group, status);
@@ -131,7 +159,7 @@ static bool recover_client(int fd, uint32_t client) {
   return done;
 }
 
-int xsi_rm_recover(void) {
+int xsi_rm_recover(const struct xsi_lease *lease) {
   int saved = errno;
   bool done = true;
   // Never waits: a recovery under way does the same work.
@@ -148,7 +176,7 @@ int xsi_rm_recover(void) {
     }
     xsi_rm_unlock();
     if (!due) continue;
-    done = recover_client(fd, handle) && done; // the driver may take its time: no lock held
+    done = recover_client(fd, handle, lease) && done; // the driver may take its time: no lock held
     xsi_rm_lock();
     xsi_rm_release_client(client);
     xsi_rm_unlock();

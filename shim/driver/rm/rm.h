@@ -7,6 +7,7 @@
 
 #include "abi.h"
 #include "core/base.h"
+#include "core/driver.h"
 #include "frames.h"
 
 /* ---- table.c: all but the lock and reset with the rm lock held --------------------- */
@@ -30,6 +31,7 @@ struct rm_object {
   uint32_t client, parent, handle, object_class;
   uint64_t serial; /* tells a handle from its next use; 0: the place is free */
   uint64_t timeslice_us;
+  uint32_t gpu_id;       /* of a subdevice, by the driver; 0: not known */
   uint16_t newer, older; /* in the order of allocation: a parent before its children */
   uint16_t chain;        /* of one hash value, or of free places */
   uint16_t children;
@@ -38,20 +40,23 @@ struct rm_object {
   bool slice_asked; /* no need to ask the driver (again) */
   bool slice_own;   /* the application set it */
   bool slice_told;
+  bool gpu_asked; /* no need to ask the driver (again) */
 };
 
 struct rm_table {
   struct rm_client clients[XSW_MAX_RM_CLIENTS];
-  struct rm_object objects[XSW_MAX_RM_OBJECTS];
   uint16_t oldest, newest;
   bool listening;  /* a session is there to be told */
   bool overflowed; /* too much to tell: it has to start over */
   uint64_t due_ns, change_ns;
   uint32_t recovering; /* atomic; not a lock, so that a fork need not wait for the driver */
+  struct rm_object
+      *const objects; /* apart, so that the child of a fork copies none of their pages */
 };
 extern struct rm_table xsi_rm_table;
 
 struct rm_client *xsi_rm_find_client(uint32_t handle);
+bool xsi_rm_any_group(void); /* also without the lock */
 struct rm_object *xsi_rm_find_object(uint32_t client, uint32_t handle);
 /* 0, or -1 when there is no room. The first takes fd over. */
 int xsi_rm_add_client(uint32_t handle, int fd);
@@ -80,7 +85,8 @@ void xsi_rm_release_client(struct rm_client *client);
 void xsi_rm_tell(bool listening);
 uint64_t xsi_rm_due_ns(void);
 bool xsi_rm_overflowed(void);
-/* Asks the driver for the timeslice of groups that are about to be told; no lock held. */
+/* Asks the driver for the timeslice of groups that are about to be told, and for the GPU of
+ * subdevices; no lock held. */
 void xsi_rm_learn(void);
 size_t xsi_rm_next_frame(void *frame, int *fd);
 void xsi_rm_release(int fd); /* closes it if its client was freed meanwhile */
@@ -95,9 +101,9 @@ int xsi_rm_ioctl(int fd, unsigned long request, void *argument);
 
 /* ---- recover.c ------------------------------------------------------------------ */
 
-/* Enables every channel of this process and restores its groups' original timeslices. 0, or -EAGAIN if a
- * channel may still be stopped. */
-int xsi_rm_recover(void);
+/* Enables every channel of this process and restores its groups' original timeslices, on the device
+ * of a lease or (NULL) on all. 0, or -EAGAIN if a channel may still be stopped. */
+int xsi_rm_recover(const struct xsi_lease *lease);
 /* One RM_CONTROL on our duplicate: 0, -errno, or the driver's status (positive). */
 int xsi_rm_call(int fd, uint32_t client, uint32_t object, uint32_t command, void *params,
                 uint32_t bytes);

@@ -7,18 +7,22 @@
 #include <string.h>
 
 #include "core/fd.h"
+#include "core/teardown.h"
 #include "rm.h"
 
 enum { BUCKETS = 1024 };
 
-struct rm_table xsi_rm_table = {.oldest = RM_NONE, .newest = RM_NONE, .due_ns = UINT64_MAX};
+static struct rm_object all_objects[XSW_MAX_RM_OBJECTS];
+XSI_FORK_STATE struct rm_table xsi_rm_table = {
+    .objects = all_objects, .oldest = RM_NONE, .newest = RM_NONE, .due_ns = UINT64_MAX};
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 // Places are numbered from 1 here, so that zeroed memory is an empty table.
-static uint16_t buckets[BUCKETS];
-static uint16_t free_places;
-static uint16_t touched; // places [0 .. touched) were used at least once
-static uint32_t gone_objects;
+static XSI_FORK_STATE uint16_t buckets[BUCKETS];
+static XSI_FORK_STATE uint16_t free_places;
+static XSI_FORK_STATE uint16_t touched; // places [0 .. touched) were used at least once
+static XSI_FORK_STATE uint32_t gone_objects;
+static XSI_FORK_STATE uint32_t groups; // of channels, not gone; atomic
 static uint64_t last_serial;
 
 void xsi_rm_lock(void) { pthread_mutex_lock(&lock); }
@@ -127,6 +131,7 @@ int xsi_rm_add_object(uint32_t client, uint32_t parent, uint32_t handle, uint32_
   object->object_class = object_class;
   object->serial = ++last_serial;
   object->slice_told = true;
+  if (object_class == KEPLER_CHANNEL_GROUP_A) __atomic_fetch_add(&groups, 1, __ATOMIC_RELAXED);
   struct rm_object *above = xsi_rm_find_object(client, parent);
   if (above != NULL) above->children++;
   append(object);
@@ -141,6 +146,8 @@ static void drop(struct rm_object *object, bool tell) {
   unhash(object);
   if (parent != NULL && parent != object) parent->children--;
   object->doomed = false;
+  if (object->object_class == KEPLER_CHANNEL_GROUP_A)
+    __atomic_fetch_sub(&groups, 1, __ATOMIC_RELAXED);
   if (tell && object->told && xsi_rm_table.listening) {
     object->gone = true;
     gone_objects++;
@@ -217,6 +224,8 @@ int xsi_rm_add_client(uint32_t handle, int fd) {
   return 0;
 }
 
+bool xsi_rm_any_group(void) { return __atomic_load_n(&groups, __ATOMIC_RELAXED) != 0; }
+
 void xsi_rm_forget_client(struct rm_client *client) {
   client->gone = false;
   client->handle = 0;
@@ -261,19 +270,17 @@ void xsi_rm_release(int fd) {
 }
 
 void xsi_rm_reset(void) {
+  xsi_teardown_reset();
   for (unsigned i = 0; i < XSW_MAX_RM_CLIENTS; i++) {
     struct rm_client *client = &xsi_rm_table.clients[i];
     if (client->handle == 0 && client->users == 0) continue;
     xsi_fd_close(&client->fd);
     memset(client, 0, sizeof *client);
   }
-  // Clear only what was written: each page that is touched here is copied for the child.
-  if (touched != 0) {
-    memset(xsi_rm_table.objects, 0, touched * sizeof *xsi_rm_table.objects);
-    memset(buckets, 0, sizeof buckets);
-  }
+  // The objects stay as they are: taking a place clears it.
+  if (touched != 0) memset(buckets, 0, sizeof buckets);
   free_places = touched = 0;
-  gone_objects = 0;
+  gone_objects = groups = 0;
   xsi_rm_table.oldest = xsi_rm_table.newest = RM_NONE;
   xsi_rm_table.listening = xsi_rm_table.overflowed = false;
   xsi_rm_table.due_ns = UINT64_MAX;

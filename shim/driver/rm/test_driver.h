@@ -25,6 +25,8 @@ static struct test_driver {
   uint64_t slice_us;         /* what GET_TIMESLICE answers */
   uint32_t next_handle;      /* given where the caller leaves the choice */
   uint32_t refuse_channel;   /* FIFO_DISABLE_CHANNELS naming it fails */
+  uint32_t gpu_status;       /* of GPU_GET_ID */
+  uint32_t slice_status;     /* of SET_TIMESLICE */
   uint32_t status;           /* of everything, for tests of failure */
   int error;                 /* ioctl itself fails */
   void (*during_free)(void); /* what "another thread" does before a free has returned */
@@ -48,6 +50,13 @@ static uint32_t test_driver_control(int fd, struct rm_control *call) {
   }
   if (call->command == NVA06C_CTRL_CMD_GET_TIMESLICE)
     *(uint64_t *)(uintptr_t)call->params = test_knob(slice_us);
+  if (call->command == NVA06C_CTRL_CMD_SET_TIMESLICE && status == 0)
+    status = test_knob(slice_status);
+  if (call->command == NV2080_CTRL_CMD_GPU_GET_ID) { /* subdevice 0x11: bus 0x11, device 1 */
+    uint32_t id = (call->object & 0xff) << 8 | (call->object == 0x21 ? 0 : 1);
+    *(uint32_t *)(uintptr_t)call->params = id;
+    if (status == 0) status = test_knob(gpu_status);
+  }
   if (call->command == NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS && test_knob(refuse_channel) != 0) {
     const struct rm_disable_channels *params = (const void *)(uintptr_t)call->params;
     for (uint32_t i = 0; i < params->count; i++)

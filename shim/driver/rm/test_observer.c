@@ -2,6 +2,9 @@
 //
 // The RM observer over a stand-in driver: what it notes, what it tells the daemon, what it undoes.
 
+#include "core/clock.h"
+#include "core/counters.h"
+#include "core/teardown.h"
 #include "test_driver.h"
 
 static struct test_daemon daemon_;
@@ -202,7 +205,7 @@ static void *churn(void *argument) {
     for (uint32_t c = 10; c < 20; c++)
       test_alloc(fd, client, 3, c, 0xC86F);
     if (argument != NULL) test_free(fd, client, 3);
-    xsi_rm_recover();
+    xsi_rm_recover(NULL);
     test_free(fd, client, client);
   }
   close(fd);
@@ -252,6 +255,87 @@ static void cancelled_thread(void) {
   test_session_end(d);
 }
 
+static void *stop_asking(void *unused) {
+  test_sleep_ms(1);
+  xsi_teardown_asked();
+  return unused;
+}
+
+// The driver's thread waits for the question of another thread, but not for ever.
+static void question_under_way(void) {
+  xsi_teardown_reset();
+  uint32_t client = make_context(0x5c000000);
+  pthread_t thread;
+  CHECK(xsi_teardown_ask());
+  uint64_t start = xsi_now_ns();
+  pthread_create(&thread, NULL, stop_asking, NULL);
+  errno = 55;
+  test_free(device, client, 0x5c000003);
+  CHECK(xsi_now_ns() - start >= 1000000 && errno == 55);
+  pthread_join(thread, NULL);
+  CHECK(!xsi_teardown_ask());
+  xsi_teardown_set(0);
+  CHECK(xsi_teardown_ask());
+  test_free(device, client, 0x5c000003); // by a thread that was cancelled in its question
+  CHECK(!xsi_teardown_ask());
+  xsi_teardown_reset();
+  test_free(device, client, client);
+  xsi_teardown_reset();
+}
+
+// A thread of the driver's takes everything away and brings it back, as for a checkpoint.
+static void checkpoint(void) {
+  xsi_teardown_set(0);
+  uint32_t probe = test_alloc(device, 0, 0, 0, 0x41); // as cuInit does, before there are channels
+  test_free(device, probe, probe);
+  CHECK(xsi_teardown_until() == 0);
+  uint32_t client = make_context(0x5c000000);
+  CHECK(xsi_teardown_until() == 0);
+  xsi_thread.counters.hooked_calls = 1; // an application's thread frees what it likes
+  test_free(device, client, 0x5c000003);
+  CHECK(xsi_teardown_until() == 0);
+  xsi_thread.counters.hooked_calls = 0;
+  uint64_t now = xsi_now_ns();
+  test_free(device, client, 0x5c000003);
+  CHECK(xsi_teardown_until() > now && xsi_teardown_until() != UINT64_MAX);
+  uint32_t monitor = test_alloc(device, 0, 0, 0, 0x41); // of a library that only watches the device
+  uint32_t other = make_context(0x5d000000);
+  test_free(device, client, client);
+  CHECK(xsi_teardown_until() != UINT64_MAX); // some memory may still be there
+  test_free(device, other, 0x5d000004);
+  test_free(device, other, 0x5d000008);
+  uint64_t until = xsi_teardown_until();
+  test_free(device, other, 0x5d000003);
+  CHECK(xsi_teardown_until() >= until); // not shorter than a restore needs
+  bool longer = false;
+  for (int i = 0; i < 20 && !longer; i++) { // memory after the last channel
+    until = xsi_now_ns() + 50000000;
+    xsi_teardown_set(until);
+    test_free(device, other, 0x5d000003);
+    longer = xsi_teardown_until() > until && xsi_teardown_until() != UINT64_MAX;
+  }
+  CHECK(longer);
+  test_free(device, other, other);
+  CHECK(xsi_teardown_until() == UINT64_MAX);
+  test_free(device, monitor, monitor);
+  monitor = test_alloc(device, 0, 0, 0, 0x41);
+  CHECK(xsi_teardown_until() == UINT64_MAX); // and it may come and go meanwhile
+  test_free(device, monitor, monitor);
+  now = xsi_now_ns();
+  client = make_context(0x5c000000);
+  CHECK(xsi_teardown_until() > now && xsi_teardown_until() != UINT64_MAX);
+  xsi_teardown_set(UINT64_MAX); // the program's own thread begins anew
+  xsi_thread.counters.hooked_calls = 1;
+  other = make_context(0x5d000000);
+  CHECK(xsi_teardown_until() > now && xsi_teardown_until() != UINT64_MAX);
+  test_free(device, other, other);
+  until = xsi_teardown_until();
+  test_free(device, client, client);
+  CHECK(xsi_teardown_until() == until);
+  xsi_thread.counters.hooked_calls = 0;
+  xsi_teardown_set(0);
+}
+
 int main(void) {
   test_daemon_place(d);
   xsi_options_init(); // the constructor ran before the socket was named
@@ -268,6 +352,8 @@ int main(void) {
   unread_socket();
   threads_at_once();
   cancelled_thread();
+  question_under_way();
+  checkpoint();
   test_daemon_remove(d);
   puts("ok observer");
   return 0;

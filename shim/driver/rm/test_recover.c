@@ -21,12 +21,20 @@ static unsigned counted(void) {
   return count;
 }
 
+static uint64_t field(const uint64_t *where) { return __atomic_load_n(where, __ATOMIC_ACQUIRE); }
+
+static void forget_calls(void) {
+  pthread_mutex_lock(&test_driver.lock);
+  test_driver.count = 0;
+  pthread_mutex_unlock(&test_driver.lock);
+}
+
 static unsigned recover(void) {
   pthread_mutex_lock(&test_driver.lock);
   test_driver.count = 0;
   pthread_mutex_unlock(&test_driver.lock);
   errno = 66;
-  xsi_rm_recover();
+  xsi_rm_recover(NULL);
   CHECK(errno == 66);
   return test_driver.count;
 }
@@ -109,16 +117,21 @@ static void undoes_exactly(void) {
 
   test_turn(error, EIO); // the driver is gone: every call fails, nobody minds
   recover();
-  CHECK(xsi_rm_recover() == -EAGAIN);
+  CHECK(xsi_rm_recover(NULL) == -EAGAIN);
   test_turn(error, 0);
   test_turn(status, 0x65);
   recover();
   for (unsigned i = 0; i < counted(); i++) // no stop where enabling does not work
     CHECK(test_driver.controls[i].call.command != 0x2080110B ||
           test_driver.controls[i].params[0] == 0);
-  CHECK(xsi_rm_recover() == -EAGAIN);
+  CHECK(xsi_rm_recover(NULL) == -EAGAIN);
   test_turn(status, 0);
-  CHECK(xsi_rm_recover() == 0);
+  CHECK(xsi_rm_recover(NULL) == 0);
+  test_turn(slice_status, 0x3); // a tiny timeslice must not stay: tried again
+  CHECK(xsi_rm_recover(NULL) == -EAGAIN);
+  test_turn(slice_status, 0x1b); // refused for good: trying again would only disturb the program
+  CHECK(xsi_rm_recover(NULL) == 0);
+  test_turn(slice_status, 0);
   recover();
   CHECK(word(&test_driver.controls[0], 0) == 0);
 
@@ -131,6 +144,55 @@ static void undoes_exactly(void) {
   CHECK(test_driver.count == ALL);
   test_free(device, client, client);
   CHECK(recover() == 0);
+}
+
+// One device's lease ended: only what is there is undone, and what may be there.
+static void undoes_one_device(void) {
+  test_turn(slice_us, 2048);
+  uint32_t client = make_client();
+  test_session_start(d, 6);
+  test_heart_start(d);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  forget_calls();
+  // The GPU of device 0x20. The driver's number of it has no room for the whole domain.
+  __atomic_store_n(&test_leases(d)->entries[3].pci_domain, 0x10000, __ATOMIC_RELAXED);
+  test_lease(d, 3, 0x2100, 4, xsi_now_ns());
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[3]) == 4);
+  CHECK(counted() == CALLS + 1);
+  check_freed(&test_driver.controls[0], client, 0x21, 0x200, 2);
+  check_slice(&test_driver.controls[CALLS], client, 0x23, 2048);
+
+  test_lease(d, 3, 0x2100, 4, 0);
+  forget_calls();
+  test_turn(status, 0x3); // the driver refuses: said not to be recovered, and tried again
+  test_lease(d, 7, 0x1108, 1, xsi_now_ns());
+  EVENTUALLY(counted() >= 2 * 70);
+  CHECK(field(&test_leases(d)->recovered_epochs[7]) == 0);
+  test_turn(status, 0);
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[7]) == 1);
+  CHECK(field(&test_leases(d)->recovered_epochs[3]) == 4);
+  for (unsigned i = 0; i < counted(); i++)
+    CHECK(test_driver.controls[i].call.object != 0x21 &&
+          test_driver.controls[i].call.object != 0x23);
+
+  // A device whose GPU the driver does not tell counts as any.
+  test_turn(gpu_status, 0x56);
+  test_alloc(device, client, client, 0x30, NV01_DEVICE_0);
+  test_alloc(device, client, 0x30, 0x31, NV20_SUBDEVICE_0);
+  test_alloc(device, client, 0x30, 0x300, 0xC86F);
+  EVENTUALLY(xsi_rm_due_ns() == UINT64_MAX);
+  test_sleep_ms(20);
+  test_turn(gpu_status, 0);
+  test_lease(d, 7, 0x1108, 1, 0);
+  forget_calls();
+  test_lease(d, 3, 0x2100, 5, xsi_now_ns());
+  EVENTUALLY(field(&test_leases(d)->recovered_epochs[3]) == 5);
+  CHECK(counted() == 2 * CALLS + 1);
+  check_freed(&test_driver.controls[0], client, 0x21, 0x200, 2);
+  check_freed(&test_driver.controls[CALLS], client, 0x31, 0x300, 1);
+  test_heart_stop(d);
+  test_session_end(d);
+  test_free(device, client, client);
 }
 
 static void silence_undoes(void) {
@@ -146,12 +208,6 @@ static void silence_undoes(void) {
   EVENTUALLY(counted() >= ALL);
   test_session_end(d);
   test_free(device, client, client);
-}
-
-static void forget_calls(void) {
-  pthread_mutex_lock(&test_driver.lock);
-  test_driver.count = 0;
-  pthread_mutex_unlock(&test_driver.lock);
 }
 
 // A recovery that did not work is not said to be one, and is tried again.
@@ -217,6 +273,7 @@ int main(void) {
   device = open("/dev/null", O_RDWR | O_CLOEXEC);
   test_daemon_listen(d);
   undoes_exactly();
+  undoes_one_device();
   silence_undoes();
   failure_is_no_recovery();
   test_daemon_remove(d);

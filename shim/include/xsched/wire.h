@@ -7,6 +7,27 @@
  * enum blocks, and structs of u32/u64/i32/char fields and arrays. Padding is explicit, named _rsv.
  *
  * Every field has exactly one writer, the daemon or the client; "once" means before sharing.
+ *
+ * Versions. A daemon of version N serves libraries of version N and N-1, and the reverse:
+ *
+ *   - HELLO states the library's version. The daemon answers in that version: WELCOME, the page's
+ *     header and every later frame. A frame of another version ends the session.
+ *   - A daemon of version N-1 refuses HELLO of version N and states its own version in REFUSED. The
+ *     library then repeats HELLO with N-1. It starts with N again on each new connection.
+ *   - Any other version is refused. Both sides run natively meanwhile, and the library tries again.
+ *
+ * A version may change, relative to the one before it:
+ *
+ *   - Reserved fields and the unused end of the header area (zero in older versions) get a meaning.
+ *     Zero must mean what the older version does.
+ *   - New frame types, enum values and bits. The sender uses them only in sessions of a version that
+ *     has them.
+ *   - struct xsw_hint grows at its end. XSW_HINT_BYTES_N and XSW_HINT_ALL_N keep the size and the
+ *     bits of version N; both sides convert HELLO and HINT.
+ *
+ * Nothing else may change: no field moves, no value changes its meaning, no other frame changes its
+ * size. struct xsw_frame and struct xsw_refused never change. internal/wire/testdata/layout-N.txt
+ * records each version; a test compares it with this header and with its predecessor.
  */
 #ifndef XSCHED_WIRE_H
 #define XSCHED_WIRE_H
@@ -15,7 +36,8 @@
 
 /* ---- limits ------------------------------------------------------------ */
 
-#define XSW_VERSION 4              /* increment on any change below */
+#define XSW_VERSION 5              /* increment on any change below */
+#define XSW_VERSION_MIN 4          /* the previous release; both sides still speak it */
 #define XSW_PAGE_MAGIC 0x58534348  /* "XSCH": first word of the shared page */
 #define XSW_FRAME_MAGIC 0x58534652 /* "XSFR": first word of every frame */
 #define XSW_MAX_QUEUES 1024        /* per process: contexts, or streams on request */
@@ -36,6 +58,10 @@
 #define XSW_REQUEST_NAME_BYTES 48
 #define XSW_REQUEST_NAMES_BYTES 768
 #define XSW_REQUEST_RING 64      /* finished requests kept for the daemon */
+#define XSW_LEASES_OFFSET 3392   /* struct xsw_leases in the page's header area; version 5 */
+#define XSW_MAX_LEASES 16        /* devices of one process with a lease of their own */
+#define XSW_HINT_BYTES_4 192     /* size of struct xsw_hint in version 4 */
+#define XSW_HINT_ALL_4 8191      /* XSW_HINT_ALL in version 4 */
 #define XSW_QUEUE_ALL 0xffffffff /* hint for the whole process */
 #define XSW_PRIORITY_MIN (-256)  /* -256: never run */
 #define XSW_PRIORITY_MAX 255
@@ -63,16 +89,18 @@ struct xsw_header {
   uint64_t heartbeat_limit_ns;
   uint64_t _rsv0[4];
 
-  /* line 1: liveness and lease, daemon */
+  /* line 1: liveness and shared lease, daemon. The shared lease covers the devices that have no
+   * entry in struct xsw_leases: all of them in version 4, those beyond XSW_MAX_LEASES since. */
   uint64_t heartbeat_ns;      /* written by the engine loop itself */
   uint64_t lease_epoch;       /* identifies the newest suspension; 0: none yet */
   uint64_t lease_deadline_ns; /* 0: nothing suspended; the client resumes after this time */
   uint64_t _rsv1[5];
 
-  /* line 2: recovery from an expired lease, client */
-  uint64_t recovered_epoch; /* every suspension up to this lease is undone */
-  uint64_t recoveries;      /* number of recoveries */
-  uint64_t _rsv2[6];
+  /* line 2: recovery of the whole process, from silence or the shared lease's end; client */
+  uint64_t recovered_epoch;  /* every suspension up to this lease is undone */
+  uint64_t recoveries;       /* number of recoveries */
+  uint64_t lease_recoveries; /* number of recoveries of single devices; version 5 */
+  uint64_t _rsv2[5];
 
   /* line 3: counters, client; published on idle changes, helper ticks and exit */
   uint64_t hooked_calls; /* every intercepted driver call */
@@ -82,7 +110,7 @@ struct xsw_header {
   uint64_t captured;     /* launches into a capturing stream, which are not work */
   uint64_t gate_waits;   /* launches held at the gate */
   uint64_t gate_wait_ns; /* total hold time */
-  uint64_t unhooked;     /* known entry points looked up by name that could not be hooked */
+  uint64_t unhooked;     /* names of submitting entry points looked up that are not hooked */
 
   uint64_t queue_count; /* queues[0 .. queue_count) were used at least once */
   uint64_t _rsv3[7];
@@ -108,21 +136,53 @@ struct xsw_requests {
   struct xsw_request ring[XSW_REQUEST_RING]; /* by (sequence - 1) % XSW_REQUEST_RING */
 };
 
+/* The lease of one device. The daemon assigns the device once, before the first epoch. */
+struct xsw_lease {
+  uint64_t epoch;        /* identifies the newest suspension; 0: none yet */
+  uint64_t deadline_ns;  /* 0: nothing suspended; the client resumes the device after this time */
+  uint32_t pci_domain;   /* as in struct xsw_queue */
+  uint32_t pci_bus_slot; /* as in struct xsw_queue */
+  uint64_t _rsv;
+};
+
+/* At XSW_LEASES_OFFSET, since version 5: leases of single devices. One device's hold neither extends
+ * nor ends another's. */
+struct xsw_leases {
+  struct xsw_lease entries[XSW_MAX_LEASES];  /* daemon */
+  uint64_t recovered_epochs[XSW_MAX_LEASES]; /* client: suspensions up to this epoch are undone */
+};
+
 enum xsw_queue_kind {
   XSW_QUEUE_CONTEXT = 0, /* all streams of a context without their own queue */
   XSW_QUEUE_STREAM = 1,  /* one stream; only Lv1 can control it individually */
 };
 
+/* What the daemon asks the client to report about a queue; version 5. */
+enum xsw_tell {
+  XSW_TELL_PROGRESS = 1, /* store launches on every launch */
+  XSW_TELL_WAIT = 2,     /* ring the doorbell when waits increases */
+  XSW_TELL_LAUNCH = 4,   /* with XSW_TELL_PROGRESS: ring the doorbell after every launch */
+};
+
 /* One schedulable queue: a context on a device, or a stream on request. */
 struct xsw_queue {
-  /* line 0: daemon */
+  /* line 0: daemon, up to tell. Every launch reads it. */
   uint32_t gate;      /* enum xsw_gate; also the futex word a held launcher waits on */
   uint32_t in_flight; /* limit on launches in flight at Lv1; 0: none */
   uint32_t batch;     /* launches between two of our events under a limit */
   uint32_t quiet;     /* 1: no decision depends on this queue, so the client rings no doorbell. The
                          client writes transitions, then reads quiet; the daemon does the reverse.
                          Both are sequentially consistent, so no change is missed */
-  uint32_t _rsv0[12];
+  uint32_t tell;      /* enum xsw_tell; version 5 */
+  uint32_t _rsv0;
+  /* line 0: client, since version 5; version 4 leaves zeros, which mean unknown. Line 1 is full. */
+  uint64_t launches; /* kernels and graphs launched; no copies, no memsets. Exact when the queue is
+                        idle. While it is busy: current with XSW_TELL_PROGRESS, an estimate if
+                        several threads launch, else the value of the last idle transition */
+  uint64_t waits;    /* times fed_ns was set: a thread began to wait after submitting. Not
+                        maintained while the queue is quiet */
+  uint64_t copies;   /* copies and memsets submitted, published with submitted */
+  uint64_t _rsv1[2];
 
   /* line 1: client */
   uint64_t transitions;  /* changes between idle and busy: odd = busy. One word, so that one read
@@ -215,11 +275,15 @@ struct xsw_refused {
 _Static_assert(sizeof(struct xsw_header) == 5 * 64, "header is five cache lines");
 _Static_assert(sizeof(struct xsw_header) <= XSW_REQUESTS_OFFSET, "header ends before the requests");
 _Static_assert(sizeof(struct xsw_requests) <= XSW_HEADER_BYTES - XSW_REQUESTS_OFFSET, "requests");
+_Static_assert(sizeof(struct xsw_requests) + XSW_REQUESTS_OFFSET <= XSW_LEASES_OFFSET, "leases");
+_Static_assert(sizeof(struct xsw_leases) <= XSW_HEADER_BYTES - XSW_LEASES_OFFSET, "leases");
+_Static_assert(sizeof(struct xsw_hint) >= XSW_HINT_BYTES_4, "a hint only grows");
 _Static_assert(XSW_REQUEST_NAMES_BYTES == XSW_REQUEST_NAMES * XSW_REQUEST_NAME_BYTES, "names");
 _Static_assert(sizeof(struct xsw_hint) % 8 == 0, "a hint can be nested");
 _Static_assert(sizeof(struct xsw_queue) == XSW_QUEUE_BYTES, "a queue is two cache lines");
 _Static_assert(XSW_PAGE_BYTES == XSW_HEADER_BYTES + XSW_MAX_QUEUES * XSW_QUEUE_BYTES, "page size");
 _Static_assert(sizeof(struct xsw_frame) == 16, "frame header never changes");
+_Static_assert(sizeof(struct xsw_refused) == 216, "REFUSED never changes");
 _Static_assert(sizeof(struct xsw_hello) <= XSW_FRAME_MAX_BYTES, "hello fits a packet");
 
 #endif /* XSCHED_WIRE_H */

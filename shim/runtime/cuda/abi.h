@@ -14,10 +14,12 @@ typedef int CUdevice;
 typedef int CUdevice_v1;
 typedef unsigned CUdeviceptr_v1;
 typedef unsigned long long CUdeviceptr_v2;
+typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 typedef int CUstreamCaptureMode;
 typedef int CUstreamCaptureStatus;
 typedef int CUdriverProcAddressQueryResult;
+typedef int CUpointer_attribute;
 
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
@@ -28,19 +30,50 @@ typedef struct CUarray_st *CUarray;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraphicsResource_st *CUgraphicsResource;
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef void (*CUhostFn)(void *);
+typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
+typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1;
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1;
 typedef struct CUDA_MEMCPY2D_v1 CUDA_MEMCPY2D_v1;
-typedef struct CUDA_MEMCPY2D_v2 CUDA_MEMCPY2D_v2;
 typedef struct CUDA_MEMCPY3D_v1 CUDA_MEMCPY3D_v1;
-typedef struct CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D_v2;
-typedef struct CUDA_MEMCPY3D_PEER_v1 CUDA_MEMCPY3D_PEER_v1;
 typedef struct CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP_v1;
 typedef struct CUmemcpyAttributes_v1 CUmemcpyAttributes_v1;
 typedef struct CUmemDecompressParams CUmemDecompressParams;
 typedef struct CUgraphEdgeData CUgraphEdgeData;
 typedef struct CUexecAffinityParam CUexecAffinityParam;
 typedef struct CUctxCreateParams CUctxCreateParams;
+
+/* One side of a copy: kind of memory, then its address. Longer; the strides follow. */
+struct xsi_cu_side {
+  int type;
+  const void *host;
+  CUdeviceptr_v2 device;
+};
+typedef struct CUDA_MEMCPY2D_v2 {
+  size_t source_at[2];
+  struct xsi_cu_side source;
+  void *source_array;
+  size_t source_pitch, to_at[2];
+  struct xsi_cu_side to;
+} CUDA_MEMCPY2D_v2;
+typedef struct CUDA_MEMCPY3D_v2 {
+  size_t source_at[4];
+  struct xsi_cu_side source;
+  void *source_array, *source_context;
+  size_t source_pitch, source_height, to_at[4];
+  struct xsi_cu_side to;
+} CUDA_MEMCPY3D_v2;
+typedef CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D_PEER_v1; /* with a context, which is reserved in the other */
+
+/* An array of these is passed: the size matters. */
+typedef union CUstreamBatchMemOpParams_v1 {
+  int operation;
+  uint64_t pad[6];
+} CUstreamBatchMemOpParams_v1;
 
 /* Passed by value: its size and classes of registers matter. */
 typedef struct CUmemLocation_v1 {

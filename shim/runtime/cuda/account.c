@@ -10,7 +10,10 @@ int xsi_cu_state = XSI_CU_FRESH;
 
 bool xsi_cu_start(void) {
   xsi_runtime_init();
-  if (!xsi_options.disabled) xsi_work_start(&xsi_cu_platform);
+  if (!xsi_options.disabled) {
+    xsi_runtime_bind_all(&xsi_cu_runtime);
+    xsi_work_start(&xsi_cu_platform);
+  }
   int state = xsi_options.disabled ? XSI_CU_DISABLED : XSI_CU_ACTIVE;
   __atomic_store_n(&xsi_cu_state, state, __ATOMIC_RELEASE);
   return state == XSI_CU_ACTIVE;
@@ -41,6 +44,41 @@ struct xsi_call xsi_cu_begin(uintptr_t stream) {
   return xsi_cu_begin_launch((CUstream)stream);
 }
 
+// The driver knows device memory and pinned memory. What it does not know is pageable.
+static bool ask_pointer(CUdeviceptr_v2 address, bool pinned_too) {
+  int type = 0;
+  CUresult result =
+      xsi_cu_call_real(cuPointerGetAttribute, &type, XSI_CU_POINTER_MEMORY_TYPE, address);
+  return result == XSI_CU_INVALID_VALUE ||
+         (pinned_too && result == XSI_CU_SUCCESS && type == XSI_CU_MEMORY_HOST);
+}
+bool xsi_cu_pageable(CUdeviceptr_v2 address) { return ask_pointer(address, false); }
+bool xsi_cu_host(CUdeviceptr_v2 address) { return ask_pointer(address, true); }
+
+bool xsi_cu_waits_side(const struct xsi_cu_side *to, bool synchronous) {
+  if (to->type == XSI_CU_MEMORY_HOST) return synchronous || xsi_cu_pageable((uintptr_t)to->host);
+  return to->type == XSI_CU_MEMORY_UNIFIED && ask_pointer(to->device, synchronous);
+}
+
+// The first few tell: a batch of copies goes one way, mostly.
+bool xsi_cu_waits_list(const CUdeviceptr_v2 *to, size_t count) {
+  for (size_t i = 0; to && i < count && i < 4; i++)
+    if (xsi_cu_pageable(to[i])) return true;
+  return false;
+}
+
+bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *operations) {
+  for (unsigned i = 0; operations && i < count && i < 256; i++)
+    if (operations[i].operation == XSI_CU_OP_WAIT_32 ||
+        operations[i].operation == XSI_CU_OP_WAIT_64)
+      return true;
+  return false;
+}
+
+static bool over(uintptr_t stream) {
+  return xsi_cu_call_real(cuStreamQuery, (CUstream)stream) == XSI_CU_SUCCESS;
+}
+
 static bool enter(void) { return xsi_cu_enter(); }
 static struct xsi_work_stream *work(uintptr_t stream) { return xsi_cu_work((CUstream)stream); }
 
@@ -50,4 +88,6 @@ const struct xsi_account xsi_cu_account = {
     .work = work, // without a context there is none, and nothing to account for
     .is_capturing = is_capturing,
     .still_capturing = is_capturing, // the driver keeps no last error
+    .over = over,
+    .not_ready = XSI_CU_NOT_READY,
 };

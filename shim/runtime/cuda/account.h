@@ -81,6 +81,23 @@ XSI_INLINE struct xsi_call xsi_cu_begin_launch(CUstream stream) {
   return call;
 }
 
+/* ---- may this copy wait? What it waited for is asked afterwards --------------------- */
+
+/* An asynchronous copy may wait if it goes to pageable host memory, a synchronous one if it goes to any. */
+bool xsi_cu_pageable(CUdeviceptr_v2 address);
+bool xsi_cu_host(CUdeviceptr_v2 address);
+#define xsi_cu_waits_to(to) xsi_cu_pageable((CUdeviceptr_v2)(uintptr_t)(to))
+#define xsi_cu_waits_host(to) xsi_cu_host(to)
+#define xsi_cu_waits_2d(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, false))
+#define xsi_cu_waits_3d(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, false))
+#define xsi_cu_waits_2dhost(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, true))
+#define xsi_cu_waits_3dhost(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, true))
+bool xsi_cu_waits_side(const struct xsi_cu_side *to, bool synchronous);
+/* From the host. The driver takes up to 64 KB along with the command and returns. */
+static inline bool xsi_cu_waits_size(size_t bytes) { return bytes > 65536; }
+bool xsi_cu_waits_list(const CUdeviceptr_v2 *to, size_t count);
+bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *operations);
+
 CUresult xsi_cu_stream_created(CUresult result, CUstream *stream);
 void xsi_cu_stream_destroying(CUstream stream);
 

@@ -7,6 +7,7 @@
 
 enum xsi_cu_constants {
   XSI_CU_SUCCESS = 0,
+  XSI_CU_INVALID_VALUE = 1,
   XSI_CU_DEINITIALIZED = 4,
   XSI_CU_INVALID_CONTEXT = 201,
   XSI_CU_NOT_FOUND = 500,
@@ -18,6 +19,11 @@ enum xsi_cu_constants {
   XSI_CU_CAPTURE_RELAXED = 2,
   XSI_CU_EVENT_FLAGS = 3, /* blocking sync, no timing */
   XSI_CU_PROC_PER_THREAD = 2,
+  XSI_CU_POINTER_MEMORY_TYPE = 2,
+  XSI_CU_MEMORY_HOST = 1,
+  XSI_CU_MEMORY_UNIFIED = 4,
+  XSI_CU_OP_WAIT_32 = 1,
+  XSI_CU_OP_WAIT_64 = 4,
 };
 
 #endif /* XSCHED_CUDA_CONSTANTS_H */

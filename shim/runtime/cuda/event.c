@@ -14,6 +14,8 @@ CUresult cuEventQuery(CUevent event) {
   xsi_work_event_look(&standing, (uintptr_t)event, false);
   CUresult result = real(event);
   xsi_work_event_conclude(&standing, (uintptr_t)event, false, result == XSI_CU_SUCCESS);
+  if (result == XSI_CU_NOT_READY && standing.known)
+    xsi_work_polled(standing.stream, (uintptr_t)event);
   return result;
 }
 XSI_HOOK(cuEventQuery)

@@ -44,10 +44,13 @@ static bool adopt(unsigned slot, void *address) {
 }
 
 static const char *const prefixes[] = {"cu", NULL};
+static const char *const submits[] = {"cuLaunch", "cuGraphLaunch", "cuMemcpy",
+                                      "cuMemset", "cuStreamBatch", NULL};
 
 const struct xsi_runtime xsi_cu_runtime = {
     .name = "cuda",
     .prefixes = prefixes,
+    .submits = submits,
     .symbols = xsi_cu_symbols,
     .hooks = XSI_CU_HOOKS,
     .slots = XSI_CU_SLOTS,
@@ -75,7 +78,10 @@ static int first_of_api(const char *api) {
 
 void *xsi_cu_match(const char *api, int version, cuuint64_t flags, void *address) {
   int first = first_of_api(api);
-  if (first < 0) return address;
+  if (first < 0) {
+    if (xsi_runtime_submits(&xsi_cu_runtime, api)) xsi_runtime_unknown(api);
+    return address;
+  }
   bool thread = flags & XSI_CU_PROC_PER_THREAD;
   int best = -1;
   for (int i = first; i < XSI_CU_HOOKS; i++) {

@@ -2,6 +2,7 @@
 //
 // Busy and idle, step by step: one thread, time by hand.
 
+#include "core/teardown.h"
 #include "test_fake.h"
 
 #include <pthread.h>
@@ -12,9 +13,9 @@
 
 static bool busy(int queue) { return noted[queue].busy; }
 
-// The watcher by hand, until nothing is due at that time.
+// The watcher by hand, until nothing is due at that time. It leaves many streams for the next round.
 static void watch_at(uint64_t now) {
-  for (int i = 0; i < 100 && xsi_work_watch(now) <= now; i++) {
+  for (int i = 0; i < 100 && xsi_work_watch(now) <= now + MS / 4; i++) {
   }
 }
 
@@ -56,7 +57,7 @@ static void test_fed(void) {
     test_now_ns = (14 + (uint64_t)kind) * MS;
     CHECK((kind == 0   ? cuCtxSynchronize()
            : kind == 1 ? cuEventSynchronize(event)
-           : kind == 2 ? cuMemcpyHtoD_v2(0, NULL, 4)
+           : kind == 2 ? cuMemcpyDtoH_v2(NULL, 0, 4)
                        : cuStreamSynchronize(stream)) == 0);
     if (kind == 2) cuStreamSynchronize(stream);
     CHECK(slot->fed_ns == (kind == 4 ? 0 : test_now_ns));
@@ -99,12 +100,61 @@ static void test_fed_once(void) {
   CHECK(cuCtxSynchronize() == 0 && slot->fed_ns == 13 * MS && !busy(0));
   CHECK(cuStreamSynchronize(a) == 0 && slot->fed_ns == 13 * MS); // nothing there to wait for
   test_now_ns = 15 * MS;
-  CHECK(cuMemcpyHtoD_v2(0, NULL, 4) == 0 && slot->fed_ns == 15 * MS); // which is work, too
+  CHECK(cuMemcpyDtoH_v2(NULL, 0, 4) == 0 && slot->fed_ns == 15 * MS); // which is work, too
   test_now_ns = 16 * MS;
-  CHECK(cuMemcpyHtoD_v2(0, NULL, 4) == 0 && slot->fed_ns == 16 * MS);
+  CHECK(cuMemcpyDtoH_v2(NULL, 0, 4) == 0 && slot->fed_ns == 16 * MS);
   test_now_ns = 1;
   slot->fed_ns = 0;
   free(event);
+  cuStreamDestroy_v2(a);
+  cuStreamDestroy_v2(b);
+}
+
+// Launches and copies are counted apart, each launch is told if the daemon asks for it, and so is each
+// wait that follows work.
+static void test_tell(void) {
+  struct xsw_queue *slot = xsi_slot(0);
+  CUstream a = fake_stream(), b = fake_stream();
+  struct xsi_tally before = noted[0].tally;
+  slot->launches = 100;
+  uint64_t waits = slot->waits;
+  uint32_t rings = noted_rings;
+  launch(a);
+  CHECK(slot->launches == 100);
+  slot->tell = XSW_TELL_PROGRESS;
+  launch(a);
+  launch(b);
+  CHECK(slot->launches == 102);
+  fake_launch_result = 1;
+  CHECK(launch(a) == 1);
+  fake_launch_result = 0;
+  CHECK(cuMemcpyHtoDAsync_v2(0, NULL, 1, a) == 0);
+  CHECK(cuLaunchHostFunc(a, NULL, NULL) == 0);
+  CHECK(slot->launches == 102);
+  test_now_ns += MS;
+  CHECK(cuStreamSynchronize(a) == 0 && slot->waits == waits + 1 && noted_rings == rings);
+  slot->tell = XSW_TELL_PROGRESS | XSW_TELL_LAUNCH; // copies ring no doorbell
+  launch(a);
+  CHECK(slot->launches == 103 && noted_rings == rings + 1);
+  CHECK(cuMemcpyHtoDAsync_v2(0, NULL, 1, a) == 0 && noted_rings == rings + 1);
+  rings = noted_rings;
+  test_now_ns += MS;
+  CHECK(cuStreamSynchronize(a) == 0 && slot->waits == waits + 2 && noted_rings == rings);
+  waits++;
+  slot->tell = XSW_TELL_PROGRESS | XSW_TELL_WAIT;
+  test_now_ns += MS;
+  CHECK(cuStreamSynchronize(b) == 0); // nothing was submitted since the last wait
+  CHECK(!busy(0) && slot->waits == waits + 1 && noted_rings == rings);
+  launch(b);
+  CHECK(slot->launches == 104 && cuStreamSynchronize(b) == 0);
+  CHECK(slot->waits == waits + 2 && noted_rings == rings + 1);
+  CHECK(cuMemcpyDtoH_v2(NULL, 0, 4) == 0); // never lands, but is a copy
+  const struct xsi_tally *now = &noted[0].tally;
+  CHECK(now->submitted - before.submitted == 8 && now->launches - before.launches == 5);
+  CHECK(now->copies - before.copies == 3);
+  slot->tell = 0;
+  test_now_ns = 1;
+  slot->fed_ns = 0;
   cuStreamDestroy_v2(a);
   cuStreamDestroy_v2(b);
 }
@@ -145,11 +195,11 @@ static void test_failures(void) {
 static void test_copies(void) {
   uint64_t copies = COUNTED(copies), changes = noted[0].changes;
   launch(NULL);
-  CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0 && !busy(0)); // waits for what was before it
+  CHECK(cuMemcpyDtoH_v2(NULL, 0, 1) == 0 && !busy(0)); // waits for what was before it
   CHECK(cuMemcpyDtoD_v2(0, 0, 1) == 0 && busy(0));     // does not
   other = NULL;
   fake_in_sync = launch_other;
-  CHECK(cuMemcpyHtoD_v2(0, NULL, 1) == 0 && busy(0));
+  CHECK(cuMemcpyDtoH_v2(NULL, 0, 1) == 0 && busy(0));
   CHECK(cuStreamSynchronize(NULL) == 0 && !busy(0));
   CHECK(COUNTED(copies) == copies + 3 && noted[0].changes == changes + 4);
   CUstream stream = fake_stream();
@@ -212,6 +262,72 @@ static void test_watcher(void) {
   CHECK(next == now + 71 * MS);
   CHECK(xsi_work_watch(now + 2000 * (uint64_t)MS) == UINT64_MAX); // sleeps until woken
   CHECK(fake_events_made == 0); // and nothing was recorded into the application's streams
+  cuStreamDestroy_v2(stream);
+}
+
+// While the driver takes the memory of the process away, a question may read it.
+static void test_teardown(void) {
+  CUstream stream = fake_stream();
+  uint64_t now = 5000 * (uint64_t)MS;
+  launch(stream);
+  watch_at(now);
+  fake_finish(stream);
+  xsi_teardown_set(UINT64_MAX);
+  watch_at(now + 30 * MS);
+  CHECK(busy(0));
+  CHECK(xsi_work_watch(now + 60 * MS) == now + 70 * MS); // no spinning
+  xsi_teardown_set(0);
+  watch_at(now + 100 * MS);
+  CHECK(!busy(0));
+  cuStreamDestroy_v2(stream);
+}
+
+// Thousands of busy streams: the watcher asks a bounded number of questions in a time, and about each stream.
+static void test_crowd(void) {
+  enum { STREAMS = 3000 };
+  static CUstream streams[STREAMS];
+  uint64_t now = 6000 * (uint64_t)MS, end = now + 1000 * (uint64_t)MS;
+  for (int i = 0; i < STREAMS; i++) {
+    streams[i] = fake_stream();
+    launch(streams[i]);
+  }
+  uint64_t before = fake_queries;
+  uint64_t rounds = 0;
+  while (now < end) {
+    uint64_t next = xsi_work_watch(now);
+    CHECK(next >= now + MS / 4);
+    now = next;
+    rounds++;
+  }
+  uint64_t asked = fake_queries - before;
+  CHECK(asked >= 5 * STREAMS && asked <= 64 * 4000 + 64);
+  CHECK(rounds <= 4001);
+  for (int i = 0; i < STREAMS; i++)
+    fake_finish(streams[i]);
+  for (end = now + 100 * (uint64_t)MS; now < end;)
+    now = xsi_work_watch(now);
+  CHECK(!busy(0)); // within 100 ms
+  for (int i = 0; i < STREAMS; i++)
+    cuStreamDestroy_v2(streams[i]);
+}
+
+// A thread that is cancelled in the driver does not come back to say that it waits no more.
+static void test_forgotten_wait(void) {
+  CUstream stream = fake_stream();
+  uint64_t now = 8000 * (uint64_t)MS;
+  launch(stream);
+  struct xsi_work_stream *work = xsi_work_find(&xsi_cu_platform, 0, (uintptr_t)stream);
+  work->owner_syncs = true;
+  work->syncing++;
+  watch_at(now);
+  fake_finish(stream);
+  watch_at(now + 50 * MS);
+  CHECK(busy(0)); // the waiting thread will tell
+  for (int i = 1; i < 20; i++)
+    watch_at(now + (50 + 10 * (uint64_t)i) * MS);
+  CHECK(!busy(0));
+  work->owner_syncs = false;
+  work->syncing--;
   cuStreamDestroy_v2(stream);
 }
 
@@ -345,6 +461,32 @@ static void test_limit(void) {
   cuStreamDestroy_v2(stream);
 }
 
+// Work that ends only when the same thread submits more, as between the streams of a collective: the limit
+// lets the launch pass after a while, and the next ones at once.
+static void test_limit_without_end(void) {
+  CUstream stream = fake_stream();
+  struct xsw_queue *slot = xsi_slot(0);
+  slot->gate = XSW_GATE_OPEN;
+  slot->in_flight = 2;
+  slot->batch = 1;
+  __atomic_store_n(&fake_stuck, 1, __ATOMIC_SEQ_CST);
+  test_now_ns = 0;
+  uint64_t start = xsi_now_ns();
+  for (int i = 0; i < 50; i++)
+    CHECK(launch(stream) == 0);
+  uint64_t took = xsi_now_ns() - start;
+  CHECK(took > 500 * (uint64_t)MS && took < 3000 * (uint64_t)MS);
+  __atomic_store_n(&fake_stuck, 0, __ATOMIC_SEQ_CST);
+  fake_finish(stream);
+  fake_most_in_flight = 0;
+  for (int i = 0; i < 200; i++)
+    CHECK(launch(stream) == 0);
+  CHECK(fake_most_in_flight <= 3); // in force again
+  slot->in_flight = 0;
+  CHECK(cuStreamSynchronize(stream) == 0 && !busy(0));
+  cuStreamDestroy_v2(stream);
+}
+
 static void test_contexts(void) {
   struct fake_context *second = fake_context();
   CHECK(noted[1].open && !busy(1));
@@ -421,10 +563,14 @@ int main(void) {
   test_sync();
   test_fed();
   test_fed_once();
+  test_tell();
   test_two_streams();
   test_failures();
   test_copies();
   test_watcher();
+  test_teardown();
+  test_crowd();
+  test_forgotten_wait();
   test_thread_streams(context);
   test_destroyed_streams();
   fake_events_made = 0;
@@ -432,6 +578,7 @@ int main(void) {
   test_many_streams();
   test_captures();
   test_limit();
+  test_limit_without_end();
   test_stream_queues();
   test_contexts();
   test_fork();

@@ -35,9 +35,11 @@ extern struct noted_queue {
   int function;     /* the last digit of its PCI address */
   int32_t priority; /* of a stream's own queue */
   uint64_t changes;
+  struct xsi_tally tally;
 } noted[NOTED_QUEUES];
 extern int noted_room;       /* queues there are */
 extern uint32_t noted_gates; /* waits at the gate */
+extern uint32_t noted_rings; /* of the doorbell, when a wait begins */
 extern uint64_t test_now_ns; /* what xsi_now_ns says, 0: the real clock */
 void noted_fork(void);       /* runs what was registered for the child of a fork */
 uint64_t counted(size_t offset);
@@ -50,11 +52,13 @@ struct fake_stream {
   struct fake_context *context;
   uint64_t submitted, done; /* atomic */
   int capturing, destroyed; /* atomic */
+  int awaits;               /* atomic; the stream waits for a signal: "not ready" until it comes */
   int priority;             /* as CUDA counts: less is more important */
 };
 struct fake_event {
   struct fake_stream *stream;
   uint64_t at;
+  int behind; /* atomic; a wait of the stream for a signal */
 };
 struct fake_context {
   struct fake_stream legacy;
@@ -73,7 +77,11 @@ extern CUresult fake_launch_result;
 extern _Thread_local void (*fake_in_sync)(void); /* runs in this thread's next wait or query */
 extern uint64_t fake_most_in_flight;             /* of any stream, ever */
 extern uint64_t fake_events_made;
+extern uint64_t fake_queries;  /* of streams */
+extern int fake_stuck;         /* atomic; work ends only by fake_finish */
 extern uint64_t fake_launches; /* accepted, outside of captures */
+extern bool fake_eager; /* copies to pageable memory don't wait: the documentation permits it */
+#define FAKE_PINNED ((void *)0x7000) /* the driver knows this host memory */
 
 static inline CUresult launch(CUstream stream) {
   return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);

@@ -15,6 +15,12 @@
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is " #theirs)
 SAME(XSI_CU_SUCCESS, CUDA_SUCCESS);
+SAME(XSI_CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+SAME(XSI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME(XSI_CU_MEMORY_HOST, CU_MEMORYTYPE_HOST);
+SAME(XSI_CU_MEMORY_UNIFIED, CU_MEMORYTYPE_UNIFIED);
+SAME(XSI_CU_OP_WAIT_32, CU_STREAM_MEM_OP_WAIT_VALUE_32);
+SAME(XSI_CU_OP_WAIT_64, CU_STREAM_MEM_OP_WAIT_VALUE_64);
 SAME(XSI_CU_DEINITIALIZED, CUDA_ERROR_DEINITIALIZED);
 SAME(XSI_CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 SAME(XSI_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
@@ -32,6 +38,16 @@ _Static_assert(offsetof(CUlaunchConfig, hStream) == 32, "stream of a launch conf
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS_v1) == 56, "size of launch parameters");
 _Static_assert(offsetof(CUDA_LAUNCH_PARAMS_v1, hStream) == 40, "stream of launch parameters");
 _Static_assert(sizeof(CUmemLocation_v1) == 8, "memory location");
+_Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstMemoryType) == 72, "side of a copy in 2D");
+_Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstHost) == 80, "side of a copy in 2D");
+_Static_assert(offsetof(CUDA_MEMCPY2D_v2, dstDevice) == 88, "side of a copy in 2D");
+_Static_assert(offsetof(CUDA_MEMCPY3D_v2, dstMemoryType) == 120, "side of a copy in 3D");
+_Static_assert(offsetof(CUDA_MEMCPY3D_v2, dstHost) == 128, "side of a copy in 3D");
+_Static_assert(offsetof(CUDA_MEMCPY3D_v2, dstDevice) == 136, "side of a copy in 3D");
+_Static_assert(offsetof(CUDA_MEMCPY3D_PEER_v1, dstMemoryType) == 120, "side of a copy in 3D");
+_Static_assert(offsetof(CUDA_MEMCPY3D_PEER_v1, dstHost) == 128, "side of a copy in 3D");
+_Static_assert(sizeof(CUstreamBatchMemOpParams_v1) == 48, "size of a memory operation");
+_Static_assert(offsetof(CUstreamBatchMemOpParams_v1, operation) == 0, "memory operation");
 _Static_assert(sizeof(CUdeviceptr_v1) == 4 && sizeof(CUdeviceptr_v2) == 8, "device pointers");
 _Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUstreamCaptureMode) == sizeof(int),
                "enums");

@@ -38,6 +38,12 @@ static struct xsi_dl_answer resolve(void *handle, const char *name, const char *
     int slot = xsi_runtime_find(*at, name);
     if (slot >= 0)
       return (struct xsi_dl_answer){xsi_runtime_resolve(*at, (unsigned)slot, handle, version), 1};
+    if (xsi_runtime_submits(*at, name)) {
+      void *address =
+          version != NULL ? xsi_real_dlvsym(handle, name, version) : xsi_real_dlsym(handle, name);
+      if (address != NULL && xsi_runtime_has(*at, address)) xsi_runtime_unknown(name);
+      return (struct xsi_dl_answer){NULL, 0}; // asked again, so that it sees its real caller
+    }
   }
   return (struct xsi_dl_answer){NULL, 0};
 }

@@ -39,6 +39,7 @@ bool xsi_hip_start(void) {
   static bool registered;
   xsi_runtime_init();
   if (!xsi_options.disabled) {
+    xsi_runtime_bind_all(&xsi_hip_runtime);
     xsi_work_start(&xsi_hip_platform);
     if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
       xsi_at_fork_child(reset_in_child);
@@ -125,4 +126,5 @@ const struct xsi_account xsi_hip_account = {
     .is_capturing = is_capturing,
     .still_capturing = still_capturing,
     .unknown = unknown,
+    .not_ready = XSI_HIP_NOT_READY,
 };

@@ -31,10 +31,8 @@ static inline hipStream_t xsi_hip_plain(uintptr_t handle) {
 static inline hipStream_t xsi_hip_config_stream(const void *config) {
   return config ? ((const hipLaunchConfig_t *)config)->stream : NULL;
 }
-/* Is a copy of that kind over when the call returns? Between host and device it is. */
-static inline bool xsi_hip_waits(hipMemcpyKind kind) {
-  return kind == XSI_HIP_HOST_TO_DEVICE || kind == XSI_HIP_DEVICE_TO_HOST;
-}
+/* Is a copy of that kind over when the call returns? Only what the host receives must be. */
+static inline bool xsi_hip_waits(hipMemcpyKind kind) { return kind == XSI_HIP_DEVICE_TO_HOST; }
 
 bool xsi_hip_start(void) __attribute__((cold));
 /* False: XSCHED_DISABLE, every entry point is the plain call. */

@@ -21,6 +21,8 @@ hipError_t hipEventQuery(hipEvent_t event) {
   xsi_work_event_look(&standing, (uintptr_t)event, false);
   hipError_t result = xsi_hip_done(real(event));
   xsi_work_event_conclude(&standing, (uintptr_t)event, false, result == XSI_HIP_SUCCESS);
+  if (result == XSI_HIP_NOT_READY && standing.known)
+    xsi_work_polled(standing.stream, (uintptr_t)event);
   return result;
 }
 XSI_HOOK(hipEventQuery)

@@ -397,7 +397,7 @@ int main(void) {
   test_no_device();
   for (int i = 0; i < XSI_HIP_HOOKS; i++) {
     const struct invocation *call = &invocations[i];
-    if (kind_is(call, "sync"))
+    if (kind_is(call, "sync") || kind_is(call, "query"))
       test_sync(call);
     else if (kind_is(call, "event"))
       test_record(call);

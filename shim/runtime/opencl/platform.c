@@ -5,10 +5,6 @@
 #include "opencl.h"
 
 #include <string.h>
-#include <time.h>
-
-#include "core/clock.h"
-#include "core/gate.h"
 
 // ---- devices ------------------------------------------------------------------------
 
@@ -105,19 +101,6 @@ static int event_record(uintptr_t context, uintptr_t *event, uintptr_t queue) {
   return last ? 0 : -EIO;
 }
 
-// In bounded steps: the program's thread may be the one that has to set an event which this work
-// waits for, and a silent daemon limits nothing.
-static int event_wait(uintptr_t event) {
-  const struct timespec step = {.tv_nsec = 50000};
-  const uint64_t limit = 1000000000, start = xsi_now_ns();
-  while (xsi_cl_status((cl_event)event) == XSI_WORK_PENDING) {
-    if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0 || xsi_now_ns() - start > limit)
-      return -ETIMEDOUT;
-    nanosleep(&step, NULL);
-  }
-  return 0;
-}
-
 static void event_drop(uintptr_t event) { xsi_cl_release_later((cl_event)event); }
 
 static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
@@ -148,7 +131,7 @@ const struct xsi_work_platform xsi_cl_platform = {
     .query = query,
     .event_query = event_query,
     .event_record = event_record,
-    .event_wait = event_wait,
+    .event_poll = event_query,
     .event_drop = event_drop,
     .synchronize = synchronize,
     .capturing = capturing,

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"xsched/internal/model"
+)
+
+// A process is loose while operations on it fail or hang, from looseAfter on, and for no longer.
+func TestLoose(t *testing.T) {
+	for name, fail := range map[string]func(over <-chan struct{}) error{
+		"fail": func(over <-chan struct{}) error {
+			select {
+			case <-over:
+				return nil
+			default:
+				return errors.New("no")
+			}
+		},
+		"hang": func(over <-chan struct{}) error { <-over; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			over := make(chan struct{})
+			var obeys atomic.Bool
+			obeys.Store(true)
+			target := &fakeTarget{hook: func(model.Desired) error {
+				if obeys.Load() {
+					return nil
+				}
+				return fail(over)
+			}}
+			w, _ := realTime(t, target, &fakePage{})
+			var told atomic.Int32
+			w.OnOff(func() { told.Add(1) })
+			w.Want(run)
+			await(t, "applied", func() bool { _, n := target.last(); return n > 0 })
+			time.Sleep(2 * looseAfter)
+			if w.Loose() || told.Load() != 0 {
+				t.Errorf("loose %v, told %d without a failure", w.Loose(), told.Load())
+			}
+			obeys.Store(false)
+			began := time.Now()
+			w.Want(stop)
+			await(t, "loose", w.Loose)
+			if took := time.Since(began); took < looseAfter {
+				t.Errorf("loose after %v", took)
+			}
+			await(t, "told", func() bool { return told.Load() > 0 })
+			close(over)
+			await(t, "under control", func() bool { return !w.Loose() })
+			await(t, "told again", func() bool { return told.Load() > 1 })
+		})
+	}
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"time"
+
+	"xsched/internal/model"
+	"xsched/internal/policy"
+)
+
+// This file follows how programs submit their requests, for policies that stop
+// lower queues shortly before a program waits (model.Segments).
+
+// segment reports a change between idle and busy to the segments of a queue. fed
+// and tail are as for SetIdleAfter; a tail of 0 is derived.
+func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail time.Duration) {
+	length := now.Sub(q.ChangedAt)
+	switch {
+	case busy:
+		r.segments.Begin(now, r.launches)
+	case fed == model.NotWaited:
+		r.segments.Pause(now)
+	case fed <= 0 || q.ChangedAt == 0:
+		r.segments.Drop()
+	default:
+		fed = min(fed, length)
+		if tail == 0 || tail > length {
+			tail = length - fed
+		}
+		r.segments.End(now, q.ChangedAt, fed, tail, r.contested(now, q))
+	}
+	q.Feeding = r.segments.Feeding()
+}
+
+// contested reports that lower queues had work when a segment ended, and did what
+// its program needed: otherwise its end says nothing about the lead of a stop.
+func (r *record) contested(now model.Time, q *policy.Queue) bool {
+	if q.Feeding.Class != model.ClassLaunchBound || q.Native || r.parked != nil {
+		return false
+	}
+	work, run := false, false
+	for i := r.index + 1; i < len(r.dev.view.Queues) && !run; i++ {
+		low := &r.dev.view.Queues[i]
+		if low.Rank < q.Rank && low.Ready {
+			work, run = true, low.Running
+		}
+	}
+	stop, _ := q.Feeding.Stops(now)
+	return work && !(stop && run)
+}
+
+// SetProgress reports how many kernels the program of a queue has launched so far,
+// and whether a thread waits for them. Report it before SetBusy and SetIdle, when
+// a thread begins to wait, and for the queues of ProgressDue.
+func (e *Engine) SetProgress(now model.Time, id model.QueueID, launches uint64, waits bool) {
+	r := e.queues[id]
+	if r == nil {
+		return
+	}
+	e.saw(Event{Kind: EventProgress, At: now, ID: id, Count: launches, On: waits})
+	r.launches = launches
+	r.segments.Progress(now, launches, waits)
+	q := r.dev.queue(r)
+	if f := r.segments.Feeding(); f != q.Feeding {
+		q.Feeding, r.dev.pending = f, true
+	}
+}
+
+// ProgressDue appends the queues whose progress the next decision needs.
+func (e *Engine) ProgressDue(now model.Time, ids []model.QueueID) []model.QueueID {
+	for _, d := range e.devices {
+		if now < d.check {
+			continue
+		}
+		for i := range d.view.Queues {
+			if q := &d.view.Queues[i]; q.Feeding.CheckAt != 0 && now >= q.Feeding.CheckAt {
+				ids = append(ids, q.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// Follow reports that decisions depend on the progress of a queue's program.
+func (e *Engine) Follow(id model.QueueID) bool {
+	r := e.queues[id]
+	return r != nil && r.segments.Class() == model.ClassLaunchBound && r.dev.size() > 1
+}

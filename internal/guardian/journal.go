@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guardian
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+)
+
+// journalDir in the runtime directory has one record per guarded process. A record outlives daemon
+// and guardian, which one kill of their cgroup can end together.
+const (
+	journalDir  = "attached"
+	recordLimit = 1 << 20 // bytes
+)
+
+// record describes a guarded process for the next daemon or guardian.
+type record struct {
+	Boot   string          `json:"boot"`
+	Target process         `json:"target"`
+	Place  driver.Place    `json:"place"`
+	Driver string          `json:"driver"`
+	State  json.RawMessage `json:"state"`
+	// Daemon wrote the record for a guardian. While both live, nobody else may act. While only the
+	// daemon lives, it hands the process to another guardian.
+	Daemon, Guardian process
+}
+
+// process is a PID that can't be mistaken for a reused one.
+type process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in ticks since boot
+}
+
+func identify(pid int) (process, error) {
+	start, err := startTime(pid)
+	return process{pid, start}, err
+}
+
+func (p process) lives() bool {
+	now, err := identify(p.PID)
+	return err == nil && now == p
+}
+
+// journal is the folder of records; empty: none are kept.
+type journal string
+
+func journalOf(dir string) journal {
+	if dir == "" {
+		return ""
+	}
+	return journal(filepath.Join(dir, journalDir))
+}
+
+// recordName is unique among daemons and sessions, so that a late removal can't hit a newer record.
+func recordName(w driver.Ward) string {
+	return fmt.Sprintf("%d-%d-%d.json", os.Getpid(), w.Session, w.PID)
+}
+
+func (j journal) write(w driver.Ward, p driver.Place, guardian int) error {
+	if j == "" {
+		return nil
+	}
+	r := record{Boot: bootID(), Place: p, Driver: w.Driver, State: w.State}
+	var err [3]error
+	r.Target, err[0] = identify(w.PID)
+	r.Daemon, err[1] = identify(os.Getpid())
+	r.Guardian, err[2] = identify(guardian)
+	b, coded := json.Marshal(r)
+	if err := errors.Join(append(err[:], coded)...); err != nil {
+		return fmt.Errorf("record attached process: %w", err)
+	}
+	if err := os.Mkdir(string(j), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("record attached process: %w", err)
+	}
+	path := filepath.Join(string(j), recordName(w))
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		_ = os.Remove(path + ".new")
+		return fmt.Errorf("record attached process: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("record attached process: %w", err)
+	}
+	return nil
+}
+
+func (j journal) remove(name string) {
+	if j != "" && name == filepath.Base(name) && strings.HasSuffix(name, ".json") {
+		_ = os.Remove(filepath.Join(string(j), name))
+	}
+}
+
+// replaced reports that a daemon has handed the process to another guardian since: the record is that
+// guardian's.
+func (j journal) replaced(name string, old record) bool {
+	now, err := readRecord(filepath.Join(string(j), name))
+	return err == nil && now.Guardian != old.Guardian
+}
+
+// writeTime is longer than a daemon needs to write a record.
+const writeTime = time.Minute
+
+// read returns the records by name and removes invalid ones. A record that can't be read now, such as
+// for lack of descriptors, stays for the next daemon.
+func (j journal) read() map[string]record {
+	out := map[string]record{}
+	if j == "" {
+		return out
+	}
+	entries, _ := os.ReadDir(string(j))
+	for _, e := range entries {
+		path := filepath.Join(string(j), e.Name())
+		if !strings.HasSuffix(path, ".json") {
+			// A living daemon may be writing it.
+			if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > writeTime {
+				_ = os.Remove(path)
+			}
+			continue
+		}
+		r, err := readRecord(path)
+		if _, io := errors.AsType[*os.PathError](err); io {
+			continue
+		}
+		if err != nil || r.Boot != bootID() {
+			_ = os.Remove(path)
+			continue
+		}
+		out[e.Name()] = r
+	}
+	return out
+}
+
+func readRecord(path string) (r record, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, recordLimit))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	return r, err
+}
+
+// open returns the pidfd of the process; -1: it has ended.
+func (r record) open() int {
+	pidfd, err := unix.PidfdOpen(r.Target.PID, 0)
+	if err != nil {
+		return -1
+	}
+	if !r.Target.lives() || ended(pidfd) {
+		_ = unix.Close(pidfd)
+		return -1
+	}
+	return pidfd
+}
+
+func bootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+}
+
+// startTime returns when a process started, in clock ticks since boot. A zombie has ended.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read start time of process %d: %w", pid, err)
+	}
+	// The name may contain anything; the state is the first field after it, the start the 20th.
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return 0, fmt.Errorf("read start time of process %d: it has ended", pid)
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guardian
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/driver"
+	"xsched/internal/wire"
+)
+
+// handTime is how long a restarted guardian leaves a recorded process to the daemon that wrote the
+// record. A daemon that is silent for longer has lost its leases.
+const handTime = wire.HeartbeatLimitNS
+
+// Recovery restores the processes that a daemon and its guardian left when both died.
+type Recovery struct {
+	journal journal
+	drivers []driver.Driver
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	pending map[string]*pending // by record name
+}
+
+type pending struct {
+	pid    int
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// Recover starts a recovery of every record in a runtime directory. Each process has its own
+// goroutine, because a device may not answer.
+func Recover(dir string, drivers []driver.Driver, log *slog.Logger) *Recovery {
+	r := &Recovery{journal: journalOf(dir), drivers: drivers, log: log, pending: map[string]*pending{}}
+	for name, rec := range r.journal.read() {
+		ctx, cancel := context.WithCancel(context.Background())
+		one := &pending{pid: rec.Target.PID, cancel: cancel, done: make(chan struct{})}
+		r.pending[name] = one
+		go func() {
+			defer close(one.done)
+			defer cancel()
+			if r.restore(ctx, name, &rec) && !r.journal.replaced(name, rec) {
+				r.journal.remove(name)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.pending, name)
+		}()
+	}
+	return r
+}
+
+// restore restores a recorded process; false: somebody else takes care of it.
+func (r *Recovery) restore(ctx context.Context, name string, rec *record) bool {
+	if rec.Daemon.lives() && !rec.Guardian.lives() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(handTime):
+		}
+		var err error
+		if *rec, err = readRecord(filepath.Join(string(r.journal), name)); err != nil {
+			return false
+		}
+	}
+	if rec.Daemon.lives() && rec.Guardian.lives() {
+		return false
+	}
+	d, _ := driverOf(r.drivers, rec.Driver).(driver.Restorer)
+	pidfd := rec.open()
+	if d == nil || pidfd < 0 {
+		return true
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	began := time.Now()
+	for wait := lookPeriod; !ended(pidfd); wait = min(2*wait, retryMax) {
+		err := r.attempt(ctx, d, *rec, pidfd)
+		if err == nil {
+			r.log.Warn("restored a process that a dead daemon left", "pid", rec.Target.PID, "took", time.Since(began))
+			return true
+		}
+		r.log.Debug("restore failed", "pid", rec.Target.PID, "err", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+	return true
+}
+
+func (r *Recovery) attempt(ctx context.Context, d driver.Restorer, rec record, pidfd int) error {
+	// An attempt that has begun must finish, because it may be between a stop and an enable.
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	once, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTime)
+	defer cancel()
+	restoration, err := d.Reopen(once, rec.Place, rec.Target.PID, pidfd, rec.State)
+	if err != nil || restoration == nil {
+		return err
+	}
+	defer restoration.Close()
+	return restoration.Restore(once)
+}
+
+// Wait waits for the recovery of a process, or of all with pid 0.
+func (r *Recovery) Wait(ctx context.Context, pid int) error {
+	r.mu.Lock()
+	var wait []*pending
+	for _, p := range r.pending {
+		if pid == 0 || p.pid == pid {
+			wait = append(wait, p)
+		}
+	}
+	r.mu.Unlock()
+	for _, p := range wait {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// handed cancels the recovery of a process that its daemon handed over, and waits for an attempt in
+// progress.
+func (r *Recovery) handed(name string) {
+	r.mu.Lock()
+	p := r.pending[name]
+	r.mu.Unlock()
+	if p != nil {
+		p.cancel()
+		<-p.done
+	}
+}

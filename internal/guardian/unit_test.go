@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guardian
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unit reads the settings of a systemd unit. A setting that occurs twice has both values.
+func unit(t *testing.T, name string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../deploy/systemd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			out[key] += value
+		}
+	}
+	return out
+}
+
+// TestUnitsSpareGuardians checks what systemd signals. A guardian must outlive its daemon until every
+// attached program is resumed, whether it runs as a service or in the daemon's cgroup.
+func TestUnitsSpareGuardians(t *testing.T) {
+	daemon, guardian := unit(t, "xsched.service"), unit(t, "xsched-guardian.service")
+	// The default, control-group, and mixed end all processes of the unit.
+	if got := daemon["KillMode"]; got != "process" {
+		t.Errorf("xsched.service has KillMode=%q, which ends the daemon's own guardian; want process", got)
+	}
+	for _, key := range []string{"PartOf", "BindsTo", "Requires"} {
+		if got := guardian[key]; got != "" {
+			t.Errorf("xsched-guardian.service has %s=%s: it would stop with the daemon", key, got)
+		}
+	}
+	stop, err := time.ParseDuration(guardian["TimeoutStopSec"])
+	if err != nil || stop <= finalTime {
+		t.Errorf("xsched-guardian.service is killed after %v (%v), but a guardian may need %v", stop, err, finalTime)
+	}
+	if daemon["RuntimeDirectoryPreserve"] != "yes" || guardian["RuntimeDirectoryPreserve"] != "yes" {
+		t.Error("the records of attached programs do not outlive the units")
+	}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"xsched/internal/model"
+	"xsched/internal/wire"
+)
+
+// This file finds programs that only copy (model.Copies). While a queue counts as one, its client rings
+// the doorbell at its next launch, so that its first kernel is noticed even if the queue is busy already.
+
+// Users of queue.tell.
+const (
+	tellCopies = iota
+	tellSegments
+	tellUsers
+)
+
+// ask sets the reports that one user wants from a queue's client.
+func (q *queue) ask(c *Client, user int, tell uint32) {
+	if q.tell[user] == tell {
+		return
+	}
+	q.tell[user] = tell
+	all := uint32(0)
+	for _, t := range q.tell {
+		all |= t
+	}
+	c.page.SetTell(int(q.id.Index), all)
+}
+
+// seeCopies updates whether a queue has copies only.
+func (l *Loop) seeCopies(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+	was := q.copies.Only
+	if q.quiet || q.gate == nil || len(q.folded) > 0 {
+		q.copies = model.Copies{}
+	} else {
+		q.copies.See(now, v.Launches, v.Copies, v.Busy())
+	}
+	tell := uint32(0)
+	if q.copies.Ask {
+		tell = wire.TellProgress | wire.TellLaunch
+	}
+	q.ask(c, tellCopies, tell)
+	if q.copies.Only != was {
+		l.engine.SetCopying(now, q.id, q.copies.Only)
+		l.dirty = true
+		c.touch()
+	}
+}
+
+// watchedQueues bounds the queues of one client that a heartbeat looks at.
+const watchedQueues = 16
+
+// watchCopies looks at queues that are busy all the time, and so ring no doorbell.
+func (l *Loop) watchCopies(now model.Time, c *Client) {
+	if len(c.queues) > watchedQueues {
+		return
+	}
+	for _, q := range c.queues {
+		if !q.busy || q.quiet || q.gate == nil || q.host != nil || q.copies.Launched() && !q.copies.Ask {
+			continue
+		}
+		if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation {
+			l.seeCopies(now, c, q, &v)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"xsched/internal/driver"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+// A user with too many queues keeps scheduled programs: queues beyond the limit are scheduled together
+// with another one, and other users' queues have their places.
+func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000, 1000, 1000, 1001, 1001) })
+	const each = 1000
+	var many []*sessiontest.Client
+	for range 3 {
+		c := h.Client(t, -10, wire.LevelBlock)
+		for slot := range each {
+			c.Page.SetTell(slot, wire.TellProgress|wire.TellLaunch) // of the slot's last queue
+			c.Page.CreateQueue(slot, 0, 1<<8)
+		}
+		c.Ring()
+		many = append(many, c)
+	}
+	sessiontest.Await(t, "all queues are known", func() bool {
+		s := h.Loop.Stats()
+		return s.Queues+s.Folded == 3*each
+	})
+	if s := h.Loop.Stats(); s.Queues > loop.MaxUserQueues+3 || s.Folded == 0 {
+		t.Fatalf("%d queues and %d folded ones", s.Queues, s.Folded)
+	}
+	high := h.Client(t, 0, wire.LevelBlock)
+	high.Queue(0)
+	sessiontest.Await(t, "another user has a place", func() bool {
+		v, err := h.Clients(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := v[len(v)-1]
+		return len(last.Queues) == 1 && !last.Queues[0].Folded
+	})
+	// The last client's last queue is folded. It is held until the loop knows about its work.
+	c, slot := many[2], each-1
+	if v, err := h.Clients(t.Context()); err != nil || !v[2].Queues[slot].Folded || v[2].Queues[slot].Reason == "" {
+		t.Fatalf("the queue is not folded: %+v, %v", v[2].Queues[slot], err)
+	}
+	if !c.Held(slot) {
+		t.Error("an idle folded queue is not held")
+	}
+	if tell := c.Page.Tell(slot); tell != 0 {
+		t.Errorf("a folded queue rings at every launch: %#x", tell)
+	}
+	c.Busy(slot, true)
+	sessiontest.Await(t, "it runs", func() bool { return !c.Held(slot) })
+	high.Busy(0, true)
+	sessiontest.Await(t, "it yields to a higher one", func() bool { return c.Held(slot) })
+	// Without a proof of the GPU its host does not compete, and nothing holds it.
+	hw, caps := h.Hardware(2), map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelBlock}}
+	shown := func(what string, caps map[model.DeviceID]driver.Capability) {
+		t.Helper()
+		hw.SetCaps(caps)
+		h.Server.Refresh()
+		sessiontest.Await(t, what, func() bool {
+			v, err := h.Clients(t.Context())
+			return err == nil && len(v[2].Caps) == len(caps)
+		})
+	}
+	shown("the GPU is proved", caps)
+	hw.Verify.Store(true)
+	shown("the proof is withdrawn", nil)
+	sessiontest.Await(t, "its gate opens", func() bool { return !c.Held(slot) })
+	shown("the GPU is proved again", caps)
+	sessiontest.Await(t, "it yields again", func() bool { return c.Held(slot) })
+	high.Busy(0, false)
+	sessiontest.Await(t, "it runs again", func() bool { return !c.Held(slot) })
+	c.Busy(slot, false)
+	sessiontest.Await(t, "it is held while it is idle", func() bool { return c.Held(slot) })
+	// Places that become free go to the queues of a program whose host ends.
+	for i := range each {
+		many[0].Page.DestroyQueue(i)
+	}
+	many[0].Ring()
+	sessiontest.Await(t, "places are free", func() bool {
+		s := h.Loop.Stats()
+		return s.Queues+s.Folded == 2*each+1
+	})
+	for i := range 10 {
+		c.Page.DestroyQueue(i) // the host is one of the first
+	}
+	c.Ring()
+	sessiontest.Await(t, "its queues have places", func() bool {
+		v, err := h.Clients(t.Context())
+		if err != nil || len(v[2].Queues) != each-10 {
+			return false
+		}
+		return !slices.ContainsFunc(v[2].Queues, func(q loop.QueueView) bool { return q.Folded })
+	})
+	for _, c := range many {
+		c.Close()
+	}
+	sessiontest.Await(t, "all have left", func() bool {
+		s := h.Loop.Stats()
+		return s.Queues == 1 && s.Folded == 0
+	})
+}
+
+// A user has a share of the loop, whatever its clients announce and hint at once.
+func TestOneUserHasAShare(t *testing.T) {
+	uids := []int{1001}
+	for range 40 {
+		uids = append(uids, 1000)
+	}
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, uids...) })
+	victim := h.Client(t, 0, wire.LevelBlock)
+	victim.Queue(0)
+	var bad []*sessiontest.Client
+	for range 8 {
+		c := h.Client(t, -20, wire.LevelBlock)
+		for slot := range 1000 {
+			c.Page.CreateQueue(slot, 0, 1<<8)
+		}
+		c.Ring()
+		bad = append(bad, c)
+	}
+	start, spent := time.Now(), loopTime(t, h)
+	ends := time.Now().Add(time.Second)
+	for n := int64(0); time.Now().Before(ends); n++ {
+		for _, c := range bad {
+			c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPriority | wire.HintUtilization, Priority: -n % 20, Utilization: 1 + n%99}, "")
+			c.Busy(int(n%1000), n%2 == 0)
+		}
+	}
+	late := h.Loop.Stats().Late
+	n, at, top := late.Quantiles(0.5, 0.99)
+	t.Logf("%d heartbeats, late by P50 %v, P99 %v, at most %v", n, at[0], at[1], top)
+	// CPU time, because other programs of this machine delay the heartbeat too.
+	if used := float64(loopTime(t, h)-spent) / float64(time.Since(start)); used > 0.8 {
+		t.Errorf("one user takes %.0f %% of the loop's time", 100*used)
+	} else {
+		t.Logf("one user takes %.0f %% of the loop's time", 100*used)
+	}
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/internal/identity"
+	"xsched/internal/model"
+)
+
+// This file queues requests for the loop. Each user has a queue of its own, and the loop serves the
+// queues in turn and charges each request to its user. One that is over its share waits, and so do
+// its own requests only. The administrator's and the daemon's own requests come first.
+const (
+	daemonDepth     = 1024 // requests of the daemon and the administrator
+	userDepth       = 64   // of one user
+	requestsPerPass = 64
+	serveTime       = 200 * time.Microsecond // of a pass, for the requests of users
+)
+
+// inbox holds the requests of one user.
+type inbox struct {
+	user     identity.User
+	requests chan func()
+	refs     atomic.Int64 // grows under mailbox.mu only
+	account  account
+}
+
+// mailbox holds all requests.
+type mailbox struct {
+	daemon chan func()
+	users  atomic.Pointer[[]*inbox] // replaced, never changed
+	from   int                      // where the next round begins; only the loop uses it
+	late   bool                     // requests wait for the next window
+
+	mu     sync.Mutex // guards changes of users
+	byUser map[identity.User]*inbox
+}
+
+func newMailbox() *mailbox {
+	m := &mailbox{daemon: make(chan func(), daemonDepth), byUser: map[identity.User]*inbox{}}
+	m.users.Store(&[]*inbox{})
+	return m
+}
+
+// open returns the inbox of a user's account until the caller closes it.
+func (m *mailbox) open(user identity.User) *inbox {
+	user = user.Account()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.byUser[user]
+	if b == nil {
+		b = &inbox{user: user, requests: make(chan func(), userDepth)}
+		m.byUser[user] = b
+	}
+	b.refs.Add(1)
+	m.sweep()
+	return b
+}
+
+// close ends the use of an inbox.
+func (m *mailbox) close(b *inbox) {
+	b.done()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sweep()
+}
+
+// done is close for the loop, which takes no lock that a thread of low priority may hold. The next
+// open or close removes the inbox.
+func (b *inbox) done() { b.refs.Add(-1) }
+
+// sweep publishes the inboxes in use and removes the others. Preconditions: m.mu is held.
+func (m *mailbox) sweep() {
+	for user, b := range m.byUser {
+		if b.refs.Load() == 0 {
+			delete(m.byUser, user)
+		}
+	}
+	was := *m.users.Load()
+	if len(was) == len(m.byUser) && !slices.ContainsFunc(was, func(b *inbox) bool { return m.byUser[b.user] != b }) {
+		return
+	}
+	all := slices.Collect(maps.Values(m.byUser))
+	m.users.Store(&all)
+}
+
+type (
+	userKey   struct{}
+	clientKey struct{}
+)
+
+// WithUser charges the requests made with a context to a user. Without it, they are the daemon's own.
+func WithUser(ctx context.Context, user identity.User) context.Context {
+	return context.WithValue(ctx, userKey{}, user)
+}
+
+// post queues f for the loop, on behalf of the context's user. It blocks only the caller while the
+// user's queue is full.
+func (l *Loop) post(ctx context.Context, f func()) error {
+	if user, ok := ctx.Value(clientKey{}).(identity.User); ok {
+		return l.postTo(ctx, user, f)
+	}
+	user, ok := ctx.Value(userKey{}).(identity.User)
+	if !ok || user.Root() || user == identity.OnHost(l.cfg.UID) {
+		return l.send(ctx, l.mail.daemon, f)
+	}
+	return l.postTo(ctx, user, f)
+}
+
+func (l *Loop) postTo(ctx context.Context, user identity.User, f func()) error {
+	b := l.mail.open(user)
+	// The inbox must exist until the loop has taken the request.
+	err := l.send(ctx, b.requests, func() { f(); b.done() })
+	if err != nil {
+		l.mail.close(b)
+	}
+	return err
+}
+
+func (l *Loop) send(ctx context.Context, to chan<- func(), f func()) error {
+	select {
+	case to <- f:
+	default:
+		select {
+		case to <- f:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.done:
+			return ErrStopped
+		}
+	}
+	l.ring()
+	return nil
+}
+
+// ErrBusy reports that a user has too many requests under way.
+var ErrBusy = errors.New("too many requests of this user")
+
+// offer queues f on behalf of a user's program, or refuses if the user's queue is full.
+func (l *Loop) offer(user identity.User, f func()) error {
+	b := l.mail.open(user)
+	select {
+	case b.requests <- func() { f(); b.done() }:
+		l.ring()
+		return nil
+	default:
+		l.mail.close(b)
+		l.refused.Add(1)
+		return ErrBusy
+	}
+}
+
+// serve runs requests: the daemon's, and then those of users in turn.
+func (l *Loop) serve() {
+	var b [8]byte
+	_, _ = unix.Read(l.wake, b[:])
+	for n := 0; ; n++ {
+		if n == requestsPerPass {
+			l.ring() // serve the rest after the doorbells of the next pass
+			break
+		}
+		select {
+		case f := <-l.mail.daemon:
+			f()
+			continue
+		default:
+		}
+		break
+	}
+	l.serveUsers(l.now())
+}
+
+// serveUsers runs one request of each user in turn, within the users' shares.
+func (l *Loop) serveUsers(start model.Time) {
+	users := *l.mail.users.Load()
+	l.mail.late = false
+	begin := start
+	for n, idle := 0, 0; idle < len(users); n++ {
+		if n >= requestsPerPass || begin.Sub(start) >= serveTime {
+			l.ring()
+			return
+		}
+		in := users[l.mail.from%len(users)]
+		l.mail.from++
+		if len(in.requests) == 0 {
+			idle++
+			continue
+		}
+		if len(users) > 1 && !in.account.within(l.window) {
+			l.mail.late = true
+			idle++
+			continue
+		}
+		select {
+		case f := <-in.requests:
+			idle = 0
+			f()
+			end := l.now()
+			in.account.spend(end.Sub(begin))
+			l.charged = append(l.charged, &in.account)
+			begin = end
+		default:
+			idle++
+		}
+	}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+	"maps"
+
+	"xsched/internal/model"
+)
+
+// turned applies a change of what a worker can do. While scheduling is off, the gate is open, too.
+func (l *Loop) turned(c *Client, gpu model.DeviceID, why string, loose bool) {
+	if l.clients[c.ID] == nil {
+		return
+	}
+	l.loosen(l.now(), c, gpu, loose)
+	if c.off[gpu] == why {
+		return
+	}
+	off := maps.Clone(c.off) // snapshots have the old one
+	if off == nil {
+		off = map[model.DeviceID]string{}
+	}
+	if off[gpu] = why; why == "" {
+		delete(off, gpu)
+	}
+	c.off = off
+	l.updateLevels(c)
+	for _, q := range c.queues {
+		if q.device == gpu && q.gate != nil {
+			_ = q.gate.Apply(context.Background(), l.gateState(c, q))
+		}
+	}
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"xsched/internal/engine"
+	"xsched/internal/model"
+	"xsched/internal/policy"
+	"xsched/internal/wire"
+)
+
+// This file publishes the loop's state to readers. Any user may read as often as it likes, so the
+// loop only copies what changed since the last snapshot, a little in each pass. The readers format
+// the copies on their own time, once per snapshot.
+//
+// A reader gets a snapshot that was begun after it asked. It therefore sees every change that was
+// answered before.
+const (
+	copyTime   = 20 * time.Microsecond // of a pass
+	copyQueues = 32                    // between two readings of the clock
+	copyShare  = 20                    // copying uses at most 1/copyShare of the loop's time
+	copyPause  = 2 * time.Millisecond  // least time between two snapshots
+	// copyMost is what a pass can cost. A longer one was interrupted, for example by SIGSTOP; charged
+	// in full, no reader would get an answer for 20 times as long.
+	copyMost = time.Millisecond
+)
+
+// snapshot is the state of the loop at about one time. It does not change once it is published.
+type snapshot struct {
+	at       model.Time
+	config   engine.Config
+	clients  []*clientCopy
+	counters []wire.Counters // of each client
+	gpus     map[model.DeviceID]time.Duration
+
+	formatted sync.Once
+	views     []ClientView
+}
+
+// clientCopy is the state of a client. Consecutive snapshots share the copies of unchanged clients.
+type clientCopy struct {
+	Client
+	copies []queue
+	// protections is what protection gains it and costs others, by device.
+	protections []policy.ProtectionStatus
+	busy        bool // a queue has work, so its counters change without the loop's knowledge
+}
+
+// request is a snapshot that readers wait for.
+type request struct {
+	done chan struct{}
+	got  *snapshot
+}
+
+// publisher builds snapshots. Only the loop uses it, except for wanted.
+type publisher struct {
+	wanted   atomic.Pointer[request] // the next one
+	seen     bool                    // it was wanted at the start of this pass
+	next     model.Time
+	building *builder
+}
+
+// builder is a snapshot in progress.
+type builder struct {
+	request *request
+	out     *snapshot
+	clients []*Client // not yet copied
+	client  *clientCopy
+	queues  []*queue // of client, not yet copied
+	spent   time.Duration
+}
+
+// snapshot returns a snapshot that was begun after the call.
+func (l *Loop) snapshot(ctx context.Context) (*snapshot, error) {
+	r := l.publisher.wanted.Load()
+	if r == nil {
+		r = &request{done: make(chan struct{})}
+		if l.publisher.wanted.CompareAndSwap(nil, r) {
+			l.ring()
+		} else if r = l.publisher.wanted.Load(); r == nil {
+			return l.snapshot(ctx) // the loop took the other one meanwhile, maybe before this call
+		}
+	}
+	select {
+	case <-r.done:
+		return r.got, nil
+	case <-l.done:
+		return nil, ErrStopped
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// asked reports whether a reader waits for a snapshot that is not yet begun.
+func (p *publisher) asked() bool {
+	p.seen = p.building == nil && p.wanted.Load() != nil
+	return p.seen
+}
+
+// publish copies a part of the state if a reader waits for it.
+func (l *Loop) publish(now model.Time) {
+	p := &l.publisher
+	if p.building == nil {
+		if !p.seen || now < p.next {
+			return
+		}
+		l.sample(now)
+		p.building = &builder{
+			request: p.wanted.Swap(nil),
+			out:     &snapshot{at: now, clients: make([]*clientCopy, 0, len(l.clients)), counters: make([]wire.Counters, 0, len(l.clients))},
+			clients: slices.AppendSeq(make([]*Client, 0, len(l.clients)), maps.Values(l.clients)),
+		}
+	}
+	b := p.building
+	done := false
+	for !done && l.now().Sub(now) < copyTime {
+		done = l.copySome(b)
+	}
+	b.spent += min(l.now().Sub(now), copyMost)
+	if !done {
+		return
+	}
+	b.out.config = l.engine.Config()
+	b.out.gpus = make(map[model.DeviceID]time.Duration, len(l.gpus))
+	for id, t := range l.gpus {
+		b.out.gpus[id] = t.use.upTo(b.out.at)
+	}
+	p.building, p.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
+	l.snapshots.Add(1)
+	b.request.got = b.out
+	close(b.request.done)
+}
+
+// copySome copies a few queues, or one client without queues. It returns true at the end.
+func (l *Loop) copySome(b *builder) bool {
+	if b.client == nil {
+		if len(b.clients) == 0 {
+			return true
+		}
+		c := b.clients[0]
+		if b.clients = b.clients[1:]; l.clients[c.ID] != c {
+			return false // it has left
+		}
+		b.out.counters = append(b.out.counters, c.page.Counters())
+		if c.copied != nil && !c.touched && !c.copied.busy {
+			b.out.clients = append(b.out.clients, c.copied)
+			return false
+		}
+		c.touched = false
+		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, len(c.queues)), protections: l.engine.Protections(b.out.at, c.PID)}
+		b.client.busy = len(b.client.protections) > 0 // its recent cost fades
+		b.queues = slices.AppendSeq(b.queues[:0], maps.Values(c.queues))
+	}
+	c := l.clients[b.client.ID]
+	n := min(copyQueues, len(b.queues))
+	for _, q := range b.queues[:n] {
+		if c == nil || c.queues[q.id.Index] != q {
+			continue // it has left
+		}
+		b.client.busy = b.client.busy || q.busy
+		if q.busy && q.gate != nil {
+			q.submitted = c.page.Queue(int(q.id.Index)).Submitted
+		}
+		q.shared = true
+		b.client.copies = append(b.client.copies, *q)
+		if last := &b.client.copies[len(b.client.copies)-1]; q.host != nil {
+			last.want, last.level = q.host.want, q.host.level
+		} else {
+			last.folded = nil
+		}
+	}
+	if b.queues = b.queues[n:]; len(b.queues) > 0 {
+		return false
+	}
+	done := b.client
+	b.client = nil
+	done.queues, done.onGPU, done.apart, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied = nil, nil, nil, nil, nil, nil, nil, nil, nil
+	if c != nil {
+		c.copied = done
+	}
+	b.out.clients = append(b.out.clients, done)
+	return false
+}
+
+// touch marks a client as changed since the last snapshot.
+func (c *Client) touch() {
+	if c != nil { // nil: a queue of no client, in tests
+		c.touched = true
+	}
+}
+
+// format returns the clients, oldest first. Callers must not change the result.
+func (s *snapshot) format(l *Loop) []ClientView {
+	s.formatted.Do(func() {
+		s.views = make([]ClientView, 0, len(s.clients))
+		for i := range s.clients {
+			s.views = append(s.views, s.view(l, i))
+		}
+		slices.SortFunc(s.views, func(a, b ClientView) int { return cmp.Compare(a.ID, b.ID) })
+	})
+	return s.views
+}
+
+// view formats one client. It runs on the reader's goroutine, so it uses only the copy and the
+// loop's constants.
+func (s *snapshot) view(l *Loop, i int) ClientView {
+	c := s.clients[i].Client
+	copies := s.clients[i].copies
+	c.queues, c.onGPU, c.apart = make(map[uint32]*queue, len(copies)), map[model.DeviceID]int{}, map[model.DeviceID]int{}
+	for k := range copies {
+		q := &copies[k]
+		c.queues[q.id.Index] = q
+		if q.host == nil {
+			c.onGPU[q.device]++
+		}
+		if !q.set.Empty() {
+			c.apart[q.device]++
+		}
+	}
+	v := l.view(s.at, &s.config, &c)
+	v.Counters, v.Protections = s.counters[i], s.clients[i].protections
+	return v
+}
+
+// Config returns the engine's configuration. It works while the loop is blocked.
+func (l *Loop) Config() engine.Config { return *l.config.Load() }
+
+// publishConfig publishes the engine's configuration after a change.
+func (l *Loop) publishConfig() {
+	cfg := l.engine.Config()
+	l.config.Store(&cfg)
+}
+
+// Clients returns all clients, oldest first. Callers must not change the result.
+func (l *Loop) Clients(ctx context.Context) ([]ClientView, error) {
+	s, err := l.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.format(l), nil
+}
+
+// Client returns the oldest client of a process, or ErrUnknownPID.
+func (l *Loop) Client(ctx context.Context, pid int) (ClientView, error) {
+	s, err := l.snapshot(ctx)
+	if err != nil {
+		return ClientView{}, err
+	}
+	oldest := -1
+	for i, c := range s.clients {
+		if c.PID == pid && (oldest < 0 || c.ID < s.clients[oldest].ID) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return ClientView{}, ErrUnknownPID
+	}
+	return s.view(l, oldest), nil
+}
+
+// GPUTimes returns for how long at least one queue used each GPU.
+func (l *Loop) GPUTimes(ctx context.Context) (map[model.DeviceID]time.Duration, error) {
+	s, err := l.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return maps.Clone(s.gpus), nil
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "time"
+
+// A segment is what a program submits between the end of one wait and the beginning of the next. The
+// Segments of a program predict when it will wait, from the number of its launches and their pace.
+//
+// All input comes from the program. Nonsense changes only its own protection: memory and time per call
+// are constant, and a stop has a limit.
+
+const (
+	// FedMin: a shorter segment ends before a stop takes effect.
+	FedMin = time.Millisecond
+	// FedHold is how long a stop outlasts a segment if another wait is expected soon.
+	FedHold = 200 * time.Microsecond
+
+	// SegmentGap ends a segment for whose end no thread waited.
+	SegmentGap = 5 * time.Millisecond
+	// segmentMax is beyond every request: the program does not wait for its work.
+	segmentMax = 10 * time.Second
+
+	// Evidence for a class: segments of the other class count double. enough makes a class, and none
+	// left ends it. Each change of class costs driver calls.
+	evidenceEnough = 3
+	evidenceMax    = 6
+	shortsMax      = 16 // segments below FedMin in a row end a class
+
+	// A launch-bound program launches all the time. Fewer launches mean that it waits in a way that
+	// nothing reports.
+	launchesMin = 8
+	launchPace  = 500 * time.Microsecond
+	// doubtFirst segments count nothing for launch-bound after such a wait was found, and twice as many
+	// each further time.
+	doubtFirst, doubtMax = 64, 1 << 14
+
+	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late
+	// stop adds leadStep, and one in time removes a hundredth of that or less. So 1 % of the stops are
+	// late: most users judge a service by its 99th percentile.
+	leadFirst = 2 * time.Millisecond
+	leadMin   = 100 * time.Microsecond
+	leadMax   = 3 * time.Millisecond
+	leadStep  = 200 * time.Microsecond
+	leadEase  = leadStep / 100
+
+	// A wait that is longer than the shortest ones by a quarter and tailSlack is longer than it has to be.
+	tailSlack = 50 * time.Microsecond
+	noiseMax  = 100 * time.Microsecond
+
+	// nativeWait is what the driver's own sharing adds to the end of a request at most: a slice of
+	// another process and the switches.
+	nativeWait = 2500 * time.Microsecond
+
+	// patience is how long a stop lasts beyond the predicted wait.
+	patience = time.Millisecond
+	// stopMax limits a stop before the wait.
+	stopMax = leadMax + 2*patience
+	// waitMax, and half the submission time up to a second, limit a stop for a wait: a launch-bound program
+	// waits for less. After it the program counts as any other: it may be halted, and can't report that its
+	// work is done.
+	waitMax = 20 * time.Millisecond
+	// wholeMax is up to which length lower queues are stopped for a whole segment where the library is
+	// too old to count launches. Such a library may also take some waits for submissions.
+	wholeMax = 8 * time.Millisecond
+
+	history   = 16
+	lags      = 8
+	maxChecks = 8
+	checkGap  = 2 * time.Millisecond // a check must be worth a wake-up
+	checkSoon = 50 * time.Microsecond
+
+	// Prediction is good until less than hitsLow of the stops are of use, and again from hitsHigh on.
+	hitsLow, hitsHigh = 0.5, 0.75
+)
+
+// Segments is the history of a program's segments. The zero value is that of a new one.
+type Segments struct {
+	class    Class
+	evidence int8
+	shorts   int8
+	doubt    int  // segments that count nothing for launch-bound
+	doubted  int  // the last value
+	counted  bool // sizes are launches; else microseconds
+
+	n     int // segments so far
+	sizes [history]uint32
+	// errs is the mean relative error of each way to predict: 0 by the mean, p by the segment p before.
+	errs  [lags + 1]float32
+	tried [lags + 1]uint8
+	mean  float32
+	pace  float64 // ns per unit of size
+	bend  float64 // time from the last check to the wait, in proportion to the prediction
+
+	lead   time.Duration
+	streak int  // stops in time since the last late one
+	eased  bool // a late stop ended the quick search for a shorter lead
+	// floor is a low quantile of the time from a wait to its end. It rises slowly, so that late stops do
+	// not become the rule.
+	floor time.Duration
+	noise time.Duration // by how much waits vary without lower queues
+	hits  float32
+	poor  bool
+
+	counts SegmentCounts
+
+	// The current segment.
+	open, waits  bool
+	began, ended Time // ended: of the last one
+	paused       Time // since when the device is idle and nobody waits; 0: it is not
+	base, count  uint64
+	expect       uint32
+	checks       int8
+	checked      Time
+	checkedCount uint64        // launches then
+	hidden       bool          // it waits, but nothing reports that
+	left         time.Duration // predicted at checked
+	stopAt       Time          // 0: not yet, Never: not in this segment
+	until        Time
+	checkAt      Time
+	stopped      Time // when the first stop of this segment began, even if not in force; 0: none
+	gaveUp       bool
+	whole        bool // stopped from its beginning
+	overdue      bool // it waits for too long
+}
+
+// SegmentState is what is known about a program's segments, for display.
+type SegmentState struct {
+	Class Class
+	Known int // segments learnt from
+	// Lead is how long before the predicted wait lower queues are stopped.
+	Lead time.Duration
+	// Hits is the part of the predictions that were of use. Without Predicted it is too small to act on.
+	Hits      float64
+	Predicted bool
+	Counts    SegmentCounts
+}
+
+// SegmentCounts counts the segments of a launch-bound program by how their stop was.
+type SegmentCounts struct {
+	InTime  uint64 // in force at the wait
+	Late    uint64
+	Early   uint64 // given up before the wait
+	Unaided uint64 // at the wait, because the prediction is too poor
+}
+
+// Class returns the class of the program.
+func (s *Segments) Class() Class { return s.class }
+
+// State returns what is known.
+func (s *Segments) State() SegmentState {
+	return SegmentState{Class: s.class, Known: s.n, Lead: s.lead, Hits: float64(s.hits), Predicted: s.n > 0 && !s.poor, Counts: s.counts}
+}
+
+// Feeding returns what a policy needs to know.
+func (s *Segments) Feeding() Feeding {
+	f := Feeding{Class: s.class, Waits: s.open && s.waits}
+	if s.class != ClassLaunchBound {
+		return f
+	}
+	if s.overdue {
+		f.Class = ClassUnknown
+		return f
+	}
+	if s.paused != 0 { // without work, time shows nothing
+		return f
+	}
+	if !s.open {
+		f.Again = s.length(s.predict()) < FedMin
+		return f
+	}
+	if s.stopAt != 0 && s.stopAt != Never && (!s.poor || s.waits) {
+		f.StopAt, f.StopUntil = s.stopAt, s.until
+	}
+	f.CheckAt = s.checkAt
+	return f
+}
+
+// Begin reports that the program submits work to an idle device, after this many launches.
+func (s *Segments) Begin(now Time, launches uint64) {
+	if s.open && !s.waits && s.paused != 0 && now.Sub(s.paused) < SegmentGap {
+		if s.paused = 0; s.checkAt != 0 {
+			s.checkAt = max(s.checkAt, now.Add(checkSoon))
+		}
+		return
+	}
+	held := s.ended != 0 && now.Sub(s.ended) <= FedHold
+	s.open, s.waits, s.paused = true, false, 0
+	if launches < s.count || launches > s.count+1 {
+		s.count = launches
+	} // else the first launch of this segment may be among them
+	s.began, s.base = now, s.count
+	s.checks, s.checked, s.checkedCount, s.left, s.hidden = 0, 0, launches, 0, false
+	s.stopAt, s.until, s.checkAt, s.stopped, s.gaveUp, s.whole = 0, 0, 0, 0, false, false
+	s.overdue = false
+	if s.class != ClassLaunchBound {
+		return
+	}
+	s.expect = s.predict()
+	length := s.length(s.expect)
+	if length < FedMin {
+		if s.stopAt = Never; held { // lower queues are still stopped
+			s.stop(now, now.Add(length))
+		}
+		return
+	}
+	if !s.counted && length <= wholeMax {
+		s.stop(now, now.Add(length))
+		s.until = now.Add(wholeMax)
+		s.checkAt, s.whole = s.until, true
+		return
+	}
+	s.plan(now, length, held)
+}
+
+// plan sets when to stop and when to look again, from the time that is left until the wait.
+func (s *Segments) plan(now Time, left time.Duration, held bool) {
+	s.checked, s.left = now, left
+	wait := now.Add(left)
+	at := wait.Add(-s.lead)
+	soon := checkSoon
+	if held {
+		soon = FedMin // a resume and another stop would be of no use
+	}
+	if at <= now.Add(soon) {
+		s.stop(now, wait)
+		return
+	}
+	s.stopAt, s.until, s.checkAt = at, wait.Add(patience), 0
+	s.checkAt = s.until
+	if !s.counted || s.checks >= maxChecks {
+		return
+	}
+	s.checkAt = at
+	if ahead := at.Sub(now); s.checks == 0 && ahead > checkGap {
+		s.checkAt = now.Add(ahead * 5 / 8)
+	}
+}
+
+// stop begins a stop that lasts until the expected wait ends.
+func (s *Segments) stop(now, wait Time) {
+	if s.stopped == 0 {
+		s.stopped = now
+	}
+	s.stopAt, s.until = now, wait.Add(patience)
+	if limit := now.Add(stopMax); s.until > limit {
+		s.until = limit
+	}
+	s.checkAt = s.until
+}
+
+// Progress reports how many launches there were so far, and whether a thread waits for them.
+func (s *Segments) Progress(now Time, launches uint64, waits bool) {
+	if launches > s.count && launches-s.base < 1<<31 {
+		s.count = launches
+	}
+	if !s.open || s.waits {
+		if s.checkAt != 0 && now >= s.checkAt {
+			s.giveWay()
+		}
+		return
+	}
+	if waits && s.paused != 0 { // nothing is left to wait for
+		end := now
+		if now.Sub(s.paused) >= SegmentGap {
+			end = s.paused // the wait was seen late, or belongs to something else
+		}
+		s.End(end, s.began, max(1, end.Sub(s.began)), 0, false)
+		return
+	}
+	if s.class != ClassLaunchBound {
+		s.waits = waits
+		return
+	}
+	if s.stopAt != 0 && now >= s.stopAt && s.stopped == 0 {
+		s.stopped = s.stopAt
+	}
+	if waits {
+		s.waits = true
+		if s.stopped == 0 || s.gaveUp {
+			s.stopAt = now // late, but better than to wait for a slice to end
+		}
+		s.until = now.Add(waitMax + min(now.Sub(s.began)/2, time.Second))
+		s.checkAt = s.until
+		return
+	}
+	if now < s.checkAt || s.checkAt == 0 || s.paused != 0 {
+		return
+	}
+	if s.counted && s.count == s.checkedCount && uint32(s.count-s.base) >= s.expect-s.expect/32 && s.checks > 0 && now.Sub(s.checked) >= patience {
+		s.hidden = true
+		if s.stop(now, now); now.Sub(s.checked) >= waitMax {
+			s.giveWay()
+		}
+		return
+	}
+	if s.stopped != 0 && now >= s.until {
+		s.gaveUp = true
+	}
+	s.checks++
+	s.checkedCount = s.count
+	s.stopAt, s.until, s.checkAt = Never, 0, 0
+	left, known := s.remaining(now)
+	switch {
+	case !known || s.checks >= maxChecks && s.gaveUp:
+	case s.gaveUp && left < s.lead+patience: // it looked like that before
+	default:
+		s.plan(now, left, false)
+	}
+}
+
+// giveWay ends the stop of a segment whose wait lasts too long.
+func (s *Segments) giveWay() { s.overdue, s.stopAt, s.until, s.checkAt = true, Never, 0, 0 }
+
+// Pause reports that the device has no work left, but no thread waits.
+func (s *Segments) Pause(now Time) {
+	if s.open {
+		s.paused = now
+	}
+}
+
+// Drop forgets the current segment: its beginning or its end is not known.
+func (s *Segments) Drop() {
+	s.open, s.waits, s.paused, s.stopAt, s.checkAt, s.overdue = false, false, 0, 0, 0, false
+}
+
+// End reports that the program waited for the segment. In its last busy period, which began at a time, it
+// submitted for the time fed and waited for the rest, tail. contested: lower queues had work, and were
+// stopped if Feeding said so.
+func (s *Segments) End(now, from Time, fed, tail time.Duration, contested bool) {
+	if s.open && fed > 0 && from > s.began {
+		fed += from.Sub(s.began)
+	}
+	if !s.open || fed <= 0 || tail < 0 || fed > segmentMax || tail > segmentMax {
+		s.Drop()
+		s.ended = now
+		return
+	}
+	wait := now.Add(-tail)
+	if s.class == ClassLaunchBound && contested {
+		s.judge(wait, fed, tail)
+	}
+	s.learn(wait, fed)
+	s.classify(fed, tail)
+	s.Drop()
+	s.ended = now
+}

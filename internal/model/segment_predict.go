@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "time"
+
+// This file predicts the size of a segment and the time until its wait.
+
+// guess predicts the next size in one way; 0: it cannot.
+func (s *Segments) guess(p int) uint32 {
+	switch {
+	case p == 0:
+		return uint32(s.mean)
+	case p <= s.n:
+		return s.sizes[(s.n-p)%history]
+	}
+	return 0
+}
+
+// predict returns the expected size of the next segment, in the way that was best so far.
+func (s *Segments) predict() uint32 {
+	best := 1
+	for p := range s.errs {
+		if s.tried[p] >= 2 && (s.tried[best] < 2 || s.errs[p] < s.errs[best]) {
+			best = p
+		}
+	}
+	return s.guess(best)
+}
+
+// length returns the expected submission time of a size.
+func (s *Segments) length(size uint32) time.Duration { return bounded(float64(size) * s.pace) }
+
+// remaining predicts the time until the wait.
+func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
+	if !s.counted {
+		return 0, false // more time than expected has passed
+	}
+	done := uint32(s.count - s.base)
+	if done == 0 { // unknown before the end
+		return max(0, s.length(s.expect)-now.Sub(s.began)), true
+	}
+	if done > s.expect+s.expect/32 {
+		if s.expect = s.longer(done); s.expect == 0 {
+			return 0, false
+		}
+	}
+	pace := s.pace
+	if done >= history {
+		pace = float64(now.Sub(s.began)) / float64(done)
+	}
+	return bounded((float64(s.expect) - float64(done)) * pace * s.bend), true
+}
+
+// longer returns the shortest known segment that is longer than a size; 0: none.
+func (s *Segments) longer(than uint32) uint32 {
+	least := uint32(0)
+	for _, size := range s.sizes[:min(s.n, history)] {
+		if size > than+than/32+1 && (least == 0 || size < least) {
+			least = size
+		}
+	}
+	return least
+}
+
+func bounded(ns float64) time.Duration { return time.Duration(min(max(ns, 0), float64(segmentMax))) }

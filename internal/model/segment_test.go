@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	ms = time.Millisecond
+	us = time.Microsecond
+)
+
+// TestClass: how the segments of a program decide its class.
+func TestClass(t *testing.T) {
+	type segment struct{ fed, tail time.Duration }
+	fed, waited := func(d time.Duration) segment { return segment{d, d / 10} }, func(d time.Duration) segment { return segment{d / 10, d} }
+	many := func(n int, s ...segment) (all []segment) {
+		for range n {
+			all = append(all, s...)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name     string
+		segments []segment
+		want     Class
+	}{
+		{"nothing known", nil, ClassUnknown},
+		{"two are not enough", many(2, fed(3*ms)), ClassUnknown},
+		{"three", many(3, fed(3*ms)), ClassLaunchBound},
+		{"long", many(3, fed(60*ms)), ClassLaunchBound},
+		{"the device is what takes the time", many(3, waited(3*ms)), ClassGPUBound},
+		{"one that waited", append(many(6, fed(9*ms)), waited(9*ms)), ClassLaunchBound},
+		{"three that waited", append(many(6, fed(9*ms)), many(3, waited(9*ms))...), ClassGPUBound},
+		{"one in four waits", many(9, fed(9*ms), fed(9*ms), fed(9*ms), waited(9*ms)), ClassLaunchBound},
+		{"every second one waits", many(9, fed(9*ms), waited(9*ms)), ClassUnknown},
+		{"too short", many(9, fed(ms/2)), ClassUnknown},
+		{"short ones in between", many(9, fed(9*ms), fed(ms/10), waited(ms/10)), ClassLaunchBound},
+		{"short from now on", append(many(9, fed(9*ms)), many(shortsMax, waited(ms/10))...), ClassUnknown},
+		{"delayed by lower queues", append(many(9, fed(5*ms)), many(9, segment{5 * ms, 2200 * us})...), ClassLaunchBound},
+		{"few launches: it waits unseen", many(9, segment{6 * ms, 0}), ClassGPUBound},
+		{"nonsense", []segment{{-1, -1}, {1<<63 - 1, 1<<63 - 1}, {1, -1 << 63}, {-1 << 63, 1}}, ClassUnknown},
+	} {
+		var s Segments
+		now, launches := Time(time.Hour), uint64(0)
+		for _, x := range c.segments {
+			s.Begin(now, launches)
+			end := now.Add(max(0, min(x.fed, time.Hour)) + max(0, min(x.tail, time.Hour)))
+			if strings.HasPrefix(c.name, "few") {
+				launches += 3
+			}
+			s.Progress(end, launches, true)
+			s.End(end, now, x.fed, x.tail, true)
+			now = end.Add(10 * ms)
+		}
+		if s.Class() != c.want {
+			t.Errorf("%s: %v, want %v", c.name, s.Class(), c.want)
+		}
+	}
+}
+
+// program submits requests beside a low-priority job, in a model of one device: while the job is not stopped
+// when the program waits, the wait is as long as the job's slice.
+type program struct {
+	s        Segments
+	now      Time
+	launches uint64
+	counts   bool // progress is reported
+	tells    bool // waits are reported
+
+	noise func() time.Duration // of a wait; may be nil
+	stop  time.Duration        // until a stop is in force
+	check func(*Segments, Time)
+
+	requests, unprotected int
+	stopped               time.Duration // before waits
+	wakes                 int
+}
+
+// run submits one segment: n launches, each after a time.
+func (p *program) run(n int, pace time.Duration) {
+	const slice = 2 * ms
+	tail := 50 * us
+	if p.noise != nil {
+		tail = 10*us + p.noise()
+	}
+	count := func() uint64 {
+		if p.counts {
+			return p.launches
+		}
+		return 0
+	}
+	began := p.now
+	p.s.Begin(p.now, count())
+	wait := p.now.Add(time.Duration(n) * pace)
+	launched := p.launches
+	inForce := Never // since when lows are stopped
+	for {
+		f := p.s.Feeding()
+		on, next := f.Stops(p.now)
+		switch {
+		case on && inForce == Never:
+			inForce = p.now.Add(p.stop)
+		case !on && inForce != Never:
+			p.stopped += p.now.Sub(inForce)
+			inForce = Never
+		}
+		if f.CheckAt > p.now {
+			next = min(next, f.CheckAt)
+		}
+		if next >= wait {
+			break
+		}
+		p.now = next
+		p.wakes++
+		p.launches = launched + uint64(p.now.Sub(began)/pace)
+		p.s.Progress(p.now, count(), false)
+		if p.check != nil {
+			p.check(&p.s, p.now)
+		}
+	}
+	p.now, p.launches = wait, launched+uint64(n)
+	if p.tells {
+		p.s.Progress(p.now, count(), true)
+		if on, _ := p.s.Feeding().Stops(p.now); on {
+			inForce = min(inForce, p.now.Add(p.stop))
+		}
+	}
+	p.requests++
+	end := p.now.Add(tail)
+	switch {
+	case p.s.Class() != ClassLaunchBound: // tiny slices protect it
+	case inForce > p.now:
+		end = min(p.now.Add(slice), max(inForce, end))
+	default:
+		p.stopped += p.now.Sub(inForce)
+	}
+	if end > p.now.Add(tail+100*us) {
+		p.unprotected++
+	}
+	p.s.Progress(end, count(), true)
+	p.s.End(end, began, wait.Sub(began), end.Sub(wait), true)
+	p.now = end.Add(10 * ms)
+}
+
+func (f Feeding) stops(now Time) bool { on, _ := f.Stops(now); return on }
+
+// TestStopsJustInTime: programs whose requests can be predicted are protected, at the price of a short stop.
+func TestStopsJustInTime(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		counts    bool
+		next      func(r *rand.Rand, i int) (launches int, pace time.Duration)
+		late      float64 // at most
+		stopped   time.Duration
+		predicted bool
+	}{
+		{name: "26 ms", counts: true, next: func(*rand.Rand, int) (int, time.Duration) { return 620, 42 * us }, late: 0.02, stopped: 1100 * us, predicted: true},
+		{name: "9 ms", counts: true, next: func(*rand.Rand, int) (int, time.Duration) { return 214, 42 * us }, late: 0.02, stopped: 1100 * us, predicted: true},
+		{name: "short, without counts", next: func(*rand.Rand, int) (int, time.Duration) { return 100, 42 * us }, late: 0.02, stopped: 4300 * us, predicted: true},
+		{name: "without counts", next: func(*rand.Rand, int) (int, time.Duration) { return 214, 42 * us }, late: 0.02, stopped: 1100 * us, predicted: true},
+		{
+			name: "a CPU whose speed varies by 30 %", counts: true, late: 0.02, stopped: 1200 * us, predicted: true,
+			next: func(r *rand.Rand, _ int) (int, time.Duration) {
+				return 620, 42*us + time.Duration(r.IntN(13))*us - 6*us
+			},
+		},
+		{
+			name: "two lengths in turn", counts: true, late: 0.03, stopped: 1500 * us, predicted: true,
+			next: func(_ *rand.Rand, i int) (int, time.Duration) { return 200 + 300*(i%2), 42 * us },
+		},
+		{
+			name: "one long and two short segments", counts: true, late: 0.03, stopped: 1500 * us, predicted: true,
+			next: func(_ *rand.Rand, i int) (int, time.Duration) { return []int{600, 100, 60}[i%3], 42 * us },
+		},
+		{
+			name: "one of two lengths, at random", counts: true, late: 1, stopped: 2000 * us,
+			next: func(r *rand.Rand, _ int) (int, time.Duration) { return 200 + 300*r.IntN(2), 42 * us },
+		},
+		{
+			name: "any length", counts: true, late: 1, stopped: 2000 * us,
+			next: func(r *rand.Rand, _ int) (int, time.Duration) { return 100 + r.IntN(1000), 42 * us },
+		},
+	} {
+		r := rand.New(rand.NewPCG(1, 2))
+		p := program{now: Time(time.Hour), counts: c.counts, stop: 500 * us}
+		for i := range 300 {
+			p.run(c.next(r, i))
+		}
+		p.requests, p.unprotected, p.stopped, p.wakes = 0, 0, 0, 0
+		for i := range 600 {
+			p.run(c.next(r, i+300))
+		}
+		late, mean := float64(p.unprotected)/float64(p.requests), p.stopped/time.Duration(p.requests)
+		st := p.s.State()
+		t.Logf("%s: %.1f %% not protected, lows stopped for %v before each wait, %.1f wake-ups each, %+v", c.name, 100*late, mean, float64(p.wakes)/float64(p.requests), st)
+		if st.Class != ClassLaunchBound {
+			t.Errorf("%s: %v", c.name, st.Class)
+		}
+		if late > c.late || mean > c.stopped || st.Predicted != c.predicted {
+			t.Errorf("%s: %.3f of the waits are not protected, want %.3f; stopped for %v, want %v at most; predicted %v", c.name, late, c.late, mean, c.stopped, st.Predicted)
+		}
+		if p.wakes > 4*p.requests {
+			t.Errorf("%s: %d wake-ups for %d requests", c.name, p.wakes, p.requests)
+		}
+	}
+}
+
+// TestLeadFollowsTheStop: the lead is as long as a stop takes, and no longer.
+func TestLeadFollowsTheStop(t *testing.T) {
+	p := program{now: Time(time.Hour), counts: true}
+	for _, stop := range []time.Duration{500 * us, 1500 * us, 300 * us} {
+		p.stop = stop
+		for range 1500 {
+			p.run(620, 42*us)
+		}
+		p.requests, p.unprotected = 0, 0
+		for range 200 {
+			p.run(620, 42*us)
+		}
+		st := p.s.State()
+		if st.Lead < stop-100*us || st.Lead > stop+400*us || p.unprotected > p.requests/20 {
+			t.Errorf("a stop takes %v: %d of %d not protected, %+v", stop, p.unprotected, p.requests, st)
+		}
+	}
+}
+
+// TestNoiseIsNotLate: waits that vary by themselves do not lengthen the lead.
+func TestNoiseIsNotLate(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := program{now: Time(time.Hour), counts: true, stop: 500 * us, noise: func() time.Duration { return time.Duration(r.IntN(int(70 * us))) }}
+	for range 1000 {
+		p.run(620, 42*us)
+	}
+	if lead := p.s.State().Lead; lead > 1500*us {
+		t.Errorf("lead %v", lead)
+	}
+}
+
+// TestStallsAreNoWaits: a program that is delayed while it submits stays launch-bound.
+func TestStallsAreNoWaits(t *testing.T) {
+	var s Segments
+	now, launches := Time(time.Hour), uint64(0)
+	for range 50 {
+		began := now
+		s.Begin(now, launches)
+		for step := range 14 { // 1 ms each; the fifth to the tenth without a launch
+			now = now.Add(ms)
+			if step < 5 || step >= 10 {
+				launches += 22
+			}
+			s.Progress(now, launches, false)
+		}
+		s.Progress(now, launches, true)
+		s.End(now, began, 14*ms, 20*us, true)
+		now = now.Add(10 * ms)
+	}
+	if s.Class() != ClassLaunchBound || s.doubt != 0 {
+		t.Errorf("%+v, doubt %d", s.State(), s.doubt)
+	}
+}
+
+// TestPoorPredictionStopsAtTheWait: without a prediction lows are stopped when the program waits, and not before.
+func TestPoorPredictionStopsAtTheWait(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := program{now: Time(time.Hour), counts: true, tells: true, stop: 500 * us}
+	for range 500 {
+		p.run(100+r.IntN(1000), 42*us)
+	}
+	p.stopped = 0
+	for range 100 {
+		p.run(100+r.IntN(1000), 42*us)
+		if p.s.State().Predicted {
+			t.Fatal("predicted")
+		}
+	}
+	if p.stopped != 0 {
+		t.Errorf("stopped for %v before the waits", p.stopped)
+	}
+	for range 100 { // it is regular again
+		p.run(620, 42*us)
+	}
+	if !p.s.State().Predicted {
+		t.Errorf("a regular program is not predicted: %+v", p.s.State())
+	}
+}
+
+// TestNonsense: whatever a program reports, a stop has an end, the next look is in the future, and values stay in
+// bounds.
+func TestNonsense(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var s Segments
+		now, from := Time(time.Hour), Time(time.Hour)
+		span := func() time.Duration {
+			return []time.Duration{0, 1, 10 * us, ms, 5 * ms, time.Second, time.Hour, -1, -1 << 63, 1<<63 - 1}[r.IntN(10)]
+		}
+		count := func() uint64 {
+			return []uint64{0, 1, uint64(now / 40_000), uint64(now / 40_000), 1 << 31, 1 << 40, 1<<64 - 1, r.Uint64()}[r.IntN(8)]
+		}
+		for step := range 2000 {
+			now = now.Add(time.Duration(r.IntN(int(3 * ms))))
+			switch r.IntN(8) {
+			case 0:
+				from = now
+				s.Begin(now, count())
+			case 1, 2, 3:
+				s.Progress(now, count(), r.IntN(6) == 0)
+			case 4:
+				s.Pause(now)
+			case 5:
+				s.End(now, from, span(), span(), r.IntN(2) > 0)
+			case 6: // a plausible one, so that the class changes
+				s.Begin(now, uint64(now/40_000))
+				from, now = now, now.Add(9*ms)
+				s.Progress(now, uint64(now/40_000), false)
+				s.End(now, from, 9*ms, 0, true)
+			case 7:
+				s.Drop()
+			}
+			f := s.Feeding()
+			if f.Class != ClassLaunchBound && f.StopAt != 0 {
+				t.Fatalf("seed %d step %d: stops for a program of class %v", seed, step, f.Class)
+			}
+			if f.stops(now) && !f.Waits && f.StopUntil > now.Add(wholeMax) {
+				t.Fatalf("seed %d step %d: a stop of %v without a wait", seed, step, f.StopUntil.Sub(now))
+			}
+			if f.CheckAt != 0 && f.CheckAt <= now {
+				s.Progress(now, count(), false)
+				if again := s.Feeding().CheckAt; again != 0 && again <= now {
+					t.Fatalf("seed %d step %d: looks again at %v, now %v", seed, step, again, now)
+				}
+			}
+			st := s.State()
+			if st.Lead < 0 || st.Lead > leadMax || st.Lead != 0 && st.Lead < leadMin || !(st.Hits >= 0 && st.Hits <= 1) || st.Known < 0 {
+				t.Fatalf("seed %d step %d: %+v", seed, step, st)
+			}
+		}
+	}
+}
+
+// TestHiddenWaits: a program that submits many kernels at once and then waits unseen looks launch-bound by its
+// times alone. Its launches show that it is not, and the doubt lasts.
+func TestHiddenWaits(t *testing.T) {
+	var s Segments
+	now, launches, bound := Time(time.Hour), uint64(0), 0
+	for range 300 {
+		began := now
+		s.Begin(now, launches)
+		launches += 200 // within the first millisecond
+		for end := began.Add(9 * ms); ; {
+			f := s.Feeding()
+			if f.CheckAt == 0 || f.CheckAt >= end {
+				now = end
+				break
+			}
+			now = f.CheckAt
+			s.Progress(now, launches, false)
+		}
+		s.Progress(now, launches, true)
+		s.End(now, began, 9*ms, 0, true)
+		now = now.Add(10 * ms)
+		if s.Class() == ClassLaunchBound {
+			bound++
+		}
+	}
+	if s.Class() == ClassLaunchBound || bound > 30 {
+		t.Errorf("launch-bound after %d of 300 segments: %+v", bound, s.State())
+	}
+}
+
+// learntProgram returns the segments of a launch-bound program whose launches are counted, and its launches.
+func learntProgram(t *testing.T) (*Segments, Time, uint64) {
+	t.Helper()
+	s, now, launches := &Segments{}, Time(time.Hour), uint64(100)
+	for range 8 {
+		s.Begin(now, launches)
+		end := now.Add(9 * ms)
+		launches += 200
+		s.Progress(end, launches, true)
+		s.End(end, now, 8900*us, 100*us, true)
+		now = end.Add(10 * ms)
+	}
+	if s.Class() != ClassLaunchBound {
+		t.Fatalf("class %v", s.Class())
+	}
+	return s, now, launches
+}
+
+// TestWaitThatNeverEnds: a program that is halted in its wait, or that waits unseen, reports nothing. Lower queues
+// must not stay stopped, and the daemon must not look again and again.
+func TestWaitThatNeverEnds(t *testing.T) {
+	for _, tells := range []bool{true, false} {
+		s, now, launches := learntProgram(t)
+		s.Begin(now, launches)
+		now = now.Add(6 * ms)
+		launches += 200
+		s.Progress(now, launches, tells)
+		wakes, since := 0, now
+		for now < since.Add(time.Second) {
+			f := s.Feeding()
+			_, next := f.Stops(now)
+			if f.CheckAt > now {
+				next = min(next, f.CheckAt)
+			}
+			if now = max(now+1, min(next, since.Add(time.Second))); now < since.Add(time.Second) {
+				s.Progress(now, launches, tells)
+				wakes++
+			}
+			if stop, _ := s.Feeding().Stops(now); stop && now.Sub(since) > 45*ms {
+				t.Fatalf("tells %v: stopped %v after the wait began", tells, now.Sub(since))
+			}
+		}
+		if f := s.Feeding(); f.Class == ClassLaunchBound || wakes > 40 {
+			t.Errorf("tells %v: %d wake-ups, then %+v; want the protection of other programs", tells, wakes, f)
+		}
+		s.End(now, now.Add(-time.Second), 8900*us, 100*us, true)
+		if f := s.Feeding(); f.Class != ClassLaunchBound {
+			t.Errorf("tells %v: one long wait changed the class to %v", tells, f.Class)
+		}
+	}
+}
+
+// TestWaitSeenLate: the wait for work that is done may be seen only with the next request. The time between them is
+// no submission time.
+func TestWaitSeenLate(t *testing.T) {
+	s, now, launches := learntProgram(t)
+	pace := s.pace
+	for range 8 {
+		s.Begin(now, launches)
+		launches += 200
+		s.Pause(now.Add(9 * ms))
+		now = now.Add(4 * time.Second)
+		s.Progress(now, launches, true)
+	}
+	if s.Class() != ClassLaunchBound || s.pace > 2*pace {
+		t.Errorf("%v, %.0f ns per launch, before %.0f", s.Class(), s.pace, pace)
+	}
+}
+
+// TestPausedIsNotWatched: a program without work and without a wait gives no reason to look at it.
+func TestPausedIsNotWatched(t *testing.T) {
+	s, now, launches := learntProgram(t)
+	s.Begin(now, launches)
+	now = s.Feeding().CheckAt
+	launches += 130
+	s.Progress(now, launches, false)
+	s.Pause(now + 1)
+	end, wakes := now.Add(time.Second), 0
+	for now < end {
+		f := s.Feeding()
+		stop, next := f.Stops(now)
+		if f.CheckAt > now {
+			next = min(next, f.CheckAt)
+		}
+		if stop {
+			t.Fatalf("lower queues are stopped beside a program without work: %+v", f)
+		}
+		if now = max(now+1, next); now < end {
+			s.Progress(now, launches, false)
+			wakes++
+		}
+	}
+	if wakes > 1 || s.hidden {
+		t.Errorf("%d wake-ups, a wait assumed: %v", wakes, s.hidden)
+	}
+
+	// Soon after the pause it is watched again.
+	s, now, launches = learntProgram(t)
+	s.Begin(now, launches)
+	check := s.Feeding().CheckAt
+	s.Pause(check.Add(-ms))
+	s.Begin(check.Add(ms), launches+130)
+	if f := s.Feeding(); f.CheckAt <= check.Add(ms) {
+		t.Errorf("%+v: its progress is never looked at again", f)
+	}
+}

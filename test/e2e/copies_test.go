@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/control"
+)
+
+func (w *world) stats() control.Stats {
+	w.t.Helper()
+	st, err := w.client.Stats(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return st
+}
+
+// operations is the number of driver operations so far.
+func operations(s control.Stats) uint64 { return s.Suspends + s.Resumes + s.TimesliceSets }
+
+// waitCopies waits until the daemon knows that a program only copies, or no longer.
+func (w *world) waitCopies(pid int, want bool) {
+	w.t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if p := w.process(pid); p != nil && len(p.Queues) > 0 && p.Queues[0].CopiesOnly == want {
+			return
+		}
+	}
+	w.t.Fatalf("process %d: copies only is not %v: %+v", pid, want, w.process(pid))
+}
+
+// both lets a program serve requests beside another one for a while. It returns the P99 of the requests and the
+// rate of the other one.
+func both(high, low *program, d time.Duration) (p99 time.Duration, rate float64) {
+	from := nowNS()
+	high.send("rate 100")
+	time.Sleep(d)
+	high.send("pause")
+	high.expect("P", 5*time.Second)
+	var took []int64
+	high.mu.Lock()
+	for i, end := range high.ends {
+		if end > from {
+			took = append(took, high.took[i])
+		}
+	}
+	high.mu.Unlock()
+	slices.Sort(took)
+	return time.Duration(took[len(took)*99/100]), float64(low.iterationsAfter(from)) / time.Duration(nowNS()-from).Seconds()
+}
+
+// TestCopyOnlyLow: beside a program that only copies, a high needs no protection, and the daemon leaves both alone.
+// The first kernel of that program makes it an ordinary low.
+func TestCopyOnlyLow(t *testing.T) {
+	w := newWorld(t)
+	low := w.tenant(options{}, 20000, "--copy", "4000000")
+	low.send("loop")
+	high := w.tenant(options{priority: 10}, 300)
+	w.waitLevel(low.pid(), 3)
+	w.waitLevel(high.pid(), 3)
+	w.waitCopies(low.pid(), true)
+	if text := w.must("list"); !strings.Contains(text, "copies") {
+		t.Errorf("xsched list does not show a program that copies:\n%s", text)
+	}
+	before := operations(w.stats())
+	eventually(t, 10*time.Second, "no more driver operations", func() bool {
+		time.Sleep(200 * time.Millisecond) // from before the daemon knew
+		was := before
+		before = operations(w.stats())
+		return before == was
+	})
+	p99, rate := both(high, low, time.Second)
+	if n := operations(w.stats()) - before; n != 0 {
+		t.Errorf("%d driver operations beside a program that only copies", n)
+	}
+	if p := w.process(low.pid()); p.Queues[0].SuspendedNS != 0 || p.Queues[0].SliceUS != 0 {
+		t.Errorf("the program that copies was not left alone: %+v", p.Queues[0])
+	}
+	w.must("mode", "off")
+	nativeP99, nativeRate := both(high, low, time.Second)
+	w.must("mode", "live")
+	// The operations prove that the daemon did nothing. Times depend on the load of this machine; the simulator
+	// compares them (TestCopyOnlyLow there).
+	t.Logf("P99 %v, native %v; copies %.0f/s, native %.0f/s", p99, nativeP99, rate, nativeRate)
+
+	low.send("compute")
+	low.iterates(2)
+	w.waitCopies(low.pid(), false)
+	high.send("rate 50")
+	high.iterates(10)
+	if p := w.process(low.pid()); p.Queues[0].SliceUS != 1 && p.Queues[0].Preemptions == 0 {
+		t.Errorf("a program with kernels is not an ordinary low: %+v", p.Queues[0])
+	}
+	high.finish()
+	low.finish()
+}

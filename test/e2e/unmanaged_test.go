@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strconv"
+	"testing"
+	"time"
+)
+
+// longestGap returns the longest time in [from, to) in which a program finished no iteration.
+func (p *program) longestGap(from, to int64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, longest := from, int64(0)
+	for _, end := range p.ends {
+		if end > from && end < to {
+			longest, last = max(longest, end-last), end
+		}
+	}
+	return time.Duration(max(longest, to-last))
+}
+
+// stallLimit is the longest stall of a tenant when a neighbor becomes unmanaged, beyond the usual
+// gap between its iterations.
+const stallLimit = 100 * time.Millisecond
+
+// TestProgramBecomesUnmanaged: after a detach, and after a restart of the daemon, a program without
+// a session shares the GPU. The tenants' tiny timeslices must not stall them beside it.
+func TestProgramBecomesUnmanaged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	high := w.tenant(options{priority: 10}, 2000) // idle: its presence gives the others a tiny slice
+	low := w.tenant(options{}, 5000)
+	low.send("loop")
+	w.waitLevel(low.pid(), 3)
+	plain := w.low(options{plain: true})
+	// gap measures the low over two seconds; a loaded machine may need another try.
+	gap := func(what string, begin func()) {
+		t.Helper()
+		var stalled time.Duration
+		for range 3 {
+			begin()
+			from := nowNS()
+			time.Sleep(2500 * time.Millisecond)
+			if stalled = low.longestGap(from, nowNS()); stalled <= stallLimit {
+				break
+			}
+		}
+		t.Logf("%s: the low's longest gap is %v", what, stalled)
+		if stalled > stallLimit {
+			t.Errorf("%s: the low stalled for %v, want %v at most", what, stalled, stallLimit)
+		}
+	}
+	gap("detach", func() {
+		w.must("attach", strconv.Itoa(plain.pid()))
+		eventually(t, 5*time.Second, "no unmanaged program is left", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
+		w.must("detach", strconv.Itoa(plain.pid()))
+	})
+	gap("restart", func() {
+		w.killDaemon()
+		w.startDaemon()
+		eventually(t, 5*time.Second, "the tenants rejoin", func() bool { return w.process(low.pid()) != nil && w.process(high.pid()) != nil })
+	})
+	for _, p := range []*program{plain, low, high} {
+		p.finish()
+	}
+}
