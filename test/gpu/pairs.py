@@ -5,7 +5,7 @@ import time
 import stats
 import targets
 from rig import Failed, Mps
-from scene import Mode, Scene, check, ended_well, wall_s, xsched_modes
+from scene import Mode, Scene, check, ended_well, ideal, wall_s, xsched_modes
 from stats import verdict
 
 
@@ -15,6 +15,9 @@ def finish(rig, scenarios, workers):
     for s in scenarios:
         s["proof"].append(sums)
     return scenarios
+
+
+SPIN = {"ms": 0.09, "kernels": 1}  # kernel time of a request of the spin suites
 
 
 def micro(rig):
@@ -31,7 +34,7 @@ def micro(rig):
             lows.append(rig.spin("low%d" % (len(lows) + 1), 20000, 0).ready(30))
         rig.joined([high] + lows)
         key = "micro/%d low%s" % (n, "s" if n > 1 else "")
-        out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, gpu_ms=0.09, block_s=1.25,
+        out.append(Scene(rig, key, high, list(lows), xsched_modes(seconds, n), 100, kernel=SPIN, block_s=1.25,
                          seed=rig.seed + n).run())
     result = {"scenarios": finish(rig, out, [high] + lows)}
 
@@ -42,7 +45,7 @@ def micro(rig):
 
     def measure(high, others):
         modes = mps_modes({"alone": 5, "mps": 5, "mps-priority": 5, "low alone": 2.5}, [0], [1])
-        return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, gpu_ms=0.09, block_s=1.25, seed=rig.seed).run())]
+        return [("micro", Scene(rig, "micro/1 low, under MPS", high, others, modes, 100, kernel=SPIN, block_s=1.25, seed=rig.seed).run())]
     return beside_mps(rig, "micro", result, start, measure)
 
 
@@ -68,7 +71,7 @@ def strategy(rig):
         for key, hz in (("strategy/100 requests a second", 100), ("strategy/a request every millisecond", 1000)):
             seconds = {"alone": 3, "native": 3, "timeslice": 3, "suspend": 3, "low alone": 3}
             modes = xsched_modes(seconds, 3) + (turns if hz == 100 else [Mode("live", 3, "live", [0, 1, 2], True)])
-            scenarios.append(Scene(rig, key, high, lows, modes, hz, gpu_ms=0.09, block_s=1.5, seed=rig.seed, prepare=prepare).run())
+            scenarios.append(Scene(rig, key, high, lows, modes, hz, kernel=SPIN, block_s=1.5, seed=rig.seed, prepare=prepare).run())
     finally:
         prepare(Mode("", 0, None, [], True))
     return {"scenarios": finish(rig, scenarios, [high] + lows)}
@@ -121,9 +124,13 @@ def models(rig, names, mps=True, partial=None):
         table = {m: m for m in highs + lows}
     pair, measured = [], []
 
+    kernels = {}  # high model -> kernel time
+
     def end_pair():
-        """Ends the pair; its checksums are part of the proof of all its scenarios."""
-        finish(rig, measured, pair)
+        """Measures the kernel times, then ends the pair; its checksums are part of the proof of all its scenarios."""
+        for model, sc in measured:
+            ideal(sc, kernel_time(pair[0], table[model], kernels))
+        finish(rig, [sc for _, sc in measured], pair)
         pair.clear()
         measured.clear()
     for n in names:
@@ -138,7 +145,7 @@ def models(rig, names, mps=True, partial=None):
                 rig.joined(pair)
             for key, arrivals in MODELS[n][3].items():
                 out[n]["scenarios"].append(model_scene(rig, n, key, arrivals, pair[0], pair[1:], table).run())
-            measured += out[n]["scenarios"]
+            measured += [(MODELS[n][0], sc) for sc in out[n]["scenarios"]]
         except Failed as e:
             out[n]["error"] = str(e)
             end_pair()  # the next suite gets a new pair
@@ -148,15 +155,26 @@ def models(rig, names, mps=True, partial=None):
         partial(out)
     to_compare = [n for n in names if MODELS[n][5]]
     if mps and to_compare:
-        add_mps(out, lambda: with_mps(rig, to_compare, highs, lows, table), to_compare)
+        add_mps(out, lambda: with_mps(rig, to_compare, highs, lows, table, kernels), to_compare)
     return out
+
+
+def kernel_time(high, model, known):
+    """The kernel time of a model of the high, which is asked once. None if it cannot be measured."""
+    if model not in known:
+        try:
+            known[model] = high.kernel_time(model)
+        except Failed as e:
+            print("kernel time of %s: %s" % (model, e), flush=True)
+            known[model] = None
+    return known[model]
 
 
 def model_scene(rig, suite, key, arrivals, high, lows, table):
     high_model, low_model, hz, _, seconds, _ = MODELS[suite]
-    high.ask("use " + table[high_model], "U")
+    high.use(table[high_model])
     for w in lows:
-        w.ask("use " + table[low_model], "U")
+        w.use(table[low_model])
     rig.mode("off")
     gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
     # Warm up after the change of models.
@@ -164,7 +182,7 @@ def model_scene(rig, suite, key, arrivals, high, lows, table):
     time.sleep(0.5)
     high.pause()
     modes = xsched_modes(seconds, len(lows))
-    return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, BLOCK_S[hz], seed=rig.seed + len(key))
+    return Scene(rig, key, high, lows, modes, hz, arrivals, gpu_ms, block_s=BLOCK_S[hz], seed=rig.seed + len(key))
 
 
 def under_mps(rig, start, measure):
@@ -180,8 +198,10 @@ def under_mps(rig, start, measure):
         workers.append(spawn(name, what, None, env=env, role=role, **kw))
         if workers[-1].tenant:  # calibrates its kernel, so it must be alone
             workers[-1].ready(30)
+        return workers[-1]
     try:
         start(client)
+        workers[:] = [w for w in workers if not w.closed]  # start may give up optional ones
         for w in workers:
             w.ready(150)
         known = server.clients()
@@ -200,7 +220,7 @@ def under_mps(rig, start, measure):
         server.stop()
 
 
-def with_mps(rig, names, highs, lows, table):
+def with_mps(rig, names, highs, lows, table, kernels):
     """Pairs of models: a high, a low of equal priority and a low of lower priority."""
     def start(client):
         client(rig.torch, "mps-high", [table[m] for m in highs], 0, "high", check=10)
@@ -211,13 +231,12 @@ def with_mps(rig, names, highs, lows, table):
         found = []
         for n in names:
             high_model, low_model, hz, arrivals, _, seconds = MODELS[n]
-            high.ask("use " + table[high_model], "U")
+            high.use(table[high_model])
             for w in others:
-                w.ask("use " + table[low_model], "U")
-            gpu_ms = float(high.ask("gputime 20", "G")[0]) / 1000
+                w.use(table[low_model])
             key, how = next(iter(arrivals.items()))
-            found.append((n, Scene(rig, key + ", under MPS", high, others, mps_modes(seconds, [0], [1]), hz, how, gpu_ms,
-                                   BLOCK_S[hz], seed=rig.seed).run()))
+            found.append((n, Scene(rig, key + ", under MPS", high, others, mps_modes(seconds, [0], [1]), hz, how, kernel=kernels.get(table[high_model]),
+                                   block_s=BLOCK_S[hz], seed=rig.seed).run()))
         return found
     return under_mps(rig, start, measure)
 
@@ -267,8 +286,9 @@ def tenants(rig):
     seconds = {"alone": 30, "native": 11.25, "live": 30, "low alone": 2}
     scene = Scene(rig, "tenants", high, lows, xsched_modes(seconds, 3, alone_of=[0, 1, 2]), 20, gpu_ms=gpu_ms,
                   block_s=BLOCK_S[20], seed=rig.seed)
-    out = scene.run()
+    out, kernels = scene.run(), {}
     out["low_models"] = specs
+    ideal(out, kernel_time(high, high_spec, kernels))
     result = {"scenarios": finish(rig, [out], [high] + lows)}
 
     def start(client):
@@ -280,7 +300,7 @@ def tenants(rig):
         every = list(range(len(others)))
         modes = [Mode("alone", 7.5, None, [], True), Mode("mps-priority", 7.5, None, every, True)]
         modes += [Mode("low alone %d" % i, 2, None, [i], False) for i in every]
-        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, gpu_ms=gpu_ms, block_s=BLOCK_S[20], seed=rig.seed).run())]
+        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, kernel=kernels[high_spec], block_s=BLOCK_S[20], seed=rig.seed).run())]
     return beside_mps(rig, "tenants", result, start, measure)
 
 

@@ -18,8 +18,9 @@ import re
 import sys
 import time
 
+import targets
 from tables import (NAMES, UNDER_MPS, bullets, chart, halves, interval_text, merge, ms, number, paragraph, percent, proven,
-                    ratio_interval, scenarios, span, table, times, verdict_text)
+                    ratio_interval, render, scenarios, span, table, times, verdict_text)
 
 # scenario -> service, jobs; bN is the batch size
 SCENARIOS = {
@@ -33,6 +34,11 @@ SCENARIOS = {
     "burst/poisson": ("ResNet-18 b1, Poisson arrivals, mean 20/s", "ResNet-50 b1024"),
     "burst/on-off": ("ResNet-18 b1, 250 ms at 60/s, then 500 ms idle", "ResNet-50 b1024"),
 }
+SERVICES = {"llm": "decode step of a 1.1 B LLM as a CUDA graph at 100/s, result to pinned memory", "llm-cpu": "the same, result by `.cpu()`",
+            "serve": "the LLM serving prompts of 512 tokens at 21/s, 2 to 6 tokens each", "llm-eager": "eager decode step, 26 ms of CPU, at 20/s",
+            "bert6": "6-layer encoder, eager, at 100/s", "bert12": "BERT-base, eager, 9 ms of CPU, at 40/s", "bert24": "24-layer encoder, eager, at 10/s"}
+JOBS = {"train": "GPT-2 training", "prefill": "prefill of the LLM", "jax": "JAX matrix products", "torch-matmul": "PyTorch matrix products", "copies": "pinned copies both ways",
+        "tiny": "a flood of tiny kernels", "fft": "FFTs", "three": "training, prefill and matrix products"}
 PICTURES = ("gpubound", "test4", "tenants", "micro/3 lows")
 README_ROWS = ("gpubound", "micro/1 low", "micro/3 lows", "tenants")
 ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts as slower than alone
@@ -44,8 +50,9 @@ METHOD = (
     "A latency runs from the scheduled arrival to the result. Late requests count. P99 is the nearest rank over all blocks of a mode.",
     "The interval of a P99 ratio is the middle 95 % of 500 resamples of blocks, neighbours together. A `*` marks older runs with too few blocks; there the "
     "requests are resampled, which ignores slow drift.",
-    "*Keep* is the throughput of the jobs beside the service over their throughput alone. *Ideal* is what remains if every request takes its "
-    "isolated GPU time plus 0.4 ms for two context switches.",
+    "*Keep* is the throughput of the jobs beside the service over their throughput alone. *Ideal* is what remains if every request takes the sum of its "
+    "kernel times alone, by torch.profiler, plus 0.4 ms for two context switches: 1 - rate x (kernel time + 0.4 ms).",
+    "Runs marked *(span)* took the time between the first and the last kernel instead of the kernel times. The span contains idle gaps, so their ideal is too low.",
     "*Device P99* is the part of the latency after the last kernel was submitted, by CUDA events. The rest of the latency is CPU time of Python and the driver.",
     "Overhead compares two processes that alternate in blocks of 50 ms on one core, one of them under XSched. The figure is the median over pairs of neighbours.",
     "A suite reports numbers only with proof: the shim counted the launches, native blocks show no preemption, XSched blocks show the expected ones, no device "
@@ -54,6 +61,14 @@ METHOD = (
 
 
 # -- tables
+
+
+def described(sc):
+    """(service, jobs) of a scenario."""
+    high, _, job = sc["name"].partition("/")
+    if high in SERVICES and job in JOBS:
+        return SERVICES[high], JOBS[job]
+    return SCENARIOS.get(sc["name"], (sc["arrivals"], "jobs"))
 
 
 def mode(sc, name):
@@ -66,6 +81,13 @@ def p99(m):
 
 def kept(m):
     return (m.get("low") or {}).get("kept")
+
+
+def of_ideal(sc, m):
+    """kept / ideal as text. Older runs took the span of a request for its kernel time."""
+    part = (m.get("low") or {}).get("kept_of_ideal")
+    old = sc.get("ideal_by", "kernels" if sc["name"].startswith(("micro/", "strategy/")) else "span") == "span"
+    return percent(part) + (" (span)" if old and part is not None else "")
 
 
 def ratio_text(sc, name="live"):
@@ -88,11 +110,11 @@ def scenario_rows(merged):
     for sc in compared(merged):
         beside = found.get(sc["name"] + UNDER_MPS)
         native, live, mps = mode(sc, "native"), mode(sc, "live"), mode(beside, "mps-priority")
-        rows.append([sc["name"], "%s, beside %s" % SCENARIOS.get(sc["name"], (sc["arrivals"], "jobs")), sc["run"], ms(p99(mode(sc, "alone"))),
+        rows.append([sc["name"], "%s, beside %s" % described(sc), sc["run"], ms(p99(mode(sc, "alone"))),
                      "%s, %s" % (ms(p99(native)), times(native.get("p99_to_alone"))) if p99(native) else "-",
                      "%s, %s (run %d)" % (ms(p99(mps)), times(mps.get("p99_to_alone")), beside["run"]) if p99(mps) else "-",
                      "**%s**, %s" % (ms(p99(live)), ratio_text(sc)),
-                     percent(kept(native)), percent(kept(live)), percent((live.get("low") or {}).get("kept_of_ideal"))])
+                     percent(kept(native)), percent(kept(live)), of_ideal(sc, live)])
     return rows
 
 
@@ -134,11 +156,11 @@ def proof_rows(merged):
 
 def other_rows(merged):
     out = []
-    for name in ("attach", "share", "streams"):
+    for name in ("stops", "attach", "share", "streams"):
         s = suite(merged, name)
         out += [[name, s["run"], v["what"], ("%s %s" % (number(v["value"]), v["unit"])).strip(), ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "yes" if v["ok"] else "**no**"]
                 for v in s.get("verdicts", [])]
-    for name in ("starts", "situations"):
+    for name in ("checkpoint", "starts", "situations"):
         s = suite(merged, name)
         if s.get("checks"):
             bad = [c for c in s["checks"] if not c["ok"]]
@@ -155,8 +177,80 @@ def history_rows(merged):
             noise, missed = halves(sc), [v for v in sc["verdicts"] if not v["ok"]]
             rows.append([name, sc["run"], live["high"]["n"], times(mode(sc, "native").get("p99_to_alone")), times(live["high"]["p95_ms"] / alone["high"]["p95_ms"]),
                          ratio_text(sc), "%.2f-%.2f" % tuple(noise) if noise else "-", number(live.get("device_p99_more_ms"), 2),
-                         percent((live.get("low") or {}).get("kept_of_ideal")), "missed" if missed else "met"])
+                         of_ideal(sc, live), "missed" if missed else "met"])
     return rows
+
+
+def must_show_rows(merged):
+    """Evaluates targets.LINES. Empty if no inference suite ran."""
+    found = [sc for sc in compared(merged) if targets.line_of(sc["name"])]
+    if not found:
+        return []
+    out = []
+    for line, text in targets.LINES.items():
+        some = [sc for sc in found if targets.line_of(sc["name"]) == line]
+        for sc in some:
+            out.append([text, sc["name"], sc["run"], "; ".join(verdict_text(v) for v in sc["verdicts"] if not v["ok"]) or
+                        "; ".join("%s %s%s" % (v["what"], number(v["value"]), v["unit"] and " " + v["unit"]) for v in sc["verdicts"]),
+                        "yes" if all(v["ok"] for v in sc["verdicts"]) else "**no**"])
+        if not some:
+            out.append([text, "not measured", "-", "-", "**no**"])
+    first = min(sc["run"] for name, runs in merged["history"].items() if targets.line_of(name) for sc in runs)
+    for name, runs in merged["history"].items():
+        if targets.line_of(name) or name.startswith("strategy/"):
+            continue
+        before, now = [sc for sc in runs if sc["run"] < first], [sc for sc in runs if sc["run"] >= first]
+        if before and now:
+            ok, text = as_before(before[-1], now[-1])
+            out.append(["earlier suites: as before or better", name, now[-1]["run"], text, "yes" if ok else "**no**"])
+        elif before:
+            out.append(["earlier suites: as before or better", name, "-", "not measured again", "-"])
+    return out
+
+
+def as_before(before, now):
+    """Compares two runs of a scenario. Worse means beyond the intervals of both, or jobs that keep 2 points less."""
+    spans = [ratio_interval(sc)[0] or [mode(sc, "live")["p99_to_alone"]] * 2 for sc in (before, now)]
+    parts = [kept(mode(sc, "live")) or 0 for sc in (before, now)]
+    text = "P99 / alone %s before, %s now; jobs keep %s before, %s now" % (ratio_text(before), ratio_text(now), percent(parts[0]), percent(parts[1]))
+    return spans[1][0] <= spans[0][1] and parts[1] >= parts[0] - 0.02, text
+
+
+def pareto(merged):
+    """The points of every compared scenario: [{label, scenario, name, x, y}], XSched first."""
+    found, out = scenarios(merged), []
+    for label, sc in enumerate(compared(merged), 1):
+        other = found.get(sc["name"] + UNDER_MPS)
+        modes = [("live", mode(sc, "live"))] + [(n, m) for n, m in sc["modes"].items() if n in ("native", "timeslice")]
+        modes += [(n, mode(other, n)) for n in ("mps-priority",)]
+        for n, m in modes:
+            if m.get("p99_to_alone") and kept(m) is not None:
+                out.append({"label": str(label), "scenario": sc["name"], "name": n, "x": m["p99_to_alone"], "y": 100 * kept(m), "p99_ms": p99(m), "interval": ratio_interval(sc)[0]})
+    return out
+
+
+def pareto_chart(points):
+    series = [{"name": "xsched" if n == "live" else n, "points": [
+        {"x": p["x"], "y": p["y"] / 100, "name": p["scenario"], "label": p["label"]} for p in points if p["name"] == n]}
+        for n in dict.fromkeys(p["name"] for p in points)]
+    return render({"title": "P99 over alone against throughput kept", "blocks": [{
+        "heading": "pareto", "x_unit": "P99 of the service / alone (log): left is better", "y_unit": "jobs keep: up is better", "series": series}]})
+
+
+def above_left(merged):
+    """Names every mode with a lower P99 and a higher throughput than XSched."""
+    points, out = pareto(merged), []
+    ours = {p["label"]: p for p in points if p["name"] == "live"}
+    for p in points:
+        x = ours.get(p["label"])
+        if x and p is not x and p["x"] < x["x"] and p["y"] > x["y"]:
+            near = x["interval"] and p["x"] >= x["interval"][0]
+            out.append("%s in %s (%s or %s, and %.1f %%, instead of %s or %s, and %.1f %%%s)" % (
+                NAMES.get(p["name"], p["name"]), p["scenario"], times(p["x"]), ms(p["p99_ms"]), p["y"], times(x["x"]), ms(x["p99_ms"]), x["y"],
+                "; inside the interval of XSched's P99" if near else ""))
+    if out:
+        return "**To the upper left of XSched:** %s." % "; ".join(out)
+    return "No mode is to the upper left of XSched: none has both a lower P99 and a higher throughput of the jobs."
 
 
 def run_rows(merged):
@@ -292,19 +386,26 @@ def page(merged, name="", pictures=True):
             out.extend(["## %s\n" % title] + list(parts))
     rows = scenario_rows(merged)
     if rows:
+        section("What it must show", must_show_rows(merged) and paragraph("The demands on inference, evaluated on the last run of each pair. MPS has no verdict."),
+                must_show_rows(merged) and table(["demand", "pair", "run", "measured", "met"], must_show_rows(merged)))
         section("Latency and throughput", "P99 of the service, its ratio to alone with a 95 % interval, and the throughput that the jobs keep.\n",
                 table(["scenario", "service, jobs (bN: batch size)", "run", "P99 alone", "native", "MPS, client priorities", "XSched", "jobs keep: native", "XSched", "of ideal"], rows))
         drawn = [n for n in PICTURES if pictures and n in [r[0] for r in rows]]
         if drawn:
             out.append(" ".join("![Latency percentiles, %s](%s)" % (n, picture_name(name, n)) for n in drawn) + "\n")
+    points = pareto(merged)
+    section("Latency against throughput", points and paragraph(
+        "Every scenario and mode, last runs: P99 of the service over alone against the throughput that the jobs keep. Better is up and to the left. Numbers: %s."
+        % ", ".join("%s %s" % (n, name) for n, name in dict((p["label"], p["scenario"]) for p in points).items())),
+        points and (pictures and "![P99 over alone against throughput kept](%s)\n" % picture_name(name, "pareto") or "\n"), points and paragraph(above_left(merged)))
     rows = [[r["what"], "%s %s" % (number(r["plain"]), r["unit"]), "%s %s" % (number(r["xsched"]), r["unit"]),
              "-" if r.get("more_%") is None else "%+.2f %%" % r["more_%"], r.get("95_%_interval", "-").replace("..", "to")] for r in rows_of(merged, "overhead")]
     section("Overhead", rows and table(["work, program alone on the GPU", "without XSched", "with XSched", "change", "95 % interval"], rows))
     rows = proof_rows(merged)
     section("Correctness and proof", rows and table(["check", "result"], rows))
-    rows = [[r["fault"], number(r["ms"], 1), r["limit_ms"] or "-"] for r in rows_of(merged, "faults")]
-    checks = suite(merged, "faults").get("checks", [])
-    section("Faults", rows and table(["fault", "measured (ms)", "limit (ms)"], rows),
+    rows = [[r["fault"], number(r["ms"], 1), r["limit_ms"] or "-"] for n in ("faults", "upgrade") for r in rows_of(merged, n)]
+    checks = [c for n in ("faults", "upgrade") for c in suite(merged, n).get("checks", [])]
+    section("Faults and upgrades", rows and table(["fault", "measured (ms)", "limit (ms)"], rows),
             paragraph("Checks after the faults: %s." % "; ".join("%s (%s)" % (c["name"], (c["detail"] or "ok") if c["ok"] else "**FAILED** " + c["detail"]) for c in checks)))
     rows = other_rows(merged)
     section("Attach, shares, streams, starts, environments", rows and table(["suite", "run", "check", "measured", "limit", "met"], rows))
@@ -378,6 +479,11 @@ def summary(merged):
             lines.append("%-6s %-11s %s" % ("met" if v["ok"] else "MISSED", name, verdict_text(v)))
         for c in s.get("checks", []):
             lines.append("%-6s %-11s %s: %s" % ("ok" if c["ok"] else "FAILED", name, c["name"], c["detail"][:120]))
+    shown = must_show_rows(merged)
+    if shown:
+        lines += ["", "What it must show:"] + ["%-6s %-18s %s: %s" % ("met" if r[4] == "yes" else "-" if r[4] == "-" else "MISSED", r[1], r[0], r[3]) for r in shown]
+        lines += ["", above_left(merged).replace("*", "")]
+    lines += ["NOT COMPLETE: %s: %s" % (n, s["incomplete"]) for n, s in merged["suites"].items() if s.get("incomplete")]
     lines += ["", "  ".join("%s %s" % (n, s["status"]) for n, s in merged["suites"].items())]
     return "\n".join(lines + ["%.0f s" % sum(r.get("seconds", 0) for r in merged["runs"])])
 
@@ -411,6 +517,9 @@ def write(folder, name, merged):
     for sc in compared(merged):
         if sc["name"] in PICTURES:
             save(os.path.join(folder, picture_name(name, sc["name"])), chart(sc["name"], sc["raw_us"]))
+    points = pareto(merged)
+    if points:
+        save(os.path.join(folder, picture_name(name, "pareto")), pareto_chart(points))
     save(os.path.join(folder, name + ".md"), page(merged, name))
     # No file name and no time in the header: equal data gives equal bytes.
     with open(os.path.join(folder, name + ".json.gz"), "wb") as f, gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=0) as z:
@@ -424,7 +533,13 @@ def main():
     p.add_argument("--name", default="results", help="name of the page (default: results)")
     p.add_argument("--readme", metavar="FILE", help="update the results table of this README")
     a = p.parse_args()
-    merged = merge(load(a.results))
+    runs = load(a.results)
+    if a.out:
+        short = [r for r in runs if r.get("scale", 1) < 1]
+        for r in short:
+            print("report.py: left out, not complete (scale %g): %s" % (r["scale"], r["command"]), file=sys.stderr)
+        runs = [r for r in runs if r not in short]
+    merged = merge(runs)
     if a.out:
         write(a.out, a.name, merged)
     if a.readme:

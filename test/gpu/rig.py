@@ -42,7 +42,7 @@ class Proc:
     """A child process with a time limit; standard error goes to a log."""
 
     def __init__(self, rig, name, argv, env=None, limit_s=300, cores=None, pipe=True):
-        self.rig, self.name = rig, name
+        self.rig, self.name, self.closed = rig, name, False
         self.log_path = os.path.join(rig.logs, "%02d-%s.log" % (len(rig.procs), name))
         self.log = open(self.log_path, "wb")
         self.log.write((" ".join(argv) + "\n").encode())
@@ -96,6 +96,7 @@ class Proc:
             return None
 
     def close(self):
+        self.closed = True
         self.kill()
         self.wait(10)
         self.timer.cancel()
@@ -115,7 +116,8 @@ class Worker(Proc):
 
     def __init__(self, *args, tenant=False, shim=True, **kwargs):
         self.tenant, self.shim = tenant, shim
-        self.samples, self.parts, self.answers, self.sums = [], {}, {}, None
+        self.samples, self.parts, self.tokens, self.answers, self.sums = [], {}, {}, {}, None
+        self.using = None
         self.cond = threading.Condition()
         self.ended = False
         super().__init__(*args, **kwargs)
@@ -130,6 +132,9 @@ class Worker(Proc):
                 self.samples.append((int(words[1]), int(words[2])))
                 if len(words) == 6:
                     self.parts[int(words[1])] = tuple(int(w) for w in words[2:])
+                continue
+            if words[0] == "T" and len(words) == 5 and all(w.isdigit() for w in words[1:]):
+                self.tokens[int(words[1])] = tuple(int(w) for w in words[2:])
                 continue
             with self.cond:
                 if words[0] == "S" and len(words) == 4:
@@ -175,6 +180,19 @@ class Worker(Proc):
 
     def pause(self):
         self.ask("pause", "P")
+
+    def use(self, model):
+        """Changes the model. The program is idle."""
+        if self.using != model:
+            self.ask("use " + model, "U", 60)
+            self.using = model
+
+    def kernel_time(self, model, n=4):
+        """Time with a kernel on the GPU per request, {"ms", "kernels"}; None if the profiler has none. The profiler may slow
+        the program from now on, so ask when everything else is measured."""
+        self.use(model)
+        us, kernels = map(float, self.ask("kerneltime %d" % n, "K", 60))
+        return {"ms": round(us / 1000, 4), "kernels": round(kernels, 1)} if us > 0 and kernels >= 1 else None
 
     def report(self):
         words = self.ask("report", "S")
@@ -353,11 +371,11 @@ class Rig:
         argv = [self.tenant, "--name", name, "--kernel-us", str(kernel_us), "--depth", str(depth)]
         return self.worker(name, argv, priority, tenant=True, **kw)
 
-    def torch(self, name, models, priority=None, check=4, depth=2, limit_s=700, **kw):
+    def torch(self, name, models, priority=None, check=4, depth=2, limit_s=700, backend="torch", **kw):
         """Starts worker.py. The main thread of a high is pinned to one of its cores."""
         own = self.cores.get("high", []) if kw.get("role", name) == "high" else []
         argv = [sys.executable, os.path.join(HERE, "worker.py"), "--name", name, "--models", ",".join(models),
-                "--check", str(check), "--depth", str(depth), "--backend", "spin" if self.virtual else "torch"]
+                "--check", str(check), "--depth", str(depth), "--backend", "spin" if self.virtual else backend]
         argv += ["--core", str(own[-1])] if own else []
         return self.worker(name, argv, priority, limit_s=limit_s, **kw)
 
@@ -390,7 +408,7 @@ class Mps:
         self.folder = os.path.join(rig.tmp, "mps")
         os.makedirs(self.folder + "/log", exist_ok=True)
         self.env = {"CUDA_MPS_PIPE_DIRECTORY": self.folder, "CUDA_MPS_LOG_DIRECTORY": self.folder + "/log"}
-        self.control = Proc(rig, "mps", ["nvidia-cuda-mps-control", "-f"], env=self.env, limit_s=300, pipe=False)
+        self.control = Proc(rig, "mps", ["nvidia-cuda-mps-control", "-f"], env=self.env, limit_s=600, pipe=False)
         limit = time.monotonic() + 10
         while time.monotonic() < limit:
             if os.path.exists(self.folder + "/control"):

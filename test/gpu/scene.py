@@ -45,10 +45,12 @@ def wall_s(modes, block_s, scale=1.0):
 
 
 class Scene:
-    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, block_s=4.0, seed=1, prepare=None):
+    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, kernel=None, block_s=4.0, seed=1, prepare=None, rests=False):
         self.prepare = prepare  # called with the mode before each block
+        self.rests = rests  # XSched may leave the lows alone in mode live
         self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
         self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
+        self.kernel = kernel  # {"ms", "kernels"} of a request, or None: see ideal
         self.block_s, self.seed = block_s, seed
         self.blocks, self.evidence, self.turns, self.slices, self.stolen = [], {}, {}, {}, {}
         self.managed = [w for w in [high] + lows if w.shim]
@@ -106,6 +108,16 @@ class Scene:
             if not w.alive():
                 raise Failed("%s (pid %d) ended in mode %s: %s" % (w.name, w.pid, m.name, w.why()))
 
+    def adopt(self, other, name):
+        """Counts the last block of another scene with the same high as one of this scene."""
+        self.adopt_block(other.blocks[-1])
+        for mine, theirs in ((self.evidence, other.evidence), (self.stolen, other.stolen)):
+            if name in theirs:
+                mine[name] = theirs[name]
+
+    def adopt_block(self, block):
+        self.blocks.append(block)
+
     def counted(self):
         if not self.managed:
             return {}
@@ -140,15 +152,13 @@ class Scene:
             parts = stats.parts_of(self.high.parts, ws)
             if parts:
                 out["parts"] = parts
+            tokens = stats.per_token_ms(self.high.tokens, ws) if self.high.tokens else None
+            if tokens:
+                out["per_token"] = tokens
             if m.lows:
-                hz = len(values) / stats.seconds(ws)
                 part = stats.kept([self.lows[i].samples for i in m.lows], [alone[i] for i in m.lows], ws)
                 low = {"rates": [round(stats.rate(self.lows[i].samples, ws), 4) for i in m.lows],
                        "kept": None if part is None else round(part, 4)}
-                if self.gpu_ms is not None and part is not None:
-                    ideal = stats.ideal_kept(hz, self.gpu_ms)
-                    low["ideal"] = round(ideal, 4)
-                    low["kept_of_ideal"] = round(part / ideal, 4) if ideal > 0 else None
                 out["low"] = low
             if out["high"]:
                 out["high"]["requests_per_s"] = round(len(values) / stats.seconds(ws), 2)
@@ -164,13 +174,19 @@ class Scene:
                 out["p99_to_alone"] = round(out["high"]["p99_ms"] / base["p99_ms"], 3)
                 if name != "alone":
                     out["p99_compared"] = stats.p99_compared(blocks["alone"], blocks[name])
-        return {"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
+            if name == "live" and modes.get("native", {}).get("high") and out["high"]:
+                out["p99_to_native"] = round(out["high"]["p99_ms"] / modes["native"]["high"]["p99_ms"], 3)
+                out["native_compared"] = stats.p99_compared(blocks["native"], blocks[name])
+            tokens, alone_tokens = out.get("per_token"), modes.get("alone", {}).get("per_token")
+            if tokens and alone_tokens:
+                tokens["to_alone"] = round(tokens["mean_ms"] / alone_tokens["mean_ms"], 4)
+        return ideal({"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
                 "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
                 "order": [b.mode for b in self.blocks], "block_requests": {m: [len(b) for b in bs] for m, bs in blocks.items()},
                 "slices_us": self.slices, "block_s": self.block_s, "daemon": self.daemon_times(),
                 "noise": stats.noise(self.high.samples, self.blocks, "alone", int(HEAD_S * 1e9), int(TAIL_S * 1e9)),
                 "stolen_s": {m: round(t, 3) for m, t in self.stolen.items()},
-                "proof": self.proof(modes), "verdicts": judge(self.key, modes)}
+                "proof": self.proof(modes)}, self.kernel)
 
     def daemon_times(self):
         if not self.managed:
@@ -225,7 +241,7 @@ class Scene:
             bad.append("timeslices set by XSched were active: %s" % wrong[0])
         if name == "timeslice" and wrong and len(wrong) == len(self.slices[name]):
             bad.append("no timeslice set by XSched was active: %s" % wrong[0])
-        if name == "live" and not deep and wrong and len(wrong) == len(self.slices[name]):
+        if name == "live" and not self.rests and not deep and wrong and len(wrong) == len(self.slices[name]):
             bad.append("neither timeslices (%s) nor suspensions" % wrong[0])
         if name in ("suspend", "level2", "level3") and not (deep and e.get("preemptions")):
             bad.append("%d suspensions, %d preemptions of jobs" % (deep, e.get("preemptions", 0)))
@@ -235,6 +251,22 @@ class Scene:
             return []
         detail = "%d suspensions, %d preemptions, %d gate waits" % (deep, e.get("preemptions", 0), held)
         return [check("mode %s" % name, bad, detail)]
+
+
+def ideal(sc, kernel):
+    """Adds the ideal throughput of the jobs and the verdicts to a scenario. kernel is the time with a kernel on the GPU per
+    request. Without it, the span of a request (gpu_ms) counts, which also contains the gaps between kernels."""
+    ms = kernel["ms"] if kernel else sc.get("gpu_ms")
+    sc["kernel"], sc["ideal_by"] = kernel, "kernels" if kernel else "span"
+    for out in sc["modes"].values():
+        low = out.get("low") or {}
+        if ms is None or low.get("kept") is None or not out["high"]:
+            continue
+        most = stats.ideal_kept(out["high"]["requests_per_s"], ms)
+        low["ideal"] = round(most, 4)
+        low["kept_of_ideal"] = round(low["kept"] / most, 4) if most > 0 else None
+    sc["verdicts"] = judge(sc["name"], sc["modes"])
+    return sc
 
 
 def sleep_until(ns):

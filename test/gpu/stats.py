@@ -73,6 +73,16 @@ def parts_of(parts, ws):
     return out
 
 
+def per_token_ms(tokens, ws):
+    """Times between tokens of the requests due inside the windows; tokens is {due: (first, end, count)}. None without any."""
+    found = [(end - first, n - 1) for due, (first, end, n) in list(tokens.items()) if n > 1 and any(w.start <= due < w.end for w in ws)]
+    if not found:
+        return None
+    values = [t / n / 1e6 for t, n in found]
+    return {"n": len(found), "mean_ms": round(sum(t for t, _ in found) / sum(n for _, n in found) / 1e6, 4),
+            "p50_ms": round(percentile(values, 0.5), 4), "p99_ms": round(percentile(values, 0.99), 4)}
+
+
 def iterations(samples, ws):
     """Counts iterations inside the windows; at an edge, the fraction inside."""
     n = 0.0

@@ -13,13 +13,19 @@ import threading
 import time
 import traceback
 
+import checkpoint
 import checks
+import copies
 import faults
+import guides
+import inference
 import pairs
 import report
 import situations
+import stops
 import tables
 import truth
+import upgrade
 from rig import Failed, Rig, ROOT
 
 # name -> (function, seconds at full length). The suites of pairs.MODELS share one pair of processes.
@@ -27,18 +33,23 @@ SUITES = {
     "micro": (pairs.micro, 120),
     "truth": (truth.truth, 50),
     "strategy": (pairs.strategy, 60),
+    "stops": (stops.stops, 45),
+    "copies": (copies.copies, 10),
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),
     "faults": (faults.faults, 50),
+    "checkpoint": (checkpoint.checkpoint, 110),
+    "upgrade": (upgrade.upgrade, 30),
     "starts": (situations.starts, 20),
     "situations": (situations.situations, 25),
+    "guides": (guides.guides, 90),
     "share": (pairs.share, 40),
     "overhead": (checks.overhead, 90),
     "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
     "tenants": (pairs.tenants, 165),
 }
-ORDER = list(SUITES) + list(pairs.MODELS)
+ORDER = list(SUITES) + list(pairs.MODELS) + list(inference.SUITES)
 
 
 def machine(virtual):
@@ -111,6 +122,8 @@ class Run:
     def add(self, name, r, seconds):
         self.results["suites"][name] = concluded(r, seconds)
         print("%-12s %-10s %5.1f s  %s" % (name, r["status"], r["seconds"], r["why"][:400]), flush=True)
+        if r.get("incomplete"):
+            print("%-12s NOT COMPLETE: %s" % (name, r["incomplete"]), flush=True)
         self.write()
 
     def write(self):
@@ -178,6 +191,24 @@ class Run:
                 found = {n: {"error": found["error"]} for n in chosen}
             for n in chosen:
                 self.add(n, found[n], (time.monotonic() - start) / len(chosen))
+        self.inference([n for n in names if n in inference.SUITES], mps)
+
+    def inference(self, names, mps):
+        """The suites llm and eager share one set of processes."""
+        rows = [r for r in inference.ROWS + inference.EXTRA if not self.a.only or inference.named(r, self.a.only)]
+        names = [n for n in names if any(r.suite == n for r in rows)]
+        if not names:
+            return
+        start, left = time.monotonic(), self.left()
+        if not inference.plan(names, left, self.a.only, mps, self.a.scale)[0]:
+            for n in names:
+                self.skip(n, "%.0f s left, no pair fits" % left)
+            return
+        found = self.guarded(lambda: inference.measure(self.rig, names, left, self.a.only, mps, self.keep), left + 20)
+        if "error" in found:
+            found = {n: {"error": found["error"]} for n in names}
+        for n in names:
+            self.add(n, found[n], (time.monotonic() - start) / len(names))
 
     def close(self):
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
@@ -204,6 +235,8 @@ def main():
     p.add_argument("--quick", action="store_true", help="half the blocks")
     p.add_argument("--scale", type=float, default=1.0, help="fraction of the blocks (default 1)")
     p.add_argument("--budget", type=float, default=1380, help="time limit in seconds; suites that do not fit are skipped (default 1380)")
+    p.add_argument("--only", type=lambda text: [w for w in text.split(",") if w], default=[], metavar="PAIRS",
+                   help="of llm and eager, only pairs whose name begins so, comma-separated: llm-cpu,bert,llm/jax")
     p.add_argument("--seed", type=int, default=1, help="seed of the block order")
     p.add_argument("--no-mps", action="store_true", help="skip the comparison with MPS")
     p.add_argument("--virtual", action="store_true", help="use the virtual GPU, to test the suites that need no CUDA program")
@@ -212,9 +245,14 @@ def main():
     unknown = [s for s in a.suites if s not in ORDER]
     if unknown:
         p.error("unknown suite %s; known: %s" % (", ".join(unknown), ", ".join(ORDER)))
+    a.suites = a.suites or ([n for n in inference.SUITES] if a.only else ORDER)
+    rows = [r for r in inference.ROWS + inference.EXTRA if r.suite in a.suites]
+    wrong = [w for w in a.only if not any(inference.named(r, [w]) for r in rows)]
+    if wrong:
+        p.error("--only %s: no such pair; known: %s" % (",".join(wrong), ", ".join(map(inference.key, rows)) or "none in these suites"))
     run = Run(a)
     try:
-        run.suites(a.suites or ORDER)
+        run.suites(a.suites)
     finally:
         run.close()
     return 0 if all(s["status"] in ("OK", "SKIPPED") for s in run.results["suites"].values()) else 1

@@ -152,8 +152,12 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(str(c).replace("|", "/") for c in row) + " |" for row in rows]) + "\n"
 
 
-def chart(name, raw_us):
-    """Latency percentiles of each mode as SVG. `xsched render` is the only renderer."""
-    curves = [{"name": "xsched" if m == "live" else m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
-    page = {"title": name + ": latency of the service", "blocks": [{"heading": "Latency of the service: " + name, "curves": curves}]}
+def render(page):
+    """`xsched render` is the only renderer."""
     return subprocess.run([XSCHED, "render", "--svg"], input=json.dumps(page), stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def chart(name, raw_us):
+    """Latency percentiles of each mode as SVG."""
+    curves = [{"name": "xsched" if m == "live" else m, "values": [v / 1000 for v in raw]} for m, raw in raw_us.items() if raw]
+    return render({"title": name + ": latency of the service", "blocks": [{"heading": "Latency of the service: " + name, "curves": curves}]})

@@ -52,7 +52,7 @@ class Pages(unittest.TestCase):
     def test_proven_suite_is_compared(self):
         m = report.merge([results(test4={"scenarios": [scenario()]})])
         text = report.page(m, "h200")
-        for want in ("| test4 | ResNet-18 b1 at 20/s, beside ResNet-50 b1024 | 1 | 4.20 ms | - | - | **4.20 ms**, 1.00x |", "92.0 %", "99.0 %", "![Latency percentiles, test4](h200-test4.svg)",
+        for want in ("| test4 | ResNet-18 b1 at 20/s, beside ResNet-50 b1024 | 1 | 4.20 ms | - | - | **4.20 ms**, 1.00x |", "92.0 %", "99.0 % (span)", "![Latency percentiles, test4](h200-test4.svg)",
                      "1 of 1 suites met every target"):
             self.assertIn(want, text)
         self.assertIn("live", report.summary(m))
@@ -99,7 +99,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(m["suites"]["burst"]["run"], 1)
         self.assertNotIn("run", without["suites"]["test4"]["scenarios"][0])  # the input is unchanged
         text = report.page(m)
-        for want in ("| test4 | 1 | 320 | - | 1.00x | 1.00x | - | - | 99.0 % | met |\n| test4 | 2 | 320 |", "| burst | 1 | 320 |", "| 2 | 1970-01-01 00:00 |"):
+        for want in ("| test4 | 1 | 320 | - | 1.00x | 1.00x | - | - | 99.0 % (span) | met |\n| test4 | 2 | 320 |", "| burst | 1 | 320 |", "| 2 | 1970-01-01 00:00 |"):
             self.assertIn(want, text)
         again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
         self.assertEqual([s["run"] for s in again], [3, 3])
@@ -114,7 +114,7 @@ class Pages(unittest.TestCase):
             report.save(os.path.join(d, "h-old.svg"), "")
             report.write(d, "h", report.merge(report.load(paths)))
             files = contents(d)
-            self.assertEqual(list(files), ["1.json", "2.json", "h-test4.svg", "h.json.gz", "h.md"])
+            self.assertEqual(list(files), ["1.json", "2.json", "h-pareto.svg", "h-test4.svg", "h.json.gz", "h.md"])
             report.write(d, "h", report.merge(report.load([os.path.join(d, "h.json.gz")] + paths)))
             self.assertEqual(files, contents(d))
             self.assertEqual([r["machine"]["started_unix"] for r in report.load([os.path.join(d, "h.json.gz")])], [0, 60])

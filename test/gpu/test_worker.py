@@ -9,6 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import models
 import pairs
 import rig
 import scene
@@ -28,6 +29,20 @@ class Arrivals(unittest.TestCase):
         self.assertEqual(a, b)
         self.assertNotEqual(a, c)
         self.assertAlmostEqual(a[-1] / 500, 0.05, delta=0.008)
+
+    def test_jitter_keeps_the_rate_and_the_order(self):
+        a, b = self.take("jitter 100 1-1", 300), self.take("jitter 100 1-1", 300)
+        self.assertEqual(a, b)
+        self.assertAlmostEqual(a[-1], 3.0, delta=0.003)
+        gaps = [y - x for x, y in zip(a, a[1:])]
+        self.assertGreaterEqual(min(gaps), 0.005)
+        self.assertGreater(max(gaps) - min(gaps), 0.005)
+
+    def test_serving_repeats_its_requests(self):
+        counts = [list(itertools.islice(worker.token_counts("serve 20 1-1".split()), 200)) for _ in range(2)]
+        self.assertEqual(*counts)
+        self.assertEqual({min(counts[0]), max(counts[0])}, set(models.TOKENS))
+        self.assertEqual(self.take("serve 20 1-1", 50), self.take("poisson 20 1-1", 50))
 
     def test_onoff_keeps_off_empty(self):
         due = self.take("onoff 60 250 500", 45)
@@ -57,6 +72,8 @@ class FakeBackend:
         def synchronize(self):
             time.sleep(0.002)
 
+    says, waits = "torch", False
+
     def __init__(self):
         self.checks = 0
 
@@ -80,6 +97,15 @@ class FakeBackend:
 
     def gpu_times_us(self, n):
         return [1000.0] * n
+
+    def kernel_time_us(self, n):
+        return 900.0, 12.0
+
+    def pace(self, wanted_ms):
+        return 1.0, wanted_ms
+
+    def serve(self, token):
+        time.sleep(0.001)
 
     class Clock:
         def mark(self):
@@ -142,11 +168,15 @@ class Protocol(unittest.TestCase):
         self.tell("pause")
         self.tell("use model")
         self.tell("gputime 3")
+        self.tell("pace 9")
+        self.tell("kerneltime 3")
         lines = self.finish()
         self.assertEqual(lines[0], "R")
         self.assertEqual(lines.count("P"), 2)
         self.assertIn("U model", lines)
         self.assertIn("G 1000.0 1000.0", lines)
+        self.assertIn("M 1.000 9.000", lines)
+        self.assertIn("K 900.0 12.0", lines)
         self.assertTrue(re.fullmatch(r"S \d+ a a", lines[-1]))
         self.assertEqual(self.code, 0)
         cut = lines.index("P")
@@ -161,6 +191,18 @@ class Protocol(unittest.TestCase):
         for (_, e), (s, _) in zip(loops, loops[1:]):
             self.assertGreaterEqual(s, e)  # intervals between completions do not overlap
         self.assertGreater(self.backend.checks, 0)
+
+
+    def test_serve_has_the_first_token_and_the_last(self):
+        self.tell("serve 50 1-1")
+        time.sleep(0.6)
+        lines = self.finish()
+        found = [tuple(map(int, x.split()[1:])) for x in lines if x[0] == "T"]
+        self.assertGreater(len(found), 5)
+        firsts = {tuple(map(int, x.split()[1:])) for x in lines if x[0] == "I"}
+        for due, first, end, tokens in found:
+            self.assertIn((due, first), firsts)
+            self.assertGreaterEqual(end - first, (tokens - 1) * 1_000_000)
 
 
 class Cores(unittest.TestCase):
@@ -204,7 +246,7 @@ class FakeProgram:
     shim = False
 
     def __init__(self):
-        self.samples, self.parts, self.told = [], {}, []
+        self.samples, self.parts, self.tokens, self.told = [], {}, {}, []
 
     def alive(self):
         return True

@@ -1,220 +1,35 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch program controlled through standard input, with the line protocol of the tenant.
+"""A PyTorch or JAX program controlled through standard input, with the line protocol of the tenant.
 
   worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4] [--core N]
-  in:  rate HZ | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | loop | pause | report | quit
-       use MODEL (answers U) | gputime N (answers G mean_us median_us)
-  out: R | I start_ns end_ns [begun_ns submitted_ns done_ns] | P | U model | G .. | S iterations checksum expected | E what
+  in:  rate HZ | jitter HZ [SEED] | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | serve HZ [SEED] | loop | pause | report | quit
+       use MODEL (answers U) | pace MS (answers M natural_ms paced_ms) | gputime N (answers G mean_us median_us)
+       kerneltime N (answers K mean_us kernels; 0 0 without a profiler; call it last)
+  out: N library | R | I start_ns end_ns [begun_ns submitted_ns done_ns] | T start_ns first_ns end_ns tokens | P | U model
+       M .. | G .. | K .. | S iterations checksum expected | E what
 
 The program does not use XSched. Requests follow an absolute schedule. A latency runs from the scheduled arrival to the
-result. begun and submitted mark the start and the end of submission, done the completion by the device clock. Every few
-iterations, the GPU compares the output bit by bit with the first one, so lost or repeated work changes the checksum.
-The exit code is 0 only if all outputs were equal.
+result, with serve to the first token. begun and submitted mark the start and the end of submission, done the completion
+by the device clock. Every few iterations, the program compares the output bit by bit with the first one, so lost or
+repeated work changes the checksum. The exit code is 0 only if all outputs were equal.
 """
 import argparse
 import collections
 import ctypes
 import gc
-import hashlib
 import os
 import random
 import select
 import sys
 import time
 
+import backends
+from models import TOKENS
+
 FLUSH_NS = 50_000_000
 SPIN_S = 0.0003  # busy-wait at the end: wake-up latency varies
-
-
-class TorchBackend:
-    """Models on the GPU."""
-
-    def __init__(self, models):
-        import torch
-        self.torch = torch
-        # Deterministic algorithms: equal work in all modes, equal results in all processes.
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.deterministic = True
-        torch.set_grad_enabled(False)
-        self.models, self.refs, self.bads, self.hashes = {}, {}, {}, {}
-        for spec in models:
-            name, _, batch = spec.partition(":")
-            self.models[spec] = self._build(name, int(batch or 1))
-            for _ in range(3):
-                out = self.models[spec]()
-            torch.cuda.synchronize()
-            self.refs[spec] = self._bits(out).clone()
-            self.bads[spec] = torch.zeros((), dtype=torch.int64, device="cuda")
-            self.hashes[spec] = self._hash(out)
-        self.use(models[0])
-
-    def _build(self, name, batch):
-        torch = self.torch
-        torch.manual_seed(7)
-        torch.cuda.manual_seed_all(7)
-        nn = torch.nn
-        if name in ("resnet18", "resnet50"):
-            import torchvision
-            with torch.device("cuda"):
-                model = getattr(torchvision.models, name)(weights=None).eval()
-                x = torch.randn(batch, 3, 224, 224)
-            return lambda: model(x)
-        if name == "encoder":  # attention over 512 tokens, bf16: tensor cores and softmax
-            heads, width = 16, 1024
-            x = torch.randn(batch, 512, width, device="cuda", dtype=torch.bfloat16)
-            layers = [[torch.randn(width, n, device="cuda", dtype=torch.bfloat16) / width ** 0.5
-                       for n in (3 * width, width)] for _ in range(6)]
-
-            def encoder():
-                y = x
-                for qkv, out in layers:
-                    q, k, v = (y @ qkv).view(batch, 512, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-                    a = nn.functional.scaled_dot_product_attention(q, k, v)
-                    y = nn.functional.layer_norm(y + a.transpose(1, 2).reshape(batch, 512, width) @ out, (width,))
-                return y
-            return encoder
-        if name == "mlp":  # large matrix products, bf16
-            width = 8192
-            x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
-            weights = [torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width ** 0.5 for _ in range(4)]
-
-            def mlp():
-                y = x
-                for w in weights:
-                    y = nn.functional.gelu(y @ w)
-                return y
-            return mlp
-        raise ValueError("unknown model " + name)
-
-    def _bits(self, out):
-        t = self.torch
-        return out.contiguous().view({4: t.int32, 2: t.int16}[out.element_size()])
-
-    def _hash(self, out):
-        return hashlib.sha256(self._bits(out).cpu().numpy().tobytes()).hexdigest()[:16]
-
-    def use(self, spec):
-        self.spec, self.step = spec, self.models[spec]
-
-    def check(self, out):
-        self.bads[self.spec] += (self._bits(out) != self.refs[self.spec]).any()
-
-    def sync(self):
-        self.torch.cuda.synchronize()
-
-    def new_event(self):
-        return self.torch.cuda.Event()
-
-    def checksums(self):
-        """Returns (actual, expected) over all models; they differ if any output differed."""
-        got, want = hashlib.sha256(), hashlib.sha256()
-        for spec, run in self.models.items():
-            bad = int(self.bads[spec].item())
-            got.update((self._hash(run()) + (" %d differ" % bad if bad else "")).encode())
-            want.update(self.hashes[spec].encode())
-        return got.hexdigest()[:16], want.hexdigest()[:16]
-
-    def clock(self):
-        return DeviceClock(self.torch)
-
-    def gpu_times_us(self, n):
-        """GPU times of single requests, by CUDA events."""
-        torch = self.torch
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        times = []
-        for _ in range(n):
-            a.record()
-            self.step()
-            b.record()
-            b.synchronize()
-            times.append(a.elapsed_time(b) * 1000)
-            time.sleep(0.005)
-        return times
-
-
-class DeviceClock:
-    """Converts event times to CLOCK_MONOTONIC through a reference event of known time. Each schedule takes a new reference,
-    which limits drift."""
-
-    def __init__(self, torch):
-        self.torch, self.end = torch, torch.cuda.Event(enable_timing=True)
-        best = None
-        for _ in range(8):
-            event = torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            before = time.monotonic_ns()
-            event.record()
-            event.synchronize()
-            after = time.monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, (before + after) // 2, event)
-        _, self.reference_ns, self.reference = best
-
-    def mark(self):
-        self.end.record()
-
-    def done_ns(self):
-        return self.reference_ns + int(self.reference.elapsed_time(self.end) * 1e6)
-
-
-class SpinBackend:
-    """Models are `spin:US`, one kernel of that length on the virtual GPU. Tests the harness without PyTorch."""
-
-    class Event:
-        def __init__(self, backend):
-            self.backend, self.handle = backend, ctypes.c_void_p()
-            backend.call("cuEventCreate", ctypes.byref(self.handle), 2)
-
-        def record(self):
-            self.backend.call("cuEventRecord", self.handle, self.backend.stream)
-
-        def synchronize(self):
-            self.backend.call("cuEventSynchronize", self.handle)
-
-    def __init__(self, models):
-        self.cuda = ctypes.CDLL("libcuda.so.1")
-        self.times = {m: int(m.partition(":")[2]) for m in models}
-        self.stream, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuInit", 0)
-        self.call("cuCtxCreate_v2", ctypes.byref(ctypes.c_void_p()), 0, 0)
-        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
-        self.call("cuModuleLoadData", ctypes.byref(module), b".visible .entry xs_spin()")
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, b"xs_spin")
-        self.function, self.memory = function, ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(16))
-        self.use(models[0])
-
-    def call(self, name, *args):
-        code = getattr(self.cuda, name)(*args)
-        if code:
-            raise RuntimeError("%s: %d" % (name, code))
-
-    def use(self, spec):
-        self.us = ctypes.c_uint32(self.times[spec])
-
-    def step(self):
-        params = (ctypes.c_void_p * 3)(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p)
-                                         for v in (self.memory, self.us, ctypes.c_uint32(1))])
-        self.call("cuLaunchKernel", self.function, 8, 1, 1, 256, 1, 1, 0, self.stream, params, None)
-
-    def check(self, out):
-        pass
-
-    def sync(self):
-        self.call("cuStreamSynchronize", self.stream)
-
-    def new_event(self):
-        return self.Event(self)
-
-    def checksums(self):
-        return "0" * 16, "0" * 16  # the tenant program checks results of spin kernels
-
-    def clock(self):
-        return None  # events have no timestamps here
-
-    def gpu_times_us(self, n):
-        return [float(self.us.value)] * n
+JITTER = 0.25    # greatest shift of an arrival, in periods
 
 
 def arrivals(words):
@@ -227,7 +42,12 @@ def arrivals(words):
         while True:
             yield n / hz
             n += 1
-    elif kind == "poisson":
+    elif kind == "jitter":  # evenly spread, so that jobs with a fixed period do not meet the same phase
+        rng, n = random.Random(words[2] if len(words) > 2 else "1"), 1
+        while True:
+            yield (n + rng.uniform(-JITTER, JITTER)) / hz
+            n += 1
+    elif kind in ("poisson", "serve"):
         rng, t = random.Random(words[2] if len(words) > 2 else "1"), 0.0
         while True:
             t += rng.expovariate(hz)
@@ -242,6 +62,13 @@ def arrivals(words):
             start += on + off
     else:
         raise ValueError("unknown arrivals " + kind)
+
+
+def token_counts(words):
+    """Yields the number of tokens of each request of a serve schedule, forever."""
+    rng = random.Random("tokens " + " ".join(words))
+    while True:
+        yield rng.randint(*TOKENS)
 
 
 def keep_core(core, rest):
@@ -299,7 +126,7 @@ class Worker:
         if not words:
             return
         kind = words[0]
-        if kind in ("rate", "poisson", "onoff"):
+        if kind in ("rate", "jitter", "poisson", "onoff", "serve"):
             next(arrivals(words))  # rejects invalid arguments
             self.mode, self.words = "arrivals", words
         elif kind == "loop":
@@ -316,6 +143,11 @@ class Worker:
         elif kind == "gputime":
             times = sorted(self.backend.gpu_times_us(int(words[1])))
             self.say("G %.1f %.1f" % (sum(times) / len(times), times[len(times) // 2]), now=True)
+        elif kind == "pace":
+            self.own_core()
+            self.say("M %.3f %.3f" % self.backend.pace(float(words[1])), now=True)
+        elif kind == "kerneltime":
+            self.say("K %.1f %.1f" % self.backend.kernel_time_us(int(words[1])), now=True)
         elif kind == "report":
             self.report()
         elif kind == "quit":
@@ -336,10 +168,14 @@ class Worker:
 
     # -- requests
 
-    def run_arrivals(self):
+    def own_core(self):
         if self.core is not None and self.rest:
             keep_core(self.core, self.rest)
+
+    def run_arrivals(self):
+        self.own_core()
         words, clock, begin = self.words, self.backend.clock(), time.monotonic_ns()
+        tokens = token_counts(words) if words[0] == "serve" else None
         for offset in arrivals(words):
             due = begin + int(offset * 1e9)
             while True:
@@ -352,20 +188,38 @@ class Worker:
                     return
             while time.monotonic_ns() < due:
                 pass
-            begun = time.monotonic_ns()
-            out = self.backend.step()
-            if clock:
-                clock.mark()
-            submitted = time.monotonic_ns()
-            self.backend.sync()
-            end = time.monotonic_ns()
-            self.checked(out)  # not part of the latency
-            if clock:
-                self.say("I %d %d %d %d %d" % (due, end, begun, submitted, clock.done_ns()))
+            if tokens:
+                self.serve(due, next(tokens))
             else:
-                self.say("I %d %d" % (due, end))
+                self.request(due, clock)
             if self.commands(0) and (self.mode != "arrivals" or self.words is not words):
                 return
+
+    def request(self, due, clock):
+        begun = time.monotonic_ns()
+        out = self.backend.step()
+        if clock:
+            clock.mark()
+        submitted = time.monotonic_ns()
+        if not self.backend.waits:
+            self.backend.sync()
+        end = time.monotonic_ns()
+        self.checked(out)  # not part of the latency
+        if clock:
+            self.say("I %d %d %d %d %d" % (due, end, begun, submitted, clock.done_ns()))
+        else:
+            self.say("I %d %d" % (due, end))
+
+    def serve(self, due, tokens):
+        """A request of several tokens. Its latency is the time to the first one."""
+        first = 0
+        for token in range(tokens):
+            out = self.backend.serve(token)
+            first = first or time.monotonic_ns()
+        end = time.monotonic_ns()
+        self.checked(out)
+        self.say("I %d %d" % (due, first))
+        self.say("T %d %d %d %d" % (due, first, end, tokens))
 
     # -- back to back, `depth` in flight; an iteration starts when the one before ends
 
@@ -394,6 +248,8 @@ class Worker:
             self.commands(0)
 
     def run(self):
+        if self.backend.says != "torch":
+            self.say("N " + self.backend.says)
         self.say("R", now=True)
         while self.mode != "quit":
             if self.mode == "arrivals":
@@ -406,6 +262,10 @@ class Worker:
         return 0 if self.report() else 1
 
 
+BACKENDS = {"torch": backends.TorchBackend, "torch-cpu": lambda specs: backends.TorchBackend(specs, "cpu"),  # small models
+            "jax": backends.jax_or_torch, "spin": backends.SpinBackend}
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--name", default="worker")
@@ -413,7 +273,7 @@ def main():
     p.add_argument("--depth", type=int, default=2)
     p.add_argument("--check", type=int, default=4, help="compare every Nth output; 0: never")
     p.add_argument("--core", type=int, help="core of the main thread during requests")
-    p.add_argument("--backend", choices=("torch", "spin"), default="torch")
+    p.add_argument("--backend", choices=sorted(BACKENDS), default="torch")
     a = p.parse_args()
     out_fd = os.dup(1)
     os.dup2(2, 1)  # keeps output of libraries out of the protocol
@@ -423,7 +283,7 @@ def main():
     except (OSError, AttributeError):
         pass
     try:
-        backend = (TorchBackend if a.backend == "torch" else SpinBackend)(a.models.split(","))
+        backend = BACKENDS[a.backend](a.models.split(","))
         gc.collect()
         gc.freeze()
         gc.disable()

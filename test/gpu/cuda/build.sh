@@ -7,6 +7,7 @@ out=$1
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 mkdir -p "$out"
 gcc -O2 -Wall -Wextra -o "$out/rmchurn" "$here/rmchurn.c" || echo "rmchurn: not built"
+gcc -O2 -Wall -Wextra -shared -fPIC -o "$out/rmtrace.so" "$here/rmtrace.c" -ldl || echo "rmtrace: not built"
 pids=()
 for name in overhead correct streams truth; do
   ( timeout -s KILL 150 "$nvcc" -O2 -std=c++17 -arch=sm_90 -o "$out/$name.part" "$here/$name.cu" \
