@@ -76,6 +76,7 @@ for case in "${@:-small}"; do
 
   same "kernels, grep -c" "$(ours kernels)" "$kernels"
   same "kernels, as generated" "$(ours kernels)" "$(expected kernels)"
+  same "commands, grep -o" "$(ours commands)" "$(grep -ao 'Command (KernelExecution) enqueued' "$work/log" | wc -l)"
   same "lines, wc -l" "$(ours total)" "$lines"
   same "damaged lines, awk" "$(ours damaged)" "$damaged"
   same "cut lines, awk" "$(ours cut)" "$cut"

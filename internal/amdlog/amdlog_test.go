@@ -83,7 +83,7 @@ func TestDispatchForms(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := read(t, test.line+"\n", Options{PID: 77})
-			if l.Kernels != 1 || l.DispatchLines != 1 || l.Lines != (Lines{Total: 1, Records: 1}) || len(l.Processes) != 1 || len(l.Processes[0].Queues) != 1 {
+			if l.Kernels != 1 || l.Dispatches != 1 || l.DispatchLines != 1 || l.Lines != (Lines{Total: 1, Records: 1}) || len(l.Processes) != 1 || len(l.Processes[0].Queues) != 1 {
 				t.Fatalf("got %s", asJSON(t, l))
 			}
 			if p := l.Processes[0]; !test.check(l, p, p.Queues[0]) {
@@ -102,15 +102,19 @@ func TestQueueLife(t *testing.T) {
 		fmt.Sprintf(p+"Deleting hardware queue 0x7f8acd200000 with refCount 0\n", 14)+
 		fmt.Sprintf(p+"created hardware queue 0x7fcc33b06000 with size 8192 with priority 1, cooperative: 0\n", 15), Options{})
 	process := l.Processes[0]
-	if len(process.Queues) != 2 || process.LifeCount["created"] != 2 || process.LifeCount["deleted"] != 1 || len(process.Life) != 3 {
+	if len(process.Queues) != 1 || process.LifeCount["created"] != 2 || process.LifeCount["deleted"] != 1 || len(process.Life) != 3 {
 		t.Fatalf("got %s", asJSON(t, process))
 	}
 	q := process.Queues[0]
 	if q.Created != 1 || q.Acquired != 2 || q.Released != 1 || q.Deleted != 1 || q.Size != 16384 || q.Priority != "high" {
 		t.Errorf("got %+v", q)
 	}
-	if q := process.Queues[1]; q.HWq != "0x7fcc33b06000" || q.Size != 8192 || q.Priority != "normal" {
-		t.Errorf("got %+v", q)
+	if !q.Ended {
+		t.Error("a deleted queue counts as living")
+	}
+	// The old record names the software queue, which is not a ring.
+	if last := process.Life[2]; last.HWq != "" || last.SWq != "0x7fcc33b06000" || last.Size != 8192 || last.Priority != "normal" {
+		t.Errorf("got %+v", last)
 	}
 }
 
@@ -196,7 +200,7 @@ func TestRealLogs(t *testing.T) {
 			if l.Lines != want {
 				t.Errorf("got %+v, want %+v", l.Lines, want)
 			}
-			if l.Kernels != test.kernels || l.Launches != test.launches || l.Barriers != test.barriers {
+			if l.Dispatches != test.kernels || l.Kernels != test.launches || l.Launches != test.launches || l.Barriers != test.barriers {
 				t.Errorf("%d kernels, %d launches, %d barriers", l.Kernels, l.Launches, l.Barriers)
 			}
 			p := l.Processes[0]
@@ -312,5 +316,62 @@ func TestManyOfEverything(t *testing.T) {
 	}
 	if queues != maxQueues {
 		t.Errorf("%d queues", queues)
+	}
+}
+
+const (
+	prefixCommand = ":4:command.cpp              :357 : %d us: [pid:459769 tid: 0x7f8edc1c4400] "
+	command70     = "Command (KernelExecution) enqueued: 0x2095b30 to queue: 0x1952020"
+)
+
+// TestOnlyCommands reads logs whose mask selects commands alone.
+func TestOnlyCommands(t *testing.T) {
+	at := func(us int, message string) string { return fmt.Sprintf(prefixCommand, us) + message + "\n" }
+	text := at(1000, command70) + at(1100, command70) + at(1150, "Command (InternalMarker) enqueued: 0x1 to queue: 0x1952020") +
+		at(1200, strings.Replace(command70, "1952020", "1952fff", 1)) + at(1300, command70[:strings.Index(command70, " to queue")]) + // 5.x
+		at(1400, command70[:36]) + // cut
+		at(1500, command70)[60:] // its start is lost
+	l := read(t, text, Options{})
+	if l.Kernels != 6 || l.Commands != 6 || l.Dispatches != 0 || l.Launches != 0 || l.Lines != (Lines{Total: 7, Records: 6, Damaged: 1, Cut: 1}) {
+		t.Fatalf("got %s", asJSON(t, l))
+	}
+	p := l.Processes[0]
+	if p.Kernels != 5 || p.Basis != "command" || p.Intervals.Count != 4 || p.RateHz != 10000 || p.TopKernels != nil || len(p.Queues) != 0 {
+		t.Errorf("got %s", asJSON(t, p))
+	}
+	if want := []StreamCount{{"0x1952020", 2}, {"0x1952fff", 1}}; fmt.Sprint(p.Streams) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", p.Streams, want)
+	}
+	var out bytes.Buffer
+	if err := NewReport(l).WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"6 kernels enqueued", "process 459769: 5 kernels enqueued", "2  to the runtime's queue 0x1952020", "only records of enqueued kernels"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestCommandsOfRealLog filters a real log as AMD_LOG_MASK=0x2 would.
+func TestCommandsOfRealLog(t *testing.T) {
+	var b strings.Builder
+	for line := range strings.Lines(string(open(t, "mi308x-two-apps-head.amdlog.gz"))) {
+		if strings.Contains(line, ":command.cpp ") {
+			b.WriteString(line)
+		}
+	}
+	l := read(t, b.String(), Options{})
+	if l.Kernels != 10 || l.Commands != 10 || l.Processes[0].Basis != "command" || l.Lines.Cut+l.Lines.Damaged != 0 {
+		t.Errorf("got %s", asJSON(t, l))
+	}
+}
+
+// TestMixedBasis: a process without dispatch records counts beside one with them.
+func TestMixedBasis(t *testing.T) {
+	l := read(t, prefix70+dispatch70+"\n"+fmt.Sprintf(prefixCommand, 20161701400)+command70+"\n"+
+		strings.Replace(fmt.Sprintf(prefixCommand, 1000), "459769", "12", 1)+command70+"\n", Options{})
+	if l.Kernels != 2 || l.Dispatches != 1 || l.Commands != 2 || l.what() != "kernels" {
+		t.Errorf("got %s", asJSON(t, l))
 	}
 }

@@ -33,6 +33,21 @@ type analysis struct {
 	writers   []*process // of the current chunk
 	queues    int
 	entries   int
+	loose     submissions // without a process
+}
+
+// submissions counts kernels by the record that shows them.
+type submissions struct{ dispatches, launches, commands uint64 }
+
+func (s *submissions) add(k kind) {
+	switch k {
+	case dispatch:
+		s.dispatches++
+	case shader:
+		s.launches++
+	case command:
+		s.commands++
+	}
 }
 
 // room reserves a table entry and reports whether one was left.
@@ -56,6 +71,8 @@ type process struct {
 	queues   map[uint64]*queue
 	dispatch activity
 	launch   activity
+	command  activity
+	streams  map[uint64]uint64 // commands by queue object
 }
 
 type queue struct {
@@ -120,20 +137,25 @@ func (a *analysis) add(c *chunk) {
 		e := &c.events[i]
 		switch e.kind {
 		case dispatch:
-			l.Kernels++
+			l.Dispatches++
 		case shader:
 			l.Launches++
 		case barrier:
 			l.Barriers++
+		case command:
+			l.Commands++
 		}
-		if e.writer == noWriter {
-			l.Orphans++
-			continue
-		}
-		if p := a.writers[e.writer]; p != nil {
-			a.event(p, c, e)
-		} else {
+		switch {
+		case e.writer == noWriter:
+			a.loose.add(e.kind)
+			if e.kind == dispatch {
+				l.Orphans++
+			}
+		case a.writers[e.writer] == nil:
+			a.loose.add(e.kind)
 			l.Dropped++
+		default:
+			a.event(a.writers[e.writer], c, e)
 		}
 	}
 }
@@ -157,7 +179,7 @@ func (a *analysis) event(p *process, c *chunk, e *event) {
 	case shader:
 		name := a.name(c.buf[e.name[0]:e.name[1]])
 		p.out.Launches++
-		a.kernel(&p.launch, e.time, name)
+		a.submit(&p.launch, e.time, name)
 		if _, known := p.threads[tid]; known {
 			p.threads[tid] = name
 		}
@@ -180,6 +202,15 @@ func (a *analysis) event(p *process, c *chunk, e *event) {
 			a.dispatch(&q.activity, e, name)
 			q.pointers(e, true)
 		}
+	case command:
+		p.out.Commands++
+		a.submit(&p.command, e.time, noName)
+		if _, known := p.streams[e.swq]; e.swq != 0 && (known || a.room()) {
+			if p.streams == nil {
+				p.streams = map[uint64]uint64{}
+			}
+			p.streams[e.swq]++
+		}
 	case barrier:
 		p.out.Barriers++
 		if q := a.queue(p, e); q != nil {
@@ -187,19 +218,14 @@ func (a *analysis) event(p *process, c *chunk, e *event) {
 			q.pointers(e, false)
 		}
 	default:
-		if e.cut && e.hwq == 0 {
-			return
-		}
-		if q := a.queue(p, e); q != nil {
-			a.life(p, q, e)
+		if !e.cut || e.hwq != 0 {
+			a.life(p, a.queue(p, e), e)
 		}
 	}
 }
 
 func (a *analysis) dispatch(to *activity, e *event, name int32) {
-	if a.kernel(to, e.time, name) {
-		to.line.at(e.time).kernels++
-	}
+	a.submit(to, e.time, name)
 	if !e.hasGrid {
 		to.without++
 		return
@@ -211,6 +237,13 @@ func (a *analysis) dispatch(to *activity, e *event, name int32) {
 			to.grids = map[gridKey]uint64{}
 		}
 		to.grids[key]++
+	}
+}
+
+// submit counts a kernel, also on the timeline.
+func (a *analysis) submit(to *activity, time uint64, name int32) {
+	if a.kernel(to, time, name) {
+		to.line.at(time).kernels++
 	}
 }
 
@@ -267,14 +300,15 @@ func (a *analysis) name(b []byte) int32 {
 	return id
 }
 
-// queue returns the hardware queue of an event, or nil if unknown.
+// queue returns the hardware queue of an event, or nil if unknown. Only packets and new creation
+// records prove that an address is a ring: old releases log the software queue elsewhere.
 func (a *analysis) queue(p *process, e *event) *queue {
 	if e.hwq == 0 {
 		return nil
 	}
 	q := p.queues[e.hwq]
 	if q == nil {
-		if a.queues >= maxQueues {
+		if a.queues >= maxQueues || e.kind == acquired || e.kind == released || e.kind == deleted {
 			return nil
 		}
 		a.queues++
@@ -322,8 +356,12 @@ func (q *queue) pointers(e *event, kernel bool) {
 	}
 }
 
-// life records creation, deletion, acquisition and release of a queue.
+// life records creation, deletion, acquisition and release of a queue; q is nil if its ring is
+// unknown.
 func (a *analysis) life(p *process, q *queue, e *event) {
+	if q == nil {
+		q = &queue{}
+	}
 	text := ""
 	switch e.kind {
 	case created:
@@ -341,6 +379,7 @@ func (a *analysis) life(p *process, q *queue, e *event) {
 	default:
 		return
 	}
+	q.out.Ended = e.kind == deleted
 	if p.out.LifeCount == nil {
 		p.out.LifeCount = map[string]int{}
 	}

@@ -59,6 +59,7 @@ func Compare(a, b *Log) *Comparison {
 	row("processes", report.Count, func(l *Log) float64 { return float64(len(l.Processes)) })
 	row("kernels", report.Count, func(l *Log) float64 { return float64(l.Kernels) })
 	row("kernel launches", report.Count, func(l *Log) float64 { return float64(l.Launches) })
+	row("enqueued kernels", report.Count, func(l *Log) float64 { return float64(l.Commands) })
 	row("barriers", report.Count, func(l *Log) float64 { return float64(l.Barriers) })
 	row("hardware queues", report.Count, func(l *Log) float64 {
 		n := 0
@@ -67,7 +68,7 @@ func Compare(a, b *Log) *Comparison {
 		}
 		return float64(n)
 	})
-	row("busiest process: kernels", report.Count, busiest(func(p *Process) float64 { n, _ := p.kernels(); return float64(n) }))
+	row("busiest process: kernels", report.Count, busiest(func(p *Process) float64 { return float64(p.Kernels) }))
 	row("busiest process: kernels/s", rate, busiest(func(p *Process) float64 { return p.RateHz }))
 	row("busiest process: interval P50", report.Micros, interval(func(d *report.Distribution) float64 { return d.P50 }))
 	row("busiest process: interval P90", report.Micros, interval(func(d *report.Distribution) float64 { return d.P90 }))

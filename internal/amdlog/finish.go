@@ -24,8 +24,18 @@ func (a *analysis) finish() *Log {
 		}
 	}
 	l.Processes = []*Process{}
+	// One kernel may leave several records; those without a process count by the log's basis.
+	switch {
+	case l.Dispatches > 0:
+		l.Kernels = a.loose.dispatches
+	case l.Launches > 0:
+		l.Kernels = a.loose.launches
+	default:
+		l.Kernels = a.loose.commands
+	}
 	for _, p := range a.processes {
 		l.Processes = append(l.Processes, a.result(p))
+		l.Kernels += p.out.Kernels
 	}
 	slices.SortFunc(l.Processes, func(x, y *Process) int {
 		return cmp.Or(cmp.Compare(y.Kernels, x.Kernels), cmp.Compare(x.PID, y.PID))
@@ -44,11 +54,20 @@ func (a *analysis) result(p *process) *Process {
 	out.Threads = len(p.threads)
 	switch {
 	case p.dispatch.count > 0:
-		out.Activity, out.Basis = a.activity(&p.dispatch), "dispatch"
+		out.Activity, out.Basis = a.activity(&p.dispatch), basisDispatch
 	case p.launch.count > 0:
-		out.Activity, out.Basis = a.activity(&p.launch), "launch"
-		out.Kernels = 0 // launches only: no dispatch was logged
+		out.Activity, out.Basis = a.activity(&p.launch), basisLaunch
+	case p.command.count > 0:
+		out.Activity, out.Basis = a.activity(&p.command), basisCommand
+		out.TopKernels = nil // a command has no name
 	}
+	for object, n := range p.streams {
+		out.Streams = append(out.Streams, StreamCount{hex(object), n})
+	}
+	slices.SortFunc(out.Streams, func(x, y StreamCount) int {
+		return cmp.Or(cmp.Compare(y.Kernels, x.Kernels), cmp.Compare(x.Queue, y.Queue))
+	})
+	out.Streams = slices.Clip(out.Streams[:min(len(out.Streams), topCount)])
 	out.Queues = []*Queue{}
 	for _, q := range p.queues {
 		q.out.Activity = a.activity(&q.activity)

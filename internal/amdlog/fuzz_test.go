@@ -26,8 +26,8 @@ func FuzzLog(f *testing.F) {
 		if l.Lines.Total != lines || l.Lines.Records+l.Lines.Text+l.Lines.Damaged != lines {
 			t.Fatalf("%d lines, counted %+v", lines, l.Lines)
 		}
-		if want := uint64(strings.Count(text, dispatchMark)); l.Kernels != want {
-			t.Fatalf("%d kernels, want %d", l.Kernels, want)
+		if want := uint64(strings.Count(text, dispatchMark)); l.Dispatches != want {
+			t.Fatalf("%d dispatches, want %d", l.Dispatches, want)
 		}
 		if got, want := asJSON(t, read(t, text, Options{Workers: 2, chunk: 5})), asJSON(t, l); got != want {
 			t.Fatalf("chunks of 5 bytes give\n%s\nwant\n%s", got, want)

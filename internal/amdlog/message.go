@@ -16,11 +16,12 @@ const (
 	deleted
 	acquired // a stream acquired a hardware queue
 	released
+	command // a kernel that the application enqueued
 )
 
 // event is a parsed message.
 type event struct {
-	time, hwq, swq uint64
+	time, hwq, swq uint64 // swq of a command is the runtime's queue object
 	rptr, wptr     uint64 // packet numbers
 	object         uint64 // kernel_obj: address of the code
 	grid, group    [3]uint32
@@ -46,6 +47,7 @@ const (
 	acquiredMark = "acquireQueue refCount: 0x"
 	selectedMark = "Selected queue refCount: 0x"
 	releasedMark = "releaseQueue refCount:0x"
+	commandMark  = "Command (KernelExecution) enqueued"
 )
 
 // classify compares only the start of a message, because most messages are
@@ -77,6 +79,9 @@ func classify(m []byte) kind {
 	case 'C':
 		if has(m, createdMark) {
 			return created
+		}
+		if has(m, commandMark) {
+			return command
 		}
 	case 'c':
 		if has(m, oldMark) {
@@ -214,6 +219,11 @@ func decode(m []byte, at int, e *event) {
 		if e.hwq, ok = f.hexOf("0x"); ok {
 			ok = has(f.m, " (")
 		}
+	case command:
+		// "enqueued: 0x2095b30 to queue: 0x1952020"; 5.x has no queue.
+		if _, ok = f.hexOf("enqueued: 0x"); ok && f.find("to queue: ") {
+			e.swq, ok = f.hexOf("0x")
+		}
 	}
 	e.cut = !ok
 }
@@ -267,14 +277,15 @@ func decodePacket(f *fields, e *event) bool {
 }
 
 // decodeCreated parses "Created SWq=0x.. to map on HWq=0x.. with size 16384
-// with priority 2, cooperative: 0" and the older "created hardware queue 0x..".
+// with priority 2, cooperative: 0" and the older "created hardware queue 0x..",
+// whose address is that of the software queue.
 func decodeCreated(f *fields, e *event) bool {
 	ok := true
 	if f.m[0] == 'C' {
 		e.swq, _ = f.hexOf("SWq=0x")
 		e.hwq, ok = f.hexOf("HWq=0x")
 	} else {
-		e.hwq, ok = f.hexOf("queue 0x")
+		e.swq, ok = f.hexOf("queue 0x")
 	}
 	size, sized := f.decimalOf("with size ")
 	if sized && size < 1<<32 {

@@ -54,7 +54,6 @@ func (l *Log) page(p *report.Page, letter string) {
 	for _, proc := range l.Processes {
 		perSecond += proc.RateHz
 	}
-	n, what := l.kernels()
 	forms := []string{l.Lines.text()}
 	for _, form := range slices.Sorted(maps.Keys(l.Prefixes)) {
 		forms = append(forms, fmt.Sprintf("prefix %s: %s", form, count(l.Prefixes[form])))
@@ -62,7 +61,7 @@ func (l *Log) page(p *report.Page, letter string) {
 	p.Add(report.Block{
 		Section: letter + report.Clean(l.Name), Soft: strings.Join(forms, " · "),
 		Cards: []report.Card{
-			{Value: count(n), Name: what},
+			{Value: count(l.Kernels), Name: l.what()},
 			{Value: rate(perSecond) + " /s", Name: "while kernels were submitted"},
 			{Value: l.span(), Name: "covered"},
 			{Value: fmt.Sprint(len(l.Processes)), Name: "processes"},
@@ -78,8 +77,7 @@ func (l *Log) page(p *report.Page, letter string) {
 }
 
 func (p *Process) page(page *report.Page) {
-	n, what := p.kernels()
-	page.Add(report.Block{Section: "Process " + pidText(p.PID), Soft: fmt.Sprintf("%s %s, %s/s, %s", count(n), what, rate(p.RateHz), report.Plural(p.Threads, "thread"))})
+	page.Add(report.Block{Section: "Process " + pidText(p.PID), Soft: fmt.Sprintf("%s %s, %s/s, %s", count(p.Kernels), p.what(), rate(p.RateHz), report.Plural(p.Threads, "thread"))})
 	if len(p.Queues) > 0 {
 		page.Add(report.Block{Heading: "Hardware queues", Table: p.queueTable()})
 	}

@@ -6,10 +6,12 @@ import "xsched/internal/report"
 
 // Report is the output of `xsched amdlog --json`.
 type Report struct {
-	Kernels  uint64 `json:"kernels"`  // dispatches in all logs
-	Launches uint64 `json:"launches"` // named kernels; a log at level 3 has no dispatches
-	Lines    Lines  `json:"lines"`
-	Logs     []*Log `json:"logs"`
+	Kernels    uint64 `json:"kernels"` // in all logs, each process by its basis
+	Dispatches uint64 `json:"dispatches"`
+	Launches   uint64 `json:"launches"`
+	Commands   uint64 `json:"commands"`
+	Lines      Lines  `json:"lines"`
+	Logs       []*Log `json:"logs"`
 }
 
 // NewReport sums up logs.
@@ -17,7 +19,9 @@ func NewReport(logs ...*Log) *Report {
 	r := &Report{Logs: logs}
 	for _, l := range logs {
 		r.Kernels += l.Kernels
+		r.Dispatches += l.Dispatches
 		r.Launches += l.Launches
+		r.Commands += l.Commands
 		r.Lines.add(&l.Lines)
 	}
 	return r
@@ -32,10 +36,12 @@ type Log struct {
 	Lines         Lines             `json:"lines"`
 	Prefixes      map[string]uint64 `json:"prefixes"` // records by the form of their prefix
 	Levels        map[string]uint64 `json:"levels"`   // records by their log level
-	Kernels       uint64            `json:"kernels"`
+	Kernels       uint64            `json:"kernels"`  // each process by its basis
+	Dispatches    uint64            `json:"dispatches"`
 	DispatchLines uint64            `json:"dispatch_lines"` // lines with at least one dispatch, as grep -c counts
 	Orphans       uint64            `json:"orphans"`        // kernels of unknown process: the start of their line is missing
-	Launches      uint64            `json:"launches"`
+	Launches      uint64            `json:"launches"`       // named kernels; a log at level 3 has no dispatches
+	Commands      uint64            `json:"commands"`       // enqueued kernels, which AMD_LOG_MASK can select alone
 	Barriers      uint64            `json:"barriers"`
 	FirstUS       uint64            `json:"first_us"`
 	LastUS        uint64            `json:"last_us"`
@@ -52,12 +58,27 @@ type Process struct {
 	FirstUS   uint64         `json:"first_us"`
 	LastUS    uint64         `json:"last_us"`
 	Launches  uint64         `json:"launches"`
+	Commands  uint64         `json:"commands"`
 	Barriers  uint64         `json:"barriers"`
-	Activity                 // by dispatches, or by launches if there are none (see Basis)
-	Basis     string         `json:"basis"` // "dispatch", "launch" or ""
+	Activity                 // by the most exact record that the log has (see Basis)
+	Basis     string         `json:"basis"` // "dispatch", "launch", "command" or ""
 	Queues    []*Queue       `json:"queues"`
+	Streams   []StreamCount  `json:"streams,omitempty"` // by commands
 	Life      []QueueEvent   `json:"queue_events"`
 	LifeCount map[string]int `json:"queue_event_counts"`
+}
+
+// Records that kernels are counted by, the most exact first.
+const (
+	basisDispatch = "dispatch"
+	basisLaunch   = "launch"
+	basisCommand  = "command"
+)
+
+// StreamCount is the number of kernels enqueued to a stream's queue object.
+type StreamCount struct {
+	Queue   string `json:"queue"` // address in the process; not a ring
+	Kernels uint64 `json:"kernels"`
 }
 
 // Activity describes the kernels submitted by a process or to a queue.
@@ -103,6 +124,7 @@ type Queue struct {
 	Priority string   `json:"priority"` // low, normal, high, "" unknown
 	Created  uint64   `json:"created"`
 	Deleted  uint64   `json:"deleted"`
+	Ended    bool     `json:"ended"` // the last of these was a deletion
 	Acquired uint64   `json:"acquired"`
 	Released uint64   `json:"released"`
 	Barriers uint64   `json:"barriers"`
@@ -114,8 +136,8 @@ type Queue struct {
 // QueueEvent is a creation or deletion of a hardware queue.
 type QueueEvent struct {
 	TimeUS   uint64 `json:"time_us"`
-	Kind     string `json:"kind"` // created, deleted
-	HWq      string `json:"hwq"`
+	Kind     string `json:"kind"`          // created, deleted
+	HWq      string `json:"hwq,omitempty"` // empty: the log names the software queue only
 	SWq      string `json:"swq,omitempty"`
 	Size     uint32 `json:"size,omitempty"`
 	Priority string `json:"priority,omitempty"`

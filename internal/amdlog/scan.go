@@ -176,28 +176,22 @@ func (c *chunk) oddLine(line []byte, at, marked int, zeros bool) {
 		case v == cutOff:
 			c.lines.Damaged++
 			c.lines.Cut++
-		case zeros || marked > 0 || looksBroken(line):
+		case zeros || marked > 0 || looksBroken(line) || bytes.Contains(line, []byte(commandMark)):
 			c.lines.Damaged++
 		default:
 			c.lines.Text++
 		}
-		if marked > 0 {
-			c.orphans(marked)
-		}
+		c.orphans(line)
 		return
 	}
 	if zeros {
 		// A hole in the file: the text around it may stem from different times.
 		c.lines.Damaged++
-		if marked > 0 {
-			c.orphans(marked)
-		}
+		c.orphans(line)
 		return
 	}
 	c.lines.Records++
-	if before := bytes.Count(line[:start], []byte(dispatchMark)); before > 0 {
-		c.orphans(before)
-	}
+	c.orphans(line[:start])
 	cut, glued := false, start > 0
 	for start >= 0 {
 		part := line[start:]
@@ -266,10 +260,16 @@ func (c *chunk) record(part []byte, at int, h head, marked int) bool {
 	return cut
 }
 
-// orphans counts dispatches with unknown time and process.
-func (c *chunk) orphans(marked int) {
-	for range marked {
-		c.events = append(c.events, event{kind: dispatch, writer: noWriter})
+// orphans counts the dispatches and commands of a damaged text, whose time and
+// process are unknown.
+func (c *chunk) orphans(text []byte) {
+	for _, o := range [...]struct {
+		kind kind
+		mark string
+	}{{dispatch, dispatchMark}, {command, commandMark}} {
+		for range bytes.Count(text, []byte(o.mark)) {
+			c.events = append(c.events, event{kind: o.kind, writer: noWriter})
+		}
 	}
 }
 

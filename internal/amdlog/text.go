@@ -21,7 +21,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		l.text(b)
 	}
 	if len(r.Logs) > 1 {
-		fmt.Fprintf(b, "\nall logs: %s kernels dispatched, %s launches in %s lines\n", count(r.Kernels), count(r.Launches), count(r.Lines.Total))
+		fmt.Fprintf(b, "\nall logs: %s kernels in %s lines\n", count(r.Kernels), count(r.Lines.Total))
 	}
 	if err := b.Flush(); err != nil {
 		return fmt.Errorf("write summary: %w", err)
@@ -30,12 +30,12 @@ func (r *Report) WriteText(w io.Writer) error {
 }
 
 func (l *Log) text(w io.Writer) {
-	n, what := l.kernels()
-	if l.Kernels > 0 {
+	what := l.what()
+	if l.Dispatches > 0 {
 		what += fmt.Sprintf(", %s launches", count(l.Launches))
 	}
 	fmt.Fprintf(w, "%s\n", report.Clean(l.Name))
-	fmt.Fprintf(w, "  %s %s, %s barriers in %s lines, %s, %s\n", count(n), what,
+	fmt.Fprintf(w, "  %s %s, %s barriers in %s lines, %s, %s\n", count(l.Kernels), what,
 		count(l.Barriers), count(l.Lines.Total), l.span(), report.Plural(len(l.Processes), "process"))
 	fmt.Fprintf(w, "  %s\n", l.Lines.text())
 	for _, note := range l.notes() {
@@ -46,20 +46,32 @@ func (l *Log) text(w io.Writer) {
 	}
 }
 
-// kernels returns the number of kernels and its label. A log at level 3 has no dispatch records,
-// only launches with a name.
-func (l *Log) kernels() (uint64, string) {
-	if l.Kernels == 0 && l.Launches > 0 {
-		return l.Launches, "kernel launches"
+// what labels the number of kernels by its basis.
+func (p *Process) what() string {
+	switch p.Basis {
+	case basisLaunch:
+		return "kernel launches"
+	case basisCommand:
+		return "kernels enqueued"
 	}
-	return l.Kernels, "kernels dispatched"
+	return "kernels dispatched"
 }
 
-func (p *Process) kernels() (uint64, string) {
-	if p.Basis == "launch" {
-		return p.Launches, "kernel launches"
+func (l *Log) what() string {
+	what := ""
+	for _, p := range l.Processes {
+		switch {
+		case p.Basis == "":
+		case what == "":
+			what = p.what()
+		case what != p.what():
+			return "kernels"
+		}
 	}
-	return p.Kernels, "kernels dispatched"
+	if what == "" {
+		return "kernels"
+	}
+	return what
 }
 
 func (l *Log) span() string { return report.Micros(float64(l.LastUS - l.FirstUS)) }
@@ -75,10 +87,14 @@ func (l *Log) notes() []string {
 	if l.ReadError != "" {
 		out = append(out, "the log could not be read to its end: "+report.Clean(l.ReadError))
 	}
-	if l.Kernels == 0 && l.Launches > 0 {
+	switch {
+	case l.Dispatches > 0:
+	case l.Launches > 0:
 		out = append(out, "the log has no dispatch records, which need AMD_LOG_LEVEL=4; rates and kernels are from launch records at level 3")
+	case l.Commands > 0:
+		out = append(out, "the log has only records of enqueued kernels: no names, sizes and hardware queues; set AMD_LOG_LEVEL=4 and include 0x98 in AMD_LOG_MASK")
 	}
-	if l.Kernels == 0 && l.Launches == 0 && l.Lines.Records > 0 {
+	if l.Kernels == 0 && l.Lines.Records > 0 {
 		out = append(out, "no kernels found; set AMD_LOG_LEVEL=4 and, if AMD_LOG_MASK is set, include 0x98 in it")
 	}
 	if l.Lines.Records == 0 {
@@ -94,8 +110,7 @@ func (l *Log) notes() []string {
 }
 
 func (p *Process) text(w io.Writer) {
-	n, what := p.kernels()
-	fmt.Fprintf(w, "\nprocess %s: %s %s, %s/s, %s, %s", pidText(p.PID), count(n), what, rate(p.RateHz),
+	fmt.Fprintf(w, "\nprocess %s: %s %s, %s/s, %s, %s", pidText(p.PID), count(p.Kernels), p.what(), rate(p.RateHz),
 		report.Plural(p.Threads, "thread"), report.Plural(len(p.Queues), "queue"))
 	if p.LifeCount != nil {
 		fmt.Fprintf(w, " (%d created, %d deleted)", p.LifeCount["created"], p.LifeCount["deleted"])
@@ -103,6 +118,11 @@ func (p *Process) text(w io.Writer) {
 	fmt.Fprintln(w)
 	if len(p.Queues) > 0 {
 		_ = p.queueTable().WriteText(w, "  ")
+	}
+	if p.Basis == basisCommand {
+		for _, s := range p.Streams {
+			fmt.Fprintf(w, "  %12s  to the runtime's queue %s\n", count(s.Kernels), s.Queue)
+		}
 	}
 	if d := p.Intervals; d != nil {
 		fmt.Fprintf(w, "\n  time between kernels: P50 %s, P90 %s, P99 %s, max %s\n", report.Micros(d.P50), report.Micros(d.P90), report.Micros(d.P99), report.Micros(float64(d.Max)))
@@ -129,7 +149,7 @@ func (p *Process) queueTable() *report.Table {
 		"ring (HWq)", "id", "priority", "size", "kernels", "per s", "interval P50", "P99", "waiting P50", "P99", "max", "barriers", "created", "deleted",
 	}}
 	for _, q := range p.Queues {
-		row := []string{q.HWq, known(q.ID >= 0, q.ID), known(q.Priority != "", q.Priority), known(q.Size > 0, q.Size), known(p.Basis == "dispatch", count(q.Kernels)), rate(q.RateHz), "-", "-", "-", "-", "-"}
+		row := []string{q.HWq, known(q.ID >= 0, q.ID), known(q.Priority != "", q.Priority), known(q.Size > 0, q.Size), known(p.Basis == basisDispatch, count(q.Kernels)), rate(q.RateHz), "-", "-", "-", "-", "-"}
 		if d := q.Intervals; d != nil {
 			row[6], row[7] = report.Micros(d.P50), report.Micros(d.P99)
 		}
@@ -144,9 +164,8 @@ func (p *Process) queueTable() *report.Table {
 // topTable has the most frequent kernels.
 func (p *Process) topTable(most, width int) *report.Table {
 	t := &report.Table{Left: 1, Head: []string{"kernel", "count", "share"}}
-	n, _ := p.kernels()
 	for _, k := range p.TopKernels[:min(len(p.TopKernels), most)] {
-		t.Add(report.Shorten(report.Clean(k.Name), width), count(k.Count), report.Percent(float64(k.Count)/float64(max(n, 1))))
+		t.Add(report.Shorten(report.Clean(k.Name), width), count(k.Count), report.Percent(float64(k.Count)/float64(max(p.Kernels, 1))))
 	}
 	return t
 }

@@ -73,9 +73,17 @@ func (f form) writer(b []byte, pid int, tid uint64) []byte {
 
 func (f form) created(s *stream) string {
 	if f.kind == oldForm {
-		return fmt.Sprintf("created hardware queue 0x%x with size 16384 with priority %d, cooperative: 0", s.hwq, s.priority)
+		return fmt.Sprintf("created hardware queue 0x%x with size 16384 with priority %d, cooperative: 0", s.swq, s.priority)
 	}
 	return fmt.Sprintf("Created SWq=0x%x to map on HWq=0x%x with size 16384 with priority %d, cooperative: 0", s.swq, s.hwq, s.priority)
+}
+
+// logged is the queue's address in records of its life: old releases print the software queue.
+func (f form) logged(s *stream) uint64 {
+	if f.kind == oldForm {
+		return s.swq
+	}
+	return s.hwq
 }
 
 func (f form) queue(s *stream) string {

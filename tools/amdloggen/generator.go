@@ -95,7 +95,7 @@ func (g *generator) log(lines, kernels int) {
 	for _, p := range g.programs {
 		for _, s := range p.streams {
 			if g.counts.Lines < lines {
-				g.emit(3, "rocdevice.cpp", 286, p, 0, "Deleting hardware queue "+hex(s.hwq)+" with refCount 0")
+				g.emit(3, "rocdevice.cpp", 286, p, 0, "Deleting hardware queue "+hex(g.form.logged(s))+" with refCount 0")
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (g *generator) start() {
 			p.streams = append(p.streams, s)
 			g.emit(3, "rocdevice.cpp", 2967, p, 0, fmt.Sprintf("Number of allocated hardware queues with low priority: 0, with normal priority: %d, with high priority: 0, maximum per priority is: 8", i))
 			g.emit(3, "rocdevice.cpp", 3048, p, 0, g.form.created(s))
-			g.emit(3, "rocdevice.cpp", 3141, p, 0, "acquireQueue refCount: "+hex(s.hwq)+" (1)")
+			g.emit(3, "rocdevice.cpp", 3141, p, 0, "acquireQueue refCount: "+hex(g.form.logged(s))+" (1)")
 		}
 	}
 }
