@@ -46,8 +46,15 @@ bool xsi_api_edit(uint64_t handle, enum xsi_api_kind kind,
                   void (*change)(struct xsi_api_object *object, void *argument), void *argument);
 /* Takes it away and copies it. */
 bool xsi_api_remove(uint64_t handle, enum xsi_api_kind kind, struct xsi_api_object *object);
-/* The hardware queue of a stream, or 0. */
-uint64_t xsi_api_find_hardware(uintptr_t context, uintptr_t stream);
+
+/* The hardware queue of a stream; found is false if the runtime knows no such stream. */
+struct xsi_api_stream {
+  const struct xsi_work_platform *platform;
+  uintptr_t context, stream;
+  bool found;
+};
+XResult xsi_api_hardware_create(HwQueueHandle *hwq, struct xsi_api_stream stream);
+XResult xsi_api_hardware_get(HwQueueHandle *hwq, struct xsi_api_stream stream);
 
 /* Says something about a queue, or about the process if xq is 0. */
 XResult xsi_api_hint(XQueueHandle xq, const struct xsw_hint *hint);

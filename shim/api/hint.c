@@ -58,7 +58,10 @@ XSI_EXPORT XResult XHintUtilization(XQueueHandle xq, Utilization util) {
 }
 
 XSI_EXPORT XResult XHintTimeslice(Timeslice ts_us) {
-  struct xsw_hint hint = {.said = XSW_HINT_TIMESLICE, .timeslice_us = ts_us};
+  // Upstream's constant is unsigned, so it arrives as -1.
+  struct xsw_hint hint = {.said = XSW_HINT_TIMESLICE,
+                          .timeslice_us =
+                              ts_us == (Timeslice)TIMESLICE_UNLIMITED ? TIMESLICE_MAX : ts_us};
   return hint_one(0, &hint);
 }
 

@@ -112,13 +112,37 @@ bool xsi_api_remove(uint64_t handle, enum xsi_api_kind kind, struct xsi_api_obje
   return found != NULL;
 }
 
-uint64_t xsi_api_find_hardware(uintptr_t context, uintptr_t stream) {
+// ---- hardware queues of a runtime ---------------------------------------------------------------
+
+static uint64_t find_hardware(const struct xsi_api_stream *stream) {
   uint64_t handle = 0;
   take();
   for (uint32_t i = 0; i < count && handle == 0; i++)
-    if (objects[i].kind == XSI_API_HARDWARE && objects[i].hardware.stream == stream &&
-        objects[i].hardware.context == context)
+    if (objects[i].kind == XSI_API_HARDWARE && objects[i].hardware.stream == stream->stream &&
+        objects[i].hardware.context == stream->context &&
+        objects[i].hardware.platform == stream->platform)
       handle = handle_of(i);
   release();
   return handle;
+}
+
+XResult xsi_api_hardware_create(HwQueueHandle *hwq, struct xsi_api_stream stream) {
+  struct xsi_api_object hardware = {.kind = XSI_API_HARDWARE};
+  hardware.hardware.platform = stream.platform;
+  hardware.hardware.context = stream.context;
+  hardware.hardware.stream = stream.stream;
+  if (hwq == NULL || !stream.found) return kXSchedErrorInvalidValue;
+  if (find_hardware(&stream) != 0) return kXSchedErrorNotAllowed;
+  uint64_t handle = xsi_api_add(&hardware);
+  if (handle == 0) return kXSchedErrorUnknown;
+  *hwq = handle;
+  return kXSchedSuccess;
+}
+
+XResult xsi_api_hardware_get(HwQueueHandle *hwq, struct xsi_api_stream stream) {
+  if (hwq == NULL) return kXSchedErrorInvalidValue;
+  uint64_t handle = stream.found ? find_hardware(&stream) : 0;
+  if (handle == 0) return kXSchedErrorNotFound;
+  *hwq = handle;
+  return kXSchedSuccess;
 }

@@ -108,10 +108,9 @@ XSI_EXPORT XResult XQueueGet(XQueueHandle *xq, HwQueueHandle hwq) {
   return kXSchedSuccess;
 }
 
-XSI_EXPORT XResult XQueueSetPreemptLevel(XQueueHandle xq, XPreemptLevel level) {
+XSI_EXPORT XResult XQueueSetPreemptLevel(XQueueHandle xq, int64_t level) {
   struct xsi_api_object queue;
-  if ((int)level < kPreemptLevelBlock || (int)level >= kPreemptLevelMax)
-    return kXSchedErrorInvalidValue;
+  if (level < kPreemptLevelBlock || level >= kPreemptLevelMax) return kXSchedErrorInvalidValue;
   if (!xsi_api_get(xq, XSI_API_QUEUE, &queue)) return kXSchedErrorNotFound;
   return level == kPreemptLevelBlock ? kXSchedSuccess : kXSchedErrorNotSupported;
 }

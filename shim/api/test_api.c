@@ -255,12 +255,15 @@ static void joins_with_hints(void) {
                   .slo_us = 20000};
   CHECK(xs_hint_set(0, &said) == kXSchedSuccess); // before anybody listens
   test_daemon_listen(d);
+  CHECK(XHintTimeslice(TIMESLICE_UNLIMITED) == kXSchedSuccess);
   test_session_start(d, 1);
   test_heart_start(d);
   const struct xsw_hint *hint = &d->hello.hint;
-  CHECK(hint->said == (XSW_HINT_PRIORITY | XSW_HINT_GANG | XSW_HINT_SLO | XSW_HINT_UTILIZATION));
+  CHECK(hint->said == (XSW_HINT_PRIORITY | XSW_HINT_GANG | XSW_HINT_SLO | XSW_HINT_UTILIZATION |
+                       XSW_HINT_TIMESLICE));
   CHECK(hint->priority == 3 && strcmp(hint->gang, "ranks") == 0 && hint->slo_us == 20000);
-  CHECK(hint->utilization == 40); // of the environment
+  CHECK(hint->utilization == 40 &&
+        hint->timeslice_us == TIMESLICE_MAX); // of the environment, and ours
   EVENTUALLY(xs_available() == 1);
   // What was said about the queue is told after it is published.
   struct xsw_hint_frame frame = next_hint();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C interface of libxsched.so: hints, explicit queues, and request marks. The X*, Hw* and Cuda*
- * functions have upstream XSched's names, values and semantics, so that its programs compile. xs_*
- * functions are extensions. docs/programming.md lists the differences.
+ * The C interface of libxsched.so: hints, explicit queues, and request marks. The X*, Hw*, Cuda*
+ * and Hip* functions have upstream XSched's names, values and semantics, so that its programs
+ * compile. xs_* functions are extensions. docs/programming.md lists the differences. HIP streams are
+ * in xsched/hip/hal.h.
  *
  * Link with -lxsched, or dlopen("libxsched.so") the preloaded library. Without a daemon, or with
  * XSCHED_DISABLE=1, every call succeeds without effect. All functions are thread-safe.
@@ -40,6 +41,17 @@ typedef enum {
 } XResult;
 
 typedef enum {
+  kPlatformUnknown = 0,
+  kPlatformVPI = 1,
+  kPlatformCUDA = 2,
+  kPlatformCUDLA = 3,
+  kPlatformHIP = 4,
+  kPlatformAscend = 5,
+  kPlatformOpenCL = 6,
+  kPlatformLevelZero = 7,
+} XPlatform;
+
+typedef enum {
   kDeviceTypeUnknown = 0,
   kDeviceTypeCPU = 1,
   kDeviceTypeGPU = 2,
@@ -62,6 +74,18 @@ typedef enum {
   kQueueStateIdle = 1,
   kQueueStateReady = 2,
 } XQueueState;
+
+/* XSched's queues have the dynamic threshold, dynamic batch size and synchronous suspend. */
+typedef enum {
+  kQueueFeatureNone = 0,
+  kQueueFeatureAsyncSubmit = 1,
+  kQueueFeatureDynamicLevel = 2,
+  kQueueFeatureDynamicThreshold = 4,
+  kQueueFeatureDynamicBatchSize = 8,
+  kQueueFeatureSyncSuspend = 16,
+  kQueueFeatureResumeDropCommands = 32,
+  kQueueFeatureMaskAll = -1,
+} XQueueFeature;
 
 typedef enum {
   kQueueCreateFlagNone = 0,
@@ -128,6 +152,7 @@ typedef int64_t Timeslice; /* microseconds */
 #define TIMESLICE_MIN 100
 #define TIMESLICE_DEFAULT 5000
 #define TIMESLICE_MAX 10000000
+#define TIMESLICE_UNLIMITED UINT64_MAX /* the same as TIMESLICE_MAX */
 
 typedef int64_t Laxity; /* microseconds */
 #define NO_LAXITY (-1)
@@ -142,7 +167,7 @@ typedef int64_t Deadline; /* microseconds */
 XResult XQueueCreate(XQueueHandle *xq, HwQueueHandle hwq, int64_t level, int64_t flags);
 XResult XQueueDestroy(XQueueHandle xq);
 XResult XQueueGet(XQueueHandle *xq, HwQueueHandle hwq);
-XResult XQueueSetPreemptLevel(XQueueHandle xq, XPreemptLevel level);
+XResult XQueueSetPreemptLevel(XQueueHandle xq, int64_t level);
 /* Limit on launches in flight under contention, and launches between two checks of the limit. */
 XResult XQueueSetLaunchConfig(XQueueHandle xq, int64_t threshold, int64_t batch_size);
 /* Waits until the queue may run, then launches in the calling thread and returns the launch's

@@ -5,39 +5,30 @@
 #include "api/api.h"
 #include "account.h"
 
-// The context and stream as the bookkeeping names them.
-static bool locate(CUstream stream, uintptr_t *context, uintptr_t *handle) {
-  *handle = (uintptr_t)(stream == NULL ? XSI_CU_LEGACY : stream);
-  *context = 0;
-  if (!xsi_cu_active()) return true; // switched off: any number will do
+// The context and stream as the bookkeeping names them. Without a driver or a context there can be
+// no such stream.
+static struct xsi_api_stream locate(CUstream stream) {
+  struct xsi_api_stream place = {
+      .platform = &xsi_cu_platform,
+      .stream = (uintptr_t)(stream == NULL ? XSI_CU_LEGACY : stream),
+  };
+  if (!xsi_cu_active()) {
+    place.found = true; // switched off: any number will do
+    return place;
+  }
   if (xsi_cu_runtime.library() == NULL &&
       xsi_cu_call_real(cuCtxGetCurrent, &(CUcontext){NULL}) != 0)
-    return false;
-  *context =
-      *handle > XSI_WORK_THREAD ? xsi_cu_platform.context_of(*handle) : (uintptr_t)xsi_cu_current();
-  return *context != 0;
+    return place;
+  place.context = place.stream > XSI_WORK_THREAD ? xsi_cu_platform.context_of(place.stream)
+                                                 : (uintptr_t)xsi_cu_current();
+  place.found = place.context != 0;
+  return place;
 }
 
 XSI_EXPORT XResult CudaQueueCreate(HwQueueHandle *hwq, CUstream stream) {
-  struct xsi_api_object hardware = {.kind = XSI_API_HARDWARE,
-                                    .hardware.platform = &xsi_cu_platform};
-  if (hwq == NULL) return kXSchedErrorInvalidValue;
-  // Without a driver or a context there can be no such stream.
-  if (!locate(stream, &hardware.hardware.context, &hardware.hardware.stream))
-    return kXSchedErrorInvalidValue;
-  if (xsi_api_find_hardware(hardware.hardware.context, hardware.hardware.stream) != 0)
-    return kXSchedErrorNotAllowed;
-  uint64_t handle = xsi_api_add(&hardware);
-  if (handle == 0) return kXSchedErrorUnknown;
-  *hwq = handle;
-  return kXSchedSuccess;
+  return hwq == NULL ? kXSchedErrorInvalidValue : xsi_api_hardware_create(hwq, locate(stream));
 }
 
 XSI_EXPORT XResult CudaQueueGet(HwQueueHandle *hwq, CUstream stream) {
-  uintptr_t context, handle;
-  if (hwq == NULL) return kXSchedErrorInvalidValue;
-  uint64_t found = locate(stream, &context, &handle) ? xsi_api_find_hardware(context, handle) : 0;
-  if (found == 0) return kXSchedErrorNotFound;
-  *hwq = found;
-  return kXSchedSuccess;
+  return hwq == NULL ? kXSchedErrorInvalidValue : xsi_api_hardware_get(hwq, locate(stream));
 }

@@ -98,6 +98,7 @@ hipError_t xsi_hip_end_ext(struct xsi_call call, hipEvent_t stop, hipError_t res
 hipError_t xsi_hip_stream_created(hipError_t result, hipStream_t *stream);
 void xsi_hip_stream_destroying(hipStream_t stream);
 int xsi_hip_stream_device(hipStream_t stream); /* -1: not one we saw being made */
+void xsi_hip_stream_adopt(hipStream_t stream); /* records it, on a thread that has used HIP */
 void xsi_hip_streams_forget(int device);
 void xsi_hip_streams_reset(void); /* in the child of a fork */
 

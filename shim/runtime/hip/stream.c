@@ -76,12 +76,16 @@ void xsi_hip_streams_reset(void) {
   xsi_clear_used(buckets, sizeof buckets);
 }
 
+void xsi_hip_stream_adopt(hipStream_t stream) {
+  int device = xsi_hip_call_real(hipGetStreamDeviceId, stream);
+  xsi_work_stream_created((uintptr_t)stream);
+  if (device >= 0 && device < XSI_HIP_DEVICES) remember(stream, device);
+}
+
 hipError_t xsi_hip_stream_created(hipError_t result, hipStream_t *stream) {
   if (!xsi_hip_enter() || result != XSI_HIP_SUCCESS || !stream || !*stream) return result;
   int saved_errno = errno;
-  int device = xsi_hip_call_real(hipGetStreamDeviceId, *stream);
-  xsi_work_stream_created((uintptr_t)*stream);
-  if (device >= 0 && device < XSI_HIP_DEVICES) remember(*stream, device);
+  xsi_hip_stream_adopt(*stream);
   errno = saved_errno;
   return result;
 }
