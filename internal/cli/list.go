@@ -34,7 +34,8 @@ func (a *app) listCommand() *cobra.Command {
           timeslice, Lv3 stops in mid-kernel
   STATE   busy while the program has GPU work, copies if it only copies, else
           idle
-  SCHED   run, suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
+  SCHED   run, yields (the hardware prefers another program's longer timeslice),
+          suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
   SLICE   hardware timeslice; in parentheses the driver's default
 
 A line "protection" follows for each program that runs before others: by how
@@ -301,8 +302,11 @@ func heldText(held bool) string {
 
 // schedText is the scheduler's state of a queue.
 func schedText(state string, held bool) string {
-	if state == "suspended" {
+	switch state {
+	case "suspended":
 		return state
+	case "yielding":
+		return "yields"
 	}
 	return heldText(held || state == "held")
 }

@@ -114,7 +114,8 @@ type Queue struct {
 	Busy   bool   `json:"busy"`
 	// CopiesOnly: it has copies and no kernels; a lower program that only copies is left alone.
 	CopiesOnly bool `json:"copies_only"`
-	// State: idle, running, suspended, held.
+	// State: idle, running, yielding (it has work, and the hardware prefers the longer timeslices of
+	// others), suspended, held.
 	State string `json:"state"`
 	Level int    `json:"level"` // effective level: 1, 2 or 3
 	// LevelReason explains why the level is not the requested or the highest one.

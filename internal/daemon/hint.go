@@ -61,7 +61,26 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	if err := unavailable(err); err != nil {
 		return control.HintReply{}, typed(err)
 	}
+	if r.Level != nil {
+		if err := d.settle(ctx, s.PID, *r.Level); err != nil {
+			return control.HintReply{}, err
+		}
+	}
 	return control.HintReply{PID: r.PID, Queue: r.Queue, Hints: control.HintsOf(&hint)}, nil
+}
+
+// settle waits until a new level is in force: a process that is suspended at the old one changes over.
+func (d *Daemon) settle(ctx context.Context, pid, level int) error {
+	switch err := d.loop.Settle(ctx, pid); {
+	case err == nil, errors.Is(err, loop.ErrUnknownPID):
+		return nil // what has ended needs no change
+	case errors.Is(err, context.DeadlineExceeded):
+		return control.Errorf(control.ErrUnavailable, "see `xsched list --stats`", "level %d is set, but the driver has not applied it yet", level)
+	case errors.Is(err, loop.ErrStopped), errors.Is(err, context.Canceled):
+		return unavailable(err)
+	default:
+		return control.Errorf(control.ErrUnavailable, "the daemon tries again; see `xsched list --stats`", "level %d is set, but not applied: %v", level, err)
+	}
 }
 
 // queueHint changes one queue. Hints that the hardware applies to a whole process are refused.

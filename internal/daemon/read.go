@@ -76,6 +76,8 @@ func process(s loop.ClientView) control.Process {
 			state = "held"
 		case q.Want.Suspend != 0 && q.Busy:
 			state = "suspended"
+		case q.Yields:
+			state = "yielding"
 		case !q.Busy:
 			state = "idle"
 		}

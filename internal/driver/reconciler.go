@@ -4,6 +4,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -114,6 +115,25 @@ func (w *Worker) wants(d model.Desired, seat *Seat, after []<-chan struct{}) <-c
 	}
 	w.signal()
 	return w.tried
+}
+
+// Settle waits until the state that is desired now was attempted or replaced. It returns why the last
+// operation failed; the worker repeats that one.
+func (w *Worker) Settle(ctx context.Context) error {
+	w.mu.Lock()
+	tried := w.tried
+	w.mu.Unlock()
+	if tried != nil {
+		select {
+		case <-tried:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if failed := w.Stats().LastError; failed != "" {
+		return errors.New(failed)
+	}
+	return nil
 }
 
 // releaseWaiters releases the waiters on want. Preconditions: w.mu is held.

@@ -128,6 +128,7 @@ type queue struct {
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64
 	busy        bool
+	yields      bool // of a copy in a snapshot; see QueueView
 	unproved    bool // does not compete; see proof.go
 	level       model.Level
 	want        model.Desired

@@ -171,11 +171,14 @@ func (l *Loop) copySome(b *builder) bool {
 		}
 		q.shared = true
 		b.client.copies = append(b.client.copies, *q)
-		if last := &b.client.copies[len(b.client.copies)-1]; q.host != nil {
+		last, scheduled := &b.client.copies[len(b.client.copies)-1], q
+		if q.host != nil {
+			scheduled = q.host
 			last.want, last.level = q.host.want, q.host.level
 		} else {
 			last.folded = nil
 		}
+		last.yields = q.busy && last.want.Suspend == 0 && l.engine.Waits(scheduled.id)
 	}
 	if b.queues = b.queues[n:]; len(b.queues) > 0 {
 		return false

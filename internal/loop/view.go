@@ -29,6 +29,7 @@ type QueueView struct {
 	Device      model.DeviceID
 	Busy        bool
 	Copies      bool // it has copies only
+	Yields      bool // it has work, and the hardware prefers the longer timeslices of others
 	Level       model.Level
 	Reason      string
 	Route       string // mechanism of preemption at that level
@@ -70,7 +71,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	for _, q := range c.queues {
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
-			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Copies: q.copies.Only, Level: level, Reason: reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
 		if q.host != nil {
@@ -202,6 +203,25 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 		err = ErrUnknownQueue
 	}
 	return hint, err
+}
+
+// Settle waits until what was decided after the last change of a process is in force: in its pages, and
+// on its hardware queues.
+func (l *Loop) Settle(ctx context.Context, pid int) error {
+	if _, err := l.snapshot(ctx); err != nil { // taken behind a decision
+		return err
+	}
+	var workers []*driver.Worker
+	err := l.edit(ctx, pid, func(c *Client) error {
+		workers = slices.AppendSeq(workers, maps.Values(c.session.Workers()))
+		return nil
+	})
+	for _, w := range workers {
+		if err == nil {
+			err = w.Settle(ctx)
+		}
+	}
+	return err
 }
 
 // SetHeld suspends or resumes a process on request of a control client.
