@@ -62,7 +62,7 @@ func TestUpstreamXcli(t *testing.T) {
 		{"config -l", "POST", "/config/0x10000?level=2&threshold=-1&batch_size=-1", "", success, "hint 101 level=2"},
 		{"config -t -b", "POST", "/config/0x20000?level=0&threshold=32&batch_size=16", "", success, "hint 202 in_flight=32 batch=16"},
 		{"config of nothing", "POST", "/config/0x10000?level=0&threshold=-1&batch_size=-1", "", `{"warning":"no change"}`, ""},
-		{"policy -q", "GET", "/policy", "", `{"policy":1}`, ""},
+		{"policy -q", "GET", "/policy", "", `{"policy":1,"name":"HPF"}`, ""},
 		{"policy -s -n UP", "POST", "/policy?policy=4", "", success, "policy UP 0"},
 		{"hint -x -p", "POST", "/hint", "{\n\t\"handle\" : 65536,\n\t\"hint_type\" : 1,\n\t\"priority\" : -3\n}", success, "hint 101 priority=-3"},
 		{"hint -x -u", "POST", "/hint", "{\n\t\"handle\" : 131072,\n\t\"hint_type\" : 2,\n\t\"pid\" : 0,\n\t\"utilization\" : 75\n}", success, "hint 202 utilization=75"},

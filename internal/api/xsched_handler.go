@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -174,25 +175,45 @@ func (x *xsched) postConfig(r xrequest) (any, error) {
 	if (threshold != nil || batch != nil) && q.Queue.BatchSize >= q.Queue.Threshold {
 		return nil, bad("batch size must be less than threshold")
 	}
-	_, err = x.control.Hint(r, r.caller, control.HintRequest{PID: q.Process.PID, Level: level, InFlight: threshold, Batch: batch})
-	return success(), err
+	if _, err = x.control.Hint(r, r.caller, control.HintRequest{PID: q.Process.PID, Level: level, InFlight: threshold, Batch: batch}); err != nil || level == nil {
+		return success(), err
+	}
+	return success(), x.checkLevel(r, q.Queue.Handle, *level)
+}
+
+// checkLevel refuses to call a level set that is not in force, for example because the mode has
+// another one. Control.Hint has waited for the change.
+func (x *xsched) checkLevel(r xrequest, handle uint64, level int) error {
+	l, err := x.control.List(r, r.caller)
+	if err != nil {
+		return err
+	}
+	q, ok := upstream.FromList(l).Find(handle)
+	switch {
+	case !ok:
+		return errNoXQueue
+	case q.Queue.Level == level:
+		return nil
+	case l.Mode == string(model.ModeLevel):
+		return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but mode level has level %d", level, q.Queue.Level), Remedy: "see `xsched mode`"}
+	}
+	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Queue.Level), Remedy: "see `xsched list --json` for the reason"}
 }
 
 func (x *xsched) getPolicy(r xrequest) (any, error) {
 	now, err := x.control.Policy(r, r.caller, control.PolicyRequest{})
-	return map[string]int{"policy": policy.Number(now.Name)}, err
+	return upstream.PolicyReplyOf(now.Name), err
 }
 
 func (x *xsched) postPolicy(r xrequest) (any, error) {
-	n, err := strconv.Atoi(r.URL.Query().Get("policy"))
-	if err != nil {
+	name := r.URL.Query().Get("policy")
+	if n, err := strconv.Atoi(name); err == nil {
+		name = policy.NameOf(n)
+	}
+	if policy.Number(name) == 0 {
 		return nil, bad("invalid policy")
 	}
-	name := policy.NameOf(n)
-	if name == "" {
-		return nil, bad("invalid policy")
-	}
-	_, err = x.control.Policy(r, r.caller, control.PolicyRequest{Name: name})
+	_, err := x.control.Policy(r, r.caller, control.PolicyRequest{Name: name})
 	return success(), err
 }
 
@@ -214,11 +235,21 @@ func (x *xsched) postHint(r xrequest) (any, error) {
 		share := max(1, *hint.Utilization)
 		return x.hint(r, hint, control.HintRequest{Utilization: &share})
 	case upstream.HintTimeslice:
-		_, err := x.control.Policy(r, r.caller, control.PolicyRequest{QuantumUS: *hint.Timeslice})
-		return success(), err
+		return x.timeslice(r, *hint.Timeslice)
 	default:
 		return x.window(r, hint)
 	}
+}
+
+// timeslice sets the turn of rotating policies. Upstream takes any length; here the nearest possible
+// one is set, and the reply says so.
+func (x *xsched) timeslice(r xrequest, us int64) (any, error) {
+	set, note := upstream.ClampTimeslice(us)
+	_, err := x.control.Policy(r, r.caller, control.PolicyRequest{QuantumUS: set})
+	if note == "" {
+		return success(), err
+	}
+	return map[string]string{"info": "success", "note": note}, err
 }
 
 // hint changes the program that a hint names by handle or PID.
@@ -317,7 +348,7 @@ func checkHint(h upstream.Hint) error {
 		switch {
 		case h.Timeslice == nil:
 			return bad("missing timeslice")
-		case *h.Timeslice < model.TimesliceMin.Microseconds() || *h.Timeslice > model.TimesliceMax.Microseconds():
+		case *h.Timeslice <= 0:
 			return bad("invalid timeslice")
 		}
 	case upstream.HintWindowActive:

@@ -121,7 +121,7 @@ func (w *world) Devices(context.Context, control.Caller) (control.Devices, error
 func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range w.list.Processes {
+	for i, p := range w.list.Processes {
 		if p.PID != r.PID {
 			continue
 		}
@@ -145,6 +145,11 @@ func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest)
 			text += fmt.Sprintf(" window=%v", *r.WindowActive)
 		}
 		w.note("%s", text)
+		for k := range p.Queues {
+			if q := &w.list.Processes[i].Queues[k]; r.Level != nil && !q.Stream {
+				q.Level = *r.Level // a stream of its own has level 1
+			}
+		}
 		return control.HintReply{}, nil
 	}
 	return control.HintReply{}, &control.Error{Kind: control.ErrNotFound, Cause: fmt.Sprintf("process %d is not known", r.PID)}
@@ -211,6 +216,7 @@ func TestXSchedRoutes(t *testing.T) {
 	post("/config/20000?batch_size=1")
 	post("/config/10000?level=0&threshold=-1&batch_size=-1") // XSched's xcli sends this for "no change"
 	post("/config/10000?level=3&threshold=-1&batch_size=-1")
+	post("/config/10001?level=3") // set, and not in force on this queue
 	post("/config/10000")
 	post("/config/10000?level=4")
 	post("/config/10000?level=x")
@@ -228,7 +234,12 @@ func TestXSchedRoutes(t *testing.T) {
 	get("/policy")
 	post("/policy?policy=1")
 	post("/policy?policy=0")
-	post("/policy?policy=HPF")
+	post("/policy?policy=RR")
+	get("/policy")
+	post("/policy?policy=SLO")
+	get("/policy")
+	post("/policy?policy=hpf")
+	post("/policy?policy=nonsense")
 	post("/policy")
 
 	hint(`{"hint_type":1,"handle":65536,"priority":10}`)
@@ -248,6 +259,7 @@ func TestXSchedRoutes(t *testing.T) {
 	hint(`{"hint_type":2,"pid":-3,"utilization":5}`)
 	hint(`{"hint_type":3,"timeslice":5000}`)
 	hint(`{"hint_type":3,"timeslice":0}`)
+	hint(`{"hint_type":3,"timeslice":1}`)
 	hint(`{"hint_type":3,"timeslice":10000001}`)
 	hint(`{"hint_type":3}`)
 	hint(`{"hint_type":7,"pid":101,"display":1}`)
@@ -306,14 +318,17 @@ func TestXClient(t *testing.T) {
 	if err := c.Config(t.Context(), 0x10000, 0, 8, 8); err == nil || !strings.Contains(err.Error(), "batch size must be less than threshold") {
 		t.Errorf("Config = %v", err)
 	}
-	if n, err := c.Policy(t.Context()); n != 1 || err != nil {
-		t.Errorf("Policy = %d, %v", n, err)
+	if now, err := c.Policy(t.Context()); now.Number != 1 || now.Text() != "HPF" || err != nil {
+		t.Errorf("Policy = %+v, %v", now, err)
 	}
-	if err := c.SetPolicy(t.Context(), 100); err != nil {
+	if err := c.SetPolicy(t.Context(), 102); err != nil {
 		t.Error(err)
 	}
+	if now, err := c.Policy(t.Context()); now.Number != 7 || now.Text() != "EDF" || err != nil {
+		t.Errorf("Policy = %+v, %v; want upstream's number of KEDF and the name EDF", now, err)
+	}
 	kind, pid := upstream.HintUtilization, 202
-	if err := c.Hint(t.Context(), upstream.Hint{Type: &kind, PID: &pid, Utilization: &pid}); err == nil {
+	if _, err := c.Hint(t.Context(), upstream.Hint{Type: &kind, PID: &pid, Utilization: &pid}); err == nil {
 		t.Error("utilization 202 was taken")
 	}
 	if _, err := upstream.New("127.0.0.1", 1).List(t.Context()); err == nil || !strings.Contains(err.Error(), "xsched serve") {

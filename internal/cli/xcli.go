@@ -277,16 +277,20 @@ func (x *xcli) policyCommand() *cobra.Command {
 }
 
 func (x *xcli) showPolicy(ctx context.Context, client *upstream.Client) error {
-	number, err := client.Policy(ctx)
+	now, err := client.Policy(ctx)
 	if err != nil {
 		return err
 	}
-	name := upstream.PolicyName(number)
+	name := now.Text()
 	if name == "" {
-		name = "number " + strconv.Itoa(number)
+		name = "number " + strconv.Itoa(now.Number)
+	}
+	known := upstream.Policies()
+	if now.Name != "" { // this daemon
+		known = append(known, upstream.OwnPolicies()...)
 	}
 	fmt.Fprintf(x.stdout, "Current policy:\n  %s\nKnown policies:\n", name)
-	for _, p := range upstream.Policies() {
+	for _, p := range known {
 		fmt.Fprintf(x.stdout, "  %s\n", p)
 	}
 	return nil

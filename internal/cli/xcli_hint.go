@@ -31,7 +31,6 @@ func (x *xcli) hintCommand() *cobra.Command {
 				}
 			}
 			slice := changed("timeslice")
-			least, most := model.TimesliceMin.Microseconds(), model.TimesliceMax.Microseconds()
 			switch {
 			case hints != 1:
 				return usagef("exactly one hint is required; use -p, -u or -t")
@@ -45,8 +44,8 @@ func (x *xcli) hintCommand() *cobra.Command {
 				return usagef("priority %d is out of range; use %d to %d", priority, model.PriorityMin, model.PriorityMax)
 			case changed("utilization") && (utilization < 0 || utilization > model.UtilizationMax):
 				return usagef("utilization %d is out of range; use 0 to %d", utilization, model.UtilizationMax)
-			case slice && (timeslice < least || timeslice > most):
-				return usagef("timeslice %d is out of range; use %d to %d", timeslice, least, most)
+			case slice && timeslice <= 0:
+				return usagef("timeslice %d is out of range; use a positive number", timeslice)
 			}
 			return x.with(cmd.Context(), func(ctx context.Context, client *upstream.Client) error {
 				switch {
@@ -70,8 +69,13 @@ func (x *xcli) hintCommand() *cobra.Command {
 
 func (x *xcli) timeslice(ctx context.Context, client *upstream.Client, us int64) error {
 	kind := upstream.HintTimeslice
-	if err := client.Hint(ctx, upstream.Hint{Type: &kind, Timeslice: &us}); err != nil {
+	note, err := client.Hint(ctx, upstream.Hint{Type: &kind, Timeslice: &us})
+	if err != nil {
 		return err
+	}
+	if note != "" {
+		fmt.Fprintf(x.stdout, "Note: %s\n", note)
+		return nil
 	}
 	fmt.Fprintf(x.stdout, "Timeslice set to %dus\n", us)
 	return nil
@@ -79,7 +83,7 @@ func (x *xcli) timeslice(ctx context.Context, client *upstream.Client, us int64)
 
 func (x *xcli) utilization(ctx context.Context, client *upstream.Client, handle uint64, pid, share int) error {
 	kind := upstream.HintUtilization
-	if err := client.Hint(ctx, upstream.Hint{Type: &kind, PID: &pid, Handle: &handle, Utilization: &share}); err != nil {
+	if _, err := client.Hint(ctx, upstream.Hint{Type: &kind, PID: &pid, Handle: &handle, Utilization: &share}); err != nil {
 		return err
 	}
 	whose := fmt.Sprintf("process %d", pid)
@@ -111,7 +115,7 @@ func (x *xcli) priority(ctx context.Context, client *upstream.Client, handle uin
 	}
 	kind := upstream.HintPriority
 	for _, h := range handles {
-		if err := client.Hint(ctx, upstream.Hint{Type: &kind, Handle: &h, Priority: &priority}); err != nil {
+		if _, err := client.Hint(ctx, upstream.Hint{Type: &kind, Handle: &h, Priority: &priority}); err != nil {
 			return err
 		}
 		fmt.Fprintf(x.stdout, "Priority of XQueue 0x%x set to %d\n", h, priority)

@@ -156,12 +156,7 @@ func (w *world) postTo(t *testing.T, route string, body any) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", w.path("control.sock"))
-		},
-	}}
+	client := w.http()
 	answer, err := client.Post("http://xsched"+route, "application/json", strings.NewReader(string(text)))
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +164,26 @@ func (w *world) postTo(t *testing.T, route string, body any) (int, string) {
 	defer answer.Body.Close()
 	reply, _ := io.ReadAll(answer.Body)
 	return answer.StatusCode, string(reply)
+}
+
+func (w *world) http() *http.Client {
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", w.path("control.sock"))
+		},
+	}}
+}
+
+func (w *world) get(t *testing.T, route string) string {
+	t.Helper()
+	answer, err := w.http().Get("http://xsched" + route)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	reply, _ := io.ReadAll(answer.Body)
+	return string(reply)
 }
 
 // TestEveryHintEveryWay sets each hint by environment, `xsched run`, `xsched hint`, HTTP, C and Python, for the

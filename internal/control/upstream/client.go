@@ -65,13 +65,10 @@ func (c *Client) Config(ctx context.Context, handle uint64, level int, threshold
 	return c.do(ctx, http.MethodPost, "/config/"+HandleText(handle)+"?"+query.Encode(), nil, nil)
 }
 
-// Policy returns the number of the current policy.
-func (c *Client) Policy(ctx context.Context) (int, error) {
-	var out struct {
-		Policy int `json:"policy"`
-	}
-	err := c.do(ctx, http.MethodGet, "/policy", nil, &out)
-	return out.Policy, err
+// Policy returns the current policy.
+func (c *Client) Policy(ctx context.Context) (PolicyReply, error) {
+	var out PolicyReply
+	return out, c.do(ctx, http.MethodGet, "/policy", nil, &out)
 }
 
 // SetPolicy sets the policy by number.
@@ -79,9 +76,13 @@ func (c *Client) SetPolicy(ctx context.Context, number int) error {
 	return c.do(ctx, http.MethodPost, "/policy?policy="+strconv.Itoa(number), nil, nil)
 }
 
-// Hint sends a hint.
-func (c *Client) Hint(ctx context.Context, h Hint) error {
-	return c.do(ctx, http.MethodPost, "/hint", h, nil)
+// Hint sends a hint. It returns the server's note on what was set instead; upstream's has none.
+func (c *Client) Hint(ctx context.Context, h Hint) (note string, err error) {
+	var out struct {
+		Note string `json:"note"`
+	}
+	err = c.do(ctx, http.MethodPost, "/hint", h, &out)
+	return out.Note, err
 }
 
 func (c *Client) do(ctx context.Context, method, path string, request, reply any) error {

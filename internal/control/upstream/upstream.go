@@ -5,13 +5,11 @@
 package upstream
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"xsched/internal/control"
-	"xsched/internal/policy"
 )
 
 // DefaultPort is the default port of upstream's tools.
@@ -120,7 +118,8 @@ func deviceOf(address string) uint64 {
 	return deviceGPU<<32 | (domain<<16|bus&0xff<<8|slot&0x1f<<3|function&7)&0xffffffff
 }
 
-// FromList converts a list. Held and suspended queues are both suspended in upstream's format.
+// FromList converts a list. In upstream's format, queues with work are suspended or run. Those that
+// yield to others are suspended, too: a tiny timeslice beside a long one makes no progress.
 func FromList(l control.List) Queues {
 	out := Queues{Queues: []Queue{}, Processes: []Process{}}
 	seen := map[int]bool{}
@@ -140,7 +139,7 @@ func FromList(l control.List) Queues {
 			out.Queues = append(out.Queues, Queue{
 				Handle: HandleOf(p.Session, q.Index), Device: deviceOf(q.Device), Level: q.Level, PID: p.PID,
 				Threshold: int64(threshold), BatchSize: int64(batch),
-				Ready: q.Busy, Suspended: q.State == "suspended" || q.State == "held",
+				Ready: q.Busy, Suspended: q.State == "suspended" || q.State == "held" || q.State == "yielding",
 				index: q.Index, own: q.Hints.PerQueue,
 			})
 		}
@@ -161,30 +160,4 @@ func (x Queues) Find(handle uint64) (QueueReply, bool) {
 		}
 	}
 	return QueueReply{}, false
-}
-
-// Policies returns upstream's policies; their numbers start at 1.
-func Policies() []string {
-	return []string{"HPF", "HHPF", "CHPF", "UP", "PUP", "SPUP", "KEDF", "LAX", "AWF", "CFS", "MLFQ"}
-}
-
-// PolicyNumber returns the number of a policy, upstream's or ours, ignoring case.
-func PolicyNumber(name string) (int, error) {
-	for i, n := range Policies() {
-		if strings.EqualFold(n, name) {
-			return i + 1, nil
-		}
-	}
-	if n := policy.Number(name); n != 0 {
-		return n, nil
-	}
-	return 0, errors.New("invalid policy name: " + strconv.Quote(name))
-}
-
-// PolicyName is the inverse of PolicyNumber; it returns "" for an unknown number.
-func PolicyName(number int) string {
-	if all := Policies(); number >= 1 && number <= len(all) {
-		return all[number-1]
-	}
-	return policy.NameOf(number)
 }
