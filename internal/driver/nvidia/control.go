@@ -139,6 +139,7 @@ func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...mo
 	var failed error
 	for len(list) > 0 {
 		n := min(len(list), abi.NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES)
+		last, start := steps[len(steps)-1], time.Now()
 		var err error
 		for _, level := range steps {
 			if level != 0 && err != nil {
@@ -146,11 +147,13 @@ func (s *Objects) apply(ctx context.Context, u unit, list []*object, steps ...mo
 			}
 			err = errors.Join(err, s.stopChunk(ctx, u, list[:n], level))
 		}
-		if err == nil && steps[len(steps)-1] == 0 && s.wereTwice(list[:n]) {
+		if err == nil && last == 0 && s.wereTwice(list[:n]) {
 			err = s.stopChunk(ctx, u, list[:n], 0) // enabling a running channel changes nothing
 		}
 		if err != nil {
 			s.unsure(list[:n])
+		} else {
+			s.counted(last, time.Since(start))
 		}
 		failed = errors.Join(failed, err)
 		list = list[n:]
@@ -221,16 +224,10 @@ func (s *Objects) disable(ctx context.Context, u unit, chunk []*object, level mo
 		handles[i] = o.handle
 	}
 	params := disableChannels(level != 0, level == model.LevelDeactivate, u.client.handle, handles)
-	start := time.Now()
-	err := s.driver.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
-	if err != nil {
-		return err
-	}
-	s.counted(level, time.Since(start))
-	return nil
+	return s.driver.control(ctx, u.client.file, u.client.handle, u.subdevice, abi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)
 }
 
-// counted counts one operation.
+// counted counts one operation. A sequence that resumes is one resume, with the stop inside it.
 func (s *Objects) counted(level model.Level, d time.Duration) {
 	if level != 0 {
 		s.metrics.Suspends.Add(1)

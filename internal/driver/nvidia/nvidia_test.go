@@ -130,6 +130,9 @@ func TestSuspendStopsComputeChannelsOnly(t *testing.T) {
 	if len(r.lists) == 0 || r.object(0xc1d00001, 100).stopped != "" || r.object(0xc1d00001, 90).stopped != "" {
 		t.Error("channels in unknown state were not enabled") // the copy group's channels too
 	}
+	if m.Suspends.Load() != 3 {
+		t.Errorf("a resume of channels in unknown state counted as %d suspends", m.Suspends.Load()-3)
+	}
 }
 
 // Every sequence of levels, with or without Invalidate, ends with running channels after a resume.
