@@ -23,7 +23,7 @@ import (
 func amdWorld(t *testing.T) *world {
 	t.Helper()
 	w := hipWorld(t)
-	eventually(t, 5*time.Second, "the double tells what it did", func() (ok bool) {
+	eventually(t, soon, "the double tells what it did", func() (ok bool) {
 		gpu, err := vdevice.Dial(w.path("kfd.sock") + vamd.WatchSuffix)
 		if ok = err == nil; ok {
 			w.gpu = gpu
@@ -62,7 +62,7 @@ func TestAMDQueues(t *testing.T) {
 	}
 	// The runtime creates rings on first use: one may appear between two reads, and within one.
 	var both, shim reply
-	eventually(t, 5*time.Second, "the same queues from both", func() bool {
+	eventually(t, soon, "the same queues from both", func() bool {
 		both, shim = read("--root", w.path("kfd")), read()
 		if len(both.AMD.Queues) < 2 || len(shim.AMD.Queues) != len(both.AMD.Queues) {
 			return false
@@ -138,7 +138,7 @@ func TestAMDDaemonKilled(t *testing.T) {
 		w.assertStopped(p.pid(), "suspended")
 		before := w.account(p.pid()).Kernels
 		end()
-		eventually(t, 5*time.Second, "it runs again", func() bool { return w.account(p.pid()).Kernels > before+10 })
+		eventually(t, soon, "it runs again", func() bool { return w.account(p.pid()).Kernels > before+10 })
 	}
 	_ = w.serve.Process.Signal(unix.SIGCONT)
 	w.must("resume", strconv.Itoa(p.pid()))
@@ -187,7 +187,7 @@ func (w *world) plainHIP() *program {
 		"LD_LIBRARY_PATH="+filepath.Dir(product(w.t, "virtual/libamdhip64.so.6")),
 		"XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
 	p := w.drive(cmd)
-	p.expect("R", 10*time.Second)
+	p.expect("R", soon)
 	return p
 }
 
@@ -198,7 +198,7 @@ func TestAMDAttachedDaemonStopped(t *testing.T) {
 	w := amdWorld(t)
 	low := w.plainHIP()
 	low.send("loop")
-	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
+	eventually(t, soon, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
 	w.suspendByHand(low)
 	if p := w.process(low.pid()); p == nil || !p.Attached {
 		t.Fatalf("process = %+v, want attached", p)
@@ -212,7 +212,7 @@ func TestAMDAttachedDaemonStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ran again %v after the daemon was stopped", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	eventually(t, 5*time.Second, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 20 })
+	eventually(t, soon, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 20 })
 	if err := w.serve.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

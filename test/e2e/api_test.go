@@ -89,20 +89,20 @@ func TestStreamsThatWaitForEachOther(t *testing.T) {
 			high := w.tenant(options{priority: 10}, 300)
 			high.send("rate 500")
 			p := w.run(options{level: c.level, env: []string{"XSCHED_GRANULARITY=" + c.granularity}}, streams)
-			p.expect("dot", 20*time.Second)
+			p.expect("dot", soon)
 			want := map[string]int{"process": 1, "queue": 5}[c.granularity]
-			eventually(t, 10*time.Second, "the queues are known", func() bool {
+			eventually(t, soon, "the queues are known", func() bool {
 				known := w.process(p.pid())
 				return known != nil && len(known.Queues) == want && strconv.Itoa(known.Queues[0].Level) == c.level
 			})
 			for _, name := range policy.Names() {
 				w.must("policy", name)
 				for range 3 {
-					p.expect("dot", 20*time.Second)
+					p.expect("dot", soon)
 				}
 			}
 			_ = p.in.Close()
-			p.expect("rounds ", 20*time.Second)
+			p.expect("rounds ", soon)
 			if err := p.wait(10 * time.Second); err != nil {
 				t.Errorf("streams: %v; stderr: %s", err, p.stderr())
 			}
@@ -143,7 +143,7 @@ func TestPrivateScheduler(t *testing.T) {
 		cmd.Stderr, p.in = lockedWriter{p}, in
 		startOwn(t, cmd)
 		go p.read(out)
-		p.expect("R", 15*time.Second)
+		p.expect("R", soon)
 		found, err := filepath.Glob(filepath.Join(base, "xsched-local-*"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("private folders %v, %v", found, err)
@@ -152,7 +152,7 @@ func TestPrivateScheduler(t *testing.T) {
 	}
 	gone := func(dir string) {
 		t.Helper()
-		eventually(t, 10*time.Second, "the private scheduler ends", func() bool {
+		eventually(t, soon, "the private scheduler ends", func() bool {
 			_, err := os.Stat(dir)
 			return os.IsNotExist(err)
 		})
@@ -192,7 +192,7 @@ func TestPrivateScheduler(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 10*time.Second, "the program goes on", func() bool { return p.iterationsAfter(at+int64(500*time.Millisecond)) > 10 })
+		eventually(t, soon, "the program goes on", func() bool { return p.iterationsAfter(at+int64(500*time.Millisecond)) > 10 })
 		p.finish()
 		// The device outlives its daemon, as real hardware does.
 		if gpu, err := vdevice.Dial(filepath.Join(dir, "vgpu.sock")); err == nil {
@@ -251,7 +251,7 @@ func TestSchedulerByEnvironment(t *testing.T) {
 			t.Run(name+"="+value, func(t *testing.T) {
 				p := w.tenant(options{env: []string{name + "=" + value, "XDG_RUNTIME_DIR=" + w.dir}}, 500)
 				p.send("loop")
-				eventually(t, 5*time.Second, "it works", func() bool { return p.iterationsAfter(0) > 10 })
+				eventually(t, soon, "it works", func() bool { return p.iterationsAfter(0) > 10 })
 				if value == "GLB" {
 					w.waitLevel(p.pid(), 3)
 				} else if w.process(p.pid()) != nil {
@@ -267,7 +267,7 @@ func TestSchedulerByEnvironment(t *testing.T) {
 					}
 				}
 				p.finish()
-				eventually(t, 10*time.Second, "a private scheduler ends with its program", func() bool {
+				eventually(t, soon, "a private scheduler ends with its program", func() bool {
 					left, err := filepath.Glob(filepath.Join(w.dir, "xsched-local-*"))
 					return err == nil && len(left) == 0
 				})

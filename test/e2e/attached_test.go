@@ -29,7 +29,7 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	low := w.tenant(options{priority: -5}, 5000, api...)
 	low.send("loop")
 	w.waitLevel(low.pid(), 2)
-	eventually(t, 5*time.Second, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
+	eventually(t, soon, "the low makes progress", func() bool { return low.iterationsAfter(0) > 1 })
 	// percent is the share of a window in which a program held the GPU.
 	percent := func(p *program, window time.Duration) int {
 		from := nowNS()
@@ -40,7 +40,7 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	w.must("attach", strconv.Itoa(idle.pid()), "--priority", "-5")
 	// The daemon needs some seconds to classify the program as idle.
 	kept := 0
-	eventually(t, 25*time.Second, "the low keeps 90 %", func() bool {
+	eventually(t, soon, "the low keeps 90 %", func() bool {
 		kept = percent(low, 3*time.Second)
 		t.Logf("the low has %d %%, %d %% alone", kept, alone)
 		return kept >= 90*alone/100
@@ -48,7 +48,7 @@ func testAttachedIdle(t *testing.T, w *world, idle *program, api ...string) {
 	at := nowNS()
 	idle.send("loop")
 	t.Logf("a turn %v after it began to work", w.firstRun(idle.pid(), at, 2500*time.Millisecond))
-	eventually(t, 15*time.Second, "it has half of the time", func() bool {
+	eventually(t, soon, "it has half of the time", func() bool {
 		mine := percent(idle, 2*time.Second)
 		t.Logf("it has %d %%", mine)
 		return mine >= 35*alone/100 && mine <= 65*alone/100

@@ -107,7 +107,7 @@ func calm(t *testing.T, measure func() error) (load float64, err error) {
 
 // soon is the limit for effects that nobody promises within a time, such as the release of a descriptor. It only ends
 // a test of a daemon that never does it.
-const soon = 10 * time.Second
+const soon = 30 * time.Second
 
 // eventually polls until ok. It fails the test after the limit, or when the machine is hopelessly slow.
 func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {

@@ -42,7 +42,7 @@ func both(high, low *program, d time.Duration) (p99 time.Duration, rate float64)
 	high.send("rate 100")
 	time.Sleep(d)
 	high.send("pause")
-	high.expect("P", 5*time.Second)
+	high.expect("P", soon)
 	var took []int64
 	high.mu.Lock()
 	for i, end := range high.ends {
@@ -69,7 +69,7 @@ func TestCopyOnlyLow(t *testing.T) {
 		t.Errorf("xsched list does not show a program that copies:\n%s", text)
 	}
 	before := operations(w.stats())
-	eventually(t, 10*time.Second, "no more driver operations", func() bool {
+	eventually(t, soon, "no more driver operations", func() bool {
 		time.Sleep(200 * time.Millisecond) // from before the daemon knew
 		was := before
 		before = operations(w.stats())

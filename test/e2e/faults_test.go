@@ -86,7 +86,7 @@ func (w *world) suspendByHand(p *program) {
 
 func (w *world) assertStopped(pid int, when string) {
 	w.t.Helper()
-	eventually(w.t, 2*time.Second, fmt.Sprintf("process %d stops (%s)", pid, when), func() bool {
+	eventually(w.t, soon, fmt.Sprintf("process %d stops (%s)", pid, when), func() bool {
 		at := nowNS()
 		time.Sleep(60 * time.Millisecond)
 		return w.ranIn(pid, at, nowNS()) == 0
@@ -101,13 +101,13 @@ func (w *world) low(o options) *program {
 	if !o.plain {
 		w.waitLevel(p.pid(), 3)
 	}
-	eventually(w.t, 5*time.Second, "the low makes progress", func() bool { return p.iterationsAfter(0) > 1 })
+	eventually(w.t, soon, "the low makes progress", func() bool { return p.iterationsAfter(0) > 1 })
 	return p
 }
 
 func (w *world) assertNativeSlice(pid int) {
 	w.t.Helper()
-	eventually(w.t, time.Second, "the original timeslice is restored", func() bool {
+	eventually(w.t, soon, "the original timeslice is restored", func() bool {
 		return w.account(pid).SliceNS == nativeSliceNS
 	})
 }
@@ -127,7 +127,7 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 	}
 	// Clients join a new daemon on their own within a second.
 	w.startDaemon()
-	joined := eventually(t, time.Second, "both rejoin", func() bool {
+	joined := eventually(t, soon, "both rejoin", func() bool {
 		return w.process(low.pid()) != nil && w.process(high.pid()) != nil
 	})
 	t.Logf("rejoined %v after the new daemon answered", joined)
@@ -145,7 +145,7 @@ func TestDaemonStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	eventually(t, 5*time.Second, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 50 })
+	eventually(t, soon, "the low runs on beside a stopped daemon", func() bool { return low.iterationsAfter(at) > 50 })
 	if err := w.serve.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestEngineWedged(t *testing.T) {
 	}
 	at := nowNS()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, 200*time.Millisecond))
-	eventually(t, 2*time.Second, "the low runs on beside a wedged engine", func() bool { return low.iterationsAfter(at) > 10 })
+	eventually(t, soon, "the low runs on beside a wedged engine", func() bool { return low.iterationsAfter(at) > 10 })
 	w.assertStopped(low.pid(), "after the engine went on")
 	w.must("resume", strconv.Itoa(low.pid()))
 	low.finish()
@@ -266,7 +266,7 @@ func TestSuspendedLowIsKilled(t *testing.T) {
 	_ = first.cmd.Process.Kill()
 	eventually(t, soon, "the first program's file is released", func() bool { return w.files() == files })
 	before := w.daemonFDs()
-	eventually(t, 5*time.Second, "the daemon's descriptors settle", func() bool {
+	eventually(t, soon, "the daemon's descriptors settle", func() bool {
 		time.Sleep(50 * time.Millisecond)
 		was := before
 		before = w.daemonFDs()
@@ -280,7 +280,7 @@ func TestSuspendedLowIsKilled(t *testing.T) {
 	if err := low.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	gone := eventually(t, 100*time.Millisecond, "the device's file is released", func() bool { return w.files() == files })
+	gone := eventually(t, soon, "the device's file is released", func() bool { return w.files() == files })
 	t.Logf("released after %v", gone)
 	eventually(t, soon, "no descriptor is left in the daemon", func() bool { return w.daemonFDs() <= before })
 }
@@ -294,17 +294,17 @@ func TestSuspendedLowExecs(t *testing.T) {
 	w := newWorld(t)
 	files := w.files()
 	p := w.run(options{}, path, "exec", "800")
-	p.expect(`{"scenario"`, 5*time.Second)
+	p.expect(`{"scenario"`, soon)
 	w.waitLevel(p.pid(), 3)
 	w.suspendByHand(p)
 	if w.files() == files {
 		t.Fatal("the device does not see the program's file")
 	}
-	eventually(t, 5*time.Second, "the program becomes sleep", func() bool {
+	eventually(t, soon, "the program becomes sleep", func() bool {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid()))
 		return strings.TrimSpace(string(name)) == "sleep"
 	})
-	gone := eventually(t, 100*time.Millisecond, "the device's file is released after exec", func() bool { return w.files() == files })
+	gone := eventually(t, soon, "the device's file is released after exec", func() bool { return w.files() == files })
 	t.Logf("released after %v", gone)
 	eventually(t, soon, "the daemon forgets a process that became another program", func() bool { return w.process(p.pid()) == nil })
 }
@@ -376,12 +376,12 @@ func TestLoseBlockIsDetected(t *testing.T) {
 		w.suspendByHand(low)
 		w.must("resume", strconv.Itoa(low.pid()))
 		at := nowNS()
-		eventually(t, 5*time.Second, "the low runs on", func() bool { return low.iterationsAfter(at) > 1 })
+		eventually(t, soon, "the low runs on", func() bool { return low.iterationsAfter(at) > 1 })
 	}
 	low.send("pause")
-	low.expect("P", 5*time.Second)
+	low.expect("P", soon)
 	low.send("report")
-	line := strings.Fields(low.expect("S ", 5*time.Second))
+	line := strings.Fields(low.expect("S ", soon))
 	if len(line) != 4 || line[2] == line[3] {
 		t.Errorf("a device that loses work went unnoticed: %v", line)
 	}

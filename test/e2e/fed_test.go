@@ -45,7 +45,7 @@ func TestFedRequests(t *testing.T) {
 		high.send("rate 20")
 		high.iterates(10) // the policy has learnt by then
 		high.send("pause")
-		high.expect("P", 5*time.Second)
+		high.expect("P", soon)
 		before, err := w.client.Stats(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestFedRequests(t *testing.T) {
 		high.send("rate 20")
 		high.iterates(30)
 		high.send("pause")
-		high.expect("P", 5*time.Second)
+		high.expect("P", soon)
 		after, err := w.client.Stats(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -129,7 +129,7 @@ func TestLongFedRequests(t *testing.T) {
 		from := nowNS()
 		high.iterates(20)
 		high.send("pause")
-		high.expect("P", 5*time.Second)
+		high.expect("P", soon)
 		share, end, n := w.longRequests(high.pid(), low.pid(), kernels, from, nowNS())
 		t.Logf("%d requests of %d kernels: the low runs for %.0f %% of their first half, and the last kernel ends %.2f ms after it came (medians)", n, kernels, 100*share, end)
 		// Stopped for whole requests, the low would not run at all; with a tiny slice, both would mostly switch.

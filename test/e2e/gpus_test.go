@@ -53,7 +53,7 @@ func (p *gpuTenant) report() map[string]served {
 	p.send("report")
 	out := map[string]served{}
 	for range p.on {
-		f := strings.Fields(p.expect("T ", 10*time.Second))
+		f := strings.Fields(p.expect("T ", soon))
 		n := make([]int64, len(f))
 		for i := 2; i < len(f); i++ {
 			n[i], _ = strconv.ParseInt(f[i], 10, 64)
@@ -61,7 +61,7 @@ func (p *gpuTenant) report() map[string]served {
 		us := func(i int) time.Duration { return time.Duration(n[i]) * time.Microsecond }
 		out[strings.ToLower(f[1])] = served{int(n[2]), us(3), us(4), us(5)}
 	}
-	p.expect("D", 5*time.Second)
+	p.expect("D", soon)
 	return out
 }
 
@@ -82,8 +82,8 @@ func (p *gpuTenant) progress(limit time.Duration, requests int, on ...string) ma
 // ready waits until the daemon controls the tenant in hardware on all its GPUs.
 func (w *world) ready(p *gpuTenant) {
 	w.t.Helper()
-	p.expect("R", 20*time.Second)
-	eventually(w.t, 20*time.Second, fmt.Sprintf("process %d at Lv3 on %d GPUs", p.pid(), len(p.on)), func() bool {
+	p.expect("R", soon)
+	eventually(w.t, soon, fmt.Sprintf("process %d at Lv3 on %d GPUs", p.pid(), len(p.on)), func() bool {
 		s := w.process(p.pid())
 		if s == nil || len(s.Queues) != len(p.on) {
 			return false
@@ -114,7 +114,7 @@ func TestTwoGPUsInOneProcess(t *testing.T) {
 	high := w.onGPUs(options{priority: 10}, 400*time.Millisecond, 0, 0)
 	w.ready(high)
 	w.must("mode", "--gpu", pciOf(0), "suspend") // else the low has a tiny slice instead
-	eventually(t, 5*time.Second, "the low is suspended on the first GPU only", func() bool {
+	eventually(t, soon, "the low is suspended on the first GPU only", func() bool {
 		one, two := w.queueOn(low.pid(), 0), w.queueOn(low.pid(), 1)
 		return one != nil && two != nil && one.State == "suspended" && two.State != "suspended"
 	})
@@ -125,7 +125,7 @@ func TestTwoGPUsInOneProcess(t *testing.T) {
 	}
 	// The first GPU stops preempting, and the second is not affected.
 	w.must("mode", "--gpu", pciOf(0), "off")
-	eventually(t, 5*time.Second, "the low runs on both", func() bool {
+	eventually(t, soon, "the low runs on both", func() bool {
 		got := low.report()
 		return got[pciOf(0)].requests > 0 && got[pciOf(1)].requests > 0
 	})
@@ -166,16 +166,16 @@ func TestEightGPUsStopTogether(t *testing.T) {
 	if _, err := w.client.Suspend(t.Context(), p.pid()); err != nil {
 		t.Fatal(err)
 	}
-	took := eventually(t, 5*time.Second, "each GPU has received a stop", func() bool { return len(stops()) == gpus })
+	took := eventually(t, soon, "each GPU has received a stop", func() bool { return len(stops()) == gpus })
 	t.Logf("%d GPUs received their stop within %v", gpus, took)
 	if err := w.gpu.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "all channels are stopped", func() bool { return w.account(p.pid()).Stopped == gpus*channels })
+	eventually(t, soon, "all channels are stopped", func() bool { return w.account(p.pid()).Stopped == gpus*channels })
 	if _, err := w.client.Resume(t.Context(), p.pid()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "all channels run", func() bool { return w.account(p.pid()).Stopped == 0 })
+	eventually(t, soon, "all channels run", func() bool { return w.account(p.pid()).Stopped == 0 })
 }
 
 // TestHungGPU: a GPU that hangs delays nobody on the others. Tenants there keep their latency and their leases, and
@@ -254,7 +254,7 @@ func TestHungGPU(t *testing.T) {
 	if n := recoveries() - recovered; n > 0 && late < 50*time.Millisecond {
 		t.Errorf("tenants of other GPUs recovered %d times: their leases had ended", n)
 	}
-	eventually(t, 5*time.Second, "stats name the hung GPU, and no other", func() bool {
+	eventually(t, soon, "stats name the hung GPU, and no other", func() bool {
 		stats, err := w.client.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -275,7 +275,7 @@ func TestHungGPU(t *testing.T) {
 	}
 	w.must("resume", strconv.Itoa(lows[hung].pid()))
 	lows[hung].report()
-	eventually(t, 10*time.Second, "the tenant of the hung GPU runs again", func() bool {
+	eventually(t, soon, "the tenant of the hung GPU runs again", func() bool {
 		return lows[hung].report()[pciOf(hung)].requests > 0
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func (w *world) startService() *exec.Cmd {
 	cmd := exec.Command(xschedPath(w.t), "guardian", "--service")
 	cmd.Env, cmd.Stderr = w.env(), w.log
 	startOwn(w.t, cmd)
-	eventually(w.t, 5*time.Second, "the guardian listens", func() bool {
+	eventually(w.t, soon, "the guardian listens", func() bool {
 		_, err := os.Stat(w.path("guardian.sock"))
 		return err == nil
 	})
@@ -111,7 +112,7 @@ func TestGuardianService(t *testing.T) {
 	eventually(t, soon, "another guardian", func() bool { pid := guardian(); return pid != 0 && pid != service.Process.Pid })
 	w.assertStopped(low.pid(), "after the service died")
 	again := w.startService()
-	eventually(t, 5*time.Second, "the daemon returns to the service", func() bool { return guardian() == again.Process.Pid })
+	eventually(t, soon, "the daemon returns to the service", func() bool { return guardian() == again.Process.Pid })
 	w.assertStopped(low.pid(), "after the service came back")
 	at := w.killDaemon()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, restartLimit))
@@ -155,11 +156,13 @@ func TestGuardianReplacedWithoutDescriptors(t *testing.T) {
 	if err := syscall.Kill(first[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// Less than the interval of further attempts: the first one succeeds.
-	eventually(t, 800*time.Millisecond, "another guardian", func() bool {
+	eventually(t, soon, "another guardian", func() bool {
 		now := guardians(t, w.dir)
 		return len(now) == 1 && now[0] != first[0]
 	})
+	if log, err := os.ReadFile(w.log.Name()); err != nil || strings.Contains(string(log), "not guarded; trying again") {
+		t.Errorf("the first attempt failed: %v\n%s", err, log)
+	}
 	time.Sleep(100 * time.Millisecond) // the process is handed over
 	at := w.killDaemon()
 	t.Logf("ran again after %v", w.firstRun(low.pid(), at, restartLimit))

@@ -220,7 +220,7 @@ func TestTwoUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	startOwn(t, cmd)
-	eventually(t, 5*time.Second, "the other user's program joins", func() bool { return w.process(cmd.Process.Pid) != nil })
+	eventually(t, soon, "the other user's program joins", func() bool { return w.process(cmd.Process.Pid) != nil })
 	if p := w.process(cmd.Process.Pid); p.Priority > 0 || p.UID != nobody {
 		t.Errorf("uid %d got priority %d on root's daemon", p.UID, p.Priority)
 	}

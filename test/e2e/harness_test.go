@@ -124,7 +124,7 @@ func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"), "--devices", strconv.Itoa(gpus))
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
-	eventually(t, 5*time.Second, "the device process answers", func() bool {
+	eventually(t, soon, "the device process answers", func() bool {
 		w.gpu, err = vdevice.Dial(w.path("vgpu.sock"))
 		return err == nil
 	})
@@ -175,7 +175,7 @@ func (w *world) startDaemon(args ...string) {
 		w.serve.Stderr = w.stderr
 	}
 	startOwn(w.t, w.serve)
-	eventually(w.t, 5*time.Second, "the daemon answers", func() bool {
+	eventually(w.t, soon, "the daemon answers", func() bool {
 		v, err := w.client.Version(context.Background())
 		return err == nil && v.PID == w.serve.Process.Pid
 	})
@@ -229,7 +229,7 @@ func (w *world) process(pid int) *control.Process {
 // waitLevel waits until the daemon can control the process at this level.
 func (w *world) waitLevel(pid, level int) {
 	w.t.Helper()
-	eventually(w.t, 5*time.Second, fmt.Sprintf("process %d at level %d", pid, level), func() bool {
+	eventually(w.t, soon, fmt.Sprintf("process %d at level %d", pid, level), func() bool {
 		p := w.process(pid)
 		return p != nil && len(p.Queues) > 0 && p.Queues[0].Level >= level
 	})
@@ -417,7 +417,7 @@ func (w *world) tenant(o options, kernelUS int, args ...string) *program {
 	w.t.Helper()
 	argv := append([]string{product(w.t, "virtual/tenant"), "--name", "t", "--kernel-us", strconv.Itoa(kernelUS)}, args...)
 	p := w.run(o, argv...)
-	p.expect("R", 10*time.Second)
+	p.expect("R", soon)
 	return p
 }
 
@@ -425,9 +425,9 @@ func (w *world) tenant(o options, kernelUS int, args ...string) *program {
 func (p *program) finish() {
 	p.t.Helper()
 	p.send("pause")
-	p.expect("P", 10*time.Second)
+	p.expect("P", soon)
 	p.send("report")
-	line := strings.Fields(p.expect("S ", 5*time.Second))
+	line := strings.Fields(p.expect("S ", soon))
 	if len(line) != 4 || line[2] != line[3] {
 		p.t.Errorf("checksum: %v", line)
 	}

@@ -64,7 +64,7 @@ type hinted struct {
 func (h hinted) arrived(t *testing.T, queue int, fields []model.HintField) {
 	t.Helper()
 	var last control.Hints
-	eventually(t, 5*time.Second, fmt.Sprintf("%s of queue %d arrives", fields[0].Name, queue), func() bool {
+	eventually(t, soon, fmt.Sprintf("%s of queue %d arrives", fields[0].Name, queue), func() bool {
 		p := h.w.process(h.pid())
 		if p == nil {
 			return false
@@ -102,7 +102,7 @@ func tell(t *testing.T, h hinted, queue int, fields []model.HintField) {
 		}
 	}
 	h.send(line)
-	if got := h.expect("result", 10*time.Second); got != "result 0" {
+	if got := h.expect("result", soon); got != "result 0" {
 		t.Fatalf("%s: %s", line, got)
 	}
 }
@@ -195,8 +195,8 @@ func TestEveryHintEveryWay(t *testing.T) {
 	c := compile(t, "gcc", "hints.c", "-std=c11", "-I"+filepath.Join(root, "shim"), "-L"+library, "-Wl,--no-as-needed", "-lxsched")
 	start := func(t *testing.T, o options, argv ...string) hinted {
 		p := w.run(o, argv...)
-		p.expect("ready", 20*time.Second)
-		eventually(t, 10*time.Second, "it has joined", func() bool { known := w.process(p.pid()); return known != nil && len(known.Queues) > 0 })
+		p.expect("ready", soon)
+		eventually(t, soon, "it has joined", func() bool { known := w.process(p.pid()); return known != nil && len(known.Queues) > 0 })
 		return hinted{p, w}
 	}
 	atOnce := func(t *testing.T, h hinted) {
@@ -250,9 +250,9 @@ func TestEveryHintEveryWay(t *testing.T) {
 			})
 			t.Run("queue", func(t *testing.T) {
 				h := start(t, options{args: []string{"--per-queue"}}, way.argv...)
-				eventually(t, 10*time.Second, "its streams are queues", func() bool { return len(w.process(h.pid()).Queues) == 3 })
+				eventually(t, soon, "its streams are queues", func() bool { return len(w.process(h.pid()).Queues) == 3 })
 				h.send("queues")
-				if got := h.expect("queues", 10*time.Second); got != "queues 0 1 2" {
+				if got := h.expect("queues", soon); got != "queues 0 1 2" {
 					t.Fatalf("it sees %s", got)
 				}
 				for _, g := range groups() {
@@ -331,15 +331,15 @@ func TestStrangersAreSeen(t *testing.T) {
 		p := w.process(low.pid())
 		return p != nil && p.Queues[0].SliceUS > 0 && p.Queues[0].SliceUS < 100
 	}
-	eventually(t, 5*time.Second, "the low has a tiny slice", tiny)
+	eventually(t, soon, "the low has a tiny slice", tiny)
 	if n := others(); n != 0 {
 		t.Errorf("%d strangers before there is one", n)
 	}
 	stranger := w.tenant(options{plain: true}, 2000)
 	stranger.send("loop")
-	eventually(t, 10*time.Second, "the stranger is seen", func() bool { return others() == 1 && !tiny() })
+	eventually(t, soon, "the stranger is seen", func() bool { return others() == 1 && !tiny() })
 	stranger.finish()
-	eventually(t, 10*time.Second, "and that it has gone", func() bool { return others() == 0 && tiny() })
+	eventually(t, soon, "and that it has gone", func() bool { return others() == 0 && tiny() })
 	low.finish()
 	high.finish()
 }
@@ -356,7 +356,7 @@ func TestActiveWindowFirst(t *testing.T) {
 	// Equal programs share evenly; the preferred one leaves only the gaps of its own CPU time.
 	first := func(what string, runs, waits *program) {
 		t.Helper()
-		eventually(t, 20*time.Second, what, func() bool {
+		eventually(t, soon, what, func() bool {
 			at := nowNS()
 			time.Sleep(500 * time.Millisecond)
 			return runs.iterationsAfter(at) > 4*waits.iterationsAfter(at)+20

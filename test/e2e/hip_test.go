@@ -30,7 +30,7 @@ func hipWorld(t *testing.T) *world {
 	w.device = exec.Command(xschedPath(t), "vgpu", "--platform", "amd", "--socket", w.path("kfd.sock"), "--root", w.path("kfd"))
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
-	eventually(t, 5*time.Second, "the device process answers", func() bool {
+	eventually(t, soon, "the device process answers", func() bool {
 		_, err := os.Stat(w.path("kfd.sock"))
 		return err == nil
 	})

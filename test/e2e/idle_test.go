@@ -70,7 +70,7 @@ func TestIdleWithoutAnySync(t *testing.T) {
 	p := w.start(options{}, "never-sync", strconv.Itoa(kernels))
 	for i := range kernels {
 		p.send("")
-		eventually(t, 5*time.Second, fmt.Sprintf("the watcher sees the end of kernel %d", i), func() bool {
+		eventually(t, soon, fmt.Sprintf("the watcher sees the end of kernel %d", i), func() bool {
 			s := w.process(p.pid())
 			return s != nil && len(s.Queues) == 1 && !s.Queues[0].Busy && s.Queues[0].Transitions == uint64(2*(i+1))
 		})
@@ -113,7 +113,7 @@ func TestForkBeforeAndAfterCUDA(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{}, "fork", "40")
-	p.expect(`{"done"`, 10*time.Second)
+	p.expect(`{"done"`, soon)
 	w.assertProof(p, 80)
 	w.endWell(p)
 }
@@ -131,7 +131,7 @@ func TestSecondDeviceIsFoundByPCIAddress(t *testing.T) {
 		{"GPU-58536368-6564-2076-6972-7475616c0002,0", "1", "0000:01:00.0"},
 	} {
 		p := w.start(options{env: []string{"CUDA_VISIBLE_DEVICES=" + c.visible}}, "work", "5", c.ordinal)
-		p.expect(`{"done"`, 10*time.Second)
+		p.expect(`{"done"`, soon)
 		w.waitLevel(p.pid(), 3) // Lv3 requires that the RM objects are on the same GPU
 		if s := w.process(p.pid()); s.Queues[0].Device != c.device {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%s, device %s: %s, want %s", c.visible, c.ordinal, s.Queues[0].Device, c.device)
@@ -159,7 +159,7 @@ func TestDisabledShimIsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.start(options{env: []string{"XSCHED_DISABLE=1"}}, "work", "20")
-	p.expect(`{"done"`, 10*time.Second)
+	p.expect(`{"done"`, soon)
 	if s := w.process(p.pid()); s != nil {
 		t.Errorf("a disabled shim joined: %+v", s)
 	}
@@ -186,7 +186,7 @@ func TestLogGoesOnlyWhereItIsTold(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(w.dir, "shim.log")
 	p := w.start(options{env: []string{"XSCHED_LOG=" + file, "XSCHED_LOG_LEVEL=debug"}}, "work", "5")
-	p.expect(`{"done"`, 10*time.Second)
+	p.expect(`{"done"`, soon)
 	w.endWell(p)
 	if text, err := os.ReadFile(file); err != nil || len(text) == 0 {
 		t.Errorf("log: %v, %d bytes", err, len(text))

@@ -68,7 +68,7 @@ func TestHungGPUEndsOnlyItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	at = nowNS()
-	eventually(t, 5*time.Second, "it runs on both", func() bool {
+	eventually(t, soon, "it runs on both", func() bool {
 		return w.ranOn(low.pid(), alive, at, nowNS()) > 0 && w.ranOn(low.pid(), hung, at, nowNS()) > 0
 	})
 }

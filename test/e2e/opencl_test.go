@@ -59,8 +59,8 @@ func TestOpenCL(t *testing.T) {
 
 	// Work that the program never waits for: the watcher finds its end.
 	p := w.openCLProgram(program, "stay")
-	p.expect("submitted", 20*time.Second)
-	eventually(t, 10*time.Second, "the queue is idle again", func() bool {
+	p.expect("submitted", soon)
+	eventually(t, soon, "the queue is idle again", func() bool {
 		q := w.process(p.pid())
 		return q != nil && len(q.Queues) == 1 && !q.Queues[0].Busy && q.Counters.Launches == 2*22+1
 	})
@@ -76,12 +76,12 @@ func TestOpenCLPreemption(t *testing.T) {
 	program := openCL(t)
 	w := newWorld(t)
 	p := w.openCLProgram(program, "spin")
-	p.expect("ready", 20*time.Second)
-	eventually(t, 20*time.Second, "it works", func() bool { return p.iterationsAfter(0) > 20 })
+	p.expect("ready", soon)
+	eventually(t, soon, "it works", func() bool { return p.iterationsAfter(0) > 20 })
 	w.must("suspend", strconv.Itoa(p.pid()))
 	// One launch may have passed the gate before it closed.
 	held := p.iterationsAfter(0) + 1
-	eventually(t, 5*time.Second, "the daemon shows it suspended", func() bool {
+	eventually(t, soon, "the daemon shows it suspended", func() bool {
 		q := w.process(p.pid())
 		return q != nil && len(q.Queues) == 1 && q.Queues[0].State == "held"
 	})
@@ -92,7 +92,7 @@ func TestOpenCLPreemption(t *testing.T) {
 		}
 	}
 	w.must("resume", strconv.Itoa(p.pid()))
-	eventually(t, 10*time.Second, "it goes on", func() bool { return p.iterationsAfter(0) > held+20 })
+	eventually(t, soon, "it goes on", func() bool { return p.iterationsAfter(0) > held+20 })
 	_ = p.in.Close()
 }
 

@@ -57,7 +57,7 @@ func (w *world) saturating(o options) *program {
 	p := w.tenant(o, 20000, "--depth", "32")
 	p.send("loop")
 	w.waitLevel(p.pid(), 3)
-	eventually(w.t, 5*time.Second, "the tenant makes progress", func() bool { return p.iterationsAfter(0) > 0 })
+	eventually(w.t, soon, "the tenant makes progress", func() bool { return p.iterationsAfter(0) > 0 })
 	return p
 }
 
@@ -74,7 +74,7 @@ func TestSharesOnTheDevice(t *testing.T) {
 			most := w.saturating(options{args: []string{"--share", "75"}})
 			least := w.saturating(options{args: []string{"--share", "25"}})
 			if c.mode == "live" {
-				eventually(t, 5*time.Second, "the slices are in force", func() bool {
+				eventually(t, soon, "the slices are in force", func() bool {
 					return w.account(most.pid()).SliceNS == 3*w.account(least.pid()).SliceNS
 				})
 			}
@@ -132,7 +132,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 		}
 		for i, p := range tenants {
 			// SPUP throttles a program that used up its share; the starvation bound covers the others.
-			eventually(t, 10*time.Second, "tenant "+strconv.Itoa(i)+" progresses under "+name, func() bool { return w.ranIn(p.pid(), at, nowNS()) > time.Millisecond })
+			eventually(t, soon, "tenant "+strconv.Itoa(i)+" progresses under "+name, func() bool { return w.ranIn(p.pid(), at, nowNS()) > time.Millisecond })
 		}
 	}
 	for _, p := range tenants {

@@ -284,10 +284,10 @@ func TestTimeNamespace(t *testing.T) {
 			cmd := exec.Command(run[0], run[1:]...)
 			cmd.Env = w.env()
 			p := w.drive(cmd)
-			p.expect("R", 10*time.Second)
+			p.expect("R", soon)
 			p.send("loop")
 			pid := 0
-			eventually(t, 5*time.Second, "the program joins", func() bool {
+			eventually(t, soon, "the program joins", func() bool {
 				list, err := w.client.List(t.Context())
 				if err != nil || len(list.Processes) != 1 || len(list.Processes[0].Queues) == 0 {
 					return false
@@ -298,7 +298,7 @@ func TestTimeNamespace(t *testing.T) {
 			runs := func() {
 				t.Helper()
 				from := w.account(pid).Kernels
-				eventually(t, 5*time.Second, "20 kernels", func() bool { return w.account(pid).Kernels >= from+20 })
+				eventually(t, soon, "20 kernels", func() bool { return w.account(pid).Kernels >= from+20 })
 			}
 			runs() // the program's own times are shifted
 			w.must("suspend", strconv.Itoa(pid))

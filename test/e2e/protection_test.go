@@ -26,7 +26,7 @@ func TestProtectionIsShown(t *testing.T) {
 	low := w.saturating(options{})
 	high := w.tenant(options{priority: 10}, 1000)
 	high.send("rate 100")
-	eventually(t, 20*time.Second, "a gain", func() bool { return w.protection(high.pid()).GainP99US > 0 })
+	eventually(t, soon, "a gain", func() bool { return w.protection(high.pid()).GainP99US > 0 })
 	p := w.protection(high.pid())
 	if p.State != control.ProtectionActive || p.NativeSource != "modelled" || p.Requests < 20 || p.NativeP99US < p.P99US || p.CostRatio > 0.2 {
 		t.Errorf("%+v", p)

@@ -28,7 +28,7 @@ func TestQuietWhileAlone(t *testing.T) {
 	low.send("loop")
 	low.iterates(300)
 	low.send("pause")
-	low.expect("P", 5*time.Second)
+	low.expect("P", soon)
 	to := nowNS()
 	q, rings := w.process(low.pid()).Queues[0], w.rings()-before
 	changes := q.Transitions - at.Transitions

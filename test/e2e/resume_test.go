@@ -73,7 +73,7 @@ func TestResumeRefused(t *testing.T) {
 				at := nowNS()
 				_, _ = w.xsched("resume", strconv.Itoa(low.pid()))
 				best = min(best, w.firstRun(low.pid(), at, 2*time.Second))
-				eventually(t, time.Second, "scheduling is off for it", func() bool {
+				eventually(t, soon, "scheduling is off for it", func() bool {
 					p := w.process(low.pid())
 					return p != nil && strings.Contains(p.Queues[0].LevelReason, "off, because a resume failed")
 				})
@@ -88,7 +88,7 @@ func TestResumeRefused(t *testing.T) {
 				if err := w.gpu.ClearFaults(); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, 10*time.Second, "scheduling is on again", func() bool {
+				eventually(t, soon, "scheduling is on again", func() bool {
 					p := w.process(low.pid())
 					return p != nil && p.Queues[0].LevelReason == "" && p.Queues[0].Level == 3
 				})

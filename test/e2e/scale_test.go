@@ -71,8 +71,8 @@ func newCrowd(t testing.TB) *crowd {
 	}
 	w := newWorld(t)
 	c := &crowd{w.exec(binary, w.path("xsched.sock"), strconv.Itoa(crowdSessions), strconv.Itoa(crowdQueues)), w, 0}
-	c.expect("R", 20*time.Second)
-	eventually(t, 10*time.Second, "all queues are known", func() bool {
+	c.expect("R", soon)
+	eventually(t, soon, "all queues are known", func() bool {
 		st, err := w.client.Stats(t.Context())
 		return err == nil && st.Sessions == crowdSessions && st.Queues == crowdSessions*crowdQueues
 	})
@@ -102,12 +102,12 @@ func (c *crowd) run(length time.Duration, perSecond int) (r round) {
 	r.before = stats()
 	c.send(fmt.Sprintf("run %d %d", length.Milliseconds(), perSecond))
 	var ns int64
-	if _, err := fmt.Sscanf(c.expect("D ", 20*time.Second), "D %d %d %d", &r.changes, &r.rises, &ns); err != nil {
+	if _, err := fmt.Sscanf(c.expect("D ", soon), "D %d %d %d", &r.changes, &r.rises, &ns); err != nil {
 		t.Fatal(err)
 	}
 	r.took, r.after = time.Duration(ns), stats()
 	c.seen += r.changes
-	eventually(t, 5*time.Second, "the daemon has seen every change", func() bool { return c.w.transitions() == c.seen })
+	eventually(t, soon, "the daemon has seen every change", func() bool { return c.w.transitions() == c.seen })
 	return r
 }
 

@@ -108,7 +108,7 @@ func TestRecordAndReplay(t *testing.T) {
 		w.tenant(options{}, 20000, "--depth", "2").send("loop")
 	}
 	w.tenant(options{priority: 10}, 90).send("rate 100")
-	eventually(t, 20*time.Second, "300 decisions", func() bool {
+	eventually(t, soon, "300 decisions", func() bool {
 		st, err := w.client.Stats(t.Context())
 		return err == nil && st.Decision.Count >= 300
 	})

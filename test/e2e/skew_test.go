@@ -52,7 +52,7 @@ func (w *world) startDaemonOf(r release, args ...string) {
 	w.serve.Env = w.env()
 	w.serve.Stderr = w.log
 	startOwn(w.t, w.serve)
-	eventually(w.t, 5*time.Second, "the daemon answers", func() bool {
+	eventually(w.t, soon, "the daemon answers", func() bool {
 		v, err := w.client.Version(context.Background())
 		return err == nil && v.PID == w.serve.Process.Pid
 	})
@@ -79,7 +79,7 @@ func (w *world) tenantOf(r release, priority, kernelUS int, args ...string) *pro
 	}, args...)...)
 	cmd.Env = w.env()
 	p := w.drive(cmd)
-	p.expect("R", 10*time.Second)
+	p.expect("R", soon)
 	return p
 }
 
@@ -99,7 +99,7 @@ func (w *world) protected(limit time.Duration, high *program, lows ...*program) 
 		})
 	})
 	for _, low := range lows {
-		eventually(w.t, 10*time.Second, "the low yields in mid-kernel", func() bool {
+		eventually(w.t, soon, "the low yields in mid-kernel", func() bool {
 			return w.account(low.pid()).Preemptions > before[low.pid()]
 		})
 	}
@@ -221,7 +221,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			before := []gpumodel.Account{w.account(lows[0].pid()), w.account(lows[1].pid())}
 			w.startDaemonOf(c.to)
 			started := nowNS()
-			joined := eventually(t, 3*time.Second, "all rejoin", func() bool {
+			joined := eventually(t, soon, "all rejoin", func() bool {
 				return w.process(high.pid()) != nil && w.process(lows[0].pid()) != nil && w.process(lows[1].pid()) != nil
 			})
 			protected := w.protected(3*time.Second, high, lows...)

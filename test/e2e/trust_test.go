@@ -54,7 +54,7 @@ func TestHintsOfAnotherUser(t *testing.T) {
 			cmd := execAs(bin, slices.Concat([]string{"run", "--virtual"}, hint, []string{"--", tenant, "--name", "a", "--kernel-us", "3000", "--depth", "8"})...)
 			cmd.Env = w.env("XSCHED_CACHE="+filepath.Join(cache, "c"), "HOME="+cache)
 			other := w.drive(cmd)
-			other.expect("R", 10*time.Second)
+			other.expect("R", soon)
 			w.waitLevel(other.pid(), 3)
 			other.send("loop")
 			other.iterates(20)
@@ -95,7 +95,7 @@ func TestPhantomQueue(t *testing.T) {
 	t.Cleanup(c.Close)
 	c.Queue(0)
 	c.Busy(0, true)
-	eventually(t, 5*time.Second, "the queue is known", func() bool {
+	eventually(t, soon, "the queue is known", func() bool {
 		p := w.process(os.Getpid())
 		return p != nil && len(p.Queues) == 1
 	})
@@ -126,7 +126,7 @@ func TestProofArrives(t *testing.T) {
 	first := elapsed(start, high.ends[0])
 	high.mu.Unlock()
 	t.Logf("the first request took %v", first)
-	eventually(t, 5*time.Second, "it competes at the best level", func() bool {
+	eventually(t, soon, "it competes at the best level", func() bool {
 		p := w.process(high.pid())
 		return p != nil && len(p.Queues) == 1 && p.Queues[0].Level == int(model.LevelInterrupt) && p.Queues[0].LevelReason == ""
 	})

@@ -54,13 +54,13 @@ func TestProgramBecomesUnmanaged(t *testing.T) {
 	}
 	gap("detach", func() {
 		w.must("attach", strconv.Itoa(plain.pid()))
-		eventually(t, 5*time.Second, "no unmanaged program is left", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
+		eventually(t, soon, "no unmanaged program is left", func() bool { return w.account(low.pid()).SliceNS < nativeSliceNS })
 		w.must("detach", strconv.Itoa(plain.pid()))
 	})
 	gap("restart", func() {
 		w.killDaemon()
 		w.startDaemon()
-		eventually(t, 5*time.Second, "the tenants rejoin", func() bool { return w.process(low.pid()) != nil && w.process(high.pid()) != nil })
+		eventually(t, soon, "the tenants rejoin", func() bool { return w.process(low.pid()) != nil && w.process(high.pid()) != nil })
 	})
 	for _, p := range []*program{plain, low, high} {
 		p.finish()

@@ -5,7 +5,6 @@ package e2e
 import (
 	"os/exec"
 	"testing"
-	"time"
 )
 
 // TestUnseenWorkGoesOn: work that no hook sees, such as a module upload, is not starved. The daemon does not
@@ -23,8 +22,8 @@ func TestUnseenWorkGoesOn(t *testing.T) {
 		w.run(options{}, "python3", "-B", "testdata/late_load.py"),
 	}
 	for _, p := range late {
-		p.expect("R", 10*time.Second)
-		eventually(t, 5*time.Second, "a queue", func() bool {
+		p.expect("R", soon)
+		eventually(t, soon, "a queue", func() bool {
 			at := w.process(p.pid())
 			return at != nil && len(at.Queues) > 0
 		})
@@ -35,7 +34,7 @@ func TestUnseenWorkGoesOn(t *testing.T) {
 			second.send("loop")
 			high.send("rate 50")
 			at := nowNS()
-			eventually(t, 5*time.Second, "the lows take turns", func() bool {
+			eventually(t, soon, "the lows take turns", func() bool {
 				return first.iterationsAfter(at) > 3 && second.iterationsAfter(at) > 3
 			})
 		}
@@ -43,7 +42,7 @@ func TestUnseenWorkGoesOn(t *testing.T) {
 			p.send("load")
 		}
 		for _, p := range late {
-			t.Logf("lows busy %v: loaded after %s ms", busy, p.expect("L", 5*time.Second)[2:])
+			t.Logf("lows busy %v: loaded after %s ms", busy, p.expect("L", soon)[2:])
 		}
 	}
 	for _, p := range []*program{high, first, second} {

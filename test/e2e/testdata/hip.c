@@ -111,7 +111,7 @@ static void test_order(void) {
   DONE(hipStreamCreateWithFlags(&b, 1));
   DONE(hipEventCreateWithFlags(&event, 2));
   DONE(hipHostMalloc(&pinned, 16, 0));
-  launch(&r, a, 20000, 1);
+  launch(&r, a, 300000, 1); /* a delay of the program must not outlast it */
   EXPECT(hipStreamQuery(a) == NOT_READY && hipStreamQuery(b) == 0);
   DONE(hipEventRecord(event, a));
   EXPECT(hipEventQuery(event) == NOT_READY);
