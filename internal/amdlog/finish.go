@@ -51,7 +51,7 @@ func (a *analysis) finish() *Log {
 
 func (a *analysis) result(p *process) *Process {
 	out := &p.out
-	out.Threads = len(p.threads)
+	out.Threads, out.Dispatches = len(p.threads), p.dispatch.count
 	switch {
 	case p.dispatch.count > 0:
 		out.Activity, out.Basis = a.activity(&p.dispatch), basisDispatch

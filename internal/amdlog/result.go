@@ -52,20 +52,21 @@ type Log struct {
 
 // Process is the activity of one process.
 type Process struct {
-	PID       uint32         `json:"pid"` // 0 if unknown; in a container, the PID of its namespace
-	Threads   int            `json:"threads"`
-	Records   uint64         `json:"records"`
-	FirstUS   uint64         `json:"first_us"`
-	LastUS    uint64         `json:"last_us"`
-	Launches  uint64         `json:"launches"`
-	Commands  uint64         `json:"commands"`
-	Barriers  uint64         `json:"barriers"`
-	Activity                 // by the most exact record that the log has (see Basis)
-	Basis     string         `json:"basis"` // "dispatch", "launch", "command" or ""
-	Queues    []*Queue       `json:"queues"`
-	Streams   []StreamCount  `json:"streams,omitempty"` // by commands
-	Life      []QueueEvent   `json:"queue_events"`
-	LifeCount map[string]int `json:"queue_event_counts"`
+	PID        uint32         `json:"pid"` // 0 if unknown; in a container, the PID of its namespace
+	Threads    int            `json:"threads"`
+	Records    uint64         `json:"records"`
+	FirstUS    uint64         `json:"first_us"`
+	LastUS     uint64         `json:"last_us"`
+	Dispatches uint64         `json:"dispatches"`
+	Launches   uint64         `json:"launches"`
+	Commands   uint64         `json:"commands"`
+	Barriers   uint64         `json:"barriers"`
+	Activity                  // by the most exact record that the log has (see Basis)
+	Basis      string         `json:"basis"` // "dispatch", "launch", "command" or ""
+	Queues     []*Queue       `json:"queues"`
+	Streams    []StreamCount  `json:"streams,omitempty"` // by commands
+	Life       []QueueEvent   `json:"queue_events"`
+	LifeCount  map[string]int `json:"queue_event_counts"`
 }
 
 // Records that kernels are counted by, the most exact first.

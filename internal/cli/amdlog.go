@@ -94,14 +94,14 @@ func (a *app) showAMDLog(r amdlogResult, asJSON bool, html string) error {
 func writeFile(name string, write func(io.Writer) error) error {
 	file, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("write page: %w; use a file in a writable directory", err)
+		return fmt.Errorf("write file: %w; use a writable directory", err)
 	}
 	defer file.Close()
 	if err := write(file); err != nil {
 		return err
 	}
 	if err := file.Close(); err != nil {
-		return fmt.Errorf("write page: %w", err)
+		return fmt.Errorf("write file: %w", err)
 	}
 	return nil
 }
@@ -120,7 +120,10 @@ func (a *app) readLogs(ctx context.Context, names []string) ([]driver.LoggedQueu
 				if err != nil {
 					continue
 				}
-				all = append(all, driver.LoggedQueue{PID: int(p.PID), Ring: ring, Software: q.SWq, ID: q.ID, Priority: q.Priority, Kernels: q.Kernels})
+				all = append(all, driver.LoggedQueue{
+					PID: int(p.PID), Ring: ring, Software: q.SWq, ID: q.ID, Priority: q.Priority, Packets: q.Size,
+					Kernels: q.Kernels, Counted: p.Dispatches > 0, Deleted: q.Ended,
+				})
 			}
 		}
 	}

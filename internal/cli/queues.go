@@ -32,29 +32,37 @@ func (a *app) queuesCommand() *cobra.Command {
 		asJSON bool
 		format string
 		watch  time.Duration
-		root   string
+		save   bool
 		logs   []string
+		from   driver.InspectionSource
 	)
 	c := &cobra.Command{
-		Use:   "queues PID",
+		Use:   "queues PID [LOG...]",
 		Short: "Show the hardware queues of a program",
 		Long: `List the hardware queues that each driver reports for the program. Some drivers
 list queues in sysfs, and ring address, pointers and priority in debugfs, which
 requires root. LOADED tells whether the queue occupies a hardware slot. PID may be
-the host's or the container's.
+the host's or the container's. A queue number or ring that no source proves is
+"unknown", and a note says why.
 
---log adds streams and kernel counts from a log of the program's runtime, matched
-by ring address.
+LOG is a log of the program's runtime. It adds streams and kernel counts, matched
+by ring address. For a program that has ended, the log alone is shown.
+
+--dump reads saved files of the driver instead of this machine's, --root a copy of
+another machine's /sys and /proc. A copy has no creation order, so rings of equal
+size stay unknown.
 
 For a managed program, also list its contexts and the hardware queues that the
 daemon knows. Only the program's user and root may see hardware queues.
 
 Sources that can't be read are reported as notes.`,
 		Example: `  sudo xsched queues 4711
-  xsched queues 4711 --json
+  xsched queues 4711 app.log_4711
+  xsched queues 4711 app.log_4711 --save
+  xsched queues 4711 --dump mqds.txt --dump hqds.txt.gz
   xsched queues 4711 --format python > queues.py
   xsched queues 4711 --watch 1s`,
-		Args: positional("PID"),
+		Args: positional("PID", "[LOG...]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pid, err := parsePID(args[0])
 			if err != nil {
@@ -69,12 +77,22 @@ Sources that can't be read are reported as notes.`,
 			if watch < 0 {
 				return usagef("--watch can't be negative; use a duration such as 1s")
 			}
+			if len(from.Dumps) > 0 && !cmd.Flags().Changed("root") {
+				from.Root = ""
+			}
+			if save && (watch != 0 || cmd.Flags().Changed("format")) {
+				return usagef("--save writes one file of Python; use it without --format and --watch")
+			}
+			logs = append(logs, args[1:]...)
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			for {
-				reply, err := a.findQueues(ctx, root, pid, logs)
+				reply, err := a.findQueues(ctx, from, pid, logs)
 				if err != nil {
 					return err
+				}
+				if save {
+					return a.saveQueues(reply)
 				}
 				if err := a.showQueues(reply, format); err != nil {
 					return err
@@ -92,15 +110,17 @@ Sources that can't be read are reported as notes.`,
 	}
 	f := c.Flags()
 	f.StringVar(&format, "format", "table", "output format: table, json or python")
-	f.StringSliceVar(&logs, "log", nil, "read a log `FILE` of the program's runtime; may be repeated")
+	f.StringSliceVar(&logs, "log", nil, "the same as LOG")
+	f.StringArrayVar(&from.Dumps, "dump", nil, "read a saved `FILE` of the driver; may be repeated")
+	f.BoolVar(&save, "save", false, "write queue_config_pid_PID.py to this directory, as --format python prints")
 	f.DurationVar(&watch, "watch", 0, "repeat at this interval until interrupted")
-	f.StringVar(&root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
+	f.StringVar(&from.Root, "root", "/", "read sysfs and procfs below `DIR`, of the virtual GPU or a copy from another machine")
 	jsonFlag(c, &asJSON)
 	return c
 }
 
-// findQueues queries every driver and the daemon. It fails only if none knows the process.
-func (a *app) findQueues(ctx context.Context, root string, pid int, logs []string) (*queuesReply, error) {
+// findQueues queries every driver, the logs and the daemon. It fails only if none knows the process.
+func (a *app) findQueues(ctx context.Context, from driver.InspectionSource, pid int, logs []string) (*queuesReply, error) {
 	r := &queuesReply{asked: pid, drivers: map[string]driver.Inspection{}, notes: []driver.Remark{}}
 	logged, err := a.readLogs(ctx, logs)
 	if err != nil {
@@ -111,16 +131,21 @@ func (a *app) findQueues(ctx context.Context, root string, pid int, logs []strin
 		if !ok {
 			continue
 		}
-		i, err := inspector.Inspect(root, pid)
+		i, err := inspector.Inspect(from, pid)
 		if err != nil {
 			return nil, err
 		}
-		i.JoinLog(logged)
 		r.names, r.drivers[d.Name()] = append(r.names, d.Name()), i
 	}
-	r.process, err = a.processOf(ctx, pid, r)
-	if err == nil {
-		err = a.joinDaemonQueues(ctx, r)
+	if len(from.Dumps) == 0 {
+		if r.process, err = a.processOf(ctx, pid, r); err == nil {
+			err = a.joinDaemonQueues(ctx, r)
+		}
+	}
+	if len(logs) > 0 {
+		for _, name := range r.names {
+			r.drivers[name].JoinLog(logged)
+		}
 	}
 	known := r.process != nil
 	for _, name := range r.names {
@@ -205,14 +230,31 @@ func (a *app) showQueues(r *queuesReply, format string) error {
 	case "json":
 		return a.printJSON(r.data())
 	case "python":
-		fmt.Fprintf(a.stdout, "# xsched queues %d --format python\nPID = %d\n", r.asked, r.hostPID())
-		for _, name := range r.names {
-			r.drivers[name].WritePython(a.stdout)
-		}
+		r.writePython(a.stdout)
 	default:
 		r.write(a.stdout)
 	}
 	return nil
+}
+
+// saveQueues writes the Python form to the file that test frameworks import.
+func (a *app) saveQueues(r *queuesReply) error {
+	name := fmt.Sprintf("queue_config_pid_%d.py", r.asked)
+	if err := writeFile(name, func(w io.Writer) error { r.writePython(w); return nil }); err != nil {
+		return err
+	}
+	for _, n := range r.notes {
+		fmt.Fprintf(a.stdout, "note: %s: %s\n", n.Source, printable(n.Text))
+	}
+	fmt.Fprintf(a.stdout, "written: %s\n", name)
+	return nil
+}
+
+func (r *queuesReply) writePython(w io.Writer) {
+	fmt.Fprintf(w, "# xsched queues %d --format python\nPID = %d\n", r.asked, r.hostPID())
+	for _, name := range r.names {
+		r.drivers[name].WritePython(w)
+	}
 }
 
 // data returns the JSON form, with one member per driver.

@@ -10,9 +10,15 @@ import (
 // Inspector is a driver that shows a process's queues in driver terms, for `xsched queues`.
 type Inspector interface {
 	Driver
-	// Inspect reads the host's view of a process below root. Only an ambiguous pid is an error;
+	// Inspect reads the host's view of a process. Errors are an ambiguous pid and unreadable dumps;
 	// missing facts become remarks.
-	Inspect(root string, pid int) (Inspection, error)
+	Inspect(from InspectionSource, pid int) (Inspection, error)
+}
+
+// InspectionSource locates the host's view of a process.
+type InspectionSource struct {
+	Root  string   // file system root; empty: read only the dumps
+	Dumps []string // saved files of the driver, instead of those below Root
 }
 
 // Inspection is one process on one driver.
@@ -50,7 +56,10 @@ type LoggedQueue struct {
 	Software []string // streams mapped to the queue
 	ID       int32    // the runtime's counter, not the driver's number
 	Priority string
+	Packets  uint32 // capacity; 0: unknown
 	Kernels  uint64
+	Counted  bool // the log counts kernels per queue
+	Deleted  bool
 }
 
 // NewTable returns a writer that aligns columns.

@@ -165,7 +165,7 @@ func TestReadProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []ProcQueue{{0, 4096, 0, 63420}, {10, 1 << 20, 1, 63420}}; !slices.Equal(p.Queues, want) {
+	if want := []ProcQueue{{ID: 0, Bytes: 4096, GPUID: 63420}, {ID: 10, Bytes: 1 << 20, Type: 1, GPUID: 63420}}; !slices.Equal(p.Queues, want) {
 		t.Errorf("queues %+v, want %+v", p.Queues, want)
 	}
 	if want := []ProcGPU{{63420, 1 << 20, 12, 3, -1, 4, 5, 6}}; !slices.Equal(p.GPUs, want) || p.PASID != 94314 {

@@ -32,8 +32,8 @@ func AnnouncedQueue(pci, kind string, details map[string]uint64) Announced {
 	return a
 }
 
-// JoinAnnounced merges the shim's announcements by queue id. An announcement is authoritative; a
-// dump is matched only by order and size.
+// JoinAnnounced merges the shim's announcements by queue id. An announcement is authoritative: it
+// comes from the request that created the queue.
 func (f *Found) JoinAnnounced(all []Announced) {
 	for _, a := range all {
 		at := -1
@@ -55,7 +55,7 @@ func (f *Found) JoinAnnounced(all []Announced) {
 			f.Notes = append(f.Notes, driver.Remark{Source: "debugfs mqds", Text: fmt.Sprintf("queue %d: the dump matched another ring; showing the announced one", a.ID)})
 			q.Read, q.Write, q.Active, q.Loaded = nil, nil, nil, nil
 		}
-		q.Ring = a.Ring
+		q.Ring, q.Unknown = a.Ring, ""
 		if q.PCI == "" {
 			q.PCI = a.PCI
 		}
@@ -86,6 +86,9 @@ func (f *Found) take(d FoundQueue) bool {
 			continue
 		}
 		q.Read, q.Write, q.Active, q.Loaded = d.Read, d.Write, d.Active, d.Loaded
+		if q.Priority == nil {
+			q.Priority = d.Priority
+		}
 		q.Sources = append(q.Sources, d.Sources...)
 		return true
 	}

@@ -4,7 +4,6 @@ package amd
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/driver"
 )
 
@@ -22,6 +23,8 @@ type Sources struct {
 	Sysfs fs.FS // /sys/class/kfd/kfd
 	Debug fs.FS // /sys/kernel/debug/kfd; root only
 	Proc  fs.FS // /proc
+	// Ordered: Sysfs is the kernel's own, so inode numbers follow creation order. A copy has none.
+	Ordered bool
 }
 
 // SourcesAt returns the sources below a root, "/" on a real system. A virtual device's root has no
@@ -31,10 +34,13 @@ func SourcesAt(root string) Sources {
 	if _, err := os.Stat(proc); err != nil {
 		proc = "/proc"
 	}
+	sysfs := filepath.Join(root, SysfsRoot)
+	var st unix.Statfs_t
 	return Sources{
-		Sysfs: os.DirFS(filepath.Join(root, SysfsRoot)),
-		Debug: os.DirFS(filepath.Join(root, "/sys/kernel/debug/kfd")),
-		Proc:  os.DirFS(proc),
+		Sysfs:   os.DirFS(sysfs),
+		Debug:   os.DirFS(filepath.Join(root, "/sys/kernel/debug/kfd")),
+		Proc:    os.DirFS(proc),
+		Ordered: unix.Statfs(sysfs, &st) == nil && st.Type == unix.SYSFS_MAGIC,
 	}
 }
 
@@ -42,6 +48,7 @@ func SourcesAt(root string) Sources {
 var (
 	ErrNoDriver  = errors.New("no amdkfd driver here")
 	ErrNotListed = errors.New("not listed by the driver")
+	ErrNotDumped = errors.New("not in the dump of queue descriptors")
 	ErrAmbiguous = errors.New("several processes have that pid")
 )
 
@@ -54,7 +61,9 @@ type FoundQueue struct {
 	Target string `json:"target,omitempty"` // gfx942
 	Bytes  uint64 `json:"bytes"`
 	// Ring is the address that the runtime's log calls HWq; 0: unknown.
-	Ring     uint64  `json:"ring"`
+	Ring uint64 `json:"ring"`
+	// Unknown is why Ring is 0.
+	Unknown  string  `json:"ring_unknown,omitempty"`
 	Read     *uint64 `json:"rptr,omitempty"` // in packets
 	Write    *uint64 `json:"wptr,omitempty"`
 	Priority *uint32 `json:"priority,omitempty"`
@@ -64,37 +73,15 @@ type FoundQueue struct {
 	Sources []string `json:"sources"`
 	// Log is the runtime log's entry for this ring.
 	Log *LoggedQueue `json:"log,omitempty"`
-}
 
-// LoggedQueue is a queue in the runtime's log, identified by its ring address.
-type LoggedQueue struct {
-	Ring     uint64   `json:"-"`
-	Software []string `json:"swq,omitempty"` // streams mapped to the queue
-	HSAID    int32    `json:"hsa_id"`        // the runtime's counter, not the driver's number
-	Priority string   `json:"priority,omitempty"`
-	Kernels  uint64   `json:"kernels"`
-}
-
-// JoinLog merges a log by ring address and reports unmatched queues.
-func (f *Found) JoinLog(logged []LoggedQueue) {
-	apart := 0
-	for _, l := range logged {
-		i := slices.IndexFunc(f.Queues, func(q FoundQueue) bool { return q.Ring != 0 && q.Ring == l.Ring })
-		if i < 0 {
-			apart++
-			continue
-		}
-		f.Queues[i].Log = &l
-		f.Queues[i].Sources = append(f.Queues[i].Sources, "log")
-	}
-	if apart > 0 {
-		f.Notes = append(f.Notes, driver.Remark{Source: "log", Text: fmt.Sprintf("%d of its %d queues match no known ring: destroyed, from another run, or readable by root only", apart, len(logged))})
-	}
+	created     uint64   // increases with creation; 0: unknown
+	descriptors []uint64 // addresses, one per XCC: unlike a ring's, unique on a GPU
 }
 
 // Found is a process with its queues.
 type Found struct {
 	PID     int             `json:"pid"`      // in the host's namespace, as the driver uses
+	Listed  bool            `json:"listed"`   // false: only a log or a daemon knows the process
 	PIDs    []int           `json:"all_pids"` // in each namespace, the host's first
 	Queues  []FoundQueue    `json:"queues"`
 	Memory  []ProcGPU       `json:"memory"`
@@ -105,9 +92,9 @@ type Found struct {
 // Find merges all sources about a process. The pid may be the host's or, for a container, the inner
 // one. Without permissions, the notes name what is missing.
 func (s Sources) Find(pid int) (Found, error) {
-	f := Found{Queues: []FoundQueue{}, Notes: []driver.Remark{}}
+	f := Found{Listed: true, Queues: []FoundQueue{}, Notes: []driver.Remark{}}
 	if _, err := fs.Stat(s.Sysfs, "proc"); err != nil {
-		return f, fmt.Errorf("find queues: %w", ErrNoDriver)
+		return s.findInDumps(pid)
 	}
 	var err error
 	if f.PID, f.PIDs, err = s.host(pid); err != nil {
@@ -116,28 +103,37 @@ func (s Sources) Find(pid int) (Found, error) {
 	if b, err := fs.ReadFile(s.Proc, path.Join(strconv.Itoa(f.PID), "cmdline")); err == nil {
 		f.Command = string(bytes.TrimSpace(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
 	}
-	p, err := ReadProcess(s.Sysfs, f.PID)
-	if err != nil {
+	if err := s.readQueues(&f); err != nil {
 		return f, err
 	}
-	f.Memory = p.GPUs
+	f.load(s.slots(&f))
 	nodes, err := ReadTopology(s.Sysfs)
 	f.note("topology", err)
-	byGPU := map[uint32]Node{}
 	for _, n := range nodes {
-		byGPU[n.GPUID] = n
-	}
-	for _, q := range p.Queues {
-		found := FoundQueue{ID: q.ID, Type: q.Type.String(), GPUID: q.GPUID, Bytes: q.Bytes, Sources: []string{"sysfs"}}
-		f.Queues = append(f.Queues, found)
-	}
-	f.join(s.descriptors(&f))
-	f.load(s.slots(&f))
-	for i := range f.Queues {
-		if n, ok := byGPU[f.Queues[i].GPUID]; ok {
-			f.Queues[i].PCI, f.Queues[i].Target = n.PCI(), n.Target()
+		for i := range f.Queues {
+			if q := &f.Queues[i]; q.GPUID == n.GPUID {
+				q.PCI, q.Target = n.PCI(), n.Target()
+			}
 		}
 	}
+	return f, nil
+}
+
+// findInDumps finds a process in saved dumps alone, without numbers of its queues.
+func (s Sources) findInDumps(pid int) (Found, error) {
+	f := Found{PID: pid, PIDs: []int{pid}, Listed: true, Queues: []FoundQueue{}, Notes: []driver.Remark{}}
+	if _, err := fs.Stat(s.Debug, mqdsFile); err != nil {
+		return f, fmt.Errorf("find queues: %w", ErrNoDriver)
+	}
+	list, reason := s.descriptors(&f)
+	if reason == reasonNoProcess {
+		return f, fmt.Errorf("find process %d: %w", pid, ErrNotDumped)
+	}
+	for _, d := range list {
+		f.addUnnumbered(d)
+	}
+	f.load(s.slots(&f))
+	f.Notes = append(f.Notes, driver.Remark{Source: "sysfs", Text: "not there: a dump alone has no queue numbers"})
 	return f, nil
 }
 
@@ -199,134 +195,4 @@ func (s Sources) pids(pid int) []int {
 	}
 	all, _ := ParseNSpid(b)
 	return all
-}
-
-// descriptors returns the process's entries of the descriptor dump.
-func (s Sources) descriptors(f *Found) []MQDQueue {
-	file, err := s.Debug.Open("mqds")
-	if err != nil {
-		f.note("debugfs mqds", err)
-		return nil
-	}
-	defer file.Close()
-	all, err := ParseMQDs(file)
-	f.note("debugfs mqds", err)
-	for _, p := range all {
-		if p.PID == f.PID {
-			return p.Queues
-		}
-	}
-	return nil
-}
-
-// slots returns the hardware slots of all GPUs.
-func (s Sources) slots(f *Found) []HQDNode {
-	file, err := s.Debug.Open("hqds")
-	if err != nil {
-		f.note("debugfs hqds", err)
-		return nil
-	}
-	defer file.Close()
-	all, err := ParseHQDs(file)
-	f.note("debugfs hqds", err)
-	return all
-}
-
-// join matches descriptors, which have no ids, with the queues of a GPU and kind. Both follow
-// creation order until an id is reused. A match by order therefore requires equal sizes throughout;
-// otherwise only unique sizes match.
-func (f *Found) join(descriptors []MQDQueue) {
-	type class struct {
-		gpu     uint32
-		compute bool
-	}
-	groups := map[class][]MQDQueue{}
-	for _, d := range descriptors {
-		c := class{d.GPUID, d.Kind == KindCompute}
-		groups[c] = append(groups[c], d)
-	}
-	mine := map[class][]int{}
-	for i, q := range f.Queues {
-		c := class{q.GPUID, q.Type == "compute"}
-		mine[c] = append(mine[c], i)
-	}
-	for c, list := range groups {
-		if !c.compute {
-			continue // copy queue dumps are not decoded
-		}
-		places := mine[c]
-		slices.SortFunc(places, func(a, b int) int { return cmp.Compare(f.Queues[b].ID, f.Queues[a].ID) })
-		ordered := len(places) == len(list)
-		for i := 0; ordered && i < len(list); i++ {
-			ring, ok := list[i].Ring()
-			ordered = ok && ring.Bytes == f.Queues[places[i]].Bytes
-		}
-		for i, d := range list {
-			ring, ok := d.Ring()
-			if !ok {
-				continue
-			}
-			switch {
-			case ordered:
-				f.Queues[places[i]].describe(ring)
-			default:
-				f.joinBySize(places, list, ring, c.gpu)
-			}
-		}
-	}
-}
-
-func (f *Found) joinBySize(places []int, list []MQDQueue, ring Ring, gpu uint32) {
-	var at []int
-	for _, i := range places {
-		if f.Queues[i].Bytes == ring.Bytes {
-			at = append(at, i)
-		}
-	}
-	same := 0
-	for _, d := range list {
-		if r, ok := d.Ring(); ok && r.Bytes == ring.Bytes {
-			same++
-		}
-	}
-	if len(at) == 1 && same == 1 {
-		f.Queues[at[0]].describe(ring)
-		return
-	}
-	q := FoundQueue{ID: -1, Type: "compute", GPUID: gpu, Bytes: ring.Bytes}
-	q.describe(ring)
-	f.Queues = append(f.Queues, q)
-}
-
-func (q *FoundQueue) describe(r Ring) {
-	q.Ring = r.Address
-	read, write, priority, active := r.ReadPointer/packetDwords, r.WritePointer/packetDwords, r.QueuePriority, r.Active
-	q.Read, q.Write, q.Priority, q.Active = &read, &write, &priority, &active
-	q.Sources = append(q.Sources, "mqds")
-}
-
-// load marks queues in hardware slots, whose pointers are more recent.
-func (f *Found) load(nodes []HQDNode) {
-	if len(nodes) == 0 {
-		return
-	}
-	for i := range f.Queues {
-		q := &f.Queues[i]
-		if q.Ring == 0 {
-			continue
-		}
-		loaded := false
-		for _, n := range nodes {
-			for _, slot := range n.Slots {
-				if n.GPUID != q.GPUID || !slot.Loaded() || slot.Ring.Address != q.Ring {
-					continue
-				}
-				loaded = true
-				read, write := slot.Ring.ReadPointer/packetDwords, slot.Ring.WritePointer/packetDwords
-				q.Read, q.Write = &read, &write
-			}
-		}
-		q.Loaded = &loaded
-		q.Sources = append(q.Sources, "hqds")
-	}
 }

@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 )
 
-// realMachine is the recorded dump with matching sysfs: five compute queues and one copy queue. The
-// process has pid 12 in its container.
+// realRings are the recorded rings, oldest first.
+var realRings = []uint64{0x7f61c15a6000, 0x7f61c0400000, 0x7f61c0200000, 0x7f41b5a00000, 0x7f41b5200000}
+
+// realMachine is the recorded dump with matching sysfs: five compute queues, numbered as created,
+// and one copy queue. The process has pid 12 in its container.
 func realMachine(t testing.TB) Sources {
 	t.Helper()
 	sysfs := fstest.MapFS{
@@ -24,17 +28,24 @@ func realMachine(t testing.TB) Sources {
 		"proc/94314/vram_63420":       file("1048576\n"),
 	}
 	for id, size := range []int{4096, 1 << 20, 1 << 20, 1 << 20, 1 << 20} {
-		for name, text := range map[string]string{"size": fmt.Sprint(size), "type": "0", "gpuid": "63420"} {
-			sysfs[fmt.Sprintf("proc/94314/queues/%d/%s", id, name)] = file(text)
-		}
+		addQueue(sysfs, id, size, 0, uint64(100+10*id))
 	}
-	for name, text := range map[string]string{"size": "65536", "type": "1", "gpuid": "63420"} {
-		sysfs["proc/94314/queues/5/"+name] = file(text)
-	}
+	addQueue(sysfs, 5, 65536, 1, 150)
 	return Sources{
 		Sysfs: sysfs,
 		Debug: fstest.MapFS{"mqds": {Data: unpack(t, "mi308x-mqds.txt.gz")}, "hqds": {Data: unpack(t, "mi308x-hqds.txt.gz")}},
 		Proc:  fstest.MapFS{"94314/status": file("Name:\tpython\nNSpid:\t94314\t12\n"), "94314/cmdline": file("python\x00app.py\x00")},
+
+		Ordered: true,
+	}
+}
+
+// addQueue adds a queue of the process to sysfs, whose directory has an inode number.
+func addQueue(sysfs fstest.MapFS, id, size, kind int, inode uint64) {
+	folder := fmt.Sprintf("proc/94314/queues/%d", id)
+	sysfs[folder] = &fstest.MapFile{Mode: fs.ModeDir | 0o555, Sys: &syscall.Stat_t{Ino: inode}}
+	for name, v := range map[string]int{"size": size, "type": kind, "gpuid": 63420} {
+		sysfs[folder+"/"+name] = file(fmt.Sprint(v))
 	}
 }
 
@@ -51,33 +62,17 @@ func TestFindJoinsRealDump(t *testing.T) {
 		if len(f.Queues) != 6 {
 			t.Fatalf("%d queues", len(f.Queues))
 		}
-		rings := map[uint64]bool{}
-		for _, q := range f.Queues[:5] {
-			if q.Ring == 0 || q.Read == nil || q.Write == nil || q.Priority == nil || q.Loaded == nil || strings.Join(q.Sources, " ") != "sysfs mqds hqds" {
+		for i, q := range f.Queues[:5] {
+			if q.Ring != realRings[i] || q.Unknown != "" || q.Read == nil || q.Write == nil || q.Priority == nil || q.Loaded == nil || strings.Join(q.Sources, " ") != "sysfs mqds hqds" {
 				t.Errorf("queue %d is not matched: %+v", q.ID, q)
 			}
-			rings[q.Ring] = true
 		}
-		if len(rings) != 5 || f.Queues[0].Bytes != 4096 || f.Queues[5].Ring != 0 || f.Queues[5].Type != "sdma" {
+		if f.Queues[0].Bytes != 4096 || f.Queues[5].Ring != 0 || f.Queues[5].Type != "sdma" {
 			t.Errorf("%+v", f.Queues)
 		}
 		if f.Queues[0].Target != "gfx942" || f.Queues[0].PCI != "0000:05:00.0" {
 			t.Errorf("%s %s", f.Queues[0].Target, f.Queues[0].PCI)
 		}
-	}
-}
-
-func TestJoinLog(t *testing.T) {
-	f, err := realMachine(t).Find(94314)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.JoinLog([]LoggedQueue{{Ring: f.Queues[2].Ring, Kernels: 7}, {Ring: 0xdead}})
-	if f.Queues[2].Log == nil || f.Queues[2].Log.Kernels != 7 || f.Queues[1].Log != nil {
-		t.Errorf("%+v", f.Queues)
-	}
-	if len(f.Notes) != 1 || f.Notes[0].Source != "log" {
-		t.Errorf("%+v", f.Notes)
 	}
 }
 
@@ -93,7 +88,7 @@ func TestFindWithoutRights(t *testing.T) {
 			t.Errorf("%+v", n)
 		}
 	}
-	if f.Queues[0].Ring != 0 || f.Queues[0].Active != nil {
+	if q := f.Queues[0]; q.Ring != 0 || q.Active != nil || !strings.Contains(q.Unknown, "without root") {
 		t.Error("unknown values are invented")
 	}
 }
@@ -102,32 +97,6 @@ type denied struct{}
 
 func (denied) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
-}
-
-// Sizes that disagree in order are matched only where they are unique.
-func TestFindUnorderedJoin(t *testing.T) {
-	s := realMachine(t)
-	sysfs := s.Sysfs.(fstest.MapFS)
-	sysfs["proc/94314/queues/0/size"], sysfs["proc/94314/queues/3/size"] = file("1048576"), file("4096")
-	f, err := s.Find(94314)
-	if err != nil {
-		t.Fatal(err)
-	}
-	joined, apart := 0, 0
-	for _, q := range f.Queues {
-		switch {
-		case q.ID < 0:
-			apart++
-		case q.Ring != 0:
-			joined++
-			if q.Bytes != 4096 {
-				t.Errorf("joined by chance: %+v", q)
-			}
-		}
-	}
-	if joined != 1 || apart != 4 {
-		t.Errorf("%d joined, %d apart", joined, apart)
-	}
 }
 
 func TestFindFailures(t *testing.T) {

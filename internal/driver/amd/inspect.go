@@ -16,38 +16,68 @@ import (
 
 var _ driver.Inspector = kernelDriver{}
 
-// Inspect reads sysfs and, with permission, debugfs.
-func (kernelDriver) Inspect(root string, pid int) (driver.Inspection, error) {
-	found, err := SourcesAt(root).Find(pid)
+// Inspect reads sysfs and, with permission, debugfs, or saved copies of them.
+func (kernelDriver) Inspect(from driver.InspectionSource, pid int) (driver.Inspection, error) {
+	i := &inspection{pid: pid}
+	sources, err := sourcesFrom(from)
+	if err != nil {
+		return nil, err
+	}
+	found, err := sources.Find(pid)
 	switch {
 	case err == nil:
-		return &inspection{found: &found, notes: found.Notes}, nil
+		i.found, i.notes = &found, found.Notes
+		return i, nil
 	case errors.Is(err, ErrAmbiguous):
 		return nil, fmt.Errorf("%w; use one of those", err)
 	}
 	cause := strings.Join(strings.Fields(err.Error()), " ")
-	for _, known := range []error{ErrNoDriver, ErrNotListed} {
+	for _, known := range []error{ErrNoDriver, ErrNotListed, ErrNotDumped} {
 		if errors.Is(err, known) {
 			cause = known.Error()
 		}
 	}
-	return &inspection{notes: []driver.Remark{{Source: "amdkfd", Text: cause}}}, nil
+	i.notes = []driver.Remark{{Source: "amdkfd", Text: cause}}
+	return i, nil
 }
 
 type inspection struct {
+	pid   int    // as asked
 	found *Found // nil: unknown process
 	notes []driver.Remark
 }
 
-func (i *inspection) Found() bool            { return i.found != nil }
-func (i *inspection) Notes() []driver.Remark { return i.notes }
-func (i *inspection) Data() any              { return i.found }
+func (i *inspection) Found() bool { return i.found != nil }
+func (i *inspection) Data() any   { return i.found }
 
 func (i *inspection) HostPID() int {
-	if i.found == nil {
+	if i.found == nil || !i.found.Listed {
 		return 0
 	}
 	return i.found.PID
+}
+
+// Notes adds the queues whose ring is unknown and why.
+func (i *inspection) Notes() []driver.Remark {
+	if i.found == nil {
+		return i.notes
+	}
+	var reasons []string
+	ids := map[string][]string{}
+	for _, q := range i.found.Queues {
+		if q.Ring != 0 || q.ID < 0 {
+			continue
+		}
+		if ids[q.Unknown] == nil {
+			reasons = append(reasons, q.Unknown)
+		}
+		ids[q.Unknown] = append(ids[q.Unknown], strconv.Itoa(q.ID))
+	}
+	out := slices.Clone(i.notes)
+	for _, reason := range reasons {
+		out = append(out, driver.Remark{Source: "ring", Text: "unknown for queues " + strings.Join(ids[reason], ", ") + ": " + reason})
+	}
+	return out
 }
 
 // Join merges what the process's shim announced or its debugger sees.
@@ -70,19 +100,27 @@ func (i *inspection) Join(p driver.Process, queues []driver.HardwareQueue) {
 	i.notes = append(i.notes, i.found.Notes[before:]...)
 }
 
-// JoinLog merges a log, which may use any of the process's pids.
+// JoinLog merges a log, which may use any of the process's pids. For a process that the driver does
+// not list, the log is the only source.
 func (i *inspection) JoinLog(logged []driver.LoggedQueue) {
-	if i.found == nil {
+	pids := []int{i.pid}
+	if i.found != nil {
+		pids = append(pids, i.found.PIDs...)
+	}
+	all, remark := selectLogged(pids, logged)
+	if remark != "" {
+		i.notes = append(i.notes, driver.Remark{Source: "log", Text: remark})
+	}
+	if len(all) == 0 {
 		return
 	}
-	var all []LoggedQueue
-	for _, l := range logged {
-		if l.PID == 0 || slices.Contains(i.found.PIDs, l.PID) {
-			all = append(all, LoggedQueue{Ring: l.Ring, Software: l.Software, HSAID: l.ID, Priority: l.Priority, Kernels: l.Kernels})
-		}
+	before := 0
+	if i.found == nil {
+		i.found = foundInLog(i.pid, all)
+	} else {
+		before = len(i.found.Notes)
+		i.found.JoinLog(all)
 	}
-	before := len(i.found.Notes)
-	i.found.JoinLog(all)
 	i.notes = append(i.notes, i.found.Notes[before:]...)
 }
 
@@ -91,7 +129,12 @@ func (i *inspection) WriteTable(w io.Writer) {
 	if f == nil {
 		return
 	}
-	fmt.Fprintf(w, "process %d on the host", f.PID)
+	switch {
+	case f.Listed:
+		fmt.Fprintf(w, "process %d on the host", f.PID)
+	default:
+		fmt.Fprintf(w, "process %d", f.PID)
+	}
 	if n := len(f.PIDs); n > 1 {
 		fmt.Fprintf(w, ", %d in its container", f.PIDs[n-1])
 	}
@@ -102,18 +145,28 @@ func (i *inspection) WriteTable(w io.Writer) {
 	table := driver.NewTable(w)
 	fmt.Fprintln(table, "QUEUE\tTYPE\tGPU\tPCI\tTARGET\tRING\tBYTES\tREAD\tWRITE\tPRIO\tACTIVE\tLOADED\tKERNELS\tFROM")
 	for _, q := range f.Queues {
-		id, ring, kernels := "-", "-", "-"
+		id, ring, kernels, priority, gpu := unknown, unknown, "-", number(q.Priority, "-"), unknown
 		if q.ID >= 0 {
 			id = strconv.Itoa(q.ID)
 		}
 		if q.Ring != 0 {
 			ring = fmt.Sprintf("%#x", q.Ring)
 		}
-		if q.Log != nil {
-			kernels = strconv.FormatUint(q.Log.Kernels, 10)
+		if q.GPUID != 0 {
+			gpu = strconv.FormatUint(uint64(q.GPUID), 10)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, q.GPUID, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
-			number(q.Read, "-"), number(q.Write, "-"), number(q.Priority, "-"), yesNo(q.Active), yesNo(q.Loaded), kernels, strings.Join(q.Sources, "+"))
+		from := strings.Join(q.Sources, "+")
+		if q.Log != nil {
+			kernels = number(q.Log.Kernels, "-")
+			if q.Priority == nil && q.Log.Priority != "" {
+				priority = q.Log.Priority
+			}
+			if q.Log.Deleted {
+				from += " (deleted)"
+			}
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, q.Type, gpu, orDash(q.PCI), orDash(q.Target), ring, q.Bytes,
+			number(q.Read, "-"), number(q.Write, "-"), priority, yesNo(q.Active), yesNo(q.Loaded), kernels, from)
 	}
 	_ = table.Flush()
 	if len(f.Queues) == 0 {
@@ -121,26 +174,54 @@ func (i *inspection) WriteTable(w io.Writer) {
 	}
 }
 
-// WritePython prints Python lists for test frameworks.
+// unknown stands for a queue number or ring that no source proves.
+const unknown = "unknown"
+
+// WritePython prints Python lists for test frameworks. None stands for what no source proves.
 func (i *inspection) WritePython(w io.Writer) {
 	var queues []FoundQueue
 	if i.found != nil {
 		queues = i.found.Queues
 	}
-	var ids []string
+	var ids, rings []string
 	for _, q := range queues {
-		if q.ID >= 0 && q.Type == "compute" {
+		if q.Type != string(KindCompute) {
+			continue
+		}
+		if q.ID >= 0 {
 			ids = append(ids, strconv.Itoa(q.ID))
 		}
+		if q.Ring != 0 && (q.Log == nil || !q.Log.Deleted || !i.found.Listed) {
+			rings = append(rings, fmt.Sprintf("%#x", q.Ring))
+		}
 	}
-	fmt.Fprintf(w, "QUEUE_IDS = [%s]  # compute queues, as the driver numbers them\nQUEUES = [\n", strings.Join(ids, ", "))
+	fmt.Fprintf(w, "QUEUE_IDS = [%s]  # compute queues, as the driver numbers them\n", strings.Join(ids, ", "))
+	fmt.Fprintf(w, "RINGS = [%s]  # addresses of compute queues, HWq in the runtime's log\nQUEUES = [\n", strings.Join(rings, ", "))
 	for _, q := range queues {
-		id := "None"
+		id, gpu, ring, hsa, class, kernels, deleted := "None", "None", "None", "None", "None", "None", "False"
 		if q.ID >= 0 {
 			id = strconv.Itoa(q.ID)
 		}
-		fmt.Fprintf(w, "    {\"queue_id\": %s, \"type\": \"%s\", \"gpu_id\": %d, \"ring\": %#x, \"bytes\": %d, \"rptr\": %s, \"wptr\": %s, \"priority\": %s},\n",
-			id, q.Type, q.GPUID, q.Ring, q.Bytes, number(q.Read, "None"), number(q.Write, "None"), number(q.Priority, "None"))
+		if q.Ring != 0 {
+			ring = fmt.Sprintf("%#x", q.Ring)
+		}
+		if q.GPUID != 0 {
+			gpu = strconv.FormatUint(uint64(q.GPUID), 10)
+		}
+		if q.Log != nil {
+			kernels = number(q.Log.Kernels, "None")
+			if q.Log.Priority != "" {
+				class = strconv.Quote(q.Log.Priority)
+			}
+			if q.Log.HSAID >= 0 {
+				hsa = strconv.Itoa(int(q.Log.HSAID))
+			}
+			if q.Log.Deleted {
+				deleted = "True"
+			}
+		}
+		fmt.Fprintf(w, "    {\"queue_id\": %s, \"type\": \"%s\", \"gpu_id\": %s, \"ring\": %s, \"bytes\": %d, \"rptr\": %s, \"wptr\": %s, \"priority\": %s, \"log_priority\": %s, \"hsa_id\": %s, \"kernels\": %s, \"deleted\": %s},\n",
+			id, q.Type, gpu, ring, q.Bytes, number(q.Read, "None"), number(q.Write, "None"), number(q.Priority, "None"), class, hsa, kernels, deleted)
 	}
 	fmt.Fprintln(w, "]")
 }

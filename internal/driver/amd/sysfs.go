@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // SysfsRoot is the directory that the readers expect as their file system.
@@ -35,6 +36,8 @@ type ProcQueue struct {
 	Bytes uint64    `json:"bytes"`
 	Type  QueueType `json:"type"`
 	GPUID uint32    `json:"gpu_id"`
+
+	inode uint64 // of the directory; 0: unknown
 }
 
 // ProcGPU is a process's usage of one GPU; -1: unknown.
@@ -140,7 +143,13 @@ func (p *ProcFS) readQueues(root fs.FS, folder string) error {
 		if err != nil {
 			return err
 		}
-		p.Queues = append(p.Queues, ProcQueue{ID: int(id), Bytes: uint64(values[0]), Type: QueueType(values[1]), GPUID: uint32(values[2])})
+		q := ProcQueue{ID: int(id), Bytes: uint64(values[0]), Type: QueueType(values[1]), GPUID: uint32(values[2])}
+		if info, err := fs.Stat(root, path.Join(folder, e.Name())); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				q.inode = st.Ino
+			}
+		}
+		p.Queues = append(p.Queues, q)
 	}
 	return nil
 }

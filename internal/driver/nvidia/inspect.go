@@ -13,7 +13,9 @@ import (
 var _ driver.Inspector = kernelDriver{}
 
 // Inspect finds nothing on the host: only a daemon with the process's files sees its channels.
-func (kernelDriver) Inspect(string, int) (driver.Inspection, error) { return &inspection{}, nil }
+func (kernelDriver) Inspect(driver.InspectionSource, int) (driver.Inspection, error) {
+	return &inspection{}, nil
+}
 
 // inspection holds the channel groups and channels that a daemon reports.
 type inspection struct{ queues []driver.HardwareQueue }
