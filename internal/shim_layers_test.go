@@ -17,7 +17,7 @@ import (
 var shimLayers = [][]string{
 	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint"},
-	{"frame", "driver", "liveness", "session", "helper", "fork", "init"},
+	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_busy", "work_event", "work_limit", "work_queue", "work_table", "work_watch"},
 }
 

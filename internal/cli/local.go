@@ -25,17 +25,20 @@ import (
 	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/model"
+	"xsched/internal/virtual"
 )
 
 // A private scheduler is a daemon for one program and its children, in a directory of its own. The
 // program must not get an unexpected child, so `run` starts `private`, which starts the daemon and
-// exits; init adopts the daemon.
+// exits; init adopts the daemon. The shim starts `private` for a program that asks for the local
+// scheduler itself (shim/core/private.c).
 
 const (
 	envScheduler    = "XSCHED_SCHEDULER"
 	envSchedulerOld = "XSCHED_SCHED" // another spelling in use
 	envPolicy       = "XSCHED_POLICY"
 	envDir          = "XSCHED_DIR"
+	envBinary       = "XSCHED_BINARY" // this program, which the shim starts for a private scheduler
 
 	schedulerLocal = "LCL"
 	schedulerApp   = "APP"
@@ -112,6 +115,7 @@ func (a *app) privateCommand() *cobra.Command {
 			}
 			tell := newReadiness(ready)
 			o.Dir, o.Version, o.Private = folder, version, true
+			useDevice(&o)
 			if err := setSelfTest(&o, selfTestAuto); err != nil {
 				return err
 			}
@@ -127,6 +131,13 @@ func (a *app) privateCommand() *cobra.Command {
 	f.StringVar(&folder, "folder", "", "run the daemon in `DIR`")
 	f.IntVar(&ready, "ready-fd", -1, "file descriptor to report readiness on")
 	return c
+}
+
+// useDevice makes a private daemon use the virtual GPU that its program uses, if any.
+func useDevice(o *daemon.Options) {
+	if p, socket, ok := virtual.Selected(os.Getenv); ok && !o.Virtual {
+		o.Virtual, o.Platform, o.VGPUSocket = true, p.Name, socket
+	}
 }
 
 // launchPrivate starts the daemon and prints its directory when it is ready.

@@ -117,6 +117,9 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			if preload.folder != "" {
 				env.prepend("LD_LIBRARY_PATH", preload.folder)
 			}
+			if exe, err := os.Executable(); err == nil {
+				env.set(envBinary, exe)
+			}
 			for name, value := range given {
 				env.set(name, value)
 			}

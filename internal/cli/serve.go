@@ -138,7 +138,9 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		if err != nil {
 			return err
 		}
-		o.VGPUSocket = p.Socket(o.Dir)
+		if o.VGPUSocket == "" {
+			o.VGPUSocket = p.Socket(o.Dir)
+		}
 		device, err := startDevice(ctx, o.VGPUSocket, p, devices)
 		if err != nil {
 			return err

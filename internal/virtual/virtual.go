@@ -103,6 +103,17 @@ func (p Platform) Env(dir string) map[string]string {
 	return env
 }
 
+// Selected returns the platform and the socket of the device that an environment selects; ok is
+// false without one.
+func Selected(getenv func(string) string) (p Platform, socket string, ok bool) {
+	for _, p := range All() {
+		if socket := getenv(p.socketEnv); socket != "" {
+			return p, socket, true
+		}
+	}
+	return Platform{}, "", false
+}
+
 func serveNVIDIA(ctx context.Context, o Options) error {
 	return vnvidia.Serve(ctx, vnvidia.Options{Socket: o.Socket, Devices: o.Devices, Logger: o.Logger, Ready: o.Ready})
 }

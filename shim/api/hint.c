@@ -14,6 +14,7 @@
 #include "core/init.h"
 #include "core/log.h"
 #include "core/options.h"
+#include "core/private.h"
 #include "core/queue.h"
 
 // The public header, the wire contract and the table of hints say the same.
@@ -123,17 +124,18 @@ XSI_EXPORT XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType polic
     return kXSchedErrorInvalidValue;
   xsi_init();
   if (xsi_options.disabled) return kXSchedSuccess;
-  // A private daemon is there from the program's start or not at all.
-  bool local = xsi_options.scheduler == XSW_SCHEDULER_LOCAL;
-  if (scheduler != kSchedulerAppManaged && (scheduler == kSchedulerLocal) != local)
+  // `xsched run --local` names the private daemon where the global one would be.
+  bool given = xsi_private_given();
+  if (scheduler == kSchedulerGlobal && given) return kXSchedErrorNotSupported;
+  if (scheduler == kSchedulerLocal && !given && xsi_private_find() < 0)
     return kXSchedErrorNotSupported;
+  xsi_set_scheduler((uint32_t)scheduler);
   if (scheduler == kSchedulerLocal && name != NULL) {
     struct xsw_hint nothing = {.said = 0};
     xsi_hint_process(&nothing, name);
   } else if (name != NULL) {
     xsi_log(XSI_INFO, "policy %s is not for a program to choose here", name);
   }
-  xsi_set_scheduler((uint32_t)scheduler);
   return kXSchedSuccess;
 }
 
@@ -165,7 +167,7 @@ XSI_EXPORT XResult xs_hint_set(XQueueHandle xq, const xs_hint *said) {
   if (!to_wire(said, &hint)) return kXSchedErrorInvalidValue;
   bool policy = (said->said & XSW_HINT_POLICY) != 0;
   xsi_init();
-  if (policy && (xq != 0 || xsi_options.scheduler != XSW_SCHEDULER_LOCAL) && !xsi_options.disabled)
+  if (policy && (xq != 0 || xsi_scheduler() != XSW_SCHEDULER_LOCAL) && !xsi_options.disabled)
     return kXSchedErrorNotSupported; // the policy is the daemon's, and this one is not ours alone
   if (policy && !xsi_options.disabled) xsi_hint_process(&hint, said->policy);
   return policy ? kXSchedSuccess : xsi_api_hint(xq, &hint);

@@ -20,6 +20,7 @@
 #include "hint.h"
 #include "liveness.h"
 #include "page.h"
+#include "private.h"
 #include "queue.h"
 #include "request.h"
 #include "session.h"
@@ -110,6 +111,7 @@ static void in_child(void) {
   int saved = errno;
   unlock_all();
   xsi_session_reset(); // not joined: nothing below rings or publishes
+  xsi_private_reset();
   xsi_liveness_reset();
   xsi_page_leave_in_child(); // the mapping is the parent's session
   xsi_doorbell_reset();

@@ -23,6 +23,7 @@
 #include "hint.h"
 #include "log.h"
 #include "page.h"
+#include "private.h"
 #include "session.h"
 #include "wake.h"
 
@@ -55,8 +56,10 @@ static uint64_t step_session(uint64_t now, short revents) {
   uint64_t next;
   struct xsi_recovery recovery;
   xsi_session_lock();
+  uint64_t private_ns = xsi_private_step(now);
   bool recover = xsi_session_step(now, revents, &next, &recovery);
   xsi_session_unlock();
+  if (private_ns < next) next = private_ns;
   if (recover) {
     bool done = recover_drivers(recovery.all ? NULL : &recovery.lease);
     xsi_session_lock();

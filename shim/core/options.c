@@ -226,7 +226,6 @@ static bool socket_at(unsigned index, char *path) {
     }
     return named_directory[0] != 0 && index < 2 && in_directory(path, named_directory, "", clients);
   }
-  if (xsi_options.scheduler == XSW_SCHEDULER_LOCAL) return false; // a private one has a name
   char directory[64];
   switch (index / 2) {
   case 0:
@@ -239,11 +238,14 @@ static bool socket_at(unsigned index, char *path) {
   }
 }
 
-int xsi_socket_candidate(unsigned index, struct sockaddr_un *address) {
+int xsi_socket_candidate(unsigned index, const char *directory, struct sockaddr_un *address) {
   memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
   if (index > 5) return -ENOENT; // three folders, two places in each
+  bool there = directory == NULL
+                   ? socket_at(index, address->sun_path)
+                   : index == 0 && in_directory(address->sun_path, directory, "", false);
   // An empty path is a place that is none here: the caller tries the next one.
-  if (!socket_at(index, address->sun_path)) address->sun_path[0] = 0;
+  if (!there) address->sun_path[0] = 0;
   return 0;
 }

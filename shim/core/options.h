@@ -27,7 +27,7 @@ bool xsi_option_text(const char *name, char *value, size_t bytes);
 /* True if the environment names a daemon's socket or directory. */
 bool xsi_place_named(void);
 /* Where a daemon may listen, in order of preference: 0, or -ENOENT after the last one. An empty path
- * means that this place does not exist here. */
-int xsi_socket_candidate(unsigned index, struct sockaddr_un *address);
+ * means that this place does not exist here. A directory that is not NULL is the only place. */
+int xsi_socket_candidate(unsigned index, const char *directory, struct sockaddr_un *address);
 
 #endif /* XSCHED_CORE_OPTIONS_H */

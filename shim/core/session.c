@@ -25,6 +25,7 @@
 #include "log.h"
 #include "options.h"
 #include "page.h"
+#include "private.h"
 #include "queue.h"
 #include "request.h"
 
@@ -47,6 +48,7 @@ static struct {
   int fd; // kept over failed attempts to connect: no new low number each time
   uint64_t retry_ns, retry_ms, greeting_ns, tick_ns;
   bool previous; // greet in the previous version, once
+  bool private;  // with a private scheduler that the library started
   bool blocked;  // the socket is full
   // Recoveries planned since the last session ended, and the next; UINT64_MAX: no more.
   unsigned repeats;
@@ -134,7 +136,9 @@ static int try_connect(void) {
   }
   struct sockaddr_un address;
   int result = -ENOENT;
-  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++) {
+  session.private = xsi_private_wanted();
+  const char *directory = session.private ? xsi_private_directory() : NULL;
+  for (unsigned i = 0; xsi_socket_candidate(i, directory, &address) == 0; i++) {
     if (address.sun_path[0] == 0) continue;
     if (connect(session.fd, (struct sockaddr *)&address, sizeof address) == 0) {
       xsi_log(XSI_DEBUG, "connected to %s", address.sun_path);
@@ -335,7 +339,11 @@ static bool step(uint64_t now, short revents, uint64_t *next_ns, struct xsi_reco
     *next_ns = UINT64_MAX;
     return false;
   }
-  if (session.state == AWAY && now >= session.retry_ns) start(now);
+  if ((session.state == GREETING || session.state == JOINED) &&
+      session.private != xsi_private_wanted() && end(now, 0, "the program chose a scheduler", 0))
+    return true;
+  bool awaited = xsi_private_wanted() && xsi_private_directory() == NULL;
+  if (session.state == AWAY && now >= session.retry_ns && !awaited) start(now);
   if ((revents & (POLLIN | POLLHUP | POLLERR)) != 0 && receive(now)) return true;
   if ((revents & POLLNVAL) != 0) {
     session.fd = -1; // the application closed it
@@ -345,6 +353,7 @@ static bool step(uint64_t now, short revents, uint64_t *next_ns, struct xsi_reco
     end(now, xsi_session_retry.last_ms, "no answer", -ETIMEDOUT);
   if (session.state == JOINED) return step_joined(now, next_ns, recovery);
   *next_ns = session.state == GREETING ? session.greeting_ns : session.retry_ns;
+  if (session.state == AWAY && awaited) *next_ns = UINT64_MAX; // xsi_private_step comes again
   return false;
 }
 

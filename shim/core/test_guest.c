@@ -73,7 +73,7 @@ static void bad_values(void) {
   CHECK(xsi_options.hint.said == XSW_HINT_LIMITS && xsi_options.hint.level == XSW_LEVEL_AUTO);
   CHECK(xsi_options.hint.in_flight == 0 && xsi_options.hint.batch == 17);
   struct sockaddr_un address;
-  CHECK(xsi_socket_candidate(0, &address) == 0 && address.sun_path[0] == 0);
+  CHECK(xsi_socket_candidate(0, NULL, &address) == 0 && address.sun_path[0] == 0);
 }
 
 static void exits_at_once(void) {

@@ -164,16 +164,16 @@ static void schedulers(void) {
     read_with(cases[i].name, cases[i].value);
     CHECK(xsi_options.scheduler == cases[i].scheduler);
   }
-  // A private scheduler that was not named is nowhere: never somebody else's.
+  // A private scheduler that was not named is in the given directory alone.
   struct sockaddr_un address;
   read_with("XSCHED_SCHEDULER", "LCL");
-  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++)
-    CHECK(address.sun_path[0] == 0);
+  for (unsigned i = 0; xsi_socket_candidate(i, "/own", &address) == 0; i++)
+    CHECK(strcmp(address.sun_path, i == 0 ? "/own/xsched.sock" : "") == 0);
   start_over();
   setenv("XSCHED_SCHEDULER", "LCL", 1);
   setenv("XSCHED_SOCKET", "/nowhere/xsched.sock", 1);
   xsi_options_init();
-  CHECK(xsi_place_named() && xsi_socket_candidate(0, &address) == 0);
+  CHECK(xsi_place_named() && xsi_socket_candidate(0, NULL, &address) == 0);
   CHECK(strcmp(address.sun_path, "/nowhere/xsched.sock") == 0);
 }
 
@@ -181,19 +181,19 @@ static void schedulers(void) {
 static void folders(void) {
   struct sockaddr_un address;
   read_with("XSCHED_DIR", "/nowhere");
-  CHECK(xsi_socket_candidate(0, &address) == 0);
+  CHECK(xsi_socket_candidate(0, NULL, &address) == 0);
   CHECK(strcmp(address.sun_path, "/nowhere/xsched.sock") == 0);
-  CHECK(xsi_socket_candidate(1, &address) == 0);
+  CHECK(xsi_socket_candidate(1, NULL, &address) == 0);
   CHECK(strcmp(address.sun_path, "/nowhere/client/xsched.sock") == 0);
-  for (unsigned i = 2; xsi_socket_candidate(i, &address) == 0; i++)
+  for (unsigned i = 2; xsi_socket_candidate(i, NULL, &address) == 0; i++)
     CHECK(address.sun_path[0] == 0);
   read_with("XSCHED_SOCKET", "/nowhere/socket");
-  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++)
+  for (unsigned i = 0; xsi_socket_candidate(i, NULL, &address) == 0; i++)
     CHECK(i == 0 ? strcmp(address.sun_path, "/nowhere/socket") == 0 : address.sun_path[0] == 0);
   start_over();
   xsi_options_init();
   unsigned found = 0;
-  for (unsigned i = 0; xsi_socket_candidate(i, &address) == 0; i++) {
+  for (unsigned i = 0; xsi_socket_candidate(i, NULL, &address) == 0; i++) {
     found |= strcmp(address.sun_path, "/run/xsched/xsched.sock") == 0 ? 1u : 0;
     found |= strcmp(address.sun_path, "/run/xsched/client/xsched.sock") == 0 && found == 1 ? 2u : 0;
   }

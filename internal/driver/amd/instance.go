@@ -46,10 +46,10 @@ func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 	}
 	i := &instance{metrics: o.Metrics, virtual: o.Virtual}
 	if o.Virtual {
-		root = filepath.Join(o.Dir, VirtualRoot)
 		if i.socket = o.Socket; i.socket == "" {
 			i.socket = filepath.Join(o.Dir, VirtualSocket)
 		}
+		root = filepath.Join(filepath.Dir(i.socket), VirtualRoot)
 	} else if _, err := os.Stat(filepath.Join(root, SysfsRoot)); err != nil {
 		return nil, ErrNoDriver
 	}
