@@ -337,8 +337,8 @@ chaos-planted: build bin/chaos ## check that the campaign finds each planted bug
 	done
 
 .PHONY: test-python
-test-python: build ## test the Python package and the analysis code of test/gpu
-	@$(RUN_TESTS) python python/tests:python test/gpu
+test-python: build ## test the Python package, test/gpu and examples/serving
+	@$(RUN_TESTS) python python/tests:python test/gpu examples/serving
 
 .PHONY: examples
 examples: build ## run every example on the virtual GPU

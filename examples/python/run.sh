@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/../common/run.sh"
 daemon
-export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$root/python:$root/examples/common PYTHONDONTWRITEBYTECODE=1
 "$XSCHED" run --virtual -- "$BUILD/virtual/tenant" --name load --kernel-us 1000 < <(echo loop; sleep 1.8; echo quit) >/dev/null &
 load=$!
 sleep 0.3
