@@ -21,6 +21,7 @@ import guides
 import inference
 import pairs
 import report
+import serving
 import situations
 import stops
 import tables
@@ -48,6 +49,7 @@ SUITES = {
     "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
     "tenants": (pairs.tenants, 165),
+    "serving": (serving.serving, 140),
 }
 ORDER = list(SUITES) + list(pairs.MODELS) + list(inference.SUITES)
 
