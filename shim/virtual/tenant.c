@@ -5,6 +5,7 @@
  * --api hip it is a HIP program, for the virtual GPU only.
  *
  *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
+ *          [--grid BLOCKS]                   of a kernel (default: fills the device)
  *          [--feed N]                        N kernels per request, each after 10x CPU time
  *          [--copy BYTES]                    loop: copies instead of kernels, until `compute`
  *          [--urgent FD | --background FD]   with another one: see tenant_app.h
@@ -203,7 +204,7 @@ static void set_up(void) {
   CHECK(cu.cuDeviceGetName(model, sizeof model, device));
   CHECK(cu.cuDeviceGetAttribute(&processors, t.hip ? 63 : 16, device));
   t.is_virtual = strcmp(model, "XSched virtual GPU") == 0;
-  t.grid = (unsigned)processors * BLOCKS_PER_SM;
+  if (t.grid == 0) t.grid = (unsigned)processors * BLOCKS_PER_SM;
   if (t.hip && !t.is_virtual) fail("--api hip is for the virtual GPU", 801);
   CHECK(use_device(device));
   CHECK(cu.cuStreamCreate(&t.stream, 0));
@@ -383,6 +384,8 @@ static void read_options(int argc, char **argv) {
       t.kernel_us = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--depth") == 0)
       t.depth = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--grid") == 0)
+      t.grid = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--device") == 0)
       t.device = atoi(value);
     else if (value && strcmp(argv[i], "--feed") == 0)
@@ -405,8 +408,8 @@ static void read_options(int argc, char **argv) {
       t.peer = atoi(value);
     else {
       fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
-                      "[--api cuda|hip] [--feed N] [--copy BYTES] [--wait sync|copy|poll] "
-                      "[--urgent FD | --background FD]\n");
+                      "[--api cuda|hip] [--grid BLOCKS] [--feed N] [--copy BYTES] "
+                      "[--wait sync|copy|poll] [--urgent FD | --background FD]\n");
       _exit(64);
     }
   }

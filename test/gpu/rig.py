@@ -367,8 +367,9 @@ class Rig:
         return Worker(self, name, argv, env=full, limit_s=limit_s, cores=self.cores.get(role or name),
                       tenant=tenant, shim=priority is not None)
 
-    def spin(self, name, kernel_us, priority=None, depth=1, **kw):
+    def spin(self, name, kernel_us, priority=None, depth=1, grid=0, **kw):
         argv = [self.tenant, "--name", name, "--kernel-us", str(kernel_us), "--depth", str(depth)]
+        argv += ["--grid", str(grid)] if grid else []
         return self.worker(name, argv, priority, tenant=True, **kw)
 
     def torch(self, name, models, priority=None, check=4, depth=2, limit_s=700, backend="torch", **kw):

@@ -178,6 +178,25 @@ def kept(low_samples, alone_rates, ws):
     return total
 
 
+def ranks(values):
+    """The rank of each value, from 1; equal values share their mean rank."""
+    first, count = {}, {}
+    for at, v in enumerate(sorted(values), 1):
+        first.setdefault(v, at)
+        count[v] = count.get(v, 0) + 1
+    return [first[v] + (count[v] - 1) / 2 for v in values]
+
+
+def spearman(xs, ys):
+    """Rank correlation. None if one side does not vary."""
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        return None
+    a, b = ranks(xs), ranks(ys)
+    mean = (len(a) + 1) / 2
+    both, of_a, of_b = (sum((x - mean) * (y - mean) for x, y in zip(*pair)) for pair in ((a, b), (a, a), (b, b)))
+    return round(both / math.sqrt(of_a * of_b), 4)
+
+
 def noise(samples, blocks, mode, head_ns, tail_ns):
     """Spread of P50 and P99 over the single blocks of a mode."""
     per_block = []

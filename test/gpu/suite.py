@@ -17,6 +17,7 @@ import checkpoint
 import checks
 import copies
 import faults
+import grids
 import guides
 import inference
 import pairs
@@ -49,6 +50,7 @@ SUITES = {
     "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
     "tenants": (pairs.tenants, 165),
+    "grids": (grids.grids, 170),
     "serving": (serving.serving, 140),
 }
 ORDER = list(SUITES) + list(pairs.MODELS) + list(inference.SUITES)
