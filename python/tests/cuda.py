@@ -24,12 +24,17 @@ class Cuda:
         if code != 0:
             raise RuntimeError(f"{name}: {code}")
 
-    def launch(self, microseconds: int) -> None:
+    def stream(self) -> int:
+        stream = ctypes.c_void_p()
+        self.check("cuStreamCreate", ctypes.byref(stream), 0)
+        return stream.value
+
+    def launch(self, microseconds: int, stream: int = 0) -> None:
         time_us, seed = ctypes.c_uint32(microseconds), ctypes.c_uint32(1)
         values = (ctypes.c_void_p * 3)(
             *[ctypes.addressof(v) for v in (self.memory, time_us, seed)]
         )
-        self.check("cuLaunchKernel", self.kernel, 1, 1, 1, 1, 1, 1, 0, None, values, None)
+        self.check("cuLaunchKernel", self.kernel, 1, 1, 1, 1, 1, 1, 0, ctypes.c_void_p(stream), values, None)
 
     def wait(self) -> None:
         self.check("cuCtxSynchronize")

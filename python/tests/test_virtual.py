@@ -9,24 +9,26 @@ import sys
 import tempfile
 import time
 import unittest
+from typing import Callable
 
 import xsched
 
 from . import cuda
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+PACKAGE = os.path.join(ROOT, "python")
 XSCHED = os.environ.get("XSCHED_BIN", os.path.join(ROOT, "bin", "xsched"))
 
 
 # ---- the program under the scheduler -----------------------------------------------
 
 
-def program(command: str) -> None:
+def program(command: Callable[[cuda.Cuda], None]) -> None:
     gpu = cuda.Cuda()
     gpu.launch(200)
     gpu.wait()
     assert cuda.eventually(xsched.available), "no daemon"
-    {"hints": hints, "requests": requests, "modes": modes, "local": local}[command](gpu)
+    command(gpu)
     print("done", flush=True)
 
 
@@ -82,12 +84,12 @@ def local(gpu: cuda.Cuda) -> None:
 
 
 class Child:
-    def __init__(self, env: dict, *arguments: str) -> None:
+    def __init__(self, env: dict, *arguments: str, module: str = "tests.test_virtual") -> None:
         self.process = subprocess.Popen(
             [XSCHED, "run", "--virtual", *arguments[:-1], "--", sys.executable, "-m"]
-            + ["tests.test_virtual", arguments[-1]],
+            + [module, arguments[-1]],
             env=env,
-            cwd=os.path.join(ROOT, "python"),
+            cwd=PACKAGE,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -114,22 +116,34 @@ class Child:
         test.assertEqual(self.process.wait(10), 0)
 
 
-class Virtual(unittest.TestCase):
+def built(folder: str, name: str, test: unittest.TestCase) -> str:
+    """Returns a folder of build products, or skips the test."""
+    if not os.path.exists(os.path.join(ROOT, folder, name)):
+        if os.environ.get("XSCHED_CI") == "1":
+            test.fail(f"{folder}/{name} is not built")
+        test.skipTest(f"{folder}/{name} is not built; run `make build`")
+    return os.path.join(ROOT, folder)
+
+
+def clean_environment() -> dict:
+    return {
+        k: v for k, v in os.environ.items() if not k.startswith("XSCHED_") or k == "XSCHED_CACHE"
+    }
+
+
+class World(unittest.TestCase):
+    """A daemon with a virtual GPU."""
+
+    serve_arguments: list = []
+
     def setUp(self) -> None:
         if not os.path.exists(XSCHED):
-            if os.environ.get("XSCHED_CI") == "1":
-                self.fail("bin/xsched is not built")
-            self.skipTest("bin/xsched is not built; run `make build`")
+            built("bin", "xsched", self)
         self.dir = tempfile.mkdtemp(prefix="xs", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir, True)
-        clean = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith("XSCHED_") or k == "XSCHED_CACHE"
-        }
-        self.env = {**clean, "XSCHED_DIR": self.dir}
+        self.env = {**clean_environment(), "XSCHED_DIR": self.dir}
         self.serve = subprocess.Popen(
-            [XSCHED, "serve", "--virtual", "--log-level", "warn"], env=self.env
+            [XSCHED, "serve", "--virtual", "--log-level", "warn", *self.serve_arguments], env=self.env
         )
         self.addCleanup(self.stop)
         self.assertTrue(cuda.eventually(lambda: self.xsched("version") is not None, 15))
@@ -157,6 +171,8 @@ class Virtual(unittest.TestCase):
                 return process
         return {}
 
+
+class Virtual(World):
     def test_hints(self) -> None:
         with Child(self.env, "hints") as child:
             first = child.read()
@@ -212,6 +228,6 @@ class Virtual(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) == 2 and sys.argv[1] in ("hints", "requests", "modes", "local"):
-        program(sys.argv[1])
+        program(globals()[sys.argv[1]])
     else:
         unittest.main()

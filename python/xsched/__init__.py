@@ -3,6 +3,9 @@
 
 Start the program with ``xsched run -- python program.py``. Without the library, every call checks
 its arguments and does nothing.
+
+``XSched`` and the names with ``X`` are upstream XSched's interface, with ``xsched.cuda`` and
+``xsched.hip``.
 """
 
 from __future__ import annotations
@@ -17,25 +20,105 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Type, Typ
 
 from . import enums_gen as _numbers
 from ._library import CQueue, library
-from .enums_gen import Level, Policy, QueueKind, Result, Scheduler
+from ._upstream import (
+    NO_DEADLINE,
+    NO_LAXITY,
+    TIMESLICE_UNLIMITED,
+    Deadline,
+    HwCommandHandle,
+    HwQueueHandle,
+    Laxity,
+    Priority,
+    Timeslice,
+    Utilization,
+    XDevice,
+    XDeviceId,
+    XQueueHandle,
+    XSched,
+)
+from .enums_gen import (
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    PRIORITY_NO_EXECUTE,
+    TIMESLICE_DEFAULT,
+    TIMESLICE_MAX,
+    TIMESLICE_MIN,
+    UTILIZATION_DEFAULT,
+    UTILIZATION_MAX,
+    UTILIZATION_MIN,
+    Level,
+    Policy,
+    QueueKind,
+    Result,
+    Scheduler,
+)
 from .hints_gen import FIELDS, CHint, HintField, Hints
+from .upstream_gen import (
+    XDeviceType,
+    XPlatform,
+    XPolicyType,
+    XPreemptLevel,
+    XQueueCreateFlag,
+    XQueueFeature,
+    XQueueResumeFlag,
+    XQueueState,
+    XQueueSuspendFlag,
+    XResult,
+    XSchedulerType,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
+    "Deadline",
     "HardwareError",
+    "HwCommandHandle",
+    "HwQueueHandle",
+    "Laxity",
     "Level",
+    "NO_DEADLINE",
+    "NO_LAXITY",
     "NotAllowedError",
     "NotFoundError",
     "NotSupportedError",
+    "PRIORITY_DEFAULT",
+    "PRIORITY_MAX",
+    "PRIORITY_MIN",
+    "PRIORITY_NO_EXECUTE",
     "Policy",
+    "Priority",
     "Queue",
     "QueueKind",
     "Result",
     "Scheduler",
+    "TIMESLICE_DEFAULT",
+    "TIMESLICE_MAX",
+    "TIMESLICE_MIN",
+    "TIMESLICE_UNLIMITED",
+    "Timeslice",
+    "UTILIZATION_DEFAULT",
+    "UTILIZATION_MAX",
+    "UTILIZATION_MIN",
+    "Utilization",
+    "XDevice",
+    "XDeviceId",
+    "XDeviceType",
+    "XPlatform",
+    "XPolicyType",
+    "XPreemptLevel",
+    "XQueueCreateFlag",
+    "XQueueFeature",
+    "XQueueHandle",
+    "XQueueResumeFlag",
+    "XQueueState",
+    "XQueueSuspendFlag",
+    "XResult",
+    "XSched",
     "XSchedError",
     "XSchedValueError",
+    "XSchedulerType",
     "available",
     "hint",
     "queues",

@@ -33,6 +33,7 @@ class Library:
     """The functions of the library, with their types."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
+        self.handle = handle
         self.api_version = handle.xs_api_version
         self.api_version.restype = ctypes.c_uint32
         self.api_version.argtypes = []
@@ -92,4 +93,28 @@ def library() -> Optional[Library]:
             if not _searched:
                 _found = _open()
                 _searched = True
+    return _found
+
+
+# Where upstream's programs expect its library, unless it is preloaded.
+_LINKED = ("libxsched.so", "libpreempt.so")
+_looked = False
+
+
+def linked() -> Optional[Library]:
+    """Returns the library of this process and loads it if the system has it, or None.
+
+    A library that is loaded here schedules only queues that the program creates.
+    """
+    global _found, _looked
+    if library() is None and not _looked:
+        with _lock:
+            for name in _LINKED:
+                if _found is not None or _looked:
+                    break
+                try:
+                    _found = Library(ctypes.CDLL(name))
+                except (OSError, AttributeError, ImportError):
+                    continue  # not there, upstream's own, or an older one
+            _looked = True
     return _found

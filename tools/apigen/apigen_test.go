@@ -17,17 +17,28 @@ func TestGeneratedIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile("../../python/xsched/enums_gen.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("python/xsched/enums_gen.py is stale; run `go run ./tools/apigen`")
-	}
-	for _, line := range []string{"    ERROR_NOT_SUPPORTED = 5\n", "    CPU_HIGHEST_PRIORITY_FIRST = 3\n", "PRIORITY_MIN = -255\n"} {
-		if !strings.Contains(want, line) {
-			t.Errorf("no line %q", line)
+	for name, code := range want {
+		got, err := os.ReadFile("../../python/xsched/" + name)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if string(got) != code {
+			t.Errorf("python/xsched/%s is stale; run `go run ./tools/apigen`", name)
+		}
+	}
+	for line, name := range map[string]string{
+		"    ERROR_NOT_SUPPORTED = 5\n":            "enums_gen.py",
+		"    CPU_HIGHEST_PRIORITY_FIRST = 3\n":     "enums_gen.py",
+		"PRIORITY_MIN = -255\n":                    "enums_gen.py",
+		"    kPolicyCPUHighestPriorityFirst = 3\n": "upstream_gen.py",
+		"    kQueueFeatureMaskAll = -1\n":          "upstream_gen.py",
+	} {
+		if !strings.Contains(want[name], line) {
+			t.Errorf("%s has no line %q", name, line)
+		}
+	}
+	if strings.Contains(want["upstream_gen.py"], "class XSQueueKind") {
+		t.Error("an extension is among upstream's enums")
 	}
 }
 
