@@ -85,6 +85,7 @@ Kernels take their stated device time, not CPU time, and compute a checksum.
 	f.StringVar(&o.Socket, "socket", "", "listen on `PATH` (default in --dir)")
 	f.IntVar(&o.Devices, "devices", 0, "number of GPUs (default 2)")
 	f.StringVar(&platform, "platform", virtual.Default().Name, "emulated driver: "+platformNames())
+	f.StringVar(&o.Driver, "driver", "", "variant of the emulated driver, `WORDS` separated by commas; an unknown word lists them")
 	f.StringVar(&o.Root, "root", "", "put the driver's sysfs tree into `DIR` (default beside the socket)")
 	f.DurationVar(&idle, "exit-when-idle", 0, "exit after this time without a program or daemon (0: never)")
 	f.IntVar(&ready, "ready-fd", -1, "file descriptor to report readiness on")

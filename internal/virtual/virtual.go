@@ -6,6 +6,7 @@ package virtual
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 
@@ -21,6 +22,8 @@ const MaxDevices = vnvidia.MaxDevices
 type Options struct {
 	Socket  string
 	Devices int // 0: the default
+	// Driver selects a variant of the emulated driver, in the platform's own terms; empty: the default.
+	Driver string
 	// Root is the folder for the driver's sysfs files; empty: next to the socket.
 	Root   string
 	Logger *slog.Logger
@@ -115,11 +118,17 @@ func Selected(getenv func(string) string) (p Platform, socket string, ok bool) {
 }
 
 func serveNVIDIA(ctx context.Context, o Options) error {
+	if o.Driver != "" {
+		return fmt.Errorf("emulate driver %q: this platform has one driver; omit --driver", o.Driver)
+	}
 	return vnvidia.Serve(ctx, vnvidia.Options{Socket: o.Socket, Devices: o.Devices, Logger: o.Logger, Ready: o.Ready})
 }
 
 func serveAMD(ctx context.Context, o Options) error {
-	config := vamd.DefaultConfig()
+	config, err := vamd.ParseConfig(o.Driver)
+	if err != nil {
+		return err
+	}
 	if o.Devices > 0 {
 		config.GPUs = o.Devices
 	}

@@ -28,7 +28,8 @@ enum {
 
 struct hip_gpu {
   uint32_t id, location, domain, render_minor, gfx;
-  int units, render; /* render: the open file, or -1 */
+  uint32_t dies, save_bytes, stack_bytes; /* of one die's save area, and its control stack */
+  int units, render;                      /* render: the open file, or -1 */
   unsigned char *memory;
 };
 const struct hip_gpu *hip_gpu_at(int ordinal);

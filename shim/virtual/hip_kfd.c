@@ -24,6 +24,9 @@
 #define RING_BYTES (1u << 20)
 #define RING_PACKETS (RING_BYTES / 64)
 #define INTERNAL_BYTES 4096u
+#define PAGE_BYTES 4096u
+#define WAVES_PER_UNIT 40u
+#define DEBUG_BYTES_PER_WAVE 32u
 /* Channels below FIRST_HIGH have normal priority; the first belongs to the null stream. */
 #define FIRST_HIGH 4u
 #define FIRST_LOW 6u
@@ -41,12 +44,17 @@
 
 const char vg_visible_variable[] = "HIP_VISIBLE_DEVICES";
 
+struct buffer {
+  void *at;
+  size_t bytes;
+  uint64_t handle;
+};
+
 struct queue {
   bool made;
-  uint32_t id, ring_bytes;
-  void *ring;
-  uint64_t ring_handle;
-  uint64_t done; /* last known value */
+  uint32_t id;
+  struct buffer ring, pointers, save; /* save: for preempted waves, one area per die */
+  uint64_t done;                      /* last known value */
 };
 
 static int kfd = -1;
@@ -99,13 +107,16 @@ static void read_topology(void) {
     uint32_t id = (uint32_t)strtoul(text, NULL, 10);
     if (id == 0 || !read_text(node, "properties", text, sizeof text)) continue; /* a CPU */
     struct hip_gpu *gpu = &gpus[gpu_count++];
-    uint64_t per_cu = property(text, "simd_per_cu");
+    uint64_t per_cu = property(text, "simd_per_cu"), dies = property(text, "num_xcc");
     *gpu = (struct hip_gpu){.id = id,
                             .location = (uint32_t)property(text, "location_id"),
                             .domain = (uint32_t)property(text, "domain"),
                             .render_minor = (uint32_t)property(text, "drm_render_minor"),
                             .gfx = (uint32_t)property(text, "gfx_target_version"),
                             .units = (int)(property(text, "simd_count") / (per_cu ? per_cu : 1)),
+                            .dies = dies ? (uint32_t)dies : 1,
+                            .save_bytes = (uint32_t)property(text, "cwsr_size"),
+                            .stack_bytes = (uint32_t)property(text, "ctl_stack_size"),
                             .render = -1};
   }
 }
@@ -163,42 +174,62 @@ static int acquire_memory(struct hip_gpu *gpu) {
   return 0;
 }
 
-static void release_ring(struct queue *queue, uint32_t gpu) {
+static void release(struct buffer *buffer, uint32_t gpu) {
   unsigned char arg[24] = {0};
-  if (queue->ring_handle) {
-    put64(arg, 0, queue->ring_handle), put64(arg, 8, (uintptr_t)&gpu), put32(arg, 16, 1);
+  if (buffer->handle) {
+    put64(arg, 0, buffer->handle), put64(arg, 8, (uintptr_t)&gpu), put32(arg, 16, 1);
     (void)call(KFD_UNMAP_MEMORY, arg);
-    put64(arg, 0, queue->ring_handle);
+    put64(arg, 0, buffer->handle);
     (void)call(KFD_FREE_MEMORY, arg);
   }
-  if (queue->ring) munmap(queue->ring, queue->ring_bytes);
+  if (buffer->at) munmap(buffer->at, buffer->bytes);
+}
+
+static void release_queue(struct queue *queue, uint32_t gpu) {
+  release(&queue->ring, gpu);
+  release(&queue->pointers, gpu);
+  release(&queue->save, gpu);
   *queue = (struct queue){.made = false};
 }
 
-static int make_ring(struct queue *queue, uint32_t gpu, uint32_t bytes) {
-  void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (ring == MAP_FAILED) return -ENOMEM;
-  queue->ring = ring;
-  queue->ring_bytes = bytes;
+/* Memory of the program, mapped to the GPU. */
+static int allocate(struct buffer *buffer, uint32_t gpu, size_t bytes) {
+  void *memory =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return -ENOMEM;
+  *buffer = (struct buffer){memory, bytes, 0};
   unsigned char alloc[40] = {0}, map[24] = {0};
-  put64(alloc, 0, (uintptr_t)ring), put64(alloc, 8, bytes), put32(alloc, 32, gpu);
-  put32(alloc, 36, 4); /* memory of the program */
+  put64(alloc, 0, (uintptr_t)memory), put64(alloc, 8, bytes), put32(alloc, 32, gpu);
+  put32(alloc, 36, 4);
   int error = call(KFD_ALLOC_MEMORY, alloc);
   if (error != 0) return error;
-  memcpy(&queue->ring_handle, alloc + 16, 8);
-  put64(map, 0, queue->ring_handle), put64(map, 8, (uintptr_t)&gpu), put32(map, 16, 1);
+  memcpy(&buffer->handle, alloc + 16, 8);
+  put64(map, 0, buffer->handle), put64(map, 8, (uintptr_t)&gpu), put32(map, 16, 1);
   return call(KFD_MAP_MEMORY, map);
 }
 
-static int make_queue(struct queue *queue, uint32_t gpu, uint32_t bytes, uint32_t priority) {
+/* All dies' save areas with their room for a debugger, in whole pages. */
+static size_t save_total(const struct hip_gpu *gpu) {
+  size_t waves = (size_t)gpu->units / gpu->dies * WAVES_PER_UNIT;
+  size_t bytes = (gpu->save_bytes + waves * DEBUG_BYTES_PER_WAVE) * gpu->dies;
+  return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+static int make_queue(struct queue *queue, const struct hip_gpu *gpu, uint32_t bytes,
+                      uint32_t priority) {
   if (queue->made) return 0;
   unsigned char arg[96] = {0};
-  int error = make_ring(queue, gpu, bytes);
-  put64(arg, 0, (uintptr_t)queue->ring), put32(arg, 32, bytes), put32(arg, 36, gpu);
+  int error = allocate(&queue->ring, gpu->id, bytes);
+  if (error == 0) error = allocate(&queue->pointers, gpu->id, PAGE_BYTES);
+  if (error == 0) error = allocate(&queue->save, gpu->id, save_total(gpu));
+  put64(arg, 0, (uintptr_t)queue->ring.at), put32(arg, 32, bytes), put32(arg, 36, gpu->id);
+  put64(arg, 8, (uintptr_t)queue->pointers.at), put64(arg, 16, (uintptr_t)queue->pointers.at + 8);
   put32(arg, 40, QUEUE_COMPUTE_AQL), put32(arg, 44, 100), put32(arg, 48, priority);
+  put64(arg, 72, (uintptr_t)queue->save.at), put32(arg, 80, gpu->save_bytes);
+  put32(arg, 84, gpu->stack_bytes);
   if (error == 0) error = call(KFD_CREATE_QUEUE, arg);
   if (error != 0) {
-    release_ring(queue, gpu);
+    release_queue(queue, gpu->id);
     return error;
   }
   memcpy(&queue->id, arg + 52, 4);
@@ -210,7 +241,7 @@ static void destroy_queue(struct queue *queue, uint32_t gpu) {
   if (!queue->made) return;
   uint32_t arg[2] = {queue->id, 0};
   (void)call(KFD_DESTROY_QUEUE, arg);
-  release_ring(queue, gpu);
+  release_queue(queue, gpu);
 }
 
 static CUresult failure(int error) {
@@ -228,7 +259,7 @@ CUresult vg_rm_create(CUcontext context, uint32_t ordinal) {
   if (ordinal >= gpu_count) return CUDA_ERROR_INVALID_DEVICE;
   struct hip_gpu *gpu = &gpus[ordinal];
   int error = acquire_memory(gpu);
-  if (error == 0) error = make_queue(&queues[context->index].internal, gpu->id, INTERNAL_BYTES, 7);
+  if (error == 0) error = make_queue(&queues[context->index].internal, gpu, INTERNAL_BYTES, 7);
   if (error != 0) return failure(error);
   context->group = ordinal;
   context->vram = gpu->memory;
@@ -291,7 +322,7 @@ CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *e
   if (context->broken) return context->broken;
   struct queue *queue = &queues[context->index].channels[channel];
   uint32_t priority = channel < FIRST_HIGH ? 7 : channel < FIRST_LOW ? 11 : 0;
-  int error = make_queue(queue, gpus[context->group].id, RING_BYTES, priority);
+  int error = make_queue(queue, &gpus[context->group], RING_BYTES, priority);
   if (error != 0) return failure(error);
   while (context->put[channel] - vg_done(context, channel) >= RING_PACKETS) {
     CUresult result = vg_wait(context, channel, context->put[channel] - RING_PACKETS + 1);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A test program with queues on the virtual GPU. Starts with one compute queue (and one for
- * copies), and counts every signal of a 1 kHz SIGALRM. Reads commands from standard input, one
- * letter per line, and answers on standard output:
+ * copies), and counts every signal of a 1 kHz SIGALRM. Arguments: "late" waits for a line before
+ * the runtime starts; "priority N" sets the driver's priority of the queues. Reads commands from
+ * standard input, one letter per line, and answers on standard output:
  *   n  one more compute queue: "Q <id>"
  *   w  one kernel of 1 ms on each compute queue: "W"
  *   f  wait until all work is done: "F <checksum>"
@@ -25,12 +26,13 @@
 
 #include "vkfd.h"
 
-enum { RING = 65536, MAX_QUEUES = 64, PERIOD_NS = 1000000 };
+enum { GPU = 63420, RING = 65536, MAX_QUEUES = 64, PERIOD_NS = 1000000 };
 
 static int kfd;
 static uint32_t queues[MAX_QUEUES];
 static unsigned queue_count;
 static uint64_t submitted[MAX_QUEUES], next_address = 0x7f0000000000;
+static uint32_t priority = 7;
 
 static timer_t timer;
 static struct timespec started;
@@ -65,11 +67,12 @@ static void call(const char *what, unsigned long request, void *arg) {
 static void put32(unsigned char *arg, unsigned at, uint32_t v) { memcpy(arg + at, &v, 4); }
 static void put64(unsigned char *arg, unsigned at, uint64_t v) { memcpy(arg + at, &v, 8); }
 
-static uint64_t ring_memory(uint32_t gpu) {
+static uint64_t memory(uint64_t bytes) {
   unsigned char alloc[40] = {0}, map[24] = {0};
   uint64_t address = next_address, handle;
-  next_address += 2 * RING;
-  put64(alloc, 0, address), put64(alloc, 8, RING), put32(alloc, 32, gpu), put32(alloc, 36, 2);
+  uint32_t gpu = GPU;
+  next_address += bytes + RING;
+  put64(alloc, 0, address), put64(alloc, 8, bytes), put32(alloc, 32, gpu), put32(alloc, 36, 2);
   call("allocate", 0xC0284B16u, alloc);
   memcpy(&handle, alloc + 16, 8);
   put64(map, 0, handle), put64(map, 8, (uint64_t)(uintptr_t)&gpu), put32(map, 16, 1);
@@ -79,10 +82,13 @@ static uint64_t ring_memory(uint32_t gpu) {
 
 static uint32_t create(uint32_t type) {
   unsigned char arg[96] = {0};
-  uint32_t gpu = 63420, id;
-  put64(arg, 0, ring_memory(gpu));
-  put32(arg, 32, RING), put32(arg, 36, gpu), put32(arg, 40, type), put32(arg, 44, 100);
-  put32(arg, 48, 7);
+  uint64_t pointers = memory(4096);
+  uint32_t id;
+  put64(arg, 0, memory(RING)), put64(arg, 8, pointers), put64(arg, 16, pointers + 8);
+  put32(arg, 32, RING), put32(arg, 36, GPU), put32(arg, 40, type), put32(arg, 44, 100);
+  put32(arg, 48, priority);
+  put64(arg, 72, memory(VK_SAVE_TOTAL)), put32(arg, 80, VK_SAVE_BYTES);
+  put32(arg, 84, VK_STACK_BYTES);
   call("create queue", 0xC0604B02u, arg);
   memcpy(&id, arg + 52, 4);
   return id;
@@ -147,8 +153,9 @@ int main(int argc, char **argv) {
   put32(arg, 8, 1);
   call("enable runtime", 0xC0104B25u, arg);
   int render = open("/dev/dri/renderD128", O_RDWR | O_CLOEXEC);
-  put32(arg, 0, (uint32_t)render), put32(arg, 4, 63420);
+  put32(arg, 0, (uint32_t)render), put32(arg, 4, GPU);
   call("acquire vm", 0x40084B15u, arg);
+  if (argc > 2 && strcmp(argv[1], "priority") == 0) priority = (uint32_t)atoi(argv[2]);
   create(1);
   add_queue();
   start_alarm();

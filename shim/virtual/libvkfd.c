@@ -157,6 +157,7 @@ static bool embeds(uint32_t nr, const unsigned char *arg, struct embedded *e) {
   case 0: *e = (struct embedded){16, u32(arg, 24) > 16 ? 16 : u32(arg, 24)}; return true;
   case 6: *e = (struct embedded){16, u32(arg, 24) * 4ull}; return true;
   case 7: *e = (struct embedded){8, u32(arg, 16) * 4ull}; return true;
+  case 12: *e = (struct embedded){8, u32(arg, 16) > 16 ? 16 : u32(arg, 16)}; return true;
   case 13:
   case 14: *e = (struct embedded){16, (uint64_t)u32(arg, 24) * u32(arg, 28)}; return true;
   default: return false;

@@ -34,10 +34,26 @@ static uint32_t get32(unsigned at) {
 }
 static uint64_t pointer(const void *p) { return (uint64_t)(uintptr_t)p; }
 
+static void map(int kfd, uint64_t address, uint64_t bytes) {
+  uint32_t gpu = 63420;
+  uint64_t handle;
+  memset(arg, 0, sizeof arg);
+  put64(0, address), put64(8, bytes), put32(32, gpu), put32(36, 2);
+  EXPECT(ioctl(kfd, 0xC0284B16u, arg) == 0);
+  memcpy(&handle, arg + 16, 8);
+  memset(arg, 0, sizeof arg);
+  put64(0, handle), put64(8, pointer(&gpu)), put32(16, 1);
+  EXPECT(ioctl(kfd, 0xC0184B18u, arg) == 0);
+}
+
 static uint32_t create(int kfd, uint64_t ring, uint32_t bytes, uint32_t type,
                        unsigned long request) {
+  uint64_t pointers = ring + 0x10000, area = ring + 0x20000;
+  map(kfd, ring, bytes), map(kfd, pointers, 4096), map(kfd, area, VK_SAVE_TOTAL);
   memset(arg, 0, sizeof arg);
-  put64(0, ring), put32(32, bytes), put32(36, 63420), put32(40, type), put32(44, 100), put32(48, 7);
+  put64(8, pointers), put64(16, pointers + 8), put64(72, area), put32(80, VK_SAVE_BYTES);
+  put32(84, VK_STACK_BYTES), put64(0, ring), put32(32, bytes), put32(36, 63420), put32(40, type),
+      put32(44, 100), put32(48, 7);
   EXPECT(ioctl(kfd, request, arg) == 0);
   return get32(52);
 }
@@ -69,7 +85,7 @@ int main(void) {
   put32(0, (uint32_t)render), put32(4, 63420);
   EXPECT(ioctl(kfd, 0x40084B15u, arg) == 0);
   uint32_t first = create(kfd, 0x100000, 4096, 2, 0xC0604B02u);
-  uint32_t second = create(kfd, 0x200000, 4096, 0, 0xC0584B02u); /* the older, shorter form */
+  uint32_t second = create(kfd, 0x10000000, 4096, 0, 0xC0584B02u); /* the older, shorter form */
   EXPECT(first == 0 && second == 1);
 
   pid_t child = fork();
@@ -90,19 +106,24 @@ int main(void) {
   put32(28, (uint32_t)fifo[1]);
   put64(16, 8);
   EXPECT(ioctl(kfd, 0xC0204B26u, arg) == -1 && errno == EFAULT);
-  put64(16, pointer(info));
+  EXPECT(ioctl(kfd, 0xC0204B26u, arg) == -1 && errno == EALREADY); /* the session stays on */
+  put32(4, 1);
+  EXPECT(ioctl(kfd, 0xC0204B26u, arg) == 0);
+  put32(4, 0), put64(16, pointer(info));
   EXPECT(ioctl(kfd, 0xC0204B26u, arg) == 0 && info[8] == 1);
-  EXPECT(ioctl(kfd, 0xC0204B26u, arg) == -1 && errno == EALREADY);
+  uint32_t third = create(kfd, 0x20000000, 4096, 2, 0xC0604B02u);
+  EXPECT(third == 2);
 
-  EXPECT(suspend(kfd, ids, 1) == 0 && ids[0] == (first | 0x80000000u));
-  unsigned char entries[2 * 64];
+  ids[0] = third;
+  EXPECT(suspend(kfd, ids, 1) == 0 && ids[0] == (third | 0x80000000u));
+  unsigned char entries[3 * 64];
   memset(arg, 0, sizeof arg);
   put32(0, (uint32_t)getpid()), put32(4, 13), put64(8, 0x40000000u), put64(16, pointer(entries));
-  put32(24, 2), put32(28, 64);
-  EXPECT(ioctl(kfd, 0xC0204B26u, arg) == 0 && get32(24) == 2 && get32(28) == 64);
+  put32(24, 3), put32(28, 64);
+  EXPECT(ioctl(kfd, 0xC0204B26u, arg) == 0 && get32(24) == 3 && get32(28) == 64);
   uint32_t id;
   memcpy(&id, entries + 40, 4);
-  EXPECT(id == second); /* newest first */
+  EXPECT(id == third); /* newest first */
   ids[0] = first;
   EXPECT(suspend(kfd, ids, 1) == 1 && ids[0] == first);
   struct vk_submit work = {.queue_id = first, .count = 1, .duration_ns = 100000};

@@ -51,6 +51,12 @@ struct vk_retired {
   uint64_t retired, checksum; /* out */
 };
 
+/* A compute queue's save area on the default GPU, gfx942 with 4 dies. */
+#define VK_STACK_BYTES 8192u
+#define VK_SAVE_BYTES 12214272u
+#define VK_SAVE_DEBUG_BYTES 25600u
+#define VK_SAVE_TOTAL (4u * (VK_SAVE_BYTES + VK_SAVE_DEBUG_BYTES))
+
 _Static_assert(sizeof(struct vk_request) == 32 && sizeof(struct vk_reply) == 16, "headers");
 _Static_assert(sizeof(struct vk_submit) == 64 && sizeof(struct vk_retired) == 32, "arguments");
 

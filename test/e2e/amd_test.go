@@ -20,9 +20,9 @@ import (
 )
 
 // amdWorld is a daemon on the virtual AMD GPU, with access to the device's timeline.
-func amdWorld(t *testing.T) *world {
+func amdWorld(t *testing.T, deviceArgs ...string) *world {
 	t.Helper()
-	w := hipWorld(t)
+	w := hipWorld(t, deviceArgs...)
 	eventually(t, soon, "the double tells what it did", func() (ok bool) {
 		gpu, err := vdevice.Dial(w.path("kfd.sock") + vamd.WatchSuffix)
 		if ok = err == nil; ok {

@@ -15,7 +15,7 @@ import (
 )
 
 // hipWorld is a daemon on the virtual AMD GPU.
-func hipWorld(t *testing.T) *world {
+func hipWorld(t *testing.T, deviceArgs ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "xs")
 	if err != nil {
@@ -27,7 +27,7 @@ func hipWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.log.Close() })
-	w.device = exec.Command(xschedPath(t), "vgpu", "--platform", "amd", "--socket", w.path("kfd.sock"), "--root", w.path("kfd"))
+	w.device = exec.Command(xschedPath(t), append([]string{"vgpu", "--platform", "amd", "--socket", w.path("kfd.sock"), "--root", w.path("kfd")}, deviceArgs...)...)
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
 	eventually(t, soon, "the device process answers", func() bool {

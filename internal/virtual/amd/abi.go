@@ -72,6 +72,7 @@ const (
 	minRing      = 1024
 	maxCUMask    = 1024
 	maxSuspend   = 1024
+	maxQueueID   = 1024
 	mmapDoorbell = 3 << 62
 	mmapMemory   = 1 << 62 // in place of what the graphics driver returns
 	mmapGPUShift = 46
@@ -79,6 +80,7 @@ const (
 	eNOTSUPP     = 524 // internal to the kernel, but it reaches the caller
 
 	classQueue   = 0x607f803f      // exceptions of queues
+	classDevice  = 0xf80000000     // exceptions of devices
 	classProcess = 0x1800000000000 // exceptions of processes
 
 	eventDot byte = '.' // announces an event

@@ -34,6 +34,16 @@ const (
 	NoHWS Scheduler = "none"
 )
 
+// Numbering selects how a process's queues are numbered.
+type Numbering string
+
+// Lowest is a stock driver: the lowest free number, also after a queue was destroyed. ByPID prefers
+// four numbers that depend on the process, as some drivers do.
+const (
+	Lowest Numbering = "lowest"
+	ByPID  Numbering = "by-pid"
+)
+
 // Config describes the imitated driver and devices.
 type Config struct {
 	GPUs      int
@@ -41,11 +51,12 @@ type Config struct {
 	Variant   Variant
 	Scheduler Scheduler
 	GFX       uint32 // gfx_target_version: 90402 is gfx942
+	Numbers   Numbering
 }
 
 // DefaultConfig is two gfx942 with the interface of Linux 6.12.
 func DefaultConfig() Config {
-	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402}
+	return Config{GPUs: 2, Minor: 17, Variant: Upstream, Scheduler: HWS, GFX: 90402, Numbers: Lowest}
 }
 
 // Faults inject misbehavior.
@@ -92,6 +103,7 @@ type gpu struct {
 	model  *gpumodel.GPU
 
 	timeline *gpumodel.Timeline
+	sdma     map[sdmaSlot]bool // in use, by any process
 }
 
 // Process is a kfd_process: it lives as long as the process, not as long as its files.
@@ -143,7 +155,7 @@ func NewKernel(config Config, system System) *Kernel {
 	k := &Kernel{config: config, system: system, processes: map[int]*Process{}}
 	for i := range config.GPUs {
 		timeline := gpumodel.NewTimeline(i)
-		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), timeline, nil), timeline: timeline})
+		k.gpus = append(k.gpus, &gpu{id: gpuID(i), number: i, model: gpumodel.NewGPU(system.Now(), costs(), timeline, nil), timeline: timeline, sdma: map[sdmaSlot]bool{}})
 	}
 	return k
 }
@@ -248,10 +260,14 @@ func (k *Kernel) Ioctl(p *Process, caller, tid int, request uint32, arg, params 
 		done(result, c.arg[:given], c.params)
 	}
 	switch {
+	case request>>8&0xff != 'K':
+		c.done(fails(unix.ENOTTY))
+	case !known && k.config.Variant == DKMS:
+		c.done(fails(unix.EINVAL))
+	case !known:
+		c.done(fails(unix.ENOTTY))
 	case caller != p.PID: // inherited by fork
 		c.done(fails(unix.EBADF))
-	case request>>8&0xff != 'K' || !known:
-		c.done(fails(unix.ENOTTY))
 	default:
 		h.do(k, c)
 	}

@@ -12,21 +12,14 @@ import (
 // memory is the driver's record of a buffer; its bytes belong to the program.
 type memory struct {
 	address, bytes uint64
+	vram           bool
 	gpus           []uint32 // mapped to
 }
 
-const vramBytes = 64 << 30
-
-// mapped reports whether a GPU mapping starts at address and is exactly this long, in pages.
-func (p *Process) mapped(address, bytes uint64) bool {
-	pages := (bytes + pageBytes - 1) / pageBytes
-	for _, m := range p.memory {
-		if m.address == address && (m.bytes+pageBytes-1)/pageBytes == pages && len(m.gpus) > 0 {
-			return true
-		}
-	}
-	return false
-}
+const (
+	vramBytes = 64 << 30
+	allocVRAM = 1 // KFD_IOC_ALLOC_MEM_FLAGS_VRAM
+)
 
 func (k *Kernel) acquireVM(c *call) {
 	p, id := c.process, c.u32(4)
@@ -96,7 +89,7 @@ func (k *Kernel) allocMemory(c *call) {
 	}
 	p.handles++
 	handle := uint64(id)<<32 | p.handles
-	p.memory[handle] = &memory{address: c.u64(0), bytes: bytes}
+	p.memory[handle] = &memory{address: c.u64(0), bytes: bytes, vram: c.u32(36)&allocVRAM != 0}
 	c.put64(16, handle)
 	if c.u64(24)>>62 == 0 { // else doorbells, whose address the caller knows
 		c.put64(24, mmapMemory|p.handles*pageBytes)
@@ -186,8 +179,10 @@ func (k *Kernel) getClocks(c *call) {
 func (k *Kernel) available(c *call) {
 	used := uint64(0)
 	for _, p := range k.processes {
-		for _, m := range p.memory {
-			used += m.bytes
+		for handle, m := range p.memory {
+			if m.vram && uint32(handle>>32) == c.u32(8) {
+				used += m.bytes
+			}
 		}
 	}
 	c.put64(0, vramBytes-min(used, vramBytes))

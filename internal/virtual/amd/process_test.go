@@ -87,10 +87,17 @@ func needThunk(t *testing.T) {
 	t.Skip("no libhsakmt here; apt-get install libhsakmt-dev")
 }
 
+// thunkConfig is a gfx90a, the newest GPU whose save area Debian's libhsakmt can size.
+func thunkConfig() Config {
+	config := DefaultConfig()
+	config.GFX = 90010
+	return config
+}
+
 // TestOwner puts the shim's observer between the thunk and the virtual GPU.
 func TestOwner(t *testing.T) {
 	needThunk(t)
-	d := serve(t, DefaultConfig())
+	d := serve(t, thunkConfig())
 	program := filepath.Join(t.TempDir(), "owner")
 	sources := []string{"../../../shim/driver/kfd/test_owner.c"}
 	for _, folder := range []string{"core", "driver", "driver/rm", "driver/kfd"} {
@@ -115,7 +122,7 @@ func TestOwner(t *testing.T) {
 func TestThunk(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hsakmt")
 	needThunk(t)
-	d := serve(t, DefaultConfig())
+	d := serve(t, thunkConfig())
 	compile(t, program, "", sourceDir+"test_hsakmt.c", "-lhsakmt")
 	out, err := d.command(t, program).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "ok hsakmt") {

@@ -3,6 +3,8 @@
 package vamd
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver/amd/abi"
@@ -21,7 +23,8 @@ type queue struct {
 	writePointer        uint64
 	saveAddress         uint64
 	saveBytes, ctlBytes uint32
-	doorbell            uint32
+	doorbell            uint32 // number in the process's page
+	sdma                sdmaSlot
 	cuMask              []byte
 	gws, reset          bool
 
@@ -53,17 +56,10 @@ func (p *Process) queue(id uint32) *queue {
 	return nil
 }
 
-// checkRing validates the common fields of CREATE_QUEUE and UPDATE_QUEUE in the driver's order.
-func checkRing(percentage, priority, bytes uint32) unix.Errno {
-	switch {
-	case percentage&0xff > abi.KFD_MAX_QUEUE_PERCENTAGE, priority > abi.KFD_MAX_QUEUE_PRIORITY, bytes&(bytes-1) != 0:
-		return unix.EINVAL
-	}
-	return 0
-}
+const numbersPerPID = 4 // with ByPID
 
 func (k *Kernel) maxQueues() int {
-	if k.config.GFX/100 == 904 { // 9.4.3 and 9.4.4
+	if k.config.GFX/100 == 904 || k.config.GFX/100 == 905 { // 9.4.3, 9.4.4 and 9.5.0
 		return 255
 	}
 	return 127
@@ -71,33 +67,36 @@ func (k *Kernel) maxQueues() int {
 
 func (k *Kernel) createQueue(c *call) {
 	p := c.process
-	if e := checkRing(c.u32(44), c.u32(48), c.u32(32)); e != 0 {
-		c.done(fails(e))
-		return
-	}
 	kind, id := c.u32(40), c.u32(36)
 	g := k.gpu(id)
 	_, bound := p.vms[id]
+	failure := checkCreate(c)
 	switch {
+	case failure != 0:
 	case kind >= uint32(len(sysfsType)):
-		c.done(-eNOTSUPP)
-		return
+		failure = eNOTSUPP
 	case g == nil:
-		c.done(fails(unix.EINVAL))
-		return
+		failure = unix.EINVAL
 	case !bound:
-		c.done(fails(unix.ENODEV))
-		return
+		failure = unix.ESRCH
+	case k.config.Minor >= minorRingTest && !k.acquireBuffers(c):
+		failure = unix.EINVAL
 	case p.queuesOn(id) >= k.maxQueues():
-		c.done(fails(unix.ENOSPC))
+		failure = unix.ENOSPC
+	}
+	if failure != 0 {
+		c.done(fails(failure))
 		return
 	}
 	q := &queue{
-		id: p.freeID(), gpu: id, kind: kind, ring: c.u64(0), bytes: max(c.u32(32), minRing), percentage: c.u32(44), priority: c.u32(48),
+		id: k.freeID(p), gpu: id, kind: kind, ring: c.u64(0), bytes: max(c.u32(32), minRing), percentage: c.u32(44), priority: c.u32(48),
 		writePointer: c.u64(8), readPointer: c.u64(16), saveAddress: c.u64(72), saveBytes: c.u32(80), ctlBytes: c.u32(84),
 		exceptions: abi.KFD_EC_MASK_QUEUE_NEW,
 	}
-	q.doorbell = q.id * 8
+	if !g.assignDoorbell(p, q, c.u32(88)) {
+		c.done(fails(unix.ENOMEM))
+		return
+	}
 	if q.compute() {
 		q.sink = &retirement{memory: p.memoryOf(id), account: p.account, effects: map[uint64]effect{}}
 		q.channel = g.model.AddChannel(p.group(g), q.sink)
@@ -105,7 +104,7 @@ func (k *Kernel) createQueue(c *call) {
 	}
 	p.queues = append(p.queues, q)
 	c.put32(52, q.id)
-	c.put64(24, mmapDoorbell|uint64(id)<<mmapGPUShift|uint64(q.doorbell))
+	c.put64(24, mmapDoorbell|uint64(id)<<mmapGPUShift|uint64(q.doorbell*doorbellBytes))
 	k.system.Changed(p)
 	k.raise(p, abi.KFD_EC_MASK_QUEUE_NEW)
 	k.remap(g, q, func(bool) { c.done(0) })
@@ -129,8 +128,16 @@ func (p *Process) queuesOn(gpu uint32) (n int) {
 	return n
 }
 
-// freeID returns the lowest unused queue id of the process.
-func (p *Process) freeID() uint32 {
+// freeID returns an unused queue number of the process.
+func (k *Kernel) freeID(p *Process) uint32 {
+	if k.config.Numbers == ByPID {
+		first := uint32(p.PID) % (maxQueueID / numbersPerPID) * numbersPerPID
+		for id := first; id < first+numbersPerPID; id++ {
+			if p.queue(id) == nil {
+				return id
+			}
+		}
+	}
 	for id := uint32(0); ; id++ {
 		if p.queue(id) == nil {
 			return id
@@ -171,6 +178,7 @@ func (k *Kernel) destroyQueue(c *call) {
 
 // drop removes a queue from its device.
 func (k *Kernel) drop(q *queue) {
+	delete(k.gpu(q.gpu).sdma, q.sdma)
 	if q.channel != nil {
 		k.gpu(q.gpu).model.RemoveChannel(q.channel)
 		q.sink.release()
@@ -179,7 +187,7 @@ func (k *Kernel) drop(q *queue) {
 
 func (k *Kernel) updateQueue(c *call) {
 	p := c.process
-	if e := checkRing(c.u32(16), c.u32(20), c.u32(12)); e != 0 {
+	if e := checkRing(c.u32(16), c.u32(20), c.u64(0), c.u32(12)); e != 0 {
 		c.done(fails(e))
 		return
 	}
@@ -191,7 +199,7 @@ func (k *Kernel) updateQueue(c *call) {
 	case q == nil:
 		c.done(fails(unix.EFAULT))
 		return
-	case ring != 0 && k.config.Minor >= minorRingTest && !p.mapped(ring, uint64(bytes)):
+	case ring != 0 && k.config.Minor >= minorRingTest && !p.buffer(q.gpu, ring, uint64(bytes)):
 		p.wedged = k.config.Variant == DKMS // returns without releasing the root of the VM
 		c.done(fails(unix.EFAULT))
 		return
@@ -238,13 +246,24 @@ func (k *Kernel) setCUMask(c *call) {
 	k.remap(k.gpu(q.gpu), q, func(bool) { c.done(0) })
 }
 
+// allocGWS assigns global wave sync, which one queue of a process can have on a GPU.
 func (k *Kernel) allocGWS(c *call) {
-	q := c.process.queue(c.u32(0))
+	p := c.process
+	q := p.queue(c.u32(0))
 	if q == nil {
 		c.done(fails(unix.EINVAL))
 		return
 	}
-	q.gws = c.u32(4) > 0
+	wanted, had := c.u32(4) > 0, slices.ContainsFunc(p.queues, func(other *queue) bool { return other.gpu == q.gpu && other.gws })
+	switch {
+	case p.debug.enabled && !k.config.gwsUnderDebugger(), wanted && had:
+		c.done(fails(unix.EBUSY))
+		return
+	case !wanted && !had:
+		c.done(fails(unix.EINVAL))
+		return
+	}
+	q.gws = wanted
 	c.put32(8, 0)
 	c.done(0)
 }

@@ -41,10 +41,11 @@ func (k *Kernel) snapshot(c *call, target *Process) {
 	c.done(0)
 }
 
-// deviceSnapshot fills in gpu_id and PCI address; the rest of an entry is 0.
+// deviceSnapshot follows kfd_dbg_trap_device_snapshot (kfd_debug.c), which accepts entries of 0 bytes.
+// It fills in gpu_id and PCI address; the rest of an entry is 0.
 func (k *Kernel) deviceSnapshot(c *call) {
 	room, stride := c.u32(24), c.u32(28)
-	if stride == 0 {
+	if c.u64(16) == 0 {
 		c.done(fails(unix.EINVAL))
 		return
 	}

@@ -71,20 +71,20 @@ func (t tree) writeTopology(config Config) error {
 		{node(0, "mem_banks/0/properties"), properties("heap_type", 0, "size_in_bytes", uint64(16)<<30, "flags", 0, "width", 64, "mem_clk_max", 3200)},
 	}
 	for i := range config.GPUs {
-		n := i + 1
+		n, areas := i+1, config.saveAreas()
 		files = append(files,
 			[2]string{node(0, fmt.Sprintf("io_links/%d/properties", i)), link(0, n)},
 			[2]string{node(n, "io_links/0/properties"), link(n, 0)},
 			[2]string{node(n, "gpu_id"), fmt.Sprintf("%d\n", gpuID(i))},
 			[2]string{node(n, "name"), "virtual\n"},
 			[2]string{node(n, "mem_banks/0/properties"), properties("heap_type", 1, "size_in_bytes", uint64(vramBytes), "flags", 0, "width", 8192, "mem_clk_max", 1300)},
-			[2]string{node(n, "properties"), properties("cpu_cores_count", 0, "simd_count", 320, "mem_banks_count", 1, "caches_count", 0, "io_links_count", 1,
-				"p2p_links_count", 0, "cpu_core_id_base", 0, "simd_id_base", 2147487744, "max_waves_per_simd", 8, "lds_size_in_kb", 64, "gds_size_in_kb", 0,
-				"num_gws", 64, "wave_front_size", 64, "array_count", 16, "simd_arrays_per_engine", 1, "cu_per_simd_array", 10, "simd_per_cu", 4,
+			[2]string{node(n, "properties"), properties("cpu_cores_count", 0, "simd_count", simds, "mem_banks_count", 1, "caches_count", 0, "io_links_count", 1,
+				"p2p_links_count", 0, "cpu_core_id_base", 0, "simd_id_base", 2147487744, "max_waves_per_simd", 8, "lds_size_in_kb", config.ldsKiB(), "gds_size_in_kb", 0,
+				"num_gws", 64, "wave_front_size", 64, "array_count", arrays, "simd_arrays_per_engine", 1, "cu_per_simd_array", 10, "simd_per_cu", simdsPerUnit,
 				"max_slots_scratch_cu", 32, "gfx_target_version", config.GFX, "vendor_id", 4098, "device_id", 29858, "location_id", location(i), "domain", 0,
-				"drm_render_minor", 128+i, "hive_id", 0, "num_sdma_engines", 2, "num_sdma_xgmi_engines", 14, "num_sdma_queues_per_engine", 8,
+				"drm_render_minor", 128+i, "hive_id", 0, "num_sdma_engines", sdmaEngines, "num_sdma_xgmi_engines", xgmiEngines, "num_sdma_queues_per_engine", queuesPerSDMA,
 				"num_cp_queues", 24, "max_engine_clk_fcompute", 2100, "local_mem_size", 0, "fw_version", 185, "capability", 0x20000000|0x8000|0x2000|0x280,
-				"debug_prop", 1495, "sdma_fw_version", 24, "unique_id", 0, "num_xcc", 4, "cwsr_size", 29102080, "ctl_stack_size", 45056,
+				"debug_prop", 1495, "sdma_fw_version", 24, "unique_id", 0, "num_xcc", config.xccs(), "cwsr_size", areas.save, "ctl_stack_size", areas.controlStack,
 				"max_engine_clk_ccompute", 3000)},
 		)
 	}
@@ -108,7 +108,7 @@ func (t tree) writeProcess(p *Process, gpus []*gpu, gone bool) error {
 	for _, g := range gpus {
 		used := uint64(0)
 		for handle, m := range p.memory {
-			if uint32(handle>>32) == g.id {
+			if m.vram && uint32(handle>>32) == g.id {
 				used += m.bytes
 			}
 		}
@@ -204,7 +204,7 @@ func (q *queue) descriptor() []uint32 {
 		order++
 	}
 	put(0x244, order)
-	put(0x23c, q.doorbell<<2)
+	put(0x23c, q.doorbell*doorbellBytes) // dwords << 2
 	if q.kind == abi.KFD_IOC_QUEUE_TYPE_COMPUTE_AQL {
 		put(0x2d4, 1)
 	}

@@ -73,6 +73,7 @@ const (
 	KFD_IOC_DBG_TRAP_CLEAR_NODE_ADDRESS_WATCH = 9
 	KFD_IOC_DBG_TRAP_SET_FLAGS                = 10
 	KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT        = 11
+	KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO     = 12
 	KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT       = 13
 	KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT      = 14
 )
@@ -90,6 +91,8 @@ const (
 
 	KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK    = 1
 	KFD_RUNTIME_ENABLE_MODE_TTMP_SAVE_MASK = 2
+
+	KFD_DBG_TRAP_FLAG_SINGLE_MEM_OP = 1
 )
 
 // RuntimeInfo is struct kfd_runtime_info, the result of KFD_IOC_DBG_TRAP_ENABLE.
@@ -116,11 +119,11 @@ type QueueSnapshotEntry struct {
 	Reserved               uint32
 }
 
-// Sizes of RuntimeInfo, QueueSnapshotEntry, struct kfd_dbg_device_info_entry and
-// struct kfd_context_save_area_header.
+// Sizes of RuntimeInfo, QueueSnapshotEntry, struct kfd_dbg_device_info_entry, and of wave_state in
+// struct kfd_context_save_area_header, which is all that the driver writes.
 const (
 	RuntimeInfoBytes       = 16
 	QueueSnapshotBytes     = 64
 	DeviceInfoBytes        = 120
-	ContextSaveHeaderBytes = 40
+	ContextSaveHeaderBytes = 16
 )
