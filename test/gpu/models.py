@@ -7,6 +7,13 @@ SMALL = {"llama": dict(layers=2, width=64, heads=4, groups=2, inner=96, vocab=12
          "bert": (64, 4, 96, 16), "gpt2": (2, 64, 4, 128, 16), "fft": (4, 64), "copies": 1 << 12}
 FULL = {"llama": dict(layers=22, width=2048, heads=32, groups=4, inner=5632, vocab=32000, longest=1024), "prompt": 512,
         "bert": (768, 12, 3072, 128), "gpt2": (12, 768, 12, 50257, 1024), "fft": (64, 1 << 20), "copies": 1 << 26}
+# Sizes of nets.py: those of ViT-B/16, MobileNetV2, DeepLabV3 over an 18-layer network, and Whisper base.
+SMALL["nets"] = {"vit": (32, 8, 64, 4, 2, 10), "mobilenet": (32, 8, [(1, 8, 1, 1), (6, 12, 2, 2)], 32, 10),
+                 "deeplab": (64, [(8, 1, 1, 1), (16, 1, 2, 1), (16, 1, 1, 2)], 16, (2, 3), 5), "whisper": (8, 30, 64, 4, 2, 50, 3)}
+FULL["nets"] = {"vit": (224, 16, 768, 12, 12, 1000),
+                "mobilenet": (224, 32, [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)], 1280, 1000),
+                "deeplab": (513, [(64, 2, 1, 1), (128, 2, 2, 1), (256, 2, 2, 1), (512, 2, 1, 2)], 256, (6, 12, 18), 21),
+                "whisper": (80, 3000, 512, 8, 6, 51865, 8)}
 TOKENS = (2, 6)  # least and greatest number of tokens of a serving request
 
 
@@ -403,6 +410,24 @@ class Maker:
 
     def make_resnet50(self, batch):
         return self._resnet("resnet50", batch)
+
+    def _net(self, name, batch):
+        import nets
+        with self.torch.device(self.device):
+            model, x = getattr(nets, name)(self.sizes["nets"][name], batch)
+        return lambda: model(x)
+
+    def make_vit(self, batch):
+        return self._net("vit", batch)
+
+    def make_mobilenet(self, batch):
+        return self._net("mobilenet", batch)
+
+    def make_deeplab(self, batch):
+        return self._net("deeplab", batch)
+
+    def make_whisper(self, batch):
+        return self._net("whisper", batch)
 
     def make_encoder(self, batch):
         """Attention over 512 tokens, bf16: tensor cores and softmax."""

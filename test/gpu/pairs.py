@@ -95,6 +95,12 @@ MODELS = {
     "gpubound": ("resnet50:64", "resnet50:1024", 20, {"gpubound": "rate 20"},
                  {"alone": 30, "native": 11.25, "live": 30, "suspend": 3.75, "low alone": 2},
                  {"alone": 11.25, "mps": 3.75, "mps-priority": 11.25, "low alone": 2}),
+    "vision": ("mobilenet:1", "vit:64", 20, {"vision": "rate 20"},
+               {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
+               {"alone": 7.5, "mps": 3.75, "mps-priority": 7.5, "low alone": 2}),
+    "speech": ("whisper:1", "deeplab:16", 20, {"speech": "rate 20"},
+               {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
+               {"alone": 7.5, "mps": 3.75, "mps-priority": 7.5, "low alone": 2}),
     "burst": ("resnet18:1", "resnet50:1024", 20,
               {"burst/poisson": "poisson 20 SEED", "burst/on-off": "onoff 60 250 500"},
               {"alone": 30, "native": 11.25, "live": 30, "low alone": 2},
@@ -269,39 +275,64 @@ def beside_mps(rig, name, out, start, measure):
     return out
 
 
+TENANTS = ("resnet18:1", ["resnet50:256", "encoder:64", "mlp:8192"])
+EIGHT = ("mobilenet:1", ["resnet50:64", "vit:32", "deeplab:8", "whisper:4", "encoder:32", "mlp:8192", "fft:1"])
+
+
 def tenants(rig):
     """One high and three lows of different models."""
+    return several(rig, "tenants", *TENANTS, beside=True)
+
+
+def eight(rig):
+    """Eight tenants. MPS is left out: its processes would double the time."""
+    return several(rig, "eight", *EIGHT, beside=False)
+
+
+def role(i):
+    """The cores of a low: there are three sets."""
+    return "low%d" % (i % 3 + 1)
+
+
+def several(rig, name, high_spec, specs, beside):
+    """One high, and lows that each have another model."""
     rig.start_daemon()
-    specs = ["resnet50:256", "encoder:64", "mlp:8192"]
-    high_spec = "resnet18:1"
     if rig.virtual:
-        specs, high_spec = ["spin:20000", "spin:25000", "spin:30000"], "spin:3000"
+        specs, high_spec = ["spin:%d" % (20000 + 5000 * i) for i in range(len(specs))], "spin:3000"
+    every = list(range(len(specs)))
     high = rig.torch("high", [high_spec], 10, check=10)
-    lows = [rig.torch("low%d" % (i + 1), [s], 0) for i, s in enumerate(specs)]
+    lows = [rig.torch("low%d" % (i + 1), [specs[i]], 0, role=role(i)) for i in every]
     for w in [high] + lows:
         w.ready(150)
     rig.joined([high] + lows)
     rig.mode("off")
     gpu_ms = float(high.ask("gputime 30", "G")[0]) / 1000
     seconds = {"alone": 30, "native": 11.25, "live": 30, "low alone": 2}
-    scene = Scene(rig, "tenants", high, lows, xsched_modes(seconds, 3, alone_of=[0, 1, 2]), 20, gpu_ms=gpu_ms,
+    scene = Scene(rig, name, high, lows, xsched_modes(seconds, len(lows), alone_of=every), 20, gpu_ms=gpu_ms,
                   block_s=BLOCK_S[20], seed=rig.seed)
     out, kernels = scene.run(), {}
     out["low_models"] = specs
     ideal(out, kernel_time(high, high_spec, kernels))
-    result = {"scenarios": finish(rig, [out], [high] + lows)}
+    result = {"scenarios": finish(rig, [out], [high] + lows), "checks": [all_progress(out)]}
+    if not beside:
+        return result
 
     def start(client):
         client(rig.torch, "mps-high", [high_spec], 0, "high", check=10)
-        for i, spec in enumerate(specs):
-            client(rig.torch, "mps-low%d" % (i + 1), [spec], 1, "low%d" % (i + 1))
+        for i in every:
+            client(rig.torch, "mps-low%d" % (i + 1), [specs[i]], 1, role(i))
 
     def measure(high, others):
-        every = list(range(len(others)))
         modes = [Mode("alone", 7.5, None, [], True), Mode("mps-priority", 7.5, None, every, True)]
         modes += [Mode("low alone %d" % i, 2, None, [i], False) for i in every]
-        return [("tenants", Scene(rig, "tenants, under MPS", high, others, modes, 20, kernel=kernels[high_spec], block_s=BLOCK_S[20], seed=rig.seed).run())]
-    return beside_mps(rig, "tenants", result, start, measure)
+        return [(name, Scene(rig, name + ", under MPS", high, others, modes, 20, kernel=kernels[high_spec], block_s=BLOCK_S[20], seed=rig.seed).run())]
+    return beside_mps(rig, name, result, start, measure)
+
+
+def all_progress(sc):
+    """No job starves in any mode."""
+    bad = ["%s in mode %s" % (sc["low_models"][i], m) for m, out in sc["modes"].items() for i, r in enumerate((out.get("low") or {}).get("rates", [])) if not r]
+    return check("%s: every job progresses" % sc["name"], bad, "%d jobs" % len(sc["low_models"]))
 
 
 def share(rig):

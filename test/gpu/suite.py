@@ -50,6 +50,7 @@ SUITES = {
     "streams": (checks.streams, 60),
     "steps": (checks.steps, 100),
     "tenants": (pairs.tenants, 165),
+    "eight": (pairs.eight, 150),
     "grids": (grids.grids, 170),
     "serving": (serving.serving, 140),
 }

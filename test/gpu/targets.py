@@ -13,6 +13,9 @@ LATENCY = {
     "burst/poisson": (1.15, None, 0.95),
     "burst/on-off": (1.15, None, 0.95),
     "tenants": (1.15, None, 0.95),
+    "vision": (1.15, None, 0.95),
+    "speech": (1.15, None, 0.95),
+    "eight": (1.15, None, 0.95),
 }
 MIN_N = 300  # requests a P99 needs
 

@@ -14,6 +14,7 @@ import pairs
 import rig
 import scene
 import stats
+import suite
 import worker
 
 
@@ -307,18 +308,26 @@ class Rules(unittest.TestCase):
 
     def test_targets_know_every_scenario(self):
         from targets import LATENCY
-        for suite, (_, _, _, arrivals, seconds, _) in pairs.MODELS.items():
+        for key in ("tenants", "eight"):
+            self.assertIn(key, LATENCY)
+        for name, (_, _, _, arrivals, seconds, _) in pairs.MODELS.items():
             for key in arrivals:
                 self.assertIn(key, LATENCY)
-            hz, block_s = pairs.MODELS[suite][2], pairs.BLOCK_S[pairs.MODELS[suite][2]]
+            hz, block_s = pairs.MODELS[name][2], pairs.BLOCK_S[pairs.MODELS[name][2]]
             self.assertAlmostEqual(hz * block_s, round(hz * block_s))  # otherwise blocks differ by one request
             for mode, s in seconds.items():
-                self.assertTrue(mode == "low alone" or (s / block_s).is_integer(), (suite, mode))
+                self.assertTrue(mode == "low alone" or (s / block_s).is_integer(), (name, mode))
             self.assertEqual(seconds["alone"], seconds["live"])
             self.assertGreaterEqual(hz * seconds["alone"], 300 if hz == 10 else 600)
 
     def test_suites_of_models_fit_one_call(self):
-        self.assertLess(pairs.LOAD_S + sum(pairs.model_seconds(n, False) for n in pairs.MODELS), 530)
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "README.md")) as f:
+            calls = [line.split()[2:] for line in f if re.match(r"    test/gpu/run.sh out/\d", line)]
+        for words in calls:  # those of the README
+            names, mps = [w for w in words if w in pairs.MODELS], "--no-mps" not in words
+            need = sum(suite.SUITES[w][1] for w in words if w in suite.SUITES) + sum(pairs.model_seconds(n, mps) for n in names)
+            self.assertLessEqual(need + (pairs.LOAD_S * (1 + mps) if names else 0), 540, words)
+        self.assertLessEqual(set(pairs.MODELS), {w for words in calls for w in words})
         self.assertLess(pairs.model_seconds("test4", False), pairs.model_seconds("test4", True))
         self.assertLess(pairs.model_seconds("test4", False, 0.5), 0.6 * pairs.model_seconds("test4", False))
 
