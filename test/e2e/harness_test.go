@@ -431,7 +431,7 @@ func (p *program) finish() {
 	if len(line) != 4 || line[2] != line[3] {
 		p.t.Errorf("checksum: %v", line)
 	}
-	if err := p.wait(5 * time.Second); err != nil {
+	if err := p.wait(soon); err != nil {
 		p.t.Errorf("tenant: %v; stderr: %s", err, p.stderr())
 	}
 }

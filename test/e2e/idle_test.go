@@ -47,7 +47,7 @@ func (w *world) assertProof(p *program, atLeast uint64) {
 
 func (w *world) endWell(p *program) {
 	w.t.Helper()
-	if err := p.wait(5 * time.Second); err != nil {
+	if err := p.wait(soon); err != nil {
 		w.t.Errorf("program: %v; stderr: %s", err, p.stderr())
 	}
 }

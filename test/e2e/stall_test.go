@@ -153,8 +153,16 @@ func (p *program) measure(during time.Duration) latency {
 	return latency{len(took), at(0.5), at(0.99)}
 }
 
+// stalled is what an attack did to another user.
+type stalled struct {
+	quiet, attacked latency
+	late            uint64  // heartbeats
+	recovered       bool    // a program had to
+	load            float64 // part of the time before the attack that other load disturbed
+}
+
 // stall runs an attack beside a victim of another user, which shares its GPU with a low-priority job.
-func stall(t *testing.T, a attack, during time.Duration) (quiet, attacked latency, late uint64, recovered bool) {
+func stall(t *testing.T, a attack, during time.Duration) (r stalled) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to be two users")
@@ -165,22 +173,24 @@ func stall(t *testing.T, a attack, during time.Duration) (quiet, attacked latenc
 	victim := w.tenant(options{priority: 10}, 1000)
 	victim.send("rate 100")
 	time.Sleep(500 * time.Millisecond)
-	quiet = victim.measure(during)
+	from := nowNS()
+	r.quiet = victim.measure(during)
+	r.load = disturbed(from, nowNS())
 	before, err := w.client.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := a.begin(t, w)
 	defer stop()
-	attacked = victim.measure(during)
+	r.attacked = victim.measure(during)
 	stats, err := w.client.Stats(t.Context())
 	if err != nil {
 		t.Fatalf("the daemon does not answer root: %v", err)
 	}
 	stop()
-	t.Logf("%+v", a)
-	t.Logf("victim alone:    %d requests, P50 %v, P99 %v", quiet.n, quiet.p50, quiet.p99)
-	t.Logf("victim attacked: %d requests, P50 %v, P99 %v", attacked.n, attacked.p50, attacked.p99)
+	t.Logf("%+v; before it, other load disturbed %.1f %% of the time", a, 100*r.load)
+	t.Logf("victim alone:    %d requests, P50 %v, P99 %v", r.quiet.n, r.quiet.p50, r.quiet.p99)
+	t.Logf("victim attacked: %d requests, P50 %v, P99 %v", r.attacked.n, r.attacked.p50, r.attacked.p99)
 	t.Logf("heartbeat late: before at most %.2f ms, then at most %.2f ms (P99 %.3f ms); engine thread: %s",
 		before.HeartbeatLate.MaxUS/1000, stats.HeartbeatLate.MaxUS/1000, stats.HeartbeatLate.P99US/1000, stats.Scheduling)
 	t.Logf("decision: P99 %.0f us, at most %.0f us; arrival to decision: P99 %.0f us", stats.Decision.P99US, stats.Decision.MaxUS, stats.BusyToDecision.P99US)
@@ -188,12 +198,32 @@ func stall(t *testing.T, a attack, during time.Duration) (quiet, attacked latenc
 	for name, p := range map[string]*program{"victim": victim, "low": low} {
 		if v := w.process(p.pid()); v == nil || v.Counters.Recoveries > 0 {
 			t.Logf("the %s had to recover from a stalled daemon: %+v", name, v)
-			recovered = true
+			r.recovered = true
 		}
 	}
 	low.finish()
 	victim.finish()
-	return quiet, attacked, lateBeats(stats.HeartbeatLate) - lateBeats(before.HeartbeatLate), recovered
+	r.late = lateBeats(stats.HeartbeatLate) - lateBeats(before.HeartbeatLate)
+	return r
+}
+
+// stallRounds allows for delays by other load: the attackers alone keep all processors busy. It repeats the attack until
+// ok. It fails if no round was, unless other load disturbed each of them before the attack began.
+func stallRounds(t *testing.T, a attack, during time.Duration, ok func(stalled) bool) {
+	t.Helper()
+	judged := false
+	for range 3 {
+		r := stall(t, a, during)
+		if ok(r) {
+			return
+		}
+		judged = judged || r.load <= calmPart
+	}
+	if judged {
+		t.Error("the attack stalled another user in every round")
+	} else {
+		t.Log("not judged: other load disturbed every round")
+	}
 }
 
 // lateBeats counts the heartbeats that were later than 20 ms, or a little more.
@@ -208,16 +238,8 @@ func lateBeats(h control.Histogram) uint64 {
 
 // TestStall: 20 clients with 100 idle queues each, hint frames and 64 readers of one user stall nobody.
 func TestStall(t *testing.T) {
-	for range stallTries {
-		if _, _, _, recovered := stall(t, attack{clients: 20, queues: 100, readers: 64, hints: 4}, 2*time.Second); !recovered {
-			return
-		}
-	}
-	t.Error("each time programs had to recover from a stalled daemon")
+	stallRounds(t, attack{clients: 20, queues: 100, readers: 64, hints: 4}, 2*time.Second, func(r stalled) bool { return !r.recovered })
 }
-
-// stallTries allows for delays by other load: the attackers alone keep all processors busy.
-const stallTries = 3
 
 // TestLongStall is TestStall with 16,000 queues. The budget is a P99 that grows by less than 10 %, and
 // no heartbeat that is 20 ms late; XSCHED_BUDGET=1 enforces it, on a machine without other load.
@@ -227,15 +249,11 @@ func TestLongStall(t *testing.T) {
 	if os.Getenv("XSCHED_BUDGET") == "1" {
 		growth, beats = 1.1, 0
 	}
-	for range stallTries {
-		quiet, attacked, late, recovered := stall(t, attack{clients: 16, queues: 1000, readers: 64, hints: 16}, 10*time.Second)
-		ratio := float64(attacked.p99) / float64(quiet.p99)
-		t.Logf("P99 grows to %.2f times, %d heartbeats were 20 ms late", ratio, late)
-		if ratio <= growth && late <= beats && !recovered {
-			return
-		}
-	}
-	t.Errorf("never within %.1f times the P99 and %d late heartbeats", growth, beats)
+	stallRounds(t, attack{clients: 16, queues: 1000, readers: 64, hints: 16}, 10*time.Second, func(r stalled) bool {
+		ratio := float64(r.attacked.p99) / float64(r.quiet.p99)
+		t.Logf("P99 grows to %.2f times (at most %.1f), %d heartbeats were 20 ms late (at most %d)", ratio, growth, r.late, beats)
+		return ratio <= growth && r.late <= beats && !r.recovered
+	})
 }
 
 // TestBlockedLog: a daemon whose standard error nobody reads schedules on, and ends when told to.
