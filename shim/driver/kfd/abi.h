@@ -14,6 +14,8 @@
 #define AMDKFD_IOC_DESTROY_QUEUE 0xC0084B03u
 #define AMDKFD_IOC_UPDATE_QUEUE 0x40184B07u
 #define AMDKFD_IOC_SET_CU_MASK 0x40104B1Au
+#define AMDKFD_IOC_RUNTIME_ENABLE 0xC0104B25u
+#define AMDKFD_IOC_DBG_TRAP 0xC0204B26u
 
 struct kfd_create_queue { /* what both forms share */
   uint64_t ring, wptr, rptr, doorbell;
@@ -32,6 +34,35 @@ struct kfd_set_cu_mask {
   uint32_t queue_id, bits;
   uint64_t mask;
 };
+struct kfd_runtime_enable {
+  uint64_t r_debug;
+  uint32_t mode, caps; /* KFD_RUNTIME_ON, or 0 to disable */
+};
+struct kfd_runtime_info {
+  uint64_t r_debug;
+  uint32_t state, ttmp_setup;
+};
+struct kfd_dbg_trap {
+  uint32_t pid, op; /* enum kfd_dbg_op */
+  union {
+    struct {
+      uint64_t exceptions, info;
+      uint32_t info_bytes, event_fd;
+    } enable;
+    struct {
+      uint64_t exceptions, ids;
+      uint32_t count, grace;
+    } suspend;
+    struct {
+      uint64_t ids;
+      uint32_t count, _rsv;
+    } resume;
+    struct {
+      uint64_t exceptions, entries;
+      uint32_t count, entry_bytes;
+    } snapshot;
+  };
+};
 
 _Static_assert(sizeof(struct kfd_create_queue) == 88 &&
                    offsetof(struct kfd_create_queue, ring_bytes) == 32 &&
@@ -47,7 +78,35 @@ _Static_assert(sizeof(struct kfd_destroy_queue) == 8, "destroy_queue");
 _Static_assert(sizeof(struct kfd_set_cu_mask) == 16 && offsetof(struct kfd_set_cu_mask, mask) == 8,
                "set_cu_mask");
 
+_Static_assert(sizeof(struct kfd_runtime_enable) == 16 && sizeof(struct kfd_runtime_info) == 16 &&
+                   offsetof(struct kfd_runtime_info, state) == 8,
+               "runtime");
+_Static_assert(sizeof(struct kfd_dbg_trap) == 32 &&
+                   offsetof(struct kfd_dbg_trap, enable.event_fd) == 28 &&
+                   offsetof(struct kfd_dbg_trap, suspend.ids) == 16 &&
+                   offsetof(struct kfd_dbg_trap, suspend.grace) == 28 &&
+                   offsetof(struct kfd_dbg_trap, resume.ids) == 8 &&
+                   offsetof(struct kfd_dbg_trap, resume.count) == 16 &&
+                   offsetof(struct kfd_dbg_trap, snapshot.entry_bytes) == 28,
+               "dbg_trap");
+
+enum kfd_dbg_op {
+  KFD_DBG_ENABLE = 0,
+  KFD_DBG_DISABLE = 1,
+  KFD_DBG_SUSPEND_QUEUES = 6,
+  KFD_DBG_RESUME_QUEUES = 7,
+  KFD_DBG_QUEUE_SNAPSHOT = 13,
+};
+
+/* Results in the array of a suspend or resume. */
+#define KFD_DBG_QUEUE_ERROR 0x40000000u   /* the hardware did not obey */
+#define KFD_DBG_QUEUE_INVALID 0x80000000u /* no such queue, a new one, or one being destroyed */
+#define KFD_EC_QUEUE_NEW 0x40000000u
+#define KFD_DEFAULT_GRACE 0xFFFFFFFFu
+
 enum {
+  KFD_RUNTIME_ON = 1,      /* mode of RUNTIME_ENABLE */
+  KFD_RUNTIME_ENABLED = 1, /* state */
   KFD_MAX_PERCENTAGE = 100,
   KFD_MAX_PRIORITY = 15,
   KFD_MAX_CU_BITS = 1024,

@@ -43,12 +43,16 @@ struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id) {
   return sum;
 }
 
+bool xsi_kfd_held(const struct kfd_queue *queue) {
+  return (xsi_kfd_wish_for(queue->gpu_id).paused & xsi_kfd_kind(queue->type)) != 0;
+}
+
 struct kfd_update_queue xsi_kfd_wanted(const struct kfd_queue *queue,
                                        const struct kfd_update_queue *own) {
   struct kfd_wish wish = xsi_kfd_wish_for(queue->gpu_id);
   struct kfd_update_queue sent = *own;
   // Values that the driver would refuse stay unchanged. Above the percentage's byte is the target XCC.
-  if ((wish.paused & xsi_kfd_kind(queue->type)) != 0 &&
+  if ((wish.paused & xsi_kfd_kind(queue->type)) != 0 && !queue->suspended &&
       (own->percentage & 0xff) <= KFD_MAX_PERCENTAGE)
     sent.percentage &= ~0xffu;
   if (wish.priority >= 0 && own->priority <= KFD_MAX_PRIORITY)
@@ -68,13 +72,12 @@ struct kfd_mask xsi_kfd_mask_for(const struct kfd_mask *own, const struct kfd_ma
 
 // ---- reconciliation ------------------------------------------------------
 
-// Without the lock. A signal of the application's may meet it: this can be its thread.
-static int call_driver(int fd, unsigned long request, void *argument) {
+int xsi_kfd_call(int fd, unsigned long request, void *argument) {
   int result;
   do
     result = xsi_real_ioctl(fd, request, argument);
   while (result < 0 && errno == EINTR);
-  return result < 0 ? -errno : 0;
+  return result < 0 ? -errno : result;
 }
 
 static int send_mask(struct kfd_queue *queue, const struct kfd_mask *mask, uint64_t serial) {
@@ -82,7 +85,7 @@ static int send_mask(struct kfd_queue *queue, const struct kfd_mask *mask, uint6
   struct kfd_set_cu_mask call = {queue->id, copy.bits, (uint64_t)(uintptr_t)copy.words};
   int fd = table.fd;
   unlock();
-  int result = call_driver(fd, AMDKFD_IOC_SET_CU_MASK, &call);
+  int result = xsi_kfd_call(fd, AMDKFD_IOC_SET_CU_MASK, &call);
   lock();
   if (result == 0) {
     queue->mask_ours = serial != 0;
@@ -108,43 +111,100 @@ static int sync_mask(struct kfd_queue *queue) {
   return send_mask(queue, &original, 0);
 }
 
+static bool runs(const struct kfd_queue *queue) {
+  return !queue->suspended && (queue->percentage_now & 0xff) != 0;
+}
+
+static int update(struct kfd_queue *queue, const struct kfd_update_queue *sent) {
+  struct kfd_update_queue call = *sent;
+  int fd = table.fd;
+  unlock();
+  int result = xsi_kfd_call(fd, AMDKFD_IOC_UPDATE_QUEUE, &call);
+  lock();
+  if (result < 0) {
+    xsi_log(XSI_WARN, "cannot update queue %u: errno=%d", queue->id, -result);
+    return result;
+  }
+  queue->percentage_now = sent->percentage;
+  queue->priority_now = sent->priority;
+  return 0;
+}
+
 int xsi_kfd_sync(struct kfd_queue *queue) {
   enum { ATTEMPTS = 16 }; // wishes that change all the time are somebody else's loop to end
   for (int i = 0; i < ATTEMPTS; i++) {
+    bool held = xsi_kfd_held(queue);
+    int result = 0;
+    if (held && runs(queue)) // in a session that is there already
+      xsi_kfd_suspend(&queue, 1, false);
+    else if (!held && queue->suspended)
+      result = xsi_kfd_unsuspend(&queue, 1);
+    if (result < 0) return result;
+    if (!xsi_kfd_held(queue) && queue->suspended) continue; // wanted otherwise meanwhile
     struct kfd_update_queue sent = xsi_kfd_wanted(queue, &queue->own);
     if (sent.percentage == queue->percentage_now && sent.priority == queue->priority_now)
       return sync_mask(queue);
-    int fd = table.fd;
-    unlock();
-    struct kfd_update_queue call = sent;
-    int result = call_driver(fd, AMDKFD_IOC_UPDATE_QUEUE, &call);
-    lock();
-    if (result < 0) {
-      xsi_log(XSI_WARN, "cannot update queue %u: errno=%d", queue->id, -result);
-      return result;
-    }
-    queue->percentage_now = sent.percentage;
-    queue->priority_now = sent.priority;
+    result = update(queue, &sent);
+    if (result < 0) return result;
   }
   return -EAGAIN;
 }
 
-// Brings every queue of a GPU (0: of all) to what is wanted now. The lock is held. The newest come
-// first: each takes a call, and what a runtime makes first is its own, mostly idle queue.
+void xsi_kfd_detach(struct kfd_queue *queue) {
+  if (!queue->suspended) return;
+  int saved = errno;
+  struct kfd_update_queue sent = queue->own;
+  sent.percentage &= ~0xffu;
+  (void)update(queue, &sent); // before, so that it does not run in between
+  (void)xsi_kfd_unsuspend(&queue, 1);
+  errno = saved;
+}
+
+// The taken queues whose state a joint request can change: suspends or resumes them together. One
+// alone is cheaper by an update, unless a session is there.
+static void sync_together(struct kfd_queue *const *taken, unsigned count) {
+  struct kfd_queue *stop[KFD_BATCH], *start[KFD_BATCH];
+  unsigned stops = 0, starts = 0;
+  for (unsigned i = 0; i < count; i++) {
+    bool held = xsi_kfd_held(taken[i]);
+    if (held && runs(taken[i])) stop[stops++] = taken[i];
+    if (!held && taken[i]->suspended) start[starts++] = taken[i];
+  }
+  if (stops > 1) xsi_kfd_suspend(stop, stops, true);
+  if (starts > 1) (void)xsi_kfd_unsuspend(start, starts); // failures are repeated one by one
+}
+
+// Brings the next queues below index *at to what is wanted; the lock is held. Batches take queues in
+// the order of the table, newest first, so that two of them can't wait for each other. A runtime's
+// first queue is its own, mostly idle one.
+static void sync_batch(uint32_t gpu_id, unsigned *at, int *good, int *first) {
+  struct kfd_queue *taken[KFD_BATCH];
+  unsigned count = 0;
+  while (*at > 0 && count < KFD_BATCH) {
+    struct kfd_queue *place = &table.queues[--*at];
+    if (!place->used || place->dying || (gpu_id != 0 && place->gpu_id != gpu_id)) continue;
+    struct kfd_queue *queue = xsi_kfd_take(place->id);
+    if (queue == place)
+      taken[count++] = queue;
+    else if (queue != NULL) // gone while we waited, and its number is that of a later one
+      xsi_kfd_release(queue);
+  }
+  sync_together(taken, count);
+  for (unsigned i = 0; i < count; i++) {
+    int result = xsi_kfd_sync(taken[i]);
+    xsi_kfd_release(taken[i]);
+    if (result == 0)
+      ++*good;
+    else if (*first == 0)
+      *first = result;
+  }
+}
+
+// Brings every queue of a GPU (0: of all) to what is wanted now. The lock is held.
 static int sync_all(uint32_t gpu_id) {
   int good = 0, first = 0;
-  for (unsigned i = table.used; i-- > 0;) {
-    struct kfd_queue *queue = &table.queues[i];
-    if (!queue->used || queue->dying || (gpu_id != 0 && queue->gpu_id != gpu_id)) continue;
-    queue = xsi_kfd_take(queue->id);
-    if (queue == NULL) continue; // gone while we waited for it
-    int result = xsi_kfd_sync(queue);
-    xsi_kfd_release(queue);
-    if (result == 0)
-      good++;
-    else if (first == 0)
-      first = result;
-  }
+  for (unsigned at = table.used; at > 0;)
+    sync_batch(gpu_id, &at, &good, &first);
   return first < 0 ? first : good;
 }
 
@@ -219,6 +279,12 @@ int xsi_kfd_recover(const struct xsi_lease *lease) {
   lock();
   if (lease == NULL) table.wish_count = 0;
   int result = lease == NULL ? sync_all(0) : recover_lease(lease->number);
+  // The end of the session resumes what the driver would not, and leaves nothing behind when the
+  // daemon is gone.
+  if (lease == NULL || result < 0) {
+    xsi_kfd_session_end();
+    if (result < 0) result = sync_all(0);
+  }
   unlock();
   if (result < 0) xsi_log(XSI_WARN, "not every queue is restored: errno=%d", -result);
   errno = saved;

@@ -13,6 +13,7 @@
 
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "core/real.h"
 #include "core/wake.h"
 #include "table.h"
@@ -42,6 +43,9 @@ void xsi_kfd_reset(void) {
   table.used = table.wish_count = table.gone_count = 0;
   table.listening = false;
   table.due = table.overflowed = table.waiters = 0;
+  table.runtime = false;
+  table.session = KFD_SESSION_NONE; // the parent's
+  table.session_users = 0;
   table.ordered = table.answered = false;
   xsi_fd_close(&table.fd);
 }
@@ -59,6 +63,26 @@ static struct kfd_queue *find(uint32_t id) {
   return NULL;
 }
 
+// Not pthread_cond_wait(), which is a cancellation point and returns with the lock held.
+void xsi_kfd_wait(void) {
+  uint32_t seen = table.releases;
+  table.waiters++;
+  unlock();
+  int saved = errno; // the application's, until the driver sets it
+  syscall(SYS_futex, &table.releases, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+  errno = saved;
+  lock();
+  table.waiters--;
+}
+
+void xsi_kfd_wake(void) {
+  __atomic_store_n(&table.releases, table.releases + 1, __ATOMIC_RELAXED);
+  if (table.waiters == 0) return;
+  int saved = errno;
+  syscall(SYS_futex, &table.releases, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  errno = saved;
+}
+
 struct kfd_queue *xsi_kfd_take(uint32_t id) {
   for (;;) {
     struct kfd_queue *queue = find(id);
@@ -67,25 +91,13 @@ struct kfd_queue *xsi_kfd_take(uint32_t id) {
       queue->busy = true;
       return queue;
     }
-    // Not pthread_cond_wait(), which is a cancellation point and returns with the lock held.
-    uint32_t seen = table.releases;
-    table.waiters++;
-    unlock();
-    int saved = errno; // the application's, until the driver sets it
-    syscall(SYS_futex, &table.releases, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    errno = saved;
-    lock();
-    table.waiters--;
+    xsi_kfd_wait();
   }
 }
 
 void xsi_kfd_release(struct kfd_queue *queue) {
   queue->busy = false;
-  __atomic_store_n(&table.releases, table.releases + 1, __ATOMIC_RELAXED);
-  if (table.waiters == 0) return;
-  int saved = errno;
-  syscall(SYS_futex, &table.releases, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-  errno = saved;
+  xsi_kfd_wake();
 }
 
 static struct kfd_queue *place(void) {
@@ -161,7 +173,11 @@ static int destroy(int fd, unsigned long request, void *argument) {
   if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
   lock();
   struct kfd_queue *queue = xsi_kfd_take(call.queue_id);
-  if (queue != NULL) queue->dying = true;
+  if (queue != NULL) {
+    xsi_kfd_detach(queue);
+    queue->dying = true;
+    xsi_kfd_wake(); // the driver may wait for the end of the session, and that for this queue
+  }
   unlock();
   int result = xsi_real_ioctl(fd, request, argument);
   int saved = errno;
@@ -235,6 +251,45 @@ static int set_mask(int fd, unsigned long request, void *argument) {
   return result;
 }
 
+// A runtime that ends while the driver has a debug session waits for the debugger's answer, so the
+// session ends before. It may begin again with the runtime.
+static int runtime(int fd, unsigned long request, void *argument) {
+  struct kfd_runtime_enable call;
+  if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
+  bool on = (call.mode & KFD_RUNTIME_ON) != 0;
+  char allowed[8];
+  bool off =
+      xsi_option_text("XSCHED_AMD_SESSION", allowed, sizeof allowed) && strcmp(allowed, "0") == 0;
+  lock();
+  bool was = table.runtime;
+  if (!on) {
+    table.runtime = false;
+    xsi_kfd_session_end();
+  }
+  unlock();
+  int result = xsi_real_ioctl(fd, request, argument);
+  int saved = errno;
+  lock();
+  if (on && result == 0) table.runtime = !off;
+  if (!on && result != 0) table.runtime = was;
+  unlock();
+  errno = saved;
+  return result;
+}
+
+// The application debugs itself: a process has one debugger, and it comes first.
+static int debug(int fd, unsigned long request, void *argument) {
+  struct kfd_dbg_trap call;
+  if (look(&call, argument, sizeof call) && call.op == KFD_DBG_ENABLE &&
+      call.pid == (uint32_t)getpid()) {
+    lock();
+    table.runtime = false;
+    xsi_kfd_session_end();
+    unlock();
+  }
+  return xsi_real_ioctl(fd, request, argument);
+}
+
 int xsi_kfd_ioctl(int fd, unsigned long request, void *argument) {
   switch ((uint32_t)request) {
   case AMDKFD_IOC_CREATE_QUEUE_88:
@@ -242,6 +297,8 @@ int xsi_kfd_ioctl(int fd, unsigned long request, void *argument) {
   case AMDKFD_IOC_DESTROY_QUEUE: return destroy(fd, request, argument);
   case AMDKFD_IOC_UPDATE_QUEUE: return update(fd, request, argument);
   case AMDKFD_IOC_SET_CU_MASK: return set_mask(fd, request, argument);
+  case AMDKFD_IOC_RUNTIME_ENABLE: return runtime(fd, request, argument);
+  case AMDKFD_IOC_DBG_TRAP: return debug(fd, request, argument);
   default: return xsi_real_ioctl(fd, request, argument);
   }
 }
@@ -262,7 +319,8 @@ unsigned xsi_kfd_list(struct xsi_kfd_queue *list, unsigned room) {
           .ring_bytes = queue->own.ring_bytes,
           .percentage = queue->own.percentage,
           .priority = queue->own.priority,
-          .paused = (queue->percentage_now & 0xff) == 0 && (queue->own.percentage & 0xff) != 0,
+          .paused = queue->suspended ||
+                    ((queue->percentage_now & 0xff) == 0 && (queue->own.percentage & 0xff) != 0),
           .priority_now = queue->priority_now,
       };
     count++;

@@ -32,7 +32,11 @@ struct kfd_queue {
   bool known;                            /* to the daemon */
   bool told;                             /* the daemon knows it, as it is */
   bool late;                             /* made while its kind was paused */
+  bool suspended;                        /* in the session of joint.c, whatever its percentage */
+  bool seen;                             /* by that session, which can't suspend it before */
 };
+
+enum kfd_session { KFD_SESSION_NONE, KFD_SESSION_CHANGES, KFD_SESSION_OPEN };
 
 struct kfd_wish {
   uint32_t gpu_id;
@@ -50,6 +54,10 @@ struct kfd_table {
   int fd;        /* our duplicate of the driver's file */
   unsigned used; /* queues[0 .. used) were used at least once */
   unsigned wish_count;
+  /* joint.c */
+  bool runtime; /* the driver knows that a runtime is in use, and a session is allowed */
+  enum kfd_session session;
+  unsigned session_users; /* requests under way in it */
   /* changes that the daemon does not know yet */
   bool listening;      /* there is one */
   uint32_t due;        /* 1: something; read without the lock */
@@ -72,6 +80,24 @@ void xsi_kfd_ended(struct kfd_queue *queue);
 /* With the lock held, as all below: waits until no call is under way on it; null if it is gone. */
 struct kfd_queue *xsi_kfd_take(uint32_t id);
 void xsi_kfd_release(struct kfd_queue *queue);
+/* Waits, without the lock, until something is released. */
+void xsi_kfd_wait(void);
+void xsi_kfd_wake(void);
+/* Without the lock: the driver's result, or -errno. A signal of the application's may meet it. */
+int xsi_kfd_call(int fd, unsigned long request, void *argument);
+
+/* joint.c: one request for several queues, which the caller took. Both drop the lock during calls and
+ * set suspended where it worked. Suspend opens a session, if allowed to. */
+enum { KFD_BATCH = 256 };
+void xsi_kfd_suspend(struct kfd_queue *const *queues, unsigned count, bool open);
+int xsi_kfd_unsuspend(struct kfd_queue *const *queues, unsigned count); /* 0 or -errno */
+/* Ends the session. Pauses stay in force. The caller has taken no queue. */
+void xsi_kfd_session_end(void);
+
+/* True if a pause of this queue is wanted. */
+bool xsi_kfd_held(const struct kfd_queue *queue);
+/* Deactivates a queue that the session suspended: the driver does not destroy a suspended one. */
+void xsi_kfd_detach(struct kfd_queue *queue);
 /* The wish in force for a GPU. */
 struct kfd_wish xsi_kfd_wish_for(uint32_t gpu_id);
 /* The update to send, from the application's own values and the wishes. */
