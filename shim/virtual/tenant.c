@@ -7,6 +7,7 @@
  *   tenant --name NAME --kernel-us N [--depth N] [--device N] [--api cuda|hip]
  *          [--grid BLOCKS]                   of a kernel (default: fills the device)
  *          [--feed N]                        N kernels per request, each after 10x CPU time
+ *          [--streams N]                     further streams, so that it has more hardware queues
  *          [--copy BYTES]                    loop: copies instead of kernels, until `compute`
  *          [--urgent FD | --background FD]   with another one: see tenant_app.h
  *   in:  rate HZ | loop | compute | pause | report | quit
@@ -47,7 +48,7 @@
 
 static struct {
   const char *name;
-  unsigned kernel_us, depth, feed;
+  unsigned kernel_us, depth, feed, streams;
   size_t copy;  /* bytes; 0: kernels */
   void *copied; /* to here */
   int device;
@@ -217,6 +218,11 @@ static void set_up(void) {
   unsigned events = t.depth > 2 ? t.depth : 2;
   for (unsigned i = 0; i < events; i++)
     CHECK(cu.cuEventCreate(&t.events[i], 0));
+  for (unsigned i = 1; i < t.streams; i++) { /* a queue exists once it has been used */
+    handle more;
+    CHECK(cu.cuStreamCreate(&more, 0));
+    CHECK(cu.cuEventRecord(t.events[0], more));
+  }
   calibrate();
   if (t.peer > 0) {
     const char *missing = app_begin(t.peer, t.urgent, t.stream);
@@ -390,6 +396,8 @@ static void read_options(int argc, char **argv) {
       t.device = atoi(value);
     else if (value && strcmp(argv[i], "--feed") == 0)
       t.feed = (unsigned)atoi(value);
+    else if (value && strcmp(argv[i], "--streams") == 0)
+      t.streams = (unsigned)atoi(value);
     else if (value && strcmp(argv[i], "--copy") == 0)
       t.copy = (size_t)atol(value);
     else if (value && strcmp(argv[i], "--wait") == 0 && strcmp(value, "sync") == 0)
@@ -408,8 +416,8 @@ static void read_options(int argc, char **argv) {
       t.peer = atoi(value);
     else {
       fprintf(stderr, "usage: tenant --name NAME --kernel-us N [--depth N] [--device N] "
-                      "[--api cuda|hip] [--grid BLOCKS] [--feed N] [--copy BYTES] "
-                      "[--wait sync|copy|poll] [--urgent FD | --background FD]\n");
+                      "[--api cuda|hip] [--grid BLOCKS] [--feed N] [--streams N] "
+                      "[--copy BYTES] [--wait sync|copy|poll] [--urgent FD | --background FD]\n");
       _exit(64);
     }
   }
