@@ -241,7 +241,7 @@ test: setup ## run the checks for every change (10 minutes on two cores)
 
 .PHONY: test-long
 test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
-	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-strategies test-soak test-chaos)
+	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-pair test-strategies test-soak test-chaos)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures time, so its packages run one at a time, without others.
@@ -316,6 +316,26 @@ CHAOS = bin/chaos --seed $(SEED) $(if $(OTHER),--other-binary $(OTHER))
 
 bin/chaos: always
 	$(GO) build $(TRIM) -o $@ ./test/chaos
+
+.PHONY: test-pair
+test-pair: all ## run the long runs of `xsched pair` for some seconds each
+	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./internal/bench/pair
+
+# The long runs of `xsched pair` on the virtual GPU. Each writes out/NAME.
+PAIR = bin/xsched pair --virtual --platform amd --out out/$@
+
+.PHONY: pair-hour pair-requests pair-queues pair-leaks pair-table
+pair-hour: build ## one hour of an online and an offline program
+	$(PAIR) --seconds 1h
+pair-requests: build ## ten minutes with requests of 10 ms
+	$(PAIR) --request 10ms --seconds 10m
+pair-queues: build ## one minute with ten offline queues
+	$(PAIR) --queues 10 --seconds 1m
+pair-leaks: build ## five minutes at 50 requests per second; open files, threads and memory must not grow
+	$(PAIR) --rate 50 --request 1ms --seconds 5m
+pair-table: build ## the offline loss by rate and length of requests, with one request for all queues and with one each
+	$(PAIR)/joint --rate 10,20,50,100 --request 500us,5ms --seconds 10s
+	$(PAIR)/single --offline-env XSCHED_AMD_SESSION=0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
 
 .PHONY: chaos
 chaos: build bin/chaos ## inject 10,000 faults (FAULTS, SEED, WORLDS, OTHER=BINARY); within an hour on two cores

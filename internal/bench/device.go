@@ -75,6 +75,15 @@ func (d VGPU) Record(_ context.Context, w Window) ([]Segment, []Wait, error) {
 	return Cut(segs, w), waits, nil
 }
 
+// Remaps returns how often all queues were unmapped and mapped; 0 on devices that never do.
+func (d VGPU) Remaps() (uint64, error) {
+	stats, err := d.Client.Stats()
+	if err != nil {
+		return 0, err
+	}
+	return stats.Remaps, nil
+}
+
 // startDevice starts the virtual GPU and injects the fault.
 func (r *Rig) startDevice(ctx context.Context, fault string) error {
 	socket := r.DeviceSocket()

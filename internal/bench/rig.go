@@ -128,6 +128,9 @@ func (r *Rig) startService(args ...string) (*service, error) {
 	return s, nil
 }
 
+// PID returns the process.
+func (s *service) PID() int { return s.cmd.Process.Pid }
+
 func (s *service) Stop() {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {

@@ -5,6 +5,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +18,12 @@ func (a *app) colocateCommand() *cobra.Command {
 	var (
 		o                     pair.Options
 		asJSON, check, output bool
+		rates                 []float64
+		requests              []time.Duration
+		remap                 time.Duration
 	)
 	c := &cobra.Command{
-		Use:   "pair --online CMD --offline CMD",
+		Use:   "pair [--online CMD --offline CMD | --virtual]",
 		Short: "Run an online and an offline program on one GPU and report the cost to each",
 		Long: `Start a private daemon, run the offline program alone, then the online program
 beside it. Each request of the online program suspends the offline program's
@@ -33,17 +38,31 @@ A request is a busy period of the online program. A shell runs both commands. Th
 measurement ends with the online program or after --seconds. The offline program
 then has --linger to finish.
 
+Without commands, --virtual runs a built-in pair: --rate requests per second of
+--request GPU time beside offline kernels back to back. With several rates or
+requests, the result is a table of the offline loss for each combination. Gross
+loss includes what the online program used, net loss does not. The limit is two
+remaps of --remap per request: a GPU that remaps all queues to suspend one can't
+do better.
+
 With --attach, the offline program runs without the shim and is attached.`,
 		Example: `  xsched pair --online ./serve --offline ./train
   xsched pair --virtual --platform ` + otherPlatform() + ` --online ./serve --offline ./train --out out/pair
+  xsched pair --virtual --platform ` + otherPlatform() + ` --rate 10,50,100 --request 500us,5ms --seconds 10s
   xsched pair --attach --slice 100ms --online ./serve --offline ./train --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkPlatform(o.Platform); err != nil {
 				return err
 			}
-			if o.Online == "" || o.Offline == "" {
-				return usagef("both commands are required; use --online CMD --offline CMD")
+			builtIn := o.Virtual && o.Online == "" && o.Offline == ""
+			if !builtIn && (o.Online == "" || o.Offline == "") {
+				return usagef("both commands are required; use --online CMD --offline CMD, or --virtual alone for the built-in pair")
+			}
+			for _, name := range []string{"rate", "request", "queues", "remap"} {
+				if cmd.Flags().Changed(name) && !builtIn {
+					return usagef("--%s applies to the built-in pair; use --virtual without commands", name)
+				}
 			}
 			if cmd.Flags().Changed("platform") && !o.Virtual {
 				return usagef("--platform applies to the virtual GPU; add --virtual")
@@ -53,17 +72,23 @@ With --attach, the offline program runs without the shim and is attached.`,
 			if output {
 				o.Output = a.stderr
 			}
+			if len(rates)*len(requests) > 1 {
+				sweep, err := pair.RunSweep(ctx, o, rates, requests, remap, a.stderr)
+				if err != nil {
+					return interrupted(ctx, err)
+				}
+				return a.showPair(sweep, asJSON, check)
+			}
+			if builtIn {
+				o.Load.Rate, o.Load.Request = rates[0], requests[0]
+			}
 			report, err := pair.Run(ctx, o)
 			if err != nil {
 				return interrupted(ctx, err)
 			}
-			if asJSON {
-				err = report.WriteJSON(a.stdout)
-			} else if err = report.WriteTable(a.stdout); err == nil && o.Out != "" {
-				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/pair.md\n", o.Out, o.Out)
-			}
-			if err == nil && check && !report.Met() {
-				err = errors.New("a target was missed; see the report above")
+			err = a.showPair(report, asJSON, check)
+			if o.Out != "" && !asJSON {
+				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/pair.md, %s/pair.svg\n", o.Out, o.Out, o.Out)
 			}
 			return err
 		},
@@ -78,9 +103,35 @@ With --attach, the offline program runs without the shim and is attached.`,
 	f.DurationVar(&o.Alone, "alone", 0, "duration of the offline program alone (default 2s)")
 	f.DurationVar(&o.Together, "seconds", 0, "longest duration of both programs (default until the online program ends)")
 	f.DurationVar(&o.Linger, "linger", 0, "time for each program to finish afterwards (default 10s)")
-	f.StringVar(&o.Out, "out", "", "write pair.json and pair.md to `DIR`")
+	f.StringVar(&o.Out, "out", "", "write pair.json, pair.md and pair.svg (histogram, timeline) to `DIR`")
+	f.Float64SliceVar(&rates, "rate", []float64{10}, "built-in pair: requests per second, several for a table")
+	f.DurationSliceVar(&requests, "request", []time.Duration{5 * time.Millisecond}, "built-in pair: GPU time of a request, several for a table")
+	f.IntVar(&o.Load.Queues, "queues", 0, "built-in pair: hardware queues of the offline programs (default those of one program)")
+	f.DurationVar(&remap, "remap", 300*time.Microsecond, "built-in pair: assumed cost of a remap, for the limit")
+	f.StringArrayVar(&o.OfflineEnv, "offline-env", nil, "set `NAME=VALUE` in the offline program; may repeat")
 	f.BoolVar(&check, "check", false, "exit with code 1 if a target is missed")
 	f.BoolVar(&output, "output", false, "show the output of the programs on standard error")
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// pairResult is a report or a table of several.
+type pairResult interface {
+	WriteJSON(w io.Writer) error
+	WriteTable(w io.Writer) error
+	Met() bool
+}
+
+func (a *app) showPair(r pairResult, asJSON, check bool) error {
+	write := r.WriteTable
+	if asJSON {
+		write = r.WriteJSON
+	}
+	if err := write(a.stdout); err != nil {
+		return err
+	}
+	if check && !r.Met() {
+		return errors.New("a target was missed; see the report above")
+	}
+	return nil
 }

@@ -80,7 +80,7 @@ func checkPair(t *testing.T, r *Report, out, route string) {
 		t.Fatal(err)
 	}
 	t.Logf("\n%s", table.String())
-	for _, target := range []string{"suspend", "resume", "online request", "offline loss", "nothing lost"} {
+	for _, target := range []string{"suspend", "resume", "online request", "offline loss", "nothing leaked", "nothing lost"} {
 		if !strings.Contains(table.String(), target) {
 			t.Errorf("the report does not show %q", target)
 		}
@@ -97,8 +97,11 @@ func checkPair(t *testing.T, r *Report, out, route string) {
 	if err == nil {
 		err = json.Unmarshal(text, &back)
 	}
-	if err != nil || len(back.Targets) != 5 {
+	if err != nil || len(back.Targets) != 6 {
 		t.Errorf("pair.json: %+v %v", back.Targets, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "pair.svg")); err != nil || !bytes.Contains(text, []byte("suspended by XSched")) || !bytes.Contains(text, []byte("Latency histogram")) {
+		t.Errorf("pair.svg: %v", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(out, "pair.md")); err != nil || !bytes.Contains(text, []byte("TARGET")) {
 		t.Errorf("pair.md: %v", err)
@@ -141,5 +144,63 @@ func TestProof(t *testing.T) {
 	}
 	if _, err := Run(ctx, Options{Online: "true", Offline: "false", Virtual: true, Platform: "amd", Exe: exe}); err == nil || !strings.Contains(err.Error(), "offline program ended too early") {
 		t.Errorf("a program that fails: %v", err)
+	}
+}
+
+// TestJointPause checks by the device's record that a pause of all queues takes one remap, and a
+// resume another one, however many queues a program has. Two programs take two each.
+func TestJointPause(t *testing.T) {
+	t.Parallel()
+	exe := benchtest.Program(t)
+	for _, c := range []struct {
+		name  string
+		load  Load
+		env   []string
+		least float64 // remaps per suspension and its resume
+		most  float64
+	}{
+		{"one program", Load{Rate: 20}, nil, 0, 2.5},
+		{"ten queues of two programs", Load{Rate: 20, Queues: 10}, nil, 0, 2.5},
+		{"one request per queue", Load{Rate: 20}, []string{"XSCHED_AMD_SESSION=0"}, 3.5, 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			r, err := Run(ctx, Options{Load: c.load, OfflineEnv: c.env, Virtual: true, Platform: "amd", Alone: 200 * time.Millisecond, Together: 1500 * time.Millisecond, Exe: exe})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := float64(r.Remaps) / float64(r.Suspensions)
+			if len(r.Lost) != 0 || r.Suspensions < 10 || got < c.least || got > c.most {
+				t.Errorf("%d remaps for %d suspensions, want %g to %g each; lost %v", r.Remaps, r.Suspensions, c.least, c.most, r.Lost)
+			}
+		})
+	}
+}
+
+// TestLongRuns are the long runs of the documentation, shortened. Nothing may be lost or leak, and
+// requests are served from the first to the last tenth of the time.
+func TestLongRuns(t *testing.T) {
+	exe := benchtest.Program(t)
+	for _, c := range []struct {
+		name string
+		load Load
+	}{
+		{"stability", Load{}},
+		{"requests of 10 ms", Load{Request: 10 * time.Millisecond}},
+		{"ten offline queues", Load{Queues: 10}},
+		{"leak check", Load{Rate: 50, Request: time.Millisecond}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			r, err := Run(ctx, Options{Load: c.load, Virtual: true, Platform: "amd", Alone: 500 * time.Millisecond, Together: 8 * time.Second, Exe: exe})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if leaks := leaked(r.Usage); len(r.Lost)+len(leaks) != 0 || len(r.Usage) < 3 || r.Tenths[0] == nil || r.Tenths[9] == nil || r.Suspensions < 20 {
+				t.Errorf("lost %v, leaked %v, %d processes, tenths %s, %d suspensions", r.Lost, leaks, len(r.Usage), tenths(r.Tenths), r.Suspensions)
+			}
+		})
 	}
 }

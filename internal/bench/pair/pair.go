@@ -26,7 +26,9 @@ import (
 
 // Options configure a run. Zero values select the defaults.
 type Options struct {
-	Online, Offline string // commands, for a shell
+	Online, Offline string // commands, for a shell; both empty, on the virtual GPU: Load
+	Load            Load
+	OfflineEnv      []string // further variables of the offline program
 	Virtual         bool
 	Platform        string        // of the virtual GPU; default: the first of internal/virtual
 	Attach          bool          // the offline program runs without the shim and is controlled from outside
@@ -34,7 +36,7 @@ type Options struct {
 	Alone           time.Duration // duration of the measurement alone; default 2 s
 	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
 	Linger          time.Duration // time for each program to end afterwards; default 10 s
-	Out             string        // folder for pair.json and pair.md; empty: none
+	Out             string        // folder for pair.json, pair.md and pair.svg; empty: none
 	Output          io.Writer     // receives the programs' output; nil: discard
 	Exe             string        // the xsched program; empty: this one
 }
@@ -55,6 +57,10 @@ func (o *Options) defaults() error {
 	bench.Default(&o.Alone, 2*time.Second)
 	bench.Default(&o.Linger, 10*time.Second)
 	switch {
+	case o.Virtual && o.Online == "" && o.Offline == "":
+		if err := o.Load.defaults(); err != nil {
+			return err
+		}
 	case strings.TrimSpace(o.Online) == "" || strings.TrimSpace(o.Offline) == "":
 		return errors.New("both commands are needed; use --online CMD --offline CMD")
 	case o.Slice < 0 || o.Alone < 0 || o.Together < 0 || o.Linger < 0:
@@ -76,6 +82,8 @@ type colocation struct {
 	alone, together progress
 	expired         bool         // both ran for the maximum duration
 	lastPIDs        map[int]bool // of the online program
+	drawn           bench.Window // shown by the timeline
+	segments        []bench.Segment
 }
 
 // side is one program and its children.
@@ -127,6 +135,11 @@ func (c *colocation) run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(folder)
 	c.record = filepath.Join(folder, "recording")
+	if c.Online == "" && c.Offline == "" {
+		if err := c.builtIn(folder); err != nil {
+			return err
+		}
+	}
 	flags := []string{"--record", c.record, "--policy", "HPF", "--mode", "suspend"}
 	if c.Slice > 0 {
 		flags = append(flags, "--starvation-bound", c.Slice.String())
@@ -169,6 +182,9 @@ func (c *colocation) start(name, command string, priority int, bare bool) (*side
 	}
 	argv = append(argv, "--", "/bin/sh", "-c", command)
 	env := bench.WithEnv("XSCHED_DIR=" + c.rig.Dir)
+	if priority < 0 {
+		env = append(env, c.OfflineEnv...)
+	}
 	if bare {
 		argv = []string{"/bin/sh", "-c", command}
 		if c.Virtual {

@@ -23,10 +23,21 @@ type history struct {
 	stopped  map[model.QueueID]bool       // suspended queues of the offline program
 	window   bench.Window                 // requests that begin here count
 	requests []time.Duration
+	tenths   [10]report.Histogram // of the requests, by their begin in the window
 
 	began                    model.Time // start of the current request
+	paused                   map[model.QueueID]model.Time
+	pauses, busies           []bench.Window // suspensions and requests in the drawn window
+	drawn                    bench.Window
 	suspensions              int
 	afterRequest, afterSlice int
+}
+
+func newHistory(window bench.Window) *history {
+	return &history{
+		window: window, online: map[model.QueueID]bool{}, since: map[model.QueueID]model.Time{},
+		stopped: map[model.QueueID]bool{}, paused: map[model.QueueID]model.Time{},
+	}
 }
 
 // readRecording extracts requests and suspensions.
@@ -36,7 +47,8 @@ func (c *colocation) readRecording() error {
 		return fmt.Errorf("read the recording: %w", err)
 	}
 	defer in.Close()
-	h := &history{window: bench.Window{From: c.together.from, To: c.together.to}, online: map[model.QueueID]bool{}, since: map[model.QueueID]model.Time{}, stopped: map[model.QueueID]bool{}}
+	h := newHistory(bench.Window{From: c.together.from, To: c.together.to})
+	h.drawn = c.drawn
 	for {
 		item, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -53,6 +65,10 @@ func (c *colocation) readRecording() error {
 		}
 	}
 	c.report.Requests = report.Summarize(h.requests)
+	for i := range h.tenths {
+		c.report.Tenths = append(c.report.Tenths, h.tenths[i].Latency())
+	}
+	c.report.raw = pictures{requests: h.requests, window: h.drawn, segments: c.segments, pauses: h.pauses, busies: h.busies, online: c.online.pids, offline: c.offline.pids}
 	c.report.Suspensions, c.report.AfterRequest, c.report.AfterSlice = h.suspensions, h.afterRequest, h.afterSlice
 	return nil
 }
@@ -71,7 +87,7 @@ func (h *history) follow(ev *engine.Event) {
 		delete(h.online, ev.ID)
 		delete(h.stopped, ev.ID)
 	case engine.EventDecide:
-		h.decide(ev.Changes)
+		h.decide(ev.At, ev.Changes)
 	}
 }
 
@@ -92,12 +108,17 @@ func (h *history) busy(at model.Time, id model.QueueID, on bool) {
 		return
 	}
 	delete(h.since, id)
+	if len(h.since) == 0 {
+		h.busies = h.keep(h.busies, h.began, at)
+	}
 	if len(h.since) == 0 && int64(h.began) >= h.window.From && int64(h.began) < h.window.To {
 		h.requests = append(h.requests, at.Sub(h.began))
+		tenth := (int64(h.began) - h.window.From) * int64(len(h.tenths)) / (h.window.To - h.window.From)
+		h.tenths[tenth].Add(uint64(at.Sub(h.began)))
 	}
 }
 
-func (h *history) decide(changes []model.Desired) {
+func (h *history) decide(at model.Time, changes []model.Desired) {
 	for i := range changes {
 		d := &changes[i]
 		if h.online[d.Queue] {
@@ -107,11 +128,23 @@ func (h *history) decide(changes []model.Desired) {
 		switch {
 		case stop && !h.stopped[d.Queue]:
 			h.suspensions++
+			h.paused[d.Queue] = at
 		case !stop && h.stopped[d.Queue] && len(h.since) > 0:
 			h.afterSlice++
 		case !stop && h.stopped[d.Queue]:
 			h.afterRequest++
 		}
+		if !stop && h.stopped[d.Queue] {
+			h.pauses = h.keep(h.pauses, h.paused[d.Queue], at)
+		}
 		h.stopped[d.Queue] = stop
 	}
+}
+
+// keep appends an interval that the timeline shows.
+func (h *history) keep(list []bench.Window, from, to model.Time) []bench.Window {
+	if h.drawn.Overlap(int64(from), int64(to)) == 0 {
+		return list
+	}
+	return append(list, bench.Window{From: int64(from), To: int64(to)})
 }

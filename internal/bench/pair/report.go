@@ -28,6 +28,8 @@ type Report struct {
 
 	// Requests are the busy periods of the online program.
 	Requests *report.Latency `json:"online_requests"`
+	// Tenths are the requests of each tenth of the measurement; null: none.
+	Tenths []*report.Latency `json:"online_tenths"`
 	// Suspend and Resume last from the daemon's call to the reply. Where the shim reports it, only
 	// the driver's part counts.
 	Suspend       Operation  `json:"suspend"`
@@ -45,9 +47,14 @@ type Report struct {
 	Failed uint64 `json:"failed_operations"`
 	Undone uint64 `json:"undone"`
 
+	// Remaps counts how often the driver unmapped and mapped the GPU's queues; 0: unknown.
+	Remaps     uint64     `json:"remaps,omitempty"`
+	Usage      []Usage    `json:"usage"`
 	Throughput Throughput `json:"offline_throughput"`
 	Lost       []string   `json:"lost"` // losses, and properties without proof
 	Targets    []Target   `json:"targets"`
+
+	raw pictures
 }
 
 // Operation summarizes operations on hardware queues.
@@ -74,9 +81,11 @@ type Throughput struct {
 	Loss     float64 `json:"loss"` // fraction of Alone
 	// OnlineShare is the share of the GPU that the online program used; this loss is inevitable.
 	OnlineShare float64 `json:"online_share"`
-	AloneS      float64 `json:"alone_s"`
-	TogetherS   float64 `json:"together_s"`
-	Measured    bool    `json:"measured"`
+	// Net is the loss beyond OnlineShare. Without the GPU's own record it equals Loss.
+	Net       float64 `json:"net_loss"`
+	AloneS    float64 `json:"alone_s"`
+	TogetherS float64 `json:"together_s"`
+	Measured  bool    `json:"measured"`
 }
 
 // Target is one target of the online/offline framework.
@@ -146,13 +155,19 @@ func (c *colocation) conclude() {
 	}
 	loss := "not measured"
 	if r.Throughput.Measured {
-		loss = fmt.Sprintf("%.2f %%", 100*r.Throughput.Loss)
+		loss = fmt.Sprintf("net %.2f %%, gross %.2f %%", 100*r.Throughput.Net, 100*r.Throughput.Loss)
+	}
+	leaks := leaked(r.Usage)
+	kept := "open files and threads did not grow"
+	if len(leaks) > 0 {
+		kept = strings.Join(leaks, "; ")
 	}
 	r.Targets = []Target{
 		{"suspend", fmt.Sprintf("< %g ms", suspendTarget), r.Suspend.text(), r.Suspend.met()},
 		{"resume", fmt.Sprintf("< %g ms", resumeTarget), r.Resume.text(), r.Resume.met()},
 		{"online request, end to end", fmt.Sprintf("< %g ms", onlineTarget), online, met},
-		{"offline loss", fmt.Sprintf("< %g %%", 100*lossTarget), loss, r.Throughput.Measured && r.Throughput.Loss < lossTarget},
+		{"offline loss beyond the online share", fmt.Sprintf("< %g %%", 100*lossTarget), loss, r.Throughput.Measured && r.Throughput.Net < lossTarget},
+		{"nothing leaked", "no growth", kept, len(leaks) == 0},
 		{"nothing lost", "nothing", nothing, len(r.Lost) == 0},
 	}
 }
@@ -174,6 +189,7 @@ func throughput(alone, together progress) Throughput {
 	}
 	if t.Alone > 0 {
 		t.Loss, t.Measured = 1-t.Together/t.Alone, true
+		t.Net = max(t.Loss-t.OnlineShare/t.Alone, 0)
 	}
 	return t
 }
@@ -230,6 +246,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	q, th := r.Requests, r.Throughput
 	fmt.Fprintf(w, "\nonline: %d requests, P50 %.2f ms, P95 %.2f ms, P99 %.2f ms, max %.2f ms\n", q.N, q.P50, q.P95, q.P99, q.Max)
+	if text := tenths(r.Tenths); text != "" {
+		fmt.Fprintf(w, "online P50 in each tenth of the time: %s ms\n", text)
+	}
 	for i, o := range []Operation{r.Suspend, r.Resume} {
 		fmt.Fprintf(w, "%s: %d times; with the start P50 %.3f ms, P99 %.3f ms, max %.3f ms\n", [...]string{"suspend", "resume"}[i], o.N, o.P50, o.P99, o.Max)
 	}
@@ -238,6 +257,13 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "offline: suspended %d times, resumed %d times after the request and %d times after a slice, %d new queues caught\n",
 		r.Suspensions, r.AfterRequest, r.AfterSlice, r.QueuesCaught)
+	if r.Remaps > 0 && r.Suspensions > 0 {
+		fmt.Fprintf(w, "remaps of the GPU: %d, %.1f per suspension and its resume\n", r.Remaps, float64(r.Remaps)/float64(r.Suspensions))
+	}
+	for _, u := range r.Usage {
+		fmt.Fprintf(w, "%s (pid %d): %d to %d open files, %d to %d threads, %.1f to %.1f MiB resident\n",
+			u.Name, u.PID, u.Files[0], u.Files[1], u.Threads[0], u.Threads[1], mib(u.Resident[0]), mib(u.Resident[1]))
+	}
 	if r.Failed+r.Undone > 0 {
 		fmt.Fprintf(w, "%d operations failed and were repeated, %d suspensions were undone: the machine was too busy for a while\n", r.Failed, r.Undone)
 	}
@@ -249,14 +275,26 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// save writes pair.json and pair.md.
+func tenths(list []*report.Latency) string {
+	var out []string
+	for _, l := range list {
+		if l == nil {
+			out = append(out, "-")
+			continue
+		}
+		out = append(out, report.Short(l.P50))
+	}
+	return strings.Join(out, ", ")
+}
+
+// save writes pair.json, pair.md and pair.svg.
 func (r *Report) save(dir string) error {
-	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "pair.md": func(w io.Writer) error {
+	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "pair.svg": r.WriteSVG, "pair.md": func(w io.Writer) error {
 		fmt.Fprintf(w, "# Online and offline on one GPU\n\n%s\n\n    online:  %s\n    offline: %s\n\n```\n", r.Date.Format(time.RFC3339), r.Online, r.Offline)
 		if err := r.WriteTable(w); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(w, "```")
+		_, err := fmt.Fprint(w, "```\n\n![Latency histogram and timeline](pair.svg)\n")
 		return err
 	}})
 }

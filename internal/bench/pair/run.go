@@ -136,11 +136,27 @@ func (c *colocation) runTogether(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the daemon's figures: %w", err)
 	}
+	if _, err := c.look(ctx); err != nil { // names the processes
+		return err
+	}
+	c.usage(0)
+	remaps, err := c.remaps()
+	if err != nil {
+		return err
+	}
 	end := time.Now().Add(limit)
 	if c.together, err = c.measure(ctx, func() bool { return !c.online.running() }, limit); err != nil {
 		return err
 	}
 	c.expired = !time.Now().Before(end)
+	remapped, err := c.remaps()
+	if err != nil {
+		return err
+	}
+	c.report.Remaps = remapped - remaps
+	if err := c.draw(ctx); err != nil {
+		return err
+	}
 	after, err := c.rig.Daemon.Stats(ctx)
 	if err != nil {
 		return fmt.Errorf("read the daemon's figures: %w", err)
@@ -222,7 +238,7 @@ func (c *colocation) measure(ctx context.Context, stop func() bool, limit time.D
 	if err != nil {
 		return progress{}, err
 	}
-	last := first
+	last, noted := first, first.at
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		if err := bench.Sleep(ctx, min(samplePace, time.Until(end))); err != nil {
 			return progress{}, err
@@ -235,6 +251,10 @@ func (c *colocation) measure(ctx context.Context, stop func() bool, limit time.D
 			break
 		}
 		last = now
+		if len(c.report.Usage) > 0 && last.at-noted >= int64(time.Second) {
+			noted = last.at
+			c.usage(1) // a program that ends by itself has no last moment
+		}
 	}
 	return progress{
 		from: first.at, to: last.at, ran: last.ran - first.ran, launches: last.launches - first.launches,
