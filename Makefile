@@ -200,7 +200,8 @@ virtual: $(addprefix build/virtual/,$(VIRTUAL_NAMES)) ## build the virtual GPU's
 null: $(addprefix build/null/,$(NULL_NAMES)) ## build the null driver, which measures the cost of a hook
 
 .PHONY: gpreempt
-gpreempt: $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## build libgpreempt.so for AMD GPUs, and its example
+gpreempt: $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## build libgpreempt.so for AMD GPUs, and its examples
+	@ln -sf libgpreempt.so build/gpreempt/libgpreempt_poc.so
 
 .PHONY: demo
 demo: build ## compare native scheduling with XSched on the virtual GPU; writes out/demo in under a minute

@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 // From include/uapi/linux/kfd_ioctl.h.
-#define AMDKFD_IOC_GET_VERSION 0x80084B01u
 #define AMDKFD_IOC_DBG_TRAP 0xC0204B26u
 enum {
   ENABLE = 0,
@@ -36,7 +35,6 @@ enum {
 #define EC_PROCESS_RUNTIME 0x800000000000u
 #define QUEUE_ERROR 0x40000000u
 #define QUEUE_INVALID 0x80000000u
-enum { MIN_MINOR = 13 };
 
 struct trap {
   uint32_t pid, op;
@@ -154,19 +152,6 @@ static int start(void) {
   return result;
 }
 
-// Also clears NEW on all queues, which a suspend requires. Returns a count, or -errno.
-static int snapshot(void) {
-  struct trap trap = {.op = SNAPSHOT,
-                      .snapshot = {.mask = EC_QUEUE_NEW,
-                                   .entries = (uint64_t)(uintptr_t)entries,
-                                   .count = GPREEMPT_MAX_QUEUES,
-                                   .entry_bytes = sizeof *entries}};
-  int result = trap_call(&trap);
-  if (result < 0) return result;
-  if (trap.snapshot.entry_bytes != sizeof *entries) return -ENOTTY;
-  return trap.snapshot.count > GPREEMPT_MAX_QUEUES ? -E2BIG : (int)trap.snapshot.count;
-}
-
 static bool is_held(uint32_t id) {
   for (unsigned i = 0; i < held_count; i++)
     if (held[i] == id) return true;
@@ -180,6 +165,31 @@ static void set_held(uint32_t id, bool on) {
     return;
   }
   if (on && held_count < GPREEMPT_MAX_QUEUES) held[held_count++] = id;
+}
+
+// Forgets queues that have gone. Their numbers may belong to new queues.
+static void forget_gone(const struct entry *known, unsigned count) {
+  for (unsigned i = held_count; i-- > 0;) {
+    unsigned k = 0;
+    while (k < count && known[k].id != held[i])
+      k++;
+    if (k == count || (known[k].exceptions & EC_QUEUE_NEW) != 0) held[i] = held[--held_count];
+  }
+}
+
+// Also clears NEW on all queues, which a suspend requires. Returns a count, or -errno.
+static int snapshot(void) {
+  struct trap trap = {.op = SNAPSHOT,
+                      .snapshot = {.mask = EC_QUEUE_NEW,
+                                   .entries = (uint64_t)(uintptr_t)entries,
+                                   .count = GPREEMPT_MAX_QUEUES,
+                                   .entry_bytes = sizeof *entries}};
+  int result = trap_call(&trap);
+  if (result < 0) return result;
+  if (trap.snapshot.entry_bytes != sizeof *entries) return -ENOTTY;
+  if (trap.snapshot.count > GPREEMPT_MAX_QUEUES) return -E2BIG;
+  forget_gone(entries, trap.snapshot.count);
+  return (int)trap.snapshot.count;
 }
 
 static int list(void) {
@@ -221,10 +231,12 @@ static int change(void) {
   answer.count = command.count;
   for (unsigned i = 0; i < command.count; i++) {
     uint32_t id = command.ids[i] & ~(QUEUE_ERROR | QUEUE_INVALID);
-    answer.outcomes[i] = command.ids[i] & QUEUE_INVALID ? GPREEMPT_INVALID
-                         : command.ids[i] & QUEUE_ERROR ? GPREEMPT_FAILED
-                                                        : GPREEMPT_DONE;
-    if (answer.outcomes[i] == GPREEMPT_DONE) set_held(id, suspend);
+    answer.outcomes[i] = command.ids[i] & QUEUE_ERROR     ? GPREEMPT_FAILED
+                         : command.ids[i] & QUEUE_INVALID ? GPREEMPT_INVALID
+                                                          : GPREEMPT_DONE;
+    // A failed suspend leaves the driver's mark on the queue: it stops at the next chance.
+    if (answer.outcomes[i] == GPREEMPT_DONE || (answer.outcomes[i] == GPREEMPT_FAILED && suspend))
+      set_held(id, suspend);
   }
   return result;
 }

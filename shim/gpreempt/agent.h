@@ -10,6 +10,10 @@
 
 #include "gpreempt.h"
 
+/* From include/uapi/linux/kfd_ioctl.h. */
+#define AMDKFD_IOC_GET_VERSION 0x80084B01u
+enum { MIN_MINOR = 13 }; /* the first interface with a debugger */
+
 enum agent_op { AGENT_LIST = 1, AGENT_SUSPEND = 2, AGENT_RESUME = 3 };
 
 struct agent_command {

@@ -27,13 +27,13 @@ int main(int argc, char **argv) {
     return 2;
   }
   gpreempt *gpu;
-  int result = gpreempt_init(&gpu, (pid_t)atoi(argv[1]));
+  int result = gpreempt_attach(&gpu, (pid_t)atoi(argv[1]));
   if (result < 0) return fail("attach", result);
 
   gpreempt_queue queues[64];
   uint32_t ids[64];
   unsigned count = 0;
-  int found = gpreempt_find_queues(gpu, queues, 64);
+  int found = gpreempt_list(gpu, queues, 64);
   if (found < 0) return fail("find queues", found);
   for (int i = 0; i < found && i < 64; i++) {
     printf("queue %u on gpu %u: type %u, ring %#llx, %u bytes\n", queues[i].id, queues[i].gpu_id,
@@ -44,10 +44,10 @@ int main(int argc, char **argv) {
   if (count == 0) return fail("no compute queue", 0);
 
   double start = now_ms();
-  result = gpreempt_suspend_queues(gpu, ids, count, GPREEMPT_GRACE_DEFAULT, NULL);
+  result = gpreempt_suspend(gpu, ids, count, GPREEMPT_GRACE_DEFAULT, NULL);
   if (result < 0) return fail("suspend", result);
   gpreempt_queue status;
-  int known = gpreempt_get_queue_status(gpu, ids[0], &status);
+  int known = gpreempt_status(gpu, ids[0], &status);
   if (known < 0) return fail("status", known);
   printf("suspended %d in %.3f ms; queue %u is %s\n", result, now_ms() - start, status.id,
          status.suspended ? "suspended" : "running");
@@ -56,9 +56,9 @@ int main(int argc, char **argv) {
   usleep((useconds_t)(argc > 2 ? atoi(argv[2]) : 1000) * 1000);
 
   start = now_ms();
-  result = gpreempt_resume_queues(gpu, ids, count, NULL);
+  result = gpreempt_resume(gpu, ids, count, NULL);
   if (result < 0) return fail("resume", result);
   printf("resumed %d in %.3f ms\n", result, now_ms() - start);
-  gpreempt_close(gpu);
+  gpreempt_detach(gpu);
   return 0;
 }

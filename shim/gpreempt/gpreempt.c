@@ -17,12 +17,14 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "list.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
 struct gpreempt {
   int socket;
   pid_t agent;
+  uint32_t mhz; // of the fastest GPU, for grace periods
   struct agent_command command;
   struct agent_answer answer;
 };
@@ -57,7 +59,7 @@ static void become_agent(int socket, pid_t target) {
   _exit(0);
 }
 
-EXPORT int gpreempt_init(gpreempt **handle, pid_t pid) {
+EXPORT int gpreempt_attach(gpreempt **handle, pid_t pid) {
   int pair[2];
   if (handle == NULL || pid <= 0) return -EINVAL;
   gpreempt *new = calloc(1, sizeof *new);
@@ -77,14 +79,15 @@ EXPORT int gpreempt_init(gpreempt **handle, pid_t pid) {
   new->socket = pair[0];
   int result = new->agent < 0 ? -error : receive(new);
   if (result < 0) {
-    gpreempt_close(new);
+    gpreempt_detach(new);
     return result;
   }
+  new->mhz = highest_clock();
   *handle = new;
   return 0;
 }
 
-EXPORT int gpreempt_find_queues(gpreempt *handle, gpreempt_queue *queues, unsigned room) {
+EXPORT int gpreempt_list(gpreempt *handle, gpreempt_queue *queues, unsigned room) {
   if (handle == NULL || (queues == NULL && room > 0)) return -EINVAL;
   handle->command = (struct agent_command){.op = AGENT_LIST};
   int result = ask(handle);
@@ -105,20 +108,20 @@ static int change(gpreempt *handle, uint32_t op, const uint32_t *ids, unsigned c
   return result;
 }
 
-EXPORT int gpreempt_suspend_queues(gpreempt *handle, const uint32_t *ids, unsigned count,
-                                   uint32_t grace, uint8_t *outcomes) {
-  if (grace != GPREEMPT_GRACE_DEFAULT && (grace < 1 || grace > 255)) return -EINVAL;
-  return change(handle, AGENT_SUSPEND, ids, count, grace, outcomes);
+EXPORT int gpreempt_suspend(gpreempt *handle, const uint32_t *ids, unsigned count,
+                            uint32_t grace_us, uint8_t *outcomes) {
+  if (handle == NULL) return -EINVAL;
+  return change(handle, AGENT_SUSPEND, ids, count, grace_units(grace_us, handle->mhz), outcomes);
 }
 
-EXPORT int gpreempt_resume_queues(gpreempt *handle, const uint32_t *ids, unsigned count,
-                                  uint8_t *outcomes) {
+EXPORT int gpreempt_resume(gpreempt *handle, const uint32_t *ids, unsigned count,
+                           uint8_t *outcomes) {
   return change(handle, AGENT_RESUME, ids, count, 0, outcomes);
 }
 
-EXPORT int gpreempt_get_queue_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue) {
+EXPORT int gpreempt_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue) {
   if (queue == NULL) return -EINVAL;
-  int result = gpreempt_find_queues(handle, NULL, 0);
+  int result = gpreempt_list(handle, NULL, 0);
   if (result < 0) return result;
   for (unsigned i = 0; i < handle->answer.count; i++) {
     if (handle->answer.queues[i].id != id) continue;
@@ -128,7 +131,7 @@ EXPORT int gpreempt_get_queue_status(gpreempt *handle, uint32_t id, gpreempt_que
   return -ENOENT;
 }
 
-EXPORT void gpreempt_close(gpreempt *handle) {
+EXPORT void gpreempt_detach(gpreempt *handle) {
   if (handle == NULL) return;
   close(handle->socket); // the agent undoes all changes and exits
   if (handle->agent > 0)

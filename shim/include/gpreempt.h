@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libgpreempt: suspend and resume the GPU queues of another process on AMD GPUs, as its debugger.
- * The caller needs permission to trace the process (same user, or root) and driver interface 1.13
- * or later. A process can have one debugger: rocgdb and this library exclude each other.
+ * libgpreempt: find, suspend and resume the GPU queues of other processes on AMD GPUs, as their
+ * debugger. The caller needs permission to trace a process (same user, or root) and driver
+ * interface 1.13 or later. A process can have one debugger: rocgdb and this library exclude each
+ * other.
  *
- * Functions return 0 or a count, or a negative errno; they print nothing and never exit. One thread
- * at a time may use a handle. Each handle has a small process that traces the target, so the
- * target's signals never wait for the caller. When the caller dies, everything is resumed.
+ * The first part finds queues on the whole machine and names each by one number. The second part
+ * controls one process. Functions return 0 or a count, or a negative errno; they print nothing and
+ * never exit. Each debugged process has a small tracing process, so its signals never wait for the
+ * caller. When the caller dies, everything is resumed.
  */
 #ifndef GPREEMPT_H
 #define GPREEMPT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -18,15 +21,81 @@
 extern "C" {
 #endif
 
-typedef struct gpreempt gpreempt;
-
 enum gpreempt_type {
-  GPREEMPT_COMPUTE = 0, /* PM4 packets */
+  GPREEMPT_COMPUTE = 0, /* PM4 packets; in a list without a debugger: any packets */
   GPREEMPT_SDMA = 1,
   GPREEMPT_COMPUTE_AQL = 2,
   GPREEMPT_SDMA_XGMI = 3,
   GPREEMPT_SDMA_BY_ENGINE = 4,
 };
+
+/* Longest grace period. The hardware's field has 8 bits, in units of 1024 GPU clocks. */
+#define GPREEMPT_GRACE_UNITS 255u
+#define GPREEMPT_GRACE_DEFAULT 0xFFFFFFFFu /* the driver's own */
+
+/* ---- queues of all processes ------------------------------------------------------- */
+
+#define GPREEMPT_PRIORITY_UNKNOWN 0xFFFFFFFFu
+#define GPREEMPT_ONLINE_PRIORITY 10u /* from here on a queue is online */
+
+enum gpreempt_class { GPREEMPT_UNKNOWN = 0, GPREEMPT_OFFLINE = 1, GPREEMPT_ONLINE = 2 };
+
+typedef struct {
+  uint32_t queue_id; /* unique on this machine: process_id << 10 | kfd_id */
+  uint32_t priority; /* 0 to 15, or GPREEMPT_PRIORITY_UNKNOWN */
+  uint32_t gpu_id;
+  pid_t process_id;
+  bool is_active;         /* not suspended by this program */
+  uint64_t queue_address; /* of the ring, the log's HWq; 0: unknown */
+  uint32_t kfd_id;        /* the driver's id, unique in the process only */
+  uint32_t type;          /* enum gpreempt_type */
+  uint32_t ring_bytes;
+  uint32_t queue_class; /* enum gpreempt_class */
+  char tag[64];         /* AMD_QUEUE_TAG of the process; empty: none */
+} gpreempt_queue_info_t;
+
+/* Opens the driver. -ENODEV: no driver; -ENOTTY: the driver is too old. May be called again. */
+int gpreempt_poc_init(void);
+
+/* Resumes everything and detaches from all processes. */
+void gpreempt_poc_cleanup(void);
+
+/* List queues into a new array, which gpreempt_free_queue_info releases. The list needs no
+ * debugger. The priority is AMD_QUEUE_PRIORITY (0 to 15) of the process's environment, else the
+ * driver's, which only root can read. A queue whose priority is not certain has none, and no
+ * priority range contains it.
+ *
+ * The class follows AMD_QUEUE_TAG if that begins with ONLINE or OFFLINE, else the priority. The
+ * environment is the one the process started with. By process: pid may also be the process's pid
+ * in its container; -ENOTUNIQ: several processes have it. */
+int gpreempt_get_all_queues(gpreempt_queue_info_t **queues, uint32_t *num_queues);
+int gpreempt_find_queues_by_process(pid_t pid, gpreempt_queue_info_t **queues,
+                                    uint32_t *num_queues);
+int gpreempt_find_queues_by_priority(uint32_t min_priority, uint32_t max_priority,
+                                     gpreempt_queue_info_t **queues, uint32_t *num_queues);
+int gpreempt_find_queues_by_tag(const char *tag, gpreempt_queue_info_t **queues,
+                                uint32_t *num_queues);
+int gpreempt_find_queues_by_class(enum gpreempt_class queue_class, gpreempt_queue_info_t **queues,
+                                  uint32_t *num_queues);
+void gpreempt_free_queue_info(gpreempt_queue_info_t *queues);
+
+/* Suspend or resume queues of any processes: all of them, or none and an error. A queue that has the
+ * wanted state already counts as done. A queue_id below 1024 is the driver's id, which must belong
+ * to one process only (-ENOTUNIQ). grace_period_us is the time for running waves to finish at the
+ * GPU's highest clock, or GPREEMPT_GRACE_DEFAULT; the hardware's maximum of about 120 us replaces a
+ * longer one. -EPERM: no permission, already traced, or the process's runtime has not started;
+ * -EALREADY: already debugged; -ENOENT: no such queue; -EIO: the hardware did not respond. */
+int gpreempt_suspend_queues(const uint32_t *queue_ids, uint32_t num_queues,
+                            uint32_t grace_period_us);
+int gpreempt_resume_queues(const uint32_t *queue_ids, uint32_t num_queues);
+
+/* -ENOENT: no such queue. */
+int gpreempt_get_queue_status(uint32_t queue_id, gpreempt_queue_info_t *queue);
+
+/* ---- queues of one process --------------------------------------------------------- */
+
+/* One thread at a time may use a handle. */
+typedef struct gpreempt gpreempt;
 
 typedef struct {
   uint32_t id; /* the driver's id, not the number in a runtime's log */
@@ -45,31 +114,28 @@ enum gpreempt_outcome {
 };
 
 #define GPREEMPT_MAX_QUEUES 1024
-#define GPREEMPT_GRACE_DEFAULT 0xFFFFFFFFu
 
 /* Becomes the debugger of a process. -EPERM: no permission, or already traced; -EALREADY: already
  * debugged; -ESRCH: no such process, or no use of /dev/kfd; -ENOTTY: the driver is too old;
  * -ENODEV: no driver. Forks. */
-int gpreempt_init(gpreempt **handle, pid_t pid);
+int gpreempt_attach(gpreempt **handle, pid_t pid);
 
 /* Writes at most room of the process's queues, newest first, and returns their number. */
-int gpreempt_find_queues(gpreempt *handle, gpreempt_queue *queues, unsigned room);
+int gpreempt_list(gpreempt *handle, gpreempt_queue *queues, unsigned room);
 
-/* Suspends queues in mid-kernel; count 0: all. Returns the number suspended. grace: time for
- * running waves to finish, in units of 1024 GPU clocks, 1 to 255, or GPREEMPT_GRACE_DEFAULT.
- * outcomes (one enum gpreempt_outcome per id) may be NULL. -EPERM: the process's runtime has not
- * started. */
-int gpreempt_suspend_queues(gpreempt *handle, const uint32_t *ids, unsigned count, uint32_t grace,
-                            uint8_t *outcomes);
+/* Suspends queues in mid-kernel; count 0: all. Returns the number suspended. grace_us as for
+ * gpreempt_suspend_queues. outcomes (one enum gpreempt_outcome per id) may be NULL. -EPERM: the
+ * process's runtime has not started. */
+int gpreempt_suspend(gpreempt *handle, const uint32_t *ids, unsigned count, uint32_t grace_us,
+                     uint8_t *outcomes);
 /* Resumes queues; count 0: all. Returns the number resumed. */
-int gpreempt_resume_queues(gpreempt *handle, const uint32_t *ids, unsigned count,
-                           uint8_t *outcomes);
+int gpreempt_resume(gpreempt *handle, const uint32_t *ids, unsigned count, uint8_t *outcomes);
 
 /* -ENOENT: no such queue. */
-int gpreempt_get_queue_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue);
+int gpreempt_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue);
 
 /* Resumes everything and detaches. NULL is allowed. */
-void gpreempt_close(gpreempt *handle);
+void gpreempt_detach(gpreempt *handle);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@ func TestLibgpreempt(t *testing.T) {
 func tryLibgpreempt(t *testing.T, flags string) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	p := d.Target(t)
-	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c")
+	example := kfdtest.Build(t, "gpreempt-example", flags, "shim/gpreempt/example.c", "shim/gpreempt/gpreempt.c", "shim/gpreempt/agent.c", "shim/gpreempt/list.c", "shim/gpreempt/mqds.c")
 	d.Env = append(d.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the virtual device's library is preloaded first
 	for hold := 500 * time.Millisecond; !suspendOnce(t, d, p, example, hold); hold *= 2 {
 		if hold > 10*time.Second {
