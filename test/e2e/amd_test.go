@@ -228,3 +228,35 @@ func TestAMDAttachedDaemonStopped(t *testing.T) {
 	low.finish()
 	eventually(t, soon, "the tracer ends", func() bool { return len(guardians(t, w.dir)) == 0 })
 }
+
+// TestAMDQueueVariables: AMD_QUEUE_TAG and AMD_QUEUE_PRIORITY rank programs that have no flags; the
+// tag comes first, and XSched's own flag before both.
+func TestAMDQueueVariables(t *testing.T) {
+	t.Parallel()
+	w := amdWorld(t)
+	for _, c := range []struct {
+		env, flags []string
+		want       int32
+	}{
+		{want: 0},
+		{env: []string{"AMD_QUEUE_PRIORITY=15"}, want: 8},
+		{env: []string{"AMD_QUEUE_PRIORITY=2"}, want: -5},
+		{env: []string{"AMD_QUEUE_PRIORITY=16"}, want: 0},
+		{env: []string{"AMD_QUEUE_TAG=offline_ai", "AMD_QUEUE_PRIORITY=15"}, want: -10},
+		{env: []string{"AMD_QUEUE_TAG=ONLINE_AI"}, want: 10},
+		{env: []string{"AMD_QUEUE_TAG=training", "AMD_QUEUE_PRIORITY=7"}, want: 0},
+		{env: []string{"AMD_QUEUE_TAG=ONLINE_AI", "AMD_QUEUE_PRIORITY=15"}, flags: []string{"--priority", "3"}, want: 3},
+	} {
+		args := append([]string{"run", "--virtual"}, c.flags...)
+		cmd := exec.Command(xschedPath(t), append(args, "--", product(t, "virtual/tenant"), "--name", "t", "--kernel-us", "500", "--api", "hip")...)
+		cmd.Env = w.env(c.env...)
+		p := w.drive(cmd)
+		p.expect("R", soon)
+		p.send("rate 50")
+		eventually(t, soon, "the program has joined", func() bool { return w.process(p.pid()) != nil })
+		if got := w.process(p.pid()).Priority; got != c.want {
+			t.Errorf("%v %v: priority %d, want %d", c.env, c.flags, got, c.want)
+		}
+		p.finish()
+	}
+}

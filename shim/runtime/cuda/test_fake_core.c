@@ -96,6 +96,8 @@ bool xsi_gate_silent(uint64_t now) {
   return __atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) != 0;
 }
 
+void xsi_hint_process(const struct xsw_hint *hint, const char *policy) { (void)hint, (void)policy; }
+
 void xsi_gate_wait(int index) {
   noted_gates++;
   __atomic_store_n(&xsi_slot((uint32_t)index)->gate, XSW_GATE_OPEN, __ATOMIC_RELEASE);

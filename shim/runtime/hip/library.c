@@ -11,8 +11,11 @@
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/counters.h"
+#include "core/environment.h"
+#include "core/hint.h"
 #include "core/log.h"
 #include "core/options.h"
 #include "core/real.h"
@@ -28,8 +31,33 @@ uint32_t xsi_hip_several;
 static const struct xsi_hip_code nothing;
 const struct xsi_hip_code *xsi_hip_code = &nothing;
 
+// AMD_QUEUE_TAG and AMD_QUEUE_PRIORITY tell online from offline programs, as in libgpreempt: the tag
+// comes first. The driver's normal priority is 7.
+static void read_priority(void) {
+  enum { ONLINE = 10, OFFLINE = -10, NORMAL = 7, MAXIMUM = 15 };
+  char tag[64] = "", text[16] = "";
+  long value;
+  if ((xsi_options.hint.said & XSW_HINT_PRIORITY) != 0) return; // XSched's own variable is set
+  if (xsi_option_text("AMD_QUEUE_TAG", tag, sizeof tag) && strncasecmp(tag, "ONLINE", 6) == 0) {
+    value = ONLINE;
+  } else if (strncasecmp(tag, "OFFLINE", 7) == 0) {
+    value = OFFLINE;
+  } else if (xsi_option_text("AMD_QUEUE_PRIORITY", text, sizeof text) && text[0] != 0) {
+    if (!xsi_parse_decimal(text, 0, MAXIMUM, &value)) {
+      xsi_log(XSI_ERROR, "AMD_QUEUE_PRIORITY=%s is ignored; give 0 to 15", text);
+      return;
+    }
+    value -= NORMAL;
+  } else {
+    return;
+  }
+  const struct xsw_hint hint = {.said = XSW_HINT_PRIORITY, .priority = (int32_t)value};
+  xsi_hint_process(&hint, NULL);
+}
+
 static void read_options(void) {
   if (!xsi_option_text("XSCHED_HIP_LIB", configured, sizeof configured)) configured[0] = 0;
+  read_priority();
 }
 
 // libamdhip64.so, .so.6 and .so.6.2.41134, or libamdhip64-1a2b3c.so as repaired wheels name it.
