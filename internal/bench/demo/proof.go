@@ -85,12 +85,23 @@ func levelText(mode string) string {
 
 // HoldEvidence is about the manual suspension of low tenants that had work.
 type HoldEvidence struct {
+	Try    int          // of holdTries
 	Window bench.Window // from "all are suspended" to "resume them"
 	Ran    map[int]time.Duration
 	// Resumed says that every one of them ran again afterwards.
 	Resumed bool
 	// Error is why a suspension was not confirmed, if it was not.
 	Error error
+}
+
+// stopped reports that no tenant ran while it was suspended, and all afterwards.
+func (h *HoldEvidence) stopped() bool {
+	for _, d := range h.Ran {
+		if d > bench.HoldSlack {
+			return false
+		}
+	}
+	return h.Error == nil && h.Resumed
 }
 
 // SliceEvidence compares the timeslice the daemon says is in force with the
@@ -153,7 +164,8 @@ func prove(scenario string, ev *Evidence) (Proof, error) {
 			p.Preemptions, ev.Modal[ev.deep()].Deep))
 		if ev.Hold != nil {
 			add("suspended means not running", ranWhileHeld(ev),
-				fmt.Sprintf("0 ms on the GPU in %.0f ms of suspension, all ran again afterwards", report.MS(ev.Hold.Window.Length())))
+				fmt.Sprintf("0 ms on the GPU in %.0f ms of suspension (try %d of %d), all ran again afterwards",
+					report.MS(ev.Hold.Window.Length()), ev.Hold.Try, holdTries))
 		}
 		if !ev.NoSlices {
 			add("slices are in force", wrongSlices(ev), slicesText(ev))

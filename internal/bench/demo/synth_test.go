@@ -91,7 +91,7 @@ func goodEvidence(lows int) *Evidence {
 			ModeLv1:    {Preemptions: 300, Suspends: 360, GateWaits: 170},
 			ModeLv3:    {Preemptions: 361, Suspends: 360, Deep: 360},
 		},
-		Hold:   &HoldEvidence{Window: bench.Window{From: 0, To: 200_000_000}, Ran: map[int]time.Duration{}, Resumed: true},
+		Hold:   &HoldEvidence{Try: 1, Window: bench.Window{From: 0, To: 200_000_000}, Ran: map[int]time.Duration{}, Resumed: true},
 		Slices: []SliceEvidence{{Name: "high", PID: 100, Plan: time.Second, Device: time.Second}},
 	}
 	for i := range lows {
