@@ -24,10 +24,7 @@ func (w *world) startService() *exec.Cmd {
 	cmd := exec.Command(xschedPath(w.t), "guardian", "--service")
 	cmd.Env, cmd.Stderr = w.env(), w.log
 	startOwn(w.t, cmd)
-	eventually(w.t, soon, "the guardian listens", func() bool {
-		_, err := os.Stat(w.path("guardian.sock"))
-		return err == nil
-	})
+	eventually(w.t, soon, "the guardian listens", func() bool { return w.listens("guardian.sock") })
 	return cmd
 }
 

@@ -114,11 +114,7 @@ func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	}
 	w := &world{t: t, dir: dir}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w.log, err = os.Create(filepath.Join(dir, "serve.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.log.Close() })
+	w.openLog()
 	w.client = client.New(filepath.Join(dir, "control.sock"))
 
 	w.device = exec.Command(xschedPath(t), "vgpu", "--socket", w.path("vgpu.sock"), "--devices", strconv.Itoa(gpus))
@@ -130,16 +126,38 @@ func newWorldOf(t testing.TB, gpus int, serveArgs ...string) *world {
 	})
 	t.Cleanup(func() { _ = w.gpu.Close() })
 	w.startDaemon(serveArgs...)
-	t.Cleanup(func() {
-		if t.Failed() {
-			text, _ := os.ReadFile(filepath.Join(dir, "serve.log"))
-			if len(text) > 6000 {
-				text = text[len(text)-6000:]
-			}
-			t.Logf("log of daemon and device:\n%s", text)
+	return w
+}
+
+// openLog makes the file for what daemon and device log. A test that fails shows its end.
+func (w *world) openLog() {
+	w.t.Helper()
+	var err error
+	if w.log, err = os.Create(w.path("serve.log")); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = w.log.Close()
+		if w.t.Failed() {
+			text, _ := os.ReadFile(w.log.Name())
+			w.t.Logf("log of daemon and device:\n%s", text[max(0, len(text)-6000):])
 		}
 	})
-	return w
+}
+
+// listens reports that a process listens at the socket. One that is bound only refuses connections.
+func (w *world) listens(socket string) bool {
+	const listening = "00010000" // __SO_ACCEPTCON
+	text, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) { // Num: RefCount Protocol Flags Type St Inode Path
+		if f := strings.Fields(line); len(f) == 8 && f[3] == listening && f[7] == w.path(socket) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }

@@ -23,17 +23,11 @@ func hipWorld(t *testing.T, deviceArgs ...string) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &world{t: t, dir: dir, client: client.New(filepath.Join(dir, "control.sock"))}
-	if w.log, err = os.Create(w.path("serve.log")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.log.Close() })
+	w.openLog()
 	w.device = exec.Command(xschedPath(t), append([]string{"vgpu", "--platform", "amd", "--socket", w.path("kfd.sock"), "--root", w.path("kfd")}, deviceArgs...)...)
 	w.device.Stderr = w.log
 	startOwn(t, w.device)
-	eventually(t, soon, "the device process answers", func() bool {
-		_, err := os.Stat(w.path("kfd.sock"))
-		return err == nil
-	})
+	eventually(t, soon, "the device process listens", func() bool { return w.listens("kfd.sock") })
 	w.startDaemon("--platform", "amd")
 	return w
 }
