@@ -58,6 +58,9 @@ $(ENTRY_POINTS) $(addprefix build/gen/,null/null_gen.c null/null_hip_gen.c null/
 SHIM_SOURCES := $(ENTRY_POINTS) $(filter-out $(wildcard shim/*/test_* shim/*/*/test_*), \
 	$(wildcard shim/core/*.c shim/driver/*.c shim/driver/*/*.c shim/runtime/*.c shim/runtime/*/*.c shim/runtime/*/*.S shim/api/*.c))
 
+# A program that was linked with one version of the interface never loads another.
+SONAME := libxsched.so.$(shell sed -n 's/^.define XS_API_VERSION //p' shim/include/xsched/xsched.h)
+
 # Exports of libxsched.so: each part lists its own names.
 EXPORTS := $(wildcard shim/*/exports.txt shim/*/*/exports.txt)
 build/gen/libxsched.map: $(EXPORTS) Makefile
@@ -102,8 +105,9 @@ $(1)/obj/sources: always
 
 $(1)/libxsched.so: $(call objects,$(1),$(SHIM_SOURCES)) build/gen/libxsched.map $(1)/obj/sources
 	$$(call short,LINK,$$@)
-	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-z,nodelete -Wl,-soname,libxsched.so -Wl,--version-script=build/gen/libxsched.map \
+	$(Q)$(2) $(C_FLAGS) $(SO_FLAGS) -Wl,-z,nodelete -Wl,-soname,$(SONAME) -Wl,--version-script=build/gen/libxsched.map \
 		-o $$@ $$(filter %.o,$$^) $(C_LIBS)
+	@ln -sf libxsched.so $$(@D)/$(SONAME)
 
 -include $(patsubst %.o,%.d,$(call objects,$(1),$(SHIM_SOURCES)))
 endef
@@ -452,6 +456,8 @@ check-generated: ## fail if a generated file differs from what `make generate` w
 	after=$$(git ls-files -co --exclude-standard '*_gen.*' | sort | xargs sha256sum); \
 	if [ "$$before" != "$$after" ]; then diff <(echo "$$before") <(echo "$$after") || true; echo "generated files were stale; commit what make generate wrote"; exit 1; fi
 	@if [ "$${XSCHED_CI:-}" = 1 ]; then git diff --exit-code -- '*_gen.*'; fi
+
+include deploy/install.mk
 
 .PHONY: dist
 dist: export TRIM := -trimpath

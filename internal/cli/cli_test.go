@@ -17,6 +17,7 @@ func TestEnvironmentPrepend(t *testing.T) {
 		{"others stay, in order", "/a.so:/b.so", "/c/libxsched.so:/c/libvgpu.so:/a.so:/b.so"},
 		{"blanks separate too", "/a.so /b.so", "/c/libxsched.so:/c/libvgpu.so:/a.so:/b.so"},
 		{"an older shim goes", "/old/libxsched.so:/a.so", "/c/libxsched.so:/c/libvgpu.so:/a.so"},
+		{"so do its other names", "/lib/libshimcuda.so:/a.so:/lib/libxsched.so.2", "/c/libxsched.so:/c/libvgpu.so:/a.so"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnvironment([]string{"A=1", "LD_PRELOAD=" + test.old, "LD_PRELOAD=/second.so"})

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"xsched/internal/embedded"
 )
 
 // environment is an ordered list of NAME=VALUE. The first of duplicate names counts, as in getenv.
@@ -37,11 +39,20 @@ func (e *environment) prepend(name string, paths ...string) {
 	list := slices.Clone(paths)
 	for old := range strings.FieldsFuncSeq(e.get(name), func(r rune) bool { return r == ':' || (name == "LD_PRELOAD" && r == ' ') }) {
 		same := func(path string) bool {
-			return path == old || (name == "LD_PRELOAD" && filepath.Base(path) == filepath.Base(old))
+			return path == old || (name == "LD_PRELOAD" && preloadName(path) == preloadName(old))
 		}
 		if !slices.ContainsFunc(paths, same) {
 			list = append(list, old)
 		}
 	}
 	e.set(name, strings.Join(list, ":"))
+}
+
+// preloadName is a library's file name, or the shim's for its other names (deploy/install.mk).
+func preloadName(path string) string {
+	name := filepath.Base(path)
+	if strings.HasPrefix(name, embedded.Shim+".") || strings.HasPrefix(name, "libshim") && strings.HasSuffix(name, ".so") {
+		return embedded.Shim
+	}
+	return name
 }

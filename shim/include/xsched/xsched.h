@@ -5,8 +5,9 @@
  * compile. xs_* functions are extensions. docs/programming.md lists the differences. HIP streams are
  * in xsched/hip/hal.h.
  *
- * Link with -lxsched, or dlopen("libxsched.so") the preloaded library. Without a daemon, or with
- * XSCHED_DISABLE=1, every call succeeds without effect. All functions are thread-safe.
+ * Link with -lxsched (pkg-config xsched), or dlopen("libxsched.so.2") the preloaded library. Without
+ * a daemon, or with XSCHED_DISABLE=1, every call succeeds without effect. All functions are
+ * thread-safe.
  *
  * tools/apigen generates python/xsched/enums_gen.py from the anonymous enums with a typedef name
  * and explicit values.
@@ -202,7 +203,8 @@ XResult CudaQueueGet(HwQueueHandle *hwq, CUstream stream);
 /* ---- hints: xq is a queue, or 0 for the process ---------------------------------- */
 
 /* kSchedulerAppManaged: only the program holds its queues. kSchedulerGlobal: the daemon schedules.
- * kSchedulerLocal: a private daemon schedules with policy, if `xsched run --local` started one. */
+ * kSchedulerLocal: a private daemon schedules with policy; it is started once the program has a
+ * queue. kXSchedErrorNotSupported: the xsched program was not found. */
 XResult XHintSetScheduler(XSchedulerType scheduler, XPolicyType policy);
 XResult XHintPriority(XQueueHandle xq, Priority prio);
 XResult XHintUtilization(XQueueHandle xq, Utilization util);
