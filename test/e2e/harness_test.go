@@ -84,6 +84,9 @@ func TestMain(m *testing.M) {
 			_ = os.RemoveAll(filepath.Dir(path))
 		}
 	}
+	if installedAt != "" {
+		_ = os.RemoveAll(installedAt)
+	}
 	os.Exit(code)
 }
 

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"xsched/internal/control"
+	"xsched/internal/control/client"
+)
+
+// installed is an installation prefix as `make install-dev` stages it, with the program in its bin folder.
+var installed = sync.OnceValues(func() (string, error) {
+	prefix, err := os.MkdirTemp("", "xsched-prefix-")
+	if err != nil {
+		return "", err
+	}
+	installedAt = prefix
+	for _, argv := range [][]string{
+		{"make", "-s", "-C", root, "install-dev", "PREFIX=" + prefix},
+		{"install", "-D", "-m", "755", filepath.Join(root, "bin", "xsched"), filepath.Join(prefix, "bin", "xsched")},
+	} {
+		if text, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w\n%s", argv, err, text)
+		}
+	}
+	return prefix, nil
+})
+
+var installedAt string // for TestMain, which removes it; empty: never used
+
+func prefixOf(t testing.TB) string {
+	t.Helper()
+	prefix, err := installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prefix
+}
+
+// upstreamProgram builds a program of testdata/upstream as upstream's Makefiles do: with the vendor's header,
+// the installed headers and the given libraries.
+func upstreamProgram(t *testing.T, compiler, source, header string, flags ...string) string {
+	t.Helper()
+	for _, need := range []string{compiler, "pkg-config"} {
+		if _, err := exec.LookPath(need); err != nil {
+			t.Skipf("no %s: run make setup", need)
+		}
+	}
+	include := filepath.Join(root, ".setup", "include")
+	if _, err := os.Stat(filepath.Join(include, header)); err != nil {
+		t.Skipf("no %s: run make setup", header)
+	}
+	out := filepath.Join(t.TempDir(), "program")
+	args := []string{"-O2", "-Wall", "-Wextra", "-Werror", "-isystem", include, "-D__HIP_PLATFORM_AMD__", filepath.Join("testdata", "upstream", source), "-o", out}
+	args = append(args, flags...)
+	if text, err := exec.Command(compiler, append(args, "-lpthread")...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", compiler, args, err, text)
+	}
+	return out
+}
+
+// startUpstream starts a program with the library preloaded under upstream's name (empty: only linked), on a
+// virtual GPU: its library in place of the kernel, and its environment.
+func (w *world) startUpstream(program, preload, kernel string, device ...string) *program {
+	w.t.Helper()
+	lib := filepath.Join(prefixOf(w.t), "lib")
+	list := product(w.t, kernel)
+	if preload != "" {
+		list = filepath.Join(lib, preload) + ":" + list
+	}
+	cmd := exec.Command(program)
+	cmd.Env = w.env(append(device, "LD_PRELOAD="+list, "XDG_RUNTIME_DIR="+w.dir,
+		"LD_LIBRARY_PATH="+lib+":"+filepath.Dir(product(w.t, kernel)))...)
+	return w.drive(cmd)
+}
+
+// startHIP is startUpstream with a HIP program.
+func (w *world) startHIP(program string) *program {
+	w.t.Helper()
+	return w.startUpstream(program, "libshimhip.so", "virtual/libvkfd.so", "XSCHED_VKFD_SOCKET="+w.path("kfd.sock"), "XSCHED_VKFD_ROOT="+w.path("kfd"))
+}
+
+// priorities of a process's own queues, sorted.
+func priorities(p *control.Process) (found []int) {
+	if p == nil {
+		return nil
+	}
+	for _, q := range p.Queues {
+		if q.Stream {
+			found = append(found, int(q.Hints.Priority))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// shims lists the copies of the library in a process.
+func shims(t testing.TB, pid int) []string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if path := fields[len(fields)-1]; strings.Contains(path, "libxsched.so") && !slices.Contains(found, path) {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+// TestUpstreamLocalScheduler: a HIP program chooses the local scheduler. It gets a private one that schedules
+// its two streams, ends with the program, and is no child of it; the daemon of all leaves it alone.
+func TestUpstreamLocalScheduler(t *testing.T) {
+	t.Parallel()
+	prefix := prefixOf(t)
+	program := upstreamProgram(t, "g++", "intra_process.cpp", "hip/hip_runtime.h", "-std=c++17", "-I"+prefix+"/include",
+		product(t, "virtual/libamdhip64.so.6"), "-L"+prefix+"/lib", "-lpreempt", "-lhalhip") // upstream's order
+	w := hipWorld(t)
+	t.Run("preloaded", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.checkLocal(w.startHIP(program))
+	})
+	t.Run("xsched run", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.checkLocal(w.run(options{env: []string{"XDG_RUNTIME_DIR=" + w.dir}}, program))
+	})
+}
+
+// checkLocal follows testdata/upstream/intra_process.cpp to its end.
+func (w *world) checkLocal(p *program) {
+	t := w.t
+	t.Helper()
+	var own *world
+	eventually(t, soon, "a private scheduler is there", func() bool {
+		found, err := filepath.Glob(w.path("xsched-local-*"))
+		if err != nil || len(found) != 1 {
+			return false
+		}
+		own = &world{t: t, dir: found[0], client: client.New(filepath.Join(found[0], "control.sock"))}
+		return own.process(p.pid()) != nil
+	})
+	defer own.client.Close()
+	eventually(t, soon, "its hints are in force", func() bool {
+		return slices.Equal(priorities(own.process(p.pid())), []int{1, 2})
+	})
+	if out := w.must("policy", "--dir", own.dir); !strings.Contains(out, "HPF") {
+		t.Errorf("policy: %s", out)
+	}
+	p.expect("first task of priority", soon)
+	p.expect("first task of priority", soon)
+	eventually(t, soon, "the higher stream preempts the lower", func() bool {
+		known := own.process(p.pid())
+		if known == nil {
+			return false
+		}
+		for _, q := range known.Queues {
+			if q.Stream && q.Hints.Priority == 1 {
+				return q.Preemptions > 0
+			}
+		}
+		return false
+	})
+	if w.process(p.pid()) != nil {
+		t.Error("the daemon of all has it too")
+	}
+	if found := shims(t, p.pid()); len(found) != 1 {
+		t.Errorf("copies of the library: %v", found)
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.pid(), p.pid()))
+	if err == nil && strings.TrimSpace(string(children)) != "" {
+		t.Errorf("the program has children: %s", children)
+	}
+	_ = p.in.Close()
+	p.expect("end", soon)
+	if err := p.wait(soon); err != nil {
+		t.Errorf("%v; stderr: %s", err, p.stderr())
+	}
+	eventually(t, soon, "the private scheduler ends with its program", func() bool {
+		_, err := os.Stat(own.dir)
+		return os.IsNotExist(err)
+	})
+}
+
+// TestUpstreamManual: hints of a HIP program reach the daemon. Then the program schedules itself.
+func TestUpstreamManual(t *testing.T) {
+	t.Parallel()
+	prefix := prefixOf(t)
+	program := upstreamProgram(t, "g++", "manual.cpp", "hip/hip_runtime.h", "-std=c++17", "-I"+prefix+"/include",
+		product(t, "virtual/libamdhip64.so.6"), "-L"+prefix+"/lib", "-lpreempt", "-lhalhip")
+	w := hipWorld(t)
+	p := w.startHIP(program)
+	p.expect("ready", soon)
+	eventually(t, soon, "the hints are in force", func() bool {
+		known := w.process(p.pid())
+		if !slices.Equal(priorities(known), []int{1, 2}) || known.Hints.TimesliceUS != 10_000_000 {
+			return false
+		}
+		return !slices.ContainsFunc(known.Queues, func(q control.Queue) bool { return q.Stream && (q.Hints.InFlight != 8 || q.Hints.Batch != 4) })
+	})
+	_ = p.in.Close()
+	p.expect("suspended yes", soon)
+	if err := p.wait(soon); err != nil {
+		t.Errorf("%v; stderr: %s", err, p.stderr())
+	}
+}
+
+// TestUpstreamLinkNames: a C program links with any of the names, runs preloaded or only linked, and has one
+// copy of the library.
+func TestUpstreamLinkNames(t *testing.T) {
+	t.Parallel()
+	prefix := prefixOf(t)
+	w := newWorld(t)
+	driver := product(t, "virtual/libcuda.so.1")
+	config := exec.Command("pkg-config", "--cflags", "--libs", "xsched")
+	config.Env = append(os.Environ(), "PKG_CONFIG_PATH="+prefix+"/lib/pkgconfig")
+	flags, err := config.Output()
+	if err != nil {
+		t.Fatalf("pkg-config: %v", err)
+	}
+	names := []string{"-I" + prefix + "/include", "-L" + prefix + "/lib", "-lpreempt", "-lhalcuda", "-lhalhip", "-lshimcuda", "-lshimhip"}
+	for _, c := range []struct {
+		name, preload string
+		flags         []string
+	}{
+		{"pkg-config, linked", "", append(strings.Fields(string(flags)), driver)},
+		{"upstream's names, linked", "", append(names, driver)},
+		{"upstream's names, preloaded", "libshimcuda.so", append([]string{driver}, names...)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			program := upstreamProgram(t, "gcc", "submit.c", "cuda.h", append([]string{"-std=c11", "-pedantic"}, c.flags...)...)
+			w := *w
+			w.t = t
+			w.checkSubmit(w.startUpstream(program, c.preload, "virtual/libvgpu.so", "XSCHED_VGPU_SOCKET="+w.path("vgpu.sock")))
+		})
+	}
+	t.Run("xsched run", func(t *testing.T) {
+		program := upstreamProgram(t, "gcc", "submit.c", "cuda.h", append([]string{"-std=c11", driver}, names...)...)
+		w := *w
+		w.t = t
+		w.checkSubmit(w.run(options{env: []string{"LD_PRELOAD=" + prefix + "/lib/libshimcuda.so"}}, program))
+	})
+}
+
+// checkSubmit follows testdata/upstream/submit.c to its end.
+func (w *world) checkSubmit(p *program) {
+	w.t.Helper()
+	p.expect("submitted", soon)
+	eventually(w.t, soon, "the hint is in force", func() bool { return slices.Equal(priorities(w.process(p.pid())), []int{7}) })
+	if found := shims(w.t, p.pid()); len(found) != 1 {
+		w.t.Errorf("copies of the library: %v", found)
+	}
+	_ = p.in.Close()
+	p.expect("platform 2, features 4, commands 40", soon)
+	if err := p.wait(soon); err != nil {
+		w.t.Errorf("%v; stderr: %s", err, p.stderr())
+	}
+}
+
+// TestStagedFiles: DESTDIR is not part of what is installed, and the links do not leave their folder.
+func TestStagedFiles(t *testing.T) {
+	t.Parallel()
+	prefixOf(t) // one make at a time
+	dest := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "make", "-s", "-C", root, "install-dev", "DESTDIR="+dest, "PREFIX=/usr", "LIBDIR=/usr/lib/x86_64-linux-gnu", "VERSION=v1.2.3")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	lib := filepath.Join(dest, "usr", "lib", "x86_64-linux-gnu")
+	for _, name := range []string{"libxsched.so", "libpreempt.so", "libhalcuda.so", "libhalhip.so", "libshimcuda.so", "libshimhip.so"} {
+		if to, err := os.Readlink(filepath.Join(lib, name)); err != nil || to != "libxsched.so.2" {
+			t.Errorf("%s leads to %q, %v", name, to, err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(lib, "pkgconfig", "xsched.pc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"prefix=/usr\n", "libdir=/usr/lib/x86_64-linux-gnu\n", "includedir=/usr/include\n", "Version: 1.2.3\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("xsched.pc lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), dest) || strings.Contains(string(text), "@") {
+		t.Errorf("xsched.pc:\n%s", text)
+	}
+	if _, err := os.Stat(filepath.Join(dest, "usr", "include", "xsched", "wire.h")); err == nil {
+		t.Error("the wire contract is installed; programs must not use it")
+	}
+}
