@@ -60,7 +60,7 @@ tests pass.`,
 // machine describes this machine to package doctor.
 func (a *app) machine(ctx context.Context) doctor.Machine {
 	return doctor.Machine{
-		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode,
+		Root: "/", UID: os.Geteuid(), Getenv: os.Getenv, Kernel: doctor.ThisKernel{}, Open: doctor.OpenNode, Ask: doctor.AskNode,
 		Drivers: registry.All(), StateDir: stateDir("", false), Version: version,
 		Dir: a.dirs()[0], Cache: embedded.CacheDir,
 		Shim:   func() (string, error) { return embedded.Unpack(embedded.Shim) },

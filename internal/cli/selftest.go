@@ -117,11 +117,20 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	if !asJSON {
 		o.OnStep = func(gpu model.DeviceID, s driver.SelfTestStep) { writeStep(a.stdout, gpu, s) }
 	}
+	open := driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}
+	var absent []string
+	present := false
 	for _, d := range registry.All() {
 		if place.Virtual && d.Name() != platform {
 			continue
 		}
-		tests, err := a.testDriver(ctx, d, driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}, o)
+		i, err := d.Open(open)
+		if err != nil {
+			absent = append(absent, d.Name()+": "+err.Error())
+			continue
+		}
+		present = true
+		tests, err := testDriver(ctx, i, o)
 		report.Tests = append(report.Tests, tests...)
 		switch {
 		case err != nil && len(tests) > 0:
@@ -129,6 +138,9 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 		case err != nil:
 			report.Skipped = append(report.Skipped, d.Name()+": "+err.Error())
 		}
+	}
+	if !present {
+		report.Skipped = absent
 	}
 	for _, t := range report.Tests {
 		report.OK = report.OK && t.Outcome == driver.OutcomePassed
@@ -159,11 +171,7 @@ func unusedResult(daemonUID, uid int) string {
 	return "the running daemon belongs to root and does not use this result; run `sudo xsched doctor --self-test`"
 }
 
-func (a *app) testDriver(ctx context.Context, d driver.Driver, open driver.Options, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
-	i, err := d.Open(open)
-	if err != nil {
-		return nil, err
-	}
+func testDriver(ctx context.Context, i driver.Instance, o driver.SelfTestOptions) ([]driver.SelfTest, error) {
 	t, ok := i.(driver.SelfTester)
 	if !ok {
 		return nil, errors.New("has no self-test")

@@ -19,6 +19,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
+	"xsched/internal/doctor"
 	"xsched/internal/logging"
 	"xsched/internal/model"
 	"xsched/internal/policy"
@@ -170,6 +171,9 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	if ready != nil {
 		ready(d)
 	}
+	if !o.Virtual {
+		go a.logDrivers(ctx, o.Log) // a device node may block
+	}
 	notifyReady()
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	<-ctx.Done()
@@ -183,6 +187,17 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	o.Log.Info("stopped")
 	return nil
+}
+
+// logDrivers logs what limits this machine's drivers, with the doctor's remedies.
+func (a *app) logDrivers(ctx context.Context, log *slog.Logger) {
+	for _, c := range doctor.Drivers(a.machine(ctx)) {
+		level := slog.LevelDebug
+		if c.Status == doctor.Missing || c.Status == doctor.Limited {
+			level = slog.LevelWarn
+		}
+		log.Log(ctx, level, "driver check", "check", c.Name, "status", string(c.Status), "detail", c.Detail, "remedy", c.Remedy)
+	}
 }
 
 // serveSockets serves the control interface on several sockets, until one fails or ctx ends.

@@ -8,6 +8,7 @@ package doctor
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"xsched/internal/driver"
@@ -58,8 +59,9 @@ type Machine struct {
 	Kernel Kernel
 	// Drivers to examine.
 	Drivers []driver.Driver
-	// Open tries to open a device node for reading and writing.
+	// Open tries to open a device node for reading and writing; Ask makes one ioctl on it.
 	Open func(path string) error
+	Ask  func(path string, request uint32, arg []byte) error
 	// StateDir holds the daemons' evidence; Version is XSched's version.
 	StateDir, Version string
 	// Dir is the daemon's directory; Cache returns the directory for the unpacked shim.
@@ -78,6 +80,7 @@ type Kernel interface {
 	PidfdGetfd() error
 	MemfdSeals() error
 	PeerPidfd() error
+	Ptrace() error
 	Realtime() error // SCHED_FIFO for a thread of ours
 	Nice() error     // nice -10
 }
@@ -110,28 +113,28 @@ func Examine(m Machine) Report {
 	return e.report
 }
 
+// Drivers examines only the drivers and the rights to attach, for a daemon that starts.
+func Drivers(m Machine) []Check {
+	e := &examination{Machine: m}
+	e.drivers()
+	e.attach()
+	return e.report.Checks
+}
+
 func (e *examination) add(name string, s Status, detail, remedy string) {
 	e.report.Checks = append(e.report.Checks, Check{Name: name, Status: s, Detail: detail, Remedy: remedy})
 }
 
 // drivers examines each driver. An absent driver is not a defect if another is present.
 func (e *examination) drivers() {
-	h := driver.Host{
-		Root: e.Root, UID: e.UID, Getenv: e.Getenv, Open: e.Open, InContainer: e.inContainer(), ComputeModes: map[string]string{},
-		StateDir: e.StateDir, Version: e.Version,
-	}
-	if e.daemon != nil {
-		for _, d := range e.daemon.Devices {
-			h.ComputeModes[d.ID] = d.ComputeMode
-		}
-	}
-	var absent, remedies, versions []string
-	var loaded []driver.Diagnosis
+	h := e.host()
+	var versions []string
+	var loaded, absent []driver.Diagnosis
 	works := false
 	for _, d := range e.Drivers {
 		x := d.Diagnose(h)
 		if !x.Loaded {
-			absent, remedies = append(absent, x.Absent), append(remedies, x.Remedy)
+			absent = append(absent, x)
 			continue
 		}
 		fine := !lacks(x.Checks)
@@ -154,14 +157,45 @@ func (e *examination) drivers() {
 			e.report.Checks = append(e.report.Checks, c)
 		}
 	}
-	if len(loaded) > 0 {
+	e.absent(absent, len(loaded) > 0)
+}
+
+// absent reports drivers that are not loaded: those of GPUs on the bus, or all of them if nothing
+// tells which one this host needs.
+func (e *examination) absent(all []driver.Diagnosis, loaded bool) {
+	onBus := slices.DeleteFunc(slices.Clone(all), func(x driver.Diagnosis) bool { return !x.OnBus })
+	if loaded {
+		for _, x := range onBus {
+			e.add("driver", Note, x.Absent, x.Remedy)
+		}
 		return
+	}
+	if len(onBus) > 0 {
+		all = onBus
+	}
+	var why, remedies []string
+	for _, x := range all {
+		why, remedies = append(why, x.Absent), append(remedies, x.Remedy)
 	}
 	status := Missing
 	if e.virtual() {
 		status, e.report.Level = Note, 3
 	}
-	e.add("driver", status, strings.Join(absent, "; "), strings.Join(remedies, ", or ")+"; `xsched serve --virtual` works without one")
+	e.add("driver", status, strings.Join(why, "; "), strings.Join(remedies, ", or ")+"; `xsched serve --virtual` works without one")
+}
+
+// host is what drivers may examine.
+func (e *examination) host() driver.Host {
+	h := driver.Host{
+		Root: e.Root, UID: e.UID, Getenv: e.Getenv, Open: e.Open, Ask: e.Ask, Ptrace: e.Kernel.Ptrace,
+		InContainer: e.inContainer(), ComputeModes: map[string]string{}, StateDir: e.StateDir, Version: e.Version,
+	}
+	if e.daemon != nil {
+		for _, d := range e.daemon.Devices {
+			h.ComputeModes[d.ID] = d.ComputeMode
+		}
+	}
+	return h
 }
 
 func lacks(checks []Check) bool {

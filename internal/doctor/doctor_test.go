@@ -15,12 +15,13 @@ import (
 )
 
 // kernel returns preset answers.
-type kernel struct{ pidfd, getfd, seals, peer, realtime, nice error }
+type kernel struct{ pidfd, getfd, seals, peer, ptrace, realtime, nice error }
 
 func (k kernel) Pidfd() error      { return k.pidfd }
 func (k kernel) PidfdGetfd() error { return k.getfd }
 func (k kernel) MemfdSeals() error { return k.seals }
 func (k kernel) PeerPidfd() error  { return k.peer }
+func (k kernel) Ptrace() error     { return k.ptrace }
 func (k kernel) Realtime() error   { return k.realtime }
 func (k kernel) Nice() error       { return k.nice }
 
@@ -48,7 +49,7 @@ func machine(t *testing.T) Machine {
 	return Machine{
 		Root: root, UID: os.Geteuid(), Getenv: func(string) string { return "" }, Kernel: kernel{},
 		Drivers: registry.All(),
-		Open:    func(path string) error { _, err := os.Stat(path); return err }, Dir: "/run/xsched", StateDir: "state", Version: "1",
+		Open:    func(path string) error { _, err := os.Stat(path); return err }, Ask: answers(1, 17), Dir: "/run/xsched", StateDir: "state", Version: "1",
 		Cache: func() (string, error) { return "/var/cache/xsched", nil },
 		Shim:  func() (string, error) { return "/var/cache/xsched/1/libxsched.so", nil },
 		Load:  func(string) error { return nil },
@@ -97,6 +98,21 @@ func TestDefects(t *testing.T) {
 			"driver", Missing,
 			[]string{"no NVIDIA kernel module", "no amdkfd driver", "modprobe amdgpu", "serve --virtual"},
 			0,
+		},
+		"a GPU without its driver": {
+			func(t *testing.T, m *Machine) {
+				_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
+				busGPU(t, m.Root, "0000:19:00.0", "0x10de", "0x030200")
+			},
+			"driver", Missing,
+			[]string{"NVIDIA GPU 0000:19:00.0 has no driver", "modprobe nvidia"},
+			0,
+		},
+		"another vendor's GPU without its driver": {
+			func(t *testing.T, m *Machine) { busGPU(t, m.Root, "0000:05:00.0", "0x1002", "0x120000") },
+			"driver", Note,
+			[]string{"AMD GPU 0000:05:00.0 has no driver", "modprobe amdgpu"},
+			3,
 		},
 		"no driver but a virtual GPU": {func(_ *testing.T, m *Machine) {
 			_ = os.RemoveAll(filepath.Join(m.Root, "proc/driver"))
@@ -221,6 +237,16 @@ func TestDefects(t *testing.T) {
 			file(t, m.Root, "proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n")
 			m.UID, m.Dir = 0, "/nowhere/xsched"
 		}, "attach", Note, []string{"CAP_SYS_PTRACE"}, 3},
+		"ptrace refused": {
+			func(_ *testing.T, m *Machine) { m.Kernel = kernel{ptrace: refused} },
+			"attach", Limited,
+			[]string{"seccomp", "--cap-add SYS_PTRACE"},
+			3,
+		},
+		"ptrace by root only": {func(t *testing.T, m *Machine) {
+			file(t, m.Root, "proc/sys/kernel/yama/ptrace_scope", "2\n")
+			m.UID, m.Dir = 4711, "/nowhere/xsched"
+		}, "attach", Limited, []string{"no program", "as root"}, 3},
 		"directory of another user": {func(_ *testing.T, m *Machine) {
 			_ = os.Mkdir(filepath.Join(m.Root, "run/xsched"), 0o755)
 			m.UID = os.Geteuid() + 1
@@ -275,91 +301,11 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// amdMachine is a host with one AMD GPU and no other driver.
-func amdMachine(t *testing.T) Machine {
+// busGPU adds a PCI device.
+func busGPU(t *testing.T, root, address, vendor, class string) {
 	t.Helper()
-	m := machine(t)
-	for _, name := range []string{"proc/driver", "dev/nvidiactl", "dev/nvidia0"} {
-		if err := os.RemoveAll(filepath.Join(m.Root, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	amdGPU(t, m.Root)
-	m.Daemon = func() (Daemon, error) {
-		return Daemon{Dir: "/run/xsched", Version: "1", Scheduling: "SCHED_FIFO 1"}, nil
-	}
-	return m
-}
-
-func amdGPU(t *testing.T, root string) {
-	t.Helper()
-	const nodes = "sys/class/kfd/kfd/topology/nodes/"
-	file(t, root, nodes+"0/gpu_id", "0\n")
-	file(t, root, nodes+"0/properties", "cpu_cores_count 64\n")
-	file(t, root, nodes+"1/gpu_id", "63420\n")
-	file(t, root, nodes+"1/name", "ip discovery\n")
-	file(t, root, nodes+"1/properties", "capability 536905344\ngfx_target_version 90402\nlocation_id 1280\ndomain 0\ndrm_render_minor 128\n")
-	file(t, root, "sys/module/amdgpu/version", "6.10.5\n")
-	file(t, root, "dev/kfd", "")
-	file(t, root, "dev/dri/renderD128", "")
-}
-
-func TestAMDOnly(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(m *Machine)
-		level  int
-		check  string // the check that is not OK; empty: none
-		words  []string
-	}{
-		"everything is there": {func(*Machine) {}, 3, "", nil},
-		"no debugging": {func(m *Machine) {
-			file(t, m.Root, "sys/class/kfd/kfd/topology/nodes/1/properties", "capability 0\nlocation_id 1280\n")
-		}, 2, "debugging", []string{"0000:05:00.0", "xsched run"}},
-		"node not readable": {func(m *Machine) {
-			m.Open = func(path string) error {
-				if strings.HasSuffix(path, "/dev/kfd") {
-					return fs.ErrPermission
-				}
-				return nil
-			}
-		}, 0, "device nodes", []string{"/dev/kfd", "render"}},
-		"container without the node": {func(m *Machine) {
-			file(t, m.Root, ".dockerenv", "")
-			_ = os.Remove(filepath.Join(m.Root, "dev/kfd"))
-		}, 0, "device nodes", []string{"--device /dev/kfd"}},
-		"no GPU": {func(m *Machine) {
-			_ = os.RemoveAll(filepath.Join(m.Root, "sys/class/kfd/kfd/topology/nodes/1"))
-		}, 0, "GPUs", []string{"lists none"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := amdMachine(t)
-			c.change(&m)
-			r := Examine(m)
-			if r.OK != (c.level != 0) || r.Level != c.level || r.Driver != "amdkfd 6.10.5" {
-				t.Errorf("%+v", r)
-			}
-			found := c.check == ""
-			for _, got := range r.Checks {
-				if strings.Contains(got.Detail+got.Remedy, "NVIDIA") {
-					t.Errorf("a check about another driver on an AMD host: %+v", got)
-				}
-				switch {
-				case got.Name == c.check && got.Status != OK:
-					found = true
-					for _, w := range c.words {
-						if !strings.Contains(got.Detail+" "+got.Remedy, w) {
-							t.Errorf("%+v does not say %q", got, w)
-						}
-					}
-				case c.check == "" && got.Status != OK:
-					t.Errorf("%+v", got)
-				}
-			}
-			if !found {
-				t.Errorf("no check %q in %+v", c.check, r.Checks)
-			}
-		})
-	}
+	file(t, root, "sys/bus/pci/devices/"+address+"/vendor", vendor+"\n")
+	file(t, root, "sys/bus/pci/devices/"+address+"/class", class+"\n")
 }
 
 // One working driver suffices; defects of the other only limit.
@@ -406,12 +352,15 @@ func TestThisKernel(t *testing.T) {
 	k := ThisKernel{}
 	for name, ask := range map[string]func() error{
 		"pidfd": k.Pidfd, "pidfd_getfd": k.PidfdGetfd, "seals": k.MemfdSeals, "peer pidfd": k.PeerPidfd,
-		"realtime": k.Realtime, "nice": k.Nice,
+		"ptrace": k.Ptrace, "realtime": k.Realtime, "nice": k.Nice,
 	} {
 		t.Logf("%s: %v", name, ask())
 	}
-	if OpenNode("/nowhere/at/all") == nil {
+	if OpenNode("/nowhere/at/all") == nil || AskNode("/nowhere/at/all", 0, make([]byte, 8)) == nil {
 		t.Error("opened a missing node")
+	}
+	if err := AskNode("/dev/null", 0x80084B01, make([]byte, 8)); !errors.Is(err, syscall.ENOTTY) {
+		t.Errorf("a node without that request answered %v", err)
 	}
 	if err := Preload("/nowhere/libnothing.so"); err == nil {
 		t.Error("loaded a missing library")

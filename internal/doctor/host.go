@@ -8,9 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"xsched/internal/driver"
 )
 
 func (e *examination) kernel() {
@@ -51,37 +52,20 @@ func (e *examination) scheduling() {
 	}
 }
 
+// attach reports the rights that every way into a running program needs.
 func (e *examination) attach() {
-	const name = "attach"
 	if e.Kernel.PidfdGetfd() != nil {
 		return // already reported
 	}
-	b, err := os.ReadFile(e.path("proc/sys/kernel/yama/ptrace_scope"))
-	scope := strings.TrimSpace(string(b))
-	switch {
-	case scope == "3":
-		e.add(name, Limited, "kernel.yama.ptrace_scope is 3: attaching is disabled", "start programs with `xsched run`; only a reboot clears the setting")
-	case e.UID == 0 && !e.mayTrace():
-		e.add(name, Note, "root without CAP_SYS_PTRACE can attach only to some programs",
-			"start the container with `--cap-add SYS_PTRACE`; `xsched run` needs nothing")
-	case e.UID == 0:
-		e.add(name, OK, "root may attach to every program", "")
-	case err != nil || scope == "0":
-		e.add(name, OK, "your daemon may attach to your programs", "")
-	default:
-		e.add(name, Note, "kernel.yama.ptrace_scope is "+scope+": your daemon may attach only to programs it started",
-			"run the daemon as root for `attach`; `xsched run` needs nothing")
+	reach, why, remedy := e.host().Tracing()
+	status := OK
+	switch reach {
+	case driver.ReachNone:
+		status = Limited
+	case driver.ReachChildren, driver.ReachSome:
+		status = Note
 	}
-}
-
-// mayTrace checks for CAP_SYS_PTRACE, assuming yes if unreadable.
-func (e *examination) mayTrace() bool {
-	const capSysPtrace = 19
-	b, err := os.ReadFile(e.path("proc/self/status"))
-	_, rest, found := strings.Cut(string(b), "CapEff:")
-	line, _, _ := strings.Cut(rest, "\n")
-	caps, parse := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
-	return err != nil || !found || parse != nil || caps>>capSysPtrace&1 == 1
+	e.add("attach", status, why, remedy)
 }
 
 func (e *examination) runtimeDir() {

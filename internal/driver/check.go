@@ -41,6 +41,7 @@ type GPU struct {
 // Diagnosis is a driver's section of the report.
 type Diagnosis struct {
 	Loaded  bool // the kernel module is loaded
+	OnBus   bool // the host has a GPU for this driver; set when the driver is not loaded
 	Absent  string
 	Remedy  string // set when the driver is not loaded
 	Version string
@@ -97,6 +98,10 @@ type Host struct {
 	Getenv func(string) string
 	// Open tries to open a device node for reading and writing.
 	Open func(path string) error
+	// Ask opens a device node and makes one ioctl.
+	Ask func(path string, request uint32, arg []byte) error
+	// Ptrace tells whether the system call is allowed at all; nil error: it is.
+	Ptrace func() error
 	// InContainer: device nodes may be missing on purpose.
 	InContainer bool
 	// StateDir and Version are as in Options.

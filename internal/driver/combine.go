@@ -112,8 +112,11 @@ func (c *combined) Why() (string, bool) {
 			reason = why
 		}
 	}
-	if reason == "" {
+	switch {
+	case reason == "" && len(c.parts) == 0:
 		reason = c.absent
+	case reason == "":
+		reason = "the program has no hardware queue yet"
 	}
 	return reason, false
 }

@@ -32,6 +32,13 @@ type Set struct {
 type missing struct {
 	driver Driver
 	reason string
+	onBus  bool // this host has a GPU for the driver
+}
+
+// Finder is a Driver that finds its GPUs on the bus, also without its kernel module.
+type Finder interface {
+	// OnBus returns the PCI addresses of the driver's GPUs on a host.
+	OnBus(root string) []string
 }
 
 type opened struct {
@@ -62,7 +69,8 @@ func (s *Set) open() {
 	for _, m := range s.absent {
 		i, err := m.driver.Open(s.options)
 		if err != nil {
-			still = append(still, missing{m.driver, err.Error()})
+			f, ok := m.driver.(Finder)
+			still = append(still, missing{m.driver, err.Error(), ok && len(f.OnBus(s.options.Root)) > 0})
 			continue
 		}
 		s.present = append(slices.Clone(s.present), opened{m.driver, i})
@@ -91,13 +99,17 @@ func (s *Set) drivers() []opened {
 // Empty reports that no driver is present.
 func (s *Set) Empty() bool { return len(s.drivers()) == 0 }
 
-// Absent explains which drivers are missing and why.
+// Absent explains which drivers are missing and why: those for GPUs of this host, or all if it
+// shows none.
 func (s *Set) Absent() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	some := slices.ContainsFunc(s.absent, func(m missing) bool { return m.onBus })
 	var why []string
 	for _, m := range s.absent {
-		why = append(why, m.reason)
+		if m.onBus || !some {
+			why = append(why, m.reason)
+		}
 	}
 	return strings.Join(why, "; ")
 }

@@ -51,6 +51,8 @@ type fakeSession struct {
 	target Target
 }
 
+func (s *fakeSession) Why() (string, bool) { return "", false }
+
 func (s *fakeSession) Resolve(context.Context) (map[model.DeviceID]Capability, error) {
 	return s.gpus, nil
 }
@@ -130,5 +132,32 @@ func TestTargetOfMissingGPU(t *testing.T) {
 	}
 	if got, n := real.last(); n != 1 || got != stop {
 		t.Errorf("%d operations, last %+v", n, got)
+	}
+}
+
+// busDriver is an absent driver whose GPU the host has, or not.
+type busDriver struct {
+	fakeDriver
+	gpus []string
+}
+
+func (d *busDriver) OnBus(string) []string { return d.gpus }
+
+// The reason names the drivers of GPUs that the host has, or every driver if it shows no GPU.
+func TestAbsentNamesTheHostsDriver(t *testing.T) {
+	one, other := errors.New("no module one"), errors.New("no module other")
+	for _, c := range []struct {
+		gpus []string
+		want string
+	}{{nil, "no module one; no module other"}, {[]string{"0000:05:00.0"}, "no module other"}} {
+		s := OpenAll([]Driver{&busDriver{fakeDriver: fakeDriver{absent: one}}, &busDriver{fakeDriver{absent: other}, c.gpus}}, Options{}, "")
+		if s.Absent() != c.want {
+			t.Errorf("%q, want %q", s.Absent(), c.want)
+		}
+	}
+	// A driver that is present answers for the process; absent ones are no reason.
+	s := OpenAll([]Driver{&fakeDriver{absent: one}, &fakeDriver{}}, Options{}, "")
+	if why, known := s.NewSession(SessionOptions{}).Why(); known || why != "the program has no hardware queue yet" {
+		t.Errorf("%q", why)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -57,6 +58,10 @@ func (kernelDriver) Open(o driver.Options) (driver.Instance, error) {
 		i.metrics = &driver.Metrics{}
 	}
 	i.Sources = SourcesAt(root)
+	if o.Log != nil && !o.Virtual {
+		version := firstLine(driver.Host{Root: root}, moduleVersion)
+		o.Log.Info("driver found", "driver", Name, "version", strings.TrimSpace("amdkfd "+version))
+	}
 	return i, nil
 }
 

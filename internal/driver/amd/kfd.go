@@ -154,8 +154,8 @@ func CheckVersion(t Transport) error {
 		return fmt.Errorf("ask the driver's version: %w", err)
 	}
 	major, minor := binary.LittleEndian.Uint32(v[:]), binary.LittleEndian.Uint32(v[4:])
-	if major != 1 || minor < abi.MinorDebugger {
-		return fmt.Errorf("interface %d.%d, wanted 1.%d: %w", major, minor, abi.MinorDebugger, ErrOldDriver)
+	if major != abi.Major || minor < abi.MinorDebugger {
+		return fmt.Errorf("interface %d.%d, wanted %d.%d: %w", major, minor, abi.Major, abi.MinorDebugger, ErrOldDriver)
 	}
 	return nil
 }

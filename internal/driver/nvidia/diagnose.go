@@ -11,13 +11,23 @@ import (
 	"xsched/internal/model"
 )
 
+const pciVendor = 0x10de
+
+var _ driver.Finder = kernelDriver{}
+
+// OnBus finds NVIDIA's displays and accelerators.
+func (kernelDriver) OnBus(root string) []string { return driver.BusGPUs(root, pciVendor) }
+
 // Diagnose examines the kernel module, its device nodes, MPS, MIG and the compute mode.
-func (kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
+func (k kernelDriver) Diagnose(h driver.Host) driver.Diagnosis {
 	d := driver.Diagnosis{Level: model.LevelBlock}
 	system := System{Root: h.Root}
 	v, err := system.DriverVersion()
 	if err != nil {
 		d.Absent, d.Remedy = "no NVIDIA kernel module is loaded", "install the NVIDIA driver and `modprobe nvidia`"
+		if gpus := k.OnBus(h.Root); len(gpus) > 0 {
+			d.OnBus, d.Absent = true, "NVIDIA GPU "+strings.Join(gpus, ", ")+" has no driver: no NVIDIA kernel module is loaded"
+		}
 		return d
 	}
 	d.Loaded, d.Version = true, v

@@ -44,6 +44,9 @@ func Number(request uint32) uint32 { return request & 0xff }
 // Size returns the length of a request's argument.
 func Size(request uint32) int { return int(request >> 16 & 0x3fff) }
 
+// Major is the interface's major version.
+const Major = 1
+
 // MinorDebugger is the first interface, 1.13, with DBG_TRAP and RUNTIME_ENABLE.
 const MinorDebugger = 13
 
