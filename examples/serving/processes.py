@@ -100,7 +100,8 @@ class World:
         self.folder = tempfile.TemporaryDirectory(prefix="xss.")
         self.env = dict(os.environ, XSCHED_DIR=os.path.join(self.folder.name, "d"), PYTHONDONTWRITEBYTECODE="1")
         self.children: list[Process] = []
-        self.daemon = self._start([self.xsched, "serve", "--log-level", "warn"] + (["--virtual"] if self.virtual else []))
+        # The self-test would use the GPU during a block.
+        self.daemon = self._start([self.xsched, "serve", "--log-level", "warn", "--self-test", "off"] + (["--virtual"] if self.virtual else []))
         wait_for("the daemon answers", lambda: self.cli("list", "--json", check=False))
 
     def _start(self, argv: list[str]) -> Process:

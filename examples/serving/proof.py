@@ -47,7 +47,7 @@ def untouched(blocks: list) -> tuple[list[str], str]:
         if b.mode == "xsched":
             continue
         if b.counted["suspends"] or b.counted["gate_holds"]:
-            bad.append(f"{b.counted['suspends']} suspensions in a block of mode {b.mode}")
+            bad.append(f"{b.counted['suspends']} suspensions and {b.counted['gate_holds']} gate holds in a block of mode {b.mode}")
         if any(us for found in b.slices for us in found.values()):
             bad.append(f"timeslices of XSched in a block of mode {b.mode}: {b.slices}")
         if any(found["server"] != found["job"] for found in b.device):
@@ -62,13 +62,13 @@ def preempted(blocks: list, virtual: bool) -> tuple[list[str], str]:
             bad.append(f"{b.counted['device_errors']} device errors in mode {b.mode}")
     for b in ours:
         ranked = any(found["server"] > found["job"] > 0 for found in b.device or b.slices)
-        if not b.counted["suspends"] and not ranked:
-            bad.append(f"a block of XSched neither suspended the job nor ranked its timeslice: {b.device or b.slices}")
+        if not b.counted["suspends"] and not b.counted["gate_holds"] and not ranked:
+            bad.append(f"a block of XSched neither stopped the job nor ranked its timeslice: {b.device or b.slices}")
         if virtual and not b.preempted:
             bad.append("the device preempted no kernel of the job in a block of XSched")
-    suspends, kernels = sum(b.counted["suspends"] for b in ours), sum(b.preempted or 0 for b in ours)
+    suspends, holds, kernels = sum(b.counted["suspends"] for b in ours), sum(b.counted["gate_holds"] for b in ours), sum(b.preempted or 0 for b in ours)
     slices = (ours[-1].device or ours[-1].slices)[-1] if ours else {"server": 0, "job": 0}
-    text = f"job preempted under XSched: {suspends} suspensions, timeslices of {slices['server']} us (server) and {slices['job']} us (job)"
+    text = f"job preempted under XSched: {suspends} suspensions, {holds} gate holds, timeslices of {slices['server']} us (server) and {slices['job']} us (job)"
     return bad + ([] if ours else ["no block of XSched"]), text + (f", {kernels} kernels stopped midway by the device's record" if virtual else "")
 
 

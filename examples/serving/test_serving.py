@@ -298,7 +298,7 @@ class Proof(unittest.TestCase):
 
     def test_no_preemption(self):
         self.blocks[2].slices = self.blocks[2].device = [{"server": 2048, "job": 2048}]
-        self.refused("neither suspended")
+        self.refused("neither stopped")
         self.blocks[2].counted["suspends"] = 1
         proof.collect(self.blocks, self.end, True)
         self.blocks[2].preempted = 0
@@ -310,7 +310,7 @@ class Proof(unittest.TestCase):
         self.blocks[1].counted["suspends"] = 2
         self.blocks[0].slices = [{"server": 10 ** 6, "job": 1}]
         self.blocks[3].device = [{"server": 10 ** 6, "job": 1}]
-        self.refused("2 suspensions in a block of mode native", "timeslices of XSched in a block of mode alone", "mode job alone")
+        self.refused("2 suspensions and 0 gate holds in a block of mode native", "timeslices of XSched in a block of mode alone", "mode job alone")
 
     def test_results_differ(self):
         self.blocks[1].samples = [load.Sample(0, 0, 1, 200, "x instead of y"), load.Sample(0, 0, 1, 500, "")]
