@@ -124,7 +124,7 @@ class Whisper(nn.Module):
     def __init__(self, bands, frames, width, heads, layers, words, steps):
         super().__init__()
         self.steps = steps
-        self.narrow, self.half = nn.Conv1d(bands, width, 3, padding=1), nn.Conv1d(width, width, 3, 2, 1)
+        self.narrow, self.shorten = nn.Conv1d(bands, width, 3, padding=1), nn.Conv1d(width, width, 3, 2, 1)
         self.places = nn.Parameter(torch.randn((frames + 1) // 2, width) * 0.02)
         self.encoder = encoder(width, heads, layers)
         self.words, self.order = nn.Embedding(words, width), nn.Parameter(torch.randn(steps, width) * 0.02)
@@ -132,7 +132,7 @@ class Whisper(nn.Module):
 
     def forward(self, x):
         gelu = nn.functional.gelu
-        memory = self.encoder(gelu(self.half(gelu(self.narrow(x)))).transpose(1, 2) + self.places)
+        memory = self.encoder(gelu(self.shorten(gelu(self.narrow(x)))).transpose(1, 2) + self.places)
         tokens = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)
         for n in range(1, self.steps + 1):
             later = torch.full((n, n), float("-inf"), device=x.device).triu(1)
