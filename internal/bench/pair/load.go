@@ -60,7 +60,7 @@ func (c *colocation) builtIn(folder string) error {
 			what, until, tenant, platform.API, name, kernel.Microseconds(), more)
 	}
 	bench.Default(&c.Together, 10*time.Second)
-	c.Online = command(fmt.Sprintf("rate %g", c.Load.Rate), fmt.Sprintf("sleep %g", c.Together.Seconds()+1), "online", c.Load.Request, "") + " && touch " + over
+	c.Online = command(fmt.Sprintf("rate %g", c.Load.Rate), fmt.Sprintf("sleep %g", c.Together.Seconds()+1), "online", c.Load.Request, "") + " && sleep 1 && touch " + over // after the last resume
 	offline := command("loop", "until [ -e "+over+" ]; do sleep 0.1; done", "offline", c.Load.Kernel, "--depth 8")
 	if c.Load.Queues > 0 {
 		one := strings.Replace(offline, "--depth 8", fmt.Sprintf("--depth 8 --streams %d", streamsEach), 1)
