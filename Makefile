@@ -338,8 +338,8 @@ pair-queues: build ## one minute with ten offline queues
 	$(PAIR) --queues 10 --seconds 1m
 pair-leaks: build ## five minutes at 50 requests per second; open files, threads and memory must not grow
 	$(PAIR) --rate 50 --request 1ms --seconds 5m
-pair-table: build ## the offline loss by rate and length of requests, with one request for all queues and with one each
-	$(PAIR)/joint --rate 10,20,50,100 --request 500us,5ms --seconds 10s
+pair-table: build ## the offline loss by rate and length of requests: now, and with one request per queue and a hold
+	$(PAIR)/joint --hold 0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
 	$(PAIR)/single --offline-env XSCHED_AMD_SESSION=0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
 
 .PHONY: chaos

@@ -72,6 +72,12 @@ With --attach, the offline program runs without the shim and is attached.`,
 			if output {
 				o.Output = a.stderr
 			}
+			if o.Hold < 0 {
+				return usagef("--hold can't be negative; 0 means none")
+			}
+			if cmd.Flags().Changed("hold") && o.Hold == 0 {
+				o.Hold = -1 // none; the zero value means the default
+			}
 			if len(rates)*len(requests) > 1 {
 				sweep, err := pair.RunSweep(ctx, o, rates, requests, remap, a.stderr)
 				if err != nil {
@@ -100,6 +106,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
 	f.BoolVar(&o.Attach, "attach", false, "run the offline program without the shim and attach to it")
 	f.DurationVar(&o.Slice, "slice", 0, "longest suspension of the offline program during requests (default the starvation bound, 2s)")
+	f.DurationVar(&o.Hold, "hold", 0, "how long the offline program stays suspended after a request, for gaps within one (default 500us)")
 	f.DurationVar(&o.Alone, "alone", 0, "duration of the offline program alone (default 2s)")
 	f.DurationVar(&o.Together, "seconds", 0, "longest duration of both programs (default until the online program ends)")
 	f.DurationVar(&o.Linger, "linger", 0, "time for each program to finish afterwards (default 10s)")

@@ -28,17 +28,17 @@ import (
 
 func (a *app) serveCommand() *cobra.Command {
 	var (
-		o          daemon.Options
-		mode       string
-		level      string
-		devices    int
-		starvation time.Duration
-		logLevel   string
-		logJSON    bool
-		selfTest   string
-		limits     []string
-		allow      bool
-		web        webOptions
+		o                daemon.Options
+		mode             string
+		level            string
+		devices          int
+		starvation, hold time.Duration
+		logLevel         string
+		logJSON          bool
+		selfTest         string
+		limits           []string
+		allow            bool
+		web              webOptions
 	)
 	c := &cobra.Command{
 		Use:   "serve",
@@ -70,11 +70,14 @@ for machines without a GPU.`,
 			if o.Mode, o.ModeLevel, err = serveMode(mode, level); err != nil {
 				return err
 			}
-			if o.Quantum < 0 || starvation < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
+			if o.Quantum < 0 || starvation < 0 || hold < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
 				return usagef("durations and limits can't be negative; omit the flag for the default")
 			}
 			if o.MaxPriority, err = maxPriorities(limits, allow); err != nil {
 				return err
+			}
+			if o.Hold = hold; hold == 0 && cmd.Flags().Changed("hold") {
+				o.Hold = -1 // none; the zero value means the default
 			}
 			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
 				o.StarvationBound = -1 // off; the zero value means the default
@@ -102,6 +105,7 @@ for machines without a GPU.`,
 	f.StringVar(&mode, "mode", string(model.ModeLive), "initial mode: off, timeslice, suspend, level or live")
 	f.StringVar(&level, "level", "", "preemption level for --mode level: 1, 2 or 3")
 	f.DurationVar(&o.Quantum, "quantum", 0, fmt.Sprintf("turn of each program under rotating policies (default %v)", knobs.Quantum))
+	f.DurationVar(&hold, "hold", 0, fmt.Sprintf("how long a high-priority program that becomes idle keeps the GPU, for gaps between its kernels; 0 resumes others at once (default %v)", knobs.Hold))
 	f.DurationVar(&starvation, "starvation-bound", 0, fmt.Sprintf("longest time that a busy program may go without GPU progress; 0 disables the bound (default %v)", knobs.StarvationBound))
 	f.StringArrayVar(&limits, "max-priority", nil, "limit the rank of a user of root's daemon, whatever hint it follows from: `[USER=]N`; without USER for all others (default 0)")
 	f.BoolVar(&allow, "allow-priority", false, "the same as --max-priority 255")

@@ -180,6 +180,9 @@ func (d *Daemon) newEngine() (*engine.Engine, error) {
 	if d.opts.Quantum != 0 {
 		cfg.Quantum = d.opts.Quantum
 	}
+	if d.opts.Hold != 0 {
+		cfg.Hold = max(d.opts.Hold, 0)
+	}
 	if d.opts.StarvationBound != 0 {
 		cfg.StarvationBound = max(d.opts.StarvationBound, 0)
 	}

@@ -24,8 +24,8 @@ type Options struct {
 	Mode   model.Mode
 	// ModeLevel is the level of mode "level".
 	ModeLevel model.Level
-	// Quantum and StarvationBound override the engine's defaults unless 0.
-	Quantum, StarvationBound time.Duration
+	// Quantum, StarvationBound and Hold override the engine's defaults unless 0; below 0: none.
+	Quantum, StarvationBound, Hold time.Duration
 
 	// Virtual uses a virtual GPU in place of the kernel drivers.
 	Virtual bool

@@ -178,6 +178,25 @@ func TestJointPause(t *testing.T) {
 	}
 }
 
+// TestHold checks that the offline program stays suspended for the hold after a request.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const hold = 50 * time.Millisecond
+	r, err := Run(ctx, Options{Load: Load{}, Hold: hold, Virtual: true, Platform: "amd", Alone: 200 * time.Millisecond, Together: 1500 * time.Millisecond, Exe: benchtest.Program(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	longest := time.Duration(0)
+	for _, w := range r.raw.pauses {
+		longest = max(longest, w.Length())
+	}
+	if longest < hold {
+		t.Errorf("the longest of %d suspensions is %v, want at least the hold", len(r.raw.pauses), longest)
+	}
+}
+
 // TestLongRuns are the long runs of the documentation, shortened. Nothing may be lost or leak, and
 // requests are served from the first to the last tenth of the time.
 func TestLongRuns(t *testing.T) {

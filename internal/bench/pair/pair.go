@@ -33,6 +33,7 @@ type Options struct {
 	Platform        string        // of the virtual GPU; default: the first of internal/virtual
 	Attach          bool          // the offline program runs without the shim and is controlled from outside
 	Slice           time.Duration // maximum suspension of the offline program; 0: the daemon's bound
+	Hold            time.Duration // of the daemon; 0: its default, below 0: none
 	Alone           time.Duration // duration of the measurement alone; default 2 s
 	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
 	Linger          time.Duration // time for each program to end afterwards; default 10 s
@@ -144,11 +145,18 @@ func (c *colocation) run(ctx context.Context) error {
 	if c.Slice > 0 {
 		flags = append(flags, "--starvation-bound", c.Slice.String())
 	}
+	if c.Hold != 0 {
+		flags = append(flags, "--hold", max(c.Hold, 0).String())
+	}
 	platform := ""
 	if c.Virtual {
 		platform = c.Platform
 	}
-	c.rig, err = bench.OpenPrivate(ctx, c.Exe, platform, "", flags...)
+	// On a real host the daemon does not compete with other measurements for a CPU.
+	scheduling, err := bench.Prioritized(func() (err error) {
+		c.rig, err = bench.OpenPrivate(ctx, c.Exe, platform, "", flags...)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -156,6 +164,7 @@ func (c *colocation) run(ctx context.Context) error {
 	c.report = &Report{
 		Device: "GPU", Date: time.Now(), Machine: bench.ThisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: report.MS(c.Slice),
 	}
+	c.report.Machine.Scheduling = scheduling
 	if c.Virtual {
 		c.report.Device, c.report.Platform = bench.VirtualDevice, c.Platform
 	}
