@@ -27,11 +27,29 @@ func buildWithGpreempt(t *testing.T, name, flags, source string) string {
 	return kfdtest.Build(t, name, flags+" -Ishim/gpreempt", append([]string{source, "-lpthread"}, gpreemptSources...)...)
 }
 
+// buildAsUser builds the scheduler against installed files only.
+func buildAsUser(t *testing.T) string {
+	t.Helper()
+	stage := t.TempDir()
+	install := exec.Command("make", "-s", "-C", "../../..", "install-gpreempt", "DESTDIR="+stage, "PREFIX=/usr")
+	install.Env = append(os.Environ(), "MAKEFLAGS=") // not those of a make that runs this test
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("install: %v\n%s", err, out)
+	}
+	program := filepath.Join(stage, "scheduler")
+	build := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-I"+stage+"/usr/include", "../../../shim/gpreempt/scheduler.c",
+		"-o", program, "-L"+stage+"/usr/lib", "-lgpreempt_poc", "-Wl,-rpath,"+stage+"/usr/lib")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return program
+}
+
 // TestGpreemptQueues tests the functions for all processes, with one build of each program.
 func TestGpreemptQueues(t *testing.T) {
 	g := gpreempt{Device: kfdtest.Serve(t, vamd.DefaultConfig())}
 	g.target = kfdtest.Build(t, "kfdtarget", "", "shim/virtual/kfdtarget.c")
-	g.scheduler = buildWithGpreempt(t, "scheduler", "", "shim/gpreempt/scheduler.c")
+	g.scheduler = buildAsUser(t)
 	t.Run("real dump", g.realDump)
 	t.Run("functions", g.functions)
 	g.awaitNobody(t)
