@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	},
 	"cmd/xsched":       {"internal/cli"},
 	"tools/apigen":     {},
-	"tools/hintgen":    {"internal/model"},
+	"tools/hintgen":    {"internal/model", "internal/control/upstream"},
 	"tools/fuzz":       {},
 	"tools/pictures":   {"internal/sim", "internal/policy", "internal/record", "internal/report"},
 	"tools/wiregen":    {},

@@ -23,6 +23,8 @@ var vendorFiles = map[string]string{
 	"internal/driver/registry/registry.go": "one line for each driver",
 	"internal/cli/amdlog.go":               "the command for one runtime's logs",
 	"internal/embedded/embedded.go":        "names of the embedded files",
+
+	"internal/control/upstream/variables.go": "names of upstream's variables",
 }
 
 // reWord splits an identifier or a text into words: camel case, snake case and blanks.

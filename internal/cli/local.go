@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
+	"xsched/internal/control/upstream"
 	"xsched/internal/daemon"
 	"xsched/internal/identity"
 	"xsched/internal/logging"
@@ -57,10 +58,23 @@ func (e *environment) scheduler() string {
 	return ""
 }
 
-// wantsPrivate reports whether to start a private scheduler. A program that already runs under one
-// shares it with its children.
+// wantsPrivate reports whether to start a private scheduler. As in upstream's library, a policy in
+// the environment is that of a private one, whatever scheduler is requested. A program that already
+// runs under one shares it with its children.
 func wantsPrivate(env *environment, asked bool) bool {
-	return asked || env.scheduler() == schedulerLocal && env.get(envSocket) == ""
+	return asked || (env.scheduler() == schedulerLocal || env.get(envPolicy) != "") && env.get(envSocket) == ""
+}
+
+// warnVariables names the variables of upstream's library that have no effect here.
+func (a *app) warnVariables(env *environment, private bool) {
+	if s := env.scheduler(); private && s != "" && s != schedulerLocal && env.get(envPolicy) != "" {
+		a.warn("%s selects a private scheduler, so %s=%s is ignored; set the daemon's policy with `xsched policy`", envPolicy, envScheduler, s)
+	}
+	for _, v := range upstream.Variables() {
+		if v.Ignored(env.get(v.Name)) {
+			a.warn("%s has no effect: %s", v.Name, v.Instead)
+		}
+	}
 }
 
 // startPrivate starts a private daemon that ends with this process and points env at it.

@@ -45,8 +45,9 @@ Without a daemon, CMD runs natively and a warning is printed; it connects to a
 daemon that starts later. So does a program that can't load the shim, because it
 is statically linked or uses musl; its children are scheduled. If the shim can't
 be unpacked into the cache folder, CMD and its children run natively. With
---require, CMD is not started in these cases. With --local (or XSCHED_SCHEDULER=LCL), CMD and its
-children get a private daemon that ends with them. XSCHED_DISABLE=1 disables the
+--require, CMD is not started in these cases. With --local (or
+XSCHED_SCHEDULER=LCL, or XSCHED_POLICY), CMD and its children get a private
+daemon that ends with them. XSCHED_DISABLE=1 disables the
 shim; XSCHED_LOG=FILE enables its log.`,
 		Example: `  xsched run --priority 10 -- python serve_model.py
   xsched run --priority -10 --level 3 -- ./train
@@ -86,6 +87,7 @@ shim; XSCHED_LOG=FILE enables its log.`,
 				}
 			}
 			private := wantsPrivate(env, local)
+			a.warnVariables(env, private)
 			if policy != "" && !private {
 				return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
 			}

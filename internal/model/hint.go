@@ -42,7 +42,7 @@ type Hint struct {
 	LaxPriority      Priority      `hint:"lax_priority" flag:"lax-priority" env:"XSCHED_AUTO_XQUEUE_LAX_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority until the laxity ends"`
 	CriticalPriority Priority      `hint:"critical_priority" flag:"critical-priority" env:"XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority after the laxity ended"`
 
-	K            int  `hint:"k" flag:"k" env:"XSCHED_K" bit:"7 K" range:"0..1024" zero:"policy default" help:"how many of the earliest deadlines may run together (KEDF)"`
+	K            int  `hint:"k" flag:"k" env:"XSCHED_AUTO_XQUEUE_KDEADLINE" bit:"7 K" range:"0..1024" zero:"policy default" help:"how many of the earliest deadlines may run together (KEDF)"`
 	WindowActive bool `hint:"window_active" flag:"window-active" env:"XSCHED_WINDOW_ACTIVE" bit:"8 WINDOW_ACTIVE" help:"the user looks at a window of this program (AWF)"`
 	SLO          SLO
 	// Gang names queues that are scheduled together, across processes and devices.

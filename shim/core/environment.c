@@ -21,8 +21,9 @@ bool xsi_parse_decimal(const char *text, long minimum, long maximum, long *value
   if (*text == 0) return false;
   long number = 0;
   for (; *text != 0; text++) {
-    if (*text < '0' || *text > '9' || number > 100000000000000) return false;
-    number = number * 10 + (*text - '0');
+    if (*text < '0' || *text > '9' || __builtin_mul_overflow(number, 10L, &number) ||
+        __builtin_add_overflow(number, (long)(*text - '0'), &number))
+      return false;
   }
   if (negative) number = -number;
   if (number < minimum || number > maximum) return false;

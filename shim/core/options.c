@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ struct xsi_options xsi_options = {.automatic = true, .scheduler = XSW_SCHEDULER_
 
 #define PATH_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 #define SOCKET_NAME "xsched.sock"
+#define UNITS_MAX 255 // of priorities and percent; larger ranges are of counts and times
 #define CLIENT_DIRECTORY "/client" // below the daemon's folder; a container may have it alone
 
 // A place that was named is the only one tried: falling back to another daemon would surprise.
@@ -58,6 +60,14 @@ static bool switch_option(const char *name, bool otherwise) {
   if (same_word(text, "OFF") || same_word(text, "0") || same_word(text, "false")) return false;
   xsi_log(XSI_ERROR, "%s=%s is ignored; give ON or OFF", name, text);
   return otherwise;
+}
+
+// As in upstream's library, a policy is that of a private scheduler, whatever XSCHED_SCHEDULER says.
+// A daemon that is named has its own.
+static bool policy_option(void) {
+  if (!xsi_option_text("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
+    xsi_options.policy[0] = 0;
+  return xsi_options.policy[0] != 0 && !place_named;
 }
 
 static void scheduler_option(void) {
@@ -108,6 +118,19 @@ static bool parse_percentile(const char *text, long minimum, long maximum, long 
   return *value >= minimum && *value <= maximum;
 }
 
+// Upstream takes any positive number of launches, deadlines or microseconds.
+static bool clamped_option(const char *name, long least, long most, long *value) {
+  char text[32];
+  long given;
+  if (!xsi_option_text(name, text, sizeof text) || !xsi_parse_decimal(text, 1, LONG_MAX, &given) ||
+      (given >= least && given <= most))
+    return number_option(name, least, most, value);
+  *value = given < least ? least : most;
+  xsi_log(XSI_WARN, "%s=%s is set to %ld; the range is %ld to %ld", name, text, *value, least,
+          most);
+  return true;
+}
+
 static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, long most,
                        long *value) {
   char text[32];
@@ -130,7 +153,10 @@ static bool hint_value(const char *name, enum xsi_hint_kind kind, long least, lo
     if (parse_percentile(text, least, most, value)) return true;
     xsi_log(XSI_ERROR, "%s=%s is ignored; give a percentile from 1 to 99.99", name, text);
     return false;
-  default: return xsi_parse_decimal(text, 0, 0, value) || number_option(name, least, most, value);
+  default:
+    if (xsi_parse_decimal(text, 0, 0, value)) return true;
+    return kind == XSI_HINT_TIME || most > UNITS_MAX ? clamped_option(name, least, most, value)
+                                                     : number_option(name, least, most, value);
   }
 }
 
@@ -179,6 +205,12 @@ static void hint_options(void) {
   XSI_HINT_FIELDS(READ, READ_NAME)
 #undef READ
 #undef READ_NAME
+  // The name before upstream's was adopted.
+  if ((hint->said & XSW_HINT_K) == 0 &&
+      hint_value("XSCHED_K", XSI_HINT_NUMBER, 0, XSI_HINT_K_MAX, &value)) {
+    hint->k = value;
+    hint->said |= XSW_HINT_K;
+  }
 }
 
 void xsi_options_init(void) {
@@ -191,11 +223,12 @@ void xsi_options_init(void) {
   if (xsi_options.disabled) return;
   xsi_options.automatic = switch_option("XSCHED_AUTO_XQUEUE", true);
   granularity_option();
-  scheduler_option();
-  hint_options();
-  if (!xsi_option_text("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
-    xsi_options.policy[0] = 0;
   place_named = secure_getenv("XSCHED_SOCKET") != NULL || secure_getenv("XSCHED_DIR") != NULL;
+  if (policy_option())
+    xsi_options.scheduler = XSW_SCHEDULER_LOCAL;
+  else
+    scheduler_option();
+  hint_options();
   if (!xsi_option_text("XSCHED_SOCKET", named_socket, sizeof named_socket))
     xsi_option_text("XSCHED_DIR", named_directory, sizeof named_directory);
   xsi_option_text("XDG_RUNTIME_DIR", runtime_directory, sizeof runtime_directory);

@@ -4,6 +4,8 @@
 
 #include "test_support.h"
 
+#include "hints_gen.h"
+
 static const char *const names[] = {
     "XSCHED_AUTO_XQUEUE",
     "XSCHED_AUTO_XQUEUE_PRIORITY",
@@ -16,6 +18,7 @@ static const char *const names[] = {
     "XSCHED_AUTO_XQUEUE_LAXITY",
     "XSCHED_AUTO_XQUEUE_LAX_PRIORITY",
     "XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY",
+    "XSCHED_AUTO_XQUEUE_KDEADLINE",
     "XSCHED_K",
     "XSCHED_WINDOW_ACTIVE",
     "XSCHED_SLO_US",
@@ -69,8 +72,10 @@ static void each_alone(void) {
   CHECK(hint->said == XSW_HINT_LAXITY && hint->lax_priority == -7 && hint->laxity_us == 0);
   hint = read_with("XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY", "9");
   CHECK(hint->said == XSW_HINT_LAXITY && hint->critical_priority == 9);
-  hint = read_with("XSCHED_K", "1024");
+  hint = read_with("XSCHED_AUTO_XQUEUE_KDEADLINE", "1024");
   CHECK(hint->said == XSW_HINT_K && hint->k == 1024);
+  hint = read_with("XSCHED_K", "7");
+  CHECK(hint->said == XSW_HINT_K && hint->k == 7);
   hint = read_with("XSCHED_WINDOW_ACTIVE", "on");
   CHECK(hint->said == XSW_HINT_WINDOW_ACTIVE && hint->window_active == 1);
   hint = read_with("XSCHED_WINDOW_ACTIVE", "OFF");
@@ -103,9 +108,8 @@ static void nonsense_is_ignored(void) {
                                        {"XSCHED_AUTO_XQUEUE_LEVEL", "0"},
                                        {"XSCHED_AUTO_XQUEUE_UTILIZATION", "101"},
                                        {"XSCHED_AUTO_XQUEUE_UTILIZATION", "-1"},
-                                       {"XSCHED_AUTO_XQUEUE_TIMESLICE", "99"},
+                                       {"XSCHED_AUTO_XQUEUE_TIMESLICE", "-1"},
                                        {"XSCHED_AUTO_XQUEUE_TIMESLICE", "5ms"},
-                                       {"XSCHED_AUTO_XQUEUE_DEADLINE", "1000000000001"},
                                        {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2"},
                                        {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:999"},
                                        {"XSCHED_AUTO_XQUEUE_LAXITY", "1:2:3:4"},
@@ -114,8 +118,8 @@ static void nonsense_is_ignored(void) {
                                        {"XSCHED_GANG", ""},
                                        {"XSCHED_GRANULARITY", "stream"},
                                        {"XSCHED_AUTO_XQUEUE_DEADLINE", "-1"},
-                                       {"XSCHED_AUTO_XQUEUE_THRESHOLD", "9999999"},
-                                       {"XSCHED_K", "1025"},
+                                       {"XSCHED_AUTO_XQUEUE_THRESHOLD", "-1"},
+                                       {"XSCHED_AUTO_XQUEUE_DEADLINE", "99999999999999999999"},
                                        {"XSCHED_K", "-1"},
                                        {"XSCHED_WINDOW_ACTIVE", "perhaps"},
                                        {"XSCHED_SLO_PERCENTILE", "100"},
@@ -138,6 +142,18 @@ static void nonsense_is_ignored(void) {
   CHECK(xsi_options.policy[0] == 0);
   read_with("XSCHED_AUTO_XQUEUE", "perhaps");
   CHECK(xsi_options.automatic);
+}
+
+// Upstream's ranges are larger: the nearest possible value is taken.
+static void upstream_ranges(void) {
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_TIMESLICE", "1")->timeslice_us == 100);
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_TIMESLICE", "20000000")->timeslice_us == 10000000);
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_KDEADLINE", "9223372036854775807")->k == XSI_HINT_K_MAX);
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_DEADLINE", "9223372036854775807")->deadline_us ==
+        XSI_HINT_DEADLINE_US_MAX);
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_LAXITY", "9223372036854775807")->laxity_us ==
+        XSI_HINT_LAXITY_US_MAX);
+  CHECK(read_with("XSCHED_AUTO_XQUEUE_THRESHOLD", "9999999")->in_flight == XSI_HINT_IN_FLIGHT_MAX);
 }
 
 // The three of a laxity, each with a variable of its own.
@@ -164,6 +180,16 @@ static void schedulers(void) {
     read_with(cases[i].name, cases[i].value);
     CHECK(xsi_options.scheduler == cases[i].scheduler);
   }
+  // A policy alone selects a private scheduler, also against XSCHED_SCHEDULER. A daemon that is
+  // named keeps its own.
+  read_with("XSCHED_POLICY", "UP");
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_LOCAL);
+  setenv("XSCHED_SCHEDULER", "GLB", 1);
+  xsi_options_init();
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_LOCAL && strcmp(xsi_options.policy, "UP") == 0);
+  setenv("XSCHED_DIR", "/nowhere", 1);
+  xsi_options_init();
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_GLOBAL);
   // A private scheduler that was not named is in the given directory alone.
   struct sockaddr_un address;
   read_with("XSCHED_SCHEDULER", "LCL");
@@ -217,6 +243,7 @@ int main(void) {
   nothing_said();
   each_alone();
   nonsense_is_ignored();
+  upstream_ranges();
   laxity_in_parts();
   folders(); // before a socket is named
   schedulers();

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"xsched/internal/control/client"
 	"xsched/internal/control/upstream"
 	"xsched/internal/driver/nvidia/abi"
 	vdevice "xsched/internal/virtual/device"
@@ -150,5 +152,53 @@ func TestConfigWaits(t *testing.T) {
 	}
 	w.must("resume", fmt.Sprint(p.pid()))
 	other.finish()
+	p.finish()
+}
+
+// TestUpstreamEnvironment: XSCHED_POLICY alone selects a private scheduler, even against XSCHED_SCHEDULER. Variables
+// without effect are named once, with what to use instead: by `xsched run`, and in the log of the shim.
+func TestUpstreamEnvironment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := w.path("shim.log")
+	p := w.tenant(options{env: []string{
+		"XDG_RUNTIME_DIR=" + w.dir, "XSCHED_LOG=" + log, "XSCHED_LOG_LEVEL=warn", "XSCHED_POLICY=RR", "XSCHED_SCHEDULER=GLB",
+		"XSCHED_AUTO_XQUEUE_KDEADLINE=5", "XSCHED_AUTO_XQUEUE_TIMESLICE=7", "XSCHED_SCHEDULER_SUSPEND_SYNC_HWQ=ON",
+		"XSCHED_SCHEDULER_SUSPEND_WAIT_ALL=OFF", "XSCHED_LEVELZERO_LIB=/usr/lib/libze_loader.so.1",
+	}}, 500)
+	p.send("loop")
+	p.iterates(3)
+	folders, err := filepath.Glob(w.path("xsched-local-*"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("private folders %v, %v", folders, err)
+	}
+	private := client.New(filepath.Join(folders[0], "control.sock"))
+	defer private.Close()
+	eventually(t, 10*time.Second, "the private scheduler has the program, its policy and its hints", func() bool {
+		list, err := private.List(t.Context())
+		return err == nil && list.Policy == "RR" && len(list.Processes) == 1 && list.Processes[0].PID == p.pid() &&
+			list.Processes[0].Hints.K == 5 && list.Processes[0].Hints.TimesliceUS == 100
+	})
+	if w.process(p.pid()) != nil {
+		t.Error("the daemon of all has it")
+	}
+	logged, err := os.ReadFile(log)
+	if err != nil {
+		t.Error(err)
+	}
+	for place, text := range map[string]string{"run": p.stderr(), "the shim": string(logged)} {
+		for name, want := range map[string]int{
+			"SUSPEND_SYNC_HWQ has no effect: use XSCHED_AUTO_XQUEUE_LEVEL=3": 1,
+			"XSCHED_LEVELZERO_LIB has no effect":                             1,
+			"SUSPEND_WAIT_ALL":                                               0,
+		} {
+			if n := strings.Count(text, name); n != want {
+				t.Errorf("%s says %q %d times, want %d:\n%s", place, name, n, want, text)
+			}
+		}
+	}
+	if !strings.Contains(p.stderr(), "XSCHED_SCHEDULER=GLB is ignored") || !strings.Contains(string(logged), "XSCHED_AUTO_XQUEUE_TIMESLICE=7 is set to 100") {
+		t.Errorf("run: %s\nshim: %s", p.stderr(), logged)
+	}
 	p.finish()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hintgen writes the hint definitions of model.Hint for the shim, the wire contract, the HTTP
-// interface and Python.
+// interface and Python. It also writes the shim's list of upstream's variables without effect.
 //
 //	go run ./tools/hintgen [-root .]
 package main
@@ -16,6 +16,7 @@ import (
 	"strings"
 	"text/template"
 
+	"xsched/internal/control/upstream"
 	"xsched/internal/model"
 )
 
@@ -42,6 +43,7 @@ var outputs = map[string]string{
 	"shim/include/xsched/hints_gen.h":      "api",
 	"internal/control/hints_gen.go":        "go",
 	"python/xsched/hints_gen.py":           "python",
+	"shim/api/variables_gen.h":             "variables",
 }
 
 //go:embed forms.txt
@@ -83,7 +85,7 @@ func files() (map[string]string, error) {
 	out := map[string]string{}
 	for name, form := range outputs {
 		var b strings.Builder
-		err := t.ExecuteTemplate(&b, form, map[string]any{"Fields": fields, "Bits": bits, "All": all, "Kinds": kinds})
+		err := t.ExecuteTemplate(&b, form, map[string]any{"Fields": fields, "Bits": bits, "All": all, "Kinds": kinds, "Variables": upstream.Variables()})
 		if err != nil {
 			return nil, err
 		}

@@ -3,6 +3,8 @@
 package upstream
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"xsched/internal/policy"
@@ -39,5 +41,21 @@ func TestPolicyNumbers(t *testing.T) {
 	}
 	if _, err := PolicyNumber("nonsense"); err == nil {
 		t.Error("an invalid name has a number")
+	}
+}
+
+// TestVariablesAreDocumented: docs/migration.md has each variable without effect, and a value that asks for none is none.
+func TestVariablesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Variables() {
+		if !strings.Contains(string(text), "`"+v.Name+"`") {
+			t.Errorf("docs/migration.md lacks %s", v.Name)
+		}
+		if v.Ignored("") || !v.Ignored("x") || v.Ignored("off") == v.Switch {
+			t.Errorf("%s: unset %v, off %v", v.Name, v.Ignored(""), v.Ignored("off"))
+		}
 	}
 }
