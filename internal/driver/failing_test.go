@@ -41,12 +41,15 @@ func realTime(t *testing.T, target Target, page LeasePage) (*Worker, *Metrics) {
 // has succeeded, and for a second after that.
 func TestFailingResume(t *testing.T) {
 	var fails, suspended atomic.Bool
+	var failed atomic.Int64 // when the last resume failed
+	start := time.Now()
 	target := &fakeTarget{hook: func(want model.Desired) error {
 		if hardware(want) {
 			suspended.Store(true)
 			return nil
 		}
 		if fails.Load() {
+			failed.Store(int64(time.Since(start)))
 			return errors.New("too many open files")
 		}
 		return nil
@@ -77,8 +80,8 @@ func TestFailingResume(t *testing.T) {
 	_, deadline := page.get()
 	await(t, "off", func() bool { return w.Off() != "" })
 	off := time.Since(began)
-	if off > 200*time.Millisecond {
-		t.Errorf("off after %v", off)
+	if t.Logf("off after %v", off); off > 2*time.Second { // other load may delay the 200 ms
+		t.Error("scheduling was not turned off at once")
 	}
 	time.Sleep(100 * time.Millisecond)
 	if _, now := page.get(); now != deadline {
@@ -89,11 +92,10 @@ func TestFailingResume(t *testing.T) {
 	}
 	page.recover()
 	fails.Store(false)
-	healthy := time.Now()
 	await(t, "the lease ends", func() bool { _, d := page.get(); return d == 0 })
 	await(t, "suspended again", func() bool { return suspended.Load() })
-	if took := time.Since(healthy); took < offLeast-100*time.Millisecond || w.Off() != "" {
-		t.Errorf("scheduled again after %v, off %q", took, w.Off())
+	if took := time.Since(start) - time.Duration(failed.Load()); took < offLeast || w.Off() != "" {
+		t.Errorf("scheduled again %v after the last failure, off %q", took, w.Off())
 	}
 }
 

@@ -35,7 +35,11 @@ func (w *world) killBoth() {
 	if err != nil || stats.Guardian.PID == 0 {
 		w.t.Fatalf("%+v %v", stats.Guardian, err)
 	}
-	_ = syscall.Kill(stats.Guardian.PID, syscall.SIGKILL)
+	// Neither may act on the end of the other one, however long this program is delayed in between.
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		_ = syscall.Kill(stats.Guardian.PID, sig)
+		_ = w.serve.Process.Signal(sig)
+	}
 	w.killDaemon()
 	w.client.Close()
 }
