@@ -3,6 +3,7 @@ module xsched
 go 1.26.8
 
 require (
+	github.com/jezek/xgb v1.1.1
 	github.com/prometheus/client_golang v1.25.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/schollz/progressbar/v3 v3.19.1

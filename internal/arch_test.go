@@ -63,10 +63,12 @@ var mayImport = map[string][]string{
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
 	"internal/bench":          {"internal/clock", "internal/model", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual", "internal/virtual/device", "internal/virtual/model"},
 	"internal/bench/*":        {"internal/bench", "internal/bench/benchtest", "internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/record", "internal/virtual"},
+	"internal/window":         {"internal/identity", "internal/model"},
+	"internal/window/*":       {},
 	"internal/cli": {
 		"internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog", "internal/logging",
-		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/virtual", "internal/virtual/device",
+		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/virtual", "internal/virtual/device", "internal/window",
 	},
 	"cmd/xsched":       {"internal/cli"},
 	"tools/apigen":     {},
