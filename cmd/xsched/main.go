@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command xsched schedules the programs that share a GPU: the daemon, the
-// launcher and the tools are all this one binary. Under the names xserver and
-// xcli it takes the command lines of those.
+// launcher and the tools are all this one binary. Under the names of upstream's
+// tools (xserver, xcli, x11_monitor, x11_launcher) it takes their command lines.
 package main
 
 import (

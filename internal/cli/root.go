@@ -51,8 +51,8 @@ type exitError struct {
 // Unwrap returns the cause.
 func (e exitError) Unwrap() error { return e.error }
 
-// Main runs the command line and returns the exit code. If argv[0] is xserver or xcli, the
-// program takes the command line of that tool of upstream XSched.
+// Main runs the command line and returns the exit code. If argv[0] is the name of a tool
+// of upstream XSched, the program takes the command line of that tool.
 func Main(argv []string) int {
 	a := &app{stdout: os.Stdout, stderr: os.Stderr}
 	name, args := "", []string(nil)
@@ -67,6 +67,10 @@ func Main(argv []string) int {
 		root = a.xserver()
 	case name == "xcli":
 		root = a.xcli()
+	case name == "x11_monitor":
+		root = a.x11Monitor()
+	case name == "x11_launcher":
+		root = a.x11Launcher()
 	default:
 		root = a.root()
 	}
@@ -143,7 +147,7 @@ daemon. Without a daemon, programs run natively.`,
 	root.SetCompletionCommandGroupID("setup")
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {a.serveCommand(), a.runCommand()},
-		"control": {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand()},
+		"control": {a.listCommand(), a.queuesCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand(), a.windowCommand()},
 		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
 		"setup":   {a.doctorCommand(), a.versionCommand()},
 		"":        {a.guardianCommand(), a.privateCommand(), a.renderCommand()},

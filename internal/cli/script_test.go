@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 		"xsched":  func() { os.Exit(Main(os.Args)) },
 		"xcli":    func() { os.Exit(Main(os.Args)) },
 		"xserver": func() { os.Exit(Main(os.Args)) },
+
+		"x11_launcher": func() { os.Exit(Main(os.Args)) },
+		"x11_monitor":  func() { os.Exit(Main(os.Args)) },
 	})
 }
 
