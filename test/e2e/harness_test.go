@@ -23,6 +23,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	vdevice "xsched/internal/virtual/device"
+	"xsched/internal/window/windowtest"
 )
 
 // root of the repository, from this package's folder.
@@ -77,6 +78,7 @@ func buildProgram(name string) (string, error) {
 }
 
 func TestMain(m *testing.M) {
+	windowtest.Main()
 	machine() // measures from now on
 	code := m.Run()
 	for _, built := range []func() (string, error){scenarios, spread} {
