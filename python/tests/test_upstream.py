@@ -6,8 +6,11 @@ This file is the test and, under `xsched run`, the tested program.
 
 import ctypes
 import inspect
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -213,8 +216,11 @@ class Names(unittest.TestCase):
             self.assertEqual(made(0), (refused, 0))
 
     def test_linked(self) -> None:
-        """Without `xsched run`, the library is found where the loader finds it."""
-        library = test_virtual.built("build", "libxsched.so", self)
+        """Without `xsched run`, the library is found where the loader finds it, by its SONAME alone."""
+        built = os.path.join(test_virtual.built("build", "libxsched.so", self), "libxsched.so")
+        library = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, library)
+        os.symlink(built, os.path.join(library, f"libxsched.so.{_library.API_VERSION}"))
         program = "from xsched import *; print(int(XSched.XHintPriority(0, 5)), int(XSched.XQueueDestroy(9)))"
         ran = subprocess.run(
             [sys.executable, "-c", program],

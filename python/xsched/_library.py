@@ -96,8 +96,9 @@ def library() -> Optional[Library]:
     return _found
 
 
-# Where upstream's programs expect its library, unless it is preloaded.
-_LINKED = ("libxsched.so", "libpreempt.so")
+# Where upstream's programs expect its library, unless it is preloaded. A machine without development
+# files has the first name alone.
+_LINKED = (f"libxsched.so.{API_VERSION}", "libxsched.so", "libpreempt.so")
 _looked = False
 
 
