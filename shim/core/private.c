@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,11 +31,17 @@
 #define NAME "xsched"
 enum { STACK_BYTES = 128 * 1024, LOOK_MS = 5, LIMIT_MS = 60000 };
 
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#define CLOSE_ON_EXEC 4u // CLOSE_RANGE_CLOEXEC
+
 enum state { NONE, STARTING, READY, FAILED };
 
 static struct {
   enum state state;
-  int fd; // what the starter prints
+  int fd;        // what the starter prints
+  pid_t starter; // to wait for; 0: another process adopts it
   uint64_t limit_ns;
   size_t length;
   char text[512]; // the directory, or an error message
@@ -181,13 +188,15 @@ struct launch {
   char *const *arguments, *const *environment;
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
+  pid_t pid;
   int result;
 };
 
 static int in_between(void *argument) {
   struct launch *launch = argument;
-  pid_t pid;
-  launch->result = posix_spawn(&pid, launch->path, &launch->actions, &launch->attributes,
+  // The program's own must not stay open in another process. The table is a copy.
+  syscall(SYS_close_range, 3, ~0u, CLOSE_ON_EXEC);
+  launch->result = posix_spawn(&launch->pid, launch->path, &launch->actions, &launch->attributes,
                                launch->arguments, launch->environment);
   syscall(SYS_exit_group, 0);
   return 0;
@@ -238,6 +247,12 @@ static int launch_into(struct launch *launch, int output) {
   return result;
 }
 
+// PID 1 of a container, or a subreaper, adopts what its children leave.
+static bool adopts(void) {
+  int on = 0;
+  return getpid() == 1 || (prctl(PR_GET_CHILD_SUBREAPER, &on, 0, 0, 0) == 0 && on != 0);
+}
+
 static int start(const char *path, const struct environment *e) {
   char pid[16];
   snprintf(pid, sizeof pid, "%d", (int)getpid());
@@ -250,6 +265,7 @@ static int start(const char *path, const struct environment *e) {
   int result = launch_into(&launch, output);
   xsi_fd_close(&output);
   if (result < 0) xsi_fd_close(&private.fd);
+  if (result == 0 && adopts()) private.starter = launch.pid;
   return result;
 }
 
@@ -293,13 +309,23 @@ static bool look(uint64_t now) {
   return private.state != STARTING;
 }
 
+// Leaves no zombie to a program that adopted the starter.
+static bool gone(uint64_t now) {
+  if (private.starter == 0) return true;
+  if (waitpid(private.starter, NULL, WNOHANG) == 0 && now < private.limit_ns) return false;
+  private.starter = 0;
+  return true;
+}
+
 uint64_t xsi_private_step(uint64_t now) {
   if (private.state == NONE && xsi_private_wanted()) begin(now);
-  if (private.state != STARTING || look(now)) return UINT64_MAX;
+  bool known = private.state != STARTING || look(now);
+  if (gone(now) && known) return UINT64_MAX;
   return now + (uint64_t)LOOK_MS * MS;
 }
 
 void xsi_private_reset(void) {
+  private.starter = 0;
   if (private.state != STARTING) return;
   xsi_fd_close(&private.fd);
   private.state = NONE; // the parent's; this process starts its own if it needs one

@@ -5,8 +5,8 @@
  * is nothing to do here.
  *
  * A guest must not surprise its host. The daemon is no child of the program: no SIGCHLD, and nothing
- * for wait() to find. It ends with the program. Until it is ready, and if it can't be started, the
- * program runs natively.
+ * for wait() to find, unless the program adopts orphans. It ends with the program. Until it is ready,
+ * and if it can't be started, the program runs natively.
  */
 #ifndef XSCHED_CORE_PRIVATE_H
 #define XSCHED_CORE_PRIVATE_H

@@ -6,6 +6,8 @@
 
 #include "test_support.h"
 
+#include <sys/prctl.h>
+
 #include "core/private.h"
 
 static struct test_daemon global, own;
@@ -87,6 +89,7 @@ static void starts(void) {
   begin();
   test_session_start(&global, 1);
   CHECK(!xsi_private_wanted() && !xsi_private_given() && global.hello.policy[0] == 0);
+  CHECK(dup2(1, 77) == 77); // the program's, not closed by exec
   unsigned fds = test_count_fds();
   choose_local();
   leaves(&global);
@@ -96,6 +99,7 @@ static void starts(void) {
   snprintf(wanted, sizeof wanted, "private --pid %d in ", (int)getpid());
   CHECK(strncmp(text, wanted, strlen(wanted)) == 0);
   CHECK(atoi(text + strlen(wanted)) != getsid(0)); // a signal of the terminal is for the program
+  CHECK(strstr(text, "with") == NULL); // none of the program's descriptors
   // Until it is ready the program is nobody's.
   CHECK(!test_readable(global.listener, 100) && xsi_private_directory() == NULL);
   snprintf(text, sizeof text, "%s\n", base);
@@ -131,6 +135,21 @@ static void refused(void) {
   end();
 }
 
+// A program that adopts orphans, as PID 1 of a container does, is left no zombie.
+static void adopted(void) {
+  CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
+  begin();
+  test_session_start(&global, 1);
+  write_file("answer", "xsched: no room\n");
+  choose_local();
+  leaves(&global);
+  EVENTUALLY(__atomic_load_n(&children, __ATOMIC_SEQ_CST) > 0); // this signal is unavoidable
+  EVENTUALLY(waitid(P_ALL, 0, &(siginfo_t){0}, WEXITED | WNOHANG | WNOWAIT) < 0);
+  CHECK(errno == ECHILD);
+  children = 0;
+  end();
+}
+
 static void absent(void) { CHECK(xsi_private_find() == -ENOENT); }
 
 // A private scheduler that the environment names is only to be joined.
@@ -151,6 +170,7 @@ static const struct {
 } cases[] = {
     {"starts", "A", "1", starts},
     {"refused", "A", "1", refused},
+    {"adopted", "A", "1", adopted},
     {"absent", "XSCHED_BINARY", "/nowhere/xsched", absent},
     {"given", "XSCHED_SCHEDULER", "LCL", given},
 };
@@ -182,6 +202,7 @@ int main(int argc, char **argv) {
   CHECK(mkdtemp(base) != NULL);
   write_file("xsched", "#!/bin/sh\n"
                        "d=${0%/*}; read -r _ _ _ _ _ session _ </proc/self/stat\n"
+                       "[ -e /proc/$$/fd/77 ] && session=\"$session with 77\"\n"
                        "echo \"$@ in $session\" >$d/draft2; mv $d/draft2 $d/arguments\n"
                        "until [ -e $d/answer ]; do [ -d $d ] || exit; sleep 0.02; done\n"
                        "cat $d/answer\n");
