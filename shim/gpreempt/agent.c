@@ -17,6 +17,7 @@
 #include <sys/ptrace.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -268,17 +269,27 @@ static bool serve(int socket) {
   return send(socket, &answer, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-void agent_run(int socket, pid_t pid) {
+// A descriptor that becomes readable when the caller ends: its children may keep the socket open.
+// Before Linux 5.3 there is none. False: the caller has ended.
+static bool watch_caller(pid_t caller, int *fd) {
+  *fd = (int)syscall(SYS_pidfd_open, caller, 0);
+  return getppid() == caller;
+}
+
+void agent_run(int socket, pid_t caller, pid_t pid) {
+  int ended;
+  if (!watch_caller(caller, &ended)) return;
   target = pid;
   answer.result = start();
   size_t bytes = offsetof(struct agent_answer, queues);
   bool on = send(socket, &answer, bytes, MSG_NOSIGNAL) == (ssize_t)bytes && answer.result >= 0;
-  struct pollfd polled[3] = {{.fd = socket, .events = POLLIN},
+  struct pollfd polled[4] = {{.fd = socket, .events = POLLIN},
                              {.fd = stops, .events = POLLIN},
-                             {.fd = events[0], .events = POLLIN}};
+                             {.fd = events[0], .events = POLLIN},
+                             {.fd = ended, .events = POLLIN}};
   while (on && !gone) {
     pass_signals();
-    if (gone || poll(polled, 3, -1) < 0) continue;
+    if (gone || poll(polled, 4, -1) < 0) continue;
     if (polled[1].revents != 0) {
       struct signalfd_siginfo info;
       while (read(stops, &info, sizeof info) > 0) {
@@ -287,6 +298,7 @@ void agent_run(int socket, pid_t pid) {
     }
     if (polled[2].revents & POLLIN) answer_events();
     if (polled[0].revents != 0) on = serve(socket);
+    if (polled[3].revents != 0) on = false;
   }
   if (enabled && !gone) {
     struct trap trap = {.op = DISABLE};

@@ -30,8 +30,8 @@ struct agent_answer {
   };
 };
 
-/* Runs in a forked child until the socket closes, with system calls only. The first reply is the
- * result of the start. Undoes all changes before it returns. */
-void agent_run(int socket, pid_t target);
+/* Runs in a forked child until the socket closes or the caller ends, with system calls only. The
+ * first reply is the result of the start. Undoes all changes before it returns. */
+void agent_run(int socket, pid_t caller, pid_t target);
 
 #endif /* GPREEMPT_AGENT_H */

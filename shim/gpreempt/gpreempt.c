@@ -23,8 +23,8 @@
 
 struct gpreempt {
   int socket;
-  pid_t agent;
-  uint32_t mhz; // of the fastest GPU, for grace periods
+  pid_t agent, owner; // owner: not the child of a later fork
+  uint32_t mhz;       // of the fastest GPU, for grace periods
   struct agent_command command;
   struct agent_answer answer;
 };
@@ -48,13 +48,13 @@ static int ask(gpreempt *handle) {
 }
 
 // The agent must not keep files of the caller open, nor run the caller's signal handlers.
-static void become_agent(int socket, pid_t target) {
+static void become_agent(int socket, pid_t caller, pid_t target) {
   int own = dup2(socket, 3);
   if (own == 3) {
     syscall(SYS_close_range, 4, ~0U, 0);
     for (int fd = 0; fd < 3; fd++)
       close(fd);
-    agent_run(own, target);
+    agent_run(own, caller, target);
   }
   _exit(0);
 }
@@ -71,9 +71,10 @@ EXPORT int gpreempt_attach(gpreempt **handle, pid_t pid) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  new->owner = getpid();
   new->agent = fork();
   int error = errno;
-  if (new->agent == 0) become_agent(pair[1], pid);
+  if (new->agent == 0) become_agent(pair[1], new->owner, pid);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   close(pair[1]);
   new->socket = pair[0];
@@ -133,8 +134,11 @@ EXPORT int gpreempt_status(gpreempt *handle, uint32_t id, gpreempt_queue *queue)
 
 EXPORT void gpreempt_detach(gpreempt *handle) {
   if (handle == NULL) return;
-  close(handle->socket); // the agent undoes all changes and exits
-  if (handle->agent > 0)
+  // The agent undoes all changes and exits, even if a child of the caller has a copy of the socket.
+  bool mine = handle->owner == getpid();
+  if (mine) shutdown(handle->socket, SHUT_RDWR);
+  close(handle->socket);
+  if (handle->agent > 0 && mine)
     while (waitpid(handle->agent, NULL, 0) < 0 && errno == EINTR) {
     }
   free(handle);

@@ -103,8 +103,12 @@ static int attach(pid_t pid, gpreempt **handle) {
 // Adds what a debugger sees: the true ring, the kind of packets, and the state.
 static void add_debugged(struct list *queues) {
   static gpreempt_queue seen[GPREEMPT_MAX_QUEUES];
-  for (size_t i = 0; i < attached.count; i++) {
+  for (size_t i = attached.count; i-- > 0;) {
     int count = gpreempt_list(at(i)->handle, seen, GPREEMPT_MAX_QUEUES);
+    if (count == -ESRCH) { // it has ended
+      forget(at(i)->pid);
+      continue;
+    }
     for (size_t k = 0; k < queues->count; k++) {
       gpreempt_queue_info_t *queue = (gpreempt_queue_info_t *)queues->items + k;
       if (queue->process_id != at(i)->pid) continue;

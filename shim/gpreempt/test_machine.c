@@ -5,6 +5,7 @@
 // driver's priority 11.  test_machine PID PID. The Go test of internal/driver/amd runs it.
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,14 +114,69 @@ static void check_grace(void) {
   EXPECT(grace_units(100, 0) == GPREEMPT_GRACE_DEFAULT);
 }
 
+// A child of the caller keeps copies of the library's sockets.
+static pid_t fork_idle(void) {
+  pid_t child = fork();
+  if (child == 0)
+    for (;;)
+      pause();
+  return child;
+}
+
+// Detaches although a child runs on.
+static void check_detach(uint32_t id) {
+  EXPECT(gpreempt_suspend_queues(&id, 1, 0) == 0);
+  pid_t child = fork_idle();
+  alarm(60); // else it waits for the child
+  gpreempt_poc_cleanup();
+  alarm(0);
+  EXPECT(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+  EXPECT(gpreempt_poc_init() == 0);
+}
+
+// Leaves nothing of a process that ended while suspended.
+static void check_ended(pid_t pid) {
+  uint32_t id = (uint32_t)pid << KFD_ID_BITS | 1;
+  EXPECT(gpreempt_suspend_queues(&id, 1, 0) == 0);
+  EXPECT(waitpid(-1, NULL, WNOHANG) == 0); // the agent
+  EXPECT(kill(pid, SIGKILL) == 0);
+  for (int tries = 0; tries < 3000; tries++) {
+    EXPECT(gpreempt_get_all_queues(&queues, &count) == 0);
+    gpreempt_free_queue_info(queues);
+    siginfo_t info;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return;
+    usleep(10000);
+  }
+  EXPECT(false); // the agent is left
+}
+
+// The other modes: "ended PID", and "orphan PID", which prints its child's pid and waits to be killed.
+static int run_mode(const char *mode, pid_t pid) {
+  uint32_t id = (uint32_t)pid << KFD_ID_BITS | 1;
+  EXPECT(gpreempt_poc_init() == 0);
+  if (strcmp(mode, "orphan") == 0) {
+    EXPECT(gpreempt_suspend_queues(&id, 1, 0) == 0);
+    printf("%d\n", (int)fork_idle());
+    fflush(stdout);
+    for (;;)
+      pause();
+  }
+  check_ended(pid);
+  gpreempt_poc_cleanup();
+  printf("ok ended\n");
+  return 0;
+}
+
 int main(int argc, char **argv) {
   EXPECT(argc == 3);
+  if (atoi(argv[1]) == 0) return run_mode(argv[1], (pid_t)atoi(argv[2]));
   pid_t low = (pid_t)atoi(argv[1]), high = (pid_t)atoi(argv[2]);
   EXPECT(gpreempt_get_all_queues(&queues, &count) == -EPERM); // before init
   EXPECT(gpreempt_poc_init() == 0 && gpreempt_poc_init() == 0);
   check_lists(low, high);
   check_changes(low, high);
   check_child((uint32_t)low << KFD_ID_BITS | 1);
+  check_detach((uint32_t)low << KFD_ID_BITS | 1);
   check_grace();
   gpreempt_poc_cleanup();
   gpreempt_poc_cleanup();

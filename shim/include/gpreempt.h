@@ -8,7 +8,7 @@
  * The first part finds queues on the whole machine and names each by one number. The second part
  * controls one process. Functions return 0 or a count, or a negative errno; they print nothing and
  * never exit. Each debugged process has a small tracing process, so its signals never wait for the
- * caller. When the caller dies, everything is resumed.
+ * caller. When the caller dies, everything is resumed, even if children of it live on (Linux 5.3).
  */
 #ifndef GPREEMPT_H
 #define GPREEMPT_H

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,15 +52,20 @@ func TestGpreemptQueues(t *testing.T) {
 	g := gpreempt{Device: kfdtest.Serve(t, vamd.DefaultConfig())}
 	g.target = kfdtest.Build(t, "kfdtarget", "", "shim/virtual/kfdtarget.c")
 	g.scheduler = buildAsUser(t)
+	g.tests = buildWithGpreempt(t, "test_machine", "-fsanitize=address,undefined -fno-sanitize-recover=all", "shim/gpreempt/test_machine.c")
 	t.Run("real dump", g.realDump)
 	t.Run("functions", g.functions)
+	g.awaitNobody(t)
+	t.Run("ended", g.ended)
+	g.awaitNobody(t)
+	t.Run("orphan", g.orphan)
 	g.awaitNobody(t)
 	t.Run("scheduler", g.schedule)
 }
 
 type gpreempt struct {
 	*kfdtest.Device
-	target, scheduler string // programs
+	target, scheduler, tests string // programs
 }
 
 // awaitNobody waits until the driver has noticed the end of all programs.
@@ -91,10 +98,7 @@ func (g gpreempt) targetWith(t *testing.T, priority string, env ...string) *kfdt
 func (g gpreempt) functions(t *testing.T) {
 	low := g.targetWith(t, "7", "AMD_QUEUE_PRIORITY=2", "AMD_QUEUE_TAG=OFFLINE_AI")
 	high := g.targetWith(t, "11")
-	test := buildWithGpreempt(t, "test_machine", "-fsanitize=address,undefined -fno-sanitize-recover=all", "shim/gpreempt/test_machine.c")
-	cmd := g.Command(t, test, fmt.Sprint(low.PID), fmt.Sprint(high.PID))
-	cmd.Env = append(cmd.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the virtual device's library is preloaded first
-	out, err := cmd.CombinedOutput()
+	out, err := g.testCommand(t, fmt.Sprint(low.PID), fmt.Sprint(high.PID)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "ok machine") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -102,6 +106,45 @@ func (g gpreempt) functions(t *testing.T) {
 		p.Ask("w")
 		p.Ask("f")
 	}
+}
+
+func (g gpreempt) testCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := g.Command(t, g.tests, args...)
+	cmd.Env = append(cmd.Env, "ASAN_OPTIONS=verify_asan_link_order=0") // the virtual device's library is preloaded first
+	return cmd
+}
+
+// ended suspends a program that is then killed: the caller keeps no agent of it.
+func (g gpreempt) ended(t *testing.T) {
+	p := g.targetWith(t, "7")
+	out, err := g.testCommand(t, "ended", fmt.Sprint(p.PID)).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ok ended") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// orphan kills a caller whose child lives on with copies of all its descriptors.
+func (g gpreempt) orphan(t *testing.T) {
+	p := g.targetWith(t, "7")
+	cmd := g.testCommand(t, "orphan", fmt.Sprint(p.PID))
+	_, out := pipes(t, cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(<-out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = syscall.Kill(child, syscall.SIGKILL)
+		_ = cmd.Wait()
+	}()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.Ask("w")
+	p.Ask("f")
 }
 
 // schedule runs the scheduler that a user of the library writes. Tags, environment and
