@@ -4,11 +4,16 @@ package api
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/identity"
 )
 
@@ -62,5 +67,50 @@ func TestReadsArePaced(t *testing.T) {
 		if len(p.users) != 0 {
 			t.Errorf("%d users are remembered", len(p.users))
 		}
+	})
+}
+
+// readers counts how many lists are made at once.
+type readers struct {
+	*world
+	now, most atomic.Int32
+}
+
+func (r *readers) List(ctx context.Context, c control.Caller) (control.List, error) {
+	most := r.now.Add(1)
+	for {
+		if was := r.most.Load(); most <= was || r.most.CompareAndSwap(was, most) {
+			break
+		}
+	}
+	time.Sleep(time.Millisecond)
+	r.now.Add(-1)
+	return r.world.List(ctx, c)
+}
+
+// A change by handle lists all queues, as a read does, so it is paced, too. The change itself is not.
+func TestReadsOfChangesArePaced(t *testing.T) {
+	const user = 4242 // of this test only: the pacer is shared, and its time is not
+	synctest.Test(t, func(t *testing.T) {
+		for path, body := range map[string]string{"/config/10000?level=0": "", "/config/10000?level=3": "", "/hint": `{"hint_type":1,"handle":65536,"priority":0}`} {
+			r := &readers{world: newWorld()}
+			r.list.Processes[0].UID = user
+			h := Handler(r, as(user))
+			var wg sync.WaitGroup
+			for range 64 {
+				wg.Go(func() {
+					a := httptest.NewRecorder()
+					h.ServeHTTP(a, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
+					if a.Code != http.StatusOK {
+						t.Errorf("%s: %d %s", path, a.Code, a.Body)
+					}
+				})
+			}
+			wg.Wait()
+			if n := r.most.Load(); n != 1 {
+				t.Errorf("%s: %d lists for one user at once", path, n)
+			}
+		}
+		time.Sleep(2 * longestRest) // the pacer forgets the user
 	})
 }

@@ -87,16 +87,25 @@ func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	}
 }
 
-func (x *xsched) list(r xrequest) (upstream.Queues, error) {
+// list reads all queues, and the mode. A change that reads is paced here, without the wait for its
+// effect; pacer.wrap has paced the others.
+func (x *xsched) list(r xrequest) (upstream.Queues, string, error) {
+	if r.Method != http.MethodGet {
+		end, err := limits.reads.begin(r, r.caller.User)
+		if err != nil {
+			return upstream.Queues{}, "", err
+		}
+		defer end()
+	}
 	l, err := x.control.List(r, r.caller)
 	if err != nil {
-		return upstream.Queues{}, err
+		return upstream.Queues{}, "", err
 	}
-	return upstream.FromList(l), nil
+	return upstream.FromList(l), l.Mode, nil
 }
 
 func (x *xsched) getXQueues(r xrequest) (any, error) {
-	all, err := x.list(r)
+	all, _, err := x.list(r)
 	return all, err
 }
 
@@ -110,7 +119,7 @@ func (x *xsched) queue(r xrequest) (upstream.QueueReply, error) {
 }
 
 func (x *xsched) lookUp(r xrequest, handle uint64) (upstream.QueueReply, error) {
-	all, err := x.list(r)
+	all, _, err := x.list(r)
 	if err != nil {
 		return upstream.QueueReply{}, err
 	}
@@ -184,17 +193,17 @@ func (x *xsched) postConfig(r xrequest) (any, error) {
 // checkLevel refuses to call a level set that is not in force, for example because the mode has
 // another one. Control.Hint has waited for the change.
 func (x *xsched) checkLevel(r xrequest, handle uint64, level int) error {
-	l, err := x.control.List(r, r.caller)
+	all, mode, err := x.list(r)
 	if err != nil {
 		return err
 	}
-	q, ok := upstream.FromList(l).Find(handle)
+	q, ok := all.Find(handle)
 	switch {
 	case !ok:
 		return errNoXQueue
 	case q.Queue.Level == level:
 		return nil
-	case l.Mode == string(model.ModeLevel):
+	case mode == string(model.ModeLevel):
 		return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but mode level has level %d", level, q.Queue.Level), Remedy: "see `xsched mode`"}
 	}
 	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Queue.Level), Remedy: "see `xsched list --json` for the reason"}
