@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 	"xsched/internal/virtual"
 )
 
@@ -58,17 +60,31 @@ func (e *environment) scheduler() string {
 	return ""
 }
 
-// wantsPrivate reports whether to start a private scheduler. As in upstream's library, a policy in
-// the environment is that of a private one, whatever scheduler is requested. A program that already
-// runs under one shares it with its children.
-func wantsPrivate(env *environment, asked bool) bool {
-	return asked || (env.scheduler() == schedulerLocal || env.get(envPolicy) != "") && env.get(envSocket) == ""
+// wantsPrivate reports whether to start a private scheduler. As in upstream's library, a known policy
+// in the environment is that of a private one, whatever scheduler is requested; a daemon that is named
+// keeps its own. A program that already runs under a private one shares it with its children.
+func (a *app) wantsPrivate(env *environment, asked bool) bool {
+	return asked || env.get(envSocket) == "" &&
+		(env.scheduler() == schedulerLocal || policy.Number(env.get(envPolicy)) != 0 && a.namedDir(env) == "")
 }
 
-// warnVariables names the variables of upstream's library that have no effect here.
-func (a *app) warnVariables(env *environment, private bool) {
-	if s := env.scheduler(); private && s != "" && s != schedulerLocal && env.get(envPolicy) != "" {
+// namedDir returns the directory of the daemon that the caller names, if any.
+func (a *app) namedDir(env *environment) string { return cmp.Or(a.dir, env.get(envDir)) }
+
+// warnVariables names the variables of upstream's library that have no effect here, and a policy that
+// has or lacks a surprising one.
+func (a *app) warnVariables(env *environment, private, asked bool) {
+	s, name := env.scheduler(), env.get(envPolicy)
+	switch {
+	case name == "" || s == schedulerLocal || env.get(envSocket) != "":
+	case private && s != "":
 		a.warn("%s selects a private scheduler, so %s=%s is ignored; set the daemon's policy with `xsched policy`", envPolicy, envScheduler, s)
+	case private && !asked:
+		a.warn("%s=%s selects a private scheduler; unset it to use the machine's daemon", envPolicy, name)
+	case !private && policy.Number(name) == 0:
+		a.warn("%s=%s is ignored; use one of %s", envPolicy, name, strings.Join(policy.Names(), ", "))
+	case !private:
+		a.warn("%s=%s is ignored, because the daemon in %s has its own; use --local for a private one", envPolicy, name, a.namedDir(env))
 	}
 	for _, v := range upstream.Variables() {
 		if v.Ignored(env.get(v.Name)) {

@@ -86,8 +86,8 @@ shim; XSCHED_LOG=FILE enables its log.`,
 					return err
 				}
 			}
-			private := wantsPrivate(env, local)
-			a.warnVariables(env, private)
+			private := a.wantsPrivate(env, local)
+			a.warnVariables(env, private, local)
 			if policy != "" && !private {
 				return usagef("--policy sets the policy of a private daemon; add --local, or use `xsched policy`")
 			}

@@ -64,6 +64,9 @@ enum xsi_hint_kind {
   NAME(gang, XSW_HINT_GANG, "XSCHED_GANG", XSI_HINT_NAME, 0, 63) \
   FIELD(per_queue, XSW_HINT_PER_QUEUE, "XSCHED_GRANULARITY", XSI_HINT_SWITCH, 0, 1)
 
+/* NAME(policy) */
+#define XSI_POLICIES(NAME) NAME("HPF") NAME("HHPF") NAME("CHPF") NAME("UP") NAME("PUP") NAME("SPUP") NAME("KEDF") NAME("LAX") NAME("AWF") NAME("CFS") NAME("MLFQ") NAME("EDF") NAME("FIFO") NAME("RR") NAME("SLO")
+
 /* FIELD(member of struct xs_hint and of struct xsw_hint, bit); NAME for text. */
 #define XSI_HINT_API_FIELDS(FIELD, NAME) \
   FIELD(priority, XSW_HINT_PRIORITY) \

@@ -62,12 +62,19 @@ static bool switch_option(const char *name, bool otherwise) {
   return otherwise;
 }
 
-// As in upstream's library, a policy is that of a private scheduler, whatever XSCHED_SCHEDULER says.
-// A daemon that is named has its own.
+// As in upstream's library, a known policy is that of a private scheduler, whatever XSCHED_SCHEDULER
+// says. A daemon that is named has its own.
 static bool policy_option(void) {
-  if (!xsi_option_text("XSCHED_POLICY", xsi_options.policy, sizeof xsi_options.policy))
-    xsi_options.policy[0] = 0;
-  return xsi_options.policy[0] != 0 && !place_named;
+  char *policy = xsi_options.policy;
+  if (!xsi_option_text("XSCHED_POLICY", policy, sizeof xsi_options.policy)) policy[0] = 0;
+  if (policy[0] == 0) return false;
+#define KNOWN(name)                                                                                \
+  if (same_word(policy, name)) return !place_named;
+  XSI_POLICIES(KNOWN)
+#undef KNOWN
+  xsi_log(XSI_ERROR, "XSCHED_POLICY=%s is ignored; `xsched policy` lists the known ones", policy);
+  policy[0] = 0;
+  return false;
 }
 
 static void scheduler_option(void) {

@@ -190,6 +190,12 @@ static void schedulers(void) {
   setenv("XSCHED_DIR", "/nowhere", 1);
   xsi_options_init();
   CHECK(xsi_options.scheduler == XSW_SCHEDULER_GLOBAL);
+  // A policy that is none selects nothing, as in upstream's library.
+  read_with("XSCHED_POLICY", "nonsense");
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_GLOBAL && xsi_options.policy[0] == 0);
+  setenv("XSCHED_SCHEDULER", "APP", 1);
+  xsi_options_init();
+  CHECK(xsi_options.scheduler == XSW_SCHEDULER_APP);
   // A private scheduler that was not named is in the given directory alone.
   struct sockaddr_un address;
   read_with("XSCHED_SCHEDULER", "LCL");

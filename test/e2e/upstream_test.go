@@ -162,7 +162,7 @@ func TestUpstreamEnvironment(t *testing.T) {
 	w := newWorld(t)
 	log := w.path("shim.log")
 	p := w.tenant(options{env: []string{
-		"XDG_RUNTIME_DIR=" + w.dir, "XSCHED_LOG=" + log, "XSCHED_LOG_LEVEL=warn", "XSCHED_POLICY=RR", "XSCHED_SCHEDULER=GLB",
+		"XSCHED_DIR=", "XDG_RUNTIME_DIR=" + w.dir, "XSCHED_LOG=" + log, "XSCHED_LOG_LEVEL=warn", "XSCHED_POLICY=RR", "XSCHED_SCHEDULER=GLB",
 		"XSCHED_AUTO_XQUEUE_KDEADLINE=5", "XSCHED_AUTO_XQUEUE_TIMESLICE=7", "XSCHED_SCHEDULER_SUSPEND_SYNC_HWQ=ON",
 		"XSCHED_SCHEDULER_SUSPEND_WAIT_ALL=OFF", "XSCHED_LEVELZERO_LIB=/usr/lib/libze_loader.so.1",
 	}}, 500)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hintgen writes the hint definitions of model.Hint for the shim, the wire contract, the HTTP
-// interface and Python. It also writes the shim's list of upstream's variables without effect.
+// interface and Python. It also writes the shim's lists of policies and of upstream's
+// variables without effect.
 //
 //	go run ./tools/hintgen [-root .]
 package main
@@ -13,6 +14,7 @@ import (
 	"go/format"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -85,7 +87,7 @@ func files() (map[string]string, error) {
 	out := map[string]string{}
 	for name, form := range outputs {
 		var b strings.Builder
-		err := t.ExecuteTemplate(&b, form, map[string]any{"Fields": fields, "Bits": bits, "All": all, "Kinds": kinds, "Variables": upstream.Variables()})
+		err := t.ExecuteTemplate(&b, form, map[string]any{"Fields": fields, "Bits": bits, "All": all, "Kinds": kinds, "Variables": upstream.Variables(), "Policies": slices.Concat(upstream.Policies(), upstream.OwnPolicies())})
 		if err != nil {
 			return nil, err
 		}
