@@ -40,7 +40,7 @@ def tokens_of(body: bytes) -> tuple[str, list[int]]:
         request = json.loads(body)
         (tensor,) = [t for t in request["inputs"] if t["name"] == "tokens"]
         tokens, shape = tensor["data"], tensor["shape"]
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise Invalid("the body must be JSON with one input called tokens") from e
     if not isinstance(tokens, list) or not tokens or shape != [1, len(tokens)]:
         raise Invalid("the shape of tokens must be [1, N], and N its length")

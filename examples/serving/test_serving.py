@@ -195,7 +195,8 @@ class Served(unittest.TestCase):
                              (400, {"inputs": [dict(tensor, shape=[2])]}), (400, {"inputs": [dict(tensor, data=[])]}),
                              (400, {"inputs": [dict(tensor, data=[1, "x"])]}), (400, {"inputs": [dict(tensor, data=[True, -1])]})):
             self.assertEqual(self.ask("POST", MODEL + "/infer", json.dumps(body))[0], status, body)
-        self.assertEqual(self.ask("POST", MODEL + "/infer", b"{")[0], 400)
+        for text in (b"{", b"[" * 100000):
+            self.assertEqual(self.ask("POST", MODEL + "/infer", text)[0], 400)
         self.assertEqual(self.ask("POST", "/v2/models/other/infer", b"{}")[0], 404)
         self.assertEqual(self.ask("POST", MODEL + "/infer", b"", {"Content-Length": str(MOST_BYTES + 1)})[0], 413)
         self.assertEqual(self.ask("POST", MODEL + "/infer", b"", {"Content-Length": "many"})[0], 411)
