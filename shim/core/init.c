@@ -18,6 +18,7 @@
 #include "log.h"
 #include "options.h"
 #include "page.h"
+#include "private.h"
 #include "real.h"
 #include "wake.h"
 
@@ -41,6 +42,7 @@ void xsi_init(void) {
     if (!xsi_elf_glibc()) xsi_options.disabled = true;
     xsi_hint_init();
     if (!xsi_options.disabled) {
+      xsi_private_init();
       xsi_wake_set_start(xsi_helper_start);
       xsi_page_init();
       xsi_counters_init();

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -59,16 +60,12 @@ const char *xsi_private_directory(void) { return private.state == READY ? privat
 
 // ---- the environment the program was started with ---------------------------------------------
 
-// environ belongs to the program, which may change it in another thread.
+// environ belongs to the program, which may change it in another thread. A program that sets its title
+// overwrites what /proc shows, so it is read once, as early as a private scheduler is wanted.
 struct environment {
   char *text;
   char **list;
 };
-
-static void free_environment(struct environment *e) {
-  free(e->text);
-  free(e->list);
-}
 
 static int read_environment(struct environment *e) {
   size_t room = 1 << 16, length = 0;
@@ -95,6 +92,20 @@ static int read_environment(struct environment *e) {
   for (size_t i = 0, at = 0; i < length; i += strlen(e->text + i) + 1)
     e->list[at++] = e->text + i;
   return 0;
+}
+
+static struct environment started;
+static int start_error;
+static void read_started(void) { start_error = read_environment(&started); }
+
+static int started_environment(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_started);
+  return start_error;
+}
+
+void xsi_private_init(void) {
+  if (xsi_private_wanted() && getauxval(AT_SECURE) == 0) started_environment();
 }
 
 static const char *variable(const struct environment *e, const char *name) {
@@ -156,11 +167,10 @@ static int find(const struct environment *e, char *path) {
 }
 
 // A set-user-ID program must start nothing that its caller names.
-static int prepare(struct environment *e, char *path) {
-  *e = (struct environment){NULL, NULL};
+static int prepare(char *path) {
   if (getauxval(AT_SECURE) != 0) return -EPERM;
-  int result = read_environment(e);
-  return result < 0 ? result : find(e, path);
+  int result = started_environment();
+  return result < 0 ? result : find(&started, path);
 }
 
 static void complain(int result) {
@@ -172,10 +182,8 @@ static void complain(int result) {
 
 int xsi_private_find(void) {
   int saved = errno;
-  struct environment e;
   char path[PATH_MAX];
-  int result = prepare(&e, path);
-  free_environment(&e);
+  int result = prepare(path);
   if (result < 0) complain(result);
   errno = saved;
   return result;
@@ -253,11 +261,11 @@ static bool adopts(void) {
   return getpid() == 1 || (prctl(PR_GET_CHILD_SUBREAPER, &on, 0, 0, 0) == 0 && on != 0);
 }
 
-static int start(const char *path, const struct environment *e) {
+static int start(const char *path) {
   char pid[16];
   snprintf(pid, sizeof pid, "%d", (int)getpid());
   char *arguments[] = {NAME, "private", "--pid", pid, NULL};
-  struct launch launch = {.path = path, .arguments = arguments, .environment = e->list};
+  struct launch launch = {.path = path, .arguments = arguments, .environment = started.list};
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0) return -errno;
   private.fd = xsi_fd_raise(ends[0]);
@@ -270,18 +278,16 @@ static int start(const char *path, const struct environment *e) {
 }
 
 static void begin(uint64_t now) {
-  struct environment e;
   char path[PATH_MAX];
-  int result = prepare(&e, path);
+  int result = prepare(path);
   if (result < 0) {
     complain(result);
   } else {
-    result = start(path, &e);
+    result = start(path);
     if (result < 0)
       xsi_log(XSI_ERROR, "no private scheduler, running natively: cannot start %s, errno=%d", path,
               -result);
   }
-  free_environment(&e);
   private.length = 0;
   private.limit_ns = now + (uint64_t)LIMIT_MS * MS;
   private.state = result < 0 ? FAILED : STARTING;

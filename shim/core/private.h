@@ -13,6 +13,8 @@
 
 #include "base.h"
 
+/* At load, after the options. */
+void xsi_private_init(void);
 /* The environment names a private scheduler that runs already. */
 bool xsi_private_given(void);
 /* The program wants one that the library must start. */

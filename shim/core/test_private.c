@@ -150,6 +150,22 @@ static void adopted(void) {
   end();
 }
 
+// A program that sets its title writes it over the environment it was started with.
+static void retitled(void) {
+  char *last = environ[0];
+  for (char **pair = environ; *pair != NULL; pair++)
+    last = *pair;
+  memset(environ[0], 0, (size_t)(last + strlen(last) - environ[0]));
+  xsi_options.scheduler = XSW_SCHEDULER_GLOBAL; // what the environment selected was wanted at load
+  begin();
+  test_session_start(&global, 1);
+  choose_local();
+  leaves(&global);
+  EVENTUALLY(has_file("arguments"));
+  write_file("answer", "xsched: no room\n");
+  end();
+}
+
 static void absent(void) { CHECK(xsi_private_find() == -ENOENT); }
 
 // A private scheduler that the environment names is only to be joined.
@@ -171,6 +187,7 @@ static const struct {
     {"starts", "A", "1", starts},
     {"refused", "A", "1", refused},
     {"adopted", "A", "1", adopted},
+    {"retitled", "XSCHED_POLICY", "RR", retitled},
     {"absent", "XSCHED_BINARY", "/nowhere/xsched", absent},
     {"given", "XSCHED_SCHEDULER", "LCL", given},
 };
