@@ -5,14 +5,16 @@
 // "list" prints the queues of all processes. "run" reads lines from standard input: "online"
 // suspends all offline queues, "done" resumes them, "status" prints their state.
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "gpreempt.h"
 
-enum { GRACE_US = 1000, MAX_QUEUES = 256 };
+enum { GRACE_US = 1000, MAX_QUEUES = 256, ATTEMPTS = 100, RETRY_US = 1000 };
 
 static const char *const classes[] = {"unknown", "offline", "online"};
 static uint32_t offline_ids[MAX_QUEUES];
@@ -60,10 +62,14 @@ static int register_offline(void) {
   return 0;
 }
 
+// A program may end at any time, with its queues.
+static bool ended(int result) { return result == -ENOENT || result == -ESRCH; }
+
 static int status(void) {
   for (uint32_t i = 0; i < offline_count; i++) {
     gpreempt_queue_info_t queue;
     int result = gpreempt_get_queue_status(offline_ids[i], &queue);
+    if (ended(result)) continue;
     if (result < 0) return result;
     printf("queue %u of process %d is %s\n", queue.kfd_id, queue.process_id,
            queue.is_active ? "active" : "suspended");
@@ -71,17 +77,27 @@ static int status(void) {
   return 0;
 }
 
+// The driver lists a program for some time after its end.
+static int suspend(void) {
+  for (int i = 0;; i++) {
+    int result = register_offline();
+    if (result == 0) result = gpreempt_suspend_queues(offline_ids, offline_count, GRACE_US);
+    if (!ended(result) || i == ATTEMPTS) return result;
+    usleep(RETRY_US);
+  }
+}
+
 static int command(const char *line) {
   double start = now_ms();
-  int result = -1;
-  if (strcmp(line, "online\n") == 0) {
-    result = register_offline();
-    if (result == 0) result = gpreempt_suspend_queues(offline_ids, offline_count, GRACE_US);
+  int result = -EINVAL;
+  if (strcmp(line, "online") == 0) {
+    result = suspend();
     if (result == 0) printf("suspended %u in %.3f ms\n", offline_count, now_ms() - start);
-  } else if (strcmp(line, "done\n") == 0) {
+  } else if (strcmp(line, "done") == 0) {
     result = gpreempt_resume_queues(offline_ids, offline_count);
+    if (ended(result)) result = 0; // all others are resumed
     if (result == 0) printf("resumed %u in %.3f ms\n", offline_count, now_ms() - start);
-  } else if (strcmp(line, "status\n") == 0) {
+  } else if (strcmp(line, "status") == 0) {
     result = status();
     if (result == 0) printf("status of %u\n", offline_count);
   }
@@ -94,8 +110,10 @@ int main(int argc, char **argv) {
   if (result < 0) return fail("open the driver", result);
   if (argc > 1 && strcmp(argv[1], "run") == 0) {
     char line[32];
-    while (result == 0 && fgets(line, sizeof line, stdin) != NULL)
+    while (result == 0 && fgets(line, sizeof line, stdin) != NULL) {
+      line[strcspn(line, "\n")] = 0;
       result = command(line);
+    }
     result = result < 0 ? fail(line, result) : 0;
   } else {
     result = list();

@@ -71,8 +71,13 @@ type gpreempt struct {
 // awaitNobody waits until the driver has noticed the end of all programs.
 func (g gpreempt) awaitNobody(t *testing.T) {
 	t.Helper()
+	g.await(t, "*")
+}
+
+func (g gpreempt) await(t *testing.T, gone string) {
+	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		left, err := os.ReadDir(filepath.Join(g.Root, amd.SysfsRoot, "proc"))
+		left, err := filepath.Glob(filepath.Join(g.Root, amd.SysfsRoot, "proc", gone))
 		if err == nil && len(left) == 0 {
 			return
 		}
@@ -182,6 +187,18 @@ func (g gpreempt) schedule(t *testing.T) {
 		}
 	}
 	ask(t, in, out, "online", "suspended 3 in ")
+	if err := syscall.Kill(offline[2].PID, syscall.SIGKILL); err != nil { // a program may end at any time
+		t.Fatal(err)
+	}
+	g.await(t, fmt.Sprint(offline[2].PID))
+	ask(t, in, out, "status", "status of 3")
+	ask(t, in, out, "done", "resumed 3 in ")
+	offline = offline[:2]
+	for _, p := range offline {
+		p.Ask("w")
+		p.Ask("f")
+	}
+	ask(t, in, out, "online", "suspended 2 in ")
 	for _, p := range offline {
 		p.Ask("w")
 	}
