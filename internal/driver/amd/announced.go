@@ -53,7 +53,7 @@ func (f *Found) JoinAnnounced(all []Announced) {
 		q := &f.Queues[at]
 		if q.Ring != 0 && q.Ring != a.Ring {
 			f.Notes = append(f.Notes, driver.Remark{Source: "debugfs mqds", Text: fmt.Sprintf("queue %d: the dump matched another ring; showing the announced one", a.ID)})
-			q.Read, q.Write, q.Active, q.Loaded = nil, nil, nil, nil
+			q.Read, q.Write, q.Priority, q.Active, q.Loaded = nil, nil, nil, nil, nil
 		}
 		q.Ring, q.Unknown = a.Ring, ""
 		if q.PCI == "" {

@@ -203,16 +203,16 @@ func TestOwnerTarget(t *testing.T) {
 }
 
 func TestJoinAnnounced(t *testing.T) {
-	seven := uint32(7)
+	seven, eleven := uint32(7), uint32(11)
 	read := uint64(3)
 	f := Found{Queues: []FoundQueue{
 		{ID: 0, Type: "compute", GPUID: 100, Bytes: 4096, Sources: []string{"sysfs"}},
-		{ID: 1, Type: "compute", GPUID: 100, Bytes: 4096, Ring: 0x9000, Read: &read, Sources: []string{"sysfs", "mqds"}},
+		{ID: 1, Type: "compute", GPUID: 100, Bytes: 4096, Ring: 0x9000, Read: &read, Priority: &eleven, Sources: []string{"sysfs", "mqds"}},
 		{ID: -1, Type: "compute", GPUID: 100, Bytes: 4096, Ring: 0x1000, Read: &read, Sources: []string{"mqds"}},
 	}}
 	f.JoinAnnounced([]Announced{
 		{ID: 0, GPUID: 100, Ring: 0x1000, Bytes: 4096, PCI: "0000:01:00.0", Priority: &seven},
-		{ID: 1, GPUID: 100, Ring: 0x2000, Bytes: 4096},
+		{ID: 1, GPUID: 100, Ring: 0x2000, Bytes: 4096, Priority: &seven},
 		{ID: 2, GPUID: 100, Ring: 0x3000, Bytes: 4096, Copies: true},
 	})
 	if len(f.Queues) != 3 {
@@ -223,7 +223,7 @@ func TestJoinAnnounced(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	// A dump matched to the wrong ring is corrected and reported.
-	if q := f.Queues[1]; q.Ring != 0x2000 || q.Read != nil || len(f.Notes) != 1 {
+	if q := f.Queues[1]; q.Ring != 0x2000 || q.Read != nil || *q.Priority != 7 || len(f.Notes) != 1 {
 		t.Errorf("%+v %+v", q, f.Notes)
 	}
 	if q := f.Queues[2]; q.ID != 2 || q.Type != "sdma" {
