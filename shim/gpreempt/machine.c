@@ -276,20 +276,25 @@ static int change_process(pid_t pid, const uint32_t *ids, unsigned count, bool s
   }
   if (known < 0) return known;
   unsigned n = 0;
+  int missing = 0;
   for (unsigned i = 0; i < count; i++) {
     uint32_t id = ids[i] & ((1u << KFD_ID_BITS) - 1);
     int k = 0;
     while (k < known && seen[k].id != id)
       k++;
-    if (k == known) return -ENOENT;
+    if (k == known) {
+      if (suspend) return -ENOENT;
+      missing = -ENOENT; // the others are resumed
+      continue;
+    }
     // With the older firmware scheduler even a change of nothing interrupts the whole GPU.
     if ((seen[k].suspended != 0) != suspend) local[n++] = id;
   }
-  if (n == 0) return 0;
+  if (n == 0) return missing;
   result = suspend ? gpreempt_suspend(handle, local, n, grace_us, outcomes)
                    : gpreempt_resume(handle, local, n, outcomes);
   if (result < 0) return result;
-  result = 0;
+  result = missing;
   for (unsigned i = 0; i < n; i++) {
     uint32_t id = (uint32_t)pid << KFD_ID_BITS | local[i];
     // After a failure the driver may stop the queue later, so it is undone, too.
@@ -311,7 +316,9 @@ static int change_sorted(const uint32_t *ids, unsigned count, bool suspend, uint
       to++;
     int result = change_process(pid, ids + from, to - from, suspend, grace_us, changed);
     if (result == -ESRCH) forget(pid); // it has ended
-    if (failure == 0) failure = result;
+    // The end of a process must not hide that another one stays suspended.
+    if (failure == 0 || (result != 0 && (failure == -ESRCH || failure == -ENOENT)))
+      failure = result;
     if (failure != 0 && suspend) break;
   }
   return failure;
@@ -330,12 +337,21 @@ static int change(const uint32_t *given, uint32_t count, bool suspend, uint32_t 
     bare = bare || given[i] >> KFD_ID_BITS == 0;
   }
   result = ids == NULL ? -ENOMEM : bare ? queues_read(&queues) : 0;
-  for (uint32_t i = 0; result == 0 && i < count; i++)
-    result = resolve(&ids[i], &queues);
-  if (result == 0) {
-    qsort(ids, count, sizeof *ids, by_process);
+  uint32_t found = 0;
+  int missing = 0; // of a resume, which goes on with the others
+  for (uint32_t i = 0; result == 0 && i < count; i++) {
+    int failure = resolve(&ids[i], &queues);
+    if (failure == 0)
+      ids[found++] = ids[i];
+    else if (suspend)
+      result = failure;
+    else
+      missing = failure;
+  }
+  if (result == 0 && found > 0) {
+    qsort(ids, found, sizeof *ids, by_process);
     uint32_t unique = 1;
-    for (uint32_t i = 1; i < count; i++)
+    for (uint32_t i = 1; i < found; i++)
       if (ids[i] != ids[unique - 1]) ids[unique++] = ids[i];
     result = change_sorted(ids, unique, suspend, grace_us, &changed);
     if (result != 0 && suspend) // all or nothing
@@ -345,7 +361,7 @@ static int change(const uint32_t *given, uint32_t count, bool suspend, uint32_t 
   free(queues.items);
   free(changed.items);
   free(undone.items);
-  return leave(result);
+  return leave(result != 0 ? result : missing);
 }
 
 EXPORT int gpreempt_suspend_queues(const uint32_t *queue_ids, uint32_t num_queues,

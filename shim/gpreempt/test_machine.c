@@ -95,7 +95,11 @@ static void check_changes(pid_t low, pid_t high) {
   EXPECT(!active(low_id) && active(high_id));
   partly[0] = none, partly[2] = low_id; // a resume does what it can
   EXPECT(gpreempt_suspend_queues(&high_id, 1, 10) == 0);
-  EXPECT(gpreempt_resume_queues(partly + 1, 2) == 0 && active(low_id) && active(high_id));
+  EXPECT(gpreempt_resume_queues(partly, 3) == -ENOENT && active(low_id) && active(high_id));
+  uint32_t unknown[] = {900, low_id};
+  EXPECT(gpreempt_suspend_queues(unknown, 2, 10) == -ENOENT && active(low_id));
+  EXPECT(gpreempt_suspend_queues(&low_id, 1, 10) == 0 && !active(low_id));
+  EXPECT(gpreempt_resume_queues(unknown, 2) == -ENOENT && active(low_id));
 }
 
 static void check_child(uint32_t id) {

@@ -79,12 +79,15 @@ int gpreempt_find_queues_by_class(enum gpreempt_class queue_class, gpreempt_queu
                                   uint32_t *num_queues);
 void gpreempt_free_queue_info(gpreempt_queue_info_t *queues);
 
-/* Suspend or resume queues of any processes: all of them, or none and an error. A queue that has the
- * wanted state already counts as done. A queue_id below 1024 is the driver's id, which must belong
- * to one process only (-ENOTUNIQ). grace_period_us is the time for running waves to finish at the
- * GPU's highest clock, or GPREEMPT_GRACE_DEFAULT; the hardware's maximum of about 120 us replaces a
- * longer one. -EPERM: no permission, already traced, or the process's runtime has not started;
- * -EALREADY: already debugged; -ENOENT: no such queue; -EIO: the hardware did not respond. */
+/* Suspend or resume queues of any processes. A suspend changes all of them, or none and returns an
+ * error; a resume goes on after an error. A queue that has the wanted state already counts as done.
+ * A queue_id below 1024 is the driver's id, which must belong to one process only (-ENOTUNIQ). A
+ * queue_id is valid while its process lives; later the pid may be another's.
+ *
+ * grace_period_us is the time for running waves to finish at the GPU's highest clock, or
+ * GPREEMPT_GRACE_DEFAULT; the hardware's maximum of about 120 us replaces a longer one. -EPERM: no
+ * permission, already traced, or the process's runtime has not started; -EALREADY: already debugged;
+ * -ENOENT: no such queue; -ESRCH: the process has ended; -EIO: the hardware did not respond. */
 int gpreempt_suspend_queues(const uint32_t *queue_ids, uint32_t num_queues,
                             uint32_t grace_period_us);
 int gpreempt_resume_queues(const uint32_t *queue_ids, uint32_t num_queues);
