@@ -20,6 +20,7 @@ func TestEnvironmentPrepend(t *testing.T) {
 		{"blanks separate too", "/a.so /b.so", "/c/libxsched.so:/c/libvgpu.so:/a.so:/b.so"},
 		{"an older shim goes", "/old/libxsched.so:/a.so", "/c/libxsched.so:/c/libvgpu.so:/a.so"},
 		{"so do its other names", "/lib/libshimcuda.so:/a.so:/lib/libxsched.so.2", "/c/libxsched.so:/c/libvgpu.so:/a.so"},
+		{"but no similar ones", "/lib/libshimmer.so", "/c/libxsched.so:/c/libvgpu.so:/lib/libshimmer.so"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnvironment([]string{"A=1", "LD_PRELOAD=" + test.old, "LD_PRELOAD=/second.so"})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"xsched/internal/control/upstream"
 	"xsched/internal/embedded"
 )
 
@@ -51,7 +52,7 @@ func (e *environment) prepend(name string, paths ...string) {
 // preloadName is a library's file name, or the shim's for its other names (deploy/install.mk).
 func preloadName(path string) string {
 	name := filepath.Base(path)
-	if strings.HasPrefix(name, embedded.Shim+".") || strings.HasPrefix(name, "libshim") && strings.HasSuffix(name, ".so") {
+	if strings.HasPrefix(name, embedded.Shim+".") || slices.Contains(upstream.Preloads(), name) {
 		return embedded.Shim
 	}
 	return name

@@ -37,6 +37,9 @@ func Variables() []Variable {
 	}
 }
 
+// Preloads returns upstream's names for LD_PRELOAD that this library has, too (deploy/install.mk).
+func Preloads() []string { return []string{"libshimcuda.so", "libshimhip.so", "libshimopencl.so"} }
+
 // Ignored reports whether a value of the variable asks for an effect.
 func (v Variable) Ignored(value string) bool {
 	return value != "" && !(v.Switch && strings.EqualFold(value, "OFF"))
