@@ -99,7 +99,7 @@ static void starts(void) {
   snprintf(wanted, sizeof wanted, "private --pid %d in ", (int)getpid());
   CHECK(strncmp(text, wanted, strlen(wanted)) == 0);
   CHECK(atoi(text + strlen(wanted)) != getsid(0)); // a signal of the terminal is for the program
-  CHECK(strstr(text, "with") == NULL); // none of the program's descriptors
+  CHECK(strstr(text, "with") == NULL);             // none of the program's descriptors
   // Until it is ready the program is nobody's.
   CHECK(!test_readable(global.listener, 100) && xsi_private_directory() == NULL);
   snprintf(text, sizeof text, "%s\n", base);
