@@ -45,6 +45,7 @@ type ward struct {
 	freed   uint64    // last epoch restored
 	again   time.Time // when to repeat the restore
 	leaving bool      // drop once restored
+	covered bool      // leaving: the end of the attempt in progress, if it succeeds, is enough
 }
 
 type guardian struct {
@@ -210,7 +211,8 @@ func (g *guardian) attach(m message, fds []int) error {
 }
 
 // drop ends the guarding of a session: at once if its process is restored, else after the restore.
-// A running attempt must finish, because it may be between a stop and an enable.
+// A running attempt must finish, because it may be between a stop and an enable. It does not cover
+// what the daemon has done since it began.
 func (g *guardian) drop(id uint64, free bool) {
 	w := g.wards[id]
 	if w == nil {
@@ -221,7 +223,7 @@ func (g *guardian) drop(id uint64, free bool) {
 		w.close()
 		return
 	}
-	w.leaving = true
+	w.leaving, w.covered = true, free
 	g.leaving[w] = struct{}{}
 }
 
@@ -255,7 +257,7 @@ func (g *guardian) prune(over func(w *ward) bool) {
 func (g *guardian) look() {
 	now := clock.Now()
 	g.prune(func(w *ward) bool {
-		if ended(w.pidfd) || w.collect() && w.leaving {
+		if ended(w.pidfd) || w.collect() && w.leaving && w.covered {
 			return true
 		}
 		if w.due(now) {
@@ -283,6 +285,7 @@ func (w *ward) due(now model.Time) bool {
 // count as undone.
 func (w *ward) restore() {
 	w.epoch, _ = w.page.Lease()
+	w.covered = w.covered || w.leaving
 	done := make(chan error, 1)
 	w.attempt = done
 	go func() {

@@ -178,6 +178,33 @@ func TestDetachRestores(t *testing.T) {
 	}
 }
 
+// An attempt that began before the daemon ended does not cover what the daemon did meanwhile: the
+// guardian restores once more. A process that the daemon restored needs only the end of the attempt.
+func TestEndRestoresOnceMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		leave func(g *guardian)
+		want  int
+	}{
+		"the daemon ended": {func(g *guardian) { g.end() }, 2},
+		"detach":           {func(g *guardian) { _ = g.do(message{Op: "detach", Session: 1}, nil) }, 2},
+		"restored":         {func(g *guardian) { _ = g.do(message{Op: "detach", Session: 1, Restored: true}, nil) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			restored := make(chan struct{}, 2)
+			g, d := newFakeGuardian(map[uint64]func(int) error{1: func(int) error { restored <- struct{}{}; return nil }})
+			page := guard(t, g, 1)
+			g.look() // the heartbeat is late
+			<-restored
+			page.WriteLease(8, 1) // the daemon suspends the process, before the guardian looks again
+			c.leave(g)
+			lookUntil(t, g, "let go", func() bool { return len(g.wards)+len(g.leaving) == 0 })
+			if n := d.count(1); n != c.want {
+				t.Errorf("restored %d times, want %d", n, c.want)
+			}
+		})
+	}
+}
+
 // A late reply must not answer the next request.
 func TestLateAnswer(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
