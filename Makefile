@@ -347,9 +347,9 @@ pair-queues: build ## one minute with ten offline queues
 	$(PAIR) --queues 10 --seconds 1m
 pair-leaks: build ## five minutes at 50 requests per second; open files, threads and memory must not grow
 	$(PAIR) --rate 50 --request 1ms --seconds 5m
-pair-table: build ## the offline loss by rate and length of requests: now, and with one request per queue and a hold
-	$(PAIR)/joint --hold 0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
-	$(PAIR)/single --offline-env XSCHED_AMD_SESSION=0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
+pair-table: build ## the offline loss by rate and length of requests: one request for all queues, and one per queue and a hold
+	$(PAIR)/joint --offline-env XSCHED_AMD_SESSION=1 --hold 0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s
+	$(PAIR)/single --rate 10,20,50,100 --request 500us,5ms --seconds 10s
 
 .PHONY: chaos
 chaos: build bin/chaos ## inject 10,000 faults (FAULTS, SEED, WORLDS, OTHER=BINARY); within an hour on two cores

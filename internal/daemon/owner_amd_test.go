@@ -121,6 +121,7 @@ func TestOwnerAMD(t *testing.T) {
 // A pause of ten queues takes one remap, and so does the resume, by the device's own count. A busy
 // machine may end a pause early, which costs further ones, so the best of some rounds counts.
 func TestOwnerAMDJoint(t *testing.T) {
+	t.Setenv("XSCHED_AMD_SESSION", "1")
 	const queues, rounds = 10, 20
 	w := newWorld(t)
 	w.serve(t, onAMD)

@@ -5,9 +5,9 @@
 // array and remaps once per GPU. The driver lets a process debug itself, without rights or ptrace.
 //
 // The session costs what a debugger costs: a process has only one (rocgdb is refused meanwhile), and a
-// kernel's __builtin_debugtrap stops. So it begins with the first pause of several queues and ends with
-// the daemon. It asks for no exceptions, so faults go to the runtime as usual. Where the driver
-// refuses it, each queue is paused by an update.
+// kernel's __builtin_debugtrap stops. Hence it is used only with XSCHED_AMD_SESSION=1. It begins with
+// the first pause of several queues and ends with the daemon. It asks for no exceptions, so faults go
+// to the runtime as usual. Where the driver refuses it, each queue is paused by an update.
 
 #include <errno.h>
 #include <sys/eventfd.h>

@@ -258,8 +258,8 @@ static int runtime(int fd, unsigned long request, void *argument) {
   if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
   bool on = (call.mode & KFD_RUNTIME_ON) != 0;
   char allowed[8];
-  bool off =
-      xsi_option_text("XSCHED_AMD_SESSION", allowed, sizeof allowed) && strcmp(allowed, "0") == 0;
+  bool session =
+      xsi_option_text("XSCHED_AMD_SESSION", allowed, sizeof allowed) && strcmp(allowed, "1") == 0;
   lock();
   bool was = table.runtime;
   if (!on) {
@@ -270,7 +270,7 @@ static int runtime(int fd, unsigned long request, void *argument) {
   int result = xsi_real_ioctl(fd, request, argument);
   int saved = errno;
   lock();
-  if (on && result == 0) table.runtime = !off;
+  if (on && result == 0) table.runtime = session;
   if (!on && result != 0) table.runtime = was;
   unlock();
   errno = saved;

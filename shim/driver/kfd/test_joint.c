@@ -150,11 +150,11 @@ static void test_hardware(void) {
 }
 
 static void test_off(void) {
-  CHECK(setenv("XSCHED_AMD_SESSION", "0", 1) == 0);
+  CHECK(unsetenv("XSCHED_AMD_SESSION") == 0);
   begin();
   CHECK(xsi_kfd_pause(GPU, XSI_KFD_COMPUTE, 0) == QUEUES && running() == 0 && !debugged);
   end();
-  CHECK(unsetenv("XSCHED_AMD_SESSION") == 0);
+  CHECK(setenv("XSCHED_AMD_SESSION", "1", 1) == 0);
 }
 
 // The child has no queues and no session; the parent's goes on.
@@ -215,6 +215,7 @@ static void test_threads(void) {
 
 int main(void) {
   CHECK(setenv("XSCHED_SOCKET", "/nonexistent/xsched.sock", 1) == 0); // no daemon
+  CHECK(setenv("XSCHED_AMD_SESSION", "1", 1) == 0);
   xsi_options_init();
   alarm(60);
   test_driver_start();
