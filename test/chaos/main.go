@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +29,10 @@ func main() {
 	case len(os.Args) > 1 && os.Args[1] == "enter":
 		err = enter(os.Args[2:])
 	default:
+		// nohup ignores this signal, and children inherit that: the daemon would survive the fault.
+		if signal.Ignored(syscall.SIGHUP) {
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+		}
 		err = run(os.Args[1:])
 	}
 	if err != nil {
