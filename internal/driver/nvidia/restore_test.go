@@ -57,16 +57,7 @@ func TestRestoreThatFails(t *testing.T) {
 			return pick(d && n == 1, NV_ERR_OBJECT_NOT_FOUND) + pick(!d, NV_ERR_BUSY_RETRY)
 		}, false},
 	} {
-		r, s, _ := newFake(t)
-		const c = 0xc1d00001
-		r.newContext(t, s, c, fakeGPU, 8)
-		if _, err := s.Resolve(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		list, fds, err := s.Restores(context.Background(), fakeDevice)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, s, list, fds := restorable(t, 8)
 		apply(t, s.Target(fakeDevice), model.Desired{Suspend: model.LevelInterrupt})
 		f := NewFile(fds[0])
 		d := &Driver{ungated: true}
@@ -74,12 +65,29 @@ func TestRestoreThatFails(t *testing.T) {
 		if err := d.Restore(context.Background(), f, list[0]); (err != nil) != test.fails {
 			t.Errorf("%s: %v", name, err)
 		}
-		if stopped := r.object(c, 100).stopped; !test.fails && name != "client gone" && stopped != "" {
+		if stopped := r.object(restoredClient, 100).stopped; !test.fails && name != "client gone" && stopped != "" {
 			t.Errorf("%s: still stopped %q", name, stopped)
 		}
 		_ = f.Close()
 	}
 }
+
+// restorable is a fake with one context of so many channels, and the data to restore it.
+func restorable(t *testing.T, channels int) (*fakeRM, *Objects, []Restore, []int) {
+	t.Helper()
+	r, s, _ := newFake(t)
+	r.newContext(t, s, restoredClient, fakeGPU, channels)
+	if _, err := s.Resolve(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, fds, err := s.Restores(t.Context(), fakeDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s, list, fds
+}
+
+const restoredClient = 0xc1d00001
 
 func pick(when bool, s Status) Status {
 	if when {
@@ -90,16 +98,7 @@ func pick(when bool, s Status) Status {
 
 // After a timeout in the middle, the enable that follows the stop is still issued.
 func TestRestoreOutOfTime(t *testing.T) {
-	r, s, _ := newFake(t)
-	const c = 0xc1d00001
-	r.newContext(t, s, c, fakeGPU, 8)
-	if _, err := s.Resolve(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	list, fds, err := s.Restores(context.Background(), fakeDevice)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, _, list, fds := restorable(t, 8)
 	f := NewFile(fds[0])
 	defer func() { _ = f.Close() }()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,8 +110,8 @@ func TestRestoreOutOfTime(t *testing.T) {
 		}
 		return NV_OK
 	}}
-	err = d.Restore(ctx, f, list[0])
-	if stopped := r.object(c, 100).stopped; stopped != "" {
+	err := d.Restore(ctx, f, list[0])
+	if stopped := r.object(restoredClient, 100).stopped; stopped != "" {
 		t.Errorf("still stopped %q", stopped)
 	}
 	if !errors.Is(err, context.Canceled) {
@@ -255,19 +254,13 @@ func TestResumeAfterTimeouts(t *testing.T) {
 
 // An attached process frees a group without a word. The others are restored nevertheless.
 func TestRestoresWithoutFreedGroup(t *testing.T) {
-	r, s, _ := newFake(t)
-	const c = 0xc1d00001
-	r.newContext(t, s, c, fakeGPU, 2)
-	if _, err := s.Resolve(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	list, fds, err := s.Restores(context.Background(), fakeDevice)
+	r, s, list, fds := restorable(t, 2)
 	closeAll(fds)
-	if err != nil || len(list) != 1 || len(list[0].Groups) != 1 {
-		t.Fatalf("restores %+v, %v", list, err)
+	if len(list) != 1 || len(list[0].Groups) != 1 {
+		t.Fatalf("restores %+v", list)
 	}
 	r.mu.Lock()
-	delete(r.clients[c], list[0].Groups[0].Handle)
+	delete(r.clients[restoredClient], list[0].Groups[0].Handle)
 	r.mu.Unlock()
 	if done, err := s.freeAll(context.Background()); err != nil {
 		t.Errorf("freed %v: %v", done, err)
@@ -290,16 +283,7 @@ func (m *manyFiles) Find(int) ([]Candidate, error) {
 
 // After daemon and guardian died, the file of a recorded client is found among any number.
 func TestReopenFindsLastFile(t *testing.T) {
-	r, s, _ := newFake(t)
-	const c = 0xc1d00001
-	r.newContext(t, s, c, fakeGPU, 2)
-	if _, err := s.Resolve(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	list, fds, err := s.Restores(context.Background(), fakeDevice)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, _, list, fds := restorable(t, 2)
 	defer closeAll(fds)
 	m := &manyFiles{fakeRM: r}
 	for range 2 * maxFiles {
