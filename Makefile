@@ -207,15 +207,6 @@ null: $(addprefix build/null/,$(NULL_NAMES)) ## build the null driver, which mea
 gpreempt: $(addprefix build/gpreempt/,$(GPREEMPT_NAMES)) ## build libgpreempt.so for AMD GPUs, and its examples
 	@ln -sf libgpreempt.so build/gpreempt/libgpreempt_poc.so
 
-PREFIX ?= /usr/local
-LIBDIR ?= $(PREFIX)/lib
-INCLUDEDIR ?= $(PREFIX)/include
-.PHONY: install-gpreempt
-install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its header below DESTDIR and PREFIX (/usr/local)
-	install -D -m 644 build/gpreempt/libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt.so
-	@ln -sf libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt_poc.so
-	install -D -m 644 shim/include/gpreempt.h $(DESTDIR)$(INCLUDEDIR)/gpreempt.h
-
 .PHONY: demo
 demo: build ## compare native scheduling with XSched on the virtual GPU; writes out/demo in under a minute
 	bin/xsched demo --out out/demo

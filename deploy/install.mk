@@ -30,3 +30,9 @@ install-dev: install-lib ## stage headers, link names and xsched.pc for programs
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION:v%=%)|' \
 		deploy/xsched.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
 	@chmod 644 $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
+
+.PHONY: install-gpreempt
+install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its header below DESTDIR and PREFIX (/usr/local)
+	install -D -m 644 build/gpreempt/libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt.so
+	@ln -sf libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt_poc.so
+	install -D -m 644 shim/include/gpreempt.h $(DESTDIR)$(INCLUDEDIR)/gpreempt.h
