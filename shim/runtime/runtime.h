@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A runtime: a user-space library whose calls submit work to a device and wait for it. Each is a folder
- * with a table of hooked functions, an entry in registry.c, and exports.map, the names that the library
+ * with a table of hooked functions, an entry in registry.c, and exports.txt, the names that the library
  * exports for it. It reports work, waits and events to core/work.h.
  *
  * This part is the same for all: which names are hooked, and where the real functions are.
