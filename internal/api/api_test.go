@@ -63,6 +63,14 @@ func (f *fake) Stats(ctx context.Context, _ control.Caller) (control.Stats, erro
 	return control.Stats{Sessions: 5}, f.err
 }
 
+func (f *fake) History(_ context.Context, _ control.Caller, r control.HistoryRequest) (control.History, error) {
+	return control.History{FromNS: int64(r.Seconds), Devices: []control.DeviceHistory{{Device: r.Device}}}, f.err
+}
+
+func (f *fake) Journal(_ context.Context, _ control.Caller, r control.JournalRequest) (control.Journal, error) {
+	return control.Journal{Entries: []control.JournalEntry{}, Next: r.Since + uint64(r.Max)}, f.err
+}
+
 func (f *fake) Hint(_ context.Context, _ control.Caller, r control.HintRequest) (control.HintReply, error) {
 	reply := control.HintReply{PID: r.PID}
 	if r.Priority != nil {
@@ -147,6 +155,10 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("Devices", devices.Devices[0].ID, err, "0000:01:00.0")
 	stats, err := c.Stats(ctx)
 	check("Stats", stats.Sessions, err, 5)
+	history, err := c.History(ctx, control.HistoryRequest{Seconds: 5, Device: "a&b"})
+	check("History", history, err, control.History{FromNS: 5, Devices: []control.DeviceHistory{{Device: "a&b"}}})
+	journal, err := c.Journal(ctx, control.JournalRequest{Since: 1 << 63, Max: 3})
+	check("Journal", journal.Next, err, uint64(1<<63+3))
 	hint, err := c.Hint(ctx, control.HintRequest{PID: 4, Priority: &priority})
 	check("Hint", hint, err, control.HintReply{PID: 4, Hints: control.Hints{Priority: 9}})
 	policy, err := c.Policy(ctx)
@@ -199,6 +211,10 @@ func TestBadRequests(t *testing.T) {
 		{"unknown field", "PUT", "/policy", "application/json", `{"nome":"x"}`, "invalid"},
 		{"two values", "PUT", "/policy", "application/json", `{"name":"x"}{}`, "invalid"},
 		{"too large", "PUT", "/policy", "application/json", `{"name":"` + strings.Repeat("x", maxBodyBytes) + `"}`, "invalid"},
+		{"unknown parameter", "GET", "/history?second=3", "", "", "invalid"},
+		{"repeated parameter", "GET", "/history?seconds=3&seconds=4", "", "", "invalid"},
+		{"parameter without a number", "GET", "/journal?since=-1", "", "", "invalid"},
+		{"malformed query", "GET", "/journal?since=%zz", "", "", "invalid"},
 		{"priority beyond 32 bits", "POST", "/hint", "application/json", `{"pid":1,"priority":99999999999}`, "invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -63,6 +63,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/config/10000", "level=1&threshold=4&batch_size=2", []byte(nil))
 	f.Add("POST", "/policy", "policy=1", []byte(nil))
 	f.Add("GET", "/xqueue/10000", "", []byte(nil))
+	f.Add("GET", control.Prefix+"/history", "seconds=60&device=0000:01:00.0", []byte(nil))
+	f.Add("GET", control.Prefix+"/journal", "since=18446744073709551615&max=-1", []byte(nil))
 	f.Add("PUT", control.Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
 	f.Add("POST", control.Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
@@ -110,6 +112,14 @@ func (a *anything) Devices(c context.Context, d control.Caller) (control.Devices
 
 func (a *anything) Stats(c context.Context, d control.Caller) (control.Stats, error) {
 	return a.world.Stats(c, d)
+}
+
+func (a *anything) History(c context.Context, d control.Caller, r control.HistoryRequest) (control.History, error) {
+	return a.fake.History(c, d, r)
+}
+
+func (a *anything) Journal(c context.Context, d control.Caller, r control.JournalRequest) (control.Journal, error) {
+	return a.fake.Journal(c, d, r)
 }
 
 func (a *anything) Hint(c context.Context, d control.Caller, r control.HintRequest) (control.HintReply, error) {

@@ -48,6 +48,9 @@ func OpenAPI() ([]byte, error) {
 		if r.request != nil {
 			operation["requestBody"] = object{"required": true, "content": body(r.request)}
 		}
+		if r.query != nil {
+			operation["parameters"] = parameters(g, r.query)
+		}
 		add(r.method, r.path, operation)
 	}
 	add(http.MethodGet, eventsPath, object{
@@ -75,6 +78,15 @@ func OpenAPI() ([]byte, error) {
 		"components": object{"schemas": object(g), "responses": object{"Failure": failure}, "securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}}},
 		"security":   []any{object{}, object{"token": []any{}}},
 	}, "", "  ")
+}
+
+// parameters describes the fields of a query.
+func parameters(g schemas, t reflect.Type) []any {
+	var out []any
+	for _, f := range queryFields(t) {
+		out = append(out, object{"name": f.name, "in": "query", "schema": g.of(f.typ)})
+	}
+	return out
 }
 
 var openAPIOnce = sync.OnceValues(OpenAPI)

@@ -15,6 +15,7 @@ import (
 type route struct {
 	method, path, summary string
 	request, reply        reflect.Type // request nil: no body
+	query                 reflect.Type // of the query; nil: none
 	handle                func(*handler, control.Control) http.HandlerFunc
 }
 
@@ -24,6 +25,9 @@ func routes() []route {
 		reader("/processes", "All managed programs and their queues", control.Control.List),
 		reader("/devices", "All known GPUs", control.Control.Devices),
 		reader("/stats", "Statistics of the daemon; answers even while the engine is blocked", control.Control.Stats),
+
+		finder("/history", "Who used each GPU: spans of the last minute, series of up to an hour", control.Control.History),
+		finder("/journal", "Preemptions, changes and their authors, faults, programs that joined or left", control.Control.Journal),
 
 		reader("/policy", "The policy in force", reading(control.Control.Policy)),
 		writer("PUT", "/policy", "Select a policy, or set its quantum", control.Control.Policy),
@@ -53,6 +57,23 @@ func reader[Reply any](path, summary string, f func(control.Control, context.Con
 		method: http.MethodGet, path: path, summary: summary, reply: reflect.TypeFor[Reply](),
 		handle: func(h *handler, c control.Control) http.HandlerFunc {
 			return read(h, func(ctx context.Context, caller control.Caller) (Reply, error) { return f(c, ctx, caller) })
+		},
+	}
+}
+
+// finder is a reader whose query has the fields of the request, by their JSON names.
+func finder[Request, Reply any](path, summary string, f func(control.Control, context.Context, control.Caller, Request) (Reply, error)) route {
+	return route{
+		method: http.MethodGet, path: path, summary: summary, query: reflect.TypeFor[Request](), reply: reflect.TypeFor[Reply](),
+		handle: func(h *handler, c control.Control) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				var request Request
+				if err := readQuery(r.URL.RawQuery, &request); err != nil {
+					writeError(w, err)
+					return
+				}
+				read(h, func(ctx context.Context, caller control.Caller) (Reply, error) { return f(c, ctx, caller, request) })(w, r)
+			}
 		},
 	}
 }

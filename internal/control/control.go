@@ -78,6 +78,10 @@ type Control interface {
 	Devices(ctx context.Context, c Caller) (Devices, error)
 	Stats(ctx context.Context, c Caller) (Stats, error)
 
+	// History and Journal tell what happened: who used each GPU, and who preempted or changed what.
+	History(ctx context.Context, c Caller, r HistoryRequest) (History, error)
+	Journal(ctx context.Context, c Caller, r JournalRequest) (Journal, error)
+
 	// Hint changes the hints that the request sets and returns all effective hints.
 	Hint(ctx context.Context, c Caller, r HintRequest) (HintReply, error)
 	// Policy with an empty name only reads.

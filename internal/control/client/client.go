@@ -13,7 +13,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -108,6 +110,30 @@ func (c *Client) Devices(ctx context.Context) (control.Devices, error) {
 // Stats returns the daemon's statistics.
 func (c *Client) Stats(ctx context.Context) (control.Stats, error) {
 	return do[control.Stats](ctx, c, http.MethodGet, "/stats", nil)
+}
+
+// History returns who used each GPU.
+func (c *Client) History(ctx context.Context, r control.HistoryRequest) (control.History, error) {
+	q := url.Values{}
+	if r.Seconds != 0 {
+		q.Set("seconds", strconv.Itoa(r.Seconds))
+	}
+	if r.Device != "" {
+		q.Set("device", r.Device)
+	}
+	return do[control.History](ctx, c, http.MethodGet, "/history?"+q.Encode(), nil)
+}
+
+// Journal returns the events after a number.
+func (c *Client) Journal(ctx context.Context, r control.JournalRequest) (control.Journal, error) {
+	q := url.Values{}
+	if r.Since != 0 {
+		q.Set("since", strconv.FormatUint(r.Since, 10))
+	}
+	if r.Max != 0 {
+		q.Set("max", strconv.Itoa(r.Max))
+	}
+	return do[control.Journal](ctx, c, http.MethodGet, "/journal?"+q.Encode(), nil)
 }
 
 // Hint changes the hints that the request sets and returns all effective hints.
