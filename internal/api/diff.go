@@ -115,7 +115,7 @@ func processEvent(change string, p *control.Process) event {
 	alone.Queues = []control.Queue{}
 	full := newEvent("process", ProcessEvent{change, alone})
 	out := newEvent("process", ProcessEvent{change, alone.For(control.Nobody)})
-	out.full, out.user = full.data, p.User
+	out.full, out.user = full.data, p.Owner
 	return out
 }
 

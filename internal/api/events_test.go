@@ -316,7 +316,7 @@ func serving(f *feed, c control.Caller) http.Handler {
 func TestEventCommands(t *testing.T) {
 	w := newWorld()
 	for i := range w.list.Processes {
-		w.list.Processes[i].User = identity.OnHost(w.list.Processes[i].UID)
+		w.list.Processes[i].Owner = identity.OnHost(w.list.Processes[i].UID)
 	}
 	f := newFeed(w)
 	f.period = time.Millisecond

@@ -63,7 +63,7 @@ func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, erro
 
 func process(s loop.ClientView) control.Process {
 	p := control.Process{
-		PID: s.PID, ClientPID: s.ClientPID, UID: s.User.UID, User: s.User, Container: s.User.Container, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
+		PID: s.PID, ClientPID: s.ClientPID, UID: s.User.UID, Owner: s.User, Container: s.User.Container, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
 		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice,
@@ -88,11 +88,33 @@ func process(s loop.ClientView) control.Process {
 			Hints: control.HintsOf(&q.Hint), Stream: q.Stream,
 			PreemptedBy: causes(q.StoppedBy),
 		})
+		p.Preemptions += q.Preemptions
+		p.LostNS += q.Suspended.Nanoseconds()
 	}
 	for i := range s.Protections {
 		p.Protection = append(p.Protection, protection(&s.Protections[i]))
 	}
+	p.State = stateOf(&p)
 	return p
+}
+
+// stateOf combines the states of a process's queues: one that runs counts most.
+func stateOf(p *control.Process) string {
+	if p.Held {
+		return control.StateHeld
+	}
+	best := control.StateIdle
+	for _, q := range p.Queues {
+		switch {
+		case q.State == "running":
+			return control.StateRunning
+		case q.State == "suspended":
+			best = control.StatePreempted
+		case q.State == "yielding" && best == control.StateIdle:
+			best = control.StateWaiting
+		}
+	}
+	return best
 }
 
 func protection(s *policy.ProtectionStatus) control.Protection {

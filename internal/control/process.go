@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import "xsched/internal/identity"
+
+// Process is a connected or attached process.
+type Process struct {
+	PID       int `json:"pid"`        // in the daemon's PID namespace
+	ClientPID int `json:"client_pid"` // in the process's own namespace
+	UID       int `json:"uid"`
+	// User is the login name of UID, or its digits: in a container, or without a name.
+	User string `json:"user"`
+	// Container is the cgroup or the namespace of its container; empty: on the host.
+	Container string `json:"container,omitempty"`
+	// Command is empty unless the caller is the owner or root.
+	Command  string `json:"command"`
+	Session  uint64 `json:"session"`
+	Attached bool   `json:"attached"` // without the shim
+	AgeMS    int64  `json:"age_ms"`   // since it connected
+
+	Priority int32 `json:"priority"`
+	// PriorityReason explains why the requested priority was not granted.
+	PriorityReason string `json:"priority_reason,omitempty"`
+	// WantLevel is the requested level (0: auto); Queue.Level is the effective one.
+	WantLevel int  `json:"want_level"`
+	InFlight  int  `json:"in_flight"`
+	Batch     int  `json:"batch"`
+	Held      bool `json:"held"` // suspended with Control.Suspend
+	// Utilization is the share of the GPU in percent; 0: not set.
+	Utilization int `json:"utilization"`
+	// Hints has all hints; Nice is the CPU nice value, which CHPF and CFS use.
+	Hints Hints `json:"hints"`
+	Nice  int   `json:"nice"`
+
+	// QueuesCaught counts hardware queues that were created during a suspension and suspended too.
+	QueuesCaught uint64 `json:"queues_caught"`
+
+	Counters Counters `json:"counters"`
+	Queues   []Queue  `json:"queues"`
+	// Protection is what running before lower programs gains it and costs them, by GPU.
+	Protection []Protection `json:"protection,omitempty"`
+
+	// State: running, preempted (it has work and is suspended), waiting (it has work, and the hardware
+	// prefers the longer timeslices of others), idle or held.
+	State string `json:"state"`
+	// GPUShare is the share of the last second during which it used a GPU, summed over GPUs.
+	GPUShare    float64 `json:"gpu_share"`
+	Preemptions uint64  `json:"preemptions"`
+	LostNS      int64   `json:"lost_ns"` // time with work while suspended
+	// Latency is absent before the first request.
+	Latency *Latency `json:"latency,omitempty"`
+	// SLO is absent without a latency target.
+	SLO *SLO `json:"slo,omitempty"`
+
+	// Owner is for servers that show a process to several callers.
+	Owner identity.User `json:"-"`
+}
+
+// The states of Process.
+const (
+	StateRunning   = "running"
+	StatePreempted = "preempted"
+	StateWaiting   = "waiting"
+	StateIdle      = "idle"
+	StateHeld      = "held"
+)
+
+// Latency has the durations of a process's requests. Quantiles and maxima describe recent requests:
+// those of the last 30 to 60 seconds. Counts and sums include all requests.
+type Latency struct {
+	// Source tells what a request is: a busy period of the process, or one that it marked.
+	Source   string    `json:"source"`
+	Requests uint64    `json:"requests"`
+	Total    Histogram `json:"total"` // from arrival to the end
+	Wait     Histogram `json:"wait"`  // of that: because of other programs
+	Own      Histogram `json:"own"`   // of that: the rest
+}
+
+// The sources of Latency.
+const (
+	SourceBusy   = "busy periods"
+	SourceMarked = "marked requests"
+)
+
+// SLO is the latency target of a process and how its recent requests met it.
+type SLO struct {
+	TargetUS  int64   `json:"target_us"`
+	Objective float64 `json:"objective"` // share of requests that shall meet the target
+	Met       uint64  `json:"met"`
+	Missed    uint64  `json:"missed"`
+	// Attainment is the share of requests that met the target; 1 without requests.
+	Attainment float64 `json:"attainment"`
+	// BudgetLeft is the unused share of the misses that the objective allows: 1 is untouched, negative
+	// overspent.
+	BudgetLeft float64 `json:"budget_left"`
+}
+
+// For returns the process as a caller may see it.
+func (p Process) For(c Caller) Process {
+	if !c.Owns(p.Owner) {
+		p.Command = ""
+	}
+	return p
+}
+
+// Counters are counted by the shim; they are zero for an attached process.
+type Counters struct {
+	HookedCalls uint64 `json:"hooked_calls"`
+	Launches    uint64 `json:"launches"`
+	Copies      uint64 `json:"copies"`
+	Syncs       uint64 `json:"syncs"`
+	Captured    uint64 `json:"captured"`
+	GateWaits   uint64 `json:"gate_waits"`
+	GateWaitNS  uint64 `json:"gate_wait_ns"`
+	Unhooked    uint64 `json:"unhooked"`
+	Recoveries  uint64 `json:"recoveries"`
+}
+
+// Queue is a process's context on a device, or one of its streams.
+type Queue struct {
+	Index  uint32 `json:"index"`
+	Stream bool   `json:"stream"`
+	Device string `json:"device"` // PCI address
+	Busy   bool   `json:"busy"`
+	// CopiesOnly: it has copies and no kernels; a lower program that only copies is left alone.
+	CopiesOnly bool `json:"copies_only"`
+	// State: idle, running, yielding (it has work, and the hardware prefers the longer timeslices of
+	// others), suspended, held.
+	State string `json:"state"`
+	Level int    `json:"level"` // effective level: 1, 2 or 3
+	// LevelReason explains why the level is not the requested or the highest one.
+	LevelReason string `json:"level_reason,omitempty"`
+	// Route is the preemption mechanism: gate (launches are held), channels (the daemon stops
+	// hardware channels), owner (the shim suspends its queues) or debugger.
+	Route       string `json:"route"`
+	SliceUS     int64  `json:"slice_us"`          // set by the daemon; 0: the driver's default
+	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's; 0: unknown
+	Preemptions uint64 `json:"preemptions"`       // suspensions while busy
+	SuspendedNS int64  `json:"suspended_ns"`      // total while busy
+	RanNS       int64  `json:"ran_ns"`            // time with work while allowed to run
+	Submitted   uint64 `json:"submitted"`
+	Transitions uint64 `json:"transitions"`
+	// Hints combines the hints of the process and of this queue.
+	Hints Hints `json:"hints"`
+	// PreemptedBy counts preemptions by cause.
+	PreemptedBy []Cause `json:"preempted_by,omitempty"`
+}
+
+// Protection is what running before lower programs of a GPU gains a program, and what it costs them.
+// A request is a busy period beside a lower program with work.
+type Protection struct {
+	Device string `json:"device"` // PCI address
+	// State: learning, protected, or native (protection gains nothing; it is tried again later).
+	State    string  `json:"state"`
+	Changes  uint64  `json:"changes"` // between protected and native
+	Requests uint64  `json:"requests"`
+	P50US    float64 `json:"p50_us"` // of the requests, protected
+	P99US    float64 `json:"p99_us"`
+	// NativeP50US and NativeP99US are without protection; NativeSource tells how they are known:
+	// modelled, or measured while the program was not protected.
+	NativeP50US  float64 `json:"native_p50_us"`
+	NativeP99US  float64 `json:"native_p99_us"`
+	NativeSource string  `json:"native_source"`
+	GainP99US    float64 `json:"gain_p99_us"` // NativeP99US - P99US; 0 while learning
+	// CostRatio is the share of the last half minute that lower programs lost beyond the GPU time
+	// of the requests, and CostNS the total. Both are upper bounds.
+	CostRatio float64 `json:"cost_ratio"`
+	CostNS    int64   `json:"cost_ns"`
+}
+
+// The states of Protection.
+const (
+	ProtectionLearning = "learning"
+	ProtectionActive   = "protected"
+	ProtectionNative   = "native"
+)
+
+// The default routes, which `xsched list` does not show.
+const (
+	RouteGate     = "gate"
+	RouteChannels = "channels"
+)
+
+// Cause is the cause of preemptions.
+type Cause struct {
+	PID   int    `json:"pid,omitempty"` // the preempting process; 0: see Reason
+	Count uint64 `json:"count"`
+	// Reason: "process", "hand" (Control.Suspend) or "other".
+	Reason string `json:"reason"`
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+// Stats are statistics of the daemon.
+type Stats struct {
+	UptimeNS int64 `json:"uptime_ns"`
+	// Scheduling is the scheduling class of the engine thread: "SCHED_FIFO 1", "nice -10" or
+	// "normal (reason)".
+	Scheduling string `json:"scheduling"`
+
+	Sessions      int               `json:"sessions"`
+	Queues        int               `json:"queues"`
+	SessionsTotal uint64            `json:"sessions_total"`
+	Refused       map[string]uint64 `json:"refused"` // by reason
+	OpenFDs       int               `json:"open_fds"`
+	// FoldedQueues are beyond their user's limit; they are scheduled together with another queue of
+	// their process.
+	FoldedQueues int `json:"folded_queues"`
+	// Throttled doorbells and RequestsRefused were beyond a user's share of the engine. Throttled
+	// ones are seen late, not lost.
+	Throttled       uint64 `json:"throttled"`
+	RequestsRefused uint64 `json:"requests_refused"`
+	// Snapshots of the engine's state, taken for readers.
+	Snapshots uint64 `json:"snapshots"`
+	// LogSuppressed lines exceeded the rate of their message; LogDropped ones found no reader.
+	LogSuppressed uint64 `json:"log_suppressed"`
+	LogDropped    uint64 `json:"log_dropped"`
+	Goroutines    int    `json:"goroutines"`
+
+	Wakes     uint64 `json:"wakes"`     // of the engine loop
+	Doorbells uint64 `json:"doorbells"` // notifications received
+	Decisions uint64 `json:"decisions"` // policy calls
+	// BusyToDecision is the time from an idle queue's first launch to the end of the decision.
+	BusyToDecision Histogram `json:"busy_to_decision"`
+	Decision       Histogram `json:"decision"` // the policy call alone
+	// HeartbeatLate is the delay of heartbeats; HeartbeatAgeNS is the age of the last one.
+	HeartbeatLate  Histogram `json:"heartbeat_late"`
+	HeartbeatAgeNS int64     `json:"heartbeat_age_ns"`
+	// QueueWait is the time until a preempted busy queue may run again.
+	QueueWait Histogram `json:"queue_wait"`
+
+	// Decisions of the engine, as of the last heartbeat.
+	Preemptions uint64 `json:"preemptions"` // preempted busy queues, at any level
+	// PreemptionsByLevel has Preemptions by level; [0] is unused.
+	PreemptionsByLevel [4]uint64 `json:"preemptions_by_level"`
+	Yields             uint64    `json:"yields"` // busy queues that yield to a longer timeslice
+	Grants             uint64    `json:"grants"` // starvation grants
+
+	Suspends      uint64 `json:"suspends"`       // completed operations on hardware queues
+	Resumes       uint64 `json:"resumes"`        //
+	TimesliceSets uint64 `json:"timeslice_sets"` //
+	Shared        uint64 `json:"shared"`         // of the suspends and resumes: carried out by the call of another program
+	Split         uint64 `json:"split"`          // repeated alone, because a shared call failed
+	GateHolds     uint64 `json:"gate_holds"`     // closed Lv1 gates
+	Undone        uint64 `json:"undone"`         // suspensions undone because their lease expired
+	TurnedOff     uint64 `json:"turned_off"`     // times that failing resumes turned scheduling off for a process
+	DeviceErrors  uint64 `json:"device_errors"`
+
+	SuspendTime Histogram `json:"suspend_time"` // one suspend operation
+	ResumeTime  Histogram `json:"resume_time"`
+	// DriverSuspendTime and DriverResumeTime are the driver's part, where the program's shim
+	// performs the operation.
+	DriverSuspendTime Histogram `json:"driver_suspend_time"`
+	DriverResumeTime  Histogram `json:"driver_resume_time"`
+	// PreemptTime is the time from the decision to preempt a process to the end of that
+	// operation, by level. [0] and [1] are empty, because a gate has no operation.
+	PreemptTime [4]Histogram `json:"preempt_time"`
+
+	Targets  []TargetStats `json:"targets"`
+	Guardian GuardianStats `json:"guardian"`
+}
+
+// Histogram summarises durations in microseconds.
+type Histogram struct {
+	Count uint64  `json:"count"`
+	P50US float64 `json:"p50_us"`
+	P90US float64 `json:"p90_us"`
+	P99US float64 `json:"p99_us"`
+	MaxUS float64 `json:"max_us"`
+	SumUS float64 `json:"sum_us"`
+	// Cumulative counts the durations up to each of HistogramBoundsUS.
+	Cumulative []uint64 `json:"cumulative,omitempty"`
+}
+
+// HistogramBoundsUS are the bounds of Histogram.Cumulative.
+func HistogramBoundsUS() []float64 {
+	return []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 20e3, 50e3, 100e3, 200e3, 500e3, 1e6, 10e6}
+}
+
+// TargetStats is the state of the worker for one process on one device.
+type TargetStats struct {
+	PID          int    `json:"pid"`
+	Device       string `json:"device"`
+	Ops          uint64 `json:"ops"`
+	Errors       uint64 `json:"errors"`
+	Undone       uint64 `json:"undone"`
+	LastError    string `json:"last_error,omitempty"`
+	StuckSinceNS int64  `json:"stuck_since_ns,omitempty"` // CLOCK_MONOTONIC; 0: not stuck
+	StuckForMS   int64  `json:"stuck_for_ms,omitempty"`
+	Off          string `json:"off,omitempty"` // why scheduling is off for the process; empty: it is on
+}
+
+// GuardianStats describes the guardian, which restores attached processes if the daemon dies.
+type GuardianStats struct {
+	PID      int `json:"pid"` // 0: not started, because nothing is attached
+	Attached int `json:"attached"`
+	Restarts int `json:"restarts"`
+}
