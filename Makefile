@@ -11,7 +11,13 @@ SHELL := /bin/bash
 
 GO ?= go
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+# The release, from the one file that states it. COMMIT tells builds of one release apart.
+VERSION_HEADER := shim/include/xsched/version.h
+VERSION_PARTS := $(shell sed -n 's/^.define XS_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' $(VERSION_HEADER))
+API_VERSION := $(firstword $(VERSION_PARTS))
+empty :=
+VERSION ?= $(subst $(empty) $(empty),.,$(VERSION_PARTS))
+COMMIT ?= $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 HOST_ARCH := $(shell $(GO) env GOHOSTARCH)
 ifeq ($(HOST_ARCH),arm64)
 CROSS_ARCH := amd64
@@ -26,7 +32,7 @@ Q := $(if $(filter-out 0,$(V)),,@)
 short = $(if $(Q),@printf '  %-5s %s\n' '$(1)' '$(2)')
 
 export CGO_ENABLED := 0
-LDFLAGS := -s -w -X xsched/internal/cli.version=$(VERSION)
+LDFLAGS := -s -w -X xsched/internal/cli.release=$(VERSION:v%=%) -X xsched/internal/cli.commit=$(COMMIT)
 # Only release builds trim paths: builds, tests and linters then share one build cache.
 TRIM ?=
 GO_BUILD = $(GO) build $(TRIM) -ldflags '$(LDFLAGS)'
@@ -59,7 +65,7 @@ SHIM_SOURCES := $(ENTRY_POINTS) $(filter-out $(wildcard shim/*/test_* shim/*/*/t
 	$(wildcard shim/core/*.c shim/driver/*.c shim/driver/*/*.c shim/runtime/*.c shim/runtime/*/*.c shim/runtime/*/*.S shim/api/*.c))
 
 # A program that was linked with one version of the interface never loads another.
-SONAME := libxsched.so.$(shell sed -n 's/^.define XS_API_VERSION //p' shim/include/xsched/xsched.h)
+SONAME := libxsched.so.$(API_VERSION)
 
 # Exports of libxsched.so: each part lists its own names.
 EXPORTS := $(wildcard shim/*/exports.txt shim/*/*/exports.txt)

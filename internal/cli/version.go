@@ -15,12 +15,27 @@ import (
 	"xsched/internal/wire"
 )
 
-// version is set by the linker (see the Makefile).
-var version = "development"
+// The linker sets release and commit (see the Makefile).
+var (
+	release = "development" // MAJOR.MINOR.PATCH of shim/include/xsched/version.h
+	commit  = ""
+)
+
+// version identifies this build: daemons, guardians and recordings compare it.
+var version = buildVersion(release, commit)
+
+// buildVersion appends the commit as semantic versioning's build metadata.
+func buildVersion(release, commit string) string {
+	if commit == "" {
+		return release
+	}
+	return release + "+" + commit
+}
 
 // versionReply is what `version --json` prints.
 type versionReply struct {
 	Version     string           `json:"version"`
+	Commit      string           `json:"commit,omitempty"`
 	WireVersion int              `json:"wire_version"`
 	Go          string           `json:"go"`
 	Platform    string           `json:"platform"`
@@ -37,7 +52,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reply := versionReply{
-				Version: version, WireVersion: wire.Version, Go: runtime.Version(),
+				Version: release, Commit: commit, WireVersion: wire.Version, Go: runtime.Version(),
 				Platform: runtime.GOOS + "/" + runtime.GOARCH, Shim: embedded.Digest(embedded.Shim),
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
@@ -53,7 +68,7 @@ func (a *app) versionCommand() *cobra.Command {
 			if reply.Shim != "" {
 				shim = reply.Shim
 			}
-			fmt.Fprintf(a.stdout, "xsched %s (wire %d, %s, %s, shim %s)\n", reply.Version, reply.WireVersion, reply.Go, reply.Platform, shim)
+			fmt.Fprintf(a.stdout, "xsched %s (wire %d, %s, %s, shim %s)\n", version, reply.WireVersion, reply.Go, reply.Platform, shim)
 			if d := reply.Daemon; d != nil {
 				kind := ""
 				if d.Virtual {

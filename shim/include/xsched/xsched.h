@@ -18,6 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "xsched/version.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -254,7 +256,7 @@ int xs_available(void);
 /* Returns an XSchedulerType. */
 int xs_scheduler(void);
 /* Version of this interface. */
-#define XS_API_VERSION 2
+#define XS_API_VERSION XS_VERSION_MAJOR
 uint32_t xs_api_version(void);
 
 #ifdef __cplusplus
