@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"internal/identity":        {},
 	"internal/identity/*":      {},
 	"internal/logging":         {},
+	"internal/notify":          {},
 	"internal/wire":            {"internal/model"},
 	"internal/wire/*":          {},
 	"internal/policy":          {"internal/model"},
@@ -67,7 +68,7 @@ var mayImport = map[string][]string{
 	"internal/window/*":       {},
 	"internal/cli": {
 		"internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
-		"internal/api", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog", "internal/logging",
+		"internal/api", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/virtual", "internal/virtual/device", "internal/window",
 	},
 	"cmd/xsched":       {"internal/cli"},

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -13,6 +12,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/driver/registry"
 	"xsched/internal/guardian"
+	"xsched/internal/notify"
 )
 
 func (a *app) guardianCommand() *cobra.Command {
@@ -51,30 +51,14 @@ together. Start it with the daemon's user and --dir.`,
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
+			manager := notify.FromEnvironment()
 			return guardian.Serve(ctx, guardian.ServiceOptions{
 				Dir: dir, Drivers: registry.All(), Version: version, Log: log,
-				Ready: func() { log.Info("ready", "dir", dir, "version", version); notifyReady() },
+				Ready: func() { log.Info("ready", "dir", dir, "version", version); manager.Ready() },
 			})
 		},
 	}
 	c.Flags().BoolVar(&service, "service", false, "serve daemons on a socket in the runtime folder")
 	logFlags(c, &logLevel, &logJSON)
 	return c
-}
-
-// notifyReady tells a service manager that the program is ready, by the protocol of sd_notify(3).
-func notifyReady() {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return
-	}
-	if path[0] == '@' {
-		path = "\x00" + path[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer func() { _ = c.Close() }()
-	_, _ = c.Write([]byte("READY=1"))
 }

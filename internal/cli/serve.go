@@ -22,6 +22,7 @@ import (
 	"xsched/internal/doctor"
 	"xsched/internal/logging"
 	"xsched/internal/model"
+	"xsched/internal/notify"
 	"xsched/internal/policy"
 	"xsched/internal/virtual"
 )
@@ -127,6 +128,10 @@ for machines without a GPU.`,
 // serve runs a daemon with its servers until ctx ends or a server fails. It calls ready, if not
 // nil, once clients can connect.
 func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webOptions, ready func(control.Control)) error {
+	manager := notify.FromEnvironment()
+	if o.Private {
+		manager = &notify.Manager{} // the program's service reports for itself
+	}
 	if running, err := client.New(filepath.Join(o.Dir, control.ControlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
@@ -178,9 +183,11 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	if !o.Virtual {
 		go a.logDrivers(ctx, o.Log) // a device node may block
 	}
-	notifyReady()
+	manager.Ready()
+	go manager.Feed(ctx, d.Heartbeat)
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	<-ctx.Done()
+	manager.Stopping()
 	d.Close() // GPUs first; requests in progress may take longer
 	select {
 	case err = <-served:

@@ -118,6 +118,9 @@ func Start(o Options) (_ *Daemon, err error) {
 	return d, nil
 }
 
+// Heartbeat returns the time of the engine's last heartbeat. It works while the engine is blocked.
+func (d *Daemon) Heartbeat() int64 { return int64(d.loop.Stats().Heartbeat) }
+
 // onClose registers a step of Close; steps run in reverse order.
 func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
 
