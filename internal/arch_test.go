@@ -50,6 +50,7 @@ var mayImport = map[string][]string{
 		"internal/clock", "internal/control", "internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/engine",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/session", "internal/guardian", "internal/record",
 	},
+	"internal/screen":         {},
 	"internal/api":            {"internal/identity", "internal/model", "internal/policy", "internal/control", "internal/control/*"},
 	"internal/embedded":       {},
 	"internal/report":         {},
