@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"xsched/internal/control"
+	"xsched/internal/screen"
+)
+
+// Status is a summary of a daemon.
+type Status struct {
+	Healthy bool             `json:"healthy"` // without problems
+	Daemon  *control.Version `json:"daemon,omitempty"`
+	Policy  string           `json:"policy,omitempty"`
+	Mode    string           `json:"mode,omitempty"`
+	Devices []control.Device `json:"devices,omitempty"`
+	// Programs counts the programs by state.
+	Programs map[string]int `json:"programs,omitempty"`
+	Worst    *Worst         `json:"worst,omitempty"`
+	Problems []Problem      `json:"problems"`
+	Notes    []string       `json:"notes"`
+
+	list control.List
+	up   time.Duration
+}
+
+// Worst is the tenant that suffers most.
+type Worst struct {
+	PID     int    `json:"pid"`
+	User    string `json:"user"`
+	Command string `json:"command"`
+	Why     string `json:"why"`
+}
+
+// Problem is a defect that needs attention.
+type Problem struct {
+	Cause  string `json:"cause"`
+	Remedy string `json:"remedy"`
+}
+
+// Unreachable is the status without a daemon.
+func Unreachable(err error) Status {
+	cause, remedy, _ := strings.Cut(oneLine(err.Error()), "; ")
+	return Status{Problems: []Problem{{cause, remedy}}, Notes: []string{}}
+}
+
+// Examine summarises a snapshot. version is that of the caller.
+func Examine(s *Snapshot, stats *control.Stats, version string) Status {
+	out := Status{
+		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, Devices: s.Devices, Programs: map[string]int{},
+		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},
+		list: s.List, up: time.Duration(stats.UptimeNS),
+	}
+	problem := func(remedy, format string, args ...any) {
+		out.Problems = append(out.Problems, Problem{fmt.Sprintf(format, args...), remedy})
+	}
+	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
+	for i := range s.List.Processes {
+		p := &s.List.Processes[i]
+		out.Programs[cmp.Or(p.State, control.StateIdle)]++
+		if Missed(p.SLO) {
+			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "program %d misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
+				p.PID, duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
+		}
+		if p.PriorityReason != "" {
+			note("program %d: %s", p.PID, p.PriorityReason)
+		}
+	}
+	for _, t := range stats.Targets {
+		if t.Off != "" {
+			problem("restart the program", "program %d on %s is not scheduled: %s", t.PID, t.Device, t.Off)
+		}
+		if t.StuckForMS > 0 {
+			problem("see `xsched list --stats` and the daemon's log", "an operation on program %d on %s is stuck for %d ms", t.PID, t.Device, t.StuckForMS)
+		}
+	}
+	if stats.LogDropped > 0 {
+		note("%d log lines were dropped", stats.LogDropped)
+	}
+	if stats.DeviceErrors > 0 {
+		note("%d device errors since the daemon started, see `xsched list --stats`", stats.DeviceErrors)
+	}
+	if s.List.Mode == "off" {
+		note("mode off: programs are not preempted")
+	}
+	if s.Daemon.Version != version {
+		note("the daemon has version %s, this command %s; restart the daemon after an upgrade", s.Daemon.Version, version)
+	}
+	for _, d := range s.Devices {
+		if d.Others > 0 {
+			note("%s: %d programs use it unmanaged; see `xsched attach --help`", d.ID, d.Others)
+		}
+	}
+	if n := out.Programs[control.StateHeld]; n > 0 {
+		note("%d programs are suspended by hand; see `xsched resume --help`", n)
+	}
+	out.Healthy = len(out.Problems) == 0
+	return out
+}
+
+// worst returns the tenant with the least error budget left if one misses its SLO, else the one that
+// lost the largest part of its time to preemption; nil: none lost any.
+func worst(all []control.Process) *Worst {
+	var slo, lost *control.Process
+	part := func(p *control.Process) float64 { return float64(p.LostNS) / max(float64(p.AgeMS)*1e6, 1) }
+	for i := range all {
+		p := &all[i]
+		if Missed(p.SLO) && (slo == nil || p.SLO.BudgetLeft < slo.SLO.BudgetLeft) {
+			slo = p
+		}
+		if p.LostNS > 0 && (lost == nil || part(p) > part(lost)) {
+			lost = p
+		}
+	}
+	switch {
+	case slo != nil:
+		return &Worst{slo.PID, User(slo), slo.Command, fmt.Sprintf("misses its SLO of %s, P99 %s", duration(float64(slo.SLO.TargetUS)), latency(slo, true))}
+	case lost != nil:
+		return &Worst{lost.PID, User(lost), lost.Command, fmt.Sprintf("was preempted %s times and lost %.1f%% of its time", number(lost.Preemptions), min(100*part(lost), 100))}
+	}
+	return nil
+}
+
+// Write prints the status on one screen; width 0 means unlimited.
+func (s *Status) Write(w io.Writer, width int) {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, screen.Clean(fmt.Sprintf(format, args...)))
+	}
+	if d := s.Daemon; d != nil {
+		line("daemon", "running for %s, version %s, PID %d, user %s, in %s", duration(float64(s.up)/1e3), d.Version, d.PID, userName(d.UID), d.Dir)
+		line("policy", "%s", s.Policy)
+		line("mode", "%s", s.Mode)
+		for i, g := range s.Devices {
+			if i == maxStatusGPUs {
+				line("", "%s", rest(s.Devices[i:]).String())
+				break
+			}
+			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), cmp.Or(g.Name, g.Driver), g.MaxLevel, gpuNotes(&g, &s.list))
+		}
+		var states []string
+		total := 0
+		for _, state := range []string{control.StateRunning, control.StatePreempted, control.StateWaiting, control.StateIdle, control.StateHeld} {
+			if n := s.Programs[state]; n > 0 {
+				states = append(states, fmt.Sprintf("%d %s", n, state))
+				total += n
+			}
+		}
+		line("programs", "%s", strings.TrimSuffix(fmt.Sprintf("%d: %s", total, strings.Join(states, ", ")), ": "))
+	} else {
+		line("daemon", "not reachable")
+	}
+	if b := s.Worst; b != nil {
+		line("worst", "%d %s (%s) %s", b.PID, screen.Cut(cmp.Or(screen.Clean(b.Command), "-"), 30), b.User, b.Why)
+	}
+	for _, p := range s.Problems[:min(len(s.Problems), maxStatusLines)] {
+		line("problem", "%s", strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; "))
+	}
+	if n := len(s.Problems) - maxStatusLines; n > 0 {
+		line("", "%d more problems; see `xsched status --json`", n)
+	}
+	for _, n := range s.Notes[:min(len(s.Notes), maxStatusLines)] {
+		line("note", "%s", n)
+	}
+	if n := len(s.Notes) - maxStatusLines; n > 0 {
+		line("", "%d more notes; see `xsched status --json`", n)
+	}
+	if s.Healthy {
+		line("health", "no problems")
+	}
+	_ = table.Flush() // into memory
+	for l := range strings.Lines(text.String()) {
+		fmt.Fprintln(w, screen.Cut(strings.TrimRight(l, " \n"), width))
+	}
+}
+
+// The status fits one screen.
+const (
+	maxStatusGPUs  = 8
+	maxStatusLines = 5
+)
+
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
