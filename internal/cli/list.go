@@ -3,26 +3,26 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"os"
 	"os/user"
 	"path"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
+	"xsched/internal/screen"
 )
 
 func (a *app) listCommand() *cobra.Command {
-	var asJSON, devices, stats bool
+	var asJSON, devices, stats, watch bool
+	var interval time.Duration
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -43,6 +43,7 @@ much that shortens its P99 request (modelled, or measured), and which share of
 the GPU's time others lose for it at most.`,
 		Example: `  xsched list
   xsched list --json | jq '.processes[].pid'
+  xsched list --watch
   xsched list --devices
   xsched list --stats`,
 		Args: noArgs,
@@ -50,24 +51,48 @@ the GPU's time others lose for it at most.`,
 			if devices && stats {
 				return usagef("--devices and --stats exclude each other; use one")
 			}
-			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
-				switch {
-				case devices:
-					reply, err := daemon.Devices(cmd.Context())
-					return a.show(reply, err, asJSON, func(w io.Writer) { writeDevices(w, reply) })
-				case stats:
-					reply, err := daemon.Stats(cmd.Context())
-					return a.show(reply, err, asJSON, func(w io.Writer) { writeStats(w, reply) })
-				}
-				reply, err := daemon.List(cmd.Context())
-				return a.show(reply, err, asJSON, func(w io.Writer) { writeList(w, reply, columns(a.stdout)) })
-			})
+			draw := func(ctx context.Context, w io.Writer, width int) error {
+				return a.withClient(ctx, func(daemon *client.Client) error {
+					reply, text, err := readList(ctx, daemon, devices, stats, width)
+					switch {
+					case err != nil:
+						return err
+					case asJSON:
+						return a.oneJSON(reply, watch)
+					}
+					text(w)
+					return nil
+				})
+			}
+			if !watch {
+				return draw(cmd.Context(), a.stdout, columns(a.stdout))
+			}
+			if err := checkInterval(interval); err != nil {
+				return err
+			}
+			return a.watch(cmd.Context(), a.stdout, interval, !asJSON && a.controllable(), draw)
 		},
 	}
 	c.Flags().BoolVar(&devices, "devices", false, "list GPUs instead of programs")
 	c.Flags().BoolVar(&stats, "stats", false, "show statistics of the daemon")
+	c.Flags().BoolVar(&watch, "watch", false, "repeat until interrupted, also while the daemon restarts")
+	intervalFlag(c, &interval)
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// readList reads what list shows, and returns it as a value and as text.
+func readList(ctx context.Context, daemon *client.Client, devices, stats bool, width int) (any, func(io.Writer), error) {
+	switch {
+	case devices:
+		reply, err := daemon.Devices(ctx)
+		return reply, func(w io.Writer) { writeDevices(w, reply) }, err
+	case stats:
+		reply, err := daemon.Stats(ctx)
+		return reply, func(w io.Writer) { writeStats(w, reply) }, err
+	}
+	reply, err := daemon.List(ctx)
+	return reply, func(w io.Writer) { writeList(w, reply, width) }, err
 }
 
 // show prints a reply as JSON or as text.
@@ -330,34 +355,8 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// printable replaces control characters, so that a program's name can't control the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printable makes foreign text safe for one line of a terminal.
+func printable(s string) string { return screen.Clean(s) }
 
 // cut shortens a line to the terminal's width.
-func cut(line string, width int) string {
-	runes := []rune(line)
-	if width <= 0 || len(runes) <= width {
-		return line
-	}
-	return string(runes[:width-1]) + "…"
-}
-
-// columns is the width of the terminal, or 0 if w is not one.
-func columns(w io.Writer) int {
-	file, ok := w.(*os.File)
-	if !ok {
-		return 0
-	}
-	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(size.Col)
-}
+func cut(line string, width int) string { return screen.Cut(line, width) }

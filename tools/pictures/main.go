@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Pictures draws the charts of the documentation. Each scene of docs/policies/scenes, simulated under its policy, becomes
-// docs/policies/NAME_gen.svg. The measurements of docs/results/h200.json.gz become docs/result.svg. It also updates the
-// example of docs/simulator.md.
+// docs/policies/NAME_gen.svg. The measurements of docs/results/h200.json.gz become docs/result.svg. A fixed scene of
+// `xsched top` becomes docs/top.svg. It also updates the example of docs/simulator.md.
 //
 //	go run ./tools/pictures [-root .] [-strategies]
 //
@@ -83,6 +83,7 @@ func pictures(root string) (map[string][]byte, error) {
 		name := strings.TrimSuffix(filepath.Base(scene), ".yaml")
 		out[filepath.Join("docs/policies", name+"_gen.svg")] = b.Bytes()
 	}
+	liveView(out)
 	return out, errors.Join(example(root, out), result(root, out), overview(root, out))
 }
 
