@@ -65,7 +65,7 @@ var mayImport = map[string][]string{
 	"internal/virtual/nvidia": {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/nvidia/*"},
 	"internal/virtual/amd":    {"internal/clock", "internal/model", "internal/seqpacket", "internal/virtual/model", "internal/virtual/device", "internal/driver/amd/*"},
 	"internal/virtual/amd/*":  {"internal/virtual/amd"},
-	"internal/bench":          {"internal/clock", "internal/model", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual", "internal/virtual/device", "internal/virtual/model"},
+	"internal/bench":          {"internal/clock", "internal/model", "internal/report", "internal/control", "internal/control/*", "internal/embedded", "internal/virtual", "internal/virtual/device", "internal/virtual/model"},
 	"internal/bench/*":        {"internal/bench", "internal/bench/benchtest", "internal/clock", "internal/model", "internal/policy", "internal/report", "internal/control", "internal/control/*", "internal/engine", "internal/embedded", "internal/record", "internal/virtual"},
 	"internal/window":         {"internal/identity", "internal/model"},
 	"internal/window/*":       {},

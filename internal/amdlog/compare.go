@@ -26,6 +26,9 @@ type ComparisonRow struct {
 	text   func(float64) string
 }
 
+// busiestRate is the row of the headline.
+const busiestRate = "busiest process: kernels/s"
+
 // Compare compares a and b.
 func Compare(a, b *Log) *Comparison {
 	c := &Comparison{Kernels: a.Kernels + b.Kernels, A: a, B: b}
@@ -69,7 +72,7 @@ func Compare(a, b *Log) *Comparison {
 		return float64(n)
 	})
 	row("busiest process: kernels", report.Count, busiest(func(p *Process) float64 { return float64(p.Kernels) }))
-	row("busiest process: kernels/s", rate, busiest(func(p *Process) float64 { return p.RateHz }))
+	row(busiestRate, rate, busiest(func(p *Process) float64 { return p.RateHz }))
 	row("busiest process: interval P50", report.Micros, interval(func(d *report.Distribution) float64 { return d.P50 }))
 	row("busiest process: interval P90", report.Micros, interval(func(d *report.Distribution) float64 { return d.P90 }))
 	row("busiest process: interval P99", report.Micros, interval(func(d *report.Distribution) float64 { return d.P99 }))

@@ -18,7 +18,7 @@ const about = "From the log of AMD's HIP runtime. A kernel counts when the runti
 
 // WriteHTML writes the self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
-	p := &report.Page{Title: "What was submitted to the GPU"}
+	p := &report.Page{Title: "What was submitted to the GPU", Headline: r.headline()}
 	p.Add(report.Block{Soft: about})
 	for _, l := range r.Logs {
 		l.page(p, "")
@@ -26,10 +26,57 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	return p.Write(w)
 }
 
+// headline states how much was submitted. The log has no latencies.
+func (r *Report) headline() string {
+	processes := 0
+	var busiest *Process
+	for _, l := range r.Logs {
+		processes += len(l.Processes)
+		for _, p := range l.Processes {
+			if busiest == nil || p.RateHz > busiest.RateHz {
+				busiest = p
+			}
+		}
+	}
+	if r.Kernels == 0 {
+		return "No kernels found"
+	}
+	out := fmt.Sprintf("%s from %s", kernels(r.Kernels), report.Plural(processes, "process"))
+	if busiest != nil && busiest.RateHz > 0 {
+		out += fmt.Sprintf("; the busiest submits %s a second", rate(busiest.RateHz))
+	}
+	return out
+}
+
+func kernels(n uint64) string {
+	if n == 1 {
+		return "1 kernel"
+	}
+	return count(n) + " kernels"
+}
+
+// headline compares the rates of the busiest processes, or the counts where a log has no rate.
+func (c *Comparison) headline() string {
+	for _, r := range c.Rows {
+		if r.What != busiestRate || r.A == 0 || r.B == 0 {
+			continue
+		}
+		switch factor := report.Factor(max(r.B/r.A, r.A/r.B)); {
+		case factor == "1.0x":
+			return "B submits as many kernels a second as A"
+		case r.B > r.A:
+			return fmt.Sprintf("B submits %s more kernels a second than A", factor)
+		default:
+			return fmt.Sprintf("B submits %s fewer kernels a second than A", factor)
+		}
+	}
+	return fmt.Sprintf("A has %s, B has %s", kernels(c.A.Kernels), kernels(c.B.Kernels))
+}
+
 // WriteHTML writes the self-contained page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
-	p := &report.Page{Title: "Comparison of two logs"}
-	p.Add(report.Block{Soft: about}, report.Block{Table: c.table()})
+	p := &report.Page{Title: "Comparison of two logs", Headline: c.headline()}
+	p.Add(report.Block{Soft: about})
 	var intervals, sizes []report.Row
 	for i, l := range []*Log{c.A, c.B} {
 		if len(l.Processes) > 0 {
@@ -44,6 +91,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 	}
 	p.AddChart(report.Distributions("Time between kernels of the busiest process", "time (log)", report.Micros, intervals), "")
 	p.AddChart(report.Distributions("Kernel size of the busiest process", "work-items (log)", report.Count, sizes), "")
+	p.Add(report.Block{Heading: "All figures", Table: c.table()})
 	c.A.page(p, "A: ")
 	c.B.page(p, "B: ")
 	return p.Write(w)
@@ -78,9 +126,6 @@ func (l *Log) page(p *report.Page, letter string) {
 
 func (p *Process) page(page *report.Page) {
 	page.Add(report.Block{Section: "Process " + pidText(p.PID), Soft: fmt.Sprintf("%s %s, %s/s, %s", count(p.Kernels), p.what(), rate(p.RateHz), report.Plural(p.Threads, "thread"))})
-	if len(p.Queues) > 0 {
-		page.Add(report.Block{Heading: "Hardware queues", Table: p.queueTable()})
-	}
 	intervals := []report.Row{{Name: "all", Class: "c0", Dist: p.Intervals}}
 	overTime := []report.Row{areaRow("all", "c0", p.Timeline, false)}
 	var lags []report.Row
@@ -103,11 +148,16 @@ func (p *Process) page(page *report.Page) {
 	page.AddChart(report.Distributions("Time between kernels", "time (log)", report.Micros, intervals), "Each row is scaled to its highest bar; the vertical line is the P99.")
 	if g := p.Grids; g != nil {
 		page.AddChart(report.Distributions("Kernel size", "work-items (log)", report.Count, []report.Row{{Name: "kernels", Class: "c0", Dist: g.Items}}), "")
+	}
+	if len(p.Queues) > 0 {
+		page.Add(report.Block{Heading: "Hardware queues", Table: p.queueTable()})
+	}
+	if g := p.Grids; g != nil {
 		t := &report.Table{Left: 1, Head: []string{"grid", "workgroup", "kernels"}}
 		for _, c := range g.Top {
 			t.Add(size3(c.Grid), size3(c.Workgroup), count(c.Count))
 		}
-		page.Add(report.Block{Table: t})
+		page.Add(report.Block{Heading: "Most frequent sizes", Table: t})
 	}
 	if len(p.TopKernels) > 0 {
 		page.Add(report.Block{Heading: "Most frequent kernels", Table: p.topTable(12, 110)})

@@ -3,17 +3,21 @@
 package cli
 
 import (
+	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"xsched/internal/bench/modes"
+	"xsched/internal/report"
 )
 
 func (a *app) modesCommand() *cobra.Command {
 	var (
 		o      modes.Options
 		asJSON bool
+		out    string
 	)
 	c := &cobra.Command{
 		Use:   "modes",
@@ -32,7 +36,7 @@ The result is printed only if it can be verified: results are correct, every
 intercepted launch was executed, only the scheduler of each mode acted, and the
 device's timeline agrees. Otherwise the command fails with the violated check.`,
 		Example: `  xsched bench modes
-  xsched bench modes --policy UP --seconds 10 --json`,
+  xsched bench modes --policy UP --seconds 10 --out out/modes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(cmd.Context())
@@ -42,10 +46,19 @@ device's timeline agrees. Otherwise the command fails with the violated check.`,
 			if err != nil {
 				return interrupted(ctx, err)
 			}
+			if out != "" {
+				if err := report.Save(out, map[string]func(io.Writer) error{"result.json": result.WriteJSON, "report.html": result.WriteReport}); err != nil {
+					return err
+				}
+			}
 			if asJSON {
 				return result.WriteJSON(a.stdout)
 			}
-			return result.WriteTable(a.stdout)
+			if err := result.WriteTable(a.stdout); err != nil || out == "" {
+				return err
+			}
+			fmt.Fprintf(a.stdout, "\nwritten: %s/result.json, %s/report.html\n", out, out)
+			return nil
 		},
 	}
 	f := c.Flags()
@@ -56,6 +69,7 @@ device's timeline agrees. Otherwise the command fails with the violated check.`,
 	f.IntVar(&o.Rounds, "turns", 2, "number of turns per mode")
 	f.StringVar(&o.Policy, "policy", "HPF", "scheduling policy of the daemons")
 	f.Uint64Var(&o.Seed, "seed", 0, "random seed of the turn order (0: random)")
+	f.StringVar(&out, "out", "", "write result.json and report.html to `DIR`")
 	jsonFlag(c, &asJSON)
 	return c
 }

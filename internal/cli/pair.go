@@ -94,7 +94,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 			}
 			err = a.showPair(report, asJSON, check)
 			if o.Out != "" && !asJSON {
-				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/pair.md, %s/pair.svg\n", o.Out, o.Out, o.Out)
+				fmt.Fprintf(a.stdout, "\nwritten: %s/pair.json, %s/report.html\n", o.Out, o.Out)
 			}
 			return err
 		},
@@ -110,7 +110,7 @@ With --attach, the offline program runs without the shim and is attached.`,
 	f.DurationVar(&o.Alone, "alone", 0, "duration of the offline program alone (default 2s)")
 	f.DurationVar(&o.Together, "seconds", 0, "longest duration of both programs (default until the online program ends)")
 	f.DurationVar(&o.Linger, "linger", 0, "time for each program to finish afterwards (default 10s)")
-	f.StringVar(&o.Out, "out", "", "write pair.json, pair.md and pair.svg (histogram, timeline) to `DIR`")
+	f.StringVar(&o.Out, "out", "", "write pair.json and report.html to `DIR`")
 	f.Float64SliceVar(&rates, "rate", []float64{10}, "built-in pair: requests per second, several for a table")
 	f.DurationSliceVar(&requests, "request", []time.Duration{5 * time.Millisecond}, "built-in pair: GPU time of a request, several for a table")
 	f.IntVar(&o.Load.Queues, "queues", 0, "built-in pair: hardware queues of the offline programs (default those of one program)")

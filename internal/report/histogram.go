@@ -122,6 +122,16 @@ func (h *Histogram) Latency() *Latency {
 	}
 }
 
+// Samples returns at most n values, divided by unit, in ascending order with the histogram's quantiles.
+func (h *Histogram) Samples(n int, unit float64) []float64 {
+	n = int(min(uint64(n), h.n))
+	out := make([]float64, 0, n)
+	for i := range n {
+		out = append(out, h.Quantile(float64(i+1)/float64(n))/unit)
+	}
+	return out
+}
+
 // Distribution is a histogram as a result. Count, mean, minimum and maximum are exact.
 type Distribution struct {
 	Count   uint64   `json:"count"`

@@ -15,16 +15,19 @@ var pageSource string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageSource))
 
-// Page is a self-contained HTML report: blocks below each other.
+// Page is a self-contained HTML report: blocks below each other. The headline states the result in one
+// sentence; without one, the title stands in its place.
 type Page struct {
-	Title  string  `json:"title"`
-	Blocks []Block `json:"blocks"`
+	Title    string  `json:"title"`
+	Headline string  `json:"headline,omitempty"`
+	Blocks   []Block `json:"blocks"`
 }
 
 // Block is a piece of a page. Every field may be empty; the page shows them in this order.
 type Block struct {
 	Section string   `json:"section,omitempty"`
 	Heading string   `json:"heading,omitempty"`
+	Lead    string   `json:"lead,omitempty"` // the result of a section in one sentence
 	Text    string   `json:"text,omitempty"`
 	Soft    string   `json:"soft,omitempty"` // text in a softer colour
 	Notice  string   `json:"notice,omitempty"`
@@ -89,7 +92,8 @@ func (p *Page) Write(w io.Writer) error {
 	err := pageTemplate.Execute(w, struct {
 		*Page
 		Style template.CSS
-	}{p, template.CSS(style)})
+		Hatch template.HTML
+	}{p, template.CSS(style), template.HTML(hatch)})
 	if err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}

@@ -122,7 +122,7 @@ func everything() []*Chart {
 		Scatter("scatter", "P99", "kept", WholePercent, []Series{{"live", "c0", []Point{{0.7, 0.96, "a <b>", "1"}}}, {"native", "c1", []Point{{12, 0.8, "b", "1"}}}}),
 		Areas("areas", "time", Plain, []Row{{Name: "a", Class: "c0", Start: 1000, Step: 100, Values: []float64{1, 0, 3}}}),
 		Timeline("timeline", 100*time.Millisecond, []Lane{
-			{Name: "high", Class: "c0", Arrivals: []time.Duration{2e6}, Pieces: []Piece{{2e6, 3e6, Waiting}, {3e6, 4e6, Switching}, {4e6, 9e6, Running}}},
+			{Name: "high", Class: "c0", Requests: []Request{{2e6, 10e6}}, Pieces: []Piece{{2e6, 3e6, Waiting}, {3e6, 4e6, Switching}, {4e6, 9e6, Running}}},
 			{Name: "low", Note: "nice 3", Class: "low", Pieces: []Piece{{0, 3e6, Running}, {3e6, 9e6, Suspended}}},
 		}),
 	}

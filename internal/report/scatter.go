@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Series is a set of points of one colour.
@@ -33,41 +34,60 @@ func (s *Series) mid() (x, y float64) {
 	return math.Exp(x / n), y / n
 }
 
-// Scatter draws points over a logarithmic horizontal axis from 1, or the lowest value below, and a
-// larger one with the name of the series at their mean. Points with a label have no mean; a line
+// Scatter draws points over a logarithmic horizontal axis of ratios from 1, or the lowest value below,
+// and a larger one with the name of the series at their mean. Points with a label have no mean; a line
 // connects those of different series with the same label. It returns nil without points.
 func Scatter(title, xUnit, yUnit string, label func(float64) string, series []Series) *Chart {
-	const left, tall = 58.0, 330.0
 	series = slices.DeleteFunc(slices.Clone(series), func(s Series) bool { return len(s.Points) == 0 })
 	if len(series) == 0 {
 		return nil
 	}
-	c := &Chart{Title: title}
-	var names []string
+	var names, alt []string
 	least, hi, lo, top := 1.0, 1.0, math.Inf(1), 0.0
-	first := map[string]Point{}
 	for i := range series {
 		names = append(names, series[i].Name)
 		for _, p := range series[i].Points {
 			least, hi, lo, top = min(least, p.X), max(hi, p.X), min(lo, p.Y), max(top, p.Y)
 		}
+		x, y := series[i].mid()
+		alt = append(alt, fmt.Sprintf("%s: %.2fx, %s", series[i].Name, x, label(y)))
 	}
-	c.legend(left, names, func(i int, x, y float64) { c.rect(x+8, y-5, 10, 10, series[i].Class, "") })
-	from, to := c.height+4, c.height+4+tall
-	xs := scale{round(least, false), max(hi*1.03, 1.2), left, true}
 	lo, top = math.Floor(lo*10)/10, math.Ceil(top*10)/10
-	y := func(v float64) float64 { return to - float64(tall*(v-lo)/max(top-lo, 0.1)) }
-	for _, v := range ticks(xs.lo, xs.hi) {
-		c.line(xs.x(v), from, xs.x(v), to, "grid")
-		c.text(xs.x(v), to+17, "m", Plain(v)+"x")
+	draw := func(c *canvas) {
+		const left = 58.0
+		tall := 330.0
+		if c.narrow {
+			tall = 250
+		}
+		c.legend(left, names, func(i int, x, y float64) { c.rect(x+8, y-5, 10, 10, series[i].Class, "") })
+		c.height += 20
+		from, to := c.height+4, c.height+4+tall
+		xs := scale{round(least, false), max(hi*1.03, 1.2), left, c.right(), true}
+		y := func(v float64) float64 { return to - float64(tall*(v-lo)/max(top-lo, 0.1)) }
+		free := 0.0
+		for _, v := range ticks(xs.lo, xs.hi) {
+			c.line(xs.x(v), from, xs.x(v), to, "grid")
+			text := Plain(v) + "x"
+			if half := width(text) / 2; xs.x(v)-half >= free {
+				c.text(xs.x(v), to+17, "m", text)
+				free = xs.x(v) + half
+			}
+		}
+		for v := lo; v <= top+1e-9; v += 0.1 {
+			c.line(left, y(v), c.right(), y(v), "grid")
+			c.text(left-8, y(v)+4, "e", label(v))
+		}
+		c.text(c.right(), to+36, "e", xUnit)
+		c.text(margin, from-14, "", yUnit)
+		c.height = to + 46
+		c.points(series, xs, y, label)
+		c.means(series, xs, y, label)
 	}
-	for v := lo; v <= top+1e-9; v += 0.1 {
-		c.line(left, y(v), plotRight, y(v), "grid")
-		c.text(left-8, y(v)+4, "e", label(v))
-	}
-	c.text(plotRight, to+36, "e", xUnit)
-	c.text(14, from-8, "", yUnit)
-	c.height = to + 46
+	return &Chart{Title: title, Alt: strings.Join(alt, "; ") + ".", draw: draw}
+}
+
+func (c *canvas) points(series []Series, xs scale, y func(float64) float64, label func(float64) string) {
+	first := map[string]Point{}
 	for i := range series {
 		s := &series[i]
 		for _, p := range s.Points {
@@ -80,7 +100,12 @@ func Scatter(title, xUnit, yUnit string, label func(float64) string, series []Se
 			c.rect(xs.x(p.X)-2.5, y(p.Y)-2.5, 5, 5, s.Class, fmt.Sprintf("%s, %s: %.2fx, %s", s.Name, p.Name, p.X, label(p.Y)))
 		}
 	}
-	var labels []float64
+}
+
+// means draws the mean of each series with its name.
+func (c *canvas) means(series []Series, xs scale, y func(float64) float64, label func(float64) string) {
+	type box struct{ from, to, at float64 }
+	var labels []box
 	for i := range series {
 		s := &series[i]
 		if s.Points[0].Label != "" {
@@ -88,14 +113,21 @@ func Scatter(title, xUnit, yUnit string, label func(float64) string, series []Se
 		}
 		x, v := s.mid()
 		c.rect(xs.x(x)-6, y(v)-6, 12, 12, s.Class, fmt.Sprintf("%s, mean: %.2fx, %s", s.Name, x, label(v)))
-		at := y(v) + 4
-		for slices.ContainsFunc(labels, func(other float64) bool { return math.Abs(other-at) < 12 }) {
-			at += 4 // below the other name
+		l, class := box{xs.x(x) + 10, xs.x(x) + 10 + width(s.Name), y(v) + 4}, "k"
+		if l.to > c.width {
+			l.from, l.to, class = xs.x(x)-10-width(s.Name), xs.x(x)-10, "k e"
 		}
-		labels = append(labels, at)
-		c.text(xs.x(x)+10, at, "k", s.Name)
+		overlaps := func(o box) bool { return l.from < o.to && o.from < l.to && math.Abs(o.at-l.at) < 12 }
+		for slices.ContainsFunc(labels, overlaps) {
+			l.at += 4 // below the other name
+		}
+		labels = append(labels, l)
+		if class == "k" {
+			c.text(l.from, l.at, class, s.Name)
+		} else {
+			c.text(l.to, l.at, class, s.Name)
+		}
 	}
-	return c
 }
 
 // ticks returns values of a ratio axis from lo, at most 1, to hi.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -18,6 +19,12 @@ type Table struct {
 	Head []string   `json:"head"`
 	Rows [][]string `json:"rows"`
 	Left int        `json:"left"`
+}
+
+// Label names the table for readers who do not see it.
+func (t *Table) Label() string {
+	names := slices.DeleteFunc(slices.Clone(t.Head), func(s string) bool { return s == "" })
+	return "Table: " + strings.Join(names[:min(len(names), 4)], ", ")
 }
 
 // Add appends a row.

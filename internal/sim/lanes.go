@@ -16,9 +16,12 @@ import (
 // sketch records the state that the devices do not have, for the timeline: which ranks have work
 // and which are suspended.
 type sketch struct {
-	changes  [][]laneChange // by rank
-	arrivals [][]model.Time
+	changes  [][]laneChange  // by rank
+	requests [][]requestSpan // by rank, complete ones
 }
+
+// requestSpan lasts from a request's arrival to its end.
+type requestSpan struct{ from, to model.Time }
 
 type laneChange struct {
 	at            model.Time
@@ -26,7 +29,7 @@ type laneChange struct {
 }
 
 func newSketch(ranks int) *sketch {
-	return &sketch{changes: make([][]laneChange, ranks), arrivals: make([][]model.Time, ranks)}
+	return &sketch{changes: make([][]laneChange, ranks), requests: make([][]requestSpan, ranks)}
 }
 
 // look records changes since the last call.
@@ -42,12 +45,37 @@ func (s *sketch) look(c *cell) {
 	}
 }
 
-// came records the arrival of a request.
-func (s *sketch) came(in *inst) {
+// done records a request that ends now.
+func (s *sketch) done(in *inst, arrival model.Time) {
 	for _, r := range in.ranks {
 		i := int(r.id.Session) - 1
-		s.arrivals[i] = append(s.arrivals[i], in.cell.now)
+		s.requests[i] = append(s.requests[i], requestSpan{arrival, in.cell.now})
 	}
+}
+
+// spans returns the requests of a rank, including those that last beyond the end.
+func (s *sketch) spans(rank int, in *inst, from, to model.Time) []report.Request {
+	if in.tenant.Arrivals.Closed != nil {
+		return nil
+	}
+	var out []report.Request
+	for _, r := range s.requests[rank] {
+		if r.to > from && r.from < to {
+			out = append(out, report.Request{From: r.from.Sub(from), To: r.to.Sub(from)})
+		}
+	}
+	unfinished := slices.Clone(in.backlog)
+	for _, list := range [][]request{in.active, in.returning} {
+		for i := range list {
+			unfinished = append(unfinished, list[i].pending)
+		}
+	}
+	for _, p := range unfinished {
+		if p.at < to {
+			out = append(out, report.Request{From: p.at.Sub(from), To: to.Sub(from) + 1})
+		}
+	}
+	return out
 }
 
 // lanes combines the recorded states with the devices' timelines.
@@ -59,11 +87,7 @@ func (s *sketch) lanes(c *cell, spans []gpumodel.Span, from, to model.Time) []re
 		if len(c.gpus) > 1 {
 			l.Group = fmt.Sprintf("GPU %d", r.gpu)
 		}
-		for _, at := range s.arrivals[i] {
-			if at >= from && at < to {
-				l.Arrivals = append(l.Arrivals, at.Sub(from))
-			}
-		}
+		l.Requests = s.spans(i, r.inst, from, to)
 		at := from
 		add := func(end model.Time, state report.State) {
 			if end = min(end, to); end <= at {

@@ -124,6 +124,7 @@ type Class struct {
 	open      bool
 	perSecond float64 // of each, GPU time
 	copied    float64 // of each, bytes per second
+	latency   *report.Histogram
 	wait      *report.Histogram
 }
 
@@ -225,7 +226,7 @@ func (s *sum) result() *RunResult {
 			Offered: from.offered, Done: from.done, Unfinished: from.offered - from.done, Rate: float64(from.done) / window * 1e9,
 			GPU: float64(from.run) / window, Least: float64(from.least) / window, Most: float64(from.most) / window,
 			FirstToken: from.firstToken.Latency(), PerToken: from.perToken.Latency(),
-			Preemptions: from.preemptions, wait: &from.wait, open: t.Arrivals.Closed == nil,
+			Preemptions: from.preemptions, latency: &from.latency, wait: &from.wait, open: t.Arrivals.Closed == nil,
 		}
 		if t.Arrivals.Closed != nil {
 			c.Unfinished = 0 // a closed loop always has some

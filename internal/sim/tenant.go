@@ -273,9 +273,6 @@ func (in *inst) arrive() {
 	if c.now >= epoch.Add(c.plan.warmup) {
 		c.classes[in.class].offered++
 	}
-	if c.sketch != nil && in.tenant.Arrivals.Closed == nil {
-		c.sketch.came(in)
-	}
 	in.backlog = append(in.backlog, p)
 	in.begin()
 }
@@ -296,6 +293,9 @@ func (in *inst) begin() {
 func (in *inst) complete(r *request) {
 	c := in.cell
 	in.returned(r)
+	if c.sketch != nil && in.tenant.Arrivals.Closed == nil {
+		c.sketch.done(in, r.at)
+	}
 	if r.at >= epoch.Add(c.plan.warmup) {
 		sum := &c.classes[in.class]
 		latency := c.now.Sub(r.at)

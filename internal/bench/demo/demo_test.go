@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,8 +157,8 @@ func TestReportHasEveryPart(t *testing.T) {
 		}
 	}
 	for part, want := range map[string]int{
-		">Latency distribution<": 2, ">Latency histogram<": 2, ">Who has the GPU: ": 8, ">GPU time<": 2, ">Proof<": 2, ">How to read this report<": 1,
-		">P99 with XSched Lv3<": 2, `class="wait"`: -1, `class="switch"`: -1, `class="arrival"`: -1, "Test &amp; Co &lt;CPU&gt;": 1,
+		">Latency distribution<": 2, ">Latency histogram<": 2, ">Latency against throughput<": 2, ">All modes<": 2, ">Who has the GPU: ": 8, ">GPU time<": 2, ">Proof<": 2, ">How to read this report<": 1,
+		">P99 with XSched Lv3<": 2, `class="wait"`: -1, `class="switch"`: -1, `class="arrival"`: -1, `class="span"`: -1, "Test &amp; Co &lt;CPU&gt;": 1,
 	} {
 		if got := strings.Count(buf.String(), part); got == 0 || want > 0 && got != want {
 			t.Errorf("%d times %q, want %d", got, part, want)
@@ -170,16 +172,17 @@ func TestLanesShowWaiting(t *testing.T) {
 	tenants := []*bench.Tenant{{Name: "high", ID: 1}, {Name: "low", ID: 2}}
 	segs := []bench.Segment{{From: 100, To: 130, PID: 2}, {From: 130, To: 150, PID: 1, Switch: true}, {From: 150, To: 160, PID: 1}}
 	waits := []bench.Wait{{PID: 1, Submitted: 110, Started: 150}, {PID: 2, Submitted: 90, Started: 100}, {PID: 1, Submitted: 300, Started: 310}}
-	lanes := lanesOf(tenants, segs, waits, bench.Window{From: 100, To: 200}, false)
+	requests := []bench.Sample{{Start: 50, End: 90}, {Start: 90, End: 105}, {Start: 108, End: 165}, {Start: 190, End: 230}}
+	lanes := lanesOf(tenants, segs, waits, requests, bench.Window{From: 100, To: 200}, false)
 	want := []report.Piece{{From: 10, To: 50, State: report.Waiting}, {From: 30, To: 50, State: report.Switching}, {From: 50, To: 60, State: report.Running}}
-	if !slices.Equal(lanes[0].Pieces, want) || !slices.Equal(lanes[0].Arrivals, []time.Duration{10}) {
+	if !slices.Equal(lanes[0].Pieces, want) || !slices.Equal(lanes[0].Requests, []report.Request{{From: -10, To: 5}, {From: 8, To: 65}, {From: 90, To: 130}}) {
 		t.Errorf("high: %+v", lanes[0])
 	}
 	want = []report.Piece{{To: 100, State: report.Waiting}, {To: 30, State: report.Running}}
 	if !slices.Equal(lanes[1].Pieces, want) {
 		t.Errorf("low: %+v", lanes[1].Pieces)
 	}
-	if alone := lanesOf(tenants, nil, nil, bench.Window{From: 100, To: 200}, true); len(alone[1].Pieces) != 0 {
+	if alone := lanesOf(tenants, nil, nil, nil, bench.Window{From: 100, To: 200}, true); len(alone[1].Pieces) != 0 {
 		t.Errorf("a paused tenant: %+v", alone[1].Pieces)
 	}
 }
@@ -195,4 +198,51 @@ func TestReportOfLittleData(t *testing.T) {
 	if got := (&Scenario{}).modes(); !reflect.DeepEqual(got, []string(nil)) {
 		t.Errorf("modes of nothing = %v", got)
 	}
+}
+
+// TestHeadlineEqualsTheTables computes the headline from the cells of the page's own tables.
+func TestHeadlineEqualsTheTables(t *testing.T) {
+	for name, spoil := range map[string]func(*Result){
+		"better": func(*Result) {},
+		"worse":  func(r *Result) { r.Scenarios[1].Modes[ModeLv3].High.P99 *= 40 },
+	} {
+		r := synthetic()
+		spoil(r)
+		var page bytes.Buffer
+		if err := r.WriteReport(&page); err != nil {
+			t.Fatal(err)
+		}
+		var outcomes []report.Outcome
+		for i := range r.Scenarios {
+			var o report.Outcome
+			for _, row := range r.Scenarios[i].table().Rows {
+				if !strings.Contains(page.String(), ">"+row[0]+"</th>") || !strings.Contains(page.String(), "<td>"+row[2]+"</td>") {
+					t.Errorf("%s: the page lacks the row %q", name, row)
+				}
+				switch row[0] {
+				case ModeNative:
+					o.Before = number(t, row[2])
+				case ModeLv3:
+					o.After, o.Kept = number(t, row[2]), number(t, strings.TrimSuffix(row[7], " %"))/100
+				}
+			}
+			outcomes = append(outcomes, o)
+		}
+		want := report.Headline("", ModeNative, outcomes...)
+		if !strings.Contains(page.String(), "<h1>"+want+"</h1>") {
+			t.Errorf("%s: the tables say %q, the headline %q", name, want, regexp.MustCompile("<h1>.*</h1>").FindString(page.String()))
+		}
+		if (name == "worse") != strings.Contains(want, "higher P99") {
+			t.Errorf("%s: %s", name, want)
+		}
+	}
+}
+
+func number(t *testing.T, s string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }

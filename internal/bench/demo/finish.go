@@ -199,7 +199,7 @@ func (r *run) summary() *Scenario {
 			m.Wait = report.Summarize(bench.WaitsOf(r.waits, high.PID(), ws))
 			mid := ws[0].From + (ws[0].To-ws[0].From-int64(pictureSpan))/2
 			w := bench.Window{From: mid, To: mid + int64(pictureSpan)}
-			raw.span, raw.lanes = pictureSpan, lanesOf(r.tenants, bench.Cut(r.segments, w), r.waits, w, name == ModeAlone)
+			raw.span, raw.lanes = pictureSpan, lanesOf(r.tenants, bench.Cut(r.segments, w), r.waits, high.Samples(), w, name == ModeAlone)
 		}
 		s.Modes[name], s.raw[name] = m, raw
 	}

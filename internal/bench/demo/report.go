@@ -21,11 +21,18 @@ type rawMode struct {
 // WriteReport writes the self-contained HTML page.
 func (r *Result) WriteReport(w io.Writer) error {
 	p := &report.Page{Title: "One GPU, a latency-critical service and best-effort tenants"}
+	var outcomes []report.Outcome
+	for i := range r.Scenarios {
+		if o, ok := r.Scenarios[i].outcome(); ok {
+			outcomes = append(outcomes, o)
+		}
+	}
+	p.Headline = report.Headline("", ModeNative, outcomes...)
 	p.Add(report.Block{
-		Soft: fmt.Sprintf("%s · %s · order seed %d", r.deviceText(), r.machineText(), r.Seed),
 		Text: fmt.Sprintf("The high-priority tenant submits one %s kernel %g times a second. Low-priority tenants run %s kernels back to back. "+
 			"The report shows the latency of a request and the throughput that the low tenants keep.",
 			bench.Micros(r.Workload.HighUS), r.Workload.HighRate, bench.Micros(r.Workload.LowUS)),
+		Soft: fmt.Sprintf("%s · %s · order seed %d", r.deviceText(), r.machineText(), r.Seed),
 	})
 	if r.Device == bench.VirtualDevice {
 		p.Add(report.Block{Notice: "Measured on XSched's virtual GPU: shim, daemon, policies and driver calls are the real ones; the device is a process whose " +
@@ -37,6 +44,7 @@ func (r *Result) WriteReport(w io.Writer) error {
 	p.Add(report.Block{Section: "How to read this report", List: []string{
 		"Modes. alone: the low tenants are paused. native: XSched is off; the hardware shares the GPU in timeslices of 2 ms. xsched-lv1: further launches of the low " +
 			"tenants are held; running kernels continue. xsched-lv2 and xsched-lv3: low tenants are preempted in mid-kernel.",
+		"The headline compares the deepest level with native. With several scenarios it states the worst of them.",
 		"Each scenario starts its tenants once and switches the modes live, in short blocks in random order. Drift of the machine affects all modes alike. The edges of a block are dropped.",
 		"Latency counts from the time a request was due, so queueing is included. Percentiles are exact samples (nearest rank).",
 		"GPU wait is the time from submitting a kernel to its first instruction, from the device's own record. It excludes CPU noise.",
@@ -46,8 +54,24 @@ func (r *Result) WriteReport(w io.Writer) error {
 	return p.Write(w)
 }
 
+// outcome compares the deepest level with native; false if one of them was not measured.
+func (s *Scenario) outcome() (report.Outcome, bool) {
+	native, deep := s.high(ModeNative), s.high(s.deep())
+	if native == nil || deep == nil {
+		return report.Outcome{}, false
+	}
+	o := report.Outcome{Before: native.P99, After: deep.P99, Kept: -1}
+	if low := s.Modes[s.deep()].Low; low != nil {
+		o.Kept = low.Kept
+	}
+	return o, true
+}
+
 func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	block := report.Block{Section: s.Name}
+	if o, ok := s.outcome(); ok {
+		block.Lead = report.Headline("", ModeNative, o) + "."
+	}
 	alone, native, deep := s.high(ModeAlone), s.high(ModeNative), s.high(s.deep())
 	if alone != nil && native != nil && deep != nil {
 		ms := func(l *report.Latency) string { return report.Short(l.P99) + " ms" }
@@ -56,24 +80,27 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 			block.Cards = append(block.Cards, report.Card{Value: report.Percent(m.Low.Kept), Name: "kept by the low tenants, of at most " + report.Percent(1-m.GPU.High)})
 		}
 	}
-	p.Add(block, report.Block{Table: s.table()}, report.Block{List: r.remarks(s)})
+	p.Add(block)
 	var curves []report.Curve
 	var dists, split []report.Row
+	var pareto []report.Series
 	for i, name := range s.modes() {
 		class := report.ModeClass(name, i)
 		row := report.Row{Name: name, Class: class}
 		if raw := s.raw[name]; raw != nil {
 			var h report.Histogram
-			curve := report.Curve{Name: name, Class: class}
 			for _, d := range raw.latencies {
-				curve.Values = append(curve.Values, report.MS(d))
 				h.Add(uint64(d / time.Microsecond))
 			}
-			curves = append(curves, curve)
+			curves = append(curves, bench.Curve(name, class, raw.latencies))
 			row.Dist = h.Distribution()
 			dists = append(dists, row)
 		}
-		if g := s.Modes[name].GPU; g != nil {
+		m := s.Modes[name]
+		if m.High != nil && m.Low != nil && alone != nil && alone.P99 > 0 {
+			pareto = append(pareto, report.Series{Name: name, Class: class, Points: []report.Point{{X: m.High.P99 / alone.P99, Y: m.Low.Kept, Name: s.Name}}})
+		}
+		if g := m.GPU; g != nil {
 			row.Parts = []report.Part{
 				{Value: g.High, Class: "c0", Name: "high"},
 				{Value: g.Low, Class: "low", Name: "low"},
@@ -85,16 +112,17 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	}
 	p.AddChart(report.CDF("Latency distribution", "latency of a request, ms (log)", curves),
 		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
-	p.AddChart(report.Distributions("Latency histogram", "latency of a request (log)", report.Micros, dists),
-		"The same requests, one row per mode, each scaled to its highest bar. The vertical line is the P99.")
 	for _, name := range s.modes() {
 		if raw := s.raw[name]; raw != nil && raw.span > 0 {
 			p.AddChart(report.Timeline("Who has the GPU: "+name, raw.span, raw.lanes), "")
 		}
 	}
-	if len(split) > 0 {
-		p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.WholePercent, split), "From the device's own record.")
-	}
+	p.AddChart(report.Scatter("Latency against throughput", "P99 of a request, relative to alone (log)", "throughput that the low tenants keep", report.WholePercent, pareto),
+		"The upper left is best: low latency and no lost throughput.")
+	p.Add(report.Block{Heading: "All modes", Table: s.table()}, report.Block{List: r.remarks(s)})
+	p.AddChart(report.Distributions("Latency histogram", "latency of a request (log)", report.Micros, dists),
+		"The same requests, one row per mode, each scaled to its highest bar. The vertical line is the P99.")
+	p.AddChart(report.Bars("GPU time", "", 0, 1, false, report.WholePercent, split), "From the device's own record.")
 	proof := &report.Table{Left: 3, Head: []string{"check", "", "evidence"}}
 	for _, c := range s.Proof.Checks {
 		mark := "✗"
@@ -106,37 +134,26 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	p.Add(report.Block{Heading: "Proof", Table: proof, Soft: "A failed check suppresses the report."})
 }
 
-// lanesOf turns the device's record of a window into lanes: running, and ready but waiting. A
-// low tenant is loaded all the time in every mode but alone. The high tenant waits from a kernel's
-// submission to its start.
-func lanesOf(tenants []*bench.Tenant, segs []bench.Segment, waits []bench.Wait, w bench.Window, alone bool) []report.Lane {
-	at := func(t int64) time.Duration { return time.Duration(min(max(t, w.From), w.To) - w.From) }
+// lanesOf turns the device's record of a window into lanes: running, and ready but waiting. A low
+// tenant is loaded all the time in every mode but alone. The high tenant waits from a kernel's
+// submission to its start; requests last from their arrival to their end, as the tenant sees them.
+func lanesOf(tenants []*bench.Tenant, segs []bench.Segment, waits []bench.Wait, requests []bench.Sample, w bench.Window, alone bool) []report.Lane {
 	var lanes []report.Lane
 	for i, t := range tenants {
+		mine := func(pid int) bool { return pid == t.PID() }
 		l := report.Lane{Name: t.Name, Class: "low"}
 		switch {
 		case i == 0:
-			l.Class = "c0"
+			l.Class, l.Requests = "c0", w.Requests(bench.Spans(requests))
 			for _, k := range waits {
-				if k.PID == t.PID() && w.Overlap(k.Submitted, k.Started+1) > 0 {
-					l.Pieces = append(l.Pieces, report.Piece{From: at(k.Submitted), To: at(k.Started), State: report.Waiting})
-					if k.Submitted >= w.From {
-						l.Arrivals = append(l.Arrivals, at(k.Submitted))
-					}
+				if mine(k.PID) {
+					l.Pieces = append(l.Pieces, w.Pieces([]bench.Window{{From: k.Submitted, To: k.Started}}, report.Waiting)...)
 				}
 			}
 		case !alone: // drawn below what follows
-			l.Pieces = append(l.Pieces, report.Piece{To: w.Length(), State: report.Waiting})
+			l.Pieces = w.Pieces([]bench.Window{w}, report.Waiting)
 		}
-		for _, s := range segs {
-			if s.PID == t.PID() {
-				state := report.Running
-				if s.Switch {
-					state = report.Switching
-				}
-				l.Pieces = append(l.Pieces, report.Piece{From: at(s.From), To: at(s.To), State: state})
-			}
-		}
+		l.Pieces = append(l.Pieces, w.OnDevice(segs, mine)...)
 		lanes = append(lanes, l)
 	}
 	return lanes

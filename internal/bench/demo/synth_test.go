@@ -59,9 +59,11 @@ func syntheticScenario(lows int) Scenario {
 		w := bench.Window{From: 1000, To: 1000 + int64(raw.span)}
 		var segs []bench.Segment
 		var waits []bench.Wait
+		var requests []bench.Sample
 		for i, t := 0, w.From; t < w.To; i++ {
 			if name == ModeAlone {
 				segs = append(segs, bench.Segment{From: t, To: t + 90_000, PID: 100})
+				requests = append(requests, bench.Sample{Start: t, End: t + 100_000})
 				t += 10_000_000
 				continue
 			}
@@ -70,9 +72,10 @@ func syntheticScenario(lows int) Scenario {
 				bench.Segment{From: t + 2_000_000, To: t + 2_200_000, PID: 100, Switch: true},
 				bench.Segment{From: t + 2_200_000, To: t + 2_290_000, PID: 100})
 			waits = append(waits, bench.Wait{PID: 100, Submitted: t + 500_000, Started: t + 2_200_000})
+			requests = append(requests, bench.Sample{Start: t + 450_000, End: t + 2_300_000})
 			t += 2_490_000
 		}
-		raw.lanes = lanesOf(tenants, segs, waits, w, name == ModeAlone)
+		raw.lanes = lanesOf(tenants, segs, waits, requests, w, name == ModeAlone)
 		s.Modes[name], s.raw[name] = m, raw
 	}
 	s.Proof, _ = prove(s.Name, goodEvidence(lows))

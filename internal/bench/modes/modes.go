@@ -114,6 +114,7 @@ type Row struct {
 	segments  []bench.Segment
 	windows   []bench.Window
 	highs     map[int]bool
+	lanes     []report.Lane // of the first turn
 }
 
 // modeEdge is dropped at both ends of a window, while the tenants start and stop.
@@ -201,6 +202,9 @@ func (o *Options) turn(ctx context.Context, r *bench.Rig, row *Row) error {
 		return err
 	}
 	row.latencies = append(row.latencies, bench.Latencies(f.high.Samples(), []bench.Window{both})...)
+	if row.lanes == nil {
+		row.lanes = picture(segments, f.high.Samples(), both, f.high.PID(), f.low.PID())
+	}
 	row.low += bench.Iterations(f.low.Samples(), []bench.Window{both})
 	row.alone = max(row.alone, bench.Rate(f.low.Samples(), []bench.Window{alone}))
 	row.segments, row.windows = append(row.segments, segments...), append(row.windows, both)

@@ -29,6 +29,17 @@ func TestModesShowWhoScheduled(t *testing.T) {
 	if len(res.Rows) != 4 || res.Rows[0].Name != SchedulerNative {
 		t.Fatalf("%d rows", len(res.Rows))
 	}
+	var page bytes.Buffer
+	if err := res.WriteReport(&page); err != nil {
+		t.Fatal(err)
+	}
+	for part, want := range map[string]int{
+		"<h1>" + res.headline() + "</h1>": 1, ">Latency distribution<": 1, ">Who has the GPU: ": 4, ">Latency against throughput<": 1, ">All schedulers<": 1,
+	} {
+		if got := strings.Count(page.String(), part); got != want {
+			t.Errorf("%d times %q in the report, want %d", got, part, want)
+		}
+	}
 	native := res.Rows[0]
 	for _, row := range res.Rows {
 		if row.High == nil || row.High.N < 30 || row.Kept < 0.3 || row.Kept > 1.05 || row.GPU == nil {

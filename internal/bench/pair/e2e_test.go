@@ -100,11 +100,14 @@ func checkPair(t *testing.T, r *Report, out, route string) {
 	if err != nil || len(back.Targets) != 6 {
 		t.Errorf("pair.json: %+v %v", back.Targets, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(out, "pair.svg")); err != nil || !bytes.Contains(text, []byte("suspended by XSched")) || !bytes.Contains(text, []byte("Latency histogram")) {
-		t.Errorf("pair.svg: %v", err)
+	page, err := os.ReadFile(filepath.Join(out, "report.html"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(out, "pair.md")); err != nil || !bytes.Contains(text, []byte("TARGET")) {
-		t.Errorf("pair.md: %v", err)
+	for _, part := range []string{">Latency distribution<", "suspended by XSched", ">Latency against throughput<", ">TARGET<", fmt.Sprintf("online P99 %.2f ms", r.Requests.P99)} {
+		if !bytes.Contains(page, []byte(part)) {
+			t.Errorf("report.html lacks %q", part)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ type Options struct {
 	Alone           time.Duration // duration of the measurement alone; default 2 s
 	Together        time.Duration // maximum duration of both programs; 0: until the online one ends
 	Linger          time.Duration // time for each program to end afterwards; default 10 s
-	Out             string        // folder for pair.json, pair.md and pair.svg; empty: none
+	Out             string        // folder for pair.json and report.html; empty: none
 	Output          io.Writer     // receives the programs' output; nil: discard
 	Exe             string        // the xsched program; empty: this one
 }

@@ -37,58 +37,65 @@ func (c *colocation) draw(ctx context.Context) error {
 	return nil
 }
 
-// pieces turns intervals into one state of a lane.
-func (p *pictures) pieces(list []bench.Window, state report.State) []report.Piece {
-	var out []report.Piece
-	for _, w := range list {
-		from, to := max(w.From, p.window.From), min(w.To, p.window.To)
-		if to > from {
-			out = append(out, report.Piece{From: time.Duration(from - p.window.From), To: time.Duration(to - p.window.From), State: state})
+// lanes returns both programs. Suspensions and waits lie below what the device recorded.
+func (p *pictures) lanes() []report.Lane {
+	waiting := report.Waiting
+	if len(p.segments) == 0 { // without a record the time of a request is all that is known
+		waiting = report.Running
+	}
+	return []report.Lane{{
+		Name: "online", Class: "c0", Requests: p.window.Requests(p.busies),
+		Pieces: append(p.window.Pieces(p.busies, waiting), p.window.OnDevice(p.segments, func(pid int) bool { return p.online[pid] })...),
+	}, {
+		Name: "offline", Class: "low",
+		Pieces: append(p.window.Pieces(p.pauses, report.Suspended), p.window.OnDevice(p.segments, func(pid int) bool { return p.offline[pid] })...),
+	}}
+}
+
+// headline states whether the targets were met, and the two figures that matter.
+func (r *Report) headline() string {
+	missed := 0
+	for _, t := range r.Targets {
+		if !t.Met {
+			missed++
 		}
+	}
+	out := fmt.Sprintf("All %d targets met", len(r.Targets))
+	if missed > 0 {
+		out = fmt.Sprintf("%d of %d targets missed", missed, len(r.Targets))
+	}
+	if r.Requests != nil {
+		out += fmt.Sprintf(": online P99 %.2f ms", r.Requests.P99)
+	}
+	if r.Throughput.Measured {
+		out += "; offline keeps " + report.RoundPercent(1-r.Throughput.Loss)
 	}
 	return out
 }
 
-// lanes returns both programs. Suspensions and waits lie below what the device recorded.
-func (p *pictures) lanes() []report.Lane {
-	online := report.Lane{Name: "online", Class: "c0", Pieces: p.pieces(p.busies, report.Waiting)}
-	if len(p.segments) == 0 { // without a record the time of a request is all that is known
-		online.Pieces = p.pieces(p.busies, report.Running)
-	}
-	offline := report.Lane{Name: "offline", Class: "low", Pieces: p.pieces(p.pauses, report.Suspended)}
-	for _, w := range p.busies {
-		if w.From >= p.window.From {
-			online.Arrivals = append(online.Arrivals, time.Duration(w.From-p.window.From))
-		}
-	}
-	for _, s := range p.segments {
-		state := report.Running
-		if s.Switch {
-			state = report.Switching
-		}
-		piece := p.pieces([]bench.Window{{From: s.From, To: s.To}}, state)
-		switch {
-		case p.online[s.PID]:
-			online.Pieces = append(online.Pieces, piece...)
-		case p.offline[s.PID]:
-			offline.Pieces = append(offline.Pieces, piece...)
-		}
-	}
-	return []report.Lane{online, offline}
-}
-
-// WriteSVG draws the latency histogram and the timeline.
-func (r *Report) WriteSVG(w io.Writer) error {
-	var h report.Histogram
-	for _, d := range r.raw.requests {
-		h.Add(uint64(d / time.Microsecond))
-	}
-	charts := []*report.Chart{report.Distributions("Latency histogram", "latency of an online request (log)", report.Micros,
-		[]report.Row{{Name: "online", Class: "c0", Dist: h.Distribution()}})}
-	if span := r.raw.window.Length(); span > 0 {
-		charts = append(charts, report.Timeline("Who has the GPU: the last moments", span, r.raw.lanes()))
-	}
+// WriteHTML writes the self-contained page.
+func (r *Report) WriteHTML(w io.Writer) error {
+	p := &report.Page{Title: "Online and offline on one GPU", Headline: r.headline()}
 	t := r.Throughput
-	return report.WriteSVG(w, "Online and offline on one GPU", fmt.Sprintf("%d requests, P99 %s ms; offline loss: net %s, gross %s",
-		len(r.raw.requests), report.Short(r.Requests.P99), report.Percent(t.Net), report.Percent(t.Loss)), charts...)
+	p.Add(report.Block{
+		Text: fmt.Sprintf("Every request of the online program suspends the offline program, here at Lv%d through %s.", r.Level, r.Route),
+		Soft: fmt.Sprintf("%s · %s · %s", r.where(), r.Machine.String(), r.Date.Format("2006-01-02 15:04 MST")),
+		List: []string{"online: " + report.Clean(r.Online), "offline: " + report.Clean(r.Offline)},
+	})
+	if notice := r.notice(); notice != "" {
+		p.Add(report.Block{Notice: notice})
+	}
+	p.AddChart(report.CDF("Latency distribution", "latency of an online request, ms (log)", []report.Curve{bench.Curve("online", "c0", r.raw.requests)}),
+		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
+	if span := r.raw.window.Length(); span > 0 {
+		p.AddChart(report.Timeline("Who has the GPU: the last moments", span, r.raw.lanes()), "")
+	}
+	if t.Measured && r.Requests != nil {
+		point := report.Point{X: r.Requests.P99 / onlineTarget, Y: 1 - t.Loss, Name: "this run"}
+		p.AddChart(report.Scatter("Latency against throughput", fmt.Sprintf("P99 of an online request, relative to the target of %g ms (log)", onlineTarget),
+			"throughput that the offline program keeps", report.WholePercent, []report.Series{{Name: "this run", Class: "c0", Points: []report.Point{point}}}),
+			"The upper left is best: low latency and no lost throughput.")
+	}
+	p.Add(report.Block{Heading: "Targets", Table: r.table()}, report.Block{Heading: "Measured", List: r.lines()})
+	return p.Write(w)
 }

@@ -222,18 +222,39 @@ func (r *Report) Met() bool {
 // WriteJSON writes the report, indented.
 func (r *Report) WriteJSON(w io.Writer) error { return report.WriteJSON(w, r) }
 
+// where names the device.
+func (r *Report) where() string {
+	if r.Platform != "" {
+		return r.Device + " (" + r.Platform + ")"
+	}
+	return r.Device
+}
+
+// notice is what a reader must know about the platform.
+func (r *Report) notice() string {
+	if p, ok := virtual.Find(r.Platform); ok && r.Platform != "" {
+		return p.Notice
+	}
+	return ""
+}
+
 // WriteTable writes the report as text.
 func (r *Report) WriteTable(w io.Writer) error {
-	where := r.Device
-	if r.Platform != "" {
-		where += " (" + r.Platform + ")"
-	}
-	fmt.Fprintf(w, "%s, %s: offline stopped at Lv%d through %s\n", where, r.Machine.String(), r.Level, r.Route)
-	if p, ok := virtual.Find(r.Platform); ok && r.Platform != "" && p.Notice != "" {
-		fmt.Fprintln(w, p.Notice)
+	fmt.Fprintf(w, "%s, %s: offline stopped at Lv%d through %s\n", r.where(), r.Machine.String(), r.Level, r.Route)
+	if notice := r.notice(); notice != "" {
+		fmt.Fprintln(w, notice)
 	}
 	fmt.Fprintln(w)
-	table := report.Table{Left: 4, Head: []string{"TARGET", "WANTED", "GOT", "MET"}}
+	if err := r.table().WriteText(w, ""); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(r.lines(), "\n"))
+	return err
+}
+
+// table compares targets and measurement.
+func (r *Report) table() *report.Table {
+	table := &report.Table{Left: 4, Head: []string{"TARGET", "WANTED", "GOT", "MET"}}
 	for _, t := range r.Targets {
 		met := "no"
 		if t.Met {
@@ -241,38 +262,41 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 		table.Add(t.Name, t.Wanted, t.Got, met)
 	}
-	if err := table.WriteText(w, ""); err != nil {
-		return err
-	}
+	return table
+}
+
+// lines are the other measurements.
+func (r *Report) lines() (out []string) {
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	q, th := r.Requests, r.Throughput
-	fmt.Fprintf(w, "\nonline: %d requests, P50 %.2f ms, P95 %.2f ms, P99 %.2f ms, max %.2f ms\n", q.N, q.P50, q.P95, q.P99, q.Max)
+	add("online: %d requests, P50 %.2f ms, P95 %.2f ms, P99 %.2f ms, max %.2f ms", q.N, q.P50, q.P95, q.P99, q.Max)
 	if text := tenths(r.Tenths); text != "" {
-		fmt.Fprintf(w, "online P50 in each tenth of the time: %s ms\n", text)
+		add("online P50 in each tenth of the time: %s ms", text)
 	}
 	for i, o := range []Operation{r.Suspend, r.Resume} {
-		fmt.Fprintf(w, "%s: %d times; with the start P50 %.3f ms, P99 %.3f ms, max %.3f ms\n", [...]string{"suspend", "resume"}[i], o.N, o.P50, o.P99, o.Max)
+		add("%s: %d times; with the start P50 %.3f ms, P99 %.3f ms, max %.3f ms", [...]string{"suspend", "resume"}[i], o.N, o.P50, o.P99, o.Max)
 	}
 	if d := r.DriverSuspend; d != nil {
-		fmt.Fprintf(w, "of that in the driver: suspend P50 %.3f ms, resume P50 %.3f ms\n", d.P50, r.DriverResume.P50)
+		add("of that in the driver: suspend P50 %.3f ms, resume P50 %.3f ms", d.P50, r.DriverResume.P50)
 	}
-	fmt.Fprintf(w, "offline: suspended %d times, resumed %d times after the request and %d times after a slice, %d new queues caught\n",
+	add("offline: suspended %d times, resumed %d times after the request and %d times after a slice, %d new queues caught",
 		r.Suspensions, r.AfterRequest, r.AfterSlice, r.QueuesCaught)
 	if r.Remaps > 0 && r.Suspensions > 0 {
-		fmt.Fprintf(w, "remaps of the GPU: %d, %.1f per suspension and its resume\n", r.Remaps, float64(r.Remaps)/float64(r.Suspensions))
+		add("remaps of the GPU: %d, %.1f per suspension and its resume", r.Remaps, float64(r.Remaps)/float64(r.Suspensions))
 	}
 	for _, u := range r.Usage {
-		fmt.Fprintf(w, "%s (pid %d): %d to %d open files, %d to %d threads, %.1f to %.1f MiB resident\n",
+		add("%s (pid %d): %d to %d open files, %d to %d threads, %.1f to %.1f MiB resident",
 			u.Name, u.PID, u.Files[0], u.Files[1], u.Threads[0], u.Threads[1], mib(u.Resident[0]), mib(u.Resident[1]))
 	}
 	if r.Failed+r.Undone > 0 {
-		fmt.Fprintf(w, "%d operations failed and were repeated, %d suspensions were undone: the machine was too busy for a while\n", r.Failed, r.Undone)
+		add("%d operations failed and were repeated, %d suspensions were undone: the machine was too busy for a while", r.Failed, r.Undone)
 	}
 	if th.Measured {
-		_, err := fmt.Fprintf(w, "offline throughput (%s): %.4g alone, %.4g together; the online program used %.1f %% of the GPU\n", th.Unit, th.Alone, th.Together, 100*th.OnlineShare)
-		return err
+		add("offline throughput (%s): %.4g alone, %.4g together; the online program used %.1f %% of the GPU", th.Unit, th.Alone, th.Together, 100*th.OnlineShare)
+	} else {
+		add("offline throughput: not measured, nobody counts the work of a program without the shim on this GPU")
 	}
-	_, err := fmt.Fprintln(w, "offline throughput: not measured, nobody counts the work of a program without the shim on this GPU")
-	return err
+	return out
 }
 
 func tenths(list []*report.Latency) string {
@@ -287,14 +311,7 @@ func tenths(list []*report.Latency) string {
 	return strings.Join(out, ", ")
 }
 
-// save writes pair.json, pair.md and pair.svg.
+// save writes pair.json and report.html.
 func (r *Report) save(dir string) error {
-	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "pair.svg": r.WriteSVG, "pair.md": func(w io.Writer) error {
-		fmt.Fprintf(w, "# Online and offline on one GPU\n\n%s\n\n    online:  %s\n    offline: %s\n\n```\n", r.Date.Format(time.RFC3339), r.Online, r.Offline)
-		if err := r.WriteTable(w); err != nil {
-			return err
-		}
-		_, err := fmt.Fprint(w, "```\n\n![Latency histogram and timeline](pair.svg)\n")
-		return err
-	}})
+	return report.Save(dir, map[string]func(io.Writer) error{"pair.json": r.WriteJSON, "report.html": r.WriteHTML})
 }
