@@ -27,9 +27,8 @@ func newMux(c control.Control, identify Identify, events *feed) http.Handler {
 	}
 	mux.HandleFunc("GET "+control.Prefix+openAPIPath, h.known(serveOpenAPI))
 	mux.HandleFunc("GET "+control.Prefix+eventsPath, h.onHost(events.serve))
-	metrics := metricsHandler(c)
 	mux.HandleFunc("GET /healthz", healthz(c))
-	mux.HandleFunc("GET /metrics", h.onHost(func(w http.ResponseWriter, r *http.Request, _ control.Caller) { metrics.ServeHTTP(w, r) }))
+	mux.HandleFunc("GET /metrics", h.onHost(metricsHandler(c)))
 	(&xsched{handler: h, control: c}).register(mux)
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

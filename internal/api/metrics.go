@@ -5,7 +5,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -15,35 +14,47 @@ import (
 	"xsched/internal/control"
 )
 
-// maxMetricQueues bounds the queues in one scrape. The busiest are reported;
-// xs_queues_not_shown counts the rest.
-const maxMetricQueues = 1000
-
 // scrapeTime bounds how long a scrape waits for the engine. Without an answer, a scrape has only
 // the metrics that need none.
 const scrapeTime = 3 * time.Second
 
-// metricsHandler serves /metrics from a registry of its own. Each scrape queries the control.
-func metricsHandler(c control.Control) http.Handler {
-	return promhttp.HandlerFor(metricsRegistry(c, limits.refused), promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorHandling: promhttp.HTTPErrorOnError})
+// maxScrapes bounds the scrapes under way, because each holds its text in memory.
+const maxScrapes = 4
+
+// metricsHandler serves /metrics in the text format or, if the scraper accepts it, as OpenMetrics.
+// Each scrape queries the control on behalf of its caller, so names are shown only to callers that
+// may see the command.
+func metricsHandler(c control.Control) func(http.ResponseWriter, *http.Request, control.Caller) {
+	places := make(chan struct{}, maxScrapes)
+	return func(w http.ResponseWriter, r *http.Request, caller control.Caller) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		default:
+			writeError(w, &control.Error{Kind: control.ErrUnavailable, Cause: "too many scrapes are under way", Remedy: "scrape less often"})
+			return
+		}
+		caller.PID, caller.PIDNamespace = 0, 0 // series have the daemon's PIDs, whoever scrapes
+		promhttp.HandlerFor(metricsRegistry(c, caller, limits.refused), promhttp.HandlerOpts{
+			ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true,
+		}).ServeHTTP(w, r)
+	}
 }
 
-func metricsRegistry(c control.Control, refused func() (connections, reads uint64)) *prometheus.Registry {
+func metricsRegistry(c control.Control, caller control.Caller, refused func() (connections, reads uint64)) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{c, refused})
+	r.MustRegister(&collector{c, caller, refused})
 	return r
 }
 
-// collector converts the daemon's replies into constant metrics.
+// collector converts the daemon's replies to one caller into constant metrics.
 type collector struct {
 	control control.Control
+	caller  control.Caller
 	refused func() (connections, reads uint64) // nil: not shown
 }
 
 var _ prometheus.Collector = (*collector)(nil)
-
-// queueLabels name one queue.
-var queueLabels = []string{"pid", "queue", "device"}
 
 // metric is a description and a value type.
 type metric struct {
@@ -125,34 +136,20 @@ var daemonHistograms = []struct {
 
 // Metrics with labels.
 var (
-	metricInfo     = gauge("build_info", "Always 1; the running version.", "version", "virtual")
-	metricPolicy   = gauge("policy_info", "1 for the policy and the mode of GPUs without their own.", "policy", "mode")
-	metricUnserved = counter("control_refused_total", "Connections to the control interface and reads that were refused by the limits of users.", "what")
-	metricNotShown = gauge("queues_not_shown", "Queues omitted to bound the size of a scrape.")
-	metricRefused  = counter("sessions_refused_total", "Refused programs, by reason.", "reason")
-	metricStops    = counter("engine_preemptions_total", "Preempted queues that had work, by level.", "level")
-	metricLatency  = counter("preemption_latency_seconds", "Time from the decision to preempt a program to the end of that operation, by level; level 1 has no operation.", "level")
-	metricOps      = counter("device_operations_total", "Completed operations, by kind.", "operation")
-	metricOpTime   = counter("device_operation_seconds", "Duration of one operation on a hardware queue, by kind.", "operation")
-	metricGPUBusy  = counter("gpu_busy_seconds_total", "Time that programs had work on a GPU and were allowed to run.", "device")
-	metricGPUUsed  = gauge("gpu_queues", "Queues on a GPU.", "device")
-	metricGPURules = gauge("gpu_policy_info", "1 for the policy and the mode in force on a GPU.", "device", "policy", "mode")
-
-	metricIntercepted = counter("intercepted_calls_total", "Driver calls intercepted by the shim.", "pid")
-	metricLaunches    = counter("launches_total", "Kernel launches.", "pid")
-	metricGateWaits   = counter("gate_waits_total", "Launches delayed at the gate.", "pid")
-	metricGateWait    = counter("gate_wait_seconds_total", "Time launches were delayed at the gate.", "pid")
-	metricRecoveries  = counter("recoveries_total", "Times a program resumed itself because the daemon's heartbeat stopped.", "pid")
-	metricPriority    = gauge("priority", "Priority of a program.", "pid")
-
-	metricPreempted = counter("preemptions_total", "Preemptions of a busy queue, by cause: the preempting PID, hand (xsched suspend), or other.", append(slices.Clone(queueLabels), "cause")...)
-	metricGain      = gauge("protection_gain_seconds", "By how much protection shortens a program's P99 request beside lower programs; source: modelled or measured.", "pid", "device", "source")
-	metricCost      = gauge("protection_cost_ratio", "Share of recent time that lower programs lost for a program beyond its own GPU time, at most.", "pid", "device")
-	metricCostTotal = counter("protection_cost_seconds_total", "Time that lower programs lost for a program beyond its own GPU time, at most.", "pid", "device")
-	metricNative    = gauge("protection_native", "1 while a program shares the GPU natively, because protection gains it nothing.", "pid", "device")
-	metricSuspended = counter("suspended_seconds_total", "Time a queue had work and was suspended.", queueLabels...)
-	metricRan       = counter("queue_run_seconds_total", "Time a queue had work and was allowed to run.", queueLabels...)
-	metricBusy      = gauge("queue_busy", "1 while a queue has work.", queueLabels...)
+	metricInfo        = gauge("build_info", "Always 1; the running version.", "version", "virtual")
+	metricPolicy      = gauge("policy_info", "1 for the policy and the mode of GPUs without their own.", "policy", "mode")
+	metricUnserved    = counter("control_refused_total", "Connections to the control interface and reads that were refused by the limits of users.", "what")
+	metricRefused     = counter("sessions_refused_total", "Refused programs, by reason.", "reason")
+	metricStops       = counter("engine_preemptions_total", "Preempted queues that had work, by level.", "level")
+	metricLatency     = counter("preemption_latency_seconds", "Time from the decision to preempt a program to the end of that operation, by level; level 1 has no operation.", "level")
+	metricOps         = counter("device_operations_total", "Completed operations, by kind.", "operation")
+	metricOpTime      = counter("device_operation_seconds", "Duration of one operation on a hardware queue, by kind.", "operation")
+	metricGPUBusy     = counter("gpu_busy_seconds_total", "Time that programs had work on a GPU and were allowed to run.", "device")
+	metricGPUUsed     = gauge("gpu_queues", "Queues on a GPU.", "device")
+	metricGPURules    = gauge("gpu_policy_info", "1 for the policy and the mode in force on a GPU.", "device", "policy", "mode")
+	metricGPUUtilized = gauge("gpu_utilization_ratio", "Share of the last second in which managed programs used a GPU.", "device")
+	metricGPULevel    = gauge("gpu_max_level", "Highest preemption level of a GPU and its driver.", "device")
+	metricUnmanaged   = gauge("gpu_unmanaged_programs", "Programs on a GPU that are not scheduled, as far as the driver shows them.", "device")
 )
 
 // Describe sends nothing, because the series depend on the running programs.
@@ -162,7 +159,7 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	stats, err := c.control.Stats(ctx, control.Nobody)
+	stats, err := c.control.Stats(ctx, c.caller)
 	if err != nil {
 		out <- daemonMetrics[0].is(0)
 		return
@@ -173,19 +170,22 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- metricUnserved.is(float64(connections), "connection")
 		out <- metricUnserved.is(float64(reads), "read")
 	}
-	if version, err := c.control.Version(ctx, control.Nobody); err == nil {
+	if version, err := c.control.Version(ctx, c.caller); err == nil {
 		out <- metricInfo.is(1, version.Version, strconv.FormatBool(version.Virtual))
 	}
-	if devices, err := c.control.Devices(ctx, control.Nobody); err == nil {
+	if devices, err := c.control.Devices(ctx, c.caller); err == nil {
 		for _, d := range devices.Devices {
 			out <- metricGPUBusy.is(seconds(d.BusyNS), d.ID)
 			out <- metricGPUUsed.is(float64(d.Queues), d.ID)
 			out <- metricGPURules.is(1, d.ID, d.Policy, d.Mode)
+			out <- metricGPUUtilized.is(d.Utilization, d.ID)
+			out <- metricGPULevel.is(float64(d.MaxLevel), d.ID)
+			out <- metricUnmanaged.is(float64(d.Others), d.ID)
 		}
 	}
-	if list, err := c.control.List(ctx, control.Nobody); err == nil {
+	if list, err := c.control.List(ctx, c.caller); err == nil {
 		out <- metricPolicy.is(1, list.Policy, list.Mode)
-		processMetrics(out, list.Processes)
+		tenantMetrics(out, list.Processes)
 	}
 }
 
@@ -223,8 +223,16 @@ func number01(yes bool) float64 {
 }
 
 func (m metric) histogram(h control.Histogram, labels ...string) prometheus.Metric {
+	return m.histogramFrom(0, h, labels...)
+}
+
+// histogramFrom omits the buckets below the smallest bound, in seconds.
+func (m metric) histogramFrom(smallest float64, h control.Histogram, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	for i, bound := range control.HistogramBoundsUS() {
+		if bound/1e6 < smallest {
+			continue
+		}
 		n := uint64(0)
 		if i < len(h.Cumulative) {
 			n = h.Cumulative[i]
@@ -232,85 +240,4 @@ func (m metric) histogram(h control.Histogram, labels ...string) prometheus.Metr
 		buckets[bound/1e6] = n
 	}
 	return prometheus.MustNewConstHistogram(m.Desc, h.Count, h.SumUS/1e6, buckets, labels...)
-}
-
-// processMetrics reports programs and queues, the busiest first if there are too many.
-func processMetrics(out chan<- prometheus.Metric, all []control.Process) {
-	all = mergePIDs(all)
-	total := 0
-	for _, p := range all {
-		total += len(p.Queues)
-	}
-	if len(all) > maxMetricQueues || total > maxMetricQueues {
-		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b control.Process) int { return int(ran(b) - ran(a)) })
-	}
-	shown := 0
-	for i, p := range all {
-		if i >= maxMetricQueues || shown+len(p.Queues) > maxMetricQueues {
-			break
-		}
-		shown += len(p.Queues)
-		pid := strconv.Itoa(p.PID)
-		out <- metricIntercepted.is(float64(p.Counters.HookedCalls), pid)
-		out <- metricLaunches.is(float64(p.Counters.Launches), pid)
-		out <- metricGateWaits.is(float64(p.Counters.GateWaits), pid)
-		out <- metricGateWait.is(float64(p.Counters.GateWaitNS)/1e9, pid)
-		out <- metricRecoveries.is(float64(p.Counters.Recoveries), pid)
-		out <- metricPriority.is(float64(p.Priority), pid)
-		for _, g := range p.Protection {
-			out <- metricGain.is(g.GainP99US/1e6, pid, g.Device, g.NativeSource)
-			out <- metricCost.is(g.CostRatio, pid, g.Device)
-			out <- metricCostTotal.is(seconds(g.CostNS), pid, g.Device)
-			out <- metricNative.is(number01(g.State == control.ProtectionNative), pid, g.Device)
-		}
-		for _, q := range p.Queues {
-			queueMetrics(out, pid, q)
-		}
-	}
-	out <- metricNotShown.is(float64(total - shown))
-}
-
-func queueMetrics(out chan<- prometheus.Metric, pid string, q control.Queue) {
-	labels := []string{pid, strconv.FormatUint(uint64(q.Index), 10), q.Device}
-	out <- metricBusy.is(number01(q.Busy), labels...)
-	out <- metricRan.is(seconds(q.RanNS), labels...)
-	out <- metricSuspended.is(seconds(q.SuspendedNS), labels...)
-	for _, c := range q.PreemptedBy {
-		cause := c.Reason
-		if c.PID != 0 {
-			cause = strconv.Itoa(c.PID)
-		}
-		out <- metricPreempted.is(float64(c.Count), append(slices.Clone(labels), cause)...)
-	}
-}
-
-// mergePIDs keeps the newest session of each PID. Sessions overlap when a program reconnects, and
-// Prometheus rejects duplicate series.
-func mergePIDs(all []control.Process) []control.Process {
-	newest := map[int]int{}
-	twice := false
-	for i, p := range all {
-		_, known := newest[p.PID]
-		twice = twice || known
-		newest[p.PID] = i
-	}
-	if !twice {
-		return all
-	}
-	var out []control.Process
-	for i, p := range all {
-		if newest[p.PID] == i {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-func ran(p control.Process) int64 {
-	var ns int64
-	for _, q := range p.Queues {
-		ns += q.RanNS
-	}
-	return ns
 }

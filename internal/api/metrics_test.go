@@ -7,24 +7,40 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func scrape(t *testing.T, w *world) string {
 	t.Helper()
+	return scrapeAs(t, w, 0, "")
+}
+
+// scrapeAs is a scrape of a user that accepts a format.
+func scrapeAs(t *testing.T, w *world, uid int, format string) string {
+	t.Helper()
 	a := httptest.NewRecorder()
-	Handler(w, as(0)).ServeHTTP(a, httptest.NewRequest("GET", "/metrics", nil))
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.Header.Set("Accept", format)
+	Handler(w, as(uid)).ServeHTTP(a, r)
 	if a.Code != 200 {
 		t.Fatalf("%d %s", a.Code, a.Body)
 	}
 	return a.Body.String()
+}
+
+// registry of a world for root.
+func registry(w *world) *prometheus.Registry {
+	return metricsRegistry(w, control.Caller{User: identity.OnHost(0)}, func() (connections, reads uint64) { return 0, 0 })
 }
 
 func TestMetrics(t *testing.T) {
@@ -37,10 +53,10 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer text.Close()
-	if err := testutil.GatherAndCompare(metricsRegistry(newWorld(), func() (connections, reads uint64) { return 0, 0 }), text); err != nil {
+	if err := testutil.GatherAndCompare(registry(newWorld()), text); err != nil {
 		t.Error(err)
 	}
-	problems, err := testutil.GatherAndLint(metricsRegistry(newWorld(), func() (connections, reads uint64) { return 0, 0 }))
+	problems, err := testutil.GatherAndLint(registry(newWorld()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,22 +75,104 @@ func TestMetricsOfASilentEngine(t *testing.T) {
 	}
 }
 
+// A scrape has at most maxMetricTenants programs: those with a target, then by priority, then the busiest.
 func TestMetricsAreBounded(t *testing.T) {
 	w := newWorld()
-	for i := range 3 * maxMetricQueues {
-		w.list.Processes = append(w.list.Processes, control.Process{PID: 1000 + i, Queues: []control.Queue{{Device: "0000:01:00.0", RanNS: int64(i)}}})
+	for i := range 3 * maxMetricTenants {
+		p := control.Process{PID: 1000 + i, Latency: &control.Latency{}, Queues: []control.Queue{{Device: "0000:01:00.0", RanNS: int64(i)}}}
+		switch i {
+		case 3:
+			p.SLO = &control.SLO{TargetUS: 1}
+		case 4:
+			p.Priority = 5
+		}
+		w.list.Processes = append(w.list.Processes, p)
 	}
 	// Two sessions of one process must not produce a duplicate.
 	w.list.Processes = append(w.list.Processes, w.list.Processes[0])
 	text := scrape(t, w)
-	if n := strings.Count(text, "\nxs_queue_busy{"); n > maxMetricQueues || n < maxMetricQueues-10 {
-		t.Errorf("%d queues are told", n)
+	for name, limit := range map[string]int{"xs_priority": maxMetricTenants, "xs_queue_busy": maxMetricQueues, "xs_request_seconds_count": maxMetricHistograms} {
+		if n := strings.Count(text, "\n"+name+"{"); n > limit || n < maxMetricHistograms-10 {
+			t.Errorf("%d series of %s", n, name)
+		}
 	}
-	if !strings.Contains(text, `xs_priority{pid="3999"}`) || strings.Contains(text, `xs_priority{pid="1000"}`) {
-		t.Error("not the busiest are told")
+	for pid, shown := range map[string]bool{"1003": true, "1004": true, "1005": false, "2499": true, "1000": false} {
+		if strings.Contains(text, `xs_priority{pid="`+pid+`"`) != shown {
+			t.Errorf("pid %s: shown is not %v", pid, shown)
+		}
 	}
-	if !strings.Contains(text, "\nxs_queues_not_shown 2") {
-		t.Error("what is left out is not told")
+	if !strings.Contains(text, "\nxs_tenants_not_shown 1002\n") {
+		t.Error("the omitted programs are not counted")
+	}
+	if n := strings.Count(text, "\n"); n > 20_000 {
+		t.Errorf("%d lines", n)
+	}
+	// Programs with many queues are bounded, too.
+	w = newWorld()
+	for i := range 10 {
+		p := control.Process{PID: 1000 + i}
+		for q := range uint32(maxMetricQueues / 4) {
+			p.Queues = append(p.Queues, control.Queue{Index: q, Device: "0000:01:00.0"})
+		}
+		w.list.Processes = append(w.list.Processes, p)
+	}
+	text = scrape(t, w)
+	if n := strings.Count(text, "\nxs_queue_busy{"); n > maxMetricQueues || strings.Contains(text, "\nxs_queues_not_shown 0") {
+		t.Errorf("%d queues", n)
+	}
+}
+
+// Names of programs are for callers that may see the command: root, and each user its own.
+func TestMetricNames(t *testing.T) {
+	w := newWorld()
+	for i := range w.list.Processes {
+		w.list.Processes[i].Owner = identity.OnHost(w.list.Processes[i].UID)
+	}
+	w.list.Processes[0].User, w.list.Processes[0].Container = "al\xffice\n\"", strings.Repeat("c", 300)
+	for uid, names := range map[int][]string{0: {"serve.py", "train"}, 1000: {"serve.py", ""}, 2000: {"", "train"}, 3000: {"", ""}} {
+		text := scrapeAs(t, w, uid, "")
+		for i, pid := range []string{"101", "202"} {
+			user := []string{`al_ice\n\"`, "2000"}[i]
+			if want := `xs_priority{pid="` + pid + `",tenant="` + names[i] + `",user="` + user + `"}`; !strings.Contains(text, want) {
+				t.Errorf("uid %d: %s is not in\n%s", uid, want, text)
+			}
+		}
+		if strings.Contains(text, "python") || strings.Contains(text, strings.Repeat("c", maxLabel+1)) {
+			t.Errorf("uid %d sees more than a name", uid)
+		}
+	}
+}
+
+// Series of ended programs disappear.
+func TestMetricsOfEndedPrograms(t *testing.T) {
+	w := newWorld()
+	if !strings.Contains(scrape(t, w), `pid="202"`) {
+		t.Fatal("no series of a running program")
+	}
+	w.list.Processes = w.list.Processes[:1]
+	if strings.Contains(scrape(t, w), `pid="202"`) {
+		t.Error("an ended program has series")
+	}
+}
+
+// A scraper that accepts OpenMetrics gets it, with all series of the text format.
+func TestOpenMetrics(t *testing.T) {
+	plain := scrape(t, newWorld())
+	open := scrapeAs(t, newWorld(), 0, "application/openmetrics-text;version=1.0.0")
+	if !strings.HasSuffix(open, "\n# EOF\n") {
+		t.Errorf("the end is %q", open[max(0, len(open)-40):])
+	}
+	names := func(text string) (out []string) {
+		for _, m := range regexp.MustCompile(`(?m)^xs_\w+(\{[^}]*\})?`).FindAllString(text, -1) {
+			if !strings.Contains(m, "_bucket") { // OpenMetrics writes bounds as floats
+				out = append(out, m)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	if a, b := names(plain), names(open); !slices.Equal(a, b) {
+		t.Errorf("%d series in the text format, %d in OpenMetrics", len(a), len(b))
 	}
 }
 

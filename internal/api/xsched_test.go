@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,9 +70,12 @@ func newWorld() *world {
 					Device: "0000:01:00.0", State: "protected", Requests: 90, P99US: 3600, NativeP99US: 7900, NativeSource: "modelled",
 					GainP99US: 4300, CostRatio: 0.03, CostNS: 2_000_000_000,
 				}},
+				User: "alice", State: "running", GPUShare: 0.25,
+				Latency: &control.Latency{Source: control.SourceMarked, Requests: 3, Total: requests(4000), Wait: requests(150), Own: requests(3850)},
+				SLO:     &control.SLO{TargetUS: 5000, Objective: 0.99, Met: 97, Missed: 3, Attainment: 0.97, BudgetLeft: -2},
 			},
 			{
-				PID: 202, UID: 2000, Session: 2, Command: "train", Queues: []control.Queue{{
+				PID: 202, UID: 2000, Session: 2, Command: "train", State: "preempted", Preemptions: 7, LostNS: 250_000_000, Queues: []control.Queue{{
 					Index: 0, Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 2, RanNS: 1_000_000_000, SuspendedNS: 250_000_000,
 					Preemptions: 7, PreemptedBy: []control.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 6, Reason: "process"}},
 				}},
@@ -89,19 +93,39 @@ func newWorld() *world {
 	}
 }
 
+// requests is a histogram of three requests of the same duration.
+func requests(us float64) control.Histogram {
+	h := control.Histogram{Count: 3, P50US: us, P90US: us, P99US: us, MaxUS: us, SumUS: 3 * us}
+	for _, bound := range control.HistogramBoundsUS() {
+		n := uint64(0)
+		if us <= bound {
+			n = 3
+		}
+		h.Cumulative = append(h.Cumulative, n)
+	}
+	return h
+}
+
 func (w *world) note(format string, args ...any) {
 	w.notes = append(w.notes, fmt.Sprintf(format, args...))
 }
 
 var errSilent = &control.Error{Kind: control.ErrUnavailable, Cause: "the engine does not answer"}
 
-func (w *world) List(context.Context, control.Caller) (control.List, error) {
+func (w *world) List(_ context.Context, c control.Caller) (control.List, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.silent {
 		return control.List{}, errSilent
 	}
-	return w.list, nil
+	list := w.list
+	list.Processes = slices.Clone(list.Processes)
+	for i, p := range list.Processes {
+		if p.Owner != (identity.User{}) { // else every caller may see it
+			list.Processes[i] = p.For(c)
+		}
+	}
+	return list, nil
 }
 
 func (w *world) Version(context.Context, control.Caller) (control.Version, error) {
@@ -115,7 +139,7 @@ func (w *world) Stats(context.Context, control.Caller) (control.Stats, error) {
 }
 
 func (w *world) Devices(context.Context, control.Caller) (control.Devices, error) {
-	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000}}}, nil
+	return control.Devices{Devices: []control.Device{{ID: "0000:01:00.0", Queues: 2, BusyNS: 3_000_000_000, Utilization: 0.5, MaxLevel: 3, Others: 1}}}, nil
 }
 
 func (w *world) Hint(_ context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {

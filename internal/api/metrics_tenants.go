@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"xsched/internal/control"
+)
+
+// Bounds of one scrape. Beyond them, tenants with a latency target come first, then those of higher
+// priority, then the busiest. Series of ended programs disappear with the next scrape.
+const (
+	maxMetricTenants    = 500
+	maxMetricQueues     = 1000
+	maxMetricHistograms = 100 // tenants with histograms, 36 series each
+)
+
+// tenantLabels name a program. The name is empty unless the caller may see the command.
+var tenantLabels = []string{"pid", "tenant", "user"}
+
+func perTenant(more ...string) []string { return append(slices.Clone(tenantLabels), more...) }
+
+// The metrics of programs.
+var (
+	metricTenant = gauge("tenant_info", "Always 1; where a program runs. namespace and pod are empty outside Kubernetes.",
+		perTenant("uid", "container", "namespace", "pod")...)
+	metricTenantsNotShown = gauge("tenants_not_shown", "Programs omitted to bound the size of a scrape.")
+	metricNotShown        = gauge("queues_not_shown", "Queues omitted to bound the size of a scrape.")
+
+	metricIntercepted = counter("intercepted_calls_total", "Driver calls intercepted by the shim.", perTenant()...)
+	metricUnhooked    = counter("unhooked_calls_total", "Entry points of the driver that a program looked up and the shim does not know.", perTenant()...)
+	metricLaunches    = counter("launches_total", "Kernel launches.", perTenant()...)
+	metricGateWaits   = counter("gate_waits_total", "Launches delayed at the gate.", perTenant()...)
+	metricGateWait    = counter("gate_wait_seconds_total", "Time launches were delayed at the gate.", perTenant()...)
+	metricRecoveries  = counter("recoveries_total", "Times a program resumed itself because the daemon's heartbeat stopped.", perTenant()...)
+	metricPriority    = gauge("priority", "Priority of a program.", perTenant()...)
+	metricState       = gauge("tenant_state", "1 for the state of a program: running, preempted, waiting, idle or held.", perTenant("state")...)
+	metricShare       = gauge("tenant_gpu_share_ratio", "Share of the last second in which a program used a GPU, summed over GPUs.", perTenant()...)
+	metricStopped     = counter("tenant_preemptions_total", "Preemptions of a program while it had work.", perTenant()...)
+	metricTenantRan   = counter("tenant_run_seconds_total", "Time a program had work and was allowed to run, summed over its queues.", perTenant()...)
+	metricTenantLost  = counter("tenant_suspended_seconds_total", "Time a program had work and was suspended, summed over its queues.", perTenant()...)
+
+	metricGain      = gauge("protection_gain_seconds", "By how much protection shortens a program's P99 request beside lower programs; source: modelled or measured.", perTenant("device", "source")...)
+	metricCost      = gauge("protection_cost_ratio", "Share of recent time that lower programs lost for a program beyond its own GPU time, at most.", perTenant("device")...)
+	metricCostTotal = counter("protection_cost_seconds_total", "Time that lower programs lost for a program beyond its own GPU time, at most.", perTenant("device")...)
+	metricNative    = gauge("protection_native", "1 while a program shares the GPU natively, because protection gains it nothing.", perTenant("device")...)
+
+	metricPreempted  = counter("preemptions_total", "Preemptions of a busy queue, by cause: the preempting PID, hand (xsched suspend), or other.", perTenant("queue", "device", "cause")...)
+	metricSuspended  = counter("suspended_seconds_total", "Time a queue had work and was suspended.", perTenant("queue", "device")...)
+	metricRan        = counter("queue_run_seconds_total", "Time a queue had work and was allowed to run.", perTenant("queue", "device")...)
+	metricBusy       = gauge("queue_busy", "1 while a queue has work.", perTenant("queue", "device")...)
+	metricQueueLevel = gauge("queue_level", "Preemption level in force for a queue.", perTenant("queue", "device")...)
+)
+
+// tenantMetrics reports programs and their queues.
+func tenantMetrics(out chan<- prometheus.Metric, all []control.Process) {
+	all = mergePIDs(all)
+	queues := 0
+	for _, p := range all {
+		queues += len(p.Queues)
+	}
+	if len(all) > min(maxMetricTenants, maxMetricHistograms) || queues > maxMetricQueues {
+		all = slices.Clone(all)
+		slices.SortStableFunc(all, byImportance)
+	}
+	tenants, shown := 0, 0
+	for _, p := range all {
+		if tenants >= maxMetricTenants || shown+len(p.Queues) > maxMetricQueues {
+			break
+		}
+		labels := labelsOf(&p)
+		programMetrics(out, &p, labels)
+		targetMetrics(out, &p, labels)
+		if tenants < maxMetricHistograms {
+			latencyMetrics(out, &p, labels)
+		}
+		for i := range p.Queues {
+			queueMetrics(out, &p.Queues[i], labels)
+		}
+		tenants, shown = tenants+1, shown+len(p.Queues)
+	}
+	out <- metricTenantsNotShown.is(float64(len(all) - tenants))
+	out <- metricNotShown.is(float64(queues - shown))
+}
+
+// byImportance orders programs by the order in which they get a place in a scrape.
+func byImportance(a, b control.Process) int {
+	target := func(p control.Process) int { return int(number01(p.SLO != nil)) }
+	return cmp.Or(cmp.Compare(target(b), target(a)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(ran(b), ran(a)))
+}
+
+// labelsOf returns the values of tenantLabels.
+func labelsOf(p *control.Process) []string {
+	return []string{strconv.Itoa(p.PID), control.TenantName(p.Command), cleanLabel(cmp.Or(p.User, strconv.Itoa(p.UID)))}
+}
+
+// with appends values to labels that others share.
+func with(labels []string, more ...string) []string { return append(slices.Clip(labels), more...) }
+
+// maxLabel bounds a label in bytes.
+const maxLabel = 128
+
+// cleanLabel makes a text a valid label. Names of users and containers come from files of the host.
+func cleanLabel(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxLabel)], "_")
+}
+
+func programMetrics(out chan<- prometheus.Metric, p *control.Process, labels []string) {
+	// The daemon knows no namespace and pod.
+	out <- metricTenant.is(1, with(labels, strconv.Itoa(p.UID), cleanLabel(p.Container), "", "")...)
+	if p.State != "" {
+		out <- metricState.is(1, with(labels, p.State)...)
+	}
+	out <- metricShare.is(p.GPUShare, labels...)
+	out <- metricStopped.is(float64(p.Preemptions), labels...)
+	out <- metricIntercepted.is(float64(p.Counters.HookedCalls), labels...)
+	out <- metricUnhooked.is(float64(p.Counters.Unhooked), labels...)
+	out <- metricLaunches.is(float64(p.Counters.Launches), labels...)
+	out <- metricGateWaits.is(float64(p.Counters.GateWaits), labels...)
+	out <- metricGateWait.is(float64(p.Counters.GateWaitNS)/1e9, labels...)
+	out <- metricRecoveries.is(float64(p.Counters.Recoveries), labels...)
+	out <- metricPriority.is(float64(p.Priority), labels...)
+	out <- metricTenantRan.is(seconds(ran(*p)), labels...)
+	out <- metricTenantLost.is(seconds(p.LostNS), labels...)
+	for _, g := range p.Protection {
+		out <- metricGain.is(g.GainP99US/1e6, with(labels, g.Device, g.NativeSource)...)
+		out <- metricCost.is(g.CostRatio, with(labels, g.Device)...)
+		out <- metricCostTotal.is(seconds(g.CostNS), with(labels, g.Device)...)
+		out <- metricNative.is(number01(g.State == control.ProtectionNative), with(labels, g.Device)...)
+	}
+}
+
+func queueMetrics(out chan<- prometheus.Metric, q *control.Queue, tenant []string) {
+	labels := with(tenant, strconv.FormatUint(uint64(q.Index), 10), q.Device)
+	out <- metricBusy.is(number01(q.Busy), labels...)
+	out <- metricQueueLevel.is(float64(q.Level), labels...)
+	out <- metricRan.is(seconds(q.RanNS), labels...)
+	out <- metricSuspended.is(seconds(q.SuspendedNS), labels...)
+	for _, c := range q.PreemptedBy {
+		cause := c.Reason
+		if c.PID != 0 {
+			cause = strconv.Itoa(c.PID)
+		}
+		out <- metricPreempted.is(float64(c.Count), with(labels, cause)...)
+	}
+}
+
+// mergePIDs keeps the newest session of each PID. Sessions overlap when a program reconnects, and
+// Prometheus rejects duplicate series.
+func mergePIDs(all []control.Process) []control.Process {
+	newest := map[int]int{}
+	twice := false
+	for i, p := range all {
+		_, known := newest[p.PID]
+		twice = twice || known
+		newest[p.PID] = i
+	}
+	if !twice {
+		return all
+	}
+	var out []control.Process
+	for i, p := range all {
+		if newest[p.PID] == i {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func ran(p control.Process) int64 {
+	var ns int64
+	for _, q := range p.Queues {
+		ns += q.RanNS
+	}
+	return ns
+}
