@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"xsched/internal/control"
-	"xsched/internal/doctor"
 )
 
 func TestEnvironmentPrepend(t *testing.T) {
@@ -117,18 +116,6 @@ func TestWriteDevices(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, text.String())
 		}
-	}
-}
-
-func TestWriteDoctor(t *testing.T) {
-	var text strings.Builder
-	writeDoctor(&text, doctor.Report{Level: 1, OK: true, Checks: []doctor.Check{
-		{Name: "driver", Status: doctor.OK, Detail: "580", Remedy: "nothing"},
-		{Name: "MPS", Status: doctor.Limited, Detail: "runs", Remedy: "end it"},
-	}})
-	want := "ok       driver  580\nlimited  MPS     runs\n                 -> end it\navailable: level 1\n"
-	if text.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,17 +19,27 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON, selfTest bool
+	var (
+		asJSON, selfTest bool
+		trial            trialOptions
+	)
 	c := &cobra.Command{
-		Use:   "doctor",
-		Short: "Check what XSched can do on this machine",
+		Use:   "doctor [flags] [-- CMD [ARG...]]",
+		Short: "Check what XSched can do on this machine, or for a command",
 		Long: `Check the kernel, the GPU drivers and their device nodes, permissions,
-directories, the shim and the daemon. Nothing is changed.
+directories, the shim and the daemon, and say what to do, the most important
+first. Nothing is changed.
 
-  ok       works
-  note     no effect, or can't be determined
-  limited  a feature is restricted or unavailable
   missing  nothing can be scheduled; the exit code is 1
+  limited  a feature is restricted or unavailable
+  note     no effect, or can't be determined
+  ok       works
+
+With CMD, run it under the shim and report which of its driver calls were seen
+and which processes bypassed the shim: static linking, setuid, another ABI, a
+lost LD_PRELOAD, unknown entry points. A process with work is suspended for
+20 ms, to show that preemption works. CMD gets a private daemon if none runs.
+The exit code is 0 only if all GPU work that was observed is scheduled.
 
 --self-test runs a program on each GPU, suspends it in the middle of a kernel,
 resumes it and compares the result. It takes about two seconds per GPU and shares
@@ -36,14 +47,23 @@ the GPU with other programs for half a second. The exit code is 1 unless all
 tests pass.`,
 		Example: `  xsched doctor
   sudo xsched doctor --self-test
+  xsched doctor -- python app.py
+  xsched doctor --for 30s -- python serve_model.py
   xsched doctor --json | jq '.checks[] | select(.status != "ok")'`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if selfTest {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			trial.asJSON = asJSON
+			switch {
+			case len(args) > 0 && selfTest:
+				return usagef("--self-test takes no command; use one of both")
+			case len(args) > 0:
+				return a.tryCommand(cmd.Context(), args, trial)
+			case trial.virtual || trial.limit != 0:
+				return usagef("--virtual and --for need a command; add -- CMD")
+			case selfTest:
 				return a.selfTest(cmd.Context(), asJSON)
 			}
 			report := doctor.Examine(a.machine(cmd.Context()))
-			if err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report) }); err != nil {
+			if err := a.show(report, nil, asJSON, func(w io.Writer) { writeDoctor(w, report, a.colours()) }); err != nil {
 				return err
 			}
 			if !report.OK {
@@ -52,8 +72,11 @@ tests pass.`,
 			return nil
 		},
 	}
+	c.Flags().SetInterspersed(false) // flags after CMD belong to CMD
 	jsonFlag(c, &asJSON)
 	c.Flags().BoolVar(&selfTest, "self-test", false, "test preemption on each GPU and print the steps")
+	c.Flags().BoolVar(&trial.virtual, "virtual", false, "run CMD on a virtual GPU")
+	c.Flags().DurationVar(&trial.limit, "for", 0, "stop CMD after this time (default: wait until it ends)")
 	return c
 }
 
@@ -91,15 +114,8 @@ func (a *app) askDaemon(ctx context.Context) (doctor.Daemon, error) {
 	return out, nil
 }
 
-func writeDoctor(w io.Writer, r doctor.Report) {
-	table := newTable(w)
-	for _, c := range r.Checks {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", c.Status, c.Name, printable(c.Detail))
-		if c.Status != doctor.OK && c.Remedy != "" {
-			fmt.Fprintf(table, "\t\t-> %s\n", printable(c.Remedy))
-		}
-	}
-	_ = table.Flush()
+func writeDoctor(w io.Writer, r doctor.Report, c colours) {
+	writeChecks(w, r.Checks, c)
 	switch {
 	case !r.OK:
 		fmt.Fprintln(w, "scheduling is not possible on this machine")
@@ -107,5 +123,26 @@ func writeDoctor(w io.Writer, r doctor.Report) {
 		fmt.Fprintf(w, "available: level %d\n", r.Level)
 	default:
 		fmt.Fprintln(w, "available: levels 1, 2 and 3")
+	}
+}
+
+// writeChecks prints what to do, one numbered line each, and then what is fine. Checks are sorted by
+// importance.
+func writeChecks(w io.Writer, checks []doctor.Check, c colours) {
+	fine := slices.IndexFunc(checks, func(x doctor.Check) bool { return x.Status == doctor.OK })
+	if fine < 0 {
+		fine = len(checks)
+	}
+	if fine > 0 {
+		fmt.Fprintln(w, "to do, the most important first:")
+	}
+	for i, x := range checks[:fine] {
+		fmt.Fprintf(w, "%3d. %s  %s: %s\n", i+1, c.status(x.Status), x.Name, printable(doctor.Line(x)))
+	}
+	if fine < len(checks) {
+		fmt.Fprintln(w, "fine:")
+	}
+	for _, x := range checks[fine:] {
+		fmt.Fprintf(w, "     %s  %s: %s\n", c.status(x.Status), x.Name, printable(x.Detail))
 	}
 }

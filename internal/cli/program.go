@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
@@ -83,6 +84,9 @@ func checkELF(path string) native {
 		return native{}
 	}
 	defer file.Close()
+	if file.Machine != thisMachine() || file.Class != elf.ELFCLASS64 {
+		return native{reason: fmt.Sprintf("%s is made for %s and the shim is not", path, abiName(file))}
+	}
 	for _, p := range file.Progs {
 		if p.Type != elf.PT_INTERP {
 			continue
@@ -98,4 +102,20 @@ func checkELF(path string) native {
 		return native{}
 	}
 	return native{reason: path + " is statically linked and can't load the shim"}
+}
+
+// thisMachine is the architecture of the shim, which is that of this program.
+func thisMachine() elf.Machine {
+	if runtime.GOARCH == "arm64" {
+		return elf.EM_AARCH64
+	}
+	return elf.EM_X86_64
+}
+
+func abiName(f *elf.File) string {
+	bits := "64-bit"
+	if f.Class == elf.ELFCLASS32 {
+		bits = "32-bit"
+	}
+	return bits + " " + strings.TrimPrefix(f.Machine.String(), "EM_")
 }

@@ -46,3 +46,25 @@ func TestCheckPreloadLoader(t *testing.T) {
 	}
 	t.Skip("no program with an interpreter")
 }
+
+// A program of another ABI can't load the shim.
+func TestCheckPreloadABI(t *testing.T) {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func([]byte){
+		"64-bit RISCV": func(b []byte) { b[18], b[19] = byte(elf.EM_RISCV), 0 },
+		"64-bit PPC64": func(b []byte) { b[18], b[19] = byte(elf.EM_PPC64), 0 },
+	} {
+		path := filepath.Join(t.TempDir(), "program")
+		header := append([]byte{}, self...)
+		change(header)
+		if err := os.WriteFile(path, header, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if got := checkPreload(path); !strings.Contains(got.reason, "is made for "+name) {
+			t.Errorf("checkPreload of a %s program = %q", name, got.reason)
+		}
+	}
+}

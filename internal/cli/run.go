@@ -106,21 +106,8 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			if err != nil {
 				return err
 			}
-			preload, err := unpackFor(platform)
-			if err != nil {
+			if err := env.preloadShim(platform, want.native.musl); err != nil {
 				return err
-			}
-			if want.native.musl {
-				preload.libraries = preload.libraries[:1] // loads in any program, and its children may use glibc
-			}
-			env.prepend("LD_PRELOAD", preload.libraries...)
-			// Without this, gcc's AddressSanitizer refuses to start behind a preloaded library.
-			env.prepend("ASAN_OPTIONS", "verify_asan_link_order=0")
-			if preload.folder != "" {
-				env.prepend("LD_LIBRARY_PATH", preload.folder)
-			}
-			if exe, err := os.Executable(); err == nil {
-				env.set(envBinary, exe)
 			}
 			for name, value := range given {
 				env.set(name, value)
@@ -171,6 +158,27 @@ func isDirectory(name string) bool {
 type preload struct {
 	libraries []string
 	folder    string // of the virtual driver library, or empty
+}
+
+// preloadShim makes a program load the shim and, on a virtual GPU of a platform, its libraries.
+func (e *environment) preloadShim(platform string, musl bool) error {
+	preload, err := unpackFor(platform)
+	if err != nil {
+		return err
+	}
+	if musl {
+		preload.libraries = preload.libraries[:1] // loads in any program, and its children may use glibc
+	}
+	e.prepend("LD_PRELOAD", preload.libraries...)
+	// Without this, gcc's AddressSanitizer refuses to start behind a preloaded library.
+	e.prepend("ASAN_OPTIONS", "verify_asan_link_order=0")
+	if preload.folder != "" {
+		e.prepend("LD_LIBRARY_PATH", preload.folder)
+	}
+	if exe, err := os.Executable(); err == nil {
+		e.set(envBinary, exe)
+	}
+	return nil
 }
 
 // wish is what the daemon must support for this run.

@@ -28,12 +28,16 @@ const (
 
 // Report is the result of an examination.
 type Report struct {
-	OK     bool         `json:"ok"`    // nothing essential is missing
-	Level  int          `json:"level"` // highest level to expect; 0: none
+	Schema int          `json:"schema"` // of this JSON; a number stands for the same fields forever
+	OK     bool         `json:"ok"`     // nothing essential is missing
+	Level  int          `json:"level"`  // highest level to expect; 0: none
 	Driver string       `json:"driver,omitempty"`
 	GPUs   []driver.GPU `json:"gpus"`
-	Checks []Check      `json:"checks"`
+	Checks []Check      `json:"checks"` // the most important first
 }
+
+// Schema is the version of the reports. New fields do not change it.
+const Schema = 1
 
 // Device is a running daemon's report on a GPU.
 type Device struct {
@@ -94,7 +98,7 @@ type examination struct {
 
 // Examine runs all checks.
 func Examine(m Machine) Report {
-	e := &examination{Machine: m, report: Report{GPUs: []driver.GPU{}, Level: 1}}
+	e := &examination{Machine: m, report: Report{Schema: Schema, GPUs: []driver.GPU{}, Level: 1}}
 	d, err := m.Daemon()
 	if err == nil {
 		e.daemon = &d
@@ -110,6 +114,7 @@ func Examine(m Machine) Report {
 			e.report.OK, e.report.Level = false, 0
 		}
 	}
+	byImportance(e.report.Checks)
 	return e.report
 }
 

@@ -209,7 +209,7 @@ func TestDefects(t *testing.T) {
 		}, "compute mode", Note, []string{"unknown"}, 3},
 		"no daemon": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) { return Daemon{}, errors.New("no daemon at x; start one") }
-		}, "daemon", Note, []string{"no daemon at x", "start one"}, 3},
+		}, "daemon", Limited, []string{"no daemon at x", "natively", "start one"}, 3},
 		"a GPU that does not stop": {func(_ *testing.T, m *Machine) {
 			m.Daemon = func() (Daemon, error) {
 				return Daemon{Devices: []Device{{ID: "0000:19:00.0", MaxLevel: 1, LevelReason: "not supported", Probed: true}}}, nil

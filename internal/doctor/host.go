@@ -128,7 +128,7 @@ func (e *examination) service(err error) {
 		if e.inContainer() {
 			remedy = "mount the host's /run/xsched/client at /run/xsched; see docs/containers.md"
 		}
-		e.add(name, Note, cause, remedy)
+		e.add(name, Limited, cause+": programs run natively", remedy)
 		return
 	}
 	d := e.daemon
