@@ -252,11 +252,11 @@ test: setup ## run the checks for every change (10 minutes on two cores)
 
 .PHONY: test-long
 test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
-	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-pair test-strategies test-soak test-chaos)
+	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-operator test-pair test-strategies test-soak test-chaos)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures time, so its packages run one at a time, without others.
-unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/internal/bench')
+unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/test/operator$$' -e '/internal/bench')
 
 .PHONY: test-go
 test-go: all ## run the Go unit tests
@@ -306,6 +306,10 @@ test-e2e: all previous ## run the built binary on the virtual GPU, with injected
 .PHONY: test-e2e-long
 test-e2e-long: all previous ## run the end-to-end tests of scale and of the simulator's accuracy
 	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./test/e2e/...
+
+.PHONY: test-operator
+test-operator: all ## test what operators use with its real counterparts, such as Prometheus
+	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...
 
 .PHONY: test-strategies
 test-strategies: ## check that docs/strategies.md is what the present strategies give

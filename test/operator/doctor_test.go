@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"xsched/internal/control"
+	"xsched/internal/doctor"
+)
+
+// compile builds a C program of testdata.
+func compile(t *testing.T, source string, flags ...string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), strings.TrimSuffix(source, ".c"))
+	argv := append([]string{"-std=gnu11", "-O1", "-Wall", "-Werror", "-o", out, "testdata/" + source}, flags...)
+	if text, err := exec.Command("gcc", argv...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc %s: %v\n%s", strings.Join(argv, " "), err, text)
+	}
+	return out
+}
+
+// try runs `xsched doctor --json -- CMD`. CMD prints R when it is ready, and ends with its input, which
+// ends when seen reports that the doctor had a look.
+func (d *daemon) try(argv []string, input string, seen func() bool) (doctor.CommandReport, int) {
+	d.t.Helper()
+	cmd := exec.Command(product(d.t, "bin/xsched"), append([]string{"doctor", "--json", "--virtual", "--"}, argv...)...)
+	cmd.Env = d.env()
+	var out bytes.Buffer
+	var errs lockedBuffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	start(d.t, cmd)
+	eventually(d.t, "the command is ready", func() bool { return strings.Contains(errs.String(), "R\n") })
+	_, _ = io.WriteString(in, input)
+	eventually(d.t, "the doctor had a look", seen)
+	_ = in.Close()
+	_ = cmd.Wait()
+	var r doctor.CommandReport
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		d.t.Fatalf("%v\n%s%s", err, out.Bytes(), &errs)
+	}
+	return r, cmd.ProcessState.ExitCode()
+}
+
+// lockedBuffer collects the output of a process that still runs.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestLongDoctorCommand: the doctor tells scheduled commands from those that bypass the shim.
+func TestLongDoctorCommand(t *testing.T) {
+	d := newDaemon(t)
+	tenant := product(t, "build/virtual/tenant") + " --name t --kernel-us 2000"
+	// The doctor suspends a scheduled program once, which counts as a preemption.
+	tried := func() bool {
+		list, err := d.client.List(t.Context())
+		return err == nil && slices.ContainsFunc(list.Processes, func(p control.Process) bool { return !p.Held && p.Preemptions > 0 })
+	}
+	// Nothing shows that it looked at the others. It does so twenty times a second.
+	later := func() bool {
+		time.Sleep(2 * time.Second)
+		return true
+	}
+	for name, c := range map[string]struct {
+		argv   []string
+		input  string
+		seen   func() bool
+		ok     bool
+		status doctor.Status // of the most important check
+		words  []string
+	}{
+		"normal":         {strings.Fields(tenant), "loop\n", tried, true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"behind a shell": {[]string{"sh", "-c", tenant + "; true"}, "loop\n", tried, true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"static":         {[]string{compile(t, "hello.c", "-static")}, "", later, false, doctor.Missing, []string{"statically linked", "xsched attach"}},
+		"no GPU":         {[]string{compile(t, "hello.c")}, "", later, false, doctor.Missing, []string{"used a GPU"}},
+		"preload lost": {
+			[]string{"sh", "-c", "LD_PRELOAD=" + product(t, "build/virtual/libvgpu.so") + " exec " + tenant},
+			"loop\n", later, false, doctor.Missing,
+			[]string{"0000:01:00.0", "without the shim", "LD_PRELOAD"},
+		},
+		"own symbols": {[]string{compile(t, "bypass.c", "-ldl")}, "", later, false, doctor.Missing, []string{"saw none of its calls"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, code := d.try(c.argv, c.input, c.seen)
+			if r.OK != c.ok || (code == 0) != c.ok || len(r.Checks) == 0 || r.Checks[0].Status != c.status {
+				t.Fatalf("exit code %d, %+v", code, r)
+			}
+			line := r.Checks[0].Name + ": " + doctor.Line(r.Checks[0])
+			for _, w := range c.words {
+				if !strings.Contains(line, w) {
+					t.Errorf("%q is not in %q", w, line)
+				}
+			}
+		})
+	}
+}
