@@ -154,6 +154,7 @@ func (m *Model) next() tea.Cmd {
 // finish shows the result of an action, starts the next one and reads its effect.
 func (m *Model) finish(d done) tea.Cmd {
 	m.acting = false
+	m.finished++
 	if d.err != nil {
 		m.refuse(d.err)
 		delete(m.priorities, d.of)

@@ -81,6 +81,7 @@ type Model struct {
 	refused    bool // the notice is an error
 	waiting    []action
 	acting     bool
+	finished   int          // number of actions
 	priorities map[id]int32 // requested, and not yet in a snapshot
 }
 
@@ -95,6 +96,7 @@ type (
 	fetched struct {
 		snapshot Snapshot
 		err      error
+		finished int // actions before the request
 	}
 	tick struct{ turn int }
 	done struct {
@@ -124,6 +126,7 @@ func (m *Model) fetch() tea.Cmd {
 		return nil
 	}
 	m.fetching = true
+	finished := m.finished
 	return func() tea.Msg {
 		ctx, cancel := context.WithTimeout(m.ctx, fetchTimeout)
 		defer cancel()
@@ -131,7 +134,7 @@ func (m *Model) fetch() tea.Cmd {
 		if ctx.Err() != nil && m.ctx.Err() == nil {
 			err = fmt.Errorf("the daemon did not answer within %s", fetchTimeout)
 		}
-		return fetched{s, err}
+		return fetched{s, err, finished}
 	}
 }
 
@@ -154,6 +157,12 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.fetching = false
 		if !m.paused {
 			m.Take(msg.snapshot, msg.err)
+		}
+		if msg.finished < m.finished && !m.paused {
+			return m, m.fetch() // the snapshot may be from before the last action
+		}
+		if !m.acting {
+			clear(m.priorities)
 		}
 		m.turn++ // an earlier tick, before an action read its effect, has no effect
 		turn := m.turn
@@ -196,9 +205,6 @@ func (m *Model) Take(s Snapshot, err error) {
 		if !alive[id] {
 			delete(m.shares, id)
 		}
-	}
-	if !m.acting {
-		clear(m.priorities)
 	}
 	m.arrange()
 }

@@ -85,7 +85,7 @@ func newView(t *testing.T, width, height int) *view {
 }
 
 // send delivers a message. The command that it causes runs with run, except the wait for the next
-// refresh, which follows every snapshot.
+// refresh, which follows a snapshot.
 func (v *view) send(msg tea.Msg) {
 	_, cmd := v.Update(msg)
 	if cmd != nil && fmt.Sprintf("%T", msg) != "top.fetched" {
@@ -250,6 +250,21 @@ func TestActions(t *testing.T) {
 	}
 	if text := v.text(80, 24); !strings.Contains(text, "done: policy FIFO") {
 		t.Error(text)
+	}
+}
+
+// TestStaleSnapshot checks that keys add up although a snapshot from before an action arrives after it.
+func TestStaleSnapshot(t *testing.T) {
+	v := newView(t, 80, 24)
+	stale := v.Init() // a request under way
+	v.keys("+")
+	v.run()
+	v.pending = []tea.Cmd{stale}
+	v.run()
+	v.keys("+")
+	v.run()
+	if got := strings.Join(v.source.calls, "|"); got != "priority 4711 11|priority 4711 12" {
+		t.Errorf("calls %s", got)
 	}
 }
 

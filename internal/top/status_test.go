@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"xsched/internal/control"
+	"xsched/internal/screen"
+	"xsched/internal/top"
+	"xsched/internal/top/toptest"
+)
+
+func statusText(s top.Status, width int) string {
+	var b strings.Builder
+	s.Write(&b, width)
+	return b.String()
+}
+
+func TestStatus(t *testing.T) {
+	s := toptest.Scene(8)
+	stats := control.Stats{UptimeNS: int64(3 * time.Hour), Targets: []control.TargetStats{{PID: 4890, Device: "0000:01:00.0", StuckForMS: 900}, {PID: 5120, Device: "0000:02:00.0", Off: "resume\nfailed"}}}
+	status := top.Examine(&s, &stats, "1.5.0")
+	if status.Healthy || status.Worst == nil || status.Worst.PID != 5001 {
+		t.Errorf("%+v", status)
+	}
+	got := statusText(status, 0)
+	want := `daemon    running for 3.0h, version 1.4.0, PID 812, user root, in /run/xsched
+policy    HPF
+mode      live
+GPU       0000:01:00.0  97% used, Example GPU 80GB, level up to 3, 3 programs
+GPU       0000:02:00.0  41% used, Example GPU 80GB, level up to 3, 2 programs, policy CFS, 1 unmanaged
+programs  6: 2 running, 1 preempted, 1 waiting, 1 idle, 1 held
+worst     5001 /opt/tools/render --scene cit… (carla) misses its SLO of 50ms, P99 61ms
+problem   program 5001 misses its SLO of 50ms: 86.0% of its requests meet it, 99% should; raise it with ` + "`xsched hint 5001 --priority N`" + `, or lower the others
+problem   an operation on program 4890 on 0000:01:00.0 is stuck for 900 ms; see ` + "`xsched list --stats`" + ` and the daemon's log
+problem   program 5120 on 0000:02:00.0 is not scheduled: resume?failed; restart the program
+note      the daemon has version 1.4.0, this command 1.5.0; restart the daemon after an upgrade
+note      0000:02:00.0: 1 programs use it unmanaged; see ` + "`xsched attach --help`" + `
+note      1 programs are suspended by hand; see ` + "`xsched resume --help`" + `
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for line := range strings.Lines(statusText(status, 60)) {
+		if n := screen.Width(strings.TrimSuffix(line, "\n")); n > 60 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}
+
+func TestHealthyStatus(t *testing.T) {
+	s := toptest.Scene(8)
+	s.List.Processes = s.List.Processes[:2]
+	status := top.Examine(&s, &control.Stats{}, "1.4.0")
+	if !status.Healthy || status.Worst == nil || status.Worst.PID != 4890 || !strings.Contains(status.Worst.Why, "lost 4.3% of its time") {
+		t.Errorf("%+v", status.Worst)
+	}
+	if text := statusText(status, 0); !strings.Contains(text, "health    no problems") {
+		t.Error(text)
+	}
+}
+
+// TestManyProblems checks that the status fits one screen.
+func TestManyProblems(t *testing.T) {
+	s := many(500)
+	var stats control.Stats
+	for i := range s.List.Processes {
+		p := &s.List.Processes[i]
+		p.SLO = &control.SLO{TargetUS: 1, Objective: 0.99, Missed: 1}
+		p.PriorityReason = "not granted"
+		stats.Targets = append(stats.Targets, control.TargetStats{PID: p.PID, Off: "why"})
+	}
+	text := statusText(top.Examine(&s, &stats, "1.4.0"), 80)
+	if n := strings.Count(text, "\n"); n > 30 {
+		t.Errorf("%d lines\n%s", n, text)
+	}
+	if !strings.Contains(text, "995 more problems") {
+		t.Error(text)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	status := top.Unreachable(errors.New("no daemon at X; start one with `xsched serve`"))
+	if status.Healthy || len(status.Problems) != 1 || status.Problems[0].Remedy != "start one with `xsched serve`" {
+		t.Errorf("%+v", status)
+	}
+	if text := statusText(status, 0); !strings.Contains(text, "not reachable") {
+		t.Error(text)
+	}
+}
