@@ -3,9 +3,11 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"xsched/internal/control"
@@ -38,7 +40,7 @@ var columns = []column{
 	{"PID", 5, 0, true, func(r row, _ bool) (string, screen.Style) { return fmt.Sprint(r.PID), screen.Plain }},
 	{"USER", 8, 7, false, func(r row, _ bool) (string, screen.Style) { return User(r.Process), screen.Plain }},
 	{"PRIO", 4, 4, true, func(r row, _ bool) (string, screen.Style) { return fmt.Sprint(r.Priority), screen.Plain }},
-	{"STATE", 9, 1, false, func(r row, _ bool) (string, screen.Style) { return r.State, stateStyle(r.State) }},
+	{"STATE", 9, 1, false, func(r row, _ bool) (string, screen.Style) { return cmp.Or(r.State, "-"), stateStyle(r.State) }},
 	{"LEVEL", 5, 11, false, func(r row, _ bool) (string, screen.Style) { return Level(lowestLevel(r.Process)), screen.Plain }},
 	{"GPU", 4, 2, true, func(r row, _ bool) (string, screen.Style) { return percent(r.GPUShare), screen.Plain }},
 	{"LAST", sparkWidth, 6, false, func(r row, utf8 bool) (string, screen.Style) {
@@ -89,9 +91,10 @@ func stateStyle(state string) screen.Style {
 	return screen.Faint
 }
 
-// User returns the owner of a process: a user of this machine, or UID@CONTAINER.
+// User returns the owner of a process: a user of this machine, or UID@CONTAINER. Older daemons tell
+// the UID only.
 func User(p *control.Process) string {
-	name := screen.Clean(p.User)
+	name := screen.Clean(cmp.Or(p.User, strconv.Itoa(p.UID)))
 	if p.Container == "" {
 		return name
 	}

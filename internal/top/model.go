@@ -142,7 +142,9 @@ func (m *Model) fetch() tea.Cmd {
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
+		if msg.Width > 0 && msg.Height > 0 { // some terminals do not tell their size
+			m.width, m.height = msg.Width, msg.Height
+		}
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
 	case tea.PasteMsg:
