@@ -36,6 +36,7 @@ type Engine struct {
 	regrouping bool
 
 	processes map[int][]*record // by PID
+	sessions  map[model.SessionID]*waiting
 	unranked  map[int]bool      // processes whose queues need a rank at the next decision
 	unmanaged map[model.DeviceID]bool
 
@@ -74,6 +75,9 @@ type record struct {
 	segments model.Segments
 	launches uint64 // of its program so far, if known
 
+	session *waiting // of its session
+	waits   bool     // counted there; see waiting.go
+
 	sent  model.Desired // the last one reported
 	state QueueState    // its counters
 }
@@ -84,7 +88,7 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), processes: make(map[int][]*record), unranked: make(map[int]bool)}
+	e := &Engine{cfg: cfg, queues: make(map[model.QueueID]*record), processes: make(map[int][]*record), sessions: make(map[model.SessionID]*waiting), unranked: make(map[int]bool)}
 	if err := e.SetPolicy(cfg.Policy); err != nil {
 		return nil, err
 	}
@@ -266,6 +270,7 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	q.Feeding = model.Feeding{} // what was learnt is not in a recording
 	r := &record{dev: e.devices[at], slices: q.Slices, hint: q.Hint, since: now, sent: model.Desired{Queue: q.ID}}
 	e.queues[q.ID] = r
+	e.joinSession(q.ID.Session, r)
 	r.nth = len(e.processes[q.PID])
 	e.processes[q.PID] = append(e.processes[q.PID], r)
 	if q.Busy {
@@ -285,6 +290,7 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	}
 	e.saw(Event{Kind: EventRemove, At: now, ID: id})
 	delete(e.queues, id)
+	e.leaveSession(now, id.Session, r)
 	e.regrouping = true
 	pid := r.dev.queue(r).PID
 	r.leaveProtection()
@@ -353,6 +359,9 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed, tail 
 	e.protect(now, r, busy, fed)
 	r.segment(now, q, busy, fed, tail)
 	q.Busy, q.ChangedAt = busy, now
+	if !busy {
+		r.setWaits(now, false)
+	}
 	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed, Tail: tail})
 	d.pending = true
 	d.unsettled = append(d.unsettled, r)

@@ -61,6 +61,7 @@ func (e *Engine) updateProgress(now model.Time, d *device) {
 		if q.Progressing = progresses; progresses {
 			d.round += q.Slice
 		}
+		d.records[i].setWaits(now, q.Busy && !progresses && !q.Copying)
 		b.add(i, q)
 	}
 	d.setBlockers(&b)
