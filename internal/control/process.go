@@ -70,11 +70,14 @@ const (
 // those of the last 30 to 60 seconds. Counts and sums include all requests.
 type Latency struct {
 	// Source tells what a request is: a busy period of the process, or one that it marked.
-	Source   string    `json:"source"`
+	Source string `json:"source"`
+	// Requests include those whose duration is unknown: more were marked than the daemon could read.
 	Requests uint64    `json:"requests"`
 	Total    Histogram `json:"total"` // from arrival to the end
-	Wait     Histogram `json:"wait"`  // of that: because of other programs
+	Wait     Histogram `json:"wait"`  // of that: with work, and kept from running
 	Own      Histogram `json:"own"`   // of that: the rest
+	// OpenNS is for how long the request in progress lasts, at least; 0: none is known.
+	OpenNS int64 `json:"open_ns"`
 }
 
 // The sources of Latency.
@@ -83,7 +86,8 @@ const (
 	SourceMarked = "marked requests"
 )
 
-// SLO is the latency target of a process and how its recent requests met it.
+// SLO is the latency target of a process, and how its requests met it. Met and Missed are counts since
+// the target was set; attainment and budget are about recent requests, as in Latency.
 type SLO struct {
 	TargetUS  int64   `json:"target_us"`
 	Objective float64 `json:"objective"` // share of requests that shall meet the target

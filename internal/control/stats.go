@@ -79,6 +79,8 @@ type Histogram struct {
 	P99US float64 `json:"p99_us"`
 	MaxUS float64 `json:"max_us"`
 	SumUS float64 `json:"sum_us"`
+	// Recent durations have these quantiles and this maximum; absent where all durations have.
+	Recent uint64 `json:"recent,omitempty"`
 	// Cumulative counts the durations up to each of HistogramBoundsUS.
 	Cumulative []uint64 `json:"cumulative,omitempty"`
 }

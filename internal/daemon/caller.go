@@ -51,12 +51,12 @@ func visible(c control.Caller, s *loop.ClientView) bool {
 }
 
 // show returns a process as a caller may see it, without a PID of another namespace.
-func show(c control.Caller, s loop.ClientView) (p control.Process, ok bool) {
+func (d *Daemon) show(c control.Caller, s loop.ClientView) (p control.Process, ok bool) {
 	if !visible(c, &s) {
 		return p, false
 	}
 	p = process(s).For(c)
-	p.PID = shownPID(c, s.Identity)
+	p.PID, p.User = shownPID(c, s.Identity), d.users.of(s.User)
 	if !c.User.Host() {
 		for i := range p.Queues {
 			p.Queues[i].PreemptedBy = anonymous(p.Queues[i].PreemptedBy)

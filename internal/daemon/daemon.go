@@ -45,6 +45,7 @@ type Daemon struct {
 	guardian *guardian.Client
 	recovery *guardian.Recovery // of processes that a previous daemon left
 	record   *record.Log        // nil: no recording
+	users    userNames
 
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // in progress, by PID

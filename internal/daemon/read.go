@@ -12,7 +12,6 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
-	"xsched/internal/driver"
 	"xsched/internal/logging"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -54,7 +53,7 @@ func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, erro
 		return control.List{}, err
 	}
 	for _, s := range all {
-		if p, ok := show(c, s); ok {
+		if p, ok := d.show(c, s); ok {
 			out.Processes = append(out.Processes, p)
 		}
 	}
@@ -95,26 +94,12 @@ func process(s loop.ClientView) control.Process {
 		p.Protection = append(p.Protection, protection(&s.Protections[i]))
 	}
 	p.State = stateOf(&p)
+	for _, s := range s.Shares {
+		p.GPUShare += s.Share
+	}
+	requests := s.Latency()
+	p.Latency, p.SLO = latency(&s, requests), serviceLevel(&s, requests)
 	return p
-}
-
-// stateOf combines the states of a process's queues: one that runs counts most.
-func stateOf(p *control.Process) string {
-	if p.Held {
-		return control.StateHeld
-	}
-	best := control.StateIdle
-	for _, q := range p.Queues {
-		switch {
-		case q.State == "running":
-			return control.StateRunning
-		case q.State == "suspended":
-			best = control.StatePreempted
-		case q.State == "yielding" && best == control.StateIdle:
-			best = control.StateWaiting
-		}
-	}
-	return best
 }
 
 func protection(s *policy.ProtectionStatus) control.Protection {
@@ -178,6 +163,11 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 				dev.BusyNS += q.Ran.Nanoseconds()
 			}
 		}
+		for _, share := range s.Shares {
+			if dev := get(share.Device); count {
+				dev.Utilization = min(dev.Utilization+share.Share, 1)
+			}
+		}
 		for gpu := range s.Caps {
 			mine[gpu] = true
 		}
@@ -188,12 +178,12 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 		}
 	}
 	if c.User.Host() {
-		times, err := d.loop.GPUTimes(ctx)
+		times, err := d.loop.GPUs(ctx)
 		if err != nil {
 			return control.Devices{}, unavailable(err)
 		}
 		for id, t := range times {
-			get(id).BusyNS = t.Nanoseconds()
+			get(id).BusyNS, get(id).Utilization = t.Busy.Nanoseconds(), t.Share
 		}
 		for id, n := range d.others() {
 			get(id).Others = n
@@ -265,22 +255,4 @@ func openFDs() int {
 		return 0
 	}
 	return len(entries) - 1 // without the descriptor of the directory
-}
-
-func histogram(h *driver.Histogram) control.Histogram {
-	n, at, top := h.Quantiles(0.5, 0.9, 0.99)
-	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
-	out := control.Histogram{Count: n, P50US: us(at[0]), P90US: us(at[1]), P99US: us(at[2]), MaxUS: us(top)}
-	if n == 0 {
-		return out
-	}
-	var bounds []time.Duration
-	for _, b := range control.HistogramBoundsUS() {
-		bounds = append(bounds, time.Duration(b*float64(time.Microsecond)))
-	}
-	cumulative, sum := h.Cumulative(bounds)
-	out.Cumulative, out.SumUS = cumulative, us(sum)
-	// Durations are added concurrently; the larger count is consistent with the buckets.
-	out.Count = max(n, cumulative[len(cumulative)-1])
-	return out
 }

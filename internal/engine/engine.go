@@ -37,7 +37,7 @@ type Engine struct {
 
 	processes map[int][]*record // by PID
 	sessions  map[model.SessionID]*waiting
-	unranked  map[int]bool      // processes whose queues need a rank at the next decision
+	unranked  map[int]bool // processes whose queues need a rank at the next decision
 	unmanaged map[model.DeviceID]bool
 
 	protected []policy.ProtectionStatus // that changed; see Protected

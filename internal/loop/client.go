@@ -74,9 +74,9 @@ type Client struct {
 	priorityNote string // why the requested priority was not granted
 	policy       string // requested in HELLO
 	streams      int    // queues that are one stream each
-	requests     requests
-	hinted       int  // queues whose hint was updated since the last heartbeat
-	stale        bool // further updates wait for the next heartbeat
+	meter        meter  // see requests.go
+	hinted       int    // queues whose hint was updated since the last heartbeat
+	stale        bool   // further updates wait for the next heartbeat
 	held         bool
 	queues       map[uint32]*queue
 	caps         map[model.DeviceID]driver.Capability
@@ -96,6 +96,8 @@ type Client struct {
 	changed      []model.DeviceID          // devices whose worker is not yet updated
 	touched      bool                      // changed since copied
 	copied       *clientCopy               // for snapshots; nil: none yet
+	uses         gpuTimes                  // of this client
+	shares       []GPUShare                // of the last second; replaced, never changed
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
@@ -104,7 +106,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
 		bell: o.Doorbell, hint: o.Hint, granted: o.Granted, policy: o.Policy, held: o.Held,
-		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{},
+		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
 	}
 	if !c.Attached {
 		l.grant(c, &c.hint)
@@ -149,6 +151,7 @@ type queue struct {
 	stoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
 	shared      bool           // a snapshot has stoppedBy
 	use         queueUse
+	period      period // see requests.go
 
 	copies model.Copies // see copies.go
 	tell   [tellUsers]uint32

@@ -147,3 +147,18 @@ func (l *Loop) PublishInterrupted(d time.Duration) {
 	l.publisher.next = 0
 	l.publish(l.now().Add(-d))
 }
+
+// Requests returns the requests of a client, nil if there are none.
+func (c *Client) Requests() *LatencyView { return c.meter.figures.view(c.hint.SLO.Latency) }
+
+// Open returns for how long the request in progress lasts.
+func (c *Client) Open(now model.Time) time.Duration { return c.meter.open(now) }
+
+// WatchAt is the part of a heartbeat that concerns requests.
+func (l *Loop) WatchAt(now model.Time, c *Client) {
+	l.readRequests(now, c)
+	l.watchRequests(now, c)
+}
+
+// LatencyWindow exports latencyWindow.
+const LatencyWindow = latencyWindow

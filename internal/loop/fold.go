@@ -88,6 +88,7 @@ func (l *Loop) unfold(now model.Time, c *Client, q *queue) {
 	host.folded[last] = nil
 	host.folded = host.folded[:last]
 	_ = q.gate.Close()
+	c.leavePeriod(q)
 	delete(c.queues, q.id.Index)
 	c.touch()
 	l.folded.Add(-1)

@@ -8,14 +8,7 @@ import (
 	"xsched/internal/wire"
 )
 
-// This file handles the input of programs: hints about the process or one queue, and marked
-// requests.
-
-// requests counts the marked requests of a client.
-type requests struct {
-	read uint64 // finished requests read from the page so far
-	lost uint64 // overwritten before they were read
-}
+// This file handles hints about a process or one of its queues.
 
 // grant limits the priorities of a hint to those that the client may have, and keeps the reason.
 func (l *Loop) grant(c *Client, hint *model.Hint) {
@@ -228,32 +221,6 @@ func (c *Client) countStream(q *queue, by int) bool {
 	before := c.streams > 0
 	c.streams += by
 	return before != (c.streams > 0)
-}
-
-// readRequests reads the requests finished since the last call.
-func (l *Loop) readRequests(now model.Time, c *Client) {
-	if c.Attached || !c.page.Marked(c.requests.read) {
-		return
-	}
-	if l.shared() && !c.account.within(l.window) {
-		return // the ring keeps the newest requests
-	}
-	start := l.now()
-	defer func() { c.account.spend(l.now().Sub(start)) }()
-	read, lost := c.page.Marks(c.requests.read, func(mark wire.Mark) {
-		if mark.End > now {
-			return // ignore timestamps in the future
-		}
-		// Report both ends after the request, because requests may overlap in any order.
-		l.engine.MarkRequest(mark.Begin, c.PID, true)
-		l.engine.MarkRequest(mark.End, c.PID, false)
-		l.dirty = true
-	})
-	if read > c.requests.read || lost > 0 {
-		c.requests.read = max(read, c.requests.read)
-		c.requests.lost += lost
-		c.touch()
-	}
 }
 
 func (l *Loop) setNice(c *Client, nice int) {

@@ -264,6 +264,7 @@ func (l *Loop) heartbeat(now model.Time) {
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
 	l.sample(now)
+	l.gpus.advance(now)
 	l.beats++
 	l.beating = slices.AppendSeq(l.beating[:0], maps.Values(l.clients))
 }
@@ -277,6 +278,8 @@ func (l *Loop) beatSome(now model.Time) {
 		}
 		c.page.Heartbeat(now)
 		l.readRequests(now, c)
+		l.watchRequests(now, c)
+		c.updateShares(now)
 		l.watchCopies(now, c)
 		l.tickHints(c)
 		changed := c.leases.Tick(now)

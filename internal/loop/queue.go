@@ -39,6 +39,7 @@ func (l *Loop) join(c *Client) error {
 	}
 	l.clients[c.ID] = c
 	l.byPID[c.PID] = append(l.byPID[c.PID], c)
+	c.meter.joined = now
 	l.openAccount(c)
 	if c.policy != "" {
 		l.requestPolicy(c, c.policy)
@@ -106,6 +107,9 @@ func (l *Loop) scan(now model.Time, c *Client) {
 
 // follow updates a queue from its page slot; the caller updates the workers.
 func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+	if v.Transitions != q.transitions {
+		l.measure(now, c, q, v)
+	}
 	if q.host != nil {
 		l.followFolded(now, c, q, v)
 		return
@@ -204,6 +208,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 		stream: v.Stream, offset: v.Priority, transitions: v.Transitions, began: seenAt(now, v), busy: v.Busy(), gate: gate.New(c.page, int(index), l.metrics),
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
+	c.enterPeriod(now, q, v)
 	if host := l.hostFor(c, v.Device); host != nil {
 		l.fold(now, c, host, q)
 		return q
@@ -250,6 +255,7 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 
 // removeQueue removes a queue; the caller updates the workers.
 func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
+	l.lastLook(now, c, q)
 	if q.host != nil {
 		l.unfold(now, c, q)
 		return
@@ -257,6 +263,7 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 	l.dissolve(now, c, q)
 	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
 	l.unquiet(now, c, q)
+	c.leavePeriod(q)
 	if !q.unproved {
 		l.leave(now, c, q)
 	}

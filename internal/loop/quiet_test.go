@@ -204,11 +204,11 @@ func worksFor(t testing.TB, f *sessiontest.Fixture, want time.Duration) {
 	t.Helper()
 	var ran, gpu time.Duration
 	for end := time.Now().Add(10 * time.Second); ran != want || gpu != want; time.Sleep(time.Millisecond) {
-		times, err := f.GPUTimes(context.Background())
+		times, err := f.GPUs(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ran, gpu = sees(t, f, 0).Ran, times[sessiontest.GPU]; ran > want || gpu > want || time.Now().After(end) {
+		if ran, gpu = sees(t, f, 0).Ran, times[sessiontest.GPU].Busy; ran > want || gpu > want || time.Now().After(end) {
 			t.Fatalf("worked for %v, seen %v, GPU for %v", want, ran, gpu)
 		}
 	}

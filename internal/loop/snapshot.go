@@ -39,7 +39,7 @@ type snapshot struct {
 	config   engine.Config
 	clients  []*clientCopy
 	counters []wire.Counters // of each client
-	gpus     map[model.DeviceID]time.Duration
+	gpus     map[model.DeviceID]GPUView
 
 	formatted sync.Once
 	views     []ClientView
@@ -129,9 +129,9 @@ func (l *Loop) publish(now model.Time) {
 		return
 	}
 	b.out.config = l.engine.Config()
-	b.out.gpus = make(map[model.DeviceID]time.Duration, len(l.gpus))
+	b.out.gpus = make(map[model.DeviceID]GPUView, len(l.gpus))
 	for id, t := range l.gpus {
-		b.out.gpus[id] = t.use.upTo(b.out.at)
+		b.out.gpus[id] = GPUView{t.use.upTo(b.out.at), t.recent.share}
 	}
 	p.building, p.next = nil, l.now().Add(max(copyPause, (copyShare-1)*b.spent))
 	l.snapshots.Add(1)
@@ -185,7 +185,7 @@ func (l *Loop) copySome(b *builder) bool {
 	}
 	done := b.client
 	b.client = nil
-	done.queues, done.onGPU, done.apart, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied = nil, nil, nil, nil, nil, nil, nil, nil, nil
+	done.queues, done.onGPU, done.apart, done.hosts, done.hooked, done.bare, done.sent, done.changed, done.copied, done.uses = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
 	if c != nil {
 		c.copied = done
 	}
@@ -269,8 +269,8 @@ func (l *Loop) Client(ctx context.Context, pid int) (ClientView, error) {
 	return s.view(l, oldest), nil
 }
 
-// GPUTimes returns for how long at least one queue used each GPU.
-func (l *Loop) GPUTimes(ctx context.Context) (map[model.DeviceID]time.Duration, error) {
+// GPUs returns how much each GPU is used.
+func (l *Loop) GPUs(ctx context.Context) (map[model.DeviceID]GPUView, error) {
 	s, err := l.snapshot(ctx)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,20 @@ func (u *queueUse) upTo(now model.Time) time.Duration {
 type gpuTime struct {
 	queues, active int
 	use            queueUse
+	recent         recentUse
+}
+
+// set reports that a queue begins or ends to use the GPU.
+func (t *gpuTime) set(now model.Time, active bool) {
+	if active {
+		if t.active++; t.active == 1 {
+			t.use.since = now
+		}
+		return
+	}
+	if t.active--; t.active == 0 {
+		t.use.total, t.use.since = t.use.upTo(now), 0
+	}
 }
 
 // gpuTimes has the times of each device. Clients name the devices of their queues, so the number of
@@ -37,20 +51,36 @@ type gpuTimes map[model.DeviceID]*gpuTime
 
 const maxIdleGPUs = 64
 
-func (g gpuTimes) enter(now model.Time, q *queue) {
-	if g[q.device] == nil {
-		g[q.device] = &gpuTime{}
+func (g gpuTimes) of(gpu model.DeviceID) *gpuTime {
+	if g[gpu] == nil {
+		g[gpu] = &gpuTime{}
 	}
-	g[q.device].queues++
+	return g[gpu]
+}
+
+// drop ends the part of a queue; so many devices without queues are kept.
+func (g gpuTimes) drop(gpu model.DeviceID, keep int) {
+	if t := g[gpu]; t != nil {
+		if t.queues--; t.queues == 0 && len(g) > keep {
+			delete(g, gpu)
+		}
+	}
+}
+
+func (g gpuTimes) enter(now model.Time, q *queue) {
+	g.of(q.device).queues++
+	if q.owner != nil { // nil in tests
+		q.owner.uses.of(q.device).queues++
+	}
 	g.note(now, q)
 }
 
 func (g gpuTimes) leave(now model.Time, q *queue) {
 	q.busy = false
 	g.note(now, q)
-	t := g[q.device]
-	if t.queues--; t.queues == 0 && len(g) > maxIdleGPUs {
-		delete(g, q.device)
+	g.drop(q.device, maxIdleGPUs)
+	if q.owner != nil {
+		q.owner.uses.drop(q.device, maxGPUs)
 	}
 }
 
@@ -66,18 +96,15 @@ func (g gpuTimes) set(now model.Time, q *queue, active bool) {
 	if active == (q.use.since != 0) {
 		return
 	}
-	t := g[q.device]
 	q.owner.touch()
 	if active {
 		q.use.since = now
-		if t.active++; t.active == 1 {
-			t.use.since = now
-		}
-		return
+	} else {
+		q.use.total, q.use.since = q.use.upTo(now), 0
 	}
-	q.use.total, q.use.since = q.use.upTo(now), 0
-	if t.active--; t.active == 0 {
-		t.use.total, t.use.since = t.use.upTo(now), 0
+	g[q.device].set(now, active)
+	if q.owner != nil {
+		q.owner.uses[q.device].set(now, active)
 	}
 }
 
@@ -91,6 +118,9 @@ func (g gpuTimes) worked(now model.Time, q *queue, total time.Duration) {
 	q.use.total += more
 	q.owner.touch()
 	g[q.device].use.total += more
+	if q.owner != nil {
+		q.owner.uses[q.device].use.total += more
+	}
 }
 
 func (l *Loop) note(now model.Time, q *queue) { l.gpus.note(now, q) }

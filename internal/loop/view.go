@@ -58,15 +58,25 @@ type ClientView struct {
 	Caps              map[model.DeviceID]driver.Capability
 	// Protections is what protection gains the process and costs others, by device.
 	Protections []policy.ProtectionStatus
+	// Shares of the GPUs that it used in the last second.
+	Shares []GPUShare
+	// Open is for how long the request in progress lasts, at least; 0: none is known.
+	Open time.Duration
+
+	figures *figures
 }
+
+// Latency returns the requests of the client so far, nil if there are none. The figures are current:
+// younger than the rest of the view.
+func (v *ClientView) Latency() *LatencyView { return v.figures.view(v.Hint.SLO.Latency) }
 
 // view formats the state of a client, or of its copy in a snapshot.
 func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Held: c.held,
-		Caps: maps.Clone(c.caps), Marked: c.requests.read, MarksLost: c.requests.lost,
-		Caught: c.session.Hardware().Caught(),
+		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Shares: c.shares,
+		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}
 	for _, q := range c.queues {
 		level, reason := l.inForce(cfg, c, q)

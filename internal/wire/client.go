@@ -112,9 +112,27 @@ func (c ClientPage) CreateStream(i int, domain, busSlot uint32, priority int32) 
 	c.CreateQueue(i, domain, busSlot)
 }
 
+// BeginRequest begins a marked request.
+func (c ClientPage) BeginRequest() {
+	at := RequestsOffset + OffRequestsBegun
+	store64(c.mem, at, load64(c.mem, at)+1)
+}
+
+// Corrupt overwrites the state of slot i.
+func (c ClientPage) Corrupt(i int, transitions, changed, busy uint64) {
+	if at, ok := slot(i); ok {
+		store64(c.mem, at+OffQueueChangedNS, changed)
+		store64(c.mem, at+OffQueueBusyNS, busy)
+		store64(c.mem, at+OffQueueTransitions, transitions)
+	}
+}
+
 // FinishRequest records a request under name 0.
 func (c ClientPage) FinishRequest(begin, end model.Time) {
 	n := load64(c.mem, RequestsOffset+OffRequestsFinished)
+	if begun := RequestsOffset + OffRequestsBegun; load64(c.mem, begun) <= n {
+		store64(c.mem, begun, n+1)
+	}
 	at := RequestsOffset + OffRequestsRing + int(n%RequestRing)*SizeOfRequest
 	store64(c.mem, at+OffRequestBeginNS, uint64(begin))
 	store64(c.mem, at+OffRequestEndNS, uint64(end))

@@ -124,6 +124,9 @@ type Mark struct {
 	Begin, End model.Time
 }
 
+// Begun returns how many requests the client has begun.
+func (p *Page) Begun() uint64 { return load64(p.mem, RequestsOffset+OffRequestsBegun) }
+
 // Marked reports whether requests have finished since the given count.
 func (p *Page) Marked(after uint64) bool {
 	return load64(p.mem, RequestsOffset+OffRequestsFinished) > after

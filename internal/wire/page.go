@@ -145,6 +145,14 @@ func (q *QueueView) Worked(now model.Time) time.Duration {
 	return time.Duration(q.BusyNS)
 }
 
+// Finished returns the client-reported busy time up to the end of its last busy period.
+func (q *QueueView) Finished() time.Duration {
+	if q.BusyNS < 0 {
+		return time.Duration(q.BusyNS + int64(q.ChangedNS))
+	}
+	return time.Duration(q.BusyNS)
+}
+
 // Fed returns how long the program submitted work before it waited, in the busy period that started
 // at began; 0: unknown.
 func (q *QueueView) Fed(began uint64) time.Duration {
