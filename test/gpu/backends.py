@@ -99,8 +99,10 @@ class TorchBackend:
         """Returns (actual, expected) over all models; they differ if any output differed."""
         got, want = hashlib.sha256(), hashlib.sha256()
         for spec, model in self.models.items():
-            bad = int(self.bads[spec].item()) + self.wrong[spec]
-            got.update((self._hash(model.audit()) + (" %d differ" % bad if bad else "")).encode())
+            bad, last = int(self.bads[spec].item()) + self.wrong[spec], self._hash(model.audit())
+            if bad or last != self.hashes[spec]:
+                print("%s: %d checked outputs differ, the last one is %s, the first one was %s" % (spec, bad, last, self.hashes[spec]), file=sys.stderr)
+            got.update((last + (" %d differ" % bad if bad else "")).encode())
             want.update(self.hashes[spec].encode())
         return got.hexdigest()[:16], want.hexdigest()[:16]
 

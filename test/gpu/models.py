@@ -92,7 +92,8 @@ class Decode(Model):
     clocked, waits = False, True
 
     def __init__(self, maker, pinned):
-        self.graph, self.logits = maker.decode_graph(maker.sequence())
+        self.sequence = maker.sequence()  # the graph holds no reference to it
+        self.graph, self.logits = maker.decode_graph(self.sequence)
         self.stream = maker.stream
         self.host = maker.pinned(self.logits) if pinned else None
 
