@@ -81,14 +81,14 @@ func TestLowsStopTogether(t *testing.T) {
 			}
 		}
 		const rounds = 20
-		shared := 0 // rounds of two requests in all
 		var took []time.Duration
+		first := w.requests(t)
 		before, err := w.ctl.Stats(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range rounds {
-			first, from := w.requests(t), clock.Now()
+			from := clock.Now()
 			if _, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 3}); err != nil {
 				t.Fatal(err)
 			}
@@ -99,9 +99,6 @@ func TestLowsStopTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			await(t, "the lows run", stopped(false))
-			if w.requests(t)-first == 2 {
-				shared++
-			}
 			time.Sleep(5 * time.Millisecond)
 		}
 		after, err := w.ctl.Stats(ctx)
@@ -109,13 +106,14 @@ func TestLowsStopTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := after.PreemptTime[3]
-		t.Logf("%d lows %s: %d of %d rounds with 2 requests; decision to stopped P50 %.0f us, P90 %.0f us; the lows held the GPU for %v (least); %d shared, %d split",
-			n, row.fault, shared, rounds, h.P50US, h.P90US, least(took), after.Shared-before.Shared, after.Split-before.Split)
+		made, shared := w.requests(t)-first, after.Shared-before.Shared
+		t.Logf("%d lows %s: %d rounds, %d requests; decision to stopped P50 %.0f us, P90 %.0f us; the lows held the GPU for %v (least); %d shared, %d split",
+			n, row.fault, rounds, made, h.P50US, h.P90US, least(took), shared, after.Split-before.Split)
 		switch {
 		case row.fault != "" && (after.Shared != before.Shared || after.Split == before.Split):
 			t.Errorf("%d operations were shared, %d repeated", after.Shared-before.Shared, after.Split-before.Split)
-		case row.fault == "" && shared == 0: // a loaded machine delays some workers
-			t.Errorf("%d lows: only %d of %d rounds made one request for all", n, shared, rounds)
+		case row.fault == "" && n > 1 && shared == 0: // a loaded machine delays some workers, not all of them in every round
+			t.Errorf("%d lows: no request for several of them", n)
 		case n == 1 && after.Shared != 0:
 			t.Errorf("one low shared %d operations", after.Shared)
 		}
