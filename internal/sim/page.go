@@ -110,6 +110,9 @@ func (c *cell) scan() {
 		c.engine.SetProgress(c.now, r.id, r.page.launches, busy && waited || fed > 0)
 		if busy {
 			c.engine.SetBusy(c.now, r.id, true)
+			if waited && r.page.fed >= r.page.changed {
+				c.engine.SetProgress(c.now, r.id, r.page.launches, true)
+			}
 		} else {
 			c.engine.SetIdleAfter(c.now, r.id, fed, r.page.changed.Sub(r.page.fed))
 		}
