@@ -71,9 +71,6 @@ const (
 	// limits how often it is computed.
 	judgeAfter  = 50
 	judgePeriod = time.Second
-	// judged is the percentile that decides. Only requests beside lows count, so
-	// delays by them show in most; a few that the host delays must not decide.
-	judged = 90
 	// Protection is worth its cost if it shortens the requests by leastGain, and by
 	// one percent per costPerGain percent of the device that the lows lose.
 	leastGain   = 0.02
@@ -86,6 +83,12 @@ const (
 	// the shortest time without it.
 	changedRetry = 5 * time.Second
 )
+
+// judged are the percentiles that decide; the larger gain counts. Only requests
+// beside lows count, so delays by them show in most; a few that the host delays must
+// not decide. Where a program has long launch-bound requests and short ones that
+// wait, such as a prompt and its tokens, only the lower one shows the latter.
+var judged = [...]float64{50, 90}
 
 // NewProtection returns an account without history.
 func NewProtection(pid int, now model.Time) *Protection {
@@ -267,8 +270,11 @@ func (p *Protection) judge(now model.Time, mayDrop bool) bool {
 	if !p.Native {
 		p.paid = p.costShare(now)
 	}
-	native := p.natively().value(judged)
-	gain := 1 - float64(p.actual.value(judged))/float64(max(1, native))
+	gain := math.Inf(-1)
+	for _, percentile := range judged {
+		native := p.natively().value(percentile)
+		gain = max(gain, 1-float64(p.actual.value(percentile))/float64(max(1, native)))
+	}
 	least := max(leastGain, p.paid/costPerGain)
 	if p.Native {
 		// Twice the gain that would have kept it: an estimate near the limit must not
