@@ -34,8 +34,9 @@ type Feeding struct {
 	Class Class
 	// Waits: a thread waits for the work that it submitted.
 	Waits bool
-	// Again: another wait is expected soon after the last one.
-	Again bool
+	// Hold is for how long after its work lower queues stay suspended, because more work of the same
+	// request follows; 0: they don't.
+	Hold time.Duration
 	// From StopAt on, and until StopUntil at most, lower queues delay the program. 0: not.
 	StopAt    Time
 	StopUntil Time

@@ -13,8 +13,18 @@ import "time"
 const (
 	// FedMin: a shorter segment ends before a stop takes effect.
 	FedMin = time.Millisecond
-	// FedHold is how long a stop outlasts a segment if another wait is expected soon.
+	// FedHold is how long a stop outlasts a segment under strategies that learn no gaps.
 	FedHold = 200 * time.Microsecond
+
+	// A segment that begins within FollowGap of the last one belongs to the same request: the tokens of a
+	// language model, a value that is read back. After chainMax of them a program never pauses, and each
+	// is a request.
+	FollowGap = time.Millisecond
+	chainMax  = 64
+	// A stop outlasts a segment if the next one follows with this probability. A launch-bound program is
+	// stopped for anyway; for others the stop has to be worth its price.
+	followsFed, followsAny = 0.25, 0.5
+	holdSlack              = 100 * time.Microsecond
 
 	// SegmentGap ends a segment for whose end no thread waited.
 	SegmentGap = 5 * time.Millisecond
@@ -83,14 +93,10 @@ type Segments struct {
 	doubted  int  // the last value
 	counted  bool // sizes are launches; else microseconds
 
-	n     int // segments so far
-	sizes [history]uint32
-	// errs is the mean relative error of each way to predict: 0 by the mean, p by the segment p before.
-	errs  [lags + 1]float32
-	tried [lags + 1]uint8
-	mean  float32
-	pace  float64 // ns per unit of size
-	bend  float64 // time from the last check to the wait, in proportion to the prediction
+	// The first segment of a request, and those that follow it, differ: a prompt and its tokens.
+	first, next sizes
+	follow      [8]float32    // probability that another one follows the first, second and so on
+	gap         time.Duration // mean time until it does
 
 	lead   time.Duration
 	streak int  // stops in time since the last late one
@@ -106,6 +112,8 @@ type Segments struct {
 
 	// The current segment.
 	open, waits  bool
+	follows      bool // it belongs to the request of the last one
+	chain        int  // segments before it in this request
 	began, ended Time // ended: of the last one
 	paused       Time // since when the device is idle and nobody waits; 0: it is not
 	base, count  uint64
@@ -149,12 +157,13 @@ func (s *Segments) Class() Class { return s.class }
 
 // State returns what is known.
 func (s *Segments) State() SegmentState {
-	return SegmentState{Class: s.class, Known: s.n, Lead: s.lead, Hits: float64(s.hits), Predicted: s.n > 0 && !s.poor, Counts: s.counts}
+	n := s.first.n + s.next.n
+	return SegmentState{Class: s.class, Known: n, Lead: s.lead, Hits: float64(s.hits), Predicted: n > 0 && !s.poor, Counts: s.counts}
 }
 
 // Feeding returns what a policy needs to know.
 func (s *Segments) Feeding() Feeding {
-	f := Feeding{Class: s.class, Waits: s.open && s.waits}
+	f := Feeding{Class: s.class, Waits: s.open && s.waits, Hold: s.hold()}
 	if s.class != ClassLaunchBound {
 		return f
 	}
@@ -162,11 +171,7 @@ func (s *Segments) Feeding() Feeding {
 		f.Class = ClassUnknown
 		return f
 	}
-	if s.paused != 0 { // without work, time shows nothing
-		return f
-	}
-	if !s.open {
-		f.Again = s.length(s.predict()) < FedMin
+	if s.paused != 0 || !s.open { // without work, time shows nothing
 		return f
 	}
 	if s.stopAt != 0 && s.stopAt != Never && (!s.poor || s.waits) {
@@ -184,7 +189,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		}
 		return
 	}
-	held := s.ended != 0 && now.Sub(s.ended) <= FedHold
+	held := s.joins(now)
 	s.open, s.waits, s.paused = true, false, 0
 	if launches < s.count || launches > s.count+1 {
 		s.count = launches
@@ -196,8 +201,8 @@ func (s *Segments) Begin(now Time, launches uint64) {
 	if s.class != ClassLaunchBound {
 		return
 	}
-	s.expect = s.predict()
-	length := s.length(s.expect)
+	s.expect = s.size().predict()
+	length := s.size().length(s.expect)
 	if length < FedMin {
 		if s.stopAt = Never; held { // lower queues are still stopped
 			s.stop(now, now.Add(length))
@@ -211,6 +216,50 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		return
 	}
 	s.plan(now, length, held)
+}
+
+// joins decides whether the segment that begins belongs to the request of the last one, and reports
+// whether lower queues are still stopped for that.
+func (s *Segments) joins(now Time) (held bool) {
+	gap := now.Sub(s.ended)
+	soon := s.ended != 0 && gap <= FollowGap
+	held = soon && gap <= s.hold()
+	if s.ended != 0 {
+		p := s.another()
+		*p += (b2f(soon) - *p) / 8
+	}
+	if s.follows = soon && s.chain < chainMax; s.follows {
+		s.chain++
+	} else {
+		s.chain = 0
+	}
+	if soon {
+		s.gap += (gap - s.gap) / 4
+	}
+	return held
+}
+
+// hold is how long a stop outlasts a segment.
+func (s *Segments) hold() time.Duration {
+	least := float32(followsAny)
+	if s.class == ClassLaunchBound {
+		least = followsFed
+	}
+	if *s.another() < least {
+		return 0
+	}
+	return min(FollowGap, 2*s.gap+holdSlack)
+}
+
+// another is the probability that a segment follows the current one, or the last one.
+func (s *Segments) another() *float32 { return &s.follow[min(s.chain, len(s.follow)-1)] }
+
+// size returns the sizes of segments like the current one.
+func (s *Segments) size() *sizes {
+	if s.follows {
+		return &s.next
+	}
+	return &s.first
 }
 
 // plan sets when to stop and when to look again, from the time that is left until the wait.
@@ -337,11 +386,16 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, contested bool) 
 		return
 	}
 	wait := now.Add(-tail)
-	if s.class == ClassLaunchBound && contested {
+	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
+	// nothing about the lead or the class.
+	covered := s.follows && tail > fed/3
+	if s.class == ClassLaunchBound && contested && !covered {
 		s.judge(wait, fed, tail)
 	}
 	s.learn(wait, fed)
-	s.classify(fed, tail)
+	if !covered {
+		s.classify(fed, tail)
+	}
 	s.Drop()
 	s.ended = now
 }

@@ -67,14 +67,23 @@ func (s *Segments) learn(wait Time, fed time.Duration) {
 		size = uint32(max(1, fed/time.Microsecond))
 	}
 	if counted != s.counted {
-		*s = Segments{
-			class: s.class, evidence: s.evidence, shorts: s.shorts, doubt: s.doubt, doubted: s.doubted, hidden: s.hidden, counted: counted, lead: s.lead, floor: s.floor, noise: s.noise, hits: s.hits, poor: s.poor, counts: s.counts,
-			began: s.began, open: s.open, stopped: s.stopped, count: s.count, base: s.base,
-		}
+		s.counted, s.checks = counted, 0
+		s.first, s.next = sizes{}, sizes{}
 	}
 	if s.lead == 0 {
 		s.lead, s.hits = leadFirst, 1
 	}
+	k := s.size()
+	k.learn(size, fed)
+	if s.checks > 0 && s.left > 100*time.Microsecond {
+		if took := wait.Sub(s.checked); took > 0 {
+			k.bend += (min(max(k.bend*float64(took)/float64(s.left), 0.25), 4) - k.bend) / 8
+		}
+	}
+}
+
+// learn adds a size, and for how long it was submitted.
+func (s *sizes) learn(size uint32, fed time.Duration) {
 	for p := range s.errs {
 		if guess := s.guess(p); guess != 0 {
 			e := float32(max(guess, size)-min(guess, size)) / float32(max(guess, size))
@@ -82,7 +91,7 @@ func (s *Segments) learn(wait Time, fed time.Duration) {
 			s.errs[p] += (e - s.errs[p]) / float32(s.tried[p])
 		}
 	}
-	s.sizes[s.n%history] = size
+	s.last[s.n%history] = size
 	s.n++
 	if s.n >= 1<<30 {
 		s.n = 1<<29 + s.n%history
@@ -93,11 +102,6 @@ func (s *Segments) learn(wait Time, fed time.Duration) {
 		s.pace, s.bend = pace, 1
 	} else if fed >= FedMin || s.n < history {
 		s.pace += (pace - s.pace) / 4
-	}
-	if s.checks > 0 && s.left > 100*time.Microsecond {
-		if took := wait.Sub(s.checked); took > 0 {
-			s.bend += (min(max(s.bend*float64(took)/float64(s.left), 0.25), 4) - s.bend) / 8
-		}
 	}
 }
 
@@ -117,7 +121,8 @@ func (s *Segments) classify(fed, tail time.Duration) {
 		s.doubted = min(max(2*s.doubted, doubtFirst), doubtMax)
 		s.doubt = s.doubted
 	}
-	size := s.sizes[(s.n-1)%history]
+	k := s.size()
+	size := k.last[(k.n-1)%history]
 	few := s.hidden || s.counted && (size < launchesMin || fed/time.Duration(size) > launchPace)
 	if s.class == ClassLaunchBound && fed >= FedMin { // lower queues may have delayed it
 		tail = max(0, tail-nativeWait)

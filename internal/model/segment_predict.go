@@ -6,19 +6,31 @@ import "time"
 
 // This file predicts the size of a segment and the time until its wait.
 
+// sizes is what is known of the sizes of segments: launches, or microseconds where launches are not counted.
+type sizes struct {
+	n    int // segments so far
+	last [history]uint32
+	// errs is the mean relative error of each way to predict: 0 by the mean, p by the segment p before.
+	errs  [lags + 1]float32
+	tried [lags + 1]uint8
+	mean  float32
+	pace  float64 // ns per unit of size
+	bend  float64 // time from the last check to the wait, in proportion to the prediction
+}
+
 // guess predicts the next size in one way; 0: it cannot.
-func (s *Segments) guess(p int) uint32 {
+func (s *sizes) guess(p int) uint32 {
 	switch {
 	case p == 0:
 		return uint32(s.mean)
 	case p <= s.n:
-		return s.sizes[(s.n-p)%history]
+		return s.last[(s.n-p)%history]
 	}
 	return 0
 }
 
 // predict returns the expected size of the next segment, in the way that was best so far.
-func (s *Segments) predict() uint32 {
+func (s *sizes) predict() uint32 {
 	best := 1
 	for p := range s.errs {
 		if s.tried[p] >= 2 && (s.tried[best] < 2 || s.errs[p] < s.errs[best]) {
@@ -29,33 +41,33 @@ func (s *Segments) predict() uint32 {
 }
 
 // length returns the expected submission time of a size.
-func (s *Segments) length(size uint32) time.Duration { return bounded(float64(size) * s.pace) }
+func (s *sizes) length(size uint32) time.Duration { return bounded(float64(size) * s.pace) }
 
 // remaining predicts the time until the wait.
 func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
 	if !s.counted {
 		return 0, false // more time than expected has passed
 	}
-	done := uint32(s.count - s.base)
+	done, size := uint32(s.count-s.base), s.size()
 	if done == 0 { // unknown before the end
-		return max(0, s.length(s.expect)-now.Sub(s.began)), true
+		return max(0, size.length(s.expect)-now.Sub(s.began)), true
 	}
 	if done > s.expect+s.expect/32 {
-		if s.expect = s.longer(done); s.expect == 0 {
+		if s.expect = size.longer(done); s.expect == 0 {
 			return 0, false
 		}
 	}
-	pace := s.pace
+	pace := size.pace
 	if done >= history {
 		pace = float64(now.Sub(s.began)) / float64(done)
 	}
-	return bounded((float64(s.expect) - float64(done)) * pace * s.bend), true
+	return bounded((float64(s.expect) - float64(done)) * pace * size.bend), true
 }
 
 // longer returns the shortest known segment that is longer than a size; 0: none.
-func (s *Segments) longer(than uint32) uint32 {
+func (s *sizes) longer(than uint32) uint32 {
 	least := uint32(0)
-	for _, size := range s.sizes[:min(s.n, history)] {
+	for _, size := range s.last[:min(s.n, history)] {
 		if size > than+than/32+1 && (least == 0 || size < least) {
 			least = size
 		}

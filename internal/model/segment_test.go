@@ -210,6 +210,59 @@ func TestStopsJustInTime(t *testing.T) {
 	}
 }
 
+// TestChain: segments that follow a launch-bound one, such as tokens after a prompt, leave its class and its
+// prediction alone, and lower queues stay stopped from one to the next but not after the last.
+func TestChain(t *testing.T) {
+	var s Segments
+	now, launches := Time(time.Hour), uint64(0)
+	part := func(n int, fed, tail time.Duration) {
+		began := now
+		s.Begin(now, launches)
+		for f := s.Feeding(); f.CheckAt > now && f.CheckAt < began.Add(fed); f = s.Feeding() {
+			now = f.CheckAt
+			s.Progress(now, launches+uint64(float64(n)*float64(now.Sub(began))/float64(fed)), false)
+		}
+		launches += uint64(n)
+		s.Progress(began.Add(fed), launches, true)
+		now = began.Add(fed + tail)
+		s.End(now, began, fed, tail, true)
+	}
+	const tokens = 3
+	for i := range 40 {
+		part(1000, 19*ms, 100*us)
+		for range tokens {
+			if i >= 10 && s.hold() < 150*us {
+				t.Fatalf("request %d: lower queues stay stopped for %v", i, s.hold())
+			}
+			now = now.Add(70 * us)
+			part(2, 80*us, 2800*us)
+		}
+		if s.hold() != 0 {
+			t.Fatalf("request %d: lower queues stay stopped for %v behind the last token", i, s.hold())
+		}
+		now = now.Add(30 * ms)
+	}
+	if s.Class() != ClassLaunchBound || s.first.predict() != 1000 || s.next.predict() != 2 {
+		t.Errorf("%v, %d launches, then %d", s.Class(), s.first.predict(), s.next.predict())
+	}
+	s.Begin(now, launches)
+	if f := s.Feeding(); f.StopAt < now.Add(15*ms) {
+		t.Errorf("a prompt stops lower queues after %v", f.StopAt.Sub(now))
+	}
+	// Tokens without an end are requests of their own.
+	for range chainMax + 3 {
+		now = now.Add(70 * us)
+		part(2, 80*us, 2800*us)
+	}
+	for range 4 * chainMax {
+		now = now.Add(70 * us)
+		part(2, 80*us, 2800*us)
+	}
+	if s.Class() == ClassLaunchBound {
+		t.Error("a program that only submits tokens is launch-bound")
+	}
+}
+
 // TestLeadFollowsTheStop: the lead is as long as a stop takes, and no longer.
 func TestLeadFollowsTheStop(t *testing.T) {
 	p := program{now: Time(time.Hour), counts: true}
@@ -429,7 +482,7 @@ func TestWaitThatNeverEnds(t *testing.T) {
 // no submission time.
 func TestWaitSeenLate(t *testing.T) {
 	s, now, launches := learntProgram(t)
-	pace := s.pace
+	pace := s.first.pace
 	for range 8 {
 		s.Begin(now, launches)
 		launches += 200
@@ -437,8 +490,8 @@ func TestWaitSeenLate(t *testing.T) {
 		now = now.Add(4 * time.Second)
 		s.Progress(now, launches, true)
 	}
-	if s.Class() != ClassLaunchBound || s.pace > 2*pace {
-		t.Errorf("%v, %.0f ns per launch, before %.0f", s.Class(), s.pace, pace)
+	if s.Class() != ClassLaunchBound || s.first.pace > 2*pace {
+		t.Errorf("%v, %.0f ns per launch, before %.0f", s.Class(), s.first.pace, pace)
 	}
 }
 

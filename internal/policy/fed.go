@@ -88,15 +88,31 @@ func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
 		if q.Ready {
 			return q.Feeding.Stops(now)
 		}
-		if !q.Feeding.Again {
-			hold = 0
-		}
+		hold = q.Feeding.Hold
 	}
-	// A program that reads a value back in the middle of a request continues at once.
+	// More work of the same request follows.
 	if free := q.ChangedAt.Add(hold); free > now && q.ChangedAt != 0 {
 		return true, free
 	}
 	return false, model.Never
+}
+
+// chained returns until when lows stay suspended for the highs of [from, end) that
+// submit a request in several parts, such as the tokens of a language model: now if
+// for none. With slices alone, every part would pay for a switch.
+func (v *View) chained(now model.Time, from, end int) model.Time {
+	until := now
+	for i := from; i < end; i++ {
+		q := &v.Queues[i]
+		switch {
+		case !q.Admitted || q.Feeding.Hold == 0 || q.ChangedAt == 0:
+		case q.Ready:
+			return model.Never
+		default:
+			until = max(until, q.ChangedAt.Add(q.Feeding.Hold))
+		}
+	}
+	return until
 }
 
 // fedSlice is the slice of the active low beside launch-bound highs.

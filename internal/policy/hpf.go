@@ -100,6 +100,12 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		return plan, fedWake
 	}
 
+	if sliced && !beside {
+		if until := v.chained(now, high, highEnd); until > now {
+			return plan, until
+		}
+	}
+
 	// While a high works, only a low that the hardware leaves by itself may run.
 	cur := v.running(low)
 	from, free := ready, highFreeAt(now, v, high, highEnd, max(h.lull, v.Knobs.Hold))

@@ -79,18 +79,25 @@ func TestLaunchBound(t *testing.T) {
 	}
 }
 
-// TestServingTokens checks the time to the first token and from one to the next.
+// TestServingTokens checks the time to the first token and from one to the next, and that a request of
+// many parts costs the job no switch for each.
 func TestServingTokens(t *testing.T) {
-	s, err := load(t, "serving.yaml").Split("serving")
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		name string
+		less float64 // of what the job keeps natively
+	}{{"serving", 0}, {"serving-eager", 0.05}} {
+		s, err := load(t, "serving.yaml").Split(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res := run(t, s[0], Options{Policies: []string{"native", "HPF"}})
+		native, hpf := &res.Runs[0].Classes[0], &res.Runs[1].Classes[0]
+		span{1.5, 1e9}.check(t, c.name+": first token natively", native.FirstToken.P99/native.AloneFirst.P99)
+		span{1.5, 1e9}.check(t, c.name+": per token natively", native.PerToken.P99/native.AlonePer.P99)
+		span{1, 1.05}.check(t, c.name+": first token", hpf.FirstToken.P99/hpf.AloneFirst.P99)
+		span{0.99, 1.02}.check(t, c.name+": per token", hpf.PerToken.P99/hpf.AlonePer.P99)
+		span{res.Runs[0].Lows.Kept - c.less, 1}.check(t, c.name+": kept", res.Runs[1].Lows.Kept)
 	}
-	res := run(t, s[0], Options{Policies: []string{"native", "HPF"}})
-	native, hpf := &res.Runs[0].Classes[0], &res.Runs[1].Classes[0]
-	span{1.5, 1e9}.check(t, "first token natively", native.FirstToken.P99/native.AloneFirst.P99)
-	span{1.5, 1e9}.check(t, "per token natively", native.PerToken.P99/native.AlonePer.P99)
-	span{1, 1.10}.check(t, "first token", hpf.FirstToken.P99/hpf.AloneFirst.P99)
-	span{1, 1.10}.check(t, "per token", hpf.PerToken.P99/hpf.AlonePer.P99)
 }
 
 // TestCases checks the selection of cases.
