@@ -41,6 +41,32 @@ func TestVersionMismatchNamesBoth(t *testing.T) {
 	}
 }
 
+// A program that ends before its session begins was not refused: it is neither counted nor logged as
+// such. One that keeps silent is.
+func TestEarlyEndIsNoRefusal(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	dial := func() *net.UnixConn {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.Path, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	for range 5 {
+		_ = dial().Close()
+	}
+	// A refusal after them shows that the server is through with them.
+	conn := dial()
+	defer func() { _ = conn.Close() }()
+	_, _ = conn.Write([]byte("garbage"))
+	if _, err := sessiontest.Welcome(conn); err == nil {
+		t.Fatal("garbage was welcome")
+	}
+	if got := h.Server.Stats().Refused; len(got) != 1 || got["malformed"] != 1 {
+		t.Errorf("refused: %v", got)
+	}
+}
+
 // Malformed packets end the session of their sender and affect no other client.
 func TestGarbageClients(t *testing.T) {
 	h := sessiontest.Start(t, nil)

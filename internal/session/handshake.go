@@ -5,6 +5,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -59,6 +60,11 @@ func (srv *Server) accept() {
 func (srv *Server) serve(c *net.UnixConn) {
 	s, pid, err := srv.handshake(c)
 	<-srv.handshakes
+	if leftEarly(err) {
+		srv.log.Debug("client ended before its session began", "pid", pid)
+		_ = c.Close()
+		return
+	}
 	if err != nil {
 		var version *wire.VersionError
 		var r *refusal
@@ -83,6 +89,17 @@ func (srv *Server) serve(c *net.UnixConn) {
 	s.end(!alive(s.pidfd), err.Error())
 }
 
+// leftEarly reports that the client closed its connection during the handshake. A program that ends
+// early was not refused.
+func leftEarly(err error) bool {
+	for _, end := range []error{errEnd, io.EOF, unix.EPIPE, unix.ECONNRESET, identity.ErrEnded} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
+}
+
 // linger closes a connection after the client has read the last packet. Closing with unread input
 // would discard that packet.
 func linger(c *net.UnixConn) {
@@ -105,7 +122,7 @@ func peer(c *net.UnixConn) (identity.Peer, error) {
 	switch {
 	case errors.Is(err, identity.ErrUnseen):
 		err = &refusal{"foreign_pid_namespace", err.Error() + ": run the daemon in the host's namespace, or share it (--pid=host)"}
-	case err != nil:
+	case err != nil && !errors.Is(err, identity.ErrEnded):
 		err = &refusal{"identity", err.Error()}
 	}
 	return p, err
@@ -152,6 +169,9 @@ func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	packet, fds, err := receive(c, buf)
 	seqpacket.CloseAll(fds)
+	if leftEarly(err) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, &refusal{"no_hello", "no HELLO received: " + err.Error()}
 	}
