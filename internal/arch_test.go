@@ -78,7 +78,7 @@ var mayImport = map[string][]string{
 	"tools/apigen":     {},
 	"tools/hintgen":    {"internal/model", "internal/control/upstream"},
 	"tools/fuzz":       {},
-	"tools/pictures":   {"internal/sim", "internal/policy", "internal/record", "internal/report", "internal/screen", "internal/top", "internal/top/*"},
+	"tools/pictures":   {"internal/model", "internal/sim", "internal/policy", "internal/record", "internal/report", "internal/screen", "internal/top", "internal/top/*"},
 	"tools/wiregen":    {},
 	"tools/hookgen":    {},
 	"tools/amdloggen":  {},

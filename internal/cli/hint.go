@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ root's daemon require root, unless it was started with --max-priority.`,
 					whose += fmt.Sprintf(", queue %d", *reply.Queue)
 				}
 				fmt.Fprintf(a.stdout, "%s: %s\n", whose, hintsText(&reply.Hints, "priority", "level"))
-				return nil
+				return a.warnUnread(cmd.Context(), daemon, hints.changed(cmd))
 			})
 		},
 	}
@@ -73,6 +74,30 @@ root's daemon require root, unless it was started with --max-priority.`,
 	c.Flags().Uint32Var(&queue, "queue", 0, "select the queue with `INDEX` (default: the whole program)")
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// warnUnread warns of given hints that no policy in force reads.
+func (a *app) warnUnread(ctx context.Context, daemon *client.Client, given []model.HintField) error {
+	if len(given) == 0 {
+		return nil
+	}
+	reply, err := daemon.Policy(ctx)
+	if err != nil {
+		return err
+	}
+	inForce := []string{reply.Name}
+	for _, d := range reply.Devices {
+		if d.Policy != "" {
+			inForce = append(inForce, d.Policy)
+		}
+	}
+	for _, f := range given {
+		if len(f.Policies) == 0 || slices.ContainsFunc(inForce, func(name string) bool { return slices.Contains(f.Policies, name) }) {
+			continue
+		}
+		a.warn("--%s does not affect scheduling under policy %s; it counts under %s, see `xsched policy`", f.Flag, reply.Name, strings.Join(f.Policies, ", "))
+	}
+	return nil
 }
 
 // hintFlags are the flags of model.HintFields. They are parsed when the command runs, which yields
@@ -117,6 +142,18 @@ func (h *hintFlags) add(c *cobra.Command, names ...string) {
 		h.given = append(h.given, hintFlag{f, v})
 	}
 	_ = c.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"auto", "1", "2", "3"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// changed returns the hints that are given and not reset to their default.
+func (h *hintFlags) changed(c *cobra.Command) []model.HintField {
+	var out []model.HintField
+	for i := range h.given {
+		g := &h.given[i]
+		if v, err := g.field.Parse(g.text.text); c.Flags().Changed(g.field.Flag) && err == nil && v != (model.HintValue{}) {
+			out = append(out, g.field)
+		}
+	}
+	return out
 }
 
 // read parses the given flags.

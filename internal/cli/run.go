@@ -63,7 +63,7 @@ shim; XSCHED_LOG=FILE enables its log.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			want := wish{virtual: virtual, require: require}
+			want := wish{virtual: virtual, require: require, hints: hints.changed(cmd)}
 			env, given := newEnvironment(os.Environ()), map[string]string{} // hints by variable
 			err := hints.read(cmd, func(f *model.HintField, v model.HintValue) {
 				given[f.Env] = f.EnvText(v)
@@ -188,6 +188,7 @@ type wish struct {
 	virtual  bool
 	require  bool
 	native   native // CMD itself runs without scheduling
+	hints    []model.HintField
 }
 
 // runNatively warns that CMD runs without scheduling, or refuses that.
@@ -227,6 +228,9 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	defer daemon.Close()
 	if top := running.MaxPriority; top != nil && want.priority > int(*top) {
 		a.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, want.priority)
+	}
+	if err := a.warnUnread(ctx, daemon, want.hints); err != nil {
+		return "", err
 	}
 	if want.virtual {
 		if !running.Virtual {

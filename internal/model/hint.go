@@ -23,27 +23,28 @@ import (
 //	zero   what 0 means, where that needs a word
 //	scope  "process": not allowed for a single queue
 //	api    "no": a program can't set it through the C and Python interfaces
+//	policies  names of the policies that read it; without: it counts under all of them
 //	help   one line for --help
 //
 // Append new fields at the end: the order is that of the wire format.
 type Hint struct {
-	Priority Priority `hint:"priority" flag:"priority" env:"XSCHED_AUTO_XQUEUE_PRIORITY" bit:"0 PRIORITY" range:"-256..255" help:"larger is more important; -256 never runs"`
+	Priority Priority `hint:"priority" flag:"priority" env:"XSCHED_AUTO_XQUEUE_PRIORITY" bit:"0 PRIORITY" range:"-256..255" policies:"HPF HHPF LAX AWF SLO" help:"larger is more important; -256 never runs"`
 	Level    Level    `hint:"level" flag:"level" env:"XSCHED_AUTO_XQUEUE_LEVEL" bit:"1 LEVEL" range:"0..3" scope:"process" api:"no" help:"preemption level: auto, 1 (hold launches), 2 (end of timeslice), 3 (mid-kernel)"`
 	InFlight int      `hint:"in_flight" flag:"in-flight" env:"XSCHED_AUTO_XQUEUE_THRESHOLD" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: maximum launches in flight"`
 	Batch    int      `hint:"batch" flag:"batch" env:"XSCHED_AUTO_XQUEUE_BATCH_SIZE" bit:"2 LIMITS" range:"0..1048576" zero:"daemon default" help:"Lv1: launches between two completion checks"`
 
 	// Utilization is a weight where the shares do not add up to 100.
-	Utilization int           `hint:"utilization" flag:"share" env:"XSCHED_AUTO_XQUEUE_UTILIZATION" bit:"3 UTILIZATION" range:"1..100" zero:"unset" help:"share of the GPU in percent (UP, PUP, SPUP, CFS)"`
+	Utilization int           `hint:"utilization" flag:"share" env:"XSCHED_AUTO_XQUEUE_UTILIZATION" bit:"3 UTILIZATION" range:"1..100" zero:"unset" policies:"UP PUP SPUP CFS" help:"share of the GPU in percent (UP, PUP, SPUP, CFS)"`
 	Timeslice   time.Duration `hint:"timeslice_us" flag:"timeslice" env:"XSCHED_AUTO_XQUEUE_TIMESLICE" bit:"4 TIMESLICE" range:"100..10000000" zero:"policy default" help:"length of one turn on the GPU"`
-	Deadline    time.Duration `hint:"deadline_us" flag:"deadline" env:"XSCHED_AUTO_XQUEUE_DEADLINE" bit:"5 DEADLINE" range:"0..1000000000000" zero:"none" help:"deadline of work, counted from the start of a busy period (EDF, KEDF)"`
+	Deadline    time.Duration `hint:"deadline_us" flag:"deadline" env:"XSCHED_AUTO_XQUEUE_DEADLINE" bit:"5 DEADLINE" range:"0..1000000000000" zero:"none" policies:"EDF KEDF" help:"deadline of work, counted from the start of a busy period (EDF, KEDF)"`
 
 	// Until Laxity ends the queue has LaxPriority, afterwards CriticalPriority.
-	Laxity           time.Duration `hint:"laxity_us" flag:"laxity" env:"XSCHED_AUTO_XQUEUE_LAXITY" bit:"6 LAXITY" range:"0..1000000000000" zero:"none" help:"how long work may be deferred (LAX)"`
-	LaxPriority      Priority      `hint:"lax_priority" flag:"lax-priority" env:"XSCHED_AUTO_XQUEUE_LAX_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority until the laxity ends"`
-	CriticalPriority Priority      `hint:"critical_priority" flag:"critical-priority" env:"XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY" bit:"6 LAXITY" range:"-256..255" help:"priority after the laxity ended"`
+	Laxity           time.Duration `hint:"laxity_us" flag:"laxity" env:"XSCHED_AUTO_XQUEUE_LAXITY" bit:"6 LAXITY" range:"0..1000000000000" zero:"none" policies:"LAX" help:"how long work may be deferred (LAX)"`
+	LaxPriority      Priority      `hint:"lax_priority" flag:"lax-priority" env:"XSCHED_AUTO_XQUEUE_LAX_PRIORITY" bit:"6 LAXITY" range:"-256..255" policies:"LAX" help:"priority until the laxity ends"`
+	CriticalPriority Priority      `hint:"critical_priority" flag:"critical-priority" env:"XSCHED_AUTO_XQUEUE_CRITICAL_PRIORITY" bit:"6 LAXITY" range:"-256..255" policies:"LAX" help:"priority after the laxity ended"`
 
-	K            int  `hint:"k" flag:"k" env:"XSCHED_AUTO_XQUEUE_KDEADLINE" bit:"7 K" range:"0..1024" zero:"policy default" help:"how many of the earliest deadlines may run together (KEDF)"`
-	WindowActive bool `hint:"window_active" flag:"window-active" env:"XSCHED_WINDOW_ACTIVE" bit:"8 WINDOW_ACTIVE" help:"the user looks at a window of this program (AWF)"`
+	K            int  `hint:"k" flag:"k" env:"XSCHED_AUTO_XQUEUE_KDEADLINE" bit:"7 K" range:"0..1024" zero:"policy default" policies:"KEDF" help:"how many of the earliest deadlines may run together (KEDF)"`
+	WindowActive bool `hint:"window_active" flag:"window-active" env:"XSCHED_WINDOW_ACTIVE" bit:"8 WINDOW_ACTIVE" policies:"AWF" help:"the user looks at a window of this program (AWF)"`
 	SLO          SLO
 	// Gang names queues that are scheduled together, across processes and devices.
 	Gang string `hint:"gang" flag:"gang" env:"XSCHED_GANG" bit:"10 GANG" range:"0..63" zero:"none" help:"programs with the same name are suspended and resumed together"`
@@ -65,8 +66,8 @@ type Cap struct {
 
 // SLO is a latency target: Percentile percent of the requests finish within Latency.
 type SLO struct {
-	Latency    time.Duration `hint:"slo_us" flag:"slo" env:"XSCHED_SLO_US" bit:"9 SLO" range:"0..1000000000000" zero:"none" help:"latency target of requests (SLO)"`
-	Percentile float64       `hint:"slo_percentile" flag:"slo-percentile" env:"XSCHED_SLO_PERCENTILE" bit:"9 SLO" range:"100..9999" zero:"99" help:"percentile the SLO applies to"`
+	Latency    time.Duration `hint:"slo_us" flag:"slo" env:"XSCHED_SLO_US" bit:"9 SLO" range:"0..1000000000000" zero:"none" policies:"SLO" help:"latency target of requests (SLO)"`
+	Percentile float64       `hint:"slo_percentile" flag:"slo-percentile" env:"XSCHED_SLO_PERCENTILE" bit:"9 SLO" range:"100..9999" zero:"99" policies:"SLO" help:"percentile the SLO applies to"`
 }
 
 // Said reports whether there is a target.

@@ -48,6 +48,7 @@ type HintField struct {
 	Min, Max int64 // of a name: Max bytes
 	Zero     string
 	Help     string
+	Policies []string // that read it; empty: all
 
 	index []int // path in Hint
 }
@@ -71,7 +72,7 @@ func hintFieldsOf(t reflect.Type, path []int) []HintField {
 		f := HintField{
 			Name: name, Flag: s.Tag.Get("flag"), Env: s.Tag.Get("env"), Zero: s.Tag.Get("zero"), Help: s.Tag.Get("help"),
 			Process: s.Tag.Get("scope") == "process", API: s.Tag.Get("api") != "no", Kind: kindOf(s.Type), Max: 1, index: index,
-			Priority: s.Type == reflect.TypeFor[Priority](),
+			Priority: s.Type == reflect.TypeFor[Priority](), Policies: strings.Fields(s.Tag.Get("policies")),
 		}
 		bit := 0
 		if _, err := fmt.Sscanf(s.Tag.Get("bit"), "%d %s", &bit, &f.Bit); err != nil {

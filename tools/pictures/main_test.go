@@ -9,9 +9,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"xsched/internal/model"
 	"xsched/internal/policy"
 )
 
@@ -45,6 +47,27 @@ func TestPicturesAreCurrent(t *testing.T) {
 		for _, part := range []string{"prefers-color-scheme: dark", "on the GPU", " ms</text>", "aria-label", `class="c0"`} {
 			if !bytes.Contains(want, []byte(part)) {
 				t.Errorf("%s has no %q", name, part)
+			}
+		}
+	}
+}
+
+// TestHintsOfPolicies compares the first table of each policy's page with the tags of the hints, from
+// which `xsched hint` knows that a hint has no effect.
+func TestHintsOfPolicies(t *testing.T) {
+	for _, name := range policy.Names() {
+		page, err := os.ReadFile(filepath.Join(root, "docs/policies", strings.ToLower(name)+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(page), "|---|---|---|---|\n")
+		row, _, _ := strings.Cut(table, "\n")
+		for _, f := range model.HintFields() {
+			if len(f.Policies) == 0 || strings.HasSuffix(f.Name, "_priority") { // "its two priorities"
+				continue
+			}
+			if got, want := strings.Contains(row, "`"+f.Name+"`"), slices.Contains(f.Policies, name); got != want {
+				t.Errorf("%s: the page says %v about hint %s, its tag %v", name, got, f.Name, want)
 			}
 		}
 	}
