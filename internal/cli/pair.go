@@ -140,5 +140,8 @@ func (a *app) showPair(r pairResult, asJSON, check bool) error {
 	if check && !r.Met() {
 		return errors.New("a target was missed; see the report above")
 	}
+	if !r.Met() {
+		a.warn("a target was missed; with --check that is an error")
+	}
 	return nil
 }

@@ -229,9 +229,7 @@ func (a *app) joinDaemon(ctx context.Context, env *environment, want wish) (plat
 	if top := running.MaxPriority; top != nil && want.priority > int(*top) {
 		a.warn("running at priority %d, the limit of this user; %d needs root, or `xsched serve --max-priority USER=N`", *top, want.priority)
 	}
-	if err := a.warnUnread(ctx, daemon, want.hints); err != nil {
-		return "", err
-	}
+	_ = a.warnUnread(ctx, daemon, want.hints) // CMD runs without this warning, too
 	if want.virtual {
 		if !running.Virtual {
 			return "", fmt.Errorf("the daemon in %s has no virtual GPU; start one with `xsched serve --virtual --dir DIR` and use --dir DIR here", running.Dir)

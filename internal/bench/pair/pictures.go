@@ -96,6 +96,6 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			"throughput that the offline program keeps", report.WholePercent, []report.Series{{Name: "this run", Class: "c0", Points: []report.Point{point}}}),
 			"The upper left is best: low latency and no lost throughput.")
 	}
-	p.Add(report.Block{Heading: "Targets", Table: r.table()}, report.Block{Heading: "Measured", List: r.lines()})
+	p.Add(report.Block{Heading: "Targets", Table: r.table()}, report.Block{List: r.Advice()}, report.Block{Heading: "Measured", List: r.lines()})
 	return p.Write(w)
 }

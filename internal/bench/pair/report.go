@@ -96,6 +96,37 @@ type Target struct {
 	Met    bool   `json:"met"`
 }
 
+// The names of the targets.
+const (
+	targetSuspend = "suspend"
+	targetResume  = "resume"
+	targetOnline  = "online request, end to end"
+	targetLoss    = "offline loss beyond the online share"
+	targetLeak    = "nothing leaked"
+	targetLost    = "nothing lost"
+)
+
+// advice says what to do about a missed target.
+var advice = map[string]string{
+	targetSuspend: "repeat it on a machine without other load: the daemon and the GPU's driver need CPU time; as root the daemon has real-time priority",
+	targetResume:  "repeat it on a machine without other load: the daemon and the GPU's driver need CPU time; as root the daemon has real-time priority",
+	targetOnline:  "compare it with the online program alone; if that is below the target, look for kernels of the offline program that can't be stopped with `xsched doctor`",
+	targetLoss:    "every request costs a suspend and a resume: use fewer and longer requests, or a shorter --hold if requests have no gaps",
+	targetLeak:    "repeat it for longer (--seconds); report a growth that continues",
+	targetLost:    "see the output of the programs with --output; they must end by themselves within --linger",
+}
+
+// Advice has a line for each missed target.
+func (r *Report) Advice() []string {
+	var out []string
+	for _, t := range r.Targets {
+		if text := advice[t.Name]; !t.Met && text != "" {
+			out = append(out, "missed: "+t.Name+"; "+text)
+		}
+	}
+	return out
+}
+
 // The targets.
 const (
 	suspendTarget = 5.0  // ms
@@ -163,12 +194,12 @@ func (c *colocation) conclude() {
 		kept = strings.Join(leaks, "; ")
 	}
 	r.Targets = []Target{
-		{"suspend", fmt.Sprintf("< %g ms", suspendTarget), r.Suspend.text(), r.Suspend.met()},
-		{"resume", fmt.Sprintf("< %g ms", resumeTarget), r.Resume.text(), r.Resume.met()},
-		{"online request, end to end", fmt.Sprintf("< %g ms", onlineTarget), online, met},
-		{"offline loss beyond the online share", fmt.Sprintf("< %g %%", 100*lossTarget), loss, r.Throughput.Measured && r.Throughput.Net < lossTarget},
-		{"nothing leaked", "no growth", kept, len(leaks) == 0},
-		{"nothing lost", "nothing", nothing, len(r.Lost) == 0},
+		{targetSuspend, fmt.Sprintf("< %g ms", suspendTarget), r.Suspend.text(), r.Suspend.met()},
+		{targetResume, fmt.Sprintf("< %g ms", resumeTarget), r.Resume.text(), r.Resume.met()},
+		{targetOnline, fmt.Sprintf("< %g ms", onlineTarget), online, met},
+		{targetLoss, fmt.Sprintf("< %g %%", 100*lossTarget), loss, r.Throughput.Measured && r.Throughput.Net < lossTarget},
+		{targetLeak, "no growth", kept, len(leaks) == 0},
+		{targetLost, "nothing", nothing, len(r.Lost) == 0},
 	}
 }
 
@@ -248,7 +279,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err := r.table().WriteText(w, ""); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(r.lines(), "\n"))
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(append(r.lines(), r.Advice()...), "\n"))
 	return err
 }
 
