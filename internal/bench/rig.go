@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -57,10 +56,11 @@ func OpenPrivate(ctx context.Context, exe, platform, fault string, serveFlags ..
 			r.Close()
 		}
 	}()
-	if r.Dir, err = os.MkdirTemp("", "xsched-bench-"); err != nil {
-		return nil, fmt.Errorf("create a private directory: %w", err)
+	var remove func()
+	if r.Dir, remove, err = Folder("xsched-bench-"); err != nil {
+		return nil, err
 	}
-	r.cleanup = append(r.cleanup, func() { _ = os.RemoveAll(r.Dir) })
+	r.cleanup = append(r.cleanup, remove)
 	argv := []string{"serve", "--http", "off", "--self-test", "off"} // nothing else may use the GPU
 	if r.Virtual {
 		if err := r.startDevice(ctx, fault); err != nil {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -130,11 +129,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 func (c *colocation) run(ctx context.Context) error {
-	folder, err := os.MkdirTemp("", "xsched-pair-")
+	folder, remove, err := bench.Folder("xsched-pair-")
 	if err != nil {
-		return fmt.Errorf("make a private folder: %w", err)
+		return err
 	}
-	defer os.RemoveAll(folder)
+	defer remove()
 	c.record = filepath.Join(folder, "recording")
 	if c.Online == "" && c.Offline == "" {
 		if err := c.builtIn(folder); err != nil {
