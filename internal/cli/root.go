@@ -157,7 +157,27 @@ daemon. Without a daemon, programs run natively.`,
 			root.AddCommand(c)
 		}
 	}
+	rejectUnknown(root)
 	return root
+}
+
+// rejectUnknown makes cobra's own commands refuse what they do not know, instead of printing help.
+func rejectUnknown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd("completion")
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			onlySubcommands(c)
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				if found, _, err := root.Find(args); len(args) > 0 && (err != nil || found == root) {
+					return fmt.Errorf("unknown command %q", args[0])
+				}
+				return nil
+			}
+		}
+	}
 }
 
 // onlySubcommands makes a command print its help without arguments and reject unknown
