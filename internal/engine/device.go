@@ -298,6 +298,7 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 	if changed {
 		e.updateProgress(now, d) // accounts for changes by the plan
 	}
+	e.watch(now, d)
 	if d.cfg.Mode != model.ModeOff {
 		d.wake = min(d.wake, max(d.state.StarvesAt(v), now+1))
 	}

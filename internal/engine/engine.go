@@ -44,6 +44,7 @@ type Engine struct {
 
 	observer func(*Event)
 	seen     Event // passed to the observer
+	watcher  func(Transition)
 }
 
 // Stats are counts since the engine was made.
@@ -78,8 +79,9 @@ type record struct {
 	session *waiting // of its session
 	waits   bool     // counted there; see waiting.go
 
-	sent  model.Desired // the last one reported
-	state QueueState    // its counters
+	sent     model.Desired // the last one reported
+	state    QueueState    // its counters
+	activity Activity      // the last one reported; see activity.go
 }
 
 // New returns an engine without queues.
@@ -289,6 +291,9 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 		return
 	}
 	e.saw(Event{Kind: EventRemove, At: now, ID: id})
+	if e.watcher != nil {
+		e.watcher(Transition{At: now, ID: id, PID: r.dev.queue(r).PID, Device: r.dev.id, Gone: true})
+	}
 	delete(e.queues, id)
 	e.leaveSession(now, id.Session, r)
 	e.regrouping = true

@@ -126,6 +126,8 @@ type Config struct {
 
 	Recorder record.Recorder // records the engine's inputs and decisions; may be nil
 
+	Trace *record.Trace // gets what queues do, for the timeline; may be nil
+
 	// Scan requests a scan for unmanaged programs, without blocking. The answer comes by
 	// SetOutsiders. Nil: nobody scans, and no GPU counts as shared.
 	Scan func()
@@ -203,6 +205,9 @@ func (l *Loop) run() {
 	l.tick = l.now()
 	if r := l.cfg.Recorder; r != nil {
 		r.Attach(l.engine, l.tick, l.programOf)
+	}
+	if t := l.cfg.Trace; t != nil {
+		l.engine.Watch(t.Put)
 	}
 	for !l.quit.Load() {
 		l.arm()
