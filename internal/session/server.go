@@ -40,6 +40,10 @@ type Config struct {
 	// loop removes the client; nil: nobody asks.
 	Left func(pid int)
 
+	// Joined and Ended are called for every session, in this order; nil: nobody asks.
+	Joined func(loop.Identity)
+	Ended  func(who loop.Identity, why string)
+
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
 	// Peer reads the credentials of a connection; nil: from the kernel. Tests replace it to
@@ -172,6 +176,9 @@ func (srv *Server) left(pid int) {
 	}
 }
 
+// Sessions returns the number of sessions. It works while the loop is blocked.
+func (srv *Server) Sessions() int { return srv.count() }
+
 func (srv *Server) count() int {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -265,6 +272,9 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 		return -1, refused
 	}
 	srv.total.Add(1)
+	if srv.cfg.Joined != nil {
+		srv.cfg.Joined(s.Identity)
+	}
 	return memfd, nil
 }
 

@@ -104,6 +104,9 @@ func (s *Session) end(dead bool, why string) {
 		s.ended = true
 		workers := s.workers
 		s.mu.Unlock()
+		if s.server.cfg.Ended != nil {
+			s.server.cfg.Ended(s.Identity, why)
+		}
 		var done []<-chan struct{}
 		for _, w := range workers {
 			done = append(done, w.Stop(!dead))
