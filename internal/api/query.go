@@ -56,9 +56,9 @@ func readQuery(raw string, into any) error {
 
 func setField(v reflect.Value, text string) bool {
 	switch v.Kind() {
-	case reflect.Int:
-		n, err := strconv.Atoi(text)
-		v.SetInt(int64(n))
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, 64)
+		v.SetInt(n)
 		return err == nil
 	case reflect.Uint64:
 		n, err := strconv.ParseUint(text, 10, 64)

@@ -40,6 +40,7 @@ func (a *app) serveCommand() *cobra.Command {
 		limits           []string
 		allow            bool
 		web              webOptions
+		audit            string
 	)
 	c := &cobra.Command{
 		Use:   "serve",
@@ -96,6 +97,7 @@ for machines without a GPU.`,
 			if err := setSelfTest(&o, selfTest); err != nil {
 				return err
 			}
+			setAudit(&o, audit)
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return a.serve(ctx, o, devices, web, nil)
@@ -117,6 +119,7 @@ for machines without a GPU.`,
 	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
 	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
+	f.StringVar(&audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")
 	f.StringVar(&selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
 	web.flags(c)
 	logFlags(c, &logLevel, &logJSON)
@@ -175,7 +178,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- http.serveBeside(ctx, d, func(ctx context.Context) error { return serveSockets(ctx, d, o.Log, l, tenants) })
+		served <- http.serveBeside(ctx, d.Control(), func(ctx context.Context) error { return serveSockets(ctx, d.Control(), o.Log, l, tenants) })
 	}()
 	if ready != nil {
 		ready(d)
@@ -212,7 +215,7 @@ func (a *app) logDrivers(ctx context.Context, log *slog.Logger) {
 }
 
 // serveSockets serves the control interface on several sockets, until one fails or ctx ends.
-func serveSockets(ctx context.Context, d *daemon.Daemon, log *slog.Logger, listeners ...net.Listener) error {
+func serveSockets(ctx context.Context, d control.Control, log *slog.Logger, listeners ...net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(listeners))

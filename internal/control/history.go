@@ -15,6 +15,8 @@ type HistoryRequest struct {
 	Seconds int `json:"seconds,omitempty"`
 	// Device is the PCI address of one GPU; empty: all.
 	Device string `json:"device,omitempty"`
+	// SinceNS, the ToNS of an earlier reply, limits Spans to those that ended later; 0: all.
+	SinceNS int64 `json:"since_ns,omitempty"`
 }
 
 // History shows who used each GPU. Times are nanoseconds of the Unix clock.
@@ -30,7 +32,7 @@ type DeviceHistory struct {
 	Device string `json:"device"` // PCI address
 	// SpansFromNS is the time from which Spans is complete, within the last minute.
 	SpansFromNS int64 `json:"spans_from_ns"`
-	// GrainNS is the precision of Spans: gaps up to this length are closed to limit their number.
+	// GrainNS is the precision of Spans: of shorter ones, only the sum per state is exact. 0: all are.
 	GrainNS int64    `json:"grain_ns"`
 	Spans   []Span   `json:"spans"` // by FromNS
 	Series  []Series `json:"series"`
@@ -59,7 +61,7 @@ type Series struct {
 	Name string `json:"name"` // as in Span
 	// Share is the part of the step in which the program had work and was allowed to run, 0 to 1.
 	Share []float32 `json:"share"`
-	// P99US is the request latency of the whole process; 0: no request ended in this step.
+	// P99US is the latency of busy periods that ended in this step; 0: none did.
 	P99US       []float32 `json:"p99_us"`
 	Preemptions []uint32  `json:"preemptions"`
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -104,6 +105,16 @@ func inside(dir string, ctl *client.Client, what string, pid int) (string, error
 	case "stats":
 		_, err := ctl.Stats(ctx)
 		return "", err
+	case "journal":
+		j, err := ctl.Journal(ctx, control.JournalRequest{})
+		text := ""
+		for _, e := range j.Entries {
+			text += fmt.Sprintf("%s %d %d %s;", e.Kind, e.PID, e.ByPID, e.Text)
+		}
+		return text, err
+	case "history":
+		h, err := ctl.History(ctx, control.HistoryRequest{})
+		return fmt.Sprintf("%+v", h), err
 	case "child": // the same through a child, as a program calls `xsched hint self`
 		out, err := exec.Command("/proc/self/exe", "inside-child", dir).Output()
 		return strings.TrimSpace(string(out)), err
@@ -189,8 +200,8 @@ func TestContainers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	quiet := slog.New(slog.DiscardHandler)
-	go func() { _ = api.Serve(ctx, tenants, d, quiet) }()
-	go func() { _ = api.Serve(ctx, host, d, quiet) }()
+	go func() { _ = api.Serve(ctx, tenants, d.Control(), quiet) }()
+	go func() { _ = api.Serve(ctx, host, d.Control(), quiet) }()
 	ctl := client.New(filepath.Join(dir, "d", control.ControlSocket))
 	clients := filepath.Join(dir, "d", control.ClientDir)
 
@@ -277,6 +288,30 @@ func TestContainers(t *testing.T) {
 		plain.want(all, "devices")
 		for _, c := range []*container{a, b, bare, user} {
 			c.want("ok 1 processes, 1 queues;", "devices")
+		}
+	})
+	t.Run("journal", func(t *testing.T) {
+		for _, c := range []*container{a, b, user} {
+			got := c.want("joined 1 0 testram joined;", "journal")
+			got = strings.Join(slices.DeleteFunc(strings.Split(got, ";"), func(s string) bool {
+				return strings.Contains(s, "was refused") // has the numbers that the program sent
+			}), ";")
+			for _, hidden := range []string{"secret", fmt.Sprint(a.pid), fmt.Sprint(b.pid), fmt.Sprint(plain.pid)} {
+				if strings.Contains(got, hidden) || strings.Contains(c.ask("history"), hidden) {
+					t.Errorf("%s in %s", hidden, got)
+				}
+			}
+			if strings.Count(got, "joined 1 ") != 1 || strings.Contains(got, "another user") {
+				t.Errorf("programs of others: %s", got)
+			}
+			c.want("suspended testram;", "journal")
+		}
+		got := plain.ask("journal")
+		if strings.Count(got, "joined") != 2*5 || strings.Count(got, "testram joined") != 1 || strings.Contains(got, "secret") {
+			t.Errorf("a user of the host sees %s", got)
+		}
+		if !strings.Contains(got, "was refused: only root and the daemon's user") {
+			t.Errorf("refused changes are missing: %s", got)
 		}
 	})
 	t.Run("host only", func(t *testing.T) {

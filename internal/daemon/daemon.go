@@ -47,6 +47,8 @@ type Daemon struct {
 	record   *record.Log        // nil: no recording
 	users    userNames
 
+	chronicle chronicle
+
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // in progress, by PID
 	questions map[model.SessionID]*question // hardware queries in progress
@@ -115,6 +117,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(cancel)
 	go d.watchOutsiders(ctx)
 	go d.watchBare(ctx)
+	go d.remember(ctx)
 	d.keepTested(ctx, tests)
 	return d, nil
 }
@@ -259,6 +262,10 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	if err := d.startRecording(eng, &cfg); err != nil {
 		return err
 	}
+	if err := d.newChronicle(); err != nil {
+		return err
+	}
+	cfg.Trace = d.chronicle.trace
 	d.recover()
 	d.guardian = guardian.NewClient(guardian.Options{
 		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
@@ -270,7 +277,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	}
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
-		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left,
+		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
 	}); err != nil {
 		return err

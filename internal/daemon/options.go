@@ -53,6 +53,12 @@ type Options struct {
 	// Record is the file for a recording of all engine events and decisions; empty: none.
 	Record string
 
+	// Audit is the file for changes and faults, at most journal.Files files of journal.FileBytes; empty:
+	// they are kept in memory only.
+	Audit string
+	// AuditOptional: the daemon starts even if it can't write Audit.
+	AuditOptional bool
+
 	// GuardianCgroup is the folder of a cgroup for the guardian that the daemon starts; empty: the
 	// daemon's own.
 	GuardianCgroup string

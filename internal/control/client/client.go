@@ -121,6 +121,9 @@ func (c *Client) History(ctx context.Context, r control.HistoryRequest) (control
 	if r.Device != "" {
 		q.Set("device", r.Device)
 	}
+	if r.SinceNS != 0 {
+		q.Set("since_ns", strconv.FormatInt(r.SinceNS, 10))
+	}
 	return do[control.History](ctx, c, http.MethodGet, "/history?"+q.Encode(), nil)
 }
 

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"xsched/internal/control"
+	"xsched/internal/journal"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+)
+
+// Settings in the journal.
+const (
+	changeHint    = "hint"
+	changePolicy  = "policy"
+	changeMode    = "mode"
+	changeSuspend = "suspend"
+	changeResume  = "resume"
+	changeAttach  = "attach"
+	changeDetach  = "detach"
+	changeWedge   = "wedge"
+	changeRefused = "refused"
+)
+
+// audited is the control interface that enters every change in the journal: who, what, before, after.
+// Requests that the caller may not make are entered, too.
+type audited struct{ *Daemon }
+
+// Control returns the daemon's control interface for clients.
+func (d *Daemon) Control() control.Control { return audited{d} }
+
+// Audit enters a change of a setting in the journal. The zero Caller with the daemon's user stands
+// for the daemon itself.
+func (d *Daemon) Audit(c control.Caller, what, before, after string) {
+	d.audit(c, journal.Entry{What: what, Before: before, After: after})
+}
+
+func (d *Daemon) audit(c control.Caller, e journal.Entry) {
+	e.Kind = control.JournalChange
+	e.By = journal.Program{PID: c.PID, PIDNamespace: c.PIDNamespace, User: c.User}
+	if c.PIDNamespace == 0 {
+		e.By.LocalPID = c.PID // the daemon does not know the number in another namespace
+	}
+	d.chronicle.journal.Add(c.User, e)
+}
+
+// refused enters a request that failed for lack of permission.
+func (d *Daemon) refused(c control.Caller, what string, err error) {
+	var refusal *control.Error
+	if errors.As(err, &refusal) && errors.Is(err, control.ErrNotAllowed) {
+		d.audit(c, journal.Entry{What: changeRefused, Before: what, After: refusal.Cause})
+	}
+}
+
+// known returns a process as it is before a change; the zero view if it is not managed.
+func (d *Daemon) known(ctx context.Context, c control.Caller, pid int) loop.ClientView {
+	v, _ := d.find(ctx, c, pid)
+	return v
+}
+
+// Hint implements control.Control.
+func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintRequest) (control.HintReply, error) {
+	change, err := r.Change()
+	if err != nil || change.Empty() {
+		return a.Daemon.Hint(ctx, c, r)
+	}
+	before := a.known(ctx, c, r.PID)
+	reply, err := a.Daemon.Hint(ctx, c, r)
+	if err != nil {
+		a.refused(c, changeHint, err)
+		return reply, err
+	}
+	old, queue := before.Hint, ""
+	if r.Queue != nil {
+		queue = fmt.Sprintf(" of queue %d", *r.Queue)
+		for _, q := range before.Queues {
+			if q.Index == *r.Queue {
+				old = q.Hint
+			}
+		}
+	}
+	was := control.HintsOf(&old)
+	a.audit(c, journal.Entry{
+		What: changeHint + queue, Program: programOf(&before.Identity), Before: hintText(&was, &change), After: hintText(&reply.Hints, &change),
+	})
+	return reply, nil
+}
+
+// hintText lists the hints that a change sets: "priority=10 level=3".
+func hintText(h *control.Hints, change *model.HintChange) string {
+	var parts []string
+	for _, f := range model.HintFields() {
+		if change.Has(f.Name) {
+			parts = append(parts, f.Name+"="+f.Format(h.Value(&f)))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// Policy implements control.Control.
+func (a audited) Policy(ctx context.Context, c control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
+	if r.Name == "" && r.QuantumUS == 0 {
+		return a.Daemon.Policy(ctx, c, r)
+	}
+	text := func(p control.PolicyReply) string {
+		if r.QuantumUS != 0 {
+			return fmt.Sprintf("%s quantum=%dus", p.Name, p.QuantumUS)
+		}
+		return p.Name
+	}
+	before, _ := a.Daemon.Policy(ctx, c, control.PolicyRequest{Device: r.Device})
+	reply, err := a.Daemon.Policy(ctx, c, r)
+	if err != nil {
+		a.refused(c, changePolicy, err)
+		return reply, err
+	}
+	a.audit(c, journal.Entry{What: changePolicy, Device: r.Device, Before: text(before), After: text(reply)})
+	return reply, nil
+}
+
+// Mode implements control.Control.
+func (a audited) Mode(ctx context.Context, c control.Caller, r control.ModeRequest) (control.ModeReply, error) {
+	if r.Mode == "" {
+		return a.Daemon.Mode(ctx, c, r)
+	}
+	text := func(m control.ModeReply) string {
+		if m.Level != 0 {
+			return fmt.Sprintf("%s %d", m.Mode, m.Level)
+		}
+		return m.Mode
+	}
+	before, _ := a.Daemon.Mode(ctx, c, control.ModeRequest{Device: r.Device})
+	reply, err := a.Daemon.Mode(ctx, c, r)
+	if err != nil {
+		a.refused(c, changeMode, err)
+		return reply, err
+	}
+	a.audit(c, journal.Entry{What: changeMode, Device: r.Device, Before: text(before), After: text(reply)})
+	return reply, nil
+}
+
+// Suspend implements control.Control.
+func (a audited) Suspend(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	return a.process(ctx, c, r, changeSuspend, a.Daemon.Suspend)
+}
+
+// Resume implements control.Control.
+func (a audited) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	return a.process(ctx, c, r, changeResume, a.Daemon.Resume)
+}
+
+// Attach implements control.Control.
+func (a audited) Attach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	return a.process(ctx, c, r, changeAttach, a.Daemon.Attach)
+}
+
+// Detach implements control.Control.
+func (a audited) Detach(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
+	return a.process(ctx, c, r, changeDetach, a.Daemon.Detach)
+}
+
+// process runs a change of a process and enters it.
+func (a audited) process(ctx context.Context, c control.Caller, r control.ProcessRequest, what string, f func(context.Context, control.Caller, control.ProcessRequest) (control.ProcessReply, error)) (control.ProcessReply, error) {
+	before := a.known(ctx, c, r.PID)
+	reply, err := f(ctx, c, r)
+	if err != nil {
+		a.refused(c, what, err)
+		return reply, err
+	}
+	after := a.known(ctx, c, r.PID)
+	who := before.Identity
+	if who.PID == 0 {
+		who = after.Identity
+	}
+	if who.PID == 0 {
+		return reply, nil // it has ended
+	}
+	e := journal.Entry{What: what, Program: programOf(&who), Before: standing(before), After: standing(after)}
+	if what == changeResume && !before.Held {
+		return reply, nil // nothing changed
+	}
+	if r.Priority != nil {
+		e.After += fmt.Sprintf(" priority=%d", *r.Priority)
+	}
+	if r.Utilization != nil {
+		e.After += fmt.Sprintf(" utilization=%d", *r.Utilization)
+	}
+	a.audit(c, e)
+	return reply, nil
+}
+
+// standing describes what users did to a process.
+func standing(v loop.ClientView) string {
+	switch {
+	case v.PID == 0:
+		return "unmanaged"
+	case v.Held:
+		return "held"
+	case v.Attached:
+		return "attached"
+	}
+	return "managed"
+}
+
+// Wedge implements control.Control.
+func (a audited) Wedge(ctx context.Context, c control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
+	reply, err := a.Daemon.Wedge(ctx, c, r)
+	if err != nil {
+		a.refused(c, changeWedge, err)
+		return reply, err
+	}
+	a.audit(c, journal.Entry{What: changeWedge, After: fmt.Sprintf("%d ms", r.DurationMS)})
+	return reply, nil
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/control"
+	"xsched/internal/history"
+	"xsched/internal/identity"
+	"xsched/internal/journal"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/record"
+)
+
+// chronicle is what the daemon remembers: who used the GPUs, and what happened.
+type chronicle struct {
+	trace   *record.Trace
+	history *history.History
+	journal *journal.Journal
+	names   names
+	faults  faults
+}
+
+const (
+	takeTime      = 100 * time.Millisecond // between two readings of the trace
+	auditFileTime = 500 * time.Millisecond // for the last entries at the end
+)
+
+// newChronicle opens the audit log, if one is configured.
+func (d *Daemon) newChronicle() error {
+	c := &d.chronicle
+	c.trace = record.NewTrace()
+	c.history = history.New(c.trace, clock.Now())
+	var file *journal.File
+	if d.opts.Audit != "" {
+		var err error
+		if file, err = journal.OpenFile(d.opts.Audit, d.log); err != nil {
+			if !d.opts.AuditOptional {
+				return err
+			}
+			d.log.Warn("no audit log", "err", err)
+		}
+	}
+	c.journal = journal.New(journal.Options{
+		Clock: time.Now, Admin: d.administers, File: file,
+		Render: func(e *journal.Entry) control.JournalEntry { return d.render(e, everything) },
+	})
+	d.onClose(func() {
+		c.journal.Report()
+		if file != nil {
+			file.Close(auditFileTime)
+		}
+	})
+	return nil
+}
+
+// administers reports whether a user may change the daemon's settings.
+func (d *Daemon) administers(u identity.User) bool { return u.Root() || u == identity.OnHost(d.uid) }
+
+// remember runs the chronicle until ctx ends.
+func (d *Daemon) remember(ctx context.Context) {
+	c := &d.chronicle
+	tick := time.NewTicker(takeTime)
+	defer tick.Stop()
+	second, report := int64(clock.Now())/int64(time.Second), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := clock.Now()
+		if s := int64(now) / int64(time.Second); s != second {
+			second = s
+			d.sample(ctx)
+		} else {
+			c.history.Take(now)
+		}
+		if time.Since(report) >= journal.ReportPeriod {
+			report = time.Now()
+			c.journal.Report()
+		}
+	}
+}
+
+// sample adds a point to the history and moves preemptions and faults to the journal.
+func (d *Daemon) sample(ctx context.Context) {
+	c := &d.chronicle
+	var programs []loop.ClientView
+	if d.server.Sessions() > 0 {
+		var err error
+		if programs, err = d.sessions(ctx); err != nil {
+			return // the loop is blocked: the next sample fills the gap
+		}
+	}
+	c.history.Sample(clock.Now(), programs)
+	pairs, rest := c.history.Preemptions()
+	offset := unixOffset()
+	entries := make([]journal.Entry, 0, len(pairs)+1)
+	for i := range pairs {
+		p := &pairs[i]
+		entries = append(entries, journal.Entry{
+			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: programOf(&p.Victim), By: programOf(&p.By),
+			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
+		})
+	}
+	if rest.Pairs > 0 {
+		entries = append(entries, journal.Entry{
+			Time: time.Now(), Kind: control.JournalPreemption, Duration: rest.Time, Count: rest.Count,
+			Detail: fmt.Sprintf("%d more pairs of programs", rest.Pairs),
+		})
+	}
+	c.journal.AddPreemptions(entries)
+	d.findFaults(programs)
+}
+
+func programOf(i *loop.Identity) journal.Program {
+	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command)}
+}
+
+// joined records a new session.
+func (d *Daemon) joined(who loop.Identity) {
+	d.chronicle.history.Joined(who)
+	detail := ""
+	if who.Attached {
+		detail = "attached"
+	}
+	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalJoined, Program: programOf(&who), Detail: detail})
+}
+
+// ended records the end of a session.
+func (d *Daemon) ended(who loop.Identity, why string) {
+	d.chronicle.history.Left(clock.Now(), who)
+	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalLeft, Program: programOf(&who), Detail: why})
+}
+
+// offset converts times of the engine to the Unix clock.
+type offset int64
+
+func unixOffset() offset { return offset(time.Now().UnixNano() - int64(clock.Now())) }
+
+func (o offset) ns(t model.Time) int64       { return int64(t) + int64(o) }
+func (o offset) time(t model.Time) time.Time { return time.Unix(0, o.ns(t)) }
+
+// names caches the login names of users.
+type names struct {
+	mu    sync.Mutex
+	known map[int]string
+}
+
+const maxNames = 4096
+
+// of returns the login name of a user on the host, else the digits of its uid.
+func (n *names) of(u identity.User) string {
+	digits := strconv.Itoa(u.UID)
+	if !u.Host() || u.UID < 0 {
+		return digits
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if name, ok := n.known[u.UID]; ok {
+		return name
+	}
+	name := digits
+	if found, err := user.LookupId(digits); err == nil {
+		name = found.Username
+	}
+	if n.known == nil || len(n.known) >= maxNames {
+		n.known = map[int]string{}
+	}
+	n.known[u.UID] = name
+	return name
+}

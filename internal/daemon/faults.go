@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/control"
+	"xsched/internal/journal"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+)
+
+// faults are the counters of which an increase is a fault, as of the last sample.
+type faults struct {
+	targets    map[targetKey]targetState
+	recoveries map[model.SessionID]uint64
+	restarts   int
+}
+
+type targetKey struct {
+	pid    int
+	device model.DeviceID
+}
+
+type targetState struct {
+	errors uint64
+	stuck  bool
+	off    string
+}
+
+// stuckTime is how long an operation on a device may take before it is a fault.
+const stuckTime = 100 * time.Millisecond
+
+// findFaults compares the counters of workers and programs with those of the last sample. It makes at
+// most a few entries per program and second.
+func (d *Daemon) findFaults(programs []loop.ClientView) {
+	f := &d.chronicle.faults
+	byPID := make(map[int]*loop.Identity, len(programs))
+	recoveries := make(map[model.SessionID]uint64, len(programs))
+	for i := range programs {
+		p := &programs[i]
+		byPID[p.PID] = &p.Identity
+		recoveries[p.ID] = p.Counters.Recoveries
+		if was, known := f.recoveries[p.ID]; known && p.Counters.Recoveries > was {
+			d.fault(&p.Identity, "", p.Counters.Recoveries-was, "recovered by itself, because the daemon was silent")
+		}
+	}
+	f.recoveries = recoveries
+	now := clock.Now()
+	targets := map[targetKey]targetState{}
+	if len(programs) > 0 {
+		for _, t := range d.server.Stats().Targets {
+			key, was := targetKey{t.PID, t.Device}, f.targets[targetKey{t.PID, t.Device}]
+			is := targetState{t.Errors, t.StuckSince != 0 && now.Sub(t.StuckSince) >= stuckTime, t.Off}
+			targets[key] = is
+			who := byPID[t.PID]
+			if who == nil {
+				continue
+			}
+			device := t.Device.String()
+			if is.errors > was.errors {
+				d.fault(who, device, is.errors-was.errors, "the device refused an operation: "+t.LastError)
+			}
+			if is.stuck && !was.stuck {
+				d.fault(who, device, 1, "a device operation does not return")
+			}
+			if is.off != was.off {
+				text := "scheduling is on again"
+				if is.off != "" {
+					text = "scheduling is off: " + is.off
+				}
+				d.fault(who, device, 1, text)
+			}
+		}
+	}
+	f.targets = targets
+	if _, _, restarts := d.guardian.Stats(); restarts > f.restarts {
+		d.fault(nil, "", uint64(restarts-f.restarts), "the guardian was restarted")
+		f.restarts = restarts
+	}
+}
+
+// fault adds an entry; who is nil if no program is concerned.
+func (d *Daemon) fault(who *loop.Identity, device string, count uint64, text string) {
+	e := journal.Entry{Kind: control.JournalFault, Device: device, Count: count, Detail: text}
+	user := d.self()
+	if who != nil {
+		e.Program, user = programOf(who), who.User
+	}
+	if count > 1 {
+		e.Detail = fmt.Sprintf("%s (%d times)", text, count)
+	}
+	d.chronicle.journal.Add(user, e)
+}
