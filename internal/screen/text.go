@@ -68,6 +68,11 @@ func Cut(s string, width int) string {
 	return ansi.TruncateWc(s, width, "…")
 }
 
+// Wrap breaks clean text into lines of at most a width, between words where possible.
+func Wrap(s string, width int) []string {
+	return strings.Split(ansi.WrapWc(s, max(width, 1), ""), "\n")
+}
+
 // Pad fills or cuts clean text to exactly a width. With right, the text is at the right edge.
 func Pad(s string, width int, right bool) string {
 	if width <= 0 {

@@ -49,6 +49,11 @@ func TestCut(t *testing.T) {
 			t.Errorf("Cut(%q, %d) = %q, want %q", test.in, test.width, got, test.want)
 		}
 	}
+	for _, line := range Wrap("refused: 漢字漢字漢字漢字漢字 "+strings.Repeat("x", 50)+" one two", 12) {
+		if Width(line) > 12 {
+			t.Errorf("Wrap gives %q", line)
+		}
+	}
 	if got := Pad("漢字漢字", 4, false); Width(got) != 4 {
 		t.Errorf("Pad gives %q", got)
 	}

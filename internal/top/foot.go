@@ -31,13 +31,31 @@ var helpLines = []screen.Line{
 // foot has the details of the selected tenant, the last notice and the keys.
 func (m *Model) foot(width, height int) []screen.Line {
 	var lines []screen.Line
+	notice := m.notices(width)
 	if height >= 16 && m.interactive() {
-		lines = append(lines, m.details(width, min(height/6, 4))...)
+		most := min(height/6, 4)
+		notice = notice[:min(len(notice), most)]
+		lines = append(lines, m.details(width, most+1-len(notice))...)
+	} else {
+		notice = notice[:1]
 	}
 	if height >= 4 {
-		lines = append(lines, m.noticeLine())
+		lines = append(lines, notice...)
 	}
 	return append(lines, m.keys(width))
+}
+
+// notices is the last notice. A long one takes lines of the details, because a cut error has no remedy.
+func (m *Model) notices(width int) []screen.Line {
+	line := m.noticeLine()
+	if m.notice == "" || m.page != tenants || width <= 0 {
+		return []screen.Line{line}
+	}
+	var lines []screen.Line
+	for _, text := range screen.Wrap(line.String(), width) {
+		lines = append(lines, screen.Text(text, line[0].Style))
+	}
+	return lines
 }
 
 func (m *Model) noticeLine() screen.Line {

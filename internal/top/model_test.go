@@ -164,6 +164,7 @@ func TestScreens(t *testing.T) {
 		{"confirm", 80, 24, func(v *view) { v.keys("p"); v.run(); v.keys("down", "enter") }},
 		{"filter", 80, 24, func(v *view) { v.keys("/", "p", "y", "t") }},
 		{"refused", 80, 24, func(v *view) { v.source.refuses = "suspend"; v.keys("s"); v.run() }},
+		{"refused-narrow", 40, 24, func(v *view) { v.source.refuses = "suspend"; v.keys("s"); v.run() }},
 		{"paused", 80, 24, func(v *view) { v.keys("space", "o", "O") }},
 		{"lost", 80, 24, func(v *view) {
 			v.Take(top.Snapshot{}, errors.New("no daemon at /run/xsched/control.sock; start one with `xsched serve`"))
