@@ -32,8 +32,7 @@ var masks = []struct {
 	by      string
 }{
 	{regexp.MustCompile(`0000:[0-9a-f]{2}:00\.0`), "GPU"},
-	{regexp.MustCompile(`[█░]+`), "BAR"},
-	{regexp.MustCompile(` [▁▂▃▄▅▆▇█]+`), " SPARK"},
+	{regexp.MustCompile(`[▁▂▃▄▅▆▇█░]+`), "BAR"},
 	{regexp.MustCompile(`\b(running|idle|waiting|preempted)\b`), "STATE"},
 	{regexp.MustCompile(`-?\b[0-9]+(\.[0-9]+)*(us|ms|s|m|h|k|%)?( met| miss)?(\+[0-9a-z.-]+)?`), "N"},
 }
