@@ -148,8 +148,27 @@ func tcpPeer(conn net.Conn) (peer, error) {
 		return p, nil
 	}
 	p.User = identity.OnHost(uid) // for the limits
-	p.resolve = sync.OnceValues(func() (identity.Peer, error) { return searches.find(inode, uid) })
+	p.resolve = untilFound(func() (identity.Peer, error) { return searches.find(inode, uid) })
 	return p, nil
+}
+
+// untilFound remembers the first success. A failed search, for example on a busy machine, is repeated
+// by the connection's next request: a browser keeps its connections.
+func untilFound(find func() (identity.Peer, error)) func() (identity.Peer, error) {
+	var mu sync.Mutex
+	var found *identity.Peer
+	return func() (identity.Peer, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if found != nil {
+			return *found, nil
+		}
+		p, err := find()
+		if err == nil {
+			found = &p
+		}
+		return p, err
+	}
 }
 
 // searches runs one search for a process per user at a time: a search takes as long as the user has

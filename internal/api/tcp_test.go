@@ -22,6 +22,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/control/upstream"
+	"xsched/internal/identity"
 )
 
 func portOf(t *testing.T, addr string) int {
@@ -375,5 +376,23 @@ func TestProcTable(t *testing.T) {
 		if uid != want || (err == nil) != (want >= 0) {
 			t.Errorf("port %x: %d, %v; want %d", port, uid, err, want)
 		}
+	}
+}
+
+func TestSearchIsRepeatedUntilFound(t *testing.T) {
+	searches := 0
+	find := untilFound(func() (identity.Peer, error) {
+		if searches++; searches < 3 {
+			return identity.Peer{User: identity.Nobody}, identity.ErrNoHolder
+		}
+		return identity.Peer{User: identity.OnHost(7)}, nil
+	})
+	for i, want := range []error{identity.ErrNoHolder, identity.ErrNoHolder, nil, nil} {
+		if p, err := find(); !errors.Is(err, want) || err == nil && p.User != identity.OnHost(7) {
+			t.Errorf("request %d: %v, %v", i, p.User, err)
+		}
+	}
+	if searches != 3 {
+		t.Errorf("%d searches", searches)
 	}
 }
