@@ -18,7 +18,7 @@ var ErrNoHolder = errors.New("the process behind the connection was not found")
 // Bounds of one search. Users choose how many files they have open.
 const (
 	searchFiles = 1 << 17
-	searchTime  = 500 * time.Millisecond
+	searchTime  = 10 * time.Second // only a stuck /proc takes so long; searchFiles bounds the work
 )
 
 // OfSocket identifies the processes of a uid that hold a socket of this machine, by its inode. All of
