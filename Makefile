@@ -197,8 +197,13 @@ help: ## list the targets
 all: build null ## build everything
 
 .PHONY: build
-build: $(EMBEDDED_FILES) ## build bin/xsched, which contains the shim and the virtual GPU
+build: $(EMBEDDED_FILES) ## build bin/xsched, which contains the shim, the virtual GPU and, with npm, the dashboard
+	@tools/web attempt
 	$(GO_BUILD) -o bin/xsched ./cmd/xsched
+
+.PHONY: web
+web: ## build the dashboard, which the binary embeds; needs npm
+	@tools/web build
 
 .PHONY: shim
 shim: build/libxsched.so ## build the C library, build/libxsched.so
@@ -248,7 +253,7 @@ endef
 
 .PHONY: test
 test: setup ## run the checks for every change (10 minutes on two cores)
-	$(call steps,lint check-generated check-commits build test-go test-c test-e2e test-python examples amdlog-check cross)
+	$(call steps,lint check-generated check-commits build test-go test-c test-e2e test-python test-web examples amdlog-check cross)
 
 .PHONY: test-long
 test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
@@ -375,6 +380,10 @@ chaos-planted: build bin/chaos ## check that the campaign finds each planted bug
 test-python: build ## test the Python package, test/gpu and examples/serving
 	@$(RUN_TESTS) python python/tests:python test/gpu examples/serving
 
+.PHONY: test-web
+test-web: ## check the types of the dashboard and run its unit tests
+	@if command -v npm >/dev/null; then tools/web test; else $(call skip,no npm; run make setup); fi
+
 .PHONY: examples
 examples: build ## run every example on the virtual GPU
 	@if command -v python3 >/dev/null; then examples/run-all.sh; else $(call skip,no python3); fi
@@ -389,6 +398,7 @@ cross: ## build everything for the other architecture
 
 .PHONY: cross-build
 cross-build: $(CROSS_FILES)
+	@tools/web attempt
 	GOARCH=$(CROSS_ARCH) $(GO_BUILD) -o bin/xsched-$(CROSS_ARCH) ./cmd/xsched
 	GOARCH=$(CROSS_ARCH) $(GO) build ./...
 
@@ -481,4 +491,4 @@ dist: build cross ## write archives for both architectures to out/dist
 .PHONY: clean
 clean: ## remove everything built; keeps what `make setup` installed
 	rm -rf bin build out
-	find internal/embedded/files -type f ! -name README -delete
+	find internal/embedded/files internal/dashboard/files -type f ! -name README -delete

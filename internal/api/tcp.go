@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -26,13 +27,16 @@ type HTTPOptions struct {
 	Addr string // host:port
 	// TokenFile holds the bearer token; needed when Addr is not a loopback address.
 	TokenFile string
-	Log       *slog.Logger
+	// Pages serves the dashboard at "/" and under "/assets/"; nil: none. Everybody may read it.
+	Pages http.Handler
+	Log   *slog.Logger
 }
 
 // HTTPServer is a bound TCP listener.
 type HTTPServer struct {
 	listener net.Listener
 	guard    *guard
+	pages    http.Handler
 	log      *slog.Logger
 }
 
@@ -85,7 +89,7 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &HTTPServer{listener: newLimitListener(l, tcpPeer), guard: g, log: log}, nil
+	return &HTTPServer{listener: newLimitListener(l, tcpPeer), guard: g, pages: o.Pages, log: log}, nil
 }
 
 // resolve returns the addresses of a host; an empty host means all interfaces.
@@ -125,8 +129,21 @@ func (s *HTTPServer) Close() error { return s.listener.Close() }
 // Serve serves c until ctx ends.
 func (s *HTTPServer) Serve(ctx context.Context, c control.Control) error {
 	events := newFeed(c)
-	server := newServer(s.guard.wrap(newMux(c, s.guard.identify, events)), events, s.log)
+	server := newServer(withPages(s.pages, s.guard.wrap(newMux(c, s.guard.identify, events))), events, s.log)
 	return serveUntil(ctx, server, s.listener, "HTTP")
+}
+
+// withPages serves the dashboard before the guard: a browser can't send the token when it opens the
+// page, and links from other sites lead here. The page has no data; its requests pass the guard.
+func withPages(pages, next http.Handler) http.Handler {
+	if pages == nil {
+		return next
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", pages)
+	mux.Handle("GET /assets/", pages)
+	mux.Handle("/", next)
+	return mux
 }
 
 // tcpPeer finds the user behind a loopback connection. Connections from other machines, and

@@ -51,9 +51,9 @@ from /run/xsched; a user's daemon serves the user's own programs.
 
 If the daemon dies, programs continue natively and connect to the next daemon.
 
---http serves the HTTP interface, the metrics and upstream XSched's tools. The
-user of the connecting process determines its permissions. With --virtual the
-HTTP interface is off by default.
+--http serves the dashboard, the HTTP interface, the metrics and upstream XSched's
+tools. The user of the connecting process determines its permissions. With
+--virtual the HTTP interface is off by default.
 
 --virtual uses the virtual GPU, a separate process that behaves like a real one,
 for machines without a GPU.`,

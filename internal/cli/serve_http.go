@@ -11,6 +11,7 @@ import (
 
 	"xsched/internal/api"
 	"xsched/internal/control"
+	"xsched/internal/dashboard"
 )
 
 // webOff disables the HTTP listener.
@@ -32,7 +33,7 @@ func (w webOptions) listen(log *slog.Logger) (webServer, error) {
 		}
 		return webServer{}, nil
 	}
-	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, Log: log})
+	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, Pages: dashboard.Handler(), Log: log})
 	return webServer{s}, err
 }
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { Bars } from "./bars";
+import { Chart } from "./chart";
+import { Controls, Login } from "./controls";
+import { Detail } from "./detail";
+import { Events } from "./events";
+import { count, duration, percent } from "./format";
+import { linesOf, sumOf } from "./history";
+import { rowsOf, type Row } from "./rows";
+import { ranges, type State, type Store } from "./store";
+import { Tenants } from "./table";
+import { Timeline } from "./timeline";
+
+const mostLines = 8;
+const windows = [60, 10, 2];
+
+interface Props {
+  store: Store;
+  state: State;
+}
+
+export function App({ store, state }: Props) {
+  const [selected, select] = useState(0);
+  const rows = useMemo(() => (state.list === undefined ? [] : rowsOf(state.list, state.names)), [state.list, state.names]);
+  const chosen = rows.find((r) => r.pid === selected);
+  const names = useMemo(() => new Map(rows.map((r) => [r.pid, r.name])), [rows]);
+  const nameOf = useCallback((pid: number): string => names.get(pid) ?? state.names.get(pid) ?? `process ${pid}`, [names, state.names]);
+  return (
+    <>
+      <header class="top">
+        <h1>XSched</h1>
+        <Status state={state} />
+        {state.list && <Controls store={store} state={state} />}
+      </header>
+      <main>
+        {state.notice && (
+          <p class={`notice ${state.notice.error ? "error" : ""}`} role={state.notice.error ? "alert" : "status"}>
+            {state.notice.text} <button type="button" aria-label="Dismiss message" onClick={() => store.set({ notice: undefined })}>×</button>
+          </p>
+        )}
+        {state.connection === "token" ? <Login store={store} reason={state.reason} /> : state.list && (
+          <>
+            <Devices state={state} selected={selected} names={nameOf} />
+            <Tenants rows={rows} store={store} selected={selected} select={select} />
+            {chosen && <Detail row={chosen} store={store} close={() => select(0)} />}
+            <Past store={store} state={state} selected={selected} names={nameOf} />
+            <Figures rows={rows} state={state} />
+            <Events journal={state.journal} />
+          </>
+        )}
+      </main>
+      <footer>{state.version && <>xsched {state.version.version}, process {state.version.pid}. </>}<a href="/assets/licenses.txt">Licences of the libraries</a></footer>
+    </>
+  );
+}
+
+function Status({ state }: { state: State }) {
+  const text = state.paused ? "paused" : state.connection === "lost" ? `not connected: ${state.reason}; trying again` : state.connection;
+  return <p class={`status ${state.paused ? "paused" : state.connection}`} role="status" data-ticks={state.ticks}>{text}</p>;
+}
+
+interface View {
+  state: State;
+  selected: number;
+  names: (pid: number) => string;
+}
+
+function Devices({ state, selected, names }: View) {
+  const [seconds, setSeconds] = useState(60);
+  return (
+    <section aria-labelledby="devices">
+      <header class="bar">
+        <h2 id="devices">GPUs</h2>
+        <p class="key"><span class="box run" aria-hidden="true" />running <span class="box wait" aria-hidden="true" />waiting or preempted</p>
+        <Choice legend="Timeline" values={windows} value={seconds} set={setSeconds} />
+      </header>
+      {state.historyReason !== "" && <p class="empty">No timeline: {state.historyReason}</p>}
+      {state.devices.length === 0 && <p class="empty">No GPU is known yet.</p>}
+      <div class="devices">
+        {state.devices.map((d) => {
+          const spans = state.spans.get(d.id);
+          return (
+            <article key={d.id} aria-label={`GPU ${d.id}`}>
+              <h3>{d.name || "GPU"} <small>{d.id}</small></h3>
+              <p class="facts">
+                <meter min={0} max={1} value={Math.min(1, d.utilization)} aria-label={`Utilisation of ${d.id}`} />{" "}
+                <span data-device={d.id}>{percent(d.utilization)}</span> used, {count(d.processes)} programs, {count(d.queues)} queues, level {d.max_level}, {d.policy}, mode {d.mode}
+                {d.others > 0 && <>, {count(d.others)} unmanaged</>}
+              </p>
+              {spans && <Timeline device={d} spans={spans} seconds={seconds} selected={selected} names={names} />}
+            </article>
+          );
+        })}
+      </div>
+    </section>
+  );
+}
+
+function Choice({ legend, values, value, set }: { legend: string; values: number[]; value: number; set: (value: number) => void }) {
+  const text = (seconds: number): string => (seconds < 60 ? `${seconds} s` : seconds < 3600 ? `${seconds / 60} min` : "1 h");
+  return (
+    <fieldset class="choice">
+      <legend>{legend}</legend>
+      {values.map((v) => <label key={v}><input type="radio" name={legend} checked={v === value} onChange={() => set(v)} />{text(v)}</label>)}
+    </fieldset>
+  );
+}
+
+function Past({ store, state, selected, names }: View & { store: Store }) {
+  const lines = useMemo(() => (state.history === undefined ? undefined : linesOf(state.history, mostLines, selected)), [state.history, selected]);
+  return (
+    <section aria-labelledby="past">
+      <header class="bar">
+        <h2 id="past">History</h2>
+        <Choice legend="Range" values={ranges} value={state.range} set={(range) => store.setRange(range)} />
+      </header>
+      {lines === undefined || lines.lines.length === 0 ? <p class="empty">{state.historyReason || "No history yet."}</p> : (
+        <div class="charts">
+          <Chart title="Request latency, P99" times={lines.times} text={duration} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.p99 }))} />
+          <Chart title="Share of GPUs" times={lines.times} text={percent} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.share }))} />
+          <Chart title="Preemptions" times={lines.times} text={count} series={lines.lines.map((l) => ({ pid: l.pid, label: names(l.pid), values: l.preemptions }))} />
+        </div>
+      )}
+      {lines !== undefined && lines.more > 0 && <p class="empty">{count(lines.more)} programs that used less are not drawn. Select one in the table to draw it.</p>}
+    </section>
+  );
+}
+
+// Figures are the distributions of all tenants together, and the latency targets.
+function Figures({ rows, state }: { rows: Row[]; state: State }) {
+  const latency = useMemo(() => sumOf(rows.flatMap((r) => (r.process.latency === undefined ? [] : [r.process.latency.total]))), [rows]);
+  const preempt = useMemo(() => sumOf(state.stats?.preempt_time ?? []), [state.stats]);
+  const targets = rows.filter((r) => r.attainment >= 0).sort((a, b) => a.attainment - b.attainment || a.pid - b.pid);
+  return (
+    <section aria-labelledby="figures">
+      <h2 id="figures">Distributions</h2>
+      <div class="charts">
+        <Bars title="Request latency of all tenants" histogram={latency} empty="No request has ended yet." />
+        <Bars title="Time to preempt a program" histogram={preempt} empty="Nothing was preempted yet." />
+        <Bars title="Time until a preempted program ran again" histogram={state.stats?.queue_wait} empty="Nothing was preempted yet." waiting />
+      </div>
+      <h3>Latency targets</h3>
+      {targets.length === 0 ? <p class="empty">No program has a target. Set one with <code>xsched hint --pid PID --slo 20ms</code>.</p> : (
+        <ul class="targets">
+          {targets.slice(0, 20).map((r) => {
+            const met = r.attainment >= (r.process.slo?.objective ?? 0);
+            return (
+              <li key={r.key} class={met ? "met" : "missed"} data-pid={r.pid}>
+                <span>{r.name}</span> <meter min={0} max={1} low={r.process.slo?.objective ?? 0} value={r.attainment} aria-label={`Attainment of ${r.name}`} />{" "}
+                <b>{percent(r.attainment)}</b> within {duration(r.process.slo?.target_us)}, {met ? "met" : "missed"} (goal {percent(r.process.slo?.objective)})
+              </li>
+            );
+          })}
+        </ul>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Text of numbers and names. All functions are pure.
+
+export const none = "–";
+
+// digits shortens a number to three significant digits, without an exponent.
+function digits(value: number): string {
+  const whole = Math.abs(value);
+  return value.toFixed(whole < 9.995 ? 2 : whole < 99.95 ? 1 : 0);
+}
+
+// duration writes microseconds in the unit that keeps the number short.
+export function duration(us: number | undefined): string {
+  if (us === undefined || !Number.isFinite(us) || us <= 0) return none;
+  if (us < 999.5) return `${us < 9.95 ? us.toFixed(1) : us.toFixed(0)} µs`;
+  if (us < 999_500) return `${digits(us / 1e3)} ms`;
+  if (us < 120e6) return `${digits(us / 1e6)} s`;
+  if (us < 7200e6) return `${(us / 60e6).toFixed(0)} min`;
+  return `${(us / 3600e6).toFixed(0)} h`;
+}
+
+// percent writes a ratio. What is not quite everything never becomes 100 %.
+export function percent(ratio: number | undefined): string {
+  if (ratio === undefined || !Number.isFinite(ratio)) return none;
+  const value = ratio * 100;
+  if (value === 0 || value === 100) return `${value} %`;
+  if (value > 99.9 && value < 100) return `${(Math.floor(value * 100) / 100).toFixed(2)} %`;
+  return `${value.toFixed(value < 10 || value > 99 ? 1 : 0)} %`;
+}
+
+export function count(value: number | undefined): string {
+  if (value === undefined || !Number.isFinite(value)) return none;
+  return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+const two = (n: number): string => n.toString().padStart(2, "0");
+
+// clock writes the local time of day of Unix nanoseconds.
+export function clock(ns: number): string {
+  const at = new Date(ns / 1e6);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+// plain replaces characters that could hide or reorder the text around a foreign name: controls,
+// directional overrides and isolates, line separators, invisible characters.
+export function plain(text: string): string {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, "\ufffd");
+}
+
+const interpreters = new Set(["python", "pypy", "bash", "sh", "dash", "zsh", "node", "perl", "ruby", "julia", "Rscript"]);
+
+// programName is the short name of a command line, by the rules of control.TenantName: the script or
+// module of an interpreter, else the program. It contains no arguments, and no code of `python -c`.
+export function programName(command: string, pid: number): string {
+  const words = command.split(/\s+/).filter((word) => word !== "");
+  const base = (path: string): string => path.slice(path.lastIndexOf("/") + 1) || path;
+  if (words[0] === undefined) return `process ${pid}`;
+  const first = base(words[0].replace(/^-/, ""));
+  const script = interpreters.has(first.replace(/[\d.]+$/, "")) ? scriptOf(words.slice(1)) : "";
+  return (script === "" ? first : base(script)).replace(/:$/, "").slice(0, 48);
+}
+
+function scriptOf(words: string[]): string {
+  for (let i = 0; i < words.length; i++) {
+    const word = words[i] as string;
+    if (word === "-m") return words[i + 1] ?? "";
+    if (word === "-W" || word === "-X") i++;
+    else if (/^-[^-]*[ce]/.test(word)) return "";
+    else if (!word.startsWith("-")) return word;
+  }
+  return "";
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The rows of the table of tenants, and their order. All functions are pure.
+
+import type { List, Process } from "./api_gen";
+import { plain, programName } from "./format";
+
+export interface Row {
+  key: number; // the session
+  pid: number;
+  name: string;
+  command: string;
+  user: string;
+  state: string;
+  priority: number;
+  level: number; // the lowest of its queues; 0: no queue yet
+  share: number;
+  p50: number; // µs; 0: no request yet
+  p99: number;
+  attainment: number; // 0..1; -1: no target
+  preemptions: number;
+  lostUS: number;
+  held: boolean;
+  process: Process;
+}
+
+export type Column = "name" | "user" | "state" | "priority" | "level" | "share" | "p50" | "p99" | "attainment" | "preemptions" | "lostUS";
+
+export interface Order {
+  column: Column;
+  descending: boolean;
+}
+
+export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
+  const command = plain(p.command);
+  const levels = (p.queues ?? []).map((q) => q.level).filter((level) => level > 0);
+  return {
+    key: p.session,
+    pid: p.pid,
+    name: command === "" ? names.get(p.pid) || programName("", p.pid) : programName(command, p.pid),
+    command,
+    user: plain(p.user),
+    state: p.state,
+    priority: p.priority,
+    level: levels.length === 0 ? 0 : Math.min(...levels),
+    share: p.gpu_share,
+    p50: p.latency?.total.p50_us ?? 0,
+    p99: p.latency?.total.p99_us ?? 0,
+    attainment: p.slo?.attainment ?? -1,
+    preemptions: p.preemptions,
+    lostUS: p.lost_ns / 1e3,
+    held: p.held,
+    process: p,
+  };
+}
+
+export function rowsOf(list: List, names: ReadonlyMap<number, string>): Row[] {
+  return (list.processes ?? []).map((p) => rowOf(p, names));
+}
+
+// matches reports whether a row has every word of the filter in its name, command, user, state or PID.
+export function matches(row: Row, filter: string): boolean {
+  const text = `${row.name} ${row.command} ${row.user} ${row.state} ${row.pid}`.toLowerCase();
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
+}
+
+// ordered sorts rows; equal ones are in the order of their PIDs, so that rows do not jump.
+export function ordered(rows: readonly Row[], order: Order): Row[] {
+  const sign = order.descending ? -1 : 1;
+  return [...rows].sort((a, b) => {
+    const x = a[order.column];
+    const y = b[order.column];
+    const by = typeof x === "string" ? x.localeCompare(y as string, "en") : x - (y as number);
+    return by === 0 ? a.pid - b.pid : by * sign;
+  });
+}
+
+// visible is the part of a long table to draw: rows first to last of total at this scroll position.
+export function visible(total: number, scrollTop: number, viewHeight: number, rowHeight: number, spare = 4): { first: number; last: number } {
+  const top = Math.max(0, Math.floor(scrollTop / rowHeight) - spare);
+  const bottom = Math.min(total, Math.ceil((scrollTop + viewHeight) / rowHeight) + spare);
+  return { first: Math.min(top, total), last: Math.max(bottom, Math.min(top, total)) };
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { count, duration, none, percent, plain, programName } from "../src/format";
+
+test("durations use the unit that keeps them short", () => {
+  const cases: [number | undefined, string][] = [
+    [undefined, none], [NaN, none], [0, none], [-1, none], [Infinity, none],
+    [0.4, "0.4 µs"], [9.94, "9.9 µs"], [9.96, "10 µs"], [999.4, "999 µs"], [999.6, "1.00 ms"], [3123, "3.12 ms"], [12_345, "12.3 ms"],
+    [123_456, "123 ms"], [999_499, "999 ms"], [999_600, "1.00 s"], [61e6, "61.0 s"], [300e6, "5 min"], [7200e6, "2 h"],
+  ];
+  for (const [us, want] of cases) assert.equal(duration(us), want, String(us));
+});
+
+test("a ratio below one never becomes 100 %", () => {
+  const cases: [number | undefined, string][] = [
+    [undefined, none], [0, "0 %"], [1, "100 %"], [0.005, "0.5 %"], [0.0314, "3.1 %"], [0.84, "84 %"], [0.992, "99.2 %"], [0.9996, "99.96 %"], [0.999999, "99.99 %"], [1.5, "150.0 %"], [-0.5, "-50.0 %"],
+  ];
+  for (const [ratio, want] of cases) assert.equal(percent(ratio), want, String(ratio));
+});
+
+test("counts have separators", () => {
+  assert.equal(count(0), "0");
+  assert.equal(count(999), "999");
+  assert.equal(count(1234567), "1,234,567");
+  assert.equal(count(undefined), none);
+});
+
+test("an interpreter's program is its script", () => {
+  const cases: [string, string][] = [
+    ["", "process 7"],
+    ["/usr/bin/tenant --n 3", "tenant"],
+    ["python3 -u /srv/serve.py --port 80", "serve.py"],
+    ["/opt/venv/bin/python3.11 -m torch.distributed.run train.py", "torch.distributed.run"],
+    ["python3 -W ignore train.py", "train.py"],
+    ["python3 -c import(secret)", "python3"],
+    ["-bash", "bash"],
+    ["nginx: worker", "nginx"],
+    ["bash", "bash"],
+    ["./<img src=x onerror=alert(1)>", "<img"],
+  ];
+  for (const [command, want] of cases) assert.equal(programName(command, 7), want, command);
+});
+
+test("a name can't reorder or hide the text around it", () => {
+  assert.equal(plain("a\u202eb\u0000\nc\u2066\u200b"), "a\ufffdb\ufffd\ufffdc\ufffd\ufffd");
+  assert.equal(plain("训练.py – é"), "训练.py – é");
+});

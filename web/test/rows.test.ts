@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Process, Queue } from "../src/api_gen";
+import { matches, ordered, rowOf, visible, type Row } from "../src/rows";
+
+const queue = (level: number): Queue => ({ level }) as Queue;
+const process = (change: Partial<Process>): Process =>
+  ({ pid: 1, session: 1, command: "", user: "root", state: "idle", priority: 0, gpu_share: 0, preemptions: 0, lost_ns: 0, held: false, queues: null, ...change }) as Process;
+const row = (change: Partial<Process>): Row => rowOf(process(change), new Map());
+
+test("a row has the lowest level of its queues", () => {
+  assert.equal(row({ queues: null }).level, 0);
+  assert.equal(row({ queues: [queue(3), queue(0), queue(2)] }).level, 2);
+});
+
+test("the name of another user's program comes from the history, or is its PID", () => {
+  assert.equal(rowOf(process({ pid: 5 }), new Map([[5, "train.py"]])).name, "train.py");
+  assert.equal(rowOf(process({ pid: 5 }), new Map([[5, ""]])).name, "process 5");
+});
+
+test("a program without requests or target has neither", () => {
+  const r = row({});
+  assert.equal(r.p99, 0);
+  assert.equal(r.attainment, -1);
+});
+
+test("rows are sorted, and equal ones by PID in both directions", () => {
+  const rows = [row({ pid: 3, priority: 1 }), row({ pid: 1, priority: 1 }), row({ pid: 2, priority: -256 }), row({ pid: 4, priority: 10 })];
+  assert.deepEqual(ordered(rows, { column: "priority", descending: true }).map((r) => r.pid), [4, 1, 3, 2]);
+  assert.deepEqual(ordered(rows, { column: "priority", descending: false }).map((r) => r.pid), [2, 1, 3, 4]);
+  assert.deepEqual(rows.map((r) => r.pid), [3, 1, 2, 4]);
+});
+
+test("every word of a filter must match", () => {
+  const r = row({ pid: 42, command: "python3 train.py --lr 3", user: "anna" });
+  for (const filter of ["", "train", "TRAIN", "anna train", "42", "lr  3"]) assert.ok(matches(r, filter), filter);
+  for (const filter of ["serve", "anna serve"]) assert.ok(!matches(r, filter), filter);
+});
+
+test("the visible part of a table is bounded and inside it", () => {
+  assert.deepEqual(visible(0, 0, 0, 34), { first: 0, last: 0 });
+  assert.deepEqual(visible(3, 0, 102, 34), { first: 0, last: 3 });
+  assert.deepEqual(visible(500, 3400, 476, 34), { first: 96, last: 118 });
+  assert.deepEqual(visible(500, 1e9, 476, 34), { first: 500, last: 500 });
+});
