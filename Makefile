@@ -460,6 +460,10 @@ generate: ## write the generated files: wire contract, hooks, enums, hints, pict
 pictures: ## draw the timelines of docs/policies from simulated scenes
 	$(GO) run ./tools/pictures
 
+.PHONY: pictures-web
+pictures-web: build ## take the pictures of the dashboard in docs/images with a browser
+	$(GO) test -count 1 -run TestLongDashboardPictures ./test/operator -update
+
 .PHONY: strategies
 strategies: ## compare the strategies for launch-bound requests in the simulator: docs/strategies.md
 	$(GO) run ./tools/pictures -strategies

@@ -26,7 +26,7 @@ function options(p: Props, width: number): uPlot.Options {
   return {
     width, height, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: true }, y: { range: (_, __, top) => [0, p.max ?? (top > 0 ? top * 1.1 : 1)] } },
-    padding: [8, 24, 0, 0],
+    padding: [8, 36, 0, 0],
     axes: [
       { ...axis, space: 90, values: (_, times) => times.map((t) => clock(t * 1e9)) },
       { ...axis, size: 72, values: (_, values) => values.map((v) => (v === 0 ? "0" : p.text(v))) },

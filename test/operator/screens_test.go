@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// mostPictureBytes bounds a picture in docs.
+const mostPictureBytes = 150 << 10
+
+// TestLongDashboardPictures takes the pictures of docs/dashboard.md from a fixed scene, and compares
+// them with those in docs. `make pictures-web` writes them.
+func TestLongDashboardPictures(t *testing.T) {
+	addr := serveScene(t, &scene{})
+	b := newBrowser(t, 0)
+	for _, p := range []struct {
+		name, theme   string
+		width, height int64
+		phone         bool
+	}{
+		{"light", "light", 1280, 1000, false},
+		{"dark", "dark", 1280, 1000, false},
+		{"phone", "light", 390, 1100, true},
+	} {
+		b.appearance(p.theme, p.width, p.height, p.phone)
+		b.open(addr)
+		b.until("the preference decides", fmt.Sprintf(`document.documentElement.dataset.theme === %q`, p.theme))
+		b.until("charts", `document.querySelectorAll(".plot canvas").length === 3 && document.querySelectorAll(".timeline canvas").length === 2`)
+		if over := eval[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
+			t.Errorf("%s: the page is %d pixels wider than the screen", p.name, over)
+		}
+		b.press("Pause")
+		b.next0()
+		shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := png.Decode(bytes.NewReader(shot))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkPicture(t, filepath.Join(root, "docs", "images", "dashboard-"+p.name+".png"), got)
+	}
+	b.clean(addr)
+}
+
+// next0 waits for two frames, after which what was rendered is painted.
+func (b *browser) next0() {
+	b.do(chromedp.Evaluate[chromedp.Void](`new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))`, chromedp.EvalAwaitPromise))
+}
+
+func checkPicture(t *testing.T, path string, got image.Image) {
+	t.Helper()
+	small := reduce(got)
+	if *update {
+		var out bytes.Buffer
+		encoder := png.Encoder{CompressionLevel: png.BestCompression}
+		if err := encoder.Encode(&out, small); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; run `make pictures-web`", err)
+	}
+	if len(text) > mostPictureBytes {
+		t.Errorf("%s has %d bytes, at most %d are allowed", path, len(text), mostPictureBytes)
+	}
+	want, err := png.Decode(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want.Bounds() != got.Bounds() {
+		t.Fatalf("%s has the size %v, now it is %v; run `make pictures-web`", path, want.Bounds(), got.Bounds())
+	}
+	// Fonts and smoothing differ between machines, so only a large difference counts.
+	different, all := 0, 0
+	for y := got.Bounds().Min.Y; y < got.Bounds().Max.Y; y++ {
+		for x := got.Bounds().Min.X; x < got.Bounds().Max.X; x++ {
+			all++
+			if far(got.At(x, y), want.At(x, y)) > 3*64 {
+				different++
+			}
+		}
+	}
+	if part := float64(different) / float64(all); part > 0.15 {
+		t.Errorf("%s is not current: %.0f %% of its pixels differ; run `make pictures-web`", path, 100*part)
+	}
+}
+
+// far is the distance of two colours, 0 to 765.
+func far(a, b color.Color) int {
+	r, g, c, _ := a.RGBA()
+	x, y, z, _ := b.RGBA()
+	abs := func(p, q uint32) int { return max(int(p>>8)-int(q>>8), int(q>>8)-int(p>>8)) }
+	return abs(r, x) + abs(g, y) + abs(c, z)
+}
+
+// reduce limits a picture to its 256 most frequent colours, which keeps the file small.
+func reduce(from image.Image) *image.Paletted {
+	counts := map[color.RGBA]int{}
+	bounds := from.Bounds()
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(from.At(x, y)).(color.RGBA) }
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			counts[at(x, y)]++
+		}
+	}
+	all := make([]color.RGBA, 0, len(counts))
+	for c := range counts {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b color.RGBA) int {
+		if d := counts[b] - counts[a]; d != 0 {
+			return d
+		}
+		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+	})
+	var palette color.Palette
+	for _, c := range all[:min(len(all), 256)] {
+		palette = append(palette, c)
+	}
+	index := map[color.RGBA]uint8{}
+	for _, c := range all {
+		index[c] = uint8(palette.Index(c))
+	}
+	out := image.NewPaletted(bounds, palette)
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			out.SetColorIndex(x, y, index[at(x, y)])
+		}
+	}
+	return out
+}
