@@ -39,32 +39,34 @@ func TestEnvironmentPrepend(t *testing.T) {
 
 func TestWriteList(t *testing.T) {
 	list := control.List{Policy: "HPF", Mode: "live", Processes: []control.Process{
-		{PID: 12, Priority: 10, Command: "serve", Counters: control.Counters{Launches: 42}, Queues: []control.Queue{
+		{PID: 12, User: "root", Priority: 10, Command: "serve", State: "running", GPUShare: 1.204, Latency: &control.Latency{
+			Requests: 900, Total: control.Histogram{Recent: 90, P50US: 712.4, P99US: 1041.6}, Wait: control.Histogram{Recent: 90, P99US: 3.25},
+		}, SLO: &control.SLO{TargetUS: 1000, Objective: 0.99, Met: 890, Missed: 10, Attainment: 0.995, BudgetLeft: 0.5}, Counters: control.Counters{Launches: 42}, Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "running", Level: 3, SliceUS: 1000000},
 			{Device: "0000:02:00.0", State: "idle", Level: 1},
 		}, Protection: []control.Protection{
 			{Device: "0000:01:00.0", State: "protected", GainP99US: 4120, NativeSource: "modelled", CostRatio: 0.031},
 			{Device: "0000:02:00.0", State: "native", GainP99US: -80, NativeSource: "measured", CostRatio: 0.2},
 		}},
-		{PID: 13, UID: 12345678, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
+		{PID: 13, UID: 12345678, User: "12345678", State: "preempted", Preemptions: 3, LostNS: 2_345_678_901, SLO: &control.SLO{Missed: 1, Attainment: 0.4, BudgetLeft: -59}, Latency: &control.Latency{Requests: 5}, Priority: -3, Utilization: 25, Command: "tr\x1b[2Jain\n", Queues: []control.Queue{
 			{Device: "0000:01:00.0", Busy: true, State: "suspended", Level: 3, OwnSliceUS: 2048},
 		}},
-		{PID: 14, Held: true, Attached: true, Command: "old"},
-		{PID: 15, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
+		{PID: 14, User: "root", State: "held", Held: true, Attached: true, Command: "old"},
+		{PID: 15, User: "root", State: "idle", SLO: &control.SLO{Attainment: 1, BudgetLeft: 1}, WantLevel: 3, PriorityReason: "priority 9 was not granted", Command: "x", Queues: []control.Queue{
 			{Device: "0000:01:00.0", State: "idle", Level: 1, LevelReason: "Lv3 was requested: no driver"},
 		}, Protection: []control.Protection{{Device: "0000:01:00.0", State: "learning", Requests: 7, NativeSource: "modelled"}}},
-		{PID: 16, Command: "y", Protection: []control.Protection{{State: "protected", GainP99US: 900, NativeSource: "modelled", CostRatio: 0.0001}}},
+		{PID: 16, User: "root", State: "idle", Command: "y", Protection: []control.Protection{{State: "protected", GainP99US: 900, NativeSource: "modelled", CostRatio: 0.0001}}},
 	}}
 	var text strings.Builder
 	writeList(&text, list, 0)
 	want := `policy HPF, mode live
-PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  COMMAND
-12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        serve
-12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         serve
-13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         tr?[2Jain?
-14   root      -             0     -      auto   -      held       -          0         old (attached)
-15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         x
-16   root      -             0     -      auto   -      run        -          0         y
+PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  GPU   P50    P99     WAIT    SLO     PREEMPTED  COMMAND
+12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        120%  712µs  1.04ms  3.25µs  99.5%   -          serve
+12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         "     "      "       "       "       "          serve
+13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         0%    -      -       -       40.0%!  3, 2.35s   tr?[2Jain?
+14   root      -             0     -      auto   -      held       -          0         0%    -      -       -       -       -          old (attached)
+15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         0%    -      -       -       -       -          x
+16   root      -             0     -      auto   -      run        -          0         0%    -      -       -       -       -          y
 protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
 protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 note: 15: priority 9 was not granted
@@ -78,6 +80,18 @@ protection: 16: -0.9 ms P99 (modelled), costs others nothing
 
 	text.Reset()
 	list.Processes = list.Processes[:3] // notes are not shortened
+	writeList(&text, list, 80)
+	if got, want := text.String(), `policy HPF, mode live
+PID  USER      PRIO  STATE      GPU   P50    P99     WAIT    SLO     COMMAND
+12   root      10    running    120%  712µs  1.04ms  3.25µs  99.5%   serve
+13   12345678  -3    preempted  0%    -      -       -       40.0%!  tr?[2Jain?
+14   root      0     held       0%    -      -       -       -       old (attac…
+protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
+protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
+`; got != want {
+		t.Errorf("narrow: got\n%s\nwant\n%s", got, want)
+	}
+	text.Reset()
 	list.Mode = "off"
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {

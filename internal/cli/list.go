@@ -6,9 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/user"
-	"path"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,16 +24,24 @@ func (a *app) listCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List managed programs",
-		Long: `List the managed programs, one line per program and GPU.
+		Long: `List the managed programs, one line per program and GPU. A terminal with less
+than 140 columns gets one line per program, and fewer columns.
 
-  SHARE   share of the GPU in percent, if set
-  LEVEL   preemption level: Lv1 holds launches, Lv2 waits for the end of the
-          timeslice, Lv3 stops in mid-kernel
-  STATE   busy while the program has GPU work, copies if it only copies, else
-          idle
-  SCHED   run, yields (the hardware prefers another program's longer timeslice),
-          suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
-  SLICE   hardware timeslice; in parentheses the driver's default
+  SHARE      share of the GPU in percent, if set
+  LEVEL      preemption level: Lv1 holds launches, Lv2 waits for the end of the
+             timeslice, Lv3 stops in mid-kernel
+  STATE      busy while the program has GPU work, copies if it only copies, else
+             idle; per program: running, preempted, waiting (for another's longer
+             timeslice), idle or held
+  SCHED      run, yields (the hardware prefers another program's longer
+             timeslice), suspended (by the policy) or held (by ` + "`xsched suspend`" + `)
+  SLICE      hardware timeslice; in parentheses the driver's default
+  GPU        share of the last second, summed over GPUs
+  P50, P99   request latency of the last 30 to 60 seconds: of marked requests, or
+             else of busy periods
+  WAIT       P99 of the part in which others kept the request from running
+  SLO        recent requests that met the latency target; "!" if too few did
+  PREEMPTED  preemptions and the time lost to them
 
 A line "protection" follows for each program that runs before others: by how
 much that shortens its P99 request (modelled, or measured), and which share of
@@ -108,89 +113,6 @@ func (a *app) show(reply any, err error, asJSON bool, text func(io.Writer)) erro
 }
 
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
-
-// writeList prints the table; width 0 means unlimited.
-func writeList(w io.Writer, list control.List, width int) {
-	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
-	writeSettings(w, list.Devices)
-	var text strings.Builder
-	table := newTable(&text)
-	fmt.Fprintln(table, "PID\tUSER\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tCOMMAND")
-	for _, p := range list.Processes {
-		command := printable(p.Command)
-		if command == "" {
-			command = "-" // of another user
-		}
-		if p.Attached {
-			command += " (attached)"
-		}
-		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%d\t%s\n", p.PID, userText(&p), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), p.Counters.Launches, command)
-		}
-		for i, q := range p.Queues {
-			launches := fmt.Sprint(p.Counters.Launches)
-			if i > 0 {
-				launches = "\"" // a count of the whole process
-			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
-				busyText(&q), schedText(q.State, p.Held), sliceText(q), launches, command)
-		}
-	}
-	_ = table.Flush() // into memory
-	for line := range strings.Lines(text.String()) {
-		fmt.Fprintln(w, cut(strings.TrimRight(line, "\n "), width))
-	}
-	for _, p := range list.Processes {
-		if p.PriorityReason != "" {
-			fmt.Fprintf(w, "note: %d: %s\n", p.PID, printable(p.PriorityReason))
-		}
-		for _, q := range p.Queues {
-			if q.LevelReason != "" {
-				fmt.Fprintf(w, "note: %d: Lv%d on %s: %s\n", p.PID, q.Level, q.Device, printable(q.LevelReason))
-			}
-		}
-		writeHints(w, &p)
-		for _, g := range p.Protection {
-			fmt.Fprintln(w, cut(protectionText(p.PID, len(p.Protection) > 1, &g), width))
-		}
-	}
-	if len(list.Processes) == 0 {
-		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
-	}
-}
-
-// writeHints prints the hints that have no column.
-func writeHints(w io.Writer, p *control.Process) {
-	rest := p.Hints
-	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
-	if text := hintsText(&rest); text != "" {
-		fmt.Fprintf(w, "hints: %d: %s\n", p.PID, text)
-	}
-	for _, q := range p.Queues {
-		if q.Hints != p.Hints {
-			fmt.Fprintf(w, "hints: %d, queue %d: %s\n", p.PID, q.Index, hintsText(&q.Hints, "priority"))
-		}
-	}
-}
-
-// protectionText tells what protection gains a program, and what it costs others.
-func protectionText(pid int, several bool, p *control.Protection) string {
-	text := fmt.Sprintf("protection: %d", pid)
-	if several {
-		text += " on " + p.Device
-	}
-	if p.State == control.ProtectionLearning {
-		return fmt.Sprintf("%s: learning, %d requests", text, p.Requests)
-	}
-	text += fmt.Sprintf(": %+.1f ms P99 (%s)", -p.GainP99US/1e3, p.NativeSource)
-	if p.State == control.ProtectionNative {
-		return text + ", not worth its cost"
-	}
-	if p.CostRatio < 0.0005 {
-		return text + ", costs others nothing"
-	}
-	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
-}
 
 func writeDevices(w io.Writer, reply control.Devices) {
 	table := newTable(w)
@@ -268,28 +190,6 @@ func writeStats(w io.Writer, s control.Stats) {
 		line("refused", "%d: %s", n, printable(reason))
 	}
 	_ = table.Flush()
-}
-
-// userText returns the owner of a process: a user of this machine, or UID@CONTAINER.
-func userText(p *control.Process) string {
-	if p.Container == "" {
-		return userName(p.UID)
-	}
-	name := strings.TrimSuffix(path.Base(p.Container), ".scope")
-	const id = 64 // digits of a container's id; 12 tell it apart
-	if len(name) >= id {
-		name = name[:len(name)-id+12]
-	}
-	return fmt.Sprintf("%d@%s", p.UID, printable(name))
-}
-
-// userName returns the name of a user, or the uid.
-func userName(uid int) string {
-	id := strconv.Itoa(uid)
-	if u, err := user.LookupId(id); err == nil {
-		return printable(u.Username)
-	}
-	return id
 }
 
 func levelText(level int) string {

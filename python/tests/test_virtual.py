@@ -196,6 +196,14 @@ class Virtual(World):
     def test_requests(self) -> None:
         with Child(self.env, "requests") as child:
             self.assertEqual(child.read(), {"step": "marked"})
+
+            def counted() -> bool:
+                latency = self.known(child.process.pid).get("latency", {})
+                return (latency.get("source"), latency.get("requests")) == ("marked requests", 100)
+
+            self.assertTrue(cuda.eventually(counted))
+            slo = self.known(child.process.pid)["slo"]
+            self.assertEqual((slo["target_us"], slo["objective"]), (50000, 0.99))
             child.go_on()
             child.end(self)
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"xsched/internal/control"
+)
+
+// narrow is the width of a terminal below which the table has one line per program, and fewer columns.
+const narrow = 140
+
+// writeList prints the table; width 0 means unlimited.
+func writeList(w io.Writer, list control.List, width int) {
+	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
+	writeSettings(w, list.Devices)
+	var text strings.Builder
+	table := newTable(&text)
+	if width > 0 && width < narrow {
+		writeNarrow(table, list.Processes)
+	} else {
+		writeWide(table, list.Processes)
+	}
+	_ = table.Flush() // into memory
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(w, cut(strings.TrimRight(line, "\n "), width))
+	}
+	for _, p := range list.Processes {
+		if p.PriorityReason != "" {
+			fmt.Fprintf(w, "note: %d: %s\n", p.PID, printable(p.PriorityReason))
+		}
+		for _, q := range p.Queues {
+			if q.LevelReason != "" {
+				fmt.Fprintf(w, "note: %d: Lv%d on %s: %s\n", p.PID, q.Level, q.Device, printable(q.LevelReason))
+			}
+		}
+		writeHints(w, &p)
+		for _, g := range p.Protection {
+			fmt.Fprintln(w, cut(protectionText(p.PID, len(p.Protection) > 1, &g), width))
+		}
+	}
+	if len(list.Processes) == 0 {
+		fmt.Fprintln(w, "no programs; start one with `xsched run -- CMD`")
+	}
+}
+
+// writeWide prints one line per queue. The figures of a whole process are on its first line.
+func writeWide(table io.Writer, processes []control.Process) {
+	fmt.Fprintln(table, "PID\tUSER\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tGPU\tP50\tP99\tWAIT\tSLO\tPREEMPTED\tCOMMAND")
+	for _, p := range processes {
+		figures := fmt.Sprintf("%d\t%s\t%s\t%s", p.Counters.Launches, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO))
+		figures += "\t" + preemptedText(&p)
+		if len(p.Queues) == 0 {
+			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, userText(&p), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), figures, commandText(&p))
+		}
+		for i, q := range p.Queues {
+			if i > 0 {
+				figures = strings.TrimSuffix(strings.Repeat("\"\t", 7), "\t")
+			}
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
+				busyText(&q), schedText(q.State, p.Held), sliceText(q), figures, commandText(&p))
+		}
+	}
+}
+
+// writeNarrow prints one line per process.
+func writeNarrow(table io.Writer, processes []control.Process) {
+	fmt.Fprintln(table, "PID\tUSER\tPRIO\tSTATE\tGPU\tP50\tP99\tWAIT\tSLO\tCOMMAND")
+	for _, p := range processes {
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
+	}
+}
+
+func commandText(p *control.Process) string {
+	command := printable(p.Command)
+	if command == "" {
+		command = "-" // of another user
+	}
+	if p.Attached {
+		command += " (attached)"
+	}
+	return command
+}
+
+// latencyText has three columns: the P50 and the P99 of the recent requests, and the P99 of their waits.
+func latencyText(l *control.Latency) string {
+	if l == nil || l.Total.Recent == 0 {
+		return "-\t-\t-"
+	}
+	return durationText(l.Total.P50US) + "\t" + durationText(l.Total.P99US) + "\t" + durationText(l.Wait.P99US)
+}
+
+// durationText writes microseconds with three digits.
+func durationText(us float64) string {
+	d := time.Duration(us * 1e3)
+	step := time.Duration(1)
+	for d/step >= 1000 {
+		step *= 10
+	}
+	return d.Round(step).String()
+}
+
+// sloText is the share of recent requests that met the target, with a mark if that is too small.
+func sloText(s *control.SLO) string {
+	switch {
+	case s == nil:
+		return "-"
+	case s.Met+s.Missed == 0 && s.Attainment == 1:
+		return "-"
+	case s.BudgetLeft < 0:
+		return fmt.Sprintf("%.1f%%!", 100*s.Attainment)
+	}
+	return fmt.Sprintf("%.1f%%", 100*s.Attainment)
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
+
+// preemptedText has the number of preemptions and the time that they took.
+func preemptedText(p *control.Process) string {
+	if p.Preemptions == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d, %s", p.Preemptions, durationText(float64(p.LostNS)/1e3))
+}
+
+// writeHints prints the hints that have no column.
+func writeHints(w io.Writer, p *control.Process) {
+	rest := p.Hints
+	rest.Priority, rest.Level, rest.Utilization = 0, 0, 0
+	if text := hintsText(&rest); text != "" {
+		fmt.Fprintf(w, "hints: %d: %s\n", p.PID, text)
+	}
+	for _, q := range p.Queues {
+		if q.Hints != p.Hints {
+			fmt.Fprintf(w, "hints: %d, queue %d: %s\n", p.PID, q.Index, hintsText(&q.Hints, "priority"))
+		}
+	}
+}
+
+// protectionText tells what protection gains a program, and what it costs others.
+func protectionText(pid int, several bool, p *control.Protection) string {
+	text := fmt.Sprintf("protection: %d", pid)
+	if several {
+		text += " on " + p.Device
+	}
+	if p.State == control.ProtectionLearning {
+		return fmt.Sprintf("%s: learning, %d requests", text, p.Requests)
+	}
+	text += fmt.Sprintf(": %+.1f ms P99 (%s)", -p.GainP99US/1e3, p.NativeSource)
+	if p.State == control.ProtectionNative {
+		return text + ", not worth its cost"
+	}
+	if p.CostRatio < 0.0005 {
+		return text + ", costs others nothing"
+	}
+	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
+}
+
+// userText returns the owner of a process: a user of this machine, or UID@CONTAINER.
+func userText(p *control.Process) string {
+	if p.Container == "" {
+		return printable(p.User)
+	}
+	name := strings.TrimSuffix(path.Base(p.Container), ".scope")
+	const id = 64 // digits of a container's id; 12 tell it apart
+	if len(name) >= id {
+		name = name[:len(name)-id+12]
+	}
+	return fmt.Sprintf("%d@%s", p.UID, printable(name))
+}
