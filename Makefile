@@ -316,6 +316,10 @@ test-e2e-long: all previous ## run the end-to-end tests of scale and of the simu
 test-operator: all ## test what operators use with its real counterparts, such as Prometheus
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...
 
+.PHONY: screens
+screens: all ## update the screens of reports in docs/, which a browser draws
+	$(GO) test -count 1 -run '^TestLongReport' ./test/operator -update
+
 .PHONY: test-strategies
 test-strategies: ## check that docs/strategies.md is what the present strategies give
 	@$(RUN_TESTS) go -count 1 -timeout 10m -run '^TestLong' ./tools/pictures
