@@ -214,7 +214,10 @@ def _name(name: str, value: Any, most: int) -> bytes:
 
 
 def available() -> bool:
-    """Tells whether a daemon schedules this process now."""
+    """Tells whether a daemon schedules this process now.
+
+    The library connects with the first GPU work, so the answer is False until then.
+    """
     lib = library()
     return lib is not None and bool(lib.available())
 
