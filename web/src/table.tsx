@@ -2,7 +2,7 @@
 
 // The table of tenants. Only visible rows are in the document, so that 500 tenants cost no more than 20.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count, duration, none, percent } from "./format";
 import { matches, ordered, visible, type Column, type Order, type Row } from "./rows";
 import type { Store } from "./store";
@@ -59,9 +59,10 @@ export function Tenants({ rows, store, selected, select }: Props) {
   const viewHeight = Math.min(shown.length, mostRows) * rowHeight;
   const { first, last } = visible(shown.length, Math.min(top, Math.max(0, shown.length * rowHeight - viewHeight)), viewHeight, rowHeight);
 
-  useEffect(() => {
+  const button = (row: number): HTMLElement | null | undefined => view.current?.querySelector<HTMLElement>(`tr[aria-rowindex="${row + 2}"] button`);
+  useLayoutEffect(() => {
     if (focus.current < 0) return;
-    view.current?.querySelector<HTMLElement>(`tr[aria-rowindex="${focus.current + 2}"] button`)?.focus({ preventScroll: true });
+    button(focus.current)?.focus({ preventScroll: true });
     focus.current = -1;
   });
 
@@ -72,11 +73,16 @@ export function Tenants({ rows, store, selected, select }: Props) {
     if (row === null || step === undefined || view.current === null) return;
     event.preventDefault();
     const next = Math.min(shown.length - 1, Math.max(0, Number(row.getAttribute("aria-rowindex")) - 2 + step));
-    focus.current = next;
     const from = view.current.scrollTop;
     if (next * rowHeight < from) view.current.scrollTop = next * rowHeight;
     if ((next + 1) * rowHeight > from + viewHeight) view.current.scrollTop = (next + 1) * rowHeight - viewHeight;
-    setTop(view.current.scrollTop + 0.001 * (from === top ? 1 : 2)); // draw again even if nothing scrolled
+    const there = button(next);
+    if (there) {
+      there.focus({ preventScroll: true });
+      return;
+    }
+    focus.current = next; // it is drawn for the new position first
+    setTop(view.current.scrollTop);
   };
 
   const sortBy = (column: Column): void =>
