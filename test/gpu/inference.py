@@ -17,7 +17,7 @@ High = namedtuple("High", "spec arrivals hz block_s rounds cpu_ms")
 HIGHS = {
     "llm": High("llm-graph", "jitter 100 SEED", 100, 0.76, 4, None),
     "llm-cpu": High("llm-cpu", "jitter 100 SEED", 100, 0.76, 4, None),
-    "serve": High("serve", "serve 21 SEED", 21, 3.8, 4, None),
+    "serve": High("serve", "serve 14 SEED", 14, 5.7, 4, None),
     "llm-eager": High("llm-eager", "jitter 20 SEED", 20, 3.8, 4, 26),
     "bert6": High("bert:6", "jitter 100 SEED", 100, 0.76, 4, 4.5),
     "bert12": High("bert:12", "jitter 40 SEED", 40, 1.9, 4, 9),
@@ -37,10 +37,10 @@ NO_JAX = "torch-matmul"  # replaces jax in the name of a pair where JAX is not i
 Row = namedtuple("Row", "suite high job also")
 ROWS = [Row("llm", "llm", job, ()) for job in ("jax", "train", "prefill", "copies", "tiny", "three")] + [
     Row("llm", "llm-cpu", "jax", ("timeslice",)), Row("llm", "llm-cpu", "three", ()), Row("llm", "serve", "train", ()),
-    Row("eager", "bert12", "fft", ()), Row("eager", "bert12", "train", ()), Row("eager", "llm-eager", "train", ()), Row("eager", "bert6", "fft", ()),
+    Row("eager", "bert12", "fft", ()), Row("eager", "bert12", "train", ()), Row("eager", "llm-eager", "train", ()),
 ]
 EXTRA = [Row("llm", "llm-cpu", job, ()) for job in ("train", "prefill", "copies", "tiny")] + [
-    Row("eager", "bert6", "train", ()), Row("eager", "bert24", "train", ()), Row("llm", "serve", "three", ())]
+    Row("eager", "bert6", "fft", ()), Row("eager", "bert6", "train", ()), Row("eager", "bert24", "train", ()), Row("llm", "serve", "three", ())]
 SUITES = ("llm", "eager")
 LOAD_S, SETUP_S, PROFILE_S = 25, 3, 2  # a set of processes; a group; the kernel time of a model
 ALONE_S = 0.8  # block of a job alone
