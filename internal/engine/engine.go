@@ -205,6 +205,15 @@ func (e *Engine) SetQuantum(d time.Duration) {
 	}
 }
 
+// SetBounds changes Knobs.Hold and Knobs.StarvationBound from the next Decide on; 0: none.
+func (e *Engine) SetBounds(hold, starvation time.Duration) {
+	e.cfg.Hold, e.cfg.StarvationBound = hold, starvation
+	e.saw(Event{Kind: EventBounds, Length: hold, Tail: starvation})
+	for _, d := range e.devices {
+		d.cfg.Hold, d.cfg.StarvationBound, d.pending = hold, starvation, true
+	}
+}
+
 // SetMode changes the mode from the next Decide on, except on devices with a mode
 // of their own. The level is for ModeLevel.
 func (e *Engine) SetMode(mode model.Mode, level model.Level) error {

@@ -30,6 +30,7 @@ const (
 	EventDecide                         // Changes, Wake
 	EventProgress                       // ID, Count: launches so far, On: a thread waits for them
 	EventCopying                        // ID, On: the queue has copies only
+	EventBounds                         // Length: hold, Tail: starvation bound
 )
 
 // kindNames are part of the recording format.
@@ -37,6 +38,7 @@ var kindNames = [...]string{
 	EventAdd: "add", EventRemove: "remove", EventBusy: "busy", EventHint: "hint", EventQueueHint: "queue_hint", EventHeld: "held",
 	EventLevel: "level", EventPolicy: "policy", EventMode: "mode", EventQuantum: "quantum", EventUnmanaged: "unmanaged",
 	EventMark: "mark", EventDecide: "decide", EventProgress: "progress", EventCopying: "copying",
+	EventBounds: "bounds",
 }
 
 func (k EventKind) String() string {
@@ -125,6 +127,8 @@ func (e *Engine) Do(ev *Event) ([]model.Desired, model.Time, error) {
 		return nil, model.Never, e.SetMode(model.Mode(ev.Name), ev.Level)
 	case EventQuantum:
 		e.SetQuantum(ev.Length)
+	case EventBounds:
+		e.SetBounds(ev.Length, ev.Tail)
 	case EventUnmanaged:
 		e.SetUnmanaged(ev.At, ev.Device, ev.On)
 	case EventMark:

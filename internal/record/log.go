@@ -61,6 +61,7 @@ type Log struct {
 	engine    *engine.Engine
 	program   func(model.SessionID) string
 	unmanaged map[model.DeviceID]bool
+	bounds    bool   // they have changed
 	lost      uint64 // dropped since the last checkpoint
 
 	// Owned by the writer's goroutine.
@@ -195,6 +196,8 @@ func (l *Log) event(ev *engine.Event) {
 	case engine.EventHint, engine.EventQueueHint:
 		h := *ev.Hint
 		en.event.Hint = &h
+	case engine.EventBounds:
+		l.bounds = true
 	case engine.EventUnmanaged:
 		if ev.On {
 			l.unmanaged[ev.Device] = true
@@ -259,6 +262,9 @@ func (l *Log) checkpoint(now model.Time) {
 	}
 	if cfg.Quantum > 0 {
 		put(engine.Event{Kind: engine.EventQuantum, Length: cfg.Quantum}, "")
+	}
+	if l.bounds {
+		put(engine.Event{Kind: engine.EventBounds, Length: cfg.Hold, Tail: cfg.StarvationBound}, "")
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.unmanaged)) {
 		put(engine.Event{Kind: engine.EventUnmanaged, Device: id, On: true}, "")

@@ -210,7 +210,7 @@ func (c *collector) event(ev *engine.Event) error {
 		c.settle(ev.At)
 		c.Devices = cfg.Devices
 		c.set = setting{cfg.Policy, cfg.Mode, cfg.ForceLevel}
-	case engine.EventHeld, engine.EventQuantum, engine.EventUnmanaged, engine.EventMark:
+	case engine.EventHeld, engine.EventQuantum, engine.EventBounds, engine.EventUnmanaged, engine.EventMark:
 	}
 	return nil
 }
