@@ -333,6 +333,49 @@ func (c *HintChange) Merge(other *HintChange) {
 	c.said |= other.said
 }
 
+// Complete writes c into h where neither said nor set has a field. A field that none of the three has
+// gets its default.
+func (c *HintChange) Complete(h *Hint, said, set *HintChange) {
+	for i := range hintFields {
+		f, bit := &hintFields[i], uint32(1)<<i
+		switch {
+		case (said.said|set.said)&bit != 0:
+		case c.said&bit != 0:
+			f.put(h, f.Value(&c.hint))
+		default:
+			f.put(h, HintValue{})
+		}
+	}
+}
+
+// Texts returns the change in the form of the command line, by the names of the fields.
+func (c *HintChange) Texts() map[string]string {
+	out := map[string]string{}
+	for i := range hintFields {
+		if f := &hintFields[i]; c.said&(1<<i) != 0 {
+			out[f.Name] = f.Format(f.Value(&c.hint))
+		}
+	}
+	return out
+}
+
+// ParseHintChange reads the result of Texts.
+func ParseHintChange(texts map[string]string) (HintChange, error) {
+	var c HintChange
+	for name, text := range texts {
+		f := FieldOf(name)
+		if f == nil {
+			return c, &RangeError{fmt.Sprintf("unknown hint %q", name), "a hint of this release"}
+		}
+		v, err := f.Parse(text)
+		if err != nil {
+			return c, err
+		}
+		c.Set(name, v)
+	}
+	return c, nil
+}
+
 // Pin adds other to c, except for priorities. The value 0 removes a field from c.
 func (c *HintChange) Pin(other *HintChange) {
 	c.Merge(other)
