@@ -180,7 +180,7 @@ func FuzzProc(f *testing.F) {
 // TestStatus checks that a program's name can't stand for another line.
 func TestStatus(t *testing.T) {
 	st, err := parseStatus("Name:\tUid:\t0 0 0 0\nUmask:\t0022\nPPid:\t41\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t77\t5\n")
-	if err != nil || st != (status{uid: 1000, effective: 1000, parent: 41, localPID: 5}) {
+	if err != nil || st.uid != 1000 || st.effective != 1000 || st.parent != 41 || st.localPID != 5 {
 		t.Errorf("%+v, %v", st, err)
 	}
 	st, err = parseStatus("PPid:\t41\nUid:\t1000\t0\t0\t0\n")

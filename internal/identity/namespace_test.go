@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
@@ -139,7 +140,7 @@ func TestPeerOnHost(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	again, err := OfProcess(p.PIDFD)
-	if err != nil || again != p {
+	if err != nil || !reflect.DeepEqual(again, p) {
 		t.Errorf("OfProcess: %+v, %v", again, err)
 	}
 	if Parent(p.PID) != os.Getpid() {

@@ -229,6 +229,7 @@ func (o *observer) ofProcess(pid, pidfd, uid int) (Peer, error) {
 	if f.pid != 0 {
 		p.LocalPID = status.localPID
 	}
+	p.Groups = status.groups
 	p.Admin = !p.User.Host() && !f.nested && f.root == f.uid
 	return p, nil
 }

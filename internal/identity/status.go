@@ -15,6 +15,7 @@ type status struct {
 	effective int
 	parent    int
 	localPID  int // in its own PID namespace
+	groups    []int
 }
 
 // statusField returns the text of a line of /proc/PID/status or of a pidfd's fdinfo.
@@ -44,6 +45,7 @@ func parseStatus(text string) (status, error) {
 	if out.parent, err = pidText(statusField(text, "PPid")); err != nil {
 		return out, err
 	}
+	out.groups = groupsOf(text)
 	// Outermost first: in the namespace of /proc, ..., in its own. Kernels before 4.1 have none.
 	if pids := strings.Fields(statusField(text, "NSpid")); len(pids) > 0 {
 		if out.localPID, err = pidText(pids[len(pids)-1]); err != nil {

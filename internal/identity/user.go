@@ -106,7 +106,8 @@ type Peer struct {
 	PIDNamespace uint64
 	LocalPID     int // in that namespace
 	// Admin reports whether the process is uid 0 of its container.
-	Admin bool
+	Admin  bool
+	Groups []int // of the process, in the daemon's user namespace
 }
 
 // Owns reports whether the process may control those of a user. Root of a container controls the
