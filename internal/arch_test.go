@@ -25,6 +25,8 @@ var mayImport = map[string][]string{
 	"internal/clock":           {"internal/model"},
 	"internal/identity":        {},
 	"internal/identity/*":      {},
+	"internal/config":          {"internal/identity", "internal/model", "internal/policy"},
+	"internal/state":           {},
 	"internal/logging":         {},
 	"internal/notify":          {},
 	"internal/wire":            {"internal/model"},
@@ -49,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/control":         {"internal/identity", "internal/model"},
 	"internal/control/*":       {"internal/identity", "internal/model", "internal/policy", "internal/control"},
 	"internal/daemon": {
-		"internal/clock", "internal/control", "internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/engine",
+		"internal/clock", "internal/config", "internal/control", "internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/engine", "internal/state",
 		"internal/driver", "internal/driver/registry", "internal/logging", "internal/loop", "internal/session", "internal/guardian", "internal/record", "internal/history", "internal/journal",
 	},
 	"internal/screen":         {},
@@ -73,7 +75,7 @@ var mayImport = map[string][]string{
 	"internal/window":         {"internal/identity", "internal/model"},
 	"internal/window/*":       {},
 	"internal/cli": {
-		"internal/identity", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
+		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/top", "internal/virtual", "internal/virtual/device", "internal/window",
 	},
