@@ -111,6 +111,14 @@ func (f *fake) Queues(_ context.Context, _ control.Caller, r control.ProcessRequ
 	return control.HardwareQueues{PID: r.PID, Queues: []control.HardwareQueue{{Device: "0000:01:00.0", Kind: "compute", ID: 2}}}, f.err
 }
 
+func (f *fake) Config(context.Context, control.Caller) (control.ConfigReply, error) {
+	return control.ConfigReply{Values: []control.ConfigValue{{Key: "policy", Value: "HPF", Source: control.SourceDefault}}}, f.err
+}
+
+func (f *fake) Reload(context.Context, control.Caller, control.ReloadRequest) (control.ReloadReply, error) {
+	return control.ReloadReply{File: "config.yaml", Changed: []string{"policy"}}, f.err
+}
+
 func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	return control.WedgeReply(r), f.err
 }

@@ -40,6 +40,8 @@ func routes() []route {
 		writer("POST", "/attach", "Manage a running program that has no shim", control.Control.Attach),
 		writer("POST", "/detach", "Stop managing an attached program", control.Control.Detach),
 		writer("POST", "/queues", "Hardware queues of a program; only for its user and root", control.Control.Queues),
+		reader("/config", "The configuration in force and its sources; only for the daemon's user and root", control.Control.Config),
+		writer("POST", "/reload", "Read the configuration file again", control.Control.Reload),
 		writer("POST", "/wedge", "Block the engine (fault injection; virtual GPUs only)", control.Control.Wedge),
 	}
 }

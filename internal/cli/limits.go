@@ -7,18 +7,20 @@ import (
 	"strconv"
 	"strings"
 
-	"xsched/internal/daemon"
 	"xsched/internal/model"
 )
+
+// otherUsers stands for all users without a limit of their own.
+const otherUsers = -1
 
 // maxPriorities reads the values of --max-priority: USER=N, or N for all other users.
 func maxPriorities(limits []string, allow bool) (map[int]model.Priority, error) {
 	all := map[int]model.Priority{}
 	if allow {
-		all[daemon.OtherUsers] = model.PriorityMax
+		all[otherUsers] = model.PriorityMax
 	}
 	for _, text := range limits {
-		uid, number := daemon.OtherUsers, text
+		uid, number := otherUsers, text
 		if name, value, ok := strings.Cut(text, "="); ok {
 			var err error
 			if uid, err = uidOf(name); err != nil {

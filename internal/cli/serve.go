@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,28 +22,14 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
 	"xsched/internal/doctor"
+	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/model"
 	"xsched/internal/notify"
-	"xsched/internal/policy"
-	"xsched/internal/virtual"
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	var (
-		o                daemon.Options
-		mode             string
-		level            string
-		devices          int
-		starvation, hold time.Duration
-		logLevel         string
-		logJSON          bool
-		selfTest         string
-		limits           []string
-		allow            bool
-		web              webOptions
-		audit            string
-	)
+	var flags serveFlags
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the scheduling daemon",
@@ -50,6 +38,11 @@ suspended programs and restores their timeslices. Root's daemon serves all users
 from /run/xsched; a user's daemon serves the user's own programs.
 
 If the daemon dies, programs continue natively and connect to the next daemon.
+
+Root's daemon reads /etc/xsched/config.yaml, if it exists; --config names another
+file. Flags take precedence. SIGHUP and ` + "`xsched config reload`" + ` read the file
+again. Policy, mode, hints and suspensions set at run time survive a restart,
+unless --no-state is given.
 
 --http serves the dashboard, the HTTP interface, the metrics and upstream XSched's
 tools. The user of the connecting process determines its permissions. With
@@ -60,69 +53,38 @@ for machines without a GPU.`,
 		Example: `  sudo xsched serve
   xsched serve --virtual
   xsched serve --policy HPF --mode live --log-level debug
+  xsched serve --config /etc/xsched/config.yaml
   xsched serve --http 127.0.0.1:50001
   xsched serve --http 0.0.0.0:50000 --http-token-file /etc/xsched/token`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, flush, err := a.logger(logLevel, logJSON)
+			file := newConfigFile(cmd.Flags(), flags)
+			r, err := file.read()
 			if err != nil {
 				return err
 			}
+			level := &slog.LevelVar{}
+			level.Set(r.o.LogLevel)
+			log, flush := a.loggerAt(level, r.flags.logJSON)
 			defer flush()
-			if o.Mode, o.ModeLevel, err = serveMode(mode, level); err != nil {
+			for _, w := range r.warnings {
+				log.Warn("configuration", "warning", w)
+			}
+			o := r.o
+			o.Dir, o.Version, o.Log, o.SetLogLevel, o.Load = a.dirs()[0], version, log, level.Set, file.reload
+			if err := setSelfTest(&o, r.flags.selfTest); err != nil {
 				return err
 			}
-			if o.Quantum < 0 || starvation < 0 || hold < 0 || o.MaxSessions < 0 || o.MaxSessionsPerUID < 0 {
-				return usagef("durations and limits can't be negative; omit the flag for the default")
+			if !flags.noState {
+				o.KeepFile = keepFile(o.StateDir, o.Dir)
 			}
-			if o.MaxPriority, err = maxPriorities(limits, allow); err != nil {
-				return err
-			}
-			if o.Hold = hold; hold == 0 && cmd.Flags().Changed("hold") {
-				o.Hold = -1 // none; the zero value means the default
-			}
-			if o.StarvationBound = starvation; starvation == 0 && cmd.Flags().Changed("starvation-bound") {
-				o.StarvationBound = -1 // off; the zero value means the default
-			}
-			if err := checkPlatform(o.Platform); err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("platform") && !o.Virtual {
-				return usagef("--platform applies to the virtual GPU; add --virtual")
-			}
-			if o.Virtual && !cmd.Flags().Changed("http") {
-				web.addr = webOff // several daemons may run at once in tests and demos
-			}
-			o.Dir, o.Version, o.Log = a.dirs()[0], version, log
-			if err := setSelfTest(&o, selfTest); err != nil {
-				return err
-			}
-			setAudit(&o, audit)
+			setAudit(&o, r.flags.audit)
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return a.serve(ctx, o, devices, web, nil)
+			return a.serve(ctx, o, flags.devices, r.flags.web, nil)
 		},
 	}
-	f, knobs := c.Flags(), policy.DefaultKnobs()
-	f.StringVar(&o.Policy, "policy", "", "initial scheduling policy (default HPF)")
-	f.StringVar(&mode, "mode", string(model.ModeLive), "initial mode: off, timeslice, suspend, level or live")
-	f.StringVar(&level, "level", "", "preemption level for --mode level: 1, 2 or 3")
-	f.DurationVar(&o.Quantum, "quantum", 0, fmt.Sprintf("turn of each program under rotating policies (default %v)", knobs.Quantum))
-	f.DurationVar(&hold, "hold", 0, fmt.Sprintf("how long a high-priority program that becomes idle keeps the GPU, for gaps between its kernels; 0 resumes others at once (default %v)", knobs.Hold))
-	f.DurationVar(&starvation, "starvation-bound", 0, fmt.Sprintf("longest time that a busy program may go without GPU progress; 0 disables the bound (default %v)", knobs.StarvationBound))
-	f.StringArrayVar(&limits, "max-priority", nil, "limit the rank of a user of root's daemon, whatever hint it follows from: `[USER=]N`; without USER for all others (default 0)")
-	f.BoolVar(&allow, "allow-priority", false, "the same as --max-priority 255")
-	f.IntVar(&o.MaxSessions, "max-sessions", 0, "maximum number of connected programs (default 4096)")
-	f.IntVar(&o.MaxSessionsPerUID, "max-sessions-per-user", 0, "maximum number of connected programs per user (default 1024)")
-	f.StringVar(&o.GuardianCgroup, "guardian-cgroup", "", "`FOLDER` of a cgroup for the guardian, unless its service runs (default the daemon's cgroup)")
-	f.BoolVar(&o.Virtual, "virtual", false, "use the virtual GPU; start it if none is running")
-	f.IntVar(&devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
-	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
-	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
-	f.StringVar(&audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")
-	f.StringVar(&selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
-	web.flags(c)
-	logFlags(c, &logLevel, &logJSON)
+	flags.register(c)
 	_ = c.RegisterFlagCompletionFunc("policy", completePolicies)
 	_ = c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modeNames(), cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -135,6 +97,10 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	if o.Private {
 		manager = &notify.Manager{} // the program's service reports for itself
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // never ends the daemon: a terminal may close
+	defer signal.Stop(hangups)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader of the log may end, too
 	if running, err := client.New(filepath.Join(o.Dir, control.ControlSocket)).Version(ctx); err == nil {
 		return alreadyRuns(o.Dir, running.PID)
 	}
@@ -187,6 +153,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 		go a.logDrivers(ctx, o.Log) // a device node may block
 	}
 	manager.Ready()
+	go reloadOn(ctx, hangups, manager, d, o.Log)
 	go manager.Feed(ctx, d.Heartbeat)
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
 	<-ctx.Done()
@@ -201,6 +168,24 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	o.Log.Info("stopped")
 	return nil
+}
+
+// reloadOn reads the configuration again for each signal. Reload logs its result.
+func reloadOn(ctx context.Context, signals <-chan os.Signal, manager *notify.Manager, d *daemon.Daemon, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		if !d.HasConfig() {
+			log.Info("SIGHUP ignored: the daemon has no configuration file")
+			continue
+		}
+		manager.Reloading()
+		_, _ = d.Reload(ctx, control.Caller{User: identity.OnHost(os.Geteuid())}, control.ReloadRequest{})
+		manager.Ready()
+	}
 }
 
 // logDrivers logs what limits this machine's drivers, with the doctor's remedies.
@@ -260,18 +245,31 @@ func logFlags(c *cobra.Command, level *string, asJSON *bool) {
 // flushTime bounds how long the end of the daemon waits for a reader of its log.
 const flushTime = 500 * time.Millisecond
 
+func parseLogLevel(text string) (level slog.Level, err error) {
+	if err := level.UnmarshalText([]byte(text)); err != nil {
+		return level, usagef("unknown log level %q; use debug, info, warn or error", text)
+	}
+	return level, nil
+}
+
 // logger returns a logger to standard error, and a function that writes its last lines.
 func (a *app) logger(level string, asJSON bool) (_ *slog.Logger, flush func(), _ error) {
-	var threshold slog.Level
-	if err := threshold.UnmarshalText([]byte(level)); err != nil {
-		return nil, nil, usagef("unknown log level %q; use debug, info, warn or error", level)
+	threshold, err := parseLogLevel(level)
+	if err != nil {
+		return nil, nil, err
 	}
-	options := &slog.HandlerOptions{Level: threshold}
+	log, flush := a.loggerAt(threshold, asJSON)
+	return log, flush, nil
+}
+
+// loggerAt is logger for a level that may change.
+func (a *app) loggerAt(level slog.Leveler, asJSON bool) (_ *slog.Logger, flush func()) {
+	options := &slog.HandlerOptions{Level: level}
 	log := logging.New(a.stderr, func(w io.Writer) slog.Handler {
 		if asJSON {
 			return slog.NewJSONHandler(w, options)
 		}
 		return slog.NewTextHandler(w, options)
 	})
-	return slog.New(log), func() { log.Close(flushTime) }, nil
+	return slog.New(log), func() { log.Close(flushTime) }
 }

@@ -49,7 +49,8 @@ type Caller struct {
 	PID  int // in the daemon's PID namespace; 0: unknown
 	// PIDNamespace is the one in which the caller names processes; 0: the daemon's own.
 	PIDNamespace uint64
-	Admin        bool // root of a container
+	Admin        bool  // root of a container
+	Groups       []int // of the caller's process
 }
 
 // Self stands for the caller in requests: its own process, or the nearest parent that is managed.
@@ -57,7 +58,7 @@ const Self = -1
 
 // CallerOf returns the caller of a connection's peer.
 func CallerOf(p identity.Peer) Caller {
-	return Caller{User: p.User, PID: p.PID, PIDNamespace: p.PIDNamespace, Admin: p.Admin}
+	return Caller{User: p.User, PID: p.PID, PIDNamespace: p.PIDNamespace, Admin: p.Admin, Groups: p.Groups}
 }
 
 // Owns reports whether the caller may control the processes of a user.
@@ -97,6 +98,11 @@ type Control interface {
 
 	// Queues lists a process's hardware queues. Only its user and root may see them.
 	Queues(ctx context.Context, c Caller, r ProcessRequest) (HardwareQueues, error)
+
+	// Config returns the configuration in force and its sources. Reload reads the file again; an error
+	// changes nothing. Both require the daemon's user or root.
+	Config(ctx context.Context, c Caller) (ConfigReply, error)
+	Reload(ctx context.Context, c Caller, r ReloadRequest) (ReloadReply, error)
 
 	// Wedge blocks the engine loop: fault injection, only with a virtual GPU.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)

@@ -22,6 +22,9 @@ type Process struct {
 	Priority int32 `json:"priority"`
 	// PriorityReason explains why the requested priority was not granted.
 	PriorityReason string `json:"priority_reason,omitempty"`
+	// Rule is the rule of the configuration that gives hints to the program; empty unless the caller is
+	// the owner or root.
+	Rule string `json:"rule,omitempty"`
 	// WantLevel is the requested level (0: auto); Queue.Level is the effective one.
 	WantLevel int  `json:"want_level"`
 	InFlight  int  `json:"in_flight"`
@@ -103,7 +106,7 @@ type SLO struct {
 // For returns the process as a caller may see it.
 func (p Process) For(c Caller) Process {
 	if !c.Owns(p.Owner) {
-		p.Command = ""
+		p.Command, p.Rule = "", ""
 	}
 	return p
 }

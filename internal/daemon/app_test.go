@@ -203,7 +203,7 @@ func (r rm) context(client, gpu uint32) (events []nvidia.RMEvent, err error) {
 }
 
 // appProgram is an application with one context on the virtual GPU; a second argument adds a shim.
-// The program waits for a command: exec or end of input.
+// The program waits for a command: more, join, exec or end of input.
 func appProgram(args []string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -233,6 +233,12 @@ func appProgram(args []string) error {
 			return err
 		}
 		line, _ = in.ReadString('\n')
+	}
+	for ; line == "join\n"; line, _ = in.ReadString('\n') {
+		if err := join(args[1], fd, events); err != nil {
+			return err
+		}
+		fmt.Println("joined")
 	}
 	if line == "exec\n" {
 		return unix.Exec("/bin/sleep", []string{"sleep", "30"}, os.Environ())
@@ -325,6 +331,17 @@ func startProgram(t *testing.T, args ...string) *program {
 		t.Fatalf("%v says %q (%v)", args, line, err)
 	}
 	return p
+}
+
+// rejoin makes a program connect to the next daemon, as its shim would.
+func (p *program) rejoin(t *testing.T) {
+	t.Helper()
+	if _, err := p.in.WriteString("join\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := p.out.ReadString('\n'); line != "joined\n" {
+		t.Fatalf("the program says %q (%v)", line, err)
+	}
 }
 
 // world is a virtual GPU with a directory for a daemon.

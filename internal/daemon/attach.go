@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/driver"
 	"xsched/internal/identity"
@@ -51,20 +52,21 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 }
 
 // attachHint returns the initial hints of a process.
-func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.Hint, error) {
-	var h model.Hint
+func (d *Daemon) attachHint(c control.Caller, r control.ProcessRequest) (model.HintChange, error) {
 	request := control.HintRequest{PID: r.PID, Priority: r.Priority, Utilization: r.Utilization}
 	change, err := request.Change()
 	if err != nil {
-		return h, err
+		return change, err
 	}
-	if p, said := change.Top(); said {
-		if note := d.loop.MayHave(c.User, p); note != "" {
-			return h, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --max-priority USER=N", "%s", note)
-		}
+	return change, d.mayHave(c, &change)
+}
+
+// mayHave refuses hints beyond the caller's limits.
+func (d *Daemon) mayHave(c control.Caller, change *model.HintChange) error {
+	if note := d.loop.MayHave(c.User, c.Groups, change); note != "" {
+		return control.Errorf(control.ErrNotAllowed, "use sudo, or raise the user's cap in "+config.Default, "%s", note)
 	}
-	change.Apply(&h)
-	return h, nil
+	return nil
 }
 
 // Detach implements control.Control: it releases an attached process.
@@ -79,6 +81,7 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
+	d.keeper.forget(s.PID)
 	freed, err := d.server.Detach(ctx, s.PID)
 	if errors.Is(err, session.ErrNotFreed) {
 		return control.ProcessReply{}, control.Errorf(control.ErrUnavailable, "none needed: the guardian repeats the resume until it succeeds",
@@ -92,7 +95,7 @@ func (d *Daemon) Detach(ctx context.Context, c control.Caller, r control.Process
 
 // attach finds a process's hardware queues, arms the guardian and registers the process. The daemon
 // acts on it only after the guardian can undo it.
-func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.Hint) (loop.ClientView, error) {
+func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint model.HintChange) (loop.ClientView, error) {
 	none := loop.ClientView{}
 	if c.PIDNamespace != 0 {
 		return none, control.Errorf(control.ErrNotAllowed, "see `xsched list`; only the host can attach", "process %d of this PID namespace is not managed", pid)
@@ -108,6 +111,7 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 			_ = unix.Close(pidfd)
 		}
 	}()
+	program := identity.ProgramOf(pid)
 	who, command, err := lookUp(pid, pidfd)
 	if err != nil {
 		return none, err
@@ -134,13 +138,14 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	}
 	owned = false
 	s, err := d.server.Attach(loop.WithUser(ctx, c.User), loop.Identity{
-		PID: pid, ClientPID: who.LocalPID, PIDNamespace: who.PIDNamespace, LocalPID: who.LocalPID, User: who.User, Command: command,
+		PID: pid, ClientPID: who.LocalPID, PIDNamespace: who.PIDNamespace, LocalPID: who.LocalPID, User: who.User, Command: command, Program: &program,
 	}, hint, a, pidfd)
 	if err != nil {
 		return none, control.Errorf(control.ErrUnavailable, "", "attach to process %d: %v", pid, err)
 	}
 	go d.watch(s, a)
 	d.lookAgain()
+	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true)
 	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
 	return d.find(ctx, c, pid)
 }

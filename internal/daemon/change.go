@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/engine"
 	"xsched/internal/identity"
@@ -144,6 +145,12 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	cfg := all.On(gpu)
 	out.Name, out.QuantumUS, out.Devices = cfg.Policy, cfg.Quantum.Microseconds(), settings(&all)
 	if changes {
+		if r.Name != "" {
+			d.keepSetting(ctx, gpu, keyPolicy, setOrDefault(r.Name, out.Name))
+		}
+		if r.QuantumUS != 0 {
+			d.keepSetting(ctx, 0, keyQuantum, quantum.String())
+		}
 		d.log.Info("policy changed", "device", r.Device, "policy", out.Name, "quantum_us", out.QuantumUS, "user", c.User)
 	}
 	return out, nil
@@ -196,9 +203,18 @@ func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 		out.Level = int(cfg.ForceLevel)
 	}
 	if r.Mode != "" {
+		d.keepSetting(ctx, gpu, keyMode, setOrDefault(r.Mode, config.Mode{Mode: cfg.Mode, Level: cfg.ForceLevel}.String()))
 		d.log.Info("mode changed", "device", r.Device, "mode", out.Mode, "level", out.Level, "user", c.User)
 	}
 	return out, nil
+}
+
+// setOrDefault returns what a request for a setting has set.
+func setOrDefault(asked, got string) string {
+	if asked == control.DefaultSetting {
+		return asked
+	}
+	return got
 }
 
 func (d *Daemon) checkMode(ctx context.Context, r control.ModeRequest, gpu model.DeviceID, names []string) error {
@@ -227,7 +243,7 @@ func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.Proces
 	message := "suspended process %d"
 	s, err := d.find(ctx, c, r.PID)
 	if errors.Is(err, control.ErrNotFound) {
-		if s, err = d.attach(ctx, c, r.PID, model.Hint{}); err == nil {
+		if s, err = d.attach(ctx, c, r.PID, model.HintChange{}); err == nil {
 			message = "attached to process %d and suspended it"
 		}
 	}
@@ -240,6 +256,9 @@ func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.Proces
 // Resume implements control.Control.
 func (d *Daemon) Resume(ctx context.Context, c control.Caller, r control.ProcessRequest) (control.ProcessReply, error) {
 	s, err := d.find(ctx, c, r.PID)
+	if errors.Is(err, control.ErrNotFound) && d.owner(c, "") == nil && d.keeper.release(r.PID) {
+		return control.ProcessReply{PID: r.PID, Message: fmt.Sprintf("process %d is not connected; it will not be suspended again when it connects", r.PID)}, nil
+	}
 	if err != nil {
 		return control.ProcessReply{}, err
 	}
@@ -259,6 +278,7 @@ func (d *Daemon) hold(ctx context.Context, c control.Caller, s loop.ClientView, 
 	if err := unavailable(err); err != nil {
 		return control.ProcessReply{}, typed(err)
 	}
+	d.keepProcess(ctx, c, s)
 	out := reply(c, s, message)
 	out.Held = held
 	if held && len(s.Queues) == 0 {

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"xsched/internal/clock"
@@ -47,6 +48,11 @@ type Daemon struct {
 	record   *record.Log        // nil: no recording
 	users    userNames
 
+	keeper *keeper
+	reload sync.Mutex // one at a time
+	// configured is replaced by a reload.
+	configured atomic.Pointer[configured]
+
 	chronicle chronicle
 
 	mu        sync.Mutex
@@ -70,6 +76,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
 		look: make(chan struct{}, 1),
 	}
+	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -84,6 +91,8 @@ func Start(o Options) (_ *Daemon, err error) {
 	if d.opts.Dir, err = filepath.Abs(d.opts.Dir); err != nil {
 		return nil, fmt.Errorf("find directory: %w", err)
 	}
+	d.keeper = openKeeper(d.opts.KeepFile, d.log)
+	d.keeper.prune(func(key string) string { return over(o.Config.Values, key) })
 	eng, err := d.newEngine()
 	if err != nil {
 		return nil, err
@@ -110,6 +119,9 @@ func Start(o Options) (_ *Daemon, err error) {
 	// Close cancels the self-tests first, then resumes the programs, then waits for the tests.
 	tests := &sync.WaitGroup{}
 	d.onClose(func() { d.awaitTests(tests) })
+	// The last settings are saved after the programs are resumed: the disk may be slow.
+	keeping := &sync.WaitGroup{}
+	d.onClose(func() { keeping.Wait(); d.keeper.save() })
 	if err := d.assemble(eng, clients, d.openDrivers()); err != nil {
 		return nil, err
 	}
@@ -118,6 +130,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	go d.watchOutsiders(ctx)
 	go d.watchBare(ctx)
 	go d.remember(ctx)
+	keeping.Go(func() { d.keeper.run(ctx) })
 	d.keepTested(ctx, tests)
 	return d, nil
 }
@@ -177,23 +190,7 @@ func (d *Daemon) listen(network, name string) (*net.UnixListener, error) {
 }
 
 func (d *Daemon) newEngine() (*engine.Engine, error) {
-	cfg := engine.DefaultConfig()
-	if d.opts.Policy != "" {
-		cfg.Policy = d.opts.Policy
-	}
-	if d.opts.Mode != "" {
-		cfg.Mode, cfg.ForceLevel = d.opts.Mode, d.opts.ModeLevel
-	}
-	if d.opts.Quantum != 0 {
-		cfg.Quantum = d.opts.Quantum
-	}
-	if d.opts.Hold != 0 {
-		cfg.Hold = max(d.opts.Hold, 0)
-	}
-	if d.opts.StarvationBound != 0 {
-		cfg.StarvationBound = max(d.opts.StarvationBound, 0)
-	}
-	e, err := engine.New(cfg)
+	e, err := engine.New(d.inForce(&d.opts))
 	if err != nil {
 		return nil, &control.Error{Kind: control.ErrInvalid, Cause: err.Error()}
 	}
@@ -256,7 +253,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 		command = []string{"/proc/self/exe", "guardian"}
 	}
 	cfg := loop.Config{
-		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, MaxPriority: d.opts.MaxPriority, Private: d.opts.Private,
+		Engine: eng, Log: d.log, Metrics: d.metrics, UID: d.uid, Limits: d.opts.Limits, Private: d.opts.Private,
 		Scan: d.lookAgain,
 	}
 	if err := d.startRecording(eng, &cfg); err != nil {
@@ -278,6 +275,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.onClose(d.loop.Stop)
 	if d.server, err = session.New(session.Config{
 		Loop: d.loop, Listener: clients, Log: d.log, Metrics: d.metrics, NewHardware: d.drivers.NewSession, Left: d.left, Joined: d.joined, Ended: d.ended,
+		Terms: d.terms, Kept: d.keeper.kept,
 		MaxSessions: d.opts.MaxSessions, MaxSessionsPerUID: d.opts.MaxSessionsPerUID,
 	}); err != nil {
 		return err

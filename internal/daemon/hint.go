@@ -30,9 +30,9 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 			return control.HintReply{}, err
 		}
 	}
-	top, raises := change.Top()
-	if note := d.loop.MayHave(c.User, top); raises && note != "" {
-		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or start the daemon with --max-priority USER=N", "%s", note)
+	_, raises := change.Top()
+	if err := d.mayHave(c, &change); err != nil {
+		return control.HintReply{}, err
 	}
 	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
 	defer cancel()
@@ -45,10 +45,7 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	if r.Queue != nil {
 		hint, err = d.queueHint(ctx, s, *r.Queue, raises, change)
 	} else {
-		hint, err = d.loop.SetHint(ctx, s.PID, raises, func(h *model.Hint) error {
-			change.Apply(h)
-			return together(change)(h)
-		})
+		hint, err = d.loop.SetHint(ctx, s.PID, raises, change, together(change))
 	}
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
@@ -60,6 +57,9 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	if err := unavailable(err); err != nil {
 		return control.HintReply{}, typed(err)
+	}
+	if r.Queue == nil && !change.Empty() {
+		d.keepProcess(ctx, c, s)
 	}
 	if r.Level != nil {
 		if err := d.settle(ctx, s.PID, *r.Level); err != nil {

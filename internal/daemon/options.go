@@ -8,12 +8,13 @@ import (
 	"log/slog"
 	"time"
 
+	"xsched/internal/config"
+	"xsched/internal/control"
+	"xsched/internal/engine"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/session"
 )
-
-// OtherUsers stands for all users without an entry in Options.MaxPriority.
-const OtherUsers = loop.OtherUsers
 
 // Options configure Start. The zero value is a user's daemon with default settings.
 type Options struct {
@@ -41,10 +42,26 @@ type Options struct {
 
 	// Private marks a daemon for one program and its children, which may choose the policy.
 	Private bool
-	// MaxPriority limits the rank of the users of a root daemon, by uid; see loop.Config.
-	MaxPriority map[int]model.Priority
+	// Limits are those of the users of a root daemon.
+	Limits loop.Limits
 	// MaxSessions and MaxSessionsPerUID limit the clients; 0: 4096 and 1024.
 	MaxSessions, MaxSessionsPerUID int
+
+	// GPUs are the settings of GPUs that differ from the ones above.
+	GPUs map[model.DeviceID]engine.Setting
+	// Rules give hints to programs.
+	Rules config.Rules
+	// LogLevel is set by SetLogLevel, unless that is nil.
+	LogLevel    slog.Level
+	SetLogLevel func(slog.Level)
+	// ConfigFile is the configuration file; empty: none. Config describes the values that follow from it,
+	// from flags and defaults. Load reads it again and returns new options and warnings; of these only what
+	// can change while the daemon runs is used.
+	ConfigFile string
+	Config     control.ConfigReply
+	Load       func() (Options, []string, error)
+	// KeepFile keeps what operators set at run time for the next start; empty: nothing survives.
+	KeepFile string
 
 	// Version is reported by Control.Version.
 	Version string
@@ -67,3 +84,9 @@ type Options struct {
 	// use the same command, with extra arguments as labels.
 	GuardianCommand []string
 }
+
+// Default limits of clients.
+const (
+	MaxSessions        = session.MaxSessions
+	MaxSessionsPerUser = session.MaxSessionsPerUID
+)

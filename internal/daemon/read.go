@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
+	"xsched/internal/identity"
 	"xsched/internal/logging"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -23,10 +24,10 @@ import (
 func (d *Daemon) Version(_ context.Context, c control.Caller) (control.Version, error) {
 	v := control.Version{
 		Version: d.opts.Version, WireVersion: wire.Version, PID: os.Getpid(), UID: d.uid, Dir: d.opts.Dir,
-		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.opts.MaxPriority[loop.OtherUsers] > 0, StartedNS: d.started.UnixNano(),
+		Virtual: d.opts.Virtual, Platform: d.platform(), AllowPriority: d.loop.LimitOf(identity.Nobody, nil).Priority > 0, StartedNS: d.started.UnixNano(),
 	}
 	top := int32(model.PriorityMax)
-	if limit := d.loop.Cap(c.User); limit.On {
+	if limit := d.loop.Cap(c.User, c.Groups); limit.On {
 		top = int32(limit.Priority)
 	}
 	v.MaxPriority = &top
@@ -63,7 +64,7 @@ func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, erro
 func process(s loop.ClientView) control.Process {
 	p := control.Process{
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.User.UID, Owner: s.User, Container: s.User.Container, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
-		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote,
+		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote, Rule: s.Rule,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
 		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice,
 		QueuesCaught: s.Caught, Counters: control.Counters(s.Counters), Queues: []control.Queue{},

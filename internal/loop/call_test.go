@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
 )
 
@@ -40,7 +39,7 @@ func TestGivingUpDoesNotRace(t *testing.T) {
 	for i := range 2000 {
 		short, cancel := context.WithTimeout(context.Background(), time.Duration(i%100)*time.Microsecond)
 		_, _ = h.Clients(short)
-		_, _ = h.SetHint(short, os.Getpid(), false, func(hint *model.Hint) error { hint.Priority = 0; return nil })
+		_, _ = h.SetHint(short, os.Getpid(), false, sessiontest.Change("priority", "0"), nil)
 		cancel()
 	}
 	if _, err := h.Clients(context.Background()); err != nil {

@@ -15,7 +15,7 @@ import (
 func TestCapOfSandbox(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) {
 		c.Loop.UID = 0
-		c.Loop.MaxPriority = map[int]model.Priority{loop.OtherUsers: 3, 1000: -7, 1001: 9}
+		c.Loop.Limits = loop.Limits{Others: loop.Limit{Priority: 3}, Users: map[int]loop.Limit{1000: {Priority: -7}, 1001: {Priority: 9}}}
 	})
 	for _, test := range []struct {
 		user identity.User
@@ -33,11 +33,11 @@ func TestCapOfSandbox(t *testing.T) {
 		{identity.User{Namespace: 8}, 3},
 		{identity.Nobody, 3},
 	} {
-		if got := h.Cap(test.user); !got.On || got.Priority != test.want {
+		if got := h.Cap(test.user, nil); !got.On || got.Priority != test.want {
 			t.Errorf("%v: %+v, want %d", test.user, got, test.want)
 		}
 	}
-	if h.Cap(identity.User{}).On {
+	if h.Cap(identity.User{}, nil).On {
 		t.Error("root has a limit")
 	}
 }

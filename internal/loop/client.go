@@ -22,7 +22,8 @@ type Identity struct {
 	LocalPID     int
 	User         identity.User
 	Command      string
-	Attached     bool // without a shim
+	Program      *identity.Program // nil: unknown
+	Attached     bool              // without a shim
 }
 
 // Session is what the loop needs from a client's session. Its methods do not block on the device.
@@ -45,10 +46,13 @@ type ClientOptions struct {
 	Leases   *driver.Leases // the workers use them, too
 	Doorbell int            // eventfd; -1 if attached. Remove closes it
 
-	Hint    model.Hint     // initial
-	Granted model.Priority // granted by an authorised caller; see Client.granted
-	Policy  string         // requested from a private daemon; empty: none
-	Held    bool           // suspended by hand
+	Nice    int              // of the process
+	Said    model.HintChange // hints of the program
+	Granted model.Priority   // granted by an authorised caller; see Client.granted
+	Policy  string           // requested from a private daemon; empty: none
+	Held    bool             // suspended by hand
+	Terms   Terms
+	Kept    Kept // of the same process under a previous daemon
 }
 
 // Client is the loop's state of a session.
@@ -67,6 +71,11 @@ type Client struct {
 	hint    model.Hint
 	// granted is the highest priority that an authorised caller has granted; up to 0: none.
 	granted model.Priority
+	// The hint consists of what the rule gives, what the program has said, and what control clients have
+	// set since; see terms.go.
+	terms     Terms
+	said, set model.HintChange
+	toldCap   model.Cap // that the engine knows
 	// pinned are the hints of the administrator about this process, and ceiling the highest priority.
 	// The program and its user can't change them.
 	pinned       model.HintChange
@@ -101,14 +110,15 @@ type Client struct {
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
-// of the client's user, except for attached clients, whose caller was authorised.
+// of the client's user, except for attached clients without a rule, whose caller was authorised.
 func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
-		bell: o.Doorbell, hint: o.Hint, granted: o.Granted, policy: o.Policy, held: o.Held,
+		bell: o.Doorbell, hint: model.Hint{Nice: o.Nice}, granted: o.Granted, policy: o.Policy, held: o.Held,
 		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
 	}
-	if !c.Attached {
+	c.begin(&o)
+	if !c.Attached || c.terms.Rule != "" {
 		l.grant(c, &c.hint)
 	}
 	return c

@@ -12,7 +12,8 @@ import (
 
 // grant limits the priorities of a hint to those that the client may have, and keeps the reason.
 func (l *Loop) grant(c *Client, hint *model.Hint) {
-	if note := l.limit(c, c.granted, hint); note != "" {
+	l.limitShare(c, hint)
+	if note := l.limit(c, c.allowed(), hint); note != "" {
 		c.priorityNote = note
 		l.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
 	}
@@ -45,7 +46,10 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 		if f.Hint.Said&wire.HintPriority != 0 {
 			c.priorityNote = ""
 		}
-		f.Hint.Apply(&c.hint)
+		change := f.Hint.Change()
+		c.set = c.set.Without(&model.HintChange{}, &change) // the newer hint wins
+		c.said.Merge(&change)
+		change.Apply(&c.hint)
 		c.pinned.Apply(&c.hint)
 		l.grant(c, &c.hint)
 		if c.admitHints(len(c.queues)) {
@@ -125,7 +129,8 @@ func (l *Loop) freshen(now model.Time) {
 func (l *Loop) updateHints(now model.Time, c *Client) {
 	c.touch()
 	base := c.engineHint(c.hint)
-	base.Cap = l.capOf(c, c.granted)
+	base.Cap = l.capOf(c, c.allowed())
+	c.toldCap = base.Cap
 	base.PerQueue = base.PerQueue || c.streams > 0
 	l.engine.SetHint(now, c.PID, base)
 	for _, q := range c.queues {
@@ -164,12 +169,13 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 		}
 	}
 	q.said.Apply(&h)
-	l.limit(c, c.granted, &h)
+	l.limitShare(c, &h)
+	l.limit(c, c.allowed(), &h)
 	q.set.Apply(&h)
 	c.pinned.Apply(&h)
 	q.pinned.Apply(&h)
-	l.limit(c, max(c.granted, q.granted), &h)
-	h.Cap = l.capOf(c, max(c.granted, q.granted))
+	l.limit(c, max(c.allowed(), q.granted), &h)
+	h.Cap = l.capOf(c, max(c.allowed(), q.granted))
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
 	return h

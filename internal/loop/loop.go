@@ -55,6 +55,7 @@ type Loop struct {
 	stopping bool // every gate is open; no more decisions
 
 	publisher publisher // see snapshot.go
+	limits    atomic.Pointer[Limits]
 	config    atomic.Pointer[engine.Config]
 
 	clients     map[model.SessionID]*Client
@@ -116,10 +117,9 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *driver.Metrics
 
-	// UID is the daemon's. A daemon of root limits the rank of other users to MaxPriority, by uid;
-	// model.PriorityMax means no limit. The entry OtherUsers is for the rest, 0 if missing.
-	UID         int
-	MaxPriority map[int]model.Priority
+	// UID is the daemon's. A daemon of root applies Limits to other users.
+	UID    int
+	Limits Limits
 
 	// Private: the daemon serves one program and its children, which may choose the policy.
 	Private bool
@@ -147,6 +147,7 @@ func New(cfg Config) (*Loop, error) {
 		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
 		quiet: map[*queue]*Client{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
+	l.limits.Store(&cfg.Limits)
 	l.publishConfig()
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {

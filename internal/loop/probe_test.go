@@ -36,7 +36,7 @@ func TestGuessBesideALongSlice(t *testing.T) {
 	}
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt, Slices: true}}
 	hw, identity := &sessiontest.Hardware{Caps: caps}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), User: identity.OnHost(os.Getuid())}
-	s, err := h.Attach(t.Context(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd)
+	s, err := h.Attach(t.Context(), identity, model.HintChange{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}

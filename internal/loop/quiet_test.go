@@ -72,9 +72,9 @@ func TestQuietWhileAlone(t *testing.T) {
 // Conditions that make transitions matter end quiet; it begins again after them.
 func TestQuietEnds(t *testing.T) {
 	ctx, pid := context.Background(), os.Getpid()
-	hint := func(change func(*model.Hint)) func(h *sessiontest.Fixture) error {
+	hint := func(name, text string) func(h *sessiontest.Fixture) error {
 		return func(h *sessiontest.Fixture) error {
-			_, err := h.SetHint(ctx, pid, false, func(hint *model.Hint) error { change(hint); return nil })
+			_, err := h.SetHint(ctx, pid, false, sessiontest.Change(name, text), nil)
 			return err
 		}
 	}
@@ -86,16 +86,16 @@ func TestQuietEnds(t *testing.T) {
 			func(h *sessiontest.Fixture) error { return h.SetHeld(ctx, pid, false) },
 		},
 		"target": {
-			hint(func(h *model.Hint) { h.SLO.Latency = time.Millisecond }),
-			hint(func(h *model.Hint) { h.SLO.Latency = 0 }),
+			hint("slo_us", "1ms"),
+			hint("slo_us", "0"),
 		},
 		"gang": {
-			hint(func(h *model.Hint) { h.Gang = "g" }),
-			hint(func(h *model.Hint) { h.Gang = "" }),
+			hint("gang", "g"),
+			hint("gang", ""),
 		},
 		"share": {
-			hint(func(h *model.Hint) { h.Utilization = 20 }),
-			hint(func(h *model.Hint) { h.Utilization = 0 }),
+			hint("utilization", "20"),
+			hint("utilization", "0"),
 		},
 		"observed": {
 			func(h *sessiontest.Fixture) error {

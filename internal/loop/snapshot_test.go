@@ -5,6 +5,7 @@ package loop_test
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -47,10 +48,7 @@ func TestSnapshotsAreCurrent(t *testing.T) {
 		case 5:
 			_ = h.SetHeld(ctx, pid, random.IntN(3) == 0)
 		case 6:
-			_, _ = h.SetHint(ctx, pid, true, func(hint *model.Hint) error {
-				hint.Priority = model.Priority(random.IntN(10))
-				return nil
-			})
+			_, _ = h.SetHint(ctx, pid, true, sessiontest.Change("priority", strconv.Itoa(random.IntN(10))), nil)
 		case 7:
 			var change model.HintChange
 			change.Set("priority", model.HintValue{Number: random.Int64N(5)})
@@ -124,7 +122,7 @@ func TestReadersSeeTheirChanges(t *testing.T) {
 	}
 	for i := range 100 {
 		want := model.Priority(i % 50)
-		if _, err := h.SetHint(t.Context(), pid, true, func(hint *model.Hint) error { hint.Priority = want; return nil }); err != nil {
+		if _, err := h.SetHint(t.Context(), pid, true, sessiontest.Change("priority", strconv.Itoa(i%50)), nil); err != nil {
 			t.Fatal(err)
 		}
 		if v := h.Only(t); v.Hint.Priority != want {

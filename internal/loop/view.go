@@ -49,6 +49,7 @@ type ClientView struct {
 	Age          time.Duration
 	Hint         model.Hint
 	PriorityNote string
+	Rule         string // that gave hints to the program; empty: none
 	Held         bool
 	Counters     wire.Counters
 	// Marked requests, and those overwritten before the loop read them.
@@ -74,7 +75,7 @@ func (v *ClientView) Latency() *LatencyView { return v.figures.view(v.Hint.SLO.L
 func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
-		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Held: c.held,
+		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Rule: c.terms.Rule, Held: c.held,
 		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}
@@ -146,22 +147,30 @@ func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error
 	return failed
 }
 
-// SetHint changes the hint of a process. change may refuse; it runs on the loop. With raises, the
-// caller is authorised to grant the priorities; they become the highest that the process may have.
-func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change func(hint *model.Hint) error) (model.Hint, error) {
+// SetHint changes the hint of a process. check, unless nil, receives the new hint and may refuse; it
+// runs on the loop. With raises, the caller is authorised to grant the priorities; they become the highest that the
+// process may have.
+func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.HintChange, check func(hint *model.Hint) error) (model.Hint, error) {
 	var hint model.Hint
 	err := l.edit(ctx, pid, func(c *Client) error {
 		now := l.now()
 		hint = c.hint
-		if err := change(&hint); err != nil {
-			return err
+		change.Apply(&hint)
+		if check != nil {
+			if err := check(&hint); err != nil {
+				return err
+			}
 		}
 		if c.pins(&c.pinned, c.ceiling, hint) {
 			return ErrPinned
 		}
 		c.hint = hint
+		c.set.Merge(&change)
 		if raises {
 			c.granted = top(&hint)
+			if limit := l.Cap(c.User, c.groups()); !limit.On || c.granted <= limit.Priority {
+				c.granted = model.PriorityDefault // the user's own limit suffices, as long as it stays
+			}
 			c.priorityNote = ""
 		}
 		l.updateHints(now, c)

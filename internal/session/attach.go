@@ -19,7 +19,7 @@ import (
 // Attach opens a session for a process without a shim. The session has no doorbell: the process
 // counts as busy until it has shown no work for a while. The caller is authorised to set the hint.
 // Attach takes ownership of hw and pidfd, also on failure.
-func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.Hint, hw driver.Attached, pidfd int) (*Session, error) {
+func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.HintChange, hw driver.Attached, pidfd int) (*Session, error) {
 	abandon := func() {
 		hw.Close()
 		_ = unix.Close(pidfd)
@@ -30,8 +30,9 @@ func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.Hin
 	}
 	s := &Session{Identity: who, hw: hw, pidfd: pidfd, version: wire.Version}
 	s.Attached = true
-	o := loop.ClientOptions{Doorbell: -1, Hint: hint, Granted: hint.Priority}
-	o.Hint.Nice = niceOf(s.PID)
+	o := loop.ClientOptions{Doorbell: -1, Nice: niceOf(s.PID)}
+	o.Kept.Set = hint
+	o.Granted, _ = hint.Top()
 	memfd, err := srv.newSession(s, o)
 	if err != nil {
 		srv.unreserve(s.User)
@@ -57,7 +58,7 @@ func (srv *Server) Attach(ctx context.Context, who loop.Identity, hint model.Hin
 		}
 	}
 	if err == nil {
-		err = srv.loop.Join(ctx, s.client, hw.Capabilities())
+		err = srv.join(ctx, s, hw.Capabilities())
 	}
 	if err != nil {
 		s.end(false, err.Error())

@@ -28,7 +28,7 @@ func TestDetachedIsForgotten(t *testing.T) {
 	}
 	hw := sessiontest.Attached{Hardware: &sessiontest.Hardware{}, Ended: func(bool) {}}
 	who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(os.Getuid())}
-	if _, err := h.Attach(ctx, who, model.Hint{}, hw, pidfd); err != nil {
+	if _, err := h.Attach(ctx, who, model.HintChange{}, hw, pidfd); err != nil {
 		t.Fatal(err)
 	}
 	busy := make(chan struct{})
@@ -54,7 +54,7 @@ func TestJoinReplacesAttachment(t *testing.T) {
 	freed := make(chan bool, 1)
 	hw := sessiontest.Attached{Hardware: &sessiontest.Hardware{}, Ended: func(restored bool) { freed <- restored }}
 	who := loop.Identity{PID: os.Getpid(), User: identity.OnHost(os.Getuid())}
-	if _, err := h.Attach(ctx, who, model.Hint{}, hw, pidfd); err != nil {
+	if _, err := h.Attach(ctx, who, model.HintChange{}, hw, pidfd); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.SetHeld(ctx, os.Getpid(), true); err != nil {
@@ -73,7 +73,7 @@ func TestJoinReplacesAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	hw = sessiontest.Attached{Hardware: &sessiontest.Hardware{}, Ended: func(bool) {}}
-	if _, err := h.Attach(ctx, who, model.Hint{}, hw, again); err == nil {
+	if _, err := h.Attach(ctx, who, model.HintChange{}, hw, again); err == nil {
 		t.Error("attached to a process that has joined")
 	}
 }

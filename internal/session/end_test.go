@@ -34,7 +34,7 @@ func attachFake(t *testing.T, h *sessiontest.Fixture) (hw *sessiontest.Hardware,
 	caps := map[model.DeviceID]driver.Capability{sessiontest.GPU: {MaxLevel: model.LevelInterrupt}}
 	hw.Caps = caps
 	identity := loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), User: identity.OnHost(os.Getuid())}
-	_, err = h.Attach(context.Background(), identity, model.Hint{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
+	_, err = h.Attach(context.Background(), identity, model.HintChange{}, sessiontest.Attached{Hardware: hw, Ended: func(restored bool) { ended <- restored }}, pidfd)
 	if err != nil {
 		t.Fatal(err)
 	}

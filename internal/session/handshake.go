@@ -186,6 +186,9 @@ func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 	s.version = hello.Frame.Version
 	s.ClientPID = int(hello.PID)
 	s.Command = hello.CommandString()
+	if program := identity.ProgramOf(s.PID); alive(s.pidfd) { // then its PID was not reused meanwhile
+		s.Program = &program
+	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("create doorbell: %w", err)
@@ -195,8 +198,7 @@ func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 		Lease: func(gpu model.DeviceID) uint32 { return s.leases.Number(gpu) },
 	})
 	o := loop.ClientOptions{Doorbell: bell, Held: srv.replaceAttached(s.PID)}
-	hello.Hint.Apply(&o.Hint)
-	o.Hint.Nice = niceOf(s.PID)
+	o.Said, o.Nice = hello.Hint.Change(), niceOf(s.PID)
 	if hello.Scheduler == wire.SchedulerLocal {
 		o.Policy = hello.PolicyString()
 	}
@@ -216,7 +218,7 @@ func (srv *Server) welcome(s *Session, c *net.UnixConn, fds []int) error {
 	}
 	go s.probeLoop()
 	s.requestProbe() // without waiting for a frame: the host may limit the level
-	if err := srv.loop.Join(srv.ctx, s.client, nil); err != nil {
+	if err := srv.join(srv.ctx, s, nil); err != nil {
 		return err
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(helloTime))

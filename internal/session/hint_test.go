@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,11 +18,8 @@ import (
 	"xsched/internal/wire"
 )
 
-func toPriority(p model.Priority) func(*model.Hint) error {
-	return func(h *model.Hint) error {
-		h.Priority = p
-		return nil
-	}
+func toPriority(p model.Priority) model.HintChange {
+	return sessiontest.Change("priority", strconv.Itoa(int(p)))
 }
 
 func TestHintsOfAProcess(t *testing.T) {
@@ -127,7 +125,7 @@ func TestStreamsAreQueues(t *testing.T) {
 	c.Hint(t, 2, wire.Hint{Said: wire.HintPriority, Priority: 9}, "")
 	sessiontest.Await(t, "and the other one after a hint", func() bool { return c.Held(1) && !c.Held(2) })
 	// A hint about the process keeps the hint about the queue.
-	if _, err := h.SetHint(context.Background(), os.Getpid(), true, toPriority(5)); err != nil {
+	if _, err := h.SetHint(context.Background(), os.Getpid(), true, toPriority(5), nil); err != nil {
 		t.Fatal(err)
 	}
 	qs := h.Only(t).Queues

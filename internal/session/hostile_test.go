@@ -141,7 +141,7 @@ func TestGrantedPriority(t *testing.T) {
 	pid := h.Only(t).PID
 	give := func(p model.Priority) {
 		t.Helper()
-		if _, err := h.SetHint(ctx, pid, true, toPriority(p)); err != nil {
+		if _, err := h.SetHint(ctx, pid, true, toPriority(p), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,7 +255,7 @@ func TestPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := func(change model.HintChange) error {
-		_, err := h.SetHint(ctx, pid, true, func(hint *model.Hint) error { change.Apply(hint); return nil })
+		_, err := h.SetHint(ctx, pid, true, change, nil)
 		return err
 	}
 	if err := set(change); err != nil {

@@ -143,10 +143,7 @@ func TestEveryHintReachesTheEngine(t *testing.T) {
 			change.Set(f.Name, value)
 			var err error
 			if whose == "process" {
-				_, err = h.SetHint(context.Background(), os.Getpid(), true, func(hint *model.Hint) error {
-					change.Apply(hint)
-					return nil
-				})
+				_, err = h.SetHint(context.Background(), os.Getpid(), true, change, nil)
 			} else {
 				_, err = h.SetQueueHint(context.Background(), os.Getpid(), 0, true, change, func(*model.Hint) error { return nil })
 			}

@@ -35,7 +35,11 @@ func TestLimits(t *testing.T) {
 		}
 		return err == nil
 	})
-	if h.MayHave(identity.OnHost(1000), 5) == "" || h.MayHave(identity.User{}, 5) != "" || h.MayHave(identity.OnHost(1000), 0) != "" {
+	may := func(u identity.User, priority string) bool {
+		change := sessiontest.Change("priority", priority)
+		return h.MayHave(u, nil, &change) == ""
+	}
+	if may(identity.OnHost(1000), "5") || !may(identity.User{}, "5") || !may(identity.OnHost(1000), "0") {
 		t.Error("priority rule")
 	}
 }

@@ -6,6 +6,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,6 +47,12 @@ type Config struct {
 
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
+	// Terms returns what the configuration gives to a process, and the number of that configuration;
+	// nil: nothing.
+	Terms func(loop.Identity) (loop.Terms, uint64)
+	// Kept returns what control clients set for a process under a previous daemon; nil: nothing.
+	Kept func(loop.Identity) loop.Kept
+
 	// Peer reads the credentials of a connection; nil: from the kernel. Tests replace it to
 	// simulate several processes and users.
 	Peer func(*net.UnixConn) (identity.Peer, error)
@@ -82,17 +89,18 @@ type refusedPID struct {
 	name string
 }
 
+// MaxSessions and MaxSessionsPerUID are the default limits of clients.
+const (
+	MaxSessions       = 4096
+	MaxSessionsPerUID = 1024
+)
+
 // maxLogged bounds Server.logged. A library that is refused tries again every two seconds.
 const maxLogged = 4096
 
 // New starts a server that accepts clients.
 func New(cfg Config) (*Server, error) {
-	if cfg.MaxSessions == 0 {
-		cfg.MaxSessions = 4096
-	}
-	if cfg.MaxSessionsPerUID == 0 {
-		cfg.MaxSessionsPerUID = 1024
-	}
+	cfg.MaxSessions, cfg.MaxSessionsPerUID = cmp.Or(cfg.MaxSessions, MaxSessions), cmp.Or(cfg.MaxSessionsPerUID, MaxSessionsPerUID)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -101,6 +109,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = &driver.Metrics{}
+	}
+	if cfg.Terms == nil {
+		cfg.Terms = func(loop.Identity) (loop.Terms, uint64) { return loop.Terms{}, 0 }
+	}
+	if cfg.Kept == nil {
+		cfg.Kept = func(loop.Identity) loop.Kept { return loop.Kept{} }
 	}
 	if cfg.NewHardware == nil {
 		cfg.NewHardware = func(driver.SessionOptions) driver.Session { return driver.Combine("no driver") }
@@ -250,6 +264,10 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 	})
 	s.workers = map[model.DeviceID]*driver.Worker{}
 	o.Identity, o.Session, o.Page, o.Leases = s.Identity, s, page, s.leases
+	o.Terms, s.terms = srv.cfg.Terms(s.Identity)
+	if !s.Attached {
+		o.Kept = srv.cfg.Kept(s.Identity)
+	}
 	s.client = srv.loop.NewClient(o)
 	s.probe = make(chan struct{}, 1)
 	s.closed = make(chan struct{})
@@ -276,6 +294,24 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 		srv.cfg.Joined(s.Identity)
 	}
 	return memfd, nil
+}
+
+// join makes a session known to the loop. A configuration that was applied meanwhile has missed it.
+func (srv *Server) join(ctx context.Context, s *Session, caps map[model.DeviceID]driver.Capability) error {
+	if err := srv.loop.Join(ctx, s.client, caps); err != nil {
+		return err
+	}
+	if terms, number := srv.cfg.Terms(s.Identity); number != s.terms {
+		return srv.loop.SetTerms(ctx, s.client, terms)
+	}
+	return nil
+}
+
+// SetLimits changes the numbers of clients; 0 means the default. Sessions beyond the limit stay.
+func (srv *Server) SetLimits(sessions, perUser int) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	srv.cfg.MaxSessions, srv.cfg.MaxSessionsPerUID = cmp.Or(sessions, MaxSessions), cmp.Or(perUser, MaxSessionsPerUID)
 }
 
 // rivals reports whether a process has an attached session beside a new one, or gets one beside

@@ -32,6 +32,7 @@ type Session struct {
 	hw      driver.Session
 	leases  *driver.Leases
 	version uint32 // of the wire contract
+	terms   uint64 // number of the configuration that its terms follow from
 	endOnce sync.Once
 	cancel  context.CancelFunc
 	ctx     context.Context

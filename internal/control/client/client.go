@@ -194,6 +194,16 @@ func (c *Client) Queues(ctx context.Context, pid int) (control.HardwareQueues, e
 	return do[control.HardwareQueues](ctx, c, http.MethodPost, "/queues", control.ProcessRequest{PID: pid})
 }
 
+// Config returns the configuration in force.
+func (c *Client) Config(ctx context.Context) (control.ConfigReply, error) {
+	return do[control.ConfigReply](ctx, c, http.MethodGet, "/config", nil)
+}
+
+// Reload makes the daemon read its configuration file again.
+func (c *Client) Reload(ctx context.Context) (control.ReloadReply, error) {
+	return do[control.ReloadReply](ctx, c, http.MethodPost, "/reload", control.ReloadRequest{})
+}
+
 // Wedge blocks the engine loop: fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
 	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})

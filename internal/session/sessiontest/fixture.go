@@ -183,3 +183,12 @@ func OpenFDs(t testing.TB) int {
 	}
 	return len(e)
 }
+
+// Change returns the change of one hint to a value in the form of the command line.
+func Change(name, text string) model.HintChange {
+	c, err := model.ParseHintChange(map[string]string{name: text})
+	if err != nil {
+		panic(err)
+	}
+	return c
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"xsched/internal/config"
+	"xsched/internal/control"
+	"xsched/internal/engine"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+)
+
+// configured is a configuration in force.
+type configured struct {
+	number uint64 // increases with every reload
+	rules  config.Rules
+	reply  control.ConfigReply
+}
+
+// terms returns what the rules give to a process, and the number of the configuration.
+func (d *Daemon) terms(who loop.Identity) (loop.Terms, uint64) {
+	now := d.configured.Load()
+	g := now.rules.For(who.User, who.Command, who.Program)
+	return loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority}, now.number
+}
+
+// engineConfig returns what options say about the engine.
+func engineConfig(o *Options) engine.Config {
+	cfg := engine.DefaultConfig()
+	if o.Policy != "" {
+		cfg.Policy = o.Policy
+	}
+	if o.Mode != "" {
+		cfg.Mode, cfg.ForceLevel = o.Mode, o.ModeLevel
+	}
+	if o.Quantum != 0 {
+		cfg.Quantum = o.Quantum
+	}
+	if o.Hold != 0 {
+		cfg.Hold = max(o.Hold, 0)
+	}
+	if o.StarvationBound != 0 {
+		cfg.StarvationBound = max(o.StarvationBound, 0)
+	}
+	cfg.Devices = maps.Clone(o.GPUs)
+	return cfg
+}
+
+// Keys of settings that operators change at run time.
+const (
+	keyPolicy  = "policy"
+	keyMode    = "mode"
+	keyQuantum = "quantum"
+)
+
+// gpuKey returns the key of a GPU's setting; 0: of all GPUs.
+func gpuKey(gpu model.DeviceID, name string) string {
+	if gpu == 0 {
+		return name
+	}
+	return "gpus." + gpu.String() + "." + name
+}
+
+// over returns the configured value of a key with its source, for keeper.set.
+func over(values []control.ConfigValue, key string) string {
+	for _, v := range values {
+		if v.Key == key {
+			return v.Source + " " + v.Value
+		}
+	}
+	return control.SourceDefault + " " + control.DefaultSetting
+}
+
+// inForce returns what options say about the engine, with newer settings of operators.
+func (d *Daemon) inForce(o *Options) engine.Config {
+	cfg := engineConfig(o)
+	for key, s := range d.keeper.overlay(func(key string) string { return over(o.Config.Values, key) }) {
+		if err := apply(&cfg, key, s.Value); err != nil {
+			d.log.Warn("a run-time setting of the previous daemon is lost", "key", key, "value", s.Value, "err", err)
+			d.keeper.set(key, s.Value, "- "+s.Value) // forgets it
+		}
+	}
+	return cfg
+}
+
+// apply changes one setting of a configuration.
+func apply(cfg *engine.Config, key, value string) error {
+	gpu := model.DeviceID(0)
+	setting := engine.Setting{}
+	name := key
+	if rest, ok := strings.CutPrefix(key, "gpus."); ok {
+		at := strings.LastIndexByte(rest, '.')
+		if at < 0 {
+			return fmt.Errorf("unknown key %q", key)
+		}
+		id, err := model.ParseDeviceID(rest[:at])
+		if err != nil {
+			return err
+		}
+		gpu, name, setting = id, rest[at+1:], cfg.Devices[id]
+	}
+	file := "policy: " // checks the value as in a file
+	switch name {
+	case keyPolicy, keyMode, keyQuantum:
+		file = name + ": "
+	default:
+		return fmt.Errorf("unknown key %q", key)
+	}
+	if gpu != 0 && value == control.DefaultSetting {
+		if name == keyPolicy {
+			setting.Policy = ""
+		} else {
+			setting.Mode, setting.ForceLevel = "", 0
+		}
+	} else {
+		f, err := config.Parse("state", []byte(file+fmt.Sprintf("%q", value)))
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.Quantum != nil:
+			cfg.Quantum = time.Duration(*f.Quantum)
+		case f.Policy != nil && gpu == 0:
+			cfg.Policy = string(*f.Policy)
+		case f.Policy != nil:
+			setting.Policy = string(*f.Policy)
+		case f.Mode != nil && gpu == 0:
+			cfg.Mode, cfg.ForceLevel = f.Mode.Mode, f.Mode.Level
+		case f.Mode != nil:
+			setting.Mode, setting.ForceLevel = f.Mode.Mode, f.Mode.Level
+		}
+	}
+	if gpu == 0 {
+		return nil
+	}
+	if cfg.Devices == nil {
+		cfg.Devices = map[model.DeviceID]engine.Setting{}
+	}
+	if cfg.Devices[gpu] = setting; setting == (engine.Setting{}) {
+		delete(cfg.Devices, gpu)
+	}
+	return nil
+}
+
+// keepSetting remembers what an operator has set.
+func (d *Daemon) keepSetting(ctx context.Context, gpu model.DeviceID, name, value string) {
+	key := gpuKey(gpu, name)
+	d.keeper.set(key, value, over(d.configured.Load().reply.Values, key))
+	d.keeper.flush(ctx)
+}
+
+// keepProcess remembers what is set for a process.
+func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.ClientView) {
+	kept, err := d.loop.Kept(ctx, s.PID)
+	if err != nil {
+		return // it has ended
+	}
+	d.keeper.keep(s.Identity, kept, s.Attached)
+	if d.owner(c, "") == nil {
+		d.keeper.flush(ctx) // others do not make the disk work at their pace
+	}
+}
+
+// Config implements control.Control.
+func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigReply, error) {
+	if err := d.owner(c, "configuration"); err != nil {
+		return control.ConfigReply{}, err
+	}
+	now := d.configured.Load()
+	out := now.reply
+	out.File, out.State = d.opts.ConfigFile, d.opts.KeepFile
+	out.Values, out.Rules = slices.Clone(out.Values), slices.Clone(out.Rules)
+	settings := d.keeper.overlay(func(key string) string { return over(out.Values, key) })
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		value := control.ConfigValue{Key: key, Value: settings[key].Value, Source: settings[key].source}
+		if i := slices.IndexFunc(out.Values, func(v control.ConfigValue) bool { return v.Key == key }); i >= 0 {
+			out.Values[i] = value
+		} else {
+			out.Values = append(out.Values, value)
+		}
+	}
+	all, err := d.sessions(ctx)
+	if err != nil {
+		return control.ConfigReply{}, err
+	}
+	for i := range out.Rules {
+		for _, s := range all {
+			if s.Rule == out.Rules[i].Name {
+				out.Rules[i].PIDs = append(out.Rules[i].PIDs, s.PID)
+			}
+		}
+	}
+	return out, nil
+}
+
+// HasConfig reports whether there is a configuration file to reload.
+func (d *Daemon) HasConfig() bool { return d.opts.Load != nil && d.opts.ConfigFile != "" }
+
+// Reload implements control.Control. Everything is read and checked first; then the loop applies all of
+// it between two decisions.
+func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadRequest) (control.ReloadReply, error) {
+	if err := d.owner(c, "configuration"); err != nil {
+		return control.ReloadReply{}, err
+	}
+	d.reload.Lock()
+	defer d.reload.Unlock()
+	if !d.HasConfig() {
+		return control.ReloadReply{}, control.Errorf(control.ErrInvalid, "start it with `xsched serve --config FILE`", "the daemon has no configuration file")
+	}
+	out, err := d.readAgain(ctx)
+	if err != nil {
+		d.log.Error("configuration not reloaded: nothing has changed", "err", err, "user", c.User)
+		return out, typed(err)
+	}
+	for _, w := range out.Warnings {
+		d.log.Warn("configuration", "warning", w)
+	}
+	if len(out.Restart) > 0 {
+		d.log.Warn("new values take effect at the next start of the daemon", "keys", out.Restart)
+	}
+	d.log.Info("configuration reloaded", "file", d.opts.ConfigFile, "changed", out.Changed, "user", c.User)
+	return out, nil
+}
+
+func (d *Daemon) readAgain(ctx context.Context) (control.ReloadReply, error) {
+	out := control.ReloadReply{File: d.opts.ConfigFile, Changed: []string{}}
+	o, warnings, err := d.opts.Load()
+	if err != nil {
+		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
+	}
+	old := d.configured.Load()
+	out.Warnings = warnings
+	next := &configured{number: old.number + 1, rules: o.Rules, reply: o.Config}
+	next.reply.Values, out.Changed, out.Restart = merge(old.reply.Values, o.Config.Values)
+	if !slices.Equal(old.reply.Caps, next.reply.Caps) {
+		out.Changed = append(out.Changed, "caps")
+	}
+	if !slices.EqualFunc(old.reply.Rules, next.reply.Rules, func(a, b control.ConfigRule) bool {
+		return a.Name == b.Name && a.Match == b.Match && a.Hints == b.Hints
+	}) {
+		out.Changed = append(out.Changed, "rules")
+	}
+	cfg := d.inForce(&o)
+	if _, err := engine.New(cfg); err != nil {
+		return out, control.Errorf(control.ErrInvalid, "", "%v", err)
+	}
+	// From here on, clients that join get the new terms.
+	d.configured.Store(next)
+	if err := d.reconfigure(ctx, o.Limits, &cfg); err != nil {
+		next := *old
+		next.number += 2
+		d.configured.Store(&next)
+		return out, unavailable(err)
+	}
+	d.keeper.prune(func(key string) string { return over(next.reply.Values, key) })
+	d.server.SetLimits(o.MaxSessions, o.MaxSessionsPerUID)
+	if d.opts.SetLogLevel != nil {
+		d.opts.SetLogLevel(o.LogLevel)
+	}
+	return out, nil
+}
+
+// reconfigure applies limits, rules and the engine's settings at once.
+func (d *Daemon) reconfigure(ctx context.Context, limits loop.Limits, cfg *engine.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	clients, err := d.loop.Identities(ctx)
+	if err != nil {
+		return err
+	}
+	terms := make(map[model.SessionID]loop.Terms, len(clients))
+	for _, who := range clients {
+		terms[who.ID], _ = d.terms(who)
+	}
+	return d.loop.Reconfigure(ctx, limits, terms, func(e *engine.Engine) { change(e, cfg) })
+}
+
+// change applies what differs. A policy that is set anew would forget its state.
+func change(e *engine.Engine, cfg *engine.Config) {
+	now := e.Config()
+	if cfg.Policy != now.Policy {
+		_ = e.SetPolicy(cfg.Policy) // checked before, as all below
+	}
+	if cfg.Mode != now.Mode || cfg.ForceLevel != now.ForceLevel {
+		_ = e.SetMode(cfg.Mode, cfg.ForceLevel)
+	}
+	if cfg.Quantum != now.Quantum {
+		e.SetQuantum(cfg.Quantum)
+	}
+	if cfg.Hold != now.Hold || cfg.StarvationBound != now.StarvationBound {
+		e.SetBounds(cfg.Hold, cfg.StarvationBound)
+	}
+	gpus := maps.Clone(now.Devices)
+	if gpus == nil {
+		gpus = map[model.DeviceID]engine.Setting{}
+	}
+	maps.Copy(gpus, cfg.Devices)
+	for id := range gpus {
+		want, has := cfg.Devices[id], now.Devices[id]
+		if want.Policy != has.Policy {
+			_ = e.SetDevicePolicy(id, want.Policy)
+		}
+		if want.Mode != has.Mode || want.ForceLevel != has.ForceLevel {
+			_ = e.SetDeviceMode(id, want.Mode, want.ForceLevel)
+		}
+	}
+}
+
+// merge returns the values after a reload: one that needs a restart stays, and the new one is pending.
+func merge(old, next []control.ConfigValue) (values []control.ConfigValue, changed, restart []string) {
+	changed = []string{}
+	before := map[string]control.ConfigValue{}
+	for _, v := range old {
+		before[v.Key] = v
+	}
+	for _, v := range next {
+		was, had := before[v.Key]
+		delete(before, v.Key)
+		switch {
+		case had && was.Value == v.Value && v.Restart:
+		case had && v.Restart:
+			restart = append(restart, v.Key)
+			was.Pending = v.Value
+			v = was
+		case !had || was.Value != v.Value:
+			changed = append(changed, v.Key)
+		}
+		values = append(values, v)
+	}
+	return values, append(changed, slices.Sorted(maps.Keys(before))...), restart
+}

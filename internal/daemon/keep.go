@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"xsched/internal/control"
+	"xsched/internal/identity"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/state"
+)
+
+// keeper remembers what operators set at run time: for a reload of the configuration, for a process
+// that connects again, and in a file for the next daemon. Only its own goroutine writes the file.
+type keeper struct {
+	path string // empty: no file
+	log  *slog.Logger
+	boot string
+
+	mu        sync.Mutex
+	settings  map[string]keptSetting
+	processes map[int]state.Process
+	changed   uint64 // number of the last change
+	saved     uint64 // number of the last change in the file, or that failed
+	failed    bool   // the last write; a further failure is not logged
+
+	wake chan struct{}
+	done chan struct{} // closed and replaced after each write
+}
+
+type keptSetting struct {
+	state.Setting
+	source string // control.SourceState or control.SourceRunTime
+}
+
+const (
+	// savePause is the least time between two writes of the file.
+	savePause = 250 * time.Millisecond
+	// saveTime bounds how long a request of an operator waits for the file.
+	saveTime = time.Second
+	// maxKept bounds the processes. Those that have ended count until the next write.
+	maxKept = 16384
+)
+
+// openKeeper loads the file. It always returns a keeper: without a usable file an empty one.
+func openKeeper(path string, log *slog.Logger) *keeper {
+	k := &keeper{
+		path: path, log: log, boot: identity.BootID(), settings: map[string]keptSetting{}, processes: map[int]state.Process{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if path == "" {
+		return k
+	}
+	data, err := state.Load(path)
+	if err != nil {
+		log.Warn("settings of the previous daemon are lost", "err", err)
+	}
+	for key, s := range data.Settings {
+		k.settings[key] = keptSetting{s, control.SourceState}
+	}
+	if data.Boot != k.boot {
+		return k
+	}
+	var detached []int
+	for _, p := range data.Processes {
+		if start, err := identity.Started(p.PID); err != nil || start != p.Start {
+			continue
+		}
+		if p.Attached {
+			detached = append(detached, p.PID)
+			continue
+		}
+		k.processes[p.PID] = p
+	}
+	if len(detached) > 0 {
+		slices.Sort(detached)
+		log.Warn("programs that were attached before the restart are unmanaged; run `xsched attach PID` for each", "pids", detached)
+	}
+	return k
+}
+
+// run writes the file after changes, until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		}
+		k.save()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(savePause):
+		}
+	}
+}
+
+// save writes the file if it is not current.
+func (k *keeper) save() {
+	k.mu.Lock()
+	number := k.changed
+	data := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}}
+	for key, s := range k.settings {
+		data.Settings[key] = s.Setting
+	}
+	all := slices.Collect(maps.Values(k.processes))
+	current := k.path == "" || number == k.saved
+	k.mu.Unlock()
+	if current {
+		return
+	}
+	var ended []state.Process
+	for _, p := range all {
+		if start, err := identity.Started(p.PID); err != nil || start != p.Start {
+			ended = append(ended, p)
+			continue
+		}
+		data.Processes = append(data.Processes, p)
+	}
+	slices.SortFunc(data.Processes, func(a, b state.Process) int { return a.PID - b.PID })
+	err := state.Save(k.path, data)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range ended {
+		if k.processes[p.PID].Start == p.Start {
+			delete(k.processes, p.PID)
+		}
+	}
+	if k.saved = number; err != nil && !k.failed {
+		k.log.Warn("settings will not survive a restart; make the directory writable or use --no-state", "err", err)
+	}
+	k.failed = err != nil
+	close(k.done)
+	k.done = make(chan struct{})
+}
+
+// touch requests a write. The caller holds the lock.
+func (k *keeper) touch() {
+	k.changed++
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush waits until the file has all changes so far, or can't be written. A slow disk delays it by
+// saveTime at most.
+func (k *keeper) flush(ctx context.Context) {
+	timer := time.NewTimer(saveTime)
+	defer timer.Stop()
+	k.mu.Lock()
+	want := k.changed
+	for k.path != "" && k.saved < want {
+		done := k.done
+		k.mu.Unlock()
+		select {
+		case <-done:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+		k.mu.Lock()
+	}
+	k.mu.Unlock()
+}
+
+// set remembers the value of a configuration key; over is the configured value with its source. The
+// configured value itself ends the setting.
+func (k *keeper) set(key, value, over string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, configured, _ := strings.Cut(over, " "); configured == value {
+		if _, ok := k.settings[key]; !ok {
+			return
+		}
+		delete(k.settings, key)
+	} else {
+		k.settings[key] = keptSetting{state.Setting{Value: value, Over: over}, control.SourceRunTime}
+	}
+	k.touch()
+}
+
+// overlay returns the settings that are newer than the configured values.
+func (k *keeper) overlay(configured func(key string) (text string)) map[string]keptSetting {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := maps.Clone(k.settings)
+	maps.DeleteFunc(out, func(key string, s keptSetting) bool { return configured(key) != s.Over })
+	return out
+}
+
+// prune forgets the settings that are older than the configured values.
+func (k *keeper) prune(configured func(key string) (text string)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, s := range k.settings {
+		if now := configured(key); now != s.Over {
+			k.log.Info("the configuration has changed and replaces a run-time setting", "key", key, "was", s.Value, "now", now)
+			delete(k.settings, key)
+			k.touch()
+		}
+	}
+}
+
+// keep remembers what is set for a process.
+func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached bool) {
+	if who.Program == nil || who.Program.Start == 0 {
+		return
+	}
+	p := state.Process{
+		PID: who.PID, Start: who.Program.Start, Hints: kept.Set.Texts(), Pinned: kept.Pinned.Texts(),
+		Granted: int(kept.Granted), Held: kept.Held, Attached: attached,
+	}
+	if kept.Ceiling != nil {
+		top := int(*kept.Ceiling)
+		p.Ceiling = &top
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old, had := k.processes[p.PID]
+	switch empty := kept.Empty() && !attached; {
+	case empty && !had, had && !empty && reflect.DeepEqual(old, p):
+		return
+	case empty:
+		delete(k.processes, p.PID)
+	case !had && len(k.processes) >= maxKept:
+		return
+	default:
+		k.processes[p.PID] = p
+	}
+	k.touch()
+}
+
+// release forgets the suspension of a process, and reports whether there was one.
+func (k *keeper) release(pid int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p, ok := k.processes[pid]
+	if !ok || !p.Held {
+		return false
+	}
+	p.Held = false
+	k.processes[pid] = p
+	k.touch()
+	return true
+}
+
+// forget forgets a process.
+func (k *keeper) forget(pid int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.processes[pid]; ok {
+		delete(k.processes, pid)
+		k.touch()
+	}
+}
+
+// kept returns what was set for a process that connects.
+func (k *keeper) kept(who loop.Identity) loop.Kept {
+	k.mu.Lock()
+	p, ok := k.processes[who.PID]
+	k.mu.Unlock()
+	var out loop.Kept
+	if !ok || who.Program == nil || p.Start != who.Program.Start || p.Attached {
+		return out
+	}
+	var err error
+	if out.Set, err = model.ParseHintChange(p.Hints); err == nil {
+		out.Pinned, err = model.ParseHintChange(p.Pinned)
+	}
+	if err != nil {
+		k.log.Warn("hints of a process are lost", "pid", who.PID, "err", err)
+		return loop.Kept{Held: p.Held}
+	}
+	out.Held = p.Held
+	out.Granted = min(max(model.Priority(p.Granted), model.PriorityDefault), model.PriorityMax)
+	if p.Ceiling != nil {
+		top := min(max(model.Priority(*p.Ceiling), model.PriorityNever), model.PriorityMax)
+		out.Ceiling = &top
+	}
+	return out
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"testing"
+
+	"xsched/internal/engine"
+	"xsched/internal/identity"
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+// A cap of a group counts for processes of the host, the highest of several, and behind that of the user.
+func TestCapOfGroups(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Loop.UID = 0
+		c.Loop.Limits = loop.Limits{
+			Others: loop.Limit{Priority: 1, Share: 80}, Users: map[int]loop.Limit{1000: {Priority: 2, Share: 20}},
+			Groups: map[int]loop.Limit{44: {Priority: 5, Share: 50}, 45: {Priority: -3}},
+		}
+	})
+	for _, c := range []struct {
+		user   identity.User
+		groups []int
+		want   loop.Limit
+	}{
+		{identity.OnHost(1001), nil, loop.Limit{Priority: 1, Share: 80}},
+		{identity.OnHost(1001), []int{7, 44}, loop.Limit{Priority: 5, Share: 50}},
+		{identity.OnHost(1001), []int{45, 44}, loop.Limit{Priority: 5}},
+		{identity.OnHost(1001), []int{44, 45}, loop.Limit{Priority: 5}},
+		{identity.OnHost(1000), []int{44}, loop.Limit{Priority: 2, Share: 20}},
+		{identity.User{UID: 1001, Container: "/docker/1"}, []int{44}, loop.Limit{Priority: 1, Share: 80}},
+		{identity.User{UID: 1001, Namespace: 5, Creator: 1001}, []int{44}, loop.Limit{Priority: 1, Share: 80}},
+		{identity.User{UID: 1000, Container: "pid:[9]"}, []int{44}, loop.Limit{Priority: 1, Share: 20}},
+		{identity.User{}, []int{45}, loop.Limit{Priority: model.PriorityMax}},
+	} {
+		if got := h.LimitOf(c.user, c.groups); got != c.want {
+			t.Errorf("%v in %v: %+v, want %+v", c.user, c.groups, got, c.want)
+		}
+	}
+}
+
+// ruled starts a daemon of root for a user with priority cap 2 and share cap 40.
+func ruled(t *testing.T, terms *loop.Terms) *sessiontest.Fixture {
+	t.Helper()
+	return sessiontest.Start(t, func(c *sessiontest.Config) {
+		sessiontest.Users(c, 1000)
+		c.Loop.UID = 0
+		c.Loop.Limits.Others = loop.Limit{Priority: 2, Share: 40}
+		c.Session.Terms = func(loop.Identity) (loop.Terms, uint64) { return *terms, 1 }
+	})
+}
+
+func rule(granted model.Priority, hints ...string) loop.Terms {
+	t := loop.Terms{Rule: "r", Granted: granted}
+	for i := 0; i < len(hints); i += 2 {
+		change := sessiontest.Change(hints[i], hints[i+1])
+		t.Hint.Merge(&change)
+	}
+	return t
+}
+
+// TestPrecedence: a hint of the program replaces the rule's, within the cap that the rule raises if it is
+// authorised, and a hint of a control client replaces both. A reload changes only what nobody has set.
+func TestPrecedence(t *testing.T) {
+	terms := rule(0, "priority", "9", "slo_us", "5ms", "utilization", "90")
+	h := ruled(t, &terms)
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	pid := h.Only(t).PID
+	expect := func(when string, priority model.Priority, share int, slo string) {
+		t.Helper()
+		got := h.Only(t)
+		if got.Hint.Priority != priority || got.Hint.Utilization != share || got.Hint.SLO.String() != slo {
+			t.Errorf("%s: priority %d, share %d, %v; want %d, %d, %s", when, got.Hint.Priority, got.Hint.Utilization, got.Hint.SLO, priority, share, slo)
+		}
+	}
+	reload := func(next loop.Terms, limits loop.Limits) {
+		t.Helper()
+		all, err := h.Identities(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		if err := h.Reconfigure(t.Context(), limits, map[model.SessionID]loop.Terms{all[0].ID: next}, func(*engine.Engine) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limits := loop.Limits{Others: loop.Limit{Priority: 2, Share: 40}}
+	expect("a rule without authority stays within the caps", 2, 40, "P99 <= 5ms")
+	reload(rule(9, "priority", "9", "slo_us", "6ms"), limits)
+	expect("an authorised rule", 9, 40, "P99 <= 6ms")
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPriority, Priority: 7}, "")
+	sessiontest.Await(t, "the program's priority", func() bool { return h.Only(t).Hint.Priority == 7 })
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPriority, Priority: 50}, "")
+	sessiontest.Await(t, "the program's priority, up to the rule's", func() bool { return h.Only(t).Hint.Priority == 9 })
+	reload(rule(8, "priority", "8"), limits)
+	expect("without the target, with a lower grant", 8, 40, "none")
+	if _, err := h.SetHint(t.Context(), pid, true, sessiontest.Change("priority", "1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	expect("the operator's", 1, 40, "none")
+	reload(rule(8, "priority", "8", "slo_us", "7ms"), limits)
+	expect("the operator's stays", 1, 40, "P99 <= 7ms")
+	reload(loop.Terms{}, loop.Limits{Others: loop.Limit{Priority: 0, Share: 30}})
+	expect("lower caps", 0, 30, "none")
+	reload(loop.Terms{}, loop.Limits{Others: loop.Limit{Priority: 5}})
+	expect("higher caps", 1, 0, "none")
+}
+
+// TestKeptHints: what control clients set under a previous daemon comes back, and the administrator's
+// part still binds the program.
+func TestKeptHints(t *testing.T) {
+	top := model.Priority(-4)
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		sessiontest.Users(c, 1000)
+		c.Loop.UID = 0
+		c.Session.Kept = func(loop.Identity) loop.Kept {
+			return loop.Kept{Set: sessiontest.Change("priority", "-7"), Pinned: sessiontest.Change("utilization", "20"), Ceiling: &top, Held: true}
+		}
+	})
+	c := h.Client(t, 0, wire.LevelAuto)
+	if v := h.Only(t); v.Hint.Priority != -7 || v.Hint.Utilization != 20 || !v.Held {
+		t.Errorf("%+v", v)
+	}
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPriority | wire.HintUtilization, Priority: 0, Utilization: 90}, "")
+	sessiontest.Await(t, "the program's hint, within the administrator's", func() bool {
+		v := h.Only(t)
+		return v.Hint.Priority == -4 && v.Hint.Utilization == 20
+	})
+	kept, err := h.Kept(t.Context(), h.Only(t).PID)
+	if err != nil || !kept.Held || kept.Ceiling == nil || *kept.Ceiling != -4 || !kept.Pinned.Has("utilization") || kept.Set.Has("priority") {
+		t.Errorf("%+v, %v", kept, err)
+	}
+}
