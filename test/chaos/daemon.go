@@ -80,7 +80,11 @@ func (d *daemon) once() error {
 	d.mu.Lock()
 	old := d.old
 	d.mu.Unlock()
-	cmd := exec.Command(d.w.binary(old), d.w.serveArgs()...)
+	args := d.w.serveArgs()
+	if !old {
+		args = append(args, "--no-state") // the model begins each daemon with the defaults
+	}
+	cmd := exec.Command(d.w.binary(old), args...)
 	cmd.Env = d.w.env()
 	cmd.Stderr = write
 	err = startChild(cmd)
@@ -103,8 +107,21 @@ func (d *daemon) once() error {
 	delete(d.stops, cmd)
 	d.mu.Unlock()
 	d.client.Close()
+	if killedBy(err, syscall.SIGHUP) && !old {
+		d.w.ledger.violate(now(), "hangup", "daemon", "SIGHUP has ended it")
+	}
 	_, _ = d.log.Write([]byte("-- daemon ended: " + exitText(err) + "\n"))
 	return nil
+}
+
+// killedBy reports that a signal has ended a process.
+func killedBy(err error, s syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == s
 }
 
 func exitText(err error) string {
@@ -195,6 +212,20 @@ func (d *daemon) signal(s syscall.Signal, down time.Duration) error {
 		d.leaving = true // it resumes everybody, then ends
 	}
 	return d.cmd.Process.Signal(s)
+}
+
+// hangup sends SIGHUP, which ends the previous release only.
+func (d *daemon) hangup(down time.Duration) error {
+	d.mu.Lock()
+	cmd, old, ready := d.cmd, d.isOld, d.ready != 0
+	d.mu.Unlock()
+	switch {
+	case cmd == nil || !ready: // a process that has just begun handles no signal yet
+		return errDown
+	case old:
+		return d.signal(syscall.SIGHUP, down)
+	}
+	return cmd.Process.Signal(syscall.SIGHUP)
 }
 
 // stop sends SIGSTOP; the result ends it. Stops overlap.

@@ -30,7 +30,7 @@ func kinds() []kind {
 		{name: "daemon-kill", what: "SIGKILL of the daemon; it starts again", weight: 4, shortest: 10, longest: 900, do: daemonKill},
 		{name: "daemon-stop", what: "SIGSTOP of the daemon, then SIGCONT", weight: 9, shortest: 30, longest: 1500, do: daemonStop},
 		{name: "daemon-term", what: "clean restart of the daemon", weight: 3, shortest: 1, longest: 300, do: daemonTerm},
-		{name: "daemon-hup", what: "SIGHUP of the daemon", weight: 1, shortest: 50, longest: 300, do: daemonHup},
+		{name: "daemon-hup", what: "SIGHUP, which the daemon must survive", weight: 1, shortest: 50, longest: 300, do: daemonHup},
 		{name: "daemon-wedge", what: "blocked engine loop", weight: 7, shortest: 50, longest: 1200, do: daemonWedge},
 		{name: "daemon-files", what: "the daemon can open almost no descriptor", weight: 5, shortest: 200, longest: 3500, root: true, do: daemonFiles},
 		{name: "daemon-size", what: "the daemon can't extend a file (RLIMIT_FSIZE)", weight: 1, shortest: 100, longest: 1000, root: true, do: daemonSize},

@@ -20,7 +20,7 @@ func daemonKill(w *world, f Fault) error { return w.daemon.signal(syscall.SIGKIL
 
 func daemonTerm(w *world, f Fault) error { return w.daemon.signal(syscall.SIGTERM, f.duration()) }
 
-func daemonHup(w *world, f Fault) error { return w.daemon.signal(syscall.SIGHUP, f.duration()) }
+func daemonHup(w *world, f Fault) error { return w.daemon.hangup(f.duration()) }
 
 func daemonStop(w *world, f Fault) error {
 	end, err := w.daemon.stop()

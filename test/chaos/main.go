@@ -29,7 +29,8 @@ func main() {
 	case len(os.Args) > 1 && os.Args[1] == "enter":
 		err = enter(os.Args[2:])
 	default:
-		// nohup ignores this signal, and children inherit that: the daemon would survive the fault.
+		// nohup ignores this signal, and children inherit that: a daemon that does not handle it would
+		// survive the fault.
 		if signal.Ignored(syscall.SIGHUP) {
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 		}
