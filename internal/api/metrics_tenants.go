@@ -40,6 +40,7 @@ var (
 	metricGateWait    = counter("gate_wait_seconds_total", "Time launches were delayed at the gate.", perTenant()...)
 	metricRecoveries  = counter("recoveries_total", "Times a program resumed itself because the daemon's heartbeat stopped.", perTenant()...)
 	metricPriority    = gauge("priority", "Priority of a program.", perTenant()...)
+	metricWantedLevel = gauge("tenant_wanted_level", "Preemption level that a program asked for; 0: the highest available.", perTenant()...)
 	metricState       = gauge("tenant_state", "1 for the state of a program: running, preempted, waiting, idle or held.", perTenant("state")...)
 	metricShare       = gauge("tenant_gpu_share_ratio", "Share of the last second in which a program used a GPU, summed over GPUs.", perTenant()...)
 	metricStopped     = counter("tenant_preemptions_total", "Preemptions of a program while it had work.", perTenant()...)
@@ -114,6 +115,7 @@ func cleanLabel(s string) string {
 func programMetrics(out chan<- prometheus.Metric, p *control.Process, labels []string) {
 	// The daemon knows no namespace and pod.
 	out <- metricTenant.is(1, with(labels, strconv.Itoa(p.UID), cleanLabel(p.Container), "", "")...)
+	out <- metricWantedLevel.is(float64(p.WantLevel), labels...)
 	if p.State != "" {
 		out <- metricState.is(1, with(labels, p.State)...)
 	}
