@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"xsched/internal/control"
 	"xsched/internal/control/client"
@@ -35,7 +36,7 @@ func (a *app) connect(ctx context.Context) (*client.Client, control.Version, err
 		// A container may have the clients' folder alone.
 		for _, name := range []string{"", control.ClientDir} {
 			c := client.New(filepath.Join(dir, name, control.ControlSocket))
-			version, err := c.Version(ctx)
+			version, err := a.hello(ctx, c)
 			if err == nil {
 				return c, version, nil
 			}
@@ -47,6 +48,30 @@ func (a *app) connect(ctx context.Context) (*client.Client, control.Version, err
 		tried = append(tried, filepath.Join(dir, control.ControlSocket))
 	}
 	return nil, control.Version{}, fmt.Errorf("%w at %s; start one with `xsched serve`", client.ErrNoDaemon, strings.Join(tried, " or "))
+}
+
+// silence is how long a user waits without a word.
+const silence = 1500 * time.Millisecond
+
+// hello asks for the daemon's version. It fails soon if the daemon is stopped, and tells the user if the
+// daemon takes long.
+func (a *app) hello(ctx context.Context, c *client.Client) (control.Version, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	notice := time.AfterFunc(silence, func() {
+		if pid := c.Stopped(); pid != 0 {
+			cancel(control.Errorf(control.ErrUnavailable, fmt.Sprintf("continue it with `kill -CONT %d`", pid),
+				"the daemon at %s (pid %d) is stopped", c.Socket(), pid))
+		} else if ctx.Err() == nil {
+			a.warn("the daemon at %s does not answer; still waiting", c.Socket())
+		}
+	})
+	defer notice.Stop()
+	version, err := c.Version(ctx)
+	if errors.Is(err, context.Canceled) && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	return version, err
 }
 
 // withClient runs f with a connected client.

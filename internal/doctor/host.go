@@ -125,7 +125,7 @@ func (e *examination) service(err error) {
 	const name = "daemon"
 	if err != nil {
 		cause, remedy, _ := strings.Cut(err.Error(), "; ")
-		if e.inContainer() {
+		if e.inContainer() && strings.HasPrefix(cause, "no daemon") {
 			remedy = "mount the host's /run/xsched/client at /run/xsched; see docs/containers.md"
 		}
 		e.add(name, Limited, cause+": programs run natively", remedy)

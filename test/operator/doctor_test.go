@@ -4,13 +4,16 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,15 +76,16 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
+// suspendedOnce reports that the doctor suspended a program and resumed it, which counts as a preemption.
+func (d *daemon) suspendedOnce() bool {
+	list, err := d.client.List(context.Background())
+	return err == nil && slices.ContainsFunc(list.Processes, func(p control.Process) bool { return !p.Held && p.Preemptions > 0 })
+}
+
 // TestLongDoctorCommand: the doctor tells scheduled commands from those that bypass the shim.
 func TestLongDoctorCommand(t *testing.T) {
 	d := newDaemon(t)
 	tenant := product(t, "build/virtual/tenant") + " --name t --kernel-us 2000"
-	// The doctor suspends a scheduled program once, which counts as a preemption.
-	tried := func() bool {
-		list, err := d.client.List(t.Context())
-		return err == nil && slices.ContainsFunc(list.Processes, func(p control.Process) bool { return !p.Held && p.Preemptions > 0 })
-	}
 	// Nothing shows that it looked at the others. It does so twenty times a second.
 	later := func() bool {
 		time.Sleep(2 * time.Second)
@@ -95,8 +99,8 @@ func TestLongDoctorCommand(t *testing.T) {
 		status doctor.Status // of the most important check
 		words  []string
 	}{
-		"normal":         {strings.Fields(tenant), "loop\n", tried, true, doctor.OK, []string{"launches", "tenant (pid"}},
-		"behind a shell": {[]string{"sh", "-c", tenant + "; true"}, "loop\n", tried, true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"normal":         {strings.Fields(tenant), "loop\n", d.suspendedOnce, true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"behind a shell": {[]string{"sh", "-c", tenant + "; true"}, "loop\n", d.suspendedOnce, true, doctor.OK, []string{"launches", "tenant (pid"}},
 		"static":         {[]string{compile(t, "hello.c", "-static")}, "", later, false, doctor.Missing, []string{"statically linked", "xsched attach"}},
 		"no GPU":         {[]string{compile(t, "hello.c")}, "", later, false, doctor.Missing, []string{"used a GPU"}},
 		"preload lost": {
@@ -118,5 +122,33 @@ func TestLongDoctorCommand(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLongDoctorCommandAMD: the same on the other driver, where the shim suspends its own queues.
+func TestLongDoctorCommandAMD(t *testing.T) {
+	d := newDaemon(t, "--platform", "amd")
+	r, code := d.try([]string{product(t, "build/virtual/tenant"), "--name", "t", "--kernel-us", "2000", "--api", "hip"}, "loop\n", d.suspendedOnce)
+	if !r.OK || code != 0 || len(r.Processes) != 1 || r.Processes[0].Calls.Launches+r.Processes[0].Calls.Copies == 0 || r.Processes[0].Preemption != (doctor.Preemption{Tried: true, Level: 2}) {
+		t.Errorf("exit code %d, %+v", code, r)
+	}
+}
+
+// TestLongStoppedDaemon: commands say that a daemon is stopped, instead of waiting for it.
+func TestLongStoppedDaemon(t *testing.T) {
+	d := newDaemon(t)
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"list", "doctor"} {
+		cmd := exec.Command(product(t, "bin/xsched"), command)
+		cmd.Env = d.env()
+		text, err := cmd.CombinedOutput()
+		if remedy := fmt.Sprintf("kill -CONT %d", d.cmd.Process.Pid); err == nil || !strings.Contains(string(text), remedy) || !strings.Contains(string(text), "is stopped") {
+			t.Errorf("xsched %s: %v\n%s", command, err, text)
+		}
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -65,17 +66,9 @@ func Transport(socket string) *http.Transport {
 // checkServer refuses a daemon of another user than root or this one: it would learn the requests and
 // invent the replies.
 func checkServer(conn net.Conn, socket string) error {
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	cred, err := credentials(conn)
 	if err != nil {
-		return fmt.Errorf("read the daemon's credentials: %w", err)
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err := errors.Join(err, credErr); err != nil {
-		return fmt.Errorf("read the daemon's credentials: %w", err)
+		return err
 	}
 	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() && !identity.Unmapped(uid) {
 		return &control.Error{
@@ -84,6 +77,47 @@ func checkServer(conn net.Conn, socket string) error {
 		}
 	}
 	return nil
+}
+
+// credentials returns those of the process that listens at the other end.
+func credentials(conn net.Conn) (*unix.Ucred, error) {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("read the daemon's credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return nil, fmt.Errorf("read the daemon's credentials: %w", err)
+	}
+	return cred, nil
+}
+
+// Stopped returns the PID of a daemon that a signal stopped, or 0. Such a daemon accepts connections and
+// never answers.
+func (c *Client) Stopped() int {
+	conn, err := net.DialTimeout("unix", c.socket, time.Second)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	cred, err := credentials(conn)
+	if err != nil {
+		return 0
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid))
+	if err != nil {
+		return 0
+	}
+	// PID (COMMAND) STATE ...; the command may contain anything.
+	_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+	if strings.HasPrefix(rest, "T") || strings.HasPrefix(rest, "t") {
+		return int(cred.Pid)
+	}
+	return 0
 }
 
 // Socket returns the path of the control socket.
