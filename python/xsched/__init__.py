@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Type, TypeVar, Union, cast
 
 from . import enums_gen as _numbers
-from ._library import CQueue, library
+from ._library import CQueue, library, library_path
 from ._upstream import (
     NO_DEADLINE,
     NO_LAXITY,
@@ -121,6 +121,7 @@ __all__ = [
     "XSchedulerType",
     "available",
     "hint",
+    "library_path",
     "queues",
     "request",
     "scheduler",

@@ -99,18 +99,24 @@ def library() -> Optional[Library]:
 # Where upstream's programs expect its library, unless it is preloaded. A machine without development
 # files has the first name alone.
 _LINKED = (f"libxsched.so.{API_VERSION}", "libxsched.so", "libpreempt.so")
+_BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", _LINKED[0])
 _looked = False
 
 
+def library_path() -> Optional[str]:
+    """Returns the path of the library that this package contains, or None."""
+    return _BUNDLED if os.path.exists(_BUNDLED) else None
+
+
 def linked() -> Optional[Library]:
-    """Returns the library of this process and loads it if the system has it, or None.
+    """Returns the library of this process and loads it if the package or the system has it, or None.
 
     A library that is loaded here schedules only queues that the program creates.
     """
     global _found, _looked
     if library() is None and not _looked:
         with _lock:
-            for name in _LINKED:
+            for name in (_BUNDLED, *_LINKED):
                 if _found is not None or _looked:
                     break
                 try:
