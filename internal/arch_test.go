@@ -85,6 +85,7 @@ var mayImport = map[string][]string{
 	"tools/hintgen":    {"internal/model", "internal/control/upstream"},
 	"tools/fuzz":       {},
 	"tools/pictures":   {"internal/model", "internal/sim", "internal/policy", "internal/record", "internal/report", "internal/screen", "internal/top", "internal/top/*"},
+	"tools/manual":     {"internal/cli"},
 	"tools/wiregen":    {},
 	"tools/hookgen":    {},
 	"tools/amdloggen":  {},

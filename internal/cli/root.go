@@ -95,6 +95,9 @@ func Main(argv []string) int {
 	return code
 }
 
+// Command returns the commands of xsched, for its manual and completions.
+func Command() *cobra.Command { return (&app{stdout: io.Discard, stderr: io.Discard}).root() }
+
 // usageRemedy points to the help of the intended command.
 func (a *app) usageRemedy(root *cobra.Command, args []string) string {
 	command, _, err := root.Find(args)
