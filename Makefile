@@ -255,8 +255,12 @@ endef
 test: setup ## run the checks for every change (10 minutes on two cores)
 	$(call steps,lint check-generated check-commits build test-go test-c test-e2e test-python test-web examples amdlog-check cross)
 
+.PHONY: setup-root
+setup-root: setup ## make the minimal Debian root in .setup that tests of packages use
+	@tools/setup-root
+
 .PHONY: test-long
-test-long: setup ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
+test-long: setup-root ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
 	$(call steps,cross-vet test-race test-histories test-fuzz test-e2e-long test-operator test-pair test-strategies test-soak test-chaos)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
@@ -487,16 +491,7 @@ check-generated: ## fail if a generated file differs from what `make generate` w
 
 include deploy/install.mk
 
-.PHONY: dist
-dist: export TRIM := -trimpath
-dist: build cross ## write archives for both architectures to out/dist
-	@mkdir -p out/dist
-	tar -C bin -czf out/dist/xsched-$(VERSION)-linux-$(HOST_ARCH).tar.gz --transform 's,^,xsched-$(VERSION)/,' xsched -C .. LICENSE README.md
-	@if [ -x bin/xsched-$(CROSS_ARCH) ]; then \
-	tar -C bin -czf out/dist/xsched-$(VERSION)-linux-$(CROSS_ARCH).tar.gz --transform 's,^xsched-$(CROSS_ARCH)$$,xsched,' --transform 's,^,xsched-$(VERSION)/,' xsched-$(CROSS_ARCH) -C .. LICENSE README.md; fi
-	@cd out/dist && sha256sum *.tar.gz > SHA256SUMS && ls -l
-
 .PHONY: clean
 clean: ## remove everything built; keeps what `make setup` installed
-	rm -rf bin build out
+	rm -rf bin build out dist
 	find internal/embedded/files internal/dashboard/files -type f ! -name README -delete

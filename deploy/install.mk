@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Staging of what a machine needs, below $(DESTDIR)$(PREFIX). Packages are built from the same targets.
-# SHIM selects the library of another architecture: SHIM=build/arm64/libxsched.so.
+# Installation below $(DESTDIR)$(PREFIX), and packages of the same files in dist/.
+# ARCH selects the architecture: the host's, or the one of the cross build.
 
 PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
-SHIM ?= build/libxsched.so
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSCONFDIR ?= /etc
+# Below DATADIR; Debian's zsh has a folder of its own for packages.
+ZSHDIR ?= zsh/site-functions
+
+ARCH ?= $(HOST_ARCH)
+ARCH_DIR = build$(if $(filter $(CROSS_ARCH),$(ARCH)),/$(ARCH))
+SHIM ?= $(ARCH_DIR)/libxsched.so
+PROGRAM ?= bin/xsched
+RELEASE := $(VERSION:v%=%)
+# The file, which has the SONAME and the other names as links.
+LIBRARY := $(SONAME).$(subst $(empty) $(empty),.,$(wordlist 2,3,$(subst ., ,$(firstword $(subst -, ,$(RELEASE))))))
+
+# Reproducible packages: all times are that of the commit.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 # Upstream's names of the library. Its programs preload the first kind and link with the second. The
 # SONAME is the same for all, so that a program has one copy of the library whatever it was linked with.
@@ -15,11 +31,16 @@ PRELOAD_NAMES := libshimcuda.so libshimhip.so libshimopencl.so
 LINK_NAMES := libxsched.so libpreempt.so libhalcuda.so libhalhip.so
 # Not wire.h: the contract with the daemon is no interface for programs.
 PUBLIC_HEADERS = $(filter-out shim/include/xsched/wire%,$(shell find shim/include/xsched -name '*.h'))
+UNITS := $(wildcard deploy/systemd/*.service deploy/systemd/*.slice)
+CONFIG := $(wildcard deploy/config.yaml)
+
+# ---- parts ----------------------------------------------------------------------
 
 .PHONY: install-lib
 install-lib: $(SHIM) ## stage the library below DESTDIR and PREFIX (/usr/local): SONAME, upstream's names for LD_PRELOAD
 	@install -d $(DESTDIR)$(LIBDIR)
-	install -m 644 $(SHIM) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	install -m 644 $(SHIM) $(DESTDIR)$(LIBDIR)/$(LIBRARY)
+	@ln -sf $(LIBRARY) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	@for name in $(PRELOAD_NAMES); do ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$$name; done
 
 .PHONY: install-dev
@@ -27,7 +48,7 @@ install-dev: install-lib ## stage headers, link names and xsched.pc for programs
 	@set -e; for header in $(PUBLIC_HEADERS); do install -D -m 644 $$header $(DESTDIR)$(INCLUDEDIR)/$${header#shim/include/}; done
 	@for name in $(LINK_NAMES); do ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$$name; done
 	@install -d $(DESTDIR)$(PKGCONFIGDIR)
-	sed -e 's|@PREFIX@|$(PREFIX)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION:v%=%)|' \
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(RELEASE)|' \
 		deploy/xsched.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
 	@chmod 644 $(DESTDIR)$(PKGCONFIGDIR)/xsched.pc
 
@@ -36,3 +57,71 @@ install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its hea
 	install -D -m 644 build/gpreempt/libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt.so
 	@ln -sf libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt_poc.so
 	install -D -m 644 shim/include/gpreempt.h $(DESTDIR)$(INCLUDEDIR)/gpreempt.h
+
+# PROGRAM with its manual, completions and units. It exists already.
+.PHONY: install-program
+install-program:
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(BINDIR)/xsched
+	@$(GO) run ./tools/manual -version $(RELEASE) -zsh $(ZSHDIR) -out $(DESTDIR)$(DATADIR)
+	@set -e; for unit in $(UNITS); do install -d $(DESTDIR)$(UNITDIR); \
+		sed 's|/usr/bin/xsched|$(BINDIR)/xsched|' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/}; done
+	@install -d $(DESTDIR)$(DATADIR)/doc/xsched
+	@install -m 644 LICENSE README.md CHANGELOG.md $(DESTDIR)$(DATADIR)/doc/xsched
+	@set -e; for config in $(CONFIG); do install -D -m 644 $$config $(DESTDIR)$(SYSCONFDIR)/xsched/config.yaml; done
+
+# ---- installation ---------------------------------------------------------------
+
+# All files are staged first; deploy/copy then records what it puts where.
+STAGE ?= build/stage
+MANIFEST = $(DATADIR)/xsched/installed
+
+.PHONY: install
+install: build ## install program, library, headers, manual and units below DESTDIR and PREFIX (/usr/local)
+	@rm -rf $(STAGE)/install
+	@$(MAKE) --no-print-directory -s install-program install-dev DESTDIR=$(STAGE)/install PREFIX=$(PREFIX)
+	deploy/copy install $(STAGE)/install '$(DESTDIR)' $(MANIFEST)
+
+.PHONY: uninstall
+uninstall: ## remove what `make install` put below DESTDIR and PREFIX, and nothing else
+	deploy/copy uninstall '$(DESTDIR)' $(MANIFEST)
+
+# ---- packages -------------------------------------------------------------------
+
+LIBDIR_amd64 := /usr/lib/x86_64-linux-gnu
+LIBDIR_arm64 := /usr/lib/aarch64-linux-gnu
+NFPM := $(SETUP_BIN)/nfpm
+DIST ?= dist
+
+.PHONY: wheel
+wheel: $(SHIM) ## build the Python wheel, which contains the library, in dist
+	@XSCHED_VERSION=$(RELEASE) python3 python/backend.py --library $(SHIM) --out $(DIST)
+
+ARCHES ?= $(HOST_ARCH) $(if $(shell command -v $(CROSS_CC)),$(CROSS_ARCH))
+.PHONY: packages
+packages: export TRIM := -trimpath
+packages: ## build deb, rpm, tarball and wheel in dist, for ARCHES: those that can be built here
+	@rm -rf $(DIST) && mkdir -p $(DIST)
+	@tools/web attempt
+	@for arch in $(ARCHES); do $(MAKE) --no-print-directory packages-of ARCH=$$arch; done
+	@cd $(DIST) && sha256sum -- xsched[-_]* > SHA256SUMS && ls -l
+
+# $(call staged,folder,prefix,libdir,more): the files of one package; a wheel is among them
+staged = rm -rf $(1) && $(MAKE) --no-print-directory -s install-program install-dev PROGRAM=$(PROGRAM) DESTDIR=$(1) PREFIX=$(2) LIBDIR=$(3) CONFIG= $(4) && \
+	install -D -m 644 -t $(1)$(2)/share/xsched $(DIST)/xsched-*_$(if $(filter amd64,$(ARCH)),x86_64,aarch64).whl && \
+	find $(1) -exec touch -h -d @$(SOURCE_DATE_EPOCH) {} +
+PACKAGE = xsched-$(RELEASE)-linux-$(ARCH)
+
+.PHONY: packages-of
+packages-of: PROGRAM = $(STAGE)/xsched-$(ARCH)
+packages-of: wheel $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS_FILES))
+	GOARCH=$(ARCH) $(GO_BUILD) -o $(PROGRAM) ./cmd/xsched
+	@$(call staged,$(STAGE)/deb,/usr,$(LIBDIR_$(ARCH)),ZSHDIR=zsh/vendor-completions)
+	@$(call staged,$(STAGE)/rpm,/usr,/usr/lib64)
+	@$(call staged,$(STAGE)/tar,/usr/local,/usr/local/lib)
+	@for kind in deb rpm; do \
+		$(if $(wildcard $(NFPM)),,echo "packages: no nfpm; run make setup" >&2; exit 1;) \
+		sed -e 's|@VERSION@|$(RELEASE)|; s|@ARCH@|$(ARCH)|; s|@TREE@|$(STAGE)/'$$kind'|' $(if $(CONFIG),-e 's|\#CONFIG ||') deploy/nfpm.yaml > $(STAGE)/$$kind.yaml && \
+		$(NFPM) package --config $(STAGE)/$$kind.yaml --packager $$kind --target $(DIST) >/dev/null; \
+	done
+	@tar -C $(STAGE)/tar/usr/local --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) \
+		--transform 's,^\.,$(PACKAGE),' -cf - . | gzip -n9 > $(DIST)/$(PACKAGE).tar.gz
