@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// Both releases are of this source; the second has a higher number.
+const next = "2.99.0"
+
+// version of this source, from the header that states it.
+func version(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "shim", "include", "xsched", "version.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []string
+	for _, m := range regexp.MustCompile(`(?m)^#define XS_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$`).FindAllStringSubmatch(string(text), -1) {
+		parts = append(parts, m[1])
+	}
+	if len(parts) != 3 {
+		t.Fatalf("version.h has %v", parts)
+	}
+	return strings.Join(parts, ".")
+}
+
+// packages builds packages for this architecture into build/packages/NAME, and returns that folder.
+// TRIM= shares the build cache with other builds.
+func packages(t *testing.T, name, version string) string {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(root, ".setup", "bin", "nfpm")); err != nil {
+		t.Skip("no nfpm: run make setup")
+	}
+	folder := "build/packages/" + name
+	cmd := exec.Command("make", "-s", "-C", root, "packages", "TRIM=", "ARCHES="+runtime.GOARCH, "VERSION="+version, "DIST="+folder, "STAGE="+folder+"-stage")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, out)
+	}
+	return filepath.Join(root, folder)
+}
+
+// one returns the only file that matches.
+func one(t *testing.T, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s: %v, %v", pattern, found, err)
+	}
+	return found[0]
+}
+
+func output(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return string(out)
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestLongInstall: `make install` and `make uninstall` leave a folder as it was, but for what others
+// changed there.
+func TestLongInstall(t *testing.T) {
+	dest := t.TempDir()
+	keep := filepath.Join(dest, "usr", "local", "share", "man", "man1")
+	if err := os.MkdirAll(keep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := output(t, "find", dest)
+	install := func(target string) string {
+		return output(t, "make", "-s", "-C", root, target, "DESTDIR="+dest, "STAGE="+t.TempDir())
+	}
+	install("install")
+	program := filepath.Join(dest, "usr", "local", "bin", "xsched")
+	if got := output(t, program, "--version"); !strings.HasPrefix(got, "xsched "+version(t)) {
+		t.Errorf("installed %s", got)
+	}
+	install("install") // again
+	header := filepath.Join(dest, "usr", "local", "include", "xsched", "hint.h")
+	if err := os.WriteFile(header, []byte("/* mine */\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if said := install("uninstall"); !strings.Contains(said, "kept "+header) {
+		t.Errorf("said %q", said)
+	}
+	if got := read(t, header); got != "/* mine */\n" {
+		t.Errorf("the changed header is now %q", got)
+	}
+	if err := os.RemoveAll(filepath.Join(dest, "usr", "local", "include")); err != nil {
+		t.Fatal(err)
+	}
+	if now := output(t, "find", dest); now != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", now, before)
+	}
+}
+
+// TestLongWheel: pip installs the wheel into a fresh environment, without network, and the package
+// finds the library that it brought.
+func TestLongWheel(t *testing.T) {
+	dist, venv := t.TempDir(), t.TempDir()
+	output(t, "make", "-s", "-C", root, "wheel", "DIST="+dist)
+	output(t, "python3", "-m", "venv", "--without-pip", venv)
+	python := filepath.Join(venv, "bin", "python")
+	output(t, "python3", "-m", "pip", "--python", python, "install", "--quiet", "--no-index", one(t, filepath.Join(dist, "*.whl")))
+	got := output(t, python, "-c", "import xsched; print(xsched.library_path(), xsched.XSched.XQueueDestroy(9) == xsched.XResult.kXSchedErrorNotFound)")
+	if !strings.HasPrefix(got, venv) || !strings.HasSuffix(got, " True\n") {
+		t.Errorf("python says %q", got)
+	}
+	if got, want := strings.TrimSpace(output(t, python, "-m", "xsched")), strings.Fields(got)[0]; got != want {
+		t.Errorf("python -m xsched says %s, not %s", got, want)
+	}
+}
