@@ -80,15 +80,16 @@ func (h *History) Joined(who loop.Identity) {
 	h.programs[who.ID], h.byPID[who.PID] = who, who
 	for _, l := range h.lanes {
 		if l.key.session == who.ID {
-			l.who = who
+			l.who, l.left = who, 0
 		}
 	}
 }
 
-// Left forgets a program that has ended; its past stays.
+// Left forgets a program that has ended; its past stays. The engine may report about it a while longer.
 func (h *History) Left(now model.Time, who loop.Identity) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.take(now) // what it did so far, while it has a name
 	delete(h.programs, who.ID)
 	if h.byPID[who.PID].ID == who.ID {
 		delete(h.byPID, who.PID)
@@ -210,6 +211,9 @@ func (h *History) lane(now model.Time, session model.SessionID, pid int, device 
 	}
 	h.nextID++
 	l := &lane{key: key, id: h.nextID, who: who, account: account, since: now}
+	if !ok {
+		l.left = now // else nobody would end the lane
+	}
 	h.lanes[key], h.byID[l.id] = l, l
 	h.perUser[account]++
 	return l

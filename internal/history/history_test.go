@@ -315,3 +315,46 @@ func TestLatencies(t *testing.T) {
 		}
 	}
 }
+
+// Programs that end before the trace is read, or of which the engine reports after their end, get a name
+// if possible, and their lanes make room for others.
+func TestShortPrograms(t *testing.T) {
+	s := newScene(t)
+	gone := func(session int) {
+		s.trace.Put(engine.Transition{At: s.now, ID: model.QueueID{Session: model.SessionID(session)}, Device: gpu, Gone: true})
+	}
+	who := s.join(1, 10, 1000, "short")
+	s.to(1, 10, engine.ActivityRun, 0)
+	s.now = s.now.Add(time.Millisecond)
+	s.Left(s.now, who)
+	gone(1)
+	s.wait(time.Millisecond)
+	if got := s.all(time.Minute); len(got) != 1 || len(got[0].Spans) != 1 || got[0].Spans[0].Who.Command != "short" {
+		t.Errorf("%+v", got)
+	}
+	for i := 2; i < MaxLanes+100; i++ {
+		who := s.join(i, i, 1000, "late")
+		s.Left(s.now, who)
+		s.to(i, i, engine.ActivityRun, 0)
+		if i%50 == 0 { // its session is still in a snapshot
+			s.now = s.now.Add(FineStep)
+			s.Sample(s.now, []loop.ClientView{{Identity: who, Queues: []loop.QueueView{{Device: gpu + 1, Ran: time.Second}}}})
+		}
+		gone(i)
+		s.wait(0)
+	}
+	if len(s.programs) != 0 || len(s.byPID) != 0 {
+		t.Errorf("%d ended programs are kept by session, %d by PID", len(s.programs), len(s.byPID))
+	}
+	s.join(5000, 5000, 2000, "other")
+	s.to(5000, 5000, engine.ActivityRun, 0)
+	s.wait(time.Millisecond)
+	if n := s.Skipped(); n != 0 {
+		t.Errorf("%d programs were not recorded", n)
+	}
+	s.now = s.now.Add(2 * time.Hour)
+	s.Sample(s.now, nil)
+	if len(s.lanes) != 1 || len(s.perUser) != 1 {
+		t.Errorf("%d lanes of %d users after two hours", len(s.lanes), len(s.perUser))
+	}
+}

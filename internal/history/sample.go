@@ -47,11 +47,11 @@ func (h *History) Sample(now model.Time, programs []loop.ClientView) {
 	h.forget(now)
 }
 
-// name completes lanes whose program was not known at the first transition.
+// name updates the names of programs. A snapshot may have some that were reported as ended.
 func (h *History) name(programs []loop.ClientView) {
 	for i := range programs {
 		who := programs[i].Identity
-		if h.programs[who.ID] != who {
+		if was, alive := h.programs[who.ID]; alive && was != who {
 			h.programs[who.ID], h.byPID[who.PID] = who, who
 		}
 	}
