@@ -87,7 +87,8 @@ ROOT changed the configuration from a to b
 `, "ROOT", name)
 	got := texts(t, c, me, pid, control.JournalChange)
 	got = strings.ReplaceAll(got, fmt.Sprintf("belongs to uid %d", os.Getuid()), "belongs to UID")
-	quantum := strings.SplitN(strings.SplitN(got, "HPF quantum=", 2)[1], "us", 2)[0]
+	_, quantum, _ := strings.Cut(got, "HPF quantum=")
+	quantum, _, _ = strings.Cut(quantum, "us")
 	want = strings.ReplaceAll(want, "QUANTUM", quantum)
 	if got != want {
 		t.Errorf("journal:\n%swant\n%s", got, want)

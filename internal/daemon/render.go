@@ -153,7 +153,7 @@ func duration(d time.Duration) string {
 
 // changed completes "alice ..." for a change.
 func changed(e *journal.Entry, program string) string {
-	text := e.What
+	var text string
 	switch e.What {
 	case changeSuspend:
 		text = "suspended " + program
