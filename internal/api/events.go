@@ -85,14 +85,20 @@ type feed struct {
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
-	perUser   map[identity.User]int // by identity.User.Account
-	running   bool
+	viewers   map[*viewer]struct{}  // see views.go
+	perUser   map[identity.User]int // of both, by identity.User.Account
+	running   bool                  // for the listeners
+	showing   bool                  // for the viewers
 	stopped   bool
 	quit      chan struct{}
+	wake      chan struct{} // a viewer has come
 }
 
 func newFeed(c control.Control) *feed {
-	return &feed{control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, perUser: map[identity.User]int{}, quit: make(chan struct{})}
+	return &feed{
+		control: c, period: samplePeriod, listeners: map[*listener]struct{}{}, viewers: map[*viewer]struct{}{}, perUser: map[identity.User]int{},
+		quit: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
 }
 
 // stop ends all streams so that the server can shut down.
@@ -106,22 +112,38 @@ func (f *feed) stop() {
 	close(f.quit)
 }
 
-func (f *feed) join(caller control.Caller) (*listener, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// enter takes a place for a caller. Preconditions: f.mu is held.
+func (f *feed) enter(caller control.Caller) error {
 	if f.stopped {
-		return nil, &control.Error{Kind: control.ErrUnavailable, Cause: "the daemon is stopping"}
+		return &control.Error{Kind: control.ErrUnavailable, Cause: "the daemon is stopping"}
 	}
 	account := caller.User.Account()
-	if free := maxListeners - len(f.listeners); free <= 0 || !account.Root() && f.perUser[account] >= free {
-		return nil, &control.Error{
+	if free := maxListeners - len(f.listeners) - len(f.viewers); free <= 0 || !account.Root() && f.perUser[account] >= free {
+		return &control.Error{
 			Kind: control.ErrUnavailable, Cause: fmt.Sprintf("event listener limit reached (%d)", maxListeners),
 			Remedy: "close one, or poll " + control.Prefix + "/processes",
 		}
 	}
+	f.perUser[account]++
+	return nil
+}
+
+// exit gives back a caller's place. Preconditions: f.mu is held.
+func (f *feed) exit(caller control.Caller) {
+	account := caller.User.Account()
+	if f.perUser[account]--; f.perUser[account] == 0 {
+		delete(f.perUser, account)
+	}
+}
+
+func (f *feed) join(caller control.Caller) (*listener, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter(caller); err != nil {
+		return nil, err
+	}
 	l := &listener{caller: caller, events: make(chan event, eventBuffer)}
 	f.listeners[l] = struct{}{}
-	f.perUser[account]++
 	if !f.running {
 		f.running = true
 		go f.run()
@@ -139,10 +161,7 @@ func (f *feed) leave(l *listener) {
 func (f *feed) drop(l *listener) {
 	if _, ok := f.listeners[l]; ok {
 		delete(f.listeners, l)
-		account := l.caller.User.Account()
-		if f.perUser[account]--; f.perUser[account] == 0 {
-			delete(f.perUser, account)
-		}
+		f.exit(l.caller)
 		close(l.events)
 	}
 }
@@ -235,28 +254,55 @@ func listFor(c control.Caller, l *control.List) *control.List {
 	return &out
 }
 
-// serve is the handler of one listener.
-func (f *feed) serve(w http.ResponseWriter, r *http.Request, caller control.Caller) {
-	l, err := f.join(caller)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	defer f.leave(l)
+// startStream begins the reply of a stream. push writes texts at once; it returns false after an error.
+func startStream(w http.ResponseWriter) (push func(texts ...[]byte) bool, ok bool) {
 	response := http.NewResponseController(w)
 	_ = response.SetReadDeadline(time.Time{}) // the stream has no end
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	push := func(text []byte) bool {
+	push = func(texts ...[]byte) bool {
 		_ = response.SetWriteDeadline(time.Now().Add(eventWriteTime))
-		if _, err := w.Write(text); err != nil {
-			return false
+		for _, text := range texts {
+			if _, err := w.Write(text); err != nil {
+				return false
+			}
 		}
 		return response.Flush() == nil
 	}
-	if !push([]byte(": xsched events\n\n")) {
+	return push, push([]byte(": xsched events\n\n"))
+}
+
+// serve is the handler of the event stream.
+func (f *feed) serve(w http.ResponseWriter, r *http.Request, caller control.Caller) {
+	var request control.EventsRequest
+	if err := readQuery(r.URL.RawQuery, &request); err != nil {
+		writeError(w, err)
+		return
+	}
+	if request != (control.EventsRequest{}) {
+		v, err := newViewer(caller, request)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		f.serveView(w, r, v)
+		return
+	}
+	f.serveChanges(w, r, caller)
+}
+
+// serveChanges is the handler of one listener.
+func (f *feed) serveChanges(w http.ResponseWriter, r *http.Request, caller control.Caller) {
+	l, err := f.join(caller)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer f.leave(l)
+	push, ok := startStream(w)
+	if !ok {
 		return
 	}
 	alive := time.NewTicker(keepAlive)

@@ -119,6 +119,8 @@ type JournalEntry struct {
 	What   string `json:"what,omitempty"`
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
+	// Detail is the cause of a fault or of a departure, without names.
+	Detail string `json:"detail,omitempty"`
 	// Text is the entry as one sentence. It names programs of other users by PID.
 	Text string `json:"text"`
 }

@@ -39,7 +39,7 @@ func sees(c control.Caller, e *journal.Entry) bool {
 func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry {
 	out := control.JournalEntry{
 		Seq: e.Seq, TimeNS: e.Time.UnixNano(), Kind: e.Kind, DurationNS: e.Duration.Nanoseconds(), Count: e.Count, Device: e.Device,
-		What: e.What, Before: e.Before, After: e.After,
+		What: e.What, Before: e.Before, After: e.After, Detail: e.Detail,
 	}
 	p, by := d.shown(c, &e.Program), d.shown(c, &e.By)
 	out.PID, out.ByPID = p.pid, by.pid
