@@ -76,7 +76,7 @@ var mayImport = map[string][]string{
 	"internal/window/*":       {},
 	"internal/cli": {
 		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
-		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/amdlog", "internal/logging", "internal/notify",
+		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/journal", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/top", "internal/virtual", "internal/virtual/device", "internal/window",
 	},
 	"cmd/xsched":       {"internal/cli"},

@@ -39,7 +39,7 @@ func TestDocumented(t *testing.T) {
 	walk(root, "")
 
 	documented := map[string]bool{}
-	flag, usage := regexp.MustCompile(`--([a-z][a-z0-9-]*)`), regexp.MustCompile("`([a-z][a-z ]*)")
+	flag, usage := regexp.MustCompile(`--([a-z][a-z0-9-]*)`), regexp.MustCompile("`([a-z]+(?:-[a-z]+)*(?: [a-z]+(?:-[a-z]+)*)*)")
 	inTable := false
 	for line := range strings.Lines(string(text)) {
 		switch {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"xsched/internal/control"
+)
+
+// hostFiles are the files of the host in a support bundle, as patterns. None depends on a user.
+var hostFiles = []string{"etc/os-release", "proc/driver/*/version", "sys/class/drm/card*/device/driver/module/version"}
+
+// redactor removes what tells about other users, and command lines. Numbers (PIDs, uids) stay.
+type redactor struct{ self int }
+
+// list keeps the short names of the caller's own programs.
+func (r *redactor) list(l *control.List) {
+	for i := range l.Processes {
+		p := &l.Processes[i]
+		p.Command = control.TenantName(p.Command)
+		if p.UID != r.self || p.Container != "" {
+			p.Command, p.User = "", ""
+		}
+		p.Container = pseudonym(p.Container)
+		p.PriorityReason = "" // may name a container
+	}
+}
+
+// history keeps no names: whose programs they are is not known here.
+func (r *redactor) history(h *control.History) {
+	for i := range h.Devices {
+		d := &h.Devices[i]
+		for k := range d.Spans {
+			d.Spans[k].Name = ""
+		}
+		for k := range d.Series {
+			d.Series[k].Name = ""
+		}
+	}
+}
+
+// journal keeps the fields and drops the sentences, which name programs and users.
+func (r *redactor) journal(j *control.Journal) {
+	for i := range j.Entries {
+		e := &j.Entries[i]
+		e.Text = ""
+		if e.UID != r.self || e.Container != "" {
+			e.User = ""
+		}
+		if e.What == "refused" {
+			e.After = ""
+		}
+		e.Container = pseudonym(e.Container)
+	}
+}
+
+// pseudonym replaces a container's name by a number that is the same in the whole bundle.
+func pseudonym(container string) string {
+	if container == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(container))
+	return "container-" + hex.EncodeToString(sum[:4])
+}
