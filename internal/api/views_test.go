@@ -75,11 +75,11 @@ func TestViews(t *testing.T) {
 	c := newStage()
 	c.happen(3)
 	f := newFeed(c)
-	defer f.stop()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.serveView(w, r, newTestViewer(t, 1000, "snapshot,devices,journal,history"))
 	}))
 	defer server.Close()
+	defer f.stop() // ends the stream first
 	s := listen(t, server.URL)
 	want := func(name string, parts ...string) {
 		t.Helper()
