@@ -155,6 +155,11 @@ func (a *app) ask(ctx context.Context, daemon *client.Client, full bool, hide *r
 	add("processes.json", "managed programs, as xsched list", list, err)
 	devices, err := daemon.Devices(ctx)
 	add("devices.json", "GPUs", devices, err)
+	config, err := daemon.Config(ctx)
+	if !full {
+		hide.config(&config)
+	}
+	add("config.json", "configuration in force", config, err)
 	stats, err := daemon.Stats(ctx)
 	add("stats.json", "statistics of the daemon", stats, err)
 	policy, err := daemon.Policy(ctx)

@@ -91,7 +91,12 @@ func TestRedaction(t *testing.T) {
 		{UID: 4242, User: "alice", Kind: control.JournalChange, What: "refused", After: "uid 0 in container c0ffee", Text: "alice"},
 	}}
 	hide.journal(&journal)
-	b, err := json.Marshal([]any{list, history, journal})
+	config := control.ConfigReply{
+		Values: []control.ConfigValue{{Key: "policy", Value: "HPF"}}, Caps: []control.ConfigCap{{Whom: "user alice", Priority: 7}},
+		Rules: []control.ConfigRule{{Name: "alice", Match: "command foreign", Hints: "priority 5"}},
+	}
+	hide.config(&config)
+	b, err := json.Marshal([]any{list, history, journal, config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +105,7 @@ func TestRedaction(t *testing.T) {
 			t.Errorf("%s is in %s", hidden, b)
 		}
 	}
-	for _, kept := range []string{`"own.py"`, `"me"`, `"uid":4242`, `"priority=3"`, `"container-`} {
+	for _, kept := range []string{`"own.py"`, `"me"`, `"uid":4242`, `"priority=3"`, `"container-`, `"priority":7`, `"priority 5"`} {
 		if !strings.Contains(string(b), kept) {
 			t.Errorf("%s is missing in %s", kept, b)
 		}

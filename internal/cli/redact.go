@@ -5,6 +5,7 @@ package cli
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	"xsched/internal/control"
 )
@@ -25,6 +26,16 @@ func (r *redactor) list(l *control.List) {
 		}
 		p.Container = pseudonym(p.Container)
 		p.PriorityReason = "" // may name a container
+	}
+}
+
+// config keeps settings and limits. Whom limits and rules apply to may name users and programs.
+func (r *redactor) config(c *control.ConfigReply) {
+	for i := range c.Caps {
+		c.Caps[i].Whom, _, _ = strings.Cut(c.Caps[i].Whom, " ")
+	}
+	for i := range c.Rules {
+		c.Rules[i].Name, c.Rules[i].Match = "", ""
 	}
 }
 

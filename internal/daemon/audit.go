@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"xsched/internal/control"
@@ -24,6 +25,7 @@ const (
 	changeAttach  = "attach"
 	changeDetach  = "detach"
 	changeWedge   = "wedge"
+	changeConfig  = "configuration"
 	changeRefused = "refused"
 )
 
@@ -98,6 +100,18 @@ func hintText(h *control.Hints, change *model.HintChange) string {
 		if change.Has(f.Name) {
 			parts = append(parts, f.Name+"="+f.Format(h.Value(&f)))
 		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// valuesText lists the values of keys: "policy=HPF mode=live". Keys without a single value have none.
+func valuesText(values []control.ConfigValue, keys []string) string {
+	parts := make([]string, 0, len(keys))
+	for _, key := range keys {
+		if i := slices.IndexFunc(values, func(v control.ConfigValue) bool { return v.Key == key }); i >= 0 {
+			key += "=" + values[i].Value
+		}
+		parts = append(parts, key)
 	}
 	return strings.Join(parts, " ")
 }

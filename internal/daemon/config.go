@@ -214,6 +214,7 @@ func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadR
 	if !d.HasConfig() {
 		return control.ReloadReply{}, control.Errorf(control.ErrInvalid, "start it with `xsched serve --config FILE`", "the daemon has no configuration file")
 	}
+	before := d.configured.Load().reply.Values
 	out, err := d.readAgain(ctx)
 	if err != nil {
 		d.log.Error("configuration not reloaded: nothing has changed", "err", err, "user", c.User)
@@ -225,6 +226,7 @@ func (d *Daemon) Reload(ctx context.Context, c control.Caller, _ control.ReloadR
 	if len(out.Restart) > 0 {
 		d.log.Warn("new values take effect at the next start of the daemon", "keys", out.Restart)
 	}
+	d.Audit(c, changeConfig, valuesText(before, out.Changed), valuesText(d.configured.Load().reply.Values, out.Changed))
 	d.log.Info("configuration reloaded", "file", d.opts.ConfigFile, "changed", out.Changed, "user", c.User)
 	return out, nil
 }

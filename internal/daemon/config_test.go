@@ -114,6 +114,9 @@ func TestReload(t *testing.T) {
 	if err != nil || !slices.Equal(r.Changed, []string{"policy", "mode", "gpus.0000:02:00.0.policy", "rules"}) || !slices.Equal(r.Restart, []string{"http.address"}) {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	if got := texts(t, w.daemon, control.Caller{}, -1, control.JournalChange); !strings.Contains(got, "changed the configuration from policy=HPF mode=") || !strings.Contains(got, " to policy=FIFO mode=level 1 ") {
+		t.Errorf("journal: %s", got)
+	}
 	check := func(when string) {
 		t.Helper()
 		l, err := w.ctl.List(ctx)
