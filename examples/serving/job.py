@@ -4,6 +4,8 @@
   in:  run | pause | quit
   out: ready | step START_NS END_NS | paused STEPS WRONG LAUNCHES
 
+With --run it trains until a signal ends it, and reads no commands.
+
 Times are CLOCK_MONOTONIC. A step whose result is not bit-equal to the first one counts as wrong.
 The job knows nothing about XSched.
 """
@@ -48,9 +50,12 @@ class Job:
 def main() -> int:
     p = argparse.ArgumentParser(description="A training job.")
     p.add_argument("--backend", choices=sorted(backend.NAMES), default=None, help="default: pytorch if it finds a GPU")
+    p.add_argument("--run", action="store_true", help="train at once and read no commands")
     a = p.parse_args()
     job = Job(backend.load(a.backend or backend.detect()).Training(DEPTH))
     print("ready", flush=True)
+    while a.run:
+        job.step()
     commands, running = open(0, "rb", buffering=0), False  # unbuffered: select must see every line
     while True:
         if not running or select.select([commands], [], [], 0)[0]:
