@@ -23,13 +23,16 @@ var (
 )
 
 // documentedCommands returns the command lines in code blocks of a document, with continued lines
-// joined, and the xsched commands in its inline code.
+// joined, and the xsched commands in its inline code. In a console block commands follow a prompt.
 func documentedCommands(text string) (blocks, inline []string) {
-	fence, joined := false, ""
+	fence, console, joined := false, false, ""
 	for line := range strings.Lines(text) {
 		trimmed := strings.TrimSpace(line)
 		if strings.HasPrefix(trimmed, "```") {
-			fence = !fence
+			fence, console = !fence, trimmed == "```console"
+			continue
+		}
+		if console && joined == "" && !strings.HasPrefix(trimmed, "$ ") {
 			continue
 		}
 		if !fence && !strings.HasPrefix(line, "    ") {
