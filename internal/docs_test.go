@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ var (
 // markdownFiles lists the project's documents, relative to the root.
 func markdownFiles(t *testing.T) []string {
 	t.Helper()
-	files := []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
+	files := []string{"README.md", "README.zh-CN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && filepath.Ext(name) == ".md" {
 			name, err = filepath.Rel(root, name)
@@ -128,6 +129,30 @@ func TestMarkdownLinks(t *testing.T) {
 	}
 	if links < 50 {
 		t.Errorf("found only %d relative links; the pattern no longer matches", links)
+	}
+}
+
+// TestTranslationsHaveTheSameCommands compares the commands of pages and their translations.
+func TestTranslationsHaveTheSameCommands(t *testing.T) {
+	commands := func(name string) (found []string) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			line, _, _ = strings.Cut(line, " #")
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "$ ") || regexp.MustCompile(`^(sudo |make |xsched )`).MatchString(line) {
+				found = append(found, line)
+			}
+		}
+		return found
+	}
+	for name, translation := range map[string]string{"README.md": "README.zh-CN.md", "docs/quickstart.md": "docs/quickstart.zh-CN.md"} {
+		a, b := commands(name), commands(translation)
+		if len(a) < 5 || !slices.Equal(a, b) {
+			t.Errorf("%s has the commands %q, %s has %q", name, a, translation, b)
+		}
 	}
 }
 

@@ -112,7 +112,7 @@ func parse(args []string, mention bool) error {
 
 // TestDocumentedCommands parses every xsched command line of the documentation.
 func TestDocumentedCommands(t *testing.T) {
-	names := []string{"../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md"}
+	names := []string{"../../README.md", "../../README.zh-CN.md", "../../CONTRIBUTING.md", "../../SECURITY.md"}
 	err := filepath.WalkDir("../../docs", func(name string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(name) == ".md" {
 			names = append(names, name)
