@@ -476,6 +476,11 @@ pictures-web: build ## take the pictures of the dashboard in docs/images with a 
 strategies: ## compare the strategies for launch-bound requests in the simulator: docs/strategies.md
 	$(GO) run ./tools/pictures -strategies
 
+.PHONY: docs
+docs: build ## write the documentation as a web site to out/site, and check its links and the quick start's commands
+	@$(GO) run ./tools/site -out out/site
+	@$(RUN_TESTS) go -count 1 -timeout 5m -run '^TestLongQuickStartPage$$' ./test/operator
+
 .PHONY: results
 results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures and the README table
 	test/gpu/report.py docs/results/h200.json.gz $(RUNS) --out docs/results --name h200 --readme README.md
