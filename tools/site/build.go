@@ -122,7 +122,11 @@ func navigation(pages map[string]*page, from string) []section {
 			}
 			for _, source := range members {
 				if p := pages[source]; p != nil {
-					s.Entries = append(s.Entries, entry{p.title, relative(address(from), address(source)), source == from})
+					title := p.title
+					if p.language() != "en" {
+						title += " (" + p.language() + ")"
+					}
+					s.Entries = append(s.Entries, entry{title, relative(address(from), address(source)), source == from})
 				}
 			}
 		}

@@ -19,11 +19,14 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// GitHub's Markdown. In Chinese text, the end of a line is no space.
-var markdown = goldmark.New(
-	goldmark.WithExtensions(extension.GFM, extension.NewCJK(extension.WithEastAsianLineBreaks())),
-	goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-)
+// converter returns GitHub's Markdown. In Chinese text, the end of a line is no space.
+func converter(language string) goldmark.Markdown {
+	extensions := []goldmark.Extender{extension.GFM}
+	if language == "zh-CN" {
+		extensions = append(extensions, extension.NewCJK(extension.WithEastAsianLineBreaks()))
+	}
+	return goldmark.New(goldmark.WithExtensions(extensions...), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
+}
 
 // page is one document.
 type page struct {
@@ -56,7 +59,7 @@ func (g *githubIDs) Put(value []byte) { g.used[string(value)] = true }
 func parse(source string, content []byte) *page {
 	ids := &githubIDs{map[string]bool{}}
 	p := &page{source: source, text: content, title: path.Base(source), anchors: ids.used}
-	p.root = markdown.Parser().Parse(text.NewReader(content), parser.WithContext(parser.NewContext(parser.WithIDs(ids))))
+	p.root = converter(p.language()).Parser().Parse(text.NewReader(content), parser.WithContext(parser.NewContext(parser.WithIDs(ids))))
 	first := true
 	for n := p.root.FirstChild(); n != nil; n = n.NextSibling() {
 		h, ok := n.(*ast.Heading)
@@ -179,6 +182,6 @@ func (p *page) target(root, destination string) (name, anchor string, err error)
 // render returns the document as HTML.
 func (p *page) render() (string, error) {
 	var b bytes.Buffer
-	err := markdown.Renderer().Render(&b, p.text, p.root)
+	err := converter(p.language()).Renderer().Render(&b, p.text, p.root)
 	return b.String(), err
 }

@@ -61,6 +61,16 @@ func TestSite(t *testing.T) {
 	}
 }
 
+// TestLineBreaks checks that the end of a line separates English words and no Chinese ones.
+func TestLineBreaks(t *testing.T) {
+	for name, want := range map[string]string{"a.md": "One.\n<a", "a.zh-CN.md": "一二"} {
+		html, err := parse(name, []byte("One.\n[link](x)\n\n一\n二\n")).render()
+		if err != nil || !strings.Contains(html, want) {
+			t.Errorf("%s: %v, %q, want %q in it", name, err, html, want)
+		}
+	}
+}
+
 func TestBrokenLinks(t *testing.T) {
 	for text, want := range map[string]string{
 		"[a](none.md)":                       "missing file: docs/none.md",
