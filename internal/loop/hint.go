@@ -174,6 +174,9 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	q.set.Apply(&h)
 	c.pinned.Apply(&h)
 	q.pinned.Apply(&h)
+	if h.Utilization == 0 && !q.pinned.Has("utilization") {
+		l.limitShare(c, &h)
+	}
 	l.limit(c, max(c.allowed(), q.granted), &h)
 	h.Cap = l.capOf(c, max(c.allowed(), q.granted))
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level

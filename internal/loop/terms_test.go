@@ -138,3 +138,31 @@ func TestKeptHints(t *testing.T) {
 		t.Errorf("%+v, %v", kept, err)
 	}
 }
+
+// TestShareCap: a user can't get rid of the share cap by unsetting the share, of a process or a queue.
+func TestShareCap(t *testing.T) {
+	h := ruled(t, &loop.Terms{})
+	h.Client(t, 0, wire.LevelAuto).Queue(0)
+	sessiontest.Await(t, "the queue", func() bool { return len(h.Only(t).Queues) == 1 })
+	pid := h.Only(t).PID
+	unset := sessiontest.Change("utilization", "0")
+	if note := h.MayHave(identity.OnHost(1000), nil, &unset); note != "" {
+		t.Error(note)
+	}
+	hint, err := h.SetHint(t.Context(), pid, false, unset, nil)
+	if err != nil || hint.Utilization != 40 || h.Only(t).Hint.Utilization != 40 {
+		t.Errorf("share %d, want 40 (%v)", hint.Utilization, err)
+	}
+	hint, err = h.SetQueueHint(t.Context(), pid, 0, false, unset, func(*model.Hint) error { return nil })
+	if err != nil || hint.Utilization != 40 {
+		t.Errorf("share of the queue %d, want 40 (%v)", hint.Utilization, err)
+	}
+	// The administrator pins what it sets.
+	most := sessiontest.Change("utilization", "90")
+	if err := h.Pin(t.Context(), pid, nil, most); err != nil {
+		t.Fatal(err)
+	}
+	if hint, err = h.SetHint(t.Context(), pid, false, most, nil); err != nil || hint.Utilization != 90 {
+		t.Errorf("share %d, want 90 (%v)", hint.Utilization, err)
+	}
+}

@@ -156,6 +156,9 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.H
 		now := l.now()
 		hint = c.hint
 		change.Apply(&hint)
+		if hint.Utilization == 0 {
+			l.limitShare(c, &hint)
+		}
 		if check != nil {
 			if err := check(&hint); err != nil {
 				return err
