@@ -44,6 +44,7 @@ type File struct {
 	out     *os.File
 	size    int64
 	failed  bool
+	stuck   bool // the last rotation failed
 }
 
 // OpenFile opens or creates the audit log at a path. It refuses anything but a regular file of the
@@ -62,29 +63,37 @@ func openFile(path string, bytes int64, log *slog.Logger) (*File, error) {
 }
 
 func (f *File) open() error {
-	out, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) {
-		return fmt.Errorf("%s is a symbolic link; remove it or choose another file", f.path)
-	}
+	out, size, err := openLog(f.path)
 	if err != nil {
 		return err
 	}
+	f.out, f.size = out, size
+	return f.mend()
+}
+
+func openLog(path string) (_ *os.File, size int64, _ error) {
+	out, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, 0, fmt.Errorf("%s is a symbolic link; remove it or choose another file", path)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
 	info, err := out.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file; choose another one", f.path)
+		err = fmt.Errorf("%s is not a regular file; choose another one", path)
 	}
 	if err == nil {
 		var st unix.Stat_t
 		if err = unix.Fstat(int(out.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
-			err = fmt.Errorf("%s belongs to uid %d; remove it or choose another file", f.path, st.Uid)
+			err = fmt.Errorf("%s belongs to uid %d; remove it or choose another file", path, st.Uid)
 		}
 	}
 	if err != nil {
 		_ = out.Close()
-		return err
+		return nil, 0, err
 	}
-	f.out, f.size = out, info.Size()
-	return f.mend()
+	return out, info.Size(), nil
 }
 
 // mend ends a line that was cut off, so that the next one is readable.
@@ -151,7 +160,7 @@ func (f *File) put(e control.JournalEntry) {
 	if err == nil {
 		line = append(line, '\n')
 		if f.size > 0 && f.size+int64(len(line)) > f.bytes {
-			err = f.rotate()
+			err = f.turn(int64(len(line)))
 		}
 	}
 	if err == nil {
@@ -168,17 +177,45 @@ func (f *File) put(e control.JournalEntry) {
 	}
 }
 
-// rotate renames the files and begins a new one. If that fails, the current one goes on.
-func (f *File) rotate() error {
-	for i := Files - 1; i > 0; i-- {
-		if err := os.Rename(numbered(f.path, i-1), numbered(f.path, i)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+// turn begins a new file. If that fails, the current one goes on and may have the size of all.
+func (f *File) turn(more int64) error {
+	err := f.rotate()
+	if stuck := err != nil; stuck != f.stuck {
+		if f.stuck = stuck; stuck {
+			f.log.Warn("audit log can't begin a new file and continues with the current one; make its folder writable", "file", f.path, "err", err)
 		}
 	}
-	old := f.out
-	if err := f.open(); err != nil {
+	if f.size+more <= Files*f.bytes {
+		return nil
+	}
+	return err
+}
+
+// rotate renames the files and begins a new one. The new one is there before anything is renamed: a
+// failure that lasts must not push out the older ones.
+func (f *File) rotate() error {
+	next := f.path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	out, size, err := openLog(next)
+	if err != nil {
+		return err
+	}
+	for i := Files - 1; i > 0 && err == nil; i-- {
+		if err = os.Rename(numbered(f.path, i-1), numbered(f.path, i)); errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = os.Rename(next, f.path)
+	}
+	if err != nil {
+		_, _ = out.Close(), os.Remove(next)
+		return err
+	}
+	old := f.out
+	f.out, f.size = out, size
 	return old.Close()
 }
 

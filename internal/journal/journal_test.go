@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/control"
 	"xsched/internal/identity"
 )
@@ -183,6 +185,48 @@ func TestRotation(t *testing.T) {
 	}
 	if len(texts) < 50 || broken != 0 {
 		t.Errorf("%d entries, %d broken", len(texts), broken)
+	}
+}
+
+// A log that can't begin a new file, because the daemon has no descriptor left, loses no older one and
+// goes on within its bound.
+func TestRotationFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	const bytes = 2000
+	file := open(t, path, bytes)
+	put := func(from, to int) {
+		for i := from; i < to; i++ {
+			file.put(control.JournalEntry{Kind: control.JournalChange, Text: fmt.Sprint(i)})
+		}
+	}
+	without := func(f func()) {
+		var was unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Fatal(err)
+		}
+		none := was
+		none.Cur = 0
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) }()
+		f()
+	}
+	put(0, 100)
+	before, _ := readAll(t, path)
+	without(func() { put(100, 150) })
+	after, broken := readAll(t, path)
+	if len(after) != len(before)+50 || after[0] != before[0] || after[len(after)-1] != "149" || broken != 0 {
+		t.Errorf("%d entries from %s on, then %d from %s to %s, %d broken", len(before), before[0], len(after), after[0], after[len(after)-1], broken)
+	}
+	without(func() { put(150, 650) })
+	if info, err := os.Stat(path); err != nil || info.Size() > Files*bytes || info.Size() < (Files-1)*bytes {
+		t.Errorf("the file has %d bytes, %v", info.Size(), err)
+	}
+	put(650, 651)
+	file.Close(time.Minute)
+	if texts, _ := readAll(t, path); texts[len(texts)-1] != "650" {
+		t.Errorf("the last entry is %s", texts[len(texts)-1])
 	}
 }
 
