@@ -256,7 +256,7 @@ func (m *machine) unit(name string) *unit {
 func (u *unit) start(more ...string) {
 	t := u.m.t
 	t.Helper()
-	for key, parent := range map[string]string{"RuntimeDirectory": "run", "StateDirectory": "var/lib", "CacheDirectory": "var/cache"} {
+	for key, parent := range map[string]string{"RuntimeDirectory": "run", "StateDirectory": "var/lib", "CacheDirectory": "var/cache", "LogsDirectory": "var/log"} {
 		if name := u.settings[key]; name != "" {
 			if err := os.MkdirAll(u.m.path(parent, name), 0o755); err != nil {
 				t.Fatal(err)
