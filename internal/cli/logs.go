@@ -70,15 +70,15 @@ has older changes and faults; see ` + "`xsched serve --audit`" + `.`,
 				}
 			}
 			f := logFilter{from, kinds, user}
-			print := a.logPrinter(asJSON)
+			write := a.logPrinter(asJSON)
 			if file != "" {
 				if follow {
 					return usagef("--file and --follow exclude each other; use one")
 				}
-				return a.fileLogs(file, &f, lines, print)
+				return a.fileLogs(file, &f, lines, write)
 			}
 			return a.withClient(cmd.Context(), func(daemon *client.Client) error {
-				return showLogs(cmd.Context(), daemon, &f, lines, follow, print)
+				return showLogs(cmd.Context(), daemon, &f, lines, follow, write)
 			})
 		},
 	}
@@ -131,12 +131,12 @@ func writeEntry(w io.Writer, e *control.JournalEntry, zone *time.Location) error
 }
 
 // showLogs prints the newest entries of a daemon, and new ones if it follows.
-func showLogs(ctx context.Context, daemon *client.Client, f *logFilter, lines int, follow bool, print func(*control.JournalEntry) error) error {
+func showLogs(ctx context.Context, daemon *client.Client, f *logFilter, lines int, follow bool, write func(*control.JournalEntry) error) error {
 	j, err := daemon.Journal(ctx, control.JournalRequest{Max: control.JournalMax})
 	if err != nil {
 		return err
 	}
-	if err := printLast(j.Entries, f, lines, print); err != nil || !follow {
+	if err := printLast(j.Entries, f, lines, write); err != nil || !follow {
 		return err
 	}
 	r := control.EventsRequest{EveryMS: 250, With: control.PartJournal, Since: j.Next}
@@ -150,7 +150,7 @@ func showLogs(ctx context.Context, daemon *client.Client, f *logFilter, lines in
 		}
 		for i := range more.Entries {
 			if f.takes(&more.Entries[i]) {
-				if err := print(&more.Entries[i]); err != nil {
+				if err := write(&more.Entries[i]); err != nil {
 					return err
 				}
 			}
@@ -164,10 +164,10 @@ func showLogs(ctx context.Context, daemon *client.Client, f *logFilter, lines in
 }
 
 // printLast prints the newest entries that a filter takes.
-func printLast(all []control.JournalEntry, f *logFilter, lines int, print func(*control.JournalEntry) error) error {
+func printLast(all []control.JournalEntry, f *logFilter, lines int, write func(*control.JournalEntry) error) error {
 	all = slices.DeleteFunc(all, func(e control.JournalEntry) bool { return !f.takes(&e) })
 	for i := max(0, len(all)-lines); i < len(all); i++ {
-		if err := print(&all[i]); err != nil {
+		if err := write(&all[i]); err != nil {
 			return err
 		}
 	}
@@ -175,7 +175,7 @@ func printLast(all []control.JournalEntry, f *logFilter, lines int, print func(*
 }
 
 // fileLogs prints the newest entries of an audit log.
-func (a *app) fileLogs(file string, f *logFilter, lines int, print func(*control.JournalEntry) error) error {
+func (a *app) fileLogs(file string, f *logFilter, lines int, write func(*control.JournalEntry) error) error {
 	var last []control.JournalEntry
 	broken, err := journal.ReadFiles(file, func(e control.JournalEntry) {
 		if !f.takes(&e) {
@@ -192,5 +192,5 @@ func (a *app) fileLogs(file string, f *logFilter, lines int, print func(*control
 	if broken > 0 {
 		a.warn("%d lines of %s are damaged", broken, file)
 	}
-	return printLast(last, f, lines, print)
+	return printLast(last, f, lines, write)
 }
