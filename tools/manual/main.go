@@ -24,7 +24,7 @@ import (
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "manual:", err)
-		os.Exit(1) //nolint:forbidigo // main
+		os.Exit(1)
 	}
 }
 
