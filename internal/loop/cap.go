@@ -79,7 +79,7 @@ func (l *Loop) Cap(user identity.User, groups []int) model.Cap {
 }
 
 // capOf returns the limit of a client: that of its user, or a higher priority that an authorised
-// caller granted.
+// caller or a rule granted. What the administrator set for this process goes before the rule.
 func (l *Loop) capOf(c *Client, granted model.Priority) model.Cap {
 	limit := l.Cap(c.User, c.groups())
 	if c.ceiling != nil && granted <= max(*c.ceiling, model.PriorityDefault) {
@@ -88,7 +88,7 @@ func (l *Loop) capOf(c *Client, granted model.Priority) model.Cap {
 	if !limit.On {
 		return limit
 	}
-	if granted > max(limit.Priority, model.PriorityDefault) {
+	if granted = max(granted, c.terms.Granted); granted > max(limit.Priority, model.PriorityDefault) {
 		limit.Priority = granted
 	}
 	if limit.Priority == model.PriorityMax {

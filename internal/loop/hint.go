@@ -13,7 +13,7 @@ import (
 // grant limits the priorities of a hint to those that the client may have, and keeps the reason.
 func (l *Loop) grant(c *Client, hint *model.Hint) {
 	l.limitShare(c, hint)
-	if note := l.limit(c, c.allowed(), hint); note != "" {
+	if note := l.limit(c, c.granted, hint); note != "" {
 		c.priorityNote = note
 		l.log.Warn("priority not granted", "pid", c.PID, "user", c.User, "reason", note)
 	}
@@ -129,7 +129,7 @@ func (l *Loop) freshen(now model.Time) {
 func (l *Loop) updateHints(now model.Time, c *Client) {
 	c.touch()
 	base := c.engineHint(c.hint)
-	base.Cap = l.capOf(c, c.allowed())
+	base.Cap = l.capOf(c, c.granted)
 	c.toldCap = base.Cap
 	base.PerQueue = base.PerQueue || c.streams > 0
 	l.engine.SetHint(now, c.PID, base)
@@ -170,15 +170,15 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	}
 	q.said.Apply(&h)
 	l.limitShare(c, &h)
-	l.limit(c, c.allowed(), &h)
+	l.limit(c, c.granted, &h)
 	q.set.Apply(&h)
 	c.pinned.Apply(&h)
 	q.pinned.Apply(&h)
 	if h.Utilization == 0 && !q.pinned.Has("utilization") {
 		l.limitShare(c, &h)
 	}
-	l.limit(c, max(c.allowed(), q.granted), &h)
-	h.Cap = l.capOf(c, max(c.allowed(), q.granted))
+	l.limit(c, max(c.granted, q.granted), &h)
+	h.Cap = l.capOf(c, max(c.granted, q.granted))
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
 	return h

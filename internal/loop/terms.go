@@ -42,9 +42,6 @@ func (c *Client) begin(o *ClientOptions) {
 	c.compose()
 }
 
-// allowed returns the highest priority that a rule or an authorised caller has granted.
-func (c *Client) allowed() model.Priority { return max(c.granted, c.terms.Granted) }
-
 func (c *Client) groups() []int {
 	if c.Program == nil {
 		return nil
@@ -112,10 +109,10 @@ func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
 	c.priorityNote = ""
 	if !c.Attached || t.Rule != "" {
 		l.limitShare(c, &c.hint)
-		c.priorityNote = l.limit(c, c.allowed(), &c.hint)
+		c.priorityNote = l.limit(c, c.granted, &c.hint)
 	}
 	c.touch()
-	if c.hint != before || l.capOf(c, c.allowed()) != c.toldCap {
+	if c.hint != before || l.capOf(c, c.granted) != c.toldCap {
 		l.updateHints(now, c)
 	}
 }

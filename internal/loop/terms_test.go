@@ -113,6 +113,57 @@ func TestPrecedence(t *testing.T) {
 	expect("higher caps", 1, 0, "none")
 }
 
+// TestGrantOfARuleEnds: a hint of the user does not make the rule's grant a lasting one, neither for the
+// process nor for a queue.
+func TestGrantOfARuleEnds(t *testing.T) {
+	terms := rule(9, "priority", "9")
+	h := ruled(t, &terms)
+	c := h.Client(t, 0, wire.LevelBlock)
+	c.Queue(0)
+	sessiontest.Await(t, "the queue is known", func() bool { return h.Loop.Stats().Queues == 1 })
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintPriority, Priority: 9}, "")
+	sessiontest.Await(t, "the rule's priority", func() bool { return h.Only(t).Hint.Priority == 9 })
+	who := h.Only(t)
+	own := sessiontest.Change("lax_priority", "1")
+	if _, err := h.SetHint(t.Context(), who.PID, true, own, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.SetQueueHint(t.Context(), who.PID, 0, true, own, func(*model.Hint) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := h.Kept(t.Context(), who.PID); err != nil || kept.Granted > 2 {
+		t.Errorf("kept grant %d, %v", kept.Granted, err)
+	}
+	limits := loop.Limits{Others: loop.Limit{Priority: 2, Share: 40}}
+	if err := h.Reconfigure(t.Context(), limits, map[model.SessionID]loop.Terms{who.ID: {}}, func(*engine.Engine) {}); err != nil {
+		t.Fatal(err)
+	}
+	if v := h.Only(t); v.Hint.Priority != 2 || v.Queues[0].Hint.Priority != 2 || v.Queues[0].Hint.Cap.Priority != 2 {
+		t.Errorf("without the rule: priority %d, queue %d with cap %+v", v.Hint.Priority, v.Queues[0].Hint.Priority, v.Queues[0].Hint.Cap)
+	}
+}
+
+// TestCeilingBeforeRule: the priority that the administrator set for a process binds it although a rule
+// grants more.
+func TestCeilingBeforeRule(t *testing.T) {
+	terms := rule(9, "priority", "9")
+	h := ruled(t, &terms)
+	c := h.Client(t, 0, wire.LevelBlock)
+	pid := h.Only(t).PID
+	low := sessiontest.Change("priority", "-5")
+	if err := h.Pin(t.Context(), pid, nil, low); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.SetHint(t.Context(), pid, true, low, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.Hint(t, wire.QueueAll, wire.Hint{Said: wire.HintLaxity | wire.HintK, CriticalPriority: 9, K: 3}, "")
+	sessiontest.Await(t, "the hint is taken", func() bool { return h.Only(t).Hint.K == 3 })
+	if v := h.Only(t); v.Hint.Priority != -5 || v.Hint.CriticalPriority != -5 {
+		t.Errorf("priority %d, critical %d", v.Hint.Priority, v.Hint.CriticalPriority)
+	}
+}
+
 // TestKeptHints: what control clients set under a previous daemon comes back, and the administrator's
 // part still binds the program.
 func TestKeptHints(t *testing.T) {

@@ -170,7 +170,8 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.H
 		c.hint = hint
 		c.set.Merge(&change)
 		if raises {
-			c.granted = top(&hint)
+			asked, _ := change.Top()
+			c.granted = min(top(&hint), max(c.granted, asked)) // a rule's priority is no grant of the caller
 			if limit := l.Cap(c.User, c.groups()); !limit.On || c.granted <= limit.Priority {
 				c.granted = model.PriorityDefault // the user's own limit suffices, as long as it stays
 			}
@@ -214,7 +215,8 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 		set.Merge(&change)
 		c.setQueueHint(q, set)
 		if raises {
-			q.granted = top(&hint)
+			asked, _ := change.Top()
+			q.granted = min(top(&hint), max(c.granted, q.granted, asked))
 		}
 		hint = l.effectiveHint(c, q)
 		l.engine.SetQueueHint(now, q.id, c.engineHint(hint))
