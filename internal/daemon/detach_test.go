@@ -99,10 +99,13 @@ func TestDetachReportsWhatItVerified(t *testing.T) {
 	if _, err := w.ctl.Attach(ctx, pid); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a tiny slice", func() bool { return w.account(t, pid).SliceNS == 1000 })
-	if err := w.device.SetFault("timeslice-ignored"); err != nil {
-		t.Fatal(err)
-	}
+	tiny := func() bool { return w.account(t, pid).SliceNS == 1000 }
+	await(t, "a tiny slice that stays", func() bool { // the guardian restores it while the daemon stalls
+		if w.device.ClearFaults() != nil || !tiny() {
+			return false
+		}
+		return w.device.SetFault("timeslice-ignored") == nil && tiny()
+	})
 	_, err = w.ctl.Detach(ctx, pid)
 	wantError(t, err, control.ErrUnavailable, "is 1 us after 2048 us were set")
 }

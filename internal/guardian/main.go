@@ -58,6 +58,7 @@ type guardian struct {
 	place    *driver.Place       // nil: not started
 	wards    map[uint64]*ward
 	leaving  map[*ward]struct{} // detached but not restored yet
+	unsaid   map[uint64]int     // replies that wait until no ward of a PID is leaving, by Seq
 	final    time.Duration      // to restore after the daemon ended; 0: until it succeeds
 }
 
@@ -72,7 +73,7 @@ func Main(fd int, drivers []driver.Driver, version string) error {
 }
 
 func newGuardian(sock int, drivers []driver.Driver, version string) *guardian {
-	return &guardian{sock: sock, drivers: drivers, version: version, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}, final: finalTime}
+	return &guardian{sock: sock, drivers: drivers, version: version, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}, unsaid: map[uint64]int{}, final: finalTime}
 }
 
 // serve serves one daemon.
@@ -102,6 +103,9 @@ func (g *guardian) serve() error {
 		if now := time.Now(); now.After(nextFiles) {
 			nextFiles = now.Add(filePeriod)
 			g.checkFiles()
+		}
+		if err := g.answer(); err != nil {
+			return err
 		}
 	}
 }
@@ -137,10 +141,39 @@ func (g *guardian) obey() error {
 		return g.supervise(m)
 	}
 	r := reply{Seq: m.Seq}
+	ward := g.wards[m.Session]
 	if err := g.do(m, fds); err != nil {
 		r.Error = err.Error()
 	}
+	if m.Op == "detach" && m.Restored && ward != nil && g.isLeaving(ward.pid) {
+		g.unsaid[m.Seq] = ward.pid
+		return nil
+	}
 	return seqpacket.Send(g.sock, r, nil)
+}
+
+// answer sends the replies that have waited for attempts to finish. Such an attempt stops a process for
+// a moment, which the daemon must not report as free before.
+func (g *guardian) answer() error {
+	for seq, pid := range g.unsaid {
+		if g.isLeaving(pid) {
+			continue
+		}
+		delete(g.unsaid, seq)
+		if err := seqpacket.Send(g.sock, reply{Seq: seq}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *guardian) isLeaving(pid int) bool {
+	for w := range g.leaving {
+		if w.pid == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // supervise hands this process over to a driver.

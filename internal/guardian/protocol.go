@@ -35,7 +35,8 @@ type message struct {
 	First json.RawMessage `json:"first,omitempty"`
 }
 
-// reply answers every message in order; Seq identifies late replies.
+// reply answers a message; Seq identifies it. For the detach of a restored process it waits until the
+// guardian's own attempt has ended.
 type reply struct {
 	Seq   uint64 `json:"seq"`
 	Error string `json:"error,omitempty"`

@@ -71,7 +71,7 @@ func (d *fakeDriver) count(session uint64) int {
 
 func newFakeGuardian(does map[uint64]func(n int) error) (*guardian, *fakeDriver) {
 	d := &fakeDriver{calls: map[uint64]int{}, does: does}
-	return &guardian{drivers: []driver.Driver{d}, place: &driver.Place{}, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}}, d
+	return &guardian{drivers: []driver.Driver{d}, place: &driver.Place{}, wards: map[uint64]*ward{}, leaving: map[*ward]struct{}{}, unsaid: map[uint64]int{}}, d
 }
 
 // guard attaches to a sleeping process whose page has no heartbeat, as with a dead daemon.
@@ -157,6 +157,45 @@ func TestStuckWardDelaysNoOther(t *testing.T) {
 	}
 	close(hang)
 	lookUntil(t, g, "let go", func() bool { return len(g.leaving) == 0 })
+}
+
+// The guardian confirms the detach of a restored process only after its own attempt, which stops the
+// process for a moment. It answers other requests meanwhile.
+func TestDetachWaitsForAttempt(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pair[0]) }()
+	began, hang := make(chan struct{}, 1), make(chan struct{})
+	g, _ := newFakeGuardian(map[uint64]func(int) error{1: func(int) error { began <- struct{}{}; <-hang; return nil }})
+	g.sock = pair[1]
+	guard(t, g, 1)
+	ended := make(chan error, 1)
+	go func() { ended <- g.serve(); _ = unix.Close(pair[1]) }()
+	<-began
+	next := func() (r reply) {
+		if _, err := seqpacket.Receive(pair[0], &r); err != nil {
+			t.Error(err)
+		}
+		return r
+	}
+	for _, m := range []message{{Op: "detach", Seq: 1, Session: 1, Restored: true}, {Op: "detach", Seq: 2, Session: 9, Restored: true}} {
+		if err := seqpacket.Send(pair[0], m, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := next(); r.Seq != 2 {
+		t.Errorf("answered request %d during the attempt", r.Seq)
+	}
+	close(hang)
+	if r := next(); r.Seq != 1 || r.Error != "" {
+		t.Errorf("%+v", r)
+	}
+	_ = unix.Shutdown(pair[0], unix.SHUT_WR)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // Detach restores, unless the daemon already has.
