@@ -145,7 +145,7 @@ func (d *Daemon) attach(ctx context.Context, c control.Caller, pid int, hint mod
 	}
 	go d.watch(s, a)
 	d.lookAgain()
-	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true)
+	d.keeper.keep(s.Identity, loop.Kept{Set: hint}, true, d.owner(c, "") == nil)
 	d.log.Info("attached", "pid", pid, "user", who.User, "command", command)
 	return d.find(ctx, c, pid)
 }

@@ -162,8 +162,8 @@ func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.Clien
 	if err != nil {
 		return // it has ended
 	}
-	d.keeper.keep(s.Identity, kept, s.Attached)
-	if d.owner(c, "") == nil {
+	operator := d.owner(c, "") == nil
+	if d.keeper.keep(s.Identity, kept, s.Attached, operator); operator {
 		d.keeper.flush(ctx) // others do not make the disk work at their pace
 	}
 }

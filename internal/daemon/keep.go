@@ -16,6 +16,7 @@ import (
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/session"
 	"xsched/internal/state"
 )
 
@@ -47,8 +48,10 @@ const (
 	savePause = 250 * time.Millisecond
 	// saveTime bounds how long a request of an operator waits for the file.
 	saveTime = time.Second
-	// maxKept bounds the processes. Those that have ended count until the next write.
-	maxKept = 16384
+	// maxKept bounds the processes, and maxKeptPerUser those that a user has set hints for: no user takes
+	// the place of the operator's settings. Processes that have ended count until the next write.
+	maxKept        = 16384
+	maxKeptPerUser = session.MaxSessionsPerUID
 )
 
 // openKeeper loads the file. It always returns a keeper: without a usable file an empty one.
@@ -105,7 +108,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// save writes the file if it is not current.
+// save forgets processes that have ended, and writes the file if it is not current.
 func (k *keeper) save() {
 	k.mu.Lock()
 	number := k.changed
@@ -114,7 +117,7 @@ func (k *keeper) save() {
 		data.Settings[key] = s.Setting
 	}
 	all := slices.Collect(maps.Values(k.processes))
-	current := k.path == "" || number == k.saved
+	current := number == k.saved
 	k.mu.Unlock()
 	if current {
 		return
@@ -128,7 +131,10 @@ func (k *keeper) save() {
 		data.Processes = append(data.Processes, p)
 	}
 	slices.SortFunc(data.Processes, func(a, b state.Process) int { return a.PID - b.PID })
-	err := state.Save(k.path, data)
+	var err error
+	if k.path != "" {
+		err = state.Save(k.path, data)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range ended {
@@ -213,8 +219,8 @@ func (k *keeper) prune(configured func(key string) (text string)) {
 	}
 }
 
-// keep remembers what is set for a process.
-func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached bool) {
+// keep remembers what is set for a process; operator: by root or the daemon's user.
+func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached, operator bool) {
 	if who.Program == nil || who.Program.Start == 0 {
 		return
 	}
@@ -229,17 +235,30 @@ func (k *keeper) keep(who loop.Identity, kept loop.Kept, attached bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old, had := k.processes[p.PID]
+	if had = had && old.Start == p.Start; !operator && (!had || old.Account != "") {
+		p.Account = who.User.Account().Key()
+	}
 	switch empty := kept.Empty() && !attached; {
 	case empty && !had, had && !empty && reflect.DeepEqual(old, p):
 		return
 	case empty:
 		delete(k.processes, p.PID)
-	case !had && len(k.processes) >= maxKept:
+	case !had && (len(k.processes) >= maxKept || p.Account != "" && k.count(p.Account) >= maxKeptPerUser):
 		return
 	default:
 		k.processes[p.PID] = p
 	}
 	k.touch()
+}
+
+// count returns the number of processes that a user has set hints for. The caller holds the lock.
+func (k *keeper) count(account string) (n int) {
+	for _, p := range k.processes {
+		if p.Account == account {
+			n++
+		}
+	}
+	return n
 }
 
 // release forgets the suspension of a process, and reports whether there was one.

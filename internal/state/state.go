@@ -45,6 +45,7 @@ type Setting struct {
 type Process struct {
 	PID      int               `json:"pid"`
 	Start    uint64            `json:"start"`
+	Account  string            `json:"account,omitempty"` // whose process it is, if not an operator's setting
 	Hints    map[string]string `json:"hints,omitempty"`
 	Pinned   map[string]string `json:"pinned,omitempty"`
 	Ceiling  *int              `json:"ceiling,omitempty"`

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+
+	"xsched/internal/identity"
+	"xsched/internal/loop"
+)
+
+// A user who sets hints for any number of processes leaves room for the operator's settings.
+func TestKeeperBoundsUsers(t *testing.T) {
+	k := openKeeper("", slog.New(slog.DiscardHandler))
+	hold := func(pid, uid int, operator bool) bool {
+		who := loop.Identity{PID: pid, User: identity.OnHost(uid), Program: &identity.Program{Start: 1}}
+		k.keep(who, loop.Kept{Held: true}, false, operator)
+		return k.kept(who).Held
+	}
+	for pid := range maxKept {
+		hold(1+pid, 1000, false)
+	}
+	if n := len(k.processes); n != maxKeptPerUser {
+		t.Errorf("%d processes of one user", n)
+	}
+	if !hold(1+maxKept, 1000, true) || !hold(2+maxKept, 1001, false) {
+		t.Error("no room for the operator or for another user")
+	}
+}
+
+// Without a file, too, the keeper forgets processes that have ended.
+func TestKeeperForgetsTheEnded(t *testing.T) {
+	k := openKeeper("", slog.New(slog.DiscardHandler))
+	start, err := identity.Started(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
+	k.keep(loop.Identity{PID: 1 << 30, Program: &identity.Program{Start: 1}}, loop.Kept{Held: true}, false, true)
+	k.save()
+	if _, ok := k.processes[os.Getpid()]; !ok || len(k.processes) != 1 {
+		t.Errorf("%+v", k.processes)
+	}
+}
