@@ -45,7 +45,7 @@ type keptSetting struct {
 
 const (
 	// savePause is the least time between two writes of the file.
-	savePause = 250 * time.Millisecond
+	savePause = 10 * time.Millisecond
 	// saveTime bounds how long a request of an operator waits for the file.
 	saveTime = time.Second
 	// maxKept bounds the processes, and maxKeptPerUser those that a user has set hints for: no user takes

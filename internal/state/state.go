@@ -123,7 +123,8 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Save replaces the file. Readers see the old or the new one, also after a crash.
+// Save replaces the file. Readers see the old or the new one, also after the end of this process. It does
+// not wait for the disk, because operators wait for it; Load sets aside what a power failure leaves.
 func Save(path string, d Data) error {
 	d.Version = Version
 	text, err := json.MarshalIndent(d, "", "  ")
@@ -138,9 +139,6 @@ func Save(path string, d Data) error {
 		return fmt.Errorf("save state: %w", err)
 	}
 	_, err = f.Write(append(text, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
