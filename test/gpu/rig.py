@@ -260,6 +260,8 @@ class Rig:
         if self.daemon and self.daemon.alive():
             return self.daemon
         argv = [self.xsched, "serve", "--log-level", "info", "--self-test", "off"] + (["--virtual"] if self.virtual else [])
+        if "--no-state" in subprocess.run([self.xsched, "serve", "--help"], capture_output=True, text=True, timeout=15).stdout:
+            argv.append("--no-state")  # a suite must not inherit settings; the release before keeps none
         self.daemon = Proc(self, "daemon", argv, limit_s=limit_s, cores=self.cores.get("daemon"), pipe=False)
         limit = time.monotonic() + 10
         while time.monotonic() < limit:
