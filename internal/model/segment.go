@@ -41,8 +41,11 @@ const (
 	// nothing reports.
 	launchesMin = 8
 	launchPace  = 500 * time.Microsecond
-	// doubtFirst segments count nothing for launch-bound after such a wait was found, and twice as many
-	// each further time.
+	// fedTail is for how long a launch-bound program may wait for its last kernels, beside a sixth of its
+	// submission time. One that waits longer keeps the device busy, and lower queues would delay it.
+	fedTail = 300 * time.Microsecond
+	// doubtFirst segments count nothing for launch-bound after such a wait was found or the class was taken
+	// back, and twice as many each further time.
 	doubtFirst, doubtMax = 64, 1 << 14
 
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late

@@ -118,8 +118,7 @@ func (s *Segments) classify(fed, tail time.Duration) {
 		s.doubt--
 	}
 	if s.hidden {
-		s.doubted = min(max(2*s.doubted, doubtFirst), doubtMax)
-		s.doubt = s.doubted
+		s.distrust()
 	}
 	k := s.size()
 	size := k.last[(k.n-1)%history]
@@ -129,7 +128,7 @@ func (s *Segments) classify(fed, tail time.Duration) {
 	}
 	was := s.evidence
 	switch {
-	case tail <= fed/3 && !few:
+	case tail <= fed/6+fedTail && !few:
 		if s.doubt == 0 || was < 0 {
 			s.evidence += 1 + b2i(was < 0)
 		}
@@ -140,11 +139,20 @@ func (s *Segments) classify(fed, tail time.Duration) {
 	switch {
 	case s.evidence >= evidenceEnough:
 		s.class = ClassLaunchBound
-	case s.evidence <= -evidenceEnough || s.evidence <= 0 && s.class == ClassLaunchBound:
+	case s.evidence <= 0 && s.class == ClassLaunchBound:
+		s.class = ClassGPUBound
+		s.distrust() // a program near the limit must not change again and again
+	case s.evidence <= -evidenceEnough:
 		s.class = ClassGPUBound
 	case s.evidence >= 0 && s.class == ClassGPUBound:
 		s.class = ClassUnknown
 	}
+}
+
+// distrust makes the next segments count nothing for launch-bound.
+func (s *Segments) distrust() {
+	s.doubted = min(max(2*s.doubted, doubtFirst), doubtMax)
+	s.doubt = s.doubted
 }
 
 func b2f(b bool) float32 {
