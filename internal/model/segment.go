@@ -46,7 +46,7 @@ const (
 	fedTail = 300 * time.Microsecond
 	// doubtFirst segments count nothing for launch-bound after such a wait was found or the class was taken
 	// back, and twice as many each further time.
-	doubtFirst, doubtMax = 64, 1 << 14
+	doubtFirst, doubtMax = 256, 1 << 14
 
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late
 	// stop adds leadStep, and one in time removes a hundredth of that or less. So 1 % of the stops are

@@ -128,3 +128,30 @@ func TestCases(t *testing.T) {
 		}
 	}
 }
+
+// TestNearTheLimit checks requests that keep the device busy although they are submitted nearly until their
+// end: they are protected like others that wait for the device, whatever the speed of the CPU.
+func TestNearTheLimit(t *testing.T) {
+	for _, launch := range []string{"30us", "45us", "50us", "55us", "60us"} {
+		s, err := Parse("near.yaml", []byte(strings.ReplaceAll(`
+name: near the limit
+duration: 30s
+tenants:
+  - name: resnet
+    hint: {priority: 10}
+    arrivals: {rate: 20, jitter: 0.2}
+    kernel: {lognormal: {median: 61us, sigma: 0.2}}
+    kernels: 160
+    launch: {lognormal: {median: LAUNCH, sigma: 0.15}}
+    vary: 0.05
+    copy: 4096
+  - {name: training, arrivals: {closed: {depth: 2}}, kernel: {lognormal: {median: 1ms, sigma: 0.5}}, kernels: 40}
+`, "LAUNCH", launch)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hpf := &run(t, s, Options{Policies: []string{"HPF"}}).Runs[0]
+		span{0.9, 1.10}.check(t, launch+": P99", hpf.Classes[0].Latency.P99/hpf.Classes[0].Alone.P99)
+		span{0.97, 1.02}.check(t, launch+": kept of ideal", hpf.Lows.OfIdeal)
+	}
+}
