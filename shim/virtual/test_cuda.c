@@ -304,6 +304,7 @@ static void test_capture(void) {
   OK(CU(cuStreamCreate, &side, 1u));
   OK(CU(cuEventCreate, &event, 2u));
   OK(CU(cuEventCreate, &joined, 2u));
+  OK(CU(cuStreamSynchronize, NULL)); /* a query below asks for its work */
   OK(CU(cuStreamBeginCapture_v2, s, 0));
   OK(launch(x, 200, 1, s));
   OK(CU(cuEventRecord, event, s)); /* capture spreads through events */
