@@ -131,6 +131,9 @@ func TestDaemonKilledWhileLowIsSuspended(t *testing.T) {
 		return w.process(low.pid()) != nil && w.process(high.pid()) != nil
 	})
 	t.Logf("rejoined %v after the new daemon answered", joined)
+	// What the operator set holds: it is in the state file.
+	w.assertStopped(low.pid(), "by the new daemon")
+	w.must("resume", strconv.Itoa(low.pid()))
 	low.finish()
 	high.finish()
 }
