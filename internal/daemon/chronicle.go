@@ -5,9 +5,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"os/user"
-	"strconv"
-	"sync"
 	"time"
 
 	"xsched/internal/clock"
@@ -25,7 +22,6 @@ type chronicle struct {
 	trace   *record.Trace
 	history *history.History
 	journal *journal.Journal
-	names   names
 	faults  faults
 }
 
@@ -149,33 +145,3 @@ func unixOffset() offset { return offset(time.Now().UnixNano() - int64(clock.Now
 
 func (o offset) ns(t model.Time) int64       { return int64(t) + int64(o) }
 func (o offset) time(t model.Time) time.Time { return time.Unix(0, o.ns(t)) }
-
-// names caches the login names of users.
-type names struct {
-	mu    sync.Mutex
-	known map[int]string
-}
-
-const maxNames = 4096
-
-// of returns the login name of a user on the host, else the digits of its uid.
-func (n *names) of(u identity.User) string {
-	digits := strconv.Itoa(u.UID)
-	if !u.Host() || u.UID < 0 {
-		return digits
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if name, ok := n.known[u.UID]; ok {
-		return name
-	}
-	name := digits
-	if found, err := user.LookupId(digits); err == nil {
-		name = found.Username
-	}
-	if n.known == nil || len(n.known) >= maxNames {
-		n.known = map[int]string{}
-	}
-	n.known[u.UID] = name
-	return name
-}

@@ -114,7 +114,7 @@ const (
 // of returns the login name of a user of the host, else the digits.
 func (n *userNames) of(u identity.User) string {
 	digits := strconv.Itoa(u.UID)
-	if !u.Host() {
+	if !u.Host() || u.UID < 0 {
 		return digits // names in a container are its own
 	}
 	n.mu.Lock()

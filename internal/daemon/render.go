@@ -52,7 +52,7 @@ func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry
 		author = "the daemon"
 	}
 	if mayKnow(c, who) {
-		out.UID, out.User, out.Container = who.User.UID, d.chronicle.names.of(who.User), who.User.Container
+		out.UID, out.User, out.Container = who.User.UID, d.users.of(who.User), who.User.Container
 		if author != "the daemon" {
 			if author = out.User; author == strconv.Itoa(out.UID) {
 				author = "uid " + author
