@@ -15,6 +15,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/screen"
+	"xsched/internal/top"
 )
 
 func (a *app) listCommand() *cobra.Command {
@@ -136,7 +137,7 @@ func writeDevices(w io.Writer, reply control.Devices) {
 		if name == "" {
 			name = "-"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, levelText(d.MaxLevel), yesNo(d.Slices), d.Policy, modeText(d.Mode, d.ModeLevel), d.Processes, note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, top.Level(d.MaxLevel), yesNo(d.Slices), d.Policy, modeText(d.Mode, d.ModeLevel), d.Processes, note)
 	}
 	_ = table.Flush()
 	if len(reply.Devices) == 0 {
@@ -190,13 +191,6 @@ func writeStats(w io.Writer, s control.Stats) {
 		line("refused", "%d: %s", n, printable(reason))
 	}
 	_ = table.Flush()
-}
-
-func levelText(level int) string {
-	if level == 0 {
-		return "auto"
-	}
-	return fmt.Sprintf("Lv%d", level)
 }
 
 // routeText names the mechanism where a GPU has several.

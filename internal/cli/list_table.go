@@ -5,11 +5,11 @@ package cli
 import (
 	"fmt"
 	"io"
-	"path"
 	"strings"
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/top"
 )
 
 // narrow is the width of a terminal below which the table has one line per program, and fewer columns.
@@ -56,13 +56,13 @@ func writeWide(table io.Writer, processes []control.Process) {
 		figures := fmt.Sprintf("%d\t%s\t%s\t%s", p.Counters.Launches, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO))
 		figures += "\t" + preemptedText(&p)
 		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, userText(&p), p.Priority, shareText(p.Utilization), levelText(p.WantLevel), heldText(p.Held), figures, commandText(&p))
+			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, top.User(&p), p.Priority, shareText(p.Utilization), top.Level(p.WantLevel), heldText(p.Held), figures, commandText(&p))
 		}
 		for i, q := range p.Queues {
 			if i > 0 {
 				figures = strings.TrimSuffix(strings.Repeat("\"\t", 7), "\t")
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), q.Device, p.Priority, shareText(p.Utilization), levelText(q.Level)+routeText(q.Route),
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, top.User(&p), q.Device, p.Priority, shareText(p.Utilization), top.Level(q.Level)+routeText(q.Route),
 				busyText(&q), schedText(q.State, p.Held), sliceText(q), figures, commandText(&p))
 		}
 	}
@@ -72,7 +72,7 @@ func writeWide(table io.Writer, processes []control.Process) {
 func writeNarrow(table io.Writer, processes []control.Process) {
 	fmt.Fprintln(table, "PID\tUSER\tPRIO\tSTATE\tGPU\tP50\tP99\tWAIT\tSLO\tCOMMAND")
 	for _, p := range processes {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, userText(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, top.User(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
 	}
 }
 
@@ -159,17 +159,4 @@ func protectionText(pid int, several bool, p *control.Protection) string {
 		return text + ", costs others nothing"
 	}
 	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
-}
-
-// userText returns the owner of a process: a user of this machine, or UID@CONTAINER.
-func userText(p *control.Process) string {
-	if p.Container == "" {
-		return printable(p.User)
-	}
-	name := strings.TrimSuffix(path.Base(p.Container), ".scope")
-	const id = 64 // digits of a container's id; 12 tell it apart
-	if len(name) >= id {
-		name = name[:len(name)-id+12]
-	}
-	return fmt.Sprintf("%d@%s", p.UID, printable(name))
 }

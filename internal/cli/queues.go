@@ -16,6 +16,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/driver/registry"
 	"xsched/internal/model"
+	"xsched/internal/top"
 )
 
 // queuesReply is the result of `xsched queues`.
@@ -279,7 +280,7 @@ func (r *queuesReply) write(w io.Writer) {
 		table := newTable(w)
 		fmt.Fprintln(table, "CONTEXT\tDEVICE\tLEVEL\tSTATE\tSCHED\tSLICE")
 		for _, q := range p.Queues {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, levelText(q.Level)+routeText(q.Route), busyText(&q), schedText(q.State, p.Held), sliceText(q))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", q.Index, q.Device, top.Level(q.Level)+routeText(q.Route), busyText(&q), schedText(q.State, p.Held), sliceText(q))
 		}
 		_ = table.Flush()
 	}
