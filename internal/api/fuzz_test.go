@@ -21,7 +21,8 @@ import (
 func FuzzHint(f *testing.F) {
 	for _, seed := range []string{
 		`{"hint_type":1,"handle":65536,"priority":10}`, `{"hint_type":2,"pid":1,"handle":0,"utilization":75}`,
-		`{"hint_type":3,"timeslice":5000}`, `{"hint_type":7,"pid":3,"display":1}`, `{}`, `null`, `{"hint_type":1e3}`, `{"hint_type":null}`,
+		`{"hint_type":3,"timeslice":5000}`, `{"hint_type":3,"timeslice":1}`, `{"hint_type":3,"timeslice":9223372036854775807}`,
+		`{"hint_type":7,"pid":3,"display":1}`, `{}`, `null`, `{"hint_type":1e3}`, `{"hint_type":null}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -43,8 +44,11 @@ func FuzzHint(f *testing.F) {
 				t.Fatalf("%s", body)
 			}
 		case upstream.HintTimeslice:
-			if *h.Timeslice < 100 || *h.Timeslice > 10_000_000 {
+			if *h.Timeslice <= 0 {
 				t.Fatalf("%s", body)
+			}
+			if set, note := upstream.ClampTimeslice(*h.Timeslice); set < 100 || set > 10_000_000 || (note == "") != (set == *h.Timeslice) {
+				t.Fatalf("%s: set to %d us, note %q", body, set, note)
 			}
 		case upstream.HintWindowActive:
 			if *h.PID <= 0 || h.Display == nil {
