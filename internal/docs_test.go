@@ -175,3 +175,53 @@ func headingAnchors(t *testing.T, name string) map[string]bool {
 	})
 	return anchors
 }
+
+var (
+	endToEnd   = regexp.MustCompile("`e2e '?([A-Za-z0-9|\\\\]+)'?`")
+	unitTest   = regexp.MustCompile("`go test (?:-count=1 )?(\\./[a-z/]+) -run ([A-Za-z0-9]+)`")
+	testOfFile = regexp.MustCompile(`(?m)^func Test(\w+)\(t \*testing\.T\)`)
+)
+
+// TestReportsNameTests checks that every test which docs/reports.md names exists.
+func TestReportsNameTests(t *testing.T) {
+	data, err := os.ReadFile("../docs/reports.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := func(dir string) []string {
+		files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no tests: %v", dir, err)
+		}
+		var out []string
+		for _, f := range files {
+			source, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range testOfFile.FindAllStringSubmatch(string(source), -1) {
+				out = append(out, m[1])
+			}
+		}
+		return out
+	}
+	check := func(dir, pattern string) {
+		known := tests(dir)
+		for name := range strings.SplitSeq(strings.ReplaceAll(pattern, `\`, ""), "|") {
+			if !slices.ContainsFunc(known, func(k string) bool { return strings.Contains(k, name) }) {
+				t.Errorf("%s has no test %s", dir, name)
+			}
+		}
+	}
+	named := endToEnd.FindAllStringSubmatch(string(data), -1)
+	for _, m := range named {
+		check("test/e2e", m[1])
+	}
+	units := unitTest.FindAllStringSubmatch(string(data), -1)
+	for _, m := range units {
+		check(m[1], m[2])
+	}
+	if len(named) < 20 || len(units) < 4 {
+		t.Errorf("%d end-to-end and %d unit tests named: the page or the pattern changed", len(named), len(units))
+	}
+}
