@@ -4,5 +4,8 @@
 // of control.Control under /api/v1, upstream XSched's routes, events and metrics.
 package api
 
-// maxBodyBytes bounds a request; the largest real one is a few hundred bytes.
+// maxBodyBytes bounds a request; the largest real one but grants is a few hundred bytes.
 const maxBodyBytes = 64 << 10
+
+// maxGrantsBytes bounds a request with control.MaxGrants grants.
+const maxGrantsBytes = 2 << 20

@@ -119,6 +119,11 @@ func (f *fake) Reload(context.Context, control.Caller, control.ReloadRequest) (c
 	return control.ReloadReply{File: "config.yaml", Changed: []string{"policy"}}, f.err
 }
 
+func (f *fake) Grants(_ context.Context, _ control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	reply := control.GrantsReply{Grants: []control.GrantEntry{{Source: r.Source}}, Added: len(r.Grants)}
+	return reply, f.err
+}
+
 func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	return control.WedgeReply(r), f.err
 }
@@ -179,6 +184,10 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("SetMode", mode, err, control.ModeReply{Mode: "now-level", Level: 2})
 	queues, err := c.Queues(ctx, 11)
 	check("Queues", queues.Queues[0].ID, err, uint64(2))
+	grants, err := c.Grants(ctx)
+	check("Grants", grants.Grants[0].Source, err, "")
+	grants, err = c.SetGrants(ctx, control.GrantsRequest{Source: "dra", Grants: make([]control.Grant, control.MaxGrants)})
+	check("SetGrants", grants, err, control.GrantsReply{Grants: []control.GrantEntry{{Source: "dra"}}, Added: control.MaxGrants})
 	wedge, err := c.Wedge(ctx, 20*time.Millisecond)
 	check("Wedge", wedge.DurationMS, err, int64(20))
 	for name, call := range map[string]func(context.Context, int) (control.ProcessReply, error){

@@ -71,6 +71,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("GET", control.Prefix+"/journal", "since=18446744073709551615&max=-1", []byte(nil))
 	f.Add("PUT", control.Prefix+"/policy", "", []byte(`{"name":"HPF"}`))
 	f.Add("POST", control.Prefix+"/hint", "", []byte(`{"pid":101,"priority":3}`))
+	f.Add("PUT", control.Prefix+"/grants/dra", "", []byte(`{"grants":[{"id":"a","priority":3}]}`))
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
 		if strings.HasPrefix(path, control.Prefix+eventsPath) || !utf8.ValidString(path) {
 			return // the event stream does not end
@@ -132,6 +133,10 @@ func (a *anything) Hint(c context.Context, d control.Caller, r control.HintReque
 
 func (a *anything) Policy(c context.Context, d control.Caller, r control.PolicyRequest) (control.PolicyReply, error) {
 	return a.world.Policy(c, d, r)
+}
+
+func (a *anything) Grants(c context.Context, d control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	return a.fake.Grants(c, d, r)
 }
 
 // FuzzDiag checks that no reply of the kernel causes a panic, and that only a

@@ -89,7 +89,7 @@ func read[Reply any](h *handler, f func(context.Context, control.Caller) (Reply,
 func call[Request, Reply any](h *handler, f func(context.Context, control.Caller, Request) (Reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var request Request
-		if err := readJSON(w, r, &request); err != nil {
+		if err := readJSON(w, r, maxBodyBytes, &request); err != nil {
 			writeError(w, err)
 			return
 		}
@@ -101,14 +101,14 @@ func call[Request, Reply any](h *handler, f func(context.Context, control.Caller
 
 // readJSON reads exactly one JSON value with known fields. It requires the JSON content type,
 // which a web page can't send to another origin without a preflight request.
-func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+func readJSON(w http.ResponseWriter, r *http.Request, most int64, into any) error {
 	invalid := func(format string, args ...any) error {
 		return &control.Error{Kind: control.ErrInvalid, Cause: fmt.Sprintf(format, args...)}
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return invalid("content type %q is not application/json", r.Header.Get("Content-Type"))
 	}
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, most))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
 		return invalid("read request: %v", err)

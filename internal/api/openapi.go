@@ -33,7 +33,8 @@ func OpenAPI() ([]byte, error) {
 			item = object{}
 			paths[control.Prefix+path] = item
 		}
-		operation["operationId"] = strings.ToLower(method) + strings.ToUpper(path[1:2]) + strings.TrimSuffix(path[2:], ".json")
+		name := strings.NewReplacer("/{", "Of", "}", "", ".json", "").Replace(path[1:])
+		operation["operationId"] = strings.ToLower(method) + strings.ToUpper(name[:1]) + name[1:]
 		operation["responses"].(object)["default"] = object{"$ref": "#/components/responses/Failure"}
 		item[strings.ToLower(method)] = operation
 	}
@@ -50,6 +51,9 @@ func OpenAPI() ([]byte, error) {
 		}
 		if r.query != nil {
 			operation["parameters"] = parameters(g, r.query)
+		}
+		if r.parameter != "" {
+			operation["parameters"] = []any{object{"name": r.parameter, "in": "path", "required": true, "schema": object{"type": "string"}}}
 		}
 		add(r.method, r.path, operation)
 	}

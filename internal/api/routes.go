@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"strings"
 
 	"xsched/internal/control"
 )
@@ -16,6 +17,7 @@ type route struct {
 	method, path, summary string
 	request, reply        reflect.Type // request nil: no body
 	query                 reflect.Type // of the query; nil: none
+	parameter             string       // last part of the path; empty: none
 	handle                func(*handler, control.Control) http.HandlerFunc
 }
 
@@ -42,6 +44,8 @@ func routes() []route {
 		writer("POST", "/queues", "Hardware queues of a program; only for its user and root", control.Control.Queues),
 		reader("/config", "The configuration in force and its sources; only for the daemon's user and root", control.Control.Config),
 		writer("POST", "/reload", "Read the configuration file again", control.Control.Reload),
+		reader("/grants", "Hints of Kubernetes pods; only for the daemon's user and root", reading(control.Control.Grants)),
+		replacer("/grants/{source}", "Replace the grants of a source", maxGrantsBytes, func(r *control.GrantsRequest, source string) { r.Source = source }, control.Control.Grants),
 		writer("POST", "/wedge", "Block the engine (fault injection; virtual GPUs only)", control.Control.Wedge),
 	}
 }
@@ -87,6 +91,27 @@ func writer[Request, Reply any](method, path, summary string, f func(control.Con
 		handle: func(h *handler, c control.Control) http.HandlerFunc {
 			return call(h, func(ctx context.Context, caller control.Caller, r Request) (Reply, error) {
 				return f(c, ctx, caller, r)
+			})
+		},
+	}
+}
+
+// replacer is a writer whose path ends with the name of what the body replaces. The caller must be on
+// the host, because the body may be large.
+func replacer[Request, Reply any](path, summary string, most int64, name func(*Request, string), f func(control.Control, context.Context, control.Caller, Request) (Reply, error)) route {
+	parameter := path[strings.IndexByte(path, '{')+1 : len(path)-1]
+	return route{
+		method: http.MethodPut, path: path, summary: summary, parameter: parameter,
+		request: reflect.TypeFor[Request](), reply: reflect.TypeFor[Reply](),
+		handle: func(h *handler, c control.Control) http.HandlerFunc {
+			return h.onHost(func(w http.ResponseWriter, r *http.Request, _ control.Caller) {
+				var request Request
+				if err := readJSON(w, r, most, &request); err != nil {
+					writeError(w, err)
+					return
+				}
+				name(&request, r.PathValue(parameter))
+				read(h, func(ctx context.Context, caller control.Caller) (Reply, error) { return f(c, ctx, caller, request) })(w, r)
 			})
 		},
 	}

@@ -104,6 +104,10 @@ type Control interface {
 	Config(ctx context.Context, c Caller) (ConfigReply, error)
 	Reload(ctx context.Context, c Caller, r ReloadRequest) (ReloadReply, error)
 
+	// Grants replaces the grants of a source; with an empty source it only reads. It requires the daemon's
+	// user or root.
+	Grants(ctx context.Context, c Caller, r GrantsRequest) (GrantsReply, error)
+
 	// Wedge blocks the engine loop: fault injection, only with a virtual GPU.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
 }

@@ -13,6 +13,11 @@ type Process struct {
 	User string `json:"user"`
 	// Container is the cgroup or the namespace of its container; empty: on the host.
 	Container string `json:"container,omitempty"`
+	// Namespace, Pod, PodContainer and Class are those of the grant; empty outside Kubernetes.
+	Namespace    string `json:"namespace,omitempty"`
+	Pod          string `json:"pod,omitempty"`
+	PodContainer string `json:"pod_container,omitempty"`
+	Class        string `json:"class,omitempty"`
 	// Command is empty unless the caller is the owner or root.
 	Command  string `json:"command"`
 	Session  uint64 `json:"session"`

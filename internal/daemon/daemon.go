@@ -52,6 +52,7 @@ type Daemon struct {
 	reload sync.Mutex // one at a time
 	// configured is replaced by a reload.
 	configured atomic.Pointer[configured]
+	grants     atomic.Pointer[grants]
 
 	chronicle chronicle
 
@@ -77,6 +78,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		look: make(chan struct{}, 1),
 	}
 	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
+	d.grants.Store(newGrants(0, map[string][]control.Grant{}))
 	defer func() {
 		if err != nil {
 			d.Close()

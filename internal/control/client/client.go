@@ -238,6 +238,16 @@ func (c *Client) Reload(ctx context.Context) (control.ReloadReply, error) {
 	return do[control.ReloadReply](ctx, c, http.MethodPost, "/reload", control.ReloadRequest{})
 }
 
+// Grants returns the grants of all sources.
+func (c *Client) Grants(ctx context.Context) (control.GrantsReply, error) {
+	return do[control.GrantsReply](ctx, c, http.MethodGet, "/grants", nil)
+}
+
+// SetGrants replaces the grants of a source.
+func (c *Client) SetGrants(ctx context.Context, r control.GrantsRequest) (control.GrantsReply, error) {
+	return do[control.GrantsReply](ctx, c, http.MethodPut, "/grants/"+url.PathEscape(r.Source), r)
+}
+
 // Wedge blocks the engine loop: fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
 	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})

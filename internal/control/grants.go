@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"regexp"
+	"strings"
+
+	"xsched/internal/identity"
+	"xsched/internal/model"
+)
+
+// Bounds of grants.
+const (
+	MaxGrants       = 1024 // of all sources together
+	MaxGrantSources = 8
+)
+
+// Grant names a Kubernetes pod, or one container of it, and sets hints for its programs as an
+// administrator does. The pod's programs can't raise themselves above them.
+type Grant struct {
+	// ID identifies the grant in its source.
+	ID        string `json:"id"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	PodUID    string `json:"pod_uid"`
+	// Container and ContainerID narrow the grant to one container. A container id goes before a pod.
+	Container   string `json:"container,omitempty"`
+	ContainerID string `json:"container_id,omitempty"`
+	// Class is the device class or priority class that the hints come from; Device is the allocated
+	// device. Both only inform.
+	Class  string `json:"class,omitempty"`
+	Device string `json:"device,omitempty"`
+
+	// Priority is the priority of the programs and the highest that they can set.
+	Priority *int32 `json:"priority,omitempty"`
+	// Utilization is the share of the programs in percent, and the largest that they can set.
+	Utilization     *int   `json:"utilization,omitempty"`
+	LatencyTargetUS *int64 `json:"latency_target_us,omitempty"`
+	Level           *int   `json:"level,omitempty"`
+	// Group is the gang of the programs. Pods of one namespace with equal groups run together.
+	Group string `json:"group,omitempty"`
+}
+
+// GrantsRequest replaces all grants of a source; an empty source only reads.
+type GrantsRequest struct {
+	Source string  `json:"-"` // part of the path
+	Grants []Grant `json:"grants"`
+}
+
+// GrantEntry is a grant in force.
+type GrantEntry struct {
+	Source string `json:"source"`
+	Grant
+	PIDs []int `json:"pids,omitempty"` // of the programs that have it now
+}
+
+// GrantsReply has the grants in force, of the source of the request or of all, and the numbers of
+// those that the request changed.
+type GrantsReply struct {
+	Grants  []GrantEntry `json:"grants"`
+	Added   int          `json:"added"`
+	Changed int          `json:"changed"`
+	Removed int          `json:"removed"`
+}
+
+// Names in grants appear in labels, logs and terminals, so they are those that Kubernetes allows.
+var (
+	grantSource = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	grantText   = regexp.MustCompile(`^[!-~]{1,256}$`)
+	dnsLabel    = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+	dnsName     = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$`)
+	grantClass  = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+)
+
+// Check returns why the request is refused. Nothing of a refused request is applied.
+func (r *GrantsRequest) Check() error {
+	if !grantSource.MatchString(r.Source) {
+		return Errorf(ErrInvalid, "use lower-case letters, digits and -, at most 32", "%q is not the name of a source", r.Source)
+	}
+	if len(r.Grants) > MaxGrants {
+		return Errorf(ErrInvalid, "", "%d grants are too many: at most %d are possible", len(r.Grants), MaxGrants)
+	}
+	ids := make(map[string]bool, len(r.Grants))
+	for i := range r.Grants {
+		g := &r.Grants[i]
+		if err := g.Check(); err != nil {
+			return err
+		}
+		if ids[g.ID] {
+			return Errorf(ErrInvalid, "give each grant its own id", "two grants have the id %s", g.ID)
+		}
+		ids[g.ID] = true
+	}
+	return nil
+}
+
+// Check returns why a grant is refused.
+func (g *Grant) Check() error {
+	if !grantText.MatchString(g.ID) {
+		return Errorf(ErrInvalid, "use 1 to 256 printable characters without spaces", "%.64q is not the id of a grant", g.ID)
+	}
+	for _, f := range []struct {
+		what, text, remedy string
+		form               *regexp.Regexp
+		must               bool
+	}{
+		{"namespace", g.Namespace, "use the name of a namespace", dnsLabel, true},
+		{"pod", g.Pod, "use the name of a pod", dnsName, true},
+		{"container", g.Container, "use the name of a container", dnsLabel, false},
+		{"class", g.Class, "use letters, digits, -, _ and .", grantClass, false},
+		{"device", g.Device, "use 1 to 256 printable characters without spaces", grantText, false},
+	} {
+		if (f.must || f.text != "") && !f.form.MatchString(f.text) {
+			return g.refuse(f.remedy, "%.64q is not a %s", f.text, f.what)
+		}
+	}
+	if identity.PodUID(g.PodUID) == "" {
+		return g.refuse("use the UID of the pod", "%.64q is not a pod UID", g.PodUID)
+	}
+	if g.ContainerID != "" && !identity.IsContainerID(g.ContainerID) {
+		return g.refuse("use 64 hexadecimal digits", "%.80q is not a container id", g.ContainerID)
+	}
+	if _, err := g.Hints(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (g *Grant) refuse(remedy, format string, args ...any) error {
+	e := Errorf(ErrInvalid, remedy, format, args...)
+	e.Cause = "grant " + g.ID + ": " + e.Cause
+	return e
+}
+
+// Hints returns the hints of a grant.
+func (g *Grant) Hints() (model.HintChange, error) {
+	r := HintRequest{Priority: g.Priority, Utilization: g.Utilization, Level: g.Level, SLOUS: g.LatencyTargetUS}
+	if g.Group != "" {
+		r.Gang = &g.Group
+	}
+	change, err := r.Change()
+	if e, ok := err.(*Error); ok { //nolint:errorlint // Change returns it unwrapped
+		return change, g.refuse(e.Remedy, "%s", e.Cause)
+	}
+	return change, err
+}
+
+// PodName returns "namespace/pod" or "namespace/pod/container" of a program; empty: not in a known pod.
+func PodName(namespace, pod, container string) string {
+	if pod == "" {
+		return ""
+	}
+	return strings.TrimSuffix(namespace+"/"+pod+"/"+container, "/")
+}
