@@ -32,7 +32,7 @@ Q := $(if $(filter-out 0,$(V)),,@)
 short = $(if $(Q),@printf '  %-5s %s\n' '$(1)' '$(2)')
 
 export CGO_ENABLED := 0
-LDFLAGS := -s -w -X xsched/internal/cli.release=$(VERSION:v%=%) -X xsched/internal/cli.commit=$(COMMIT)
+LDFLAGS := -s -w -X xsched/internal/version.Release=$(VERSION:v%=%) -X xsched/internal/version.Commit=$(COMMIT)
 # Only release builds trim paths: builds, tests and linters then share one build cache.
 TRIM ?=
 GO_BUILD = $(GO) build $(TRIM) -ldflags '$(LDFLAGS)'
@@ -200,6 +200,12 @@ all: build null ## build everything
 build: $(EMBEDDED_FILES) ## build bin/xsched, which contains the shim, the virtual GPU and, with npm, the dashboard
 	@tools/web attempt
 	$(GO_BUILD) -o bin/xsched ./cmd/xsched
+
+# Kubernetes' client libraries make a binary of their own: every xsched command would pay for them.
+.PHONY: kube
+kube: bin/xsched-kube ## build bin/xsched-kube, the Kubernetes node plugin and kubectl plugin
+bin/xsched-kube: $(EMBEDDED_FILES) always
+	$(GO_BUILD) -o $@ ./cmd/xsched-kube
 
 .PHONY: web
 web: ## build the dashboard, which the binary embeds; needs npm
@@ -404,11 +410,12 @@ amdlog-check: build ## compare amdlog's counts with grep and awk on a generated 
 cross: ## build everything for the other architecture
 	@if command -v $(CROSS_CC) >/dev/null; then $(MAKE) --no-print-directory -j $(JOBS) cross-build; else $(call skip,no $(CROSS_CC)); fi
 
+# Kubernetes' libraries take minutes for another architecture; cross-vet includes them.
 .PHONY: cross-build
 cross-build: $(CROSS_FILES)
 	@tools/web attempt
 	GOARCH=$(CROSS_ARCH) $(GO_BUILD) -o bin/xsched-$(CROSS_ARCH) ./cmd/xsched
-	GOARCH=$(CROSS_ARCH) $(GO) build ./...
+	GOARCH=$(CROSS_ARCH) $(GO) build $$($(GO) list ./... | grep -v /kube)
 
 .PHONY: cross-vet
 cross-vet: ## vet all packages and tests for the other architecture

@@ -12,25 +12,12 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/embedded"
+	build "xsched/internal/version"
 	"xsched/internal/wire"
 )
 
-// The linker sets release and commit (see the Makefile).
-var (
-	release = "development" // MAJOR.MINOR.PATCH of shim/include/xsched/version.h
-	commit  = ""
-)
-
 // version identifies this build: daemons, guardians and recordings compare it.
-var version = buildVersion(release, commit)
-
-// buildVersion appends the commit as semantic versioning's build metadata.
-func buildVersion(release, commit string) string {
-	if commit == "" {
-		return release
-	}
-	return release + "+" + commit
-}
+var version = build.String()
 
 // versionReply is what `version --json` prints.
 type versionReply struct {
@@ -52,7 +39,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reply := versionReply{
-				Version: release, Commit: commit, WireVersion: wire.Version, Go: runtime.Version(),
+				Version: build.Release, Commit: build.Commit, WireVersion: wire.Version, Go: runtime.Version(),
 				Platform: runtime.GOOS + "/" + runtime.GOARCH, Shim: embedded.Digest(embedded.Shim),
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
