@@ -152,7 +152,7 @@ daemon. Without a daemon, programs run natively.`,
 		"run":     {a.serveCommand(), a.runCommand()},
 		"control": {a.topCommand(), a.statusCommand(), a.listCommand(), a.queuesCommand(), a.logsCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand(), a.windowCommand()},
 		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
-		"setup":   {a.configCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand()},
+		"setup":   {a.configCommand(), a.doctorCommand(), a.kubeCommand(), a.supportBundleCommand(), a.versionCommand()},
 		"":        {a.guardianCommand(), a.privateCommand(), a.renderCommand()},
 	} {
 		for _, c := range commands {

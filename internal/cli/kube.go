@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// kubeProgram has the Kubernetes commands. Its libraries would make every xsched command larger and
+// slower to start.
+const kubeProgram = "xsched-kube"
+
+func (a *app) kubeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kube COMMAND [ARG...]",
+		Short: "Run XSched on Kubernetes nodes",
+		Long: `Run the Kubernetes node plugin and the tools for clusters. The commands are those of
+the program xsched-kube, which is installed beside xsched.`,
+		Example: `  xsched kube node --help
+  xsched kube version`,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			program, err := findKube()
+			if err != nil {
+				return exitError{exitNotFound, err}
+			}
+			err = syscall.Exec(program, append([]string{kubeProgram}, args...), os.Environ())
+			return exitError{exitNotExecutable, fmt.Errorf("start %s: %w; install it again", program, err)}
+		},
+	}
+}
+
+// findKube returns the path of xsched-kube: beside this program, else in PATH.
+func findKube() (string, error) {
+	if own, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(own), kubeProgram)
+		if _, err := exec.LookPath(beside); err == nil {
+			return beside, nil
+		}
+	}
+	if found, err := exec.LookPath(kubeProgram); err == nil {
+		return found, nil
+	}
+	return "", errors.New(kubeProgram + " is neither beside xsched nor in PATH; install it, or build it with `make kube`")
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster connects to the API server and has the names that XSched uses in a cluster.
+package cluster
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Names in the cluster.
+const (
+	Driver    = "gpu.xsched.dev" // DRA driver and vendor of CDI devices
+	Namespace = "xsched-system"
+	DaemonSet = "xsched"
+	// PriorityClassLabel on a pod, as label or annotation, asks for a class without a claim.
+	PriorityClassLabel = "xsched.dev/priority-class"
+	GroupLabel         = "xsched.dev/group"
+)
+
+// Config finds the API server: by kubeconfig if given, else by the usual rules of kubectl
+// ($KUBECONFIG, ~/.kube/config), else as a pod.
+func Config(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no API server known: %w; run in a pod or give --kubeconfig", err)
+	}
+	return c, nil
+}
+
+// Connect returns a client for a configuration.
+func Connect(c *rest.Config) (kubernetes.Interface, error) {
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server at %s: %w", c.Host, err)
+	}
+	return client, nil
+}
