@@ -48,7 +48,7 @@ func (s *serveFlags) register(c *cobra.Command) {
 	f.IntVar(&s.devices, "devices", 0, "with --virtual: number of virtual GPUs (default 2)")
 	f.StringVar(&o.Platform, "platform", virtual.Default().Name, "with --virtual: emulated driver, "+platformNames())
 	f.StringVar(&o.Record, "record", "", "record all scheduling events to `FILE` for xsched replay (at most 4 files of 64 MB)")
-	f.StringVar(&s.audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")
+	f.StringVar(&s.audit, "audit", auditAuto, "append changes, their authors and faults to `FILE` (at most 4 files of 8 MB, and as many for changes of other users); auto: "+auditDefault+" for root's daemon in /run/xsched, else off")
 	f.StringVar(&s.selfTest, "self-test", selfTestAuto, "test preemption on idle GPUs in the background: auto (real GPUs only), on or off")
 	f.StringVar(&s.config, "config", "", "read the configuration from `FILE`; off reads none (default /etc/xsched/config.yaml for root's daemon on real GPUs)")
 	f.BoolVar(&s.noState, "no-state", false, "forget what is set at run time when the daemon ends, and ignore what a previous one kept")

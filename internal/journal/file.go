@@ -5,10 +5,12 @@ package journal
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,35 +18,37 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"xsched/internal/control"
 )
 
 // Size of the audit log: FileBytes in each of Files files. FILE is the newest, FILE.1 the one before.
+// Entries that other users cause are in files of their own, FILE.users and so on, of the same size:
+// they can't displace what administrators did.
 const (
 	FileBytes = 8 << 20
 	Files     = 4
-	fileQueue = 1024 // entries between the daemon and the disk
 	maxLine   = 8 << 10
+
+	fileQueue = 1024 // entries between the daemon and the disk
+	userQueue = 768  // of these, for entries of other users
+	ofUsers   = ".users"
 )
 
 // File is an audit log in JSON Lines. A goroutine writes it, so that a slow disk delays nobody;
 // entries that do not fit the queue are counted, and the count is written.
 type File struct {
-	path  string
-	bytes int64 // of one file
-	log   *slog.Logger
-	queue chan control.JournalEntry
-	quit  chan struct{}
-	done  chan struct{}
-	once  sync.Once
+	admin, users *series
+	queue        chan line
+	quit         chan struct{}
+	done         chan struct{}
+	once         sync.Once
+	dropped      atomic.Uint64
+}
 
-	dropped atomic.Uint64
-	out     *os.File
-	size    int64
-	failed  bool
-	stuck   bool // the last rotation failed
+// line is an entry on its way to the disk.
+type line struct {
+	control.JournalEntry
+	byUser bool // and not by an administrator or the daemon
 }
 
 // OpenFile opens or creates the audit log at a path. It refuses anything but a regular file of the
@@ -54,66 +58,26 @@ func OpenFile(path string, log *slog.Logger) (*File, error) {
 }
 
 func openFile(path string, bytes int64, log *slog.Logger) (*File, error) {
-	f := &File{path: path, bytes: bytes, log: log, queue: make(chan control.JournalEntry, fileQueue), quit: make(chan struct{}), done: make(chan struct{})}
-	if err := f.open(); err != nil {
+	f := &File{
+		admin: &series{path: path, bytes: bytes, log: log}, users: &series{path: path + ofUsers, bytes: bytes, log: log},
+		queue: make(chan line, fileQueue), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	if err := f.admin.open(); err != nil {
 		return nil, fmt.Errorf("open audit log: %w", err)
 	}
 	go f.run()
 	return f, nil
 }
 
-func (f *File) open() error {
-	out, size, err := openLog(f.path)
-	if err != nil {
-		return err
+// Write queues an entry; byUser: a user caused it, and not an administrator or the daemon. It never
+// blocks. Preconditions: one goroutine at a time calls it.
+func (f *File) Write(e control.JournalEntry, byUser bool) {
+	if byUser && len(f.queue) >= userQueue {
+		f.dropped.Add(1)
+		return
 	}
-	f.out, f.size = out, size
-	return f.mend()
-}
-
-func openLog(path string) (_ *os.File, size int64, _ error) {
-	out, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, 0, fmt.Errorf("%s is a symbolic link; remove it or choose another file", path)
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := out.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file; choose another one", path)
-	}
-	if err == nil {
-		var st unix.Stat_t
-		if err = unix.Fstat(int(out.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
-			err = fmt.Errorf("%s belongs to uid %d; remove it or choose another file", path, st.Uid)
-		}
-	}
-	if err != nil {
-		_ = out.Close()
-		return nil, 0, err
-	}
-	return out, info.Size(), nil
-}
-
-// mend ends a line that was cut off, so that the next one is readable.
-func (f *File) mend() error {
-	if f.size == 0 {
-		return nil
-	}
-	var last [1]byte
-	if _, err := f.out.ReadAt(last[:], f.size-1); err != nil || last[0] == '\n' {
-		return err
-	}
-	n, err := f.out.Write([]byte("\n"))
-	f.size += int64(n)
-	return err
-}
-
-// Write queues an entry. It never blocks.
-func (f *File) Write(e control.JournalEntry) {
 	select {
-	case f.queue <- e:
+	case f.queue <- line{e, byUser}:
 	default:
 		f.dropped.Add(1)
 	}
@@ -138,121 +102,87 @@ func (f *File) run() {
 			for range len(f.queue) {
 				f.write(<-f.queue)
 			}
-			_ = f.out.Close()
+			f.admin.close()
+			f.users.close()
 			return
 		}
 	}
 }
 
 // write writes an entry, and how many were dropped since the last one.
-func (f *File) write(e control.JournalEntry) {
-	f.put(e)
+func (f *File) write(l line) {
+	if l.byUser {
+		f.users.put(l.JournalEntry)
+	} else {
+		f.admin.put(l.JournalEntry)
+	}
 	if n := f.dropped.Swap(0); n > 0 {
-		f.put(control.JournalEntry{
-			TimeNS: e.TimeNS, Kind: control.JournalSuppressed, UID: os.Geteuid(), Count: n,
+		f.admin.put(control.JournalEntry{
+			TimeNS: l.TimeNS, Kind: control.JournalSuppressed, UID: os.Geteuid(), Count: n,
 			Text: fmt.Sprintf("%d entries were not written, because the disk was too slow", n),
 		})
 	}
 }
 
-func (f *File) put(e control.JournalEntry) {
-	line, err := json.Marshal(e)
-	if err == nil {
-		line = append(line, '\n')
-		if f.size > 0 && f.size+int64(len(line)) > f.bytes {
-			err = f.turn(int64(len(line)))
-		}
-	}
-	if err == nil {
-		var n int
-		n, err = f.out.Write(line)
-		f.size += int64(n)
-	}
-	if failed := err != nil; failed != f.failed {
-		if f.failed = failed; failed {
-			f.log.Error("audit log is not written", "file", f.path, "err", err)
-		} else {
-			f.log.Info("audit log is written again", "file", f.path)
-		}
-	}
-}
-
-// turn begins a new file. If that fails, the current one goes on and may have the size of all.
-func (f *File) turn(more int64) error {
-	err := f.rotate()
-	if stuck := err != nil; stuck != f.stuck {
-		if f.stuck = stuck; stuck {
-			f.log.Warn("audit log can't begin a new file and continues with the current one; make its folder writable", "file", f.path, "err", err)
-		}
-	}
-	if f.size+more <= Files*f.bytes {
-		return nil
-	}
-	return err
-}
-
-// rotate renames the files and begins a new one. The new one is there before anything is renamed: a
-// failure that lasts must not push out the older ones.
-func (f *File) rotate() error {
-	next := f.path + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	out, size, err := openLog(next)
-	if err != nil {
-		return err
-	}
-	for i := Files - 1; i > 0 && err == nil; i-- {
-		if err = os.Rename(numbered(f.path, i-1), numbered(f.path, i)); errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
-	}
-	if err == nil {
-		err = os.Rename(next, f.path)
-	}
-	if err != nil {
-		_, _ = out.Close(), os.Remove(next)
-		return err
-	}
-	old := f.out
-	f.out, f.size = out, size
-	return old.Close()
-}
-
-func numbered(path string, i int) string {
-	if i == 0 {
-		return path
-	}
-	return fmt.Sprintf("%s.%d", path, i)
-}
-
 // ReadFiles calls f for each entry of the audit log at a path, oldest first. Lines that are no entries
 // are counted: a crash may have cut one off.
 func ReadFiles(path string, f func(control.JournalEntry)) (broken int, err error) {
-	found := false
+	path = filepath.Clean(path)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("there is no audit log at %s; start the daemon with --audit FILE", path)
+	}
+	var failed error
+	entries := func(path string) (next func() (control.JournalEntry, bool), stop func()) {
+		return iter.Pull(func(yield func(control.JournalEntry) bool) {
+			n, err := readSeries(path, yield)
+			broken += n
+			failed = errors.Join(failed, err)
+		})
+	}
+	admins, stop := entries(path)
+	defer stop()
+	users, stop := entries(path + ofUsers)
+	defer stop()
+	a, more := admins()
+	u, others := users()
+	for more || others {
+		if more && (!others || cmp.Or(cmp.Compare(a.TimeNS, u.TimeNS), cmp.Compare(a.Seq, u.Seq)) <= 0) {
+			f(a)
+			a, more = admins()
+		} else {
+			f(u)
+			u, others = users()
+		}
+	}
+	return broken, failed
+}
+
+// readSeries calls f for each entry of the files of a series until it returns false.
+func readSeries(path string, f func(control.JournalEntry) bool) (broken int, err error) {
 	for i := Files - 1; i >= 0; i-- {
-		file, err := os.Open(numbered(filepath.Clean(path), i))
+		file, err := os.Open(numbered(path, i))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return broken, err
 		}
-		found = true
 		n, err := read(file, f)
 		broken += n
 		_ = file.Close()
+		if errors.Is(err, errStopped) {
+			return broken, nil
+		}
 		if err != nil {
 			return broken, fmt.Errorf("read %s: %w", file.Name(), err)
 		}
 	}
-	if !found {
-		return 0, fmt.Errorf("there is no audit log at %s; start the daemon with --audit FILE", path)
-	}
 	return broken, nil
 }
 
-func read(r io.Reader, f func(control.JournalEntry)) (broken int, err error) {
+var errStopped = errors.New("the reader has stopped")
+
+func read(r io.Reader, f func(control.JournalEntry) bool) (broken int, err error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -267,8 +197,8 @@ func read(r io.Reader, f func(control.JournalEntry)) (broken int, err error) {
 			var e control.JournalEntry
 			if json.Unmarshal(line, &e) != nil || e.Kind == "" {
 				broken++
-			} else {
-				f(e)
+			} else if !f(e) {
+				return broken, errStopped
 			}
 		}
 		if errors.Is(err, io.EOF) {

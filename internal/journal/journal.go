@@ -138,7 +138,7 @@ func (j *Journal) Add(user identity.User, e Entry) {
 		return
 	}
 	e.Time = now
-	j.add(e)
+	j.add(e, user)
 }
 
 // AddPreemptions adds entries that the history has limited already.
@@ -146,12 +146,12 @@ func (j *Journal) AddPreemptions(entries []Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range entries {
-		j.add(e)
+		j.add(e, e.By.User)
 	}
 }
 
-// add adds an entry. Preconditions: j.mu is held.
-func (j *Journal) add(e Entry) {
+// add adds an entry that user caused. Preconditions: j.mu is held.
+func (j *Journal) add(e Entry, user identity.User) {
 	for _, s := range []*string{&e.What, &e.Before, &e.After, &e.Detail, &e.Program.Name, &e.By.Name, &e.Device} {
 		*s = short(*s)
 	}
@@ -159,7 +159,7 @@ func (j *Journal) add(e Entry) {
 	e.Seq = j.seq
 	j.ring(&e).add(e)
 	if j.o.File != nil && audited(e.Kind) {
-		j.o.File.Write(j.o.Render(&e))
+		j.o.File.Write(j.o.Render(&e), !j.o.Admin(user))
 	}
 }
 

@@ -152,7 +152,9 @@ func TestFile(t *testing.T) {
 	_, _ = out.WriteString(`{"seq":3,"kind":"cha`)
 	_ = out.Close()
 	file = open(t, path, FileBytes)
-	newFixture(file).change(0, "three")
+	f = newFixture(file)
+	f.now = f.now.Add(time.Minute)
+	f.change(0, "three")
 	file.Close(time.Minute)
 	if texts, broken := readAll(t, path); fmt.Sprint(texts) != "[one two three]" || broken != 1 {
 		t.Errorf("%v, %d broken", texts, broken)
@@ -165,7 +167,7 @@ func TestRotation(t *testing.T) {
 	const bytes = 2000
 	file := open(t, path, bytes)
 	for i := range 500 {
-		file.put(control.JournalEntry{Kind: control.JournalChange, Text: fmt.Sprint(i)})
+		file.admin.put(control.JournalEntry{Kind: control.JournalChange, Text: fmt.Sprint(i)})
 	}
 	file.Close(time.Minute)
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -196,7 +198,7 @@ func TestRotationFails(t *testing.T) {
 	file := open(t, path, bytes)
 	put := func(from, to int) {
 		for i := from; i < to; i++ {
-			file.put(control.JournalEntry{Kind: control.JournalChange, Text: fmt.Sprint(i)})
+			file.admin.put(control.JournalEntry{Kind: control.JournalChange, Text: fmt.Sprint(i)})
 		}
 	}
 	without := func(f func()) {
@@ -230,6 +232,54 @@ func TestRotationFails(t *testing.T) {
 	}
 }
 
+// A user's flood, for as long as it likes, displaces nothing that an administrator did.
+func TestFloodKeepsAdministrators(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	const bytes = 2000
+	file := open(t, path, bytes)
+	f := newFixture(file)
+	f.change(0, "before")
+	for i := range 1000 {
+		f.now = f.now.Add(time.Second)
+		f.change(1000, fmt.Sprint(i))
+		if i == 995 {
+			f.change(0, "between")
+		}
+		for i%100 == 0 && len(file.queue) > 0 { // the disk follows
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for range 100 {
+		f.change(1000, "suppressed")
+	}
+	f.Report()
+	file.Close(time.Minute)
+	texts, broken := readAll(t, path)
+	if broken != 0 || len(texts) > 200 || texts[0] != "before" {
+		t.Fatalf("%d broken, %d entries, %q", broken, len(texts), texts)
+	}
+	if got := fmt.Sprint(texts[len(texts)-50:]); !strings.Contains(got, "995 between 996") {
+		t.Errorf("entries are not in the order of time: %s", got)
+	}
+	if admins, err := os.ReadFile(path); err != nil || strings.Count(string(admins), "\n") != 2 {
+		t.Errorf("%s, %v", admins, err)
+	}
+}
+
+// While the disk stands still, users leave room in the queue.
+func TestQueueKeepsRoom(t *testing.T) {
+	file := &File{queue: make(chan line, fileQueue)}
+	for range 2 * fileQueue {
+		file.Write(control.JournalEntry{}, true)
+	}
+	for range fileQueue - userQueue {
+		file.Write(control.JournalEntry{}, false)
+	}
+	if got := file.dropped.Load(); len(file.queue) != fileQueue || got != 2*fileQueue-userQueue {
+		t.Errorf("%d queued, %d dropped", len(file.queue), got)
+	}
+}
+
 func TestFileRefusesOthers(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
@@ -255,10 +305,11 @@ func FuzzAudit(f *testing.F) {
 	f.Add([]byte(strings.Repeat("x", maxLine+1) + "\n" + `{"kind":"fault"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		broken, err := read(strings.NewReader(string(b)), func(e control.JournalEntry) {
+		broken, err := read(strings.NewReader(string(b)), func(e control.JournalEntry) bool {
 			if n++; e.Kind == "" {
 				t.Fatal("an entry without a kind")
 			}
+			return true
 		})
 		if lines := strings.Count(string(b), "\n") + 1; err != nil || n+broken > lines {
 			t.Fatalf("%d entries and %d broken of %d lines, %v", n, broken, lines, err)

@@ -74,7 +74,7 @@ func (j *Journal) Report() {
 		return cmp.Or(cmp.Compare(a.user.UID, b.user.UID), cmp.Compare(a.user.Key(), b.user.Key()))
 	})
 	for _, a := range noisy {
-		j.add(Entry{Time: now, Kind: control.JournalSuppressed, By: Program{User: a.user}, Count: a.suppressed})
+		j.add(Entry{Time: now, Kind: control.JournalSuppressed, By: Program{User: a.user}, Count: a.suppressed}, a.user)
 		a.suppressed = 0
 	}
 }
