@@ -46,6 +46,9 @@ func (d *Daemon) History(_ context.Context, c control.Caller, r control.HistoryR
 	from, timelines := d.chronicle.history.Query(q)
 	out := control.History{FromNS: unix.ns(from), ToNS: unix.ns(q.Now), StepNS: step.Nanoseconds(), Devices: make([]control.DeviceHistory, 0, len(timelines))}
 	for i := range timelines {
+		if t := &timelines[i]; !c.User.Host() && len(t.Spans)+len(t.Series) == 0 {
+			continue // a container does not learn of GPUs that only others use
+		}
 		out.Devices = append(out.Devices, deviceHistory(c, unix, &timelines[i]))
 	}
 	return out, nil
