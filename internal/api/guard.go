@@ -24,8 +24,9 @@ import (
 // that a web page could have made: Host must be a loopback name, which defeats DNS rebinding, and
 // Origin, if present, must equal it. Requests from other machines need the token.
 type guard struct {
-	token *[sha256.Size]byte // nil: no token is accepted
-	owner int                // uid that the token acts as
+	token *[sha256.Size]byte // nil: none is accepted
+	view  *[sha256.Size]byte // of viewers, which may only read; nil: none is accepted
+	owner int                // uid that the tokens act as
 	host  string             // the bound host, if it is a name
 }
 
@@ -39,10 +40,16 @@ var errNoToken = &control.Error{
 	Remedy: "send `Authorization: Bearer TOKEN` with the content of --http-token-file",
 }
 
+// errViewer is the refusal of a change with the token of viewers.
+var errViewer = &control.Error{
+	Kind: control.ErrNotAllowed, Cause: "this token only allows reading",
+	Remedy: "use the token of --http-token-file for changes",
+}
+
 // identify implements Identify.
 func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	if authorization := r.Header.Get("Authorization"); authorization != "" {
-		return g.byToken(authorization)
+		return g.byToken(authorization, r.Method)
 	}
 	p, ok := r.Context().Value(peerKey{}).(*peer)
 	switch {
@@ -62,17 +69,30 @@ func (g *guard) identify(r *http.Request) (control.Caller, error) {
 	return c, nil
 }
 
-func (g *guard) byToken(authorization string) (control.Caller, error) {
-	scheme, token, _ := strings.Cut(authorization, " ")
-	if g.token == nil {
+// hasToken reports whether any token is accepted.
+func (g *guard) hasToken() bool { return g.token != nil || g.view != nil }
+
+// byToken identifies the holder of a token. Viewers read what the daemon's user may read.
+func (g *guard) byToken(authorization, method string) (control.Caller, error) {
+	if !g.hasToken() {
 		return control.Nobody, refuse("this daemon has no token; leave out the Authorization header")
 	}
+	scheme, token, _ := strings.Cut(authorization, " ")
 	// Hashes of equal length keep the comparison time constant.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
-		return control.Nobody, refuse("the token is wrong")
+	is := func(known *[sha256.Size]byte) bool {
+		return known != nil && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], known[:]) == 1
 	}
-	return control.Caller{User: identity.OnHost(g.owner)}, nil
+	owner := control.Caller{User: identity.OnHost(g.owner)}
+	switch {
+	case is(g.token):
+		return owner, nil
+	case !is(g.view):
+		return control.Nobody, refuse("the token is wrong")
+	case method != http.MethodGet && method != http.MethodHead:
+		return control.Nobody, errViewer
+	}
+	return owner, nil
 }
 
 // wrap rejects cross-site requests.
@@ -88,7 +108,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 }
 
 func (g *guard) check(r *http.Request) error {
-	withToken := g.token != nil && r.Header.Get("Authorization") != ""
+	withToken := g.hasToken() && r.Header.Get("Authorization") != ""
 	// Another site can't know the token, so a request with it may use any name.
 	if !withToken && !g.knownHost(r.Host) && r.URL.Path != "/healthz" {
 		return refuse("host %q is not a loopback name of this machine", r.Host)
@@ -127,7 +147,7 @@ const (
 	maxTokenBytes = 4096
 )
 
-// readToken reads the file of --http-token-file, which only its owner may read.
+// readToken reads the file of a token, which only its owner may read.
 func readToken(path string) (*[sha256.Size]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -27,6 +27,8 @@ type HTTPOptions struct {
 	Addr string // host:port
 	// TokenFile holds the bearer token; needed when Addr is not a loopback address.
 	TokenFile string
+	// ViewTokenFile holds a token that only allows reading.
+	ViewTokenFile string
 	// Pages serves the dashboard at "/" and under "/assets/"; nil: none. Everybody may read it.
 	Pages http.Handler
 	Log   *slog.Logger
@@ -66,7 +68,15 @@ func ListenHTTP(o HTTPOptions) (*HTTPServer, error) {
 			return nil, err
 		}
 	}
-	if !loopback && g.token == nil {
+	if o.ViewTokenFile != "" {
+		if g.view, err = readToken(o.ViewTokenFile); err != nil {
+			return nil, err
+		}
+	}
+	if g.token != nil && g.view != nil && *g.token == *g.view {
+		return nil, invalid("use another token in --http-view-token-file", "viewers would have the token that allows changes")
+	}
+	if !loopback && !g.hasToken() {
 		return nil, invalid("add --http-token-file FILE, or use --http "+net.JoinHostPort("127.0.0.1", port),
 			"--http %s is reachable from other machines, and no token is set", o.Addr)
 	}

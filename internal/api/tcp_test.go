@@ -248,6 +248,47 @@ func TestToken(t *testing.T) {
 		}
 	}
 
+	// The token of viewers reads as the owner and changes nothing, on any route.
+	view := filepath.Join(dir, "view")
+	const viewer = "fedcba9876543210"
+	if err := os.WriteFile(view, []byte(viewer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := "http://" + serveTCP(t, whoami{newWorld()}, HTTPOptions{TokenFile: file, ViewTokenFile: view})
+	as := func(token, method, path string) (int, string) {
+		return do1(t, method, both+path, "{}", func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer "+token)
+			r.Header.Set("Content-Type", "application/json")
+		})
+	}
+	if status, body := as(viewer, "GET", control.Prefix+"/version"); status != 200 || uidOf(t, body) != os.Geteuid() {
+		t.Errorf("a viewer reads %d %s", status, body)
+	}
+	changes := []string{"POST /policy", "POST /hint", "POST /config/1"} // upstream's
+	for _, r := range routes() {
+		if r.method != http.MethodGet {
+			changes = append(changes, r.method+" "+control.Prefix+r.path)
+		}
+	}
+	for _, change := range changes {
+		method, path, _ := strings.Cut(change, " ")
+		status, body := as(viewer, method, path)
+		if status != 403 || !strings.Contains(body, "only allows reading") || !strings.Contains(body, "--http-token-file") {
+			t.Errorf("a viewer's %s: %d %s", change, status, body)
+		}
+	}
+	if _, body := as(secret, "POST", "/hint"); strings.Contains(body, "only allows reading") {
+		t.Errorf("the owner's change: %s", body)
+	}
+	if _, err := ListenHTTP(HTTPOptions{Addr: "127.0.0.1:0", TokenFile: file, ViewTokenFile: file}); err == nil {
+		t.Error("viewers may have the token that allows changes")
+	}
+	if s, err := ListenHTTP(HTTPOptions{Addr: "0.0.0.0:0", ViewTokenFile: view}); err != nil {
+		t.Error(err)
+	} else {
+		_ = s.Close()
+	}
+
 	c := upstream.New("127.0.0.1", portOf(t, addr))
 	defer c.Close()
 	for token, want := range map[string]bool{secret: true, "wrong": false, "": true} { // without a token the uid decides

@@ -18,22 +18,23 @@ import (
 const webOff = "off"
 
 // webOptions are the flags of the HTTP listener.
-type webOptions struct{ addr, tokenFile string }
+type webOptions struct{ addr, tokenFile, viewTokenFile string }
 
 func (w *webOptions) flags(c *cobra.Command) {
 	c.Flags().StringVar(&w.addr, "http", api.DefaultHTTP, "serve HTTP on `HOST:PORT`; off disables it")
 	c.Flags().StringVar(&w.tokenFile, "http-token-file", "", "read the bearer token from `FILE`; required if other machines can reach --http")
+	c.Flags().StringVar(&w.viewTokenFile, "http-view-token-file", "", "read a second bearer token from `FILE`, which only allows reading: for viewers and Prometheus")
 }
 
 // listen binds the address, unless HTTP is off.
 func (w webOptions) listen(log *slog.Logger) (webServer, error) {
 	if w.addr == webOff || w.addr == "" {
-		if w.tokenFile != "" {
-			return webServer{}, usagef("--http-token-file needs an address; add --http HOST:PORT")
+		if w.tokenFile != "" || w.viewTokenFile != "" {
+			return webServer{}, usagef("a token file needs an address; add --http HOST:PORT")
 		}
 		return webServer{}, nil
 	}
-	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, Pages: dashboard.Handler(), Log: log})
+	s, err := api.ListenHTTP(api.HTTPOptions{Addr: w.addr, TokenFile: w.tokenFile, ViewTokenFile: w.viewTokenFile, Pages: dashboard.Handler(), Log: log})
 	return webServer{s}, err
 }
 

@@ -59,8 +59,9 @@ type Limits struct {
 
 // HTTP is the HTTP listener.
 type HTTP struct {
-	Address   *Address `yaml:"address" flag:"http" restart:"yes" help:"HOST:PORT, or off"`
-	TokenFile *string  `yaml:"token_file" flag:"http-token-file" restart:"yes" help:"file with the bearer token; required if other machines can reach the address"`
+	Address       *Address `yaml:"address" flag:"http" restart:"yes" help:"HOST:PORT, or off"`
+	TokenFile     *string  `yaml:"token_file" flag:"http-token-file" restart:"yes" help:"file with the bearer token; required if other machines can reach the address"`
+	ViewTokenFile *string  `yaml:"view_token_file" flag:"http-view-token-file" restart:"yes" help:"file with a second token, which only allows reading"`
 }
 
 // Log is the daemon's log.

@@ -38,7 +38,7 @@ function Token({ store, close }: { store: Store; close: () => void }) {
   return (
     <Dialog label="Token" close={close}>
       <form onSubmit={(e) => { e.preventDefault(); store.login(text.trim()); close(); }}>
-        <p>With the token of <code>--http-token-file</code> this page acts as the daemon's user. The token is kept until you close this tab.</p>
+        <p>With the token of <code>--http-token-file</code> this page acts as the daemon's user. With that of <code>--http-view-token-file</code> it only shows. The token is kept until you close this tab.</p>
         <label>Token <input type="password" name="token" autocomplete="off" value={text} onInput={(e) => setText(e.currentTarget.value)} /></label>
         <p class="inline">
           <button type="submit" class="primary">Use token</button>
