@@ -6,7 +6,6 @@
 package doctor
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -210,15 +209,6 @@ func lacks(checks []Check) bool {
 		}
 	}
 	return false
-}
-
-func (e *examination) inContainer() bool {
-	for _, name := range []string{".dockerenv", "run/.containerenv"} {
-		if _, err := os.Stat(e.path(name)); err == nil {
-			return true
-		}
-	}
-	return e.Getenv("container") != "" || e.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
 // virtual reports a daemon with a virtual GPU, which excuses a missing real one.
