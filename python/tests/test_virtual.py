@@ -24,6 +24,7 @@ XSCHED = os.environ.get("XSCHED_BIN", os.path.join(ROOT, "bin", "xsched"))
 
 
 def program(command: Callable[[cuda.Cuda], None]) -> None:
+    assert xsched.available(), "a daemon answers before the first GPU work"
     gpu = cuda.Cuda()
     gpu.launch(200)
     gpu.wait()

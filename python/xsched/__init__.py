@@ -215,9 +215,9 @@ def _name(name: str, value: Any, most: int) -> bytes:
 
 
 def available() -> bool:
-    """Tells whether a daemon schedules this process now.
+    """Tells whether a daemon schedules this process.
 
-    The library connects with the first GPU work, so the answer is False until then.
+    Before the first GPU work, with which the library connects, it tells whether a daemon answers.
     """
     lib = library()
     return lib is not None and bool(lib.available())

@@ -7,8 +7,10 @@
 #include "core/hint.h"
 #include "core/init.h"
 #include "core/options.h"
+#include "core/private.h"
 #include "core/queue.h"
 #include "core/request.h"
+#include "core/session.h"
 
 XSI_EXPORT uint64_t xs_request_begin(const char *name) {
   xsi_init();
@@ -41,7 +43,12 @@ XSI_EXPORT uint32_t xs_queues(xs_queue_info *list, uint32_t room) {
 
 XSI_EXPORT int xs_available(void) {
   xsi_init();
-  return xsi_joined() ? 1 : 0;
+  if (xsi_joined()) return 1;
+  // Without a queue there is no session yet: the answer is whether one would begin.
+  if (xsi_options.disabled || xsi_scheduler() == XSW_SCHEDULER_APP || xsi_private_wanted() ||
+      xsi_queue_any())
+    return 0;
+  return xsi_daemon_listens() ? 1 : 0;
 }
 
 XSI_EXPORT int xs_scheduler(void) {

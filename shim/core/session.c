@@ -153,6 +153,19 @@ static int try_connect(void) {
   return result;
 }
 
+bool xsi_daemon_listens(void) {
+  struct sockaddr_un address;
+  bool found = false;
+  for (unsigned i = 0; !found && xsi_socket_candidate(i, NULL, &address) == 0; i++) {
+    if (address.sun_path[0] == 0) continue;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return false;
+    found = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+  }
+  return found;
+}
+
 static int greet(void) {
   xsi_frame_version = session.previous ? XSW_VERSION_MIN : XSW_VERSION;
   struct xsw_hello hello = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The session with the daemon. Only the helper thread calls these, with the session lock held.
+ * The session with the daemon. Only the helper thread calls these, with the session lock held, except
+ * where a comment says otherwise.
  */
 #ifndef XSCHED_CORE_SESSION_H
 #define XSCHED_CORE_SESSION_H
@@ -20,5 +21,7 @@ bool xsi_session_step(uint64_t now_ns, short revents, uint64_t *next_ns,
                       struct xsi_recovery *recovery);
 void xsi_session_recovered(uint64_t now_ns, const struct xsi_recovery *recovery, bool done);
 void xsi_session_reset(void);
+/* In any thread, without the lock: a daemon accepts connections where a session would begin. */
+bool xsi_daemon_listens(void);
 
 #endif /* XSCHED_CORE_SESSION_H */

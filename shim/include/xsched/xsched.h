@@ -251,8 +251,8 @@ typedef struct xs_queue_info {
 /* Writes at most room entries and returns the number of queues. */
 uint32_t xs_queues(xs_queue_info *list, uint32_t room);
 
-/* 1: a daemon schedules this process. 0: the process runs natively, or has not used a GPU yet: the
- * library connects with the first queue. */
+/* 1: a daemon schedules this process, or answers and will schedule it: the library connects with the
+ * first queue. 0: the process runs natively. */
 int xs_available(void);
 /* Returns an XSchedulerType. */
 int xs_scheduler(void);
