@@ -58,7 +58,7 @@ install-gpreempt: build/gpreempt/libgpreempt.so ## stage libgpreempt and its hea
 	@ln -sf libgpreempt.so $(DESTDIR)$(LIBDIR)/libgpreempt_poc.so
 	install -D -m 644 shim/include/gpreempt.h $(DESTDIR)$(INCLUDEDIR)/gpreempt.h
 
-# PROGRAM with its manual, completions and units. It exists already.
+# PROGRAM with its manual, completions, units and files for monitoring. It exists already.
 .PHONY: install-program
 install-program:
 	install -D -m 755 $(PROGRAM) $(DESTDIR)$(BINDIR)/xsched
@@ -67,6 +67,8 @@ install-program:
 		sed 's|/usr/bin/xsched|$(BINDIR)/xsched|' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/}; done
 	@install -d $(DESTDIR)$(DATADIR)/doc/xsched
 	@install -m 644 LICENSE README.md CHANGELOG.md $(DESTDIR)$(DATADIR)/doc/xsched
+	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/prometheus deploy/prometheus/prometheus.yml deploy/prometheus/xsched-alerts.yml
+	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/grafana deploy/grafana/*.json
 	@set -e; for config in $(CONFIG); do install -D -m 644 $$config $(DESTDIR)$(SYSCONFDIR)/xsched/config.yaml; done
 
 # ---- installation ---------------------------------------------------------------
