@@ -42,7 +42,7 @@ var (
 	metricPriority    = gauge("priority", "Priority of a program.", perTenant()...)
 	metricWantedLevel = gauge("tenant_wanted_level", "Preemption level that a program asked for; 0: the highest available.", perTenant()...)
 	metricState       = gauge("tenant_state", "1 for the state of a program: running, preempted, waiting, idle or held.", perTenant("state")...)
-	metricShare       = gauge("tenant_gpu_share_ratio", "Share of the last second in which a program used a GPU, summed over GPUs.", perTenant()...)
+	metricShare       = gauge("tenant_gpu_share_ratio", "Share of the last second that a program had of its GPUs, summed over them; programs that run at once divide it.", perTenant()...)
 	metricStopped     = counter("tenant_preemptions_total", "Preemptions of a program while it had work.", perTenant()...)
 	metricTenantRan   = counter("tenant_run_seconds_total", "Time a program had work and was allowed to run, summed over its queues.", perTenant()...)
 	metricTenantLost  = counter("tenant_suspended_seconds_total", "Time a program had work and was suspended, summed over its queues.", perTenant()...)

@@ -94,8 +94,9 @@ type Loop struct {
 
 	outsiders outsiders // unmanaged programs; see outsiders.go
 
-	gpus  gpuTimes
-	waits driver.Histogram // time that busy queues were suspended
+	gpus      gpuTimes
+	shareStep model.Time       // start of the last step of shares
+	waits     driver.Histogram // time that busy queues were suspended
 
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
@@ -270,7 +271,7 @@ func (l *Loop) heartbeat(now model.Time) {
 	counts := l.engine.Stats()
 	l.counts.Store(&counts)
 	l.sample(now)
-	l.gpus.advance(now)
+	l.sampleGPUs(now)
 	l.beats++
 	l.beating = slices.AppendSeq(l.beating[:0], maps.Values(l.clients))
 }
@@ -285,7 +286,7 @@ func (l *Loop) beatSome(now model.Time) {
 		c.page.Heartbeat(now)
 		l.readRequests(now, c)
 		l.watchRequests(now, c)
-		c.updateShares(now)
+		c.updateShares(now, l.shareStep, l.gpus)
 		l.watchCopies(now, c)
 		l.tickHints(c)
 		changed := c.leases.Tick(now)

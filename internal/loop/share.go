@@ -24,46 +24,65 @@ type recentUse struct {
 	share float64
 }
 
+// recentFrom begins to measure. What was before counts as unused.
+func recentFrom(now model.Time) recentUse {
+	var r recentUse
+	for i := range r.at {
+		r.at[i] = now
+	}
+	return r
+}
+
 // sample adds the total so far, and reports whether the share changed.
 func (r *recentUse) sample(now model.Time, total time.Duration) bool {
 	r.at[r.next], r.total[r.next] = now, total
 	r.next = (r.next + 1) % shareSamples
-	first := r.next
-	for r.at[first] == 0 { // not all slots are in use yet
-		first = (first + 1) % shareSamples
-	}
+	elapsed := max(now.Sub(r.at[r.next]), (shareSamples-1)*shareStep)
 	was := r.share
-	r.share = 0
-	if elapsed := now.Sub(r.at[first]); elapsed > 0 {
-		r.share = min(max(0, float64(total-r.total[first])/float64(elapsed)), 1)
-	}
+	r.share = min(max(0, float64(total-r.total[r.next])/float64(elapsed)), 1)
 	return r.share != was
 }
 
-// due reports that it is time for a sample.
-func (r *recentUse) due(now model.Time) bool {
-	return now >= r.at[(r.next+shareSamples-1)%shareSamples].Add(shareStep)
+// due reports that there is no sample of the last step, which began at the given time.
+func (r *recentUse) due(step model.Time) bool {
+	return r.at[(r.next+shareSamples-1)%shareSamples] < step
 }
 
-// advance updates the shares of the GPUs. It reports whether one changed.
-func (g gpuTimes) advance(now model.Time) (changed bool) {
-	for _, t := range g {
-		if t.recent.due(now) && t.recent.sample(now, t.use.upTo(now)) {
-			changed = true
+// sampleGPUs begins a step when it is time to, and updates the shares of the GPUs. Clients follow in the
+// same pass: shares of the same time add up.
+func (l *Loop) sampleGPUs(now model.Time) {
+	if now < l.shareStep.Add(shareStep) {
+		return
+	}
+	l.shareStep = now
+	for _, t := range l.gpus {
+		if t.recent.due(now) {
+			t.recent.sample(now, t.use.upTo(now))
 		}
 	}
-	return changed
 }
 
-// GPUShare is the share of the last second during which a client used a GPU.
+// GPUShare is a client's share of a GPU in the last second. Clients that use the GPU at once have equal
+// parts of that time, so the shares of all clients add up to 1 at most.
 type GPUShare struct {
 	Device model.DeviceID
 	Share  float64
 }
 
-// updateShares updates the shares of a client.
-func (c *Client) updateShares(now model.Time) {
-	if !c.uses.advance(now) {
+// updateShares updates the shares of a client once per step.
+func (c *Client) updateShares(now, step model.Time, gpus gpuTimes) {
+	changed := false
+	for id, t := range c.uses {
+		if !t.recent.due(step) {
+			continue
+		}
+		total := t.use.total
+		if gpu := gpus[id]; gpu != nil { // nil: no client has queues there
+			total = t.use.upTo(gpu.turns.at(now))
+		}
+		changed = t.recent.sample(now, total) || changed
+	}
+	if !changed {
 		return
 	}
 	c.shares = nil

@@ -4,22 +4,28 @@ package loop
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"xsched/internal/model"
 )
 
 // The share covers the last second: it follows a change within that time, and falls to 0 afterwards.
 func TestRecentUse(t *testing.T) {
-	var r recentUse
-	var total time.Duration
 	now := model.Time(time.Hour)
+	r, step := recentFrom(now), now
+	var total time.Duration
 	run := func(seconds, share float64) (changed bool) {
 		for range int(seconds * 50) { // heartbeats
 			now = now.Add(20 * time.Millisecond)
 			total += time.Duration(share * 20e6)
-			if r.due(now) {
+			if now >= step.Add(shareStep) {
+				step = now
+			}
+			if r.due(step) {
 				changed = r.sample(now, total) || changed
 			}
 		}
@@ -31,8 +37,8 @@ func TestRecentUse(t *testing.T) {
 			t.Errorf("share %.3f, want %.1f", r.share, share)
 		}
 	}
-	run(0.6, 0.5) // before a second has passed
-	want(0.5)
+	run(0.6, 0.5) // before that it did not exist
+	want(0.3)
 	run(2, 1)
 	want(1)
 	if run(0.5, 0); r.share < 0.4 || r.share > 0.8 {
@@ -51,6 +57,112 @@ func TestRecentUse(t *testing.T) {
 	}
 }
 
+// shared is a GPU with some clients, and what the clients have by a count of each microsecond.
+type shared struct {
+	g       gpuTimes
+	gpu     model.DeviceID
+	now     model.Time
+	clients []*Client
+	queues  [][]*queue
+	exact   []float64 // microseconds
+	used    int       // microseconds
+}
+
+func newShared(clients, queues int) *shared {
+	s := &shared{g: gpuTimes{}, gpu: model.MakeDeviceID(0, 1, 0, 0), now: model.Time(time.Hour), exact: make([]float64, clients)}
+	for range clients {
+		c := &Client{uses: gpuTimes{}}
+		s.clients = append(s.clients, c)
+		s.queues = append(s.queues, nil)
+		for range queues {
+			q := &queue{owner: c, device: s.gpu}
+			s.queues[len(s.queues)-1] = append(s.queues[len(s.queues)-1], q)
+			s.g.enter(s.now, q)
+		}
+	}
+	return s
+}
+
+func (s *shared) pass(us int) {
+	s.now = s.now.Add(time.Duration(us) * time.Microsecond)
+	var running []int
+	for i, queues := range s.queues {
+		if slices.ContainsFunc(queues, func(q *queue) bool { return q.busy && q.want.Suspend == 0 }) {
+			running = append(running, i)
+		}
+	}
+	for _, i := range running {
+		s.exact[i] += float64(us) / float64(len(running))
+	}
+	if len(running) > 0 {
+		s.used += us
+	}
+}
+
+func (s *shared) change(client, n int, busy, suspended bool) {
+	q := s.queues[client][n]
+	if q.busy, q.want.Suspend = busy, 0; suspended {
+		q.want.Suspend = model.LevelBlock
+	}
+	s.g.note(s.now, q)
+}
+
+// The shares of a GPU add up to the time in which it was used, for any history of its queues: clients that
+// run at once have equal parts, and one that waits has none.
+func TestSharesAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newShared(rapid.IntRange(1, 6).Draw(t, "clients"), 2)
+		for range rapid.IntRange(1, 60).Draw(t, "changes") {
+			s.change(rapid.IntRange(0, len(s.clients)-1).Draw(t, "client"), rapid.IntRange(0, 1).Draw(t, "queue"),
+				rapid.Bool().Draw(t, "busy"), rapid.Bool().Draw(t, "suspended"))
+			s.pass(rapid.IntRange(0, 16_000).Draw(t, "us"))
+		}
+		s.pass(1) // a sample of the past
+		var sum float64
+		for i, c := range s.clients {
+			c.updateShares(s.now, s.now, s.g)
+			share := 0.0
+			for _, of := range c.shares {
+				share += of.Share
+			}
+			if math.Abs(share-s.exact[i]/1e6) > 1e-6 {
+				t.Errorf("client %d has %.6f of a second, want %.6f", i, share, s.exact[i]/1e6)
+			}
+			sum += share
+		}
+		if used := float64(s.used) / 1e6; sum > 1 || math.Abs(sum-used) > 1e-6 {
+			t.Errorf("the shares add up to %.6f, the GPU was used for %.6f", sum, used)
+		}
+	})
+}
+
+// Many clients at once lose nothing by short steps, and a change does not allocate.
+func TestSharesOfManyClients(t *testing.T) {
+	s := newShared(1000, 1)
+	for i := range s.clients {
+		s.change(i, 0, true, false)
+	}
+	for i := range 100_000 {
+		s.change(i%1000, 0, i/1000%2 == 1, false)
+		s.now = s.now.Add(time.Microsecond)
+	}
+	var sum float64
+	for _, c := range s.clients {
+		c.updateShares(s.now, s.now, s.g)
+		sum += c.shares[0].Share
+	}
+	if math.Abs(sum-0.1) > 1e-4 {
+		t.Errorf("1000 clients used %.5f of a second, want 0.1", sum)
+	}
+	busy := false
+	if n := testing.AllocsPerRun(100, func() {
+		busy = !busy
+		s.change(0, 0, busy, false)
+	}); n > 0 {
+		t.Errorf("a change allocates %v times", n)
+	}
+}
+
 // Queues that use a GPU at the same time count once for their program.
 func TestSharesOfAClient(t *testing.T) {
 	g := gpuTimes{}
@@ -61,7 +173,7 @@ func TestSharesOfAClient(t *testing.T) {
 	for _, q := range []*queue{a, b, d} {
 		g.enter(at(0), q)
 	}
-	c.updateShares(at(0))
+	c.updateShares(at(0), at(0), g)
 	set := func(ms int, q *queue, busy bool) {
 		q.busy = busy
 		g.note(at(ms), q)
@@ -72,13 +184,13 @@ func TestSharesOfAClient(t *testing.T) {
 	set(500, d, true)
 	set(750, b, false)
 	c.touched = false
-	if c.updateShares(at(1000)); !c.touched || len(c.shares) != 2 || c.shares[0] != (GPUShare{gpu, 0.75}) || c.shares[1] != (GPUShare{other, 0.5}) {
+	if c.updateShares(at(1000), at(1000), g); !c.touched || len(c.shares) != 2 || c.shares[0] != (GPUShare{gpu, 0.75}) || c.shares[1] != (GPUShare{other, 0.5}) {
 		t.Errorf("shares %+v", c.shares)
 	}
 	set(1000, d, false)
 	for ms := 1000; ms <= 3000; ms += 250 {
 		c.touched = false
-		c.updateShares(at(ms))
+		c.updateShares(at(ms), at(ms), g)
 	}
 	if c.touched || len(c.shares) != 0 {
 		t.Errorf("shares %+v of an idle program, changed %v", c.shares, c.touched)

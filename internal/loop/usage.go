@@ -25,24 +25,53 @@ func (u *queueUse) upTo(now model.Time) time.Duration {
 	return u.total + max(0, now.Sub(u.since))
 }
 
-// gpuTime is the time during which at least one queue used a GPU.
+// gpuTime is the time during which at least one queue used a GPU. That of all clients is in real time,
+// that of one client in time of the GPU's turns.
 type gpuTime struct {
 	queues, active int
 	use            queueUse
+	turns          turns
 	recent         recentUse
 }
 
-// set reports that a queue begins or ends to use the GPU.
-func (t *gpuTime) set(now model.Time, active bool) {
+// set updates the number of queues that use the GPU. It reports whether the first began or the last ended.
+func (t *gpuTime) set(now model.Time, active bool) (changed bool) {
 	if active {
 		if t.active++; t.active == 1 {
 			t.use.since = now
+			return true
 		}
-		return
+		return false
 	}
 	if t.active--; t.active == 0 {
 		t.use.total, t.use.since = t.use.upTo(now), 0
+		return true
 	}
+	return false
+}
+
+// turns is a clock that divides a GPU's time among the clients that use it at once: it runs at 1/n of
+// real time while n clients do. So the times of all clients together never exceed real time.
+type turns struct {
+	clients int
+	changed model.Time
+	passed  float64 // nanoseconds; shorter steps than one matter with many clients
+}
+
+// at reads the clock. It is never 0, which means no time in queueUse.
+func (t *turns) at(now model.Time) model.Time { return 1 + model.Time(t.upTo(now)) }
+
+func (t *turns) upTo(now model.Time) float64 {
+	if t.clients == 0 || now <= t.changed {
+		return t.passed
+	}
+	return t.passed + float64(now.Sub(t.changed))/float64(t.clients)
+}
+
+// add changes the number of clients that use the GPU.
+func (t *turns) add(now model.Time, clients int) {
+	t.passed, t.changed = t.upTo(now), max(now, t.changed)
+	t.clients += clients
 }
 
 // gpuTimes has the times of each device. Clients name the devices of their queues, so the number of
@@ -51,9 +80,9 @@ type gpuTimes map[model.DeviceID]*gpuTime
 
 const maxIdleGPUs = 64
 
-func (g gpuTimes) of(gpu model.DeviceID) *gpuTime {
+func (g gpuTimes) of(now model.Time, gpu model.DeviceID) *gpuTime {
 	if g[gpu] == nil {
-		g[gpu] = &gpuTime{}
+		g[gpu] = &gpuTime{recent: recentFrom(now)}
 	}
 	return g[gpu]
 }
@@ -68,9 +97,9 @@ func (g gpuTimes) drop(gpu model.DeviceID, keep int) {
 }
 
 func (g gpuTimes) enter(now model.Time, q *queue) {
-	g.of(q.device).queues++
+	g.of(now, q.device).queues++
 	if q.owner != nil { // nil in tests
-		q.owner.uses.of(q.device).queues++
+		q.owner.uses.of(now, q.device).queues++
 	}
 	g.note(now, q)
 }
@@ -102,9 +131,15 @@ func (g gpuTimes) set(now model.Time, q *queue, active bool) {
 	} else {
 		q.use.total, q.use.since = q.use.upTo(now), 0
 	}
-	g[q.device].set(now, active)
-	if q.owner != nil {
-		q.owner.uses[q.device].set(now, active)
+	gpu := g[q.device]
+	gpu.set(now, active)
+	if q.owner == nil || !q.owner.uses[q.device].set(gpu.turns.at(now), active) {
+		return
+	}
+	if active {
+		gpu.turns.add(now, 1)
+	} else {
+		gpu.turns.add(now, -1)
 	}
 }
 
