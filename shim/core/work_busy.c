@@ -114,7 +114,8 @@ static void try_idle(struct xsi_work_stream *stream, bool by_watcher) {
     bool meet = stream->owner != XSI_WORK_NOBODY && !xsi_work_owned(stream);
     if (meet) meet_owner(stream);
     if (completed < xsi_work_submitted(stream)) {
-      // Another thread submitted in between and may have seen the stream busy: it is.
+      // Another thread submitted in between and may have seen the stream busy: it is. Both periods count
+      // as one, because only that thread could tell whether it submitted before or after the end.
       __atomic_store_n(&stream->busy, stream->owner, __ATOMIC_SEQ_CST);
     } else {
       if (!meet)

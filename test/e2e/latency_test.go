@@ -10,7 +10,9 @@ import (
 )
 
 // requestsOf lets a tenant work, and returns its figures before and after, once the daemon knows all of its
-// requests: its busy periods, as its library counts them. Nearly every iteration, a launch and a wait, is one.
+// requests: its busy periods, as its library counts them. Nearly every iteration, a launch and a wait, is one:
+// two are one period where the idle watcher finds the end of the first, after a wait of more than 100 ms, while
+// the program submits the second (try_idle in shim/core/work_busy.c).
 func (w *world) requestsOf(p *program, during func()) (before, after *control.Process) {
 	w.t.Helper()
 	before = w.process(p.pid())
