@@ -87,9 +87,10 @@ func commandText(p *control.Process) string {
 	return command
 }
 
-// latencyText has three columns: the P50 and the P99 of the recent requests, and the P99 of their waits.
+// latencyText has three columns: the P50 and the P99 of the recent requests, and the P99 of their waits,
+// where the requests are known.
 func latencyText(l *control.Latency) string {
-	if l == nil || l.Total.Recent == 0 {
+	if !l.Certain() {
 		return "-\t-\t-"
 	}
 	return durationText(l.Total.P50US) + "\t" + durationText(l.Total.P99US) + "\t" + durationText(l.Wait.P99US)

@@ -52,7 +52,8 @@ type Process struct {
 	// State: running, preempted (it has work and is suspended), waiting (it has work, and the hardware
 	// prefers the longer timeslices of others), idle or held.
 	State string `json:"state"`
-	// GPUShare is the share of the last second during which it used a GPU, summed over GPUs.
+	// GPUShare is the process's share of the last second, summed over GPUs. Processes that run at once
+	// divide the time of a GPU.
 	GPUShare    float64 `json:"gpu_share"`
 	Preemptions uint64  `json:"preemptions"`
 	LostNS      int64   `json:"lost_ns"` // time with work while suspended
@@ -86,6 +87,9 @@ type Latency struct {
 	Own      Histogram `json:"own"`   // of that: the rest
 	// OpenNS is for how long the request in progress lasts, at least; 0: none is known.
 	OpenNS int64 `json:"open_ns"`
+	// Uncertain says why the quantiles do not describe requests; empty: they do. Viewers show no quantiles
+	// then, because busy periods are not requests where a program is never idle.
+	Uncertain string `json:"uncertain,omitempty"`
 }
 
 // The sources of Latency.
@@ -93,6 +97,15 @@ const (
 	SourceBusy   = "busy periods"
 	SourceMarked = "marked requests"
 )
+
+// The values of Latency.Uncertain.
+const (
+	UncertainFew  = "too few ended recently"
+	UncertainBusy = "always busy"
+)
+
+// Certain reports that the quantiles of recent requests are known.
+func (l *Latency) Certain() bool { return l != nil && l.Total.Recent > 0 && l.Uncertain == "" }
 
 // SLO is the latency target of a process, and how its requests met it. Met and Missed are counts since
 // the target was set; attainment and budget are about recent requests, as in Latency.

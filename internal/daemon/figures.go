@@ -35,6 +35,13 @@ func stateOf(p *control.Process) string {
 	return best
 }
 
+// Busy periods describe the requests of a program that is idle in between. A training job may have one
+// busy period for hours.
+const (
+	fewestPeriods = 5 // that ended recently
+	longestPeriod = 10 * time.Second
+)
+
 // latency returns the durations of a process's requests, nil if there are none.
 func latency(s *loop.ClientView, v *loop.LatencyView) *control.Latency {
 	if v == nil {
@@ -45,6 +52,13 @@ func latency(s *loop.ClientView, v *loop.LatencyView) *control.Latency {
 		l.Source = control.SourceMarked
 	}
 	l.Total, l.Wait, l.Own = durations(&v.Total), durations(&v.Wait), durations(&v.Own)
+	switch {
+	case v.Marked:
+	case s.Open > longestPeriod:
+		l.Uncertain = control.UncertainBusy
+	case l.Total.Recent < fewestPeriods:
+		l.Uncertain = control.UncertainFew
+	}
 	return l
 }
 

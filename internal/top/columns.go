@@ -163,7 +163,7 @@ func Missed(s *control.SLO) bool { return s != nil && s.Met+s.Missed > 0 && s.At
 
 func latency(p *control.Process, tail bool) string {
 	switch {
-	case p.Latency == nil || p.Latency.Total.Count == 0:
+	case !p.Latency.Certain():
 		return "-"
 	case tail:
 		return duration(p.Latency.Total.P99US)

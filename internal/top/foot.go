@@ -159,7 +159,10 @@ func facts(p *control.Process) []string {
 		}
 		facts = append(facts, fmt.Sprintf("SLO %s %s: %.1f%% of %g%%, budget left %.0f%%", duration(float64(s.TargetUS)), verb, 100*s.Attainment, 100*s.Objective, 100*s.BudgetLeft))
 	}
-	if l := p.Latency; l != nil && l.Total.Count > 0 {
+	switch l := p.Latency; {
+	case l != nil && l.Uncertain != "":
+		facts = append(facts, fmt.Sprintf("P50 - P99 - of %s %s: %s", number(l.Requests), screen.Clean(l.Source), screen.Clean(l.Uncertain)))
+	case l.Certain():
 		facts = append(facts, fmt.Sprintf("P50 %s P99 %s (waiting for others %s) of %s %s",
 			duration(l.Total.P50US), duration(l.Total.P99US), duration(l.Wait.P99US), number(l.Requests), screen.Clean(l.Source)))
 	}

@@ -233,7 +233,7 @@ func SortNames() []string {
 }
 
 func tail(p *control.Process) float64 {
-	if p.Latency == nil {
+	if !p.Latency.Certain() {
 		return -1
 	}
 	return p.Latency.Total.P99US

@@ -161,7 +161,7 @@ func shown(p *control.Process) []string {
 		}
 	}
 	p50, p99, attainment := "–", "–", "–"
-	if p.Latency != nil {
+	if p.Latency.Certain() {
 		p50, p99 = micro(p.Latency.Total.P50US), micro(p.Latency.Total.P99US)
 	}
 	if p.SLO != nil {

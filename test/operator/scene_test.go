@@ -75,7 +75,7 @@ func (s *scene) List(context.Context, control.Caller) (control.List, error) {
 	list := toptest.Scene(0).List
 	list.Processes = slices.Clone(list.Processes)
 	for i := range list.Processes {
-		if l := list.Processes[i].Latency; l != nil {
+		if l := list.Processes[i].Latency; l.Certain() {
 			l.Total, l.Wait = spread(l.Total.P50US, l.Total.P99US, l.Requests), spread(l.Wait.P99US/8, l.Wait.P99US, l.Requests)
 		}
 	}
@@ -110,7 +110,7 @@ func (s *scene) Stats(context.Context, control.Caller) (control.Stats, error) {
 
 // spread is a histogram with about these quantiles.
 func spread(p50, p99 float64, n uint64) control.Histogram {
-	h := control.Histogram{Count: n, P50US: p50, P90US: math.Sqrt(p50 * p99), P99US: p99, MaxUS: p99 * 1.3, SumUS: p50 * float64(n)}
+	h := control.Histogram{Count: n, Recent: n, P50US: p50, P90US: math.Sqrt(p50 * p99), P99US: p99, MaxUS: p99 * 1.3, SumUS: p50 * float64(n)}
 	if p50 <= 0 || n == 0 {
 		return control.Histogram{Cumulative: make([]uint64, len(control.HistogramBoundsUS()))}
 	}
@@ -168,7 +168,7 @@ func series(p *control.Process, points, phase int) control.Series {
 		wave := 1 + 0.25*math.Sin(float64(i)/5+float64(phase)*2)
 		s.Share = append(s.Share, float32(p.GPUShare*wave))
 		p99 := 0.0
-		if p.Latency != nil {
+		if p.Latency.Certain() {
 			p99 = p.Latency.Total.P99US * wave
 		}
 		s.P99US = append(s.P99US, float32(p99))

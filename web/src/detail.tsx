@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { priorityMax, priorityMin } from "./api_gen";
 import { Bars } from "./bars";
 import { count, duration, none, percent } from "./format";
-import type { Row } from "./rows";
+import { known, type Row } from "./rows";
 import type { Store } from "./store";
 
 function Priority({ row, store }: { row: Row; store: Store }) {
@@ -38,8 +38,8 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
     ["GPU share, last second", percent(row.share)],
     ["P50", duration(row.p50)],
     ["P99", duration(row.p99)],
-    ["Waiting for others, P99", duration(p.latency?.wait.p99_us)],
-    ["Requests", p.latency === undefined ? none : `${count(p.latency.requests)} (${p.latency.source})`],
+    ["Waiting for others, P99", duration(known(p)?.wait.p99_us)],
+    ["Requests", p.latency === undefined ? none : `${count(p.latency.requests)} (${p.latency.source}${p.latency.uncertain ? `, ${p.latency.uncertain}` : ""})`],
     ["Latency target", p.slo === undefined ? none : duration(p.slo.target_us)],
     ["Requests within the target", p.slo === undefined ? none : percent(p.slo.attainment)],
     ["Error budget left", p.slo === undefined ? none : percent(p.slo.budget_left)],

@@ -2,7 +2,7 @@
 
 // The rows of the table of tenants, and their order. All functions are pure.
 
-import type { List, Process } from "./api_gen";
+import type { Latency, List, Process } from "./api_gen";
 import { plain, programName } from "./format";
 
 export interface Row {
@@ -31,6 +31,11 @@ export interface Order {
   descending: boolean;
 }
 
+// known is the latency of a program whose requests the daemon can tell apart.
+export function known(p: Process): Latency | undefined {
+  return p.latency?.uncertain ? undefined : p.latency;
+}
+
 export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
   const command = plain(p.command);
   const levels = (p.queues ?? []).map((q) => q.level).filter((level) => level > 0);
@@ -44,8 +49,8 @@ export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
     priority: p.priority,
     level: levels.length === 0 ? 0 : Math.min(...levels),
     share: p.gpu_share,
-    p50: p.latency?.total.p50_us ?? 0,
-    p99: p.latency?.total.p99_us ?? 0,
+    p50: known(p)?.total.p50_us ?? 0,
+    p99: known(p)?.total.p99_us ?? 0,
     attainment: p.slo?.attainment ?? -1,
     preemptions: p.preemptions,
     lostUS: p.lost_ns / 1e3,

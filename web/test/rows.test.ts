@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Process, Queue } from "../src/api_gen";
+import type { Latency, Process, Queue } from "../src/api_gen";
 import { matches, ordered, rowOf, visible, type Row } from "../src/rows";
 
 const queue = (level: number): Queue => ({ level }) as Queue;
@@ -24,6 +24,12 @@ test("a program without requests or target has neither", () => {
   const r = row({});
   assert.equal(r.p99, 0);
   assert.equal(r.attainment, -1);
+});
+
+test("busy periods of a program that is never idle are no latency", () => {
+  const latency = { source: "busy periods", requests: 3, total: { p50_us: 5, p99_us: 7 } } as Latency;
+  assert.equal(row({ latency }).p99, 7);
+  assert.equal(row({ latency: { ...latency, uncertain: "always busy" } }).p99, 0);
 });
 
 test("rows are sorted, and equal ones by PID in both directions", () => {

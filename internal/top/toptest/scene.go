@@ -41,7 +41,7 @@ func Scene(step int) top.Snapshot {
 				{
 					PID: 4890, Session: 2, User: "bo", Command: "python train.py --epochs 90", Priority: -10, State: control.StatePreempted, GPUShare: 0.9 - load, AgeMS: 7200e3,
 					Preemptions: 18204, LostNS: 311e9, Queues: queue(gpu0, "suspended", 3, control.Cause{PID: 4711, Count: 18100, Reason: "process"}, control.Cause{PID: 5001, Count: 104, Reason: "process"}),
-					Latency: requests(48_000, 97_000, 31_000),
+					Latency: &control.Latency{Source: control.SourceBusy, Requests: 12, OpenNS: 71e9, Uncertain: control.UncertainBusy},
 				},
 				{
 					PID: 5001, Session: 3, User: "carla", Command: "/opt/tools/render --scene city --frames 1-200", State: control.StateWaiting, GPUShare: 0.07, AgeMS: 600e3,
@@ -59,7 +59,7 @@ func Scene(step int) top.Snapshot {
 func requests(p50, p99, wait float64) *control.Latency {
 	return &control.Latency{
 		Source: control.SourceBusy, Requests: 5222,
-		Total: control.Histogram{Count: 5222, P50US: p50, P99US: p99}, Wait: control.Histogram{Count: 5222, P99US: wait}, Own: control.Histogram{Count: 5222, P99US: p99 - wait},
+		Total: control.Histogram{Count: 5222, Recent: 410, P50US: p50, P99US: p99}, Wait: control.Histogram{Count: 5222, Recent: 410, P99US: wait}, Own: control.Histogram{Count: 5222, Recent: 410, P99US: p99 - wait},
 	}
 }
 
