@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -274,7 +275,45 @@ func TestFeedRests(t *testing.T) {
 	t.Error("it still samples")
 }
 
-// The stream outlives the server's read and write timeouts, and ends with the server.
+// deadlines keeps the deadlines that a server sets for a connection; the last ones are in force.
+type deadlines struct {
+	net.Conn
+	read, write atomic.Pointer[time.Time]
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read.Store(&t)
+	return d.Conn.SetReadDeadline(t)
+}
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.write.Store(&t)
+	return d.Conn.SetWriteDeadline(t)
+}
+
+func (d *deadlines) SetDeadline(t time.Time) error {
+	d.read.Store(&t)
+	d.write.Store(&t)
+	return d.Conn.SetDeadline(t)
+}
+
+// watched wraps the connections of a listener.
+type watched struct {
+	net.Listener
+	accepted chan *deadlines
+}
+
+func (w *watched) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	d := &deadlines{Conn: c}
+	w.accepted <- d
+	return d, nil
+}
+
+// The stream lifts the server's read timeout, every event has a write timeout of its own, and both end with
+// the server.
 func TestEventsOverTheServer(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -286,15 +325,25 @@ func TestEventsOverTheServer(t *testing.T) {
 	events := newFeed(w)
 	events.period = time.Millisecond
 	server := newServer(newMux(w, as(0), events), events, discard())
-	server.ReadTimeout, server.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
+	if server.ReadTimeout == 0 || server.WriteTimeout == 0 {
+		t.Errorf("timeouts %v and %v", server.ReadTimeout, server.WriteTimeout)
+	}
+	accepted := make(chan *deadlines, 16)
 	done := make(chan error, 1)
-	go func() { done <- serveUntil(ctx, server, l, "test") }()
+	go func() { done <- serveUntil(ctx, server, &watched{l, accepted}, "test") }()
 	s := listen(t, "http://"+l.Addr().String()+control.Prefix+eventsPath)
 	s.next(t)
-	time.Sleep(200 * time.Millisecond)
+	conn := <-accepted
+	if at := conn.read.Load(); at == nil || !at.IsZero() {
+		t.Errorf("reading ends at %v, want never", at)
+	}
+	first := conn.write.Load()
 	w.change(func(l *control.List) { l.Mode = "off" })
 	if name, _ := s.next(t); name != "mode" {
 		t.Errorf("got %s", name)
+	}
+	if at := conn.write.Load(); at == nil || !at.After(*first) {
+		t.Errorf("the second event had time until %v, the first until %v", at, first)
 	}
 	cancel()
 	select {
