@@ -98,7 +98,7 @@ func Parse(text []byte) (*File, error) {
 	for _, from := range slices.Sorted(maps.Keys(f.PriorityClasses)) {
 		to := f.PriorityClasses[from]
 		if wrong := validation.IsDNS1123Subdomain(from); len(wrong) > 0 {
-			return nil, fmt.Errorf("priorityClasses: %.80q is not the name of a PriorityClass; use lower-case letters, digits, - and .", from)
+			return nil, fmt.Errorf("priorityClasses: %.80q is not the name of a PriorityClass; use lower-case letters, digits, dots and -", from)
 		}
 		if _, ok := f.Classes[to]; !ok && to != None {
 			return nil, fmt.Errorf("priorityClasses: %s names the class %.80q, which the file does not have; use %s", from, to, f.known())
