@@ -271,7 +271,7 @@ test-long: setup-root ## run the long checks: race detector, 10,000 histories, f
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures time, so its packages run one at a time, without others.
-unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/test/operator$$' -e '/internal/bench')
+unit = $(shell $(GO) list ./... | grep -v -e '/test/e2e$$' -e '/test/operator$$' -e '/test/kube$$' -e '/internal/bench')
 
 .PHONY: test-go
 test-go: all ## run the Go unit tests
@@ -325,6 +325,14 @@ test-e2e-long: all previous ## run the end-to-end tests of scale and of the simu
 .PHONY: test-operator
 test-operator: all ## test what operators use with its real counterparts, such as Prometheus
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...
+
+.PHONY: kube
+kube: ## build a Kubernetes for tests in ~/.cache/xsched (XSCHED_KUBE); 20 minutes and 1.5 GB the first time
+	@GO='$(GO)' tools/kube
+
+.PHONY: test-kube
+test-kube: all ## test on a real Kubernetes node with the virtual GPU, in namespaces; needs root
+	@folder=$$(GO='$(GO)' tools/kube); XSCHED_KUBE=$$folder $(RUN_TESTS) go -count 1 -timeout 30m ./test/kube/...
 
 .PHONY: screens
 screens: all ## update the screens of reports in docs/, which a browser draws
@@ -424,7 +432,7 @@ cross-vet: ## vet all packages and tests for the other architecture
 .PHONY: cover
 cover: all ## measure the coverage of the Go unit tests; writes out/coverage.html
 	@mkdir -p out
-	@$(RUN_TESTS) go -timeout 15m -skip '^TestLong' -coverpkg ./internal/...,./cmd/... -coverprofile out/coverage.txt $(filter-out %/test/e2e,$(shell $(GO) list ./...))
+	@$(RUN_TESTS) go -timeout 15m -skip '^TestLong' -coverpkg ./internal/...,./cmd/... -coverprofile out/coverage.txt $(filter-out %/test/e2e %/test/kube,$(shell $(GO) list ./...))
 	@$(GO) tool cover -html out/coverage.txt -o out/coverage.html
 	@$(GO) tool cover -func out/coverage.txt | tail -n 1
 
