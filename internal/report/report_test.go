@@ -121,6 +121,7 @@ func everything() []*Chart {
 		Bars("bars", "", 0, 1, false, Percent, []Row{{Name: "b", Parts: []Part{{0.2, "c0", "high"}, {0.8, "low", "low"}}}}),
 		Scatter("scatter", "P99", "kept", WholePercent, []Series{{"live", "c0", []Point{{0.7, 0.96, "a <b>", "1"}}}, {"native", "c1", []Point{{12, 0.8, "b", "1"}}}}),
 		Areas("areas", "time", Plain, []Row{{Name: "a", Class: "c0", Start: 1000, Step: 100, Values: []float64{1, 0, 3}}}),
+		Lines("lines", "load", "GPUs", 0, Plain, Count, []Series{{"a <b>", "c0", []Point{{X: 0.25, Y: 1200}, {X: 1, Y: 8000}}}}),
 		Timeline("timeline", 100*time.Millisecond, []Lane{
 			{Name: "high", Class: "c0", Requests: []Request{{2e6, 10e6}}, Pieces: []Piece{{2e6, 3e6, Waiting}, {3e6, 4e6, Switching}, {4e6, 9e6, Running}}},
 			{Name: "low", Note: "nice 3", Class: "low", Pieces: []Piece{{0, 3e6, Running}, {3e6, 9e6, Suspended}}},
@@ -211,5 +212,22 @@ func TestScatter(t *testing.T) {
 	}
 	if Scatter("", "", "", WholePercent, nil) != nil {
 		t.Error("drew nothing")
+	}
+}
+
+func TestLines(t *testing.T) {
+	if Lines("none", "", "", 0, Plain, Count, []Series{{Name: "empty"}}) != nil {
+		t.Error("a chart without points")
+	}
+	c := Lines("needs", "load", "GPUs", 0, Plain, Count, []Series{{"XSched", "c0", []Point{{X: 0.5, Y: 100}, {X: 1, Y: 1900}}}})
+	if want := "XSched: 0.5 100, 1 1,900."; c.Alt != want {
+		t.Errorf("alternative %q, want %q", c.Alt, want)
+	}
+	// Equal distances on both axes, from 0 to the last point and the next round value.
+	body := c.layout(false).body.String()
+	for _, want := range []string{">2,000</text>", `d="M455 `, "L846 "} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
 	}
 }
