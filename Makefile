@@ -491,6 +491,14 @@ pictures-web: build ## take the pictures of the dashboard in docs/images with a 
 strategies: ## compare the strategies for launch-bound requests in the simulator: docs/strategies.md
 	$(GO) run ./tools/pictures -strategies
 
+.PHONY: capacity-table
+capacity-table: ## simulate mixes of tenants on one GPU for the fleet simulator, some minutes: internal/sim/fleet/outcomes.csv
+	$(GO) run ./tools/capacity -table
+
+.PHONY: capacity
+capacity: ## search how many GPUs fleets need: figures, table and picture of docs/kubernetes/capacity.md
+	$(GO) run ./tools/capacity
+
 .PHONY: docs
 docs: build ## write the documentation as a web site to out/site, and check its links and the quick start's commands
 	@$(GO) run ./tools/site -out out/site

@@ -43,6 +43,8 @@ var mayImport = map[string][]string{
 	"internal/driver/amd/*":    {},
 	"internal/record":          {"internal/model", "internal/engine"},
 	"internal/sim":             {"internal/model", "internal/policy", "internal/engine", "internal/virtual/model", "internal/record", "internal/report"},
+	"internal/sim/fleet":       {"internal/model", "internal/sim", "internal/report", "internal/virtual/model"},
+	"tools/capacity":           {"internal/report", "internal/sim/fleet"},
 	"internal/loop":            {"internal/clock", "internal/identity", "internal/record", "internal/model", "internal/wire", "internal/engine", "internal/policy", "internal/driver", "internal/driver/gate"},
 	"internal/session":         {"internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop"},
 	"internal/session/*":       {"internal/clock", "internal/identity", "internal/model", "internal/wire", "internal/driver", "internal/seqpacket", "internal/loop", "internal/engine", "internal/session"},
@@ -76,6 +78,7 @@ var mayImport = map[string][]string{
 	"internal/window":         {"internal/identity", "internal/model"},
 	"internal/window/*":       {},
 	"internal/cli": {
+		"internal/sim/fleet",
 		"internal/config", "internal/engine", "internal/identity", "internal/loop", "internal/state", "internal/model", "internal/wire", "internal/policy", "internal/control", "internal/control/*", "internal/daemon", "internal/guardian",
 		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/journal", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/top", "internal/virtual", "internal/virtual/device", "internal/version", "internal/window",
