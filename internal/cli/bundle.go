@@ -53,8 +53,9 @@ func (a *app) supportBundleCommand() *cobra.Command {
 		Use:   "support-bundle",
 		Short: "Collect what is needed to report a problem",
 		Long: `Write an archive with the versions, the findings of ` + "`xsched doctor`" + `, the programs,
-GPUs, statistics, history and journal of the daemon, and the versions of kernel
-and drivers. It works without a daemon, too.
+GPUs, statistics, history and journal of the daemon, the last lines of the
+service's log, and the versions of kernel and drivers. It works without a daemon,
+too.
 
 Without --full the archive has no command lines, no names of programs and users
 other than your own, and no containers' names. It never has environments or
@@ -135,6 +136,11 @@ func (a *app) collect(ctx context.Context, full bool) []part {
 	}
 	add("doctor.json", "findings of xsched doctor", doctor.Examine(a.machine(ctx)), nil)
 	add("host.txt", "kernel, distribution and driver versions", hostFacts("/"), nil)
+	lines, err := serviceLog(ctx)
+	if !full {
+		lines = hide.log(lines)
+	}
+	add("log.txt", "last lines of the service's log", lines, err)
 	daemon, running, err := a.connect(ctx)
 	if err != nil {
 		add("daemon.json", "version of the daemon", nil, err)
