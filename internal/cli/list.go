@@ -131,7 +131,7 @@ func writeDevices(w io.Writer, reply control.Devices) {
 			note = strings.TrimPrefix(note+"; MIG: instances are scheduled as one device", "; ")
 		}
 		if d.Others > 0 {
-			note = strings.TrimPrefix(fmt.Sprintf("%s; %d unmanaged programs", note, d.Others), "; ")
+			note = strings.TrimPrefix(fmt.Sprintf("%s; %d unmanaged", note, d.Others), "; ")
 		}
 		name := d.Name
 		if name == "" {

@@ -97,11 +97,11 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	}
 	for _, d := range s.Devices {
 		if d.Others > 0 {
-			note("%s: %d programs use it unmanaged; see `xsched attach --help`", d.ID, d.Others)
+			note("%s: %s unmanaged; see `xsched attach --help`", d.ID, count(d.Others, "program uses it", "programs use it"))
 		}
 	}
 	if n := out.Programs[control.StateHeld]; n > 0 {
-		note("%d programs are suspended by hand; see `xsched resume --help`", n)
+		note("%s suspended by hand; see `xsched resume --help`", count(n, "program is", "programs are"))
 	}
 	out.Healthy = len(out.Problems) == 0
 	return out
@@ -195,4 +195,12 @@ func userName(uid int) string {
 		return u.Username
 	}
 	return strconv.Itoa(uid)
+}
+
+// count returns a number with its noun.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

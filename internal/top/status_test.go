@@ -39,8 +39,8 @@ problem   program 5001 misses its SLO of 50ms: 86.0% of its requests meet it, 99
 problem   an operation on program 4890 on 0000:01:00.0 is stuck for 900 ms; see ` + "`xsched list --stats`" + ` and the daemon's log
 problem   program 5120 on 0000:02:00.0 is not scheduled: resume?failed; restart the program
 note      the daemon has version 1.4.0, this command 1.5.0; restart the daemon after an upgrade
-note      0000:02:00.0: 1 programs use it unmanaged; see ` + "`xsched attach --help`" + `
-note      1 programs are suspended by hand; see ` + "`xsched resume --help`" + `
+note      0000:02:00.0: 1 program uses it unmanaged; see ` + "`xsched attach --help`" + `
+note      1 program is suspended by hand; see ` + "`xsched resume --help`" + `
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
