@@ -85,7 +85,8 @@ def queues():
 
 def joined():
     try:
-        return ctypes.CDLL(None).xs_available()
+        shim = ctypes.CDLL(None)
+        return int(shim.xs_queues(None, 0) > 0 and shim.xs_available())
     except AttributeError:
         return None
 
