@@ -285,6 +285,7 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	d.read.Store(&t)
 	return d.Conn.SetReadDeadline(t)
 }
+
 func (d *deadlines) SetWriteDeadline(t time.Time) error {
 	d.write.Store(&t)
 	return d.Conn.SetWriteDeadline(t)
