@@ -43,7 +43,8 @@ SETUP_BIN := .setup/bin
 
 C_WARN := -Wall -Wextra -Werror
 C_BASE := -std=c11 -D_GNU_SOURCE -g $(C_WARN) -Ishim/include -Ishim -Ibuild/gen
-C_FLAGS := $(C_BASE) -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
+# Debug information names no folder of this machine: a build is the same in each checkout.
+C_FLAGS := $(C_BASE) -ffile-prefix-map=$(CURDIR)=. -O2 -fPIC -fvisibility=hidden -ftls-model=initial-exec
 # By file name: since glibc 2.34 plain -ldl and -lpthread are empty archives, but
 # on an older glibc the shim must load these two (shim/core/compat.h).
 C_LIBS := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
@@ -518,6 +519,7 @@ check-generated: ## fail if a generated file differs from what `make generate` w
 	@if [ "$${XSCHED_CI:-}" = 1 ]; then git diff --exit-code -- '*_gen.*'; fi
 
 include deploy/install.mk
+include deploy/image.mk
 
 .PHONY: clean
 clean: ## remove everything built; keeps what `make setup` installed

@@ -96,6 +96,7 @@ var mayImport = map[string][]string{
 	"tools/webgen":          {"internal/api", "internal/control", "internal/model"},
 	"tools/hintgen":         {"internal/model", "internal/control/upstream"},
 	"tools/fuzz":            {},
+	"tools/image":           {},
 	"tools/site":            {},
 	"tools/pictures":        {"internal/model", "internal/sim", "internal/policy", "internal/record", "internal/report", "internal/screen", "internal/top", "internal/top/*"},
 	"tools/manual":          {"internal/cli"},
