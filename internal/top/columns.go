@@ -21,6 +21,7 @@ const sparkWidth = 8
 type row struct {
 	*control.Process
 	shares []float64
+	node   string // in a fleet
 }
 
 // column is one column of the table. Columns are dropped by rank, the largest first, until the
@@ -54,7 +55,7 @@ var columns = []column{
 }
 
 // fitting returns the columns for a width; width 0 means unlimited.
-func fitting(width, pidWidth int, history bool) []column {
+func fitting(columns []column, width, pidWidth int, history bool) []column {
 	var out []column
 	used := minCommand
 	for rank := range columns {
@@ -71,12 +72,11 @@ func fitting(width, pidWidth int, history bool) []column {
 		}
 		out = append(out, c)
 	}
+	place := func(c column) int {
+		return slices.IndexFunc(columns, func(o column) bool { return o.title == c.title })
+	}
 	slices.SortStableFunc(out, func(a, b column) int { return place(a) - place(b) })
 	return out
-}
-
-func place(c column) int {
-	return slices.IndexFunc(columns, func(o column) bool { return o.title == c.title })
 }
 
 func stateStyle(state string) screen.Style {

@@ -83,6 +83,9 @@ func (m *Model) noticeLine() screen.Line {
 // keys names the most important keys that fit.
 func (m *Model) keys(width int) screen.Line {
 	pairs := []string{"q", "quit", "h", "help", "+-", "priority", "s", "suspend", "r", "resume", "p", "policy", "o", "sort", "/", "filter", "space", "pause"}
+	if m.shown.Fleet != nil {
+		pairs = []string{"q", "quit", "h", "help", "o", "sort", "/", "filter", "space", "pause"}
+	}
 	switch m.page {
 	case typing:
 		pairs = []string{"enter", "keep", "esc", "clear"}
@@ -128,7 +131,7 @@ func (m *Model) details(width, most int) []screen.Line {
 	lines := make([]screen.Line, 0, most)
 	if !m.gone && len(m.rows) > 0 {
 		p := m.rows[m.cursor].Process
-		lines = append(lines, screen.Text(fmt.Sprintf("%d %s", p.PID, Command(p)), screen.Bold))
+		lines = append(lines, screen.Text(m.shown.Fleet.place(p)+fmt.Sprintf("%d %s", p.PID, Command(p)), screen.Bold))
 		text := ""
 		for _, part := range facts(p) {
 			switch {

@@ -246,7 +246,7 @@ func (m *Model) arrange() {
 	for i := range m.shown.List.Processes {
 		p := &m.shown.List.Processes[i]
 		if m.matches(p) {
-			m.rows = append(m.rows, row{p, m.shares[idOf(p)]})
+			m.rows = append(m.rows, row{p, m.shares[idOf(p)], m.shown.Fleet.node(p)})
 		}
 	}
 	compare := orders[m.sort].compare
@@ -277,7 +277,7 @@ func (m *Model) matches(p *control.Process) bool {
 	if m.filter == "" {
 		return true
 	}
-	text := fmt.Sprintf("%d %s %s %s", p.PID, User(p), p.State, Command(p))
+	text := fmt.Sprintf("%s%d %s %s %s", m.shown.Fleet.place(p), p.PID, User(p), p.State, Command(p))
 	return strings.Contains(strings.ToLower(text), strings.ToLower(m.filter))
 }
 

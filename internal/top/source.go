@@ -20,6 +20,9 @@ type Snapshot struct {
 	Daemon  control.Version  `json:"daemon"`
 	List    control.List     `json:"list"`
 	Devices []control.Device `json:"devices"`
+
+	// Fleet is set if the snapshot is of several nodes.
+	Fleet *Fleet `json:"-"`
 }
 
 // Time returns the time of the snapshot.

@@ -79,6 +79,9 @@ func (m *Model) title() screen.Line {
 	add := func(name, value string, style screen.Style) {
 		line = append(line, screen.Span{Text: "  " + name, Style: screen.Faint}, screen.Span{Text: screen.Clean(value), Style: style})
 	}
+	if f := s.Fleet; f != nil {
+		add("nodes ", fmt.Sprint(f.Nodes), screen.Plain)
+	}
 	if m.paused {
 		line = append(line, screen.Span{Text: "  paused", Style: screen.Warn})
 	}
@@ -89,19 +92,20 @@ func (m *Model) title() screen.Line {
 		programs = fmt.Sprintf("%d of %d", len(m.rows), len(s.List.Processes))
 	}
 	add("programs ", programs, screen.Plain)
-	if up := s.Time().Sub(time.Unix(0, s.Daemon.StartedNS)); up > 0 {
+	if up := s.Time().Sub(time.Unix(0, s.Daemon.StartedNS)); up > 0 && s.Fleet == nil {
 		add("up ", duration(float64(up)/1e3), screen.Plain)
 	}
 	add("", s.Daemon.Version, screen.Faint)
 	return line
 }
 
-// gpus has one line per GPU, and at most a third of the screen.
+// gpus has one line per GPU, after those of nodes that do not answer, and at most a third of the screen.
 func (m *Model) gpus(width, height int) []screen.Line {
 	all := m.shown.Devices
 	most := len(all)
+	lines := m.shown.Fleet.lostLines(height)
 	if height > 0 {
-		most = min(most, max(height/3-1, 0))
+		most = min(most, max(height/3-1-len(lines), 0))
 	}
 	longest := 0
 	for _, d := range all {
@@ -111,7 +115,6 @@ func (m *Model) gpus(width, height int) []screen.Line {
 	if width > 0 && width < 60 {
 		bar = 8
 	}
-	var lines []screen.Line
 	for i, d := range all {
 		if most == 0 {
 			break
@@ -180,7 +183,7 @@ func (m *Model) table(width, most int, cursored bool) []screen.Line {
 	for _, r := range m.rows {
 		highest, history = max(highest, r.PID), history || len(r.shares) > 1
 	}
-	shown := fitting(width, len(strconv.Itoa(highest)), history)
+	shown := fitting(m.shown.Fleet.columns(), width, len(strconv.Itoa(highest)), history)
 	var titles screen.Line
 	for _, c := range shown {
 		titles = append(titles, screen.Span{Text: screen.Pad(c.title, c.width, c.right) + " ", Style: screen.Faint})
@@ -217,6 +220,9 @@ func (m *Model) empty() screen.Line {
 		return screen.Line{}
 	case m.filter != "":
 		return screen.Text("no program matches the filter; Esc clears it", screen.Faint)
+	}
+	if m.shown.Fleet != nil {
+		return screen.Text("no programs on these nodes", screen.Faint)
 	}
 	return screen.Text("no programs; start one with `xsched run -- CMD`", screen.Faint)
 }
