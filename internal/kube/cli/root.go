@@ -72,7 +72,7 @@ func (a *app) root() *cobra.Command {
 	c := a.newRoot("xsched-kube", "Run XSched on Kubernetes nodes")
 	c.Long = `XSched-kube connects the scheduling daemon of a node with Kubernetes. The
 scheduler of Kubernetes places pods; the daemon preempts on the GPU.`
-	c.AddCommand(a.versionCommand())
+	c.AddCommand(a.uninstallCommand(), a.cleanupCommand(), a.versionCommand())
 	return c
 }
 
@@ -80,7 +80,7 @@ scheduler of Kubernetes places pods; the daemon preempts on the GPU.`
 func (a *app) plugin() *cobra.Command {
 	c := a.newRoot(pluginName, "Inspect XSched in a cluster")
 	c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl xsched"}
-	c.AddCommand(a.versionCommand())
+	c.AddCommand(a.topCommand(), a.listCommand(), a.statusCommand(), a.logsCommand(), a.versionCommand())
 	return c
 }
 

@@ -23,10 +23,13 @@ const (
 
 // Config finds the API server: by kubeconfig if given, else by the usual rules of kubectl
 // ($KUBECONFIG, ~/.kube/config), else as a pod.
-func Config(kubeconfig string) (*rest.Config, error) {
+func Config(kubeconfig string) (*rest.Config, error) { return ConfigOf(kubeconfig, "") }
+
+// ConfigOf is Config with a context of the file other than its current one.
+func ConfigOf(kubeconfig, context string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
-	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("no API server known: %w; run in a pod or give --kubeconfig", err)
 	}

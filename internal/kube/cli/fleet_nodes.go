@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"xsched/internal/kube/fleetview"
+	"xsched/internal/screen"
+	"xsched/internal/top"
+)
+
+func (a *app) listCommand() *cobra.Command {
+	var f fleetFlags
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the tenants of all nodes",
+		Long: `List the programs of all nodes with their pods, one line each. CLASS is the device
+class or priority class that sets their hints. A line follows for each node that
+does not answer.`,
+		Example: `  kubectl xsched list
+  kubectl xsched list -n research
+  kubectl xsched list --json | jq -r '.tenants[] | [.node, .pod, .gpu_share] | @tsv'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := f.daemons()
+			if err != nil {
+				return err
+			}
+			fleet, err := f.once(cmd.Context(), d)
+			if err != nil {
+				return err
+			}
+			if !f.asJSON {
+				writeTenants(a.stdout, &fleet, a.width())
+				return unanswered(&fleet)
+			}
+			errs := fleet.Errors()
+			if err := a.printJSON(struct {
+				Tenants []fleetview.Tenant `json:"tenants"`
+				Errors  []fleetview.Node   `json:"errors"`
+			}{append([]fleetview.Tenant{}, fleet.Tenants()...), append([]fleetview.Node{}, errs...)}); err != nil {
+				return err
+			}
+			return unanswered(&fleet)
+		},
+	}
+	f.tenants(c)
+	return c
+}
+
+// writeTenants prints the table; width 0 means unlimited.
+func writeTenants(w io.Writer, fleet *fleetview.Fleet, width int) {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tNAMESPACE\tPOD\tCONTAINER\tCLASS\tPID\tPRIO\tSTATE\tGPU\tP99\tPREEMPTED\tCOMMAND")
+	tenants := fleet.Tenants()
+	for _, t := range tenants {
+		p99 := "-"
+		if t.Latency != nil && t.Latency.Total.Count > 0 {
+			p99 = time.Duration(t.Latency.Total.P99US * 1e3).Round(time.Microsecond).String()
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%.0f%%\t%s\t%d\t%s\n", t.Node, dash(t.Namespace), dash(t.Pod), dash(t.PodContainer), dash(t.Class), t.PID, t.Priority,
+			dash(t.State), 100*t.GPUShare, p99, t.Preemptions, top.Command(&t.Process))
+	}
+	_ = table.Flush() // into memory
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
+	}
+	if len(tenants) == 0 {
+		fmt.Fprintln(w, "no tenants")
+	}
+	for _, n := range fleet.Errors() {
+		fmt.Fprintf(w, "error: node %s: %s\n", n.Name, screen.Clean(n.Error))
+	}
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+// nodeStatus is one node's answer to `xsched status`.
+type nodeStatus struct {
+	Node   string          `json:"node"`
+	Error  string          `json:"error,omitempty"`
+	Status json.RawMessage `json:"status,omitempty"`
+
+	parsed top.Status
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var f fleetFlags
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show the health of all nodes' daemons",
+		Long: `Show one line per node and one per problem. The exit code is 0 if all nodes answer
+without problems, else 1. Problems are those of ` + "`xsched status`" + `.`,
+		Example: `  kubectl xsched status
+  kubectl xsched status --json | jq '.[] | select(.status.healthy | not)'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := f.daemons()
+			if err != nil {
+				return err
+			}
+			targets, err := d.Targets(cmd.Context(), f.node)
+			if err != nil {
+				return err
+			}
+			all := statusOf(cmd.Context(), d, targets)
+			if f.asJSON {
+				err = a.printJSON(all)
+			} else {
+				writeStatus(a.stdout, all, a.width())
+			}
+			if bad := unhealthy(all); err == nil && bad > 0 {
+				err = fmt.Errorf("%d of %d nodes have problems; see above", bad, len(all))
+			}
+			return err
+		},
+	}
+	f.register(c)
+	return c
+}
+
+func statusOf(ctx context.Context, d *fleetview.Daemons, targets []fleetview.Target) []nodeStatus {
+	all := make([]nodeStatus, len(targets))
+	fleetview.Each(targets, func(i int, t fleetview.Target) {
+		all[i] = nodeStatus{Node: t.Node, Error: t.Problem}
+		if t.Problem != "" {
+			return
+		}
+		var out bytes.Buffer
+		err := d.Exec(ctx, t.Pod, &out, "status", "--json")
+		var command *fleetview.CommandError
+		if errors.As(err, &command) && json.Valid(out.Bytes()) {
+			err = nil // the exit code tells that there are problems
+		}
+		if err == nil {
+			all[i].Status = out.Bytes()
+			err = json.Unmarshal(out.Bytes(), &all[i].parsed)
+		}
+		if err != nil {
+			all[i].Status, all[i].Error = nil, strings.Join(strings.Fields(err.Error()), " ")
+		}
+	})
+	return all
+}
+
+func unhealthy(all []nodeStatus) int {
+	n := 0
+	for _, s := range all {
+		if s.Error != "" || !s.parsed.Healthy {
+			n++
+		}
+	}
+	return n
+}
+
+func writeStatus(w io.Writer, all []nodeStatus, width int) {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tHEALTH\tVERSION\tPOLICY\tMODE\tGPUS\tPROGRAMS")
+	for _, s := range all {
+		if s.Error != "" {
+			fmt.Fprintf(table, "%s\tno answer\t-\t-\t-\t-\t-\n", s.Node)
+			continue
+		}
+		health, version, programs := "ok", "-", 0
+		if !s.parsed.Healthy {
+			health = "problems"
+		}
+		if s.parsed.Daemon != nil {
+			version = s.parsed.Daemon.Version
+		}
+		for _, n := range s.parsed.Programs {
+			programs += n
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Node, health, version, dash(s.parsed.Policy), dash(s.parsed.Mode), len(s.parsed.Devices), programs)
+	}
+	_ = table.Flush() // into memory
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
+	}
+	for _, s := range all {
+		if s.Error != "" {
+			fmt.Fprintf(w, "problem: node %s: %s\n", s.Node, screen.Clean(s.Error))
+		}
+		for _, p := range s.parsed.Problems {
+			fmt.Fprintf(w, "problem: node %s: %s\n", s.Node, screen.Clean(strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; ")))
+		}
+	}
+}
+
+func (a *app) logsCommand() *cobra.Command {
+	var f fleetFlags
+	var follow bool
+	var since string
+	var kinds []string
+	c := &cobra.Command{
+		Use:   "logs NODE",
+		Short: "Show what happened on a node: preemptions, changes, faults",
+		Long: `Show the journal of a node's daemon, as ` + "`xsched logs`" + ` does there. The daemon's own log
+is in ` + "`kubectl -n xsched-system logs`" + `.`,
+		Example: `  kubectl xsched logs gpu-7
+  kubectl xsched logs gpu-7 --follow --kind preemption`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := f.daemons()
+			if err != nil {
+				return err
+			}
+			targets, err := d.Targets(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if p := targets[0].Problem; p != "" {
+				return fmt.Errorf("node %s does not answer: %s", args[0], p)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			err = d.Exec(ctx, targets[0].Pod, a.stdout, logsArguments(follow, since, kinds, f.asJSON)...)
+			if ctx.Err() != nil {
+				return nil // ended by the user
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print new entries until interrupted")
+	c.Flags().StringVar(&since, "since", "", "only entries after `TIME`: a duration such as 10m, or a date")
+	c.Flags().StringSliceVar(&kinds, "kind", nil, "only entries of `KIND`: see `xsched logs --help`")
+	c.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	f.connection(c)
+	return c
+}
+
+func logsArguments(follow bool, since string, kinds []string, asJSON bool) []string {
+	args := []string{"logs"}
+	if follow {
+		args = append(args, "--follow")
+	}
+	if since != "" {
+		args = append(args, "--since="+since)
+	}
+	if len(kinds) > 0 {
+		args = append(args, "--kind="+strings.Join(kinds, ","))
+	}
+	if asJSON {
+		args = append(args, "--json")
+	}
+	return args
+}
