@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	chart       = root + "/deploy/helm/xsched"
+	chartSpace  = "xsched-system"
+	versionFile = root + "/shim/include/xsched/version.h"
+)
+
+// helm runs helm for the chart in its namespace.
+func helm(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	return output(ctx, "", "helm", append(args, "--namespace", chartSpace)...)
+}
+
+func helmMust(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := helm(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestChartRefusesMistakes checks lint, the schema and the conditions that the templates state.
+func TestChartRefusesMistakes(t *testing.T) {
+	helmMust(t, "lint", chart, "--strict")
+	for _, c := range []struct{ set, want string }{
+		{"bogus=1", "'bogus' not allowed"},
+		{"daemon.logLevel=loud", "daemon/logLevel"},
+		{"deviceClasses.x.parameters.priorty=1", "'priorty' not allowed"},
+		{"terminationGracePeriodSeconds=5", "terminationGracePeriodSeconds"},
+		{"metrics.port=9400", "metrics.tokenSecret"},
+		{"daemon.deviceAccess=runtimeClass", "daemon.runtimeClassName"},
+	} {
+		if text, err := helm("template", "xsched", chart, "--set", c.set); err == nil || !strings.Contains(text+err.Error(), c.want) {
+			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	if text, err := output(ctx, "", "helm", "template", "xsched", chart, "--namespace", "default"); err == nil || !strings.Contains(text+err.Error(), "install into the namespace xsched-system") {
+		t.Errorf("namespace default: %v", err)
+	}
+}
+
+func TestChartHasTheRelease(t *testing.T) {
+	header, err := os.ReadFile(versionFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []string
+	for _, m := range regexp.MustCompile(`XS_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)`).FindAllStringSubmatch(string(header), -1) {
+		parts = append(parts, m[1])
+	}
+	text, err := os.ReadFile(chart + "/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"version", "appVersion"} {
+		if want := "\n" + field + ": " + strings.Join(parts, ".") + "\n"; !strings.Contains(string(text), want) {
+			t.Errorf("Chart.yaml has no line %q", strings.TrimSpace(want))
+		}
+	}
+}
+
+// TestChartObjects installs the chart's objects in the API server, checks what the plugin may do with the
+// token of its pod, and uninstalls them. No kubelet runs: hooks and pods are another test's.
+func TestChartObjects(t *testing.T) {
+	c := StartAPI(t)
+	helmMust(t, "install", "xsched", chart, "--create-namespace", "--no-hooks", "--set", "virtual.enabled=true")
+	t.Cleanup(func() { _, _ = helm("uninstall", "xsched", "--no-hooks", "--ignore-not-found") })
+	// Every object of the hooks, and the DaemonSet in it, is valid, too.
+	hooks := helmMust(t, "template", "xsched", chart, "--set", "virtual.enabled=true", "--show-only", "templates/uninstall.yaml")
+	if _, err := c.TryKubectl(hooks, "apply", "--dry-run=server", "-f", "-"); err != nil {
+		t.Error(err)
+	}
+	_, cleanup, _ := strings.Cut(hooks, "cleanup.yaml: |\n")
+	cleanup, _, _ = strings.Cut(cleanup, "\n---")
+	if _, err := c.TryKubectl(strings.ReplaceAll("\n"+cleanup, "\n    ", "\n"), "apply", "--dry-run=server", "-f", "-"); err != nil {
+		t.Error(err)
+	}
+
+	c.Apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: chart-1}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: chart-2}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: plugin, namespace: %s}
+spec: {nodeName: chart-1, serviceAccountName: xsched, automountServiceAccountToken: false, containers: [{name: main, image: none}]}
+`, chartSpace))
+	t.Cleanup(func() { c.Kubectl(t, "-n", chartSpace, "delete", "pod", "plugin", "--force", "--grace-period=0") }) // no kubelet ends it
+	plugin := tokenConfig(t, c.Kubectl(t, "-n", chartSpace, "create", "token", "xsched", "--bound-object-kind=Pod", "--bound-object-name=plugin"))
+	unbound := tokenConfig(t, c.Kubectl(t, "-n", chartSpace, "create", "token", "xsched"))
+	// A policy is in force some time after it was created.
+	eventually(t, "the admission policy is in force", func() bool {
+		_, err := c.TryKubectl(chartSlice("probe", "gpu.xsched.dev", "chart-2"), "create", "--dry-run=server", "-f", "-", "--kubeconfig", plugin)
+		return err != nil && strings.Contains(err.Error(), "own node")
+	})
+	for _, s := range []struct{ config, name, driver, node, want string }{
+		{plugin, "chart-own", "gpu.xsched.dev", "chart-1", ""},
+		{plugin, "chart-other", "gpu.xsched.dev", "chart-2", "the plugin of node chart-1 may only write slices of its own node"},
+		{plugin, "chart-driver", "gpu.example.com", "chart-1", "only write slices of the driver gpu.xsched.dev"},
+		{unbound, "chart-unbound", "gpu.xsched.dev", "chart-1", "names no node"},
+	} {
+		_, err := c.TryKubectl(chartSlice(s.name, s.driver, s.node), "create", "-f", "-", "--kubeconfig", s.config)
+		if s.want == "" && err != nil || s.want != "" && (err == nil || !strings.Contains(err.Error(), s.want)) {
+			t.Errorf("slice %s: %v; want %q", s.name, err, s.want)
+		}
+	}
+	c.Apply(t, chartSlice("chart-admin", "gpu.xsched.dev", "chart-2"))
+	if _, err := c.TryKubectl("", "delete", "resourceslice", "chart-admin", "--kubeconfig", plugin); err == nil {
+		t.Error("a plugin deleted the slice of another node")
+	}
+	if _, err := c.TryKubectl("", "delete", "resourceslice", "chart-own", "--kubeconfig", plugin); err != nil {
+		t.Error(err)
+	}
+	for _, right := range []string{"get secrets", "list resourceclaims", "create pods", "create pods/exec", "update nodes", "get configmaps"} {
+		if text, err := c.TryKubectl("", append([]string{"auth", "can-i", "--all-namespaces", "--kubeconfig", plugin}, strings.Fields(right)...)...); err == nil {
+			t.Errorf("the plugin may %s: %s", right, text)
+		}
+	}
+
+	helmMust(t, "uninstall", "xsched", "--no-hooks")
+	left := c.Kubectl(t, "get", "daemonsets,serviceaccounts,roles,rolebindings,secrets,jobs", "-n", chartSpace, "-o", "name") +
+		c.Kubectl(t, "get", "clusterroles,clusterrolebindings,deviceclasses,validatingadmissionpolicies,validatingadmissionpolicybindings", "-o", "name")
+	for line := range strings.Lines(left) {
+		if strings.Contains(line, "xsched") || strings.Contains(line, "gpu-") || strings.Contains(line, "helm") {
+			t.Errorf("left after the uninstall: %s", line)
+		}
+	}
+}
+
+func chartSlice(name, driver, node string) string {
+	return fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: %s}
+spec: {driver: %s, nodeName: %s, pool: {name: %s, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0}]}
+`, name, driver, node, name)
+}
+
+// tokenConfig writes a kubeconfig file with a token.
+func tokenConfig(t *testing.T, token string) string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(userConfig("admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		user.Token, user.ClientCertificate, user.ClientKey = strings.TrimSpace(token), "", ""
+	}
+	file := t.TempDir() + "/config"
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
