@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,13 +12,8 @@ import (
 func TestInContainer(t *testing.T) {
 	host := map[string]string{"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]", "uts": "uts:[4026531838]", "ipc": "ipc:[4026531839]"}
 	with := func(changes map[string]string) map[string]string {
-		out := map[string]string{}
-		for k, v := range host {
-			out[k] = v
-		}
-		for k, v := range changes {
-			out[k] = v
-		}
+		out := maps.Clone(host)
+		maps.Copy(out, changes)
 		return out
 	}
 	for name, c := range map[string]struct {
