@@ -327,12 +327,8 @@ test-e2e-long: all previous ## run the end-to-end tests of scale and of the simu
 test-operator: all ## test what operators use with its real counterparts, such as Prometheus
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...
 
-.PHONY: kube
-kube: ## build a Kubernetes for tests in ~/.cache/xsched (XSCHED_KUBE); 20 minutes and 1.5 GB the first time
-	@GO='$(GO)' tools/kube
-
 .PHONY: test-kube
-test-kube: all ## test on a real Kubernetes node with the virtual GPU, in namespaces; needs root
+test-kube: all bin/xsched-kube ## test on a real Kubernetes node with the virtual GPU, in namespaces; needs root
 	@folder=$$(GO='$(GO)' tools/kube); XSCHED_KUBE=$$folder $(RUN_TESTS) go -count 1 -timeout 30m ./test/kube/...
 
 .PHONY: screens
