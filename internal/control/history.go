@@ -121,6 +121,9 @@ type JournalEntry struct {
 	After  string `json:"after,omitempty"`
 	// Detail is the cause of a fault or of a departure, without names.
 	Detail string `json:"detail,omitempty"`
+	// Pod and ByPod are those of PID and ByPID, as "namespace/pod/container"; empty outside Kubernetes.
+	Pod   string `json:"pod,omitempty"`
+	ByPod string `json:"by_pod,omitempty"`
 	// Text is the entry as one sentence. It names programs of other users by PID.
 	Text string `json:"text"`
 }

@@ -26,6 +26,7 @@ const (
 	changeDetach  = "detach"
 	changeWedge   = "wedge"
 	changeConfig  = "configuration"
+	changeGrants  = "grants"
 	changeRefused = "refused"
 )
 
@@ -88,7 +89,7 @@ func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	was := control.HintsOf(&old)
 	a.audit(c, journal.Entry{
-		What: changeHint + queue, Program: programOf(&before.Identity), Before: hintText(&was, &change), After: hintText(&reply.Hints, &change),
+		What: changeHint + queue, Program: a.programOf(&before.Identity), Before: hintText(&was, &change), After: hintText(&reply.Hints, &change),
 	})
 	return reply, nil
 }
@@ -194,7 +195,7 @@ func (a audited) process(ctx context.Context, c control.Caller, r control.Proces
 	if who.PID == 0 {
 		return reply, nil // it has ended
 	}
-	e := journal.Entry{What: what, Program: programOf(&who), Before: standing(before), After: standing(after)}
+	e := journal.Entry{What: what, Program: a.programOf(&who), Before: standing(before), After: standing(after)}
 	if what == changeResume && !before.Held {
 		return reply, nil // nothing changed
 	}

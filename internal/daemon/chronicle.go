@@ -104,7 +104,7 @@ func (d *Daemon) sample(ctx context.Context) {
 	for i := range pairs {
 		p := &pairs[i]
 		entries = append(entries, journal.Entry{
-			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: programOf(&p.Victim), By: programOf(&p.By),
+			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: d.programOf(&p.Victim), By: d.programOf(&p.By),
 			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
 		})
 	}
@@ -118,8 +118,9 @@ func (d *Daemon) sample(ctx context.Context) {
 	d.findFaults(programs)
 }
 
-func programOf(i *loop.Identity) journal.Program {
-	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command)}
+func (d *Daemon) programOf(i *loop.Identity) journal.Program {
+	pod := d.grants.Load().of(i)
+	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: pod.name()}
 }
 
 // joined records a new session.
@@ -129,13 +130,13 @@ func (d *Daemon) joined(who loop.Identity) {
 	if who.Attached {
 		detail = "attached"
 	}
-	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalJoined, Program: programOf(&who), Detail: detail})
+	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalJoined, Program: d.programOf(&who), Detail: detail})
 }
 
 // ended records the end of a session.
 func (d *Daemon) ended(who loop.Identity, why string) {
 	d.chronicle.history.Left(clock.Now(), who)
-	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalLeft, Program: programOf(&who), Detail: why})
+	d.chronicle.journal.Add(who.User, journal.Entry{Kind: control.JournalLeft, Program: d.programOf(&who), Detail: why})
 }
 
 // offset converts times of the engine to the Unix clock.

@@ -24,11 +24,14 @@ type configured struct {
 	reply  control.ConfigReply
 }
 
-// terms returns what the rules give to a process, and the number of the configuration.
+// terms returns what the rules and grants give to a process, and the number of the configuration.
 func (d *Daemon) terms(who loop.Identity) (loop.Terms, uint64) {
-	now := d.configured.Load()
+	now, granted := d.configured.Load(), d.grants.Load()
 	g := now.rules.For(who.User, who.Command, who.Program)
-	return loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority}, now.number
+	t := loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority}
+	pod := granted.of(&who)
+	pod.apply(&t)
+	return t, now.number + granted.number
 }
 
 // engineConfig returns what options say about the engine.

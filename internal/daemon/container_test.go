@@ -87,6 +87,19 @@ func inside(dir string, ctl *client.Client, what string, pid int) (string, error
 	case "raise":
 		_, err := ctl.Hint(ctx, control.HintRequest{PID: pid, Priority: new(int32(5))})
 		return "", err
+	case "grants":
+		_, err := ctl.SetGrants(ctx, control.GrantsRequest{Source: "dra"})
+		return "", err
+	case "read-grants":
+		_, err := ctl.Grants(ctx)
+		return "", err
+	case "pods":
+		l, err := ctl.List(ctx)
+		text := ""
+		for _, p := range l.Processes {
+			text += fmt.Sprintf("%s %s;", control.PodName(p.Namespace, p.Pod, p.PodContainer), p.Class)
+		}
+		return text, err
 	case "suspend":
 		r, err := ctl.Suspend(ctx, pid)
 		return r.Message, err
@@ -153,14 +166,27 @@ func (c *container) want(answer, format string, args ...any) string {
 // startContainer starts a child in new namespaces, and with an id in the cgroup of a container.
 func startContainer(t *testing.T, dir, id string, uid int, flags uintptr) *container {
 	t.Helper()
+	if id == "" {
+		return startIn(t, dir, uid, flags)
+	}
+	return startIn(t, dir, uid, flags, "docker-"+strings.Repeat(id, 64)[:64]+".scope")
+}
+
+// startIn starts a child in new namespaces and in nested cgroups.
+func startIn(t *testing.T, dir string, uid int, flags uintptr, cgroups ...string) *container {
+	t.Helper()
 	cgroup := ""
-	if id != "" {
-		root := "/sys/fs/cgroup"
-		if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil {
-			root += "/unified"
+	if len(cgroups) > 0 {
+		cgroup = "/sys/fs/cgroup"
+		if _, err := os.Stat(cgroup + "/unified/cgroup.procs"); err == nil {
+			cgroup += "/unified"
 		}
-		cgroup = filepath.Join(root, "docker-"+strings.Repeat(id, 64)[:64]+".scope")
-		identitytest.Cgroup(t, cgroup)
+	}
+	for _, name := range cgroups {
+		cgroup = filepath.Join(cgroup, name)
+		if _, err := os.Stat(cgroup); err != nil {
+			identitytest.Cgroup(t, cgroup)
+		}
 	}
 	attr := &syscall.SysProcAttr{Cloneflags: flags, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	child := identitytest.Start(t, attr, nil, "inside", dir)

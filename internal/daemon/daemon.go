@@ -78,7 +78,6 @@ func Start(o Options) (_ *Daemon, err error) {
 		look: make(chan struct{}, 1),
 	}
 	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
-	d.grants.Store(newGrants(0, map[string][]control.Grant{}))
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -94,6 +93,7 @@ func Start(o Options) (_ *Daemon, err error) {
 		return nil, fmt.Errorf("find directory: %w", err)
 	}
 	d.keeper = openKeeper(d.opts.KeepFile, d.log)
+	d.grants.Store(restoreGrants(d.keeper.grants, d.log))
 	d.keeper.prune(func(key string) string { return over(o.Config.Values, key) })
 	eng, err := d.newEngine()
 	if err != nil {

@@ -88,7 +88,7 @@ func (d *Daemon) fault(who *loop.Identity, device string, count uint64, text str
 	e := journal.Entry{Kind: control.JournalFault, Device: device, Count: count, Detail: text}
 	user := d.self()
 	if who != nil {
-		e.Program, user = programOf(who), who.User
+		e.Program, user = d.programOf(who), who.User
 	}
 	if count > 1 {
 		e.Detail = fmt.Sprintf("%s (%d times)", text, count)

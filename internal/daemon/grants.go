@@ -4,11 +4,17 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
+	"xsched/internal/journal"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 )
 
@@ -22,8 +28,7 @@ type grants struct {
 // grant is one grant with its hints.
 type grant struct {
 	control.Grant
-	source string
-	hints  model.HintChange
+	hints model.HintChange
 }
 
 // newGrants indexes grants that were checked.
@@ -33,22 +38,143 @@ func newGrants(number uint64, sources map[string][]control.Grant) *grants {
 		for _, one := range sources[source] {
 			hints, _ := one.Hints()
 			uid := identity.PodUID(one.PodUID)
-			g.pods[uid] = append(g.pods[uid], grant{one, source, hints})
+			g.pods[uid] = append(g.pods[uid], grant{one, hints})
 		}
 	}
 	return g
 }
 
+// podGrant is what all grants together say about a process.
+type podGrant struct {
+	namespace, pod, container, class string
+	hints                            *grant // that sets hints; nil: none
+}
+
+// of returns what is granted to a process. Grants of its container go before those of its pod. Of several,
+// the one with the lowest priority counts, so that nobody gains by ambiguity. A grant without hints only
+// names the pod.
+func (g *grants) of(who *loop.Identity) podGrant {
+	var out podGrant
+	if who.Program == nil || who.Program.Pod.UID == "" {
+		return out
+	}
+	exact := false // out.hints is about the container
+	all := g.pods[who.Program.Pod.UID]
+	for i := range all {
+		one := &all[i]
+		mine := one.ContainerID != ""
+		if mine && one.ContainerID != who.Program.Pod.Container {
+			continue
+		}
+		out.namespace, out.pod = one.Namespace, one.Pod
+		if mine && one.Container != "" {
+			out.container = one.Container
+		}
+		if out.class == "" {
+			out.class = one.Class
+		}
+		switch {
+		case one.hints.Empty():
+		case out.hints == nil, mine && !exact, mine == exact && one.lower(out.hints):
+			out.hints, exact = one, mine
+		}
+	}
+	if out.hints != nil && out.hints.Class != "" {
+		out.class = out.hints.Class
+	}
+	return out
+}
+
+func (g *grant) priority() int32 {
+	if g.Priority == nil {
+		return int32(model.PriorityDefault)
+	}
+	return *g.Priority
+}
+
+func (g *grant) lower(other *grant) bool { return g.priority() < other.priority() }
+
+// apply adds what is granted to the terms of a process. It goes before the rules of the configuration.
+func (p *podGrant) apply(t *loop.Terms) {
+	if p.hints == nil {
+		return
+	}
+	hints := p.hints.hints
+	var limited model.HintChange
+	if p.hints.Priority != nil {
+		top := model.Priority(*p.hints.Priority)
+		t.Grant.Ceiling = &top
+		limited.Set("priority", model.HintValue{Number: int64(top)})
+	}
+	t.Hint.Merge(&limited)
+	if p.hints.Utilization != nil {
+		t.Grant.Share = *p.hints.Utilization
+		limited.Set("utilization", model.HintValue{Number: int64(t.Grant.Share)})
+	}
+	rest := hints.Without(&model.HintChange{}, &limited)
+	t.Grant.Pinned.Pin(&rest)
+	if p.hints.Group != "" {
+		// Pods of one priority: in a gang of several, the lower ones would run with the higher ones.
+		t.Grant.Owner = fmt.Sprintf("pods/%s@%d", p.namespace, p.hints.priority())
+	}
+}
+
+// allows reports whether the grant alone permits hints that exceed the limits of their user.
+func (p *podGrant) allows(change *model.HintChange) bool {
+	if p.hints == nil {
+		return false
+	}
+	if top, said := change.Top(); said && (p.hints.Priority == nil || top > model.Priority(*p.hints.Priority)) {
+		return false
+	}
+	var h model.Hint
+	change.Apply(&h)
+	return h.Utilization == 0 || p.hints.Utilization != nil && h.Utilization <= *p.hints.Utilization
+}
+
+// limits reports whether the grant has limits of its own.
+func (p *podGrant) limits() bool {
+	return p.hints != nil && (p.hints.Priority != nil || p.hints.Utilization != nil)
+}
+
+// refusal is the error about a hint beyond the grant.
+func (p *podGrant) refusal(pid int) error {
+	return control.Errorf(control.ErrNotAllowed, "use a lower value, or ask for another device class or priority class",
+		"the grant of pod %s/%s limits this hint of process %d (%s)", p.namespace, p.pod, pid, hintsText(&p.hints.Grant))
+}
+
+func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.container) }
+
 // Grants implements control.Control.
-func (d *Daemon) Grants(_ context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+func (d *Daemon) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	reply, _, err := d.setGrants(ctx, c, r)
+	return reply, err
+}
+
+// Grants implements control.Control. One entry of the journal describes the difference.
+func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	reply, diff, err := a.setGrants(ctx, c, r)
+	switch {
+	case err != nil && r.Source != "":
+		a.refused(c, changeGrants, err)
+	case err == nil && diff != "":
+		a.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff})
+	}
+	return reply, err
+}
+
+// setGrants replaces the grants of a source and returns what has changed. An error changes nothing.
+func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, string, error) {
+	none := control.GrantsReply{}
 	if err := d.owner(c, "grants"); err != nil {
-		return control.GrantsReply{}, err
+		return none, "", err
 	}
 	if r.Source == "" {
-		return d.grantsReply(d.grants.Load(), ""), nil
+		reply, err := d.grantsReply(ctx, d.grants.Load(), "")
+		return reply, "", err
 	}
 	if err := r.Check(); err != nil {
-		return control.GrantsReply{}, err
+		return none, "", err
 	}
 	d.reload.Lock()
 	defer d.reload.Unlock()
@@ -57,31 +183,187 @@ func (d *Daemon) Grants(_ context.Context, c control.Caller, r control.GrantsReq
 	if next[r.Source] = slices.Clone(r.Grants); len(r.Grants) == 0 {
 		delete(next, r.Source)
 	}
+	if err := checkTotal(next); err != nil {
+		return none, "", err
+	}
+	change := compareGrants(old.sources[r.Source], r.Grants)
+	now := old
+	if change.some() {
+		now = newGrants(old.number+1, next)
+		if err := d.applyGrants(ctx, old, now); err != nil {
+			return none, "", err
+		}
+		d.keeper.setGrants(next)
+		d.keeper.flush(ctx)
+		d.log.Info("grants changed", "source", r.Source, "grants", len(r.Grants), "added", change.added, "changed", change.changed, "removed", change.removed, "user", c.User)
+	}
+	reply, err := d.grantsReply(ctx, now, r.Source)
+	reply.Added, reply.Changed, reply.Removed = change.added, change.changed, change.removed
+	return reply, change.text(), err
+}
+
+// checkTotal bounds the grants of all sources.
+func checkTotal(sources map[string][]control.Grant) error {
 	total := 0
-	for _, all := range next {
+	for _, all := range sources {
 		total += len(all)
 	}
 	switch {
-	case len(next) > control.MaxGrantSources:
-		return control.GrantsReply{}, control.Errorf(control.ErrInvalid, "remove the grants of a source first", "%d sources of grants are too many: at most %d are possible", len(next), control.MaxGrantSources)
+	case len(sources) > control.MaxGrantSources:
+		return control.Errorf(control.ErrInvalid, "remove the grants of a source first", "%d sources of grants are too many: at most %d are possible", len(sources), control.MaxGrantSources)
 	case total > control.MaxGrants:
-		return control.GrantsReply{}, control.Errorf(control.ErrInvalid, "remove grants of pods that have ended", "%d grants are too many: at most %d are possible", total, control.MaxGrants)
+		return control.Errorf(control.ErrInvalid, "remove grants of pods that have ended", "%d grants are too many: at most %d are possible", total, control.MaxGrants)
 	}
-	now := newGrants(old.number+1, next)
-	d.grants.Store(now)
-	return d.grantsReply(now, r.Source), nil
+	return nil
 }
 
-// grantsReply lists the grants of a source, or of all.
-func (d *Daemon) grantsReply(g *grants, source string) control.GrantsReply {
+// applyGrants makes grants take effect for new programs and then for running ones.
+func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	d.grants.Store(now) // from here on, clients that join get the new terms
+	clients, err := d.loop.Identities(ctx)
+	if err == nil {
+		terms := map[model.SessionID]loop.Terms{}
+		for i := range clients {
+			if p := clients[i].Program; p != nil && p.Pod.UID != "" {
+				terms[clients[i].ID], _ = d.terms(clients[i])
+			}
+		}
+		err = d.loop.SetAllTerms(ctx, terms)
+	}
+	if err != nil {
+		d.grants.Store(&grants{old.number + 2, old.sources, old.pods})
+	}
+	return typed(unavailable(err))
+}
+
+// grantsReply lists the grants of a source, or of all, with the programs that have them.
+func (d *Daemon) grantsReply(ctx context.Context, g *grants, source string) (control.GrantsReply, error) {
 	out := control.GrantsReply{Grants: []control.GrantEntry{}}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	clients, err := d.loop.Identities(ctx)
+	if err != nil {
+		return out, typed(unavailable(err))
+	}
+	pods := map[identity.Pod][]int{}
+	for i := range clients {
+		if p := clients[i].Program; p != nil && p.Pod.UID != "" {
+			pods[p.Pod] = append(pods[p.Pod], clients[i].PID)
+			if p.Pod.Container != "" {
+				whole := identity.Pod{UID: p.Pod.UID}
+				pods[whole] = append(pods[whole], clients[i].PID)
+			}
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(g.sources)) {
 		if source != "" && name != source {
 			continue
 		}
 		for _, one := range g.sources[name] {
-			out.Grants = append(out.Grants, control.GrantEntry{Source: name, Grant: one})
+			pids := slices.Sorted(slices.Values(pods[identity.Pod{UID: identity.PodUID(one.PodUID), Container: one.ContainerID}]))
+			out.Grants = append(out.Grants, control.GrantEntry{Source: name, Grant: one, PIDs: pids})
 		}
 	}
+	return out, nil
+}
+
+// restoreGrants returns the grants that a previous daemon kept.
+func restoreGrants(kept map[string]json.RawMessage, log *slog.Logger) *grants {
+	sources := map[string][]control.Grant{}
+	for _, source := range slices.Sorted(maps.Keys(kept)) {
+		r := control.GrantsRequest{Source: source}
+		err := json.Unmarshal(kept[source], &r.Grants)
+		if err == nil {
+			err = r.Check()
+		}
+		if err == nil {
+			sources[source] = r.Grants
+			err = checkTotal(sources)
+		}
+		if err != nil {
+			delete(sources, source)
+			log.Warn("grants of the previous daemon are lost until their source sends them again", "source", source, "err", err)
+		}
+	}
+	return newGrants(0, sources)
+}
+
+// grantChange is the difference between two sets of grants of a source.
+type grantChange struct {
+	added, changed, removed int
+	parts                   []string
+}
+
+func (c *grantChange) some() bool { return c.added+c.changed+c.removed > 0 }
+
+// maxGrantParts bounds the grants that an entry of the journal names.
+const maxGrantParts = 8
+
+func compareGrants(old, now []control.Grant) grantChange {
+	var out grantChange
+	before := make(map[string]*control.Grant, len(old))
+	for i := range old {
+		before[old[i].ID] = &old[i]
+	}
+	for i := range now {
+		g := &now[i]
+		was := before[g.ID]
+		delete(before, g.ID)
+		switch {
+		case was == nil:
+			out.added++
+			out.part("+", g, "")
+		case grantText(was) != grantText(g):
+			out.changed++
+			out.part("", g, hintsText(was)+" to ")
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		out.removed++
+		out.part("-", before[id], "")
+	}
 	return out
+}
+
+func (c *grantChange) part(sign string, g *control.Grant, from string) {
+	if len(c.parts) < maxGrantParts {
+		c.parts = append(c.parts, fmt.Sprintf("%s%s (%s%s)", sign, control.PodName(g.Namespace, g.Pod, g.Container), from, hintsText(g)))
+	}
+}
+
+// text describes the change in one line; empty: nothing has changed.
+func (c *grantChange) text() string {
+	if !c.some() {
+		return ""
+	}
+	text := fmt.Sprintf("%d added, %d changed, %d removed: %s", c.added, c.changed, c.removed, strings.Join(c.parts, ", "))
+	if n := c.added + c.changed + c.removed - len(c.parts); n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+func grantText(g *control.Grant) string {
+	text, _ := json.Marshal(g) // strings and numbers
+	return string(text)
+}
+
+// hintsText lists the class and the hints of a grant: "gpu-batch priority=-10".
+func hintsText(g *control.Grant) string {
+	var parts []string
+	if g.Class != "" {
+		parts = append(parts, g.Class)
+	}
+	if hints, err := g.Hints(); err == nil && !hints.Empty() {
+		var h model.Hint
+		hints.Apply(&h)
+		shown := control.HintsOf(&h)
+		parts = append(parts, hintText(&shown, &hints))
+	}
+	if len(parts) == 0 {
+		return "name only"
+	}
+	return strings.Join(parts, " ")
 }

@@ -31,7 +31,11 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		}
 	}
 	_, raises := change.Top()
-	if err := d.mayHave(c, &change); err != nil {
+	pod := d.grants.Load().of(&s.Identity)
+	if err := d.mayHave(c, &change); err != nil && !pod.allows(&change) {
+		if pod.limits() {
+			err = pod.refusal(r.PID)
+		}
 		return control.HintReply{}, err
 	}
 	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
@@ -50,6 +54,8 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
+	case errors.Is(err, loop.ErrPinned) && pod.hints != nil:
+		return control.HintReply{}, pod.refusal(r.PID)
 	case errors.Is(err, loop.ErrPinned):
 		return control.HintReply{}, control.Errorf(control.ErrNotAllowed, "use sudo, or ask the administrator", "root has set this hint of process %d", r.PID)
 	case errors.Is(err, loop.ErrUnknownQueue):

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -30,9 +31,10 @@ type keeper struct {
 	mu        sync.Mutex
 	settings  map[string]keptSetting
 	processes map[int]state.Process
-	changed   uint64 // number of the last change
-	saved     uint64 // number of the last change in the file, or that failed
-	failed    bool   // the last write; a further failure is not logged
+	grants    map[string]json.RawMessage // by source; replaced, never changed
+	changed   uint64                     // number of the last change
+	saved     uint64                     // number of the last change in the file, or that failed
+	failed    bool                       // the last write; a further failure is not logged
 
 	wake chan struct{}
 	done chan struct{} // closed and replaced after each write
@@ -67,6 +69,7 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 	if err != nil {
 		log.Warn("settings of the previous daemon are lost", "err", err)
 	}
+	k.grants = data.Grants
 	for key, s := range data.Settings {
 		k.settings[key] = keptSetting{s, control.SourceState}
 	}
@@ -112,7 +115,7 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) save() {
 	k.mu.Lock()
 	number := k.changed
-	data := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}}
+	data := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}, Grants: k.grants}
 	for key, s := range k.settings {
 		data.Settings[key] = s.Setting
 	}
@@ -194,6 +197,18 @@ func (k *keeper) set(key, value, over string) {
 	} else {
 		k.settings[key] = keptSetting{state.Setting{Value: value, Over: over}, control.SourceRunTime}
 	}
+	k.touch()
+}
+
+// setGrants remembers the grants of all sources.
+func (k *keeper) setGrants(sources map[string][]control.Grant) {
+	kept := make(map[string]json.RawMessage, len(sources))
+	for source, all := range sources {
+		kept[source], _ = json.Marshal(all) // strings and numbers
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.grants = kept
 	k.touch()
 }
 

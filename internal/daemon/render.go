@@ -42,7 +42,7 @@ func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry
 		What: e.What, Before: e.Before, After: e.After, Detail: e.Detail,
 	}
 	p, by := d.shown(c, &e.Program), d.shown(c, &e.By)
-	out.PID, out.ByPID = p.pid, by.pid
+	out.PID, out.ByPID, out.Pod, out.ByPod = p.pid, by.pid, p.pod, by.pod
 	who := &e.By
 	if e.Kind != control.JournalChange && e.Kind != control.JournalSuppressed {
 		who = &e.Program
@@ -69,6 +69,7 @@ func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry
 type shownProgram struct {
 	pid  int
 	text string // empty: unknown
+	pod  string
 }
 
 func (d *Daemon) shown(c control.Caller, p *journal.Program) shownProgram {
@@ -76,16 +77,19 @@ func (d *Daemon) shown(c control.Caller, p *journal.Program) shownProgram {
 		return shownProgram{}
 	}
 	if !mayKnow(c, p) {
-		return shownProgram{0, "another program"}
+		return shownProgram{text: "another program"}
 	}
 	pid := p.PID
 	if c.PIDNamespace != 0 {
 		pid = p.LocalPID
 	}
-	if p.Name == "" || !c.Owns(p.User) {
-		return shownProgram{pid, fmt.Sprintf("process %d", pid)}
+	switch {
+	case p.Pod != "":
+		return shownProgram{pid, p.Pod, p.Pod}
+	case p.Name == "" || !c.Owns(p.User):
+		return shownProgram{pid, fmt.Sprintf("process %d", pid), ""}
 	}
-	return shownProgram{pid, p.Name}
+	return shownProgram{pid, p.Name, ""}
 }
 
 // sentence says what happened.

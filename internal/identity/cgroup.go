@@ -51,8 +51,7 @@ var containerNames = []*regexp.Regexp{
 	// A container id as 64 hexadecimal digits: alone, or as PREFIX-ID.scope. Prefixes are docker,
 	// cri-containerd, nerdctl, crio, libpod; the monitors conmon have their own, and run on the host.
 	regexp.MustCompile(`^(?:[a-z][a-z.-]*-)?[0-9a-f]{64}(?:\.scope)?$`),
-	regexp.MustCompile(`^(?:kubepods.*-)?pod[0-9a-f]{8}[-_][0-9a-f]{4}[-_0-9a-f]{23}(?:\.slice)?$`),
-	regexp.MustCompile(`^pod[0-9a-f]{32}$`), // a static pod
+	podElement,
 	regexp.MustCompile(`^machine-.+\.scope$`),
 	regexp.MustCompile(`^systemd-nspawn@.+\.service$`),
 	regexp.MustCompile(`^lxc\.payload\..+$`),
@@ -108,32 +107,3 @@ func outermost(container string) string {
 
 // userManager matches the cgroup below which a user's own service manager creates cgroups.
 var userManager = regexp.MustCompile(`/user@\d+\.service(?:/|$)`)
-
-// Pod is a Kubernetes pod, and one of its containers.
-type Pod struct {
-	UID       string // as PodUID returns it; empty: not in a pod
-	Container string // 64 hexadecimal digits; empty: unknown
-}
-
-var (
-	podElement       = regexp.MustCompile(`^(?:kubepods.*-)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_0-9a-f]{23}|[0-9a-f]{32})(?:\.slice)?$`)
-	podUID           = regexp.MustCompile(`^(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})$`)
-	containerElement = regexp.MustCompile(`^(?:[a-z][a-z.-]*-)?([0-9a-f]{64})(?:\.scope)?$`)
-	containerID      = regexp.MustCompile(`^[0-9a-f]{64}$`)
-)
-
-// PodUID returns a pod's UID in its one form, with lower case and hyphens; empty: text is none. A static
-// pod has 32 digits without hyphens.
-func PodUID(text string) string {
-	if len(text) > 64 {
-		return ""
-	}
-	text = strings.ReplaceAll(strings.ToLower(text), "_", "-")
-	if !podUID.MatchString(text) {
-		return ""
-	}
-	return text
-}
-
-// IsContainerID reports whether a text is the id of a container.
-func IsContainerID(text string) bool { return containerID.MatchString(text) }

@@ -47,6 +47,7 @@ type observer struct {
 	user, pid       uint64 // own namespaces
 	cgroup          uint64
 	container       string // own container
+	inPod           bool   // see PodVariable
 	mounts          []cgroupMount
 	foreignProc     bool // /proc belongs to another PID namespace
 	privilegedStats func(dir string) (uid int, mode uint32, err error)
@@ -58,7 +59,7 @@ type cgroupMount struct{ name, dir string }
 var own = sync.OnceValue(func() *observer { return newObserver("/proc") })
 
 func newObserver(proc string) *observer {
-	o := &observer{proc: proc, privilegedStats: statDir}
+	o := &observer{proc: proc, privilegedStats: statDir, inPod: PodUID(os.Getenv(PodVariable)) != ""}
 	if self, err := os.Readlink(proc + "/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		o.foreignProc = true
 	}
@@ -157,8 +158,8 @@ func (o *observer) createdByRoot(h hierarchy, cgroup string) bool {
 func (o *observer) identify(f facts) User {
 	u := User{UID: f.uid, Namespace: f.user, Creator: f.creator}
 	name, created := o.findContainer(f.hierarchies)
-	if name != "" && name == o.container && f.outerPID == 0 {
-		return u // the daemon's own container
+	if name != "" && f.outerPID == 0 && (name == o.container || sibling(o.container, name, o.inPod)) {
+		return u // the daemon's own container, or its pod
 	}
 	switch {
 	case name != "" && (created || u.Creator != 0 || u.Namespace == 0 && u.UID == 0):

@@ -27,6 +27,7 @@ type Program struct {
 	// Cgroup is the path in the first hierarchy. CgroupByRoot: no user could create it.
 	Cgroup       string
 	CgroupByRoot bool
+	Pod          Pod // by cgroups that no user could create
 }
 
 // Unit returns the innermost systemd unit of the cgroup; empty: none.
@@ -53,7 +54,7 @@ func (o *observer) program(pid int) Program {
 	p.Executable = executableOf(dir + "/exe")
 	if text, err := os.ReadFile(dir + "/cgroup"); err == nil {
 		if all := parseCgroups(string(text)); len(all) > 0 {
-			p.Cgroup = all[0].path
+			p.Cgroup, p.Pod = all[0].path, o.pod(all)
 			// A name alone proves nothing: the daemon must see the folders.
 			p.CgroupByRoot = o.mountOf(all[0].name) != "" && !strings.HasPrefix(p.Cgroup, "/..") &&
 				!userManager.MatchString(p.Cgroup) && o.createdByRoot(all[0], path.Join(p.Cgroup, "x"))

@@ -29,6 +29,7 @@ type Program struct {
 	LocalPID     int // in that namespace
 	User         identity.User
 	Name         string // a short name, not the command line
+	Pod          string // "namespace/pod/container"; empty: not in a known pod
 }
 
 // Entry is one event.

@@ -79,11 +79,15 @@ func (l *Loop) Cap(user identity.User, groups []int) model.Cap {
 }
 
 // capOf returns the limit of a client: that of its user, or a higher priority that an authorised
-// caller or a rule granted. What the administrator set for this process goes before the rule.
+// caller or a rule granted. What the administrator set for this process goes before a grant of its
+// pod, and that before the rule.
 func (l *Loop) capOf(c *Client, granted model.Priority) model.Cap {
 	limit := l.Cap(c.User, c.groups())
 	if c.ceiling != nil && granted <= max(*c.ceiling, model.PriorityDefault) {
 		return model.Cap{On: true, Priority: *c.ceiling}
+	}
+	if top := c.terms.Grant.Ceiling; top != nil {
+		return model.Cap{On: *top != model.PriorityMax, Priority: *top}
 	}
 	if !limit.On {
 		return limit
@@ -117,7 +121,10 @@ func (l *Loop) MayHave(user identity.User, groups []int, change *model.HintChang
 // limitShare limits the share of a hint to that of the client's user, unless the administrator has set
 // it. A program without a share has the largest one.
 func (l *Loop) limitShare(c *Client, hint *model.Hint) {
-	most := l.LimitOf(c.User, c.groups()).Share
+	most := c.terms.Grant.Share
+	if most == 0 {
+		most = l.LimitOf(c.User, c.groups()).Share
+	}
 	if most != 0 && (hint.Utilization == 0 || hint.Utilization > most) && !c.pinned.Has("utilization") {
 		hint.Utilization = most
 	}

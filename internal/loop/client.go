@@ -80,12 +80,13 @@ type Client struct {
 	// The program and its user can't change them.
 	pinned       model.HintChange
 	ceiling      *model.Priority
-	priorityNote string // why the requested priority was not granted
-	policy       string // requested in HELLO
-	streams      int    // queues that are one stream each
-	meter        meter  // see requests.go
-	hinted       int    // queues whose hint was updated since the last heartbeat
-	stale        bool   // further updates wait for the next heartbeat
+	fixed        model.HintChange // pinned, over what a grant pins
+	priorityNote string           // why the requested priority was not granted
+	policy       string           // requested in HELLO
+	streams      int              // queues that are one stream each
+	meter        meter            // see requests.go
+	hinted       int              // queues whose hint was updated since the last heartbeat
+	stale        bool             // further updates wait for the next heartbeat
 	held         bool
 	queues       map[uint32]*queue
 	caps         map[model.DeviceID]driver.Capability
@@ -110,7 +111,7 @@ type Client struct {
 }
 
 // NewClient creates the state of a session that is about to join. It enforces the priority limit
-// of the client's user, except for attached clients without a rule, whose caller was authorised.
+// of the client's user, except for attached clients without a rule or grant, whose caller was authorised.
 func (l *Loop) NewClient(o ClientOptions) *Client {
 	c := &Client{
 		Identity: o.Identity, session: o.Session, page: o.Page, leases: o.Leases, inbox: l.mail.open(o.User), started: time.Now(),
@@ -118,7 +119,7 @@ func (l *Loop) NewClient(o ClientOptions) *Client {
 		queues: map[uint32]*queue{}, sent: map[model.DeviceID]model.Desired{}, onGPU: map[model.DeviceID]int{}, competing: map[model.DeviceID]int{}, apart: map[model.DeviceID]int{}, hosts: map[model.DeviceID]*queue{}, uses: gpuTimes{},
 	}
 	c.begin(&o)
-	if !c.Attached || c.terms.Rule != "" {
+	if !c.Attached || c.terms.limits() {
 		l.grant(c, &c.hint)
 	}
 	return c

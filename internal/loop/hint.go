@@ -50,7 +50,7 @@ func (l *Loop) takeHint(c *Client, f *wire.HintFrame) {
 		c.set = c.set.Without(&model.HintChange{}, &change) // the newer hint wins
 		c.said.Merge(&change)
 		change.Apply(&c.hint)
-		c.pinned.Apply(&c.hint)
+		c.fixed.Apply(&c.hint)
 		l.grant(c, &c.hint)
 		if c.admitHints(len(c.queues)) {
 			l.updateHints(now, c)
@@ -172,9 +172,9 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	l.limitShare(c, &h)
 	l.limit(c, c.granted, &h)
 	q.set.Apply(&h)
-	c.pinned.Apply(&h)
+	c.fixed.Apply(&h)
 	q.pinned.Apply(&h)
-	if h.Utilization == 0 && !q.pinned.Has("utilization") {
+	if (h.Utilization == 0 || c.terms.Grant.Share != 0) && !q.pinned.Has("utilization") {
 		l.limitShare(c, &h)
 	}
 	l.limit(c, max(c.granted, q.granted), &h)
@@ -187,7 +187,11 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 // engineHint qualifies the gang of a hint with the user. Otherwise a user could join another user's
 // gang by name, and use its priority or suspend it.
 func (c *Client) engineHint(h model.Hint) model.Hint {
-	if h.Gang != "" {
+	switch {
+	case h.Gang == "":
+	case c.terms.Grant.Owner != "" && !c.pinned.Has("gang"):
+		h.Gang = c.terms.Grant.Owner + "/" + h.Gang
+	default:
 		h.Gang = c.User.Key() + "/" + h.Gang
 	}
 	return h

@@ -25,6 +25,7 @@ func (l *Loop) Pin(ctx context.Context, pid int, queue *uint32, change model.Hin
 			if c.pinned.Pin(&change); said {
 				c.ceiling = &top
 			}
+			c.fix()
 			return nil
 		}
 		if q := c.queues[*queue]; q != nil {

@@ -16,6 +16,7 @@ type Terms struct {
 	Rule    string // name; empty: none
 	Hint    model.HintChange
 	Granted model.Priority // authorised beyond the limit of the user; up to 0: none
+	Grant   Grant
 }
 
 // Kept is what control clients have set for a process, for the next daemon.
@@ -37,6 +38,7 @@ func (k *Kept) Empty() bool {
 func (c *Client) begin(o *ClientOptions) {
 	c.terms, c.said, c.set = o.Terms, o.Said, o.Kept.Set
 	c.pinned, c.ceiling = o.Kept.Pinned, o.Kept.Ceiling
+	c.fix()
 	c.granted = max(c.granted, o.Kept.Granted)
 	c.held = c.held || o.Kept.Held
 	c.compose()
@@ -100,19 +102,33 @@ func (l *Loop) Reconfigure(ctx context.Context, limits Limits, terms map[model.S
 	})
 }
 
+// SetAllTerms changes the terms of clients by session, between two decisions.
+func (l *Loop) SetAllTerms(ctx context.Context, terms map[model.SessionID]Terms) error {
+	return l.call(ctx, func() {
+		now := l.now()
+		for id, t := range terms {
+			if c := l.clients[id]; c != nil {
+				l.setTerms(now, c, t)
+			}
+		}
+		l.dirty = true
+	})
+}
+
 // setTerms replaces what the configuration gives to a client. Without a change of hint or limit the
 // engine is not told.
 func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
-	before := c.hint
+	before, share, owner := c.hint, c.terms.Grant.Share, c.terms.Grant.Owner
 	c.terms = t
+	c.fix()
 	c.compose()
 	c.priorityNote = ""
-	if !c.Attached || t.Rule != "" {
+	if !c.Attached || t.limits() {
 		l.limitShare(c, &c.hint)
 		c.priorityNote = l.limit(c, c.granted, &c.hint)
 	}
 	c.touch()
-	if c.hint != before || l.capOf(c, c.granted) != c.toldCap {
+	if c.hint != before || l.capOf(c, c.granted) != c.toldCap || c.terms.Grant.Share != share || c.terms.Grant.Owner != owner {
 		l.updateHints(now, c)
 	}
 }
@@ -122,5 +138,5 @@ func (c *Client) compose() {
 	c.terms.Hint.Complete(&c.hint, &c.said, &c.set)
 	c.said.Apply(&c.hint)
 	c.set.Apply(&c.hint)
-	c.pinned.Apply(&c.hint)
+	c.fixed.Apply(&c.hint)
 }

@@ -164,17 +164,19 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.H
 				return err
 			}
 		}
-		if c.pins(&c.pinned, c.ceiling, hint) {
+		if c.pins(&c.fixed, c.highest(), hint) || c.exceeds(&hint) {
 			return ErrPinned
 		}
 		c.hint = hint
 		c.set.Merge(&change)
-		if raises {
+		if raises && c.terms.Grant.Ceiling == nil { // a grant decides, and may end
 			asked, _ := change.Top()
 			c.granted = min(top(&hint), max(c.granted, asked)) // a rule's priority is no grant of the caller
 			if limit := l.Cap(c.User, c.groups()); !limit.On || c.granted <= limit.Priority {
 				c.granted = model.PriorityDefault // the user's own limit suffices, as long as it stays
 			}
+		}
+		if raises {
 			c.priorityNote = ""
 		}
 		l.updateHints(now, c)
@@ -207,14 +209,15 @@ func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises b
 		if err := check(&hint); err != nil {
 			return err
 		}
-		if top, said := change.Top(); c.pins(&c.pinned, nil, hint) || c.pins(&q.pinned, nil, hint) ||
-			said && c.ceiling != nil && top > max(*c.ceiling, q.granted) {
+		highest := c.highest()
+		if top, said := change.Top(); c.pins(&c.fixed, nil, hint) || c.pins(&q.pinned, nil, hint) ||
+			said && highest != nil && top > max(*highest, q.granted) || c.exceeds(&hint) && !q.pinned.Has("utilization") {
 			return ErrPinned
 		}
 		set := q.set
 		set.Merge(&change)
 		c.setQueueHint(q, set)
-		if raises {
+		if raises && c.terms.Grant.Ceiling == nil {
 			asked, _ := change.Top()
 			q.granted = min(top(&hint), max(c.granted, q.granted, asked))
 		}

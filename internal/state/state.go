@@ -32,6 +32,8 @@ type Data struct {
 	// Settings are changes of configuration keys, such as policy and gpus.0000:01:00.0.mode.
 	Settings  map[string]Setting `json:"settings,omitempty"`
 	Processes []Process          `json:"processes,omitempty"`
+	// Grants are those of Kubernetes pods, by source.
+	Grants map[string]json.RawMessage `json:"grants,omitempty"`
 }
 
 // Setting is a value that an operator set, and the configured one that it replaced: "file HPF". A new

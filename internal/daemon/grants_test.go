@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"xsched/internal/api"
+	"xsched/internal/control"
+	"xsched/internal/control/client"
+	"xsched/internal/daemon"
+)
+
+const (
+	podA = "3fd4bb8e-2a0c-4b47-9d0e-5e7a1c3f9b21"
+	podB = "7c1e0f52-93ab-4cde-8f01-23456789abcd"
+)
+
+var idA, idB = strings.Repeat("a", 64), strings.Repeat("b", 64)
+
+func podSlice(uid string) string {
+	return "kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+}
+
+// grantsDaemon is a daemon of root with both control sockets.
+type grantsDaemon struct {
+	*daemon.Daemon
+	ctl  *client.Client
+	stop func()
+}
+
+func startGrants(t *testing.T, dir string) *grantsDaemon {
+	t.Helper()
+	d, err := daemon.Start(daemon.Options{
+		Dir: filepath.Join(dir, "d"), Virtual: true, VGPUSocket: filepath.Join(dir, "none"), Version: "test", KeepFile: filepath.Join(dir, "state.json"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, cancel := context.WithCancel(t.Context())
+	stop := func() { cancel(); d.Close() }
+	t.Cleanup(stop)
+	tenants, err := d.ListenTenants()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := d.ListenControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	go func() { _ = api.Serve(serving, tenants, d.Control(), quiet) }()
+	go func() { _ = api.Serve(serving, host, d.Control(), quiet) }()
+	return &grantsDaemon{d, client.New(filepath.Join(dir, "d", control.ControlSocket)), stop}
+}
+
+func (d *grantsDaemon) set(t *testing.T, source string, all ...control.Grant) control.GrantsReply {
+	t.Helper()
+	r, err := d.ctl.SetGrants(ctx, control.GrantsRequest{Source: source, Grants: all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// process returns a program of the list.
+func (d *grantsDaemon) process(t *testing.T, pid int) control.Process {
+	t.Helper()
+	l, err := d.ctl.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range l.Processes {
+		if p.PID == pid {
+			return p
+		}
+	}
+	t.Fatalf("process %d is not in %+v", pid, l)
+	return control.Process{}
+}
+
+// TestGrants runs tenants in real pods' cgroups. A grant binds programs that run before it and after it,
+// changes and ends with it, survives a restart, and no tenant changes or reads it.
+func TestGrants(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("", "xsched")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users connect
+		t.Fatal(err)
+	}
+	d := startGrants(t, dir)
+	clients := filepath.Join(dir, "d", control.ClientDir)
+	const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP | syscall.CLONE_NEWIPC
+	a := startIn(t, clients, 0, namespaces, podSlice(podA), "cri-containerd-"+idA+".scope")
+	b := startIn(t, clients, 0, namespaces, podSlice(podB), "cri-containerd-"+idB+".scope")
+	a.want("ok 1", "join")
+	b.want("ok 1", "join")
+	a.want("the limit of uid 0", "raise %d", control.Self)
+
+	latency := control.Grant{ID: "claim-1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Class: "gpu-latency", Priority: new(int32(10)), Utilization: new(40)}
+	r := d.set(t, "dra", latency)
+	if r.Added != 1 || len(r.Grants) != 1 || len(r.Grants[0].PIDs) != 1 || r.Grants[0].PIDs[0] != a.pid {
+		t.Errorf("%+v", r)
+	}
+	if r = d.set(t, "dra", latency); r.Added+r.Changed+r.Removed != 0 {
+		t.Errorf("the same again: %+v", r)
+	}
+	if p := d.process(t, a.pid); p.Priority != 10 || p.Utilization != 40 || p.Namespace != "ml" || p.Pod != "serve-0" || p.PodContainer != "" || p.Class != "gpu-latency" {
+		t.Errorf("after the grant: %+v", p)
+	}
+	if p := d.process(t, b.pid); p.Priority != 0 || p.Pod != "" {
+		t.Errorf("the other pod: %+v", p)
+	}
+	t.Run("a tenant lowers itself and returns", func(t *testing.T) {
+		a.want("ok", "hint %d", control.Self)  // -3
+		a.want("ok", "raise %d", control.Self) // 5
+		if p := d.process(t, a.pid); p.Priority != 5 {
+			t.Errorf("%+v", p)
+		}
+		d.set(t, "dra", control.Grant{ID: "claim-1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Priority: new(int32(4))})
+		if p := d.process(t, a.pid); p.Priority != 4 || p.Utilization != 0 {
+			t.Errorf("after a lower grant: %+v", p)
+		}
+		a.want("the grant of pod ml/serve-0 limits this hint of process 1 (priority=4)", "raise %d", control.Self)
+	})
+	t.Run("names", func(t *testing.T) {
+		d.set(t, "nri",
+			control.Grant{ID: "c1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Container: "main", ContainerID: idA},
+			control.Grant{ID: "c2", Namespace: "web", Pod: "b", PodUID: podB, Container: "side", ContainerID: idB, Class: "batch", Priority: new(int32(-7))})
+		if p := d.process(t, a.pid); p.PodContainer != "main" || p.Priority != 4 {
+			t.Errorf("a name alone changes hints: %+v", p)
+		}
+		if p := d.process(t, b.pid); p.Priority != -7 || p.Class != "batch" {
+			t.Errorf("%+v", p)
+		}
+		if got := a.ask("pods"); got != "ok ml/serve-0/main ;" {
+			t.Errorf("the first pod sees %s", got)
+		}
+		if got := b.ask("pods"); got != "ok web/b/side batch;" {
+			t.Errorf("the second pod sees %s", got)
+		}
+		b.want("ok suspended process 1", "suspend %d", control.Self)
+		b.want("suspended web/b/side;", "journal")
+	})
+	t.Run("containers", func(t *testing.T) {
+		for _, c := range []*container{a, b} {
+			c.want("refused: /api/v1/grants/dra is not available in a container", "grants")
+			c.want("refused: only root and the daemon's user", "read-grants")
+			if got := c.ask("journal"); strings.Contains(got, "grants") || c == a && strings.Contains(got, "web") || c == b && strings.Contains(got, "ml") {
+				t.Errorf("a container reads %s", got)
+			}
+		}
+		inside := control.Caller{User: control.Nobody.User}
+		inside.User.UID, inside.User.Container = 0, "/docker/x"
+		_, err := d.Grants(ctx, inside, control.GrantsRequest{Source: "dra"})
+		wantError(t, err, control.ErrNotAllowed)
+		if got := texts(t, d.Control(), control.Caller{}, -1, control.JournalChange); strings.Count(got, "changed the grants of dra") != 2 ||
+			!strings.Contains(got, "1 added, 0 changed, 0 removed: +ml/serve-0 (gpu-latency priority=10 utilization=40)") ||
+			!strings.Contains(got, "ml/serve-0 (gpu-latency priority=10 utilization=40 to priority=4)") {
+			t.Errorf("journal: %s", got)
+		}
+	})
+	t.Run("one bad grant", func(t *testing.T) {
+		for cause, bad := range map[string]control.Grant{
+			"not a pod UID":      {ID: "x", Namespace: "n", Pod: "p", PodUID: "1"},
+			"is out of range":    {ID: "x", Namespace: "n", Pod: "p", PodUID: podA, Priority: new(int32(300))},
+			"not a namespace":    {ID: "x", Namespace: "N\x1b", Pod: "p", PodUID: podA},
+			"not the id":         {Namespace: "n", Pod: "p", PodUID: podA},
+			"have the id":        {ID: "claim-1", Namespace: "n", Pod: "p", PodUID: podA},
+			"not a container id": {ID: "x", Namespace: "n", Pod: "p", PodUID: podA, ContainerID: "abc"},
+		} {
+			_, err := d.ctl.SetGrants(ctx, control.GrantsRequest{Source: "dra", Grants: []control.Grant{latency, bad}})
+			if !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), cause) {
+				t.Errorf("%s: %v", cause, err)
+			}
+		}
+		if p := d.process(t, a.pid); p.Priority != 4 {
+			t.Errorf("a refused request changed %+v", p)
+		}
+	})
+	t.Run("bounds", func(t *testing.T) {
+		many := make([]control.Grant, control.MaxGrants)
+		for i := range many {
+			many[i] = control.Grant{ID: fmt.Sprint(i), Namespace: "n", Pod: "p", PodUID: podA}
+		}
+		_, err := d.ctl.SetGrants(ctx, control.GrantsRequest{Source: "other", Grants: many})
+		if !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "too many") {
+			t.Errorf("%v", err)
+		}
+		_, err = d.ctl.SetGrants(ctx, control.GrantsRequest{Source: "No", Grants: nil})
+		wantError(t, err, control.ErrInvalid)
+	})
+	t.Run("restart", func(t *testing.T) {
+		before, err := d.ctl.Grants(ctx)
+		if err != nil || len(before.Grants) != 3 {
+			t.Fatalf("%+v, %v", before, err)
+		}
+		d.stop()
+		d = startGrants(t, dir)
+		late := startIn(t, clients, 0, namespaces, podSlice(podB), "cri-containerd-"+idB+".scope")
+		late.want("ok 1", "join") // with nothing set again
+		if p := d.process(t, late.pid); p.Priority != -7 || p.PodContainer != "side" {
+			t.Errorf("%+v", p)
+		}
+		if r := d.set(t, "nri"); r.Removed != 2 {
+			t.Errorf("%+v", r)
+		}
+		if p := d.process(t, late.pid); p.Priority != 0 || p.Pod != "" {
+			t.Errorf("after the grant: %+v", p)
+		}
+	})
+}
