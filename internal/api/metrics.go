@@ -5,6 +5,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -60,18 +61,37 @@ var _ prometheus.Collector = (*collector)(nil)
 type metric struct {
 	*prometheus.Desc
 	kind prometheus.ValueType
+	// inPod has podLabels, too, and is for more labels than plain; nil: not about a program.
+	inPod *prometheus.Desc
+	plain int
+}
+
+func describe(kind prometheus.ValueType, name, help string, labels []string) metric {
+	m := metric{Desc: prometheus.NewDesc("xs_"+name, help, labels, nil), kind: kind, plain: len(labels)}
+	if n := len(tenantLabels); len(labels) >= n && slices.Equal(labels[:n], tenantLabels) && !slices.Contains(labels, "pod") {
+		m.inPod = prometheus.NewDesc("xs_"+name, help, slices.Concat(labels[:n], podLabels, labels[n:]), nil)
+	}
+	return m
 }
 
 func counter(name, help string, labels ...string) metric {
-	return metric{prometheus.NewDesc("xs_"+name, help, labels, nil), prometheus.CounterValue}
+	return describe(prometheus.CounterValue, name, help, labels)
 }
 
 func gauge(name, help string, labels ...string) metric {
-	return metric{prometheus.NewDesc("xs_"+name, help, labels, nil), prometheus.GaugeValue}
+	return describe(prometheus.GaugeValue, name, help, labels)
+}
+
+// by returns the description for a number of labels.
+func (m metric) by(labels []string) *prometheus.Desc {
+	if m.inPod != nil && len(labels) > m.plain {
+		return m.inPod
+	}
+	return m.Desc
 }
 
 func (m metric) is(value float64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(m.Desc, m.kind, value, labels...)
+	return prometheus.MustNewConstMetric(m.by(labels), m.kind, value, labels...)
 }
 
 // daemonMetrics are the figures of the daemon itself.
@@ -239,5 +259,5 @@ func (m metric) histogramFrom(smallest float64, h control.Histogram, labels ...s
 		}
 		buckets[bound/1e6] = n
 	}
-	return prometheus.MustNewConstHistogram(m.Desc, h.Count, h.SumUS/1e6, buckets, labels...)
+	return prometheus.MustNewConstHistogram(m.by(labels), h.Count, h.SumUS/1e6, buckets, labels...)
 }

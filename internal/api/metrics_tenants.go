@@ -24,12 +24,15 @@ const (
 // tenantLabels name a program. The name is empty unless the caller may see the command.
 var tenantLabels = []string{"pid", "tenant", "user"}
 
+// podLabels follow tenantLabels where a program runs in a known pod.
+var podLabels = []string{"namespace", "pod", "container", "class"}
+
 func perTenant(more ...string) []string { return append(slices.Clone(tenantLabels), more...) }
 
 // The metrics of programs.
 var (
-	metricTenant = gauge("tenant_info", "Always 1; where a program runs. namespace and pod are empty outside Kubernetes.",
-		perTenant("uid", "container", "namespace", "pod")...)
+	metricTenant = gauge("tenant_info", "Always 1; where a program runs. container is its name in the pod, else its cgroup; namespace, pod and class are empty outside Kubernetes.",
+		perTenant("uid", "container", "namespace", "pod", "class")...)
 	metricTenantsNotShown = gauge("tenants_not_shown", "Programs omitted to bound the size of a scrape.")
 	metricNotShown        = gauge("queues_not_shown", "Queues omitted to bound the size of a scrape.")
 
@@ -96,9 +99,13 @@ func byImportance(a, b control.Process) int {
 	return cmp.Or(cmp.Compare(target(b), target(a)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(ran(b), ran(a)))
 }
 
-// labelsOf returns the values of tenantLabels.
+// labelsOf returns the values of tenantLabels, and those of podLabels for a program in a pod.
 func labelsOf(p *control.Process) []string {
-	return []string{strconv.Itoa(p.PID), control.TenantName(p.Command), cleanLabel(cmp.Or(p.User, strconv.Itoa(p.UID)))}
+	out := []string{strconv.Itoa(p.PID), control.TenantName(p.Command), cleanLabel(cmp.Or(p.User, strconv.Itoa(p.UID)))}
+	if p.Pod != "" {
+		out = append(out, p.Namespace, p.Pod, p.PodContainer, p.Class)
+	}
+	return out
 }
 
 // with appends values to labels that others share.
@@ -113,8 +120,11 @@ func cleanLabel(s string) string {
 }
 
 func programMetrics(out chan<- prometheus.Metric, p *control.Process, labels []string) {
-	// The daemon knows no namespace and pod.
-	out <- metricTenant.is(1, with(labels, strconv.Itoa(p.UID), cleanLabel(p.Container), "", "")...)
+	container := p.Container
+	if p.Pod != "" {
+		container = p.PodContainer
+	}
+	out <- metricTenant.is(1, with(labels[:len(tenantLabels):len(tenantLabels)], strconv.Itoa(p.UID), cleanLabel(container), p.Namespace, p.Pod, p.Class)...)
 	out <- metricWantedLevel.is(float64(p.WantLevel), labels...)
 	if p.State != "" {
 		out <- metricState.is(1, with(labels, p.State)...)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,6 +63,31 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Programs in a pod have its names on all their series, the others none.
+func TestMetricsOfPods(t *testing.T) {
+	w := newWorld()
+	p := &w.list.Processes[0]
+	p.Namespace, p.Pod, p.PodContainer, p.Class = "ml", "serve-0", "main", "gpu-latency"
+	const labels = `{class="gpu-latency",container="main",`
+	text, of := scrape(t, w), `pid="`+strconv.Itoa(p.PID)+`"`
+	seen := 0
+	for line := range strings.Lines(text) {
+		named := strings.Contains(line, labels) && strings.Contains(line, `namespace="ml"`) && strings.Contains(line, `pod="serve-0"`)
+		if !strings.HasPrefix(line, "#") && strings.Contains(line, of) != named {
+			t.Errorf("named %v: %s", named, line)
+		}
+		if named {
+			seen++
+		}
+	}
+	if seen < 20 || strings.Count(text, `pod=""`) != len(w.list.Processes)-1 {
+		t.Errorf("%d series of the pod in\n%s", seen, text)
+	}
+	if _, err := testutil.GatherAndLint(registry(w)); err != nil {
+		t.Error(err)
 	}
 }
 
