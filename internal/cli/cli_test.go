@@ -92,6 +92,16 @@ protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 		t.Errorf("narrow: got\n%s\nwant\n%s", got, want)
 	}
 	text.Reset()
+	list.Processes[0].Namespace, list.Processes[0].Pod, list.Processes[0].PodContainer = "ml", "serve-0", "main"
+	writeList(&text, list, 100)
+	for _, want := range []string{
+		"PID  USER      POD              PRIO  STATE ", "12   root      ml/serve-0/main  10    running ", "13   12345678  -                -3 ",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("with a pod: no %q in\n%s", want, text.String())
+		}
+	}
+	text.Reset()
 	list.Mode = "off"
 	writeList(&text, list, 20)
 	for line := range strings.Lines(text.String()) {

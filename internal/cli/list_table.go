@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,18 +53,19 @@ func writeList(w io.Writer, list control.List, width int) {
 
 // writeWide prints one line per queue. The figures of a whole process are on its first line.
 func writeWide(table io.Writer, processes []control.Process) {
-	fmt.Fprintln(table, "PID\tUSER\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tGPU\tP50\tP99\tWAIT\tSLO\tPREEMPTED\tCOMMAND")
+	owner := ownerColumns(processes)
+	fmt.Fprintln(table, "PID\t"+owner(nil)+"\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tGPU\tP50\tP99\tWAIT\tSLO\tPREEMPTED\tCOMMAND")
 	for _, p := range processes {
 		figures := fmt.Sprintf("%d\t%s\t%s\t%s", p.Counters.Launches, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO))
 		figures += "\t" + preemptedText(&p)
 		if len(p.Queues) == 0 {
-			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, top.User(&p), p.Priority, shareText(p.Utilization), top.Level(p.WantLevel), heldText(p.Held), figures, commandText(&p))
+			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, owner(&p), p.Priority, shareText(p.Utilization), top.Level(p.WantLevel), heldText(p.Held), figures, commandText(&p))
 		}
 		for i, q := range p.Queues {
 			if i > 0 {
 				figures = strings.TrimSuffix(strings.Repeat("\"\t", 7), "\t")
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, top.User(&p), q.Device, p.Priority, shareText(p.Utilization), top.Level(q.Level)+routeText(q.Route),
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.PID, owner(&p), q.Device, p.Priority, shareText(p.Utilization), top.Level(q.Level)+routeText(q.Route),
 				busyText(&q), schedText(q.State, p.Held), sliceText(q), figures, commandText(&p))
 		}
 	}
@@ -70,9 +73,25 @@ func writeWide(table io.Writer, processes []control.Process) {
 
 // writeNarrow prints one line per process.
 func writeNarrow(table io.Writer, processes []control.Process) {
-	fmt.Fprintln(table, "PID\tUSER\tPRIO\tSTATE\tGPU\tP50\tP99\tWAIT\tSLO\tCOMMAND")
+	owner := ownerColumns(processes)
+	fmt.Fprintln(table, "PID\t"+owner(nil)+"\tPRIO\tSTATE\tGPU\tP50\tP99\tWAIT\tSLO\tCOMMAND")
 	for _, p := range processes {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, top.User(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, owner(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
+	}
+}
+
+// ownerColumns returns the user of a program, and its pod if any program has one; nil: the headings.
+func ownerColumns(processes []control.Process) func(*control.Process) string {
+	pods := slices.ContainsFunc(processes, func(p control.Process) bool { return p.Pod != "" })
+	return func(p *control.Process) string {
+		user, pod := "USER", "POD"
+		if p != nil {
+			user, pod = top.User(p), cmp.Or(printable(control.PodName(p.Namespace, p.Pod, p.PodContainer)), "-")
+		}
+		if !pods {
+			return user
+		}
+		return user + "\t" + pod
 	}
 }
 

@@ -81,7 +81,7 @@ func TestRedaction(t *testing.T) {
 	list := control.List{Processes: []control.Process{
 		{PID: 1, UID: os.Geteuid(), User: "me", Command: "python /srv/own.py --token secret1"},
 		{PID: 2, UID: 4242, User: "alice", Command: "/x/foreign --token secret2", Container: "/docker/c0ffee"},
-		{PID: 3, UID: os.Geteuid(), User: "alice", Command: "boxed secret3", Container: "/docker/c0ffee", PriorityReason: "c0ffee"},
+		{PID: 3, UID: os.Geteuid(), User: "alice", Command: "boxed secret3", Container: "/docker/c0ffee", PriorityReason: "c0ffee", Namespace: "podspace", Pod: "podname", PodContainer: "podbox"},
 	}}
 	hide.list(&list)
 	history := control.History{Devices: []control.DeviceHistory{{Spans: []control.Span{{PID: 2, Name: "foreign"}}, Series: []control.Series{{PID: 2, Name: "foreign"}}}}}
@@ -89,6 +89,7 @@ func TestRedaction(t *testing.T) {
 	journal := control.Journal{Entries: []control.JournalEntry{
 		{PID: 2, UID: 4242, User: "alice", Container: "/docker/c0ffee", Kind: control.JournalChange, What: "hint", Before: "priority=0", After: "priority=3", Text: "alice changed foreign"},
 		{UID: 4242, User: "alice", Kind: control.JournalChange, What: "refused", After: "uid 0 in container c0ffee", Text: "alice"},
+		{UID: 4242, Kind: control.JournalChange, What: "grants of dra", After: "1 added: +podspace/podname", Pod: "podspace/podname", ByPod: "podspace/podname"},
 	}}
 	hide.journal(&journal)
 	config := control.ConfigReply{
@@ -100,7 +101,7 @@ func TestRedaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, hidden := range []string{"secret", "token", "alice", "foreign", "c0ffee", "boxed", "/srv"} {
+	for _, hidden := range []string{"secret", "token", "alice", "foreign", "c0ffee", "boxed", "/srv", "podspace", "podname", "podbox"} {
 		if strings.Contains(string(b), hidden) {
 			t.Errorf("%s is in %s", hidden, b)
 		}

@@ -25,6 +25,7 @@ func (r *redactor) list(l *control.List) {
 			p.Command, p.User = "", ""
 		}
 		p.Container = pseudonym(p.Container)
+		p.Namespace, p.Pod, p.PodContainer = pseudonym(p.Namespace), pseudonym(p.Pod), pseudonym(p.PodContainer)
 		p.PriorityReason = "" // may name a container
 	}
 }
@@ -60,14 +61,14 @@ func (r *redactor) journal(j *control.Journal) {
 		if e.UID != r.self || e.Container != "" {
 			e.User = ""
 		}
-		if e.What == "refused" {
+		if e.What == "refused" || strings.HasPrefix(e.What, "grants") { // may name containers and pods
 			e.After = ""
 		}
-		e.Container = pseudonym(e.Container)
+		e.Container, e.Pod, e.ByPod = pseudonym(e.Container), pseudonym(e.Pod), pseudonym(e.ByPod)
 	}
 }
 
-// pseudonym replaces a container's name by a number that is the same in the whole bundle.
+// pseudonym replaces the name of a container or pod by a number that is the same in the whole bundle.
 func pseudonym(container string) string {
 	if container == "" {
 		return ""
