@@ -27,7 +27,7 @@ func TestDeployedMetrics(t *testing.T) {
 	known := exported(t)
 	for _, name := range []string{
 		"../../deploy/grafana/xsched.json", "../../deploy/prometheus/xsched-alerts.yml", "../../deploy/prometheus/xsched-alerts.test.yml",
-		"../../docs/monitoring.md",
+		"../../deploy/prometheus/xsched-fleet.yml", "../../deploy/prometheus/xsched-fleet.test.yml", "../../docs/monitoring.md",
 	} {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -43,17 +43,43 @@ func TestDeployedMetrics(t *testing.T) {
 			}
 		}
 	}
-	for _, expr := range dashboardQueries(t) {
+	for _, expr := range dashboardQueries(t, "xsched.json") {
 		if strings.Count(expr, "xs_") != strings.Count(expr, `instance=~"$instance"`) {
 			t.Errorf("not by instance: %s", expr)
 		}
 	}
 }
 
-// dashboardQueries returns the expressions of the dashboard's panels.
-func dashboardQueries(t *testing.T) (out []string) {
+// TestFleetBoard: the board of the fleet uses only recorded series, by node, class or namespace.
+func TestFleetBoard(t *testing.T) {
+	rules, err := os.ReadFile("../../deploy/prometheus/xsched-fleet.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded, used := map[string]bool{}, map[string]bool{}
+	for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
+		recorded[m[1]] = true
+	}
+	for _, expr := range dashboardQueries(t, "xsched-fleet.json") {
+		found := regexp.MustCompile(`\bxs(?:ched:[\w:]+|_\w+)`).FindAllString(expr, -1)
+		for _, name := range found {
+			if used[name] = true; !recorded[name] && name != "xs_up" {
+				t.Errorf("%s is not recorded", name)
+			}
+		}
+		if len(found) == 0 || strings.Count(expr, "=~\"$") < len(found) {
+			t.Errorf("no series, or not by a variable: %s", expr)
+		}
+	}
+	if len(used) < 12 {
+		t.Errorf("the board uses %d series", len(used))
+	}
+}
+
+// dashboardQueries returns the expressions of a dashboard's panels.
+func dashboardQueries(t *testing.T, name string) (out []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/grafana/xsched.json")
+	text, err := os.ReadFile("../../deploy/grafana/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

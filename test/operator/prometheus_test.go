@@ -37,7 +37,12 @@ func monitoringTool(t *testing.T, name string) string {
 // TestLongAlertRules: the rules load, and their unit tests pass.
 func TestLongAlertRules(t *testing.T) {
 	tool := monitoringTool(t, "promtool")
-	for _, args := range [][]string{{"check", "rules", "xsched-alerts.yml"}, {"test", "rules", "xsched-alerts.test.yml"}} {
+	for _, args := range [][]string{
+		{"check", "rules", "xsched-alerts.yml"},
+		{"test", "rules", "xsched-alerts.test.yml"},
+		{"check", "rules", "xsched-fleet.yml"},
+		{"test", "rules", "xsched-fleet.test.yml"},
+	} {
 		cmd := exec.Command(tool, args...)
 		cmd.Dir = filepath.Join(root, "deploy/prometheus")
 		if text, err := cmd.CombinedOutput(); err != nil {
