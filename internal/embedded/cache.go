@@ -57,6 +57,15 @@ func Unpack(name string) (string, error) {
 	return unpackInto(root, a, content)
 }
 
+// UnpackInto is Unpack with a folder instead of the cache, which it creates.
+func UnpackInto(root, name string) (string, error) {
+	a, content, err := lookup(name)
+	if err != nil {
+		return "", err
+	}
+	return unpackInto(root, a, content)
+}
+
 func unpackInto(root string, a artefact, content []byte) (string, error) {
 	fail := func(err error) (string, error) {
 		return "", fmt.Errorf("unpack %s into %s: %w; set XSCHED_CACHE to a folder you own", a.name, root, cause(err))
