@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 	"internal/kube/fleetview": {"internal/control", "internal/top"},
 	"internal/kube/uninstall": {"internal/kube/cluster"},
 	"internal/kube/params":    {"internal/model"},
-	"internal/kube/node":      {"internal/control", "internal/control/*", "internal/embedded", "internal/kube/*", "internal/logging", "internal/model", "internal/version"},
+	"internal/kube/node":      {"internal/control", "internal/control/*", "internal/embedded", "internal/kube/*", "internal/virtual"},
 	"internal/kube/cli":       {"internal/control", "internal/control/*", "internal/kube/*", "internal/logging", "internal/model", "internal/report", "internal/screen", "internal/top", "internal/version"},
 	"cmd/xsched":              {"internal/cli"},
 	"cmd/xsched-kube":         {"internal/kube/cli"},
@@ -108,6 +108,8 @@ var mayImport = map[string][]string{
 	"tools/rmlayout":          {"tools/rmlayout/*"},
 	"tools/runtests":          {},
 	"tools/rmlayout/*":        {},
+	"internal/kube/edits":     {},
+	"internal/kube/cdi":       {"internal/kube/edits"},
 }
 
 // goFile is a parsed source file.
