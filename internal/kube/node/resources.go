@@ -1,47 +1,136 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the node's part of XSched in Kubernetes: a DRA kubelet plugin that publishes the
-// daemon's GPUs and prepares claims of them.
 package node
 
 import (
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"xsched/internal/control"
+	"xsched/internal/kube/cluster"
 )
 
-// Share is the capacity that claims reserve in percent; 0 is best effort.
-const Share resourceapi.QualifiedName = "share"
+// Capacities of a GPU that claims consume.
+const (
+	Share  resourceapi.QualifiedName = "share"  // in percent; 0 is best effort
+	Memory resourceapi.QualifiedName = "memory" // accounted by the scheduler, not enforced
+)
 
-// Resources describes the daemon's GPUs as the resources of a node.
-func Resources(pool string, devices []control.Device) resourceslice.DriverResources {
-	slice := resourceslice.Slice{}
+// Taints of a GPU. New claims avoid it unless they tolerate the taint.
+const (
+	TaintDaemonDown = cluster.Driver + "/daemon-down" // nobody schedules its programs
+	TaintStuck      = cluster.Driver + "/stuck"       // a suspend or resume does not end
+	TaintMPS        = cluster.Driver + "/mps"         // all programs share the queues of one server
+	TaintLevel1     = cluster.Driver + "/level-1"     // programs can be held, not preempted
+)
+
+// maxDevices is the number of devices with taints that a ResourceSlice may have.
+const maxDevices = 64
+
+// gpus describes the daemon's GPUs as devices. Memory is that of each GPU; zero: unknown.
+func gpus(devices []control.Device, memory resource.Quantity) []resourceapi.Device {
+	out := make([]resourceapi.Device, 0, len(devices))
 	for i := range devices {
-		slice.Devices = append(slice.Devices, device(&devices[i]))
+		out = append(out, device(&devices[i], memory))
 	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: []resourceslice.Slice{slice}}}}
+	slices.SortFunc(out, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
-func device(d *control.Device) resourceapi.Device {
-	shared, none, all, step := true, resource.MustParse("0"), resource.MustParse("100"), resource.MustParse("1")
-	return resourceapi.Device{
-		Name: DeviceName(d.ID), AllowMultipleAllocations: &shared,
-		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"driver": {StringValue: &d.Driver},
-		},
-		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-			Share: {Value: all, RequestPolicy: &resourceapi.CapacityRequestPolicy{
-				Default: &none, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &none, Max: &all, Step: &step},
-			}},
-		},
+// resources are the resources of a node.
+func resources(pool string, devices []resourceapi.Device) resourceslice.DriverResources {
+	var all []resourceslice.Slice
+	for chunk := range slices.Chunk(devices, maxDevices) {
+		all = append(all, resourceslice.Slice{Devices: chunk})
 	}
+	if len(all) == 0 {
+		all = []resourceslice.Slice{{}} // an empty pool shows that the plugin runs
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: all}}}
+}
+
+func device(d *control.Device, memory resource.Quantity) resourceapi.Device {
+	shared, level := true, int64(d.MaxLevel)
+	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		"maxLevel": {IntValue: &level}, "probed": {BoolValue: &d.Probed}, "virtual": {BoolValue: &d.Virtual}, "partitioned": {BoolValue: &d.MIG},
+	}
+	for name, text := range map[resourceapi.QualifiedName]string{"driver": d.Driver, "model": d.Name} {
+		if text := clip(text); text != "" {
+			attributes[name] = resourceapi.DeviceAttribute{StringValue: &text}
+		}
+	}
+	if a, err := deviceattribute.GetPCIBusIDAttribute(d.ID); err == nil {
+		attributes[a.Name] = a.Value
+	}
+	if !d.Virtual {
+		if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(d.ID); err == nil {
+			attributes[a.Name] = a.Value
+		}
+	}
+	capacity := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{Share: consumable("100", "1")}
+	if !memory.IsZero() {
+		capacity[Memory] = consumable(memory.String(), "1Mi")
+	}
+	return resourceapi.Device{Name: DeviceName(d.ID), AllowMultipleAllocations: &shared, Attributes: attributes, Capacity: capacity}
+}
+
+// consumable is a capacity of which claims take nothing by default.
+func consumable(all, step string) resourceapi.DeviceCapacity {
+	none, whole, by := resource.MustParse("0"), resource.MustParse(all), resource.MustParse(step)
+	return resourceapi.DeviceCapacity{Value: whole, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		Default: &none, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &none, Step: &by},
+	}}
+}
+
+// clip shortens a text to the length of an attribute.
+func clip(text string) string {
+	text = strings.ToValidUTF8(text, "")
+	for len(text) > resourceapi.DeviceAttributeMaxValueLength {
+		_, size := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-size]
+	}
+	return text
 }
 
 // DeviceName returns the name of a GPU in a ResourceSlice: its PCI address as a DNS label.
 func DeviceName(id string) string {
 	return "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(strings.ToLower(id))
+}
+
+// taints returns the taints that the state of the GPUs asks for, by name of the device.
+func taints(devices []control.Device, stats *control.Stats) map[string][]string {
+	out := map[string][]string{}
+	for i := range devices {
+		d := &devices[i]
+		name := DeviceName(d.ID)
+		if slices.ContainsFunc(stats.Targets, func(t control.TargetStats) bool { return t.Device == d.ID && t.StuckSinceNS != 0 }) {
+			out[name] = append(out[name], TaintStuck)
+		}
+		switch expected := !d.Probed && d.LevelReason == ""; {
+		case strings.HasPrefix(d.LevelReason, "MPS"):
+			out[name] = append(out[name], TaintMPS)
+		case d.MaxLevel == 1 && !expected:
+			out[name] = append(out[name], TaintLevel1)
+		}
+	}
+	return out
+}
+
+// tainted returns the devices with taints.
+func tainted(devices []resourceapi.Device, keys map[string][]string, everywhere ...string) []resourceapi.Device {
+	out := make([]resourceapi.Device, 0, len(devices))
+	for _, d := range devices {
+		d.Taints = nil
+		for _, key := range append(slices.Clone(everywhere), keys[d.Name]...) {
+			d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		}
+		out = append(out, d)
+	}
+	return out
 }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"xsched/internal/control"
+	"xsched/internal/control/client"
+	"xsched/internal/kube/cluster"
+	"xsched/internal/kube/node"
+	"xsched/internal/version"
+)
+
+// nodeFlags are the flags of `node`.
+type nodeFlags struct {
+	dir, kubeconfig, kubelet, memory string
+	o                                node.Options
+}
+
+func (a *app) nodeCommand() *cobra.Command {
+	var f nodeFlags
+	c := &cobra.Command{
+		Use:   "node",
+		Short: "Publish this node's GPUs and prepare claims of them",
+		Long: `Serve the kubelet as the DRA driver gpu.xsched.dev: publish the GPUs of the
+scheduling daemon on this node, and prepare the claims of pods. A prepared claim
+gives its containers the shim and the daemon's socket, and gives the daemon the
+priority of the claim's device class.
+
+Without the daemon the plugin waits, and new pods avoid the GPUs.`,
+		Example: `  xsched-kube node --node-name "$NODE_NAME"
+  xsched-kube node --node-name worker-1 --kubeconfig admin.conf --memory 80Gi`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer cancel()
+			return a.node(ctx, f)
+		},
+	}
+	c.Flags().StringVar(&f.o.Name, "node-name", os.Getenv("NODE_NAME"), "name of this node in the cluster (default $NODE_NAME)")
+	c.Flags().StringVar(&f.dir, "dir", "", "use the daemon's sockets in `DIR` (default $XSCHED_DIR, else /run/xsched)")
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server (default: as a pod)")
+	c.Flags().StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `DIR`, the same path as on the host")
+	c.Flags().StringVar(&f.o.CDI, "cdi-dir", "/var/run/cdi", "the container runtime's `DIR` of CDI specifications")
+	c.Flags().StringVar(&f.memory, "memory", "", "memory of each GPU that claims may reserve, such as 80Gi (default: not published)")
+	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
+	return c
+}
+
+func (a *app) node(ctx context.Context, f nodeFlags) error {
+	if f.o.Name == "" {
+		return errors.New("the name of this node is not known; give --node-name or set NODE_NAME")
+	}
+	if f.o.Every < 100*time.Millisecond {
+		return fmt.Errorf("--every %s is too short; use 100ms or more", f.o.Every)
+	}
+	if f.memory != "" {
+		var err error
+		if f.o.Memory, err = resource.ParseQuantity(f.memory); err != nil || f.o.Memory.Sign() <= 0 {
+			return fmt.Errorf("--memory %q is not a quantity; use for example 80Gi", f.memory)
+		}
+	}
+	if f.dir == "" {
+		f.dir = control.DefaultDir(os.Getuid(), os.Getenv)
+	}
+	f.o.Data, f.o.Registry = filepath.Join(f.kubelet, "plugins", cluster.Driver), filepath.Join(f.kubelet, filepath.Base(kubeletplugin.KubeletRegistryDir))
+	f.o.Log = slog.New(slog.NewTextHandler(a.stderr, nil))
+	klog.SetSlogLogger(f.o.Log) // the libraries' own messages
+
+	config, err := cluster.Config(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.UserAgent = "xsched-kube/" + version.String()
+	api, err := cluster.Connect(config)
+	if err != nil {
+		return err
+	}
+	daemon := client.New(filepath.Join(f.dir, control.ControlSocket))
+	defer daemon.Close()
+	n, err := node.New(ctx, f.o, daemon, api)
+	if err != nil {
+		return err
+	}
+	return n.Run(ctx)
+}

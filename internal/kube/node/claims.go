@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"xsched/internal/control"
+	"xsched/internal/kube/cdi"
+	"xsched/internal/kube/cluster"
+	"xsched/internal/kube/edits"
+	"xsched/internal/kube/params"
+)
+
+// cdiKind is the kind of the CDI devices, one device per allocation of a claim.
+const cdiKind = cluster.Driver + "/claim"
+
+// readClaim returns the record of an allocated claim. An error is about its parameters.
+func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
+	r := claimRecord{Namespace: claim.Namespace, Name: claim.Name}
+	for _, user := range claim.Status.ReservedFor {
+		if user.APIGroup == "" && user.Resource == "pods" {
+			r.Pods = append(r.Pods, podRecord{Name: user.Name, UID: user.UID})
+		}
+	}
+	if claim.Status.Allocation == nil {
+		return r, fmt.Errorf("claim %s/%s is not allocated; wait for the scheduler", claim.Namespace, claim.Name)
+	}
+	devices := &claim.Status.Allocation.Devices
+	for i := range devices.Results {
+		result := &devices.Results[i]
+		if result.Driver != cluster.Driver {
+			continue
+		}
+		d := resultRecord(result)
+		if share, ok := result.ConsumedCapacity[Share]; ok {
+			d.Reserved = int(share.Value())
+		}
+		d.Class = className(claim, result.Request)
+		var err error
+		if d.Parameters, err = resolve(devices.Config, result.Request); err != nil {
+			return r, err
+		}
+		r.Devices = append(r.Devices, d)
+	}
+	return r, nil
+}
+
+// className returns the device class of a request or subrequest.
+func className(claim *resourceapi.ResourceClaim, request string) string {
+	main, sub, _ := strings.Cut(request, "/")
+	for i := range claim.Spec.Devices.Requests {
+		r := &claim.Spec.Devices.Requests[i]
+		if r.Name != main {
+			continue
+		}
+		if r.Exactly != nil {
+			return r.Exactly.DeviceClassName
+		}
+		for j := range r.FirstAvailable {
+			if r.FirstAvailable[j].Name == sub {
+				return r.FirstAvailable[j].DeviceClassName
+			}
+		}
+	}
+	return ""
+}
+
+// resolve finds the parameters of a request. Those of a main request hold for its subrequests.
+func resolve(configs []resourceapi.DeviceAllocationConfiguration, request string) (params.Resolved, error) {
+	main, _, _ := strings.Cut(request, "/")
+	var class, claim []params.Parameters
+	for i := range configs {
+		c := &configs[i]
+		if c.Opaque == nil || c.Opaque.Driver != cluster.Driver ||
+			len(c.Requests) > 0 && !slices.Contains(c.Requests, request) && !slices.Contains(c.Requests, main) {
+			continue
+		}
+		p, err := params.Parse(c.Opaque.Parameters.Raw)
+		switch {
+		case err != nil && c.Source == resourceapi.AllocationConfigSourceClass:
+			return params.Resolved{}, fmt.Errorf("device class: %w", err)
+		case err != nil:
+			return params.Resolved{}, err
+		case c.Source == resourceapi.AllocationConfigSourceClass:
+			class = append(class, p)
+		default: // an unknown source has the rights of a tenant
+			claim = append(claim, p)
+		}
+	}
+	return params.Resolve(class, claim)
+}
+
+// deviceName is the name of a claim's CDI device. It starts with the claim's UID, because runtimes may
+// cache devices by name.
+func deviceName(claim types.UID, index int) string { return string(claim) + "-" + strconv.Itoa(index) }
+
+// spec returns the CDI specification of a claim.
+func (r *claimRecord) spec(uid types.UID, e edits.Edits) cdi.Spec {
+	s := cdi.Spec{Version: cdi.Version, Kind: cdiKind}
+	for i := range r.Devices {
+		s.Devices = append(s.Devices, cdi.Device{Name: deviceName(uid, i), Edits: cdi.FromEdits(e)})
+	}
+	return s
+}
+
+// grant returns the hints of an allocation for a pod.
+func (d *deviceRecord) grant(id, namespace string, pod podRecord) control.Grant {
+	g := control.Grant{
+		ID: id, Namespace: namespace, Pod: pod.Name, PodUID: string(pod.UID), Class: d.Class, Device: d.Device,
+		Priority: &d.Parameters.Priority, Group: d.Parameters.Group,
+	}
+	if share := cmp.Or(d.Reserved, d.Parameters.Share); share > 0 {
+		g.Utilization = &share
+	}
+	if us := d.Parameters.LatencyTarget.Microseconds(); us > 0 {
+		g.LatencyTargetUS = &us
+	}
+	if d.Parameters.Level > 0 {
+		level := d.Parameters.Level
+		g.Level = &level
+	}
+	return g
+}
+
+// strictest returns the lowest of two grants of one pod. Hints hold for a whole program, on all of its
+// GPUs: otherwise a claim of a high class on one GPU would raise its pod on another.
+func strictest(a, b control.Grant) control.Grant {
+	if *b.Priority < *a.Priority {
+		a, b = b, a
+	}
+	if b.Utilization != nil && (a.Utilization == nil || *b.Utilization < *a.Utilization) {
+		a.Utilization = b.Utilization
+	}
+	if b.Level != nil && (a.Level == nil || *b.Level > *a.Level) {
+		a.Level = b.Level // a higher level is easier to preempt
+	}
+	if a.LatencyTargetUS != nil && (b.LatencyTargetUS == nil || *b.LatencyTargetUS > *a.LatencyTargetUS) {
+		a.LatencyTargetUS = b.LatencyTargetUS
+	}
+	a.Group = cmp.Or(a.Group, b.Group)
+	return a
+}
+
+// grants returns one grant for each pod that uses a claim.
+func (c *checkpoint) grants() []control.Grant {
+	byPod := map[types.UID]control.Grant{}
+	for _, uid := range slices.Sorted(maps.Keys(c.Claims)) {
+		r := c.Claims[uid]
+		for _, pod := range r.Pods {
+			for i := range r.Devices {
+				g := r.Devices[i].grant(string(pod.UID), r.Namespace, pod)
+				if g.Check() != nil {
+					continue // one bad grant would refuse all
+				}
+				if other, ok := byPod[pod.UID]; ok {
+					g = strictest(other, g)
+				}
+				byPod[pod.UID] = g
+			}
+		}
+	}
+	out := make([]control.Grant, 0, len(byPod))
+	for _, uid := range slices.Sorted(maps.Keys(byPod)) {
+		out = append(out, byPod[uid])
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+)
+
+type preparedDevice = kubeletplugin.Device
+
+// Events records an event on an object, as record.EventRecorder does.
+type Events interface {
+	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
+}
+
+// reasonParameters is the reason of events about bad parameters.
+const reasonParameters = "BadGpuParameters"
+
+// plugin answers the kubelet.
+type plugin struct {
+	store  *store
+	events Events
+	log    *slog.Logger
+	// changed is called when the set of prepared claims may have changed.
+	changed func()
+	// stop ends the program after an error that retrying does not cure.
+	stop func(error)
+
+	mu   sync.Mutex
+	told map[types.UID]string // the last event of a claim: the kubelet tries again and again
+}
+
+// PrepareResourceClaims makes the claims of a pod take effect.
+func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	out, good := map[types.UID]kubeletplugin.PrepareResult{}, map[types.UID]claimRecord{}
+	for _, claim := range claims {
+		r, err := readClaim(claim)
+		if err != nil {
+			out[claim.UID] = kubeletplugin.PrepareResult{Err: err}
+			p.tell(claim, &r, err)
+			continue
+		}
+		good[claim.UID] = r
+		out[claim.UID] = kubeletplugin.PrepareResult{Devices: results(claim, &r)}
+	}
+	if len(good) == 0 {
+		return out, nil
+	}
+	if err := p.store.prepare(ctx, good); err != nil {
+		p.log.Warn("claims not prepared", "claims", len(good), "err", err)
+		for uid := range good {
+			out[uid] = kubeletplugin.PrepareResult{Err: err}
+		}
+	}
+	p.changed()
+	return out, nil
+}
+
+// UnprepareResourceClaims gives claims back.
+func (p *plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	uids := make([]types.UID, 0, len(claims))
+	for _, c := range claims {
+		uids = append(uids, c.UID)
+	}
+	err := p.store.unprepare(ctx, uids)
+	if err != nil {
+		p.log.Warn("claims not given back", "claims", len(claims), "err", err)
+	}
+	out := map[types.UID]error{}
+	p.mu.Lock()
+	for _, uid := range uids {
+		out[uid] = err
+		delete(p.told, uid)
+	}
+	p.mu.Unlock()
+	p.changed()
+	return out, nil
+}
+
+// HandleError reports errors of the background, such as refused ResourceSlices.
+func (p *plugin) HandleError(_ context.Context, err error, msg string) {
+	p.log.Error("error in the background", "what", msg, "err", err)
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		p.stop(err)
+	}
+}
+
+// tell writes an event on the claim and on its pods, once per message.
+func (p *plugin) tell(claim *resourceapi.ResourceClaim, r *claimRecord, cause error) {
+	p.mu.Lock()
+	again := p.told[claim.UID] == cause.Error()
+	p.told[claim.UID] = cause.Error()
+	p.mu.Unlock()
+	if again {
+		return
+	}
+	p.log.Info("parameters refused", "namespace", claim.Namespace, "claim", claim.Name, "err", cause)
+	p.events.Eventf(&corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+	}, corev1.EventTypeWarning, reasonParameters, "%v", cause)
+	for _, pod := range r.Pods {
+		p.events.Eventf(&corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: claim.Namespace, Name: pod.Name, UID: pod.UID,
+		}, corev1.EventTypeWarning, reasonParameters, "claim %s: %v", claim.Name, cause)
+	}
+}
+
+// claimExists asks the API server.
+func claimExists(client kubernetes.Interface) stillThere {
+	return func(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
+		claim, err := client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		return claim.UID == uid, nil
+	}
+}

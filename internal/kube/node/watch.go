@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"xsched/internal/control"
+	"xsched/internal/kube/cluster"
+)
+
+const (
+	// downAfter is the number of failed looks after which the daemon counts as down. An upgrade takes less.
+	downAfter = 3
+	// clearAfter is the number of looks without its cause after which a taint goes. A taint that comes
+	// and goes would let the scheduler place pods on a GPU that is about to get stuck again.
+	clearAfter = 3
+	// callLimit bounds each request to the daemon or to the API server.
+	callLimit = 15 * time.Second
+)
+
+// publisher is the part of kubeletplugin.Helper that publishes.
+type publisher interface {
+	PublishResources(ctx context.Context, resources resourceslice.DriverResources) error
+}
+
+// looks is what the node remembers from one look at the daemon to the next.
+type looks struct {
+	devices   []resourceapi.Device // without taints
+	published []resourceapi.Device
+	failed    int                       // looks in a row without an answer
+	taints    map[string]map[string]int // looks since its cause was seen, by device and taint
+	started   int64                     // when the daemon started
+	collected bool                      // claims that no longer exist were given back
+	told      bool                      // that the daemon does not answer
+}
+
+// watch looks at the daemon at a period.
+func (n *Node) watch(ctx context.Context, to publisher) {
+	ticker := time.NewTicker(n.options.Every)
+	defer ticker.Stop()
+	for {
+		n.look(ctx, to)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// look reads the daemon's GPUs, publishes what changed, and repairs what a restart lost.
+func (n *Node) look(ctx context.Context, to publisher) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	l := &n.looks
+	version, devices, stats, err := n.ask(ctx)
+	if err != nil {
+		l.failed++
+		if !l.told {
+			n.options.Log.Warn("the daemon does not answer", "err", err)
+			l.told = true
+		}
+		if l.failed >= downAfter {
+			n.publishDown(ctx, to)
+		}
+	} else {
+		if l.told {
+			n.options.Log.Info("the daemon answers", "version", version.Version)
+		}
+		l.failed, l.told = 0, false
+		if version.StartedNS != l.started || n.store.pending() {
+			if err := n.store.repair(ctx); err != nil {
+				n.options.Log.Warn("claims not restored; trying again", "err", err)
+			} else {
+				l.started = version.StartedNS
+			}
+		}
+		l.devices = gpus(devices.Devices, n.options.Memory)
+		n.publish(ctx, to, tainted(l.devices, l.remember(taints(devices.Devices, &stats))))
+	}
+	if !l.collected {
+		gone, err := n.store.collect(ctx, claimExists(n.client))
+		if l.collected = err == nil; !l.collected {
+			n.options.Log.Info("old claims not looked for; trying again", "err", err)
+		} else if gone > 0 {
+			n.options.Log.Info("claims given back that no longer exist", "claims", gone)
+		}
+	}
+}
+
+func (n *Node) ask(ctx context.Context) (version control.Version, devices control.Devices, stats control.Stats, err error) {
+	if version, err = n.daemon.Version(ctx); err == nil {
+		devices, err = n.daemon.Devices(ctx)
+	}
+	if err == nil {
+		stats, err = n.daemon.Stats(ctx)
+	}
+	return version, devices, stats, err
+}
+
+// publish sends the devices if they changed.
+func (n *Node) publish(ctx context.Context, to publisher, devices []resourceapi.Device) {
+	l := &n.looks
+	if l.published != nil && apiequality.Semantic.DeepEqual(devices, l.published) {
+		return
+	}
+	if err := to.PublishResources(ctx, resources(n.options.Name, devices)); err != nil {
+		n.options.Log.Error("publishing the GPUs failed", "err", err)
+		return
+	}
+	l.published = devices
+	n.options.Log.Info("published the GPUs", "gpus", len(devices))
+}
+
+// publishDown keeps the GPUs of a daemon that does not answer, and keeps new claims away from them. A
+// plugin that never saw the daemon takes the GPUs from what it published before.
+func (n *Node) publishDown(ctx context.Context, to publisher) {
+	l := &n.looks
+	if l.devices == nil {
+		found, err := n.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+			FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + n.options.Name + "," + resourceapi.ResourceSliceSelectorDriver + "=" + cluster.Driver,
+		})
+		if err != nil {
+			n.options.Log.Info("published GPUs not found; trying again", "err", err)
+			return
+		}
+		l.devices = []resourceapi.Device{}
+		for i := range found.Items {
+			l.devices = append(l.devices, found.Items[i].Spec.Devices...)
+		}
+	}
+	n.publish(ctx, to, tainted(l.devices, nil, TaintDaemonDown))
+}
+
+// remember adds the taints whose cause ended a short time ago.
+func (l *looks) remember(now map[string][]string) map[string][]string {
+	if l.taints == nil {
+		l.taints = map[string]map[string]int{}
+	}
+	for device, keys := range now {
+		if l.taints[device] == nil {
+			l.taints[device] = map[string]int{}
+		}
+		for _, key := range keys {
+			l.taints[device][key] = -1
+		}
+	}
+	out := map[string][]string{}
+	for device, keys := range l.taints {
+		for key := range keys {
+			if keys[key]++; keys[key] >= clearAfter {
+				delete(keys, key)
+				continue
+			}
+			out[device] = append(out[device], key)
+		}
+		slices.Sort(out[device])
+	}
+	return out
+}
