@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"xsched/internal/control/client"
 	"xsched/internal/kube/cluster"
 	"xsched/internal/kube/node"
+	"xsched/internal/kube/nri"
 	"xsched/internal/version"
 )
 
@@ -29,6 +31,7 @@ import (
 type nodeFlags struct {
 	dir, kubeconfig, kubelet, memory string
 	o                                node.Options
+	nri                              nri.Options
 }
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -40,6 +43,9 @@ func (a *app) nodeCommand() *cobra.Command {
 scheduling daemon on this node, and prepare the claims of pods. A prepared claim
 gives its containers the shim and the daemon's socket, and gives the daemon the
 priority of the claim's device class.
+
+Pods without a claim ask for a class with the label xsched.dev/priority-class.
+An NRI plugin of the container runtime prepares their containers.
 
 Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 		Example: `  xsched-kube node --node-name "$NODE_NAME"
@@ -56,6 +62,8 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server (default: as a pod)")
 	c.Flags().StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `DIR`, the same path as on the host")
 	c.Flags().StringVar(&f.o.CDI, "cdi-dir", "/var/run/cdi", "the container runtime's `DIR` of CDI specifications")
+	c.Flags().StringVar(&f.nri.Socket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `SOCKET`; empty: labels do not count")
+	c.Flags().StringVar(&f.nri.Classes, "classes", "", "`FILE` with the classes of labels (default: latency and batch)")
 	c.Flags().StringVar(&f.memory, "memory", "", "memory of each GPU that claims may reserve, such as 80Gi (default: not published)")
 	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
 	return c
@@ -96,5 +104,20 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	return n.Run(ctx)
+	if f.nri.Socket == "" {
+		return n.Run(ctx)
+	}
+	f.nri.Node, f.nri.Log = f.o.Name, f.o.Log
+	labels, err := nri.Open(f.nri, api, n, daemon)
+	if err != nil {
+		return err
+	}
+	n.OnChange(labels.Changed)
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() { labels.Run(ctx) })
+	err = n.Run(ctx)
+	cancel()
+	wait.Wait()
+	return err
 }
