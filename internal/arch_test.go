@@ -83,8 +83,9 @@ var mayImport = map[string][]string{
 		"internal/api", "internal/dashboard", "internal/embedded", "internal/bench/*", "internal/doctor", "internal/journal", "internal/amdlog", "internal/logging", "internal/notify",
 		"internal/sim", "internal/record", "internal/report", "internal/driver", "internal/driver/registry", "internal/screen", "internal/top", "internal/virtual", "internal/virtual/device", "internal/version", "internal/window",
 	},
-	"internal/kube/*":         {},
 	"internal/kube/classes":   {"internal/kube/params"},
+	"internal/kube/edits":     {},
+	"internal/kube/cdi":       {"internal/kube/edits"},
 	"internal/kube/nri":       {"internal/control", "internal/kube/classes", "internal/kube/cluster", "internal/kube/edits"},
 	"internal/kube/cluster":   {},
 	"internal/kube/fleetview": {"internal/control", "internal/top"},
@@ -108,8 +109,6 @@ var mayImport = map[string][]string{
 	"tools/rmlayout":          {"tools/rmlayout/*"},
 	"tools/runtests":          {},
 	"tools/rmlayout/*":        {},
-	"internal/kube/edits":     {},
-	"internal/kube/cdi":       {"internal/kube/edits"},
 }
 
 // goFile is a parsed source file.
