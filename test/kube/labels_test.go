@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"xsched/internal/control"
+	"xsched/internal/control/client"
+)
+
+// startXSched starts a daemon with a virtual GPU and the node plugin until the test ends.
+func startXSched(t *testing.T) *client.Client {
+	t.Helper()
+	dir := "/run/xsched"
+	bin, err := filepath.Abs(filepath.Join(root, "bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"xsched", "serve", "--virtual", "--dir", dir, "--no-state"},
+		{"xsched-kube", "node", "--node-name", NodeName, "--dir", dir, "--kubeconfig", userConfig("admin"), "--cdi-dir", CDIDir, "--nri-socket", NRISocket},
+	} {
+		log, err := os.Create(path("log", args[0]+".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(filepath.Join(bin, args[0]), args[1:]...)
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(os.Interrupt)
+			_ = cmd.Wait()
+			_ = log.Close()
+		})
+	}
+	c := client.New(filepath.Join(dir, control.ControlSocket))
+	t.Cleanup(func() { c.Close() })
+	eventually(t, "the daemon answers", func() bool { _, err := c.Version(context.Background()); return err == nil })
+	eventually(t, "the node plugin is connected with containerd", func() bool {
+		text, _ := os.ReadFile(path("log", "xsched-kube.log"))
+		return strings.Contains(string(text), "connected with the container runtime")
+	})
+	return c
+}
+
+// labelled returns a pod of busybox that asks for a class.
+func labelled(namespace, name, class string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s, labels: {xsched.dev/priority-class: %q}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: %q, imagePullPolicy: Never, command: [sh, -c, "trap exit TERM; while :; do sleep 1; done"], env: [{name: LD_PRELOAD, value: /own.so}]}
+`, name, namespace, class, busyboxImage)
+}
+
+// grants lists the node plugin's grants as pod:class:priority.
+func grants(t *testing.T, c *client.Client) []string {
+	t.Helper()
+	reply, err := c.Grants(context.Background())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, g := range reply.Grants {
+		if g.Source == "nri" {
+			text := g.Pod + ":" + g.Class
+			if g.Priority != nil {
+				text += fmt.Sprintf(":%d", *g.Priority)
+			}
+			out = append(out, text)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestLabels(t *testing.T) {
+	c := Start(t)
+	d := startXSched(t)
+	have := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		eventually(t, what, func() bool { got = grants(t, d); return slices.Equal(got, want) })
+	}
+	edits := func(namespace, pod string) string {
+		return strings.TrimSpace(c.Exec(t, namespace, pod, "sh", "-c", "echo $LD_PRELOAD; ls /run/xsched 2>/dev/null | sort | xargs"))
+	}
+	c.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: serving, labels: {xsched.dev/allow-latency: \"true\"}}}")
+	c.Apply(t, labelled("default", "plain", ""))
+	c.Apply(t, labelled("default", "batch", "batch"))
+	c.Apply(t, labelled("default", "greedy", "latency"))
+	c.Apply(t, labelled("serving", "fast", "latency"))
+	for _, p := range [][2]string{{"default", "plain"}, {"default", "batch"}, {"default", "greedy"}, {"serving", "fast"}} {
+		c.WaitPod(t, p[0], p[1], "is ready", Running)
+	}
+	const shim = "/usr/lib/xsched/libxsched.so"
+	for _, p := range []string{"plain", "greedy"} {
+		if got := edits("default", p); got != "/own.so" {
+			t.Errorf("pod %s was edited: %q", p, got)
+		}
+	}
+	if got := edits("default", "batch"); !strings.HasPrefix(got, "/own.so:"+shim) || !strings.HasSuffix(got, "control.sock xsched.sock") {
+		t.Errorf("pod batch: %q", got)
+	}
+	if got := edits("serving", "fast"); !strings.HasPrefix(got, "/own.so:"+shim) {
+		t.Errorf("pod fast: %q", got)
+	}
+	have("grants of the pods that may have them", "batch:batch:-10", "fast:latency:10")
+	eventually(t, "the pod is told why it got no class", func() bool {
+		return strings.Contains(c.Kubectl(t, "get", "events", "-n", "default", "--field-selector", "involvedObject.name=greedy,reason=PriorityClassRefused", "-o", "jsonpath={.items[*].message}"),
+			"namespace default may not use the class latency; use another class, or ask the administrator to label the namespace with xsched.dev/allow-latency=true")
+	})
+
+	// What a pod has follows its label while it runs.
+	c.Kubectl(t, "label", "--overwrite", "-n", "serving", "pod", "fast", "xsched.dev/priority-class=batch")
+	have("the class of a changed label", "batch:batch:-10", "fast:batch:-10")
+
+	// The grants outlive a restart of containerd, and new pods get theirs after it.
+	c.RestartContainerd(t)
+	c.Apply(t, labelled("default", "later", "batch"))
+	c.WaitPod(t, "default", "later", "is ready", Running)
+	have("grants after a restart of containerd", "batch:batch:-10", "fast:batch:-10", "later:batch:-10")
+	c.Kubectl(t, "delete", "pod", "batch", "--grace-period=1")
+	have("no grant of a deleted pod", "fast:batch:-10", "later:batch:-10")
+}
