@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -75,6 +77,21 @@ func (m *image) copy(name, from string) {
 // text adds a file with this content.
 func (m *image) text(name, content string) {
 	m.add(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, []byte(content))
+}
+
+// copyProgram adds a program and the shared libraries that it loads, at their paths on the host.
+func (m *image) copyProgram(name, from string) {
+	m.copy(name, from)
+	text, err := exec.Command("ldd", from).Output()
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("ldd %s: %w", from, err)
+	}
+	for line := range strings.Lines(string(text)) { // "libc.so.6 => /lib/.../libc.so.6 (0x...)" or "/lib64/ld... (0x...)"
+		fields := strings.Fields(line)
+		if at := slices.IndexFunc(fields, filepath.IsAbs); at >= 0 {
+			m.copy(strings.TrimPrefix(fields[at], "/"), fields[at])
+		}
+	}
 }
 
 // write writes the image to a file.
