@@ -67,14 +67,14 @@ func startHost(t testing.TB) *host {
 	if err := os.MkdirAll(daemonDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h.start("vgpu", "vgpu", "--socket", filepath.Join(daemonDir, "vgpu.sock"), "--devices", "1")
+	h.start("vgpu", "xsched", "vgpu", "--socket", filepath.Join(daemonDir, "vgpu.sock"), "--devices", "1")
 	eventually(t, "the virtual GPU answers", func() bool {
 		var err error
 		h.gpu, err = vdevice.Dial(filepath.Join(daemonDir, "vgpu.sock"))
 		return err == nil
 	})
 	t.Cleanup(func() { _ = h.gpu.Close() })
-	h.start("serve", "serve", "--virtual", "--dir", daemonDir)
+	h.start("serve", "xsched", "serve", "--virtual", "--dir", daemonDir)
 	eventually(t, "the daemon answers", func() bool {
 		_, err := h.client.Version(context.Background())
 		return err == nil
@@ -82,15 +82,15 @@ func startHost(t testing.TB) *host {
 	return h
 }
 
-// start runs a command of xsched until the test ends. It logs to a file beside those of the cluster.
-func (h *host) start(name string, args ...string) {
+// start runs one of our binaries until the test ends. It logs to a file beside those of the cluster.
+func (h *host) start(name, binary string, args ...string) {
 	h.t.Helper()
 	log, err := os.Create(path("log", name+".log"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(product(h.t, "bin/xsched"), args...)
+	cmd := exec.Command(product(h.t, "bin/"+binary), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
@@ -98,6 +98,28 @@ func (h *host) start(name string, args ...string) {
 	h.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
+	})
+}
+
+// use runs a program on the virtual GPU until the test ends: the daemon learns of a GPU of this driver from
+// its first program.
+func (h *host) use() {
+	h.t.Helper()
+	cmd := exec.Command(product(h.t, "bin/xsched"), "run", "--dir", daemonDir, "--virtual", "--", product(h.t, "build/virtual/tenant"))
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		_ = in.Close() // ends it
+		_ = cmd.Wait()
+	})
+	eventually(h.t, "the daemon knows the GPU", func() bool {
+		list, err := h.client.List(context.Background())
+		return err == nil && len(list.Processes) > 0 && len(list.Processes[0].Queues) > 0
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"xsched/internal/control"
 )
 
@@ -116,6 +118,54 @@ func TestGrantedPodsShareGPU(t *testing.T) {
 	}
 	if _, err := h.client.SetGrants(context.Background(), control.GrantsRequest{Source: "test", Grants: grants}); err != nil {
 		t.Fatal(err)
+	}
+	compete(t, c, h, priorities)
+}
+
+// claimClass is a device class of the administrator, and a claim of it.
+const claimClass = `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu-%[1]s}
+spec:
+  selectors: [{cel: {expression: device.driver == "gpu.xsched.dev"}}]
+  config:
+  - opaque:
+      driver: gpu.xsched.dev
+      parameters: {apiVersion: gpu.xsched.dev/v1alpha1, kind: GpuParameters, priority: %[2]d}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: %[1]s}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu-%[1]s}}]}}
+`
+
+// TestClaimedPodsShareGPU runs a latency and a batch pod on the one GPU of the node. The pods name device
+// classes and nothing else.
+func TestClaimedPodsShareGPU(t *testing.T) {
+	c := Start(t)
+	h := startHost(t)
+	h.use()
+	h.start("node", "xsched-kube", "node", "--node-name", NodeName, "--kubeconfig", userConfig("admin"), "--dir", daemonDir)
+	priorities := map[string]int32{"latency": 10, "batch": -10}
+	volumes := fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: %%s}]
+  volumes:
+  - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}`, daemonDir)
+	for name, kernelUS := range map[string]int{"latency": 500, "batch": 20000} {
+		c.Apply(t, fmt.Sprintf(claimClass, name, priorities[name]))
+		c.Apply(t, tenantPod(name, kernelUS, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(volumes, name)))
+	}
+	devices := map[string]bool{}
+	for name := range priorities {
+		c.WaitPod(t, "default", name, "is ready", Running)
+		claim, err := c.Client.ResourceV1().ResourceClaims("default").Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices[claim.Status.Allocation.Devices.Results[0].Device] = true
+	}
+	if len(devices) != 1 {
+		t.Errorf("the claims do not share one GPU: %v", devices)
 	}
 	compete(t, c, h, priorities)
 }
