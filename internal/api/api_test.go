@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -319,4 +320,38 @@ func fillPlaces(t *testing.T, network, address string) (held []net.Conn) {
 // Handler serves c without a listener.
 func Handler(c control.Control, identify Identify) http.Handler {
 	return newMux(c, identify, newFeed(c))
+}
+
+// refusing rejects every caller but root, as the daemon does.
+type refusing struct{ fake }
+
+func (f *refusing) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
+	if !c.User.Root() {
+		return control.GrantsReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root may change the grants")
+	}
+	return f.fake.Grants(ctx, c, r)
+}
+
+// unread is the body of a request that must not be read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body of a refused request was read")
+	return 0, io.EOF
+}
+
+// TestRefusedBody checks that a large body of a caller without rights costs the daemon nothing.
+func TestRefusedBody(t *testing.T) {
+	put := func(uid int, body io.Reader) int {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, control.Prefix+"/grants/dra", body)
+		r.Header.Set("Content-Type", "application/json")
+		Handler(&refusing{}, as(uid)).ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := put(1000, unread{t}); code != http.StatusForbidden {
+		t.Errorf("a user got %d", code)
+	}
+	if code := put(0, strings.NewReader(`{"grants":[]}`)); code != http.StatusOK {
+		t.Errorf("root got %d", code)
+	}
 }

@@ -96,16 +96,20 @@ func writer[Request, Reply any](method, path, summary string, f func(control.Con
 	}
 }
 
-// replacer is a writer whose path ends with the name of what the body replaces. The caller must be on
-// the host, because the body may be large.
+// replacer is a writer whose path ends with the name of what the body replaces. The body may be large,
+// so it is read only if the caller is on the host and may read what it replaces.
 func replacer[Request, Reply any](path, summary string, most int64, name func(*Request, string), f func(control.Control, context.Context, control.Caller, Request) (Reply, error)) route {
 	parameter := path[strings.IndexByte(path, '{')+1 : len(path)-1]
 	return route{
 		method: http.MethodPut, path: path, summary: summary, parameter: parameter,
 		request: reflect.TypeFor[Request](), reply: reflect.TypeFor[Reply](),
 		handle: func(h *handler, c control.Control) http.HandlerFunc {
-			return h.onHost(func(w http.ResponseWriter, r *http.Request, _ control.Caller) {
+			return h.onHost(func(w http.ResponseWriter, r *http.Request, caller control.Caller) {
 				var request Request
+				if _, err := f(c, r.Context(), caller, request); err != nil {
+					writeError(w, err)
+					return
+				}
 				if err := readJSON(w, r, most, &request); err != nil {
 					writeError(w, err)
 					return
