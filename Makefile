@@ -420,7 +420,7 @@ cross: ## build everything for the other architecture
 cross-build: $(CROSS_FILES)
 	@tools/web attempt
 	GOARCH=$(CROSS_ARCH) $(GO_BUILD) -o bin/xsched-$(CROSS_ARCH) ./cmd/xsched
-	GOARCH=$(CROSS_ARCH) $(GO) build $$($(GO) list ./... | grep -v /kube)
+	GOARCH=$(CROSS_ARCH) $(GO) build $$($(GO) list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v /kube)
 
 .PHONY: cross-vet
 cross-vet: ## vet all packages and tests for the other architecture
