@@ -35,6 +35,7 @@ type group struct {
 var groups = []group{
 	{"Start", []string{"README.md", "docs/quickstart.md", "docs/concepts.md", "docs/faq.md", "README.zh-CN.md", "docs/quickstart.zh-CN.md"}},
 	{"Guides", []string{"docs/guides", "docs/containers.md", "docs/windows.md"}},
+	{"Kubernetes", []string{"docs/kubernetes"}},
 	{"Operate", []string{
 		"docs/operations.md", "docs/configuration.md", "docs/dashboard.md", "docs/monitoring.md", "docs/troubleshooting.md",
 		"docs/rollback.md", "docs/migration.md", "SECURITY.md",
