@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 
@@ -40,6 +41,35 @@ type Grant struct {
 	Level           *int   `json:"level,omitempty"`
 	// Group is the gang of the programs. Pods of one namespace with equal groups run together.
 	Group string `json:"group,omitempty"`
+}
+
+// Strictest joins two grants of one pod or container into the lowest of both. Hints hold for a whole
+// program, on all of its GPUs: otherwise a grant for one GPU would raise its pod on another.
+func Strictest(a, b Grant) Grant {
+	if priorityOf(b) < priorityOf(a) {
+		a, b = b, a
+	}
+	if a.Priority == nil && b.Priority != nil { // a limit of either one stays a limit
+		a.Priority = new(priorityOf(a))
+	}
+	if b.Utilization != nil && (a.Utilization == nil || *b.Utilization < *a.Utilization) {
+		a.Utilization = b.Utilization
+	}
+	if a.Level != nil && (b.Level == nil || *b.Level > *a.Level) {
+		a.Level = b.Level // none is the highest, and a higher level is easier to preempt
+	}
+	if a.LatencyTargetUS != nil && (b.LatencyTargetUS == nil || *b.LatencyTargetUS > *a.LatencyTargetUS) {
+		a.LatencyTargetUS = b.LatencyTargetUS
+	}
+	a.Group = cmp.Or(a.Group, b.Group)
+	return a
+}
+
+func priorityOf(g Grant) int32 {
+	if g.Priority == nil {
+		return int32(model.PriorityDefault)
+	}
+	return *g.Priority
 }
 
 // GrantsRequest replaces all grants of a source; an empty source only reads.

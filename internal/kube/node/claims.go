@@ -131,25 +131,6 @@ func (d *deviceRecord) grant(id, namespace string, pod podRecord) control.Grant 
 	return g
 }
 
-// strictest returns the lowest of two grants of one pod. Hints hold for a whole program, on all of its
-// GPUs: otherwise a claim of a high class on one GPU would raise its pod on another.
-func strictest(a, b control.Grant) control.Grant {
-	if *b.Priority < *a.Priority {
-		a, b = b, a
-	}
-	if b.Utilization != nil && (a.Utilization == nil || *b.Utilization < *a.Utilization) {
-		a.Utilization = b.Utilization
-	}
-	if b.Level != nil && (a.Level == nil || *b.Level > *a.Level) {
-		a.Level = b.Level // a higher level is easier to preempt
-	}
-	if a.LatencyTargetUS != nil && (b.LatencyTargetUS == nil || *b.LatencyTargetUS > *a.LatencyTargetUS) {
-		a.LatencyTargetUS = b.LatencyTargetUS
-	}
-	a.Group = cmp.Or(a.Group, b.Group)
-	return a
-}
-
 // grants returns one grant for each pod that uses a claim.
 func (c *checkpoint) grants() []control.Grant {
 	byPod := map[types.UID]control.Grant{}
@@ -162,7 +143,7 @@ func (c *checkpoint) grants() []control.Grant {
 					continue // one bad grant would refuse all
 				}
 				if other, ok := byPod[pod.UID]; ok {
-					g = strictest(other, g)
+					g = control.Strictest(other, g)
 				}
 				byPod[pod.UID] = g
 			}

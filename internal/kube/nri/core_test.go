@@ -153,10 +153,13 @@ func TestContainerGrants(t *testing.T) {
 	latency := classes.Decision{Outcome: classes.Granted, Name: "latency", Class: file.Classes["latency"]}
 	nothing, refused := classes.Decision{}, classes.Decision{Outcome: classes.Refused, Name: "latency"}
 	claims := func(device string) []control.Grant {
-		if device != "c1" {
-			return nil
+		switch device {
+		case "c1":
+			return []control.Grant{{ID: "c1", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
+		case "c3":
+			return []control.Grant{{ID: "c3", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-batch", Device: "gpu-1", Priority: new(int32(-10))}}
 		}
-		return []control.Grant{{ID: "c1", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
+		return nil
 	}
 	pod := testPod(nil, nil, "app!", "side")
 	groups := func(name string) *corev1.Pod {
@@ -182,6 +185,7 @@ func TestContainerGrants(t *testing.T) {
 		{"named by the socket", pod, container{name: "side", edited: true}, nothing, "/-//"},
 		{"nothing", pod, container{name: "side"}, nothing, ""},
 		{"claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, nothing, "gpu-latency/10//gpu-0"},
+		{"two claims", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1", "c3"}}, nothing, "gpu-batch/-10//gpu-1"},
 		{"claim before label", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, latency, "gpu-latency/10//gpu-0"},
 		{"unknown claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c2"}}, latency, "/-//"},
 	} {

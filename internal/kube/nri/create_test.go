@@ -232,7 +232,7 @@ func TestClaims(t *testing.T) {
 		t.Fatalf("%+v", grants)
 	}
 	for _, g := range grants {
-		if !strings.HasSuffix(g.ID, "/"+g.Container) || g.Class != "gpu-batch" || g.ContainerID == "" {
+		if g.ID != g.ContainerID || g.Class != "gpu-batch" || g.ContainerID == "" {
 			t.Errorf("%+v", g)
 		}
 	}

@@ -60,13 +60,17 @@ func (c *container) grants(pod *corev1.Pod, d classes.Decision, claims func(devi
 	named := control.Grant{
 		ID: c.id, Namespace: c.pod.Namespace, Pod: c.pod.Name, PodUID: string(c.pod.UID), Container: c.name, ContainerID: c.id,
 	}
-	var out []control.Grant
+	var out []control.Grant // at most one: the strictest of all claims
 	for _, device := range c.claims {
 		for _, g := range claims(device) {
-			g.ID = c.id + "/" + g.ID
+			g.ID = c.id
 			g.Namespace, g.Pod, g.PodUID, g.Container, g.ContainerID = named.Namespace, named.Pod, named.PodUID, named.Container, named.ContainerID
-			if g.Check() == nil {
+			switch {
+			case g.Check() != nil: // one bad grant would refuse all
+			case len(out) == 0:
 				out = append(out, g)
+			default:
+				out[0] = control.Strictest(out[0], g)
 			}
 		}
 	}
