@@ -114,7 +114,8 @@ func far(a, b color.Color) int {
 	return abs(r, x) + abs(g, y) + abs(c, z)
 }
 
-// reduce limits a picture to its 256 most frequent colours, which keeps the file small.
+// reduce limits a picture to 256 colours, which keeps the file small: the most frequent ones that differ, so that
+// the shades of text do not displace the colours of a thin line.
 func reduce(from image.Image) *image.Paletted {
 	counts := map[color.RGBA]int{}
 	bounds := from.Bounds()
@@ -135,8 +136,11 @@ func reduce(from image.Image) *image.Paletted {
 		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
 	})
 	var palette color.Palette
-	for _, c := range all[:min(len(all), 256)] {
-		palette = append(palette, c)
+	for _, c := range all {
+		alike := func(other color.Color) bool { return far(c, other) < 12 }
+		if len(palette) < 256 && !slices.ContainsFunc(palette, alike) {
+			palette = append(palette, c)
+		}
 	}
 	index := map[color.RGBA]uint8{}
 	for _, c := range all {

@@ -246,3 +246,22 @@ func number(t *testing.T, s string) float64 {
 	}
 	return v
 }
+
+// A recording has all that the report shows.
+func TestRecording(t *testing.T) {
+	r := synthetic()
+	var file, want, got bytes.Buffer
+	if err := r.WriteRecording(&file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadRecording(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.WriteReport(&want), again.WriteReport(&got)); err != nil || got.String() != want.String() {
+		t.Errorf("the report of a recording differs: %v", err)
+	}
+	if _, err := ReadRecording(strings.NewReader(`{"Result": {"scenarios": [{}]}}`)); err == nil {
+		t.Error("a recording without charts is read")
+	}
+}

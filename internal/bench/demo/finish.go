@@ -193,13 +193,13 @@ func (r *run) summary() *Scenario {
 			}
 			m.Low.Kept = m.Low.Rate / s.LowAloneRate
 		}
-		raw := &rawMode{latencies: d}
+		raw := &rawMode{Latencies: d}
 		if r.device != nil && len(ws) > 0 {
 			m.GPU = bench.SplitTime(r.segments, ws, high.PID())
 			m.Wait = report.Summarize(bench.WaitsOf(r.waits, high.PID(), ws))
 			mid := ws[0].From + (ws[0].To-ws[0].From-int64(pictureSpan))/2
 			w := bench.Window{From: mid, To: mid + int64(pictureSpan)}
-			raw.span, raw.lanes = pictureSpan, lanesOf(r.tenants, bench.Cut(r.segments, w), r.waits, high.Samples(), w, name == ModeAlone)
+			raw.Span, raw.Lanes = pictureSpan, lanesOf(r.tenants, bench.Cut(r.segments, w), r.waits, high.Samples(), w, name == ModeAlone)
 		}
 		s.Modes[name], s.raw[name] = m, raw
 	}

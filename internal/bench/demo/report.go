@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -11,11 +12,41 @@ import (
 	"xsched/internal/report"
 )
 
-// rawMode is what the charts need of a mode; it is not in the JSON.
+// rawMode is what the charts need of a mode; it is in recordings, not in the JSON.
 type rawMode struct {
-	latencies []time.Duration // ascending
-	lanes     []report.Lane   // of a short window
-	span      time.Duration
+	Latencies []time.Duration // ascending
+	Lanes     []report.Lane   // of a short window
+	Span      time.Duration
+}
+
+// recording is a result with what its charts need.
+type recording struct {
+	Result *Result
+	Raw    []map[string]*rawMode // by scenario
+}
+
+// WriteRecording writes the result so that its report can be drawn again.
+func (r *Result) WriteRecording(w io.Writer) error {
+	out := recording{Result: r}
+	for i := range r.Scenarios {
+		out.Raw = append(out.Raw, r.Scenarios[i].raw)
+	}
+	return json.NewEncoder(w).Encode(out)
+}
+
+// ReadRecording reads what WriteRecording wrote.
+func ReadRecording(from io.Reader) (*Result, error) {
+	in := recording{Result: &Result{}}
+	if err := json.NewDecoder(from).Decode(&in); err != nil {
+		return nil, fmt.Errorf("read recording: %w", err)
+	}
+	if len(in.Raw) != len(in.Result.Scenarios) {
+		return nil, fmt.Errorf("read recording: %d of %d scenarios have charts", len(in.Raw), len(in.Result.Scenarios))
+	}
+	for i := range in.Raw {
+		in.Result.Scenarios[i].raw = in.Raw[i]
+	}
+	return in.Result, nil
 }
 
 // WriteReport writes the self-contained HTML page.
@@ -89,10 +120,10 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 		row := report.Row{Name: name, Class: class}
 		if raw := s.raw[name]; raw != nil {
 			var h report.Histogram
-			for _, d := range raw.latencies {
+			for _, d := range raw.Latencies {
 				h.Add(uint64(d / time.Microsecond))
 			}
-			curves = append(curves, bench.Curve(name, class, raw.latencies))
+			curves = append(curves, bench.Curve(name, class, raw.Latencies))
 			row.Dist = h.Distribution()
 			dists = append(dists, row)
 		}
@@ -113,8 +144,8 @@ func (r *Result) addScenario(p *report.Page, s *Scenario) {
 	p.AddChart(report.CDF("Latency distribution", "latency of a request, ms (log)", curves),
 		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
 	for _, name := range s.modes() {
-		if raw := s.raw[name]; raw != nil && raw.span > 0 {
-			p.AddChart(report.Timeline("Who has the GPU: "+name, raw.span, raw.lanes), "")
+		if raw := s.raw[name]; raw != nil && raw.Span > 0 {
+			p.AddChart(report.Timeline("Who has the GPU: "+name, raw.Span, raw.Lanes), "")
 		}
 	}
 	p.AddChart(report.Scatter("Latency against throughput", "P99 of a request, relative to alone (log)", "throughput that the low tenants keep", report.WholePercent, pareto),

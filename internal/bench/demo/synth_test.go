@@ -49,14 +49,14 @@ func syntheticScenario(lows int) Scenario {
 			d = append(d, base)
 		}
 		m := &Mode{High: report.Summarize(d), Wait: &report.Latency{N: 360}, Seconds: 3.6, Offered: 360, GPU: &bench.Split{High: 0.009, Idle: 0.991}}
-		raw := &rawMode{latencies: d, span: 100 * time.Millisecond}
+		raw := &rawMode{Latencies: d, Span: 100 * time.Millisecond}
 		if name != ModeAlone {
 			m.Low = &Low{Kept: 0.94, Rate: 47}
 			m.GPU = &bench.Split{High: 0.009, Low: 0.94, Switching: 0.05, Idle: 0.001}
 			m.Preemptions = 360
 			m.Wait = &report.Latency{P99: 0.205, N: 360}
 		}
-		w := bench.Window{From: 1000, To: 1000 + int64(raw.span)}
+		w := bench.Window{From: 1000, To: 1000 + int64(raw.Span)}
 		var segs []bench.Segment
 		var waits []bench.Wait
 		var requests []bench.Sample
@@ -75,7 +75,7 @@ func syntheticScenario(lows int) Scenario {
 			requests = append(requests, bench.Sample{Start: t + 450_000, End: t + 2_300_000})
 			t += 2_490_000
 		}
-		raw.lanes = lanesOf(tenants, segs, waits, requests, w, name == ModeAlone)
+		raw.Lanes = lanesOf(tenants, segs, waits, requests, w, name == ModeAlone)
 		s.Modes[name], s.raw[name] = m, raw
 	}
 	s.Proof, _ = prove(s.Name, goodEvidence(lows))
