@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -168,5 +169,39 @@ func TestLogDrivers(t *testing.T) {
 	a.logDrivers(t.Context(), slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if text := out.String(); !strings.Contains(text, `msg="driver check" check=driver status=`) {
 		t.Error(text)
+	}
+}
+
+// The guide explains columns that the table has: first those of a narrow terminal, then the others.
+func TestGuideColumns(t *testing.T) {
+	text, err := os.ReadFile("../../docs/guides/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "## What works when it works")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	tables := strings.Split(section, "| column | expected |")
+	if !found || len(tables) != 3 {
+		t.Fatalf("%d tables in the section", len(tables)-1)
+	}
+	for i, width := range []int{80, 0} {
+		var out strings.Builder
+		writeList(&out, control.List{Processes: []control.Process{{PID: 1}}}, width)
+		known := strings.Fields(strings.Split(out.String(), "\n")[1])
+		explained := 0
+		for line := range strings.Lines(tables[i+1]) {
+			cells := strings.Split(line, "|")
+			if len(cells) < 3 || strings.HasPrefix(line, "|-") {
+				continue
+			}
+			for name := range strings.SplitSeq(cells[1], ",") {
+				if explained++; !slices.Contains(known, strings.TrimSpace(name)) {
+					t.Errorf("width %d: the guide explains the column %q, the table has %v", width, name, known)
+				}
+			}
+		}
+		if explained < 5 {
+			t.Errorf("width %d: %d columns are explained", width, explained)
+		}
 	}
 }
