@@ -169,7 +169,7 @@ func TestLevelsAreProbedOnce(t *testing.T) {
 		t.Errorf("%d and %d probes, want 1 and 0", a, b)
 	}
 	d, err := w.ctl.Devices(ctx)
-	if err != nil || len(d.Devices) != 1 || !d.Devices[0].Probed || d.Devices[0].MaxLevel != 3 {
+	if err != nil || len(d.Devices) != 2 || !d.Devices[0].Probed || d.Devices[0].MaxLevel != 3 || d.Devices[1].Probed {
 		t.Errorf("%+v %v", d, err)
 	}
 	if err := stop(); err != nil {

@@ -27,14 +27,18 @@ var ctx = context.Background()
 func TestSuspendResumeAndHints(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serve(t, nil)
+	d, err := w.ctl.Devices(ctx)
+	if err != nil || len(d.Devices) != 2 || d.Devices[1].ID != "0000:02:00.0" || d.Devices[1].Probed || !d.Devices[1].Virtual {
+		t.Errorf("devices before their first use: %+v %v", d, err)
+	}
 	app := startProgram(t, "app", w.vgpuPath(), w.sockPath())
 	pid := app.Process.Pid
 	await(t, "level 3", func() bool {
 		l, err := w.ctl.List(ctx)
 		return err == nil && len(l.Processes) == 1 && len(l.Processes[0].Queues) == 1 && l.Processes[0].Queues[0].Level == 3
 	})
-	d, err := w.ctl.Devices(ctx)
-	if err != nil || len(d.Devices) != 1 || d.Devices[0].ID != "0000:01:00.0" || d.Devices[0].MaxLevel != 3 || !d.Devices[0].Virtual {
+	d, err = w.ctl.Devices(ctx)
+	if err != nil || len(d.Devices) != 2 || d.Devices[0].ID != "0000:01:00.0" || d.Devices[0].MaxLevel != 3 || !d.Devices[0].Virtual {
 		t.Errorf("devices %+v %v", d, err)
 	}
 	probes := w.account(t, pid).Enables // probing enables running channels

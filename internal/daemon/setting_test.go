@@ -43,7 +43,7 @@ func TestSettingsPerGPU(t *testing.T) {
 		t.Errorf("%+v %v", l.Devices, err)
 	}
 	d, err := w.ctl.Devices(ctx)
-	if err != nil || len(d.Devices) != 1 || d.Devices[0].Policy != "HPF" || d.Devices[0].Mode != "level" || d.Devices[0].ModeLevel != 1 {
+	if err != nil || len(d.Devices) != 2 || d.Devices[0].Policy != "HPF" || d.Devices[0].Mode != "level" || d.Devices[0].ModeLevel != 1 || d.Devices[1].Policy != "FIFO" {
 		t.Errorf("%+v %v", d, err)
 	}
 	for _, bad := range []control.PolicyRequest{

@@ -101,28 +101,6 @@ func (h *host) start(name, binary string, args ...string) {
 	})
 }
 
-// use runs a program on the virtual GPU until the test ends: the daemon learns of a GPU of this driver from
-// its first program.
-func (h *host) use() {
-	h.t.Helper()
-	cmd := exec.Command(product(h.t, "bin/xsched"), "run", "--dir", daemonDir, "--virtual", "--", product(h.t, "build/virtual/tenant"))
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() {
-		_ = in.Close() // ends it
-		_ = cmd.Wait()
-	})
-	eventually(h.t, "the daemon knows the GPU", func() bool {
-		list, err := h.client.List(context.Background())
-		return err == nil && len(list.Processes) > 0 && len(list.Processes[0].Queues) > 0
-	})
-}
-
 // process returns the program of a pod as the daemon sees it, or nil.
 func (h *host) process(namespace, pod string) *control.Process {
 	list, err := h.client.List(context.Background())

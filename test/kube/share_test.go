@@ -145,7 +145,6 @@ spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu-%[1]s}}]}
 func TestClaimedPodsShareGPU(t *testing.T) {
 	c := Start(t)
 	h := startHost(t)
-	h.use()
 	h.start("node", "xsched-kube", "node", "--node-name", NodeName, "--kubeconfig", userConfig("admin"), "--dir", daemonDir)
 	priorities := map[string]int32{"latency": 10, "batch": -10}
 	volumes := fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: %%s}]

@@ -110,7 +110,7 @@ func (d *daemon) start(args ...string) {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	d.cmd = exec.Command(product(d.t, "bin/xsched"), append([]string{"serve", "--virtual", "--http", d.http}, args...)...)
+	d.cmd = exec.Command(product(d.t, "bin/xsched"), append([]string{"serve", "--virtual", "--devices", "1", "--http", d.http}, args...)...)
 	d.cmd.Env, d.cmd.Stderr = d.env(), log
 	start(d.t, d.cmd)
 	eventually(d.t, "the daemon answers", func() bool {

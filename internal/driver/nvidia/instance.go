@@ -84,13 +84,10 @@ type instance struct {
 
 var _ driver.Instance = (*instance)(nil)
 
-// Devices lists the kernel module's GPUs; the virtual device lists none.
+// Devices lists the driver's GPUs.
 func (i *instance) Devices() []model.DeviceID {
-	if i.Virtual {
-		return nil
-	}
 	var out []model.DeviceID
-	for _, g := range (System{Root: "/"}).GPUs() {
+	for _, g := range i.system.GPUs() {
 		if id, err := model.ParseDeviceID(g.PCI); err == nil {
 			out = append(out, id)
 		}
@@ -101,12 +98,9 @@ func (i *instance) Devices() []model.DeviceID {
 // Describe returns the probed capability of a GPU, or the one expected for this driver version.
 func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, listed bool) {
 	d = driver.Device{Driver: i.Version(), Virtual: i.Virtual, MaxLevel: model.LevelBlock}
-	if !i.Virtual {
-		machine := System{Root: "/"}
-		for _, g := range machine.GPUs() {
-			if gpu, err := model.ParseDeviceID(g.PCI); err == nil && gpu == id {
-				d.Name, d.Divided, listed = g.Name, slices.Contains(machine.MIG(), g.Minor), true
-			}
+	for _, g := range i.system.GPUs() {
+		if gpu, err := model.ParseDeviceID(g.PCI); err == nil && gpu == id {
+			d.Name, d.Divided, listed = g.Name, slices.Contains(i.system.MIG(), g.Minor), true
 		}
 	}
 	v, probed := i.Verdict(id)

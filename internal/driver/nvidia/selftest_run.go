@@ -50,7 +50,7 @@ func (d *Driver) testAndKeep(ctx context.Context, gpu model.DeviceID, o driver.S
 	return t, d.saveTest(gpu, t)
 }
 
-// testable lists the GPUs. The virtual GPU lists none, so its first one is used.
+// testable lists the GPUs. The first virtual GPU stands for all: they are alike.
 func (d *Driver) testable() []model.DeviceID {
 	if d.Virtual {
 		return []model.DeviceID{model.MakeDeviceID(0, 1, 0, 0)}

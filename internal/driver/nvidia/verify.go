@@ -11,7 +11,7 @@ func (s *session) Verifies(gpu model.DeviceID) bool {
 	return (s.listed == nil || s.listed[gpu]) && s.driver.untouchable() == "" && !s.driver.mps.owns()
 }
 
-// listed returns the GPUs of the driver; nil: all, on a virtual GPU.
+// listed returns the GPUs of the driver; nil: all, on a virtual GPU, whose device may start after the daemon.
 func (i *instance) listed() map[model.DeviceID]bool {
 	if i.Virtual {
 		return nil

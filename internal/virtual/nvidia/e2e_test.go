@@ -265,9 +265,18 @@ func TestGarbage(t *testing.T) {
 	p.quit(true)
 }
 
-// A second device process on one socket fails. A stale socket is replaced; any other file is kept.
+// A second device process on one socket fails and leaves the list of GPUs alone. A stale socket and list
+// are replaced; any other file is kept.
 func TestSocketInUse(t *testing.T) {
-	d := startDevice(t, 1)
+	d := startDevice(t, 3)
+	root := filepath.Dir(d.socket)
+	listed := func(want int) {
+		t.Helper()
+		entries, err := os.ReadDir(filepath.Join(root, gpuFolder))
+		if err != nil || len(entries) != want || entries[want-1].Name() != fmt.Sprintf("0000:%02x:00.0", want) {
+			t.Errorf("listed %v, %v; want %d", entries, err, want)
+		}
+	}
 	serve := func(socket string) string {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "VGPU_TEST_SERVE="+socket)
@@ -277,6 +286,7 @@ func TestSocketInUse(t *testing.T) {
 	if out := serve(d.socket); !strings.Contains(out, "another virtual GPU") {
 		t.Errorf("said %q", out)
 	}
+	listed(3)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -304,14 +314,18 @@ func TestSocketInUse(t *testing.T) {
 		t.Fatal("the socket of a dead device was not replaced")
 	}
 	defer c.Close()
+	if _, err := c.Stats(); err != nil { // it serves
+		t.Error(err)
+	}
+	listed(2) // the default
 	if err := c.Quit(); err != nil {
 		t.Error(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("quit: %v", err)
 	}
-	if _, err := os.Stat(d.socket); err == nil {
-		t.Error("the socket was left behind")
+	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

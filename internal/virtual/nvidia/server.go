@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -86,6 +87,11 @@ func Serve(ctx context.Context, o Options) error {
 	s.rm = newResourceManager(s.gpus, s.faults)
 	s.rm.newArea = s.mapArea
 	if err := s.listen(o.Socket); err != nil {
+		return err
+	}
+	files := gpuFiles{filepath.Dir(o.Socket)}
+	defer files.remove()
+	if err := files.write(o.Devices); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { s.call(func() { s.quit = true }) })()
