@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"path"
 	"regexp"
 	"strings"
 )
@@ -15,9 +16,12 @@ type Pod struct {
 
 var (
 	// The kubelet's names of pods, with its cgroup drivers cgroupfs and systemd. A static pod has 32
-	// digits without hyphens.
-	podElement = regexp.MustCompile(`^(?:kubepods[a-z-]*-)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$`)
+	// digits without hyphens. Nodes of kind have the cgroup root "kubelet".
+	podElement = regexp.MustCompile(`^(?:(?:kubelet-)?kubepods[a-z-]*-)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$`)
 	podUID     = regexp.MustCompile(`^(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})$`)
+
+	// The elements above a pod, as a daemon in a cgroup namespace sees them.
+	abovePod = regexp.MustCompile(`^(?:|\.\.|kubelet(?:\.slice)?|(?:kubelet-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|burstable|besteffort)$`)
 
 	containerElement = regexp.MustCompile(`^(?:[a-z][a-z.-]*-)?([0-9a-f]{64})(?:\.scope)?$`)
 	containerID      = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -65,11 +69,22 @@ func podOf(p string) Pod {
 // pod returns the pod of a process, as far as only root could create its cgroup.
 func (o *observer) pod(all []hierarchy) Pod {
 	for _, h := range all {
-		if outer, _ := containers(h.path); outer != "" && o.createdByRoot(h, outer) {
+		if outer, _ := containers(h.path); outer != "" && o.createdByRoot(h, outer) && (o.seesFolders(h, outer) || belowKubelet(outer)) {
 			return podOf(h.path)
 		}
 	}
 	return Pod{}
+}
+
+// belowKubelet reports whether all elements above a pod are the kubelet's. Where the daemon can't see the
+// owner of a cgroup, anyone with a delegated cgroup could choose the name of another's pod.
+func belowKubelet(pod string) bool {
+	for element := range strings.SplitSeq(path.Dir(pod), "/") {
+		if !abovePod.MatchString(element) {
+			return false
+		}
+	}
+	return true
 }
 
 // PodVariable tells a daemon in a pod the UID of that pod. In a cgroup namespace the kernel does not show

@@ -12,6 +12,7 @@ const testPod = "3fd4bb8e-2a0c-4b47-9d0e-5e7a1c3f9b21"
 
 var (
 	testSlice  = "kubepods-besteffort-pod" + strings.ReplaceAll(testPod, "-", "_") + ".slice"
+	kindSlice  = "kubelet-" + testSlice
 	staticPod  = strings.Repeat("9c", 16)
 	podSlices  = "/kubepods.slice/kubepods-besteffort.slice/" + testSlice
 	otherSlice = "kubepods-pod" + strings.ReplaceAll(testPod, "3", "4") + ".slice"
@@ -34,6 +35,7 @@ func TestPodOf(t *testing.T) {
 		"/../../" + testSlice + "/cri-containerd-" + idB + ".scope":                                     {testPod, idB}, // seen from a container
 		podSlices + "/cri-containerd-" + idA + ".scope/" + otherSlice + "/cri-containerd-" + idB:        {testPod, idA}, // a pod that runs containers
 		"/system.slice/docker-" + idA + ".scope/kubelet/kubepods/pod" + testPod + "/" + idB:             {},             // a node in a container
+		"/kubelet.slice/kubelet-kubepods.slice/" + kindSlice + "/cri-containerd-" + idA + ".scope":      {testPod, idA}, // kind
 		"/kubepods/pod" + strings.ToUpper(testPod) + "/" + idA:                                          {},
 		"/kubepods/pod" + testPod[:35] + "/" + idA:                                                      {},
 		"/kubepods/xpod" + testPod + "/" + idA:                                                          {},
@@ -91,9 +93,25 @@ func TestPodByRoot(t *testing.T) {
 			t.Errorf("%v: %+v, want %+v", test.all, got, test.want)
 		}
 	}
-	// A daemon in a container does not see the folders.
-	if got := (&observer{}).pod([]hierarchy{{"", "/../../user@1000.service/" + testSlice}}); got != (Pod{}) {
-		t.Errorf("%+v", got)
+	// A daemon in a container does not see the folders: there, only the kubelet's names are pods.
+	scope := "/cri-containerd-" + idA + ".scope"
+	for p, want := range map[string]Pod{
+		"/../../" + testSlice + scope:                                         {testPod, idA},
+		"/../../../kubepods-besteffort.slice/" + testSlice + scope:            {testPod, idA},
+		"/../../../../kubepods/burstable/pod" + testPod + "/" + idA:           {testPod, idA},
+		"/../../../kubelet.slice/kubelet-kubepods.slice/" + kindSlice + scope: {testPod, idA},
+		"/../../user@1000.service/" + testSlice + scope:                       {},
+		"/../../../../system.slice/runner.service" + podSlices + scope:        {},
+		"/../../../../runner/kubepods/pod" + testPod + "/" + idA:              {},
+		"/../../../kubepods-runner.slice/" + testSlice + scope:                {},
+	} {
+		if got := (&observer{}).pod([]hierarchy{{"", p}}); got != want {
+			t.Errorf("%s: %+v, want %+v", p, got, want)
+		}
+		all := []hierarchy{{"", p}}
+		if got := (&observer{mounts: []cgroupMount{{"", "/cg"}}}).pod(all); got != want { // with a mount that shows its own cgroup only
+			t.Errorf("%s with a mount: %+v, want %+v", p, got, want)
+		}
 	}
 }
 

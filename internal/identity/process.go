@@ -138,11 +138,10 @@ func (o *observer) findContainer(all []hierarchy) (name string, created bool) {
 
 // createdByRoot reports whether only root could create a cgroup: root owns all folders above.
 func (o *observer) createdByRoot(h hierarchy, cgroup string) bool {
-	mount := o.mountOf(h.name)
-	if mount == "" || strings.HasPrefix(cgroup, "/..") {
-		// A daemon in a container does not see the folders. There the name decides.
-		return !userManager.MatchString(cgroup)
+	if !o.seesFolders(h, cgroup) {
+		return !userManager.MatchString(cgroup) // there the name decides
 	}
+	mount := o.mountOf(h.name)
 	for dir := path.Dir(cgroup); ; dir = path.Dir(dir) {
 		uid, mode, err := o.privilegedStats(filepath.Join(mount, dir))
 		if err != nil || uid != 0 || mode&0o022 != 0 {
@@ -152,6 +151,11 @@ func (o *observer) createdByRoot(h hierarchy, cgroup string) bool {
 			return true
 		}
 	}
+}
+
+// seesFolders reports whether the daemon can read the owners of a cgroup. In a container it can't.
+func (o *observer) seesFolders(h hierarchy, cgroup string) bool {
+	return o.mountOf(h.name) != "" && !strings.HasPrefix(cgroup, "/..")
 }
 
 // identify derives the user of a process.
