@@ -24,14 +24,14 @@ type configured struct {
 	reply  control.ConfigReply
 }
 
-// terms returns what the rules and grants give to a process, and the number of the configuration.
-func (d *Daemon) terms(who loop.Identity) (loop.Terms, uint64) {
+// terms returns what the rules and grants give to a process.
+func (d *Daemon) terms(who loop.Identity) loop.Terms {
 	now, granted := d.configured.Load(), d.grants.Load()
 	g := now.rules.For(who.User, who.Command, who.Program)
-	t := loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority}
+	t := loop.Terms{Rule: g.Rule, Hint: g.Hints, Granted: g.Priority, Number: now.number + granted.number}
 	pod := granted.of(&who)
 	pod.apply(&t)
-	return t, now.number + granted.number
+	return t
 }
 
 // engineConfig returns what options say about the engine.
@@ -282,7 +282,7 @@ func (d *Daemon) reconfigure(ctx context.Context, limits loop.Limits, cfg *engin
 	}
 	terms := make(map[model.SessionID]loop.Terms, len(clients))
 	for _, who := range clients {
-		terms[who.ID], _ = d.terms(who)
+		terms[who.ID] = d.terms(who)
 	}
 	return d.loop.Reconfigure(ctx, limits, terms, func(e *engine.Engine) { change(e, cfg) })
 }

@@ -227,7 +227,7 @@ func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 		terms := map[model.SessionID]loop.Terms{}
 		for i := range clients {
 			if p := clients[i].Program; p != nil && p.Pod.UID != "" {
-				terms[clients[i].ID], _ = d.terms(clients[i])
+				terms[clients[i].ID] = d.terms(clients[i])
 			}
 		}
 		err = d.loop.SetAllTerms(ctx, terms)

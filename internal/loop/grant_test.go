@@ -93,6 +93,29 @@ func TestGrantBinds(t *testing.T) {
 	}
 }
 
+// TestOldTerms: terms that were computed before newer ones were applied do not replace them.
+func TestOldTerms(t *testing.T) {
+	h := ruled(t, &loop.Terms{})
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	who := h.Only(t)
+	for i, number := range []uint64{2, 1, 2, 3} {
+		top := model.Priority(10 + i)
+		terms := loop.Terms{Number: number, Grant: loop.Grant{Ceiling: &top}}
+		terms.Hint.Set("priority", model.HintValue{Number: int64(top)})
+		if err := h.SetAllTerms(t.Context(), map[model.SessionID]loop.Terms{who.ID: terms}); err != nil {
+			t.Fatal(err)
+		}
+		want := []model.Priority{10, 10, 12, 13}[i]
+		if got := h.Only(t).Hint; got.Priority != want {
+			t.Errorf("step %d: priority %d, want %d", i, got.Priority, want)
+		}
+	}
+}
+
 // TestGrantEnds: a grant pins hints, and its end returns them to what the program said.
 func TestGrantEnds(t *testing.T) {
 	h := ruled(t, &loop.Terms{})

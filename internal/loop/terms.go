@@ -17,6 +17,8 @@ type Terms struct {
 	Hint    model.HintChange
 	Granted model.Priority // authorised beyond the limit of the user; up to 0: none
 	Grant   Grant
+	// Number increases with every configuration: older terms never replace newer ones.
+	Number uint64
 }
 
 // Kept is what control clients have set for a process, for the next daemon.
@@ -118,6 +120,9 @@ func (l *Loop) SetAllTerms(ctx context.Context, terms map[model.SessionID]Terms)
 // setTerms replaces what the configuration gives to a client. Without a change of hint or limit the
 // engine is not told.
 func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
+	if t.Number < c.terms.Number {
+		t = c.terms
+	}
 	before, share, owner := c.hint, c.terms.Grant.Share, c.terms.Grant.Owner
 	c.terms = t
 	c.fix()

@@ -50,7 +50,7 @@ func ruled(t *testing.T, terms *loop.Terms) *sessiontest.Fixture {
 		sessiontest.Users(c, 1000)
 		c.Loop.UID = 0
 		c.Loop.Limits.Others = loop.Limit{Priority: 2, Share: 40}
-		c.Session.Terms = func(loop.Identity) (loop.Terms, uint64) { return *terms, 1 }
+		c.Session.Terms = func(loop.Identity) loop.Terms { return *terms }
 	})
 }
 

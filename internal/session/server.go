@@ -47,9 +47,8 @@ type Config struct {
 
 	MaxSessions, MaxSessionsPerUID int // 0: 4096 and 1024
 
-	// Terms returns what the configuration gives to a process, and the number of that configuration;
-	// nil: nothing.
-	Terms func(loop.Identity) (loop.Terms, uint64)
+	// Terms returns what the configuration gives to a process; nil: nothing.
+	Terms func(loop.Identity) loop.Terms
 	// Kept returns what control clients set for a process under a previous daemon; nil: nothing.
 	Kept func(loop.Identity) loop.Kept
 
@@ -111,7 +110,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Metrics = &driver.Metrics{}
 	}
 	if cfg.Terms == nil {
-		cfg.Terms = func(loop.Identity) (loop.Terms, uint64) { return loop.Terms{}, 0 }
+		cfg.Terms = func(loop.Identity) loop.Terms { return loop.Terms{} }
 	}
 	if cfg.Kept == nil {
 		cfg.Kept = func(loop.Identity) loop.Kept { return loop.Kept{} }
@@ -264,7 +263,8 @@ func (srv *Server) newSession(s *Session, o loop.ClientOptions) (memfd int, err 
 	})
 	s.workers = map[model.DeviceID]*driver.Worker{}
 	o.Identity, o.Session, o.Page, o.Leases = s.Identity, s, page, s.leases
-	o.Terms, s.terms = srv.cfg.Terms(s.Identity)
+	o.Terms = srv.cfg.Terms(s.Identity)
+	s.terms = o.Terms.Number
 	if !s.Attached {
 		o.Kept = srv.cfg.Kept(s.Identity)
 	}
@@ -301,7 +301,7 @@ func (srv *Server) join(ctx context.Context, s *Session, caps map[model.DeviceID
 	if err := srv.loop.Join(ctx, s.client, caps); err != nil {
 		return err
 	}
-	if terms, number := srv.cfg.Terms(s.Identity); number != s.terms {
+	if terms := srv.cfg.Terms(s.Identity); terms.Number != s.terms {
 		return srv.loop.SetTerms(ctx, s.client, terms)
 	}
 	return nil
