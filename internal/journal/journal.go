@@ -48,6 +48,9 @@ type Entry struct {
 	Before   string
 	After    string
 	Detail   string // completes the text
+	// Cluster marks a change at the pace of a cluster's pods. It has a longer After and displaces no
+	// change by hand.
+	Cluster bool
 }
 
 // Sizes of the rings, in entries.
@@ -57,7 +60,9 @@ const (
 	preemptionEntries = 4096
 	presenceEntries   = 1024
 	faultEntries      = 512
+	clusterEntries    = 512
 	maxText           = 160 // bytes of each text of an entry
+	maxClusterText    = 1024
 )
 
 // ring holds the newest entries of a class, by number.
@@ -102,14 +107,14 @@ type Journal struct {
 
 	mu    sync.Mutex
 	seq   uint64
-	rings [5]ring
+	rings [6]ring
 	users map[identity.User]*account
 }
 
 // New returns an empty journal.
 func New(o Options) *Journal {
 	j := &Journal{o: o, users: map[identity.User]*account{}}
-	for i, n := range []int{adminEntries, changeEntries, preemptionEntries, presenceEntries, faultEntries} {
+	for i, n := range []int{adminEntries, changeEntries, preemptionEntries, presenceEntries, faultEntries, clusterEntries} {
 		j.rings[i].most = n
 	}
 	return j
@@ -124,7 +129,10 @@ func (j *Journal) ring(e *Entry) *ring {
 	case control.JournalFault:
 		return &j.rings[4]
 	}
-	if j.o.Admin(e.By.User) {
+	switch {
+	case e.Cluster:
+		return &j.rings[5]
+	case j.o.Admin(e.By.User):
 		return &j.rings[0]
 	}
 	return &j.rings[1]
@@ -153,14 +161,19 @@ func (j *Journal) AddPreemptions(entries []Entry) {
 
 // add adds an entry that user caused. Preconditions: j.mu is held.
 func (j *Journal) add(e Entry, user identity.User) {
-	for _, s := range []*string{&e.What, &e.Before, &e.After, &e.Detail, &e.Program.Name, &e.By.Name, &e.Device} {
-		*s = short(*s)
+	most := maxText
+	if e.Cluster {
+		most = maxClusterText
+	}
+	e.After = short(e.After, most)
+	for _, s := range []*string{&e.What, &e.Before, &e.Detail, &e.Program.Name, &e.By.Name, &e.Device} {
+		*s = short(*s, maxText)
 	}
 	j.seq++
 	e.Seq = j.seq
 	j.ring(&e).add(e)
 	if j.o.File != nil && audited(e.Kind) {
-		j.o.File.Write(j.o.Render(&e), !j.o.Admin(user))
+		j.o.File.Write(j.o.Render(&e), e.Cluster || !j.o.Admin(user))
 	}
 }
 
@@ -170,9 +183,9 @@ func audited(kind string) bool {
 }
 
 // short bounds a text and removes what could forge lines or control a terminal.
-func short(s string) string {
-	if len(s) > maxText {
-		cut := maxText
+func short(s string, most int) string {
+	if len(s) > most {
+		cut := most
 		for cut > 0 && !utf8.RuneStart(s[cut]) {
 			cut--
 		}

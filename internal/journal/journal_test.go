@@ -80,16 +80,21 @@ func TestRings(t *testing.T) {
 		f.AddPreemptions([]Entry{{Kind: control.JournalPreemption, Time: f.now}})
 		f.Add(identity.OnHost(3000+i), Entry{Kind: control.JournalJoined})
 		f.Add(identity.OnHost(3000), Entry{Kind: control.JournalFault})
+		f.Add(identity.OnHost(0), Entry{Kind: control.JournalChange, What: "grants", After: strings.Repeat("y", 10_000), Cluster: true})
 	}
 	all, last := f.After(0)
-	if most := adminEntries + changeEntries + preemptionEntries + presenceEntries + faultEntries; len(all) > most || last < 60_000 {
+	if most := adminEntries + changeEntries + preemptionEntries + presenceEntries + faultEntries + clusterEntries; len(all) > most || last < 60_000 {
 		t.Errorf("%d entries of %d", len(all), last)
 	}
 	if all[0].After != "root" || all[0].Seq != 1 {
 		t.Errorf("the first change is gone: %+v", all[0])
 	}
 	for i := range all {
-		if i > 0 && all[i].Seq <= all[i-1].Seq || len(all[i].After) > maxText+len("…") {
+		most := maxText
+		if all[i].Cluster {
+			most = maxClusterText
+		}
+		if i > 0 && all[i].Seq <= all[i-1].Seq || len(all[i].After) > most+len("…") {
 			t.Fatalf("entry %d: %+v", i, all[i])
 		}
 	}
