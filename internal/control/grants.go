@@ -151,6 +151,9 @@ func (g *Grant) Check() error {
 	if g.ContainerID != "" && !identity.IsContainerID(g.ContainerID) {
 		return g.refuse("use 64 hexadecimal digits", "%.80q is not a container id", g.ContainerID)
 	}
+	if g.Container != "" && g.ContainerID == "" {
+		return g.refuse("add its container_id, or omit its name", "container %s has no id, so the grant would bind the whole pod", g.Container)
+	}
 	if _, err := g.Hints(); err != nil {
 		return err
 	}

@@ -18,133 +18,6 @@ import (
 	"xsched/internal/model"
 )
 
-// grants are the grants of all sources. A change makes a new value.
-type grants struct {
-	number  uint64 // increases with every change
-	sources map[string][]control.Grant
-	pods    map[string][]grant // by pod UID
-}
-
-// grant is one grant with its hints.
-type grant struct {
-	control.Grant
-	hints model.HintChange
-}
-
-// newGrants indexes grants that were checked.
-func newGrants(number uint64, sources map[string][]control.Grant) *grants {
-	g := &grants{number: number, sources: sources, pods: map[string][]grant{}}
-	for _, source := range slices.Sorted(maps.Keys(sources)) {
-		for _, one := range sources[source] {
-			hints, _ := one.Hints()
-			uid := identity.PodUID(one.PodUID)
-			g.pods[uid] = append(g.pods[uid], grant{one, hints})
-		}
-	}
-	return g
-}
-
-// podGrant is what all grants together say about a process.
-type podGrant struct {
-	namespace, pod, container, class string
-	hints                            *grant // that sets hints; nil: none
-}
-
-// of returns what is granted to a process. Grants of its container go before those of its pod. Of several,
-// the one with the lowest priority counts, so that nobody gains by ambiguity. A grant without hints only
-// names the pod.
-func (g *grants) of(who *loop.Identity) podGrant {
-	var out podGrant
-	if who.Program == nil || who.Program.Pod.UID == "" {
-		return out
-	}
-	exact := false // out.hints is about the container
-	all := g.pods[who.Program.Pod.UID]
-	for i := range all {
-		one := &all[i]
-		mine := one.ContainerID != ""
-		if mine && one.ContainerID != who.Program.Pod.Container {
-			continue
-		}
-		out.namespace, out.pod = one.Namespace, one.Pod
-		if mine && one.Container != "" {
-			out.container = one.Container
-		}
-		if out.class == "" {
-			out.class = one.Class
-		}
-		switch {
-		case one.hints.Empty():
-		case out.hints == nil, mine && !exact, mine == exact && one.lower(out.hints):
-			out.hints, exact = one, mine
-		}
-	}
-	if out.hints != nil && out.hints.Class != "" {
-		out.class = out.hints.Class
-	}
-	return out
-}
-
-func (g *grant) priority() int32 {
-	if g.Priority == nil {
-		return int32(model.PriorityDefault)
-	}
-	return *g.Priority
-}
-
-func (g *grant) lower(other *grant) bool { return g.priority() < other.priority() }
-
-// apply adds what is granted to the terms of a process. It goes before the rules of the configuration.
-func (p *podGrant) apply(t *loop.Terms) {
-	if p.hints == nil {
-		return
-	}
-	hints := p.hints.hints
-	var limited model.HintChange
-	if p.hints.Priority != nil {
-		top := model.Priority(*p.hints.Priority)
-		t.Grant.Ceiling = &top
-		limited.Set("priority", model.HintValue{Number: int64(top)})
-	}
-	t.Hint.Merge(&limited)
-	if p.hints.Utilization != nil {
-		t.Grant.Share = *p.hints.Utilization
-		limited.Set("utilization", model.HintValue{Number: int64(t.Grant.Share)})
-	}
-	rest := hints.Without(&model.HintChange{}, &limited)
-	t.Grant.Pinned.Pin(&rest)
-	if p.hints.Group != "" {
-		// Pods of one priority: in a gang of several, the lower ones would run with the higher ones.
-		t.Grant.Owner = fmt.Sprintf("pods/%s@%d", p.namespace, p.hints.priority())
-	}
-}
-
-// allows reports whether the grant alone permits hints that exceed the limits of their user.
-func (p *podGrant) allows(change *model.HintChange) bool {
-	if p.hints == nil {
-		return false
-	}
-	if top, said := change.Top(); said && (p.hints.Priority == nil || top > model.Priority(*p.hints.Priority)) {
-		return false
-	}
-	var h model.Hint
-	change.Apply(&h)
-	return h.Utilization == 0 || p.hints.Utilization != nil && h.Utilization <= *p.hints.Utilization
-}
-
-// limits reports whether the grant has limits of its own.
-func (p *podGrant) limits() bool {
-	return p.hints != nil && (p.hints.Priority != nil || p.hints.Utilization != nil)
-}
-
-// refusal is the error about a hint beyond the grant.
-func (p *podGrant) refusal(pid int) error {
-	return control.Errorf(control.ErrNotAllowed, "use a lower value, or ask for another device class or priority class",
-		"the grant of pod %s/%s limits this hint of process %d (%s)", p.namespace, p.pod, pid, hintsText(&p.hints.Grant))
-}
-
-func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.container) }
-
 // Grants implements control.Control.
 func (d *Daemon) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
 	reply, _, err := d.setGrants(ctx, c, r)
@@ -155,15 +28,15 @@ func (d *Daemon) Grants(ctx context.Context, c control.Caller, r control.GrantsR
 func (a audited) Grants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
 	reply, diff, err := a.setGrants(ctx, c, r)
 	switch {
+	case diff != "": // applied, also where the reply failed
+		a.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff, Cluster: true})
 	case err != nil && r.Source != "":
 		a.refused(c, changeGrants, err)
-	case err == nil && diff != "":
-		a.audit(c, journal.Entry{What: changeGrants + " of " + r.Source, After: diff})
 	}
 	return reply, err
 }
 
-// setGrants replaces the grants of a source and returns what has changed. An error changes nothing.
+// setGrants replaces the grants of a source and returns what has changed; empty: nothing has.
 func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.GrantsRequest) (control.GrantsReply, string, error) {
 	none := control.GrantsReply{}
 	if err := d.owner(c, "grants"); err != nil {
@@ -217,25 +90,35 @@ func checkTotal(sources map[string][]control.Grant) error {
 	return nil
 }
 
-// applyGrants makes grants take effect for new programs and then for running ones.
+// applyGrants makes grants take effect for new programs and then for running ones. The engine's thread
+// pays for programs of pods with a change only.
 func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	d.grants.Store(now) // from here on, clients that join get the new terms
 	clients, err := d.loop.Identities(ctx)
 	if err == nil {
-		terms := map[model.SessionID]loop.Terms{}
-		for i := range clients {
-			if p := clients[i].Program; p != nil && p.Pod.UID != "" {
-				terms[clients[i].ID] = d.terms(clients[i])
-			}
+		if terms := d.changedTerms(old, now, clients); len(terms) > 0 {
+			err = d.loop.SetAllTerms(ctx, terms)
 		}
-		err = d.loop.SetAllTerms(ctx, terms)
 	}
-	if err != nil {
-		d.grants.Store(&grants{old.number + 2, old.sources, old.pods})
+	if err != nil { // the loop may still apply them
+		d.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, unsure: true})
 	}
 	return typed(unavailable(err))
+}
+
+// changedTerms returns the terms of clients whose grants differ.
+func (d *Daemon) changedTerms(old, now *grants, clients []loop.Identity) map[model.SessionID]loop.Terms {
+	terms := map[model.SessionID]loop.Terms{}
+	for i := range clients {
+		who := &clients[i]
+		before, after := old.of(who), now.of(who)
+		if old.unsure && who.Program != nil && who.Program.Pod.UID != "" || !before.same(&after) {
+			terms[who.ID] = d.terms(*who)
+		}
+	}
+	return terms
 }
 
 // grantsReply lists the grants of a source, or of all, with the programs that have them.
@@ -252,8 +135,7 @@ func (d *Daemon) grantsReply(ctx context.Context, g *grants, source string) (con
 		if p := clients[i].Program; p != nil && p.Pod.UID != "" {
 			pods[p.Pod] = append(pods[p.Pod], clients[i].PID)
 			if p.Pod.Container != "" {
-				whole := identity.Pod{UID: p.Pod.UID}
-				pods[whole] = append(pods[whole], clients[i].PID)
+				pods[p.Pod.Whole()] = append(pods[p.Pod.Whole()], clients[i].PID)
 			}
 		}
 	}

@@ -9,14 +9,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"xsched/internal/api"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/daemon"
+	"xsched/internal/identity"
 )
 
 const (
@@ -87,6 +90,21 @@ func (d *grantsDaemon) process(t *testing.T, pid int) control.Process {
 	return control.Process{}
 }
 
+// meddler is a context that runs f when it is asked for its deadline for the given time: between two steps
+// of a request.
+type meddler struct {
+	context.Context
+	call int
+	f    func()
+}
+
+func (m *meddler) Deadline() (time.Time, bool) {
+	if m.call--; m.call == -1 {
+		m.f()
+	}
+	return m.Context.Deadline()
+}
+
 // TestGrants runs tenants in real pods' cgroups. A grant binds programs that run before it and after it,
 // changes and ends with it, survives a restart, and no tenant changes or reads it.
 func TestGrants(t *testing.T) {
@@ -136,7 +154,25 @@ func TestGrants(t *testing.T) {
 		}
 		a.want("the grant of pod ml/serve-0 limits this hint of process 1 (priority=4)", "raise %d", control.Self)
 	})
+	t.Run("a grant that ends beside a hint", func(t *testing.T) {
+		tenant := control.Caller{PID: a.pid, User: identity.User{Container: d.process(t, a.pid).Container}}
+		raise := control.HintRequest{PID: a.pid, Priority: new(int32(9)), Utilization: new(50)}
+		if _, err := d.Hint(ctx, tenant, raise); err == nil {
+			t.Fatal("the limit of the user permits it: the test shows nothing")
+		}
+		for call := range 6 {
+			d.set(t, "dra", latency)
+			r := raise
+			r.Utilization = nil
+			_, err := d.Hint(&meddler{Context: ctx, call: call, f: func() { d.set(t, "dra") }}, tenant, r)
+			d.set(t, "dra")
+			if p := d.process(t, a.pid); p.Priority > 0 {
+				t.Errorf("the grant ended at call %d (%v): priority %d stays", call, err, p.Priority)
+			}
+		}
+	})
 	t.Run("names", func(t *testing.T) {
+		d.set(t, "dra", control.Grant{ID: "claim-1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Priority: new(int32(4))})
 		d.set(t, "nri",
 			control.Grant{ID: "c1", Namespace: "ml", Pod: "serve-0", PodUID: podA, Container: "main", ContainerID: idA},
 			control.Grant{ID: "c2", Namespace: "web", Pod: "b", PodUID: podB, Container: "side", ContainerID: idB, Class: "batch", Priority: new(int32(-7))})
@@ -167,11 +203,32 @@ func TestGrants(t *testing.T) {
 		inside.User.UID, inside.User.Container = 0, "/docker/x"
 		_, err := d.Grants(ctx, inside, control.GrantsRequest{Source: "dra"})
 		wantError(t, err, control.ErrNotAllowed)
-		if got := texts(t, d.Control(), control.Caller{}, -1, control.JournalChange); strings.Count(got, "changed the grants of dra") != 2 ||
+		if got := texts(t, d.Control(), control.Caller{}, -1, control.JournalChange); !strings.Contains(got, "root changed the grants of dra to 1 added") ||
 			!strings.Contains(got, "1 added, 0 changed, 0 removed: +ml/serve-0 (gpu-latency priority=10 utilization=40)") ||
 			!strings.Contains(got, "ml/serve-0 (gpu-latency priority=10 utilization=40 to priority=4)") {
 			t.Errorf("journal: %s", got)
 		}
+	})
+	t.Run("journal", func(t *testing.T) {
+		if got := texts(t, d.Control(), control.Caller{User: identity.OnHost(1000)}, -1, control.JournalChange); strings.Contains(got, "grants") {
+			t.Errorf("another user reads the grants: %s", got)
+		}
+		// What was applied is in the journal, also if the reply fails.
+		for call := range 4 {
+			named := control.Grant{ID: "x", Namespace: "n", Pod: "reply" + strings.Repeat("x", call), PodUID: podB}
+			stopped, stop := context.WithCancel(ctx)
+			_, err := d.Control().Grants(&meddler{Context: stopped, call: call, f: stop}, control.Caller{}, control.GrantsRequest{Source: "reply", Grants: []control.Grant{named}})
+			stop()
+			r, listed := d.ctl.Grants(ctx)
+			if listed != nil {
+				t.Fatal(listed)
+			}
+			applied := slices.ContainsFunc(r.Grants, func(g control.GrantEntry) bool { return g.Pod == named.Pod })
+			if entered := strings.Contains(texts(t, d.Control(), control.Caller{}, -1, control.JournalChange), named.Pod+" "); entered != applied {
+				t.Errorf("stopped at call %d (%v): applied %v, in the journal %v", call, err, applied, entered)
+			}
+		}
+		d.set(t, "reply")
 	})
 	t.Run("one bad grant", func(t *testing.T) {
 		for cause, bad := range map[string]control.Grant{
@@ -180,6 +237,7 @@ func TestGrants(t *testing.T) {
 			"not a namespace":    {ID: "x", Namespace: "N\x1b", Pod: "p", PodUID: podA},
 			"not the id":         {Namespace: "n", Pod: "p", PodUID: podA},
 			"have the id":        {ID: "claim-1", Namespace: "n", Pod: "p", PodUID: podA},
+			"has no id":          {ID: "x", Namespace: "n", Pod: "p", PodUID: podA, Container: "main"},
 			"not a container id": {ID: "x", Namespace: "n", Pod: "p", PodUID: podA, ContainerID: "abc"},
 		} {
 			_, err := d.ctl.SetGrants(ctx, control.GrantsRequest{Source: "dra", Grants: []control.Grant{latency, bad}})

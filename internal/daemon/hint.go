@@ -31,12 +31,19 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 		}
 	}
 	_, raises := change.Top()
-	pod := d.grants.Load().of(&s.Identity)
-	if err := d.mayHave(c, &change); err != nil && !pod.allows(&change) {
-		if pod.limits() {
-			err = pod.refusal(r.PID)
+	check := together(change)
+	if d.mayHave(c, &change) != nil {
+		raises = false // what a grant permits ends with it
+		granted := func() error { return d.granted(c, &s.Identity, r.PID, &change) }
+		if err := granted(); err != nil {
+			return control.HintReply{}, err
 		}
-		return control.HintReply{}, err
+		check = func(h *model.Hint) error { // on the loop: the grant may have ended meanwhile
+			if err := granted(); err != nil {
+				return err
+			}
+			return together(change)(h)
+		}
 	}
 	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
 	defer cancel()
@@ -47,10 +54,11 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	var hint model.Hint
 	if r.Queue != nil {
-		hint, err = d.queueHint(ctx, s, *r.Queue, raises, change)
+		hint, err = d.queueHint(ctx, s, *r.Queue, raises, change, check)
 	} else {
-		hint, err = d.loop.SetHint(ctx, s.PID, raises, change, together(change))
+		hint, err = d.loop.SetHint(ctx, s.PID, raises, change, check)
 	}
+	pod := d.grants.Load().of(&s.Identity)
 	switch {
 	case errors.Is(err, loop.ErrUnknownPID):
 		return control.HintReply{}, control.Errorf(control.ErrNotFound, "see `xsched list`", "process %d has ended", r.PID)
@@ -90,7 +98,7 @@ func (d *Daemon) settle(ctx context.Context, pid, level int) error {
 }
 
 // queueHint changes one queue. Hints that the hardware applies to a whole process are refused.
-func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, index uint32, raises bool, change model.HintChange) (model.Hint, error) {
+func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
 	for _, f := range model.HintFields() {
 		if f.Process && change.Has(f.Name) {
 			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
@@ -104,7 +112,7 @@ func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, index uint32,
 		}
 		return model.Hint{}, loop.ErrUnknownQueue
 	}
-	return d.loop.SetQueueHint(ctx, s.PID, index, raises, change, together(change))
+	return d.loop.SetQueueHint(ctx, s.PID, index, raises, change, check)
 }
 
 // together checks the combination of changed and existing hints.

@@ -107,7 +107,7 @@ func (d *Daemon) Journal(_ context.Context, c control.Caller, r control.JournalR
 		out.Missed = total - uint64(len(all))
 	}
 	for i := range all {
-		if sees(c, &all[i]) {
+		if d.sees(c, &all[i]) {
 			out.Entries = append(out.Entries, d.render(&all[i], c))
 		}
 	}

@@ -24,9 +24,11 @@ func mayKnow(c control.Caller, p *journal.Program) bool {
 }
 
 // sees reports whether a caller may read an entry. A caller in a container reads entries about its own
-// programs, and about settings that concern all.
-func sees(c control.Caller, e *journal.Entry) bool {
+// programs, and about settings that concern all. The pods of a cluster are the administrator's business.
+func (d *Daemon) sees(c control.Caller, e *journal.Entry) bool {
 	switch {
+	case e.Cluster:
+		return d.administers(c.User)
 	case e.Program.PID != 0:
 		return mayKnow(c, &e.Program)
 	case e.What == changePolicy || e.What == changeMode:

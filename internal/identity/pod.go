@@ -14,6 +14,9 @@ type Pod struct {
 	Container string // 64 hexadecimal digits; empty: unknown
 }
 
+// Whole returns the pod without a container.
+func (p Pod) Whole() Pod { return Pod{UID: p.UID} }
+
 var (
 	// The kubelet's names of pods, with its cgroup drivers cgroupfs and systemd. A static pod has 32
 	// digits without hyphens. Nodes of kind have the cgroup root "kubelet".

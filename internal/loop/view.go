@@ -176,7 +176,7 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.H
 				c.granted = model.PriorityDefault // the user's own limit suffices, as long as it stays
 			}
 		}
-		if raises {
+		if _, said := change.Top(); said {
 			c.priorityNote = ""
 		}
 		l.updateHints(now, c)
