@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -32,6 +33,7 @@ type keeper struct {
 	settings  map[string]keptSetting
 	processes map[int]state.Process
 	grants    map[string]json.RawMessage // by source; replaced, never changed
+	granted   bool                       // grants differ from their file
 	changed   uint64                     // number of the last change
 	saved     uint64                     // number of the last change in the file, or that failed
 	failed    bool                       // the last write; a further failure is not logged
@@ -69,7 +71,11 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 	if err != nil {
 		log.Warn("settings of the previous daemon are lost", "err", err)
 	}
-	k.grants = data.Grants
+	granted, err := state.LoadGrants(state.GrantsFile(path))
+	if err != nil {
+		log.Warn("grants of the previous daemon are lost until their sources send them again", "err", err)
+	}
+	k.grants = granted.Sources
 	for key, s := range data.Settings {
 		k.settings[key] = keptSetting{s, control.SourceState}
 	}
@@ -115,7 +121,7 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) save() {
 	k.mu.Lock()
 	number := k.changed
-	data := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}, Grants: k.grants}
+	data, grants, granted := state.Data{Boot: k.boot, Settings: map[string]state.Setting{}}, k.grants, k.granted
 	for key, s := range k.settings {
 		data.Settings[key] = s.Setting
 	}
@@ -137,6 +143,9 @@ func (k *keeper) save() {
 	var err error
 	if k.path != "" {
 		err = state.Save(k.path, data)
+		if granted {
+			err = errors.Join(err, state.SaveGrants(state.GrantsFile(k.path), state.Grants{Sources: grants}))
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,6 +153,9 @@ func (k *keeper) save() {
 		if k.processes[p.PID].Start == p.Start {
 			delete(k.processes, p.PID)
 		}
+	}
+	if granted && err == nil && number == k.changed {
+		k.granted = false
 	}
 	if k.saved = number; err != nil && !k.failed {
 		k.log.Warn("settings will not survive a restart; make the directory writable or use --no-state", "err", err)
@@ -208,7 +220,7 @@ func (k *keeper) setGrants(sources map[string][]control.Grant) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.grants = kept
+	k.grants, k.granted = kept, true
 	k.touch()
 }
 

@@ -32,8 +32,6 @@ type Data struct {
 	// Settings are changes of configuration keys, such as policy and gpus.0000:01:00.0.mode.
 	Settings  map[string]Setting `json:"settings,omitempty"`
 	Processes []Process          `json:"processes,omitempty"`
-	// Grants are those of Kubernetes pods, by source.
-	Grants map[string]json.RawMessage `json:"grants,omitempty"`
 }
 
 // Setting is a value that an operator set, and the configured one that it replaced: "file HPF". A new
@@ -83,23 +81,25 @@ func Parse(text []byte) (Data, error) {
 
 // Load reads a file of this user. A missing file is empty. A file that can't be used is set aside with
 // the suffix .bad, and the error says so.
-func Load(path string) (Data, error) {
+func Load(path string) (Data, error) { return load(path, Data{Version: Version}, Parse) }
+
+func load[T any](path string, empty T, parse func([]byte) (T, error)) (T, error) {
 	text, err := read(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return Data{Version: Version}, nil
+		return empty, nil
 	}
-	var d Data
+	var d T
 	if err == nil {
-		d, err = Parse(text)
+		d, err = parse(text)
 	}
 	if err == nil {
 		return d, nil
 	}
 	aside := path + ".bad"
 	if renamed := os.Rename(path, aside); renamed != nil {
-		return Data{Version: Version}, fmt.Errorf("read state: %w", errors.Join(err, renamed))
+		return empty, fmt.Errorf("read state: %w", errors.Join(err, renamed))
 	}
-	return Data{Version: Version}, fmt.Errorf("read state: %w; the file is now %s", err, aside)
+	return empty, fmt.Errorf("read state: %w; the file is now %s", err, aside)
 }
 
 // read does not wait for the other end of a pipe, and refuses a file that another user wrote.
@@ -129,6 +129,10 @@ func read(path string) ([]byte, error) {
 // not wait for the disk, because operators wait for it; Load sets aside what a power failure leaves.
 func Save(path string, d Data) error {
 	d.Version = Version
+	return save(path, d)
+}
+
+func save(path string, d any) error {
 	text, err := json.MarshalIndent(d, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
