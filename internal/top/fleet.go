@@ -5,6 +5,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"xsched/internal/control"
 	"xsched/internal/screen"
@@ -35,39 +36,46 @@ func PodName(p *control.Process) string {
 	return screen.Clean(p.Namespace + "/" + p.Pod)
 }
 
-// place tells where a tenant of a fleet runs, with a space at the end.
+// place tells where a tenant runs: its node in a fleet, and its pod with the container. It ends with a
+// space, unless it is empty.
 func (f *Fleet) place(p *control.Process) string {
-	if f == nil {
-		return ""
+	pod := screen.Clean(podOf(p))
+	switch {
+	case f != nil:
+		return screen.Clean(cmp.Or(f.node(p), "-")) + " " + cmp.Or(pod, "-") + " "
+	case pod != "":
+		return pod + " "
 	}
-	return screen.Clean(cmp.Or(f.node(p), "-")) + " " + PodName(p) + " "
+	return ""
 }
 
-// columns returns the columns of the table. In a fleet the node and the pod come first, and the pod
-// replaces the user.
-func (f *Fleet) columns() []column {
-	if f == nil {
+// columns returns the columns of the table. The pod replaces the user if any tenant has one, and in a
+// fleet, where the node comes first.
+func (f *Fleet) columns(rows []row) []column {
+	if f == nil && !slices.ContainsFunc(rows, func(r row) bool { return r.Pod != "" }) {
 		return columns
 	}
-	out := []column{
-		{"NODE", 16, 0, false, func(r row, _ bool) (string, screen.Style) { return screen.Clean(cmp.Or(r.node, "-")), screen.Bold }},
-		{"POD", 28, 1, false, func(r row, _ bool) (string, screen.Style) { return PodName(r.Process), screen.Plain }},
+	pod := column{"POD", 28, 1, false, func(r row, _ bool) (string, screen.Style) { return PodName(r.Process), screen.Plain }}
+	var out []column
+	if f != nil {
+		out = append(out, column{"NODE", 16, 0, false, func(r row, _ bool) (string, screen.Style) { return screen.Clean(cmp.Or(r.node, "-")), screen.Bold }}, pod)
 	}
-	rank := len(out)
-	var gone int
-	for _, c := range columns {
-		if c.title == "USER" {
-			gone = c.rank
-		}
-	}
-	for _, c := range columns {
-		if c.title == "USER" {
+	user := slices.IndexFunc(columns, func(c column) bool { return c.title == "USER" })
+	for i, c := range columns {
+		if i == user {
+			if f == nil {
+				out = append(out, pod)
+			}
 			continue
 		}
-		if c.rank > gone {
+		if c.rank > columns[user].rank {
 			c.rank--
 		}
-		c.rank += rank
+		if f != nil {
+			c.rank += 2
+		} else if c.rank > 0 { // the PID stays first
+			c.rank++
+		}
 		out = append(out, c)
 	}
 	return out

@@ -37,6 +37,7 @@ type Status struct {
 type Worst struct {
 	PID     int    `json:"pid"`
 	User    string `json:"user"`
+	Pod     string `json:"pod,omitempty"` // "namespace/pod/container"
 	Command string `json:"command"`
 	Why     string `json:"why"`
 }
@@ -64,23 +65,26 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 		out.Problems = append(out.Problems, Problem{fmt.Sprintf(format, args...), remedy})
 	}
 	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
+	tenants := map[int]string{}
 	for i := range s.List.Processes {
 		p := &s.List.Processes[i]
+		tenants[p.PID] = program(p)
 		out.Programs[cmp.Or(p.State, control.StateIdle)]++
 		if Missed(p.SLO) {
-			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "program %d misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
-				p.PID, duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
+			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "%s misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
+				program(p), duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
 		}
 		if p.PriorityReason != "" {
-			note("program %d: %s", p.PID, p.PriorityReason)
+			note("%s: %s", program(p), p.PriorityReason)
 		}
 	}
 	for _, t := range stats.Targets {
+		name := cmp.Or(tenants[t.PID], fmt.Sprintf("program %d", t.PID))
 		if t.Off != "" {
-			problem("restart the program", "program %d on %s is not scheduled: %s", t.PID, t.Device, t.Off)
+			problem("restart the program", "%s on %s is not scheduled: %s", name, t.Device, t.Off)
 		}
 		if t.StuckForMS > 0 {
-			problem("see `xsched list --stats` and the daemon's log", "an operation on program %d on %s is stuck for %d ms", t.PID, t.Device, t.StuckForMS)
+			problem("see `xsched list --stats` and the daemon's log", "an operation on %s on %s is stuck for %d ms", name, t.Device, t.StuckForMS)
 		}
 	}
 	if stats.LogDropped > 0 {
@@ -107,6 +111,18 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	return out
 }
 
+func podOf(p *control.Process) string {
+	return control.PodName(p.Namespace, p.Pod, p.PodContainer)
+}
+
+// program names a tenant in a sentence.
+func program(p *control.Process) string {
+	if pod := podOf(p); pod != "" {
+		return fmt.Sprintf("program %d of pod %s", p.PID, pod)
+	}
+	return fmt.Sprintf("program %d", p.PID)
+}
+
 // worst returns the tenant with the least error budget left if one misses its SLO, else the one that
 // lost the largest part of its time to preemption; nil: none lost any.
 func worst(all []control.Process) *Worst {
@@ -123,9 +139,9 @@ func worst(all []control.Process) *Worst {
 	}
 	switch {
 	case slo != nil:
-		return &Worst{slo.PID, User(slo), slo.Command, fmt.Sprintf("misses its SLO of %s, P99 %s", duration(float64(slo.SLO.TargetUS)), latency(slo, true))}
+		return &Worst{slo.PID, User(slo), podOf(slo), slo.Command, fmt.Sprintf("misses its SLO of %s, P99 %s", duration(float64(slo.SLO.TargetUS)), latency(slo, true))}
 	case lost != nil:
-		return &Worst{lost.PID, User(lost), lost.Command, fmt.Sprintf("was preempted %s times and lost %.1f%% of its time", number(lost.Preemptions), min(100*part(lost), 100))}
+		return &Worst{lost.PID, User(lost), podOf(lost), lost.Command, fmt.Sprintf("was preempted %s times and lost %.1f%% of its time", number(lost.Preemptions), min(100*part(lost), 100))}
 	}
 	return nil
 }
@@ -161,7 +177,7 @@ func (s *Status) Write(w io.Writer, width int) {
 		line("daemon", "not reachable")
 	}
 	if b := s.Worst; b != nil {
-		line("worst", "%d %s (%s) %s", b.PID, screen.Cut(cmp.Or(screen.Clean(b.Command), "-"), 30), b.User, b.Why)
+		line("worst", "%d %s (%s) %s", b.PID, screen.Cut(cmp.Or(screen.Clean(b.Command), "-"), 30), cmp.Or(b.Pod, b.User), b.Why)
 	}
 	for _, p := range s.Problems[:min(len(s.Problems), maxStatusLines)] {
 		line("problem", "%s", strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; "))

@@ -183,7 +183,7 @@ func (m *Model) table(width, most int, cursored bool) []screen.Line {
 	for _, r := range m.rows {
 		highest, history = max(highest, r.PID), history || len(r.shares) > 1
 	}
-	shown := fitting(m.shown.Fleet.columns(), width, len(strconv.Itoa(highest)), history)
+	shown := fitting(m.shown.Fleet.columns(m.rows), width, len(strconv.Itoa(highest)), history)
 	var titles screen.Line
 	for _, c := range shown {
 		titles = append(titles, screen.Span{Text: screen.Pad(c.title, c.width, c.right) + " ", Style: screen.Faint})
