@@ -84,7 +84,7 @@ func TestRedaction(t *testing.T) {
 		{PID: 3, UID: os.Geteuid(), User: "alice", Command: "boxed secret3", Container: "/docker/c0ffee", PriorityReason: "c0ffee", Namespace: "podspace", Pod: "podname", PodContainer: "podbox"},
 	}}
 	hide.list(&list)
-	history := control.History{Devices: []control.DeviceHistory{{Spans: []control.Span{{PID: 2, Name: "foreign"}}, Series: []control.Series{{PID: 2, Name: "foreign"}}}}}
+	history := control.History{Devices: []control.DeviceHistory{{Spans: []control.Span{{PID: 2, Name: "foreign"}}, Series: []control.Series{{PID: 2, Name: "foreign", Pod: "podspace/podname"}}}}}
 	hide.history(&history)
 	journal := control.Journal{Entries: []control.JournalEntry{
 		{PID: 2, UID: 4242, User: "alice", Container: "/docker/c0ffee", Kind: control.JournalChange, What: "hint", Before: "priority=0", After: "priority=3", Text: "alice changed foreign"},

@@ -48,7 +48,7 @@ func (r *redactor) history(h *control.History) {
 			d.Spans[k].Name = ""
 		}
 		for k := range d.Series {
-			d.Series[k].Name = ""
+			d.Series[k].Name, d.Series[k].Pod = "", pseudonym(d.Series[k].Pod)
 		}
 	}
 }

@@ -59,6 +59,8 @@ type Span struct {
 type Series struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"` // as in Span
+	// Pod is the pod of the program and of its spans, as "namespace/pod/container"; empty outside Kubernetes.
+	Pod string `json:"pod,omitempty"`
 	// Share is the part of the step in which the program had work and was allowed to run, 0 to 1.
 	Share []float32 `json:"share"`
 	// P99US is the latency of busy periods that ended in this step; 0: none did.

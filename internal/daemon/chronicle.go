@@ -119,8 +119,7 @@ func (d *Daemon) sample(ctx context.Context) {
 }
 
 func (d *Daemon) programOf(i *loop.Identity) journal.Program {
-	pod := d.grants.Load().of(i)
-	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: pod.name()}
+	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: d.podName(i)}
 }
 
 // joined records a new session.

@@ -63,6 +63,7 @@ func (d *Daemon) setGrants(ctx context.Context, c control.Caller, r control.Gran
 	now := old
 	if change.some() {
 		now = newGrants(old.number+1, next)
+		now.past = old.past.after(old, now)
 		if err := d.applyGrants(ctx, old, now); err != nil {
 			return none, "", err
 		}
@@ -103,7 +104,7 @@ func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 		}
 	}
 	if err != nil { // the loop may still apply them
-		d.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, unsure: true})
+		d.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
 	}
 	return typed(unavailable(err))
 }

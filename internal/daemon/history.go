@@ -49,12 +49,12 @@ func (d *Daemon) History(_ context.Context, c control.Caller, r control.HistoryR
 		if t := &timelines[i]; !c.User.Host() && len(t.Spans)+len(t.Series) == 0 {
 			continue // a container does not learn of GPUs that only others use
 		}
-		out.Devices = append(out.Devices, deviceHistory(c, unix, &timelines[i]))
+		out.Devices = append(out.Devices, d.deviceHistory(c, unix, &timelines[i]))
 	}
 	return out, nil
 }
 
-func deviceHistory(c control.Caller, unix offset, t *history.Timeline) control.DeviceHistory {
+func (d *Daemon) deviceHistory(c control.Caller, unix offset, t *history.Timeline) control.DeviceHistory {
 	known := map[model.SessionID]shownProgram{} // spans of a program share its name
 	shown := func(who *loop.Identity) shownProgram {
 		p, ok := known[who.ID]
@@ -79,7 +79,7 @@ func deviceHistory(c control.Caller, unix offset, t *history.Timeline) control.D
 	for i := range t.Series {
 		s := &t.Series[i]
 		p := shown(&s.Who)
-		series := control.Series{PID: p.pid, Name: p.text, Share: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
+		series := control.Series{PID: p.pid, Name: p.text, Pod: d.podName(&s.Who), Share: make([]float32, len(s.Points)), P99US: make([]float32, len(s.Points)), Preemptions: make([]uint32, len(s.Points))}
 		for k, point := range s.Points {
 			series.Share[k], series.P99US[k], series.Preemptions[k] = point.Share, point.P99US, point.Preemptions
 		}

@@ -21,6 +21,8 @@ type grants struct {
 	// pods has an entry for each container with grants of its own, and one without a container for each
 	// pod.
 	pods map[identity.Pod]podGrant
+	// past names pods whose grants have ended: events and the history outlive them.
+	past pastPods
 	// unsure: a change failed, and running programs may have its terms.
 	unsure bool
 }
@@ -170,6 +172,7 @@ func (p *podGrant) refusal(pid int) error {
 		"the grant of pod %s/%s limits this hint of process %d (%s)", p.namespace, p.pod, pid, hintsText(&p.hints.Grant))
 }
 
+// name returns "namespace/pod/container"; empty: not in a known pod.
 func (p *podGrant) name() string { return control.PodName(p.namespace, p.pod, p.container) }
 
 // granted returns nil if the grant of a process permits what exceeds the limits of the caller. pid is the
