@@ -72,7 +72,7 @@ func diffQueues(last, now *control.Process) []event {
 		}
 		if n := q.Preemptions - old.Preemptions; n > 0 {
 			out = append(out, newEvent("preemption", PreemptionEvent{
-				Handle: upstream.HandleText(upstream.HandleOf(now.Session, q.Index)), PID: now.PID, Device: q.Device, Level: q.Level,
+				Handle: upstream.HandleText(upstream.HandleOf(now.Session, q.Index)), PID: now.PID, Pod: podOf(now), Device: q.Device, Level: q.Level,
 				Count: n, Causes: newCauses(old.PreemptedBy, q.PreemptedBy),
 			}))
 		}
@@ -126,10 +126,15 @@ type hints struct {
 	priority        int32
 	held, attached  bool
 	command, reason string
+	pod, class      string
+}
+
+func podOf(p *control.Process) string {
+	return control.PodName(p.Namespace, p.Pod, p.PodContainer)
 }
 
 func hintsOf(p *control.Process) hints {
-	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason}
+	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason, podOf(p), p.Class}
 }
 
 // state is the fields of a queue whose change is an event.

@@ -51,6 +51,7 @@ type ProcessEvent struct {
 type PreemptionEvent struct {
 	Handle string          `json:"handle"`
 	PID    int             `json:"pid"`
+	Pod    string          `json:"pod,omitempty"` // "namespace/pod/container"; empty outside Kubernetes
 	Device string          `json:"device"`
 	Level  int             `json:"level"`
 	Count  uint64          `json:"count"`

@@ -102,13 +102,18 @@ func TestEvents(t *testing.T) {
 	expect("policy", `"name":"FIFO"`)
 	w.change(func(l *control.List) { l.Mode = "off" })
 	expect("mode", `"name":"off"`)
+	w.change(func(l *control.List) { // the grant of its pod comes after the program
+		p := &l.Processes[1]
+		p.Namespace, p.Pod, p.PodContainer = "ml", "train-0", "main"
+	})
+	expect("process", `"change":"changed"`, `"pod":"train-0"`)
 	w.change(func(l *control.List) {
 		q := &l.Processes[1].Queues[0]
 		q.State, q.Preemptions = "running", 9
 		q.PreemptedBy = []control.Cause{{Count: 1, Reason: "hand"}, {PID: 101, Count: 8, Reason: "process"}}
 	})
 	expect("queue", `"change":"changed"`, `"handle":"0x20000"`, `"state":"running"`)
-	expect("preemption", `"count":2`, `"causes":[{"pid":101,"count":2,"reason":"process"}]`)
+	expect("preemption", `"count":2`, `"pod":"ml/train-0/main"`, `"causes":[{"pid":101,"count":2,"reason":"process"}]`)
 	w.change(func(l *control.List) { l.Processes[0].Priority = 3 })
 	expect("process", `"change":"changed"`, `"priority":3`)
 	w.change(func(l *control.List) { l.Processes[0].Counters.Launches++ }) // no news
