@@ -151,6 +151,17 @@ func TestGrantEnds(t *testing.T) {
 	if got := h.Only(t).Hint; got.Priority != 49 {
 		t.Errorf("within the grant: %+v", got)
 	}
+	for _, own := range []string{"9ms", "0"} { // root's own value, and back to that of the grant
+		change := sessiontest.Change("slo_us", own)
+		if err := h.Pin(t.Context(), who.PID, nil, change); err != nil {
+			t.Fatal(err)
+		}
+		hint, err := h.SetHint(t.Context(), who.PID, true, change, nil)
+		want := map[string]string{"9ms": "P99 <= 9ms", "0": "P99 <= 5ms"}[own]
+		if got := h.Only(t).Hint; err != nil || hint.SLO.String() != want || got.SLO.String() != want {
+			t.Errorf("root set %s: %v and %v, %v", own, hint.SLO, got.SLO, err)
+		}
+	}
 	// The administrator's own hint about one process goes before the grant.
 	higher, slo := sessiontest.Change("priority", "60"), sessiontest.Change("slo_us", "7ms")
 	higher.Merge(&slo)

@@ -156,6 +156,8 @@ func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.H
 		now := l.now()
 		hint = c.hint
 		change.Apply(&hint)
+		granted := c.terms.Grant.Pinned.Restored(&change) // the default is that of the grant
+		granted.Apply(&hint)
 		if hint.Utilization == 0 {
 			l.limitShare(c, &hint)
 		}

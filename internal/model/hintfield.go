@@ -398,6 +398,17 @@ func (c *HintChange) Without(old, newer *HintChange) HintChange {
 	return out
 }
 
+// Restored returns the fields of c that change sets to their defaults.
+func (c *HintChange) Restored(change *HintChange) HintChange {
+	out := *c
+	for i := range hintFields {
+		if change.said&(1<<i) == 0 || hintFields[i].Value(&change.hint) != (HintValue{}) {
+			out.said &^= 1 << i
+		}
+	}
+	return out
+}
+
 // Top returns the highest priority that c sets, and whether it sets one.
 func (c *HintChange) Top() (Priority, bool) {
 	top, set := PriorityNever, false
