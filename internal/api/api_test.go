@@ -125,6 +125,14 @@ func (f *fake) Grants(_ context.Context, _ control.Caller, r control.GrantsReque
 	return reply, f.err
 }
 
+func (f *fake) Holds(_ context.Context, _ control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
+	reply := control.HoldsReply{Holds: []control.HoldEntry{}}
+	for _, h := range r.Holds {
+		reply.Holds = append(reply.Holds, control.HoldEntry{Source: r.Source, Hold: h})
+	}
+	return reply, f.err
+}
+
 func (f *fake) Wedge(_ context.Context, _ control.Caller, r control.WedgeRequest) (control.WedgeReply, error) {
 	return control.WedgeReply(r), f.err
 }
@@ -185,6 +193,11 @@ func TestEveryCallReachesItsMethod(t *testing.T) {
 	check("SetMode", mode, err, control.ModeReply{Mode: "now-level", Level: 2})
 	queues, err := c.Queues(ctx, 11)
 	check("Queues", queues.Queues[0].ID, err, uint64(2))
+	holds, err := c.Holds(ctx)
+	check("Holds", holds, err, control.HoldsReply{Holds: []control.HoldEntry{}})
+	held := control.Hold{Namespace: "ml", Group: "train", Priority: new(int32(-10)), FromNS: 1, UntilNS: 2}
+	holds, err = c.SetHolds(ctx, control.HoldsRequest{Source: "gang", Holds: []control.Hold{held}})
+	check("SetHolds", holds, err, control.HoldsReply{Holds: []control.HoldEntry{{Source: "gang", Hold: held}}})
 	grants, err := c.Grants(ctx)
 	check("Grants", grants.Grants[0].Source, err, "")
 	grants, err = c.SetGrants(ctx, control.GrantsRequest{Source: "dra", Grants: make([]control.Grant, control.MaxGrants)})

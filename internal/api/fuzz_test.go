@@ -135,6 +135,10 @@ func (a *anything) Policy(c context.Context, d control.Caller, r control.PolicyR
 	return a.world.Policy(c, d, r)
 }
 
+func (a *anything) Holds(c context.Context, d control.Caller, r control.HoldsRequest) (control.HoldsReply, error) {
+	return a.fake.Holds(c, d, r)
+}
+
 func (a *anything) Grants(c context.Context, d control.Caller, r control.GrantsRequest) (control.GrantsReply, error) {
 	return a.fake.Grants(c, d, r)
 }

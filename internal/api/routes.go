@@ -46,6 +46,8 @@ func routes() []route {
 		writer("POST", "/reload", "Read the configuration file again", control.Control.Reload),
 		reader("/grants", "Hints of Kubernetes pods; only for the daemon's user and root", reading(control.Control.Grants)),
 		replacer("/grants/{source}", "Replace the grants of a source", maxGrantsBytes, func(r *control.GrantsRequest, source string) { r.Source = source }, control.Control.Grants),
+		reader("/holds", "Groups of pods that are suspended on all nodes; only for the daemon's user and root", reading(control.Control.Holds)),
+		replacer("/holds/{source}", "Replace the holds of a source", maxBodyBytes, func(r *control.HoldsRequest, source string) { r.Source = source }, control.Control.Holds),
 		writer("POST", "/wedge", "Block the engine (fault injection; virtual GPUs only)", control.Control.Wedge),
 	}
 }

@@ -108,6 +108,10 @@ type Control interface {
 	// user or root.
 	Grants(ctx context.Context, c Caller, r GrantsRequest) (GrantsReply, error)
 
+	// Holds replaces the holds of a source; with an empty source it only reads. It requires the daemon's
+	// user or root. Holds end by themselves, and a restart ends all of them.
+	Holds(ctx context.Context, c Caller, r HoldsRequest) (HoldsReply, error)
+
 	// Wedge blocks the engine loop: fault injection, only with a virtual GPU.
 	Wedge(ctx context.Context, c Caller, r WedgeRequest) (WedgeReply, error)
 }

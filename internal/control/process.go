@@ -18,6 +18,9 @@ type Process struct {
 	Pod          string `json:"pod,omitempty"`
 	PodContainer string `json:"pod_container,omitempty"`
 	Class        string `json:"class,omitempty"`
+	// Group is the grant's group of pods on all nodes; GroupHeld tells that all of it is suspended.
+	Group     string `json:"group,omitempty"`
+	GroupHeld bool   `json:"group_held,omitempty"`
 	// Command is empty unless the caller is the owner or root.
 	Command  string `json:"command"`
 	Session  uint64 `json:"session"`

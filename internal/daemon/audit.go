@@ -27,6 +27,7 @@ const (
 	changeWedge   = "wedge"
 	changeConfig  = "configuration"
 	changeGrants  = "grants"
+	changeHolds   = "holds"
 	changeRefused = "refused"
 )
 

@@ -53,6 +53,7 @@ type Daemon struct {
 	// configured is replaced by a reload.
 	configured atomic.Pointer[configured]
 	grants     atomic.Pointer[grants]
+	holds      holds
 
 	chronicle chronicle
 
@@ -75,7 +76,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		opts: o, log: o.Log, uid: os.Geteuid(), started: time.Now(),
 		metrics: &driver.Metrics{}, attaches: map[int]struct{}{}, questions: map[model.SessionID]*question{},
-		look: make(chan struct{}, 1),
+		look: make(chan struct{}, 1), holds: newHolds(),
 	}
 	d.configured.Store(&configured{rules: o.Rules, reply: o.Config})
 	defer func() {
@@ -131,6 +132,7 @@ func Start(o Options) (_ *Daemon, err error) {
 	d.onClose(cancel)
 	go d.watchOutsiders(ctx)
 	go d.watchBare(ctx)
+	go d.watchHolds(ctx)
 	go d.remember(ctx)
 	keeping.Go(func() { d.keeper.run(ctx) })
 	d.keepTested(ctx, tests)

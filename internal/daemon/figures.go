@@ -18,7 +18,7 @@ import (
 
 // stateOf combines the states of a process's queues: one that runs counts most.
 func stateOf(p *control.Process) string {
-	if p.Held {
+	if p.Held || p.GroupHeld {
 		return control.StateHeld
 	}
 	best := control.StateIdle

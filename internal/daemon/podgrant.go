@@ -135,6 +135,7 @@ func (p *podGrant) apply(t *loop.Terms) {
 	t.Grant.Pinned.Pin(&rest)
 	if p.hints.Group != "" {
 		// Pods of one priority: in a gang of several, the lower ones would run with the higher ones.
+		t.Grant.Group = p.namespace + "/" + p.hints.Group
 		t.Grant.Owner = fmt.Sprintf("pods/%s@%d", p.namespace, p.hints.priority())
 	}
 }

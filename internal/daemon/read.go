@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"xsched/internal/clock"
@@ -66,13 +67,14 @@ func process(s loop.ClientView) control.Process {
 		PID: s.PID, ClientPID: s.ClientPID, UID: s.User.UID, Owner: s.User, Container: s.User.Container, Command: s.Command, Session: uint64(s.ID), Attached: s.Attached,
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote, Rule: s.Rule,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
-		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice,
+		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice, GroupHeld: s.GroupHeld,
 		QueuesCaught: s.Caught, Counters: control.Counters(s.Counters), Queues: []control.Queue{},
 	}
+	_, p.Group, _ = strings.Cut(s.Group, "/")
 	for _, q := range s.Queues {
 		state := "running"
 		switch {
-		case s.Held:
+		case s.Held || s.GroupHeld:
 			state = "held"
 		case q.Want.Suspend != 0 && q.Busy:
 			state = "suspended"

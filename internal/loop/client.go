@@ -87,7 +87,8 @@ type Client struct {
 	meter        meter            // see requests.go
 	hinted       int              // queues whose hint was updated since the last heartbeat
 	stale        bool             // further updates wait for the next heartbeat
-	held         bool
+	held         bool             // by hand
+	grouped      bool             // with its group; see hold.go
 	queues       map[uint32]*queue
 	caps         map[model.DeviceID]driver.Capability
 	sent         map[model.DeviceID]model.Desired // last state requested from each worker

@@ -12,6 +12,8 @@ type Grant struct {
 	Pinned  model.HintChange // hints that the program and its user can't change
 	// Owner owns the gang of the program instead of its user; empty: the user does.
 	Owner string
+	// Group is the group of pods on all nodes, "namespace/group"; empty: none.
+	Group string
 }
 
 // limits reports whether the terms bind a client that an authorised caller attached.

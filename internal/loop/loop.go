@@ -94,6 +94,8 @@ type Loop struct {
 
 	outsiders outsiders // unmanaged programs; see outsiders.go
 
+	groups HeldGroups // see hold.go
+
 	gpus      gpuTimes
 	shareStep model.Time       // start of the last step of shares
 	waits     driver.Histogram // time that busy queues were suspended

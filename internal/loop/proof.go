@@ -33,7 +33,7 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 		ID: q.id, PID: c.PID, User: c.userKey(), Device: q.device, Hint: c.engineHint(l.effectiveHint(c, q)), Level: q.level, Best: l.best(c, q.device),
 		Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
-	if c.held {
+	if c.stopped() {
 		l.engine.SetHeld(now, c.PID, true)
 	}
 	if q.copies.Only {
@@ -53,7 +53,7 @@ func (l *Loop) leave(now model.Time, c *Client, q *queue) {
 // setUnproved sets the gate of a queue that does not compete. A suspension by hand holds there too.
 func (l *Loop) setUnproved(now model.Time, c *Client, q *queue) {
 	was := q.want.Suspend != 0
-	if q.want = (model.Desired{Queue: q.id}); c.held && !l.stopping {
+	if q.want = (model.Desired{Queue: q.id}); c.stopped() && !l.stopping {
 		q.want.Suspend = model.LevelBlock
 	}
 	l.accountSuspension(now, c, q, was)

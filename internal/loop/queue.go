@@ -41,6 +41,7 @@ func (l *Loop) join(c *Client) error {
 	l.byPID[c.PID] = append(l.byPID[c.PID], c)
 	c.meter.joined = now
 	l.openAccount(c)
+	l.regroup(now, c)
 	if c.policy != "" {
 		l.requestPolicy(c, c.policy)
 	}

@@ -136,6 +136,7 @@ func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
 	if c.hint != before || l.capOf(c, c.granted) != c.toldCap || c.terms.Grant.Share != share || c.terms.Grant.Owner != owner {
 		l.updateHints(now, c)
 	}
+	l.regroup(now, c)
 }
 
 // compose derives the hint from its sources.

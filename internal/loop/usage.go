@@ -172,7 +172,7 @@ const maxCauses = 16
 // countPreemption counts a preemption of a queue by its cause.
 func (l *Loop) countPreemption(c *Client, q *queue) {
 	cause := ByHand
-	if !c.held {
+	if !c.stopped() {
 		cause = l.engine.StoppedFor(q.id)
 	}
 	if q.stoppedBy == nil {

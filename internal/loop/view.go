@@ -51,6 +51,8 @@ type ClientView struct {
 	PriorityNote string
 	Rule         string // that gave hints to the program; empty: none
 	Held         bool
+	Group        string // of pods on all nodes, "namespace/group"; empty: none
+	GroupHeld    bool
 	Counters     wire.Counters
 	// Marked requests, and those overwritten before the loop read them.
 	Marked, MarksLost uint64
@@ -76,6 +78,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Rule: c.terms.Rule, Held: c.held,
+		Group: c.terms.Grant.Group, GroupHeld: c.grouped,
 		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}
@@ -251,28 +254,6 @@ func (l *Loop) Settle(ctx context.Context, pid int) error {
 		}
 	}
 	return err
-}
-
-// SetHeld suspends or resumes a process on request of a control client.
-func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
-	return l.edit(ctx, pid, func(c *Client) error {
-		c.held = held
-		now := l.now()
-		l.engine.SetHeld(now, pid, held)
-		for _, q := range c.queues {
-			if q.unproved && q.host == nil {
-				l.setUnproved(now, c, q)
-			}
-		}
-		l.dirty = true
-		return nil
-	})
-}
-
-// Held reports whether a client is suspended by hand.
-func (l *Loop) Held(ctx context.Context, c *Client) (held bool, err error) {
-	err = l.call(ctx, func() { held = c.held })
-	return held, err
 }
 
 // Engine runs f with the engine on the loop, which then decides.

@@ -248,6 +248,16 @@ func (c *Client) SetGrants(ctx context.Context, r control.GrantsRequest) (contro
 	return do[control.GrantsReply](ctx, c, http.MethodPut, "/grants/"+url.PathEscape(r.Source), r)
 }
 
+// Holds returns the holds of all sources.
+func (c *Client) Holds(ctx context.Context) (control.HoldsReply, error) {
+	return do[control.HoldsReply](ctx, c, http.MethodGet, "/holds", nil)
+}
+
+// SetHolds replaces the holds of a source.
+func (c *Client) SetHolds(ctx context.Context, r control.HoldsRequest) (control.HoldsReply, error) {
+	return do[control.HoldsReply](ctx, c, http.MethodPut, "/holds/"+url.PathEscape(r.Source), r)
+}
+
 // Wedge blocks the engine loop: fault injection on the virtual GPU.
 func (c *Client) Wedge(ctx context.Context, d time.Duration) (control.WedgeReply, error) {
 	return do[control.WedgeReply](ctx, c, http.MethodPost, "/wedge", control.WedgeRequest{DurationMS: d.Milliseconds()})

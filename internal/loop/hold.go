@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop
+
+import (
+	"context"
+
+	"xsched/internal/model"
+)
+
+// This file suspends clients whatever the policy says: one client by hand, or those of a group of pods
+// together with the group's programs on other nodes. Each is apart from the other.
+
+// HeldGroups are the groups of pods that are held, with the highest priority that the hold is for.
+type HeldGroups map[string]model.Priority
+
+// stopped reports whether a client is suspended whatever the policy says.
+func (c *Client) stopped() bool { return c.held || c.grouped }
+
+// SetHeld suspends or resumes a process on request of a control client.
+func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
+	return l.edit(ctx, pid, func(c *Client) error {
+		c.held = held
+		l.stop(l.now(), c)
+		return nil
+	})
+}
+
+// HoldGroups replaces the groups that are held. The loop only reads the map.
+func (l *Loop) HoldGroups(ctx context.Context, groups HeldGroups) error {
+	return l.call(ctx, func() {
+		l.groups = groups
+		now := l.now()
+		for _, c := range l.clients {
+			l.regroup(now, c)
+		}
+	})
+}
+
+// regroup suspends or resumes a client after its group, its grant or the groups that are held changed.
+func (l *Loop) regroup(now model.Time, c *Client) {
+	g, priority := &c.terms.Grant, model.PriorityDefault
+	if g.Ceiling != nil {
+		priority = *g.Ceiling
+	}
+	most, held := l.groups[g.Group]
+	held = held && g.Group != "" && priority <= most
+	if c.grouped != held {
+		c.grouped = held
+		c.touch()
+		l.stop(now, c)
+	}
+}
+
+// stop tells the engine whether a client is suspended whatever the policy says.
+func (l *Loop) stop(now model.Time, c *Client) {
+	l.engine.SetHeld(now, c.PID, c.stopped())
+	for _, q := range c.queues {
+		if q.unproved && q.host == nil {
+			l.setUnproved(now, c, q)
+		}
+	}
+	l.dirty = true
+}
+
+// Held reports whether a client is suspended by hand.
+func (l *Loop) Held(ctx context.Context, c *Client) (held bool, err error) {
+	err = l.call(ctx, func() { held = c.held })
+	return held, err
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"testing"
+
+	"xsched/internal/loop"
+	"xsched/internal/model"
+	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
+)
+
+// TestHeldGroup checks that a group's hold and a suspension by hand are apart, and that a hold is for the
+// granted group and priority only.
+func TestHeldGroup(t *testing.T) {
+	low := model.Priority(-10)
+	terms := loop.Terms{Grant: loop.Grant{Ceiling: &low, Group: "ml/train"}}
+	h := ruled(t, &terms)
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.Queue(0)
+	who := h.Only(t)
+	hold := func(groups loop.HeldGroups) {
+		t.Helper()
+		if err := h.HoldGroups(t.Context(), groups); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hand := func(held bool) {
+		t.Helper()
+		if err := h.SetHeld(t.Context(), who.PID, held); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, group, byHand bool) {
+		t.Helper()
+		got := h.Only(t)
+		if got.GroupHeld != group || got.Held != byHand || (got.Queues[0].Want.Suspend != 0) != (group || byHand) {
+			t.Errorf("%s: group %v, by hand %v, queue %+v", what, got.GroupHeld, got.Held, got.Queues[0].Want)
+		}
+	}
+	all := model.PriorityMax
+	want("at the start", false, false)
+	hold(loop.HeldGroups{"ml/train": all})
+	want("held", true, false)
+	hand(true)
+	hold(nil)
+	want("the end of the hold leaves what was suspended by hand", false, true)
+	hold(loop.HeldGroups{"ml/train": low})
+	hand(false)
+	want("a resume by hand leaves the hold", true, false)
+	hold(loop.HeldGroups{"web/train": all, "ml/other": all, "train": all, "": all})
+	want("other groups", false, false)
+	hold(loop.HeldGroups{"ml/train": low - 1})
+	want("a hold for lower priorities", false, false)
+	hold(loop.HeldGroups{"ml/train": low})
+	if err := h.SetAllTerms(t.Context(), map[model.SessionID]loop.Terms{who.ID: {}}); err != nil {
+		t.Fatal(err)
+	}
+	want("without the grant", false, false)
+	if err := h.SetAllTerms(t.Context(), map[model.SessionID]loop.Terms{who.ID: terms}); err != nil {
+		t.Fatal(err)
+	}
+	want("with it again", true, false)
+}
+
+// TestHeldGroupJoins checks that a program which joins while its group is held is held too.
+func TestHeldGroupJoins(t *testing.T) {
+	terms := loop.Terms{Grant: loop.Grant{Group: "ml/train"}}
+	h := ruled(t, &terms)
+	if err := h.HoldGroups(t.Context(), loop.HeldGroups{"ml/train": model.PriorityDefault}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.Queue(0)
+	if got := h.Only(t); !got.GroupHeld || got.Queues[0].Want.Suspend == 0 {
+		t.Errorf("%+v", got)
+	}
+	if err := h.HoldGroups(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Only(t); got.GroupHeld || got.Queues[0].Want.Suspend != 0 {
+		t.Errorf("%+v", got)
+	}
+}
