@@ -88,6 +88,8 @@ var mayImport = map[string][]string{
 	"internal/kube/cdi":       {"internal/kube/edits"},
 	"internal/kube/nri":       {"internal/control", "internal/kube/classes", "internal/kube/cluster", "internal/kube/edits"},
 	"internal/kube/cluster":   {},
+	"internal/kube/gang":      {"internal/control"},
+	"internal/kube/gangs":     {"internal/control", "internal/kube/gang"},
 	"internal/kube/fleetview": {"internal/control", "internal/top"},
 	"internal/kube/uninstall": {"internal/kube/cluster"},
 	"internal/kube/params":    {"internal/model"},

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+const ms = int64(time.Millisecond)
+
+// at is a moment of a node whose clock is right.
+func at(t int64) Moment { return Moment{Wall: 1e18 + t*ms, Mono: t * ms} }
+
+// commit writes what the machine wants to have written.
+func commit(t *testing.T, m *Machine, now int64, version string) Record {
+	t.Helper()
+	r, ok, wait := m.Write(at(now))
+	if !ok {
+		t.Fatalf("at %d: nothing to write, wait %v", now, wait)
+	}
+	r.Version = version
+	m.Wrote(at(now), r, nil)
+	return r
+}
+
+func quiet(t *testing.T, m *Machine, now int64) time.Duration {
+	t.Helper()
+	r, ok, wait := m.Write(at(now))
+	if ok {
+		t.Fatalf("at %d: wrote %+v", now, r)
+	}
+	return wait
+}
+
+// TestAskAndRelease follows one hold on two nodes from the ask to the end.
+func TestAskAndRelease(t *testing.T) {
+	a, b := New(Default(), "a"), New(Default(), "b")
+	quiet(t, a, 0) // nothing is known
+	a.Observe(at(0), Record{})
+	b.Observe(at(0), Record{})
+	quiet(t, a, 0)
+	a.Need(true, -10)
+	r := commit(t, a, 10, "1")
+	b.Observe(at(40), r)
+	for _, m := range []*Machine{a, b} {
+		if m.Held(at(159)) || !m.Held(at(160)) || !m.Held(at(4009)) || m.Held(at(4010)) {
+			t.Errorf("%s: %+v", m.node, m.Holds(at(40)))
+		}
+		if h := m.Holds(at(40)); len(h) != 1 || h[0].Priority != -10 {
+			t.Errorf("%s: %+v", m.node, h)
+		}
+	}
+	if wait := quiet(t, a, 100); wait != 1910*time.Millisecond { // half of the TTL
+		t.Errorf("renews after %v", wait)
+	}
+	r = commit(t, a, 2010, "2")
+	b.Observe(at(2020), r)
+	if !b.Held(at(6009)) || b.Held(at(6010)) {
+		t.Errorf("renewed: %+v", b.Holds(at(2020)))
+	}
+	a.Need(false, 0)
+	if wait := quiet(t, a, 2100); wait != 160*time.Millisecond { // the gap
+		t.Errorf("releases after %v", wait)
+	}
+	r = commit(t, a, 2260, "3")
+	b.Observe(at(2300), r)
+	for _, m := range []*Machine{a, b} {
+		if !m.Held(at(2409)) || m.Held(at(2410)) {
+			t.Errorf("%s after the release: %+v", m.node, m.Holds(at(2300)))
+		}
+		if s := m.Stats(); s.Late != 0 || s.Ahead != 0 {
+			t.Errorf("%s: %+v", m.node, s)
+		}
+	}
+	// The group runs for a second at least.
+	b.Need(true, -10)
+	if wait := quiet(t, b, 2600); wait != 660*time.Millisecond {
+		t.Errorf("asks again after %v", wait)
+	}
+	r = commit(t, b, 3260, "4")
+	if len(r.Asks) != 2 || r.Since != at(3410).Wall {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestSecondAsker checks that a second node joins a hold, so that the group does not run in between.
+func TestSecondAsker(t *testing.T) {
+	a, b := New(Default(), "a"), New(Default(), "b")
+	a.Observe(at(0), Record{})
+	b.Observe(at(0), Record{})
+	a.Need(true, -10)
+	b.Need(true, -20)
+	// Both decide at once; the API server takes one.
+	lost, _, _ := b.Write(at(10))
+	r := commit(t, a, 10, "1")
+	b.Wrote(at(15), lost, errors.New("conflict"))
+	b.Observe(at(20), r)
+	quiet(t, b, 100)
+	r = commit(t, b, 270, "2")
+	a.Observe(at(280), r)
+	a.Need(false, 0)
+	r = commit(t, a, 600, "3")
+	b.Observe(at(610), r)
+	if !a.Held(at(2000)) || !b.Held(at(2000)) || len(a.Holds(at(2000))) != 1 || a.Holds(at(2000))[0].Priority != -20 {
+		t.Errorf("after the first has gone: %+v", a.Holds(at(2000)))
+	}
+}
+
+// TestLongestHold checks that no number of renewals by several nodes holds a group longer than MaxHold.
+func TestLongestHold(t *testing.T) {
+	c := Default()
+	a, b := New(c, "a"), New(c, "b")
+	r, version := Record{}, byte('a')
+	var free int64
+	held := int64(0)
+	for now := int64(0); now < 40_000; now += 10 {
+		for _, m := range []*Machine{a, b} {
+			m.Need(true, 0)
+			m.Observe(at(now), r)
+			if w, ok, _ := m.Write(at(now)); ok {
+				if now < free {
+					t.Fatalf("two writes within the gap at %d", now)
+				}
+				version++
+				w.Version = string(version)
+				m.Wrote(at(now), w, nil)
+				r, free = w, now+c.Gap.Milliseconds()
+			}
+		}
+		if a.Held(at(now)) {
+			held += 10
+		} else if held > 0 {
+			break
+		}
+	}
+	if held != c.MaxHold.Milliseconds() {
+		t.Errorf("held for %d ms", held)
+	}
+}
+
+// TestClocks checks asks of nodes whose clocks are wrong, and of an old record.
+func TestClocks(t *testing.T) {
+	c := Default()
+	now := at(1_000_000)
+	ask := func(ahead int64) Record {
+		w := now.Wall + ahead*ms
+		return Record{Version: "1", Since: w + 150*ms, Asks: []Ask{{Node: "x", Wrote: w, From: w + 150*ms, Until: w + 4000*ms}}}
+	}
+	for name, test := range map[string]struct {
+		ahead       int64
+		from, until int64 // ms from now; equal: not held
+		late, early uint64
+	}{
+		"right":         {0, 150, 4000, 0, 0},
+		"slow delivery": {-170, -20, 3830, 1, 0},
+		"ahead":         {100, 250, 4000, 0, 1},
+		"far ahead":     {3_600_000, 0, 0, 0, 1},
+		"behind":        {-1000, -850, 3000, 1, 0},
+		"far behind":    {-3_600_000, 0, 0, 0, 0},
+		"stale":         {-5000, 0, 0, 0, 0},
+	} {
+		m := New(c, "n")
+		m.Observe(now, ask(test.ahead))
+		h := m.Holds(now)
+		if len(h) == 0 {
+			h = []Hold{{From: now.Mono, Until: now.Mono}}
+		}
+		if from, until := (h[0].From-now.Mono)/ms, (h[0].Until-now.Mono)/ms; from != test.from || until != test.until {
+			t.Errorf("%s: from %d until %d", name, from, until)
+		}
+		if s := m.Stats(); s.Late != test.late || s.Ahead != test.early {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	// A step of the own clock changes nothing about what is held.
+	m := New(c, "n")
+	m.Observe(now, ask(0))
+	r := ask(0)
+	r.Version = "2"
+	m.Observe(Moment{Wall: now.Wall - int64(time.Hour), Mono: now.Mono + 1000*ms}, r)
+	if h := m.Holds(now); len(h) != 1 || h[0].Until != now.Mono+4000*ms {
+		t.Errorf("after a step: %+v", h)
+	}
+	// A clock far ahead does not keep others from asking.
+	m.Need(true, 0)
+	m.Observe(now, func() Record { r := ask(3_600_000); r.Version = "3"; return r }())
+	if w, ok, wait := m.Write(now.After(c.Gap)); !ok || len(w.Asks) != 1 || w.Asks[0].Node != "n" {
+		t.Errorf("%+v, %v", w, wait)
+	}
+}
+
+// TestOperator checks suspend and resume by hand.
+func TestOperator(t *testing.T) {
+	c := Default()
+	m := New(c, "n")
+	m.Observe(at(0), Record{})
+	m.Need(true, -5)
+	r := commit(t, m, 0, "1")
+	m.Observe(at(10), r)
+	r = c.Suspend(r, at(1000).Wall, 10*time.Minute)
+	r.Version = "2"
+	m.Observe(at(1010), r)
+	m.Need(false, 0)
+	r = commit(t, m, 1300, "3")
+	m.Observe(at(1310), r)
+	if !m.Held(at(600_000)) || m.Held(at(601_150)) {
+		t.Errorf("suspended: %+v", m.Holds(at(1300)))
+	}
+	m.Need(true, -5)
+	if wait := quiet(t, m, 100_000); wait <= 0 { // longer than nodes may ask for
+		t.Errorf("wait %v", wait)
+	}
+	r = c.Resume(r, at(200_000).Wall)
+	r.Version = "4"
+	m.Observe(at(200_010), r)
+	if !m.Held(at(200_149)) || m.Held(at(200_150)) {
+		t.Errorf("resumed: %+v", m.Holds(at(200_010)))
+	}
+	if wait := quiet(t, m, 200_500); wait != 500*time.Millisecond {
+		t.Errorf("asks again after %v", wait)
+	}
+}
+
+// TestSlowServer checks that a node leaves more time when the watch shows its writes late.
+func TestSlowServer(t *testing.T) {
+	m := New(Default(), "n")
+	m.Observe(at(0), Record{})
+	m.Need(true, 0)
+	r := commit(t, m, 0, "1")
+	m.Observe(at(200), r)
+	if m.lead() != 400*time.Millisecond {
+		t.Errorf("lead %v", m.lead())
+	}
+	m.Need(false, 0)
+	if r = commit(t, m, 1000, "2"); r.end() != at(1400).Wall {
+		t.Errorf("%+v", r)
+	}
+	m.Observe(at(9000), r)
+	if m.lead() != Default().MaxLead {
+		t.Errorf("lead %v", m.lead())
+	}
+}
