@@ -22,6 +22,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/kube/cluster"
+	"xsched/internal/kube/gangs"
 	"xsched/internal/kube/node"
 	"xsched/internal/kube/nri"
 	"xsched/internal/version"
@@ -32,6 +33,7 @@ type nodeFlags struct {
 	dir, kubeconfig, kubelet, memory string
 	o                                node.Options
 	nri                              nri.Options
+	gangs                            gangs.Options
 }
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -65,6 +67,7 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.nri.Socket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `SOCKET`; empty: labels do not count")
 	c.Flags().StringVar(&f.nri.Classes, "classes", "", "`FILE` with the classes of labels (default: latency and batch)")
 	c.Flags().StringVar(&f.memory, "memory", "", "memory of each GPU that claims may reserve, such as 80Gi (default: not published)")
+	c.Flags().DurationVar(&f.gangs.Threshold, "gang-after", 250*time.Millisecond, "hold a group on all nodes after one of its pods is kept from running for `T`; 0: never")
 	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
 	return c
 }
@@ -100,6 +103,7 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	}
 	daemon := client.New(filepath.Join(f.dir, control.ControlSocket))
 	defer daemon.Close()
+	defer startGangs(ctx, f, api, daemon)()
 	n, err := node.New(ctx, f.o, daemon, api)
 	if err != nil {
 		return err

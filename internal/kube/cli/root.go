@@ -80,7 +80,7 @@ scheduler of Kubernetes places pods; the daemon preempts on the GPU.`
 func (a *app) plugin() *cobra.Command {
 	c := a.newRoot(pluginName, "Inspect XSched in a cluster")
 	c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl xsched"}
-	c.AddCommand(a.topCommand(), a.listCommand(), a.statusCommand(), a.logsCommand(), a.versionCommand())
+	c.AddCommand(a.topCommand(), a.listCommand(), a.statusCommand(), a.logsCommand(), a.suspendCommand(), a.resumeCommand(), a.versionCommand())
 	return c
 }
 

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gangs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"xsched/internal/control"
+	"xsched/internal/kube/gang"
+)
+
+// Source names the holds of this service at the daemon.
+const Source = "gang"
+
+// Daemon is the part of the daemon's control interface that the service uses.
+type Daemon interface {
+	Events(ctx context.Context, r control.EventsRequest, f func(name string, data []byte) error) error
+	SetHolds(ctx context.Context, r control.HoldsRequest) (control.HoldsReply, error)
+}
+
+// Options configure a Service.
+type Options struct {
+	Node string // name in the cluster
+	gang.Config
+	// Threshold is how long a rank must be kept from running until its group is held.
+	Threshold time.Duration
+	Log       *slog.Logger
+}
+
+// Periods of the service.
+const (
+	// samplePeriod is that of the daemon's programs on a node with ranks of a group; idlePeriod is how long a
+	// node may take to find its first one.
+	samplePeriod = 250 * time.Millisecond
+	idlePeriod   = 2 * time.Second
+	retryPeriod  = time.Second
+	// ahead is how far holds at the daemon reach at most, and renewPeriod how often they are sent again. A
+	// service that has died leaves nobody held for longer.
+	ahead       = 6 * time.Second
+	renewPeriod = 2 * time.Second
+
+	sendTimeout  = 2 * time.Second
+	writeTimeout = 5 * time.Second
+	// leaveAfter is how long a group without ranks is remembered: a rank may be starting again.
+	leaveAfter = 10 * time.Second
+	// unused is the age after which a lease of nobody is deleted.
+	unused = 10 * time.Minute
+)
+
+// began makes monotonic times.
+var began = time.Now()
+
+func now() gang.Moment {
+	t := time.Now()
+	return gang.Moment{Wall: t.UnixNano(), Mono: int64(t.Sub(began))}
+}
+
+// Service coordinates the groups of a node. One goroutine owns its state; others post functions to it.
+type Service struct {
+	options Options
+	leases  coordinationclient.LeaseInterface
+	daemon  Daemon
+
+	inbox  chan func()
+	ranks  gang.Ranks
+	groups map[gang.Key]*group
+	fast   bool // the daemon is sampled at samplePeriod
+
+	sent    []control.Hold // without the bound of their ends
+	sentAt  int64
+	sending bool
+}
+
+// group is a group with ranks on this node.
+type group struct {
+	*gang.Machine
+	end     context.CancelFunc // of its watch
+	present int64              // when ranks were seen last
+	asks    bool               // as logged
+	told    gang.Stats         // as logged
+	toldAt  int64
+}
+
+// New returns a service. The leases are those of XSched's own namespace, which no tenant can write.
+func New(o Options, leases coordinationclient.LeaseInterface, d Daemon) *Service {
+	return &Service{
+		options: o, leases: leases, daemon: d, inbox: make(chan func(), 64),
+		ranks: gang.Ranks{Threshold: o.Threshold}, groups: map[gang.Key]*group{},
+	}
+}
+
+// Run works until the context ends.
+func (s *Service) Run(ctx context.Context) {
+	go s.sample(ctx)
+	go s.removeUnused(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-s.inbox:
+			f()
+		case <-timer.C:
+		}
+		timer.Reset(s.step(ctx))
+	}
+}
+
+// post runs f on the service's goroutine.
+func (s *Service) post(ctx context.Context, f func()) {
+	select {
+	case s.inbox <- f:
+	case <-ctx.Done():
+	}
+}
+
+// errPeriod ends a stream that has the wrong period.
+var errPeriod = errors.New("another period")
+
+// sample follows the daemon's programs.
+func (s *Service) sample(ctx context.Context) {
+	fast, failed := false, ""
+	for ctx.Err() == nil {
+		period := idlePeriod
+		if fast {
+			period = samplePeriod
+		}
+		err := s.daemon.Events(ctx, control.EventsRequest{EveryMS: int(period.Milliseconds()), With: control.PartSnapshot}, func(name string, data []byte) error {
+			if name != control.PartSnapshot {
+				return nil
+			}
+			var list control.List
+			if err := json.Unmarshal(data, &list); err != nil {
+				return err
+			}
+			failed = ""
+			done := make(chan bool, 1)
+			s.post(ctx, func() { done <- s.see(ctx, list.Processes) })
+			select {
+			case groups := <-done:
+				if groups != fast {
+					fast = groups
+					return errPeriod
+				}
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		if errors.Is(err, errPeriod) || ctx.Err() != nil {
+			continue
+		}
+		// Without a daemon programs run natively, so there is no reason to hold others.
+		s.post(ctx, s.blind)
+		if err != nil && err.Error() != failed {
+			failed = err.Error()
+			s.options.Log.Info("gangs wait for the daemon", "err", err)
+		}
+		pause(ctx, retryPeriod)
+	}
+}
+
+// see takes a sample, and reports whether there are groups.
+func (s *Service) see(ctx context.Context, all []control.Process) bool {
+	at := now()
+	found := s.ranks.See(at.Mono, all)
+	for k, rank := range found {
+		g := s.groups[k]
+		if g == nil {
+			g = &group{Machine: gang.New(s.options.Config, s.options.Node)}
+			watching, end := context.WithCancel(ctx)
+			g.end = end
+			s.groups[k] = g
+			go s.watch(watching, k, g)
+		}
+		g.present = at.Mono
+		g.Need(rank.Need, rank.Priority)
+		if g.asks != rank.Need {
+			g.asks = rank.Need
+			s.options.Log.Info("gang", "group", k.String(), "kept_from_running", rank.Need)
+		}
+	}
+	for k, g := range s.groups {
+		if _, ok := found[k]; ok {
+			continue
+		}
+		g.Need(false, 0)
+		if at.Mono-g.present > int64(leaveAfter) {
+			g.end()
+			delete(s.groups, k)
+		}
+	}
+	return len(s.groups) > 0
+}
+
+// blind forgets the daemon's programs, and what the daemon was told.
+func (s *Service) blind() {
+	s.ranks = gang.Ranks{Threshold: s.options.Threshold}
+	for _, g := range s.groups {
+		g.Need(false, 0)
+	}
+	s.sent = nil
+}
+
+// step writes what is due, and returns the time until the next step.
+func (s *Service) step(ctx context.Context) time.Duration {
+	at, next := now(), renewPeriod
+	for k, g := range s.groups {
+		r, ok, wait := g.Write(at)
+		if wait > 0 {
+			next = min(next, wait)
+		}
+		if ok {
+			go s.write(ctx, k, g, r)
+		}
+		s.tell(at, k, g)
+	}
+	s.hold(ctx, at)
+	return max(next, time.Millisecond)
+}
+
+func (s *Service) write(ctx context.Context, k gang.Key, g *group, r gang.Record) {
+	once, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	r, err := Put(once, s.leases, k, s.options.Node, r)
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		s.options.Log.Warn("gang not written; trying again", "group", k.String(), "err", err)
+	}
+	s.post(ctx, func() { g.Wrote(now(), r, err) })
+}
+
+// tellPeriod bounds the messages about late leases.
+const tellPeriod = int64(time.Minute)
+
+// tell logs leases that came too late to act together, and clocks that differ.
+func (s *Service) tell(at gang.Moment, k gang.Key, g *group) {
+	stats := g.Stats()
+	if stats.Late == g.told.Late && stats.Ahead == g.told.Ahead || g.toldAt != 0 && at.Mono-g.toldAt < tellPeriod {
+		return
+	}
+	s.options.Log.Info("gang out of step", "group", k.String(), "late", stats.Late, "worst_late", time.Duration(stats.LateNS),
+		"ahead", stats.Ahead, "worst_ahead", time.Duration(stats.AheadNS))
+	g.told, g.toldAt = stats, at.Mono
+}
+
+// hold sends the holds to the daemon if they have changed or must be renewed. The latest ones are sent when
+// the request under way has ended.
+func (s *Service) hold(ctx context.Context, at gang.Moment) {
+	var holds []control.Hold
+	for k, g := range s.groups {
+		for _, h := range g.Holds(at) {
+			one := control.Hold{Namespace: k.Namespace, Group: k.Group, FromNS: h.From, UntilNS: h.Until}
+			if h.Priority != gang.AllPriorities {
+				one.Priority = &h.Priority
+			}
+			holds = append(holds, one)
+		}
+	}
+	sortHolds(holds)
+	same := s.sent != nil && reflect.DeepEqual(holds, s.sent) || s.sent == nil && len(holds) == 0
+	if s.sending || same && (len(holds) == 0 || at.Mono-s.sentAt < int64(renewPeriod)) {
+		return
+	}
+	r := control.HoldsRequest{Source: Source, Holds: make([]control.Hold, 0, len(holds))}
+	for _, h := range holds {
+		h.FromNS += at.Wall - at.Mono
+		h.UntilNS = min(h.UntilNS, at.Mono+int64(ahead)) + at.Wall - at.Mono
+		if h.FromNS < h.UntilNS && len(r.Holds) < control.MaxHolds {
+			r.Holds = append(r.Holds, h)
+		}
+	}
+	s.sending = true
+	go func() {
+		once, cancel := context.WithTimeout(ctx, sendTimeout)
+		defer cancel()
+		_, err := s.daemon.SetHolds(once, r)
+		if err != nil {
+			s.options.Log.Warn("holds not sent to the daemon; trying again", "err", err)
+			pause(ctx, samplePeriod)
+		}
+		s.post(ctx, func() {
+			s.sending = false
+			if s.sent, s.sentAt = holds, at.Mono; err != nil {
+				s.sent = nil
+			}
+		})
+	}()
+}
+
+// removeUnused deletes leases of groups that nobody holds, once: jobs end on nodes that are gone.
+func (s *Service) removeUnused(ctx context.Context) {
+	list, err := s.leases.List(ctx, metav1.ListOptions{LabelSelector: Label})
+	if err != nil {
+		return // the next start tries again
+	}
+	for i := range list.Items {
+		l := &list.Items[i]
+		if l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil ||
+			time.Since(l.Spec.RenewTime.Time) < unused+time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second {
+			continue
+		}
+		err := s.leases.Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
+		if err == nil {
+			s.options.Log.Info("unused lease deleted", "lease", l.Name)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
