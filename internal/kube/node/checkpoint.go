@@ -32,6 +32,8 @@ type claimRecord struct {
 	Name      string         `json:"name"`
 	Pods      []podRecord    `json:"pods"`
 	Devices   []deviceRecord `json:"devices"`
+	// Own claims belong to one pod. The others may get pods later, of which the kubelet tells nothing.
+	Own bool `json:"own,omitempty"`
 }
 
 // podRecord is a pod that uses a claim.

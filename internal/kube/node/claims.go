@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"xsched/internal/control"
@@ -25,11 +26,9 @@ const cdiKind = cluster.Driver + "/claim"
 
 // readClaim returns the record of an allocated claim. An error is about its parameters.
 func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
-	r := claimRecord{Namespace: claim.Namespace, Name: claim.Name}
-	for _, user := range claim.Status.ReservedFor {
-		if user.APIGroup == "" && user.Resource == "pods" {
-			r.Pods = append(r.Pods, podRecord{Name: user.Name, UID: user.UID})
-		}
+	r := claimRecord{Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}
+	if owner := metav1.GetControllerOf(claim); owner != nil {
+		r.Own = owner.Kind == "Pod"
 	}
 	if claim.Status.Allocation == nil {
 		return r, fmt.Errorf("claim %s/%s is not allocated; wait for the scheduler", claim.Namespace, claim.Name)
@@ -52,6 +51,17 @@ func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
 		r.Devices = append(r.Devices, d)
 	}
 	return r, nil
+}
+
+// podsOf returns the pods that use a claim.
+func podsOf(claim *resourceapi.ResourceClaim) []podRecord {
+	var out []podRecord
+	for _, user := range claim.Status.ReservedFor {
+		if user.APIGroup == "" && user.Resource == "pods" {
+			out = append(out, podRecord{Name: user.Name, UID: user.UID})
+		}
+	}
+	return out
 }
 
 // className returns the device class of a request or subrequest.

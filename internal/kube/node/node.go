@@ -64,6 +64,8 @@ type Node struct {
 	events  Events
 	cancel  context.CancelCauseFunc
 	looks   looks
+	tending tending
+	libs    libraries
 	// changed is called when the claims may have changed.
 	changed func()
 }

@@ -10,12 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
 type preparedDevice = kubeletplugin.Device
@@ -91,6 +89,11 @@ func (p *plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 
 // HandleError reports errors of the background, such as refused ResourceSlices.
 func (p *plugin) HandleError(_ context.Context, err error, msg string) {
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
+		p.log.Error("the API server drops fields of the GPUs; use Kubernetes 1.36 or later, or turn on the feature gates",
+			"gates", dropped.DisabledFeatures())
+		return
+	}
 	p.log.Error("error in the background", "what", msg, "err", err)
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
 		p.stop(err)
@@ -114,19 +117,5 @@ func (p *plugin) tell(claim *resourceapi.ResourceClaim, r *claimRecord, cause er
 		p.events.Eventf(&corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: claim.Namespace, Name: pod.Name, UID: pod.UID,
 		}, corev1.EventTypeWarning, reasonParameters, "claim %s: %v", claim.Name, cause)
-	}
-}
-
-// claimExists asks the API server.
-func claimExists(client kubernetes.Interface) stillThere {
-	return func(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
-		claim, err := client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return false, nil
-		case err != nil:
-			return false, err
-		}
-		return claim.UID == uid, nil
 	}
 }

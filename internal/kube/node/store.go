@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -239,25 +240,30 @@ func (s *store) grantOf(device string) (g control.Grant, ok bool) {
 	return r.Devices[index].grant(device, r.Namespace, podRecord{}), true
 }
 
-// stillThere asks whether a claim exists.
-type stillThere func(ctx context.Context, namespace, name string, uid types.UID) (bool, error)
-
-// collect gives back the claims that no longer exist. Without an answer nothing is given back.
-func (s *store) collect(ctx context.Context, exists stillThere) (gone int, err error) {
-	var uids []types.UID
-	for uid, r := range s.known() {
-		there, err := exists(ctx, r.Namespace, r.Name, uid)
-		if err != nil {
-			return 0, fmt.Errorf("look for claim %s/%s: %w", r.Namespace, r.Name, err)
-		}
-		if !there {
-			uids = append(uids, uid)
+// setPods replaces the pods of claims. Without an answer of the daemon repair sends the grants.
+func (s *store) setPods(ctx context.Context, pods map[types.UID][]podRecord) (changed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.state.Claims)
+	for uid, list := range pods {
+		if r, ok := all[uid]; ok && !slices.Equal(r.Pods, list) {
+			r.Pods = list
+			all[uid], changed = r, true
 		}
 	}
-	if len(uids) == 0 {
-		return 0, nil
+	if !changed {
+		return false, nil
 	}
-	return len(uids), s.unprepare(ctx, uids)
+	next := s.with(all)
+	if err := next.save(s.file); err != nil {
+		return false, err
+	}
+	s.state, s.unsent = next, true
+	if err := s.send(ctx, s.state.grants()); err != nil {
+		return true, fmt.Errorf("tell the daemon about the claims: %w", err)
+	}
+	s.unsent = false
+	return true, nil
 }
 
 // results are the prepared devices of a claim.

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -158,26 +157,6 @@ func TestDaemonDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.consistent(t, s)
-}
-
-func TestCollect(t *testing.T) {
-	f, ctx := newFolders(t), t.Context()
-	s := f.store(t, nil)
-	if err := s.prepare(ctx, records(t, 1, 2, 3)); err != nil {
-		t.Fatal(err)
-	}
-	silent := func(context.Context, string, string, types.UID) (bool, error) { return false, errDown }
-	if gone, err := s.collect(ctx, silent); err == nil || gone != 0 {
-		t.Errorf("%d claims given back without an answer: %v", gone, err)
-	}
-	f.consistent(t, s, 1, 2, 3)
-	only2 := func(_ context.Context, namespace, name string, u types.UID) (bool, error) {
-		return namespace == "team" && name == "claim-2" && u == uid(claimKind, 2), nil
-	}
-	if gone, err := s.collect(ctx, only2); err != nil || gone != 2 {
-		t.Errorf("%d claims given back, want 2: %v", gone, err)
-	}
-	f.consistent(t, s, 2)
 }
 
 // TestOtherFiles: the folder of specifications belongs to all drivers of the node.

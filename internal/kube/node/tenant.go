@@ -61,5 +61,11 @@ func (n *Node) edits(ctx context.Context) (edits.Edits, error) {
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("the daemon of this node does not answer: %w; see the log of container daemon", err)
 	}
-	return tenantEdits(filepath.Join(n.options.Data, "lib"), &v)
+	e, err := tenantEdits(n.libraryFolder(), &v)
+	if err == nil {
+		n.libs.use(n.libraryFolder(), &e)
+	}
+	return e, err
 }
+
+func (n *Node) libraryFolder() string { return filepath.Join(n.options.Data, "lib") }

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -38,16 +39,25 @@ type looks struct {
 	failed    int                       // looks in a row without an answer
 	taints    map[string]map[string]int // looks since its cause was seen, by device and taint
 	started   int64                     // when the daemon started
-	collected bool                      // claims that no longer exist were given back
 	told      bool                      // that the daemon does not answer
 }
 
-// watch looks at the daemon at a period.
+// watch looks at the daemon and at the API server, each at a period of its own: neither waits for the other.
 func (n *Node) watch(ctx context.Context, to publisher) {
-	ticker := time.NewTicker(n.options.Every)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	later := newBackground(to, n.options.Log)
+	wait.Go(func() { later.run(ctx, n.options.Every) })
+	wait.Go(func() { every(ctx, n.options.Every, n.tend) })
+	every(ctx, n.options.Every, func(ctx context.Context) { n.look(ctx, later) })
+}
+
+// every calls a function at a period until the context ends.
+func every(ctx context.Context, period time.Duration, f func(ctx context.Context)) {
+	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for {
-		n.look(ctx, to)
+		f(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -85,14 +95,6 @@ func (n *Node) look(ctx context.Context, to publisher) {
 		}
 		l.devices = gpus(devices.Devices, n.options.Memory)
 		n.publish(ctx, to, tainted(l.devices, l.remember(taints(devices.Devices, &stats))))
-	}
-	if !l.collected {
-		gone, err := n.store.collect(ctx, claimExists(n.client))
-		if l.collected = err == nil; !l.collected {
-			n.options.Log.Info("old claims not looked for; trying again", "err", err)
-		} else if gone > 0 {
-			n.options.Log.Info("claims given back that no longer exist", "claims", gone)
-		}
 	}
 }
 
@@ -132,12 +134,24 @@ func (n *Node) publishDown(ctx context.Context, to publisher) {
 			n.options.Log.Info("published GPUs not found; trying again", "err", err)
 			return
 		}
-		l.devices = []resourceapi.Device{}
-		for i := range found.Items {
-			l.devices = append(l.devices, found.Items[i].Spec.Devices...)
-		}
+		l.devices = newest(found.Items)
 	}
 	n.publish(ctx, to, tainted(l.devices, nil, TaintDaemonDown))
+}
+
+// newest returns the devices of the newest generation: slices of older ones are about to be deleted.
+func newest(all []resourceapi.ResourceSlice) []resourceapi.Device {
+	var generation int64
+	for i := range all {
+		generation = max(generation, all[i].Spec.Pool.Generation)
+	}
+	out := []resourceapi.Device{}
+	for i := range all {
+		if all[i].Spec.Pool.Generation == generation {
+			out = append(out, all[i].Spec.Devices...)
+		}
+	}
+	return out
 }
 
 // remember adds the taints whose cause ended a short time ago.

@@ -122,7 +122,6 @@ func TestDaemonGoesAndComes(t *testing.T) {
 	if err := n.store.prepare(ctx, records(t, 1)); err != nil {
 		t.Fatal(err)
 	}
-	n.looks.collected = true
 	n.look(ctx, to)
 	f.daemon.set(func() { f.daemon.down = true })
 	for range downAfter - 1 {
@@ -157,7 +156,7 @@ func TestStartWithoutDaemon(t *testing.T) {
 	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = r.URL.Query().Get("fieldSelector")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind":"ResourceSliceList","apiVersion":"resource.k8s.io/v1","items":[{"spec":{"devices":[{"name":"gpu-0000-09-00-0"}]}}]}`))
+		_, _ = w.Write([]byte(`{"kind":"ResourceSliceList","apiVersion":"resource.k8s.io/v1","items":[{"spec":{"pool":{"generation":2},"devices":[{"name":"gpu-0000-09-00-0"}]}},{"spec":{"pool":{"generation":1},"devices":[{"name":"gpu-0000-08-00-0"}]}}]}`))
 	}))
 	for range downAfter {
 		n.look(t.Context(), to)

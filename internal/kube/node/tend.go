@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// maxRefresh bounds the claims that are read at once for their pods. A node has few that pods share.
+	maxRefresh = 16
+	// askLimit bounds one request to the API server.
+	askLimit = 10 * time.Second
+)
+
+// tending is what the node remembers from one look at the API server to the next.
+type tending struct {
+	there map[types.UID]bool // claims of an earlier run that exist; nil: none was looked for
+	done  bool               // all of them were looked for
+	last  types.UID          // last claim whose pods were read
+	told  string             // last problem
+}
+
+// tend gives back claims that no longer exist, and learns about pods that joined a claim.
+func (n *Node) tend(ctx context.Context) {
+	t := &n.tending
+	err := n.collect(ctx)
+	if err == nil {
+		err = n.refresh(ctx)
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != t.told && ctx.Err() == nil {
+		if t.told = text; err != nil {
+			n.options.Log.Info("claims not read; trying again", "err", err)
+		}
+	}
+	n.prune(time.Now())
+}
+
+// collect gives back the claims of an earlier run that no longer exist, once. A failure continues with the
+// claims that are left.
+func (n *Node) collect(ctx context.Context) error {
+	t := &n.tending
+	if t.done {
+		return nil
+	}
+	if t.there == nil {
+		t.there = map[types.UID]bool{}
+	}
+	var gone []types.UID
+	var failed error
+	for uid, r := range n.store.known() {
+		if t.there[uid] {
+			continue
+		}
+		claim, err := n.claim(ctx, uid, &r)
+		if failed = err; err != nil {
+			break
+		}
+		if t.there[uid] = claim != nil; claim == nil {
+			gone = append(gone, uid)
+		}
+	}
+	if len(gone) > 0 {
+		if err := n.store.unprepare(ctx, gone); err != nil {
+			return err
+		}
+		n.options.Log.Info("claims given back that no longer exist", "claims", len(gone))
+		n.changed()
+	}
+	if failed == nil {
+		t.done, t.there = true, nil
+	}
+	return failed
+}
+
+// claim asks for a claim; nil: it no longer exists.
+func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resourceapi.ResourceClaim, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	claim, err := n.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look for claim %s/%s: %w", r.Namespace, r.Name, err)
+	case claim.UID != uid:
+		return nil, nil
+	}
+	return claim, nil
+}
+
+// refresh reads the pods of claims that pods share. The kubelet prepares a claim for its first pod only.
+func (n *Node) refresh(ctx context.Context) error {
+	known := n.store.known()
+	maps.DeleteFunc(known, func(_ types.UID, r claimRecord) bool { return r.Own })
+	uids := slices.Sorted(maps.Keys(known))
+	start, _ := slices.BinarySearch(uids, n.tending.last)
+	pods := map[types.UID][]podRecord{}
+	var failed error
+	for i := range min(len(uids), maxRefresh) {
+		uid := uids[(start+1+i)%len(uids)]
+		r := known[uid]
+		claim, err := n.claim(ctx, uid, &r)
+		if failed = err; err != nil {
+			break
+		}
+		n.tending.last = uid
+		if claim == nil {
+			continue // the kubelet gives it back
+		}
+		if list := podsOf(claim); len(list) > 0 {
+			pods[uid] = list
+		}
+	}
+	changed, err := n.store.setPods(ctx, pods)
+	if changed {
+		n.options.Log.Info("other pods use a claim")
+		n.changed()
+	}
+	if failed == nil {
+		failed = err
+	}
+	return failed
+}
