@@ -108,18 +108,19 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.nri.Socket == "" {
-		return n.Run(ctx)
+	labels := func(ctx context.Context) { nri.Clear(ctx, daemon, f.o.Log) }
+	if f.nri.Socket != "" {
+		f.nri.Node, f.nri.Log = f.o.Name, f.o.Log
+		s, err := nri.Open(f.nri, api, n, daemon)
+		if err != nil {
+			return err
+		}
+		n.OnChange(s.Changed)
+		labels = s.Run
 	}
-	f.nri.Node, f.nri.Log = f.o.Name, f.o.Log
-	labels, err := nri.Open(f.nri, api, n, daemon)
-	if err != nil {
-		return err
-	}
-	n.OnChange(labels.Changed)
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	wait.Go(func() { labels.Run(ctx) })
+	wait.Go(func() { labels(ctx) })
 	err = n.Run(ctx)
 	cancel()
 	wait.Wait()

@@ -156,6 +156,8 @@ func TestContainerGrants(t *testing.T) {
 		switch device {
 		case "c1":
 			return []control.Grant{{ID: "c1", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
+		case "theirs":
+			return []control.Grant{{ID: "c4", Namespace: "other", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
 		case "c3":
 			return []control.Grant{{ID: "c3", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-batch", Device: "gpu-1", Priority: new(int32(-10))}}
 		}
@@ -187,6 +189,7 @@ func TestContainerGrants(t *testing.T) {
 		{"claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, nothing, "gpu-latency/10//gpu-0"},
 		{"two claims", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1", "c3"}}, nothing, "gpu-batch/-10//gpu-1"},
 		{"claim before label", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, latency, "gpu-latency/10//gpu-0"},
+		{"claim of another namespace", pod, container{name: "app", edited: true, devices: true, claims: []string{"theirs"}}, nothing, "/-//"},
 		{"unknown claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c2"}}, latency, "/-//"},
 	} {
 		c.c.id, c.c.pod = id(1), testPod(nil, nil)

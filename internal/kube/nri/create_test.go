@@ -5,7 +5,9 @@ package nri
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,6 +219,82 @@ func TestChangesReachTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "no grants", func() bool { return w.classesOf() == "" })
+}
+
+// TestLabelsBeforeNames: the time in which the plugin was not ready does not count, so the first grants
+// have the classes although the labels of a namespace came late.
+func TestLabelsBeforeNames(t *testing.T) {
+	w := newWorld(t, testFile)
+	w.namespaces["team"] = map[string]string{"allow": "latency"}
+	w.pods.Add(testPod(want("latency"), nil, "app!"))
+	w.down = true
+	var collected atomic.Int32
+	file := w.plugin.Classes
+	w.plugin.Classes = func() *classes.File { collected.Add(1); return file() }
+	w.cluster.now = func() time.Time { return time.Now().Add(time.Duration(collected.Load()) * lookupPause) } // asks each time
+	w.plugin.retry = time.Hour                                                                                // rounds happen only when the test says so
+	w.run(t, "/nowhere/nri.sock")
+	eventually(t, "pods known", w.cluster.Synced)
+	w.create(t, testSandbox(want("latency"), nil), &api.Container{})
+	for range 2 * unknownLimit { // rounds without the runtime's list
+		w.plugin.Changed()
+		eventually(t, "a round", func() bool { return len(w.plugin.dirty) == 0 })
+	}
+	w.plugin.mu.Lock()
+	w.plugin.known = true
+	w.plugin.mu.Unlock()
+	for range 3 {
+		before := collected.Load()
+		w.plugin.Changed()
+		eventually(t, "a round", func() bool { return collected.Load() > before })
+	}
+	w.locked(func() {
+		if w.sends > 0 {
+			t.Errorf("mere names sent: %+v", w.daemon)
+		}
+		w.down = false
+	})
+	w.plugin.Changed()
+	eventually(t, "grant", func() bool { return w.classesOf() == "app:latency" })
+}
+
+// TestClear: without the plugin the grants of labels go, also if the daemon answers later.
+func TestClear(t *testing.T) {
+	d := &forgetful{refuse: 2, grants: []control.Grant{{ID: "old"}}}
+	clearEvery(t.Context(), d, slog.New(slog.DiscardHandler), time.Millisecond)
+	if d.refuse != 0 || d.source != Source || d.grants == nil || len(d.grants) != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+type forgetful struct {
+	refuse int
+	source string
+	grants []control.Grant
+}
+
+func (d *forgetful) SetGrants(_ context.Context, r control.GrantsRequest) (reply control.GrantsReply, err error) {
+	if d.refuse > 0 {
+		d.refuse--
+		return reply, errors.New("no daemon")
+	}
+	d.source, d.grants = r.Source, r.Grants
+	return reply, nil
+}
+
+// TestPreloadByReference: the value of such a variable is not known here, so the pod gets an event.
+func TestPreloadByReference(t *testing.T) {
+	w := newWorld(t, testFile)
+	pod := testPod(nil, nil, "app?")
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", ValueFrom: &corev1.EnvVarSource{}}}
+	w.pods.Add(pod)
+	w.watch(t)
+	w.create(t, testSandbox(nil, nil), &api.Container{
+		Name: "app", Env: []string{"LD_PRELOAD=" + testEdits().Preload}, CDIDevices: []*api.CDIDevice{{Name: cluster.Driver + "/claim=c"}},
+	})
+	if len(w.events) != 1 || !strings.Contains(w.events[0], reasonPreload) {
+		t.Errorf("events %q", w.events)
+	}
 }
 
 func TestClaims(t *testing.T) {

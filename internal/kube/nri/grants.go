@@ -63,9 +63,11 @@ func (c *container) grants(pod *corev1.Pod, d classes.Decision, claims func(devi
 	var out []control.Grant // at most one: the strictest of all claims
 	for _, device := range c.claims {
 		for _, g := range claims(device) {
+			foreign := g.Namespace != c.pod.Namespace
 			g.ID = c.id
 			g.Namespace, g.Pod, g.PodUID, g.Container, g.ContainerID = named.Namespace, named.Pod, named.PodUID, named.Container, named.ContainerID
 			switch {
+			case foreign: // a pod can name the CDI device of any claim in an annotation
 			case g.Check() != nil: // one bad grant would refuse all
 			case len(out) == 0:
 				out = append(out, g)

@@ -37,6 +37,7 @@ const (
 	reasonRefused  = "PriorityClassRefused"
 	reasonPending  = "PriorityClassPending"
 	reasonConflict = "ShimNotInjected"
+	reasonPreload  = "PreloadReplaced"
 )
 
 // Events records an event on a pod, as record.EventRecorder does.
@@ -147,10 +148,15 @@ func (p *Plugin) adjust(ctx context.Context, one *container, c *api.Container) *
 		log.Warn("pod not found; only its labels count", "err", err)
 	}
 	if len(one.claims) > 0 { // the claim's CDI device made the other edits
-		if e, err := p.lastEdits(ctx); err == nil {
-			return keepPreload(e, pod, c)
+		e, err := p.lastEdits(ctx)
+		if err != nil {
+			return nil
 		}
-		return nil
+		if getenv(c.Env, preloadVariable) == e.Preload && referenced(pod, one.name, preloadVariable) {
+			p.Events.Eventf(pod, corev1.EventTypeWarning, reasonPreload,
+				"container %s: the shim replaced LD_PRELOAD, whose value comes from another object; write the value into the pod", one.name)
+		}
+		return keepPreload(e, pod, c)
 	}
 	d := p.decide(lookup, file, pod)
 	if d.Outcome == classes.Nothing || one.disabled || !selected(pod, one, d.Outcome) {

@@ -18,7 +18,7 @@ const (
 	publishGap    = 20 * time.Millisecond // between two requests to the daemon
 	publishAgain  = time.Minute           // also without a change: a daemon may have lost its state
 	sendTimeout   = 10 * time.Second
-	unknownLimit  = 5 // attempts before grants without known labels are sent as mere names
+	unknownLimit  = 5 // times retry, after which grants without known labels are sent as mere names
 	unknownPeriod = 10 * time.Second
 )
 
@@ -27,7 +27,8 @@ const (
 func (p *Plugin) publish(ctx context.Context) {
 	var sent []control.Grant
 	var failure string
-	due, attempts := time.NewTimer(publishAgain), 0
+	due := time.NewTimer(publishAgain)
+	var began time.Time // when everything but labels was known
 	for {
 		always := false
 		select {
@@ -39,9 +40,11 @@ func (p *Plugin) publish(ctx context.Context) {
 		}
 		wait := publishAgain
 		grants, unknown, ready := p.collect(ctx)
-		attempts++
+		if ready && began.IsZero() {
+			began = time.Now()
+		}
 		switch {
-		case !ready || unknown && sent == nil && attempts < unknownLimit:
+		case !ready || unknown && sent == nil && time.Since(began) < unknownLimit*p.retry:
 			// Until everything is known the daemon keeps the grants that it has.
 			wait = p.retry
 		case always || sent == nil || !reflect.DeepEqual(grants, sent):

@@ -107,17 +107,31 @@ func extended(name string) bool {
 
 // variable returns the literal value of an environment variable in a container's specification.
 func variable(pod *corev1.Pod, container, name string) string {
+	if v := envVar(pod, container, name); v != nil {
+		return v.Value
+	}
+	return ""
+}
+
+// referenced reports whether the value of a container's variable comes from another object.
+func referenced(pod *corev1.Pod, container, name string) bool {
+	v := envVar(pod, container, name)
+	return v != nil && v.ValueFrom != nil
+}
+
+// envVar finds a variable in a container's specification; nil: there is none.
+func envVar(pod *corev1.Pod, container, name string) *corev1.EnvVar {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			if list[i].Name != container {
 				continue
 			}
-			for _, v := range slices.Backward(list[i].Env) {
-				if v.Name == name {
-					return v.Value
+			for j := range slices.Backward(list[i].Env) {
+				if list[i].Env[j].Name == name {
+					return &list[i].Env[j]
 				}
 			}
 		}
 	}
-	return ""
+	return nil
 }
