@@ -22,7 +22,7 @@ import (
 
 // uninstallCommand runs as a job before the chart is uninstalled.
 func (a *app) uninstallCommand() *cobra.Command {
-	var kubeconfig, cleanup string
+	var kubeconfig, cleanup, owner string
 	var force bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -50,15 +50,18 @@ pods use claims of the driver: without the plugin the kubelet can't end such pod
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			return (&uninstall.Cluster{
-				Client: client, Namespace: cluster.Namespace, Cleanup: &set, Force: force, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+				Client: client, Namespace: cluster.Namespace, Cleanup: &set, Owner: owner, Force: force, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}).Run(ctx)
 		},
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` with the API server's address (default in a pod: its service account)")
 	c.Flags().StringVar(&cleanup, "cleanup", "", "`FILE` with the DaemonSet that cleans the nodes")
+	c.Flags().StringVar(&owner, "owner", "", "`NAME` of the ConfigMap that owns this DaemonSet")
 	c.Flags().BoolVar(&force, "force", false, "continue although pods use claims")
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after `T`")
 	return c

@@ -29,6 +29,9 @@ type Cluster struct {
 	Namespace string
 	// Cleanup is the DaemonSet whose pods are ready when their node is clean.
 	Cleanup *appsv1.DaemonSet
+	// Owner is the ConfigMap that owns the cleanup: if this program dies, the cleanup goes with it. Else
+	// it would remove the files of a later installation. Empty: none.
+	Owner string
 	// Force continues although pods use claims.
 	Force bool
 	Log   *slog.Logger
@@ -36,6 +39,9 @@ type Cluster struct {
 
 // poll is the time between two looks at the API server.
 const poll = 500 * time.Millisecond
+
+// endLimit bounds the end of the cleanup, also when the time for all is over.
+const endLimit = 30 * time.Second
 
 // Run ends the DaemonSet, cleans the nodes and deletes slices and leases. It can be repeated after a failure.
 func (c *Cluster) Run(ctx context.Context) error {
@@ -102,13 +108,26 @@ func (c *Cluster) end(ctx context.Context, name string) error {
 	return nil
 }
 
-// clean runs the cleanup on each node.
-func (c *Cluster) clean(ctx context.Context) error {
+// clean runs the cleanup on each node, and ends it in any case.
+func (c *Cluster) clean(ctx context.Context) (err error) {
 	if err := c.end(ctx, c.Cleanup.Name); err != nil { // of an earlier attempt
 		return err
 	}
+	set := c.Cleanup.DeepCopy()
+	if c.Owner != "" {
+		owner, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, c.Owner, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read ConfigMap %s: %w", c.Owner, err)
+		}
+		set.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+	}
+	defer func() {
+		fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		err = errors.Join(err, c.end(fresh, set.Name))
+	}()
 	sets := c.Client.AppsV1().DaemonSets(c.Namespace)
-	if _, err := sets.Create(ctx, c.Cleanup, metav1.CreateOptions{}); err != nil {
+	if _, err := sets.Create(ctx, set, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create DaemonSet %s: %w", c.Cleanup.Name, err)
 	}
 	for {
@@ -118,7 +137,7 @@ func (c *Cluster) clean(ctx context.Context) error {
 		}
 		if err == nil && Clean(set) {
 			c.Log.Info("cleaned the nodes", "nodes", set.Status.NumberReady)
-			return c.end(ctx, c.Cleanup.Name)
+			return nil
 		}
 		if !wait(ctx) {
 			return c.notClean()
@@ -132,7 +151,7 @@ func Clean(set *appsv1.DaemonSet) bool {
 	return s.ObservedGeneration >= set.Generation && s.ObservedGeneration > 0 && s.NumberReady >= s.DesiredNumberScheduled
 }
 
-// notClean names the nodes that are not clean, and ends the cleanup.
+// notClean names the nodes that are not clean.
 func (c *Cluster) notClean() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -3,7 +3,12 @@
 package uninstall
 
 import (
+	"context"
+	"encoding/json"
 	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +16,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 func TestRemoveFiles(t *testing.T) {
@@ -108,4 +117,74 @@ func TestClean(t *testing.T) {
 			t.Errorf("%+v of generation %d: %v", c.set.Status, c.set.Generation, got)
 		}
 	}
+}
+
+// TestCleanupEnds: a cleanup that stayed would remove the files of the next installation, so it ends after a
+// failure and when the time is over, and it belongs to an object that goes with the uninstall.
+func TestCleanupEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, fail := range map[string]http.HandlerFunc{
+		"failure":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) },
+		"time out": func(w http.ResponseWriter, _ *http.Request) { cancel(); http.Error(w, "no", http.StatusForbidden) },
+	} {
+		var set *appsv1.DaemonSet
+		deleted := false
+		mux := http.NewServeMux()
+		sets := "/apis/apps/v1/namespaces/xsched-system/daemonsets"
+		reply := func(w http.ResponseWriter, v any) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(v)
+		}
+		missing := func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{}, "cleanup").Status())
+		}
+		mux.HandleFunc("GET /api/v1/namespaces/xsched-system/configmaps/owner", func(w http.ResponseWriter, _ *http.Request) {
+			reply(w, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "owner", "uid": "u1"}})
+		})
+		mux.HandleFunc("POST "+sets, func(w http.ResponseWriter, r *http.Request) {
+			set = &appsv1.DaemonSet{}
+			if err := json.NewDecoder(r.Body).Decode(set); err != nil {
+				t.Error(err)
+			}
+			reply(w, set)
+		})
+		mux.HandleFunc("DELETE "+sets+"/cleanup", func(w http.ResponseWriter, r *http.Request) {
+			if set == nil || deleted {
+				missing(w)
+				return
+			}
+			deleted = true
+			reply(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		})
+		mux.HandleFunc("GET "+sets+"/cleanup", func(w http.ResponseWriter, r *http.Request) {
+			if !deleted {
+				fail(w, r)
+				return
+			}
+			missing(w)
+		})
+		server := httptest.NewServer(mux)
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Cluster{
+			Client: client, Namespace: "xsched-system", Owner: "owner", Log: slog.New(slog.DiscardHandler),
+			Cleanup: &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "cleanup"}, Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{}}},
+		}
+		if err := c.clean(ctx); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		server.Close()
+		if !deleted {
+			t.Errorf("%s: the cleanup stays", name)
+		}
+		if set == nil || len(set.OwnerReferences) != 1 || set.OwnerReferences[0].UID != "u1" {
+			t.Errorf("%s: owners %+v", name, set)
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+	}
+	cancel()
 }
