@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"xsched/internal/kube/classes"
 )
 
 const (
@@ -45,6 +47,9 @@ func TestChartRefusesMistakes(t *testing.T) {
 		{"terminationGracePeriodSeconds=5", "terminationGracePeriodSeconds"},
 		{"metrics.port=9400", "metrics.tokenSecret"},
 		{"daemon.deviceAccess=runtimeClass", "daemon.runtimeClassName"},
+		{"nri.classes.fast.priorty=1", "'priorty' not allowed"},
+		{"nri.priorityClasses.high=fast", "needs nri.classes"},
+		{"daemon.extraEnv[0].name=A-B", "daemon/extraEnv/0"},
 	} {
 		if text, err := helm("template", "xsched", chart, "--set", c.set); err == nil || !strings.Contains(text+err.Error(), c.want) {
 			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)
@@ -54,6 +59,36 @@ func TestChartRefusesMistakes(t *testing.T) {
 	defer cancel()
 	if text, err := output(ctx, "", "helm", "template", "xsched", chart, "--namespace", "default"); err == nil || !strings.Contains(text+err.Error(), "install into the namespace xsched-system") {
 		t.Errorf("namespace default: %v", err)
+	}
+}
+
+// TestChartArguments checks what the values make of the containers.
+func TestChartArguments(t *testing.T) {
+	render := func(args ...string) string {
+		t.Helper()
+		return helmMust(t, append([]string{"template", "xsched", chart}, args...)...)
+	}
+	has := func(text string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("no %q in\n%s", w, text)
+			}
+		}
+	}
+	has(render("--set", "paths.nri=/run/nri"), "- --nri-socket=/run/nri/nri.sock\n")
+	if off := render("--set", "nri.enabled=false"); !strings.Contains(off, "- --nri-socket=\n") || strings.Contains(off, "/var/run/nri") {
+		t.Errorf("without NRI:\n%s", off)
+	}
+	has(render("--set", "daemon.deviceAccess=runtimeClass,daemon.runtimeClassName=nvidia,daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b,node.seLinuxOptions.type=spc_t"),
+		"runtimeClassName: nvidia\n", "{name: NVIDIA_VISIBLE_DEVICES, value: all}", "{name: NVIDIA_DRIVER_CAPABILITIES, value: utility}", "- name: A\n", "type: spc_t\n")
+	text := render("--set", "nri.classes.fast.priority=5,nri.classes.fast.namespaces={serving},nri.priorityClasses.high=fast")
+	has(text, "- --classes=/etc/xsched-classes/classes.yaml\n")
+	_, file, _ := strings.Cut(text, "classes.yaml: |\n")
+	file, _, _ = strings.Cut(file, "\n---")
+	parsed, err := classes.Parse([]byte(strings.ReplaceAll("\n"+file, "\n    ", "\n")))
+	if err != nil || *parsed.Classes["fast"].Priority != 5 || parsed.PriorityClasses["high"] != "fast" {
+		t.Errorf("classes %+v, %v", parsed, err)
 	}
 }
 
@@ -81,7 +116,12 @@ func TestChartHasTheRelease(t *testing.T) {
 // token of its pod, and uninstalls them. No kubelet runs: hooks and pods are another test's.
 func TestChartObjects(t *testing.T) {
 	c := StartAPI(t)
-	helmMust(t, "install", "xsched", chart, "--create-namespace", "--no-hooks", "--set", "virtual.enabled=true")
+	_, _ = c.TryKubectl("", "create", "namespace", chartSpace) // may be there, from another test
+	c.Apply(t, strings.ReplaceAll(leftCleanup, "SPACE", chartSpace))
+	helmMust(t, "install", "xsched", chart, "--create-namespace", "--set", "virtual.enabled=true")
+	if text, err := c.TryKubectl("", "get", "daemonset", "xsched-cleanup", "-n", chartSpace); err == nil {
+		t.Errorf("the cleanup of an earlier uninstall is left: it would remove the new files: %s", text)
+	}
 	t.Cleanup(func() { _, _ = helm("uninstall", "xsched", "--no-hooks", "--ignore-not-found") })
 	// Every object of the hooks, and the DaemonSet in it, is valid, too.
 	hooks := helmMust(t, "template", "xsched", chart, "--set", "virtual.enabled=true", "--show-only", "templates/uninstall.yaml")
@@ -149,6 +189,18 @@ spec: {nodeName: chart-1, serviceAccountName: xsched, automountServiceAccountTok
 		}
 	}
 }
+
+// leftCleanup is what a failed uninstall may leave.
+const leftCleanup = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: xsched-cleanup, namespace: SPACE}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: main, image: none}]}
+`
 
 func chartSlice(name, driver, node string) string {
 	return fmt.Sprintf(`

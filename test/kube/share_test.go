@@ -169,6 +169,25 @@ func TestClaimedPodsShareGPU(t *testing.T) {
 	compete(t, c, h, priorities)
 }
 
+// TestLaterPodOfClaim: the kubelet prepares a claim for its first pod only. Without NRI the plugin learns of
+// the second one from the claim itself.
+func TestLaterPodOfClaim(t *testing.T) {
+	c := Start(t)
+	h := startHost(t)
+	h.start("node", "xsched-kube", "node", "--node-name", NodeName, "--kubeconfig", userConfig("admin"), "--dir", daemonDir, "--nri-socket=", "--every=1s")
+	c.Apply(t, fmt.Sprintf(claimClass, "shared", 7))
+	for _, name := range []string{"first", "second"} { // the second starts when the claim is prepared
+		c.Apply(t, tenantPod(name, 500, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: shared}]
+  volumes:
+  - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}`, daemonDir)))
+		c.WaitPod(t, "default", name, "is ready", Running)
+		eventually(t, "the daemon has pod "+name+" with the claim's priority", func() bool {
+			p := h.process("default", name)
+			return p != nil && p.Priority == 7 && p.Class == "gpu-shared"
+		})
+	}
+}
+
 // compete lets the batch pod fill the GPU while the latency pod has requests.
 func compete(t *testing.T, c *Cluster, h *host, priorities map[string]int32) {
 	t.Helper()

@@ -48,6 +48,17 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{/* What the NVIDIA runtime needs to add the device nodes, and the administrator's own variables. */}}
+{{- define "xsched.gpuEnv" -}}
+{{- if and (not .Values.virtual.enabled) (eq .Values.daemon.deviceAccess "runtimeClass") -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{ end -}}
+{{- with .Values.daemon.extraEnv -}}
+{{ toYaml . }}
+{{- end -}}
+{{- end -}}
+
 {{/* The token, mounted only where it is needed. */}}
 {{- define "xsched.token" -}}
 - name: token
