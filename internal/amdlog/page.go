@@ -106,13 +106,14 @@ func (l *Log) page(p *report.Page, letter string) {
 	for _, form := range slices.Sorted(maps.Keys(l.Prefixes)) {
 		forms = append(forms, fmt.Sprintf("prefix %s: %s", form, count(l.Prefixes[form])))
 	}
+	_, processes, _ := strings.Cut(report.Plural(len(l.Processes), "process"), " ")
 	p.Add(report.Block{
 		Section: letter + report.Clean(l.Name), Soft: strings.Join(forms, " · "),
 		Cards: []report.Card{
 			{Value: count(l.Kernels), Name: l.what()},
 			{Value: rate(perSecond) + " /s", Name: "while kernels were submitted"},
 			{Value: l.span(), Name: "covered"},
-			{Value: fmt.Sprint(len(l.Processes)), Name: "processes"},
+			{Value: fmt.Sprint(len(l.Processes)), Name: processes},
 			{Value: count(l.Lines.Total), Name: "lines"},
 		},
 	})

@@ -27,7 +27,7 @@ func (r *Result) charts() []*report.Chart {
 	}
 	for i := range r.Runs {
 		if run := &r.Runs[i]; len(run.tracks) > 0 {
-			add(report.Timeline(fmt.Sprintf("Who has the GPU under %s: the first %v after the warm-up", run.Name, run.draw), run.draw, run.tracks))
+			add(report.Timeline(fmt.Sprintf("Who has the GPU under %s: the first %s after the warm-up", run.Name, report.Micros(float64(run.draw.Microseconds()))), run.draw, run.tracks))
 		}
 	}
 	add(r.pareto())

@@ -63,7 +63,7 @@ func All() []Platform {
 		},
 		{
 			Name: "amd", Kernel: embedded.VirtualKFD, Vendor: embedded.VirtualHIP, API: "hip", Serve: serveAMD,
-			OwnerSuspends: true, ListsGPUs: true, Label: "AMD", Notice: "measured on the virtual AMD GPU, with assumed costs; no claim about AMD hardware",
+			OwnerSuspends: true, ListsGPUs: true, Label: "AMD", Notice: "Measured on the virtual AMD GPU, with assumed costs; no claim about AMD hardware.",
 			socket: "kfd.sock", watch: vamd.WatchSuffix, root: "kfd", socketEnv: "XSCHED_VKFD_SOCKET", rootEnv: "XSCHED_VKFD_ROOT",
 		},
 	}

@@ -16,13 +16,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"xsched/internal/bench/demo"
+	"xsched/internal/bench/pair"
 )
 
-var record = flag.String("record", "", "measure the named `recordings` of the reports anew on the virtual GPU: demo, bench")
+var record = flag.String("record", "", "measure the named `recordings` of the reports anew on the virtual GPU: demo, bench, pair")
 
 // recorded passes a recording in testdata to read. With -record it measures first.
 func recorded(t *testing.T, name string, measure func(w io.Writer) error, read func(r io.Reader) error) {
@@ -75,11 +78,12 @@ func comparison(t *testing.T, name string, o demo.CompareOptions) []byte {
 	return page.Bytes()
 }
 
-func analysed(t *testing.T) []byte {
+// written returns the page that a command of xsched writes to the file after --html.
+func written(t *testing.T, dir string, args ...string) []byte {
 	t.Helper()
 	page := filepath.Join(t.TempDir(), "report.html")
-	command := exec.Command(product(t, "bin/xsched"), "amdlog", "--html", page, "mi308x-16-streams.amdlog.gz")
-	command.Dir = filepath.Join(root, "internal", "amdlog", "testdata")
+	command := exec.Command(product(t, "bin/xsched"), append(args, "--html", page)...)
+	command.Dir = filepath.Join(root, dir)
 	if text, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
@@ -88,6 +92,26 @@ func analysed(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+func colocated(t *testing.T) []byte {
+	t.Helper()
+	var page bytes.Buffer
+	recorded(t, "pair", func(w io.Writer) error {
+		o := pair.Options{Virtual: true, Platform: "amd", Exe: product(t, "bin/xsched"), Together: 20 * time.Second}
+		r, err := pair.Run(t.Context(), o)
+		if err != nil {
+			return err
+		}
+		return r.WriteRecording(w)
+	}, func(from io.Reader) error {
+		r, err := pair.ReadRecording(from)
+		if err != nil {
+			return err
+		}
+		return r.WriteHTML(&page)
+	})
+	return page.Bytes()
 }
 
 // inspect finds what is wrong with a page: parts that are wider than the screen, and text in charts that is cut
@@ -110,34 +134,51 @@ const inspect = `(() => {
 	return wrong.join("; ");
 })()`
 
-// TestLongReportScreens shows the reports of recorded runs as a desktop and as a phone do, and compares them with
-// the screens in docs. `make screens` writes those.
+// TestLongReportScreens shows the reports as a desktop, a phone and a printer do, and compares them with the
+// screens in docs. `make screens` writes those.
 func TestLongReportScreens(t *testing.T) {
-	pages := map[string][]byte{
-		"demo":   comparison(t, "demo", demo.CompareOptions{Lows: []int{1, 3}}),
-		"bench":  comparison(t, "bench", demo.CompareOptions{Lows: []int{2}}),
-		"amdlog": analysed(t),
+	reports := []struct {
+		name   string
+		page   []byte
+		charts []string // which the page must have
+	}{
+		{"demo", comparison(t, "demo", demo.CompareOptions{Lows: []int{1, 3}}), measured},
+		{"bench", comparison(t, "bench", demo.CompareOptions{Lows: []int{2}}), measured},
+		{"sim", written(t, ".", "sim", "examples/scenarios/inference.yaml", "--compare", "native,HPF:suspend,HPF"), measured},
+		{"pair", colocated(t), measured},
+		{"amdlog", written(t, "internal/amdlog/testdata", "amdlog", "mi308x-16-streams.amdlog.gz"), []string{"Kernels per second", "Time between kernels"}},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if page := pages[strings.TrimPrefix(r.URL.Path, "/")]; page != nil {
-			_, _ = w.Write(page)
-			return
+		for i := range reports {
+			if r.URL.Path == "/"+reports[i].name {
+				_, _ = w.Write(reports[i].page)
+				return
+			}
 		}
 		http.NotFound(w, r)
 	}))
 	defer server.Close()
 	b := newBrowser(t, 0)
-	for _, name := range []string{"demo", "bench", "amdlog"} {
+	for _, report := range reports {
 		for _, view := range []struct {
-			name          string
+			name, theme   string
 			width, height int64
 			phone         bool
-		}{{"desktop", 1100, 1210, false}, {"phone", 390, 1380, true}} {
-			b.appearance("light", view.width, view.height, view.phone)
-			b.do(chromedp.Navigate(server.URL + "/" + name))
+		}{{"dark", "dark", 1100, 1210, false}, {"desktop", "light", 1100, 1210, false}, {"phone", "light", 390, 1380, true}} {
+			b.appearance(view.theme, view.width, view.height, view.phone)
+			b.do(chromedp.Navigate(server.URL + "/" + report.name))
 			b.until("the report is there", `document.readyState === "complete" && document.querySelector("h1")`)
 			if wrong := eval[string](b, inspect); wrong != "" {
-				t.Errorf("%s, %s: %s", name, view.name, wrong)
+				t.Errorf("%s, %s: %s", report.name, view.name, wrong)
+			}
+			if dark := eval[string](b, `getComputedStyle(document.body).backgroundColor`) != "rgb(252, 252, 250)"; dark != (view.theme == "dark") {
+				t.Errorf("%s, %s: the wrong background", report.name, view.name)
+			}
+			text := eval[string](b, `document.body.textContent`)
+			for _, chart := range report.charts {
+				if !strings.Contains(text, chart) {
+					t.Errorf("%s has no chart %q", report.name, chart)
+				}
 			}
 			b.next0()
 			shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -148,7 +189,13 @@ func TestLongReportScreens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkPicture(t, filepath.Join(root, "docs", "images", "report-"+name+"-"+view.name+".png"), got)
+			if view.theme == "light" || report.name == "sim" {
+				checkPicture(t, filepath.Join(root, "docs", "images", "report-"+report.name+"-"+view.name+".png"), got)
+			}
+		}
+		paper, err := chromedp.Call(b.ctx, page.PrintToPDF, page.PrintToPDFParams{})
+		if err != nil || !bytes.HasPrefix(paper.Data, []byte("%PDF-")) {
+			t.Errorf("%s on paper: %v", report.name, err)
 		}
 	}
 	b.mu.Lock()
@@ -159,3 +206,6 @@ func TestLongReportScreens(t *testing.T) {
 		}
 	}
 }
+
+// measured are the charts of every report with latencies.
+var measured = []string{"Latency distribution", "Who has the GPU", "request, arrival to end", "Latency against throughput"}

@@ -199,11 +199,11 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	longest := time.Duration(0)
-	for _, w := range r.raw.pauses {
+	for _, w := range r.raw.Pauses {
 		longest = max(longest, w.Length())
 	}
 	if longest < hold {
-		t.Errorf("the longest of %d suspensions is %v, want at least the hold", len(r.raw.pauses), longest)
+		t.Errorf("the longest of %d suspensions is %v, want at least the hold", len(r.raw.Pauses), longest)
 	}
 }
 

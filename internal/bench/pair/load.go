@@ -46,6 +46,15 @@ func (l *Load) defaults() error {
 	return nil
 }
 
+// describe names the programs of the load for a reader; their commands have paths of this run.
+func (l *Load) describe() (online, offline string) {
+	offline = fmt.Sprintf("kernels of %s back to back", report.Micros(float64(l.Kernel.Microseconds())))
+	if l.Queues > 0 {
+		offline += fmt.Sprintf(" on at least %s", report.Plural(l.Queues, "hardware queue"))
+	}
+	return fmt.Sprintf("%g requests a second of %s GPU time", l.Rate, report.Micros(float64(l.Request.Microseconds()))), offline
+}
+
 // builtIn sets the commands. The online program lasts for the measurement; the offline programs end
 // after it.
 func (c *colocation) builtIn(folder string) error {

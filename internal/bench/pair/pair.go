@@ -135,7 +135,9 @@ func (c *colocation) run(ctx context.Context) error {
 	}
 	defer remove()
 	c.record = filepath.Join(folder, "recording")
-	if c.Online == "" && c.Offline == "" {
+	online, offline := c.Online, c.Offline
+	if online == "" && offline == "" {
+		online, offline = c.Load.describe()
 		if err := c.builtIn(folder); err != nil {
 			return err
 		}
@@ -161,7 +163,7 @@ func (c *colocation) run(ctx context.Context) error {
 	}
 	defer c.rig.Close()
 	c.report = &Report{
-		Device: "GPU", Date: time.Now(), Machine: bench.ThisMachine(), Online: c.Online, Offline: c.Offline, SliceMS: report.MS(c.Slice),
+		Device: "GPU", Date: time.Now(), Machine: bench.ThisMachine(), Online: online, Offline: offline, SliceMS: report.MS(c.Slice),
 	}
 	c.report.Machine.Scheduling = scheduling
 	if c.Virtual {

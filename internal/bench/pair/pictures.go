@@ -4,6 +4,8 @@ package pair
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -12,13 +14,37 @@ import (
 	"xsched/internal/report"
 )
 
-// pictures is what the charts need; it is not in the JSON.
+// pictures is what the charts need; it is in recordings, not in the JSON.
 type pictures struct {
-	requests        []time.Duration
-	window          bench.Window    // of the timeline
-	segments        []bench.Segment // the device's own record; empty on a real GPU
-	pauses, busies  []bench.Window  // suspensions of the offline program, requests of the online one
-	online, offline map[int]bool    // processes
+	Requests        []time.Duration
+	Window          bench.Window    // of the timeline
+	Segments        []bench.Segment // the device's own record; empty on a real GPU
+	Pauses, Busies  []bench.Window  // suspensions of the offline program, requests of the online one
+	Online, Offline map[int]bool    // processes
+}
+
+// recording is a report with what its charts need.
+type recording struct {
+	Report *Report
+	Raw    *pictures
+}
+
+// WriteRecording writes the report so that its page can be drawn again.
+func (r *Report) WriteRecording(w io.Writer) error {
+	return json.NewEncoder(w).Encode(recording{r, &r.raw})
+}
+
+// ReadRecording reads what WriteRecording wrote.
+func ReadRecording(from io.Reader) (*Report, error) {
+	var in recording
+	if err := json.NewDecoder(from).Decode(&in); err != nil {
+		return nil, fmt.Errorf("read recording: %w", err)
+	}
+	if in.Report == nil || in.Report.Requests == nil || in.Raw == nil {
+		return nil, errors.New("read recording: no report with requests and charts")
+	}
+	in.Report.raw = *in.Raw
+	return in.Report, nil
 }
 
 // drawnSpan is the length of the timeline.
@@ -40,15 +66,15 @@ func (c *colocation) draw(ctx context.Context) error {
 // lanes returns both programs. Suspensions and waits lie below what the device recorded.
 func (p *pictures) lanes() []report.Lane {
 	waiting := report.Waiting
-	if len(p.segments) == 0 { // without a record the time of a request is all that is known
+	if len(p.Segments) == 0 { // without a record the time of a request is all that is known
 		waiting = report.Running
 	}
 	return []report.Lane{{
-		Name: "online", Class: "c0", Requests: p.window.Requests(p.busies),
-		Pieces: append(p.window.Pieces(p.busies, waiting), p.window.OnDevice(p.segments, func(pid int) bool { return p.online[pid] })...),
+		Name: "online", Class: "c0", Requests: p.Window.Requests(p.Busies),
+		Pieces: append(p.Window.Pieces(p.Busies, waiting), p.Window.OnDevice(p.Segments, func(pid int) bool { return p.Online[pid] })...),
 	}, {
 		Name: "offline", Class: "low",
-		Pieces: append(p.window.Pieces(p.pauses, report.Suspended), p.window.OnDevice(p.segments, func(pid int) bool { return p.offline[pid] })...),
+		Pieces: append(p.Window.Pieces(p.Pauses, report.Suspended), p.Window.OnDevice(p.Segments, func(pid int) bool { return p.Offline[pid] })...),
 	}}
 }
 
@@ -78,16 +104,16 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	p := &report.Page{Title: "Online and offline on one GPU", Headline: r.headline()}
 	t := r.Throughput
 	p.Add(report.Block{
-		Text: fmt.Sprintf("Every request of the online program suspends the offline program, here at Lv%d through %s.", r.Level, r.Route),
+		Text: fmt.Sprintf("Every request of the online program suspends the offline program, here at Lv%d (route: %s).", r.Level, r.Route),
 		Soft: fmt.Sprintf("%s · %s · %s", r.where(), r.Machine.String(), r.Date.Format("2006-01-02 15:04 MST")),
 		List: []string{"online: " + report.Clean(r.Online), "offline: " + report.Clean(r.Offline)},
 	})
 	if notice := r.notice(); notice != "" {
 		p.Add(report.Block{Notice: notice})
 	}
-	p.AddChart(report.CDF("Latency distribution", "latency of an online request, ms (log)", []report.Curve{bench.Curve("online", "c0", r.raw.requests)}),
+	p.AddChart(report.CDF("Latency distribution", "latency of an online request, ms (log)", []report.Curve{bench.Curve("online", "c0", r.raw.Requests)}),
 		"All requests. Further left is faster. The vertical axis is stretched towards 100 % to show the tail.")
-	if span := r.raw.window.Length(); span > 0 {
+	if span := r.raw.Window.Length(); span > 0 {
 		p.AddChart(report.Timeline("Who has the GPU: the last moments", span, r.raw.lanes()), "")
 	}
 	if t.Measured && r.Requests != nil {

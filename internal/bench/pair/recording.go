@@ -68,7 +68,10 @@ func (c *colocation) readRecording() error {
 	for i := range h.tenths {
 		c.report.Tenths = append(c.report.Tenths, h.tenths[i].Latency())
 	}
-	c.report.raw = pictures{requests: h.requests, window: h.drawn, segments: c.segments, pauses: h.pauses, busies: h.busies, online: c.online.pids, offline: c.offline.pids}
+	c.report.raw = pictures{
+		Requests: h.requests, Window: h.drawn, Segments: c.segments, Pauses: h.pauses, Busies: h.busies,
+		Online: c.online.pids, Offline: c.offline.pids,
+	}
 	c.report.Suspensions, c.report.AfterRequest, c.report.AfterSlice = h.suspensions, h.afterRequest, h.afterSlice
 	return nil
 }

@@ -271,7 +271,7 @@ func (r *Report) notice() string {
 
 // WriteTable writes the report as text.
 func (r *Report) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%s, %s: offline stopped at Lv%d through %s\n", r.where(), r.Machine.String(), r.Level, r.Route)
+	fmt.Fprintf(w, "%s, %s: offline suspended at Lv%d (route: %s)\n", r.where(), r.Machine.String(), r.Level, r.Route)
 	if notice := r.notice(); notice != "" {
 		fmt.Fprintln(w, notice)
 	}

@@ -4,6 +4,7 @@ package pair
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -19,10 +20,10 @@ func concluded(edit func(*Report)) *Report {
 		Device: "virtual GPU", Route: "channels", Level: 3, Online: "./serve <script>", Offline: "./train",
 		Requests: report.Summarize(requests), Suspend: Operation{N: 10, Within: 10, P50: 0.5}, Resume: Operation{N: 10, Within: 10, P50: 0.4}, Suspensions: 10,
 	}
-	r.raw.requests = requests
-	r.raw.window = bench.Window{From: 0, To: int64(drawnSpan)}
-	r.raw.busies = []bench.Window{{From: 1e6, To: 7e6}}
-	r.raw.pauses = []bench.Window{{From: 1e6, To: 8e6}}
+	r.raw.Requests = requests
+	r.raw.Window = bench.Window{From: 0, To: int64(drawnSpan)}
+	r.raw.Busies = []bench.Window{{From: 1e6, To: 7e6}}
+	r.raw.Pauses = []bench.Window{{From: 1e6, To: 8e6}}
 	c := &colocation{report: r, online: &side{}, offline: &side{}}
 	c.alone = progress{from: 0, to: 1e9, ran: time.Second, recorded: true}
 	c.together = progress{from: 0, to: 1e9, ran: 900 * time.Millisecond, onlineRan: 80 * time.Millisecond, recorded: true}
@@ -94,5 +95,29 @@ func TestMissedTargetsHaveAdvice(t *testing.T) {
 	if !strings.Contains(page.String(), "<h1>5 of 6 targets missed: online P99 80.00 ms") || !strings.Contains(page.String(), "<li>missed: suspend; ") ||
 		strings.Count(text.String(), "\nmissed: ") != missed {
 		t.Errorf("%s\n%s", page.String()[:200], text.String())
+	}
+}
+
+// TestRecording: a page drawn from a recording equals the page of the run.
+func TestRecording(t *testing.T) {
+	r := concluded(func(r *Report) {
+		r.raw.Online, r.raw.Offline = map[int]bool{11: true}, map[int]bool{12: true}
+		r.raw.Segments = []bench.Segment{{From: 0, To: 1e6, PID: 12}, {From: 1e6, To: 2e6, PID: 11, Switch: true}, {From: 2e6, To: 7e6, PID: 11}}
+	})
+	var file, want, got bytes.Buffer
+	if err := r.WriteRecording(&file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadRecording(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.WriteHTML(&want), again.WriteHTML(&got)); err != nil || got.String() != want.String() {
+		t.Errorf("the page of a recording differs: %v", err)
+	}
+	for _, text := range []string{`{}`, `{"Report": {"online_requests": {"n": 1}}}`, `{"Raw": {}}`} {
+		if _, err := ReadRecording(strings.NewReader(text)); err == nil {
+			t.Errorf("%s is read as a recording", text)
+		}
 	}
 }
