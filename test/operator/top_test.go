@@ -262,37 +262,6 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestLongTopLoad measures the view of 500 tenants that change 1,000 times per second.
-func TestLongTopLoad(t *testing.T) {
-	crowd := filepath.Join(t.TempDir(), "crowd")
-	if text, err := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-I"+filepath.Join(root, "shim", "include"),
-		"-o", crowd, "../e2e/testdata/crowd.c").CombinedOutput(); err != nil {
-		t.Fatalf("build crowd: %v\n%s", err, text)
-	}
-	d := newDaemon(t)
-	const tenants, seconds = 500, 10
-	load := exec.Command(crowd, filepath.Join(d.dir, "xsched.sock"), itoa(tenants), "2")
-	load.Stdin = strings.NewReader(fmt.Sprintf("run %d 1000\nquit\n", (seconds+10)*1000))
-	start(t, load)
-	eventually(t, "the daemon knows all", func() bool {
-		s, err := d.client.Stats(context.Background())
-		return err == nil && s.Sessions == tenants && s.Queues == 2*tenants
-	})
-	w := newTerminal(t, 80, 24, d.env()[len(os.Environ()):], product(t, "bin/xsched"), "top")
-	w.shows(fmt.Sprintf("programs %d", tenants))
-	view, before, daemon := w.pid(), cpuTime(t, w.pid()), cpuTime(t, d.cmd.Process.Pid)
-	begin := time.Now()
-	time.Sleep(seconds * time.Second)
-	took := time.Since(begin)
-	used := cpuTime(t, view) - before
-	t.Logf("%d tenants: the view used %.1f %% of a core, the daemon %.1f %%", tenants, 100*used.Seconds()/took.Seconds(), 100*(cpuTime(t, d.cmd.Process.Pid)-daemon).Seconds()/took.Seconds())
-	if used > took/10 {
-		t.Errorf("the view used %v of %v", used, took)
-	}
-	w.keys("q")
-	w.restored(0)
-}
-
 // cpuTime is the CPU time of a process.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
