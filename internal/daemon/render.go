@@ -63,6 +63,9 @@ func (d *Daemon) render(e *journal.Entry, c control.Caller) control.JournalEntry
 	} else {
 		out.UID = -1
 	}
+	if p.text == by.text && p.pid != by.pid { // two programs of one name
+		p.text, by.text = fmt.Sprintf("%s (%d)", p.text, p.pid), fmt.Sprintf("%s (%d)", by.text, by.pid)
+	}
 	out.Text = sentence(e, p.text, by.text, author)
 	return out
 }
