@@ -56,15 +56,23 @@ func StateDir(uid int, getenv func(string) string) string {
 	return ""
 }
 
+// CheckSocketPath refuses a path that the address of a unix socket can't hold.
+func CheckSocketPath(path string) error {
+	if len(path) <= maxSocketPath {
+		return nil
+	}
+	return &Error{
+		Kind: ErrInvalid, Cause: fmt.Sprintf("the socket path %s has %d bytes, at most %d are possible", path, len(path), maxSocketPath),
+		Remedy: "use a shorter directory with --dir or XSCHED_DIR",
+	}
+}
+
 // PrepareDir creates the directory and ClientDir in it. An existing one must be a directory, not a
 // link, and belong to uid; its mode is corrected. Everybody may enter root's directory, only the user
 // a user's. No other user may be able to replace it.
 func PrepareDir(dir string, uid int) error {
-	if n := len(filepath.Join(dir, ClientDir, ControlSocket)); n > maxSocketPath {
-		return &Error{
-			Kind: ErrInvalid, Cause: fmt.Sprintf("the socket path in %s has %d bytes, at most %d are possible", dir, n, maxSocketPath),
-			Remedy: "use a shorter directory with --dir or XSCHED_DIR",
-		}
+	if err := CheckSocketPath(filepath.Join(dir, ClientDir, ControlSocket)); err != nil {
+		return err
 	}
 	mode := os.FileMode(0o700)
 	if uid == 0 {

@@ -308,6 +308,9 @@ func (c *Client) explain(err error) error {
 	if refused, ok := errors.AsType[*control.Error](err); ok {
 		return refused
 	}
+	if long := control.CheckSocketPath(c.socket); long != nil {
+		return long
+	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w at %s; start one with `xsched serve`", ErrNoDaemon, c.socket)

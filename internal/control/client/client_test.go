@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"xsched/internal/control"
 	"xsched/internal/control/client"
 )
 
@@ -26,5 +27,13 @@ func TestNoListener(t *testing.T) {
 		if !errors.Is(err, client.ErrNoDaemon) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "xsched serve") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLongPath: the cause is the length of the path, not a daemon that does not run.
+func TestLongPath(t *testing.T) {
+	_, err := client.New(filepath.Join(t.TempDir(), strings.Repeat("a", 120), "control.sock")).Version(t.Context())
+	if refused, ok := errors.AsType[*control.Error](err); !ok || refused.Kind != control.ErrInvalid || !strings.Contains(refused.Remedy, "--dir") {
+		t.Errorf("%v", err)
 	}
 }
