@@ -3,7 +3,8 @@
 # Installation below $(DESTDIR)$(PREFIX), and packages of the same files in dist/.
 # ARCH selects the architecture: the host's, or the one of the cross build.
 
-PREFIX ?= /usr/local
+prefix ?= /usr/local
+PREFIX ?= $(prefix)
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include

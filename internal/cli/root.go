@@ -125,9 +125,9 @@ func (a *app) root() *cobra.Command {
 unmodified program under it. The other commands inspect and control a running
 daemon. Without a daemon, programs run natively.`,
 		Example: `  xsched serve &
-  xsched run --priority 10 -- python serve_model.py
+  xsched run -- python serve.py
   xsched run --priority -10 -- python train.py
-  xsched list`,
+  xsched top`,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
 		DisableSuggestions: true, // usageRemedy has them on one line
@@ -161,6 +161,7 @@ daemon. Without a daemon, programs run natively.`,
 		}
 	}
 	rejectUnknown(root)
+	noFileNames(root)
 	return root
 }
 
@@ -180,6 +181,16 @@ func rejectUnknown(root *cobra.Command) {
 				return nil
 			}
 		}
+	}
+}
+
+// noFileNames keeps the shells from offering files to commands without arguments.
+func noFileNames(c *cobra.Command) {
+	if c.ValidArgsFunction == nil && !strings.Contains(c.Use, " ") {
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range c.Commands() {
+		noFileNames(sub)
 	}
 }
 

@@ -45,6 +45,9 @@ docs/simulator.md describes scenarios and the limits of the model.`,
   xsched sim examples/scenarios/serving.yaml --case bert-eager --compare native,HPF
   xsched sim examples/scenarios/fleet.yaml --csv fleet.csv`,
 		Args: positional("SCENARIO.yaml"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := sim.Load(args[0])
 			if err != nil {

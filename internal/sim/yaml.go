@@ -44,7 +44,7 @@ const maxFile = 4 << 20
 func Load(path string) (*Scenario, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open scenario: %w", err)
+		return nil, fmt.Errorf("read scenario: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
