@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"xsched/internal/model"
 	"xsched/internal/session"
 	"xsched/internal/session/sessiontest"
+	"xsched/internal/wire"
 )
 
 // attachFake attaches to this process, with hardware in memory, and suspends it with an operation
@@ -123,4 +125,30 @@ func TestAliveUnderSignals(t *testing.T) {
 	}
 	close(stop)
 	sender.Wait()
+}
+
+// TestLeavesDuringHandshake: a program that ends before its WELCOME left; the reason is no system call.
+func TestLeavesDuringHandshake(t *testing.T) {
+	reasons := make(chan string, 64)
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Session.Ended = func(_ loop.Identity, why string) { reasons <- why }
+	})
+	for range cap(reasons) {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.Path, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(wire.EncodeHello(wire.Hello{PID: uint32(os.Getpid())})); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		select {
+		case why := <-reasons:
+			if why != "connection closed" {
+				t.Fatalf("left because of %q", why)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("no end of the session was reported")
+		}
+	}
 }

@@ -86,7 +86,15 @@ func (srv *Server) serve(c *net.UnixConn) {
 		return
 	}
 	err = s.read()
-	s.end(!alive(s.pidfd), err.Error())
+	s.end(!alive(s.pidfd), reason(err))
+}
+
+// reason is why a session ended: a peer that is gone has one reason, whichever call noticed it.
+func reason(err error) string {
+	if leftEarly(err) {
+		return errEnd.Error()
+	}
+	return err.Error()
 }
 
 // leftEarly reports that the client closed its connection during the handshake. A program that ends
@@ -156,7 +164,7 @@ func (srv *Server) handshake(c *net.UnixConn) (s *Session, pid int, err error) {
 		_ = unix.Close(fd) // the page stays mapped, and the client has its own descriptor
 	}
 	if err != nil {
-		s.end(!alive(cr.PIDFD), err.Error())
+		s.end(!alive(cr.PIDFD), reason(err))
 		return nil, cr.PID, err
 	}
 	return s, cr.PID, nil
