@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -53,6 +54,9 @@ one line with file, line, column, cause and remedy.`,
 					fmt.Fprintf(a.stderr, "xsched: %s\n", oneLine(e.Error()))
 				}
 				return all[len(all)-1]
+			}
+			if errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("no configuration file %s; name another one, or do without one: the defaults apply", path)
 			}
 			if err != nil {
 				return err

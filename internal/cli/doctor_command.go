@@ -82,7 +82,7 @@ func (a *app) tryCommand(ctx context.Context, args []string, o trialOptions) err
 		return err
 	}
 	if !report.OK {
-		return errors.New("not all GPU work of the command is scheduled; see the report above")
+		return errors.New(verdict(report) + "; see the report above")
 	}
 	return nil
 }
@@ -198,9 +198,15 @@ func writeTrial(w io.Writer, r doctor.CommandReport, c colours) {
 	}
 	fmt.Fprintf(w, "checked with a %s: %s\n", where, printable(strings.Join(r.Command, " ")))
 	writeChecks(w, r.Checks, c)
-	if r.OK {
-		fmt.Fprintln(w, "all GPU work that was observed is scheduled")
-		return
+	fmt.Fprintln(w, verdict(r))
+}
+
+func verdict(r doctor.CommandReport) string {
+	switch {
+	case r.OK:
+		return "all GPU work that was observed is scheduled"
+	case !r.UsedGPU():
+		return "no GPU work of the command was observed"
 	}
-	fmt.Fprintln(w, "not all GPU work of the command is scheduled")
+	return "not all GPU work of the command is scheduled"
 }

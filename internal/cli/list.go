@@ -174,7 +174,7 @@ func writeStats(w io.Writer, s control.Stats) {
 			times(fmt.Sprintf("preemption latency, Lv%d", level), h)
 		}
 	}
-	line("undone", "%d suspensions with an expired lease", s.Undone)
+	line("undone", "%d, their lease had expired", s.Undone)
 	line("turned off", "%d times for a program whose resume failed", s.TurnedOff)
 	line("device errors", "%d", s.DeviceErrors)
 	line("limits", "%d queues folded, %d doorbells deferred, %d requests refused", s.FoldedQueues, s.Throttled, s.RequestsRefused)

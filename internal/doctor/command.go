@@ -71,12 +71,11 @@ type CommandReport struct {
 func Judge(t Trial) CommandReport {
 	r := CommandReport{Schema: Schema, Trial: t}
 	r.Checks = []Check{}
-	scheduled, used := false, false
+	scheduled, used := false, t.UsedGPU()
 	for i := range t.Processes {
 		p := &t.Processes[i]
 		r.Checks = append(r.Checks, judgeProcess(p, i == 0)...)
 		scheduled = scheduled || p.scheduled()
-		used = used || p.usesGPU()
 	}
 	switch {
 	case !used && len(t.Processes) > 0 && t.Processes[0].Native != "":
@@ -95,6 +94,11 @@ func Judge(t Trial) CommandReport {
 	})
 	r.OK = scheduled && len(r.Checks) > 0 && r.Checks[0].Status != Missing
 	return r
+}
+
+// UsedGPU reports whether a process used a GPU while it was observed.
+func (t *Trial) UsedGPU() bool {
+	return slices.ContainsFunc(t.Processes, func(p Process) bool { return p.usesGPU() })
 }
 
 func (p *Process) usesGPU() bool { return p.Queues > 0 || len(p.GPUs) > 0 }
