@@ -16,6 +16,7 @@ import (
 	"xsched/internal/config"
 	"xsched/internal/control"
 	"xsched/internal/control/client"
+	"xsched/internal/report"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -64,8 +65,9 @@ one line with file, line, column, cause and remedy.`,
 			for _, w := range file.Warnings(path) {
 				a.warn("%s", oneLine(w.String()))
 			}
-			fmt.Fprintf(a.stdout, "%s is valid: %d keys, %d GPUs, %d caps, %d rules\n", path,
-				len(file.Values()), len(file.GPUs), len(file.Caps.Users)+len(file.Caps.Groups), len(file.Rules))
+			fmt.Fprintf(a.stdout, "%s is valid: %s, %s, %s, %s\n", path,
+				report.Plural(len(file.Values()), "key"), report.Plural(len(file.GPUs), "GPU"),
+				report.Plural(len(file.Caps.Users)+len(file.Caps.Groups), "cap"), report.Plural(len(file.Rules), "rule"))
 			return nil
 		},
 	}

@@ -28,8 +28,8 @@ func Scene(step int) top.Snapshot {
 		TimeNS: start.Add(3*time.Hour + 12*time.Minute + time.Duration(step)*time.Second).UnixNano(),
 		Daemon: control.Version{Version: "1.4.0", PID: 812, Dir: "/run/xsched", Policy: "HPF", Mode: "live", StartedNS: start.UnixNano()},
 		Devices: []control.Device{
-			{ID: gpu0, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 3, Utilization: 0.97, Policy: "HPF", Mode: "live"},
-			{ID: gpu1, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 2, Others: 1, Utilization: 0.41, Policy: "CFS", Mode: "live"},
+			{ID: gpu0, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 3, Queues: 3, Utilization: 0.97, Policy: "HPF", Mode: "live"},
+			{ID: gpu1, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 2, Queues: 3, Others: 1, Utilization: 0.41, Policy: "CFS", Mode: "live"},
 		},
 		List: control.List{
 			Policy: "HPF", Mode: "live", Devices: []control.DeviceSetting{{Device: gpu1, Policy: "CFS"}},
