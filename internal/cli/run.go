@@ -49,10 +49,10 @@ be unpacked into the cache folder, CMD and its children run natively. With
 XSCHED_SCHEDULER=LCL, or XSCHED_POLICY), CMD and its children get a private
 daemon that ends with them. XSCHED_DISABLE=1 disables the
 shim; XSCHED_LOG=FILE enables its log.`,
-		Example: `  xsched run --priority 10 -- python serve_model.py
-  xsched run --priority -10 --level 3 -- ./train
+		Example: `  xsched run -- python serve.py
+  xsched run --priority -10 -- python train.py
   xsched run --share 75 -- ./job   # under policy UP
-  xsched run --slo 20ms -- python serve_model.py   # under policy SLO
+  xsched run --slo 20ms -- python serve.py   # under policy SLO
   xsched run --gang ranks -- python train.py --rank 0
   xsched run --local --policy UP -- ./several-workers
   xsched run --virtual -- ./my-program`,
