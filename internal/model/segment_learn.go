@@ -30,7 +30,7 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 	if over > s.noise && over <= noiseMax && stopped && ahead >= leadFirst {
 		s.noise = over // lower queues were stopped long ago
 	}
-	late := s.floor != 0 && over > s.noise
+	late := s.floor != 0 && over > s.noise && fed+tail > s.usual+s.floor+tailSlack
 	s.noise -= s.noise / 2048
 	switch {
 	case s.floor == 0:
@@ -114,14 +114,12 @@ func (s *Segments) classify(fed, tail time.Duration) {
 		return
 	}
 	s.shorts = 0
-	if s.doubt > 0 {
-		s.doubt--
-	}
-	if s.hidden {
-		s.distrust()
-	}
 	k := s.size()
 	size := k.last[(k.n-1)%history]
+	s.trust(size)
+	if s.hidden {
+		s.distrust(size)
+	}
 	few := s.hidden || s.counted && (size < launchesMin || fed/time.Duration(size) > launchPace)
 	if s.class == ClassLaunchBound && fed >= FedMin { // lower queues may have delayed it
 		tail = max(0, tail-nativeWait)
@@ -141,7 +139,7 @@ func (s *Segments) classify(fed, tail time.Duration) {
 		s.class = ClassLaunchBound
 	case s.evidence <= 0 && s.class == ClassLaunchBound:
 		s.class = ClassGPUBound
-		s.distrust() // a program near the limit must not change again and again
+		s.distrust(size) // a program near the limit must not change again and again
 	case s.evidence <= -evidenceEnough:
 		s.class = ClassGPUBound
 	case s.evidence >= 0 && s.class == ClassGPUBound:
@@ -150,9 +148,20 @@ func (s *Segments) classify(fed, tail time.Duration) {
 }
 
 // distrust makes the next segments count nothing for launch-bound.
-func (s *Segments) distrust() {
+func (s *Segments) distrust(size uint32) {
 	s.doubted = min(max(2*s.doubted, doubtFirst), doubtMax)
-	s.doubt = s.doubted
+	s.doubt, s.doubtOf, s.others = s.doubted, size, 0
+}
+
+// trust lessens the doubts by a segment of this size.
+func (s *Segments) trust(size uint32) {
+	s.doubt = max(0, s.doubt-1)
+	if s.others++; !s.counted || size >= s.doubtOf/2 && size/2 <= s.doubtOf {
+		s.others = 0
+	}
+	if s.others >= otherMax {
+		s.doubt, s.doubted, s.others = 0, 0, 0
+	}
 }
 
 func b2f(b bool) float32 {

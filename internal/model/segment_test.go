@@ -152,6 +152,44 @@ func (p *program) run(n int, pace time.Duration) {
 
 func (f Feeding) stops(now Time) bool { on, _ := f.Stops(now); return on }
 
+// TestDoubtEndsWithTheWork: a program that was near the limit and then runs another model is launch-bound
+// soon. One that alternates between both is not.
+func TestDoubtEndsWithTheWork(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		sizes []uint64
+		want  Class
+	}{
+		{"the same model", []uint64{100}, ClassUnknown},
+		{"a longer one", []uint64{300}, ClassLaunchBound},
+		{"a shorter one", []uint64{20}, ClassLaunchBound},
+		{"both in turn", []uint64{100, 300}, ClassUnknown},
+	} {
+		var s Segments
+		now, launches := Time(time.Hour), uint64(0)
+		segment := func(size uint64, tail time.Duration) {
+			s.Begin(now, launches)
+			end := now.Add(4*ms + tail)
+			launches += size
+			s.Progress(end, launches, true)
+			s.End(end, now, 4*ms, tail, false)
+			now = end.Add(20 * ms)
+		}
+		for range 6 {
+			segment(100, 0)
+		}
+		for range 3 {
+			segment(100, 9*ms)
+		}
+		for i := range otherMax + 12 {
+			segment(c.sizes[i%len(c.sizes)], 0)
+		}
+		if s.Class() != c.want {
+			t.Errorf("%s: %s, want %s", c.name, s.Class(), c.want)
+		}
+	}
+}
+
 // TestStopsJustInTime: programs whose requests can be predicted are protected, at the price of a short stop.
 func TestStopsJustInTime(t *testing.T) {
 	for _, c := range []struct {

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -149,6 +150,15 @@ def script(module, name, text, *more):
     return prepare
 
 
+def onnx(folder):
+    need_module("onnxruntime")
+    ask = "import onnxruntime; print(*onnxruntime.get_available_providers())"
+    known = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=30).stdout
+    if "CUDAExecutionProvider" not in known.split():
+        raise Failed("installed for the CPU alone: %s" % (known.strip() or "no provider"))
+    return [sys.executable, write(folder, "with_onnx.py", ONNX), str(RUN_S), write(folder, "model.onnx", onnx_model())]
+
+
 def llama(folder):
     bench, model = need_program("llama-bench"), os.environ.get("XSCHED_GUIDES_GGUF", "")
     if not os.path.exists(model):
@@ -169,7 +179,7 @@ GUIDES = [
     Guide("pytorch", script("torch", "with_torch.py", TORCH)),
     Guide("jax", script("jax", "with_jax.py", JAX), env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
     Guide("cupy", script("cupy", "with_cupy.py", CUPY), env={"CUPY_GPU_MEMORY_LIMIT": "10%"}),
-    Guide("onnxruntime", script("onnxruntime", "with_onnx.py", ONNX, lambda f: write(f, "model.onnx", onnx_model()))),
+    Guide("onnxruntime", onnx),
     Guide("llama-cpp", llama),
     Guide("triton-server", triton, limit_s=15, server=True),
     Guide("vllm", script("vllm", "with_vllm.py", VLLM, lambda f: os.path.dirname(write(f, "model/config.json", json.dumps(VLLM_MODEL)))),

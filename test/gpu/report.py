@@ -29,7 +29,7 @@ SCENARIOS = {
     "gpubound": ("ResNet-50 b64 at 20/s", "ResNet-50 b1024"),
     "tenants": ("ResNet-18 b1 at 20/s", "ResNet-50 b256, an attention encoder and an MLP"),
     "vision": ("MobileNet b1 at 20/s", "ViT-B/16 b64"),
-    "speech": ("Whisper-like encoder-decoder b1 at 20/s", "DeepLab b16"),
+    "speech": ("Whisper-like encoder-decoder b1 at 10/s", "DeepLab b16"),
     "eight": ("MobileNet b1 at 20/s", "seven jobs: ResNet-50, ViT, DeepLab, Whisper, an attention encoder, an MLP, FFTs"),
     "test3": ("ResNet-18 b1 at 10/s", "ResNet-50 b8"),
     "test4": ("ResNet-18 b1 at 20/s", "ResNet-50 b1024"),
