@@ -431,11 +431,19 @@ def picture_name(name, scenario):
     return "%s-%s.svg" % (name, "".join(c if c.isalnum() else "-" for c in scenario).strip("-"))
 
 
+def noisy(sc):
+    """True if the alone blocks differ so much that ratios to them are unreliable."""
+    low, high = (sc.get("noise") or {}).get("p99_ms") or (1, 1)
+    return high > 1.5 * low
+
+
 def readme(text, merged):
-    """README.md with the table and the sentence between its `results` comments replaced."""
-    found, rows = scenarios(merged), []
+    """README.md with the table and the sentence between its `results` comments replaced. A row shows the last of two runs whose
+    machine was steady: that depends on the alone blocks, not on XSched."""
+    rows = []
     for n in README_ROWS:
-        sc = found.get(n)
+        runs = merged["history"].get(n, [])[-2:]
+        sc = next((sc for sc in reversed(runs) if not noisy(sc)), runs[-1] if runs else None)
         if sc:
             native, live = mode(sc, "native"), mode(sc, "live")
             rows.append(["%s, beside %s" % SCENARIOS[n], sc["run"], ms(p99(mode(sc, "alone"))), ms(p99(native)), ms(p99(live)), percent(kept(native)), percent(kept(live))])
@@ -475,9 +483,8 @@ def summary(merged):
             continue
         for sc in s.get("scenarios", []):
             if sc.get("noise"):
-                low, high = sc["noise"]["p99_ms"]
-                lines.append("%s: alone blocks P50 %.3f..%.3f, P99 %.3f..%.3f ms%s" % (sc["name"], *sc["noise"]["p50_ms"], low, high,
-                                                                                    ": NOISY, ratios are unreliable" if high > 1.5 * low else ""))
+                lines.append("%s: alone blocks P50 %.3f..%.3f, P99 %.3f..%.3f ms%s" % (sc["name"], *sc["noise"]["p50_ms"], *sc["noise"]["p99_ms"],
+                                                                                    ": NOISY, ratios are unreliable" if noisy(sc) else ""))
         for v in list(s.get("verdicts", [])) + [dict(v, what=sc["name"] + ": " + v["what"]) for sc in s.get("scenarios", []) for v in sc["verdicts"]]:
             lines.append("%-6s %-11s %s" % ("met" if v["ok"] else "MISSED", name, verdict_text(v)))
         for c in s.get("checks", []):
@@ -529,6 +536,26 @@ def write(folder, name, merged):
         z.write(json.dumps(merged["runs"], separators=(",", ":")).encode())
 
 
+def enough(suite):
+    """True if a suite of a shortened run has enough requests for its percentiles, alone and under XSched."""
+    scenes = suite.get("scenarios", [])
+    return bool(scenes) and all(m["high"]["n"] >= targets.MIN_N for sc in scenes for name, m in sc["modes"].items() if name in ("alone", "live"))
+
+
+def complete(runs):
+    """Leaves out what shortened runs measured with too few requests."""
+    out = []
+    for r in runs:
+        if r.get("scale", 1) < 1:
+            few = [n for n, suite in r["suites"].items() if not enough(suite)]
+            if few:
+                print("report.py: left out, too few requests at scale %g: %s in %s" % (r["scale"], ", ".join(few), r["command"]), file=sys.stderr)
+            r = dict(r, suites={n: suite for n, suite in r["suites"].items() if n not in few})
+        if r["suites"]:
+            out.append(r)
+    return out
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("results", nargs="+", metavar="RESULTS")
@@ -538,10 +565,7 @@ def main():
     a = p.parse_args()
     runs = load(a.results)
     if a.out:
-        short = [r for r in runs if r.get("scale", 1) < 1]
-        for r in short:
-            print("report.py: left out, not complete (scale %g): %s" % (r["scale"], r["command"]), file=sys.stderr)
-        runs = [r for r in runs if r not in short]
+        runs = complete(runs)
     merged = merge(runs)
     if a.out:
         write(a.out, a.name, merged)

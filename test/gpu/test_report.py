@@ -5,6 +5,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 import xml.etree.ElementTree as ET
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -118,6 +119,14 @@ class Pages(unittest.TestCase):
             report.write(d, "h", report.merge(report.load([os.path.join(d, "h.json.gz")] + paths)))
             self.assertEqual(files, contents(d))
             self.assertEqual([r["machine"]["started_unix"] for r in report.load([os.path.join(d, "h.json.gz")])], [0, 60])
+
+    def test_short_runs_count_if_they_have_enough_requests(self):
+        def suite(n):
+            return {"scenarios": [{"modes": {"alone": {"high": {"n": n}}, "native": {"high": {"n": 20}}, "live": {"high": {"n": n}}}}]}
+        run = {"command": "run.sh", "suites": {"many": suite(300), "few": suite(299), "none": {"status": "OK"}}}
+        with mock.patch("sys.stderr"):
+            self.assertEqual([list(r["suites"]) for r in report.complete([dict(run, scale=0.5), run, dict(run, scale=0.5, suites={"few": suite(1)})])],
+                             [["many"], ["many", "few", "none"]])
 
     def test_a_page_has_one_device(self):
         virtual = results(test4={"scenarios": [scenario()]})
