@@ -44,9 +44,9 @@ const (
 	// fedTail is for how long a launch-bound program may wait for its last kernels, beside a sixth of its
 	// submission time. One that waits longer keeps the device busy, and lower queues would delay it.
 	fedTail = 300 * time.Microsecond
-	// doubtFirst segments count nothing for launch-bound after such a wait was found or the class was taken
-	// back, and twice as many each further time. It ends with otherMax segments in a row that are less than
-	// half or more than twice as large as the doubted one: the program does something else now.
+	// doubtFirst segments count nothing for launch-bound after the class was taken back, and twice as many
+	// each further time. Doubt ends with otherMax segments in a row that are less than half or more than
+	// twice as large as the doubted one: the program does something else now.
 	doubtFirst, doubtMax = 256, 1 << 14
 	otherMax             = 16
 

@@ -117,9 +117,6 @@ func (s *Segments) classify(fed, tail time.Duration) {
 	k := s.size()
 	size := k.last[(k.n-1)%history]
 	s.trust(size)
-	if s.hidden {
-		s.distrust(size)
-	}
 	few := s.hidden || s.counted && (size < launchesMin || fed/time.Duration(size) > launchPace)
 	if s.class == ClassLaunchBound && fed >= FedMin { // lower queues may have delayed it
 		tail = max(0, tail-nativeWait)

@@ -467,6 +467,40 @@ func TestHiddenWaits(t *testing.T) {
 	}
 }
 
+// TestHiddenWaitNowAndThen: one wait in eight that nothing reports does not make the program doubted.
+func TestHiddenWaitNowAndThen(t *testing.T) {
+	s, now, launches := learntProgram(t)
+	hidden := 0
+	for i := range 300 {
+		began := now
+		s.Begin(now, launches)
+		if i%8 == 7 { // all launches at once, then a wait
+			launches += 200
+			for end := began.Add(9 * ms); ; {
+				f := s.Feeding()
+				if f.CheckAt == 0 || f.CheckAt >= end {
+					break
+				}
+				now = f.CheckAt
+				s.Progress(now, launches, false)
+			}
+			hidden += int(b2i(s.hidden))
+		} else {
+			launches += 200
+		}
+		now = began.Add(9 * ms)
+		s.Progress(now, launches, true)
+		s.End(now.Add(100*us), began, 8900*us, 100*us, true)
+		now = now.Add(10 * ms)
+	}
+	if hidden == 0 {
+		t.Fatal("no wait was hidden")
+	}
+	if s.Class() != ClassLaunchBound || s.doubt != 0 {
+		t.Errorf("class %s, doubt %d after %d hidden waits", s.Class(), s.doubt, hidden)
+	}
+}
+
 // learntProgram returns the segments of a launch-bound program whose launches are counted, and its launches.
 func learntProgram(t *testing.T) (*Segments, Time, uint64) {
 	t.Helper()
