@@ -58,7 +58,7 @@ func TestDetachWhileDeviceIsSilent(t *testing.T) {
 }
 
 // On shutdown the guardian outlives the daemon until the process is restored.
-func TestDaemonEndsWhileDeviceIsSilent(t *testing.T) {
+func TestLongDaemonEndsWhileDeviceIsSilent(t *testing.T) {
 	w := newWorld(t)
 	d := startProgram(t, "daemon", w.dir)
 	app := startProgram(t, "app", w.vgpuPath())

@@ -12,7 +12,7 @@ import (
 
 // A hung engine leaves no process suspended, a debugged one included. After recovery the suspension
 // is applied again.
-func TestAttachAMDEngineWedged(t *testing.T) {
+func TestLongAttachAMDEngineWedged(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, onAMD)
 	d := kfdtest.ServeIn(t, vamd.DefaultConfig(), w.dir)

@@ -59,7 +59,7 @@ func TestStuckSelfTestDoesNotBlockClose(t *testing.T) {
 
 // With self-tests disabled, a connected program still gains its level from `xsched doctor
 // --self-test`, even if another program joins between the result and the daemon's next look.
-func TestResultReachesConnectedProgram(t *testing.T) {
+func TestLongResultReachesConnectedProgram(t *testing.T) {
 	program, err := embedded.Unpack(embedded.SelfTest)
 	if err != nil {
 		t.Skip(err)

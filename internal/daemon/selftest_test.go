@@ -17,7 +17,7 @@ import (
 // Under a driver that needs the self-test, programs have level 1 until it passes. The daemon tests
 // while the GPU is idle, detects a driver upgrade when a program connects, and picks up results of
 // `xsched doctor --self-test`.
-func TestSelfTestGivesLevels(t *testing.T) {
+func TestLongSelfTestGivesLevels(t *testing.T) {
 	program, err := embedded.Unpack(embedded.SelfTest)
 	if err != nil {
 		t.Skip(err)

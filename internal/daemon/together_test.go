@@ -40,7 +40,7 @@ func (w *world) lastRun(t *testing.T, from model.Time, pids map[int]bool) (last 
 
 // One decision that stops several lows makes one request, and so does the one that resumes them. A driver
 // that refuses that gets a request for each.
-func TestLowsStopTogether(t *testing.T) {
+func TestLongLowsStopTogether(t *testing.T) {
 	for _, row := range []struct {
 		n     int
 		fault string

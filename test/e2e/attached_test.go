@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestAttachedIdleTakesNoTurns: an idle attached program gets no timeslices beside a busy program of equal
+// TestLongAttachedIdleTakesNoTurns: an idle attached program gets no timeslices beside a busy program of equal
 // priority. It gets half of the GPU soon after it becomes busy.
-func TestAttachedIdleTakesNoTurns(t *testing.T) {
+func TestLongAttachedIdleTakesNoTurns(t *testing.T) {
 	t.Run("nvidia", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)

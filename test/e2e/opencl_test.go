@@ -96,9 +96,9 @@ func TestOpenCLPreemption(t *testing.T) {
 	_ = p.in.Close()
 }
 
-// TestOpenCLGuests: queues that go while their work runs, commands that wait for the program itself
+// TestLongOpenCLGuests: queues that go while their work runs, commands that wait for the program itself
 // under a limit, and a device that executes inside the enqueue call.
-func TestOpenCLGuests(t *testing.T) {
+func TestLongOpenCLGuests(t *testing.T) {
 	t.Parallel()
 	program := openCL(t)
 	w := newWorld(t)

@@ -12,9 +12,9 @@ import (
 	"xsched/internal/bench/overhead"
 )
 
-// TestOverheadMeasures: the benchmark of the budgets gets figures. A machine under load may exceed a
+// TestLongOverheadMeasures: the benchmark of the budgets gets figures. A machine under load may exceed a
 // budget, so only `make bench` judges them.
-func TestOverheadMeasures(t *testing.T) {
+func TestLongOverheadMeasures(t *testing.T) {
 	null := filepath.Dir(product(t, "null/pairloop"))
 	cmd := exec.Command(xschedPath(t), "bench", "overhead", "--null", null, "--launches", "100000", "--seconds", "2", "--json")
 	var errs strings.Builder

@@ -61,10 +61,10 @@ func (w *world) saturating(o options) *program {
 	return p
 }
 
-// TestSharesOnTheDevice: two saturating tenants with shares 75 and 25 get the device 3 to 1 and lose little of it
+// TestLongSharesOnTheDevice: two saturating tenants with shares 75 and 25 get the device 3 to 1 and lose little of it
 // to context switches, with hardware timeslices and with suspension. Suspension takes the daemon's CPU time, so
 // its ratio is less exact: each delay by other load may lengthen one tenant's turn.
-func TestSharesOnTheDevice(t *testing.T) {
+func TestLongSharesOnTheDevice(t *testing.T) {
 	for _, c := range []struct {
 		mode   string
 		within float64

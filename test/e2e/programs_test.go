@@ -66,6 +66,16 @@ func circumstances(t *testing.T) []circumstance {
 		{name: "work waits for later work, Lv1", mode: []string{"crossing"}, flags: []string{"--level", "1", "--in-flight", "2"}, beside: true},
 		{name: "fork copies few pages", mode: []string{"pages", "8"}},
 	}
+	compileC(t, library, "gcc", "-shared", "-fPIC", "testdata/constructor.c")
+	if _, err := exec.LookPath("musl-gcc"); err == nil {
+		compileC(t, musl, "musl-gcc", "testdata/program.c")
+	} else {
+		list = slices.DeleteFunc(list, func(c circumstance) bool { return c.name == "child uses musl" })
+	}
+	return list
+}
+
+func sanitized() (list []circumstance) {
 	// TSan can't place its shadow memory at every random address.
 	fixed := []string{"setarch", "-R"}
 	asan, tsan := []string{asanOptions}, []string{tsanOptions}
@@ -81,15 +91,7 @@ func circumstances(t *testing.T) []circumstance {
 			circumstance{name: name + "tsan finds a bug", build: thread, wrap: fixed, mode: []string{"race"}, env: tsan, exit: 98},
 		)
 	}
-	list = append(list, circumstance{name: "gcc asan, static runtime", build: []string{"gcc", "-fsanitize=address", "-static-libasan"}, mode: []string{"work"}, env: asan})
-
-	compileC(t, library, "gcc", "-shared", "-fPIC", "testdata/constructor.c")
-	if _, err := exec.LookPath("musl-gcc"); err == nil {
-		compileC(t, musl, "musl-gcc", "testdata/program.c")
-	} else {
-		list = slices.DeleteFunc(list, func(c circumstance) bool { return c.name == "child uses musl" })
-	}
-	return list
+	return append(list, circumstance{name: "gcc asan, static runtime", build: []string{"gcc", "-fsanitize=address", "-static-libasan"}, mode: []string{"work"}, env: asan})
 }
 
 func compileC(t *testing.T, out string, argv ...string) {
@@ -185,8 +187,18 @@ func (w *world) plain(c circumstance, preload string, argv []string) *program {
 // TestPrograms: each program behaves under the shim as it does without it, and is scheduled where it can be.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
+	testPrograms(t, circumstances(t))
+}
+
+// TestLongSanitizedPrograms is TestPrograms for programs with the sanitizers of two compilers.
+func TestLongSanitizedPrograms(t *testing.T) {
+	t.Parallel()
+	testPrograms(t, sanitized())
+}
+
+func testPrograms(t *testing.T, list []circumstance) {
+	t.Helper()
 	w := newWorld(t)
-	list := circumstances(t)
 	built := &programs{dir: t.TempDir(), built: map[string]string{}}
 	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {

@@ -96,9 +96,9 @@ func undisturbed(of []request) (out []request) {
 	return out
 }
 
-// TestSLOOnTheDevice: a service meets a target of 1.5 times its isolated P99 beside three saturating lows, which get
+// TestLongSLOOnTheDevice: a service meets a target of 1.5 times its isolated P99 beside three saturating lows, which get
 // at least 90 % of the oracle's bound. All times are device time.
-func TestSLOOnTheDevice(t *testing.T) {
+func TestLongSLOOnTheDevice(t *testing.T) {
 	const (
 		length = 20 * time.Millisecond
 		hz     = 12.5

@@ -13,9 +13,9 @@ import (
 	"xsched/internal/bench/benchtest"
 )
 
-// TestDemoOnAMD: HIP tenants on the virtual AMD device, preempted by their own shims and, without a
+// TestLongDemoOnAMD: HIP tenants on the virtual AMD device, preempted by their own shims and, without a
 // shim, through the debugger.
-func TestDemoOnAMD(t *testing.T) {
+func TestLongDemoOnAMD(t *testing.T) {
 	res := claimed(t, CompareOptions{Platform: "amd", Attached: true})
 	if len(res.Scenarios) != 2 || res.Scenarios[0].Deep != ModeLv2 || !res.Scenarios[1].Attached || res.Platform != "amd" {
 		t.Fatalf("%+v", res.Scenarios)
@@ -27,7 +27,7 @@ func TestDemoOnAMD(t *testing.T) {
 	}
 }
 
-func TestDemoOnAMDNoticesFaults(t *testing.T) {
+func TestLongDemoOnAMDNoticesFaults(t *testing.T) {
 	exe := benchtest.Program(t)
 	for fault, want := range map[string]string{bench.FaultShimInert: "shim intercepts", bench.FaultSuspendNoop: "suspended means not running"} {
 		t.Run(fault, func(t *testing.T) {

@@ -63,8 +63,8 @@ func claimed(t *testing.T, o CompareOptions) *Result {
 	return nil
 }
 
-// TestDemoNoticesFaults: with each of these the demo must refuse to compare.
-func TestDemoNoticesFaults(t *testing.T) {
+// TestLongDemoNoticesFaults: with each of these the demo must refuse to compare.
+func TestLongDemoNoticesFaults(t *testing.T) {
 	exe := benchtest.Program(t)
 	for _, c := range []struct {
 		fault string

@@ -14,9 +14,9 @@ import (
 	"xsched/internal/bench/benchtest"
 )
 
-// TestModesShowWhoScheduled runs the whole comparison: every mode has its row and its proof, and each
+// TestLongModesShowWhoScheduled runs the whole comparison: every mode has its row and its proof, and each
 // scheduler has a lower median latency than native. CPU noise affects the tails, not the medians.
-func TestModesShowWhoScheduled(t *testing.T) {
+func TestLongModesShowWhoScheduled(t *testing.T) {
 	res, err := Run(t.Context(), Options{Exe: benchtest.Program(t), Seconds: 1.2, Rounds: 1, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +55,8 @@ func TestModesShowWhoScheduled(t *testing.T) {
 	}
 }
 
-// TestProofIsNeeded checks that an inert shim is detected in the first mode.
-func TestProofIsNeeded(t *testing.T) {
+// TestLongProofIsNeeded checks that an inert shim is detected in the first mode.
+func TestLongProofIsNeeded(t *testing.T) {
 	for seed := uint64(1); seed < 3; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
