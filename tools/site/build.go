@@ -25,7 +25,7 @@ var style []byte
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// group is a part of the navigation: single pages, or all pages of a folder.
+// group is a part of the navigation: single pages, or all other pages of a folder.
 type group struct {
 	title string
 	pages []string
@@ -35,7 +35,11 @@ type group struct {
 var groups = []group{
 	{"Start", []string{"README.md", "docs/quickstart.md", "docs/concepts.md", "docs/faq.md", "README.zh-CN.md", "docs/quickstart.zh-CN.md"}},
 	{"Guides", []string{"docs/guides", "docs/containers.md", "docs/windows.md"}},
-	{"Kubernetes", []string{"docs/kubernetes"}},
+	{"Kubernetes", []string{
+		"docs/kubernetes/README.md", "docs/kubernetes/start.md", "docs/kubernetes/concepts.md", "docs/kubernetes/install.md",
+		"docs/kubernetes/classes.md", "docs/kubernetes/labels.md", "docs/kubernetes/security.md", "docs/kubernetes/troubleshooting.md",
+		"docs/kubernetes",
+	}},
 	{"Operate", []string{
 		"docs/operations.md", "docs/configuration.md", "docs/dashboard.md", "docs/monitoring.md", "docs/troubleshooting.md",
 		"docs/rollback.md", "docs/migration.md", "SECURITY.md",
@@ -115,7 +119,7 @@ func navigation(pages map[string]*page, from string) []section {
 			if path.Ext(name) == "" {
 				members = members[:0]
 				for source := range pages {
-					if path.Dir(source) == name {
+					if path.Dir(source) == name && !slices.Contains(g.pages, source) {
 						members = append(members, source)
 					}
 				}
