@@ -67,6 +67,12 @@ func (a *app) run(root *cobra.Command, args []string) int {
 	return exitUsage
 }
 
+// Commands returns the commands of xsched-kube and of the kubectl plugin, for manual and completions.
+func Commands() []*cobra.Command {
+	a := &app{stdout: io.Discard, stderr: io.Discard}
+	return []*cobra.Command{a.root(), a.plugin()}
+}
+
 // root has the commands of xsched-kube.
 func (a *app) root() *cobra.Command {
 	c := a.newRoot("xsched-kube", "Run XSched on Kubernetes nodes")
