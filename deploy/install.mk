@@ -68,9 +68,19 @@ install-program:
 		sed 's|/usr/bin/xsched|$(BINDIR)/xsched|' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/}; done
 	@install -d $(DESTDIR)$(DATADIR)/doc/xsched
 	@install -m 644 LICENSE README.md CHANGELOG.md $(DESTDIR)$(DATADIR)/doc/xsched
-	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/prometheus deploy/prometheus/prometheus.yml deploy/prometheus/xsched-alerts.yml
+	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/prometheus $(addprefix deploy/prometheus/,prometheus.yml xsched-alerts.yml xsched-fleet.yml)
 	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/grafana deploy/grafana/*.json
 	@set -e; for config in $(CONFIG); do install -D -m 644 $$config $(DESTDIR)$(SYSCONFDIR)/xsched/config.yaml; done
+
+# KUBE_PROGRAM, which is kubectl's plugin under another name, with its manual, completions and the files for a cluster.
+.PHONY: install-kube
+install-kube:
+	install -D -m 755 $(KUBE_PROGRAM) $(DESTDIR)$(BINDIR)/xsched-kube
+	@ln -sf xsched-kube $(DESTDIR)$(BINDIR)/kubectl-xsched
+	@$(GO) run ./tools/manual/kube -version $(RELEASE) -zsh $(ZSHDIR) -out $(DESTDIR)$(DATADIR)
+	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/doc/xsched-kube LICENSE
+	@install -D -m 644 -t $(DESTDIR)$(DATADIR)/xsched/kubernetes deploy/kubernetes/*.yaml
+	@mkdir -p $(DESTDIR)$(DATADIR)/xsched/helm && cp -r deploy/helm/xsched $(DESTDIR)$(DATADIR)/xsched/helm/ && chmod -R u=rwX,go=rX $(DESTDIR)$(DATADIR)/xsched/helm
 
 # ---- installation ---------------------------------------------------------------
 
@@ -128,3 +138,32 @@ packages-of: wheel $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS
 	done
 	@tar -C $(STAGE)/tar/usr/local --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) \
 		--transform 's,^\.,$(PACKAGE),' -cf - . | gzip -n9 > $(DIST)/$(PACKAGE).tar.gz
+
+# The programs for Kubernetes are a package of their own: they need no xsched on the machine of an administrator, and take
+# minutes to build.
+.PHONY: packages-kube
+packages-kube: export TRIM := -trimpath
+packages-kube: ## build deb, rpm and tarball of xsched-kube and the kubectl plugin in dist/kube, for ARCHES
+	@rm -rf $(DIST)/kube && mkdir -p $(DIST)/kube
+	@for arch in $(ARCHES); do $(MAKE) --no-print-directory packages-kube-of ARCH=$$arch; done
+	@cd $(DIST)/kube && sha256sum -- xsched-kube* > SHA256SUMS && ls -l
+
+# $(call staged_kube,folder,prefix,more): the files of one package
+staged_kube = rm -rf $(1) && $(MAKE) --no-print-directory -s install-kube KUBE_PROGRAM=$(KUBE_PROGRAM) DESTDIR=$(1) PREFIX=$(2) $(3) && \
+	find $(1) -exec touch -h -d @$(SOURCE_DATE_EPOCH) {} +
+KUBE_PACKAGE = xsched-kube-$(RELEASE)-linux-$(ARCH)
+
+.PHONY: packages-kube-of
+packages-kube-of: KUBE_PROGRAM = $(STAGE)/xsched-kube-$(ARCH)
+packages-kube-of: $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS_FILES))
+	$(if $(wildcard $(NFPM)),,@echo "packages: no nfpm; run make setup" >&2; exit 1)
+	GOARCH=$(ARCH) $(GO_BUILD) -o $(KUBE_PROGRAM) ./cmd/xsched-kube
+	@$(call staged_kube,$(STAGE)/kube-deb,/usr,ZSHDIR=zsh/vendor-completions)
+	@$(call staged_kube,$(STAGE)/kube-rpm,/usr)
+	@$(call staged_kube,$(STAGE)/kube-tar,/usr/local)
+	@for kind in deb rpm; do \
+		sed -e 's|@VERSION@|$(RELEASE)|; s|@ARCH@|$(ARCH)|; s|@TREE@|$(STAGE)/kube-'$$kind'|' deploy/nfpm-kube.yaml > $(STAGE)/kube-$$kind.yaml && \
+		$(NFPM) package --config $(STAGE)/kube-$$kind.yaml --packager $$kind --target $(DIST)/kube >/dev/null; \
+	done
+	@tar -C $(STAGE)/kube-tar/usr/local --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) \
+		--transform 's,^\.,$(KUBE_PACKAGE),' -cf - . | gzip -n9 > $(DIST)/kube/$(KUBE_PACKAGE).tar.gz

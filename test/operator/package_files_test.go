@@ -53,7 +53,7 @@ func TestLongPackageFiles(t *testing.T) {
 	for _, want := range []string{
 		"usr/bin/xsched", "usr/include/xsched/version.h", "usr/lib/systemd/system/xsched.service", "usr/share/man/man1/xsched-run.1",
 		"usr/share/bash-completion/completions/xsched", "usr/share/fish/vendor_completions.d/xsched.fish",
-		"usr/share/xsched/prometheus/xsched-alerts.yml", "usr/share/xsched/grafana/xsched.json",
+		"usr/share/xsched/prometheus/xsched-alerts.yml", "usr/share/xsched/prometheus/xsched-fleet.yml", "usr/share/xsched/grafana/xsched.json",
 	} {
 		if !slices.ContainsFunc(fromDeb, func(s string) bool { return strings.HasPrefix(s, want+" ") }) {
 			t.Errorf("the package lacks %s", want)
