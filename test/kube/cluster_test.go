@@ -54,9 +54,10 @@ type Cluster struct {
 	Client *kubernetes.Clientset
 	Config *rest.Config
 
-	mu   sync.Mutex
-	api  bool // etcd and the API server run
-	node bool // the other parts, too
+	mu      sync.Mutex
+	api     bool // etcd and the API server run
+	control bool // controller manager and scheduler, too
+	node    bool // the other parts, too
 	// Parts by their names, running or stopped.
 	parts map[string]*part
 }
@@ -66,7 +67,7 @@ var shared = &Cluster{parts: map[string]*part{}}
 // Start returns the cluster with a node that is ready. It starts what does not run yet.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
-	c := StartAPI(t)
+	c := StartControl(t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.node {
@@ -76,6 +77,23 @@ func Start(t testing.TB) *Cluster {
 		t.Fatalf("start the node: %v", err)
 	}
 	c.node = true
+	return c
+}
+
+// StartControl returns the cluster with controller manager and scheduler at least: pods get a node, but
+// none runs, unless another test called Start.
+func StartControl(t testing.TB) *Cluster {
+	t.Helper()
+	c := StartAPI(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.control {
+		return c
+	}
+	if err := c.startControl(); err != nil {
+		t.Fatalf("start the controllers: %v", err)
+	}
+	c.control = true
 	return c
 }
 
@@ -147,8 +165,7 @@ func (c *Cluster) waitAPI() error {
 	}, "etcd", "kube-apiserver")
 }
 
-func (c *Cluster) startNode(t testing.TB) error {
-	began := time.Now()
+func (c *Cluster) startControl() error {
 	limits := []string{"--leader-elect=false", "--bind-address=127.0.0.1", "--kube-api-qps=500", "--kube-api-burst=1000"}
 	manager, scheduler := userConfig("manager"), userConfig("scheduler")
 	if err := c.startPart("kube-controller-manager", append(limits, "--kubeconfig="+manager, "--cert-dir="+path("pki", "manager"),
@@ -160,6 +177,15 @@ func (c *Cluster) startNode(t testing.TB) error {
 		"--authentication-kubeconfig="+scheduler, "--authorization-kubeconfig="+scheduler)...); err != nil {
 		return err
 	}
+	// Pods can't be made before their service account exists.
+	return c.until("the default service account exists", func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}, "kube-controller-manager", "kube-scheduler")
+}
+
+func (c *Cluster) startNode(t testing.TB) error {
+	began := time.Now()
 	if err := c.startPart("containerd", "-c", path("containerd.toml")); err != nil {
 		return err
 	}
@@ -180,13 +206,6 @@ func (c *Cluster) startNode(t testing.TB) error {
 		}
 		return err
 	}, "kube-controller-manager", "kube-scheduler", "containerd", "kubelet"); err != nil {
-		return err
-	}
-	// Pods can't be made before their service account exists.
-	if err := c.until("the default service account exists", func(ctx context.Context) error {
-		_, err := c.Client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
-		return err
-	}); err != nil {
 		return err
 	}
 	t.Logf("node ready after %.1f s", time.Since(began).Seconds())
