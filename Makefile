@@ -332,6 +332,13 @@ test-operator: all ## test what operators use with its real counterparts, such a
 test-kube: all bin/xsched-kube ## test on a real Kubernetes node with the virtual GPU, in namespaces; needs root
 	@folder=$$(GO='$(GO)' tools/kube); XSCHED_KUBE=$$folder $(RUN_TESTS) go -count 1 -timeout 30m ./test/kube/...
 
+NODES ?= 1000
+CLAIMS ?= 10000
+MINUTES ?= 60
+.PHONY: kube-scale
+kube-scale: all bin/xsched-kube ## allocate CLAIMS=10000 claims on NODES=1000 simulated nodes of 8 GPUs in at most MINUTES=60; needs root
+	@folder=$$(GO='$(GO)' tools/kube); XSCHED_KUBE=$$folder XSCHED_KUBE_SCALE='$(NODES) $(CLAIMS) $(MINUTES)' nice $(GO) test -count 1 -v -timeout 4h ./test/kube -run '^TestScale$$'
+
 .PHONY: screens
 screens: all ## update the screens of reports in docs/, which a browser draws
 	$(GO) test -count 1 -run '^TestLongReport' ./test/operator -update

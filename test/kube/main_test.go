@@ -30,6 +30,7 @@ const (
 	stageInit   = "init"   // PID 1 of the namespaces: sets them up and reaps orphans
 	stageTest   = "test"   // runs the tests, in the namespaces
 	stageRemove = "remove" // outlives a killed test and removes its cgroups
+	stageFleet  = "fleet"  // runs the plugins of many nodes, in the namespaces
 )
 
 func TestMain(m *testing.M) {
@@ -39,6 +40,8 @@ func TestMain(m *testing.M) {
 		os.Exit(runInit())
 	case stageRemove:
 		os.Exit(removeAtEnd())
+	case stageFleet:
+		os.Exit(runFleet())
 	case stageTest:
 		code := m.Run()
 		shared.end(code != 0)
