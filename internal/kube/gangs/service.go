@@ -73,7 +73,6 @@ type Service struct {
 	inbox  chan func()
 	ranks  gang.Ranks
 	groups map[gang.Key]*group
-	fast   bool // the daemon is sampled at samplePeriod
 
 	sent    []control.Hold // without the bound of their ends
 	sentAt  int64
