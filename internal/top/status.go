@@ -141,7 +141,7 @@ func worst(all []control.Process) *Worst {
 	case slo != nil:
 		return &Worst{slo.PID, User(slo), podOf(slo), slo.Command, fmt.Sprintf("misses its SLO of %s, P99 %s", duration(float64(slo.SLO.TargetUS)), latency(slo, true))}
 	case lost != nil:
-		return &Worst{lost.PID, User(lost), podOf(lost), lost.Command, fmt.Sprintf("was preempted %s times and lost %.1f%% of its time", number(lost.Preemptions), min(100*part(lost), 100))}
+		return &Worst{lost.PID, User(lost), podOf(lost), lost.Command, fmt.Sprintf("was preempted %s and lost %.1f%% of its time", often(lost.Preemptions), min(100*part(lost), 100))}
 	}
 	return nil
 }
@@ -219,4 +219,12 @@ func count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// often says how many times.
+func often(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return number(n) + " times"
 }

@@ -33,7 +33,7 @@ func TestNoListener(t *testing.T) {
 // TestLongPath: the cause is the length of the path, not a daemon that does not run.
 func TestLongPath(t *testing.T) {
 	_, err := client.New(filepath.Join(t.TempDir(), strings.Repeat("a", 120), "control.sock")).Version(t.Context())
-	if refused, ok := errors.AsType[*control.Error](err); !ok || refused.Kind != control.ErrInvalid || !strings.Contains(refused.Remedy, "--dir") {
+	if refused, ok := errors.AsType[*control.Error](err); !ok || !errors.Is(refused, control.ErrInvalid) || !strings.Contains(refused.Remedy, "--dir") {
 		t.Errorf("%v", err)
 	}
 }
