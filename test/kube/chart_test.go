@@ -92,21 +92,27 @@ func TestChartArguments(t *testing.T) {
 	}
 }
 
-func TestChartHasTheRelease(t *testing.T) {
+// release returns the version of this tree.
+func release() (string, error) {
 	header, err := os.ReadFile(versionFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var parts []string
 	for _, m := range regexp.MustCompile(`XS_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)`).FindAllStringSubmatch(string(header), -1) {
 		parts = append(parts, m[1])
+	}
+	return strings.Join(parts, "."), err
+}
+
+func TestChartHasTheRelease(t *testing.T) {
+	version, err := release()
+	if err != nil {
+		t.Fatal(err)
 	}
 	text, err := os.ReadFile(chart + "/Chart.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, field := range []string{"version", "appVersion"} {
-		if want := "\n" + field + ": " + strings.Join(parts, ".") + "\n"; !strings.Contains(string(text), want) {
+		if want := "\n" + field + ": " + version + "\n"; !strings.Contains(string(text), want) {
 			t.Errorf("Chart.yaml has no line %q", strings.TrimSpace(want))
 		}
 	}

@@ -59,6 +59,24 @@ type host struct {
 // startHost starts the virtual GPU and the daemon, until the test ends.
 func startHost(t testing.TB) *host {
 	t.Helper()
+	h := startGPU(t)
+	h.start("serve", "xsched", "serve", "--virtual", "--dir", daemonDir)
+	h.answers()
+	return h
+}
+
+// answers waits until the daemon answers.
+func (h *host) answers() {
+	h.t.Helper()
+	eventually(h.t, "the daemon answers", func() bool {
+		_, err := h.client.Version(context.Background())
+		return err == nil
+	})
+}
+
+// startGPU starts the virtual GPU of the node, which ends with the test.
+func startGPU(t testing.TB) *host {
+	t.Helper()
 	if err := loadTenant(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +92,6 @@ func startHost(t testing.TB) *host {
 		return err == nil
 	})
 	t.Cleanup(func() { _ = h.gpu.Close() })
-	h.start("serve", "xsched", "serve", "--virtual", "--dir", daemonDir)
-	eventually(t, "the daemon answers", func() bool {
-		_, err := h.client.Version(context.Background())
-		return err == nil
-	})
 	return h
 }
 

@@ -17,10 +17,14 @@ import (
 	"xsched/internal/control"
 )
 
-// tenantPod is a pod with a program for the virtual GPU, which reads its commands from a pipe. more is
-// what its container has in addition, volumes what its pod has.
-func tenantPod(name string, kernelUS int, more, volumes string) string {
-	script := fmt.Sprintf("mkfifo /tmp/in; exec 3<>/tmp/in; exec tenant --name %s --kernel-us %d <&3", name, kernelUS)
+// tenantScript runs a program for the virtual GPU, which reads its commands from a pipe.
+func tenantScript(name, args string) string {
+	return fmt.Sprintf("mkfifo /tmp/in; exec 3<>/tmp/in; exec tenant --name %s %s <&3", name, args)
+}
+
+// tenantPod is a pod with a program for the virtual GPU. more is what its container has in addition,
+// volumes what its pod has.
+func tenantPod(name, args, more, volumes string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -37,7 +41,7 @@ spec:
     volumeMounts:
     - {name: vgpu, mountPath: /virtual/vgpu.sock}
 %[5]s
-`, name, tenantImage, script, indent(more, "    "), indent(volumes, ""))
+`, name, tenantImage, tenantScript(name, args), indent(more, "    "), indent(volumes, ""))
 }
 
 // withShim is what a pod needs that gets the shim and the daemon's folder by hand.
@@ -71,14 +75,27 @@ func (n tenant) tell(command string) {
 // requests returns the durations of the requests that the program has finished.
 func (n tenant) requests() (took []time.Duration) {
 	n.t.Helper()
+	n.each(func(begin, end int64) { took = append(took, time.Duration(end-begin)) })
+	return took
+}
+
+// ends returns when its requests ended.
+func (n tenant) ends() (at []time.Time) {
+	n.t.Helper()
+	n.each(func(_, end int64) { at = append(at, time.Unix(0, end)) })
+	return at
+}
+
+// each reads the requests that the program has finished.
+func (n tenant) each(request func(begin, end int64)) {
+	n.t.Helper()
 	for line := range strings.Lines(n.c.Logs(n.t, "default", n.pod, "tenant")) {
 		if f := strings.Fields(line); len(f) == 3 && f[0] == "I" {
 			begin, _ := strconv.ParseInt(f[1], 10, 64)
 			end, _ := strconv.ParseInt(f[2], 10, 64)
-			took = append(took, time.Duration(end-begin))
+			request(begin, end)
 		}
 	}
-	return took
 }
 
 // finish ends the program. Its exit code tells whether all of its results were right.
@@ -108,8 +125,8 @@ func TestGrantedPodsShareGPU(t *testing.T) {
 	more, volumes := withShim(t)
 	priorities := map[string]int32{"latency": 10, "batch": -10}
 	var grants []control.Grant
-	for name, kernelUS := range map[string]int{"latency": 500, "batch": 20000} {
-		c.Apply(t, tenantPod(name, kernelUS, more, volumes))
+	for name, args := range map[string]string{"latency": "--kernel-us 500", "batch": "--kernel-us 20000"} {
+		c.Apply(t, tenantPod(name, args, more, volumes))
 		pod := c.WaitPod(t, "default", name, "is ready", Running)
 		priority := priorities[name]
 		grants = append(grants, control.Grant{
@@ -150,9 +167,9 @@ func TestClaimedPodsShareGPU(t *testing.T) {
 	volumes := fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: %%s}]
   volumes:
   - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}`, daemonDir)
-	for name, kernelUS := range map[string]int{"latency": 500, "batch": 20000} {
+	for name, args := range map[string]string{"latency": "--kernel-us 500", "batch": "--kernel-us 20000"} {
 		c.Apply(t, fmt.Sprintf(claimClass, name, priorities[name]))
-		c.Apply(t, tenantPod(name, kernelUS, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(volumes, name)))
+		c.Apply(t, tenantPod(name, args, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(volumes, name)))
 	}
 	devices := map[string]bool{}
 	for name := range priorities {
@@ -177,7 +194,7 @@ func TestLaterPodOfClaim(t *testing.T) {
 	h.start("node", "xsched-kube", "node", "--node-name", NodeName, "--kubeconfig", userConfig("admin"), "--dir", daemonDir, "--nri-socket=", "--every=1s")
 	c.Apply(t, fmt.Sprintf(claimClass, "shared", 7))
 	for _, name := range []string{"first", "second"} { // the second starts when the claim is prepared
-		c.Apply(t, tenantPod(name, 500, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: shared}]
+		c.Apply(t, tenantPod(name, "--kernel-us 500", "resources: {claims: [{name: gpu}]}", fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: shared}]
   volumes:
   - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}`, daemonDir)))
 		c.WaitPod(t, "default", name, "is ready", Running)
