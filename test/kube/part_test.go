@@ -160,9 +160,10 @@ ttrpc = {address = "%s.ttrpc"}
 		"/etc/cni/net.d/10-bridge.conflist": fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bridge","plugins":[{"type":"bridge","bridge":"cni0",
 "isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":%q}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}
 `, podRange),
+		// syncFrequency: when a pod that could not start is tried again.
 		path("kubelet.json"): fmt.Sprintf(`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration",
 "failCgroupV1":false,"cgroupDriver":"cgroupfs","resolvConf":"","makeIPTablesUtilChains":false,
-"volumePluginDir":"%s/volume-plugins","containerRuntimeEndpoint":"unix://%s",
+"syncFrequency":"5s","volumePluginDir":"%s/volume-plugins","containerRuntimeEndpoint":"unix://%s",
 "evictionHard":{"memory.available":"50Mi"},"imageGCHighThresholdPercent":100,"localStorageCapacityIsolation":false,
 "authorization":{"mode":"AlwaysAllow"},"authentication":{"anonymous":{"enabled":true},"webhook":{"enabled":false}}}
 `, kubeletDir, containerdSocket),

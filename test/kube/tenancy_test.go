@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// testClassChanged changes the class of a working pod by its label, and a device class between two claims.
+func testClassChanged(t *testing.T, s site) {
+	const space = "serving"
+	s.c.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: serving, labels: {xsched.dev/allow-latency: "true"}}}`)
+	worker := strings.Replace(claimPod("worker", programImage, tenantScript("worker", "--kernel-us 2000"), "resourceClaimName: none"),
+		"{name: worker}", "{name: worker, namespace: serving, labels: {xsched.dev/priority-class: batch}}", 1)
+	worker, _, _ = strings.Cut(worker, "    resources:") // no claim
+	s.c.Apply(t, worker)
+	before := s.c.WaitPod(t, space, "worker", "is ready", Running)
+	s.c.Exec(t, space, "worker", "sh", "-c", "echo loop >/tmp/in")
+	pid := 0
+	has := func(class string, priority int32) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the working pod has class %s and priority %d", class, priority), func() bool {
+			p := s.process(space, "worker")
+			if p == nil || p.Class != class || p.Priority != priority {
+				return false
+			}
+			if pid == 0 {
+				pid = p.PID
+			}
+			if p.PID != pid {
+				t.Fatalf("another process %d works, not %d", p.PID, pid)
+			}
+			return true
+		})
+		n := s.kernelsOf(pid)
+		eventually(t, "the pod goes on with class "+class, func() bool { return s.kernelsOf(pid) > n+10 })
+	}
+	has("batch", -10)
+	s.c.Kubectl(t, "label", "--overwrite", "-n", space, "pod", "worker", "xsched.dev/priority-class=latency")
+	has("latency", 10)
+	s.c.Kubectl(t, "label", "--overwrite", "-n", space, "pod", "worker", "xsched.dev/priority-class=batch")
+	has("batch", -10)
+	after := s.c.WaitPod(t, space, "worker", "is ready", Running)
+	if was, is := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; was.ContainerID != is.ContainerID || is.RestartCount != 0 {
+		t.Errorf("the container %s is %s, with %d restarts", was.ContainerID, is.ContainerID, is.RestartCount)
+	}
+
+	// A changed device class counts for later claims.
+	s.c.Apply(t, claim("early", "batch", "")+"---"+holderPod("early"))
+	s.c.WaitPod(t, "default", "early", "is ready", Running)
+	patch := `[{"op":"replace","path":"/spec/config/0/opaque/parameters/priority","value":%d}]`
+	s.c.Kubectl(t, "patch", "deviceclass", "gpu-batch", "--type=json", "-p", fmt.Sprintf(patch, -20))
+	t.Cleanup(func() {
+		s.c.Kubectl(t, "patch", "deviceclass", "gpu-batch", "--type=json", "-p", fmt.Sprintf(patch, -10))
+	})
+	eventually(t, "a later claim has the changed class", func() bool {
+		s.c.Apply(t, claim("late", "batch", "")+"---"+holderPod("late"))
+		s.c.WaitPod(t, "default", "late", "is ready", Running)
+		if g := s.grants()["late"]; g.Priority != nil && *g.Priority == -20 {
+			return true
+		}
+		s.c.Kubectl(t, "delete", "pod/late", "resourceclaim/late") // the scheduler had the old class still
+		return false
+	})
+	if g := s.grants()["early"]; g.Priority == nil || *g.Priority != -10 {
+		t.Errorf("the earlier claim has the grant %+v", g)
+	}
+}
+
+// kernelsOf returns how many kernels of a process the virtual GPU has executed.
+func (s site) kernelsOf(pid int) uint64 {
+	s.t.Helper()
+	stats, err := s.gpu.Stats()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, account := range stats.Clients {
+		if account.PID == pid {
+			return account.Kernels
+		}
+	}
+	return 0
+}
+
+// testSecurity lets a pod with a claim, as root of its container, and a pod without one try what they may
+// not.
+func testSecurity(t *testing.T, s site) {
+	const secret = "top-secret"
+	s.c.Apply(t, claim("victim", "batch", "")+"---"+strings.Replace(programPod("victim", "--kernel-us 2000"), "--name victim", "--name "+secret, 1))
+	s.c.Apply(t, claim("intruder", "latency", "")+"---"+programPod("intruder", "--kernel-us 2000"))
+	s.c.Apply(t, busyboxPod("outsider", untilEnd))
+	for _, pod := range []string{"victim", "intruder", "outsider"} {
+		s.c.WaitPod(t, "default", pod, "is ready", Running)
+	}
+	for _, pod := range []string{"victim", "intruder"} {
+		eventually(t, "the daemon has pod "+pod, func() bool { return s.process("default", pod) != nil })
+	}
+	in := func(pod, script string) string {
+		t.Helper()
+		return s.c.Exec(t, "default", pod, "sh", "-c", script)
+	}
+	if got := in("outsider", "ls -d /run/xsched /usr/lib/xsched 2>/dev/null; env | grep -e XSCHED -e PRELOAD; find / -xdev -type s; grep xsched /proc/net/unix; true"); got != "" {
+		t.Errorf("a pod without a claim has %q", got)
+	}
+	// What remains is to mount the folder, which the baseline of Pod Security forbids.
+	s.c.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: guarded, labels: {pod-security.kubernetes.io/enforce: baseline}}}`)
+	mounts := `{apiVersion: v1, kind: Pod, metadata: {name: mounts, namespace: guarded}, spec: {containers: [{name: main, image: none}], volumes: [{name: v, hostPath: {path: /run/xsched/client}}]}}`
+	if _, err := s.c.TryKubectl(mounts, "create", "--dry-run=server", "-f", "-"); err == nil || !strings.Contains(err.Error(), "hostPath") {
+		t.Errorf("a pod with a folder of the host in a namespace with Pod Security: %v", err)
+	}
+
+	victim, policy := s.process("default", "victim"), s.policy()
+	if !strings.Contains(victim.Command, secret) {
+		t.Fatalf("root of the host does not see the command line: %q", victim.Command)
+	}
+	if list := in("intruder", "xsched list --json; xsched list; xsched status; xsched logs; cat /proc/[0-9]*/cmdline; true"); !strings.Contains(list, "intruder") || strings.Contains(list, secret) || strings.Contains(list, "victim") {
+		t.Errorf("a pod sees of another: %s", list)
+	}
+	for _, command := range []string{
+		"hint " + strconv.Itoa(victim.PID) + " --priority -50", "suspend " + strconv.Itoa(victim.PID), "detach " + strconv.Itoa(victim.PID),
+		"queues " + strconv.Itoa(victim.PID), "policy fifo", "mode off", "config reload", "hint self --priority 50",
+	} {
+		if got := in("intruder", "id -u; xsched "+command+" && echo DONE; true"); strings.Contains(got, "DONE") {
+			t.Errorf("root of a container may: xsched %s: %s", command, got)
+		}
+	}
+	if now := s.process("default", "victim"); now == nil || now.Priority != -10 || now.Held || now.PID != victim.PID {
+		t.Errorf("the other pod's program is %+v", now)
+	}
+	if now := s.process("default", "intruder"); now == nil || now.Priority > 10 {
+		t.Errorf("the pod's own program is %+v", now)
+	}
+	if now := s.policy(); now != policy {
+		t.Errorf("policy %s, was %s", now, policy)
+	}
+}
+
+// policy returns the daemon's policy.
+func (s site) policy() string {
+	s.t.Helper()
+	reply, err := s.client.Policy(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return reply.Name
+}
