@@ -23,6 +23,10 @@ const (
 	// clearAfter is the number of looks without its cause after which a taint goes. A taint that comes
 	// and goes would let the scheduler place pods on a GPU that is about to get stuck again.
 	clearAfter = 3
+	// publishAgain is the period at which unchanged GPUs are published, too. A kubelet deletes the slices of
+	// its node when it starts. The library does not see that within a minute after it updated a slice, and
+	// compares again only when it is told to. Without a difference this costs no request.
+	publishAgain = 20 * time.Second
 	// callLimit bounds each request to the daemon or to the API server.
 	callLimit = 15 * time.Second
 )
@@ -36,6 +40,7 @@ type publisher interface {
 type looks struct {
 	devices   []resourceapi.Device // without taints
 	published []resourceapi.Device
+	sent      time.Time                 // when published was sent
 	failed    int                       // looks in a row without an answer
 	taints    map[string]map[string]int // looks since its cause was seen, by device and taint
 	started   int64                     // when the daemon started
@@ -108,18 +113,21 @@ func (n *Node) ask(ctx context.Context) (version control.Version, devices contro
 	return version, devices, stats, err
 }
 
-// publish sends the devices if they changed.
+// publish sends the devices if they changed, and now and then.
 func (n *Node) publish(ctx context.Context, to publisher, devices []resourceapi.Device) {
 	l := &n.looks
-	if l.published != nil && apiequality.Semantic.DeepEqual(devices, l.published) {
+	same := l.published != nil && apiequality.Semantic.DeepEqual(devices, l.published)
+	if same && time.Since(l.sent) < publishAgain {
 		return
 	}
 	if err := to.PublishResources(ctx, resources(n.options.Name, devices)); err != nil {
 		n.options.Log.Error("publishing the GPUs failed", "err", err)
 		return
 	}
-	l.published = devices
-	n.options.Log.Info("published the GPUs", "gpus", len(devices))
+	l.published, l.sent = devices, time.Now()
+	if !same {
+		n.options.Log.Info("published the GPUs", "gpus", len(devices))
+	}
 }
 
 // publishDown keeps the GPUs of a daemon that does not answer, and keeps new claims away from them. A

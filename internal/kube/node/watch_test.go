@@ -86,6 +86,11 @@ func TestLook(t *testing.T) {
 	if to.times != 1 {
 		t.Error("published again without a change")
 	}
+	n.looks.sent = n.looks.sent.Add(-publishAgain)
+	n.look(ctx, to)
+	if to.times != 2 {
+		t.Error("a slice that the kubelet deleted is not published again")
+	}
 
 	f.daemon.set(func() {
 		f.daemon.stats.Targets = []control.TargetStats{{Device: "0000:01:00.0", StuckSinceNS: 5}}
