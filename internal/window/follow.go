@@ -69,6 +69,11 @@ func (f *Follower) Run(ctx context.Context) {
 	updates := make(chan update)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// A request that the end cuts off may have marked a program all the same, and the marks must be known to be
+	// removed. So requests may take some time longer.
+	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(goodbye, cut) })()
 	if f.PIDs != nil {
 		go func() {
 			f.read(ctx, updates)
@@ -93,7 +98,7 @@ func (f *Follower) Run(ctx context.Context) {
 			f.states[u.display] = u.state
 		case <-ticker.C:
 		}
-		f.apply(ctx)
+		f.apply(requests)
 	}
 }
 
