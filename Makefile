@@ -378,7 +378,7 @@ pair-requests: build ## ten minutes with requests of 10 ms
 	$(PAIR) --request 10ms --seconds 10m
 pair-queues: build ## one minute with ten offline queues
 	$(PAIR) --queues 10 --seconds 1m
-pair-leaks: build ## five minutes at 50 requests per second; open files, threads and memory must not grow
+pair-leaks: build ## five minutes at 50 requests per second; open files and threads must not grow
 	$(PAIR) --rate 50 --request 1ms --seconds 5m
 pair-table: build ## the offline loss by rate and length of requests: one request for all queues, and one per queue and a hold
 	$(PAIR)/joint --offline-env XSCHED_AMD_SESSION=1 --hold 0 --rate 10,20,50,100 --request 500us,5ms --seconds 10s

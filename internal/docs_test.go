@@ -179,10 +179,13 @@ func headingAnchors(t *testing.T, name string) map[string]bool {
 var (
 	endToEnd   = regexp.MustCompile("`e2e '?([A-Za-z0-9|\\\\]+)'?`")
 	unitTest   = regexp.MustCompile("`go test (?:-count=1 )?(\\./[a-z/]+) -run ([A-Za-z0-9]+)`")
+	gpuSuites  = regexp.MustCompile("`gpu ([a-z0-9 ]+)`")
+	gpuSuite   = regexp.MustCompile(`(?m)^    "([a-z0-9]+)": \(`)
+	makeTarget = regexp.MustCompile("`make ([a-z -]+)`")
 	testOfFile = regexp.MustCompile(`(?m)^func Test(\w+)\(t \*testing\.T\)`)
 )
 
-// TestReportsNameTests checks that every test which docs/reports.md names exists.
+// TestReportsNameTests checks that every test, suite and target of make which docs/reports.md names exists.
 func TestReportsNameTests(t *testing.T) {
 	data, err := os.ReadFile("../docs/reports.md")
 	if err != nil {
@@ -221,7 +224,32 @@ func TestReportsNameTests(t *testing.T) {
 	for _, m := range units {
 		check(m[1], m[2])
 	}
-	if len(named) < 20 || len(units) < 4 {
-		t.Errorf("%d end-to-end and %d unit tests named: the page or the pattern changed", len(named), len(units))
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	known := gpuSuite.FindAllStringSubmatch(read("test/gpu/suite.py")+read("test/gpu/pairs.py"), -1)
+	suites := gpuSuites.FindAllStringSubmatch(string(data), -1)
+	for _, m := range suites {
+		for suite := range strings.FieldsSeq(m[1]) {
+			if !slices.ContainsFunc(known, func(k []string) bool { return k[1] == suite }) {
+				t.Errorf("test/gpu has no suite %s", suite)
+			}
+		}
+	}
+	rules := read("Makefile")
+	targets := makeTarget.FindAllStringSubmatch(string(data), -1)
+	for _, m := range targets {
+		for target := range strings.FieldsSeq(m[1]) {
+			if !strings.Contains(rules, "\n"+target+":") {
+				t.Errorf("the Makefile has no target %s", target)
+			}
+		}
+	}
+	if len(named) < 20 || len(units) < 4 || len(suites) < 15 || len(targets) < 4 {
+		t.Errorf("%d end-to-end tests, %d unit tests, %d suites and %d targets named: the page or the pattern changed", len(named), len(units), len(suites), len(targets))
 	}
 }

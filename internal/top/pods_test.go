@@ -54,7 +54,7 @@ func TestPods(t *testing.T) {
 func TestPodsInStatus(t *testing.T) {
 	s := inPods()
 	stats := control.Stats{UptimeNS: int64(time.Hour), Targets: []control.TargetStats{{PID: 4890, Device: "0000:01:00.0", StuckForMS: 900}, {PID: 77, Device: "0000:02:00.0", Off: "failed"}}}
-	status := top.Examine(&s, &stats, "1.4.0")
+	status := top.Examine(&s, &stats, "2.0.0")
 	if status.Worst == nil || status.Worst.Pod != "ml/render-7/main" {
 		t.Errorf("%+v", status.Worst)
 	}

@@ -23,12 +23,12 @@ func statusText(s top.Status, width int) string {
 func TestStatus(t *testing.T) {
 	s := toptest.Scene(8)
 	stats := control.Stats{UptimeNS: int64(3 * time.Hour), Targets: []control.TargetStats{{PID: 4890, Device: "0000:01:00.0", StuckForMS: 900}, {PID: 5120, Device: "0000:02:00.0", Off: "resume\nfailed"}}}
-	status := top.Examine(&s, &stats, "1.5.0")
+	status := top.Examine(&s, &stats, "2.1.0")
 	if status.Healthy || status.Worst == nil || status.Worst.PID != 5001 {
 		t.Errorf("%+v", status)
 	}
 	got := statusText(status, 0)
-	want := `daemon    running for 3.0h, version 1.4.0, PID 812, user root, in /run/xsched
+	want := `daemon    running for 3.0h, version 2.0.0, PID 812, user root, in /run/xsched
 policy    HPF
 mode      live
 GPU       0000:01:00.0  97% used, Example GPU 80GB, level up to 3, 3 programs
@@ -38,7 +38,7 @@ worst     5001 /opt/tools/render --scene cit… (carla) misses its SLO of 50ms, 
 problem   program 5001 misses its SLO of 50ms: 86.0% of its requests meet it, 99% should; raise it with ` + "`xsched hint 5001 --priority N`" + `, or lower the others
 problem   an operation on program 4890 on 0000:01:00.0 is stuck for 900 ms; see ` + "`xsched list --stats`" + ` and the daemon's log
 problem   program 5120 on 0000:02:00.0 is not scheduled: resume?failed; restart the program
-note      the daemon has version 1.4.0, this command 1.5.0; restart the daemon after an upgrade
+note      the daemon has version 2.0.0, this command 2.1.0; restart the daemon after an upgrade
 note      0000:02:00.0: 1 program uses it unmanaged; see ` + "`xsched attach --help`" + `
 note      1 program is suspended by hand; see ` + "`xsched resume --help`" + `
 `
@@ -55,7 +55,7 @@ note      1 program is suspended by hand; see ` + "`xsched resume --help`" + `
 func TestHealthyStatus(t *testing.T) {
 	s := toptest.Scene(8)
 	s.List.Processes = s.List.Processes[:2]
-	status := top.Examine(&s, &control.Stats{}, "1.4.0")
+	status := top.Examine(&s, &control.Stats{}, "2.0.0")
 	if !status.Healthy || status.Worst == nil || status.Worst.PID != 4890 || !strings.Contains(status.Worst.Why, "lost 4.3% of its time") {
 		t.Errorf("%+v", status.Worst)
 	}
@@ -74,7 +74,7 @@ func TestManyProblems(t *testing.T) {
 		p.PriorityReason = "not granted"
 		stats.Targets = append(stats.Targets, control.TargetStats{PID: p.PID, Off: "why"})
 	}
-	text := statusText(top.Examine(&s, &stats, "1.4.0"), 80)
+	text := statusText(top.Examine(&s, &stats, "2.0.0"), 80)
 	if n := strings.Count(text, "\n"); n > 30 {
 		t.Errorf("%d lines\n%s", n, text)
 	}

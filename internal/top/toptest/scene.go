@@ -26,7 +26,7 @@ func Scene(step int) top.Snapshot {
 	}
 	return top.Snapshot{
 		TimeNS: start.Add(3*time.Hour + 12*time.Minute + time.Duration(step)*time.Second).UnixNano(),
-		Daemon: control.Version{Version: "1.4.0", PID: 812, Dir: "/run/xsched", Policy: "HPF", Mode: "live", StartedNS: start.UnixNano()},
+		Daemon: control.Version{Version: "2.0.0", PID: 812, Dir: "/run/xsched", Policy: "HPF", Mode: "live", StartedNS: start.UnixNano()},
 		Devices: []control.Device{
 			{ID: gpu0, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 3, Queues: 3, Utilization: 0.97, Policy: "HPF", Mode: "live"},
 			{ID: gpu1, Name: "Example GPU 80GB", Driver: "virtual", MaxLevel: 3, Processes: 2, Queues: 3, Others: 1, Utilization: 0.41, Policy: "CFS", Mode: "live"},
