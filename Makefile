@@ -261,7 +261,7 @@ endef
 
 .PHONY: test
 test: setup ## run the checks for every change (10 minutes on two cores)
-	$(call steps,lint-go lint-c check-generated check-commits build test-go test-c test-e2e test-python test-web examples amdlog-check cross)
+	$(call steps,lint-go lint-c check-generated check-commits build test-go test-c test-e2e test-python test-web examples amdlog-check)
 
 .PHONY: setup-root
 setup-root: setup ## make the minimal Debian root in .setup that tests of packages use
@@ -269,7 +269,7 @@ setup-root: setup ## make the minimal Debian root in .setup that tests of packag
 
 .PHONY: test-long
 test-long: setup-root ## run the long checks: race detector, 10,000 histories, fuzzing, soak, faults
-	$(call steps,lint-kube cross-vet test-race test-histories test-fuzz test-e2e-long test-operator test-pair test-strategies test-soak test-chaos)
+	$(call steps,lint-kube cross cross-vet test-race test-histories test-fuzz test-e2e-long test-operator test-pair test-strategies test-soak test-chaos)
 
 # A test that takes long for more evidence is named TestLong...; only `make test-long` runs it.
 # internal/bench measures time, so its packages run one at a time, without others.
