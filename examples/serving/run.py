@@ -36,6 +36,7 @@ class Block:
     end_ns: int = 0
     samples: list[load.Sample] = field(default_factory=list)
     counted: dict[str, int] = field(default_factory=dict)  # changes of the daemon's counters
+    protection: list[dict] = field(default_factory=list)  # of the server, at the end
     slices: list[dict[str, int]] = field(default_factory=list)  # timeslices set by XSched, in us
     device: list[dict[str, int]] = field(default_factory=list)  # timeslices in force, by the virtual GPU's own record
     preempted: int | None = None  # kernels of the job stopped midway, by the virtual GPU's own record
@@ -124,6 +125,7 @@ class Example:
         time.sleep(max(b.start_ns / 1e9 + self.a.seconds - time.monotonic(), 0))
         b.end_ns = time.monotonic_ns()
         b.counted = {k: v - before[k] for k, v in self.counters().items()}
+        b.protection = self.world.processes().get(self.server.pid, {}).get("protection", [])
         b.preempted = None if device is None else self.device_preempted() - device
         self.blocks.append(b)
 
@@ -248,7 +250,8 @@ def main() -> int:
             f.write(picture(world.xsched, f"Latency of the server ({where})", found))
     if a.json:
         with open(a.json, "w") as f:
-            json.dump({"backend": a.backend, "rate": a.rate, "modes": found, "proof": evidence}, f)
+            json.dump({"backend": a.backend, "rate": a.rate, "modes": found, "proof": evidence,
+                       "protection": [b.protection for b in example.blocks if b.mode == "xsched"]}, f)
     return 0
 
 

@@ -195,6 +195,24 @@ type Protection struct {
 	// of the requests, and CostNS the total. Both are upper bounds.
 	CostRatio float64 `json:"cost_ratio"`
 	CostNS    int64   `json:"cost_ns"`
+	// Submission is how the program submits its requests.
+	Submission Submission `json:"submission"`
+}
+
+// Submission is how a program submits its requests, as far as that is learnt.
+type Submission struct {
+	// Class: unknown, GPU-bound (it submits and then waits), or launch-bound (it submits nearly until a
+	// request ends). Lower programs are suspended shortly before a launch-bound program waits.
+	Class    string  `json:"class"`
+	Requests int     `json:"requests"`  // learnt from
+	LeadUS   float64 `json:"lead_us"`   // how long before a wait lower programs are suspended
+	HitRatio float64 `json:"hit_ratio"` // part of the predicted waits that came as predicted
+	// Requests of a launch-bound program by how their suspension was: in force when the program waited,
+	// late, given up before, or not predicted.
+	InTime  uint64 `json:"in_time"`
+	Late    uint64 `json:"late"`
+	Early   uint64 `json:"early"`
+	Unaided uint64 `json:"unaided"`
 }
 
 // The states of Protection.

@@ -111,6 +111,10 @@ func protection(s *policy.ProtectionStatus) control.Protection {
 		Device: s.Device.String(), State: control.ProtectionActive, Changes: s.Changes, Requests: s.Requests,
 		P50US: us(s.P50), P99US: us(s.P99), NativeP50US: us(s.NativeP50), NativeP99US: us(s.NativeP99), NativeSource: string(s.Source),
 		CostRatio: s.CostShare, CostNS: s.Cost.Nanoseconds(),
+		Submission: control.Submission{
+			Class: s.Segments.Class.String(), Requests: s.Segments.Known, LeadUS: us(s.Segments.Lead), HitRatio: s.Segments.Hits,
+			InTime: s.Segments.Counts.InTime, Late: s.Segments.Counts.Late, Early: s.Segments.Counts.Early, Unaided: s.Segments.Counts.Unaided,
+		},
 	}
 	switch {
 	case s.Native:

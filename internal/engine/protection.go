@@ -214,6 +214,7 @@ func (e *Engine) Protections(now model.Time, pid int) []policy.ProtectionStatus 
 		if pid != 0 {
 			if p := d.protections[pid]; p != nil {
 				out = append(out, p.Status(now, d.id))
+				d.submissions(out[len(out)-1:])
 			}
 			continue
 		}
@@ -222,8 +223,28 @@ func (e *Engine) Protections(now model.Time, pid int) []policy.ProtectionStatus 
 			out = append(out, p.Status(now, d.id))
 		}
 		slices.SortFunc(out[from:], func(a, b policy.ProtectionStatus) int { return cmp.Compare(a.PID, b.PID) })
+		d.submissions(out[from:])
 	}
 	return out
+}
+
+// submissions adds to each status, in order of PIDs, what is known about the queue of its process with the most requests.
+func (d *device) submissions(all []policy.ProtectionStatus) {
+	if len(all) == 0 {
+		return
+	}
+	for _, r := range d.records {
+		if r.protection == nil {
+			continue
+		}
+		i, found := slices.BinarySearchFunc(all, r.protection.PID, func(s policy.ProtectionStatus, pid int) int { return cmp.Compare(s.PID, pid) })
+		if !found {
+			continue
+		}
+		if s := r.segments.State(); s.Known >= all[i].Segments.Known {
+			all[i].Segments = s
+		}
+	}
 }
 
 // Protected returns the processes whose protection was dropped or resumed since the last call.

@@ -199,3 +199,16 @@ func TestMeasuredOnlyWhileNative(t *testing.T) {
 		}
 	}
 }
+
+// TestProtectionSubmission: the account says how the program submits its requests.
+func TestProtectionSubmission(t *testing.T) {
+	for want, fed := range map[model.Class]time.Duration{model.ClassGPUBound: ms, model.ClassLaunchBound: 9 * ms} {
+		e, request := beside(t, model.ModeLive, 1)
+		for range 20 {
+			request(9*ms+ms/10, fed, 30*ms)
+		}
+		if s := protection(t, e, model.Time(time.Minute)).Segments; s.Class != want || s.Known == 0 {
+			t.Errorf("submits for %v of 9.1 ms: %+v, want %s", fed, s, want)
+		}
+	}
+}

@@ -365,6 +365,8 @@ type ProtectionStatus struct {
 	Source               Source
 	Cost                 time.Duration // to the lows, at most
 	CostShare            float64       // of the recent time, at most
+	// Segments is how the program submits its requests.
+	Segments model.SegmentState
 }
 
 // Gain is by how much protection shortens the P99; 0: unknown yet.

@@ -53,6 +53,7 @@ class Scene:
         self.kernel = kernel  # {"ms", "kernels"} of a request, or None: see ideal
         self.block_s, self.seed = block_s, seed
         self.blocks, self.evidence, self.turns, self.slices, self.stolen = [], {}, {}, {}, {}
+        self.protection = []  # of the high, after each block under XSched
         self.managed = [w for w in [high] + lows if w.shim]
 
     # -- measuring
@@ -96,6 +97,8 @@ class Scene:
             self.slices.setdefault(m.name, []).append(self.read_slices())
         sleep_until(counts_until)
         after = self.counted()
+        if m.name == "live" and self.high in self.managed:
+            self.protection.append(self.rig.list().get(self.high.pid, {}).get("protection", []))
         sleep_until(end)
         seen = self.evidence.setdefault(m.name, {})
         for k, v in after.items():
@@ -183,7 +186,7 @@ class Scene:
         return ideal({"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
                 "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
                 "order": [b.mode for b in self.blocks], "block_requests": {m: [len(b) for b in bs] for m, bs in blocks.items()},
-                "slices_us": self.slices, "block_s": self.block_s, "daemon": self.daemon_times(),
+                "slices_us": self.slices, "protection": self.protection, "block_s": self.block_s, "daemon": self.daemon_times(),
                 "noise": stats.noise(self.high.samples, self.blocks, "alone", int(HEAD_S * 1e9), int(TAIL_S * 1e9)),
                 "stolen_s": {m: round(t, 3) for m, t in self.stolen.items()},
                 "proof": self.proof(modes)}, self.kernel)

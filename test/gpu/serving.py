@@ -37,6 +37,7 @@ def result(found):
                      "kept": None if r["kept"] is None else round(r["kept"], 4)})
         text.append("%s P50 %s, P99 %s%s" % (mode, ms(rows[-1]["p50_ms"]), ms(rows[-1]["p99_ms"]), "" if r["kept"] is None else ", job keeps %.1f %%" % (100 * r["kept"])))
     return {"rows": {"serving": rows}, "raw_us": {m: [round(1000 * v) for v in r["latencies_ms"]] for m, r in found["modes"].items()},
+            "protection": found.get("protection", []),
             "checks": [check("model server over HTTP, %s" % found["backend"], [], "; ".join(text))],
             "proof": [check(line.partition(":")[0], [], line.partition(": ")[2]) for line in found["proof"]]}
 
