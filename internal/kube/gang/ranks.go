@@ -78,10 +78,12 @@ func (r *Ranks) See(mono int64, all []control.Process) map[Key]Rank {
 		k := Key{p.Namespace, p.Group}
 		rank := out[k]
 		stopped, part := kept(p, rivals)
-		if stopped && part >= askPart && !first {
+		// A service of the same group may be what keeps this rank from running. Only the rank asks.
+		asks := stopped && part >= askPart && !first
+		if asks {
 			blocked[k] = max(blocked[k], r.blocked[k]+time.Duration(passed))
 		}
-		if blocked[k] > 0 && blocked[k] >= r.Threshold || r.need[k] && p.GroupHeld && (part >= keepPart || first) {
+		if asks && blocked[k] >= r.Threshold || r.need[k] && p.GroupHeld && (part >= keepPart || first) {
 			if !rank.Need || p.Priority > rank.Priority {
 				rank.Priority = p.Priority
 			}

@@ -83,3 +83,28 @@ func TestRanks(t *testing.T) {
 		t.Errorf("without a group: %+v", all)
 	}
 }
+
+// TestRanksOfOneGroup checks a group with a service beside the rank that it keeps from running: only the
+// rank asks, in whatever order the daemon lists them.
+func TestRanksOfOneGroup(t *testing.T) {
+	for _, serviceFirst := range []bool{false, true} {
+		n := newNode()
+		n.other.Namespace, n.other.Group = n.rank.Namespace, n.rank.Group
+		see := func(state string) Rank {
+			n.now += 250 * ms
+			n.other.Queues[0].RanNS += 250 * ms
+			n.rank.Queues[0].State, n.rank.GroupHeld = state, state == "held"
+			all := []control.Process{n.rank, n.other}
+			if serviceFirst {
+				all[0], all[1] = all[1], all[0]
+			}
+			return n.See(n.now, all)[Key{"ml", "job"}]
+		}
+		see("running")
+		for _, state := range []string{"suspended", "held", "held"} {
+			if got := see(state); got != (Rank{Need: true, Priority: -10}) {
+				t.Errorf("service first %v, rank %s: %+v", serviceFirst, state, got)
+			}
+		}
+	}
+}
