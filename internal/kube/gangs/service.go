@@ -123,8 +123,15 @@ func (s *Service) post(ctx context.Context, f func()) {
 	}
 }
 
-// errPeriod ends a stream that has the wrong period.
-var errPeriod = errors.New("another period")
+// Reasons that end a stream of samples.
+var (
+	errPeriod = errors.New("another period")
+	errSilent = errors.New("the daemon sends no samples; see `xsched doctor`")
+)
+
+// patience is how long a stream may send nothing. A daemon that is stuck says nothing about its ranks any
+// more, so nobody may be held for them.
+func patience(period time.Duration) time.Duration { return max(4*period, 2*time.Second) }
 
 // sample follows the daemon's programs.
 func (s *Service) sample(ctx context.Context) {
@@ -134,14 +141,7 @@ func (s *Service) sample(ctx context.Context) {
 		if fast {
 			period = samplePeriod
 		}
-		err := s.daemon.Events(ctx, control.EventsRequest{EveryMS: int(period.Milliseconds()), With: control.PartSnapshot}, func(name string, data []byte) error {
-			if name != control.PartSnapshot {
-				return nil
-			}
-			var list control.List
-			if err := json.Unmarshal(data, &list); err != nil {
-				return err
-			}
+		err := s.follow(ctx, period, func(list control.List) error {
 			failed = ""
 			done := make(chan bool, 1)
 			s.post(ctx, func() { done <- s.see(ctx, list.Processes) })
@@ -166,6 +166,29 @@ func (s *Service) sample(ctx context.Context) {
 		}
 		pause(ctx, retryPeriod)
 	}
+}
+
+// follow passes samples on until the stream ends, is silent, or f returns an error.
+func (s *Service) follow(ctx context.Context, period time.Duration, f func(list control.List) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience(period), func() { cancel(errSilent) })
+	defer silent.Stop()
+	err := s.daemon.Events(ctx, control.EventsRequest{EveryMS: int(period.Milliseconds()), With: control.PartSnapshot}, func(name string, data []byte) error {
+		if name != control.PartSnapshot {
+			return nil
+		}
+		var list control.List
+		if err := json.Unmarshal(data, &list); err != nil {
+			return err
+		}
+		silent.Reset(patience(period))
+		return f(list)
+	})
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return err
 }
 
 // see takes a sample, and reports whether there are groups.
