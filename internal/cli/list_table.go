@@ -168,15 +168,5 @@ func protectionText(pid int, several bool, p *control.Protection) string {
 	if several {
 		text += " on " + p.Device
 	}
-	if p.State == control.ProtectionLearning {
-		return fmt.Sprintf("%s: learning, %d requests", text, p.Requests)
-	}
-	text += fmt.Sprintf(": %+.1f ms P99 (%s)", -p.GainP99US/1e3, p.NativeSource)
-	if p.State == control.ProtectionNative {
-		return text + ", not worth its cost"
-	}
-	if p.CostRatio < 0.0005 {
-		return text + ", costs others nothing"
-	}
-	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
+	return text + ": " + top.Protection(p)
 }

@@ -137,7 +137,7 @@ func (m *Model) details(width, most int) []screen.Line {
 			switch {
 			case text == "":
 				text = part
-			case width > 0 && screen.Width(text)+2+screen.Width(part) > width:
+			case width > 0 && screen.Width(text)+len(", ,")+screen.Width(part) > width:
 				lines = append(lines, screen.Text(text+",", screen.Plain))
 				text = part
 			default:
@@ -169,7 +169,18 @@ func facts(p *control.Process) []string {
 		facts = append(facts, fmt.Sprintf("P50 %s P99 %s (waiting for others %s) of %s %s",
 			duration(l.Total.P50US), duration(l.Total.P99US), duration(l.Wait.P99US), number(l.Requests), screen.Clean(l.Source)))
 	}
-	facts = append(facts, fmt.Sprintf("%s preemptions", number(p.Preemptions)), "lost "+duration(float64(p.LostNS)/1e3))
+	for i := range p.Protection {
+		on := ""
+		if len(p.Protection) > 1 {
+			on = " on " + screen.Clean(p.Protection[i].Device)
+		}
+		facts = append(facts, "protection"+on+": "+Protection(&p.Protection[i]))
+	}
+	if p.Preemptions == 0 && p.LostNS == 0 {
+		facts = append(facts, "never preempted")
+	} else {
+		facts = append(facts, fmt.Sprintf("%s preemptions", number(p.Preemptions)), "lost "+duration(float64(p.LostNS)/1e3))
+	}
 	by := map[int]uint64{}
 	var order []int
 	for _, q := range p.Queues {
@@ -187,4 +198,19 @@ func facts(p *control.Process) []string {
 		facts = append(facts, screen.Clean(p.PriorityReason))
 	}
 	return facts
+}
+
+// Protection tells what running before lower programs gains a program, and what it costs them.
+func Protection(p *control.Protection) string {
+	if p.State == control.ProtectionLearning {
+		return fmt.Sprintf("learning, %d requests", p.Requests)
+	}
+	text := fmt.Sprintf("%+.1f ms P99 (%s)", -p.GainP99US/1e3, screen.Clean(p.NativeSource))
+	switch {
+	case p.State == control.ProtectionNative:
+		return text + ", not worth its cost"
+	case p.CostRatio < 0.0005:
+		return text + ", costs others nothing"
+	}
+	return fmt.Sprintf("%s, costs others up to %.1f %%", text, 100*p.CostRatio)
 }

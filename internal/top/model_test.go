@@ -245,12 +245,44 @@ func TestActions(t *testing.T) {
 	v.run()
 	v.keys("up", "enter", "y")
 	v.run()
-	want := "priority 4711 11|priority 4711 12|priority 4711 11|suspend 5001|resume 5001|policy FIFO"
+	want := "priority 4711 1|priority 4711 2|priority 4711 1|suspend 5001|resume 5001|policy FIFO"
 	if got := strings.Join(v.source.calls, "|"); got != want {
 		t.Errorf("calls\n%s\nwant\n%s", got, want)
 	}
 	if text := v.text(80, 24); !strings.Contains(text, "done: policy FIFO") {
 		t.Error(text)
+	}
+}
+
+// TestProtectionShown checks that the details tell what protection gains the selected program and costs others.
+func TestProtectionShown(t *testing.T) {
+	for _, c := range []struct {
+		change func(*control.Protection)
+		want   string
+	}{
+		{func(*control.Protection) {}, "protection: -34.1 ms P99 (modelled), costs others up to 2.1 %"},
+		{func(p *control.Protection) { p.CostRatio = 0 }, "protection: -34.1 ms P99 (modelled), costs others nothing"},
+		{func(p *control.Protection) { p.State, p.Requests = control.ProtectionLearning, 7 }, "protection: learning, 7 requests"},
+		{func(p *control.Protection) {
+			p.State, p.GainP99US, p.NativeSource = control.ProtectionNative, -1500, "mea\x1bsured"
+		}, "protection: +1.5 ms P99 (mea?sured), not worth its cost"},
+	} {
+		v := newView(t, 100, 30)
+		s := toptest.Scene(9)
+		c.change(&s.List.Processes[0].Protection[0])
+		v.Take(s, nil)
+		if text := v.text(100, 30); !strings.Contains(text, c.want) {
+			t.Errorf("no %q in\n%s", c.want, text)
+		}
+		s.List.Processes[0].Protection = append(s.List.Processes[0].Protection, control.Protection{Device: "0000:02:00.0", State: control.ProtectionLearning})
+		v.Take(s, nil)
+		if text := v.text(200, 30); !strings.Contains(text, "protection on 0000:01:00.0: ") || !strings.Contains(text, "protection on 0000:02:00.0: learning, 0 requests") {
+			t.Errorf("not by GPU:\n%s", text)
+		}
+		v.keys("down")
+		if text := v.text(100, 30); strings.Contains(text, "protection") {
+			t.Errorf("a program without lower ones:\n%s", text)
+		}
 	}
 }
 
@@ -264,7 +296,7 @@ func TestStaleSnapshot(t *testing.T) {
 	v.run()
 	v.keys("+")
 	v.run()
-	if got := strings.Join(v.source.calls, "|"); got != "priority 4711 11|priority 4711 12" {
+	if got := strings.Join(v.source.calls, "|"); got != "priority 4711 1|priority 4711 2" {
 		t.Errorf("calls %s", got)
 	}
 }
@@ -278,7 +310,7 @@ func TestRefusedPriority(t *testing.T) {
 	v.source.refuses = ""
 	v.keys("-")
 	v.run()
-	if got := strings.Join(v.source.calls, "|"); got != "priority 4711 11|priority 4711 9" {
+	if got := strings.Join(v.source.calls, "|"); got != "priority 4711 1|priority 4711 -1" {
 		t.Errorf("calls %s", got)
 	}
 }

@@ -239,7 +239,7 @@ func (s *scene) Journal(_ context.Context, _ control.Caller, r control.JournalRe
 		case 3:
 			e.Kind, e.Text = control.JournalJoined, "render of carla joined"
 		case 11:
-			e.Kind, e.Text = control.JournalChange, "ana changed the priority of serve.py from 0 to 10"
+			e.Kind, e.Text = control.JournalChange, "bo changed the priority of train.py from 0 to -10"
 		case 17:
 			e.Kind, e.Text = control.JournalChange, "bo suspended sweep.py"
 		}

@@ -35,8 +35,12 @@ func Scene(step int) top.Snapshot {
 			Policy: "HPF", Mode: "live", Devices: []control.DeviceSetting{{Device: gpu1, Policy: "CFS"}},
 			Processes: []control.Process{
 				{
-					PID: 4711, Session: 1, User: "ana", Command: "python serve.py --port 8080", Priority: 10, State: control.StateRunning, GPUShare: load, AgeMS: 3600e3,
+					PID: 4711, Session: 1, User: "ana", Command: "python serve.py --port 8080", State: control.StateRunning, GPUShare: load, AgeMS: 3600e3,
 					Queues: queue(gpu0, "running", 3), Latency: requests(1240, 4100, 90), SLO: target(20_000, 5210, 12),
+					Protection: []control.Protection{{
+						Device: gpu0, State: control.ProtectionActive, Requests: 5180, P50US: 1240, P99US: 4100,
+						NativeP50US: 9300, NativeP99US: 38_200, NativeSource: "modelled", GainP99US: 34_100, CostRatio: 0.021, CostNS: 66e9,
+					}},
 				},
 				{
 					PID: 4890, Session: 2, User: "bo", Command: "python train.py --epochs 90", Priority: -10, State: control.StatePreempted, GPUShare: 0.9 - load, AgeMS: 7200e3,
