@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { priorityMax, priorityMin } from "./api_gen";
 import { Bars } from "./bars";
 import { count, duration, none, percent } from "./format";
-import { known, type Row } from "./rows";
+import { known, protection, type Row } from "./rows";
 import type { Store } from "./store";
 
 function Priority({ row, store }: { row: Row; store: Store }) {
@@ -43,6 +43,7 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
     ["Latency target", p.slo === undefined ? none : duration(p.slo.target_us)],
     ["Requests within the target", p.slo === undefined ? none : percent(p.slo.attainment)],
     ["Error budget left", p.slo === undefined ? none : percent(p.slo.budget_left)],
+    ...protection(p),
     ["Preemptions", count(row.preemptions)],
     ["Time lost to preemption", duration(row.lostUS)],
   ];

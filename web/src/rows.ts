@@ -3,7 +3,7 @@
 // The rows of the table of tenants, and their order. All functions are pure.
 
 import type { Latency, List, Process } from "./api_gen";
-import { plain, programName } from "./format";
+import { count, duration, percent, plain, programName } from "./format";
 
 export interface Row {
   key: number; // the session
@@ -34,6 +34,18 @@ export interface Order {
 // known is the latency of a program whose requests the daemon can tell apart.
 export function known(p: Process): Latency | undefined {
   return p.latency?.uncertain ? undefined : p.latency;
+}
+
+// protection tells, by GPU, what running before lower programs gains a program and costs them.
+export function protection(p: Process): [string, string][] {
+  const all = p.protection ?? [];
+  return all.flatMap((on): [string, string][] => {
+    const name = all.length > 1 ? `Protection on ${plain(on.device)}` : "Protection";
+    if (on.state === "learning") return [[name, `learning, ${count(on.requests)} requests`]];
+    const cost = on.cost_ratio < 0.0005 ? "nothing" : `up to ${percent(on.cost_ratio)}`;
+    const gain = on.gain_p99_us > 0 ? `${duration(on.gain_p99_us)} of ${duration(on.native_p99_us)} (${plain(on.native_source)})` : "nothing";
+    return [[`${name} gains, P99`, gain], [`${name} costs others`, on.state === "native" ? "nothing: off, because it gains too little" : cost]];
+  });
 }
 
 export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {

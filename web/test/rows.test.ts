@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Latency, Process, Queue } from "../src/api_gen";
-import { matches, ordered, rowOf, visible, type Row } from "../src/rows";
+import type { Latency, Process, Protection, Queue } from "../src/api_gen";
+import { matches, ordered, protection, rowOf, visible, type Row } from "../src/rows";
 
 const queue = (level: number): Queue => ({ level }) as Queue;
 const process = (change: Partial<Process>): Process =>
@@ -30,6 +30,19 @@ test("busy periods of a program that is never idle are no latency", () => {
   const latency = { source: "busy periods", requests: 3, total: { p50_us: 5, p99_us: 7 } } as Latency;
   assert.equal(row({ latency }).p99, 7);
   assert.equal(row({ latency: { ...latency, uncertain: "always busy" } }).p99, 0);
+});
+
+test("protection has its gain and its cost by GPU", () => {
+  const on = { device: "0000:01:00.0", state: "protected", requests: 5180, native_p99_us: 38_200, native_source: "modelled", gain_p99_us: 34_100, cost_ratio: 0.021 } as Protection;
+  const facts = (...all: Partial<Protection>[]): [string, string][] => protection(process({ protection: all.map((change) => ({ ...on, ...change })) }));
+  assert.deepEqual(protection(process({})), []);
+  assert.deepEqual(protection(process({ protection: null })), []);
+  assert.deepEqual(facts({}), [["Protection gains, P99", "34.1 ms of 38.2 ms (modelled)"], ["Protection costs others", "up to 2.1 %"]]);
+  assert.deepEqual(facts({ cost_ratio: 0.0001 })[1], ["Protection costs others", "nothing"]);
+  assert.deepEqual(facts({ state: "learning", requests: 1200 }), [["Protection", "learning, 1,200 requests"]]);
+  assert.deepEqual(facts({ state: "native", gain_p99_us: -3 }), [["Protection gains, P99", "nothing"], ["Protection costs others", "nothing: off, because it gains too little"]]);
+  assert.deepEqual(facts({}, { device: "b\n", state: "learning", requests: 0 }).map(([name]) => name),
+    ["Protection on 0000:01:00.0 gains, P99", "Protection on 0000:01:00.0 costs others", "Protection on b\ufffd"]);
 });
 
 test("rows are sorted, and equal ones by PID in both directions", () => {
