@@ -180,6 +180,9 @@ func TestLongReportScreens(t *testing.T) {
 					t.Errorf("%s has no chart %q", report.name, chart)
 				}
 			}
+			if view.name == "desktop" {
+				checkText(t, "report-"+report.name, eval[string](b, `document.body.innerText`))
+			}
 			b.next0()
 			shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -29,10 +30,12 @@ func TestLongDashboardPictures(t *testing.T) {
 		name, theme   string
 		width, height int64
 		phone         bool
+		details       string // of this program
 	}{
-		{"light", "light", 1280, 1000, false},
-		{"dark", "dark", 1280, 1000, false},
-		{"phone", "light", 390, 1100, true},
+		{"light", "light", 1280, 1000, false, ""},
+		{"dark", "dark", 1280, 1000, false, ""},
+		{"phone", "light", 390, 1100, true, ""},
+		{"details", "light", 1280, 640, false, "serve.py, process 4711"},
 	} {
 		b.appearance(p.theme, p.width, p.height, p.phone)
 		b.open(addr)
@@ -42,7 +45,13 @@ func TestLongDashboardPictures(t *testing.T) {
 			t.Errorf("%s: the page is %d pixels wider than the screen", p.name, over)
 		}
 		b.press("Pause")
+		if p.details != "" {
+			b.press("Details of " + p.details)
+			b.until("details", `document.querySelector(".detail")`)
+			b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector(".detail").scrollIntoView()`))
+		}
 		b.next0()
+		checkText(t, "dashboard-"+p.name, eval[string](b, `document.body.innerText`))
 		shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 		if err != nil {
 			t.Fatal(err)
@@ -60,6 +69,34 @@ func TestLongDashboardPictures(t *testing.T) {
 func (b *browser) next0() {
 	b.do(chromedp.Evaluate[chromedp.Void](`new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))`, chromedp.EvalAwaitPromise))
 }
+
+// checkText compares the text of a page with its file. A picture alone does not show a changed word,
+// because fonts differ between machines. The time zone is that of the machine.
+func checkText(t *testing.T, name, got string) {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(clockTime.ReplaceAllString(got, "hh:mm:ss")) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	got = strings.Join(lines, "\n") + "\n"
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the text of %s is not current; run with -update if it is right, and look at the picture\ngot\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+var clockTime = regexp.MustCompile(`\b\d\d?:\d\d:\d\d\b`)
 
 func checkPicture(t *testing.T, path string, got image.Image) {
 	t.Helper()
