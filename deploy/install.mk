@@ -114,7 +114,7 @@ ARCHES ?= $(HOST_ARCH) $(if $(shell command -v $(CROSS_CC)),$(CROSS_ARCH))
 packages: export TRIM := -trimpath
 packages: ## build deb, rpm, tarball and wheel in dist, for ARCHES: those that can be built here
 	@rm -rf $(DIST) && mkdir -p $(DIST)
-	@tools/web attempt
+	@tools/web build
 	@for arch in $(ARCHES); do $(MAKE) --no-print-directory packages-of ARCH=$$arch; done
 	@cd $(DIST) && sha256sum -- xsched[-_]* > SHA256SUMS && ls -l
 

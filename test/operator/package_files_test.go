@@ -60,6 +60,12 @@ func TestLongPackageFiles(t *testing.T) {
 		}
 	}
 
+	// The program contains the dashboard, whose files the build embeds.
+	page := read(t, filepath.Join(root, "internal/dashboard/files/app.js"))
+	if program := read(t, filepath.Join(deb, "usr/bin/xsched")); len(page) < 10_000 || !strings.Contains(program, page) {
+		t.Errorf("the program has no dashboard; its page has %d bytes", len(page))
+	}
+
 	// One version everywhere.
 	lib := filepath.Join(deb, "usr/lib", triplet)
 	soname := "libxsched.so." + strings.SplitN(v, ".", 2)[0]
