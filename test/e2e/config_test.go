@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -122,6 +123,7 @@ func TestLongRestartKeeps(t *testing.T) {
 	pid := strconv.Itoa(held.pid())
 	w.must("policy", "FIFO")
 	w.must("hint", strconv.Itoa(other.pid()), "--priority", "-7")
+	w.must("mode", "--gpu", pciOf(0), "suspend")
 	w.must("suspend", pid)
 	restart := func(args ...string) {
 		t.Helper()
@@ -137,6 +139,13 @@ func TestLongRestartKeeps(t *testing.T) {
 		if err != nil || p.Name != policy || w.process(held.pid()).Held != isHeld || w.process(other.pid()).Priority != priority {
 			t.Errorf("policy %s, held %v, priority %d; want %s, %v, %d (%v)", p.Name, w.process(held.pid()).Held,
 				w.process(other.pid()).Priority, policy, isHeld, priority, err)
+		}
+		kept := []control.DeviceSetting{{Device: pciOf(0), Mode: "suspend"}}
+		if priority == 0 {
+			kept = nil
+		}
+		if list, err := w.client.List(context.Background()); err != nil || !slices.Equal(list.Devices, kept) {
+			t.Errorf("settings of GPUs %+v, want %+v (%v)", list.Devices, kept, err)
 		}
 	}
 	restart()
