@@ -47,6 +47,12 @@ func (a *app) connect(ctx context.Context) (*client.Client, control.Version, err
 		}
 		tried = append(tried, filepath.Join(dir, control.ControlSocket))
 	}
+	for i, dir := range a.dirs() {
+		if pid := control.Owner(dir); pid != 0 {
+			return nil, control.Version{}, control.Errorf(control.ErrUnavailable, fmt.Sprintf("unless it just started, stop it with `kill %d` and start it again", pid),
+				"the daemon (pid %d) runs, but its socket %s is gone", pid, tried[i])
+		}
+	}
 	return nil, control.Version{}, fmt.Errorf("%w at %s; start one with `xsched serve`", client.ErrNoDaemon, strings.Join(tried, " or "))
 }
 

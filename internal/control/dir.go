@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +23,7 @@ const (
 	ClientDir     = "client"
 	ClientSocket  = "xsched.sock" // the shim's protocol
 	ControlSocket = "control.sock"
+	lockFile      = "lock" // with the PID (session.TakeLock)
 )
 
 // maxSocketPath is the largest path in a unix socket address.
@@ -142,4 +145,34 @@ func prepare(dir string, uid int, mode os.FileMode) error {
 		}
 	}
 	return nil
+}
+
+// Owner returns the PID of the daemon that has locked dir (session.TakeLock), or 0 if there is none or it
+// can't be told. It takes no lock, which could refuse a daemon that starts.
+func Owner(dir string) int {
+	path := filepath.Join(dir, lockFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return 0
+	}
+	lock, err := os.Lstat(path)
+	if err != nil {
+		return 0
+	}
+	// A daemon that was killed leaves the file, and its PID may be another process by now.
+	folder := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(folder)
+	if err != nil {
+		return 0
+	}
+	for _, fd := range open {
+		if file, err := os.Stat(filepath.Join(folder, fd.Name())); err == nil && os.SameFile(file, lock) {
+			return pid
+		}
+	}
+	return 0
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/control"
 	"xsched/internal/model"
 	gpumodel "xsched/internal/virtual/model"
 )
@@ -157,6 +158,29 @@ func TestDaemonStopped(t *testing.T) {
 	w.must("resume", strconv.Itoa(low.pid()))
 	w.firstRun(low.pid(), nowNS(), 200*time.Millisecond)
 	low.finish()
+}
+
+// TestSocketsDeleted: a daemon whose sockets were deleted is named, and how to get them back. One that was killed is
+// not, although it leaves its lock.
+func TestSocketsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, path := range []string{control.ControlSocket, filepath.Join(control.ClientDir, control.ControlSocket)} {
+		if err := os.Remove(w.path(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid := w.serve.Process.Pid
+	out, err := w.xsched("list")
+	if want := fmt.Sprintf("the daemon (pid %d) runs, but its socket %s is gone", pid, w.path(control.ControlSocket)); err == nil || !strings.Contains(out, want) || !strings.Contains(out, fmt.Sprintf("`kill %d`", pid)) {
+		t.Errorf("%v: %s; want %q", err, out, want)
+	}
+	w.killDaemon()
+	if out, err := w.xsched("list"); err == nil || !strings.Contains(out, "no daemon at") {
+		t.Errorf("after its end: %v: %s", err, out)
+	}
+	w.startDaemon()
+	w.must("list")
 }
 
 func TestEngineWedged(t *testing.T) {
