@@ -48,6 +48,7 @@ class Alone(unittest.TestCase):
             {"slo_ms": 1, "slo_percentile": float("nan")},
             {"in_flight": -1},
             {"policy": "x" * 32},
+            {"policy": "NOPE"},
         ]
         for arguments in bad:
             with self.subTest(arguments), self.assertRaises(ValueError) as caught:

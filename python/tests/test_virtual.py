@@ -75,7 +75,13 @@ def modes(gpu: cuda.Cuda) -> None:
 
 def local(gpu: cuda.Cuda) -> None:
     assert xsched.scheduler() == xsched.Scheduler.LOCAL
-    xsched.hint(policy="RR")
+    xsched.hint(policy="rr")
+    try:
+        xsched.hint(policy="NOPE", priority=5)
+    except ValueError as error:
+        assert "use AWF" in str(error), error
+    else:
+        raise AssertionError("an unknown policy raises nothing")
     say(dir=os.environ["XSCHED_DIR"])
     xsched.set_scheduler(xsched.Scheduler.LOCAL, xsched.Policy.UTILIZATION_PARTITION)
     say(step="up")

@@ -53,7 +53,7 @@ from .enums_gen import (
     Result,
     Scheduler,
 )
-from .hints_gen import FIELDS, CHint, HintField, Hints
+from .hints_gen import FIELDS, POLICIES, CHint, HintField, Hints
 from .upstream_gen import (
     XDeviceType,
     XPlatform,
@@ -275,8 +275,11 @@ def hint(
         said |= FIELDS[name].bit
         setattr(c, name, _value(name, value))
     if policy is not None:
+        encoded = _name("policy", policy, _MAX_POLICY_BYTES)
+        if policy and policy.upper() not in POLICIES:
+            raise XSchedValueError(f"unknown policy {policy!r}; use {', '.join(sorted(POLICIES))}")
         said |= HintField.POLICY
-        c.policy = _name("policy", policy, _MAX_POLICY_BYTES)
+        c.policy = encoded
     if not said:
         raise TypeError("hint() needs at least one hint")
     c.said = int(said)

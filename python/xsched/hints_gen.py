@@ -6,6 +6,25 @@ import ctypes
 from enum import IntFlag
 from typing import Dict, NamedTuple, TypedDict
 
+# The policies of a daemon of this version; their case does not matter.
+POLICIES = {
+    "HPF",
+    "HHPF",
+    "CHPF",
+    "UP",
+    "PUP",
+    "SPUP",
+    "KEDF",
+    "LAX",
+    "AWF",
+    "CFS",
+    "MLFQ",
+    "EDF",
+    "FIFO",
+    "RR",
+    "SLO",
+}
+
 
 class HintField(IntFlag):
     """Bits of xs_hint.said."""
