@@ -275,7 +275,11 @@ func TestLongQuickStart(t *testing.T) {
 	daemon := m.unit("xsched.service")
 	daemon.start("--virtual")
 	out := m.run(newcomer, "TRAIN=/opt/train", "SERVE=/opt/serve", fmt.Sprintf("BEGAN=%d", began.UnixMilli()), "/opt/quickstart.sh")
-	t.Logf("a new user's first minutes, %.1f s in all:\n%s%s", time.Since(began).Seconds(), transcript.String(), out)
+	spent := time.Since(began)
+	t.Logf("a new user's first minutes, %.1f s in all:\n%s%s", spent.Seconds(), transcript.String(), out)
+	if spent >= 300*time.Second {
+		t.Errorf("%s; five minutes must suffice", spent)
+	}
 	for _, want := range []string{"policy HPF", "programs  2", "$ xsched top", "$ kill"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q", want)
