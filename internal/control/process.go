@@ -21,6 +21,9 @@ type Process struct {
 	// Group is the grant's group of pods on all nodes; GroupHeld tells that all of it is suspended.
 	Group     string `json:"group,omitempty"`
 	GroupHeld bool   `json:"group_held,omitempty"`
+	// GroupPriority is the granted priority, which decides about a hold of the group. The present one may
+	// be lower.
+	GroupPriority int32 `json:"group_priority,omitempty"`
 	// Command is empty unless the caller is the owner or root.
 	Command  string `json:"command"`
 	Session  uint64 `json:"session"`

@@ -57,7 +57,7 @@ func TestHolds(t *testing.T) {
 	}
 	hold(-time.Second, 20*time.Second)
 	held(true)
-	if p := d.process(t, a.pid); p.Held || p.State != control.StateHeld || p.Group != "job" {
+	if p := d.process(t, a.pid); p.Held || p.State != control.StateHeld || p.Group != "job" || p.GroupPriority != -10 {
 		t.Errorf("%+v", p)
 	}
 	a.want("was not suspended by hand", "resume %d", control.Self)

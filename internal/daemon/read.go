@@ -70,7 +70,9 @@ func process(s loop.ClientView) control.Process {
 		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice, GroupHeld: s.GroupHeld,
 		QueuesCaught: s.Caught, Counters: control.Counters(s.Counters), Queues: []control.Queue{},
 	}
-	_, p.Group, _ = strings.Cut(s.Group, "/")
+	if _, group, ok := strings.Cut(s.Group, "/"); ok {
+		p.Group, p.GroupPriority = group, int32(s.GroupPriority)
+	}
 	for _, q := range s.Queues {
 		state := "running"
 		switch {

@@ -16,6 +16,14 @@ type Grant struct {
 	Group string
 }
 
+// priority is the granted one.
+func (g *Grant) priority() model.Priority {
+	if g.Ceiling == nil {
+		return model.PriorityDefault
+	}
+	return *g.Ceiling
+}
+
 // limits reports whether the terms bind a client that an authorised caller attached.
 func (t *Terms) limits() bool {
 	return t.Rule != "" || t.Grant.Ceiling != nil || t.Grant.Share != 0

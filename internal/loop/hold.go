@@ -4,6 +4,7 @@ package loop
 
 import (
 	"context"
+	"slices"
 
 	"xsched/internal/model"
 )
@@ -16,6 +17,9 @@ type HeldGroups map[string]model.Priority
 
 // stopped reports whether a client is suspended whatever the policy says.
 func (c *Client) stopped() bool { return c.held || c.grouped }
+
+// stopped reports whether a process is suspended: any of its clients is.
+func (l *Loop) stopped(pid int) bool { return slices.ContainsFunc(l.byPID[pid], (*Client).stopped) }
 
 // SetHeld suspends or resumes a process on request of a control client.
 func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
@@ -39,12 +43,9 @@ func (l *Loop) HoldGroups(ctx context.Context, groups HeldGroups) error {
 
 // regroup suspends or resumes a client after its group, its grant or the groups that are held changed.
 func (l *Loop) regroup(now model.Time, c *Client) {
-	g, priority := &c.terms.Grant, model.PriorityDefault
-	if g.Ceiling != nil {
-		priority = *g.Ceiling
-	}
+	g := &c.terms.Grant
 	most, held := l.groups[g.Group]
-	held = held && g.Group != "" && priority <= most
+	held = held && g.Group != "" && g.priority() <= most
 	if c.grouped != held {
 		c.grouped = held
 		c.touch()
@@ -54,7 +55,7 @@ func (l *Loop) regroup(now model.Time, c *Client) {
 
 // stop tells the engine whether a client is suspended whatever the policy says.
 func (l *Loop) stop(now model.Time, c *Client) {
-	l.engine.SetHeld(now, c.PID, c.stopped())
+	l.engine.SetHeld(now, c.PID, l.stopped(c.PID))
 	for _, q := range c.queues {
 		if q.unproved && q.host == nil {
 			l.setUnproved(now, c, q)

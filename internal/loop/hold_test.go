@@ -3,7 +3,10 @@
 package loop_test
 
 import (
+	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -90,4 +93,58 @@ func TestHeldGroupJoins(t *testing.T) {
 	if got := h.Only(t); got.GroupHeld || got.Queues[0].Want.Suspend != 0 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestHeldClientsOfOneProcess checks a process with two clients: the end of a group's hold leaves what was
+// suspended by hand, also for the client that joined later, and a client that leaves takes nothing along.
+func TestHeldClientsOfOneProcess(t *testing.T) {
+	low := model.Priority(-10)
+	terms := loop.Terms{Grant: loop.Grant{Ceiling: &low, Group: "ml/train"}}
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Session.Terms = func(loop.Identity) loop.Terms { return terms }
+	})
+	join := func() *sessiontest.Client {
+		t.Helper()
+		c, err := sessiontest.Dial(h.Path, wire.Hello{PID: uint32(os.Getpid())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Queue(0)
+		return c
+	}
+	want := func(what string, clients int, group, byHand bool) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(time.Millisecond) {
+			all, err := h.Clients(t.Context())
+			wrong := slices.ContainsFunc(all, func(v loop.ClientView) bool {
+				return v.GroupHeld != group || v.Held != byHand || v.GroupPriority != low || len(v.Queues) != 1 || (v.Queues[0].Want.Suspend != 0) != (group || byHand)
+			})
+			if err == nil && len(all) == clients && !wrong {
+				return
+			}
+			if err != nil || time.Since(began) > 10*time.Second {
+				t.Fatalf("%s: %+v, %v", what, all, err)
+			}
+		}
+	}
+	first := join()
+	pid := h.Only(t).PID
+	if err := h.SetHeld(t.Context(), pid, true); err != nil {
+		t.Fatal(err)
+	}
+	second := join()
+	defer second.Close()
+	want("a client that joins", 2, false, true)
+	for _, groups := range []loop.HeldGroups{{"ml/train": low}, nil} {
+		if err := h.HoldGroups(t.Context(), groups); err != nil {
+			t.Fatal(err)
+		}
+		want("with and without a hold", 2, groups != nil, true)
+	}
+	first.Close()
+	want("after the first has left", 1, false, true)
+	if err := h.SetHeld(t.Context(), pid, false); err != nil {
+		t.Fatal(err)
+	}
+	want("resumed", 1, false, false)
 }

@@ -38,6 +38,8 @@ func (l *Loop) join(c *Client) error {
 		l.bells[int32(c.bell)] = c
 	}
 	l.clients[c.ID] = c
+	// A process is suspended by hand as a whole, with the clients that it opens later.
+	c.held = c.held || slices.ContainsFunc(l.byPID[c.PID], func(o *Client) bool { return o.held })
 	l.byPID[c.PID] = append(l.byPID[c.PID], c)
 	c.meter.joined = now
 	l.openAccount(c)
@@ -71,6 +73,8 @@ func (l *Loop) remove(c *Client) {
 	delete(l.clients, c.ID)
 	if l.byPID[c.PID] = slices.DeleteFunc(l.byPID[c.PID], func(o *Client) bool { return o == c }); len(l.byPID[c.PID]) == 0 {
 		delete(l.byPID, c.PID)
+	} else if c.stopped() {
+		l.stop(now, l.byPID[c.PID][0])
 	}
 	for gpu := range c.loose {
 		l.loosen(now, c, gpu, false)

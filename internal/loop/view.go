@@ -53,7 +53,9 @@ type ClientView struct {
 	Held         bool
 	Group        string // of pods on all nodes, "namespace/group"; empty: none
 	GroupHeld    bool
-	Counters     wire.Counters
+	// GroupPriority is the granted priority, which decides about a hold of the group.
+	GroupPriority model.Priority
+	Counters      wire.Counters
 	// Marked requests, and those overwritten before the loop read them.
 	Marked, MarksLost uint64
 	Queues            []QueueView
@@ -78,7 +80,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	v := ClientView{
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Rule: c.terms.Rule, Held: c.held,
-		Group: c.terms.Grant.Group, GroupHeld: c.grouped,
+		Group: c.terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.terms.Grant.priority(),
 		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}

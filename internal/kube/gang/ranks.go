@@ -41,7 +41,7 @@ type queueKey struct {
 // Rank is a group's state on this node.
 type Rank struct {
 	Need     bool  // its ranks are kept from running
-	Priority int32 // the highest among those
+	Priority int32 // the highest that was granted to those
 }
 
 // rival is a program's use of a GPU since the last sample.
@@ -84,8 +84,8 @@ func (r *Ranks) See(mono int64, all []control.Process) map[Key]Rank {
 			blocked[k] = max(blocked[k], r.blocked[k]+time.Duration(passed))
 		}
 		if asks && blocked[k] >= r.Threshold || r.need[k] && p.GroupHeld && (part >= keepPart || first) {
-			if !rank.Need || p.Priority > rank.Priority {
-				rank.Priority = p.Priority
+			if !rank.Need || p.GroupPriority > rank.Priority {
+				rank.Priority = p.GroupPriority
 			}
 			rank.Need = true
 		}

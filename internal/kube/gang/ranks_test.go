@@ -20,7 +20,7 @@ func newNode() *node {
 	queue := func() []control.Queue { return []control.Queue{{Device: "gpu", Busy: true, State: "running"}} }
 	return &node{
 		Ranks: Ranks{Threshold: 250 * time.Millisecond},
-		rank:  control.Process{Session: 1, Namespace: "ml", Group: "job", Priority: -10, Queues: queue()},
+		rank:  control.Process{Session: 1, Namespace: "ml", Group: "job", Priority: -10, GroupPriority: -10, Queues: queue()},
 		other: control.Process{Session: 2, Priority: 10, Queues: queue()},
 	}
 }
@@ -106,5 +106,16 @@ func TestRanksOfOneGroup(t *testing.T) {
 				t.Errorf("service first %v, rank %s: %+v", serviceFirst, state, got)
 			}
 		}
+	}
+}
+
+// TestRankBelowItsGrant checks that a rank which has lowered itself asks with the granted priority: the
+// daemons compare holds with that.
+func TestRankBelowItsGrant(t *testing.T) {
+	n := newNode()
+	n.rank.Priority = -50
+	n.after(1, "suspended")
+	if got := n.after(1, "suspended"); got != (Rank{Need: true, Priority: -10}) {
+		t.Errorf("%+v", got)
 	}
 }

@@ -144,7 +144,7 @@ func (n *node) sample(period time.Duration) control.List {
 	}
 	list := control.List{Processes: []control.Process{{Session: 1, Priority: 10, Queues: queue("running", n.ran)}}}
 	for i, group := range n.groups {
-		list.Processes = append(list.Processes, control.Process{Session: uint64(i + 2), Namespace: "ml", Group: group, Priority: -10, Queues: queue("suspended", 0)})
+		list.Processes = append(list.Processes, control.Process{Session: uint64(i + 2), Namespace: "ml", Group: group, Priority: -10, GroupPriority: -10, Queues: queue("suspended", 0)})
 	}
 	return list
 }
