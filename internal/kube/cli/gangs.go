@@ -17,9 +17,6 @@ import (
 	"xsched/internal/kube/gangs"
 )
 
-// longestSuspension bounds a suspension by hand. Nobody may remember it.
-const longestSuspension = 24 * time.Hour
-
 // groupFlags name a group.
 type groupFlags struct {
 	fleetFlags
@@ -59,8 +56,8 @@ the namespace xsched-system.`,
 		Example: `  kubectl xsched suspend training -n research --for 10m`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.duration < time.Second || f.duration > longestSuspension {
-				return fmt.Errorf("--for %s is out of range; use 1s to %s", f.duration, longestSuspension)
+			if f.duration < time.Second || f.duration > gang.MaxSuspension {
+				return fmt.Errorf("--for %s is out of range; use 1s to %s", f.duration, gang.MaxSuspension)
 			}
 			return a.group(cmd.Context(), &f, args[0], func(r gang.Record, now int64) gang.Record {
 				return gang.Default().Suspend(r, now, f.duration)

@@ -42,6 +42,9 @@ const Operator = "operator!"
 // AllPriorities is the priority of an ask for the whole group.
 const AllPriorities = math.MaxInt32
 
+// MaxSuspension bounds a suspension by the operator. Nobody may remember it.
+const MaxSuspension = 24 * time.Hour
+
 // maxAsks bounds a record. Nodes beyond it do not ask.
 const maxAsks = 64
 

@@ -3,6 +3,7 @@
 package gang
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -77,6 +78,9 @@ func (m *Machine) adopt(now Moment, r Record) {
 	old := m.asks
 	m.record, m.known, m.seenAt, m.asks = Record{Version: r.Version, Since: min(r.Since, now.Wall+int64(m.MaxLead))}, true, now.Mono, nil
 	for _, a := range r.Asks[:min(len(r.Asks), maxAsks)] {
+		if a.Node == Operator {
+			a.Until = min(a.Until, a.Wrote+int64(MaxSuspension+m.MaxLead))
+		}
 		at := slices.IndexFunc(old, func(o seen) bool { return o.Node == a.Node })
 		if at >= 0 && old[at].Ask == a { // keep its times: this clock may have been set in between
 			m.record.Asks, m.asks = append(m.record.Asks, a), append(m.asks, old[at])
@@ -128,6 +132,23 @@ func (m *Machine) Holds(now Moment) []Hold {
 	for i := range m.asks {
 		if h := &m.asks[i].Hold; h.lasts(now) {
 			out = append(out, *h)
+		}
+	}
+	return merge(now, out)
+}
+
+// merge joins holds that overlap and have the same priority, and leaves out those that others cover. All
+// nodes of a job may ask, and the daemon takes a limited number of holds.
+func merge(now Moment, all []Hold) []Hold {
+	slices.SortFunc(all, func(a, b Hold) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.From, b.From))
+	})
+	var out []Hold
+	for _, h := range all {
+		if last := len(out) - 1; last >= 0 && out[last].Priority == h.Priority && h.From <= out[last].Until {
+			out[last].Until = max(out[last].Until, h.Until)
+		} else if !slices.ContainsFunc(out, func(o Hold) bool { return o.Until >= h.Until && o.From <= max(h.From, now.Mono) }) {
+			out = append(out, h)
 		}
 	}
 	return out

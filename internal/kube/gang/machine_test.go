@@ -4,6 +4,8 @@ package gang
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -240,5 +242,52 @@ func TestSlowServer(t *testing.T) {
 	m.Observe(at(9000), r)
 	if m.lead() != Default().MaxLead {
 		t.Errorf("lead %v", m.lead())
+	}
+}
+
+// TestLongestSuspension checks that a record can't suspend a group for longer than an operator may, whenever
+// it is seen, and that nodes can ask again afterwards.
+func TestLongestSuspension(t *testing.T) {
+	const day = int64(24 * time.Hour / time.Millisecond)
+	r := Default().Suspend(Record{}, at(0).Wall, 10*365*24*time.Hour)
+	r.Version = "1"
+	for _, seen := range []int64{0, day / 2, day - 1000} {
+		m := New(Default(), "n")
+		m.Observe(at(seen), r)
+		if !m.Held(at(seen+200)) || m.Held(at(day+2000)) {
+			t.Errorf("seen at %d: %+v", seen, m.Holds(at(seen)))
+		}
+		m.Need(true, 0)
+		if _, ok, wait := m.Write(at(day + 10_000)); !ok {
+			t.Errorf("seen at %d: nobody can ask, wait %v", seen, wait)
+		}
+	}
+}
+
+// TestMerge checks that the asks of many nodes make few holds with the same effect.
+func TestMerge(t *testing.T) {
+	now := at(1000)
+	var r Record
+	for i := range maxAsks {
+		r.Asks = append(r.Asks, Ask{Node: fmt.Sprint("n", i), Priority: int32(-10 - i%2), Wrote: at(int64(i)).Wall, From: at(int64(i + 150)).Wall, Until: at(int64(i + 4000)).Wall})
+	}
+	r.Version, r.Since = "1", at(150).Wall
+	m := New(Default(), "n")
+	m.Observe(now, r)
+	got := m.Holds(now)
+	want := []Hold{{-10, at(150).Mono, at(4062).Mono}, {-11, at(213).Mono, at(4063).Mono}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	// A hold that ends later, and one of a higher priority that begins later, are not covered.
+	for name, c := range map[string]struct{ all, want []Hold }{
+		"covered":     {[]Hold{{-20, 500 * ms, 2000 * ms}, {-10, 900 * ms, 2000 * ms}}, []Hold{{-10, 900 * ms, 2000 * ms}}},
+		"ends later":  {[]Hold{{-20, 500 * ms, 2001 * ms}, {-10, 900 * ms, 2000 * ms}}, []Hold{{-10, 900 * ms, 2000 * ms}, {-20, 500 * ms, 2001 * ms}}},
+		"not yet":     {[]Hold{{-20, 500 * ms, 2000 * ms}, {-10, 1001 * ms, 3000 * ms}}, []Hold{{-10, 1001 * ms, 3000 * ms}, {-20, 500 * ms, 2000 * ms}}},
+		"with a rest": {[]Hold{{-10, 500 * ms, 1500 * ms}, {-10, 1501 * ms, 2000 * ms}}, []Hold{{-10, 500 * ms, 1500 * ms}, {-10, 1501 * ms, 2000 * ms}}},
+	} {
+		if got := merge(now, c.all); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }
