@@ -4,6 +4,8 @@ package gang
 
 import (
 	"cmp"
+	"fmt"
+	"hash/fnv"
 	"slices"
 	"time"
 )
@@ -25,6 +27,7 @@ type Machine struct {
 	base     string // version that the write replaces
 	triedAt  int64  // monotonic; the last attempt to write
 	tried    bool
+	lost     bool     // the last attempt failed
 	wrote    int64    // wall clock of an own write that the watch has not shown; 0: none
 	latency  [8]int64 // of the last own writes, until the watch showed them
 	measured int
@@ -173,6 +176,9 @@ func (m *Machine) Write(now Moment) (Record, bool, time.Duration) {
 	if m.tried {
 		free = max(free, m.triedAt+int64(m.Gap))
 	}
+	if _, asking := m.record.live(m.node, now.Wall); m.lost || !asking && m.record.end() > now.Wall {
+		free += int64(m.jitter())
+	}
 	if m.record.Version != "" || m.tried {
 		if wait := free - now.Mono; wait > 0 {
 			return Record{}, false, time.Duration(wait)
@@ -209,6 +215,9 @@ func (m *Machine) wish(now Moment) (a Ask, since int64, wait time.Duration) {
 		}
 		mine.Priority = max(mine.Priority, m.priority)
 	case end >= now.Wall+lead: // another one holds the group already
+		if wait := m.covered(now); wait > 0 {
+			return a, 0, wait
+		}
 		mine = Ask{Node: m.node, Priority: m.priority, From: now.Wall + lead}
 	default:
 		from := now.Wall + lead
@@ -227,11 +236,39 @@ func (m *Machine) wish(now Moment) (a Ask, since int64, wait time.Duration) {
 	return mine, m.record.Since, due
 }
 
+// enough asks for this node's priority make another one needless. Those who asked renew theirs at half of
+// the TTL.
+const enough = 3
+
+// covered returns the time for which others hold the group well enough, 0 if they do not. In a job of many
+// nodes all would write the record otherwise, and most of their writes would fail.
+func (m *Machine) covered(now Moment) time.Duration {
+	var ends []int64
+	for _, a := range m.record.Asks {
+		if a.Node != m.node && a.Priority >= m.priority {
+			ends = append(ends, a.Until)
+		}
+	}
+	if len(ends) < enough {
+		return 0
+	}
+	slices.Sort(ends)
+	return time.Duration(max(0, ends[len(ends)-enough]-int64(m.TTL)/4-now.Wall))
+}
+
+// jitter is the time by which this node's next write is later than the gap. All nodes see a record at the
+// same moment, and one write of it succeeds.
+func (m *Machine) jitter() time.Duration {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, m.node, " ", m.record.Version, " ", m.stats.Failures)
+	return time.Duration(h.Sum64() % uint64(m.Gap))
+}
+
 // Wrote takes the result of a write: the record with its new version, or why it failed. The next attempt
 // is a gap later, with what is known then.
 func (m *Machine) Wrote(now Moment, r Record, err error) {
 	m.writing = false
-	if err != nil {
+	if m.lost = err != nil; m.lost {
 		m.stats.Failures++
 		m.wrote = 0
 		return

@@ -100,11 +100,11 @@ func TestSecondAsker(t *testing.T) {
 	b.Wrote(at(15), lost, errors.New("conflict"))
 	b.Observe(at(20), r)
 	quiet(t, b, 100)
-	r = commit(t, b, 270, "2")
-	a.Observe(at(280), r)
+	r = commit(t, b, 520, "2") // the gap and the longest jitter later
+	a.Observe(at(530), r)
 	a.Need(false, 0)
-	r = commit(t, a, 600, "3")
-	b.Observe(at(610), r)
+	r = commit(t, a, 800, "3")
+	b.Observe(at(810), r)
 	if !a.Held(at(2000)) || !b.Held(at(2000)) || len(a.Holds(at(2000))) != 1 || a.Holds(at(2000))[0].Priority != -20 {
 		t.Errorf("after the first has gone: %+v", a.Holds(at(2000)))
 	}
@@ -290,4 +290,58 @@ func TestMerge(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
+}
+
+// TestManyAskers runs a job of many nodes that all need a hold. Few of them write, so few writes fail, and the
+// group is held without a pause until the last one has its time.
+func TestManyAskers(t *testing.T) {
+	const nodes, slow = 60, 10 // ms until a write is seen
+	var all []*Machine
+	for i := range nodes {
+		m := New(Default(), fmt.Sprint("n", i))
+		m.Observe(at(0), Record{})
+		m.Need(true, -10)
+		all = append(all, m)
+	}
+	type write struct {
+		m  *Machine
+		at int64
+		r  Record
+	}
+	var record Record
+	var under []write
+	writes, failed, held := 0, 0, int64(0)
+	for now := range int64(20_000) {
+		for len(under) > 0 && under[0].at == now {
+			w := under[0]
+			under = under[1:]
+			if w.r.Version != record.Version {
+				failed++
+				w.m.Wrote(at(now), w.r, errors.New("conflict"))
+				continue
+			}
+			writes++
+			w.r.Version = fmt.Sprint(writes)
+			record = w.r
+			w.m.Wrote(at(now), w.r, nil)
+			for _, m := range all {
+				m.Observe(at(now), record)
+			}
+		}
+		for _, m := range all {
+			if r, ok, _ := m.Write(at(now)); ok {
+				under = append(under, write{m, now + slow, r})
+			}
+		}
+		if all[0].Held(at(now)) {
+			held++
+		} else if held > 0 {
+			t.Fatalf("not held at %d: %+v", now, record)
+		}
+	}
+	// Three nodes renew every two seconds. At the start all nodes write at once.
+	if writes > 40 || failed > 3*nodes {
+		t.Errorf("%d writes, %d failed", writes, failed)
+	}
+	t.Logf("%d writes, %d failed, %d nodes ask", writes, failed, len(record.Asks))
 }
