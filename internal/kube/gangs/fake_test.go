@@ -6,11 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -36,19 +36,26 @@ type store struct {
 	mu      sync.Mutex
 	version int
 	leases  map[string]*coordinationv1.Lease
-	watches []*watch.RaceFreeFakeWatcher
-	broken  error // of writes
+	watches map[string][]*watch.RaceFreeFakeWatcher // by the name of the lease
+	broken  error                                   // of writes
 	writes  int
 }
 
-func newStore() *store { return &store{leases: map[string]*coordinationv1.Lease{}} }
+func newStore() *store {
+	return &store{leases: map[string]*coordinationv1.Lease{}, watches: map[string][]*watch.RaceFreeFakeWatcher{}}
+}
+
+// selected returns the name of the only lease that a request is about; empty: all of them.
+func selected(o metav1.ListOptions) string {
+	return strings.TrimPrefix(o.FieldSelector, "metadata.name=")
+}
 
 func (s *store) put(l *coordinationv1.Lease, event watch.EventType) *coordinationv1.Lease {
 	s.version++
 	l = l.DeepCopy()
 	l.ResourceVersion = strconv.Itoa(s.version)
 	s.leases[l.Name] = l
-	for _, w := range s.watches {
+	for _, w := range s.watches[l.Name] {
 		w.Action(event, l.DeepCopy())
 	}
 	return l.DeepCopy()
@@ -85,12 +92,14 @@ func (s *store) Delete(_ context.Context, name string, _ metav1.DeleteOptions) e
 	return nil
 }
 
-func (s *store) List(context.Context, metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+func (s *store) List(_ context.Context, o metav1.ListOptions) (*coordinationv1.LeaseList, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
 	for _, name := range slices.Sorted(maps.Keys(s.leases)) {
-		out.Items = append(out.Items, *s.leases[name].DeepCopy())
+		if one := selected(o); one == "" || one == name {
+			out.Items = append(out.Items, *s.leases[name].DeepCopy())
+		}
 	}
 	return out, nil
 }
@@ -103,7 +112,7 @@ func (s *store) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	defer s.mu.Unlock()
 	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
-	s.watches = append(s.watches, w)
+	s.watches[selected(o)] = append(s.watches[selected(o)], w)
 	return w, nil
 }
 
@@ -213,6 +222,7 @@ func (l *lines) of(message string) int {
 // virtual runs a service in virtual time.
 func virtual(t *testing.T, groups []string, f func(t *testing.T, s *store, n *node, log *lines)) {
 	synctest.Test(t, func(t *testing.T) {
+		began = time.Now() // as of a process that starts now
 		s, n := newStore(), &node{groups: groups}
 		log := &lines{Handler: slog.Default().Handler(), count: map[string]int{}}
 		service := New(Options{Node: "a", Config: gang.Default(), Threshold: 250 * time.Millisecond, Log: slog.New(log)}, s, n)
@@ -230,7 +240,7 @@ func until(t *testing.T, limit time.Duration, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !f(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal(fmt.Sprintf("not within %s: ", limit) + what)
+			t.Fatalf("not within %s: %s", limit, what)
 		}
 	}
 }

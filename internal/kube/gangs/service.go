@@ -7,7 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"reflect"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,6 +55,11 @@ const (
 	leaveAfter = 10 * time.Second
 	// unused is the age after which a lease of nobody is deleted.
 	unused = 10 * time.Minute
+	// unusedPeriod is that of looking for such leases; each node adds as much at random.
+	unusedPeriod = time.Hour
+
+	// maxGroups bounds the groups of a node, each of which costs the API server a watch and writes.
+	maxGroups = 32
 )
 
 // began makes monotonic times.
@@ -76,7 +82,25 @@ type Service struct {
 
 	sent    []control.Hold // without the bound of their ends
 	sentAt  int64
+	unsent  bool  // the daemon may not have them
+	reach   int64 // monotonic; the daemon has no hold that ends later
 	sending bool
+
+	quietHolds, quietGroups quiet
+}
+
+// quiet bounds the messages about one problem to one a minute. A failure may last for hours, and is tried
+// again several times a second.
+type quiet struct{ next int64 }
+
+const quietPeriod = int64(time.Minute)
+
+func (q *quiet) due(at gang.Moment) bool {
+	if at.Mono < q.next {
+		return false
+	}
+	q.next = at.Mono + quietPeriod
+	return true
 }
 
 // group is a group with ranks on this node.
@@ -86,7 +110,8 @@ type group struct {
 	present int64              // when ranks were seen last
 	asks    bool               // as logged
 	told    gang.Stats         // as logged
-	toldAt  int64
+
+	quietStep, quietWrite, quietRead quiet
 }
 
 // New returns a service. The leases are those of XSched's own namespace, which no tenant can write.
@@ -100,7 +125,7 @@ func New(o Options, leases coordinationclient.LeaseInterface, d Daemon) *Service
 // Run works until the context ends.
 func (s *Service) Run(ctx context.Context) {
 	go s.sample(ctx)
-	go s.removeUnused(ctx)
+	go s.tidy(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -197,6 +222,12 @@ func (s *Service) see(ctx context.Context, all []control.Process) bool {
 	found := s.ranks.See(at.Mono, all)
 	for k, rank := range found {
 		g := s.groups[k]
+		if g == nil && len(s.groups) >= maxGroups {
+			if s.quietGroups.due(at) {
+				s.options.Log.Warn("gang not coordinated: the node has too many groups", "group", k.String(), "groups", len(found), "at_most", maxGroups)
+			}
+			continue
+		}
 		if g == nil {
 			g = &group{Machine: gang.New(s.options.Config, s.options.Node)}
 			watching, end := context.WithCancel(ctx)
@@ -230,7 +261,7 @@ func (s *Service) blind() {
 	for _, g := range s.groups {
 		g.Need(false, 0)
 	}
-	s.sent = nil
+	s.unsent = true
 }
 
 // step writes what is due, and returns the time until the next step.
@@ -254,28 +285,28 @@ func (s *Service) write(ctx context.Context, k gang.Key, g *group, r gang.Record
 	once, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	r, err := Put(once, s.leases, k, s.options.Node, r)
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-		s.options.Log.Warn("gang not written; trying again", "group", k.String(), "err", err)
-	}
-	s.post(ctx, func() { g.Wrote(now(), r, err) })
+	s.post(ctx, func() {
+		at := now()
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && g.quietWrite.due(at) {
+			s.options.Log.Warn("gang not written; trying again", "group", k.String(), "err", err)
+		}
+		g.Wrote(at, r, err)
+	})
 }
-
-// tellPeriod bounds the messages about late leases.
-const tellPeriod = int64(time.Minute)
 
 // tell logs leases that came too late to act together, and clocks that differ.
 func (s *Service) tell(at gang.Moment, k gang.Key, g *group) {
 	stats := g.Stats()
-	if stats.Late == g.told.Late && stats.Ahead == g.told.Ahead || g.toldAt != 0 && at.Mono-g.toldAt < tellPeriod {
+	if stats.Late == g.told.Late && stats.Ahead == g.told.Ahead || !g.quietStep.due(at) {
 		return
 	}
 	s.options.Log.Info("gang out of step", "group", k.String(), "late", stats.Late, "worst_late", time.Duration(stats.LateNS),
 		"ahead", stats.Ahead, "worst_ahead", time.Duration(stats.AheadNS))
-	g.told, g.toldAt = stats, at.Mono
+	g.told = stats
 }
 
-// hold sends the holds to the daemon if they have changed or must be renewed. The latest ones are sent when
-// the request under way has ended.
+// hold sends the holds to the daemon if they have changed, were lost or must be renewed. The latest ones are
+// sent when the request under way has ended. Without holds nothing is sent once the daemon has ended all.
 func (s *Service) hold(ctx context.Context, at gang.Moment) {
 	var holds []control.Hold
 	for k, g := range s.groups {
@@ -288,8 +319,8 @@ func (s *Service) hold(ctx context.Context, at gang.Moment) {
 		}
 	}
 	sortHolds(holds)
-	same := s.sent != nil && reflect.DeepEqual(holds, s.sent) || s.sent == nil && len(holds) == 0
-	if s.sending || same && (len(holds) == 0 || at.Mono-s.sentAt < int64(renewPeriod)) {
+	same := !s.unsent && slices.EqualFunc(holds, s.sent, sameHold)
+	if s.sending || same && at.Mono-s.sentAt < int64(renewPeriod) || len(holds) == 0 && at.Mono >= s.reach {
 		return
 	}
 	r := control.HoldsRequest{Source: Source, Holds: make([]control.Hold, 0, len(holds))}
@@ -298,6 +329,7 @@ func (s *Service) hold(ctx context.Context, at gang.Moment) {
 		h.UntilNS = min(h.UntilNS, at.Mono+int64(ahead)) + at.Wall - at.Mono
 		if h.FromNS < h.UntilNS && len(r.Holds) < control.MaxHolds {
 			r.Holds = append(r.Holds, h)
+			s.reach = at.Mono + int64(ahead)
 		}
 	}
 	s.sending = true
@@ -306,23 +338,32 @@ func (s *Service) hold(ctx context.Context, at gang.Moment) {
 		defer cancel()
 		_, err := s.daemon.SetHolds(once, r)
 		if err != nil {
-			s.options.Log.Warn("holds not sent to the daemon; trying again", "err", err)
 			pause(ctx, samplePeriod)
 		}
 		s.post(ctx, func() {
-			s.sending = false
-			if s.sent, s.sentAt = holds, at.Mono; err != nil {
-				s.sent = nil
+			s.sending, s.sent, s.sentAt, s.unsent = false, holds, at.Mono, err != nil
+			switch {
+			case err == nil && len(holds) == 0:
+				s.reach = 0
+			case err != nil && s.quietHolds.due(at):
+				s.options.Log.Warn("holds not sent to the daemon; trying again", "err", err)
 			}
 		})
 	}()
 }
 
-// removeUnused deletes leases of groups that nobody holds, once: jobs end on nodes that are gone.
+// tidy deletes leases of groups that nobody holds from time to time: jobs end on nodes that are gone.
+func (s *Service) tidy(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.removeUnused(ctx)
+		pause(ctx, unusedPeriod+rand.N(unusedPeriod))
+	}
+}
+
 func (s *Service) removeUnused(ctx context.Context) {
 	list, err := s.leases.List(ctx, metav1.ListOptions{LabelSelector: Label})
 	if err != nil {
-		return // the next start tries again
+		return // the next time
 	}
 	for i := range list.Items {
 		l := &list.Items[i]

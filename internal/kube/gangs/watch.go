@@ -28,11 +28,16 @@ func (s *Service) watch(ctx context.Context, k gang.Key, g *group) {
 			return
 		}
 		r, err := read(k, l)
-		if err != nil {
-			s.options.Log.Warn("gang not coordinated", "group", k.String(), "err", err)
-			r = gang.Record{Version: l.ResourceVersion} // the next write mends it
-		}
-		s.post(ctx, func() { g.Observe(now(), r) })
+		s.post(ctx, func() {
+			at := now()
+			if err != nil {
+				if g.quietRead.due(at) {
+					s.options.Log.Warn("gang not coordinated", "group", k.String(), "err", err)
+				}
+				r = gang.Record{Version: l.ResourceVersion} // the next write mends it
+			}
+			g.Observe(at, r)
+		})
 	}
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: &cache.ListWatch{
@@ -64,6 +69,10 @@ func sortHolds(all []control.Hold) {
 	slices.SortFunc(all, func(a, b control.Hold) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.FromNS, b.FromNS), cmp.Compare(a.UntilNS, b.UntilNS), cmp.Compare(priority(a), priority(b)))
 	})
+}
+
+func sameHold(a, b control.Hold) bool {
+	return a.Namespace == b.Namespace && a.Group == b.Group && a.FromNS == b.FromNS && a.UntilNS == b.UntilNS && priority(a) == priority(b)
 }
 
 func priority(h control.Hold) int32 {
