@@ -3,15 +3,20 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
+	"xsched/internal/control"
 	"xsched/internal/kube/cluster"
 	"xsched/internal/kube/gang"
 	"xsched/internal/kube/gangs"
@@ -28,10 +33,21 @@ func (f *groupFlags) register(c *cobra.Command) {
 	c.Flags().StringVarP(&f.namespace, "namespace", "n", "default", "`NAMESPACE` of the group's pods")
 }
 
+// gangsAPI returns a client with a limit of its own: neither do many groups delay claims, nor claims a hold.
+func gangsAPI(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.RateLimiter, config.QPS, config.Burst = nil, 20, 40
+	return cluster.Connect(config)
+}
+
 // startGangs coordinates the groups of the node until the returned function is called.
-func startGangs(ctx context.Context, f nodeFlags, api kubernetes.Interface, daemon gangs.Daemon) (stop func()) {
+func startGangs(ctx context.Context, f nodeFlags, config *rest.Config, daemon gangs.Daemon) (stop func(), err error) {
 	if f.gangs.Threshold <= 0 {
-		return func() {}
+		return func() {}, nil
+	}
+	api, err := gangsAPI(config)
+	if err != nil {
+		return nil, err
 	}
 	f.gangs.Node, f.gangs.Log, f.gangs.Config = f.o.Name, f.o.Log, gang.Default()
 	service := gangs.New(f.gangs, api.CoordinationV1().Leases(cluster.Namespace), daemon)
@@ -41,7 +57,37 @@ func startGangs(ctx context.Context, f nodeFlags, api kubernetes.Interface, daem
 	return func() {
 		cancel()
 		wait.Wait()
+	}, nil
+}
+
+// serverClock compares this machine's clock with that of the API server, which has seconds in its answers.
+// Nodes act by their clocks, so a group would be suspended early, late or not at all.
+type serverClock struct {
+	http.RoundTripper
+	offset atomic.Int64 // of this machine at least, in nanoseconds
+}
+
+func (c *serverClock) RoundTrip(r *http.Request) (*http.Response, error) {
+	sent := time.Now()
+	answer, err := c.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return answer, err
 	}
+	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		ahead, behind := sent.Sub(date.Add(time.Second)), time.Until(date)
+		c.offset.Store(int64(max(ahead, 0) - max(behind, 0)))
+	}
+	return answer, nil
+}
+
+// maxOffset is the largest offset between this machine's clock and that of the API server.
+const maxOffset = time.Second
+
+func (c *serverClock) check() error {
+	if offset := time.Duration(c.offset.Load()); offset.Abs() > maxOffset {
+		return fmt.Errorf("the clock of this machine differs by %s or more from that of the API server; set it, for example with NTP", offset.Abs().Truncate(100*time.Millisecond))
+	}
+	return nil
 }
 
 func (a *app) suspendCommand() *cobra.Command {
@@ -80,7 +126,7 @@ later.`,
 		Example: `  kubectl xsched resume training -n research`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.group(cmd.Context(), &f, args[0], gang.Default().Resume, "resumed")
+			return a.group(cmd.Context(), &f, args[0], gang.Default().Resume, "")
 		},
 	}
 	f.register(c)
@@ -88,11 +134,20 @@ later.`,
 }
 
 // group changes the record of a group. Nodes may write at the same time.
-func (a *app) group(ctx context.Context, f *groupFlags, name string, change func(r gang.Record, now int64) gang.Record, done string) error {
+func (a *app) group(ctx context.Context, f *groupFlags, name string, change func(r gang.Record, now int64) gang.Record, suspended string) error {
+	named := control.HoldsRequest{Source: gangs.Source, Holds: []control.Hold{{Namespace: f.namespace, Group: name}}}
+	if err := named.Check(time.Now()); err != nil {
+		return err
+	}
 	config, err := cluster.ConfigOf(f.kubeconfig, f.context)
 	if err != nil {
 		return err
 	}
+	clock := &serverClock{}
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper {
+		clock.RoundTripper = t
+		return clock
+	})
 	api, err := cluster.Connect(config)
 	if err != nil {
 		return err
@@ -100,8 +155,14 @@ func (a *app) group(ctx context.Context, f *groupFlags, name string, change func
 	leases, k := api.CoordinationV1().Leases(cluster.Namespace), gang.Key{Namespace: f.namespace, Group: name}
 	for range 10 {
 		r, err := gangs.Get(ctx, leases, k)
-		if err != nil && !apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsNotFound(err) && suspended == "":
+			return fmt.Errorf("group %s is not suspended; check its name and namespace", k)
+		case err != nil && !apierrors.IsNotFound(err):
 			return fmt.Errorf("read the state of group %s: %w", k, err)
+		}
+		if err := clock.check(); err != nil && suspended != "" { // a resume has its effect with any clock
+			return err
 		}
 		_, err = gangs.Put(ctx, leases, k, gang.Operator, change(r, time.Now().UnixNano()))
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -110,7 +171,7 @@ func (a *app) group(ctx context.Context, f *groupFlags, name string, change func
 		if err != nil {
 			return fmt.Errorf("write the state of group %s: %w", k, err)
 		}
-		fmt.Fprintf(a.stdout, "group %s %s\n", k, done)
+		fmt.Fprintf(a.stdout, "group %s %s\n", k, cmp.Or(suspended, "resumed"))
 		return nil
 	}
 	return fmt.Errorf("nodes change the state of group %s all the time; try again", k)

@@ -103,7 +103,11 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	}
 	daemon := client.New(filepath.Join(f.dir, control.ControlSocket))
 	defer daemon.Close()
-	defer startGangs(ctx, f, api, daemon)()
+	stopGangs, err := startGangs(ctx, f, config, daemon)
+	if err != nil {
+		return err
+	}
+	defer stopGangs()
 	n, err := node.New(ctx, f.o, daemon, api)
 	if err != nil {
 		return err
