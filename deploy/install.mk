@@ -88,11 +88,19 @@ install-kube:
 STAGE ?= build/stage
 MANIFEST = $(DATADIR)/xsched/installed
 
+# With sudo the owner of this folder builds and stages, else root's files would be in the way of the next build.
+owner = $(if $(filter 0,$(shell id -u)),$(filter-out 0,$(filter $(shell stat -c %u .),$(SUDO_UID))))
+AS_OWNER = $(if $(owner),setpriv --reuid $(owner) --regid $(SUDO_GID) --init-groups env HOME="$$(getent passwd $(owner) | cut -d : -f 6)")
+
 .PHONY: install
-install: build ## install program, library, headers, manual and units below DESTDIR and PREFIX (/usr/local)
+install: ## install program, library, headers, manual and units below DESTDIR and PREFIX (/usr/local)
+	@$(AS_OWNER) $(MAKE) --no-print-directory install-stage
+	deploy/copy install $(STAGE)/install '$(DESTDIR)' $(MANIFEST)
+
+.PHONY: install-stage
+install-stage: build
 	@rm -rf $(STAGE)/install
 	@$(MAKE) --no-print-directory -s install-program install-dev DESTDIR=$(STAGE)/install PREFIX=$(PREFIX)
-	deploy/copy install $(STAGE)/install '$(DESTDIR)' $(MANIFEST)
 
 .PHONY: uninstall
 uninstall: ## remove what `make install` put below DESTDIR and PREFIX, and nothing else
