@@ -82,6 +82,21 @@ func TestChartArguments(t *testing.T) {
 	}
 	has(render("--set", "daemon.deviceAccess=runtimeClass,daemon.runtimeClassName=nvidia,daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b,node.seLinuxOptions.type=spc_t"),
 		"runtimeClassName: nvidia\n", "{name: NVIDIA_VISIBLE_DEVICES, value: all}", "{name: NVIDIA_DRIVER_CAPABILITIES, value: utility}", "- name: A\n", "type: spc_t\n")
+	// The job that uninstalls needs no GPU, and the last node with one may be gone.
+	split := func(text string) (job, rest string) {
+		t.Helper()
+		before, after, ok := strings.Cut(text, "\nkind: Job\n")
+		if !ok {
+			t.Fatalf("no job in\n%s", text)
+		}
+		job, after, _ = strings.Cut(after, "\n---")
+		return job, before + after
+	}
+	job, rest := split(render("--set", `nodeSelector.gpu=yes,nodeSelector.kubernetes\.io/arch=amd64,tolerations[0].key=gpu-taint`))
+	has(job, "key: gpu-taint\n", "nodeSelector:\n        kubernetes.io/arch: amd64\n")
+	if strings.Contains(job, "gpu: ") || strings.Count(rest, "gpu: \"yes\"")+strings.Count(rest, "gpu: yes") != 2 {
+		t.Errorf("job %s\nothers %s", job, rest)
+	}
 	text := render("--set", "nri.classes.fast.priority=5,nri.classes.fast.namespaces={serving},nri.priorityClasses.high=fast")
 	has(text, "- --classes=/etc/xsched-classes/classes.yaml\n")
 	_, file, _ := strings.Cut(text, "classes.yaml: |\n")
