@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -229,5 +230,24 @@ func TestLines(t *testing.T) {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %s in %s", want, body)
 		}
+	}
+}
+
+// TestFileColours checks that a picture has its colours in viewers without CSS variables: each use of one follows a
+// plain light colour of the same property.
+func TestFileColours(t *testing.T) {
+	style := fileStyle()
+	uses := strings.Count(style, "var(--")
+	if plain := regexp.MustCompile(`([a-z-]+): #[0-9a-f]{6}; ([a-z-]+): var\(--`).FindAllStringSubmatch(style, -1); uses < 20 || len(plain) != uses {
+		t.Errorf("%d uses of variables, %d with a colour before", uses, len(plain))
+	} else {
+		for _, p := range plain {
+			if p[1] != p[2] {
+				t.Errorf("%s has the colour of %s", p[2], p[1])
+			}
+		}
+	}
+	if !strings.Contains(style, ".paper { fill: #fcfcfa; fill: var(--paper); }") {
+		t.Error("the paper is not the light one")
 	}
 }

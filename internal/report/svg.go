@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -118,7 +119,7 @@ func WriteSVG(w io.Writer, title, subtitle string, charts ...*Chart) error {
 %s</style>
 %s<rect width="100%%" height="100%%" class="paper"/>
 %s</svg>
-`, all.width, num(all.height), html.EscapeString(strings.Join(label, ". ")), style, defs, all.body.String())
+`, all.width, num(all.height), html.EscapeString(strings.Join(label, ". ")), fileStyle(), defs, all.body.String())
 	if err != nil {
 		return fmt.Errorf("write chart: %w", err)
 	}
@@ -269,4 +270,24 @@ func ModeClass(mode string, i int) string {
 		class = i % 8
 	}
 	return fmt.Sprintf("c%d", class)
+}
+
+var (
+	colour = regexp.MustCompile(`--([a-z0-9-]+): (#[0-9a-f]{6});`)
+	usage  = regexp.MustCompile(`([a-z-]+): var\(--([a-z0-9-]+)\)`)
+)
+
+// fileStyle is the style for a file of its own. Viewers without CSS variables, such as librsvg, skip a value
+// that they do not know and use the light colour before it.
+func fileStyle() string {
+	light := map[string]string{}
+	for _, c := range colour.FindAllStringSubmatch(style, -1) {
+		if light[c[1]] == "" { // the dark ones follow
+			light[c[1]] = c[2]
+		}
+	}
+	return usage.ReplaceAllStringFunc(style, func(use string) string {
+		part := usage.FindStringSubmatch(use)
+		return part[1] + ": " + light[part[2]] + "; " + use
+	})
 }
