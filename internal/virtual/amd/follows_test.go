@@ -23,7 +23,8 @@ func TestRuntimeEnableOrder(t *testing.T) {
 	b.expect("again, with a queue", b.call(0xC0104B25, arg(16, at32(8, 1)), nil), unix.EBUSY)
 }
 
-// TestEnableOrder follows kfd_dbg_trap_enable and kfd_dbg_has_gws_support (kfd_debug.c, .h).
+// TestEnableOrder follows kfd_dbg_trap_enable and kfd_dbg_has_gws_support (kfd_debug.c, .h) of the mainline driver, which
+// looks at the GPUs before it takes the file. A list of differences that we were given has it the other way round.
 func TestEnableOrder(t *testing.T) {
 	old := newBench(t, func(c *Config) { c.GFX = 80003 })
 	old.expect("an old GPU comes before a bad file", old.trap(self, abi.KFD_IOC_DBG_TRAP_ENABLE), unix.ENODEV)

@@ -27,6 +27,8 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
+// TestCreateErrors follows kfd_ioctl_create_queue and set_queue_properties_from_user (kfd_chardev.c), and
+// kfd_bind_process_to_device (kfd_process.c): without a VM the process is not found.
 func TestCreateErrors(t *testing.T) {
 	b := newBench(t, nil)
 	b.expect("percentage", b.create(at32(44, 101)), unix.EINVAL)
@@ -104,7 +106,8 @@ func TestCUMaskErrors(t *testing.T) {
 	pairs.expect("a pair", mask(pairs, 0, 32, words(4, 3)), 0)
 }
 
-// TestTrapOrder checks the order of validation: each check fails while all later ones would too.
+// TestTrapOrder follows kfd_ioctl_set_debug_trap (kfd_chardev.c), also in that only the tracing thread itself may ask
+// (ptrace_parent): each check fails while all later ones would too.
 func TestTrapOrder(t *testing.T) {
 	none := newBench(t, func(c *Config) { c.Scheduler = NoHWS })
 	none.expect("1 no firmware scheduling", none.trap(-1, 99), unix.EINVAL)
