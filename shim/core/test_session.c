@@ -167,7 +167,7 @@ static void loss_recovers_and_rejoins(void) {
   EVENTUALLY(!xsi_page_joined());
   CHECK(field(&header->recovered_epoch) == 12 && field(&header->recoveries) == before + 1);
   printf("gate opened %.1f ms after the socket closed\n", (double)(passed_ns - lost_ns) / 1e6);
-  CHECK(xsi_slot(0)->gate == XSW_GATE_OPEN && xsi_header()->magic == 0); // zeros again
+  EVENTUALLY(xsi_slot(0)->gate == XSW_GATE_OPEN && xsi_header()->magic == 0); // zeros again
   uint64_t old_transitions = test_slot(d, 0)->transitions;
   test_heart_stop(d);
   test_daemon_drop_page(d);
