@@ -206,9 +206,9 @@ func startIn(t *testing.T, dir string, uid int, flags uintptr, cgroups ...string
 	return &container{t, child.PID, child.In, bufio.NewScanner(child.Out)}
 }
 
-// TestContainers runs tenants in real namespaces and cgroups, with the clients' folder only. Root of
-// a container has no rights outside of it, and equal uids in two containers are different users.
-func TestContainers(t *testing.T) {
+// sharedDir makes a folder in which other users may connect to a daemon. It skips the test without root.
+func sharedDir(t *testing.T) string {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -220,6 +220,13 @@ func TestContainers(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users connect
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// TestContainers runs tenants in real namespaces and cgroups, with the clients' folder only. Root of
+// a container has no rights outside of it, and equal uids in two containers are different users.
+func TestContainers(t *testing.T) {
+	dir := sharedDir(t)
 	d, err := daemon.Start(daemon.Options{Dir: filepath.Join(dir, "d"), Virtual: true, VGPUSocket: filepath.Join(dir, "none"), Version: "test"})
 	if err != nil {
 		t.Fatal(err)

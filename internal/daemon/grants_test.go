@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -108,17 +107,7 @@ func (m *meddler) Deadline() (time.Time, bool) {
 // TestGrants runs tenants in real pods' cgroups. A grant binds programs that run before it and after it,
 // changes and ends with it, survives a restart, and no tenant changes or reads it.
 func TestGrants(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir, err := os.MkdirTemp("", "xsched")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users connect
-		t.Fatal(err)
-	}
+	dir := sharedDir(t)
 	d := startGrants(t, dir)
 	clients := filepath.Join(dir, "d", control.ClientDir)
 	const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP | syscall.CLONE_NEWIPC

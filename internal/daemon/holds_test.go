@@ -3,7 +3,6 @@
 package daemon_test
 
 import (
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -15,17 +14,7 @@ import (
 // TestHolds runs tenants of two namespaces in pods' cgroups. A hold is for one of them, ends by itself
 // and with the daemon, and is not for tenants to ask for.
 func TestHolds(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir, err := os.MkdirTemp("", "xsched")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users connect
-		t.Fatal(err)
-	}
+	dir := sharedDir(t)
 	d := startGrants(t, dir)
 	const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP | syscall.CLONE_NEWIPC
 	clients := filepath.Join(dir, "d", control.ClientDir)
@@ -84,7 +73,7 @@ func TestHolds(t *testing.T) {
 	}
 	inside := control.Caller{User: control.Nobody.User}
 	inside.User.UID, inside.User.Container = 0, "/docker/x"
-	_, err = d.Holds(ctx, inside, control.HoldsRequest{Source: "gang"})
+	_, err := d.Holds(ctx, inside, control.HoldsRequest{Source: "gang"})
 	wantError(t, err, control.ErrNotAllowed)
 
 	hold(0, 20*time.Second)
