@@ -103,7 +103,7 @@ func (d *Daemon) applyGrants(ctx context.Context, old, now *grants) error {
 			err = d.loop.SetAllTerms(ctx, terms)
 		}
 	}
-	if err != nil { // the loop may still apply them: see grants.unsure
+	if err != nil { // programs that joined meanwhile may have them: see grants.unsure
 		d.grants.Store(&grants{number: old.number + 2, sources: old.sources, pods: old.pods, past: old.past, unsure: true})
 	}
 	return typed(unavailable(err))

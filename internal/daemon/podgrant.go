@@ -23,8 +23,8 @@ type grants struct {
 	pods map[identity.Pod]podGrant
 	// past names pods whose grants have ended: events and the history outlive them.
 	past pastPods
-	// unsure: the loop did not answer to a change in time and may still apply it, so running programs may
-	// have other terms than these. The next change sets the terms of all programs in pods.
+	// unsure: a change failed, and programs that joined meanwhile may have its terms. The next change sets
+	// the terms of all programs in pods.
 	unsure bool
 }
 
