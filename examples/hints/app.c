@@ -28,7 +28,7 @@ int main(void) {
   GPU_CHECK(cuStreamCreate(&stream, 1));
   GPU_CHECK(XHintPriority(0, -20)); /* 0: the whole process */
   tasks("low", stream, 40);
-  GPU_CHECK(XHintPriority(0, 20));
+  GPU_CHECK(XHintPriority(0, 0));
   GPU_CHECK(XHintDeadline(0, 5000)); /* for the deadline policies */
   gpu_sleep_ms(20); /* hints are asynchronous: wait until this one applies */
   tasks("high", stream, 40);

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../common/run.sh"
 build app
 daemon
-"$XSCHED" run --virtual --priority 0 -- "$BUILD/virtual/tenant" --name load --kernel-us 1000 < <(echo loop; sleep 2.5; echo quit) >/dev/null &
+"$XSCHED" run --virtual --priority -10 -- "$BUILD/virtual/tenant" --name load --kernel-us 1000 < <(echo loop; sleep 2.5; echo quit) >/dev/null &
 load=$!
 sleep 0.3
 out=$("$XSCHED" run --virtual -- "$work/app")

@@ -48,7 +48,7 @@ static void *work(void *argument) {
 int main(void) {
   static struct worker workers[] = {
       {.name = "low", .priority = -5, .kernel_us = 400, .kernels = 40},
-      {.name = "high", .priority = 5, .kernel_us = 100, .kernels = 10, .pause_ms = 10},
+      {.name = "high", .priority = 0, .kernel_us = 100, .kernels = 10, .pause_ms = 10},
   };
   pthread_t threads[2];
   gpu_open();

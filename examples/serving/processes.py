@@ -113,10 +113,10 @@ class World:
             child.end()
         self.folder.cleanup()
 
-    def program(self, priority: int, script: str, *arguments: str) -> Process:
+    def program(self, flags: list[str], script: str, *arguments: str) -> Process:
         """Starts a script under XSched. `xsched run` execs it, so the pid stays."""
-        run = [self.xsched, "run"] + (["--virtual"] if self.virtual else []) + ["--priority", str(priority), "--"]
-        return self._start(run + [sys.executable, os.path.join(HERE, script), "--backend", self.backend, *arguments])
+        run = [self.xsched, "run"] + (["--virtual"] if self.virtual else []) + flags
+        return self._start(run + ["--", sys.executable, os.path.join(HERE, script), "--backend", self.backend, *arguments])
 
     def cli(self, *arguments: str, check: bool = True) -> dict:
         r = subprocess.run([self.xsched, *arguments], env=self.env, capture_output=True, text=True, timeout=LIMIT_S)

@@ -46,8 +46,8 @@ class Example:
     def __init__(self, world: World, a: argparse.Namespace) -> None:
         self.world, self.a = world, a
         self.blocks: list[Block] = []
-        self.job = world.program(-10, "job.py")
-        self.server = world.program(10, "server.py", "--port", "0")
+        self.job = world.program(["--priority", "-10"], "job.py")
+        self.server = world.program([], "server.py", "--port", "0")
         self.url = f"http://127.0.0.1:{json.loads(self.server.expect('{'))['port']}"
         wait_for("the server is ready", lambda: get(self.url + "/v2/health/ready")[0] == 200 or self.gone())
         self.job.expect("ready")
