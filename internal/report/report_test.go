@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,28 @@ func TestStandaloneSVG(t *testing.T) {
 			t.Fatal(err)
 		}
 		wellFormed(t, b.String())
+	}
+}
+
+// TestRatioBars: bars of ratios begin at 1, so that their length is what a service gains or loses.
+func TestRatioBars(t *testing.T) {
+	var out strings.Builder
+	rows := []Row{{Name: "half", Parts: []Part{{0.5, "c0", "half"}}}, {Name: "double", Parts: []Part{{2, "c1", "double"}}}}
+	if err := WriteSVG(&out, "title", "note", Bars("ratios", "", 0.25, 4, true, Plain, rows)); err != nil {
+		t.Fatal(err)
+	}
+	var spans [][2]float64
+	for _, m := range regexp.MustCompile(`<rect x="([0-9.]+)" y="[0-9.]+" width="([0-9.]+)"`).FindAllStringSubmatch(out.String(), -1) {
+		x, _ := strconv.ParseFloat(m[1], 64)
+		wide, _ := strconv.ParseFloat(m[2], 64)
+		spans = append(spans, [2]float64{x, x + wide})
+	}
+	if len(spans) != 2 {
+		t.Fatalf("%d bars in %s", len(spans), out.String())
+	}
+	half, double := spans[0], spans[1]
+	if math.Abs(half[1]-double[0]) > 0.2 || math.Abs((half[1]-half[0])-(double[1]-double[0])) > 0.2 {
+		t.Errorf("bars of 0.5 and 2 cover %v and %v; they should meet at 1 and be equally long", half, double)
 	}
 }
 

@@ -150,8 +150,9 @@ func Ranges(title, unit string, rows []Row) *Chart {
 }
 
 // Bars draws each row as stacked parts from lo to hi. label formats the values. A row of one part
-// has its value behind it, with the row's note; several parts have it inside, and a legend. It
-// returns nil without rows.
+// has its value behind it, with the row's note; several parts have it inside, and a legend. With log,
+// rows are ratios of one part: their bars begin at 1, and one below 1 points to the left. It returns
+// nil without rows.
 func Bars(title, unit string, lo, hi float64, log bool, label func(float64) string, rows []Row) *Chart {
 	if len(rows) == 0 {
 		return nil
@@ -206,6 +207,9 @@ func (c *canvas) bar(xs scale, top float64, r *Row, label func(float64) string) 
 	sum := 0.0
 	for _, p := range r.Parts {
 		from, to := xs.x(sum), xs.x(sum+p.Value)
+		if xs.log {
+			from, to = min(xs.x(1), xs.x(p.Value)), max(xs.x(1), xs.x(p.Value))
+		}
 		sum += p.Value
 		c.rect(from, top+3, max(to-from, 0.5), rowHeight-6, p.Class, p.Name+" "+label(p.Value))
 		text := label(p.Value)
