@@ -33,7 +33,7 @@ command that the daemon manages. In a container, PIDs are those of the container
 
 Users may change their own programs, root all programs. Priorities above 0 on
 root's daemon require root, unless it was started with --max-priority.`,
-		Example: `  xsched hint 4711 --priority 10
+		Example: `  xsched hint 4711 --priority -10
   xsched hint 4711 --share 75
   xsched hint 4711 --slo 20ms --slo-percentile 99
   xsched hint 4711 --laxity 25ms --lax-priority -1 --critical-priority 50

@@ -32,8 +32,8 @@ func TestLongDashboardPictures(t *testing.T) {
 		phone         bool
 		details       string // of this program
 	}{
-		{"light", "light", 1280, 1000, false, ""},
-		{"dark", "dark", 1280, 1000, false, ""},
+		{"light", "light", 1280, 1640, false, ""},
+		{"dark", "dark", 1280, 1640, false, ""},
 		{"phone", "light", 390, 1100, true, ""},
 		{"details", "light", 1280, 640, false, "serve.py, process 4711"},
 	} {

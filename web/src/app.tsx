@@ -142,13 +142,13 @@ function Figures({ rows, state }: { rows: Row[]; state: State }) {
         <Bars title="Time until a preempted program ran again" histogram={state.stats?.queue_wait} empty="Nothing was preempted yet." waiting />
       </div>
       <h3>Latency targets</h3>
-      {targets.length === 0 ? <p class="empty">No program has a target. Set one with <code>xsched hint --pid PID --slo 20ms</code>.</p> : (
+      {targets.length === 0 ? <p class="empty">No program has a target. Set one with <code>xsched hint PID --slo 20ms</code>.</p> : (
         <ul class="targets">
           {targets.slice(0, 20).map((r) => {
             const met = r.attainment >= (r.process.slo?.objective ?? 0);
             return (
               <li key={r.key} class={met ? "met" : "missed"} data-pid={r.pid}>
-                <span>{r.name}</span> <meter min={0} max={1} low={r.process.slo?.objective ?? 0} value={r.attainment} aria-label={`Attainment of ${r.name}`} />{" "}
+                <span>{r.name}</span> <meter min={0} max={1} low={r.process.slo?.objective ?? 0} high={r.process.slo?.objective ?? 0} optimum={1} value={r.attainment} aria-label={`Attainment of ${r.name}`} />{" "}
                 <b>{percent(r.attainment)}</b> within {duration(r.process.slo?.target_us)}, {met ? "met" : "missed"} (goal {percent(r.process.slo?.objective)})
               </li>
             );
