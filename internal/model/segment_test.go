@@ -232,15 +232,30 @@ func TestLeadFollowsTheStop(t *testing.T) {
 	}
 }
 
-// TestNoiseIsNotLate: waits that vary by themselves do not lengthen the lead.
+// TestNoiseIsNotLate: waits that vary by themselves, a little each or some of them much, do not lengthen
+// the lead, and a slower stop still does.
 func TestNoiseIsNotLate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	p := program{now: Time(time.Hour), counts: true, stop: 500 * us, noise: func() time.Duration { return time.Duration(r.IntN(int(70 * us))) }}
-	for range 1000 {
-		p.run(620, 42*us)
-	}
-	if lead := p.s.State().Lead; lead > 1500*us {
-		t.Errorf("lead %v", lead)
+	for name, noise := range map[string]func() time.Duration{
+		"little": func() time.Duration { return time.Duration(r.IntN(int(70 * us))) },
+		"much":   func() time.Duration { return time.Duration(r.IntN(4)/3) * (150*us + time.Duration(r.IntN(int(350*us)))) },
+	} {
+		p := program{now: Time(time.Hour), counts: true, noise: noise}
+		for _, stop := range []time.Duration{500 * us, 1200 * us} {
+			p.stop = stop
+			for range 1000 {
+				p.run(620, 42*us)
+			}
+			var sum time.Duration
+			p.requests, p.unprotected = 0, 0
+			for range 1000 {
+				p.run(620, 42*us)
+				sum += p.s.State().Lead
+			}
+			if mean := sum / 1000; mean > stop+700*us || p.unprotected > p.requests/12 {
+				t.Errorf("%s, a stop takes %v: mean lead %v, %d of %d not protected", name, stop, mean, p.unprotected, p.requests)
+			}
+		}
 	}
 }
 
