@@ -236,10 +236,11 @@ func TestLeadFollowsTheStop(t *testing.T) {
 // the lead, and a slower stop still does.
 func TestNoiseIsNotLate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for name, noise := range map[string]func() time.Duration{
-		"little": func() time.Duration { return time.Duration(r.IntN(int(70 * us))) },
-		"much":   func() time.Duration { return time.Duration(r.IntN(4)/3) * (150*us + time.Duration(r.IntN(int(350*us)))) },
-	} {
+	little := func() time.Duration { return time.Duration(r.IntN(int(70 * us))) }
+	much := func() time.Duration {
+		return time.Duration(r.IntN(4)/3) * (150*us + time.Duration(r.IntN(int(350*us))))
+	}
+	for i, noise := range []func() time.Duration{little, much} {
 		p := program{now: Time(time.Hour), counts: true, noise: noise}
 		for _, stop := range []time.Duration{500 * us, 1200 * us} {
 			p.stop = stop
@@ -253,7 +254,7 @@ func TestNoiseIsNotLate(t *testing.T) {
 				sum += p.s.State().Lead
 			}
 			if mean := sum / 1000; mean > stop+700*us || p.unprotected > p.requests/12 {
-				t.Errorf("%s, a stop takes %v: mean lead %v, %d of %d not protected", name, stop, mean, p.unprotected, p.requests)
+				t.Errorf("noise %d, a stop takes %v: mean lead %v, %d of %d not protected", i, stop, mean, p.unprotected, p.requests)
 			}
 		}
 	}
