@@ -28,16 +28,15 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 		if tail == 0 || tail > length {
 			tail = length - fed
 		}
-		r.segments.End(now, q.ChangedAt, fed, tail, r.contested(now, q))
+		r.segments.End(now, q.ChangedAt, fed, tail, r.lows(now, q))
 	}
 	q.Feeding = r.segments.Feeding()
 }
 
-// contested reports that lower queues had work when a segment ended, and did what
-// its program needed: otherwise its end says nothing about the lead of a stop.
-func (r *record) contested(now model.Time, q *policy.Queue) bool {
-	if q.Feeding.Class != model.ClassLaunchBound || q.Native || r.parked != nil {
-		return false
+// lows reports what lower queues did when a segment ended.
+func (r *record) lows(now model.Time, q *policy.Queue) model.Lows {
+	if r.parked != nil {
+		return model.NoLows
 	}
 	work, run := false, false
 	for i := r.index + 1; i < len(r.dev.view.Queues) && !run; i++ {
@@ -47,7 +46,15 @@ func (r *record) contested(now model.Time, q *policy.Queue) bool {
 		}
 	}
 	stop, _ := q.Feeding.Stops(now)
-	return work && !(stop && run)
+	switch {
+	case !work:
+		return model.NoLows
+	case q.Native || r.dev.cfg.Mode == model.ModeOff:
+		return model.LowsCompete
+	case q.Feeding.Class != model.ClassLaunchBound || stop && run:
+		return model.NoLows
+	}
+	return model.LowsGiveWay
 }
 
 // SetProgress reports how many kernels the program of a queue has launched so far,

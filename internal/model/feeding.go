@@ -25,6 +25,18 @@ func (c Class) String() string {
 	return "unknown"
 }
 
+// Lows is what the lower queues of a device did while a program submitted a segment.
+type Lows int8
+
+// NoLows: none had work, or they say nothing about stops. LowsGiveWay: they had work, and stopped if
+// Feeding said so. LowsCompete: they had work and shared the device natively. The program may have waited
+// for each of them.
+const (
+	NoLows Lows = iota
+	LowsGiveWay
+	LowsCompete
+)
+
 // NotWaited is the submission time of a busy period at whose end the device had no work left although no
 // thread waited: the request goes on.
 const NotWaited = time.Duration(-1)

@@ -330,7 +330,7 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		if now.Sub(s.paused) >= SegmentGap {
 			end = s.paused // the wait was seen late, or belongs to something else
 		}
-		s.End(end, s.began, max(1, end.Sub(s.began)), 0, false)
+		s.End(end, s.began, max(1, end.Sub(s.began)), 0, NoLows)
 		return
 	}
 	if s.class != ClassLaunchBound {
@@ -390,9 +390,8 @@ func (s *Segments) Drop() {
 }
 
 // End reports that the program waited for the segment. In its last busy period, which began at a time, it
-// submitted for the time fed and waited for the rest, tail. contested: lower queues had work, and were
-// stopped if Feeding said so.
-func (s *Segments) End(now, from Time, fed, tail time.Duration, contested bool) {
+// submitted for the time fed and waited for the rest, tail.
+func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 	if s.open && fed > 0 && from > s.began {
 		fed += from.Sub(s.began)
 	}
@@ -405,11 +404,11 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, contested bool) 
 	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
 	// nothing about the lead or the class.
 	covered := s.follows && tail > fed/3
-	if s.class == ClassLaunchBound && contested && !covered {
+	if s.class == ClassLaunchBound && lows == LowsGiveWay && !covered {
 		s.judge(wait, fed, tail)
 	}
 	s.learn(wait, fed)
-	if !covered {
+	if !covered && (lows != LowsCompete || submits(fed, tail)) {
 		s.classify(fed, tail)
 	}
 	s.Drop()

@@ -51,7 +51,7 @@ func TestClass(t *testing.T) {
 				launches += 3
 			}
 			s.Progress(end, launches, true)
-			s.End(end, now, x.fed, x.tail, true)
+			s.End(end, now, x.fed, x.tail, LowsGiveWay)
 			now = end.Add(10 * ms)
 		}
 		if s.Class() != c.want {
@@ -80,7 +80,7 @@ func TestDoubtEndsWithTheWork(t *testing.T) {
 			end := now.Add(4*ms + tail)
 			launches += size
 			s.Progress(end, launches, true)
-			s.End(end, now, 4*ms, tail, false)
+			s.End(end, now, 4*ms, tail, NoLows)
 			now = end.Add(20 * ms)
 		}
 		for range 6 {
@@ -117,7 +117,7 @@ func TestHiddenWaits(t *testing.T) {
 			s.Progress(now, launches, false)
 		}
 		s.Progress(now, launches, true)
-		s.End(now, began, 9*ms, 0, true)
+		s.End(now, began, 9*ms, 0, LowsGiveWay)
 		now = now.Add(10 * ms)
 		if s.Class() == ClassLaunchBound {
 			bound++
@@ -151,7 +151,7 @@ func TestHiddenWaitNowAndThen(t *testing.T) {
 		}
 		now = began.Add(9 * ms)
 		s.Progress(now, launches, true)
-		s.End(now.Add(100*us), began, 8900*us, 100*us, true)
+		s.End(now.Add(100*us), began, 8900*us, 100*us, LowsGiveWay)
 		now = now.Add(10 * ms)
 	}
 	if hidden == 0 {

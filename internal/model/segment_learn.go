@@ -129,7 +129,7 @@ func (s *Segments) classify(fed, tail time.Duration) {
 	}
 	was := s.evidence
 	switch {
-	case tail <= fed/6+fedTail && !few:
+	case submits(fed, tail) && !few:
 		if s.doubt == 0 || was < 0 {
 			s.evidence += 1 + b2i(was < 0)
 		}
@@ -149,6 +149,9 @@ func (s *Segments) classify(fed, tail time.Duration) {
 		s.class = ClassUnknown
 	}
 }
+
+// submits reports that a program hardly waited for what it submitted.
+func submits(fed, tail time.Duration) bool { return tail <= fed/6+fedTail }
 
 // distrust makes the next segments count nothing for launch-bound.
 func (s *Segments) distrust(size uint32) {

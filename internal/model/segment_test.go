@@ -93,7 +93,7 @@ func (p *program) run(n int, pace time.Duration) {
 		p.unprotected++
 	}
 	p.s.Progress(end, count(), true)
-	p.s.End(end, began, wait.Sub(began), end.Sub(wait), true)
+	p.s.End(end, began, wait.Sub(began), end.Sub(wait), LowsGiveWay)
 	p.now = end.Add(10 * ms)
 }
 
@@ -175,7 +175,7 @@ func TestChain(t *testing.T) {
 		launches += uint64(n)
 		s.Progress(began.Add(fed), launches, true)
 		now = began.Add(fed + tail)
-		s.End(now, began, fed, tail, true)
+		s.End(now, began, fed, tail, LowsGiveWay)
 	}
 	const tokens = 3
 	for i := range 40 {
@@ -275,7 +275,7 @@ func TestStallsAreNoWaits(t *testing.T) {
 			s.Progress(now, launches, false)
 		}
 		s.Progress(now, launches, true)
-		s.End(now, began, 14*ms, 20*us, true)
+		s.End(now, began, 14*ms, 20*us, LowsGiveWay)
 		now = now.Add(10 * ms)
 	}
 	if s.Class() != ClassLaunchBound || s.doubt != 0 {
@@ -332,12 +332,12 @@ func TestNonsense(t *testing.T) {
 			case 4:
 				s.Pause(now)
 			case 5:
-				s.End(now, from, span(), span(), r.IntN(2) > 0)
+				s.End(now, from, span(), span(), Lows(r.IntN(3)))
 			case 6: // a plausible one, so that the class changes
 				s.Begin(now, uint64(now/40_000))
 				from, now = now, now.Add(9*ms)
 				s.Progress(now, uint64(now/40_000), false)
-				s.End(now, from, 9*ms, 0, true)
+				s.End(now, from, 9*ms, 0, LowsGiveWay)
 			case 7:
 				s.Drop()
 			}
@@ -371,7 +371,7 @@ func learntProgram(t *testing.T) (*Segments, Time, uint64) {
 		end := now.Add(9 * ms)
 		launches += 200
 		s.Progress(end, launches, true)
-		s.End(end, now, 8900*us, 100*us, true)
+		s.End(end, now, 8900*us, 100*us, LowsGiveWay)
 		now = end.Add(10 * ms)
 	}
 	if s.Class() != ClassLaunchBound {
@@ -407,7 +407,7 @@ func TestWaitThatNeverEnds(t *testing.T) {
 		if f := s.Feeding(); f.Class == ClassLaunchBound || wakes > 40 {
 			t.Errorf("tells %v: %d wake-ups, then %+v; want the protection of other programs", tells, wakes, f)
 		}
-		s.End(now, now.Add(-time.Second), 8900*us, 100*us, true)
+		s.End(now, now.Add(-time.Second), 8900*us, 100*us, LowsGiveWay)
 		if f := s.Feeding(); f.Class != ClassLaunchBound {
 			t.Errorf("tells %v: one long wait changed the class to %v", tells, f.Class)
 		}
