@@ -98,6 +98,42 @@ func TestDoubtEndsWithTheWork(t *testing.T) {
 	}
 }
 
+// TestNativeSharingIsNoEvidence: what a program waits for natively beside many lows says nothing about its class. Short
+// waits do.
+func TestNativeSharingIsNoEvidence(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		first, tail time.Duration
+		lows        Lows
+		want        Class
+	}{
+		{"launch-bound, long waits natively", 0, 9 * ms, LowsCompete, ClassLaunchBound},
+		{"launch-bound, long waits while lows give way", 0, 9 * ms, LowsGiveWay, ClassGPUBound},
+		{"GPU-bound, long waits natively", 9 * ms, 9 * ms, LowsCompete, ClassGPUBound},
+		{"GPU-bound, short waits natively", 9 * ms, 0, LowsCompete, ClassLaunchBound},
+	} {
+		var s Segments
+		now, launches := Time(time.Hour), uint64(0)
+		segment := func(tail time.Duration, lows Lows) {
+			s.Begin(now, launches)
+			end := now.Add(4*ms + tail)
+			launches += 100
+			s.Progress(end.Add(-tail), launches, true)
+			s.End(end, now, 4*ms, tail, lows)
+			now = end.Add(20 * ms)
+		}
+		for range 6 {
+			segment(c.first, NoLows)
+		}
+		for range 20 {
+			segment(c.tail, c.lows)
+		}
+		if s.Class() != c.want {
+			t.Errorf("%s: %s, want %s", c.name, s.Class(), c.want)
+		}
+	}
+}
+
 // TestHiddenWaits: a program that submits many kernels at once and then waits unseen looks launch-bound by its
 // times alone. Its launches show that it is not, and the doubt lasts.
 func TestHiddenWaits(t *testing.T) {
