@@ -51,16 +51,16 @@ const (
 	otherMax             = 16
 
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late
-	// stop adds leadStep, and one in time removes so much that lateRate of the stops are late, by less than
+	// stop adds leadStep, and one in time removes a 20th of that. So 5 % of the stops are late, by less than
 	// a step mostly: 1 % would cost lower queues up to five points more and gain requests of 3 ms 2 % at the
-	// 99th percentile, longer ones less (docs/strategies.md). Stops that were in force for leadFirst and
-	// still look late show how many waits are long for another reason. No lead helps those.
-	leadFirst = 2 * time.Millisecond
-	leadMin   = 100 * time.Microsecond
-	leadMax   = 3 * time.Millisecond
-	leadStep  = 200 * time.Microsecond
-	lateRate  = 0.04
-	vainOf    = 32 // stops of which vain is the mean
+	// 99th percentile, longer ones less (docs/strategies.md). A stop and what has piled up by then take less
+	// than leadEnough: a wait that is long after such a lead is long for another reason.
+	leadFirst  = 2 * time.Millisecond
+	leadEnough = leadFirst
+	leadMin    = 100 * time.Microsecond
+	leadMax    = 3 * time.Millisecond
+	leadStep   = 200 * time.Microsecond
+	leadEase   = leadStep / 20
 
 	// A wait that is longer than the shortest ones by a quarter and tailSlack is longer than it has to be.
 	tailSlack = 50 * time.Microsecond
@@ -118,7 +118,6 @@ type Segments struct {
 	// not become the rule.
 	floor time.Duration
 	noise time.Duration // by how much waits vary without lower queues
-	vain  float32       // part of the stops that look late although they were in force for leadFirst
 	hits  float32
 	poor  bool
 

@@ -31,12 +31,7 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 		s.noise = over // lower queues were stopped long ago
 	}
 	late := s.floor != 0 && over > s.noise && fed+tail > s.usual+s.floor+tailSlack
-	far := stopped && ahead >= leadFirst
-	if far {
-		s.vain += (b2f(late) - s.vain) / vainOf
-	}
 	s.noise -= s.noise / 2048
-	s.vain -= s.vain / 2048
 	switch {
 	case s.floor == 0:
 		s.floor = max(1, tail)
@@ -51,13 +46,12 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 	case stopped && !late:
 		s.counts.InTime++
 		s.streak++
-		ease := s.lead / 16
-		if s.eased {
-			rate := min(lateRate+s.vain, 0.5)
-			ease = time.Duration(rate / (1 - rate) * float32(leadStep))
+		ease := leadEase
+		if !s.eased {
+			ease = s.lead / 16
 		}
 		s.lead = max(leadMin, s.lead-ease)
-	case far:
+	case stopped && ahead >= leadEnough:
 		s.counts.InTime++ // so long in force that something else delayed the program
 	default:
 		s.counts.Late++
