@@ -212,3 +212,26 @@ func TestProtectionSubmission(t *testing.T) {
 		}
 	}
 }
+
+// TestClassOutlastsNativeSharing: what a program waits beside lows that need not give way says nothing about how it
+// submits its requests.
+func TestClassOutlastsNativeSharing(t *testing.T) {
+	for name, change := range map[string]func(e *Engine) error{
+		"mode off":               func(e *Engine) error { return e.SetMode(model.ModeOff, 0) },
+		"a policy without order": func(e *Engine) error { return e.SetPolicy("RR") },
+	} {
+		e, request := beside(t, model.ModeLive, 7)
+		for range 20 {
+			request(9*ms+ms/10, 9*ms, 40*ms)
+		}
+		if err := change(e); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			request(25*ms, 9*ms, 40*ms)
+		}
+		if s := protection(t, e, model.Time(time.Minute)).Segments; s.Class != model.ClassLaunchBound {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
