@@ -81,7 +81,9 @@ def judge_inference(line, modes):
         out.append(verdict("time to first token, P50 / alone", high["p50_ms"] / alone["high"]["p50_ms"], 1.05, True, "x"))
         out.append(verdict("time to first token, P99 / alone", to_alone, 1.05, True, "x", ratio))
         out.append(verdict("time per token, mean / alone", (ours.get("per_token") or {}).get("to_alone"), 1.02, True, "x"))
-    return out + [verdict("requests behind the P99", min([m["high"]["n"] for m in (alone, native, ours) if m.get("high")]), MIN_N, False)]
+    # Natively a service can collapse, so that only few requests end in the time. That matters where it is compared.
+    judged = (alone, native, ours) if line in ("copies", "eager") else (alone, ours)
+    return out + [verdict("requests behind the P99", min([m["high"]["n"] for m in judged if m.get("high")]), MIN_N, False)]
 
 
 def judge(key, modes, mode="live"):
