@@ -131,7 +131,10 @@ checks the whole file first; a mistake changes nothing. Programs stay connected.
 						a.warn("restart the daemon for %s", strings.Join(reply.Restart, ", "))
 					}
 					changed := "nothing changed"
-					if len(reply.Changed) > 0 {
+					switch {
+					case len(reply.Changed) == 0 && len(reply.Restart) > 0:
+						changed = "nothing changed yet"
+					case len(reply.Changed) > 0:
 						changed = "changed: " + strings.Join(reply.Changed, ", ")
 					}
 					fmt.Fprintf(w, "reloaded %s; %s\n", reply.File, changed)

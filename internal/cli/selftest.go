@@ -119,7 +119,7 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	}
 	open := driver.Options{Place: place, StateDir: stateDir(place.Dir, place.Virtual), Version: version}
 	var absent []string
-	present := false
+	present, denied := false, false
 	for _, d := range registry.All() {
 		if place.Virtual && d.Name() != platform {
 			continue
@@ -135,6 +135,7 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 		switch {
 		case err != nil && len(tests) > 0:
 			report.Errors = append(report.Errors, d.Name()+": "+err.Error())
+			denied = denied || errors.Is(err, os.ErrPermission)
 		case err != nil:
 			report.Skipped = append(report.Skipped, d.Name()+": "+err.Error())
 		}
@@ -156,7 +157,11 @@ func (a *app) selfTest(ctx context.Context, asJSON bool) error {
 	case len(report.Errors) > 0 && ctx.Err() != nil:
 		return errors.New(strings.Join(report.Errors, "; "))
 	case len(report.Errors) > 0:
-		return fmt.Errorf("%s; make %s writable and repeat the test", strings.Join(report.Errors, "; "), stateDir(place.Dir, place.Virtual))
+		remedy := fmt.Sprintf("make %s writable and repeat the test", stateDir(place.Dir, place.Virtual))
+		if denied {
+			remedy = "repeat the test with sudo"
+		}
+		return fmt.Errorf("%s; %s", strings.Join(report.Errors, "; "), remedy)
 	case !report.OK:
 		return errors.New("a self-test failed; see the report above")
 	}

@@ -173,8 +173,8 @@ func (d *Daemon) keepProcess(ctx context.Context, c control.Caller, s loop.Clien
 
 // Config implements control.Control.
 func (d *Daemon) Config(ctx context.Context, c control.Caller) (control.ConfigReply, error) {
-	if err := d.owner(c, "configuration"); err != nil {
-		return control.ConfigReply{}, err
+	if d.owner(c, "") != nil {
+		return control.ConfigReply{}, control.Errorf(control.ErrNotAllowed, "use sudo", "only root and the daemon's user (uid %d) may see the configuration", d.uid)
 	}
 	now := d.configured.Load()
 	out := now.reply

@@ -154,6 +154,9 @@ func ReadFiles(path string, f func(control.JournalEntry)) (broken int, err error
 			u, others = users()
 		}
 	}
+	if errors.Is(failed, os.ErrPermission) {
+		failed = fmt.Errorf("%w; use sudo", failed)
+	}
 	return broken, failed
 }
 

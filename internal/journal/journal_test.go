@@ -295,6 +295,9 @@ func TestFileRefusesOthers(t *testing.T) {
 	if _, err := OpenFile(link, log); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("symbolic link: %v", err)
 	}
+	if _, err := OpenFile(filepath.Join(dir, "none", "audit.log"), log); err == nil || !strings.Contains(err.Error(), "choose a file") {
+		t.Errorf("a folder that is missing: %v", err)
+	}
 	if _, err := OpenFile(dir, log); err == nil {
 		t.Error("a folder was taken")
 	}

@@ -41,7 +41,7 @@ func openLog(path string) (_ *os.File, size int64, _ error) {
 		return nil, 0, fmt.Errorf("%s is a symbolic link; remove it or choose another file", path)
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("%w; choose a file in a folder that exists and is yours", err)
 	}
 	info, err := out.Stat()
 	if err == nil && !info.Mode().IsRegular() {
