@@ -17,7 +17,7 @@ type Fleet struct {
 	Nodes int // that answer
 	// Node finds the node of a tenant by its session, which is unique in the snapshot.
 	Node map[uint64]string
-	// Lost has a line for each node that does not answer.
+	// Lost has the nodes that do not answer, those with the same reason in one line.
 	Lost []string
 }
 
@@ -93,7 +93,7 @@ func (f *Fleet) lostLines(height int) []screen.Line {
 	var lines []screen.Line
 	for i, text := range f.Lost {
 		if i == most-1 && len(f.Lost) > most {
-			return append(lines, screen.Text(fmt.Sprintf("%d more nodes do not answer", len(f.Lost)-i), screen.Bad))
+			return append(lines, screen.Text(fmt.Sprintf("nodes do not answer for %d more reasons", len(f.Lost)-i), screen.Bad))
 		}
 		lines = append(lines, screen.Text(screen.Clean(text), screen.Bad))
 	}

@@ -157,12 +157,13 @@ func (s *Status) Write(w io.Writer, width int) {
 		line("daemon", "running for %s, version %s, PID %d, user %s, in %s", duration(float64(s.up)/1e3), d.Version, d.PID, userName(d.UID), d.Dir)
 		line("policy", "%s", s.Policy)
 		line("mode", "%s", s.Mode)
+		own := settings(&s.list)
 		for i, g := range s.Devices {
 			if i == maxStatusGPUs {
 				line("", "%s", rest(s.Devices[i:]).String())
 				break
 			}
-			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), cmp.Or(g.Name, g.Driver), g.MaxLevel, gpuNotes(&g, &s.list))
+			line("GPU", "%s  %s used, %s, level up to %d, %s", g.ID, percent(g.Utilization), cmp.Or(g.Name, g.Driver), g.MaxLevel, gpuNotes(&g, own[g.ID]))
 		}
 		var states []string
 		total := 0

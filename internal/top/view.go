@@ -99,30 +99,34 @@ func (m *Model) title() screen.Line {
 	return line
 }
 
-// gpus has one line per GPU, after those of nodes that do not answer, and at most a third of the screen.
+// gpus has one line per GPU, after those of nodes that do not answer, and at most a third of the screen. In a
+// fleet, idle GPUs share a line.
 func (m *Model) gpus(width, height int) []screen.Line {
-	all := m.shown.Devices
-	most := len(all)
+	all, idle := m.shown.Devices, 0
+	if m.shown.Fleet != nil {
+		all = slices.DeleteFunc(slices.Clone(all), func(d control.Device) bool { return d.Processes == 0 && d.Others == 0 && d.Utilization == 0 })
+		idle = len(m.shown.Devices) - len(all)
+	}
 	lines := m.shown.Fleet.lostLines(height)
+	most := len(all)
 	if height > 0 {
-		most = min(most, max(height/3-1-len(lines), 0))
+		most = min(most, max(height/3-1-len(lines)-min(idle, 1), 0))
+	}
+	shown, more := all, 0
+	if most < len(all) {
+		shown = all[:max(most-1, 0)]
+		more = len(all) - len(shown)
 	}
 	longest := 0
-	for _, d := range all {
+	for _, d := range shown {
 		longest = max(longest, screen.Width(d.ID))
 	}
 	bar := 20
 	if width > 0 && width < 60 {
 		bar = 8
 	}
-	for i, d := range all {
-		if most == 0 {
-			break
-		}
-		if i >= most-1 && len(all) > most {
-			lines = append(lines, rest(all[i:]))
-			break
-		}
+	own := settings(&m.shown.List)
+	for _, d := range shown {
 		full, empty := screen.Bar(d.Utilization, bar, m.options.UTF8)
 		line := screen.Line{
 			{Text: screen.Pad(screen.Clean(d.ID), longest, false) + " ", Style: screen.Plain},
@@ -131,8 +135,14 @@ func (m *Model) gpus(width, height int) []screen.Line {
 			{Text: screen.Pad(percent(d.Utilization), 5, true), Style: screen.Bold},
 			{Text: "  " + screen.Clean(cmp.Or(d.Name, d.Driver)), Style: screen.Plain},
 		}
-		line = append(line, screen.Span{Text: "  " + gpuNotes(&d, &m.shown.List), Style: screen.Faint})
+		line = append(line, screen.Span{Text: "  " + gpuNotes(&d, own[d.ID]), Style: screen.Faint})
 		lines = append(lines, line)
+	}
+	if more > 0 && most > 0 {
+		lines = append(lines, rest(all[len(shown):]))
+	}
+	if idle > 0 && (height == 0 || len(lines) < height/3) {
+		lines = append(lines, screen.Text(fmt.Sprintf("idle GPUs: %d", idle), screen.Faint))
 	}
 	return lines
 }
@@ -146,18 +156,25 @@ func rest(all []control.Device) screen.Line {
 	return screen.Text(fmt.Sprintf("%d more GPUs, mean utilisation %s", len(all), percent(sum/float64(len(all)))), screen.Faint)
 }
 
-func gpuNotes(d *control.Device, l *control.List) string {
+// settings returns those of single GPUs, by address.
+func settings(l *control.List) map[string]control.DeviceSetting {
+	out := map[string]control.DeviceSetting{}
+	for _, s := range l.Devices {
+		out[s.Device] = s
+	}
+	return out
+}
+
+func gpuNotes(d *control.Device, own control.DeviceSetting) string {
 	notes := []string{fmt.Sprintf("%d programs", d.Processes)}
 	if d.Processes == 1 {
 		notes[0] = "1 program"
 	}
-	for _, s := range l.Devices {
-		if s.Device == d.ID && s.Policy != "" {
-			notes = append(notes, "policy "+s.Policy)
-		}
-		if s.Device == d.ID && s.Mode != "" {
-			notes = append(notes, "mode "+s.Mode)
-		}
+	if own.Policy != "" {
+		notes = append(notes, "policy "+own.Policy)
+	}
+	if own.Mode != "" {
+		notes = append(notes, "mode "+own.Mode)
 	}
 	if d.Others > 0 {
 		notes = append(notes, fmt.Sprintf("%d unmanaged", d.Others))
