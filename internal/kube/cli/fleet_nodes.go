@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -30,8 +29,8 @@ func (a *app) listCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the tenants of all nodes",
 		Long: `List the programs of all nodes with their pods, one line each. CLASS is the device
-class or priority class that sets their hints. A line follows for each node that
-does not answer.`,
+class or priority class that sets their hints. Lines with the nodes that do not
+answer follow.`,
 		Example: `  kubectl xsched list
   kubectl xsched list -n research
   kubectl xsched list --json | jq -r '.tenants[] | [.node, .pod, .gpu_share] | @tsv'`,
@@ -84,8 +83,12 @@ func writeTenants(w io.Writer, fleet *fleetview.Fleet, width int) {
 	if len(tenants) == 0 {
 		fmt.Fprintln(w, "no tenants")
 	}
+	var lost fleetview.Remarks
 	for _, n := range fleet.Errors() {
-		fmt.Fprintf(w, "error: node %s: %s\n", n.Name, screen.Clean(n.Error))
+		lost.Add(n.Name, n.Error)
+	}
+	for _, line := range lost.Lines() {
+		fmt.Fprintf(w, "error: %s\n", screen.Clean(line))
 	}
 }
 
@@ -137,25 +140,20 @@ without problems, else 1. Problems are those of ` + "`xsched status`" + `.`,
 
 func statusOf(ctx context.Context, d *fleetview.Daemons, targets []fleetview.Target) []nodeStatus {
 	all := make([]nodeStatus, len(targets))
-	fleetview.Each(targets, func(i int, t fleetview.Target) {
-		all[i] = nodeStatus{Node: t.Node, Error: t.Problem}
-		if t.Problem != "" {
-			return
-		}
-		var out bytes.Buffer
-		err := d.Exec(ctx, t.Pod, &out, "status", "--json")
+	d.Ask(ctx, targets, func(i int, answer []byte, err error) {
+		all[i] = nodeStatus{Node: targets[i].Node}
 		var command *fleetview.CommandError
-		if errors.As(err, &command) && json.Valid(out.Bytes()) {
+		if errors.As(err, &command) && json.Valid(answer) {
 			err = nil // the exit code tells that there are problems
 		}
 		if err == nil {
-			all[i].Status = out.Bytes()
-			err = json.Unmarshal(out.Bytes(), &all[i].parsed)
+			all[i].Status = answer
+			err = json.Unmarshal(answer, &all[i].parsed)
 		}
 		if err != nil {
 			all[i].Status, all[i].Error = nil, strings.Join(strings.Fields(err.Error()), " ")
 		}
-	})
+	}, "status", "--json")
 	return all
 }
 
@@ -194,13 +192,17 @@ func writeStatus(w io.Writer, all []nodeStatus, width int) {
 	for line := range strings.Lines(text.String()) {
 		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
 	}
+	var problems fleetview.Remarks
 	for _, s := range all {
 		if s.Error != "" {
-			fmt.Fprintf(w, "problem: node %s: %s\n", s.Node, screen.Clean(s.Error))
+			problems.Add(s.Node, s.Error)
 		}
 		for _, p := range s.parsed.Problems {
-			fmt.Fprintf(w, "problem: node %s: %s\n", s.Node, screen.Clean(strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; ")))
+			problems.Add(s.Node, strings.TrimSuffix(p.Cause+"; "+p.Remedy, "; "))
 		}
+	}
+	for _, line := range problems.Lines() {
+		fmt.Fprintf(w, "problem: %s\n", screen.Clean(line))
 	}
 }
 

@@ -3,7 +3,6 @@
 package fleetview
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,14 +32,19 @@ const (
 	program   = "/usr/bin/xsched"
 )
 
-// concurrent bounds the commands that are started at once.
-const concurrent = 16
+const (
+	concurrent = 32               // commands that wait for an answer at once
+	patience   = 10 * time.Second // for an answer, unless told otherwise
+	page       = 500              // pods of one request, so that a large cluster's API server keeps few in memory
+)
 
 // Daemons are the daemons of a cluster.
 type Daemons struct {
 	Config    *rest.Config
 	Client    kubernetes.Interface
 	Namespace string
+	// Timeout bounds the wait for one node; 0: ten seconds.
+	Timeout time.Duration
 }
 
 // Target is a daemon's pod. Problem tells why it can't be asked.
@@ -47,22 +52,29 @@ type Target struct{ Node, Pod, Problem string }
 
 // Targets returns the daemons' pods by node: of one node, or with an empty name of all.
 func (d *Daemons) Targets(ctx context.Context, node string) ([]Target, error) {
-	options := metav1.ListOptions{LabelSelector: selector}
+	options := metav1.ListOptions{LabelSelector: selector, Limit: page}
 	if node != "" {
 		options.FieldSelector = "spec.nodeName=" + node
 	}
+	var all []corev1.Pod
 	pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, options)
+	for ; err == nil; pods, err = d.Client.CoreV1().Pods(d.Namespace).List(ctx, options) {
+		all = append(all, pods.Items...)
+		if options.Continue = pods.Continue; options.Continue == "" {
+			break
+		}
+	}
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("not allowed to list pods in %s; ask for the role xsched-viewer there", d.Namespace)
 	case err != nil:
 		return nil, fmt.Errorf("list the daemons' pods: %w", err)
-	case len(pods.Items) == 0 && node != "":
+	case len(all) == 0 && node != "":
 		return nil, fmt.Errorf("node %s has no daemon; see `kubectl -n %s get pods -o wide`", node, d.Namespace)
-	case len(pods.Items) == 0:
+	case len(all) == 0:
 		return nil, fmt.Errorf("no daemon in namespace %s; install the chart xsched", d.Namespace)
 	}
-	return choose(pods.Items), nil
+	return choose(all), nil
 }
 
 // choose takes the best pod of each node: during an update a node has two.
@@ -159,49 +171,89 @@ func (t *tail) String() string { return oneLine(string(t.text)) }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// Each calls do for all targets, with at most a fixed number at once, and returns when all have returned.
-func Each(targets []Target, do func(int, Target)) {
+// Ask runs a command on all targets and gives each answer to done, or why there is none. A fixed number is
+// asked at once, and none is waited for longer than the timeout.
+func (d *Daemons) Ask(ctx context.Context, targets []Target, done func(i int, answer []byte, err error), args ...string) {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, concurrent)
 	for i, t := range targets {
+		if t.Problem != "" {
+			done(i, nil, errors.New(t.Problem))
+			continue
+		}
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			do(i, t)
+			answer, err := d.ask(ctx, t.Pod, args...)
+			done(i, answer, err)
 		})
 	}
 	all.Wait()
 }
 
+// ask returns what a command prints, also if it fails.
+func (d *Daemons) ask(ctx context.Context, pod string, args ...string) ([]byte, error) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer d.whenSilent(cancel).Stop()
+	out := limited{most: maxLine}
+	err := d.Exec(waiting, pod, &out, args...)
+	if err != nil && waiting.Err() != nil {
+		err = context.Cause(waiting)
+	}
+	return out.take(), err
+}
+
+// patience is the time that a node has for an answer.
+func (d *Daemons) patience() time.Duration { return cmp.Or(d.Timeout, patience) }
+
+// whenSilent ends the wait for a node, unless it is stopped. A deadline of the context would not do: the
+// network's own errors come first.
+func (d *Daemons) whenSilent(cancel context.CancelCauseFunc) *time.Timer {
+	return time.AfterFunc(d.patience(), func() { cancel(fmt.Errorf("no answer within %s", d.patience())) })
+}
+
 // Once asks all targets for a snapshot.
 func (d *Daemons) Once(ctx context.Context, targets []Target) Fleet {
 	nodes := make([]Node, len(targets))
-	Each(targets, func(i int, t Target) {
-		nodes[i] = Node{Name: t.Node, Pod: t.Pod, Error: t.Problem}
-		if t.Problem != "" {
-			return
-		}
-		out := limited{most: maxLine}
-		err := d.Exec(ctx, t.Pod, &out, "top", "--once", "--json")
+	d.Ask(ctx, targets, func(i int, answer []byte, err error) {
+		nodes[i] = Node{Name: targets[i].Node, Pod: targets[i].Pod}
 		if err == nil {
-			nodes[i].Snapshot, err = parse(out.Bytes())
+			nodes[i].Snapshot, err = parse(answer)
 		}
 		if err != nil {
 			nodes[i].Error = oneLine(err.Error())
 		}
-	})
+	}, "top", "--once", "--json")
 	return Fleet{TimeNS: now(), Nodes: nodes}
 }
 
-// limited is a buffer that refuses to grow beyond a bound.
+// limited is a buffer that refuses to grow beyond a bound. The stream of a command that was given up may still
+// write to it.
 type limited struct {
-	bytes.Buffer
-	most int
+	most  int
+	mu    sync.Mutex
+	text  []byte
+	taken bool
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.most {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.taken:
+		return 0, io.ErrClosedPipe
+	case len(l.text)+len(p) > l.most:
 		return 0, fmt.Errorf("the answer has more than %d bytes", l.most)
 	}
-	return l.Buffer.Write(p)
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+// take returns what was written. More is refused from now on.
+func (l *limited) take() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken = true
+	return l.text
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -185,6 +186,118 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// TestManyNodes asks hundreds of nodes. One is dead: it does not delay the rest, as it answers only after all
+// others. Nodes that fail alike share a line.
+func TestManyNodes(t *testing.T) {
+	const count, broken = 300, 20
+	s := &server{pods: []corev1.Pod{daemonPod("dead", "n0000")}}
+	for i := 1; i < count; i++ {
+		s.pods = append(s.pods, daemonPod(fmt.Sprintf("p%d", i), fmt.Sprintf("n%04d", i)))
+	}
+	answer := line("HPF", "red/a", "red/b", "blue/c")
+	left, others := count-1, make(chan struct{})
+	s.run = func(pod string, _ []string, c *channels) {
+		if pod == "dead" {
+			<-others
+			c.print(stderr, "xsched: the daemon is dead\n")
+			c.exit(1)
+			return
+		}
+		s.mu.Lock()
+		last := left == 1
+		bad := left <= broken
+		left--
+		s.mu.Unlock()
+		if bad {
+			c.print(stderr, "xsched: no daemon answers\n")
+			c.exit(1)
+		} else {
+			c.print(stdout, answer)
+			c.exit(0)
+		}
+		if last {
+			close(others)
+		}
+	}
+	d := s.start(t)
+	d.Timeout = time.Hour
+	targets, err := d.Targets(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet := d.Once(t.Context(), targets)
+	if n := len(fleet.Tenants()); n != 3*(count-1-broken) {
+		t.Errorf("%d tenants, want %d", n, 3*(count-1-broken))
+	}
+	lost := fleet.Merged().Fleet.Lost
+	if len(lost) != 2 || lost[0] != "node n0000: the daemon is dead" || !strings.HasPrefix(lost[1], "20 nodes (n") || !strings.HasSuffix(lost[1], ", ...): no daemon answers") {
+		t.Errorf("nodes that do not answer: %q", lost)
+	}
+}
+
+// TestSilentNode checks that a node which never answers ends with an error, asked once or followed.
+func TestSilentNode(t *testing.T) {
+	s := &server{pods: []corev1.Pod{daemonPod("p1", "n1")}}
+	s.run = func(_ string, _ []string, c *channels) { <-c.ctx.Done() }
+	d := s.start(t)
+	d.Timeout = 10 * time.Millisecond
+	targets, err := d.Targets(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "no answer within 10ms"
+	if got := d.Once(t.Context(), targets).Nodes[0].Error; got != want {
+		t.Errorf("asked once: %q, want %q", got, want)
+	}
+	for _, streams := range []int{1, -1} { // a stream, or in turn
+		w := &Watch{Daemons: d, Interval: time.Second, Streams: streams}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.Run(ctx) }()
+		await(t, w, want, func(f Fleet) bool { return len(f.Nodes) == 1 && f.Nodes[0].Error == want })
+		cancel()
+		<-done
+	}
+}
+
+// TestWatchInTurn follows more nodes than may have a stream.
+func TestWatchInTurn(t *testing.T) {
+	s := &server{}
+	for i := range 3 {
+		s.pods = append(s.pods, daemonPod(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", i)))
+	}
+	s.run = func(pod string, args []string, c *channels) {
+		if got := strings.Join(args, " "); got != "top --once --json" {
+			t.Errorf("command %q", got)
+		}
+		c.print(stdout, line("HPF", "red/"+pod))
+		c.exit(0)
+	}
+	w := &Watch{Daemons: s.start(t), Interval: time.Second, Streams: 2}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	await(t, w, "all nodes", func(f Fleet) bool { return len(f.Tenants()) == 3 && len(f.Errors()) == 0 })
+	cancel()
+	<-done
+}
+
+// await waits for a state of the view.
+func await(t *testing.T, w *Watch, what string, ok func(Fleet) bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		fleet, err := w.Fleet()
+		if err == nil && ok(fleet) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not reached: %+v, %v", what, fleet, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // TestWatch follows two nodes: one stream breaks and is opened again, and a node leaves.
 func TestWatch(t *testing.T) {
 	s := &server{pods: []corev1.Pod{daemonPod("p1", "n1"), daemonPod("p2", "n2")}}
@@ -213,17 +326,7 @@ func TestWatch(t *testing.T) {
 	go func() { defer close(done); w.Run(ctx) }()
 	until := func(what string, ok func(Fleet) bool) {
 		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for {
-			fleet, err := w.Fleet()
-			if err == nil && ok(fleet) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: not reached: %+v, %v", what, fleet, err)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		await(t, w, what, ok)
 	}
 	until("the error of a broken stream", func(f Fleet) bool {
 		return len(f.Nodes) == 2 && f.Nodes[1].Error == "the daemon is gone; start it"
@@ -251,6 +354,23 @@ func TestWatch(t *testing.T) {
 	<-done
 	if pod := <-ended; pod != "p1" {
 		t.Errorf("the stream of %s ended", pod)
+	}
+}
+
+// TestLimited checks the bound of an answer, also as io.Copy fills it, and that nothing comes after it was taken.
+func TestLimited(t *testing.T) {
+	l := limited{most: 10}
+	if _, err := io.Copy(&l, strings.NewReader("0123456789")); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.Copy(&l, strings.NewReader("x")); err == nil || !strings.Contains(err.Error(), "more than 10 bytes") {
+		t.Errorf("error %v", err)
+	}
+	if got := string(l.take()); got != "0123456789" {
+		t.Errorf("answer %q", got)
+	}
+	if _, err := l.Write(nil); err == nil {
+		t.Error("it takes more after its end")
 	}
 }
 

@@ -96,10 +96,11 @@ func (f *Fleet) Errors() []Node {
 func (f *Fleet) Merged() top.Snapshot {
 	fleet := &top.Fleet{Node: map[uint64]string{}}
 	out := top.Snapshot{TimeNS: f.TimeNS, List: control.List{Processes: []control.Process{}}, Fleet: fleet}
+	var lost Remarks
 	for _, n := range f.Nodes {
 		s := n.Snapshot
 		if s == nil {
-			fleet.Lost = append(fleet.Lost, n.Name+": "+cmp.Or(n.Error, "no answer yet"))
+			lost.Add(n.Name, cmp.Or(n.Error, "no answer yet"))
 			continue
 		}
 		out.List.Policy = same(fleet.Nodes, out.List.Policy, s.List.Policy)
@@ -120,6 +121,7 @@ func (f *Fleet) Merged() top.Snapshot {
 			out.List.Processes = append(out.List.Processes, p)
 		}
 	}
+	fleet.Lost = lost.Lines()
 	return out
 }
 

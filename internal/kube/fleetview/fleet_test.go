@@ -3,6 +3,7 @@
 package fleetview
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -39,7 +40,7 @@ func example() Fleet {
 func TestMerge(t *testing.T) {
 	fleet := example()
 	merged := fleet.Merged()
-	if merged.Fleet.Nodes != 2 || len(merged.Fleet.Lost) != 1 || merged.Fleet.Lost[0] != "b: the daemon waits: ImagePullBackOff" {
+	if merged.Fleet.Nodes != 2 || len(merged.Fleet.Lost) != 1 || merged.Fleet.Lost[0] != "node b: the daemon waits: ImagePullBackOff" {
 		t.Errorf("nodes: %+v", merged.Fleet)
 	}
 	if merged.List.Policy != "mixed" || merged.List.Mode != "live" || merged.Daemon.Version != "2.0.0" {
@@ -104,6 +105,37 @@ func TestFilter(t *testing.T) {
 	}
 	if got := strings.Join(order, " "); got != "a/blue a/red c/ c/red" {
 		t.Errorf("order of tenants: %s", got)
+	}
+}
+
+// TestIdleGPUs checks that a large fleet shows the GPUs that are in use; the others share a line.
+func TestIdleGPUs(t *testing.T) {
+	var fleet Fleet
+	for i := range 1000 {
+		s := snapshot("HPF")
+		s.Devices = make([]control.Device, 8)
+		for j := range s.Devices {
+			s.Devices[j].ID = fmt.Sprint("gpu", j)
+		}
+		s.Devices[0].Processes = i % 2
+		s.List.Devices = []control.DeviceSetting{{Device: "gpu0", Policy: "CFS"}}
+		fleet.Nodes = append(fleet.Nodes, Node{Name: fmt.Sprintf("n%03d", i), Snapshot: s})
+	}
+	model := top.New(t.Context(), nil, top.Options{})
+	model.Take(fleet.Merged(), nil)
+	for height, want := range map[int][]string{0: {"n001 gpu0", "n999 gpu0", "1 program, policy CFS", "idle GPUs: 7500"}, 30: {"n001 gpu0", "493 more GPUs", "idle GPUs: 7500"}} {
+		var text strings.Builder
+		for _, line := range model.Lines(0, height) {
+			text.WriteString(line.String() + "\n")
+		}
+		for _, w := range want {
+			if !strings.Contains(text.String(), w) {
+				t.Errorf("height %d: no %q in\n%.3000s", height, w, text.String())
+			}
+		}
+		if strings.Contains(text.String(), "n000") {
+			t.Errorf("height %d: an idle GPU has a line", height)
+		}
 	}
 }
 

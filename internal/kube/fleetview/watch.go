@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -16,22 +15,29 @@ import (
 	"xsched/internal/top"
 )
 
-// MaxStreams bounds the nodes of a live view. Each has a stream through the API server.
-const MaxStreams = 250
+// maxStreams bounds the streams through the API server. More nodes than that are asked in turn.
+const maxStreams = 250
 
-// relist is the time between two lists of the nodes.
-const relist = 10 * time.Second
+const (
+	relist = 10 * time.Second // between two lists of the nodes
+	round  = 10 * time.Second // between two answers of a node that has no stream
+	// opening is how long a new stream that is silent keeps others from being opened: dead nodes must not
+	// delay the rest.
+	opening = time.Second
+)
 
 func now() int64 { return time.Now().UnixNano() }
 
-// Watch keeps one stream open to each daemon. It is the source of the view.
+// Watch keeps one stream open to each daemon, or asks many daemons in turn. It is the source of the view.
 type Watch struct {
 	Daemons  *Daemons
 	Node     string // empty: all nodes
 	Interval time.Duration
 	// Retry is the time before a broken stream is opened again; 0: two seconds.
-	Retry  time.Duration
-	Filter func(context.Context) (Filter, error)
+	Retry time.Duration
+	// Streams is the number of nodes up to which each has a stream; 0: 250.
+	Streams int
+	Filter  func(context.Context) (Filter, error)
 
 	mu      sync.Mutex
 	nodes   map[string]*stream
@@ -43,6 +49,7 @@ type Watch struct {
 // stream is a node with its own goroutine.
 type stream struct {
 	node   Node
+	asked  bool // in turn
 	cancel context.CancelFunc
 }
 
@@ -84,20 +91,18 @@ func (w *Watch) follow(ctx context.Context, targets []Target, slots chan struct{
 		w.nodes = map[string]*stream{}
 	}
 	wanted := map[string]bool{}
-	for i, t := range targets {
-		if i >= MaxStreams {
-			t.Problem = fmt.Sprintf("not watched: a live view has at most %d nodes; use --node or --once", MaxStreams)
-		}
+	inTurn := len(targets) > cmp.Or(w.Streams, maxStreams)
+	for _, t := range targets {
 		wanted[t.Node] = true
 		old := w.nodes[t.Node]
-		if old != nil && old.node.Pod == t.Pod && (t.Problem == "") == (old.cancel != nil) {
+		if old != nil && old.node.Pod == t.Pod && (t.Problem == "") == (old.cancel != nil) && old.asked == inTurn {
 			if t.Problem != "" {
 				old.node.Error = t.Problem
 			}
 			continue
 		}
 		old.end()
-		s := &stream{node: Node{Name: t.Node, Pod: t.Pod, Error: t.Problem}}
+		s := &stream{node: Node{Name: t.Node, Pod: t.Pod, Error: t.Problem}, asked: inTurn}
 		w.nodes[t.Node] = s
 		if t.Problem != "" {
 			continue
@@ -105,7 +110,11 @@ func (w *Watch) follow(ctx context.Context, targets []Target, slots chan struct{
 		s.node.Error = "connecting"
 		var streaming context.Context
 		streaming, s.cancel = context.WithCancel(ctx)
-		all.Go(func() { w.stream(streaming, s, slots) })
+		if inTurn {
+			all.Go(func() { w.askAgain(streaming, s, slots) })
+		} else {
+			all.Go(func() { w.stream(streaming, s, slots) })
+		}
 	}
 	for name, s := range w.nodes {
 		if !wanted[name] {
@@ -130,16 +139,28 @@ func (w *Watch) stream(ctx context.Context, s *stream, slots chan struct{}) {
 			return
 		}
 		opened := sync.OnceFunc(func() { <-slots }) // bounds the streams that are being opened
+		slow := time.AfterFunc(opening, opened)
+		streaming, cancel := context.WithCancelCause(ctx)
+		silent := w.Daemons.whenSilent(cancel)
 		r, out := io.Pipe()
 		go func() {
-			err := w.Daemons.Exec(ctx, s.node.Pod, out, "top", "--json", "--interval", w.Interval.String())
-			if err == nil {
+			err := w.Daemons.Exec(streaming, s.node.Pod, out, "top", "--json", "--interval", w.Interval.String())
+			switch {
+			case err == nil:
 				err = errors.New("the daemon ended the stream")
+			case streaming.Err() != nil:
+				err = context.Cause(streaming)
 			}
 			_ = out.CloseWithError(err)
 		}()
-		err := w.read(s, r, opened)
+		err := w.read(s, r, func() {
+			silent.Reset(w.Daemons.patience() + w.Interval)
+			opened()
+		})
 		_ = r.Close()
+		slow.Stop()
+		silent.Stop()
+		cancel(nil)
 		opened()
 		w.set(s, nil, err)
 		select {
@@ -149,11 +170,37 @@ func (w *Watch) stream(ctx context.Context, s *stream, slots chan struct{}) {
 	}
 }
 
-func (w *Watch) read(s *stream, r io.Reader, first func()) error {
+// askAgain asks one node for a snapshot, and again after a while.
+func (w *Watch) askAgain(ctx context.Context, s *stream, slots chan struct{}) {
+	for ctx.Err() == nil {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		var snapshot *top.Snapshot
+		answer, err := w.Daemons.ask(ctx, s.node.Pod, "top", "--once", "--json")
+		<-slots
+		if err == nil {
+			snapshot, err = parse(answer)
+		}
+		w.set(s, snapshot, err)
+		pause := max(round, w.Interval)
+		if err != nil {
+			pause *= 3 // dead nodes must not take the turns of the rest
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (w *Watch) read(s *stream, r io.Reader, each func()) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		first()
+		each()
 		snapshot, err := parse(lines.Bytes())
 		if err != nil {
 			return err
