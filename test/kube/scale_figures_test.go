@@ -3,10 +3,12 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,13 +16,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	charts "xsched/internal/report"
 )
 
 // figures are what TestScale measures.
@@ -145,20 +148,40 @@ func (f *figures) run(program string, args ...string) (string, error) {
 	cmd.Env = append(environment(), "GOGC=100")
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
+	var text bytes.Buffer
+	cmd.Stdout = &text
 	began := time.Now()
-	text, err := cmd.Output()
-	if err != nil {
-		return string(text), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, &complaint)
+	if err := cmd.Start(); err != nil {
+		return "", err
 	}
-	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	// The peak in the exit status would be that of this process, if it is higher.
+	ended := make(chan struct{})
+	peak := make(chan float64)
+	go func() {
+		most := 0.0
+		for {
+			most = max(most, costOf(cmd.Process.Pid).PeakMiB)
+			select {
+			case <-ended:
+				peak <- most
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	err := cmd.Wait()
+	close(ended)
 	f.Commands = append(f.Commands, command{
 		filepath.Base(program) + " " + strings.Join(args, " "), time.Since(began).Seconds(),
-		cost{(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), float64(usage.Maxrss) / 1024},
+		cost{(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), <-peak},
 	})
-	return string(text), nil
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, &complaint)
+	}
+	return text.String(), err
 }
 
-// report logs the figures and writes them to out/kube-scale.json.
+// report logs the figures and writes them to out/kube-scale.json, and their picture to out/kube-scale.svg.
 func (f *figures) report(t testing.TB) {
 	t.Helper()
 	f.mu.Lock()
@@ -183,9 +206,27 @@ func (f *figures) report(t testing.TB) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(root, "out", "kube-scale.json"), append(text, '\n'), 0o644)
 	}
+	if err == nil {
+		err = f.draw(filepath.Join(root, "out", "kube-scale.svg"))
+	}
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// draw writes the picture of the allocation over time.
+func (f *figures) draw(file string) error {
+	placed := charts.Series{Name: "claims with a GPU", Class: charts.ModeClass("xsched", 0)}
+	for _, p := range f.Placed {
+		placed.Points = append(placed.Points, charts.Point{X: math.Round(p[0]), Y: p[1]})
+	}
+	var b bytes.Buffer
+	err := charts.WriteSVG(&b, fmt.Sprintf("Claims allocated by the scheduler: %d nodes, %d GPUs, %d claims", f.Nodes, f.GPUs, f.Claims), "",
+		charts.Lines("", "seconds since the first claim", "claims", 0, charts.Plain, charts.Count, []charts.Series{placed}))
+	if err == nil {
+		err = os.WriteFile(file, b.Bytes(), 0o644)
+	}
+	return err
 }
 
 // overlay makes a folder writable for this test's namespace only.

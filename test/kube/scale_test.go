@@ -4,10 +4,8 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +61,7 @@ func TestScale(t *testing.T) {
 		Config: userConfig("admin"), Folder: "/run/s", GPUs: scaleGPUs, Memory: scaleMemory, Tokens: tokens,
 	})
 	f.watch("plugins", plugins.pid)
+	f.watch("test", os.Getpid())
 	f.time(t, "GPUs published", func() {
 		waitLong(t, "all GPUs are published", func() (string, bool) {
 			slices, gpus, err := publishedGPUs(context.Background(), client, nodes)
@@ -83,7 +82,7 @@ func TestScale(t *testing.T) {
 	if large { // earlier it would slow down what is measured
 		placeDaemons()
 	}
-	viewFleet(t, f, nodes)
+	viewFleet(t, f, client, nodes)
 	f.report(t)
 }
 
@@ -179,57 +178,5 @@ func removeClaims(t testing.TB, client kubernetes.Interface) {
 	})
 	if err := client.CoreV1().Namespaces().Delete(ctx, scaleSpace, metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete the namespace: %v", err)
-	}
-}
-
-// viewFleet asks all nodes by `kubectl xsched`. Each pod of the DaemonSet answers by a real xsched, which asks
-// the one real daemon of this machine.
-func viewFleet(t *testing.T, f *figures, nodes int) {
-	t.Helper()
-	if err := overlay("/usr/bin"); err != nil {
-		t.Fatal(err)
-	}
-	for link, target := range map[string]string{"/usr/bin/xsched": "bin/xsched", "/usr/bin/kubectl-xsched": "bin/xsched-kube"} {
-		if err := os.Symlink(product(t, target), link); err != nil && !os.IsExist(err) {
-			t.Fatal(err)
-		}
-	}
-	h := &host{t: t}
-	if err := os.MkdirAll(daemonDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(daemonDir) })
-	h.start("serve", "xsched", "serve", "--virtual", "--devices", fmt.Sprint(scaleGPUs), "--dir", daemonDir)
-	eventually(t, "the daemon answers", func() bool {
-		_, err := f.run("/usr/bin/xsched", "policy", "--dir", daemonDir)
-		return err == nil
-	})
-	text, err := f.run("/usr/bin/kubectl-xsched", "top", "--once", "--json", "--kubeconfig", userConfig("admin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var top struct {
-		Nodes []struct {
-			Node, Error string
-			Snapshot    *struct{ Devices []struct{ ID string } }
-		}
-	}
-	if err := json.Unmarshal([]byte(text), &top); err != nil {
-		t.Fatal(err)
-	}
-	if len(top.Nodes) != nodes {
-		t.Errorf("kubectl xsched top shows %d of %d nodes", len(top.Nodes), nodes)
-	}
-	for _, n := range top.Nodes {
-		if n.Error != "" || n.Snapshot == nil {
-			t.Errorf("kubectl xsched top, node %s: %s, %+v", n.Node, n.Error, n.Snapshot)
-			break
-		}
-	}
-	if text, err = f.run("/usr/bin/kubectl-xsched", "status", "--kubeconfig", userConfig("admin")); err != nil {
-		t.Error(err)
-	}
-	if answered := strings.Count(text, "\n") - 1; answered != nodes {
-		t.Errorf("kubectl xsched status shows %d of %d nodes", answered, nodes)
 	}
 }
