@@ -46,8 +46,8 @@ const scaleSpace = "scale"
 
 func claimName(i int) string { return fmt.Sprintf("claim-%05d", i) }
 
-// addClaim makes a claim and a pod that uses it.
-func addClaim(ctx context.Context, client kubernetes.Interface, i int, s size) error {
+// addClaim makes a claim and a pod that uses it, after changes to the pod.
+func addClaim(ctx context.Context, client kubernetes.Interface, i int, s size, changes ...func(*corev1.Pod)) error {
 	name := claimName(i)
 	requests := map[resourceapi.QualifiedName]resource.Quantity{node.Memory: *resource.NewQuantity(s.memory<<30, resource.BinarySI)}
 	if s.share > 0 {
@@ -65,7 +65,7 @@ func addClaim(ctx context.Context, client kubernetes.Interface, i int, s size) e
 		return err
 	}
 	no := false
-	_, err = client.CoreV1().Pods(scaleSpace).Create(ctx, &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: &no,
@@ -75,7 +75,11 @@ func addClaim(ctx context.Context, client kubernetes.Interface, i int, s size) e
 				Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
 			}},
 		},
-	}, metav1.CreateOptions{})
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	_, err = client.CoreV1().Pods(scaleSpace).Create(ctx, pod, metav1.CreateOptions{})
 	return err
 }
 
