@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -138,7 +139,7 @@ func (f *figures) draw(root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read page: %w", err)
 	}
-	for name, block := range map[string]string{"needs": f.needsTable(), "sensitivity": f.sensitivityTable()} {
+	for name, block := range map[string]string{"needs": f.needsTable(), "rules": f.rulesTable(), "sensitivity": f.sensitivityTable()} {
 		begin := "<!-- by make capacity: " + name + " -->\n"
 		head, rest, found := strings.Cut(string(text), begin)
 		_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
@@ -148,7 +149,7 @@ func (f *figures) draw(root string) (map[string][]byte, error) {
 		text = []byte(head + begin + block + "<!-- end -->\n" + tail)
 	}
 	var b bytes.Buffer
-	if err := report.WriteSVG(&b, "GPUs that a day needs, with every service within its target", "", f.charts()...); err != nil {
+	if err := report.WriteSVG(&b, "GPUs that a day needs, with every service within its target", "Simulated; shorter is better. The mixes are explained in the text.", f.charts()...); err != nil {
 		return nil, err
 	}
 	return map[string][]byte{page: text, picture: b.Bytes()}, nil
@@ -163,11 +164,30 @@ func count(gpus int) string {
 
 func (f *figures) needsTable() string {
 	var b strings.Builder
-	b.WriteString("| mix | exclusive | time-slicing | MPS | XSched | of exclusive | rule of XSched | GPU busy: exclusive, XSched |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| mix | load | exclusive | time-slicing | MPS | XSched | XSched of exclusive | GPU busy: exclusive, XSched |\n|---|---|---|---|---|---|---|---|\n")
 	for _, m := range f.Mixes {
 		alone, ours := m.Needs[string(fleet.Exclusive)], m.Needs[string(fleet.XSched)]
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | **%s** | %s | %s | %s, %s |\n", m.Name, count(alone.GPUs), count(m.Needs[string(fleet.TimeSlicing)].GPUs),
-			count(m.Needs[string(fleet.MPS)].GPUs), count(ours.GPUs), part(ours.GPUs, alone.GPUs), ours.Rule, report.RoundPercent(alone.Busy), report.RoundPercent(ours.Busy))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | **%s** | %s | %s, %s |\n", m.Name, m.About, count(alone.GPUs), count(m.Needs[string(fleet.TimeSlicing)].GPUs),
+			count(m.Needs[string(fleet.MPS)].GPUs), count(ours.GPUs), part(ours.GPUs, alone.GPUs), report.RoundPercent(alone.Busy), report.RoundPercent(ours.Busy))
+	}
+	return b.String()
+}
+
+// rulesTable has the rule with which each mode needs the fewest GPUs.
+func (f *figures) rulesTable() string {
+	shared := []fleet.Sharing{fleet.TimeSlicing, fleet.MPS, fleet.XSched}
+	var b strings.Builder
+	b.WriteString("| mix |")
+	for _, how := range shared {
+		b.WriteString(" " + string(how) + " |")
+	}
+	b.WriteString("\n" + strings.Repeat("|---", len(shared)+1) + "|\n")
+	for _, m := range f.Mixes {
+		b.WriteString("| " + m.Name + " |")
+		for _, how := range shared {
+			b.WriteString(" " + cmp.Or(m.Needs[string(how)].Rule, "-") + " |")
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }
