@@ -89,7 +89,7 @@ func Serve(ctx context.Context, o Options) error {
 	if err := s.listen(o.Socket); err != nil {
 		return err
 	}
-	files := gpuFiles{filepath.Dir(o.Socket)}
+	files := gpuFiles{root: filepath.Dir(o.Socket)}
 	defer files.remove()
 	if err := files.write(o.Devices); err != nil {
 		return err
