@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"xsched/internal/kube/classes"
+	"xsched/internal/kube/cluster"
 )
 
 const (
@@ -55,10 +56,18 @@ func TestChartRefusesMistakes(t *testing.T) {
 			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)
 		}
 	}
+}
+
+// TestChartInAnotherNamespace checks that the chart names no namespace of its own: its programs learn theirs.
+func TestChartInAnotherNamespace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	if text, err := output(ctx, "", "helm", "template", "xsched", chart, "--namespace", "default"); err == nil || !strings.Contains(text+err.Error(), "install into the namespace xsched-system") {
-		t.Errorf("namespace default: %v", err)
+	text, err := output(ctx, "", "helm", "template", "xsched", chart, "--namespace", "gpu-scheduler")
+	if err != nil || strings.Contains(text, chartSpace) {
+		t.Errorf("the chart in gpu-scheduler: %v\n%s", err, text)
+	}
+	if n := strings.Count(text, "{name: "+cluster.NamespaceVariable+", valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}"); n != 2 {
+		t.Errorf("%d containers learn their namespace; the plugin and the uninstall need it", n)
 	}
 }
 

@@ -201,11 +201,11 @@ func report(t *testing.T, what string, all []time.Duration) {
 func TestGang(t *testing.T) {
 	c := StartAPI(t)
 	ctx := context.Background()
-	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cluster.Namespace}}
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cluster.Namespace("")}}
 	if _, err := c.Client.CoreV1().Namespaces().Create(ctx, system, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	leases, key := c.Client.CoordinationV1().Leases(cluster.Namespace), gang.Key{Namespace: "default", Group: "job"}
+	leases, key := c.Client.CoordinationV1().Leases(cluster.Namespace("")), gang.Key{Namespace: "default", Group: "job"}
 	t.Cleanup(func() { _ = leases.Delete(ctx, gangs.Name(key), metav1.DeleteOptions{}) })
 	a, b := startGangNode(t, c, "gang-a"), startGangNode(t, c, "gang-b")
 	ranks := []*gangRank{

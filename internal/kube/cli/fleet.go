@@ -33,6 +33,7 @@ import (
 // fleetFlags select nodes and tenants.
 type fleetFlags struct {
 	kubeconfig, context       string
+	release                   string // its namespace
 	node, namespace, selector string
 	asJSON                    bool
 	timeout                   time.Duration
@@ -41,6 +42,7 @@ type fleetFlags struct {
 func (f *fleetFlags) connection(c *cobra.Command) {
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` with the API server's address and the user's credentials")
 	c.Flags().StringVar(&f.context, "context", "", "`NAME` of a context of the kubeconfig file")
+	c.Flags().StringVar(&f.release, "xsched-namespace", "", "`NAMESPACE` of XSched itself (default $XSCHED_NAMESPACE, else xsched-system)")
 }
 
 func (f *fleetFlags) register(c *cobra.Command) {
@@ -76,7 +78,7 @@ func (f *fleetFlags) daemons() (*fleetview.Daemons, error) {
 		return nil, err
 	}
 	klog.SetLogger(logr.Discard()) // client-go would write into the view
-	return &fleetview.Daemons{Config: config, Client: client, Namespace: cluster.Namespace, Timeout: f.timeout}, nil
+	return &fleetview.Daemons{Config: config, Client: client, Namespace: cluster.Namespace(f.release), Timeout: f.timeout}, nil
 }
 
 // filter finds the pods of the selector.
@@ -125,7 +127,7 @@ keys of ` + "`xsched top`" + `; it only shows.
 
 The daemons are asked by exec in the pods of the DaemonSet, through the API
 server: nodes open no port. This needs the role xsched-viewer in the namespace
-xsched-system. --once prints all tenants and ends. --json prints one JSON object
+of XSched. --once prints all tenants and ends. --json prints one JSON object
 per interval and line, or with --once a single one.`,
 		Example: `  kubectl xsched top
   kubectl xsched top --node gpu-7

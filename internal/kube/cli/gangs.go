@@ -50,7 +50,7 @@ func startGangs(ctx context.Context, f nodeFlags, config *rest.Config, daemon ga
 		return nil, err
 	}
 	f.gangs.Node, f.gangs.Log, f.gangs.Config = f.o.Name, f.o.Log, gang.Default()
-	service := gangs.New(f.gangs, api.CoordinationV1().Leases(cluster.Namespace), daemon)
+	service := gangs.New(f.gangs, api.CoordinationV1().Leases(cluster.Namespace("")), daemon)
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() { service.Run(ctx) })
@@ -98,7 +98,7 @@ func (a *app) suspendCommand() *cobra.Command {
 		Long: `Suspend the GPU work of all pods of a namespace with the same label
 xsched.dev/group, or group of their claims, on all nodes at the same moment. The
 suspension ends by itself after --for. It needs the right to write leases in
-the namespace xsched-system.`,
+the namespace of XSched.`,
 		Example: `  kubectl xsched suspend training -n research --for 10m`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,7 +152,7 @@ func (a *app) group(ctx context.Context, f *groupFlags, name string, change func
 	if err != nil {
 		return err
 	}
-	leases, k := api.CoordinationV1().Leases(cluster.Namespace), gang.Key{Namespace: f.namespace, Group: name}
+	leases, k := api.CoordinationV1().Leases(cluster.Namespace(f.release)), gang.Key{Namespace: f.namespace, Group: name}
 	for range 10 {
 		r, err := gangs.Get(ctx, leases, k)
 		switch {

@@ -55,7 +55,7 @@ pods use claims of the driver: without the plugin the kubelet can't end such pod
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			return (&uninstall.Cluster{
-				Client: client, Namespace: cluster.Namespace, Cleanup: &set, Owner: owner, Force: force, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+				Client: client, Namespace: cluster.Namespace(""), Cleanup: &set, Owner: owner, Force: force, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}).Run(ctx)
 		},
 	}

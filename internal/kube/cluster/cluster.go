@@ -4,7 +4,9 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -14,12 +16,19 @@ import (
 // Names in the cluster.
 const (
 	Driver    = "gpu.xsched.dev" // DRA driver and vendor of CDI devices
-	Namespace = "xsched-system"
 	DaemonSet = "xsched"
 	// PriorityClassLabel on a pod, as label or annotation, asks for a class without a claim.
 	PriorityClassLabel = "xsched.dev/priority-class"
 	GroupLabel         = "xsched.dev/group"
 )
+
+// NamespaceVariable names the namespace of the release where it is not the usual one. The chart sets it.
+const NamespaceVariable = "XSCHED_NAMESPACE"
+
+// Namespace is that of the release: the given one, else that of the environment, else the usual one.
+func Namespace(given string) string {
+	return cmp.Or(given, os.Getenv(NamespaceVariable), "xsched-system")
+}
 
 // Config finds the API server: by kubeconfig if given, else by the usual rules of kubectl
 // ($KUBECONFIG, ~/.kube/config), else as a pod.
