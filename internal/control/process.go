@@ -235,6 +235,6 @@ const (
 type Cause struct {
 	PID   int    `json:"pid,omitempty"` // the preempting process; 0: see Reason
 	Count uint64 `json:"count"`
-	// Reason: "process", "hand" (Control.Suspend) or "other".
+	// Reason: "process", "hand" (Control.Suspend), "group" (Control.Holds) or "other".
 	Reason string `json:"reason"`
 }

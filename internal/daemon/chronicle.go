@@ -99,15 +99,7 @@ func (d *Daemon) sample(ctx context.Context) {
 	}
 	c.history.Sample(clock.Now(), programs)
 	pairs, rest := c.history.Preemptions()
-	offset := unixOffset()
-	entries := make([]journal.Entry, 0, len(pairs)+1)
-	for i := range pairs {
-		p := &pairs[i]
-		entries = append(entries, journal.Entry{
-			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: d.programOf(&p.Victim), By: d.programOf(&p.By),
-			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
-		})
-	}
+	entries := d.preemptions(pairs)
 	if rest.Pairs > 0 {
 		entries = append(entries, journal.Entry{
 			Time: time.Now(), Kind: control.JournalPreemption, Duration: rest.Time, Count: rest.Count,
@@ -118,8 +110,51 @@ func (d *Daemon) sample(ctx context.Context) {
 	d.findFaults(programs)
 }
 
+// preemptions returns the entries of pairs. A group is suspended as a whole, so its programs in one container
+// have one entry together: it has the most suspensions and the longest time of them.
+func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
+	offset := unixOffset()
+	entries := make([]journal.Entry, 0, len(pairs)+1)
+	type container struct {
+		group string
+		user  identity.User
+		space uint64 // of PIDs
+	}
+	groups := map[container]int{}
+	for i := range pairs {
+		p := &pairs[i]
+		e := journal.Entry{
+			Time: offset.time(p.At), Kind: control.JournalPreemption, Program: d.programOf(&p.Victim), By: d.programOf(&p.By),
+			Hand: p.Hand, Yield: p.Yield, Duration: p.Time, Count: p.Count, Device: p.Device.String(),
+		}
+		if p.Group {
+			e.Group, e.Detail = true, d.groupOf(&p.Victim)
+			of := container{e.Detail, p.Victim.User, p.Victim.PIDNamespace}
+			if at, known := groups[of]; known {
+				first := &entries[at]
+				first.Time, first.Count, first.Duration = e.Time, max(first.Count, e.Count), max(first.Duration, e.Duration)
+				if first.Device != e.Device {
+					first.Device = ""
+				}
+				continue
+			}
+			groups[of] = len(entries)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
 func (d *Daemon) programOf(i *loop.Identity) journal.Program {
 	return journal.Program{PID: i.PID, PIDNamespace: i.PIDNamespace, LocalPID: i.LocalPID, User: i.User, Name: control.TenantName(i.Command), Pod: d.podName(i)}
+}
+
+// groupOf returns the group of pods that a program is in; empty: none, or its grant has ended.
+func (d *Daemon) groupOf(who *loop.Identity) string {
+	var t loop.Terms
+	pod := d.grants.Load().of(who)
+	pod.apply(&t)
+	return t.Grant.Group
 }
 
 // joined records a new session.

@@ -137,6 +137,8 @@ func causes(by map[int]uint64) []control.Cause {
 		switch pid {
 		case loop.ByHand:
 			c.PID, c.Reason = 0, "hand"
+		case loop.ByGroup:
+			c.PID, c.Reason = 0, "group"
 		case loop.ByOthers:
 			c.Reason = "other"
 		}

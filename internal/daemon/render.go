@@ -5,6 +5,7 @@ package daemon
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"xsched/internal/control"
@@ -137,6 +138,8 @@ func preemption(e *journal.Entry, program, by string) string {
 		return fmt.Sprintf("%s: %d preemptions, %s", e.Detail, e.Count, duration(e.Duration))
 	case e.Hand:
 		return program + " was suspended by hand" + times
+	case e.Group:
+		return strings.TrimSpace(program+" was suspended with its group "+e.Detail) + " on all nodes" + times
 	case by == "":
 		return program + " was preempted" + times
 	case e.Yield:

@@ -16,8 +16,11 @@ const (
 	Activities      = iota
 )
 
-// ByHand in Transition.By: a user suspended the process.
-const ByHand = -1
+// Causes in Transition.By other than a process. The engine does not know of groups: its user does.
+const (
+	ByHand  = -1 // a user suspended the process
+	ByGroup = -2 // the process is suspended with its group of pods
+)
 
 // Transition is a change of a queue's activity.
 type Transition struct {
@@ -25,7 +28,7 @@ type Transition struct {
 	ID     model.QueueID
 	PID    int
 	Device model.DeviceID
-	By     int // for ActivityWait and ActivityStopped: the PID in whose favour, or ByHand; 0: unknown
+	By     int // for ActivityWait and ActivityStopped: the PID in whose favour, ByHand or ByGroup; 0: unknown
 	To     Activity
 	Gone   bool // the queue was removed
 }

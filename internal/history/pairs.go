@@ -18,8 +18,9 @@ type Preemption struct {
 	At     model.Time // end of the last one
 	Device model.DeviceID
 	Victim loop.Identity
-	By     loop.Identity // the zero value: by hand, or unknown
+	By     loop.Identity // the zero value: by hand, with its group, or unknown
 	Hand   bool
+	Group  bool
 	Yield  bool // the hardware preferred the other's timeslices; otherwise the program was suspended
 	Count  uint64
 	Time   time.Duration
@@ -59,7 +60,7 @@ func (h *History) preempted(l *lane, at model.Time) {
 			p = h.pairs[key]
 		}
 		if p == nil {
-			p = &Preemption{Device: key.device, Victim: l.who, Hand: key.by == engine.ByHand, Yield: key.yield}
+			p = &Preemption{Device: key.device, Victim: l.who, Hand: key.by == engine.ByHand, Group: key.by == engine.ByGroup, Yield: key.yield}
 			if key.by > 0 {
 				p.By = loop.Identity{PID: l.by, LocalPID: l.by, User: identity.Nobody}
 				if who, ok := h.byPID[l.by]; ok {

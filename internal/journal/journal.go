@@ -40,6 +40,7 @@ type Entry struct {
 	Program  Program // PID 0: none
 	By       Program // the preempting program, or the author of a change
 	Hand     bool    // preempted by a user
+	Group    bool    // preempted with its group of pods, which Detail names
 	Yield    bool    // preempted by the longer timeslices of another
 	Duration time.Duration
 	Count    uint64

@@ -160,7 +160,7 @@ type queue struct {
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work
 	suspendedNS time.Duration
-	stoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
+	stoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand, ByGroup or ByOthers
 	shared      bool           // a snapshot has stoppedBy
 	use         queueUse
 	period      period // see requests.go

@@ -3,9 +3,10 @@
 package loop
 
 import (
+	"cmp"
 	"context"
-	"slices"
 
+	"xsched/internal/engine"
 	"xsched/internal/model"
 )
 
@@ -18,8 +19,27 @@ type HeldGroups map[string]model.Priority
 // stopped reports whether a client is suspended whatever the policy says.
 func (c *Client) stopped() bool { return c.held || c.grouped }
 
-// stopped reports whether a process is suspended: any of its clients is.
-func (l *Loop) stopped(pid int) bool { return slices.ContainsFunc(l.byPID[pid], (*Client).stopped) }
+// heldBy returns why a process is suspended whatever the policy says: any of its clients is. 0: it is not.
+func (l *Loop) heldBy(pid int) int {
+	by := 0
+	for _, c := range l.byPID[pid] {
+		switch {
+		case c.held:
+			return ByHand
+		case c.grouped:
+			by = ByGroup
+		}
+	}
+	return by
+}
+
+// traced passes a transition on. The engine takes all suspensions that no policy decides for those by hand.
+func (l *Loop) traced(t engine.Transition) {
+	if t.By == ByHand {
+		t.By = cmp.Or(l.heldBy(t.PID), ByHand)
+	}
+	l.cfg.Trace.Put(t)
+}
 
 // SetHeld suspends or resumes a process on request of a control client.
 func (l *Loop) SetHeld(ctx context.Context, pid int, held bool) error {
@@ -55,7 +75,7 @@ func (l *Loop) regroup(now model.Time, c *Client) {
 
 // stop tells the engine whether a client is suspended whatever the policy says.
 func (l *Loop) stop(now model.Time, c *Client) {
-	l.engine.SetHeld(now, c.PID, l.stopped(c.PID))
+	l.engine.SetHeld(now, c.PID, l.heldBy(c.PID) != 0)
 	for _, q := range c.queues {
 		if q.unproved && q.host == nil {
 			l.setUnproved(now, c, q)

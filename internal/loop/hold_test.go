@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"xsched/internal/engine"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/record"
 	"xsched/internal/session/sessiontest"
 	"xsched/internal/wire"
 )
@@ -147,4 +149,53 @@ func TestHeldClientsOfOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("resumed", 1, false, false)
+}
+
+// TestCausesOfSuspension checks that a preemption has its own cause: the group's hold or a user. The trace
+// says the same.
+func TestCausesOfSuspension(t *testing.T) {
+	trace := record.NewTrace()
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		c.Loop.Trace = trace
+		c.Session.Terms = func(loop.Identity) loop.Terms { return loop.Terms{Grant: loop.Grant{Group: "ml/train"}} }
+	})
+	c := h.Client(t, 0, wire.LevelAuto)
+	c.HandOver(t)
+	c.Queue(0)
+	c.Busy(0, true)
+	sessiontest.Await(t, "level 3", func() bool {
+		v := h.Only(t)
+		return len(v.Queues) == 1 && v.Queues[0].Level == model.LevelInterrupt
+	})
+	suspend := func(by func(on bool) error) {
+		t.Helper()
+		for _, on := range []bool{true, false} {
+			if err := by(on); err != nil {
+				t.Fatal(err)
+			}
+			sessiontest.Await(t, "suspended or resumed", func() bool { return (h.Hardware(0).Now().Suspend != 0) == on })
+		}
+	}
+	group := func(on bool) error {
+		if on {
+			return h.HoldGroups(t.Context(), loop.HeldGroups{"ml/train": model.PriorityMax})
+		}
+		return h.HoldGroups(t.Context(), nil)
+	}
+	hand := func(on bool) error { return h.SetHeld(t.Context(), os.Getpid(), on) }
+	suspend(group)
+	suspend(hand)
+	suspend(group)
+	if got := h.Only(t).Queues[0].StoppedBy; got[loop.ByGroup] != 2 || got[loop.ByHand] != 1 || len(got) != 2 {
+		t.Errorf("causes %v", got)
+	}
+	var by []int
+	trace.Take(func(tr *engine.Transition) {
+		if tr.To == engine.ActivityStopped {
+			by = append(by, tr.By)
+		}
+	})
+	if !slices.Equal(by, []int{engine.ByGroup, engine.ByHand, engine.ByGroup}) {
+		t.Errorf("trace %v", by)
+	}
 }

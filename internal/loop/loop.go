@@ -210,8 +210,8 @@ func (l *Loop) run() {
 	if r := l.cfg.Recorder; r != nil {
 		r.Attach(l.engine, l.tick, l.programOf)
 	}
-	if t := l.cfg.Trace; t != nil {
-		l.engine.Watch(t.Put)
+	if l.cfg.Trace != nil {
+		l.engine.Watch(l.traced)
 	}
 	for !l.quit.Load() {
 		l.arm()

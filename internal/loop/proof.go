@@ -33,7 +33,7 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 		ID: q.id, PID: c.PID, User: c.userKey(), Device: q.device, Hint: c.engineHint(l.effectiveHint(c, q)), Level: q.level, Best: l.best(c, q.device),
 		Slices: can.Slices, Busy: q.busy, Guessed: q.guessed(),
 	})
-	if l.stopped(c.PID) {
+	if l.heldBy(c.PID) != 0 {
 		l.engine.SetHeld(now, c.PID, true)
 	}
 	if q.copies.Only {

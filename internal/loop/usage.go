@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"xsched/internal/engine"
 	"xsched/internal/model"
 )
 
@@ -162,8 +163,9 @@ func (l *Loop) note(now model.Time, q *queue) { l.gpus.note(now, q) }
 
 // Causes of a preemption other than a process.
 const (
-	ByHand   = -1 // suspended by a control client
-	ByOthers = 0  // no particular process, or more processes than maxCauses
+	ByHand   = engine.ByHand  // suspended by a control client
+	ByGroup  = engine.ByGroup // suspended with its group of pods
+	ByOthers = 0              // no particular process, or more processes than maxCauses
 )
 
 // maxCauses limits the number of processes that a queue counts preemptions for.
@@ -171,8 +173,8 @@ const maxCauses = 16
 
 // countPreemption counts a preemption of a queue by its cause.
 func (l *Loop) countPreemption(c *Client, q *queue) {
-	cause := ByHand
-	if !c.stopped() {
+	cause := l.heldBy(c.PID)
+	if cause == 0 {
 		cause = l.engine.StoppedFor(q.id)
 	}
 	if q.stoppedBy == nil {

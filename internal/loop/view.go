@@ -40,7 +40,7 @@ type QueueView struct {
 	Submitted   uint64
 	Transitions uint64
 	Ran         time.Duration  // time with work, not suspended
-	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand or ByOthers
+	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand, ByGroup or ByOthers
 }
 
 // ClientView is a snapshot of a client.

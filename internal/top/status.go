@@ -65,11 +65,14 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 		out.Problems = append(out.Problems, Problem{fmt.Sprintf(format, args...), remedy})
 	}
 	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
-	tenants := map[int]string{}
+	tenants, grouped := map[int]string{}, 0
 	for i := range s.List.Processes {
 		p := &s.List.Processes[i]
 		tenants[p.PID] = program(p)
 		out.Programs[cmp.Or(p.State, control.StateIdle)]++
+		if p.State == control.StateHeld && p.GroupHeld && !p.Held {
+			grouped++
+		}
 		if Missed(p.SLO) {
 			problem(fmt.Sprintf("raise it with `xsched hint %d --priority N`, or lower the others", p.PID), "%s misses its SLO of %s: %.1f%% of its requests meet it, %g%% should",
 				program(p), duration(float64(p.SLO.TargetUS)), 100*p.SLO.Attainment, 100*p.SLO.Objective)
@@ -104,8 +107,11 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 			note("%s: %s unmanaged; see `xsched attach --help`", d.ID, count(d.Others, "program uses it", "programs use it"))
 		}
 	}
-	if n := out.Programs[control.StateHeld]; n > 0 {
+	if n := out.Programs[control.StateHeld] - grouped; n > 0 {
 		note("%s suspended by hand; see `xsched resume --help`", count(n, "program is", "programs are"))
+	}
+	if grouped > 0 {
+		note("%s suspended with a group on all nodes; see `kubectl xsched resume --help`", count(grouped, "program is", "programs are"))
 	}
 	out.Healthy = len(out.Problems) == 0
 	return out
