@@ -34,6 +34,8 @@ type claimRecord struct {
 	Devices   []deviceRecord `json:"devices"`
 	// Own claims belong to one pod. The others may get pods later, of which the kubelet tells nothing.
 	Own bool `json:"own,omitempty"`
+	// Version is the claim's resourceVersion when its pods were read.
+	Version string `json:"resource_version,omitempty"`
 }
 
 // podRecord is a pod that uses a claim.

@@ -26,7 +26,7 @@ const cdiKind = cluster.Driver + "/claim"
 
 // readClaim returns the record of an allocated claim. An error is about its parameters.
 func readClaim(claim *resourceapi.ResourceClaim) (claimRecord, error) {
-	r := claimRecord{Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}
+	r := claimRecord{Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim), Version: claim.ResourceVersion}
 	if owner := metav1.GetControllerOf(claim); owner != nil {
 		r.Own = owner.Kind == "Pod"
 	}

@@ -240,14 +240,14 @@ func (s *store) grantOf(device string) (g control.Grant, ok bool) {
 	return r.Devices[index].grant(device, r.Namespace, podRecord{}), true
 }
 
-// setPods replaces the pods of claims. Without an answer of the daemon repair sends the grants.
-func (s *store) setPods(ctx context.Context, pods map[types.UID][]podRecord) (changed bool, err error) {
+// setPods replaces the pods of claims, except where the kubelet has prepared a claim again since its pods
+// were read. Without an answer of the daemon repair sends the grants.
+func (s *store) setPods(ctx context.Context, seen map[types.UID]claimRecord) (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := maps.Clone(s.state.Claims)
-	for uid, list := range pods {
-		if r, ok := all[uid]; ok && !slices.Equal(r.Pods, list) {
-			r.Pods = list
+	for uid, r := range seen {
+		if now, ok := all[uid]; ok && now.Version == r.Version && !slices.Equal(now.Pods, r.Pods) {
 			all[uid], changed = r, true
 		}
 	}

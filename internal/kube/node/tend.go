@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 const (
 	// maxRefresh bounds the claims that are read at once for their pods. A node has few that pods share.
 	maxRefresh = 16
+	// mostRests is the longest time between two such reads, in looks.
+	mostRests = 8
 	// askLimit bounds one request to the API server.
 	askLimit = 10 * time.Second
 )
@@ -26,8 +29,12 @@ const (
 type tending struct {
 	there map[types.UID]bool // claims of an earlier run that exist; nil: none was looked for
 	done  bool               // all of them were looked for
-	last  types.UID          // last claim whose pods were read
 	told  string             // last problem
+
+	last   types.UID     // last claim whose pods were read
+	shared int           // claims that pods share
+	pause  time.Duration // between two reads of these
+	next   time.Time     // read
 }
 
 // tend gives back claims that no longer exist, and learns about pods that joined a claim.
@@ -35,7 +42,7 @@ func (n *Node) tend(ctx context.Context) {
 	t := &n.tending
 	err := n.collect(ctx)
 	if err == nil {
-		err = n.refresh(ctx)
+		err = n.refreshNow(ctx, time.Now())
 	}
 	text := ""
 	if err != nil {
@@ -90,7 +97,12 @@ func (n *Node) collect(ctx context.Context) error {
 func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resourceapi.ResourceClaim, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	claim, err := n.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	// With a version the API server answers from memory: with this state of the claim, or a newer one.
+	claims := n.client.ResourceV1().ResourceClaims(r.Namespace)
+	claim, err := claims.Get(ctx, r.Name, metav1.GetOptions{ResourceVersion: r.Version})
+	if r.Version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) { // etcd was restored
+		claim, err = claims.Get(ctx, r.Name, metav1.GetOptions{})
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -102,13 +114,34 @@ func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resou
 	return claim, nil
 }
 
-// refresh reads the pods of claims that pods share. The kubelet prepares a claim for its first pod only.
-func (n *Node) refresh(ctx context.Context) error {
+// sharedClaims are those that may get other pods. The kubelet prepares a claim for its first pod only.
+func (n *Node) sharedClaims() map[types.UID]claimRecord {
 	known := n.store.known()
 	maps.DeleteFunc(known, func(_ types.UID, r claimRecord) bool { return r.Own })
+	return known
+}
+
+// refreshNow reads the pods of shared claims, soon after a change and then more and more rarely: many nodes
+// ask one API server.
+func (n *Node) refreshNow(ctx context.Context, now time.Time) error {
+	t, known := &n.tending, n.sharedClaims()
+	if len(known) == t.shared && now.Before(t.next) {
+		return nil
+	}
+	changed, err := n.refresh(ctx, known)
+	if t.pause = min(2*t.pause, mostRests*n.options.Every); changed || len(known) != t.shared {
+		t.pause = n.options.Every / 2
+	}
+	t.shared = len(known)
+	t.next = now.Add(t.pause + rand.N(t.pause/4+1)) // a random part: nodes shall not ask all at once
+	return err
+}
+
+// refresh reads the pods of claims, and reports whether they have changed.
+func (n *Node) refresh(ctx context.Context, known map[types.UID]claimRecord) (changed bool, err error) {
 	uids := slices.Sorted(maps.Keys(known))
 	start, _ := slices.BinarySearch(uids, n.tending.last)
-	pods := map[types.UID][]podRecord{}
+	seen := map[types.UID]claimRecord{}
 	var failed error
 	for i := range min(len(uids), maxRefresh) {
 		uid := uids[(start+1+i)%len(uids)]
@@ -121,11 +154,12 @@ func (n *Node) refresh(ctx context.Context) error {
 		if claim == nil {
 			continue // the kubelet gives it back
 		}
-		if list := podsOf(claim); len(list) > 0 {
-			pods[uid] = list
+		if list := podsOf(claim); len(list) > 0 && !slices.Equal(list, r.Pods) {
+			r.Pods = list
+			seen[uid] = r
 		}
 	}
-	changed, err := n.store.setPods(ctx, pods)
+	changed, err = n.store.setPods(ctx, seen)
 	if changed {
 		n.options.Log.Info("other pods use a claim")
 		n.changed()
@@ -133,5 +167,5 @@ func (n *Node) refresh(ctx context.Context) error {
 	if failed == nil {
 		failed = err
 	}
-	return failed
+	return changed, failed
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"xsched/internal/kube/edits"
@@ -90,6 +93,58 @@ func TestLaterPod(t *testing.T) {
 	}
 }
 
+// TestRefreshRests: claims that do not change are read more and more rarely, and never with an older answer
+// than the known one. A claim that the kubelet prepared again meanwhile keeps its pods.
+func TestRefreshRests(t *testing.T) {
+	f, ctx := newFolders(t), t.Context()
+	claim := allocated(1, []string{"gpu-0"}, 0)
+	claim.ResourceVersion = "100"
+	var versions []string
+	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": claim})
+	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		version := r.URL.Query().Get("resourceVersion")
+		if versions = append(versions, version); len(versions) == 1 {
+			failed := apierrors.NewTimeoutError("Too large resource version", 1)
+			failed.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+			failed.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusGatewayTimeout)
+			_ = json.NewEncoder(w).Encode(failed.Status())
+			return
+		}
+		server(w, r)
+	}))
+	if _, err := n.plugin.PrepareResourceClaims(ctx, []*resourceapi.ResourceClaim{claim}); err != nil {
+		t.Fatal(err)
+	}
+	n.options.Every = 5 * time.Second
+	start := time.Now()
+	for at := start; at.Before(start.Add(200 * n.options.Every)); at = at.Add(n.options.Every) {
+		if err := n.refreshNow(ctx, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(versions); got < 200/(mostRests*5/4)-2 || got > 200/mostRests+6 {
+		t.Errorf("%d reads in 200 looks", got)
+	}
+	if len(versions) < 3 || versions[0] != "100" || versions[1] != "" || versions[2] != "100" {
+		t.Errorf("versions %q", versions)
+	}
+	known := n.sharedClaims()
+	again := known[claim.UID]
+	again.Version = "200"
+	if err := n.store.prepare(ctx, map[types.UID]claimRecord{claim.UID: again}); err != nil {
+		t.Fatal(err)
+	}
+	claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "pod-9", UID: uid(podKind, 9)})
+	if changed, err := n.refresh(ctx, known); err != nil || changed {
+		t.Errorf("an answer from before the preparation counts: %v, %v", changed, err)
+	}
+	if changed, err := n.refresh(ctx, n.sharedClaims()); err != nil || !changed {
+		t.Errorf("an answer from after it does not: %v, %v", changed, err)
+	}
+}
+
 // TestManySharedClaims: each claim has its turn.
 func TestManySharedClaims(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
@@ -105,7 +160,7 @@ func TestManySharedClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := n.refresh(ctx); err != nil {
+		if _, err := n.refresh(ctx, n.sharedClaims()); err != nil {
 			t.Fatal(err)
 		}
 	}
