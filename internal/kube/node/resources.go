@@ -34,10 +34,10 @@ const (
 const maxDevices = 64
 
 // gpus describes the daemon's GPUs as devices. Memory is that of each GPU; zero: unknown.
-func gpus(devices []control.Device, memory resource.Quantity) []resourceapi.Device {
+func (p places) gpus(devices []control.Device, memory resource.Quantity) []resourceapi.Device {
 	out := make([]resourceapi.Device, 0, len(devices))
 	for i := range devices {
-		out = append(out, device(&devices[i], memory))
+		out = append(out, p.device(&devices[i], memory))
 	}
 	slices.SortFunc(out, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
 	return out
@@ -55,7 +55,7 @@ func resources(pool string, devices []resourceapi.Device) resourceslice.DriverRe
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: all}}}
 }
 
-func device(d *control.Device, memory resource.Quantity) resourceapi.Device {
+func (p places) device(d *control.Device, memory resource.Quantity) resourceapi.Device {
 	shared, level := true, int64(d.MaxLevel)
 	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		"maxLevel": {IntValue: &level}, "probed": {BoolValue: &d.Probed}, "virtual": {BoolValue: &d.Virtual}, "partitioned": {BoolValue: &d.MIG},
@@ -65,19 +65,35 @@ func device(d *control.Device, memory resource.Quantity) resourceapi.Device {
 			attributes[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}
 	}
-	if a, err := deviceattribute.GetPCIBusIDAttribute(d.ID); err == nil {
+	for _, a := range p.of(d) {
 		attributes[a.Name] = a.Value
-	}
-	if !d.Virtual {
-		if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(d.ID); err == nil {
-			attributes[a.Name] = a.Value
-		}
 	}
 	capacity := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{Share: consumable("100", "1")}
 	if !memory.IsZero() {
 		capacity[Memory] = consumable(memory.String(), "1Mi")
 	}
 	return resourceapi.Device{Name: DeviceName(d.ID), AllowMultipleAllocations: &shared, Attributes: attributes, Capacity: capacity}
+}
+
+// places are the attributes of GPUs that say where they are, by their ID. They never change, and reading
+// them costs a pass over the machine's buses.
+type places map[string][]deviceattribute.DeviceAttribute
+
+func (p places) of(d *control.Device) []deviceattribute.DeviceAttribute {
+	if known, ok := p[d.ID]; ok {
+		return known
+	}
+	var out []deviceattribute.DeviceAttribute
+	if a, err := deviceattribute.GetPCIBusIDAttribute(d.ID); err == nil {
+		out = append(out, a)
+	}
+	if !d.Virtual {
+		if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(d.ID); err == nil {
+			out = append(out, a)
+		}
+	}
+	p[d.ID] = out
+	return out
 }
 
 // consumable is a capacity of which claims take nothing by default.

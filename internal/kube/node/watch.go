@@ -45,6 +45,7 @@ type looks struct {
 	taints    map[string]map[string]int // looks since its cause was seen, by device and taint
 	started   int64                     // when the daemon started
 	told      bool                      // that the daemon does not answer
+	places    places
 }
 
 // watch looks at the daemon and at the API server, each at a period of its own: neither waits for the other.
@@ -98,7 +99,7 @@ func (n *Node) look(ctx context.Context, to publisher) {
 				l.started = version.StartedNS
 			}
 		}
-		l.devices = gpus(devices.Devices, n.options.Memory)
+		l.devices = l.places.gpus(devices.Devices, n.options.Memory)
 		n.publish(ctx, to, tainted(l.devices, l.remember(taints(devices.Devices, &stats))))
 	}
 }

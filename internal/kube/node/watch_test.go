@@ -179,7 +179,7 @@ func TestResources(t *testing.T) {
 	if s := resources("worker", nil).Pools["worker"].Slices; len(s) != 1 {
 		t.Errorf("%d slices of an empty pool", len(s))
 	}
-	d := gpus([]control.Device{{ID: "0000:01:00.0", Name: strings.Repeat("ü", 64)}}, resource.MustParse("80Gi"))[0]
+	d := places{}.gpus([]control.Device{{ID: "0000:01:00.0", Name: strings.Repeat("ü", 64)}}, resource.MustParse("80Gi"))[0]
 	if m := d.Capacity[Memory].Value; m.String() != "80Gi" {
 		t.Errorf("memory %s", m.String())
 	}
