@@ -35,8 +35,11 @@ type Grant struct {
 
 	// Priority is the priority of the programs and the highest that they can set.
 	Priority *int32 `json:"priority,omitempty"`
-	// Utilization is the share of the programs in percent, and the largest that they can set.
-	Utilization     *int   `json:"utilization,omitempty"`
+	// Utilization is the share of the programs in percent, which all of them have together.
+	Utilization *int `json:"utilization,omitempty"`
+	// Pool names those who have Utilization together: the programs of all grants with the same pool; empty:
+	// those of the pod.
+	Pool            string `json:"pool,omitempty"`
 	LatencyTargetUS *int64 `json:"latency_target_us,omitempty"`
 	Level           *int   `json:"level,omitempty"`
 	// Group is the gang of the programs. Pods of one namespace with equal groups run together.
@@ -53,7 +56,7 @@ func Strictest(a, b Grant) Grant {
 		a.Priority = new(priorityOf(a))
 	}
 	if b.Utilization != nil && (a.Utilization == nil || *b.Utilization < *a.Utilization) {
-		a.Utilization = b.Utilization
+		a.Utilization, a.Pool = b.Utilization, b.Pool
 	}
 	if a.Level != nil && (b.Level == nil || *b.Level > *a.Level) {
 		a.Level = b.Level // none is the highest, and a higher level is easier to preempt
@@ -139,6 +142,7 @@ func (g *Grant) Check() error {
 		{"pod", g.Pod, "use the name of a pod", dnsName, true},
 		{"container", g.Container, "use the name of a container", dnsLabel, false},
 		{"class", g.Class, "use letters, digits, -, _ and .", grantClass, false},
+		{"pool", g.Pool, "use 1 to 256 printable characters without spaces", grantText, false},
 		{"device", g.Device, "use 1 to 256 printable characters without spaces", grantText, false},
 	} {
 		if (f.must || f.text != "") && !f.form.MatchString(f.text) {

@@ -105,7 +105,7 @@ func (p *podGrant) same(other *podGrant) bool {
 	if p.hints == nil || other.hints == nil {
 		return p.hints == other.hints
 	}
-	return p.hints.hints == other.hints.hints && p.namespace == other.namespace
+	return p.hints.hints == other.hints.hints && p.namespace == other.namespace && p.hints.Pool == other.hints.Pool
 }
 
 func (g *grant) priority() int32 {
@@ -129,7 +129,7 @@ func (p *podGrant) apply(t *loop.Terms) {
 	}
 	t.Hint.Merge(&limited)
 	if p.hints.Utilization != nil {
-		t.Grant.Share = *p.hints.Utilization
+		t.Grant.Share, t.Grant.Pool = *p.hints.Utilization, p.namespace+"/"+cmp.Or(p.hints.Pool, p.hints.PodUID)
 		limited.Set("utilization", model.HintValue{Number: int64(t.Grant.Share)})
 	}
 	rest := hints.Without(&model.HintChange{}, &limited)

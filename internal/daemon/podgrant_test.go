@@ -130,3 +130,33 @@ func TestChangedTerms(t *testing.T) {
 }
 
 var staticUID = strings.Repeat("9c", 16)
+
+// TestPools: the programs of one pool have its share together: those of a pod, or those of all pods of a claim.
+func TestPools(t *testing.T) {
+	of := func(namespace, pool, uid string, share int) control.Grant {
+		return control.Grant{ID: pool + uid, Namespace: namespace, Pod: "serve-0", PodUID: uid, Pool: pool, Utilization: &share}
+	}
+	other := strings.Replace(testPodUID, "3", "4", 1)
+	terms := func(all ...control.Grant) (t loop.Terms) {
+		for i := range all {
+			if err := all[i].Check(); err != nil {
+				panic(err)
+			}
+		}
+		pod := newGrants(1, map[string][]control.Grant{"dra": all}).of(inPod(""))
+		pod.apply(&t)
+		return t
+	}
+	pool := func(all ...control.Grant) string { return terms(all...).Grant.Pool }
+	first := pool(of("ml", "", testPodUID, 40))
+	if first == "" || first == pool(of("ml", "claim", testPodUID, 40)) || pool(of("ml", "claim", testPodUID, 40)) == pool(of("web", "claim", testPodUID, 40)) {
+		t.Errorf("pool %q of a pod", first)
+	}
+	if got := terms(of("ml", "a", testPodUID, 40), of("ml", "b", testPodUID, 20), of("ml", "c", other, 10)).Grant; got.Share != 20 || got.Pool != "ml/b" {
+		t.Errorf("two claims: %+v", got)
+	}
+	a, b := podGrant{hints: &grant{Grant: control.Grant{Pool: "a"}}}, podGrant{hints: &grant{Grant: control.Grant{Pool: "b"}}}
+	if a.same(&b) {
+		t.Error("a change of the pool does not count")
+	}
+}

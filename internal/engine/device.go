@@ -102,7 +102,8 @@ func (d *device) rebuild() {
 	if d.capped {
 		policy.SetRivalled(v.Queues, func(i int) { d.records[i].restrict() })
 	}
-	v.Processes = 0
+	v.Processes, v.Pools = 0, 0
+	var pools map[string]int
 	pids := make(map[int]int, len(v.Queues))
 	for i := range v.Queues {
 		q := &v.Queues[i]
@@ -112,7 +113,17 @@ func (d *device) rebuild() {
 			pids[q.PID] = process
 			v.Processes++
 		}
-		q.Process = process
+		q.Process, q.Pool = process, 0
+		if pool := q.Hint.Pool; pool != "" {
+			if pools == nil {
+				pools = map[string]int{}
+			}
+			if pools[pool] == 0 {
+				v.Pools++
+				pools[pool] = v.Pools
+			}
+			q.Pool = pools[pool]
+		}
 	}
 	d.forgetProtections(pids)
 	d.findServices()

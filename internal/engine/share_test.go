@@ -63,6 +63,48 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// TestPools: the programs of a pool have one share together, however many of them have work.
+func TestPools(t *testing.T) {
+	for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
+		for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
+			for busy := 1; busy <= 4; busy++ {
+				t.Run(fmt.Sprintf("%s-%s-%d", name, mode, busy), func(t *testing.T) {
+					cfg := DefaultConfig()
+					cfg.Policy, cfg.Mode = name, mode
+					other := saturating(model.Hint{Utilization: 60})
+					tenants := []*tenant{other}
+					for i := range 4 {
+						member := saturating(model.Hint{Utilization: 40, Pool: "pod"})
+						if i >= busy {
+							member = tenantOf(0, 0, 0)
+							member.q.Hint, member.burst = model.Hint{Utilization: 40, Pool: "pod"}, nil
+						}
+						tenants = append(tenants, member)
+					}
+					g := newGPU(t, cfg, tenants...)
+					length := 60 * time.Second
+					g.run(length)
+					var pool time.Duration
+					for _, p := range tenants[1:] {
+						pool += p.ran
+					}
+					if got := float64(pool) / float64(pool+other.ran); math.Abs(got-0.4) > 0.03 {
+						t.Errorf("the pool has %.3f of the chip, wants 0.4", got)
+					}
+					if kept := float64(pool+other.ran) / float64(length); kept < 0.9 {
+						t.Errorf("kept %.3f of the chip", kept)
+					}
+					for _, p := range tenants[1 : 1+busy] {
+						if got := float64(p.ran) / float64(pool); got < 0.6/float64(busy) {
+							t.Errorf("a program of %d has %.3f of its pool", busy, got)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestIdleShares: the others get what an idle tenant does not use, except under SPUP.
 func TestIdleShares(t *testing.T) {
 	for _, c := range []struct {

@@ -9,6 +9,7 @@ import "xsched/internal/model"
 type Grant struct {
 	Ceiling *model.Priority  // highest priority, whatever the limit of the user is; nil: that limit
 	Share   int              // largest share in percent; 0: the user's limit
+	Pool    string           // has Share together; empty: each program has its own
 	Pinned  model.HintChange // hints that the program and its user can't change
 	// Owner owns the gang of the program instead of its user; empty: the user does.
 	Owner string
@@ -41,6 +42,15 @@ func (c *Client) highest() *model.Priority {
 		return c.ceiling
 	}
 	return c.terms.Grant.Ceiling
+}
+
+// pool names those who have the share of the grant together; empty: the administrator gave the process its
+// own share, or no grant has one.
+func (c *Client) pool() string {
+	if c.terms.Grant.Share == 0 || c.pinned.Has("utilization") {
+		return ""
+	}
+	return c.terms.Grant.Pool
 }
 
 // exceeds reports that a hint has a larger share than the grant.

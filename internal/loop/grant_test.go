@@ -212,3 +212,43 @@ func TestGrantTakenBack(t *testing.T) {
 		}
 	}
 }
+
+// TestGrantPool: programs have the share of a grant together with its pool, until the grant has no share or
+// the administrator gives the program its own.
+func TestGrantPool(t *testing.T) {
+	terms := loop.Terms{Grant: loop.Grant{Share: 40, Pool: "ml/claim"}}
+	h := ruled(t, &terms)
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.Queue(0)
+	who := h.Only(t)
+	want := func(what, pool string, share int) {
+		t.Helper()
+		if got := h.Only(t).Queues[0].Hint; got.Pool != pool || got.Utilization != share {
+			t.Errorf("%s: pool %q, share %d", what, got.Pool, got.Utilization)
+		}
+	}
+	set := func(terms loop.Terms) {
+		t.Helper()
+		if err := h.SetAllTerms(t.Context(), map[model.SessionID]loop.Terms{who.ID: terms}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("at the start", "ml/claim", 40)
+	set(loop.Terms{Grant: loop.Grant{Share: 40, Pool: "ml/other"}})
+	want("with another claim", "ml/other", 40)
+	set(loop.Terms{Grant: loop.Grant{Pool: "ml/other"}})
+	want("without a share, the user's limit", "", 40)
+	set(terms)
+	own := sessiontest.Change("utilization", "70")
+	if err := h.Pin(t.Context(), who.PID, nil, own); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.SetHint(t.Context(), who.PID, true, own, nil); err != nil {
+		t.Fatal(err)
+	}
+	want("with a share of the administrator", "", 70)
+}

@@ -179,6 +179,9 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	}
 	l.limit(c, max(c.granted, q.granted), &h)
 	h.Cap = l.capOf(c, max(c.granted, q.granted))
+	if !q.pinned.Has("utilization") {
+		h.Pool = c.pool()
+	}
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
 	return h

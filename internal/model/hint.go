@@ -55,6 +55,8 @@ type Hint struct {
 	Nice int
 	// Cap limits what the other fields may achieve. Only the daemon sets it.
 	Cap Cap `json:",omitzero"`
+	// Pool names programs that have one Utilization together; empty: each has its own. Only the daemon sets it.
+	Pool string `json:",omitempty"`
 }
 
 // Cap is the administrator's limit of a user. It bounds the rank that follows from any hint, not a

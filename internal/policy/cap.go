@@ -112,7 +112,7 @@ func Counted(h *model.Hint, contested bool) model.Hint {
 			Priority: min(h.Priority, h.Cap.Priority), Utilization: h.Utilization, Nice: h.Nice,
 			Level: h.Level, InFlight: h.InFlight, Batch: h.Batch, // the engine limits these
 			Gang: h.Gang, PerQueue: h.PerQueue, // Group.Split
-			Cap: h.Cap,
+			Cap: h.Cap, Pool: h.Pool,
 		}
 	}
 	out.Nice = min(max(out.Nice, -int(h.Cap.Priority)), model.NiceMax)

@@ -29,7 +29,7 @@ func (CFS) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time
 	s.update(v, cfsWeight, false)
 	if v.slicesShare() {
 		s.want(v)
-		return v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), model.Never
+		return v.divide(v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), false), model.Never
 	}
 	return s.takeTurns(now, v, cfsWeight)
 }

@@ -16,6 +16,7 @@ import (
 // queue falls behind it, so none saves up time by being idle.
 type fairState struct {
 	turn   turn
+	number int64 // of the last turn in a pool
 	floor  int64
 	queues perQueue[fairQueue]
 }
@@ -23,20 +24,22 @@ type fairState struct {
 type fairQueue struct {
 	got     time.Duration // Queue.Got up to which the queue is charged
 	virtual int64
-	wanted  bool // had work at the last decision
+	turn    int64 // number of its last turn in its pool; 0: none
+	wanted  bool  // had work at the last decision
 }
 
 // weight is the weight of a queue; a queue without hints has UtilizationMax.
 type weight func(q *Queue) int
 
 // update charges the queues for the GPU time they had, each on its own or with
-// all queues of its process. Call it once per decision, with those that had work
-// until now still marked.
+// all queues of its process, and with its pool. Call it once per decision, with
+// those that had work until now still marked.
 func (s *fairState) update(v *View, w weight, byProcess bool) {
 	s.queues.align(v, func(q *Queue) fairQueue { return fairQueue{got: q.Got} })
 	var charges []int64
-	if byProcess = byProcess && v.Processes < len(v.Queues); byProcess {
-		charges = make([]int64, v.Processes)
+	together := !v.each(byProcess)
+	if together {
+		charges = make([]int64, v.payers())
 	}
 	for i := range v.Queues {
 		q, m := &v.Queues[i], &s.queues.of[i]
@@ -48,19 +51,38 @@ func (s *fairState) update(v *View, w weight, byProcess bool) {
 			continue // too little to count yet
 		}
 		m.got = q.Got
-		if byProcess {
-			charges[q.Process] += charge
+		if together {
+			charges[v.payer(i, byProcess)] += charge
 		} else {
 			m.virtual = max(m.virtual, s.floor) + charge
 		}
 	}
-	if !byProcess {
+	if !together {
 		return
 	}
 	for i := range v.Queues {
-		if charge := charges[v.Queues[i].Process]; charge > 0 {
+		if charge := charges[v.payer(i, byProcess)]; charge > 0 {
 			m := &s.queues.of[i]
 			m.virtual = max(m.virtual, s.floor) + charge
+		}
+	}
+	s.levelPools(v)
+}
+
+// levelPools makes the programs of a pool have had as much as any of them: one
+// that joins pays for what the pool had before.
+func (s *fairState) levelPools(v *View) {
+	if v.Pools == 0 {
+		return
+	}
+	most := make([]int64, v.Pools+1)
+	for i := range v.Queues {
+		pool := v.Queues[i].Pool
+		most[pool] = max(most[pool], s.queues.of[i].virtual)
+	}
+	for i := range v.Queues {
+		if pool := v.Queues[i].Pool; pool > 0 {
+			s.queues.of[i].virtual = most[pool]
 		}
 	}
 }
@@ -97,7 +119,8 @@ func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, mo
 		heaviest = max(heaviest, w(&v.Queues[i]))
 	}
 	plan, i, wake := (&turns{
-		key: func(i int, _ *Queue) key { return key{at: s.queues.of[i].virtual} },
+		// The programs of a pool have had as much as each other: they take turns.
+		key: func(i int, _ *Queue) key { return key{at: s.queues.of[i].virtual, then: s.queues.of[i].turn} },
 		length: func(_ int, q *Queue) time.Duration {
 			length := v.turnLength(q)
 			if q.Hint.Timeslice == 0 {
@@ -111,6 +134,10 @@ func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, mo
 	if i >= 0 && v.Queues[i].Ready {
 		m := &s.queues.of[i]
 		m.virtual = max(m.virtual, s.floor)
+		if v.Queues[i].Pool > 0 {
+			s.number++
+			m.turn = s.number
+		}
 	}
 	return plan, wake
 }
@@ -160,16 +187,16 @@ func (v *View) lightest(w weight) int {
 	return cmp.Or(low, own)
 }
 
-// shareOutByProcess gives every queue the slice of its process. Queues of one
-// process that have work divide it; ready counts them.
-func (v *View) shareOutByProcess(least time.Duration, ready []int) model.Plan {
-	plan := v.shareOut(utilization, least, v.Knobs.ShareMax)
-	if v.Processes == len(v.Queues) {
+// divide makes the queues of one process, or of one pool, that have work divide
+// the slice that each of them has in a plan.
+func (v *View) divide(plan model.Plan, byProcess bool) model.Plan {
+	if v.each(byProcess) {
 		return plan
 	}
+	ready := v.readyByPayer(byProcess)
 	for i := range plan {
-		if q := &v.Queues[i]; q.Ready && ready[q.Process] > 1 {
-			plan[i].Slice = max(UsefulSlice, plan[i].Slice/time.Duration(ready[q.Process]))
+		if n := ready[v.payer(i, byProcess)]; v.Queues[i].Ready && n > 1 {
+			plan[i].Slice = max(UsefulSlice, plan[i].Slice/time.Duration(n))
 		}
 	}
 	return plan

@@ -19,11 +19,14 @@ type spupState struct {
 	turn   turn
 	window int64                   // number of the current one
 	got    perQueue[time.Duration] // Queue.Got when the window began
+	turns  perQueue[int64]         // number of the last turn in its pool; 0: none
+	number int64                   // of the last turn in a pool
 }
 
 // Decide implements Policy.
 func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Time) {
 	s.got.align(v, func(q *Queue) time.Duration { return q.Got })
+	s.turns.align(v, func(*Queue) int64 { return 0 })
 	window := int64(now) / int64(v.Knobs.Window)
 	if window != s.window {
 		s.window = window
@@ -36,9 +39,9 @@ func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Tim
 	var plan model.Plan
 	wake := model.Never
 	if v.slicesShare() {
-		plan = v.shareOutByProcess(u.slice(), u.ready)
+		plan = v.divide(v.shareOut(utilization, u.slice(), v.Knobs.ShareMax), true)
 	} else {
-		plan, wake = u.takeTurns(now, &s.turn)
+		plan, wake = u.takeTurns(now, s)
 	}
 	if !v.CanSuspend {
 		return plan, model.Never
@@ -59,9 +62,9 @@ func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Tim
 type usage struct {
 	*View
 	end   model.Time      // of the window
-	used  []time.Duration // by process
-	ready []int           // queues with work, by process
-	left  []time.Duration // remaining quota of each queue's process, or noQuota
+	used  []time.Duration // by process or pool
+	ready []int           // queues with work, by process or pool
+	left  []time.Duration // remaining quota of each queue's process or pool, or noQuota
 	round time.Duration   // slices of the queues that progress
 	least int             // the smallest utilization
 }
@@ -70,15 +73,12 @@ const noQuota = time.Duration(math.MaxInt64)
 
 func spupUsage(v *View, s *spupState, end model.Time) *usage {
 	u := &usage{
-		View: v, end: end, used: make([]time.Duration, v.Processes), ready: make([]int, v.Processes),
+		View: v, end: end, used: make([]time.Duration, v.payers()), ready: v.readyByPayer(true),
 		left: make([]time.Duration, len(v.Queues)), least: model.UtilizationMax,
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		u.used[q.Process] += q.Got - s.got.of[i]
-		if q.Ready {
-			u.ready[q.Process]++
-		}
+		u.used[v.payer(i, true)] += q.Got - s.got.of[i]
 		if q.Progressing {
 			u.round += q.Slice
 		}
@@ -90,7 +90,7 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 		q := &v.Queues[i]
 		share := utilization(q)
 		if u.left[i] = noQuota; share < model.UtilizationMax {
-			u.left[i] = v.Knobs.Window*time.Duration(share)/model.UtilizationMax - u.used[q.Process]
+			u.left[i] = v.Knobs.Window*time.Duration(share)/model.UtilizationMax - u.used[v.payer(i, true)]
 		}
 		if u.left[i] < time.Microsecond {
 			u.left[i] = 0
@@ -100,8 +100,8 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 }
 
 // takeTurns serves one queue at a time: the process that used the least part of
-// its share in this window is next.
-func (u *usage) takeTurns(now model.Time, t *turn) (model.Plan, model.Time) {
+// its share in this window is next. The programs of a pool take turns.
+func (u *usage) takeTurns(now model.Time, s *spupState) (model.Plan, model.Time) {
 	n := len(u.Queues)
 	first := u.next(0, n, admitted)
 	if first < 0 {
@@ -109,15 +109,20 @@ func (u *usage) takeTurns(now model.Time, t *turn) (model.Plan, model.Time) {
 	}
 	rest := model.Verdict{Limit: u.several(first, n, 1, admitted)}
 	plan := u.all(rest)
-	best, wake := u.pick(now, t)
+	best, wake := u.pick(now, s)
 	if best >= 0 {
+		if u.Queues[best].Pool > 0 {
+			s.number++
+			s.turns.of[best] = s.number
+		}
 		plan[best] = model.Verdict{Run: true, Limit: rest.Limit}
 	}
 	return plan, wake
 }
 
 // pick chooses a queue that may have a turn; -1: all have used their share.
-func (u *usage) pick(now model.Time, t *turn) (int, model.Time) {
+func (u *usage) pick(now model.Time, s *spupState) (int, model.Time) {
+	t := &s.turn
 	best, least, candidates := -1, 0.0, 0
 	demand := 0.0 // percent of the device, of all processes with work
 	for i := range u.Queues {
@@ -126,12 +131,12 @@ func (u *usage) pick(now model.Time, t *turn) (int, model.Time) {
 			continue
 		}
 		share := float64(utilization(q))
-		demand += share / float64(u.ready[q.Process])
+		demand += share / float64(u.ready[u.payer(i, true)])
 		if u.left[i] == 0 {
 			continue
 		}
 		candidates++
-		if part := float64(u.used[q.Process]) / share; best < 0 || part < least {
+		if part := float64(u.used[u.payer(i, true)]) / share; best < 0 || part < least || part == least && s.turns.of[i] < s.turns.of[best] {
 			best, least = i, part
 		}
 	}
@@ -147,7 +152,7 @@ func (u *usage) pick(now model.Time, t *turn) (int, model.Time) {
 		}
 		end := q.ChangedAt.Add(u.Knobs.Hold)
 		if q.Ready {
-			end = u.ends(now, q, t.used(q), demand)
+			end = u.ends(now, cur, t.used(q), demand)
 		}
 		if now < end {
 			return cur, end
@@ -159,7 +164,7 @@ func (u *usage) pick(now model.Time, t *turn) (int, model.Time) {
 	q := &u.Queues[best]
 	t.begin(q) // a new turn, even of the same queue
 	if candidates > 1 {
-		return best, u.ends(now, q, 0, demand)
+		return best, u.ends(now, best, 0, demand)
 	}
 	return best, model.Never
 }
@@ -168,10 +173,11 @@ func (u *usage) pick(now model.Time, t *turn) (int, model.Time) {
 // used its part of the window. A window has few turns: otherwise the first queue
 // would get an extra turn in each. For the same reason the last turn of a window
 // lasts until its end, if what is left is too short for another.
-func (u *usage) ends(now model.Time, q *Queue, used time.Duration, demand float64) model.Time {
+func (u *usage) ends(now model.Time, i int, used time.Duration, demand float64) model.Time {
+	q := &u.Queues[i]
 	part := time.Duration(float64(u.Knobs.Window) * float64(utilization(q)) / max(demand, model.UtilizationMax))
 	least := max(UsefulSlice, min(part, u.Knobs.Timeslice))
-	end := now.Add(max(least-used, min(u.turnLength(q)-used, part-u.used[q.Process])))
+	end := now.Add(max(least-used, min(u.turnLength(q)-used, part-u.used[u.payer(i, true)])))
 	if end < u.end && u.end.Sub(end) < UsefulSlice {
 		return u.end
 	}
@@ -196,7 +202,7 @@ func (u *usage) spentAt(now model.Time, plan model.Plan) model.Time {
 		switch {
 		case left == noQuota || left == 0:
 		case q.Progressing:
-			rounds := float64(left) / (float64(q.Slice) * float64(max(1, u.ready[q.Process])))
+			rounds := float64(left) / (float64(q.Slice) * float64(max(1, u.ready[u.payer(i, true)])))
 			at = min(at, now.Add(time.Duration(rounds*float64(u.round)))+1)
 		case q.Ready && plan[i].Run:
 			at = min(at, now.Add(left))

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"time"
 
 	"xsched/internal/model"
@@ -36,9 +37,11 @@ func (t turn) used(q *Queue) time.Duration {
 }
 
 // key orders queues: the smallest is served first.
-type key struct{ class, at int64 }
+type key struct{ class, at, then int64 }
 
-func (k key) before(o key) bool { return k.class < o.class || k.class == o.class && k.at < o.at }
+func (k key) before(o key) bool {
+	return cmp.Or(cmp.Compare(k.class, o.class), cmp.Compare(k.at, o.at), cmp.Compare(k.then, o.then)) < 0
+}
 
 // turns is how a policy serves the queues of a device one at a time, the
 // smallest key first. At most one queue is allowed to run, idle or not: it meets

@@ -23,6 +23,8 @@ type View struct {
 	Services, Overruled []*Service
 	// Processes is how many distinct values Queue.Process has.
 	Processes int
+	// Pools is how many distinct pools the hints name.
+	Pools int
 
 	// AnyCopying: a queue may be Copying.
 	AnyCopying bool
@@ -65,6 +67,7 @@ type Queue struct {
 	Native bool
 
 	Process int // dense index of its process on this device
+	Pool    int // dense index of the pool of its hint, from 1 on; 0: none
 	Group   int // index into View.Groups, -1: none
 }
 
@@ -159,12 +162,32 @@ func (v *View) allSliced(from, end int) bool {
 // slices, or none may be suspended, so that slices are the only means.
 func (v *View) slicesShare() bool { return !v.CanSuspend || v.allSliced(0, len(v.Queues)) }
 
-// readyByProcess counts the ready queues of each process.
-func (v *View) readyByProcess() []int {
-	n := make([]int, v.Processes)
+// payer returns the index of who has the utilization of queue i: its pool, else its process, or the queue
+// itself under a policy that divides the device between queues.
+func (v *View) payer(i int, byProcess bool) int {
+	switch q := &v.Queues[i]; {
+	case q.Pool > 0:
+		return len(v.Queues) + q.Pool - 1
+	case byProcess:
+		return q.Process
+	}
+	return i
+}
+
+// payers is an upper bound of payer.
+func (v *View) payers() int { return len(v.Queues) + v.Pools }
+
+// each reports that each queue has a utilization of its own.
+func (v *View) each(byProcess bool) bool {
+	return v.Pools == 0 && (!byProcess || v.Processes == len(v.Queues))
+}
+
+// readyByPayer counts the ready queues of each payer.
+func (v *View) readyByPayer(byProcess bool) []int {
+	n := make([]int, v.payers())
 	for i := range v.Queues {
-		if q := &v.Queues[i]; q.Ready {
-			n[q.Process]++
+		if v.Queues[i].Ready {
+			n[v.payer(i, byProcess)]++
 		}
 	}
 	return n

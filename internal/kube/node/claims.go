@@ -123,13 +123,13 @@ func (r *claimRecord) spec(uid types.UID, e edits.Edits) cdi.Spec {
 }
 
 // grant returns the hints of an allocation for a pod.
-func (d *deviceRecord) grant(id, namespace string, pod podRecord) control.Grant {
+func (d *deviceRecord) grant(id, namespace string, claim types.UID, pod podRecord) control.Grant {
 	g := control.Grant{
 		ID: id, Namespace: namespace, Pod: pod.Name, PodUID: string(pod.UID), Class: d.Class, Device: d.Device,
 		Priority: &d.Parameters.Priority, Group: d.Parameters.Group,
 	}
 	if share := cmp.Or(d.Reserved, d.Parameters.Share); share > 0 {
-		g.Utilization = &share
+		g.Utilization, g.Pool = &share, string(claim) // which the scheduler reserved once, for all pods of the claim
 	}
 	if us := d.Parameters.LatencyTarget.Microseconds(); us > 0 {
 		g.LatencyTargetUS = &us
@@ -148,7 +148,7 @@ func (c *checkpoint) grants() []control.Grant {
 		r := c.Claims[uid]
 		for _, pod := range r.Pods {
 			for i := range r.Devices {
-				g := r.Devices[i].grant(string(pod.UID), r.Namespace, pod)
+				g := r.Devices[i].grant(string(pod.UID), r.Namespace, uid, pod)
 				if g.Check() != nil {
 					continue // one bad grant would refuse all
 				}

@@ -237,7 +237,7 @@ func (s *store) grantOf(device string) (g control.Grant, ok bool) {
 	if err != nil || !known || index < 0 || index >= len(r.Devices) {
 		return g, false
 	}
-	return r.Devices[index].grant(device, r.Namespace, podRecord{}), true
+	return r.Devices[index].grant(device, r.Namespace, types.UID(device[:at]), podRecord{}), true
 }
 
 // setPods replaces the pods of claims, except where the kubelet has prepared a claim again since its pods
