@@ -5,7 +5,7 @@
 import { useState } from "preact/hooks";
 import { priorityMax, priorityMin } from "./api_gen";
 import { Bars } from "./bars";
-import { count, duration, none, percent } from "./format";
+import { count, duration, none, percent, plain } from "./format";
 import { known, protection, type Row } from "./rows";
 import type { Store } from "./store";
 
@@ -47,6 +47,9 @@ export function Detail({ row, store, close }: { row: Row; store: Store; close: (
     ["Preemptions", count(row.preemptions)],
     ["Time lost to preemption", duration(row.lostUS)],
   ];
+  if (row.pod !== "") facts.push(["Pod", row.pod]);
+  if (p.class) facts.push(["Class", plain(p.class)]);
+  if (p.group) facts.push(["Group", plain(p.group) + (p.group_held ? ", suspended on all nodes" : "")]);
   if (p.container) facts.push(["Container", p.container]);
   if (p.priority_reason) facts.push(["Priority not granted", p.priority_reason]);
   return (

@@ -11,6 +11,7 @@ export interface Row {
   name: string;
   command: string;
   user: string;
+  pod: string; // namespace/pod/container; empty: not in a known pod
   state: string;
   priority: number;
   level: number; // the lowest of its queues; 0: no queue yet
@@ -24,7 +25,7 @@ export interface Row {
   process: Process;
 }
 
-export type Column = "name" | "user" | "state" | "priority" | "level" | "share" | "p50" | "p99" | "attainment" | "preemptions" | "lostUS";
+export type Column = "name" | "pod" | "user" | "state" | "priority" | "level" | "share" | "p50" | "p99" | "attainment" | "preemptions" | "lostUS";
 
 export interface Order {
   column: Column;
@@ -57,6 +58,7 @@ export function rowOf(p: Process, names: ReadonlyMap<number, string>): Row {
     name: command === "" ? names.get(p.pid) || programName("", p.pid) : programName(command, p.pid),
     command,
     user: plain(p.user),
+    pod: p.pod ? plain([p.namespace, p.pod, p.pod_container].filter(Boolean).join("/")) : "",
     state: p.state,
     priority: p.priority,
     level: levels.length === 0 ? 0 : Math.min(...levels),
@@ -75,9 +77,9 @@ export function rowsOf(list: List, names: ReadonlyMap<number, string>): Row[] {
   return (list.processes ?? []).map((p) => rowOf(p, names));
 }
 
-// matches reports whether a row has every word of the filter in its name, command, user, state or PID.
+// matches reports whether a row has every word of the filter in its name, command, pod, user, state or PID.
 export function matches(row: Row, filter: string): boolean {
-  const text = `${row.name} ${row.command} ${row.user} ${row.state} ${row.pid}`.toLowerCase();
+  const text = `${row.name} ${row.command} ${row.pod} ${row.user} ${row.state} ${row.pid}`.toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s+/)

@@ -11,9 +11,10 @@ import { indexOf, tenantColours } from "./theme";
 const rowHeight = 34;
 const mostRows = 14; // of the view
 
-// Columns of the table; narrow ones stay on a phone.
-const columns: { id: Column; title: string; hint: string; narrow?: true; number?: true }[] = [
+// Columns of the table; narrow ones stay on a phone. That of pods is there with the first pod.
+const allColumns: { id: Column; title: string; hint: string; narrow?: true; number?: true }[] = [
   { id: "name", title: "Program", hint: "Name of the program", narrow: true },
+  { id: "pod", title: "Pod", hint: "Namespace, pod and container in Kubernetes" },
   { id: "user", title: "User", hint: "Owner of the process" },
   { id: "state", title: "State", hint: "running, preempted, waiting, idle or held", narrow: true },
   { id: "priority", title: "Priority", hint: "Higher runs first", number: true },
@@ -29,6 +30,7 @@ const columns: { id: Column; title: string; hint: string; narrow?: true; number?
 function cell(row: Row, column: Column): string {
   switch (column) {
     case "name": return row.name;
+    case "pod": return row.pod === "" ? none : row.pod;
     case "user": return row.user;
     case "state": return row.state;
     case "priority": return String(row.priority);
@@ -56,6 +58,7 @@ export function Tenants({ rows, store, selected, select }: Props) {
   const view = useRef<HTMLDivElement>(null);
   const focus = useRef(-1); // the row to focus after it was scrolled into view
   const shown = useMemo(() => ordered(rows.filter((r) => matches(r, filter)), order), [rows, filter, order]);
+  const columns = rows.some((r) => r.pod !== "") ? allColumns : allColumns.filter((c) => c.id !== "pod");
   const viewHeight = Math.min(shown.length, mostRows) * rowHeight;
   const { first, last } = visible(shown.length, Math.min(top, Math.max(0, shown.length * rowHeight - viewHeight)), viewHeight, rowHeight);
 
@@ -86,7 +89,7 @@ export function Tenants({ rows, store, selected, select }: Props) {
   };
 
   const sortBy = (column: Column): void =>
-    setOrder((o) => ({ column, descending: o.column === column ? !o.descending : column !== "name" && column !== "user" }));
+    setOrder((o) => ({ column, descending: o.column === column ? !o.descending : column !== "name" && column !== "pod" && column !== "user" }));
 
   return (
     <section aria-labelledby="tenants">

@@ -20,6 +20,14 @@ test("the name of another user's program comes from the history, or is its PID",
   assert.equal(rowOf(process({ pid: 5 }), new Map([[5, ""]])).name, "process 5");
 });
 
+test("a row has its pod, and a filter finds it", () => {
+  assert.equal(row({}).pod, "");
+  assert.equal(row({ namespace: "ml", pod: "train-0" }).pod, "ml/train-0");
+  const r = row({ namespace: "ml", pod: "train-0", pod_container: "main\n" });
+  assert.equal(r.pod, "ml/train-0/main\ufffd");
+  assert.ok(matches(r, "ml/train"));
+});
+
 test("a program without requests or target has neither", () => {
   const r = row({});
   assert.equal(r.p99, 0);
