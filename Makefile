@@ -329,7 +329,7 @@ test-operator: all ## test what operators use with its real counterparts, such a
 	@$(RUN_TESTS) go -count 1 -timeout 20m -run '^TestLong' ./test/operator/...
 
 .PHONY: test-kube
-test-kube: all bin/xsched-kube image ## test the image and the chart on a real Kubernetes node with the virtual GPU, in namespaces; needs root
+test-kube: all bin/xsched-kube image image-next ## test the image and the chart on a real Kubernetes node with the virtual GPU, in namespaces; needs root
 	@folder=$$(GO='$(GO)' tools/kube); XSCHED_KUBE=$$folder $(RUN_TESTS) go -count 1 -timeout 30m ./test/kube/...
 
 NODES ?= 1000

@@ -24,3 +24,16 @@ image-of: $(if $(filter $(HOST_ARCH),$(ARCH)),$(EMBEDDED_FILES),$(CROSS_FILES)) 
 	GOARCH=$(ARCH) $(GO_BUILD) -o $(STAGE)/image-$(ARCH)/xsched-kube ./cmd/xsched-kube
 	@install -m 644 $(SHIM) $(STAGE)/image-$(ARCH)/libxsched.so
 	@install -m 644 LICENSE $(STAGE)/image-$(ARCH)/LICENSE
+
+# The same sources as another release, for the test of an upgrade: with another version, and with another
+# library for programs.
+NEXT_DIR := build/next
+NEXT_RELEASE := $(basename $(RELEASE)).99
+
+.PHONY: image-next
+image-next: build/libxsched.so
+	@mkdir -p $(NEXT_DIR)
+	@{ cat $<; echo $(NEXT_RELEASE); } > $(NEXT_DIR)/libxsched.so
+	@echo '{"Replace": {"$(CURDIR)/internal/embedded/files/$(HOST_ARCH)/libxsched.so": "$(CURDIR)/$(NEXT_DIR)/libxsched.so"}}' > $(NEXT_DIR)/overlay.json
+	@GOFLAGS='$(GOFLAGS) -overlay=$(CURDIR)/$(NEXT_DIR)/overlay.json' $(MAKE) --no-print-directory -s image \
+		VERSION=$(NEXT_RELEASE) IMAGE_DIR=$(DIST)/image-next STAGE=$(NEXT_DIR)/stage SHIM=$(NEXT_DIR)/libxsched.so

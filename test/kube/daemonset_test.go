@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// The image of `make image`, under its own name and under that of a next release.
-	ownImage  = "localhost/xsched"
-	nextTag   = "next"
-	ownFolder = root + "/dist/image"
+	// The image of `make image`, and that of `make image-next`: the same sources as another release.
+	ownImage   = "localhost/xsched"
+	ownFolder  = root + "/dist/image"
+	nextFolder = root + "/dist/image-next"
 	// Only a program in it: the driver, the shim and the socket come with a claim or a label.
 	programImage = "localhost/program:1"
 )
@@ -41,19 +41,22 @@ var loadOwn = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	if err := loadArchive(fmt.Sprintf("%s/xsched-%s-linux-%s.tar", ownFolder, version, runtime.GOARCH)); err != nil {
-		return fmt.Errorf("%w; run make image", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	if _, err := output(ctx, "", "ctr", "-a", containerdSocket, "-n", "k8s.io", "images", "tag", ownImage+":"+version, ownImage+":"+nextTag); err != nil {
-		return err
+	for folder, version := range map[string]string{ownFolder: version, nextFolder: nextRelease(version)} {
+		if err := loadArchive(fmt.Sprintf("%s/xsched-%s-linux-%s.tar", folder, version, runtime.GOARCH)); err != nil {
+			return fmt.Errorf("%w; run make image image-next", err)
+		}
 	}
 	m := newImage(programImage, "tenant")
+	m.copyProgram("bin/ask", "/proc/self/exe") // see runAsk
 	m.copyProgram("bin/tenant", filepath.Join(root, "build", "virtual", "tenant"))
 	m.copy("bin/xsched", filepath.Join(root, "bin", "xsched"))
 	return m.load()
 })
+
+// nextRelease is the version of `make image-next`.
+func nextRelease(version string) string {
+	return strings.TrimSuffix(version, filepath.Ext(version)) + ".99"
+}
 
 // install installs the chart on a node with one virtual GPU, which outlives the daemon as hardware does.
 func install(t *testing.T, c *Cluster) site {

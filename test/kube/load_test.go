@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"xsched/internal/control"
+	"xsched/internal/kube/edits"
 	"xsched/internal/model"
 )
 
@@ -202,18 +204,33 @@ func testUpgrade(t *testing.T, l load) {
 	for kind := range l.pods {
 		done[kind] = l.onGPU(kind).Kernels
 	}
-	before := l.started()
-	helmMust(t, append([]string{"upgrade", "xsched", chart, "--set", "image.tag=" + nextTag}, settings...)...)
+	version, err := release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := nextRelease(version)
+	before, old := l.version(), l.shim("batch")
+	if !strings.HasPrefix(before.Version, version) {
+		t.Fatalf("the daemon has version %s, not %s", before.Version, version)
+	}
+	helmMust(t, append([]string{"upgrade", "xsched", chart, "--set", "image.tag=" + next}, settings...)...)
 	l.ready()
-	if after := l.started(); after == before {
-		t.Errorf("the upgrade did not replace the daemon, which started at %d", after)
+	if after := l.version(); after.StartedNS == before.StartedNS || !strings.HasPrefix(after.Version, next) {
+		t.Errorf("the upgrade to %s left the daemon of version %s", next, after.Version)
 	}
 	pods := l.c.Kubectl(t, "get", "pods", "-n", chartSpace, "-o", "jsonpath={.items[*].spec.containers[*].image}")
-	if images := slices.Compact(strings.Fields(pods)); !slices.Equal(images, []string{ownImage + ":" + nextTag}) {
+	if images := slices.Compact(strings.Fields(pods)); !slices.Equal(images, []string{ownImage + ":" + next}) {
 		t.Errorf("images after the upgrade: %v", images)
 	}
 	l.goesOn("an upgrade")
 	l.same("an upgrade")
+	// A pod that runs keeps the library that it has loaded; a new one gets that of the release.
+	l.c.Apply(t, claim("later", "batch", "")+"---"+holderPod("later"))
+	l.c.WaitPod(t, "default", "later", "is ready", Running)
+	if kept, later := l.shim("batch"), l.shim("later"); kept != old || later == old {
+		t.Errorf("library of the pod before the upgrade %s, after it %s, of a later pod %s", old, kept, later)
+	}
+	l.c.Kubectl(t, "delete", "pod/later", "resourceclaim/later")
 	for kind, n := range done {
 		if now := l.onGPU(kind).Kernels; now <= n {
 			t.Errorf("pod %s had %d kernels before the upgrade and %d after it", kind, n, now)
@@ -221,14 +238,21 @@ func testUpgrade(t *testing.T, l load) {
 	}
 }
 
-// started returns when the daemon started.
-func (s site) started() int64 {
+// version returns that of the daemon.
+func (s site) version() control.Version {
 	s.t.Helper()
 	v, err := s.client.Version(context.Background())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return v.StartedNS
+	return v
+}
+
+// shim returns the digest of the library that a pod's container has.
+func (s site) shim(pod string) string {
+	s.t.Helper()
+	digest, _, _ := strings.Cut(s.c.Exec(s.t, "default", pod, "sha256sum", edits.Shim), " ")
+	return digest
 }
 
 // kill kills the program of the DaemonSet with these first words, and waits until it is gone.

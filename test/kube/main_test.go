@@ -31,6 +31,7 @@ const (
 	stageTest   = "test"   // runs the tests, in the namespaces
 	stageRemove = "remove" // outlives a killed test and removes its cgroups
 	stageFleet  = "fleet"  // runs the plugins of many nodes, in the namespaces
+	stageAsk    = "ask"    // sends one request to the daemon, in a container
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +43,8 @@ func TestMain(m *testing.M) {
 		os.Exit(removeAtEnd())
 	case stageFleet:
 		os.Exit(runFleet())
+	case stageAsk:
+		os.Exit(runAsk())
 	case stageTest:
 		code := m.Run()
 		shared.end(code != 0)

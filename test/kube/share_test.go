@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"xsched/internal/control"
 )
 
@@ -156,35 +154,6 @@ kind: ResourceClaim
 metadata: {name: %[1]s}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu-%[1]s}}]}}
 `
-
-// TestClaimedPodsShareGPU runs a latency and a batch pod on the one GPU of the node. The pods name device
-// classes and nothing else.
-func TestClaimedPodsShareGPU(t *testing.T) {
-	c := Start(t)
-	h := startHost(t)
-	h.start("node", "xsched-kube", "node", "--node-name", NodeName, "--kubeconfig", userConfig("admin"), "--dir", daemonDir)
-	priorities := map[string]int32{"latency": 10, "batch": -10}
-	volumes := fmt.Sprintf(`  resourceClaims: [{name: gpu, resourceClaimName: %%s}]
-  volumes:
-  - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}`, daemonDir)
-	for name, args := range map[string]string{"latency": "--kernel-us 500", "batch": "--kernel-us 20000"} {
-		c.Apply(t, fmt.Sprintf(claimClass, name, priorities[name]))
-		c.Apply(t, tenantPod(name, args, "resources: {claims: [{name: gpu}]}", fmt.Sprintf(volumes, name)))
-	}
-	devices := map[string]bool{}
-	for name := range priorities {
-		c.WaitPod(t, "default", name, "is ready", Running)
-		claim, err := c.Client.ResourceV1().ResourceClaims("default").Get(context.Background(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		devices[claim.Status.Allocation.Devices.Results[0].Device] = true
-	}
-	if len(devices) != 1 {
-		t.Errorf("the claims do not share one GPU: %v", devices)
-	}
-	compete(t, c, h, priorities)
-}
 
 // TestLaterPodOfClaim: the kubelet prepares a claim for its first pod only. Without NRI the plugin learns of
 // the second one from the claim itself.

@@ -4,10 +4,20 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
+
+	"xsched/internal/control"
+	"xsched/internal/kube/edits"
 )
 
 // testClassChanged changes the class of a working pod by its label, and a device class between two claims.
@@ -128,6 +138,7 @@ func testSecurity(t *testing.T, s site) {
 			t.Errorf("root of a container may: xsched %s: %s", command, got)
 		}
 	}
+	testRequests(t, s, in, victim.PID)
 	if now := s.process("default", "victim"); now == nil || now.Priority != -10 || now.Held || now.PID != victim.PID {
 		t.Errorf("the other pod's program is %+v", now)
 	}
@@ -147,4 +158,69 @@ func (s site) policy() string {
 		s.t.Fatal(err)
 	}
 	return reply.Name
+}
+
+// testRequests lets a pod send the requests of the node's plugin, and those about another pod's program, past
+// the command line: the daemon itself must refuse them.
+func testRequests(t *testing.T, s site, in func(pod, script string) string, victim int) {
+	t.Helper()
+	reply, err := s.client.Grants(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid := s.c.Kubectl(t, "get", "pod", "intruder", "-o", "jsonpath={.metadata.uid}")
+	raise := fmt.Sprintf(`{"grants":[{"id":"x","namespace":"default","pod":"intruder","pod_uid":%q,"priority":200}]}`, uid)
+	about := fmt.Sprintf(`{"pid":%d}`, victim)
+	for _, r := range []struct{ method, path, body, want string }{
+		{"GET", "/version", "", "200"}, // it reaches the daemon
+		{"GET", "/grants", "", "403"},
+		{"PUT", "/grants/dra", raise, "403"},
+		{"PUT", "/grants/nri", raise, "403"},
+		{"PUT", "/grants/mine", raise, "403"},
+		{"PUT", "/grants/dra", `{"grants":[]}`, "403"},
+		{"GET", "/holds", "", "403"},
+		{"PUT", "/holds/gang", `{"holds":[]}`, "403"},
+		{"GET", "/config", "", "403"},
+		{"POST", "/suspend", about, "403"}, // in its PID namespace there is no such process
+		{"POST", "/resume", about, "403"},
+		{"POST", "/queues", about, "403"},
+		{"POST", "/hint", fmt.Sprintf(`{"pid":%d,"priority":-50}`, victim), "403"},
+	} {
+		script := fmt.Sprintf("echo '%s' | %s=%s ask %s %s", r.body, stageVariable, stageAsk, r.method, control.Prefix+r.path)
+		if got := in("intruder", script); !strings.HasPrefix(got, r.want+" ") {
+			t.Errorf("root of a container sends %s %s %s: %.300s; want %s", r.method, r.path, r.body, got, r.want)
+		}
+	}
+	after, err := s.client.Grants(context.Background())
+	if err != nil || !reflect.DeepEqual(after.Grants, reply.Grants) {
+		t.Errorf("the grants were %+v and are %+v, %v", reply.Grants, after.Grants, err)
+	}
+}
+
+// runAsk sends a request to the daemon's socket for containers: method and path are arguments, the body is
+// standard input. It prints the status and the answer.
+func runAsk() int {
+	var dialer net.Dialer
+	client := http.Client{Timeout: soon, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", filepath.Join(edits.Client, control.ControlSocket))
+	}}}
+	if len(os.Args) != 3 {
+		return complain(errors.New("use ask METHOD PATH"))
+	}
+	request, err := http.NewRequestWithContext(context.Background(), os.Args[1], "http://xsched"+os.Args[2], os.Stdin)
+	if err != nil {
+		return complain(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		return complain(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	fmt.Printf("%d %s\n", response.StatusCode, text)
+	if err != nil {
+		return complain(err)
+	}
+	return 0
 }
