@@ -110,7 +110,7 @@ func (f *feed) runViews() {
 		rest := time.Duration(0)
 		if len(due) > 0 {
 			f.publishViews(due)
-			rest = viewShare * time.Since(now)
+			rest = restAfter(time.Since(now))
 		}
 		select { // the share of CPU time comes before the periods
 		case <-time.After(rest):
@@ -123,6 +123,10 @@ func (f *feed) runViews() {
 		}
 	}
 }
+
+// restAfter is the pause after a sample. A process that had to wait for a CPU may take seconds for one: that
+// must not end the stream for minutes.
+func restAfter(took time.Duration) time.Duration { return min(viewShare*took, longestView) }
 
 // round is one sample for all viewers that are due.
 type round struct {

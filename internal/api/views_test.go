@@ -224,3 +224,13 @@ func TestViewersAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestRestAfterASample(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: 0, time.Millisecond: 25 * time.Millisecond, 5 * time.Second: longestView, time.Hour: longestView,
+	} {
+		if got := restAfter(took); got != want {
+			t.Errorf("%v after a sample of %v, want %v", got, took, want)
+		}
+	}
+}
