@@ -51,14 +51,16 @@ type hpf struct {
 func (h hpf) beside() bool { return h.low >= UsefulSlice }
 
 func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Time) {
-	t := *state
-	state.paused = true // unless this plan gives a turn
 	n := len(v.Queues)
 	high := v.next(0, n, admitted)
 	if high < 0 {
+		state.paused = true
 		return v.all(model.Verdict{}), model.Never
 	}
 	highEnd := v.classEnd(high)
+	state.rhythm.follow(v.lastRequest(high, highEnd))
+	t := *state
+	state.paused = true // unless this plan gives a turn
 	low := v.next(highEnd, n, admitted)
 	if low < 0 {
 		return v.all(model.Verdict{Run: true, Slice: onlyClassSlice(v, high, highEnd)}), model.Never
@@ -195,8 +197,12 @@ func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sl
 		return cur, model.Never // alone, or a high works: a turn would be of no use
 	}
 	length := v.equalTurn(best, from)
-	if left := length - t.used(q); left > 0 {
-		return cur, now.Add(left)
+	used := t.used(q)
+	if used < length {
+		return cur, now.Add(length - used)
+	}
+	if at := t.rhythm.changeAt(now, used-length, v.Knobs.Quantum); at > now {
+		return cur, at
 	}
 	others := v.others(cur, from)
 	if best = v.next(best, end, others); best < 0 {
@@ -204,6 +210,35 @@ func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sl
 	}
 	i, _ := hpfTurn(now, v, others, best)
 	return i, now.Add(length)
+}
+
+// afterRequest is how long after the end of a request a turn may change.
+const afterRequest = time.Millisecond
+
+// changeAt returns when a turn that is over by some time should change. A request that arrives during the
+// suspend and the resume waits for both. So beside a high with several requests per quantum, turns change
+// when a request has just ended. Then all of them take as many periods, so that none is favoured.
+func (r rhythm) changeAt(now model.Time, over, quantum time.Duration) model.Time {
+	idle := now.Sub(r.last)
+	if r.period == 0 || r.period > quantum || idle <= afterRequest || idle >= 2*quantum || over >= 2*quantum {
+		return now
+	}
+	return now.Add(2*quantum - max(idle, over))
+}
+
+// lastRequest returns when the last request of the highs ended; 0: none has, or one is at work.
+func (v *View) lastRequest(high, end int) model.Time {
+	last := model.Time(0)
+	for i := high; i < end; i++ {
+		switch q := &v.Queues[i]; {
+		case !q.Admitted:
+		case q.Ready:
+			return 0
+		default:
+			last = max(last, q.ChangedAt)
+		}
+	}
+	return last
 }
 
 // hpfTurn gives the turn to the longest waiting queue of the class that begins

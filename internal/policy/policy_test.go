@@ -230,3 +230,38 @@ func TestStarvationBound(t *testing.T) {
 		t.Errorf("a grant with %d queues waiting", len(many)-2)
 	}
 }
+
+// TestTurnsChangeAfterRequests: beside a high with several requests per quantum, the turn of equal lows changes when a
+// request has just ended. Beside others it changes when it is over.
+func TestTurnsChangeAfterRequests(t *testing.T) {
+	const ms, quantum = time.Millisecond, 50 * time.Millisecond
+	at := func(d time.Duration) model.Time { return model.Time(time.Hour).Add(d) }
+	for _, c := range []struct {
+		name   string
+		period time.Duration
+		idle   time.Duration // since the last request
+		over   time.Duration
+		want   time.Duration // from now
+	}{
+		{"a request has just ended", 10 * ms, ms / 2, 0, 0},
+		{"one may arrive", 10 * ms, 5 * ms, 0, 95 * ms},
+		{"over for long", 10 * ms, 5 * ms, 60 * ms, 40 * ms},
+		{"over for too long", 10 * ms, 5 * ms, 100 * ms, 0},
+		{"no request for long", 10 * ms, 100 * ms, 0, 0},
+		{"one request per quantum", 50 * ms, 5 * ms, 0, 95 * ms},
+		{"requests are rare", 51 * ms, 5 * ms, 0, 0},
+	} {
+		var r rhythm
+		for i := range 10 {
+			r.follow(at(time.Duration(i) * c.period))
+			r.follow(0) // one is at work
+		}
+		now := at(9 * c.period).Add(c.idle)
+		if got := r.changeAt(now, c.over, quantum); got != now.Add(c.want) {
+			t.Errorf("%s: in %v, want %v", c.name, got.Sub(now), c.want)
+		}
+	}
+	if now := at(0); (rhythm{}).changeAt(now, 0, quantum) != now {
+		t.Error("a turn waits for requests that never came")
+	}
+}

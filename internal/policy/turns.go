@@ -15,16 +15,17 @@ type turn struct {
 	queue  model.QueueID
 	start  time.Duration // Queue.Active when the turn began
 	paused bool          // the last plan did not run the queue
+	rhythm rhythm        // of the highs
 }
 
 // begin starts a new turn of a queue.
-func (t *turn) begin(q *Queue) { *t = turn{queue: q.ID, start: q.Active} }
+func (t *turn) begin(q *Queue) { t.queue, t.start, t.paused = q.ID, q.Active, false }
 
 // resume continues the turn of a queue. If another rule, such as a grant, allowed
 // the queue to run, its turn began then.
 func (t *turn) resume(q *Queue) {
 	if t.queue != q.ID || t.paused && q.Running {
-		*t = turn{queue: q.ID, start: q.ActiveAtStart}
+		t.queue, t.start = q.ID, q.ActiveAtStart
 	}
 	t.paused = false
 }
@@ -34,6 +35,27 @@ func (t *turn) resume(q *Queue) {
 func (t turn) used(q *Queue) time.Duration {
 	t.resume(q)
 	return q.Active - t.start
+}
+
+// rhythm is when requests ended, and how often they do.
+type rhythm struct {
+	last   model.Time
+	period time.Duration
+}
+
+// follow adds the end of the last request; 0: none.
+func (r *rhythm) follow(end model.Time) {
+	if end <= r.last {
+		return
+	}
+	switch gap := end.Sub(r.last); {
+	case r.last == 0:
+	case r.period == 0:
+		r.period = gap
+	default:
+		r.period += (gap - r.period) / 8
+	}
+	r.last = end
 }
 
 // key orders queues: the smallest is served first.
