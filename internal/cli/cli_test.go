@@ -64,10 +64,10 @@ func TestWriteList(t *testing.T) {
 PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  GPU   P50    P99     WAIT    SLO     PREEMPTED  COMMAND
 12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        120%  712µs  1.04ms  3.25µs  99.5%   -          serve
 12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         "     "      "       "       "       "          serve
-13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         0%    -      -       -       40.0%!  3, 2.35s   tr?[2Jain?
 14   root      -             0     -      auto   -      held       -          0         0%    -      -       -       -       -          old (attached)
 15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         0%    -      -       -       -       -          x
 16   root      -             0     -      auto   -      run        -          0         0%    -      -       -       -       -          y
+13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         0%    -      -       -       40.0%!  3, 2.35s   tr?[2Jain?
 protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
 protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 note: 15: priority 9 was not granted
@@ -85,8 +85,8 @@ protection: 16: -0.9 ms P99 (modelled), costs others nothing
 	if got, want := text.String(), `policy HPF, mode live
 PID  USER      PRIO  STATE      GPU   P50    P99     WAIT    SLO     COMMAND
 12   root      10    running    120%  712µs  1.04ms  3.25µs  99.5%   serve
-13   12345678  -3    preempted  0%    -      -       -       40.0%!  tr?[2Jain?
 14   root      0     held       0%    -      -       -       -       old (attac…
+13   12345678  -3    preempted  0%    -      -       -       40.0%!  tr?[2Jain?
 protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
 protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 `; got != want {

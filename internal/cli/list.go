@@ -26,7 +26,8 @@ func (a *app) listCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List managed programs",
 		Long: `List the managed programs, one line per program and GPU. A terminal with less
-than 140 columns gets one line per program, and fewer columns.
+than 140 columns gets one line per program, and fewer columns. The programs with
+the highest priority come first, and among equals those that joined first.
 
   SHARE      share of the GPU in percent, if set
   LEVEL      preemption level: Lv1 holds launches, Lv2 waits for the end of the

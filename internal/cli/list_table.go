@@ -21,6 +21,8 @@ const narrow = 140
 func writeList(w io.Writer, list control.List, width int) {
 	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
 	writeSettings(w, list.Devices)
+	list.Processes = slices.Clone(list.Processes)
+	slices.SortStableFunc(list.Processes, func(a, b control.Process) int { return cmp.Compare(b.Priority, a.Priority) })
 	var text strings.Builder
 	table := newTable(&text)
 	if width > 0 && width < narrow {
