@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"xsched/internal/clock"
+	"xsched/internal/control"
 )
 
 // VirtualDevice is the device name of a run on the virtual GPU.
@@ -89,8 +90,17 @@ func Default[T comparable](v *T, to T) {
 	}
 }
 
-// DefaultExe sets the path of the xsched program to this one, unless it is given.
-func DefaultExe(exe *string) error {
+// optionError is an option out of range: an error of usage, as control.ErrInvalid is.
+type optionError struct{ error }
+
+func (optionError) Is(target error) bool { return target == control.ErrInvalid }
+
+// Complete returns the error of an option as one of usage. Without one, it sets exe to this program,
+// unless it is given.
+func Complete(option error, exe *string) error {
+	if option != nil {
+		return optionError{option}
+	}
 	if *exe != "" {
 		return nil
 	}

@@ -46,7 +46,10 @@ type CompareOptions struct {
 	Exe string
 }
 
-func (o *CompareOptions) defaults() error {
+func (o *CompareOptions) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+
+// check sets defaults, and returns the first option that is out of range.
+func (o *CompareOptions) check() error {
 	if len(o.Lows) == 0 {
 		o.Lows = []int{1}
 	}
@@ -90,7 +93,7 @@ func (o *CompareOptions) defaults() error {
 	case o.Fault != "" && !o.Virtual:
 		return errors.New("faults are only for the virtual GPU; add --virtual")
 	}
-	return bench.DefaultExe(&o.Exe)
+	return nil
 }
 
 // plan returns the plan of one scenario.

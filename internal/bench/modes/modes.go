@@ -50,7 +50,10 @@ type Options struct {
 	Exe      string // the xsched program; empty: this one
 }
 
-func (o *Options) defaults() error {
+func (o *Options) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+
+// check sets defaults, and returns the first option that is out of range.
+func (o *Options) check() error {
 	bench.Default(&o.Rate, 50)
 	bench.Default(&o.HighUS, 5000)
 	bench.Default(&o.LowUS, 1000)
@@ -76,7 +79,7 @@ func (o *Options) defaults() error {
 	case o.Fault != "" && o.Fault != bench.FaultShimInert:
 		return fmt.Errorf("unknown fault %q", o.Fault)
 	}
-	return bench.DefaultExe(&o.Exe)
+	return nil
 }
 
 // Result is the result of a comparison.

@@ -52,7 +52,10 @@ const (
 	endLimit   = 3 * time.Second // after SIGTERM
 )
 
-func (o *Options) defaults() error {
+func (o *Options) defaults() error { return bench.Complete(o.check(), &o.Exe) }
+
+// check sets defaults, and returns the first option that is out of range.
+func (o *Options) check() error {
 	bench.Default(&o.Platform, virtual.Default().Name)
 	bench.Default(&o.Alone, 2*time.Second)
 	bench.Default(&o.Linger, 10*time.Second)
@@ -68,7 +71,7 @@ func (o *Options) defaults() error {
 	case o.Slice != 0 && o.Slice < time.Millisecond:
 		return fmt.Errorf("a slice of %v is too short; use at least 1ms", o.Slice)
 	}
-	return bench.DefaultExe(&o.Exe)
+	return nil
 }
 
 // colocation is one run.
