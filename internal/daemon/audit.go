@@ -95,12 +95,17 @@ func (a audited) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	return reply, nil
 }
 
-// hintText lists the hints that a change sets: "priority=10 level=3".
+// hintText lists the hints that a change sets: "priority=10 level=3 slo=20ms".
 func hintText(h *control.Hints, change *model.HintChange) string {
 	var parts []string
 	for _, f := range model.HintFields() {
 		if change.Has(f.Name) {
-			parts = append(parts, f.Name+"="+f.Format(h.Value(&f)))
+			value := h.Value(&f)
+			text := f.Format(value)
+			if value == (model.HintValue{}) && (f.Kind == model.HintTime || f.Kind == model.HintName) {
+				text = "none"
+			}
+			parts = append(parts, strings.TrimSuffix(f.Name, "_us")+"="+text) // a duration has its unit
 		}
 	}
 	return strings.Join(parts, " ")

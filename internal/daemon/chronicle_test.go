@@ -56,6 +56,7 @@ func TestAudit(t *testing.T) {
 	must(c.Resume(ctx, me, control.ProcessRequest{PID: pid}))
 	must(c.Resume(ctx, me, control.ProcessRequest{PID: pid})) // changes nothing
 	must(c.Hint(ctx, me, control.HintRequest{PID: pid, Priority: new(int32(-7)), Utilization: new(30)}))
+	must(c.Hint(ctx, me, control.HintRequest{PID: pid, SLOUS: new(int64(20_000)), Gang: new("ranks")}))
 	must(c.Hint(ctx, me, control.HintRequest{PID: pid})) // only reads
 	must(c.Policy(ctx, me, control.PolicyRequest{Name: "FIFO", QuantumUS: 4000}))
 	must(c.Policy(ctx, me, control.PolicyRequest{})) // only reads
@@ -79,6 +80,7 @@ func TestAudit(t *testing.T) {
 	want := strings.ReplaceAll(`ROOT suspended app
 ROOT resumed app
 ROOT changed the hint of app from priority=0 utilization=0 to priority=-7 utilization=30
+ROOT changed the hint of app from slo=none gang=none to slo=20ms gang=ranks
 ROOT changed the policy from HPF quantum=QUANTUMus to FIFO quantum=4000us
 ROOT changed the mode from live to level 2
 ROOT changed the mode on 0000:01:00.0 from level 2 to off
