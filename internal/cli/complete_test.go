@@ -9,6 +9,7 @@ import (
 )
 
 // TestCompletionOffersNoFiles: a command without arguments offers no file names, and others what fits.
+// The script hint.txt has PIDs, which a daemon knows.
 func TestCompletionOffersNoFiles(t *testing.T) {
 	for line, want := range map[string]string{
 		"support-bundle ": ":4",
