@@ -156,8 +156,8 @@ func (m *machine) copyIn(from, to string) {
 	}
 }
 
-// files lists the paths of the disk; folders end with a slash. What dpkg keeps about packages, and
-// what programs wrote to memory, does not count.
+// files lists the paths of the disk; folders end with a slash. What dpkg keeps about packages, the logs
+// of other programs, and what programs wrote to memory, does not count.
 func (m *machine) files() []string {
 	m.t.Helper()
 	var all []string
@@ -167,8 +167,14 @@ func (m *machine) files() []string {
 		}
 		path := strings.TrimPrefix(name, m.root)
 		switch path {
-		case "/proc", "/run", "/tmp", "/dev", "/sys", "/var/lib/dpkg", "/var/log":
+		case "/proc", "/run", "/tmp", "/dev", "/sys", "/var/lib/dpkg":
 			return fs.SkipDir
+		}
+		if log, found := strings.CutPrefix(path, "/var/log/"); found && log != "xsched" && !strings.HasPrefix(log, "xsched/") {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		if d.IsDir() {
 			path += "/"

@@ -208,7 +208,7 @@ func TestLongPackageLife(t *testing.T) {
 	guardian.stop()
 	_ = vgpu.Process.Kill()
 
-	// Removal keeps configuration and state, purge nothing.
+	// Removal keeps configuration, state and audit log, purge nothing.
 	m.run(0, "dpkg", "--remove", "xsched")
 	if got, want := m.asked(), []string{"disable --now xsched.service xsched-guardian.service", "daemon-reload"}; !slices.Equal(got, want) {
 		t.Errorf("the scripts asked for %q, not %q", got, want)
@@ -218,7 +218,7 @@ func TestLongPackageLife(t *testing.T) {
 	}
 	added, gone := changed(before, m.files())
 	added = slices.DeleteFunc(added, func(path string) bool {
-		return strings.HasPrefix(path, "/etc/xsched/") || strings.HasPrefix(path, "/var/lib/xsched/")
+		return strings.HasPrefix(path, "/etc/xsched/") || strings.HasPrefix(path, "/var/lib/xsched/") || strings.HasPrefix(path, "/var/log/xsched/")
 	})
 	if len(added)+len(gone) > 0 {
 		t.Errorf("after removal: left behind %v, gone %v", added, gone)

@@ -50,7 +50,8 @@ func shares(clocks ...func() time.Duration) []float64 {
 }
 
 // TestLongTopAndDashboard measures 500 tenants with 1,000 changes a second, viewed by top and by the
-// dashboard at the same time: the daemon's cost of both and the cost of each viewer.
+// dashboard at the same time. The bound on the daemon holds for the cost that both viewers add, not for
+// its cost in all. Each viewer has the same bound.
 func TestLongTopAndDashboard(t *testing.T) {
 	crowd := filepath.Join(t.TempDir(), "crowd")
 	if text, err := exec.Command("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-I"+filepath.Join(root, "shim", "include"),
@@ -86,8 +87,12 @@ func TestLongTopAndDashboard(t *testing.T) {
 	b.next()
 	ticks := eval[int](b, ticksOf)
 	used := shares(daemon, func() time.Duration { return cpuTime(t, w.pid()) }, func() time.Duration { return chromiumTime(t, b) })
+	read := eval[int](b, ticksOf) - ticks
 	t.Logf("daemon %.1f %% of a core alone, %.1f %% with both viewers: %+.1f; top %.1f %%, Chromium %.1f %% with %d readings",
-		alone, used[0], used[0]-alone, used[1], used[2], eval[int](b, ticksOf)-ticks)
+		alone, used[0], used[0]-alone, used[1], used[2], read)
+	if os.Getenv("XSCHED_BUDGET") != "" && read < 5 {
+		t.Errorf("the page has read %d times in 10 s, less than 5: it costs little because it shows little", read)
+	}
 	for what, part := range map[string]float64{"both viewers cost the daemon": used[0] - alone, "top uses": used[1], "Chromium uses": used[2]} {
 		if part > budget() {
 			t.Errorf("%s %.1f %% of a core, more than %.0f", what, part, budget())
