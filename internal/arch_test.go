@@ -91,7 +91,7 @@ var mayImport = map[string][]string{
 	"internal/kube/gang":      {"internal/control"},
 	"internal/kube/gangs":     {"internal/control", "internal/kube/gang"},
 	"internal/kube/fleetview": {"internal/control", "internal/top"},
-	"internal/kube/uninstall": {"internal/kube/cluster"},
+	"internal/kube/uninstall": {"internal/kube/cluster", "internal/kube/gangs"},
 	"internal/kube/params":    {"internal/model"},
 	"internal/kube/node":      {"internal/control", "internal/control/*", "internal/embedded", "internal/kube/*", "internal/virtual"},
 	"internal/kube/cli":       {"internal/control", "internal/control/*", "internal/kube/*", "internal/logging", "internal/model", "internal/report", "internal/screen", "internal/top", "internal/version"},

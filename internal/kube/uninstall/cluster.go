@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"xsched/internal/kube/cluster"
+	"xsched/internal/kube/gangs"
 )
 
 // Cluster removes XSched from a cluster.
@@ -189,10 +190,10 @@ func (c *Cluster) deleteSlices(ctx context.Context) error {
 	return nil
 }
 
-// deleteLeases deletes the leases of gangs.
+// deleteLeases deletes the leases of gangs. The namespace may have those of other programs.
 func (c *Cluster) deleteLeases(ctx context.Context) error {
 	all := c.Client.CoordinationV1().Leases(c.Namespace)
-	leases, err := all.List(ctx, metav1.ListOptions{})
+	leases, err := all.List(ctx, metav1.ListOptions{LabelSelector: gangs.Label})
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,12 +16,16 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"xsched/internal/kube/gangs"
 )
 
 func TestRemoveFiles(t *testing.T) {
@@ -165,19 +170,13 @@ func TestCleanupEnds(t *testing.T) {
 			}
 			missing(w)
 		})
-		server := httptest.NewServer(mux)
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		c := Cluster{
-			Client: client, Namespace: "xsched-system", Owner: "owner", Log: slog.New(slog.DiscardHandler),
+			Client: serve(t, mux), Namespace: "xsched-system", Owner: "owner", Log: slog.New(slog.DiscardHandler),
 			Cleanup: &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "cleanup"}, Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{}}},
 		}
 		if err := c.clean(ctx); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		server.Close()
 		if !deleted {
 			t.Errorf("%s: the cleanup stays", name)
 		}
@@ -187,4 +186,49 @@ func TestCleanupEnds(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 	}
 	cancel()
+}
+
+// TestForeignLeases: the namespace of the release may have leases of other programs, such as the scheduler's.
+func TestForeignLeases(t *testing.T) {
+	const path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+	there := map[string]labels.Set{"kube-scheduler": nil, "gang-1": {gangs.Label: "true"}, "other": {"app": "gang"}, "gang-2": {gangs.Label: "true"}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+		if err != nil {
+			t.Error(err)
+		}
+		list := coordinationv1.LeaseList{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "LeaseList"}}
+		for name, of := range there {
+			if selector.Matches(of) {
+				list.Items = append(list.Items, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of}})
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	})
+	mux.HandleFunc("DELETE "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+		delete(there, r.PathValue("name"))
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+	})
+	c := Cluster{Client: serve(t, mux), Namespace: "kube-system", Log: slog.New(slog.DiscardHandler)}
+	if err := c.deleteLeases(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.Sorted(maps.Keys(there)); !slices.Equal(left, []string{"kube-scheduler", "other"}) {
+		t.Errorf("left %q", left)
+	}
+}
+
+// serve returns a client of an API server.
+func serve(t *testing.T, h http.Handler) kubernetes.Interface {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
