@@ -37,6 +37,20 @@ func file(t *testing.T, root, name, content string) {
 	}
 }
 
+// useGPU gives a process below a root an open file of the driver, which is /dev/null there.
+func useGPU(t *testing.T, root, process string) {
+	t.Helper()
+	file(t, root, "proc/devices", "Character devices:\n  1 nvidia-frontend\n")
+	file(t, root, process+"/fdinfo/3", "flags:\t02100002\n")
+	folder := filepath.Join(root, process, "fd")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/null", filepath.Join(folder, "3")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // machine is a healthy host: an H200 with a measured driver.
 func machine(t *testing.T) Machine {
 	t.Helper()
@@ -186,10 +200,12 @@ func TestDefects(t *testing.T) {
 		},
 		"MPS server": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/77/comm", "nvidia-cuda-mps\n")
+			useGPU(t, m.Root, "proc/77")
 			file(t, m.Root, "proc/77/cmdline", "nvidia-cuda-mps-server\x00")
 		}, "MPS", Limited, []string{"pid 77", "the server owns", "quit"}, 1},
 		"MPS control only": {func(t *testing.T, m *Machine) {
 			file(t, m.Root, "proc/78/comm", "nvidia-cuda-mps\n")
+			useGPU(t, m.Root, "proc/78")
 			file(t, m.Root, "proc/78/cmdline", "/usr/bin/nvidia-cuda-mps-control\x00-d\x00")
 		}, "MPS", Limited, []string{"pid 78", "new programs"}, 1},
 		"MPS pipe only": {func(t *testing.T, m *Machine) {

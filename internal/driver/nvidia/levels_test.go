@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -124,6 +125,62 @@ func TestBadLevelCache(t *testing.T) {
 	}
 }
 
+// useGPU gives a process below a root an open file of the driver, which is /dev/null there.
+func useGPU(t *testing.T, root string, pid int) {
+	t.Helper()
+	dir := filepath.Join(root, "proc", strconv.Itoa(pid))
+	for name, text := range map[string]string{
+		filepath.Join(root, "proc", "devices"): "Character devices:\n  1 nvidia-frontend\n  5 tty\n\nBlock devices:\n259 blkext\n",
+		filepath.Join(dir, "fdinfo", "3"):      "pos:\t0\nflags:\t02100002\nmnt_id:\t15\n",
+	} {
+		_ = os.MkdirAll(filepath.Dir(name), 0o755)
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = os.MkdirAll(filepath.Join(dir, "fd"), 0o755)
+	if err := os.Symlink("/dev/null", filepath.Join(dir, "fd", "3")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestForgedMPS: a process with the service's name counts only if it has opened a file of the driver.
+func TestForgedMPS(t *testing.T) {
+	for name, change := range map[string]func(dir string) error{
+		"no file":      func(dir string) error { return os.Remove(dir + "/fd/3") },
+		"no files":     func(dir string) error { return os.RemoveAll(dir + "/fd") },
+		"closed":       func(dir string) error { return os.Remove(dir + "/fdinfo/3") },
+		"path only":    func(dir string) error { return os.WriteFile(dir+"/fdinfo/3", []byte("flags:\t012100000\n"), 0o644) },
+		"another":      func(dir string) error { return relink(dir+"/fd/3", "/dev/ptmx") },
+		"regular file": func(dir string) error { return relink(dir+"/fd/3", filepath.Join(dir, "nvidia0")) },
+	} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "proc", "42")
+		useGPU(t, root, 42)
+		for file, text := range map[string]string{"comm": "nvidia-cuda-mps\n", "cmdline": "nvidia-cuda-mps-server\x00", "nvidia0": ""} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !(System{root}).MPS().Running() {
+			t.Fatal("a server with the GPU does not count")
+		}
+		if err := change(dir); err != nil {
+			t.Fatal(err)
+		}
+		if m := (System{root}).MPS(); m.Running() {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+}
+
+func relink(link, to string) error {
+	if err := os.Remove(link); err != nil {
+		return err
+	}
+	return os.Symlink(to, link)
+}
+
 // Under MPS a client has no channels of its own, and the reason must say so.
 func TestMPSReason(t *testing.T) {
 	root := t.TempDir()
@@ -146,6 +203,7 @@ func TestMPSReason(t *testing.T) {
 	}
 	write("proc/42/comm", "nvidia-cuda-mps\n")
 	write("proc/42/cmdline", "/usr/bin/nvidia-cuda-mps-server\x00")
+	useGPU(t, root, 42)
 	d.mps.asked = time.Time{}
 	fd, _ := unix.MemfdCreate("fake", unix.MFD_CLOEXEC)
 	fake.owner[7], fake.clients[7] = inode(fd), map[uint32]*fakeObject{2: {kind: kindSub, gpu: fakeGPU}}

@@ -3,7 +3,9 @@
 package nvidia
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +72,7 @@ func (m MPS) Running() bool { return len(m.Servers) > 0 || m.Control != 0 }
 // DefaultMPSPipe is the pipe directory without CUDA_MPS_PIPE_DIRECTORY.
 const DefaultMPSPipe = "/tmp/nvidia-mps"
 
-// MPS finds the service's processes.
+// MPS finds the service's processes: they have the service's name, and use a GPU or belong to the administrator.
 func (s System) MPS() MPS {
 	var m MPS
 	entries, _ := os.ReadDir(s.path("proc"))
@@ -84,6 +86,9 @@ func (s System) MPS() MPS {
 		if err != nil || !strings.HasPrefix(string(comm), "nvidia-cuda-mps") {
 			continue
 		}
+		if !s.holdsGPU(e.Name()) && !officialMPS(pid) {
+			continue // every user can give a process this name
+		}
 		m.all = append(m.all, pid)
 		command, _ := os.ReadFile(s.path("proc/" + e.Name() + "/cmdline"))
 		name, _, _ := strings.Cut(string(command), "\x00")
@@ -95,6 +100,53 @@ func (s System) MPS() MPS {
 	}
 	slices.Sort(m.Servers)
 	return m
+}
+
+// holdsGPU reports whether a process has a file of the driver open, or may have: its files are hidden from
+// this user. Links do not count: a container may have any file in its /dev.
+func (s System) holdsGPU(pid string) bool {
+	folder := s.path("proc/" + pid + "/fd")
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return errors.Is(err, fs.ErrPermission)
+	}
+	majors := s.majors()
+	for _, f := range files {
+		var st unix.Stat_t
+		err := unix.Stat(folder+"/"+f.Name(), &st)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && slices.Contains(majors, unix.Major(st.Rdev)) && !s.pathOnly(pid, f.Name()) {
+			return true
+		}
+	}
+	return false
+}
+
+// majors lists the major numbers of the driver's device files.
+func (s System) majors() []uint32 {
+	var out []uint32
+	b, _ := os.ReadFile(s.path("proc/devices"))
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 2 || !strings.HasPrefix(f[1], "nvidia") {
+			continue
+		}
+		if n, err := strconv.ParseUint(f[0], 10, 32); err == nil {
+			out = append(out, uint32(n))
+		}
+	}
+	return out
+}
+
+// pathOnly reports whether a file is open as a path, which needs no right to the device.
+func (s System) pathOnly(pid, fd string) bool {
+	b, _ := os.ReadFile(s.path("proc/" + pid + "/fdinfo/" + fd))
+	for line := range strings.Lines(string(b)) {
+		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64)
+			return err != nil || n&unix.O_PATH != 0
+		}
+	}
+	return true // it is closed
 }
 
 // MPSPipe reports a control pipe in pipeDir (empty: the default). Outside this pid namespace only
