@@ -31,10 +31,17 @@ type tending struct {
 	done  bool               // all of them were looked for
 	told  string             // last problem
 
+	read   map[types.UID]lastRead
 	last   types.UID     // last claim whose pods were read
 	shared int           // claims that pods share
 	pause  time.Duration // between two reads of these
 	next   time.Time     // read
+}
+
+// lastRead is the newest known state of a claim. A later answer, maybe of another API server, must not be older.
+type lastRead struct {
+	prepared string // version of the preparation; another one: the kubelet has a newer state
+	version  string
 }
 
 // tend gives back claims that no longer exist, and learns about pods that joined a claim.
@@ -98,9 +105,13 @@ func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resou
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	// With a version the API server answers from memory: with this state of the claim, or a newer one.
+	version := r.Version
+	if last := n.tending.read[uid]; last.version != "" && last.prepared == r.Version {
+		version = last.version
+	}
 	claims := n.client.ResourceV1().ResourceClaims(r.Namespace)
-	claim, err := claims.Get(ctx, r.Name, metav1.GetOptions{ResourceVersion: r.Version})
-	if r.Version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) { // etcd was restored
+	claim, err := claims.Get(ctx, r.Name, metav1.GetOptions{ResourceVersion: version})
+	if version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) { // the server lags, or etcd was restored
 		claim, err = claims.Get(ctx, r.Name, metav1.GetOptions{})
 	}
 	switch {
@@ -111,6 +122,10 @@ func (n *Node) claim(ctx context.Context, uid types.UID, r *claimRecord) (*resou
 	case claim.UID != uid:
 		return nil, nil
 	}
+	if n.tending.read == nil {
+		n.tending.read = map[types.UID]lastRead{}
+	}
+	n.tending.read[uid] = lastRead{prepared: r.Version, version: claim.ResourceVersion}
 	return claim, nil
 }
 
@@ -142,6 +157,7 @@ func (n *Node) refresh(ctx context.Context, known map[types.UID]claimRecord) (ch
 	uids := slices.Sorted(maps.Keys(known))
 	start, _ := slices.BinarySearch(uids, n.tending.last)
 	seen := map[types.UID]claimRecord{}
+	maps.DeleteFunc(n.tending.read, func(uid types.UID, _ lastRead) bool { _, ok := known[uid]; return !ok })
 	var failed error
 	for i := range min(len(uids), maxRefresh) {
 		uid := uids[(start+1+i)%len(uids)]

@@ -104,12 +104,7 @@ func TestRefreshRests(t *testing.T) {
 	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		version := r.URL.Query().Get("resourceVersion")
 		if versions = append(versions, version); len(versions) == 1 {
-			failed := apierrors.NewTimeoutError("Too large resource version", 1)
-			failed.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-			failed.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusGatewayTimeout)
-			_ = json.NewEncoder(w).Encode(failed.Status())
+			tooLarge(w)
 			return
 		}
 		server(w, r)
@@ -143,6 +138,55 @@ func TestRefreshRests(t *testing.T) {
 	if changed, err := n.refresh(ctx, n.sharedClaims()); err != nil || !changed {
 		t.Errorf("an answer from after it does not: %v, %v", changed, err)
 	}
+}
+
+// TestAnswerOfAnotherServer: an API server that lags behind the one that answered last does not take a pod's
+// grant away.
+func TestAnswerOfAnotherServer(t *testing.T) {
+	f, ctx := newFolders(t), t.Context()
+	claim := allocated(1, []string{"gpu-0"}, 0, class(`"priority":1`))
+	claim.ResourceVersion = "100"
+	old, now := claim.DeepCopy(), claim.DeepCopy()
+	old.ResourceVersion, now.ResourceVersion = "110", "120"
+	now.Status.ReservedFor = append(now.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "pod-9", UID: uid(podKind, 9)})
+	lags := false
+	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		switch version := r.URL.Query().Get("resourceVersion"); {
+		case !lags || version == "":
+			claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": now})(w, r)
+		case version > "110":
+			tooLarge(w)
+		default:
+			claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": old})(w, r)
+		}
+	}))
+	if _, err := n.plugin.PrepareResourceClaims(ctx, []*resourceapi.ResourceClaim{claim}); err != nil {
+		t.Fatal(err)
+	}
+	for _, lags = range []bool{false, true} {
+		if _, err := n.refresh(ctx, n.sharedClaims()); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.daemon.podsGranted(t); !maps.Equal(got, map[string]int32{"pod-1": 1, "pod-9": 1}) {
+			t.Errorf("grants of %v; the server lags: %v", got, lags)
+		}
+	}
+	if err := n.store.unprepare(ctx, []types.UID{claim.UID}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.refresh(ctx, n.sharedClaims()); err != nil || len(n.tending.read) != 0 {
+		t.Errorf("remembers %v of claims that are gone, %v", n.tending.read, err)
+	}
+}
+
+// tooLarge answers that the server does not have a version yet.
+func tooLarge(w http.ResponseWriter) {
+	failed := apierrors.NewTimeoutError("Too large resource version", 1)
+	failed.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	failed.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusGatewayTimeout)
+	_ = json.NewEncoder(w).Encode(failed.Status())
 }
 
 // TestManySharedClaims: each claim has its turn.
