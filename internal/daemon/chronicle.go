@@ -132,7 +132,10 @@ func (d *Daemon) preemptions(pairs []history.Preemption) []journal.Entry {
 			of := container{e.Detail, p.Victim.User, p.Victim.PIDNamespace}
 			if at, known := groups[of]; known {
 				first := &entries[at]
-				first.Time, first.Count, first.Duration = e.Time, max(first.Count, e.Count), max(first.Duration, e.Duration)
+				if e.Time.After(first.Time) {
+					first.Time = e.Time
+				}
+				first.Count, first.Duration = max(first.Count, e.Count), max(first.Duration, e.Duration)
 				if first.Device != e.Device {
 					first.Device = ""
 				}

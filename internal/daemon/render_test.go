@@ -53,7 +53,7 @@ func TestHoldOfAGroupIsOneEntry(t *testing.T) {
 		}
 	}
 	hold := func(pid int, container string, device model.DeviceID, long time.Duration) history.Preemption {
-		return history.Preemption{Victim: victim(pid, container), Device: device, Group: true, Count: uint64(pid % 3), Time: long}
+		return history.Preemption{Victim: victim(pid, container), At: model.Time(20 - pid), Device: device, Group: true, Count: uint64(pid % 3), Time: long}
 	}
 	got := d.preemptions([]history.Preemption{
 		hold(11, "c", 1, time.Second), hold(12, "c", 2, 3*time.Second), hold(13, "d", 1, time.Second), hold(14, "c", 1, 2*time.Second),
@@ -70,5 +70,8 @@ func TestHoldOfAGroupIsOneEntry(t *testing.T) {
 	}
 	if !slices.Equal(texts, want) || got[0].Device != "" || got[1].Device == "" {
 		t.Errorf("%q on %q and %q", texts, got[0].Device, got[1].Device)
+	}
+	if got[0].Time.Sub(got[1].Time) != 2 { // the end of the last hold: that of 11, not of 14
+		t.Errorf("ended at %v and %v", got[0].Time, got[1].Time)
 	}
 }
