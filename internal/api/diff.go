@@ -124,7 +124,8 @@ type hints struct {
 	said            control.Hints
 	nice            int
 	priority        int32
-	held, attached  bool
+	held, together  bool // by hand, with its group
+	attached        bool
 	command, reason string
 	pod, class      string
 }
@@ -134,7 +135,7 @@ func podOf(p *control.Process) string {
 }
 
 func hintsOf(p *control.Process) hints {
-	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.Attached, p.Command, p.PriorityReason, podOf(p), p.Class}
+	return hints{p.Hints, p.Nice, p.Priority, p.Held, p.GroupHeld, p.Attached, p.Command, p.PriorityReason, podOf(p), p.Class}
 }
 
 // state is the fields of a queue whose change is an event.

@@ -116,6 +116,8 @@ func TestEvents(t *testing.T) {
 	expect("preemption", `"count":2`, `"pod":"ml/train-0/main"`, `"causes":[{"pid":101,"count":2,"reason":"process"}]`)
 	w.change(func(l *control.List) { l.Processes[0].Priority = 3 })
 	expect("process", `"change":"changed"`, `"priority":3`)
+	w.change(func(l *control.List) { l.Processes[0].GroupHeld = true })
+	expect("process", `"change":"changed"`, `"group_held":true`)
 	w.change(func(l *control.List) { l.Processes[0].Counters.Launches++ }) // no news
 	w.change(func(l *control.List) { l.Processes = l.Processes[:1] })
 	expect("queue", `"change":"removed"`, `"pid":202`)
