@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"xsched/internal/engine"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
@@ -251,4 +252,33 @@ func TestGrantPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("with a share of the administrator", "", 70)
+}
+
+// TestPoolGroup: the queues of a program in a pool stay together when one of its hints changes.
+func TestPoolGroup(t *testing.T) {
+	terms := loop.Terms{Grant: loop.Grant{Share: 40, Pool: "ml/claim"}}
+	h := ruled(t, &terms)
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.Queue(0)
+	c.Queue(1)
+	if _, err := h.SetHint(t.Context(), h.Only(t).PID, true, sessiontest.Change("priority", "-3"), nil); err != nil {
+		t.Fatal(err)
+	}
+	var queues []engine.QueueState
+	read := func(e *engine.Engine) { queues = e.Snapshot(0) }
+	if err := h.Reconfigure(t.Context(), loop.Limits{Others: loop.Limit{Priority: 2, Share: 40}}, nil, read); err != nil {
+		t.Fatal(err)
+	}
+	if len(queues) != 2 {
+		t.Fatalf("%d queues", len(queues))
+	}
+	for _, q := range queues {
+		if q.Queue.Hint.PerQueue || q.Queue.Hint.Pool != "ml/claim" || q.Queue.Hint.Priority != -3 {
+			t.Errorf("queue %v is scheduled by itself: %+v", q.Queue.ID, q.Queue.Hint)
+		}
+	}
 }

@@ -129,7 +129,7 @@ func (l *Loop) freshen(now model.Time) {
 func (l *Loop) updateHints(now model.Time, c *Client) {
 	c.touch()
 	base := c.engineHint(c.hint)
-	base.Cap = l.capOf(c, c.granted)
+	base.Cap, base.Pool = l.capOf(c, c.granted), c.pool()
 	c.toldCap = base.Cap
 	base.PerQueue = base.PerQueue || c.streams > 0
 	l.engine.SetHint(now, c.PID, base)
