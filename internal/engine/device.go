@@ -102,8 +102,7 @@ func (d *device) rebuild() {
 	if d.capped {
 		policy.SetRivalled(v.Queues, func(i int) { d.records[i].restrict() })
 	}
-	v.Processes, v.Pools = 0, 0
-	var pools map[string]int
+	v.Processes = 0
 	pids := make(map[int]int, len(v.Queues))
 	for i := range v.Queues {
 		q := &v.Queues[i]
@@ -113,18 +112,9 @@ func (d *device) rebuild() {
 			pids[q.PID] = process
 			v.Processes++
 		}
-		q.Process, q.Pool = process, 0
-		if pool := q.Hint.Pool; pool != "" {
-			if pools == nil {
-				pools = map[string]int{}
-			}
-			if pools[pool] == 0 {
-				v.Pools++
-				pools[pool] = v.Pools
-			}
-			q.Pool = pools[pool]
-		}
+		q.Process = process
 	}
+	d.findPools()
 	d.forgetProtections(pids)
 	d.findServices()
 	d.findGroups()

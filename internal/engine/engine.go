@@ -39,6 +39,7 @@ type Engine struct {
 	sessions  map[model.SessionID]*waiting
 	unranked  map[int]bool // processes whose queues need a rank at the next decision
 	unmanaged map[model.DeviceID]bool
+	emptied   map[model.DeviceID]emptied // see pool.go
 
 	protected []policy.ProtectionStatus // that changed; see Protected
 
@@ -274,6 +275,7 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	if !found {
 		d := &device{id: q.Device, wake: model.Never, accounted: now, cfg: e.cfg.On(q.Device), policy: e.policyOf(q.Device)}
 		d.state = d.policy.NewState()
+		e.refill(d)
 		d.view.Unmanaged = e.unmanaged[q.Device]
 		e.devices = slices.Insert(e.devices, at, d)
 	}
@@ -318,6 +320,7 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	e.leaveProcess(pid, r)
 	if r.dev.size() == 0 {
 		e.stats.Grants += r.dev.state.Grants()
+		e.empty(r.dev)
 		e.devices = slices.DeleteFunc(e.devices, func(d *device) bool { return d == r.dev })
 	}
 }

@@ -31,8 +31,11 @@ func (d *device) account(now model.Time) {
 	rounds := float64(elapsed) / float64(d.round)
 	for i := range d.view.Queues {
 		if q := &d.view.Queues[i]; q.Progressing {
-			q.Active += elapsed
-			q.Got += time.Duration(float64(q.Slice)*rounds + 0.5)
+			got := time.Duration(float64(q.Slice)*rounds + 0.5)
+			q.Active, q.Got = q.Active+elapsed, q.Got+got
+			if q.Pool > 0 {
+				d.view.Pools[q.Pool-1].Got += got
+			}
 		}
 	}
 }

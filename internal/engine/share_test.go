@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -67,17 +68,21 @@ func TestShares(t *testing.T) {
 func TestPools(t *testing.T) {
 	for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
 		for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
-			for busy := 1; busy <= 4; busy++ {
-				t.Run(fmt.Sprintf("%s-%s-%d", name, mode, busy), func(t *testing.T) {
+			for _, c := range []struct{ share, programs, busy int }{{40, 4, 1}, {40, 4, 2}, {40, 4, 3}, {40, 4, 4}, {40, 12, 12}, {40, 20, 20}, {5, 16, 16}} {
+				if name == "SPUP" && mode == model.ModeSuspend && c.share == 5 {
+					continue // the starvation bound gives each of them more than its part of 10 ms
+				}
+				t.Run(fmt.Sprintf("%s-%s-%d-%d", name, mode, c.share, c.busy), func(t *testing.T) {
 					cfg := DefaultConfig()
 					cfg.Policy, cfg.Mode = name, mode
-					other := saturating(model.Hint{Utilization: 60})
+					hint := model.Hint{Utilization: c.share, Pool: "pod"}
+					other := saturating(model.Hint{Utilization: 100 - c.share})
 					tenants := []*tenant{other}
-					for i := range 4 {
-						member := saturating(model.Hint{Utilization: 40, Pool: "pod"})
-						if i >= busy {
+					for i := range c.programs {
+						member := saturating(hint)
+						if i >= c.busy {
 							member = tenantOf(0, 0, 0)
-							member.q.Hint, member.burst = model.Hint{Utilization: 40, Pool: "pod"}, nil
+							member.q.Hint, member.burst = hint, nil
 						}
 						tenants = append(tenants, member)
 					}
@@ -88,16 +93,75 @@ func TestPools(t *testing.T) {
 					for _, p := range tenants[1:] {
 						pool += p.ran
 					}
-					if got := float64(pool) / float64(pool+other.ran); math.Abs(got-0.4) > 0.03 {
-						t.Errorf("the pool has %.3f of the chip, wants 0.4", got)
+					want := float64(c.share) / 100
+					slack := 0.075 * want
+					if name == "SPUP" {
+						slack = 0.25 * want // the cost of switching counts as service
 					}
-					if kept := float64(pool+other.ran) / float64(length); kept < 0.9 {
+					if got := float64(pool) / float64(pool+other.ran); math.Abs(got-want) > slack {
+						t.Errorf("the pool has %.3f of the chip, wants %.2f", got, want)
+					}
+					kept, least := float64(pool+other.ran)/float64(length), 0.9
+					if mode == model.ModeTimeslice && c.busy > 4 {
+						least = 0.6 // those whose turn it is not have tiny slices
+					}
+					if kept < least {
 						t.Errorf("kept %.3f of the chip", kept)
 					}
-					for _, p := range tenants[1 : 1+busy] {
-						if got := float64(p.ran) / float64(pool); got < 0.6/float64(busy) {
-							t.Errorf("a program of %d has %.3f of its pool", busy, got)
+					for _, p := range tenants[1 : 1+c.busy] {
+						if got := float64(p.ran) / float64(pool); got < 0.6/float64(c.busy) {
+							t.Errorf("a program of %d has %.3f of its pool", c.busy, got)
 						}
+						if p.worst > 4*time.Second {
+							t.Errorf("a program of %d waited for %v", c.busy, p.worst)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// replace ends the program of a tenant and starts another in its place.
+func (g *gpu) replace(p *tenant, gap bool) {
+	g.e.RemoveQueue(g.now, p.q.ID)
+	if gap {
+		g.decide()
+	}
+	g.pending = slices.DeleteFunc(g.pending, func(l late) bool { return l.want.Queue == p.q.ID })
+	p.q.ID.Index++
+	p.q.PID += 1000
+	p.want = model.Desired{Queue: p.q.ID}
+	g.e.AddQueue(g.now, p.q)
+	g.e.SetBusy(g.now, p.q.ID, true)
+	g.decide()
+}
+
+// TestPoolPays: a pool gains nothing by replacing its programs.
+func TestPoolPays(t *testing.T) {
+	for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
+		for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
+			for _, how := range []string{"at once", "with a gap", "alone"} {
+				if how == "alone" && (name != "SPUP" || mode == model.ModeTimeslice) {
+					continue // only SPUP has quotas, by suspending
+				}
+				t.Run(fmt.Sprintf("%s-%s-%s", name, mode, how), func(t *testing.T) {
+					cfg := DefaultConfig()
+					cfg.Policy, cfg.Mode = name, mode
+					p, other := saturating(model.Hint{Utilization: 20, Pool: "pod"}), saturating(model.Hint{Utilization: 80})
+					tenants := []*tenant{p, other}
+					if how == "alone" {
+						tenants = tenants[:1]
+					}
+					g := newGPU(t, cfg, tenants...)
+					length := 20 * time.Second
+					for range length / (20 * time.Millisecond) {
+						g.run(20 * time.Millisecond)
+						g.replace(p, how != "at once")
+					}
+					// A gap shortens one slice of the other.
+					if got := float64(p.ran) / float64(length); got > 0.26 {
+						t.Errorf("the pool has %.3f of the chip", got)
 					}
 				})
 			}

@@ -29,7 +29,7 @@ func (CFS) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time
 	s.update(v, cfsWeight, false)
 	if v.slicesShare() {
 		s.want(v)
-		return v.divide(v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), false), model.Never
+		return v.divide(now, v.shareOut(cfsWeight, cfsSlice(v), v.Knobs.ShareMax), false, &s.rota)
 	}
 	return s.takeTurns(now, v, cfsWeight)
 }

@@ -16,30 +16,33 @@ import (
 // queue falls behind it, so none saves up time by being idle.
 type fairState struct {
 	turn   turn
-	number int64 // of the last turn in a pool
+	rota   rota
 	floor  int64
 	queues perQueue[fairQueue]
+	pools  []*fairPool // in the order of the view
+	known  map[string]*fairPool
 }
 
 type fairQueue struct {
 	got     time.Duration // Queue.Got up to which the queue is charged
 	virtual int64
-	turn    int64 // number of its last turn in its pool; 0: none
-	wanted  bool  // had work at the last decision
+	wanted  bool // had work at the last decision
 }
 
 // weight is the weight of a queue; a queue without hints has UtilizationMax.
 type weight func(q *Queue) int
 
 // update charges the queues for the GPU time they had, each on its own or with
-// all queues of its process, and with its pool. Call it once per decision, with
+// all queues of its process, and the pools. Call it once per decision, with
 // those that had work until now still marked.
 func (s *fairState) update(v *View, w weight, byProcess bool) {
 	s.queues.align(v, func(q *Queue) fairQueue { return fairQueue{got: q.Got} })
+	s.followPools(v)
+	s.chargePools(v, w)
 	var charges []int64
-	together := !v.each(byProcess)
+	together := byProcess && v.Processes < len(v.Queues)
 	if together {
-		charges = make([]int64, v.payers())
+		charges = make([]int64, v.Processes)
 	}
 	for i := range v.Queues {
 		q, m := &v.Queues[i], &s.queues.of[i]
@@ -52,7 +55,7 @@ func (s *fairState) update(v *View, w weight, byProcess bool) {
 		}
 		m.got = q.Got
 		if together {
-			charges[v.payer(i, byProcess)] += charge
+			charges[q.Process] += charge
 		} else {
 			m.virtual = max(m.virtual, s.floor) + charge
 		}
@@ -61,28 +64,9 @@ func (s *fairState) update(v *View, w weight, byProcess bool) {
 		return
 	}
 	for i := range v.Queues {
-		if charge := charges[v.payer(i, byProcess)]; charge > 0 {
+		if q := &v.Queues[i]; q.Pool == 0 && charges[q.Process] > 0 {
 			m := &s.queues.of[i]
-			m.virtual = max(m.virtual, s.floor) + charge
-		}
-	}
-	s.levelPools(v)
-}
-
-// levelPools makes the programs of a pool have had as much as any of them: one
-// that joins pays for what the pool had before.
-func (s *fairState) levelPools(v *View) {
-	if v.Pools == 0 {
-		return
-	}
-	most := make([]int64, v.Pools+1)
-	for i := range v.Queues {
-		pool := v.Queues[i].Pool
-		most[pool] = max(most[pool], s.queues.of[i].virtual)
-	}
-	for i := range v.Queues {
-		if pool := v.Queues[i].Pool; pool > 0 {
-			s.queues.of[i].virtual = most[pool]
+			m.virtual = max(m.virtual, s.floor) + charges[q.Process]
 		}
 	}
 }
@@ -114,13 +98,14 @@ func (s *fairState) raiseFloor() {
 func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, model.Time) {
 	s.raiseFloor()
 	s.want(v)
+	s.rota.align(v)
 	heaviest := 1
 	for i := range v.Queues {
 		heaviest = max(heaviest, w(&v.Queues[i]))
 	}
 	plan, i, wake := (&turns{
 		// The programs of a pool have had as much as each other: they take turns.
-		key: func(i int, _ *Queue) key { return key{at: s.queues.of[i].virtual, then: s.queues.of[i].turn} },
+		key: func(i int, _ *Queue) key { return key{at: s.queues.of[i].virtual, then: s.rota.last(i)} },
 		length: func(_ int, q *Queue) time.Duration {
 			length := v.turnLength(q)
 			if q.Hint.Timeslice == 0 {
@@ -134,10 +119,7 @@ func (s *fairState) takeTurns(now model.Time, v *View, w weight) (model.Plan, mo
 	if i >= 0 && v.Queues[i].Ready {
 		m := &s.queues.of[i]
 		m.virtual = max(m.virtual, s.floor)
-		if v.Queues[i].Pool > 0 {
-			s.number++
-			m.turn = s.number
-		}
+		s.rota.begin(v, i)
 	}
 	return plan, wake
 }
@@ -185,21 +167,6 @@ func (v *View) lightest(w weight) int {
 		}
 	}
 	return cmp.Or(low, own)
-}
-
-// divide makes the queues of one process, or of one pool, that have work divide
-// the slice that each of them has in a plan.
-func (v *View) divide(plan model.Plan, byProcess bool) model.Plan {
-	if v.each(byProcess) {
-		return plan
-	}
-	ready := v.readyByPayer(byProcess)
-	for i := range plan {
-		if n := ready[v.payer(i, byProcess)]; v.Queues[i].Ready && n > 1 {
-			plan[i].Slice = max(UsefulSlice, plan[i].Slice/time.Duration(n))
-		}
-	}
-	return plan
 }
 
 // utilization is the share a queue asked for; the whole device by default.

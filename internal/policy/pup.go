@@ -13,7 +13,7 @@ func (PUP) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time
 	s.update(v, utilization, true)
 	if v.slicesShare() {
 		s.want(v)
-		return v.divide(v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), true), model.Never
+		return v.divide(now, v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), true, &s.rota)
 	}
 	return s.takeTurns(now, v, utilization)
 }

@@ -33,6 +33,7 @@ func (d *device) hint() model.Hint {
 		Priority: model.Priority(d.IntN(5) - 2), Utilization: one(d, 0, 0, 1, 40, 100), Timeslice: one(d, 0, 0, 20*ms),
 		Deadline: one(d, 0, ms, 50*ms), K: d.IntN(4), Laxity: one(d, 0, 0, 30*ms), LaxPriority: model.Priority(d.IntN(2)),
 		CriticalPriority: model.Priority(d.IntN(9)), WindowActive: d.IntN(4) == 0, Nice: d.IntN(40) - 20,
+		Pool: one(d, "", "a", "a", "b", "c"),
 	}
 }
 
@@ -69,6 +70,9 @@ func (d *device) step(rank func(*model.Queue) model.Priority) {
 		if d.IntN(3) > 0 {
 			gain := time.Duration(d.Int64N(int64(20 * ms)))
 			q.Got, q.Active = q.Got+gain/2, q.Active+gain
+			if q.Pool > 0 {
+				v.Pools[q.Pool-1].Got += gain / 2
+			}
 		}
 		q.Held = d.IntN(20) == 0
 		q.Admitted, q.Ready = q.Eligible(), q.Queue.Ready()
@@ -80,8 +84,35 @@ func (d *device) step(rank func(*model.Queue) model.Priority) {
 		q.Process, q.Group = pids[q.PID], -1
 	}
 	v.Processes = len(pids)
+	d.pools()
 	d.groups()
 	d.services()
+}
+
+// pools keeps some pools that have no queues any more.
+func (d *device) pools() {
+	v := d.view
+	old := v.Pools
+	v.Pools = nil
+	for k := range old {
+		if p := old[k]; d.IntN(4) > 0 {
+			p.Queues = 0
+			v.Pools = append(v.Pools, p)
+		}
+	}
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		if q.Pool = 0; q.Hint.Pool == "" {
+			continue
+		}
+		k := slices.IndexFunc(v.Pools, func(p Pool) bool { return p.Name == q.Hint.Pool })
+		if k < 0 {
+			k = len(v.Pools)
+			v.Pools = append(v.Pools, Pool{Name: q.Hint.Pool})
+		}
+		v.Pools[k].Queues++
+		q.Pool = k + 1
+	}
 }
 
 // groups ties the queues of some processes together, of which some are led.

@@ -19,6 +19,9 @@ type State struct {
 	grant  grant
 }
 
+// Ungranted returns the state without starvation grants.
+func (st *State) Ungranted() *State { return &State{policy: st.policy} }
+
 // erased is a Policy[S] whose state type is hidden, so that one registry can
 // hold policies with different states.
 type erased struct {

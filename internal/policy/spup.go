@@ -19,32 +19,33 @@ type spupState struct {
 	turn   turn
 	window int64                   // number of the current one
 	got    perQueue[time.Duration] // Queue.Got when the window began
-	turns  perQueue[int64]         // number of the last turn in its pool; 0: none
-	number int64                   // of the last turn in a pool
+	pools  poolGot                 // Pool.Got then
+	rota   rota
 }
 
 // Decide implements Policy.
 func (SPUP) Decide(now model.Time, v *View, s *spupState) (model.Plan, model.Time) {
 	s.got.align(v, func(q *Queue) time.Duration { return q.Got })
-	s.turns.align(v, func(*Queue) int64 { return 0 })
 	window := int64(now) / int64(v.Knobs.Window)
 	if window != s.window {
 		s.window = window
 		for i := range v.Queues {
 			s.got.of[i] = v.Queues[i].Got
 		}
+		clear(s.pools)
 	}
+	s.pools.follow(v)
 	next := model.Time((window + 1) * int64(v.Knobs.Window))
 	u := spupUsage(v, s, next)
 	var plan model.Plan
 	wake := model.Never
 	if v.slicesShare() {
-		plan = v.divide(v.shareOut(utilization, u.slice(), v.Knobs.ShareMax), true)
+		plan, wake = v.divide(now, v.shareOut(utilization, u.slice(), v.Knobs.ShareMax), true, &s.rota)
 	} else {
 		plan, wake = u.takeTurns(now, s)
 	}
 	if !v.CanSuspend {
-		return plan, model.Never
+		return plan, wake
 	}
 	for i := range v.Queues {
 		if v.Queues[i].Admitted && u.left[i] == 0 {
@@ -78,10 +79,15 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		u.used[v.payer(i, true)] += q.Got - s.got.of[i]
+		if q.Pool == 0 {
+			u.used[q.Process] += q.Got - s.got.of[i]
+		}
 		if q.Progressing {
 			u.round += q.Slice
 		}
+	}
+	for k := range v.Pools {
+		u.used[len(v.Queues)+k] = v.Pools[k].Got - s.pools[v.Pools[k].Name]
 	}
 	if least := v.lightest(utilization); least > 0 {
 		u.least = least
@@ -111,10 +117,7 @@ func (u *usage) takeTurns(now model.Time, s *spupState) (model.Plan, model.Time)
 	plan := u.all(rest)
 	best, wake := u.pick(now, s)
 	if best >= 0 {
-		if u.Queues[best].Pool > 0 {
-			s.number++
-			s.turns.of[best] = s.number
-		}
+		s.rota.begin(u.View, best)
 		plan[best] = model.Verdict{Run: true, Limit: rest.Limit}
 	}
 	return plan, wake
@@ -123,6 +126,7 @@ func (u *usage) takeTurns(now model.Time, s *spupState) (model.Plan, model.Time)
 // pick chooses a queue that may have a turn; -1: all have used their share.
 func (u *usage) pick(now model.Time, s *spupState) (int, model.Time) {
 	t := &s.turn
+	s.rota.align(u.View)
 	best, least, candidates := -1, 0.0, 0
 	demand := 0.0 // percent of the device, of all processes with work
 	for i := range u.Queues {
@@ -136,7 +140,7 @@ func (u *usage) pick(now model.Time, s *spupState) (int, model.Time) {
 			continue
 		}
 		candidates++
-		if part := float64(u.used[u.payer(i, true)]) / share; best < 0 || part < least || part == least && s.turns.of[i] < s.turns.of[best] {
+		if part := float64(u.used[u.payer(i, true)]) / share; best < 0 || part < least || part == least && s.rota.last(i) < s.rota.last(best) {
 			best, least = i, part
 		}
 	}

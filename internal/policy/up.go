@@ -15,7 +15,7 @@ func (UP) Decide(now model.Time, v *View, s *fairState) (model.Plan, model.Time)
 	s.update(v, utilization, false)
 	if v.slicesShare() {
 		s.want(v)
-		return v.divide(v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), false), model.Never
+		return v.divide(now, v.shareOut(utilization, v.Knobs.Timeslice, v.Knobs.ShareMax), false, &s.rota)
 	}
 	return s.takeTurns(now, v, utilization)
 }

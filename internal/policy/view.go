@@ -23,8 +23,8 @@ type View struct {
 	Services, Overruled []*Service
 	// Processes is how many distinct values Queue.Process has.
 	Processes int
-	// Pools is how many distinct pools the hints name.
-	Pools int
+	// Pools are those that the hints name, and for a while those that they named.
+	Pools []Pool
 
 	// AnyCopying: a queue may be Copying.
 	AnyCopying bool
@@ -35,6 +35,14 @@ type View struct {
 	// Beside it a tiny slice makes no progress.
 	Unmanaged bool
 	Knobs     Knobs
+}
+
+// Pool is the programs that have one share together.
+type Pool struct {
+	Name   string
+	Queues int           // in the view
+	Got    time.Duration // GPU time of all its queues, also of those that left
+	UsedAt model.Time    // when it last had queues, while it has none
 }
 
 // Queue is one queue of a view.
@@ -67,7 +75,7 @@ type Queue struct {
 	Native bool
 
 	Process int // dense index of its process on this device
-	Pool    int // dense index of the pool of its hint, from 1 on; 0: none
+	Pool    int // index into View.Pools, plus 1; 0: none
 	Group   int // index into View.Groups, -1: none
 }
 
@@ -175,11 +183,11 @@ func (v *View) payer(i int, byProcess bool) int {
 }
 
 // payers is an upper bound of payer.
-func (v *View) payers() int { return len(v.Queues) + v.Pools }
+func (v *View) payers() int { return len(v.Queues) + len(v.Pools) }
 
 // each reports that each queue has a utilization of its own.
 func (v *View) each(byProcess bool) bool {
-	return v.Pools == 0 && (!byProcess || v.Processes == len(v.Queues))
+	return len(v.Pools) == 0 && (!byProcess || v.Processes == len(v.Queues))
 }
 
 // readyByPayer counts the ready queues of each payer.
