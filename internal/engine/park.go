@@ -65,7 +65,7 @@ func (e *Engine) park(now model.Time, d *device, r *record) {
 	q.Hint, q.Rivalled, q.Contested = r.hint, false, false
 	d.remove(now, r.index)
 	q.Verdict, q.Running = d.parkedVerdict(), d.parkedVerdict().Run
-	q.Group, q.Pool, q.Slice, r.gang = -1, 0, 0, nil
+	q.Group, q.Pool, q.Spare, q.Slice, r.gang = -1, 0, 0, 0, nil
 	r.parked, r.index = &q, len(d.parked)
 	d.parked = append(d.parked, r)
 	d.countTarget(&q, 1)

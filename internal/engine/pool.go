@@ -26,7 +26,7 @@ func (d *device) findPools() {
 	var index map[string]int
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		q.Pool = 0
+		q.Pool, q.Spare = 0, 0
 		if q.Hint.Pool == "" {
 			continue
 		}
@@ -42,6 +42,26 @@ func (d *device) findPools() {
 			index[q.Hint.Pool] = q.Pool
 		}
 		v.Pools[q.Pool-1].Queues++
+	}
+	if best := index[model.PoolBestEffort]; best > 0 {
+		d.findSpare(best)
+	}
+}
+
+// findSpare tells the queues of the best effort what the other pools leave.
+func (d *device) findSpare(best int) {
+	v := &d.view
+	shares, spare := make([]int, len(v.Pools)), model.UtilizationMax
+	for i := range v.Queues {
+		if q := &v.Queues[i]; q.Pool > 0 && q.Pool != best {
+			spare -= max(0, q.Hint.Utilization-shares[q.Pool-1])
+			shares[q.Pool-1] = max(shares[q.Pool-1], q.Hint.Utilization)
+		}
+	}
+	for i := range v.Queues {
+		if v.Queues[i].Pool == best {
+			v.Queues[i].Spare = max(1, spare)
+		}
 	}
 }
 

@@ -169,6 +169,56 @@ func TestPoolPays(t *testing.T) {
 	}
 }
 
+// TestBestEffort: beside any number of programs of the best effort a reserved share is kept, and those have
+// no quota. Programs without a grant count as before.
+func TestBestEffort(t *testing.T) {
+	reserved, spare := model.Hint{Utilization: 40, Pool: "pod"}, model.Hint{Pool: model.PoolBestEffort}
+	asks := model.Hint{Pool: model.PoolBestEffort, Utilization: 100, Nice: -20}
+	for _, c := range []struct {
+		name  string
+		hints []model.Hint
+		idle  int // of these, the first
+		want  []float64
+	}{
+		{"one", []model.Hint{reserved, spare}, 0, []float64{0.4, 0.6}},
+		{"three", []model.Hint{reserved, spare, spare, spare}, 0, []float64{0.4, 0.2, 0.2, 0.2}},
+		{"one that asks for all", []model.Hint{reserved, asks}, 0, []float64{0.4, 0.6}},
+		{"without work of the reserved", []model.Hint{reserved, spare}, 1, []float64{0, 1}},
+		{"nothing reserved", []model.Hint{spare, spare}, 0, []float64{0.5, 0.5}},
+		{"two reserve", []model.Hint{reserved, {Utilization: 30, Pool: "other"}, spare}, 0, []float64{0.4, 0.3, 0.3}},
+		{"all is reserved", []model.Hint{reserved, {Utilization: 60, Pool: "other"}, spare}, 0, []float64{0.396, 0.594, 0.01}},
+		{"no grant", []model.Hint{reserved, {}}, 0, []float64{0.286, 0.714}},
+	} {
+		for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
+			for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
+				t.Run(fmt.Sprintf("%s-%s-%s", c.name, name, mode), func(t *testing.T) {
+					cfg := DefaultConfig()
+					cfg.Policy, cfg.Mode = name, mode
+					var tenants []*tenant
+					for i, hint := range c.hints {
+						p := saturating(hint)
+						if i < c.idle {
+							p.burst = nil
+						}
+						tenants = append(tenants, p)
+					}
+					g := newGPU(t, cfg, tenants...)
+					g.run(60 * time.Second)
+					var all time.Duration
+					for _, p := range tenants {
+						all += p.ran
+					}
+					for i, p := range tenants {
+						if got := float64(p.ran) / float64(all); math.Abs(got-c.want[i]) > 0.05*c.want[i]+0.02 {
+							t.Errorf("tenant %d has %.3f of the chip, wants %.3f", i, got, c.want[i])
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestIdleShares: the others get what an idle tenant does not use, except under SPUP.
 func TestIdleShares(t *testing.T) {
 	for _, c := range []struct {

@@ -8,7 +8,7 @@ import "xsched/internal/model"
 // binds as Pin does, but changes and ends with the pod's grants.
 type Grant struct {
 	Ceiling *model.Priority  // highest priority, whatever the limit of the user is; nil: that limit
-	Share   int              // largest share in percent; 0: the user's limit
+	Share   int              // largest share in percent; 0: the user's limit, as best effort if there is a ceiling
 	Pool    string           // has Share together; empty: each program has its own
 	Pinned  model.HintChange // hints that the program and its user can't change
 	// Owner owns the gang of the program instead of its user; empty: the user does.
@@ -44,13 +44,18 @@ func (c *Client) highest() *model.Priority {
 	return c.terms.Grant.Ceiling
 }
 
-// pool names those who have the share of the grant together; empty: the administrator gave the process its
-// own share, or no grant has one.
+// pool names those who have one share together. Without a share, a granted program is best effort. Empty:
+// it has no grant, or the administrator gave the process its own share.
 func (c *Client) pool() string {
-	if c.terms.Grant.Share == 0 || c.pinned.Has("utilization") {
+	switch g := &c.terms.Grant; {
+	case c.pinned.Has("utilization"):
 		return ""
+	case g.Share != 0:
+		return g.Pool
+	case g.Ceiling != nil:
+		return model.PoolBestEffort
 	}
-	return c.terms.Grant.Pool
+	return ""
 }
 
 // exceeds reports that a hint has a larger share than the grant.

@@ -214,8 +214,8 @@ func TestGrantTakenBack(t *testing.T) {
 	}
 }
 
-// TestGrantPool: programs have the share of a grant together with its pool, until the grant has no share or
-// the administrator gives the program its own.
+// TestGrantPool: programs have the share of a grant together with its pool, until the administrator gives
+// the program its own. Those that have a grant without a share are best effort.
 func TestGrantPool(t *testing.T) {
 	terms := loop.Terms{Grant: loop.Grant{Share: 40, Pool: "ml/claim"}}
 	h := ruled(t, &terms)
@@ -243,6 +243,9 @@ func TestGrantPool(t *testing.T) {
 	want("with another claim", "ml/other", 40)
 	set(loop.Terms{Grant: loop.Grant{Pool: "ml/other"}})
 	want("without a share, the user's limit", "", 40)
+	top := model.Priority(5)
+	set(loop.Terms{Grant: loop.Grant{Ceiling: &top}})
+	want("granted without a share", model.PoolBestEffort, 40)
 	set(terms)
 	own := sessiontest.Change("utilization", "70")
 	if err := h.Pin(t.Context(), who.PID, nil, own); err != nil {

@@ -100,6 +100,9 @@ const (
 	GangNameMax    = 128 // the engine prefixes gang names with their user
 )
 
+// PoolBestEffort is the pool of all programs that have together what the other pools leave of a GPU.
+const PoolBestEffort = "best-effort"
+
 // ErrHint is the class of all errors about hint values.
 var ErrHint = errors.New("bad hint")
 

@@ -60,9 +60,9 @@ func cfsWeight(q *Queue) int {
 	h := &q.Hint
 	nice := niceWeights[min(max(h.Nice, model.NiceMin), model.NiceMax)-model.NiceMin]
 	switch {
-	case h.Utilization == 0 && h.Nice != 0:
+	case h.Utilization == 0 && h.Nice != 0 && q.Spare == 0:
 		return nice
-	case q.Contested && h.Nice > 0:
+	case (q.Contested || q.Spare > 0) && h.Nice > 0:
 		return min(nice, utilization(q)) // a share does not lift a nice value
 	}
 	return utilization(q)

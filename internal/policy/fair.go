@@ -169,10 +169,12 @@ func (v *View) lightest(w weight) int {
 	return cmp.Or(low, own)
 }
 
-// utilization is the share a queue asked for; the whole device by default.
+// utilization is the share a queue asked for; the whole device by default. One of
+// the best effort has at most what is spare.
 func utilization(q *Queue) int {
-	if u := q.Hint.Utilization; u > 0 {
-		return u
+	u := cmp.Or(q.Hint.Utilization, model.UtilizationMax)
+	if q.Spare > 0 {
+		return min(u, q.Spare)
 	}
-	return model.UtilizationMax
+	return u
 }

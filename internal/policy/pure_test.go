@@ -102,8 +102,11 @@ func (d *device) pools() {
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		if q.Pool = 0; q.Hint.Pool == "" {
+		if q.Pool, q.Spare = 0, 0; q.Hint.Pool == "" {
 			continue
+		}
+		if q.Hint.Pool == "c" {
+			q.Spare = 60
 		}
 		k := slices.IndexFunc(v.Pools, func(p Pool) bool { return p.Name == q.Hint.Pool })
 		if k < 0 {

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -79,7 +80,7 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		if q.Pool == 0 {
+		if q.Pool == 0 || q.Spare > 0 {
 			u.used[q.Process] += q.Got - s.got.of[i]
 		}
 		if q.Progressing {
@@ -94,9 +95,12 @@ func spupUsage(v *View, s *spupState, end model.Time) *usage {
 	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
-		share := utilization(q)
-		if u.left[i] = noQuota; share < model.UtilizationMax {
-			u.left[i] = v.Knobs.Window*time.Duration(share)/model.UtilizationMax - u.used[v.payer(i, true)]
+		quota, used := cmp.Or(q.Hint.Utilization, model.UtilizationMax), u.used[v.payer(i, true)]
+		if q.Spare > 0 {
+			used = u.used[q.Process] // what is spare is no quota; that of a program is its own
+		}
+		if u.left[i] = noQuota; quota < model.UtilizationMax {
+			u.left[i] = v.Knobs.Window*time.Duration(quota)/model.UtilizationMax - used
 		}
 		if u.left[i] < time.Microsecond {
 			u.left[i] = 0

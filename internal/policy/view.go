@@ -76,7 +76,10 @@ type Queue struct {
 
 	Process int // dense index of its process on this device
 	Pool    int // index into View.Pools, plus 1; 0: none
-	Group   int // index into View.Groups, -1: none
+	// Spare is what the other pools leave, in percent, if its pool is the best
+	// effort; 0: it is not.
+	Spare int
+	Group int // index into View.Groups, -1: none
 }
 
 // Waiting reports that the queue has work and cannot progress.
