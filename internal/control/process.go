@@ -60,9 +60,11 @@ type Process struct {
 	State string `json:"state"`
 	// GPUShare is the process's share of the last second, summed over GPUs. Processes that run at once
 	// divide the time of a GPU.
-	GPUShare    float64 `json:"gpu_share"`
-	Preemptions uint64  `json:"preemptions"`
-	LostNS      int64   `json:"lost_ns"` // time with work while suspended
+	GPUShare float64 `json:"gpu_share"`
+	// Preemptions counts suspensions while it had work, and the times that the hardware left it for the
+	// longer timeslices of others.
+	Preemptions uint64 `json:"preemptions"`
+	LostNS      int64  `json:"lost_ns"` // time with work while preempted, summed over queues
 	// Latency is absent before the first request.
 	Latency *Latency `json:"latency,omitempty"`
 	// SLO is absent without a latency target.
@@ -169,12 +171,14 @@ type Queue struct {
 	OwnSliceUS  int64  `json:"original_slice_us"` // the driver's or application's; 0: unknown
 	Preemptions uint64 `json:"preemptions"`       // suspensions while busy
 	SuspendedNS int64  `json:"suspended_ns"`      // total while busy
-	RanNS       int64  `json:"ran_ns"`            // time with work while allowed to run
+	Yields      uint64 `json:"yields"`            // times that the hardware left it for the longer timeslices of others
+	YieldedNS   int64  `json:"yielded_ns"`
+	RanNS       int64  `json:"ran_ns"` // time with work while neither suspended nor yielding
 	Submitted   uint64 `json:"submitted"`
 	Transitions uint64 `json:"transitions"`
 	// Hints combines the hints of the process and of this queue.
 	Hints Hints `json:"hints"`
-	// PreemptedBy counts preemptions by cause.
+	// PreemptedBy counts suspensions and yields by cause.
 	PreemptedBy []Cause `json:"preempted_by,omitempty"`
 }
 

@@ -88,12 +88,13 @@ func process(s loop.ClientView) control.Process {
 		p.Queues = append(p.Queues, control.Queue{
 			Index: q.Index, Device: q.Device.String(), Busy: q.Busy, CopiesOnly: q.Copies, State: state, Level: int(q.Level), LevelReason: q.Reason, Route: q.Route,
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
+			Yields: q.Yielded, YieldedNS: q.Yielding.Nanoseconds(),
 			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
 			Hints: control.HintsOf(&q.Hint), Stream: q.Stream,
 			PreemptedBy: causes(q.StoppedBy),
 		})
-		p.Preemptions += q.Preemptions
-		p.LostNS += q.Suspended.Nanoseconds()
+		p.Preemptions += q.Preemptions + q.Yielded
+		p.LostNS += (q.Suspended + q.Yielding).Nanoseconds()
 	}
 	for i := range s.Protections {
 		p.Protection = append(p.Protection, protection(&s.Protections[i]))

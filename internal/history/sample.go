@@ -74,7 +74,7 @@ func (h *History) total(now model.Time, p *loop.ClientView) {
 	for i := range p.Queues {
 		q := &p.Queues[i]
 		c := sums[q.Device]
-		c.ran, c.preemptions = c.ran+q.Ran, c.preemptions+q.Preemptions
+		c.ran, c.preemptions = c.ran+q.Ran, c.preemptions+q.Preemptions+q.Yielded
 		sums[q.Device] = c
 	}
 	for device, c := range sums {

@@ -142,7 +142,7 @@ type queue struct {
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64
 	busy        bool
-	yields      bool // of a copy in a snapshot; see QueueView
+	yields      bool // it has work, and the hardware prefers the longer timeslices of others
 	unproved    bool // does not compete; see proof.go
 	level       model.Level
 	want        model.Desired
@@ -160,7 +160,10 @@ type queue struct {
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work
 	suspendedNS time.Duration
-	stoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand, ByGroup or ByOthers
+	yielded     uint64     // times that yields began
+	yieldedAt   model.Time // 0: it does not yield
+	yieldedNS   time.Duration
+	stoppedBy   map[int]uint64 // preemptions and yields by cause: a PID, ByHand, ByGroup or ByOthers
 	shared      bool           // a snapshot has stoppedBy
 	use         queueUse
 	period      period // see requests.go

@@ -33,12 +33,16 @@ func (l *Loop) heldBy(pid int) int {
 	return by
 }
 
-// traced passes a transition on. The engine takes all suspensions that no policy decides for those by hand.
+// traced accounts a transition and passes it on. The engine takes all suspensions that no policy decides for
+// those by hand.
 func (l *Loop) traced(t engine.Transition) {
 	if t.By == ByHand {
 		t.By = cmp.Or(l.heldBy(t.PID), ByHand)
 	}
-	l.cfg.Trace.Put(t)
+	l.accountYield(t)
+	if l.cfg.Trace != nil {
+		l.cfg.Trace.Put(t)
+	}
 }
 
 // SetHeld suspends or resumes a process on request of a control client.

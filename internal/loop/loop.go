@@ -210,9 +210,7 @@ func (l *Loop) run() {
 	if r := l.cfg.Recorder; r != nil {
 		r.Attach(l.engine, l.tick, l.programOf)
 	}
-	if l.cfg.Trace != nil {
-		l.engine.Watch(l.traced)
-	}
+	l.engine.Watch(l.traced)
 	for !l.quit.Load() {
 		l.arm()
 		wait := -1

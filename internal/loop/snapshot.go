@@ -178,7 +178,7 @@ func (l *Loop) copySome(b *builder) bool {
 		} else {
 			last.folded = nil
 		}
-		last.yields = q.busy && last.want.Suspend == 0 && l.engine.Waits(scheduled.id)
+		last.yields = q.busy && last.want.Suspend == 0 && scheduled.yields
 	}
 	if b.queues = b.queues[n:]; len(b.queues) > 0 {
 		return false

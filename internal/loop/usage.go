@@ -10,10 +10,10 @@ import (
 	"xsched/internal/model"
 )
 
-// This file accounts busy time and preemptions. A queue uses its GPU while it has work and is not
-// suspended.
+// This file accounts busy time, preemptions and yields. A queue uses its GPU while it has work, is not
+// suspended and does not yield to longer timeslices.
 
-// queueUse is the time during which a queue had work and was not suspended.
+// queueUse is the time during which a queue used its GPU.
 type queueUse struct {
 	since model.Time // start of the current period; 0: none
 	total time.Duration
@@ -116,7 +116,7 @@ func (g gpuTimes) leave(now model.Time, q *queue) {
 
 // note updates the account of a queue and its device.
 func (g gpuTimes) note(now model.Time, q *queue) {
-	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.quiet && !q.unproved)
+	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.yields && !q.quiet && !q.unproved)
 }
 
 // pause stops accounting for a queue whose client keeps the total from now on.
@@ -171,12 +171,38 @@ const (
 // maxCauses limits the number of processes that a queue counts preemptions for.
 const maxCauses = 16
 
+// accountYield updates the account of a queue that the hardware leaves for the longer timeslices of others,
+// or that runs again.
+func (l *Loop) accountYield(t engine.Transition) {
+	c := l.clients[t.ID.Session]
+	if c == nil {
+		return
+	}
+	q := c.queues[t.ID.Index]
+	if yields := t.To == engine.ActivityWait && !t.Gone; q == nil || q.id != t.ID || yields == q.yields {
+		return
+	}
+	q.yields = !q.yields
+	l.note(t.At, q)
+	c.touch()
+	if q.yields {
+		q.yielded, q.yieldedAt = q.yielded+1, t.At
+		q.countCause(t.By)
+	} else {
+		q.yieldedNS, q.yieldedAt = q.yieldedNS+max(0, t.At.Sub(q.yieldedAt)), 0
+	}
+}
+
 // countPreemption counts a preemption of a queue by its cause.
 func (l *Loop) countPreemption(c *Client, q *queue) {
 	cause := l.heldBy(c.PID)
 	if cause == 0 {
 		cause = l.engine.StoppedFor(q.id)
 	}
+	q.countCause(cause)
+}
+
+func (q *queue) countCause(cause int) {
 	if q.stoppedBy == nil {
 		q.stoppedBy = map[int]uint64{}
 	} else if q.shared {

@@ -37,10 +37,12 @@ type QueueView struct {
 	OwnSliceUS  int64
 	Preemptions uint64
 	Suspended   time.Duration
+	Yielded     uint64 // times that the hardware left it for the longer timeslices of others
+	Yielding    time.Duration
 	Submitted   uint64
 	Transitions uint64
 	Ran         time.Duration  // time with work, not suspended
-	StoppedBy   map[int]uint64 // preemptions by cause: a PID, ByHand, ByGroup or ByOthers
+	StoppedBy   map[int]uint64 // preemptions and yields by cause: a PID, ByHand, ByGroup or ByOthers
 }
 
 // ClientView is a snapshot of a client.
@@ -88,7 +90,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
-			Preemptions: q.preemptions, Suspended: q.suspendedNS, Submitted: q.submitted, Transitions: q.transitions,
+			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
 		if q.host != nil {
 			qv.Folded, qv.Reason = true, "the user has too many queues: this one is scheduled together with others of its process"
@@ -96,6 +98,9 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		qv.Route = l.route(c, q, level)
 		if q.suspendedAt != 0 {
 			qv.Suspended += max(0, now.Sub(q.suspendedAt))
+		}
+		if q.yieldedAt != 0 {
+			qv.Yielding += max(0, now.Sub(q.yieldedAt))
 		}
 		qv.Ran, qv.StoppedBy = q.use.upTo(now), q.stoppedBy
 		qv.OwnSliceUS = c.session.Hardware().OwnSlice(q.device)
