@@ -219,6 +219,7 @@ func TestClassOutlastsNativeSharing(t *testing.T) {
 	for name, change := range map[string]func(e *Engine) error{
 		"mode off":               func(e *Engine) error { return e.SetMode(model.ModeOff, 0) },
 		"a policy without order": func(e *Engine) error { return e.SetPolicy("RR") },
+		"no suspensions":         func(e *Engine) error { return e.SetMode(model.ModeTimeslice, 0) },
 	} {
 		e, request := beside(t, model.ModeLive, 7)
 		for range 20 {
@@ -233,5 +234,12 @@ func TestClassOutlastsNativeSharing(t *testing.T) {
 		if s := protection(t, e, model.Time(time.Minute)).Segments; s.Class != model.ClassLaunchBound {
 			t.Errorf("%s: %+v", name, s)
 		}
+	}
+	e, request, now := dropped(t)
+	for range 6 {
+		request(125*ms, 99900*us, 200*ms)
+	}
+	if s := protection(t, e, now).Segments; s.Class != model.ClassLaunchBound {
+		t.Errorf("protection gains nothing: %+v", s)
 	}
 }

@@ -49,7 +49,7 @@ func (r *record) lows(now model.Time, q *policy.Queue) model.Lows {
 	switch {
 	case !work:
 		return model.NoLows
-	case q.Native || !r.dev.ordered():
+	case q.Native || !r.dev.ordered() || !r.dev.view.CanSuspend:
 		return model.LowsCompete
 	case q.Feeding.Class != model.ClassLaunchBound || stop && run:
 		return model.NoLows

@@ -46,6 +46,8 @@ type Feeding struct {
 	Class Class
 	// Waits: a thread waits for the work that it submitted.
 	Waits bool
+	// Paused: the device has no work left, and nobody waited for it. The request goes on.
+	Paused bool
 	// Hold is for how long after its work lower queues stay suspended, because more work of the same
 	// request follows; 0: they don't.
 	Hold time.Duration

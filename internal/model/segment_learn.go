@@ -27,7 +27,7 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 		return
 	}
 	over := tail - s.floor - s.floor/4 - tailSlack // by so much a wait is longer than it has to be
-	if over > s.noise && over <= noiseMax && stopped && ahead >= leadFirst {
+	if over > s.noise && over <= noiseMax && stopped && ahead >= leadEnough {
 		s.noise = over // lower queues were stopped long ago
 	}
 	late := s.floor != 0 && over > s.noise && fed+tail > s.usual+s.floor+tailSlack

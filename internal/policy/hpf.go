@@ -58,13 +58,14 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 		return v.all(model.Verdict{}), model.Never
 	}
 	highEnd := v.classEnd(high)
-	state.rhythm.follow(v.lastRequest(high, highEnd))
 	t := *state
 	state.paused = true // unless this plan gives a turn
 	low := v.next(highEnd, n, admitted)
 	if low < 0 {
 		return v.all(model.Verdict{Run: true, Slice: onlyClassSlice(v, high, highEnd)}), model.Never
 	}
+	state.rhythm.follow(v.lastRequest(high, highEnd))
+	t.rhythm = state.rhythm
 
 	highs := model.Verdict{Run: true, Slice: h.high}
 	if v.Unmanaged || v.several(high, highEnd, 1, ready) {
@@ -201,7 +202,7 @@ func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sl
 	if used < length {
 		return cur, now.Add(length - used)
 	}
-	if at := t.rhythm.changeAt(now, used-length, v.Knobs.Quantum); at > now {
+	if at := t.rhythm.changeAt(now, used-length, length); at > now {
 		return cur, at
 	}
 	others := v.others(cur, from)
@@ -216,23 +217,23 @@ func active(now model.Time, v *View, t turn, low int, from func(*Queue) bool, sl
 const afterRequest = time.Millisecond
 
 // changeAt returns when a turn that is over by some time should change. A request that arrives during the
-// suspend and the resume waits for both. So beside a high with several requests per quantum, turns change
+// suspend and the resume waits for both. So beside a high with at least one request per turn, turns change
 // when a request has just ended. Then all of them take as many periods, so that none is favoured.
-func (r rhythm) changeAt(now model.Time, over, quantum time.Duration) model.Time {
+func (r rhythm) changeAt(now model.Time, over, turn time.Duration) model.Time {
 	idle := now.Sub(r.last)
-	if r.period == 0 || r.period > quantum || idle <= afterRequest || idle >= 2*quantum || over >= 2*quantum {
+	if r.period == 0 || r.period > turn || idle <= afterRequest {
 		return now
 	}
-	return now.Add(2*quantum - max(idle, over))
+	return now.Add(max(0, 2*turn-max(idle, over)))
 }
 
-// lastRequest returns when the last request of the highs ended; 0: none has, or one is at work.
+// lastRequest returns when the last request of the highs ended; 0: none has, or one goes on.
 func (v *View) lastRequest(high, end int) model.Time {
 	last := model.Time(0)
 	for i := high; i < end; i++ {
 		switch q := &v.Queues[i]; {
 		case !q.Admitted:
-		case q.Ready:
+		case q.Ready || q.Feeding.Paused:
 			return 0
 		default:
 			last = max(last, q.ChangedAt)

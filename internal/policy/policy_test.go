@@ -261,7 +261,36 @@ func TestTurnsChangeAfterRequests(t *testing.T) {
 			t.Errorf("%s: in %v, want %v", c.name, got.Sub(now), c.want)
 		}
 	}
+	var burst rhythm
+	for _, ms := range []time.Duration{0, 10, 20, 30, 5000, 5010} {
+		burst.follow(at(ms * time.Millisecond))
+	}
+	if burst.period != 10*ms {
+		t.Errorf("a pause counts as a period: %v", burst.period)
+	}
 	if now := at(0); (rhythm{}).changeAt(now, 0, quantum) != now {
 		t.Error("a turn waits for requests that never came")
+	}
+	queue := func(ended time.Duration, change func(*Queue)) Queue {
+		q := Queue{Admitted: true}
+		if q.ChangedAt = at(ended); change != nil {
+			change(&q)
+		}
+		return q
+	}
+	for _, c := range []struct {
+		name   string
+		second Queue
+		want   model.Time
+	}{
+		{"both have ended", queue(7*ms, nil), at(7 * ms)},
+		{"one works", queue(7*ms, func(q *Queue) { q.Ready = true }), 0},
+		{"one goes on after a pause", queue(7*ms, func(q *Queue) { q.Feeding.Paused = true }), 0},
+		{"one takes no part", queue(7*ms, func(q *Queue) { q.Admitted, q.Ready = false, true }), at(5 * ms)},
+	} {
+		v := View{Queues: []Queue{queue(5*ms, nil), c.second}}
+		if got := v.lastRequest(0, 2); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

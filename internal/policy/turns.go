@@ -43,13 +43,16 @@ type rhythm struct {
 	period time.Duration
 }
 
+// pauseGap is a pause of the program, and says nothing about how often requests end in between.
+const pauseGap = 250 * time.Millisecond
+
 // follow adds the end of the last request; 0: none.
 func (r *rhythm) follow(end model.Time) {
 	if end <= r.last {
 		return
 	}
 	switch gap := end.Sub(r.last); {
-	case r.last == 0:
+	case r.last == 0 || gap > pauseGap:
 	case r.period == 0:
 		r.period = gap
 	default:
