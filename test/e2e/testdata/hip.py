@@ -163,7 +163,7 @@ def devices():
     one, two = Hip(), Hip()
     one.prepare(0)
     two.prepare(1)  # sets the thread's device
-    for _ in range(10):
+    for _ in range(40):  # longer than a stall of the machine
         assert one.launch(50000) == 0
     print("shim: busy", sorted(q[0] for q in queues() or [] if q[1]), flush=True)
     assert two.launch(50000) == 0
