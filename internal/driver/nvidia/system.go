@@ -114,6 +114,9 @@ func (s System) holdsGPU(pid string) bool {
 	for _, f := range files {
 		var st unix.Stat_t
 		err := unix.Stat(folder+"/"+f.Name(), &st)
+		if errors.Is(err, fs.ErrPermission) { // of root without the right to trace
+			return true
+		}
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && slices.Contains(majors, unix.Major(st.Rdev)) && !s.pathOnly(pid, f.Name()) {
 			return true
 		}
