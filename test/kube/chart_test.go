@@ -51,6 +51,7 @@ func TestChartRefusesMistakes(t *testing.T) {
 		{"nri.classes.fast.priorty=1", "'priorty' not allowed"},
 		{"nri.priorityClasses.high=fast", "needs nri.classes"},
 		{"daemon.extraEnv[0].name=A-B", "daemon/extraEnv/0"},
+		{"node.memory=80", "node/memory"},
 	} {
 		if text, err := helm("template", "xsched", chart, "--set", c.set); err == nil || !strings.Contains(text+err.Error(), c.want) {
 			t.Errorf("--set %s: %v; want an error with %q", c.set, err, c.want)
@@ -86,6 +87,10 @@ func TestChartArguments(t *testing.T) {
 		}
 	}
 	has(render("--set", "paths.nri=/run/nri"), "- --nri-socket=/run/nri/nri.sock\n")
+	has(render("--set", "node.memory=80Gi"), "- --memory=80Gi\n")
+	if text := render(); strings.Contains(text, "--memory") {
+		t.Errorf("memory without a value:\n%s", text)
+	}
 	if off := render("--set", "nri.enabled=false"); !strings.Contains(off, "- --nri-socket=\n") || strings.Contains(off, "/var/run/nri") {
 		t.Errorf("without NRI:\n%s", off)
 	}

@@ -29,12 +29,17 @@ func (s site) allocated() (all []resourceapi.DeviceRequestAllocationResult) {
 	return all
 }
 
-// reserved returns the sum of the shares of all claims, which never is above 100.
+// reserved returns the sum of the shares of all claims, which never is above 100. That of their memory never
+// is above what the chart says.
 func (s site) reserved() (sum int64) {
 	s.t.Helper()
+	memory := int64(0)
 	for _, a := range s.allocated() {
-		share := a.ConsumedCapacity["share"]
-		sum += share.Value()
+		share, bytes := a.ConsumedCapacity["share"], a.ConsumedCapacity["memory"]
+		sum, memory = sum+share.Value(), memory+bytes.Value()
+	}
+	if memory > 80<<30 {
+		s.t.Errorf("claims have %d GiB of the GPU", memory>>30)
 	}
 	if sum > 100 {
 		s.t.Errorf("claims have %d %% of the GPU", sum)
@@ -60,11 +65,12 @@ func unschedulable(pod *corev1.Pod) bool {
 	return false
 }
 
-// testShares claims more than the whole GPU.
+// testShares claims more than the whole GPU, and more than its memory.
 func testShares(t *testing.T, s site) {
-	add := func(name string, share int) {
-		s.c.Apply(t, claim(name, "batch", fmt.Sprintf(`, capacity: {requests: {share: "%d"}}`, share))+"---"+holderPod(name))
+	ask := func(name, capacity string) {
+		s.c.Apply(t, claim(name, "batch", ", capacity: {requests: {"+capacity+"}}")+"---"+holderPod(name))
 	}
+	add := func(name string, share int) { ask(name, fmt.Sprintf(`share: "%d"`, share)) }
 	running := func(name string) {
 		t.Helper()
 		s.c.WaitPod(t, "default", name, "is ready", func(pod *corev1.Pod) bool { s.reserved(); return Running(pod) })
@@ -91,6 +97,12 @@ func testShares(t *testing.T, s site) {
 	if n := s.reserved(); n != 80 {
 		t.Errorf("claims have %d %% of the GPU, not 80", n)
 	}
+	ask("memory-50", "memory: 50Gi")
+	running("memory-50")
+	ask("memory-40", "memory: 40Gi")
+	s.c.WaitPod(t, "default", "memory-40", "waits for memory", unschedulable)
+	s.c.Kubectl(t, "delete", "pod/memory-50", "resourceclaim/memory-50")
+	running("memory-40")
 }
 
 // testBadParameters makes claims with parameters that the plugin must refuse.

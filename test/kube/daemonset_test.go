@@ -73,7 +73,7 @@ func install(t *testing.T, c *Cluster) site {
 }
 
 // settings of the chart on the test's node. The shorter period only saves time.
-var settings = []string{"--set", "virtual.enabled=true,virtual.devices=1,node.extraArgs={--every=2s}"}
+var settings = []string{"--set", "virtual.enabled=true,virtual.devices=1,node.memory=80Gi,node.extraArgs={--every=2s}"}
 
 // in returns the site for a subtest.
 func (s site) in(t *testing.T) site {
