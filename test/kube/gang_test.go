@@ -185,13 +185,21 @@ func (r *gangRank) pause(after time.Duration) (stop, resume time.Duration) {
 	return stop, resume
 }
 
+// mostApart bounds the median of what two nodes are apart. One that missed the lead would be late by more.
+const mostApart = 250 * time.Millisecond
+
 // shortestHold is what the test holds the ranks for at least.
 const shortestHold = 100 * time.Millisecond
 
 func spread(a, b time.Duration) time.Duration { return max(a, b) - min(a, b) }
 
+// report logs how far apart the nodes were. The median is asserted: a stall of this machine can make a single
+// node late.
 func report(t *testing.T, what string, all []time.Duration) {
 	t.Helper()
+	if p50 := percentile(all, 50); p50 > mostApart {
+		t.Errorf("%s: by %v; want %v at most", what, p50, mostApart)
+	}
 	t.Logf("%s: P50 %v, P99 %v, max %v of %d rounds", what, percentile(all, 50).Round(10*time.Microsecond),
 		percentile(all, 99).Round(10*time.Microsecond), percentile(all, 100).Round(10*time.Microsecond), len(all))
 }
@@ -250,6 +258,9 @@ func TestGang(t *testing.T) {
 		}
 		stop0, resume0 := ranks[0].pause(before[len(before)-1])
 		stop1, resume1 := ranks[1].pause(before[len(before)-1])
+		if stop0 == 0 || stop1 == 0 {
+			t.Fatalf("a rank ran through a hold; the ranks stopped at %v and %v", stop0, stop1)
+		}
 		return spread(stop0, stop1), spread(resume0, resume1)
 	}
 
