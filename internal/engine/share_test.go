@@ -68,14 +68,26 @@ func TestShares(t *testing.T) {
 func TestPools(t *testing.T) {
 	for _, name := range []string{"UP", "PUP", "SPUP", "CFS"} {
 		for _, mode := range []model.Mode{model.ModeLive, model.ModeTimeslice, model.ModeSuspend} {
-			for _, c := range []struct{ share, programs, busy int }{{40, 4, 1}, {40, 4, 2}, {40, 4, 3}, {40, 4, 4}, {40, 12, 12}, {40, 20, 20}, {5, 16, 16}} {
+			for _, c := range []struct {
+				share, programs, busy int
+				gang                  string
+			}{
+				{40, 4, 1, ""},
+				{40, 4, 2, ""},
+				{40, 4, 3, ""},
+				{40, 4, 4, ""},
+				{40, 12, 12, ""},
+				{40, 20, 20, ""},
+				{40, 20, 20, "gang"},
+				{5, 16, 16, ""},
+			} {
 				if name == "SPUP" && mode == model.ModeSuspend && c.share == 5 {
 					continue // the starvation bound gives each of them more than its part of 10 ms
 				}
-				t.Run(fmt.Sprintf("%s-%s-%d-%d", name, mode, c.share, c.busy), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s-%s-%d-%d%s", name, mode, c.share, c.busy, c.gang), func(t *testing.T) {
 					cfg := DefaultConfig()
 					cfg.Policy, cfg.Mode = name, mode
-					hint := model.Hint{Utilization: c.share, Pool: "pod"}
+					hint := model.Hint{Utilization: c.share, Pool: "pod", Gang: c.gang}
 					other := saturating(model.Hint{Utilization: 100 - c.share})
 					tenants := []*tenant{other}
 					for i := range c.programs {
@@ -94,22 +106,25 @@ func TestPools(t *testing.T) {
 						pool += p.ran
 					}
 					want := float64(c.share) / 100
-					slack := 0.075 * want
-					if name == "SPUP" {
-						slack = 0.25 * want // the cost of switching counts as service
+					under, over := 0.925*want, 1.075*want
+					if name == "SPUP" || c.gang != "" {
+						under = 0.75 * want // the cost of switching counts as service
 					}
-					if got := float64(pool) / float64(pool+other.ran); math.Abs(got-want) > slack {
+					if got := float64(pool) / float64(pool+other.ran); got < under || got > over {
 						t.Errorf("the pool has %.3f of the chip, wants %.2f", got, want)
 					}
 					kept, least := float64(pool+other.ran)/float64(length), 0.9
-					if mode == model.ModeTimeslice && c.busy > 4 {
+					switch {
+					case mode == model.ModeTimeslice && c.busy > 4:
 						least = 0.6 // those whose turn it is not have tiny slices
+					case c.gang != "":
+						least = 0.75 // all of it run at once, with short slices
 					}
 					if kept < least {
 						t.Errorf("kept %.3f of the chip", kept)
 					}
 					for _, p := range tenants[1 : 1+c.busy] {
-						if got := float64(p.ran) / float64(pool); got < 0.6/float64(c.busy) {
+						if got := float64(p.ran) / float64(pool); got < 0.6/float64(c.busy) && c.gang == "" {
 							t.Errorf("a program of %d has %.3f of its pool", c.busy, got)
 						}
 						if p.worst > 4*time.Second {

@@ -101,6 +101,8 @@ type rotaQueue struct {
 	number int64         // of its last turn; 0: none
 	start  time.Duration // Queue.Active when that began
 	on     bool          // has a turn beside others of its pool
+	excess float64       // see excess
+	rest   model.Time    // no turn in its pool begins before
 	// first has the turn of all queues that run together, and size is how many
 	// of these have work.
 	first, size int
@@ -175,7 +177,7 @@ func (v *View) divide(now model.Time, plan model.Plan, byProcess bool, r *rota) 
 	length := max(v.Knobs.Quantum, round+4*UsefulSlice)
 	for k, slice := range r.slices {
 		if slice > 0 {
-			wake = min(wake, r.serve(now, v, plan, k+1, length))
+			wake = min(wake, r.serve(now, v, plan, k+1, length, round-slice))
 		}
 	}
 	return plan, wake
@@ -208,17 +210,23 @@ func (r *rota) crowded(v *View, plan model.Plan, ready []int) (any bool) {
 }
 
 // serve lets the programs of a pool take turns, as many at a time as its slice is
-// long enough for, and returns when to ask again.
-func (r *rota) serve(now model.Time, v *View, plan model.Plan, pool int, length time.Duration) model.Time {
+// long enough for, and returns when to ask again. others is the slices of those
+// outside the pool.
+func (r *rota) serve(now model.Time, v *View, plan model.Plan, pool int, length, others time.Duration) model.Time {
 	r.findUnits(v, pool)
-	most, used := max(1, int(r.slices[pool-1]/rotaSlice)), 0
+	slice, used, rest := r.slices[pool-1], 0, model.Time(0)
 	for i := range v.Queues {
-		if m := &r.queues.of[i]; m.on && v.Queues[i].Pool == pool {
-			m.on = m.size > 0 && v.Queues[i].Active-m.start < length
-			used += m.running()
+		m := &r.queues.of[i]
+		if v.Queues[i].Pool != pool {
+			continue
 		}
+		if had := v.Queues[i].Active - m.start; m.on && (m.size == 0 || had >= length) {
+			m.on, m.rest = false, now.Add(time.Duration(float64(had)*m.excess))
+		}
+		used += m.running()
+		rest = max(rest, m.rest)
 	}
-	for used < most {
+	for most := max(1, int(slice/rotaSlice)); used < most && now >= rest; {
 		next := r.longestWaiting(v, pool)
 		if next < 0 || used > 0 && used+r.queues.of[next].size > most {
 			break
@@ -228,16 +236,21 @@ func (r *rota) serve(now model.Time, v *View, plan model.Plan, pool int, length 
 		used += r.queues.of[next].size
 	}
 	wake := model.Never
+	if now < rest {
+		wake = rest
+	}
 	for i := range v.Queues {
 		q := &v.Queues[i]
 		if q.Pool != pool || !q.Ready {
 			continue
 		}
-		m := &r.queues.of[r.queues.of[i].first]
+		first := r.queues.of[i].first
+		m := &r.queues.of[first]
 		switch {
 		case m.on:
 			plan[i] = model.Verdict{Run: true, Limit: true, Slice: max(UsefulSlice, plan[i].Slice/time.Duration(used))}
-			wake = min(wake, now.Add(max(length-(v.Queues[r.queues.of[i].first].Active-m.start), v.Knobs.Timeslice)))
+			wake = min(wake, now.Add(max(length-(v.Queues[first].Active-m.start), v.Knobs.Timeslice)))
+			m.excess = excess(slice, time.Duration(used)*UsefulSlice, others)
 		case v.CanSuspend:
 			plan[i] = model.Verdict{Limit: true, Slice: plan[i].Slice}
 		default:
@@ -247,8 +260,18 @@ func (r *rota) serve(now model.Time, v *View, plan model.Plan, pool int, length 
 	return wake
 }
 
+// excess returns how long a pool rests, in turns, after one in which it could not
+// have less than a larger slice than its own beside others: a gang has its turn
+// together, however many programs it has. On average it then has its share.
+func excess(slice, larger, others time.Duration) float64 {
+	if larger <= slice {
+		return 0
+	}
+	return float64(others) / float64(slice) * float64(larger-slice) / float64(larger+others)
+}
+
 // findUnits finds which queues of a pool with work have a turn together: those of
-// one group.
+// one group, which run and stop together.
 func (r *rota) findUnits(v *View, pool int) {
 	r.firsts = append(r.firsts[:0], make([]int, len(v.Groups))...)
 	for i := range v.Queues {
@@ -259,7 +282,7 @@ func (r *rota) findUnits(v *View, pool int) {
 		if m.first, m.size = i, 0; !q.Ready {
 			continue
 		}
-		if q.Group >= 0 {
+		if q.Group >= 0 && v.CanSuspend {
 			if r.firsts[q.Group] == 0 {
 				r.firsts[q.Group] = i + 1
 			}
