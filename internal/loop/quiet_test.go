@@ -18,14 +18,21 @@ import (
 	"xsched/internal/wire"
 )
 
-// sees returns the loop's view of the first queue of the nth client.
-func sees(t testing.TB, f *sessiontest.Fixture, n int) loop.QueueView {
+// sees returns the loop's view of the first queue of the nth client, as soon as the loop knows that queue.
+func sees(t testing.TB, f *sessiontest.Fixture, n int) (q loop.QueueView) {
 	t.Helper()
-	v, err := f.Clients(context.Background())
-	if err != nil || len(v) <= n || len(v[n].Queues) == 0 {
-		t.Fatalf("%+v %v", v, err)
-	}
-	return v[n].Queues[0]
+	sessiontest.Await(t, "the queue is known", func() bool {
+		v, err := f.Clients(context.Background())
+		if err != nil || len(v) <= n {
+			t.Fatalf("%+v %v", v, err)
+		}
+		if len(v[n].Queues) == 0 {
+			return false
+		}
+		q = v[n].Queues[0]
+		return true
+	})
+	return q
 }
 
 func awaitQuiet(t testing.TB, c *sessiontest.Client, want bool) {

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 )
 
 // TryKubectl runs kubectl as administrator, with input as its standard input.
@@ -41,6 +43,22 @@ func (c *Cluster) Apply(t testing.TB, yaml string) {
 	if _, err := c.TryKubectl(yaml, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Namespace creates a namespace with a label, and returns when pods can be created in it.
+func (c *Cluster) Namespace(t testing.TB, name, label, value string) {
+	t.Helper()
+	c.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s: %q}}}", name, label, value))
+	awaitAccount(t, c.Client, name)
+}
+
+// awaitAccount waits for the service account of a new namespace, without which no pod can be created.
+func awaitAccount(t testing.TB, client kubernetes.Interface, namespace string) {
+	t.Helper()
+	eventually(t, "namespace "+namespace+" has its service account", func() bool {
+		_, err := client.CoreV1().ServiceAccounts(namespace).Get(context.Background(), "default", metav1.GetOptions{})
+		return err == nil
+	})
 }
 
 // WaitPod waits until the pod meets the condition, and returns it.

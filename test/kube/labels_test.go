@@ -98,7 +98,7 @@ func TestLabels(t *testing.T) {
 	edits := func(namespace, pod string) string {
 		return strings.TrimSpace(c.Exec(t, namespace, pod, "sh", "-c", "echo $LD_PRELOAD; ls /run/xsched 2>/dev/null | sort | xargs"))
 	}
-	c.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: serving, labels: {xsched.dev/allow-latency: \"true\"}}}")
+	c.Namespace(t, "serving", "xsched.dev/allow-latency", "true")
 	c.Apply(t, labelled("default", "plain", ""))
 	c.Apply(t, labelled("default", "batch", "batch"))
 	c.Apply(t, labelled("default", "greedy", "latency"))

@@ -151,10 +151,7 @@ func makeScaleSpace(t testing.TB, client kubernetes.Interface) {
 		return err == nil
 	})
 	t.Cleanup(func() { removeClaims(t, client) })
-	eventually(t, "the service account of the namespace exists", func() bool {
-		_, err := client.CoreV1().ServiceAccounts(scaleSpace).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil
-	})
+	awaitAccount(t, client, scaleSpace)
 }
 
 // removeClaims ends the pods at once, because there is no kubelet, and then the claims.

@@ -23,7 +23,7 @@ import (
 // testClassChanged changes the class of a working pod by its label, and a device class between two claims.
 func testClassChanged(t *testing.T, s site) {
 	const space = "serving"
-	s.c.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: serving, labels: {xsched.dev/allow-latency: "true"}}}`)
+	s.c.Namespace(t, "serving", "xsched.dev/allow-latency", "true")
 	worker := strings.Replace(claimPod("worker", programImage, tenantScript("worker", "--kernel-us 2000"), "resourceClaimName: none"),
 		"{name: worker}", "{name: worker, namespace: serving, labels: {xsched.dev/priority-class: batch}}", 1)
 	worker, _, _ = strings.Cut(worker, "    resources:") // no claim
@@ -117,7 +117,7 @@ func testSecurity(t *testing.T, s site) {
 		t.Errorf("a pod without a claim has %q", got)
 	}
 	// What remains is to mount the folder, which the baseline of Pod Security forbids.
-	s.c.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: guarded, labels: {pod-security.kubernetes.io/enforce: baseline}}}`)
+	s.c.Namespace(t, "guarded", "pod-security.kubernetes.io/enforce", "baseline")
 	mounts := `{apiVersion: v1, kind: Pod, metadata: {name: mounts, namespace: guarded}, spec: {containers: [{name: main, image: none}], volumes: [{name: v, hostPath: {path: /run/xsched/client}}]}}`
 	if _, err := s.c.TryKubectl(mounts, "create", "--dry-run=server", "-f", "-"); err == nil || !strings.Contains(err.Error(), "hostPath") {
 		t.Errorf("a pod with a folder of the host in a namespace with Pod Security: %v", err)
