@@ -29,9 +29,9 @@ const outage = 30 * time.Second
 
 // measured is what the latency pod waits, and the kernels per second of the batch pod.
 type measured struct {
-	p99  time.Duration    // of its requests
-	wait [2]time.Duration // P50 and P99 of what its kernels wait on the GPU, by the record of the GPU
-	rate float64
+	request [2]time.Duration // P50 and P99 of its requests
+	wait    [2]time.Duration // P50 and P99 of what its kernels wait on the GPU, by the record of the GPU
+	rate    float64
 }
 
 // testLoad runs a latency and a batch pod on the one GPU: natively, then with claims. The pods with claims
@@ -43,19 +43,21 @@ func testLoad(t *testing.T, s site) {
 		s.c.Apply(t, tenantPod(name, kernels[kind], "", fmt.Sprintf("  volumes:\n  - {name: vgpu, hostPath: {path: %s/vgpu.sock, type: Socket}}", daemonDir)))
 	}
 	alone, before := measure(t, s, native[0], native[1])
+	for _, name := range native {
+		tenant{t, s.c, name}.finish() // a program that XSched doesn't manage costs the others their timeslices
+	}
 	for kind := range kernels {
 		s.c.Apply(t, claim(kind, kind, "")+"---"+programPod(kind, kernels[kind]))
 	}
 	_, with := measure(t, s, "latency", "batch")
-	t.Logf("P99 of the latency pod, in multiples of the %v alone: natively %.1f, with XSched %.1f",
-		alone.p99, ratio(before.p99, alone.p99), ratio(with.p99, alone.p99))
+	t.Logf("requests of the latency pod, P50 and P99: alone %v, natively %v, with XSched %v", alone.request, before.request, with.request)
 	t.Logf("wait of its kernels on the GPU, P50 and P99: alone %v, natively %v, with XSched %v", alone.wait, before.wait, with.wait)
 	t.Logf("kept by the batch pod: natively %.0f %%, with XSched %.0f %%", 100*before.rate/alone.rate, 100*with.rate/alone.rate)
-	// The median of the GPU's own record: a stall of this machine makes one wait long, not half of them.
-	if 4*with.wait[0] > 3*before.wait[0] {
-		t.Errorf("the latency pod's kernels wait %v on the GPU, and %v natively", with.wait[0], before.wait[0])
+	// The GPU's own record counts: this machine's CPUs also run the whole cluster.
+	if 2*with.wait[0] > before.wait[0] || 4*with.wait[1] > 3*before.wait[1] {
+		t.Errorf("the latency pod's kernels wait %v on the GPU, and %v natively", with.wait, before.wait)
 	}
-	if 2*with.rate < alone.rate {
+	if 4*with.rate < 3*alone.rate {
 		t.Errorf("the batch pod runs %.1f kernels per second, and %.1f alone", with.rate, alone.rate)
 	}
 
@@ -68,10 +70,7 @@ func testLoad(t *testing.T, s site) {
 	}
 }
 
-func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }
-
-// measure returns what the pods have alone, one after the other, and together. Its requests are few, so its
-// P99 only informs.
+// measure returns what the pods have alone, one after the other, and together.
 func measure(t *testing.T, s site, latencyPod, batchPod string) (alone, together measured) {
 	t.Helper()
 	latency, batch := tenant{t, s.c, latencyPod}, tenant{t, s.c, batchPod}
@@ -79,13 +78,13 @@ func measure(t *testing.T, s site, latencyPod, batchPod string) (alone, together
 		s.c.WaitPod(t, "default", pod, "is ready", Running)
 	}
 	const requests, turns = 200, 100
-	some := func() (p99 time.Duration, wait [2]time.Duration) {
+	some := func() (request, wait [2]time.Duration) {
 		n := len(latency.requests())
 		latency.tell(requestRate)
 		eventually(t, "answers of pod "+latencyPod, func() bool { return len(latency.requests()) >= n+requests })
 		latency.tell("pause")
 		ends := latency.ends()[n:]
-		return percentile(latency.requests()[n:], 99), s.waits(latencyPod, ends[0], ends[len(ends)-1])
+		return percentiles(latency.requests()[n:]), s.waits(latencyPod, ends[0], ends[len(ends)-1])
 	}
 	// The program prints when each of its kernels ended.
 	rate := func(n int) float64 {
@@ -93,11 +92,11 @@ func measure(t *testing.T, s site, latencyPod, batchPod string) (alone, together
 		ends := batch.ends()[n:]
 		return float64(len(ends)-1) / ends[len(ends)-1].Sub(ends[0]).Seconds()
 	}
-	alone.p99, alone.wait = some()
+	alone.request, alone.wait = some()
 	batch.tell("loop")
 	alone.rate = rate(0)
 	n := len(batch.requests())
-	together.p99, together.wait = some()
+	together.request, together.wait = some()
 	together.rate = rate(n)
 	batch.tell("pause")
 	return alone, together
@@ -120,6 +119,11 @@ func (s site) waits(name string, from, to time.Time) [2]time.Duration {
 	if len(all) == 0 {
 		s.t.Fatalf("the GPU has no kernel of %s", name)
 	}
+	return percentiles(all)
+}
+
+// percentiles returns P50 and P99.
+func percentiles(all []time.Duration) [2]time.Duration {
 	return [2]time.Duration{percentile(all, 50), percentile(all, 99)}
 }
 
