@@ -156,6 +156,28 @@ func TestTranslationsHaveTheSameCommands(t *testing.T) {
 	}
 }
 
+// TestTranslatedResults: the Chinese README has the figures of the English one.
+func TestTranslatedResults(t *testing.T) {
+	figure := regexp.MustCompile(`[0-9.,]+ (?:ms|ns|%)`)
+	figures := func(name string) (found []string) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "|") {
+				_, line, _ = strings.Cut(line[1:], "|") // the first column is prose
+				found = append(found, figure.FindAllString(line, -1)...)
+			}
+		}
+		return found
+	}
+	a, b := figures("README.md"), figures("README.zh-CN.md")
+	if len(a) < 20 || !slices.Equal(a, b) {
+		t.Errorf("README.md has the figures %q, README.zh-CN.md has %q", a, b)
+	}
+}
+
 // headingAnchors returns the anchors that GitHub derives from the headings of a document.
 func headingAnchors(t *testing.T, name string) map[string]bool {
 	t.Helper()

@@ -84,7 +84,7 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	for _, t := range stats.Targets {
 		name := cmp.Or(tenants[t.PID], fmt.Sprintf("program %d", t.PID))
 		if t.Off != "" {
-			problem("restart the program", "%s on %s is not scheduled: %s", name, t.Device, t.Off)
+			problem("see the kernel's log for errors of the driver", "%s on %s is not scheduled: %s", name, t.Device, t.Off)
 		}
 		if t.StuckForMS > 0 {
 			problem("see `xsched list --stats` and the daemon's log", "an operation on %s on %s is stuck for %d ms", name, t.Device, t.StuckForMS)

@@ -37,7 +37,7 @@ programs  6: 2 running, 1 preempted, 1 waiting, 1 idle, 1 held
 worst     5001 /opt/tools/render --scene cit… (carla) misses its SLO of 50ms, P99 61ms
 problem   program 5001 misses its SLO of 50ms: 86.0% of its requests meet it, 99% should; raise it with ` + "`xsched hint 5001 --priority N`" + `, or lower the others
 problem   an operation on program 4890 on 0000:01:00.0 is stuck for 900 ms; see ` + "`xsched list --stats`" + ` and the daemon's log
-problem   program 5120 on 0000:02:00.0 is not scheduled: resume?failed; restart the program
+problem   program 5120 on 0000:02:00.0 is not scheduled: resume?failed; see the kernel's log for errors of the driver
 note      the daemon has version 2.0.0, this command 2.1.0; restart the daemon after an upgrade
 note      0000:02:00.0: 1 program uses it unmanaged; see ` + "`xsched attach --help`" + `
 note      1 program is suspended by hand; see ` + "`xsched resume --help`" + `
