@@ -58,9 +58,9 @@ service's log, and the versions of kernel and drivers. It works without a daemon
 too.
 
 Without --full the archive has no command lines, no names of programs and users
-other than your own, and no containers' names. It never has environments or
-tokens. The command prints what the archive contains; look at it before you
-pass it on.`,
+other than your own, and no names of containers, pods, rules and gangs. It never
+has environments or tokens. The command prints what the archive contains; look at
+it before you pass it on.`,
 		Example: `  xsched support-bundle
   sudo xsched support-bundle --output /tmp/bundle.tar.gz
   sudo xsched support-bundle --full`,

@@ -82,6 +82,10 @@ func TestRedaction(t *testing.T) {
 		{PID: 1, UID: os.Geteuid(), User: "me", Command: "python /srv/own.py --token secret1"},
 		{PID: 2, UID: 4242, User: "alice", Command: "/x/foreign --token secret2", Container: "/docker/c0ffee"},
 		{PID: 3, UID: os.Geteuid(), User: "alice", Command: "boxed secret3", Container: "/docker/c0ffee", PriorityReason: "c0ffee", Namespace: "podspace", Pod: "podname", PodContainer: "podbox"},
+		{
+			PID: 4, UID: 4242, Rule: "rulename", Group: "groupname", Hints: control.Hints{Priority: 9, Gang: "gangname"},
+			Queues: []control.Queue{{Hints: control.Hints{Gang: "gangname of a queue"}}},
+		},
 	}}
 	hide.list(&list)
 	history := control.History{Devices: []control.DeviceHistory{{Spans: []control.Span{{PID: 2, Name: "foreign"}}, Series: []control.Series{{PID: 2, Name: "foreign", Pod: "podspace/podname"}}}}}
@@ -90,23 +94,32 @@ func TestRedaction(t *testing.T) {
 		{PID: 2, UID: 4242, User: "alice", Container: "/docker/c0ffee", Kind: control.JournalChange, What: "hint", Before: "priority=0", After: "priority=3", Text: "alice changed foreign"},
 		{UID: 4242, User: "alice", Kind: control.JournalChange, What: "refused", After: "uid 0 in container c0ffee", Text: "alice"},
 		{UID: 4242, Kind: control.JournalChange, What: "grants of dra", After: "1 added: +podspace/podname", Pod: "podspace/podname", ByPod: "podspace/podname"},
+		{PID: 4, Kind: control.JournalChange, What: "hint", Before: "priority=4 gang=none", After: "priority=6 gang=gangname of a queue"},
+		{PID: 4, Kind: control.JournalChange, What: "hint of queue 1", Before: "gang=gangname per_queue=true", After: "gang=gangname=2 per_queue=false"},
+		{PID: 4, Kind: control.JournalPreemption, Detail: "podspace/groupname", Text: "groupname"},
+		{Kind: control.JournalPreemption, Detail: "3 more pairs of programs"},
 	}}
 	hide.journal(&journal)
 	config := control.ConfigReply{
 		Values: []control.ConfigValue{{Key: "policy", Value: "HPF"}}, Caps: []control.ConfigCap{{Whom: "user alice", Priority: 7}},
-		Rules: []control.ConfigRule{{Name: "alice", Match: "command foreign", Hints: "priority 5"}},
+		Rules: []control.ConfigRule{{Name: "alice", Match: "command foreign", Hints: "priority=5 gang=gangname per-queue=true"}},
 	}
 	hide.config(&config)
 	b, err := json.Marshal([]any{list, history, journal, config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, hidden := range []string{"secret", "token", "alice", "foreign", "c0ffee", "boxed", "/srv", "podspace", "podname", "podbox"} {
+	for _, hidden := range []string{"secret", "token", "alice", "foreign", "c0ffee", "boxed", "/srv", "podspace", "podname", "podbox", "rulename", "groupname", "gangname"} {
 		if strings.Contains(string(b), hidden) {
 			t.Errorf("%s is in %s", hidden, b)
 		}
 	}
-	for _, kept := range []string{`"own.py"`, `"me"`, `"uid":4242`, `"priority=3"`, `"container-`, `"priority":7`, `"priority 5"`} {
+	job, gang := pseudonym("groupname"), pseudonym("gangname") // the same everywhere
+	for _, kept := range []string{
+		`"own.py"`, `"me"`, `"uid":4242`, `"priority=3"`, `"container":"name-`, `"priority":7`, `"group":"` + job + `"`, `"gang":"` + gang + `"`,
+		`"detail":"` + pseudonym("podspace") + "/" + job + `"`, `"before":"priority=4 gang=none"`, `"after":"priority=6 gang=name-`,
+		`"before":"gang=` + gang + ` per_queue=true"`, `"hints":"priority=5 gang=` + gang + ` per-queue=true"`, `"3 more pairs of programs"`,
+	} {
 		if !strings.Contains(string(b), kept) {
 			t.Errorf("%s is missing in %s", kept, b)
 		}

@@ -5,6 +5,7 @@ package cli
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strings"
 
 	"xsched/internal/control"
@@ -26,7 +27,11 @@ func (r *redactor) list(l *control.List) {
 		}
 		p.Container = pseudonym(p.Container)
 		p.Namespace, p.Pod, p.PodContainer = pseudonym(p.Namespace), pseudonym(p.Pod), pseudonym(p.PodContainer)
-		p.PriorityReason = "" // may name a container
+		p.Group, p.Hints.Gang = pseudonym(p.Group), pseudonym(p.Hints.Gang)
+		for k := range p.Queues {
+			p.Queues[k].Hints.Gang = pseudonym(p.Queues[k].Hints.Gang)
+		}
+		p.PriorityReason, p.Rule = "", "" // may name a container, a user or a program
 	}
 }
 
@@ -36,7 +41,7 @@ func (r *redactor) config(c *control.ConfigReply) {
 		c.Caps[i].Whom, _, _ = strings.Cut(c.Caps[i].Whom, " ")
 	}
 	for i := range c.Rules {
-		c.Rules[i].Name, c.Rules[i].Match = "", ""
+		c.Rules[i].Name, c.Rules[i].Match, c.Rules[i].Hints = "", "", gangHidden(c.Rules[i].Hints)
 	}
 }
 
@@ -64,15 +69,31 @@ func (r *redactor) journal(j *control.Journal) {
 		if e.What == "refused" || strings.HasPrefix(e.What, "grants") { // may name containers and pods
 			e.After = ""
 		}
+		e.Before, e.After = gangHidden(e.Before), gangHidden(e.After)
+		if namespace, group, ok := strings.Cut(e.Detail, "/"); ok && e.Kind == control.JournalPreemption {
+			e.Detail = pseudonym(namespace) + "/" + pseudonym(group)
+		}
 		e.Container, e.Pod, e.ByPod = pseudonym(e.Container), pseudonym(e.Pod), pseudonym(e.ByPod)
 	}
 }
 
-// pseudonym replaces the name of a container or pod by a number that is the same in the whole bundle.
-func pseudonym(container string) string {
-	if container == "" {
+// gangSet is the gang in a list of hints. Its name may have spaces; only per_queue follows it.
+var gangSet = regexp.MustCompile(`\bgang=(.+?)( per[-_]queue=\w+)?$`)
+
+// gangHidden replaces the name of a gang in a list of hints.
+func gangHidden(hints string) string {
+	at := gangSet.FindStringSubmatchIndex(hints)
+	if at == nil || hints[at[2]:at[3]] == "none" {
+		return hints
+	}
+	return hints[:at[2]] + pseudonym(hints[at[2]:at[3]]) + hints[at[3]:]
+}
+
+// pseudonym replaces a name by a number that is the same in the whole bundle.
+func pseudonym(name string) string {
+	if name == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(container))
-	return "container-" + hex.EncodeToString(sum[:4])
+	sum := sha256.Sum256([]byte(name))
+	return "name-" + hex.EncodeToString(sum[:4])
 }
