@@ -26,7 +26,7 @@ func unit(t *testing.T, name string) map[string]string {
 	return out
 }
 
-// TestUnitsSpareGuardians checks what systemd signals. A guardian must outlive its daemon until every
+// TestUnitsSpareGuardians checks what systemd signals and restarts. A guardian must outlive its daemon until every
 // attached program is resumed, whether it runs as a service or in the daemon's cgroup.
 func TestUnitsSpareGuardians(t *testing.T) {
 	daemon, guardian := unit(t, "xsched.service"), unit(t, "xsched-guardian.service")
@@ -45,5 +45,15 @@ func TestUnitsSpareGuardians(t *testing.T) {
 	}
 	if daemon["RuntimeDirectoryPreserve"] != "yes" || guardian["RuntimeDirectoryPreserve"] != "yes" {
 		t.Error("the records of attached programs do not outlive the units")
+	}
+	// In the daemon's slice, a limit or a kill of that slice would reach the guardian.
+	if got := guardian["Slice"]; got != "xsched-guardian.slice" || got == daemon["Slice"] {
+		t.Errorf("xsched-guardian.service has Slice=%q, xsched.service %q; want xsched-guardian.slice for the guardian only", got, daemon["Slice"])
+	}
+	if unit(t, guardian["Slice"])["MemoryMin"] == "" {
+		t.Error("xsched-guardian.slice reserves no memory")
+	}
+	if dog, err := time.ParseDuration(daemon["WatchdogSec"]); err != nil || dog < time.Second || daemon["Type"] != "notify" || daemon["Restart"] != "always" {
+		t.Errorf("WatchdogSec=%q, Type=%q and Restart=%q of xsched.service do not replace a daemon that hangs", daemon["WatchdogSec"], daemon["Type"], daemon["Restart"])
 	}
 }
