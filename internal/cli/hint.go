@@ -27,7 +27,8 @@ func (a *app) hintCommand() *cobra.Command {
 		Long: `Set the given hints and leave the others unchanged. Without flags, show the
 current hints. 0 (or an empty name) restores a default. --queue selects one queue
 by its index in ` + "`xsched list --json`" + `; that queue is then scheduled individually.
-Level and granularity apply to the whole program.
+Level and granularity apply to the whole program. A restart of the daemon keeps
+the hints of a program, but not those of one queue.
 ` + "`self`" + ` instead of a PID means the calling program: the nearest parent of this
 command that the daemon manages. In a container, PIDs are those of the container.
 
@@ -61,12 +62,15 @@ root's daemon require root, unless it was started with --max-priority.`,
 				if asJSON {
 					return a.printJSON(reply)
 				}
-				whose := fmt.Sprint(reply.PID)
+				whose, until, changed := fmt.Sprint(reply.PID), "", hints.changed(cmd)
 				if reply.Queue != nil {
 					whose += fmt.Sprintf(", queue %d", *reply.Queue)
+					if len(changed) > 0 {
+						until = "; until the daemon restarts"
+					}
 				}
-				fmt.Fprintf(a.stdout, "%s: %s\n", whose, hintsText(&reply.Hints, "priority", "level"))
-				return a.warnUnread(cmd.Context(), daemon, hints.changed(cmd))
+				fmt.Fprintf(a.stdout, "%s: %s%s\n", whose, hintsText(&reply.Hints, "priority", "level"), until)
+				return a.warnUnread(cmd.Context(), daemon, changed)
 			})
 		},
 	}

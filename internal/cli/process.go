@@ -44,7 +44,8 @@ func (a *app) attachCommand() *cobra.Command {
 		Long: `Manage a program that was not started with ` + "`xsched run`" + `. The daemon can suspend it
 and set its timeslice. It estimates from CPU usage when the program has GPU work.
 Attach best-effort programs; start latency-critical ones with ` + "`xsched run`" + `.
-Root may attach to any program, other users where the kernel permits ptrace.`,
+Root may attach to any program, other users where the kernel permits ptrace.
+A restart of the daemon detaches the program; attach it again then.`,
 		Example: `  sudo xsched attach 4711 --priority -10
   sudo xsched attach 4711 --share 25`,
 	}, "attached", func(daemon *client.Client, ctx context.Context, pid int) (control.ProcessReply, error) {

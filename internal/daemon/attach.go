@@ -24,6 +24,8 @@ import (
 const (
 	attachTime = 5 * time.Second       // in total; a driver's search has its own, shorter bound
 	pollPeriod = 50 * time.Millisecond // interval between two polls of an attached process
+
+	attachEnds = "; attach it again after a restart of the daemon"
 )
 
 // Attach implements control.Control: it takes over a process without the shim.
@@ -48,7 +50,7 @@ func (d *Daemon) Attach(ctx context.Context, c control.Caller, r control.Process
 	if s, err = d.attach(ctx, c, r.PID, hint); err != nil {
 		return control.ProcessReply{}, err
 	}
-	return reply(c, s, fmt.Sprintf("attached to process %%d in %v", time.Since(start).Round(time.Millisecond))), nil
+	return reply(c, s, fmt.Sprintf("attached to process %%d in %v"+attachEnds, time.Since(start).Round(time.Millisecond))), nil
 }
 
 // attachHint returns the initial hints of a process.

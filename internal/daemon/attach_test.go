@@ -87,7 +87,7 @@ func TestAttachedLowBesideShimmedHigh(t *testing.T) {
 	}
 	native := w.account(t, low.Process.Pid).SliceNS
 	r, err := w.ctl.AttachWith(ctx, control.ProcessRequest{PID: low.Process.Pid, Priority: new(int32(-10))})
-	if err != nil || !r.Attached || r.Level != 3 || !strings.Contains(r.Message, " in ") {
+	if err != nil || !r.Attached || r.Level != 3 || !strings.Contains(r.Message, " in ") || !strings.HasSuffix(r.Message, "; attach it again after a restart of the daemon") {
 		t.Fatalf("%+v %v", r, err)
 	}
 	await(t, "the hardware prefers the high", func() bool {

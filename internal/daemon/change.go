@@ -244,7 +244,7 @@ func (d *Daemon) Suspend(ctx context.Context, c control.Caller, r control.Proces
 	s, err := d.find(ctx, c, r.PID)
 	if errors.Is(err, control.ErrNotFound) {
 		if s, err = d.attach(ctx, c, r.PID, model.HintChange{}); err == nil {
-			message = "attached to process %d and suspended it"
+			message = "attached to process %d and suspended it" + attachEnds
 		}
 	}
 	if err != nil {
