@@ -63,6 +63,9 @@ type Series struct {
 	Pod string `json:"pod,omitempty"`
 	// Share is the part of the step in which the program had work and was allowed to run, 0 to 1.
 	Share []float32 `json:"share"`
+	// Waited is the part of the step in which the program had work and did not run, because others did or it
+	// was suspended.
+	Waited []float32 `json:"waited"`
 	// P99US is the latency of busy periods that ended in this step; 0: none did.
 	P99US       []float32 `json:"p99_us"`
 	Preemptions []uint32  `json:"preemptions"`

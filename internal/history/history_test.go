@@ -197,9 +197,15 @@ func TestSeries(t *testing.T) {
 	s.Sample(s.now, []loop.ClientView{view})
 	for range 90 {
 		s.to(1, 10, engine.ActivityRun, 0)
+		s.wait(125 * time.Millisecond)
+		s.to(1, 10, engine.ActivityWait, 20)
 		s.wait(250 * time.Millisecond)
+		s.to(1, 10, engine.ActivityStopped, 20)
+		s.wait(125 * time.Millisecond)
+		s.to(1, 10, engine.ActivityRun, 0)
+		s.wait(125 * time.Millisecond)
 		s.to(1, 10, engine.ActivityIdle, 0)
-		s.wait(750 * time.Millisecond)
+		s.wait(375 * time.Millisecond)
 		view.Queues[0].Ran += 250 * time.Millisecond
 		view.Queues[0].Preemptions += 2
 		s.Sample(s.now, []loop.ClientView{view})
@@ -209,12 +215,12 @@ func TestSeries(t *testing.T) {
 		t.Fatalf("%d points", len(points))
 	}
 	for i, p := range points {
-		if p.Share != 0.25 || p.Preemptions != 2 || p.P99US < 250e3 || p.P99US > 300e3 {
+		if p.Share != 0.25 || p.Waited != 0.375 || p.Preemptions != 2 || p.P99US < 625e3 || p.P99US > 720e3 {
 			t.Fatalf("point %d: %+v", i, p)
 		}
 	}
 	hour := s.all(time.Hour)[0].Series[0].Points
-	if last := hour[len(hour)-2]; len(hour) != 120 || last.Preemptions != 60 || last.Share < 0.249 || last.Share > 0.251 || last.P99US < 250e3 {
+	if last := hour[len(hour)-2]; len(hour) != 120 || last.Preemptions != 60 || last.Share < 0.249 || last.Share > 0.251 || last.Waited < 0.374 || last.Waited > 0.376 || last.P99US < 625e3 {
 		t.Errorf("%d coarse points, one is %+v", len(hour), last)
 	}
 	if first := hour[0]; first != (Point{}) {

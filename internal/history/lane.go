@@ -27,7 +27,7 @@ type lane struct {
 	by     int        // for whom it does not run
 	busy   model.Time // start of the request in progress
 	bucket bucket
-	waited time.Duration // since the last sample, because the hardware preferred others
+	waited time.Duration // since the last sample: time with work, but not on the GPU
 
 	// Totals as of the last sample, and of this one.
 	ran           time.Duration
@@ -41,8 +41,8 @@ type lane struct {
 
 // Point is one step of a series.
 type Point struct {
-	Share, P99US float32
-	Preemptions  uint32
+	Share, Waited, P99US float32
+	Preemptions          uint32
 }
 
 // request adds the latency of a request that ended.

@@ -30,7 +30,7 @@ func (h *History) Sample(now model.Time, programs []loop.ClientView) {
 	}
 	first := max(h.step+1, step-points+1)
 	for _, l := range h.lanes {
-		if l.state == engine.ActivityWait {
+		if l.state == engine.ActivityWait || l.state == engine.ActivityStopped {
 			l.waited += now.Sub(max(l.since, h.sampled))
 		}
 		p := l.point(elapsed, int(step-h.step))
@@ -102,11 +102,11 @@ func (l *lane) point(elapsed time.Duration, steps int) Point {
 		if l.seen && (ran < l.ran || preemptions < l.preemptions) { // queues have ended
 			l.ran, l.preemptions = ran, preemptions
 		}
-		// The totals include time in which the hardware preferred others.
-		p.Share = float32(min(max(0, ran-l.ran-l.waited), elapsed)) / float32(elapsed)
+		p.Share = float32(min(max(0, ran-l.ran), elapsed)) / float32(elapsed)
 		p.Preemptions = uint32(min((preemptions-l.preemptions)/uint64(steps), 1<<32-1))
 		l.ran, l.preemptions, l.seen, l.sampled = ran, preemptions, true, false
 	}
+	p.Waited = float32(min(l.waited, elapsed)) / float32(elapsed)
 	l.waited = 0
 	p.P99US = l.fineLat.p99()
 	l.fineLat.reset()
@@ -120,6 +120,7 @@ func (l *lane) sum(s int64) {
 	for k := s - n + 1; k <= s; k++ {
 		f := &l.fine[k%points]
 		p.Share += f.Share / float32(n)
+		p.Waited += f.Waited / float32(n)
 		p.Preemptions += f.Preemptions
 	}
 	p.P99US = l.coarseLat.p99()

@@ -39,7 +39,7 @@ func TestLongDashboard(t *testing.T) {
 	b.open(d.http)
 
 	// Drawn: a timeline in which the job waits, events, charts.
-	b.until("the timeline shows the job's waiting", fmt.Sprintf(`[...document.querySelectorAll("canvas")].some((c) => /ran [0-9.]+ %%, waited [0-9.]*[1-9]/.test(c.getAttribute("aria-label")))`))
+	b.until("the timeline shows the job's waiting", `[...document.querySelectorAll("canvas")].some((c) => /ran [0-9.]+ %, waited [0-9.]*[1-9]/.test(c.getAttribute("aria-label")))`)
 	b.until("a preemption in the log", `document.querySelector(".events li.preemption")`)
 	b.until("charts", `document.querySelectorAll(".plot canvas").length === 3`)
 
@@ -87,6 +87,14 @@ func TestLongDashboard(t *testing.T) {
 		m, err := d.client.Mode(context.Background())
 		return err == nil && m.Mode == "timeslice"
 	})
+
+	// The timeline of a longer time has steps of half a minute.
+	b.until("the choice of the last 5 minutes", `(() => {
+		const label = [...document.querySelectorAll("fieldset.choice")].find((f) => f.textContent.startsWith("Timeline")).querySelectorAll("label");
+		[...label].find((l) => l.textContent === "5 min").querySelector("input").click();
+		return true;
+	})()`)
+	b.until("the timeline of 5 minutes shows the job's waiting", `[...document.querySelectorAll("canvas")].some((c) => /last 5 min: .*ran [0-9.]+ %, waited [0-9.]*[1-9]/.test(c.getAttribute("aria-label")))`)
 
 	// A new daemon at the same address: the page finds it and its tenants by itself.
 	old := d.cmd.Process.Pid

@@ -26,7 +26,7 @@ import (
 const root = "../.."
 
 // patience is how long a test waits for a state that must come. It judges no speed.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // eventually waits until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {

@@ -7,14 +7,14 @@ import { Controls, Login } from "./controls";
 import { Detail } from "./detail";
 import { Events } from "./events";
 import { count, duration, percent } from "./format";
-import { linesOf, sumOf } from "./history";
+import { linesOf, spanSeconds, stepsOf, sumOf } from "./history";
 import { rowsOf, type Row } from "./rows";
 import { ranges, type State, type Store } from "./store";
 import { Tenants } from "./table";
 import { Timeline } from "./timeline";
 
 const mostLines = 8;
-const windows = [60, 10, 2];
+const windows = [...ranges.filter((r) => r > spanSeconds).reverse(), spanSeconds, 10, 2];
 
 interface Props {
   store: Store;
@@ -42,7 +42,7 @@ export function App({ store, state }: Props) {
         )}
         {state.connection === "token" ? <Login store={store} reason={state.reason} /> : state.list && (
           <>
-            <Devices state={state} selected={selected} names={nameOf} />
+            <Devices store={store} state={state} selected={selected} names={nameOf} />
             <Tenants rows={rows} store={store} selected={selected} select={select} />
             {chosen && <Detail row={chosen} store={store} close={() => select(0)} />}
             <Past store={store} state={state} selected={selected} names={nameOf} />
@@ -67,20 +67,24 @@ interface View {
   names: (pid: number) => string;
 }
 
-function Devices({ state, selected, names }: View) {
-  const [seconds, setSeconds] = useState(60);
+function Devices({ store, state, selected, names }: View & { store: Store }) {
+  const [chosen, choose] = useState(spanSeconds);
+  // Above a minute, the timeline has the range of the charts.
+  const seconds = chosen > spanSeconds ? state.range : chosen;
+  const history = seconds > spanSeconds ? state.history : undefined;
+  const past = useMemo(() => new Map(history?.devices?.map((d) => [d.device, stepsOf(history, d.device)])), [history]);
   return (
     <section aria-labelledby="devices">
       <header class="bar">
         <h2 id="devices">GPUs</h2>
         <p class="key"><span class="box run" aria-hidden="true" />running <span class="box wait" aria-hidden="true" />waiting or preempted</p>
-        <Choice legend="Timeline" values={windows} value={seconds} set={setSeconds} />
+        <Choice legend="Timeline" values={windows} value={seconds} set={(v) => { choose(v); if (v > spanSeconds) store.setRange(v); }} />
       </header>
       {state.historyReason !== "" && <p class="empty">No timeline: {state.historyReason}</p>}
       {state.devices.length === 0 && <p class="empty">No GPU is known yet.</p>}
       <div class="devices">
         {state.devices.map((d) => {
-          const spans = state.spans.get(d.id);
+          const spans = (seconds > spanSeconds ? past : state.spans).get(d.id);
           return (
             <article key={d.id} aria-label={`GPU ${d.id}`}>
               <h3>{d.name || "GPU"} <small>{d.id}</small></h3>

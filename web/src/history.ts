@@ -8,12 +8,35 @@ import { histogramBoundsUS } from "./api_gen";
 
 export const spanSeconds = 60;
 
-// DeviceSpans are the spans of one GPU within the last minute.
+// Piece is a span, or a step of which a program was only a part in that state.
+export interface Piece extends Span {
+  part?: number; // 0 to 1; without it all of the time
+}
+
+// DeviceSpans are the spans of one GPU within the last minute, or the steps of a longer time.
 export interface DeviceSpans {
   device: string;
   toNS: number;
   grainNS: number;
-  spans: Span[];
+  spans: Piece[];
+}
+
+// stepsOf returns the steps of a history as pieces: the timeline of more than a minute.
+export function stepsOf(history: History, device: string): DeviceSpans {
+  const spans: Piece[] = [];
+  let points = 0;
+  for (const s of history.devices?.find((d) => d.device === device)?.series ?? []) {
+    const share = s.share ?? [];
+    points = Math.max(points, share.length);
+    share.forEach((ran, i) => {
+      const from_ns = history.from_ns + i * history.step_ns;
+      const step = { pid: s.pid, name: s.name, from_ns, to_ns: from_ns + history.step_ns };
+      const waited = s.waited?.[i] ?? 0;
+      if (ran > 0) spans.push({ ...step, state: "run", part: ran });
+      if (waited > 0) spans.push({ ...step, state: "wait", part: waited });
+    });
+  }
+  return { device, toNS: history.from_ns + points * history.step_ns, grainNS: history.step_ns, spans };
 }
 
 // mergeSpans adds a newer, shorter reply of the time from fromNS to toNS. What it covers replaces what
@@ -21,7 +44,7 @@ export interface DeviceSpans {
 export function mergeSpans(old: DeviceSpans | undefined, reply: DeviceHistory, fromNS: number, toNS: number): DeviceSpans {
   const seam = Math.max(reply.spans_from_ns, fromNS);
   const oldest = toNS - spanSeconds * 1e9;
-  const spans: Span[] = [];
+  const spans: Piece[] = [];
   for (const s of old?.spans ?? []) {
     if (s.from_ns >= seam || s.to_ns <= oldest) continue;
     spans.push(s.to_ns > seam ? { ...s, to_ns: seam } : s);
@@ -36,16 +59,16 @@ export function mergeSpans(old: DeviceSpans | undefined, reply: DeviceHistory, f
 export interface Lane {
   pid: number;
   name: string;
-  spans: Span[];
+  spans: Piece[];
   ranNS: number;
   waitedNS: number;
 }
 
 // lanesOf groups the spans of a window by program: the selected one and the busiest, in order of PID.
-export function lanesOf(spans: readonly Span[], fromNS: number, toNS: number, limit: number, selected: number): { lanes: Lane[]; more: number } {
+export function lanesOf(spans: readonly Piece[], fromNS: number, toNS: number, limit: number, selected: number): { lanes: Lane[]; more: number } {
   const byPID = new Map<number, Lane>();
   for (const s of spans) {
-    const inside = Math.min(s.to_ns, toNS) - Math.max(s.from_ns, fromNS);
+    const inside = (Math.min(s.to_ns, toNS) - Math.max(s.from_ns, fromNS)) * (s.part ?? 1);
     if (inside <= 0) continue;
     let lane = byPID.get(s.pid);
     if (lane === undefined) byPID.set(s.pid, (lane = { pid: s.pid, name: s.name, spans: [], ranNS: 0, waitedNS: 0 }));
@@ -65,7 +88,7 @@ export interface Columns {
 }
 
 // columnsOf divides a window into pixels, so that short waits stay visible and are not exaggerated.
-export function columnsOf(spans: readonly Span[], fromNS: number, toNS: number, width: number): Columns {
+export function columnsOf(spans: readonly Piece[], fromNS: number, toNS: number, width: number): Columns {
   const out: Columns = { run: new Float32Array(width), wait: new Float32Array(width) };
   const scale = width / (toNS - fromNS);
   for (const s of spans) {
@@ -73,7 +96,7 @@ export function columnsOf(spans: readonly Span[], fromNS: number, toNS: number, 
     const from = Math.max(0, (s.from_ns - fromNS) * scale);
     const to = Math.min(width, (s.to_ns - fromNS) * scale);
     for (let x = Math.floor(from); x < to; x++) {
-      into[x] = Math.min(1, (into[x] ?? 0) + Math.min(to, x + 1) - Math.max(from, x));
+      into[x] = Math.min(1, (into[x] ?? 0) + (Math.min(to, x + 1) - Math.max(from, x)) * (s.part ?? 1));
     }
   }
   return out;

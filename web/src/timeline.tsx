@@ -21,6 +21,9 @@ interface Props {
   names: (pid: number) => string;
 }
 
+// past is a time before now, as the axis shows it.
+const past = (seconds: number): string => (seconds > 60 ? `${seconds / 60} min` : `${seconds} s`);
+
 // draw paints the lanes. Each pixel's column is as high as the part of its time.
 function draw(canvas: HTMLCanvasElement, lanes: Lane[], names: (pid: number) => string, fromNS: number, toNS: number): void {
   const width = Math.max(1, Math.floor(canvas.clientWidth));
@@ -85,7 +88,7 @@ function draw(canvas: HTMLCanvasElement, lanes: Lane[], names: (pid: number) => 
   for (let i = 0; i <= 4; i++) {
     const x = (width * i) / 4;
     pen.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    pen.fillText(i === 4 ? "now" : `−${(seconds * (4 - i)) / 4} s`, x, axis + axisHeight / 2);
+    pen.fillText(i === 4 ? "now" : `−${past((seconds * (4 - i)) / 4)}`, x, axis + axisHeight / 2);
   }
   // Names are written over the lanes, with a border in the colour of the page.
   pen.textAlign = "left";
@@ -118,7 +121,7 @@ export function Timeline({ device, spans, seconds, selected, names }: Props) {
     if (canvas.current !== null) draw(canvas.current, lanes, names, fromNS, toNS);
   }, [spans, seconds, selected, width, drawn, names]);
   const height = headHeight + lanes.length * laneHeight + axisHeight;
-  const label = `Timeline of GPU ${device.id}, last ${seconds} seconds: ` +
+  const label = `Timeline of GPU ${device.id}, last ${past(seconds)}: ` +
     (lanes.length === 0 ? "no work" : lanes.map((l) => `${names(l.pid)} ran ${percent(l.ranNS / (toNS - fromNS))}, waited ${percent(l.waitedNS / (toNS - fromNS))}`).join("; "));
   return (
     <figure class="timeline">

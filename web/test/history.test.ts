@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { histogramBoundsUS, type DeviceHistory, type Histogram, type History, type JournalEntry, type Span } from "../src/api_gen";
-import { appendJournal, bucketsOf, columnsOf, lanesOf, linesOf, mergeSpans, sumOf } from "../src/history";
+import { appendJournal, bucketsOf, columnsOf, lanesOf, linesOf, mergeSpans, stepsOf, sumOf } from "../src/history";
 
 const span = (pid: number, state: string, from: number, to: number): Span => ({ pid, name: `p${pid}`, state, from_ns: from, to_ns: to });
 const reply = (from: number, spans: Span[] | null): DeviceHistory => ({ device: "g", spans_from_ns: from, grain_ns: 0, spans, series: null });
@@ -44,8 +44,8 @@ test("lines add the shares of several GPUs and keep gaps", () => {
   const history: History = {
     from_ns: 100e9, to_ns: 102e9, step_ns: 1e9,
     devices: [
-      { ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.5, 0.25], p99_us: [10, 0], preemptions: [1, 2] }, { pid: 2, name: "b", share: [0, 0], p99_us: [0, 0], preemptions: [0, 0] }] },
-      { ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.25, 0.25], p99_us: [10, 0], preemptions: [0, 1] }] },
+      { ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.5, 0.25], waited: [0.25, 0], p99_us: [10, 0], preemptions: [1, 2] }, { pid: 2, name: "b", share: [0, 0], waited: [0, 0], p99_us: [0, 0], preemptions: [0, 0] }] },
+      { ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.25, 0.25], waited: [0, 0], p99_us: [10, 0], preemptions: [0, 1] }] },
     ],
   };
   const all = linesOf(history, 8, 0);
@@ -54,6 +54,19 @@ test("lines add the shares of several GPUs and keep gaps", () => {
   assert.deepEqual(linesOf(history, 1, 2).lines.map((l) => l.pid), [2]);
   assert.equal(linesOf(history, 1, 2).more, 1);
   assert.deepEqual(linesOf({ ...history, devices: null }, 8, 0), { times: [], lines: [], more: 0 });
+});
+
+test("steps have the parts in which a program ran and waited", () => {
+  const history: History = {
+    from_ns: 100, to_ns: 121, step_ns: 10,
+    devices: [{ ...reply(0, null), series: [{ pid: 1, name: "a", share: [0.5, 0.25], waited: [0.25, 0], p99_us: [0, 0], preemptions: [0, 0] }] }],
+  };
+  const { spans, toNS } = stepsOf(history, "g");
+  assert.equal(toNS, 120);
+  assert.deepEqual(lanesOf(spans, 100, 120, 9, 0).lanes.map((l) => [l.pid, l.ranNS, l.waitedNS]), [[1, 7.5, 2.5]]);
+  const { run, wait } = columnsOf(spans, 100, 120, 4);
+  assert.deepEqual([[...run], [...wait]], [[0.5, 0.5, 0.25, 0.25], [0.25, 0.25, 0, 0]]);
+  assert.deepEqual(stepsOf(history, "other").spans, []);
 });
 
 const histogram = (counts: number[], beyond = 0): Histogram => {
