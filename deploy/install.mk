@@ -92,10 +92,16 @@ MANIFEST = $(DATADIR)/xsched/installed
 owner = $(if $(filter 0,$(shell id -u)),$(filter-out 0,$(filter $(shell stat -c %u .),$(SUDO_UID))))
 AS_OWNER = $(if $(owner),setpriv --reuid $(owner) --regid $(SUDO_GID) --init-groups env HOME="$$(getent passwd $(owner) | cut -d : -f 6)")
 
+# The loader's cache, which only root writes. In DESTDIR, the package's own scripts do this.
+LDCONFIG ?= ldconfig
+load = $(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG) || \
+	echo "$@: the loader's cache is old; run ldconfig" >&2)
+
 .PHONY: install
 install: ## install program, library, headers, manual and units below DESTDIR and PREFIX (/usr/local)
 	@$(AS_OWNER) $(MAKE) --no-print-directory install-stage
 	deploy/copy install $(STAGE)/install '$(DESTDIR)' $(MANIFEST)
+	$(load)
 
 .PHONY: install-stage
 install-stage: build
@@ -105,6 +111,7 @@ install-stage: build
 .PHONY: uninstall
 uninstall: ## remove what `make install` put below DESTDIR and PREFIX, and nothing else
 	deploy/copy uninstall '$(DESTDIR)' $(MANIFEST)
+	$(load)
 
 # ---- packages -------------------------------------------------------------------
 

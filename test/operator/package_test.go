@@ -111,6 +111,30 @@ func TestLongInstall(t *testing.T) {
 	}
 }
 
+// TestLongInstallLoads: the loader finds the library after `make install` by root. Its cache is one of the
+// test. A cache that can't be written is no reason to fail.
+func TestLongInstallLoads(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root updates the loader's cache")
+	}
+	prefix, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
+	folders := filepath.Join(t.TempDir(), "ld.so.conf")
+	if err := os.WriteFile(folders, []byte(filepath.Join(prefix, "lib")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := func(target, update string) string {
+		return output(t, "make", "-s", "-C", root, target, "PREFIX="+prefix, "SYSCONFDIR="+filepath.Join(prefix, "etc"), "STAGE="+t.TempDir(), "LDCONFIG="+update)
+	}
+	run("install", "ldconfig -X -C "+cache+" -f "+folders)
+	library := "=> " + filepath.Join(prefix, "lib", "libxsched.so.")
+	if got := output(t, "/sbin/ldconfig", "-C", cache, "-p"); !strings.Contains(got, library) {
+		t.Errorf("no %s in %s", library, got)
+	}
+	if said := run("uninstall", "false"); !strings.Contains(said, "uninstall: the loader's cache is old; run ldconfig") {
+		t.Errorf("said %q", said)
+	}
+}
+
 // TestLongWheel: pip installs the wheel into a fresh environment, without network, and the package
 // finds the library that it brought.
 func TestLongWheel(t *testing.T) {
