@@ -38,21 +38,37 @@ func TestLongPackageFiles(t *testing.T) {
 		}
 	}
 
-	deb, rpm := t.TempDir(), t.TempDir()
+	deb, rpm, tarball := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "usr", "local")
 	output(t, "dpkg-deb", "-x", one(t, filepath.Join(first, "*.deb")), deb)
 	// The names in the archive are absolute; this machine must not get the files.
 	output(t, "sh", "-c", `rpm2cpio "$1" | (cd "$2" && cpio -idm --quiet --no-absolute-filenames)`, "sh", one(t, filepath.Join(first, "*.rpm")), rpm)
+	if err := os.MkdirAll(tarball, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// As docs/operations.md tells users.
+	output(t, "tar", "-C", tarball, "--strip-components=1", "--no-overwrite-dir", "-xf", one(t, filepath.Join(first, "*.tar.gz")))
+	for _, name := range []string{"xsched.service", "xsched-guardian.service"} {
+		file := filepath.Join(tarball, "lib/systemd/system", name)
+		text := read(t, file)
+		if !strings.Contains(text, "ExecStart=/usr/local/bin/xsched ") {
+			t.Errorf("%s of the tarball starts another program: %s", name, text)
+		}
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/usr/local/bin/xsched", "/usr/bin/xsched")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// Where the distributions differ.
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	same := strings.NewReplacer("usr/lib64/", "usr/lib/"+triplet+"/", "usr/lib64", "usr/lib/"+triplet, "zsh/site-functions", "zsh/vendor-completions")
-	fromDeb, fromRPM := contents(t, deb, nil), contents(t, rpm, same)
-	if d, r := slices.DeleteFunc(slices.Clone(fromDeb), func(s string) bool { return slices.Contains(fromRPM, s) }),
-		slices.DeleteFunc(slices.Clone(fromRPM), func(s string) bool { return slices.Contains(fromDeb, s) }); len(d)+len(r) > 0 {
-		t.Errorf("only in the deb: %v\nonly in the rpm: %v", d, r)
-	}
+	local := strings.NewReplacer("usr/local/lib/systemd/", "usr/lib/systemd/", "usr/local/lib/", "usr/lib/"+triplet+"/", "usr/local/", "usr/", "zsh/site-functions", "zsh/vendor-completions")
+	fromDeb, configuration := contents(t, deb, nil), func(s string) bool { return strings.HasPrefix(s, "etc/xsched/config.yaml ") }
+	differ(t, "deb", fromDeb, "rpm", contents(t, rpm, same))
+	differ(t, "deb", slices.DeleteFunc(slices.Clone(fromDeb), configuration), "tarball", contents(t, filepath.Join(tarball, "../.."), local))
 	for _, want := range []string{
-		"usr/bin/xsched", "usr/include/xsched/version.h", "usr/lib/systemd/system/xsched.service", "usr/share/man/man1/xsched-run.1",
-		"usr/share/bash-completion/completions/xsched", "usr/share/fish/vendor_completions.d/xsched.fish",
+		"usr/bin/xsched", "usr/include/xsched/version.h", "usr/share/man/man1/xsched-run.1", "etc/xsched/config.yaml",
+		"usr/lib/systemd/system/xsched.service", "usr/lib/systemd/system/xsched-guardian.service", "usr/lib/systemd/system/xsched-guardian.slice",
+		"usr/share/bash-completion/completions/xsched", "usr/share/fish/vendor_completions.d/xsched.fish", "usr/share/zsh/vendor-completions/_xsched",
+		"usr/share/xsched/" + filepath.Base(one(t, filepath.Join(first, "*.whl"))),
 		"usr/share/xsched/prometheus/xsched-alerts.yml", "usr/share/xsched/prometheus/xsched-fleet.yml", "usr/share/xsched/grafana/xsched.json",
 	} {
 		if !slices.ContainsFunc(fromDeb, func(s string) bool { return strings.HasPrefix(s, want+" ") }) {
@@ -86,6 +102,17 @@ func TestLongPackageFiles(t *testing.T) {
 		if !regexp.MustCompile(`(^|[^0-9.])` + regexp.QuoteMeta(v) + `($|[^0-9])`).MatchString(text) {
 			t.Errorf("%s has another version than %s: %.200s", what, v, text)
 		}
+	}
+}
+
+// differ reports what only one of two packages has.
+func differ(t *testing.T, a string, inA []string, b string, inB []string) {
+	t.Helper()
+	without := func(all, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(others, s) })
+	}
+	if x, y := without(inA, inB), without(inB, inA); len(x)+len(y) > 0 {
+		t.Errorf("only in the %s: %v\nonly in the %s: %v", a, x, b, y)
 	}
 }
 
