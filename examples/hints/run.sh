@@ -1,6 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/../common/run.sh"
+echo "the commands of the README, in a copy of this folder"
+mkdir -p "$work/copy/bin" "$work/copy/examples/hints"
+ln -s "$root/shim" "$work/copy/shim"
+ln -s "$(realpath "$BUILD")" "$work/copy/build"
+ln -s "$(realpath "$XSCHED")" "$work/copy/bin/xsched"
+ln -s "$root/examples/common" "$work/copy/examples/common"
+cp "$here/app.c" "$work/copy/examples/hints"
+commands=$(sed -n 's/^    //p' "$here/README.md")
+[ -n "$commands" ]
+(cd "$work/copy/examples/hints" && bash -euc "$commands") | grep '^scheduled: yes'
+
 build app
 daemon
 "$XSCHED" run --virtual --priority -10 -- "$BUILD/virtual/tenant" --name load --kernel-us 1000 < <(echo loop; sleep 2.5; echo quit) >/dev/null &
