@@ -138,7 +138,7 @@ func writeDevices(w io.Writer, reply control.Devices) {
 		if name == "" {
 			name = "-"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, top.Level(d.MaxLevel), yesNo(d.Slices), d.Policy, modeText(d.Mode, d.ModeLevel), d.Processes, note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", d.ID, name, d.Driver, top.Level(d.MaxLevel), yesNo(d.Slices), d.Policy, control.ModeText(d.Mode, d.ModeLevel), d.Processes, note)
 	}
 	_ = table.Flush()
 	if len(reply.Devices) == 0 {

@@ -19,7 +19,7 @@ const narrow = 140
 
 // writeList prints the table; width 0 means unlimited.
 func writeList(w io.Writer, list control.List, width int) {
-	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, list.Mode)
+	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, control.ModeText(list.Mode, list.ModeLevel))
 	writeSettings(w, list.Devices)
 	list.Processes = slices.Clone(list.Processes)
 	slices.SortStableFunc(list.Processes, func(a, b control.Process) int { return cmp.Compare(b.Priority, a.Priority) })

@@ -71,7 +71,7 @@ others changes. The mode "default" returns the GPU to the mode of the others.`,
 				if asJSON {
 					return a.printJSON(reply)
 				}
-				fmt.Fprintf(a.stdout, "mode%s: %s (available: %s)\n", onGPU(request.Device), modeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
+				fmt.Fprintf(a.stdout, "mode%s: %s (available: %s)\n", onGPU(request.Device), control.ModeText(reply.Mode, reply.Level), strings.Join(reply.Available, ", "))
 				if request.Device == "" {
 					writeSettings(a.stdout, reply.Devices)
 				}
@@ -90,13 +90,6 @@ func modeNames() []string {
 		names = append(names, string(m))
 	}
 	return names
-}
-
-func modeText(mode string, level int) string {
-	if level != 0 {
-		return fmt.Sprintf("%s %d", mode, level)
-	}
-	return mode
 }
 
 // parseMode reads the arguments of `mode`. Without arguments it returns the zero request, which

@@ -106,7 +106,7 @@ func writeSettings(w io.Writer, all []control.DeviceSetting) {
 			own = append(own, "policy "+s.Policy)
 		}
 		if s.Mode != "" {
-			own = append(own, "mode "+modeText(s.Mode, s.Level))
+			own = append(own, "mode "+control.ModeText(s.Mode, s.Level))
 		}
 		fmt.Fprintf(w, "on %s: %s\n", s.Device, strings.Join(own, ", "))
 	}

@@ -18,13 +18,15 @@ type Version struct {
 	MaxPriority   *int32 `json:"max_priority,omitempty"`
 	Policy        string `json:"policy"`
 	Mode          string `json:"mode"`
+	ModeLevel     int    `json:"mode_level,omitempty"` // of mode "level"
 	StartedNS     int64  `json:"started_unix_ns"`
 }
 
 // List has all managed processes.
 type List struct {
-	Policy string `json:"policy"`
-	Mode   string `json:"mode"`
+	Policy    string `json:"policy"`
+	Mode      string `json:"mode"`
+	ModeLevel int    `json:"mode_level,omitempty"` // of mode "level"
 	// DefaultInFlight and DefaultBatch apply to processes with the value 0.
 	DefaultInFlight int       `json:"default_in_flight"`
 	DefaultBatch    int       `json:"default_batch"`

@@ -149,12 +149,7 @@ func (a audited) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 	if r.Mode == "" {
 		return a.Daemon.Mode(ctx, c, r)
 	}
-	text := func(m control.ModeReply) string {
-		if m.Level != 0 {
-			return fmt.Sprintf("%s %d", m.Mode, m.Level)
-		}
-		return m.Mode
-	}
+	text := func(m control.ModeReply) string { return control.ModeText(m.Mode, m.Level) }
 	before, _ := a.Daemon.Mode(ctx, c, control.ModeRequest{Device: r.Device})
 	reply, err := a.Daemon.Mode(ctx, c, r)
 	if err != nil {

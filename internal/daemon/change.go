@@ -199,9 +199,8 @@ func (d *Daemon) Mode(ctx context.Context, c control.Caller, r control.ModeReque
 	}
 	all := d.loop.Config()
 	cfg := all.On(gpu)
-	if out.Mode, out.Devices = string(cfg.Mode), settings(&all); cfg.Mode == model.ModeLevel {
-		out.Level = int(cfg.ForceLevel)
-	}
+	out.Devices = settings(&all)
+	out.Mode, out.Level = modeOf(&cfg)
 	if r.Mode != "" {
 		d.keepSetting(ctx, gpu, keyMode, setOrDefault(r.Mode, config.Mode{Mode: cfg.Mode, Level: cfg.ForceLevel}.String()))
 		d.log.Info("mode changed", "device", r.Device, "mode", out.Mode, "level", out.Level, "user", c.User)

@@ -120,7 +120,7 @@ func TestReload(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		l, err := w.ctl.List(ctx)
-		if err != nil || l.Policy != "FIFO" || l.Mode != "level" || len(l.Devices) != 1 || l.Devices[0].Policy != "EDF" || l.Processes[0].Priority != -3 {
+		if err != nil || l.Policy != "FIFO" || l.Mode != "level" || l.ModeLevel != 1 || len(l.Devices) != 1 || l.Devices[0].Policy != "EDF" || l.Processes[0].Priority != -3 {
 			t.Errorf("%s: %+v, %v", when, l, err)
 		}
 		if got := sourceOf(t, w, "http.address"); got != "file off" {

@@ -32,6 +32,14 @@ func (d *Daemon) describe(id model.DeviceID, all []loop.ClientView) *control.Dev
 	}
 }
 
+// modeOf returns the mode of a configuration, and the level of mode "level".
+func modeOf(c *engine.Config) (mode string, level int) {
+	if c.Mode == model.ModeLevel {
+		level = int(c.ForceLevel)
+	}
+	return string(c.Mode), level
+}
+
 // settings returns the GPUs with a policy or a mode of their own.
 func settings(c *engine.Config) []control.DeviceSetting {
 	out := make([]control.DeviceSetting, 0, len(c.Devices))

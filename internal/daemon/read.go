@@ -33,7 +33,8 @@ func (d *Daemon) Version(_ context.Context, c control.Caller) (control.Version, 
 	}
 	v.MaxPriority = &top
 	cfg := d.loop.Config()
-	v.Policy, v.Mode = cfg.Policy, string(cfg.Mode)
+	v.Policy = cfg.Policy
+	v.Mode, v.ModeLevel = modeOf(&cfg)
 	return v, nil
 }
 
@@ -48,8 +49,9 @@ func (d *Daemon) sessions(ctx context.Context) ([]loop.ClientView, error) {
 func (d *Daemon) List(ctx context.Context, c control.Caller) (control.List, error) {
 	cfg := d.loop.Config()
 	out := control.List{
-		Policy: cfg.Policy, Mode: string(cfg.Mode), DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: settings(&cfg),
+		Policy: cfg.Policy, DefaultInFlight: cfg.InFlight, DefaultBatch: cfg.Batch, Processes: []control.Process{}, Devices: settings(&cfg),
 	}
+	out.Mode, out.ModeLevel = modeOf(&cfg)
 	all, err := d.sessions(ctx)
 	if err != nil {
 		return control.List{}, err
@@ -204,9 +206,8 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 	config := d.loop.Config()
 	for id, dev := range byID {
 		cfg := config.On(id)
-		if dev.Policy, dev.Mode = cfg.Policy, string(cfg.Mode); cfg.Mode == model.ModeLevel {
-			dev.ModeLevel = int(cfg.ForceLevel)
-		}
+		dev.Policy = cfg.Policy
+		dev.Mode, dev.ModeLevel = modeOf(&cfg)
 	}
 	out := control.Devices{Devices: []control.Device{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {

@@ -77,5 +77,18 @@ func TestSettingsPerGPU(t *testing.T) {
 	if l, err = w.ctl.List(ctx); err != nil || len(l.Devices) != 0 {
 		t.Errorf("settings left: %+v %v", l.Devices, err)
 	}
+	for _, want := range []control.ModeRequest{{Mode: "level", Level: 1}, {Mode: "level", Level: 2}, {Mode: "live"}} {
+		if _, err := w.ctl.SetMode(ctx, want); err != nil {
+			t.Error(err)
+		}
+		l, err := w.ctl.List(ctx)
+		if err != nil || l.Mode != want.Mode || l.ModeLevel != want.Level {
+			t.Errorf("list: mode %s, level %d, want %+v; %v", l.Mode, l.ModeLevel, want, err)
+		}
+		v, err := w.ctl.Version(ctx)
+		if err != nil || v.Mode != want.Mode || v.ModeLevel != want.Level {
+			t.Errorf("version: mode %s, level %d, want %+v; %v", v.Mode, v.ModeLevel, want, err)
+		}
+	}
 	_ = app
 }

@@ -18,11 +18,12 @@ import (
 
 // Status is a summary of a daemon.
 type Status struct {
-	Healthy bool             `json:"healthy"` // without problems
-	Daemon  *control.Version `json:"daemon,omitempty"`
-	Policy  string           `json:"policy,omitempty"`
-	Mode    string           `json:"mode,omitempty"`
-	Devices []control.Device `json:"devices,omitempty"`
+	Healthy   bool             `json:"healthy"` // without problems
+	Daemon    *control.Version `json:"daemon,omitempty"`
+	Policy    string           `json:"policy,omitempty"`
+	Mode      string           `json:"mode,omitempty"`
+	ModeLevel int              `json:"mode_level,omitempty"` // of mode "level"
+	Devices   []control.Device `json:"devices,omitempty"`
 	// Programs counts the programs by state.
 	Programs map[string]int `json:"programs,omitempty"`
 	Worst    *Worst         `json:"worst,omitempty"`
@@ -57,7 +58,7 @@ func Unreachable(err error) Status {
 // Examine summarises a snapshot. version is that of the caller.
 func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	out := Status{
-		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, Devices: s.Devices, Programs: map[string]int{},
+		Daemon: &s.Daemon, Policy: s.List.Policy, Mode: s.List.Mode, ModeLevel: s.List.ModeLevel, Devices: s.Devices, Programs: map[string]int{},
 		Worst: worst(s.List.Processes), Problems: []Problem{}, Notes: []string{},
 		list: s.List, up: time.Duration(stats.UptimeNS),
 	}
@@ -162,7 +163,7 @@ func (s *Status) Write(w io.Writer, width int) {
 	if d := s.Daemon; d != nil {
 		line("daemon", "running for %s, version %s, PID %d, user %s, in %s", duration(float64(s.up)/1e3), d.Version, d.PID, userName(d.UID), d.Dir)
 		line("policy", "%s", s.Policy)
-		line("mode", "%s", s.Mode)
+		line("mode", "%s", control.ModeText(s.Mode, s.ModeLevel))
 		own := settings(&s.list)
 		for i, g := range s.Devices {
 			if i == maxStatusGPUs {

@@ -64,6 +64,26 @@ func TestHealthyStatus(t *testing.T) {
 	}
 }
 
+// TestModeLevel: status and top tell the level of mode level, also of one GPU.
+func TestModeLevel(t *testing.T) {
+	s := toptest.Scene(8)
+	s.List.Mode, s.List.ModeLevel = "level", 2
+	s.List.Devices[0].Mode, s.List.Devices[0].Level = "level", 1
+	status := top.Examine(&s, &control.Stats{}, "2.0.0")
+	v := newView(t, 120, 40)
+	v.Take(s, nil)
+	for where, text := range map[string]string{"status": statusText(status, 0), "top": v.text(120, 40)} {
+		for _, want := range []string{"level 2", "policy CFS, mode level 1"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", where, want, text)
+			}
+		}
+	}
+	if status.ModeLevel != 2 {
+		t.Errorf("level %d", status.ModeLevel)
+	}
+}
+
 // TestManyProblems checks that the status fits one screen.
 func TestManyProblems(t *testing.T) {
 	s := many(500)

@@ -86,7 +86,7 @@ func (m *Model) title() screen.Line {
 		line = append(line, screen.Span{Text: "  paused", Style: screen.Warn})
 	}
 	add("policy ", s.List.Policy, screen.Bold)
-	add("mode ", s.List.Mode, screen.Bold)
+	add("mode ", control.ModeText(s.List.Mode, s.List.ModeLevel), screen.Bold)
 	programs := fmt.Sprint(len(s.List.Processes))
 	if m.filter != "" {
 		programs = fmt.Sprintf("%d of %d", len(m.rows), len(s.List.Processes))
@@ -174,7 +174,7 @@ func gpuNotes(d *control.Device, own control.DeviceSetting) string {
 		notes = append(notes, "policy "+own.Policy)
 	}
 	if own.Mode != "" {
-		notes = append(notes, "mode "+own.Mode)
+		notes = append(notes, "mode "+control.ModeText(own.Mode, own.Level))
 	}
 	if d.Others > 0 {
 		notes = append(notes, fmt.Sprintf("%d unmanaged", d.Others))
