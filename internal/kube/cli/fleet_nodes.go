@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"xsched/internal/control"
 	"xsched/internal/kube/fleetview"
 	"xsched/internal/screen"
 	"xsched/internal/top"
@@ -186,7 +187,7 @@ func writeStatus(w io.Writer, all []nodeStatus, width int) {
 		for _, n := range s.parsed.Programs {
 			programs += n
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Node, health, version, dash(s.parsed.Policy), dash(s.parsed.Mode), len(s.parsed.Devices), programs)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Node, health, version, dash(s.parsed.Policy), dash(control.ModeText(s.parsed.Mode, s.parsed.ModeLevel)), len(s.parsed.Devices), programs)
 	}
 	_ = table.Flush() // into memory
 	for line := range strings.Lines(text.String()) {

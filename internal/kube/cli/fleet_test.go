@@ -48,6 +48,7 @@ func TestFleetStatus(t *testing.T) {
 		{Node: "a", parsed: top.Status{Healthy: true, Policy: "HPF", Mode: "live", Programs: map[string]int{"running": 2, "idle": 1}}},
 		{Node: "b", Error: "exec failed"},
 		{Node: "c", parsed: top.Status{Problems: []top.Problem{{Cause: "an operation is stuck", Remedy: "see the log"}}}},
+		{Node: "d", parsed: top.Status{Healthy: true, Policy: "HPF", Mode: "level", ModeLevel: 2}},
 	}
 	if n := unhealthy(all); n != 2 {
 		t.Errorf("%d nodes with problems, want 2", n)
@@ -59,7 +60,7 @@ func TestFleetStatus(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"NODE HEALTH VERSION POLICY MODE GPUS PROGRAMS", "a ok - HPF live 0 3", "b no answer - - - - -", "c problems - - - 0 0",
+		"NODE HEALTH VERSION POLICY MODE GPUS PROGRAMS", "a ok - HPF live 0 3", "b no answer - - - - -", "c problems - - - 0 0", "d ok - HPF level 2 0 0",
 		"problem: node b: exec failed", "problem: node c: an operation is stuck; see the log",
 	}
 	if !slices.Equal(got, want) {

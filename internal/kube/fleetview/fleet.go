@@ -104,7 +104,10 @@ func (f *Fleet) Merged() top.Snapshot {
 			continue
 		}
 		out.List.Policy = same(fleet.Nodes, out.List.Policy, s.List.Policy)
-		out.List.Mode = same(fleet.Nodes, out.List.Mode, s.List.Mode)
+		out.List.Mode = same(fleet.Nodes, control.ModeText(out.List.Mode, out.List.ModeLevel), control.ModeText(s.List.Mode, s.List.ModeLevel))
+		if out.List.ModeLevel = 0; out.List.Mode != mixed {
+			out.List.Mode, out.List.ModeLevel = s.List.Mode, s.List.ModeLevel
+		}
 		out.Daemon.Version = same(fleet.Nodes, out.Daemon.Version, s.Daemon.Version)
 		fleet.Nodes++
 		for _, d := range s.Devices {
@@ -125,12 +128,15 @@ func (f *Fleet) Merged() top.Snapshot {
 	return out
 }
 
-// same returns a value that all nodes have, or "mixed".
+// mixed is the value of a setting in which nodes differ.
+const mixed = "mixed"
+
+// same returns a value that all nodes have, or mixed.
 func same(nodes int, old, next string) string {
 	if nodes == 0 || old == next {
 		return next
 	}
-	return "mixed"
+	return mixed
 }
 
 func session(node string, pid int, session uint64) uint64 {

@@ -46,6 +46,16 @@ func TestMerge(t *testing.T) {
 	if merged.List.Policy != "mixed" || merged.List.Mode != "live" || merged.Daemon.Version != "2.0.0" {
 		t.Errorf("policy %q, mode %q, version %q", merged.List.Policy, merged.List.Mode, merged.Daemon.Version)
 	}
+	for _, n := range []int{0, 2} {
+		fleet.Nodes[n].Snapshot.List.Mode, fleet.Nodes[n].Snapshot.List.ModeLevel = "level", 1
+	}
+	if l := fleet.Merged().List; l.Mode != "level" || l.ModeLevel != 1 {
+		t.Errorf("level 1 everywhere is shown as mode %q, level %d", l.Mode, l.ModeLevel)
+	}
+	fleet.Nodes[2].Snapshot.List.ModeLevel = 2
+	if l := fleet.Merged().List; l.Mode != "mixed" || l.ModeLevel != 0 {
+		t.Errorf("levels 1 and 2 are shown as mode %q, level %d", l.Mode, l.ModeLevel)
+	}
 	if len(merged.Devices) != 2 || merged.Devices[1].ID != "c 0000:01:00.0" {
 		t.Errorf("devices: %+v", merged.Devices)
 	}
