@@ -13,10 +13,10 @@ import (
 func diff(last, now *control.List) []event {
 	var out []event
 	if last.Policy != now.Policy {
-		out = append(out, newEvent("policy", NameEvent{now.Policy}))
+		out = append(out, newEvent("policy", NameEvent{Name: now.Policy}))
 	}
-	if last.Mode != now.Mode {
-		out = append(out, newEvent("mode", NameEvent{now.Mode}))
+	if last.Mode != now.Mode || last.ModeLevel != now.ModeLevel {
+		out = append(out, newEvent("mode", NameEvent{Name: now.Mode, Level: now.ModeLevel}))
 	}
 	before, after := bySession(last), bySession(now)
 	for i := range last.Processes {

@@ -60,7 +60,8 @@ type PreemptionEvent struct {
 
 // NameEvent is a new policy or mode.
 type NameEvent struct {
-	Name string `json:"name"`
+	Name  string `json:"name"`
+	Level int    `json:"level,omitempty"` // of mode "level"
 }
 
 // event is encoded once for all listeners, and once more for those who may see a command line.

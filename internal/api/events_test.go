@@ -101,7 +101,11 @@ func TestEvents(t *testing.T) {
 	w.change(func(l *control.List) { l.Policy = "FIFO" })
 	expect("policy", `"name":"FIFO"`)
 	w.change(func(l *control.List) { l.Mode = "off" })
-	expect("mode", `"name":"off"`)
+	expect("mode", `{"name":"off"}`)
+	w.change(func(l *control.List) { l.Mode, l.ModeLevel = "level", 1 })
+	expect("mode", `{"name":"level","level":1}`)
+	w.change(func(l *control.List) { l.ModeLevel = 2 })
+	expect("mode", `{"name":"level","level":2}`)
 	w.change(func(l *control.List) { // the grant of its pod comes after the program
 		p := &l.Processes[1]
 		p.Namespace, p.Pod, p.PodContainer = "ml", "train-0", "main"
@@ -157,7 +161,7 @@ func TestSlowListenerIsDropped(t *testing.T) {
 	f.running = true // this test is the sampler
 	var many []event
 	for i := range eventBuffer + 2 {
-		many = append(many, newEvent("policy", NameEvent{fmt.Sprint(i)}))
+		many = append(many, newEvent("policy", NameEvent{Name: fmt.Sprint(i)}))
 	}
 	f.send(slow, many...)
 	_, there := f.listeners[slow]

@@ -87,26 +87,22 @@ func (x *xsched) answer(f func(xrequest) (any, error)) http.HandlerFunc {
 	}
 }
 
-// list reads all queues, and the mode. A change that reads is paced here, without the wait for its
+// list reads all queues. A change that reads is paced here, without the wait for its
 // effect; pacer.wrap has paced the others.
-func (x *xsched) list(r xrequest) (upstream.Queues, string, error) {
+func (x *xsched) list(r xrequest) (control.List, error) {
 	if r.Method != http.MethodGet {
 		end, err := limits.reads.begin(r, r.caller.User)
 		if err != nil {
-			return upstream.Queues{}, "", err
+			return control.List{}, err
 		}
 		defer end()
 	}
-	l, err := x.control.List(r, r.caller)
-	if err != nil {
-		return upstream.Queues{}, "", err
-	}
-	return upstream.FromList(l), l.Mode, nil
+	return x.control.List(r, r.caller)
 }
 
 func (x *xsched) getXQueues(r xrequest) (any, error) {
-	all, _, err := x.list(r)
-	return all, err
+	all, err := x.list(r)
+	return upstream.FromList(all), err
 }
 
 // queue finds the queue named in the path.
@@ -119,11 +115,11 @@ func (x *xsched) queue(r xrequest) (upstream.QueueReply, error) {
 }
 
 func (x *xsched) lookUp(r xrequest, handle uint64) (upstream.QueueReply, error) {
-	all, _, err := x.list(r)
+	all, err := x.list(r)
 	if err != nil {
 		return upstream.QueueReply{}, err
 	}
-	q, ok := all.Find(handle)
+	q, ok := upstream.FromList(all).Find(handle)
 	if !ok {
 		return upstream.QueueReply{}, errNoXQueue
 	}
@@ -193,20 +189,33 @@ func (x *xsched) postConfig(r xrequest) (any, error) {
 // checkLevel refuses to call a level set that is not in force, for example because the mode has
 // another one. Control.Hint has waited for the change.
 func (x *xsched) checkLevel(r xrequest, handle uint64, level int) error {
-	all, mode, err := x.list(r)
+	all, err := x.list(r)
 	if err != nil {
 		return err
 	}
-	q, ok := all.Find(handle)
-	switch {
-	case !ok:
+	q := queueOf(&all, handle)
+	if q == nil {
 		return errNoXQueue
-	case q.Queue.Level == level:
-		return nil
-	case mode == string(model.ModeLevel):
-		return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but mode level has level %d", level, q.Queue.Level), Remedy: "see `xsched mode`"}
 	}
-	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Queue.Level), Remedy: "see `xsched list --json` for the reason"}
+	mode, forced := all.ModeOn(q.Device)
+	switch {
+	case q.Level == level:
+		return nil
+	case mode == string(model.ModeLevel) && forced != level:
+		return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but the mode is %s", level, control.ModeText(mode, forced)), Remedy: "see `xsched mode`"}
+	}
+	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Level), Remedy: "see `xsched list --json` for the reason"}
+}
+
+func queueOf(l *control.List, handle uint64) *control.Queue {
+	for _, p := range l.Processes {
+		for i, q := range p.Queues {
+			if upstream.HandleOf(p.Session, q.Index) == handle {
+				return &p.Queues[i]
+			}
+		}
+	}
+	return nil
 }
 
 func (x *xsched) getPolicy(r xrequest) (any, error) {

@@ -241,6 +241,14 @@ func TestXSchedRoutes(t *testing.T) {
 	post("/config/10000?level=0&threshold=-1&batch_size=-1") // XSched's xcli sends this for "no change"
 	post("/config/10000?level=3&threshold=-1&batch_size=-1")
 	post("/config/10001?level=3") // set, and not in force on this queue
+	w.list.Mode, w.list.ModeLevel = "level", 2
+	post("/config/10001?level=3") // the mode forces another one
+	post("/config/10001?level=2") // the mode's, which this queue does not have
+	w.list.Devices = []control.DeviceSetting{{Device: "0001:81:1f.7", Mode: "level", Level: 1}}
+	post("/config/10001?level=3")
+	w.list.Devices[0].Mode, w.list.Devices[0].Level = "live", 0
+	post("/config/10001?level=3")
+	w.list.Mode, w.list.ModeLevel, w.list.Devices = "live", 0, nil
 	post("/config/10000")
 	post("/config/10000?level=4")
 	post("/config/10000?level=x")
