@@ -6,7 +6,7 @@ import { Chart } from "./chart";
 import { Controls, Login } from "./controls";
 import { Detail } from "./detail";
 import { Events } from "./events";
-import { count, duration, percent } from "./format";
+import { count, duration, modeText, percent } from "./format";
 import { linesOf, spanSeconds, stepsOf, sumOf } from "./history";
 import { rowsOf, type Row } from "./rows";
 import { ranges, type State, type Store } from "./store";
@@ -90,7 +90,7 @@ function Devices({ store, state, selected, names }: View & { store: Store }) {
               <h3>{d.name || "GPU"} <small>{d.id}</small></h3>
               <p class="facts">
                 <meter min={0} max={1} value={Math.min(1, d.utilization)} aria-label={`Utilisation of ${d.id}`} />{" "}
-                <span data-device={d.id}>{percent(d.utilization)}</span> used, {count(d.processes)} programs, {count(d.queues)} queues, level {d.max_level}, {d.policy}, mode {d.mode}
+                <span data-device={d.id}>{percent(d.utilization)}</span> used, {count(d.processes)} programs, {count(d.queues)} queues, level {d.max_level}, {d.policy}, mode {modeText(d.mode, d.mode_level)}
                 {d.others > 0 && <>, {count(d.others)} unmanaged</>}
               </p>
               {spans && <Timeline device={d} spans={spans} seconds={seconds} selected={selected} names={names} />}

@@ -5,6 +5,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { token } from "./api";
+import { modeText } from "./format";
 import type { State, Store } from "./store";
 import { setTheme, theme, type Theme } from "./theme";
 
@@ -57,7 +58,7 @@ export function Controls({ store, state }: { store: Store; state: State }) {
   const [asks, setAsks] = useState(false);
   const { policy, mode } = state;
   const levels = [1, 2, 3];
-  const modeValue = mode === undefined ? "" : mode.mode === "level" ? `level ${mode.level ?? ""}` : mode.mode;
+  const modeValue = mode === undefined ? "" : modeText(mode.mode, mode.level);
   const modes = (mode?.available ?? []).flatMap((m) => (m === "level" ? levels.map((l) => `level ${l}`) : [m]));
   return (
     <div class="controls">

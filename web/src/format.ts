@@ -34,6 +34,11 @@ export function count(value: number | undefined): string {
   return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
+// modeText writes a mode with its level, if it has one, as control.ModeText does.
+export function modeText(mode: string, level?: number): string {
+  return level ? `${mode} ${level}` : mode;
+}
+
 const two = (n: number): string => n.toString().padStart(2, "0");
 
 // clock writes the local time of day of Unix nanoseconds.

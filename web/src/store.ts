@@ -7,7 +7,7 @@ import { get, post, put, reasonOf, Refused, setToken, work } from "./api";
 import type {
   Device, Devices, History, HintReply, Journal, JournalEntry, List, ModeReply, PolicyReply, ProcessReply, Stats, Version,
 } from "./api_gen";
-import { plain } from "./format";
+import { modeText, plain } from "./format";
 import { appendJournal, mergeSpans, spanSeconds, type DeviceSpans } from "./history";
 
 // Connection: "token" means that the daemon wants a token from this machine.
@@ -145,7 +145,8 @@ export class Store {
     const devices = (await get<Devices>("/devices")).devices ?? [];
     const stats = await get<Stats>("/stats");
     const policy = this.state.policy?.name === list.policy ? this.state.policy : await get<PolicyReply>("/policy");
-    const mode = this.state.mode?.mode === list.mode ? this.state.mode : await get<ModeReply>("/mode");
+    const known = this.state.mode;
+    const mode = known && modeText(known.mode, known.level) === modeText(list.mode, list.mode_level) ? known : await get<ModeReply>("/mode");
     const past = await this.readPast();
     this.set({ connection: "live", reason: "", version, list, devices, stats, policy, mode, ...past, ticks: this.state.ticks + 1 });
     const cost = work.parseMS - parsed + this.drawMS;
@@ -219,6 +220,9 @@ export class Store {
   }
 
   setMode(mode: string, level: number): Promise<boolean> {
-    return this.act(async () => `Mode is ${(await put<ModeReply>("/mode", level > 0 ? { mode, level } : { mode })).mode}`);
+    return this.act(async () => {
+      const reply = await put<ModeReply>("/mode", level > 0 ? { mode, level } : { mode });
+      return `Mode is ${modeText(reply.mode, reply.level)}`;
+    });
   }
 }

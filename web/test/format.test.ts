@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, duration, none, percent, plain, programName } from "../src/format";
+import { count, duration, modeText, none, percent, plain, programName } from "../src/format";
 
 test("durations use the unit that keeps them short", () => {
   const cases: [number | undefined, string][] = [
@@ -25,6 +25,12 @@ test("counts have separators", () => {
   assert.equal(count(999), "999");
   assert.equal(count(1234567), "1,234,567");
   assert.equal(count(undefined), none);
+});
+
+test("a mode has its level, if there is one", () => {
+  assert.equal(modeText("level", 2), "level 2");
+  assert.equal(modeText("live"), "live");
+  assert.equal(modeText("off", 0), "off");
 });
 
 test("an interpreter's program is its script", () => {
