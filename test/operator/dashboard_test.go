@@ -81,6 +81,16 @@ func TestLongDashboard(t *testing.T) {
 	choose(b, "policy", "RR")
 	b.press("Switch policy")
 	eventually(t, "the policy is RR", func() bool { return policy(d) == "RR" })
+	for _, mode := range []string{"level 1", "level 2"} {
+		choose(b, "mode", mode)
+		b.press("Switch mode")
+		b.until("the page says that the mode is "+mode, fmt.Sprintf(`document.querySelector(".notice")?.textContent.startsWith("Mode is %s ")`, mode))
+		b.until("the page shows "+mode, modeShown(mode))
+	}
+	if _, err := d.client.SetMode(context.Background(), control.ModeRequest{Mode: "level", Level: 1}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the page shows the level that another client chose", modeShown("level 1"))
 	choose(b, "mode", "timeslice")
 	b.press("Switch mode")
 	eventually(t, "the mode is timeslice", func() bool {
@@ -117,6 +127,11 @@ func policy(d *daemon) string {
 		return err.Error()
 	}
 	return reply.Name
+}
+
+// modeShown is true if the selector and the GPU have the mode.
+func modeShown(mode string) string {
+	return fmt.Sprintf(`document.querySelector("select[name=mode]").value === %q && document.querySelector(".facts").textContent.includes(%q)`, mode, ", mode "+mode)
 }
 
 // replace types another value into a field, and the Enter key.
