@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,20 +22,36 @@ import (
 	"xsched/internal/top"
 )
 
+// The units of a list.
+const (
+	byProgram = "program"
+	byPod     = "pod"
+)
+
 func (a *app) listCommand() *cobra.Command {
 	var f fleetFlags
+	var by string
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the tenants of all nodes",
-		Long: `List the programs of all nodes with their pods, one line each. CLASS is the device
-class or priority class that sets their hints. Lines with the nodes that do not
-answer follow.`,
+		Long: `List the programs of all nodes with their pods, one line each. Lines with the nodes
+that do not answer follow.
+
+CLASS is the device class or priority class that sets their hints. GPU is the
+share of the last second. P99 is of recent requests, and WAIT the P99 of the
+part in which they were kept from running. RAN is the time with work while
+allowed to run, LOST that while preempted, both summed over queues. KEPT is
+the part of both that ran. --by pod adds up the programs of each pod and shows
+the largest P99 and WAIT among them.`,
 		Example: `  kubectl xsched list
-  kubectl xsched list -n research
+  kubectl xsched list -n research --by pod
   kubectl xsched list --json | jq -r '.tenants[] | [.node, .pod, .gpu_share] | @tsv'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if by != byProgram && by != byPod {
+				return fmt.Errorf("--by %q is unknown; use %s or %s", by, byProgram, byPod)
+			}
 			d, err := f.daemons()
 			if err != nil {
 				return err
@@ -45,52 +60,20 @@ answer follow.`,
 			if err != nil {
 				return err
 			}
-			if !f.asJSON {
-				writeTenants(a.stdout, &fleet, a.width())
-				return unanswered(&fleet)
+			if f.asJSON {
+				err = a.printJSON(listed(&fleet, by))
+			} else {
+				writeList(a.stdout, &fleet, by, a.width())
 			}
-			errs := fleet.Errors()
-			if err := a.printJSON(struct {
-				Tenants []fleetview.Tenant `json:"tenants"`
-				Errors  []fleetview.Node   `json:"errors"`
-			}{append([]fleetview.Tenant{}, fleet.Tenants()...), append([]fleetview.Node{}, errs...)}); err != nil {
+			if err != nil {
 				return err
 			}
 			return unanswered(&fleet)
 		},
 	}
 	f.tenants(c)
+	c.Flags().StringVar(&by, "by", byProgram, "one line per `UNIT`: "+byProgram+" or "+byPod)
 	return c
-}
-
-// writeTenants prints the table; width 0 means unlimited.
-func writeTenants(w io.Writer, fleet *fleetview.Fleet, width int) {
-	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tNAMESPACE\tPOD\tCONTAINER\tCLASS\tPID\tPRIO\tSTATE\tGPU\tP99\tPREEMPTED\tCOMMAND")
-	tenants := fleet.Tenants()
-	for _, t := range tenants {
-		p99 := "-"
-		if t.Latency != nil && t.Latency.Total.Count > 0 {
-			p99 = time.Duration(t.Latency.Total.P99US * 1e3).Round(time.Microsecond).String()
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%.0f%%\t%s\t%d\t%s\n", t.Node, dash(t.Namespace), dash(t.Pod), dash(t.PodContainer), dash(t.Class), t.PID, t.Priority,
-			dash(t.State), 100*t.GPUShare, p99, t.Preemptions, top.Command(&t.Process))
-	}
-	_ = table.Flush() // into memory
-	for line := range strings.Lines(text.String()) {
-		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
-	}
-	if len(tenants) == 0 {
-		fmt.Fprintln(w, "no tenants")
-	}
-	var lost fleetview.Remarks
-	for _, n := range fleet.Errors() {
-		lost.Add(n.Name, n.Error)
-	}
-	for _, line := range lost.Lines() {
-		fmt.Fprintf(w, "error: %s\n", screen.Clean(line))
-	}
 }
 
 func dash(s string) string { return cmp.Or(s, "-") }

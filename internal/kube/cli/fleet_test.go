@@ -4,9 +4,11 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"xsched/internal/control"
 	"xsched/internal/kube/fleetview"
@@ -24,7 +26,7 @@ func TestFleetTable(t *testing.T) {
 		{Name: "b", Error: "the pod is pending"},
 	}}
 	var out bytes.Buffer
-	writeTenants(&out, &fleet, 0)
+	writeList(&out, &fleet, byProgram, 0)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 4 {
 		t.Fatalf("%d lines, want titles, two tenants and an error:\n%s", len(lines), out.String())
@@ -40,6 +42,58 @@ func TestFleetTable(t *testing.T) {
 	}
 	if err := unanswered(&fleet); err == nil || err.Error() != "node b does not answer: the pod is pending" {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestFleetUsage checks what programs and pods ran, lost and kept, in the tables and in JSON. A pod has the
+// sums of its programs and the worst of their requests.
+func TestFleetUsage(t *testing.T) {
+	program := func(pid int, pod string, ran, lost time.Duration, p99, wait float64) control.Process {
+		p := control.Process{
+			PID: pid, Namespace: "red", Pod: pod, Class: "gpu-batch", GPUShare: 0.25, Preemptions: 3, LostNS: int64(lost),
+			Queues: []control.Queue{{RanNS: int64(ran) / 2}, {RanNS: int64(ran) / 2}},
+		}
+		if p99 > 0 {
+			p.Latency = &control.Latency{Total: control.Histogram{Count: 9, Recent: 9, P99US: p99}, Wait: control.Histogram{Count: 9, Recent: 9, P99US: wait}}
+		}
+		return p
+	}
+	fleet := fleetview.Fleet{Nodes: []fleetview.Node{{Name: "a", Snapshot: &top.Snapshot{List: control.List{Processes: []control.Process{
+		program(1, "web", 3*time.Second, time.Second, 2500, 40), program(2, "web", time.Second, 0, 900, 80),
+		program(3, "idle", 0, 0, 0, 0), program(4, "", time.Second, 0, 0, 0),
+	}}}}}}
+	for by, want := range map[string][]string{
+		byProgram: {
+			"NODE NAMESPACE POD CONTAINER CLASS PID PRIO STATE GPU P99 WAIT PREEMPTED RAN LOST KEPT COMMAND",
+			"a red - - gpu-batch 4 0 - 25% - - 3 1s 0us 100.0% -",
+			"a red idle - gpu-batch 3 0 - 25% - - 3 0us 0us - -",
+			"a red web - gpu-batch 1 0 - 25% 2.5ms 40us 3 3s 1s 75.0% -",
+			"a red web - gpu-batch 2 0 - 25% 900us 80us 3 1s 0us 100.0% -",
+		},
+		byPod: {
+			"NODE NAMESPACE POD CLASS PROGRAMS GPU P99 WAIT PREEMPTED RAN LOST KEPT",
+			"a red idle gpu-batch 1 25% - - 3 0us 0us -",
+			"a red web gpu-batch 2 50% 2.5ms 80us 6 4s 1s 80.0%",
+		},
+	} {
+		var out bytes.Buffer
+		writeList(&out, &fleet, by, 0)
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			got = append(got, strings.Join(strings.Fields(line), " "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("by %s: got\n%s\nwant\n%s", by, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	for by, want := range map[string]string{
+		byProgram: `"lost_ns":1000000000`, // of the program itself
+		byPod:     `"lost_ns":1000000000,"p99_us":2500,"wait_p99_us":80,"ran_ns":4000000000,"kept":0.8`,
+	} {
+		text, err := json.Marshal(listed(&fleet, by))
+		if err != nil || !strings.Contains(string(text), want) || !strings.Contains(string(text), `"errors":[]`) || !strings.Contains(string(text), `"ran_ns":0`) {
+			t.Errorf("by %s: %v: %s", by, err, text)
+		}
 	}
 }
 

@@ -67,6 +67,7 @@ func (f *Filter) Apply(fleet Fleet) Fleet {
 type Tenant struct {
 	Node string `json:"node"`
 	control.Process
+	Usage
 }
 
 // Tenants returns the programs of all nodes, by node, namespace, pod and PID.
@@ -77,7 +78,7 @@ func (f *Fleet) Tenants() []Tenant {
 			continue
 		}
 		for _, p := range n.Snapshot.List.Processes {
-			out = append(out, Tenant{n.Name, p})
+			out = append(out, Tenant{n.Name, p, usageOf(&p)})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Tenant) int {
