@@ -195,6 +195,7 @@ func TestDaemonSet(t *testing.T) {
 	c := Start(t)
 	before := takeInventory(t, c)
 	s := install(t, c)
+	t.Run("Example", func(t *testing.T) { testExample(t, s.in(t)) })
 	t.Run("Shares", func(t *testing.T) { testShares(t, s.in(t)) })
 	t.Run("BadParameters", func(t *testing.T) { testBadParameters(t, s.in(t)) })
 	t.Run("PluginKilled", func(t *testing.T) { testPluginKilled(t, s.in(t)) })

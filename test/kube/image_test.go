@@ -79,9 +79,14 @@ func (m *image) text(name, content string) {
 	m.add(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, []byte(content))
 }
 
-// copyProgram adds a program and the shared libraries that it loads, at their paths on the host.
+// copyProgram adds a program and the shared libraries that it loads.
 func (m *image) copyProgram(name, from string) {
 	m.copy(name, from)
+	m.copyLibraries(from)
+}
+
+// copyLibraries adds the shared libraries that a program loads, at their paths on the host.
+func (m *image) copyLibraries(from string) {
 	text, err := exec.Command("ldd", from).Output()
 	if m.err == nil && err != nil {
 		m.err = fmt.Errorf("ldd %s: %w", from, err)
