@@ -61,13 +61,13 @@ func TestWriteList(t *testing.T) {
 	var text strings.Builder
 	writeList(&text, list, 0)
 	want := `policy HPF, mode live
-PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  GPU   P50    P99     WAIT    SLO     PREEMPTED  COMMAND
-12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        120%  712µs  1.04ms  3.25µs  99.5%   -          serve
-12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         "     "      "       "       "       "          serve
-14   root      -             0     -      auto   -      held       -          0         0%    -      -       -       -       -          old (attached)
-15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         0%    -      -       -       -       -          x
-16   root      -             0     -      auto   -      run        -          0         0%    -      -       -       -       -          y
-13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         0%    -      -       -       40.0%!  3, 2.35s   tr?[2Jain?
+PID  USER      DEVICE        PRIO  SHARE  LEVEL  STATE  SCHED      SLICE      LAUNCHES  GPU   P50    P99     WAIT    SLO               PREEMPTED  COMMAND
+12   root      0000:01:00.0  10    -      Lv3    busy   run        1s         42        120%  712µs  1.04ms  3.25µs  99.5% (50% left)  -          serve
+12   root      0000:02:00.0  10    -      Lv1    idle   run        -          "         "     "      "       "       "                 "          serve
+14   root      -             0     -      auto   -      held       -          0         0%    -      -       -       -                 -          old (attached)
+15   root      0000:01:00.0  0     -      Lv1    idle   run        -          0         0%    -      -       -       -                 -          x
+16   root      -             0     -      auto   -      run        -          0         0%    -      -       -       -                 -          y
+13   12345678  0000:01:00.0  -3    25%    Lv3    busy   suspended  (2.048ms)  0         0%    -      -       -       40.0%! (0% left)  3, 2.35s   tr?[2Jain?
 protection: 12 on 0000:01:00.0: -4.1 ms P99 (modelled), costs others up to 3.1 %
 protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 note: 15: priority 9 was not granted
@@ -94,9 +94,9 @@ protection: 12 on 0000:02:00.0: +0.1 ms P99 (measured), not worth its cost
 	}
 	text.Reset()
 	list.Processes[0].Namespace, list.Processes[0].Pod, list.Processes[0].PodContainer = "ml", "serve-0", "main"
-	writeList(&text, list, 100)
+	writeList(&text, list, 120)
 	for _, want := range []string{
-		"PID  USER      POD              PRIO  STATE ", "12   root      ml/serve-0/main  10    running ", "13   12345678  -                -3 ",
+		" 99.5% (50% left)  serve\n", " 40.0%! (0% left)  tr", "PID  USER      POD              PRIO  STATE ", "12   root      ml/serve-0/main  10    running ", "13   12345678  -                -3 ",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("with a pod: no %q in\n%s", want, text.String())

@@ -42,7 +42,8 @@ the highest priority come first, and among equals those that joined first.
   P50, P99   request latency of the last 30 to 60 seconds: of marked requests, or
              else of busy periods
   WAIT       P99 of the part in which others kept the request from running
-  SLO        recent requests that met the latency target; "!" if too few did
+  SLO        recent requests that met the latency target, "!" if too few did,
+             and the part of the error budget that is left
   PREEMPTED  preemptions and the time lost to them
 
 A line "protection" follows for each program that runs before others: by how

@@ -17,6 +17,9 @@ import (
 // narrow is the width of a terminal below which the table has one line per program, and fewer columns.
 const narrow = 140
 
+// roomy is the width from which that table has room for the error budget.
+const roomy = 120
+
 // writeList prints the table; width 0 means unlimited.
 func writeList(w io.Writer, list control.List, width int) {
 	fmt.Fprintf(w, "policy %s, mode %s\n", list.Policy, control.ModeText(list.Mode, list.ModeLevel))
@@ -26,7 +29,7 @@ func writeList(w io.Writer, list control.List, width int) {
 	var text strings.Builder
 	table := newTable(&text)
 	if width > 0 && width < narrow {
-		writeNarrow(table, list.Processes)
+		writeNarrow(table, list.Processes, width >= roomy)
 	} else {
 		writeWide(table, list.Processes)
 	}
@@ -58,7 +61,7 @@ func writeWide(table io.Writer, processes []control.Process) {
 	owner := ownerColumns(processes)
 	fmt.Fprintln(table, "PID\t"+owner(nil)+"\tDEVICE\tPRIO\tSHARE\tLEVEL\tSTATE\tSCHED\tSLICE\tLAUNCHES\tGPU\tP50\tP99\tWAIT\tSLO\tPREEMPTED\tCOMMAND")
 	for _, p := range processes {
-		figures := fmt.Sprintf("%d\t%s\t%s\t%s", p.Counters.Launches, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO))
+		figures := fmt.Sprintf("%d\t%s\t%s\t%s", p.Counters.Launches, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO, true))
 		figures += "\t" + preemptedText(&p)
 		if len(p.Queues) == 0 {
 			fmt.Fprintf(table, "%d\t%s\t-\t%d\t%s\t%s\t-\t%s\t-\t%s\t%s\n", p.PID, owner(&p), p.Priority, shareText(p.Utilization), top.Level(p.WantLevel), heldText(p.Held), figures, commandText(&p))
@@ -74,11 +77,11 @@ func writeWide(table io.Writer, processes []control.Process) {
 }
 
 // writeNarrow prints one line per process.
-func writeNarrow(table io.Writer, processes []control.Process) {
+func writeNarrow(table io.Writer, processes []control.Process, budget bool) {
 	owner := ownerColumns(processes)
 	fmt.Fprintln(table, "PID\t"+owner(nil)+"\tPRIO\tSTATE\tGPU\tP50\tP99\tWAIT\tSLO\tCOMMAND")
 	for _, p := range processes {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, owner(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO), commandText(&p))
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.PID, owner(&p), p.Priority, p.State, percent(p.GPUShare), latencyText(p.Latency), sloText(p.SLO, budget), commandText(&p))
 	}
 }
 
@@ -127,17 +130,20 @@ func durationText(us float64) string {
 	return d.Round(step).String()
 }
 
-// sloText is the share of recent requests that met the target, with a mark if that is too small.
-func sloText(s *control.SLO) string {
-	switch {
-	case s == nil:
+// sloText is the share of recent requests that met the target, with a mark if that is too small, and the
+// part of the error budget that is left.
+func sloText(s *control.SLO, budget bool) string {
+	if s == nil || s.Met+s.Missed == 0 && s.Attainment == 1 {
 		return "-"
-	case s.Met+s.Missed == 0 && s.Attainment == 1:
-		return "-"
-	case s.BudgetLeft < 0:
-		return fmt.Sprintf("%.1f%%!", 100*s.Attainment)
 	}
-	return fmt.Sprintf("%.1f%%", 100*s.Attainment)
+	text := fmt.Sprintf("%.1f%%", 100*s.Attainment)
+	if s.BudgetLeft < 0 {
+		text += "!"
+	}
+	if budget {
+		text += fmt.Sprintf(" (%s left)", percent(max(0, s.BudgetLeft)))
+	}
+	return text
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
