@@ -157,6 +157,7 @@ func choose(b *browser, name, value string) {
 func compare(t *testing.T, b *browser, d *daemon, pid int) {
 	t.Helper()
 	columns := []string{"user", "state", "priority", "level", "share", "p50", "p99", "attainment", "preemptions", "lostUS"}
+	target := fmt.Sprintf(`document.querySelector('.targets li[data-pid="%d"]')?.textContent.split(", ").at(-1) ?? "none"`, pid)
 	var got, want []string
 	for range 20 {
 		p := d.process(pid)
@@ -168,11 +169,12 @@ func compare(t *testing.T, b *browser, d *daemon, pid int) {
 		for _, c := range columns {
 			got = append(got, eval[string](b, cell(pid, c)+` ?? "none"`))
 		}
+		got = append(got, eval[string](b, target))
 		if strings.Join(got, "|") == strings.Join(want, "|") {
 			return
 		}
 	}
-	t.Errorf("process %d: the page has %q, the API %q for %q", pid, got, want, columns)
+	t.Errorf("process %d: the page has %q, the API %q for %q and the target", pid, got, want, columns)
 }
 
 // shown writes the figures of a process as the dashboard does, by its own rules.
@@ -183,16 +185,16 @@ func shown(p *control.Process) []string {
 			level = q.Level
 		}
 	}
-	p50, p99, attainment := "–", "–", "–"
+	p50, p99, attainment, target := "–", "–", "–", "none"
 	if p.Latency.Certain() {
 		p50, p99 = micro(p.Latency.Total.P50US), micro(p.Latency.Total.P99US)
 	}
 	if p.SLO != nil {
-		attainment = ratio(p.SLO.Attainment)
+		attainment, target = ratio(p.SLO.Attainment), ratio(max(0, p.SLO.BudgetLeft))+" of the error budget left)"
 	}
 	return []string{
 		p.User, p.State, fmt.Sprint(p.Priority), strings.Replace(fmt.Sprint(level), "0", "–", 1), ratio(p.GPUShare),
-		p50, p99, attainment, fmt.Sprint(p.Preemptions), micro(float64(p.LostNS) / 1e3),
+		p50, p99, attainment, fmt.Sprint(p.Preemptions), micro(float64(p.LostNS) / 1e3), target,
 	}
 }
 

@@ -153,7 +153,7 @@ function Figures({ rows, state }: { rows: Row[]; state: State }) {
             return (
               <li key={r.key} class={met ? "met" : "missed"} data-pid={r.pid}>
                 <span>{r.name}</span> <meter min={0} max={1} low={r.process.slo?.objective ?? 0} high={r.process.slo?.objective ?? 0} optimum={1} value={r.attainment} aria-label={`Attainment of ${r.name}`} />{" "}
-                <b>{percent(r.attainment)}</b> within {duration(r.process.slo?.target_us)}, {met ? "met" : "missed"} (goal {percent(r.process.slo?.objective)})
+                <b>{percent(r.attainment)}</b> within {duration(r.process.slo?.target_us)}, {met ? "met" : "missed"} (goal {percent(r.process.slo?.objective)}, {percent(Math.max(0, r.process.slo?.budget_left ?? 0))} of the error budget left)
               </li>
             );
           })}
