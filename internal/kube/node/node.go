@@ -79,7 +79,7 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 	if err := lock(ctx, filepath.Join(o.Data, "lock")); err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, daemon: daemon, client: client, changed: func() {}, looks: looks{places: places{}}}
+	n := &Node{options: o, daemon: daemon, client: client, changed: func() {}, looks: looks{places: places{}, limit: answerLimit}}
 	n.store = &store{
 		file: filepath.Join(o.Data, "checkpoint.json"), specs: cdi.Dir{Path: o.CDI, Prefix: cluster.Driver + "-"},
 		edits: n.edits,

@@ -29,6 +29,9 @@ const (
 	publishAgain = 20 * time.Second
 	// callLimit bounds each request to the daemon or to the API server.
 	callLimit = 15 * time.Second
+	// answerLimit bounds what a look asks the daemon, so that one that hangs counts as down after three of
+	// the default periods, as one that is gone.
+	answerLimit = 5 * time.Second
 )
 
 // publisher is the part of kubeletplugin.Helper that publishes.
@@ -46,6 +49,7 @@ type looks struct {
 	started   int64                     // when the daemon started
 	told      bool                      // that the daemon does not answer
 	places    places
+	limit     time.Duration // of what one look asks the daemon
 }
 
 // watch looks at the daemon and at the API server, each at a period of its own: neither waits for the other.
@@ -74,10 +78,10 @@ func every(ctx context.Context, period time.Duration, f func(ctx context.Context
 
 // look reads the daemon's GPUs, publishes what changed, and repairs what a restart lost.
 func (n *Node) look(ctx context.Context, to publisher) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	l := &n.looks
 	version, devices, stats, err := n.ask(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	if err != nil {
 		l.failed++
 		if !l.told {
@@ -105,6 +109,8 @@ func (n *Node) look(ctx context.Context, to publisher) {
 }
 
 func (n *Node) ask(ctx context.Context) (version control.Version, devices control.Devices, stats control.Stats, err error) {
+	ctx, cancel := context.WithTimeout(ctx, n.looks.limit)
+	defer cancel()
 	if version, err = n.daemon.Version(ctx); err == nil {
 		devices, err = n.daemon.Devices(ctx)
 	}

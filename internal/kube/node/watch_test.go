@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -153,16 +154,23 @@ func TestDaemonGoesAndComes(t *testing.T) {
 	}
 }
 
-// TestStartWithoutDaemon: GPUs that an earlier run published get the taint, too.
+// TestStartWithoutDaemon: GPUs that an earlier run published get the taint, too, if the daemon is gone and if
+// it hangs.
 func TestStartWithoutDaemon(t *testing.T) {
+	t.Run("gone", func(t *testing.T) { testStartWithoutDaemon(t, func(d *daemon) { d.down = true }) })
+	t.Run("hangs", func(t *testing.T) { testStartWithoutDaemon(t, func(d *daemon) { d.hangs = true }) })
+}
+
+func testStartWithoutDaemon(t *testing.T, fail func(*daemon)) {
 	f, to := newFolders(t), &published{}
-	f.daemon.down = true
+	fail(f.daemon)
 	asked := ""
 	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = r.URL.Query().Get("fieldSelector")
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"kind":"ResourceSliceList","apiVersion":"resource.k8s.io/v1","items":[{"spec":{"pool":{"generation":2},"devices":[{"name":"gpu-0000-09-00-0"}]}},{"spec":{"pool":{"generation":1},"devices":[{"name":"gpu-0000-08-00-0"}]}}]}`))
 	}))
+	n.looks.limit = time.Millisecond
 	for range downAfter {
 		n.look(t.Context(), to)
 	}

@@ -29,6 +29,7 @@ import (
 type daemon struct {
 	mu      sync.Mutex
 	down    bool
+	hangs   bool // takes requests and does not answer
 	started int64
 	devices []control.Device
 	stats   control.Stats
@@ -48,7 +49,11 @@ func (d *daemon) answer(f func()) error {
 	return nil
 }
 
-func (d *daemon) Version(context.Context) (v control.Version, err error) {
+func (d *daemon) Version(ctx context.Context) (v control.Version, err error) {
+	if d.hangs {
+		<-ctx.Done()
+		return v, ctx.Err()
+	}
 	err = d.answer(func() { v = control.Version{Version: "1.0.0", Dir: "/run/xsched", StartedNS: d.started} })
 	return v, err
 }
