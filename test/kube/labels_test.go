@@ -16,9 +16,21 @@ import (
 	"xsched/internal/control/client"
 )
 
+// labelClasses are the classes without a file, and one for a PriorityClass.
+const labelClasses = `
+classes:
+  latency: {priority: 10, namespaceSelector: {matchLabels: {xsched.dev/allow-latency: "true"}}}
+  batch: {priority: -10, namespaceSelector: {}}
+priorityClasses: {serving-critical: latency}
+`
+
 // startXSched starts a daemon with a virtual GPU and the node plugin until the test ends.
 func startXSched(t *testing.T) *client.Client {
 	t.Helper()
+	classes := filepath.Join(t.TempDir(), "classes.yaml")
+	if err := os.WriteFile(classes, []byte(labelClasses), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	dir := "/run/xsched"
 	bin, err := filepath.Abs(filepath.Join(root, "bin"))
 	if err != nil {
@@ -26,7 +38,7 @@ func startXSched(t *testing.T) *client.Client {
 	}
 	for _, args := range [][]string{
 		{"xsched", "serve", "--virtual", "--dir", dir, "--no-state"},
-		{"xsched-kube", "node", "--node-name", NodeName, "--dir", dir, "--kubeconfig", userConfig("admin"), "--cdi-dir", CDIDir, "--nri-socket", NRISocket},
+		{"xsched-kube", "node", "--node-name", NodeName, "--dir", dir, "--kubeconfig", userConfig("admin"), "--cdi-dir", CDIDir, "--nri-socket", NRISocket, "--classes", classes},
 	} {
 		log, err := os.Create(path("log", args[0]+".log"))
 		if err != nil {
@@ -135,4 +147,39 @@ func TestLabels(t *testing.T) {
 	have("grants after a restart of containerd", "batch:batch:-10", "fast:batch:-10", "later:batch:-10")
 	c.Kubectl(t, "delete", "pod", "batch", "--grace-period=1")
 	have("no grant of a deleted pod", "fast:batch:-10", "later:batch:-10")
+
+	// An annotation counts as a label does. A PriorityClass gives a class to containers with devices only,
+	// in any namespace.
+	c.Apply(t, strings.Replace(labelled("default", "noted", "batch"), "labels:", "annotations:", 1))
+	addResource(t, c, "example.com/gpu")
+	c.Apply(t, "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: serving-critical}, value: 1000}")
+	critical := func(name string) string {
+		return strings.Replace(labelled("default", name, ""), "spec:", "spec:\n  priorityClassName: serving-critical", 1)
+	}
+	c.Apply(t, strings.Replace(critical("critical"), "name: main,", `name: main, resources: {limits: {example.com/gpu: "1"}},`, 1))
+	c.Apply(t, critical("without"))
+	for _, name := range []string{"noted", "critical", "without"} {
+		c.WaitPod(t, "default", name, "is ready", Running)
+	}
+	for name, want := range map[string]string{"noted": "/own.so:" + shim, "critical": "/own.so:" + shim, "without": "/own.so"} {
+		if got := edits("default", name); !strings.HasPrefix(got, want) || strings.Contains(got, shim) != strings.Contains(want, shim) {
+			t.Errorf("pod %s: %q; want %q", name, got, want)
+		}
+	}
+	have("grants by annotation and PriorityClass", "critical:latency:10", "fast:batch:-10", "later:batch:-10", "noted:batch:-10")
+}
+
+// addResource gives the node two of an extended resource, as a device plugin does.
+func addResource(t *testing.T, c *Cluster, name string) {
+	t.Helper()
+	patch := func(op string) error {
+		_, err := c.TryKubectl("", "patch", "node", NodeName, "--subresource=status", "--type=json", "-p", fmt.Sprintf(
+			`[{"op":%[1]q,"path":"/status/capacity/%[2]s","value":"2"},{"op":%[1]q,"path":"/status/allocatable/%[2]s","value":"2"}]`,
+			op, strings.ReplaceAll(name, "/", "~1")))
+		return err
+	}
+	if err := patch("add"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = patch("remove") }) // a kubelet that restarts takes it away, too
 }
