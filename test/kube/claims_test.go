@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"xsched/internal/kube/node"
 )
 
 // allocated returns the allocations of all claims.
@@ -175,6 +178,32 @@ func testPluginKilled(t *testing.T, s site) {
 	})
 	s.empty()
 	eventually(t, "the claim is free", func() bool { return len(s.allocated()) == 0 })
+}
+
+// testDaemonHangs stops the daemon without ending it. New claims then wait until it answers again.
+func testDaemonHangs(t *testing.T, s site) {
+	pid := findProcess("xsched", "serve")
+	if pid == 0 {
+		t.Fatal("no daemon runs")
+	}
+	resume := func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // the kubelet may have replaced it
+	t.Cleanup(resume)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the GPU has the taint", func() bool {
+		all := s.devices()
+		return len(all) == 1 && slices.ContainsFunc(all[0].Taints, func(taint resourceapi.DeviceTaint) bool {
+			return taint.Key == node.TaintDaemonDown && taint.Effect == resourceapi.DeviceTaintEffectNoSchedule
+		})
+	})
+	s.c.Apply(t, claim("patient", "batch", "")+"---"+holderPod("patient"))
+	if pod := s.c.WaitPod(t, "default", "patient", "waits for a GPU without the taint", unschedulable); pod.Spec.NodeName != "" {
+		t.Errorf("the pod is on %s", pod.Spec.NodeName)
+	}
+	resume()
+	s.c.WaitPod(t, "default", "patient", "is ready", Running)
+	s.ready()
 }
 
 // containsRunning reports whether a listing of tasks has a running one with this id.

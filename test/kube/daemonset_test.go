@@ -200,6 +200,7 @@ func TestDaemonSet(t *testing.T) {
 	t.Run("BadParameters", func(t *testing.T) { testBadParameters(t, s.in(t)) })
 	t.Run("PluginKilled", func(t *testing.T) { testPluginKilled(t, s.in(t)) })
 	t.Run("ParallelClaims", func(t *testing.T) { testParallelClaims(t, s.in(t)) })
+	t.Run("DaemonHangs", func(t *testing.T) { testDaemonHangs(t, s.in(t)) })
 	t.Run("ClassChanged", func(t *testing.T) { testClassChanged(t, s.in(t)) })
 	t.Run("Security", func(t *testing.T) { testSecurity(t, s.in(t)) })
 	t.Run("Load", func(t *testing.T) { testLoad(t, s.in(t)) })
