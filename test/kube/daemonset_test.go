@@ -65,7 +65,9 @@ func install(t *testing.T, c *Cluster) site {
 	if err := loadOwn(); err != nil {
 		t.Fatal(err)
 	}
-	helmMust(t, append([]string{"install", "xsched", chart, "--create-namespace"}, settings...)...)
+	_, _ = c.TryKubectl("", "create", "namespace", chartSpace) // may be there, from another test
+	c.Apply(t, metricsSecret)
+	helmMust(t, append([]string{"install", "xsched", chart}, settings...)...)
 	t.Cleanup(func() { keepLogs(c) })
 	s := site{h, c}
 	s.ready()
@@ -73,7 +75,9 @@ func install(t *testing.T, c *Cluster) site {
 }
 
 // settings of the chart on the test's node. The shorter period only saves time.
-var settings = []string{"--set", "virtual.enabled=true,virtual.devices=1,node.memory=80Gi,node.extraArgs={--every=2s}"}
+var settings = []string{
+	"--set", "virtual.enabled=true,virtual.devices=1,node.memory=80Gi,node.extraArgs={--every=2s}", "--set", metricsSettings,
+}
 
 // in returns the site for a subtest.
 func (s site) in(t *testing.T) site {

@@ -115,6 +115,7 @@ var users = [][3]string{
 	{"manager", "system:kube-controller-manager", ""},
 	{"scheduler", "system:kube-scheduler", ""},
 	{"node", "system:node:" + NodeName, "system:nodes"},
+	{"viewer", "viewer", ""}, // has no right at first
 }
 
 func userConfig(name string) string { return path("pki", name+".json") }
