@@ -74,9 +74,11 @@ func install(t *testing.T, c *Cluster) site {
 	return s
 }
 
-// settings of the chart on the test's node. The shorter period only saves time.
+// settings of the chart on the test's node. The shorter period only saves time. The classes of labels are those
+// without a setting.
 var settings = []string{
 	"--set", "virtual.enabled=true,virtual.devices=1,node.memory=80Gi,node.extraArgs={--every=2s}", "--set", metricsSettings,
+	"--set-json", `nri.classes={"latency":{"priority":10,"namespaceSelector":{"matchLabels":{"xsched.dev/allow-latency":"true"}}},"batch":{"priority":-10,"namespaceSelector":{}}}`,
 }
 
 // in returns the site for a subtest.

@@ -64,6 +64,7 @@ func testLoad(t *testing.T, s site) {
 	l := startLoad(t, s)
 	t.Run("Metrics", func(t *testing.T) { testMetrics(t, l.in(t)) })
 	t.Run("Viewer", func(t *testing.T) { testViewer(t, l.in(t)) })
+	t.Run("ClassPatched", func(t *testing.T) { testClassPatched(t, l.in(t)) })
 	t.Run("Restarts", func(t *testing.T) { testRestarts(t, l.in(t)) })
 	t.Run("Upgrade", func(t *testing.T) { testUpgrade(t, l.in(t)) })
 	t.Run("APIServerDown", func(t *testing.T) { testAPIServerDown(t, l.in(t)) })

@@ -20,14 +20,11 @@ import (
 	"xsched/internal/kube/edits"
 )
 
-// testClassChanged changes the class of a working pod by its label, and a device class between two claims.
+// testClassChanged changes the class of a working pod: by its label, and by the setting of the chart.
 func testClassChanged(t *testing.T, s site) {
 	const space = "serving"
 	s.c.Namespace(t, "serving", "xsched.dev/allow-latency", "true")
-	worker := strings.Replace(claimPod("worker", programImage, tenantScript("worker", "--kernel-us 2000"), "resourceClaimName: none"),
-		"{name: worker}", "{name: worker, namespace: serving, labels: {xsched.dev/priority-class: batch}}", 1)
-	worker, _, _ = strings.Cut(worker, "    resources:") // no claim
-	s.c.Apply(t, worker)
+	s.c.Apply(t, labelledProgram("worker", "namespace: serving, labels: {xsched.dev/priority-class: batch}"))
 	before := s.c.WaitPod(t, space, "worker", "is ready", Running)
 	s.c.Exec(t, space, "worker", "sh", "-c", "echo loop >/tmp/in")
 	pid := 0
@@ -54,31 +51,59 @@ func testClassChanged(t *testing.T, s site) {
 	has("latency", 10)
 	s.c.Kubectl(t, "label", "--overwrite", "-n", space, "pod", "worker", "xsched.dev/priority-class=batch")
 	has("batch", -10)
-	after := s.c.WaitPod(t, space, "worker", "is ready", Running)
-	if was, is := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; was.ContainerID != is.ContainerID || is.RestartCount != 0 {
-		t.Errorf("the container %s is %s, with %d restarts", was.ContainerID, is.ContainerID, is.RestartCount)
+	same := func() {
+		t.Helper()
+		after := s.c.WaitPod(t, space, "worker", "is ready", Running)
+		if was, is := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; was.ContainerID != is.ContainerID || is.RestartCount != 0 {
+			t.Errorf("the container %s is %s, with %d restarts", was.ContainerID, is.ContainerID, is.RestartCount)
+		}
 	}
+	same()
 
-	// A changed device class counts for later claims.
-	s.c.Apply(t, claim("early", "batch", "")+"---"+holderPod("early"))
-	s.c.WaitPod(t, "default", "early", "is ready", Running)
-	patch := `[{"op":"replace","path":"/spec/config/0/opaque/parameters/priority","value":%d}]`
-	s.c.Kubectl(t, "patch", "deviceclass", "gpu-batch", "--type=json", "-p", fmt.Sprintf(patch, -20))
-	t.Cleanup(func() {
-		s.c.Kubectl(t, "patch", "deviceclass", "gpu-batch", "--type=json", "-p", fmt.Sprintf(patch, -10))
-	})
+	// The administrator changes the class itself: only a ConfigMap, and no pod of the DaemonSet restarts.
+	name, _ := s.daemonPod()
+	helmMust(t, append(append([]string{"upgrade", "xsched", chart}, settings...), "--set", "nri.classes.batch.priority=-15")...)
+	t.Cleanup(func() { helmMust(t, append([]string{"upgrade", "xsched", chart}, settings...)...) })
+	has("batch", -15)
+	if now, _ := s.daemonPod(); now != name {
+		t.Errorf("the pod %s of the DaemonSet is %s", name, now)
+	}
+	same()
+}
+
+// labelledProgram is a pod with a program and without a claim. more is what its metadata have beside the name.
+func labelledProgram(name, more string) string {
+	pod := strings.Replace(claimPod(name, programImage, tenantScript(name, "--kernel-us 2000"), "resourceClaimName: none"),
+		"{name: "+name+"}", "{name: "+name+", "+more+"}", 1)
+	pod, _, _ = strings.Cut(pod, "    resources:")
+	return pod
+}
+
+// testClassPatched changes the device class of the working batch pod. Its claim keeps what it was allocated
+// with, so both pods go on as before, and a later claim has the change.
+func testClassPatched(t *testing.T, l load) {
+	patch := func(priority int) {
+		t.Helper()
+		l.c.Kubectl(t, "patch", "deviceclass", "gpu-batch", "--type=json", "-p",
+			fmt.Sprintf(`[{"op":"replace","path":"/spec/config/0/opaque/parameters/priority","value":%d}]`, priority))
+	}
+	patch(-20)
+	t.Cleanup(func() { patch(-10) })
 	eventually(t, "a later claim has the changed class", func() bool {
-		s.c.Apply(t, claim("late", "batch", "")+"---"+holderPod("late"))
-		s.c.WaitPod(t, "default", "late", "is ready", Running)
-		if g := s.grants()["late"]; g.Priority != nil && *g.Priority == -20 {
+		l.c.Apply(t, claim("late", "batch", "")+"---"+programPod("late", "--kernel-us 2000"))
+		l.c.WaitPod(t, "default", "late", "is ready", Running)
+		if g := l.grants()["late"]; g.Priority != nil && *g.Priority == -20 {
 			return true
 		}
-		s.c.Kubectl(t, "delete", "pod/late", "resourceclaim/late") // the scheduler had the old class still
+		l.c.Kubectl(t, "delete", "pod/late", "resourceclaim/late") // the scheduler had the old class still
 		return false
 	})
-	if g := s.grants()["early"]; g.Priority == nil || *g.Priority != -10 {
-		t.Errorf("the earlier claim has the grant %+v", g)
-	}
+	eventually(t, "the later pod's program has the changed class", func() bool {
+		p := l.process("default", "late")
+		return p != nil && p.Priority == -20 && p.Class == "gpu-batch"
+	})
+	l.goesOn("a change of the device class")
+	l.same("a change of the device class")
 }
 
 // kernelsOf returns how many kernels of a process the virtual GPU has executed.
