@@ -208,6 +208,7 @@ func TestDaemonSet(t *testing.T) {
 	t.Run("ParallelClaims", func(t *testing.T) { testParallelClaims(t, s.in(t)) })
 	t.Run("DaemonHangs", func(t *testing.T) { testDaemonHangs(t, s.in(t)) })
 	t.Run("ClassChanged", func(t *testing.T) { testClassChanged(t, s.in(t)) })
+	t.Run("Group", func(t *testing.T) { testGroup(t, s.in(t)) })
 	t.Run("Security", func(t *testing.T) { testSecurity(t, s.in(t)) })
 	t.Run("Load", func(t *testing.T) { testLoad(t, s.in(t)) })
 	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, s.in(t), before) })

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"xsched/internal/control"
 	"xsched/internal/kube/edits"
@@ -77,6 +78,44 @@ func labelledProgram(name, more string) string {
 		"{name: "+name+"}", "{name: "+name+", "+more+"}", 1)
 	pod, _, _ = strings.Cut(pod, "    resources:")
 	return pod
+}
+
+// testGroup suspends and resumes a working pod that is in a group by its label.
+func testGroup(t *testing.T, s site) {
+	s.c.Apply(t, labelledProgram("rank", "labels: {xsched.dev/priority-class: batch, xsched.dev/group: job}"))
+	s.c.WaitPod(t, "default", "rank", "is ready", Running)
+	tenant{t, s.c, "rank"}.tell("loop")
+	pid := 0
+	is := func(held bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the daemon has the pod in its group: held=%t", held), func() bool {
+			p := s.process("default", "rank")
+			if p == nil || p.Group != "job" || p.GroupHeld != held {
+				return false
+			}
+			pid = p.PID
+			return true
+		})
+	}
+	runs := func() {
+		t.Helper()
+		n := s.kernelsOf(pid)
+		eventually(t, "the pod runs", func() bool { return s.kernelsOf(pid) > n+10 })
+	}
+	is(false)
+	runs()
+	kubectlXSched(t)
+	s.c.Kubectl(t, "xsched", "suspend", "job", "-n", "default", "--for", "5m")
+	is(true)
+	eventually(t, "the GPU executes none of its kernels", func() bool {
+		n := s.kernelsOf(pid)
+		time.Sleep(time.Second)
+		return s.kernelsOf(pid) == n
+	})
+	s.c.Kubectl(t, "xsched", "resume", "job", "-n", "default")
+	is(false)
+	runs()
+	tenant{t, s.c, "rank"}.finish()
 }
 
 // testClassPatched changes the device class of the working batch pod. Its claim keeps what it was allocated
