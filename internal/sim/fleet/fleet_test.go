@@ -5,6 +5,7 @@ package fleet
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -73,6 +74,15 @@ func checkCluster(t *testing.T, w *world) {
 		if w.config.Rule.Apart && len(d.services) > 0 && len(d.jobs) > 0 {
 			t.Fatalf("device %d has a service and a job", i)
 		}
+	}
+	waiting := 0
+	for k, n := range w.waiting {
+		if waiting += n; n < 1 || !slices.ContainsFunc(w.queue, func(t *task) bool { return t.claim == k }) {
+			t.Fatalf("%d tasks of claim %+v are said to wait", n, k)
+		}
+	}
+	if waiting != len(w.queue) {
+		t.Fatalf("%d of %d queued tasks are said to wait", waiting, len(w.queue))
 	}
 	if count[pending] != len(w.queue) || count[future] != len(w.tasks)-w.arrived {
 		t.Fatalf("%v, but %d are queued and %d arrived", count, len(w.queue), w.arrived)
@@ -182,6 +192,44 @@ func TestFreeSwitching(t *testing.T) {
 		if alone.GPUs == 0 || ours.GPUs == 0 || ours.GPUs > alone.GPUs || !ours.Result.Kept() {
 			t.Errorf("%s: exclusive %d, XSched %d (%s)", m.Name, alone.GPUs, ours.GPUs, ours.Rule)
 		}
+	}
+}
+
+// TestThousandNodes checks half a day of 1,000 nodes with 8 GPUs: a load with more services than GPUs fits
+// if XSched shares them, and no GPU is oversold.
+func TestThousandNodes(t *testing.T) {
+	m, err := FindMix("online")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := m.Generate(12_000, 1)
+	c := Config{Nodes: 1000, GPUs: 8, Sharing: Exclusive, Rule: whole, Abort: true, Length: 12 * time.Hour}
+	alone, err := Run(t.Context(), pods, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Sharing, c.Cost = XSched, 1
+	c.Rule = Rule{Headroom: 2, BatchShare: 5, HalfMemory: true}
+	w, err := newWorld(pods, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for w.next() {
+		if hour := int(w.now / time.Hour); hour/3 > checked {
+			checkCluster(t, w)
+			checked = hour / 3
+		}
+	}
+	checkCluster(t, w)
+	w.finish()
+	ours := &w.result
+	if alone.Kept() || !ours.Kept() || checked < 3 {
+		t.Errorf("exclusive kept: %v, XSched: %v (%d services waited, late %v h, %d of %d jobs overdue)",
+			alone.Kept(), ours.Kept(), ours.ServicesWaited, ours.LateHours, ours.Overdue, ours.Jobs)
+	}
+	if ours.Services <= ours.GPUs || ours.Finished < 30_000 || ours.Arrived != ours.Finished+ours.Running || ours.Arrived != len(pods)-ours.NotArrived {
+		t.Errorf("%d services and %d jobs on %d GPUs: of %d arrived %d finished, %d run", ours.Services, ours.Jobs, ours.GPUs, ours.Arrived, ours.Finished, ours.Running)
 	}
 }
 

@@ -60,6 +60,9 @@ func newCluster(nodes, perNode, memory int) *cluster {
 	return &cluster{perNode: perNode, memory: memory, devices: make([]device, nodes*perNode), allocated: make([]int, nodes)}
 }
 
+// wholeGPU is the weight of a whole GPU.
+const wholeGPU = 2000
+
 // weight is a claim's part in its node's score.
 func (c *cluster) weight(k *claim) int { return 10*k.share + 1000*k.memory/max(c.memory, 1) }
 
@@ -83,8 +86,12 @@ func (c *cluster) find(k *claim, score Score, nodes []int, to []int) []int {
 	var used []int // nodes of earlier pods of the gang
 	for left := k.gpus; left > 0; {
 		n := min(left, c.perNode)
+		most := c.perNode*wholeGPU - n*c.weight(k) // allocated on a node that has room
 		best := -1
 		try := func(node int) bool {
+			if c.allocated[node] > most {
+				return false
+			}
 			if best >= 0 {
 				more := c.allocated[node] > c.allocated[best]
 				if score == FirstFit || score == MostAllocated && !more || score == LeastAllocated && c.allocated[node] >= c.allocated[best] {

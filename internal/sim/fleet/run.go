@@ -101,7 +101,9 @@ type world struct {
 	agenda   gpumodel.Agenda[event]
 	now      time.Duration
 	nextStep time.Duration
-	queue    []*task // pending, by priority and arrival
+	queue    []*task       // pending, by priority and arrival
+	waiting  map[claim]int // tasks of the queue by claim
+	full     map[claim]bool
 	arrived  int
 
 	busy, kept, ideal float64 // of all devices, now
@@ -159,7 +161,10 @@ func newWorld(pods []Pod, c Config) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{config: c, outcomes: outcomes, cluster: newCluster(c.Nodes, c.GPUs, c.Memory), tasks: make([]task, len(pods))}
+	w := &world{
+		config: c, outcomes: outcomes, cluster: newCluster(c.Nodes, c.GPUs, c.Memory), tasks: make([]task, len(pods)),
+		waiting: map[claim]int{}, full: map[claim]bool{},
+	}
 	w.result.begin(&c)
 	for i := range pods {
 		w.tasks[i] = task{pod: &pods[i], claim: c.Rule.claim(&pods[i], c.Memory, outcomes, c.switching()), left: pods[i].Duration.Seconds()}
@@ -229,7 +234,8 @@ func (w *world) arrive() {
 	}
 	full, evicted := map[claim]bool{}, false
 	for _, t := range fresh {
-		if !full[t.claim] && w.try(t, nil) {
+		// What is waiting was tried whenever GPUs became free.
+		if (evicted || w.waiting[t.claim] == 0) && !full[t.claim] && w.try(t, nil) {
 			continue
 		}
 		full[t.claim] = true
@@ -257,6 +263,7 @@ func (w *world) enqueue(t *task) {
 		return 1
 	})
 	w.queue = slices.Insert(w.queue, at, t)
+	w.waiting[t.claim]++
 	if t.pod.Service && w.config.Abort {
 		w.failed = true
 	}
@@ -325,14 +332,24 @@ func (w *world) retry(nodes []int) {
 	if w.config.Strict {
 		nodes = nil // those behind the first were never tried
 	}
-	full := map[claim]bool{}
+	clear(w.full)
 	kept := w.queue[:0]
-	blocked := false
-	for _, t := range w.queue {
-		if blocked || full[t.claim] || !w.try(t, nodes) {
-			full[t.claim] = true
-			blocked = w.config.Strict
+	for i, t := range w.queue {
+		if len(w.full) == len(w.waiting) || w.config.Strict && len(w.full) > 0 { // no other one fits
+			kept = append(kept, w.queue[i:]...)
+			break
+		}
+		if w.full[t.claim] {
 			kept = append(kept, t)
+			continue
+		}
+		if !w.try(t, nodes) {
+			w.full[t.claim] = true
+			kept = append(kept, t)
+			continue
+		}
+		if w.waiting[t.claim]--; w.waiting[t.claim] == 0 {
+			delete(w.waiting, t.claim)
 		}
 	}
 	clear(w.queue[len(kept):])
