@@ -101,7 +101,7 @@ traces, mixes and seeds give equal results.`,
 	f.IntVar(&o.Config.Memory, "memory", fleet.DefaultMemory, "memory of each GPU in `GiB`")
 	f.DurationVar(&o.Config.Length, "duration", 24*time.Hour, "simulated time")
 	f.Uint64Var(&o.Seed, "seed", 1, "random seed of the mix")
-	f.StringVar(&mix, "mix", "mixed", "synthetic load: online, mixed, loose, autoscaled, large or training")
+	f.StringVar(&mix, "mix", "mixed", "synthetic load: "+fleet.MixNames())
 	f.Float64Var(&o.Load, "load", 0.75, "size of the mix, relative to all GPUs")
 	f.StringVar(&trace, "trace", "", "read pods from the CSV `FILE` instead of a mix")
 	f.StringVar(&writeTrace, "write-trace", "", "write the pods of the mix to `FILE` and end")

@@ -100,13 +100,19 @@ func FindMix(name string) (*Mix, error) {
 	all := Mixes()
 	i := slices.IndexFunc(all, func(m Mix) bool { return m.Name == name })
 	if i < 0 {
-		var names []string
-		for i := range all {
-			names = append(names, all[i].Name)
-		}
-		return nil, fmt.Errorf("unknown mix %q; use %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown mix %q; use %s", name, MixNames())
 	}
 	return &all[i], nil
+}
+
+// MixNames lists the names of the synthetic loads, for people.
+func MixNames() string {
+	var names []string
+	for _, m := range Mixes() {
+		names = append(names, m.Name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // jobSigma is the standard deviation of the logarithm of a job's run time.
