@@ -509,7 +509,7 @@ capacity-table: ## simulate mixes of tenants on one GPU for the fleet simulator,
 	$(GO) run ./tools/capacity -table
 
 .PHONY: capacity
-capacity: ## search how many GPUs fleets need: figures, table and picture of docs/kubernetes/capacity.md
+capacity: ## search how many GPUs fleets need, some minutes: figures, table and picture of docs/kubernetes/capacity.md
 	$(GO) run ./tools/capacity
 
 .PHONY: docs

@@ -9,16 +9,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 
 	"xsched/internal/report"
 	"xsched/internal/sim/fleet"
 )
 
-// The studied fleet: the search goes up to this size, and a mix fills this part of it if each replica
-// has a GPU.
+// The studied fleets: the search goes up to their size, and a mix fills this part of it if each replica
+// has a GPU. Sensitivity and sweep are of one with this number of nodes.
 const (
 	nodes   = 48
 	perNode = 8
@@ -34,11 +35,18 @@ type figures struct {
 
 // mixFigures are those of one mix.
 type mixFigures struct {
-	Name  string          `json:"name"`
-	About string          `json:"about"`
-	Needs map[string]need `json:"needs"`
+	Name   string       `json:"name"`
+	About  string       `json:"about"`
+	Fleets []fleetNeeds `json:"fleets"` // by size
 	// Others are needs of exclusive use and of XSched if something else is different.
 	Others []variant `json:"others"`
+}
+
+// fleetNeeds are those of a mix that fills a fleet.
+type fleetNeeds struct {
+	Nodes int             `json:"nodes"`
+	Pods  int             `json:"pods"`
+	Needs map[string]need `json:"needs"`
 }
 
 type need struct {
@@ -57,26 +65,27 @@ type variant struct {
 	XSched    int    `json:"xsched"`
 }
 
-func options(m *fleet.Mix) fleet.Options {
+// options are those of a mix that fills a fleet of n nodes.
+func options(m *fleet.Mix, n int) fleet.Options {
 	return fleet.Options{
-		Config: fleet.Config{Nodes: nodes, GPUs: perNode, Cost: 1}, Sharings: fleet.Sharings(), Mix: m, Load: size, Seed: 1,
+		Config: fleet.Config{Nodes: n, GPUs: perNode, Cost: 1}, Sharings: fleet.Sharings(), Mix: m, Load: size, Seed: 1,
 	}
 }
 
 // needs compares all modes on a mix.
-func needs(ctx context.Context, m *fleet.Mix) (map[string]need, error) {
-	s, err := fleet.Compare(ctx, options(m))
+func needs(ctx context.Context, m *fleet.Mix, n int) (*fleetNeeds, error) {
+	s, err := fleet.Compare(ctx, options(m, n))
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]need{}
+	out := &fleetNeeds{Nodes: n, Pods: s.Pods, Needs: map[string]need{}}
 	for i := range s.Needs {
 		n := &s.Needs[i]
 		one := need{GPUs: n.GPUs, Rule: n.Rule}
 		if r := n.Result; r != nil {
 			one.Busy, one.Worst, one.WaitP95, one.Stretch, one.Cost = r.Busy, r.WorstP99, r.WaitP95, r.Stretch, r.Cost
 		}
-		out[string(n.Sharing)] = one
+		out.Needs[string(n.Sharing)] = one
 	}
 	return out, nil
 }
@@ -94,38 +103,60 @@ var changes = []struct {
 	{"services evict jobs", func(o *fleet.Options) { o.Config.Preempt = true }},
 }
 
-// simulate makes all figures.
+// simulate makes all figures, the mixes side by side.
 func simulate(ctx context.Context) (*figures, error) {
-	f := &figures{}
-	for _, m := range fleet.Mixes() {
-		fmt.Fprintln(os.Stderr, m.Name)
-		all, err := needs(ctx, &m)
-		if err != nil {
-			return nil, err
-		}
-		one := mixFigures{Name: m.Name, About: m.About, Needs: all}
-		for _, c := range changes {
-			o := options(&m)
-			o.Sharings = []fleet.Sharing{fleet.Exclusive, fleet.XSched}
-			c.change(&o)
-			s, err := fleet.Compare(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			one.Others = append(one.Others, variant{c.name, s.Of(fleet.Exclusive).GPUs, s.Of(fleet.XSched).GPUs})
-		}
-		f.Mixes = append(f.Mixes, one)
-		if m.Name == swept {
-			o := options(&m)
-			o.Loads = []float64{0.25, 0.5, 0.75, 1}
-			s, err := fleet.Compare(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			f.Sweep = s.Sweep
-		}
+	mixes := fleet.Mixes()
+	f := &figures{Mixes: make([]mixFigures, len(mixes))}
+	errs := make([]error, len(mixes))
+	var wg sync.WaitGroup
+	cores := make(chan bool, runtime.GOMAXPROCS(0))
+	for i := range mixes {
+		wg.Go(func() {
+			cores <- true
+			defer func() { <-cores }()
+			errs[i] = f.Mixes[i].simulate(ctx, &mixes[i])
+			fmt.Fprintln(os.Stderr, mixes[i].Name)
+		})
 	}
+	wg.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		return nil, err
+	}
+	m, err := fleet.FindMix(swept)
+	if err != nil {
+		return nil, err
+	}
+	o := options(m, nodes)
+	o.Loads = []float64{0.25, 0.5, 0.75, 1}
+	s, err := fleet.Compare(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	f.Sweep = s.Sweep
 	return f, nil
+}
+
+// simulate makes the figures of one mix.
+func (f *mixFigures) simulate(ctx context.Context, m *fleet.Mix) error {
+	f.Name, f.About = m.Name, m.About
+	for _, n := range sizes {
+		one, err := needs(ctx, m, n)
+		if err != nil {
+			return err
+		}
+		f.Fleets = append(f.Fleets, *one)
+	}
+	for _, c := range changes {
+		o := options(m, nodes)
+		o.Sharings = []fleet.Sharing{fleet.Exclusive, fleet.XSched}
+		c.change(&o)
+		s, err := fleet.Compare(ctx, o)
+		if err != nil {
+			return err
+		}
+		f.Others = append(f.Others, variant{c.name, s.Of(fleet.Exclusive).GPUs, s.Of(fleet.XSched).GPUs})
+	}
+	return nil
 }
 
 const (
@@ -139,7 +170,9 @@ func (f *figures) draw(root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read page: %w", err)
 	}
-	for name, block := range map[string]string{"needs": f.needsTable(), "rules": f.rulesTable(), "sensitivity": f.sensitivityTable()} {
+	for name, block := range map[string]string{
+		"needs": f.needsTable(large), "sizes": f.sizesTable(), "rules": f.rulesTable(), "sensitivity": f.sensitivityTable(),
+	} {
 		begin := "<!-- by make capacity: " + name + " -->\n"
 		head, rest, found := strings.Cut(string(text), begin)
 		_, tail, ends := strings.Cut(rest, "<!-- end -->\n")
@@ -155,25 +188,7 @@ func (f *figures) draw(root string) (map[string][]byte, error) {
 	return map[string][]byte{page: text, picture: b.Bytes()}, nil
 }
 
-func count(gpus int) string {
-	if gpus == 0 {
-		return fmt.Sprintf("> %d", nodes*perNode)
-	}
-	return strconv.Itoa(gpus)
-}
-
-func (f *figures) needsTable() string {
-	var b strings.Builder
-	b.WriteString("| mix | load | exclusive | time-slicing | MPS | XSched | XSched of exclusive | GPU busy: exclusive, XSched |\n|---|---|---|---|---|---|---|---|\n")
-	for _, m := range f.Mixes {
-		alone, ours := m.Needs[string(fleet.Exclusive)], m.Needs[string(fleet.XSched)]
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | **%s** | %s | %s, %s |\n", m.Name, m.About, count(alone.GPUs), count(m.Needs[string(fleet.TimeSlicing)].GPUs),
-			count(m.Needs[string(fleet.MPS)].GPUs), count(ours.GPUs), part(ours.GPUs, alone.GPUs), report.RoundPercent(alone.Busy), report.RoundPercent(ours.Busy))
-	}
-	return b.String()
-}
-
-// rulesTable has the rule with which each mode needs the fewest GPUs.
+// rulesTable has the rule with which each mode needs the fewest GPUs of a large fleet.
 func (f *figures) rulesTable() string {
 	shared := []fleet.Sharing{fleet.TimeSlicing, fleet.MPS, fleet.XSched}
 	var b strings.Builder
@@ -185,18 +200,11 @@ func (f *figures) rulesTable() string {
 	for _, m := range f.Mixes {
 		b.WriteString("| " + m.Name + " |")
 		for _, how := range shared {
-			b.WriteString(" " + cmp.Or(m.Needs[string(how)].Rule, "-") + " |")
+			b.WriteString(" " + cmp.Or(m.of(large).Needs[string(how)].Rule, "-") + " |")
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
-}
-
-func part(gpus, of int) string {
-	if gpus == 0 || of == 0 {
-		return "-"
-	}
-	return report.RoundPercent(float64(gpus) / float64(of))
 }
 
 func (f *figures) sensitivityTable() string {
@@ -207,7 +215,7 @@ func (f *figures) sensitivityTable() string {
 	}
 	b.WriteString("\n" + strings.Repeat("|---", len(changes)+2) + "|\n")
 	for _, m := range f.Mixes {
-		fmt.Fprintf(&b, "| %s | %s |", m.Name, part(m.Needs[string(fleet.XSched)].GPUs, m.Needs[string(fleet.Exclusive)].GPUs))
+		fmt.Fprintf(&b, "| %s | %s |", m.Name, m.of(nodes).part())
 		for _, v := range m.Others {
 			fmt.Fprintf(&b, " %s |", part(v.XSched, v.Exclusive))
 		}
@@ -225,8 +233,9 @@ func (f *figures) charts() []*report.Chart {
 	var rows []report.Row
 	most := 1.0
 	for _, m := range f.Mixes {
+		needs := m.of(large).Needs
 		for _, how := range fleet.Sharings() {
-			v := float64(m.Needs[string(how)].GPUs)
+			v := float64(needs[string(how)].GPUs)
 			most = max(most, v)
 			rows = append(rows, report.Row{Group: m.Name, Name: string(how), Parts: []report.Part{{Value: v, Class: colour(how), Name: string(how)}}})
 		}
@@ -242,7 +251,7 @@ func (f *figures) charts() []*report.Chart {
 		lines = append(lines, s)
 	}
 	return slices.DeleteFunc([]*report.Chart{
-		report.Bars("GPUs needed, by mix", "GPUs", 0, most*1.15, false, report.Count, rows),
-		report.Lines("GPUs needed against load, mix "+swept, "load, relative to the mix above", "GPUs", 0, report.Plain, report.Count, lines),
+		report.Bars(fmt.Sprintf("GPUs needed, by mix, of %s nodes with %d GPUs", report.Count(large), perNode), "GPUs", 0, most*1.15, false, report.Count, rows),
+		report.Lines(fmt.Sprintf("GPUs needed against load, mix %s, of %d nodes", swept, nodes), "load, relative to the mix", "GPUs", 0, report.Plain, report.Count, lines),
 	}, func(c *report.Chart) bool { return c == nil })
 }

@@ -31,7 +31,7 @@ func TestPageIsCurrent(t *testing.T) {
 		}
 	}
 	for i, m := range fleet.Mixes() {
-		if i >= len(f.Mixes) || f.Mixes[i].Name != m.Name || f.Mixes[i].About != m.About || len(f.Mixes[i].Others) != len(changes) {
+		if i >= len(f.Mixes) || f.Mixes[i].Name != m.Name || f.Mixes[i].About != m.About || len(f.Mixes[i].Others) != len(changes) || len(f.Mixes[i].Fleets) != len(sizes) {
 			t.Errorf("the figures of mix %s are missing or old; run `make capacity`", m.Name)
 		}
 	}
@@ -47,19 +47,19 @@ func TestFiguresAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := needs(t.Context(), m)
+	got, err := needs(t.Context(), m, nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(f.Mixes, func(m mixFigures) bool { return m.Name == "training" })
-	gpus := func(all map[string]need) map[string]string {
+	gpus := func(f fleetNeeds) map[string]string {
 		out := map[string]string{}
-		for name, n := range all {
-			out[name] = count(n.GPUs) + ", " + n.Rule
+		for name, n := range f.Needs {
+			out[name] = f.count(fleet.Sharing(name)) + ", " + n.Rule
 		}
 		return out
 	}
-	if i < 0 || !maps.Equal(gpus(got), gpus(f.Mixes[i].Needs)) {
+	if i < 0 || !maps.Equal(gpus(*got), gpus(f.Mixes[i].of(nodes))) {
 		t.Errorf("simulated %+v; the figures are stale, run `make capacity`", got)
 	}
 }
