@@ -104,7 +104,9 @@ func TestLongDashboard(t *testing.T) {
 		[...label].find((l) => l.textContent === "5 min").querySelector("input").click();
 		return true;
 	})()`)
-	b.until("the timeline of 5 minutes shows the job's waiting", `[...document.querySelectorAll("canvas")].some((c) => /last 5 min: .*ran [0-9.]+ %, waited [0-9.]*[1-9]/.test(c.getAttribute("aria-label")))`)
+	// The job waited for milliseconds, which are 0.0 % of 5 minutes: the table has the duration.
+	b.until("the timeline of 5 minutes shows the job's waiting", fmt.Sprintf(`[...document.querySelectorAll(".timeline")].some((f) => / last 5 min: /.test(f.querySelector("canvas").getAttribute("aria-label"))
+		&& [...f.querySelectorAll("tbody tr")].some((row) => row.cells[1].textContent === "%d" && /[1-9]/.test(row.cells[3].textContent)))`, job.pid()))
 
 	// A new daemon at the same address: the page finds it and its tenants by itself.
 	old := d.cmd.Process.Pid
