@@ -94,7 +94,7 @@ AS_OWNER = $(if $(owner),setpriv --reuid $(owner) --regid $(SUDO_GID) --init-gro
 
 # The loader's cache, which only root writes. In DESTDIR, the package's own scripts do this.
 LDCONFIG ?= ldconfig
-load = $(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG) || \
+load = $(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || PATH="$$PATH:/sbin:/usr/sbin" sh -c '! command -v $(firstword $(LDCONFIG)) >/dev/null || $(LDCONFIG)' || \
 	echo "$@: the loader's cache is old; run ldconfig" >&2)
 
 .PHONY: install

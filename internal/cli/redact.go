@@ -78,7 +78,7 @@ func (r *redactor) journal(j *control.Journal) {
 }
 
 // gangSet is the gang in a list of hints. Its name may have spaces; only per_queue follows it.
-var gangSet = regexp.MustCompile(`\bgang=(.+?)( per[-_]queue=\w+)?$`)
+var gangSet = regexp.MustCompile(`\bgang=(.+?)( per[-_]queue=(?:true|false))?$`)
 
 // gangHidden replaces the name of a gang in a list of hints.
 func gangHidden(hints string) string {

@@ -31,7 +31,7 @@ func (h *History) Sample(now model.Time, programs []loop.ClientView) {
 	first := max(h.step+1, step-points+1)
 	for _, l := range h.lanes {
 		if l.state == engine.ActivityWait || l.state == engine.ActivityStopped {
-			l.waited += now.Sub(max(l.since, h.sampled))
+			l.waited += max(0, now.Sub(max(l.since, h.sampled)))
 		}
 		p := l.point(elapsed, int(step-h.step))
 		for s := first; s <= step; s++ {
@@ -102,7 +102,8 @@ func (l *lane) point(elapsed time.Duration, steps int) Point {
 		if l.seen && (ran < l.ran || preemptions < l.preemptions) { // queues have ended
 			l.ran, l.preemptions = ran, preemptions
 		}
-		p.Share = float32(min(max(0, ran-l.ran), elapsed)) / float32(elapsed)
+		// Several queues may have run at once, and waited together.
+		p.Share = float32(min(max(0, ran-l.ran), elapsed-min(l.waited, elapsed))) / float32(elapsed)
 		p.Preemptions = uint32(min((preemptions-l.preemptions)/uint64(steps), 1<<32-1))
 		l.ran, l.preemptions, l.seen, l.sampled = ran, preemptions, true, false
 	}

@@ -41,7 +41,7 @@ type QueueView struct {
 	Yielding    time.Duration
 	Submitted   uint64
 	Transitions uint64
-	Ran         time.Duration  // time with work, not suspended
+	Ran         time.Duration  // time with work, neither suspended nor yielding
 	StoppedBy   map[int]uint64 // preemptions and yields by cause: a PID, ByHand, ByGroup or ByOthers
 }
 

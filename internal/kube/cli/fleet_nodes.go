@@ -41,9 +41,10 @@ that do not answer follow.
 CLASS is the device class or priority class that sets their hints. GPU is the
 share of the last second. P99 is of recent requests, and WAIT the P99 of the
 part in which they were kept from running. RAN is the time with work while
-allowed to run, LOST that while preempted, both summed over queues. KEPT is
-the part of both that ran. --by pod adds up the programs of each pod and shows
-the largest P99 and WAIT among them.`,
+allowed to run, LOST that while preempted, both summed over the
+queues that exist. KEPT is the part of both that ran. --by pod adds up the
+programs of each pod, shows the largest P99 and WAIT among them, and leaves out
+programs outside pods.`,
 		Example: `  kubectl xsched list
   kubectl xsched list -n research --by pod
   kubectl xsched list --json | jq -r '.tenants[] | [.node, .pod, .gpu_share] | @tsv'`,

@@ -36,9 +36,9 @@ func listed(fleet *fleetview.Fleet, by string) any {
 func writeList(w io.Writer, fleet *fleetview.Fleet, by string, width int) {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
-	rows := 0
+	rows, none := 0, "no tenants"
 	if by == byPod {
-		rows = writePods(table, fleet)
+		rows, none = writePods(table, fleet), "no programs in pods"
 	} else {
 		rows = writeTenants(table, fleet)
 	}
@@ -47,7 +47,7 @@ func writeList(w io.Writer, fleet *fleetview.Fleet, by string, width int) {
 		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
 	}
 	if rows == 0 {
-		fmt.Fprintln(w, "no tenants")
+		fmt.Fprintln(w, none)
 	}
 	var lost fleetview.Remarks
 	for _, n := range fleet.Errors() {

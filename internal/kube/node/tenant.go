@@ -36,8 +36,8 @@ func tenantEdits(libraries string, daemon *control.Version) (edits.Edits, error)
 		return edits.Edits{}, fmt.Errorf("the daemon has a virtual GPU of the unknown platform %q; install the same version of xsched and xsched-kube", daemon.Platform)
 	}
 	// The stand-ins for the driver: the library in front of the kernel driver is preloaded, and the
-	// vendor's library is found by its name. The load generator is a program to try, for any image with a
-	// C library.
+	// vendor's library is found by its name. The load generator is a program to try, for any image with
+	// glibc 2.34.
 	for _, name := range []string{platform.Kernel, platform.Vendor, embedded.Tenant} {
 		path, err := embedded.UnpackInto(libraries, name)
 		if err != nil {

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/embedded"
+	"xsched/internal/kube/edits"
 )
 
 // published keeps what was published.
@@ -206,9 +208,14 @@ func TestTenantEdits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(e.Env, want) || !slices.Contains(e.Env, "XSCHED_DIR=/run/xsched") || strings.Count(e.Preload, ":") != 1 || len(e.Mounts) < 5 {
+		if !slices.Contains(e.Env, want) || !slices.Contains(e.Env, "XSCHED_DIR=/run/xsched") || strings.Count(e.Preload, ":") != 1 || len(e.Mounts) < 5 ||
+			!slices.ContainsFunc(e.Mounts, func(m edits.Mount) bool { return m.Container == "/usr/lib/xsched/virtual/tenant" }) {
 			t.Errorf("%s: %+v", platform, e)
 		}
+	}
+	real, err := tenantEdits(libraries, &control.Version{Dir: "/run/xsched"})
+	if err != nil || strings.Contains(fmt.Sprint(real), "virtual") {
+		t.Errorf("of a real GPU: %+v %v", real, err)
 	}
 	if _, err := tenantEdits(libraries, &control.Version{Virtual: true, Platform: "tpu"}); err == nil || !strings.Contains(err.Error(), `"tpu"`) {
 		t.Errorf("unknown platform: %v", err)
