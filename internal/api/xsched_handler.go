@@ -193,29 +193,18 @@ func (x *xsched) checkLevel(r xrequest, handle uint64, level int) error {
 	if err != nil {
 		return err
 	}
-	q := queueOf(&all, handle)
-	if q == nil {
+	q, ok := upstream.FromList(all).Find(handle)
+	if !ok {
 		return errNoXQueue
 	}
-	mode, forced := all.ModeOn(q.Device)
+	mode, forced := all.ModeOn(q.Queue.PCI())
 	switch {
-	case q.Level == level:
+	case q.Queue.Level == level:
 		return nil
 	case mode == string(model.ModeLevel) && forced != level:
 		return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but the mode is %s", level, control.ModeText(mode, forced)), Remedy: "see `xsched mode`"}
 	}
-	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Level), Remedy: "see `xsched list --json` for the reason"}
-}
-
-func queueOf(l *control.List, handle uint64) *control.Queue {
-	for _, p := range l.Processes {
-		for i, q := range p.Queues {
-			if upstream.HandleOf(p.Session, q.Index) == handle {
-				return &p.Queues[i]
-			}
-		}
-	}
-	return nil
+	return &control.Error{Kind: control.ErrNotSupported, Cause: fmt.Sprintf("level %d is set, but this queue has level %d", level, q.Queue.Level), Remedy: "see `xsched list --json` for the reason"}
 }
 
 func (x *xsched) getPolicy(r xrequest) (any, error) {

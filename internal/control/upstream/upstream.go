@@ -27,8 +27,12 @@ type Queue struct {
 	Suspended bool   `json:"suspended"`
 
 	index uint32
-	own   bool // scheduled individually
+	own   bool   // scheduled individually
+	pci   string // of its GPU
 }
+
+// PCI returns the PCI address of the queue's GPU.
+func (q Queue) PCI() string { return q.pci }
 
 // Process is a process in upstream's format.
 type Process struct {
@@ -140,7 +144,7 @@ func FromList(l control.List) Queues {
 				Handle: HandleOf(p.Session, q.Index), Device: deviceOf(q.Device), Level: q.Level, PID: p.PID,
 				Threshold: int64(threshold), BatchSize: int64(batch),
 				Ready: q.Busy, Suspended: q.State == "suspended" || q.State == "held" || q.State == "yielding",
-				index: q.Index, own: q.Hints.PerQueue,
+				index: q.Index, own: q.Hints.PerQueue, pci: q.Device,
 			})
 		}
 	}
