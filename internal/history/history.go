@@ -179,11 +179,8 @@ func (h *History) finish(l *lane, at model.Time) {
 	if d := h.devices[l.key.device]; d != nil {
 		d.add(l, piece{l.since, at, l.state})
 	}
-	if l.state == engine.ActivityRun {
-		return
-	}
-	l.waited += max(0, at.Sub(max(l.since, h.sampled)))
-	if l.by != 0 {
+	l.wait(at, h.sampled)
+	if l.state != engine.ActivityRun && l.by != 0 {
 		h.preempted(l, at)
 	}
 }

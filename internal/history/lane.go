@@ -45,6 +45,13 @@ type Point struct {
 	Preemptions          uint32
 }
 
+// wait adds the time since the last sample in which the program had work and did not run.
+func (l *lane) wait(now, sampled model.Time) {
+	if l.state == engine.ActivityWait || l.state == engine.ActivityStopped {
+		l.waited += max(0, now.Sub(max(l.since, sampled)))
+	}
+}
+
 // request adds the latency of a request that ended.
 func (l *lane) request(d time.Duration) {
 	l.fineLat.add(d)

@@ -30,9 +30,7 @@ func (h *History) Sample(now model.Time, programs []loop.ClientView) {
 	}
 	first := max(h.step+1, step-points+1)
 	for _, l := range h.lanes {
-		if l.state == engine.ActivityWait || l.state == engine.ActivityStopped {
-			l.waited += max(0, now.Sub(max(l.since, h.sampled)))
-		}
+		l.wait(now, h.sampled)
 		p := l.point(elapsed, int(step-h.step))
 		for s := first; s <= step; s++ {
 			l.fine[s%points] = p
