@@ -27,11 +27,8 @@ func testExample(t *testing.T, s site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugin := t.TempDir()
-	if err := os.Symlink(product(t, "bin/xsched-kube"), filepath.Join(plugin, "kubectl-xsched")); err != nil {
-		t.Fatal(err)
-	}
-	env := append(environment(), "PATH="+plugin+":"+filepath.Join(folder(), "bin")+":"+os.Getenv("PATH"))
+	kubectlXSched(t)
+	env := append(environment(), "PATH="+filepath.Join(folder(), "bin")+":"+os.Getenv("PATH"))
 	run := func(commands []string) (string, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()

@@ -38,13 +38,16 @@ func (a *app) listCommand() *cobra.Command {
 		Long: `List the programs of all nodes with their pods, one line each. Lines with the nodes
 that do not answer follow.
 
-CLASS is the device class or priority class that sets their hints. GPU is the
-share of the last second. P99 is of recent requests, and WAIT the P99 of the
-part in which they were kept from running. RAN is the time with work while
-allowed to run, LOST that while preempted, both summed over the
-queues that exist. KEPT is the part of both that ran. --by pod adds up the
-programs of each pod, shows the largest P99 and WAIT among them, and leaves out
-programs outside pods.`,
+  CLASS  device class or priority class that sets the hints
+  GPU    share of the last second
+  P99    latency of recent requests
+  WAIT   P99 of the part in which others kept the request from running
+  RAN    time with work on the GPU, summed over the present queues
+  LOST   time with work while preempted, likewise
+  KEPT   RAN as a part of RAN and LOST
+
+--by pod adds up the programs of each pod, and shows the largest P99 and WAIT
+among them. It leaves out programs outside pods.`,
 		Example: `  kubectl xsched list
   kubectl xsched list -n research --by pod
   kubectl xsched list --json | jq -r '.tenants[] | [.node, .pod, .gpu_share] | @tsv'`,
@@ -174,9 +177,7 @@ func writeStatus(w io.Writer, all []nodeStatus, width int) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Node, health, version, dash(s.parsed.Policy), dash(control.ModeText(s.parsed.Mode, s.parsed.ModeLevel)), len(s.parsed.Devices), programs)
 	}
 	_ = table.Flush() // into memory
-	for line := range strings.Lines(text.String()) {
-		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
-	}
+	writeLines(w, text.String(), width)
 	var problems fleetview.Remarks
 	for _, s := range all {
 		if s.Error != "" {

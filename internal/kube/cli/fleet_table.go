@@ -43,9 +43,7 @@ func writeList(w io.Writer, fleet *fleetview.Fleet, by string, width int) {
 		rows = writeTenants(table, fleet)
 	}
 	_ = table.Flush() // into memory
-	for line := range strings.Lines(text.String()) {
-		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
-	}
+	writeLines(w, text.String(), width)
 	if rows == 0 {
 		fmt.Fprintln(w, none)
 	}
@@ -55,6 +53,13 @@ func writeList(w io.Writer, fleet *fleetview.Fleet, by string, width int) {
 	}
 	for _, line := range lost.Lines() {
 		fmt.Fprintf(w, "error: %s\n", screen.Clean(line))
+	}
+}
+
+// writeLines prints a table, each line cut to the width.
+func writeLines(w io.Writer, table string, width int) {
+	for line := range strings.Lines(table) {
+		fmt.Fprintln(w, screen.Cut(screen.Clean(strings.TrimRight(line, "\n ")), width))
 	}
 }
 

@@ -106,7 +106,8 @@ func (f *Fleet) Merged() top.Snapshot {
 		}
 		out.List.Policy = same(fleet.Nodes, out.List.Policy, s.List.Policy)
 		out.List.Mode = same(fleet.Nodes, control.ModeText(out.List.Mode, out.List.ModeLevel), control.ModeText(s.List.Mode, s.List.ModeLevel))
-		if out.List.ModeLevel = 0; out.List.Mode != mixed {
+		out.List.ModeLevel = 0
+		if out.List.Mode != mixed {
 			out.List.Mode, out.List.ModeLevel = s.List.Mode, s.List.ModeLevel
 		}
 		out.Daemon.Version = same(fleet.Nodes, out.Daemon.Version, s.Daemon.Version)
