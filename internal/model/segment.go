@@ -50,11 +50,12 @@ const (
 	doubtFirst, doubtMax = 256, 1 << 14
 	otherMax             = 16
 
-	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late
-	// stop adds leadStep, and one in time removes a 20th of that, after a quick first search. So 5 % of the
-	// stops are late, by less than a step mostly: 1 % would cost lower queues up to five points more and gain requests of 3 ms 2 % at the
-	// 99th percentile, longer ones less (docs/strategies.md). A stop and what has piled up by then take less
-	// than leadEnough: a wait that is long after such a lead is long for another reason.
+	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late stop
+	// adds leadStep, and one in time removes a 20th of that, after a quick first search. So 5 % of the stops
+	// are late, by less than a step mostly: 1 % would cost lower queues up to five points more and gain
+	// requests of 3 ms 2 % at the 99th percentile, longer ones less (docs/strategies.md). A stop and what has
+	// piled up by then take less than leadEnough: a wait that is long after such a lead is long for another
+	// reason.
 	leadFirst  = 2 * time.Millisecond
 	leadEnough = leadFirst
 	leadMin    = 100 * time.Microsecond
