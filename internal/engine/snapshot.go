@@ -87,13 +87,12 @@ func (e *Engine) Kept(id model.QueueID) bool {
 // WaitsSince reports that a queue has work, cannot progress now and could not
 // since a time.
 func (e *Engine) WaitsSince(id model.QueueID, since model.Time) bool {
-	return e.Waits(id) && e.queues[id].dev.queue(e.queues[id]).WaitSince <= since
-}
-
-// Waits reports that a queue has work and cannot progress.
-func (e *Engine) Waits(id model.QueueID) bool {
 	r := e.queues[id]
-	return r != nil && !r.dev.stale && r.parked == nil && r.dev.queue(r).Waiting()
+	if r == nil || r.dev.stale || r.parked != nil {
+		return false
+	}
+	q := r.dev.queue(r)
+	return q.Waiting() && q.WaitSince <= since
 }
 
 // StoppedFor returns the process in whose favour a queue was last preempted;
