@@ -11,6 +11,22 @@ import models
 
 
 HASHED = 1 << 20  # elements of an output that enter its hash; larger outputs add a sum over all
+PERIOD_S = 0.01   # between two single requests
+HOLD_CYCLES = 800_000  # 0.4 ms: longer than the submission of a graph
+
+
+def every(period_s, n, request):
+    """Calls request n times and returns [(result, latency in us)]. It waits busily before each call, like the arrivals."""
+    out, due = [], time.monotonic()
+    for _ in range(n):
+        due = max(due + period_s, time.monotonic())
+        time.sleep(max(due - time.monotonic() - 0.0003, 0))
+        while time.monotonic() < due:
+            pass
+        begun = time.monotonic_ns()
+        found = request()
+        out.append((found, (time.monotonic_ns() - begun) / 1000))
+    return out
 
 
 class TorchBackend:
@@ -123,6 +139,31 @@ class TorchBackend:
             times.append(a.elapsed_time(b) * 1000)
             time.sleep(0.005)
         return times
+
+    def parts_us(self, n):
+        """[(time of the step on the GPU, rest of the latency)] of single requests, 10 ms apart. Two kernels come first. An
+        event behind the small one marks that the GPU has switched to this program. The long one runs until the whole step
+        is queued, so that the step has no gap in which the CPU submits."""
+        torch = self.torch
+        if self.device == "cpu":
+            return [(0.0, 0.0)] * n
+        here, begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        small = torch.zeros(1, device=self.device)
+        for _ in range(3):  # loads the kernels
+            small.add_(1)
+            torch.cuda._sleep(HOLD_CYCLES)
+        self.sync()
+
+        def request():
+            small.add_(1)
+            here.record()
+            torch.cuda._sleep(HOLD_CYCLES)
+            begin.record()
+            self.step()
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) * 1000, here.elapsed_time(end) * 1000
+        return [(step, latency - on_gpu) for (step, on_gpu), latency in every(PERIOD_S, n, request)]
 
     def kernel_time_us(self, n):
         """Returns the time with a kernel on the GPU and the number of kernels, per request, by torch.profiler. (0, 0) if
@@ -257,6 +298,15 @@ class SpinBackend:
 
     def gpu_times_us(self, n):
         return [float(self.us.value * self.count)] * n
+
+    def parts_us(self, n):
+        """No event has a time here: the step takes what it should."""
+        step = float(self.us.value * self.count)
+
+        def request():
+            self.step()
+            self.sync()
+        return [(step, latency - step) for _, latency in every(PERIOD_S, n, request)]
 
     def kernel_time_us(self, n):
         return float(self.us.value * self.count), float(self.count)

@@ -6,8 +6,8 @@
   report.py RESULTS... --out docs/results --name h200      write h200.md, its pictures and h200.json.gz
 
 RESULTS are results.json files or the raw data of a page (NAME.json.gz). A run that appears twice counts once, so adding a
-run again changes nothing. The page shows the last run of each scenario and the ratios of all runs. A suite without proof
-shows its error and no numbers.
+run again changes nothing. The page shows one run of each scenario, which tables.merge chooses, and the ratios of all runs. A
+suite without proof shows its error and no numbers.
 """
 import argparse
 import glob
@@ -50,6 +50,8 @@ METHOD = (
     "The *service* is the latency-critical tenant (priority 10). The *jobs* are best-effort tenants (priority 0) that loop without pause.",
     "*Alone*, *native* (mode `off`) and *XSched* (mode `live`) alternate in one set of processes, in blocks of 1.25 to 3.75 s. Compared modes are neighbours "
     "in every round, in random order, so drift of the machine affects all of them. MPS needs processes and alone blocks of its own.",
+    "The page shows the newest build that measured a scenario. If that build measured it several times, the run with the narrowest interval counts, whatever it "
+    "found: the width of the interval shows how steady the machine was. \"Every run\" lists all.",
     "A latency runs from the scheduled arrival to the result. Late requests count. P99 is the nearest rank over all blocks of a mode.",
     "The interval of a P99 ratio is the middle 95 % of 500 resamples of blocks, neighbours together. A `*` marks older runs with too few blocks; there the "
     "requests are resampled, which ignores slow drift.",
@@ -157,6 +159,15 @@ def proof_rows(merged):
     return out
 
 
+POWER_CAP = 4  # NVML's throttle reason "software power cap"
+
+
+def switch_rows(merged):
+    return [[r["job"], "-" if r.get("sm_mhz") is None else "%d MHz" % r["sm_mhz"], "-" if r.get("power_w") is None else "%d W" % r["power_w"],
+             "yes" if int(r.get("throttled", "0"), 16) & POWER_CAP else "no", number(r.get("switch_ms"), 2), number(r.get("step_slower_ms"), 2), r["suspends"]]
+            for r in rows_of(merged, "switch")]
+
+
 def other_rows(merged):
     out = []
     for name in ("stops", "attach", "share", "streams"):
@@ -199,13 +210,14 @@ def must_show_rows(merged):
         if not some:
             out.append([text, "not measured", "-", "-", "**no**"])
     first = min(sc["run"] for name, runs in merged["history"].items() if targets.line_of(name) for sc in runs)
+    shown = scenarios(merged)
     for name, runs in merged["history"].items():
         if targets.line_of(name) or name.startswith("strategy/"):
             continue
-        before, now = [sc for sc in runs if sc["run"] < first], [sc for sc in runs if sc["run"] >= first]
-        if before and now:
-            ok, text = as_before(before[-1], now[-1])
-            out.append(["earlier suites: as before or better", name, now[-1]["run"], text, "yes" if ok else "**no**"])
+        before, now = [sc for sc in runs if sc["run"] < first], shown.get(name)
+        if before and now and now["run"] >= first:
+            ok, text = as_before(before[-1], now)
+            out.append(["earlier suites: as before or better", name, now["run"], text, "yes" if ok else "**no**"])
         elif before:
             out.append(["earlier suites: as before or better", name, "-", "not measured again", "-"])
     return out
@@ -271,7 +283,7 @@ def run_rows(merged):
 
 
 def lead(merged):
-    """The result in three sentences, from the last run of each scenario."""
+    """The result in three sentences."""
     found = [sc for sc in compared(merged) if p99(mode(sc, "native"))]
     out = []
     if found:
@@ -358,7 +370,7 @@ def noise(merged):
         out.append("**Jobs above 100 %%.** %s. Such a value means that the rate alone was measured too low." % ", ".join(more))
     short = [sc["name"] for sc in compared(merged) if (sc.get("noise") or {}).get("p99_ms") and sc["noise"]["p99_ms"][1] > 1.5 * sc["noise"]["p99_ms"][0]]
     if short:
-        out.append("**Noisy last runs.** Single alone blocks differ by more than 1.5x in P99: %s. The intervals of these scenarios matter more than their ratios." % ", ".join(short))
+        out.append("**Noisy runs.** Single alone blocks differ by more than 1.5x in P99: %s. The intervals of these scenarios matter more than their ratios." % ", ".join(short))
     return out
 
 
@@ -377,7 +389,7 @@ def page(merged, name="", pictures=True):
            table(["", ""], [["GPU, driver", ", ".join(device[:2])], ["host", "%s CPUs%s, Linux %s" % (last["cpus"], " (%s)" % last["cpu"] if last.get("cpu") else "", last["kernel"])],
                             ["date, runs", "%s, %d run%s" % (" to ".join(dict.fromkeys([days[0], days[-1]])), len(merged["runs"]), "s" if len(merged["runs"]) > 1 else "")],
                             ["command", "`test/gpu/run.sh OUT_DIR [suite...]`"],
-                            ["targets", "%d of %d suites met every target in their last run" % (len(suites) - len(bad), len(suites))]])]
+                            ["targets", "%d of %d suites met every target" % (len(suites) - len(bad), len(suites))]])]
     out.append(" ".join(lead(merged)) and paragraph(" ".join(lead(merged))))
     if bad:
         out += ["Targets not met, or not proven:\n", bullets("%s, run %d: **%s** %s" % (n, s["run"], s["status"], s["why"][:600]) for n, s in bad.items())]
@@ -389,7 +401,7 @@ def page(merged, name="", pictures=True):
             out.extend(["## %s\n" % title] + list(parts))
     rows = scenario_rows(merged)
     if rows:
-        section("What it must show", must_show_rows(merged) and paragraph("The demands on inference, evaluated on the last run of each pair. MPS has no verdict."),
+        section("What it must show", must_show_rows(merged) and paragraph("The demands on inference, evaluated on the run of each pair that this page shows. MPS has no verdict."),
                 must_show_rows(merged) and table(["demand", "pair", "run", "measured", "met"], must_show_rows(merged)))
         section("Latency and throughput", "P99 of the service, its ratio to alone with a 95 % interval, and the throughput that the jobs keep.\n",
                 table(["scenario", "service, jobs (bN: batch size)", "run", "P99 alone", "native", "MPS, client priorities", "XSched", "jobs keep: native", "XSched", "of ideal"], rows))
@@ -398,9 +410,15 @@ def page(merged, name="", pictures=True):
             out.append(" ".join("![Latency percentiles, %s](%s)" % (n, picture_name(name, n)) for n in drawn) + "\n")
     points = pareto(merged)
     section("Latency against throughput", points and paragraph(
-        "Every scenario and mode, last runs: P99 of the service over alone against the throughput that the jobs keep. Better is up and to the left. Numbers: %s."
+        "Every scenario and mode: P99 of the service over alone against the throughput that the jobs keep. Better is up and to the left. Numbers: %s."
         % ", ".join("%s %s" % (n, name) for n, name in dict((p["label"], p["scenario"]) for p in points).items())),
         points and (pictures and "![P99 over alone against throughput kept](%s)\n" % picture_name(name, "pareto") or "\n"), points and paragraph(above_left(merged)))
+    rows = switch_rows(merged)
+    section("What a switch costs a request", rows and paragraph(
+        "The decode step of the LLM at 100/s beside one job under timeslices, P50 of %d requests (run %d). No software acts on these requests. \"Switch\" is the time until the GPU has left the "
+        "job's kernel. \"Step slower\" is how much longer the step itself takes than alone. A job that reaches the GPU's power limit lowers the clock, and the clock is still "
+        "low when the next request runs." % (merged["suites"]["switch"].get("requests", 200), merged["suites"]["switch"]["run"])),
+        rows and table(["job", "SM clock", "power", "power limit reached", "switch (ms)", "step slower (ms)", "suspensions"], rows))
     rows = [[r["what"], "%s %s" % (number(r["plain"]), r["unit"]), "%s %s" % (number(r["xsched"]), r["unit"]),
              "-" if r.get("more_%") is None else "%+.2f %%" % r["more_%"], r.get("95_%_interval", "-").replace("..", "to")] for r in rows_of(merged, "overhead")]
     section("Overhead", rows and table(["work, program alone on the GPU", "without XSched", "with XSched", "change", "95 % interval"], rows))
@@ -423,7 +441,7 @@ def page(merged, name="", pictures=True):
     if name:
         section("Repeat", paragraph("[test/gpu/README.md](../../test/gpu/README.md) lists the requirements and the suites. Run it on the machine with the GPU, then add the run to this page:"),
                 "    test/gpu/run.sh OUT_DIR\n    make results RUNS=OUT_DIR/results.json\n",
-                paragraph("`test/gpu/report.py docs/results/%s.json.gz` prints all modes, verdicts and checks of the last runs." % name))
+                paragraph("`test/gpu/report.py docs/results/%s.json.gz` prints all modes, verdicts and checks." % name))
     return "\n".join(str(b) for b in out if b)
 
 

@@ -453,7 +453,7 @@ class Mps:
 
 
 class Nvml:
-    """GPU memory usage through NVML: nvidia-smi is too slow to time its release."""
+    """Memory usage and clocks of the GPU through NVML: nvidia-smi is too slow to time them."""
 
     class _Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
@@ -467,6 +467,15 @@ class Nvml:
                 self.lib = lib
         except OSError:
             pass
+
+    def clocks(self):
+        """(SM clock in MHz, power in W, throttle reasons as NVML's bits); None without NVML."""
+        mhz, milliwatts, reasons = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong()
+        if not self.lib or self.lib.nvmlDeviceGetClockInfo(self.device, 1, ctypes.byref(mhz)) or \
+                self.lib.nvmlDeviceGetPowerUsage(self.device, ctypes.byref(milliwatts)) or \
+                self.lib.nvmlDeviceGetCurrentClocksThrottleReasons(self.device, ctypes.byref(reasons)):
+            return None
+        return mhz.value, milliwatts.value / 1000, reasons.value
 
     def used_mib(self):
         if self.lib:

@@ -25,6 +25,7 @@ import report
 import serving
 import situations
 import stops
+import switch
 import tables
 import truth
 import upgrade
@@ -36,6 +37,7 @@ SUITES = {
     "truth": (truth.truth, 50),
     "strategy": (pairs.strategy, 60),
     "stops": (stops.stops, 45),
+    "switch": (switch.switch, 60),
     "copies": (copies.copies, 10),
     "correctness": (checks.correctness, 50),
     "attach": (checks.attach, 30),

@@ -26,36 +26,52 @@ def proven(s):
 
 
 def merge(results):
-    """Combines runs. The last run of each suite counts, and so does the last run of each scenario: a scenario that
-    the last run of its suite left out stays, with the number of its run. "history" has every proven run of a scenario."""
+    """Combines runs. The last run of each suite counts. Of each scenario, the newest build that measured it counts, and of
+    several runs of that build the most precise one, whatever it found. A scenario that the last run of its suite left out
+    stays, with the number of its run. "history" has every proven run of a scenario."""
     out = {"runs": results, "suites": {}, "history": {}}
     for run, r in enumerate(results, 1):
         for name, s in r["suites"].items():
             if s["status"] != "SKIPPED" or name not in out["suites"]:
-                out["suites"][name] = over(out["suites"].get(name), s, run)
+                out["suites"][name] = over(out["suites"].get(name), s, run, build(r))
             for sc in s.get("scenarios", []) if proven(s) else []:
                 if all((sc["modes"].get(m) or {}).get("high") for m in ("alone", "live")):
                     out["history"].setdefault(sc["name"], []).append(dict(sc, run=run))
     return out
 
 
-def over(earlier, s, run):
-    """Returns suite s of a later run plus the scenarios only the earlier run has. A failed suite keeps nothing."""
+def build(r):
+    """What was measured: the commit, or the version of older builds."""
+    found = r["machine"].get("xsched")
+    return found.get("commit") or found.get("version") if isinstance(found, dict) else found
+
+
+def over(earlier, s, run, of):
+    """Returns suite s of a later run, with the scenarios of the earlier run that s lacks or measured less precisely with the
+    same build. A failed suite keeps nothing."""
     s = dict(s, run=run)
     if "scenarios" in s:
-        s["scenarios"] = [dict(sc, run=run) for sc in s["scenarios"]]
+        s["scenarios"] = [dict(sc, run=run, build=of) for sc in s["scenarios"]]
     if not earlier or not proven(s) or not proven(earlier):
         return s
-    names = {sc["name"] for sc in s.get("scenarios", [])}
-    kept = [sc for sc in earlier.get("scenarios", []) if sc["name"] not in names]
-    if not kept:
+    found = {sc["name"]: sc for sc in s.get("scenarios", [])}
+    for sc in earlier.get("scenarios", []):
+        later = found.get(sc["name"])
+        if later is None or sc["build"] == of and imprecision(sc) < imprecision(later):
+            found[sc["name"]] = sc
+    if all(sc["run"] == run for sc in found.values()):
         return s
-    s["scenarios"] = s.get("scenarios", []) + kept
-    missed = ["%s, run %d: %s" % (sc["name"], sc["run"], verdict_text(v)) for sc in kept for v in sc["verdicts"] if not v["ok"]]
-    if missed:
-        s["status"] = "MISSED" if s["status"] == "OK" else s["status"]
-        s["why"] = "; ".join(([s["why"]] if s["why"] else []) + missed)
+    s["scenarios"] = list(found.values())
+    missed = ["%s%s: %s" % (sc["name"], "" if sc["run"] == run else ", run %d" % sc["run"], verdict_text(v)) for sc in found.values() for v in sc["verdicts"] if not v["ok"]]
+    missed += ["%s: %s" % (c["name"], c["detail"]) for c in s.get("checks", []) if not c["ok"]] + [verdict_text(v) for v in s.get("verdicts", []) if not v["ok"]]
+    s["status"], s["why"] = "MISSED" if missed else "OK", "; ".join(missed)
     return s
+
+
+def imprecision(sc):
+    """Width of the 95 % interval of P99 / alone, relative to its middle. It shows how steady the machine was."""
+    interval = ratio_interval(sc, "live" if "live" in sc["modes"] else "mps-priority")[0] if sc["modes"].keys() & {"live", "mps-priority"} else None
+    return 2 * (interval[1] - interval[0]) / (interval[1] + interval[0]) if interval else float("inf")
 
 
 def scenarios(merged):

@@ -105,6 +105,26 @@ class Pages(unittest.TestCase):
         again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
         self.assertEqual([s["run"] for s in again], [3, 3])
 
+    def test_merge_takes_the_most_precise_run_of_the_newest_build(self):
+        def run(commit, arrivals, interval, missed):
+            sc = scenario(arrivals=arrivals)
+            sc["modes"]["live"]["p99_compared"] = {"ratio": interval}
+            sc["verdicts"] = [{"what": "P99 / alone", "value": 1.3 if missed else 1.0, "limit": 1.1, "at_most": True, "unit": "x", "ok": not missed}]
+            r = results(test4={"scenarios": [sc]})
+            r["machine"] = dict(r["machine"], xsched={"commit": commit})
+            return r
+        old, wide, narrow = run("a", "old", [0.99, 1.01], False), run("b", "wide", [0.7, 1.3], False), run("b", "narrow", [1.25, 1.35], True)
+        for runs, want, status in (([old, wide], "wide", "OK"), ([old, narrow, wide], "narrow", "MISSED"), ([old, wide, narrow], "narrow", "MISSED"), ([narrow, old], "old", "OK")):
+            found = report.merge(runs)["suites"]["test4"]
+            self.assertEqual([s["arrivals"] for s in found["scenarios"]], [want])
+            self.assertEqual((found["status"], "1.300" in found["why"]), (status, status == "MISSED"))
+
+    def test_switch_names_the_power_limit(self):
+        rows = [{"job": "none", "sm_mhz": 1980, "power_w": 149, "throttled": "0x0", "suspends": 0},
+                {"job": "products", "sm_mhz": 1695, "power_w": 651, "throttled": "0x4", "suspends": 0, "switch_ms": 0.151, "step_slower_ms": 0.26}]
+        text = report.page(report.merge([results(switch={"rows": {"switch": rows}, "proof": [{"name": "p", "ok": True, "detail": ""}]})]))
+        self.assertIn("| none | 1980 MHz | 149 W | no | - | - | 0 |\n| products | 1695 MHz | 651 W | yes | 0.15 | 0.26 | 0 |", text)
+
     def test_adding_a_run_twice_changes_nothing(self):
         one, two = results(test4={"scenarios": [scenario()]}), results(test4={"scenarios": [scenario()]})
         two["machine"] = dict(two["machine"], started_unix=60)

@@ -99,6 +99,9 @@ class FakeBackend:
     def gpu_times_us(self, n):
         return [1000.0] * n
 
+    def parts_us(self, n):
+        return [(900.0, 80.0), (800.0, 90.0), (1000.0, 70.0)][:n]
+
     def kernel_time_us(self, n):
         return 900.0, 12.0
 
@@ -169,6 +172,7 @@ class Protocol(unittest.TestCase):
         self.tell("pause")
         self.tell("use model")
         self.tell("gputime 3")
+        self.tell("parts 3")
         self.tell("pace 9")
         self.tell("kerneltime 3")
         lines = self.finish()
@@ -176,6 +180,7 @@ class Protocol(unittest.TestCase):
         self.assertEqual(lines.count("P"), 2)
         self.assertIn("U model", lines)
         self.assertIn("G 1000.0 1000.0", lines)
+        self.assertIn("H 900.0 80.0", lines)
         self.assertIn("M 1.000 9.000", lines)
         self.assertIn("K 900.0 12.0", lines)
         self.assertTrue(re.fullmatch(r"S \d+ a a", lines[-1]))

@@ -5,9 +5,10 @@
   worker.py --name NAME --models resnet18:1[,resnet50:64...] [--depth 2] [--check 4] [--core N]
   in:  rate HZ | jitter HZ [SEED] | poisson HZ [SEED] | onoff HZ ON_MS OFF_MS | serve HZ [SEED] | loop | pause | report | quit
        use MODEL (answers U) | pace MS (answers M natural_ms paced_ms) | gputime N (answers G mean_us median_us)
+       parts N (answers H step_us rest_us, medians)
        kerneltime N (answers K mean_us kernels; 0 0 without a profiler; call it last)
   out: N library | R | I start_ns end_ns [begun_ns submitted_ns done_ns] | T start_ns first_ns end_ns tokens | P | U model
-       M .. | G .. | K .. | S iterations checksum expected | E what
+       M .. | G .. | H .. | K .. | S iterations checksum expected | E what
 
 The program does not use XSched. Requests follow an absolute schedule. A latency runs from the scheduled arrival to the
 result, with serve to the first token. begun and submitted mark the start and the end of submission, done the completion
@@ -143,6 +144,10 @@ class Worker:
         elif kind == "gputime":
             times = sorted(self.backend.gpu_times_us(int(words[1])))
             self.say("G %.1f %.1f" % (sum(times) / len(times), times[len(times) // 2]), now=True)
+        elif kind == "parts":
+            self.own_core()
+            steps, rests = map(sorted, zip(*self.backend.parts_us(int(words[1]))))
+            self.say("H %.1f %.1f" % (steps[len(steps) // 2], rests[len(rests) // 2]), now=True)
         elif kind == "pace":
             self.own_core()
             self.say("M %.3f %.3f" % self.backend.pace(float(words[1])), now=True)
