@@ -260,7 +260,7 @@ def add_mps(results, measured, names):
         for n, s in measured():
             lost = [p for p in s["proof"] if not p["ok"]]
             if lost:
-                results[n].setdefault("notes", []).append("MPS: proof failed: " + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
+                results[n].setdefault("notes", []).append("%s: proof failed: " % s["name"] + "; ".join("%s: %s" % (p["name"], p["detail"]) for p in lost))
             else:
                 results[n]["scenarios"].append(s)
     except Failed as e:

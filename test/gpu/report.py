@@ -104,9 +104,14 @@ def ratio_text(sc, name="live"):
 
 
 def compared(merged):
-    """The scenarios with a comparison, in the order of SCENARIOS."""
+    """The scenarios with a comparison, in the order of SCENARIOS, then SERVICES and JOBS."""
     found = scenarios(merged)
-    names = [n for n in SCENARIOS if n in found] + [n for n in found if n not in SCENARIOS and not n.endswith(UNDER_MPS) and not n.startswith("strategy/")]
+
+    def place(name):
+        high, _, job = name.partition("/")
+        return [list(known).index(n) if n in known else len(known) for n, known in ((high, SERVICES), (job, JOBS))]
+    names = [n for n in SCENARIOS if n in found]
+    names += sorted((n for n in found if n not in SCENARIOS and not n.endswith(UNDER_MPS) and not n.startswith("strategy/")), key=place)
     return [found[n] for n in names if p99(mode(found[n], "alone")) and p99(mode(found[n], "live"))]
 
 
