@@ -19,32 +19,15 @@ import sys
 import time
 
 import targets
-from tables import (NAMES, UNDER_MPS, bullets, chart, halves, interval_text, merge, ms, number, paragraph, percent, proven,
-                    ratio_interval, render, scenarios, span, table, times, verdict_text)
+from demands import must_show_rows
+from findings import switch_rows
+from sentences import cost_sentence, lead, losses, noise
+from shown import SCENARIOS, compared, described, kept, mode, noisy, of_ideal, p99, ratio_text, rows_of, suite
+from tables import (NAMES, UNDER_MPS, bullets, chart, halves, merge, ms, number, paragraph, percent, proven, ratio_interval, render, scenarios,
+                    table, times, verdict_text)
 
-# scenario -> service, jobs; bN is the batch size
-SCENARIOS = {
-    "micro/1 low": ("90 us kernels at 100/s", "one job of 20 ms kernels"),
-    "micro/3 lows": ("90 us kernels at 100/s", "three jobs of 20 ms kernels"),
-    "gpubound": ("ResNet-50 b64 at 20/s", "ResNet-50 b1024"),
-    "tenants": ("ResNet-18 b1 at 20/s", "ResNet-50 b256, an attention encoder and an MLP"),
-    "vision": ("MobileNet b1 at 20/s", "ViT-B/16 b64"),
-    "speech": ("Whisper-like encoder-decoder b1 at 10/s", "DeepLab b16"),
-    "eight": ("MobileNet b1 at 20/s", "seven jobs: ResNet-50, ViT, DeepLab, Whisper, an attention encoder, an MLP, FFTs"),
-    "test3": ("ResNet-18 b1 at 10/s", "ResNet-50 b8"),
-    "test4": ("ResNet-18 b1 at 20/s", "ResNet-50 b1024"),
-    "twomodels": ("ResNet-18 b1 at 20/s", "ResNet-50 b256"),
-    "burst/poisson": ("ResNet-18 b1, Poisson arrivals, mean 20/s", "ResNet-50 b1024"),
-    "burst/on-off": ("ResNet-18 b1, 250 ms at 60/s, then 500 ms idle", "ResNet-50 b1024"),
-}
-SERVICES = {"llm": "decode step of a 1.1 B LLM as a CUDA graph at 100/s, result to pinned memory", "llm-cpu": "the same, result by `.cpu()`",
-            "serve": "the LLM serving prompts of 512 tokens at 14/s, 2 to 6 tokens each", "llm-eager": "eager decode step, 26 ms of CPU, at 20/s",
-            "bert6": "6-layer encoder, eager, at 100/s", "bert12": "BERT-base, eager, 9 ms of CPU, at 40/s", "bert24": "24-layer encoder, eager, at 10/s"}
-JOBS = {"train": "GPT-2 training", "prefill": "prefill of the LLM", "jax": "JAX matrix products", "torch-matmul": "PyTorch matrix products", "copies": "pinned copies both ways",
-        "tiny": "a flood of tiny kernels", "fft": "FFTs", "three": "training, prefill and matrix products"}
 PICTURES = ("gpubound", "test4", "tenants", "micro/3 lows")
 README_ROWS = ("gpubound", "micro/1 low", "micro/3 lows", "tenants")
-ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts as slower than alone
 
 METHOD = (
     "The *service* is the latency-critical tenant (priority 10). The *jobs* are best-effort tenants (priority 0) that loop without pause.",
@@ -68,53 +51,6 @@ METHOD = (
 # -- tables
 
 
-def described(sc):
-    """(service, jobs) of a scenario."""
-    high, _, job = sc["name"].partition("/")
-    if high in SERVICES and job in JOBS:
-        return SERVICES[high], JOBS[job]
-    return SCENARIOS.get(sc["name"], (sc["arrivals"], "jobs"))
-
-
-def mode(sc, name):
-    return (sc["modes"].get(name) or {}) if sc else {}
-
-
-def p99(m):
-    return (m.get("high") or {}).get("p99_ms")
-
-
-def kept(m):
-    return (m.get("low") or {}).get("kept")
-
-
-def of_ideal(sc, m):
-    """kept / ideal as text. Older runs took the span of a request for its kernel time."""
-    part = (m.get("low") or {}).get("kept_of_ideal")
-    old = sc.get("ideal_by", "kernels" if sc["name"].startswith(("micro/", "strategy/")) else "span") == "span"
-    return percent(part) + (" (span)" if old and part is not None else "")
-
-
-def ratio_text(sc, name="live"):
-    m = mode(sc, name)
-    if not m.get("p99_to_alone"):
-        return "-"
-    interval, mark = ratio_interval(sc, name)
-    return times(m["p99_to_alone"]) + interval_text(interval) + mark
-
-
-def compared(merged):
-    """The scenarios with a comparison, in the order of SCENARIOS, then SERVICES and JOBS."""
-    found = scenarios(merged)
-
-    def place(name):
-        high, _, job = name.partition("/")
-        return [list(known).index(n) if n in known else len(known) for n, known in ((high, SERVICES), (job, JOBS))]
-    names = [n for n in SCENARIOS if n in found]
-    names += sorted((n for n in found if n not in SCENARIOS and not n.endswith(UNDER_MPS) and not n.startswith("strategy/")), key=place)
-    return [found[n] for n in names if p99(mode(found[n], "alone")) and p99(mode(found[n], "live"))]
-
-
 def scenario_rows(merged):
     found, rows = scenarios(merged), []
     for sc in compared(merged):
@@ -126,16 +62,6 @@ def scenario_rows(merged):
                      "**%s**, %s" % (ms(p99(live)), ratio_text(sc)),
                      percent(kept(native)), percent(kept(live)), of_ideal(sc, live)])
     return rows
-
-
-def suite(merged, name):
-    """A suite with proof, or {}."""
-    s = merged["suites"].get(name)
-    return s if s and proven(s) else {}
-
-
-def rows_of(merged, name):
-    return [r for rows in suite(merged, name).get("rows", {}).values() for r in rows]
 
 
 def proof_rows(merged):
@@ -164,15 +90,6 @@ def proof_rows(merged):
     return out
 
 
-POWER_CAP = 4  # NVML's throttle reason "software power cap"
-
-
-def switch_rows(merged):
-    return [[r["job"], "-" if r.get("sm_mhz") is None else "%d MHz" % r["sm_mhz"], "-" if r.get("power_w") is None else "%d W" % r["power_w"],
-             "yes" if int(r.get("throttled", "0"), 16) & POWER_CAP else "no", number(r.get("switch_ms"), 2), number(r.get("step_slower_ms"), 2), r["suspends"]]
-            for r in rows_of(merged, "switch")]
-
-
 def other_rows(merged):
     out = []
     for name in ("stops", "attach", "share", "streams"):
@@ -198,42 +115,6 @@ def history_rows(merged):
                          ratio_text(sc), "%.2f-%.2f" % tuple(noise) if noise else "-", number(live.get("device_p99_more_ms"), 2),
                          of_ideal(sc, live), "missed" if missed else "met"])
     return rows
-
-
-def must_show_rows(merged):
-    """Evaluates targets.LINES. Empty if no inference suite ran."""
-    found = [sc for sc in compared(merged) if targets.line_of(sc["name"])]
-    if not found:
-        return []
-    out = []
-    for line, text in targets.LINES.items():
-        some = [sc for sc in found if targets.line_of(sc["name"]) == line]
-        for sc in some:
-            out.append([text, sc["name"], sc["run"], "; ".join(verdict_text(v) for v in sc["verdicts"] if not v["ok"]) or
-                        "; ".join("%s %s%s" % (v["what"], number(v["value"]), v["unit"] and " " + v["unit"]) for v in sc["verdicts"]),
-                        "yes" if all(v["ok"] for v in sc["verdicts"]) else "**no**"])
-        if not some:
-            out.append([text, "not measured", "-", "-", "**no**"])
-    first = min(sc["run"] for name, runs in merged["history"].items() if targets.line_of(name) for sc in runs)
-    shown = scenarios(merged)
-    for name, runs in merged["history"].items():
-        if targets.line_of(name) or name.startswith("strategy/"):
-            continue
-        before, now = [sc for sc in runs if sc["run"] < first], shown.get(name)
-        if before and now and now["run"] >= first:
-            ok, text = as_before(before[-1], now)
-            out.append(["earlier suites: as before or better", name, now["run"], text, "yes" if ok else "**no**"])
-        elif before:
-            out.append(["earlier suites: as before or better", name, "-", "not measured again", "-"])
-    return out
-
-
-def as_before(before, now):
-    """Compares two runs of a scenario. Worse means beyond the intervals of both, or jobs that keep 2 points less."""
-    spans = [ratio_interval(sc)[0] or [mode(sc, "live")["p99_to_alone"]] * 2 for sc in (before, now)]
-    parts = [kept(mode(sc, "live")) or 0 for sc in (before, now)]
-    text = "P99 / alone %s before, %s now; jobs keep %s before, %s now" % (ratio_text(before), ratio_text(now), percent(parts[0]), percent(parts[1]))
-    return spans[1][0] <= spans[0][1] and parts[1] >= parts[0] - 0.02, text
 
 
 def pareto(merged):
@@ -281,101 +162,6 @@ def run_rows(merged):
         version = m["xsched"].get("version", "-") if isinstance(m.get("xsched"), dict) else "-"
         words = " ".join(w for w in r["command"].split()[2:])
         out.append([i, time.strftime("%Y-%m-%d %H:%M", time.gmtime(m["started_unix"])), version, words or "all suites", ", ".join(bad) or "-"])
-    return out
-
-
-# -- sentences
-
-
-def lead(merged):
-    """The result in three sentences."""
-    found = [sc for sc in compared(merged) if p99(mode(sc, "native"))]
-    out = []
-    if found:
-        gain = [p99(mode(sc, "native")) / p99(mode(sc, "live")) for sc in found]
-        out.append("In %d scenarios, the P99 of the service is %s its P99 alone under native sharing and %s under XSched, which is %s lower than native."
-                   % (len(found), span([mode(sc, "native")["p99_to_alone"] for sc in found], 2, " times"), span([mode(sc, "live")["p99_to_alone"] for sc in found], 2, " times"),
-                      span(gain, 1, " times")))
-        keep = [(mode(sc, "live").get("low") or {}).get("kept_of_ideal") for sc in found]
-        keep = [100 * k for k in keep if k]
-        if keep:
-            out.append("The jobs keep %s of their throughput, which is %s of what ideal time-slicing leaves them."
-                       % (span([100 * kept(mode(sc, "live")) for sc in found if kept(mode(sc, "live"))], 0, " %"), span(keep, 0, " %")))
-    return [s for s in out + [cost_sentence(merged)] if s]
-
-
-def cost_sentence(merged):
-    loop = next((r for r in rows_of(merged, "overhead") if r["what"] == "launch-bound loop"), None)
-    most = max((r["preemptions"] for r in rows_of(merged, "correctness")), default=0)
-    parts = []
-    if loop and loop.get("more_%") is not None:
-        parts.append("A launch-bound loop runs %.1f %% %s under XSched" % (abs(loop["more_%"]), "slower" if loop["more_%"] >= 0 else "faster"))
-    if most and all(c["ok"] for c in suite(merged, "correctness")["checks"]):
-        parts.append("a program that was preempted %s times computed bit-equal results" % format(most, ","))
-    text = ", and ".join(parts)
-    return text and text[0].upper() + text[1:] + "."
-
-
-def losses(merged):
-    found, out = scenarios(merged), []
-    slow = [r for r in rows_of(merged, "overhead") if (r.get("more_%") or 0) > 1]
-    if slow:
-        out.append("**Synchronous calls:** " + ", ".join("%s (%s %s) %+.1f %%" % (r["what"], number(r["plain"], 1), r["unit"], r["more_%"]) for r in slow) + ".")
-    above = []
-    for sc in compared(merged):
-        interval, _ = ratio_interval(sc)
-        if (interval[0] > 1) if interval else mode(sc, "live")["p99_to_alone"] > ALONE_ENOUGH:
-            above.append("%s %s (%+.2f ms)" % (sc["name"], times(mode(sc, "live")["p99_to_alone"]), p99(mode(sc, "live")) - p99(mode(sc, "alone"))))
-    if above:
-        out.append("**P99 above alone, beyond the interval:** " + ", ".join(above) + ". A request pays at least one context switch.")
-    less = ["%s %s instead of %s" % (sc["name"], percent(kept(mode(sc, "live"))), percent(kept(mode(sc, "native")))) for sc in compared(merged)
-            if kept(mode(sc, "live")) and kept(mode(sc, "native")) and kept(mode(sc, "live")) < kept(mode(sc, "native")) - 0.005]
-    if less:
-        out.append("**Jobs keep less than natively:** " + ", ".join(less) + ". Native sharing leaves the jobs the GPU while the service waits.")
-    mps = []
-    for sc in compared(merged):
-        theirs = mode(found.get(sc["name"] + UNDER_MPS), "mps-priority")
-        if p99(theirs) and kept(theirs) and kept(mode(sc, "live")) and kept(theirs) > kept(mode(sc, "live")):
-            mps.append("%s %s instead of %s, P99 %s alone" % (sc["name"], percent(kept(theirs)), percent(kept(mode(sc, "live"))), times(theirs["p99_to_alone"])))
-    if mps:
-        out.append("**MPS with client priorities keeps more for the jobs**, because it runs both programs at once: " + "; ".join(mps) + ".")
-    p95 = {r["mode"]: r["p95_ms"] for r in rows_of(merged, "streams")}
-    both = [p95.get("xsched, different priority" + tail) for tail in ("", ", beside a low process")]
-    if all(both):
-        out.append("**Stream priorities inside a service.** Beside a job, the P95 of its high-priority stream is %s; without a job it is %s." % (ms(both[1]), ms(both[0])))
-    return out
-
-
-def noise(merged):
-    out, spread = [], {}
-    for name, found in merged["history"].items():
-        known = [h for h in map(halves, found) if h]
-        if known:
-            spread[name] = [min(h[0] for h in known), max(h[1] for h in known)]
-    if spread:
-        out.append("**Alone against alone.** The P99 of one half of the alone blocks over that of the other half, middle 90 %%: %s. "
-                   "A target of 1.05x to 1.15x inside this range can be missed or met by chance, and a ratio below 1 is such an effect." % ", ".join("%s %.2f-%.2f" % (n, *s) for n, s in spread.items()))
-    often = max(merged["history"].items(), key=lambda i: sum(1 for sc in i[1] if halves(sc)), default=None)
-    if often:
-        same = [sc for sc in often[1] if halves(sc)]
-        if len(same) > 1:
-            out.append("**Run against run.** The last %d runs of %s gave P99 / alone of %s. Device P99 over alone was %s ms in these runs, natively %s ms."
-                       % (len(same), often[0], ", ".join(times(mode(sc, "live")["p99_to_alone"]) for sc in same),
-                          ", ".join(number(mode(sc, "live").get("device_p99_more_ms"), 2) for sc in same),
-                          ", ".join(number(mode(sc, "native").get("device_p99_more_ms"), 2) for sc in same)))
-    loop = [(i, 100 * v["value"]) for i, r in enumerate(merged["runs"], 1) if proven(r["suites"].get("overhead", {"status": ""}))
-            for v in r["suites"]["overhead"]["verdicts"] if v["what"].startswith("launch-bound loop") and v["value"] is not None]
-    if loop:
-        out.append("**Launch-bound loop in every run** (%%, run in brackets): %s." % ", ".join("%+.1f (%d)" % (v, i) for i, v in loop))
-    under = [sc for n, sc in scenarios(merged).items() if n.endswith(UNDER_MPS) and (mode(sc, "mps-priority").get("p99_to_alone") or 1) < 1]
-    out += ["**MPS faster than alone.** %s has %s: the P99 of its own alone blocks is %s (run %d)." % (sc["name"], times(mode(sc, "mps-priority")["p99_to_alone"]), ms(p99(mode(sc, "alone"))), sc["run"])
-            for sc in under]
-    more = ["%s %s %s" % (sc["name"], NAMES.get(n, n), percent(kept(m))) for sc in compared(merged) for n, m in sc["modes"].items() if n in ("native", "live") and (kept(m) or 0) > 1.05]
-    if more:
-        out.append("**Jobs above 100 %%.** %s. Such a value means that the rate alone was measured too low." % ", ".join(more))
-    short = [sc["name"] for sc in compared(merged) if (sc.get("noise") or {}).get("p99_ms") and sc["noise"]["p99_ms"][1] > 1.5 * sc["noise"]["p99_ms"][0]]
-    if short:
-        out.append("**Noisy runs.** Single alone blocks differ by more than 1.5x in P99: %s. The intervals of these scenarios matter more than their ratios." % ", ".join(short))
     return out
 
 
@@ -452,12 +238,6 @@ def page(merged, name="", pictures=True):
 
 def picture_name(name, scenario):
     return "%s-%s.svg" % (name, "".join(c if c.isalnum() else "-" for c in scenario).strip("-"))
-
-
-def noisy(sc):
-    """True if the alone blocks differ so much that ratios to them are unreliable."""
-    low, high = (sc.get("noise") or {}).get("p99_ms") or (1, 1)
-    return high > 1.5 * low
 
 
 def readme(text, merged):

@@ -10,6 +10,7 @@ import inference
 import models
 import report
 import scene
+import shown
 import stats
 import targets
 from test_report import results, scenario
@@ -44,8 +45,8 @@ class Plans(unittest.TestCase):
             self.assertGreaterEqual(high.hz * high.block_s * high.rounds, targets.MIN_N)
             self.assertGreaterEqual(high.rounds, stats.MIN_BLOCKS)
             self.assertIsNotNone(targets.line_of(inference.key(row)))
-            self.assertIn(row.high, report.SERVICES)
-            self.assertIn(row.job, report.JOBS)
+            self.assertIn(row.high, shown.SERVICES)
+            self.assertIn(row.job, shown.JOBS)
             for spec in [high.spec] + [m for _, m in inference.JOBS[row.job]]:
                 self.assertTrue(hasattr(models.Maker, "make_" + spec.partition(":")[0].replace("-", "_")), spec)
                 self.assertIn(spec, inference.SPIN)

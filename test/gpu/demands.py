@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table *What it must show*."""
+import targets
+from shown import compared, kept, mode, ratio_text
+from tables import number, percent, ratio_interval, scenarios, verdict_text
+
+
+def must_show_rows(merged):
+    """Evaluates targets.LINES. Empty if no inference suite ran."""
+    found = [sc for sc in compared(merged) if targets.line_of(sc["name"])]
+    if not found:
+        return []
+    out = []
+    for line, text in targets.LINES.items():
+        some = [sc for sc in found if targets.line_of(sc["name"]) == line]
+        for sc in some:
+            out.append([text, sc["name"], sc["run"], "; ".join(verdict_text(v) for v in sc["verdicts"] if not v["ok"]) or
+                        "; ".join("%s %s%s" % (v["what"], number(v["value"]), v["unit"] and " " + v["unit"]) for v in sc["verdicts"]),
+                        "yes" if all(v["ok"] for v in sc["verdicts"]) else "**no**"])
+        if not some:
+            out.append([text, "not measured", "-", "-", "**no**"])
+    first = min(sc["run"] for name, runs in merged["history"].items() if targets.line_of(name) for sc in runs)
+    shown = scenarios(merged)
+    for name, runs in merged["history"].items():
+        if targets.line_of(name) or name.startswith("strategy/"):
+            continue
+        before, now = [sc for sc in runs if sc["run"] < first], shown.get(name)
+        if before and now and now["run"] >= first:
+            ok, text = as_before(before[-1], now)
+            out.append(["earlier suites: as before or better", name, now["run"], text, "yes" if ok else "**no**"])
+        elif before:
+            out.append(["earlier suites: as before or better", name, "-", "not measured again", "-"])
+    return out
+
+
+def as_before(before, now):
+    """Compares two runs of a scenario. Worse means beyond the intervals of both, or jobs that keep 2 points less."""
+    spans = [ratio_interval(sc)[0] or [mode(sc, "live")["p99_to_alone"]] * 2 for sc in (before, now)]
+    parts = [kept(mode(sc, "live")) or 0 for sc in (before, now)]
+    text = "P99 / alone %s before, %s now; jobs keep %s before, %s now" % (ratio_text(before), ratio_text(now), percent(parts[0]), percent(parts[1]))
+    return spans[1][0] <= spans[0][1] and parts[1] >= parts[0] - 0.02, text
