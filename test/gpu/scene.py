@@ -45,9 +45,10 @@ def wall_s(modes, block_s, scale=1.0):
 
 
 class Scene:
-    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, kernel=None, block_s=4.0, seed=1, prepare=None, rests=False):
+    def __init__(self, rig, key, high, lows, modes, hz, arrivals=None, gpu_ms=None, kernel=None, block_s=4.0, seed=1, prepare=None, rests=False, untouched=False):
         self.prepare = prepare  # called with the mode before each block
         self.rests = rests  # XSched may leave the lows alone in mode live
+        self.untouched = untouched  # XSched must leave the lows alone in mode live
         self.rig, self.key, self.high, self.lows, self.modes = rig, key, high, lows, modes
         self.hz, self.arrivals, self.gpu_ms = hz, arrivals or "rate %g" % hz, gpu_ms
         self.kernel = kernel  # {"ms", "kernels"} of a request, or None: see ideal
@@ -93,12 +94,14 @@ class Scene:
         end = counts_until + int(TAIL_S * 1e9)
         time.sleep(HEAD_S)
         before = self.counted()
-        if m.name in ("native", "timeslice", "live"):
-            self.slices.setdefault(m.name, []).append(self.read_slices())
+        procs = self.rig.list() if self.managed and m.name in ("native", "timeslice", "live") else {}
+        if procs:
+            self.slices.setdefault(m.name, []).append(self.slices_of(procs))
+        listed_at = now_ns()
         sleep_until(counts_until)
         after = self.counted()
         if m.name == "live" and self.high in self.managed:
-            self.protection.append(self.rig.list().get(self.high.pid, {}).get("protection", []))
+            self.protection.append(with_cost(self.said(procs), self.said(self.rig.list()), now_ns() - listed_at))
         sleep_until(end)
         seen = self.evidence.setdefault(m.name, {})
         for k, v in after.items():
@@ -130,9 +133,12 @@ class Scene:
         out["preemptions"] = self.rig.preemptions(self.lows)
         return out
 
-    def read_slices(self):
-        procs = self.rig.list()
+    def slices_of(self, procs):
         return {w.name: [q["slice_us"] for q in procs.get(w.pid, {}).get("queues", [])] for w in self.managed}
+
+    def said(self, procs):
+        """What the daemon says of the high's protection."""
+        return procs.get(self.high.pid, {}).get("protection", [])
 
     # -- results
 
@@ -183,7 +189,7 @@ class Scene:
             tokens, alone_tokens = out.get("per_token"), modes.get("alone", {}).get("per_token")
             if tokens and alone_tokens:
                 tokens["to_alone"] = round(tokens["mean_ms"] / alone_tokens["mean_ms"], 4)
-        return ideal({"name": self.key, "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
+        return ideal({"name": self.key, "collapsed": collapsed(modes), "arrivals": self.arrivals, "hz": self.hz, "gpu_ms": self.gpu_ms,
                 "low_alone_rates": [round(r, 4) for r in alone], "modes": modes, "raw_us": raw,
                 "order": [b.mode for b in self.blocks], "block_requests": {m: [len(b) for b in bs] for m, bs in blocks.items()},
                 "slices_us": self.slices, "protection": self.protection, "block_s": self.block_s, "daemon": self.daemon_times(),
@@ -213,8 +219,8 @@ class Scene:
         for w in self.managed:
             c = procs.get(w.pid, {}).get("counters", {})
             total += c.get("launches", 0)
-            if not c.get("hooked_calls") or not c.get("launches"):
-                bad.append("%s (pid %d): %s hooked calls, %s launches" % (w.name, w.pid, c.get("hooked_calls"), c.get("launches")))
+            if not c.get("hooked_calls") or not (c.get("launches") or c.get("copies")):
+                bad.append("%s (pid %d): %s hooked calls, %s launches, %s copies" % (w.name, w.pid, c.get("hooked_calls"), c.get("launches"), c.get("copies")))
         return check("shim intercepts", bad, "%d launches by %d programs" % (total, len(self.managed)))
 
     def counts_equal(self):
@@ -246,6 +252,10 @@ class Scene:
             bad.append("no timeslice set by XSched was active: %s" % wrong[0])
         if name == "live" and not self.rests and not deep and wrong and len(wrong) == len(self.slices[name]):
             bad.append("neither timeslices (%s) nor suspensions" % wrong[0])
+        if name == "live" and self.untouched:
+            set_by_us = [s for s in self.slices.get(name, []) if any(s.get(w.name) != [0] * len(s.get(w.name) or [1]) for w in self.lows)]
+            if deep or held or set_by_us or not self.slices.get(name):
+                bad.append("XSched did not leave the jobs alone: %d suspensions, %d held launches, timeslices %s" % (deep, held, set_by_us[:1] or "not read"))
         if name in ("suspend", "level2", "level3") and not (deep and e.get("preemptions")):
             bad.append("%d suspensions, %d preemptions of jobs" % (deep, e.get("preemptions", 0)))
         if name == "level1" and (deep or not e.get("gate_holds")):
@@ -272,6 +282,12 @@ def ideal(sc, kernel):
     return sc
 
 
+def with_cost(before, after, ns):
+    """Adds what protection cost the lows between two readings, as a share of the time."""
+    at = {p["device"]: p["cost_ns"] for p in before}
+    return [dict(p, block_cost_ratio=round((p["cost_ns"] - at.get(p["device"], 0)) / ns, 6)) for p in after]
+
+
 def sleep_until(ns):
     time.sleep(max((ns - now_ns()) / 1e9, 0))
 
@@ -287,10 +303,18 @@ def slices_fit(mode, found, high):
     return top > 0 and all(us < top for us in lows)
 
 
+def collapsed(modes):
+    """The MPS modes in which the service ran alone and the jobs ran, and no request of the service ended: a result, and no lack of proof."""
+    served_alone = (modes.get("alone") or {}).get("high")
+    return [m for m, out in modes.items() if served_alone and m.startswith("mps") and not out["high"] and any((out.get("low") or {}).get("rates", []))]
+
+
 def served(modes):
-    bad = [m for m, out in modes.items() if not out["high"]]
+    gone = collapsed(modes)
+    bad = [m for m, out in modes.items() if not out["high"] and m not in gone]
     bad += [m for m, out in modes.items() if out.get("low") and not any(out["low"]["rates"])]
-    return check("service and jobs ran", ["no completion in mode " + m for m in bad], "in %d modes" % len(modes))
+    return check("service and jobs ran", ["no completion in mode " + m for m in bad],
+                 "in %d modes" % len(modes) + "".join("; the service collapsed in mode " + m for m in gone))
 
 
 def check(name, bad, detail=""):

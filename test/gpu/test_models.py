@@ -7,6 +7,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import backends
 import models
+import virtual
 import pairs
 import rig
 
@@ -22,7 +23,7 @@ class Numbers(unittest.TestCase):
         self.assertEqual(backends.covered([(5, 7), (0, 2), (1, 3), (1, 2)]), 5)
 
     def test_shapes_of_spin_models(self):
-        self.assertEqual([backends.shape(s) for s in ("spin:3000", "spin:20x240", "spin:5x620@42")], [(3000, 1, 0), (20, 240, 0), (5, 620, 42)])
+        self.assertEqual([virtual.shape(s) for s in ("spin:3000", "spin:20x240", "spin:5x620@42", "copy:1000x8")], [(3000, 1, 0), (20, 240, 0), (5, 620, 42), (1000, 8, 0)])
 
     def test_sizes(self):
         n = models.FULL["llama"]

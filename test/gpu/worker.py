@@ -26,6 +26,7 @@ import sys
 import time
 
 import backends
+import virtual
 from models import TOKENS
 
 FLUSH_NS = 50_000_000
@@ -268,7 +269,7 @@ class Worker:
 
 
 BACKENDS = {"torch": backends.TorchBackend, "torch-cpu": lambda specs: backends.TorchBackend(specs, "cpu"),  # small models
-            "jax": backends.jax_or_torch, "spin": backends.SpinBackend}
+            "jax": backends.jax_or_torch, "spin": virtual.SpinBackend}
 
 
 def main():
