@@ -1,12 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of the page that explain the figures."""
-from shown import rows_of
-from tables import number
+"""Sections of the page that explain the figures: what a switch costs, which copies wait, what protection said and what it did."""
+from shown import compared, kept, mode, p99, rows_of, run_of, suite
+from stats import median
+from tables import number, paragraph, percent, table
 
 POWER_CAP = 4  # NVML's throttle reason "software power cap"
 
 
-def switch_rows(merged):
-    return [[r["job"], "-" if r.get("sm_mhz") is None else "%d MHz" % r["sm_mhz"], "-" if r.get("power_w") is None else "%d W" % r["power_w"],
+def switches(merged):
+    rows = [[r["job"], "-" if r.get("sm_mhz") is None else "%d MHz" % r["sm_mhz"], "-" if r.get("power_w") is None else "%d W" % r["power_w"],
              "yes" if int(r.get("throttled", "0"), 16) & POWER_CAP else "no", number(r.get("switch_ms"), 2), number(r.get("step_slower_ms"), 2), r["suspends"]]
             for r in rows_of(merged, "switch")]
+    return rows and [paragraph(
+        "The decode step of the LLM at 100/s beside one job under timeslices, P50 of %d requests (run %d). No software acts on these requests. \"Switch\" is the time until the GPU has left the "
+        "job's kernel. \"Step slower\" is how much longer the step itself takes than alone. A job that reaches the GPU's power limit lowers the clock, and the clock is still "
+        "low when the next request runs." % (suite(merged, "switch").get("requests", 200), suite(merged, "switch")["run"])),
+        table(["job", "SM clock", "power", "power limit reached", "switch (ms)", "step slower (ms)", "suspensions"], rows)]
+
+
+# -- copies
+
+
+def size_text(n):
+    return "%d MB" % (n >> 20) if n >= 1 << 20 else "%d KB" % (n >> 10)
+
+
+def copies(merged):
+    """One row per kind of copy and memory, one column per size."""
+    found = rows_of(merged, "copies")
+    if not found:
+        return []
+    sizes, rows = sorted({r["bytes"] for r in found}), {}
+    for r in found:
+        for tail, title in (("", "without"), ("_xsched", "with")):
+            row = rows.setdefault((r["copy"], r["memory"], title), {})
+            row[r["bytes"]] = "%s ms, %s" % (number(r["call_ms" + tail], 2), r["over_at_return" + tail])
+    s = suite(merged, "copies")
+    asked = (s.get("raw") or {}).get("plain", {}).get("question_us", {})
+    cost = ["%s %s us" % (m, number(asked["%s attribute" % m] - asked["%s an empty call" % m], 2)) for m in ("pageable", "pinned") if "%s attribute" % m in asked]
+    return [paragraph("Each copy starts behind a kernel of 20 ms (run %d): the time in the call, and how often all earlier work was over when the call returned. A copy that takes 20 ms "
+                      "waits. A copy that returns at once is work of its own, and its program has not waited.%s"
+                      % (s["run"], " To ask the driver what kind of memory a pointer is takes, beyond an empty call: %s." % ", ".join(cost) if cost else "")),
+            table(["copy", "memory", "XSched"] + [size_text(n) for n in sizes], [list(k) + [row.get(n, "-") for n in sizes] for k, row in rows.items()])]
+
+
+# -- protection
+
+# Scenarios whose service has a process of its own. Elsewhere a process serves one scenario after the other, and the daemon's figures,
+# which cover its recent requests, mix them.
+OWN_PROCESS = ("eight", "tenants", "micro/1 low")
+NEAR, NEAR_MS = 0.25, 0.5  # a gain is right within this part of it, or within this time
+
+
+def said(sc):
+    """What the daemon said of the service in the blocks under XSched, as medians over the blocks, gains in ms. None without a
+    reading. Older runs have no cost per block, only that of the last half minute, of which XSched was active in a part."""
+    readings = [p for block in sc.get("protection") or [] for p in block if p.get("requests") and p.get("state") != "learning"]
+    if not readings:
+        return None
+    return {"source": " and ".join(sorted({p["native_source"] for p in readings})), "old": "block_cost_ratio" not in readings[-1],
+            "p50": median([p["native_p50_us"] - p["p50_us"] for p in readings]) / 1000, "p99": median([p["native_p99_us"] - p["p99_us"] for p in readings]) / 1000,
+            "cost": median([p.get("block_cost_ratio", p["cost_ratio"]) for p in readings])}
+
+
+def protections(merged):
+    """What the daemon said against what the blocks of the same run show."""
+    rows, gains = [], []
+    for sc in compared(merged):
+        claim, native, live = said(sc), mode(sc, "native"), mode(sc, "live")
+        if not claim or not p99(native):
+            continue
+        gain = {q: native["high"]["%s_ms" % q] - live["high"]["%s_ms" % q] for q in ("p50", "p99")}
+        low = live.get("low") or {}
+        lost = max(low["ideal"] - low["kept"], 0) if None not in (low.get("ideal"), low.get("kept")) else None
+        less = kept(native) - kept(live) if None not in (kept(native), kept(live)) else None
+        own = sc["name"] in OWN_PROCESS
+        gains.append((own, claim, gain))
+        rows.append([sc["name"], run_of(merged, sc), "own" if own else "shared", claim["source"], *[number(v, 1) for q in ("p50", "p99") for v in (claim[q], gain[q])],
+                     percent(claim["cost"]) + ("*" if claim["old"] else ""), percent(lost), percent(less)])
+    if not rows:
+        return []
+    return [paragraph("`xsched list` says what protection gains a service and costs the jobs. The table compares that, as the median over the blocks under XSched, with the blocks themselves. "
+                      "The gain is native minus XSched. The cost is the throughput below the ideal, and below native sharing. The daemon's figures cover the recent requests of a process: where "
+                      "scenarios share one, they contain requests of the scenarios before. `*`: a share of the last half minute, in which XSched was active only in a part."),
+            table(["scenario", "run", "process", "source", "gain at P50 (ms): said", "measured", "gain at P99 (ms): said", "measured", "cost: said", "below ideal", "below native"], rows),
+            paragraph("Gains within %d %% or %.1f ms of the measured ones: %s." % (100 * NEAR, NEAR_MS, "; ".join(
+                "%s process: %d of %d at P50, %d of %d at P99" % (("own" if own else "shared",) + tuple(
+                    n for q in ("p50", "p99") for n in (sum(abs(c[q] - g[q]) <= max(NEAR * abs(g[q]), NEAR_MS) for o, c, g in gains if o == own), sum(o == own for o, _, _ in gains))))
+                for own in sorted({o for o, _, _ in gains}, reverse=True))))]

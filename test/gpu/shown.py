@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts of the page share: names of scenarios, and access to their modes and suites."""
-from tables import UNDER_MPS, percent, proven, ratio_interval, interval_text, scenarios, times
+from tables import UNDER_MPS, build, interval_text, ms, percent, proven, ratio_interval, scenarios, times
 
 # scenario -> service, jobs; bN is the batch size
 SCENARIOS = {
@@ -22,6 +22,8 @@ SERVICES = {"llm": "decode step of a 1.1 B LLM as a CUDA graph at 100/s, result 
             "bert6": "6-layer encoder, eager, at 100/s", "bert12": "BERT-base, eager, 9 ms of CPU, at 40/s", "bert24": "24-layer encoder, eager, at 10/s"}
 JOBS = {"train": "GPT-2 training", "prefill": "prefill of the LLM", "jax": "JAX matrix products", "torch-matmul": "PyTorch matrix products", "copies": "pinned copies both ways",
         "tiny": "a flood of tiny kernels", "fft": "FFTs", "three": "training, prefill and matrix products"}
+
+ANSWERED = 0.9  # share of the requests below which the tables say how many were answered
 
 
 def described(sc):
@@ -49,6 +51,24 @@ def of_ideal(sc, m):
     part = (m.get("low") or {}).get("kept_of_ideal")
     old = sc.get("ideal_by", "kernels" if sc["name"].startswith(("micro/", "strategy/")) else "span") == "span"
     return percent(part) + (" (span)" if old and part is not None else "")
+
+
+def run_of(merged, sc):
+    """The number of the run, marked if its build is not the one that was measured last."""
+    newest = build(merged["runs"][-1])
+    return sc["run"] if sc.get("build") == newest else "%d, older build" % sc["run"]
+
+
+def p99_text(sc, name):
+    """P99 and its ratio to alone. Where a mode leaves requests without an answer, its P99 says too little: then also how many."""
+    m = mode(sc, name)
+    if name in sc.get("collapsed", ()):
+        return "collapsed: no request ended"
+    if not p99(m):
+        return "-"
+    rate = m["high"].get("requests_per_s")
+    few = ", %d %% of the requests" % (100 * rate / sc["hz"]) if rate and sc.get("hz") and rate < ANSWERED * sc["hz"] else ""
+    return "%s, %s%s" % (ms(p99(m)), times(m.get("p99_to_alone")), few)
 
 
 def ratio_text(sc, name="live"):

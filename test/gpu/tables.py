@@ -27,8 +27,8 @@ def proven(s):
 
 def merge(results):
     """Combines runs. The last run of each suite counts. Of each scenario, the newest build that measured it counts, and of
-    several runs of that build the most precise one, whatever it found. A scenario that the last run of its suite left out
-    stays, with the number of its run. "history" has every proven run of a scenario."""
+    several runs of that build the one on the steadiest machine, whatever it found. A scenario that the last run of its suite
+    left out stays, with the number of its run. "history" has every proven run of a scenario."""
     out = {"runs": results, "suites": {}, "history": {}}
     for run, r in enumerate(results, 1):
         for name, s in r["suites"].items():
@@ -47,8 +47,8 @@ def build(r):
 
 
 def over(earlier, s, run, of):
-    """Returns suite s of a later run, with the scenarios of the earlier run that s lacks or measured less precisely with the
-    same build. A failed suite keeps nothing."""
+    """Returns suite s of a later run, with the scenarios of the earlier run that s lacks or measured on a less steady
+    machine with the same build. A failed suite keeps nothing."""
     s = dict(s, run=run)
     if "scenarios" in s:
         s["scenarios"] = [dict(sc, run=run, build=of) for sc in s["scenarios"]]
@@ -57,7 +57,7 @@ def over(earlier, s, run, of):
     found = {sc["name"]: sc for sc in s.get("scenarios", [])}
     for sc in earlier.get("scenarios", []):
         later = found.get(sc["name"])
-        if later is None or sc["build"] == of and imprecision(sc) < imprecision(later):
+        if later is None or sc["build"] == of and unsteadiness(sc) < unsteadiness(later):
             found[sc["name"]] = sc
     if all(sc["run"] == run for sc in found.values()):
         return s
@@ -68,10 +68,12 @@ def over(earlier, s, run, of):
     return s
 
 
-def imprecision(sc):
-    """Width of the 95 % interval of P99 / alone, relative to its middle. It shows how steady the machine was."""
-    interval = ratio_interval(sc, "live" if "live" in sc["modes"] else "mps-priority")[0] if sc["modes"].keys() & {"live", "mps-priority"} else None
-    return 2 * (interval[1] - interval[0]) / (interval[1] + interval[0]) if interval else float("inf")
+def unsteadiness(sc):
+    """How unsteady the machine was, as a sort key. Only the alone blocks count, so XSched's own figures have no influence: first
+    the steal time of the service's cores, in percent of the time, then how far the P99 of two halves of the blocks differ."""
+    alone, stolen = sc["modes"].get("alone") or {}, (sc.get("stolen_s") or {}).get("alone", 0)
+    apart = halves(sc) or (sc.get("noise") or {}).get("p99_ms") or [0, 0]
+    return round(100 * stolen / alone["seconds"]) if alone.get("seconds") else 0, apart[1] / apart[0] if apart[0] else float("inf")
 
 
 def scenarios(merged):

@@ -105,16 +105,21 @@ class Pages(unittest.TestCase):
         again = report.merge([with_mps, without, with_mps])["suites"]["test4"]["scenarios"]
         self.assertEqual([s["run"] for s in again], [3, 3])
 
-    def test_merge_takes_the_most_precise_run_of_the_newest_build(self):
-        def run(commit, arrivals, interval, missed):
-            sc = scenario(arrivals=arrivals)
-            sc["modes"]["live"]["p99_compared"] = {"ratio": interval}
+    def test_merge_takes_the_steadiest_run_of_the_newest_build(self):
+        def run(commit, arrivals, alone, missed, stolen=0.0):
+            sc = scenario(arrivals=arrivals, block_requests={"alone": [2, 2, 2, 2]}, raw_us={"alone": alone}, stolen_s={"alone": stolen})
+            sc["modes"]["alone"]["seconds"] = 10
+            # A narrow interval of XSched's own figure must not matter.
+            sc["modes"]["live"]["p99_compared"] = {"ratio": [0.6, 1.6] if missed else [0.99, 1.01]}
             sc["verdicts"] = [{"what": "P99 / alone", "value": 1.3 if missed else 1.0, "limit": 1.1, "at_most": True, "unit": "x", "ok": not missed}]
             r = results(test4={"scenarios": [sc]})
             r["machine"] = dict(r["machine"], xsched={"commit": commit})
             return r
-        old, wide, narrow = run("a", "old", [0.99, 1.01], False), run("b", "wide", [0.7, 1.3], False), run("b", "narrow", [1.25, 1.35], True)
-        for runs, want, status in (([old, wide], "wide", "OK"), ([old, narrow, wide], "narrow", "MISSED"), ([old, wide, narrow], "narrow", "MISSED"), ([narrow, old], "old", "OK")):
+        steady, unsteady = [3, 4] * 4, [3, 4, 3, 4, 3, 8, 3, 4]
+        old, noisy, quiet = run("a", "old", steady, False), run("b", "noisy", unsteady, False), run("b", "quiet", steady, True)
+        robbed = run("b", "robbed", steady, False, stolen=0.7)
+        for runs, want, status in (([old, noisy], "noisy", "OK"), ([old, quiet, noisy], "quiet", "MISSED"), ([old, noisy, quiet], "quiet", "MISSED"), ([quiet, old], "old", "OK"),
+                                   ([quiet, robbed], "quiet", "MISSED"), ([noisy, robbed], "noisy", "OK")):
             found = report.merge(runs)["suites"]["test4"]
             self.assertEqual([s["arrivals"] for s in found["scenarios"]], [want])
             self.assertEqual((found["status"], "1.300" in found["why"]), (status, status == "MISSED"))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import demands
+import findings
+import inference
+import pairs
+import report
+import scene
+from test_inference import Rig as GroupRig
+from test_report import results, scenario
+
+OK = {"name": "p", "ok": True, "detail": ""}
+
+
+def build(run, commit):
+    run["machine"] = dict(run["machine"], xsched={"commit": commit})
+    return run
+
+
+class Copies(unittest.TestCase):
+    def test_a_row_per_kind_and_a_column_per_size(self):
+        rows = [{"copy": "HtoD", "memory": "pinned", "bytes": n, "call_ms": 20.013, "over_at_return": "3 of 3", "call_ms_xsched": 0.004, "over_at_return_xsched": "0 of 3"}
+                for n in (4 << 10, 1 << 20)]
+        text = report.page(report.merge([results(copies={"rows": {"copies": rows}, "proof": [OK], "raw": {"plain": {"question_us": {
+            "pageable attribute": 1.9, "pageable an empty call": 0.7}}}})]))
+        self.assertIn("| copy | memory | XSched | 4 KB | 1 MB |", text)
+        self.assertIn("| HtoD | pinned | without | 20.01 ms, 3 of 3 | 20.01 ms, 3 of 3 |\n| HtoD | pinned | with | 0.00 ms, 0 of 3 | 0.00 ms, 0 of 3 |", text)
+        self.assertIn("beyond an empty call: pageable 1.20 us.", text.replace("\n", " "))
+
+
+class Protection(unittest.TestCase):
+    def reading(self, **more):
+        return dict({"device": "d", "state": "protected", "requests": 60, "native_source": "modelled", "p50_us": 3000, "native_p50_us": 6000, "p99_us": 4000,
+                     "native_p99_us": 14000, "cost_ratio": 0.01, "cost_ns": 5_000_000}, **more)
+
+    def test_said_against_measured(self):
+        sc = scenario(name="eight", protection=[[self.reading(state="learning")], [self.reading()]])
+        sc["modes"]["native"] = dict(sc["modes"]["live"], high=dict(sc["modes"]["live"]["high"], p50_ms=6.1, p99_ms=9.2), low={"kept": 0.95, "rates": [1.0]})
+        sc["modes"]["live"]["low"]["ideal"] = 0.96
+        text = report.page(report.merge([results(eight={"scenarios": [sc]})]))
+        self.assertIn("| eight | 1 | own | modelled | 3.0 | 3.1 | 10.0 | 5.0 | 1.0 %* | 4.0 % | 3.0 % |", text)
+        self.assertIn("own process: 1 of 1 at P50, 0 of 1 at P99.", text.replace("\n", " "))
+        self.assertFalse(findings.protections(report.merge([results(eight={"scenarios": [scenario(name="eight")]})])))
+
+    def test_cost_of_a_block(self):
+        found = scene.with_cost([self.reading()], [self.reading(cost_ns=25_000_000), self.reading(device="e", cost_ns=10_000_000)], 1_000_000_000)
+        self.assertEqual([p["block_cost_ratio"] for p in found], [0.02, 0.01])
+        self.assertEqual(findings.said({"protection": [found]})["cost"], 0.015)
+
+
+class Collapse(unittest.TestCase):
+    def test_mps_without_an_answer_is_a_result(self):
+        high, low = {"p99_ms": 3}, {"rates": [1.0]}
+        modes = {"alone": {"high": high}, "mps-priority": {"high": None, "low": low}}
+        self.assertEqual((scene.collapsed(modes), scene.served(modes)["ok"]), (["mps-priority"], True))
+        for bad in ({"alone": {"high": None}, "mps-priority": {"high": None, "low": low}},
+                    {"alone": {"high": high}, "mps-priority": {"high": None, "low": {"rates": [0]}}},
+                    {"alone": {"high": high}, "live": {"high": None, "low": low}}):
+            self.assertEqual((scene.collapsed(bad), scene.served(bad)["ok"]), ([], False))
+
+    def test_the_table_shows_it(self):
+        under = scenario(name="test4" + report.UNDER_MPS, collapsed=["mps-priority"], verdicts=[])
+        under["modes"]["mps-priority"] = {"high": None, "low": {"kept": 0.98, "rates": [1.0]}}
+        del under["modes"]["live"]
+        out = {"scenarios": [scenario()]}
+        pairs.add_mps({"test4": out}, lambda: [("test4", under)], ["test4"])
+        m = report.merge([results(test4=out)])
+        self.assertIn("| collapsed: no request ended (run 1) |", report.page(m))
+        self.assertIn("mps-priority", report.summary(m))
+
+    def test_few_answers_are_said(self):
+        sc = scenario(hz=100)
+        sc["modes"]["native"] = dict(sc["modes"]["live"], high=dict(sc["modes"]["live"]["high"], requests_per_s=53.9))
+        self.assertIn("| 4.20 ms, 1.00x, 53 % of the requests |", report.page(report.merge([results(test4={"scenarios": [sc]})])))
+
+
+class AsBefore(unittest.TestCase):
+    def run_of(self, ratio, interval, kept=0.92, missed=False):
+        sc = scenario()
+        sc["modes"]["live"].update(p99_to_alone=ratio, p99_compared={"ratio": interval}, low={"kept": kept, "kept_of_ideal": 0.99, "rates": [1.0]})
+        sc["verdicts"][0]["ok"] = not missed
+        return sc
+
+    def test_verdicts(self):
+        before = self.run_of(1.0, [0.9, 1.1])
+        for now, want in ((self.run_of(0.95, [0.8, 1.2]), "yes"), (self.run_of(1.05, [0.8, 1.2]), "yes, within noise"), (self.run_of(1.2, [1.15, 1.3]), "**no**"),
+                          (self.run_of(0.95, [0.8, 1.2], kept=0.89), "**no**"), (self.run_of(0.95, [0.8, 1.2], missed=True), "**no**")):
+            self.assertEqual(demands.as_before(before, now)[1], want)
+
+    def test_older_builds_are_marked(self):
+        old, new = build(results(test4={"scenarios": [scenario()]}), "a"), build(results(test3={"scenarios": [scenario(name="test3")]}), "b")
+        text = report.page(report.merge([old, new]))
+        self.assertIn("| test4 | ResNet-18 b1 at 20/s, beside ResNet-50 b1024 | 1, older build |", text)
+        self.assertIn("| test3 | ResNet-18 b1 at 10/s, beside ResNet-50 b8 | 2 |", text)
+
+
+class Untouched(unittest.TestCase):
+    """Beside a job that only copies, XSched must change nothing."""
+
+    def proof(self, slices, **evidence):
+        class Program:
+            name, shim = "low4", True
+        s = scene.Scene(GroupRig(), "llm/copies", Program(), [Program()], [], 100, rests=True, untouched=True)
+        s.slices, s.evidence = {"live": slices}, {"live": evidence}
+        return s.mode_checks("live")[0]["ok"]
+
+    def test_proof(self):
+        self.assertTrue(self.proof([{"low4": [0]}, {"low4": [0, 0]}]))
+        self.assertFalse(self.proof([{"low4": [0]}, {"low4": [1]}]))
+        self.assertFalse(self.proof([{"low4": [0]}], suspends=1))
+        self.assertFalse(self.proof([{}]))
+        self.assertFalse(self.proof([]))
+
+    def test_copies_have_a_process_without_kernels(self):
+        users = {}
+        for job, parts in inference.JOBS.items():
+            for process, _ in parts:
+                users.setdefault(process, set()).add(job)
+        for process, _ in inference.JOBS["copies"]:
+            self.assertEqual(users[process], {"copies"})
+
+    def test_a_block_waits_until_xsched_knows(self):
+        told = []
+
+        class Low:
+            name, pid, shim = "low4", 7, True
+
+            def tell(self, line):
+                told.append(line)
+
+            def pause(self):
+                pass
+
+        class Daemon(GroupRig):
+            def list(self):
+                return {7: {"queues": [{"copies_only": len(told) >= 2}]}}
+        low = Low()
+        group = inference.Group(Daemon(), "llm", low, [("llm/copies", [(low, "copies")], (), True)], 1)
+        self.assertTrue(group.scenes[0].untouched)
+        group.seen_copying([low])
+        self.assertEqual(told, ["loop", "loop"])
+
+
+if __name__ == "__main__":
+    unittest.main()
