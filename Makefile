@@ -518,7 +518,7 @@ docs: build ## write the documentation as a web site to out/site, and check its 
 	@$(RUN_TESTS) go -count 1 -timeout 5m -run '^TestLongQuickStartPage$$' ./test/operator
 
 .PHONY: results
-results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures and the README table
+results: build ## add GPU runs (RUNS=OUT_DIR/results.json ...) to docs/results; redraw page, pictures, the README table and quoted figures
 	test/gpu/report.py docs/results/h200.json.gz $(RUNS) --out docs/results --name h200 --readme README.md
 	$(GO) run ./tools/pictures
 

@@ -18,6 +18,7 @@ import re
 import sys
 import time
 
+import figures
 import targets
 from demands import must_show_rows
 from findings import copies, protections, switches
@@ -361,7 +362,7 @@ def main():
     p.add_argument("results", nargs="+", metavar="RESULTS")
     p.add_argument("--out", metavar="DIR", help="directory for NAME.md, NAME-*.svg and NAME.json.gz")
     p.add_argument("--name", default="results", help="name of the page (default: results)")
-    p.add_argument("--readme", metavar="FILE", help="update the results table of this README")
+    p.add_argument("--readme", metavar="FILE", help="update the results table of this README, and the figures in the pages beside it")
     a = p.parse_args()
     runs = load(a.results)
     if a.out:
@@ -373,6 +374,7 @@ def main():
         with open(a.readme) as f:
             text = f.read()
         save(a.readme, readme(text, merged))
+        figures.update(os.path.dirname(os.path.abspath(a.readme)), merged)
     if not (a.out or a.readme):
         print(summary(merged))
     return 0
