@@ -21,8 +21,10 @@ func (r *record) segment(now model.Time, q *policy.Queue, busy bool, fed, tail t
 		r.segments.Begin(now, r.launches)
 	case fed == model.NotWaited:
 		r.segments.Pause(now)
-	case fed <= 0 || q.ChangedAt == 0:
+	case q.ChangedAt == 0 || r.dev.size() == 1:
 		r.segments.Drop()
+	case fed <= 0:
+		r.segments.Unseen(now, r.lows(now, q))
 	default:
 		fed = min(fed, length)
 		if tail == 0 || tail > length {
@@ -92,5 +94,5 @@ func (e *Engine) ProgressDue(now model.Time, ids []model.QueueID) []model.QueueI
 // Follow reports that decisions depend on the progress of a queue's program.
 func (e *Engine) Follow(id model.QueueID) bool {
 	r := e.queues[id]
-	return r != nil && r.segments.Class() == model.ClassLaunchBound && r.dev.size() > 1
+	return r != nil && r.segments.Followed() && r.dev.size() > 1
 }

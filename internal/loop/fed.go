@@ -43,6 +43,14 @@ func feedOf(v *wire.QueueView, began uint64) feed {
 	return feed{fed, time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
 }
 
+// feedBefore returns how the busy period that began at a time was submitted, if another one has begun.
+func feedBefore(v *wire.QueueView, began uint64) feed {
+	if !v.Busy() || began == seenLate || v.FedNS <= began || v.FedNS >= v.ChangedNS {
+		return feed{}
+	}
+	return feed{time.Duration((v.FedNS - began) & (1<<63 - 1)), time.Duration((v.ChangedNS - v.FedNS) & (1<<63 - 1))}
+}
+
 // sawProgress reports a program's launches to the engine, and whether a thread waits for them.
 func (l *Loop) sawProgress(now model.Time, q *queue, v *wire.QueueView, waits bool) {
 	l.engine.SetProgress(now, q.id, v.Launches, waits)

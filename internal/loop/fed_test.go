@@ -161,3 +161,58 @@ func TestProgressIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestMomentsOfIdlenessAreNotNeeded: a program that goes on at once is idle so briefly that the loop never sees it, as with
+// a language model's prompt and its tokens. The loop still tells its requests apart.
+func TestMomentsOfIdlenessAreNotNeeded(t *testing.T) {
+	const ms = time.Millisecond
+	h := sessiontest.Start(t, nil)
+	c := h.Client(t, 10, 0)
+	c.Queue(0)
+	sessiontest.Await(t, "it is quiet", func() bool { return c.Page.Quiet(0) })
+	err := h.Call(t.Context(), func() {
+		known, now := h.OnlyClient(), clock.Now()
+		id, other := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
+		e := h.EngineOnLoop()
+		e.AddQueue(now, model.Queue{ID: other, PID: 99, Device: sessiontest.GPU})
+		h.EndQuietAt(now)
+		pass := func(d time.Duration) model.Time { now = now.Add(d); return now }
+		check := func(what string, learnt int, tell uint32) {
+			t.Helper()
+			h.ScanAt(now, known)
+			for _, st := range e.Snapshot(now) {
+				if st.Queue.ID == id && st.Segments.Known != learnt {
+					t.Errorf("%s: %d requests learnt, want %d", what, st.Segments.Known, learnt)
+				}
+			}
+			if c.Page.Tell(0) != tell {
+				t.Errorf("%s: the daemon asks for %d, want %d", what, c.Page.Tell(0), tell)
+			}
+		}
+		next := func() {
+			c.Page.SetBusy(0, false, pass(ms/10))
+			c.Page.SetBusy(0, true, pass(ms/20))
+		}
+		const tells = wire.TellProgress | wire.TellWait
+		c.Page.SetBusy(0, true, pass(ms))
+		check("it begins", 0, 0)
+		c.Page.SetFed(0, pass(2*ms))
+		next()
+		check("the next one has begun", 1, 0)
+		c.Page.SetFed(0, pass(2*ms))
+		next()
+		c.Page.SetFed(0, pass(ms/20))
+		check("the next one has begun and waits", 1, tells)
+		next()
+		check("another one has begun", 2, tells)
+		c.Page.SetFed(0, pass(2*ms))
+		check("it waits", 2, tells)
+		next()
+		c.Page.SetFed(0, pass(ms/20))
+		check("its wait was told", 3, tells)
+		e.RemoveQueue(now, other)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -137,9 +137,14 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 	}
 	var fed feed
 	at := seenAt(now, v)
-	if v.Transitions == q.transitions+1 && at != seenLate { // otherwise the busy period differs from the known one
+	switch {
+	case at == seenLate:
+	case v.Transitions == q.transitions+1:
 		fed = feedOf(v, q.began)
-	}
+	case v.Transitions == q.transitions+2:
+		fed = feedBefore(v, q.began)
+	} // otherwise the busy period differs from the known one
+	again := v.Busy() && !q.quiet && q.began != seenLate && v.FedNS > q.began
 	q.transitions, q.began = v.Transitions, at
 	c.touch()
 	q.own = v.Busy()
@@ -155,6 +160,15 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 		if q.busy && !q.quiet {
 			l.becameBusy = append(l.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
+	case again && q.foldedBusy == 0:
+		// It waited, and was idle for a moment that nobody saw: two requests would look like one.
+		l.sawProgress(now, q, v, fed.submitted > 0)
+		l.setBusy(now, c, q, false, fed)
+		l.setBusy(now, c, q, true, feed{})
+		if v.FedNS >= v.ChangedNS {
+			l.sawProgress(now, q, v, true)
+		}
+		l.followSegments(c, q)
 	case q.quiet:
 		// The state changed and changed back: restart the current period in the engine.
 		l.engine.SetBusy(now, q.id, !q.busy)

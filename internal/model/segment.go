@@ -86,6 +86,9 @@ const (
 	// too old to count launches. Such a library may also take some waits for submissions.
 	wholeMax = 8 * time.Millisecond
 
+	// unseenMax segments are followed closely after one whose end was not seen.
+	unseenMax = 64
+
 	history   = 16
 	lags      = 8
 	maxChecks = 8
@@ -126,10 +129,13 @@ type Segments struct {
 
 	// The current segment.
 	open, waits  bool
-	follows      bool // it belongs to the request of the last one
-	chain        int  // segments before it in this request
-	began, ended Time // ended: of the last one
-	paused       Time // since when the device is idle and nobody waits; 0: it is not
+	follows      bool   // it belongs to the request of the last one
+	chain        int    // segments before it in this request
+	began, ended Time   // ended: of the last one
+	waitAt       Time   // when a thread began to wait, if that was reported; 0: it was not
+	waitCount    uint64 // launches then
+	unseen       int8   // segments to follow closely
+	paused       Time   // since when the device is idle and nobody waits; 0: it is not
 	base, count  uint64
 	expect       uint32
 	usual        time.Duration // expected submission time when it began
@@ -212,7 +218,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 	s.began, s.base = now, s.count
 	s.checks, s.checked, s.checkedCount, s.left, s.hidden = 0, 0, launches, 0, false
 	s.stopAt, s.until, s.checkAt, s.stopped, s.gaveUp, s.whole = 0, 0, 0, 0, false, false
-	s.overdue, s.usual = false, 0
+	s.overdue, s.usual, s.waitAt = false, 0, 0
 	if s.class != ClassLaunchBound {
 		return
 	}
@@ -233,42 +239,6 @@ func (s *Segments) Begin(now Time, launches uint64) {
 	}
 	s.plan(now, length, held)
 }
-
-// joins decides whether the segment that begins belongs to the request of the last one, and reports
-// whether lower queues are still stopped for that.
-func (s *Segments) joins(now Time) (held bool) {
-	gap := now.Sub(s.ended)
-	soon := s.ended != 0 && gap <= FollowGap
-	held = soon && gap <= s.hold()
-	if s.ended != 0 {
-		p := s.another()
-		*p += (b2f(soon) - *p) / 8
-	}
-	if s.follows = soon && s.chain < chainMax; s.follows {
-		s.chain++
-	} else {
-		s.chain = 0
-	}
-	if soon {
-		s.gap += (gap - s.gap) / 4
-	}
-	return held
-}
-
-// hold is how long a stop outlasts a segment.
-func (s *Segments) hold() time.Duration {
-	least := float32(followsAny)
-	if s.class == ClassLaunchBound {
-		least = followsFed
-	}
-	if *s.another() < least {
-		return 0
-	}
-	return min(FollowGap, 2*s.gap+holdSlack)
-}
-
-// another is the probability that a segment follows the current one, or the last one.
-func (s *Segments) another() *float32 { return &s.follow[min(s.chain, len(s.follow)-1)] }
 
 // size returns the sizes of segments like the current one.
 func (s *Segments) size() *sizes {
@@ -320,7 +290,13 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		s.count = launches
 	}
 	if !s.open || s.waits {
-		if s.checkAt != 0 && now >= s.checkAt {
+		switch {
+		case s.checkAt == 0 || now < s.checkAt:
+		case s.open && s.count-s.waitCount >= launchesMin:
+			s.again(now)
+		case now < s.until:
+			s.checkAt = min(s.until, now.Add(checkGap))
+		default:
 			s.giveWay()
 		}
 		return
@@ -332,6 +308,9 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		}
 		s.End(end, s.began, max(1, end.Sub(s.began)), 0, NoLows)
 		return
+	}
+	if waits {
+		s.waitAt, s.waitCount = now, s.count
 	}
 	if s.class != ClassLaunchBound {
 		s.waits = waits
@@ -346,7 +325,7 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 			s.stopAt = now // late, but better than to wait for a slice to end
 		}
 		s.until = now.Add(waitMax + min(now.Sub(s.began)/2, time.Second))
-		s.checkAt = s.until
+		s.checkAt = now.Add(checkGap)
 		return
 	}
 	if now < s.checkAt || s.checkAt == 0 || s.paused != 0 {
@@ -400,6 +379,7 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 		s.ended = now
 		return
 	}
+	s.unseen = max(0, s.unseen-1)
 	wait := now.Add(-tail)
 	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
 	// nothing about the lead or the class.

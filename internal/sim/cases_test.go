@@ -100,6 +100,22 @@ func TestServingTokens(t *testing.T) {
 	}
 }
 
+// TestServingUnseen checks the same where the daemon is slower than the program: it never sees that the queue is empty between
+// the prompt and its tokens.
+func TestServingUnseen(t *testing.T) {
+	s, err := load(t, "serving.yaml").Split("serving-eager")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := Duration(150 * time.Microsecond)
+	s[0].Host.Reaction = &slow
+	res := run(t, s[0], Options{Policies: []string{"native", "HPF"}})
+	hpf := &res.Runs[1].Classes[0]
+	span{1, 1.05}.check(t, "first token", hpf.FirstToken.P99/hpf.AloneFirst.P99)
+	span{0.99, 1.02}.check(t, "per token", hpf.PerToken.P99/hpf.AlonePer.P99)
+	span{res.Runs[0].Lows.Kept - 0.03, 1}.check(t, "kept", res.Runs[1].Lows.Kept)
+}
+
 // TestCases checks the selection of cases.
 func TestCases(t *testing.T) {
 	s := load(t, "serving.yaml")

@@ -91,16 +91,29 @@ func (c *cell) scan() {
 			continue
 		}
 		fed := time.Duration(0)
+		tail := r.page.changed.Sub(r.page.fed)
 		switch {
+		case r.page.transitions == r.known.transitions+2 && r.page.busy() && r.page.fed > r.known.began && r.page.fed < r.page.changed:
+			fed = r.page.fed.Sub(r.known.began)
 		case r.page.transitions != r.known.transitions+1 || r.page.busy():
 		case r.page.fed < r.known.began:
 			fed = model.NotWaited
 		case r.page.fed <= r.page.changed:
 			fed = max(1, r.page.fed.Sub(r.known.began))
 		}
+		again := r.page.busy() && r.page.fed > r.known.began
 		r.known.transitions, r.known.began = r.page.transitions, r.page.changed
 		busy := r.page.busy()
 		if busy == r.known.busy {
+			if again { // idle for a moment that nobody saw
+				c.engine.SetProgress(c.now, r.id, r.page.launches, fed > 0)
+				c.engine.SetIdleAfter(c.now, r.id, fed, tail)
+				c.engine.SetBusy(c.now, r.id, true)
+				if r.page.fed >= r.page.changed {
+					c.engine.SetProgress(c.now, r.id, r.page.launches, true)
+				}
+				c.dirty = true
+			}
 			continue
 		}
 		r.known.busy = busy
@@ -114,7 +127,7 @@ func (c *cell) scan() {
 				c.engine.SetProgress(c.now, r.id, r.page.launches, true)
 			}
 		} else {
-			c.engine.SetIdleAfter(c.now, r.id, fed, r.page.changed.Sub(r.page.fed))
+			c.engine.SetIdleAfter(c.now, r.id, fed, tail)
 		}
 		c.dirty = true
 	}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "time"
+
+// This file tells the segments of one request from those of the next, also where the end of one was not seen.
+
+// joins decides whether the segment that begins belongs to the request of the last one, and reports
+// whether lower queues are still stopped for that.
+func (s *Segments) joins(now Time) (held bool) {
+	gap := now.Sub(s.ended)
+	soon := s.ended != 0 && gap <= FollowGap
+	held = soon && gap <= s.hold()
+	if s.ended != 0 {
+		p := s.another()
+		*p += (b2f(soon) - *p) / 8
+	}
+	if s.follows = soon && s.chain < chainMax; s.follows {
+		s.chain++
+	} else {
+		s.chain = 0
+	}
+	if soon {
+		s.gap += (gap - s.gap) / 4
+	}
+	return held
+}
+
+// hold is how long a stop outlasts a segment.
+func (s *Segments) hold() time.Duration {
+	least := float32(followsAny)
+	if s.class == ClassLaunchBound {
+		least = followsFed
+	}
+	if *s.another() < least {
+		return 0
+	}
+	return min(FollowGap, 2*s.gap+holdSlack)
+}
+
+// another is the probability that a segment follows the current one, or the last one.
+func (s *Segments) another() *float32 { return &s.follow[min(s.chain, len(s.follow)-1)] }
+
+// again begins a segment for a program that submits although a thread waits: the wait is over, or is another
+// thread's.
+func (s *Segments) again(now Time) {
+	began, base := s.waitAt, s.waitCount
+	s.Drop()
+	s.ended = began
+	s.Begin(now, s.count)
+	s.began, s.base = began, base
+}
+
+// Unseen reports that the segment ended, and that it is not known for how long the program submitted and
+// waited. A token follows a prompt so soon that nobody sees the end of the prompt.
+func (s *Segments) Unseen(now Time, lows Lows) {
+	if s.open && s.waits && s.waitAt > s.began {
+		s.End(now, s.began, s.waitAt.Sub(s.began), now.Sub(s.waitAt), lows)
+		return
+	}
+	if s.open && now.Sub(s.began) >= FedMin {
+		s.unseen = unseenMax
+	}
+	s.Drop()
+	s.ended = now
+}
+
+// Followed reports that it matters when the program begins to wait.
+func (s *Segments) Followed() bool { return s.class == ClassLaunchBound || s.unseen > 0 }
