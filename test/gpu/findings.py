@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of the page that explain the figures: what a switch costs, which copies wait, what protection said and what it did."""
-from shown import compared, kept, mode, p99, rows_of, run_of, suite
+from shown import compared, kept, mode, of_ideal, p99, ratio_text, rows_of, run_of, suite
 from stats import median
-from tables import number, paragraph, percent, table
+from tables import number, paragraph, percent, scenarios, table, times
 
 POWER_CAP = 4  # NVML's throttle reason "software power cap"
 
@@ -16,6 +16,25 @@ def switches(merged):
         "job's kernel. \"Step slower\" is how much longer the step itself takes than alone. A job that reaches the GPU's power limit lowers the clock, and the clock is still "
         "low when the next request runs." % (suite(merged, "switch").get("requests", 200), suite(merged, "switch")["run"])),
         table(["job", "SM clock", "power", "power limit reached", "switch (ms)", "step slower (ms)", "suspensions"], rows)]
+
+
+# -- strategies
+
+STRATEGIES = {"native": "native sharing", "HPF/native": "the driver's slices", "HPF/medium": "medium slices", "HPF/wait": "stop at the wait", "live": "just in time"}
+
+
+def strategies(merged):
+    """Launch-bound services under each strategy."""
+    found = [sc for sc in scenarios(merged).values() if any(m.startswith("HPF/") for m in sc["modes"])]
+    rows = []
+    for sc in found:
+        for name in [n for n in STRATEGIES if n in sc["modes"]]:
+            m, alone = mode(sc, name), mode(sc, "alone")["high"]
+            high = m.get("high")
+            rows.append([sc["name"].partition("/")[2], run_of(merged, sc), STRATEGIES[name], times(high["p50_ms"] / alone["p50_ms"]) if high else "-", ratio_text(sc, name),
+                         percent(kept(m)), of_ideal(sc, m), number(m["evidence"].get("suspends", 0) / high["n"], 2) if high else "-"])
+    return rows and [paragraph("Requests whose program submits kernel by kernel, under each [strategy](../strategies.md) of XSched, in neighbouring blocks of one run."),
+                     table(["service, job", "run", "strategy", "P50 / alone", "P99 / alone (95 %)", "job keeps", "of ideal", "suspensions per request"], rows)]
 
 
 # -- copies

@@ -25,6 +25,7 @@ import report
 import serving
 import situations
 import stops
+import strategies
 import switch
 import tables
 import truth
@@ -36,6 +37,7 @@ SUITES = {
     "micro": (pairs.micro, 120),
     "truth": (truth.truth, 50),
     "strategy": (pairs.strategy, 60),
+    "strategies": (strategies.strategies, 200),
     "stops": (stops.stops, 45),
     "switch": (switch.switch, 60),
     "copies": (copies.copies, 10),
@@ -235,7 +237,8 @@ class Run:
         print(report.summary(merged))
 
 
-def main():
+def arguments(argv=None):
+    """Parses and checks the command line."""
     p = argparse.ArgumentParser(prog="run.sh", description=__doc__)
     p.add_argument("out", metavar="OUT_DIR")
     p.add_argument("suites", nargs="*", metavar="SUITE", help="default: all of %s" % ", ".join(ORDER))
@@ -247,7 +250,7 @@ def main():
     p.add_argument("--seed", type=int, default=1, help="seed of the block order")
     p.add_argument("--no-mps", action="store_true", help="skip the comparison with MPS")
     p.add_argument("--virtual", action="store_true", help="use the virtual GPU, to test the suites that need no CUDA program")
-    a = p.parse_intermixed_args()
+    a = p.parse_intermixed_args(argv)
     a.scale = a.scale * (0.5 if a.quick else 1)
     unknown = [s for s in a.suites if s not in ORDER]
     if unknown:
@@ -257,9 +260,13 @@ def main():
     wrong = [w for w in a.only if not any(inference.named(r, [w]) for r in rows)]
     if wrong:
         p.error("--only %s: no such pair; known: %s" % (",".join(wrong), ", ".join(map(inference.key, rows)) or "none in these suites"))
-    run = Run(a)
+    return a
+
+
+def main():
+    run = Run(arguments())
     try:
-        run.suites(a.suites)
+        run.suites(run.a.suites)
     finally:
         run.close()
     return 0 if all(s["status"] in ("OK", "SKIPPED") for s in run.results["suites"].values()) else 1

@@ -10,6 +10,8 @@ import inference
 import pairs
 import report
 import scene
+import strategies
+import targets
 from test_inference import Rig as GroupRig
 from test_report import results, scenario
 
@@ -96,6 +98,46 @@ class AsBefore(unittest.TestCase):
         text = report.page(report.merge([old, new]))
         self.assertIn("| test4 | ResNet-18 b1 at 20/s, beside ResNet-50 b1024 | 1, older build |", text)
         self.assertIn("| test3 | ResNet-18 b1 at 10/s, beside ResNet-50 b8 | 2 |", text)
+
+
+class Strategies(unittest.TestCase):
+    def test_the_table_has_a_row_per_strategy(self):
+        sc = scenario(name="strategy/bert12 beside FFTs", ideal_by="kernels")
+        live = sc["modes"]["live"]
+        for name, n in (("native", 0), ("HPF/wait", 320), ("HPF/medium", 0), ("HPF/native", 0)):
+            sc["modes"][name] = dict(live, evidence={"suspends": n})
+        text = report.page(report.merge([results(strategies={"scenarios": [sc]})]))
+        self.assertIn("| bert12 beside FFTs | 1 | stop at the wait | 1.00x | 1.00x | 92.0 % | 99.0 % | 1.00 |", text)
+        self.assertEqual(text.count("| bert12 beside FFTs | 1 |"), 5)
+        self.assertNotIn("## Latency and", text)
+
+    def test_enough_requests_and_neighbours(self):
+        for high, _, low, hz, _, block_s in strategies.PAIRS.values():
+            self.assertGreaterEqual(hz * block_s * strategies.ROUNDS, targets.MIN_N)
+            self.assertTrue(set(strategies.OTHERS) < set(findings.STRATEGIES))
+            self.assertTrue({high, low} <= set(strategies.SPIN))
+            self.assertLess(scene.wall_s(strategies.modes(block_s), block_s), 110)
+
+    def test_a_strategy_that_is_not_in_force_is_no_proof(self):
+        class Daemon:
+            name, obeys = "HPF", True
+
+            def http(self, method, path, body):
+                self.name = body["name"] if self.obeys else self.name
+
+            def cli(self, *args):
+                return {"name": self.name}
+        daemon = Daemon()
+        switch = strategies.Switch(daemon)
+        for name in ("live", "HPF/wait", "alone", "HPF/medium"):
+            switch.prepare(scene.Mode(name, 1, "live", [0], True))
+            self.assertEqual(daemon.name, name if "/" in name else "HPF")
+        switch.verify()
+        self.assertTrue(switch.proof()["ok"])
+        daemon.obeys = False
+        switch.prepare(scene.Mode("HPF/native", 1, "live", [0], True))
+        switch.verify()
+        self.assertFalse(switch.proof()["ok"])
 
 
 class Untouched(unittest.TestCase):

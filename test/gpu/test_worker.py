@@ -10,6 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import models
+import inference
 import pairs
 import rig
 import scene
@@ -327,12 +328,19 @@ class Rules(unittest.TestCase):
 
     def test_suites_of_models_fit_one_call(self):
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "README.md")) as f:
-            calls = [line.split()[2:] for line in f if re.match(r"    test/gpu/run.sh out/\d", line)]
-        for words in calls:  # those of the README
-            names, mps = [w for w in words if w in pairs.MODELS], "--no-mps" not in words
-            need = sum(suite.SUITES[w][1] for w in words if w in suite.SUITES) + sum(pairs.model_seconds(n, mps) for n in names)
-            self.assertLessEqual(need + (pairs.LOAD_S * (1 + mps) if names else 0), 540, words)
-        self.assertLessEqual(set(pairs.MODELS), {w for words in calls for w in words})
+            calls = [suite.arguments(line.split()[1:]) for line in f if re.match(r"    test/gpu/run.sh out/\d", line)]
+        rows = set()
+        for a in calls:  # those of the README
+            names, mps = [n for n in a.suites if n in pairs.MODELS], not a.no_mps
+            need = sum(suite.SUITES[n][1] * a.scale for n in a.suites if n in suite.SUITES) + sum(pairs.model_seconds(n, mps, a.scale) for n in names)
+            need += pairs.LOAD_S * (1 + mps) if names else 0
+            self.assertLessEqual(need, a.budget, a)
+            self.assertLessEqual(a.budget, 570)
+            chosen, left = inference.plan([n for n in a.suites if n in inference.SUITES], a.budget - need, a.only, mps, a.scale)
+            self.assertFalse(left, a)
+            rows |= {inference.key(r) for r in chosen}
+        self.assertLessEqual(set(pairs.MODELS) | set(inference.SUITES), {n for a in calls for n in a.suites})
+        self.assertEqual({inference.key(r) for r in inference.ROWS + inference.EXTRA} - rows, {"bert6/train", "serve/three"})
         self.assertLess(pairs.model_seconds("test4", False), pairs.model_seconds("test4", True))
         self.assertLess(pairs.model_seconds("test4", False, 0.5), 0.6 * pairs.model_seconds("test4", False))
 

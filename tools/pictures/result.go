@@ -38,7 +38,7 @@ func (s *gpuScenario) usable(status string) bool {
 	return (status == "OK" || status == "MISSED") && s.Modes["native"].Low != nil && s.Modes["live"].Low != nil
 }
 
-// noisy reports that the alone blocks differ so much that ratios to them are unreliable, as test/gpu/report.py does.
+// noisy reports that the alone blocks differ so much that ratios to them are unreliable, as test/gpu/shown.py does.
 func (s *gpuScenario) noisy() bool {
 	return len(s.Noise.P99) == 2 && s.Noise.P99[1] > 1.5*s.Noise.P99[0]
 }
