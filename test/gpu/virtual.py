@@ -36,6 +36,8 @@ class SpinBackend:
         self.host = ctypes.c_void_p()
         if self.copied:
             self.call("cuMemHostAlloc", ctypes.byref(self.host), ctypes.c_size_t(self.copied), 0)
+            self.launch(self.arguments(10))  # PyTorch fills its memory with kernels
+            self.sync()
         self.use(specs[0])
 
     def call(self, name, *args):
@@ -52,13 +54,19 @@ class SpinBackend:
             for _ in range(self.count):
                 self.call("cuMemcpyHtoDAsync_v2", self.memory, self.host, ctypes.c_size_t(self.us.value), self.stream)
             return
-        params = (ctypes.c_void_p * 3)(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p)
-                                         for v in (self.memory, self.us, ctypes.c_uint32(1))])
+        arguments = self.arguments(self.us.value)
         for _ in range(self.count):
-            self.call("cuLaunchKernel", self.function, 8, 1, 1, 256, 1, 1, 0, self.stream, params, None)
+            self.launch(arguments)
             until = time.perf_counter_ns() + self.gap_us * 1000
             while self.gap_us and time.perf_counter_ns() < until:
                 pass
+
+    def arguments(self, us):
+        values = (self.memory, ctypes.c_uint32(us), ctypes.c_uint32(1))
+        return (ctypes.c_void_p * 3)(*[ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]), values
+
+    def launch(self, arguments):
+        self.call("cuLaunchKernel", self.function, 8, 1, 1, 256, 1, 1, 0, self.stream, arguments[0], None)
 
     def serve(self, token):
         self.step()
