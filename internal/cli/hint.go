@@ -13,6 +13,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/control/client"
 	"xsched/internal/model"
+	"xsched/internal/policy"
 )
 
 func (a *app) hintCommand() *cobra.Command {
@@ -89,10 +90,10 @@ func (a *app) warnUnread(ctx context.Context, daemon *client.Client, given []mod
 	if err != nil {
 		return err
 	}
-	inForce := []string{reply.Name}
+	inForce := []string{policy.Base(reply.Name)}
 	for _, d := range reply.Devices {
 		if d.Policy != "" {
-			inForce = append(inForce, d.Policy)
+			inForce = append(inForce, policy.Base(d.Policy))
 		}
 	}
 	for _, f := range given {

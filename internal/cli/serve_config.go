@@ -155,8 +155,12 @@ func (r *resolved) values(source map[string]string) []control.ConfigValue {
 	if flags.logJSON {
 		format = "json"
 	}
+	name := cmp.Or(o.Policy, engine.DefaultConfig().Policy)
+	if p, err := policy.New(name); err == nil { // else the daemon refuses it
+		name = p.Name()
+	}
 	texts := map[string]string{
-		"policy": cmp.Or(strings.ToUpper(o.Policy), engine.DefaultConfig().Policy), "mode": config.Mode{Mode: o.Mode, Level: o.ModeLevel}.String(),
+		"policy": name, "mode": config.Mode{Mode: o.Mode, Level: o.ModeLevel}.String(),
 		"quantum": cmp.Or(o.Quantum, knobs.Quantum).String(), "hold": max(cmp.Or(o.Hold, knobs.Hold), 0).String(),
 		"starvation_bound":    max(cmp.Or(o.StarvationBound, knobs.StarvationBound), 0).String(),
 		"limits.max_sessions": strconv.Itoa(cmp.Or(o.MaxSessions, daemon.MaxSessions)), "limits.max_sessions_per_user": strconv.Itoa(cmp.Or(o.MaxSessionsPerUID, daemon.MaxSessionsPerUser)),

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,9 +113,6 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "omit the device", "the quantum applies to all GPUs")
 	}
 	out := control.PolicyReply{Available: policy.Names(), Summaries: map[string]string{}}
-	for _, name := range out.Available {
-		out.Summaries[name] = policy.Summary(name)
-	}
 	var bad error
 	if changes {
 		err := d.engineDo(ctx, func(e *engine.Engine) {
@@ -136,7 +134,7 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 		}
 	}
 	if errors.Is(bad, policy.ErrUnknown) {
-		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(out.Available, ", "), "unknown policy %q", r.Name)
+		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "use one of "+strings.Join(policy.Suggest(r.Name), ", "), "unknown policy %q", r.Name)
 	}
 	if bad != nil {
 		return control.PolicyReply{}, control.Errorf(control.ErrInvalid, "", "%v", bad)
@@ -144,6 +142,12 @@ func (d *Daemon) Policy(ctx context.Context, c control.Caller, r control.PolicyR
 	all := d.loop.Config()
 	cfg := all.On(gpu)
 	out.Name, out.QuantumUS, out.Devices = cfg.Policy, cfg.Quantum.Microseconds(), settings(&all)
+	if !slices.Contains(out.Available, out.Name) {
+		out.Available = append(out.Available, out.Name) // with a strategy, for measurements
+	}
+	for _, name := range out.Available {
+		out.Summaries[name] = policy.Summary(name)
+	}
 	if changes {
 		if r.Name != "" {
 			d.keepSetting(ctx, gpu, keyPolicy, setOrDefault(r.Name, out.Name))

@@ -78,6 +78,8 @@ func TestSuspendResumeAndHints(t *testing.T) {
 	wantError(t, err, control.ErrNotFound)
 	_, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "nope"})
 	wantError(t, err, control.ErrInvalid, "nope", "HPF")
+	_, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "hpf/nope"})
+	wantError(t, err, control.ErrInvalid, "hpf/nope", "HPF/wait")
 	_, err = w.ctl.SetMode(ctx, control.ModeRequest{Mode: "nope"})
 	wantError(t, err, control.ErrInvalid, "live")
 	if m, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 2}); err != nil || m.Level != 2 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"xsched/internal/control"
+	"xsched/internal/policy"
 )
 
 // TestSettingsPerGPU: a GPU keeps its own policy and mode, shows them, and returns to the others'.
@@ -25,8 +26,15 @@ func TestSettingsPerGPU(t *testing.T) {
 	if p, err = w.ctl.Policy(ctx); err != nil || p.Name != "HPF" || !slices.Equal(p.Devices, []control.DeviceSetting{{Device: second, Policy: "FIFO"}}) {
 		t.Errorf("%+v %v", p, err)
 	}
-	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Device: second}); err != nil || p.Name != "FIFO" {
+	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Device: second}); err != nil || p.Name != "FIFO" || len(p.Available) != len(policy.Names()) {
 		t.Errorf("read of one GPU: %+v %v", p, err)
+	}
+	// A strategy for launch-bound requests is offered only where it is in force.
+	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "hpf/Wait", Device: second}); err != nil || p.Name != "HPF/wait" || p.Available[len(p.Available)-1] != p.Name || p.Summaries[p.Name] == "" {
+		t.Errorf("strategy: %+v %v", p, err)
+	}
+	if p, err = w.ctl.SetPolicy(ctx, control.PolicyRequest{Name: "fifo", Device: second}); err != nil || len(p.Available) != len(policy.Names()) {
+		t.Errorf("%+v %v", p, err)
 	}
 	m, err := w.ctl.SetMode(ctx, control.ModeRequest{Mode: "level", Level: 1, Device: first})
 	if err != nil || m.Mode != "level" || m.Level != 1 {

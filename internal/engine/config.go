@@ -121,9 +121,6 @@ func (c Config) complete() (Config, error) {
 	if c.Batch == 0 {
 		c.Batch = min(d.Batch, c.InFlight)
 	}
-	if err := c.LaunchBound.Check(); err != nil {
-		return c, fmt.Errorf("check configuration: %w", err)
-	}
 	for id, s := range c.Devices {
 		if s.Mode == "" {
 			continue

@@ -185,6 +185,7 @@ func (r *record) restrict() {
 func (d *device) refresh(now model.Time) {
 	v, cfg := &d.view, &d.cfg
 	v.Knobs, v.CanSuspend = cfg.Knobs, cfg.Mode != model.ModeTimeslice
+	v.LaunchBound = d.policy.Strategy()
 	if d.capped {
 		policy.SetContested(v.Queues, func(i int) {
 			d.records[i].restrict()

@@ -53,7 +53,7 @@ func (r *record) lows(now model.Time, q *policy.Queue) model.Lows {
 		return model.NoLows
 	case q.Native || !r.dev.ordered() || !r.dev.view.CanSuspend:
 		return model.LowsCompete
-	case q.Feeding.Class != model.ClassLaunchBound || stop && run:
+	case q.Feeding.Class != model.ClassLaunchBound || stop && run || !r.dev.view.LaunchBound.InTime():
 		return model.NoLows
 	}
 	return model.LowsGiveWay

@@ -3,8 +3,7 @@
 package policy
 
 import (
-	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"xsched/internal/model"
@@ -21,30 +20,50 @@ import (
 // before its program is expected to wait (model.Segments), until the wait ends.
 // docs/strategies.md has the comparison with other strategies.
 
-// Strategy is what HPF does beside launch-bound highs. It is no option of the
-// daemon: tests and the simulator compare strategies.
+// Strategy is what HPF does beside launch-bound highs. A name such as "HPF/wait"
+// selects one, for measurements.
 type Strategy string
 
 // The strategies.
 const (
-	JustInTime   Strategy = ""             // suspend lows shortly before the wait
-	TinySlices   Strategy = "tiny"         // as beside other highs
-	MediumSlices Strategy = "medium"       // UsefulSlice
-	NativeSlices Strategy = "native"       // the driver's own
-	StopAtWait   Strategy = "wait"         // suspend lows when the wait begins
-	WholeRequest Strategy = "whole"        // suspend lows when the request begins
-	TinyInTime   Strategy = "tiny-in-time" // as JustInTime, but a tiny slice instead of a suspension
+	JustInTime   Strategy = "" // suspend lows shortly before the wait
+	TinySlices   Strategy = "tiny"
+	MediumSlices Strategy = "medium"
+	NativeSlices Strategy = "native"
+	StopAtWait   Strategy = "wait"
+	WholeRequest Strategy = "whole"
+	TinyInTime   Strategy = "tiny-in-time"
 )
 
-// Strategies lists them, the default first.
-var Strategies = []Strategy{JustInTime, TinySlices, MediumSlices, NativeSlices, StopAtWait, WholeRequest, TinyInTime}
+// strategies describes what lows have beside a launch-bound request. The default has
+// no name.
+var strategies = map[Strategy]string{
+	TinySlices:   "a tiny slice, as beside other requests",
+	MediumSlices: "a slice of 0.5 ms", // UsefulSlice
+	NativeSlices: "the driver's slice",
+	StopAtWait:   "suspended when its program begins to wait",
+	WholeRequest: "suspended from its first launch on",
+	TinyInTime:   "a tiny slice shortly before its program waits",
+}
 
-// Check refuses an unknown strategy.
-func (s Strategy) Check() error {
-	if !slices.Contains(Strategies, s) {
-		return fmt.Errorf("unknown strategy %q for launch-bound requests: known are %q", string(s), Strategies)
+// InTime reports that lows give way shortly before a program waits.
+func (s Strategy) InTime() bool { return s == JustInTime || s == TinyInTime }
+
+// strategist is a policy with strategies.
+type strategist interface{ strategist() }
+
+func (HPF) strategist() {}
+
+// with returns a policy with a strategy, whose name is given in any case; "" if
+// there is no such.
+func (e entry) with(policy, strategy string) (string, entry) {
+	strategy = strings.ToLower(strategy)
+	what, known := strategies[Strategy(strategy)]
+	if _, has := e.policy.impl.(strategist); !has || !known {
+		return "", entry{}
 	}
-	return nil
+	e.summary += "; lows beside launch-bound requests: " + what
+	return policy + "/" + strategy, e
 }
 
 // fedHigh reports that all queues of [from, end) that may run are launch-bound.
@@ -72,7 +91,7 @@ func (v *View) fedStop(now model.Time, from, end int) (stop bool, wake model.Tim
 
 func (v *View) fedStops(now model.Time, q *Queue) (bool, model.Time) {
 	hold := model.FedHold
-	switch v.Knobs.LaunchBound {
+	switch v.LaunchBound {
 	case MediumSlices, NativeSlices, TinySlices:
 		return false, model.Never
 	case StopAtWait:
@@ -118,9 +137,9 @@ func (v *View) chained(now model.Time, from, end int) model.Time {
 // fedSlice is the slice of the active low beside launch-bound highs.
 func (v *View) fedSlice(stop bool) time.Duration {
 	switch {
-	case v.Knobs.LaunchBound == MediumSlices:
+	case v.LaunchBound == MediumSlices:
 		return UsefulSlice
-	case v.Knobs.LaunchBound == TinyInTime && stop:
+	case v.LaunchBound == TinyInTime && stop:
 		return v.Knobs.LowSlice
 	}
 	return 0

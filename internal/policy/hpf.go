@@ -74,7 +74,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	sliced := h.beside() || !v.Unmanaged && h.lull == 0 && v.allSliced(high, highEnd)
 	beside, fedWake := h.beside(), model.Never
 	fedNow := false // lows give way to a launch-bound high
-	if fed := sliced && !beside && v.CanSuspend && v.Knobs.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
+	if fed := sliced && !beside && v.CanSuspend && v.LaunchBound != TinySlices && v.fedHigh(high, highEnd); fed {
 		beside = true
 		fedNow, fedWake = v.fedStop(now, high, highEnd)
 		highs.Slice = 0 // enough for a batch; beside a longer one the lows would count as starved
@@ -99,7 +99,7 @@ func (h hpf) decide(now model.Time, v *View, state *turn) (model.Plan, model.Tim
 	if !v.CanSuspend {
 		return plan, fedWake
 	}
-	if fedNow && v.Knobs.LaunchBound != TinyInTime {
+	if fedNow && v.LaunchBound != TinyInTime {
 		return plan, fedWake
 	}
 

@@ -75,8 +75,6 @@ type Knobs struct {
 	Window time.Duration
 	// Boost is the interval at which MLFQ forgets what it has learnt.
 	Boost time.Duration
-	// LaunchBound is the strategy beside launch-bound requests.
-	LaunchBound Strategy `json:",omitempty"`
 }
 
 // DefaultKnobs returns the defaults.

@@ -45,14 +45,39 @@ func registry() map[string]entry {
 // Names lists the known policies, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(registry())) }
 
-// lookup finds a policy by name, ignoring case.
+// lookup finds a policy by name, ignoring case: NAME, or NAME/STRATEGY (fed.go).
 func lookup(name string) (string, entry) {
+	base, strategy, chosen := strings.Cut(name, "/")
 	for known, e := range registry() {
-		if strings.EqualFold(known, name) {
+		switch {
+		case !strings.EqualFold(known, base):
+		case !chosen:
 			return known, e
+		default:
+			return e.with(known, strategy)
 		}
 	}
 	return "", entry{}
+}
+
+// Base returns a policy's name without its strategy.
+func Base(name string) string {
+	base, _, _ := strings.Cut(name, "/")
+	return base
+}
+
+// Suggest lists what to use instead of an unknown name: policies, or strategies of
+// the policy that it names.
+func Suggest(name string) []string {
+	base, e := lookup(Base(name))
+	if _, has := e.policy.impl.(strategist); !has {
+		return Names()
+	}
+	out := []string{base}
+	for _, s := range slices.Sorted(maps.Keys(strategies)) {
+		out = append(out, base+"/"+string(s))
+	}
+	return out
 }
 
 // Number returns the number of a policy, 0 for an unknown one.
@@ -84,7 +109,8 @@ func New(name string) (*Scheduler, error) {
 	if known == "" {
 		return nil, unknownError{name}
 	}
-	s := &Scheduler{name: known, policy: e.policy}
+	_, strategy, _ := strings.Cut(known, "/")
+	s := &Scheduler{name: known, policy: e.policy, strategy: Strategy(strategy)}
 	s.ranker, _ = e.policy.impl.(Ranker)
 	return s, nil
 }
@@ -93,7 +119,7 @@ func New(name string) (*Scheduler, error) {
 type unknownError struct{ name string }
 
 func (e unknownError) Error() string {
-	return fmt.Sprintf("%v %q: known are %s", ErrUnknown, e.name, strings.Join(Names(), ", "))
+	return fmt.Sprintf("%v %q: known are %s", ErrUnknown, e.name, strings.Join(Suggest(e.name), ", "))
 }
 
 func (e unknownError) Unwrap() error { return ErrUnknown }

@@ -7,9 +7,10 @@ import "xsched/internal/model"
 // Scheduler is a policy of the registry with the starvation bound and group
 // scheduling applied to it.
 type Scheduler struct {
-	name   string
-	policy erased
-	ranker Ranker // nil: rank is priority
+	name     string
+	policy   erased
+	ranker   Ranker // nil: rank is priority
+	strategy Strategy
 }
 
 // State is a scheduler's state of one device. The engine keeps it between
@@ -43,6 +44,9 @@ func erase[S any](p Policy[S]) erased {
 
 // Name is the name of the policy in the registry.
 func (s *Scheduler) Name() string { return s.name }
+
+// Strategy is what the policy does beside launch-bound requests.
+func (s *Scheduler) Strategy() Strategy { return s.strategy }
 
 // NewState returns the state of a new device.
 func (s *Scheduler) NewState() *State { return &State{policy: s.policy.newState()} }

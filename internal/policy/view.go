@@ -35,6 +35,8 @@ type View struct {
 	// Beside it a tiny slice makes no progress.
 	Unmanaged bool
 	Knobs     Knobs
+	// LaunchBound is the strategy of the policy beside launch-bound requests.
+	LaunchBound Strategy
 }
 
 // Pool is the programs that have one share together.

@@ -284,43 +284,30 @@ func ReadTrace(name string, r io.Reader) ([]Request, error) {
 	return out, nil
 }
 
-// variant is one policy in one mode, with one strategy for launch-bound requests.
+// variant is one policy in one mode.
 type variant struct {
 	name, policy string
 	mode         model.Mode
-	strategy     string // "": the scenario's
 }
 
-// under returns the scenario with the variant's strategy.
-func (s *Scenario) under(v variant) *Scenario {
-	if v.strategy == "" {
-		return s
-	}
-	one := *s
-	one.Engine.LaunchBound = v.strategy
-	return &one
-}
-
-// variants parses the names to compare: POLICY, POLICY:MODE, POLICY/STRATEGY, native.
+// variants parses the names to compare: POLICY, POLICY:MODE, native.
 func (s *Scenario) variants(names []string) ([]variant, error) {
 	var out []variant
 	for _, name := range names {
 		v := variant{name: strings.TrimSpace(name), mode: s.Mode}
-		rest, strategy, _ := strings.Cut(v.name, "/")
-		v.strategy = strategy
-		policy, mode, ok := strings.Cut(rest, ":")
+		policy, mode, ok := strings.Cut(v.name, ":")
 		if ok {
 			v.mode = model.Mode(mode)
 		}
 		if v.policy = policy; strings.EqualFold(policy, "native") && !ok {
 			v.policy, v.mode = s.Policy, model.ModeOff
 		}
-		e, err := engine.New(s.under(v).engineConfig(v.policy, v.mode))
+		e, err := engine.New(s.engineConfig(v.policy, v.mode))
 		if err != nil {
 			return nil, fmt.Errorf("compare %q: %w", name, err)
 		}
 		v.policy = e.Config().Policy
-		if !ok && v.mode != model.ModeOff && v.strategy == "" {
+		if !ok && v.mode != model.ModeOff {
 			v.name = v.policy
 		}
 		out = append(out, v)

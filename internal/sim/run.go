@@ -19,8 +19,8 @@ import (
 
 // Options of Run.
 type Options struct {
-	// Policies to compare; empty: the scenario's. A name can have a mode, "HPF:suspend", and a
-	// strategy for launch-bound requests, "HPF/whole"; "native" is mode off.
+	// Policies to compare; empty: the scenario's. A name can have a mode, "HPF:suspend"; "native" is
+	// mode off.
 	Policies []string
 	Seed     uint64 // 0: the scenario's
 	Workers  int    // goroutines; 0: one per core
@@ -198,7 +198,7 @@ func Run(ctx context.Context, s *Scenario, o Options) (*Result, error) {
 		return nil, err
 	}
 	for _, v := range variants {
-		p := newPlan(s.under(v), v.policy, v.mode, o.Seed)
+		p := newPlan(s, v.policy, v.mode, o.Seed)
 		p.draw, p.record = o.Draw, o.Record
 		run, err := simulate(ctx, p, cells, o.Workers, &meter)
 		if err != nil {
@@ -222,7 +222,7 @@ func (s *Scenario) RecordHeader(program string, o Options) record.Header {
 	if all, err := s.variants(o.Policies); err == nil && len(all) > 0 {
 		v = all[0]
 	}
-	h.Config = newPlan(s.under(v), v.policy, v.mode, s.Seed).engine
+	h.Config = newPlan(s, v.policy, v.mode, s.Seed).engine
 	return h
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"xsched/internal/engine"
 	"xsched/internal/model"
-	strategies "xsched/internal/policy"
 	gpumodel "xsched/internal/virtual/model"
 )
 
@@ -64,7 +63,6 @@ type Knobs struct {
 	LowSlice        *Duration `yaml:"low_slice"`
 	PeerSlice       *Duration `yaml:"peer_slice"`
 	GrantSlice      *Duration `yaml:"grant_slice"`
-	LaunchBound     string    `yaml:"launch_bound"` // strategy of policy.Strategies, to compare them
 	InFlight        int       `yaml:"in_flight"`
 	Batch           int       `yaml:"batch"`
 }
@@ -245,7 +243,6 @@ func (s *Scenario) engineConfig(policy string, mode model.Mode) engine.Config {
 	c.LowSlice = orElse(k.LowSlice, c.LowSlice)
 	c.PeerSlice = orElse(k.PeerSlice, c.PeerSlice)
 	c.GrantSlice = orElse(k.GrantSlice, c.GrantSlice)
-	c.LaunchBound = strategies.Strategy(k.LaunchBound)
 	if k.InFlight > 0 {
 		c.InFlight = k.InFlight
 	}

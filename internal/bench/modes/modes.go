@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sort"
-	"strings"
 	"time"
 
 	"xsched/internal/bench"
@@ -63,10 +62,11 @@ func (o *Options) check() error {
 	for o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32())
 	}
-	if _, err := policy.New(o.Policy); err != nil {
+	p, err := policy.New(o.Policy)
+	if err != nil {
 		return err
 	}
-	o.Policy = strings.ToUpper(o.Policy)
+	o.Policy = p.Name()
 	switch {
 	case o.Rate <= 0 || o.Rate > 10000:
 		return fmt.Errorf("rate %g is out of range; use up to 10000 requests a second", o.Rate)
