@@ -129,15 +129,15 @@ func TestLongFedRequests(t *testing.T) {
 		high.iterates(20)
 		high.send("pause")
 		high.expect("P", soon)
-		share, end, n := w.longRequests(high.pid(), low.pid(), kernels, from, nowNS())
-		t.Logf("%d requests of %d kernels: the low runs for %.0f %% of their first half, and the last kernel ends %.2f ms after it came (medians)", n, kernels, 100*share, end)
+		r := w.longRequests(high.pid(), low.pid(), kernels, from, nowNS())
+		t.Logf("%d requests of %d kernels: the low runs for %.0f %% of their first half, and the last kernel ends %.2f ms after it came (medians)", r.n, kernels, 100*r.share, r.end)
 		// Stopped for whole requests, the low would not run at all; with a tiny slice, both would mostly switch.
 		// Natively the last kernel would wait for half a slice and the switch: 1.2 ms.
-		if n >= 15 && share >= 0.7 && end <= 0.5 {
+		if r.n >= 15 && r.share >= 0.7 && r.end <= 0.5 {
 			break
 		}
 		if round == 4 {
-			t.Errorf("the low runs for %.0f %% of the first half of a request, and the last kernel ends %.2f ms after it came", 100*share, end)
+			t.Errorf("the low runs for %.0f %% of the first half of a request, and the last kernel ends %.2f ms after it came", 100*r.share, r.end)
 			break
 		}
 	}
@@ -145,12 +145,19 @@ func TestLongFedRequests(t *testing.T) {
 	low.finish()
 }
 
-// longRequests returns for which part of the first half of a request the low ran, how many milliseconds after its
-// submission the last kernel ended, both as medians, and the number of requests.
-func (w *world) longRequests(high, low, kernels int, from, to int64) (share, end float64, n int) {
+// longRecord is the device's record of long requests.
+type longRecord struct {
+	n          int
+	share, end float64 // medians: part of the first half in which the low ran; ms from the last submission to the end
+	beside     float64 // part of the requests at whose last submission the low ran
+}
+
+// longRequests returns the record of the requests of a window.
+func (w *world) longRequests(high, low, kernels int, from, to int64) (r longRecord) {
 	w.t.Helper()
 	at, spans := w.recorded(high, from, to)
 	var shares, ends []float64
+	beside := 0
 	for i := 0; i < len(at); {
 		last := i // kernels of a request come closely after each other
 		for last+1 < len(at) && at[last+1]-at[last] < int64(5*time.Millisecond) {
@@ -163,6 +170,9 @@ func (w *world) longRequests(high, low, kernels int, from, to int64) (share, end
 				case s.Kind != gpumodel.KindRun:
 				case s.PID == low:
 					ran += max(0, min(s.T1, half)-max(s.T0, at[i]))
+					if s.T0 <= at[last] && s.T1 > at[last] {
+						beside++
+					}
 				case s.PID == high && s.T0 < at[last]+int64(10*time.Millisecond):
 					done = max(done, s.T1)
 				}
@@ -171,10 +181,11 @@ func (w *world) longRequests(high, low, kernels int, from, to int64) (share, end
 		}
 		i = last + 1
 	}
-	if n = len(shares); n == 0 {
-		return 0, 0, 0
+	if r.n = len(shares); r.n == 0 {
+		return r
 	}
 	slices.Sort(shares)
 	slices.Sort(ends)
-	return shares[n/2], ends[n/2], n
+	r.share, r.end, r.beside = shares[r.n/2], ends[r.n/2], float64(beside)/float64(r.n)
+	return r
 }
