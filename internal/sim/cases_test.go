@@ -79,6 +79,30 @@ func TestLaunchBound(t *testing.T) {
 	}
 }
 
+// TestPoorPrediction checks what happens where the end of requests can't be predicted: a stop at the wait takes more
+// than half of the driver's delay away and costs the jobs less than five points, so it is what HPF falls back to.
+func TestPoorPrediction(t *testing.T) {
+	all := load(t, "varied.yaml")
+	cut(all, 10*time.Second)
+	for _, c := range []struct {
+		name      string
+		fallsBack bool
+	}{{"3ms", false}, {"9ms", true}, {"26ms", true}} {
+		s, err := all.Split(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := run(t, s[0], Options{Policies: []string{"native", "HPF/wait", "HPF"}}).Runs
+		delay := func(i int) float64 { h := &runs[i].Classes[0]; return h.Latency.Mean - h.Alone.Mean }
+		span{0, delay(0) / 2}.check(t, c.name+": mean delay, stopped at the wait", delay(1))
+		span{runs[0].Lows.Kept - 0.05, 1}.check(t, c.name+": kept, stopped at the wait", runs[1].Lows.Kept)
+		span{0, delay(0) / 2}.check(t, c.name+": mean delay under HPF", delay(2))
+		if c.fallsBack {
+			span{runs[1].Lows.Kept - 0.01, runs[1].Lows.Kept + 0.01}.check(t, c.name+": kept under HPF", runs[2].Lows.Kept)
+		}
+	}
+}
+
 // TestServingTokens checks the time to the first token and from one to the next, and that a request of
 // many parts costs the job no switch for each.
 func TestServingTokens(t *testing.T) {
