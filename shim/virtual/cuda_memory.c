@@ -148,9 +148,16 @@ VG_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 #define SMALL 65536u
 
+/* Up to 64 KB from the host: the real driver waits for the end (580). It documents that it returns at once:
+ * XSCHED_VGPU_COPIES=documented. */
+static bool small_waits(void) {
+  const char *copies = getenv("XSCHED_VGPU_COPIES");
+  return !copies || strcmp(copies, "documented") != 0;
+}
+
 /* One copy; host selects the side, if any, that may be host memory. A call that waits does so as the real
- * driver documents: to the host it waits for the end, inside the device not at all. From pageable memory it
- * waits for earlier work and returns when the bytes are staged; up to 64 KB it does not wait either. */
+ * driver: to the host it waits for the end, inside the device not at all. From pageable memory it waits for
+ * earlier work, and returns when the bytes are staged. */
 static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t src, size_t bytes,
                      int lane, bool wait) {
   CUcontext context;
@@ -172,10 +179,12 @@ static CUresult copy(bool per_thread, CUstream handle, uint64_t dst, uint64_t sr
     node.host_dst = (void *)(uintptr_t)dst;
   else if (!dst_here)
     return vg_leave(CUDA_ERROR_INVALID_VALUE);
-  if (lane == LANE_INSIDE || (lane == LANE_TO_DEVICE && bytes <= SMALL)) wait = false;
-  if (wait && node.host_src) result = vg_wait(context, stream->channel, stream->seq);
+  bool small = lane == LANE_TO_DEVICE && bytes <= SMALL;
+  if (lane == LANE_INSIDE || (small && !small_waits())) wait = false;
+  bool staged = node.host_src && !small;
+  if (wait && staged) result = vg_wait(context, stream->channel, stream->seq);
   if (result == CUDA_SUCCESS) result = vg_perform(stream, &node);
-  if (result == CUDA_SUCCESS && wait && !node.host_src)
+  if (result == CUDA_SUCCESS && wait && !staged)
     result = vg_wait(context, stream->channel, stream->seq);
   return vg_leave(result);
 }

@@ -195,18 +195,20 @@ static void test_waits(void) {
   OK(CU(cuPointerGetAttribute, &type, 2, (uint64_t)(uintptr_t)pinned));
   IS(1, (int)type);
   IS(1, CU(cuPointerGetAttribute, &type, 2, (uint64_t)(uintptr_t)pageable));
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 10; i++) {
+    if (i < 2) setenv("XSCHED_VGPU_COPIES", "documented", 1);
     OK(launch(y, 100000, 1, NULL));
-    OK(i == 0   ? CU(cuMemcpyHtoD_v2, x, pageable, (size_t)65536)
-       : i == 1 ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)65536)
-       : i == 2 ? CU(cuMemcpyDtoD_v2, x, y, (size_t)16)
-       : i == 3 ? CU(cuMemcpyDtoHAsync_v2, pinned, x, (size_t)16, NULL)
-       : i == 4 ? CU(cuMemcpyHtoDAsync_v2, x, pageable, (size_t)BYTES, NULL)
-       : i == 5 ? CU(cuMemcpyDtoHAsync_v2, pageable, x, (size_t)16, NULL)
-       : i == 6 ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)BYTES)
-                : CU(cuMemcpyDtoH_v2, pinned, x, (size_t)16));
+    OK(i % 8 == 0   ? CU(cuMemcpyHtoD_v2, x, pageable, (size_t)65536)
+       : i % 8 == 1 ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)65536)
+       : i == 2     ? CU(cuMemcpyDtoD_v2, x, y, (size_t)16)
+       : i == 3     ? CU(cuMemcpyDtoHAsync_v2, pinned, x, (size_t)16, NULL)
+       : i == 4     ? CU(cuMemcpyHtoDAsync_v2, x, pageable, (size_t)BYTES, NULL)
+       : i == 5     ? CU(cuMemcpyDtoHAsync_v2, pageable, x, (size_t)16, NULL)
+       : i == 6     ? CU(cuMemcpyHtoD_v2, x, pinned, (size_t)BYTES)
+                    : CU(cuMemcpyDtoH_v2, pinned, x, (size_t)16));
     IS(i < 5 ? 600 : 0, CU(cuStreamQuery, NULL));
     OK(CU(cuStreamSynchronize, NULL));
+    unsetenv("XSCHED_VGPU_COPIES");
   }
   /* From pageable memory above 64 KB: the kernel is over, the copy need not be. */
   handle event;
