@@ -323,6 +323,9 @@ static inline void xsi_work_fed(struct xsi_work_stream *stream) {
     xsi_work_tell_wait(slot, mine->fed_ns);
 }
 
+/* The same, found out when it is over: the call that waited began then. */
+void xsi_work_fed_since(struct xsi_work_stream *stream, uint64_t begun_ns);
+
 /* An answer "not ready" about a stream or an event (what) in it. A program that polls is waiting, since the first
  * such answer after its last submission. Once is no poll: allocators look at old events in passing. */
 void xsi_work_polled(struct xsi_work_stream *stream, uintptr_t what);

@@ -171,6 +171,15 @@ void xsi_work_tell_wait(struct xsw_queue *slot, uint64_t fed_ns) {
   if ((__atomic_load_n(&slot->tell, __ATOMIC_RELAXED) & XSW_TELL_WAIT) != 0) xsi_doorbell_ring();
 }
 
+void xsi_work_fed_since(struct xsi_work_stream *stream, uint64_t begun_ns) {
+  struct xsw_queue *slot = xsi_work_slot(stream);
+  if (__atomic_load_n(&slot->quiet, __ATOMIC_RELAXED) != 0) return;
+  xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;
+  xsi_thread.work.fed_ns = begun_ns;
+  if (begun_ns > __atomic_load_n(&slot->fed_ns, __ATOMIC_RELAXED))
+    xsi_work_tell_wait(slot, begun_ns);
+}
+
 enum { MANY_POLLS = 16 }; /* of several things in turn */
 
 void xsi_work_polled(struct xsi_work_stream *stream, uintptr_t what) {

@@ -78,7 +78,8 @@ int xsi_end_wait(struct xsi_wait *wait, int result) {
 
 bool xsi_begin_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream) {
   wait->call = xsi_begin_copy(account, stream);
-  wait->waits = false;
+  wait->waits = wait->learns = false;
+  wait->begun_ns = 0;
   return wait->call.work != NULL;
 }
 
@@ -88,19 +89,47 @@ void xsi_maybe_waits(struct xsi_wait *wait) {
   xsi_work_sync_begins(wait->call.work);
 }
 
+void xsi_maybe_timed(struct xsi_wait *wait) {
+  if (wait->call.work && !wait->begun_ns) wait->begun_ns = xsi_now_ns();
+}
+
+// No copy of a few bytes takes that long, and no wait that is shorter matters.
+enum { LONG_NS = 50000 };
+
+static int small_waits = 1; // atomic: the last small copy behind other work waited
+
+bool xsi_maybe_small(struct xsi_wait *wait) {
+  const struct xsi_work_stream *work = wait->call.work;
+  wait->mark = xsi_work_submitted(work);
+  wait->learns = wait->mark - 1 > __atomic_load_n(&work->completed, __ATOMIC_ACQUIRE);
+  xsi_maybe_timed(wait);
+  return wait->learns && __atomic_load_n(&small_waits, __ATOMIC_RELAXED);
+}
+
+// Only if nothing else came into the stream is the answer about what was there before.
+static void learn(const struct xsi_wait *wait, bool is_long, bool over) {
+  if (!wait->learns || xsi_work_submitted(wait->call.work) != wait->mark || is_long != over) return;
+  __atomic_store_n(&small_waits, over, __ATOMIC_RELAXED);
+}
+
 // The mark before the question: the answer covers what had landed by then, and this copy, too.
 int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
                   int result) {
   struct xsi_work_stream *work = wait->call.work;
+  bool is_long = wait->begun_ns && xsi_now_ns() - wait->begun_ns >= LONG_NS;
   if (wait->waits) xsi_work_sync_ends(work);
   xsi_end_copy(wait->call, result);
-  if (!wait->waits || result != 0) return result;
-  xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies; // was this copy
+  if (!(wait->waits || is_long) || result != 0) return result;
+  if (wait->waits) // was this copy
+    xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;
   uint64_t mark = xsi_work_mark(work);
   if (!xsi_work_may_ask()) return result;
   bool over = account->over(stream);
   xsi_work_has_asked();
-  if (over) xsi_work_complete(work, mark, false);
+  learn(wait, is_long, over);
+  if (!over) return result;
+  if (!wait->waits) xsi_work_fed_since(work, wait->begun_ns);
+  xsi_work_complete(work, mark, false);
   return result;
 }
 

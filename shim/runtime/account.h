@@ -21,7 +21,9 @@ struct xsi_call {
 struct xsi_wait {
   struct xsi_call call;
   uint64_t mark;
-  bool waits; /* of a copy that may wait */
+  /* of a copy that may wait */
+  bool waits, learns;
+  uint64_t begun_ns; /* 0: its time does not matter */
 };
 
 /* What differs between runtimes. */
@@ -72,10 +74,15 @@ XSI_INLINE int xsi_end_launch(struct xsi_call call, int result) {
 void xsi_begin_wait(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 int xsi_end_wait(struct xsi_wait *wait, int result);
 
-/* Copies that may wait, depending on the memory: what they waited for is asked, never assumed. True: the copy
- * counts, and the caller finds out whether it may wait. */
+/* Copies that may wait, depending on memory or driver: what they waited for is asked, never assumed. True: the
+ * copy counts, and the caller finds out whether it may wait. It is a wait from the beginning of the call
+ * (xsi_maybe_waits), or if the call takes as long as one (xsi_maybe_timed). */
 bool xsi_begin_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 void xsi_maybe_waits(struct xsi_wait *wait);
+void xsi_maybe_timed(struct xsi_wait *wait);
+/* A small copy from the host. Documentation and drivers differ on whether it waits for earlier work: true if
+ * there is some, and the last such copy waited. */
+bool xsi_maybe_small(struct xsi_wait *wait);
 int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
                   int result);
 

@@ -166,8 +166,12 @@ func entryBody(c call) string {
 		return fmt.Sprintf("%s  return %s;\n", begin, real)
 	case "work", "copy":
 		if len(parts) > 1 && c.dialect.dir == cuda.dir {
-			return fmt.Sprintf("  struct xsi_wait wait;\n  if (xsi_begin_maybe(%s, &wait, %s) && %s)\n    xsi_maybe_waits(&wait);\n"+
-				"  return xsi_end_maybe(%s, &wait, %s, %s);\n", account, stream, c.condition(), account, stream, real)
+			timed := ""
+			if parts[0] == "default" {
+				timed = "  else\n    xsi_maybe_timed(&wait);\n"
+			}
+			return fmt.Sprintf("  struct xsi_wait wait;\n  if (xsi_begin_maybe(%s, &wait, %s) && %s)\n    xsi_maybe_waits(&wait);\n%s"+
+				"  return xsi_end_maybe(%s, &wait, %s, %s);\n", account, stream, c.condition(), timed, account, stream, real)
 		}
 		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s);\n  return xsi_end_%s(call, %s);\n",
 			c.kind, account, stream, c.kind, real)

@@ -40,7 +40,6 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_
 typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1;
 typedef struct CUDA_MEMCPY2D_v1 CUDA_MEMCPY2D_v1;
 typedef struct CUDA_MEMCPY3D_v1 CUDA_MEMCPY3D_v1;
-typedef struct CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP_v1;
 typedef struct CUmemcpyAttributes_v1 CUmemcpyAttributes_v1;
 typedef struct CUmemDecompressParams CUmemDecompressParams;
 typedef struct CUgraphEdgeData CUgraphEdgeData;
@@ -69,7 +68,15 @@ typedef struct CUDA_MEMCPY3D_v2 {
 } CUDA_MEMCPY3D_v2;
 typedef CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D_PEER_v1; /* with a context, which is reserved in the other */
 
-/* An array of these is passed: the size matters. */
+/* Arrays of these are passed: the size matters. */
+typedef struct CUDA_MEMCPY3D_BATCH_OP_v1 {
+  struct {
+    int type;
+    CUdeviceptr_v2 pointer; /* or an array, and offsets */
+    uint64_t pad[3];
+  } source, to;
+  uint64_t pad[4];
+} CUDA_MEMCPY3D_BATCH_OP_v1;
 typedef union CUstreamBatchMemOpParams_v1 {
   int operation;
   uint64_t pad[6];

@@ -61,9 +61,21 @@ bool xsi_cu_waits_side(const struct xsi_cu_side *to, bool synchronous) {
 }
 
 // The first few tell: a batch of copies goes one way, mostly.
+enum { FEW = 4 };
+
 bool xsi_cu_waits_list(const CUdeviceptr_v2 *to, size_t count) {
-  for (size_t i = 0; to && i < count && i < 4; i++)
+  for (size_t i = 0; to && i < count && i < FEW; i++)
     if (xsi_cu_pageable(to[i])) return true;
+  return false;
+}
+
+_Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP_v1) == 112, "as in test_prototypes.c");
+_Static_assert(offsetof(CUDA_MEMCPY3D_BATCH_OP_v1, to.pointer) == 48, "as in test_prototypes.c");
+bool xsi_cu_waits_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP_v1 *operations) {
+  for (size_t i = 0; operations && i < count && i < FEW; i++)
+    if (operations[i].to.type == XSI_CU_OPERAND_POINTER &&
+        xsi_cu_pageable(operations[i].to.pointer))
+      return true;
   return false;
 }
 

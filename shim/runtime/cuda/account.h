@@ -93,9 +93,12 @@ bool xsi_cu_host(CUdeviceptr_v2 address);
 #define xsi_cu_waits_2dhost(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, true))
 #define xsi_cu_waits_3dhost(copy) ((copy) && xsi_cu_waits_side(&(copy)->to, true))
 bool xsi_cu_waits_side(const struct xsi_cu_side *to, bool synchronous);
-/* From the host. The driver takes up to 64 KB along with the command and returns. */
-static inline bool xsi_cu_waits_size(size_t bytes) { return bytes > 65536; }
+/* From the host. Documented: the driver takes up to 64 KB along with the command and returns. 580 waits. The
+ * wait is the entry point's. */
+#define XSI_CU_SMALL 65536
+#define xsi_cu_waits_size(bytes) ((bytes) > XSI_CU_SMALL || xsi_maybe_small(&wait))
 bool xsi_cu_waits_list(const CUdeviceptr_v2 *to, size_t count);
+bool xsi_cu_waits_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP_v1 *operations);
 bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *operations);
 
 CUresult xsi_cu_stream_created(CUresult result, CUstream *stream);

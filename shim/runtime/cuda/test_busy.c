@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MS 1000000u
-
 static bool busy(int queue) { return noted[queue].busy; }
 
 // The watcher by hand, until nothing is due at that time. It leaves many streams for the next round.

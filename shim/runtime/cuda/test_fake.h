@@ -41,7 +41,9 @@ extern int noted_room;       /* queues there are */
 extern uint32_t noted_gates; /* waits at the gate */
 extern uint32_t noted_rings; /* of the doorbell, when a wait begins */
 extern uint64_t test_now_ns; /* what xsi_now_ns says, 0: the real clock */
-void noted_fork(void);       /* runs what was registered for the child of a fork */
+#define MS 1000000u
+static inline void later(unsigned ms) { test_now_ns += (uint64_t)ms * MS; }
+void noted_fork(void); /* runs what was registered for the child of a fork */
 uint64_t counted(size_t offset);
 #define COUNTED(field) counted(offsetof(struct xsi_counters, field))
 
@@ -80,7 +82,8 @@ extern uint64_t fake_events_made;
 extern uint64_t fake_queries;  /* of streams */
 extern int fake_stuck;         /* atomic; work ends only by fake_finish */
 extern uint64_t fake_launches; /* accepted, outside of captures */
-extern bool fake_eager; /* copies to pageable memory don't wait: the documentation permits it */
+/* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
+extern bool fake_eager;
 #define FAKE_PINNED ((void *)0x7000) /* the driver knows this host memory */
 
 static inline CUresult launch(CUstream stream) {

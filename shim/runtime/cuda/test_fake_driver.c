@@ -119,6 +119,19 @@ static CUresult fake_back_async(void *to, CUdeviceptr_v2 from, size_t bytes, CUs
   bool waits = to != FAKE_PINNED && !fake_eager && !LOAD(stream_of(stream)->capturing);
   return result || !waits ? result : wait_for(stream_of(stream));
 }
+static CUresult fake_back_async_ptsz(void *to, CUdeviceptr_v2 from, size_t bytes, CUstream stream) {
+  return fake_back_async(to, from, bytes, stream ? stream : (CUstream)2);
+}
+static CUresult fake_3d_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP_v1 *operations,
+                              unsigned long long flags, CUstream stream) {
+  (void)flags;
+  return fake_back_async((void *)(uintptr_t)operations[count - 1].to.pointer, 0, 1, stream);
+}
+static CUresult fake_3d_batch_v1(size_t count, CUDA_MEMCPY3D_BATCH_OP_v1 *operations,
+                                 size_t *failed, unsigned long long flags, CUstream stream) {
+  (void)failed;
+  return fake_3d_batch(count, operations, flags, stream);
+}
 static CUresult fake_2d_async(const CUDA_MEMCPY2D_v2 *copy, CUstream stream) {
   return fake_back_async((void *)(uintptr_t)copy->to.host, 0, 1, stream);
 }
@@ -150,15 +163,28 @@ static CUresult fake_copy_async(CUdeviceptr_v2 a, const void *b, size_t c, CUstr
   (void)a, (void)b, (void)c;
   return submit(stream);
 }
+static CUresult copy_there(CUstream stream, size_t bytes) {
+  submit(stream);
+  if (bytes > 65536 || !fake_eager) return wait_for(stream_of(stream));
+  meanwhile();
+  return XSI_CU_SUCCESS;
+}
 static CUresult fake_copy(CUdeviceptr_v2 a, const void *b, size_t c) {
-  (void)a, (void)b;
-  submit((CUstream)1);
-  return c <= 65536 ? XSI_CU_SUCCESS : wait_for(&current->legacy);
+  return (void)a, (void)b, copy_there((CUstream)1, c);
+}
+static CUresult fake_copy_ptds(CUdeviceptr_v2 a, const void *b, size_t c) {
+  return (void)a, (void)b, copy_there((CUstream)2, c);
+}
+static CUresult fake_copy_any(CUdeviceptr_v2 a, CUdeviceptr_v2 b, size_t c) {
+  return fake_copy(a, (void *)(uintptr_t)b, c);
 }
 static CUresult fake_copy_back(void *a, CUdeviceptr_v2 b, size_t c) {
   (void)a, (void)b, (void)c;
   submit((CUstream)1);
   return wait_for(&current->legacy);
+}
+static CUresult fake_copy_back_ptds(void *a, CUdeviceptr_v2 b, size_t c) {
+  return fake_back_async_ptsz(a, b, c, NULL);
 }
 static CUresult fake_host_function(CUstream stream, CUhostFn function, void *data) {
   (void)function, (void)data;
@@ -312,6 +338,12 @@ void fake_install(void) {
   BIND(cuMemcpyHtoDAsync_v2, fake_copy_async);
   BIND(cuMemcpyHtoD_v2, fake_copy);
   BIND(cuMemcpyDtoH_v2, fake_copy_back);
+  BIND(cuMemcpyHtoD_v2_ptds, fake_copy_ptds);
+  BIND(cuMemcpyDtoH_v2_ptds, fake_copy_back_ptds);
+  BIND(cuMemcpyDtoHAsync_v2_ptsz, fake_back_async_ptsz);
+  BIND(cuMemcpy, fake_copy_any);
+  BIND(cuMemcpy3DBatchAsync, fake_3d_batch_v1);
+  BIND(cuMemcpy3DBatchAsync_v2, fake_3d_batch);
   BIND(cuLaunchHostFunc, fake_host_function);
   BIND(cuMemcpyDtoHAsync_v2, fake_back_async);
   BIND(cuMemcpy2DAsync_v2, fake_2d_async);

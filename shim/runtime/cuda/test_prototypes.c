@@ -19,6 +19,7 @@ SAME(XSI_CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
 SAME(XSI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SAME(XSI_CU_MEMORY_HOST, CU_MEMORYTYPE_HOST);
 SAME(XSI_CU_MEMORY_UNIFIED, CU_MEMORYTYPE_UNIFIED);
+SAME(XSI_CU_OPERAND_POINTER, CU_MEMCPY_OPERAND_TYPE_POINTER);
 SAME(XSI_CU_OP_WAIT_32, CU_STREAM_MEM_OP_WAIT_VALUE_32);
 SAME(XSI_CU_OP_WAIT_64, CU_STREAM_MEM_OP_WAIT_VALUE_64);
 SAME(XSI_CU_DEINITIALIZED, CUDA_ERROR_DEINITIALIZED);
@@ -46,6 +47,10 @@ _Static_assert(offsetof(CUDA_MEMCPY3D_v2, dstHost) == 128, "side of a copy in 3D
 _Static_assert(offsetof(CUDA_MEMCPY3D_v2, dstDevice) == 136, "side of a copy in 3D");
 _Static_assert(offsetof(CUDA_MEMCPY3D_PEER_v1, dstMemoryType) == 120, "side of a copy in 3D");
 _Static_assert(offsetof(CUDA_MEMCPY3D_PEER_v1, dstHost) == 128, "side of a copy in 3D");
+_Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP_v1) == 112, "size of a copy in a batch");
+_Static_assert(offsetof(CUDA_MEMCPY3D_BATCH_OP_v1, dst.type) == 40, "side of a copy in a batch");
+_Static_assert(offsetof(CUDA_MEMCPY3D_BATCH_OP_v1, dst.op.ptr.ptr) == 48,
+               "side of a copy in a batch");
 _Static_assert(sizeof(CUstreamBatchMemOpParams_v1) == 48, "size of a memory operation");
 _Static_assert(offsetof(CUstreamBatchMemOpParams_v1, operation) == 0, "memory operation");
 _Static_assert(sizeof(CUdeviceptr_v1) == 4 && sizeof(CUdeviceptr_v2) == 8, "device pointers");

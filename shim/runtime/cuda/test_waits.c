@@ -1,125 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits that are no synchronization by name, and copies that only look like one. No watcher, except by hand.
+// Waits that are no synchronization by name. No watcher, except by hand.
 
-#include "core/teardown.h"
 #include "test_fake.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-
-#define MS 1000000u
 
 static struct xsw_queue *slot;
-static char pageable[65536 + 1];
 static bool busy(void) { return noted[0].busy; }
-
-static void later(unsigned ms) { test_now_ns += (uint64_t)ms * MS; }
-
-static void in_the_copy(void) { later(3); }
-
-// A copy into pageable memory waits in the call: the wait begins with it, and the stream is idle afterwards.
-static void test_copies_back(void) {
-  CUstream stream = fake_stream();
-  CUDA_MEMCPY2D_v2 flat = {.to = {.type = XSI_CU_MEMORY_HOST, .host = pageable}};
-  CUDA_MEMCPY2D_v2 unified = {
-      .to = {.type = XSI_CU_MEMORY_UNIFIED, .host = FAKE_PINNED, .device = (uintptr_t)pageable}};
-  for (int kind = 0; kind < 3; kind++) {
-    uint64_t waits = slot->waits;
-    launch(stream);
-    later(1);
-    uint64_t begun = test_now_ns;
-    fake_in_sync = kind < 2 ? in_the_copy : NULL;
-    CHECK((kind == 0   ? cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream)
-           : kind == 1 ? cuMemcpy2DAsync_v2(&flat, stream)
-                       : cuMemcpy2DAsync_v2(&unified, stream)) == 0);
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1);
-    CHECK(busy() == (kind == 2)); // the last one went elsewhere in truth
-    later(1);
-    CHECK(cuStreamSynchronize(stream) == 0 && !busy());
-    CHECK(slot->fed_ns == begun && slot->waits == waits + 1); // the first of two waits
-  }
-  // Into pinned memory it does not.
-  uint64_t fed = slot->fed_ns;
-  launch(stream);
-  later(1);
-  CHECK(cuMemcpyDtoHAsync_v2(FAKE_PINNED, 0, 8, stream) == 0 && busy() && slot->fed_ns == fed);
-  CHECK(cuStreamSynchronize(stream) == 0 && !busy());
-  // A driver may copy to pageable memory without waiting: nothing is over because the call returned.
-  fake_eager = true;
-  launch(stream);
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && busy());
-  fake_finish(stream);
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && busy());
-  fake_eager = false;
-  CHECK(cuStreamSynchronize(stream) == 0 && !busy());
-  // Work of another thread that came meanwhile is not over. Nor is anything asked in a capture.
-  launch(stream);
-  CUstream captured = fake_stream();
-  CHECK(cuStreamBeginCapture_v2(captured, 0) == 0);
-  uint64_t queries = fake_queries;
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, captured) == 0 && fake_queries == queries);
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && fake_queries == queries && busy());
-  CUgraph graph;
-  CHECK(cuStreamEndCapture(captured, &graph) == 0);
-  CHECK(cuStreamSynchronize(stream) == 0 && !busy());
-  cuStreamDestroy_v2(captured);
-  cuStreamDestroy_v2(stream);
-}
-
-// Another thread begins a capture while the driver is asked what a copy waited for: it must wait for the answer.
-static int capture_begun;
-static void *capture(void *stream) {
-  CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
-  __atomic_store_n(&capture_begun, 1, __ATOMIC_SEQ_CST);
-  return NULL;
-}
-static pthread_t capturer;
-static CUstream to_capture;
-static void begin_meanwhile(void) {
-  CHECK(pthread_create(&capturer, NULL, capture, to_capture) == 0);
-  nanosleep(&(struct timespec){.tv_nsec = 20 * MS}, NULL);
-  CHECK(!__atomic_load_n(&capture_begun, __ATOMIC_SEQ_CST));
-}
-static void in_the_question(void) { fake_in_sync = begin_meanwhile; } // runs in the wait itself
-static void test_capture_begins(void) {
-  CUstream stream = fake_stream();
-  to_capture = fake_stream();
-  launch(stream);
-  fake_in_sync = in_the_question;
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && !busy());
-  CHECK(!fake_in_sync && pthread_join(capturer, NULL) == 0 && capture_begun);
-  CUgraph graph;
-  CHECK(cuStreamEndCapture(to_capture, &graph) == 0);
-  cuStreamDestroy_v2(to_capture);
-  cuStreamDestroy_v2(stream);
-}
-
-// While the driver takes the memory of the process away, the question may read it.
-static void test_teardown(void) {
-  CUstream stream = fake_stream();
-  launch(stream);
-  xsi_teardown_set(UINT64_MAX);
-  uint64_t queries = fake_queries;
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && fake_queries == queries && busy());
-  xsi_teardown_set(0);
-  CHECK(cuMemcpyDtoHAsync_v2(pageable, 0, 8, stream) == 0 && fake_queries > queries && !busy());
-  cuStreamDestroy_v2(stream);
-}
-
-// Up to 64 KB the driver takes the bytes along and returns: what was in the stream is still there.
-static void test_copies_there(void) {
-  for (size_t bytes = 1; bytes <= 65537; bytes = bytes == 1 ? 65536 : bytes + 1) {
-    uint64_t fed = slot->fed_ns;
-    launch(NULL);
-    later(1);
-    CHECK(cuMemcpyHtoD_v2(0, pageable, bytes) == 0);
-    bool waited = bytes > 65536;
-    CHECK(busy() == !waited && slot->fed_ns == (waited ? test_now_ns : fed));
-    CHECK(cuStreamSynchronize(NULL) == 0 && !busy());
-  }
-}
 
 // A program that polls waits since its first answer "not ready". One answer is no poll.
 static void test_polls(void) {
@@ -298,10 +186,6 @@ int main(void) {
   fake_install();
   fake_context();
   slot = xsi_slot(0);
-  test_copies_back();
-  test_capture_begins();
-  test_teardown();
-  test_copies_there();
   test_polls();
   test_signals();
   test_signal_while_waiting();
