@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from worker import SpinBackend
+from virtual import SpinBackend
 
 
 def say(line):
