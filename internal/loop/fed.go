@@ -57,6 +57,18 @@ func (l *Loop) sawProgress(now model.Time, q *queue, v *wire.QueueView, waits bo
 	l.dirty = true
 }
 
+// beganAgain separates two requests that would look like one: the program waited, and its queue was idle for a moment that
+// nobody saw. fed is how the first one was submitted.
+func (l *Loop) beganAgain(now model.Time, c *Client, q *queue, v *wire.QueueView, fed feed) {
+	l.sawProgress(now, q, v, fed.submitted > 0)
+	l.setBusy(now, c, q, false, fed)
+	l.setBusy(now, c, q, true, feed{})
+	if v.FedNS >= v.ChangedNS {
+		l.sawProgress(now, q, v, true)
+	}
+	l.followSegments(c, q)
+}
+
 // followSegments asks a client for its progress while decisions depend on it.
 func (l *Loop) followSegments(c *Client, q *queue) {
 	tell := uint32(0)

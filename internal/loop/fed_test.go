@@ -7,20 +7,28 @@ import (
 	"time"
 
 	"xsched/internal/clock"
+	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
 	"xsched/internal/wire"
 )
 
-// The engine learns how a request was fed only if the loop saw both of its transitions in time.
-func TestFedIsLearntFromWholeRequests(t *testing.T) {
-	const ms = time.Millisecond
+// onLoop calls f on the loop with a client that has one quiet queue.
+func onLoop(t *testing.T, f func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time)) {
+	t.Helper()
 	h := sessiontest.Start(t, nil)
 	c := h.Client(t, 10, 0)
 	c.Queue(0)
 	sessiontest.Await(t, "it is quiet", func() bool { return c.Page.Quiet(0) })
-	err := h.Call(t.Context(), func() {
-		known, now := h.OnlyClient(), clock.Now()
+	if err := h.Call(t.Context(), func() { f(h, c, h.OnlyClient(), clock.Now()) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The engine learns how a request was fed only if the loop saw both of its transitions in time.
+func TestFedIsLearntFromWholeRequests(t *testing.T) {
+	const ms = time.Millisecond
+	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
 		id := model.QueueID{Session: known.ID}
 		pass := func(d time.Duration) model.Time { now = now.Add(d); return now }
 		learnt := func(what string, known int) {
@@ -81,21 +89,13 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 		learnt("its end was seen late", 2)
 		h.EngineOnLoop().RemoveQueue(now, other)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestProgressIsRead: the loop asks a launch-bound program for its launches, reads them shortly before the expected
 // wait, and stops the low one then.
 func TestProgressIsRead(t *testing.T) {
 	const ms = time.Millisecond
-	h := sessiontest.Start(t, nil)
-	c := h.Client(t, 10, 0)
-	c.Queue(0)
-	sessiontest.Await(t, "it is quiet", func() bool { return c.Page.Quiet(0) })
-	err := h.Call(t.Context(), func() {
-		known, now := h.OnlyClient(), clock.Now()
+	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
 		id, low := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
 		e := h.EngineOnLoop()
 		e.SetHint(now, 10, model.Hint{Priority: 10})
@@ -157,21 +157,13 @@ func TestProgressIsRead(t *testing.T) {
 		}
 		e.RemoveQueue(now, low)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestMomentsOfIdlenessAreNotNeeded: a program that goes on at once is idle so briefly that the loop never sees it, as with
 // a language model's prompt and its tokens. The loop still tells its requests apart.
 func TestMomentsOfIdlenessAreNotNeeded(t *testing.T) {
 	const ms = time.Millisecond
-	h := sessiontest.Start(t, nil)
-	c := h.Client(t, 10, 0)
-	c.Queue(0)
-	sessiontest.Await(t, "it is quiet", func() bool { return c.Page.Quiet(0) })
-	err := h.Call(t.Context(), func() {
-		known, now := h.OnlyClient(), clock.Now()
+	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
 		id, other := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
 		e := h.EngineOnLoop()
 		e.AddQueue(now, model.Queue{ID: other, PID: 99, Device: sessiontest.GPU})
@@ -212,7 +204,4 @@ func TestMomentsOfIdlenessAreNotNeeded(t *testing.T) {
 		check("its wait was told", 3, tells)
 		e.RemoveQueue(now, other)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

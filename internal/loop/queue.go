@@ -161,14 +161,7 @@ func (l *Loop) follow(now model.Time, c *Client, q *queue, v *wire.QueueView) {
 			l.becameBusy = append(l.becameBusy, model.Time(v.ChangedNS&(1<<63-1)))
 		}
 	case again && q.foldedBusy == 0:
-		// It waited, and was idle for a moment that nobody saw: two requests would look like one.
-		l.sawProgress(now, q, v, fed.submitted > 0)
-		l.setBusy(now, c, q, false, fed)
-		l.setBusy(now, c, q, true, feed{})
-		if v.FedNS >= v.ChangedNS {
-			l.sawProgress(now, q, v, true)
-		}
-		l.followSegments(c, q)
+		l.beganAgain(now, c, q, v, fed)
 	case q.quiet:
 		// The state changed and changed back: restart the current period in the engine.
 		l.engine.SetBusy(now, q.id, !q.busy)
