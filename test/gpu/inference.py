@@ -275,10 +275,7 @@ class Cast:
         if not pairs:
             raise Failed("no job of %s could start" % name)
         self.high.use(self.real(high.spec))
-        pace = None
-        if high.cpu_ms is not None:
-            natural, paced = map(float, self.high.ask("pace %g" % high.cpu_ms, "M", 30))
-            pace = {"natural_ms": natural, "paced_ms": paced}
+        pace = self.high.pace(high.cpu_ms)
         return Group(self.rig, name, self.high, pairs, self.rig.seed, mps, kernel), pace
 
 

@@ -187,6 +187,13 @@ class Worker(Proc):
             self.ask("use " + model, "U", 60)
             self.using = model
 
+    def pace(self, cpu_ms):
+        """Slows the model down to a CPU time per request, and returns that time before and after; None if it keeps its own."""
+        if cpu_ms is None:
+            return None
+        natural, paced = map(float, self.ask("pace %g" % cpu_ms, "M", 30))
+        return {"natural_ms": natural, "paced_ms": paced}
+
     def kernel_time(self, model, n=4):
         """Time with a kernel on the GPU per request, {"ms", "kernels"}; None if the profiler has none. The profiler may slow
         the program from now on, so ask when everything else is measured."""

@@ -5,6 +5,7 @@ docs/strategies.md compares them in the simulator. One set of processes runs all
 """
 import time
 
+import inference
 from pairs import finish, kernel_time
 from rig import Failed
 from scene import Mode, Scene, check, ideal
@@ -17,7 +18,7 @@ PAIRS = {
     "strategy/ResNet-18 b1 beside ResNet-50 b1024": ("resnet18:1", None, "resnet50:1024", 20, "rate 20", 3.75),
 }
 ROUNDS = 4  # at least 300 requests per mode
-SPIN = {"bert:12": "spin:20x120@75", "fft": "spin:2000", "resnet18:1": "spin:20x60@40", "resnet50:1024": "spin:20000"}
+SPIN = dict(inference.SPIN, **{"resnet18:1": "spin:20x60@40", "resnet50:1024": "spin:20000"})
 
 
 class Switch:
@@ -68,10 +69,7 @@ def strategies(rig):
             rig.mode("off")
             high.use(real(model))
             low.use(real(job))
-            pace = None
-            if cpu_ms is not None:
-                natural, paced = map(float, high.ask("pace %g" % cpu_ms, "M", 30))
-                pace = {"natural_ms": natural, "paced_ms": paced}
+            pace = high.pace(cpu_ms)
             settle(rig, high, low, arrivals)
             sc = Scene(rig, name, high, [low], modes(block_s), hz, arrivals, block_s=block_s, seed=rig.seed, prepare=switch.prepare, rests=True).run()
             found.append((model, dict(sc, pace=pace)))

@@ -8,6 +8,7 @@ TorchBackend.parts_us separates them. The daemon does not act on these requests,
 import threading
 import time
 
+import inference
 from rig import Failed, Nvml
 from scene import check, ended_well, slices_fit
 
@@ -16,9 +17,7 @@ SERVICE = "llm-graph"
 CASES = [("GPT-2 training", "low1", "gpt2:8"), ("tiny kernels", "low1", "tiny:1000"), ("FFTs", "low1", "fft"),
          ("matrix products of 2048, PyTorch", "low1", "matmul:2048"), ("matrix products of 8192, PyTorch", "low1", "matmul:8192"),
          ("prefill", "low2", "prefill:4"), ("matrix products of 8192, JAX", "low3", "matmul:8192"), ("20 ms kernels", "spin", None)]
-BACKENDS = {"low3": "jax"}
-SPIN = {SERVICE: "spin:3000", "gpt2:8": "spin:20000", "tiny:1000": "spin:5x1000", "fft": "spin:2000", "matmul:2048": "spin:30x8",
-        "matmul:8192": "spin:1400x8", "prefill:4": "spin:14000"}
+SPIN = dict(inference.SPIN, **{"matmul:2048": "spin:30x8"})
 WARM_S, REQUESTS = 0.6, 200
 FEW = 0.05  # requests that may meet a suspension: the results are medians
 
@@ -80,7 +79,7 @@ def switch(rig):
         if model:
             models.setdefault(process, []).append(real(model))
     high = rig.torch("high", [real(SERVICE)], 10, role="high")
-    lows.update({p: rig.torch(p, some, 0, backend=BACKENDS.get(p, "torch")) for p, some in models.items()})
+    lows.update({p: rig.torch(p, some, 0, backend=inference.BACKENDS.get(p, "torch")) for p, some in models.items()})
     for w in [high] + list(lows.values()):
         w.ready(200)
     rig.joined([high] + list(lows.values()))
