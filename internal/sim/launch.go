@@ -151,6 +151,9 @@ func (in *inst) returned(r *request) {
 	if in.launching == in.first && (len(in.active) == 0 || in.active[0].submitted == 0) {
 		in.idle(s.Wait)
 	}
+	if d := in.cpu(r, &s.CPU); d > 0 && in.width == 1 {
+		in.later(d)
+	}
 }
 
 // idle marks the queues idle: the program knows that all of its work is complete.

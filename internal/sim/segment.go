@@ -19,7 +19,7 @@ type Segment struct {
 	Launch  Dist   `yaml:"launch"`  // CPU time between two launches
 	Copy    int64  `yaml:"copy"`    // bytes copied after the kernels, by a copy engine
 	Wait    Wait   `yaml:"wait"`    // how the program waits for the segment
-	CPU     Dist   `yaml:"cpu"`     // CPU time between the wait and the next segment
+	CPU     Dist   `yaml:"cpu"`     // CPU time between the wait and the next segment or request
 	Repeat  Number `yaml:"repeat"`  // times in a row; default 1
 	Token   bool   `yaml:"token"`   // its end delivers a token
 }
