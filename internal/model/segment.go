@@ -94,6 +94,8 @@ const (
 	maxChecks = 8
 	checkGap  = 2 * time.Millisecond // a check must be worth a wake-up
 	checkSoon = 50 * time.Microsecond
+	// checkAhead is for how long a prediction from the program's pace is good.
+	checkAhead = 8 * time.Millisecond
 
 	// Prediction is good until less than hitsLow of the stops are of use, and again from hitsHigh on.
 	hitsLow, hitsHigh = 0.5, 0.75
@@ -229,6 +231,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		if s.stopAt = Never; held { // lower queues are still stopped
 			s.stop(now, now.Add(length))
 		}
+		s.checkAt = now.Add(FedMin) // it may begin a request
 		return
 	}
 	if !s.counted && length <= wholeMax {
@@ -267,7 +270,7 @@ func (s *Segments) plan(now Time, left time.Duration, held bool) {
 		return
 	}
 	s.checkAt = at
-	if ahead := at.Sub(now); s.checks == 0 && ahead > checkGap {
+	if ahead := at.Sub(now); ahead > checkAhead || s.checks == 0 && ahead > checkGap {
 		s.checkAt = now.Add(ahead * 5 / 8)
 	}
 }
@@ -338,6 +341,10 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		}
 		return
 	}
+	if expect := s.first.predict(); uint32(s.count-s.base) > max(2*s.expect, launchesMin) && s.renews(expect) {
+		s.renew()
+		s.expect, s.usual, s.stopped = expect, s.first.length(expect), 0
+	}
 	if s.stopped != 0 && now >= s.until {
 		s.gaveUp = true
 	}
@@ -380,11 +387,18 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 		return
 	}
 	s.unseen = max(0, s.unseen-1)
+	size := uint32(min(s.count-s.base, 1<<31))
+	if s.renews(size) {
+		s.renew()
+	}
 	wait := now.Add(-tail)
 	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
 	// nothing about the lead or the class.
 	covered := s.follows && tail > fed/3
-	if s.class == ClassLaunchBound && lows == LowsGiveWay && !covered {
+	switch {
+	case s.continues(size):
+		s.follows = true
+	case s.class == ClassLaunchBound && lows == LowsGiveWay && !covered:
 		s.judge(wait, fed, tail)
 	}
 	s.learn(wait, fed)

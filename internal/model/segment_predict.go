@@ -58,7 +58,7 @@ func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
 		}
 	}
 	pace := size.pace
-	if done >= history {
+	if done >= max(history, s.expect/8) {
 		pace = float64(now.Sub(s.began)) / float64(done)
 	}
 	return bounded((float64(s.expect) - float64(done)) * pace * size.bend), true
@@ -73,6 +73,16 @@ func (s *sizes) longer(than uint32) uint32 {
 		}
 	}
 	return least
+}
+
+// mostly reports whether most of the last segments were smaller than a size.
+func (s *sizes) mostly(below uint32) bool {
+	known := s.last[:min(s.n, history)]
+	n := 0
+	for _, size := range known {
+		n += int(b2i(size < below))
+	}
+	return 2*n > len(known)
 }
 
 func bounded(ns float64) time.Duration { return time.Duration(min(max(ns, 0), float64(segmentMax))) }

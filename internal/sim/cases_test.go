@@ -140,6 +140,27 @@ func TestServingUnseen(t *testing.T) {
 	span{res.Runs[0].Lows.Kept - 0.03, 1}.check(t, "kept", res.Runs[1].Lows.Kept)
 }
 
+// TestServingQueued checks the first token of a busy server on a noisy host: half of the prompts follow the last token of
+// the request before.
+func TestServingQueued(t *testing.T) {
+	s, err := load(t, "serving.yaml").Split("serving-eager")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &s[0].Tenants[0]
+	server.Arrivals.Poisson = 16
+	server.Vary = 0.2
+	server.Stall.Chance = 0.002
+	server.Stall.Time = Exponential(600 * time.Microsecond)
+	server.Segments[1].CPU = LogNormal(120*time.Microsecond, 0.6)
+	res := run(t, s[0], Options{Policies: []string{"native", "HPF"}})
+	hpf := &res.Runs[1].Classes[0]
+	span{1, 1.01}.check(t, "first token, P50", hpf.FirstToken.P50/hpf.AloneFirst.P50)
+	span{1, 1.05}.check(t, "first token, P99", hpf.FirstToken.P99/hpf.AloneFirst.P99)
+	span{0.99, 1.02}.check(t, "per token", hpf.PerToken.Mean/hpf.AlonePer.Mean)
+	span{res.Runs[0].Lows.Kept - 0.02, 1}.check(t, "kept", res.Runs[1].Lows.Kept)
+}
+
 // TestCases checks the selection of cases.
 func TestCases(t *testing.T) {
 	s := load(t, "serving.yaml")
