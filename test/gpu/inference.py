@@ -17,7 +17,7 @@ High = namedtuple("High", "spec arrivals hz block_s rounds cpu_ms")
 HIGHS = {
     "llm": High("llm-graph", "jitter 100 SEED", 100, 0.76, 4, None),
     "llm-cpu": High("llm-cpu", "jitter 100 SEED", 100, 0.76, 4, None),
-    "serve": High("serve", "serve 14 SEED", 14, 5.7, 4, None),
+    "serve": High("serve", "serve 14 SEED", 14, 2.85, 8, None),  # more, shorter blocks: the speed of the CPU varies for seconds
     "llm-eager": High("llm-eager", "jitter 20 SEED", 20, 3.8, 4, 26),
     "bert6": High("bert:6", "jitter 100 SEED", 100, 0.76, 4, 4.5),
     "bert12": High("bert:12", "jitter 40 SEED", 40, 1.9, 4, 9),

@@ -241,8 +241,8 @@ class Worker(Proc):
 class Rig:
     """One run: private folders, one daemon at a time, and all started processes."""
 
-    def __init__(self, out, virtual=False, quick=1.0, seed=1, mps=True):
-        self.out, self.virtual, self.scale, self.seed, self.mps = out, virtual, quick, seed, mps
+    def __init__(self, out, virtual=False, quick=1.0, seed=1, mps=True, only=()):
+        self.out, self.virtual, self.scale, self.seed, self.mps, self.only = out, virtual, quick, seed, mps, only
         self.tmp = tempfile.mkdtemp(prefix="xsched-gpu.")
         self.dir = os.path.join(self.tmp, "run")
         os.mkdir(self.dir, 0o700)

@@ -52,10 +52,11 @@ def modes(block_s):
 
 def strategies(rig):
     """Launch-bound services beside one job, under each strategy."""
+    pairs = {n: p for n, p in PAIRS.items() if any(map(n.startswith, rig.only))} or PAIRS
     rig.start_daemon()
     real = (lambda m: SPIN[m]) if rig.virtual else (lambda m: m)
-    high = rig.torch("high", [real(p[0]) for p in PAIRS.values()], 10, check=10)
-    low = rig.torch("low1", [real(p[2]) for p in PAIRS.values()], 0)
+    high = rig.torch("high", [real(p[0]) for p in pairs.values()], 10, check=10)
+    low = rig.torch("low1", [real(p[2]) for p in pairs.values()], 0)
     for w in (high, low):
         w.ready(150)
     rig.joined([high, low])
@@ -65,7 +66,7 @@ def strategies(rig):
         raise Failed("this build has no strategies to choose from: %s" % e) from e
     switch, found, kernels = Switch(rig), [], {}
     try:
-        for name, (model, cpu_ms, job, hz, arrivals, block_s) in PAIRS.items():
+        for name, (model, cpu_ms, job, hz, arrivals, block_s) in pairs.items():
             rig.mode("off")
             high.use(real(model))
             low.use(real(job))

@@ -121,7 +121,7 @@ class Run:
     def __init__(self, a):
         self.a, self.started = a, time.monotonic()
         os.makedirs(a.out, exist_ok=True)
-        self.rig = Rig(a.out, virtual=a.virtual, quick=a.scale, seed=a.seed, mps=not a.no_mps)
+        self.rig = Rig(a.out, virtual=a.virtual, quick=a.scale, seed=a.seed, mps=not a.no_mps, only=a.only)
         self.results = {"machine": machine(a.virtual), "command": " ".join(["test/gpu/run.sh"] + sys.argv[1:]),
                         "scale": a.scale, "seed": a.seed, "suites": {}}
 
@@ -246,7 +246,7 @@ def arguments(argv=None):
     p.add_argument("--scale", type=float, default=1.0, help="fraction of the blocks (default 1)")
     p.add_argument("--budget", type=float, default=1380, help="time limit in seconds; suites that do not fit are skipped (default 1380)")
     p.add_argument("--only", type=lambda text: [w for w in text.split(",") if w], default=[], metavar="PAIRS",
-                   help="of llm and eager, only pairs whose name begins so, comma-separated: llm-cpu,bert,llm/jax")
+                   help="of llm, eager and strategies, only pairs whose name begins so, comma-separated: llm-cpu,bert,llm/jax,strategy/bert12")
     p.add_argument("--seed", type=int, default=1, help="seed of the block order")
     p.add_argument("--no-mps", action="store_true", help="skip the comparison with MPS")
     p.add_argument("--virtual", action="store_true", help="use the virtual GPU, to test the suites that need no CUDA program")
@@ -256,10 +256,10 @@ def arguments(argv=None):
     if unknown:
         p.error("unknown suite %s; known: %s" % (", ".join(unknown), ", ".join(ORDER)))
     a.suites = a.suites or ([n for n in inference.SUITES] if a.only else ORDER)
-    rows = [r for r in inference.ROWS + inference.EXTRA if r.suite in a.suites]
-    wrong = [w for w in a.only if not any(inference.named(r, [w]) for r in rows)]
+    known = [inference.key(r) for r in inference.ROWS + inference.EXTRA if r.suite in a.suites] + (list(strategies.PAIRS) if "strategies" in a.suites else [])
+    wrong = [w for w in a.only if not any(k.startswith(w) for k in known)]
     if wrong:
-        p.error("--only %s: no such pair; known: %s" % (",".join(wrong), ", ".join(map(inference.key, rows)) or "none in these suites"))
+        p.error("--only %s: no such pair; known: %s" % (",".join(wrong), ", ".join(known) or "none in these suites"))
     return a
 
 
