@@ -100,8 +100,15 @@ static int small_waits = 1; // atomic: the last small copy behind other work wai
 
 bool xsi_maybe_small(struct xsi_wait *wait) {
   const struct xsi_work_stream *work = wait->call.work;
+  struct xsi_work_thread *mine = &xsi_thread.work;
   wait->mark = xsi_work_submitted(work);
-  wait->learns = wait->mark - 1 > __atomic_load_n(&work->completed, __ATOMIC_ACQUIRE);
+  bool first = wait->mark - 1 <= __atomic_load_n(&work->completed, __ATOMIC_ACQUIRE);
+  if (first || (mine->small == work && mine->small_mark == wait->mark - 1)) {
+    mine->small = work; // a loop of such copies would ask at every other one
+    mine->small_mark = wait->mark;
+  } else {
+    wait->learns = true;
+  }
   xsi_maybe_timed(wait);
   return wait->learns && __atomic_load_n(&small_waits, __ATOMIC_RELAXED);
 }

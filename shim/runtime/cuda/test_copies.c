@@ -177,12 +177,13 @@ static void test_copies_there(void) {
   CHECK(fake_queries == queries);
   copy_there(1, in_a_copy_there, false, true);
   copy_there(1, in_a_copy_there, true, true);
-  // Nothing in front of it: neither a wait nor a question.
+  // Nothing in front of it, or only such copies: neither a wait nor a question.
   uint64_t fed = slot->fed_ns;
   queries = fake_queries;
   later(1);
-  CHECK(cuMemcpyHtoD_v2(0, pageable, 1) == 0 && busy());
+  for (int i = 0; i < 5; i++) CHECK(cuMemcpyHtoD_v2(0, pageable, 1) == 0 && busy());
   CHECK(slot->fed_ns == fed && fake_queries == queries);
+  copy_there(1, in_a_copy_there, true, true);
   CHECK(cuStreamSynchronize(NULL) == 0 && !busy());
 }
 
