@@ -51,9 +51,9 @@ const (
 	otherMax             = 16
 
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late stop
-	// adds leadStep, and one in time removes a 20th of that, after a quick first search. So 5 % of the stops
-	// are late, by less than a step mostly: 1 % would cost lower queues up to five points more and gain
-	// requests of 3 ms 2 % at the 99th percentile, longer ones less (docs/strategies.md). A stop and what has
+	// adds leadStep, and one in time removes a 10th of that, after a quick first search. So 10 % of the stops
+	// are late, by less than a step mostly: 5 % would cost lower queues up to three points more and gain
+	// requests of 3 ms 1 % at the 99th percentile, longer ones less (docs/strategies.md). A stop and what has
 	// piled up by then take less than leadEnough: a wait that is long after such a lead is long for another
 	// reason.
 	leadFirst  = 2 * time.Millisecond
@@ -61,7 +61,7 @@ const (
 	leadMin    = 100 * time.Microsecond
 	leadMax    = 3 * time.Millisecond
 	leadStep   = 200 * time.Microsecond
-	leadEase   = leadStep / 20
+	leadEase   = leadStep / 10
 
 	// A wait that is longer than the shortest ones by a quarter and tailSlack is longer than it has to be.
 	tailSlack = 50 * time.Microsecond
