@@ -42,7 +42,8 @@ class Model:
         self.restart()
         return self.step()
 
-    def serve(self, token):
+    def serve(self, token, submitted=lambda: None):
+        """Computes one token; calls submitted before the wait for it."""
         raise ValueError("this model does not serve tokens")
 
     def pace(self, wanted_ms):
@@ -121,7 +122,7 @@ class Serve(Model):
     def step(self):
         return self.serve(0)
 
-    def serve(self, token):
+    def serve(self, token, submitted=lambda: None):
         host = self.later if token else self.first
         if token == 0:
             out = self.maker.llama.prefill(self.maker.prompt, self.sequence)
@@ -130,6 +131,7 @@ class Serve(Model):
             self.graph()
             out = self.logits
         host.copy_(out, non_blocking=True)
+        submitted()
         self.maker.stream().synchronize()
         return host
 

@@ -109,7 +109,8 @@ class FakeBackend:
     def pace(self, wanted_ms):
         return 1.0, wanted_ms
 
-    def serve(self, token):
+    def serve(self, token, submitted=lambda: None):
+        submitted()
         time.sleep(0.001)
 
     class Clock:
@@ -206,9 +207,11 @@ class Protocol(unittest.TestCase):
         lines = self.finish()
         found = [tuple(map(int, x.split()[1:])) for x in lines if x[0] == "T"]
         self.assertGreater(len(found), 5)
-        firsts = {tuple(map(int, x.split()[1:])) for x in lines if x[0] == "I"}
+        firsts = {int(x.split()[1]): tuple(map(int, x.split()[2:])) for x in lines if x[0] == "I"}
         for due, first, end, tokens in found:
-            self.assertIn((due, first), firsts)
+            answered, begun, submitted, done = firsts[due]
+            self.assertEqual((answered, done), (first, first))
+            self.assertTrue(due <= begun <= submitted <= first - 1_000_000)
             self.assertGreaterEqual(end - first, (tokens - 1) * 1_000_000)
 
 

@@ -68,8 +68,9 @@ class SpinBackend:
     def launch(self, arguments):
         self.call("cuLaunchKernel", self.function, 8, 1, 1, 256, 1, 1, 0, self.stream, arguments[0], None)
 
-    def serve(self, token):
+    def serve(self, token, submitted=lambda: None):
         self.step()
+        submitted()
         self.sync()
 
     def pace(self, wanted_ms):

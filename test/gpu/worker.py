@@ -218,13 +218,14 @@ class Worker:
 
     def serve(self, due, tokens):
         """A request of several tokens. Its latency is the time to the first one, whose output is checked."""
-        out = self.backend.serve(0)
+        begun, submitted = time.monotonic_ns(), []
+        out = self.backend.serve(0, lambda: submitted.append(time.monotonic_ns()))
         first = time.monotonic_ns()
         for token in range(1, tokens):
             self.backend.serve(token)
         end = time.monotonic_ns()
         self.checked(out)
-        self.say("I %d %d" % (due, first))
+        self.say("I %d %d %d %d %d" % (due, first, begun, submitted[0], first))
         self.say("T %d %d %d %d" % (due, first, end, tokens))
 
     # -- back to back, `depth` in flight; an iteration starts when the one before ends
