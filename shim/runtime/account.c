@@ -104,7 +104,7 @@ bool xsi_maybe_small(struct xsi_wait *wait) {
   wait->mark = xsi_work_submitted(work);
   bool first = wait->mark - 1 <= __atomic_load_n(&work->completed, __ATOMIC_ACQUIRE);
   if (first || (mine->small == work && mine->small_mark == wait->mark - 1)) {
-    mine->small = work; // a loop of such copies would ask at every other one
+    mine->small = work; // else every other copy of a loop would ask
     mine->small_mark = wait->mark;
   } else {
     wait->learns = true;
@@ -126,6 +126,7 @@ int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uint
   bool is_long = wait->begun_ns && xsi_now_ns() - wait->begun_ns >= LONG_NS;
   if (wait->waits) xsi_work_sync_ends(work);
   xsi_end_copy(wait->call, result);
+  if (result != 0) xsi_thread.work.small = NULL; // its mark is another's now
   if (!(wait->waits || is_long) || result != 0) return result;
   if (wait->waits) // was this copy
     xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;

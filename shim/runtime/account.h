@@ -81,7 +81,7 @@ bool xsi_begin_maybe(const struct xsi_account *account, struct xsi_wait *wait, u
 void xsi_maybe_waits(struct xsi_wait *wait);
 void xsi_maybe_timed(struct xsi_wait *wait);
 /* A small copy from the host. Documentation and drivers differ on whether it waits for earlier work: true if
- * there is some, and the last such copy waited. */
+ * there is some other than such copies, and the last such copy waited. */
 bool xsi_maybe_small(struct xsi_wait *wait);
 int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
                   int result);

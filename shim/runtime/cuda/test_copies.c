@@ -181,10 +181,15 @@ static void test_copies_there(void) {
   uint64_t fed = slot->fed_ns;
   queries = fake_queries;
   later(1);
-  for (int i = 0; i < 5; i++) CHECK(cuMemcpyHtoD_v2(0, pageable, 1) == 0 && busy());
+  for (int i = 0; i < 5; i++)
+    CHECK(cuMemcpyHtoD_v2(0, pageable, 1) == 0 && busy());
   CHECK(slot->fed_ns == fed && fake_queries == queries);
   copy_there(1, in_a_copy_there, true, true);
-  CHECK(cuStreamSynchronize(NULL) == 0 && !busy());
+  // One that failed is not in front of the next one.
+  fake_refuses = true;
+  CHECK(cuMemcpyHtoD_v2(0, pageable, 1) == XSI_CU_INVALID_VALUE && !busy());
+  fake_refuses = false;
+  copy_there(1, in_a_copy_there, true, true);
 }
 
 static void launch_meanwhile(void) {

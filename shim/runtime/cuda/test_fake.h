@@ -84,6 +84,7 @@ extern int fake_stuck;         /* atomic; work ends only by fake_finish */
 extern uint64_t fake_launches; /* accepted, outside of captures */
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;
+extern bool fake_refuses;            /* copies from the host fail */
 #define FAKE_PINNED ((void *)0x7000) /* the driver knows this host memory */
 
 static inline CUresult launch(CUstream stream) {

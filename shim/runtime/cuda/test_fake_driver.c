@@ -107,6 +107,7 @@ static CUresult fake_query(CUstream handle) {
 
 // ---- what waits, and what does not ----
 bool fake_eager;
+bool fake_refuses;
 static CUresult fake_pointer(void *data, CUpointer_attribute attribute, CUdeviceptr_v2 address) {
   CHECK(attribute == XSI_CU_POINTER_MEMORY_TYPE);
   if (address != 0 && address != (uintptr_t)FAKE_PINNED) return XSI_CU_INVALID_VALUE;
@@ -164,6 +165,7 @@ static CUresult fake_copy_async(CUdeviceptr_v2 a, const void *b, size_t c, CUstr
   return submit(stream);
 }
 static CUresult copy_there(CUstream stream, size_t bytes) {
+  if (fake_refuses) return XSI_CU_INVALID_VALUE;
   submit(stream);
   if (bytes > 65536 || !fake_eager) return wait_for(stream_of(stream));
   meanwhile();
