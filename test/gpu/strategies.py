@@ -50,9 +50,13 @@ def modes(block_s):
         Mode(name, length, "live", [0], True) for name in OTHERS] + [Mode("low alone 0", 2, "off", [0], False)]
 
 
+def chosen(name, only):
+    return not only or any(map(name.startswith, only))
+
+
 def strategies(rig):
     """Launch-bound services beside one job, under each strategy."""
-    pairs = {n: p for n, p in PAIRS.items() if any(map(n.startswith, rig.only))} or PAIRS
+    pairs = {n: p for n, p in PAIRS.items() if chosen(n, rig.only)}
     rig.start_daemon()
     real = (lambda m: SPIN[m]) if rig.virtual else (lambda m: m)
     high = rig.torch("high", [real(p[0]) for p in pairs.values()], 10, check=10)

@@ -256,6 +256,7 @@ def arguments(argv=None):
     if unknown:
         p.error("unknown suite %s; known: %s" % (", ".join(unknown), ", ".join(ORDER)))
     a.suites = a.suites or ([n for n in inference.SUITES] if a.only else ORDER)
+    a.suites = [n for n in a.suites if n != "strategies" or any(strategies.chosen(p, a.only) for p in strategies.PAIRS)]
     known = [inference.key(r) for r in inference.ROWS + inference.EXTRA if r.suite in a.suites] + (list(strategies.PAIRS) if "strategies" in a.suites else [])
     wrong = [w for w in a.only if not any(k.startswith(w) for k in known)]
     if wrong:
