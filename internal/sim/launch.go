@@ -151,7 +151,10 @@ func (in *inst) returned(r *request) {
 	if in.launching == in.first && (len(in.active) == 0 || in.active[0].submitted == 0) {
 		in.idle(s.Wait)
 	}
-	if d := in.cpu(r, &s.CPU); d > 0 && in.width == 1 {
+	if in.width > 1 {
+		return // requests overlap
+	}
+	if d := in.cpu(r, &s.CPU); d > 0 {
 		in.later(d)
 	}
 }
