@@ -94,7 +94,7 @@ const (
 	maxChecks = 8
 	checkGap  = 2 * time.Millisecond // a check must be worth a wake-up
 	checkSoon = 50 * time.Microsecond
-	// checkAhead is for how long a prediction from the program's pace is good.
+	// A CPU's speed may change within a segment: a stop that is further ahead is predicted again.
 	checkAhead = 8 * time.Millisecond
 
 	// Prediction is good until less than hitsLow of the stops are of use, and again from hitsHigh on.
@@ -132,6 +132,7 @@ type Segments struct {
 	// The current segment.
 	open, waits  bool
 	follows      bool   // it belongs to the request of the last one
+	lates        int8   // segments in a row that came late
 	chain        int    // segments before it in this request
 	began, ended Time   // ended: of the last one
 	waitAt       Time   // when a thread began to wait, if that was reported; 0: it was not
@@ -231,7 +232,9 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		if s.stopAt = Never; held { // lower queues are still stopped
 			s.stop(now, now.Add(length))
 		}
-		s.checkAt = now.Add(FedMin) // it may begin a request
+		if s.follows && s.counted { // a queued prompt looks like a token at first
+			s.checkAt = now.Add(FedMin)
+		}
 		return
 	}
 	if !s.counted && length <= wholeMax {
@@ -334,16 +337,17 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 	if now < s.checkAt || s.checkAt == 0 || s.paused != 0 {
 		return
 	}
-	if s.counted && s.count == s.checkedCount && uint32(s.count-s.base) >= s.expect-s.expect/32 && s.checks > 0 && now.Sub(s.checked) >= patience {
+	if s.counted && s.usual >= FedMin && s.count == s.checkedCount && uint32(s.count-s.base) >= s.expect-s.expect/32 && s.checks > 0 && now.Sub(s.checked) >= patience {
 		s.hidden = true
 		if s.stop(now, now); now.Sub(s.checked) >= waitMax {
 			s.giveWay()
 		}
 		return
 	}
-	if expect := s.first.predict(); uint32(s.count-s.base) > max(2*s.expect, launchesMin) && s.renews(expect) {
-		s.renew()
-		s.expect, s.usual, s.stopped = expect, s.first.length(expect), 0
+	done := uint32(s.count - s.base)
+	if expect := s.first.predict(); s.follows && done > s.expect+s.expect/32 && s.next.longer(done) == 0 && s.beginsRequest(expect) {
+		s.beginRequest()
+		s.expect, s.usual = expect, s.first.length(expect)
 	}
 	if s.stopped != 0 && now >= s.until {
 		s.gaveUp = true
@@ -388,17 +392,23 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 	}
 	s.unseen = max(0, s.unseen-1)
 	size := uint32(min(s.count-s.base, 1<<31))
-	if s.renews(size) {
-		s.renew()
+	late := s.comesLate(size)
+	switch {
+	case s.beginsRequest(size):
+		s.beginRequest()
+	case late && s.lates < chainMax:
+		s.follows = true
+		s.lates++
+	case late: // so many are requests of their own
+		late = false
+	case !s.follows:
+		s.lates = 0
 	}
 	wait := now.Add(-tail)
 	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
 	// nothing about the lead or the class.
 	covered := s.follows && tail > fed/3
-	switch {
-	case s.continues(size):
-		s.follows = true
-	case s.class == ClassLaunchBound && lows == LowsGiveWay && !covered:
+	if s.class == ClassLaunchBound && lows == LowsGiveWay && !covered && !late {
 		s.judge(wait, fed, tail)
 	}
 	s.learn(wait, fed)

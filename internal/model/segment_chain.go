@@ -52,26 +52,27 @@ func (s *Segments) again(now Time) {
 	s.began, s.base = began, base
 }
 
-// renews reports whether a segment of this size begins a request although it follows another one closely, as a
-// prompt does that waited for the last request's tokens: it is as large as those that begin requests, and most
+// beginsRequest reports whether a segment of this size begins a request although it follows another one closely, as
+// a prompt does that waited for the last request's tokens: it is as large as those that begin requests, and most
 // that follow are far smaller.
-func (s *Segments) renews(size uint32) bool {
+func (s *Segments) beginsRequest(size uint32) bool {
 	mean := uint32(s.first.mean)
-	return s.follows && s.counted && size >= max(mean/2, launchesMin) && size/2 <= mean && s.next.mostly(size/4)
+	return s.follows && s.counted && size >= max(mean/2, launchesMin) && size/2 <= mean && s.next.mostlyBelow(size/4)
 }
 
-// continues reports whether a segment of this size belongs to the request of the last one although the program took
-// its time: it is as small as those that follow, and those that begin requests are far larger.
-func (s *Segments) continues(size uint32) bool {
-	late := s.began.Sub(s.ended) > FollowGap && s.began.Sub(s.ended) <= SegmentGap
-	return late && s.counted && s.next.n > 0 && size < uint32(s.first.mean)/4 && !s.next.mostly(size/4)
-}
-
-// renew makes the current segment the first of a request.
-func (s *Segments) renew() {
+// beginRequest makes the current segment the first of a request.
+func (s *Segments) beginRequest() {
 	p := &s.follow[min(s.chain-1, len(s.follow)-1)]
 	*p = max(0, *p-1./8) // no segment of the same request followed
 	s.follows, s.chain = false, 0
+	s.hidden, s.gaveUp, s.checks, s.left, s.stopped = false, false, 0, 0, 0 // of what it was taken for
+}
+
+// comesLate reports whether a segment of this size belongs to the request of the last one although it came late: it
+// is as small as those that follow, and those that begin requests are far larger.
+func (s *Segments) comesLate(size uint32) bool {
+	late := s.began.Sub(s.ended) > FollowGap && s.began.Sub(s.ended) <= SegmentGap
+	return late && s.counted && s.next.n > 0 && size < uint32(s.first.mean)/4 && !s.next.mostlyBelow(size/4)
 }
 
 // Unseen reports that the segment ended, and that it is not known for how long the program submitted and

@@ -70,32 +70,130 @@ func TestChain(t *testing.T) {
 }
 
 // TestQueuedPrompts: a prompt that waited for the tokens of the last request follows them as closely as they follow
-// each other, and a token may come late. Neither spoils the prediction.
+// each other, and a token may come late. Neither spoils the prediction, whatever the tokens are like.
 func TestQueuedPrompts(t *testing.T) {
-	c := chain{now: Time(time.Hour)}
-	for i := range 64 {
-		fed := time.Duration(17+i%5) * ms
-		if i == 40 {
-			c.s.counts = SegmentCounts{}
+	for _, k := range []struct {
+		name          string
+		prompt, token int
+		fed           time.Duration // of the shortest prompt
+		short, tail   time.Duration // of a token
+		most          uint64        // stops that are not in time
+	}{
+		{"tokens as graphs", 1000, 2, 17 * ms, 80 * us, 2800 * us, 3},
+		{"tokens submitted for as long as a check takes", 1000, 40, 18 * ms, 800 * us, 2 * ms, 3},
+		{"tokens submitted for longer", 1000, 100, 18 * ms, 2 * ms, 100 * us, 3},
+		{"a slower prompt", 1000, 50, 25 * ms, 900 * us, 500 * us, 3},
+		{"few launches", 60, 2, 18 * ms, 80 * us, 2800 * us, 4},
+	} {
+		c := chain{now: Time(time.Hour)}
+		for i := range 64 {
+			if i == 24 {
+				c.s.counts = SegmentCounts{}
+			}
+			c.part(k.prompt, k.fed+time.Duration(i%5)*ms, 100*us)
+			for token := range 3 {
+				c.now = c.now.Add(70 * us)
+				if i%4 == 1 && token == 1 {
+					c.now = c.now.Add(2 * ms)
+				}
+				c.part(k.token, k.short, k.tail)
+			}
+			if c.now = c.now.Add(120 * us); i < 10 || i%3 == 0 {
+				c.now = c.now.Add(30 * ms)
+			}
 		}
-		c.part(1000, fed, 100*us)
+		state := c.s.State()
+		if int(c.s.first.predict()) != k.prompt || int(c.s.next.predict()) != k.token || state.Class != ClassLaunchBound || !state.Predicted {
+			t.Errorf("%s: %d launches, then %d; %+v", k.name, c.s.first.predict(), c.s.next.predict(), state)
+		}
+		if n := state.Counts; n.Late+n.Early+n.Unaided > k.most || n.InTime < 30 {
+			t.Errorf("%s: %+v", k.name, n)
+		}
+	}
+}
+
+// TestLateTokens: one late token per request is no evidence against the class, but a program that submits only small
+// segments, some time apart, is a new one.
+func TestLateTokens(t *testing.T) {
+	c := chain{now: Time(time.Hour)}
+	for range 40 {
+		c.part(1000, 20*ms, 100*us)
 		for token := range 3 {
-			c.now = c.now.Add(70 * us)
-			if i%4 == 1 && token == 1 {
+			if c.now = c.now.Add(70 * us); token == 1 {
 				c.now = c.now.Add(2 * ms)
 			}
+			c.part(50, 900*us, 1500*us)
+		}
+		c.now = c.now.Add(30 * ms)
+	}
+	if c.s.Class() != ClassLaunchBound || c.s.first.predict() != 1000 {
+		t.Errorf("%v, %d launches", c.s.Class(), c.s.first.predict())
+	}
+	for range chainMax + history {
+		c.now = c.now.Add(3 * ms)
+		c.part(200, 5*ms, 100*us)
+	}
+	if c.s.first.predict() != 200 {
+		t.Errorf("%d launches are expected, not 200", c.s.first.predict())
+	}
+	for range 2 * chainMax {
+		c.now = c.now.Add(3 * ms)
+		c.part(2, 80*us, 2800*us)
+	}
+	if c.s.Class() == ClassLaunchBound {
+		t.Error("a program that waits for nearly all of its time is launch-bound")
+	}
+}
+
+// TestHesitantPrompt: a queued prompt that submits no more than a token at first keeps the class.
+func TestHesitantPrompt(t *testing.T) {
+	c := chain{now: Time(time.Hour)}
+	for i := range 60 {
+		began, end := c.now, c.now.Add(22*ms)
+		c.s.Begin(c.now, c.launches)
+		for f := c.s.Feeding(); f.CheckAt > c.now && f.CheckAt < end; f = c.s.Feeding() {
+			c.now = f.CheckAt
+			c.s.Progress(c.now, c.launches+2+uint64(max(0, c.now.Sub(began)-4*ms)/(18*us)), false)
+		}
+		c.launches += 1002
+		c.s.Progress(end, c.launches, true)
+		c.now = end.Add(100 * us)
+		c.s.End(c.now, began, 22*ms, 100*us, LowsGiveWay)
+		for range 3 {
+			c.now = c.now.Add(70 * us)
 			c.part(2, 80*us, 2800*us)
 		}
-		if c.now = c.now.Add(120 * us); i%3 == 0 {
+		if c.now = c.now.Add(120 * us); i < 24 {
 			c.now = c.now.Add(30 * ms)
 		}
 	}
-	state := c.s.State()
-	if c.s.first.predict() != 1000 || c.s.next.predict() != 2 || state.Class != ClassLaunchBound || !state.Predicted {
-		t.Errorf("%d launches, then %d; %+v", c.s.first.predict(), c.s.next.predict(), state)
+	if c.s.Class() != ClassLaunchBound {
+		t.Errorf("%v", c.s.Class())
 	}
-	if n := state.Counts; n.Late+n.Early+n.Unaided > 3 || n.InTime < 20 {
-		t.Errorf("%+v", n)
+}
+
+// TestHiddenToken: nothing reports that a token's program waits. Lower queues are not stopped for long.
+func TestHiddenToken(t *testing.T) {
+	c := chain{now: Time(time.Hour)}
+	for range 40 {
+		c.part(1000, 20*ms, 100*us)
+		for range 3 {
+			c.now = c.now.Add(70 * us)
+			c.part(2, 80*us, 2800*us)
+		}
+		c.now = c.now.Add(30 * ms)
+	}
+	c.part(1000, 20*ms, 100*us)
+	c.now = c.now.Add(70 * us)
+	began, checks := c.now, 0
+	c.s.Begin(c.now, c.launches)
+	for f := c.s.Feeding(); f.CheckAt > c.now; f = c.s.Feeding() {
+		c.now = f.CheckAt
+		c.s.Progress(c.now, c.launches+2, false)
+		checks++
+	}
+	if checks > 3 || c.now.Sub(began) > 3*ms {
+		t.Errorf("%d checks until %v", checks, c.now.Sub(began))
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *Segments) learn(wait Time, fed time.Duration) {
 	}
 	k := s.size()
 	k.learn(size, fed)
-	if s.checks > 0 && s.left > 100*time.Microsecond {
+	if s.checks > 0 && s.left > max(100*time.Microsecond, bounded(launchesMin*k.pace)) { // fewer launches are too coarse
 		if took := wait.Sub(s.checked); took > 0 {
 			k.bend += (min(max(k.bend*float64(took)/float64(s.left), 0.25), 4) - k.bend) / 8
 		}

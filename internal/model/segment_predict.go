@@ -57,7 +57,7 @@ func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
 			return 0, false
 		}
 	}
-	pace := size.pace
+	pace := size.pace // a few launches say less than the segments before
 	if done >= max(history, s.expect/8) {
 		pace = float64(now.Sub(s.began)) / float64(done)
 	}
@@ -75,12 +75,12 @@ func (s *sizes) longer(than uint32) uint32 {
 	return least
 }
 
-// mostly reports whether most of the last segments were smaller than a size.
-func (s *sizes) mostly(below uint32) bool {
+// mostlyBelow reports whether most of the last segments were smaller than a size.
+func (s *sizes) mostlyBelow(most uint32) bool {
 	known := s.last[:min(s.n, history)]
 	n := 0
 	for _, size := range known {
-		n += int(b2i(size < below))
+		n += int(b2i(size < most))
 	}
 	return 2*n > len(known)
 }
