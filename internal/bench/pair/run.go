@@ -268,6 +268,19 @@ func closed() chan struct{} {
 	return c
 }
 
+// resumed waits until the offline program, whose online one has ended, is resumed: one that is stopped before
+// that would count as lost.
+func (c *colocation) resumed(ctx context.Context) {
+	for end := time.Now().Add(resumeLimit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		if s, err := c.rig.Daemon.Stats(ctx); err != nil || s.Suspends <= s.Resumes {
+			return
+		}
+	}
+}
+
+// resumeLimit is beyond every resume on a busy machine.
+const resumeLimit = 5 * time.Second
+
 // finish ends the programs and reads the daemon's counters.
 func (c *colocation) finish(ctx context.Context) error {
 	if c.expired {
@@ -280,6 +293,9 @@ func (c *colocation) finish(ctx context.Context) error {
 		case <-time.After(c.Linger):
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		if s == c.offline {
+			c.resumed(ctx)
 		}
 		s.stop() // no effect if it has already ended
 	}
