@@ -30,12 +30,20 @@ func tryLibgpreempt(t *testing.T, flags string) {
 			t.Fatal("never looked at in time")
 		}
 	}
-	var alarms, merged, expected, a, b int
-	if _, err := fmt.Sscanf(p.Ask("s"), "S %d %d %d %d %d", &alarms, &merged, &expected, &a, &b); err != nil {
-		t.Fatal(err)
-	}
-	if lost := expected - alarms - merged; lost < -1 || lost > 1 {
-		t.Errorf("%d alarms lost", lost)
+	for tries := 0; ; tries++ { // on a busy machine some are still to be delivered
+		var alarms, merged, expected, a, b int
+		if _, err := fmt.Sscanf(p.Ask("s"), "S %d %d %d %d %d", &alarms, &merged, &expected, &a, &b); err != nil {
+			t.Fatal(err)
+		}
+		lost := expected - alarms - merged
+		if lost >= -1 && lost <= 1 {
+			break
+		}
+		if tries == 100 {
+			t.Errorf("%d alarms lost", lost)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if out, err := d.Command(t, example, "999999999").CombinedOutput(); err == nil || !strings.Contains(string(out), "No such process") {
 		t.Errorf("%s %v", out, err)
