@@ -257,8 +257,9 @@ static void previous_daemon_is_served(void) {
 
 // ---- leases of single devices ---------------------------------------------------
 
-// One lease ends: it alone is answered, and the process goes on obeying the daemon.
-static void device_lease_recovers_alone(void) {
+// One lease ends: it alone is answered, and the process goes on obeying the daemon. False: the daemon's heart was late
+// on a busy machine, so that all leases were answered.
+static bool device_lease_recovers_alone(void) {
   test_session_start(d, 90);
   test_heart_start(d);
   struct xsw_header *header = test_header(d);
@@ -268,12 +269,19 @@ static void device_lease_recovers_alone(void) {
   test_lease(d, 1, 0x0300, 8, xsi_now_ns() + 30000000);
   test_lease(d, 15, 0x0400, 2, xsi_now_ns() + 30000000);
   EVENTUALLY(field(&recovered[1]) == 8 && field(&recovered[15]) == 2);
+  uint64_t counted = field(&header->lease_recoveries);
+  bool others = field(&recovered[0]) != 0 || field(&header->recovered_epoch) != 0;
+  test_sleep_ms(1200); // repeated while it lasts, but not counted
+  if (field(&header->recoveries) != all) {
+    test_heart_stop(d);
+    test_session_end(d);
+    return false;
+  }
+  CHECK(counted == single + 2 && !others);
   CHECK(xsi_now_ns() > field(&test_leases(d)->entries[1].deadline_ns));
   CHECK(field(&recovered[0]) == 0 && field(&header->recovered_epoch) == 0);
   CHECK(__atomic_load_n(&xsi_native, __ATOMIC_ACQUIRE) == 0);
-  CHECK(field(&header->lease_recoveries) == single + 2 && field(&header->recoveries) == all);
-  test_sleep_ms(1200); // repeated while it lasts, but not counted
-  CHECK(field(&header->lease_recoveries) == single + 2 && field(&recovered[0]) == 0);
+  CHECK(field(&header->lease_recoveries) == single + 2);
 
   // Ended by the daemon: nothing to do. A new one counts again.
   test_lease(d, 1, 0x0300, 8, 0);
@@ -293,6 +301,7 @@ static void device_lease_recovers_alone(void) {
   test_lease(d, 0, 0x0200, 1, xsi_now_ns());
   EVENTUALLY(field(&test_leases(d)->recovered_epochs[0]) == 1);
   test_session_end(d);
+  return true;
 }
 
 int main(void) {
@@ -313,7 +322,10 @@ int main(void) {
   unsigned fds = test_count_fds();
   refusal_is_accepted();
   previous_daemon_is_served();
-  device_lease_recovers_alone();
+  bool seen = false;
+  for (int tries = 0; tries < 5 && !seen; tries++)
+    seen = device_lease_recovers_alone();
+  CHECK(seen);
   test_session_start(d, 70);
   test_session_end(d);
   EVENTUALLY(test_count_fds() == fds);
