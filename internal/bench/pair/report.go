@@ -156,8 +156,8 @@ func (r *Report) operations(s control.Stats) {
 		r.DriverSuspend, r.DriverResume = &suspend, &resume
 	}
 	r.Failed, r.Undone = s.DeviceErrors, s.Undone
-	if s.Suspends > s.Resumes {
-		r.Lost = append(r.Lost, fmt.Sprintf("%d suspensions were not resumed", s.Suspends-s.Resumes))
+	if over := s.Resumes + s.Undone; s.Suspends > over {
+		r.Lost = append(r.Lost, fmt.Sprintf("%d suspensions were not resumed", s.Suspends-over))
 	}
 }
 

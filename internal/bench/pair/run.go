@@ -272,7 +272,7 @@ func closed() chan struct{} {
 // that would count as lost.
 func (c *colocation) resumed(ctx context.Context) {
 	for end := time.Now().Add(resumeLimit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-		if s, err := c.rig.Daemon.Stats(ctx); err != nil || s.Suspends <= s.Resumes {
+		if s, err := c.rig.Daemon.Stats(ctx); err != nil || s.Suspends <= s.Resumes+s.Undone {
 			return
 		}
 	}
