@@ -29,14 +29,14 @@ func (s *Segments) joins(now Time) (held bool) {
 
 // hold is how long a stop outlasts a segment.
 func (s *Segments) hold() time.Duration {
-	least := float32(followsAny)
+	least, gaps := float32(followsAny), time.Duration(2)
 	if s.class == ClassLaunchBound {
-		least = followsFed
+		least, gaps = followsFed, 4 // another stop would come late, and cost more than a longer one
 	}
 	if *s.another() < least {
 		return 0
 	}
-	return min(FollowGap, 4*s.gap+holdSlack)
+	return min(FollowGap, gaps*s.gap+holdSlack)
 }
 
 // another is the probability that a segment follows the current one, or the last one.
