@@ -100,7 +100,8 @@ type TargetStats struct {
 	LastError    string `json:"last_error,omitempty"`
 	StuckSinceNS int64  `json:"stuck_since_ns,omitempty"` // CLOCK_MONOTONIC; 0: not stuck
 	StuckForMS   int64  `json:"stuck_for_ms,omitempty"`
-	Off          string `json:"off,omitempty"` // why scheduling is off for the process; empty: it is on
+	Suspended    bool   `json:"suspended,omitempty"` // from before the suspend operation until after the resume
+	Off          string `json:"off,omitempty"`       // why scheduling is off for the process; empty: it is on
 }
 
 // GuardianStats describes the guardian, which restores attached processes if the daemon dies.

@@ -251,7 +251,7 @@ func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, erro
 	for _, t := range s.Targets {
 		ts := control.TargetStats{
 			PID: t.PID, Device: t.Device.String(), Ops: t.Ops, Errors: t.Errors, Undone: t.Undone, LastError: t.LastError,
-			StuckSinceNS: int64(t.StuckSince), Off: t.Off,
+			StuckSinceNS: int64(t.StuckSince), Off: t.Off, Suspended: t.Suspended,
 		}
 		if t.StuckSince != 0 {
 			ts.StuckForMS = now.Sub(t.StuckSince).Milliseconds()

@@ -155,8 +155,14 @@ func TestLeaseIsWrittenBeforeAndClearedAfter(t *testing.T) {
 	if _, after := page.get(); after != before+uint64(20*time.Millisecond) {
 		t.Error("tick did not move the deadline")
 	}
+	if !w.Stats().Suspended {
+		t.Error("the figures don't show the suspension")
+	}
 	w.Want(run)
 	await(t, "deadline cleared", func() bool { _, d := page.get(); return d == 0 })
+	if w.Stats().Suspended {
+		t.Error("the figures show a suspension that has ended")
+	}
 }
 
 // A client that recovers during the suspend operation must end up resumed.

@@ -63,6 +63,7 @@ type WorkerStats struct {
 	Ops, Errors, Undone uint64
 	LastError           string
 	StuckSince          model.Time // 0: not stuck
+	Suspended           bool       // from before the suspend operation until after the resume
 	Off                 string     // why scheduling is off; empty: it is on
 }
 
@@ -198,12 +199,12 @@ func (w *Worker) LeaseChanged(all bool) {
 	}
 }
 
-// Stats returns the counters, with StuckSince as of now.
+// Stats returns the counters, with StuckSince and Suspended as of now.
 func (w *Worker) Stats() WorkerStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.stats
-	s.Off = w.failing.off
+	s.Off, s.Suspended = w.failing.off, w.hold.Held()
 	if w.opSince != 0 && w.now().Sub(w.opSince) > stuckAge {
 		s.StuckSince = w.opSince
 	}

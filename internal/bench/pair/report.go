@@ -156,9 +156,6 @@ func (r *Report) operations(s control.Stats) {
 		r.DriverSuspend, r.DriverResume = &suspend, &resume
 	}
 	r.Failed, r.Undone = s.DeviceErrors, s.Undone
-	if over := s.Resumes + s.Undone; s.Suspends > over {
-		r.Lost = append(r.Lost, fmt.Sprintf("%d suspensions were not resumed", s.Suspends-over))
-	}
 }
 
 // conclude computes the report.

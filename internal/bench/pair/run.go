@@ -268,14 +268,23 @@ func closed() chan struct{} {
 	return c
 }
 
-// resumed waits until the offline program, whose online one has ended, is resumed: one that is stopped before
-// that would count as lost.
-func (c *colocation) resumed(ctx context.Context) {
-	for end := time.Now().Add(resumeLimit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-		if s, err := c.rig.Daemon.Stats(ctx); err != nil || s.Suspends <= s.Resumes+s.Undone {
-			return
+// resumed waits until the offline program, whose online one has ended, is resumed, and reports whether it was. The
+// counters don't tell: a program whose lease expires resumes itself, and the daemon suspends it again.
+func (c *colocation) resumed(ctx context.Context) bool {
+	for end := time.Now().Add(resumeLimit); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		s, err := c.rig.Daemon.Stats(ctx)
+		if err != nil || !suspended(s) {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
 		}
 	}
+	return true
+}
+
+func suspended(s control.Stats) bool {
+	return slices.ContainsFunc(s.Targets, func(t control.TargetStats) bool { return t.Suspended })
 }
 
 // resumeLimit is beyond every resume on a busy machine.
@@ -295,7 +304,9 @@ func (c *colocation) finish(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if s == c.offline {
-			c.resumed(ctx)
+			if !c.resumed(ctx) {
+				c.report.Lost = append(c.report.Lost, fmt.Sprintf("the offline program was not resumed within %v of the end of the online one", resumeLimit))
+			}
 		}
 		s.stop() // no effect if it has already ended
 	}
