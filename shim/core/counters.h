@@ -37,7 +37,7 @@ struct xsi_work_thread {
   uint64_t polled, polled_ns; /* the same of its first answer "not ready" since the last of them, */
   uintptr_t polled_what;      /* of what the answer was about, */
   unsigned polls;             /* and of how many there were */
-  const struct xsi_work_stream *small; /* of its last small copy with only small ones before it, */
+  const struct xsi_work_stream *small; /* stream of the last copy of a run of small copies, */
   uint64_t small_mark;                 /* and what was submitted there by then */
   struct xsi_work_seen cache[XSI_WORK_CACHE];
 };
