@@ -16,11 +16,15 @@ const (
 	// FedHold is how long a stop outlasts a segment under strategies that learn no gaps.
 	FedHold = 200 * time.Microsecond
 
-	// A segment that begins within FollowGap of the last one belongs to the same request: the tokens of a
-	// language model, a value that is read back. After chainMax of them a program never pauses, and each
-	// is a request.
+	// A segment that begins within FollowGap of the last one follows it. It belongs to the same request, as the
+	// tokens of a language model do, or a value that is read back, unless its size says something else: see
+	// settle. After chainMax of them a program never pauses, and each is a request. Answers of a language model
+	// are long, so it takes chainLong of them to doubt a class.
 	FollowGap = time.Millisecond
 	chainMax  = 64
+	chainLong = 1024
+	// After latesMax late segments without a request between them, each is a request.
+	latesMax = 64
 	// A stop outlasts a segment if the next one follows with this probability. A launch-bound program is
 	// stopped for anyway; for others the stop has to be worth its price.
 	followsFed, followsAny = 0.25, 0.5
@@ -131,14 +135,16 @@ type Segments struct {
 
 	// The current segment.
 	open, waits  bool
-	follows      bool   // it belongs to the request of the last one
-	lates        int8   // segments in a row that came late
-	chain        int    // segments before it in this request
-	began, ended Time   // ended: of the last one
-	waitAt       Time   // when a thread began to wait, if that was reported; 0: it was not
-	waitCount    uint64 // launches then
-	unseen       int8   // segments to follow closely
-	paused       Time   // since when the device is idle and nobody waits; 0: it is not
+	follows      bool    // it belongs to the request of the last one
+	large        bool    // it follows, but is larger than those that do
+	likely       float32 // probability that it would follow
+	lates        int8    // segments that came late since the last request began
+	chain, was   int     // segments before it in this request; of the last segment
+	began, ended Time    // ended: of the last one
+	waitAt       Time    // when a thread began to wait, if that was reported; 0: it was not
+	waitCount    uint64  // launches then
+	unseen       int8    // segments to follow closely
+	paused       Time    // since when the device is idle and nobody waits; 0: it is not
 	base, count  uint64
 	expect       uint32
 	usual        time.Duration // expected submission time when it began
@@ -221,7 +227,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 	s.began, s.base = now, s.count
 	s.checks, s.checked, s.checkedCount, s.left, s.hidden = 0, 0, launches, 0, false
 	s.stopAt, s.until, s.checkAt, s.stopped, s.gaveUp, s.whole = 0, 0, 0, 0, false, false
-	s.overdue, s.usual, s.waitAt = false, 0, 0
+	s.overdue, s.usual, s.waitAt, s.large = false, 0, 0, false
 	if s.class != ClassLaunchBound {
 		return
 	}
@@ -248,7 +254,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 
 // size returns the sizes of segments like the current one.
 func (s *Segments) size() *sizes {
-	if s.follows {
+	if s.follows && !s.large {
 		return &s.next
 	}
 	return &s.first
@@ -344,10 +350,10 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		}
 		return
 	}
-	done := uint32(s.count - s.base)
-	if expect := s.first.predict(); s.follows && done > s.expect+s.expect/32 && s.next.longer(done) == 0 && s.beginsRequest(expect) {
-		s.beginRequest()
-		s.expect, s.usual = expect, s.first.length(expect)
+	s.expectMore()
+	if s.usual < FedMin {
+		s.look(now)
+		return
 	}
 	if s.stopped != 0 && now >= s.until {
 		s.gaveUp = true
@@ -392,23 +398,12 @@ func (s *Segments) End(now, from Time, fed, tail time.Duration, lows Lows) {
 	}
 	s.unseen = max(0, s.unseen-1)
 	size := uint32(min(s.count-s.base, 1<<31))
-	late := s.comesLate(size)
-	switch {
-	case s.beginsRequest(size):
-		s.beginRequest()
-	case late && s.lates < chainMax:
-		s.follows = true
-		s.lates++
-	case late: // so many are requests of their own
-		late = false
-	case !s.follows:
-		s.lates = 0
-	}
+	foreseen := s.settle(size, fed, tail)
 	wait := now.Add(-tail)
-	// Lower queues are still stopped when a segment follows, so one that waits early, such as a token, says
-	// nothing about the lead or the class.
+	// Lower queues are mostly still stopped when a segment follows, so one that waits early, such as a token,
+	// says nothing about the lead or the class.
 	covered := s.follows && tail > fed/3
-	if s.class == ClassLaunchBound && lows == LowsGiveWay && !covered && !late {
+	if s.class == ClassLaunchBound && lows == LowsGiveWay && foreseen && !covered {
 		s.judge(wait, fed, tail)
 	}
 	s.learn(wait, fed)

@@ -14,11 +14,15 @@ func (s *Segments) joins(now Time) (held bool) {
 	held = soon && gap <= s.hold()
 	if s.ended != 0 {
 		p := s.another()
+		s.likely = *p
 		*p += (b2f(soon) - *p) / 8
 	}
-	if s.follows = soon && s.chain < chainMax; s.follows {
-		s.chain++
-	} else {
+	longest := chainMax
+	if s.class == ClassLaunchBound {
+		longest = chainLong
+	}
+	s.was, s.chain = s.chain, s.chain+1
+	if s.follows = soon && s.was < longest; !s.follows {
 		s.chain = 0
 	}
 	if soon {
@@ -31,7 +35,7 @@ func (s *Segments) joins(now Time) (held bool) {
 func (s *Segments) hold() time.Duration {
 	least, gaps := float32(followsAny), time.Duration(2)
 	if s.class == ClassLaunchBound {
-		least, gaps = followsFed, 4 // another stop would come late, and cost more than a longer one
+		least, gaps = followsFed, 4 // a second stop would come late, and cost more than a longer one
 	}
 	if *s.another() < least {
 		return 0
@@ -52,6 +56,60 @@ func (s *Segments) again(now Time) {
 	s.began, s.base = began, base
 }
 
+// expectMore expects the size of a prompt from a segment that follows and is larger than those that do.
+func (s *Segments) expectMore() {
+	done, expect := uint32(s.count-s.base), s.first.predict()
+	if s.large || done <= s.expect+s.expect/32 || s.next.longer(done) != 0 || !s.beginsRequest(expect) {
+		return
+	}
+	s.large, s.expect, s.usual = true, expect, s.first.length(expect)
+	s.hidden, s.gaveUp, s.checks, s.left, s.stopped = false, false, 0, 0, 0 // of what it was taken for
+}
+
+// look ends the stop of a short segment that has lasted for longer than expected, and plans to look again. It may
+// be a prompt that has hardly begun.
+func (s *Segments) look(now Time) {
+	if s.stopAt != Never && now >= s.until {
+		s.stopAt, s.gaveUp = Never, true
+	}
+	s.checkAt = 0
+	elapsed := now.Sub(s.began)
+	if s.checks++; s.follows && s.counted && s.checks < maxChecks && elapsed < s.first.length(s.first.predict()) {
+		s.checkAt = now.Add(max(FedMin, elapsed))
+	}
+	if s.stopAt != Never && (s.checkAt == 0 || s.checkAt > s.until) {
+		s.checkAt = s.until
+	}
+}
+
+// settle decides by its size to which request a segment belongs that has ended, and reports whether its prediction
+// was about such a segment.
+func (s *Segments) settle(size uint32, fed, tail time.Duration) (foreseen bool) {
+	large := s.large
+	s.large = false
+	switch {
+	case s.beginsRequest(size):
+		p := &s.follow[min(s.chain-1, len(s.follow)-1)]
+		*p = max(0, *p-1./8) // no segment of the same request followed
+		s.follows, s.chain, s.lates = false, 0, 0
+		if !large {
+			s.hidden, s.checks = false, 0
+		}
+		return large
+	case large:
+		s.checks = 0
+	case s.comesLate(size) && (tail > fed/3 || s.likely >= followsFed):
+		if s.lates < latesMax { // else they are requests
+			s.follows, s.chain = true, s.was+1
+			s.lates++
+			return false
+		}
+	case !s.follows:
+		s.lates = 0
+	}
+	return true
+}
+
 // beginsRequest reports whether a segment of this size begins a request although it follows another one closely, as
 // a prompt does that waited for the last request's tokens: it is as large as those that begin requests, and most
 // that follow are far smaller.
@@ -60,19 +118,11 @@ func (s *Segments) beginsRequest(size uint32) bool {
 	return s.follows && s.counted && size >= max(mean/2, launchesMin) && size/2 <= mean && s.next.mostlyBelow(size/4)
 }
 
-// beginRequest makes the current segment the first of a request.
-func (s *Segments) beginRequest() {
-	p := &s.follow[min(s.chain-1, len(s.follow)-1)]
-	*p = max(0, *p-1./8) // no segment of the same request followed
-	s.follows, s.chain = false, 0
-	s.hidden, s.gaveUp, s.checks, s.left, s.stopped = false, false, 0, 0, 0 // of what it was taken for
-}
-
 // comesLate reports whether a segment of this size belongs to the request of the last one although it came late: it
 // is as small as those that follow, and those that begin requests are far larger.
 func (s *Segments) comesLate(size uint32) bool {
-	late := s.began.Sub(s.ended) > FollowGap && s.began.Sub(s.ended) <= SegmentGap
-	return late && s.counted && s.next.n > 0 && size < uint32(s.first.mean)/4 && !s.next.mostlyBelow(size/4)
+	gap := s.began.Sub(s.ended)
+	return gap > FollowGap && gap <= SegmentGap && s.counted && s.next.n > 0 && size < uint32(s.first.mean)/4 && !s.next.mostlyBelow(size/4)
 }
 
 // Unseen reports that the segment ended, and that it is not known for how long the program submitted and

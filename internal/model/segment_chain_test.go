@@ -28,6 +28,28 @@ func (c *chain) part(n int, fed, tail time.Duration) {
 	c.s.End(c.now, began, fed, tail, LowsGiveWay)
 }
 
+// tokens submits the tokens of an answer, each soon after the one before.
+func (c *chain) tokens(n, launches int, fed, tail time.Duration) {
+	for range n {
+		c.now = c.now.Add(70 * us)
+		c.part(launches, fed, tail)
+	}
+}
+
+// hesitant submits a prompt that begins like a token.
+func (c *chain) hesitant() {
+	began, end := c.now, c.now.Add(22*ms)
+	c.s.Begin(c.now, c.launches)
+	for f := c.s.Feeding(); f.CheckAt > c.now && f.CheckAt < end; f = c.s.Feeding() {
+		c.now = f.CheckAt
+		c.s.Progress(c.now, c.launches+2+uint64(max(0, c.now.Sub(began)-4*ms)/(18*us)), false)
+	}
+	c.launches += 1002
+	c.s.Progress(end, c.launches, true)
+	c.now = end.Add(100 * us)
+	c.s.End(c.now, began, 22*ms, 100*us, LowsGiveWay)
+}
+
 // TestChain: segments that follow a launch-bound one, such as tokens after a prompt, leave its class and its
 // prediction alone, and lower queues stay stopped from one to the next but not after the last.
 func TestChain(t *testing.T) {
@@ -56,11 +78,11 @@ func TestChain(t *testing.T) {
 		t.Errorf("a prompt stops lower queues after %v", f.StopAt.Sub(c.now))
 	}
 	// Tokens without an end are requests of their own.
-	for range chainMax + 3 {
+	for range chainLong + 3 {
 		c.now = c.now.Add(70 * us)
 		part(2, 80*us, 2800*us)
 	}
-	for range 4 * chainMax {
+	for range 4 * chainLong {
 		c.now = c.now.Add(70 * us)
 		part(2, 80*us, 2800*us)
 	}
@@ -145,55 +167,148 @@ func TestLateTokens(t *testing.T) {
 	}
 }
 
-// TestHesitantPrompt: a queued prompt that submits no more than a token at first keeps the class.
+// TestHesitantPrompt: a queued prompt that submits no more than a token at first is recognised when it goes on, and
+// spoils neither the class nor the prediction of others. Late tokens among them do no harm for ever.
 func TestHesitantPrompt(t *testing.T) {
-	c := chain{now: Time(time.Hour)}
-	for i := range 60 {
-		began, end := c.now, c.now.Add(22*ms)
-		c.s.Begin(c.now, c.launches)
-		for f := c.s.Feeding(); f.CheckAt > c.now && f.CheckAt < end; f = c.s.Feeding() {
-			c.now = f.CheckAt
-			c.s.Progress(c.now, c.launches+2+uint64(max(0, c.now.Sub(began)-4*ms)/(18*us)), false)
+	for _, k := range []struct {
+		name   string
+		late   bool // every second token
+		queued func(i int) bool
+	}{
+		{"all", false, func(int) bool { return true }},
+		{"every second one", false, func(i int) bool { return i%2 == 0 }},
+		{"with late tokens", true, func(int) bool { return true }},
+	} {
+		c := chain{now: Time(time.Hour)}
+		for i := range 160 {
+			if i == 60 {
+				c.s.counts = SegmentCounts{}
+			}
+			c.hesitant()
+			for token := range 3 {
+				if c.now = c.now.Add(70 * us); k.late && token == 1 {
+					c.now = c.now.Add(2 * ms)
+				}
+				c.part(2, 80*us, 2800*us)
+			}
+			if c.now = c.now.Add(120 * us); i < 24 || !k.queued(i) {
+				c.now = c.now.Add(30 * ms)
+			}
 		}
-		c.launches += 1002
-		c.s.Progress(end, c.launches, true)
-		c.now = end.Add(100 * us)
-		c.s.End(c.now, began, 22*ms, 100*us, LowsGiveWay)
-		for range 3 {
-			c.now = c.now.Add(70 * us)
-			c.part(2, 80*us, 2800*us)
+		state := c.s.State()
+		if n := state.Counts; state.Class != ClassLaunchBound || c.s.first.predict() != 1002 || n.InTime < 90 || n.Unaided > 0 {
+			t.Errorf("%s: %d launches, %+v", k.name, c.s.first.predict(), state)
 		}
-		if c.now = c.now.Add(120 * us); i < 24 {
-			c.now = c.now.Add(30 * ms)
-		}
-	}
-	if c.s.Class() != ClassLaunchBound {
-		t.Errorf("%v", c.s.Class())
 	}
 }
 
-// TestHiddenToken: nothing reports that a token's program waits. Lower queues are not stopped for long.
-func TestHiddenToken(t *testing.T) {
+// TestLongerTokens: a token that is longer than the last ones is no prompt.
+func TestLongerTokens(t *testing.T) {
+	for _, k := range []struct {
+		n         int
+		fed, tail time.Duration
+	}{{100, 2 * ms, 100 * us}, {50, 900 * us, 1500 * us}} {
+		c := chain{now: Time(time.Hour)}
+		for i := range 60 {
+			c.part(1000, 20*ms, 100*us)
+			c.tokens(10, k.n, k.fed, k.tail)
+			if i >= 10 {
+				c.tokens(1, 2*k.n, 2*k.fed, k.tail)
+			}
+			c.tokens(9, k.n, k.fed, k.tail)
+			if c.s.first.mean != 1000 {
+				t.Fatalf("request %d: a prompt is expected to have %.0f launches", i, c.s.first.mean)
+			}
+			c.now = c.now.Add(30 * ms)
+		}
+		if state := c.s.State(); !state.Predicted || state.Counts.Unaided > 0 {
+			t.Errorf("%d launches: %+v", k.n, state)
+		}
+	}
+}
+
+// TestLongAnswers: however many tokens an answer has, none is a prompt.
+func TestLongAnswers(t *testing.T) {
 	c := chain{now: Time(time.Hour)}
-	for range 40 {
+	for i := range 60 {
 		c.part(1000, 20*ms, 100*us)
-		for range 3 {
-			c.now = c.now.Add(70 * us)
-			c.part(2, 80*us, 2800*us)
+		c.tokens(200, 100, 2*ms, 100*us)
+		if c.now = c.now.Add(120 * us); i < 20 {
+			c.now = c.now.Add(30 * ms)
+		}
+	}
+	if n := c.s.counts; c.s.first.mean != 1000 || n.Late+n.Early+n.Unaided > 3 {
+		t.Errorf("%.0f launches, %+v", c.s.first.mean, n)
+	}
+}
+
+// TestTurns: two requests in turn, some time apart, stay requests after one of them followed the other closely.
+func TestTurns(t *testing.T) {
+	c := chain{now: Time(time.Hour)}
+	for i := range 200 {
+		c.part(1000, 20*ms, 100*us)
+		if c.now = c.now.Add(3 * ms); i == 20 {
+			c.now = c.now.Add(-2500 * us)
+		}
+		c.part(100, 2*ms, 100*us)
+		c.now = c.now.Add(20 * ms)
+	}
+	c.part(1000, 20*ms, 100*us)
+	c.now = c.now.Add(3 * ms)
+	if c.s.Begin(c.now, c.launches); c.s.expect != 100 {
+		t.Errorf("%d launches are expected", c.s.expect)
+	}
+}
+
+// TestHoldAfterLateTokens: a token that comes late is counted with the others, so that it stays known which one is the
+// last.
+func TestHoldAfterLateTokens(t *testing.T) {
+	c := chain{now: Time(time.Hour)}
+	for i := range 80 {
+		c.part(1000, 20*ms, 100*us)
+		c.tokens(2, 2, 80*us, 2800*us)
+		if i%4 == 3 {
+			c.now = c.now.Add(2 * ms)
+		}
+		c.tokens(3, 2, 80*us, 2800*us)
+		if i >= 40 && c.s.hold() != 0 {
+			t.Fatalf("request %d: lower queues stay stopped for %v behind the last token", i, c.s.hold())
 		}
 		c.now = c.now.Add(30 * ms)
 	}
-	c.part(1000, 20*ms, 100*us)
-	c.now = c.now.Add(70 * us)
-	began, checks := c.now, 0
-	c.s.Begin(c.now, c.launches)
-	for f := c.s.Feeding(); f.CheckAt > c.now; f = c.s.Feeding() {
-		c.now = f.CheckAt
-		c.s.Progress(c.now, c.launches+2, false)
-		checks++
-	}
-	if checks > 3 || c.now.Sub(began) > 3*ms {
-		t.Errorf("%d checks until %v", checks, c.now.Sub(began))
+}
+
+// TestHiddenToken: nothing reports that a token's program waits. Lower queues stay stopped for a moment, and only if
+// they were stopped when it began.
+func TestHiddenToken(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		tokens int // per answer
+		most   time.Duration
+	}{{"held", 3, patience + 100*us}, {"not held", 0, 0}} {
+		c := chain{now: Time(time.Hour)}
+		for i := range 40 {
+			c.part(1000, 20*ms, 100*us)
+			if c.tokens(k.tokens, 2, 80*us, 2800*us); i == 3 {
+				c.tokens(1, 2, 80*us, 100*us)
+			}
+			c.now = c.now.Add(30 * ms)
+		}
+		c.part(1000, 20*ms, 100*us)
+		c.now = c.now.Add(70 * us)
+		checks, stopped := 0, time.Duration(0)
+		c.s.Begin(c.now, c.launches)
+		for f := c.s.Feeding(); f.CheckAt > c.now; f = c.s.Feeding() {
+			if f.stops(c.now) {
+				stopped += min(f.StopUntil, f.CheckAt).Sub(c.now)
+			}
+			c.now = f.CheckAt
+			c.s.Progress(c.now, c.launches+2, false)
+			checks++
+		}
+		if checks < 2 || checks > 7 || stopped > k.most {
+			t.Errorf("%s: %d checks, stopped for %v", k.name, checks, stopped)
+		}
 	}
 }
 
