@@ -64,6 +64,12 @@ func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
 	return bounded((float64(s.expect) - float64(done)) * pace * size.bend), true
 }
 
+// waitsUnseen reports that the program has submitted what was expected and nothing since the last check.
+func (s *Segments) waitsUnseen(now Time) bool {
+	whole := uint32(s.count-s.base) >= s.expect-s.expect/32
+	return whole && s.counted && s.usual >= FedMin && s.checks > 0 && s.count == s.checkedCount && now.Sub(s.checked) >= patience
+}
+
 // longer returns the shortest known segment that is longer than a size; 0: none.
 func (s *sizes) longer(than uint32) uint32 {
 	least := uint32(0)

@@ -83,7 +83,6 @@ FIGURES = [
      lambda m: stop(m, "one attached low", "request_p50_ms") + stop(m, "one low", "request_p50_ms")),
     ("docs/operations.md", "the daemon said {} ms at P50 and {} ms at P99, and {} and {} ms were measured", lambda m: gains(m, "eight", "p50", "p99")),
     ("docs/operations.md", "beside one job it said {} ms at P50, and {} ms were measured", lambda m: gains(m, "llm/train", "p50")),
-    ("docs/operations.md", "which then says {} ms instead of {} (`bert12/train`)", lambda m: gains(m, "bert12/train", "p99")),
     ("docs/operations.md", "{} ms said, {} ms measured at P50 (`llm/three`)", lambda m: gains(m, "llm/three", "p50")),
     ("docs/operations.md", "together kept {} points less than the ideal, natively {} points less", lambda m: [below_ideal(m, "eight", k) for k in ("live", "native")]),
     ("docs/reports.md", "H200: {} ms P50, one job", lambda m: stop(m, "one low", "decision_to_stopped_p50_ms")),

@@ -270,8 +270,8 @@ func closed() chan struct{} {
 
 // resumed waits until the offline program, whose online one has ended, is resumed, and reports whether it was. The
 // counters don't tell: a program whose lease expires resumes itself, and the daemon suspends it again.
-func (c *colocation) resumed(ctx context.Context) bool {
-	for end := time.Now().Add(resumeLimit); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+func (c *colocation) resumed(ctx context.Context, limit time.Duration) bool {
+	for end := time.Now().Add(limit); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s, err := c.rig.Daemon.Stats(ctx)
 		if err != nil || !suspended(s) {
 			return true
@@ -303,10 +303,8 @@ func (c *colocation) finish(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if s == c.offline {
-			if !c.resumed(ctx) {
-				c.report.Lost = append(c.report.Lost, fmt.Sprintf("the offline program was not resumed within %v of the end of the online one", resumeLimit))
-			}
+		if s == c.offline && !c.resumed(ctx, resumeLimit) {
+			c.report.Lost = append(c.report.Lost, fmt.Sprintf("the offline program was not resumed within %v of the end of the online one", resumeLimit))
 		}
 		s.stop() // no effect if it has already ended
 	}
