@@ -23,8 +23,11 @@ const (
 	FollowGap = time.Millisecond
 	chainMax  = 64
 	chainLong = 1024
-	// After latesMax late segments without a request between them, each is a request.
+	// After latesMax late segments with no beginning of a request between them, each is a request.
 	latesMax = 64
+	// After largesMax segments that follow, but are far larger than the others that do, and of another size than
+	// the known prompts, such a segment is a prompt: the program does something else now.
+	largesMax = 4
 	// A stop outlasts a segment if the next one follows with this probability. A launch-bound program is
 	// stopped for anyway; for others the stop has to be worth its price.
 	followsFed, followsAny = 0.25, 0.5
@@ -135,9 +138,10 @@ type Segments struct {
 	// The current segment.
 	open, waits  bool
 	follows      bool    // it belongs to the request of the last one
-	large        bool    // it follows, but is larger than those that do
+	large        bool    // it follows, but is larger than those that do: a prompt is expected
 	likely       float32 // probability that it would follow
 	lates        int8    // segments that came late since the last request began
+	larges       int8    // segments that followed, and were far larger than the others, since then
 	chain, was   int     // segments before it in this request; of the last segment
 	began, ended Time    // ended: of the last one
 	waitAt       Time    // when a thread began to wait, if that was reported; 0: it was not

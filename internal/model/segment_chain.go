@@ -56,10 +56,20 @@ func (s *Segments) again(now Time) {
 	s.began, s.base = began, base
 }
 
-// expectMore expects the size of a prompt from a segment that follows and is larger than those that do.
+// expectMore corrects the expected size of a segment that follows and has outgrown it: to that of a larger one which
+// followed before, or else to that of a prompt.
 func (s *Segments) expectMore() {
 	done, expect := uint32(s.count-s.base), s.first.predict()
-	if s.large || done <= s.expect+s.expect/32 || s.next.longer(done) != 0 || !s.beginsRequest(expect) {
+	if s.large || done <= s.expect+s.expect/32 {
+		return
+	}
+	if more := s.next.longer(done); more != 0 {
+		if length := s.next.length(more); s.follows && s.usual < FedMin && length >= FedMin {
+			s.expect, s.usual, s.gaveUp, s.stopped = more, length, false, 0
+		}
+		return
+	}
+	if !s.beginsRequest(expect) {
 		return
 	}
 	s.large, s.expect, s.usual = true, expect, s.first.length(expect)
@@ -82,30 +92,39 @@ func (s *Segments) look(now Time) {
 	}
 }
 
-// settle decides by its size to which request a segment belongs that has ended, and reports whether its prediction
-// was about such a segment.
+// settle decides by its size to which request a segment belongs that has ended, and reports whether it was predicted
+// from the sizes of such segments.
 func (s *Segments) settle(size uint32, fed, tail time.Duration) (foreseen bool) {
 	large := s.large
 	s.large = false
+	begins := s.beginsRequest(size)
+	if !begins && s.follows && s.counted && fed >= FedMin && size >= launchesMin && s.next.mostlyBelow(size/4) {
+		s.larges++
+		begins = s.larges > largesMax
+	}
 	switch {
-	case s.beginsRequest(size):
+	case begins:
 		p := &s.follow[min(s.chain-1, len(s.follow)-1)]
 		*p = max(0, *p-1./8) // no segment of the same request followed
-		s.follows, s.chain, s.lates = false, 0, 0
+		s.follows, s.chain, s.lates, s.larges = false, 0, 0, 0
 		if !large {
 			s.hidden, s.checks = false, 0
 		}
 		return large
 	case large:
 		s.checks = 0
+		return false
 	case s.comesLate(size) && (tail > fed/3 || s.likely >= followsFed):
 		if s.lates < latesMax { // else they are requests
 			s.follows, s.chain = true, s.was+1
 			s.lates++
 			return false
 		}
+	case !s.follows && s.chained(size):
+		s.follows, s.chain = true, s.was+1
+		return false
 	case !s.follows:
-		s.lates = 0
+		s.lates, s.larges = 0, 0
 	}
 	return true
 }
@@ -116,6 +135,12 @@ func (s *Segments) settle(size uint32, fed, tail time.Duration) (foreseen bool) 
 func (s *Segments) beginsRequest(size uint32) bool {
 	mean := uint32(s.first.mean)
 	return s.follows && s.counted && size >= max(mean/2, launchesMin) && size/2 <= mean && s.next.mostlyBelow(size/4)
+}
+
+// chained reports whether a segment of this size belongs to a request that has more than chainMax of them: it is far
+// smaller than those that begin requests.
+func (s *Segments) chained(size uint32) bool {
+	return s.began.Sub(s.ended) <= FollowGap && s.ended != 0 && s.was >= chainMax && s.was < chainLong && s.counted && size < uint32(s.first.mean)/4
 }
 
 // comesLate reports whether a segment of this size belongs to the request of the last one although it came late: it
