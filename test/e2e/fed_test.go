@@ -35,14 +35,17 @@ func (w *world) interruptions(pid, kernels int, from, to int64) (n, all int) {
 func TestFedRequests(t *testing.T) {
 	const kernels, us = 9, 30
 	w := newWorld(t)
-	high := w.tenant(options{priority: 10}, us, "--feed", strconv.Itoa(kernels))
 	low := w.tenant(options{}, 20000)
 	w.waitLevel(low.pid(), 3)
 	low.send("loop")
-	// A busy host stretches the gaps, which ends the learnt state for a while: one good round is enough.
+	// A busy host stretches some gaps, and the daemon then doubts what it has learnt of the program: one good round
+	// is enough, each with a new program.
 	const rounds = 4
 	for round := 1; ; round++ {
+		high := w.tenant(options{priority: 10}, us, "--feed", strconv.Itoa(kernels))
+		w.waitLevel(high.pid(), 3)
 		sliced, live := w.fed(high, "timeslice", kernels), w.fed(high, "live", kernels)
+		high.finish()
 		t.Logf("requests of %d kernels of %d us, ten times as long between them: timeslice %+v, live %+v", kernels, us, sliced, live)
 		if sliced.stops <= 2 && live.stops >= uint64(live.n)/4 && live.interruptions <= sliced.interruptions/2 {
 			break
@@ -52,7 +55,6 @@ func TestFedRequests(t *testing.T) {
 			break
 		}
 	}
-	high.finish()
 	low.finish()
 }
 
