@@ -46,7 +46,7 @@ func TestProtectionIsShown(t *testing.T) {
 func TestCPUBoundHigh(t *testing.T) {
 	w := newWorld(t)
 	low := w.saturating(options{})
-	high := w.tenant(options{priority: 10}, 40, "--feed", "60") // 24 ms of CPU time, 2.4 ms of GPU time
+	high := w.tenant(options{priority: 10}, 20, "--feed", "120") // 24 ms of CPU time, 2.4 ms of GPU time
 	w.waitLevel(high.pid(), 3)
 	kept := func() float64 {
 		from := nowNS()
