@@ -12,6 +12,16 @@ import (
 	gpumodel "xsched/internal/virtual/model"
 )
 
+// stops returns how often the daemon has suspended programs.
+func (w *world) stops() uint64 {
+	w.t.Helper()
+	s, err := w.client.Stats(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s.Suspends
+}
+
 // interruptions counts the requests of so many kernels, and how often another process began to run during them.
 func (w *world) interruptions(pid, kernels int, from, to int64) (n, all int) {
 	w.t.Helper()
@@ -67,24 +77,17 @@ type fedRecord struct {
 
 func (w *world) fed(high *program, mode string, kernels int) fedRecord {
 	w.t.Helper()
-	stops := func() uint64 {
-		s, err := w.client.Stats(context.Background())
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		return s.Suspends
-	}
 	w.must("mode", mode)
 	high.send("rate 20")
 	high.iterates(10) // the policy has learnt by then
 	high.send("pause")
 	high.expect("P", soon)
-	before, from := stops(), nowNS()
+	before, from := w.stops(), nowNS()
 	high.send("rate 20")
 	high.iterates(30)
 	high.send("pause")
 	high.expect("P", soon)
-	after := stops()
+	after := w.stops()
 	interrupted, n := w.interruptions(high.pid(), kernels, from, nowNS())
 	return fedRecord{n, float64(interrupted) / float64(n), after - before}
 }
@@ -105,17 +108,10 @@ func waitedForRequestsStopNobody(t *testing.T, how string) {
 	low.send("loop")
 	high.send("rate 20")
 	high.iterates(3) // until it has joined, the daemon stops others for it
-	suspends := func() uint64 {
-		st, err := w.client.Stats(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st.Suspends
-	}
 	// A program without a processor looks as if it were still submitting.
-	before, from := suspends(), nowNS()
+	before, from := w.stops(), nowNS()
 	high.iterates(20)
-	stops, delayed := suspends()-before, machine().count(from, nowNS())
+	stops, delayed := w.stops()-before, machine().count(from, nowNS())
 	t.Logf("%d stops for 20 requests; %d delays by other load", stops, delayed)
 	if stops > 2+delayed {
 		t.Errorf("%d stops for 20 requests", stops)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"strconv"
 	"testing"
 
@@ -68,19 +67,12 @@ func TestLongStrategies(t *testing.T) {
 // strategyRound measures twenty requests.
 func (w *world) strategyRound(high, low *program, kernels int) (r strategyRound) {
 	w.t.Helper()
-	stops := func() uint64 {
-		s, err := w.client.Stats(context.Background())
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		return s.Suspends
-	}
 	high.send("rate 20")
 	high.iterates(10) // in step with the strategy
-	before, from := stops(), nowNS()
+	before, from := w.stops(), nowNS()
 	high.iterates(20)
 	to := nowNS()
-	r.stops = stops() - before
+	r.stops = w.stops() - before
 	high.send("pause")
 	high.expect("P", soon)
 	r.longRecord = w.longRequests(high.pid(), low.pid(), kernels, from, nowNS())
