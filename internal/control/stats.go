@@ -100,7 +100,7 @@ type TargetStats struct {
 	LastError    string `json:"last_error,omitempty"`
 	StuckSinceNS int64  `json:"stuck_since_ns,omitempty"` // CLOCK_MONOTONIC; 0: not stuck
 	StuckForMS   int64  `json:"stuck_for_ms,omitempty"`
-	Suspended    bool   `json:"suspended,omitempty"` // or told to restore itself; from before the operation until after the resume
+	Suspended    bool   `json:"suspended,omitempty"` // a suspension begins, lasts or ends, or the program was told to restore itself
 	Off          string `json:"off,omitempty"`       // why scheduling is off for the process; empty: it is on
 }
 

@@ -63,7 +63,7 @@ type WorkerStats struct {
 	Ops, Errors, Undone uint64
 	LastError           string
 	StuckSince          model.Time // 0: not stuck
-	Suspended           bool       // or told to restore itself; from before the operation until after the resume
+	Suspended           bool       // a suspension begins, lasts or ends, or the program was told to restore itself
 	Off                 string     // why scheduling is off; empty: it is on
 }
 

@@ -59,8 +59,8 @@ const (
 
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late stop
 	// adds leadStep, and one in time removes a 10th of that, after a quick first search. So 10 % of the stops
-	// are late, by less than a step mostly: 5 % would cost lower queues up to three points more, and gain
-	// requests of 3 ms up to 4 % at the 99th percentile, and longer ones less. A stop and what has piled up by then
+	// are late, by less than a step mostly. With 5 %, lower queues would lose up to three points more; requests
+	// of 3 ms would gain up to 4 % at the 99th percentile, longer ones less. A stop and what has piled up by then
 	// take less than leadEnough: a wait that is long after such a lead is long for another reason.
 	leadFirst  = 2 * time.Millisecond
 	leadEnough = leadFirst

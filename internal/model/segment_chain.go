@@ -114,7 +114,7 @@ func (s *Segments) settle(size uint32, fed, tail time.Duration) (foreseen bool) 
 	case large:
 		s.checks = 0
 		return false
-	case s.comesLate(size) && (tail > fed/3 || s.likely >= followsFed):
+	case s.comesLate(size, tail > fed/3):
 		if s.lates < latesMax { // else they are requests
 			s.follows, s.chain = true, s.was+1
 			s.lates++
@@ -144,10 +144,14 @@ func (s *Segments) chained(size uint32) bool {
 }
 
 // comesLate reports whether a segment of this size belongs to the request of the last one although it came late: it
-// is as small as those that follow, and those that begin requests are far larger.
-func (s *Segments) comesLate(size uint32) bool {
+// is as small as those that follow, those that begin requests are far larger, and it waits early or was likely to
+// follow.
+func (s *Segments) comesLate(size uint32, early bool) bool {
 	gap := s.began.Sub(s.ended)
-	return gap > FollowGap && gap <= SegmentGap && s.counted && s.next.n > 0 && size < uint32(s.first.mean)/4 && !s.next.mostlyBelow(size/4)
+	if gap <= FollowGap || gap > SegmentGap || !s.counted || s.next.n == 0 {
+		return false
+	}
+	return size < uint32(s.first.mean)/4 && !s.next.mostlyBelow(size/4) && (early || s.likely >= followsFed)
 }
 
 // Unseen reports that the segment ended, and that it is not known for how long the program submitted and
