@@ -34,17 +34,17 @@ type cTest struct{ variant, name string }
 
 func (c cTest) String() string { return c.variant + "/" + c.name }
 
-func runC(ctx context.Context, out io.Writer, skips *skips, args []string) error {
+func runC(ctx context.Context, out io.Writer, skips *skips, args []string) ([]failure, error) {
 	flags := flag.NewFlagSet("runtests c", flag.ContinueOnError)
 	variants := flags.String("variants", "plain,asan,tsan", "builds to run")
 	jobs := flags.Int("jobs", 1, "tests to run at the same time")
 	if err := flags.Parse(args); err != nil {
-		return err
+		return nil, err
 	}
 	for name, value := range sanitizers {
 		if os.Getenv(name) == "" {
 			if err := os.Setenv(name, value); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func runC(ctx context.Context, out io.Writer, skips *skips, args []string) error
 	}
 	var (
 		mu     sync.Mutex // guards out, skips and failed
-		failed []string
+		failed []failure
 		wait   sync.WaitGroup
 	)
 	free := make(chan struct{}, max(1, *jobs))
@@ -66,27 +66,25 @@ func runC(ctx context.Context, out io.Writer, skips *skips, args []string) error
 			defer func() { <-free }()
 			start := time.Now()
 			text, err := runCTest(ctx, test)
-			took := time.Since(start)
+			end := time.Now()
 			mu.Lock()
 			defer mu.Unlock()
 			for _, reason := range skipped(text, err) {
 				skips.add(test.String(), reason)
 			}
 			if exit, ok := errors.AsType[*exec.ExitError](err); err == nil || ok && exit.ExitCode() == exitSkip {
-				fmt.Fprintf(out, "ok   %s %.1fs\n", test, took.Seconds())
+				fmt.Fprintf(out, "ok   %s %.1fs\n", test, end.Sub(start).Seconds())
 				return
 			}
-			failed = append(failed, test.String())
+			failed = append(failed, failure{test.String(), start, end, func(ctx context.Context) ([]failure, error) {
+				return runC(ctx, out, skips, []string{"-variants", test.variant, test.name})
+			}})
 			fmt.Fprintf(out, "FAIL %s: %v\n%s", test, err, tail(text, 4000))
 		})
 	}
 	wait.Wait()
-	if len(failed) > 0 {
-		fmt.Fprintf(out, "C tests: %d of %d failed: %s\n", len(failed), len(tests), strings.Join(failed, " "))
-		return errTests
-	}
-	fmt.Fprintf(out, "C tests: %d passed\n", len(tests))
-	return nil
+	fmt.Fprintf(out, "C tests: %d of %d passed\n", len(tests)-len(failed), len(tests))
+	return failed, nil
 }
 
 func runCTest(ctx context.Context, test cTest) (string, error) {

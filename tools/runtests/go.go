@@ -12,7 +12,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"time"
 )
 
 // module prefixes the package paths that go test prints.
@@ -20,48 +22,78 @@ const module = "xsched/"
 
 // event is a line of `go test -json` (see `go doc test2json`).
 type event struct {
-	Action, Package, Test, Output string
+	Action, Package, Test, Output, FailedBuild string
 }
 
-func runGo(ctx context.Context, out io.Writer, skips *skips, args []string) error {
+func runGo(ctx context.Context, out io.Writer, skips *skips, args []string) ([]failure, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
-	readErr := readEvents(events, out, skips)
-	if err := cmd.Wait(); err != nil {
-		if _, exited := errors.AsType[*exec.ExitError](err); exited {
-			return errTests
+	bad, err := readEvents(events, out, skips)
+	if waited := cmd.Wait(); waited != nil {
+		if _, exited := errors.AsType[*exec.ExitError](waited); !exited || len(bad) == 0 && err == nil {
+			return nil, waited
 		}
-		return err
 	}
-	return readErr
+	var failed []failure
+	for _, b := range bad {
+		failed = append(failed, failure{b.String(), b.from, b.to, func(ctx context.Context) ([]failure, error) {
+			return runGo(ctx, out, skips, b.only(args))
+		}})
+	}
+	return failed, err
 }
 
-// readEvents prints the output of `go test` without -json, and records skips.
-func readEvents(in io.Reader, out io.Writer, skips *skips) error {
+// goTest is a test; without a name, all tests of its package.
+type goTest struct {
+	pkg, name string
+	from, to  time.Time // zero: it was not built
+}
+
+func (g goTest) String() string {
+	return strings.Trim(strings.TrimPrefix(g.pkg, module)+"."+g.name, ".")
+}
+
+// only changes arguments of go test to run this test.
+func (g goTest) only(args []string) []string {
+	isPackage := func(arg string) bool { return strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, module) }
+	at := max(0, slices.IndexFunc(args, isPackage))
+	only := slices.Clone(args[:at])
+	if g.name != "" {
+		only = append(only, "-run", "^"+g.name+"$") // the last -run counts
+	}
+	only = append(only, g.pkg)
+	return append(only, slices.DeleteFunc(slices.Clone(args[at:]), isPackage)...)
+}
+
+// readEvents prints the output of `go test` without -json, records skips and returns what failed.
+func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err error) {
 	type key struct{ pkg, test string }
 	output := map[key]*bytes.Buffer{} // of tests that have not ended
+	began := map[key]time.Time{}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(line) == 0 && errors.Is(err, io.EOF) {
-			return nil
+			return failed, nil
 		} else if len(line) == 0 {
-			return err
+			return failed, err
 		}
 		var e event
 		if json.Unmarshal(line, &e) != nil {
 			fmt.Fprintf(out, "%s", line) // not an event: a message of the go command
 			continue
 		}
-		k := key{e.Package, e.Test}
+		k, now := key{e.Package, e.Test}, time.Now()
 		switch e.Action {
+		case "start", "run":
+			began[k] = now
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "output":
@@ -86,14 +118,27 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) error {
 			if e.Test != "" {
 				fmt.Fprint(out, frameless(output[k]))
 				delete(output, k)
+				if !strings.Contains(e.Test, "/") {
+					failed = append(failed, goTest{e.Package, e.Test, began[k], now})
+				}
 				continue
 			}
-			// A test that never ended: a panic or a timeout.
+			// A test that never ended: a panic or a timeout. Others may not have begun.
+			whole := !slices.ContainsFunc(failed, func(g goTest) bool { return g.pkg == e.Package })
 			for other, text := range output {
 				if other.pkg == e.Package {
 					fmt.Fprint(out, frameless(text))
 					delete(output, other)
+					whole = true
 				}
+			}
+			if whole {
+				failed = slices.DeleteFunc(failed, func(g goTest) bool { return g.pkg == e.Package })
+				g := goTest{pkg: e.Package}
+				if e.FailedBuild == "" {
+					g.from, g.to = began[k], now
+				}
+				failed = append(failed, g)
 			}
 		}
 	}

@@ -7,6 +7,7 @@
 //	runtests python start-directory[:top-level-directory]...
 //
 // With XSCHED_CI=1 a skipped test fails the run, unless the file test/skips.txt allows it.
+// A test that fails while the host withholds the CPUs runs again; see judge.
 // Run the command in the root of the repository.
 package main
 
@@ -26,8 +27,8 @@ const skipsFile = "test/skips.txt"
 // errTests reports failed tests, which the suite has printed already.
 var errTests = errors.New("tests failed")
 
-// runner is one suite: it prints failures to out and records skips.
-type runner func(ctx context.Context, out io.Writer, skips *skips, args []string) error
+// runner is one suite: it prints and returns failures, and records skips.
+type runner func(ctx context.Context, out io.Writer, skips *skips, args []string) ([]failure, error)
 
 var suites = map[string]runner{"go": runGo, "c": runC, "python": runPython}
 
@@ -53,6 +54,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", skipsFile, err)
 	}
-	failed := suites[args[0]](ctx, out, skips, args[1:])
-	return errors.Join(failed, skips.report(out, os.Getenv("XSCHED_CI") == "1"))
+	host := watch()
+	failed, err := suites[args[0]](ctx, out, skips, args[1:])
+	if err == nil {
+		err = host.judge(ctx, out, failed)
+	}
+	return errors.Join(err, skips.report(out, os.Getenv("XSCHED_CI") == "1"))
 }

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,17 +71,26 @@ func TestGoEvents(t *testing.T) {
 {"Action":"output","Package":"xsched/a","Output":"FAIL\txsched/a\t1.0s\n"}
 {"Action":"fail","Package":"xsched/a"}
 {"ImportPath":"xsched/b","Action":"build-output","Output":"b.go:1: syntax error\n"}
+{"Action":"start","Package":"xsched/b"}
+{"Action":"fail","Package":"xsched/b","FailedBuild":"xsched/b"}
 a line of the go command
 {"Action":"output","Package":"xsched/c","Output":"PASS\n"}
 {"Action":"output","Package":"xsched/c","Output":"ok  \txsched/c\t0.1s\n"}
 {"Action":"pass","Package":"xsched/c"}
 {"Action":"skip","Package":"xsched/d"}
+{"Action":"start","Package":"xsched/e"}
+{"Action":"run","Package":"xsched/e","Test":"TestOne"}
+{"Action":"run","Package":"xsched/e","Test":"TestOne/sub"}
+{"Action":"fail","Package":"xsched/e","Test":"TestOne/sub"}
+{"Action":"fail","Package":"xsched/e","Test":"TestOne"}
+{"Action":"fail","Package":"xsched/e"}
 `
 	const want = "    a_test.go:9: wrong\n" + "FAIL\txsched/a\t1.0s\n" + "panic: timed out\n" + "b.go:1: syntax error\n" +
 		"a line of the go command\n" + "ok  \txsched/c\t0.1s\n"
 	var out strings.Builder
 	s := list(t, "go", "")
-	if err := readEvents(strings.NewReader(events), &out, s); err != nil {
+	failed, err := readEvents(strings.NewReader(events), &out, s)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != want {
@@ -91,6 +98,17 @@ a line of the go command
 	}
 	if len(s.seen) != 1 || s.seen[0] != (skip{"a.TestSkip", "no compiler: gcc"}) {
 		t.Errorf("skips %+v", s.seen)
+	}
+	// TestHung never ended, so others may not have begun: all of its package counts.
+	var names []string
+	for _, g := range failed {
+		names = append(names, g.String())
+	}
+	if got := strings.Join(names, " "); got != "a b e.TestOne" {
+		t.Errorf("failed: %s", got)
+	}
+	if !failed[0].from.Before(failed[0].to) || !failed[1].from.IsZero() || !failed[2].from.Before(failed[2].to) {
+		t.Errorf("times of %+v; want none of what was not built", failed)
 	}
 }
 
@@ -126,15 +144,15 @@ func TestPythonWithoutTests(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var out strings.Builder
-	if err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); !errors.Is(err, errTests) || !strings.Contains(out.String(), "no test ran") {
-		t.Errorf("%v\n%s", err, out.String())
+	if failed, err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); err != nil || len(failed) != 1 || !strings.Contains(out.String(), "no test ran") {
+		t.Errorf("%v %v\n%s", failed, err, out.String())
 	}
 	test := "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): pass\n"
 	if err := os.WriteFile(filepath.Join(dir, "test_it.py"), []byte(test), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); err != nil || !strings.Contains(out.String(), "Ran 1 test in") {
+	if failed, err := runPython(t.Context(), &out, list(t, "python", ""), []string{dir}); err != nil || len(failed) != 0 || !strings.Contains(out.String(), "Ran 1 test in") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
@@ -150,7 +168,7 @@ func TestCPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, script := range map[string]string{
-		"good": "exit 0", "bad": "echo broken; exit 3", "part": "echo 'skipped: no seccomp'; exit 0", "none": "echo no GPU; exit 77",
+		"good": "exit 0", "bad": "echo broken; exit 3", "once": "[ -e ran ] && exit 0; echo late >ran; exit 1", "part": "echo 'skipped: no seccomp'; exit 0", "none": "echo no GPU; exit 77",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -158,14 +176,20 @@ func TestCPrograms(t *testing.T) {
 	}
 	var out strings.Builder
 	s := list(t, "c", "")
-	if err := runC(t.Context(), &out, s, []string{"-variants", "plain", "-jobs", "2", "good", "part", "none"}); err != nil {
-		t.Errorf("%v\n%s", err, out.String())
+	if failed, err := runC(t.Context(), &out, s, []string{"-variants", "plain", "-jobs", "2", "good", "part", "none"}); err != nil || len(failed) != 0 {
+		t.Errorf("%v %v\n%s", failed, err, out.String())
 	}
 	if len(s.seen) != 2 {
 		t.Errorf("skips %+v", s.seen)
 	}
 	out.Reset()
-	if err := runC(context.Background(), &out, s, []string{"-variants", "plain", "good", "bad"}); !errors.Is(err, errTests) || !strings.Contains(out.String(), "broken") {
-		t.Errorf("%v\n%s", err, out.String())
+	failed, err := runC(t.Context(), &out, s, []string{"-variants", "plain", "good", "bad", "once"})
+	if err != nil || len(failed) != 2 || failed[0].name != "plain/bad" || !strings.Contains(out.String(), "broken") {
+		t.Fatalf("%v %v\n%s", failed, err, out.String())
+	}
+	for i, want := range []int{1, 0} { // the second one passes when it runs again
+		if left, err := failed[i].again(t.Context()); err != nil || len(left) != want {
+			t.Errorf("%s again: %v %v", failed[i].name, left, err)
+		}
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
-func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) error {
+func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) (failed []failure, err error) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		skips.add("all", "no python3")
-		return nil
+		return nil, nil
 	}
-	failed := false
 	for _, dir := range args {
 		start, top, ok := strings.Cut(dir, ":")
 		if !ok {
@@ -27,26 +27,27 @@ func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) 
 		}
 		cmd := exec.CommandContext(ctx, "python3", "-B", "-m", "unittest", "discover", "-v", "-s", start, "-t", top)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+top)
+		from := time.Now()
 		text, err := cmd.CombinedOutput()
+		bad := failure{start, from, time.Now(), func(ctx context.Context) ([]failure, error) {
+			return runPython(ctx, out, skips, []string{dir})
+		}}
 		summary, wrong := readUnittest(string(text), skips)
 		_, exited := errors.AsType[*exec.ExitError](err)
 		switch {
 		case exited:
-			failed = true
+			failed = append(failed, bad)
 			fmt.Fprintf(out, "%s\nFAIL %s\n", text, start)
 		case err != nil:
-			return err
+			return nil, err
 		case wrong != nil:
-			failed = true
+			failed = append(failed, bad)
 			fmt.Fprintf(out, "%s\nFAIL %s: %v\n", text, start, wrong)
 		default:
 			fmt.Fprintf(out, "ok   %s: %s\n", start, summary)
 		}
 	}
-	if failed {
-		return errTests
-	}
-	return nil
+	return failed, nil
 }
 
 var (
