@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -121,9 +122,10 @@ func TestLongViewers(t *testing.T) {
 		all = append(all, c)
 	}
 	stop := make(chan struct{})
-	t.Cleanup(func() { close(stop) })
 	var made atomic.Int64
-	go func() {
+	var changing sync.WaitGroup
+	t.Cleanup(func() { close(stop); changing.Wait() }) // before the clients are closed
+	changing.Go(func() {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		start := time.Now()
@@ -138,7 +140,7 @@ func TestLongViewers(t *testing.T) {
 				made.Add(1)
 			}
 		}
-	}()
+	})
 	measure := func() float64 {
 		t.Helper()
 		began, changed := time.Now(), made.Load()

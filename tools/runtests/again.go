@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"time"
 )
 
@@ -14,15 +15,19 @@ import (
 type failure struct {
 	name     string
 	from, to time.Time
+	crashed  bool
 	again    func(context.Context) ([]failure, error) // runs it alone; no failure: it passed
 }
+
+// crashes finds what no delay excuses: a crash, a data race, an error that a sanitizer found.
+var crashes = regexp.MustCompile(`(?m)^(panic: runtime error|fatal error:|WARNING: DATA RACE|SIG[A-Z]+: )|(Address|Thread|Leak)Sanitizer:|: runtime error: |signal: (segmentation fault|aborted|bus error|illegal instruction)`)
 
 // tries is how often a test may run again.
 const tries = 3
 
 // judge decides about failed tests. Most tests start real processes and measure time, so a host that
 // withholds the CPUs can fail any of them. Such a failure says nothing about XSched: the test runs again,
-// alone, once the host is calm. A failure on a calm host counts, and so does the last of several.
+// alone, once the host is calm. A failure on a calm host counts, and so do a crash and the last of several.
 func (h *host) judge(ctx context.Context, out io.Writer, failed []failure) error {
 	budget := calmBudget
 	var result error
@@ -33,7 +38,10 @@ func (h *host) judge(ctx context.Context, out io.Writer, failed []failure) error
 		}
 		for try := 1; try <= tries && ctx.Err() == nil; try++ {
 			cause := h.disturbed(f.from, f.to)
-			if cause == "" {
+			if f.crashed {
+				verdict = "it crashed"
+			}
+			if cause == "" || f.crashed {
 				break
 			}
 			budget = h.calm(ctx, budget)
@@ -46,7 +54,8 @@ func (h *host) judge(ctx context.Context, out io.Writer, failed []failure) error
 			if err != nil {
 				return errors.Join(result, err)
 			}
-			f.from, f.to, verdict = next[0].from, next[len(next)-1].to, fmt.Sprintf("it failed %d times", try+1)
+			f.from, f.to, f.crashed = next[0].from, next[0].to, next[0].crashed
+			verdict = fmt.Sprintf("it failed %d times", try+1)
 		}
 		if f.name != "" {
 			fmt.Fprintf(out, "FAIL %s: %s\n", f.name, verdict)

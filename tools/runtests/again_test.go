@@ -20,18 +20,20 @@ func TestJudge(t *testing.T) {
 		cpus   int
 		late   time.Duration // of each nap while the test runs
 		fails  int           // times
-		calmed bool          // the later tries are not disturbed
+		crash  bool
+		calmed bool // the later tries are not disturbed
 		runs   int
 		passes bool
 	}{
-		{"calm", 2, 0, 1, false, 1, false},
-		{"the kernel's own delays", 2, lateLeast / 2, 1, false, 1, false},
-		{"host not watched", 0, 0, 1, false, 1, false},
-		{"disturbed once", 2, 50 * time.Millisecond, 1, true, 2, true},
-		{"small delays all the time", 2, lateLeast, 1, true, 2, true},
-		{"disturbed, and fails on a calm host too", 2, 50 * time.Millisecond, 9, true, 2, false},
-		{"disturbed all the time, passes in the end", 2, 50 * time.Millisecond, 3, false, 4, true},
-		{"disturbed all the time", 2, 50 * time.Millisecond, 9, false, 4, false},
+		{"calm", 2, 0, 1, false, false, 1, false},
+		{"the kernel's own delays", 2, lateLeast / 2, 1, false, false, 1, false},
+		{"host not watched", 0, 0, 1, false, false, 1, false},
+		{"disturbed once", 2, 50 * time.Millisecond, 1, false, true, 2, true},
+		{"small delays all the time", 2, lateLeast, 1, false, true, 2, true},
+		{"disturbed, and fails on a calm host too", 2, 50 * time.Millisecond, 9, false, true, 2, false},
+		{"disturbed all the time, passes in the end", 2, 50 * time.Millisecond, 3, false, false, 4, true},
+		{"disturbed, and crashes", 2, 50 * time.Millisecond, 1, true, true, 1, false},
+		{"disturbed all the time", 2, 50 * time.Millisecond, 9, false, false, 4, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -54,7 +56,7 @@ func TestJudge(t *testing.T) {
 					if runs > c.fails {
 						return nil, nil
 					}
-					return []failure{{"pkg.TestX", from, time.Now(), attempt}}, nil
+					return []failure{{"pkg.TestX", from, time.Now(), c.crash, attempt}}, nil
 				}
 				failed, _ := attempt(t.Context())
 				var out strings.Builder
@@ -114,6 +116,24 @@ func TestOnlyThisTest(t *testing.T) {
 		args := strings.Fields(c.args)
 		if got := (goTest{pkg: c.pkg, name: c.test}).only(args); strings.Join(got, " ") != c.want || !slices.Equal(args, strings.Fields(c.args)) {
 			t.Errorf("%s: %q, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+func TestCrashes(t *testing.T) {
+	for text, want := range map[string]bool{
+		"panic: runtime error: index out of range [3]\n":                           true,
+		"panic: test timed out after 8m0s\n":                                       false,
+		"x_test.go:1: wrong\nfatal error: concurrent map writes\n":                 true,
+		"==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x1\n":       true,
+		"shim/a.c:3:4: runtime error: signed integer overflow\n":                   true,
+		"WARNING: ThreadSanitizer: data race (pid=1)\n":                            true,
+		"    x_test.go:9: a program with AddressSanitizer ran for 3 s, want 1 s\n": false,
+		"signal: killed": false,
+		"signal: segmentation fault (core dumped)": true,
+	} {
+		if crashes.MatchString(text) != want {
+			t.Errorf("%q: %v", text, !want)
 		}
 	}
 }

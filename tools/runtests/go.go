@@ -43,7 +43,7 @@ func runGo(ctx context.Context, out io.Writer, skips *skips, args []string) ([]f
 	}
 	var failed []failure
 	for _, b := range bad {
-		failed = append(failed, failure{b.String(), b.from, b.to, func(ctx context.Context) ([]failure, error) {
+		failed = append(failed, failure{b.String(), b.from, b.to, b.crashed, func(ctx context.Context) ([]failure, error) {
 			return runGo(ctx, out, skips, b.only(args))
 		}})
 	}
@@ -54,6 +54,7 @@ func runGo(ctx context.Context, out io.Writer, skips *skips, args []string) ([]f
 type goTest struct {
 	pkg, name string
 	from, to  time.Time // zero: it was not built
+	crashed   bool
 }
 
 func (g goTest) String() string {
@@ -76,7 +77,7 @@ func (g goTest) only(args []string) []string {
 func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err error) {
 	type key struct{ pkg, test string }
 	output := map[key]*bytes.Buffer{} // of tests that have not ended
-	began := map[key]time.Time{}
+	began, crashed := map[key]time.Time{}, map[key]bool{}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -101,6 +102,7 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 				if e.Output != "PASS\n" {
 					fmt.Fprint(out, e.Output)
 				}
+				crashed[k] = crashed[k] || crashes.MatchString(e.Output)
 				continue
 			}
 			if output[k] == nil {
@@ -116,10 +118,14 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 			delete(output, k)
 		case "fail":
 			if e.Test != "" {
-				fmt.Fprint(out, frameless(output[k]))
+				text := frameless(output[k])
+				fmt.Fprint(out, text)
 				delete(output, k)
-				if !strings.Contains(e.Test, "/") {
-					failed = append(failed, goTest{e.Package, e.Test, began[k], now})
+				whole, _, sub := strings.Cut(e.Test, "/")
+				k.test = whole
+				crashed[k] = crashed[k] || crashes.MatchString(text)
+				if !sub {
+					failed = append(failed, goTest{e.Package, e.Test, began[k], now, crashed[k]})
 				}
 				continue
 			}
@@ -127,14 +133,16 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 			whole := !slices.ContainsFunc(failed, func(g goTest) bool { return g.pkg == e.Package })
 			for other, text := range output {
 				if other.pkg == e.Package {
-					fmt.Fprint(out, frameless(text))
+					text := frameless(text)
+					fmt.Fprint(out, text)
+					crashed[k] = crashed[k] || crashes.MatchString(text)
 					delete(output, other)
 					whole = true
 				}
 			}
 			if whole {
 				failed = slices.DeleteFunc(failed, func(g goTest) bool { return g.pkg == e.Package })
-				g := goTest{pkg: e.Package}
+				g := goTest{pkg: e.Package, crashed: crashed[k]}
 				if e.FailedBuild == "" {
 					g.from, g.to = began[k], now
 				}

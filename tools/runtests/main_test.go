@@ -67,7 +67,7 @@ func TestGoEvents(t *testing.T) {
 {"Action":"output","Package":"xsched/a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
 {"Action":"output","Package":"xsched/a","Test":"TestBad","Output":"    a_test.go:9: wrong\n"}
 {"Action":"fail","Package":"xsched/a","Test":"TestBad"}
-{"Action":"output","Package":"xsched/a","Test":"TestHung","Output":"panic: timed out\n"}
+{"Action":"output","Package":"xsched/a","Test":"TestHung","Output":"panic: test timed out after 8m0s\n"}
 {"Action":"output","Package":"xsched/a","Output":"FAIL\txsched/a\t1.0s\n"}
 {"Action":"fail","Package":"xsched/a"}
 {"ImportPath":"xsched/b","Action":"build-output","Output":"b.go:1: syntax error\n"}
@@ -84,9 +84,14 @@ a line of the go command
 {"Action":"fail","Package":"xsched/e","Test":"TestOne/sub"}
 {"Action":"fail","Package":"xsched/e","Test":"TestOne"}
 {"Action":"fail","Package":"xsched/e"}
+{"Action":"start","Package":"xsched/f"}
+{"Action":"run","Package":"xsched/f","Test":"TestPanics"}
+{"Action":"output","Package":"xsched/f","Test":"TestPanics","Output":"panic: runtime error: index out of range\n"}
+{"Action":"fail","Package":"xsched/f","Test":"TestPanics"}
+{"Action":"fail","Package":"xsched/f"}
 `
-	const want = "    a_test.go:9: wrong\n" + "FAIL\txsched/a\t1.0s\n" + "panic: timed out\n" + "b.go:1: syntax error\n" +
-		"a line of the go command\n" + "ok  \txsched/c\t0.1s\n"
+	const want = "    a_test.go:9: wrong\n" + "FAIL\txsched/a\t1.0s\n" + "panic: test timed out after 8m0s\n" + "b.go:1: syntax error\n" +
+		"a line of the go command\n" + "ok  \txsched/c\t0.1s\n" + "panic: runtime error: index out of range\n"
 	var out strings.Builder
 	s := list(t, "go", "")
 	failed, err := readEvents(strings.NewReader(events), &out, s)
@@ -104,11 +109,14 @@ a line of the go command
 	for _, g := range failed {
 		names = append(names, g.String())
 	}
-	if got := strings.Join(names, " "); got != "a b e.TestOne" {
+	if got := strings.Join(names, " "); got != "a b e.TestOne f.TestPanics" {
 		t.Errorf("failed: %s", got)
 	}
 	if !failed[0].from.Before(failed[0].to) || !failed[1].from.IsZero() || !failed[2].from.Before(failed[2].to) {
 		t.Errorf("times of %+v; want none of what was not built", failed)
+	}
+	if failed[0].crashed || failed[2].crashed || !failed[3].crashed {
+		t.Errorf("crashed: %+v", failed)
 	}
 }
 
