@@ -14,7 +14,7 @@ import (
 )
 
 // An online request preempts the offline process, runs, and resumes it, on the virtual device with
-// assumed costs. A cause in XSched delays all of them, and other load on this machine up to three quarters.
+// assumed costs. Medians, because the machine is shared.
 func TestTargetsOfThePOC(t *testing.T) {
 	d := kfdtest.Serve(t, vamd.DefaultConfig())
 	online, offline := d.Target(t), d.Target(t)
@@ -46,10 +46,10 @@ func TestTargetsOfThePOC(t *testing.T) {
 		limit time.Duration
 	}{{"suspend", suspend, 5 * time.Millisecond}, {"resume", resume, 10 * time.Millisecond}, {"online request", whole, 50 * time.Millisecond}} {
 		slices.Sort(c.times)
-		quarter, median, slowest := c.times[len(c.times)/4], c.times[len(c.times)/2], c.times[len(c.times)-1]
-		t.Logf("verified on the double: %s a quarter within %v, median %v, slowest %v, wanted below %v", c.what, quarter, median, slowest, c.limit)
-		if quarter > c.limit {
-			t.Errorf("%s: a quarter within %v, wanted below %v", c.what, quarter, c.limit)
+		median := c.times[len(c.times)/2]
+		t.Logf("verified on the double: %s median %v, slowest %v, wanted below %v", c.what, median, c.times[len(c.times)-1], c.limit)
+		if median > c.limit {
+			t.Errorf("%s: median %v, wanted below %v", c.what, median, c.limit)
 		}
 	}
 	sum := uint64(0)
