@@ -111,7 +111,7 @@ var mayImport = map[string][]string{
 	"tools/hookgen":           {},
 	"tools/amdloggen":         {},
 	"tools/rmlayout":          {"tools/rmlayout/*"},
-	"tools/runtests":          {},
+	"tools/runtests":          {"test/delays"},
 	"tools/rmlayout/*":        {},
 }
 

@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"xsched/internal/clock"
+	"xsched/test/delays"
 )
 
 // Limits in these tests exclude the time that other load takes from this machine: a bound of 200 ms
@@ -21,54 +20,28 @@ func nowNS() int64 {
 	return int64(clock.Now())
 }
 
-// delay is a period at whose end a thread was ready but did not run.
-type delay struct{ from, to int64 }
-
-// delays measures how long a runnable thread waits for a processor, by the overrun of short sleeps.
-type delays struct {
-	mu   sync.Mutex
-	seen []delay // in order of time
-}
-
 // machine measures the load while the tests run.
-var machine = sync.OnceValue(func() *delays {
-	d := &delays{}
+var machine = sync.OnceValue(func() *otherLoad {
+	l := &otherLoad{}
 	go func() {
 		runtime.LockOSThread()
-		const step, usual = 2 * time.Millisecond, 500 * time.Microsecond
-		for {
-			due := nowNS() + int64(step)
-			pause := unix.NsecToTimespec(int64(step))
-			_ = unix.Nanosleep(&pause, nil)
-			if now := nowNS(); now > due+int64(usual) {
-				d.mu.Lock()
-				d.seen = append(d.seen, delay{due, now})
-				d.mu.Unlock()
-			}
-		}
+		l.Measure(nowNS, 500*time.Microsecond)
 	}()
-	return d
+	return l
 })
 
+// otherLoad is what delays a thread of normal priority.
+type otherLoad struct{ delays.Record }
+
 // in adds up the delays in [from, to).
-func (d *delays) in(from, to int64) (sum time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i := len(d.seen) - 1; i >= 0 && d.seen[i].to > from; i-- {
-		sum += time.Duration(max(0, min(d.seen[i].to, to)-max(d.seen[i].from, from)))
-	}
+func (l *otherLoad) in(from, to int64) time.Duration {
+	sum, _, _ := l.In(from, to)
 	return sum
 }
 
 // count is the number of delays in [from, to).
-func (d *delays) count(from, to int64) (n uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i := len(d.seen) - 1; i >= 0 && d.seen[i].to > from; i-- {
-		if d.seen[i].from < to {
-			n++
-		}
-	}
+func (l *otherLoad) count(from, to int64) uint64 {
+	_, _, n := l.In(from, to)
 	return n
 }
 
@@ -122,15 +95,4 @@ func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 		time.Sleep(2 * time.Millisecond)
 	}
 	return elapsed(start, nowNS())
-}
-
-func TestDelaysAreExcluded(t *testing.T) {
-	d := &delays{seen: []delay{{100, 200}, {300, 400}, {900, 1000}}}
-	for _, c := range []struct{ from, to, want, count int64 }{
-		{0, 50, 0, 0}, {0, 1000, 300, 3}, {150, 350, 100, 2}, {400, 900, 0, 0}, {950, 2000, 50, 1},
-	} {
-		if got, n := d.in(c.from, c.to), d.count(c.from, c.to); int64(got) != c.want || int64(n) != c.count {
-			t.Errorf("[%d, %d): %d in %d, want %d in %d", c.from, c.to, got, n, c.want, c.count)
-		}
-	}
 }

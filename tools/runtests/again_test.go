@@ -4,17 +4,27 @@ package main
 
 import (
 	"context"
-	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"xsched/test/delays"
 )
+
+// watched is a host with so many CPUs that nothing has delayed.
+func watched(cpus int) *host {
+	h := &host{start: time.Now()}
+	for range cpus {
+		h.cpus = append(h.cpus, &delays.Record{})
+	}
+	return h
+}
 
 // TestJudge: a failure counts on a calm host, and if it repeats. Only a disturbed one may run again.
 func TestJudge(t *testing.T) {
-	const second = time.Second
 	for _, c := range []struct {
 		name   string
 		cpus   int
@@ -26,10 +36,10 @@ func TestJudge(t *testing.T) {
 		passes bool
 	}{
 		{"calm", 2, 0, 1, false, false, 1, false},
-		{"the kernel's own delays", 2, lateLeast / 2, 1, false, false, 1, false},
+		{"small delays, 2 % of the time", 2, 40 * time.Microsecond, 1, false, false, 1, false},
 		{"host not watched", 0, 0, 1, false, false, 1, false},
 		{"disturbed once", 2, 50 * time.Millisecond, 1, false, true, 2, true},
-		{"small delays all the time", 2, lateLeast, 1, false, true, 2, true},
+		{"small delays, a third of the time", 2, time.Millisecond, 1, false, true, 2, true},
 		{"disturbed, and fails on a calm host too", 2, 50 * time.Millisecond, 9, false, true, 2, false},
 		{"disturbed all the time, passes in the end", 2, 50 * time.Millisecond, 3, false, false, 4, true},
 		{"disturbed, and crashes", 2, 50 * time.Millisecond, 1, true, true, 1, false},
@@ -37,20 +47,18 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h, runs := &host{cpus: c.cpus}, 0
+				h, runs := watched(c.cpus), 0
 				var attempt func(context.Context) ([]failure, error)
 				attempt = func(context.Context) ([]failure, error) {
 					runs++
 					from := time.Now()
-					for time.Since(from) < second {
-						nap := nap
-						if runs == 1 || !c.calmed {
-							nap += c.late
-						}
-						start := time.Now()
-						time.Sleep(nap)
-						for range c.cpus {
-							h.slept(start, time.Now())
+					for time.Since(from) < time.Second {
+						time.Sleep(2 * time.Millisecond)
+						if due := h.now(); c.late > 0 && (runs == 1 || !c.calmed) {
+							time.Sleep(c.late)
+							for _, cpu := range h.cpus {
+								cpu.Add(due, h.now())
+							}
 						}
 					}
 					if runs > c.fails {
@@ -61,7 +69,7 @@ func TestJudge(t *testing.T) {
 				failed, _ := attempt(t.Context())
 				var out strings.Builder
 				err := h.judge(t.Context(), &out, failed)
-				if runs != c.runs || (err == nil) != c.passes || err != nil && !errors.Is(err, errTests) {
+				if runs != c.runs || (err == nil) != c.passes || err != nil && !strings.Contains(err.Error(), "1 tests failed: pkg.TestX") {
 					t.Errorf("ran %d times: %v\n%s", runs, err, out.String())
 				}
 				if again := strings.Count(out.String(), "AGAIN pkg.TestX"); again != c.runs-1 || strings.Contains(out.String(), "FAIL pkg.TestX") == c.passes {
@@ -83,27 +91,16 @@ func TestCalmWaits(t *testing.T) {
 		{time.Hour, -1, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h, start := &host{cpus: 1}, time.Now()
-			for at := start; at.Before(start.Add(c.disturbed)); at = at.Add(100 * time.Millisecond) {
-				h.slept(at, at.Add(50*time.Millisecond))
+			h := watched(1)
+			for at := time.Duration(0); at < c.disturbed; at += 100 * time.Millisecond {
+				h.cpus[0].Add(int64(at), int64(at+50*time.Millisecond))
 			}
 			left := h.calm(t.Context(), c.budget)
-			waited := time.Since(start)
+			waited := time.Since(h.start)
 			if waited.Round(200*time.Millisecond) != c.waits || left != c.budget-waited {
 				t.Errorf("disturbed for %v: waited %v of %v, %v left", c.disturbed, waited, c.budget, left)
 			}
 		})
-	}
-}
-
-// TestWithheld: only what falls into the time of the test counts, on average over the CPUs.
-func TestWithheld(t *testing.T) {
-	start := time.Now()
-	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	h := &host{cpus: 2, delays: []delay{{at(0), at(100)}, {at(50), at(150)}, {at(900), at(1100)}, {at(3000), at(3500)}}}
-	average, longest := h.withheld(at(100), at(1000))
-	if average != 75*time.Millisecond || longest != 200*time.Millisecond {
-		t.Errorf("withheld %v, %v at most", average, longest)
 	}
 }
 
@@ -122,18 +119,40 @@ func TestOnlyThisTest(t *testing.T) {
 
 func TestCrashes(t *testing.T) {
 	for text, want := range map[string]bool{
-		"panic: runtime error: index out of range [3]\n":                           true,
-		"panic: test timed out after 8m0s\n":                                       false,
-		"x_test.go:1: wrong\nfatal error: concurrent map writes\n":                 true,
-		"==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x1\n":       true,
-		"shim/a.c:3:4: runtime error: signed integer overflow\n":                   true,
-		"WARNING: ThreadSanitizer: data race (pid=1)\n":                            true,
-		"    x_test.go:9: a program with AddressSanitizer ran for 3 s, want 1 s\n": false,
+		"panic: runtime error: index out of range [3]\n":                                              true,
+		"panic: what a test panics with\n":                                                            true,
+		"    harness_test.go:148: log of daemon and device:\n        panic: runtime error: nil map\n": true,
+		"*** Test killed with quit: ran too long (9m0s).\nSIGQUIT: quit\n":                            false,
+		"panic: test timed out after 8m0s\n":                                                          false,
+		"x_test.go:1: wrong\nfatal error: concurrent map writes\n":                                    true,
+		"==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x1\n":                          true,
+		"shim/a.c:3:4: runtime error: signed integer overflow\n":                                      true,
+		"WARNING: ThreadSanitizer: data race (pid=1)\n":                                               true,
+		"    x_test.go:9: a program with AddressSanitizer ran for 3 s, want 1 s\n":                    false,
 		"signal: killed": false,
 		"signal: segmentation fault (core dumped)": true,
 	} {
-		if crashes.MatchString(text) != want {
+		if crashed(text) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}
+}
+
+// TestPackageAgain: of a package that ran again as a whole, every failed test is judged by itself.
+func TestPackageAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, ran := watched(1), ""
+		h.cpus[0].Add(0, int64(time.Second))
+		during := func(name string, next ...failure) failure {
+			return failure{name, h.start, h.start.Add(time.Second), false, func(context.Context) ([]failure, error) {
+				ran += " " + name
+				return next, nil
+			}}
+		}
+		calm := failure{name: "pkg.TestCalm", from: h.start.Add(2 * time.Second), to: h.start.Add(3 * time.Second)}
+		err := h.judge(t.Context(), io.Discard, []failure{during("pkg", during("pkg.TestSpoiled"), calm)})
+		if ran != " pkg pkg.TestSpoiled" || err == nil || err.Error() != "1 tests failed: pkg.TestCalm" {
+			t.Errorf("ran again:%s; %v", ran, err)
+		}
+	})
 }

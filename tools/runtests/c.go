@@ -76,7 +76,7 @@ func runC(ctx context.Context, out io.Writer, skips *skips, args []string) ([]fa
 				fmt.Fprintf(out, "ok   %s %.1fs\n", test, end.Sub(start).Seconds())
 				return
 			}
-			failed = append(failed, failure{test.String(), start, end, crashes.MatchString(text + err.Error()), func(ctx context.Context) ([]failure, error) {
+			failed = append(failed, failure{test.String(), start, end, crashed(text + err.Error()), func(ctx context.Context) ([]failure, error) {
 				return runC(ctx, out, skips, []string{"-variants", test.variant, test.name})
 			}})
 			fmt.Fprintf(out, "FAIL %s: %v\n%s", test, err, tail(text, 4000))

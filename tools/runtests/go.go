@@ -77,7 +77,7 @@ func (g goTest) only(args []string) []string {
 func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err error) {
 	type key struct{ pkg, test string }
 	output := map[key]*bytes.Buffer{} // of tests that have not ended
-	began, crashed := map[key]time.Time{}, map[key]bool{}
+	began, broke := map[key]time.Time{}, map[key]bool{}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -102,7 +102,7 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 				if e.Output != "PASS\n" {
 					fmt.Fprint(out, e.Output)
 				}
-				crashed[k] = crashed[k] || crashes.MatchString(e.Output)
+				broke[k] = broke[k] || crashed(e.Output)
 				continue
 			}
 			if output[k] == nil {
@@ -123,9 +123,9 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 				delete(output, k)
 				whole, _, sub := strings.Cut(e.Test, "/")
 				k.test = whole
-				crashed[k] = crashed[k] || crashes.MatchString(text)
+				broke[k] = broke[k] || crashed(text)
 				if !sub {
-					failed = append(failed, goTest{e.Package, e.Test, began[k], now, crashed[k]})
+					failed = append(failed, goTest{e.Package, e.Test, began[k], now, broke[k]})
 				}
 				continue
 			}
@@ -135,14 +135,14 @@ func readEvents(in io.Reader, out io.Writer, skips *skips) (failed []goTest, err
 				if other.pkg == e.Package {
 					text := frameless(text)
 					fmt.Fprint(out, text)
-					crashed[k] = crashed[k] || crashes.MatchString(text)
+					broke[k] = broke[k] || crashed(text)
 					delete(output, other)
 					whole = true
 				}
 			}
 			if whole {
 				failed = slices.DeleteFunc(failed, func(g goTest) bool { return g.pkg == e.Package })
-				g := goTest{pkg: e.Package, crashed: crashed[k]}
+				g := goTest{pkg: e.Package, crashed: broke[k]}
 				if e.FailedBuild == "" {
 					g.from, g.to = began[k], now
 				}

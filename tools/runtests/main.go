@@ -24,9 +24,6 @@ import (
 
 const skipsFile = "test/skips.txt"
 
-// errTests reports failed tests, which the suite has printed already.
-var errTests = errors.New("tests failed")
-
 // runner is one suite: it prints and returns failures, and records skips.
 type runner func(ctx context.Context, out io.Writer, skips *skips, args []string) ([]failure, error)
 

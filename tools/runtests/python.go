@@ -29,7 +29,7 @@ func runPython(ctx context.Context, out io.Writer, skips *skips, args []string) 
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+top)
 		from := time.Now()
 		text, err := cmd.CombinedOutput()
-		bad := failure{start, from, time.Now(), crashes.Match(text), func(ctx context.Context) ([]failure, error) {
+		bad := failure{start, from, time.Now(), crashed(string(text)), func(ctx context.Context) ([]failure, error) {
 			return runPython(ctx, out, skips, []string{dir})
 		}}
 		summary, wrong := readUnittest(string(text), skips)
