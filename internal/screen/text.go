@@ -65,12 +65,31 @@ func Cut(s string, width int) string {
 	if width <= 0 || Width(s) <= width {
 		return s
 	}
-	return ansi.TruncateWc(s, width, "…")
+	return s[:fits(s, width-1)] + "…"
 }
 
-// Wrap breaks clean text into lines of at most a width, between words where possible.
-func Wrap(s string, width int) []string {
-	return strings.Split(ansi.WrapWc(s, max(width, 1), ""), "\n")
+// fits is the length in bytes of the longest beginning with at most so many columns. Truncating by grapheme clusters,
+// as the library does, exceeds them by a mark that takes a column.
+func fits(s string, columns int) int {
+	for i, r := range s {
+		if columns -= Width(string(r)); columns < 0 {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// Wrap breaks clean text into lines of at most a width, two or more, between words where possible.
+func Wrap(s string, width int) (lines []string) {
+	width = max(width, 2) // of the widest character
+	for line := range strings.SplitSeq(ansi.WrapWc(s, width, ""), "\n") {
+		for Width(line) > width { // by a space at its beginning, or by a mark that takes a column
+			n := fits(line, width)
+			lines, line = append(lines, line[:n]), line[n:]
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // Pad fills or cuts clean text to exactly a width. With right, the text is at the right edge.

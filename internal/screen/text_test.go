@@ -44,6 +44,8 @@ func TestCut(t *testing.T) {
 		{"漢字漢字", 5, "漢字…"},
 		{"漢字漢字", 6, "漢字…"},
 		{"漢字漢字", 8, "漢字漢字"},
+		{"00000\ua8bc0", 6, "00000…"}, // a mark that takes a column
+		{"0e\u0301e\u0301e\u0301", 3, "0e\u0301…"},
 	} {
 		if got := Cut(test.in, test.width); got != test.want {
 			t.Errorf("Cut(%q, %d) = %q, want %q", test.in, test.width, got, test.want)
@@ -61,6 +63,7 @@ func TestCut(t *testing.T) {
 
 func FuzzClean(f *testing.F) {
 	f.Add("\x1b[31m漢\n\xff", 5)
+	f.Add("00000\ua8bc0", 5) // a mark that takes a column
 	f.Fuzz(func(t *testing.T, s string, width int) {
 		clean := Clean(s)
 		if !utf8.ValidString(clean) {
@@ -74,6 +77,11 @@ func FuzzClean(f *testing.F) {
 		width = 1 + (width%200+200)%200
 		if got := Pad(clean, width, false); Width(got) != width {
 			t.Fatalf("Pad(%q, %d) = %q has %d columns", clean, width, got, Width(got))
+		}
+		for _, line := range Wrap(clean, width) {
+			if Width(line) > max(width, 2) {
+				t.Fatalf("Wrap(%q, %d) gives %q of %d columns", clean, width, line, Width(line))
+			}
 		}
 	})
 }
