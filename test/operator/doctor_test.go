@@ -10,14 +10,12 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"xsched/internal/control"
 	"xsched/internal/doctor"
 )
 
@@ -76,10 +74,18 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// suspendedOnce reports that the doctor suspended a program and resumed it, which counts as a preemption.
-func (d *daemon) suspendedOnce() bool {
-	list, err := d.client.List(context.Background())
-	return err == nil && slices.ContainsFunc(list.Processes, func(p control.Process) bool { return !p.Held && p.Preemptions > 0 })
+// suspends tells, from now on, whether the doctor has suspended a program and resumed it. That is no preemption if the
+// program had no work at that moment, so the daemon's own count tells.
+func (d *daemon) suspends(t *testing.T) (seen func() bool) {
+	t.Helper()
+	before, err := d.client.Stats(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() bool {
+		now, err := d.client.Stats(context.Background())
+		return err == nil && now.Suspends > before.Suspends && now.Resumes > before.Resumes
+	}
 }
 
 // TestLongDoctorCommand: the doctor tells scheduled commands from those that bypass the shim.
@@ -94,24 +100,27 @@ func TestLongDoctorCommand(t *testing.T) {
 	for name, c := range map[string]struct {
 		argv   []string
 		input  string
-		seen   func() bool
 		ok     bool
 		status doctor.Status // of the most important check
 		words  []string
 	}{
-		"normal":         {strings.Fields(tenant), "loop\n", d.suspendedOnce, true, doctor.OK, []string{"launches", "tenant (pid"}},
-		"behind a shell": {[]string{"sh", "-c", tenant + "; true"}, "loop\n", d.suspendedOnce, true, doctor.OK, []string{"launches", "tenant (pid"}},
-		"static":         {[]string{compile(t, "hello.c", "-static")}, "", later, false, doctor.Missing, []string{"statically linked", "xsched attach"}},
-		"no GPU":         {[]string{compile(t, "hello.c")}, "", later, false, doctor.Missing, []string{"used a GPU"}},
+		"normal":         {strings.Fields(tenant), "loop\n", true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"behind a shell": {[]string{"sh", "-c", tenant + "; true"}, "loop\n", true, doctor.OK, []string{"launches", "tenant (pid"}},
+		"static":         {[]string{compile(t, "hello.c", "-static")}, "", false, doctor.Missing, []string{"statically linked", "xsched attach"}},
+		"no GPU":         {[]string{compile(t, "hello.c")}, "", false, doctor.Missing, []string{"used a GPU"}},
 		"preload lost": {
 			[]string{"sh", "-c", "LD_PRELOAD=" + product(t, "build/virtual/libvgpu.so") + " exec " + tenant},
-			"loop\n", later, false, doctor.Missing,
+			"loop\n", false, doctor.Missing,
 			[]string{"0000:01:00.0", "without the shim", "LD_PRELOAD"},
 		},
-		"own symbols": {[]string{compile(t, "bypass.c", "-ldl")}, "", later, false, doctor.Missing, []string{"saw none of its calls"}},
+		"own symbols": {[]string{compile(t, "bypass.c", "-ldl")}, "", false, doctor.Missing, []string{"saw none of its calls"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, code := d.try(c.argv, c.input, c.seen)
+			seen := later
+			if c.ok {
+				seen = d.suspends(t)
+			}
+			r, code := d.try(c.argv, c.input, seen)
 			if r.OK != c.ok || (code == 0) != c.ok || len(r.Checks) == 0 || r.Checks[0].Status != c.status {
 				t.Fatalf("exit code %d, %+v", code, r)
 			}
@@ -128,7 +137,7 @@ func TestLongDoctorCommand(t *testing.T) {
 // TestLongDoctorCommandAMD: the same on the other driver, where the shim suspends its own queues.
 func TestLongDoctorCommandAMD(t *testing.T) {
 	d := newDaemon(t, "--platform", "amd")
-	r, code := d.try([]string{product(t, "build/virtual/tenant"), "--name", "t", "--kernel-us", "2000", "--api", "hip"}, "loop\n", d.suspendedOnce)
+	r, code := d.try([]string{product(t, "build/virtual/tenant"), "--name", "t", "--kernel-us", "2000", "--api", "hip"}, "loop\n", d.suspends(t))
 	if !r.OK || code != 0 || len(r.Processes) != 1 || r.Processes[0].Calls.Launches+r.Processes[0].Calls.Copies == 0 || r.Processes[0].Preemption != (doctor.Preemption{Tried: true, Level: 2}) {
 		t.Errorf("exit code %d, %+v", code, r)
 	}
