@@ -60,7 +60,7 @@ const (
 	// The lead is how long before the predicted wait to stop lower queues. It begins at leadFirst. A late stop
 	// adds leadStep, and one in time removes a 10th of that, after a quick first search. So 10 % of the stops
 	// are late, by less than a step mostly. With 5 %, lower queues would lose up to three points more; requests
-	// of 3 ms would gain up to 4 % at the 99th percentile, longer ones less. A stop and what has piled up by then
+	// of 3 ms would gain up to 2 % at the 99th percentile, longer ones less. A stop and what has piled up by then
 	// take less than leadEnough: a wait that is long after such a lead is long for another reason.
 	leadFirst  = 2 * time.Millisecond
 	leadEnough = leadFirst
@@ -100,8 +100,8 @@ const (
 	maxChecks = 8
 	checkGap  = 2 * time.Millisecond // a check must be worth a wake-up
 	checkSoon = 50 * time.Microsecond
-	// A CPU's speed may change within a segment: a stop that is further ahead is predicted again.
-	checkAhead = 8 * time.Millisecond
+	// A CPU's speed changes within a segment, and threads stall: a stop that is further ahead is predicted again.
+	checkAhead = time.Millisecond
 
 	// Prediction is good until less than hitsLow of the stops are of use, and again from hitsHigh on.
 	hitsLow, hitsHigh = 0.5, 0.75
@@ -282,7 +282,7 @@ func (s *Segments) plan(now Time, left time.Duration, held bool) {
 		return
 	}
 	s.checkAt = at
-	if ahead := at.Sub(now); ahead > checkAhead || s.checks == 0 && ahead > checkGap {
+	if ahead := at.Sub(now); ahead > checkAhead {
 		s.checkAt = now.Add(ahead * 5 / 8)
 	}
 }
@@ -331,12 +331,13 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		s.waits = waits
 		return
 	}
-	if s.stopAt != 0 && now >= s.stopAt && s.stopped == 0 {
-		s.stopped = s.stopAt
-	}
+	began := s.stopAt != 0 && s.stopAt <= now
 	if waits {
 		s.waits = true
-		if s.stopped == 0 || s.gaveUp {
+		if began && s.stopped == 0 {
+			s.stopped = s.stopAt
+		}
+		if !began || now >= s.until {
 			s.stopAt = now // late, but better than to wait for a slice to end
 		}
 		s.until = now.Add(waitMax + min(now.Sub(s.began)/2, time.Second))
@@ -345,6 +346,9 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 	}
 	if now < s.checkAt || s.checkAt == 0 || s.paused != 0 {
 		return
+	}
+	if began && now >= s.until && s.stopped == 0 { // earlier, this check may still postpone it
+		s.stopped = s.stopAt
 	}
 	if s.waitsUnseen(now) {
 		s.hidden = true

@@ -59,7 +59,9 @@ func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
 	}
 	pace := size.pace // a few launches say less than the segments before
 	if done >= max(history, s.expect/8) {
-		pace = float64(now.Sub(s.began)) / float64(done)
+		// A segment that was slow so far may have stalled, and be as fast as usual from now on. If not, the next
+		// check comes before the stop.
+		pace = min(pace, float64(now.Sub(s.began))/float64(done))
 	}
 	return bounded((float64(s.expect) - float64(done)) * pace * size.bend), true
 }

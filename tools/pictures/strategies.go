@@ -36,6 +36,7 @@ type contest struct {
 	load   float64       // part of the time in which the program submits
 	pace   float64       // variation of the CPU time per launch from request to request
 	count  float64       // variation of the number of kernels
+	stalls float64       // stalls of the thread per request, beside a pace that varies
 }
 
 const (
@@ -48,6 +49,8 @@ func (c *contest) hz() float64 { return c.load / c.length.Seconds() }
 
 func (c *contest) varies() string {
 	switch {
+	case c.stalls > 0:
+		return fmt.Sprintf("stalls, %.0f %%", 100*c.stalls)
 	case c.count > 0:
 		return fmt.Sprintf("kernels, %.0f %%", 100*c.count)
 	case c.pace > 0:
@@ -61,9 +64,9 @@ func grid() []contest {
 	var out []contest
 	for _, ms := range []time.Duration{3, 9, 26, 60} {
 		base := contest{length: ms * time.Millisecond, load: 0.4}
-		for _, v := range []struct{ pace, count float64 }{{}, {pace: 0.1}, {pace: 0.3}, {count: 0.1}, {count: 0.3}} {
+		for _, v := range []struct{ pace, count, stalls float64 }{{}, {pace: 0.1}, {pace: 0.3}, {pace: 0.1, stalls: 0.25}, {count: 0.1}, {count: 0.3}} {
 			c := base
-			c.pace, c.count = v.pace, v.count
+			c.pace, c.count, c.stalls = v.pace, v.count, v.stalls
 			out = append(out, c)
 		}
 		base.load, base.pace = 0.7, 0.1
@@ -94,6 +97,7 @@ func (c *contest) scenario(requests int) (*sim.Scenario, error) {
 		Tenants: []sim.Tenant{{
 			Name: "high", Hint: hint, Arrivals: sim.Arrivals{Rate: c.hz(), Jitter: 0.2},
 			Kernel: sim.Fixed(contestKernel), Kernels: kernels, Launch: launch, Vary: c.pace, Copy: 4096,
+			Stall: sim.Stall{Chance: c.stalls / float64(n), Time: sim.LogNormal(800*time.Microsecond, 0.8)},
 		}, {
 			Name: "low", Kernel: sim.Fixed(time.Millisecond), Arrivals: sim.Arrivals{Closed: &sim.Closed{Depth: 2}},
 		}},
