@@ -147,7 +147,8 @@ class Pages(unittest.TestCase):
 
     def test_short_runs_count_if_they_have_enough_requests(self):
         def suite(n):
-            return {"scenarios": [{"modes": {"alone": {"high": {"n": n}}, "native": {"high": {"n": 20}}, "live": {"high": {"n": n}}}}]}
+            mps = {"modes": {"alone": {"high": {"n": 75}}, "mps-priority": {"high": {"n": 75}}}}
+            return {"scenarios": [{"modes": {"alone": {"high": {"n": n}}, "native": {"high": {"n": 20}}, "live": {"high": {"n": n}}}}, mps]}
         run = {"command": "run.sh", "suites": {"many": suite(300), "few": suite(299), "none": {"status": "OK"}}}
         with mock.patch("sys.stderr"):
             self.assertEqual([list(r["suites"]) for r in report.complete([dict(run, scale=0.5), run, dict(run, scale=0.5, suites={"few": suite(1)})])],
