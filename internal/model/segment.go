@@ -156,6 +156,7 @@ type Segments struct {
 	checkedCount uint64        // launches then
 	hidden       bool          // it waits, but nothing reports that
 	left         time.Duration // predicted at checked
+	recent       float64       // pace between the last two checks, ns per launch; 0: too few launches
 	stopAt       Time          // 0: not yet, Never: not in this segment
 	until        Time
 	checkAt      Time
@@ -217,6 +218,7 @@ func (s *Segments) Feeding() Feeding {
 // Begin reports that the program submits work to an idle device, after this many launches.
 func (s *Segments) Begin(now Time, launches uint64) {
 	if s.open && !s.waits && s.paused != 0 && now.Sub(s.paused) < SegmentGap {
+		s.shift(max(0, now.Sub(s.paused)))
 		if s.paused = 0; s.checkAt != 0 {
 			s.checkAt = max(s.checkAt, now.Add(checkSoon))
 		}
@@ -228,7 +230,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		s.count = launches
 	} // else the first launch of this segment may be among them
 	s.began, s.base = now, s.count
-	s.checks, s.checked, s.checkedCount, s.left, s.hidden = 0, 0, launches, 0, false
+	s.checks, s.checked, s.checkedCount, s.left, s.recent, s.hidden = 0, 0, launches, 0, 0, false
 	s.stopAt, s.until, s.checkAt, s.stopped, s.gaveUp, s.whole = 0, 0, 0, 0, false, false
 	s.overdue, s.usual, s.waitAt, s.large = false, 0, 0, false
 	if s.class != ClassLaunchBound {
@@ -252,7 +254,7 @@ func (s *Segments) Begin(now Time, launches uint64) {
 		s.checkAt, s.whole = s.until, true
 		return
 	}
-	s.plan(now, length, held)
+	s.plan(now, length, length, held)
 }
 
 // size returns the sizes of segments like the current one.
@@ -261,42 +263,6 @@ func (s *Segments) size() *sizes {
 		return &s.next
 	}
 	return &s.first
-}
-
-// plan sets when to stop and when to look again, from the time that is left until the wait.
-func (s *Segments) plan(now Time, left time.Duration, held bool) {
-	s.checked, s.left = now, left
-	wait := now.Add(left)
-	at := wait.Add(-s.lead)
-	soon := checkSoon
-	if held {
-		soon = FedMin // a resume and another stop would be of no use
-	}
-	if at <= now.Add(soon) {
-		s.stop(now, wait)
-		return
-	}
-	s.stopAt, s.until, s.checkAt = at, wait.Add(patience), 0
-	s.checkAt = s.until
-	if !s.counted || s.checks >= maxChecks {
-		return
-	}
-	s.checkAt = at
-	if ahead := at.Sub(now); ahead > checkAhead {
-		s.checkAt = now.Add(ahead * 5 / 8)
-	}
-}
-
-// stop begins a stop that lasts until the expected wait ends.
-func (s *Segments) stop(now, wait Time) {
-	if s.stopped == 0 {
-		s.stopped = now
-	}
-	s.stopAt, s.until = now, wait.Add(patience)
-	if limit := now.Add(stopMax); s.until > limit {
-		s.until = limit
-	}
-	s.checkAt = s.until
 }
 
 // Progress reports how many launches there were so far, and whether a thread waits for them.
@@ -366,19 +332,19 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		s.gaveUp = true
 	}
 	s.checks++
+	if n := s.count - s.checkedCount; n >= history && now > s.checked {
+		s.recent = float64(now.Sub(s.checked)) / float64(n)
+	}
 	s.checkedCount = s.count
 	s.stopAt, s.until, s.checkAt = Never, 0, 0
-	left, known := s.remaining(now)
+	left, least, known := s.remaining(now)
 	switch {
 	case !known || s.checks >= maxChecks && s.gaveUp:
 	case s.gaveUp && left < s.lead+patience: // it looked like that before
 	default:
-		s.plan(now, left, false)
+		s.plan(now, left, least, false)
 	}
 }
-
-// giveWay ends the stop of a segment whose wait lasts too long.
-func (s *Segments) giveWay() { s.overdue, s.stopAt, s.until, s.checkAt = true, Never, 0, 0 }
 
 // Pause reports that the device has no work left, but no thread waits.
 func (s *Segments) Pause(now Time) {

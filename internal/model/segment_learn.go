@@ -8,7 +8,8 @@ import "time"
 
 // judge learns the lead from how the stop of this segment was.
 func (s *Segments) judge(wait Time, fed, tail time.Duration) {
-	if s.stopAt != 0 && s.stopped == 0 && wait >= s.stopAt && s.stopAt != Never {
+	atWait := s.waitAt != 0 && s.stopAt == s.waitAt // not predicted, even if the end was reported sooner than the wait
+	if s.stopAt != 0 && s.stopped == 0 && wait >= s.stopAt && s.stopAt != Never && !atWait {
 		s.stopped = s.stopAt
 	}
 	if fed+tail < FedMin || s.whole {

@@ -43,27 +43,29 @@ func (s *sizes) predict() uint32 {
 // length returns the expected submission time of a size.
 func (s *sizes) length(size uint32) time.Duration { return bounded(float64(size) * s.pace) }
 
-// remaining predicts the time until the wait.
-func (s *Segments) remaining(now Time) (left time.Duration, known bool) {
+// remaining predicts the time until the wait, and the least it may be: a slow segment may have stalled, and be as fast
+// as usual from now on.
+func (s *Segments) remaining(now Time) (left, least time.Duration, known bool) {
 	if !s.counted {
-		return 0, false // more time than expected has passed
+		return 0, 0, false // more time than expected has passed
 	}
 	done, size := uint32(s.count-s.base), s.size()
 	if done == 0 { // unknown before the end
-		return max(0, size.length(s.expect)-now.Sub(s.began)), true
+		left = max(0, size.length(s.expect)-now.Sub(s.began))
+		return left, left, true
 	}
 	if done > s.expect+s.expect/32 {
 		if s.expect = size.longer(done); s.expect == 0 {
-			return 0, false
+			return 0, 0, false
 		}
 	}
 	pace := size.pace // a few launches say less than the segments before
 	if done >= max(history, s.expect/8) {
-		// A segment that was slow so far may have stalled, and be as fast as usual from now on. If not, the next
-		// check comes before the stop.
-		pace = min(pace, float64(now.Sub(s.began))/float64(done))
+		// It is slow, and did not stall, if it was slow since the last check too.
+		pace = min(max(pace, s.recent), float64(now.Sub(s.began))/float64(done))
 	}
-	return bounded((float64(s.expect) - float64(done)) * pace * size.bend), true
+	more := (float64(s.expect) - float64(done)) * size.bend
+	return bounded(more * pace), bounded(more * min(pace, size.pace)), true
 }
 
 // waitsUnseen reports that the program has submitted what was expected and nothing since the last check.
