@@ -94,6 +94,10 @@ func (l *Loop) lookAtSegments(now model.Time) {
 		if v.Generation != q.generation || v.Transitions != q.transitions {
 			continue // its doorbell is pending
 		}
-		l.engine.SetProgress(now, id, v.Launches, v.Busy() && v.FedNS >= q.began)
+		waits := v.Busy() && v.FedNS >= q.began && v.Waits != q.waits // a known wait may last while another thread submits
+		if waits {
+			q.waits = v.Waits
+		}
+		l.engine.SetProgress(now, id, v.Launches, waits)
 	}
 }

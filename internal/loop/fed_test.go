@@ -159,6 +159,53 @@ func TestProgressIsRead(t *testing.T) {
 	})
 }
 
+// TestOneThreadWaits: a thread waits for an event, and another one goes on submitting. Its known wait is no new one at
+// each look, so that the low one hardly stops.
+func TestOneThreadWaits(t *testing.T) {
+	const ms = time.Millisecond
+	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
+		id, low := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
+		e := h.EngineOnLoop()
+		e.SetHint(now, 10, model.Hint{Priority: 10})
+		e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
+		e.SetLevel(now, id, model.LevelInterrupt, model.LevelInterrupt, true)
+		e.SetBusy(now, low, true)
+		h.EndQuietAt(now)
+		launches := uint64(0)
+		for range 4 {
+			now = now.Add(ms)
+			c.Page.SetBusy(0, true, now)
+			h.ScanAt(now, known)
+			now = now.Add(9 * ms)
+			launches += 300
+			c.Page.SetTally(0, launches, 0)
+			c.Page.SetFed(0, now)
+			h.ScanAt(now, known)
+			now = now.Add(ms / 20)
+			c.Page.SetBusy(0, false, now)
+			h.ScanAt(now, known)
+		}
+		now = now.Add(ms)
+		c.Page.SetBusy(0, true, now)
+		c.Page.SetFed(0, now.Add(ms/100))
+		h.ScanAt(now.Add(ms/50), known)
+		stopped := 0
+		for range 2000 {
+			now = now.Add(ms / 2)
+			launches += 12
+			c.Page.SetTally(0, launches, 0)
+			h.DecideAt(now)
+			if e.Kept(low) {
+				stopped++
+			}
+		}
+		if stopped > 2000/10 {
+			t.Errorf("the low one is stopped in %d of 2000 looks", stopped)
+		}
+		e.RemoveQueue(now, low)
+	})
+}
+
 // TestMomentsOfIdlenessAreNotNeeded: a program that goes on at once is idle so briefly that the loop never sees it, as with
 // a language model's prompt and its tokens. The loop still tells its requests apart.
 func TestMomentsOfIdlenessAreNotNeeded(t *testing.T) {
