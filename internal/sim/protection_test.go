@@ -89,23 +89,11 @@ tenants:
 // TestStallingThread checks a request of 3 ms on a busy host: its thread stalls for about a millisecond now and
 // then, and launches at an uneven pace. A stop must not be postponed beyond the wait.
 func TestStallingThread(t *testing.T) {
-	s := parse(t, `
-duration: 130s
-warmup: 10s
-host: {return: 20us}
-tenants:
-  - name: high
-    hint: {priority: 10, slo: {latency: 60s}}
-    arrivals: {rate: 20, jitter: 0.2}
-    kernel: 8us
-    kernels: 70
-    launch: {lognormal: {median: 38us, sigma: 0.5}}
-    copy: 4096
-    vary: 0.15
-    stall: {chance: 0.004, time: {lognormal: {median: 800us, sigma: 0.8}}}
-  - {name: low, arrivals: {closed: {depth: 2}}, kernel: 1ms}
-`)
-	res := run(t, s, Options{Policies: []string{"HPF/whole", "HPF/wait", "HPF"}})
+	s, err := load(t, "stalls.yaml").Split("3ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := run(t, s[0], Options{Policies: []string{"HPF/whole", "HPF/wait", "HPF"}})
 	whole, wait, inTime := res.Runs[0].Classes[0].Latency, res.Runs[1].Classes[0].Latency, res.Runs[2].Classes[0].Latency
 	t.Logf("P50, P95, P99: whole %.2f %.2f %.2f, at the wait %.2f %.2f %.2f, in time %.2f %.2f %.2f", whole.P50, whole.P95, whole.P99,
 		wait.P50, wait.P95, wait.P99, inTime.P50, inTime.P95, inTime.P99)
