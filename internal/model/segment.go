@@ -123,9 +123,8 @@ type Segments struct {
 	follow      [8]float32    // probability that another one follows the first, second and so on
 	gap         time.Duration // mean time until it does
 
-	lead   time.Duration
-	streak int  // stops in time since the last late one
-	eased  bool // a late stop ended the quick search for a shorter lead
+	lead  time.Duration
+	eased bool // a late stop ended the quick search for a shorter lead
 	// floor is a low quantile of the time from a wait to its end. It rises slowly, so that late stops do
 	// not become the rule.
 	floor time.Duration
@@ -332,8 +331,8 @@ func (s *Segments) Progress(now Time, launches uint64, waits bool) {
 		s.gaveUp = true
 	}
 	s.checks++
-	if n := s.count - s.checkedCount; n >= history && now > s.checked {
-		s.recent = float64(now.Sub(s.checked)) / float64(n)
+	if n, took := s.count-s.checkedCount, now.Sub(max(s.checked, s.began)); n >= history && took > 0 {
+		s.recent = float64(took) / float64(n)
 	}
 	s.checkedCount = s.count
 	s.stopAt, s.until, s.checkAt = Never, 0, 0

@@ -8,7 +8,7 @@ import "time"
 
 // judge learns the lead from how the stop of this segment was.
 func (s *Segments) judge(wait Time, fed, tail time.Duration) {
-	atWait := s.waitAt != 0 && s.stopAt == s.waitAt // not predicted, even if the end was reported sooner than the wait
+	atWait := s.waitAt != 0 && s.stopAt == s.waitAt // not predicted, however late the end was reported
 	if s.stopAt != 0 && s.stopped == 0 && wait >= s.stopAt && s.stopAt != Never && !atWait {
 		s.stopped = s.stopAt
 	}
@@ -46,7 +46,6 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 		s.counts.Early++
 	case stopped && !late:
 		s.counts.InTime++
-		s.streak++
 		ease := leadEase
 		if !s.eased {
 			ease = s.lead / 16
@@ -56,7 +55,7 @@ func (s *Segments) judge(wait Time, fed, tail time.Duration) {
 		s.counts.InTime++ // so long in force that something else delayed the program
 	default:
 		s.counts.Late++
-		s.streak, s.eased = 0, true
+		s.eased = true
 		s.lead = min(leadMax, s.lead+leadStep)
 	}
 }

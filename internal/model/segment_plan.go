@@ -6,20 +6,21 @@ import "time"
 
 // This file plans the stop of lower queues within a segment.
 
-// plan sets when to stop and when to look again, from the time that is left until the wait, and the least it may be.
+// plan sets when to stop and when to check again. left is the predicted time until the wait, and least the shortest
+// possible one.
 func (s *Segments) plan(now Time, left, least time.Duration, held bool) {
 	s.checked, s.left = now, left
 	wait := now.Add(left)
 	at := wait.Add(-s.lead)
-	soon := checkSoon
+	worth := checkSoon
 	if held {
-		soon = FedMin // a resume and another stop would be of no use
+		worth = FedMin // a resume and another stop would be of no use
 	}
-	if at <= now.Add(soon) {
+	if at <= now.Add(worth) {
 		s.stop(now, wait)
 		return
 	}
-	s.stopAt, s.until, s.checkAt = at, wait.Add(patience), 0
+	s.stopAt, s.until = at, wait.Add(patience)
 	s.checkAt = s.until
 	if !s.counted || s.checks >= maxChecks {
 		return

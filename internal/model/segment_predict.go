@@ -43,8 +43,8 @@ func (s *sizes) predict() uint32 {
 // length returns the expected submission time of a size.
 func (s *sizes) length(size uint32) time.Duration { return bounded(float64(size) * s.pace) }
 
-// remaining predicts the time until the wait, and the least it may be: a slow segment may have stalled, and be as fast
-// as usual from now on.
+// remaining predicts the time until the wait. least is the shortest possible time: a slow segment may have stalled, and
+// go on at the usual pace.
 func (s *Segments) remaining(now Time) (left, least time.Duration, known bool) {
 	if !s.counted {
 		return 0, 0, false // more time than expected has passed
@@ -61,7 +61,7 @@ func (s *Segments) remaining(now Time) (left, least time.Duration, known bool) {
 	}
 	pace := size.pace // a few launches say less than the segments before
 	if done >= max(history, s.expect/8) {
-		// It is slow, and did not stall, if it was slow since the last check too.
+		// A segment that was slow since the last check, too, is slow; another one has stalled.
 		pace = min(max(pace, s.recent), float64(now.Sub(s.began))/float64(done))
 	}
 	more := (float64(s.expect) - float64(done)) * size.bend

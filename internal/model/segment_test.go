@@ -146,7 +146,7 @@ func TestStopsJustInTime(t *testing.T) {
 		{name: "short, without counts", next: func(*rand.Rand, int) (int, time.Duration) { return 100, 42 * us }, late: 0.02, stopped: 4300 * us, predicted: true},
 		{name: "without counts", next: func(*rand.Rand, int) (int, time.Duration) { return 214, 42 * us }, late: 0.02, stopped: 1100 * us, predicted: true},
 		{
-			name: "a CPU whose speed varies by 30 %", counts: true, late: 0.12, stopped: 1200 * us, predicted: true,
+			name: "a CPU whose speed varies by 30 %", counts: true, late: 0.1, stopped: 1200 * us, predicted: true,
 			next: func(r *rand.Rand, _ int) (int, time.Duration) {
 				return 620, 42*us + time.Duration(r.IntN(13))*us - 6*us
 			},
