@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"xsched/internal/clock"
+	"xsched/internal/engine"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
@@ -91,18 +92,24 @@ func TestFedIsLearntFromWholeRequests(t *testing.T) {
 	})
 }
 
+// besideLow gives a client a high priority and a busy low queue on its device.
+func besideLow(h *sessiontest.Fixture, known *loop.Client, now model.Time) (*engine.Engine, model.QueueID) {
+	low := model.QueueID{Session: 99}
+	e := h.EngineOnLoop()
+	e.SetHint(now, 10, model.Hint{Priority: 10})
+	e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
+	e.SetLevel(now, model.QueueID{Session: known.ID}, model.LevelInterrupt, model.LevelInterrupt, true)
+	e.SetBusy(now, low, true)
+	h.EndQuietAt(now)
+	return e, low
+}
+
 // TestProgressIsRead: the loop asks a launch-bound program for its launches, reads them shortly before the expected
 // wait, and stops the low one then.
 func TestProgressIsRead(t *testing.T) {
 	const ms = time.Millisecond
 	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
-		id, low := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
-		e := h.EngineOnLoop()
-		e.SetHint(now, 10, model.Hint{Priority: 10})
-		e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
-		e.SetLevel(now, id, model.LevelInterrupt, model.LevelInterrupt, true)
-		e.SetBusy(now, low, true)
-		h.EndQuietAt(now)
+		e, low := besideLow(h, known, now)
 		launches := uint64(0)
 		pass := func(d time.Duration) { now = now.Add(d) }
 		begin := func() {
@@ -159,18 +166,12 @@ func TestProgressIsRead(t *testing.T) {
 	})
 }
 
-// TestOneThreadWaits: a thread waits for an event, and another one goes on submitting. Its known wait is no new one at
-// each look, so that the low one hardly stops.
+// TestOneThreadWaits: one thread waits, and another one submits. The loop reports that wait once, so that the low one is
+// hardly ever stopped.
 func TestOneThreadWaits(t *testing.T) {
 	const ms = time.Millisecond
 	onLoop(t, func(h *sessiontest.Fixture, c *sessiontest.Client, known *loop.Client, now model.Time) {
-		id, low := model.QueueID{Session: known.ID}, model.QueueID{Session: 99}
-		e := h.EngineOnLoop()
-		e.SetHint(now, 10, model.Hint{Priority: 10})
-		e.AddQueue(now, model.Queue{ID: low, PID: 99, Device: sessiontest.GPU, Level: model.LevelInterrupt, Slices: true})
-		e.SetLevel(now, id, model.LevelInterrupt, model.LevelInterrupt, true)
-		e.SetBusy(now, low, true)
-		h.EndQuietAt(now)
+		e, low := besideLow(h, known, now)
 		launches := uint64(0)
 		for range 4 {
 			now = now.Add(ms)
