@@ -26,6 +26,7 @@ from sentences import cost_sentence, lead, losses, noise
 from shown import SCENARIOS, compared, described, kept, mode, noisy, of_ideal, p99, p99_text, ratio_text, rows_of, run_of, suite
 from tables import (NAMES, UNDER_MPS, bullets, chart, halves, merge, ms, number, paragraph, percent, proven, ratio_interval, render, scenarios,
                     table, times, verdict_text)
+from together import together
 
 PICTURES = ("gpubound", "test4", "tenants", "micro/3 lows")
 README_ROWS = ("gpubound", "micro/1 low", "micro/3 lows", "tenants")
@@ -221,6 +222,9 @@ def page(merged, name="", pictures=True):
     section("Attach, shares, streams, starts, environments", rows and table(["suite", "run", "check", "measured", "limit", "met"], rows))
     section("Where XSched costs or loses", bullets(losses(merged)))
     section("Noise", bullets(noise(merged)))
+    found = together(merged)
+    if found:
+        section("All runs together", *found)
     rows = history_rows(merged)
     section("Every run", paragraph("XSched in every run with proof, older versions included. \"Noise\" is the P99 of one half of the alone blocks over that of the other half, "
                                    "middle 90 %. \"Targets\" are those of test/gpu/targets.py."),

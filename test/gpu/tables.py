@@ -84,19 +84,23 @@ def scenarios(merged):
 # -- figures derived from raw samples
 
 
+def blocks(sc, mode):
+    """The raw latencies of a mode, block by block. [] for runs that do not say where a block ends."""
+    sizes, raw = (sc.get("block_requests") or {}).get(mode) or [], sc["raw_us"].get(mode) or []
+    return [raw[end - n:end] for n, end in zip(sizes, itertools.accumulate(sizes))]
+
+
 def halves(sc):
     """Returns the middle 90 % of the ratios between the P99 of one half of the alone blocks and of the other half, over
     all ways to halve them. Both halves measure the same thing, so a ratio in this range is noise of the machine."""
-    sizes, raw = (sc.get("block_requests") or {}).get("alone"), sc["raw_us"].get("alone")
-    if not sizes or len(sizes) < 4:
+    alone = blocks(sc, "alone")
+    if len(alone) < stats.MIN_BLOCKS:
         return None
-    ends = list(itertools.accumulate(sizes))
-    blocks = [raw[end - n:end] for n, end in zip(sizes, ends)]
-    which = set(range(len(blocks)))
+    which = set(range(len(alone)))
 
     def p99(of):
-        return stats.percentile([v for i in of for v in blocks[i]], 0.99)
-    found = sorted(p99(one) / p99(which - set(one)) for one in itertools.combinations(sorted(which), len(blocks) // 2))
+        return stats.percentile([v for i in of for v in alone[i]], 0.99)
+    found = sorted(p99(one) / p99(which - set(one)) for one in itertools.combinations(sorted(which), len(alone) // 2))
     return [found[int(len(found) * 0.05)], found[int(len(found) * 0.95)]]
 
 

@@ -12,6 +12,7 @@ import report
 import scene
 import strategies
 import targets
+import together
 from test_inference import Rig as GroupRig
 from test_report import results, scenario
 
@@ -80,18 +81,47 @@ class Collapse(unittest.TestCase):
         self.assertIn("| 4.20 ms, 1.00x, 53 % of the requests |", report.page(report.merge([results(test4={"scenarios": [sc]})])))
 
 
+class Together(unittest.TestCase):
+    def test_the_mean_over_runs_hides_no_run(self):
+        blocks = [[100 + i + n for i in range(20)] for n in range(4)]
+        runs = [(blocks, [[f * v for v in b] for b in blocks]) for f in (0.5, 1, 4)]
+        mean, interval = together.mean_ratio(runs, 0.99)
+        self.assertAlmostEqual(mean, 2 ** (1 / 3))
+        self.assertEqual(interval, [0.5, 4.0])  # all draws may be the same run: three runs prove little
+        self.assertEqual(together.mean_ratio([runs[2]] * 9, 0.5)[1], [4.0, 4.0])
+
+    def test_three_runs_with_blocks(self):
+        def sc():
+            found = scenario()
+            found["modes"]["native"] = found["modes"]["live"]
+            found["raw_us"] = {m: [f * v for v in range(1000, 1080)] for m, f in (("alone", 1), ("native", 3), ("live", 2))}
+            found["block_requests"] = {m: [20] * 4 for m in found["raw_us"]}
+            return found
+        runs = [results(test4={"scenarios": [sc()]}) for _ in range(3)]
+        self.assertIn("| test4 | 1, 2, 3 | 3.00x (3.00-3.00) | 2.00x (2.00-2.00) | 3.00x (3.00-3.00) | 2.00x (2.00-2.00) |", report.page(report.merge(runs)))
+        del runs[1]["suites"]["test4"]["scenarios"][0]["block_requests"]["live"][1:]
+        self.assertNotIn("All runs together", report.page(report.merge(runs)))
+
+
 class AsBefore(unittest.TestCase):
-    def run_of(self, ratio, interval, kept=0.92, missed=False):
+    def run_of(self, ratio, interval, kept=0.92, missed=False, p99_ms=4.2):
         sc = scenario()
+        sc["modes"]["live"]["high"] = dict(sc["modes"]["live"]["high"], p99_ms=p99_ms)
         sc["modes"]["live"].update(p99_to_alone=ratio, p99_compared={"ratio": interval}, low={"kept": kept, "kept_of_ideal": 0.99, "rates": [1.0]})
         sc["verdicts"][0]["ok"] = not missed
         return sc
 
     def test_verdicts(self):
         before = self.run_of(1.0, [0.9, 1.1])
-        for now, want in ((self.run_of(0.95, [0.8, 1.2]), "yes"), (self.run_of(1.05, [0.8, 1.2]), "yes, within noise"), (self.run_of(1.2, [1.15, 1.3]), "**no**"),
+        for now, want in ((self.run_of(0.95, [0.8, 1.2]), "yes"), (self.run_of(1.05, [0.8, 1.2]), "yes, within noise"), (self.run_of(1.2, [1.15, 1.3], p99_ms=4.3), "**no**"),
+                          (self.run_of(1.2, [1.15, 1.3], p99_ms=4.1), "yes, the P99 fell"),
                           (self.run_of(0.95, [0.8, 1.2], kept=0.89), "**no**"), (self.run_of(0.95, [0.8, 1.2], missed=True), "**no**")):
             self.assertEqual(demands.as_before(before, now)[1], want)
+
+    def test_a_miss_within_noise_is_said(self):
+        now = self.run_of(0.95, [0.8, 1.2], missed=True)
+        now["verdicts"][0]["within_noise"] = True
+        self.assertEqual(demands.as_before(self.run_of(1.0, [0.9, 1.1]), now)[1], "**no**, within noise")
 
     def test_older_builds_are_marked(self):
         old, new = build(results(test4={"scenarios": [scenario()]}), "a"), build(results(test3={"scenarios": [scenario(name="test3")]}), "b")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All runs of a scenario together. The noise of the host's CPU decides a single run of a launch-bound request; it differs from run
+to run, so the mean over runs has a narrower interval."""
+import math
+import random
+
+from shown import compared
+from stats import MIN_BLOCKS, middle, percentile
+from tables import blocks, interval_text, paragraph, table, times
+
+MIN_RUNS = 3
+ROUNDS = 300
+
+
+def together(merged):
+    """The section of the page, or [] if no scenario has enough runs."""
+    rows = []
+    for name in [sc["name"] for sc in compared(merged)]:
+        runs = [sc for sc in merged["history"][name] if min(len(blocks(sc, m)) for m in ("alone", "live")) >= MIN_BLOCKS]
+        if len(runs) >= MIN_RUNS:
+            rows.append([name, ", ".join(str(sc["run"]) for sc in runs)] + [ratio_text(runs, mode, q) for q in (0.5, 0.99) for mode in ("native", "live")])
+    return rows and [paragraph("The geometric mean over the runs of a scenario, older builds included, and its 95 %% interval. The interval resamples runs, and the blocks within each: "
+                               "it covers the difference between hosts. Scenarios with %d runs of %d blocks or more." % (MIN_RUNS, MIN_BLOCKS)),
+                     table(["scenario", "runs", "P50 / alone: native", "XSched", "P99 / alone: native", "XSched"], rows)]
+
+
+def ratio_text(runs, mode, q):
+    found = [(blocks(sc, "alone"), blocks(sc, mode)) for sc in runs if blocks(sc, mode)]
+    if not found:
+        return "-"
+    mean, interval = mean_ratio(found, q)
+    return times(mean) + interval_text(interval)
+
+
+def mean_ratio(runs, q, seed=1):
+    """Returns the geometric mean of percentile q over that alone, and its 95 % interval; runs is [(alone blocks, other blocks)]."""
+    rng = random.Random(seed)
+
+    def mean(drawn):
+        return math.exp(sum(math.log(at(q, ours) / at(q, alone)) for alone, ours in drawn) / len(drawn))
+
+    def redrawn():
+        for alone, ours in rng.choices(runs, k=len(runs)):
+            mine = rng.choices(range(len(ours)), k=len(ours))
+            theirs = mine if len(alone) == len(ours) else rng.choices(range(len(alone)), k=len(alone))  # the n-th blocks are neighbours in time
+            yield [alone[i] for i in theirs], [ours[i] for i in mine]
+    return mean(runs), middle([mean(list(redrawn())) for _ in range(ROUNDS)], 4)
+
+
+def at(q, found):
+    return percentile([v for b in found for v in b], q)
