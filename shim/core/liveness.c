@@ -80,23 +80,25 @@ static bool due(unsigned i, bool newer, uint64_t now) {
   return true;
 }
 
-static bool any_newer(void) {
+static bool any_newer(const uint64_t *epochs) {
   for (unsigned i = 0; i < XSI_LEASES; i++)
-    if (epoch_of(i) > leases[i].recovered) return true;
+    if (epochs[i] > leases[i].recovered) return true;
   return false;
 }
 
-static bool check_all(uint64_t now, uint64_t heartbeat, struct xsi_recovery *recovery) {
+static bool check_all(uint64_t now, uint64_t heartbeat, uint64_t shared,
+                      struct xsi_recovery *recovery) {
+  *recovery = xsi_liveness_all();
+  recovery->epochs[SHARED] = shared;
   bool was_native = __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0;
   if (!was_native) {
     xsi_log(XSI_WARN, "no sign of the daemon for %llu ms: running natively",
             (unsigned long long)((now - (heartbeat < now ? heartbeat : now)) / 1000000));
     xsi_liveness_leave();
     leases[SHARED].repeat_ns = now + REPEAT_NS;
-  } else if (!due(SHARED, any_newer(), now)) {
+  } else if (!due(SHARED, any_newer(recovery->epochs), now)) {
     return false;
   }
-  *recovery = xsi_liveness_all();
   recovery->first = !was_native || first_failed;
   return true;
 }
@@ -104,13 +106,12 @@ static bool check_all(uint64_t now, uint64_t heartbeat, struct xsi_recovery *rec
 // The first lease of a device that ended and is to be recovered now.
 static bool check_leases(uint64_t now, uint64_t *next_ns, struct xsi_recovery *recovery) {
   for (unsigned i = 0; i < XSW_MAX_LEASES; i++) {
-    uint64_t deadline = deadline_of(i);
+    uint64_t epoch = epoch_of(i), deadline = deadline_of(i);
     if (deadline == 0) continue;
     if (now <= deadline) {
       if (deadline < *next_ns) *next_ns = deadline + 1;
       continue;
     }
-    uint64_t epoch = epoch_of(i);
     bool newer = epoch > leases[i].recovered;
     if (!due(i, newer, now)) continue;
     const struct xsw_lease *entry = &in_page()->entries[i];
@@ -127,12 +128,15 @@ static bool check_leases(uint64_t now, uint64_t *next_ns, struct xsi_recovery *r
   return false;
 }
 
+// Of a lease, the epoch is read first, because the daemon writes it last: an old deadline must not
+// end a new lease.
 bool xsi_liveness_check(uint64_t now, uint64_t *next_ns, struct xsi_recovery *recovery) {
-  uint64_t heartbeat = load(&xsi_header()->heartbeat_ns), deadline = deadline_of(SHARED);
+  uint64_t epoch = epoch_of(SHARED), deadline = deadline_of(SHARED);
+  uint64_t heartbeat = load(&xsi_header()->heartbeat_ns);
   if (heartbeat < joined_ns) heartbeat = joined_ns;
   *next_ns = now + CHECK_PERIOD_NS;
   if (xsi_gate_too_old(heartbeat, now) || (deadline != 0 && now > deadline))
-    return check_all(now, heartbeat, recovery);
+    return check_all(now, heartbeat, epoch, recovery);
 
   uint64_t limit = heartbeat + xsi_gate_limit_ns() + 1;
   if (limit < *next_ns) *next_ns = limit;
