@@ -2,7 +2,7 @@
 """Sections of the page that explain the figures: what a switch costs, which copies wait, what protection said and what it did."""
 from shown import compared, kept, mode, of_ideal, p99, ratio_text, rows_of, run_of, suite
 from stats import median
-from tables import number, paragraph, percent, scenarios, table, times
+from tables import interval_text, number, paragraph, percent, scenarios, table, times
 
 POWER_CAP = 4  # NVML's throttle reason "software power cap"
 
@@ -35,6 +35,27 @@ def strategies(merged):
                          percent(kept(m)), of_ideal(sc, m), number(m["evidence"].get("suspends", 0) / high["n"], 2) if high else "-"])
     return rows and [paragraph("Requests whose program submits kernel by kernel, under each [strategy](../strategies.md) of XSched, in neighbouring blocks of one run."),
                      table(["service, job", "run", "strategy", "P50 / alone", "P99 / alone (95 %)", "job keeps", "of ideal", "suspensions per request"], rows)]
+
+
+# -- the first token
+
+CONTROLS = {"alone": "alone", "unshared": "XSched, no job", "cpu": "no XSched, the job trains on the CPU only", "live": "XSched, the job trains on the GPU", "native": "native sharing"}
+
+
+def first_token(merged):
+    """What decides the time to the first token: the scenario of firsttoken.py."""
+    rows = []
+    for sc in [sc for sc in scenarios(merged).values() if "unshared" in sc["modes"]]:
+        alone = mode(sc, "alone")["high"]
+        for name in [n for n in CONTROLS if n in sc["modes"]]:
+            m = mode(sc, name)
+            spans = [interval_text((m.get("%s_compared" % q) or {}).get("ratio")) for q in ("p50", "p99")]
+            wait = (m.get("parts") or {}).get("device") or {}
+            rows.append([CONTROLS[name], run_of(merged, sc), m["high"]["n"], *[times(m["high"][q + "_ms"] / alone[q + "_ms"]) + s for q, s in zip(("p50", "p99"), spans)],
+                         number(wait.get("p50_ms"), 2), number(wait.get("p99_ms"), 2), percent(kept(m))])
+    return rows and [paragraph("A server of prompts of 512 tokens beside GPT-2 training, in blocks with equal arrivals. The first token takes CPU time for 1,047 launches. Two controls show what it "
+                               "costs the server that XSched watches it, and that a neighbour keeps other cores of the host busy."),
+                     table(["server beside", "run", "requests", "first token: P50 / alone (95 %)", "P99 / alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)", "job keeps"], rows)]
 
 
 # -- copies

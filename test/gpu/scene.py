@@ -13,7 +13,7 @@ HEAD_S, TAIL_S = 0.2, 0.05
 CHANGE_S = 0.1  # estimate per change of block: lows drain, the mode is set
 
 # Compared modes are neighbours in time.
-TOGETHER = ("alone", "native", "live", "mps", "mps-priority")
+TOGETHER = ("alone", "native", "live", "mps", "mps-priority", "cpu")
 
 # lows: indexes of the running lows; xmode: argument of `xsched mode`, or None.
 Mode = namedtuple("Mode", "name seconds xmode lows high")
@@ -182,10 +182,11 @@ class Scene:
                 out["p95_to_alone"] = round(out["high"]["p95_ms"] / base["p95_ms"], 3)
                 out["p99_to_alone"] = round(out["high"]["p99_ms"] / base["p99_ms"], 3)
                 if name != "alone":
-                    out["p99_compared"] = stats.p99_compared(blocks["alone"], blocks[name])
+                    out["p99_compared"] = stats.compared(blocks["alone"], blocks[name])
+                    out["p50_compared"] = stats.compared(blocks["alone"], blocks[name], 0.5)
             if name == "live" and modes.get("native", {}).get("high") and out["high"]:
                 out["p99_to_native"] = round(out["high"]["p99_ms"] / modes["native"]["high"]["p99_ms"], 3)
-                out["native_compared"] = stats.p99_compared(blocks["native"], blocks[name])
+                out["native_compared"] = stats.compared(blocks["native"], blocks[name])
             tokens, alone_tokens = out.get("per_token"), modes.get("alone", {}).get("per_token")
             if tokens and alone_tokens:
                 tokens["to_alone"] = round(tokens["mean_ms"] / alone_tokens["mean_ms"], 4)

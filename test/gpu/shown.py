@@ -28,7 +28,7 @@ ANSWERED = 0.9  # share of the requests below which the tables say how many were
 
 def described(sc):
     """(service, jobs) of a scenario."""
-    high, _, job = sc["name"].partition("/")
+    high, _, job = sc["name"].partition(",")[0].partition("/")
     if high in SERVICES and job in JOBS:
         return SERVICES[high], JOBS[job]
     return SCENARIOS.get(sc["name"], (sc["arrivals"], "jobs"))

@@ -112,22 +112,22 @@ def p99_interval(values, seed=1, rounds=200):
     return middle([percentile(rng.choices(values, k=len(values)), 0.99) for _ in range(rounds)], 4)
 
 
-def p99_compared(alone, ours, seed=1, rounds=500):
-    """95 % intervals of P99(ours) / P99(alone) and of their difference. Resamples blocks, not requests, because noise
+def compared(alone, ours, q=0.99, seed=1, rounds=500):
+    """95 % intervals of a percentile over that of alone, and of their difference. Resamples blocks, not requests, because noise
     is correlated in time. With equal block counts, the n-th blocks are neighbours in time and are drawn together."""
     alone, ours = [b for b in alone if b], [b for b in ours if b]
     if min(len(alone), len(ours)) < MIN_BLOCKS:
         return None
     rng = random.Random(seed)
 
-    def p99(blocks, drawn):
-        return percentile([v for i in drawn for v in blocks[i]], 0.99)
+    def at(blocks, drawn):
+        return percentile([v for i in drawn for v in blocks[i]], q)
     ratios, more = [], []
     for _ in range(rounds):
         mine = theirs = rng.choices(range(len(ours)), k=len(ours))
         if len(alone) != len(ours):
             theirs = rng.choices(range(len(alone)), k=len(alone))
-        a, b = p99(alone, theirs), p99(ours, mine)
+        a, b = at(alone, theirs), at(ours, mine)
         ratios.append(b / a)
         more.append(b - a)
     return {"ratio": middle(ratios, 4), "more_ms": middle(more, 4)}

@@ -78,7 +78,8 @@ def judge_inference(line, modes):
         before = (native.get("low") or {}).get("kept")
         out.append(verdict("jobs keep - native", None if None in (before, low.get("kept")) else low["kept"] - before, -0.05, False))
     if line == "serve":
-        out.append(verdict("time to first token, P50 / alone", high["p50_ms"] / alone["high"]["p50_ms"], 1.05, True, "x"))
+        out.append(verdict("time to first token, P50 / alone", high["p50_ms"] / alone["high"]["p50_ms"], 1.05, True, "x",
+                           (ours.get("p50_compared") or {}).get("ratio")))
         out.append(verdict("time to first token, P99 / alone", to_alone, 1.05, True, "x", ratio))
         out.append(verdict("time per token, mean / alone", (ours.get("per_token") or {}).get("to_alone"), 1.02, True, "x"))
     # Natively a service can collapse, so that only few requests end in the time. That matters where it is compared.

@@ -36,17 +36,17 @@ class Percentiles(unittest.TestCase):
         # Noise that lasts for a block and its neighbour does not affect the ratio.
         spells = [1.0, 5.0, 2.0, 9.0, 1.5, 3.0]
         alone = [[s * (1 + i / 1000) for i in range(75)] for s in spells]
-        got = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone])
+        got = stats.compared(alone, [[1.1 * v for v in b] for b in alone])
         self.assertEqual(got["ratio"], [1.1, 1.1])
         self.assertLess(got["more_ms"][0], got["more_ms"][1])
-        low, high = stats.p99_compared(alone, [[1.1 * v for v in b] for b in alone[:4]])["ratio"]  # no neighbours
+        low, high = stats.compared(alone, [[1.1 * v for v in b] for b in alone[:4]])["ratio"]  # no neighbours
         self.assertLess(low, 1)
         self.assertGreater(high, 1.1)
         # One bad block of ten makes the tail: the interval includes the ratio without it.
-        low, high = stats.p99_compared([[1.0] * 75] * 10, [[1.0] * 75] * 9 + [[1.0] * 60 + [2.0] * 15])["ratio"]
+        low, high = stats.compared([[1.0] * 75] * 10, [[1.0] * 75] * 9 + [[1.0] * 60 + [2.0] * 15])["ratio"]
         self.assertEqual((low, high), (1.0, 2.0))
-        self.assertIsNone(stats.p99_compared(alone[:3], alone))
-        self.assertIsNone(stats.p99_compared(alone[:3] + [[]], alone))
+        self.assertIsNone(stats.compared(alone[:3], alone))
+        self.assertIsNone(stats.compared(alone[:3] + [[]], alone))
 
     def test_pairs_are_compared_with_their_neighbour(self):
         drift = [100.0 * 1.05 ** i for i in range(20)]  # drift far above the searched difference

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All runs of a scenario together. The noise of the host's CPU decides a single run of a launch-bound request; it differs from run
-to run, so the mean over runs has a narrower interval."""
+"""The last runs of a scenario together. In a single run, the noise of the host's CPU decides the figures of a launch-bound request."""
 import math
 import random
 
@@ -8,7 +7,7 @@ from shown import compared
 from stats import MIN_BLOCKS, middle, percentile
 from tables import blocks, interval_text, paragraph, table, times
 
-MIN_RUNS = 3
+LAST, MIN_RUNS = 4, 3  # runs
 ROUNDS = 300
 
 
@@ -16,17 +15,22 @@ def together(merged):
     """The section of the page, or [] if no scenario has enough runs."""
     rows = []
     for name in [sc["name"] for sc in compared(merged)]:
-        runs = [sc for sc in merged["history"][name] if min(len(blocks(sc, m)) for m in ("alone", "live")) >= MIN_BLOCKS]
+        runs = [sc for sc in merged["history"][name] if usable(sc, "live")][-LAST:]
         if len(runs) >= MIN_RUNS:
             rows.append([name, ", ".join(str(sc["run"]) for sc in runs)] + [ratio_text(runs, mode, q) for q in (0.5, 0.99) for mode in ("native", "live")])
-    return rows and [paragraph("The geometric mean over the runs of a scenario, older builds included, and its 95 %% interval. The interval resamples runs, and the blocks within each: "
-                               "it covers the difference between hosts. Scenarios with %d runs of %d blocks or more." % (MIN_RUNS, MIN_BLOCKS)),
+    return rows and [paragraph("The geometric mean over the last %d runs of a scenario, whatever they found, and an interval that resamples the runs and the blocks within each. It covers the "
+                               "difference between these runs and their builds. %d runs are few, so the interval is rather too narrow. Runs with fewer than %d blocks of a mode do not count."
+                               % (LAST, LAST, MIN_BLOCKS)),
                      table(["scenario", "runs", "P50 / alone: native", "XSched", "P99 / alone: native", "XSched"], rows)]
 
 
+def usable(sc, mode):
+    return all(len(found) >= MIN_BLOCKS and all(found) for found in (blocks(sc, "alone"), blocks(sc, mode)))
+
+
 def ratio_text(runs, mode, q):
-    found = [(blocks(sc, "alone"), blocks(sc, mode)) for sc in runs if blocks(sc, mode)]
-    if not found:
+    found = [(blocks(sc, "alone"), blocks(sc, mode)) for sc in runs if usable(sc, mode)]
+    if len(found) < MIN_RUNS:
         return "-"
     mean, interval = mean_ratio(found, q)
     return times(mean) + interval_text(interval)

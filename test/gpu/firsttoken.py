@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides the time to the first token of a server beside a training job.
+
+The prompt is launch-bound: nearly all of its time is CPU time, which varies for seconds. So the suite has many short blocks with
+equal arrivals, and two controls. In *unshared*, XSched is live and no job runs: what XSched itself costs the server. In *cpu*, the
+job trains on the CPU only: what a busy neighbour costs the server without any work on the GPU.
+"""
+import inference
+from pairs import finish, kernel_time
+from scene import CHANGE_S, HEAD_S, TAIL_S, Mode, Scene, ideal
+from strategies import settle
+
+NAME = "serve/train, long"
+SERVER, JOB = inference.HIGHS["serve"], "gpt2:8"
+ROUNDS, NATIVE_ROUNDS = 32, 6
+LOAD_S = 40
+
+
+def modes(cpu):
+    """cpu: there is a second low, which trains on the CPU."""
+    length = ROUNDS * SERVER.block_s
+    out = [Mode("alone", length, "off", [], True), Mode("live", length, "live", [0], True), Mode("unshared", length, "live", [], True)]
+    out += [Mode("cpu", length, "off", [1], True)] if cpu else []
+    out += [Mode("native", NATIVE_ROUNDS * SERVER.block_s, "off", [0], True)]
+    return out + [Mode("low alone %d" % i, 2, "off", [i], False) for i in range(2 if cpu else 1)]
+
+
+def seconds():
+    return LOAD_S + (4 * ROUNDS + NATIVE_ROUNDS) * (SERVER.block_s + HEAD_S + TAIL_S + CHANGE_S)
+
+
+def first_token(rig):
+    """The server alone, beside a job under XSched, and both controls."""
+    real = inference.SPIN.get if rig.virtual else lambda model: model
+    rig.start_daemon()
+    high = rig.torch("high", [real(SERVER.spec)], 10, check=10)
+    lows = [rig.torch("low1", [real(JOB)], 0)]
+    if not rig.virtual:  # there, every backend has work on the GPU
+        lows.append(rig.torch("cpu", [JOB], backend="torch-cpu", env={"CUDA_VISIBLE_DEVICES": ""}, role="low1"))
+    for w in [high] + lows:
+        w.ready(150)
+    rig.joined([high, lows[0]])
+    settle(rig, high, lows[0], SERVER.arrivals)
+    sc = Scene(rig, NAME, high, lows, modes(len(lows) > 1), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True).run()
+    sc["modes"].get("cpu", {}).pop("low", None)  # proven to run; what it keeps compares with no other job
+    ideal(sc, kernel_time(high, real(SERVER.spec), {}))
+    return {"scenarios": finish(rig, [sc], [high] + lows)}
