@@ -6,6 +6,7 @@ equal arrivals, and two controls. In *unshared*, XSched is live and no job runs:
 job trains on the CPU only: what a busy neighbour costs the server without any work on the GPU.
 """
 import inference
+import stats
 from pairs import finish, kernel_time
 from scene import CHANGE_S, HEAD_S, TAIL_S, Mode, Scene, ideal
 from strategies import settle
@@ -29,6 +30,14 @@ def seconds():
     return LOAD_S + (4 * ROUNDS + NATIVE_ROUNDS) * (SERVER.block_s + HEAD_S + TAIL_S + CHANGE_S)
 
 
+def add_submission(sc, scene):
+    """Compares the time in which a prompt is submitted. Unlike the latency it contains no queue, which multiplies every delay."""
+    found = {m: [[p.submission_ms for p in stats.parts_in(scene.high.parts, [w])] for w in scene.windows(m)] for m in sc["modes"]}
+    for name, blocks in found.items():
+        if name != "alone":
+            sc["modes"][name]["submission_compared"] = stats.compared(found["alone"], blocks, 0.5)
+
+
 def first_token(rig):
     """The server alone, beside a job under XSched, and both controls."""
     real = inference.SPIN.get if rig.virtual else lambda model: model
@@ -41,7 +50,9 @@ def first_token(rig):
         w.ready(150)
     rig.joined([high, lows[0]])
     settle(rig, high, lows[0], SERVER.arrivals)
-    sc = Scene(rig, NAME, high, lows, modes(len(lows) > 1), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True).run()
+    scene = Scene(rig, NAME, high, lows, modes(len(lows) > 1), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True)
+    sc = scene.run()
+    add_submission(sc, scene)
     sc["modes"].get("cpu", {}).pop("low", None)  # proven to run; what it keeps compares with no other job
     ideal(sc, kernel_time(high, real(SERVER.spec), {}))
     return {"scenarios": finish(rig, [sc], [high] + lows)}

@@ -49,20 +49,26 @@ def latencies_ms(samples, ws):
             if any(w.start <= start < w.end for w in ws)]
 
 
-Parts = namedtuple("Parts", "cpu_ms device_ms")
+Parts = namedtuple("Parts", "cpu_ms device_ms queue_ms submission_ms")
 
 
 def split(due, end, begun, submitted, done):
     """Splits a latency. The device part is the time from the last submission to completion; the CPU part is the rest:
-    late start, submission, wake-up. A CPU stall during submission never adds to the device part."""
+    late start, submission, wake-up. A CPU stall during submission never adds to the device part. Of the CPU part, the queue is the
+    time until the request begins, behind those before it, and the submission follows."""
     done = min(max(done, submitted), end)  # the two clocks differ by some microseconds
     device = done - submitted
-    return Parts((end - due - device) / 1e6, device / 1e6)
+    return Parts((end - due - device) / 1e6, device / 1e6, (begun - due) / 1e6, (submitted - begun) / 1e6)
+
+
+def parts_in(parts, ws):
+    """The parts of the requests due inside the windows; parts is {due: (end, begun, submitted, done)}."""
+    return [split(due, *rest) for due, rest in parts.items() if any(w.start <= due < w.end for w in ws)]
 
 
 def parts_of(parts, ws):
-    """Summarizes both parts; parts is {due: (end, begun, submitted, done)}. None without samples."""
-    found = [split(due, *rest) for due, rest in parts.items() if any(w.start <= due < w.end for w in ws)]
+    """Summarizes the parts. None without samples."""
+    found = parts_in(parts, ws)
     if not found:
         return None
     out = {}

@@ -79,7 +79,7 @@ class Splitting(unittest.TestCase):
         self.assertLess(late.device_ms, before.device_ms)
 
     def test_device_wait_counts_as_device_time(self):
-        self.assertEqual(stats.split(0, 30 * MS, 0, 4 * MS, 30 * MS), stats.Parts(4.0, 26.0))
+        self.assertEqual(stats.split(0, 30 * MS, 0, 4 * MS, 30 * MS), stats.Parts(4.0, 26.0, 0.0, 4.0))
 
     def test_clocks_that_disagree_a_little(self):
         self.assertEqual(stats.split(0, 10 * MS, 0, 4 * MS, 3 * MS).device_ms, 0)
