@@ -300,7 +300,8 @@ func (g *guardian) look() {
 	})
 }
 
-// due reports whether a process must be restored now.
+// due reports whether a process must be restored now. It reads the epoch that the attempt answers
+// before the deadline and the heartbeat, so that a suspension that begins meanwhile is newer.
 func (w *ward) due(now model.Time) bool {
 	epoch, deadline := w.page.Lease()
 	late := now.Sub(w.page.LastHeartbeat()) > wire.HeartbeatLimitNS || deadline != 0 && now > deadline
@@ -308,16 +309,15 @@ func (w *ward) due(now model.Time) bool {
 	switch {
 	case w.attempt != nil || time.Now().Before(w.retry):
 		return false
-	case w.leaving:
+	case w.leaving, late && (!w.silent || epoch > w.freed || time.Now().After(w.again)):
+		w.epoch = epoch
 		return true
 	}
-	return late && (!w.silent || epoch > w.freed || time.Now().After(w.again))
+	return false
 }
 
-// restore starts an attempt. The epoch is read first: a later suspension is newer and must not
-// count as undone.
+// restore starts an attempt.
 func (w *ward) restore() {
-	w.epoch, _ = w.page.Lease()
 	w.covered = w.covered || w.leaving
 	done := make(chan error, 1)
 	w.attempt = done

@@ -72,10 +72,11 @@ func (p *Page) RecoveredEpoch() uint64 { return p.shared().RecoveredEpoch() }
 // Lease reads the shared lease.
 func (c ClientPage) Lease() (epoch uint64, deadline model.Time) { return c.shared().read() }
 
-// SetRecovered reports that every suspension under the shared lease up to epoch was undone.
+// SetRecovered reports that every suspension under the shared lease up to epoch was undone. The count
+// goes first: a daemon that sees the epoch sees it counted.
 func (c ClientPage) SetRecovered(epoch uint64) {
-	store64(c.mem, OffHeaderRecoveredEpoch, epoch)
 	store64(c.mem, OffHeaderRecoveries, load64(c.mem, OffHeaderRecoveries)+1)
+	store64(c.mem, OffHeaderRecoveredEpoch, epoch)
 }
 
 // DeviceLeases calls f for each lease of a device that has had a suspension.
@@ -93,6 +94,6 @@ func (c ClientPage) DeviceLeases(f func(i int, gpu model.DeviceID, epoch uint64,
 
 // SetDeviceRecovered reports that every suspension under lease i up to epoch was undone.
 func (c ClientPage) SetDeviceRecovered(i int, epoch uint64) {
-	store64(c.mem, c.device(i).recovered, epoch)
 	store64(c.mem, OffHeaderLeaseRecoveries, load64(c.mem, OffHeaderLeaseRecoveries)+1)
+	store64(c.mem, c.device(i).recovered, epoch)
 }

@@ -86,10 +86,7 @@ static bool any_newer(const uint64_t *epochs) {
   return false;
 }
 
-static bool check_all(uint64_t now, uint64_t heartbeat, uint64_t shared,
-                      struct xsi_recovery *recovery) {
-  *recovery = xsi_liveness_all();
-  recovery->epochs[SHARED] = shared;
+static bool check_all(uint64_t now, uint64_t heartbeat, struct xsi_recovery *recovery) {
   bool was_native = __atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0;
   if (!was_native) {
     xsi_log(XSI_WARN, "no sign of the daemon for %llu ms: running natively",
@@ -106,7 +103,7 @@ static bool check_all(uint64_t now, uint64_t heartbeat, uint64_t shared,
 // The first lease of a device that ended and is to be recovered now.
 static bool check_leases(uint64_t now, uint64_t *next_ns, struct xsi_recovery *recovery) {
   for (unsigned i = 0; i < XSW_MAX_LEASES; i++) {
-    uint64_t epoch = epoch_of(i), deadline = deadline_of(i);
+    uint64_t epoch = recovery->epochs[i], deadline = deadline_of(i);
     if (deadline == 0) continue;
     if (now <= deadline) {
       if (deadline < *next_ns) *next_ns = deadline + 1;
@@ -128,15 +125,15 @@ static bool check_leases(uint64_t now, uint64_t *next_ns, struct xsi_recovery *r
   return false;
 }
 
-// Of a lease, the epoch is read first, because the daemon writes it last: an old deadline must not
+// Epochs are read first, because the daemon writes them last: an old deadline or heartbeat must not
 // end a new lease.
 bool xsi_liveness_check(uint64_t now, uint64_t *next_ns, struct xsi_recovery *recovery) {
-  uint64_t epoch = epoch_of(SHARED), deadline = deadline_of(SHARED);
-  uint64_t heartbeat = load(&xsi_header()->heartbeat_ns);
+  *recovery = xsi_liveness_all();
+  uint64_t heartbeat = load(&xsi_header()->heartbeat_ns), deadline = deadline_of(SHARED);
   if (heartbeat < joined_ns) heartbeat = joined_ns;
   *next_ns = now + CHECK_PERIOD_NS;
   if (xsi_gate_too_old(heartbeat, now) || (deadline != 0 && now > deadline))
-    return check_all(now, heartbeat, epoch, recovery);
+    return check_all(now, heartbeat, recovery);
 
   uint64_t limit = heartbeat + xsi_gate_limit_ns() + 1;
   if (limit < *next_ns) *next_ns = limit;
@@ -148,6 +145,15 @@ bool xsi_liveness_check(uint64_t now, uint64_t *next_ns, struct xsi_recovery *re
   return check_leases(now, next_ns, recovery);
 }
 
+// True if the daemon began a lease meanwhile: its suspension may be undone, too, and the epochs of a
+// repetition tell nothing new.
+static bool replaced(const struct xsi_recovery *recovery) {
+  for (unsigned i = 0; i < XSI_LEASES; i++)
+    if ((recovery->all || i + 1 == recovery->lease.number) && epoch_of(i) != recovery->epochs[i])
+      return true;
+  return false;
+}
+
 void xsi_liveness_recovered(const struct xsi_recovery *recovery) {
   for (unsigned i = 0; i < XSI_LEASES; i++) {
     if (!recovery->all && recovery->epochs[i] == 0) continue;
@@ -156,7 +162,8 @@ void xsi_liveness_recovered(const struct xsi_recovery *recovery) {
   }
   if (recovery->all) first_failed = false;
   // The count first: a reader that sees the epoch sees it counted.
-  if (recovery->all && recovery->first) store(&xsi_header()->recoveries, ++recoveries);
+  if ((recovery->all && recovery->first) || replaced(recovery))
+    store(&xsi_header()->recoveries, ++recoveries);
   if (!recovery->all && recovery->first) store(&xsi_header()->lease_recoveries, ++lease_recoveries);
   for (unsigned i = 0; i < XSW_MAX_LEASES; i++)
     if (recovery->epochs[i] != 0) store(&in_page()->recovered_epochs[i], recovery->epochs[i]);

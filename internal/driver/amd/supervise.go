@@ -204,12 +204,15 @@ func (t *supervisor) watch() {
 func (t *supervisor) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.stopped) == 0 || !t.late() {
+	if len(t.stopped) == 0 {
 		return
 	}
-	// Read the epoch first: a lease that the daemon begins meanwhile is newer and must not count as
+	// The epoch comes first: a lease that the daemon begins meanwhile is newer and must not count as
 	// undone.
 	epoch, _ := t.page.Lease()
+	if !t.late() {
+		return
+	}
 	if _, err := t.resume(AllGPUs); err == nil {
 		t.recovered(epoch)
 	}
