@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/driver"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
@@ -136,6 +137,26 @@ func TestRestoreIsRetried(t *testing.T) {
 	g.wards[1].freed = 6
 	d.does[1] = nil
 	lookUntil(t, g, "again", func() bool { return d.count(1) == 5 })
+}
+
+// A suspension that begins after the decision to restore is newer and does not count as undone.
+func TestNewerSuspensionIsNotUndone(t *testing.T) {
+	g, _ := newFakeGuardian(nil)
+	page := guard(t, g, 1)
+	w := g.wards[1]
+	if !w.due(clock.Now()) {
+		t.Fatal("an expired lease is not due")
+	}
+	page.WriteLease(8, clock.Now().Add(time.Minute))
+	w.restore()
+	for end := time.Now().Add(10 * time.Second); !w.collect(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the attempt never ends")
+		}
+	}
+	if epoch := page.RecoveredEpoch(); epoch != 7 {
+		t.Errorf("suspension %d counts as undone", epoch)
+	}
 }
 
 // A hung device delays neither other wards nor the daemon's requests.

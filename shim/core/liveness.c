@@ -145,8 +145,8 @@ bool xsi_liveness_check(uint64_t now, uint64_t *next_ns, struct xsi_recovery *re
   return check_leases(now, next_ns, recovery);
 }
 
-// True if the daemon began a lease meanwhile: its suspension may be undone, too, and the epochs of a
-// repetition tell nothing new.
+// True if the daemon began a lease while the drivers recovered. They may have undone that suspension,
+// too, and the epoch of a repeated recovery does not tell the daemon.
 static bool replaced(const struct xsi_recovery *recovery) {
   for (unsigned i = 0; i < XSI_LEASES; i++)
     if ((recovery->all || i + 1 == recovery->lease.number) && epoch_of(i) != recovery->epochs[i])
