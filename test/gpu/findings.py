@@ -55,8 +55,9 @@ def first_token(merged):
             ours = submission.get("p50_ms") and submission["p50_ms"] / mode(sc, "alone")["parts"]["submission"]["p50_ms"]
             rows.append([CONTROLS[name], run_of(merged, sc), m["high"]["n"], *[times(m["high"][q + "_ms"] / alone[q + "_ms"]) + s for q, s in zip(("p50", "p99"), spans)],
                          times(ours) + interval_text((m.get("submission_compared") or {}).get("ratio")), number(wait.get("p50_ms"), 2), number(wait.get("p99_ms"), 2), percent(kept(m))])
-    return rows and [paragraph("A server of prompts of 512 tokens beside GPT-2 training, in blocks with equal arrivals. The first token takes CPU time for 1,047 launches. Two controls show what it "
-                               "costs the server that XSched watches it, and that a neighbour keeps other cores of the host busy. The submission begins when the requests before have ended."),
+    return rows and [paragraph("A server of prompts of 512 tokens beside GPT-2 training, in blocks with equal arrivals. The first token takes mostly CPU time, because the prompt is "
+                               "submitted kernel by kernel. The first control shows what XSched itself costs the server. The second one shows what a neighbour on other cores costs it. The submission "
+                               "begins when the requests before have ended."),
                      table(["server beside", "run", "requests", "first token: P50 / alone (95 %)", "P99 / alone (95 %)", "submission: P50 / alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)", "job keeps"], rows)]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sentences of the page: the result, the losses and the noise."""
-from shown import compared, kept, mode, p99, rows_of, suite
+from shown import compared, gains_over_native, kept, mode, p99, rows_of, suite
 from tables import NAMES, UNDER_MPS, halves, ms, number, percent, proven, ratio_interval, scenarios, span, times
 
 ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts as slower than alone
@@ -8,13 +8,12 @@ ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts
 
 def lead(merged):
     """The result in three sentences."""
-    found = [sc for sc in compared(merged) if p99(mode(sc, "native"))]
-    out = []
+    gains, out = gains_over_native(merged), []
+    found = [sc for sc, _ in gains]
     if found:
-        gain = [p99(mode(sc, "native")) / p99(mode(sc, "live")) for sc in found]
         out.append("In %d scenarios, the P99 of the service is %s its P99 alone under native sharing and %s under XSched, which is %s lower than native."
                    % (len(found), span([mode(sc, "native")["p99_to_alone"] for sc in found], 2, " times"), span([mode(sc, "live")["p99_to_alone"] for sc in found], 2, " times"),
-                      span(gain, 1, " times")))
+                      span([gain for _, gain in gains], 1, " times")))
         keep = [(mode(sc, "live").get("low") or {}).get("kept_of_ideal") for sc in found]
         keep = [100 * k for k in keep if k]
         if keep:

@@ -91,6 +91,11 @@ def compared(merged):
     return [found[n] for n in names if p99(mode(found[n], "alone")) and p99(mode(found[n], "live"))]
 
 
+def gains_over_native(merged):
+    """[(scenario, native P99 / XSched P99)]"""
+    return [(sc, p99(mode(sc, "native")) / p99(mode(sc, "live"))) for sc in compared(merged) if p99(mode(sc, "native"))]
+
+
 def suite(merged, name):
     """A suite with proof, or {}."""
     s = merged["suites"].get(name)

@@ -119,24 +119,30 @@ def p99_interval(values, seed=1, rounds=200):
 
 
 def compared(alone, ours, q=0.99, seed=1, rounds=500):
-    """95 % intervals of a percentile over that of alone, and of their difference. Resamples blocks, not requests, because noise
-    is correlated in time. With equal block counts, the n-th blocks are neighbours in time and are drawn together."""
+    """95 % intervals of a percentile over that of alone, and of their difference."""
     alone, ours = [b for b in alone if b], [b for b in ours if b]
     if min(len(alone), len(ours)) < MIN_BLOCKS:
         return None
-    rng = random.Random(seed)
-
-    def at(blocks, drawn):
-        return percentile([v for i in drawn for v in blocks[i]], q)
-    ratios, more = [], []
+    rng, ratios, more = random.Random(seed), [], []
     for _ in range(rounds):
-        mine = theirs = rng.choices(range(len(ours)), k=len(ours))
-        if len(alone) != len(ours):
-            theirs = rng.choices(range(len(alone)), k=len(alone))
-        a, b = at(alone, theirs), at(ours, mine)
+        a, b = (over_blocks(drawn, q) for drawn in redrawn(rng, alone, ours))
         ratios.append(b / a)
         more.append(b - a)
     return {"ratio": middle(ratios, 4), "more_ms": middle(more, 4)}
+
+
+def over_blocks(blocks, q):
+    """The percentile over all requests of the blocks."""
+    return percentile([v for b in blocks for v in b], q)
+
+
+def redrawn(rng, alone, ours):
+    """Resamples blocks, not requests, because noise is correlated in time. With equal block counts, the n-th blocks are neighbours in
+    time and are drawn together."""
+    mine = theirs = rng.choices(range(len(ours)), k=len(ours))
+    if len(alone) != len(ours):
+        theirs = rng.choices(range(len(alone)), k=len(alone))
+    return [alone[i] for i in theirs], [ours[i] for i in mine]
 
 
 def middle(found, digits):

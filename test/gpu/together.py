@@ -4,7 +4,7 @@ import math
 import random
 
 from shown import compared
-from stats import MIN_BLOCKS, middle, percentile
+from stats import MIN_BLOCKS, middle, over_blocks, redrawn
 from tables import blocks, interval_text, paragraph, table, times
 
 LAST, MIN_RUNS = 4, 3  # runs
@@ -41,15 +41,5 @@ def mean_ratio(runs, q, seed=1):
     rng = random.Random(seed)
 
     def mean(drawn):
-        return math.exp(sum(math.log(at(q, ours) / at(q, alone)) for alone, ours in drawn) / len(drawn))
-
-    def redrawn():
-        for alone, ours in rng.choices(runs, k=len(runs)):
-            mine = rng.choices(range(len(ours)), k=len(ours))
-            theirs = mine if len(alone) == len(ours) else rng.choices(range(len(alone)), k=len(alone))  # the n-th blocks are neighbours in time
-            yield [alone[i] for i in theirs], [ours[i] for i in mine]
-    return mean(runs), middle([mean(list(redrawn())) for _ in range(ROUNDS)], 4)
-
-
-def at(q, found):
-    return percentile([v for b in found for v in b], q)
+        return math.exp(sum(math.log(over_blocks(ours, q) / over_blocks(alone, q)) for alone, ours in drawn) / len(drawn))
+    return mean(runs), middle([mean([redrawn(rng, *run) for run in rng.choices(runs, k=len(runs))]) for _ in range(ROUNDS)], 4)
