@@ -76,6 +76,15 @@ class Proc:
             except ProcessLookupError:
                 pass
 
+    def cpu_ms(self):
+        """CPU time of all its threads so far."""
+        try:
+            with open("/proc/%d/stat" % self.pid) as f:
+                user, system = f.read().rpartition(")")[2].split()[11:13]
+        except OSError:
+            return 0
+        return 1000 * (int(user) + int(system)) // os.sysconf("SC_CLK_TCK")
+
     def kill(self):
         """Sends SIGKILL to the process group."""
         if self.p.returncode is None:

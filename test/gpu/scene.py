@@ -131,6 +131,7 @@ class Scene:
         out = {k: s[k] for k in ("suspends", "resumes", "gate_holds", "timeslice_sets", "undone", "device_errors")}
         out["gate_waits"] = sum(procs.get(w.pid, {}).get("counters", {}).get("gate_waits", 0) for w in self.lows)
         out["preemptions"] = self.rig.preemptions(self.lows)
+        out["jobs_cpu_ms"] = sum(w.cpu_ms() for w in self.lows)
         return out
 
     def slices_of(self, procs):
