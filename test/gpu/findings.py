@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of the page that explain the figures: what a switch costs, which copies wait, what protection said and what it did."""
+import firsttoken
+import queueing
 from shown import compared, kept, mode, of_ideal, p99, ratio_text, rows_of, run_of, suite
 from stats import median
 from tables import interval_text, number, paragraph, percent, scenarios, table, times
@@ -49,7 +51,7 @@ def first_token(merged):
         rows += [control(sc, name, run_of(merged, sc)) for name in CONTROLS if name in sc["modes"]]
         span = (mode(sc, "live").get("submission_to_native") or {}).get("ratio")
         if span:
-            ours, native = (submission(mode(sc, name)) for name in ("live", "native"))
+            ours, native = (submission_ms(mode(sc, name)) for name in ("live", "native"))
             against.append("With the same job on the GPU, the P50 of the submission is %s under XSched of that of native sharing." % (times(ours / native) + interval_text(span)))
     return rows and [paragraph("A server of prompts of 512 tokens beside GPT-2 training, in blocks with equal arrivals. The first token takes mostly CPU time, because the prompt is "
                                "submitted kernel by kernel. XSched without a job shows what XSched itself costs the server. The job on the CPU shows what a neighbour on other cores costs it. "
@@ -60,9 +62,9 @@ def first_token(merged):
 
 def control(sc, name, run):
     alone, m = mode(sc, "alone"), mode(sc, name)
-    wait, ours, used = (m.get("parts") or {}).get("device") or {}, submission(m), (m.get("evidence") or {}).get("jobs_cpu_ms")
+    wait, ours, used = (m.get("parts") or {}).get("device") or {}, submission_ms(m), (m.get("evidence") or {}).get("jobs_cpu_ms")
     return [CONTROLS[name], run, m["high"]["n"], *[times(m["high"][q + "_ms"] / alone["high"][q + "_ms"]) + span_of(m, q) for q in ("p50", "p99")],
-            times(ours and ours / submission(alone)) + span_of(m, "submission"), number(wait.get("p50_ms"), 2), number(wait.get("p99_ms"), 2), percent(kept(m)),
+            times(ours and ours / submission_ms(alone)) + span_of(m, "submission"), number(wait.get("p50_ms"), 2), number(wait.get("p99_ms"), 2), percent(kept(m)),
             number(used / 1000 / m["seconds"], 2) if used else "-"]
 
 
@@ -70,8 +72,36 @@ def span_of(m, what):
     return interval_text((m.get(what + "_compared") or {}).get("ratio"))
 
 
-def submission(m):
+def submission_ms(m):
     return ((m.get("parts") or {}).get("submission") or {}).get("p50_ms")
+
+
+def submissions(merged):
+    """The prompts of the suite submission, and the first tokens calculated from them."""
+    found, sc = suite(merged, "submission"), scenarios(merged).get(firsttoken.NAME)
+    tokens = {name: mode(sc, name).get("per_token", {}).get("mean_ms") for name in CONTROLS}
+    rows = []
+    for r in [r for r in rows_of(merged, "submission") if r["mode"] != "alone"]:
+        queued = queue_texts(found, tokens, r["mode"], firsttoken.SERVER.arrivals) if tokens.get(r["mode"]) else ["-"] * 4
+        rows.append([CONTROLS[r["mode"]], r["requests"], *[more_text(r, what) for what in ("submission", "prompt")], number(r["wait_p50_ms"], 2), number(r["wait_p99_ms"], 2), *queued, number(r["jobs_cores"], 2)])
+    return rows and [paragraph("The same server and job in blocks of %g s (run %d), which are shorter than most changes of the CPU's speed. A prompt is compared with those of the alone block beside "
+                               "it. The time to the first token is calculated: prompts of both modes, in the order in which they were measured, meet the same arrivals. With equal submission, "
+                               "both modes have the submission times of *alone*, so that only the GPU differs." % (firsttoken.SHORT_S, found["run"])),
+                     table(["server beside", "prompts", "submission, over alone (95 %)", "prompt, over alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)", "first token, calculated: P50 / alone (95 %)",
+                            "P99 / alone (95 %)", "with equal submission: P50 / alone", "P99 / alone", "job's CPU (cores)"], rows)]
+
+
+def more_text(r, what):
+    more, span = r[what + "_more"], r[what + "_interval"]
+    return "-" if more is None else "%+.1f %% (%+.1f to %+.1f)" % (100 * more, 100 * span[0], 100 * span[1])
+
+
+def queue_texts(found, tokens, name, arrivals):
+    """The calculated P50 and P99 over alone: with the prompts of the mode, and with the submission of alone."""
+    submission, wait = ({m: [[us / 1000 for us in b] for b in blocks] for m, blocks in found[key].items()} for key in ("submission_us", "wait_us"))
+    base = queueing.added(submission["alone"], wait["alone"])
+    return [times(value) + interval_text(span) for times_of in (submission[name], submission["alone"])
+            for value, span in queueing.ratios(base, queueing.added(times_of, wait[name]), tokens["alone"], tokens[name], arrivals)]
 
 
 # -- copies

@@ -18,9 +18,8 @@ ROUNDS = 28
 LOAD_S = 40
 
 
-def modes(cpu):
-    """cpu: there is a second low, which trains on the CPU."""
-    length = ROUNDS * SERVER.block_s
+def modes(cpu, length):
+    """cpu: there is a second low, which trains on the CPU. length: seconds per mode."""
     out = [Mode("alone", length, "off", [], True), Mode("live", length, "live", [0], True), Mode("unshared", length, "live", [], True)]
     out += [Mode("cpu", length, "off", [1], True)] if cpu else []
     out += [Mode("native", length, "off", [0], True)]
@@ -40,21 +39,61 @@ def add_submission(sc, scene):
     sc["modes"]["live"]["submission_to_native"] = stats.compared(found["native"], found["live"], 0.5)
 
 
-def first_token(rig):
-    """The server alone, beside a job under XSched, and the controls."""
+def programs(rig):
+    """Starts the server, the job and, on a real GPU, the job on the CPU, which uses one core as the other does."""
     real = inference.SPIN.get if rig.virtual else lambda model: model
     rig.start_daemon()
     high = rig.torch("high", [real(SERVER.spec)], 10, check=10)
     lows = [rig.torch("low1", [real(JOB)], 0)]
     if not rig.virtual:  # there, every backend has work on the GPU
-        lows.append(rig.torch("cpu", [JOB], backend="torch-cpu", env={"CUDA_VISIBLE_DEVICES": ""}, role="low1"))
+        lows.append(rig.torch("cpu", [JOB], backend="torch-cpu", env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}, role="low1"))
     for w in [high] + lows:
         w.ready(150)
     rig.joined([high, lows[0]])
     settle(rig, high, lows[0], SERVER.arrivals)
-    scene = Scene(rig, NAME, high, lows, modes(len(lows) > 1), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True)
+    return high, lows, real(SERVER.spec)
+
+
+def first_token(rig):
+    """The server alone, beside a job under XSched, and the controls."""
+    high, lows, spec = programs(rig)
+    scene = Scene(rig, NAME, high, lows, modes(len(lows) > 1, ROUNDS * SERVER.block_s), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True)
     sc = scene.run()
     add_submission(sc, scene)
     sc["modes"].get("cpu", {}).pop("low", None)  # proven to run; what it keeps compares with no other job
-    ideal(sc, kernel_time(high, real(SERVER.spec), {}))
+    ideal(sc, kernel_time(high, spec, {}))
     return {"scenarios": finish(rig, [sc], [high] + lows)}
+
+
+# -- the submission, in short blocks
+
+# Shorter than the time for which the CPU keeps its speed. A queue begins anew in each block, so these blocks say nothing about the P99.
+SHORT_S, SHORT_ROUNDS = 0.6, 74
+
+
+def short_seconds():
+    return LOAD_S + 5 * SHORT_ROUNDS * (SHORT_S + HEAD_S + TAIL_S + CHANGE_S)
+
+
+def submission(rig):
+    """The time in which a prompt is submitted and run, in each mode over that of the alone block beside it."""
+    high, lows, _ = programs(rig)
+    scene = Scene(rig, "submission", high, lows, modes(len(lows) > 1, SHORT_ROUNDS * SHORT_S), SERVER.hz, SERVER.arrivals, block_s=SHORT_S, seed=rig.seed, rests=True)
+    sc = scene.run()
+    found = {m: [stats.parts_in(scene.high.parts, [w]) for w in scene.windows(m)] for m in sc["modes"]}
+    finish(rig, [sc], [high] + lows)
+    return {"rows": {"submission": [row(sc["modes"][m], m, found["alone"], blocks) for m, blocks in found.items()]}, "proof": sc["proof"],
+            "submission_us": {m: [stats.compact(p.submission_ms for p in b) for b in blocks] for m, blocks in found.items()},
+            "wait_us": {m: [stats.compact(p.device_ms for p in b) for b in blocks] for m, blocks in found.items()}}
+
+
+def row(out, name, alone, blocks):
+    everything = [p for b in blocks for p in b]
+    waits = [p.device_ms for p in everything]
+    r = {"mode": name, "requests": len(everything), "jobs_cores": round(out["evidence"].get("jobs_cpu_ms", 0) / 1000 / out["seconds"], 3),
+         "suspends": out["evidence"].get("suspends", 0), "wait_p50_ms": round(stats.median(waits), 4), "wait_p99_ms": round(stats.percentile(waits, 0.99), 4)}
+    for what, of in (("submission", lambda p: p.submission_ms), ("prompt", lambda p: p.submission_ms + p.device_ms)):
+        mine, theirs = ([stats.median([of(p) for p in b]) for b in some] for some in (blocks, alone))
+        r[what + "_p50_ms"] = round(stats.median([of(p) for p in everything]), 4)
+        r[what + "_more"], r[what + "_interval"] = stats.paired(list(zip(theirs, mine)))
+    return r

@@ -21,7 +21,7 @@ import time
 import figures
 import targets
 from demands import must_show_rows
-from findings import copies, first_token, protections, strategies, switches
+from findings import copies, first_token, protections, strategies, submissions, switches
 from sentences import cost_sentence, lead, losses, noise
 from shown import SCENARIOS, compared, described, kept, mode, noisy, of_ideal, p99, p99_text, ratio_text, rows_of, run_of, suite
 from tables import (NAMES, UNDER_MPS, bullets, chart, halves, merge, ms, number, paragraph, percent, proven, ratio_interval, render, scenarios,
@@ -206,7 +206,7 @@ def page(merged, name="", pictures=True):
         "Every scenario and mode: P99 of the service over alone against the throughput that the jobs keep. Better is up and to the left. Numbers: %s."
         % ", ".join("%s %s" % (n, name) for n, name in dict((p["label"], p["scenario"]) for p in points).items())),
         points and (pictures and "![P99 over alone against throughput kept](%s)\n" % picture_name(name, "pareto") or "\n"), points and paragraph(above_left(merged)))
-    for title, parts in (("Strategies for launch-bound requests", strategies(merged)), ("What decides the first token", first_token(merged)), ("What protection said and did", protections(merged)), ("What a switch costs a request", switches(merged)), ("Which copies wait", copies(merged))):
+    for title, parts in (("Strategies for launch-bound requests", strategies(merged)), ("What decides the first token", first_token(merged) + submissions(merged)), ("What protection said and did", protections(merged)), ("What a switch costs a request", switches(merged)), ("Which copies wait", copies(merged))):
         if parts:
             section(title, *parts)
     rows = [[r["what"], "%s %s" % (number(r["plain"]), r["unit"]), "%s %s" % (number(r["xsched"]), r["unit"]),

@@ -59,6 +59,7 @@ SUITES = {
     "grids": (grids.grids, 170),
     "serving": (serving.serving, 140),
     "first-token": (firsttoken.first_token, firsttoken.seconds()),
+    "submission": (firsttoken.submission, firsttoken.short_seconds()),
 }
 ORDER = list(SUITES) + list(pairs.MODELS) + list(inference.SUITES)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import sys
+import random
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -132,12 +133,32 @@ class FirstToken(unittest.TestCase):
         self.assertIn("| the LLM serving prompts of 512 tokens at 14/s, 2 to 6 tokens each, beside GPT-2 training | 1 |", text)
         self.assertIn("| no XSched, the job trains on the CPU only | 1 | 320 | 1.00x (0.98-1.04) | 1.00x | 1.02x (1.01-1.03) | 0.11 | 1.50 | - | 0.96 |", text)
 
+    def test_short_blocks_and_the_queue_calculated_from_them(self):
+        sc = scenario(name=firsttoken.NAME, ideal_by="kernels")
+        for name in ("alone", "live", "unshared"):
+            sc["modes"][name] = dict(sc["modes"]["live"], per_token={"mean_ms": 2.75, "to_alone": 1.0})
+        rng = random.Random(1)
+        alone = [[rng.choice((12_000, 20_000))] * 8 for _ in range(70)]
+        waits = {"alone": [[100] * 8] * 70, "live": [[100] * 7 + [2_100]] * 70}
+        suite = {"rows": {"submission": [
+            dict({"mode": m, "requests": 560, "jobs_cores": 1.0, "suspends": 560, "wait_p50_ms": 0.1, "wait_p99_ms": 2.1}, submission_more=0.0, submission_interval=[-0.01, 0.02],
+                 prompt_more=0.001, prompt_interval=[-0.01, 0.03]) for m in waits]}, "submission_us": dict.fromkeys(waits, alone), "wait_us": waits, "proof": [{"name": "x", "ok": True, "detail": ""}],
+                 "status": "OK", "why": "", "seconds": 1}
+        text = report.page(report.merge([results(**{"first-token": {"scenarios": [sc]}, "submission": suite})]))
+        row = next(line for line in text.splitlines() if line.startswith("| XSched, the job trains on the GPU | 560 "))
+        cells = [c.strip() for c in row.strip("|").split("|")]
+        self.assertEqual(cells[2:6], ["+0.0 % (-1.0 to +2.0)", "+0.1 % (-1.0 to +3.0)", "0.10", "2.10"])
+        self.assertEqual(cells[6:8], cells[8:10])  # their submission is that of alone
+        self.assertTrue(cells[6].startswith("1.00x") and cells[7].startswith(("1.01x", "1.02x", "1.03x")), row)  # a wait of 2 ms in every eighth prompt
+        self.assertEqual(cells[10], "1.00")
+
     def test_a_call_fits_into_its_limit(self):
+        self.assertLess(firsttoken.short_seconds(), 540)
         self.assertLess(firsttoken.seconds(), 540)
         self.assertGreaterEqual(firsttoken.ROUNDS * firsttoken.SERVER.block_s * firsttoken.SERVER.hz, 3 * targets.MIN_N)
         self.assertEqual(targets.line_of(firsttoken.NAME), "serve")
         for cpu in (False, True):
-            self.assertLess(scene.wall_s(firsttoken.modes(cpu), firsttoken.SERVER.block_s), firsttoken.seconds())
+            self.assertLess(scene.wall_s(firsttoken.modes(cpu, firsttoken.ROUNDS * firsttoken.SERVER.block_s), firsttoken.SERVER.block_s), firsttoken.seconds())
 
 
 class AsBefore(unittest.TestCase):
