@@ -2,8 +2,8 @@
 """Sections of the page that explain the figures: what a switch costs, which copies wait, what protection said and what it did."""
 import firsttoken
 import queueing
+import stats
 from shown import compared, kept, mode, of_ideal, p99, ratio_text, rows_of, run_of, suite
-from stats import median
 from tables import interval_text, number, paragraph, percent, scenarios, table, times
 
 POWER_CAP = 4  # NVML's throttle reason "software power cap"
@@ -41,7 +41,7 @@ def strategies(merged):
 
 # -- the first token
 
-CONTROLS = {"alone": "alone", "unshared": "XSched, no job", "cpu": "no XSched, the job trains on the CPU only", "live": "XSched, the job trains on the GPU", "native": "native sharing"}
+CONTROLS = {"alone": "alone", "unshared": "XSched live, no job", "cpu": "XSched off, the job trains on the CPU only", "live": "XSched live, the job trains on the GPU", "native": "native sharing: XSched off, the job trains on the GPU"}
 
 
 def first_token(merged):
@@ -54,8 +54,8 @@ def first_token(merged):
             ours, native = (submission_ms(mode(sc, name)) for name in ("live", "native"))
             against.append("With the same job on the GPU, the P50 of the submission is %s under XSched of that of native sharing." % (times(ours / native) + interval_text(span)))
     return rows and [paragraph("A server of prompts of 512 tokens beside GPT-2 training, in blocks with equal arrivals. The first token takes mostly CPU time, because the prompt is "
-                               "submitted kernel by kernel. XSched without a job shows what XSched itself costs the server. The job on the CPU shows what a neighbour on other cores costs it. "
-                               "The submission begins when the requests before have ended. " + " ".join(against)),
+                               "submitted kernel by kernel. Live without a job shows what the mode itself costs; the shim is loaded in every mode. The job on the CPU shows what a neighbour on other "
+                               "cores costs. The submission begins when the requests before have ended. " + " ".join(against)),
                      table(["server beside", "run", "requests", "first token: P50 / alone (95 %)", "P99 / alone (95 %)", "submission: P50 / alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)",
                             "job keeps", "job's CPU (cores)"], rows)]
 
@@ -78,30 +78,44 @@ def submission_ms(m):
 
 def submissions(merged):
     """The prompts of the suite submission, and the first tokens calculated from them."""
-    found, sc = suite(merged, "submission"), scenarios(merged).get(firsttoken.NAME)
-    tokens = {name: mode(sc, name).get("per_token", {}).get("mean_ms") for name in CONTROLS}
+    found, long = suite(merged, "submission"), scenarios(merged).get(firsttoken.NAME)
+    if not found:
+        return []
+    tokens = {r["mode"]: r.get("per_token_ms") or mode(long, r["mode"]).get("per_token", {}).get("mean_ms") for r in rows_of(merged, "submission")}
+    prompts = {m: [[queueing.Prompt(*(us / 1000 for us in pair)) for pair in zip(*block)] for block in zip(found["submission_us"][m], found["wait_us"][m])] for m in tokens}
     rows = []
-    for r in [r for r in rows_of(merged, "submission") if r["mode"] != "alone"]:
-        queued = queue_texts(found, tokens, r["mode"], firsttoken.SERVER.arrivals) if tokens.get(r["mode"]) else ["-"] * 4
-        rows.append([CONTROLS[r["mode"]], r["requests"], *[more_text(r, what) for what in ("submission", "prompt")], number(r["wait_p50_ms"], 2), number(r["wait_p99_ms"], 2), *queued, number(r["jobs_cores"], 2)])
-    return rows and [paragraph("The same server and job in blocks of %g s (run %d), which are shorter than most changes of the CPU's speed. A prompt is compared with those of the alone block beside "
-                               "it. The time to the first token is calculated: prompts of both modes, in the order in which they were measured, meet the same arrivals. With equal submission, "
-                               "both modes have the submission times of *alone*, so that only the GPU differs." % (firsttoken.SHORT_S, found["run"])),
-                     table(["server beside", "prompts", "submission, over alone (95 %)", "prompt, over alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)", "first token, calculated: P50 / alone (95 %)",
-                            "P99 / alone (95 %)", "with equal submission: P50 / alone", "P99 / alone", "job's CPU (cores)"], rows)]
+    for r in rows_of(merged, "submission"):
+        name = r["mode"]
+        queued = calculated(prompts, tokens, name) if name != "alone" and tokens[name] else ["-"] * 4
+        rows.append([CONTROLS[name], r["requests"], number(r["prompt_p50_ms"], 1), *[more_text(r, what) for what in ("submission", "prompt")], number(r["wait_p50_ms"], 2),
+                     number(r["wait_p99_ms"], 2), *queued, number(r["jobs_cores"], 2)])
+    return [paragraph("The same server and job in blocks of %g s (run %d). The prompts of a block are compared with those of the alone block of the same round. The time to the first token is "
+                      "calculated: the prompts of both modes, in the order in which they were measured, meet the same arrivals, and each has the tokens of its mode%s. The part of the GPU is "
+                      "calculated with the submission times of *alone* in both modes. %s" % (
+                          firsttoken.SHORT_S, found["run"], " in run %d" % long["run"] if long and not all("per_token_ms" in r for r in rows_of(merged, "submission")) else "",
+                          fast_text(prompts, tokens) if tokens["live"] else "")),
+            table(["server beside", "prompts", "prompt, P50 (ms)", "submission, over alone (95 %)", "prompt, over alone (95 %)", "wait for the GPU, P50 (ms)", "P99 (ms)",
+                   "first token, calculated: P50 / alone (95 %)", "P99 / alone (95 %)", "the GPU's part: P50 / alone (95 %)", "P99 / alone (95 %)", "job's CPU (cores)"], rows)]
 
 
 def more_text(r, what):
     more, span = r[what + "_more"], r[what + "_interval"]
-    return "-" if more is None else "%+.1f %% (%+.1f to %+.1f)" % (100 * more, 100 * span[0], 100 * span[1])
+    return "-" if more is None or r["mode"] == "alone" else "%+.1f %% (%+.1f to %+.1f)" % (100 * more, 100 * span[0], 100 * span[1])
 
 
-def queue_texts(found, tokens, name, arrivals):
-    """The calculated P50 and P99 over alone: with the prompts of the mode, and with the submission of alone."""
-    submission, wait = ({m: [[us / 1000 for us in b] for b in blocks] for m, blocks in found[key].items()} for key in ("submission_us", "wait_us"))
-    base = queueing.added(submission["alone"], wait["alone"])
-    return [times(value) + interval_text(span) for times_of in (submission[name], submission["alone"])
-            for value, span in queueing.ratios(base, queueing.added(times_of, wait[name]), tokens["alone"], tokens[name], arrivals)]
+def calculated(prompts, tokens, name):
+    """The P50 and P99 of a mode over alone: with its own prompts, and with the submission of alone."""
+    return [times(value) + interval_text(span) for pairing in (queueing.measured, queueing.with_equal_submission)
+            for value, span in queueing.ratios(pairing(prompts["alone"], prompts[name]), tokens["alone"], tokens[name], firsttoken.SERVER.arrivals)]
+
+
+def fast_text(prompts, tokens):
+    """The same on a host whose CPU is always fast, where a wait is a greater part of a prompt."""
+    alone, live = (queueing.fastest(prompts[m], 0.25) for m in ("alone", "live"))
+    rounds = queueing.with_equal_submission(alone, live)
+    shown = [times(value) + interval_text(span) for value, span in queueing.ratios(rounds, tokens["alone"], tokens["live"], firsttoken.SERVER.arrivals)]
+    return "With the fastest quarter of the prompts only, which alone were submitted within %.1f ms, the part of the GPU is %s at P50 and %s at P99 under XSched." % (
+        max(p.submission for b in alone for p in b), *shown)
 
 
 # -- copies
@@ -145,8 +159,8 @@ def said(sc):
     if not readings:
         return None
     return {"source": " and ".join(sorted({p["native_source"] for p in readings})), "old": "block_cost_ratio" not in readings[-1],
-            "p50": median([p["native_p50_us"] - p["p50_us"] for p in readings]) / 1000, "p99": median([p["native_p99_us"] - p["p99_us"] for p in readings]) / 1000,
-            "cost": median([p.get("block_cost_ratio", p["cost_ratio"]) for p in readings])}
+            "p50": stats.median([p["native_p50_us"] - p["p50_us"] for p in readings]) / 1000, "p99": stats.median([p["native_p99_us"] - p["p99_us"] for p in readings]) / 1000,
+            "cost": stats.median([p.get("block_cost_ratio", p["cost_ratio"]) for p in readings])}
 
 
 def protections(merged):

@@ -2,7 +2,7 @@
 """What decides the time to the first token of a server beside a training job.
 
 The prompt is launch-bound: nearly all of its time is CPU time, which varies for seconds. So the suite has many short blocks with
-equal arrivals, and three controls. In *unshared*, XSched is live and no job runs: what XSched itself costs the server. In *cpu*, the
+equal arrivals, and three controls. The server has the shim in every mode. In *unshared*, XSched is live and no job runs. In *cpu*, the
 job trains on the CPU only: what a busy neighbour costs the server without any work on the GPU. In *native*, the same job trains on the
 GPU without XSched: there the server waits longer for the GPU, but the job disturbs its submission in the same way.
 """
@@ -67,7 +67,7 @@ def first_token(rig):
 
 # -- the submission, in short blocks
 
-# Shorter than the time for which the CPU keeps its speed. A queue begins anew in each block, so these blocks say nothing about the P99.
+# The CPU keeps its speed for seconds. A queue begins anew in each block, so the latencies of these blocks say nothing about the P99.
 SHORT_S, SHORT_ROUNDS = 0.6, 74
 
 
@@ -76,13 +76,13 @@ def short_seconds():
 
 
 def submission(rig):
-    """The time in which a prompt is submitted and run, in each mode over that of the alone block beside it."""
+    """The time in which a prompt is submitted and run, in each mode over that of the alone block of the same round."""
     high, lows, _ = programs(rig)
     scene = Scene(rig, "submission", high, lows, modes(len(lows) > 1, SHORT_ROUNDS * SHORT_S), SERVER.hz, SERVER.arrivals, block_s=SHORT_S, seed=rig.seed, rests=True)
     sc = scene.run()
     found = {m: [stats.parts_in(scene.high.parts, [w]) for w in scene.windows(m)] for m in sc["modes"]}
     finish(rig, [sc], [high] + lows)
-    return {"rows": {"submission": [row(sc["modes"][m], m, found["alone"], blocks) for m, blocks in found.items()]}, "proof": sc["proof"],
+    return {"rows": {"submission": [row(sc["modes"][m], m, found["alone"], blocks) for m, blocks in found.items()]}, "proof": sc["proof"], "order": sc["order"],
             "submission_us": {m: [stats.compact(p.submission_ms for p in b) for b in blocks] for m, blocks in found.items()},
             "wait_us": {m: [stats.compact(p.device_ms for p in b) for b in blocks] for m, blocks in found.items()}}
 
@@ -91,7 +91,7 @@ def row(out, name, alone, blocks):
     everything = [p for b in blocks for p in b]
     waits = [p.device_ms for p in everything]
     r = {"mode": name, "requests": len(everything), "jobs_cores": round(out["evidence"].get("jobs_cpu_ms", 0) / 1000 / out["seconds"], 3),
-         "suspends": out["evidence"].get("suspends", 0), "wait_p50_ms": round(stats.median(waits), 4), "wait_p99_ms": round(stats.percentile(waits, 0.99), 4)}
+         "suspends": out["evidence"].get("suspends", 0), "per_token_ms": (out.get("per_token") or {}).get("mean_ms"), "wait_p50_ms": round(stats.median(waits), 4), "wait_p99_ms": round(stats.percentile(waits, 0.99), 4)}
     for what, of in (("submission", lambda p: p.submission_ms), ("prompt", lambda p: p.submission_ms + p.device_ms)):
         mine, theirs = ([stats.median([of(p) for p in b]) for b in some] for some in (blocks, alone))
         r[what + "_p50_ms"] = round(stats.median([of(p) for p in everything]), 4)

@@ -94,8 +94,8 @@ class Scene:
         end = counts_until + int(TAIL_S * 1e9)
         time.sleep(HEAD_S)
         before = self.counted()
-        procs = self.rig.list() if self.managed and (m.xmode == "live" or m.name in ("native", "timeslice")) else {}
-        if procs:
+        procs = self.rig.list() if self.managed else {}  # in every mode, so that it disturbs none more than another
+        if procs and (m.xmode == "live" or m.name in ("native", "timeslice")):
             self.slices.setdefault(m.name, []).append(self.slices_of(procs))
         listed_at = now_ns()
         sleep_until(counts_until)
@@ -246,7 +246,7 @@ class Scene:
         if e.get("device_errors"):
             bad.append("%d device errors" % e["device_errors"])
         wrong = [s for s in self.slices.get(name, []) if not slices_fit(name, s, self.high.name)]
-        if name in ("native", "alone") and (deep or held or e.get("gate_holds")):
+        if name in ("native", "alone", "cpu") and (deep or held or e.get("gate_holds")):
             bad.append("%d suspensions, %d held launches in mode off" % (deep, held))
         if name == "native" and wrong:
             bad.append("timeslices set by XSched were active: %s" % wrong[0])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -242,6 +243,19 @@ print(first, inherited, masks())
         r = subprocess.run([sys.executable, "-B", "-c", self.PROGRAM, os.path.dirname(os.path.abspath(__file__))],
                            capture_output=True, text=True, timeout=20)
         self.assertEqual(r.stdout.strip(), "[True, False] True [True, False, False]", r.stderr)
+
+
+class CpuTime(unittest.TestCase):
+    def test_a_busy_process_uses_its_time(self):
+        busy = subprocess.Popen([sys.executable, "-c", "import os, time; t = time.process_time\nwhile t() < 0.3: pass\nprint(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+        try:
+            busy.stdout.readline()
+            found = rig.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid))
+        finally:
+            busy.kill()
+            busy.communicate()
+        self.assertTrue(280 <= found < 1000, found)
+        self.assertEqual(rig.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid)), 0)
 
 
 class FakeRig:
