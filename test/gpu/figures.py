@@ -76,8 +76,14 @@ def gain_over_native(m):
     return [str(len(gains)), number(min(gains), 1), number(max(gains), 0)]
 
 
+def most_preemptions(m):
+    return format(max(r["preemptions"] for r in rows_of(m, "correctness")), ",")
+
+
 # file, sentence, its figures
 FIGURES = [
+    ("docs/faq.md", "A program that was preempted {} times computed bit-equal results", lambda m: [most_preemptions(m)]),
+    ("README.zh-CN.md", "在 XSched 下慢 {} %；一个被抢占 {} 次的程序", lambda m: ["%.1f" % overhead(m, "launch-bound loop"), most_preemptions(m)]),
     ("docs/rollback.md", "On an H200 it took {} ms after a kill and {} ms after SIGTERM",
      lambda m: [fault(m, "daemon killed (SIGKILL) while a job"), fault(m, "daemon stopped (SIGTERM)")]),
     ("docs/reports.md", "a job runs {} ms after the daemon was stopped, {} ms after it was killed",
