@@ -4,7 +4,9 @@ import os
 import sys
 import time
 
-from rig import HERE, Failed, Nvml, now_ns, xids
+from nvml import Nvml, xids
+from processes import Failed, now_ns
+from rig import HERE
 from scene import check, ended_well
 from situations import asleep
 

@@ -8,7 +8,9 @@ import time
 
 import stats
 import targets
-from rig import HERE, Failed, now_ns, xids
+from nvml import xids
+from processes import Failed, now_ns
+from rig import HERE
 from scene import check, ended_well
 from stats import verdict
 

@@ -138,7 +138,7 @@ def probe(kernel_ms, rounds):
 
 def copies(rig):
     """Which copies wait, with and without XSched."""
-    from rig import Failed
+    from processes import Failed
     from scene import check
     rig.start_daemon()
     rounds = max(round(ROUNDS * rig.scale), 1)

@@ -7,7 +7,8 @@ import socket
 import time
 
 import targets
-from rig import Failed, Nvml, now_ns
+from nvml import Nvml
+from processes import Failed, now_ns
 from scene import check, ended_well
 from stats import verdict
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from rig import Failed, Proc
+from processes import Failed, Proc
 from scene import check
 
 TOTAL_S = 60  # of all programs together; one that does not fit any more is reported, not run

@@ -9,7 +9,7 @@ import time
 from collections import namedtuple
 
 from pairs import add_mps, kernel_time, under_mps
-from rig import Failed
+from processes import Failed
 from scene import CHANGE_S, HEAD_S, TAIL_S, Mode, Scene, ended_well, ideal
 
 # model; arrivals; requests per second; seconds of a block; rounds; CPU time of a request in ms, or None for its own

@@ -4,7 +4,8 @@ import time
 
 import stats
 import targets
-from rig import Failed, Mps
+from processes import Failed
+from rig import Mps
 from scene import Mode, Scene, check, ended_well, ideal, wall_s, xsched_modes
 from stats import verdict
 

@@ -4,7 +4,7 @@ import time
 from collections import namedtuple
 
 import stats
-from rig import Failed, now_ns
+from processes import Failed, now_ns
 from stats import Block
 from targets import judge
 

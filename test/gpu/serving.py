@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 
-from rig import Failed, ROOT
+from processes import Failed
+from rig import ROOT
 from scene import check
 
 ROUNDS, SECONDS, RATE = 6, 4, 40

@@ -6,7 +6,8 @@ import os
 import subprocess
 import time
 
-from rig import Failed, Mps
+from processes import Failed
+from rig import Mps
 from scene import check, ended_well
 
 START_LIMIT_S = 10

@@ -7,7 +7,7 @@ of its own: its histogram then holds this case only.
 import time
 
 import targets
-from rig import Failed
+from processes import Failed
 from scene import check, ended_well
 from stats import verdict
 

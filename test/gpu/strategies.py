@@ -7,7 +7,7 @@ import time
 
 import inference
 from pairs import finish, kernel_time
-from rig import Failed
+from processes import Failed
 from scene import Mode, Scene, check, ideal
 
 DEFAULT = "HPF"  # just in time

@@ -31,7 +31,8 @@ import switch
 import tables
 import truth
 import upgrade
-from rig import Failed, Rig, ROOT
+from processes import Failed
+from rig import Rig, ROOT
 
 # name -> (function, seconds at full length). The suites of pairs.MODELS share one pair of processes.
 SUITES = {

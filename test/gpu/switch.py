@@ -9,7 +9,8 @@ import threading
 import time
 
 import inference
-from rig import Failed, Nvml
+from nvml import Nvml
+from processes import Failed
 from scene import check, ended_well, slices_fit
 
 SERVICE = "llm-graph"

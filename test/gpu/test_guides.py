@@ -9,6 +9,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import guides
+import processes
 import rig
 
 
@@ -60,13 +61,13 @@ class Guides(unittest.TestCase):
     def test_what_is_missing_is_said(self):
         with tempfile.TemporaryDirectory() as folder:
             for module in ("torch", "jax", "cupy", "onnxruntime", "vllm"):
-                with mock.patch("importlib.util.find_spec", return_value=None), self.assertRaisesRegex(rig.Failed, "not installed"):
+                with mock.patch("importlib.util.find_spec", return_value=None), self.assertRaisesRegex(processes.Failed, "not installed"):
                     guides.script(module, "x.py", "")(folder)
             with mock.patch("shutil.which", return_value=None):
                 for prepare in (guides.llama, guides.triton):
-                    self.assertRaisesRegex(rig.Failed, "not installed", prepare, folder)
+                    self.assertRaisesRegex(processes.Failed, "not installed", prepare, folder)
             with mock.patch("shutil.which", return_value="/bin/true"), mock.patch.dict(os.environ, {"XSCHED_GUIDES_GGUF": ""}):
-                self.assertRaisesRegex(rig.Failed, "no model", guides.llama, folder)
+                self.assertRaisesRegex(processes.Failed, "no model", guides.llama, folder)
 
     def test_a_program_that_is_intercepted(self):
         row, result = run({77: process(40), 78: {"counters": {"launches": 0}, "queues": []}})

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import models
 import inference
 import pairs
+import processes
 import rig
 import scene
 import stats
@@ -247,15 +248,15 @@ print(first, inherited, masks())
 
 class CpuTime(unittest.TestCase):
     def test_a_busy_process_uses_its_time(self):
-        busy = subprocess.Popen([sys.executable, "-c", "import os, time; t = time.process_time\nwhile t() < 0.3: pass\nprint(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+        busy = subprocess.Popen([sys.executable, "-c", "import time; t = time.process_time\nwhile t() < 0.3: pass\nprint(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
         try:
             busy.stdout.readline()
-            found = rig.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid))
+            found = processes.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid))
         finally:
             busy.kill()
             busy.communicate()
         self.assertTrue(280 <= found < 1000, found)
-        self.assertEqual(rig.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid)), 0)
+        self.assertEqual(processes.Proc.cpu_ms(types.SimpleNamespace(pid=busy.pid)), 0)
 
 
 class FakeRig:

@@ -5,7 +5,8 @@ import signal
 import time
 
 import targets
-from rig import Failed, Proc, ROOT, now_ns
+from processes import Failed, Proc, now_ns
+from rig import ROOT
 from scene import check, ended_well
 from stats import verdict
 
