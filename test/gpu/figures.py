@@ -9,7 +9,7 @@ import re
 import textwrap
 
 from findings import said
-from shown import gains_over_native, kept, mode, p99, rows_of, suite
+from shown import gains_over_native, kept, mode, most_preemptions, p99, rows_of, suite
 from tables import number, percent, ratio_interval, scenarios
 
 FIGURE = r"([-+]?\d+(?:[.,]\d+)*)"
@@ -76,14 +76,10 @@ def gain_over_native(m):
     return [str(len(gains)), number(min(gains), 1), number(max(gains), 0)]
 
 
-def most_preemptions(m):
-    return format(max(r["preemptions"] for r in rows_of(m, "correctness")), ",")
-
-
 # file, sentence, its figures
 FIGURES = [
-    ("docs/faq.md", "A program that was preempted {} times computed bit-equal results", lambda m: [most_preemptions(m)]),
-    ("README.zh-CN.md", "在 XSched 下慢 {} %；一个被抢占 {} 次的程序", lambda m: ["%.1f" % overhead(m, "launch-bound loop"), most_preemptions(m)]),
+    ("docs/faq.md", "A program that was preempted {} times computed bit-equal results", lambda m: [format(most_preemptions(m), ",")]),
+    ("README.zh-CN.md", "在 XSched 下慢 {} %；一个被抢占 {} 次的程序", lambda m: ["%.1f" % overhead(m, "launch-bound loop"), format(most_preemptions(m), ",")]),
     ("docs/rollback.md", "On an H200 it took {} ms after a kill and {} ms after SIGTERM",
      lambda m: [fault(m, "daemon killed (SIGKILL) while a job"), fault(m, "daemon stopped (SIGTERM)")]),
     ("docs/reports.md", "a job runs {} ms after the daemon was stopped, {} ms after it was killed",
@@ -91,6 +87,7 @@ FIGURES = [
     ("docs/guides/share-a-workstation.md", "On an H200, 3:1 was kept within {} % at {} % of the throughput",
      lambda m: [share_error(m, "3:1"), number(100 * next(r["chip"] for r in rows_of(m, "share") if r["mode"] == "3:1"), 0)]),
     ("docs/faq.md", "kept 3:1 and 8:1 within {} %", lambda m: [share_error(m, "3:1", "8:1")]),
+    ("docs/platforms/nvidia.md", "stops`, run {} of the [results]", lambda m: [str(suite(m, "stops")["run"])]),
     ("docs/platforms/nvidia.md", "one program is stopped {} ms after the decision, of which the request takes {} ms. Three are stopped together after {} ms, by one request of {} ms.",
      lambda m: stop(m, "one low", "decision_to_stopped_p50_ms", "request_p50_ms") + stop(m, "three lows", "decision_to_stopped_p50_ms", "request_p50_ms")),
     ("docs/platforms/nvidia.md", "All 20 are stopped there: the request takes {} ms instead of {}.",

@@ -26,13 +26,18 @@ def modes(cpu, length):
     return out + [Mode("low alone %d" % i, 2, "off", [i], False) for i in range(2 if cpu else 1)]
 
 
-def seconds():
-    return LOAD_S + 5 * ROUNDS * (SERVER.block_s + HEAD_S + TAIL_S + CHANGE_S)
+def seconds(rounds=ROUNDS, block_s=SERVER.block_s):
+    return LOAD_S + 5 * rounds * (block_s + HEAD_S + TAIL_S + CHANGE_S)
+
+
+def prompts(sc, scene):
+    """The parts of the requests, by mode and block."""
+    return {m: [stats.parts_in(scene.high.parts, [w]) for w in scene.windows(m)] for m in sc["modes"]}
 
 
 def add_submission(sc, scene):
     """Compares the time in which a prompt is submitted. Unlike the latency it contains no queue, which multiplies every delay."""
-    found = {m: [[p.submission_ms for p in stats.parts_in(scene.high.parts, [w])] for w in scene.windows(m)] for m in sc["modes"]}
+    found = {m: [[p.submission_ms for p in b] for b in blocks] for m, blocks in prompts(sc, scene).items()}
     for name, blocks in found.items():
         if name != "alone":
             sc["modes"][name]["submission_compared"] = stats.compared(found["alone"], blocks, 0.5)
@@ -54,10 +59,14 @@ def programs(rig):
     return high, lows, real(SERVER.spec)
 
 
+def scene_of(rig, name, high, lows, rounds, block_s):
+    return Scene(rig, name, high, lows, modes(len(lows) > 1, rounds * block_s), SERVER.hz, SERVER.arrivals, block_s=block_s, seed=rig.seed, rests=True)
+
+
 def first_token(rig):
     """The server alone, beside a job under XSched, and the controls."""
     high, lows, spec = programs(rig)
-    scene = Scene(rig, NAME, high, lows, modes(len(lows) > 1, ROUNDS * SERVER.block_s), SERVER.hz, SERVER.arrivals, block_s=SERVER.block_s, seed=rig.seed, rests=True)
+    scene = scene_of(rig, NAME, high, lows, ROUNDS, SERVER.block_s)
     sc = scene.run()
     add_submission(sc, scene)
     sc["modes"].get("cpu", {}).pop("low", None)  # proven to run; what it keeps compares with no other job
@@ -71,16 +80,12 @@ def first_token(rig):
 SHORT_S, SHORT_ROUNDS = 0.6, 74
 
 
-def short_seconds():
-    return LOAD_S + 5 * SHORT_ROUNDS * (SHORT_S + HEAD_S + TAIL_S + CHANGE_S)
-
-
 def submission(rig):
     """The time in which a prompt is submitted and run, in each mode over that of the alone block of the same round."""
     high, lows, _ = programs(rig)
-    scene = Scene(rig, "submission", high, lows, modes(len(lows) > 1, SHORT_ROUNDS * SHORT_S), SERVER.hz, SERVER.arrivals, block_s=SHORT_S, seed=rig.seed, rests=True)
+    scene = scene_of(rig, "submission", high, lows, SHORT_ROUNDS, SHORT_S)
     sc = scene.run()
-    found = {m: [stats.parts_in(scene.high.parts, [w]) for w in scene.windows(m)] for m in sc["modes"]}
+    found = prompts(sc, scene)
     finish(rig, [sc], [high] + lows)
     return {"rows": {"submission": [row(sc["modes"][m], m, found["alone"], blocks) for m, blocks in found.items()]}, "proof": sc["proof"], "order": sc["order"],
             "submission_us": {m: [stats.compact(p.submission_ms for p in b) for b in blocks] for m, blocks in found.items()},
@@ -91,7 +96,8 @@ def row(out, name, alone, blocks):
     everything = [p for b in blocks for p in b]
     waits = [p.device_ms for p in everything]
     r = {"mode": name, "requests": len(everything), "jobs_cores": round(out["evidence"].get("jobs_cpu_ms", 0) / 1000 / out["seconds"], 3),
-         "suspends": out["evidence"].get("suspends", 0), "per_token_ms": (out.get("per_token") or {}).get("mean_ms"), "wait_p50_ms": round(stats.median(waits), 4), "wait_p99_ms": round(stats.percentile(waits, 0.99), 4)}
+         "suspends": out["evidence"].get("suspends", 0), "per_token_ms": (out.get("per_token") or {}).get("mean_ms"),
+         "wait_p50_ms": round(stats.median(waits), 4), "wait_p99_ms": round(stats.percentile(waits, 0.99), 4)}
     for what, of in (("submission", lambda p: p.submission_ms), ("prompt", lambda p: p.submission_ms + p.device_ms)):
         mine, theirs = ([stats.median([of(p) for p in b]) for b in some] for some in (blocks, alone))
         r[what + "_p50_ms"] = round(stats.median([of(p) for p in everything]), 4)

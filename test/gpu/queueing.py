@@ -11,10 +11,12 @@ from collections import namedtuple
 
 import stats
 import worker
+from inference import HIGHS
+from scene import HEAD_S
 
-BLOCK_S, HEAD_S = 2.85, 0.2    # of a simulated block, as in first-token; requests of the head do not count
+BLOCK_S = HIGHS["serve"].block_s  # as in first-token; requests of the head do not count
 BLOCKS, DRAWN_BLOCKS = 900, 200
-CHUNK, DRAWS = 5, 200          # rounds in a row, which keep the speed of the CPU; resamples
+CHUNK, DRAWS = 5, 200  # rounds in a row, which keep the speed of the CPU; resamples
 QUANTILES = 0.5, 0.99
 
 Prompt = namedtuple("Prompt", "submission wait")  # ms

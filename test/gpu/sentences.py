@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sentences of the page: the result, the losses and the noise."""
-from shown import compared, gains_over_native, kept, mode, p99, rows_of, suite
+from shown import compared, gains_over_native, kept, mode, most_preemptions, p99, rows_of, suite
 from tables import NAMES, UNDER_MPS, halves, ms, number, percent, proven, ratio_interval, scenarios, span, times
 
 ALONE_ENOUGH = 1.1  # P99 / alone above which a scenario without interval counts as slower than alone
@@ -24,7 +24,7 @@ def lead(merged):
 
 def cost_sentence(merged):
     loop = next((r for r in rows_of(merged, "overhead") if r["what"] == "launch-bound loop"), None)
-    most = max((r["preemptions"] for r in rows_of(merged, "correctness")), default=0)
+    most = most_preemptions(merged)
     parts = []
     if loop and loop.get("more_%") is not None:
         parts.append("A launch-bound loop runs %.1f %% %s under XSched" % (abs(loop["more_%"]), "slower" if loop["more_%"] >= 0 else "faster"))

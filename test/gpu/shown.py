@@ -106,6 +106,11 @@ def rows_of(merged, name):
     return [r for rows in suite(merged, name).get("rows", {}).values() for r in rows]
 
 
+def most_preemptions(merged):
+    """Of one program whose results were compared."""
+    return max((r["preemptions"] for r in rows_of(merged, "correctness")), default=0)
+
+
 def noisy(sc):
     """True if the alone blocks differ so much that ratios to them are unreliable."""
     low, high = (sc.get("noise") or {}).get("p99_ms") or (1, 1)
