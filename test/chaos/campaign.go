@@ -61,7 +61,7 @@ func (c *campaign) episode(s Schedule, stop <-chan struct{}) (outcome, error) {
 	w.close()
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	return outcome{w.ledger.violations, w.ledger.kinds, w.daemon.log.lines(40)}, nil
+	return outcome{w.ledger.violations, w.ledger.kinds, w.daemon.log.Lines(40)}, nil
 }
 
 // run returns when the campaign is over.

@@ -18,13 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control/client"
+	"xsched/test/proc"
 )
 
 // daemon keeps `xsched serve` running, as a service manager would.
 type daemon struct {
 	w      *world
 	client *client.Client
-	log    tailBuffer
+	log    proc.Tail
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd // nil: not running
@@ -87,7 +88,7 @@ func (d *daemon) once() error {
 	cmd := exec.Command(d.w.binary(old), args...)
 	cmd.Env = d.w.env()
 	cmd.Stderr = write
-	err = startChild(cmd)
+	err = proc.Start(cmd)
 	_ = write.Close()
 	if err != nil {
 		_ = read.Close()

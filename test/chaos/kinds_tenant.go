@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/test/proc"
 )
 
 func tenantKill(w *world, f Fault) error {
@@ -34,7 +35,7 @@ func (w *world) revive(t *tenant) error {
 		return nil
 	}
 	err := t.restart()
-	for end := time.Now().Add(20 * time.Second); err != nil && strings.Contains(t.stderr.last(), needsDaemon) && time.Now().Before(end); {
+	for end := time.Now().Add(20 * time.Second); err != nil && strings.Contains(t.stderr.Last(), needsDaemon) && time.Now().Before(end); {
 		time.Sleep(200 * time.Millisecond)
 		err = t.restart()
 	}
@@ -60,13 +61,13 @@ func shortClients(w *world, f Fault) error {
 	for i := range 1 + f.Number%3 {
 		s := spec{role: "short" + strconv.Itoa(i), kernelUS: 200}
 		cmd := w.command(s)
-		var out, text tailBuffer
+		var out, text proc.Tail
 		cmd.Stdout, cmd.Stderr = &out, &text
-		if err := startChild(cmd); err != nil {
+		if err := proc.Start(cmd); err != nil {
 			return err
 		}
-		if err := waitFor(w, cmd.Wait, 20*time.Second, cmd.Process.Kill); err != nil && !w.closing.Load() && !strings.Contains(text.last(), needsDaemon) {
-			w.ledger.violate(now()-1e9, "short", s.role, "a short program failed: %v %s", err, text.last())
+		if err := waitFor(w, cmd.Wait, 20*time.Second, cmd.Process.Kill); err != nil && !w.closing.Load() && !strings.Contains(text.Last(), needsDaemon) {
+			w.ledger.violate(now()-1e9, "short", s.role, "a short program failed: %v %s", err, text.Last())
 			errs = errors.Join(errs, err)
 		}
 	}
@@ -103,7 +104,7 @@ func namespace(w *world, f Fault) error {
 		}
 	}
 	if err := t.start(); err != nil {
-		if !w.closing.Load() && !strings.Contains(t.stderr.last(), needsDaemon) {
+		if !w.closing.Load() && !strings.Contains(t.stderr.Last(), needsDaemon) {
 			w.ledger.violate(now()-1e9, "start", t.role, "a program in namespaces %s can't start: %v", f.Text, err)
 		}
 		t.kill()
@@ -303,7 +304,7 @@ func (w *world) act(name string, f Fault) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := startChild(cmd); err != nil {
+	if err := proc.Start(cmd); err != nil {
 		return "", err
 	}
 	text, _ := io.ReadAll(out)

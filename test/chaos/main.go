@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/test/proc"
 )
 
 func main() {
@@ -195,36 +197,18 @@ func ownMounts() (done bool, err error) {
 	return true, err
 }
 
-// collect copies the files under test to a folder that every user can read. A build during the
-// campaign then changes nothing.
+// collect copies the files under test.
 func collect(binary, other, libraries string) (t tools, err error) {
-	if t.folder, err = os.MkdirTemp("", "chaos"); err != nil {
+	if t.folder, err = proc.Collect(binary, libraries); err != nil {
 		return t, err
 	}
-	if err := os.Chmod(t.folder, 0o755); err != nil {
-		return t, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return t, err
-	}
-	put := func(name, from string) string {
-		to := filepath.Join(t.folder, name)
-		err = errors.Join(err, copyFile(to, from))
-		return to
-	}
-	t.xsched, t.self = put("xsched", binary), put("chaos", self)
+	t.libraries = t.folder
+	t.xsched, t.self, t.tenant = filepath.Join(t.folder, "xsched"), filepath.Join(t.folder, "self"), filepath.Join(t.folder, "tenant")
 	if other != "" {
-		t.other = put("xsched-other", other)
+		t.other = filepath.Join(t.folder, "xsched-other")
+		err = proc.CopyFile(t.other, other)
 	}
-	for _, name := range []string{"tenant", "libvgpu.so", "libcuda.so.1", "libvkfd.so", "libamdhip64.so.6"} {
-		put(name, filepath.Join(libraries, name))
-	}
-	t.tenant, t.libraries = filepath.Join(t.folder, "tenant"), t.folder
-	if err != nil {
-		return t, fmt.Errorf("collect the files under test: %w; run `make build`", err)
-	}
-	return t, nil
+	return t, err
 }
 
 func versionOf(binary string) string {

@@ -215,7 +215,7 @@ func (w *world) quiet(first bool) {
 	_ = w.gpu.ClearFaults()
 	w.daemon.renew()
 	if !w.daemon.awaitUp(10 * time.Second) {
-		say("start", "daemon", "does not answer within 10 s: %s", strings.Join(w.daemon.log.lines(3), " | "))
+		say("start", "daemon", "does not answer within 10 s: %s", strings.Join(w.daemon.log.Lines(3), " | "))
 		return
 	}
 	if !w.eventually(5*time.Second, func() bool {

@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"xsched/test/proc"
 )
 
 // spec describes a tenant.
@@ -48,7 +49,7 @@ type tenant struct {
 	heldAt   int64
 	away     bool // detached by a fault
 	ended    bool // by the harness: an exit is no violation
-	stderr   tailBuffer
+	stderr   proc.Tail
 	begun    int64
 
 	watch watch // of the world's watcher
@@ -100,7 +101,7 @@ func (t *tenant) start() error {
 		return fmt.Errorf("start %s: %w", t.role, err)
 	}
 	cmd.Stderr = &t.stderr
-	if err := startChild(cmd); err != nil {
+	if err := proc.Start(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", t.role, err)
 	}
 	t.mu.Lock()
@@ -145,7 +146,7 @@ func (t *tenant) read(cmd *exec.Cmd, out io.Reader, lines chan<- string, gone ch
 	}
 	err := cmd.Wait()
 	t.mu.Lock()
-	ended, stderr := t.ended, t.stderr.last()
+	ended, stderr := t.ended, t.stderr.Last()
 	t.mu.Unlock()
 	close(gone) // now restart may begin the next life, which resets ended
 	if !ended && !t.w.closing.Load() && !strings.Contains(stderr, needsDaemon) {
@@ -179,10 +180,10 @@ func (t *tenant) expect(prefix string, limit time.Duration) (string, error) {
 				return line, nil
 			}
 		case <-gone:
-			return "", fmt.Errorf("%s ended before %q: %s", t.role, prefix, t.stderr.last())
+			return "", fmt.Errorf("%s ended before %q: %s", t.role, prefix, t.stderr.Last())
 		case <-time.After(20 * time.Millisecond):
 			if t.w.stalls.elapsed(begin, now()) > limit {
-				return "", fmt.Errorf("no %q from %s within %v: %s", prefix, t.role, limit, t.stderr.last())
+				return "", fmt.Errorf("no %q from %s within %v: %s", prefix, t.role, limit, t.stderr.Last())
 			}
 		}
 	}
@@ -290,7 +291,7 @@ func (t *tenant) finish() error {
 		select {
 		case <-gone:
 			if code := cmd.ProcessState.ExitCode(); code != 0 {
-				return fmt.Errorf("%s ended with %v: %s", t.role, cmd.ProcessState, t.stderr.last())
+				return fmt.Errorf("%s ended with %v: %s", t.role, cmd.ProcessState, t.stderr.Last())
 			}
 			return nil
 		case <-time.After(20 * time.Millisecond):
@@ -300,66 +301,4 @@ func (t *tenant) finish() error {
 			}
 		}
 	}
-}
-
-// startChild starts a process that ends with this one.
-func startChild(cmd *exec.Cmd) error {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Setpgid = true
-	// Pdeathsig refers to the thread that started the child. The runtime keeps its threads, except
-	// locked ones, which no caller uses.
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	return cmd.Start()
-}
-
-// tailBuffer keeps the end of what a process writes.
-type tailBuffer struct {
-	mu    sync.Mutex
-	bytes []byte
-}
-
-func (b *tailBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.bytes = append(b.bytes, p...)
-	if len(b.bytes) > 1<<16 {
-		b.bytes = append([]byte(nil), b.bytes[len(b.bytes)-1<<15:]...)
-	}
-	return len(p), nil
-}
-
-// last returns the last line.
-func (b *tailBuffer) last() string {
-	lines := b.lines(1)
-	if len(lines) == 0 {
-		return ""
-	}
-	return lines[0]
-}
-
-// lines returns up to n last lines.
-func (b *tailBuffer) lines(n int) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := strings.Split(strings.TrimSpace(string(b.bytes)), "\n")
-	if len(all) == 1 && all[0] == "" {
-		return nil
-	}
-	return all[max(0, len(all)-n):]
-}
-
-func copyFile(to, from string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }

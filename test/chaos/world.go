@@ -21,6 +21,7 @@ import (
 	"xsched/internal/control"
 	"xsched/internal/virtual"
 	vdevice "xsched/internal/virtual/device"
+	"xsched/test/proc"
 )
 
 // tools are the files under test, in a folder that every user can read.
@@ -49,7 +50,7 @@ type world struct {
 	gpu      *vdevice.Client
 	daemon   *daemon
 	tenants  []*tenant
-	log      tailBuffer // of the device
+	log      proc.Tail // of the device
 
 	closing  atomic.Bool
 	watching chan struct{}
@@ -105,7 +106,7 @@ func newWorld(t tools, s Setup, m *stalls) (w *world, err error) {
 	}
 	w.daemon = startDaemon(w)
 	if !w.daemon.awaitUp(20 * time.Second) {
-		return nil, errors.New("the daemon does not answer: " + strings.Join(w.daemon.log.lines(3), " | "))
+		return nil, errors.New("the daemon does not answer: " + strings.Join(w.daemon.log.Lines(3), " | "))
 	}
 	for _, s := range w.specs() {
 		w.tenants = append(w.tenants, &tenant{spec: s, w: w, excuses: map[string]int{}})
@@ -185,7 +186,7 @@ func (w *world) startDevice() error {
 	}
 	w.device.Env = w.env()
 	w.device.Stderr = &w.log
-	if err := startChild(w.device); err != nil {
+	if err := proc.Start(w.device); err != nil {
 		return err
 	}
 	var err error
