@@ -85,7 +85,7 @@ func (d *Driver) selfTestOne(ctx context.Context, gpu model.DeviceID, o driver.S
 			o.OnStep(gpu, s)
 		}
 	}
-	t.others = len(d.Users(nil)[gpu])
+	t.others = len(d.allUsers()[gpu])
 	ctx, cancel := context.WithTimeout(ctx, testTime)
 	defer cancel()
 	if why := d.MPSReason(); why != "" {

@@ -124,7 +124,7 @@ type testKeeper struct {
 func newTestKeeper(d *Driver, o driver.SelfTestOptions) *testKeeper {
 	return &testKeeper{
 		driver: d, options: o, plans: map[model.DeviceID]*testPlan{},
-		gpus: d.testable, scan: func() map[model.DeviceID][]int { return d.Users(nil) },
+		gpus: d.testable, scan: d.allUsers,
 	}
 }
 

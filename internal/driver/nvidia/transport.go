@@ -41,6 +41,7 @@ type Driver struct {
 	testing sync.Mutex // one self-test at a time
 	// searches paces full searches of attached processes.
 	searches searches
+	scans    scanner
 	log      *slog.Logger
 	release  atomic.Pointer[release]
 	// generation counts changes of the release and its evidence.

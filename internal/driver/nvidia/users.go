@@ -3,11 +3,10 @@
 package nvidia
 
 import (
-	"bufio"
 	"fmt"
 	"maps"
+	"math"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,12 +20,23 @@ import (
 // Managed processes are excluded, and their children, which inherit unusable mappings and connect
 // on first use.
 func (d *Driver) Users(managed map[int]bool) map[model.DeviceID][]int {
-	return System{Root: "/"}.users(managed, d.mapping())
+	return d.scans.users(System{Root: "/"}, managed, d.mapping(), userBytes)
 }
 
-// UsedBy returns the GPUs on which a process has a context.
+// allUsers is Users without exceptions and limits, for callers that need the whole answer once.
+func (d *Driver) allUsers() map[model.DeviceID][]int {
+	return new(scanner).users(System{Root: "/"}, nil, d.mapping(), math.MaxInt)
+}
+
+// UsedBy returns the GPUs on which a process has a context, as far as userBytes show it.
 func (d *Driver) UsedBy(pid int) []model.DeviceID {
-	return slices.Sorted(maps.Keys(System{Root: "/"}.mapsOf(pid, d.mapping())))
+	p := scanned{pid: pid}
+	if !p.open(System{Root: "/"}) {
+		return nil
+	}
+	defer p.close()
+	p.read(d.mapping(), userBytes)
+	return slices.Sorted(maps.Keys(p.gpus))
 }
 
 // mapping parses the name of a mapping of process pid; false: no mapping of this driver's GPUs.
@@ -64,28 +74,6 @@ func (t *virtualTransport) mapped(pid int, name string) (model.DeviceID, bool) {
 	return id, err == nil
 }
 
-// users scans all processes.
-func (s System) users(managed map[int]bool, m mapping) map[model.DeviceID][]int {
-	out := map[model.DeviceID][]int{}
-	entries, _ := os.ReadDir(s.path("proc"))
-	parents := map[int]int{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || managed[pid] || s.isSelfTest(pid) {
-			continue
-		}
-		for id := range s.mapsOf(pid, m) {
-			if !s.descends(pid, managed, parents) {
-				out[id] = append(out[id], pid)
-			}
-		}
-	}
-	for _, pids := range out {
-		slices.Sort(pids)
-	}
-	return out
-}
-
 // testName is the test program's comm.
 const testName = "xsched-selftest"
 
@@ -103,45 +91,8 @@ func (s System) isSelfTest(pid int) bool {
 	if exe, err := os.Readlink(dir + "/exe"); err != nil || !unpackedTest.MatchString(exe) {
 		return false
 	}
-	status, err := os.ReadFile(dir + "/status")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(status)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			fields := strings.Fields(ids)
-			return len(fields) > 0 && (fields[0] == "0" || fields[0] == strconv.Itoa(os.Geteuid()))
-		}
-	}
-	return false
-}
-
-// mapsOf returns the GPUs that a process has mapped.
-func (s System) mapsOf(pid int, m mapping) map[model.DeviceID]bool {
-	dir := s.path(filepath.Join("proc", strconv.Itoa(pid)))
-	if _, err := os.Readlink(dir + "/exe"); err != nil {
-		return nil // a kernel thread, or another user's process
-	}
-	f, err := os.Open(dir + "/maps")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var out map[model.DeviceID]bool
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// address perms offset dev inode name
-		_, name, found := strings.Cut(lines.Text(), "/")
-		if !found {
-			continue
-		}
-		if id, ok := m(pid, "/"+name); ok {
-			if out == nil {
-				out = map[model.DeviceID]bool{}
-			}
-			out[id] = true
-		}
-	}
-	return out
+	uid := s.uidOf(pid)
+	return uid == 0 || uid == os.Geteuid()
 }
 
 // descends reports whether a process descends from a managed one.
