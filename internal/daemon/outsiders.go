@@ -34,8 +34,6 @@ type outsiders struct {
 	mu sync.Mutex // orders scans and departures; held while the loop answers
 	// on lists the programs by GPU, as the engine knows them.
 	on map[model.DeviceID][]int
-	// seen holds the programs of the last scan; nil: no scan since the last tenant left.
-	seen map[int]bool
 	// departed: sessions that ended since the last scan began. Their programs count at once.
 	departed map[int][]model.DeviceID
 
@@ -83,7 +81,7 @@ func (d *Daemon) lookForOutsiders(ctx context.Context) (looked time.Duration) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, shared := o.merge(users, len(managed) > 0, judged)
+	now, shared := o.merge(users, judged)
 	if d.loop.SetOutsiders(ctx, shared) != nil {
 		return looked
 	}
@@ -102,23 +100,14 @@ func (d *Daemon) lookForOutsiders(ctx context.Context) (looked time.Duration) {
 	return looked
 }
 
-// merge combines a scan with the departures that it could not see. A new program counts from its
-// second scan on, because it may be about to connect; after a pause every program counts.
+// merge combines a scan with the departures that it could not see. A program counts from its first
+// scan on: programs that each live for one scan only would otherwise never count. One that is about
+// to connect counts until its first queue requests a scan (loop.assumeOutsiders).
 // Preconditions: o.mu is held.
-func (o *outsiders) merge(users map[model.DeviceID][]int, scanned bool, judged map[int][]model.DeviceID) (map[model.DeviceID][]int, map[model.DeviceID]bool) {
-	known := o.seen
-	o.seen = nil
-	if scanned {
-		o.seen = map[int]bool{}
-	}
+func (o *outsiders) merge(users map[model.DeviceID][]int, judged map[int][]model.DeviceID) (map[model.DeviceID][]int, map[model.DeviceID]bool) {
 	now, shared := map[model.DeviceID][]int{}, map[model.DeviceID]bool{}
 	for gpu, pids := range users {
-		for _, pid := range pids {
-			o.seen[pid] = true
-			if _, left := judged[pid]; known == nil || known[pid] || left {
-				now[gpu], shared[gpu] = append(now[gpu], pid), true
-			}
-		}
+		now[gpu], shared[gpu] = slices.Clone(pids), true
 	}
 	for pid := range judged {
 		delete(o.departed, pid)
