@@ -24,11 +24,11 @@ const (
 // that a thread of low priority can't delay the engine.
 type rate struct{ full atomic.Int64 }
 
-func (r *rate) allow(now time.Time, interval time.Duration, burst int) bool {
+func (r *rate) allow(now, interval time.Duration, burst int) bool {
 	for {
 		was := r.full.Load()
-		from := max(was, now.UnixNano())
-		if time.Duration(from-now.UnixNano()) > interval*time.Duration(burst-1) {
+		from := max(was, int64(now))
+		if time.Duration(from)-now > interval*time.Duration(burst-1) {
 			return false
 		}
 		if r.full.CompareAndSwap(was, from+int64(interval)) {
@@ -47,14 +47,14 @@ type userKey struct{ message, user string }
 
 // limiter limits the lines of each message by user and in all.
 type limiter struct {
-	now      func() time.Time
+	now      func() time.Duration // since any moment, monotonic: a step of the clock changes no rate
 	messages sync.Map // string to *message
 	users    sync.Map // userKey to *rate
 	keys     atomic.Int64
 	total    atomic.Uint64 // lines suppressed
 }
 
-func newLimiter(now func() time.Time) *limiter { return &limiter{now: now} }
+func newLimiter(now func() time.Duration) *limiter { return &limiter{now: now} }
 
 // other stands for messages and users beyond maxKeys.
 const other = "(other messages)"
@@ -106,7 +106,7 @@ func (l *limiter) takeOmitted() []omission {
 		}
 		return true
 	})
-	now := l.now().UnixNano()
+	now := int64(l.now())
 	l.users.Range(func(k, v any) bool {
 		if v.(*rate).full.Load() < now {
 			if _, there := l.users.LoadAndDelete(k); there {

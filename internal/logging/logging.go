@@ -39,8 +39,9 @@ type shared struct {
 
 // New starts a log that writes to w. newHandler makes the handler that formats the lines.
 func New(w io.Writer, newHandler func(io.Writer) slog.Handler) *Log {
+	began := time.Now()
 	s := &shared{
-		limit: newLimiter(time.Now),
+		limit: newLimiter(func() time.Duration { return time.Since(began) }),
 		lines: make(chan []byte, queuedLines), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.write(w, newHandler(w))
