@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,9 +107,6 @@ func (j journal) replaced(name string, old record) bool {
 	return err == nil && now.Guardian != old.Guardian
 }
 
-// writeTime is longer than a daemon needs to write a record.
-const writeTime = time.Minute
-
 // read returns the records by name and removes invalid ones. A record that can't be read now, such as
 // for lack of descriptors, stays for the next daemon.
 func (j journal) read() map[string]record {
@@ -122,8 +118,9 @@ func (j journal) read() map[string]record {
 	for _, e := range entries {
 		path := filepath.Join(string(j), e.Name())
 		if !strings.HasSuffix(path, ".json") {
-			// A living daemon may be writing it.
-			if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > writeTime {
+			// The name begins with the PID of its daemon, which may still be writing it.
+			daemon, _, _ := strings.Cut(e.Name(), "-")
+			if pid, err := strconv.Atoi(daemon); err != nil || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 				_ = os.Remove(path)
 			}
 			continue

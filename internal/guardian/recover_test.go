@@ -5,6 +5,7 @@ package guardian
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -348,24 +349,31 @@ func TestRecoveryLeavesNewRecord(t *testing.T) {
 	}
 }
 
-// A guardian that starts must not remove the record that a living daemon is writing.
+// A guardian that starts must not remove the record that a living daemon is writing, whatever the
+// clock says. One of a daemon that has ended goes.
 func TestUnfinishedRecord(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "1-1-1.json.new")
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	_ = journal(dir).read()
-	if _, err := os.Stat(path); err != nil {
-		t.Error(err)
-	}
-	old := time.Now().Add(-2 * writeTime)
-	if err := os.Chtimes(path, old, old); err != nil {
-		t.Fatal(err)
-	}
-	_ = journal(dir).read()
-	if _, err := os.Stat(path); err == nil {
-		t.Error("an abandoned file is still there")
+	for pid, stays := range map[int]bool{os.Getpid(): true, ended.Process.Pid: false} {
+		path := filepath.Join(dir, fmt.Sprintf("%d-1-1.json.new", pid))
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []time.Duration{-time.Hour, time.Hour} { // a step of the clock
+			if err := os.Chtimes(path, time.Now().Add(at), time.Now().Add(at)); err != nil {
+				t.Fatal(err)
+			}
+			_ = journal(dir).read()
+			if _, err := os.Stat(path); (err == nil) != stays {
+				t.Fatalf("the daemon lives: %v; its file: %v", stays, err)
+			}
+			if !stays {
+				break
+			}
+		}
 	}
 }
 
