@@ -47,16 +47,15 @@ func (d *Daemon) Hint(ctx context.Context, c control.Caller, r control.HintReque
 	}
 	ctx, cancel := context.WithTimeout(loop.WithUser(ctx, c.User), answerTime)
 	defer cancel()
-	if c.User.Root() && !s.User.Root() && !change.Empty() {
-		if err := d.loop.Pin(ctx, s.PID, r.Queue, change); err != nil && !errors.Is(err, loop.ErrUnknownPID) {
-			return control.HintReply{}, typed(unavailable(err))
-		}
+	edit := loop.HintEdit{
+		PID: s.PID, Queue: r.Queue, Change: change, Raises: raises, Check: check,
+		Pins: c.User.Root() && !s.User.Root() && !change.Empty(),
 	}
 	var hint model.Hint
 	if r.Queue != nil {
-		hint, err = d.queueHint(ctx, s, *r.Queue, raises, change, check)
+		hint, err = d.queueHint(ctx, s, edit)
 	} else {
-		hint, err = d.loop.SetHint(ctx, s.PID, raises, change, check)
+		hint, err = d.loop.EditHint(ctx, edit)
 	}
 	pod := d.grants.Load().of(&s.Identity)
 	switch {
@@ -98,21 +97,21 @@ func (d *Daemon) settle(ctx context.Context, pid, level int) error {
 }
 
 // queueHint changes one queue. Hints that the hardware applies to a whole process are refused.
-func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
+func (d *Daemon) queueHint(ctx context.Context, s loop.ClientView, edit loop.HintEdit) (model.Hint, error) {
 	for _, f := range model.HintFields() {
-		if f.Process && change.Has(f.Name) {
+		if f.Process && edit.Change.Has(f.Name) {
 			return model.Hint{}, control.Errorf(control.ErrInvalid, "omit --queue", "%s applies to a process, not to a queue", strings.ReplaceAll(f.Name, "_", " "))
 		}
 	}
-	if change.Empty() { // only reads
+	if edit.Change.Empty() { // only reads
 		for _, q := range s.Queues {
-			if q.Index == index {
+			if q.Index == *edit.Queue {
 				return q.Hint, nil
 			}
 		}
 		return model.Hint{}, loop.ErrUnknownQueue
 	}
-	return d.loop.SetQueueHint(ctx, s.PID, index, raises, change, check)
+	return d.loop.EditHint(ctx, edit)
 }
 
 // together checks the combination of changed and existing hints.

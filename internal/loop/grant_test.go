@@ -154,7 +154,7 @@ func TestGrantEnds(t *testing.T) {
 	}
 	for _, own := range []string{"9ms", "0"} { // root's own value, and back to that of the grant
 		change := sessiontest.Change("slo_us", own)
-		if err := h.Pin(t.Context(), who.PID, nil, change); err != nil {
+		if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: who.PID, Change: change, Raises: true, Pins: true}); err != nil {
 			t.Fatal(err)
 		}
 		hint, err := h.SetHint(t.Context(), who.PID, true, change, nil)
@@ -166,7 +166,7 @@ func TestGrantEnds(t *testing.T) {
 	// The administrator's own hint about one process goes before the grant.
 	higher, slo := sessiontest.Change("priority", "60"), sessiontest.Change("slo_us", "7ms")
 	higher.Merge(&slo)
-	if err := h.Pin(t.Context(), who.PID, nil, higher); err != nil {
+	if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: who.PID, Change: higher, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.SetHint(t.Context(), who.PID, true, higher, nil); err != nil {
@@ -248,7 +248,7 @@ func TestGrantPool(t *testing.T) {
 	want("granted without a share", model.PoolBestEffort, 40)
 	set(terms)
 	own := sessiontest.Change("utilization", "70")
-	if err := h.Pin(t.Context(), who.PID, nil, own); err != nil {
+	if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: who.PID, Change: own, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.SetHint(t.Context(), who.PID, true, own, nil); err != nil {

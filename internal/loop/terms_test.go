@@ -3,6 +3,7 @@
 package loop_test
 
 import (
+	"errors"
 	"testing"
 
 	"xsched/internal/engine"
@@ -151,7 +152,7 @@ func TestCeilingBeforeRule(t *testing.T) {
 	c := h.Client(t, 0, wire.LevelBlock)
 	pid := h.Only(t).PID
 	low := sessiontest.Change("priority", "-5")
-	if err := h.Pin(t.Context(), pid, nil, low); err != nil {
+	if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: pid, Change: low, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.SetHint(t.Context(), pid, true, low, nil); err != nil {
@@ -210,10 +211,36 @@ func TestShareCap(t *testing.T) {
 	}
 	// The administrator pins what it sets.
 	most := sessiontest.Change("utilization", "90")
-	if err := h.Pin(t.Context(), pid, nil, most); err != nil {
+	if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: pid, Change: most, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	if hint, err = h.SetHint(t.Context(), pid, false, most, nil); err != nil || hint.Utilization != 90 {
 		t.Errorf("share %d, want 90 (%v)", hint.Utilization, err)
+	}
+}
+
+// A refused edit of the administrator pins nothing: the user can still set the same hints.
+func TestRefusedEditPinsNothing(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000) })
+	h.Client(t, 0, wire.LevelBlock).Queue(0)
+	sessiontest.Await(t, "the queue is known", func() bool { return h.Loop.Stats().Queues == 1 })
+	pid := h.Only(t).PID
+	refusal := errors.New("refused")
+	queue := uint32(0)
+	for name, at := range map[string]*uint32{"process": nil, "queue": &queue} {
+		edit := sessiontest.Change("priority", "-7")
+		share := sessiontest.Change("utilization", "20")
+		edit.Merge(&share)
+		_, err := h.EditHint(t.Context(), loop.HintEdit{
+			PID: pid, Queue: at, Change: edit, Raises: true, Pins: true, Check: func(*model.Hint) error { return refusal },
+		})
+		if !errors.Is(err, refusal) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, own := range []model.HintChange{sessiontest.Change("utilization", "50"), sessiontest.Change("priority", "-3")} {
+			if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: pid, Queue: at, Change: own}); err != nil {
+				t.Errorf("%s: the user sets it after the refusal: %v", name, err)
+			}
+		}
 	}
 }

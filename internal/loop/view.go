@@ -157,92 +157,12 @@ func (l *Loop) edit(ctx context.Context, pid int, f func(c *Client) error) error
 	return failed
 }
 
-// SetHint changes the hint of a process. check, unless nil, receives the new hint and may refuse; it
-// runs on the loop. With raises, the caller is authorised to grant the priorities; they become the highest that the
-// process may have.
-func (l *Loop) SetHint(ctx context.Context, pid int, raises bool, change model.HintChange, check func(hint *model.Hint) error) (model.Hint, error) {
-	var hint model.Hint
-	err := l.edit(ctx, pid, func(c *Client) error {
-		now := l.now()
-		hint = c.hint
-		change.Apply(&hint)
-		granted := c.terms.Grant.Pinned.Restored(&change) // the default is that of the grant
-		granted.Apply(&hint)
-		if hint.Utilization == 0 {
-			l.limitShare(c, &hint)
-		}
-		if check != nil {
-			if err := check(&hint); err != nil {
-				return err
-			}
-		}
-		if c.pins(&c.fixed, c.highest(), hint) || c.exceeds(&hint) {
-			return ErrPinned
-		}
-		c.hint = hint
-		c.set.Merge(&change)
-		if raises && c.terms.Grant.Ceiling == nil { // a grant decides, and may end
-			asked, _ := change.Top()
-			c.granted = min(top(&hint), max(c.granted, asked)) // a rule's priority is no grant of the caller
-			if limit := l.Cap(c.User, c.groups()); !limit.On || c.granted <= limit.Priority {
-				c.granted = model.PriorityDefault // the user's own limit suffices, as long as it stays
-			}
-		}
-		if _, said := change.Top(); said {
-			c.priorityNote = ""
-		}
-		l.updateHints(now, c)
-		return nil
-	})
-	return hint, err
-}
-
 func top(h *model.Hint) model.Priority {
 	return max(h.Priority, h.LaxPriority, h.CriticalPriority)
 }
 
 // ErrUnknownQueue reports a queue that the process does not have.
 var ErrUnknownQueue = errors.New("no such queue")
-
-// SetQueueHint changes the hint of one queue, which is scheduled separately from then on. check
-// receives the new hint and may refuse; raises is as for SetHint.
-func (l *Loop) SetQueueHint(ctx context.Context, pid int, index uint32, raises bool, change model.HintChange, check func(*model.Hint) error) (model.Hint, error) {
-	var hint model.Hint
-	found := false
-	err := l.edit(ctx, pid, func(c *Client) error {
-		now := l.now()
-		q := c.queues[index]
-		if q == nil || q.host != nil {
-			return nil
-		}
-		found = true
-		hint = l.effectiveHint(c, q)
-		change.Apply(&hint)
-		if err := check(&hint); err != nil {
-			return err
-		}
-		highest := c.highest()
-		if top, said := change.Top(); c.pins(&c.fixed, nil, hint) || c.pins(&q.pinned, nil, hint) ||
-			said && highest != nil && top > max(*highest, q.granted) || c.exceeds(&hint) && !q.pinned.Has("utilization") {
-			return ErrPinned
-		}
-		set := q.set
-		set.Merge(&change)
-		c.setQueueHint(q, set)
-		if raises && c.terms.Grant.Ceiling == nil {
-			asked, _ := change.Top()
-			q.granted = min(top(&hint), max(c.granted, q.granted, asked))
-		}
-		hint = l.effectiveHint(c, q)
-		l.engine.SetQueueHint(now, q.id, c.engineHint(hint))
-		l.updateLevels(c) // separate queues only support level 1
-		return nil
-	})
-	if err == nil && !found {
-		err = ErrUnknownQueue
-	}
-	return hint, err
-}
 
 // Settle waits until what was decided after the last change of a process is in force: in its pages, and
 // on its hardware queues.

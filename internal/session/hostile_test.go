@@ -251,7 +251,7 @@ func TestPinned(t *testing.T) {
 	var change model.HintChange
 	change.Set("utilization", model.HintValue{Number: 20})
 	change.Set("priority", model.HintValue{Number: -7})
-	if err := h.Pin(ctx, pid, nil, change); err != nil {
+	if _, err := h.EditHint(ctx, loop.HintEdit{PID: pid, Change: change, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	set := func(change model.HintChange) error {
@@ -287,7 +287,7 @@ func TestPinned(t *testing.T) {
 	}
 	var back model.HintChange
 	back.Set("utilization", model.HintValue{})
-	if err := h.Pin(ctx, pid, nil, back); err != nil {
+	if _, err := h.EditHint(ctx, loop.HintEdit{PID: pid, Change: back, Raises: true, Pins: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := set(own); err != nil {
