@@ -40,9 +40,12 @@ type Client struct {
 
 	supervised, replaced atomic.Int64 // supervised processes, and replaced supervisors
 
+	// state is for readers, who never wait for mu: it is held while a guardian answers.
+	state atomic.Pointer[clientState]
+
 	mu       sync.Mutex
 	link     *link // nil: no guardian
-	seq      uint64
+	silent   bool  // the service did not answer; only rejoin tries it
 	wards    map[uint64]driver.Ward
 	spare    spare
 	owed     map[uint64]driver.Ward // dropped, and no guardian has promised to restore them
@@ -52,10 +55,16 @@ type Client struct {
 	warned   bool // about a service that can't be used
 }
 
+// clientState is what Stats returns.
+type clientState struct{ pid, wards, restarts int }
+
 var _ driver.Guardian = (*Client)(nil)
 
 // ErrClosed reports that the daemon is stopping.
 var ErrClosed = errors.New("guardian is closed")
+
+// errSilent reports a guardian that did not answer within answerTime. It is not asked again.
+var errSilent = errors.New("no answer in time")
 
 const (
 	answerTime = 2 * time.Second // limit for an answer
@@ -68,11 +77,21 @@ func NewClient(o Options) *Client {
 	return &Client{options: o, log: o.Log, journal: journalOf(o.Place.Dir), wards: map[uint64]driver.Ward{}, owed: map[uint64]driver.Ward{}}
 }
 
+// unlock publishes the state and releases mu.
+func (c *Client) unlock() {
+	st := &clientState{wards: len(c.wards), restarts: c.restarts}
+	if c.link != nil {
+		st.pid = c.link.pid
+	}
+	c.state.Store(st)
+	c.mu.Unlock()
+}
+
 // Keep guards a process. The daemon must not act on the process before Keep succeeds. The client
 // keeps duplicates for a replacement guardian.
 func (c *Client) Keep(w driver.Ward) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return ErrClosed
 	}
@@ -83,9 +102,10 @@ func (c *Client) Keep(w driver.Ward) error {
 	if err != nil {
 		return err
 	}
-	if err := c.hand(c.link, own); err != nil {
+	l := c.link
+	if err := c.hand(l, own); err != nil {
 		// The guardian may have accepted after the timeout; the process is still untouched.
-		_ = c.tell(c.link, message{Op: "detach", Session: w.Session, Restored: true}, nil)
+		_ = c.tell(l, message{Op: "detach", Session: w.Session, Restored: true}, nil)
 		c.journal.remove(recordName(own))
 		closeWard(own)
 		return err
@@ -98,7 +118,7 @@ func (c *Client) Keep(w driver.Ward) error {
 // Update replaces the restore data of a guarded session.
 func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	old, ok := c.wards[session]
 	if !ok || c.closed {
 		return ErrClosed
@@ -124,7 +144,7 @@ func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error 
 // Drop ends the guarding of a session. Unless restored, the guardian first restores the process.
 func (c *Client) Drop(session uint64, restored bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	w, ok := c.wards[session]
 	if !ok {
 		return
@@ -152,44 +172,49 @@ func (c *Client) settle() {
 	c.spare.release()
 	defer c.spare.fill()
 	failed := c.start()
-	if failed == nil {
-		for _, w := range c.wards {
+	for _, w := range c.wards {
+		if c.link != nil {
 			failed = errors.Join(failed, c.guard(w))
 		}
-		for id, w := range c.owed {
-			err := c.guard(w)
-			if err == nil {
-				err = c.ask(c.link, message{Op: "detach", Session: id}, nil)
-			}
-			if ended(w.PIDFD) {
-				c.journal.remove(recordName(w))
-			} else if err != nil {
-				failed = errors.Join(failed, err)
-				continue
-			}
-			delete(c.link.has, id)
-			delete(c.owed, id)
-			closeWard(w)
-		}
 	}
-	if failed == nil {
+	for id, w := range c.owed {
+		if c.link == nil {
+			break
+		}
+		err := c.guard(w)
+		if err == nil {
+			err = c.ask(c.link, message{Op: "detach", Session: id}, nil)
+		}
+		if ended(w.PIDFD) {
+			c.journal.remove(recordName(w))
+		} else if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if c.link != nil {
+			delete(c.link.has, id)
+		}
+		delete(c.owed, id)
+		closeWard(w)
+	}
+	if failed != nil {
+		c.log.Error("attached processes are not guarded; trying again", "err", failed)
+		c.retry()
+	}
+}
+
+// retry settles again soon. Preconditions: c.mu is held.
+func (c *Client) retry() {
+	if c.retrying {
 		return
 	}
-	c.log.Error("attached processes are not guarded; trying again", "err", failed)
-	if c.link != nil && errors.Is(failed, unix.EAGAIN) { // no answer in time: it is stalled
-		c.drop(c.link)
-		c.link = nil
-		c.restarts++
-	}
-	if !c.retrying {
-		c.retrying = true
-		time.AfterFunc(rejoinTime, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.retrying = false
-			c.settle()
-		})
-	}
+	c.retrying = true
+	time.AfterFunc(rejoinTime, func() {
+		c.mu.Lock()
+		defer c.unlock()
+		c.retrying = false
+		c.settle()
+	})
 }
 
 // guard hands a process to the guardian unless the guardian has it. Preconditions: c.mu is held.
@@ -220,7 +245,7 @@ func (c *Client) Close() {
 	if l != nil {
 		_ = unix.Shutdown(l.sock, unix.SHUT_WR)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if l == nil {
 		return
 	}
@@ -232,14 +257,12 @@ func (c *Client) Close() {
 }
 
 // Stats returns the guardian's pid (0: not running), the number of guarded processes, and the
-// number of restarts, supervisors included.
+// number of restarts, supervisors included. It does not wait for a guardian.
 func (c *Client) Stats() (pid, attached, restarts int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link != nil {
-		pid = c.link.pid
+	if st := c.state.Load(); st != nil {
+		pid, attached, restarts = st.pid, st.wards, st.restarts
 	}
-	return pid, len(c.wards) + int(c.supervised.Load()), c.restarts + int(c.replaced.Load())
+	return pid, attached + int(c.supervised.Load()), restarts + int(c.replaced.Load())
 }
 
 // start connects to a guardian if needed. Preconditions: c.mu is held.
@@ -247,11 +270,18 @@ func (c *Client) start() error {
 	if c.link != nil {
 		return nil
 	}
-	l, err := c.dial()
-	if err != nil {
-		if l, err = c.launch(); err != nil {
-			return fmt.Errorf("start guardian: %w", err)
+	if !c.silent {
+		l, err := c.dial()
+		if err == nil {
+			c.watch(l)
+			c.link, c.warned = l, false
+			return nil
 		}
+		c.refused(err)
+	}
+	l, err := c.launch()
+	if err != nil {
+		return fmt.Errorf("start guardian: %w", err)
 	}
 	c.link = l
 	return nil
@@ -260,7 +290,7 @@ func (c *Client) start() error {
 // lost replaces a guardian that ended while processes are guarded.
 func (c *Client) lost(l *link, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	close(l.exited)
 	if c.link != l {
 		return
@@ -290,15 +320,19 @@ func (c *Client) rejoin(own *link) {
 }
 
 func (c *Client) move(own *link) (done bool) {
+	l, err := c.dial() // without mu: a service that does not answer delays nobody
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
+	if err != nil {
+		c.refused(err)
+		return c.closed || c.link != own
+	}
 	if c.closed || c.link != own {
+		c.drop(l)
 		return true
 	}
-	l, err := c.dial()
-	if err != nil {
-		return false
-	}
+	c.silent, c.warned = false, false
+	c.watch(l)
 	for _, w := range c.wards {
 		if err := c.hand(l, w); err != nil {
 			for id := range c.wards {

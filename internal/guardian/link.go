@@ -21,6 +21,7 @@ type link struct {
 	sock   int
 	pid    int
 	exited chan struct{}
+	seq    uint64
 	has    map[uint64]bool // sessions that this guardian guards
 }
 
@@ -28,51 +29,71 @@ func newLink(sock, pid int) *link {
 	return &link{sock: sock, pid: pid, exited: make(chan struct{}), has: map[uint64]bool{}}
 }
 
-// begin exchanges versions on a new connection. Preconditions: c.mu is held.
-func (c *Client) begin(l *link) error {
+// limit bounds every wait of a socket: connect, send and receive.
+func limit(sock int) {
 	tv := unix.NsecToTimeval(int64(answerTime))
-	_ = unix.SetsockoptTimeval(l.sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	_ = unix.SetsockoptTimeval(l.sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-	return c.ask(l, message{Op: "start", Place: c.options.Place, Version: c.options.Version}, nil)
+	_ = unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	_ = unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
 }
 
-// dial connects to the guardian's service. Preconditions: c.mu is held.
+// errNoService reports that no service listens.
+var errNoService = errors.New("no guardian service")
+
+// dial connects to the guardian's service. It needs no lock, because it uses only the options.
 func (c *Client) dial() (*link, error) {
 	if c.options.Place.Dir == "" {
-		return nil, errors.New("no runtime directory")
+		return nil, fmt.Errorf("%w: no runtime directory", errNoService)
 	}
 	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
+	limit(sock)
 	l := newLink(sock, 0)
-	err = unix.Connect(sock, &unix.SockaddrUnix{Name: filepath.Join(c.options.Place.Dir, ServiceSocket)})
-	if err == nil {
+	switch err = unix.Connect(sock, &unix.SockaddrUnix{Name: filepath.Join(c.options.Place.Dir, ServiceSocket)}); {
+	case errors.Is(err, unix.EAGAIN):
+		err = errSilent
+	case err != nil:
+		err = fmt.Errorf("%w: %w", errNoService, err)
+	default:
 		if l.pid, err = trusted(sock); err == nil {
-			err = c.begin(l)
-		}
-		if err != nil && !c.warned {
-			c.warned = true
-			c.log.Warn("guardian service is not used", "err", err)
+			err = l.ask(c.hello(), nil)
 		}
 	}
 	if err != nil {
 		_ = unix.Close(sock)
 		return nil, err
 	}
-	c.warned = false
-	// A duplicate, because the client closes sock while the goroutine waits.
-	watched, err := unix.FcntlInt(uintptr(sock), unix.F_DUPFD_CLOEXEC, 3)
+	return l, nil
+}
+
+// hello is the first message on a connection: it exchanges the versions.
+func (c *Client) hello() message {
+	return message{Op: "start", Place: c.options.Place, Version: c.options.Version}
+}
+
+// refused notes that the service can't be used. Preconditions: c.mu is held.
+func (c *Client) refused(err error) {
+	c.silent = errors.Is(err, errSilent)
+	if !errors.Is(err, errNoService) && !c.warned {
+		c.warned = true
+		c.log.Warn("guardian service is not used", "err", err)
+	}
+}
+
+// watch notices the end of a service's connection. It waits on a duplicate, because the client may
+// close the socket meanwhile.
+func (c *Client) watch(l *link) {
+	watched, err := unix.FcntlInt(uintptr(l.sock), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
-		_ = unix.Close(sock)
-		return nil, err
+		c.log.Warn("the end of the guardian service will be noticed late", "err", err)
+		return
 	}
 	go func() {
 		awaitHangup(watched)
 		_ = unix.Close(watched)
 		c.lost(l, errors.New("the service closed the connection"))
 	}()
-	return l, nil
 }
 
 // trusted checks that the peer of a socket is this user, and returns its PID.
@@ -105,11 +126,11 @@ func (c *Client) launch() (*link, error) {
 	if err := isolate(c.options.Cgroup, cmd.Process.Pid); err != nil {
 		c.log.Warn("guardian shares the daemon's cgroup", "err", err)
 	}
+	limit(sock)
 	l := newLink(sock, cmd.Process.Pid)
 	go func() { c.lost(l, cmd.Wait()) }()
-	if err := c.begin(l); err != nil {
-		_ = unix.Close(sock)
-		l.sock = -1
+	if err := l.ask(c.hello(), nil); err != nil {
+		c.drop(l)
 		return nil, err
 	}
 	go c.rejoin(l)
@@ -138,32 +159,56 @@ func (c *Client) hand(l *link, w driver.Ward) error {
 	return nil
 }
 
-// ask sends a message and waits for the reply. Preconditions: c.mu is held.
+// ask sends a message and waits for the reply. A guardian that does not answer is not asked again:
+// otherwise each guarded process would wait for it. Preconditions: c.mu is held.
 func (c *Client) ask(l *link, m message, fds []int) error {
-	if err := c.tell(l, m, fds); err != nil {
+	err := l.ask(m, fds)
+	if !errors.Is(err, errSilent) {
 		return err
+	}
+	c.drop(l)
+	if c.link == l {
+		c.link = nil
+		c.restarts++
+		c.retry()
+	}
+	return err
+}
+
+// tell sends a message without waiting for the reply. Preconditions: c.mu is held.
+func (c *Client) tell(l *link, m message, fds []int) error { return l.send(m, fds) }
+
+func (l *link) send(m message, fds []int) error {
+	l.seq++
+	m.Seq = l.seq
+	return seqpacket.Send(l.sock, m, fds)
+}
+
+// ask is for one caller at a time.
+func (l *link) ask(m message, fds []int) error {
+	silent := func(err error) error {
+		if errors.Is(err, unix.EAGAIN) {
+			err = errSilent
+		}
+		return fmt.Errorf("guardian: %w", err)
+	}
+	if err := l.send(m, fds); err != nil {
+		return silent(err)
 	}
 	for end := time.Now().Add(answerTime); ; {
 		var r reply
 		if _, err := seqpacket.Receive(l.sock, &r); err != nil {
-			return fmt.Errorf("guardian: %w", err)
+			return silent(err)
 		}
 		switch {
-		case r.Seq == c.seq && r.Error != "":
+		case r.Seq == l.seq && r.Error != "":
 			return fmt.Errorf("guardian: %s", r.Error)
-		case r.Seq == c.seq:
+		case r.Seq == l.seq:
 			return nil
 		case time.Now().After(end): // only late replies to abandoned messages arrived
-			return errors.New("guardian: no answer in time")
+			return silent(errSilent)
 		}
 	}
-}
-
-// tell sends a message without waiting for the reply. Preconditions: c.mu is held.
-func (c *Client) tell(l *link, m message, fds []int) error {
-	c.seq++
-	m.Seq = c.seq
-	return seqpacket.Send(l.sock, m, fds)
 }
 
 // spawn starts a process with one end of a socket as descriptor 3.

@@ -48,8 +48,8 @@ type userKey struct{ message, user string }
 // limiter limits the lines of each message by user and in all.
 type limiter struct {
 	now      func() time.Duration // since any moment, monotonic: a step of the clock changes no rate
-	messages sync.Map // string to *message
-	users    sync.Map // userKey to *rate
+	messages sync.Map             // string to *message
+	users    sync.Map             // userKey to *rate
 	keys     atomic.Int64
 	total    atomic.Uint64 // lines suppressed
 }
