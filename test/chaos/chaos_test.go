@@ -227,3 +227,19 @@ func TestEndIsJudgedBeforeTheNextLife(t *testing.T) {
 		t.Error("its end counts as a violation")
 	}
 }
+
+// TestWorldThatCannotStart: the campaign gets an error, and nothing of the world remains.
+func TestWorldThatCannotStart(t *testing.T) {
+	for name, s := range map[string]Setup{"device": {Platform: "nvidia", Devices: 1}, "platform": {Platform: "none", Devices: 1}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("TMPDIR", dir)
+			if w, err := newWorld(tools{xsched: filepath.Join(dir, "none")}, s, &stalls{}); err == nil || w != nil {
+				t.Errorf("%v %v, want an error and no world", w, err)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%v: left %v", err, left)
+			}
+		})
+	}
+}

@@ -71,42 +71,33 @@ type usage struct {
 	rssKB             int64
 }
 
-func newWorld(t tools, s Setup, m *stalls) (w *world, err error) {
-	w = &world{tools: t, setup: s, stalls: m, ledger: newLedger(), watching: make(chan struct{}), tending: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			w.abandon()
-		}
-	}()
-	if w.base, err = os.MkdirTemp("", "xc"); err != nil {
+func newWorld(t tools, s Setup, m *stalls) (*world, error) {
+	w := &world{tools: t, setup: s, stalls: m, ledger: newLedger(), watching: make(chan struct{}), tending: make(chan struct{})}
+	if err := w.begin(); err != nil {
+		w.abandon()
 		return nil, err
 	}
-	w.dir = filepath.Join(w.base, "run")
-	for _, dir := range []string{w.base, w.dir, filepath.Join(w.base, "cache"), filepath.Join(w.base, "user")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
-		}
-		if err := os.Chmod(dir, 0o755); err != nil {
-			return nil, err
-		}
+	go w.watch()
+	go w.tend()
+	return w, nil
+}
+
+// begin starts the device, the daemon and the tenants. The caller abandons what it leaves on failure.
+func (w *world) begin() error {
+	if err := w.folders(); err != nil {
+		return err
 	}
-	if os.Geteuid() == 0 {
-		if err := os.Chown(filepath.Join(w.base, "user"), secondUser, secondUser); err != nil {
-			return nil, err
-		}
-		w.mounted = unix.Mount("tmpfs", w.dir, "tmpfs", 0, "size=4m,mode=755") == nil
-	}
-	p, ok := virtual.Find(s.Platform)
+	p, ok := virtual.Find(w.setup.Platform)
 	if !ok {
-		return nil, fmt.Errorf("unknown platform %q", s.Platform)
+		return fmt.Errorf("unknown platform %q", w.setup.Platform)
 	}
 	w.platform = p
 	if err := w.startDevice(); err != nil {
-		return nil, err
+		return err
 	}
 	w.daemon = startDaemon(w)
 	if !w.daemon.awaitUp(20 * time.Second) {
-		return nil, errors.New("the daemon does not answer: " + strings.Join(w.daemon.log.Lines(3), " | "))
+		return errors.New("the daemon does not answer: " + strings.Join(w.daemon.log.Lines(3), " | "))
 	}
 	for _, s := range w.specs() {
 		w.tenants = append(w.tenants, &tenant{spec: s, w: w, excuses: map[string]int{}})
@@ -117,12 +108,30 @@ func newWorld(t tools, s Setup, m *stalls) (w *world, err error) {
 		all.Go(func() { errs[i] = t.start() })
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	return errors.Join(errs...)
+}
+
+// folders makes the world's folders. Root's daemon gets a small file system.
+func (w *world) folders() (err error) {
+	if w.base, err = os.MkdirTemp("", "xc"); err != nil {
+		return err
 	}
-	go w.watch()
-	go w.tend()
-	return w, nil
+	w.dir = filepath.Join(w.base, "run")
+	for _, dir := range []string{w.base, w.dir, filepath.Join(w.base, "cache"), filepath.Join(w.base, "user")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(filepath.Join(w.base, "user"), secondUser, secondUser); err != nil {
+			return err
+		}
+		w.mounted = unix.Mount("tmpfs", w.dir, "tmpfs", 0, "size=4m,mode=755") == nil
+	}
+	return nil
 }
 
 // specs are the steady tenants.
