@@ -274,7 +274,7 @@ func (s *Objects) setSlice(ctx context.Context, u unit, g *object, slice time.Du
 	// overrides the record.
 	s.mu.Lock()
 	if !g.ownKnown {
-		g.ownUS, g.ownKnown = binary.NativeEndian.Uint64(params), true
+		g.ownUS, g.ownKnown = s.ownFrom(binary.NativeEndian.Uint64(params)), true
 		s.showSlices()
 	}
 	value := us

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -96,9 +97,12 @@ const (
 )
 
 // ownFrom returns the timeslice to restore from the first reading. A program with the shim restores
-// its timeslices itself; an attached one may have those of a daemon that died with its guardian.
+// its timeslices itself; an attached one may have those of a daemon that died with its guardian. A
+// release without records of attached programs leaves no trace of that but the value. Every value
+// that the driver itself was seen to set is a power of two, and no policy gives one.
 func (s *Objects) ownFrom(read uint64) uint64 {
-	if s.everyChannel && (read < leastOwnSliceUS || read > mostOwnSliceUS) {
+	own := bits.OnesCount64(read) == 1 && read >= leastOwnSliceUS && read <= mostOwnSliceUS
+	if s.everyChannel && !own {
 		return defaultSliceUS
 	}
 	return read

@@ -128,7 +128,9 @@ func TestFreeKnowsNoState(t *testing.T) {
 		want    uint64
 	}{
 		"running":             {"", 2048, 2048},
-		"the program's slice": {"", 5000, 5000},
+		"the program's slice": {"", 4096, 4096},
+		"a policy's slice":    {"", 10_000, defaultSliceUS},
+		"a share":             {"", 3333, defaultSliceUS},
 		"stopped":             {"3", 1, defaultSliceUS},
 		"stopped twice":       {"33", 1_000_000, defaultSliceUS},
 	} {
@@ -305,4 +307,22 @@ func TestReopenFindsLastFile(t *testing.T) {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	again.Close()
+}
+
+// A group that an attach did not read gets its original timeslice by the same rule.
+func TestSetSliceKnowsNoState(t *testing.T) {
+	r, s, _ := newFake(t)
+	const c = 0xc1d00001
+	r.newContext(t, s, c, fakeGPU, 8)
+	s.everyChannel = true
+	r.object(c, 10).slice = 10_000
+	if _, err := s.Resolve(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	target := s.Target(fakeDevice)
+	apply(t, target, model.Desired{Slice: time.Microsecond})
+	apply(t, target, model.Desired{})
+	if us := r.object(c, 10).slice; us != defaultSliceUS {
+		t.Errorf("%d us, want the driver's default", us)
+	}
 }
