@@ -63,6 +63,8 @@ type world struct {
 	unguarded    int64 // until when no guardian may be there
 	orphan       bool  // the daemon was silent meanwhile
 	deviceFaults int
+
+	stepping sync.Mutex // one fault at a time steps the wall clock
 }
 
 // usage is what a daemon holds while nothing happens.
@@ -192,6 +194,11 @@ func (w *world) startDevice() error {
 	w.device = exec.Command(w.tools.xsched, "vgpu", "--platform", w.setup.Platform, "--devices", strconv.Itoa(w.setup.Devices), "--socket", socket)
 	if s := w.platform.Env(w.dir); len(s) > 1 {
 		w.device.Args = append(w.device.Args, "--root", filepath.Join(w.dir, "kfd"))
+	}
+	if w.setup.Platform == "amd" && w.setup.OldShim {
+		// The previous release's stand-in for HIP creates queues without save areas. Newer drivers
+		// reject them.
+		w.device.Args = append(w.device.Args, "--driver", "1.16")
 	}
 	w.device.Env = w.env()
 	w.device.Stderr = &w.log
