@@ -171,4 +171,5 @@ func (c *campaign) merge(name string, k *KindResult) {
 	sum.Violations += k.Violations
 	sum.WorstMS = max(sum.WorstMS, k.WorstMS)
 	sum.OverMS = max(sum.OverMS, k.OverMS)
+	sum.AnswerMS = max(sum.AnswerMS, k.AnswerMS)
 }

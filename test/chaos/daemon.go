@@ -83,7 +83,10 @@ func (d *daemon) once() error {
 	d.mu.Unlock()
 	args := d.w.serveArgs()
 	if !old {
-		args = append(args, "--no-state") // the model begins each daemon with the defaults
+		args = append(args, "--audit", d.w.auditFile())
+		if !d.w.setup.State {
+			args = append(args, "--no-state")
+		}
 	}
 	cmd := exec.Command(d.w.binary(old), args...)
 	cmd.Env = d.w.env()
@@ -94,6 +97,7 @@ func (d *daemon) once() error {
 		_ = read.Close()
 		return err
 	}
+	d.w.memory.add(cmd.Process.Pid)
 	_, _ = unix.FcntlInt(read.Fd(), unix.F_SETPIPE_SZ, 4096) // a fault fills it soon
 	go d.drain(read)
 	at := now()
@@ -149,9 +153,16 @@ func (d *daemon) drain(read *os.File) {
 }
 
 func (d *daemon) awaitReady(cmd *exec.Cmd) {
+	d.mu.Lock()
+	keeps := d.w.setup.State && !d.isOld
+	d.mu.Unlock()
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		v, err := d.client.Version(ctx)
+		policy, mode := "HPF", "live"
+		if err == nil && keeps { // what was set in the daemon before
+			policy, mode, err = d.settings(ctx)
+		}
 		cancel()
 		d.mu.Lock()
 		if d.cmd != cmd {
@@ -159,13 +170,20 @@ func (d *daemon) awaitReady(cmd *exec.Cmd) {
 			return
 		}
 		if err == nil && v.PID == cmd.Process.Pid {
-			d.ready = now()
+			d.ready, d.policy, d.mode = now(), policy, mode
 			d.mu.Unlock()
 			return
 		}
 		d.mu.Unlock()
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// settings reads the daemon's policy and mode.
+func (d *daemon) settings(ctx context.Context) (policy, mode string, err error) {
+	p, err := d.client.Policy(ctx)
+	m, err2 := d.client.Mode(ctx)
+	return p.Name, string(m.Mode), errors.Join(err, err2)
 }
 
 // health is what the model knows about the daemon.

@@ -33,10 +33,12 @@ func kinds() []kind {
 		{name: "daemon-hup", what: "SIGHUP, which the daemon must survive", weight: 1, shortest: 50, longest: 300, do: daemonHup},
 		{name: "daemon-wedge", what: "blocked engine loop", weight: 7, shortest: 50, longest: 1200, do: daemonWedge},
 		{name: "daemon-files", what: "the daemon can open almost no descriptor", weight: 5, shortest: 200, longest: 3500, root: true, do: daemonFiles},
-		{name: "daemon-size", what: "the daemon can't extend a file (RLIMIT_FSIZE)", weight: 1, shortest: 100, longest: 1000, root: true, do: daemonSize},
+		{name: "daemon-size", what: "the daemon can't extend a file (RLIMIT_FSIZE)", weight: 2, shortest: 100, longest: 1000, root: true, do: daemonSize},
 		{name: "daemon-stderr", what: "nobody reads the daemon's log, while garbage makes it log", weight: 4, shortest: 200, longest: 1500, do: daemonStderr},
 		{name: "daemon-switch", what: "upgrade or downgrade to another release", weight: 4, shortest: 1, longest: 300, older: true, do: daemonSwitch},
-		{name: "disk-full", what: "the runtime folder is full", weight: 3, shortest: 200, longest: 1500, root: true, do: diskFull},
+		{name: "daemon-memory", what: "the daemon's cgroup has almost no memory left", weight: 3, shortest: 100, longest: 1200, root: true, do: daemonMemory},
+		{name: "clock-step", what: "the wall clock steps, and back after a while", weight: 5, shortest: 50, longest: 2500, texts: []string{"-8760h", "-1h", "-20s", "-1s", "1s", "20s", "1h", "8760h"}, do: clockStep},
+		{name: "disk-full", what: "the folder of state, journal, audit log and recording is full, or the cache", weight: 4, shortest: 200, longest: 1500, root: true, texts: disks, do: diskFull},
 		{name: "socket-removed", what: "a socket file is removed; the operator restarts the daemon", weight: 1, shortest: 200, longest: 1000, texts: []string{"control.sock", "xsched.sock"}, do: socketRemoved},
 
 		{name: "guardian-kill", what: "SIGKILL of the guardians", weight: 5, shortest: 10, longest: 100, do: guardianKill},
@@ -46,6 +48,7 @@ func kinds() []kind {
 
 		{name: "tenant-kill", what: "SIGKILL of a program; it starts again", weight: 7, shortest: 10, longest: 300, roles: anyRole, do: tenantKill},
 		{name: "tenant-stop", what: "SIGSTOP of a program, then SIGCONT", weight: 6, shortest: 50, longest: 1500, roles: anyRole, do: tenantStop},
+		{name: "watcher-stop", what: "the shim's watcher thread stops in a program", weight: 5, shortest: 50, longest: 2000, roles: []string{"high", "low", "lower", "user"}, do: watcherStop},
 		{name: "short-clients", what: "programs that start and end at once", weight: 3, shortest: 50, longest: 100, do: shortClients},
 		{name: "namespace", what: "a program in namespaces of its own", weight: 4, shortest: 1000, longest: 1800, root: true, spaces: true, texts: []string{"time", "pid", "user", "time,pid", "user,pid"}, do: namespace},
 

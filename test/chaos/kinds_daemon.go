@@ -98,24 +98,6 @@ func daemonSwitch(w *world, f Fault) error {
 	return w.daemon.signal(s, f.duration())
 }
 
-func diskFull(w *world, f Fault) error {
-	if !w.mounted {
-		return errors.New("the folder is not a file system of its own")
-	}
-	path := filepath.Join(w.dir, "filler"+strconv.Itoa(f.Number))
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	block := make([]byte, 1<<16)
-	for err == nil {
-		_, err = file.Write(block)
-	}
-	_ = file.Close()
-	time.Sleep(f.duration())
-	return os.Remove(path)
-}
-
 func socketRemoved(w *world, f Fault) error {
 	path := filepath.Join(w.dir, f.Text)
 	if err := os.Remove(path); err != nil {

@@ -225,7 +225,10 @@ func priority(w *world, f Fault) error {
 	w.daemon.set("priorities", "") // nobody is known to be the highest
 	err := set(int32(f.Number%41 - 20))
 	time.Sleep(f.duration())
-	err = errors.Join(err, set(int32(t.priority)))
+	// A daemon that keeps its state keeps this, too.
+	if !w.eventually(10*time.Second, func() bool { return set(int32(t.priority)) == nil || w.closing.Load() || t.isGone() }) {
+		err = errors.Join(err, errors.New("the priority can't be set back"))
+	}
 	w.daemon.set("HPF", "")
 	return err
 }

@@ -108,7 +108,7 @@ func (w *world) bound(t *tenant, h health, at int64) (time.Duration, string) {
 		return policyBound, "a starting daemon"
 	case t.bare:
 		return bareBound, "an unmanaged or attached program"
-	case w.ledger.recent(time.Second, "device-refuses", "daemon-files"):
+	case w.ledger.recent(time.Second, "device-refuses", "daemon-files", "daemon-memory"):
 		return bareBound, "a daemon without control"
 	case t.role == "high" && h.policy == "HPF" && h.mode == "live" && at-max(h.settled, h.ready) > int64(2*time.Second):
 		return highBound, "the highest priority"
@@ -133,7 +133,7 @@ func (w *world) ranHeld(t *tenant, h health, count int) (ran int, from int64) {
 	defer t.mu.Unlock()
 	at := now()
 	disturbed := h.native || h.old || h.mode == "off" || h.ready == 0 || at-h.settled < int64(heldSettle) ||
-		w.ledger.recent(time.Second, "device-hang", "device-refuses", "daemon-files")
+		w.ledger.recent(time.Second, "device-hang", "device-refuses", "daemon-files", "daemon-memory")
 	// On a starved machine heartbeats are late, and programs rightly run by themselves.
 	disturbed = disturbed || w.stalls.in(at-int64(heldSettle), at) > heldSettle/10
 	if !t.held || disturbed || h.ready > t.heldAt {
@@ -233,6 +233,7 @@ func (w *world) quiet(first bool) {
 		return
 	}
 	w.daemon.set("HPF", "live")
+	w.checkRecords(say)
 	var list control.List
 	missing := ""
 	if !w.eventually(5*time.Second, func() (ok bool) {
@@ -355,6 +356,7 @@ func (w *world) farewell() {
 	w.closing.Store(true) // the supervisor starts no other
 	<-w.watching
 	<-w.tending
+	<-w.asking
 	_ = w.daemon.signal(how, 0)
 	w.allRun(nativeBound+grace, "native")
 	if !w.eventually(10*time.Second, func() bool { return w.daemon.process() == nil }) {
@@ -369,6 +371,7 @@ func (w *world) farewell() {
 	if w.ledger.failed() {
 		return
 	}
+	w.guardian.end(syscall.SIGTERM)
 	if !w.eventually(5*time.Second, func() bool { return len(w.guardians()) == 0 }) {
 		say("left", "guardian", "processes %v are left 5 s after the daemon", w.guardians())
 	}

@@ -49,10 +49,10 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %d faults in %d episodes, %d worlds, %.0f s, %.1f faults a second; a thread waited %.0f %% of the time\n",
 		r.Seed, r.Faults, r.Episodes, r.Worlds, r.Seconds, float64(r.Faults)/r.Seconds, r.Stalled)
-	fmt.Fprintf(&b, "%-18s %7s %9s %10s %10s %11s\n", "kind", "count", "could not", "worst ms", "over ms", "violations")
+	fmt.Fprintf(&b, "%-18s %7s %9s %10s %10s %10s %11s\n", "kind", "count", "could not", "worst ms", "over ms", "answer ms", "violations")
 	for _, k := range kinds() {
 		if s := r.Kinds[k.name]; s != nil {
-			fmt.Fprintf(&b, "%-18s %7d %9d %10.0f %10.0f %11d\n", k.name, s.Count, s.Failed, s.WorstMS, s.OverMS, s.Violations)
+			fmt.Fprintf(&b, "%-18s %7d %9d %10.0f %10.0f %10.0f %11d\n", k.name, s.Count, s.Failed, s.WorstMS, s.OverMS, s.AnswerMS, s.Violations)
 		}
 	}
 	for rule, n := range r.Rules {

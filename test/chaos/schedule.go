@@ -17,7 +17,9 @@ import (
 type Setup struct {
 	Platform string `json:"platform"`
 	Devices  int    `json:"devices"`
-	Record   bool   `json:"record"` // the daemon records into the folder that may become full
+	Record   bool   `json:"record"`  // the daemon records into the folder that may become full
+	State    bool   `json:"state"`   // the daemon keeps what is set at run time
+	Service  bool   `json:"service"` // the guardian runs as a service
 	OldShim  bool   `json:"old_shim"`
 	EndKill  bool   `json:"end_kill"` // the world ends with SIGKILL of the daemon, not SIGTERM
 }
@@ -77,6 +79,7 @@ func generate(seed uint64, episode int, p plan) Schedule {
 		s.Setup.Platform = p.platform
 	}
 	s.Setup.OldShim = r.IntN(4) == 0 && p.older
+	s.Setup.State, s.Setup.Service = r.IntN(2) == 0, r.IntN(3) == 0
 	table, total := choices(s.Setup, p)
 	for range p.segments {
 		var segment []Fault

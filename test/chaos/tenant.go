@@ -58,6 +58,13 @@ type tenant struct {
 	hand sync.Mutex // one fault at a time suspends or detaches it
 }
 
+// isGone reports that the program is not managed now: it is replaced or detached.
+func (t *tenant) isGone() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.away || len(t.excuses) > 0
+}
+
 func (t *tenant) pid() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,11 +17,17 @@ import (
 	"xsched/test/proc"
 )
 
-// TestMain runs the child of TestWallClockSteps, which prints its clocks for every line it reads.
+// TestMain runs the child of TestWallClockSteps and TestStopThread, which prints its clocks for every
+// line it reads. It has a thread with the name of the shim's watcher.
 func TestMain(m *testing.M) {
-	if os.Getenv("CHAOS_CLOCK_CHILD") == "" {
+	if os.Getenv("CHAOS_CHILD") == "" {
 		os.Exit(m.Run())
 	}
+	go func() {
+		runtime.LockOSThread()
+		_ = os.WriteFile("/proc/thread-self/comm", []byte(watcherThread), 0)
+		select {}
+	}()
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		fmt.Println("T", time.Now().Unix(), now())
 	}
@@ -34,7 +40,7 @@ func TestWallClockSteps(t *testing.T) {
 		t.Skip(errNoClock)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "CHAOS_CLOCK_CHILD=1")
+	cmd.Env = append(os.Environ(), "CHAOS_CHILD=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -37,24 +37,27 @@ const secondUser = 65534
 
 // world is one daemon with its own virtual GPU and tenants.
 type world struct {
-	tools   tools
-	setup   Setup
-	dir     string // the daemon's folder
-	base    string // everything else of this world
-	mounted bool   // dir is a small file system
-	stalls  *stalls
-	ledger  *ledger
+	tools  tools
+	setup  Setup
+	dir    string       // the daemon's folder
+	base   string       // everything else of this world
+	mounts []string     // small file systems
+	memory *memoryGroup // of the daemon; nil: none
+	stalls *stalls
+	ledger *ledger
 
 	platform virtual.Platform
 	device   *exec.Cmd
 	gpu      *vdevice.Client
 	daemon   *daemon
+	guardian *service // nil: the daemon starts its own
 	tenants  []*tenant
 	log      proc.Tail // of the device
 
 	closing  atomic.Bool
 	watching chan struct{}
 	tending  chan struct{}
+	asking   chan struct{}
 	guests   sync.WaitGroup
 
 	baseline usage
@@ -74,13 +77,14 @@ type usage struct {
 }
 
 func newWorld(t tools, s Setup, m *stalls) (*world, error) {
-	w := &world{tools: t, setup: s, stalls: m, ledger: newLedger(), watching: make(chan struct{}), tending: make(chan struct{})}
+	w := &world{tools: t, setup: s, stalls: m, ledger: newLedger(), watching: make(chan struct{}), tending: make(chan struct{}), asking: make(chan struct{})}
 	if err := w.begin(); err != nil {
 		w.abandon()
 		return nil, err
 	}
 	go w.watch()
 	go w.tend()
+	go w.ask()
 	return w, nil
 }
 
@@ -97,6 +101,9 @@ func (w *world) begin() error {
 	if err := w.startDevice(); err != nil {
 		return err
 	}
+	if w.setup.Service {
+		w.guardian = startService(w, w.guardianService)
+	}
 	w.daemon = startDaemon(w)
 	if !w.daemon.awaitUp(20 * time.Second) {
 		return errors.New("the daemon does not answer: " + strings.Join(w.daemon.log.Lines(3), " | "))
@@ -111,29 +118,6 @@ func (w *world) begin() error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
-}
-
-// folders makes the world's folders. Root's daemon gets a small file system.
-func (w *world) folders() (err error) {
-	if w.base, err = os.MkdirTemp("", "xc"); err != nil {
-		return err
-	}
-	w.dir = filepath.Join(w.base, "run")
-	for _, dir := range []string{w.base, w.dir, filepath.Join(w.base, "cache"), filepath.Join(w.base, "user")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, 0o755); err != nil {
-			return err
-		}
-	}
-	if os.Geteuid() == 0 {
-		if err := os.Chown(filepath.Join(w.base, "user"), secondUser, secondUser); err != nil {
-			return err
-		}
-		w.mounted = unix.Mount("tmpfs", w.dir, "tmpfs", 0, "size=4m,mode=755") == nil
-	}
-	return nil
 }
 
 // specs are the steady tenants.
@@ -362,6 +346,7 @@ func (w *world) abandon() {
 		}
 		<-w.daemon.ended
 	}
+	w.guardian.end(syscall.SIGKILL)
 	for _, t := range w.tenants {
 		t.kill()
 	}
@@ -375,9 +360,10 @@ func (w *world) abandon() {
 	if w.dir != "" {
 		w.signalAll(w.processes(""), syscall.SIGKILL, "")
 	}
-	if w.mounted {
-		_ = unix.Unmount(w.dir, unix.MNT_DETACH)
+	for _, path := range w.mounts {
+		_ = unix.Unmount(path, unix.MNT_DETACH)
 	}
+	w.memory.remove()
 	if w.base != "" {
 		_ = os.RemoveAll(w.base)
 	}

@@ -66,16 +66,32 @@ func CopyFile(to, from string) error {
 type Tail struct {
 	mu    sync.Mutex
 	bytes []byte
+	total int64 // all that was written
 }
 
 func (b *Tail) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bytes = append(b.bytes, p...)
+	b.total += int64(len(p))
 	if len(b.bytes) > 1<<16 {
 		b.bytes = append([]byte(nil), b.bytes[len(b.bytes)-1<<15:]...)
 	}
 	return len(p), nil
+}
+
+// Total counts the bytes that were written so far.
+func (b *Tail) Total() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.total
+}
+
+// Since returns what was written after so many bytes, as far as it is kept.
+func (b *Tail) Since(total int64) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.bytes[max(0, int64(len(b.bytes))-(b.total-total)):])
 }
 
 // Last returns the last line.
