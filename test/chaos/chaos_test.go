@@ -14,7 +14,7 @@ import (
 )
 
 func testPlan() plan {
-	return plan{segments: 3, faults: 20, rate: 5, root: true, older: true, spaces: []string{"time", "pid", "user"}}
+	return plan{segments: 3, faults: 20, rate: 5, root: true, older: true, kube: true, spaces: []string{"time", "pid", "user"}}
 }
 
 // TestGenerateDependsOnSeed: a seed and an episode name one schedule, on every machine.
@@ -57,11 +57,11 @@ func TestGenerateMeetsEveryKind(t *testing.T) {
 // TestGenerateWithoutRoot: a user without root or another release gets no fault that needs them.
 func TestGenerateWithoutRoot(t *testing.T) {
 	p := testPlan()
-	p.root, p.older = false, false
+	p.root, p.older, p.kube = false, false, false
 	for episode := range 20 {
 		s := generate(1, episode, p)
 		for _, f := range slices.Concat(s.Segments...) {
-			if k, _ := findKind(f.Kind); k.root || k.older || k.platform != "" && k.platform != s.Setup.Platform {
+			if k, _ := findKind(f.Kind); k.root || k.older || k.kube || k.platform != "" && k.platform != s.Setup.Platform {
 				t.Errorf("%s on %s without root", f.Kind, s.Setup.Platform)
 			}
 		}

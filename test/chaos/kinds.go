@@ -14,6 +14,7 @@ type kind struct {
 	root              bool   // needs root
 	spaces            bool   // the texts are namespaces, which must be possible
 	older             bool   // needs another release
+	kube              bool   // needs a world with a node plugin
 	platform          string // only there; empty: everywhere
 	do                func(*world, Fault) error
 }
@@ -45,6 +46,10 @@ func kinds() []kind {
 		{name: "guardian-stop", what: "SIGSTOP of the guardians, then SIGCONT", weight: 5, shortest: 50, longest: 1200, do: guardianStop},
 		{name: "both-kill", what: "SIGKILL of daemon and guardians together", weight: 3, shortest: 10, longest: 600, do: bothKill},
 		{name: "both-stop", what: "SIGSTOP of daemon and guardians together", weight: 3, shortest: 50, longest: 1000, do: bothStop},
+
+		{name: "node-stop", what: "SIGSTOP of the Kubernetes node plugin, then SIGCONT", weight: 6, shortest: 200, longest: 3000, kube: true, do: nodeStop},
+		{name: "node-kill", what: "SIGKILL of the node plugin; it starts again", weight: 6, shortest: 50, longest: 500, kube: true, do: nodeKill},
+		{name: "api-slow", what: "the API server answers up to 2.5 s late", weight: 8, shortest: 200, longest: 3000, kube: true, do: apiSlow},
 
 		{name: "tenant-kill", what: "SIGKILL of a program; it starts again", weight: 7, shortest: 10, longest: 300, roles: anyRole, do: tenantKill},
 		{name: "tenant-stop", what: "SIGSTOP of a program, then SIGCONT", weight: 6, shortest: 50, longest: 1500, roles: anyRole, do: tenantStop},

@@ -52,6 +52,7 @@ func run(args []string) error {
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	binary := f.String("binary", "bin/xsched", "the binary under test")
 	other := f.String("other-binary", "", "another release, for upgrades and downgrades")
+	kube := f.String("kube-binary", "", "build of xsched-kube, for faults of a node plugin and its API server")
 	libraries := f.String("virtual", "build/virtual", "folder of the virtual driver's files")
 	out := f.String("out", "", "folder of the report; empty: none")
 	replay := f.String("replay", "", "replay the schedule of a failure file")
@@ -91,12 +92,12 @@ func run(args []string) error {
 	if *want != "" {
 		c.want = strings.Split(*want, ",")
 	}
-	c.plan.root, c.plan.older = os.Geteuid() == 0, *other != ""
+	c.plan.root, c.plan.older, c.plan.kube = os.Geteuid() == 0, *other != "", *kube != ""
 	if done, err := ownMounts(); done || err != nil {
 		return err
 	}
 	var err error
-	if c.tools, err = collect(*binary, *other, *libraries); err != nil {
+	if c.tools, err = collect(*binary, *other, *kube, *libraries); err != nil {
 		return err
 	}
 	defer os.RemoveAll(c.tools.folder)
@@ -198,7 +199,7 @@ func ownMounts() (done bool, err error) {
 }
 
 // collect copies the files under test.
-func collect(binary, other, libraries string) (t tools, err error) {
+func collect(binary, other, kube, libraries string) (t tools, err error) {
 	if t.folder, err = proc.Collect(binary, libraries); err != nil {
 		return t, err
 	}
@@ -207,6 +208,10 @@ func collect(binary, other, libraries string) (t tools, err error) {
 	if other != "" {
 		t.other = filepath.Join(t.folder, "xsched-other")
 		err = proc.CopyFile(t.other, other)
+	}
+	if kube != "" {
+		t.kube = filepath.Join(t.folder, "xsched-kube")
+		err = errors.Join(err, proc.CopyFile(t.kube, kube))
 	}
 	return t, err
 }

@@ -234,6 +234,7 @@ func (w *world) quiet(first bool) {
 	}
 	w.daemon.set("HPF", "live")
 	w.checkRecords(say)
+	w.checkNode(say)
 	var list control.List
 	missing := ""
 	if !w.eventually(5*time.Second, func() (ok bool) {

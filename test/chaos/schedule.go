@@ -20,6 +20,7 @@ type Setup struct {
 	Record   bool   `json:"record"`  // the daemon records into the folder that may become full
 	State    bool   `json:"state"`   // the daemon keeps what is set at run time
 	Service  bool   `json:"service"` // the guardian runs as a service
+	Kube     bool   `json:"kube"`    // a node plugin runs against an API server
 	OldShim  bool   `json:"old_shim"`
 	EndKill  bool   `json:"end_kill"` // the world ends with SIGKILL of the daemon, not SIGTERM
 }
@@ -62,6 +63,7 @@ type plan struct {
 	rate             float64 // faults a second
 	only             []string
 	root, older      bool
+	kube             bool     // the node plugin's binary is there
 	spaces           []string // namespaces that can be created
 	platform         string   // empty: by chance
 }
@@ -80,6 +82,7 @@ func generate(seed uint64, episode int, p plan) Schedule {
 	}
 	s.Setup.OldShim = r.IntN(4) == 0 && p.older
 	s.Setup.State, s.Setup.Service = r.IntN(2) == 0, r.IntN(3) == 0
+	s.Setup.Kube = r.IntN(4) == 0 && p.kube
 	table, total := choices(s.Setup, p)
 	for range p.segments {
 		var segment []Fault
@@ -96,7 +99,7 @@ func generate(seed uint64, episode int, p plan) Schedule {
 // choices returns the kinds that can occur in a world, and the sum of their weights.
 func choices(s Setup, p plan) (table []kind, total int) {
 	for _, k := range kinds() {
-		if k.root && !p.root || k.older && !p.older || k.platform != "" && k.platform != s.Platform || !listed(p.only, k.name) {
+		if k.root && !p.root || k.older && !p.older || k.kube && !s.Kube || k.platform != "" && k.platform != s.Platform || !listed(p.only, k.name) {
 			continue
 		}
 		if k.spaces {

@@ -27,6 +27,7 @@ import (
 // tools are the files under test, in a folder that every user can read.
 type tools struct {
 	xsched, other string // other: another release, or empty
+	kube          string // the node plugin, or empty
 	self          string
 	tenant        string
 	libraries     string // of the virtual driver
@@ -51,6 +52,8 @@ type world struct {
 	gpu      *vdevice.Client
 	daemon   *daemon
 	guardian *service // nil: the daemon starts its own
+	api      *apiServer
+	node     *service // nil: no Kubernetes
 	tenants  []*tenant
 	log      proc.Tail // of the device
 
@@ -117,7 +120,10 @@ func (w *world) begin() error {
 		all.Go(func() { errs[i] = t.start() })
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || !w.setup.Kube {
+		return err
+	}
+	return w.startNode()
 }
 
 // specs are the steady tenants.
@@ -347,6 +353,10 @@ func (w *world) abandon() {
 		<-w.daemon.ended
 	}
 	w.guardian.end(syscall.SIGKILL)
+	w.node.end(syscall.SIGKILL)
+	if w.api != nil {
+		_ = w.api.http.Close()
+	}
 	for _, t := range w.tenants {
 		t.kill()
 	}
