@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/control"
+	"xsched/internal/planted"
 )
 
 // series is a log in several files of bounded size, of which path is the newest. One goroutine uses it.
@@ -23,6 +24,7 @@ type series struct {
 	out    *os.File // nil: not opened yet
 	size   int64
 	failed bool
+	cut    bool // the last line is not complete
 	stuck  bool // the last rotation failed
 }
 
@@ -31,7 +33,7 @@ func (f *series) open() error {
 	if err != nil {
 		return err
 	}
-	f.out, f.size = out, size
+	f.out, f.size, f.cut = out, size, false
 	return f.mend()
 }
 
@@ -75,9 +77,17 @@ func (f *series) mend() error {
 }
 
 func (f *series) put(e control.JournalEntry) {
+	if planted.Disk && f.failed {
+		return
+	}
 	line, err := json.Marshal(e)
 	if err == nil && f.out == nil {
 		err = f.open()
+	}
+	if err == nil && f.cut {
+		if err = f.mend(); err == nil {
+			f.cut = false
+		}
 	}
 	if err == nil {
 		line = append(line, '\n')
@@ -89,6 +99,7 @@ func (f *series) put(e control.JournalEntry) {
 		var n int
 		n, err = f.out.Write(line)
 		f.size += int64(n)
+		f.cut = n > 0 && n < len(line)
 	}
 	if failed := err != nil; failed != f.failed {
 		if f.failed = failed; failed {
