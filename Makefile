@@ -394,7 +394,7 @@ test-chaos: build bin/chaos ## inject 300 faults; a late program must be late ag
 
 # Planted bugs, each with the rules of which one must reveal it. At this rate fewer faults excuse a
 # held program that runs.
-PLANTED := resume:stuck,native lease:held
+PLANTED := resume:stuck,native lease:held clock:held,stuck,late,native,answer disk:journal
 .PHONY: chaos-planted
 chaos-planted: build bin/chaos ## check that the campaign finds each planted bug within 500 faults
 	@mkdir -p build/planted
