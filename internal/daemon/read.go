@@ -164,13 +164,17 @@ func (d *Daemon) Devices(ctx context.Context, c control.Caller) (control.Devices
 		}
 		return byID[id]
 	}
-	for _, id := range d.drivers.Devices() {
+	listed := d.drivers.Devices()
+	for _, id := range listed {
 		get(id)
 	}
 	for _, s := range all {
 		count := visible(c, &s)
 		mine := map[model.DeviceID]bool{}
 		for _, q := range s.Queues {
+			if !q.Competes && !slices.Contains(listed, q.Device) {
+				continue // the process invented the device
+			}
 			mine[q.Device] = true
 			if dev := get(q.Device); count {
 				dev.Queues++

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -24,12 +25,20 @@ type Part struct {
 // Combine joins the sessions of a process that may use several drivers. absent is the reason to
 // report on a host without any driver.
 func Combine(absent string, parts ...Part) Session {
-	return &combined{absent: absent, parts: parts}
+	return combine(absent, func() *listing { return &listing{} }, parts)
+}
+
+func combine(absent string, list func() *listing, parts []Part) *combined {
+	c := &combined{absent: absent, parts: parts, list: list}
+	c.listed.Store(list())
+	return c
 }
 
 type combined struct {
 	absent string
 	parts  []Part
+	list   func() *listing         // reads the host's files
+	listed atomic.Pointer[listing] // as of the last Resolve
 
 	mu    sync.Mutex
 	owner map[model.DeviceID]Session // as of the last Resolve
@@ -66,6 +75,7 @@ func (c *combined) Resolve(ctx context.Context) (map[model.DeviceID]Capability, 
 			owner[gpu] = p.Session
 		}
 	}
+	c.listed.Store(c.list())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owner = owner
@@ -90,14 +100,15 @@ func (c *combined) find(gpu model.DeviceID) Target {
 	return nil
 }
 
-// Verifies implements Verifier: one driver that knows the GPU suffices.
-func (c *combined) Verifies(gpu model.DeviceID) bool {
-	for _, p := range c.parts {
-		if v, ok := p.Session.(Verifier); ok && v.Verifies(gpu) {
-			return true
+// Claim implements Claimer.
+func (c *combined) Claim(gpu model.DeviceID) Claim {
+	return c.listed.Load().claim(gpu, func(n int) bool {
+		if n >= len(c.parts) { // the driver appeared after the process joined
+			return false
 		}
-	}
-	return false
+		v, ok := c.parts[n].Session.(Verifier)
+		return ok && v.Verifies(gpu)
+	})
 }
 
 // Why prefers the driver whose objects the process has shown.

@@ -113,13 +113,6 @@ type Session interface {
 	Close()
 }
 
-// Verifier is a Session that verifies which GPUs its process uses.
-type Verifier interface {
-	// Verifies reports whether Resolve omits a GPU exactly while the process has no working
-	// descriptor of it. false: the driver does not know the GPU, or can't tell. Must not block.
-	Verifies(gpu model.DeviceID) bool
-}
-
 // Target is one process on one device.
 type Target interface {
 	// Apply reaches the desired state and skips operations already in effect. The call blocks as

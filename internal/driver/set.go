@@ -21,6 +21,7 @@ const retryOpen = 5 * time.Second
 // absent drivers are tried again when a process joins.
 type Set struct {
 	options Options
+	lister  lister
 
 	mu      sync.Mutex
 	present []opened
@@ -121,7 +122,7 @@ func (s *Set) NewSession(o SessionOptions) Session {
 	for _, p := range s.drivers() {
 		parts = append(parts, Part{p.driver.Frames(), p.instance.NewSession(o)})
 	}
-	return Combine(s.Absent(), parts...)
+	return combine(s.Absent(), func() *listing { return s.lister.list(s.drivers(), &s.options) }, parts)
 }
 
 // Devices lists the GPUs of all drivers.

@@ -17,9 +17,11 @@ type fakeDriver struct {
 	Driver
 	absent error
 	attach error
+	gpus   []model.DeviceID
 	opens  int
 }
 
+func (d *fakeDriver) Name() string   { return "fake" }
 func (d *fakeDriver) Frames() uint32 { return 1 }
 
 func (d *fakeDriver) Open(Options) (Instance, error) {
@@ -27,13 +29,16 @@ func (d *fakeDriver) Open(Options) (Instance, error) {
 	if d.absent != nil {
 		return nil, d.absent
 	}
-	return &fakeInstance{attach: d.attach}, nil
+	return &fakeInstance{attach: d.attach, gpus: d.gpus}, nil
 }
 
 type fakeInstance struct {
 	Instance
 	attach error
+	gpus   []model.DeviceID
 }
+
+func (i *fakeInstance) Devices() []model.DeviceID { return i.gpus }
 
 func (i *fakeInstance) NewSession(SessionOptions) Session { return &fakeSession{} }
 

@@ -142,8 +142,9 @@ type queue struct {
 	began       uint64 // last transition as the client dated it; see seenAt
 	submitted   uint64
 	busy        bool
-	yields      bool // it has work, and the hardware prefers the longer timeslices of others
-	unproved    bool // does not compete; see proof.go
+	yields      bool   // it has work, and the hardware prefers the longer timeslices of others
+	unproved    string // why it does not compete, empty: it does; see proof.go
+	unlisted    bool   // competes on a device that no driver lists
 	level       model.Level
 	want        model.Desired
 	gate        *gate.Target // nil: the queue's work is estimated

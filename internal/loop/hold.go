@@ -81,7 +81,7 @@ func (l *Loop) regroup(now model.Time, c *Client) {
 func (l *Loop) stop(now model.Time, c *Client) {
 	l.engine.SetHeld(now, c.PID, l.heldBy(c.PID) != 0)
 	for _, q := range c.queues {
-		if q.unproved && q.host == nil {
+		if q.unproved != "" && q.host == nil {
 			l.setUnproved(now, c, q)
 		}
 	}

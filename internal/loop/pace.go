@@ -35,6 +35,8 @@ type account struct {
 	queues int // of its clients
 	adds   int // queues added since the heartbeat addsAt
 	addsAt uint64
+	// unlisted has the number of competing queues on each device that no driver lists.
+	unlisted map[model.DeviceID]int
 }
 
 // openAccount assigns a new client to the account of its user.

@@ -12,21 +12,62 @@ import (
 // a process uses, a queue competes only there. Until then its gate is open, unless the process is
 // suspended by hand: an honest program does not wait for the proof.
 
-// unprovedReason is shown for a queue that does not compete.
-const unprovedReason = "not verified: the process has not opened this GPU, so the queue does not compete"
+// Reasons why a queue does not compete.
+const (
+	unverified = "not verified: the process has not opened this GPU, so the queue does not compete"
+	noSuchGPU  = "not scheduled: this host has no GPU at this PCI address"
+	manyGPUs   = "not scheduled: the user has too many devices that no driver lists"
+)
 
-// proved reports whether the queues of a client may compete on a GPU.
-func (l *Loop) proved(c *Client, gpu model.DeviceID) bool {
+// maxUnlisted bounds the devices of one user that no driver lists. Nothing confirms that they exist,
+// and each is work for the loop. A program can use as many devices as its page has leases.
+const maxUnlisted = maxGPUs
+
+// unproved returns why the queues of a client do not compete on a GPU; empty: they do.
+func (l *Loop) unproved(c *Client, gpu model.DeviceID) string {
 	if _, ok := c.caps[gpu]; ok || c.Attached {
-		return true
+		return ""
 	}
-	v, ok := c.session.Hardware().(driver.Verifier)
-	return !ok || !v.Verifies(gpu)
+	switch c.claim(gpu) {
+	case driver.ClaimVerified:
+		return unverified
+	case driver.ClaimAbsent:
+		return noSuchGPU
+	case driver.ClaimUnlisted:
+		if c.account.unlisted[gpu] == 0 && len(c.account.unlisted) >= maxUnlisted {
+			return manyGPUs
+		}
+	}
+	return ""
+}
+
+// claim judges a client's claim to use a GPU. Without a judge nothing is known about it.
+func (c *Client) claim(gpu model.DeviceID) driver.Claim {
+	if j, ok := c.session.Hardware().(driver.Claimer); ok {
+		return j.Claim(gpu)
+	}
+	return driver.ClaimUnlisted
+}
+
+// countUnlisted adds a competing queue to the user's devices that no driver lists, or removes it.
+func (c *Client) countUnlisted(q *queue, by int) {
+	if q.unlisted == (by > 0) || by > 0 && (c.Attached || c.claim(q.device) != driver.ClaimUnlisted) {
+		return
+	}
+	q.unlisted = by > 0
+	if c.account.unlisted == nil {
+		c.account.unlisted = map[model.DeviceID]int{}
+	}
+	if c.account.unlisted[q.device] += by; c.account.unlisted[q.device] == 0 {
+		delete(c.account.unlisted, q.device)
+	}
 }
 
 // compete adds a queue to the engine.
 func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 	l.assumeOutsiders(now, c, q.device)
+	c.countUnlisted(q, 1)
+	l.gpus.enter(now, q)
 	c.competing[q.device]++
 	can := l.queueCapability(c, q)
 	l.engine.AddQueue(now, model.Queue{
@@ -43,7 +84,10 @@ func (l *Loop) compete(now model.Time, c *Client, q *queue) {
 
 // leave removes a competing queue from the engine.
 func (l *Loop) leave(now model.Time, c *Client, q *queue) {
-	if l.engine.RemoveQueue(now, q.id); c.competing[q.device] > 1 {
+	l.engine.RemoveQueue(now, q.id) // reports the queue's last transition
+	l.gpus.leave(now, q)
+	c.countUnlisted(q, -1)
+	if c.competing[q.device] > 1 {
 		c.competing[q.device]--
 	} else {
 		delete(c.competing, q.device)
@@ -67,12 +111,17 @@ func (l *Loop) setUnproved(now model.Time, c *Client, q *queue) {
 func (l *Loop) updateProof(c *Client) {
 	now := l.now()
 	for _, q := range c.queues {
-		if q.host != nil || q.unproved != l.proved(c, q.device) {
-			continue // its host competes for it, or nothing has changed
+		if q.host != nil {
+			continue // its primary queue competes for it
 		}
-		if q.unproved = !q.unproved; !q.unproved {
+		was := q.unproved
+		q.unproved = l.unproved(c, q.device)
+		switch {
+		case q.unproved == was:
+			continue
+		case q.unproved == "":
 			l.compete(now, c, q)
-		} else {
+		case was == "":
 			l.unquiet(now, c, q)
 			l.leave(now, c, q)
 			l.setUnproved(now, c, q)

@@ -231,7 +231,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 
 // enter adds a queue to the engine; the caller updates the workers.
 func (l *Loop) enter(now model.Time, c *Client, q *queue) {
-	q.unproved = !l.proved(c, q.device)
+	q.unproved = l.unproved(c, q.device)
 	q.owner, q.own = c, q.busy
 	c.touch()
 	if c.hosts[q.device] == nil {
@@ -246,11 +246,10 @@ func (l *Loop) enter(now model.Time, c *Client, q *queue) {
 	q.level, _ = can.Resolve(c.hint.Level)
 	q.want = model.Desired{Queue: q.id}
 	q.guess = guess{idle: !q.busy, counted: now, since: now}
-	l.gpus.enter(now, q)
 	if q.gate != nil {
 		_ = q.gate.Apply(context.Background(), q.want)
 	}
-	if q.unproved {
+	if q.unproved != "" {
 		l.setUnproved(now, c, q)
 	} else {
 		l.compete(now, c, q)
@@ -276,10 +275,10 @@ func (l *Loop) removeQueue(now model.Time, c *Client, q *queue) {
 	separate := c.onGPU[q.device] == 2 && c.hasQueueHints(q.device)
 	l.unquiet(now, c, q)
 	c.leavePeriod(q)
-	if !q.unproved {
+	if q.unproved == "" {
 		l.leave(now, c, q)
 	}
-	l.gpus.leave(now, q)
+	q.busy = false
 	if q.gate != nil {
 		_ = q.gate.Close()
 	}

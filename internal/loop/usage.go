@@ -106,9 +106,12 @@ func (g gpuTimes) enter(now model.Time, q *queue) {
 }
 
 func (g gpuTimes) leave(now model.Time, q *queue) {
-	q.busy = false
-	g.note(now, q)
-	g.drop(q.device, maxIdleGPUs)
+	g.set(now, q, false)
+	keep := maxIdleGPUs
+	if q.unlisted {
+		keep = 0 // nothing says that the device exists
+	}
+	g.drop(q.device, keep)
 	if q.owner != nil {
 		q.owner.uses.drop(q.device, maxGPUs)
 	}
@@ -116,7 +119,7 @@ func (g gpuTimes) leave(now model.Time, q *queue) {
 
 // note updates the account of a queue and its device.
 func (g gpuTimes) note(now model.Time, q *queue) {
-	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.yields && !q.quiet && !q.unproved)
+	g.set(now, q, q.busy && q.want.Suspend == 0 && !q.yields && !q.quiet && q.unproved == "")
 }
 
 // pause stops accounting for a queue whose client keeps the total from now on.

@@ -25,6 +25,7 @@ type QueueView struct {
 	Generation  uint64
 	Stream      bool // a single stream, not a whole context
 	Folded      bool // beyond the user's limit: scheduled together with another queue of the process
+	Competes    bool // it takes part in decisions; otherwise nothing confirms its device
 	Hint        model.Hint
 	Device      model.DeviceID
 	Busy        bool
@@ -89,7 +90,7 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 	for _, q := range c.queues {
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
-			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
+			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
 		if q.host != nil {
@@ -120,8 +121,8 @@ func (l *Loop) inForce(cfg *engine.Config, c *Client, q *queue) (model.Level, st
 	level, reason := l.queueCapability(c, q).Resolve(want)
 	switch {
 	case c.off[q.device] != "":
-	case q.unproved:
-		reason = unprovedReason
+	case q.unproved != "":
+		reason = q.unproved
 	case c.Attached && level == model.LevelBlock:
 		reason = "the process has no shim that holds launches: level 1 has no effect"
 	case q.guessed() && level == model.LevelBlock:

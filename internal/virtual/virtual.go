@@ -42,9 +42,6 @@ type Platform struct {
 	// OwnerSuspends means that only the owner of a queue can suspend it, at
 	// level 2, without timeslices. A debugger reaches level 3 from outside.
 	OwnerSuspends bool
-	// ListsGPUs means that the driver lists the virtual GPUs and verifies no other device, so a queue on
-	// a device without a driver competes.
-	ListsGPUs bool
 	// Label and Notice go with every figure; empty: none.
 	Label, Notice string
 	// Serve is the device process.
@@ -63,7 +60,7 @@ func All() []Platform {
 		},
 		{
 			Name: "amd", Kernel: embedded.VirtualKFD, Vendor: embedded.VirtualHIP, API: "hip", Serve: serveAMD,
-			OwnerSuspends: true, ListsGPUs: true, Label: "AMD", Notice: "Measured on the virtual AMD GPU, with assumed costs; no claim about AMD hardware.",
+			OwnerSuspends: true, Label: "AMD", Notice: "Measured on the virtual AMD GPU, with assumed costs; no claim about AMD hardware.",
 			socket: "kfd.sock", watch: vamd.WatchSuffix, root: "kfd", socketEnv: "XSCHED_VKFD_SOCKET", rootEnv: "XSCHED_VKFD_ROOT",
 		},
 	}

@@ -90,8 +90,10 @@ CUresult cuCtxGetDevice(CUdevice_v1 *device) {
 }
 CUresult cuDeviceGetPCIBusId(char *name, int bytes, CUdevice_v1 device) {
   (void)device;
-  if (bytes < 13) return INVALID_VALUE;
-  memcpy(name, "0000:3b:00.0", 13);
+  /* No kernel driver lists this device, so it has no PCI address: XSW_NO_PCI_DOMAIN. */
+  static const char address[] = "ffff0000:00:00.0";
+  if (bytes < (int)sizeof address) return INVALID_VALUE;
+  memcpy(name, address, sizeof address);
   return 0;
 }
 CUresult cuDevicePrimaryCtxGetState(CUdevice_v1 device, unsigned *flags, int *active) {

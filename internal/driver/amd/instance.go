@@ -121,10 +121,7 @@ func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	owner := NewOwner(i.Sources.Sysfs, i.metrics)
 	owner.lease = o.Lease
 	if i.virtual || initialPIDNamespace() {
-		owner.pid, owner.listed = o.PID, map[model.DeviceID]bool{}
-		for gpu := range i.gpus() {
-			owner.listed[gpu] = true
-		}
+		owner.pid = o.PID
 	}
 	owner.Connect(func(order Order) error { return o.Send(EncodeOrder(order)) })
 	return session{owner}

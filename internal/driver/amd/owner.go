@@ -38,9 +38,8 @@ type Owner struct {
 	sysfs   fs.FS
 	metrics *driver.Metrics
 	lease   func(model.DeviceID) uint32 // number of a GPU's lease; nil: the shared lease
-	// pid is the process in the driver's files, and listed the GPUs there; 0: its queues can't be verified.
-	pid    int
-	listed map[model.DeviceID]bool
+	// pid is the process in the driver's files; 0: its queues can't be verified.
+	pid int
 
 	mu       sync.Mutex
 	send     func(Order) error

@@ -18,7 +18,7 @@ func initialPIDNamespace() bool {
 }
 
 // Verifies implements driver.Verifier: the driver lists the queues of each process.
-func (o *Owner) Verifies(gpu model.DeviceID) bool { return o.listed[gpu] }
+func (o *Owner) Verifies(model.DeviceID) bool { return o.pid != 0 }
 
 // verified returns the GPUs on which the driver lists queues of the process; nil: it can't tell.
 func (o *Owner) verified() (map[uint32]bool, error) {

@@ -132,7 +132,7 @@ func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	}
 	objects := NewObjects(i.Driver, i.limits(o.User), i.metrics)
 	objects.process = o.PID
-	return &session{Objects: objects, log: log, listed: i.listed()}
+	return &session{Objects: objects, log: log}
 }
 
 // limits bounds one process, and the files of one user. Otherwise one user's programs could exhaust

@@ -7,15 +7,13 @@ import (
 	"log/slog"
 
 	"xsched/internal/driver"
-	"xsched/internal/model"
 	"xsched/internal/wire"
 )
 
 // session holds the RM objects of a process that announces them.
 type session struct {
 	*Objects
-	log    *slog.Logger
-	listed map[model.DeviceID]bool // GPUs of the driver when the process connected; nil: all
+	log *slog.Logger
 }
 
 var _ driver.Session = (*session)(nil)

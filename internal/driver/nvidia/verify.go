@@ -7,18 +7,6 @@ import "xsched/internal/model"
 // Verifies implements driver.Verifier. A GPU that Resolve reports has a subdevice object which the
 // daemon has found on the descriptor that the process handed over. A client of MPS may have none: its
 // channels belong to the server. A service of another user exempts nobody: a process can choose its name.
-func (s *session) Verifies(gpu model.DeviceID) bool {
-	return (s.listed == nil || s.listed[gpu]) && s.driver.untouchable() == "" && !s.driver.mps.owns()
-}
-
-// listed returns the GPUs of the driver; nil: all, on a virtual GPU, whose device may start after the daemon.
-func (i *instance) listed() map[model.DeviceID]bool {
-	if i.Virtual {
-		return nil
-	}
-	out := map[model.DeviceID]bool{}
-	for _, id := range i.Devices() {
-		out[id] = true
-	}
-	return out
+func (s *session) Verifies(model.DeviceID) bool {
+	return s.driver.untouchable() == "" && !s.driver.mps.owns()
 }

@@ -55,6 +55,8 @@ type Hardware struct {
 	Refuse atomic.Bool                          // operations fail
 	Closed atomic.Bool
 	Verify atomic.Bool // queues on a GPU without a capability do not compete
+	// Judge judges other claims; nil: the driver lists every GPU, and verifies none.
+	Judge func(gpu model.DeviceID) driver.Claim
 
 	mu     sync.Mutex
 	files  []int
@@ -107,8 +109,16 @@ func (h *Hardware) Frame(packet []byte, fds []int) (bool, error) {
 	return false, nil
 }
 
-// Verifies implements driver.Verifier.
-func (h *Hardware) Verifies(model.DeviceID) bool { return h.Verify.Load() }
+// Claim implements driver.Claimer.
+func (h *Hardware) Claim(gpu model.DeviceID) driver.Claim {
+	switch {
+	case h.Verify.Load():
+		return driver.ClaimVerified
+	case h.Judge != nil:
+		return h.Judge(gpu)
+	}
+	return driver.ClaimTrusted
+}
 
 // SetCaps changes the capabilities.
 func (h *Hardware) SetCaps(caps map[model.DeviceID]driver.Capability) {
