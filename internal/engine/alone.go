@@ -14,12 +14,29 @@ func (e *Engine) Alone(id model.QueueID) bool {
 	return r != nil && e.observer == nil && r.dev.alone()
 }
 
-// EachAlone calls f for every queue that is alone.
-func (e *Engine) EachAlone(f func(id model.QueueID)) {
-	for _, d := range e.devices {
-		if len(d.records) == 1 && len(d.parked) == 0 && e.Alone(d.view.Queues[0].ID) {
-			f(d.view.Queues[0].ID)
+// EachAlone calls f for every device that was decided about since the last call:
+// with its queue if that is alone, with the zero value otherwise.
+func (e *Engine) EachAlone(f func(d model.DeviceID, id model.QueueID, alone bool)) {
+	for _, d := range e.agenda.takeFresh() {
+		if len(d.records) == 1 && e.observer == nil && d.alone() {
+			f(d.id, d.view.Queues[0].ID, true)
+		} else {
+			f(d.id, model.QueueID{}, false)
 		}
+	}
+}
+
+// EachPending calls f for every device on which something happened since the last
+// decision: a queue that was alone there may not be any more.
+func (e *Engine) EachPending(f func(d model.DeviceID)) {
+	if e.agenda.all {
+		for _, d := range e.devices {
+			f(d.id)
+		}
+		return
+	}
+	for _, d := range e.agenda.pending {
+		f(d.id)
 	}
 }
 

@@ -41,7 +41,11 @@ func TestAlone(t *testing.T) {
 // flip toggles the work of the queues that are alone.
 func (m *machine) flip() int {
 	var alone []model.QueueID
-	m.e.EachAlone(func(id model.QueueID) { alone = append(alone, id) })
+	m.e.EachAlone(func(_ model.DeviceID, id model.QueueID, is bool) {
+		if is {
+			alone = append(alone, id)
+		}
+	})
 	for _, id := range alone {
 		told := m.told[id]
 		for range 1 + m.pick("flips", 6) {
@@ -101,8 +105,8 @@ func TestNotAlone(t *testing.T) {
 			}
 			e.Decide(1)
 			each := 0
-			e.EachAlone(func(id model.QueueID) {
-				if id == first {
+			e.EachAlone(func(_ model.DeviceID, id model.QueueID, alone bool) {
+				if alone && id == first {
 					each++
 				}
 			})

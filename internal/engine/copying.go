@@ -24,7 +24,7 @@ func (e *Engine) SetCopying(now model.Time, id model.QueueID, copying bool) {
 	if hasWork(q) && !had {
 		r.dev.startWait(now, r)
 	}
-	r.dev.pending = true
+	r.dev.mark()
 	r.dev.unsettled = append(r.dev.unsettled, r)
 }
 

@@ -37,11 +37,16 @@ type device struct {
 
 	accounted model.Time    // GPU time is charged up to here
 	round     time.Duration // slices of all queues that progress
-	wake      model.Time
-	check     model.Time // when the progress of a program of the highest rank matters
 
-	capped  bool // any queue has a cap
-	pending bool // something happened since the last decision
+	agenda  *agenda
+	pending bool       // in agenda.pending: something happened since the last decision
+	fresh   bool       // in agenda.fresh
+	place   int        // in the order of decisions; all are equal without gangs
+	nth     int        // in agenda.wakes
+	wake    model.Time // when the next decision is due at the latest
+	check   model.Time // see setCheck
+
+	capped bool // any queue has a cap
 	// stale means that queues were added, removed or changed, so their order,
 	// processes, services and groups must be rebuilt before the next decision.
 	stale bool
@@ -50,7 +55,10 @@ type device struct {
 
 // restructure requests a rebuild at the next decision, because many queues may
 // change at the same time.
-func (d *device) restructure() { d.pending, d.stale = true, true }
+func (d *device) restructure() {
+	d.mark()
+	d.stale = true
+}
 
 func (d *device) queue(r *record) *policy.Queue {
 	if r.parked != nil {
@@ -193,12 +201,12 @@ func (d *device) refresh(now model.Time) {
 		})
 	}
 	top := d.top()
-	d.check = model.Never
+	check := model.Never
 	d.findCopying(top)
 	for i, r := range d.records {
 		q := &v.Queues[i]
 		if q.Feeding.CheckAt != 0 && q.Rank == top {
-			d.check = min(d.check, q.Feeding.CheckAt)
+			check = min(check, q.Feeding.CheckAt)
 		}
 		switch cfg.Mode {
 		case model.ModeTimeslice:
@@ -216,6 +224,7 @@ func (d *device) refresh(now model.Time) {
 			q.Ready = hasWork(q)
 		}
 	}
+	d.setCheck(check)
 	for k := range v.Groups {
 		group := &v.Groups[k]
 		g := d.records[group.Members[0]].gang
@@ -265,6 +274,7 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 
 	var plan model.Plan
 	d.wake = model.Never
+	grants := d.state.Grants()
 	if d.cfg.Mode == model.ModeOff {
 		plan = make(model.Plan, len(v.Queues))
 		for i := range plan {
@@ -274,6 +284,7 @@ func (e *Engine) decideDevice(now model.Time, d *device) {
 		plan, d.wake = d.policy.Decide(now, v, d.state)
 		d.wake = min(d.wake, native)
 	}
+	e.stats.Grants += d.state.Grants() - grants
 	d.voidRequests()
 	for _, all := range [][]*policy.Service{v.Services, v.Overruled} {
 		for _, s := range all {

@@ -28,9 +28,7 @@ type Engine struct {
 	changes []model.Desired
 	stats   Stats
 
-	// order is the devices in the order of decision: the one that leads a gang
-	// before those that follow.
-	order      []*device
+	agenda     agenda
 	gangs      map[string]*gang
 	anyGang    bool
 	regrouping bool
@@ -174,7 +172,6 @@ func (e *Engine) SetDevicePolicy(id model.DeviceID, name string) error {
 // before. The caller ranks the processes.
 func (e *Engine) usePolicy(d *device, p *policy.Scheduler) {
 	d.policy = p
-	e.stats.Grants += d.state.Grants()
 	d.state = p.NewState()
 }
 
@@ -192,6 +189,18 @@ func (e *Engine) device(id model.DeviceID) *device {
 	return nil
 }
 
+// devicesOf returns the devices with queues of a process, by ID.
+func (e *Engine) devicesOf(pid int) []*device {
+	var out []*device
+	for _, r := range e.processes[pid] {
+		at, found := slices.BinarySearchFunc(out, r.dev.id, func(d *device, id model.DeviceID) int { return cmp.Compare(d.id, id) })
+		if !found {
+			out = slices.Insert(out, at, r.dev)
+		}
+	}
+	return out
+}
+
 func (e *Engine) search(id model.DeviceID) (at int, found bool) {
 	return slices.BinarySearchFunc(e.devices, id, func(d *device, id model.DeviceID) int { return cmp.Compare(d.id, id) })
 }
@@ -202,7 +211,8 @@ func (e *Engine) SetQuantum(d time.Duration) {
 	e.cfg.Quantum = d
 	e.saw(Event{Kind: EventQuantum, Length: d})
 	for _, d := range e.devices {
-		d.cfg.Quantum, d.pending = e.cfg.Quantum, true
+		d.cfg.Quantum = e.cfg.Quantum
+		d.mark()
 	}
 }
 
@@ -211,7 +221,8 @@ func (e *Engine) SetBounds(hold, starvation time.Duration) {
 	e.cfg.Hold, e.cfg.StarvationBound = hold, starvation
 	e.saw(Event{Kind: EventBounds, Length: hold, Tail: starvation})
 	for _, d := range e.devices {
-		d.cfg.Hold, d.cfg.StarvationBound, d.pending = hold, starvation, true
+		d.cfg.Hold, d.cfg.StarvationBound = hold, starvation
+		d.mark()
 	}
 }
 
@@ -273,11 +284,12 @@ func (e *Engine) AddQueue(now model.Time, q model.Queue) {
 	}
 	at, found := e.search(q.Device)
 	if !found {
-		d := &device{id: q.Device, wake: model.Never, accounted: now, cfg: e.cfg.On(q.Device), policy: e.policyOf(q.Device)}
+		d := &device{id: q.Device, accounted: now, cfg: e.cfg.On(q.Device), policy: e.policyOf(q.Device)}
 		d.state = d.policy.NewState()
 		e.refill(d)
 		d.view.Unmanaged = e.unmanaged[q.Device]
 		e.devices = slices.Insert(e.devices, at, d)
+		e.agenda.add(d)
 	}
 	q.Running, q.WaitSince = true, now
 	q.Feeding = model.Feeding{} // what was learnt is not in a recording
@@ -319,9 +331,10 @@ func (e *Engine) RemoveQueue(now model.Time, id model.QueueID) {
 	}
 	e.leaveProcess(pid, r)
 	if r.dev.size() == 0 {
-		e.stats.Grants += r.dev.state.Grants()
 		e.empty(r.dev)
-		e.devices = slices.DeleteFunc(e.devices, func(d *device) bool { return d == r.dev })
+		at, _ := e.search(r.dev.id)
+		e.devices = slices.Delete(e.devices, at, at+1)
+		e.agenda.remove(r.dev)
 	}
 }
 
@@ -380,7 +393,7 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed, tail 
 		r.setWaits(now, false)
 	}
 	e.saw(Event{Kind: EventBusy, At: now, ID: id, On: busy, Length: fed, Tail: tail})
-	d.pending = true
+	d.mark()
 	d.unsettled = append(d.unsettled, r)
 	if s := d.service(q.PID); s != nil {
 		s.Work(now, busy)
@@ -391,7 +404,7 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed, tail 
 	if r.gang == nil {
 		q.Ready = hasWork(q)
 	} else if !e.regrouping {
-		r.gang.lead.pending = true
+		r.gang.lead.mark()
 	}
 }
 
@@ -399,11 +412,11 @@ func (e *Engine) setBusy(now model.Time, id model.QueueID, busy bool, fed, tail 
 // target. From the first mark on only marks count; before it, busy periods do.
 func (e *Engine) MarkRequest(now model.Time, pid int, begin bool) {
 	e.saw(Event{Kind: EventMark, At: now, PID: pid, On: begin})
-	for _, d := range e.devices {
+	for _, d := range e.devicesOf(pid) {
 		if s := d.service(pid); s != nil {
 			d.epoch++
 			s.Mark(now, begin, d.epoch)
-			d.pending = true
+			d.mark()
 		}
 	}
 }
@@ -420,10 +433,9 @@ func (e *Engine) SetUnmanaged(now model.Time, id model.DeviceID, unmanaged bool)
 	} else {
 		delete(e.unmanaged, id)
 	}
-	for _, d := range e.devices {
-		if d.id == id && d.view.Unmanaged != unmanaged {
-			d.view.Unmanaged, d.pending = unmanaged, true
-		}
+	if d := e.device(id); d != nil && d.view.Unmanaged != unmanaged {
+		d.view.Unmanaged = unmanaged
+		d.mark()
 	}
 }
 
@@ -457,7 +469,8 @@ func (e *Engine) SetLevel(now model.Time, id model.QueueID, level, best model.Le
 		if r.parked == nil {
 			r.dev.restructure()
 		} else {
-			r.dev.pending, r.dev.resend = true, append(r.dev.resend, r)
+			r.dev.mark()
+			r.dev.resend = append(r.dev.resend, r)
 		}
 	}
 }
@@ -555,16 +568,12 @@ func (e *Engine) Decide(now model.Time) ([]model.Desired, model.Time) {
 	e.changes = e.changes[:0]
 	e.rankAll()
 	e.regroup()
-	wake := model.Never
-	for _, d := range e.order {
-		if d.pending || now >= d.wake {
-			e.decideDevice(now, d)
-			if e.anyGang {
-				e.lead(now, d)
-			}
+	wake := e.agenda.each(now, func(d *device) {
+		e.decideDevice(now, d)
+		if e.anyGang {
+			e.lead(now, d)
 		}
-		wake = min(wake, d.wake)
-	}
+	})
 	if e.observer != nil {
 		e.saw(Event{Kind: EventDecide, At: now, Changes: e.changes, Wake: wake})
 	}

@@ -32,15 +32,20 @@ func (e *Engine) regroup() {
 	e.regrouping = false
 	old := e.gangs
 	e.gangs = nil
-	e.order = append(e.order[:0], e.devices...)
 	if !e.anyGang && len(old) == 0 {
 		return
 	}
-	slices.SortStableFunc(e.order, func(a, b *device) int {
+	order := slices.Clone(e.devices)
+	slices.SortStableFunc(order, func(a, b *device) int {
 		return cmp.Or(boolOrder(b.cfg.suspends(), a.cfg.suspends()), cmp.Compare(len(b.records), len(a.records)), cmp.Compare(a.id, b.id))
 	})
 	e.anyGang = false
-	for _, d := range e.order {
+	for k, d := range order {
+		d.place = k
+		if !d.ganged() {
+			continue
+		}
+		d.restructure()
 		d.sort() // so that a gang always has the same first member
 		for i, r := range d.records {
 			q := &d.view.Queues[i].Queue
@@ -66,9 +71,21 @@ func (e *Engine) regroup() {
 			g.held = g.held || !q.Eligible()
 		}
 	}
-	for _, d := range e.devices {
-		d.restructure()
+	if !e.anyGang {
+		for _, d := range e.devices {
+			d.place = 0
+		}
 	}
+}
+
+// ganged reports that a queue of the device belongs to a gang, or did.
+func (d *device) ganged() bool {
+	for i, r := range d.records {
+		if r.gang != nil || d.view.Queues[i].Hint.Gang != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // follows reports that another device decides about the gang, and that it matters.
@@ -155,7 +172,7 @@ func (e *Engine) lead(now model.Time, d *device) {
 			if r.dev == d {
 				continue
 			}
-			r.dev.pending = true
+			r.dev.mark()
 			if g.run && hasWork(r.dev.queue(r)) {
 				r.dev.startWait(now, r) // it waited elsewhere
 			}

@@ -305,7 +305,7 @@ func (m *machine) stable() bool {
 func (m *machine) again() {
 	ask := func(e *Engine) {
 		for _, d := range e.devices {
-			d.pending = true
+			d.mark()
 		}
 	}
 	m.all(ask) // also where time alone has changed something

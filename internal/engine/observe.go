@@ -85,7 +85,14 @@ type Event struct {
 // Observe calls f after every call that changes the engine, in order, from the
 // goroutine that makes the call. The event and what it points to are valid only
 // during the call of f. nil ends the observation.
-func (e *Engine) Observe(f func(*Event)) { e.observer = f }
+func (e *Engine) Observe(f func(*Event)) {
+	e.observer = f
+	e.agenda.takeFresh()
+	for _, d := range e.devices { // an observer decides which queues are alone
+		d.fresh = true
+	}
+	e.agenda.fresh, e.agenda.all = slices.Clone(e.devices), true
+}
 
 // saw reports an event to the observer, if there is one.
 func (e *Engine) saw(ev Event) {

@@ -210,14 +210,16 @@ func (d *device) chargeBlockers(now model.Time, elapsed time.Duration) {
 // Protections returns what protection gains and costs, by device and process; pid 0 means all.
 func (e *Engine) Protections(now model.Time, pid int) []policy.ProtectionStatus {
 	var out []policy.ProtectionStatus
-	for _, d := range e.devices {
-		if pid != 0 {
+	if pid != 0 {
+		for _, d := range e.devicesOf(pid) {
 			if p := d.protections[pid]; p != nil {
 				out = append(out, p.Status(now, d.id))
 				d.submissions(out[len(out)-1:])
 			}
-			continue
 		}
+		return out
+	}
+	for _, d := range e.devices {
 		from := len(out)
 		for _, p := range d.protections {
 			out = append(out, p.Status(now, d.id))

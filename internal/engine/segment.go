@@ -72,13 +72,14 @@ func (e *Engine) SetProgress(now model.Time, id model.QueueID, launches uint64, 
 	r.segments.Progress(now, launches, waits)
 	q := r.dev.queue(r)
 	if f := r.segments.Feeding(); f != q.Feeding {
-		q.Feeding, r.dev.pending = f, true
+		q.Feeding = f
+		r.dev.mark()
 	}
 }
 
 // ProgressDue appends the queues whose progress the next decision needs.
 func (e *Engine) ProgressDue(now model.Time, ids []model.QueueID) []model.QueueID {
-	for _, d := range e.devices {
+	for _, d := range e.agenda.checks {
 		if now < d.check {
 			continue
 		}

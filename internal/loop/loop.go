@@ -69,7 +69,8 @@ type Loop struct {
 	tick        model.Time       // next heartbeat
 	armed       model.Time       // current timer setting
 
-	quiet map[*queue]*Client // queues whose clients do not ring; see quiet.go
+	quiet map[model.DeviceID]*queue // queues whose clients do not ring, one per device at most; see quiet.go
+	ended []*queue                  // scratch of endNow
 
 	// Rate limit of doorbells; see pace.go.
 	accounts  int        // users with clients
@@ -148,7 +149,7 @@ func New(cfg Config) (*Loop, error) {
 		cfg: cfg, log: cfg.Log, metrics: cfg.Metrics, engine: cfg.Engine, epoll: -1, wake: -1, timer: -1,
 		mail: newMailbox(), done: make(chan struct{}),
 		clients: map[model.SessionID]*Client{}, byPID: map[int][]*Client{}, bells: map[int32]*Client{}, due: model.Never,
-		quiet: map[*queue]*Client{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
+		quiet: map[model.DeviceID]*queue{}, bareClients: map[*Client]bool{}, gpus: gpuTimes{}, resumed: map[model.DeviceID][]<-chan struct{}{},
 	}
 	l.limits.Store(&cfg.Limits)
 	l.publishConfig()

@@ -12,20 +12,26 @@ import "xsched/internal/model"
 // No transition is lost at the end of quiet. The client first changes the page and then reads the
 // quiet flag; wire.Page.Listen first clears the flag and then reads the page.
 
-// endQuiet ends quiet for every queue that is no longer alone. It runs before a decision, which then
-// has the current state of those queues.
+// endQuiet ends quiet for the queues that are no longer alone. It runs before a decision, which then
+// has the current state of those queues. Only devices with something new can have such a queue.
 func (l *Loop) endQuiet(now model.Time) {
-	for q, c := range l.quiet {
-		if !l.engine.Alone(q.id) {
-			l.unquiet(now, c, q)
-			l.updateWorkers(c)
+	l.engine.EachPending(func(gpu model.DeviceID) {
+		if q := l.quiet[gpu]; q != nil && !l.engine.Alone(q.id) {
+			l.ended = append(l.ended, q) // ending quiet changes what is pending
 		}
-	}
+	})
+	l.endNow(now)
 }
 
 // beginQuiet silences the queues that are alone after a decision.
 func (l *Loop) beginQuiet(now model.Time) {
-	l.engine.EachAlone(func(id model.QueueID) {
+	l.engine.EachAlone(func(gpu model.DeviceID, id model.QueueID, alone bool) {
+		if !alone {
+			if q := l.quiet[gpu]; q != nil {
+				l.ended = append(l.ended, q)
+			}
+			return
+		}
 		c := l.clients[id.Session]
 		if c == nil {
 			return
@@ -40,9 +46,20 @@ func (l *Loop) beginQuiet(now model.Time) {
 		}
 		l.gpus.pause(now, q)
 		q.quiet, q.worked, q.workedAt = true, v.Worked(now)-q.owed, now
-		l.quiet[q] = c
+		l.quiet[gpu] = q
 		c.page.Hush(int(id.Index))
 	})
+	l.endNow(now)
+}
+
+// endNow ends quiet for the queues in l.ended.
+func (l *Loop) endNow(now model.Time) {
+	for i, q := range l.ended {
+		l.unquiet(now, q.owner, q)
+		l.updateWorkers(q.owner)
+		l.ended[i] = nil
+	}
+	l.ended = l.ended[:0]
 }
 
 // unquiet ends quiet for a queue; the caller updates the workers.
@@ -56,18 +73,19 @@ func (l *Loop) unquiet(now model.Time, c *Client, q *queue) {
 	} else {
 		l.gpus.worked(now, q, v.Worked(now)) // the queue is gone, but the slot keeps its total
 	}
-	delete(l.quiet, q)
+	delete(l.quiet, q.device)
 	q.quiet, q.owed = false, v.Worked(now)-q.worked
 	l.note(now, q)
 }
 
-// sample reads the state of the quiet queues.
+// sample reads the state of the quiet queues, of all devices: each shows its work at heartbeats only.
 func (l *Loop) sample(now model.Time) {
-	l.endQuiet(now)
-	for q, c := range l.quiet {
-		if v := c.page.Queue(int(q.id.Index)); v.Generation == q.generation {
-			l.follow(now, c, q, &v)
-			l.updateWorkers(c)
+	for _, q := range l.quiet {
+		if !l.engine.Alone(q.id) {
+			l.unquiet(now, q.owner, q)
+		} else if v := q.owner.page.Queue(int(q.id.Index)); v.Generation == q.generation {
+			l.follow(now, q.owner, q, &v)
 		}
+		l.updateWorkers(q.owner)
 	}
 }
