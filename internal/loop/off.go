@@ -28,7 +28,11 @@ func (l *Loop) turned(c *Client, gpu model.DeviceID, why string, loose bool) {
 	c.off = off
 	l.updateLevels(c)
 	for _, q := range c.queues {
-		if q.device == gpu && q.gate != nil {
+		switch {
+		case q.device != gpu || q.gate == nil:
+		case q.host != nil:
+			l.applyFolded(c, q) // its primary queue has the desired state
+		default:
 			_ = q.gate.Apply(context.Background(), l.gateState(c, q))
 		}
 	}
