@@ -4,6 +4,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,9 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"xsched/internal/control"
+	"xsched/internal/identity"
 )
 
-// Bounds of one scrape. Beyond them, tenants with a latency target come first, then those of higher
+// Bounds of one scrape, divided among users. Beyond them, tenants with a latency target come first, then those of higher
 // priority, then the busiest. Series of ended programs disappear with the next scrape.
 const (
 	maxMetricTenants    = 500
@@ -73,24 +75,58 @@ func tenantMetrics(out chan<- prometheus.Metric, all []control.Process) {
 		all = slices.Clone(all)
 		slices.SortStableFunc(all, byImportance)
 	}
-	tenants, shown := 0, 0
+	tenants := newQuotas(maxMetricTenants, all, func(*control.Process) int { return 1 })
+	histograms := newQuotas(maxMetricHistograms, all, func(*control.Process) int { return 1 })
+	shown := newQuotas(maxMetricQueues, all, func(p *control.Process) int { return len(p.Queues) })
 	for _, p := range all {
-		if tenants >= maxMetricTenants || shown+len(p.Queues) > maxMetricQueues {
-			break
+		if tenants.take(&p, 1) == 0 {
+			continue
 		}
 		labels := labelsOf(&p)
 		programMetrics(out, &p, labels)
 		targetMetrics(out, &p, labels)
-		if tenants < maxMetricHistograms {
+		if histograms.take(&p, 1) == 1 {
 			latencyMetrics(out, &p, labels)
 		}
-		for i := range p.Queues {
+		for i := range p.Queues[:shown.take(&p, len(p.Queues))] {
 			queueMetrics(out, &p.Queues[i], labels)
 		}
-		tenants, shown = tenants+1, shown+len(p.Queues)
 	}
-	out <- metricTenantsNotShown.is(float64(len(all) - tenants))
-	out <- metricNotShown.is(float64(queues - shown))
+	out <- metricTenantsNotShown.is(float64(len(all) - tenants.taken))
+	out <- metricNotShown.is(float64(queues - shown.taken))
+}
+
+// quotas divides the places of a scrape among users: nobody's programs displace those of others. A user
+// who needs less than an equal part leaves the rest to the others.
+type quotas struct {
+	each  int // places of one user
+	used  map[identity.User]int
+	taken int
+}
+
+func newQuotas(most int, all []control.Process, needs func(*control.Process) int) *quotas {
+	wanted := map[identity.User]int{}
+	for i := range all {
+		wanted[all[i].Owner.Account()] += needs(&all[i])
+	}
+	q := &quotas{each: most, used: map[identity.User]int{}}
+	left := len(wanted)
+	for _, n := range slices.Sorted(maps.Values(wanted)) {
+		if q.each = most / left; n > q.each {
+			break
+		}
+		most, left = most-n, left-1
+	}
+	return q
+}
+
+// take returns how many of n places a program gets.
+func (q *quotas) take(p *control.Process, n int) int {
+	owner := p.Owner.Account()
+	n = min(n, q.each-q.used[owner])
+	q.used[owner] += n
+	q.taken += n
+	return n
 }
 
 // byImportance orders programs by the order in which they get a place in a scrape.

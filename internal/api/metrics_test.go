@@ -148,6 +148,42 @@ func TestMetricsAreBounded(t *testing.T) {
 	}
 }
 
+// TestMetricsOfOneUser: one user has a program with a latency target and all queues that a page has, and then as
+// many such programs as it may start. The programs of two others keep their series.
+func TestMetricsOfOneUser(t *testing.T) {
+	for name, programs := range map[string]int{"one program": 1, "many programs": 2 * maxMetricTenants} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			w.list.Processes = nil
+			for i := range programs {
+				p := control.Process{PID: 10_000 + i, SLO: &control.SLO{TargetUS: 1}, Priority: 10, Owner: identity.OnHost(1000), Latency: &control.Latency{}}
+				for q := range uint32(1024 / min(programs, 100)) {
+					p.Queues = append(p.Queues, control.Queue{Index: q, Device: "0000:01:00.0"})
+				}
+				w.list.Processes = append(w.list.Processes, p)
+			}
+			for i := range 2 {
+				w.list.Processes = append(w.list.Processes, control.Process{
+					PID: 101 + i, Owner: identity.OnHost(2000 + i), Latency: &control.Latency{}, Queues: []control.Queue{{Device: "0000:02:00.0"}},
+				})
+			}
+			text := scrape(t, w)
+			for _, pid := range []string{"101", "102", "10000"} {
+				for _, series := range []string{"xs_priority", "xs_queue_busy", "xs_request_seconds_count"} {
+					if !regexp.MustCompile(`\n` + series + `\{[^}]*pid="` + pid + `"`).MatchString(text) {
+						t.Errorf("%s of program %s is missing", series, pid)
+					}
+				}
+			}
+			for name, most := range map[string]int{"xs_priority": maxMetricTenants, "xs_queue_busy": maxMetricQueues, "xs_request_seconds_count": maxMetricHistograms} {
+				if n := strings.Count(text, "\n"+name+"{"); n > most {
+					t.Errorf("%d series of %s", n, name)
+				}
+			}
+		})
+	}
+}
+
 // Names of programs are for callers that may see the command: root, and each user its own.
 func TestMetricNames(t *testing.T) {
 	w := newWorld()
