@@ -110,6 +110,7 @@ var daemonMetrics = []struct {
 	{gauge("open_fds", "Open file descriptors of the daemon."), func(s *control.Stats) float64 { return float64(s.OpenFDs) }},
 	{gauge("goroutines", "Goroutines of the daemon; a number that keeps growing is a leak."), func(s *control.Stats) float64 { return float64(s.Goroutines) }},
 	{gauge("queues_folded", "Queues beyond their user's limit, scheduled together with another one of their program."), func(s *control.Stats) float64 { return float64(s.FoldedQueues) }},
+	{gauge("queues_refused", "Queues beyond all limits of their user, not scheduled."), func(s *control.Stats) float64 { return float64(s.QueuesRefused) }},
 	{counter("doorbells_throttled_total", "Notifications deferred because their user had used its share of the engine."), func(s *control.Stats) float64 { return float64(s.Throttled) }},
 	{counter("engine_requests_refused_total", "Requests refused because their user had too many under way."), func(s *control.Stats) float64 { return float64(s.RequestsRefused) }},
 	{counter("snapshots_total", "Copies of the engine's state for readers."), func(s *control.Stats) float64 { return float64(s.Snapshots) }},

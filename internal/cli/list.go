@@ -179,7 +179,7 @@ func writeStats(w io.Writer, s control.Stats) {
 	line("undone", "%d, their lease had expired", s.Undone)
 	line("turned off", "%d times for a program whose resume failed", s.TurnedOff)
 	line("device errors", "%d", s.DeviceErrors)
-	line("limits", "%d queues folded, %d doorbells deferred, %d requests refused", s.FoldedQueues, s.Throttled, s.RequestsRefused)
+	line("limits", "%d queues merged and %d refused, %d doorbells deferred, %d requests refused", s.FoldedQueues, s.QueuesRefused, s.Throttled, s.RequestsRefused)
 	line("log", "%d lines suppressed, %d dropped", s.LogSuppressed, s.LogDropped)
 	for _, t := range s.Targets {
 		if t.Off != "" {

@@ -52,6 +52,8 @@ type Process struct {
 
 	Counters Counters `json:"counters"`
 	Queues   []Queue  `json:"queues"`
+	// QueuesRefused counts further queues, beyond the user's limits, which are not scheduled.
+	QueuesRefused int `json:"queues_refused,omitempty"`
 	// Protection is what running before lower programs gains it and costs them, by GPU.
 	Protection []Protection `json:"protection,omitempty"`
 
@@ -176,6 +178,9 @@ type Queue struct {
 	RanNS       int64  `json:"ran_ns"` // time with work while neither suspended nor yielding
 	Submitted   uint64 `json:"submitted"`
 	Transitions uint64 `json:"transitions"`
+	// Merged counts further queues of the program, beyond the user's limit, which are scheduled as one
+	// with this queue and have no entry. Submitted includes theirs.
+	Merged int `json:"merged,omitempty"`
 	// Hints combines the hints of the process and of this queue.
 	Hints Hints `json:"hints"`
 	// PreemptedBy counts suspensions and yields by cause.

@@ -17,6 +17,8 @@ type Stats struct {
 	// FoldedQueues are beyond their user's limit; they are scheduled together with another queue of
 	// their process.
 	FoldedQueues int `json:"folded_queues"`
+	// QueuesRefused are beyond all limits of their user and not scheduled.
+	QueuesRefused int `json:"queues_refused"`
 	// Throttled doorbells and RequestsRefused were beyond a user's share of the engine. Throttled
 	// ones are seen late, not lost.
 	Throttled       uint64 `json:"throttled"`

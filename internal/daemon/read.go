@@ -70,7 +70,7 @@ func process(s loop.ClientView) control.Process {
 		AgeMS: s.Age.Milliseconds(), Priority: int32(s.Hint.Priority), PriorityReason: s.PriorityNote, Rule: s.Rule,
 		WantLevel: int(s.Hint.Level), InFlight: s.Hint.InFlight, Batch: s.Hint.Batch, Held: s.Held, Utilization: s.Hint.Utilization,
 		Hints: control.HintsOf(&s.Hint), Nice: s.Hint.Nice, GroupHeld: s.GroupHeld,
-		QueuesCaught: s.Caught, Counters: control.Counters(s.Counters), Queues: []control.Queue{},
+		QueuesCaught: s.Caught, QueuesRefused: s.Refused, Counters: control.Counters(s.Counters), Queues: []control.Queue{},
 	}
 	if _, group, ok := strings.Cut(s.Group, "/"); ok {
 		p.Group, p.GroupPriority = group, int32(s.GroupPriority)
@@ -92,7 +92,7 @@ func process(s loop.ClientView) control.Process {
 			SliceUS: q.Want.Slice.Microseconds(), OwnSliceUS: q.OwnSliceUS, Preemptions: q.Preemptions,
 			Yields: q.Yielded, YieldedNS: q.Yielding.Nanoseconds(),
 			SuspendedNS: q.Suspended.Nanoseconds(), RanNS: q.Ran.Nanoseconds(), Submitted: q.Submitted, Transitions: q.Transitions,
-			Hints: control.HintsOf(&q.Hint), Stream: q.Stream,
+			Hints: control.HintsOf(&q.Hint), Stream: q.Stream, Merged: q.Merged,
 			PreemptedBy: causes(q.StoppedBy),
 		})
 		p.Preemptions += q.Preemptions + q.Yielded
@@ -244,6 +244,7 @@ func (d *Daemon) Stats(_ context.Context, c control.Caller) (control.Stats, erro
 		st.PreemptTime[level] = histogram(&m.PreemptTime[level])
 	}
 	st.QueueWait = histogram(h.Waits)
+	st.QueuesRefused = h.RefusedQueues
 	st.FoldedQueues, st.Throttled, st.RequestsRefused, st.Snapshots = h.Folded, h.Throttled, h.Busy, h.Snapshots
 	if l, ok := d.log.Handler().(*logging.Log); ok {
 		c := l.Counts()

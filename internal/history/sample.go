@@ -145,7 +145,7 @@ func (h *History) restate(now model.Time, programs []loop.ClientView) {
 			q := &p.Queues[k]
 			t := engine.Transition{At: now, ID: model.QueueID{Session: p.ID, Index: q.Index}, PID: p.PID, Device: q.Device}
 			switch {
-			case !q.Busy || q.Folded:
+			case !q.Busy:
 			case q.Want.Suspend != 0 || p.Held:
 				t.To = engine.ActivityStopped
 			case q.Yields:

@@ -94,6 +94,7 @@ type Client struct {
 	sent         map[model.DeviceID]model.Desired // last state requested from each worker
 	hosts        map[model.DeviceID]*queue        // see fold.go
 	waiting      bool                             // queues wait for the next heartbeat
+	refused      int                              // queues in the page beyond the user's limits
 	listed       bool                             // in Loop.stale
 	off          map[model.DeviceID]string        // why scheduling is off there
 	loose        map[model.DeviceID]bool          // see driver.Worker.Loose
@@ -155,8 +156,11 @@ type queue struct {
 	place      int // in host.folded
 	folded     []*queue
 	foldedBusy int
-	own        bool // the host itself has work
-	late       bool // in Loop.lateGates
+	merged     int // len(folded), also in a copy
+	// mergedSubmitted is what the folded queues submitted, those that ended included.
+	mergedSubmitted uint64
+	own             bool // the host itself has work
+	late            bool // in Loop.lateGates
 
 	preemptions uint64
 	suspendedAt model.Time // 0: not suspended with work

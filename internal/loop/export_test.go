@@ -140,6 +140,12 @@ func (l *Loop) Waiting(user identity.User) int {
 // MaxUserQueues exports maxUserQueues.
 const MaxUserQueues = maxUserQueues
 
+// MaxMerged exports maxMerged.
+const MaxMerged = maxMerged
+
+// ClientOf returns a client.
+func (l *Loop) ClientOf(id model.SessionID) *Client { return l.clients[id] }
+
 // PublishInterrupted begins a snapshot, as if the process had been stopped for d meanwhile.
 func (l *Loop) PublishInterrupted(d time.Duration) {
 	l.publisher.wanted.Store(&request{done: make(chan struct{})})

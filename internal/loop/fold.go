@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"xsched/internal/driver"
 	"xsched/internal/identity"
 	"xsched/internal/model"
 	"xsched/internal/wire"
@@ -14,11 +15,14 @@ import (
 // This file bounds the queues of each user. A client always has one queue per GPU of its own, its
 // host there. Queues beyond the user's limit are folded into the host: the engine sees one queue that
 // has work while any of them has. So a user gains nothing by more queues: they lose their separate
-// hints and counters, and wait for a decision at the start of each busy period.
+// hints and counters, and wait for a decision at the start of each busy period. Queues beyond a second
+// limit are refused: the loop keeps nothing about them and leaves their gates open. Their process
+// still has its primary queue on each GPU that a driver lists, so it can't escape a suspension.
 const (
 	maxQueues      = 16384 // of all users, beside the hosts
 	maxUserQueues  = 2048  // of one user, beside the hosts
 	maxOwnerQueues = 12288 // of root and the daemon's user; the rest is for others
+	maxMerged      = 4096  // merged queues of one user: four processes with all that a page has
 	addsPerTick    = 64    // new queues of one client per heartbeat; the rest wait
 	addsPerUser    = 256   // of one user
 	openedAtOnce   = 64    // gates opened per pass: each is a system call
@@ -52,13 +56,40 @@ func (l *Loop) mayAdd(c *Client) bool {
 	return true
 }
 
+// mayHave reports whether a client may have another queue on a GPU, with host as its primary queue.
+func (l *Loop) mayHave(c *Client, gpu model.DeviceID, host *queue) bool {
+	switch {
+	case host != nil:
+		return c.account.merged < maxMerged
+	case c.onGPU[gpu] > 0:
+		return true // within the user's limit
+	case len(c.onGPU) >= maxGPUs:
+		return false
+	}
+	// A process that uses a GPU always has a queue there.
+	claim := c.claim(gpu)
+	return claim == driver.ClaimVerified || claim == driver.ClaimTrusted || c.account.queues < l.maxQueuesOf(c)
+}
+
+// refuse counts the queues of a client that the last scan refused.
+func (l *Loop) refuse(c *Client, n int) {
+	if n != c.refused {
+		l.refusedQueues.Add(int64(n - c.refused))
+		c.refused = n
+		c.touch()
+	}
+}
+
+func (l *Loop) maxQueuesOf(c *Client) int {
+	if c.User.Root() || c.User == identity.OnHost(l.cfg.UID) {
+		return maxOwnerQueues
+	}
+	return maxUserQueues
+}
+
 // hostFor returns the queue into which a new one is folded; nil: it gets a place of its own.
 func (l *Loop) hostFor(c *Client, gpu model.DeviceID) *queue {
-	limit := maxUserQueues
-	if c.User.Root() || c.User == identity.OnHost(l.cfg.UID) {
-		limit = maxOwnerQueues
-	}
-	if c.onGPU[gpu] == 0 || c.account.queues < limit && l.queueCount.Load() < maxQueues {
+	if c.onGPU[gpu] == 0 || c.account.queues < l.maxQueuesOf(c) && l.queueCount.Load() < maxQueues {
 		return nil
 	}
 	return c.hosts[gpu]
@@ -69,9 +100,11 @@ func (l *Loop) fold(now model.Time, c *Client, host, q *queue) {
 	l.unquiet(now, c, host)
 	q.owner, q.host = c, host
 	q.place, host.folded = len(host.folded), append(host.folded, q)
+	host.merged++
 	c.queues[q.id.Index] = q
 	c.touch()
 	l.folded.Add(1)
+	c.account.merged++
 	if q.busy {
 		host.foldedBusy++
 		l.syncHost(now, c, host)
@@ -87,11 +120,13 @@ func (l *Loop) unfold(now model.Time, c *Client, q *queue) {
 	host.folded[q.place].place = q.place
 	host.folded[last] = nil
 	host.folded = host.folded[:last]
+	host.merged--
 	_ = q.gate.Close()
 	c.leavePeriod(q)
 	delete(c.queues, q.id.Index)
 	c.touch()
 	l.folded.Add(-1)
+	c.account.merged--
 	if q.busy {
 		host.foldedBusy--
 		l.syncHost(now, c, host)
@@ -110,6 +145,10 @@ func (l *Loop) dissolve(now model.Time, c *Client, host *queue) {
 
 // followFolded updates a folded queue from its page slot.
 func (l *Loop) followFolded(now model.Time, c *Client, q *queue, v *wire.QueueView) {
+	if v.Submitted > q.submitted {
+		q.host.mergedSubmitted += v.Submitted - q.submitted
+		c.touch()
+	}
 	q.submitted, q.transitions = v.Submitted, v.Transitions
 	if v.Busy() == q.busy {
 		return
@@ -136,7 +175,7 @@ func (l *Loop) syncHost(now model.Time, c *Client, host *queue) {
 func (l *Loop) applyFolded(c *Client, q *queue) {
 	want := l.gateState(c, q.host)
 	cfg := l.engine.Config()
-	if on := cfg.On(q.device); !q.busy && q.host.level == model.LevelBlock && on.Suspends() && !l.stopping {
+	if on := cfg.On(q.device); !q.busy && q.host.level == model.LevelBlock && on.Suspends() && !l.stopping && c.off[q.device] == "" {
 		want.Suspend = model.LevelBlock
 	}
 	_ = q.gate.Apply(context.Background(), want)

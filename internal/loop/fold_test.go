@@ -3,7 +3,6 @@
 package loop_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -44,12 +43,12 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := v[len(v)-1]
-		return len(last.Queues) == 1 && !last.Queues[0].Folded
+		return len(last.Queues) == 1 && last.Queues[0].Merged == 0
 	})
 	// The last client's last queue is folded. It is held until the loop knows about its work.
 	c, slot := many[2], each-1
-	if v, err := h.Clients(t.Context()); err != nil || !v[2].Queues[slot].Folded || v[2].Queues[slot].Reason == "" {
-		t.Fatalf("the queue is not folded: %+v, %v", v[2].Queues[slot], err)
+	if v, err := h.Clients(t.Context()); err != nil || merged(v[2]) == 0 || merged(v[2])+len(v[2].Queues) != each {
+		t.Fatalf("%d queues with %d merged ones, %v", len(v[2].Queues), merged(v[2]), err)
 	}
 	if !c.Held(slot) {
 		t.Error("an idle folded queue is not held")
@@ -97,10 +96,7 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 	c.Ring()
 	sessiontest.Await(t, "its queues have places", func() bool {
 		v, err := h.Clients(t.Context())
-		if err != nil || len(v[2].Queues) != each-10 {
-			return false
-		}
-		return !slices.ContainsFunc(v[2].Queues, func(q loop.QueueView) bool { return q.Folded })
+		return err == nil && len(v[2].Queues) == each-10 && merged(v[2]) == 0
 	})
 	for _, c := range many {
 		c.Close()
@@ -109,6 +105,126 @@ func TestQueuesBeyondTheLimitAreFolded(t *testing.T) {
 		s := h.Loop.Stats()
 		return s.Queues == 1 && s.Folded == 0
 	})
+}
+
+// merged returns the number of a client's queues that have no entry of their own.
+func merged(v loop.ClientView) (n int) {
+	for _, q := range v.Queues {
+		n += q.Merged
+	}
+	return n
+}
+
+// TestQueuesBeyondAllLimits: one user fills as many pages as it likes. The loop keeps what the limits allow
+// and refuses the others, a view has one entry for all merged queues, a new program of the user is
+// scheduled all the same, and places that become free are used.
+func TestQueuesBeyondAllLimits(t *testing.T) {
+	const programs = 8
+	uids := []int{1001}
+	for range programs + 1 {
+		uids = append(uids, 1000)
+	}
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, uids...) })
+	other := h.Client(t, 0, wire.LevelBlock)
+	other.Queue(0)
+	var many []*sessiontest.Client
+	for range programs {
+		c := h.Client(t, 0, wire.LevelBlock)
+		for slot := range wire.MaxQueues {
+			c.Page.CreateQueue(slot, 0, uint32(1+slot%2)<<8)
+		}
+		c.Ring()
+		many = append(many, c)
+	}
+	const all = programs * wire.MaxQueues
+	full := func(n int) func() bool {
+		return func() bool {
+			s := h.Loop.Stats()
+			return s.Queues+s.Folded+s.RefusedQueues == 1+n && s.Queues >= loop.MaxUserQueues && s.Folded == loop.MaxMerged
+		}
+	}
+	sessiontest.Await(t, "the limits are reached", full(all))
+	if s := h.Loop.Stats(); s.Queues > 1+loop.MaxUserQueues+2*programs {
+		t.Errorf("%d queues have a place", s.Queues)
+	}
+	v, err := h.Clients(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, known := 0, 0
+	for _, c := range v[1:] {
+		entries += len(c.Queues)
+		known += len(c.Queues) + merged(c) + c.Refused
+	}
+	if entries > loop.MaxUserQueues+2*programs || known != all {
+		t.Errorf("%d entries for %d queues of %d", entries, known, all)
+	}
+	last := h.Client(t, 0, wire.LevelBlock)
+	last.Queue(0)
+	sessiontest.Await(t, "a new program is scheduled", full(all+1))
+	if v, err = h.Clients(t.Context()); err != nil || len(v[programs+1].Queues) != 1 || !v[programs+1].Queues[0].Competes {
+		t.Errorf("the new program has %+v, %v", v[programs+1].Queues, err)
+	}
+	many[0].Close()
+	sessiontest.Await(t, "its queues are forgotten", func() bool {
+		s := h.Loop.Stats()
+		return s.Queues+s.Folded+s.RefusedQueues == 2+all-wire.MaxQueues
+	})
+	for _, c := range many[1:] {
+		c.Ring()
+	}
+	sessiontest.Await(t, "free places are used", full(all+1-wire.MaxQueues))
+	for _, c := range append(many, last) {
+		c.Close()
+	}
+	sessiontest.Await(t, "all have left", func() bool {
+		s := h.Loop.Stats()
+		return s.Queues == 1 && s.Folded == 0 && s.RefusedQueues == 0
+	})
+}
+
+// TestOffWhileSuspended: a worker loses control of a suspended program, and gets it back. The gates of merged queues
+// follow their primary queue.
+func TestOffWhileSuspended(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1000, 1000, 1000, 1001) })
+	var many []*sessiontest.Client
+	for range 3 {
+		c := h.Client(t, -10, wire.LevelBlock)
+		for slot := range 1000 {
+			c.Page.CreateQueue(slot, 0, 1<<8)
+		}
+		c.Ring()
+		many = append(many, c)
+	}
+	sessiontest.Await(t, "all queues are known", func() bool { s := h.Loop.Stats(); return s.Queues+s.Folded == 3000 })
+	c, slot := many[2], 999
+	c.Busy(slot, true)
+	c.Busy(0, true)
+	sessiontest.Await(t, "it runs", func() bool { return !c.Held(slot) })
+	v, err := h.Clients(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.SetHeld(t.Context(), v[2].PID, true); err != nil {
+		t.Fatal(err)
+	}
+	sessiontest.Await(t, "it is suspended", func() bool { return c.Held(slot) && c.Held(0) })
+	turn := func(why string) (merged, primary bool) {
+		t.Helper()
+		if err := h.Call(t.Context(), func() {
+			h.Turn(h.ClientOf(v[2].ID), sessiontest.GPU, why)
+			merged, primary = c.Held(slot), c.Held(0)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return merged, primary
+	}
+	if merged, primary := turn("the device does not answer"); merged || primary {
+		t.Errorf("scheduling is off: held %v, its primary queue %v", merged, primary)
+	}
+	if merged, primary := turn(""); !merged || !primary {
+		t.Errorf("scheduling is on again: held %v, its primary queue %v", merged, primary)
+	}
 }
 
 // A user has a share of the loop, whatever its clients announce and hint at once.

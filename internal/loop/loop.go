@@ -104,7 +104,7 @@ type Loop struct {
 	beat                           atomic.Int64 // model.Time of the last heartbeat
 	wakes, rings, decisions        atomic.Uint64
 	snapshots, refused, throttles  atomic.Uint64
-	folded                         atomic.Int64
+	folded, refusedQueues          atomic.Int64
 	counts                         atomic.Pointer[engine.Stats] // as of the last heartbeat
 	busyToDecision, decision, late driver.Histogram
 }

@@ -32,7 +32,8 @@ type account struct {
 	rings   int    // in that window
 	spent   time.Duration
 
-	queues int // of its clients
+	queues int // of its clients, with a place of their own
+	merged int // of its clients; see fold.go
 	adds   int // queues added since the heartbeat addsAt
 	addsAt uint64
 	// unlisted has the number of competing queues on each device that no driver lists.

@@ -64,6 +64,7 @@ func (l *Loop) remove(c *Client) {
 	for _, q := range c.queues {
 		l.removeQueue(now, c, q)
 	}
+	l.refuse(c, 0)
 	if c.bell >= 0 {
 		delete(l.bells, int32(c.bell))
 		_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, c.bell, nil)
@@ -88,7 +89,7 @@ func (l *Loop) remove(c *Client) {
 // scan reads the page of a client. It reads each value once, because the client may change it.
 func (l *Loop) scan(now model.Time, c *Client) {
 	l.readRequests(now, c)
-	n := c.page.QueueCount()
+	n, refused := c.page.QueueCount(), 0
 	for i := range n {
 		v := c.page.Queue(i)
 		q := c.queues[uint32(i)]
@@ -101,12 +102,18 @@ func (l *Loop) scan(now model.Time, c *Client) {
 			if !v.InUse() {
 				continue
 			}
-			if q = l.addQueue(now, c, uint32(i), &v); q == nil {
+			host := l.hostFor(c, v.Device)
+			if !l.mayHave(c, v.Device, host) {
+				refused++
+				continue
+			}
+			if q = l.addQueue(now, c, uint32(i), &v, host); q == nil {
 				continue
 			}
 		}
 		l.follow(now, c, q, &v)
 	}
+	l.refuse(c, refused)
 	l.updateWorkers(c)
 }
 
@@ -205,13 +212,10 @@ func (l *Loop) setBusy(now model.Time, c *Client, q *queue, busy bool, fed feed)
 	}
 }
 
-// addQueue adds a queue that a client announced, within limits: a client that floods its page gets
-// its queues over several heartbeats, or not at all.
-func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView) *queue {
+// addQueue adds a queue that a client announced, as one of host unless that is nil. A client that floods
+// its page gets its queues over several heartbeats.
+func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueView, host *queue) *queue {
 	if !l.mayAdd(c) {
-		return nil
-	}
-	if c.onGPU[v.Device] == 0 && len(c.onGPU) >= maxGPUs {
 		return nil
 	}
 	l.markHooked(c, v.Device)
@@ -221,7 +225,7 @@ func (l *Loop) addQueue(now model.Time, c *Client, index uint32, v *wire.QueueVi
 	}
 	c.page.SetTell(int(index), 0) // of the slot's last queue
 	c.enterPeriod(now, q, v)
-	if host := l.hostFor(c, v.Device); host != nil {
+	if host != nil {
 		l.fold(now, c, host, q)
 		return q
 	}

@@ -155,15 +155,15 @@ func (l *Loop) copySome(b *builder) bool {
 			return false
 		}
 		c.touched = false
-		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, len(c.queues)), protections: l.engine.Protections(b.out.at, c.PID)}
+		b.client = &clientCopy{Client: *c, copies: make([]queue, 0, c.places()), protections: l.engine.Protections(b.out.at, c.PID)}
 		b.client.busy = len(b.client.protections) > 0 // its recent cost fades
 		b.queues = slices.AppendSeq(b.queues[:0], maps.Values(c.queues))
 	}
 	c := l.clients[b.client.ID]
 	n := min(copyQueues, len(b.queues))
 	for _, q := range b.queues[:n] {
-		if c == nil || c.queues[q.id.Index] != q {
-			continue // it has left
+		if c == nil || c.queues[q.id.Index] != q || q.host != nil {
+			continue // it has left, or is in the entry of its primary queue
 		}
 		b.client.busy = b.client.busy || q.busy
 		if q.busy && q.gate != nil {
@@ -171,14 +171,9 @@ func (l *Loop) copySome(b *builder) bool {
 		}
 		q.shared = true
 		b.client.copies = append(b.client.copies, *q)
-		last, scheduled := &b.client.copies[len(b.client.copies)-1], q
-		if q.host != nil {
-			scheduled = q.host
-			last.want, last.level = q.host.want, q.host.level
-		} else {
-			last.folded = nil
-		}
-		last.yields = q.busy && last.want.Suspend == 0 && scheduled.yields
+		last := &b.client.copies[len(b.client.copies)-1]
+		last.folded = nil
+		last.yields = q.busy && q.want.Suspend == 0 && q.yields
 	}
 	if b.queues = b.queues[n:]; len(b.queues) > 0 {
 		return false
@@ -191,6 +186,14 @@ func (l *Loop) copySome(b *builder) bool {
 	}
 	b.out.clients = append(b.out.clients, done)
 	return false
+}
+
+// places is the number of queues with a place of their own.
+func (c *Client) places() (n int) {
+	for _, k := range c.onGPU {
+		n += k
+	}
+	return n
 }
 
 // touch marks a client as changed since the last snapshot.
@@ -221,9 +224,7 @@ func (s *snapshot) view(l *Loop, i int) ClientView {
 	for k := range copies {
 		q := &copies[k]
 		c.queues[q.id.Index] = q
-		if q.host == nil {
-			c.onGPU[q.device]++
-		}
+		c.onGPU[q.device]++
 		if !q.set.Empty() {
 			c.apart[q.device]++
 		}

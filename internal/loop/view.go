@@ -5,6 +5,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -24,7 +25,7 @@ type QueueView struct {
 	Index       uint32
 	Generation  uint64
 	Stream      bool // a single stream, not a whole context
-	Folded      bool // beyond the user's limit: scheduled together with another queue of the process
+	Merged      int  // further queues of the process, beyond the user's limit, that are scheduled as one with it
 	Competes    bool // it takes part in decisions; otherwise nothing confirms its device
 	Hint        model.Hint
 	Device      model.DeviceID
@@ -62,6 +63,7 @@ type ClientView struct {
 	// Marked requests, and those overwritten before the loop read them.
 	Marked, MarksLost uint64
 	Queues            []QueueView
+	Refused           int    // further queues, beyond the user's limits, that are not scheduled
 	Caught            uint64 // hardware queues created while the client was suspended
 	Caps              map[model.DeviceID]driver.Capability
 	// Protections is what protection gains the process and costs others, by device.
@@ -84,17 +86,20 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		Identity: c.Identity,
 		Age:      time.Since(c.started), Hint: c.hint, PriorityNote: c.priorityNote, Rule: c.terms.Rule, Held: c.held,
 		Group: c.terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.terms.Grant.priority(),
-		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Shares: c.shares,
+		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Refused: c.refused, Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
 	}
 	for _, q := range c.queues {
+		if q.host != nil {
+			continue // in the entry of its primary queue
+		}
 		level, reason := l.inForce(cfg, c, q)
 		qv := QueueView{
 			Index: q.id.Index, Generation: q.generation, Stream: q.stream, Hint: l.effectiveHint(c, q), Device: q.device, Busy: q.busy, Competes: q.unproved == "", Copies: q.copies.Only, Yields: q.yields, Level: level, Reason: reason, Want: q.want,
 			Preemptions: q.preemptions, Suspended: q.suspendedNS, Yielded: q.yielded, Yielding: q.yieldedNS, Submitted: q.submitted, Transitions: q.transitions,
 		}
-		if q.host != nil {
-			qv.Folded, qv.Reason = true, "the user has too many queues: this one is scheduled together with others of its process"
+		if qv.Merged, qv.Submitted = q.merged, q.submitted+q.mergedSubmitted; q.merged > 0 && reason == "" {
+			qv.Reason = fmt.Sprintf("the user has too many queues: %d more of the program are scheduled as one with this", qv.Merged)
 		}
 		qv.Route = l.route(c, q, level)
 		if q.suspendedAt != 0 {
@@ -207,7 +212,7 @@ type Stats struct {
 	BusyToDecision, Decision, Late *driver.Histogram
 	Waits                          *driver.Histogram
 	Snapshots                      uint64       // published to readers
-	Folded                         int          // queues beyond their user's limit
+	Folded, RefusedQueues          int          // queues beyond their user's limit, and beyond all limits
 	Throttled                      uint64       // doorbells ignored until the next window
 	Busy                           uint64       // requests refused because the user has too many
 	Heartbeat                      model.Time   // the last one
@@ -221,7 +226,7 @@ func (l *Loop) Stats() Stats {
 		Wakes:  l.wakes.Load(), Rings: l.rings.Load(), Decisions: l.decisions.Load(),
 		BusyToDecision: &l.busyToDecision, Decision: &l.decision, Late: &l.late, Waits: &l.waits,
 		Heartbeat: model.Time(l.beat.Load()), Snapshots: l.snapshots.Load(),
-		Folded: int(l.folded.Load()), Throttled: l.throttles.Load(), Busy: l.refused.Load(),
+		Folded: int(l.folded.Load()), RefusedQueues: int(l.refusedQueues.Load()), Throttled: l.throttles.Load(), Busy: l.refused.Load(),
 	}
 	if p := l.scheduling.Load(); p != nil {
 		st.Scheduling = *p
