@@ -191,21 +191,17 @@ func (h *History) lane(now model.Time, session model.SessionID, pid int, device 
 	if l := h.lanes[key]; l != nil {
 		return l
 	}
-	if h.devices[device] == nil {
-		if len(h.devices) >= MaxDevices {
-			h.skipped++
-			return nil
-		}
-		h.devices[device] = &deviceRing{}
-	}
 	who, ok := h.programs[session]
 	if !ok {
 		who = loop.Identity{ID: session, PID: pid, LocalPID: pid, User: identity.Nobody}
 	}
 	account := who.User.Account()
-	if len(h.lanes) >= MaxLanes && !h.evict(account) {
+	if h.devices[device] == nil && len(h.devices) >= MaxDevices && !h.evictDevice(account) || len(h.lanes) >= MaxLanes && !h.evict(account) {
 		h.skipped++
 		return nil
+	}
+	if h.devices[device] == nil {
+		h.devices[device] = &deviceRing{}
 	}
 	h.nextID++
 	l := &lane{key: key, id: h.nextID, who: who, account: account, since: now}
@@ -217,8 +213,9 @@ func (h *History) lane(now model.Time, session model.SessionID, pid int, device 
 	return l
 }
 
-// evict removes the lane of a program that has ended, to make room for one of a user: first of the
-// user that has most lanes, so that nobody displaces the past of others with many short programs.
+// evict removes a lane to make room for one of a user: that of a program which has ended, first of the
+// user that has most lanes, so that nobody displaces the past of others with many short programs. If all
+// programs run, the user with most lanes loses one, unless that is the newcomer.
 func (h *History) evict(newcomer identity.User) bool {
 	most, n := newcomer, h.perUser[newcomer]
 	for user, k := range h.perUser {
@@ -226,9 +223,12 @@ func (h *History) evict(newcomer identity.User) bool {
 			most, n = user, k
 		}
 	}
-	var oldest *lane
+	var oldest, youngest *lane
 	for _, l := range h.lanes {
 		if l.left == 0 {
+			if l.account == most && (youngest == nil || l.id > youngest.id) {
+				youngest = l
+			}
 			continue
 		}
 		first := oldest == nil || (l.account == most) != (oldest.account == most)
@@ -236,11 +236,57 @@ func (h *History) evict(newcomer identity.User) bool {
 			oldest = l
 		}
 	}
+	if oldest == nil && most != newcomer {
+		oldest = youngest
+	}
 	if oldest == nil {
 		return false
 	}
 	h.drop(oldest)
 	return true
+}
+
+// evictDevice removes the ring of a device to make room for one of a user. Programs name their devices,
+// so one without a program comes first, and then one that a single user has alone: of the user with most
+// such devices, so that nobody displaces the GPUs of others. The newcomer itself only loses a device on
+// which all its programs have ended.
+func (h *History) evictDevice(newcomer identity.User) bool {
+	alone, shared := map[model.DeviceID]identity.User{}, map[model.DeviceID]bool{}
+	latest, running := map[model.DeviceID]uint32{}, map[model.DeviceID]bool{} // its youngest lane
+	for _, l := range h.lanes {
+		gpu := l.key.device
+		if user, known := alone[gpu]; known && user != l.account {
+			shared[gpu] = true
+		}
+		alone[gpu], latest[gpu] = l.account, max(latest[gpu], l.id)
+		running[gpu] = running[gpu] || l.left == 0
+	}
+	counts := map[identity.User]int{}
+	most := newcomer
+	for gpu := range h.devices {
+		if _, used := alone[gpu]; !used {
+			delete(h.devices, gpu)
+			return true
+		}
+		if user := alone[gpu]; !shared[gpu] {
+			if counts[user]++; counts[user] > counts[most] {
+				most = user
+			}
+		}
+	}
+	var victim model.DeviceID
+	for gpu, user := range alone {
+		if user == most && !shared[gpu] && !(most == newcomer && running[gpu]) && (victim == 0 || latest[gpu] > latest[victim]) {
+			victim = gpu
+		}
+	}
+	for _, l := range h.lanes {
+		if l.key.device == victim {
+			h.drop(l)
+		}
+	}
+	delete(h.devices, victim)
+	return victim != 0
 }
 
 func (h *History) drop(l *lane) {

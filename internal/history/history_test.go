@@ -281,6 +281,43 @@ func TestEviction(t *testing.T) {
 }
 
 // The report of one period is bounded in all and by user.
+// TestInventedDevices: one user names more devices than a history has, and as many programs. The GPUs and
+// programs of two others have their timelines, whether they came before or after.
+func TestInventedDevices(t *testing.T) {
+	s := newScene(t)
+	run := func(session, uid int, device model.DeviceID) {
+		s.join(session, session, uid, fmt.Sprint(uid))
+		s.trace.Put(engine.Transition{At: s.now, ID: model.QueueID{Session: model.SessionID(session)}, PID: session, Device: device, To: engine.ActivityRun})
+		if s.now++; session%64 == 0 {
+			s.wait(time.Microsecond)
+		}
+	}
+	run(1, 1000, gpu)
+	for i := range 3 * MaxLanes {
+		run(10+i, 2000, model.DeviceID(0x1000+i%(2*MaxDevices)))
+	}
+	run(2, 1001, gpu+1)
+	run(3, 1001, gpu)
+	for i := range 10 {
+		run(10+3*MaxLanes+i, 2000, model.DeviceID(0x9000+i))
+	}
+	s.wait(time.Second)
+	seen := map[model.DeviceID]string{}
+	for _, line := range s.all(time.Minute) {
+		seen[line.Device] = text(line.Spans, 0)
+	}
+	for device, users := range map[model.DeviceID][]string{gpu: {"1000 run", "1001 run"}, gpu + 1: {"1001 run"}} {
+		for _, user := range users {
+			if !strings.Contains(seen[device], user) {
+				t.Errorf("device %v has no span of %q: %q", device, user, seen[device])
+			}
+		}
+	}
+	if len(s.devices) > MaxDevices || len(s.lanes) > MaxLanes || s.Skipped() == 0 {
+		t.Errorf("%d devices, %d lanes, %d skipped", len(s.devices), len(s.lanes), s.Skipped())
+	}
+}
+
 func TestManyPairs(t *testing.T) {
 	s := newScene(t)
 	for i := range 200 {
