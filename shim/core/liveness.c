@@ -32,14 +32,12 @@ static void store(uint64_t *field, uint64_t value) {
   __atomic_store_n(field, value, __ATOMIC_RELEASE);
 }
 
-static struct xsw_leases *in_page(void) {
-  return (struct xsw_leases *)(void *)(xsi_page + XSW_LEASES_OFFSET);
-}
 static uint64_t epoch_of(unsigned i) {
-  return load(i == SHARED ? &xsi_header()->lease_epoch : &in_page()->entries[i].epoch);
+  return load(i == SHARED ? &xsi_header()->lease_epoch : &xsi_page_leases()->entries[i].epoch);
 }
 static uint64_t deadline_of(unsigned i) {
-  return load(i == SHARED ? &xsi_header()->lease_deadline_ns : &in_page()->entries[i].deadline_ns);
+  return load(i == SHARED ? &xsi_header()->lease_deadline_ns
+                          : &xsi_page_leases()->entries[i].deadline_ns);
 }
 
 void xsi_liveness_join(uint64_t now) {
@@ -111,7 +109,7 @@ static bool check_leases(uint64_t now, uint64_t *next_ns, struct xsi_recovery *r
     }
     bool newer = epoch > leases[i].recovered;
     if (!due(i, newer, now)) continue;
-    const struct xsw_lease *entry = &in_page()->entries[i];
+    const struct xsw_lease *entry = &xsi_page_leases()->entries[i];
     *recovery = (struct xsi_recovery){
         .first = newer,
         .lease = {.number = i + 1,
@@ -166,7 +164,8 @@ void xsi_liveness_recovered(const struct xsi_recovery *recovery) {
     store(&xsi_header()->recoveries, ++recoveries);
   if (!recovery->all && recovery->first) store(&xsi_header()->lease_recoveries, ++lease_recoveries);
   for (unsigned i = 0; i < XSW_MAX_LEASES; i++)
-    if (recovery->epochs[i] != 0) store(&in_page()->recovered_epochs[i], recovery->epochs[i]);
+    if (recovery->epochs[i] != 0)
+      store(&xsi_page_leases()->recovered_epochs[i], recovery->epochs[i]);
   if (recovery->all) store(&xsi_header()->recovered_epoch, recovery->epochs[SHARED]);
 }
 

@@ -17,6 +17,25 @@ static inline struct xsw_queue *xsi_slot(uint32_t index) {
                                       (uint64_t)index * XSW_QUEUE_BYTES);
 }
 
+static inline struct xsw_leases *xsi_page_leases(void) {
+  return (struct xsw_leases *)(void *)(xsi_page + XSW_LEASES_OFFSET);
+}
+/* True while the daemon may have suspended the device. A device without a lease of its own has the
+ * shared one. A lease past its deadline suspends nothing: the helper recovers it. */
+static inline bool xsi_page_suspended(uint32_t pci_domain, uint32_t pci_bus_slot, uint64_t now_ns) {
+  const struct xsw_lease *lease = xsi_page_leases()->entries;
+  uint64_t deadline = __atomic_load_n(&xsi_header()->lease_deadline_ns, __ATOMIC_ACQUIRE);
+  for (unsigned i = 0; i < XSW_MAX_LEASES; i++, lease++) {
+    if (__atomic_load_n(&lease->epoch, __ATOMIC_ACQUIRE) == 0 ||
+        __atomic_load_n(&lease->pci_domain, __ATOMIC_RELAXED) != pci_domain ||
+        __atomic_load_n(&lease->pci_bus_slot, __ATOMIC_RELAXED) != pci_bus_slot)
+      continue;
+    deadline = __atomic_load_n(&lease->deadline_ns, __ATOMIC_ACQUIRE);
+    break;
+  }
+  return deadline != 0 && now_ns <= deadline;
+}
+
 void xsi_page_init(void);
 /* Both with the queue lock held, so that what is published stays consistent. On an error the page is as it
  * was. */

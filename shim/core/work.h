@@ -28,8 +28,10 @@
  * one (api/), or because XSCHED_GRANULARITY asks for it. The program may hold such a stream at a gate of
  * its own, a slot that stays closed.
  *
- * Lock order: watch lock (xsi_work_exclude) -> work lock -> queue lock. The driver is never called with
- * the work lock held; the watcher calls it with the watch lock held.
+ * Lock order: watch lock of a context (xsi_work_exclude) -> work lock -> queue lock. The driver is never
+ * called with the work lock held. The watcher calls it with the watch lock of the one context that it asks
+ * about, so a question that the driver answers late holds up no other context. A thread has at most one
+ * watch lock. The watcher itself never waits for one.
  */
 #ifndef XSCHED_WORK_H
 #define XSCHED_WORK_H
@@ -209,7 +211,7 @@ struct xsi_work_life xsi_work_life_of(struct xsi_work_stream *stream);
 void xsi_work_context_seen(const struct xsi_work_platform *platform, uintptr_t context);
 /* There is such a context, and it may become a thread's current one before it is seen. */
 void xsi_work_context_named(uintptr_t context);
-/* Forgets the context and all its streams, with the watcher excluded. */
+/* Forgets the context and all its streams, with the watcher excluded from it. */
 void xsi_work_context_drop(uintptr_t context);
 
 /* ---- submissions --------------------------------------------------------------- */
@@ -393,13 +395,15 @@ void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t e
 
 /* ---- watcher (work_watch.c) ------------------------------------------------------ */
 
-/* Keeps the watcher away from the driver: around captures and destruction. */
-void xsi_work_exclude(void);
-void xsi_work_include(void);
-/* Around a question of an application's thread that no capture may meet. It never waits; false: don't ask, the
+/* Keeps the watcher from asking about a context, or the one of a stream: around captures and destruction.
+ * NULL: nothing of that context is known, so nothing is asked about it. include takes what exclude returned. */
+struct xsi_work_context *xsi_work_exclude(uintptr_t context);
+struct xsi_work_context *xsi_work_exclude_stream(const struct xsi_work_stream *stream);
+void xsi_work_include(struct xsi_work_context *excluded);
+/* Around a question of an application's thread that no capture may meet. It never waits; NULL: don't ask, the
  * watcher will. */
-bool xsi_work_may_ask(void);
-void xsi_work_has_asked(void);
+struct xsi_work_context *xsi_work_may_ask(const struct xsi_work_stream *stream);
+void xsi_work_has_asked(struct xsi_work_context *asked);
 /* One round: asks the driver about the busy streams that are due. Returns when to come again
  * (UINT64_MAX: when woken). The watcher thread runs it; tests call it by hand. */
 uint64_t xsi_work_watch(uint64_t now_ns);

@@ -5,6 +5,8 @@
 #ifndef XSCHED_WORK_INTERNAL_H
 #define XSCHED_WORK_INTERNAL_H
 
+#include <pthread.h>
+
 #include "lock.h"
 #include "work.h"
 
@@ -21,6 +23,7 @@ struct xsi_work_context {
   unsigned spare, room;
   struct xsi_work_stream *streams, *busy_streams;
   struct xsi_work_context *hash_next, *next, *previous;
+  pthread_mutex_t watch; /* survives the record's lives: see xsi_work_exclude */
 };
 #define XSI_WORK_PLATFORMS 4
 extern const struct xsi_work_platform *xsi_work_platforms[XSI_WORK_PLATFORMS]; /* started ones */

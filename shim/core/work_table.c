@@ -143,9 +143,11 @@ static struct xsi_work_context *add_context(const struct xsi_work_platform *plat
   struct xsi_work_context *context = free_contexts;
   if (context)
     free_contexts = context->hash_next;
-  else if (!(context = calloc(1, sizeof *context)))
+  else if ((context = malloc(sizeof *context)) != NULL)
+    pthread_mutex_init(&context->watch, NULL);
+  else
     return NULL;
-  memset(context, 0, sizeof *context);
+  memset(context, 0, offsetof(struct xsi_work_context, watch));
   context->platform = platform;
   context->handle = handle;
   if (device) {
@@ -327,7 +329,10 @@ void xsi_work_stream_created(uintptr_t handle) {
 void xsi_work_stream_destroying(uintptr_t handle) {
   int saved_errno = errno;
   bool orphaned = false;
-  xsi_work_exclude();
+  xsi_work_lock();
+  struct xsi_work_stream *known = lookup(0, handle, 0);
+  xsi_work_unlock();
+  struct xsi_work_context *excluded = xsi_work_exclude_stream(known);
   xsi_work_lock();
   struct xsi_work_stream *stream = lookup(0, handle, 0);
   if (stream) {
@@ -352,7 +357,7 @@ void xsi_work_stream_destroying(uintptr_t handle) {
     }
   }
   xsi_work_unlock();
-  xsi_work_include();
+  xsi_work_include(excluded);
   if (orphaned) xsi_work_watch_busy(true);
   errno = saved_errno;
 }

@@ -30,46 +30,80 @@
 
 bool xsi_work_watch_by_thread = true;
 
-static XSI_FORK_STATE pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static XSI_FORK_STATE bool deep =
     true; /* under the work lock: the watcher sleeps until woken, or is not there */
 static XSI_FORK_STATE uint64_t last_busy_ns;
 static uint32_t wakes;
-static XSI_FORK_STATE bool running; /* the thread was started */
-static bool stopped;                /* the process exits: no more driver calls */
+static XSI_FORK_STATE bool running;    /* the thread was started */
+static bool stopped;                   /* the process exits: no more driver calls */
+static XSI_FORK_STATE uint32_t asking; /* the watcher is in the driver */
 
 // A thread that is cancelled in the driver must not keep the lock.
-void xsi_work_exclude(void) {
+static struct xsi_work_context *exclude(struct xsi_work_context *(*find)(uintptr_t),
+                                        uintptr_t key) {
   int state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  pthread_mutex_lock(&watch_lock);
-  xsi_thread.work.cancel_state = state;
+  struct xsi_work_context *context;
+  for (;;) {
+    xsi_work_lock();
+    context = find(key);
+    xsi_work_unlock();
+    if (!context) break;
+    pthread_mutex_lock(&context->watch);
+    xsi_work_lock();
+    bool same = find(key) == context; // the record may have another life by now
+    xsi_work_unlock();
+    if (same) break;
+    pthread_mutex_unlock(&context->watch);
+  }
+  if (context)
+    xsi_thread.work.cancel_state = state;
+  else
+    pthread_setcancelstate(state, NULL);
+  return context;
 }
-void xsi_work_include(void) {
+
+static struct xsi_work_context *context_of(uintptr_t stream) {
+  return ((const struct xsi_work_stream *)stream)->context;
+}
+
+struct xsi_work_context *xsi_work_exclude(uintptr_t context) {
+  return exclude(xsi_work_lookup_context, context);
+}
+struct xsi_work_context *xsi_work_exclude_stream(const struct xsi_work_stream *stream) {
+  return stream ? exclude(context_of, (uintptr_t)stream) : NULL;
+}
+void xsi_work_include(struct xsi_work_context *context) {
+  if (!context) return;
   int state = xsi_thread.work.cancel_state;
-  pthread_mutex_unlock(&watch_lock);
+  pthread_mutex_unlock(&context->watch);
   pthread_setcancelstate(state, NULL);
 }
 
-bool xsi_work_may_ask(void) {
+struct xsi_work_context *xsi_work_may_ask(const struct xsi_work_stream *stream) {
   int state;
+  xsi_work_lock();
+  struct xsi_work_context *context = stream->context;
+  xsi_work_unlock();
+  if (!context) return NULL;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  if (pthread_mutex_trylock(&watch_lock) == 0) {
+  if (pthread_mutex_trylock(&context->watch) == 0) {
     if (__atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0 && xsi_teardown_ask()) {
       xsi_thread.work.cancel_state = state;
-      return true;
+      return context;
     }
-    pthread_mutex_unlock(&watch_lock);
+    pthread_mutex_unlock(&context->watch);
   }
   pthread_setcancelstate(state, NULL);
-  return false;
+  return NULL;
 }
-void xsi_work_has_asked(void) {
+void xsi_work_has_asked(struct xsi_work_context *context) {
   xsi_teardown_asked();
-  xsi_work_include();
+  xsi_work_include(context);
 }
 
 struct asked {
+  struct xsi_work_context *context;
   struct xsi_work_stream *stream;
   uint64_t incarnation;
   bool forgotten;
@@ -117,6 +151,11 @@ static bool fenced(const struct xsi_work_stream *stream) {
 static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
   if (!stream->context || !__atomic_load_n(&stream->busy, __ATOMIC_SEQ_CST)) return false;
   if (!stream->abandoned && !forgotten && !fenced(stream) && waited_for(stream)) return false;
+  // What is suspended does not end. Where a launch waits for room, the driver would not even answer.
+  const struct xsi_work_device *device = &stream->context->device;
+  if (stream->context->known &&
+      xsi_page_suspended(device->pci_domain, device->pci_bus_slot, xsi_now_ns()))
+    return false;
   // The queue is busy with the others anyway; they are asked about first.
   if (stream->platform->query_joins && stream->handle == XSI_WORK_LEGACY &&
       stream->context->busy > 1)
@@ -128,11 +167,13 @@ static bool askable(const struct xsi_work_stream *stream, bool forgotten) {
 
 static void ask(const struct asked *asked) {
   struct xsi_work_stream *stream = asked->stream;
-  xsi_work_exclude();
+  // A thread that has the lock may be in the driver for long: the stream's turn comes again.
+  if (pthread_mutex_trylock(&asked->context->watch) != 0) return;
+  __atomic_store_n(&asking, 1, __ATOMIC_SEQ_CST);
   xsi_work_lock();
   bool ask = !__atomic_load_n(&stopped, __ATOMIC_SEQ_CST) &&
-             stream->incarnation == asked->incarnation && askable(stream, asked->forgotten) &&
-             xsi_teardown_ask();
+             stream->incarnation == asked->incarnation && stream->context == asked->context &&
+             askable(stream, asked->forgotten) && xsi_teardown_ask();
   uintptr_t context = ask ? stream->context->handle : 0;
   uintptr_t handle = stream->handle, event = fenced(stream) ? stream->fence : stream->orphan;
   const struct xsi_work_platform *platform = stream->platform;
@@ -145,7 +186,8 @@ static void ask(const struct asked *asked) {
     xsi_teardown_asked();
     if (got == XSI_WORK_DONE) xsi_work_complete(stream, mark, true);
   }
-  xsi_work_include();
+  __atomic_store_n(&asking, 0, __ATOMIC_SEQ_CST);
+  pthread_mutex_unlock(&asked->context->watch);
 }
 
 uint64_t xsi_work_watch(uint64_t now) {
@@ -175,7 +217,7 @@ uint64_t xsi_work_watch(uint64_t now) {
         stream->poll_at_ns = now + (submits && wait > EASY_NS ? EASY_NS : wait);
         bool late = forgotten(stream, now);
         if (!submits && askable(stream, late))
-          round[count++] = (struct asked){stream, stream->incarnation, late};
+          round[count++] = (struct asked){context, stream, stream->incarnation, late};
       }
       if (stream->poll_at_ns < next) next = stream->poll_at_ns;
     }
@@ -214,14 +256,9 @@ static void stop_at_exit(void) {
   __atomic_store_n(&stopped, true, __ATOMIC_SEQ_CST);
   // A question in progress ends soon, unless it hangs behind a suspended channel: don't hang with
   // it.
-  struct timespec limit;
-  clock_gettime(CLOCK_REALTIME, &limit);
-  limit.tv_nsec += 200000000;
-  if (limit.tv_nsec >= 1000000000) {
-    limit.tv_sec++;
-    limit.tv_nsec -= 1000000000;
-  }
-  if (pthread_mutex_timedlock(&watch_lock, &limit) == 0) pthread_mutex_unlock(&watch_lock);
+  const struct timespec step = {.tv_nsec = 1000000};
+  for (int i = 0; i < 200 && __atomic_load_n(&asking, __ATOMIC_SEQ_CST) != 0; i++)
+    nanosleep(&step, NULL);
 }
 
 static void *watch_thread(void *unused) {
@@ -275,7 +312,7 @@ void xsi_work_watch_busy(bool wake) {
 }
 
 void xsi_work_watch_reset(void) {
-  watch_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  asking = 0;
   deep = true;
   running = false;
   last_busy_ns = 0;

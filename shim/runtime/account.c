@@ -131,9 +131,10 @@ int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uint
   if (wait->waits) // was this copy
     xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;
   uint64_t mark = xsi_work_mark(work);
-  if (!xsi_work_may_ask()) return result;
+  struct xsi_work_context *asked = xsi_work_may_ask(work);
+  if (!asked) return result;
   bool over = account->over(stream);
-  xsi_work_has_asked();
+  xsi_work_has_asked(asked);
   learn(wait, is_long, over);
   if (!over) return result;
   if (!wait->waits) xsi_work_fed_since(work, wait->begun_ns);
@@ -204,7 +205,7 @@ void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait,
   enter(account, wait);
   if (wait->call.mode == XSI_PLAIN) return;
   wait->call.work = account->work(stream);
-  xsi_work_exclude();
+  wait->excluded = xsi_work_exclude_stream(wait->call.work);
   __atomic_fetch_add(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -214,7 +215,7 @@ int xsi_capture_begin_done(struct xsi_wait *wait, int result) {
     xsi_work_capture_begun(wait->call.work);
   else // without a record its end could not be told from another's: the stream answers for itself
     __atomic_fetch_sub(&xsi_work_hot.captures, 1, __ATOMIC_SEQ_CST);
-  xsi_work_include();
+  xsi_work_include(wait->excluded);
   return result;
 }
 
@@ -223,7 +224,7 @@ void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, u
   if (wait->call.mode == XSI_PLAIN) return;
   wait->call.work = account->work(stream);
   wait->mark = stream;
-  xsi_work_exclude();
+  wait->excluded = xsi_work_exclude_stream(wait->call.work);
 }
 
 int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result) {
@@ -231,18 +232,18 @@ int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wai
   // An invalidated capture ends with an error; one of another thread does not end.
   if (wait->call.work && (result == 0 || !account->still_capturing((uintptr_t)wait->mark)))
     xsi_work_capture_ended(wait->call.work);
-  xsi_work_include();
+  xsi_work_include(wait->excluded);
   return result;
 }
 
-bool xsi_capture_wait(const struct xsi_account *account) {
+// The stream that waits may become a part of the capture, in whatever context that is.
+struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream) {
   if (!account->enter() || __atomic_load_n(&xsi_work_hot.captures, __ATOMIC_SEQ_CST) == 0)
-    return false;
-  xsi_work_exclude();
-  return true;
+    return NULL;
+  return xsi_work_exclude_stream(account->work(stream));
 }
 
-int xsi_capture_wait_done(bool excluded, int result) {
-  if (excluded) xsi_work_include();
+int xsi_capture_wait_done(struct xsi_work_context *excluded, int result) {
+  xsi_work_include(excluded);
   return result;
 }

@@ -20,6 +20,7 @@ struct xsi_call {
 };
 struct xsi_wait {
   struct xsi_call call;
+  struct xsi_work_context *excluded; /* of a capture that begins or ends */
   uint64_t mark;
   /* of a copy that may wait */
   bool waits, learns;
@@ -101,7 +102,7 @@ void xsi_capture_begin(const struct xsi_account *account, struct xsi_wait *wait,
 int xsi_capture_begin_done(struct xsi_wait *wait, int result);
 void xsi_capture_end(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream);
 int xsi_capture_end_done(const struct xsi_account *account, struct xsi_wait *wait, int result);
-bool xsi_capture_wait(const struct xsi_account *account);
-int xsi_capture_wait_done(bool excluded, int result);
+struct xsi_work_context *xsi_capture_wait(const struct xsi_account *account, uintptr_t stream);
+int xsi_capture_wait_done(struct xsi_work_context *excluded, int result);
 
 #endif /* XSCHED_RUNTIME_ACCOUNT_H */

@@ -143,8 +143,8 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_capture_end(%s, &wait, %s);\n"+
 			"  return xsi_capture_end_done(%s, &wait, %s);\n", account, stream, account, real)
 	case "capture wait":
-		return fmt.Sprintf("  bool excluded = xsi_capture_wait(%s);\n"+
-			"  return xsi_capture_wait_done(excluded, %s);\n", account, real)
+		return fmt.Sprintf("  struct xsi_work_context *excluded = xsi_capture_wait(%s, %s);\n"+
+			"  return xsi_capture_wait_done(excluded, %s);\n", account, stream, real)
 	case "pass -", "pass look":
 		return fmt.Sprintf("  %senter();\n  return %s;\n", p, real)
 	}

@@ -16,9 +16,13 @@ static void remember_primary(CUdevice_v1 device, CUcontext context) {
   __atomic_store_n(&primaries[device], context, __ATOMIC_RELEASE);
 }
 
+static CUcontext primary_of(CUdevice_v1 device) {
+  if (device < 0 || device >= PRIMARIES) return NULL;
+  return __atomic_load_n(&primaries[device], __ATOMIC_ACQUIRE);
+}
+
 static void drop_primary(CUdevice_v1 device) {
-  if (device < 0 || device >= PRIMARIES) return;
-  CUcontext context = __atomic_load_n(&primaries[device], __ATOMIC_ACQUIRE);
+  CUcontext context = primary_of(device);
   if (context) xsi_work_context_drop((uintptr_t)context);
 }
 
@@ -38,13 +42,13 @@ static CUresult release_primary(__typeof__(&cuDevicePrimaryCtxRelease) real, CUd
   if (!xsi_cu_enter()) return real(device);
   unsigned flags;
   int active = 1;
-  xsi_work_exclude();
+  struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)primary_of(device));
   CUresult result = real(device);
   if (result == XSI_CU_SUCCESS &&
       xsi_cu_call_real(cuDevicePrimaryCtxGetState, device, &flags, &active) == XSI_CU_SUCCESS &&
       !active)
     drop_primary(device);
-  xsi_work_include();
+  xsi_work_include(excluded);
   return result;
 }
 
@@ -62,9 +66,9 @@ XSI_HOOK(cuDevicePrimaryCtxRelease_v2)
 
 static CUresult reset_primary(__typeof__(&cuDevicePrimaryCtxReset) real, CUdevice_v1 device) {
   if (xsi_cu_enter()) {
-    xsi_work_exclude();
+    struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)primary_of(device));
     drop_primary(device);
-    xsi_work_include();
+    xsi_work_include(excluded);
   }
   return real(device);
 }
@@ -117,9 +121,9 @@ XSI_HOOK(cuCtxCreate_v4)
 
 static void destroying(CUcontext context) {
   if (!xsi_cu_enter() || !context) return;
-  xsi_work_exclude();
+  struct xsi_work_context *excluded = xsi_work_exclude((uintptr_t)context);
   xsi_work_context_drop((uintptr_t)context);
-  xsi_work_include();
+  xsi_work_include(excluded);
 }
 
 CUresult cuCtxDestroy(CUcontext context) {

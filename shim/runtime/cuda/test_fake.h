@@ -65,6 +65,8 @@ struct fake_event {
 struct fake_context {
   struct fake_stream legacy;
   int destroyed;
+  int capturing; /* atomic; its streams in capture */
+  int stopped;   /* atomic; a launch waits for room in its channels: questions do not return */
 };
 
 void fake_install(void);                        /* binds the driver's functions */
@@ -81,6 +83,7 @@ extern uint64_t fake_most_in_flight;             /* of any stream, ever */
 extern uint64_t fake_events_made;
 extern uint64_t fake_queries;  /* of streams */
 extern int fake_stuck;         /* atomic; work ends only by fake_finish */
+extern int fake_blocked;       /* atomic; questions that wait in a stopped context */
 extern uint64_t fake_launches; /* accepted, outside of captures */
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;

@@ -12,10 +12,9 @@ _Thread_local void (*fake_in_sync)(void);
 uint64_t fake_most_in_flight, fake_events_made, fake_launches;
 static _Thread_local struct fake_context *current;
 static _Thread_local struct fake_stream *of_thread;
-static _Thread_local bool watching; /* this is the watcher's thread */
-static int capturing_streams;
+static _Thread_local bool watching;                    /* this is the watcher's thread */
 static _Thread_local CUstreamCaptureMode capture_mode; /* global at first */
-int fake_stuck;
+int fake_stuck, fake_blocked;
 uint64_t fake_queries;
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
@@ -37,6 +36,16 @@ struct fake_stream *fake_of_thread(void) {
 static void dawdle(void) {
   struct timespec time = {0, 100000};
   if (watching) nanosleep(&time, NULL);
+}
+
+// As the driver's lock of a context, which a launch keeps while it waits for room in a channel.
+static void wait_for_room(const struct fake_context *context) {
+  struct timespec time = {0, 100000};
+  if (!LOAD(context->stopped)) return;
+  __atomic_fetch_add(&fake_blocked, 1, __ATOMIC_SEQ_CST);
+  while (LOAD(context->stopped))
+    nanosleep(&time, NULL);
+  __atomic_fetch_sub(&fake_blocked, 1, __ATOMIC_SEQ_CST);
 }
 
 static struct fake_stream *stream_of(CUstream handle) {
@@ -97,9 +106,10 @@ static CUresult fake_query(CUstream handle) {
   dawdle();
   meanwhile();
   struct fake_stream *stream = stream_of(handle);
+  wait_for_room(stream->context);
   // Breaks the capture of a real driver: nobody but the test itself may ask.
   CHECK(!LOAD(stream->capturing));
-  CHECK((uintptr_t)handle > 2 || LOAD(capturing_streams) == 0);
+  CHECK((uintptr_t)handle > 2 || LOAD(stream->context->capturing) == 0);
   CHECK(!LOAD(stream->destroyed));
   return LOAD(stream->done) >= LOAD(stream->submitted) && !LOAD(stream->awaits) ? XSI_CU_SUCCESS
                                                                                 : XSI_CU_NOT_READY;
@@ -242,7 +252,8 @@ static CUresult fake_stream_create(CUstream *stream, unsigned flags) {
 }
 static CUresult fake_stream_destroy(CUstream handle) {
   struct fake_stream *stream = stream_of(handle);
-  if (LOAD(stream->capturing)) __atomic_fetch_sub(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  wait_for_room(stream->context);
+  if (LOAD(stream->capturing)) __atomic_fetch_sub(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
   STORE(stream->destroyed, 1);
   return XSI_CU_SUCCESS;
 }
@@ -260,20 +271,21 @@ static CUresult fake_begin(CUstream handle, CUstreamCaptureMode mode) {
   (void)mode;
   struct fake_stream *stream = stream_of(handle);
   if (LOAD(stream->capturing)) return 401;
+  wait_for_room(stream->context);
   STORE(stream->capturing, 1);
-  __atomic_fetch_add(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
   return XSI_CU_SUCCESS;
 }
 static CUresult fake_end(CUstream handle, CUgraph *graph) {
   struct fake_stream *stream = stream_of(handle);
   if (!LOAD(stream->capturing)) return 401;
   STORE(stream->capturing, 0);
-  __atomic_fetch_sub(&capturing_streams, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
   if (graph) *graph = NULL;
   return XSI_CU_SUCCESS;
 }
 static CUresult fake_is_capturing(CUstream handle, CUstreamCaptureStatus *status) {
-  if ((uintptr_t)handle <= 1 && LOAD(capturing_streams)) return 906;
+  if ((uintptr_t)handle <= 1 && LOAD(current->capturing)) return 906;
   *status = LOAD(stream_of(handle)->capturing);
   return XSI_CU_SUCCESS;
 }

@@ -87,9 +87,9 @@ hipError_t hipDeviceReset(void) {
   BEGIN(hipDeviceReset, );
   uintptr_t context = xsi_hip_current();
   if (context) {
-    xsi_work_exclude();
+    struct xsi_work_context *excluded = xsi_work_exclude(context);
     xsi_work_context_drop(context);
-    xsi_work_include();
+    xsi_work_include(excluded);
     xsi_hip_streams_forget((int)(context - xsi_hip_context(0)));
   }
   return xsi_hip_done(real());
