@@ -21,6 +21,13 @@ bool xsi_teardown_ask(void) {
   return false;
 }
 
+static XSI_FORK_STATE int thread_of_runtime;
+
+void xsi_teardown_set_thread(int thread) {
+  __atomic_store_n(&thread_of_runtime, thread, __ATOMIC_RELAXED);
+}
+int xsi_teardown_thread(void) { return __atomic_load_n(&thread_of_runtime, __ATOMIC_RELAXED); }
+
 void xsi_teardown_asked(void) { __atomic_fetch_sub(&asking, 1, __ATOMIC_SEQ_CST); }
 
 // Bounded: a question may wait for a lock that the caller holds, and a thread that was cancelled in one never
@@ -37,5 +44,6 @@ void xsi_teardown_begin(uint64_t now, uint64_t until_ns) {
 
 void xsi_teardown_reset(void) {
   xsi_teardown_set(0);
+  xsi_teardown_set_thread(0);
   __atomic_store_n(&asking, 0, __ATOMIC_SEQ_CST);
 }

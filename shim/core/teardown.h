@@ -20,6 +20,10 @@ static inline void xsi_teardown_set(uint64_t until_ns) {
   __atomic_store_n(&xsi_teardown_until_ns, until_ns, __ATOMIC_RELEASE);
 }
 
+/* The runtime's thread that takes the memory away; 0: unknown. */
+void xsi_teardown_set_thread(int thread);
+int xsi_teardown_thread(void);
+
 /* Around a question to the runtime; false: none may be asked now, and there is no end to tell. */
 bool xsi_teardown_ask(void);
 void xsi_teardown_asked(void);

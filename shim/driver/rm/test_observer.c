@@ -2,6 +2,9 @@
 //
 // The RM observer over a stand-in driver: what it notes, what it tells the daemon, what it undoes.
 
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 #include "core/clock.h"
 #include "core/counters.h"
 #include "core/teardown.h"
@@ -261,6 +264,37 @@ static void *stop_asking(void *unused) {
   return unused;
 }
 
+static void name_thread(const char *name) { CHECK(prctl(PR_SET_NAME, name, 0, 0, 0) == 0); }
+
+// A thread of the program makes no hooked call and is not the driver's all the same: an allocator's that
+// gives memory back, or one that polls the device through a library with a client of its own.
+static void threads_of_the_program(void) {
+  const char *const names[] = {"python3",        "pt_main_thread", "cuda",
+                               "cuda_app",       "cuda-EvtHandlr", "cuda000014000x6",
+                               "cuda0000140000", "cudaAllocator"};
+  xsi_teardown_reset();
+  uint32_t client = make_context(0x5c000000);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    name_thread(names[i]);
+    test_free(device, client, 0x5c000003);
+    uint32_t monitor = test_alloc(device, 0, 0, 0, 0x41);
+    test_free(device, monitor, monitor);
+    CHECK(xsi_teardown_until() == 0 && xsi_teardown_ask());
+    xsi_teardown_asked();
+  }
+  name_thread("cuda00001400006"); // where the driver says which thread it is, names don't count
+  xsi_teardown_set_thread(1);
+  test_free(device, client, 0x5c000003);
+  CHECK(xsi_teardown_until() == 0);
+  name_thread("python3");
+  xsi_teardown_set_thread((int)syscall(SYS_gettid));
+  test_free(device, client, 0x5c000003);
+  CHECK(xsi_teardown_until() != 0);
+  xsi_teardown_reset();
+  test_free(device, client, client);
+  xsi_teardown_reset();
+}
+
 // The driver's thread waits for the question of another thread, but not for ever.
 static void question_under_way(void) {
   xsi_teardown_reset();
@@ -352,6 +386,8 @@ int main(void) {
   unread_socket();
   threads_at_once();
   cancelled_thread();
+  threads_of_the_program();
+  name_thread("cuda00001400006");
   question_under_way();
   checkpoint();
   test_daemon_remove(d);
