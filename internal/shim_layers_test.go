@@ -15,7 +15,7 @@ import (
 // shimLayers orders the parts of shim/core. A part is a header with the source of the same name. A part
 // includes parts of its own layer or of lower ones.
 var shimLayers = [][]string{
-	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown"},
+	{"compat", "base", "clock", "environment", "log", "hints_gen", "hint_fields", "options", "page", "fd", "elf", "real", "annotate", "lock", "teardown", "thread"},
 	{"wake", "doorbell", "counters", "gate", "queue", "request", "hint"},
 	{"frame", "driver", "liveness", "session", "private", "helper", "fork", "init"},
 	{"work", "work_internal", "work_busy", "work_event", "work_limit", "work_queue", "work_table", "work_watch"},
@@ -32,7 +32,7 @@ var shimFolders = map[string][]string{
 
 var (
 	includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
-	vendorWord  = regexp.MustCompile(`(?i)nvidia|\bamd|cuda|\bhip\b|hip[A-Z]|opencl|\bkfd|\brm_|xsi_rm|xsi_cu`)
+	vendorWord  = regexp.MustCompile(`(?i)nvidia|\bamd|cuda|\bhip\b|hip[A-Z]|opencl|\bkfd|\brm_|xsi_rm|xsi_cu\b|xsi_cu_|xsi_kfd|xsi_hip|xsi_cl_`)
 	cComment    = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
 )
 

@@ -201,9 +201,7 @@ XSI_EXPORT XResult XQueueQuery(XQueueHandle xq, XQueueState *state) {
   struct xsi_work_stream *work = queue.queue.life.stream;
   if (!xsi_work_is_busy(work)) return kXSchedSuccess;
   uint64_t mark = xsi_work_mark(work);
-  if (hardware.hardware.platform->query(hardware.hardware.context, hardware.hardware.stream) ==
-      XSI_WORK_DONE)
-    xsi_work_complete(work, mark, false);
+  if (xsi_work_ask(work, hardware.hardware.stream)) xsi_work_complete(work, mark, false);
   if (xsi_work_is_busy(work)) *state = kQueueStateReady;
   return kXSchedSuccess;
 }

@@ -19,6 +19,8 @@ extern _Thread_local void (*fake_in_sync)(void);
 CUresult cuStreamCreate(CUstream *, unsigned);
 CUresult cuStreamDestroy_v2(CUstream);
 CUresult cuStreamSynchronize(CUstream);
+CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
+CUresult cuStreamEndCapture(CUstream, CUgraph *);
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         unsigned, CUstream, void **, void **);
 
@@ -59,6 +61,23 @@ static void end(struct queue *queue) {
 }
 
 // ---- without a daemon -------------------------------------------------------------------
+
+// A question during another stream's capture would break that, as the driver checks: none is asked.
+static void asks_nothing_in_captures(void) {
+  XQueueState state;
+  struct queue asked, captured;
+  make(&asked);
+  make(&captured);
+  CHECK(XQueueSubmit(asked.xq, asked.command) == kXSchedSuccess);
+  fake_finish(asked.stream);
+  CHECK(cuStreamBeginCapture_v2(captured.stream, 0) == 0);
+  CHECK(XQueueQuery(asked.xq, &state) == kXSchedSuccess);
+  CHECK(cuStreamEndCapture(captured.stream, NULL) == 0);
+  CHECK(XQueueQuery(asked.xq, &state) == kXSchedSuccess && state == kQueueStateIdle);
+  end(&asked);
+  end(&captured);
+  CHECK(failures == 0);
+}
 
 static void works_alone(void) {
   XQueueHandle xq;
@@ -466,6 +485,7 @@ int main(int argc, char **argv) {
   fake_context();
   CHECK(xs_available() == 0); // nobody listens yet
   works_alone();
+  asks_nothing_in_captures();
   is_not_idle_in_between();
   refuses_nonsense();
   make(&two);

@@ -29,6 +29,7 @@ struct xsi_work_thread {
   uint64_t epoch; /* in which it saw what it has seen */
   struct xsi_work_seen last;
   uint32_t believed; /* how often xsi_work_hot.only was taken for the current context */
+  uint16_t calling;  /* its calls that have counted work in last.stream and not returned */
   /* what a launch touches ends here */
   struct xsi_work_stream *syncs; /* the one it waits for as its owner */
   int cancel_state;              /* before it excluded the watcher */

@@ -6,11 +6,9 @@
 #include "helper.h"
 
 #include <errno.h>
-#include <link.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -25,15 +23,16 @@
 #include "page.h"
 #include "private.h"
 #include "session.h"
+#include "thread.h"
 #include "wake.h"
 
-// Beside the thread-local storage of all libraries, which glibc takes from the stack. Untouched
-// pages cost only addresses.
-enum { STACK_BYTES = 512 * 1024 };
-enum { PAUSE_NS = 10000000 }; // without ppoll: less than a heartbeat's limit by far
+enum { STACK_BYTES = 512 * 1024 }; // untouched pages cost only addresses
+enum { RETRY_NS = 1000000000 };    // a limit on threads or memory lasts, and a failure logs a line
+enum { PAUSE_NS = 10000000 };      // without ppoll: less than a heartbeat's limit by far
 
 static XSI_FORK_STATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static XSI_FORK_STATE bool started;
+static XSI_FORK_STATE uint64_t retry_ns; // it could not be: not before this
 
 void xsi_helper_lock(void) { pthread_mutex_lock(&lock); }
 void xsi_helper_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -103,37 +102,11 @@ static void *help(void *argument) {
     polled[1].fd = xsi_session_poll(&polled[1].events);
     if (ppoll(polled, 2, &timeout, NULL) < 0) look_anyway(polled, errno, wait);
     xsi_wake_drain(polled[0].revents);
+    xsi_wake_duty();
     next = step_session(xsi_now_ns(), polled[1].revents);
   }
   xsi_annotate_ignore(false);
   return NULL;
-}
-
-static int add_tls(struct dl_phdr_info *object, size_t size, void *total) {
-  (void)size;
-  for (unsigned i = 0; i < object->dlpi_phnum; i++)
-    if (object->dlpi_phdr[i].p_type == PT_TLS)
-      *(size_t *)total += object->dlpi_phdr[i].p_memsz + object->dlpi_phdr[i].p_align;
-  return 0;
-}
-
-static int create_thread(void) {
-  size_t stack = STACK_BYTES;
-  dl_iterate_phdr(add_tls, &stack);
-  stack = (stack + 0xffff) & ~(size_t)0xffff;
-  pthread_attr_t attributes;
-  int result = pthread_attr_init(&attributes);
-  if (result != 0) return -result;
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, stack);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); // inherited: no window in which a signal lands in it
-  pthread_t thread;
-  result = pthread_create(&thread, &attributes, help, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  return -result;
 }
 
 void xsi_helper_start(void) {
@@ -142,21 +115,26 @@ void xsi_helper_start(void) {
   int saved = errno, cancel_state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); // the lock must not be left held
   xsi_helper_lock();
-  if (!started) {
+  uint64_t now = xsi_now_ns();
+  if (!started && now >= retry_ns) {
     int result = xsi_wake_fd() >= 0 ? 0 : xsi_wake_open();
     if (result == 0) result = xsi_doorbell_init();
     if (result == 0) {
       xsi_session_prepare();
-      result = create_thread();
+      result = xsi_thread_start(STACK_BYTES, help);
     }
     if (result == 0)
       __atomic_store_n(&started, true, __ATOMIC_RELEASE);
     else
       xsi_log(XSI_ERROR, "no helper thread, running natively: errno=%d", -result);
+    retry_ns = result == 0 ? 0 : now + RETRY_NS;
   }
   xsi_helper_unlock();
   pthread_setcancelstate(cancel_state, NULL);
   errno = saved;
 }
 
-void xsi_helper_reset(void) { started = false; }
+void xsi_helper_reset(void) {
+  started = false;
+  retry_ns = 0;
+}

@@ -10,7 +10,8 @@
 
 #include "fd.h"
 
-static void (*start_helper)(void);
+static void (*start_helper)(void), (*other_duty)(void);
+static XSI_FORK_STATE bool wanted;
 static XSI_FORK_STATE int wake_fd = -1;
 static XSI_FORK_STATE uint32_t pending;
 static XSI_THREAD bool is_helper;
@@ -21,7 +22,21 @@ void xsi_wake_set_start(void (*start)(void)) {
 
 void xsi_wake_start(void) {
   void (*start)(void) = __atomic_load_n(&start_helper, __ATOMIC_ACQUIRE);
+  __atomic_store_n(&wanted, true, __ATOMIC_RELAXED);
   if (start != NULL) start();
+}
+
+void xsi_wake_again(void) {
+  if (__atomic_load_n(&wanted, __ATOMIC_RELAXED)) xsi_wake_start();
+}
+
+void xsi_wake_set_duty(void (*duty)(void)) {
+  __atomic_store_n(&other_duty, duty, __ATOMIC_RELEASE);
+}
+
+void xsi_wake_duty(void) {
+  void (*duty)(void) = __atomic_load_n(&other_duty, __ATOMIC_ACQUIRE);
+  if (duty != NULL) duty();
 }
 
 bool xsi_wake_is_helper(void) { return is_helper; }
@@ -58,5 +73,5 @@ void xsi_wake_drain(short revents) {
 void xsi_wake_reset(void) {
   xsi_fd_close(&wake_fd);
   pending = 0;
-  is_helper = false;
+  is_helper = wanted = false;
 }

@@ -64,6 +64,8 @@ struct xsi_work_platform {
    * stands for every thread's default stream in the context. */
   enum xsi_work_answer (*query)(uintptr_t context, uintptr_t stream);
   enum xsi_work_answer (*event_query)(uintptr_t context, uintptr_t event);
+  /* The same from the program's threads; XSI_WORK_THREAD is the calling thread's. */
+  enum xsi_work_answer (*poll)(uintptr_t context, uintptr_t stream);
   /* Records an event of ours, made in that context if *event is 0. */
   int (*event_record)(uintptr_t context, uintptr_t *event, uintptr_t stream);
   /* From the program's threads: is the work before it over? Must not disturb captures. */
@@ -149,7 +151,8 @@ extern struct xsi_work_hot xsi_work_hot;
 void xsi_work_only_is_wrong(void) __attribute__((cold)); /* for the rest of the process's life */
 #define XSI_WORK_BELIEVE 64                              /* times between two looks of a thread */
 
-void xsi_work_start(const struct xsi_work_platform *platform);
+/* False: no more platforms fit, and this one runs unaccounted for. */
+bool xsi_work_start(const struct xsi_work_platform *platform);
 bool xsi_work_started(void); /* by any platform */
 
 /* ---- streams ------------------------------------------------------------------- */
@@ -237,6 +240,7 @@ void xsi_work_count_other(struct xsi_work_stream *stream);
 void xsi_work_landed_other(struct xsi_work_stream *stream);
 /* Counts the work; the stream is busy from then on. */
 static inline void xsi_work_count(struct xsi_work_stream *stream) {
+  xsi_thread.work.calling++;
   if (xsi_work_owned(stream)) {
     uint64_t count = __atomic_load_n(&stream->submitted_owner, __ATOMIC_RELAXED) + 1;
     __atomic_store_n(&stream->submitted_owner, count, __ATOMIC_RELAXED);
@@ -292,6 +296,7 @@ static inline void xsi_work_landed(struct xsi_work_stream *stream) {
   } else {
     xsi_work_landed_other(stream);
   }
+  xsi_thread.work.calling--;
   if (XSI_UNLIKELY(__atomic_load_n(&xsi_work_slot(stream)->in_flight, __ATOMIC_RELAXED) != 0))
     xsi_work_limit_after(stream);
 }
@@ -400,10 +405,9 @@ void xsi_work_event_conclude(const struct xsi_work_standing *before, uintptr_t e
 struct xsi_work_context *xsi_work_exclude(uintptr_t context);
 struct xsi_work_context *xsi_work_exclude_stream(const struct xsi_work_stream *stream);
 void xsi_work_include(struct xsi_work_context *excluded);
-/* Around a question of an application's thread that no capture may meet. It never waits; NULL: don't ask, the
- * watcher will. */
-struct xsi_work_context *xsi_work_may_ask(const struct xsi_work_stream *stream);
-void xsi_work_has_asked(struct xsi_work_context *asked);
+/* From the program's threads: true if the driver says that all work in the stream is over. It never waits for
+ * the watcher and asks nothing while anything is captured; the watcher finds out then. */
+bool xsi_work_ask(const struct xsi_work_stream *stream, uintptr_t handle);
 /* One round: asks the driver about the busy streams that are due. Returns when to come again
  * (UINT64_MAX: when woken). The watcher thread runs it; tests call it by hand. */
 uint64_t xsi_work_watch(uint64_t now_ns);

@@ -158,6 +158,7 @@ void xsi_work_withdraw(struct xsi_work_stream *stream) {
   } else {
     __atomic_sub_fetch(&stream->submitted_others, 1, __ATOMIC_SEQ_CST);
   }
+  xsi_thread.work.calling--;
   // Only the lock tells whether that was all: a thread that completes the rest now neither orders its
   // store with this one nor leaves busy alone.
   xsi_work_try_idle(stream, false);

@@ -51,20 +51,24 @@ static void reset_in_child(void) {
   xsi_work_watch_reset();
 }
 
-void xsi_work_start(const struct xsi_work_platform *platform) {
+bool xsi_work_start(const struct xsi_work_platform *platform) {
   xsi_work_owners_start();
   xsi_work_lock();
   bool first = !xsi_work_started();
   unsigned at = 0;
-  while (at < XSI_WORK_PLATFORMS - 1 && xsi_work_platforms[at] &&
-         xsi_work_platforms[at] != platform)
+  while (at < XSI_WORK_PLATFORMS && xsi_work_platforms[at] && xsi_work_platforms[at] != platform)
     at++;
-  __atomic_store_n(&xsi_work_platforms[at], platform, __ATOMIC_RELEASE);
+  bool fits = at < XSI_WORK_PLATFORMS;
+  if (fits) __atomic_store_n(&xsi_work_platforms[at], platform, __ATOMIC_RELEASE);
   xsi_work_unlock();
-  if (!first) return;
+  if (!fits)
+    xsi_log(XSI_ERROR, "a runtime is not scheduled: %d are in use already", XSI_WORK_PLATFORMS);
+  if (!first) return fits;
   hash_forgets = xsi_forget_in_child(stream_hash, sizeof stream_hash);
   xsi_work_events_start();
+  xsi_work_watch_start();
   xsi_at_fork_child(reset_in_child);
+  return true;
 }
 
 bool xsi_work_started(void) {
@@ -284,9 +288,10 @@ struct xsi_work_stream *xsi_work_find_slow(const struct xsi_work_platform *platf
                                            uintptr_t context, uintptr_t handle) {
   int saved_errno = errno;
   struct xsi_work_thread *mine = &xsi_thread.work;
-  if (!mine->token) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
+  bool first = !mine->token;
+  if (first) mine->token = __atomic_add_fetch(&next_token, 1, __ATOMIC_RELAXED);
   uint64_t thread = handle == XSI_WORK_THREAD ? mine->token : 0;
-  if (thread) note_thread_exit(thread);
+  if (first || thread) note_thread_exit(mine->token);
   uint64_t epoch = __atomic_load_n(&xsi_work_hot.epoch, __ATOMIC_ACQUIRE);
   xsi_work_lock();
   struct xsi_work_stream *stream = lookup(context, handle, thread);
@@ -362,10 +367,28 @@ void xsi_work_stream_destroying(uintptr_t handle) {
   errno = saved_errno;
 }
 
+// A thread that is cancelled in the middle of a call takes back what it counted. If the call waited, the
+// watcher finds the end of what was there before: see its FORGOTTEN_NS.
+static void leave_call(uint64_t token) {
+  struct xsi_work_thread *mine = &xsi_thread.work;
+  if (mine->syncs) xsi_work_sync_ends(mine->syncs);
+  if (mine->calling == 0) return;
+  uintptr_t key = mine->last.key, which = key & 3;
+  xsi_work_lock();
+  bool lives = lookup(which ? key >> 2 : 0, which ? which : key,
+                      which == XSI_WORK_THREAD ? token : 0) == mine->last.stream;
+  xsi_work_unlock();
+  struct xsi_work_stream *stream = mine->last.stream;
+  while (lives && mine->calling > 0 && xsi_work_submitted(stream) > xsi_work_mark(stream))
+    xsi_work_withdraw(stream);
+  mine->calling = 0;
+}
+
 // A thread's default streams go with it, except for work still in them.
 static void thread_exits(void *token_in_pointer) {
   uint64_t token = (uint64_t)(uintptr_t)token_in_pointer;
   bool left = false;
+  leave_call(token);
   xsi_work_lock();
   for (struct xsi_work_context *context = xsi_work_contexts; context; context = context->next) {
     struct xsi_work_stream *stream = lookup(context->handle, XSI_WORK_THREAD, token);

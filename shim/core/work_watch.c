@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,6 +17,8 @@
 #include "annotate.h"
 #include "log.h"
 #include "teardown.h"
+#include "thread.h"
+#include "wake.h"
 #include "work_internal.h"
 
 #define SHORTEST_NS 250000u   /* between two questions about one stream */
@@ -27,6 +28,9 @@
 #define ROUND 64              /* questions between two looks at the list */
 #define CROWD 16              /* with more busy streams than that, each is asked about less often */
 #define FORGOTTEN_NS 100000000u /* a wait this long may be one whose thread was cancelled */
+#define RETRY_NS 1000000000u    /* a limit on threads or memory lasts, and a failure logs a line */
+/* Twice the helper's, which only makes ioctls: runtimes answer here, written for stacks of the default size. */
+#define STACK_BYTES (1024 * 1024)
 
 bool xsi_work_watch_by_thread = true;
 
@@ -34,9 +38,10 @@ static XSI_FORK_STATE bool deep =
     true; /* under the work lock: the watcher sleeps until woken, or is not there */
 static XSI_FORK_STATE uint64_t last_busy_ns;
 static uint32_t wakes;
-static XSI_FORK_STATE bool running;    /* the thread was started */
-static bool stopped;                   /* the process exits: no more driver calls */
-static XSI_FORK_STATE uint32_t asking; /* the watcher is in the driver */
+static XSI_FORK_STATE bool wanted, running; /* the thread is needed, and it was started */
+static XSI_FORK_STATE uint64_t retry_ns;    /* it could not be: not before this */
+static bool stopped;                        /* the process exits: no more driver calls */
+static XSI_FORK_STATE uint32_t asking;      /* the watcher is in the driver */
 
 // A thread that is cancelled in the driver must not keep the lock.
 static struct xsi_work_context *exclude(struct xsi_work_context *(*find)(uintptr_t),
@@ -80,7 +85,7 @@ void xsi_work_include(struct xsi_work_context *context) {
   pthread_setcancelstate(state, NULL);
 }
 
-struct xsi_work_context *xsi_work_may_ask(const struct xsi_work_stream *stream) {
+static struct xsi_work_context *may_ask(const struct xsi_work_stream *stream) {
   int state;
   xsi_work_lock();
   struct xsi_work_context *context = stream->context;
@@ -97,9 +102,14 @@ struct xsi_work_context *xsi_work_may_ask(const struct xsi_work_stream *stream) 
   pthread_setcancelstate(state, NULL);
   return NULL;
 }
-void xsi_work_has_asked(struct xsi_work_context *context) {
+
+bool xsi_work_ask(const struct xsi_work_stream *stream, uintptr_t handle) {
+  struct xsi_work_context *context = may_ask(stream);
+  if (!context) return false;
+  enum xsi_work_answer got = context->platform->poll(context->handle, handle);
   xsi_teardown_asked();
   xsi_work_include(context);
+  return got == XSI_WORK_DONE;
 }
 
 struct asked {
@@ -237,7 +247,7 @@ uint64_t xsi_work_watch(uint64_t now) {
 }
 
 bool xsi_work_watch_deep(void) {
-  bool was = deep;
+  bool was = deep || !__atomic_load_n(&running, __ATOMIC_SEQ_CST);
   deep = false;
   return was;
 }
@@ -274,6 +284,7 @@ static void *watch_thread(void *unused) {
       // One that was loaded after this thread began is taken down before what was registered then.
       if (greeted++ > 0) atexit(stop_at_exit);
     }
+    xsi_wake_again();
     uint32_t seen = __atomic_load_n(&wakes, __ATOMIC_SEQ_CST);
     uint64_t next = xsi_work_watch(xsi_now_ns());
     sleep_until(next, seen);
@@ -285,35 +296,41 @@ static void *watch_thread(void *unused) {
 static void start_thread(void) {
   static bool at_exit;
   bool expected = false;
-  if (!__atomic_compare_exchange_n(&running, &expected, true, false, __ATOMIC_SEQ_CST,
+  uint64_t now = xsi_now_ns();
+  if (now < __atomic_load_n(&retry_ns, __ATOMIC_RELAXED) ||
+      !__atomic_compare_exchange_n(&running, &expected, true, false, __ATOMIC_SEQ_CST,
                                    __ATOMIC_SEQ_CST))
     return;
   if (!__atomic_exchange_n(&at_exit, true, __ATOMIC_SEQ_CST)) atexit(stop_at_exit);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); // the application's signals are not for our thread
-  pthread_t thread;
-  int error = pthread_create(&thread, NULL, watch_thread, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0)
-    pthread_detach(thread);
-  else
-    xsi_log(XSI_WARN, "no watcher thread (%d): idle is known only from the program's own waits",
-            error);
+  int error = xsi_thread_start(STACK_BYTES, watch_thread);
+  if (error == 0) return;
+  xsi_log(XSI_WARN, "no watcher thread: errno=%d; idle is known only from the program's own waits",
+          -error);
+  __atomic_store_n(&retry_ns, now + RETRY_NS, __ATOMIC_RELAXED);
+  __atomic_store_n(&running, false, __ATOMIC_SEQ_CST);
+}
+
+// The next busy stream tries again. A stream that stays busy wakes nobody, so the helper thread does, too.
+static void try_again(void) {
+  if (__atomic_load_n(&wanted, __ATOMIC_RELAXED) && !__atomic_load_n(&running, __ATOMIC_SEQ_CST))
+    start_thread();
 }
 
 void xsi_work_watch_busy(bool wake) {
   if (!wake || !xsi_work_watch_by_thread) return;
   int saved_errno = errno;
+  __atomic_store_n(&wanted, true, __ATOMIC_RELAXED);
   if (!__atomic_load_n(&running, __ATOMIC_SEQ_CST)) start_thread();
   __atomic_fetch_add(&wakes, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
   errno = saved_errno;
 }
 
+void xsi_work_watch_start(void) { xsi_wake_set_duty(try_again); }
+
 void xsi_work_watch_reset(void) {
   asking = 0;
   deep = true;
-  running = false;
-  last_busy_ns = 0;
+  wanted = running = false;
+  retry_ns = last_busy_ns = 0;
 }

@@ -120,8 +120,7 @@ static void learn(const struct xsi_wait *wait, bool is_long, bool over) {
 }
 
 // The mark before the question: the answer covers what had landed by then, and this copy, too.
-int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
-                  int result) {
+int xsi_end_maybe(struct xsi_wait *wait, uintptr_t stream, int result) {
   struct xsi_work_stream *work = wait->call.work;
   bool is_long = wait->begun_ns && xsi_now_ns() - wait->begun_ns >= LONG_NS;
   if (wait->waits) xsi_work_sync_ends(work);
@@ -131,10 +130,7 @@ int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uint
   if (wait->waits) // was this copy
     xsi_thread.work.fed = xsi_thread.counters.launches + xsi_thread.counters.copies;
   uint64_t mark = xsi_work_mark(work);
-  struct xsi_work_context *asked = xsi_work_may_ask(work);
-  if (!asked) return result;
-  bool over = account->over(stream);
-  xsi_work_has_asked(asked);
+  bool over = xsi_work_ask(work, stream);
   learn(wait, is_long, over);
   if (!over) return result;
   if (!wait->waits) xsi_work_fed_since(work, wait->begun_ns);

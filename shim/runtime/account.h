@@ -36,7 +36,6 @@ struct xsi_account {
   bool (*is_capturing)(uintptr_t stream);
   bool (*still_capturing)(uintptr_t stream); /* after a call that failed: keeps its error */
   void (*unknown)(uintptr_t stream);         /* work that has no record yet; NULL: ignored */
-  bool (*over)(uintptr_t stream);            /* asks the driver, outside of captures */
   int not_ready;                             /* what a query returns while work is left */
 };
 
@@ -84,8 +83,7 @@ void xsi_maybe_timed(struct xsi_wait *wait);
 /* A small copy from the host. Documentation and drivers differ on whether it waits for earlier work: true if
  * there is some other than such copies, and the last such copy waited. */
 bool xsi_maybe_small(struct xsi_wait *wait);
-int xsi_end_maybe(const struct xsi_account *account, struct xsi_wait *wait, uintptr_t stream,
-                  int result);
+int xsi_end_maybe(struct xsi_wait *wait, uintptr_t stream, int result);
 
 /* ---- waits, events, captures --------------------------------------------------------- */
 

@@ -171,7 +171,7 @@ func entryBody(c call) string {
 				timed = "  else\n    xsi_maybe_timed(&wait);\n"
 			}
 			return fmt.Sprintf("  struct xsi_wait wait;\n  if (xsi_begin_maybe(%s, &wait, %s) && %s)\n    xsi_maybe_waits(&wait);\n%s"+
-				"  return xsi_end_maybe(%s, &wait, %s, %s);\n", account, stream, c.condition(), timed, account, stream, real)
+				"  return xsi_end_maybe(&wait, %s, %s);\n", account, stream, c.condition(), timed, stream, real)
 		}
 		plain := fmt.Sprintf("  struct xsi_call call = xsi_begin_%s(%s, %s);\n  return xsi_end_%s(call, %s);\n",
 			c.kind, account, stream, c.kind, real)

@@ -10,11 +10,10 @@ int xsi_cu_state = XSI_CU_FRESH;
 
 bool xsi_cu_start(void) {
   xsi_runtime_init();
-  if (!xsi_options.disabled) {
-    xsi_runtime_bind_all(&xsi_cu_runtime);
-    xsi_work_start(&xsi_cu_platform);
-  }
-  int state = xsi_options.disabled ? XSI_CU_DISABLED : XSI_CU_ACTIVE;
+  bool active = !xsi_options.disabled;
+  if (active) xsi_runtime_bind_all(&xsi_cu_runtime);
+  active = active && xsi_work_start(&xsi_cu_platform);
+  int state = active ? XSI_CU_ACTIVE : XSI_CU_DISABLED;
   __atomic_store_n(&xsi_cu_state, state, __ATOMIC_RELEASE);
   return state == XSI_CU_ACTIVE;
 }
@@ -87,10 +86,6 @@ bool xsi_cu_waits_batch(unsigned count, const CUstreamBatchMemOpParams_v1 *opera
   return false;
 }
 
-static bool over(uintptr_t stream) {
-  return xsi_cu_call_real(cuStreamQuery, (CUstream)stream) == XSI_CU_SUCCESS;
-}
-
 static bool enter(void) { return xsi_cu_enter(); }
 static struct xsi_work_stream *work(uintptr_t stream) { return xsi_cu_work((CUstream)stream); }
 
@@ -100,6 +95,5 @@ const struct xsi_account xsi_cu_account = {
     .work = work, // without a context there is none, and nothing to account for
     .is_capturing = is_capturing,
     .still_capturing = is_capturing, // the driver keeps no last error
-    .over = over,
     .not_ready = XSI_CU_NOT_READY,
 };

@@ -4,9 +4,13 @@
 
 #include "account.h"
 
+#include "core/real.h"
+#include "core/teardown.h"
 #include "runtime/pci.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <unistd.h>
 
 // Makes the context current for one question. The application's thread has it current already,
 // mostly.
@@ -81,16 +85,31 @@ static enum xsi_work_answer event_query(uintptr_t context, uintptr_t event) {
   return answer(result);
 }
 
+// Drivers since 570 say which of their threads does checkpoints.
+static void watcher_begins(void) {
+  int (*restore_thread)(int pid, int *thread) = NULL;
+  void *library = xsi_cu_runtime.library();
+  int thread = 0;
+  watcher_starts();
+  if (library != NULL)
+    *(void **)&restore_thread = xsi_real_dlsym(library, "cuCheckpointProcessGetRestoreThreadId");
+  if (restore_thread == NULL)
+    dlerror(); // ours, not the application's
+  else if (restore_thread(getpid(), &thread) == XSI_CU_SUCCESS)
+    xsi_teardown_set_thread(thread);
+}
+
 const struct xsi_work_platform xsi_cu_platform = {
     .context_of = context_of,
     .describe = describe,
     .query = query,
     .event_query = event_query,
+    .poll = poll,
     .event_record = event_record,
     .event_poll = event_poll,
     .synchronize = synchronize,
     .capturing = capturing,
     .priority_of = priority_of,
-    .watcher_starts = watcher_starts,
+    .watcher_starts = watcher_begins,
     .has_current = true,
 };

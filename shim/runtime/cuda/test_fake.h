@@ -81,10 +81,11 @@ extern CUresult fake_launch_result;
 extern _Thread_local void (*fake_in_sync)(void); /* runs in this thread's next wait or query */
 extern uint64_t fake_most_in_flight;             /* of any stream, ever */
 extern uint64_t fake_events_made;
-extern uint64_t fake_queries;  /* of streams */
-extern int fake_stuck;         /* atomic; work ends only by fake_finish */
-extern int fake_blocked;       /* atomic; questions that wait in a stopped context */
-extern uint64_t fake_launches; /* accepted, outside of captures */
+extern uint64_t fake_queries;            /* of streams */
+void fake_at_launch(void (*call)(void)); /* runs in launches and copies from the host */
+extern int fake_stuck;                   /* atomic; work ends only by fake_finish */
+extern int fake_blocked;                 /* atomic; questions that wait in a stopped context */
+extern uint64_t fake_launches;           /* accepted, outside of captures */
 /* Copies to pageable memory and up to 64 KB from the host don't wait: the documentation permits it. */
 extern bool fake_eager;
 extern bool fake_refuses;            /* copies from the host fail */

@@ -13,7 +13,10 @@ uint64_t fake_most_in_flight, fake_events_made, fake_launches;
 static _Thread_local struct fake_context *current;
 static _Thread_local struct fake_stream *of_thread;
 static _Thread_local bool watching;                    /* this is the watcher's thread */
+static int captures;                                   /* of all contexts, in global mode */
 static _Thread_local CUstreamCaptureMode capture_mode; /* global at first */
+static void (*at_launch)(void);
+void fake_at_launch(void (*call)(void)) { at_launch = call; }
 int fake_stuck, fake_blocked;
 uint64_t fake_queries;
 
@@ -80,6 +83,7 @@ static CUresult fake_launch(CUfunction f, unsigned a, unsigned b, unsigned c, un
                             void **j) {
   (void)f, (void)a, (void)b, (void)c, (void)d, (void)e, (void)g, (void)h, (void)i, (void)j;
   if (fake_launch_result) return fake_launch_result;
+  if (at_launch) at_launch();
   CUresult result = submit(stream);
   if (!result && ((uintptr_t)stream <= 2 || !LOAD(((struct fake_stream *)stream)->capturing)))
     __atomic_fetch_add(&fake_launches, 1, __ATOMIC_SEQ_CST);
@@ -107,6 +111,7 @@ static CUresult fake_query(CUstream handle) {
   meanwhile();
   struct fake_stream *stream = stream_of(handle);
   wait_for_room(stream->context);
+  CHECK(capture_mode == XSI_CU_CAPTURE_RELAXED || LOAD(captures) == 0); // as does any question
   // Breaks the capture of a real driver: nobody but the test itself may ask.
   CHECK(!LOAD(stream->capturing));
   CHECK((uintptr_t)handle > 2 || LOAD(stream->context->capturing) == 0);
@@ -175,6 +180,7 @@ static CUresult fake_copy_async(CUdeviceptr_v2 a, const void *b, size_t c, CUstr
   return submit(stream);
 }
 static CUresult copy_there(CUstream stream, size_t bytes) {
+  if (at_launch) at_launch();
   if (fake_refuses) return XSI_CU_INVALID_VALUE;
   submit(stream);
   if (bytes > 65536 || !fake_eager) return wait_for(stream_of(stream));
@@ -253,7 +259,10 @@ static CUresult fake_stream_create(CUstream *stream, unsigned flags) {
 static CUresult fake_stream_destroy(CUstream handle) {
   struct fake_stream *stream = stream_of(handle);
   wait_for_room(stream->context);
-  if (LOAD(stream->capturing)) __atomic_fetch_sub(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
+  if (LOAD(stream->capturing)) {
+    __atomic_fetch_sub(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&captures, 1, __ATOMIC_SEQ_CST);
+  }
   STORE(stream->destroyed, 1);
   return XSI_CU_SUCCESS;
 }
@@ -274,6 +283,7 @@ static CUresult fake_begin(CUstream handle, CUstreamCaptureMode mode) {
   wait_for_room(stream->context);
   STORE(stream->capturing, 1);
   __atomic_fetch_add(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&captures, 1, __ATOMIC_SEQ_CST);
   return XSI_CU_SUCCESS;
 }
 static CUresult fake_end(CUstream handle, CUgraph *graph) {
@@ -281,6 +291,7 @@ static CUresult fake_end(CUstream handle, CUgraph *graph) {
   if (!LOAD(stream->capturing)) return 401;
   STORE(stream->capturing, 0);
   __atomic_fetch_sub(&stream->context->capturing, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&captures, 1, __ATOMIC_SEQ_CST);
   if (graph) *graph = NULL;
   return XSI_CU_SUCCESS;
 }

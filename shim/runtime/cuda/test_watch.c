@@ -5,6 +5,10 @@
 
 #include "test_fake.h"
 
+#include "core/thread.h"
+#include "core/wake.h"
+
+#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -98,15 +102,126 @@ static void test_lease(void) {
   CHECK(LOAD(fake_queries) > before);
 }
 
+// ---- threads that are cancelled in the middle of a call -----------------------------------------------
+
+static int in_call; // atomic
+static void stay(void) {
+  STORE(in_call, 1);
+  for (;;)
+    pause_us(1000); // a cancellation point, as the driver has
+}
+
+struct victim {
+  CUstream stream;
+  bool copies;
+};
+static void *calls(void *argument) {
+  const struct victim *victim = argument;
+  make_current(stuck);
+  if (victim->copies)
+    cuMemcpyHtoD_v2(0, NULL, 1 << 20);
+  else
+    launch(victim->stream);
+  return NULL;
+}
+
+// The queue becomes idle within the time that operations.md promises, and counts on.
+static void test_cancelled(struct victim victim) {
+  pthread_t thread;
+  CHECK(SOON(!LOAD(noted[0].busy)));
+  STORE(in_call, 0);
+  fake_at_launch(stay);
+  CHECK(pthread_create(&thread, NULL, calls, &victim) == 0);
+  CHECK(SOON(LOAD(in_call)) && LOAD(noted[0].busy));
+  CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+  fake_at_launch(NULL);
+  uint64_t begun = xsi_now_ns();
+  CHECK(SOON(!LOAD(noted[0].busy)));
+  CHECK(xsi_now_ns() - begun < 1000000000u); // 100 ms, on a machine that does other things, too
+  make_current(stuck);
+  CHECK(launch(victim.stream) == 0 && LOAD(noted[0].busy));
+  CHECK(cuStreamSynchronize(victim.stream) == 0 && !LOAD(noted[0].busy));
+}
+
+static void test_cancellations(void) {
+  make_current(stuck);
+  CUstream fresh = fake_stream();
+  test_cancelled((struct victim){fresh, false});        // the thread is the stream's owner
+  test_cancelled((struct victim){stuck_stream, false}); // it is not
+  test_cancelled((struct victim){NULL, false});
+  test_cancelled((struct victim){XSI_CU_THREAD, false});
+  test_cancelled((struct victim){NULL, true});
+  CHECK(cuStreamDestroy_v2(fresh) == 0);
+}
+
+// ---- a watcher that can't be started at first ---------------------------------------------------------
+
+static int refusals; // atomic; how often there is no thread
+static int started;
+
+// A double: in place of the one in core/thread.c.
+int xsi_thread_start(size_t stack, void *(*run)(void *)) {
+  pthread_t thread;
+  CHECK(stack >= 512 * 1024 && stack <= 16 << 20);
+  if (LOAD(refusals) > 0) {
+    __atomic_fetch_sub(&refusals, 1, __ATOMIC_SEQ_CST);
+    return -EAGAIN;
+  }
+  __atomic_fetch_add(&started, 1, __ATOMIC_SEQ_CST);
+  int error = pthread_create(&thread, NULL, run, NULL);
+  if (error == 0) pthread_detach(thread);
+  return -error;
+}
+
+// Tried again, but not with every launch; and by the helper thread where nothing changes.
+static void test_refused_thread(void) {
+  STORE(refusals, 2);
+  CUstream stream = fake_stream();
+  test_now_ns = xsi_now_ns() - 60000ull * MS; // so that the real clock is ahead afterwards
+  for (int i = 0; i < 100; i++) {
+    CHECK(launch(stream) == 0);
+    CHECK(cuStreamSynchronize(stream) == 0);
+  }
+  CHECK(LOAD(refusals) == 1 && LOAD(started) == 0);
+  later(1001);
+  CHECK(launch(stream) == 0);
+  CHECK(LOAD(refusals) == 0 && LOAD(started) == 0);
+  xsi_wake_duty();
+  CHECK(LOAD(started) == 0);
+  test_now_ns = 0;
+  xsi_wake_duty();
+  CHECK(LOAD(started) == 1);
+  fake_finish(stream);
+  CHECK(SOON(!LOAD(noted[0].busy)));
+  CHECK(cuStreamDestroy_v2(stream) == 0);
+}
+
+// ---- platforms ------------------------------------------------------------------------------------------
+
+// One too many is refused, and the others stay.
+static void test_platforms(void) {
+  static struct xsi_work_platform more[XSI_WORK_PLATFORMS];
+  for (int i = 0; i < XSI_WORK_PLATFORMS; i++)
+    more[i] = xsi_cu_platform;
+  for (int i = 0; i < XSI_WORK_PLATFORMS - 1; i++)
+    CHECK(xsi_work_start(&more[i]));
+  CHECK(!xsi_work_start(&more[XSI_WORK_PLATFORMS - 1]));
+  CHECK(xsi_work_start(&xsi_cu_platform) && xsi_work_start(&more[XSI_WORK_PLATFORMS - 2]));
+  CHECK(xsi_work_platforms[0] == &xsi_cu_platform);
+}
+
 int main(void) {
   fake_install();
   stuck = fake_context();
   stuck_stream = fake_stream();
+  test_refused_thread();
   struct fake_context *other = fake_context();
   test_blocked(other, destroys_stream);
   test_blocked(other, captures);
   test_blocked(other, destroys_context);
   test_lease();
+  test_cancellations();
+  test_platforms();
   if (failures) return 1;
   printf("ok watch\n");
   return 0;

@@ -38,13 +38,12 @@ void xsi_hip_first(hipError_t result) {
 bool xsi_hip_start(void) {
   static bool registered;
   xsi_runtime_init();
-  if (!xsi_options.disabled) {
-    xsi_runtime_bind_all(&xsi_hip_runtime);
-    xsi_work_start(&xsi_hip_platform);
-    if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
-      xsi_at_fork_child(reset_in_child);
-  }
-  int state = xsi_options.disabled ? XSI_HIP_DISABLED : XSI_HIP_ACTIVE;
+  bool active = !xsi_options.disabled;
+  if (active) xsi_runtime_bind_all(&xsi_hip_runtime);
+  active = active && xsi_work_start(&xsi_hip_platform);
+  if (active && !__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
+    xsi_at_fork_child(reset_in_child);
+  int state = active ? XSI_HIP_ACTIVE : XSI_HIP_DISABLED;
   __atomic_store_n(&xsi_hip_state, state, __ATOMIC_RELEASE);
   return state == XSI_HIP_ACTIVE;
 }

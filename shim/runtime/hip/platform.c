@@ -84,6 +84,7 @@ const struct xsi_work_platform xsi_hip_platform = {
     .describe = describe,
     .query = query,
     .event_query = event_query,
+    .poll = poll,
     .event_record = event_record,
     .event_poll = event_poll,
     .synchronize = synchronize,

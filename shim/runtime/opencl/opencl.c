@@ -90,15 +90,16 @@ static int state;
 static bool start(void) {
   static bool registered;
   xsi_runtime_init();
-  if (!xsi_options.disabled) {
+  bool active = !xsi_options.disabled;
+  if (active) {
     // The watcher must not ask the loader for a function: it holds locks.
     for (unsigned slot = 0; slot < XSI_CL_SLOTS; slot++)
       (void)xsi_cl_slot(slot);
-    xsi_work_start(&xsi_cl_platform);
-    if (!__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
-      xsi_at_fork_child(xsi_cl_queues_reset);
+    active = xsi_work_start(&xsi_cl_platform);
   }
-  int now = xsi_options.disabled ? DISABLED : ACTIVE;
+  if (active && !__atomic_exchange_n(&registered, true, __ATOMIC_SEQ_CST))
+    xsi_at_fork_child(xsi_cl_queues_reset);
+  int now = active ? ACTIVE : DISABLED;
   __atomic_store_n(&state, now, __ATOMIC_RELEASE);
   return now == ACTIVE;
 }

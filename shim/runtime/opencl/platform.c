@@ -130,6 +130,7 @@ const struct xsi_work_platform xsi_cl_platform = {
     .describe = describe,
     .query = query,
     .event_query = event_query,
+    .poll = query,
     .event_record = event_record,
     .event_poll = event_query,
     .event_drop = event_drop,
