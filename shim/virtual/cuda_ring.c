@@ -66,7 +66,10 @@ CUresult vg_append(CUcontext context, uint32_t channel, const struct vg_entry *e
   if (result != CUDA_SUCCESS) return result;
   while (context->put[channel] - vg_done(context, channel) >= VG_RING) {
     vg_kick(context);
+    context->crowded++;
     result = vg_wait(context, channel, context->put[channel] - VG_RING + 1);
+    context->crowded--;
+    pthread_cond_broadcast(&vg_room);
     if (result != CUDA_SUCCESS) return result;
   }
   struct vg_channel *c = channel_of(context, channel);

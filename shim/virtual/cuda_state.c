@@ -11,6 +11,7 @@
 #define STACK_DEPTH 64
 
 pthread_mutex_t vg_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t vg_room = PTHREAD_COND_INITIALIZER;
 
 static bool initialised;
 static bool forked; /* child of an initialised process: the driver is unusable */
@@ -51,6 +52,8 @@ CUresult vg_enter(CUcontext *context) {
   CUcontext current = vg_current();
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   pthread_mutex_lock(&vg_lock);
+  while (current->magic == MAGIC_CONTEXT && current->crowded)
+    pthread_cond_wait(&vg_room, &vg_lock);
   if (current->magic != MAGIC_CONTEXT) return vg_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
   *context = current;
   return CUDA_SUCCESS;

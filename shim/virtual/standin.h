@@ -4,7 +4,9 @@
  * library, it uses the device only through open, ioctl and mmap, with the same sequence of RM
  * requests. Observers of these calls see the same as on hardware.
  *
- * One lock (vg_lock) guards all state; no thread holds it while waiting for the device.
+ * One lock (vg_lock) guards all state; no thread holds it while waiting for the device. A launch that
+ * waits for room in a channel keeps its context to itself meanwhile, as the real library does: every other
+ * call on that context waits for it, for as long as the channel is stopped.
  */
 #ifndef XSCHED_VIRTUAL_STANDIN_H
 #define XSCHED_VIRTUAL_STANDIN_H
@@ -165,6 +167,7 @@ struct vg_context {
   struct vg_stamp *stamps;
   uint32_t stamp_free, stamp_fresh;
   CUresult broken;
+  uint32_t crowded; /* threads that wait for room in a channel */
 };
 
 /* Defines NAME and NAME<suffix>: in the first form stream 0 is the legacy stream, in the second the
@@ -175,6 +178,7 @@ struct vg_context {
 
 /* cuda_state.c */
 extern pthread_mutex_t vg_lock;
+extern pthread_cond_t vg_room; /* a context is not crowded any more */
 uint64_t vg_thread_id(void);
 int *vg_thread_capture_mode(void);
 CUresult vg_ready(void); /* initialised, and not a forked child */
