@@ -98,7 +98,7 @@ def other_rows(merged):
         s = suite(merged, name)
         out += [[name, s["run"], v["what"], ("%s %s" % (number(v["value"]), v["unit"])).strip(), ("<= " if v["at_most"] else ">= ") + number(v["limit"]), "yes" if v["ok"] else "**no**"]
                 for v in s.get("verdicts", [])]
-    for name in ("checkpoint", "starts", "situations"):
+    for name in ("checkpoint", "watch", "starts", "situations"):
         s = suite(merged, name)
         if s.get("checks"):
             bad = [c for c in s["checks"] if not c["ok"]]

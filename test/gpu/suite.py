@@ -31,6 +31,7 @@ import switch
 import tables
 import truth
 import upgrade
+import watch
 from processes import Failed
 from rig import Rig, ROOT
 
@@ -48,6 +49,7 @@ SUITES = {
     "faults": (faults.faults, 50),
     "checkpoint": (checkpoint.checkpoint, 110),
     "upgrade": (upgrade.upgrade, 30),
+    "watch": (watch.watch, 60),
     "starts": (situations.starts, 20),
     "situations": (situations.situations, 25),
     "guides": (guides.guides, 90),
