@@ -392,6 +392,20 @@ chaos: build bin/chaos ## inject 10,000 faults (FAULTS, SEED, WORLDS, OTHER=BINA
 test-chaos: build bin/chaos ## inject 300 faults; a late program must be late again in a replay
 	$(CHAOS) --faults 300 --worlds $(WORLDS) --confirm --out out/chaos-short
 
+bin/attack: always
+	$(GO) build $(TRIM) -o $@ ./test/attack
+
+# Attacks of an unprivileged user (docs/threat-model.md). As root, because it starts programs of
+# several users.
+ONLY ?=
+.PHONY: attack
+attack: build bin/attack ## attack a root daemon as an unprivileged user (ONLY=NAME,...); six minutes on two cores
+	bin/attack -v $(if $(ONLY),--only $(ONLY))
+
+.PHONY: test-attack
+test-attack: build bin/attack ## run every attack once, for a short time; gross damage fails
+	@if [ $$(id -u) = 0 ]; then bin/attack --short -v; else $(call skip,attacks need root); fi
+
 # Planted bugs, each with the rules of which one must reveal it. At this rate fewer faults excuse a
 # held program that runs.
 PLANTED := resume:stuck,native lease:held clock:held,stuck,late,native,answer disk:journal
