@@ -108,13 +108,13 @@ func (a *attacker) dial(h wire.Hello) (*sessiontest.Client, error) {
 }
 
 // dialAll joins n times, or as often as the daemon permits. The handshakes overlap.
-func (a *attacker) dialAll(n int, h wire.Hello) []*sessiontest.Client {
+func (a *attacker) dialAll(n int) []*sessiontest.Client {
 	const overlap = 16
 	found := make(chan *sessiontest.Client, n)
 	for worker := range overlap {
 		go func() {
 			for i := worker; i < n; i += overlap {
-				c, err := a.dial(h)
+				c, err := a.dial(wire.Hello{})
 				if err != nil {
 					c = nil
 				}
@@ -131,16 +131,16 @@ func (a *attacker) dialAll(n int, h wire.Hello) []*sessiontest.Client {
 	return all
 }
 
-// gpu is the address of the nth GPU, as a client writes it into its page.
-func (a *attacker) gpu(n int) (domain, busSlot uint32, err error) {
+// gpu is the address of the first GPU, as a client writes it into its page.
+func (a *attacker) gpu() (domain, busSlot uint32, err error) {
 	list, err := ask(10*time.Second, a.client.Devices)
 	if err != nil {
 		return 0, 0, err
 	}
-	if n >= len(list.Devices) {
-		return 0, 0, fmt.Errorf("no GPU %d", n)
+	if len(list.Devices) == 0 {
+		return 0, 0, errors.New("the daemon lists no GPU")
 	}
-	id, err := model.ParseDeviceID(list.Devices[n].ID)
+	id, err := model.ParseDeviceID(list.Devices[0].ID)
 	return uint32(uint64(id) >> 16), uint32(uint64(id) & 0xffff), err
 }
 
@@ -187,7 +187,7 @@ func (a *attacker) session() error {
 		case again:
 			c.Close()
 		default:
-			domain, slot, err := a.gpu(0)
+			domain, slot, err := a.gpu()
 			if err != nil {
 				return err
 			}

@@ -31,11 +31,11 @@ func (a *attacker) keep(all []*sessiontest.Client, unit string) error {
 
 // mergedQueues has more queues than a user may have of its own.
 func (a *attacker) mergedQueues() error {
-	domain, slot, err := a.gpu(0)
+	domain, slot, err := a.gpu()
 	if err != nil {
 		return err
 	}
-	all := a.dialAll(254, wire.Hello{})
+	all := a.dialAll(254)
 	for _, c := range all {
 		for q := range wire.MaxQueues - 1 {
 			c.Page.CreateStream(q, domain, slot, 0)
@@ -49,7 +49,7 @@ func (a *attacker) mergedQueues() error {
 
 // inventedDevices has busy queues on GPUs that do not exist.
 func (a *attacker) inventedDevices() error {
-	all := a.dialAll(1024, wire.Hello{})
+	all := a.dialAll(1024)
 	for i, c := range all {
 		for q := range 16 {
 			c.Page.CreateQueue(q, uint32(0x100+i), uint32(q+1)<<8)
@@ -63,7 +63,7 @@ func (a *attacker) inventedDevices() error {
 
 // historySlots uses invented GPUs, some at a time.
 func (a *attacker) historySlots() error {
-	all := a.dialAll(2, wire.Hello{})
+	all := a.dialAll(2)
 	for i, c := range all {
 		for q := range 16 {
 			c.Page.CreateQueue(q, uint32(0x100+i), uint32(q+1)<<8)
@@ -83,7 +83,7 @@ func (a *attacker) historySlots() error {
 
 // sloQueues is one program with a latency target and all the queues that a page has.
 func (a *attacker) sloQueues() error {
-	domain, slot, err := a.gpu(0)
+	domain, slot, err := a.gpu()
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (a *attacker) refusalLog() error {
 
 // hintFrames changes hints as fast as the session accepts them.
 func (a *attacker) hintFrames() error {
-	all := a.dialAll(64, wire.Hello{})
+	all := a.dialAll(64)
 	return a.forever(len(all), "hint frames", func(i int) error {
 		h := wire.Hint{Said: wire.HintPriority, Priority: int64(-rand.IntN(200))}
 		return all[i].Send(wire.EncodeHint(wire.HintFrame{Queue: wire.QueueAll, Hint: h}))
@@ -173,11 +173,11 @@ func (a *attacker) hintFrames() error {
 
 // doorbells rings and changes queues as fast as possible.
 func (a *attacker) doorbells() error {
-	domain, slot, err := a.gpu(0)
+	domain, slot, err := a.gpu()
 	if err != nil {
 		return err
 	}
-	all := a.dialAll(64, wire.Hello{})
+	all := a.dialAll(64)
 	for _, c := range all {
 		for q := range 8 {
 			c.Page.CreateStream(q, domain, slot, 0)
@@ -194,11 +194,11 @@ func (a *attacker) doorbells() error {
 
 // pageNoise overwrites its pages.
 func (a *attacker) pageNoise() error {
-	domain, slot, err := a.gpu(0)
+	domain, slot, err := a.gpu()
 	if err != nil {
 		return err
 	}
-	all := a.dialAll(64, wire.Hello{})
+	all := a.dialAll(64)
 	return a.forever(2, "random slots", func(int) error {
 		c, q := all[rand.IntN(len(all))], rand.IntN(wire.MaxQueues)
 		c.Page.CreateStream(q, domain+uint32(rand.IntN(2)), slot, rand.Int32())
@@ -264,7 +264,7 @@ func (a *attacker) oddNames() error {
 	if err != nil {
 		return err
 	}
-	domain, slot, err := a.gpu(0)
+	domain, slot, err := a.gpu()
 	if err != nil {
 		return err
 	}

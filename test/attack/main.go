@@ -206,6 +206,9 @@ func runOn(p virtual.Platform, folder string, limits unitLimits, selected []atta
 		r.Rows = append(r.Rows, row)
 		if s.verbose {
 			fmt.Fprintln(os.Stderr, row.line())
+			for _, text := range row.Broken {
+				fmt.Fprintln(os.Stderr, "   ", text)
+			}
 		}
 	}
 	return nil

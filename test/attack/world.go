@@ -101,7 +101,7 @@ func (w *world) victims() []*victim {
 }
 
 // env is the environment of this world's processes.
-func (w *world) env(home string, extra ...string) []string {
+func (w *world) env(home string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "XSCHED_") && !strings.HasPrefix(kv, "HOME=") {
@@ -112,7 +112,7 @@ func (w *world) env(home string, extra ...string) []string {
 	if home != "" {
 		cache = filepath.Join(w.base, home)
 	}
-	return append(append(env, "XSCHED_DIR="+w.dir, "XSCHED_STATE="+filepath.Join(w.base, "state"), "XSCHED_CACHE="+cache, "HOME="+cache), extra...)
+	return append(env, "XSCHED_DIR="+w.dir, "XSCHED_STATE="+filepath.Join(w.base, "state"), "XSCHED_CACHE="+cache, "HOME="+cache)
 }
 
 func (w *world) xsched() string { return filepath.Join(w.folder, "xsched") }

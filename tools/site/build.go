@@ -42,7 +42,7 @@ var groups = []group{
 	}},
 	{"Operate", []string{
 		"docs/operations.md", "docs/configuration.md", "docs/dashboard.md", "docs/monitoring.md", "docs/troubleshooting.md",
-		"docs/rollback.md", "docs/migration.md", "SECURITY.md",
+		"docs/rollback.md", "docs/migration.md", "SECURITY.md", "docs/threat-model.md",
 	}},
 	{"Reference", []string{"docs/cli.md", "docs/programming.md", "docs/http-api.md", "docs/simulator.md", "docs/glossary.md", "docs/platforms"}},
 	{"Policies", []string{"docs/policies"}},
