@@ -117,9 +117,6 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := raise(); err != nil {
-		return err
-	}
 	limits, err := readUnit(*unit)
 	if err != nil {
 		return err
@@ -129,27 +126,38 @@ func run(args []string) error {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	r := Report{Version: versionOf(*binary), Bounds: bounds}
-	begin := time.Now()
-	for _, p := range virtual.All() {
-		if *platform != "" && *platform != p.Name {
-			continue
-		}
-		if err := runOn(p, folder, limits, selected, s, &r, stop); err != nil {
-			return err
-		}
-	}
-	r.Seconds = time.Since(begin).Seconds()
-	if len(r.Rows) == 0 {
-		return errors.New("no attack was selected; see --list")
+	if err := r.run(*platform, folder, limits, selected, s); err != nil {
+		return err
 	}
 	if err := r.print(*asJSON); err != nil {
 		return err
 	}
 	if r.Broken() > 0 {
 		return errBroken
+	}
+	return nil
+}
+
+// run runs attacks on the virtual GPUs.
+func (r *Report) run(platform, folder string, limits unitLimits, selected []attack, s settings) error {
+	if err := raise(); err != nil {
+		return err
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	begin := time.Now()
+	for _, p := range virtual.All() {
+		if platform != "" && platform != p.Name {
+			continue
+		}
+		if err := runOn(p, folder, limits, selected, s, r, stop); err != nil {
+			return err
+		}
+	}
+	r.Seconds = time.Since(begin).Seconds()
+	if len(r.Rows) == 0 {
+		return errors.New("no attack was selected; see --list")
 	}
 	return nil
 }
