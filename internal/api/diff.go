@@ -3,14 +3,13 @@
 package api
 
 import (
-	"slices"
-
 	"xsched/internal/control"
 	"xsched/internal/control/upstream"
 )
 
-// diff returns the changes between two samples: removals first, then the order of the second.
-func diff(last, now *control.List) []event {
+// diff returns the changes between two samples: removals first, then the order of the second. It ends
+// once there are more than most. The cost grows with the number of queues, never with its square.
+func diff(last, now *control.List, most int) []event {
 	var out []event
 	if last.Policy != now.Policy {
 		out = append(out, newEvent("policy", NameEvent{Name: now.Policy}))
@@ -20,6 +19,9 @@ func diff(last, now *control.List) []event {
 	}
 	before, after := bySession(last), bySession(now)
 	for i := range last.Processes {
+		if len(out) > most {
+			return out
+		}
 		p := &last.Processes[i]
 		if after[p.Session] == nil {
 			for _, q := range p.Queues {
@@ -29,6 +31,9 @@ func diff(last, now *control.List) []event {
 		}
 	}
 	for i := range now.Processes {
+		if len(out) > most {
+			return out
+		}
 		p := &now.Processes[i]
 		old := before[p.Session]
 		if old == nil {
@@ -48,20 +53,14 @@ func diff(last, now *control.List) []event {
 
 func diffQueues(last, now *control.Process) []event {
 	var out []event
-	find := func(p *control.Process, index uint32) *control.Queue {
-		i := slices.IndexFunc(p.Queues, func(q control.Queue) bool { return q.Index == index })
-		if i < 0 {
-			return nil
-		}
-		return &p.Queues[i]
-	}
+	before, after := byIndex(last), byIndex(now)
 	for _, q := range last.Queues {
-		if find(now, q.Index) == nil {
+		if after[q.Index] == nil {
 			out = append(out, queueEvent("removed", last, q))
 		}
 	}
 	for _, q := range now.Queues {
-		old := find(last, q.Index)
+		old := before[q.Index]
 		// Counters that decrease show a slot that was reused between the samples.
 		if old == nil || q.Preemptions < old.Preemptions || q.Device != old.Device {
 			out = append(out, queueEvent("added", now, q))
@@ -100,6 +99,14 @@ func bySession(l *control.List) map[uint64]*control.Process {
 	out := make(map[uint64]*control.Process, len(l.Processes))
 	for i := range l.Processes {
 		out[l.Processes[i].Session] = &l.Processes[i]
+	}
+	return out
+}
+
+func byIndex(p *control.Process) map[uint32]*control.Queue {
+	out := make(map[uint32]*control.Queue, len(p.Queues))
+	for i := range p.Queues {
+		out[p.Queues[i].Index] = &p.Queues[i]
 	}
 	return out
 }

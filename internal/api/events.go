@@ -176,11 +176,11 @@ func (f *feed) run() {
 		ctx, cancel := context.WithTimeout(context.Background(), control.CallTimeout)
 		now, err := f.control.List(ctx, control.Caller{})
 		cancel()
-		f.mu.Lock()
 		if err == nil {
 			f.publish(last, &now)
 			last = &now
 		}
+		f.mu.Lock()
 		if len(f.listeners) == 0 || f.stopped {
 			f.running = false
 			f.mu.Unlock()
@@ -194,28 +194,42 @@ func (f *feed) run() {
 	}
 }
 
-// publish sends the changes to all listeners. Preconditions: f.mu is held.
+// publish sends the changes to all listeners. It compares and encodes without the lock, because programs
+// decide how long that takes.
 func (f *feed) publish(last, now *control.List) {
 	var changes []event
 	whole := last == nil
 	if last != nil {
-		changes = diff(last, now)
+		changes = diff(last, now, changesAtOnce)
 		whole = len(changes) > changesAtOnce
 	}
 	snapshots := map[identity.User]event{}
+	for user, caller := range f.unprimed(whole) {
+		snapshots[user] = newEvent("snapshot", listFor(caller, now))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for l := range f.listeners {
 		if l.primed && !whole {
 			f.send(l, changes...)
-			continue
+		} else if snapshot, ok := snapshots[l.caller.User]; ok { // otherwise it joined since
+			l.primed = true
+			f.send(l, snapshot)
 		}
-		snapshot, ok := snapshots[l.caller.User]
-		if !ok {
-			snapshot = newEvent("snapshot", listFor(l.caller, now))
-			snapshots[l.caller.User] = snapshot
-		}
-		l.primed = true
-		f.send(l, snapshot)
 	}
+}
+
+// unprimed returns the users of listeners without a snapshot, or of all, with one caller each.
+func (f *feed) unprimed(all bool) map[identity.User]control.Caller {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[identity.User]control.Caller{}
+	for l := range f.listeners {
+		if all || !l.primed {
+			out[l.caller.User] = l.caller
+		}
+	}
+	return out
 }
 
 // send queues events for a listener and drops it if its buffer is full.
