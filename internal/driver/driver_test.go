@@ -350,3 +350,45 @@ func TestResolve(t *testing.T) {
 		t.Error(l)
 	}
 }
+
+// slowLog is a log whose writer hangs until it is closed.
+type slowLog struct {
+	slog.Handler
+	hang chan struct{}
+	came chan struct{}
+}
+
+func (s *slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *slowLog) Handle(context.Context, slog.Record) error {
+	s.came <- struct{}{}
+	<-s.hang
+	return nil
+}
+
+// TestLogOutsideTheLock: a failed operation is logged without the worker's lock, which the engine loop takes.
+func TestLogOutsideTheLock(t *testing.T) {
+	target := &fakeTarget{hook: func(model.Desired) error { return errors.New("no") }}
+	log := &slowLog{hang: make(chan struct{}), came: make(chan struct{})}
+	w := StartWorker(target, NewLease(&fakePage{}, limit), &Metrics{}, slog.New(log), (&clock{}).now)
+	w.Want(model.Desired{Slice: time.Millisecond})
+	<-log.came
+	done := make(chan struct{})
+	go func() {
+		w.Want(model.Desired{Slice: 2 * time.Millisecond})
+		w.LeaseChanged(true)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Error("the loop waits for a line of the log")
+	}
+	close(log.hang)
+	go func() {
+		for range log.came {
+		}
+	}()
+	<-w.Stop(false)
+	<-done
+}

@@ -367,6 +367,19 @@ func (w *Worker) op(ctx context.Context, want model.Desired) error {
 	w.try()
 	w.mu.Unlock()
 	err := w.target.Apply(ctx, want)
+	if w.did(ctx, err) {
+		w.log.Warn("device operation failed", "queue", want.Queue, "suspend", want.Suspend.String(), "slice", want.Slice, "err", err)
+	}
+	return err
+}
+
+// did accounts an operation, and reports whether it failed in a new way, which is logged once. The
+// caller logs without the lock, because the engine loop takes it.
+func (w *Worker) did(ctx context.Context, err error) (news bool) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.opSince, w.releasing = 0, false
@@ -374,14 +387,12 @@ func (w *Worker) op(ctx context.Context, want model.Desired) error {
 	if err == nil {
 		w.stats.LastError = ""
 		w.tighten()
-		return nil
+		return false
 	}
 	w.stats.Errors++
 	w.metrics.Errors.Add(1)
-	// Log a repeated failure once.
-	if text := err.Error(); text != w.stats.LastError && ctx.Err() == nil {
+	if news = text != w.stats.LastError && ctx.Err() == nil; news {
 		w.stats.LastError = text
-		w.log.Warn("device operation failed", "queue", want.Queue, "suspend", want.Suspend.String(), "slice", want.Slice, "err", err)
 	}
-	return err
+	return news
 }
