@@ -227,6 +227,10 @@ func sharedDir(t *testing.T) string {
 // a container has no rights outside of it, and equal uids in two containers are different users.
 func TestContainers(t *testing.T) {
 	dir := sharedDir(t)
+	// The GPU of the queues is listed, though its device does not run.
+	if err := os.MkdirAll(filepath.Join(dir, "proc/driver/nvidia/gpus", sessiontest.GPU.String()), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	d, err := daemon.Start(daemon.Options{Dir: filepath.Join(dir, "d"), Virtual: true, VGPUSocket: filepath.Join(dir, "none"), Version: "test"})
 	if err != nil {
 		t.Fatal(err)
