@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/identity"
 	"xsched/internal/model"
@@ -145,6 +146,9 @@ const MaxMerged = maxMerged
 
 // ClientOf returns a client.
 func (l *Loop) ClientOf(id model.SessionID) *Client { return l.clients[id] }
+
+// SetCapsAt applies the result of a probe.
+func (l *Loop) SetCapsAt(c *Client, caps map[model.DeviceID]driver.Capability) { l.setCaps(c, caps) }
 
 // PublishInterrupted begins a snapshot, as if the process had been stopped for d meanwhile.
 func (l *Loop) PublishInterrupted(d time.Duration) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"xsched/internal/clock"
 	"xsched/internal/identity"
 	"xsched/internal/model"
 )
@@ -32,8 +33,13 @@ type inbox struct {
 	user     identity.User
 	requests chan func()
 	refs     atomic.Int64 // grows under mailbox.mu only
+	unused   atomic.Int64 // model.Time since when refs is 0
 	account  account
 }
+
+// inboxAge is how long an account outlives its last use. It exceeds the time in which a user repays
+// its debt (paceDebt/paceShare windows, 8 ms), so that requests one after another are paced, too.
+const inboxAge = 100 * time.Millisecond
 
 // mailbox holds all requests.
 type mailbox struct {
@@ -75,14 +81,20 @@ func (m *mailbox) close(b *inbox) {
 	m.sweep()
 }
 
-// done is close for the loop, which takes no lock that a thread of low priority may hold. The next
-// open or close removes the inbox.
-func (b *inbox) done() { b.refs.Add(-1) }
+// done is close for the loop. It does not take mailbox.mu, which is held for as long as it takes to
+// walk over all users. The locks that the loop does take (Session.mu, Leases.mu, Worker.mu) are held
+// for a few instructions, never during a system call of ours or a line of the log.
+// A later open or close removes the inbox.
+func (b *inbox) done() {
+	b.unused.Store(int64(clock.Now()))
+	b.refs.Add(-1)
+}
 
-// sweep publishes the inboxes in use and removes the others. Preconditions: m.mu is held.
+// sweep publishes the inboxes in use and removes those that were not used for a while. Preconditions: m.mu is held.
 func (m *mailbox) sweep() {
+	now := clock.Now()
 	for user, b := range m.byUser {
-		if b.refs.Load() == 0 {
+		if b.refs.Load() == 0 && now.Sub(model.Time(b.unused.Load())) > inboxAge {
 			delete(m.byUser, user)
 		}
 	}

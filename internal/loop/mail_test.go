@@ -115,3 +115,24 @@ func TestExpensiveRequestsWait(t *testing.T) {
 		t.Error("nearly no request ran: the test measures nothing")
 	}
 }
+
+// Requests of a user without a client are paced, also if each comes after the last one was answered.
+func TestRequestsOneAfterAnother(t *testing.T) {
+	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1001) })
+	h.Client(t, 0, 0)
+	as := loop.WithUser(t.Context(), identity.OnHost(1000))
+	var seen order
+	start, spent := time.Now(), loopTime(t, h)
+	for time.Since(start) < 200*time.Millisecond {
+		done := make(chan struct{})
+		if err := h.PostAs(as, func() { seen.run(1000, 200*time.Microsecond)(); close(done) }); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	}
+	used := float64(loopTime(t, h)-spent) / float64(time.Since(start))
+	t.Logf("%d requests take %.0f %% of the loop's time", len(seen.uids), 100*used)
+	if used > 0.6 {
+		t.Errorf("one user's requests take %.0f %% of the loop's time", 100*used)
+	}
+}

@@ -55,3 +55,31 @@ func TestGuessBesideALongSlice(t *testing.T) {
 		sessiontest.Await(t, "its end", func() bool { look(); return hw.Now().Slice == knobs.LowSlice })
 	}
 }
+
+// TestAttachedQueueLeaves: the queue of an attached program leaves with the GPU that it no longer uses, and
+// returns with it under a number of its own.
+func TestAttachedQueueLeaves(t *testing.T) {
+	h := sessiontest.Start(t, sessiontest.Separate)
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	can := driver.Capability{MaxLevel: model.LevelInterrupt, Slices: true}
+	both := map[model.DeviceID]driver.Capability{sessiontest.GPU: can, secondGPU: can}
+	hw, who := &sessiontest.Hardware{Caps: both}, loop.Identity{PID: os.Getpid(), ClientPID: os.Getpid(), User: identity.OnHost(os.Getuid())}
+	if _, err := h.Attach(t.Context(), who, model.HintChange{}, sessiontest.Attached{Hardware: hw, Ended: func(bool) {}}, pidfd); err != nil {
+		t.Fatal(err)
+	}
+	for _, caps := range []map[model.DeviceID]driver.Capability{both, {secondGPU: can}, both, {sessiontest.GPU: can}, nil, both} {
+		if err := h.Call(t.Context(), func() { h.SetCapsAt(h.OnlyClient(), caps) }); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[model.DeviceID]bool{}
+		for _, q := range h.Only(t).Queues {
+			seen[q.Device] = true
+		}
+		if len(seen) != len(caps) || len(h.Only(t).Queues) != len(caps) || devices(t, h) != len(caps) {
+			t.Errorf("with %d GPUs: queues on %v, %d devices in the engine", len(caps), seen, devices(t, h))
+		}
+	}
+}

@@ -348,12 +348,20 @@ func (l *Loop) setCaps(c *Client, caps map[model.DeviceID]driver.Capability) {
 	}
 }
 
-// addAttached adds one queue per GPU for an attached client. Its work is estimated: the queue starts
-// busy.
+// addAttached gives an attached client one queue on each GPU that it uses. Its work is estimated: the
+// queue starts busy.
 func (l *Loop) addAttached(c *Client) {
+	for _, q := range c.queues {
+		if _, ok := c.caps[q.device]; !ok {
+			l.removeQueue(l.now(), c, q)
+		}
+	}
 	for gpu, can := range c.caps {
 		if c.onGPU[gpu] == 0 && can.MaxLevel > model.LevelBlock && len(c.queues) < maxGPUs {
-			id := model.QueueID{Session: c.ID, Index: uint32(len(c.queues))}
+			id := model.QueueID{Session: c.ID}
+			for c.queues[id.Index] != nil {
+				id.Index++
+			}
 			l.enter(l.now(), c, &queue{id: id, device: gpu, generation: 1, transitions: 1, busy: true})
 		}
 	}
