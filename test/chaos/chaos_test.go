@@ -243,3 +243,14 @@ func TestWorldThatCannotStart(t *testing.T) {
 		})
 	}
 }
+
+// TestWedgesAddUp: a second blockage of the loop begins when the first one ends.
+func TestWedgesAddUp(t *testing.T) {
+	d := &daemon{}
+	begin := now()
+	d.wedge(time.Second)
+	d.wedge(time.Second)
+	if least := begin + int64(2*time.Second); d.wedged < least {
+		t.Errorf("blocked for %v, want 2 s", time.Duration(d.wedged-begin))
+	}
+}

@@ -247,6 +247,14 @@ func (d *daemon) hangup(down time.Duration) error {
 	return cmd.Process.Signal(syscall.SIGHUP)
 }
 
+// wedge notes that the engine loop is blocked. The loop carries out requests one after the other, so
+// that overlapping wedges add up.
+func (d *daemon) wedge(t time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wedged = max(d.wedged, now()) + int64(t)
+}
+
 // stop sends SIGSTOP; the result ends it. Stops overlap.
 func (d *daemon) stop() (func(), error) {
 	d.mu.Lock()

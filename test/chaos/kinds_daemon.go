@@ -39,9 +39,7 @@ func daemonWedge(w *world, f Fault) error {
 	if err != nil {
 		return err
 	}
-	w.daemon.mu.Lock()
-	w.daemon.wedged = max(w.daemon.wedged, now()+int64(f.duration()))
-	w.daemon.mu.Unlock()
+	w.daemon.wedge(f.duration())
 	time.Sleep(f.duration())
 	return nil
 }

@@ -138,7 +138,8 @@ func suspend(w *world, f Fault) error {
 	}
 	time.Sleep(f.duration())
 	t.hold(0)
-	// The daemon may be down at this moment; a new one has forgotten the suspension.
+	// The daemon may be down at this moment. A new one has forgotten the suspension, unless it keeps its
+	// state: then the program must have joined before the resume counts.
 	if !w.eventually(10*time.Second, func() bool {
 		_, _ = call(time.Second, func(ctx context.Context) (control.ProcessReply, error) { return w.daemon.client.Resume(ctx, t.pid()) })
 		list, err := call(time.Second, w.daemon.client.List)
@@ -146,7 +147,7 @@ func suspend(w *world, f Fault) error {
 			return w.closing.Load()
 		}
 		p := find(list, t.pid())
-		return p == nil || !p.Held
+		return p == nil && !w.setup.State || p != nil && !p.Held
 	}) {
 		w.ledger.violate(now(), "held", t.role, "can't be resumed by hand within 10 s; %s", w.describe(t))
 	}

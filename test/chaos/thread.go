@@ -97,9 +97,10 @@ func awaitTrap(tid int) (ended bool) {
 	}
 }
 
-// waits reports that a stopped thread was in a wait: the number of its system call is still there.
+// waits reports that a stopped thread was in a wait: its system call is still there. A contended mutex
+// has the value 2, and its waiter may hold another one.
 func waits(tid int) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/syscall") // "202 0x... ..." in futex
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/syscall") // "202 ADDRESS OPERATION VALUE ..." in futex
 	f := strings.Fields(string(text))
-	return err == nil && len(f) > 0 && f[0] == strconv.Itoa(unix.SYS_FUTEX)
+	return err == nil && len(f) > 3 && f[0] == strconv.Itoa(unix.SYS_FUTEX) && f[3] != "0x2"
 }
