@@ -359,7 +359,9 @@ FAULTS ?= 10000
 WORLDS ?= $(JOBS)
 # Another release for upgrades and downgrades, if its binary is at hand.
 OTHER ?=
-CHAOS = bin/chaos --seed $(SEED) $(if $(OTHER),--other-binary $(OTHER))
+# A build of xsched-kube adds faults of the node plugin.
+KUBE_BINARY ?= $(wildcard bin/xsched-kube)
+CHAOS = bin/chaos --seed $(SEED) $(if $(OTHER),--other-binary $(OTHER)) $(if $(KUBE_BINARY),--kube-binary $(KUBE_BINARY))
 
 bin/chaos: always
 	$(GO) build $(TRIM) -o $@ ./test/chaos
