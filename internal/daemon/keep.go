@@ -50,6 +50,9 @@ type keptSetting struct {
 const (
 	// savePause is the least time between two writes of the file.
 	savePause = 10 * time.Millisecond
+	// saveAgain is the time until a failed write is repeated: a full disk gets room without a change of
+	// the settings. One attempt a second costs nothing beside the operator's own requests.
+	saveAgain = time.Second
 	// saveTime bounds how long a request of an operator waits for the file.
 	saveTime = time.Second
 	// maxKept bounds the processes, and maxKeptPerUser those that a user has set hints for: no user takes
@@ -103,10 +106,15 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 // run writes the file after changes, until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	for {
+		var again <-chan time.Time
+		if k.hasFailed() {
+			again = time.After(saveAgain)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.wake:
+		case <-again:
 		}
 		k.save()
 		select {
@@ -115,6 +123,12 @@ func (k *keeper) run(ctx context.Context) {
 		case <-time.After(savePause):
 		}
 	}
+}
+
+func (k *keeper) hasFailed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failed
 }
 
 // save forgets processes that have ended, and writes the file if it is not current.
@@ -126,7 +140,7 @@ func (k *keeper) save() {
 		data.Settings[key] = s.Setting
 	}
 	all := slices.Collect(maps.Values(k.processes))
-	current := number == k.saved
+	current := number == k.saved && !k.failed
 	k.mu.Unlock()
 	if current {
 		return

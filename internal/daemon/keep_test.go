@@ -3,9 +3,13 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"xsched/internal/identity"
 	"xsched/internal/loop"
@@ -43,4 +47,35 @@ func TestKeeperForgetsTheEnded(t *testing.T) {
 	if _, ok := k.processes[os.Getpid()]; !ok || len(k.processes) != 1 {
 		t.Errorf("%+v", k.processes)
 	}
+}
+
+// Settings that a full or unwritable disk refused are written once it takes them, without another change.
+func TestKeeperRepeatsAFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		obstacle := filepath.Join(t.TempDir(), "state")
+		if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(obstacle, "state.json")
+		k := openKeeper(file, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go k.run(ctx)
+		start, err := identity.Started(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.keep(loop.Identity{PID: os.Getpid(), Program: &identity.Program{Start: start}}, loop.Kept{Held: true}, false, true)
+		k.flush(ctx)
+		if !k.hasFailed() {
+			t.Fatal("the write did not fail")
+		}
+		if err := os.Remove(obstacle); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * saveAgain)
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+	})
 }
