@@ -58,7 +58,7 @@ func (a *attacker) unmanaged() error {
 	if _, err := io.WriteString(in, "loop\n"); err != nil {
 		return err
 	}
-	time.Sleep(1200 * time.Millisecond) // until the daemon has seen it
+	time.Sleep(3 * time.Second) // until the daemon has seen it in more than one scan
 	a.ready("program")
 	select {}
 }

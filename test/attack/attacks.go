@@ -51,7 +51,7 @@ func attacks() []attack {
 		{name: "odd-files", id: "R1", what: "pipes, eventfds, folders, sockets with descriptors inside, with every frame"},
 		{name: "merged-queues", id: "R2", what: "254 programs of 1,023 queues each on one GPU", both: true, rounds: 1, ready: 9 * time.Second, block: 1200 * time.Millisecond},
 		{name: "invented-devices", id: "R3", what: "1,024 programs with busy queues on 16 invented GPUs each", both: true, ready: 4 * time.Second},
-		{name: "serial-unmanaged", id: "R4", what: "unmanaged programs of 1.0 s each, one after another", both: true, rounds: 2, block: 2500 * time.Millisecond, control: "unmanaged"},
+		{name: "serial-unmanaged", id: "R4", what: "unmanaged programs of 1.0 s each, one after another", both: true, rounds: 2, ready: 4 * time.Second, block: 2500 * time.Millisecond, control: "unmanaged"},
 		{name: "many-mappings", id: "R4", what: "30 processes with 65,000 mappings each, then an unmanaged program", rounds: 1, ready: 5 * time.Second, block: 4 * time.Second, control: "unmanaged"},
 		{name: "http-accept", id: "R5", what: "connections to the HTTP port, next to 4,000 other TCP sockets"},
 		{name: "slo-queues", id: "R6", what: "a program with a latency target and 1,024 queues against /metrics", check: checkMetrics, rounds: 1},
