@@ -31,6 +31,8 @@ attacker did, and does not touch the daemon. A user's own CPU time disturbs othe
 machine with two cores shows it. An attack breaks its bound if the ratio of attacked to alone AND the
 ratio of attacked to control are above the limit, each with its whole interval of confidence (95 %).
 
+Time during which the host withheld the CPUs from a thread of the highest priority does not count.
+
 The victims run with the CPU priority that benchmarks of this project use (SCHED_FIFO), so the ratios
 show the daemon's decisions. What an attack costs in CPU time is a bound of its own (cpu).
 
@@ -144,6 +146,7 @@ func (r *Report) run(platform, folder string, limits unitLimits, selected []atta
 	if err := raise(); err != nil {
 		return err
 	}
+	host() // measures from now on
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	begin := time.Now()

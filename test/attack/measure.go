@@ -28,6 +28,7 @@ type arm struct {
 	rss              int64   // the highest
 	files, threads   int
 	written, logged  float64 // bytes per second, the highest of a block
+	dropped, slices  int     // slices that the host spoiled, of all
 	decisions        float64 // per second, of the last block that knows it
 	held             int     // iterations of the program that is suspended by hand
 	probes           map[string]time.Duration
@@ -203,8 +204,9 @@ func (m *measurement) recover() {
 	}
 }
 
-// spareFiles are descriptors that a daemon may open for a while, such as connections of the bench.
-const spareFiles = 16
+// spareFiles are descriptors that a daemon may keep: connections of the bench, and 17 for a guardian,
+// which the first attached program starts.
+const spareFiles = 24
 
 // restart ends the daemon with SIGTERM under attack, and starts the next one.
 func (m *measurement) restart(a *actor) error {
@@ -252,6 +254,9 @@ func (m *measurement) control() error {
 		m.end(a)
 	}
 	m.row.Did = did
+	if m.a.control != "" {
+		time.Sleep(1500 * time.Millisecond) // until a scan has noticed that its programs are gone
+	}
 	return err
 }
 
@@ -302,6 +307,8 @@ func (m *measurement) block(kind int, a *actor) {
 	arm.p99.latencies(m.w.service, from, to)
 	arm.job.counts(m.w.job, from, to)
 	arm.second.counts(m.w.second, from, to)
+	arm.slices += int(int64(m.s.block) / slice)
+	arm.dropped += int(int64(m.s.block)/slice) - len(slicesOf(from, to))
 	arm.held += len(m.w.held.during(from, to))
 }
 

@@ -64,10 +64,12 @@ type Row struct {
 	LoggedKB       Triple             `json:"logged_kb_per_s"`
 	ProbesMS       map[string]float64 `json:"probes_ms"` // the slowest while attacked
 	HeldIterations int                `json:"held_iterations"`
-	TermMS         float64            `json:"term_ms"`
-	StartMS        float64            `json:"start_ms"`
-	RecoveryMS     float64            `json:"recovery_ms"`
-	Broken         []string           `json:"broken"`
+	// Spoiled is the share of the time during which the host withheld CPUs; the ratios exclude it.
+	Spoiled    float64  `json:"spoiled_percent"`
+	TermMS     float64  `json:"term_ms"`
+	StartMS    float64  `json:"start_ms"`
+	RecoveryMS float64  `json:"recovery_ms"`
+	Broken     []string `json:"broken"`
 }
 
 // Triple has a figure for each kind of block.
@@ -116,6 +118,12 @@ func (r *Row) fill(arms *[3]arm) {
 	r.WrittenMB = triple(arms, func(a *arm) float64 { return a.written / (1 << 20) })
 	r.LoggedKB = triple(arms, func(a *arm) float64 { return a.logged / (1 << 10) })
 	r.HeldIterations = arms[attacked].held
+	all := 0
+	for i := range arms {
+		r.Spoiled += float64(100 * arms[i].dropped)
+		all += arms[i].slices
+	}
+	r.Spoiled /= float64(max(1, all))
 	r.ProbesMS = map[string]float64{}
 	for name, took := range arms[attacked].probes {
 		r.ProbesMS[name] = ms(took)

@@ -5,11 +5,43 @@ package main
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"xsched/test/delays"
 )
 
 // slice is the unit of resampling: requests within it depend on each other.
 const slice = int64(100e6)
+
+// host records when the host withheld the CPUs: delays of a thread with the highest priority, which no
+// program of the bench can cause.
+var host = sync.OnceValue(func() *delays.Record {
+	r := &delays.Record{}
+	go func() {
+		runtime.LockOSThread()
+		first := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 99}
+		if unix.SchedSetAttr(0, first, 0) == nil {
+			r.Measure(now, time.Millisecond)
+		}
+	}()
+	return r
+})
+
+// slicesOf divides a block, without the slices during which the host withheld a CPU for longer than a
+// request of the service usually takes.
+func slicesOf(from, to int64) (out []int64) {
+	for at := from; at+slice <= to; at += slice {
+		if _, longest, _ := host().In(at-slice/4, at+slice); longest < 2*time.Millisecond {
+			out = append(out, at)
+		}
+	}
+	return out
+}
 
 // samples are measurements by slice, in the order of time.
 type samples [][]float64
@@ -17,7 +49,7 @@ type samples [][]float64
 // latencies adds the latencies of a block's requests, in ms. A slice without one counts as a latency of
 // its length.
 func (s *samples) latencies(v *victim, from, to int64) {
-	for at := from; at+slice <= to; at += slice {
+	for _, at := range slicesOf(from, to) {
 		var one []float64
 		for _, i := range v.during(at, at+slice) {
 			one = append(one, float64(i.end-i.begin)/1e6)
@@ -31,7 +63,7 @@ func (s *samples) latencies(v *victim, from, to int64) {
 
 // counts adds the iterations of a block.
 func (s *samples) counts(v *victim, from, to int64) {
-	for at := from; at+slice <= to; at += slice {
+	for _, at := range slicesOf(from, to) {
 		*s = append(*s, []float64{float64(len(v.during(at, at+slice)))})
 	}
 }
