@@ -10,9 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
@@ -44,23 +43,47 @@ type combined struct {
 	owner map[model.DeviceID]Session // as of the last Resolve
 }
 
-// Frame routes a packet to its driver and drops packets for drivers absent from this host.
-func (c *combined) Frame(packet []byte, fds []int) (awaited bool, err error) {
+// of returns the session that a packet belongs to; nil: its driver is absent from this host.
+func (c *combined) of(packet []byte) (Session, error) {
 	f, err := wire.DecodeFrame(packet)
-	if err == nil {
-		for _, p := range c.parts {
-			if p.Frames == wire.GroupOf(f.Type) {
-				return p.Session.Frame(packet, fds)
-			}
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range c.parts {
+		if p.Frames == wire.GroupOf(f.Type) {
+			return p.Session, nil
 		}
 	}
-	for _, fd := range fds {
-		_ = unix.Close(fd)
+	if wire.GroupOf(f.Type) == 0 {
+		return nil, fmt.Errorf("%w: type %d belongs to no driver", wire.ErrFrame, f.Type)
 	}
-	if err == nil && wire.GroupOf(f.Type) == 0 {
-		err = fmt.Errorf("%w: type %d belongs to no driver", wire.ErrFrame, f.Type)
+	return nil, nil
+}
+
+// Frame routes a packet to its driver and drops packets for drivers absent from this host.
+func (c *combined) Frame(packet []byte, fds []int) (awaited bool, err error) {
+	s, err := c.of(packet)
+	if s == nil {
+		return false, err
 	}
-	return false, err
+	return s.Frame(packet, fds)
+}
+
+// Wants implements Receiver.
+func (c *combined) Wants(packet []byte) (quarantine.Want, bool) {
+	s, err := c.of(packet)
+	if r, ok := s.(Receiver); ok {
+		return r.Wants(packet)
+	}
+	return quarantine.Want{}, s == nil && err == nil // nothing matches: Frame drops the packet
+}
+
+// Refused implements Receiver.
+func (c *combined) Refused(packet []byte, err error) {
+	s, _ := c.of(packet)
+	if r, ok := s.(Receiver); ok {
+		r.Refused(packet, err)
+	}
 }
 
 // Resolve merges the capabilities of all drivers; for a shared GPU the last driver wins.

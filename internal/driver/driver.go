@@ -12,6 +12,7 @@ import (
 
 	"xsched/internal/identity"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 )
 
 // Driver is one kernel driver, present on this host or not.
@@ -92,8 +93,8 @@ type SessionOptions struct {
 // device, because the engine loop and the socket reader call them. Resolve, HardwareQueues and
 // targets may block.
 type Session interface {
-	// Frame handles a packet of the driver's frame types and takes ownership of fds. awaited
-	// reports an answer to a request. An error ends the session.
+	// Frame handles a packet of the driver's frame types and takes ownership of fds, which are what
+	// Receiver.Wants said. awaited reports an answer to a request. An error ends the session.
 	Frame(packet []byte, fds []int) (awaited bool, err error)
 	// Resolve probes new objects and returns the capability per GPU.
 	Resolve(ctx context.Context) (map[model.DeviceID]Capability, error)
@@ -111,6 +112,14 @@ type Session interface {
 	Disconnect()
 	// Close releases every descriptor.
 	Close()
+}
+
+// Receiver is a Session whose packets may carry a descriptor.
+type Receiver interface {
+	// Wants returns what the only descriptor of a packet must be; false: the packet may have none.
+	Wants(packet []byte) (quarantine.Want, bool)
+	// Refused reports that the descriptor of a packet was something else.
+	Refused(packet []byte, err error)
 }
 
 // Target is one process on one device.

@@ -3,10 +3,12 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
-	"xsched/internal/seqpacket"
+	"xsched/internal/driver"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
@@ -23,22 +25,51 @@ func (s *Session) send(packet []byte) error {
 	return nil
 }
 
-// frame handles one packet and owns its descriptors. An error ends the session.
-// awaited reports a reply to a request, which does not count against the rate limit.
-func (s *Session) frame(packet []byte, fds []int) (awaited bool, err error) {
+// frame handles one packet. An error ends the session. awaited reports a reply to a request, which does
+// not count against the rate limit.
+func (s *Session) frame(packet []byte, rights bool) (awaited bool, err error) {
 	f, err := wire.DecodeFrame(packet)
-	if err == nil && f.Version != s.version {
-		seqpacket.CloseAll(fds)
+	switch {
+	case err != nil:
+		return false, err
+	case f.Version != s.version:
 		return false, wire.Malformed("version %d in a session of version %d", f.Version, s.version)
-	}
-	if err == nil && len(fds) == 0 && f.Type == wire.FrameHint {
+	case !rights && f.Type == wire.FrameHint:
 		return false, s.hintFrame(packet)
 	}
-	awaited, err = s.hw.Frame(packet, fds)
+	var fds []int
+	if rights {
+		var refused *quarantine.Refusal
+		if fds, err = s.take(packet); errors.As(err, &refused) {
+			return false, nil // the session continues at level 1, and `list` shows the reason
+		}
+	}
+	if err == nil {
+		awaited, err = s.hw.Frame(packet, fds)
+	}
 	if err == nil && !awaited {
 		s.requestProbe()
 	}
 	return awaited, err
+}
+
+// take receives the descriptor of a packet, if its driver wants one.
+func (s *Session) take(packet []byte) ([]int, error) {
+	r, ok := s.hw.(driver.Receiver)
+	if !ok {
+		return nil, wire.Malformed("descriptors")
+	}
+	want, ok := r.Wants(packet)
+	if !ok {
+		return nil, wire.Malformed("descriptors")
+	}
+	fds, err := s.conn.Take(1, want)
+	var refused *quarantine.Refusal
+	if errors.As(err, &refused) {
+		s.server.log.Warn("descriptor refused", "pid", s.PID, "err", err)
+		r.Refused(packet, err)
+	}
+	return fds, err
 }
 
 // hintFrame handles a program that changes its hints at run time.

@@ -15,17 +15,16 @@ import (
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
-	"xsched/internal/seqpacket"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
 // Limits of clients.
 const (
-	helloTime   = time.Second            // from connect to HELLO
-	frameRate   = 1000                   // sustained frames per second of one client
-	frameBurst  = 2000                   // a process with many contexts sends a burst at its start
-	helloPerUID = 64                     // connections of one user that have not sent HELLO
-	lingerTime  = 200 * time.Millisecond // for a refused client to read the reason
+	helloTime   = time.Second // from connect to HELLO
+	frameRate   = 1000        // sustained frames per second of one client
+	frameBurst  = 2000        // a process with many contexts sends a burst at its start
+	helloPerUID = 64          // connections of one user that have not sent HELLO
 	acceptPause = 10 * time.Millisecond
 )
 
@@ -36,7 +35,7 @@ func (r *refusal) Error() string { return r.reason }
 
 func (srv *Server) accept() {
 	for {
-		c, err := srv.cfg.Listener.AcceptUnix()
+		c, err := srv.listener.AcceptKept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -57,7 +56,7 @@ func (srv *Server) accept() {
 }
 
 // serve handles one connection from its first packet to its last.
-func (srv *Server) serve(c *net.UnixConn) {
+func (srv *Server) serve(c *quarantine.Conn) {
 	s, pid, err := srv.handshake(c)
 	<-srv.handshakes
 	if leftEarly(err) {
@@ -82,7 +81,7 @@ func (srv *Server) serve(c *net.UnixConn) {
 		}
 		_ = c.SetWriteDeadline(time.Now().Add(helloTime))
 		_, _ = c.Write(wire.EncodeRefused(theirs, r.reason))
-		linger(c)
+		_ = c.Close()
 		return
 	}
 	err = s.read()
@@ -108,22 +107,6 @@ func leftEarly(err error) bool {
 	return false
 }
 
-// linger closes a connection after the client has read the last packet. Closing with unread input
-// would discard that packet.
-func linger(c *net.UnixConn) {
-	_ = c.CloseWrite()
-	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
-	buf := make([]byte, wire.FrameMaxBytes)
-	for range 16 {
-		_, fds, err := receive(c, buf)
-		seqpacket.CloseAll(fds)
-		if err != nil && !errors.Is(err, wire.ErrFrame) {
-			break
-		}
-	}
-	_ = c.Close()
-}
-
 // peer identifies the process of a connection.
 func peer(c *net.UnixConn) (identity.Peer, error) {
 	p, err := identity.OfConn(c)
@@ -137,14 +120,15 @@ func peer(c *net.UnixConn) (identity.Peer, error) {
 }
 
 // handshake reads HELLO and replies with WELCOME. It returns the peer's PID also with an error.
-func (srv *Server) handshake(c *net.UnixConn) (s *Session, pid int, err error) {
-	cr, err := srv.cfg.Peer(c)
+func (srv *Server) handshake(c *quarantine.Conn) (s *Session, pid int, err error) {
+	cr, err := srv.cfg.Peer(c.UnixConn)
 	if err != nil {
 		if cr.PIDFD >= 0 {
 			_ = unix.Close(cr.PIDFD)
 		}
 		return nil, cr.PID, err
 	}
+	c.Charge(cr.User.Account().Key())
 	if r := srv.reserve(cr.User); r != nil {
 		_ = unix.Close(cr.PIDFD)
 		return nil, cr.PID, r
@@ -172,11 +156,13 @@ func (srv *Server) handshake(c *net.UnixConn) (s *Session, pid int, err error) {
 
 // readHello reads HELLO and creates the doorbell and the session. It returns the descriptors of page
 // and doorbell.
-func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
+func (srv *Server) readHello(s *Session, c *quarantine.Conn) ([]int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(helloTime))
 	buf := make([]byte, wire.FrameMaxBytes+1)
-	packet, fds, err := receive(c, buf)
-	seqpacket.CloseAll(fds)
+	packet, rights, err := receive(c, buf)
+	if rights {
+		return nil, &refusal{"malformed", "HELLO with descriptors"}
+	}
 	if leftEarly(err) {
 		return nil, err
 	}
@@ -220,7 +206,7 @@ func (srv *Server) readHello(s *Session, c *net.UnixConn) ([]int, error) {
 }
 
 // welcome joins the session to the loop and sends page and doorbell to the client.
-func (srv *Server) welcome(s *Session, c *net.UnixConn, fds []int) error {
+func (srv *Server) welcome(s *Session, c *quarantine.Conn, fds []int) error {
 	if err := srv.reaper.add(s); err != nil {
 		return err
 	}
@@ -242,9 +228,8 @@ func (s *Session) read() error {
 	buf := make([]byte, wire.FrameMaxBytes+1)
 	tokens, last := float64(frameBurst), time.Now()
 	for {
-		packet, fds, err := receive(s.conn, buf)
+		packet, rights, err := receive(s.conn, buf)
 		if err != nil {
-			seqpacket.CloseAll(fds)
 			return err
 		}
 		// Frames beyond the rate limit wait in the socket buffer.
@@ -254,7 +239,7 @@ func (s *Session) read() error {
 		if tokens--; tokens < 0 {
 			time.Sleep(time.Duration(-tokens * float64(time.Second) / frameRate))
 		}
-		awaited, err := s.frame(packet, fds)
+		awaited, err := s.frame(packet, rights)
 		if awaited {
 			tokens++ // a reply does not count
 		}
@@ -268,20 +253,22 @@ func (s *Session) read() error {
 
 var errEnd = errors.New("connection closed")
 
-// receive reads one packet and its descriptors, within the limits of the protocol.
-func receive(c *net.UnixConn, buf []byte) ([]byte, []int, error) {
-	var oob [256]byte
-	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob[:])
-	fds := seqpacket.Rights(oob[:max(oobn, 0)])
+// receive returns the next packet, within the limits of the protocol. A packet with descriptors
+// (rights) stays in the connection.
+func receive(c *quarantine.Conn, buf []byte) (packet []byte, rights bool, err error) {
+	n, rights, err := c.Peek(buf)
 	switch {
 	case err != nil:
-		return nil, fds, err
+		return nil, false, err
 	case n == 0:
-		return nil, fds, errEnd
-	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || n > wire.FrameMaxBytes:
-		return nil, fds, fmt.Errorf("%w: packet too long", wire.ErrFrame)
-	case len(fds) > wire.FrameMaxFDs:
-		return nil, fds, fmt.Errorf("%w: %d descriptors", wire.ErrFrame, len(fds))
+		return nil, rights, errEnd
+	case n > wire.FrameMaxBytes:
+		return nil, rights, fmt.Errorf("%w: packet too long", wire.ErrFrame)
+	case rights:
+		return buf[:n], true, nil
 	}
-	return buf[:n], fds, nil
+	if _, err := c.UnixConn.Read(buf[:n]); err != nil {
+		return nil, false, err
+	}
+	return buf[:n], false, nil
 }

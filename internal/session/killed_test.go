@@ -32,7 +32,7 @@ func clientProcess(path string) int {
 		return 1
 	}
 	packet := sessiontest.Events(sessiontest.EventHandOver)
-	fd, _ := unix.MemfdCreate("control", unix.MFD_CLOEXEC)
+	fd, _ := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	_, _, _ = c.Conn.WriteMsgUnix(packet, unix.UnixRights(fd), nil)
 	f, _ := c.Conn.File()
 	sleep := exec.Command("sleep", "30")

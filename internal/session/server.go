@@ -24,6 +24,7 @@ import (
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
@@ -63,8 +64,10 @@ type Server struct {
 	log     *slog.Logger
 	metrics *driver.Metrics
 	reaper  *reaper
-	owner   identity.User // whom the daemon runs as
-	loop    *loop.Loop
+	// listener is nil without clients.
+	listener *quarantine.Listener
+	owner    identity.User // whom the daemon runs as
+	loop     *loop.Loop
 
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -93,6 +96,10 @@ const (
 	MaxSessions       = 4096
 	MaxSessionsPerUID = 1024
 )
+
+// maxClosing is how many connections of an account may wait to be closed. All its sessions may end at
+// the same time.
+const maxClosing = MaxSessionsPerUID
 
 // maxLogged bounds Server.logged. A library that is refused tries again every two seconds.
 const maxLogged = 4096
@@ -129,6 +136,7 @@ func New(cfg Config) (*Server, error) {
 		sessions: map[model.SessionID]*Session{}, perUser: map[identity.User]int{}, pending: map[identity.User]int{}, refused: map[string]uint64{}, logged: map[refusedPID]struct{}{},
 	}
 	if cfg.Listener != nil {
+		srv.listener = quarantine.Listen(cfg.Listener)
 		srv.wg.Go(srv.accept)
 	}
 	srv.wg.Go(srv.watchNice)
@@ -145,8 +153,8 @@ func (srv *Server) Close() {
 	}
 	srv.closing = true // from here on newSession refuses
 	srv.mu.Unlock()
-	if srv.cfg.Listener != nil {
-		_ = srv.cfg.Listener.Close()
+	if srv.listener != nil {
+		_ = srv.listener.Close()
 	}
 	// Gates first: they are memory and open in one pass of the loop.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -163,7 +171,24 @@ func (srv *Server) Close() {
 		s.end(false, "the daemon is stopping")
 	}
 	srv.reaper.stop()
-	srv.wg.Wait()
+	srv.await()
+}
+
+// stopTime limits the wait for goroutines, each of which may read files of a process that has stopped.
+const stopTime = 500 * time.Millisecond
+
+// await waits for the goroutines of connections, which hold no lock and no place any more.
+func (srv *Server) await() {
+	done := make(chan struct{})
+	go func() {
+		srv.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(stopTime):
+		srv.log.Warn("a connection did not end in time")
+	}
 }
 
 func (srv *Server) all() []*Session {
@@ -212,6 +237,8 @@ func (srv *Server) reserve(user identity.User) *refusal {
 		return &refusal{"full", fmt.Sprintf("client limit reached (%d)", srv.cfg.MaxSessions)}
 	case srv.perUser[user] >= srv.cfg.MaxSessionsPerUID, srv.crowded(user):
 		return &refusal{"full_uid", fmt.Sprintf("client limit of %v reached (%d)", user, srv.perUser[user])}
+	case quarantine.Closing(user.Key()) >= maxClosing:
+		return &refusal{"full_closing", fmt.Sprintf("%d connections of %v can't be closed: they carry descriptors that block", maxClosing, user)}
 	case srv.pending[user] >= helloPerUID:
 		return &refusal{"full_hello", fmt.Sprintf("too many connections of %v have not sent HELLO (%d)", user, helloPerUID)}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/loop"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
@@ -26,7 +26,7 @@ type Session struct {
 
 	server  *Server
 	client  *loop.Client
-	conn    *net.UnixConn // nil if attached
+	conn    *quarantine.Conn // nil if attached
 	pidfd   int
 	page    *wire.Page
 	hw      driver.Session
@@ -112,15 +112,14 @@ func (s *Session) end(dead bool, why string) {
 		for _, w := range workers {
 			done = append(done, w.Stop(!dead))
 		}
-		if dead {
-			s.hw.Close()
-		}
 		if s.conn != nil {
 			_ = s.conn.Close()
 		}
 		s.hw.Disconnect()
 		go func() {
-			if !dead {
+			if dead {
+				s.hw.Close() // not in the caller: the driver takes as long as it likes
+			} else {
 				s.server.left(s.PID)
 			}
 			over := dead || waitAll(done, restoreTime, nil)

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 )
 
 // Search bounds of an attach. CUDA numbers handles from firstHandle up. RM numbers clients from
@@ -142,22 +144,30 @@ func (d *Driver) duplicate(pid, pidfd, most int) ([]*File, []Candidate, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	account := fmt.Sprintf("process %d", pid)
+	if info, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			account = fmt.Sprintf("uid %d", st.Uid)
+		}
+	}
 	var files []*File
 	var found []Candidate
 	for _, c := range list {
-		fd, err := unix.PidfdGetfd(pidfd, c.FD, 0)
-		if errors.Is(err, unix.EPERM) {
+		if len(files) >= most {
+			break
+		}
+		fd, err := d.transport.Copy(pidfd, c.FD, account)
+		switch {
+		case err == nil:
+			files, found = append(files, NewFile(fd)), append(found, c)
+		case errors.Is(err, unix.EPERM):
 			closeFiles(files)
 			return nil, nil, fmt.Errorf("attach to process %d: %w: pidfd_getfd: %w", pid, ErrNoRights, err)
+		case errors.Is(err, quarantine.ErrTime):
+			closeFiles(files)
+			return nil, nil, fmt.Errorf("attach to process %d: %w", pid, err)
 		}
-		if err != nil {
-			continue // closed meanwhile
-		}
-		if d.transport.Accept(fd) != nil || len(files) >= most {
-			_ = unix.Close(fd)
-			continue
-		}
-		files, found = append(files, NewFile(fd)), append(found, c)
+		// Otherwise it is another file, or closed meanwhile.
 	}
 	if len(files) == 0 {
 		return nil, nil, fmt.Errorf("attach to process %d: %w: no control file is open", pid, ErrNoContext)

@@ -14,6 +14,7 @@ import (
 	"xsched/internal/driver"
 	"xsched/internal/driver/nvidia/abi"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 )
 
 type fakeKind int
@@ -73,7 +74,11 @@ func inode(fd int) uint64 {
 	return st.Ino
 }
 
-func (r *fakeRM) Accept(int) error              { return nil }
+func (r *fakeRM) Accept(int) error         { return nil }
+func (r *fakeRM) Control() quarantine.Want { return quarantine.Want{} }
+func (r *fakeRM) Copy(pidfd, fd int, _ string) (int, error) {
+	return unix.PidfdGetfd(pidfd, fd, 0)
+}
 func (r *fakeRM) Open() (*File, error)          { return nil, os.ErrNotExist }
 func (r *fakeRM) Find(int) ([]Candidate, error) { return nil, nil }
 func (r *fakeRM) object(c, o uint32) *fakeObject {

@@ -71,6 +71,13 @@ func (f *File) Close() error {
 	return nil
 }
 
+// closeUnused closes a file that may be nil.
+func (f *File) closeUnused() {
+	if f != nil {
+		_ = f.Close()
+	}
+}
+
 // dup returns a raw descriptor. An os.File could change the blocking mode, which the application
 // shares.
 func (f *File) dup() (n int, err error) {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/quarantine"
 )
 
 // The control device, from nv-chardev-numbers.h.
@@ -29,15 +31,19 @@ type kernelTransport struct{}
 var _ Transport = kernelTransport{}
 
 // Accept accepts only the control device.
-func (kernelTransport) Accept(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("stat control file: %w", err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != nvMajor || unix.Minor(st.Rdev) != nvCtlMinor {
-		return fmt.Errorf("not %s (%d:%d)", controlPath, nvMajor, nvCtlMinor)
+func (t kernelTransport) Accept(fd int) error {
+	if err := t.Control().Check(fd); err != nil {
+		return fmt.Errorf("not %s: %w", controlPath, err)
 	}
 	return nil
+}
+
+func (kernelTransport) Control() quarantine.Want {
+	return quarantine.Want{Device: unix.Mkdev(nvMajor, nvCtlMinor)}
+}
+
+func (t kernelTransport) Copy(pidfd, fd int, account string) (int, error) {
+	return quarantine.Copy(pidfd, fd, account, t.Control())
 }
 
 func (kernelTransport) Open() (*File, error) {

@@ -159,6 +159,8 @@ var (
 func (s *Objects) AddClient(handle uint32, fd int) error {
 	f := NewFile(fd)
 	err := s.driver.Accept(fd)
+	var unused *File
+	defer func() { unused.closeUnused() }() // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.showClients()
@@ -171,11 +173,11 @@ func (s *Objects) AddClient(handle uint32, fd int) error {
 		err = errTooMany
 	}
 	if err != nil {
-		_ = f.Close()
+		unused = f
 		return fmt.Errorf("add RM client %#x: %w", handle, err)
 	}
 	if old := s.clients[handle]; old != nil {
-		s.dropClient(old)
+		unused = s.dropClient(old)
 	}
 	s.clients[handle] = &rmClient{handle: handle, file: f, objects: map[uint32]*object{}, below: map[uint32]map[uint32]*object{}}
 	return nil
@@ -272,6 +274,8 @@ func (c *rmClient) settle(o *object) bool {
 
 // Free removes an object and everything below it, or the whole client if handle names it.
 func (s *Objects) Free(client, handle uint32) {
+	var unused *File
+	defer func() { unused.closeUnused() }() // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[client]
@@ -279,7 +283,7 @@ func (s *Objects) Free(client, handle uint32) {
 		return
 	}
 	if client == handle {
-		s.dropClient(c)
+		unused = s.dropClient(c)
 		s.showClients()
 		return
 	}
@@ -315,16 +319,19 @@ func (s *Objects) Timeslice(client, group uint32, us uint64) {
 	}
 }
 
-// dropClient closes a client's file. Preconditions: s.mu is held.
-func (s *Objects) dropClient(c *rmClient) {
-	_ = c.file.Close()
+// dropClient removes a client and returns its file, which the caller closes without the lock.
+// Preconditions: s.mu is held.
+func (s *Objects) dropClient(c *rmClient) *File {
 	s.limits.Files.give()
 	s.count -= len(c.objects)
 	delete(s.clients, c.handle)
+	return c.file
 }
 
 // Close closes every file immediately.
 func (s *Objects) Close() {
+	var unused []*File
+	defer func() { closeFiles(unused) }() // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -332,7 +339,7 @@ func (s *Objects) Close() {
 	}
 	s.closed = true
 	for _, c := range s.clients {
-		s.dropClient(c)
+		unused = append(unused, s.dropClient(c))
 	}
 	s.showClients()
 	s.limits.Files.use(-1)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"xsched/internal/driver"
+	"xsched/internal/quarantine"
 	"xsched/internal/wire"
 )
 
@@ -52,6 +53,23 @@ func (s *session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// Wants implements driver.Receiver: only the packet of a new client carries a file.
+func (s *session) Wants(packet []byte) (quarantine.Want, bool) {
+	events, err := DecodeRM(packet)
+	if err != nil || len(events) != 1 || events[0].Kind != RMClient {
+		return quarantine.Want{}, false
+	}
+	return s.driver.transport.Control(), true
+}
+
+// Refused implements driver.Receiver.
+func (s *session) Refused(_ []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.showClients()
+	s.rejected = err.Error()
 }
 
 // Disconnect is a no-op, because the daemon acts through its own duplicates.

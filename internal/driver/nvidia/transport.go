@@ -12,12 +12,17 @@ import (
 	"sync/atomic"
 
 	"xsched/internal/driver/nvidia/abi"
+	"xsched/internal/quarantine"
 )
 
 // Transport carries RM requests to the kernel driver or the virtual GPU.
 type Transport interface {
 	// Accept verifies that fd is a control file.
 	Accept(fd int) error
+	// Control describes a control file.
+	Control() quarantine.Want
+	// Copy duplicates a control file of another process, on behalf of an account.
+	Copy(pidfd, fd int, account string) (int, error)
 	// Open opens a control file of our own.
 	Open() (*File, error)
 	// Ioctl makes one request and writes back arg and params, blocking as long as the device.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"xsched/internal/quarantine"
 )
 
 // The virtual GPU's protocol: one ioctl is one packet on the control socket, with one end of a
@@ -34,18 +36,16 @@ var _ Transport = (*virtualTransport)(nil)
 
 // Accept accepts packet sockets connected to the device process.
 func (t *virtualTransport) Accept(fd int) error {
-	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil || typ != unix.SOCK_SEQPACKET {
-		return errors.New("not a virtual control file: no packet socket")
-	}
-	peer, err := unix.Getpeername(fd)
-	if err != nil {
+	if err := t.Control().Check(fd); err != nil {
 		return fmt.Errorf("not a virtual control file: %w", err)
 	}
-	if un, ok := peer.(*unix.SockaddrUnix); !ok || un.Name != t.path {
-		return errors.New("not a virtual control file: connected to another peer")
-	}
 	return nil
+}
+
+func (t *virtualTransport) Control() quarantine.Want { return quarantine.Want{Peer: t.path} }
+
+func (t *virtualTransport) Copy(pidfd, fd int, account string) (int, error) {
+	return quarantine.Copy(pidfd, fd, account, t.Control())
 }
 
 func (t *virtualTransport) Open() (*File, error) {

@@ -13,6 +13,7 @@ import (
 
 	"xsched/internal/driver"
 	"xsched/internal/model"
+	"xsched/internal/quarantine"
 	"xsched/internal/seqpacket"
 	"xsched/internal/wire"
 )
@@ -57,6 +58,8 @@ type Hardware struct {
 	Verify atomic.Bool // queues on a GPU without a capability do not compete
 	// Judge judges other claims; nil: the driver lists every GPU, and verifies none.
 	Judge func(gpu model.DeviceID) driver.Claim
+	// Rejected counts descriptors that were something else.
+	Rejected atomic.Int32
 
 	mu     sync.Mutex
 	files  []int
@@ -84,6 +87,16 @@ func (h *Hardware) Timeslices() int {
 	defer h.mu.Unlock()
 	return h.slices
 }
+
+// Wants implements driver.Receiver: a hand-over carries /dev/null.
+func (h *Hardware) Wants(packet []byte) (quarantine.Want, bool) {
+	n, err := wire.DecodeList(packet, frameType, countOffset, firstOffset, eventBytes, maxEvents)
+	ok := err == nil && n == 1 && binary.LittleEndian.Uint32(packet[firstOffset:]) == EventHandOver
+	return quarantine.Want{Device: unix.Mkdev(1, 3)}, ok
+}
+
+// Refused implements driver.Receiver.
+func (h *Hardware) Refused([]byte, error) { h.Rejected.Add(1) }
 
 // Frame implements driver.Session.
 func (h *Hardware) Frame(packet []byte, fds []int) (bool, error) {

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quarantine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrRights reports descriptors where none are accepted. They stay in the connection.
+var ErrRights = errors.New("the connection carries descriptors, which are not accepted here")
+
+// Conn is a connection with a stranger. Its methods receive no descriptor.
+type Conn struct {
+	*net.UnixConn
+	id uint64
+
+	mu      sync.Mutex
+	keeper  *keeper // nil: no process keeps the connection
+	account string
+	closed  bool
+}
+
+// Keep keeps a new connection. Without a process the connection works, and its close is as careful as
+// the daemon alone can be.
+func Keep(c *net.UnixConn) *Conn {
+	k := &Conn{UnixConn: c, id: number()}
+	_ = k.onFile(func(fd int) error {
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err == nil {
+			k.account = fmt.Sprintf("uid %d", cred.Uid)
+		}
+		return err
+	})
+	k.keep()
+	return k
+}
+
+// Listener is a socket that strangers connect to. It accepts connections that are kept, and the
+// process keeps those that are not accepted yet.
+type Listener struct {
+	*net.UnixListener
+	id uint64
+
+	mu     sync.Mutex
+	keeper *keeper
+	closed bool
+}
+
+// Listen keeps a listener.
+func Listen(l *net.UnixListener) *Listener {
+	k := &Listener{UnixListener: l, id: number()}
+	k.keep()
+	return k
+}
+
+func (l *Listener) keep() {
+	k, err := current()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keeper = nil
+	if err != nil || l.closed {
+		return
+	}
+	if raw, err := l.SyscallConn(); err == nil && k.hand(opListen, l.id, l, raw) == nil {
+		l.keeper = k
+	}
+}
+
+// AcceptKept returns the next connection.
+func (l *Listener) AcceptKept() (*Conn, error) {
+	c, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return Keep(c), nil
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) { return l.AcceptKept() }
+
+// Close refuses connections from now on, also those that are not accepted yet.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.closed = true
+	err := l.UnixListener.Close()
+	if l.keeper != nil {
+		l.keeper.release(l.id, fmt.Sprintf("listener %d", l.id))
+	}
+	return err
+}
+
+// Charge sets the account that waits when a descriptor of the connection blocks.
+func (c *Conn) Charge(account string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.account = account
+}
+
+// keep hands a duplicate to the process in use.
+func (c *Conn) keep() {
+	k, err := current()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keeper = nil
+	if err != nil || c.closed {
+		return
+	}
+	if raw, err := c.SyscallConn(); err == nil && k.hand(opKeep, c.id, c, raw) == nil {
+		c.keeper = k
+	}
+}
+
+func (c *Conn) onFile(f func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// Peek waits for data or a packet and copies its beginning to b, without taking it. rights reports
+// that descriptors come with it.
+func (c *Conn) Peek(b []byte) (n int, rights bool, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false, err
+	}
+	var inner error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			var flags int
+			// No room for control messages: the kernel reports rights and installs nothing.
+			n, _, flags, _, inner = unix.Recvmsg(int(fd), b, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			rights = flags&unix.MSG_CTRUNC != 0
+			if !errors.Is(inner, unix.EINTR) {
+				return !errors.Is(inner, unix.EAGAIN)
+			}
+		}
+	})
+	if err == nil {
+		err = inner
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return n, rights, nil
+}
+
+// Read takes data, and fails with ErrRights at descriptors.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, rights, err := c.Peek(b)
+	switch {
+	case err != nil:
+		return 0, err
+	case rights:
+		return 0, ErrRights
+	case n == 0 && len(b) > 0:
+		return 0, io.EOF
+	}
+	// As many bytes as seen: more may have descriptors.
+	return c.UnixConn.Read(b[:n])
+}
+
+// Take receives the next packet, which has at most the wanted number of descriptors, and returns them.
+// A *Refusal is the only error after which the connection may continue.
+func (c *Conn) Take(most int, want Want) ([]int, error) {
+	c.mu.Lock()
+	k, account := c.keeper, c.account
+	c.mu.Unlock()
+	if k == nil {
+		return nil, errEnded
+	}
+	return k.ask(request{Op: opTake, ID: c.id, Account: account, Most: most, Want: want}, nil)
+}
+
+// Copy duplicates a descriptor of another process, which the caller owns.
+func Copy(pidfd, fd int, account string, want Want) (int, error) {
+	k, err := current()
+	if err != nil {
+		return -1, err
+	}
+	fds, err := k.ask(request{Op: opCopy, FD: fd, Account: account, Want: want}, []int{pidfd})
+	if err != nil {
+		return -1, err
+	}
+	if len(fds) != 1 {
+		return -1, fmt.Errorf("%d descriptors instead of one", len(fds))
+	}
+	return fds[0], nil
+}
+
+// Close ends the connection. The peer can still read what was sent before.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed = true
+	if c.keeper == nil {
+		return c.closeAlone()
+	}
+	err := c.UnixConn.Close()
+	c.keeper.release(c.id, c.account)
+	return err
+}
+
+// parked are connections that stay open, so that nothing closes their descriptors.
+var parked struct {
+	mu    sync.Mutex
+	conns []*net.UnixConn
+}
+
+// maxQueued exceeds the number of packets that fit into a socket's buffer of 416 KiB, the kernel's
+// default limit. The end of a connection can't be told from empty packets.
+const maxQueued = 1024
+
+// closeAlone closes a connection that no process keeps. One with descriptors stays open: the process
+// could not be started, and a leak is better than a thread that blocks for ever.
+func (c *Conn) closeAlone() error {
+	safe := false
+	_ = c.onFile(func(fd int) error {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // nothing arrives any more
+		b := make([]byte, 64<<10)
+		for range maxQueued {
+			_, _, flags, _, err := unix.Recvmsg(fd, b, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if safe = flags&unix.MSG_CTRUNC == 0; !safe || err != nil {
+				return nil
+			}
+			_, _, _, _, _ = unix.Recvmsg(fd, b, nil, unix.MSG_DONTWAIT)
+		}
+		return nil
+	})
+	if safe {
+		return c.UnixConn.Close()
+	}
+	parked.mu.Lock()
+	defer parked.mu.Unlock()
+	parked.conns = append(parked.conns, c.UnixConn)
+	return nil
+}
