@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
+	"xsched/internal/quarantine"
 )
 
 // Bounds on connections to a listener. Every user may connect to a root daemon; no user may use
@@ -27,6 +29,9 @@ const (
 
 // Serve offers a Control on a unix socket until ctx ends. Clients' mistakes go to log.
 func Serve(ctx context.Context, l net.Listener, c control.Control, log *slog.Logger) error {
+	if u, ok := l.(*net.UnixListener); ok {
+		l = quarantine.Listen(u) // a stranger can send descriptors to a unix socket
+	}
 	events := newFeed(c)
 	server := newServer(newMux(c, identifyPeer, events), events, log)
 	return serveUntil(ctx, server, newLimitListener(l, unixPeer), "control socket")
@@ -75,6 +80,7 @@ func serveUntil(ctx context.Context, server *http.Server, l net.Listener, what s
 type peer struct {
 	identity.Peer       // PIDFD is -1 for TCP
 	local         bool  // on this machine
+	counted       bool  // by the listener
 	err           error // why the user is not known; User is Nobody then
 	// resolve completes the identity at the first request; nil: it is complete.
 	resolve func() (identity.Peer, error)
@@ -118,17 +124,36 @@ func identifyPeer(r *http.Request) (control.Caller, error) {
 	return p.caller()
 }
 
-// peerConn is a connection whose peer is known and counted.
+// peerConn is a connection whose peer is counted, and known from the first Read on.
 type peerConn struct {
 	net.Conn
-	peer    peer
-	release func()
+	listener *limitListener
+	peer     peer
+
+	once  sync.Once
+	err   error // of the first Read: why the connection is refused
+	close sync.Once
+}
+
+// Read identifies the peer first, in the connection's own goroutine: that may take as long as the
+// machine has connections, and must not delay others.
+func (c *peerConn) Read(b []byte) (int, error) {
+	c.once.Do(func() { c.err = c.listener.admit(c) })
+	if c.err != nil {
+		return 0, io.EOF // the server then closes the connection without a reply
+	}
+	return c.Conn.Read(b)
 }
 
 // Close also releases the connection's place.
 func (c *peerConn) Close() error {
-	c.release()
-	return c.Conn.Close()
+	err := c.Conn.Close() // ends a Read that waits
+	c.close.Do(func() {
+		c.once.Do(func() { c.err = net.ErrClosed }) // it was never read, or the first Read has ended
+		c.listener.give(c)
+		c.peer.close()
+	})
+	return err
 }
 
 // limitListener accepts connections within the bounds, in all and by user.
@@ -146,45 +171,60 @@ func newLimitListener(l net.Listener, identify func(net.Conn) (peer, error)) *li
 	return &limitListener{Listener: l, identify: identify, perUser: map[identity.User]int{}}
 }
 
-// Accept returns the next connection that is within the bounds; it closes others.
+// Accept returns the next connection within the bounds of all users; it closes others.
 func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		p, err := l.identify(conn)
-		if err != nil || !l.take(p.User) {
-			limits.connections.Add(1)
-			p.close()
-			_ = conn.Close()
-			continue
+		l.mu.Lock()
+		full := l.total >= maxConnections
+		if !full {
+			l.total++
 		}
-		return &peerConn{Conn: conn, peer: p, release: sync.OnceFunc(func() {
-			l.give(p.User)
-			p.close()
-		})}, nil
+		l.mu.Unlock()
+		if !full {
+			return &peerConn{Conn: conn, listener: l}, nil
+		}
+		limits.connections.Add(1)
+		_ = conn.Close()
 	}
 }
 
-func (l *limitListener) take(user identity.User) bool {
-	user = user.Account()
+// errCrowded refuses a connection beyond the bounds of its user.
+var errCrowded = errors.New("too many connections of this user")
+
+// admit identifies the peer of a new connection and counts it.
+func (l *limitListener) admit(c *peerConn) error {
+	p, err := l.identify(c.Conn)
+	if err != nil {
+		limits.connections.Add(1)
+		return err
+	}
+	user := p.User.Account()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	free := maxConnections - l.total
-	if free <= 0 || l.perUser[user] >= maxConnectionsPerUser || !user.Root() && l.perUser[user] >= free {
-		return false
+	if l.perUser[user] >= maxConnectionsPerUser || !user.Root() && l.perUser[user] > free {
+		limits.connections.Add(1)
+		p.close()
+		return errCrowded
 	}
-	l.total++
 	l.perUser[user]++
-	return true
+	c.peer = p
+	c.peer.counted = true
+	return nil
 }
 
-func (l *limitListener) give(user identity.User) {
-	user = user.Account()
+func (l *limitListener) give(c *peerConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
+	if !c.peer.counted {
+		return
+	}
+	user := c.peer.User.Account()
 	if l.perUser[user]--; l.perUser[user] == 0 {
 		delete(l.perUser, user)
 	}
@@ -192,13 +232,14 @@ func (l *limitListener) give(user identity.User) {
 
 // unixPeer identifies the process of a connection.
 func unixPeer(conn net.Conn) (peer, error) {
-	c, ok := conn.(*net.UnixConn)
+	c, ok := conn.(*quarantine.Conn)
 	if !ok {
 		return peer{}, errors.New("not a unix socket")
 	}
-	p, err := identity.OfConn(c)
+	p, err := identity.OfConn(c.UnixConn)
 	if err != nil {
 		return peer{}, err
 	}
+	c.Charge(p.User.Account().Key())
 	return peer{Peer: p, local: true}, nil
 }
