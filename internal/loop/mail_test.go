@@ -116,7 +116,8 @@ func TestExpensiveRequestsWait(t *testing.T) {
 	}
 }
 
-// Requests of a user without a client are paced, also if each comes after the last one was answered.
+// Requests of a user without a client are paced, also if each comes after the last one was answered, and
+// another user's request in between shows that the first one has none.
 func TestRequestsOneAfterAnother(t *testing.T) {
 	h := sessiontest.Start(t, func(c *sessiontest.Config) { sessiontest.Users(c, 1001) })
 	h.Client(t, 0, 0)
@@ -129,6 +130,9 @@ func TestRequestsOneAfterAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-done
+		if err := h.PostAs(loop.WithUser(t.Context(), identity.OnHost(1001)), func() {}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	used := float64(loopTime(t, h)-spent) / float64(time.Since(start))
 	t.Logf("%d requests take %.0f %% of the loop's time", len(seen.uids), 100*used)
