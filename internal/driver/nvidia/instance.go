@@ -148,19 +148,24 @@ func (i *instance) limits(user identity.User) Limits {
 		}
 	}
 	if i.budgets[account] == nil {
-		i.budgets[account] = &budget{Budget: Budget{Most: i.filesPerUID}}
+		i.budgets[account] = &budget{Budget: Budget{Most: i.filesPerUID}, handles: Budget{Most: maxUserObjects}}
 	}
 	b := i.budgets[account]
 	b.asked = now
-	return Limits{Clients: MaxRMClients, Objects: MaxRMObjects, Files: &b.Budget}
+	return Limits{Clients: MaxRMClients, Objects: MaxRMObjects, Files: &b.Budget, Handles: &b.handles}
 }
 
 // budget is a user's share of files. The budget lives as long as a process of that user may draw on
 // it, because a second budget would double the share.
 type budget struct {
 	Budget
-	asked time.Time // last use
+	handles Budget    // objects
+	asked   time.Time // last use
 }
+
+// maxUserObjects bounds the objects of one user: 64 for each program that a user may have.
+// An object takes up to 0.5 kB.
+const maxUserObjects = 1 << 16
 
 // budgetAge exceeds the time between requesting limits and using them.
 const budgetAge = time.Minute

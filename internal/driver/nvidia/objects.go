@@ -21,9 +21,11 @@ type Limits struct {
 	Clients, Objects int
 	// Files bounds the files of several processes together, such as a user's; nil: unbounded.
 	Files *Budget
+	// Handles bounds the objects of several processes together; nil: unbounded.
+	Handles *Budget
 }
 
-// Budget is a number of files that several processes share.
+// Budget is a number of files, or of objects, that several processes share.
 type Budget struct {
 	Most  int
 	used  atomic.Int64
@@ -41,9 +43,11 @@ func (b *Budget) take() bool {
 	return true
 }
 
-func (b *Budget) give() {
+func (b *Budget) give() { b.giveBack(1) }
+
+func (b *Budget) giveBack(n int) {
 	if b != nil {
-		b.used.Add(-1)
+		b.used.Add(-int64(n))
 	}
 }
 
@@ -204,7 +208,7 @@ func (s *Objects) enter(client uint32, o object) error {
 			s.forget(c, handle) // the handle was reused
 		} else {
 			c.remove(old)
-			s.count--
+			s.uncount(1)
 		}
 	}
 	if s.count >= s.limits.Objects {
@@ -213,12 +217,21 @@ func (s *Objects) enter(client uint32, o object) error {
 	if !c.settle(&o) {
 		return fmt.Errorf("add object %#x of %#x: %w", handle, client, errTooDeep)
 	}
+	if !s.limits.Handles.take() {
+		return fmt.Errorf("add object %#x of %#x: %w of its user", handle, client, errTooMany)
+	}
 	s.catch(c, &o)
 	s.order++
 	o.order = s.order
 	c.add(&o)
 	s.count++
 	return nil
+}
+
+// uncount gives back the places of objects that were removed. Preconditions: s.mu is held.
+func (s *Objects) uncount(n int) {
+	s.count -= n
+	s.limits.Handles.giveBack(n)
 }
 
 func (c *rmClient) add(o *object) {
@@ -298,7 +311,7 @@ func (s *Objects) forget(c *rmClient, handle uint32) (visits int) {
 		gone = gone[:len(gone)-1]
 		if o := c.objects[h]; o != nil {
 			c.remove(o)
-			s.count--
+			s.uncount(1)
 		}
 		for child := range c.below[h] {
 			gone = append(gone, child)
@@ -323,7 +336,7 @@ func (s *Objects) Timeslice(client, group uint32, us uint64) {
 // Preconditions: s.mu is held.
 func (s *Objects) dropClient(c *rmClient) *File {
 	s.limits.Files.give()
-	s.count -= len(c.objects)
+	s.uncount(len(c.objects))
 	delete(s.clients, c.handle)
 	return c.file
 }

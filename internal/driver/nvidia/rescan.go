@@ -100,7 +100,7 @@ func (s *Objects) adopt(ctx context.Context, w *walk, c *rmClient, hits []hit) (
 	for i, h := range hits {
 		if known[i] = c.objects[h.handle]; known[i] != nil && known[i].class != h.class {
 			c.remove(known[i]) // the handle was reused
-			s.count--
+			s.uncount(1)
 			known[i] = nil
 		}
 		fresh = fresh || known[i] == nil
