@@ -71,6 +71,7 @@ type instance struct {
 	metrics *driver.Metrics
 	virtual bool
 	socket  string // the virtual device's
+	shares  shares
 }
 
 var _ driver.Instance = (*instance)(nil)
@@ -119,7 +120,7 @@ func (i *instance) UsedBy(int) []model.DeviceID { return nil }
 // NewSession prepares for a process that connected.
 func (i *instance) NewSession(o driver.SessionOptions) driver.Session {
 	owner := NewOwner(i.Sources.Sysfs, i.metrics)
-	owner.lease = o.Lease
+	owner.lease, owner.share = o.Lease, i.shares.of(o.User)
 	if i.virtual || initialPIDNamespace() {
 		owner.pid = o.PID
 	}
@@ -155,9 +156,6 @@ func (s session) Frame(packet []byte, fds []int) (awaited bool, err error) {
 
 // OwnSlice returns 0: the driver has no timeslice per process.
 func (s session) OwnSlice(model.DeviceID) int64 { return 0 }
-
-// Close has no resources beyond the connection.
-func (s session) Close() { s.Disconnect() }
 
 // Attach supervises a process that the driver lists.
 func (i *instance) Attach(_ context.Context, r driver.AttachRequest) (driver.Attached, error) {

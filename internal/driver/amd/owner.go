@@ -39,7 +39,8 @@ type Owner struct {
 	metrics *driver.Metrics
 	lease   func(model.DeviceID) uint32 // number of a GPU's lease; nil: the shared lease
 	// pid is the process in the driver's files; 0: its queues can't be verified.
-	pid int
+	pid   int
+	share *share // of the user's queues; nil: unbounded
 
 	mu       sync.Mutex
 	send     func(Order) error
@@ -51,6 +52,7 @@ type Owner struct {
 	late     uint64
 	left     chan struct{}
 	gone     bool
+	closed   bool
 }
 
 // NewOwner has no queues; the topology below sysfs maps queues to GPUs.
@@ -78,16 +80,28 @@ func (o *Owner) Disconnect() {
 	}
 }
 
+// Close ends the path for orders and forgets the queues.
+func (o *Owner) Close() {
+	o.Disconnect()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.share.give(len(o.queues))
+	o.closed, o.queues = true, map[uint32]KFDEvent{}
+}
+
 // Queue records an announced queue.
 func (o *Owner) Queue(e KFDEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e.Kind == KFDGone {
-		delete(o.queues, e.ID)
-		return
-	}
 	before, known := o.queues[e.ID]
-	if !known && len(o.queues) >= MaxKFDQueues {
+	switch {
+	case e.Kind == KFDGone:
+		if known {
+			delete(o.queues, e.ID)
+			o.share.give(1)
+		}
+		return
+	case !known && (o.closed || len(o.queues) >= MaxKFDQueues || !o.share.take()):
 		return
 	}
 	if e.Late == 1 && (!known || before.Late == 0) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/identity"
 	"xsched/internal/model"
 )
 
@@ -266,4 +267,42 @@ func FuzzOwner(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestQueuesOfOneUser: the programs of one user announce a number of queues together, and another user has its own.
+func TestQueuesOfOneUser(t *testing.T) {
+	var all shares
+	fill := func(uid int) *Owner {
+		o := NewOwner(nil, &driver.Metrics{})
+		o.share = all.of(identity.OnHost(uid))
+		for id := range uint32(MaxKFDQueues + 1) {
+			o.Queue(KFDEvent{Kind: KFDQueue, ID: id})
+		}
+		return o
+	}
+	var owners []*Owner
+	total := 0
+	for range 2 * maxUserQueues / MaxKFDQueues {
+		owners = append(owners, fill(1000))
+		total += len(owners[len(owners)-1].queues)
+	}
+	if total != maxUserQueues {
+		t.Errorf("one user has %d queues, want %d", total, maxUserQueues)
+	}
+	if n := len(fill(1001).queues); n != MaxKFDQueues {
+		t.Errorf("another user has %d queues", n)
+	}
+	owners[0].Queue(KFDEvent{Kind: KFDGone, ID: 0})
+	owners[0].Queue(KFDEvent{Kind: KFDGone, ID: 0})
+	if n := len(fill(1000).queues); n != 1 {
+		t.Errorf("%d queues have the place of the one that is gone", n)
+	}
+	for _, o := range owners {
+		o.Close()
+		o.Close()
+		o.Queue(KFDEvent{Kind: KFDQueue, ID: 1})
+	}
+	if n := all.used[identity.OnHost(1000)]; n != 1 {
+		t.Errorf("%d queues are counted, want 1", n)
+	}
 }
