@@ -57,6 +57,7 @@ func product(t testing.TB, name string) string {
 var (
 	scenarios = sync.OnceValues(func() (string, error) { return buildProgram("scenarios") })
 	spread    = sync.OnceValues(func() (string, error) { return buildProgram("gpus") })
+	crowded   = sync.OnceValues(func() (string, error) { return buildProgram("crowded") })
 )
 
 func buildProgram(name string) (string, error) {
