@@ -19,10 +19,15 @@ struct xsi_lease {
 struct xsi_driver {
   const char *name;
 
-  /* The application's ioctl of requests of this type, which is byte 1 of the number. It makes the real call
-   * and returns what that returned. */
-  uint8_t ioctl_type;
+  /* Is this request of the application for the driver? Byte 1 of the number is its type, which several
+   * drivers may share: such a one looks at the file, too. Runs for every ioctl of the process. */
+  bool (*claims)(int fd, unsigned long request);
+  /* Makes the real call and returns what that returned. */
   int (*ioctl)(int fd, unsigned long request, void *argument);
+
+  /* Its own environment variables, once, at load: later reads would race with the application's setenv.
+   * NULL: it has none. */
+  void (*read_options)(void);
 
   /* fork: the lock below the queue lock, and forgetting everything in the child. */
   void (*lock)(void);

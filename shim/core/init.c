@@ -11,6 +11,7 @@
 #include "annotate.h"
 #include "clock.h"
 #include "counters.h"
+#include "driver.h"
 #include "elf.h"
 #include "fork.h"
 #include "helper.h"
@@ -47,6 +48,8 @@ void xsi_init(void) {
       xsi_page_init();
       xsi_counters_init();
       xsi_fork_init();
+      xsi_for_each_driver(driver)
+        if (driver->read_options != NULL) driver->read_options();
     }
     running_here = false;
     __atomic_store_n(&state, DONE, __ATOMIC_RELEASE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ioctl, interposed. A request of a registered driver goes through that driver, any other to the next
-// definition of ioctl: one comparison per driver.
+// definition of ioctl: one question per driver.
 
 #include <stdarg.h>
 
@@ -16,7 +16,7 @@ XSI_EXPORT int ioctl(int fd, unsigned long request, ...) {
   void *argument = va_arg(arguments, void *);
   va_end(arguments);
   xsi_for_each_driver(driver) {
-    if (driver->ioctl_type != (request >> 8 & 0xff)) continue;
+    if (!driver->claims(fd, request)) continue;
     xsi_init();
     if (argument == NULL || xsi_options.disabled) break;
     return driver->ioctl(fd, request, argument);

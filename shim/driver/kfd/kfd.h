@@ -19,6 +19,7 @@ enum xsi_kfd_kind { XSI_KFD_COMPUTE = 1, XSI_KFD_SDMA = 2, XSI_KFD_ALL = 3 };
 /* ---- observer.c ------------------------------------------------------------------- */
 
 /* The application's call: goes through, with a pause kept in force. */
+void xsi_kfd_read_options(void);
 int xsi_kfd_ioctl(int fd, unsigned long request, void *argument);
 
 /* For fork. The lock is not held over a call of the driver. */

@@ -251,15 +251,20 @@ static int set_mask(int fd, unsigned long request, void *argument) {
   return result;
 }
 
+static bool session_allowed;
+
+void xsi_kfd_read_options(void) {
+  char allowed[8];
+  session_allowed =
+      xsi_option_text("XSCHED_AMD_SESSION", allowed, sizeof allowed) && strcmp(allowed, "1") == 0;
+}
+
 // A runtime that ends while the driver has a debug session waits for the debugger's answer, so the
 // session ends before. It may begin again with the runtime.
 static int runtime(int fd, unsigned long request, void *argument) {
   struct kfd_runtime_enable call;
   if (!look(&call, argument, sizeof call)) return xsi_real_ioctl(fd, request, argument);
   bool on = (call.mode & KFD_RUNTIME_ON) != 0;
-  char allowed[8];
-  bool session =
-      xsi_option_text("XSCHED_AMD_SESSION", allowed, sizeof allowed) && strcmp(allowed, "1") == 0;
   lock();
   bool was = table.runtime;
   if (!on) {
@@ -270,7 +275,7 @@ static int runtime(int fd, unsigned long request, void *argument) {
   int result = xsi_real_ioctl(fd, request, argument);
   int saved = errno;
   lock();
-  if (on && result == 0) table.runtime = session;
+  if (on && result == 0) table.runtime = session_allowed;
   if (!on && result != 0) table.runtime = was;
   unlock();
   errno = saved;

@@ -174,11 +174,17 @@ static bool obey(void) {
   return true;
 }
 
+static bool claims(int fd, unsigned long request) {
+  (void)fd;
+  return (request >> 8 & 0xff) == 'K';
+}
+
 extern const struct xsi_driver xsi_kfd_driver;
 const struct xsi_driver xsi_kfd_driver = {
     .name = "kfd",
-    .ioctl_type = 'K',
+    .claims = claims,
     .ioctl = xsi_kfd_ioctl,
+    .read_options = xsi_kfd_read_options,
     .lock = xsi_kfd_lock,
     .unlock = xsi_kfd_unlock,
     .reset = xsi_kfd_reset,

@@ -151,10 +151,15 @@ static void test_hardware(void) {
 
 static void test_off(void) {
   CHECK(unsetenv("XSCHED_AMD_SESSION") == 0);
+  xsi_kfd_read_options();
   begin();
   CHECK(xsi_kfd_pause(GPU, XSI_KFD_COMPUTE, 0) == QUEUES && running() == 0 && !debugged);
   end();
   CHECK(setenv("XSCHED_AMD_SESSION", "1", 1) == 0);
+  begin(); // which was said after the start does not count
+  CHECK(xsi_kfd_pause(GPU, XSI_KFD_COMPUTE, 0) == QUEUES && running() == 0 && !debugged);
+  end();
+  xsi_kfd_read_options();
 }
 
 // The child has no queues and no session; the parent's goes on.
@@ -217,6 +222,7 @@ int main(void) {
   CHECK(setenv("XSCHED_SOCKET", "/nonexistent/xsched.sock", 1) == 0); // no daemon
   CHECK(setenv("XSCHED_AMD_SESSION", "1", 1) == 0);
   xsi_options_init();
+  xsi_kfd_read_options();
   alarm(60);
   test_driver_start();
   test_one_remap();

@@ -3,10 +3,15 @@
 #include "core/driver.h"
 #include "rm.h"
 
+static bool claims(int fd, unsigned long request) {
+  (void)fd;
+  return (request >> 8 & 0xff) == 'F';
+}
+
 extern const struct xsi_driver xsi_rm_driver;
 const struct xsi_driver xsi_rm_driver = {
     .name = "rm",
-    .ioctl_type = 'F',
+    .claims = claims,
     .ioctl = xsi_rm_ioctl,
     .lock = xsi_rm_lock,
     .unlock = xsi_rm_unlock,
