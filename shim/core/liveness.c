@@ -129,12 +129,14 @@ bool xsi_liveness_check(uint64_t now, uint64_t *next_ns, struct xsi_recovery *re
   *recovery = xsi_liveness_all();
   uint64_t heartbeat = load(&xsi_header()->heartbeat_ns), deadline = deadline_of(SHARED);
   if (heartbeat < joined_ns) heartbeat = joined_ns;
+  // Until the daemon is back. While it is there, nothing can become overdue sooner than after its limit.
   *next_ns = now + CHECK_PERIOD_NS;
   if (xsi_gate_too_old(heartbeat, now) || (deadline != 0 && now > deadline))
     return check_all(now, heartbeat, recovery);
 
-  uint64_t limit = heartbeat + xsi_gate_limit_ns() + 1;
-  if (limit < *next_ns) *next_ns = limit;
+  uint64_t limit = xsi_gate_limit_ns(), silent = heartbeat + limit + 1;
+  *next_ns = now + (limit < XSW_HEARTBEAT_LIMIT_NS ? limit : XSW_HEARTBEAT_LIMIT_NS);
+  if (silent < *next_ns) *next_ns = silent;
   if (deadline != 0 && deadline < *next_ns) *next_ns = deadline + 1;
   if (__atomic_load_n(&xsi_native, __ATOMIC_RELAXED) != 0) {
     xsi_log(XSI_INFO, "the daemon is back");

@@ -195,11 +195,16 @@ void xsi_queue_set_tally(int index, struct xsi_tally tally) {
   __atomic_store_n(&of->copies, tally.copies, __ATOMIC_RELAXED);
 }
 
-void xsi_queue_tick(void) {
+bool xsi_queue_tick(void) {
+  bool busy = false;
   xsi_queue_lock();
-  for (uint32_t i = 0; i < used; i++)
-    if (is_open(&queues[i])) publish_submitted(i);
+  for (uint32_t i = 0; i < used; i++) {
+    if (!is_open(&queues[i])) continue;
+    publish_submitted(i);
+    busy = busy || is_busy(&queues[i]);
+  }
   xsi_queue_unlock();
+  return busy;
 }
 
 void xsi_queue_wake_held(void) {

@@ -43,7 +43,7 @@ bool xsi_queue_any(void); /* was any ever opened? */
 void xsi_queue_lock(void);
 void xsi_queue_unlock(void);
 void xsi_queue_publish_all(void);  /* lock held: every open queue into a page just joined */
-void xsi_queue_tick(void);         /* the lazily published numbers */
+bool xsi_queue_tick(void);         /* the lazily published numbers; false: no queue is busy */
 void xsi_queue_wake_held(void);    /* every launcher that sleeps at a gate looks again */
 void xsi_queue_hints_untold(void); /* lock held: a new session knows none */
 /* Lock held: the next hint of a queue that the daemon does not know yet. */

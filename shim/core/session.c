@@ -32,7 +32,8 @@
 enum state { AWAY, GREETING, JOINED, ENDING };
 
 #define MS 1000000u
-enum { GREETING_LIMIT = 5000, TICK = 25 };
+// The last: while no queue has work. A heartbeat's limit, after which the helper looks anyway.
+enum { GREETING_LIMIT = 5000, TICK = 25, IDLE_TICK = 100 };
 
 // After the end of a session that had a lease, the recovery is repeated: an operation that its
 // daemon had in flight may stop the channels after the first.
@@ -332,8 +333,7 @@ static bool step_joined(uint64_t now, uint64_t *next_ns, struct xsi_recovery *re
     due = session.blocked ? UINT64_MAX : drivers_due_ns();
   }
   if (now >= session.tick_ns) {
-    session.tick_ns = now + TICK * MS;
-    xsi_queue_tick();
+    session.tick_ns = now + (xsi_queue_tick() ? TICK : IDLE_TICK) * MS;
     xsi_counters_publish();
   }
   bool recover = xsi_liveness_check(now, next_ns, recovery);
