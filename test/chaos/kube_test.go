@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,8 +14,8 @@ import (
 	"time"
 )
 
-// TestAPIServer: it keeps what is published, counts its GPUs, ends a watch after a change, and answers
-// late on demand.
+// TestAPIServer: it keeps what is published, counts its GPUs, reports changes, and answers late on
+// demand.
 func TestAPIServer(t *testing.T) {
 	a, err := startAPI()
 	if err != nil {
@@ -35,26 +36,26 @@ func TestAPIServer(t *testing.T) {
 		return answer.StatusCode, string(text), err
 	}
 	const path = "/apis/resource.k8s.io/v1/resourceslices"
-	watched := make(chan error, 1)
+	watched := make(chan string, 8)
 	go func() {
-		_, _, err := do(context.Background(), http.MethodGet, path+"?watch=true", "")
-		watched <- err
+		r, err := http.Get(a.url + path + "?watch=true&resourceVersion=1")
+		if err != nil {
+			return
+		}
+		defer r.Body.Close()
+		for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+			watched <- lines.Text()
+		}
 	}()
-	code, text, err := do(context.Background(), http.MethodPost, path, `{"metadata":{"generateName":"w-"},"spec":{"devices":[{},{}]}}`)
+	code, text, err := do(context.Background(), http.MethodPost, path, `{"kind":"ResourceSlice","apiVersion":"resource.k8s.io/v1","metadata":{"generateName":"w-"},"spec":{"devices":[{},{}]}}`)
 	var slice struct {
 		Metadata struct{ Name string }
 	}
 	if err != nil || code != http.StatusCreated || json.Unmarshal([]byte(text), &slice) != nil || a.devices() != 2 {
 		t.Fatalf("%d %s %v, %d devices", code, text, err, a.devices())
 	}
-	for len(watched) == 0 { // a watch that began after the change ends with the next one
-		a.mu.Lock()
-		a.change()
-		a.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	if err := <-watched; err != nil {
-		t.Error(err)
+	if e := <-watched; !strings.Contains(e, "ADDED") || !strings.Contains(e, slice.Metadata.Name) {
+		t.Error(e)
 	}
 	if _, text, err := do(context.Background(), http.MethodGet, path, ""); err != nil || !strings.Contains(text, slice.Metadata.Name) {
 		t.Errorf("%s %v", text, err)
@@ -68,5 +69,8 @@ func TestAPIServer(t *testing.T) {
 	a.setDelay(0)
 	if code, _, err := do(context.Background(), http.MethodDelete, path+"/"+slice.Metadata.Name, ""); err != nil || code != http.StatusOK || a.devices() != 0 {
 		t.Errorf("%d %v, %d devices are left", code, err, a.devices())
+	}
+	if e := <-watched; !strings.Contains(e, "DELETED") {
+		t.Error(e)
 	}
 }
