@@ -31,6 +31,8 @@ type shared struct {
 	limit   *limiter
 	lines   chan []byte
 	dropped atomic.Uint64 // lines that found the queue full
+	began   time.Time
+	writing atomic.Int64 // since when a line is being written, after began; 0: none is
 
 	quit chan struct{}
 	once sync.Once
@@ -41,10 +43,12 @@ type shared struct {
 func New(w io.Writer, newHandler func(io.Writer) slog.Handler) *Log {
 	began := time.Now()
 	s := &shared{
+		began: began,
 		limit: newLimiter(func() time.Duration { return time.Since(began) }),
 		lines: make(chan []byte, queuedLines), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	go s.write(w, newHandler(w))
+	out := marked{s, w}
+	go s.write(out, newHandler(out))
 	return &Log{shared: s, next: newHandler(enqueuer{s})}
 }
 
@@ -109,6 +113,27 @@ func (l *Log) Close(limit time.Duration) {
 	case <-l.done:
 	case <-time.After(limit):
 	}
+}
+
+// Writing returns how long the writer has been waiting for the log's reader; 0: it is not.
+func (l *Log) Writing() time.Duration {
+	since := l.writing.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Since(l.began) - time.Duration(since)
+}
+
+// marked is the log's file, with the beginning and end of each write.
+type marked struct {
+	*shared
+	w io.Writer
+}
+
+func (m marked) Write(line []byte) (int, error) {
+	m.writing.Store(max(1, int64(time.Since(m.began))))
+	defer m.writing.Store(0)
+	return m.w.Write(line)
 }
 
 // enqueuer is the writer of the formatting handler.

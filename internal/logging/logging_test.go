@@ -143,3 +143,28 @@ func TestRateRefills(t *testing.T) {
 		t.Errorf("%d lines in 10 s, want %d", allowed, userBurst+10)
 	}
 }
+
+// blocked is a reader that has stopped reading.
+type blocked struct{ release chan struct{} }
+
+func (b blocked) Write(p []byte) (int, error) { <-b.release; return len(p), nil }
+
+// A writer that hangs is visible.
+func TestBlockedWriterLooksBlocked(t *testing.T) {
+	w := blocked{make(chan struct{})}
+	l := New(w, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
+	if d := l.Writing(); d != 0 {
+		t.Errorf("an idle writer waits for %v", d)
+	}
+	slog.New(l).Info("x")
+	for end := time.Now().Add(10 * time.Second); l.Writing() < 20*time.Millisecond; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a blocked writer does not look blocked")
+		}
+	}
+	close(w.release)
+	l.Close(10 * time.Second)
+	if d := l.Writing(); d != 0 {
+		t.Errorf("after the end it waits for %v", d)
+	}
+}
