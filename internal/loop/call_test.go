@@ -46,3 +46,16 @@ func TestGivingUpDoesNotRace(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A loop that can't wait ends, and Done says so: a daemon without an engine must not look alive.
+func TestBrokenLoopEnds(t *testing.T) {
+	h := sessiontest.Start(t, nil)
+	if err := h.BreakEpoll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.Loop.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the loop goes on")
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"xsched/internal/driver"
 	"xsched/internal/engine"
 	"xsched/internal/identity"
@@ -172,3 +174,14 @@ func (l *Loop) WatchAt(now model.Time, c *Client) {
 
 // LatencyWindow exports latencyWindow.
 const LatencyWindow = latencyWindow
+
+// BreakEpoll makes the loop's next wait fail.
+func (l *Loop) BreakEpoll(ctx context.Context) error {
+	return l.post(ctx, func() {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			_ = unix.Dup3(fd, l.epoll, unix.O_CLOEXEC)
+			_ = unix.Close(fd)
+		}
+	})
+}

@@ -200,6 +200,9 @@ func (l *Loop) Stop() {
 	l.closeFDs()
 }
 
+// Done is closed when the loop has ended, by Stop or because it can't go on.
+func (l *Loop) Done() <-chan struct{} { return l.done }
+
 func (l *Loop) run() {
 	runtime.LockOSThread() // never unlocked, so that the raised priority ends with the goroutine
 	defer close(l.done)
@@ -221,7 +224,7 @@ func (l *Loop) run() {
 		n, err := unix.EpollWait(l.epoll, events, wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			l.log.Error("engine loop failed", "err", err)
-			return
+			return // the daemon ends with it: see Done
 		}
 		l.wakes.Add(1)
 		l.pass(events[:max(n, 0)])
