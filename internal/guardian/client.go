@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/health"
 	"xsched/internal/seqpacket"
 )
 
@@ -29,6 +30,7 @@ type Options struct {
 	// Cgroup of the guardian that the client starts; empty: the daemon's.
 	Cgroup string
 	Log    *slog.Logger
+	Busy   *health.Part // marks the client's work; may be nil
 }
 
 // Client is the daemon's side of the guardian. With the first attached process it connects to the
@@ -74,11 +76,18 @@ const (
 
 // NewClient starts nothing yet.
 func NewClient(o Options) *Client {
+	o.Busy.End()
 	return &Client{options: o, log: o.Log, journal: journalOf(o.Place.Dir), wards: map[uint64]driver.Ward{}, owed: map[uint64]driver.Ward{}}
+}
+
+func (c *Client) lock() {
+	c.mu.Lock()
+	c.options.Busy.Begin()
 }
 
 // unlock publishes the state and releases mu.
 func (c *Client) unlock() {
+	c.options.Busy.End()
 	st := &clientState{wards: len(c.wards), restarts: c.restarts}
 	if c.link != nil {
 		st.pid = c.link.pid
@@ -90,7 +99,7 @@ func (c *Client) unlock() {
 // Keep guards a process. The daemon must not act on the process before Keep succeeds. The client
 // keeps duplicates for a replacement guardian.
 func (c *Client) Keep(w driver.Ward) error {
-	c.mu.Lock()
+	c.lock()
 	defer c.unlock()
 	if c.closed {
 		return ErrClosed
@@ -117,7 +126,7 @@ func (c *Client) Keep(w driver.Ward) error {
 
 // Update replaces the restore data of a guarded session.
 func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error {
-	c.mu.Lock()
+	c.lock()
 	defer c.unlock()
 	old, ok := c.wards[session]
 	if !ok || c.closed {
@@ -143,7 +152,7 @@ func (c *Client) Update(session uint64, state json.RawMessage, fds []int) error 
 
 // Drop ends the guarding of a session. Unless restored, the guardian first restores the process.
 func (c *Client) Drop(session uint64, restored bool) {
-	c.mu.Lock()
+	c.lock()
 	defer c.unlock()
 	w, ok := c.wards[session]
 	if !ok {
@@ -210,7 +219,7 @@ func (c *Client) retry() {
 	}
 	c.retrying = true
 	time.AfterFunc(rejoinTime, func() {
-		c.mu.Lock()
+		c.lock()
 		defer c.unlock()
 		c.retrying = false
 		c.settle()
@@ -231,7 +240,7 @@ func (c *Client) guard(w driver.Ward) error {
 // Close ends the connection. The guardian first restores its remaining processes and may outlive
 // the daemon for that.
 func (c *Client) Close() {
-	c.mu.Lock()
+	c.lock()
 	c.settle() // the last chance of a process that no guardian has
 	c.closed = true
 	c.spare.release()
@@ -289,7 +298,7 @@ func (c *Client) start() error {
 
 // lost replaces a guardian that ended while processes are guarded.
 func (c *Client) lost(l *link, err error) {
-	c.mu.Lock()
+	c.lock()
 	defer c.unlock()
 	close(l.exited)
 	if c.link != l {
@@ -321,7 +330,7 @@ func (c *Client) rejoin(own *link) {
 
 func (c *Client) move(own *link) (done bool) {
 	l, err := c.dial() // without mu: a service that does not answer delays nobody
-	c.mu.Lock()
+	c.lock()
 	defer c.unlock()
 	if err != nil {
 		c.refused(err)

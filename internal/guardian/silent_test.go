@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"xsched/internal/driver"
+	"xsched/internal/health"
 )
 
 // frozenService listens at the service's socket and never accepts, as a stopped process does.
@@ -57,7 +58,11 @@ func TestLongFrozenService(t *testing.T) {
 		defer func() { _ = unix.Close(sock) }()
 		_ = unix.Connect(sock, &unix.SockaddrUnix{Name: filepath.Join(dir, ServiceSocket)})
 	}
-	c := NewClient(Options{Command: []string{"/none"}, Place: driver.Place{Dir: dir}, Version: "1", Log: slog.New(slog.DiscardHandler)})
+	var parts health.Monitor
+	c := NewClient(Options{
+		Command: []string{"/none"}, Place: driver.Place{Dir: dir}, Version: "1", Log: slog.New(slog.DiscardHandler),
+		Busy: parts.Add("guardian", answerTime/2, false),
+	})
 	process := exec.Command("sleep", "60")
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
@@ -73,6 +78,11 @@ func TestLongFrozenService(t *testing.T) {
 	for range 50 {
 		within(t, margin, "Stats", func() { c.Stats() })
 	}
+	within(t, answerTime+margin, "the guardian looks dead", func() {
+		for s := parts.States()[0]; !s.Late(); s = parts.States()[0] {
+			time.Sleep(time.Millisecond)
+		}
+	})
 	within(t, 2*answerTime+margin, "Keep", func() {
 		if err := <-kept; err == nil {
 			t.Error("there is no guardian")
@@ -81,6 +91,9 @@ func TestLongFrozenService(t *testing.T) {
 	within(t, margin, "the next Keep", func() { _ = c.Keep(w) }) // the service is known to be silent
 	within(t, margin, "Drop", func() { c.Drop(1, true) })
 	within(t, endTime+margin, "Close", c.Close)
+	if s := parts.States()[0]; s.Age != 0 {
+		t.Errorf("a closed client works for %v", s.Age)
+	}
 }
 
 // The first process that a silent guardian does not answer for ends the connection, so that the
