@@ -6,17 +6,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"xsched/internal/control"
 )
 
-// freshHeartbeat is the largest healthy age of the engine's last heartbeat. Applications resume
-// themselves after a tenth of this; a restart should need more than one late heartbeat.
-const freshHeartbeat = time.Second
-
-// healthz answers 200 only while the engine runs. It does not wait for the engine, so it answers
-// when the engine hangs. It reveals nothing else, so it needs no permission.
+// healthz answers 200 only while every vital part of the daemon works. It waits for none of them. It
+// reveals nothing else, so it needs no permission.
 func healthz(c control.Control) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), control.CallTimeout)
@@ -29,9 +24,9 @@ func healthz(c control.Control) http.HandlerFunc {
 			fmt.Fprintln(w, "the daemon does not answer")
 			return
 		}
-		if age := time.Duration(stats.HeartbeatAgeNS); age > freshHeartbeat {
+		if dead := stats.Dead(); dead != "" {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintf(w, "the engine's last heartbeat was %s ago\n", age.Round(time.Millisecond))
+			fmt.Fprintln(w, dead)
 			return
 		}
 		fmt.Fprintln(w, "ok")

@@ -99,8 +99,8 @@ var daemonMetrics = []struct {
 	metric
 	value func(*control.Stats) float64
 }{
-	{gauge("up", "1 while the engine's last heartbeat is younger than a second."), func(s *control.Stats) float64 {
-		return number01(s.HeartbeatAgeNS <= freshHeartbeat.Nanoseconds())
+	{gauge("up", "1 while every vital part of the daemon works."), func(s *control.Stats) float64 {
+		return number01(s.Dead() == "")
 	}},
 	{gauge("uptime_seconds", "Time since the daemon started."), func(s *control.Stats) float64 { return seconds(s.UptimeNS) }},
 	{gauge("heartbeat_age_seconds", "Age of the engine's last heartbeat."), func(s *control.Stats) float64 { return seconds(s.HeartbeatAgeNS) }},

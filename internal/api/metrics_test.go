@@ -95,6 +95,7 @@ func TestMetricsOfPods(t *testing.T) {
 func TestMetricsOfASilentEngine(t *testing.T) {
 	w := newWorld()
 	w.silent, w.stats.HeartbeatAgeNS = true, 3e9
+	w.stats.Parts = []control.Part{{Name: "engine loop", AgeNS: 3e9, LimitNS: 1e9, Vital: true, Late: true}}
 	text := scrape(t, w)
 	if !strings.Contains(text, "\nxs_up 0\n") || !strings.Contains(text, "xs_decisions_total 25") || strings.Contains(text, "xs_priority{") {
 		t.Error(text)
@@ -248,8 +249,8 @@ func TestHealth(t *testing.T) {
 	if code, body := ask(); code != 200 || body != "ok\n" {
 		t.Errorf("%d %s", code, body)
 	}
-	w.stats.HeartbeatAgeNS = 2_500_000_000
-	if code, body := ask(); code != 503 || !strings.Contains(body, "2.5s ago") {
+	w.stats.Parts = []control.Part{{Name: "log", Late: true}, {Name: "engine loop", AgeNS: 2_500_000_000, LimitNS: 1e9, Vital: true, Late: true}}
+	if code, body := ask(); code != 503 || body != "engine loop: the last sign of life was 2.5s ago, the limit is 1s\n" {
 		t.Errorf("%d %s", code, body)
 	}
 }

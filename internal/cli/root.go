@@ -150,7 +150,7 @@ daemon. Without a daemon, programs run natively.`,
 	root.SetCompletionCommandGroupID("setup")
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {a.serveCommand(), a.runCommand()},
-		"control": {a.topCommand(), a.statusCommand(), a.listCommand(), a.queuesCommand(), a.logsCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand(), a.windowCommand()},
+		"control": {a.topCommand(), a.statusCommand(), healthCommand(a), a.listCommand(), a.queuesCommand(), a.logsCommand(), a.hintCommand(), a.policyCommand(), a.modeCommand(), a.suspendCommand(), a.resumeCommand(), a.attachCommand(), a.detachCommand(), a.windowCommand()},
 		"measure": {a.runtimeLogCommand(), a.benchCommand(), a.colocateCommand(), a.demoCommand(), a.simCommand(), a.replayCommand(), a.vgpuCommand()},
 		"setup":   {a.configCommand(), a.doctorCommand(), a.kubeCommand(), a.supportBundleCommand(), a.versionCommand()},
 		"":        {a.guardianCommand(), a.privateCommand(), a.renderCommand()},

@@ -154,9 +154,15 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	manager.Ready()
 	go reloadOn(ctx, hangups, manager, d, o.Log)
-	go manager.Feed(ctx, d.Heartbeat)
+	go manager.Feed(ctx, d.Alive)
 	o.Log.Info("ready", "dir", o.Dir, "virtual", o.Virtual, "version", o.Version, "http", http.addr())
-	<-ctx.Done()
+	failed := false
+	select {
+	case <-ctx.Done():
+	case <-d.Failed():
+		failed = true
+		cancel()
+	}
 	manager.Stopping()
 	d.Close() // GPUs first; requests in progress may take longer
 	select {
@@ -165,6 +171,9 @@ func (a *app) serve(ctx context.Context, o daemon.Options, devices int, web webO
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
+	}
+	if failed {
+		return errors.New("the engine loop has ended; see the log")
 	}
 	o.Log.Info("stopped")
 	return nil

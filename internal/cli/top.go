@@ -147,11 +147,14 @@ scheduled. Notes do not change the exit code.`,
 const statusTimeout = 5 * time.Second
 
 func (a *app) status(ctx context.Context, daemon *top.Daemon) top.Status {
-	s, err := daemon.Fetch(ctx)
+	stats, err := daemon.Stats(ctx) // first: it answers when the engine hangs
 	if err != nil {
 		return top.Unreachable(err)
 	}
-	stats, err := daemon.Stats(ctx)
+	if dead := stats.Dead(); dead != "" {
+		return top.Dead(dead)
+	}
+	s, err := daemon.Fetch(ctx)
 	if err != nil {
 		return top.Unreachable(err)
 	}

@@ -2,6 +2,11 @@
 
 package control
 
+import (
+	"fmt"
+	"time"
+)
+
 // Stats are statistics of the daemon.
 type Stats struct {
 	UptimeNS int64 `json:"uptime_ns"`
@@ -39,6 +44,8 @@ type Stats struct {
 	// HeartbeatLate is the delay of heartbeats; HeartbeatAgeNS is the age of the last one.
 	HeartbeatLate  Histogram `json:"heartbeat_late"`
 	HeartbeatAgeNS int64     `json:"heartbeat_age_ns"`
+	// Parts of the daemon, and whether they work.
+	Parts []Part `json:"parts"`
 	// QueueWait is the time until a preempted busy queue may run again.
 	QueueWait Histogram `json:"queue_wait"`
 
@@ -111,4 +118,29 @@ type GuardianStats struct {
 	PID      int `json:"pid"` // 0: not started, because nothing is attached
 	Attached int `json:"attached"`
 	Restarts int `json:"restarts"`
+}
+
+// Part is a part of the daemon. It counts as dead when its last sign of life is older than its limit.
+type Part struct {
+	Name    string `json:"name"`
+	AgeNS   int64  `json:"age_ns"` // of its last sign of life; 0: it waits for work
+	LimitNS int64  `json:"limit_ns"`
+	Vital   bool   `json:"vital"` // a restart of the daemon helps
+	Late    bool   `json:"late"`  // dead
+}
+
+// Dead returns a sentence about the first vital part that is dead; empty: all work.
+func (s *Stats) Dead() string {
+	for i := range s.Parts {
+		if p := &s.Parts[i]; p.Vital && p.Late {
+			return p.String()
+		}
+	}
+	return ""
+}
+
+// String describes a part that is late.
+func (p *Part) String() string {
+	return fmt.Sprintf("%s: the last sign of life was %v ago, the limit is %v", p.Name,
+		time.Duration(p.AgeNS).Round(time.Millisecond), time.Duration(p.LimitNS))
 }

@@ -6,11 +6,12 @@ import (
 	"context"
 	"time"
 
+	"xsched/internal/health"
 	"xsched/internal/model"
 )
 
 // watchBare observes connected programs whose work no hook sees.
-func (d *Daemon) watchBare(ctx context.Context) {
+func (d *Daemon) watchBare(ctx context.Context, part *health.Part) {
 	t := time.NewTicker(pollPeriod)
 	defer t.Stop()
 	meters := map[model.SessionID]*cpuMeter{}
@@ -20,6 +21,7 @@ func (d *Daemon) watchBare(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+		part.Beat()
 		bare, err := d.loop.Bare(ctx)
 		if err != nil {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"xsched/internal/clock"
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/history"
 	"xsched/internal/identity"
 	"xsched/internal/journal"
@@ -62,7 +63,7 @@ func (d *Daemon) newChronicle() error {
 func (d *Daemon) administers(u identity.User) bool { return u.Root() || u == identity.OnHost(d.uid) }
 
 // remember runs the chronicle until ctx ends.
-func (d *Daemon) remember(ctx context.Context) {
+func (d *Daemon) remember(ctx context.Context, part *health.Part) {
 	c := &d.chronicle
 	tick := time.NewTicker(takeTime)
 	defer tick.Stop()
@@ -73,6 +74,7 @@ func (d *Daemon) remember(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		part.Beat()
 		now := clock.Now()
 		if s := int64(now) / int64(time.Second); s != second {
 			second = s

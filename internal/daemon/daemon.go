@@ -22,6 +22,7 @@ import (
 	"xsched/internal/driver/registry"
 	"xsched/internal/engine"
 	"xsched/internal/guardian"
+	"xsched/internal/health"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 	"xsched/internal/record"
@@ -60,6 +61,8 @@ type Daemon struct {
 	mu        sync.Mutex
 	attaches  map[int]struct{}              // in progress, by PID
 	questions map[model.SessionID]*question // hardware queries in progress
+
+	health health.Monitor
 
 	look      chan struct{} // requests an update of outsiders
 	outsiders outsiders
@@ -130,17 +133,21 @@ func Start(o Options) (_ *Daemon, err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.onClose(cancel)
-	go d.watchOutsiders(ctx)
-	go d.watchBare(ctx)
-	go d.watchHolds(ctx)
-	go d.remember(ctx)
-	keeping.Go(func() { d.keeper.run(ctx) })
+	parts := d.addParts()
+	go d.watchOutsiders(ctx, parts.scan)
+	go d.watchBare(ctx, parts.observer)
+	go d.watchHolds(ctx, parts.holds)
+	go d.remember(ctx, parts.history)
+	keeping.Go(func() { d.keeper.run(ctx, parts.settings) })
 	d.keepTested(ctx, tests)
 	return d, nil
 }
 
-// Heartbeat returns the time of the engine's last heartbeat. It works while the engine is blocked.
-func (d *Daemon) Heartbeat() int64 { return int64(d.loop.Stats().Heartbeat) }
+// Alive reports that every vital part of the daemon works. It waits for none of them.
+func (d *Daemon) Alive() bool { return d.health.Alive() }
+
+// Failed is closed when the engine loop has ended. A daemon without it must end too.
+func (d *Daemon) Failed() <-chan struct{} { return d.loop.Done() }
 
 // onClose registers a step of Close; steps run in reverse order.
 func (d *Daemon) onClose(f func()) { d.shutdown = append(d.shutdown, f) }
@@ -270,6 +277,7 @@ func (d *Daemon) assemble(eng *engine.Engine, clients *net.UnixListener, place d
 	d.recover()
 	d.guardian = guardian.NewClient(guardian.Options{
 		Command: command, Place: place, Version: d.opts.Version, Cgroup: d.opts.GuardianCgroup, Log: d.log,
+		Busy: d.health.Add("guardian", guardianLimit, false),
 	})
 	d.onClose(d.guardian.Close)
 	var err error

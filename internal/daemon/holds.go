@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/loop"
 	"xsched/internal/model"
 )
@@ -127,17 +128,19 @@ func (h *holds) at(now time.Time) (loop.HeldGroups, time.Duration) {
 const holdRetry = 50 * time.Millisecond
 
 // watchHolds begins and ends holds at their moments.
-func (d *Daemon) watchHolds(ctx context.Context) {
+func (d *Daemon) watchHolds(ctx context.Context, part *health.Part) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	held := loop.HeldGroups{}
 	for {
+		part.End()
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.holds.wake:
 		case <-timer.C:
 		}
+		part.Begin()
 		groups, next := d.holds.at(time.Now())
 		if !maps.Equal(groups, held) {
 			once, cancel := context.WithTimeout(ctx, answerTime)

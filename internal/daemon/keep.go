@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"xsched/internal/control"
+	"xsched/internal/health"
 	"xsched/internal/identity"
 	"xsched/internal/loop"
 	"xsched/internal/model"
@@ -104,8 +105,9 @@ func openKeeper(path string, log *slog.Logger) *keeper {
 }
 
 // run writes the file after changes, until ctx ends.
-func (k *keeper) run(ctx context.Context) {
+func (k *keeper) run(ctx context.Context, part *health.Part) {
 	for {
+		part.End()
 		var again <-chan time.Time
 		if k.hasFailed() {
 			again = time.After(saveAgain)
@@ -116,7 +118,9 @@ func (k *keeper) run(ctx context.Context) {
 		case <-k.wake:
 		case <-again:
 		}
+		part.Begin()
 		k.save()
+		part.End()
 		select {
 		case <-ctx.Done():
 			return

@@ -60,7 +60,7 @@ func TestKeeperRepeatsAFailedWrite(t *testing.T) {
 		k := openKeeper(file, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		go k.run(ctx)
+		go k.run(ctx, nil)
 		start, err := identity.Started(os.Getpid())
 		if err != nil {
 			t.Fatal(err)

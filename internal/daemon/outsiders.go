@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"xsched/internal/health"
 	"xsched/internal/model"
 )
 
@@ -41,8 +42,11 @@ type outsiders struct {
 }
 
 // watchOutsiders tells the engine which GPUs unmanaged programs use.
-func (d *Daemon) watchOutsiders(ctx context.Context) {
-	paceLooks(ctx, d.look, func() time.Duration { return d.lookForOutsiders(ctx) })
+func (d *Daemon) watchOutsiders(ctx context.Context, part *health.Part) {
+	paceLooks(ctx, d.look, func() time.Duration {
+		part.Beat()
+		return d.lookForOutsiders(ctx)
+	})
 }
 
 // paceLooks scans periodically and on request, within the same share of CPU time. look returns its

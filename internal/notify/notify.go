@@ -51,15 +51,14 @@ func (m *Manager) Reloading() {
 // Stopping reports that the service ends.
 func (m *Manager) Stopping() { m.send("STOPPING=1") }
 
-// Feed feeds the watchdog until ctx ends, twice per period, as long as progress returns a new value
-// each time. A service that stands still is not fed, and the manager restarts it.
-func (m *Manager) Feed(ctx context.Context, progress func() int64) {
+// Feed feeds the watchdog until ctx ends, twice per period, as long as alive returns true. A service
+// that is not alive is not fed, and the manager restarts it.
+func (m *Manager) Feed(ctx context.Context, alive func() bool) {
 	if m.address == "" || m.watchdog == 0 {
 		return
 	}
 	ticker := time.NewTicker(m.watchdog / 2)
 	defer ticker.Stop()
-	last := progress()
 	m.send("WATCHDOG=1")
 	for {
 		select {
@@ -67,8 +66,7 @@ func (m *Manager) Feed(ctx context.Context, progress func() int64) {
 			return
 		case <-ticker.C:
 		}
-		if now := progress(); now != last {
-			last = now
+		if alive() {
 			m.send("WATCHDOG=1")
 		}
 	}

@@ -73,7 +73,7 @@ func TestWithoutManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	m := FromEnvironment()
 	m.Ready()
-	m.Feed(t.Context(), func() int64 { t.Error("asked for progress"); return 0 }) // returns at once
+	m.Feed(t.Context(), func() bool { t.Error("asked for progress"); return false }) // returns at once
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "absent"))
 	FromEnvironment().Ready()
 }
@@ -87,7 +87,7 @@ func TestWatchdogOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestFeed: each message follows progress, and none comes while the service stands still.
+// TestFeed: the watchdog is fed while the service is alive, and not while it is dead.
 func TestFeed(t *testing.T) {
 	address := filepath.Join(t.TempDir(), "s")
 	c := manager(t, address)
@@ -96,22 +96,23 @@ func TestFeed(t *testing.T) {
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	m := FromEnvironment()
 
-	var beat, asked atomic.Int64
+	var alive atomic.Bool // for one look
+	var asked atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.Feed(ctx, func() int64 { asked.Add(1); return beat.Load() })
+		m.Feed(ctx, func() bool { asked.Add(1); return alive.Swap(false) })
 	}()
 	if got := receive(t, c); got != "WATCHDOG=1" { // the start
 		t.Errorf("got %q", got)
 	}
 	for range 3 {
-		beat.Add(1)
+		alive.Store(true)
 		if got := receive(t, c); got != "WATCHDOG=1" {
 			t.Errorf("got %q", got)
 		}
-		// At least two more looks at a service that stands still, without a message.
+		// At least two more looks at a dead service, without a message.
 		for from := asked.Load(); asked.Load() < from+3; {
 			time.Sleep(time.Millisecond)
 		}
@@ -119,7 +120,7 @@ func TestFeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := c.Read(make([]byte, 64)); err == nil {
-			t.Fatalf("fed without progress (%d bytes)", n)
+			t.Fatalf("a dead service was fed (%d bytes)", n)
 		}
 	}
 	cancel()

@@ -55,6 +55,11 @@ func Unreachable(err error) Status {
 	return Status{Problems: []Problem{{cause, remedy}}, Notes: []string{}}
 }
 
+// Dead is the status of a daemon that a restart helps.
+func Dead(part string) Status {
+	return Status{Problems: []Problem{{part, "restart the daemon; programs run unscheduled meanwhile"}}, Notes: []string{}}
+}
+
 // Examine summarises a snapshot. version is that of the caller.
 func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 	out := Status{
@@ -89,6 +94,11 @@ func Examine(s *Snapshot, stats *control.Stats, version string) Status {
 		}
 		if t.StuckForMS > 0 {
 			problem("see `xsched list --stats` and the daemon's log", "an operation on %s on %s is stuck for %d ms", name, t.Device, t.StuckForMS)
+		}
+	}
+	for i := range stats.Parts {
+		if p := &stats.Parts[i]; p.Late {
+			problem("see the daemon's log, and the disk or the reader that it waits for", "%s", p)
 		}
 	}
 	if stats.LogDropped > 0 {

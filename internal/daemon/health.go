@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"time"
+
+	"xsched/internal/clock"
+	"xsched/internal/control"
+	"xsched/internal/health"
+	"xsched/internal/logging"
+)
+
+// A part counts as dead after these times without a beat. A restart should need more than one late
+// beat, so each is ten periods or more, and above every limit that the part itself waits with.
+const (
+	loopLimit     = time.Second      // programs resume themselves after a tenth of it
+	observerLimit = 10 * time.Second // its period is 50 ms, and each request to the loop waits
+	holdsLimit    = 10 * time.Second // it waits answerTime for the loop
+	historyLimit  = 10 * time.Second // its period is 100 ms
+	scanLimit     = 60 * time.Second // its longest period is 20 s
+	settingsLimit = 10 * saveTime    // a request of an operator waits saveTime
+	logLimit      = 5 * time.Second  // the queue of lines is full long before
+	guardianLimit = 10 * time.Second // it may wait for two answers and start a process
+)
+
+// parts are those of the daemon's own goroutines.
+type parts struct{ scan, observer, holds, history, settings *health.Part }
+
+// addParts adds the parts of the daemon. A restart helps neither a disk nor the reader of the log.
+func (d *Daemon) addParts() parts {
+	d.health.Watch("engine loop", loopLimit, true, func() time.Duration {
+		return clock.Now().Sub(d.loop.Stats().Heartbeat)
+	})
+	if l, ok := d.log.Handler().(*logging.Log); ok {
+		d.health.Watch("log", logLimit, false, l.Writing)
+	}
+	return parts{
+		scan: d.health.Add("scan for unmanaged programs", scanLimit, true), observer: d.health.Add("observer of programs without hooks", observerLimit, true),
+		holds: d.health.Add("holds", holdsLimit, true), history: d.health.Add("history", historyLimit, true),
+		settings: d.health.Add("settings file", settingsLimit, false),
+	}
+}
+
+// parts returns the state of every part.
+func (d *Daemon) parts() []control.Part {
+	states := d.health.States()
+	out := make([]control.Part, 0, len(states))
+	for i := range states {
+		s := &states[i]
+		out = append(out, control.Part{Name: s.Name, AgeNS: s.Age.Nanoseconds(), LimitNS: s.Limit.Nanoseconds(), Vital: s.Vital, Late: s.Late()})
+	}
+	return out
+}
