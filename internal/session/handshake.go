@@ -57,10 +57,10 @@ func (srv *Server) accept() {
 
 // serve handles one connection from its first packet to its last.
 func (srv *Server) serve(c *quarantine.Conn) {
-	s, pid, err := srv.handshake(c)
+	s, cr, err := srv.handshake(c)
 	<-srv.handshakes
 	if leftEarly(err) {
-		srv.log.Debug("client ended before its session began", "pid", pid)
+		srv.log.Debug("client ended before its session began", "pid", cr.PID)
 		_ = c.Close()
 		return
 	}
@@ -76,8 +76,9 @@ func (srv *Server) serve(c *quarantine.Conn) {
 		case !errors.As(err, &r):
 			r = &refusal{"error", err.Error()}
 		}
-		if srv.countRefusal(r.name, pid) {
-			srv.log.Info("client refused", "pid", pid, "reason", r.reason)
+		if srv.countRefusal(r.name, cr.PID) {
+			// The account pays for the line: its processes do not suppress those of others.
+			srv.log.Info("client refused", "pid", cr.PID, "user", cr.User.Account(), "reason", r.reason)
 		}
 		_ = c.SetWriteDeadline(time.Now().Add(helloTime))
 		_, _ = c.Write(wire.EncodeRefused(theirs, r.reason))
@@ -119,19 +120,19 @@ func peer(c *net.UnixConn) (identity.Peer, error) {
 	return p, err
 }
 
-// handshake reads HELLO and replies with WELCOME. It returns the peer's PID also with an error.
-func (srv *Server) handshake(c *quarantine.Conn) (s *Session, pid int, err error) {
-	cr, err := srv.cfg.Peer(c.UnixConn)
+// handshake reads HELLO and replies with WELCOME. It returns the peer also with an error.
+func (srv *Server) handshake(c *quarantine.Conn) (s *Session, cr identity.Peer, err error) {
+	cr, err = srv.cfg.Peer(c.UnixConn)
 	if err != nil {
 		if cr.PIDFD >= 0 {
 			_ = unix.Close(cr.PIDFD)
 		}
-		return nil, cr.PID, err
+		return nil, cr, err
 	}
 	c.Charge(cr.User.Account().Key())
 	if r := srv.reserve(cr.User); r != nil {
 		_ = unix.Close(cr.PIDFD)
-		return nil, cr.PID, r
+		return nil, cr, r
 	}
 	srv.pend(cr.User, 1)
 	defer srv.pend(cr.User, -1)
@@ -140,7 +141,7 @@ func (srv *Server) handshake(c *quarantine.Conn) (s *Session, pid int, err error
 	if err != nil {
 		srv.unreserve(cr.User)
 		_ = unix.Close(cr.PIDFD)
-		return nil, cr.PID, err
+		return nil, cr, err
 	}
 	// From here on, end releases the resources.
 	err = srv.welcome(s, c, fds)
@@ -149,9 +150,9 @@ func (srv *Server) handshake(c *quarantine.Conn) (s *Session, pid int, err error
 	}
 	if err != nil {
 		s.end(!alive(cr.PIDFD), reason(err))
-		return nil, cr.PID, err
+		return nil, cr, err
 	}
-	return s, cr.PID, nil
+	return s, cr, nil
 }
 
 // readHello reads HELLO and creates the doorbell and the session. It returns the descriptors of page

@@ -5,11 +5,14 @@ package session_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"xsched/internal/logging"
 	"xsched/internal/model"
 	"xsched/internal/session/sessiontest"
 	"xsched/internal/wire"
@@ -89,4 +92,32 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// TestRefusalsOfOthersAreLogged: one user's refused processes, more than the log has lines for, leave room for another
+// user's.
+func TestRefusalsOfOthersAreLogged(t *testing.T) {
+	var text lockedBuffer
+	log := logging.New(&text, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
+	uids := make([]int, 400, 402)
+	for i := range uids {
+		uids[i] = 1000
+	}
+	uids = append(uids, 1001, 1001)
+	h := sessiontest.Start(t, func(c *sessiontest.Config) {
+		sessiontest.Users(c, uids...)
+		c.Session.Log = slog.New(log)
+	})
+	for range uids {
+		if _, err := sessiontest.DialVersion(h.Path, wire.Hello{}, wire.Version+1); err == nil {
+			t.Fatal("a session of an unknown version")
+		}
+	}
+	log.Close(time.Second)
+	if n := strings.Count(text.String(), "1001"); n != 2 {
+		t.Errorf("the log has %d of 2 refusals of the second user:\n%s", n, text.String())
+	}
+	if n := strings.Count(text.String(), "client refused"); n < 4 || n > 50 {
+		t.Errorf("%d lines", n)
+	}
 }
