@@ -18,7 +18,7 @@ import (
 const retryOpen = 5 * time.Second
 
 // Set holds the drivers present on this host. A module may be loaded after the daemon started, so
-// absent drivers are tried again when a process joins.
+// absent drivers are tried again when a process joins, and when the GPUs are listed.
 type Set struct {
 	options Options
 	lister  lister
@@ -127,6 +127,7 @@ func (s *Set) NewSession(o SessionOptions) Session {
 
 // Devices lists the GPUs of all drivers.
 func (s *Set) Devices() []model.DeviceID {
+	s.open()
 	seen := map[model.DeviceID]bool{}
 	for _, p := range s.drivers() {
 		for _, id := range p.instance.Devices() {

@@ -166,3 +166,19 @@ func TestAbsentNamesTheHostsDriver(t *testing.T) {
 		t.Errorf("%q", why)
 	}
 }
+
+// A driver that appears after the start lists its GPUs, also before a process uses one.
+func TestLateDriverListsGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDriver{absent: errors.New("no module"), gpus: []model.DeviceID{7}}
+		s := OpenAll([]Driver{d}, Options{}, "")
+		if got := s.Devices(); len(got) != 0 {
+			t.Errorf("GPUs %v of an absent driver", got)
+		}
+		d.absent = nil
+		time.Sleep(retryOpen)
+		if got := s.Devices(); len(got) != 1 || got[0] != 7 {
+			t.Errorf("GPUs %v after the module was loaded", got)
+		}
+	})
+}
