@@ -75,6 +75,8 @@ type Device struct {
 	Probed      bool   // a process's own queues confirmed the level
 	ComputeMode string // empty: unknown
 	Divided     bool   // partitioned into hardware instances
+	MemoryBytes uint64 // 0: unknown
+	Access      Access // of a container
 }
 
 // SessionOptions describe a process that connected.

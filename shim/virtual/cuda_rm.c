@@ -24,7 +24,8 @@
 #define NV_ERR_INVALID_DEVICE 0x26
 #define COPY_CHANNELS 4
 
-const char vg_visible_variable[] = "CUDA_VISIBLE_DEVICES";
+const char vg_container_variable[] = "NVIDIA_VISIBLE_DEVICES";
+const char *const vg_visible_variables[] = {"CUDA_VISIBLE_DEVICES", NULL};
 
 static int rm_fd = -1;
 static uint32_t rm_client;

@@ -59,25 +59,52 @@ CUresult vg_enter(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* vg_visible_variable: numbers or GPU-<uuid>, in the application's order. The first invalid entry
- * ends the list. */
-static void read_visible(int existing) {
-  const char *list = getenv(vg_visible_variable);
-  visible_count = 0;
-  if (!list) {
-    for (; visible_count < existing; visible_count++)
-      visible[visible_count] = visible_count;
-    return;
+/* The GPU of a UUID as cuDeviceGetUuid returns it; -1: not one of ours. */
+static int uuid_ordinal(const char *text, char **end) {
+  static const char ours[] = "GPU-58536368-6564-2076-6972-7475616c";
+  if (strncmp(text, ours, sizeof ours - 1) != 0 || strlen(text) < sizeof ours - 1 + 4) return -1;
+  return (int)strtol(text + sizeof ours - 1, end, 16) - 1;
+}
+
+/* On hardware a container has the device files of the GPUs that its runtime added, and the others do
+ * not exist for it. The runtime's variable stands for these files. A list without a UUID of ours is
+ * for real GPUs, and does not count. */
+static int read_present(int existing, int *present) {
+  const char *list = getenv(vg_container_variable);
+  int count = 0;
+  for (char *end; list && *list; list = strchr(list, ',') ? strchr(list, ',') + 1 : NULL) {
+    int n = uuid_ordinal(list, &end);
+    if (n >= 0 && n < existing && count < VG_MAX_DEVICES) present[count++] = n;
   }
-  while (visible_count < VG_MAX_DEVICES) {
-    char *end;
-    bool uuid = strncmp(list, "GPU-", 4) == 0;
-    if (uuid && strlen(list) < strlen("GPU-") + 36) return;
-    long n = uuid ? strtol(list + strlen("GPU-") + 34, &end, 16) - 1 : strtol(list, &end, 10);
-    if (end == list || n < 0 || n >= existing) return;
+  if (count) return count;
+  for (int i = 0; i < existing; i++)
+    present[i] = i;
+  return existing;
+}
+
+/* Narrows the devices by one variable: numbers or UUIDs, in the application's order. The first
+ * invalid entry ends the list. */
+static void read_visible(const char *variable) {
+  const char *list = getenv(variable);
+  if (!list) return;
+  int before[VG_MAX_DEVICES], existing = visible_count;
+  memcpy(before, visible, sizeof before);
+  visible_count = 0;
+  while (visible_count < existing) {
+    char *end = (char *)list;
+    int n = uuid_ordinal(list, &end);
+    if (n < 0) {
+      long number = strtol(list, &end, 10);
+      if (end == list || number < 0 || number >= existing) return;
+      n = before[number];
+    }
+    bool there = false;
+    for (int i = 0; i < existing; i++)
+      there |= before[i] == n;
     for (int i = 0; i < visible_count; i++)
-      if (visible[i] == (int)n) return;
-    visible[visible_count++] = (int)n;
+      if (visible[i] == n) return;
+    if (!there) return;
+    visible[visible_count++] = n;
     if (*end != ',') return;
     list = end + 1;
   }
@@ -93,7 +120,9 @@ VG_EXPORT CUresult cuInit(unsigned int flags) {
   int existing = 0;
   while (existing < VG_MAX_DEVICES && vg_rm_device_exists((uint32_t)existing) == 1)
     existing++;
-  read_visible(existing);
+  visible_count = read_present(existing, visible);
+  for (int i = 0; vg_visible_variables[i]; i++)
+    read_visible(vg_visible_variables[i]);
   static bool watching;
   if (!watching) pthread_atfork(before_fork, after_fork_parent, after_fork_child);
   watching = true;

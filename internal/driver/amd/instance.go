@@ -105,6 +105,7 @@ const deviceReason = "`xsched run` reaches level 2 through the shim; level 3 nee
 func (i *instance) Describe(id model.DeviceID, _ bool) (driver.Device, bool) {
 	d := driver.Device{Driver: "amdkfd", Virtual: i.virtual, MaxLevel: model.LevelDeactivate, Reason: deviceReason}
 	n, listed := i.gpus()[id]
+	d.MemoryBytes, d.Divided, d.Access = i.container(id)
 	if d.Name = n.Target(); n.Name != "" {
 		d.Name += " " + n.Name
 	}

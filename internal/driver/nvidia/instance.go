@@ -101,6 +101,7 @@ func (i *instance) Describe(id model.DeviceID, owned bool) (d driver.Device, lis
 	for _, g := range i.system.GPUs() {
 		if gpu, err := model.ParseDeviceID(g.PCI); err == nil && gpu == id {
 			d.Name, d.Divided, listed = g.Name, slices.Contains(i.system.MIG(), g.Minor), true
+			d.Access = i.access(g)
 		}
 	}
 	v, probed := i.Verdict(id)

@@ -143,6 +143,42 @@ func TestTimesliceOfProcess(t *testing.T) {
 	p.quit(true)
 }
 
+// TestContainerDevices: the container runtime's variable decides which GPUs exist, and the application counts these from
+// 0. A list for real GPUs does not count.
+func TestContainerDevices(t *testing.T) {
+	d := startDevice(t, 4)
+	const uuid = "GPU-58536368-6564-2076-6972-7475616c000"
+	for _, c := range []struct {
+		env  []string
+		want int
+	}{
+		{[]string{"NVIDIA_VISIBLE_DEVICES=" + uuid + "3"}, 2},
+		{[]string{"NVIDIA_VISIBLE_DEVICES=" + uuid + "3", "CUDA_VISIBLE_DEVICES=0"}, 2},
+		{[]string{"NVIDIA_VISIBLE_DEVICES=" + uuid + "2," + uuid + "4", "CUDA_VISIBLE_DEVICES=1"}, 3},
+		{[]string{"NVIDIA_VISIBLE_DEVICES=" + uuid + "2," + uuid + "4", "CUDA_VISIBLE_DEVICES=" + uuid + "4"}, 3},
+		{[]string{"NVIDIA_VISIBLE_DEVICES=GPU-11111111-2222-3333-4444-555555555555", "CUDA_VISIBLE_DEVICES=1"}, 1},
+		{[]string{"NVIDIA_VISIBLE_DEVICES=1"}, 0},
+	} {
+		before, err := d.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := d.tenant(c.env, "--kernel-us", "100", "--device", "0")
+		p.say("rate 500")
+		p.expect("I")
+		p.quit(true)
+		after, err := d.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range after.Devices {
+			if used := after.Devices[i].Kernels > before.Devices[i].Kernels; used != (i == c.want) {
+				t.Errorf("%v: GPU %d used: %v, want GPU %d", c.env, i, used, c.want)
+			}
+		}
+	}
+}
+
 // CUDA_VISIBLE_DEVICES reorders: the application's device 0 is the second one.
 func TestVisibleDevices(t *testing.T) {
 	d := startDevice(t, 2)

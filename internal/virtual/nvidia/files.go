@@ -40,6 +40,11 @@ func (f *gpuFiles) write(gpus int) error {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return fmt.Errorf("list virtual GPUs: %w", err)
 		}
+		// The UUID is that of cuDeviceGetUuid in the stand-in.
+		text := fmt.Sprintf("GPU UUID: \t GPU-58536368-6564-2076-6972-7475616c%04x\nDevice Minor: \t %d\n", i+1, i)
+		if err := os.WriteFile(filepath.Join(folder, "information"), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("list virtual GPUs: %w", err)
+		}
 	}
 	return nil
 }
