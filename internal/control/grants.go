@@ -5,6 +5,7 @@ package control
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 
 	"xsched/internal/identity"
@@ -15,6 +16,7 @@ import (
 const (
 	MaxGrants       = 1024 // of all sources together
 	MaxGrantSources = 8
+	maxGrantDevices = 64 // of one grant; Kubernetes allocates at most 32 devices to a claim
 )
 
 // Grant names a Kubernetes pod, or one container of it, and sets hints for its programs as an
@@ -28,10 +30,11 @@ type Grant struct {
 	// Container and ContainerID narrow the grant to one container. A container id goes before a pod.
 	Container   string `json:"container,omitempty"`
 	ContainerID string `json:"container_id,omitempty"`
-	// Class is the device class or priority class that the hints come from; Device is the allocated
-	// device. Both only inform.
-	Class  string `json:"class,omitempty"`
-	Device string `json:"device,omitempty"`
+	// Class is the device class or priority class that the hints come from. It only informs.
+	Class string `json:"class,omitempty"`
+	// Devices are the PCI addresses of the GPUs that the programs may use; empty: all. On others they are
+	// best effort, whatever the hints say.
+	Devices []string `json:"devices,omitempty"`
 
 	// Priority is the priority of the programs and the highest that they can set.
 	Priority *int32 `json:"priority,omitempty"`
@@ -65,6 +68,9 @@ func Strictest(a, b Grant) Grant {
 		a.LatencyTargetUS = b.LatencyTargetUS
 	}
 	a.Group = cmp.Or(a.Group, b.Group)
+	a.Devices = slices.Concat(a.Devices, b.Devices) // each claim adds GPUs
+	slices.Sort(a.Devices)
+	a.Devices = slices.Compact(a.Devices)
 	return a
 }
 
@@ -143,10 +149,17 @@ func (g *Grant) Check() error {
 		{"container", g.Container, "use the name of a container", dnsLabel, false},
 		{"class", g.Class, "use letters, digits, -, _ and .", grantClass, false},
 		{"pool", g.Pool, "use 1 to 256 printable characters without spaces", grantText, false},
-		{"device", g.Device, "use 1 to 256 printable characters without spaces", grantText, false},
 	} {
 		if (f.must || f.text != "") && !f.form.MatchString(f.text) {
 			return g.refuse(f.remedy, "%.64q is not a %s", f.text, f.what)
+		}
+	}
+	if len(g.Devices) > maxGrantDevices {
+		return g.refuse("list each once", "%d devices are too many: at most %d are possible", len(g.Devices), maxGrantDevices)
+	}
+	for _, name := range g.Devices {
+		if id, err := model.ParseDeviceID(name); err != nil || id == 0 || id.String() != name {
+			return g.refuse("use such as 0000:01:00.0", "%.64q is not the PCI address of a device", name)
 		}
 	}
 	if identity.PodUID(g.PodUID) == "" {

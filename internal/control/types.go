@@ -64,6 +64,11 @@ type Device struct {
 	// ComputeMode is default, exclusive thread, exclusive process or prohibited; empty: unknown.
 	ComputeMode string `json:"compute_mode,omitempty"`
 	MIG         bool   `json:"mig,omitempty"` // partitioned into instances
+	// MemoryBytes is the size of the GPU's memory; 0: unknown.
+	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
+	// Access is what a container needs for this GPU; absent in a container, and for a GPU that no driver
+	// lists.
+	Access *DeviceAccess `json:"access,omitempty"`
 	// A caller in a container gets the numbers of its own programs.
 	Processes int `json:"processes"`
 	Queues    int `json:"queues"`
@@ -78,6 +83,17 @@ type Device struct {
 	Policy    string `json:"policy"`
 	Mode      string `json:"mode"`
 	ModeLevel int    `json:"mode_level,omitempty"`
+}
+
+// DeviceAccess is what a container needs to use one GPU and no other. Those of several GPUs add up.
+type DeviceAccess struct {
+	// Nodes are device files. The kernel refuses those that a container does not have.
+	Nodes []string `json:"nodes,omitempty"`
+	// Variables list GPUs for the vendor's container runtime; values of several GPUs are joined with commas.
+	Variables map[string]string `json:"variables,omitempty"`
+	// CDI are names that the vendor's CDI specifications may give to the GPU, the best one first. One that
+	// exists replaces the other fields.
+	CDI []string `json:"cdi,omitempty"`
 }
 
 // PolicyRequest sets the policy.

@@ -25,11 +25,15 @@ func (d *Daemon) describe(id model.DeviceID, all []loop.ClientView) *control.Dev
 		}
 	}
 	dev := d.drivers.Describe(id, owned)
-	return &control.Device{
+	out := &control.Device{
 		ID: id.String(), Driver: dev.Driver, Virtual: dev.Virtual, Name: dev.Name,
 		MaxLevel: int(max(dev.MaxLevel, level)), LevelReason: dev.Reason, Slices: dev.Slices, Probed: dev.Probed,
-		ComputeMode: dev.ComputeMode, MIG: dev.Divided,
+		ComputeMode: dev.ComputeMode, MIG: dev.Divided, MemoryBytes: dev.MemoryBytes,
 	}
+	if a := dev.Access; len(a.Nodes)+len(a.Variables)+len(a.CDI) > 0 {
+		out.Access = &control.DeviceAccess{Nodes: a.Nodes, Variables: a.Variables, CDI: a.CDI}
+	}
+	return out
 }
 
 // modeOf returns the mode of a configuration, and the level of mode "level".

@@ -18,6 +18,7 @@ type faults struct {
 	targets    map[targetKey]targetState
 	recoveries map[model.SessionID]uint64
 	restarts   int
+	ungranted  ungranted
 }
 
 type targetKey struct {
@@ -49,6 +50,7 @@ func (d *Daemon) findFaults(programs []loop.ClientView) {
 		}
 	}
 	f.recoveries = recoveries
+	f.ungranted.report(d, programs)
 	now := clock.Now()
 	targets := map[targetKey]targetState{}
 	if len(programs) > 0 {

@@ -99,6 +99,17 @@ func (d *Daemon) lookForOutsiders(ctx context.Context) (looked time.Duration) {
 			d.log.Info("unmanaged program on the GPU", "device", gpu.String(), "pid", now[gpu][0])
 		}
 	}
+	g := d.grants.Load()
+	for gpu, pids := range now {
+		for _, pid := range pids {
+			if slices.Contains(o.on[gpu], pid) {
+				continue
+			}
+			if pod := g.podWithout(pid, gpu); pod != "" {
+				d.log.Warn("unmanaged program of a pod that was not granted the GPU", "pid", pid, "pod", pod, "device", gpu.String())
+			}
+		}
+	}
 	o.on = now
 	o.publish()
 	return looked

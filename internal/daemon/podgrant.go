@@ -105,7 +105,8 @@ func (p *podGrant) same(other *podGrant) bool {
 	if p.hints == nil || other.hints == nil {
 		return p.hints == other.hints
 	}
-	return p.hints.hints == other.hints.hints && p.namespace == other.namespace && p.hints.Pool == other.hints.Pool
+	return p.hints.hints == other.hints.hints && p.namespace == other.namespace && p.hints.Pool == other.hints.Pool &&
+		slices.Equal(p.hints.Devices, other.hints.Devices)
 }
 
 func (g *grant) priority() int32 {
@@ -131,6 +132,11 @@ func (p *podGrant) apply(t *loop.Terms) {
 	if p.hints.Utilization != nil {
 		t.Grant.Share, t.Grant.Pool = *p.hints.Utilization, p.namespace+"/"+cmp.Or(p.hints.Pool, p.hints.PodUID)
 		limited.Set("utilization", model.HintValue{Number: int64(t.Grant.Share)})
+	}
+	for _, name := range p.hints.Devices {
+		if id, err := model.ParseDeviceID(name); err == nil { // was checked
+			t.Grant.Devices = append(t.Grant.Devices, id)
+		}
 	}
 	rest := hints.Without(&model.HintChange{}, &limited)
 	t.Grant.Pinned.Pin(&rest)

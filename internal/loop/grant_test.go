@@ -285,3 +285,61 @@ func TestPoolGroup(t *testing.T) {
 		}
 	}
 }
+
+// TestUngrantedGPU: on a GPU that its pod was not granted a program is best effort, whatever it says and the grant
+// gives. On the granted one it has what the grant gives. Root's own word about the process counts.
+func TestUngrantedGPU(t *testing.T) {
+	h := ruled(t, &loop.Terms{})
+	c, err := sessiontest.Dial(h.Path, wire.Hello{PID: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.Queue(0)
+	c.Page.CreateQueue(1, 0, 2<<8)
+	c.Ring()
+	other := model.MakeDeviceID(0, 2, 0, 0)
+	who := h.Only(t)
+	top := model.Priority(50)
+	terms := loop.Terms{
+		Hint:  sessiontest.Change("priority", "50"),
+		Grant: loop.Grant{Ceiling: &top, Share: 60, Pool: "claim", Pinned: sessiontest.Change("slo_us", "5ms"), Devices: []model.DeviceID{sessiontest.GPU}},
+	}
+	set := func() loop.ClientView {
+		t.Helper()
+		if err := h.SetAllTerms(t.Context(), map[model.SessionID]loop.Terms{who.ID: terms}); err != nil {
+			t.Fatal(err)
+		}
+		return h.Only(t)
+	}
+	got := set()
+	if len(got.Ungranted) != 1 || got.Ungranted[0] != other || got.PriorityNote == "" {
+		t.Errorf("ungranted %v, note %q", got.Ungranted, got.PriorityNote)
+	}
+	if q := got.Queues[0].Hint; q.Priority != 50 || q.Utilization != 60 || q.Pool != "claim" {
+		t.Errorf("on the granted GPU: %+v", q)
+	}
+	lowest := func(q model.Hint) bool {
+		return q.Priority == model.PriorityMin && q.Utilization == 0 && q.Pool == model.PoolBestEffort && q.Cap == model.Cap{On: true, Priority: model.PriorityMin} && !q.SLO.Said()
+	}
+	if !lowest(got.Queues[1].Hint) {
+		t.Errorf("on the other: %+v", got.Queues[1].Hint)
+	}
+	c.Hint(t, 1, wire.Hint{Said: wire.HintPriority, Priority: 40}, "")
+	if q := h.Only(t).Queues[1].Hint; !lowest(q) {
+		t.Errorf("after a hint of the program: %+v", q)
+	}
+	terms.Grant.Devices = append(terms.Grant.Devices, other)
+	if got := set(); len(got.Ungranted) != 0 || got.Queues[1].Hint.Priority != 40 || got.PriorityNote != "" {
+		t.Errorf("after a grant of both: %+v", got)
+	}
+	terms.Grant.Devices = terms.Grant.Devices[:1]
+	set()
+	change := sessiontest.Change("priority", "60")
+	if _, err := h.EditHint(t.Context(), loop.HintEdit{PID: who.PID, Change: change, Raises: true, Pins: true}); err != nil {
+		t.Fatal(err)
+	}
+	if q := h.Only(t).Queues[1].Hint; q.Priority != 40 { // what the program asked for, within root's 60
+		t.Errorf("root's own word: %+v", q)
+	}
+}

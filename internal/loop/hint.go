@@ -184,6 +184,9 @@ func (l *Loop) effectiveHint(c *Client, q *queue) model.Hint {
 	}
 	h.Level = c.hint.Level // hardware queues belong to the process, so all its queues share one level
 	h.PerQueue = h.PerQueue || c.streams > 0
+	if c.ceiling == nil && q.granted <= model.PriorityDefault { // root's own word about the process counts
+		c.terms.Grant.lower(q.device, &h)
+	}
 	return h
 }
 

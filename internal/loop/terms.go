@@ -123,7 +123,7 @@ func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
 	if t.Number < c.terms.Number {
 		t = c.terms
 	}
-	before, share, owner, pool := c.hint, c.terms.Grant.Share, c.terms.Grant.Owner, c.pool()
+	before, share, owner, pool, devices := c.hint, c.terms.Grant.Share, c.terms.Grant.Owner, c.pool(), c.terms.Grant.Devices
 	c.terms = t
 	c.fix()
 	c.compose()
@@ -133,7 +133,8 @@ func (l *Loop) setTerms(now model.Time, c *Client, t Terms) {
 		c.priorityNote = l.limit(c, c.granted, &c.hint)
 	}
 	c.touch()
-	if c.hint != before || l.capOf(c, c.granted) != c.toldCap || c.terms.Grant.Share != share || c.terms.Grant.Owner != owner || c.pool() != pool {
+	if c.hint != before || l.capOf(c, c.granted) != c.toldCap || c.terms.Grant.Share != share || c.terms.Grant.Owner != owner || c.pool() != pool ||
+		!slices.Equal(c.terms.Grant.Devices, devices) {
 		l.updateHints(now, c)
 	}
 	l.regroup(now, c)

@@ -53,10 +53,12 @@ type ClientView struct {
 	Age          time.Duration
 	Hint         model.Hint
 	PriorityNote string
-	Rule         string // that gave hints to the program; empty: none
-	Held         bool
-	Group        string // of pods on all nodes, "namespace/group"; empty: none
-	GroupHeld    bool
+	// Ungranted are the GPUs that it uses although its pod was granted others.
+	Ungranted []model.DeviceID
+	Rule      string // that gave hints to the program; empty: none
+	Held      bool
+	Group     string // of pods on all nodes, "namespace/group"; empty: none
+	GroupHeld bool
 	// GroupPriority is the granted priority, which decides about a hold of the group.
 	GroupPriority model.Priority
 	Counters      wire.Counters
@@ -88,6 +90,9 @@ func (l *Loop) view(now model.Time, cfg *engine.Config, c *Client) ClientView {
 		Group: c.terms.Grant.Group, GroupHeld: c.grouped, GroupPriority: c.terms.Grant.priority(),
 		Caps: maps.Clone(c.caps), Marked: c.meter.read, MarksLost: c.meter.lost, Open: c.meter.open(now), Refused: c.refused, Shares: c.shares,
 		Caught: c.session.Hardware().Caught(), figures: c.meter.figures,
+	}
+	if v.Ungranted = c.ungranted(); len(v.Ungranted) > 0 {
+		v.PriorityNote = fmt.Sprintf("the pod was granted other GPUs than %v: best effort there", v.Ungranted[0])
 	}
 	for _, q := range c.queues {
 		if q.host != nil {

@@ -36,6 +36,13 @@ type Device struct {
 type Edits struct {
 	Env    []string `json:"env,omitempty"`
 	Mounts []Mount  `json:"mounts,omitempty"`
+	// DeviceNodes are device files. The container runtime reads their numbers from the host.
+	DeviceNodes []DeviceNode `json:"deviceNodes,omitempty"`
+}
+
+// DeviceNode is a device file of the host, at the same path in the container.
+type DeviceNode struct {
+	Path string `json:"path"`
 }
 
 // Mount is a bind mount.
@@ -53,6 +60,9 @@ func FromEdits(e edits.Edits) Edits {
 	}
 	for _, m := range e.Mounts {
 		out.Mounts = append(out.Mounts, Mount{HostPath: m.Host, ContainerPath: m.Container, Options: m.Options})
+	}
+	for _, n := range e.Nodes {
+		out.DeviceNodes = append(out.DeviceNodes, DeviceNode{n})
 	}
 	return out
 }

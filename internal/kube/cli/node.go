@@ -64,9 +64,11 @@ Without the daemon the plugin waits, and new pods avoid the GPUs.`,
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server (default: as a pod)")
 	c.Flags().StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `DIR`, the same path as on the host")
 	c.Flags().StringVar(&f.o.CDI, "cdi-dir", "/var/run/cdi", "the container runtime's `DIR` of CDI specifications")
+	c.Flags().StringVar(&f.o.StaticCDI, "static-cdi-dir", "/etc/cdi", "another `DIR` of CDI specifications, which the vendors' tools may write to")
 	c.Flags().StringVar(&f.nri.Socket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `SOCKET`; empty: labels do not count")
 	c.Flags().StringVar(&f.nri.Classes, "classes", "", "`FILE` with the classes of labels (default: latency and batch)")
-	c.Flags().StringVar(&f.memory, "memory", "", "memory of each GPU that claims may reserve, such as 80Gi (default: not published)")
+	c.Flags().StringVar(&f.memory, "memory", "", "memory of GPUs whose driver does not report it, such as 80Gi (default: not published)")
+	c.Flags().IntVar(&f.o.Tenants, "tenants", node.DefaultTenants, "most claims of one GPU")
 	c.Flags().DurationVar(&f.gangs.Threshold, "gang-after", 250*time.Millisecond, "hold a group on all nodes after one of its pods is kept from running for `T`; 0: never")
 	c.Flags().DurationVar(&f.o.Every, "every", 5*time.Second, "period at which the daemon's GPUs are read")
 	return c
@@ -78,6 +80,9 @@ func (a *app) node(ctx context.Context, f nodeFlags) error {
 	}
 	if f.o.Every < 100*time.Millisecond {
 		return fmt.Errorf("--every %s is too short; use 100ms or more", f.o.Every)
+	}
+	if f.o.Tenants < 1 {
+		return fmt.Errorf("--tenants %d is not possible; use 1 or more", f.o.Tenants)
 	}
 	if f.memory != "" {
 		var err error

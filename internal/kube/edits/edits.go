@@ -21,6 +21,7 @@ type Edits struct {
 	Mounts  []Mount
 	Env     []string // KEY=VALUE
 	Preload string   // library for LD_PRELOAD
+	Nodes   []string // device files of the host, at the same path in the container
 }
 
 // New returns the edits for the shim and the client folder of the daemon, both paths on the host.

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"xsched/internal/control"
 	"xsched/internal/kube/params"
 )
 
@@ -53,6 +54,8 @@ type deviceRecord struct {
 	Class      string          `json:"class,omitempty"`
 	Reserved   int             `json:"reserved,omitempty"` // consumed capacity "share"
 	Parameters params.Resolved `json:"parameters"`
+	// Access is what a container needs for the GPU, as of the last preparation or repair.
+	Access control.DeviceAccess `json:"access,omitzero"`
 }
 
 func resultRecord(r *resourceapi.DeviceRequestAllocationResult) deviceRecord {

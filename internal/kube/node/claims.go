@@ -15,9 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"xsched/internal/control"
-	"xsched/internal/kube/cdi"
 	"xsched/internal/kube/cluster"
-	"xsched/internal/kube/edits"
 	"xsched/internal/kube/params"
 )
 
@@ -111,22 +109,16 @@ func resolve(configs []resourceapi.DeviceAllocationConfiguration, request string
 
 // deviceName is the name of a claim's CDI device. It starts with the claim's UID, because runtimes may
 // cache devices by name.
-func deviceName(claim types.UID, index int) string { return string(claim) + "-" + strconv.Itoa(index) }
-
-// spec returns the CDI specification of a claim.
-func (r *claimRecord) spec(uid types.UID, e edits.Edits) cdi.Spec {
-	s := cdi.Spec{Version: cdi.Version, Kind: cdiKind}
-	for i := range r.Devices {
-		s.Devices = append(s.Devices, cdi.Device{Name: deviceName(uid, i), Edits: cdi.FromEdits(e)})
-	}
-	return s
-}
+func deviceName(claim string, index int) string { return claim + "-" + strconv.Itoa(index) }
 
 // grant returns the hints of an allocation for a pod.
 func (d *deviceRecord) grant(id, namespace string, claim types.UID, pod podRecord) control.Grant {
 	g := control.Grant{
-		ID: id, Namespace: namespace, Pod: pod.Name, PodUID: string(pod.UID), Class: d.Class, Device: d.Device,
+		ID: id, Namespace: namespace, Pod: pod.Name, PodUID: string(pod.UID), Class: d.Class,
 		Priority: &d.Parameters.Priority, Group: d.Parameters.Group,
+	}
+	if gpu := address(d.Device); gpu != "" {
+		g.Devices = []string{gpu}
 	}
 	if share := cmp.Or(d.Reserved, d.Parameters.Share); share > 0 {
 		g.Utilization, g.Pool = &share, string(claim) // which the scheduler reserved once, for all pods of the claim

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestReadClaim(t *testing.T) {
 		{"bad claim", []resourceapi.DeviceAllocationConfiguration{own(`"speed":1`)}, 0, 0, 0, `unknown field "speed"; `},
 		{"bad class", []resourceapi.DeviceAllocationConfiguration{class(`"level":9`)}, 0, 0, 0, "device class: level 9 is out of range; "},
 	} {
-		r, err := readClaim(allocated(1, []string{"gpu-0"}, c.reserved, c.configs...))
+		r, err := readClaim(allocated(1, []string{gpu0}, c.reserved, c.configs...))
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) || len(r.Pods) != 1 {
 				t.Errorf("%s: %v (pods %v), want %q", c.name, err, r.Pods, c.err)
@@ -62,11 +63,11 @@ func TestReadClaim(t *testing.T) {
 
 // TestSeveralClaims: hints hold for a program on all of its GPUs, so the lowest claim of a pod counts.
 func TestSeveralClaims(t *testing.T) {
-	high, err := readClaim(allocated(1, []string{"gpu-0"}, 60, class(`"priority":10,"latencyTarget":"20ms","level":2,"group":"a"`)))
+	high, err := readClaim(allocated(1, []string{gpu0}, 60, class(`"priority":10,"latencyTarget":"20ms","level":2,"group":"a"`)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	low, err := readClaim(allocated(2, []string{"gpu-1"}, 20, class(`"priority":-10,"level":3`)))
+	low, err := readClaim(allocated(2, []string{gpu1}, 20, class(`"priority":-10,"level":3`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestSeveralClaims(t *testing.T) {
 			t.Fatalf("%d grants", len(all))
 		}
 		g := all[0]
-		if *g.Priority != -10 || *g.Utilization != 20 || *g.Level != 3 || g.LatencyTargetUS != nil || g.Group != "a" || g.Device != "gpu-1" {
+		if *g.Priority != -10 || *g.Utilization != 20 || *g.Level != 3 || g.LatencyTargetUS != nil || g.Group != "a" || !slices.Equal(g.Devices, []string{"0000:01:00.0", "0000:02:00.0"}) {
 			t.Errorf("%+v", g)
 		}
 	}
@@ -86,7 +87,7 @@ func TestSeveralClaims(t *testing.T) {
 
 // TestSharedClaim: every pod that may use a claim gets its grant.
 func TestSharedClaim(t *testing.T) {
-	claim := allocated(1, []string{"gpu-0"}, 0, class(`"priority":3`))
+	claim := allocated(1, []string{gpu0}, 0, class(`"priority":3`))
 	claim.Status.ReservedFor = append(claim.Status.ReservedFor,
 		resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "second", UID: uid(podKind, 2)},
 		resourceapi.ResourceClaimConsumerReference{APIGroup: "batch", Resource: "jobs", Name: "job", UID: uid(podKind, 3)})
@@ -101,7 +102,7 @@ func TestSharedClaim(t *testing.T) {
 }
 
 func TestSubrequest(t *testing.T) {
-	claim := allocated(1, []string{"gpu-0"}, 0, own(`"group":"main"`, "gpu0"), own(`"group":"other"`, "gpu0/slow"))
+	claim := allocated(1, []string{gpu0}, 0, own(`"group":"main"`, "gpu0"), own(`"group":"other"`, "gpu0/slow"))
 	claim.Spec.Devices.Requests[0] = resourceapi.DeviceRequest{Name: "gpu0", FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: "slow", DeviceClassName: "gpu-batch"}, {Name: "fast", DeviceClassName: "gpu-latency"},
 	}}

@@ -75,7 +75,7 @@ func TestManyClaims(t *testing.T) {
 	claims := map[string]*resourceapi.ResourceClaim{}
 	var numbers []int
 	for i := range pods {
-		c := allocated(i, []string{"gpu-0"}, 0, class(fmt.Sprintf(`"priority":%d`, i)))
+		c := allocated(i, []string{gpu0}, 0, class(fmt.Sprintf(`"priority":%d`, i)))
 		claims[c.Name] = c
 		numbers = append(numbers, i)
 	}
@@ -121,7 +121,7 @@ func TestManyClaims(t *testing.T) {
 
 // TestBadParameters: the pod does not start, and claim and pod have one event, however often the kubelet tries.
 func TestBadParameters(t *testing.T) {
-	bad := allocated(1, []string{"gpu-0"}, 0, class(`"priority":10`), own(`"priority":200`))
+	bad := allocated(1, []string{gpu0}, 0, class(`"priority":10`), own(`"priority":200`))
 	f, events := shortFolders(t), &notes{}
 	n := newNode(t, f, apiServer(t, claimServer(t, map[string]*resourceapi.ResourceClaim{bad.Name: bad})))
 	if err := n.store.repair(t.Context()); err != nil {

@@ -6,6 +6,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ import (
 // grantSource names this plugin's grants at the daemon.
 const grantSource = "dra"
 
+// DefaultTenants is the most claims of one GPU. More programs than that seldom fit into a GPU's memory.
+const DefaultTenants = 16
+
 // Daemon is the part of the daemon's control interface that the plugin uses.
 type Daemon interface {
 	Version(ctx context.Context) (control.Version, error)
@@ -47,8 +51,12 @@ type Options struct {
 	Data     string // the plugin's folder in the kubelet's folder plugins
 	Registry string // the kubelet's folder plugins_registry
 	CDI      string // the container runtime's folder of CDI specifications
-	// Memory of each GPU, which claims consume; zero: not published.
+	// StaticCDI is its other folder of such specifications, which is read only; empty: none.
+	StaticCDI string
+	// Memory of GPUs whose driver does not report it, which claims consume; zero: not published.
 	Memory resource.Quantity
+	// Tenants is the most claims of one GPU; 0: the default.
+	Tenants int
 	// Every is the period at which the daemon's GPUs are read.
 	Every time.Duration
 	Log   *slog.Logger
@@ -68,6 +76,7 @@ type Node struct {
 	libs    libraries
 	// changed is called when the claims may have changed.
 	changed func()
+	wake    chan struct{} // has an element if the GPUs shall be published soon
 }
 
 // New reads the checkpoint of an earlier run. It waits until an earlier process has ended, because the
@@ -79,10 +88,14 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 	if err := lock(ctx, filepath.Join(o.Data, "lock")); err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, daemon: daemon, client: client, changed: func() {}, looks: looks{places: places{}, limit: answerLimit}}
+	o.Tenants = cmp.Or(o.Tenants, DefaultTenants)
+	n := &Node{
+		options: o, daemon: daemon, client: client, changed: func() {}, wake: make(chan struct{}, 1),
+		looks: looks{places: places{}, limit: answerLimit, spread: spread{most: o.Tenants}},
+	}
 	n.store = &store{
 		file: filepath.Join(o.Data, "checkpoint.json"), specs: cdi.Dir{Path: o.CDI, Prefix: cluster.Driver + "-"},
-		edits: n.edits,
+		surroundings: n.surroundings,
 		send: func(ctx context.Context, grants []control.Grant) error {
 			_, err := daemon.SetGrants(ctx, control.GrantsRequest{Source: grantSource, Grants: grants})
 			return err
@@ -90,7 +103,7 @@ func New(ctx context.Context, o Options, daemon Daemon, client kubernetes.Interf
 	}
 	n.plugin = &plugin{
 		store: n.store, log: o.Log, told: map[types.UID]string{},
-		changed: func() { n.changed() }, stop: func(err error) { n.cancel(err) },
+		changed: func() { n.changed(); n.lookSoon() }, stop: func(err error) { n.cancel(err) },
 	}
 	return n, n.store.open()
 }

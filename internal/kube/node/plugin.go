@@ -51,16 +51,16 @@ func (p *plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 			continue
 		}
 		good[claim.UID] = r
-		out[claim.UID] = kubeletplugin.PrepareResult{Devices: results(claim, &r)}
 	}
 	if len(good) == 0 {
 		return out, nil
 	}
-	if err := p.store.prepare(ctx, good); err != nil {
+	err := p.store.prepare(ctx, good)
+	if err != nil {
 		p.log.Warn("claims not prepared", "claims", len(good), "err", err)
-		for uid := range good {
-			out[uid] = kubeletplugin.PrepareResult{Err: err}
-		}
+	}
+	for uid, r := range good {
+		out[uid] = kubeletplugin.PrepareResult{Devices: results(uid, &r), Err: err}
 	}
 	p.changed()
 	return out, nil

@@ -28,16 +28,26 @@ const (
 	TaintStuck      = cluster.Driver + "/stuck"       // a suspend or resume does not end
 	TaintMPS        = cluster.Driver + "/mps"         // all programs share the queues of one server
 	TaintLevel1     = cluster.Driver + "/level-1"     // programs can be held, not preempted
+	TaintDivided    = cluster.Driver + "/partitioned" // its instances belong to the vendor's own driver
 )
 
 // maxDevices is the number of devices with taints that a ResourceSlice may have.
 const maxDevices = 64
 
-// gpus describes the daemon's GPUs as devices. Memory is that of each GPU; zero: unknown.
-func (p places) gpus(devices []control.Device, memory resource.Quantity) []resourceapi.Device {
+// capacities are those of a GPU.
+type capacities struct {
+	memory  resource.Quantity // of GPUs whose driver does not report it; zero: unknown
+	tenants int               // most claims of a GPU
+}
+
+// gpus describes the daemon's GPUs as devices. GPUs that no container can be bound to are left out: programs
+// may name devices that do not exist.
+func (p places) gpus(devices []control.Device, c capacities) []resourceapi.Device {
 	out := make([]resourceapi.Device, 0, len(devices))
 	for i := range devices {
-		out = append(out, p.device(&devices[i], memory))
+		if devices[i].Access != nil {
+			out = append(out, p.device(&devices[i], c))
+		}
 	}
 	slices.SortFunc(out, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
 	return out
@@ -55,7 +65,7 @@ func resources(pool string, devices []resourceapi.Device) resourceslice.DriverRe
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: all}}}
 }
 
-func (p places) device(d *control.Device, memory resource.Quantity) resourceapi.Device {
+func (p places) device(d *control.Device, c capacities) resourceapi.Device {
 	shared, level := true, int64(d.MaxLevel)
 	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		"maxLevel": {IntValue: &level}, "probed": {BoolValue: &d.Probed}, "virtual": {BoolValue: &d.Virtual}, "partitioned": {BoolValue: &d.MIG},
@@ -68,9 +78,14 @@ func (p places) device(d *control.Device, memory resource.Quantity) resourceapi.
 	for _, a := range p.of(d) {
 		attributes[a.Name] = a.Value
 	}
-	capacity := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{Share: consumable("100", "1")}
-	if !memory.IsZero() {
-		capacity[Memory] = consumable(memory.String(), "1Mi")
+	capacity := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{Share: consumable(100, 0, 1)}
+	memory := int64(d.MemoryBytes)
+	if memory == 0 {
+		memory = c.memory.Value()
+	}
+	if memory &^= 1<<20 - 1; memory > 0 {
+		// By default an equal part each, so that memory never ends before the tenants do.
+		capacity[Memory] = consumable(memory, memory/int64(max(c.tenants, 1))&^(1<<20-1), 1<<20)
 	}
 	return resourceapi.Device{Name: DeviceName(d.ID), AllowMultipleAllocations: &shared, Attributes: attributes, Capacity: capacity}
 }
@@ -96,11 +111,11 @@ func (p places) of(d *control.Device) []deviceattribute.DeviceAttribute {
 	return out
 }
 
-// consumable is a capacity of which claims take nothing by default.
-func consumable(all, step string) resourceapi.DeviceCapacity {
-	none, whole, by := resource.MustParse("0"), resource.MustParse(all), resource.MustParse(step)
-	return resourceapi.DeviceCapacity{Value: whole, RequestPolicy: &resourceapi.CapacityRequestPolicy{
-		Default: &none, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &none, Step: &by},
+// consumable is a capacity of which claims take a default, or multiples of a step.
+func consumable(all, usual, step int64) resourceapi.DeviceCapacity {
+	quantity := func(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+	return resourceapi.DeviceCapacity{Value: *quantity(all), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		Default: quantity(usual), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: quantity(0), Step: quantity(step)},
 	}}
 }
 
@@ -127,6 +142,9 @@ func taints(devices []control.Device, stats *control.Stats) map[string][]string 
 		name := DeviceName(d.ID)
 		if slices.ContainsFunc(stats.Targets, func(t control.TargetStats) bool { return t.Device == d.ID && t.StuckSinceNS != 0 }) {
 			out[name] = append(out[name], TaintStuck)
+		}
+		if d.MIG {
+			out[name] = append(out[name], TaintDivided)
 		}
 		switch expected := !d.Probed && d.LevelReason == ""; {
 		case strings.HasPrefix(d.LevelReason, "MPS"):

@@ -12,38 +12,54 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"xsched/internal/control"
 	"xsched/internal/kube/cdi"
-	"xsched/internal/kube/edits"
+)
+
+// The kubelet gives up a request after 45 s. All waits for the daemon stay far below, so that the kubelet
+// gets the reason.
+const (
+	// sendLimit bounds one request with grants.
+	sendLimit = 10 * time.Second
+	// prepareLimit bounds the wait of one preparation: for a request that is under way, and its own.
+	prepareLimit = 25 * time.Second
+	// giveBackLimit bounds how long a pod's end waits until the daemon has dropped its grant. Without an
+	// answer the next look at the daemon sends the grants.
+	giveBackLimit = 2 * time.Second
 )
 
 // store holds the prepared claims and their effects: a CDI specification each, and the grants of all
 // at the daemon.
 //
-// Preparing writes the checkpoint, then the specification, then the grants. Giving back removes grants
-// and specification before the checkpoint. A claim with effects is thus always in the checkpoint, and
-// repair restores or removes what a crash left behind.
+// A claim with a specification is always in the checkpoint: it is written there before and removed
+// after. The grants follow the checkpoint. After a start, repair sends all of them, and restores or
+// removes what a crash left behind.
 type store struct {
 	file  string
 	specs cdi.Dir
-	edits func(ctx context.Context) (edits.Edits, error)
-	send  func(ctx context.Context, grants []control.Grant) error
+	// surroundings and send ask the daemon. Nobody holds mu meanwhile.
+	surroundings func(ctx context.Context) (surroundings, error)
+	send         func(ctx context.Context, grants []control.Grant) error
 	// after is called after each step, for tests; its error ends the operation there.
 	after func(step string) error
 
-	// Requests that arrive while another one is served are served together: with one write of the
-	// checkpoint and one request to the daemon.
-	joining             sync.Mutex
-	preparing, removing *batch
-
 	mu    sync.Mutex
 	state checkpoint
-	// unsent means that the daemon does not have the grants of state.
-	unsent bool
+	// version counts the changes of the grants, and sent is the last one that the daemon has.
+	version, sent uint64
+	flight        *flight // nil: no request is under way
+}
+
+// flight is a request with the grants of a version. It belongs to no caller: one that goes away fails none
+// of the others.
+type flight struct {
+	version uint64
+	done    chan struct{} // closed after err is set
+	err     error
 }
 
 // open reads the checkpoint and removes specifications that are not in it.
@@ -54,7 +70,7 @@ func (s *store) open() error {
 	if s.state, err = loadCheckpoint(s.file); err != nil {
 		return err
 	}
-	s.unsent = true
+	s.version++
 	return s.specs.Clean(func(name string) bool {
 		_, known := s.state.Claims[types.UID(name)]
 		return known
@@ -68,50 +84,53 @@ func (s *store) did(step string) error {
 	return s.after(step)
 }
 
-// with returns the state with other claims.
-func (s *store) with(claims map[types.UID]claimRecord) checkpoint {
-	return checkpoint{Version: checkpointVersion, Claims: claims}
-}
-
-// batch is a set of requests that are served together.
-type batch struct {
-	claims map[types.UID]claimRecord
-	served bool // guarded by store.mu
-	err    error
-}
-
-// together adds claims to the batch at a place and serves it, unless another caller does.
-func (s *store) together(at **batch, claims map[types.UID]claimRecord, serve func(map[types.UID]claimRecord) error) error {
-	s.joining.Lock()
-	if *at == nil {
-		*at = &batch{claims: map[types.UID]claimRecord{}}
+// replace writes other claims to the checkpoint. Preconditions: mu is held.
+func (s *store) replace(claims map[types.UID]claimRecord) error {
+	next := checkpoint{Version: checkpointVersion, Claims: claims}
+	if err := next.save(s.file); err != nil {
+		return err
 	}
-	b := *at
-	maps.Copy(b.claims, claims)
-	s.joining.Unlock()
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.served {
-		return b.err
-	}
-	s.joining.Lock()
-	*at = nil
-	s.joining.Unlock()
-	b.served, b.err = true, serve(b.claims)
-	return b.err
+	s.state = next
+	s.version++
+	return s.did("checkpoint")
 }
 
-// prepare makes claims take effect. It is idempotent.
+// write writes the specification of a claim. Preconditions: mu is held.
+func (s *store) write(uid types.UID, r *claimRecord, now *surroundings) error {
+	if err := s.specs.Write(string(uid), r.spec(string(uid), now.edits)); err != nil {
+		return err
+	}
+	return s.did("specification")
+}
+
+// prepare makes claims take effect and binds them to their GPUs. It is idempotent.
 func (s *store) prepare(ctx context.Context, claims map[types.UID]claimRecord) error {
-	return s.together(&s.preparing, claims, func(all map[types.UID]claimRecord) error { return s.takeEffect(ctx, all) })
-}
-
-func (s *store) takeEffect(ctx context.Context, claims map[types.UID]claimRecord) error {
-	e, err := s.edits(ctx)
+	ctx, cancel := context.WithTimeout(ctx, prepareLimit)
+	defer cancel()
+	now, err := s.surroundings(ctx)
 	if err != nil {
 		return err
 	}
+	for uid, r := range claims {
+		if err := r.bind(now.gpus); err != nil {
+			return err
+		}
+		claims[uid] = r
+	}
+	version, err := s.enter(claims, &now)
+	if err != nil {
+		return err
+	}
+	if err := s.sync(ctx, version); err != nil {
+		return fmt.Errorf("send the claim to the daemon: %w", err)
+	}
+	return s.did("grants")
+}
+
+// enter adds claims to the checkpoint and writes their specifications.
+func (s *store) enter(claims map[types.UID]claimRecord, now *surroundings) (version uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	all, changed := maps.Clone(s.state.Claims), false
 	for uid, r := range claims {
 		if old, ok := all[uid]; !ok || !reflect.DeepEqual(old, r) {
@@ -119,130 +138,170 @@ func (s *store) takeEffect(ctx context.Context, claims map[types.UID]claimRecord
 		}
 	}
 	if changed {
-		next := s.with(all)
-		if err := next.save(s.file); err != nil {
-			return err
-		}
-		s.state, s.unsent = next, true
-		if err := s.did("checkpoint"); err != nil {
-			return err
+		if err := s.replace(all); err != nil {
+			return 0, err
 		}
 	}
 	for uid, r := range claims {
-		if err := s.specs.Write(string(uid), r.spec(uid, e)); err != nil {
-			return err
-		}
-		if err := s.did("specification"); err != nil {
-			return err
+		if err := s.write(uid, &r, now); err != nil {
+			return 0, err
 		}
 	}
-	if !s.unsent {
-		return nil
-	}
-	if err := s.send(ctx, s.state.grants()); err != nil {
-		return fmt.Errorf("tell the daemon about the claim: %w", err)
-	}
-	s.unsent = false
-	return s.did("grants")
+	return s.version, nil
 }
 
 // unprepare gives claims back. Unknown ones are no error. A daemon that does not answer gets the grants
 // from repair: a pod's end must not wait for it.
 func (s *store) unprepare(ctx context.Context, uids []types.UID) error {
-	claims := map[types.UID]claimRecord{}
-	for _, uid := range uids {
-		claims[uid] = claimRecord{}
-	}
-	return s.together(&s.removing, claims, func(all map[types.UID]claimRecord) error { return s.giveBack(ctx, all) })
-}
-
-func (s *store) giveBack(ctx context.Context, claims map[types.UID]claimRecord) error {
-	all := maps.Clone(s.state.Claims)
-	for uid := range claims {
-		delete(all, uid)
-	}
-	next := s.with(all)
-	changed := len(all) != len(s.state.Claims)
-	if changed {
-		s.unsent = true
-		sent := s.send(ctx, next.grants()) == nil
-		defer func() { s.unsent = !sent || len(s.state.Claims) != len(next.Claims) }()
-		if err := s.did("grants"); err != nil {
-			return err
-		}
-	}
-	for uid := range claims {
-		if err := s.specs.Remove(string(uid)); err != nil {
-			return err
-		}
-		if err := s.did("specification"); err != nil {
-			return err
-		}
-	}
-	if !changed {
-		return nil
-	}
-	if err := next.save(s.file); err != nil {
-		return err
-	}
-	s.state = next
-	return s.did("checkpoint")
-}
-
-// repair restores the effects of all claims: after a start of this program or of the daemon, or after
-// the daemon did not answer.
-func (s *store) repair(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, err := s.edits(ctx)
+	version, err := s.remove(uids)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, giveBackLimit)
+	defer cancel()
+	_ = s.sync(ctx, version)
+	return s.did("grants")
+}
+
+// remove removes the specifications of claims, then the claims.
+func (s *store) remove(uids []types.UID) (version uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.state.Claims)
+	for _, uid := range uids {
+		delete(all, uid)
+		if err := s.specs.Remove(string(uid)); err != nil {
+			return 0, err
+		}
+		if err := s.did("specification"); err != nil {
+			return 0, err
+		}
+	}
+	if len(all) != len(s.state.Claims) {
+		if err := s.replace(all); err != nil {
+			return 0, err
+		}
+	}
+	return s.version, nil
+}
+
+// repair restores the effects of all claims: after a start of this program or of the daemon, or after
+// the daemon did not answer. A claim whose GPU is gone keeps its specification.
+func (s *store) repair(ctx context.Context) error {
+	now, err := s.surroundings(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
 	var failed error
 	for uid, r := range s.state.Claims {
-		failed = errors.Join(failed, s.specs.Write(string(uid), r.spec(uid, e)))
+		if r.bind(now.gpus) == nil {
+			s.state.Claims[uid] = r
+			failed = errors.Join(failed, s.specs.Write(string(uid), r.spec(string(uid), now.edits)))
+		}
 	}
-	if err := s.send(ctx, s.state.grants()); err != nil {
-		s.unsent = true
-		return errors.Join(failed, fmt.Errorf("tell the daemon about the claims: %w", err))
+	s.version++ // the daemon may have lost them
+	version := s.version
+	s.mu.Unlock()
+	if err := s.sync(ctx, version); err != nil {
+		return errors.Join(failed, fmt.Errorf("send the claims to the daemon: %w", err))
 	}
-	s.unsent = false
 	return failed
+}
+
+// sync waits until the daemon has the grants of a version or newer ones. Callers that wait together share
+// one request.
+func (s *store) sync(ctx context.Context, version uint64) error {
+	for {
+		s.mu.Lock()
+		if s.sent >= version {
+			s.mu.Unlock()
+			return nil
+		}
+		f := s.flight
+		if f == nil {
+			f = &flight{version: s.version, done: make(chan struct{})}
+			s.flight = f
+			go s.fly(f, s.state.grants())
+		}
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.done:
+		}
+		if f.version >= version {
+			return f.err
+		}
+	}
+}
+
+// fly sends grants.
+func (s *store) fly(f *flight, grants []control.Grant) {
+	ctx, cancel := context.WithTimeout(context.Background(), sendLimit)
+	defer cancel()
+	f.err = s.send(ctx, grants)
+	s.mu.Lock()
+	if s.flight = nil; f.err == nil {
+		s.sent = f.version
+	}
+	s.mu.Unlock()
+	close(f.done)
 }
 
 // pending reports whether the daemon lacks grants.
 func (s *store) pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unsent
+	return s.sent < s.version
 }
 
-// known returns the claims.
+// known returns the prepared claims.
 func (s *store) known() map[types.UID]claimRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.state.Claims)
 }
 
-// grantOf returns the grant of a CDI device, without a pod; ok is false for an unknown one.
-func (s *store) grantOf(device string) (g control.Grant, ok bool) {
-	at := strings.LastIndexByte(device, '-')
+// device returns an allocation by the name of its CDI device, with its claim; ok is false for an unknown one.
+func (s *store) device(name string) (d deviceRecord, namespace string, ok bool) {
+	at := strings.LastIndexByte(name, '-')
 	if at < 0 {
-		return g, false
+		return d, "", false
 	}
-	index, err := strconv.Atoi(device[at+1:])
+	index, err := strconv.Atoi(name[at+1:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, known := s.state.Claims[types.UID(device[:at])]
+	r, known := s.state.Claims[types.UID(name[:at])]
 	if err != nil || !known || index < 0 || index >= len(r.Devices) {
+		return d, "", false
+	}
+	return r.Devices[index], r.Namespace, true
+}
+
+// grantOf returns the grant of a CDI device, without a pod; ok is false for an unknown one.
+func (s *store) grantOf(name string) (g control.Grant, ok bool) {
+	d, namespace, ok := s.device(name)
+	if !ok {
 		return g, false
 	}
-	return r.Devices[index].grant(device, r.Namespace, types.UID(device[:at]), podRecord{}), true
+	return d.grant(name, namespace, types.UID(name[:strings.LastIndexByte(name, '-')]), podRecord{}), true
 }
 
 // setPods replaces the pods of claims, except where the kubelet has prepared a claim again since its pods
 // were read. Without an answer of the daemon repair sends the grants.
 func (s *store) setPods(ctx context.Context, seen map[types.UID]claimRecord) (changed bool, err error) {
+	version, changed, err := s.replacePods(seen)
+	if err != nil || !changed {
+		return changed, err
+	}
+	if err := s.sync(ctx, version); err != nil {
+		return true, fmt.Errorf("send the claims to the daemon: %w", err)
+	}
+	return true, nil
+}
+
+func (s *store) replacePods(seen map[types.UID]claimRecord) (version uint64, changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := maps.Clone(s.state.Claims)
@@ -251,29 +310,20 @@ func (s *store) setPods(ctx context.Context, seen map[types.UID]claimRecord) (ch
 			all[uid], changed = r, true
 		}
 	}
-	if !changed {
-		return false, nil
+	if changed {
+		err = s.replace(all)
 	}
-	next := s.with(all)
-	if err := next.save(s.file); err != nil {
-		return false, err
-	}
-	s.state, s.unsent = next, true
-	if err := s.send(ctx, s.state.grants()); err != nil {
-		return true, fmt.Errorf("tell the daemon about the claims: %w", err)
-	}
-	s.unsent = false
-	return true, nil
+	return s.version, changed && err == nil, err
 }
 
 // results are the prepared devices of a claim.
-func results(claim *resourceapi.ResourceClaim, r *claimRecord) []preparedDevice {
+func results(claim types.UID, r *claimRecord) []preparedDevice {
 	out := make([]preparedDevice, 0, len(r.Devices))
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		out = append(out, preparedDevice{
 			Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Device, ShareID: d.ShareID,
-			CDIDeviceIDs: []string{cdiKind + "=" + deviceName(claim.UID, i)},
+			CDIDeviceIDs: d.cdiIDs(string(claim), i),
 		})
 	}
 	return out

@@ -34,7 +34,7 @@ func records(t *testing.T, numbers ...int) map[types.UID]claimRecord {
 	t.Helper()
 	out := map[types.UID]claimRecord{}
 	for _, n := range numbers {
-		claim := allocated(n, []string{"gpu-0"}, 0, class(fmt.Sprintf(`"priority":%d`, n)))
+		claim := allocated(n, []string{gpu0}, 0, class(fmt.Sprintf(`"priority":%d`, n)))
 		r, err := readClaim(claim)
 		if err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 func TestCollect(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
 	var asked, allowed atomic.Int32
-	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-2": allocated(2, []string{"gpu-0"}, 0)})
+	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-2": allocated(2, []string{gpu0}, 0)})
 	n := newNode(t, f, apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1); allowed.Add(-1) < 0 {
 			http.Error(w, "no", http.StatusForbidden)
@@ -60,8 +60,8 @@ func TestCollect(t *testing.T) {
 // TestLaterPod: a pod that joins a claim after its preparation gets the grant, and one that left loses it.
 func TestLaterPod(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
-	claim := allocated(1, []string{"gpu-0"}, 0, class(`"priority":1`))
-	owned := allocated(2, []string{"gpu-0"}, 0, class(`"priority":2`))
+	claim := allocated(1, []string{gpu0}, 0, class(`"priority":1`))
+	owned := allocated(2, []string{gpu0}, 0, class(`"priority":2`))
 	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-2", Controller: new(true)}}
 	var asked atomic.Int32
 	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": claim, "claim-2": owned})
@@ -97,7 +97,7 @@ func TestLaterPod(t *testing.T) {
 // than the known one. A claim that the kubelet prepared again meanwhile keeps its pods.
 func TestRefreshRests(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
-	claim := allocated(1, []string{"gpu-0"}, 0)
+	claim := allocated(1, []string{gpu0}, 0)
 	claim.ResourceVersion = "100"
 	var versions []string
 	server := claimServer(t, map[string]*resourceapi.ResourceClaim{"claim-1": claim})
@@ -144,7 +144,7 @@ func TestRefreshRests(t *testing.T) {
 // grant away.
 func TestAnswerOfAnotherServer(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
-	claim := allocated(1, []string{"gpu-0"}, 0, class(`"priority":1`))
+	claim := allocated(1, []string{gpu0}, 0, class(`"priority":1`))
 	claim.ResourceVersion = "100"
 	old, now := claim.DeepCopy(), claim.DeepCopy()
 	old.ResourceVersion, now.ResourceVersion = "110", "120"
@@ -194,7 +194,7 @@ func TestManySharedClaims(t *testing.T) {
 	f, ctx := newFolders(t), t.Context()
 	numbers, claims := []int{}, map[string]*resourceapi.ResourceClaim{}
 	for i := range 3*maxRefresh - 1 {
-		c := allocated(i+1, []string{"gpu-0"}, 0)
+		c := allocated(i+1, []string{gpu0}, 0)
 		numbers, claims[c.Name] = append(numbers, i+1), c
 	}
 	asked := map[string]int{}

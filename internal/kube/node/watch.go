@@ -50,6 +50,7 @@ type looks struct {
 	told      bool                      // that the daemon does not answer
 	places    places
 	limit     time.Duration // of what one look asks the daemon
+	spread    spread
 }
 
 // watch looks at the daemon and at the API server, each at a period of its own: neither waits for the other.
@@ -58,12 +59,23 @@ func (n *Node) watch(ctx context.Context, to publisher) {
 	defer wait.Wait()
 	later := newBackground(to, n.options.Log)
 	wait.Go(func() { later.run(ctx, n.options.Every) })
-	wait.Go(func() { every(ctx, n.options.Every, n.tend) })
-	every(ctx, n.options.Every, func(ctx context.Context) { n.look(ctx, later) })
+	wait.Go(func() { every(ctx, n.options.Every, nil, n.tend) })
+	every(ctx, n.options.Every, n.wake, func(ctx context.Context) { n.look(ctx, later) })
 }
 
-// every calls a function at a period until the context ends.
-func every(ctx context.Context, period time.Duration, f func(ctx context.Context)) {
+// wakeGap is the least time between two looks: a burst of claims is published in a few steps.
+const wakeGap = 200 * time.Millisecond
+
+// lookSoon publishes the GPUs before the next period. It does not wait.
+func (n *Node) lookSoon() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// every calls a function at a period and after a wake, until the context ends.
+func every(ctx context.Context, period time.Duration, wake <-chan struct{}, f func(ctx context.Context)) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for {
@@ -72,6 +84,12 @@ func every(ctx context.Context, period time.Duration, f func(ctx context.Context
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-wake:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wakeGap):
+			}
 		}
 	}
 }
@@ -103,7 +121,7 @@ func (n *Node) look(ctx context.Context, to publisher) {
 				l.started = version.StartedNS
 			}
 		}
-		l.devices = l.places.gpus(devices.Devices, n.options.Memory)
+		l.devices = l.places.gpus(devices.Devices, capacities{n.options.Memory, n.options.Tenants})
 		n.publish(ctx, to, tainted(l.devices, l.remember(taints(devices.Devices, &stats))))
 	}
 }
@@ -123,6 +141,7 @@ func (n *Node) ask(ctx context.Context) (version control.Version, devices contro
 // publish sends the devices if they changed, and now and then.
 func (n *Node) publish(ctx context.Context, to publisher, devices []resourceapi.Device) {
 	l := &n.looks
+	devices = l.spread.apply(devices, n.store.tenants(), time.Now())
 	same := l.published != nil && apiequality.Semantic.DeepEqual(devices, l.published)
 	if same && time.Since(l.sent) < publishAgain {
 		return

@@ -68,13 +68,16 @@ func newNode(t *testing.T, f *folders, api kubernetes.Interface) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.store.edits = f.store(t, nil).edits
+	n.store.surroundings = f.surroundings
 	return n
 }
 
+// bindable marks a GPU that a container can be bound to.
+var bindable = &control.DeviceAccess{Nodes: []string{"/dev/gpu"}}
+
 func TestLook(t *testing.T) {
 	f, to, ctx := newFolders(t), &published{}, t.Context()
-	f.daemon.devices = []control.Device{{ID: "0000:02:00.0", Driver: "d", MaxLevel: 3, Probed: true}, {ID: "0000:01:00.0", Driver: "d", Name: "Model X", MaxLevel: 3, Probed: true}}
+	f.daemon.devices = []control.Device{{ID: "0000:02:00.0", Driver: "d", MaxLevel: 3, Probed: true, Access: bindable}, {ID: "0000:01:00.0", Driver: "d", Name: "Model X", MaxLevel: 3, Probed: true, Access: bindable}}
 	n := newNode(t, f, apiServer(t, http.NotFound))
 	n.look(ctx, to)
 	if len(to.devices) != 2 || to.devices[0].Name != "gpu-0000-01-00-0" || to.times != 1 {
@@ -125,7 +128,7 @@ func TestLook(t *testing.T) {
 
 func TestDaemonGoesAndComes(t *testing.T) {
 	f, to, ctx := newFolders(t), &published{}, t.Context()
-	f.daemon.devices = []control.Device{{ID: "0000:01:00.0", MaxLevel: 3}}
+	f.daemon.devices = []control.Device{{ID: "0000:01:00.0", MaxLevel: 3, Access: bindable}}
 	n := newNode(t, f, apiServer(t, http.NotFound))
 	if err := n.store.prepare(ctx, records(t, 1)); err != nil {
 		t.Fatal(err)
@@ -189,7 +192,7 @@ func TestResources(t *testing.T) {
 	if s := resources("worker", nil).Pools["worker"].Slices; len(s) != 1 {
 		t.Errorf("%d slices of an empty pool", len(s))
 	}
-	d := places{}.gpus([]control.Device{{ID: "0000:01:00.0", Name: strings.Repeat("ü", 64)}}, resource.MustParse("80Gi"))[0]
+	d := places{}.gpus([]control.Device{{ID: "0000:01:00.0", Name: strings.Repeat("ü", 64), Access: bindable}}, capacities{resource.MustParse("80Gi"), 16})[0]
 	if m := d.Capacity[Memory].Value; m.String() != "80Gi" {
 		t.Errorf("memory %s", m.String())
 	}

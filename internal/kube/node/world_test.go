@@ -170,14 +170,33 @@ func newFolders(t *testing.T) *folders {
 	return f
 }
 
+// gpu0 and gpu1 are the GPUs of a node.
+const gpu0, gpu1 = "gpu-0000-01-00-0", "gpu-0000-02-00-0"
+
+// twoGPUs are the daemon's GPUs with these names. The second one has a CDI device of its vendor.
+func twoGPUs() []control.Device {
+	access := func(n int) *control.DeviceAccess {
+		return &control.DeviceAccess{
+			Nodes: []string{"/dev/ctl", fmt.Sprintf("/dev/gpu%d", n)}, Variables: map[string]string{"GPUS": fmt.Sprintf("uuid-%d", n)},
+			CDI: []string{fmt.Sprintf("vendor.com/gpu=uuid-%d", n)},
+		}
+	}
+	return []control.Device{
+		{ID: "0000:01:00.0", MaxLevel: 3, Probed: true, Access: access(0)},
+		{ID: "0000:02:00.0", MaxLevel: 3, Probed: true, Access: access(1)},
+	}
+}
+
+func (f *folders) surroundings(context.Context) (surroundings, error) {
+	return surroundings{edits.New("/lib/libxsched.so", "/run/xsched/client"), accesses(twoGPUs(), cdi.Find(f.cdi))}, nil
+}
+
 // store starts a store on the folders, as a new process does.
 func (f *folders) store(t *testing.T, after func(string) error) *store {
 	t.Helper()
 	s := &store{
 		file: filepath.Join(f.data, "checkpoint.json"), specs: cdi.Dir{Path: f.cdi, Prefix: cluster.Driver + "-"}, after: after,
-		edits: func(context.Context) (edits.Edits, error) {
-			return edits.New("/lib/libxsched.so", "/run/xsched/client"), nil
-		},
+		surroundings: f.surroundings,
 		send: func(ctx context.Context, grants []control.Grant) error {
 			_, err := f.daemon.SetGrants(ctx, control.GrantsRequest{Source: grantSource, Grants: grants})
 			return err

@@ -4,6 +4,7 @@ package nri
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -56,14 +57,35 @@ func adjustment(e edits.Edits, c *api.Container) (*api.ContainerAdjustment, erro
 	return out, nil
 }
 
-// keepPreload returns the edit for a container with a claim, whose CDI edits replaced the LD_PRELOAD of
-// the pod's specification; nil: none is needed.
-func keepPreload(e edits.Edits, pod *corev1.Pod, c *api.Container) *api.ContainerAdjustment {
+// bindVariables returns the edit that lists exactly the GPUs of a container's claims; nil: none is needed. The
+// CDI edits of several claims replace each other's variables.
+func bindVariables(variables map[string]string, c *api.Container) *api.ContainerAdjustment {
+	var out *api.ContainerAdjustment
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if getenv(c.Env, name) == variables[name] {
+			continue
+		}
+		if out == nil {
+			out = &api.ContainerAdjustment{}
+		}
+		if hasEnv(c.Env, name) {
+			out.RemoveEnv(name)
+		}
+		out.AddEnv(name, variables[name])
+	}
+	return out
+}
+
+// keepPreload adds the edit for a container with a claim, whose CDI edits replaced the LD_PRELOAD of the
+// pod's specification. nil: no edit is needed.
+func keepPreload(out *api.ContainerAdjustment, e edits.Edits, pod *corev1.Pod, c *api.Container) *api.ContainerAdjustment {
 	own := variable(pod, c.GetName(), preloadVariable)
 	if own == "" || getenv(c.Env, preloadVariable) != e.Preload {
-		return nil
+		return out
 	}
-	out := &api.ContainerAdjustment{}
+	if out == nil {
+		out = &api.ContainerAdjustment{}
+	}
 	addPreload(out, c, own, e.Preload)
 	if len(out.Env) == 0 {
 		return nil

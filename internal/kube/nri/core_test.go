@@ -130,16 +130,16 @@ func TestKeepPreload(t *testing.T) {
 	e := testEdits()
 	pod := testPod(nil, nil, "app")
 	shim := &api.Container{Name: "app", Env: []string{"LD_PRELOAD=" + edits.Shim}}
-	if got := keepPreload(e, pod, shim); got != nil {
+	if got := keepPreload(nil, e, pod, shim); got != nil {
 		t.Errorf("a pod without LD_PRELOAD: %v", got)
 	}
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "/a.so"}}
 	want := []*api.KeyValue{{Key: "-LD_PRELOAD"}, {Key: "LD_PRELOAD", Value: "/a.so:" + edits.Shim}}
-	if got := keepPreload(e, pod, shim); !reflect.DeepEqual(got.GetEnv(), want) || len(got.GetMounts()) > 0 {
+	if got := keepPreload(nil, e, pod, shim); !reflect.DeepEqual(got.GetEnv(), want) || len(got.GetMounts()) > 0 {
 		t.Errorf("%v", got)
 	}
 	both := &api.Container{Name: "app", Env: []string{"LD_PRELOAD=/a.so:" + edits.Shim}}
-	if got := keepPreload(e, pod, both); got != nil {
+	if got := keepPreload(nil, e, pod, both); got != nil {
 		t.Errorf("nothing was lost: %v", got)
 	}
 }
@@ -155,11 +155,11 @@ func TestContainerGrants(t *testing.T) {
 	claims := func(device string) []control.Grant {
 		switch device {
 		case "c1":
-			return []control.Grant{{ID: "c1", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
+			return []control.Grant{{ID: "c1", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Devices: []string{"0000:01:00.0"}, Priority: &ten}}
 		case "theirs":
-			return []control.Grant{{ID: "c4", Namespace: "other", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Device: "gpu-0", Priority: &ten}}
+			return []control.Grant{{ID: "c4", Namespace: "other", Pod: "pod", PodUID: testUID, Class: "gpu-latency", Devices: []string{"0000:01:00.0"}, Priority: &ten}}
 		case "c3":
-			return []control.Grant{{ID: "c3", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-batch", Device: "gpu-1", Priority: new(int32(-10))}}
+			return []control.Grant{{ID: "c3", Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-batch", Devices: []string{"0000:02:00.0"}, Priority: new(int32(-10))}}
 		}
 		return nil
 	}
@@ -186,9 +186,9 @@ func TestContainerGrants(t *testing.T) {
 		{"named by a device", pod, container{name: "app"}, nothing, "/-//"},
 		{"named by the socket", pod, container{name: "side", edited: true}, nothing, "/-//"},
 		{"nothing", pod, container{name: "side"}, nothing, ""},
-		{"claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, nothing, "gpu-latency/10//gpu-0"},
-		{"two claims", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1", "c3"}}, nothing, "gpu-batch/-10//gpu-1"},
-		{"claim before label", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, latency, "gpu-latency/10//gpu-0"},
+		{"claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, nothing, "gpu-latency/10//0000:01:00.0"},
+		{"two claims", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1", "c3"}}, nothing, "gpu-batch/-10//0000:01:00.0+0000:02:00.0"},
+		{"claim before label", pod, container{name: "app", edited: true, devices: true, claims: []string{"c1"}}, latency, "gpu-latency/10//0000:01:00.0"},
 		{"claim of another namespace", pod, container{name: "app", edited: true, devices: true, claims: []string{"theirs"}}, nothing, "/-//"},
 		{"unknown claim", pod, container{name: "app", edited: true, devices: true, claims: []string{"c2"}}, latency, "/-//"},
 	} {
@@ -205,7 +205,7 @@ func TestContainerGrants(t *testing.T) {
 			if g.Priority != nil {
 				priority = fmt.Sprint(*g.Priority)
 			}
-			got = append(got, strings.Join([]string{g.Class, priority, g.Group, g.Device}, "/"))
+			got = append(got, strings.Join([]string{g.Class, priority, g.Group, strings.Join(g.Devices, "+")}, "/"))
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)

@@ -51,9 +51,12 @@ type Config struct {
 	Edits   func(ctx context.Context) (edits.Edits, error)
 	Classes func() *classes.File
 	// Claims returns the grants of a claim by the name of its CDI device.
-	Claims  func(device string) []control.Grant
-	Cluster *Cluster
-	Events  Events
+	Claims func(device string) []control.Grant
+	// Variables returns the variables that list the GPUs of these CDI devices together, if their claims are in
+	// the namespace.
+	Variables func(namespace string, devices []string) map[string]string
+	Cluster   *Cluster
+	Events    Events
 	// Send replaces the grants of Source at the daemon.
 	Send func(ctx context.Context, grants []control.Grant) error
 	Log  *slog.Logger
@@ -137,7 +140,7 @@ func (p *Plugin) adjust(ctx context.Context, one *container, c *api.Container) *
 	pod := one.pod
 	file := p.Classes()
 	// Most pods ask for nothing. Only a default by PriorityClass needs more than the runtime knows.
-	if asked := request(pod).Class; asked == classes.None || asked == "" && len(file.PriorityClasses) == 0 && len(one.claims) == 0 {
+	if asked := request(pod).Class; len(one.claims) == 0 && (asked == classes.None || asked == "" && len(file.PriorityClasses) == 0) {
 		return nil
 	}
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout) // for all questions to the API server together
@@ -148,15 +151,16 @@ func (p *Plugin) adjust(ctx context.Context, one *container, c *api.Container) *
 		log.Warn("pod not found; only its labels count", "err", err)
 	}
 	if len(one.claims) > 0 { // the claim's CDI device made the other edits
+		out := bindVariables(p.Variables(one.pod.Namespace, one.claims), c)
 		e, err := p.lastEdits(ctx)
 		if err != nil {
-			return nil
+			return out
 		}
 		if getenv(c.Env, preloadVariable) == e.Preload && referenced(pod, one.name, preloadVariable) {
 			p.Events.Eventf(pod, corev1.EventTypeWarning, reasonPreload,
 				"container %s: the shim replaced LD_PRELOAD, whose value comes from another object; write the value into the pod", one.name)
 		}
-		return keepPreload(e, pod, c)
+		return keepPreload(out, e, pod, c)
 	}
 	d := p.decide(lookup, file, pod)
 	if d.Outcome == classes.Nothing || one.disabled || !selected(pod, one, d.Outcome) {

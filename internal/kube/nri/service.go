@@ -22,6 +22,7 @@ import (
 type Node interface {
 	Edits(ctx context.Context) (edits.Edits, error)
 	ClaimGrants(device string) []control.Grant
+	ClaimVariables(namespace string, devices []string) map[string]string
 }
 
 // Daemon is the part of the daemon's control interface that the plugin uses.
@@ -52,7 +53,7 @@ func Open(o Options, client kubernetes.Interface, n Node, d Daemon) (*Service, e
 		return nil, err
 	}
 	p := New(Config{
-		Edits: n.Edits, Classes: w.File, Claims: n.ClaimGrants, Cluster: NewCluster(client, o.Node), Log: o.Log,
+		Edits: n.Edits, Classes: w.File, Claims: n.ClaimGrants, Variables: n.ClaimVariables, Cluster: NewCluster(client, o.Node), Log: o.Log,
 		Send: func(ctx context.Context, grants []control.Grant) error {
 			_, err := d.SetGrants(ctx, control.GrantsRequest{Source: Source, Grants: grants})
 			return err

@@ -39,8 +39,9 @@ type world struct {
 	asked      int  // requests about pods and namespaces
 	daemon     []control.Grant
 	sends      int
-	refuse     error // of the daemon
-	noEdits    error // of the daemon
+	refuse     error             // of the daemon
+	noEdits    error             // of the daemon
+	variables  map[string]string // of claims
 	events     []string
 	conn       net.Conn // with the runtime
 }
@@ -95,6 +96,7 @@ func newWorld(t *testing.T, file string) *world {
 		Claims: func(device string) []control.Grant {
 			return []control.Grant{{ID: device, Namespace: "team", Pod: "pod", PodUID: testUID, Class: "gpu-batch"}}
 		},
+		Variables: func(string, []string) map[string]string { return w.variables },
 		Send: func(_ context.Context, grants []control.Grant) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()

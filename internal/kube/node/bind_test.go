@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"xsched/internal/kube/cdi"
+)
+
+// prepared prepares a claim of devices and returns its specification and record.
+func (f *folders) prepared(t *testing.T, s *store, number int, devices ...string) (cdi.Spec, claimRecord) {
+	t.Helper()
+	claim := allocated(number, devices, 0)
+	r, err := readClaim(claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := map[types.UID]claimRecord{claim.UID: r}
+	if err := s.prepare(t.Context(), claims); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(f.cdi, "gpu.xsched.dev-"+string(claim.UID)+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec cdi.Spec
+	if err := json.Unmarshal(text, &spec); err != nil {
+		t.Fatal(err)
+	}
+	return spec, claims[claim.UID]
+}
+
+// TestBound: the edits of a claim give its containers the device files and the variable of its GPUs, and of no
+// other.
+func TestBound(t *testing.T) {
+	f := newFolders(t)
+	s := f.store(t, nil)
+	for n, c := range []struct {
+		devices []string
+		files   []string // of each device
+		gpus    string
+	}{
+		{[]string{gpu0}, []string{"/dev/ctl /dev/gpu0"}, "GPUS=uuid-0"},
+		{[]string{gpu1}, []string{"/dev/ctl /dev/gpu1"}, "GPUS=uuid-1"},
+		{[]string{gpu1, gpu0}, []string{"/dev/ctl /dev/gpu1", "/dev/ctl /dev/gpu0"}, "GPUS=uuid-0,uuid-1"},
+	} {
+		spec, r := f.prepared(t, s, n+1, c.devices...)
+		for i, d := range spec.Devices {
+			var files []string
+			for _, node := range d.Edits.DeviceNodes {
+				files = append(files, node.Path)
+			}
+			if strings.Join(files, " ") != c.files[i] || !slices.Contains(d.Edits.Env, c.gpus) {
+				t.Errorf("claim of %v: %+v", c.devices, d.Edits)
+			}
+		}
+		if ids := results(uid(claimKind, n+1), &r)[0].CDIDeviceIDs; len(ids) != 1 {
+			t.Errorf("CDI devices %v", ids)
+		}
+	}
+	n := &Node{store: s}
+	name := func(n, i int) string { return deviceName(string(uid(claimKind, n)), i) }
+	for _, c := range []struct {
+		namespace string
+		devices   []string
+		want      map[string]string
+	}{
+		{"team", []string{name(1, 0), name(2, 0)}, map[string]string{"GPUS": "uuid-0,uuid-1"}},
+		{"team", []string{name(3, 1)}, map[string]string{"GPUS": "uuid-0"}}, // one request of a claim
+		{"other", []string{name(1, 0)}, map[string]string{}},
+	} {
+		if got := n.ClaimVariables(c.namespace, c.devices); !maps.Equal(got, c.want) {
+			t.Errorf("%v in %s: %v", c.devices, c.namespace, got)
+		}
+	}
+}
+
+// TestVendorDevice: a CDI device of the vendor's tools replaces our own device files and variables.
+func TestVendorDevice(t *testing.T) {
+	f := newFolders(t)
+	if err := os.MkdirAll(f.cdi, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := "cdiVersion: 0.5.0\nkind: vendor.com/gpu\ndevices:\n- name: all\n- name: uuid-1\n  containerEdits:\n    deviceNodes:\n    - path: /dev/gpu1\n"
+	for name, text := range map[string]string{"vendor.yaml": text, "damaged.yaml": "{", "other.txt": text} {
+		if err := os.WriteFile(filepath.Join(f.cdi, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := f.store(t, nil)
+	spec, r := f.prepared(t, s, 1, gpu0, gpu1)
+	all := results(uid(claimKind, 1), &r)
+	if len(all[0].CDIDeviceIDs) != 1 || len(all[1].CDIDeviceIDs) != 2 || all[1].CDIDeviceIDs[1] != "vendor.com/gpu=uuid-1" {
+		t.Errorf("CDI devices %v and %v", all[0].CDIDeviceIDs, all[1].CDIDeviceIDs)
+	}
+	if e := spec.Devices[1].Edits; len(e.DeviceNodes) != 0 || slices.ContainsFunc(e.Env, func(v string) bool { return strings.HasPrefix(v, "GPUS=") }) {
+		t.Errorf("our own edits are there too: %+v", e)
+	}
+}
+
+// TestGoneGPU: a claim of a GPU that the daemon no longer lists is not prepared.
+func TestGoneGPU(t *testing.T) {
+	f := newFolders(t)
+	r, err := readClaim(allocated(1, []string{"gpu-0000-09-00-0"}, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = f.store(t, nil).prepare(t.Context(), map[types.UID]claimRecord{uid(claimKind, 1): r})
+	if err == nil || !strings.Contains(err.Error(), "no longer lists gpu-0000-09-00-0; ") || len(f.specs(t)) != 0 {
+		t.Errorf("%v, specifications %v", err, f.specs(t))
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for name, want := range map[string]string{
+		"gpu-0000-01-00-0": "0000:01:00.0", "gpu-10de-c1-1f-7": "10de:c1:1f.7", DeviceName("0001:0A:00.0"): "0001:0a:00.0",
+		"gpu-0": "", "gpu-0000-01-00": "", "0000-01-00-0": "", "gpu-0000-01-00-0-1": "", "": "",
+	} {
+		if got := address(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
