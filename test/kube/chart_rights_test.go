@@ -110,7 +110,7 @@ func checkPod(t *testing.T, name string, pod *corev1.PodSpec) {
 		}
 	}
 	// Sockets of the container runtime would be the node itself.
-	allowed := []string{"/run/xsched", "/var/lib/xsched", "/var/lib/kubelet/plugins/gpu.xsched.dev", "/var/lib/kubelet/plugins_registry", "/var/run/cdi", "/var/run/nri"}
+	allowed := []string{"/run/xsched", "/var/lib/xsched", "/var/lib/kubelet/plugins/gpu.xsched.dev", "/var/lib/kubelet/plugins_registry", "/var/run/cdi", "/etc/cdi", "/var/run/nri", "/dev"}
 	for _, volume := range pod.Volumes {
 		if volume.HostPath != nil && name == "xsched" && !slices.Contains(allowed, volume.HostPath.Path) {
 			t.Errorf("%s has %s of the host", name, volume.HostPath.Path)
