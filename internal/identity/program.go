@@ -107,8 +107,11 @@ func executableOf(link string) string {
 	if err != nil || !path.IsAbs(name) {
 		return ""
 	}
-	var theirs, ours unix.Stat_t
-	if unix.Stat(link, &theirs) != nil || unix.Lstat(name, &ours) != nil || theirs.Dev != ours.Dev || theirs.Ino != ours.Ino {
+	var theirs, ours unix.Statx_t
+	// Without asking the server of a file, which may not answer.
+	const how = unix.AT_STATX_DONT_SYNC
+	if unix.Statx(unix.AT_FDCWD, link, how, unix.STATX_INO, &theirs) != nil || unix.Statx(unix.AT_FDCWD, name, how|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &ours) != nil ||
+		theirs.Dev_major != ours.Dev_major || theirs.Dev_minor != ours.Dev_minor || theirs.Ino != ours.Ino {
 		return ""
 	}
 	return name

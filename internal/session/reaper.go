@@ -49,15 +49,12 @@ func (r *reaper) watch(fd int, events uint32) error {
 	return nil
 }
 
-// add watches the session's pidfd and takes ownership of it.
+// add watches the session's pidfd and takes ownership of it, also on failure.
 func (r *reaper) add(s *Session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.watch(s.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT); err != nil {
-		return err
-	}
 	r.byFD[int32(s.pidfd)] = s
-	return nil
+	return r.watch(s.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 func (r *reaper) remove(s *Session) {

@@ -112,12 +112,13 @@ func (s System) holdsGPU(pid string) bool {
 	}
 	majors := s.majors()
 	for _, f := range files {
-		var st unix.Stat_t
-		err := unix.Stat(folder+"/"+f.Name(), &st)
+		var st unix.Statx_t
+		// Without asking the server of a file, which may not answer.
+		err := unix.Statx(unix.AT_FDCWD, folder+"/"+f.Name(), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 		if errors.Is(err, fs.ErrPermission) { // of root without the right to trace
 			return true
 		}
-		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && slices.Contains(majors, unix.Major(st.Rdev)) && !s.pathOnly(pid, f.Name()) {
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && slices.Contains(majors, st.Rdev_major) && !s.pathOnly(pid, f.Name()) {
 			return true
 		}
 	}
