@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 
 	"xsched/internal/control"
 	"xsched/internal/identity"
@@ -162,6 +163,12 @@ func readToken(path string) (*[sha256.Size]byte, error) {
 		return nil, &control.Error{
 			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("other users can read token file %s (mode %04o)", path, info.Mode().Perm()),
 			Remedy: "chmod 600 " + path,
+		}
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return nil, &control.Error{
+			Kind: control.ErrNotAllowed, Cause: fmt.Sprintf("token file %s belongs to uid %d, who can replace the token", path, st.Uid),
+			Remedy: fmt.Sprintf("chown %d %s", os.Geteuid(), path),
 		}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))

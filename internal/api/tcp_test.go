@@ -437,3 +437,58 @@ func TestSearchIsRepeatedUntilFound(t *testing.T) {
 		t.Errorf("%d searches", searches)
 	}
 }
+
+// TestForeignTokenFile: a token that another user can replace is refused.
+func TestForeignTokenFile(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give a file away")
+	}
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(strings.Repeat("x", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(path); !errors.Is(err, control.ErrNotAllowed) {
+		t.Errorf("another user's token file: %v", err)
+	}
+}
+
+// TestSlowPeerDelaysNobody: the search for one client's identity does not delay the next client.
+func TestSlowPeerDelaysNobody(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, first := make(chan struct{}), make(chan struct{}, 1)
+	first <- struct{}{}
+	limited := newLimitListener(l, func(net.Conn) (peer, error) {
+		select {
+		case <-first:
+			<-slow
+		default:
+		}
+		return peer{Peer: identity.Peer{User: identity.OnHost(0), PIDFD: -1}}, nil
+	})
+	server := &http.Server{Handler: http.NotFoundHandler()}
+	go func() { _ = server.Serve(limited) }()
+	t.Cleanup(func() { close(slow); _ = server.Close() })
+	blocked, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocked.Close()
+	for len(first) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	client := &http.Client{Timeout: 5 * time.Second}
+	reply, err := client.Get("http://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+}
