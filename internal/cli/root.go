@@ -17,6 +17,9 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -218,12 +221,33 @@ func jsonFlag(c *cobra.Command, into *bool) {
 }
 
 func (a *app) printJSON(value any) error {
-	encoder := json.NewEncoder(a.stdout)
+	encoder := json.NewEncoder(escaping{a.stdout})
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
 		return fmt.Errorf("print JSON: %w", err)
 	}
 	return nil
+}
+
+// escaping writes JSON with escapes for what a terminal obeys: control and formatting characters, such
+// as those that reverse text. Only strings of JSON contain them.
+type escaping struct{ io.Writer }
+
+func (e escaping) Write(b []byte) (int, error) {
+	var out []byte
+	for _, r := range string(b) {
+		if r >= 0x7f && unicode.In(r, unicode.Cc, unicode.Cf) {
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, "\\u%04x", unit)
+			}
+			continue
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	if _, err := e.Writer.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 func (a *app) warn(format string, args ...any) {

@@ -166,7 +166,7 @@ func (a *app) oneJSON(value any, more bool) error {
 	if !more {
 		return a.printJSON(value)
 	}
-	if err := json.NewEncoder(a.stdout).Encode(value); err != nil {
+	if err := json.NewEncoder(escaping{a.stdout}).Encode(value); err != nil {
 		return fmt.Errorf("print JSON: %w", err)
 	}
 	return nil
