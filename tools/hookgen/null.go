@@ -131,12 +131,14 @@ func argument(c call, position int, t string) string {
 		return "(" + t + ")&with->config"
 	case "hipLaunchParams *":
 		return "&with->list"
+	case "hipStreamBatchMemOpParams *":
+		return "with->operations"
 	case "hipFunctionLaunchParams *":
 		return "&with->functions"
 	case "void **":
 		return "with->pointers"
 	}
-	if c.kind == "hand" && position == 1 && (t == "int" || t == "unsigned") {
+	if (c.kind == "hand" || c.symbol == "hipStreamBatchMemOp") && position == 1 && (t == "int" || t == "unsigned") {
 		return "1"
 	}
 	if strings.HasSuffix(t, "*") || strings.HasPrefix(t, "hip") && strings.HasSuffix(t, "_t") {

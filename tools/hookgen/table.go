@@ -159,7 +159,7 @@ func (c call) isOf(position int, want string) error {
 
 // checkParts validates the details with a second part.
 func checkParts(c call, parts []string) error {
-	if c.dialect.dir == cuda.dir {
+	if c.dialect.dir == cuda.dir || c.kind == "await" {
 		return checkCondition(c, parts)
 	}
 	want := map[string][]string{"ext": {c.dialect.stream, "hipEvent_t", "hipEvent_t"}, "copy": {c.dialect.stream, "hipMemcpyKind"}}[c.kind]

@@ -41,7 +41,6 @@ typedef struct hipMemcpy3DPeerParms hipMemcpy3DPeerParms;
 typedef struct hipMemcpyAttributes hipMemcpyAttributes;
 typedef struct hipArrayMapInfo hipArrayMapInfo;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
-typedef struct hipStreamBatchMemOpParams hipStreamBatchMemOpParams;
 typedef struct hipExternalSemaphoreSignalParams hipExternalSemaphoreSignalParams;
 typedef struct hipExternalSemaphoreWaitParams hipExternalSemaphoreWaitParams;
 
@@ -85,5 +84,9 @@ typedef struct hipFunctionLaunchParams {
   hipStream_t hStream;
   void **kernelParams;
 } hipFunctionLaunchParams;
+typedef union hipStreamBatchMemOpParams {
+  int operation;
+  uint64_t pad[6];
+} hipStreamBatchMemOpParams;
 
 #endif /* XSCHED_HIP_ABI_H */

@@ -108,6 +108,14 @@ hipError_t xsi_hip_end_ext(struct xsi_call call, hipEvent_t stop, hipError_t res
   return result;
 }
 
+bool xsi_hip_waits_batch(unsigned count, const hipStreamBatchMemOpParams *operations) {
+  for (unsigned i = 0; operations && i < count && i < 256; i++) // the runtime takes no more
+    if (operations[i].operation == XSI_HIP_OP_WAIT_32 ||
+        operations[i].operation == XSI_HIP_OP_WAIT_64)
+      return true;
+  return false;
+}
+
 struct xsi_call xsi_hip_begin(uintptr_t stream) {
   return xsi_hip_begin_launch((hipStream_t)stream);
 }

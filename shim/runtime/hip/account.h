@@ -34,6 +34,9 @@ static inline hipStream_t xsi_hip_config_stream(const void *config) {
 /* Is a copy of that kind over when the call returns? Only what the host receives must be. */
 static inline bool xsi_hip_waits(hipMemcpyKind kind) { return kind == XSI_HIP_DEVICE_TO_HOST; }
 
+/* Does one of these operations wait for a value? */
+bool xsi_hip_waits_batch(unsigned count, const hipStreamBatchMemOpParams *operations);
+
 bool xsi_hip_start(void) __attribute__((cold));
 /* False: XSCHED_DISABLE, every entry point is the plain call. */
 static inline bool xsi_hip_active(void) {

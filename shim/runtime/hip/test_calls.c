@@ -219,6 +219,81 @@ static void test_pass(const struct invocation *call) {
   xsn_answer(0);
 }
 
+// ---- signals -----------------------------------------------------------------------------------
+
+// Neither work nor held at a gate: what waits for the signal may be what the gate is closed for.
+static void test_order(const struct invocation *call) {
+  static hipStreamBatchMemOpParams wait = {.operation = XSI_HIP_OP_WAIT_32};
+  CHECK(hipStreamCreate(&with.stream) == 0);
+  hipStream_t made = with.stream;
+  with.operations = &wait;
+  CHECK(launch_into(made) == 0 && any_busy());
+  uint32_t gates = noted_gates;
+  for (uint32_t i = 0; i < 8; i++)
+    xsi_slot(i)->gate = XSW_GATE_HELD;
+  struct counts before = counts_of(call);
+  CHECK(invoke(call) == 0);
+  expect(call, before, 0, 0, true);
+  if (noted_gates != gates) printf("%s: ", call->symbol);
+  CHECK(noted_gates == gates);
+  for (uint32_t i = 0; i < 8; i++)
+    xsi_slot(i)->gate = XSW_GATE_OPEN;
+  CHECK(hipStreamSynchronize(made) == 0 && !any_busy());
+  before = counts_of(call); // of an idle stream, too
+  CHECK(invoke(call) == 0);
+  expect(call, before, 0, 0, false);
+  CHECK(hipStreamDestroy(made) == 0);
+}
+
+// By name: another kind in the table must not end this test.
+static void test_signals(void) {
+  static const char *const names[] = {"hipStreamWaitValue32",
+                                      "hipStreamWaitValue64",
+                                      "hipStreamWriteValue32",
+                                      "hipStreamWriteValue64",
+                                      "hipStreamBatchMemOp",
+                                      "hipSignalExternalSemaphoresAsync",
+                                      "hipWaitExternalSemaphoresAsync",
+                                      "hipMallocAsync",
+                                      "hipMallocFromPoolAsync",
+                                      "hipFreeAsync",
+                                      "hipStreamAttachMemAsync"};
+  for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+    int slot = xsi_runtime_find(&xsi_hip_runtime, names[i]);
+    CHECK(slot >= 0);
+    if (slot >= 0) test_order(&invocations[slot]);
+  }
+}
+
+// A stream that waits for a value is not ready, maybe for ever. What came before is over when it is.
+static hipError_t over(hipEvent_t event) {
+  (void)event;
+  return XSI_HIP_SUCCESS;
+}
+static void test_signal_and_watcher(void) {
+  hipStreamBatchMemOpParams operations[2] = {{.operation = 2}, {.operation = XSI_HIP_OP_WAIT_64}};
+  void **slot = &xsi_hip_real[XSI_HIP_hipEventQuery], *real = *slot;
+  test_now_ns = 1000000000;
+  for (int batch = 0; batch < 2; batch++) {
+    hipStream_t stream;
+    CHECK(hipStreamCreate(&stream) == 0 && launch_into(stream) == 0);
+    CHECK((batch ? hipStreamBatchMemOp(stream, 2, operations, 0)
+                 : hipStreamWaitValue32(stream, NULL, 1, 0, UINT32_MAX)) == 0);
+    xsn_busy(true);
+    for (int i = 0; i < 4; i++)
+      xsi_work_watch(test_now_ns += 20000000);
+    CHECK(any_busy()); // the kernel runs
+    *slot = (void *)over;
+    for (int i = 0; i < 4; i++)
+      xsi_work_watch(test_now_ns += 20000000);
+    CHECK(!any_busy());
+    xsn_busy(false);
+    *slot = real;
+    CHECK(hipStreamDestroy(stream) == 0);
+  }
+  test_now_ns = 0;
+}
+
 // ---- by hand -----------------------------------------------------------------------------------
 
 static void test_hand(const struct invocation *call) {
@@ -405,13 +480,15 @@ int main(void) {
       if (strcmp(call->detail, "create") == 0) test_create(call);
     } else if (kind_is(call, "capture"))
       test_capture(call);
-    else if (kind_is(call, "pass"))
+    else if (kind_is(call, "pass") || kind_is(call, "await"))
       test_pass(call);
     else if (kind_is(call, "hand"))
       test_hand(call);
     else
       test_work(call);
   }
+  test_signals();
+  test_signal_and_watcher();
   test_configured();
   test_capture_end_fails();
   test_ext_events();

@@ -20,6 +20,7 @@ struct invocation_arguments {
   hipLaunchConfig_t config;
   hipLaunchParams list;
   hipFunctionLaunchParams functions;
+  hipStreamBatchMemOpParams *operations;
   void *pointers[8];
 };
 

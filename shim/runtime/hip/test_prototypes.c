@@ -39,6 +39,11 @@ SAME(XSI_HIP_CAPTURE_RELAXED, hipStreamCaptureModeRelaxed);
 SAME(XSI_HIP_EVENT_FLAGS, hipEventBlockingSync | hipEventDisableTiming);
 SAME(XSI_HIP_HOST_TO_DEVICE, hipMemcpyHostToDevice);
 SAME(XSI_HIP_DEVICE_TO_HOST, hipMemcpyDeviceToHost);
+#if HIP_VERSION_MAJOR >= 7
+SAME(XSI_HIP_OP_WAIT_32, hipStreamMemOpWaitValue32);
+SAME(XSI_HIP_OP_WAIT_64, hipStreamMemOpWaitValue64);
+_Static_assert(sizeof(hipStreamBatchMemOpParams) == 48, "operations on values");
+#endif
 
 /* The layouts of abi.h: offsets as that header gives them. */
 _Static_assert(sizeof(hipLaunchParams) == 56, "size of launch parameters");
