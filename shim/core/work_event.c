@@ -11,19 +11,20 @@
 #include "work_internal.h"
 
 #define SHARDS 64
-#define BUCKETS 64
+#define SMALLEST 64 /* entries of a shard: 2 KB */
 
 struct entry {
-  uintptr_t event;
-  struct xsi_work_stream *stream; /* NULL: stands for nothing now */
-  uint64_t mark;
-  struct entry *next;
+  uintptr_t event; /* 0: free */
+  struct xsi_work_stream *stream;
+  uint64_t mark, incarnation;
 };
 
+/* An open hash table: an entry is at its place or behind it, with no free one in between. At least a
+ * quarter of the entries is free. */
 struct shard {
   pthread_mutex_t lock;
-  struct entry *buckets[BUCKETS];
-  struct entry *spare;
+  struct entry *entries;
+  size_t room, used; /* room is a power of two, or 0 */
 };
 #define PAGES                                                                                      \
   ((sizeof(struct shard[SHARDS]) + sizeof(uint64_t) + XSI_FORK_PAGE - 1) / XSI_FORK_PAGE)
@@ -36,64 +37,117 @@ static union {
 } shards XSI_FORK_TABLE = {.of = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}};
 static bool forgets;
 
-static struct entry **find(struct shard **shard, uintptr_t event) {
-  uint64_t mix = (uint64_t)event * 0x9E3779B97F4A7C15u;
-  *shard = &shards.of[mix >> 58];
-  struct entry **at = &(*shard)->buckets[mix >> 52 & (BUCKETS - 1)];
-  pthread_mutex_lock(&(*shard)->lock);
-  while (*at && (*at)->event != event)
-    at = &(*at)->next;
-  return at;
+static uint64_t mix(uintptr_t event) {
+  uint64_t value = (uint64_t)event * 0x9E3779B97F4A7C15u;
+  return value ^ value >> 32;
 }
 
-void xsi_work_event_forget(uintptr_t event, bool destroyed) {
-  struct shard *shard;
-  struct entry **at = find(&shard, event);
-  struct entry *entry = *at;
-  if (entry && destroyed) {
-    *at = entry->next;
-    entry->next = shard->spare;
-    shard->spare = entry;
-  } else if (entry) {
-    entry->stream = NULL;
+static struct shard *lock_shard(uintptr_t event) {
+  struct shard *shard = &shards.of[mix(event) >> 58];
+  pthread_mutex_lock(&shard->lock);
+  return shard;
+}
+
+// The event's entry, or the free one where it would be. Needs room.
+static struct entry *find(const struct shard *shard, uintptr_t event) {
+  size_t at = mix(event) & (shard->room - 1);
+  while (shard->entries[at].event != 0 && shard->entries[at].event != event)
+    at = (at + 1) & (shard->room - 1);
+  return &shard->entries[at];
+}
+
+// The stream's record may have begun another life: its context was reset, or the stream destroyed.
+static bool stands(const struct entry *entry) {
+  return entry->incarnation == __atomic_load_n(&entry->stream->incarnation, __ATOMIC_RELAXED);
+}
+
+// An event behind work that is known to be over tells nothing new. Programs keep such events for long, and the
+// events of a reset context, or of OpenCL, are never reported as destroyed.
+static bool pending(const struct entry *entry) {
+  return entry->event != 0 && stands(entry) &&
+         entry->mark > __atomic_load_n(&entry->stream->completed, __ATOMIC_ACQUIRE);
+}
+
+// Moves what is pending into a table with room for twice as much: the cost per record is constant, and
+// the memory follows what is in flight. False: no memory.
+static bool rebuild(struct shard *shard) {
+  size_t count = 0, room = SMALLEST;
+  for (size_t i = 0; i < shard->room; i++)
+    count += pending(&shard->entries[i]);
+  while (room < 2 * (count + 1))
+    room *= 2;
+  struct entry *entries = calloc(room, sizeof *entries);
+  if (!entries) return false;
+  struct shard before = *shard;
+  shard->entries = entries;
+  shard->room = room;
+  shard->used = 0;
+  for (size_t i = 0; i < before.room; i++) {
+    // Some may have completed since they were counted, but none may have begun to be pending.
+    if (!pending(&before.entries[i])) continue;
+    *find(shard, before.entries[i].event) = before.entries[i];
+    shard->used++;
   }
+  free(before.entries);
+  return true;
+}
+
+// Closes the gap: entries behind it move up, except those that are at or behind their place.
+static void discard(struct shard *shard, struct entry *entry) {
+  size_t gap = (size_t)(entry - shard->entries), last = shard->room - 1;
+  for (size_t at = (gap + 1) & last; shard->entries[at].event != 0; at = (at + 1) & last) {
+    size_t place = mix(shard->entries[at].event) & last;
+    if (((at - place) & last) < ((at - gap) & last)) continue;
+    shard->entries[gap] = shard->entries[at];
+    gap = at;
+  }
+  shard->entries[gap].event = 0;
+  shard->used--;
+}
+
+void xsi_work_event_forget(uintptr_t event) {
+  struct shard *shard = lock_shard(event);
+  struct entry *entry = shard->room ? find(shard, event) : NULL;
+  if (entry && entry->event != 0) discard(shard, entry);
   pthread_mutex_unlock(&shard->lock);
 }
 
 void xsi_work_event_recorded(uintptr_t event, struct xsi_work_stream *stream, uint64_t mark) {
   int saved_errno = errno;
-  struct shard *shard;
-  struct entry **at = find(&shard, event);
-  struct entry *entry = *at;
-  if (!entry) {
-    if ((entry = shard->spare))
-      shard->spare = entry->next;
-    else
-      entry = malloc(sizeof *entry);
-    if (entry) {
-      entry->event = event;
-      entry->next = NULL;
-      *at = entry;
-    }
-  }
-  if (entry) { // without memory the watcher finds the end of the work
-    entry->stream = stream;
-    entry->mark = mark;
+  if (event == 0) return;
+  struct shard *shard = lock_shard(event);
+  bool full = shard->used >= shard->room - shard->room / 4;
+  // Without memory, while one entry is free; then the watcher finds the end of the work.
+  if (!full || rebuild(shard) || shard->used + 1 < shard->room) {
+    struct entry *entry = find(shard, event);
+    shard->used += entry->event == 0;
+    uint64_t incarnation = __atomic_load_n(&stream->incarnation, __ATOMIC_RELAXED);
+    *entry = (struct entry){event, stream, mark, incarnation};
   }
   pthread_mutex_unlock(&shard->lock);
   errno = saved_errno;
 }
 
 bool xsi_work_event_find(uintptr_t event, struct xsi_work_stream **stream, uint64_t *mark) {
-  struct shard *shard;
-  struct entry *entry = *find(&shard, event);
-  bool known = entry && entry->stream;
+  struct shard *shard = lock_shard(event);
+  struct entry *entry = shard->room ? find(shard, event) : NULL;
+  bool known = entry && entry->event != 0 && stands(entry);
   if (known) {
     *stream = entry->stream;
     *mark = entry->mark;
   }
   pthread_mutex_unlock(&shard->lock);
   return known;
+}
+
+size_t xsi_work_events_room(void) {
+  size_t room = 0;
+  for (int i = 0; i < SHARDS; i++) {
+    pthread_mutex_lock(&shards.of[i].lock);
+    room += shards.of[i].room;
+    pthread_mutex_unlock(&shards.of[i].lock);
+  }
+  return room;
 }
 
 void xsi_work_event_look(struct xsi_work_standing *standing, uintptr_t event, bool waiting) {

@@ -181,7 +181,7 @@ void xsi_begin_record(const struct xsi_account *account, struct xsi_wait *wait, 
                       uintptr_t stream) {
   enter(account, wait);
   if (wait->call.mode == XSI_PLAIN) return;
-  xsi_work_event_forget((uintptr_t)event, false);
+  xsi_work_event_forget((uintptr_t)event);
   if (xsi_captured(account, stream)) return; // recorded into a graph
   wait->call.work = account->work(stream);
   if (wait->call.work) wait->mark = xsi_work_mark(wait->call.work);

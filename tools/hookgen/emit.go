@@ -131,7 +131,7 @@ func entryBody(c call) string {
 		return fmt.Sprintf("  struct xsi_wait wait;\n  xsi_begin_record(%s, &wait, a0, %s);\n"+
 			"  return xsi_end_record(&wait, a0, %s);\n", account, stream, real)
 	case "event forget":
-		return fmt.Sprintf("  if (%senter()) xsi_work_event_forget((uintptr_t)a1, false);\n  return %s;\n", p, real)
+		return fmt.Sprintf("  if (%senter()) xsi_work_event_forget((uintptr_t)a1);\n  return %s;\n", p, real)
 	case "stream create":
 		return fmt.Sprintf("  return %sstream_created(%s, a0);\n", p, real)
 	case "stream destroy":

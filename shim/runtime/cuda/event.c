@@ -33,7 +33,7 @@ CUresult cuEventSynchronize(CUevent event) {
 XSI_HOOK(cuEventSynchronize)
 
 static void destroying(CUevent event) {
-  if (xsi_cu_enter()) xsi_work_event_forget((uintptr_t)event, true);
+  if (xsi_cu_enter()) xsi_work_event_forget((uintptr_t)event);
 }
 
 CUresult cuEventDestroy(CUevent event) {

@@ -94,8 +94,8 @@ static _Thread_local uint64_t before_ext __attribute__((tls_model("initial-exec"
 struct xsi_call xsi_hip_begin_ext(hipStream_t stream, hipEvent_t start, hipEvent_t stop) {
   struct xsi_call call = xsi_hip_begin_launch(stream);
   if (call.mode == XSI_PLAIN) return call;
-  if (start) xsi_work_event_forget((uintptr_t)start, false);
-  if (stop) xsi_work_event_forget((uintptr_t)stop, false);
+  if (start) xsi_work_event_forget((uintptr_t)start);
+  if (stop) xsi_work_event_forget((uintptr_t)stop);
   if (call.work) before_ext = xsi_work_mark(call.work);
   return call;
 }

@@ -40,7 +40,7 @@ XSI_HOOK(hipEventSynchronize)
 
 hipError_t hipEventDestroy(hipEvent_t event) {
   BEGIN(hipEventDestroy, event);
-  xsi_work_event_forget((uintptr_t)event, true);
+  xsi_work_event_forget((uintptr_t)event);
   return xsi_hip_done(real(event));
 }
 XSI_HOOK(hipEventDestroy)

@@ -190,7 +190,7 @@ XSI_INLINE cl_int end(struct command *command, enum kind kind, const cl_event *e
   if (command->ordered && !command->waits)
     xsi_work_event_recorded((uintptr_t)*event, stream, command->before + 1);
   else
-    xsi_work_event_forget((uintptr_t)*event, false);
+    xsi_work_event_forget((uintptr_t)*event);
   return result;
 }
 
