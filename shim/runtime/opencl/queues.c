@@ -9,7 +9,7 @@
 #include "opencl.h"
 
 #define BUCKETS 64
-#define MOST_EVENTS 1024 /* of a queue; beyond that the oldest are taken for complete */
+#define FEW_EVENTS 16 /* of a queue: below that nothing asks which of them are complete */
 
 struct queue {
   cl_command_queue handle;
@@ -17,11 +17,14 @@ struct queue {
   bool ordered, known; /* known: ordered was asked */
   uint32_t calls;      /* in progress: their events may arrive in another order */
   uint32_t count, room;
+  uint32_t prune_at; /* the count at which completed events are looked for */
+  uint32_t taken;    /* by threads that ask about its events now */
   cl_event *events;
   struct queue *next;
 };
 
-// A leaf lock: no function of the library is called with it.
+// A leaf lock: no function of the library is called with it. Whoever needs the queue's events takes the
+// whole list, asks without the lock, and puts back what is left.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct queue *buckets[BUCKETS];
 static struct queue later; /* events to release */
@@ -142,25 +145,6 @@ void xsi_cl_queue_enter(cl_command_queue handle) {
   pthread_mutex_unlock(&lock);
 }
 
-void xsi_cl_queue_leave(cl_command_queue handle, cl_event event) {
-  pthread_mutex_lock(&lock);
-  struct queue *queue = find(handle);
-  if (queue && queue->calls > 0) queue->calls--;
-  if (queue && event) {
-    // Alone in an ordered queue, this event is behind all others.
-    uint32_t drop = queue->ordered && queue->calls == 0 ? queue->count : 0;
-    if (queue->count - drop >= MOST_EVENTS) drop = queue->count / 2;
-    for (uint32_t i = 0; i < drop; i++)
-      append(&later, queue->events[i]);
-    queue->count -= drop;
-    memmove(queue->events, queue->events + drop, queue->count * sizeof *queue->events);
-    if (append(queue, event)) event = NULL;
-  }
-  if (event) append(&later, event);
-  pthread_mutex_unlock(&lock);
-  release_now();
-}
-
 enum xsi_work_answer xsi_cl_status(cl_event event) {
   cl_int now = CL_COMPLETE;
   cl_int result =
@@ -169,38 +153,98 @@ enum xsi_work_answer xsi_cl_status(cl_event event) {
   return result != CL_SUCCESS || now <= CL_COMPLETE ? XSI_WORK_DONE : XSI_WORK_PENDING;
 }
 
-// Copies one event with a reference of its own.
-static cl_event copy(cl_command_queue handle, uint32_t index, bool *more) {
+// ---- the events of a queue, taken out of it -------------------------------------------------
+
+// alone: no other thread has taken events of it.
+static struct queue take_events(cl_command_queue handle, bool *alone) {
+  struct queue taken = {.handle = handle};
+  *alone = true;
   pthread_mutex_lock(&lock);
   struct queue *queue = *place(handle);
-  cl_event event = queue && index < queue->count ? queue->events[index] : NULL;
-  *more = event != NULL;
-  // The list holds a reference, and only a call that drops it from the list gives it up: retaining
-  // under the lock is the one call that can't be made outside.
-  if (event && xsi_cl_call(clRetainEvent, event) != CL_SUCCESS) event = NULL;
+  if (queue) {
+    taken.events = queue->events;
+    taken.count = queue->count;
+    taken.room = queue->room;
+    queue->events = NULL;
+    queue->count = queue->room = 0;
+    *alone = queue->taken++ == 0;
+  }
   pthread_mutex_unlock(&lock);
-  return event;
+  return taken;
 }
 
-enum xsi_work_answer xsi_cl_queue_query(cl_command_queue handle) {
-  bool more = true;
-  for (uint32_t i = 0; more; i++) {
-    cl_event event = copy(handle, i, &more);
-    if (!event) continue;
-    enum xsi_work_answer answer = xsi_cl_status(event);
-    release(event);
-    if (answer == XSI_WORK_PENDING) return answer;
+// Releases what is complete.
+static void prune(struct queue *taken) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < taken->count; i++)
+    if (xsi_cl_status(taken->events[i]) == XSI_WORK_PENDING)
+      taken->events[left++] = taken->events[i];
+    else
+      release(taken->events[i]);
+  taken->count = left;
+}
+
+// Behind the events that came meanwhile: an ordered queue may have dropped these already, and a queue that
+// was released needs none.
+static void put_back(struct queue *taken) {
+  pthread_mutex_lock(&lock);
+  struct queue *queue = *place(taken->handle);
+  if (queue && queue->taken > 0) queue->taken--;
+  for (uint32_t i = 0; i < taken->count; i++)
+    if (!queue || !append(queue, taken->events[i])) append(&later, taken->events[i]);
+  if (queue) queue->prune_at = queue->count < FEW_EVENTS / 2 ? FEW_EVENTS : 2 * queue->count;
+  pthread_mutex_unlock(&lock);
+  free(taken->events);
+}
+
+void xsi_cl_queue_leave(cl_command_queue handle, cl_event event) {
+  bool many = false;
+  pthread_mutex_lock(&lock);
+  struct queue *queue = find(handle);
+  if (queue && queue->calls > 0) queue->calls--;
+  if (queue && event) {
+    // Alone in an ordered queue, this event is behind all others.
+    uint32_t drop = queue->ordered && queue->calls == 0 ? queue->count : 0;
+    for (uint32_t i = 0; i < drop; i++)
+      append(&later, queue->events[i]);
+    queue->count -= drop;
+    if (append(queue, event)) event = NULL;
+    // A queue of any order: each time the events have doubled, those that are complete go.
+    many = queue->count >= (queue->prune_at ? queue->prune_at : FEW_EVENTS);
   }
-  return XSI_WORK_DONE;
+  if (event) append(&later, event);
+  pthread_mutex_unlock(&lock);
+  if (many) {
+    bool alone;
+    struct queue taken = take_events(handle, &alone);
+    prune(&taken);
+    put_back(&taken);
+  }
+  release_now();
+}
+
+// By the watcher: what is complete is released by the program's next call.
+enum xsi_work_answer xsi_cl_queue_query(cl_command_queue handle) {
+  bool alone;
+  struct queue taken = take_events(handle, &alone);
+  uint32_t done = 0;
+  while (done < taken.count && xsi_cl_status(taken.events[done]) != XSI_WORK_PENDING)
+    xsi_cl_release_later(taken.events[done++]);
+  taken.count -= done;
+  if (taken.count > 0)
+    memmove(taken.events, taken.events + done, taken.count * sizeof *taken.events);
+  enum xsi_work_answer answer = taken.count > 0 ? XSI_WORK_PENDING : XSI_WORK_DONE;
+  put_back(&taken);
+  return answer == XSI_WORK_DONE && !alone ? XSI_WORK_UNKNOWN : answer;
 }
 
 cl_event xsi_cl_queue_last(cl_command_queue handle) {
-  pthread_mutex_lock(&lock);
-  struct queue *queue = *place(handle);
-  bool one = queue && queue->count == 1;
-  pthread_mutex_unlock(&lock);
-  bool more;
-  if (one) return copy(handle, 0, &more);
+  bool alone;
+  struct queue taken = take_events(handle, &alone);
+  cl_event last = alone && taken.count == 1 ? taken.events[0] : NULL;
+  if (last && xsi_cl_call(clRetainEvent, last) != CL_SUCCESS) last = NULL;
+  put_back(&taken);
+  if (last) return last;
   // Several commands in any order: one marker behind them, from a thread of the program.
   cl_event marker = NULL;
   return xsi_cl_call(clEnqueueMarkerWithWaitList, handle, 0, NULL, &marker) == CL_SUCCESS ? marker

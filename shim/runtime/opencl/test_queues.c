@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The events of OpenCL queues, on a library of our own: which are kept, what is answered, and that no
+// function of the library is called with a lock of ours held.
+
+#include "core/test_support.h"
+#include "opencl.h"
+
+struct fake_event {
+  int references; /* atomic */
+  int status;     /* atomic */
+};
+
+static const cl_command_queue queue = (cl_command_queue)0x1000, other = (cl_command_queue)0x2000;
+static cl_command_queue_properties properties;
+static int live, markers; /* atomic */
+static int reenter = 1;
+
+// A lock of ours that is held would never be given: the alarm ends the test.
+static void call_back(void) {
+  if (!reenter) return;
+  xsi_cl_queue_retained(other);
+}
+
+static cl_int fake_info(cl_event event, cl_event_info name, size_t bytes, void *value,
+                        size_t *returned) {
+  (void)name, (void)bytes, (void)returned;
+  call_back();
+  CHECK(__atomic_load_n(&((struct fake_event *)event)->references, __ATOMIC_SEQ_CST) > 0);
+  *(cl_int *)value = __atomic_load_n(&((struct fake_event *)event)->status, __ATOMIC_SEQ_CST);
+  return CL_SUCCESS;
+}
+static cl_int fake_retain(cl_event event) {
+  call_back();
+  CHECK(__atomic_fetch_add(&((struct fake_event *)event)->references, 1, __ATOMIC_SEQ_CST) > 0);
+  return CL_SUCCESS;
+}
+static cl_int fake_release(cl_event event) {
+  struct fake_event *fake = (struct fake_event *)event;
+  call_back();
+  if (__atomic_sub_fetch(&fake->references, 1, __ATOMIC_SEQ_CST) > 0) return CL_SUCCESS;
+  __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
+  free(fake);
+  return CL_SUCCESS;
+}
+static cl_int fake_queue_info(cl_command_queue handle, cl_command_queue_info name, size_t bytes,
+                              void *value, size_t *returned) {
+  (void)handle, (void)name, (void)bytes, (void)returned;
+  *(cl_command_queue_properties *)value = properties;
+  return CL_SUCCESS;
+}
+static cl_int fake_marker(cl_command_queue handle, cl_uint waits, const cl_event *list,
+                          cl_event *event) {
+  (void)handle, (void)waits, (void)list;
+  *event = NULL;
+  __atomic_fetch_add(&markers, 1, __ATOMIC_SEQ_CST);
+  return CL_SUCCESS;
+}
+
+void *xsi_cl_slot(unsigned slot) {
+  switch (slot) {
+  case XSI_CL_clGetEventInfo: return (void *)fake_info;
+  case XSI_CL_clRetainEvent: return (void *)fake_retain;
+  case XSI_CL_clReleaseEvent: return (void *)fake_release;
+  case XSI_CL_clGetCommandQueueInfo: return (void *)fake_queue_info;
+  case XSI_CL_clEnqueueMarkerWithWaitList: return (void *)fake_marker;
+  }
+  return NULL;
+}
+
+static struct fake_event *command(int status) {
+  struct fake_event *event = calloc(1, sizeof *event);
+  event->references = 1;
+  event->status = status;
+  __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
+  xsi_cl_queue_enter(queue);
+  xsi_cl_queue_leave(queue, (cl_event)event);
+  return event;
+}
+
+static void begin(cl_command_queue_properties order) {
+  properties = order;
+  xsi_cl_queue_created(queue);
+  CHECK(xsi_cl_queue_ordered(queue) == (order == 0));
+}
+
+static void end(void) {
+  CHECK(xsi_cl_queue_released(queue));
+  CHECK(live == 0);
+}
+
+// Any order: completed events go while the program only submits.
+static void test_completed_go(void) {
+  begin(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+  int most = 0;
+  for (int i = 0; i < 10000; i++) {
+    command(CL_COMPLETE);
+    if (live > most) most = live;
+  }
+  printf("events kept of 10000 completed commands: %d\n", most);
+  CHECK(most <= 32 && xsi_cl_queue_query(queue) == XSI_WORK_DONE);
+  end();
+}
+
+// However many commands there are, none is taken for complete that is not.
+static void test_pending_stays(void) {
+  begin(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+  struct fake_event *first = command(3);
+  for (int i = 0; i < 3000; i++)
+    command(CL_COMPLETE);
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_PENDING && live <= 40);
+  struct fake_event *all[3000];
+  for (int i = 0; i < 3000; i++)
+    all[i] = command(3);
+  first->status = CL_COMPLETE;
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_PENDING);
+  for (int i = 0; i < 3000; i++)
+    all[i]->status = CL_COMPLETE;
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_DONE);
+  end();
+}
+
+static void test_ordered(void) {
+  begin(0);
+  struct fake_event *last = NULL;
+  for (int i = 0; i < 100; i++)
+    last = command(3);
+  CHECK(live == 1 && xsi_cl_queue_query(queue) == XSI_WORK_PENDING);
+  CHECK(xsi_cl_queue_last(queue) == (cl_event)last && last->references == 2 && markers == 0);
+  fake_release((cl_event)last);
+  last->status = CL_COMPLETE;
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_DONE);
+  end();
+}
+
+// ---- a watcher and two threads of the program --------------------------------------------------
+
+static int stop;
+static struct fake_event *held; /* never complete */
+
+static void *watch(void *argument) {
+  (void)argument;
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
+    CHECK(xsi_cl_queue_query(queue) != XSI_WORK_DONE);
+  return NULL;
+}
+static void *submit(void *argument) {
+  (void)argument;
+  for (int i = 0; i < 5000; i++)
+    command(CL_COMPLETE);
+  return NULL;
+}
+
+static void test_threads(void) {
+  pthread_t watcher, programs[2];
+  begin(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+  held = command(3);
+  CHECK(pthread_create(&watcher, NULL, watch, NULL) == 0);
+  for (int i = 0; i < 2; i++)
+    CHECK(pthread_create(&programs[i], NULL, submit, NULL) == 0);
+  for (int i = 0; i < 2; i++)
+    CHECK(pthread_join(programs[i], NULL) == 0);
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  CHECK(pthread_join(watcher, NULL) == 0);
+  __atomic_store_n(&held->status, CL_COMPLETE, __ATOMIC_SEQ_CST);
+  CHECK(xsi_cl_queue_query(queue) == XSI_WORK_DONE);
+  end();
+}
+
+int main(void) {
+  alarm(60);
+  test_completed_go();
+  test_pending_stays();
+  test_ordered();
+  test_threads();
+  printf("ok opencl queues\n");
+  return 0;
+}
